@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The catalogue: every kernel that this build knows. A new family is a new table and one line in
+// catalog.cc; a new kernel is one row of its family's table.
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/kernel.h"
+
+namespace gemmd {
+
+// Every kernel, family by family; within equals the preferred one first.
+absl::Span<const Kernel> Catalog();
+
+// Errors: NotFound; the message names the nearest names of the catalogue.
+absl::StatusOr<const Kernel*> FindKernel(std::string_view name);
+
+}  // namespace gemmd

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The processor that this process runs on, as a target for kernels.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/select.h"
+
+namespace gemmd {
+
+// Sets how many threads the libraries use for launches made by the calling thread from now on.
+void SetThreads(int threads);
+
+// Features of this processor.
+Target HostTarget();
+
+// The processor's own name ("AMD EPYC ...").
+std::string HostName();
+
+struct LibraryVersion {
+  std::string name;
+  std::string version;
+};
+std::vector<LibraryVersion> CpuLibraries();
+
+// Features, and the rate of every engine measured with a product of 384^3 on the calling thread's
+// threads; takes some ten milliseconds.
+DeviceProfile MeasureHost();
+
+}  // namespace gemmd

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernel: one row of the catalogue. Plain constant data with function pointers; it owns nothing.
+//
+// The arithmetic contract of every row: the accumulators are those of `recipe`; then, for each element,
+// in this order, each step rounded on its own (no fused multiply-add) in the epilogue's type (f64 where
+// the accumulation type is f64 or s32, f32 otherwise):
+//   x = accumulator; x *= a_scale[i] * b_scale[j] (where scaled); x *= alpha; x += beta * C[i][j] (where
+//   beta is not 0); x += bias; x = activation(x); D[i][j] = Encode(x).
+// An s32 accumulator with alpha 1 and nothing else to do is stored in an s32 D unchanged.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/element.h"
+#include "kernels/problem.h"
+
+namespace gemmd {
+
+enum class DeviceKind : uint8_t { kCpu };
+std::string_view NameOf(DeviceKind kind);
+
+// What a device offers, as far as kernels ask.
+struct Target {
+  DeviceKind kind = DeviceKind::kCpu;
+  bool has_avx512_vnni = false;  // Exact 8-bit dot products in oneDNN.
+  bool has_avx512_core = false;  // bf16 in oneDNN.
+};
+
+// What a kernel computes with: the arithmetic as data.
+struct Recipe {
+  ElementType a_compute;     // Operands are widened into these, exactly,
+  ElementType b_compute;     //   except tf32, whose low 13 bits are cleared first.
+  ElementType accumulation;  // The type of the accumulators.
+  bool exact;                // Accumulators are exact (s32: modulo 2^32).
+  bool flushes_subnormals;   // Subnormal operands and results may count as zero.
+};
+
+// The operands of one launch. Everything is borrowed and outlives the launch.
+//
+// Matrices lie as the problem's layouts say; nothing need be aligned. `d` overlaps nothing.
+struct GemmArgs {
+  const Problem& problem;
+  const std::byte* a;            // Null where empty or not read.
+  const std::byte* b;            // Null where empty or not read.
+  const std::byte* c;            // Null where beta is 0.
+  const std::byte* bias;         // m or n packed elements; null where there is none.
+  absl::Span<const float> a_scale;  // Empty, 1 or m values.
+  absl::Span<const float> b_scale;  // Empty, 1 or n values.
+  std::byte* d;                  // The whole of D is written, padding between lines left alone.
+  absl::Span<std::byte> workspace;  // At least workspace_bytes(problem), 64-byte aligned.
+};
+
+struct Kernel {
+  std::string_view name;      // Derived from the row's template arguments.
+  DeviceKind device_kind;
+  std::string_view provider;  // "oneDNN"
+  std::string_view engine;    // What does the multiplying and has one measured rate: "onednn.bf16".
+  std::string_view how;       // One sentence for people.
+  ElementType a;
+  ElementType b;
+  Recipe recipe;
+  bool deterministic;
+  bool batch_invariant;
+
+  // OK where the kernel can run on the target; otherwise FailedPrecondition with what is missing.
+  absl::Status (*available)(const Target& target);
+
+  // OK where the kernel can run the (valid) problem; otherwise Unimplemented: field, got, want.
+  absl::Status (*supports)(const Problem& problem);
+
+  // Scratch memory that a supported problem needs.
+  // Errors: ResourceExhausted where it leaves 63 bits.
+  absl::StatusOr<int64_t> (*workspace_bytes)(const Problem& problem);
+
+  // Computes D. The problem is valid and supported, and the target is one where the kernel is available.
+  // Blocks until D is written. Errors: Internal where the library failed.
+  // Threads: any number of launches at once; parallel inside as SetThreads of the calling thread says.
+  absl::Status (*launch)(const GemmArgs& args);
+};
+
+}  // namespace gemmd

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One matrix product, or a batch of them: D = activation(alpha * A B + beta * C + bias).
+//
+// A is m x k, B is k x n, C and D are m x n, all as used: a transposed operand of a request has become
+// one of the other order. Plain data; the bytes are elsewhere (kernel.h, GemmArgs).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/element.h"
+
+namespace gemmd {
+
+enum class Order : uint8_t { kRowMajor, kColumnMajor };
+enum class Activation : uint8_t { kNone, kRelu, kGeluErf, kGeluTanh, kSilu };
+enum class BitOperation : uint8_t { kAnd, kXor };
+enum class BiasAxis : uint8_t { kNone, kRows, kColumns };
+enum class ScaleKind : uint8_t { kNone, kTensor, kVector };  // Vector: per row of A, per column of B.
+
+// How a batch of matrices of one shape lies in memory. A line is a row (row major) or a column.
+struct MatrixLayout {
+  ElementType type = ElementType::kF32;
+  Order order = Order::kRowMajor;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t leading_dimension = 0;   // Elements between starts of lines; >= line length.
+  int64_t batch_stride_bytes = 0;  // Between matrices; 0 broadcasts one matrix (inputs only).
+
+  int64_t lines() const { return order == Order::kRowMajor ? rows : columns; }
+  int64_t line_length() const { return order == Order::kRowMajor ? columns : rows; }
+  // From the start of one line to the next. The product cannot overflow in a validated layout.
+  int64_t line_stride_bytes() const { return (leading_dimension * BitsOf(type) + 7) / 8; }
+  bool empty() const { return rows == 0 || columns == 0; }
+
+  friend bool operator==(const MatrixLayout&, const MatrixLayout&) = default;
+};
+
+// A layout without gaps: leading dimension = line length, batch stride = one matrix.
+// Errors: InvalidArgument where a size in bytes leaves 63 bits; `field` names the matrix ("a").
+absl::StatusOr<MatrixLayout> TightLayout(std::string_view field, ElementType type, Order order,
+                                         int64_t rows, int64_t columns);
+
+struct Problem {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t batch = 1;
+  MatrixLayout a;
+  MatrixLayout b;
+  MatrixLayout c;  // Meaningless where beta is 0.
+  MatrixLayout d;
+  // Products are added up in this type or a more precise one.
+  ElementType accumulation = ElementType::kF32;
+  BitOperation bit_operation = BitOperation::kAnd;
+  double alpha = 1;
+  double beta = 0;
+  BiasAxis bias_axis = BiasAxis::kNone;
+  ElementType bias_type = ElementType::kF32;
+  ScaleKind a_scale = ScaleKind::kNone;
+  ScaleKind b_scale = ScaleKind::kNone;
+  Activation activation = Activation::kNone;
+
+  bool has_c() const { return beta != 0; }
+  // Whether A and B are read at all.
+  bool has_product() const { return k > 0 && alpha != 0; }
+  bool has_output() const { return batch > 0 && !d.empty(); }
+
+  friend bool operator==(const Problem&, const Problem&) = default;
+};
+
+// Bytes of a batch of matrices: `least` ends after the last element, `full` pads the last line.
+struct ByteCount {
+  int64_t least = 0;
+  int64_t full = 0;
+};
+
+// Errors: InvalidArgument where the count leaves 63 bits.
+absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& layout, int64_t batch);
+
+// Checks shapes, layouts, types and options against each other, as the wire contract says (proto/).
+// Every size computed from a valid problem fits 63 bits: bytes of A, B, C, D and bias, and 2*m*n*k*batch.
+//
+// Errors: InvalidArgument; the message is "field: got X, want Y", with the wire's field names.
+absl::Status Validate(const Problem& problem);
+
+// The accumulation type of a pair of operand types where none is asked for: f64 for f64, s32 for
+// integers and bits, f32 otherwise.
+// Errors: InvalidArgument where no product of the pair is defined (a float with an integer, s32
+// operands, b1 with another type, two different floats unless both have at most 8 bits, two different
+// integers unless both have 8 or both have 4 bits).
+absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b);
+
+// 2*m*n*k*batch of a valid problem.
+int64_t Operations(const Problem& problem);
+
+// Bytes of A, B (where read), C and bias; bytes of D. Of a valid problem.
+int64_t BytesRead(const Problem& problem);
+int64_t BytesWritten(const Problem& problem);
+
+// "4095x4097x4093 f32 <- bf16 row, bf16 column, batch 2": for logs and messages.
+std::string Describe(const Problem& problem);
+
+}  // namespace gemmd

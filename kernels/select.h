@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which kernel runs a problem: a pure function of catalogue, target, measured rates and problem.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/kernel.h"
+
+namespace gemmd {
+
+// A measured rate of one engine on one device.
+struct EngineRate {
+  std::string engine;            // Kernel::engine.
+  double operations_per_second;  // 2*m*n*k over time.
+};
+
+// What a device can do and how fast.
+struct DeviceProfile {
+  Target target;
+  std::vector<EngineRate> rates;
+  double converted_elements_per_second = 1e9;  // Widening an operand or finishing an output.
+};
+
+// What the caller asks of the kernel, beside the problem.
+struct Constraints {
+  std::string kernel;  // Empty: any.
+  bool deterministic = false;
+  bool batch_invariant = false;
+};
+
+struct Candidate {
+  const Kernel* kernel;
+  int64_t predicted_ns;
+  std::string reason;
+};
+
+struct Refusal {
+  const Kernel* kernel;
+  std::string reason;
+};
+
+struct Selection {
+  std::vector<Candidate> candidates;  // Best first.
+  std::vector<Refusal> refusals;      // All other rows of the catalogue, in its order.
+};
+
+// Ranks the kernels of `catalog` for a valid problem: the shortest predicted time first; a row within
+// 10 % of a row that stands before it in the catalogue stays behind it, so that noise in the measured
+// rates does not change the choice.
+Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
+                 const Constraints& constraints, const DeviceProfile& profile);
+
+// The first candidate.
+// Errors: NotFound for an unknown kernel name; Unimplemented where there is no candidate: the message
+// gives the reason for the named kernel, or the refusal of the nearest ones, and names the candidates
+// that there would be without the constraints.
+absl::StatusOr<const Kernel*> Choose(absl::Span<const Kernel> catalog, const Problem& problem,
+                                     const Constraints& constraints, const DeviceProfile& profile);
+
+// The time that `kernel` should take for `problem`: operations over the engine's rate, plus elements
+// widened and finished over the rate of conversion. An engine without a rate counts as 1e9 a second.
+int64_t PredictedNs(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile);
+
+}  // namespace gemmd
