@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/admission.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace gemmd {
+namespace {
+constexpr char kRetryAfterPayload[] = "gemmd/retry-after-ms";
+}  // namespace
+
+absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms) {
+  status.SetPayload(kRetryAfterPayload, absl::Cord(absl::StrCat(retry_after_ms)));
+  return status;
+}
+
+std::optional<int64_t> RetryAfterMs(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kRetryAfterPayload);
+  int64_t retry_after_ms = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &retry_after_ms)) {
+    return std::nullopt;
+  }
+  return retry_after_ms;
+}
+
+Admission::Ticket::Ticket(Ticket&& other) noexcept
+    : admission_(std::exchange(other.admission_, nullptr)), bytes_(other.bytes_) {}
+
+Admission::Ticket& Admission::Ticket::operator=(Ticket&& other) noexcept {
+  std::swap(admission_, other.admission_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Admission::Ticket::~Ticket() {
+  if (admission_ != nullptr) admission_->Release(bytes_);
+}
+
+absl::StatusOr<Admission::Ticket> Admission::Admit(int64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  if (closed_) return absl::UnavailableError("the server is draining");
+  if (load_.requests >= limits_.max_requests) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("queue: ", load_.requests, " requests are inside, the limit"));
+  }
+  // load_.bytes <= max_bytes always holds, so the difference cannot overflow.
+  if (bytes > limits_.max_bytes - load_.bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("queue: the request needs ", bytes, " bytes, ",
+                                                     limits_.max_bytes - load_.bytes, " of ",
+                                                     limits_.max_bytes, " are free"));
+  }
+  ++load_.requests;
+  load_.bytes += bytes;
+  return Ticket(this, bytes);
+}
+
+void Admission::Release(int64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  --load_.requests;
+  load_.bytes -= bytes;
+}
+
+void Admission::Close() {
+  absl::MutexLock lock(&mutex_);
+  closed_ = true;
+}
+
+bool Admission::closed() const {
+  absl::MutexLock lock(&mutex_);
+  return closed_;
+}
+
+bool Admission::WaitUntilIdle(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return load_.requests == 0; };
+  return mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+}
+
+Admission::Load Admission::load() const {
+  absl::MutexLock lock(&mutex_);
+  return load_;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How much work the server takes on at once: requests, and bytes of operands, results and scratch.
+//
+// A ticket is held from acceptance until the answer has left the server, so that slow readers
+// count. Draining is closing: no more tickets; the server is idle when the last one is back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace gemmd {
+
+// A refusal that says when to try again; carried beside the status' message.
+absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms);
+std::optional<int64_t> RetryAfterMs(const absl::Status& status);
+
+class Admission {
+ public:
+  struct Limits {
+    int64_t max_requests;
+    int64_t max_bytes;
+  };
+  struct Load {
+    int64_t requests = 0;
+    int64_t bytes = 0;
+  };
+
+  // The right to be one of the requests inside. Gives it back when destroyed. Movable.
+  class Ticket {
+   public:
+    Ticket() = default;
+    Ticket(Ticket&& other) noexcept;
+    Ticket& operator=(Ticket&& other) noexcept;
+    ~Ticket();
+
+   private:
+    friend class Admission;
+    Ticket(Admission* admission, int64_t bytes) : admission_(admission), bytes_(bytes) {}
+
+    Admission* admission_ = nullptr;
+    int64_t bytes_ = 0;
+  };
+
+  explicit Admission(Limits limits) : limits_(limits) {}
+
+  // Errors: Unavailable while closed; ResourceExhausted where the request would pass a limit.
+  // Threads: any. Outlives its tickets.
+  absl::StatusOr<Ticket> Admit(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Refuses everything from now on.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool closed() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Waits until no ticket is out. False where that does not happen within `timeout`.
+  bool WaitUntilIdle(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Load load() const ABSL_LOCKS_EXCLUDED(mutex_);
+  const Limits& limits() const { return limits_; }
+
+ private:
+  void Release(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Limits limits_;
+  mutable absl::Mutex mutex_;
+  Load load_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace gemmd

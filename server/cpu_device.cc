@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/cpu_device.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/host.h"
+#include "server/clock.h"
+
+namespace gemmd {
+namespace {
+
+constexpr size_t kWorkspaceAlignment = 64;  // GemmArgs::workspace.
+
+// A workspace larger than this goes back to the system after the job that needed it.
+constexpr int64_t kKeptWorkspaceBytes = int64_t{64} << 20;
+
+int AllowedCores() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+
+void CpuDevice::FreeDeleter::operator()(std::byte* memory) const { std::free(memory); }
+
+CpuDevice::CpuDevice(int threads) {
+  info_.name = "cpu";
+  info_.kind = DeviceKind::kCpu;
+  info_.description = HostName();
+  info_.threads = threads > 0 ? threads : AllowedCores();
+  info_.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  thread_ = std::thread([this] { Run(); });
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&measured_));
+}
+
+CpuDevice::~CpuDevice() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void CpuDevice::Submit(const Job& job, Done done) {
+  absl::MutexLock lock(&mutex_);
+  pending_.push_back({job, std::move(done)});
+}
+
+void CpuDevice::Run() {
+  pthread_setname_np(pthread_self(), "gemmd-cpu");
+  SetThreads(info_.threads);
+  // The constructor waits for `measured_`, so nothing reads the profile before it is complete.
+  profile_ = MeasureHost();
+  {
+    absl::MutexLock lock(&mutex_);
+    measured_ = true;
+  }
+  while (true) {
+    Pending next;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || !pending_.empty();
+      };
+      mutex_.Await(absl::Condition(&has_work));
+      if (pending_.empty()) return;
+      next = std::move(pending_.front());
+      pending_.pop_front();
+    }
+    std::move(next.done)(Execute(next.job));
+  }
+}
+
+JobOutcome CpuDevice::Execute(const Job& job) {
+  const SteadyClock clock;
+  JobOutcome outcome;
+  const int64_t start_ns = clock.NowNs();
+  outcome.status = ReserveWorkspace(job.workspace_bytes);
+  if (outcome.status.ok()) {
+    try {
+      job.d->assign(static_cast<size_t>(job.d_bytes), '\0');
+    } catch (const std::bad_alloc&) {
+      outcome.status = absl::ResourceExhaustedError(
+          absl::StrCat("d: no memory for ", job.d_bytes, " bytes on device cpu"));
+    }
+  }
+  const int64_t ready_ns = clock.NowNs();
+  outcome.copy_in_ns = ready_ns - start_ns;
+  if (!outcome.status.ok()) return outcome;
+
+  const GemmArgs args = {
+      .problem = job.problem,
+      .a = job.a,
+      .b = job.b,
+      .c = job.c,
+      .bias = job.bias,
+      .a_scale = job.a_scale,
+      .b_scale = job.b_scale,
+      .d = reinterpret_cast<std::byte*>(job.d->data()),
+      .workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_)),
+  };
+  outcome.status = job.kernel->launch(args);
+  outcome.compute_ns = clock.NowNs() - ready_ns;
+  if (workspace_bytes_ > kKeptWorkspaceBytes) {
+    workspace_.reset();
+    workspace_bytes_ = 0;
+  }
+  return outcome;
+}
+
+absl::Status CpuDevice::ReserveWorkspace(int64_t bytes) {
+  if (bytes <= workspace_bytes_) return absl::OkStatus();
+  workspace_.reset();
+  workspace_bytes_ = 0;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, kWorkspaceAlignment, static_cast<size_t>(bytes)) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("workspace: no memory for ", bytes, " bytes on device cpu"));
+  }
+  workspace_.reset(static_cast<std::byte*>(memory));
+  workspace_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+}  // namespace gemmd

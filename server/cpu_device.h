@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The device `cpu`: runs the catalogue's CPU rows on one thread of its own, which the libraries
+// multiply by the threads they are given. Operands are read where the request left them.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/device.h"
+
+namespace gemmd {
+
+class CpuDevice final : public Device {
+ public:
+  // Starts the thread and measures the rates of the libraries on it. `threads` computing threads;
+  // 0 takes every core that this process may run on.
+  explicit CpuDevice(int threads);
+
+  // Finishes what was submitted.
+  ~CpuDevice() override;
+
+  const DeviceInfo& info() const override { return info_; }
+  const DeviceProfile& profile() const override { return profile_; }
+  void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Pending {
+    Job job;
+    Done done;
+  };
+  struct FreeDeleter {
+    void operator()(std::byte* memory) const;
+  };
+
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  JobOutcome Execute(const Job& job);
+  absl::Status ReserveWorkspace(int64_t bytes);
+
+  // Constant after construction.
+  DeviceInfo info_;
+  DeviceProfile profile_;
+
+  absl::Mutex mutex_;
+  std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
+  bool measured_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Owned by the device's thread.
+  std::unique_ptr<std::byte, FreeDeleter> workspace_;
+  int64_t workspace_bytes_ = 0;
+
+  std::thread thread_;
+};
+
+}  // namespace gemmd

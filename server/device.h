@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The seam between the service and what computes: submit a job, be told when it is done.
+//
+// A device runs its jobs in the order of submission, one after the other. It knows nothing of
+// queues, deadlines or gRPC: the scheduler hands it one job at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/kernel.h"
+#include "kernels/problem.h"
+#include "kernels/select.h"
+
+namespace gemmd {
+
+// One launch. Everything is borrowed until the job is done; operands are as GemmArgs says.
+struct Job {
+  Problem problem;
+  const Kernel* kernel = nullptr;
+  int64_t workspace_bytes = 0;
+  int64_t d_bytes = 0;
+  const std::byte* a = nullptr;
+  const std::byte* b = nullptr;
+  const std::byte* c = nullptr;
+  const std::byte* bias = nullptr;
+  absl::Span<const float> a_scale;
+  absl::Span<const float> b_scale;
+  std::string* d = nullptr;  // The device makes it d_bytes long; padding between lines is zero.
+};
+
+// How a job ended, and how long each stage on the device took, in nanoseconds.
+struct JobOutcome {
+  absl::Status status;
+  int64_t copy_in_ns = 0;
+  int64_t compute_ns = 0;
+  int64_t copy_out_ns = 0;
+};
+
+struct DeviceInfo {
+  std::string name;  // As requests name it: "cpu".
+  DeviceKind kind = DeviceKind::kCpu;
+  std::string description;  // For people: the processor's name.
+  int threads = 0;
+  int64_t memory_bytes = 0;
+};
+
+class Device {
+ public:
+  using Done = absl::AnyInvocable<void(JobOutcome) &&>;
+
+  virtual ~Device() = default;
+
+  // Constant after construction.
+  virtual const DeviceInfo& info() const = 0;
+  virtual const DeviceProfile& profile() const = 0;
+
+  // Queues the job without waiting; `done` is called exactly once, from the device's own thread.
+  // Outcome: ResourceExhausted where memory ran out, Internal where the kernel failed.
+  // Threads: any.
+  virtual void Submit(const Job& job, Done done) = 0;
+};
+
+}  // namespace gemmd

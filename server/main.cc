@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemmd: reads options, starts the server, waits for a signal, drains.
+// Exit codes: 0 stopped as asked; 1 could not start, or products were left at the end of the grace
+// period; 2 bad options.
+#include <signal.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "kernels/cpu/blas_core.h"
+#include "kernels/status_macros.h"
+#include "server/cpu_device.h"
+#include "server/log.h"
+#include "server/options.h"
+#include "server/server.h"
+#include "server/transport.h"
+#include "server/version.h"
+
+namespace gemmd {
+namespace {
+
+// OpenBLAS reads the environment only while it is loaded: to give it a better choice of kernels
+// than its own, set the variable and start over.
+void PreferBetterBlas(char** argv) {
+  constexpr char kVariable[] = "OPENBLAS_CORETYPE";
+  const std::string core = BetterBlasCore();
+  if (core.empty() || getenv(kVariable) != nullptr) return;
+  setenv(kVariable, core.c_str(), 1);
+  execv("/proc/self/exe",
+        argv);  // Returns only where it fails; then the daemon is slower, not wrong.
+}
+
+absl::Status ConfigureLogging(const Options& options) {
+  try {
+    auto sink = options.log_file.empty()
+                    ? std::static_pointer_cast<spdlog::sinks::sink>(
+                          std::make_shared<spdlog::sinks::stderr_sink_mt>())
+                    : std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.log_file);
+    auto logger = std::make_shared<spdlog::logger>("gemmd", std::move(sink));
+    logger->set_pattern("time=%Y-%m-%dT%H:%M:%S.%f%z level=%l %v");
+    logger->set_level(spdlog::level::from_str(options.log_level));
+    logger->flush_on(spdlog::level::info);
+    spdlog::set_default_logger(std::move(logger));
+  } catch (const spdlog::spdlog_ex& error) {
+    return absl::InvalidArgumentError(std::string("log-file: ") + error.what());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteReadyFile(const std::string& path, const std::vector<std::string>& addresses) {
+  if (path.empty()) return absl::OkStatus();
+  // Written beside and renamed, so that a reader never sees half of it.
+  const std::string unfinished = path + ".part";
+  std::ofstream file(unfinished, std::ios::trunc);
+  file << absl::StrJoin(addresses, "\n") << "\n";
+  file.close();
+  if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError("ready-file: cannot write " + path);
+  }
+  return absl::OkStatus();
+}
+
+// Waits for one of the signals, at most `timeout`; 0 where none came.
+int WaitForSignal(const sigset_t& signals, absl::Duration timeout) {
+  const timespec limit = absl::ToTimespec(timeout);
+  const int signal = sigtimedwait(&signals, nullptr, &limit);
+  return signal > 0 ? signal : 0;
+}
+
+absl::Status Run(const Options& options, const sigset_t& signals) {
+  ASSIGN_OR_RETURN(const int64_t open_files, RaiseOpenFileLimit());
+  spdlog::info("event=start version={} pid={} open_files={} memory_limit_bytes={}", kVersion,
+               getpid(), open_files, MemoryLimitBytes());
+  std::vector<std::unique_ptr<Device>> devices;
+  for (size_t i = 0; i < options.devices.size(); ++i) {
+    if (i > 0) return absl::InvalidArgumentError("devices: got cpu twice, want it once");
+    devices.push_back(std::make_unique<CpuDevice>(options.cpu_threads));
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
+                   Server::Start(options.server, std::move(devices)));
+  RETURN_IF_ERROR(WriteReadyFile(options.ready_file, server->addresses()));
+  spdlog::info("event=serving");
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  spdlog::info("event=lame_duck signal={} duration={}", signal,
+               absl::FormatDuration(options.lame_duck));
+  server->EnterLameDuck();
+  const bool is_urgent = WaitForSignal(signals, options.lame_duck) != 0;
+  const absl::Duration grace = is_urgent ? absl::ZeroDuration() : options.grace;
+  spdlog::info("event=drain grace={}", absl::FormatDuration(grace));
+  return server->Drain(grace);
+}
+
+int Main(int argc, char** argv) {
+  const ParsedOptions parsed = ParseOptions(argc, argv);
+  if (!parsed.should_run) {
+    std::fputs(parsed.text.c_str(), parsed.exit_code == 0 ? stdout : stderr);
+    return parsed.exit_code;
+  }
+  PreferBetterBlas(argv);
+  // Blocked before any thread exists, so that only WaitForSignal sees them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  if (const absl::Status status = ConfigureLogging(parsed.options); !status.ok()) {
+    std::fprintf(stderr, "gemmd: %s\n", std::string(status.message()).c_str());
+    return 2;
+  }
+  const absl::Status status = Run(parsed.options, signals);
+  if (!status.ok()) {
+    spdlog::error("event=stop code={} reason={}", absl::StatusCodeToString(status.code()),
+                  LogValue(std::string(status.message())));
+    return 1;
+  }
+  spdlog::info("event=stop code=OK");
+  return 0;
+}
+
+}  // namespace
+}  // namespace gemmd
+
+int main(int argc, char** argv) { return gemmd::Main(argc, argv); }

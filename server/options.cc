@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/options.h"
+
+#include <CLI/CLI.hpp>
+#include <sstream>
+
+#include "server/version.h"
+
+namespace gemmd {
+namespace {
+
+// Adds an option whose value is a duration such as 250ms, 5s or 1m30s.
+void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
+                 const std::string& description, const std::string& group) {
+  const auto parse = [&value](const std::string& text) {
+    return absl::ParseDuration(text, &value);
+  };
+  app.add_option_function<std::string>(
+         name,
+         [parse, name](const std::string& text) {
+           if (!parse(text)) {
+             throw CLI::ValidationError(name,
+                                        "got " + text + ", want a duration: 250ms, 5s, 1m30s");
+           }
+         },
+         description)
+      ->default_str(absl::FormatDuration(value))
+      ->type_name("DURATION")
+      ->group(group);
+}
+
+// Adds an option whose value is a count of bytes such as 4096, 512MiB or 4GiB.
+void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
+              const std::string& description, const std::string& group) {
+  app.add_option(name, value, description)
+      ->transform(CLI::AsSizeValue(false))
+      ->default_str(std::to_string(value))
+      ->type_name("BYTES")
+      ->group(group);
+}
+
+void AddListening(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Listening";
+  app.add_option(
+         "--listen", options.server.transport.listen,
+         "Addresses to listen on, HOST:PORT or unix:PATH; port 0 takes a free one. There is no "
+         "encryption and no authentication yet: listen on loopback, or behind a proxy that adds "
+         "both")
+      ->delimiter(',')
+      ->default_str("127.0.0.1:8470")
+      ->type_name("ADDRESS,...")
+      ->group(kGroup);
+  app.add_option("--ready-file", options.ready_file,
+                 "Write the addresses, one a line, to this file once the daemon serves")
+      ->type_name("FILE")
+      ->group(kGroup);
+}
+
+void AddDevices(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Devices";
+  app.add_option("--devices", options.devices, "Devices to serve, the default one first")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"cpu"}))
+      ->default_str("cpu")
+      ->type_name("DEVICE,...")
+      ->group(kGroup);
+  app.add_option("--cpu-threads", options.cpu_threads,
+                 "Threads that compute on the device cpu; 0 takes every core the process may use")
+      ->check(CLI::Range(0, 4096))
+      ->default_str("0")
+      ->type_name("COUNT")
+      ->group(kGroup);
+}
+
+void AddLimits(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Limits";
+  TransportOptions& transport = options.server.transport;
+  AddBytes(app, "--max-message-bytes", transport.max_message_bytes,
+           "Longest message received or sent; a longer one is refused with RESOURCE_EXHAUSTED",
+           kGroup);
+  app.add_option(
+         "--max-queued-requests", options.server.admission.max_requests,
+         "Requests accepted and not yet answered; more are refused with RESOURCE_EXHAUSTED and "
+         "told when to try again")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->default_str(std::to_string(options.server.admission.max_requests))
+      ->type_name("COUNT")
+      ->group(kGroup);
+  AddBytes(app, "--max-queued-bytes", options.server.admission.max_bytes,
+           "Bytes of operands, results and scratch memory of those requests", kGroup);
+  AddBytes(app, "--memory-quota-bytes", transport.memory_quota_bytes,
+           "Memory for the buffers of gRPC; 0 takes a quarter of the memory limit of the process",
+           kGroup);
+  app.add_option("--max-concurrent-streams", transport.max_concurrent_streams,
+                 "Calls at once on one connection")
+      ->check(CLI::Range(1, 1 << 20))
+      ->default_str(std::to_string(transport.max_concurrent_streams))
+      ->type_name("COUNT")
+      ->group(kGroup);
+}
+
+void AddConnections(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Connections";
+  TransportOptions& transport = options.server.transport;
+  AddDuration(app, "--handshake-timeout", transport.handshake_timeout,
+              "Close a connection that does not begin to speak HTTP/2 within this time", kGroup);
+  AddDuration(app, "--max-connection-idle", transport.max_connection_idle,
+              "Close a connection without calls after this time", kGroup);
+  AddDuration(app, "--max-connection-age", transport.max_connection_age,
+              "Ask a client to reconnect after this time, so that load spreads", kGroup);
+  AddDuration(app, "--max-connection-age-grace", transport.max_connection_age_grace,
+              "Time that calls have to finish on a connection that is too old", kGroup);
+  AddDuration(app, "--keepalive-time", transport.keepalive_time,
+              "Ask a silent client for a sign of life after this time", kGroup);
+  AddDuration(app, "--keepalive-timeout", transport.keepalive_timeout,
+              "Close the connection of a client that gave no sign of life for this time", kGroup);
+  AddDuration(app, "--min-ping-interval", transport.min_ping_interval,
+              "Close the connection of a client that asks for signs of life more often", kGroup);
+}
+
+void AddShutdown(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Shutdown (on SIGTERM or SIGINT; a second signal skips the waiting)";
+  AddDuration(app, "--lame-duck", options.lame_duck,
+              "Work on for this time after health turned NOT_SERVING, so that balancers notice",
+              kGroup);
+  AddDuration(app, "--grace", options.grace,
+              "Time that accepted requests have to finish after that", kGroup);
+}
+
+void AddLogging(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Logging";
+  app.add_option("--log-level", options.log_level,
+                 "debug logs a line per request, info a line per event of the daemon's life")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
+      ->default_str(options.log_level)
+      ->type_name("LEVEL")
+      ->group(kGroup);
+  app.add_option("--log-file", options.log_file,
+                 "Append log lines to this file; default standard error")
+      ->type_name("FILE")
+      ->group(kGroup);
+}
+
+}  // namespace
+
+ParsedOptions ParseOptions(int argc, const char* const* argv) {
+  ParsedOptions parsed;
+  CLI::App app(
+      "gemmd, the GEMM daemon: multiplies matrices for clients over gRPC and answers with the "
+      "timing of "
+      "every stage.\n\nExample: gemmd --listen=127.0.0.1:8470,unix:/run/gemmd.sock --cpu-threads=8",
+      "gemmd");
+  app.set_version_flag("--version", std::string("gemmd ") + kVersion);
+  app.set_config("--config", "",
+                 "Read options from this file, one name=value a line, names without --")
+      ->type_name("FILE");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  AddListening(app, parsed.options);
+  AddDevices(app, parsed.options);
+  AddLimits(app, parsed.options);
+  AddConnections(app, parsed.options);
+  AddShutdown(app, parsed.options);
+  AddLogging(app, parsed.options);
+  app.get_formatter()->column_width(40);
+  try {
+    app.parse(argc, argv);
+    parsed.should_run = true;
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream text;
+    parsed.exit_code = app.exit(error, text, text) == 0 ? 0 : 2;
+    parsed.text = text.str();
+  }
+  return parsed;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The daemon's command line and configuration file.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/server.h"
+
+namespace gemmd {
+
+struct Options {
+  ServerOptions server;
+  std::vector<std::string> devices = {"cpu"};
+  int cpu_threads = 0;     // 0: every core that the process may use.
+  std::string ready_file;  // Written with the addresses once the daemon serves.
+  absl::Duration lame_duck = absl::Seconds(1);
+  absl::Duration grace = absl::Seconds(20);
+  std::string log_level = "info";
+  std::string log_file;  // Empty: standard error.
+};
+
+// How parsing ended: with options to run with, or with text to show and the exit code.
+struct ParsedOptions {
+  Options options;
+  bool should_run = false;
+  int exit_code = 0;
+  std::string text;  // Help, version or the error.
+};
+
+// Parses the command line; `--config FILE` gives options by the same names, the command line wins.
+ParsedOptions ParseOptions(int argc, const char* const* argv);
+
+}  // namespace gemmd

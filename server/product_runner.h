@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The life of one product between the wire and the scheduler, the same for unary calls and streams:
+// parse, choose device and kernel, admit, queue; then fill the answer with timing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "server/admission.h"
+#include "server/clock.h"
+#include "server/convert.h"
+#include "server/device.h"
+#include "server/scheduler.h"
+
+namespace gemmd {
+
+// A device as the service sees it. Constant while the server runs.
+struct ServedDevice {
+  Device* device = nullptr;
+  bool ready = false;  // Its canary was right.
+};
+
+// What is known of a request besides its message.
+struct Arrival {
+  int64_t arrived_ns = 0;  // When its last byte was there.
+  int64_t deadline_ns = kNoDeadlineNs;
+  std::string peer;  // Only where request lines are logged.
+};
+
+// A device and a kernel for a parsed request.
+struct Placement {
+  const ServedDevice* served = nullptr;
+  int64_t predicted_ns = 0;
+};
+
+class ProductRunner {
+ public:
+  using Done = absl::AnyInvocable<void(absl::Status) &&>;
+
+  // Borrows everything; the first device is the default one.
+  ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
+                Admission& admission, const Clock& clock, int64_t max_message_bytes);
+
+  // Starts one product. Where this returns OK, `done` is called exactly once from another thread
+  // (or from Cancel), and `response` is complete where it is called with OK; request and response
+  // must live until then. `ticket` is the caller's to keep until the answer has left.
+  //
+  // Errors: as Gemm.Multiply of the wire contract; `done` is then never called.
+  // Threads: any.
+  absl::StatusOr<JobId> Start(const v1::MultiplyRequest& request, Arrival arrival,
+                              v1::MultiplyResponse& response, Admission::Ticket& ticket, Done done);
+
+  // Drops the product where it still waits.
+  void Cancel(JobId id) { scheduler_.Cancel(id); }
+
+  // The device that a request names, or the default one.
+  // Errors: NotFound, naming the devices; Unavailable where it is not ready.
+  absl::StatusOr<const ServedDevice*> FindDevice(std::string_view name) const;
+
+ private:
+  absl::StatusOr<Placement> Place(ParsedRequest& parsed) const;
+  absl::StatusOr<Admission::Ticket> Admit(const ParsedRequest& parsed, const Device& device);
+
+  const std::vector<ServedDevice>& devices_;
+  Scheduler& scheduler_;
+  Admission& admission_;
+  const Clock& clock_;
+  const int64_t max_message_bytes_;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The service gemmd.v1.Registry: kernels, devices, the choice for a product, version and limits.
+#pragma once
+
+#include <vector>
+
+#include "gemmd/v1/registry.grpc.pb.h"
+#include "server/admission.h"
+#include "server/clock.h"
+#include "server/product_runner.h"
+#include "server/scheduler.h"
+
+namespace gemmd {
+
+class RegistryService final : public v1::Registry::CallbackService {
+ public:
+  // Borrows everything. `limits` is what GetServerInfo tells.
+  RegistryService(const std::vector<ServedDevice>& devices, const ProductRunner& runner,
+                  const Scheduler& scheduler, const Admission& admission, const Clock& clock,
+                  v1::Limits limits);
+
+  grpc::ServerUnaryReactor* ListKernels(grpc::CallbackServerContext* context,
+                                        const v1::ListKernelsRequest* request,
+                                        v1::ListKernelsResponse* response) override;
+  grpc::ServerUnaryReactor* ListDevices(grpc::CallbackServerContext* context,
+                                        const v1::ListDevicesRequest* request,
+                                        v1::ListDevicesResponse* response) override;
+  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
+                                    const v1::ExplainRequest* request,
+                                    v1::ExplainResponse* response) override;
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const v1::GetServerInfoRequest* request,
+                                          v1::GetServerInfoResponse* response) override;
+
+ private:
+  const std::vector<ServedDevice>& devices_;
+  const ProductRunner& runner_;
+  const Scheduler& scheduler_;
+  const Admission& admission_;
+  const Clock& clock_;
+  const v1::Limits limits_;
+  const int64_t started_ns_;
+};
+
+}  // namespace gemmd

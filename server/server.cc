@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+#include "server/canary.h"
+#include "server/gemm_service.h"
+#include "server/log.h"
+#include "server/registry_service.h"
+#include "server/transport.h"
+
+namespace gemmd {
+
+// The services, which live as long as the gRPC server.
+class Server::Services {
+ public:
+  Services(const Server& server, const ServerOptions& options)
+      : gemm(*server.runner_, server.clock_),
+        registry(server.served_, *server.runner_, *server.scheduler_, server.admission_,
+                 server.clock_, LimitsOf(options)) {}
+
+  GemmService gemm;
+  RegistryService registry;
+
+ private:
+  static v1::Limits LimitsOf(const ServerOptions& options) {
+    v1::Limits limits;
+    limits.set_max_message_bytes(options.transport.max_message_bytes);
+    limits.set_max_queued_requests(options.admission.max_requests);
+    limits.set_max_queued_bytes(options.admission.max_bytes);
+    limits.set_max_concurrent_streams(options.transport.max_concurrent_streams);
+    limits.set_max_stream_requests(kMaxStreamRequests);
+    return limits;
+  }
+};
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(
+    const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices) {
+  if (devices.empty()) return absl::InvalidArgumentError("devices: got none, want at least one");
+  if (options.transport.listen.empty()) {
+    return absl::InvalidArgumentError("listen: got no address, want at least one");
+  }
+  std::unique_ptr<Server> server(new Server(options, std::move(devices)));
+  RETURN_IF_ERROR(server->CheckDevices(options.canary_timeout));
+  RETURN_IF_ERROR(server->Listen(options));
+  return server;
+}
+
+Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices)
+    : admission_(options.admission), devices_(std::move(devices)) {
+  std::vector<Device*> borrowed;
+  for (const auto& device : devices_) {
+    borrowed.push_back(device.get());
+    served_.push_back({.device = device.get(), .ready = false});
+  }
+  scheduler_ = std::make_unique<Scheduler>(borrowed, clock_);
+  runner_ = std::make_unique<ProductRunner>(served_, *scheduler_, admission_, clock_,
+                                            options.transport.max_message_bytes);
+}
+
+absl::Status Server::CheckDevices(absl::Duration timeout) {
+  for (ServedDevice& served : served_) {
+    const DeviceInfo& info = served.device->info();
+    const absl::Status right = RunCanary(*served.device, timeout);
+    served.ready = right.ok();
+    if (right.ok()) {
+      spdlog::info("event=device_ready device={} description={} threads={}", LogValue(info.name),
+                   LogValue(info.description), info.threads);
+    } else {
+      spdlog::error("event=device_not_ready device={} reason={}", LogValue(info.name),
+                    LogValue(right.ToString()));
+    }
+  }
+  if (std::none_of(served_.begin(), served_.end(),
+                   [](const auto& served) { return served.ready; })) {
+    return absl::UnavailableError("devices: none is ready, see the log for each one's reason");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Server::Listen(const ServerOptions& options) {
+  services_ = std::make_unique<Services>(*this, options);
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  RETURN_IF_ERROR(ConfigureTransport(options.transport, builder));
+  builder.RegisterService(&services_->gemm);
+  builder.RegisterService(&services_->registry);
+
+  // gRPC fills in the ports that it bound, in BuildAndStart.
+  std::vector<int> ports(options.transport.listen.size(), 0);
+  for (size_t i = 0; i < ports.size(); ++i) {
+    const std::string& address = options.transport.listen[i];
+    RETURN_IF_ERROR(CheckAddress(address));
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &ports[i]);
+  }
+  grpc_server_ = builder.BuildAndStart();
+  for (size_t i = 0; i < ports.size(); ++i) {
+    const std::string& address = options.transport.listen[i];
+    if (grpc_server_ == nullptr || ports[i] == 0) {
+      return absl::UnavailableError(absl::StrCat("listen: cannot listen on ", address,
+                                                 ": in use, not an address of this host, ",
+                                                 "or no permission"));
+    }
+    addresses_.push_back(WithPort(address, ports[i]));
+    spdlog::info("event=listening address={}", LogValue(addresses_.back()));
+  }
+  grpc::HealthCheckServiceInterface* health = grpc_server_->GetHealthCheckService();
+  for (const char* service :
+       {"", v1::Gemm::service_full_name(), v1::Registry::service_full_name()}) {
+    health->SetServingStatus(service, true);
+  }
+  return absl::OkStatus();
+}
+
+void Server::EnterLameDuck() { grpc_server_->GetHealthCheckService()->SetServingStatus(false); }
+
+absl::Status Server::Drain(absl::Duration grace) {
+  drained_ = true;
+  if (grpc_server_ == nullptr) return absl::OkStatus();
+  EnterLameDuck();
+  admission_.Close();
+  const absl::Time deadline = absl::Now() + grace;
+  const bool finished = admission_.WaitUntilIdle(grace);
+  if (!finished) {
+    scheduler_->DropWaiting(absl::UnavailableError("the server stops; nothing was launched"));
+  }
+  // Idle streams and connections end here; a product that runs is waited for by gRPC all the same.
+  grpc_server_->Shutdown(absl::ToChronoTime(std::max(deadline, absl::Now())));
+  grpc_server_->Wait();
+  if (finished) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("drain: products were left after ", absl::FormatDuration(grace)));
+}
+
+Server::~Server() {
+  if (!drained_) (void)Drain(absl::ZeroDuration());
+  grpc_server_.reset();
+}
+
+}  // namespace gemmd

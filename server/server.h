@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The daemon without its main: devices, scheduler and services behind one gRPC server.
+//
+// Order of a life: Start (canaries, then listening, then health SERVING), EnterLameDuck (health
+// NOT_SERVING, still working), Drain (refuses, finishes what was accepted, stops listening).
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/admission.h"
+#include "server/clock.h"
+#include "server/device.h"
+#include "server/product_runner.h"
+#include "server/scheduler.h"
+#include "server/transport.h"
+
+namespace gemmd {
+
+struct ServerOptions {
+  TransportOptions transport;
+  Admission::Limits admission = {.max_requests = 256, .max_bytes = int64_t{4} << 30};
+  absl::Duration canary_timeout = absl::Seconds(30);
+};
+
+class Server {
+ public:
+  // The first device is the default one.
+  // Errors: InvalidArgument for options that make no sense; Unavailable where no device is ready or
+  // an address cannot be listened on; the message names it.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(
+      const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices);
+
+  // Stops at once, as Drain with no grace, where Drain has not been called.
+  ~Server();
+
+  // As listened on, with the ports that were chosen where 0 was asked for.
+  const std::vector<std::string>& addresses() const { return addresses_; }
+
+  // Health says NOT_SERVING; everything else goes on.
+  void EnterLameDuck();
+
+  // Refuses new products, waits for those accepted and stops. What still waits for a device after
+  // `grace` is answered Unavailable; what is running then is still waited for.
+  // Errors: DeadlineExceeded where the grace did not suffice.
+  absl::Status Drain(absl::Duration grace);
+
+ private:
+  class Services;
+
+  Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices);
+  absl::Status CheckDevices(absl::Duration timeout);
+  absl::Status Listen(const ServerOptions& options);
+
+  const SteadyClock clock_;
+  Admission admission_;
+  // Destroyed after the devices, whose threads call into it.
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<ServedDevice> served_;
+  std::unique_ptr<ProductRunner> runner_;
+  std::unique_ptr<Services> services_;
+  std::vector<std::string> addresses_;
+  std::unique_ptr<grpc::Server> grpc_server_;
+  bool drained_ = false;
+};
+
+}  // namespace gemmd

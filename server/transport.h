@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What gRPC and the operating system are told: limits, timeouts, addresses.
+#pragma once
+
+#include <grpcpp/server_builder.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace gemmd {
+
+// What gRPC is told. The defaults are those of the command line.
+struct TransportOptions {
+  std::vector<std::string> listen = {"127.0.0.1:8470"};  // host:port, unix:/path
+  int64_t max_message_bytes = int64_t{512} << 20;
+  int64_t memory_quota_bytes = 0;  // Of gRPC's buffers; 0: a quarter of the memory limit.
+  int max_concurrent_streams = 100;
+  absl::Duration handshake_timeout = absl::Seconds(5);
+  absl::Duration max_connection_idle = absl::Minutes(10);
+  absl::Duration max_connection_age = absl::Minutes(30);
+  absl::Duration max_connection_age_grace = absl::Seconds(30);
+  absl::Duration keepalive_time = absl::Seconds(20);
+  absl::Duration keepalive_timeout = absl::Seconds(10);
+  absl::Duration min_ping_interval = absl::Seconds(10);
+};
+
+// Errors: InvalidArgument for a value that gRPC cannot take; names the option.
+absl::Status ConfigureTransport(const TransportOptions& options, grpc::ServerBuilder& builder);
+
+// Refuses the path of a unix socket on which another process listens: gRPC would take it away
+// silently. Errors: InvalidArgument for an empty path, Unavailable where it is in use.
+absl::Status CheckAddress(const std::string& address);
+
+// The address with the port that was bound ("127.0.0.1:0" and 4711 give "127.0.0.1:4711").
+std::string WithPort(const std::string& address, int port);
+
+// The memory that this process may use: the control group's limit, or the machine's memory.
+int64_t MemoryLimitBytes();
+
+// Raises the soft limit of open files to the hard limit; returns the new one.
+absl::StatusOr<int64_t> RaiseOpenFileLimit();
+
+}  // namespace gemmd
