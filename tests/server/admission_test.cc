@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/admission.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace gemmd {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(AdmissionTest, CountsRequestsAndBytesUntilTicketsAreBack) {
+  Admission admission({.max_requests = 3, .max_bytes = 100});
+  {
+    absl::StatusOr<Admission::Ticket> first = admission.Admit(30);
+    absl::StatusOr<Admission::Ticket> second = admission.Admit(40);
+    ASSERT_TRUE(first.ok());
+    ASSERT_TRUE(second.ok());
+    EXPECT_EQ(admission.load().requests, 2);
+    EXPECT_EQ(admission.load().bytes, 70);
+  }
+  EXPECT_EQ(admission.load().requests, 0);
+  EXPECT_EQ(admission.load().bytes, 0);
+}
+
+TEST(AdmissionTest, RefusesPastEachLimit) {
+  Admission admission({.max_requests = 2, .max_bytes = 100});
+  absl::StatusOr<Admission::Ticket> first = admission.Admit(60);
+  const absl::Status too_many_bytes = admission.Admit(41).status();
+  EXPECT_EQ(too_many_bytes.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(too_many_bytes.message()),
+              HasSubstr("needs 41 bytes, 40 of 100 are free"));
+  absl::StatusOr<Admission::Ticket> second = admission.Admit(40);
+  ASSERT_TRUE(second.ok());
+  const absl::Status too_many = admission.Admit(0).status();
+  EXPECT_EQ(too_many.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(too_many.message()), HasSubstr("2 requests"));
+}
+
+TEST(AdmissionTest, TakesTheLargestNumbersWithoutOverflow) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  Admission admission({.max_requests = 2, .max_bytes = kMost});
+  absl::StatusOr<Admission::Ticket> first = admission.Admit(kMost - 1);
+  ASSERT_TRUE(first.ok());
+  EXPECT_FALSE(admission.Admit(kMost).ok());
+  EXPECT_TRUE(admission.Admit(1).ok());
+}
+
+TEST(AdmissionTest, MovedTicketsAreGivenBackOnce) {
+  Admission admission({.max_requests = 2, .max_bytes = 100});
+  Admission::Ticket kept;
+  {
+    absl::StatusOr<Admission::Ticket> ticket = admission.Admit(10);
+    ASSERT_TRUE(ticket.ok());
+    kept = *std::move(ticket);
+  }
+  EXPECT_EQ(admission.load().requests, 1);
+  Admission::Ticket moved = std::move(kept);
+  EXPECT_EQ(admission.load().requests, 1);
+  moved = Admission::Ticket();
+  EXPECT_EQ(admission.load().requests, 0);
+}
+
+TEST(AdmissionTest, ClosedRefusesAndIdleWaitsForTheLastTicket) {
+  Admission admission({.max_requests = 2, .max_bytes = 100});
+  auto ticket = std::make_unique<absl::StatusOr<Admission::Ticket>>(admission.Admit(1));
+  admission.Close();
+  EXPECT_EQ(admission.Admit(1).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(admission.WaitUntilIdle(absl::Milliseconds(1)));
+  std::thread releaser([&] { ticket.reset(); });
+  EXPECT_TRUE(admission.WaitUntilIdle(absl::Seconds(30)));
+  releaser.join();
+}
+
+TEST(AdmissionTest, RetryAfterTravelsWithTheStatus) {
+  const absl::Status plain = absl::ResourceExhaustedError("full");
+  EXPECT_EQ(RetryAfterMs(plain), std::nullopt);
+  EXPECT_EQ(RetryAfterMs(WithRetryAfterMs(plain, 1234)), 1234);
+  EXPECT_EQ(WithRetryAfterMs(plain, 1234).message(), "full");
+}
+
+TEST(AdmissionTest, NeverPassesItsLimitsUnderContention) {
+  Admission admission({.max_requests = 5, .max_bytes = 50});
+  std::atomic<int64_t> inside{0};
+  std::atomic<int64_t> most{0};
+  std::atomic<int64_t> admitted{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) {
+        absl::StatusOr<Admission::Ticket> ticket = admission.Admit(12);
+        if (!ticket.ok()) continue;
+        admitted.fetch_add(1);
+        const int64_t now = inside.fetch_add(1) + 1;
+        int64_t seen = most.load();
+        while (now > seen && !most.compare_exchange_weak(seen, now)) {
+        }
+        inside.fetch_sub(1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(most.load(), 4);  // 4 * 12 <= 50 < 5 * 12.
+  EXPECT_GT(admitted.load(), 0);
+  EXPECT_EQ(admission.load().requests, 0);
+  EXPECT_EQ(admission.load().bytes, 0);
+}
+
+}  // namespace
+}  // namespace gemmd

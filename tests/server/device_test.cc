@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CPU device, the scripted device and the canary.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "kernels/cpu/host.h"
+#include "server/canary.h"
+#include "server/cpu_device.h"
+#include "server/fake_device.h"
+#include "tests/testing/test_kernel.h"
+
+namespace gemmd {
+namespace {
+
+using ::testing::Each;
+using ::testing::Field;
+using ::testing::Gt;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+JobOutcome RunOn(Device& device, const Job& job) {
+  JobOutcome outcome;
+  absl::Notification done;
+  device.Submit(job, [&](JobOutcome result) {
+    outcome = std::move(result);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return outcome;
+}
+
+TEST(CpuDeviceTest, KnowsItselfAndItsRates) {
+  CpuDevice device(1);
+  EXPECT_EQ(device.info().name, "cpu");
+  EXPECT_EQ(device.info().threads, 1);
+  EXPECT_GT(device.info().memory_bytes, 0);
+  EXPECT_NE(device.info().description, "");
+  EXPECT_THAT(device.profile().rates, Not(IsEmpty()));
+  EXPECT_THAT(device.profile().rates, Each(Field(&EngineRate::operations_per_second, Gt(0))));
+}
+
+TEST(CpuDeviceTest, TakesEveryAllowedCoreByDefault) {
+  CpuDevice device(0);
+  EXPECT_GE(device.info().threads, 1);
+}
+
+TEST(CpuDeviceTest, RunsAJobAndTimesIt) {
+  CpuDevice device(1);
+  std::string d = "left over from before";
+  const JobOutcome outcome = RunOn(device, TestJob(&d));
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_EQ(d, "\xff\xff\xff\xff");
+  EXPECT_GE(outcome.copy_in_ns, 0);
+  EXPECT_GE(outcome.compute_ns, 0);
+  EXPECT_EQ(outcome.copy_out_ns, 0);
+}
+
+TEST(CpuDeviceTest, GivesKernelsAlignedWorkspaceOfTheSizeAskedFor) {
+  static int64_t seen_bytes;
+  static uintptr_t seen_address;
+  Kernel kernel = TestKernel();
+  kernel.launch = [](const GemmArgs& args) {
+    seen_bytes = static_cast<int64_t>(args.workspace.size());
+    seen_address = reinterpret_cast<uintptr_t>(args.workspace.data());
+    args.workspace.front() = args.workspace.back() = std::byte{1};
+    return absl::OkStatus();
+  };
+  CpuDevice device(1);
+  std::string d;
+  Job job = TestJob(&d);
+  job.kernel = &kernel;
+  for (const int64_t bytes : {int64_t{1}, int64_t{100}, int64_t{65} << 20, int64_t{7}}) {
+    job.workspace_bytes = bytes;
+    ASSERT_TRUE(RunOn(device, job).status.ok());
+    EXPECT_GE(seen_bytes, bytes);
+    EXPECT_EQ(seen_address % 64, 0u);
+  }
+}
+
+TEST(CpuDeviceTest, WithoutMemoryIsResourceExhausted) {
+  CpuDevice device(1);
+  std::string d;
+  Job job = TestJob(&d);
+  job.workspace_bytes = int64_t{1} << 60;
+  EXPECT_EQ(RunOn(device, job).status.code(), absl::StatusCode::kResourceExhausted);
+  job.workspace_bytes = 0;
+  EXPECT_TRUE(RunOn(device, job).status.ok());
+}
+
+TEST(CpuDeviceTest, PassesOnTheKernelsStatus) {
+  Kernel kernel = TestKernel();
+  kernel.launch = [](const GemmArgs&) { return absl::InternalError("the library failed"); };
+  CpuDevice device(1);
+  std::string d;
+  Job job = TestJob(&d);
+  job.kernel = &kernel;
+  EXPECT_EQ(RunOn(device, job).status, absl::InternalError("the library failed"));
+}
+
+TEST(CpuDeviceTest, FinishesItsJobsInOrderBeforeItGoes) {
+  std::vector<int> ended;
+  std::vector<std::string> outputs(20);
+  {
+    CpuDevice device(1);
+    for (int i = 0; i < 20; ++i) {
+      device.Submit(TestJob(&outputs[static_cast<size_t>(i)]),
+                    [&ended, i](JobOutcome) { ended.push_back(i); });
+    }
+  }
+  ASSERT_EQ(ended.size(), 20u);
+  EXPECT_TRUE(std::is_sorted(ended.begin(), ended.end()));
+}
+
+// Passes jobs to another device and flips one bit of what comes back.
+class CorruptingDevice final : public Device {
+ public:
+  explicit CorruptingDevice(Device& inner) : inner_(inner) {}
+  const DeviceInfo& info() const override { return inner_.info(); }
+  const DeviceProfile& profile() const override { return inner_.profile(); }
+  void Submit(const Job& job, Done done) override {
+    inner_.Submit(job, [d = job.d, done = std::move(done)](JobOutcome outcome) mutable {
+      d->back() = static_cast<char>(d->back() ^ 1);
+      std::move(done)(std::move(outcome));
+    });
+  }
+
+ private:
+  Device& inner_;
+};
+
+TEST(CanaryTest, IsRightOnTheCpuDevice) {
+  CpuDevice device(1);
+  EXPECT_EQ(RunCanary(device, absl::Seconds(60)), absl::OkStatus());
+}
+
+TEST(CanaryTest, FindsASingleWrongBit) {
+  CpuDevice device(1);
+  CorruptingDevice corrupting(device);
+  const absl::Status status = RunCanary(corrupting, absl::Seconds(60));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("gave a wrong product"));
+}
+
+TEST(CanaryTest, GivesUpOnASilentDevice) {
+  FakeDevice device("silent", {.target = HostTarget(), .rates = {}});
+  EXPECT_EQ(RunCanary(device, absl::Milliseconds(20)).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(device.held(), 1);
+}
+
+TEST(CanaryTest, PassesOnTheDevicesOwnFailure) {
+  FakeDevice device("broken", {.target = HostTarget(), .rates = {}});
+  std::thread breaker([&] {
+    ASSERT_TRUE(device.WaitForHeld(1, absl::Seconds(30)));
+    device.CompleteNext(absl::InternalError("on fire"));
+  });
+  EXPECT_EQ(RunCanary(device, absl::Seconds(60)), absl::InternalError("on fire"));
+  breaker.join();
+}
+
+TEST(FakeDeviceTest, RunsJobsWhenToldTo) {
+  FakeDevice device("fake", {});
+  device.RunJobs(true);
+  std::string d;
+  EXPECT_TRUE(RunOn(device, TestJob(&d)).status.ok());
+  EXPECT_EQ(d, "\xff\xff\xff\xff");
+  EXPECT_EQ(device.submitted(), 1);
+  EXPECT_EQ(device.held(), 0);
+}
+
+}  // namespace
+}  // namespace gemmd

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace gemmd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+ParsedOptions Parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "gemmd");
+  return ParseOptions(static_cast<int>(arguments.size()), arguments.data());
+}
+
+TEST(OptionsTest, DefaultsAreThoseOfTheWireContract) {
+  const ParsedOptions parsed = Parse({});
+  ASSERT_TRUE(parsed.should_run) << parsed.text;
+  const TransportOptions& transport = parsed.options.server.transport;
+  EXPECT_THAT(transport.listen, ElementsAre("127.0.0.1:8470"));
+  EXPECT_EQ(transport.max_message_bytes, int64_t{512} << 20);
+  EXPECT_EQ(transport.max_concurrent_streams, 100);
+  EXPECT_EQ(transport.handshake_timeout, absl::Seconds(5));
+  EXPECT_EQ(transport.max_connection_idle, absl::Minutes(10));
+  EXPECT_EQ(transport.max_connection_age, absl::Minutes(30));
+  EXPECT_EQ(transport.max_connection_age_grace, absl::Seconds(30));
+  EXPECT_EQ(transport.keepalive_time, absl::Seconds(20));
+  EXPECT_EQ(transport.keepalive_timeout, absl::Seconds(10));
+  EXPECT_EQ(transport.min_ping_interval, absl::Seconds(10));
+  EXPECT_THAT(parsed.options.devices, ElementsAre("cpu"));
+}
+
+TEST(OptionsTest, ReadsEveryKindOfValue) {
+  const ParsedOptions parsed = Parse({"--listen=127.0.0.1:0,unix:/tmp/x.sock", "--cpu-threads", "3",
+                                      "--max-message-bytes=64MiB", "--max-queued-bytes", "1gb",
+                                      "--grace=1m30s", "--lame-duck=0s", "--log-level=debug"});
+  ASSERT_TRUE(parsed.should_run) << parsed.text;
+  EXPECT_THAT(parsed.options.server.transport.listen,
+              ElementsAre("127.0.0.1:0", "unix:/tmp/x.sock"));
+  EXPECT_EQ(parsed.options.cpu_threads, 3);
+  EXPECT_EQ(parsed.options.server.transport.max_message_bytes, int64_t{64} << 20);
+  EXPECT_EQ(parsed.options.server.admission.max_bytes, int64_t{1} << 30);
+  EXPECT_EQ(parsed.options.grace, absl::Seconds(90));
+  EXPECT_EQ(parsed.options.lame_duck, absl::ZeroDuration());
+  EXPECT_EQ(parsed.options.log_level, "debug");
+}
+
+TEST(OptionsTest, ConfigFileHasTheSameNamesAndTheCommandLineWins) {
+  const std::string path = ::testing::TempDir() + "/gemmd_options_test.conf";
+  std::ofstream(path) << "# comment\nlisten=127.0.0.1:1,127.0.0.1:2\ncpu-threads=5\ngrace=7s\n";
+  const ParsedOptions parsed = Parse({"--config", path.c_str(), "--cpu-threads=6"});
+  ASSERT_TRUE(parsed.should_run) << parsed.text;
+  EXPECT_THAT(parsed.options.server.transport.listen, ElementsAre("127.0.0.1:1", "127.0.0.1:2"));
+  EXPECT_EQ(parsed.options.cpu_threads, 6);
+  EXPECT_EQ(parsed.options.grace, absl::Seconds(7));
+}
+
+TEST(OptionsTest, MistakesAreNamedAndEndWithTwo) {
+  const std::string path = ::testing::TempDir() + "/gemmd_options_bad.conf";
+  std::ofstream(path) << "cpu-thread=5\n";
+  const struct {
+    std::vector<const char*> arguments;
+    std::string message;
+  } cases[] = {
+      {{"--no-such-option"}, "no-such-option"},
+      {{"--grace=soon"}, "got soon, want a duration"},
+      {{"--cpu-threads=-1"}, "cpu-threads"},
+      {{"--devices=cuda:0"}, "cuda:0"},
+      {{"--log-level=loud"}, "loud"},
+      {{"--max-message-bytes=many"}, "many"},
+      {{"--config", "/no/such/file"}, "/no/such/file"},
+      {{"--config", path.c_str()}, "cpu-thread"},
+  };
+  for (const auto& bad : cases) {
+    const ParsedOptions parsed = Parse(bad.arguments);
+    EXPECT_FALSE(parsed.should_run) << bad.arguments[0];
+    EXPECT_EQ(parsed.exit_code, 2) << bad.arguments[0];
+    EXPECT_THAT(parsed.text, HasSubstr(bad.message));
+  }
+}
+
+TEST(OptionsTest, HelpHasGroupsAndTeaches) {
+  const ParsedOptions parsed = Parse({"--help"});
+  EXPECT_FALSE(parsed.should_run);
+  EXPECT_EQ(parsed.exit_code, 0);
+  for (const char* group :
+       {"Listening:", "Devices:", "Limits:", "Connections:", "Shutdown", "Logging:"}) {
+    EXPECT_THAT(parsed.text, HasSubstr(group));
+  }
+  EXPECT_THAT(parsed.text, HasSubstr("Example: gemmd"));
+  EXPECT_EQ(Parse({"--version"}).text, "gemmd " GEMMD_VERSION "\n");
+}
+
+}  // namespace
+}  // namespace gemmd

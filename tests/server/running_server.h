@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A server inside the test process on a free port and a unix socket, with stubs to talk to it.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "gemmd/v1/gemm.grpc.pb.h"
+#include "gemmd/v1/registry.grpc.pb.h"
+#include "server/fake_device.h"
+#include "server/server.h"
+
+namespace gemmd {
+
+// Whether the server's device computes by itself or is a FakeDevice that holds jobs.
+enum class TestDevice { kCpu, kFake };
+
+// Options as the daemon's own, but listening on free addresses.
+ServerOptions TestServerOptions();
+
+class RunningServer {
+ public:
+  explicit RunningServer(TestDevice device, const ServerOptions& options = TestServerOptions());
+
+  Server& server() { return *server_; }
+  FakeDevice& fake() { return *fake_; }  // Only with TestDevice::kFake.
+  v1::Gemm::Stub& gemm() { return *gemm_; }
+  v1::Registry::Stub& registry() { return *registry_; }
+  const std::string& tcp_address() const { return server_->addresses()[0]; }
+  const std::string& unix_address() const { return server_->addresses()[1]; }
+  int port() const;
+  std::shared_ptr<grpc::Channel> channel() { return channel_; }
+
+ private:
+  FakeDevice* fake_ = nullptr;
+  std::unique_ptr<Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Gemm::Stub> gemm_;
+  std::unique_ptr<v1::Registry::Stub> registry_;
+};
+
+// A channel of its own, with messages as long as one likes.
+std::shared_ptr<grpc::Channel> NewChannel(const std::string& address);
+
+// Gives the call a deadline that no test should meet.
+void AllowTime(grpc::ClientContext& context, absl::Duration timeout = absl::Seconds(60));
+
+// A product of small integers in f32, exact in any order.
+v1::MultiplyRequest IntegerRequest(int64_t m, int64_t n, int64_t k);
+
+// Whether `response` is the product that IntegerRequest asks for, bit for bit.
+bool IsRightProduct(const v1::MultiplyRequest& request, const v1::MultiplyResponse& response);
+
+// Multiplies over `stub`; a check that the server still works.
+grpc::Status MultiplySmall(v1::Gemm::Stub& stub);
+
+}  // namespace gemmd

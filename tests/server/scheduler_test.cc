@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/cpu_device.h"
+#include "server/fake_device.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/test_kernel.h"
+
+namespace gemmd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  // Queues a job whose end is recorded under `name`.
+  JobId Submit(const std::string& name, FakeDevice& device, int64_t deadline_ns = kNoDeadlineNs,
+               int64_t predicted_ns = 10) {
+    Submission submission;
+    submission.device = &device;
+    submission.job = TestJob(&outputs_.emplace_back());
+    submission.bytes = 100;
+    submission.predicted_ns = predicted_ns;
+    submission.deadline_ns = deadline_ns;
+    submission.done = [this, name](JobResult result) {
+      ended_.push_back(name + " " + absl::StatusCodeToString(result.outcome.status.code()));
+      last_ = std::move(result);
+    };
+    return scheduler_.Submit(std::move(submission));
+  }
+
+  FakeClock clock_;
+  std::deque<std::string> outputs_;
+  FakeDevice first_{"first", {}};
+  FakeDevice second_{"second", {}};
+  std::vector<Device*> devices_ = {&first_, &second_};
+  Scheduler scheduler_{devices_, clock_};
+  std::vector<std::string> ended_;
+  JobResult last_;
+};
+
+TEST_F(SchedulerTest, GivesEachDeviceOneJobAtATimeInOrder) {
+  Submit("a", first_);
+  Submit("b", first_);
+  Submit("c", second_);
+  Submit("d", first_);
+  EXPECT_EQ(first_.held(), 1);
+  EXPECT_EQ(second_.held(), 1);
+  first_.CompleteNext();
+  EXPECT_EQ(first_.held(), 1);
+  first_.CompleteNext();
+  second_.CompleteNext();
+  first_.CompleteNext();
+  EXPECT_THAT(ended_, ElementsAre("a OK", "b OK", "c OK", "d OK"));
+  EXPECT_EQ(first_.held(), 0);
+}
+
+TEST_F(SchedulerTest, LaunchesTheNextJobBeforeTheLastOneIsAnswered) {
+  int held_when_answered = -1;
+  Submission submission;
+  submission.device = &first_;
+  submission.job = TestJob(&outputs_.emplace_back());
+  submission.done = [&](JobResult) { held_when_answered = first_.held(); };
+  scheduler_.Submit(std::move(submission));
+  Submit("next", first_);
+  first_.CompleteNext();
+  EXPECT_EQ(held_when_answered, 1);
+  first_.CompleteNext();
+}
+
+TEST_F(SchedulerTest, PassesOnTheDevicesStatus) {
+  Submit("a", first_);
+  first_.CompleteNext(absl::InternalError("broken"));
+  EXPECT_THAT(ended_, ElementsAre("a INTERNAL"));
+  EXPECT_EQ(last_.outcome.status.message(), "broken");
+}
+
+TEST_F(SchedulerTest, MeasuresTheTimeInTheQueue) {
+  Submit("a", first_);
+  clock_.Advance(5);
+  Submit("b", first_);
+  clock_.Advance(70);
+  first_.CompleteNext();
+  EXPECT_EQ(last_.queue_ns, 0);
+  clock_.Advance(1000);
+  first_.CompleteNext();
+  EXPECT_EQ(last_.queue_ns, 70);
+}
+
+TEST_F(SchedulerTest, CancelDropsAWaitingJobAtOnce) {
+  Submit("a", first_);
+  const JobId waiting = Submit("b", first_);
+  clock_.Advance(33);
+  scheduler_.Cancel(waiting);
+  EXPECT_THAT(ended_, ElementsAre("b CANCELLED"));
+  EXPECT_EQ(last_.queue_ns, 33);
+  first_.CompleteNext();
+  EXPECT_EQ(first_.submitted(), 1);
+  EXPECT_THAT(ended_, ElementsAre("b CANCELLED", "a OK"));
+}
+
+TEST_F(SchedulerTest, CancelLeavesRunningAndUnknownJobsAlone) {
+  const JobId running = Submit("a", first_);
+  scheduler_.Cancel(running);
+  scheduler_.Cancel(running + 1000);
+  scheduler_.Cancel(0);
+  EXPECT_THAT(ended_, IsEmpty());
+  first_.CompleteNext();
+  scheduler_.Cancel(running);
+  EXPECT_THAT(ended_, ElementsAre("a OK"));
+}
+
+TEST_F(SchedulerTest, NeverLaunchesAnExpiredJob) {
+  Submit("a", first_);
+  Submit("late", first_, clock_.NowNs() + 50);
+  Submit("in time", first_, clock_.NowNs() + 51);
+  clock_.Advance(50);
+  first_.CompleteNext();
+  EXPECT_EQ(first_.submitted(), 2);
+  first_.CompleteNext();
+  EXPECT_THAT(ended_, ElementsAre("late DEADLINE_EXCEEDED", "a OK", "in time OK"));
+}
+
+TEST_F(SchedulerTest, NeverLaunchesAJobThatCameTooLate) {
+  Submit("late", first_, clock_.NowNs() - 1);
+  EXPECT_EQ(first_.submitted(), 0);
+  EXPECT_THAT(ended_, ElementsAre("late DEADLINE_EXCEEDED"));
+}
+
+TEST_F(SchedulerTest, DropWaitingAnswersAllThatWait) {
+  Submit("a", first_);
+  Submit("b", first_);
+  Submit("c", first_);
+  scheduler_.DropWaiting(absl::UnavailableError("stopping"));
+  EXPECT_THAT(ended_, ElementsAre("b UNAVAILABLE", "c UNAVAILABLE"));
+  first_.CompleteNext();
+  EXPECT_EQ(first_.submitted(), 1);
+}
+
+TEST_F(SchedulerTest, LoadReturnsToZeroHoweverJobsEnd) {
+  Submit("a", first_, kNoDeadlineNs, 7);
+  const JobId cancelled = Submit("b", first_, kNoDeadlineNs, 11);
+  Submit("c", first_, clock_.NowNs() + 1, 13);
+  Submit("d", first_, kNoDeadlineNs, 17);
+  EXPECT_EQ(scheduler_.load(first_).queued_requests, 3);
+  EXPECT_EQ(scheduler_.load(first_).queued_bytes, 300);
+  EXPECT_EQ(scheduler_.load(first_).backlog_ns, 7 + 11 + 13 + 17);
+  scheduler_.Cancel(cancelled);
+  EXPECT_EQ(scheduler_.load(first_).backlog_ns, 7 + 13 + 17);
+  clock_.Advance(2);
+  first_.CompleteNext();
+  EXPECT_EQ(scheduler_.load(first_).backlog_ns, 17);
+  first_.CompleteNext(absl::InternalError("broken"));
+  const DeviceLoad load = scheduler_.load(first_);
+  EXPECT_EQ(load.queued_requests, 0);
+  EXPECT_EQ(load.queued_bytes, 0);
+  EXPECT_EQ(load.backlog_ns, 0);
+  EXPECT_EQ(load.completed_requests, 2);
+}
+
+// Many threads submit, cancel and let expire; every job ends exactly once and a job that was
+// dropped has written nothing.
+TEST(SchedulerStressTest, EveryJobEndsOnce) {
+  constexpr int kThreads = 4;
+  constexpr int kJobs = 500;
+  const SteadyClock clock;
+  struct Record {
+    std::atomic<int> ends{0};
+    std::atomic<int> code{-1};
+    std::string d;
+  };
+  std::vector<Record> records(kThreads * kJobs);
+  std::unique_ptr<Scheduler> scheduler;
+  {
+    CpuDevice device(1);
+    std::vector<Device*> devices = {&device};
+    scheduler = std::make_unique<Scheduler>(devices, clock);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        std::minstd_rand random(static_cast<unsigned>(t) + 1);
+        for (int i = 0; i < kJobs; ++i) {
+          Record& record = records[static_cast<size_t>(t * kJobs + i)];
+          Submission submission;
+          submission.device = &device;
+          submission.job = TestJob(&record.d);
+          if (random() % 4 == 0) submission.deadline_ns = clock.NowNs() + random() % 100'000;
+          submission.done = [&record](JobResult result) {
+            record.code = result.outcome.status.raw_code();
+            record.ends.fetch_add(1);
+          };
+          const JobId id = scheduler->Submit(std::move(submission));
+          if (random() % 3 == 0) scheduler->Cancel(id);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    while (scheduler->load(device).backlog_ns > 0 || scheduler->load(device).queued_requests > 0) {
+      std::this_thread::yield();
+    }
+  }  // The device's thread has ended: every callback has been made.
+  int launched = 0;
+  for (const Record& record : records) {
+    ASSERT_EQ(record.ends.load(), 1);
+    if (record.code == 0) {
+      ++launched;
+      ASSERT_EQ(record.d, "\xff\xff\xff\xff");
+    } else {
+      ASSERT_EQ(record.d, "");
+    }
+  }
+  EXPECT_GT(launched, 0);
+}
+
+}  // namespace
+}  // namespace gemmd
