@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Tests gemmd on a Debian 12 machine: installs what is missing, builds and runs every stage below.
+# Without arguments all of them, in this order; otherwise those named.
+#
+#   format    clang-format finds nothing to change
+#   release   builds with warnings as errors, each header alone, and runs every test
+#   asan      the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   tsan      the tests that do not use gRPC under ThreadSanitizer
+#   clang     builds daemon and client with clang and -Wthread-safety
+#   tidy      clang-tidy finds nothing
+#   nocuda    configures without a CUDA toolkit and says so once
+#   quickstart  deploy/quickstart.sh ends with a checked product
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+stages=(format release asan tsan clang tidy nocuda quickstart)
+if [[ ${1:-} == --help ]]; then
+  sed -n '4,/^set/p' "$0" | sed -n 's/^# \{0,1\}//p'
+  exit 0
+fi
+if (($# > 0)); then stages=("$@"); fi
+
+jobs=$(nproc)
+venv="$root/build/venv"
+
+configure() { cmake --preset "$@" -DGEMMD_TEST_PYTHON="$venv/bin/python"; }
+
+stage_format() {
+  git ls-files '*.h' '*.cc' | xargs clang-format-14 --dry-run --Werror
+}
+
+prepare_python() {
+  local wanted="$root/tests/end_to_end/requirements.txt"
+  cmp -s "$wanted" "$venv/installed.txt" && return
+  python3 -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --requirement "$wanted"
+  cp "$wanted" "$venv/installed.txt"
+}
+
+stage_release() {
+  prepare_python
+  configure release -DGEMMD_BUILD_TESTS=ON
+  cmake --build --preset release
+  cmake --build --preset release --target all_verify_interface_header_sets
+  ctest --preset release --parallel "$jobs"
+}
+
+stage_asan() {
+  prepare_python
+  configure asan
+  cmake --build --preset asan
+  ctest --preset asan --parallel "$jobs"
+}
+
+stage_tsan() {
+  configure tsan
+  cmake --build --preset tsan
+  ctest --preset tsan --parallel "$jobs"
+}
+
+stage_clang() {
+  cmake --preset clang
+  cmake --build --preset clang
+}
+
+stage_tidy() {
+  cmake --preset clang
+  cmake --build --preset clang --target gemmd_proto
+  git ls-files '*.cc' | grep -v '^tests/client/consumer/' |
+    xargs --max-args=1 --max-procs="$jobs" clang-tidy-14 --quiet -p build/clang 2>/dev/null
+}
+
+stage_nocuda() {
+  local log="$root/build/nocuda.log"
+  cmake -S "$root" -B "$root/build/nocuda" -G Ninja -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON \
+    -DGEMMD_BUILD_TESTS=OFF >"$log"
+  [[ $(grep -c 'No CUDA toolkit found: CPU devices only' "$log") == 1 ]]
+}
+
+stage_quickstart() { deploy/quickstart.sh; }
+
+deploy/install-packages.sh test
+mkdir -p build
+passed=0
+failed=()
+for stage in "${stages[@]}"; do
+  printf '\n==== %s\n' "$stage"
+  start=$SECONDS
+  # A process of its own, not a condition: `set -e` must hold inside.
+  set +e
+  (set -e; "stage_$stage")
+  status=$?
+  set -e
+  printf '==== %s: exit %d after %d s\n' "$stage" "$status" $((SECONDS - start))
+  if ((status == 0)); then passed=$((passed + 1)); else failed+=("$stage"); fi
+done
+
+echo
+for stage in "${failed[@]}"; do echo "FAILED: $stage"; done
+echo "stages: $passed passed, ${#failed[@]} failed"
+((${#failed[@]} == 0))
