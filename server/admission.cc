@@ -41,7 +41,7 @@ Admission::Ticket::~Ticket() {
 }
 
 absl::StatusOr<Admission::Ticket> Admission::Admit(int64_t bytes) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (closed_) return absl::UnavailableError("the server is draining");
   if (load_.requests >= limits_.max_requests) {
     return absl::ResourceExhaustedError(
@@ -59,29 +59,29 @@ absl::StatusOr<Admission::Ticket> Admission::Admit(int64_t bytes) {
 }
 
 void Admission::Release(int64_t bytes) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   --load_.requests;
   load_.bytes -= bytes;
 }
 
 void Admission::Close() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   closed_ = true;
 }
 
 bool Admission::closed() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return closed_;
 }
 
 bool Admission::WaitUntilIdle(absl::Duration timeout) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return load_.requests == 0; };
-  return mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+  return mutex_.AwaitWithTimeout(idle, timeout);
 }
 
 Admission::Load Admission::load() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return load_;
 }
 

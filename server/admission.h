@@ -12,8 +12,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/mutex.h"
 
 namespace gemmd {
 
@@ -68,7 +68,7 @@ class Admission {
   void Release(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Limits limits_;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   Load load_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };

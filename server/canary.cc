@@ -3,13 +3,14 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "kernels/catalog.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/mutex.h"
 
 namespace gemmd {
 namespace {
@@ -47,8 +48,9 @@ struct Attempt {
   std::string a;
   std::string b;
   std::string d;
-  JobOutcome outcome;
-  absl::Notification done;
+
+  Mutex mutex;
+  std::optional<JobOutcome> outcome ABSL_GUARDED_BY(mutex);
 };
 
 absl::Status RunOne(Device& device, ElementType type, absl::Duration timeout) {
@@ -72,14 +74,18 @@ absl::Status RunOne(Device& device, ElementType type, absl::Duration timeout) {
   job.b = reinterpret_cast<const std::byte*>(attempt->b.data());
   job.d = &attempt->d;
   device.Submit(job, [attempt](JobOutcome outcome) {
+    MutexLock lock(&attempt->mutex);
     attempt->outcome = std::move(outcome);
-    attempt->done.Notify();
   });
-  if (!attempt->done.WaitForNotificationWithTimeout(timeout)) {
+  MutexLock lock(&attempt->mutex);
+  const auto is_done = [&attempt]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(attempt->mutex) {
+    return attempt->outcome.has_value();
+  };
+  if (!attempt->mutex.AwaitWithTimeout(is_done, timeout)) {
     return absl::DeadlineExceededError(
         Concat("canary: no answer within ", absl::FormatDuration(timeout)));
   }
-  RETURN_IF_ERROR(attempt->outcome.status);
+  RETURN_IF_ERROR(attempt->outcome->status);
   if (attempt->d != PackedMatrix(d_type, kM, kN, ExpectedValue)) {
     return absl::DataLossError(
         Concat("canary: kernel ", job.kernel->name, " gave a wrong product"));

@@ -39,20 +39,20 @@ CpuDevice::CpuDevice(int threads) {
   info_.threads = threads > 0 ? threads : AllowedCores();
   info_.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   thread_ = std::thread([this] { Run(); });
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(&measured_));
+  MutexLock lock(&mutex_);
+  mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return measured_; });
 }
 
 CpuDevice::~CpuDevice() {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     stopping_ = true;
   }
   thread_.join();
 }
 
 void CpuDevice::Submit(const Job& job, Done done) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   pending_.push_back({job, std::move(done)});
 }
 
@@ -62,17 +62,17 @@ void CpuDevice::Run() {
   // The constructor waits for `measured_`, so nothing reads the profile before it is complete.
   profile_ = MeasureHost();
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     measured_ = true;
   }
   while (true) {
     Pending next;
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return stopping_ || !pending_.empty();
       };
-      mutex_.Await(absl::Condition(&has_work));
+      mutex_.Await(has_work);
       if (pending_.empty()) return;
       next = std::move(pending_.front());
       pending_.pop_front();

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "server/device.h"
+#include "server/mutex.h"
 
 namespace gemmd {
 
@@ -44,7 +44,7 @@ class CpuDevice final : public Device {
   DeviceInfo info_;
   DeviceProfile profile_;
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
   bool measured_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

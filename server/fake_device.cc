@@ -46,7 +46,7 @@ FakeDevice::~FakeDevice() {
 
 void FakeDevice::Submit(const Job& job, Done done) {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     ++submitted_;
     if (!run_jobs_) {
       held_.push_back({job, std::move(done)});
@@ -57,32 +57,32 @@ void FakeDevice::Submit(const Job& job, Done done) {
 }
 
 void FakeDevice::RunJobs(bool run) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   run_jobs_ = run;
 }
 
 bool FakeDevice::WaitForHeld(int count, absl::Duration timeout) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const auto enough = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return static_cast<int>(held_.size()) >= count;
   };
-  return mutex_.AwaitWithTimeout(absl::Condition(&enough), timeout);
+  return mutex_.AwaitWithTimeout(enough, timeout);
 }
 
 int FakeDevice::held() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return static_cast<int>(held_.size());
 }
 
 int FakeDevice::submitted() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return submitted_;
 }
 
 void FakeDevice::CompleteNext(const absl::Status& status) {
   Held next;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     assert(!held_.empty());
     next = std::move(held_.front());
     held_.pop_front();

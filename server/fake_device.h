@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/device.h"
+#include "server/mutex.h"
 
 namespace gemmd {
 
@@ -53,7 +53,7 @@ class FakeDevice final : public Device {
   DeviceInfo info_;
   DeviceProfile profile_;
 
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   std::deque<Held> held_ ABSL_GUARDED_BY(mutex_);
   bool run_jobs_ ABSL_GUARDED_BY(mutex_) = false;
   int submitted_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "server/gemm_service.h"
+#include "server/mutex.h"
 
 namespace gemmd {
 namespace {
@@ -43,7 +43,7 @@ class MultiplyStreamReactor final
   void OnReadDone(bool ok) override {
     std::shared_ptr<Exchange> exchange;
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       exchange = std::exchange(incoming_, nullptr);
       if (ok) {
         running_.insert(exchange);
@@ -57,7 +57,7 @@ class MultiplyStreamReactor final
 
   void OnWriteDone(bool ok) override {
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       outgoing_ = nullptr;
       if (!ok) broken_ = true;
     }
@@ -67,7 +67,7 @@ class MultiplyStreamReactor final
   void OnCancel() override {
     std::vector<JobId> jobs;
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       broken_ = true;
       for (const auto& exchange : running_) jobs.push_back(exchange->job_id);
     }
@@ -92,7 +92,7 @@ class MultiplyStreamReactor final
     }
     bool is_cancelled = false;
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       exchange->job_id = *id;
       is_cancelled = broken_;  // OnCancel may have come before the id was known.
     }
@@ -106,7 +106,7 @@ class MultiplyStreamReactor final
       error->set_message(std::string(status.message()));
     }
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       running_.erase(exchange);
       answers_.push_back(exchange);
     }
@@ -123,7 +123,7 @@ class MultiplyStreamReactor final
     bool is_last = false;
     grpc::Status status;
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       if (broken_) answers_.clear();
       if (outgoing_ == nullptr && !answers_.empty()) {
         outgoing_ = std::move(answers_.front());
@@ -150,7 +150,7 @@ class MultiplyStreamReactor final
   const Clock& clock_;
   std::shared_ptr<MultiplyStreamReactor> self_;
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::shared_ptr<Exchange> incoming_ ABSL_GUARDED_BY(mutex_);             // Being read.
   std::set<std::shared_ptr<Exchange>> running_ ABSL_GUARDED_BY(mutex_);    // Products under way.
   std::deque<std::shared_ptr<Exchange>> answers_ ABSL_GUARDED_BY(mutex_);  // To be written.

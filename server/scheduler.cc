@@ -8,7 +8,7 @@
 namespace gemmd {
 
 Scheduler::Scheduler(absl::Span<Device* const> devices, const Clock& clock) : clock_(clock) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   for (const Device* device : devices) queues_[device];
 }
 
@@ -16,7 +16,7 @@ JobId Scheduler::Submit(Submission submission) {
   Device& device = *submission.device;
   JobId id = 0;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     id = ++last_id_;
     Queue& queue = queues_.at(&device);
     ++queue.load.queued_requests;
@@ -47,7 +47,7 @@ void Scheduler::Drop(Waiting dropped, absl::Status status) const {
 void Scheduler::Cancel(JobId id) {
   std::optional<Waiting> cancelled;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     for (auto& [device, queue] : queues_) {
       const auto position = queue.waiting.find(id);
       if (position == queue.waiting.end()) continue;
@@ -64,7 +64,7 @@ void Scheduler::Cancel(JobId id) {
 void Scheduler::DropWaiting(const absl::Status& status) {
   std::vector<Waiting> dropped;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     for (auto& [device, queue] : queues_) {
       while (!queue.waiting.empty()) {
         dropped.push_back(Take(queue, queue.waiting.begin()));
@@ -80,7 +80,7 @@ void Scheduler::LaunchNext(Device& device) {
   std::optional<Waiting> next;
   int64_t launch_ns = 0;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     Queue& queue = queues_.at(&device);
     if (queue.busy) return;
     launch_ns = clock_.NowNs();
@@ -106,7 +106,7 @@ void Scheduler::LaunchNext(Device& device) {
   device.Submit(job, [this, &device, queue_ns,
                       submission = std::move(next->submission)](JobOutcome outcome) mutable {
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       Queue& queue = queues_.at(&device);
       queue.busy = false;
       queue.load.backlog_ns -= submission.predicted_ns;
@@ -120,7 +120,7 @@ void Scheduler::LaunchNext(Device& device) {
 }
 
 DeviceLoad Scheduler::load(const Device& device) const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return queues_.at(&device).load;
 }
 

@@ -15,10 +15,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "server/clock.h"
 #include "server/device.h"
+#include "server/mutex.h"
 
 namespace gemmd {
 
@@ -82,7 +82,7 @@ class Scheduler {
   static Waiting Take(Queue& queue, std::map<JobId, Waiting>::iterator position);
 
   const Clock& clock_;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   JobId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<const Device*, Queue> queues_ ABSL_GUARDED_BY(mutex_);
 };

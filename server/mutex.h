@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A mutex that clang's -Wthread-safety knows and on which conditions can be awaited, as
+// absl::Mutex; over std::mutex, because ThreadSanitizer cannot see into the Abseil of a
+// distribution and would report every field that it guards.
+#pragma once
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
+
+namespace gemmd {
+
+class ABSL_LOCKABLE Mutex {
+ public:
+  Mutex() = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
+
+  // Whoever awaits a condition looks again. Notified while locked: a waiter may destroy the mutex
+  // as soon as it has it.
+  void Unlock() ABSL_UNLOCK_FUNCTION() {
+    changed_.notify_all();
+    mutex_.unlock();
+  }
+
+  // Unlocks while it waits until `condition()`, which is called with the mutex locked, is true.
+  template <typename Condition>
+  void Await(Condition condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
+    std::unique_lock<std::mutex> held(mutex_, std::adopt_lock);
+    changed_.wait(held, condition);
+    held.release();
+  }
+
+  // The same, for at most `timeout`; returns the condition.
+  template <typename Condition>
+  bool AwaitWithTimeout(Condition condition, absl::Duration timeout)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
+    // An infinite duration would overflow when added to now.
+    const auto limited = absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(24 * 365)));
+    std::unique_lock<std::mutex> held(mutex_, std::adopt_lock);
+    const bool result = changed_.wait_for(held, limited, condition);
+    held.release();
+    return result;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+class ABSL_SCOPED_LOCKABLE MutexLock {
+ public:
+  explicit MutexLock(Mutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(*mutex) {
+    mutex_.Lock();
+  }
+  ~MutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CPU device with several threads; apart from device_test.cc, because the OpenMP library that
+// the threads come from is not built for ThreadSanitizer.
+#include <gtest/gtest.h>
+
+#include "absl/time/time.h"
+#include "server/canary.h"
+#include "server/cpu_device.h"
+
+namespace gemmd {
+namespace {
+
+TEST(CpuThreadsTest, TakesEveryAllowedCoreByDefault) {
+  CpuDevice device(0);
+  EXPECT_GE(device.info().threads, 1);
+  EXPECT_EQ(RunCanary(device, absl::Seconds(60)), absl::OkStatus());
+}
+
+TEST(CpuThreadsTest, IsRightWithMoreThreadsThanCores) {
+  CpuDevice device(7);
+  EXPECT_EQ(device.info().threads, 7);
+  EXPECT_EQ(RunCanary(device, absl::Seconds(60)), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace gemmd
