@@ -36,6 +36,4 @@ void FillMatrix(const Problem& problem, v1::Matrix& matrix);
 // A kernel of the catalogue as the wire shows it, without availability.
 v1::Kernel ToWire(const Kernel& kernel);
 
-v1::ElementType ToWire(ElementType type);
-
 }  // namespace gemmd

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/catalog.h"
+#include "server/convert_operand.h"
 
 namespace gemmd {
 namespace {

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of convert.h that concern one matrix of a request: its type, its layout and its bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gemmd/v1/tensors.pb.h"
+#include "kernels/problem.h"
+
+namespace gemmd {
+
+// "field: got unknown value 9", for an enumeration that the wire leaves open.
+absl::Status UnknownValue(std::string_view field, int value);
+
+// Errors: InvalidArgument for an unknown type, and for none where there is no default.
+absl::StatusOr<ElementType> ParseType(std::string_view field, v1::ElementType type,
+                                      std::optional<ElementType> unspecified);
+absl::StatusOr<Order> ParseOrder(std::string_view field, v1::Order order);
+v1::ElementType ToWire(ElementType type);
+
+// The parts of a layout that the wire's operands and outputs share.
+struct Strides {
+  int64_t leading_dimension;
+  std::optional<int64_t> batch_stride;
+};
+
+template <typename Message>
+Strides StridesOf(const Message& message) {
+  return {message.leading_dimension(), message.has_batch_stride()
+                                           ? std::optional<int64_t>(message.batch_stride())
+                                           : std::nullopt};
+}
+
+// The layout of rows x columns elements.
+// Errors: InvalidArgument for strides that are negative, too short or too large.
+absl::StatusOr<MatrixLayout> ParseLayout(std::string_view field, ElementType type, Order order,
+                                         int64_t rows, int64_t columns, const Strides& strides);
+
+// The layout of an operand as it is used: rows x columns after the transposition, which becomes an
+// exchange of the order.
+absl::StatusOr<MatrixLayout> ParseOperandLayout(std::string_view field, const v1::Operand& operand,
+                                                int64_t rows, int64_t columns,
+                                                std::optional<ElementType> default_type);
+
+// The bytes of an operand; null where the matrix is empty. `shape` ("m*k") is for the message;
+// where `is_read` is false the bytes may be left out. Errors: InvalidArgument where their count is
+// not that of the layout.
+absl::StatusOr<const std::byte*> ParseBytes(std::string_view field, std::string_view shape,
+                                            const v1::Operand& operand, const MatrixLayout& layout,
+                                            int64_t batch, bool is_read);
+
+}  // namespace gemmd
