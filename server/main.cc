@@ -35,8 +35,9 @@ namespace {
 void PreferBetterBlas(char** argv) {
   constexpr char kVariable[] = "OPENBLAS_CORETYPE";
   const std::string core = BetterBlasCore();
-  if (core.empty() || getenv(kVariable) != nullptr) return;
-  setenv(kVariable, core.c_str(), 1);
+  // No other thread exists yet.
+  if (core.empty() || getenv(kVariable) != nullptr) return;  // NOLINT(concurrency-mt-unsafe)
+  setenv(kVariable, core.c_str(), 1);                        // NOLINT(concurrency-mt-unsafe)
   execv("/proc/self/exe",
         argv);  // Returns only where it fails; then the daemon is slower, not wrong.
 }

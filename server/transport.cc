@@ -10,10 +10,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <string_view>
+#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -34,6 +34,8 @@ absl::Status AddMilliseconds(std::string_view option, const char* argument, absl
   builder.AddChannelArgument(argument, static_cast<int>(milliseconds));
   return absl::OkStatus();
 }
+
+std::string LastError() { return std::error_code(errno, std::generic_category()).message(); }
 
 // The part of a process's control group limit files that holds a number; "max" means none.
 int64_t LimitFromFile(const char* path) {
@@ -100,7 +102,7 @@ absl::Status CheckAddress(const std::string& address) {
   }
   path.copy(name.sun_path, path.size());
   const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (probe < 0) return absl::UnavailableError(Concat("listen: ", std::strerror(errno)));
+  if (probe < 0) return absl::UnavailableError(Concat("listen: ", LastError()));
   const bool is_used = connect(probe, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0;
   close(probe);
   if (is_used) {
@@ -125,11 +127,11 @@ int64_t MemoryLimitBytes() {
 absl::StatusOr<int64_t> RaiseOpenFileLimit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return absl::InternalError(Concat("RLIMIT_NOFILE: ", std::strerror(errno)));
+    return absl::InternalError(Concat("RLIMIT_NOFILE: ", LastError()));
   }
   limit.rlim_cur = limit.rlim_max;
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return absl::InternalError(Concat("RLIMIT_NOFILE: ", std::strerror(errno)));
+    return absl::InternalError(Concat("RLIMIT_NOFILE: ", LastError()));
   }
   return static_cast<int64_t>(limit.rlim_cur);
 }
