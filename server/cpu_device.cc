@@ -12,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/host.h"
-#include "server/clock.h"
 
 namespace gemmd {
 namespace {
@@ -53,7 +52,7 @@ CpuDevice::~CpuDevice() {
 
 void CpuDevice::Submit(const Job& job, Done done) {
   MutexLock lock(&mutex_);
-  pending_.push_back({job, std::move(done)});
+  pending_.push_back({job, std::move(done), clock_.NowNs()});
 }
 
 void CpuDevice::Run() {
@@ -77,14 +76,16 @@ void CpuDevice::Run() {
       next = std::move(pending_.front());
       pending_.pop_front();
     }
-    std::move(next.done)(Execute(next.job));
+    JobOutcome outcome = Execute(next);
+    std::move(next.done)(std::move(outcome));
   }
 }
 
-JobOutcome CpuDevice::Execute(const Job& job) {
-  const SteadyClock clock;
+JobOutcome CpuDevice::Execute(const Pending& pending) {
+  const Job& job = pending.job;
   JobOutcome outcome;
-  const int64_t start_ns = clock.NowNs();
+  const int64_t start_ns = clock_.NowNs();
+  outcome.wait_ns = start_ns - pending.submitted_ns;
   outcome.status = ReserveWorkspace(job.workspace_bytes);
   if (outcome.status.ok()) {
     try {
@@ -94,7 +95,7 @@ JobOutcome CpuDevice::Execute(const Job& job) {
           absl::StrCat("d: no memory for ", job.d_bytes, " bytes on device cpu"));
     }
   }
-  const int64_t ready_ns = clock.NowNs();
+  const int64_t ready_ns = clock_.NowNs();
   outcome.copy_in_ns = ready_ns - start_ns;
   if (!outcome.status.ok()) return outcome;
 
@@ -110,7 +111,7 @@ JobOutcome CpuDevice::Execute(const Job& job) {
       .workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_)),
   };
   outcome.status = job.kernel->launch(args);
-  outcome.compute_ns = clock.NowNs() - ready_ns;
+  outcome.compute_ns = clock_.NowNs() - ready_ns;
   if (workspace_bytes_ > kKeptWorkspaceBytes) {
     workspace_.reset();
     workspace_bytes_ = 0;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "server/clock.h"
 #include "server/device.h"
 #include "server/mutex.h"
 
@@ -31,16 +32,18 @@ class CpuDevice final : public Device {
   struct Pending {
     Job job;
     Done done;
+    int64_t submitted_ns = 0;
   };
   struct FreeDeleter {
     void operator()(std::byte* memory) const;
   };
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  JobOutcome Execute(const Job& job);
+  JobOutcome Execute(const Pending& pending);
   absl::Status ReserveWorkspace(int64_t bytes);
 
   // Constant after construction.
+  const SteadyClock clock_;
   DeviceInfo info_;
   DeviceProfile profile_;
 

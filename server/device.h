@@ -37,6 +37,7 @@ struct Job {
 // How a job ended, and how long each stage on the device took, in nanoseconds.
 struct JobOutcome {
   absl::Status status;
+  int64_t wait_ns = 0;  // From Submit to the start on the device's thread.
   int64_t copy_in_ns = 0;
   int64_t compute_ns = 0;
   int64_t copy_out_ns = 0;

@@ -115,7 +115,8 @@ void Scheduler::LaunchNext(Device& device) {
     // The device gets its next job before this one's answer is made, so that it does not wait for
     // it.
     LaunchNext(device);
-    std::move(submission.done)(JobResult{std::move(outcome), queue_ns});
+    const int64_t waited_ns = queue_ns + outcome.wait_ns;
+    std::move(submission.done)(JobResult{std::move(outcome), waited_ns});
   });
 }
 

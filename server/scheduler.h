@@ -28,7 +28,7 @@ using JobId = uint64_t;
 // launched.
 struct JobResult {
   JobOutcome outcome;
-  int64_t queue_ns = 0;  // From Submit to the launch.
+  int64_t queue_ns = 0;  // From Submit to the start on the device, or to the drop.
 };
 
 struct Submission {
