@@ -93,22 +93,24 @@ double Decode(ElementType type, uint64_t bits);
 
 // The element nearest to `value`, ties to even, in the low BitsOf(type) bits.
 //
-// Overflow gives infinity for f64, f32, tf32, f16 and bf16 and the largest finite value for e4m3, e5m2,
-// e3m2, e2m3 and e2m1 (infinity included), as PTX `cvt.satfinite`. NaN gives NaN where the type has
-// one, the largest finite value for e3m2, e2m3, e2m1, and 0 for integers. Integers saturate.
+// Overflow gives infinity for f64, f32, tf32, f16 and bf16 and the largest finite value for e4m3,
+// e5m2, e3m2, e2m3 and e2m1 (infinity included), as PTX `cvt.satfinite`. NaN gives NaN where the
+// type has one, the largest finite value for e3m2, e2m3, e2m1, and 0 for integers. Integers
+// saturate.
 uint64_t Encode(ElementType type, double value);
 
 // Reads or writes element `index` of a packed line.
 uint64_t LoadBits(ElementType type, const std::byte* line, int64_t index);
 void StoreBits(ElementType type, std::byte* line, int64_t index, uint64_t bits);
 
-// Decodes a packed line of `count` elements. Target must hold every value of `type` exactly; it does
-// for: float any type up to 16 bits wide, tf32, f32 and integers up to 8 bits; double any type.
-// These are the bulk paths: f16, bf16 and types of at most 8 bits do not go through Decode.
+// Decodes a packed line of `count` elements. Target must hold every value of `type` exactly; it
+// does for: float any type up to 16 bits wide, tf32, f32 and integers up to 8 bits; double any
+// type. These are the bulk paths: f16, bf16 and types of at most 8 bits do not go through Decode.
 void DecodeLine(ElementType type, const std::byte* line, int64_t count, float* values);
 void DecodeLine(ElementType type, const std::byte* line, int64_t count, double* values);
 
-// Encodes a line: as Encode of each value; bits behind the last element of the line's last byte are 0.
+// Encodes a line: as Encode of each value; bits behind the last element of the line's last byte are
+// 0.
 void EncodeLine(ElementType type, const float* values, int64_t count, std::byte* line);
 void EncodeLine(ElementType type, const double* values, int64_t count, std::byte* line);
 

@@ -2,12 +2,14 @@
 //
 // Kernel: one row of the catalogue. Plain constant data with function pointers; it owns nothing.
 //
-// The arithmetic contract of every row: the accumulators are those of `recipe`; then, for each element,
-// in this order, each step rounded on its own (no fused multiply-add) in the epilogue's type (f64 where
-// the accumulation type is f64 or s32, f32 otherwise):
-//   x = accumulator; x *= a_scale[i] * b_scale[j] (where scaled); x *= alpha; x += beta * C[i][j] (where
-//   beta is not 0); x += bias; x = activation(x); D[i][j] = Encode(x).
-// An s32 accumulator with alpha 1 and nothing else to do is stored in an s32 D unchanged.
+// The arithmetic contract of every row: the accumulators are those of `recipe`; then, for each
+// element, in this order, each step rounded on its own (no fused multiply-add) in the epilogue's
+// type (f64 where the accumulation type is f64 or s32, f32 otherwise):
+//   x = accumulator; x *= a_scale[i] * b_scale[j] (where scaled); x *= alpha; x += beta * C[i][j]
+//   (where beta is not 0); x += bias; x = activation(x); D[i][j] = Encode(x).
+// Where k or alpha is 0 there is no product: x starts as 0, and A, B, scales and alpha have no
+// part. Activations are evaluated in f64, then rounded. An s32 accumulator with nothing to do to it
+// is stored in an s32 D unchanged.
 #pragma once
 
 #include <cstddef>
@@ -45,18 +47,18 @@ struct Recipe {
 // Matrices lie as the problem's layouts say; nothing need be aligned. `d` overlaps nothing.
 struct GemmArgs {
   const Problem& problem;
-  const std::byte* a;            // Null where empty or not read.
-  const std::byte* b;            // Null where empty or not read.
-  const std::byte* c;            // Null where beta is 0.
-  const std::byte* bias;         // m or n packed elements; null where there is none.
+  const std::byte* a;               // Null where empty or not read.
+  const std::byte* b;               // Null where empty or not read.
+  const std::byte* c;               // Null where beta is 0.
+  const std::byte* bias;            // m or n packed elements; null where there is none.
   absl::Span<const float> a_scale;  // Empty, 1 or m values.
   absl::Span<const float> b_scale;  // Empty, 1 or n values.
-  std::byte* d;                  // The whole of D is written, padding between lines left alone.
+  std::byte* d;                     // The whole of D is written, padding between lines left alone.
   absl::Span<std::byte> workspace;  // At least workspace_bytes(problem), 64-byte aligned.
 };
 
 struct Kernel {
-  std::string_view name;      // Derived from the row's template arguments.
+  std::string_view name;  // Derived from the row's template arguments.
   DeviceKind device_kind;
   std::string_view provider;  // "oneDNN"
   std::string_view engine;    // What does the multiplying and has one measured rate: "onednn.bf16".
@@ -77,9 +79,9 @@ struct Kernel {
   // Errors: ResourceExhausted where it leaves 63 bits.
   absl::StatusOr<int64_t> (*workspace_bytes)(const Problem& problem);
 
-  // Computes D. The problem is valid and supported, and the target is one where the kernel is available.
-  // Blocks until D is written. Errors: Internal where the library failed.
-  // Threads: any number of launches at once; parallel inside as SetThreads of the calling thread says.
+  // Computes D. The problem is valid and supported, and the target is one where the kernel is
+  // available. Blocks until D is written. Errors: Internal where the library failed. Threads: any
+  // number of launches at once; parallel inside as SetThreads of the calling thread says.
   absl::Status (*launch)(const GemmArgs& args);
 };
 

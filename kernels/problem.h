@@ -2,12 +2,13 @@
 //
 // One matrix product, or a batch of them: D = activation(alpha * A B + beta * C + bias).
 //
-// A is m x k, B is k x n, C and D are m x n, all as used: a transposed operand of a request has become
-// one of the other order. Plain data; the bytes are elsewhere (kernel.h, GemmArgs).
+// A is m x k, B is k x n, C and D are m x n, all as used: a transposed operand of a request has
+// become one of the other order. Plain data; the bytes are elsewhere (kernel.h, GemmArgs).
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,7 +20,11 @@ enum class Order : uint8_t { kRowMajor, kColumnMajor };
 enum class Activation : uint8_t { kNone, kRelu, kGeluErf, kGeluTanh, kSilu };
 enum class BitOperation : uint8_t { kAnd, kXor };
 enum class BiasAxis : uint8_t { kNone, kRows, kColumns };
-enum class ScaleKind : uint8_t { kNone, kTensor, kVector };  // Vector: per row of A, per column of B.
+enum class ScaleKind : uint8_t {
+  kNone,
+  kTensor,
+  kVector
+};  // Vector: per row of A, per column of B.
 
 // How a batch of matrices of one shape lies in memory. A line is a row (row major) or a column.
 struct MatrixLayout {
@@ -68,6 +73,12 @@ struct Problem {
   // Whether A and B are read at all.
   bool has_product() const { return k > 0 && alpha != 0; }
   bool has_output() const { return batch > 0 && !d.empty(); }
+  bool has_scales() const { return a_scale != ScaleKind::kNone || b_scale != ScaleKind::kNone; }
+  // Whether D is the product alone, in whatever type.
+  bool is_plain() const {
+    return alpha == 1 && !has_c() && !has_scales() && bias_axis == BiasAxis::kNone &&
+           activation == Activation::kNone;
+  }
 
   friend bool operator==(const Problem&, const Problem&) = default;
 };
@@ -79,10 +90,12 @@ struct ByteCount {
 };
 
 // Errors: InvalidArgument where the count leaves 63 bits.
-absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& layout, int64_t batch);
+absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& layout,
+                                  int64_t batch);
 
 // Checks shapes, layouts, types and options against each other, as the wire contract says (proto/).
-// Every size computed from a valid problem fits 63 bits: bytes of A, B, C, D and bias, and 2*m*n*k*batch.
+// Every size computed from a valid problem fits 63 bits: bytes of A, B, C, D and bias, and
+// 2*m*n*k*batch.
 //
 // Errors: InvalidArgument; the message is "field: got X, want Y", with the wire's field names.
 absl::Status Validate(const Problem& problem);
@@ -90,14 +103,15 @@ absl::Status Validate(const Problem& problem);
 // The accumulation type of a pair of operand types where none is asked for: f64 for f64, s32 for
 // integers and bits, f32 otherwise.
 // Errors: InvalidArgument where no product of the pair is defined (a float with an integer, s32
-// operands, b1 with another type, two different floats unless both have at most 8 bits, two different
-// integers unless both have 8 or both have 4 bits).
+// operands, b1 with another type, two different floats unless both have at most 8 bits, two
+// different integers unless both have 8 or both have 4 bits).
 absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b);
 
 // 2*m*n*k*batch of a valid problem.
 int64_t Operations(const Problem& problem);
 
-// Bytes of A, B (where read), C and bias; bytes of D. Of a valid problem.
+// Bytes of A, B (where read), C and bias; bytes of D, the padding of its last line included. Of a valid
+// problem.
 int64_t BytesRead(const Problem& problem);
 int64_t BytesWritten(const Problem& problem);
 

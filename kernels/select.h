@@ -49,21 +49,22 @@ struct Selection {
   std::vector<Refusal> refusals;      // All other rows of the catalogue, in its order.
 };
 
-// Ranks the kernels of `catalog` for a valid problem: the shortest predicted time first; a row within
-// 10 % of a row that stands before it in the catalogue stays behind it, so that noise in the measured
-// rates does not change the choice.
+// Ranks the kernels of `catalog` for a valid problem by predicted time. Of those within 10 % of the
+// fastest, the first of the catalogue comes first, and so on with those that remain; so noise in the
+// measured rates does not change the choice, and the choice is never more than that behind.
 Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
                  const Constraints& constraints, const DeviceProfile& profile);
 
 // The first candidate.
-// Errors: NotFound for an unknown kernel name; Unimplemented where there is no candidate: the message
-// gives the reason for the named kernel, or the refusal of the nearest ones, and names the candidates
-// that there would be without the constraints.
+// Errors: NotFound for an unknown kernel name; Unimplemented where there is no candidate: the
+// message gives the reason for the named kernel, or the refusal of the nearest ones, and names the
+// candidates that there would be without the constraints.
 absl::StatusOr<const Kernel*> Choose(absl::Span<const Kernel> catalog, const Problem& problem,
                                      const Constraints& constraints, const DeviceProfile& profile);
 
-// The time that `kernel` should take for `problem`: operations over the engine's rate, plus elements
-// widened and finished over the rate of conversion. An engine without a rate counts as 1e9 a second.
+// The time that `kernel` should take for `problem`: operations over the engine's rate, plus
+// elements widened and finished over the rate of conversion. An engine without a rate counts as 1e9
+// a second.
 int64_t PredictedNs(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile);
 
 }  // namespace gemmd

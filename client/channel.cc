@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/channel.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "grpc/compression.h"
+#include "grpc/grpc.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+
+namespace gemmd {
+namespace {
+
+// gRPC itself caps the attempts of a call at 5 (proposal A6).
+constexpr int kMostAttempts = 5;
+constexpr int64_t kMostMessageBytes = std::numeric_limits<int32_t>::max();
+
+// The server refuses pings that come faster than every 10 s; 20 s leaves room for jitter.
+constexpr absl::Duration kKeepaliveTime = absl::Seconds(20);
+constexpr absl::Duration kKeepaliveTimeout = absl::Seconds(10);
+
+int Milliseconds(absl::Duration duration) {
+  return static_cast<int>(absl::ToInt64Milliseconds(duration));
+}
+
+absl::Status CheckDuration(absl::string_view field, absl::Duration duration) {
+  if (duration > absl::ZeroDuration() && duration < absl::InfiniteDuration())
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": got ", absl::FormatDuration(duration),
+                                                 ", want a positive finite time"));
+}
+
+absl::Status CheckRange(absl::string_view field, int64_t value, int64_t least, int64_t most) {
+  if (least <= value && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": got ", value, ", want ", least, " to ", most));
+}
+
+absl::Status CheckOptions(const ClientOptions& options) {
+  absl::Status status = CheckRange("options.channels", options.channels, 1, 1024);
+  status.Update(CheckDuration("options.timeout", options.timeout));
+  status.Update(
+      CheckRange("options.max_message_bytes", options.max_message_bytes, 1, kMostMessageBytes));
+  status.Update(CheckRange("options.max_attempts", options.max_attempts, 1, kMostAttempts));
+  status.Update(CheckDuration("options.initial_backoff", options.initial_backoff));
+  status.Update(CheckDuration("options.max_backoff", options.max_backoff));
+  return status;
+}
+
+// Catches what gRPC would only report with the first call, minutes later and in words of its own.
+absl::Status CheckAddress(absl::string_view address) {
+  const auto error = [&](absl::string_view want) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address: got \"", absl::CEscape(address), "\", want ", want));
+  };
+  const bool has_strange_character = std::any_of(address.begin(), address.end(), [](char c) {
+    return !absl::ascii_isgraph(static_cast<unsigned char>(c));
+  });
+  if (address.empty() || has_strange_character) return error("host:port or unix:/path");
+  for (absl::string_view scheme : {"unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:"}) {
+    if (!absl::StartsWith(address, scheme)) continue;
+    return address.size() > scheme.size() ? absl::OkStatus() : error("something after the scheme");
+  }
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon == absl::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
+    return error("host:port (port 1 to 65535) or unix:/path");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string ServiceConfigJson(const ClientOptions& options) {
+  if (options.max_attempts == 1) return "{}";
+  const absl::Duration initial = std::min(options.initial_backoff, options.max_backoff);
+  return absl::StrFormat(
+      R"({"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":%d,"initialBackoff":"%.3fs",)"
+      R"("maxBackoff":"%.3fs","backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}]})",
+      options.max_attempts, std::max(0.001, absl::ToDoubleSeconds(initial)),
+      std::max(0.001, absl::ToDoubleSeconds(options.max_backoff)));
+}
+
+grpc::ChannelArguments ChannelArgumentsFor(const ClientOptions& options) {
+  grpc::ChannelArguments arguments = options.channel_arguments;
+  const int message_bytes = static_cast<int>(options.max_message_bytes);
+  arguments.SetMaxReceiveMessageSize(message_bytes);
+  arguments.SetMaxSendMessageSize(message_bytes);
+  arguments.SetServiceConfigJSON(ServiceConfigJson(options));
+
+  // gRPC gives up retrying a call whose messages exceed this buffer (256 KiB by default, less than
+  // one 512 x 512 f32 matrix). The bytes are shared with the message under way, not a copy.
+  constexpr int64_t kHeadroomBytes = 1 << 16;
+  arguments.SetInt(
+      GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE,
+      static_cast<int>(std::min(kMostMessageBytes, options.max_message_bytes + kHeadroomBytes)));
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, Milliseconds(absl::Milliseconds(100)));
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, Milliseconds(absl::Seconds(5)));
+
+  // A vanished server is noticed within 30 s while a call waits for it; idle connections stay
+  // silent. Without a limit of pings without data a call that computes for long would go unwatched.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(kKeepaliveTime));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(kKeepaliveTimeout));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+
+  // Random matrices do not compress, and a server's compressed answer could be a bomb.
+  arguments.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);
+  arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
+
+  // Channels with equal arguments would otherwise share one connection.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return arguments;
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> MakeChannels(
+    absl::string_view address, const ClientOptions& options) {
+  absl::Status status = CheckAddress(address);
+  status.Update(CheckOptions(options));
+  if (!status.ok()) return status;
+  const auto credentials =
+      options.credentials ? options.credentials : grpc::InsecureChannelCredentials();
+  const grpc::ChannelArguments arguments = ChannelArgumentsFor(options);
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  for (int i = 0; i < options.channels; ++i) {
+    channels.push_back(grpc::CreateCustomChannel(std::string(address), credentials, arguments));
+  }
+  return channels;
+}
+
+}  // namespace gemmd

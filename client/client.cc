@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gemmd/client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/channel.h"
+#include "client/connections.h"
+#include "client/status_conversion.h"
+
+namespace gemmd {
+namespace {
+
+// Runs one blocking call of a stub.
+template <typename Response, typename Call>
+absl::StatusOr<Response> Block(grpc::ClientContext& context, Call call) {
+  Response response;
+  const grpc::Status status = call(&response);
+  if (!status.ok()) return ToAbslStatus(status, context);
+  return response;
+}
+
+}  // namespace
+
+void Client::State::SetDeadline(grpc::ClientContext& context, const CallOptions& options) const {
+  // The clock of gRPC ends before absl's does.
+  const absl::Duration longest = absl::Hours(365 * 24);
+  context.set_deadline(
+      absl::ToChronoTime(absl::Now() + std::min(options.timeout.value_or(timeout), longest)));
+}
+
+absl::StatusOr<Client> Client::Create(absl::string_view address, const ClientOptions& options) {
+  auto channels = MakeChannels(address, options);
+  if (!channels.ok()) return channels.status();
+  auto state = std::make_shared<State>();
+  state->timeout = options.timeout;
+  for (std::shared_ptr<grpc::Channel>& channel : *channels) {
+    state->connections.push_back(
+        {channel, v1::Gemm::NewStub(channel), v1::Registry::NewStub(channel)});
+  }
+  return Client(std::move(state));
+}
+
+Client::Client(std::shared_ptr<State> state) : state_(std::move(state)) {}
+Client::Client(Client&& other) noexcept = default;
+
+Client& Client::operator=(Client&& other) noexcept {
+  if (this != &other) {
+    Close();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+Client::~Client() { Close(); }
+
+void Client::Close() {
+  if (state_ != nullptr) state_->outstanding.CancelAndWait();
+}
+
+absl::StatusOr<MultiplyResult> Client::Multiply(const MatrixView& a, const MatrixView& b,
+                                                const ProductOptions& product_options,
+                                                const CallOptions& call_options) {
+  const auto request = BuildRequest(a, b, product_options);
+  if (!request.ok()) return request.status();
+  auto response = Multiply(*request, call_options);
+  if (!response.ok()) return response.status();
+  return MultiplyResult::FromResponse(*std::move(response));
+}
+
+absl::StatusOr<v1::MultiplyResponse> Client::Multiply(const v1::MultiplyRequest& request,
+                                                      const CallOptions& options) {
+  grpc::ClientContext context;
+  state_->SetDeadline(context, options);
+  return Block<v1::MultiplyResponse>(context, [&](v1::MultiplyResponse* response) {
+    return state_->Next().gemm->Multiply(&context, request, response);
+  });
+}
+
+absl::StatusOr<v1::ListKernelsResponse> Client::ListKernels(absl::string_view name_pattern,
+                                                            const CallOptions& options) {
+  grpc::ClientContext context;
+  state_->SetDeadline(context, options);
+  v1::ListKernelsRequest request;
+  request.set_name_pattern(std::string(name_pattern));
+  return Block<v1::ListKernelsResponse>(context, [&](v1::ListKernelsResponse* response) {
+    return state_->Next().registry->ListKernels(&context, request, response);
+  });
+}
+
+absl::StatusOr<v1::ListDevicesResponse> Client::ListDevices(const CallOptions& options) {
+  grpc::ClientContext context;
+  state_->SetDeadline(context, options);
+  return Block<v1::ListDevicesResponse>(context, [&](v1::ListDevicesResponse* response) {
+    return state_->Next().registry->ListDevices(&context, v1::ListDevicesRequest(), response);
+  });
+}
+
+absl::StatusOr<v1::ExplainResponse> Client::Explain(const v1::MultiplyRequest& request,
+                                                    const CallOptions& options) {
+  v1::ExplainRequest explain;
+  v1::MultiplyRequest& copy = *explain.mutable_request();
+  copy = request;
+  if (copy.has_a()) copy.mutable_a()->clear_source();
+  if (copy.has_b()) copy.mutable_b()->clear_source();
+  if (copy.has_c()) copy.mutable_c()->clear_source();
+  grpc::ClientContext context;
+  state_->SetDeadline(context, options);
+  return Block<v1::ExplainResponse>(context, [&](v1::ExplainResponse* response) {
+    return state_->Next().registry->Explain(&context, explain, response);
+  });
+}
+
+absl::StatusOr<v1::GetServerInfoResponse> Client::GetServerInfo(const CallOptions& options) {
+  grpc::ClientContext context;
+  state_->SetDeadline(context, options);
+  return Block<v1::GetServerInfoResponse>(context, [&](v1::GetServerInfoResponse* response) {
+    return state_->Next().registry->GetServerInfo(&context, v1::GetServerInfoRequest(), response);
+  });
+}
+
+}  // namespace gemmd

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The commands of gemmctl. Each prints its result or its error and says how it went.
+#pragma once
+
+#include "client/gemmctl/console.h"
+#include "client/gemmctl/flags.h"
+
+namespace gemmd {
+
+ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags, const Console& console);
+ExitCode RunExplain(const GlobalFlags& global, const ProductFlags& flags, const Console& console);
+ExitCode RunRandom(const RandomFlags& flags, const Console& console);
+ExitCode RunKernels(const GlobalFlags& global, const KernelsFlags& flags, const Console& console);
+ExitCode RunDevices(const GlobalFlags& global, const Console& console);
+ExitCode RunInfo(const GlobalFlags& global, const Console& console);
+ExitCode RunHealth(const GlobalFlags& global, const HealthFlags& flags, const Console& console);
+
+}  // namespace gemmd

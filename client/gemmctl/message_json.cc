@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/gemmctl/message_json.h"
+
+#include <cmath>
+
+namespace gemmd {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+using nlohmann::ordered_json;
+
+// JSON has no NaN and no infinities; protobuf's mapping spells them.
+ordered_json NumberJson(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+
+// One value of a field, or its `index`-th where it is repeated.
+ordered_json ValueJson(const Message& message, const FieldDescriptor& field, int index) {
+  const Reflection& get = *message.GetReflection();
+  const FieldDescriptor* const f = &field;
+  const bool repeated = field.is_repeated();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return repeated ? get.GetRepeatedInt32(message, f, index) : get.GetInt32(message, f);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return repeated ? get.GetRepeatedInt64(message, f, index) : get.GetInt64(message, f);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return repeated ? get.GetRepeatedUInt32(message, f, index) : get.GetUInt32(message, f);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return repeated ? get.GetRepeatedUInt64(message, f, index) : get.GetUInt64(message, f);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return NumberJson(repeated ? get.GetRepeatedDouble(message, f, index)
+                                 : get.GetDouble(message, f));
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return NumberJson(repeated ? get.GetRepeatedFloat(message, f, index)
+                                 : get.GetFloat(message, f));
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return repeated ? get.GetRepeatedBool(message, f, index) : get.GetBool(message, f);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return (repeated ? get.GetRepeatedEnum(message, f, index) : get.GetEnum(message, f))->name();
+    case FieldDescriptor::CPPTYPE_STRING:
+      return repeated ? get.GetRepeatedString(message, f, index) : get.GetString(message, f);
+    case FieldDescriptor::CPPTYPE_MESSAGE: break;
+  }
+  return MessageJson(repeated ? get.GetRepeatedMessage(message, f, index)
+                              : get.GetMessage(message, f));
+}
+
+}  // namespace
+
+ordered_json MessageJson(const Message& message) {
+  const Reflection& get = *message.GetReflection();
+  ordered_json json = ordered_json::object();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
+    if (field.has_presence() && !get.HasField(message, &field)) continue;
+    if (field.type() == FieldDescriptor::TYPE_BYTES) continue;
+    if (field.is_repeated()) {
+      ordered_json& values = json[field.name()] = ordered_json::array();
+      for (int j = 0; j < get.FieldSize(message, &field); ++j)
+        values.push_back(ValueJson(message, field, j));
+    } else {
+      json[field.name()] = ValueJson(message, field, 0);
+    }
+  }
+  return json;
+}
+
+std::string JsonLine(const ordered_json& json) {
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace gemmd

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemmctl multiply.
+#include <chrono>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/gemmctl/commands.h"
+#include "client/gemmctl/connect.h"
+#include "client/gemmctl/message_json.h"
+#include "client/gemmctl/operand_input.h"
+#include "client/gemmctl/product_input.h"
+#include "client/gemmctl/text_table.h"
+#include "client/gemmctl/timing_report.h"
+#include "client/gemmctl/verify.h"
+#include "client/npy.h"
+#include "gemmd/product.h"
+
+namespace gemmd {
+namespace {
+
+// Calls as often as asked and keeps every time and the last answer.
+absl::StatusOr<MultiplyResult> Measure(Client& client, const v1::MultiplyRequest& request,
+                                       const MultiplyFlags& flags, std::vector<CallTiming>& calls) {
+  absl::StatusOr<v1::MultiplyResponse> response = absl::UnknownError("no call was made");
+  for (int64_t i = 0; i < flags.warmup + flags.repeat; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    response = client.Multiply(request);
+    const auto round_trip = std::chrono::steady_clock::now() - start;
+    if (!response.ok()) return response.status();
+    if (i < flags.warmup) continue;
+    calls.push_back({response->timing(), std::chrono::nanoseconds(round_trip).count()});
+  }
+  return MultiplyResult::FromResponse(*std::move(response));
+}
+
+absl::Status WriteResult(const v1::Matrix& d, bool is_batch, const std::string& path,
+                         const Console& console) {
+  NpyArray array;
+  array.type = d.type();
+  array.order = d.order();
+  if (is_batch) array.shape.push_back(d.batch());
+  array.shape.insert(array.shape.end(), {d.rows(), d.columns()});
+  array.data = d.data();
+  return WriteArray(array, path, console);
+}
+
+std::string TypeText(v1::ElementType type) { return std::string(ElementTypeName(type)); }
+
+std::string Heading(const v1::MultiplyRequest& request, const v1::MultiplyResponse& response) {
+  return absl::StrCat("kernel   ",
+                      response.kernel().empty() ? "none (nothing to compute)" : response.kernel(),
+                      "\n", "device   ", response.device(), "\n", "product  ",
+                      response.d().batch() == 1 ? "" : absl::StrCat(response.d().batch(), " of "),
+                      request.m(), " x ", request.n(), " x ", request.k(), ", ",
+                      TypeText(response.d().type()), " <- ", TypeText(request.a().type()), " x ",
+                      TypeText(request.b().type()), ", ", FormatCount(response.operations()),
+                      " operations\n", "bytes    ", FormatBytes(response.bytes_read()), " read, ",
+                      FormatBytes(response.bytes_written()), " written\n\n");
+}
+
+std::string Place(const VerifiedElement& element, int64_t batches) {
+  return absl::StrCat("[", batches == 1 ? "" : absl::StrCat(element.batch, ", "), element.row, ", ",
+                      element.column, "]");
+}
+
+std::string VerificationText(const Verification& result, int64_t batches) {
+  std::string text = absl::StrFormat(
+      "\nverified  %s of %s elements, largest error %.3g at %s, where %.3g is allowed",
+      FormatCount(result.checked), FormatCount(result.total), result.worst.error,
+      Place(result.worst, batches), result.worst.bound);
+  if (result.undecidable > 0) {
+    absl::StrAppend(&text, "; ", FormatCount(result.undecidable),
+                    " not comparable: their sums overflow in one order and not in another");
+  }
+  return text + "\n";
+}
+
+nlohmann::ordered_json VerificationJson(const Verification& result) {
+  return {{"passed", result.passed()},
+          {"total_elements", result.total},
+          {"checked_elements", result.checked},
+          {"undecidable_elements", result.undecidable},
+          {"wrong_elements", result.wrong},
+          {"largest_error", result.worst.error},
+          {"bound", result.worst.bound},
+          {"batch", result.worst.batch},
+          {"row", result.worst.row},
+          {"column", result.worst.column}};
+}
+
+absl::Status VerificationStatus(const Verification& result, int64_t batches) {
+  if (result.passed()) return absl::OkStatus();
+  if (result.wrong == 0) return absl::DataLossError("d: got no element that can be compared");
+  return absl::DataLossError(absl::StrFormat(
+      "d: %s of %s elements are wrong; at %s got %.9g, want %.9g within %.3g",
+      FormatCount(result.wrong), FormatCount(result.checked), Place(result.worst, batches),
+      result.worst.got, result.worst.want, result.worst.bound));
+}
+
+}  // namespace
+
+ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
+                     const Console& console) {
+  const auto request = ProductRequest(flags.product, true, console);
+  if (!request.ok()) return FailLocally(console, request.status());
+  auto client = Connect(global);
+  if (!client.ok()) return FailLocally(console, client.status());
+  std::vector<CallTiming> calls;
+  const auto product = Measure(*client, *request, flags, calls);
+  if (!product.ok()) return FailCall(console, product.status());
+  const v1::MultiplyResponse& response = product->response();
+
+  std::optional<Verification> verification;
+  if (flags.verify) {
+    const auto verified = Verify(*request, response.d());
+    if (!verified.ok()) return FailCall(console, verified.status());
+    verification = *verified;
+  }
+  if (!flags.output_path.empty()) {
+    const absl::Status status =
+        WriteResult(response.d(), request->has_batch(), flags.output_path, console);
+    if (!status.ok()) return FailLocally(console, status);
+  }
+  const int64_t batches = response.d().batch();
+  const Console report = {console.in, flags.output_path == "-" ? console.err : console.out,
+                          console.err};
+  if (global.json) {
+    nlohmann::ordered_json json = {{"response", MessageJson(response)},
+                                   {"calls", calls.size()},
+                                   {"stages", TimingJson(calls)}};
+    if (verification.has_value()) json["verification"] = VerificationJson(*verification);
+    report.Print(JsonLine(json));
+  } else {
+    report.Print(Heading(*request, response));
+    report.Print(TimingTable(calls, response.operations()));
+    if (verification.has_value()) report.Print(VerificationText(*verification, batches));
+  }
+  const absl::Status status =
+      verification.has_value() ? VerificationStatus(*verification, batches) : absl::OkStatus();
+  if (status.ok()) return ExitCode::kOk;
+  console.PrintError(status);
+  return ExitCode::kVerification;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/gemmctl/operand_input.h"
+
+#include <span>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/gemmctl/element_codec.h"
+#include "client/gemmctl/random_matrix.h"
+#include "client/operand_size.h"
+
+namespace gemmd {
+
+absl::StatusOr<NpyArray> ReadArray(const std::string& path, v1::ElementType hint,
+                                   const Console& console) {
+  if (path != "-") return ReadNpyFile(path, hint);
+  auto array = ReadNpy(console.in, hint);
+  if (array.ok()) return array;
+  return absl::Status(array.status().code(),
+                      absl::StrCat("standard input: ", array.status().message()));
+}
+
+absl::Status WriteArray(const NpyArray& array, const std::string& path, const Console& console) {
+  return path == "-" ? WriteNpy(array, console.out) : WriteNpyFile(array, path);
+}
+
+absl::StatusOr<NpyArray> MakeRandomArray(const std::string& field, const RandomOperand& operand,
+                                         bool with_data) {
+  NpyArray array;
+  array.type = operand.type;
+  array.order = operand.order;
+  array.shape = {operand.batch, operand.transpose ? operand.columns : operand.rows,
+                 operand.transpose ? operand.rows : operand.columns};
+  const OperandShape shape = {.type = array.type,
+                              .order = array.order,
+                              .rows = array.shape[1],
+                              .columns = array.shape[2],
+                              .batch_stride = std::nullopt,
+                              .batch = operand.batch};
+  const auto bytes = SizeOperand(field, shape);
+  if (!bytes.ok()) return bytes.status();
+  if (!with_data || bytes->full == 0) return array;
+  // More could not be sent in one message anyway, and would be made for nothing.
+  constexpr int64_t kMostBytes = int64_t{1} << 31;
+  if (bytes->full > kMostBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, ": got ", bytes->full, " bytes of random elements, want at most ", kMostBytes));
+  }
+  const bool by_columns = array.order == v1::ORDER_COLUMN_MAJOR;
+  const int64_t length = array.shape[by_columns ? 1 : 2];
+  const int64_t lines = array.shape[by_columns ? 2 : 1];
+  array.data = RandomLines(array.type, length, operand.batch * lines, operand.seed);
+  return array;
+}
+
+absl::StatusOr<MatrixView> ViewArray(const std::string& field, const NpyArray& array,
+                                     bool transpose, int64_t batch) {
+  const size_t dimensions = array.shape.size();
+  if (dimensions != 2 && dimensions != 3) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": got an array of ", dimensions,
+                                                   " dimensions, want 2, or 3 for a batch"));
+  }
+  if (dimensions == 3 && array.shape[0] != batch) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": got a batch of ", array.shape[0], ", want ", batch));
+  }
+  MatrixView view = PackedView(array.type, std::as_bytes(std::span(array.data)),
+                               array.shape[dimensions - 2], array.shape[dimensions - 1]);
+  view.order = array.order;
+  view.transpose = transpose;
+  if (dimensions == 2 && batch != 1) view.batch_stride = 0;
+  return view;
+}
+
+absl::StatusOr<std::vector<float>> ReadScale(const std::string& flag, const std::string& text,
+                                             const Console& console) {
+  float value = 0;
+  if (text.empty()) return std::vector<float>();
+  if (absl::SimpleAtof(text, &value)) return std::vector<float>{value};
+  const auto array = ReadArray(text, v1::ELEMENT_TYPE_UNSPECIFIED, console);
+  if (!array.ok()) return array.status();
+  if (array->shape.size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": got an array of ", array->shape.size(),
+                                                   " dimensions, want a number or a vector"));
+  }
+  std::vector<float> values;
+  for (int64_t i = 0; i < array->shape[0]; ++i) {
+    values.push_back(
+        static_cast<float>(ElementValue(array->type, LoadElement(array->type, array->data, i))));
+  }
+  return values;
+}
+
+}  // namespace gemmd

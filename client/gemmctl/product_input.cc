@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/gemmctl/product_input.h"
+
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/gemmctl/operand_input.h"
+#include "client/gemmctl/reference.h"
+#include "gemmd/element_type.h"
+#include "gemmd/product.h"
+
+namespace gemmd {
+namespace {
+
+v1::ElementType TypeOr(const std::string& name, v1::ElementType otherwise) {
+  return ParseElementType(name).value_or(otherwise);
+}
+
+v1::ElementType TypeOf(const std::string& name) {
+  return TypeOr(name, v1::ELEMENT_TYPE_UNSPECIFIED);
+}
+
+v1::Order OrderOf(const std::string& name) {
+  return name == "column" ? v1::ORDER_COLUMN_MAJOR : v1::ORDER_ROW_MAJOR;
+}
+
+v1::Activation ActivationOf(const std::string& name) {
+  if (name == "relu") return v1::ACTIVATION_RELU;
+  if (name == "gelu-erf") return v1::ACTIVATION_GELU_ERF;
+  if (name == "gelu-tanh") return v1::ACTIVATION_GELU_TANH;
+  if (name == "silu") return v1::ACTIVATION_SILU;
+  return v1::ACTIVATION_NONE;
+}
+
+// The matrices and vectors of a product; views into them make the request.
+struct Operands {
+  NpyArray a;
+  NpyArray b;
+  std::optional<NpyArray> c;
+  std::optional<NpyArray> bias;
+  std::vector<float> a_scale;
+  std::vector<float> b_scale;
+  int64_t batch = 1;
+};
+
+// What --beta without --c means for random products: a random C in D's own type.
+RandomOperand RandomC(const ProductFlags& flags, v1::ElementType a_type, int64_t batch) {
+  const v1::ElementType accumulated =
+      TypeOr(flags.accumulation_type, DefaultAccumulationType(a_type));
+  return {.type = TypeOr(flags.c_type, TypeOr(flags.output_type, accumulated)),
+          .batch = batch,
+          .rows = flags.random[0],
+          .columns = flags.random[1],
+          .order = v1::ORDER_ROW_MAJOR,
+          .transpose = false,
+          .seed = flags.seed + 2};
+}
+
+absl::Status MakeRandomOperands(const ProductFlags& flags, bool with_data, Operands& operands) {
+  if (!flags.a_path.empty()) {
+    return absl::InvalidArgumentError("--random: got files too, want either");
+  }
+  const v1::ElementType type = TypeOr(flags.type, v1::ELEMENT_TYPE_F32);
+  operands.batch = flags.batch >= 0 ? flags.batch : 1;
+  const RandomOperand a = {.type = TypeOr(flags.a_type, type),
+                           .batch = operands.batch,
+                           .rows = flags.random[0],
+                           .columns = flags.random[2],
+                           .order = OrderOf(flags.a_order),
+                           .transpose = flags.transpose_a,
+                           .seed = flags.seed};
+  const RandomOperand b = {.type = TypeOr(flags.b_type, type),
+                           .batch = operands.batch,
+                           .rows = flags.random[2],
+                           .columns = flags.random[1],
+                           .order = OrderOf(flags.b_order),
+                           .transpose = flags.transpose_b,
+                           .seed = flags.seed + 1};
+  auto a_array = MakeRandomArray("a", a, with_data);
+  if (!a_array.ok()) return a_array.status();
+  auto b_array = MakeRandomArray("b", b, with_data);
+  if (!b_array.ok()) return b_array.status();
+  operands.a = *std::move(a_array);
+  operands.b = *std::move(b_array);
+  if (flags.beta == 0 || !flags.c_path.empty()) return absl::OkStatus();
+  auto c_array = MakeRandomArray("c", RandomC(flags, a.type, operands.batch), with_data);
+  if (!c_array.ok()) return c_array.status();
+  operands.c = *std::move(c_array);
+  return absl::OkStatus();
+}
+
+// The matrices of a batch: what --batch says, else what the files do.
+int64_t BatchOf(const ProductFlags& flags, const NpyArray& a, const NpyArray& b) {
+  if (flags.batch >= 0) return flags.batch;
+  if (a.shape.size() == 3) return a.shape[0];
+  return b.shape.size() == 3 ? b.shape[0] : 1;
+}
+
+absl::Status ReadOperands(const ProductFlags& flags, const Console& console, Operands& operands) {
+  if (flags.a_path.empty() || flags.b_path.empty()) {
+    return absl::InvalidArgumentError("A, B: got none, want two .npy files or --random m,n,k");
+  }
+  const v1::ElementType type = TypeOf(flags.type);
+  auto a = ReadArray(flags.a_path, TypeOr(flags.a_type, type), console);
+  if (!a.ok()) return a.status();
+  auto b = ReadArray(flags.b_path, TypeOr(flags.b_type, type), console);
+  if (!b.ok()) return b.status();
+  operands.batch = BatchOf(flags, *a, *b);
+  operands.a = *std::move(a);
+  operands.b = *std::move(b);
+  return absl::OkStatus();
+}
+
+absl::Status ReadRest(const ProductFlags& flags, const Console& console, Operands& operands) {
+  if (!flags.c_path.empty()) {
+    auto c = ReadArray(flags.c_path, TypeOf(flags.c_type), console);
+    if (!c.ok()) return c.status();
+    operands.c = *std::move(c);
+  }
+  if (!flags.bias_path.empty()) {
+    auto bias = ReadArray(flags.bias_path, TypeOf(flags.bias_type), console);
+    if (!bias.ok()) return bias.status();
+    if (bias->shape.size() != 1) {
+      return absl::InvalidArgumentError(absl::StrCat("--bias: got an array of ", bias->shape.size(),
+                                                     " dimensions, want a vector"));
+    }
+    operands.bias = *std::move(bias);
+  }
+  auto a_scale = ReadScale("--scale-a", flags.a_scale, console);
+  if (!a_scale.ok()) return a_scale.status();
+  auto b_scale = ReadScale("--scale-b", flags.b_scale, console);
+  if (!b_scale.ok()) return b_scale.status();
+  operands.a_scale = *std::move(a_scale);
+  operands.b_scale = *std::move(b_scale);
+  return absl::OkStatus();
+}
+
+ProductOptions OptionsFor(const ProductFlags& flags, const Operands& operands) {
+  ProductOptions options;
+  options.request_id = flags.request_id;
+  const bool is_batch =
+      flags.batch >= 0 || operands.batch != 1 ||
+      (flags.random.empty() && (operands.a.shape.size() == 3 || operands.b.shape.size() == 3));
+  if (is_batch) options.batch = operands.batch;
+  options.alpha = flags.alpha;
+  options.beta = flags.beta;
+  if (operands.bias.has_value()) {
+    options.bias =
+        BiasView{.type = operands.bias->type,
+                 .axis = flags.bias_axis == "rows" ? v1::BIAS_AXIS_ROWS : v1::BIAS_AXIS_COLUMNS,
+                 .data = std::as_bytes(std::span(operands.bias->data))};
+  }
+  options.activation = ActivationOf(flags.activation);
+  options.bit_operation =
+      flags.bit_operation == "xor" ? v1::BIT_OPERATION_XOR : v1::BIT_OPERATION_AND;
+  options.accumulation_type = TypeOf(flags.accumulation_type);
+  options.output_type = TypeOf(flags.output_type);
+  options.output_order = OrderOf(flags.output_order);
+  options.kernel = flags.kernel;
+  options.device = flags.device;
+  options.require_deterministic = flags.deterministic;
+  options.require_batch_invariant = flags.batch_invariant;
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bool with_data,
+                                                   const Console& console) {
+  Operands operands;
+  absl::Status status = flags.random.empty() ? ReadOperands(flags, console, operands)
+                                             : MakeRandomOperands(flags, with_data, operands);
+  if (status.ok()) status = ReadRest(flags, console, operands);
+  if (!status.ok()) return status;
+  auto a = ViewArray("a", operands.a, flags.transpose_a, operands.batch);
+  if (!a.ok()) return a.status();
+  auto b = ViewArray("b", operands.b, flags.transpose_b, operands.batch);
+  if (!b.ok()) return b.status();
+  a->scale = operands.a_scale;
+  b->scale = operands.b_scale;
+  ProductOptions options = OptionsFor(flags, operands);
+  if (operands.c.has_value()) {
+    auto c = ViewArray("c", *operands.c, false, operands.batch);
+    if (!c.ok()) return c.status();
+    options.c = *c;
+  }
+  return with_data ? BuildRequest(*a, *b, options) : DescribeRequest(*a, *b, options);
+}
+
+}  // namespace gemmd

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The client of gemmd: matrix products over gRPC.
+//
+//   auto client = gemmd::Client::Create("127.0.0.1:8470");
+//   std::vector<float> a(m * k), b(k * n);
+//   auto product = client->Multiply(gemmd::View(a, m, k), gemmd::View(b, k, n));
+//   if (!product.ok()) return product.status();
+//   std::span<const float> d = product->elements<float>();
+//
+// Every call has a deadline. A call that the server refused or lost with UNAVAILABLE is sent again,
+// with exponential backoff or after the pause that the server asked for; no other failure is
+// retried.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "gemmd/multiply_stream.h"
+#include "gemmd/product.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/registry.pb.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
+
+namespace gemmd {
+
+struct ClientOptions {
+  // Connections; calls take turns on them. One carries about 1 GB/s and some 20,000 small calls a
+  // second: a few more help many threads with large matrices. At least 1.
+  int channels = 1;
+
+  // How long a call may take, retries included, where CallOptions does not say. Positive, finite.
+  absl::Duration timeout = absl::Seconds(60);
+
+  // The longest message sent or received, at most 2^31 - 1. A longer one ends with
+  // ResourceExhausted.
+  int64_t max_message_bytes = int64_t{512} << 20;
+
+  // How often a call is tried in all, 1 (no retries) to 5, and the pauses between: about
+  // initial_backoff first, doubled each time, none above max_backoff.
+  int max_attempts = 5;
+  absl::Duration initial_backoff = absl::Milliseconds(100);
+  absl::Duration max_backoff = absl::Seconds(2);
+
+  // Null: no encryption.
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+
+  // Further gRPC channel arguments; those that the client sets itself win.
+  grpc::ChannelArguments channel_arguments;
+};
+
+// What one call may have of its own.
+struct CallOptions {
+  std::optional<absl::Duration> timeout;  // Absent: ClientOptions::timeout. At most a year counts.
+};
+
+// The pause that the server asked for before the next try (trailer `grpc-retry-pushback-ms`, which
+// comes with RESOURCE_EXHAUSTED where its queue is full), where `status` came from a call and it
+// did.
+std::optional<absl::Duration> RetryPushback(const absl::Status& status);
+
+struct AsyncCallState;
+
+// A call under way. Copies stand for the same call; dropping them all changes nothing.
+class AsyncCall {
+ public:
+  // Asks for the end of the call. Its callback still runs, once: with Cancelled, or with the answer
+  // where that was faster. Any thread, any time, also after the end.
+  void Cancel();
+
+ private:
+  friend class Client;
+  explicit AsyncCall(std::weak_ptr<AsyncCallState> state) : state_(std::move(state)) {}
+  std::weak_ptr<AsyncCallState> state_;
+};
+
+// grpc.health.v1: whether a service takes requests.
+enum class ServingStatus { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
+absl::string_view ServingStatusName(ServingStatus status);  // "SERVING" ...
+
+// A connection, or several, to one server.
+//
+// Errors of all calls: the server's own status with its message, for Multiply those of
+// proto/gemmd/v1/gemm.proto; Unavailable where the server cannot be reached; DeadlineExceeded.
+// Threads: every function but move and destruction may be called by any thread at any time.
+class Client {
+ public:
+  // `address` is host:port, unix:/path, or another name that gRPC resolves (dns:///host:port).
+  // Never blocks and never fails because of the server: connecting begins with the first call.
+  // Errors: InvalidArgument for a bad address or option.
+  static absl::StatusOr<Client> Create(absl::string_view address,
+                                       const ClientOptions& options = {});
+
+  Client(Client&& other) noexcept;
+  Client& operator=(Client&& other) noexcept;
+
+  // Cancels the asynchronous calls under way and waits until their callbacks have returned: after
+  // it no callback runs. Within a callback of this client it only cancels. Streams live on.
+  ~Client();
+
+  // Computes D. Blocks.
+  // Shapes: see product.h. Errors: also InvalidArgument found before sending, see BuildRequest.
+  absl::StatusOr<MultiplyResult> Multiply(const MatrixView& a, const MatrixView& b,
+                                          const ProductOptions& product_options = {},
+                                          const CallOptions& call_options = {});
+
+  // The same with the wire's own messages.
+  absl::StatusOr<v1::MultiplyResponse> Multiply(const v1::MultiplyRequest& request,
+                                                const CallOptions& options = {});
+
+  // Starts a product and returns. `done` runs once, on a thread of gRPC, when it has ended; it may
+  // start other calls and must not block.
+  using MultiplyDone = absl::AnyInvocable<void(absl::StatusOr<v1::MultiplyResponse>) &&>;
+  AsyncCall MultiplyAsync(v1::MultiplyRequest request, MultiplyDone done,
+                          const CallOptions& options = {});
+
+  // Opens a stream of products; see multiply_stream.h. The timeout is that of the whole stream.
+  // It may outlive the client.
+  std::unique_ptr<MultiplyStream> OpenMultiplyStream(const CallOptions& options = {});
+
+  // Kernels whose name matches `name_pattern` (`*`: any run of characters; empty: all), in order.
+  absl::StatusOr<v1::ListKernelsResponse> ListKernels(absl::string_view name_pattern = "",
+                                                      const CallOptions& options = {});
+  absl::StatusOr<v1::ListDevicesResponse> ListDevices(const CallOptions& options = {});
+
+  // How the server would run a product. The operands' bytes need not be there and are not sent.
+  absl::StatusOr<v1::ExplainResponse> Explain(const v1::MultiplyRequest& request,
+                                              const CallOptions& options = {});
+  absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(const CallOptions& options = {});
+
+  // Whether `service` takes requests; empty: the server as a whole. Unknown services: NotFound.
+  absl::StatusOr<ServingStatus> CheckHealth(absl::string_view service = "",
+                                            const CallOptions& options = {});
+
+  // Calls `on_change` with the status now and at each change, on this thread, until it returns
+  // false (OK), the timeout has passed (DeadlineExceeded) or the connection is lost. Blocks. An
+  // unknown service is kServiceUnknown here: it may appear later.
+  absl::Status WatchHealth(absl::string_view service,
+                           const std::function<bool(ServingStatus)>& on_change,
+                           const CallOptions& options = {});
+
+ private:
+  struct State;
+  explicit Client(std::shared_ptr<State> state);
+  void Close();
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace gemmd

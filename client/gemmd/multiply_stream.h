@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Many products on one stream: answered as they finish, in any order, matched by request_id.
+//
+//   auto stream = client.OpenMultiplyStream({.timeout = absl::Hours(1)});
+//   for (...) stream->Send(request);                  // each with its own request_id
+//   stream->CloseSending();
+//   while (auto answer = stream->Receive()) ...       // answer->request_id, answer->result
+//   absl::Status status = stream->Finish();
+//
+// Answers that nobody received yet are kept in memory: receive while sending where that would be
+// much.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gemmd/v1/gemm.pb.h"
+
+namespace gemmd {
+
+// The end of one product of a stream: D, or why there is none.
+struct StreamAnswer {
+  std::string request_id;
+  absl::StatusOr<v1::MultiplyResponse> result;
+};
+
+// Threads: every function may be called by any thread at any time, except destruction. Requests
+// sent by several threads at once go out in some order.
+class MultiplyStream {
+ public:
+  // Cancels what is unfinished and waits for the end of the call, which is prompt.
+  ~MultiplyStream();
+
+  MultiplyStream(const MultiplyStream&) = delete;
+  MultiplyStream& operator=(const MultiplyStream&) = delete;
+
+  // Sends one product. Blocks while the connection takes no more bytes; the server stops reading
+  // while 64 products of the stream are unanswered. Answers are read at the same time, so one
+  // thread may send everything first and receive afterwards. Errors: FailedPrecondition after
+  // CloseSending; after the end of the stream, the stream's own status, or Unavailable where it
+  // ended with OK.
+  absl::Status Send(const v1::MultiplyRequest& request);
+
+  // Says that no more products come. May be repeated.
+  void CloseSending();
+
+  // The next answer, in order of arrival. Blocks until there is one; nothing at the end of the
+  // stream.
+  std::optional<StreamAnswer> Receive();
+
+  // Closes sending, waits for the end of the stream, and gives its status: OK where the server
+  // answered everything. Answers not yet received stay receivable.
+  absl::Status Finish();
+
+  // Asks for the end: the server launches nothing more. Finish then gives Cancelled.
+  void Cancel();
+
+ private:
+  friend class Client;
+  class Reactor;
+  explicit MultiplyStream(std::shared_ptr<Reactor> reactor);
+
+  std::shared_ptr<Reactor> reactor_;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A product in terms of C++ memory: views of matrices in, a request out; an answer in, a span out.
+//
+//   D = activation(alpha * op(A) op(B) + beta * C + bias),   op(A) m x k, op(B) k x n, C and D m x
+//   n.
+//
+// A view describes the matrix as it is STORED: `transpose` makes op(X) the transposed matrix, so a
+// view of `rows` x `columns` with transpose set stands for a columns x rows operand.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <ranges>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "gemmd/element_type.h"
+#include "gemmd/v1/gemm.pb.h"
+
+namespace gemmd {
+
+// A matrix, or a batch of matrices of one shape, in the caller's memory. Borrows; owns nothing.
+struct MatrixView {
+  v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
+  std::span<const std::byte> data;
+  int64_t rows = 0;     // Of the stored matrix.
+  int64_t columns = 0;  // Of the stored matrix.
+  v1::Order order = v1::ORDER_ROW_MAJOR;
+  bool transpose = false;
+  int64_t leading_dimension = 0;  // Elements between starts of lines. 0: the line's length.
+  std::optional<int64_t>
+      batch_stride;              // Elements between matrices. 0: one matrix for the whole batch.
+  std::span<const float> scale;  // Of A or B of an 8-bit type: 1 value, or one per row of op(A)
+                                 // or column of op(B). Empty: none.
+};
+
+// A view of `rows` x `columns` elements in row-major order (or a batch of such matrices, one after
+// the other). Change the other members of what it returns for any other layout.
+template <std::ranges::contiguous_range Range>
+requires std::ranges::sized_range<Range> && NativeElement<std::ranges::range_value_t<Range>>
+    MatrixView View(const Range& elements, int64_t rows, int64_t columns) {
+  MatrixView view;
+  view.type = kElementTypeOf<std::ranges::range_value_t<Range>>;
+  view.data = std::as_bytes(std::span(std::ranges::data(elements), std::ranges::size(elements)));
+  view.rows = rows;
+  view.columns = columns;
+  return view;
+}
+
+// The same for element types that C++ lacks: packed bytes, as proto/gemmd/v1/tensors.proto says.
+MatrixView PackedView(v1::ElementType type, std::span<const std::byte> data, int64_t rows,
+                      int64_t columns);
+
+// A vector added to every column (axis ROWS, m values) or every row (axis COLUMNS, n values) of D.
+struct BiasView {
+  v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;  // Unspecified: the output's type.
+  v1::BiasAxis axis = v1::BIAS_AXIS_COLUMNS;
+  std::span<const std::byte> data;
+};
+
+// Everything about a product beside A and B. The defaults give D = op(A) op(B) on the server's
+// default device with the server's choice of kernel. Each member is the field of
+// v1::MultiplyRequest so named.
+struct ProductOptions {
+  std::string request_id;
+  std::optional<int64_t> batch;  // Absent: 1.
+  double alpha = 1;
+  double beta = 0;
+  std::optional<MatrixView> c;  // Wanted where beta is not 0.
+  std::optional<BiasView> bias;
+  v1::Activation activation = v1::ACTIVATION_NONE;
+  v1::BitOperation bit_operation = v1::BIT_OPERATION_AND;
+  v1::ElementType accumulation_type = v1::ELEMENT_TYPE_UNSPECIFIED;  // The default of the operands.
+  v1::ElementType output_type = v1::ELEMENT_TYPE_UNSPECIFIED;        // The accumulation type.
+  v1::Order output_order = v1::ORDER_ROW_MAJOR;
+  std::string kernel;  // Empty: the server chooses.
+  std::string device;  // Empty: the server's default.
+  bool require_deterministic = false;
+  bool require_batch_invariant = false;
+};
+
+// The request for a product; m, n and k come from the views. Copies the bytes.
+//
+// Errors: InvalidArgument, in the server's own words, where the views contradict each other or
+// their bytes do not fit their shape: "a.data: got 4096 bytes, want m*k*4 = 8192". What only the
+// server can know (types that go together, kernels, limits) is left to it.
+absl::StatusOr<v1::MultiplyRequest> BuildRequest(const MatrixView& a, const MatrixView& b,
+                                                 const ProductOptions& options = {});
+
+// The same without the matrices' bytes, which the views need not have: for Client::Explain.
+absl::StatusOr<v1::MultiplyRequest> DescribeRequest(const MatrixView& a, const MatrixView& b,
+                                                    const ProductOptions& options = {});
+
+// The answer to one product: D and what the server says about its making. Movable; owns D's bytes.
+class MultiplyResult {
+ public:
+  // Errors: DataLoss where the answer's bytes do not fit the shape that it claims.
+  static absl::StatusOr<MultiplyResult> FromResponse(v1::MultiplyResponse response);
+
+  int64_t rows() const { return response_.d().rows(); }        // m
+  int64_t columns() const { return response_.d().columns(); }  // n
+  int64_t batch() const { return response_.d().batch(); }
+  v1::ElementType type() const { return response_.d().type(); }
+  const v1::Timing& timing() const { return response_.timing(); }
+  const v1::MultiplyResponse& response() const { return response_; }
+
+  // D's bytes, in the order asked for (row major by default), matrix after matrix.
+  std::span<const std::byte> data() const;
+
+  // D's elements: batch * m * n of them, unless the request asked for padding, which is then here
+  // too. Valid while the product lives where it is. Precondition: type() is kElementTypeOf<T>; the
+  // span is empty where it is not.
+  template <NativeElement T>
+  std::span<const T> elements() const {
+    if (type() != kElementTypeOf<T>) return {};
+    return {reinterpret_cast<const T*>(response_.d().data().data()),
+            response_.d().data().size() / sizeof(T)};
+  }
+
+ private:
+  explicit MultiplyResult(v1::MultiplyResponse response) : response_(std::move(response)) {}
+
+  v1::MultiplyResponse response_;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/operand_size.h"
+
+#include "absl/strings/str_cat.h"
+#include "gemmd/element_type.h"
+
+namespace gemmd {
+namespace {
+
+std::optional<int64_t> Multiplied(std::optional<int64_t> a, std::optional<int64_t> b) {
+  int64_t result = 0;
+  if (!a || !b || __builtin_mul_overflow(*a, *b, &result)) return std::nullopt;
+  return result;
+}
+
+std::optional<int64_t> Added(std::optional<int64_t> a, std::optional<int64_t> b) {
+  int64_t result = 0;
+  if (!a || !b || __builtin_add_overflow(*a, *b, &result)) return std::nullopt;
+  return result;
+}
+
+absl::Status Refused(absl::string_view field, absl::string_view member, int64_t got,
+                     absl::string_view want) {
+  return absl::InvalidArgumentError(absl::StrCat(field, member, ": got ", got, ", want ", want));
+}
+
+struct Lines {
+  int64_t count;
+  int64_t length;
+};
+
+Lines LinesOf(const OperandShape& shape) {
+  if (shape.order == v1::ORDER_COLUMN_MAJOR) return {shape.columns, shape.rows};
+  return {shape.rows, shape.columns};
+}
+
+absl::Status CheckShape(absl::string_view field, const OperandShape& shape) {
+  if (ElementBits(shape.type) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ".type: got none, want an element type"));
+  }
+  if (shape.rows < 0) return Refused(field, ".rows", shape.rows, "0 or more");
+  if (shape.columns < 0) return Refused(field, ".columns", shape.columns, "0 or more");
+  if (shape.batch < 0) return Refused("batch", "", shape.batch, "at least 0");
+  const Lines lines = LinesOf(shape);
+  if (shape.leading_dimension != 0 && shape.leading_dimension < lines.length) {
+    return Refused(
+        field, ".leading_dimension", shape.leading_dimension,
+        absl::StrCat("0 or at least the length of a ",
+                     shape.order == v1::ORDER_COLUMN_MAJOR ? "column" : "row", ", ", lines.length));
+  }
+  return absl::OkStatus();
+}
+
+// The distance between matrices, where the caller gave one.
+absl::StatusOr<int64_t> GivenMatrixStride(absl::string_view field, v1::ElementType type,
+                                          int64_t stride) {
+  const auto bits = Multiplied(stride, ElementBits(type));
+  if (stride < 0 || !bits)
+    return Refused(field, ".batch_stride", stride, "at least 0 and less than 2^63 bits");
+  if (*bits % 8 != 0) {
+    return Refused(field, ".batch_stride", stride,
+                   absl::StrCat("a whole number of bytes of ", ElementBits(type), "-bit elements"));
+  }
+  return *bits / 8;
+}
+
+std::string WantedBytes(absl::string_view extents, const OperandShape& shape,
+                        const OperandBytesRange& bytes) {
+  const Lines lines = LinesOf(shape);
+  const bool is_tight = shape.leading_dimension == 0 || shape.leading_dimension == lines.length;
+  const int bits = ElementBits(shape.type);
+  if (is_tight && shape.batch == 1 && bits % 8 == 0) {
+    return absl::StrCat(extents, "*", bits / 8, " = ", bytes.full);
+  }
+  std::string wanted = absl::StrCat(lines.count, " lines of ", bytes.line_stride, " bytes");
+  if (shape.batch != 1) {
+    absl::StrAppend(&wanted, ", batch ", shape.batch, " every ", bytes.matrix_stride, " bytes");
+  }
+  absl::StrAppend(&wanted, " = ", bytes.full);
+  if (bytes.least != bytes.full)
+    absl::StrAppend(&wanted, " (or ", bytes.least, " without the last padding)");
+  return wanted;
+}
+
+}  // namespace
+
+std::optional<int64_t> PackedLineBytes(v1::ElementType type, int64_t count) {
+  const int64_t bits = ElementBits(type);
+  // Eight elements fill `bits` bytes, so nothing on the way is much larger than the result.
+  return Added(Multiplied(count / 8, bits), (count % 8 * bits + 7) / 8);
+}
+
+absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const OperandShape& shape) {
+  if (absl::Status status = CheckShape(field, shape); !status.ok()) return status;
+  const Lines lines = LinesOf(shape);
+  const auto line_stride = PackedLineBytes(
+      shape.type, shape.leading_dimension != 0 ? shape.leading_dimension : lines.length);
+  auto matrix_stride = Multiplied(line_stride, lines.count);
+  if (shape.batch_stride.has_value()) {
+    const auto given = GivenMatrixStride(field, shape.type, *shape.batch_stride);
+    if (!given.ok()) return given.status();
+    matrix_stride = *given;
+  }
+  OperandBytesRange bytes;
+  const bool is_empty = shape.rows == 0 || shape.columns == 0 || shape.batch == 0;
+  const auto before = is_empty ? 0 : Multiplied(matrix_stride, shape.batch - 1);
+  const auto full = is_empty ? 0 : Added(before, Multiplied(line_stride, lines.count));
+  const auto least = is_empty ? 0
+                              : Added(Added(before, Multiplied(line_stride, lines.count - 1)),
+                                      PackedLineBytes(shape.type, lines.length));
+  if (!line_stride || !matrix_stride || !full || !least) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, ": got ", shape.batch, " matrices of ", shape.rows, "x", shape.columns,
+        " elements of type ", ElementTypeName(shape.type), ", want sizes in bytes below 2^63"));
+  }
+  return OperandBytesRange{*least, *full, *line_stride, *matrix_stride};
+}
+
+absl::Status CheckOperandBytes(absl::string_view field, absl::string_view extents,
+                               const OperandShape& shape, int64_t got) {
+  const auto bytes = SizeOperand(field, shape);
+  if (!bytes.ok()) return bytes.status();
+  if (bytes->least <= got && got <= bytes->full) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ".data: got ", got, " bytes, want ",
+                                                 WantedBytes(extents, shape, *bytes)));
+}
+
+}  // namespace gemmd

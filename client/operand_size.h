@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How many bytes the matrices of an operand take, and the message where the bytes given do not fit.
+//
+// The words are the server's, so that a mistake reads the same wherever it is found.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "gemmd/v1/tensors.pb.h"
+
+namespace gemmd {
+
+// The stored matrices of one operand.
+struct OperandShape {
+  v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
+  v1::Order order = v1::ORDER_ROW_MAJOR;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t leading_dimension = 0;        // Elements. 0: the line's length.
+  std::optional<int64_t> batch_stride;  // Elements. Absent: without gaps.
+  int64_t batch = 1;
+};
+
+// Bytes of all matrices: `least` ends after the last element, `full` pads the last line.
+struct OperandBytesRange {
+  int64_t least = 0;
+  int64_t full = 0;
+  int64_t line_stride = 0;    // From line to line.
+  int64_t matrix_stride = 0;  // From matrix to matrix.
+};
+
+// Bytes of `count` elements packed in one line; nothing where they leave 63 bits.
+std::optional<int64_t> PackedLineBytes(v1::ElementType type, int64_t count);
+
+// Errors: InvalidArgument where the shape is impossible or its sizes leave 63 bits. `field`: "a".
+absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const OperandShape& shape);
+
+// OK where `got` bytes are the layout's; otherwise "a.data: got 4096 bytes, want m*k*4 = 8192".
+// `extents` spells the stored shape: "m*k".
+absl::Status CheckOperandBytes(absl::string_view field, absl::string_view extents,
+                               const OperandShape& shape, int64_t got);
+
+}  // namespace gemmd

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gemmd/product.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "client/operand_size.h"
+
+namespace gemmd {
+namespace {
+
+OperandShape ShapeOf(const MatrixView& view, v1::ElementType type, int64_t batch) {
+  return {type, view.order, view.rows, view.columns, view.leading_dimension, view.batch_stride,
+          batch};
+}
+
+// A shape that the operands must agree on: the extent of op(X) that `view` gives.
+struct Extent {
+  absl::string_view name;  // "k"
+  int64_t value;
+};
+
+int64_t UsedRows(const MatrixView& view) { return view.transpose ? view.columns : view.rows; }
+int64_t UsedColumns(const MatrixView& view) { return view.transpose ? view.rows : view.columns; }
+
+absl::Status CheckExtent(absl::string_view field, absl::string_view what, int64_t got,
+                         const Extent& want) {
+  if (got == want.value) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": got ", got, " ", what, ", want ", want.name, " = ", want.value));
+}
+
+void FillOperand(const MatrixView& view, bool with_data, v1::Operand& operand) {
+  operand.set_type(view.type);
+  operand.set_order(view.order);
+  operand.set_leading_dimension(view.leading_dimension);
+  if (view.batch_stride.has_value()) operand.set_batch_stride(*view.batch_stride);
+  operand.set_transpose(view.transpose);
+  if (with_data) operand.set_data(view.data.data(), view.data.size());
+  if (!view.scale.empty())
+    operand.mutable_scale()->mutable_values()->Add(view.scale.begin(), view.scale.end());
+}
+
+// What a request is for: to be computed, or described without its bytes.
+enum class Purpose { kMultiply, kDescribe };
+
+// A, B or C of a request, checked. `extents` spells op(X)'s shape, "mk" for A. Operands that are
+// not read may come without their bytes.
+absl::Status AddOperand(absl::string_view field, absl::string_view extents, const MatrixView& view,
+                        const OperandShape& shape, bool is_read, v1::Operand& operand) {
+  const bool with_data = is_read || !view.data.empty();
+  const size_t first = view.transpose ? 1 : 0;
+  const std::string stored =
+      absl::StrCat(extents.substr(first, 1), "*", extents.substr(1 - first, 1));
+  const absl::Status status =
+      with_data ? CheckOperandBytes(field, stored, shape, static_cast<int64_t>(view.data.size()))
+                : SizeOperand(field, shape).status();
+  if (!status.ok()) return status;
+  FillOperand(view, with_data, operand);
+  return absl::OkStatus();
+}
+
+absl::Status AddC(const ProductOptions& options, Purpose purpose, v1::MultiplyRequest& request) {
+  if (!options.c.has_value()) {
+    if (options.beta == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("c: got none, want C where beta is ", options.beta));
+  }
+  if (options.beta == 0) return absl::InvalidArgumentError("c: got C, want none where beta is 0");
+  const MatrixView& c = *options.c;
+  absl::Status status = CheckExtent("c", "rows of op(C)", UsedRows(c), {"m", request.m()});
+  status.Update(CheckExtent("c", "columns of op(C)", UsedColumns(c), {"n", request.n()}));
+  if (!status.ok()) return status;
+  // A view of unspecified type has the output's type, whose default only the server derives.
+  if (c.type == v1::ELEMENT_TYPE_UNSPECIFIED &&
+      options.output_type == v1::ELEMENT_TYPE_UNSPECIFIED) {
+    FillOperand(c, purpose == Purpose::kMultiply, *request.mutable_c());
+    return absl::OkStatus();
+  }
+  const v1::ElementType type =
+      c.type != v1::ELEMENT_TYPE_UNSPECIFIED ? c.type : options.output_type;
+  return AddOperand("c", "mn", c, ShapeOf(c, type, options.batch.value_or(1)),
+                    purpose == Purpose::kMultiply, *request.mutable_c());
+}
+
+absl::Status AddBias(const ProductOptions& options, v1::MultiplyRequest& request) {
+  if (!options.bias.has_value()) return absl::OkStatus();
+  const BiasView& bias = *options.bias;
+  const bool along_rows = bias.axis == v1::BIAS_AXIS_ROWS;
+  const int64_t count = along_rows ? request.m() : request.n();
+  const v1::ElementType type =
+      bias.type != v1::ELEMENT_TYPE_UNSPECIFIED ? bias.type : options.output_type;
+  const auto want = PackedLineBytes(type, count);
+  const int64_t got = static_cast<int64_t>(bias.data.size());
+  if (type != v1::ELEMENT_TYPE_UNSPECIFIED && want != got) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bias.data: got ", got, " bytes, want ", along_rows ? "m" : "n", " = ", count,
+                     " elements of ", ElementBits(type), " bits = ", want.value_or(-1)));
+  }
+  request.mutable_bias()->set_type(bias.type);
+  request.mutable_bias()->set_axis(bias.axis);
+  request.mutable_bias()->set_data(bias.data.data(), bias.data.size());
+  return absl::OkStatus();
+}
+
+void FillChoices(const ProductOptions& options, v1::MultiplyRequest& request) {
+  request.set_request_id(options.request_id);
+  if (options.batch.has_value()) request.set_batch(*options.batch);
+  if (options.alpha != 1) request.set_alpha(options.alpha);
+  request.set_beta(options.beta);
+  request.set_activation(options.activation);
+  request.set_bit_operation(options.bit_operation);
+  request.set_accumulation_type(options.accumulation_type);
+  request.mutable_d()->set_type(options.output_type);
+  request.mutable_d()->set_order(options.output_order);
+  request.set_kernel(options.kernel);
+  request.set_device(options.device);
+  request.set_require_deterministic(options.require_deterministic);
+  request.set_require_batch_invariant(options.require_batch_invariant);
+}
+
+absl::StatusOr<v1::MultiplyRequest> MakeRequest(const MatrixView& a, const MatrixView& b,
+                                                const ProductOptions& options, Purpose purpose) {
+  v1::MultiplyRequest request;
+  request.set_m(UsedRows(a));
+  request.set_k(UsedColumns(a));
+  request.set_n(UsedColumns(b));
+  absl::Status status = CheckExtent("b", "rows of op(B)", UsedRows(b), {"k", request.k()});
+  if (!status.ok()) return status;
+  FillChoices(options, request);
+  const int64_t batch = options.batch.value_or(1);
+  const bool is_read = purpose == Purpose::kMultiply && request.k() > 0 && options.alpha != 0;
+  status = AddOperand("a", "mk", a, ShapeOf(a, a.type, batch), is_read, *request.mutable_a());
+  if (status.ok()) {
+    status = AddOperand("b", "kn", b, ShapeOf(b, b.type, batch), is_read, *request.mutable_b());
+  }
+  if (status.ok()) status = AddC(options, purpose, request);
+  if (status.ok()) status = AddBias(options, request);
+  if (!status.ok()) return status;
+  return request;
+}
+
+}  // namespace
+
+MatrixView PackedView(v1::ElementType type, std::span<const std::byte> data, int64_t rows,
+                      int64_t columns) {
+  MatrixView view;
+  view.type = type;
+  view.data = data;
+  view.rows = rows;
+  view.columns = columns;
+  return view;
+}
+
+absl::StatusOr<v1::MultiplyRequest> BuildRequest(const MatrixView& a, const MatrixView& b,
+                                                 const ProductOptions& options) {
+  return MakeRequest(a, b, options, Purpose::kMultiply);
+}
+
+absl::StatusOr<v1::MultiplyRequest> DescribeRequest(const MatrixView& a, const MatrixView& b,
+                                                    const ProductOptions& options) {
+  return MakeRequest(a, b, options, Purpose::kDescribe);
+}
+
+absl::StatusOr<MultiplyResult> MultiplyResult::FromResponse(v1::MultiplyResponse response) {
+  const v1::Matrix& d = response.d();
+  const OperandShape one = {.type = d.type(),
+                            .order = d.order(),
+                            .rows = d.rows(),
+                            .columns = d.columns(),
+                            .leading_dimension = d.leading_dimension(),
+                            .batch_stride = std::nullopt,
+                            .batch = 1};
+  const auto bytes = SizeOperand("d", one);
+  if (!bytes.ok()) return absl::DataLossError(bytes.status().message());
+  const bool is_empty = d.batch() == 0 || bytes->full == 0;
+  int64_t before = 0;  // The last matrix.
+  const bool overflows = __builtin_mul_overflow(d.batch() - 1, d.batch_stride(), &before);
+  const int64_t got = static_cast<int64_t>(d.data().size());
+  const bool fits = is_empty
+                        ? got == 0
+                        : d.batch() > 0 && (d.batch() == 1 || d.batch_stride() >= bytes->least) &&
+                              !overflows && before <= got && bytes->least <= got - before &&
+                              got - before <= bytes->full;
+  if (fits) return MultiplyResult(std::move(response));
+  return absl::DataLossError(absl::StrCat(
+      "d.data: got ", got, " bytes for ", d.batch(), " matrices of ", d.rows(), "x", d.columns(),
+      " elements of type ", ElementTypeName(d.type()), ", want as many as its layout takes"));
+}
+
+std::span<const std::byte> MultiplyResult::data() const {
+  return std::as_bytes(std::span(response_.d().data().data(), response_.d().data().size()));
+}
+
+}  // namespace gemmd

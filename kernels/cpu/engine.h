@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An engine: one library's product of one pair of types, as a plain call on row-major matrices.
+// The rows of the CPU (rows.h) put widening, transposition and the epilogue around an engine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "kernels/element.h"
+#include "kernels/kernel.h"
+
+namespace gemmd {
+
+// A matrix as the libraries take it: row major, or (transposed) column major.
+struct Factor {
+  const std::byte* data;
+  ElementType type;
+  int64_t leading_dimension;
+  bool transposed;
+};
+
+// D = X Y, where X is m x k, Y is k x n and D is m x n and row major. Nothing is empty.
+struct Product {
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  Factor x;
+  Factor y;
+  bool y_is_biased;  // Y holds bytes of u8 as s8, each less 128 (Engine::biases_unsigned_y).
+  std::byte* d;
+  int64_t leading_dimension;
+};
+
+struct Engine {
+  std::string_view name;      // "onednn.f32": one measured rate.
+  std::string_view library;   // "onednn": what kernel names begin with.
+  std::string_view provider;  // "oneDNN"
+  std::string_view call;      // "dnnl_sgemm"
+  ElementType operand;        // Operands of other types are widened into it.
+  ElementType accumulator;    // The type of D.
+  bool takes_unsigned;        // Operands of type u8 are taken as they are.
+  bool biases_unsigned_y;     // But Y must be signed: u8 elements lose 128 first.
+  bool flushes_subnormals;
+  int64_t max_extent;  // Of m, n, k and leading dimensions.
+  // Whether k must be even, with padded leading dimensions or without; null: never.
+  bool (*needs_even_depth)(bool is_padded);
+  absl::Status (*available)(const Target& target);
+  absl::Status (*multiply)(const Product& product);
+};
+
+absl::Status AvailableEverywhere(const Target& target);
+absl::Status AvailableWithAvx512(const Target& target);
+absl::Status AvailableWithVnni(const Target& target);
+
+bool NeedsEvenDepthOneDnnBf16(bool is_padded);
+
+absl::Status MultiplyOneDnnF32(const Product& product);
+absl::Status MultiplyOneDnnBf16(const Product& product);
+absl::Status MultiplyOneDnnS8(const Product& product);
+absl::Status MultiplyOpenBlasF32(const Product& product);
+absl::Status MultiplyOpenBlasF64(const Product& product);
+
+inline constexpr int64_t kAnyExtent = INT64_MAX;
+inline constexpr int64_t kIntExtent = INT32_MAX;  // A BLAS of 32-bit integers.
+
+// dnnl_sgemm, here faster than the matmul primitive: 508 against 437 GFLOP/s at 2048^3.
+inline constexpr Engine kOneDnnF32 = {
+    .name = "onednn.f32",
+    .library = "onednn",
+    .provider = "oneDNN",
+    .call = "dnnl_sgemm",
+    .operand = ElementType::kF32,
+    .accumulator = ElementType::kF32,
+    .takes_unsigned = false,
+    .biases_unsigned_y = false,
+    .flushes_subnormals = false,
+    .max_extent = kAnyExtent,
+    .needs_even_depth = nullptr,
+    .available = AvailableEverywhere,
+    .multiply = MultiplyOneDnnF32,
+};
+
+// The matmul primitive; VDPBF16PS takes subnormals as zero and flushes them.
+inline constexpr Engine kOneDnnBf16 = {
+    .name = "onednn.bf16",
+    .library = "onednn",
+    .provider = "oneDNN",
+    .call = "oneDNN matmul (bf16 into f32)",
+    .operand = ElementType::kBf16,
+    .accumulator = ElementType::kF32,
+    .takes_unsigned = false,
+    .biases_unsigned_y = false,
+    .flushes_subnormals = true,
+    .max_extent = kAnyExtent,
+    .needs_even_depth = NeedsEvenDepthOneDnnBf16,
+    .available = AvailableWithAvx512,
+    .multiply = MultiplyOneDnnBf16,
+};
+
+// dnnl_gemm_s8s8s32 and dnnl_gemm_u8s8s32, exact modulo 2^32 with VNNI.
+inline constexpr Engine kOneDnnS8 = {
+    .name = "onednn.s8",
+    .library = "onednn",
+    .provider = "oneDNN",
+    .call = "dnnl_gemm_s8s8s32 or dnnl_gemm_u8s8s32",
+    .operand = ElementType::kS8,
+    .accumulator = ElementType::kS32,
+    .takes_unsigned = true,
+    .biases_unsigned_y = true,
+    .flushes_subnormals = false,
+    .max_extent = kAnyExtent,
+    .needs_even_depth = nullptr,
+    .available = AvailableWithVnni,
+    .multiply = MultiplyOneDnnS8,
+};
+
+inline constexpr Engine kOpenBlasF32 = {
+    .name = "openblas.f32",
+    .library = "openblas",
+    .provider = "OpenBLAS",
+    .call = "cblas_sgemm",
+    .operand = ElementType::kF32,
+    .accumulator = ElementType::kF32,
+    .takes_unsigned = false,
+    .biases_unsigned_y = false,
+    .flushes_subnormals = false,
+    .max_extent = kIntExtent,
+    .needs_even_depth = nullptr,
+    .available = AvailableEverywhere,
+    .multiply = MultiplyOpenBlasF32,
+};
+
+inline constexpr Engine kOpenBlasF64 = {
+    .name = "openblas.f64",
+    .library = "openblas",
+    .provider = "OpenBLAS",
+    .call = "cblas_dgemm",
+    .operand = ElementType::kF64,
+    .accumulator = ElementType::kF64,
+    .takes_unsigned = false,
+    .biases_unsigned_y = false,
+    .flushes_subnormals = false,
+    .max_extent = kIntExtent,
+    .needs_even_depth = nullptr,
+    .available = AvailableEverywhere,
+    .multiply = MultiplyOpenBlasF64,
+};
+
+}  // namespace gemmd

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/launch.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/cpu/threads.h"
+#include "kernels/cpu/widen.h"
+#include "kernels/epilogue.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+namespace {
+
+// Sums of products of integers of at most 8 bits, each below 2^16, are exact in f64 below 2^53.
+constexpr int64_t kMaxExactDepth = int64_t{1} << 37;
+// Sums of signs must fit s32, since half of one is the result.
+constexpr int64_t kMaxSignDepth = INT32_MAX;
+constexpr int64_t kAlignment = 64;
+
+// An operand as the engine gets it: in place, or a copy in the workspace.
+struct OperandPlan {
+  std::optional<Widening> widening;  // Absent: in place.
+  MatrixLayout layout;               // What the engine sees.
+  int64_t offset = 0;                // Of the copy, in the workspace.
+};
+
+struct Plan {
+  OperandPlan a;
+  OperandPlan b;
+  int64_t depth = 0;  // k, or the next even number.
+  bool accumulates_in_d = false;
+  MatrixLayout accumulators;  // D's own layout, or one in the workspace.
+  int64_t accumulators_offset = 0;
+  int64_t workspace_bytes = 0;
+};
+
+// Takes the place of one matrix in the workspace.
+absl::StatusOr<int64_t> Reserve(const MatrixLayout& layout, int64_t& workspace_bytes) {
+  const int64_t offset = workspace_bytes;
+  int64_t end = 0;
+  if (__builtin_add_overflow(offset, layout.batch_stride_bytes, &end) ||
+      __builtin_add_overflow(end, kAlignment - 1, &end)) {
+    return absl::ResourceExhaustedError(
+        GotWant("workspace", "more than 2^63 bytes", "operands that fit memory when widened"));
+  }
+  workspace_bytes = end / kAlignment * kAlignment;
+  return offset;
+}
+
+// A layout of the given order without gaps, for the workspace.
+absl::StatusOr<MatrixLayout> InWorkspace(ElementType type, Order order, int64_t rows,
+                                         int64_t columns) {
+  absl::StatusOr<MatrixLayout> layout = TightLayout("workspace", type, order, rows, columns);
+  if (!layout.ok()) return absl::ResourceExhaustedError(layout.status().message());
+  return layout;
+}
+
+// What must be done to an operand before the engine takes it, as Y or as X.
+std::optional<Widening> WideningOf(const CpuRow& row, const Problem& problem, ElementType from,
+                                   ElementType compute, bool is_y) {
+  const bool is_unsigned = compute == ElementType::kU8;
+  if (is_y && is_unsigned && row.engine->biases_unsigned_y) return Widening::kLess128;
+  if (from == ElementType::kB1 && problem.bit_operation == BitOperation::kXor) {
+    return Widening::kSign;
+  }
+  if (from != compute) return Widening::kValue;
+  return std::nullopt;
+}
+
+bool IsPadded(const MatrixLayout& layout) {
+  return layout.leading_dimension != layout.line_length();
+}
+
+// The engine's D is row major: a column-major D is computed as its transpose, B^T A^T.
+bool IsSwapped(const Problem& problem) { return problem.d.order == Order::kColumnMajor; }
+
+// k, or one more where the engine is wrong for odd k; then both operands are copied with a zero
+// behind.
+int64_t DepthOf(const CpuRow& row, const Problem& problem, const Plan& plan) {
+  if (row.engine->needs_even_depth == nullptr || problem.k % 2 == 0) return problem.k;
+  const bool is_padded = (!plan.a.widening && IsPadded(problem.a)) ||
+                         (!plan.b.widening && IsPadded(problem.b)) ||
+                         (plan.accumulates_in_d && IsPadded(problem.d));
+  return row.engine->needs_even_depth(is_padded) ? problem.k + 1 : problem.k;
+}
+
+absl::Status PlanCopy(ElementType compute, const MatrixLayout& operand, int64_t rows,
+                      int64_t columns, OperandPlan& plan, int64_t& workspace_bytes) {
+  plan.layout = operand;
+  if (!plan.widening && rows == operand.rows && columns == operand.columns) {
+    return absl::OkStatus();
+  }
+  if (!plan.widening) plan.widening = Widening::kValue;
+  const bool is_biased = plan.widening == Widening::kLess128;
+  ASSIGN_OR_RETURN(plan.layout, InWorkspace(is_biased ? ElementType::kS8 : compute, operand.order,
+                                            rows, columns));
+  ASSIGN_OR_RETURN(plan.offset, Reserve(plan.layout, workspace_bytes));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Plan> MakePlan(const CpuRow& row, const Problem& problem) {
+  Plan plan;
+  plan.accumulates_in_d = problem.d.type == row.engine->accumulator;
+  plan.accumulators = problem.d;
+  if (!problem.has_output() || !problem.has_product()) return plan;
+  const bool a_is_y = IsSwapped(problem);
+  plan.a.widening = WideningOf(row, problem, row.a, row.a_compute, a_is_y);
+  plan.b.widening = WideningOf(row, problem, row.b, row.b_compute, !a_is_y);
+  plan.depth = DepthOf(row, problem, plan);
+  RETURN_IF_ERROR(
+      PlanCopy(row.a_compute, problem.a, problem.m, plan.depth, plan.a, plan.workspace_bytes));
+  RETURN_IF_ERROR(
+      PlanCopy(row.b_compute, problem.b, plan.depth, problem.n, plan.b, plan.workspace_bytes));
+  if (!plan.accumulates_in_d) {
+    ASSIGN_OR_RETURN(plan.accumulators,
+                     InWorkspace(row.engine->accumulator, problem.d.order, problem.m, problem.n));
+    ASSIGN_OR_RETURN(plan.accumulators_offset, Reserve(plan.accumulators, plan.workspace_bytes));
+  }
+  return plan;
+}
+
+absl::Status Refuse(std::string_view field, std::string_view got, std::string_view want) {
+  return absl::UnimplementedError(GotWant(field, got, want));
+}
+
+int Precision(ElementType accumulation) {
+  switch (accumulation) {
+    case ElementType::kF16: return 1;
+    case ElementType::kF32: return 2;
+    default: return 3;  // f64; and s32, which only rows of integers meet.
+  }
+}
+
+absl::Status CheckExtent(const Engine& engine, std::string_view field, int64_t value) {
+  if (value <= engine.max_extent) return absl::OkStatus();
+  return Refuse(field, Concat(value),
+                Concat("at most ", engine.max_extent, " for ", engine.provider));
+}
+
+absl::Status CheckExtents(const Engine& engine, const Problem& problem) {
+  RETURN_IF_ERROR(CheckExtent(engine, "m", problem.m));
+  RETURN_IF_ERROR(CheckExtent(engine, "n", problem.n));
+  RETURN_IF_ERROR(CheckExtent(engine, "k", problem.k));
+  RETURN_IF_ERROR(CheckExtent(engine, "a.leading_dimension", problem.a.leading_dimension));
+  RETURN_IF_ERROR(CheckExtent(engine, "b.leading_dimension", problem.b.leading_dimension));
+  return CheckExtent(engine, "d.leading_dimension", problem.d.leading_dimension);
+}
+
+// The operand of one matrix of the batch, copied into the workspace first where that is the plan.
+const std::byte* Prepare(const OperandPlan& plan, const MatrixLayout& operand,
+                         const std::byte* data, int64_t index, absl::Span<std::byte> workspace) {
+  const std::byte* matrix = data + index * operand.batch_stride_bytes;
+  if (!plan.widening) return matrix;
+  std::byte* copy = workspace.data() + plan.offset;
+  const bool is_copied_already = index > 0 && operand.batch_stride_bytes == 0;
+  if (!is_copied_already) Widen(*plan.widening, operand, matrix, plan.layout, copy);
+  return copy;
+}
+
+Factor MakeFactor(const OperandPlan& plan, const std::byte* data, bool is_swapped) {
+  const bool is_column_major = plan.layout.order == Order::kColumnMajor;
+  return {.data = data,
+          .type = plan.layout.type,
+          .leading_dimension = std::max<int64_t>(1, plan.layout.leading_dimension),
+          .transposed = is_column_major != is_swapped};
+}
+
+absl::Status MultiplyOne(const CpuRow& row, const Plan& plan, const GemmArgs& args, int64_t index,
+                         std::byte* accumulators) {
+  const Problem& problem = args.problem;
+  const bool is_swapped = IsSwapped(problem);
+  const std::byte* a = Prepare(plan.a, problem.a, args.a, index, args.workspace);
+  const std::byte* b = Prepare(plan.b, problem.b, args.b, index, args.workspace);
+  const OperandPlan& y_plan = is_swapped ? plan.a : plan.b;
+  Product product = {
+      .m = problem.m,
+      .n = problem.n,
+      .k = plan.depth,
+      .x = MakeFactor(plan.a, a, is_swapped),
+      .y = MakeFactor(plan.b, b, is_swapped),
+      .y_is_biased = y_plan.widening == Widening::kLess128,
+      .d = accumulators,
+      .leading_dimension = std::max<int64_t>(1, plan.accumulators.leading_dimension),
+  };
+  if (is_swapped) {
+    std::swap(product.m, product.n);
+    std::swap(product.x, product.y);
+  }
+  return row.engine->multiply(product);
+}
+
+absl::Status RunOne(const CpuRow& row, const Plan& plan, const GemmArgs& args, int64_t index) {
+  const Problem& problem = args.problem;
+  Accumulators accumulators;
+  accumulators.stored = row.engine->accumulator;
+  accumulators.type = row.accumulation;
+  accumulators.leading_dimension = plan.accumulators.leading_dimension;
+  if (problem.has_product()) {
+    std::byte* target = plan.accumulates_in_d ? args.d + index * problem.d.batch_stride_bytes
+                                              : args.workspace.data() + plan.accumulators_offset;
+    RETURN_IF_ERROR(MultiplyOne(row, plan, args, index, target));
+    accumulators.data = target;
+    accumulators.are_sums_of_signs = plan.a.widening == Widening::kSign;
+    const bool is_done = plan.accumulates_in_d && problem.is_plain() &&
+                         row.accumulation == row.engine->accumulator &&
+                         !accumulators.are_sums_of_signs;
+    if (is_done) return absl::OkStatus();
+  }
+  ApplyEpilogue(args, index, accumulators);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status SupportsProblem(const CpuRow& row, const Problem& problem) {
+  if (problem.a.type != row.a) return Refuse("a.type", NameOf(problem.a.type), NameOf(row.a));
+  if (problem.b.type != row.b) return Refuse("b.type", NameOf(problem.b.type), NameOf(row.b));
+  if (Precision(problem.accumulation) > Precision(row.accumulation)) {
+    return Refuse("accumulation_type", NameOf(problem.accumulation),
+                  Concat(NameOf(row.accumulation), " or less precise"));
+  }
+  const bool is_counted_in_floats = IsInteger(row.a) && IsFloat(row.engine->accumulator);
+  if (is_counted_in_floats && problem.k >= kMaxExactDepth) {
+    return Refuse("k", Concat(problem.k), "less than 2^37, so that sums in f64 are exact");
+  }
+  if (problem.bit_operation == BitOperation::kXor && problem.k > kMaxSignDepth) {
+    return Refuse("k", Concat(problem.k), "less than 2^31 for xor");
+  }
+  return CheckExtents(*row.engine, problem);
+}
+
+absl::StatusOr<int64_t> WorkspaceBytes(const CpuRow& row, const Problem& problem) {
+  ASSIGN_OR_RETURN(const Plan plan, MakePlan(row, problem));
+  return plan.workspace_bytes;
+}
+
+absl::Status Launch(const CpuRow& row, const GemmArgs& args) {
+  const Problem& problem = args.problem;
+  if (!problem.has_output()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Plan plan, MakePlan(row, problem));
+  const ThreadLimit limit(problem);
+  for (int64_t index = 0; index < problem.batch; ++index) {
+    RETURN_IF_ERROR(RunOne(row, plan, args, index));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gemmd

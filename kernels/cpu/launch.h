@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What all rows of the CPU do around their engines: widen operands, turn any order and leading
+// dimension into the engine's row-major call, loop over the batch, apply the epilogue.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cpu/engine.h"
+#include "kernels/kernel.h"
+
+namespace gemmd {
+
+// A row as data: an engine and the operand types that it is given.
+struct CpuRow {
+  const Engine* engine;
+  ElementType a;
+  ElementType b;
+  ElementType a_compute;  // What the engine sees.
+  ElementType b_compute;
+  ElementType accumulation;  // s32 for integers, even where the engine adds in f64.
+};
+
+// The functions of Kernel, for a row.
+absl::Status SupportsProblem(const CpuRow& row, const Problem& problem);
+absl::StatusOr<int64_t> WorkspaceBytes(const CpuRow& row, const Problem& problem);
+absl::Status Launch(const CpuRow& row, const GemmArgs& args);
+
+}  // namespace gemmd

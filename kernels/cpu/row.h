@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a row's template arguments to a Kernel: name, recipe, description and functions.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+#include "kernels/cpu/engine.h"
+#include "kernels/cpu/launch.h"
+#include "kernels/kernel.h"
+
+namespace gemmd {
+
+// Text put together by the compiler.
+class StaticText {
+ public:
+  template <typename... Parts>
+  explicit constexpr StaticText(Parts... parts) {
+    (Append(parts), ...);
+  }
+  constexpr std::string_view view() const { return {text_.data(), size_}; }
+
+ private:
+  constexpr void Append(std::string_view part) {
+    for (char c : part) text_[size_++] = c;  // The compiler refuses text that does not fit.
+  }
+
+  std::array<char, 160> text_ = {};
+  size_t size_ = 0;
+};
+
+// What an engine sees of operands of a type.
+constexpr ElementType ComputeType(const Engine& engine, ElementType type) {
+  return engine.takes_unsigned && type == ElementType::kU8 ? type : engine.operand;
+}
+
+constexpr CpuRow DeriveRow(const Engine& engine, ElementType a, ElementType b) {
+  return {.engine = &engine,
+          .a = a,
+          .b = b,
+          .a_compute = ComputeType(engine, a),
+          .b_compute = ComputeType(engine, b),
+          .accumulation = IsInteger(a) ? ElementType::kS32 : engine.accumulator};
+}
+
+constexpr bool IsWidened(const CpuRow& row) {
+  return row.a != row.a_compute || row.b != row.b_compute;
+}
+
+// "onednn.f32.e4m3.e5m2.via_bf16".
+constexpr StaticText DeriveName(const CpuRow& row) {
+  const std::string_view via = IsWidened(row) ? ".via_" : "";
+  const std::string_view compute = IsWidened(row) ? NameOf(row.engine->operand) : "";
+  return StaticText(row.engine->library, ".", NameOf(row.accumulation), ".", NameOf(row.a), ".",
+                    NameOf(row.b), via, compute);
+}
+
+constexpr StaticText DeriveDescription(const CpuRow& row) {
+  const std::string_view call = row.engine->call;
+  const std::string_view type = NameOf(row.engine->operand);
+  if (row.a == ElementType::kTf32) {
+    return StaticText(call, " on operands without their low 13 bits");
+  }
+  if (!IsWidened(row) && row.b == ElementType::kU8 && row.engine->biases_unsigned_y) {
+    return StaticText(call, " on the operands as they lie, u8 on the right less 128");
+  }
+  if (!IsWidened(row)) return StaticText(call, " on the operands as they lie");
+  if (row.a == ElementType::kB1) {
+    return StaticText(call, " on bits as 0 and 1 in ", type, " (xor: 1 and -1), which is exact");
+  }
+  if (IsInteger(row.a)) {
+    return StaticText(call, " on operands widened to ", type, ", which is exact, modulo 2^32");
+  }
+  return StaticText(call, " on operands widened exactly to ", type);
+}
+
+// Whether subnormals may count as zero. Types of at most 8 bits have none in bf16 or f32: their
+// smallest magnitude is 2^-16 (e5m2), and every sum of their products is a multiple of 2^-32.
+constexpr bool FlushesSubnormals(const CpuRow& row) {
+  return row.engine->flushes_subnormals && BitsOf(row.a) > 8;
+}
+
+template <const Engine& kEngine, ElementType kA, ElementType kB>
+struct RowFunctions {
+  static constexpr CpuRow kRow = DeriveRow(kEngine, kA, kB);
+  static constexpr StaticText kName = DeriveName(kRow);
+  static constexpr StaticText kDescription = DeriveDescription(kRow);
+
+  static absl::Status Supports(const Problem& problem) { return SupportsProblem(kRow, problem); }
+  static absl::StatusOr<int64_t> Workspace(const Problem& problem) {
+    return WorkspaceBytes(kRow, problem);
+  }
+  static absl::Status Run(const GemmArgs& args) { return Launch(kRow, args); }
+};
+
+// One row.
+template <const Engine& kEngine, ElementType kA, ElementType kB = kA>
+constexpr std::array<Kernel, 1> Row() {
+  using Functions = RowFunctions<kEngine, kA, kB>;
+  constexpr CpuRow kRow = Functions::kRow;
+  constexpr bool kExact = kRow.accumulation == ElementType::kS32;
+  return {Kernel{
+      .name = Functions::kName.view(),
+      .device_kind = DeviceKind::kCpu,
+      .provider = kEngine.provider,
+      .engine = kEngine.name,
+      .how = Functions::kDescription.view(),
+      .a = kA,
+      .b = kB,
+      .recipe = {.a_compute = kRow.a_compute,
+                 .b_compute = kRow.b_compute,
+                 .accumulation = kRow.accumulation,
+                 .exact = kExact,
+                 .flushes_subnormals = FlushesSubnormals(kRow)},
+      .deterministic = true,  // The libraries divide work by shape and thread count alone.
+      .batch_invariant =
+          kExact,  // They choose blocks of k by shape, so bits of floats depend on m.
+      .available = kEngine.available,
+      .supports = Functions::Supports,
+      .workspace_bytes = Functions::Workspace,
+      .launch = Functions::Run,
+  }};
+}
+
+template <size_t... kSizes>
+constexpr auto JoinRows(const std::array<Kernel, kSizes>&... parts) {
+  std::array<Kernel, (kSizes + ...)> all = {};
+  size_t next = 0;
+  const auto append = [&](const auto& part) {
+    for (const Kernel& kernel : part) all[next++] = kernel;
+  };
+  (append(parts), ...);
+  return all;
+}
+
+template <const Engine& kEngine, ElementType kA, ElementType... kBs>
+constexpr auto RowsOfA() {
+  return JoinRows(Row<kEngine, kA, kBs>()...);
+}
+
+// Every pair of the types.
+template <const Engine& kEngine, ElementType... kTypes>
+constexpr auto Pairs() {
+  return JoinRows(RowsOfA<kEngine, kTypes, kTypes...>()...);
+}
+
+}  // namespace gemmd

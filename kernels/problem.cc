@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/problem.h"
+
+#include <optional>
+#include <string_view>
+
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+namespace {
+
+// A product or sum of non-negative numbers, absent once it has left 63 bits.
+class Checked {
+ public:
+  Checked(int64_t value) : value_(value) {}  // NOLINT(google-explicit-constructor): numbers mix in.
+
+  friend Checked operator*(Checked a, Checked b) {
+    Checked result(0);
+    const bool overflows =
+        !a.value_ || !b.value_ || __builtin_mul_overflow(*a.value_, *b.value_, &*result.value_);
+    if (overflows) result.value_.reset();
+    return result;
+  }
+  friend Checked operator+(Checked a, Checked b) {
+    Checked result(0);
+    const bool overflows =
+        !a.value_ || !b.value_ || __builtin_add_overflow(*a.value_, *b.value_, &*result.value_);
+    if (overflows) result.value_.reset();
+    return result;
+  }
+  std::optional<int64_t> value() const { return value_; }
+
+ private:
+  std::optional<int64_t> value_;
+};
+
+// Bytes of `count` elements packed in one line.
+Checked PackedBytes(ElementType type, int64_t count) {
+  const int64_t bits = BitsOf(type);
+  if (bits % 8 == 0) return Checked(count) * Checked(bits / 8);
+  // Eight elements fill `bits` bytes; so nothing here is larger than the result by more than 8
+  // bits.
+  return Checked(count / 8) * Checked(bits) + Checked((count % 8 * bits + 7) / 8);
+}
+
+absl::Status TooLarge(std::string_view field, std::string_view what) {
+  return absl::InvalidArgumentError(GotWant(field, what, "sizes in bytes below 2^63"));
+}
+
+absl::Status Refuse(std::string_view field, std::string_view got, std::string_view want) {
+  return absl::InvalidArgumentError(GotWant(field, got, want));
+}
+
+std::string_view NameOf(Order order) { return order == Order::kRowMajor ? "row" : "column"; }
+
+bool IsNarrowFloat(ElementType type) { return IsFloat(type) && BitsOf(type) <= 8; }
+
+absl::Status ValidateExtent(std::string_view name, int64_t value) {
+  if (value >= 0) return absl::OkStatus();
+  return Refuse(name, Concat(value), "0 or more");
+}
+
+struct Extent {
+  std::string_view name;
+  int64_t value;
+};
+
+absl::Status ValidateShape(std::string_view field, const MatrixLayout& layout, Extent rows,
+                           Extent columns) {
+  if (layout.rows != rows.value) {
+    return Refuse(Concat(field, ".rows"), Concat(layout.rows),
+                  Concat(rows.name, " = ", rows.value));
+  }
+  if (layout.columns != columns.value) {
+    return Refuse(Concat(field, ".columns"), Concat(layout.columns),
+                  Concat(columns.name, " = ", columns.value));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateLayout(std::string_view field, const MatrixLayout& layout, int64_t batch) {
+  if (layout.leading_dimension < layout.line_length()) {
+    return Refuse(
+        Concat(field, ".leading_dimension"), Concat(layout.leading_dimension),
+        Concat("at least the ", NameOf(layout.order), "'s ", layout.line_length(), " elements"));
+  }
+  const int64_t stride = layout.batch_stride_bytes;
+  if (stride < 0) {
+    return Refuse(Concat(field, ".batch_stride"), Concat(stride, " bytes"), "0 or more");
+  }
+  const int64_t element_bytes = (BitsOf(layout.type) + 7) / 8;
+  if (stride % element_bytes != 0) {
+    return Refuse(Concat(field, ".batch_stride"), Concat(stride, " bytes"),
+                  Concat("a multiple of ", element_bytes));
+  }
+  return BytesOf(field, layout, batch).status();
+}
+
+absl::Status ValidateOperands(const Problem& problem) {
+  ASSIGN_OR_RETURN(const ElementType usual, DefaultAccumulation(problem.a.type, problem.b.type));
+  const ElementType got = problem.accumulation;
+  const bool takes_f16 = problem.a.type == ElementType::kF16 || IsNarrowFloat(problem.a.type);
+  const bool takes_f64 = problem.a.type == ElementType::kF32;
+  if (got != usual && !(got == ElementType::kF16 && takes_f16) &&
+      !(got == ElementType::kF64 && takes_f64)) {
+    return Refuse("accumulation_type", NameOf(got),
+                  Concat(takes_f16 ? "f16 or " : "", NameOf(usual), takes_f64 ? " or f64" : "",
+                         " for ", NameOf(problem.a.type), " operands"));
+  }
+  if (problem.bit_operation == BitOperation::kXor && problem.a.type != ElementType::kB1) {
+    return Refuse("bit_operation", "xor",
+                  Concat("and for operands of type ", NameOf(problem.a.type)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateScale(std::string_view field, ScaleKind scale, ElementType type) {
+  if (scale == ScaleKind::kNone || BitsOf(type) == 8) return absl::OkStatus();
+  return Refuse(field, Concat("values for operands of type ", NameOf(type)),
+                "none (only e4m3, e5m2, s8 and u8 are scaled)");
+}
+
+absl::Status ValidateC(const Problem& problem) {
+  if (!problem.has_c()) return absl::OkStatus();
+  if (problem.c.type == ElementType::kB1) return Refuse("c.type", "b1", "any other type");
+  RETURN_IF_ERROR(ValidateShape("c", problem.c, {"m", problem.m}, {"n", problem.n}));
+  return ValidateLayout("c", problem.c, problem.batch);
+}
+
+absl::Status ValidateD(const Problem& problem) {
+  const MatrixLayout& d = problem.d;
+  if (d.type == ElementType::kB1) return Refuse("d.type", "b1", "any other type");
+  RETURN_IF_ERROR(ValidateShape("d", d, {"m", problem.m}, {"n", problem.n}));
+  RETURN_IF_ERROR(ValidateLayout("d", d, problem.batch));
+  ASSIGN_OR_RETURN(const ByteCount one, BytesOf("d", d, 1));
+  if (problem.batch > 1 && d.batch_stride_bytes < one.least) {
+    return Refuse("d.batch_stride", Concat(d.batch_stride_bytes, " bytes"),
+                  Concat("at least one matrix = ", one.least));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateBias(const Problem& problem) {
+  if (problem.bias_axis == BiasAxis::kNone) return absl::OkStatus();
+  if (problem.bias_type == ElementType::kB1) return Refuse("bias.type", "b1", "any other type");
+  const int64_t count = problem.bias_axis == BiasAxis::kRows ? problem.m : problem.n;
+  if (PackedBytes(problem.bias_type, count).value()) return absl::OkStatus();
+  return TooLarge("bias", Concat(count, " elements of type ", NameOf(problem.bias_type)));
+}
+
+}  // namespace
+
+absl::StatusOr<MatrixLayout> TightLayout(std::string_view field, ElementType type, Order order,
+                                         int64_t rows, int64_t columns) {
+  MatrixLayout layout;
+  layout.type = type;
+  layout.order = order;
+  layout.rows = rows;
+  layout.columns = columns;
+  layout.leading_dimension = layout.line_length();
+  const Checked bytes = PackedBytes(type, layout.line_length()) * Checked(layout.lines());
+  if (!bytes.value()) {
+    return TooLarge(field, Concat(rows, "x", columns, " elements of type ", NameOf(type)));
+  }
+  layout.batch_stride_bytes = *bytes.value();
+  return layout;
+}
+
+absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& layout,
+                                  int64_t batch) {
+  // The stride of lines is computed in bits by MatrixLayout; so that count must fit too.
+  const Checked line_bits = Checked(layout.leading_dimension) * Checked(BitsOf(layout.type)) + 7;
+  if (!line_bits.value()) {
+    return TooLarge(field, Concat("leading_dimension ", layout.leading_dimension, " of type ",
+                                  NameOf(layout.type)));
+  }
+  if (layout.empty() || batch == 0) return ByteCount{};
+  const Checked before = Checked(batch - 1) * Checked(layout.batch_stride_bytes);
+  const Checked line_stride = layout.line_stride_bytes();
+  const Checked last_line = PackedBytes(layout.type, layout.line_length());
+  const Checked least = before + Checked(layout.lines() - 1) * line_stride + last_line;
+  const Checked full = before + Checked(layout.lines()) * line_stride;
+  if (!least.value() || !full.value()) {
+    return TooLarge(field, Concat(batch, " matrices of ", layout.rows, "x", layout.columns,
+                                  " elements of type ", NameOf(layout.type)));
+  }
+  return ByteCount{.least = *least.value(), .full = *full.value()};
+}
+
+absl::Status Validate(const Problem& problem) {
+  RETURN_IF_ERROR(ValidateExtent("m", problem.m));
+  RETURN_IF_ERROR(ValidateExtent("n", problem.n));
+  RETURN_IF_ERROR(ValidateExtent("k", problem.k));
+  RETURN_IF_ERROR(ValidateExtent("batch", problem.batch));
+  RETURN_IF_ERROR(ValidateOperands(problem));
+  RETURN_IF_ERROR(ValidateScale("a.scale", problem.a_scale, problem.a.type));
+  RETURN_IF_ERROR(ValidateScale("b.scale", problem.b_scale, problem.b.type));
+  RETURN_IF_ERROR(ValidateShape("a", problem.a, {"m", problem.m}, {"k", problem.k}));
+  RETURN_IF_ERROR(ValidateLayout("a", problem.a, problem.batch));
+  RETURN_IF_ERROR(ValidateShape("b", problem.b, {"k", problem.k}, {"n", problem.n}));
+  RETURN_IF_ERROR(ValidateLayout("b", problem.b, problem.batch));
+  RETURN_IF_ERROR(ValidateC(problem));
+  RETURN_IF_ERROR(ValidateD(problem));
+  RETURN_IF_ERROR(ValidateBias(problem));
+  const Checked operations = Checked(2) * problem.m * problem.n * problem.k * problem.batch;
+  const bool is_empty = problem.m == 0 || problem.n == 0 || problem.k == 0 || problem.batch == 0;
+  if (!is_empty && !operations.value()) {
+    return absl::InvalidArgumentError(Concat("m, n, k: got ", problem.m, "x", problem.n, "x",
+                                             problem.k, " and batch ", problem.batch,
+                                             ", want 2*m*n*k*batch below 2^63"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b) {
+  if (a == ElementType::kS32 || b == ElementType::kS32) {
+    return Refuse(a == ElementType::kS32 ? "a.type" : "b.type", "s32",
+                  "a type of operands (s32 is for C, D and bias)");
+  }
+  const bool are_small_floats = IsNarrowFloat(a) && IsNarrowFloat(b);
+  const bool are_small_integers =
+      IsInteger(a) && IsInteger(b) && BitsOf(a) == BitsOf(b) && a != ElementType::kB1;
+  if (a != b && !are_small_floats && !are_small_integers) {
+    std::string_view want = NameOf(a);
+    if (IsNarrowFloat(a)) want = "e4m3, e5m2, e3m2, e2m3 or e2m1";
+    if (a == ElementType::kS8 || a == ElementType::kU8) want = "s8 or u8";
+    if (a == ElementType::kS4 || a == ElementType::kU4) want = "s4 or u4";
+    return Refuse("b.type", NameOf(b), Concat(want, " with a.type ", NameOf(a)));
+  }
+  if (a == ElementType::kF64) return ElementType::kF64;
+  return IsInteger(a) ? ElementType::kS32 : ElementType::kF32;
+}
+
+int64_t Operations(const Problem& problem) {
+  const Checked operations = Checked(2) * problem.m * problem.n * problem.k * problem.batch;
+  return operations.value().value_or(
+      0);  // Only products with a factor of 0 can overflow on the way.
+}
+
+int64_t BytesRead(const Problem& problem) {
+  const auto bytes = [&](const MatrixLayout& layout) {
+    return BytesOf("", layout, problem.batch).value_or(ByteCount{}).least;
+  };
+  int64_t total = 0;
+  if (problem.has_product()) total += bytes(problem.a) + bytes(problem.b);
+  if (problem.has_c()) total += bytes(problem.c);
+  if (problem.bias_axis != BiasAxis::kNone) {
+    const int64_t count = problem.bias_axis == BiasAxis::kRows ? problem.m : problem.n;
+    total += PackedBytes(problem.bias_type, count).value().value_or(0);
+  }
+  return total;
+}
+
+int64_t BytesWritten(const Problem& problem) {
+  return BytesOf("", problem.d, problem.batch).value_or(ByteCount{}).full;
+}
+
+std::string Describe(const Problem& problem) {
+  std::string text =
+      Concat(problem.m, "x", problem.n, "x", problem.k, " ", gemmd::NameOf(problem.d.type), " <- ",
+             gemmd::NameOf(problem.a.type), " ", NameOf(problem.a.order), ", ",
+             gemmd::NameOf(problem.b.type), " ", NameOf(problem.b.order));
+  if (problem.batch != 1) AppendPart(text, Concat(", batch ", problem.batch));
+  return text;
+}
+
+}  // namespace gemmd

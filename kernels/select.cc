@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/select.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_format.h"
+#include "kernels/catalog.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+namespace {
+
+constexpr double kUnknownRate = 1e9;
+constexpr double kNoise = 0.1;   // Of measured rates.
+constexpr size_t kMaxNamed = 3;  // Kernels named in one message.
+
+const EngineRate* FindRate(const Kernel& kernel, const DeviceProfile& profile) {
+  for (const EngineRate& rate : profile.rates) {
+    if (rate.engine == kernel.engine) return &rate;
+  }
+  return nullptr;
+}
+
+// Elements that are widened before the product or finished after it.
+double ConvertedElements(const Kernel& kernel, const Problem& problem) {
+  const auto elements = [&](const MatrixLayout& layout) {
+    const double count = static_cast<double>(layout.rows) * static_cast<double>(layout.columns);
+    return layout.batch_stride_bytes == 0 ? count : count * static_cast<double>(problem.batch);
+  };
+  double total = 0;
+  if (problem.has_product()) {
+    if (kernel.recipe.a_compute != kernel.a) total += elements(problem.a);
+    if (kernel.recipe.b_compute != kernel.b) total += elements(problem.b);
+  }
+  const bool is_counted_in_floats =
+      kernel.recipe.accumulation == ElementType::kS32 && IsFloat(kernel.recipe.a_compute);
+  const bool is_stored_as_it_is =
+      problem.is_plain() && !is_counted_in_floats && problem.d.type == kernel.recipe.accumulation;
+  if (!is_stored_as_it_is) total += elements(problem.d);
+  return total;
+}
+
+absl::Status Admits(const Kernel& kernel, const Problem& problem, const Constraints& constraints,
+                    const Target& target) {
+  if (kernel.device_kind != target.kind) {
+    return absl::FailedPreconditionError(
+        GotWant("device", NameOf(target.kind), NameOf(kernel.device_kind)));
+  }
+  RETURN_IF_ERROR(kernel.available(target));
+  RETURN_IF_ERROR(kernel.supports(problem));
+  if (!constraints.kernel.empty() && kernel.name != constraints.kernel) {
+    return absl::UnimplementedError(GotWant("kernel", kernel.name, constraints.kernel));
+  }
+  if (constraints.deterministic && !kernel.deterministic) {
+    return absl::UnimplementedError(
+        "require_deterministic: got a kernel whose bits may vary, want the same bits every time");
+  }
+  if (constraints.batch_invariant && !kernel.batch_invariant) {
+    return absl::UnimplementedError(
+        "require_batch_invariant: got a kernel whose bits may depend on m or the batch, "
+        "want bits that depend on neither");
+  }
+  return absl::OkStatus();
+}
+
+std::string DescribePrediction(const Kernel& kernel, const DeviceProfile& profile) {
+  const EngineRate* rate = FindRate(kernel, profile);
+  if (rate == nullptr) return Concat(kernel.engine, " has no measured rate, 1 Gop/s assumed");
+  return Concat(kernel.engine, " measured at ",
+                absl::StrFormat("%.4g Gop/s", rate->operations_per_second / 1e9));
+}
+
+// Moves the candidates, given in the catalogue's order, into the order of preference: each time the
+// first one that is within the noise of the fastest of those left.
+std::vector<Candidate> Rank(std::vector<Candidate> left) {
+  std::vector<Candidate> ranked;
+  while (!left.empty()) {
+    const auto fastest = std::min_element(
+        left.begin(), left.end(),
+        [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
+    const double limit = static_cast<double>(fastest->predicted_ns) / (1 - kNoise);
+    const auto next = std::find_if(left.begin(), left.end(), [&](const Candidate& candidate) {
+      return static_cast<double>(candidate.predicted_ns) <= limit;
+    });
+    if (next != fastest) {
+      AppendPart(next->reason, Concat("; within 10 % of ", fastest->kernel->name,
+                                      " and before it in the catalogue"));
+    }
+    ranked.push_back(std::move(*next));
+    left.erase(next);
+  }
+  return ranked;
+}
+
+std::string NameSome(const std::vector<Candidate>& candidates) {
+  std::string text;
+  for (size_t i = 0; i < std::min(kMaxNamed, candidates.size()); ++i) {
+    AppendPart(text, Concat(i == 0 ? "" : ", ", candidates[i].kernel->name));
+  }
+  return text;
+}
+
+// How near a kernel is to a problem that it refuses.
+int Nearness(const Kernel& kernel, const Problem& problem) {
+  return (kernel.a == problem.a.type ? 2 : 0) + (kernel.b == problem.b.type ? 2 : 0) +
+         (kernel.recipe.accumulation == problem.accumulation ? 1 : 0);
+}
+
+std::string ExplainNearest(const std::vector<Refusal>& refusals, const Problem& problem) {
+  std::vector<const Refusal*> nearest;
+  for (const Refusal& refusal : refusals) nearest.push_back(&refusal);
+  std::stable_sort(nearest.begin(), nearest.end(), [&](const Refusal* a, const Refusal* b) {
+    return Nearness(*a->kernel, problem) > Nearness(*b->kernel, problem);
+  });
+  std::string text;
+  for (size_t i = 0; i < std::min(kMaxNamed, nearest.size()); ++i) {
+    AppendPart(text, Concat("; ", nearest[i]->kernel->name, ": ", nearest[i]->reason));
+  }
+  return text;
+}
+
+}  // namespace
+
+int64_t PredictedNs(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile) {
+  const EngineRate* rate = FindRate(kernel, profile);
+  const double operations = problem.has_product() ? static_cast<double>(Operations(problem)) : 0;
+  const double seconds =
+      operations / (rate != nullptr ? rate->operations_per_second : kUnknownRate) +
+      ConvertedElements(kernel, problem) / profile.converted_elements_per_second;
+  constexpr double kLongest = 0x1p62;  // Some 146 years; the conversion below cannot overflow.
+  const double ns = std::ceil(seconds * 1e9);
+  return ns < kLongest ? static_cast<int64_t>(ns) : static_cast<int64_t>(kLongest);
+}
+
+Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
+                 const Constraints& constraints, const DeviceProfile& profile) {
+  Selection selection;
+  for (const Kernel& kernel : catalog) {
+    const absl::Status status = Admits(kernel, problem, constraints, profile.target);
+    if (status.ok()) {
+      selection.candidates.push_back(
+          {&kernel, PredictedNs(kernel, problem, profile), DescribePrediction(kernel, profile)});
+    } else {
+      selection.refusals.push_back({&kernel, std::string(status.message())});
+    }
+  }
+  selection.candidates = Rank(std::move(selection.candidates));
+  return selection;
+}
+
+absl::StatusOr<const Kernel*> Choose(absl::Span<const Kernel> catalog, const Problem& problem,
+                                     const Constraints& constraints, const DeviceProfile& profile) {
+  if (!constraints.kernel.empty()) {
+    RETURN_IF_ERROR(FindKernel(catalog, constraints.kernel).status());
+  }
+  const Selection selection = Select(catalog, problem, constraints, profile);
+  if (!selection.candidates.empty()) return selection.candidates.front().kernel;
+
+  std::string message;
+  for (const Refusal& refusal : selection.refusals) {
+    if (refusal.kernel->name == constraints.kernel) {
+      message = Concat(refusal.kernel->name, ": ", refusal.reason);
+    }
+  }
+  if (message.empty()) {
+    message =
+        Concat("no kernel runs ", Describe(problem), ExplainNearest(selection.refusals, problem));
+  }
+  const Selection free = Select(catalog, problem, Constraints{}, profile);
+  if (!free.candidates.empty()) {
+    AppendPart(message, Concat("; without the constraints: ", NameSome(free.candidates)));
+  }
+  return absl::UnimplementedError(message);
+}
+
+}  // namespace gemmd

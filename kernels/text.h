@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Putting messages together from text and integers: absl::StrCat where it cannot be used, since the
+// Abseil of Debian has a string_view of its own and takes no std::string_view.
+#pragma once
+
+#include <concepts>
+#include <string>
+#include <string_view>
+
+namespace gemmd {
+
+inline void AppendPart(std::string& text, std::string_view part) { text += part; }
+inline void AppendPart(std::string& text, std::integral auto part) { text += std::to_string(part); }
+
+template <typename... Parts>
+std::string Concat(const Parts&... parts) {
+  std::string text;
+  (AppendPart(text, parts), ...);
+  return text;
+}
+
+// "field: got X, want Y": the form of every refusal.
+inline std::string GotWant(std::string_view field, std::string_view got, std::string_view want) {
+  return Concat(field, ": got ", got, ", want ", want);
+}
+
+}  // namespace gemmd
