@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Asynchronous calls: completion, cancellation, and clients that end first.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
+#include "gemmd/client.h"
+#include "tests/client/fake_service.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using Result = absl::StatusOr<v1::MultiplyResponse>;
+
+FakeScript EchoingScript() {
+  FakeScript script;
+  script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest& request,
+                       v1::MultiplyResponse& response) -> std::optional<grpc::Status> {
+    if (request.request_id() == "open") return std::nullopt;
+    if (request.request_id() == "bad")
+      return grpc::Status(grpc::StatusCode::NOT_FOUND, "kernel: got none");
+    response.set_request_id(request.request_id());
+    return grpc::Status::OK;
+  };
+  return script;
+}
+
+v1::MultiplyRequest RequestNamed(const std::string& id) {
+  v1::MultiplyRequest request;
+  request.set_request_id(id);
+  return request;
+}
+
+// Starts a call and waits for its end.
+Result RunToEnd(Client& client, const std::string& id, const CallOptions& options = {}) {
+  Result result = absl::UnknownError("not called back");
+  absl::Notification done;
+  client.MultiplyAsync(
+      RequestNamed(id),
+      [&](Result ended) {
+        result = std::move(ended);
+        done.Notify();
+      },
+      options);
+  done.WaitForNotification();
+  return result;
+}
+
+TEST(AsyncCallTest, CallsBackOnceWithTheAnswer) {
+  const FakeServer server(EchoingScript());
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  const Result result = RunToEnd(*client, "one");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->request_id(), "one");
+  EXPECT_THAT(RunToEnd(*client, "bad"), StatusIs(absl::StatusCode::kNotFound, "kernel: got none"));
+  EXPECT_THAT(RunToEnd(*client, "open", {.timeout = absl::Milliseconds(50)}),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+}
+
+TEST(AsyncCallTest, RunsManyAtOnce) {
+  const FakeServer server(EchoingScript());
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  constexpr int kCalls = 500;
+  std::vector<std::atomic<int>> answers(kCalls);
+  absl::BlockingCounter pending(kCalls);
+  for (int i = 0; i < kCalls; ++i) {
+    client->MultiplyAsync(RequestNamed(absl::StrCat(i)), [&, i](Result result) {
+      if (result.ok() && result->request_id() == absl::StrCat(i))
+        answers[static_cast<size_t>(i)].fetch_add(1);
+      pending.DecrementCount();
+    });
+  }
+  pending.Wait();
+  for (const std::atomic<int>& count : answers) EXPECT_EQ(count.load(), 1);
+}
+
+TEST(AsyncCallTest, StartsTheNextCallFromACallback) {
+  const FakeServer server(EchoingScript());
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  absl::Notification done;
+  client->MultiplyAsync(RequestNamed("first"), [&](Result first) {
+    EXPECT_THAT(first, IsOk());
+    client->MultiplyAsync(RequestNamed("second"), [&](Result second) {
+      EXPECT_THAT(second, IsOk());
+      done.Notify();
+    });
+  });
+  done.WaitForNotification();
+}
+
+TEST(AsyncCallTest, CancelEndsTheCall) {
+  const FakeServer server(EchoingScript());
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  absl::Notification done;
+  Result result = absl::UnknownError("not called back");
+  AsyncCall call = client->MultiplyAsync(RequestNamed("open"), [&](Result ended) {
+    result = std::move(ended);
+    done.Notify();
+  });
+  call.Cancel();
+  done.WaitForNotification();
+  EXPECT_THAT(result, StatusIs(absl::StatusCode::kCancelled));
+  call.Cancel();  // After the end: nothing.
+}
+
+TEST(AsyncCallTest, DestroyingTheClientEndsItsCalls) {
+  const FakeServer server(EchoingScript());
+  constexpr int kCalls = 20;
+  int called_back = 0;  // Unguarded on purpose: no callback may run once the client is gone.
+  {
+    auto client = Client::Create(server.address());
+    ASSERT_THAT(client, IsOk());
+    absl::Mutex mutex;
+    for (int i = 0; i < kCalls; ++i) {
+      client->MultiplyAsync(RequestNamed("open"), [&](Result result) {
+        absl::MutexLock lock(&mutex);
+        EXPECT_THAT(result, StatusIs(absl::StatusCode::kCancelled));
+        ++called_back;
+      });
+    }
+    // The client goes before the mutex.
+    Client last = *std::move(client);
+  }
+  EXPECT_EQ(called_back, kCalls);
+}
+
+TEST(AsyncCallTest, DestroyingTheClientInItsCallbackIsAllowed) {
+  const FakeServer server(EchoingScript());
+  auto created = Client::Create(server.address());
+  ASSERT_THAT(created, IsOk());
+  auto client = std::make_unique<Client>(*std::move(created));
+  absl::Notification first_done;
+  absl::Notification open_done;
+  Client& alive = *client;
+  alive.MultiplyAsync(RequestNamed("open"), [&](Result result) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kCancelled));
+    open_done.Notify();
+  });
+  alive.MultiplyAsync(RequestNamed("quick"), [&](Result result) {
+    EXPECT_THAT(result, IsOk());
+    client.reset();
+    first_done.Notify();
+  });
+  first_done.WaitForNotification();
+  open_done.WaitForNotification();
+}
+
+TEST(AsyncCallTest, ACallbackMayOwnTheClient) {
+  const FakeServer server(EchoingScript());
+  absl::Notification done;
+  {
+    auto created = Client::Create(server.address());
+    ASSERT_THAT(created, IsOk());
+    auto client = std::make_shared<Client>(*std::move(created));
+    client->MultiplyAsync(RequestNamed("one"), [client, &done](Result result) {
+      EXPECT_THAT(result, IsOk());
+      done.Notify();
+    });
+  }
+  done.WaitForNotification();
+}
+
+TEST(AsyncCallTest, ACallOutlivesItsHandle) {
+  const FakeServer server(EchoingScript());
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  absl::Notification done;
+  {
+    const AsyncCall call = client->MultiplyAsync(RequestNamed("one"), [&](Result result) {
+      EXPECT_THAT(result, IsOk());
+      done.Notify();
+    });
+  }
+  done.WaitForNotification();
+}
+
+}  // namespace
+}  // namespace gemmd

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Blocking calls: deadlines, retries, limits, errors, threads.
+#include "gemmd/client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/client/fake_service.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Backoff so short that tests do not wait for it.
+ClientOptions QuickRetries() {
+  ClientOptions options;
+  options.initial_backoff = absl::Milliseconds(1);
+  options.max_backoff = absl::Milliseconds(1);
+  return options;
+}
+
+// Fails with `status` the first `failures` times.
+FakeScript FailingScript(const grpc::Status& status, int failures) {
+  FakeScript script;
+  auto left = std::make_shared<std::atomic<int>>(failures);
+  script.multiply = [status, left](grpc::CallbackServerContext&, const v1::MultiplyRequest& request,
+                                   v1::MultiplyResponse& response) -> std::optional<grpc::Status> {
+    if (left->fetch_sub(1) > 0) return status;
+    response.set_request_id(request.request_id());
+    return grpc::Status::OK;
+  };
+  return script;
+}
+
+TEST(ClientTest, MultipliesVectorsInFiveLines) {
+  const FakeServer server(ComputingScript());
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  const std::vector<float> a = {1, 2, 3, 4, 5, 6};
+  const std::vector<float> b = {1, 0, 0, 1, 1, 1};
+  const auto product = client->Multiply(View(a, 2, 3), View(b, 3, 2));
+  ASSERT_THAT(product, IsOk());
+  EXPECT_THAT(product->elements<float>(), ElementsAre(4, 5, 10, 11));
+  EXPECT_EQ(product->rows(), 2);
+  EXPECT_EQ(product->columns(), 2);
+  EXPECT_EQ(product->timing().compute_ns(), 1000);
+  EXPECT_TRUE(product->elements<double>().empty());
+}
+
+TEST(ClientTest, FindsMistakesBeforeSending) {
+  const FakeServer server(ComputingScript());
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  const std::vector<float> a(6);
+  EXPECT_THAT(
+      client->Multiply(View(a, 2, 4), View(a, 4, 2)),
+      StatusIs(absl::StatusCode::kInvalidArgument, "a.data: got 24 bytes, want m*k*4 = 32"));
+  EXPECT_EQ(server.multiply_calls(), 0);
+}
+
+TEST(ClientTest, EveryCallHasADeadline) {
+  std::vector<absl::Duration> left;
+  FakeScript script;
+  script.multiply = [&](grpc::CallbackServerContext& context, const v1::MultiplyRequest&,
+                        v1::MultiplyResponse&) {
+    left.push_back(absl::FromChrono(context.deadline()) - absl::Now());
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  ClientOptions options;
+  options.timeout = absl::Seconds(1000);
+  auto client = Client::Create(server.address(), options);
+  ASSERT_THAT(client, IsOk());
+  ASSERT_THAT(client->Multiply(v1::MultiplyRequest()), IsOk());
+  ASSERT_THAT(client->Multiply(v1::MultiplyRequest(), {.timeout = absl::Seconds(5000)}), IsOk());
+  ASSERT_THAT(client->Multiply(v1::MultiplyRequest(), {.timeout = absl::InfiniteDuration()}),
+              IsOk());
+  ASSERT_EQ(left.size(), 3u);
+  // gRPC rounds long deadlines up to a unit of the header that carries them.
+  EXPECT_GT(left[0], absl::Seconds(900));
+  EXPECT_LE(left[0], absl::Seconds(1010));
+  EXPECT_GT(left[1], absl::Seconds(4900));
+  EXPECT_LE(left[1], absl::Seconds(5100));
+  EXPECT_LE(left[2], absl::Hours(366 * 24));
+}
+
+TEST(ClientTest, GivesUpAtTheDeadline) {
+  FakeScript script;
+  script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest&,
+                       v1::MultiplyResponse&) { return std::nullopt; };
+  const FakeServer server(script);
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  EXPECT_THAT(client->Multiply(v1::MultiplyRequest(), {.timeout = absl::Milliseconds(50)}),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(client->Multiply(v1::MultiplyRequest(), {.timeout = -absl::Seconds(1)}),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+}
+
+TEST(ClientTest, RetriesWhatIsUnavailable) {
+  const FakeServer server(FailingScript({grpc::StatusCode::UNAVAILABLE, "draining"}, 3));
+  auto client = Client::Create(server.address(), QuickRetries());
+  ASSERT_THAT(client, IsOk());
+  v1::MultiplyRequest request;
+  request.set_request_id("four times");
+  const auto response = client->Multiply(request);
+  ASSERT_THAT(response, IsOk());
+  EXPECT_EQ(response->request_id(), "four times");
+  EXPECT_EQ(server.multiply_calls(), 4);
+}
+
+TEST(ClientTest, RetriesRequestsBeyondGrpcsOwnBuffer) {
+  const FakeServer server(FailingScript({grpc::StatusCode::UNAVAILABLE, "draining"}, 2));
+  auto client = Client::Create(server.address(), QuickRetries());
+  ASSERT_THAT(client, IsOk());
+  v1::MultiplyRequest request;
+  request.mutable_a()->set_data(std::string(size_t{8} << 20, 'x'));
+  EXPECT_THAT(client->Multiply(request), IsOk());
+  EXPECT_EQ(server.multiply_calls(), 3);
+}
+
+TEST(ClientTest, StopsAfterTheLastAttempt) {
+  const FakeServer server(FailingScript({grpc::StatusCode::UNAVAILABLE, "draining"}, 100));
+  ClientOptions options = QuickRetries();
+  options.max_attempts = 3;
+  auto client = Client::Create(server.address(), options);
+  ASSERT_THAT(client, IsOk());
+  EXPECT_THAT(client->Multiply(v1::MultiplyRequest()),
+              StatusIs(absl::StatusCode::kUnavailable, "draining"));
+  EXPECT_EQ(server.multiply_calls(), 3);
+}
+
+TEST(ClientTest, OneAttemptMeansNoRetry) {
+  const FakeServer server(FailingScript({grpc::StatusCode::UNAVAILABLE, "draining"}, 100));
+  ClientOptions options;
+  options.max_attempts = 1;
+  auto client = Client::Create(server.address(), options);
+  ASSERT_THAT(client, IsOk());
+  EXPECT_THAT(client->Multiply(v1::MultiplyRequest()), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_EQ(server.multiply_calls(), 1);
+}
+
+TEST(ClientTest, RetriesNothingElse) {
+  for (int code = 1; code <= 16; ++code) {
+    if (code == grpc::StatusCode::UNAVAILABLE) continue;
+    const FakeServer server(
+        FailingScript({static_cast<grpc::StatusCode>(code), "the reason"}, 100));
+    auto client = Client::Create(server.address(), QuickRetries());
+    ASSERT_THAT(client, IsOk());
+    EXPECT_THAT(client->Multiply(v1::MultiplyRequest()),
+                StatusIs(static_cast<absl::StatusCode>(code), "the reason"));
+    EXPECT_EQ(server.multiply_calls(), 1) << code;
+  }
+}
+
+TEST(ClientTest, WaitsAsLongAsTheServerAsks) {
+  FakeScript script = FailingScript({grpc::StatusCode::UNAVAILABLE, "later"}, 1);
+  const auto fail_once = script.multiply;
+  script.multiply = [fail_once](grpc::CallbackServerContext& context,
+                                const v1::MultiplyRequest& request,
+                                v1::MultiplyResponse& response) {
+    const std::optional<grpc::Status> status = fail_once(context, request, response);
+    if (!status->ok()) context.AddTrailingMetadata("grpc-retry-pushback-ms", "1");
+    return status;
+  };
+  const FakeServer server(script);
+  ClientOptions options;  // Without the server's word, the retry would come after the deadline.
+  options.initial_backoff = absl::Seconds(500);
+  options.max_backoff = absl::Seconds(500);
+  options.timeout = absl::Seconds(100);
+  auto client = Client::Create(server.address(), options);
+  ASSERT_THAT(client, IsOk());
+  EXPECT_THAT(client->Multiply(v1::MultiplyRequest()), IsOk());
+  EXPECT_EQ(server.multiply_calls(), 2);
+}
+
+TEST(ClientTest, PassesOnThePauseOfAFullQueue) {
+  FakeScript script;
+  script.multiply = [](grpc::CallbackServerContext& context, const v1::MultiplyRequest&,
+                       v1::MultiplyResponse&) {
+    context.AddTrailingMetadata("grpc-retry-pushback-ms", "250");
+    return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                        "queue: got 1025 requests, want at most 1024");
+  };
+  const FakeServer server(script);
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  const auto response = client->Multiply(v1::MultiplyRequest());
+  EXPECT_THAT(response, StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(RetryPushback(response.status()), absl::Milliseconds(250));
+  EXPECT_EQ(RetryPushback(absl::ResourceExhaustedError("no word")), std::nullopt);
+  EXPECT_EQ(server.multiply_calls(), 1);
+}
+
+TEST(ClientTest, ClosedPortIsUnavailable) {
+  std::string address;
+  {
+    const FakeServer server({});
+    address = server.address();
+  }
+  auto client = Client::Create(address, QuickRetries());
+  ASSERT_THAT(client, IsOk());
+  EXPECT_THAT(client->GetServerInfo(), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(ClientTest, RefusesMessagesOverItsLimit) {
+  FakeScript script;
+  script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest& request,
+                       v1::MultiplyResponse& response) {
+    if (request.request_id() == "long answer")
+      response.mutable_d()->set_data(std::string(1 << 20, 'x'));
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  ClientOptions options;
+  options.max_message_bytes = 100'000;
+  auto client = Client::Create(server.address(), options);
+  ASSERT_THAT(client, IsOk());
+  v1::MultiplyRequest request;
+  request.mutable_a()->set_data(std::string(100'001, 'x'));
+  EXPECT_THAT(client->Multiply(request), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(server.multiply_calls(), 0);
+  request.mutable_a()->set_data(std::string(99'000, 'x'));
+  EXPECT_THAT(client->Multiply(request), IsOk());
+  request.set_request_id("long answer");
+  EXPECT_THAT(client->Multiply(request), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+TEST(ClientTest, TakesAndSendsManyMegabytes) {
+  FakeScript script;
+  script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest& request,
+                       v1::MultiplyResponse& response) {
+    response.mutable_d()->set_data(request.a().data());
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  v1::MultiplyRequest request;
+  request.mutable_a()->set_data(std::string(size_t{64} << 20, 'x'));
+  const auto response = client->Multiply(request);
+  ASSERT_THAT(response, IsOk());
+  EXPECT_EQ(response->d().data().size(), size_t{64} << 20);
+}
+
+TEST(ClientTest, ManyThreadsShareOneClient) {
+  const FakeServer server(FailingScript(grpc::Status::OK, 0));
+  ClientOptions options;
+  options.channels = 3;
+  auto client = Client::Create(server.address(), options);
+  ASSERT_THAT(client, IsOk());
+  constexpr int kThreads = 8;
+  constexpr int kCalls = 50;
+  std::atomic<int> matched = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (int j = 0; j < kCalls; ++j) {
+        v1::MultiplyRequest request;
+        request.set_request_id(absl::StrCat(i, "/", j));
+        const auto response = client->Multiply(request);
+        if (response.ok() && response->request_id() == request.request_id()) matched.fetch_add(1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(matched.load(), kThreads * kCalls);
+  EXPECT_EQ(server.connections(), 3);
+}
+
+TEST(ClientTest, AsksTheRegistry) {
+  FakeScript script;
+  script.list_kernels = [](const v1::ListKernelsRequest& request,
+                           v1::ListKernelsResponse& response) {
+    response.add_kernels()->set_name("matches " + request.name_pattern());
+    return grpc::Status::OK;
+  };
+  script.list_devices = [](v1::ListDevicesResponse& response) {
+    response.add_devices()->set_name("cpu");
+    return grpc::Status::OK;
+  };
+  script.explain = [](const v1::ExplainRequest& request, v1::ExplainResponse& response) {
+    EXPECT_EQ(request.request().a().source_case(), v1::Operand::SOURCE_NOT_SET);
+    EXPECT_EQ(request.request().a().type(), v1::ELEMENT_TYPE_F32);
+    EXPECT_EQ(request.request().m(), 1);
+    response.set_device("cpu");
+    return grpc::Status::OK;
+  };
+  script.get_server_info = [](v1::GetServerInfoResponse& response) {
+    response.set_version("1.2.3");
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  EXPECT_EQ(client->ListKernels("*bf16*")->kernels(0).name(), "matches *bf16*");
+  EXPECT_EQ(client->ListDevices()->devices(0).name(), "cpu");
+  EXPECT_EQ(client->GetServerInfo()->version(), "1.2.3");
+  const std::vector<float> one = {1};
+  const auto request = BuildRequest(View(one, 1, 1), View(one, 1, 1));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(client->Explain(*request)->device(), "cpu");
+}
+
+TEST(ClientTest, AsksForTheHealth) {
+  FakeServer server({});
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  EXPECT_EQ(*client->CheckHealth(), ServingStatus::kServing);
+  EXPECT_EQ(*client->CheckHealth("gemmd.v1.Gemm"), ServingStatus::kServing);
+  EXPECT_THAT(client->CheckHealth("nonsense"), StatusIs(absl::StatusCode::kNotFound));
+  server.SetServing(false);
+  EXPECT_EQ(*client->CheckHealth(), ServingStatus::kNotServing);
+}
+
+TEST(ClientTest, WatchesTheHealth) {
+  FakeServer server({});
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  std::vector<ServingStatus> seen;
+  const absl::Status status = client->WatchHealth("gemmd.v1.Gemm", [&](ServingStatus serving) {
+    seen.push_back(serving);
+    server.SetServing(seen.size() % 2 == 0);
+    return seen.size() < 3;
+  });
+  EXPECT_THAT(status, IsOk());
+  EXPECT_THAT(seen, ElementsAre(ServingStatus::kServing, ServingStatus::kNotServing,
+                                ServingStatus::kServing));
+}
+
+TEST(ClientTest, WatchesUntilTheDeadline) {
+  const FakeServer server({});
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  std::vector<ServingStatus> seen;
+  const absl::Status status = client->WatchHealth("nonsense",
+                                                  [&](ServingStatus serving) {
+                                                    seen.push_back(serving);
+                                                    return true;
+                                                  },
+                                                  {.timeout = absl::Milliseconds(200)});
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(seen, ElementsAre(ServingStatus::kServiceUnknown));
+}
+
+TEST(ClientTest, MovesItsConnections) {
+  const FakeServer server(ComputingScript());
+  auto first = Client::Create(server.address());
+  ASSERT_THAT(first, IsOk());
+  Client second = *std::move(first);
+  EXPECT_THAT(second.Multiply(v1::MultiplyRequest()), IsOk());
+  auto third = Client::Create(server.address());
+  ASSERT_THAT(third, IsOk());
+  second = *std::move(third);
+  EXPECT_THAT(second.Multiply(v1::MultiplyRequest()), IsOk());
+}
+
+}  // namespace
+}  // namespace gemmd

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A gRPC server in this process whose answers the test writes: on a port of its own, with gRPC's
+// health service. It computes nothing but what the script does.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "gemmd/v1/gemm.grpc.pb.h"
+#include "gemmd/v1/registry.grpc.pb.h"
+#include "grpcpp/grpcpp.h"
+
+namespace gemmd {
+
+// What a test wants done with a call. An empty function stands for UNIMPLEMENTED.
+struct FakeScript {
+  // Answers a Multiply; without a status the call stays open until its client gives it up.
+  std::function<std::optional<grpc::Status>(grpc::CallbackServerContext&,
+                                            const v1::MultiplyRequest&, v1::MultiplyResponse&)>
+      multiply;
+  std::function<grpc::Status(
+      grpc::ServerContext&,
+      grpc::ServerReaderWriter<v1::MultiplyStreamResponse, v1::MultiplyRequest>&)>
+      multiply_stream;
+  std::function<grpc::Status(const v1::ListKernelsRequest&, v1::ListKernelsResponse&)> list_kernels;
+  std::function<grpc::Status(v1::ListDevicesResponse&)> list_devices;
+  std::function<grpc::Status(const v1::ExplainRequest&, v1::ExplainResponse&)> explain;
+  std::function<grpc::Status(v1::GetServerInfoResponse&)> get_server_info;
+};
+
+class FakeServer {
+ public:
+  explicit FakeServer(FakeScript script);
+  ~FakeServer();
+
+  const std::string& address() const { return address_; }
+
+  // How many Multiply calls have arrived, retries counted one by one.
+  int multiply_calls() const;
+
+  // How many of those ended because the client gave them up.
+  int abandoned_calls() const;
+
+  // The connections that Multiply calls came over, each once.
+  int connections() const;
+
+  void SetServing(bool is_serving);
+
+ private:
+  class Gemm;
+  class Registry;
+
+  std::unique_ptr<Gemm> gemm_;
+  std::unique_ptr<Registry> registry_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+// A script whose Multiply answers with D = op(A) op(B) for one f32 product of row-major operands.
+FakeScript ComputingScript();
+
+}  // namespace gemmd

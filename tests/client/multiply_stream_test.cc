@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams of products: matching by id, order, errors, ends.
+#include "gemmd/multiply_stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gemmd/client.h"
+#include "tests/client/fake_service.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using Stream = grpc::ServerReaderWriter<v1::MultiplyStreamResponse, v1::MultiplyRequest>;
+
+v1::MultiplyRequest RequestNamed(const std::string& id) {
+  v1::MultiplyRequest request;
+  request.set_request_id(id);
+  return request;
+}
+
+v1::MultiplyStreamResponse AnswerTo(const v1::MultiplyRequest& request) {
+  v1::MultiplyStreamResponse answer;
+  answer.set_request_id(request.request_id());
+  if (request.request_id() == "bad") {
+    answer.mutable_error()->set_code(grpc::StatusCode::INVALID_ARGUMENT);
+    answer.mutable_error()->set_message("a.data: got 0 bytes, want m*k*4 = 8");
+  } else if (request.request_id() == "impossible") {
+    answer.mutable_error()->set_code(0);
+  } else if (request.request_id() != "empty") {
+    answer.mutable_response()->set_request_id(request.request_id());
+    answer.mutable_response()->set_operations(request.m());
+  }
+  return answer;
+}
+
+// Answers each request at once.
+FakeScript AnsweringScript() {
+  FakeScript script;
+  script.multiply_stream = [](grpc::ServerContext&, Stream& stream) {
+    v1::MultiplyRequest request;
+    while (stream.Read(&request)) stream.Write(AnswerTo(request));
+    return grpc::Status::OK;
+  };
+  return script;
+}
+
+// Answers everything at the end, the last request first.
+FakeScript ReversingScript() {
+  FakeScript script;
+  script.multiply_stream = [](grpc::ServerContext&, Stream& stream) {
+    std::vector<v1::MultiplyRequest> requests;
+    v1::MultiplyRequest request;
+    while (stream.Read(&request)) requests.push_back(request);
+    for (auto it = requests.rbegin(); it != requests.rend(); ++it) stream.Write(AnswerTo(*it));
+    return grpc::Status::OK;
+  };
+  return script;
+}
+
+std::unique_ptr<MultiplyStream> Open(const FakeServer& server, const CallOptions& options = {}) {
+  auto client = Client::Create(server.address());
+  // The stream outlives the client, as promised.
+  return client->OpenMultiplyStream(options);
+}
+
+TEST(MultiplyStreamTest, MatchesAnswersByIdInAnyOrder) {
+  const FakeServer server(ReversingScript());
+  const auto stream = Open(server);
+  constexpr int kRequests = 100;
+  for (int i = 0; i < kRequests; ++i) {
+    v1::MultiplyRequest request = RequestNamed(absl::StrCat(i));
+    request.set_m(i);
+    ASSERT_THAT(stream->Send(request), IsOk());
+  }
+  stream->CloseSending();
+  for (int i = kRequests - 1; i >= 0; --i) {
+    const auto answer = stream->Receive();
+    ASSERT_TRUE(answer.has_value());
+    EXPECT_EQ(answer->request_id, absl::StrCat(i));
+    ASSERT_THAT(answer->result, IsOk());
+    EXPECT_EQ(answer->result->operations(), i);
+  }
+  EXPECT_FALSE(stream->Receive().has_value());
+  EXPECT_THAT(stream->Finish(), IsOk());
+}
+
+TEST(MultiplyStreamTest, GoesOnAfterARefusedRequest) {
+  const FakeServer server(AnsweringScript());
+  const auto stream = Open(server);
+  for (const char* id : {"bad", "impossible", "empty", "good"})
+    ASSERT_THAT(stream->Send(RequestNamed(id)), IsOk());
+  EXPECT_THAT(stream->Receive()->result,
+              StatusIs(absl::StatusCode::kInvalidArgument, "a.data: got 0 bytes, want m*k*4 = 8"));
+  EXPECT_THAT(stream->Receive()->result, StatusIs(absl::StatusCode::kUnknown));
+  EXPECT_THAT(stream->Receive()->result, StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(stream->Receive()->result, IsOk());
+  EXPECT_THAT(stream->Finish(), IsOk());
+}
+
+TEST(MultiplyStreamTest, SendsFromManyThreadsWhileOneReceives) {
+  const FakeServer server(AnsweringScript());
+  const auto stream = Open(server);
+  constexpr int kThreads = 4;
+  constexpr int kRequests = 200;
+  std::set<std::string> ids;
+  std::thread receiver([&] {
+    while (auto answer = stream->Receive()) ids.insert(answer->request_id);
+  });
+  std::vector<std::thread> senders;
+  for (int i = 0; i < kThreads; ++i) {
+    senders.emplace_back([&, i] {
+      for (int j = 0; j < kRequests; ++j) {
+        EXPECT_THAT(stream->Send(RequestNamed(absl::StrCat(i, "/", j))), IsOk());
+      }
+    });
+  }
+  for (std::thread& sender : senders) sender.join();
+  EXPECT_THAT(stream->Finish(), IsOk());
+  receiver.join();
+  EXPECT_EQ(ids.size(), static_cast<size_t>(kThreads * kRequests));
+}
+
+TEST(MultiplyStreamTest, OneThreadMaySendEverythingFirst) {
+  const FakeServer server(AnsweringScript());
+  const auto stream = Open(server);
+  constexpr int kRequests = 64;
+  v1::MultiplyRequest request = RequestNamed("large");
+  request.mutable_a()->set_data(std::string(1 << 20, 'x'));
+  for (int i = 0; i < kRequests; ++i) ASSERT_THAT(stream->Send(request), IsOk());
+  EXPECT_THAT(stream->Finish(), IsOk());
+  int received = 0;
+  while (stream->Receive().has_value()) ++received;
+  EXPECT_EQ(received, kRequests);
+}
+
+TEST(MultiplyStreamTest, RefusesToSendOnceClosed) {
+  const FakeServer server(AnsweringScript());
+  const auto stream = Open(server);
+  stream->CloseSending();
+  stream->CloseSending();
+  EXPECT_THAT(stream->Send(RequestNamed("late")), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(stream->Finish(), IsOk());
+}
+
+TEST(MultiplyStreamTest, TellsSendersWhyTheServerEndedIt) {
+  FakeScript script;
+  script.multiply_stream = [](grpc::ServerContext&, Stream& stream) {
+    v1::MultiplyRequest request;
+    stream.Read(&request);
+    stream.Write(AnswerTo(request));
+    return grpc::Status(grpc::StatusCode::ABORTED, "device lost");
+  };
+  const FakeServer server(script);
+  const auto stream = Open(server);
+  ASSERT_THAT(stream->Send(RequestNamed("only")), IsOk());
+  EXPECT_EQ(stream->Receive()->request_id, "only");
+  EXPECT_FALSE(stream->Receive().has_value());
+  EXPECT_THAT(stream->Send(RequestNamed("next")),
+              StatusIs(absl::StatusCode::kAborted, "device lost"));
+  EXPECT_THAT(stream->Finish(), StatusIs(absl::StatusCode::kAborted, "device lost"));
+}
+
+TEST(MultiplyStreamTest, TellsSendersThatAnEarlyEndIsNoSuccess) {
+  FakeScript script;
+  script.multiply_stream = [](grpc::ServerContext&, Stream&) { return grpc::Status::OK; };
+  const FakeServer server(script);
+  const auto stream = Open(server);
+  EXPECT_FALSE(stream->Receive().has_value());
+  EXPECT_THAT(stream->Send(RequestNamed("next")), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(MultiplyStreamTest, CancelsAndExpires) {
+  FakeScript script;
+  script.multiply_stream = [](grpc::ServerContext&, Stream& stream) {
+    v1::MultiplyRequest request;
+    while (stream.Read(&request)) {
+    }
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  const auto cancelled = Open(server);
+  ASSERT_THAT(cancelled->Send(RequestNamed("one")), IsOk());
+  cancelled->Cancel();
+  EXPECT_FALSE(cancelled->Receive().has_value());
+  EXPECT_THAT(cancelled->Finish(), StatusIs(absl::StatusCode::kCancelled));
+
+  const auto expired = Open(server, {.timeout = absl::Milliseconds(50)});
+  EXPECT_FALSE(expired->Receive().has_value());
+  EXPECT_THAT(expired->Finish(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+}
+
+TEST(MultiplyStreamTest, MayBeDroppedAtAnyTime) {
+  const FakeServer server(ReversingScript());
+  { const auto unused = Open(server); }
+  {
+    const auto unanswered = Open(server);
+    ASSERT_THAT(unanswered->Send(RequestNamed("one")), IsOk());
+  }
+  {
+    const auto unread = Open(server);
+    ASSERT_THAT(unread->Send(RequestNamed("one")), IsOk());
+    unread->CloseSending();
+  }
+}
+
+}  // namespace
+}  // namespace gemmd

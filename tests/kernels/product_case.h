@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One product to test: a problem with its bytes, and how to run a kernel on it so that every byte
+// read or written outside its place is noticed.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/kernel.h"
+#include "tests/testing/compare.h"
+#include "tests/testing/random_source.h"
+
+namespace gemmd {
+
+enum class Pattern {
+  kZeros,         // Of both signs.
+  kOneHot,        // A has a single 1 in each matrix, B counts.
+  kRamps,         // Small integers that count along rows and columns.
+  kLargest,       // The largest magnitudes whose sums of products stay finite.
+  kSubnormals,    // Subnormals, times numbers near 1 and subnormals.
+  kSpecials,      // Small integers, some infinities and NaNs.
+  kCancellation,  // Pairs along k that cancel but for a little.
+  kRandom,        // Normal variates; integers uniform over all their values.
+};
+inline constexpr std::array<Pattern, 8> kAllPatterns = {
+    Pattern::kZeros,      Pattern::kOneHot,   Pattern::kRamps,        Pattern::kLargest,
+    Pattern::kSubnormals, Pattern::kSpecials, Pattern::kCancellation, Pattern::kRandom};
+std::string_view NameOf(Pattern pattern);
+
+struct ProductCase {
+  Problem problem;
+  std::vector<std::byte> a;
+  std::vector<std::byte> b;
+  std::vector<std::byte> c;
+  std::vector<std::byte> bias;
+  std::vector<float> a_scale;
+  std::vector<float> b_scale;
+};
+
+// How a case departs from tight row-major matrices.
+struct Layouts {
+  Order a = Order::kRowMajor;
+  Order b = Order::kRowMajor;
+  Order c = Order::kRowMajor;
+  Order d = Order::kRowMajor;
+  int64_t padding = 0;  // Added to every leading dimension, in elements.
+  int64_t batch = 1;
+  int64_t batch_gap = 0;  // Between matrices, in elements, or bytes of packed types.
+  bool broadcasts_a = false;
+  bool broadcasts_b = false;
+};
+
+// A problem of the kernel's own types, D in its accumulation type.
+Problem MakeProblem(const Kernel& kernel, int64_t m, int64_t n, int64_t k, const Layouts& layouts);
+
+// A layout with padding and gaps.
+MatrixLayout MakeLayout(ElementType type, Order order, int64_t rows, int64_t columns,
+                        const Layouts& layouts, bool broadcasts = false);
+
+// Fills A and B with the pattern, and C, bias and scales, where the problem has them, with random
+// numbers near 1. Padding holds random bits.
+ProductCase FillCase(const Problem& problem, Pattern pattern, RandomSource& random);
+
+// Launches the kernel on its own copies of the operands, each of which ends where memory ends, with
+// a workspace and a D of all ones bits.
+absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const ProductCase& product);
+
+// Whether padding, gaps and all else that is not an element of D still holds ones bits, except that
+// the last byte of a packed line ends with zero bits.
+testing::AssertionResult PaddingIsUntouched(const Problem& problem,
+                                            const std::vector<std::byte>& d);
+
+std::string DescribeCase(const Problem& problem, Pattern pattern);
+
+}  // namespace gemmd

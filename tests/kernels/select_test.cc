@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Choice of a kernel: pure data, made-up kernels and profiles.
+#include "kernels/select.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+absl::Status Fine(const Problem&) { return absl::OkStatus(); }
+absl::Status Everywhere(const Target&) { return absl::OkStatus(); }
+
+Kernel MakeKernel(std::string_view name, std::string_view engine) {
+  return {.name = name,
+          .device_kind = DeviceKind::kCpu,
+          .provider = "Test",
+          .engine = engine,
+          .how = "not at all",
+          .a = ElementType::kF32,
+          .b = ElementType::kF32,
+          .recipe = {.a_compute = ElementType::kF32,
+                     .b_compute = ElementType::kF32,
+                     .accumulation = ElementType::kF32,
+                     .exact = false,
+                     .flushes_subnormals = false},
+          .deterministic = true,
+          .batch_invariant = true,
+          .available = Everywhere,
+          .supports = Fine,
+          .workspace_bytes = [](const Problem&) -> absl::StatusOr<int64_t> { return 0; },
+          .launch = [](const GemmArgs&) { return absl::OkStatus(); }};
+}
+
+// 1000 x 1000 x 1000 of f32: 2e9 operations.
+Problem Cube() {
+  Problem problem;
+  problem.m = problem.n = problem.k = 1000;
+  problem.a = problem.b = problem.d =
+      TightLayout("a", ElementType::kF32, Order::kRowMajor, 1000, 1000).value();
+  return problem;
+}
+
+DeviceProfile Rates(double x, double y, double z) {
+  return {
+      .target = {}, .rates = {{"x", x}, {"y", y}, {"z", z}}, .converted_elements_per_second = 1e9};
+}
+
+std::vector<std::string> Names(const std::vector<Candidate>& candidates) {
+  std::vector<std::string> names;
+  for (const Candidate& candidate : candidates) names.emplace_back(candidate.kernel->name);
+  return names;
+}
+
+class SelectTest : public testing::Test {
+ protected:
+  Selection SelectAt(const DeviceProfile& profile) {
+    return Select(catalog_, Cube(), constraints_, profile);
+  }
+
+  std::vector<Kernel> catalog_ = {MakeKernel("one", "x"), MakeKernel("two", "y"),
+                                  MakeKernel("three", "z")};
+  Constraints constraints_;
+};
+
+TEST_F(SelectTest, TheFastestComesFirst) {
+  const Selection selection = SelectAt(Rates(100e9, 400e9, 200e9));
+  EXPECT_THAT(Names(selection.candidates), ElementsAre("two", "three", "one"));
+  EXPECT_EQ(selection.candidates[0].predicted_ns, 5000000);
+  EXPECT_EQ(selection.candidates[0].reason, "y measured at 400 Gop/s");
+  EXPECT_TRUE(selection.refusals.empty());
+}
+
+TEST_F(SelectTest, NoiseDoesNotChangeTheOrderOfTheCatalogue) {
+  EXPECT_THAT(Names(SelectAt(Rates(100e9, 109e9, 105e9)).candidates),
+              ElementsAre("one", "two", "three"));
+  EXPECT_THAT(Names(SelectAt(Rates(100e9, 97e9, 106e9)).candidates),
+              ElementsAre("one", "two", "three"));
+  EXPECT_THAT(Names(SelectAt(Rates(100e9, 120e9, 105e9)).candidates),
+              ElementsAre("two", "one", "three"));
+  const Selection selection = SelectAt(Rates(100e9, 109e9, 1e9));
+  EXPECT_THAT(selection.candidates[0].reason,
+              HasSubstr("within 10 % of two and before it in the catalogue"));
+}
+
+TEST_F(SelectTest, TheFirstIsNeverMoreThanTheNoiseFromTheFastest) {
+  const Selection selection = SelectAt(Rates(100e9, 109e9, 118e9));
+  EXPECT_THAT(Names(selection.candidates), ElementsAre("two", "three", "one"));
+}
+
+TEST_F(SelectTest, EnginesWithoutARateCountAsSlow) {
+  const DeviceProfile profile = {.target = {}, .rates = {{"z", 2e9}}};
+  const Selection selection = SelectAt(profile);
+  EXPECT_THAT(Names(selection.candidates), ElementsAre("three", "one", "two"));
+  EXPECT_EQ(selection.candidates[1].predicted_ns, 2000000000);
+  EXPECT_EQ(selection.candidates[1].reason, "x has no measured rate, 1 Gop/s assumed");
+}
+
+TEST_F(SelectTest, ConversionsCost) {
+  Problem problem = Cube();
+  const DeviceProfile profile = Rates(1e12, 1e12, 1e12);
+  EXPECT_EQ(PredictedNs(catalog_[0], problem, profile), 2000000);
+  problem.d.type = ElementType::kF16;
+  EXPECT_EQ(PredictedNs(catalog_[0], problem, profile), 3000000);
+  problem.d.type = ElementType::kF32;
+  problem.activation = Activation::kRelu;
+  EXPECT_EQ(PredictedNs(catalog_[0], problem, profile), 3000000);
+  problem.activation = Activation::kNone;
+  Kernel widening = catalog_[0];
+  widening.recipe.a_compute = widening.recipe.b_compute = ElementType::kF64;
+  EXPECT_EQ(PredictedNs(widening, problem, profile), 4000000);
+  problem.batch = 3;
+  problem.a.batch_stride_bytes = 0;  // Widened once.
+  EXPECT_EQ(PredictedNs(widening, problem, profile), 3 * 2000000 + 1000000 + 3 * 1000000);
+  problem.alpha = 0;  // No product; D is zeros.
+  EXPECT_EQ(PredictedNs(widening, problem, profile), 3 * 1000000);
+}
+
+TEST_F(SelectTest, EveryRefusalHasAReason) {
+  catalog_[0].supports = [](const Problem&) {
+    return absl::UnimplementedError("a.type: got f32, want s8");
+  };
+  catalog_[1].available = [](const Target&) {
+    return absl::FailedPreconditionError("device: got none, want one");
+  };
+  const Selection selection = SelectAt(Rates(1e9, 1e9, 1e9));
+  EXPECT_THAT(Names(selection.candidates), ElementsAre("three"));
+  ASSERT_EQ(selection.refusals.size(), 2u);
+  EXPECT_EQ(selection.refusals[0].kernel->name, "one");
+  EXPECT_EQ(selection.refusals[0].reason, "a.type: got f32, want s8");
+  EXPECT_EQ(selection.refusals[1].kernel->name, "two");
+  EXPECT_EQ(selection.refusals[1].reason, "device: got none, want one");
+}
+
+TEST_F(SelectTest, ConstraintsRefuse) {
+  catalog_[1].deterministic = false;
+  catalog_[2].batch_invariant = false;
+  constraints_.deterministic = true;
+  EXPECT_THAT(Names(SelectAt(Rates(1e9, 9e9, 5e9)).candidates), ElementsAre("three", "one"));
+  constraints_.batch_invariant = true;
+  const Selection selection = SelectAt(Rates(1e9, 9e9, 5e9));
+  EXPECT_THAT(Names(selection.candidates), ElementsAre("one"));
+  EXPECT_THAT(selection.refusals[0].reason, HasSubstr("require_deterministic: got"));
+  EXPECT_THAT(selection.refusals[1].reason, HasSubstr("require_batch_invariant: got"));
+  constraints_ = {.kernel = "two"};
+  EXPECT_THAT(Names(SelectAt(Rates(1e9, 9e9, 5e9)).candidates), ElementsAre("two"));
+  EXPECT_EQ(SelectAt(Rates(1e9, 9e9, 5e9)).refusals[0].reason, "kernel: got one, want two");
+}
+
+TEST_F(SelectTest, ChoosesTheFirst) {
+  const absl::StatusOr<const Kernel*> kernel =
+      Choose(catalog_, Cube(), constraints_, Rates(1e9, 9e9, 5e9));
+  ASSERT_THAT(kernel, IsOk());
+  EXPECT_EQ((*kernel)->name, "two");
+}
+
+TEST_F(SelectTest, UnknownKernelsAreNotFound) {
+  constraints_.kernel = "tow";
+  EXPECT_THAT(Choose(catalog_, Cube(), constraints_, Rates(1e9, 9e9, 5e9)),
+              StatusIs(absl::StatusCode::kNotFound,
+                       "kernel: got tow, want a name of the catalogue (nearest: two, one, three)"));
+}
+
+TEST_F(SelectTest, ANamedKernelThatCannotSaysWhyAndWhatCould) {
+  catalog_[0].supports = [](const Problem&) {
+    return absl::UnimplementedError("a.type: got f32, want s8");
+  };
+  constraints_.kernel = "one";
+  EXPECT_THAT(Choose(catalog_, Cube(), constraints_, Rates(1e9, 9e9, 5e9)),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       "one: a.type: got f32, want s8; without the constraints: two, three"));
+}
+
+TEST_F(SelectTest, NoKernelNamesTheNearest) {
+  for (Kernel& kernel : catalog_) {
+    kernel.supports = [](const Problem&) { return absl::UnimplementedError("k: got 1, want 2"); };
+  }
+  catalog_[0].a = ElementType::kS8;
+  EXPECT_THAT(Choose(catalog_, Cube(), constraints_, Rates(1e9, 9e9, 5e9)),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       "no kernel runs 1000x1000x1000 f32 <- f32 row, f32 row; "
+                       "two: k: got 1, want 2; three: k: got 1, want 2; one: k: got 1, want 2"));
+}
+
+TEST_F(SelectTest, PredictionsOfHugeProblemsDoNotOverflow) {
+  Problem problem = Cube();
+  problem.batch = int64_t{1} << 31;
+  EXPECT_GT(PredictedNs(catalog_[0], problem, Rates(1e-3, 1, 1)), int64_t{1} << 60);
+}
+
+}  // namespace
+}  // namespace gemmd
