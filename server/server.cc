@@ -17,6 +17,9 @@
 
 namespace gemmd {
 
+// Time for the last answers to reach their clients before connections are cut.
+constexpr absl::Duration kFarewell = absl::Milliseconds(100);
+
 // The services, which live as long as the gRPC server.
 class Server::Services {
  public:
@@ -126,13 +129,13 @@ absl::Status Server::Drain(absl::Duration grace) {
   if (grpc_server_ == nullptr) return absl::OkStatus();
   EnterLameDuck();
   admission_.Close();
-  const absl::Time deadline = absl::Now() + grace;
   const bool finished = admission_.WaitUntilIdle(grace);
   if (!finished) {
     scheduler_->DropWaiting(absl::UnavailableError("the server stops; nothing was launched"));
   }
-  // Idle streams and connections end here; a product that runs is waited for by gRPC all the same.
-  grpc_server_->Shutdown(absl::ToChronoTime(std::max(deadline, absl::Now())));
+  // What is left are calls without a product: open streams, watchers of health. A product that
+  // still runs is waited for by gRPC all the same.
+  grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kFarewell));
   grpc_server_->Wait();
   if (finished) return absl::OkStatus();
   return absl::DeadlineExceededError(

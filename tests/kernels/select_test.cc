@@ -163,6 +163,18 @@ TEST_F(SelectTest, ChoosesTheFirst) {
   EXPECT_EQ((*kernel)->name, "two");
 }
 
+// Choose has a way of its own, without text.
+TEST_F(SelectTest, ChooseAgreesWithSelect) {
+  for (int rates = 0; rates < 125; ++rates) {
+    // Within 10 % of each other, and not.
+    const auto rate = [](int i) { return 1e9 * (1 + 0.06 * i); };
+    const DeviceProfile profile = Rates(rate(rates % 5), rate(rates / 5 % 5), rate(rates / 25));
+    const absl::StatusOr<const Kernel*> kernel = Choose(catalog_, Cube(), constraints_, profile);
+    ASSERT_THAT(kernel, IsOk());
+    EXPECT_EQ(*kernel, Select(catalog_, Cube(), constraints_, profile).candidates[0].kernel);
+  }
+}
+
 TEST_F(SelectTest, UnknownKernelsAreNotFound) {
   constraints_.kernel = "tow";
   EXPECT_THAT(Choose(catalog_, Cube(), constraints_, Rates(1e9, 9e9, 5e9)),

@@ -68,6 +68,21 @@ TEST(DrainTest, AfterTheGraceWhatWaitsIsAnsweredUnavailable) {
   EXPECT_EQ(drained.get().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
+TEST(DrainTest, OpenStreamsWithoutProductsDoNotHoldItUp) {
+  RunningServer running(TestDevice::kCpu);
+  grpc::ClientContext context;
+  AllowTime(context);
+  const auto stream = running.gemm().MultiplyStream(&context);
+  ASSERT_TRUE(stream->Write(IntegerRequest(2, 2, 2)));
+  v1::MultiplyStreamResponse answer;
+  ASSERT_TRUE(stream->Read(&answer));
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(running.server().Drain(absl::Seconds(60)), absl::OkStatus());
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));
+  EXPECT_FALSE(stream->Read(&answer));
+  EXPECT_FALSE(stream->Finish().ok());
+}
+
 TEST(DrainTest, DestructionStopsWithoutADrain) {
   std::unique_ptr<RunningServer> running = std::make_unique<RunningServer>(TestDevice::kCpu);
   const auto stub = v1::Gemm::NewStub(NewChannel(running->tcp_address()));
