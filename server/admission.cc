@@ -28,16 +28,26 @@ std::optional<int64_t> RetryAfterMs(const absl::Status& status) {
 }
 
 Admission::Ticket::Ticket(Ticket&& other) noexcept
-    : admission_(std::exchange(other.admission_, nullptr)), bytes_(other.bytes_) {}
+    : admission_(std::exchange(other.admission_, nullptr)),
+      bytes_(other.bytes_),
+      is_answered_(other.is_answered_) {}
 
 Admission::Ticket& Admission::Ticket::operator=(Ticket&& other) noexcept {
   std::swap(admission_, other.admission_);
   std::swap(bytes_, other.bytes_);
+  std::swap(is_answered_, other.is_answered_);
   return *this;
 }
 
 Admission::Ticket::~Ticket() {
-  if (admission_ != nullptr) admission_->Release(bytes_);
+  MarkAnswered();
+  if (admission_ != nullptr) admission_->ReleaseTicket(bytes_);
+}
+
+void Admission::Ticket::MarkAnswered() {
+  if (admission_ == nullptr || is_answered_) return;
+  is_answered_ = true;
+  admission_->ReleaseRequest();
 }
 
 absl::StatusOr<Admission::Ticket> Admission::Admit(int64_t bytes) {
@@ -54,13 +64,19 @@ absl::StatusOr<Admission::Ticket> Admission::Admit(int64_t bytes) {
                                                      limits_.max_bytes, " are free"));
   }
   ++load_.requests;
+  ++load_.tickets;
   load_.bytes += bytes;
   return Ticket(this, bytes);
 }
 
-void Admission::Release(int64_t bytes) {
+void Admission::ReleaseRequest() {
   MutexLock lock(&mutex_);
   --load_.requests;
+}
+
+void Admission::ReleaseTicket(int64_t bytes) {
+  MutexLock lock(&mutex_);
+  --load_.tickets;
   load_.bytes -= bytes;
 }
 
@@ -76,7 +92,7 @@ bool Admission::closed() const {
 
 bool Admission::WaitUntilIdle(absl::Duration timeout) {
   MutexLock lock(&mutex_);
-  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return load_.requests == 0; };
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return load_.tickets == 0; };
   return mutex_.AwaitWithTimeout(idle, timeout);
 }
 

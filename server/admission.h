@@ -28,11 +28,13 @@ class Admission {
     int64_t max_bytes;
   };
   struct Load {
-    int64_t requests = 0;
-    int64_t bytes = 0;
+    int64_t requests = 0;  // Without an answer.
+    int64_t bytes = 0;     // Of all tickets.
+    int64_t tickets = 0;
   };
 
   // The right to be one of the requests inside. Gives it back when destroyed. Movable.
+  // Threads: one at a time.
   class Ticket {
    public:
     Ticket() = default;
@@ -40,12 +42,16 @@ class Admission {
     Ticket& operator=(Ticket&& other) noexcept;
     ~Ticket();
 
+    // Gives up the place in the count of requests: the answer is about to be sent.
+    void MarkAnswered();
+
    private:
     friend class Admission;
     Ticket(Admission* admission, int64_t bytes) : admission_(admission), bytes_(bytes) {}
 
     Admission* admission_ = nullptr;
     int64_t bytes_ = 0;
+    bool is_answered_ = false;
   };
 
   explicit Admission(Limits limits) : limits_(limits) {}
@@ -65,7 +71,8 @@ class Admission {
   const Limits& limits() const { return limits_; }
 
  private:
-  void Release(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReleaseRequest() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReleaseTicket(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Limits limits_;
   mutable Mutex mutex_;

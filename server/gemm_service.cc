@@ -59,6 +59,7 @@ class MultiplyReactor final : public grpc::ServerUnaryReactor {
     if (const std::optional<int64_t> retry_after_ms = RetryAfterMs(status)) {
       context_.AddTrailingMetadata(kPushbackKey, absl::StrCat(*retry_after_ms));
     }
+    ticket_.MarkAnswered();
     Finish(ToGrpcStatus(status));
   }
 

@@ -105,6 +105,7 @@ class MultiplyStreamReactor final
       error->set_code(status.raw_code());
       error->set_message(std::string(status.message()));
     }
+    exchange->ticket.MarkAnswered();
     {
       MutexLock lock(&mutex_);
       running_.erase(exchange);

@@ -65,6 +65,23 @@ TEST(AdmissionTest, MovedTicketsAreGivenBackOnce) {
   EXPECT_EQ(admission.load().requests, 0);
 }
 
+TEST(AdmissionTest, AnAnswerFreesThePlaceAndTheTicketTheBytes) {
+  Admission admission({.max_requests = 1, .max_bytes = 100});
+  {
+    absl::StatusOr<Admission::Ticket> first = admission.Admit(60);
+    ASSERT_TRUE(first.ok());
+    first->MarkAnswered();
+    first->MarkAnswered();
+    EXPECT_EQ(admission.load().requests, 0);
+    EXPECT_EQ(admission.load().bytes, 60);
+    EXPECT_FALSE(admission.Admit(41).ok());
+    EXPECT_TRUE(admission.Admit(40).ok());
+    EXPECT_FALSE(admission.WaitUntilIdle(absl::Milliseconds(1)));
+  }
+  EXPECT_TRUE(admission.WaitUntilIdle(absl::Seconds(1)));
+  EXPECT_EQ(admission.load().requests, 0);
+}
+
 TEST(AdmissionTest, ClosedRefusesAndIdleWaitsForTheLastTicket) {
   Admission admission({.max_requests = 2, .max_bytes = 100});
   auto ticket = std::make_unique<absl::StatusOr<Admission::Ticket>>(admission.Admit(1));
