@@ -24,10 +24,9 @@ void RunCallback(OutstandingCalls& outstanding, AsyncCallState& call,
 
 }  // namespace
 
-void OutstandingCalls::Add(std::shared_ptr<AsyncCallState> call) {
+void OutstandingCalls::Add(const std::shared_ptr<AsyncCallState>& call) {
   absl::MutexLock lock(&mutex_);
-  const AsyncCallState* const key = call.get();
-  calls_.emplace(key, std::move(call));
+  calls_.emplace(call.get(), call);
 }
 
 void OutstandingCalls::Remove(const AsyncCallState* call) {
@@ -61,7 +60,7 @@ AsyncCall Client::MultiplyAsync(v1::MultiplyRequest request, MultiplyDone done,
   call->done = std::move(done);
   state_->SetDeadline(call->context, options);
   state_->outstanding.Add(call);
-  const AsyncCall handle(call);
+  AsyncCall handle(call);
   // The closure keeps the call, and with it the channel, to the end, whatever becomes of the
   // client.
   v1::Gemm::Stub& stub = *state_->Next().gemm;

@@ -132,9 +132,9 @@ absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> MakeChannels(
   const auto credentials =
       options.credentials ? options.credentials : grpc::InsecureChannelCredentials();
   const grpc::ChannelArguments arguments = ChannelArgumentsFor(options);
-  std::vector<std::shared_ptr<grpc::Channel>> channels;
-  for (int i = 0; i < options.channels; ++i) {
-    channels.push_back(grpc::CreateCustomChannel(std::string(address), credentials, arguments));
+  std::vector<std::shared_ptr<grpc::Channel>> channels(static_cast<size_t>(options.channels));
+  for (std::shared_ptr<grpc::Channel>& channel : channels) {
+    channel = grpc::CreateCustomChannel(std::string(address), credentials, arguments);
   }
   return channels;
 }

@@ -31,7 +31,7 @@ struct Connection {
 // The asynchronous calls of one client that have not ended.
 class OutstandingCalls {
  public:
-  void Add(std::shared_ptr<AsyncCallState> call) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Add(const std::shared_ptr<AsyncCallState>& call) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Called as the last thing of a call, when its callback has returned.
   void Remove(const AsyncCallState* call) ABSL_LOCKS_EXCLUDED(mutex_);

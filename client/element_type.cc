@@ -5,20 +5,20 @@ namespace gemmd {
 namespace {
 
 struct ElementTypeRow {
-  v1::ElementType type;
   absl::string_view name;
+  v1::ElementType type;
   int bits;
 };
 
 constexpr ElementTypeRow kRows[] = {
-    {v1::ELEMENT_TYPE_F64, "f64", 64},   {v1::ELEMENT_TYPE_F32, "f32", 32},
-    {v1::ELEMENT_TYPE_TF32, "tf32", 32}, {v1::ELEMENT_TYPE_F16, "f16", 16},
-    {v1::ELEMENT_TYPE_BF16, "bf16", 16}, {v1::ELEMENT_TYPE_E4M3, "e4m3", 8},
-    {v1::ELEMENT_TYPE_E5M2, "e5m2", 8},  {v1::ELEMENT_TYPE_E3M2, "e3m2", 6},
-    {v1::ELEMENT_TYPE_E2M3, "e2m3", 6},  {v1::ELEMENT_TYPE_E2M1, "e2m1", 4},
-    {v1::ELEMENT_TYPE_S8, "s8", 8},      {v1::ELEMENT_TYPE_U8, "u8", 8},
-    {v1::ELEMENT_TYPE_S4, "s4", 4},      {v1::ELEMENT_TYPE_U4, "u4", 4},
-    {v1::ELEMENT_TYPE_B1, "b1", 1},      {v1::ELEMENT_TYPE_S32, "s32", 32},
+    {"f64", v1::ELEMENT_TYPE_F64, 64},   {"f32", v1::ELEMENT_TYPE_F32, 32},
+    {"tf32", v1::ELEMENT_TYPE_TF32, 32}, {"f16", v1::ELEMENT_TYPE_F16, 16},
+    {"bf16", v1::ELEMENT_TYPE_BF16, 16}, {"e4m3", v1::ELEMENT_TYPE_E4M3, 8},
+    {"e5m2", v1::ELEMENT_TYPE_E5M2, 8},  {"e3m2", v1::ELEMENT_TYPE_E3M2, 6},
+    {"e2m3", v1::ELEMENT_TYPE_E2M3, 6},  {"e2m1", v1::ELEMENT_TYPE_E2M1, 4},
+    {"s8", v1::ELEMENT_TYPE_S8, 8},      {"u8", v1::ELEMENT_TYPE_U8, 8},
+    {"s4", v1::ELEMENT_TYPE_S4, 4},      {"u4", v1::ELEMENT_TYPE_U4, 4},
+    {"b1", v1::ELEMENT_TYPE_B1, 1},      {"s32", v1::ELEMENT_TYPE_S32, 32},
 };
 
 }  // namespace

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -116,7 +116,8 @@ void Arrange(const NpyHeader& header, std::string& items, NpyArray& array) {
 
 absl::Status Failed(absl::string_view what, const std::string& path) {
   const int error = errno;
-  const std::string message = absl::StrCat(path, ": ", what, ": ", std::strerror(error));
+  const std::string message =
+      absl::StrCat(path, ": ", what, ": ", std::generic_category().message(error));
   return error == ENOENT ? absl::NotFoundError(message) : absl::InternalError(message);
 }
 
@@ -185,7 +186,8 @@ absl::Status WriteNpy(const NpyArray& array, std::FILE* file) {
                           std::fwrite(items->data(), 1, items->size(), file) == items->size() &&
                           std::fflush(file) == 0;
   if (!is_written)
-    return absl::InternalError(absl::StrCat("npy file: cannot be written: ", std::strerror(errno)));
+    return absl::InternalError(
+        absl::StrCat("npy file: cannot be written: ", std::generic_category().message(errno)));
   return absl::OkStatus();
 }
 

@@ -25,9 +25,9 @@ namespace gemmd {
 // An array of 1 (a vector: one line), 2 (rows, columns) or 3 (batch, rows, columns) dimensions.
 struct NpyArray {
   v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape = {};
   v1::Order order = v1::ORDER_ROW_MAJOR;  // Of each matrix. Matrices of a batch follow each other.
-  std::string data;                       // Packed lines without gaps, as tensors.proto says.
+  std::string data = {};                  // Packed lines without gaps, as tensors.proto says.
 };
 
 // Reads one array and nothing behind it, so that arrays may follow each other in a stream.

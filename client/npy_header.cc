@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace gemmd {
 namespace {
@@ -39,11 +40,11 @@ class Parser {
 
   void Fail(absl::string_view want) {
     if (!ok()) return;
-    const absl::string_view rest = text_.substr(position_, 16);
-    error_ =
-        absl::StrCat("npy header, byte ", position_, ": got ",
-                     rest.empty() ? "the end" : absl::StrCat("\"", absl::CHexEscape(rest), "\""),
-                     ", want ", want);
+    const std::string rest = absl::CHexEscape(text_.substr(position_, 16));
+    const std::string got =
+        rest.empty() ? "the end"
+                     : absl::StrCat("\"", absl::StrReplaceAll(rest, {{"\\'", "'"}}), "\"");
+    error_ = absl::StrCat("npy header, byte ", position_, ": got ", got, ", want ", want);
   }
 
   void SkipSpaces() {

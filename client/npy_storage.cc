@@ -14,27 +14,27 @@ namespace {
 
 // What a NumPy type can stand for. The first row of a type is written; `is_default` needs no hint.
 struct NpyTypeRow {
-  char kind;
-  int item_bytes;
   v1::ElementType type;
+  int item_bytes;
+  char kind;
   bool is_default;
 };
 
 constexpr NpyTypeRow kNpyTypes[] = {
-    {'f', 8, v1::ELEMENT_TYPE_F64, true},   {'f', 4, v1::ELEMENT_TYPE_F32, true},
-    {'f', 4, v1::ELEMENT_TYPE_TF32, false}, {'f', 2, v1::ELEMENT_TYPE_F16, true},
-    {'V', 2, v1::ELEMENT_TYPE_BF16, true},  {'V', 1, v1::ELEMENT_TYPE_E4M3, false},
-    {'V', 1, v1::ELEMENT_TYPE_E5M2, false}, {'V', 1, v1::ELEMENT_TYPE_E3M2, false},
-    {'V', 1, v1::ELEMENT_TYPE_E2M3, false}, {'V', 1, v1::ELEMENT_TYPE_E2M1, false},
-    {'V', 1, v1::ELEMENT_TYPE_S4, false},   {'V', 1, v1::ELEMENT_TYPE_U4, false},
-    {'f', 1, v1::ELEMENT_TYPE_E5M2, true},  {'i', 1, v1::ELEMENT_TYPE_S8, true},
-    {'u', 1, v1::ELEMENT_TYPE_U8, true},    {'i', 4, v1::ELEMENT_TYPE_S32, true},
-    {'b', 1, v1::ELEMENT_TYPE_B1, true},    {'i', 1, v1::ELEMENT_TYPE_S4, false},
-    {'u', 1, v1::ELEMENT_TYPE_E4M3, false}, {'u', 1, v1::ELEMENT_TYPE_E5M2, false},
-    {'u', 1, v1::ELEMENT_TYPE_E3M2, false}, {'u', 1, v1::ELEMENT_TYPE_E2M3, false},
-    {'u', 1, v1::ELEMENT_TYPE_E2M1, false}, {'u', 1, v1::ELEMENT_TYPE_U4, false},
-    {'u', 1, v1::ELEMENT_TYPE_B1, false},   {'u', 2, v1::ELEMENT_TYPE_F16, false},
-    {'u', 2, v1::ELEMENT_TYPE_BF16, false},
+    {v1::ELEMENT_TYPE_F64, 8, 'f', true},   {v1::ELEMENT_TYPE_F32, 4, 'f', true},
+    {v1::ELEMENT_TYPE_TF32, 4, 'f', false}, {v1::ELEMENT_TYPE_F16, 2, 'f', true},
+    {v1::ELEMENT_TYPE_BF16, 2, 'V', true},  {v1::ELEMENT_TYPE_E4M3, 1, 'V', false},
+    {v1::ELEMENT_TYPE_E5M2, 1, 'V', false}, {v1::ELEMENT_TYPE_E3M2, 1, 'V', false},
+    {v1::ELEMENT_TYPE_E2M3, 1, 'V', false}, {v1::ELEMENT_TYPE_E2M1, 1, 'V', false},
+    {v1::ELEMENT_TYPE_S4, 1, 'V', false},   {v1::ELEMENT_TYPE_U4, 1, 'V', false},
+    {v1::ELEMENT_TYPE_E5M2, 1, 'f', true},  {v1::ELEMENT_TYPE_S8, 1, 'i', true},
+    {v1::ELEMENT_TYPE_U8, 1, 'u', true},    {v1::ELEMENT_TYPE_S32, 4, 'i', true},
+    {v1::ELEMENT_TYPE_B1, 1, 'b', true},    {v1::ELEMENT_TYPE_S4, 1, 'i', false},
+    {v1::ELEMENT_TYPE_E4M3, 1, 'u', false}, {v1::ELEMENT_TYPE_E5M2, 1, 'u', false},
+    {v1::ELEMENT_TYPE_E3M2, 1, 'u', false}, {v1::ELEMENT_TYPE_E2M3, 1, 'u', false},
+    {v1::ELEMENT_TYPE_E2M1, 1, 'u', false}, {v1::ELEMENT_TYPE_U4, 1, 'u', false},
+    {v1::ELEMENT_TYPE_B1, 1, 'u', false},   {v1::ELEMENT_TYPE_F16, 2, 'u', false},
+    {v1::ELEMENT_TYPE_BF16, 2, 'u', false},
 };
 
 std::string Descr(char kind, int item_bytes) {
@@ -93,9 +93,9 @@ absl::StatusOr<std::string> PackLines(v1::ElementType type, absl::string_view by
                                       int64_t line_length) {
   const int bits = ElementBits(type);
   const size_t length = static_cast<size_t>(line_length);
-  const size_t lines = length == 0 ? 0 : bytes.size() / length;
+  if (length == 0) return std::string();
   const size_t line_bytes = (length * static_cast<size_t>(bits) + 7) / 8;
-  std::string packed(lines * line_bytes, '\0');
+  std::string packed(bytes.size() / length * line_bytes, '\0');
   for (size_t i = 0; i < bytes.size(); ++i) {
     const uint8_t byte = static_cast<uint8_t>(bytes[i]);
     if (!IsValue(type, byte)) {
@@ -108,8 +108,9 @@ absl::StatusOr<std::string> PackLines(v1::ElementType type, absl::string_view by
     // An element of at most 6 bits reaches into the next byte at most, which is of the same line.
     const unsigned shifted = (byte & ((1u << bits) - 1)) << bit % 8;
     target[0] = static_cast<char>(static_cast<uint8_t>(target[0]) | (shifted & 0xff));
-    if (shifted > 0xff)
+    if (shifted > 0xff) {
       target[1] = static_cast<char>(static_cast<uint8_t>(target[1]) | shifted >> 8);
+    }
   }
   return packed;
 }
@@ -126,8 +127,9 @@ std::string UnpackLines(v1::ElementType type, absl::string_view packed, int64_t 
     for (size_t i = 0; i < length; ++i) {
       const size_t bit = i * bits;
       unsigned word = static_cast<uint8_t>(source[bit / 8]);
-      if (bit / 8 + 1 < source.size())
+      if (bit / 8 + 1 < source.size()) {
         word |= static_cast<unsigned>(static_cast<uint8_t>(source[bit / 8 + 1])) << 8;
+      }
       bytes.push_back(static_cast<char>(word >> bit % 8 & ((1u << bits) - 1)));
     }
   }

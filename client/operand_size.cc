@@ -101,7 +101,6 @@ absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const Ope
     if (!given.ok()) return given.status();
     matrix_stride = *given;
   }
-  OperandBytesRange bytes;
   const bool is_empty = shape.rows == 0 || shape.columns == 0 || shape.batch == 0;
   const auto before = is_empty ? 0 : Multiplied(matrix_stride, shape.batch - 1);
   const auto full = is_empty ? 0 : Added(before, Multiplied(line_stride, lines.count));

@@ -22,8 +22,8 @@ struct OperandShape {
   v1::Order order = v1::ORDER_ROW_MAJOR;
   int64_t rows = 0;
   int64_t columns = 0;
-  int64_t leading_dimension = 0;        // Elements. 0: the line's length.
-  std::optional<int64_t> batch_stride;  // Elements. Absent: without gaps.
+  int64_t leading_dimension = 0;             // Elements. 0: the line's length.
+  std::optional<int64_t> batch_stride = {};  // Elements. Absent: without gaps.
   int64_t batch = 1;
 };
 

@@ -54,7 +54,7 @@ absl::Status AddOperand(absl::string_view field, absl::string_view extents, cons
   const size_t first = view.transpose ? 1 : 0;
   const std::string stored =
       absl::StrCat(extents.substr(first, 1), "*", extents.substr(1 - first, 1));
-  const absl::Status status =
+  absl::Status status =
       with_data ? CheckOperandBytes(field, stored, shape, static_cast<int64_t>(view.data.size()))
                 : SizeOperand(field, shape).status();
   if (!status.ok()) return status;
@@ -171,7 +171,7 @@ absl::StatusOr<MultiplyResult> MultiplyResult::FromResponse(v1::MultiplyResponse
                             .rows = d.rows(),
                             .columns = d.columns(),
                             .leading_dimension = d.leading_dimension(),
-                            .batch_stride = std::nullopt,
+
                             .batch = 1};
   const auto bytes = SizeOperand("d", one);
   if (!bytes.ok()) return absl::DataLossError(bytes.status().message());

@@ -65,8 +65,8 @@ std::string_view NameOf(DeviceKind kind) {
 }
 
 absl::Span<const Kernel> Catalog() {
-  static const std::vector<Kernel> kKernels = Join({CpuKernels()});
-  return kKernels;
+  static const std::vector<Kernel> kernels = Join({CpuKernels()});
+  return kernels;
 }
 
 absl::StatusOr<const Kernel*> FindKernel(std::string_view name) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 
 namespace gemmd {
 namespace {
@@ -69,20 +70,37 @@ constexpr std::array<float, size_t{1} << BitsOf(kType)> MakeTable() {
 template <ElementType kType>
 inline constexpr auto kTable = MakeTable<kType>();
 
+// The codes of eight elements, loaded at full width: a variable size would go through memory.
+template <int kBits>
+uint64_t LoadGroup(const std::byte* line) {
+  if constexpr (kBits == 6) {
+    uint32_t low = 0;
+    uint16_t high = 0;
+    std::memcpy(&low, line, sizeof(low));
+    std::memcpy(&high, line + sizeof(low), sizeof(high));
+    return low | uint64_t{high} << 32;
+  } else {
+    using Word =
+        std::conditional_t<kBits == 8, uint64_t, std::conditional_t<kBits == 4, uint32_t, uint8_t>>;
+    Word word = 0;
+    std::memcpy(&word, line, sizeof(word));
+    return word;
+  }
+}
+
 template <ElementType kType, typename T>
 void DecodeTabled(const std::byte* line, int64_t count, T* values) {
   constexpr int kBits = BitsOf(kType);
-  constexpr uint64_t kMask = (uint64_t{1} << kBits) - 1;
-  for (int64_t i = 0; i < count; i += kGroup, line += kBits, values += kGroup) {
-    const int64_t group = std::min(kGroup, count - i);
-    uint64_t codes = 0;
-    if (group == kGroup) {
-      std::memcpy(&codes, line, kBits);
-      for (int64_t e = 0; e < kGroup; ++e) values[e] = kTable<kType>[codes >> e * kBits & kMask];
-    } else {
-      std::memcpy(&codes, line, static_cast<size_t>(group * kBits + 7) / 8);
-      for (int64_t e = 0; e < group; ++e) values[e] = kTable<kType>[codes >> e * kBits & kMask];
-    }
+  constexpr uint64_t kMask = ~uint64_t{0} >> (64 - kBits);
+  const int64_t whole = count / kGroup * kGroup;
+  for (int64_t i = 0; i < whole; i += kGroup, line += kBits) {
+    const uint64_t codes = LoadGroup<kBits>(line);
+    for (int64_t e = 0; e < kGroup; ++e) values[i + e] = kTable<kType>[codes >> e * kBits & kMask];
+  }
+  uint64_t codes = 0;
+  std::memcpy(&codes, line, static_cast<size_t>((count - whole) * kBits + 7) / 8);
+  for (int64_t i = whole; i < count; ++i, codes >>= kBits) {
+    values[i] = kTable<kType>[codes & kMask];
   }
 }
 

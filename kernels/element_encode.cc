@@ -3,6 +3,7 @@
 // Encoding of elements; decoding and all else is in element.cc.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -11,7 +12,8 @@
 namespace gemmd {
 namespace {
 
-constexpr int64_t kGroup = 8;  // Elements that fill whole bytes, whatever their width.
+constexpr int64_t kChunk =
+    512;  // A multiple of 8, so that chunks of packed elements start on a byte.
 
 template <typename T>
 struct Wide;
@@ -31,6 +33,18 @@ struct Wide<double> {
     return std::bit_cast<double>(static_cast<uint64_t>(exponent + kBias) << kFractionBits);
   }
 };
+
+// a < b ? x : y, for a and b whose top bit is 0. As a mask for f32, which makes vector code;
+// baseline x86 cannot compare vectors of 64-bit words.
+template <typename Word>
+Word ChooseIfLess(Word a, Word b, Word x, Word y) {
+  if constexpr (sizeof(Word) == 4) {
+    const Word mask = -static_cast<Word>(static_cast<int32_t>(a) < static_cast<int32_t>(b));
+    return (x & mask) | (y & ~mask);
+  } else {
+    return a < b ? x : y;
+  }
+}
 
 // The code nearest to a value of a wider type, without branches so that loops become vector code.
 //
@@ -65,31 +79,37 @@ uint32_t EncodeNarrowFloat(T value) {
   const Word normal = (rounded >> kDropped) - kRebias;
   const Word subnormal =
       std::bit_cast<Word>(std::bit_cast<T>(magnitude) + kMagic) - std::bit_cast<Word>(kMagic);
-  Word code = magnitude < std::bit_cast<Word>(kSmallestNormal) ? subnormal : normal;
-  code = code > kOverflow ? kOverflow : code;
+  Word code = ChooseIfLess(magnitude, std::bit_cast<Word>(kSmallestNormal), subnormal, normal);
+  code = ChooseIfLess(kOverflow, code, kOverflow, code);
   code |= word >> (8 * sizeof(Word) - 1) << (kWidth - 1);
-  code = magnitude > kInfinity ? kAllOnes : code;
+  code = ChooseIfLess(kInfinity, magnitude, kAllOnes, code);
   return static_cast<uint32_t>(code);
 }
 
-// Adding 1.5 * 2^52 rounds to an integer, ties to even, and leaves it in the low bits of the word.
+// Adding 1.5 times the number whose last fraction bit is 1 rounds to an integer, ties to even, and
+// leaves it in the low bits of the word.
 template <ElementType kType, typename T>
 uint32_t EncodeInteger(T value) {
+  using Exact = std::conditional_t<BitsOf(kType) <= 8, T, double>;  // s32 does not fit f32.
+  using Word = typename Wide<Exact>::Word;
   constexpr int kBits = BitsOf(kType);
   constexpr bool kSigned = FactsOf(kType).is_signed;
-  constexpr double kLowest = kSigned ? -Wide<double>::Power(kBits - 1) : 0;
-  constexpr double kHighest = Wide<double>::Power(kSigned ? kBits - 1 : kBits) - 1;
-  double wide = value;
-  wide = wide == wide ? wide : 0;
-  wide = wide < kLowest ? kLowest : wide;
-  wide = wide > kHighest ? kHighest : wide;
+  constexpr Exact kLowest = kSigned ? -Wide<Exact>::Power(kBits - 1) : 0;
+  constexpr Exact kHighest = Wide<Exact>::Power(kSigned ? kBits - 1 : kBits) - 1;
+  constexpr Exact kMagic = Exact{1.5} * Wide<Exact>::Power(Wide<Exact>::kFractionBits);
   constexpr uint64_t kMask = (uint64_t{1} << kBits) - 1;
-  return static_cast<uint32_t>(std::bit_cast<uint64_t>(wide + 0x1.8p52) & kMask);
+  Exact exact = value;
+  exact = std::isnan(exact) ? 0 : exact;
+  exact = exact < kLowest ? kLowest : exact;
+  exact = exact > kHighest ? kHighest : exact;
+  return static_cast<uint32_t>(std::bit_cast<Word>(exact + kMagic) & kMask);
 }
 
 template <ElementType kType, typename T>
 uint32_t EncodeCode(T value) {
-  if constexpr (kType == ElementType::kTf32) {
+  if constexpr (kType == ElementType::kF32) {
+    return std::bit_cast<uint32_t>(static_cast<float>(value));
+  } else if constexpr (kType == ElementType::kTf32) {
     return EncodeNarrowFloat<kType>(value) << 13;
   } else if constexpr (IsFloat(kType)) {
     return EncodeNarrowFloat<kType>(value);
@@ -98,30 +118,46 @@ uint32_t EncodeCode(T value) {
   }
 }
 
+// Types of whole bytes. Two loops, since compilers make vector code of each but not of both
+// together.
 template <ElementType kType, typename Word, typename T>
 void EncodeWords(const T* values, int64_t count, std::byte* line) {
-  for (int64_t i = 0; i < count; ++i) {
-    Word word;
-    if constexpr (kType == ElementType::kF64 || kType == ElementType::kF32) {
-      word = std::bit_cast<Word>(
-          static_cast<std::conditional_t<kType == ElementType::kF64, double, float>>(values[i]));
-    } else {
-      word = static_cast<Word>(EncodeCode<kType>(values[i]));
+  for (int64_t first = 0; first < count; first += kChunk) {
+    uint32_t codes[kChunk];
+    const int64_t chunk = std::min(kChunk, count - first);
+    for (int64_t i = 0; i < chunk; ++i) codes[i] = EncodeCode<kType>(values[first + i]);
+    std::byte* words = line + first * static_cast<int64_t>(sizeof(Word));
+    for (int64_t i = 0; i < chunk; ++i) {
+      const auto word = static_cast<Word>(codes[i]);
+      std::memcpy(words + i * static_cast<int64_t>(sizeof(Word)), &word, sizeof(Word));
     }
-    std::memcpy(line + i * static_cast<int64_t>(sizeof(Word)), &word, sizeof(Word));
   }
 }
 
+template <typename T>
+void EncodeF64(const T* values, int64_t count, std::byte* line) {
+  for (int64_t i = 0; i < count; ++i) {
+    const double value = values[i];
+    std::memcpy(line + 8 * i, &value, sizeof(value));
+  }
+}
+
+// Types narrower than a byte, in groups that fill whole bytes.
 template <ElementType kType, typename T>
 void EncodePacked(const T* values, int64_t count, std::byte* line) {
   constexpr int kBits = BitsOf(kType);
-  for (int64_t i = 0; i < count; i += kGroup, line += kBits, values += kGroup) {
-    const int64_t group = std::min(kGroup, count - i);
-    uint64_t codes = 0;
-    for (int64_t e = 0; e < group; ++e) {
-      codes |= static_cast<uint64_t>(EncodeCode<kType>(values[e])) << e * kBits;
+  constexpr int64_t kGroup = 8;
+  for (int64_t first = 0; first < count; first += kChunk) {
+    uint32_t codes[kChunk + kGroup];
+    const int64_t chunk = std::min(kChunk, count - first);
+    for (int64_t i = 0; i < chunk; ++i) codes[i] = EncodeCode<kType>(values[first + i]);
+    std::fill_n(codes + chunk, kGroup, 0u);
+    for (int64_t i = 0; i < chunk; i += kGroup) {
+      uint64_t packed = 0;
+      for (int e = 0; e < kGroup; ++e) packed |= uint64_t{codes[i + e]} << e * kBits;
+      const int64_t bytes = (std::min(kGroup, chunk - i) * kBits + 7) / 8;
+      std::memcpy(line + (first + i) / kGroup * kBits, &packed, static_cast<size_t>(bytes));
     }
-    std::memcpy(line, &codes, static_cast<size_t>(group * kBits + 7) / 8);
   }
 }
 
@@ -129,7 +165,7 @@ template <typename T>
 void EncodeLineAs(ElementType type, const T* values, int64_t count, std::byte* line) {
   using enum ElementType;
   switch (type) {
-    case kF64: return EncodeWords<kF64, uint64_t>(values, count, line);
+    case kF64: return EncodeF64(values, count, line);
     case kF32: return EncodeWords<kF32, uint32_t>(values, count, line);
     case kTf32: return EncodeWords<kTf32, uint32_t>(values, count, line);
     case kF16: return EncodeWords<kF16, uint16_t>(values, count, line);

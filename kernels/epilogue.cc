@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
-#include <type_traits>
 
 namespace gemmd {
 namespace {
@@ -84,7 +83,6 @@ class Finisher {
     T c[kTileLines * kTileLength];
     if (problem_.has_c()) LoadC(line, lines, first, count, c);
     for (int64_t i = 0; i < lines; ++i) {
-      if (StoreInteger(line + i, first, count)) continue;
       T x[kTileLength];
       LoadAccumulators(line + i, first, count, x);
       if (problem_.has_product()) Scale(line + i, first, count, x);
@@ -114,7 +112,7 @@ class Finisher {
     return accumulators_.data + (line * accumulators_.leading_dimension + first) * bytes;
   }
 
-  // An s32 accumulator as what it is.
+  // An s32 accumulator as what it is; f64 holds it, so that an s32 D gets it unchanged.
   int32_t Integer(const std::byte* input, int64_t j) const {
     int64_t value = 0;
     if (accumulators_.stored == ElementType::kS32) {
@@ -128,21 +126,6 @@ class Finisher {
     }
     if (accumulators_.are_sums_of_signs) value = (problem_.k - value) / 2;
     return static_cast<int32_t>(value);
-  }
-
-  // Stores s32 accumulators unchanged where that is all there is to do.
-  bool StoreInteger(int64_t line, int64_t first, int64_t count) const {
-    const bool is_unchanged = problem_.d.type == ElementType::kS32 && problem_.is_plain() &&
-                              accumulators_.type == ElementType::kS32 &&
-                              accumulators_.data != nullptr;
-    if (!is_unchanged) return false;
-    const std::byte* input = Input(line, first);
-    std::byte* output = Output(line, first);
-    for (int64_t j = 0; j < count; ++j) {
-      const int32_t value = Integer(input, j);
-      std::memcpy(output + j * 4, &value, sizeof(value));
-    }
-    return true;
   }
 
   void LoadAccumulators(int64_t line, int64_t first, int64_t count, T* x) const {

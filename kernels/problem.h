@@ -110,8 +110,8 @@ absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b);
 // 2*m*n*k*batch of a valid problem.
 int64_t Operations(const Problem& problem);
 
-// Bytes of A, B (where read), C and bias; bytes of D, the padding of its last line included. Of a valid
-// problem.
+// Bytes of A, B (where read), C and bias; bytes of D, the padding of its last line included. Of a
+// valid problem.
 int64_t BytesRead(const Problem& problem);
 int64_t BytesWritten(const Problem& problem);
 

@@ -134,6 +134,7 @@ int Nearness(const Kernel& kernel, const Problem& problem) {
 
 std::string ExplainNearest(const std::vector<Refusal>& refusals, const Problem& problem) {
   std::vector<const Refusal*> nearest;
+  nearest.reserve(refusals.size());
   for (const Refusal& refusal : refusals) nearest.push_back(&refusal);
   std::stable_sort(nearest.begin(), nearest.end(), [&](const Refusal* a, const Refusal* b) {
     return Nearness(*a->kernel, problem) > Nearness(*b->kernel, problem);

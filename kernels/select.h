@@ -50,8 +50,8 @@ struct Selection {
 };
 
 // Ranks the kernels of `catalog` for a valid problem by predicted time. Of those within 10 % of the
-// fastest, the first of the catalogue comes first, and so on with those that remain; so noise in the
-// measured rates does not change the choice, and the choice is never more than that behind.
+// fastest, the first of the catalogue comes first, and so on with those that remain; so noise in
+// the measured rates does not change the choice, and the choice is never more than that behind.
 Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
                  const Constraints& constraints, const DeviceProfile& profile);
 

@@ -86,6 +86,7 @@ uint64_t LargestFinite(const FloatLayout& layout) {
 
 // The pattern of a magnitude, sign and ignored bits left out; may exceed the largest finite one.
 uint64_t RoundedMagnitude(const FloatLayout& layout, double magnitude) {
+  if (magnitude == 0) return 0;  // Of no binade.
   int exponent = 0;
   std::frexp(magnitude, &exponent);  // In [0.5, 1) * 2^exponent.
   exponent = std::max(exponent - 1, layout.lowest_exponent());
@@ -174,8 +175,9 @@ uint64_t LoadElement(v1::ElementType type, absl::string_view line, int64_t index
   }
   const size_t bit = static_cast<size_t>(index * bits);
   word = static_cast<uint8_t>(line[bit / 8]);
-  if (bit / 8 + 1 < line.size())
+  if (bit / 8 + 1 < line.size()) {
     word |= static_cast<uint64_t>(static_cast<uint8_t>(line[bit / 8 + 1])) << 8;
+  }
   return word >> bit % 8 & ((uint64_t{1} << bits) - 1);
 }
 
@@ -189,8 +191,9 @@ void StoreElement(v1::ElementType type, uint64_t pattern, int64_t index, char* l
   const size_t bit = static_cast<size_t>(index * bits);
   const uint64_t shifted = pattern << bit % 8;
   line[bit / 8] = static_cast<char>(static_cast<uint8_t>(line[bit / 8]) | (shifted & 0xff));
-  if (shifted > 0xff)
+  if (shifted > 0xff) {
     line[bit / 8 + 1] = static_cast<char>(static_cast<uint8_t>(line[bit / 8 + 1]) | shifted >> 8);
+  }
 }
 
 }  // namespace gemmd

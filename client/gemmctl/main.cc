@@ -9,6 +9,7 @@
 #include "client/gemmctl/command_line.h"
 
 int main(int argc, char** argv) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread yet.
   const char* const address = std::getenv("GEMMD_ADDRESS");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const gemmd::Console console = {stdin, stdout, stderr};

@@ -37,7 +37,7 @@ absl::StatusOr<NpyArray> MakeRandomArray(const std::string& field, const RandomO
                               .order = array.order,
                               .rows = array.shape[1],
                               .columns = array.shape[2],
-                              .batch_stride = std::nullopt,
+
                               .batch = operand.batch};
   const auto bytes = SizeOperand(field, shape);
   if (!bytes.ok()) return bytes.status();

@@ -14,7 +14,8 @@
 
 namespace gemmd {
 
-// Reads a file, or the next array of standard input where the path is "-".
+// Reads a file, or the next array of standard input where the path is "-". Arrays follow each other
+// there in the order A, B, C, bias, scales.
 // Errors: as ReadNpyFile.
 absl::StatusOr<NpyArray> ReadArray(const std::string& path, v1::ElementType hint,
                                    const Console& console);

@@ -139,6 +139,19 @@ absl::Status ReadRest(const ProductFlags& flags, const Console& console, Operand
   return absl::OkStatus();
 }
 
+// Nothing may be left where standard input was read.
+absl::Status ExpectAllRead(const ProductFlags& flags, const Console& console) {
+  for (const std::string& path :
+       {flags.a_path, flags.b_path, flags.c_path, flags.bias_path, flags.a_scale, flags.b_scale}) {
+    if (path != "-") continue;
+    const absl::Status status = ExpectEndOfFile(console.in);
+    return status.ok()
+               ? status
+               : absl::InvalidArgumentError(absl::StrCat("standard input: ", status.message()));
+  }
+  return absl::OkStatus();
+}
+
 ProductOptions OptionsFor(const ProductFlags& flags, const Operands& operands) {
   ProductOptions options;
   options.request_id = flags.request_id;
@@ -175,6 +188,7 @@ absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bo
   absl::Status status = flags.random.empty() ? ReadOperands(flags, console, operands)
                                              : MakeRandomOperands(flags, with_data, operands);
   if (status.ok()) status = ReadRest(flags, console, operands);
+  if (status.ok()) status = ExpectAllRead(flags, console);
   if (!status.ok()) return status;
   auto a = ViewArray("a", operands.a, flags.transpose_a, operands.batch);
   if (!a.ok()) return a.status();

@@ -17,7 +17,7 @@ absl::string_view Cell(const std::vector<std::string>& row, size_t column) {
 
 // Three significant digits: "1.23", "12.3", "123".
 std::string Digits(double value) {
-  return absl::StrFormat(value < 9.995 ? "%.2f" : value < 99.95 ? "%.1f" : "%.0f", value);
+  return absl::StrFormat("%.*f", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value);
 }
 
 struct Unit {

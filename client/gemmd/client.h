@@ -52,15 +52,16 @@ struct ClientOptions {
   absl::Duration max_backoff = absl::Seconds(2);
 
   // Null: no encryption.
-  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  std::shared_ptr<grpc::ChannelCredentials> credentials = {};
 
   // Further gRPC channel arguments; those that the client sets itself win.
-  grpc::ChannelArguments channel_arguments;
+  grpc::ChannelArguments channel_arguments = {};
 };
 
 // What one call may have of its own.
 struct CallOptions {
-  std::optional<absl::Duration> timeout;  // Absent: ClientOptions::timeout. At most a year counts.
+  std::optional<absl::Duration> timeout =
+      {};  // Absent: ClientOptions::timeout. At most a year counts.
 };
 
 // The pause that the server asked for before the next try (trailer `grpc-retry-pushback-ms`, which

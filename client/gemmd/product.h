@@ -25,16 +25,16 @@ namespace gemmd {
 // A matrix, or a batch of matrices of one shape, in the caller's memory. Borrows; owns nothing.
 struct MatrixView {
   v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
-  std::span<const std::byte> data;
+  std::span<const std::byte> data = {};
   int64_t rows = 0;     // Of the stored matrix.
   int64_t columns = 0;  // Of the stored matrix.
   v1::Order order = v1::ORDER_ROW_MAJOR;
   bool transpose = false;
   int64_t leading_dimension = 0;  // Elements between starts of lines. 0: the line's length.
   std::optional<int64_t>
-      batch_stride;              // Elements between matrices. 0: one matrix for the whole batch.
-  std::span<const float> scale;  // Of A or B of an 8-bit type: 1 value, or one per row of op(A)
-                                 // or column of op(B). Empty: none.
+      batch_stride;  // Elements between matrices. 0: one matrix for the whole batch.
+  std::span<const float> scale = {};  // Of A or B of an 8-bit type: 1 value, or one per row of
+                                      // op(A) or column of op(B). Empty: none.
 };
 
 // A view of `rows` x `columns` elements in row-major order (or a batch of such matrices, one after
@@ -58,26 +58,26 @@ MatrixView PackedView(v1::ElementType type, std::span<const std::byte> data, int
 struct BiasView {
   v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;  // Unspecified: the output's type.
   v1::BiasAxis axis = v1::BIAS_AXIS_COLUMNS;
-  std::span<const std::byte> data;
+  std::span<const std::byte> data = {};
 };
 
 // Everything about a product beside A and B. The defaults give D = op(A) op(B) on the server's
 // default device with the server's choice of kernel. Each member is the field of
 // v1::MultiplyRequest so named.
 struct ProductOptions {
-  std::string request_id;
-  std::optional<int64_t> batch;  // Absent: 1.
+  std::string request_id = {};
+  std::optional<int64_t> batch = {};  // Absent: 1.
   double alpha = 1;
   double beta = 0;
-  std::optional<MatrixView> c;  // Wanted where beta is not 0.
-  std::optional<BiasView> bias;
+  std::optional<MatrixView> c = {};  // Wanted where beta is not 0.
+  std::optional<BiasView> bias = {};
   v1::Activation activation = v1::ACTIVATION_NONE;
   v1::BitOperation bit_operation = v1::BIT_OPERATION_AND;
   v1::ElementType accumulation_type = v1::ELEMENT_TYPE_UNSPECIFIED;  // The default of the operands.
   v1::ElementType output_type = v1::ELEMENT_TYPE_UNSPECIFIED;        // The accumulation type.
   v1::Order output_order = v1::ORDER_ROW_MAJOR;
-  std::string kernel;  // Empty: the server chooses.
-  std::string device;  // Empty: the server's default.
+  std::string kernel = {};  // Empty: the server chooses.
+  std::string device = {};  // Empty: the server's default.
   bool require_deterministic = false;
   bool require_batch_invariant = false;
 };

@@ -27,6 +27,13 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
+// Of the two times of each turn.
+double MedianRatio(const std::vector<double>& above, const std::vector<double>& below) {
+  std::vector<double> ratios;
+  for (size_t turn = 0; turn < above.size(); ++turn) ratios.push_back(above[turn] / below[turn]);
+  return Median(std::move(ratios));
+}
+
 // One of those who take turns. call(set) multiplies once.
 struct Contender {
   std::string name;
@@ -44,8 +51,7 @@ struct Contender {
   // Also touches all memory and starts threads.
   void WarmUp() {
     for (int set = 0; set < kSets; ++set) call(set);
-    const double once = std::max(Sample(), 1e-8);
-    calls_per_sample = std::max(1, static_cast<int>(kSampleSeconds / once));
+    while (Sample() * calls_per_sample < kSampleSeconds) calls_per_sample *= 2;
   }
 };
 
@@ -73,6 +79,7 @@ GemmArgs MakeArgs(const Problem& problem, const Operands& operands,
 
 std::vector<Operands> MakeSets(const Problem& problem) {
   std::vector<Operands> sets;
+  sets.reserve(kSets);
   for (int set = 0; set < kSets; ++set) sets.emplace_back(problem.a, problem.b, problem.d, set);
   return sets;
 }
@@ -126,19 +133,22 @@ absl::StatusOr<Measurement> Measure(const Kernel& kernel, const Shape& shape,
   }
   TakeTurns(contenders, settings);
 
-  Measurement result = {.kernel = std::string(kernel.name),
+  const Contender& row = contenders[0];
+  Measurement result = {.kernel = row.name,
                         .shape = shape,
-                        .kernel_seconds = Median(contenders[0].seconds),
+                        .kernel_seconds = Median(row.seconds),
                         .library_call = "",
                         .library_seconds = 0,
-                        .samples = static_cast<int>(contenders[0].seconds.size()),
+                        .ratio = 0,
+                        .samples = static_cast<int>(row.seconds.size()),
                         .verdict = Verify(kernel, problem, sets[0])};
   for (size_t i = 1; i < contenders.size(); ++i) {
-    const double seconds = Median(contenders[i].seconds);
-    if (result.library_call.empty() || seconds < result.library_seconds) {
-      result.library_call = contenders[i].name;
-      result.library_seconds = seconds;
-    }
+    const Contender& library = contenders[i];
+    const double seconds = Median(library.seconds);
+    if (!result.library_call.empty() && seconds >= result.library_seconds) continue;
+    result.library_call = library.name;
+    result.library_seconds = seconds;
+    result.ratio = MedianRatio(library.seconds, row.seconds);
   }
   return result;
 }

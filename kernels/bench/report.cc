@@ -26,7 +26,7 @@ std::string TableHeader() {
 std::string TableLine(const Measurement& m) {
   return absl::StrFormat("%-32s %-16s %10.1f %10.1f  %-18s %6.3f %8d  %s\n", m.kernel,
                          Name(m.shape), GigaOperations(m, m.kernel_seconds),
-                         GigaOperations(m, m.library_seconds), m.library_call, m.ratio(), m.samples,
+                         GigaOperations(m, m.library_seconds), m.library_call, m.ratio, m.samples,
                          m.verdict);
 }
 
@@ -48,7 +48,7 @@ std::string ToJson(const Environment& environment, const std::vector<Measurement
                                     {"library_seconds", m.library_seconds},
                                     {"kernel_gops", GigaOperations(m, m.kernel_seconds)},
                                     {"library_gops", GigaOperations(m, m.library_seconds)},
-                                    {"ratio", m.ratio()},
+                                    {"ratio", m.ratio},
                                     {"samples", m.samples},
                                     {"check", m.verdict}});
   }

@@ -212,6 +212,31 @@ absl::Status RunOne(const CpuRow& row, const Plan& plan, const GemmArgs& args, i
   return absl::OkStatus();
 }
 
+absl::Status RunInTurn(const CpuRow& row, const Plan& plan, const GemmArgs& args) {
+  for (int64_t index = 0; index < args.problem.batch; ++index) {
+    RETURN_IF_ERROR(RunOne(row, plan, args, index));
+  }
+  return absl::OkStatus();
+}
+
+// Each thread takes its share of the batch, and the libraries do not start threads of their own.
+absl::Status RunSideBySide(const CpuRow& row, const Plan& plan, const GemmArgs& args) {
+  absl::Status first_error;
+#pragma omp parallel
+  {
+    const OneThread limit;
+#pragma omp for schedule(static)
+    for (int64_t index = 0; index < args.problem.batch; ++index) {
+      const absl::Status status = RunOne(row, plan, args, index);
+      if (!status.ok()) {
+#pragma omp critical
+        first_error.Update(status);
+      }
+    }
+  }
+  return first_error;
+}
+
 }  // namespace
 
 absl::Status SupportsProblem(const CpuRow& row, const Problem& problem) {
@@ -240,11 +265,14 @@ absl::Status Launch(const CpuRow& row, const GemmArgs& args) {
   const Problem& problem = args.problem;
   if (!problem.has_output()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Plan plan, MakePlan(row, problem));
-  const ThreadLimit limit(problem);
-  for (int64_t index = 0; index < problem.batch; ++index) {
-    RETURN_IF_ERROR(RunOne(row, plan, args, index));
+  if (!IsTooSmallToShare(problem, 1)) return RunInTurn(row, plan, args);
+  // The workspace holds one matrix at a time.
+  const bool is_independent = plan.workspace_bytes == 0;
+  if (is_independent && !IsTooSmallToShare(problem, problem.batch)) {
+    return RunSideBySide(row, plan, args);
   }
-  return absl::OkStatus();
+  const OneThread limit;
+  return RunInTurn(row, plan, args);
 }
 
 }  // namespace gemmd

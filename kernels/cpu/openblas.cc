@@ -18,15 +18,13 @@ namespace {
 class ParallelCall {
  public:
   ParallelCall() {
-    if (omp_get_max_threads() > 1) lock_.emplace(&mutex_);
+    ABSL_CONST_INIT static absl::Mutex mutex(absl::kConstInit);
+    if (omp_get_max_threads() > 1 && !omp_in_parallel()) lock_.emplace(&mutex);
   }
 
  private:
-  static absl::Mutex mutex_;
   std::optional<absl::MutexLock> lock_;
 };
-
-ABSL_CONST_INIT absl::Mutex ParallelCall::mutex_(absl::kConstInit);
 
 CBLAS_TRANSPOSE Transposition(const Factor& factor) {
   return factor.transposed ? CblasTrans : CblasNoTrans;

@@ -3,26 +3,32 @@
 
 #include <omp.h>
 
+#include <algorithm>
+
 namespace gemmd {
 namespace {
 
-// Waking the other threads takes some microseconds, in which one thread does this many operations.
+// Measured with dnnl_sgemm on 2 threads against 1: 171 against 228 GFLOP/s at 64^3 (0.5e6
+// operations), 334 against 253 at 80^3 (1.0e6).
 constexpr double kSharedOperations = 1e6;
+
+// However short the sums, an element of D takes as long as so many multiplications and additions.
+constexpr int64_t kLeastDepth = 64;
 
 }  // namespace
 
-ThreadLimit::ThreadLimit(const Problem& problem) {
+bool IsTooSmallToShare(const Problem& problem, int64_t matrices) {
   const double operations = 2 * static_cast<double>(problem.m) * static_cast<double>(problem.n) *
-                            static_cast<double>(problem.k);
-  const int threads = omp_get_max_threads();
-  if (threads > 1 && operations < kSharedOperations) {
-    restored_ = threads;
-    omp_set_num_threads(1);
-  }
+                            static_cast<double>(std::max(problem.k, kLeastDepth));
+  return operations * static_cast<double>(matrices) < kSharedOperations;
 }
 
-ThreadLimit::~ThreadLimit() {
-  if (restored_ != 0) omp_set_num_threads(restored_);
+OneThread::OneThread() : restored_(omp_get_max_threads()) {
+  if (restored_ > 1) omp_set_num_threads(1);
+}
+
+OneThread::~OneThread() {
+  if (restored_ > 1) omp_set_num_threads(restored_);
 }
 
 }  // namespace gemmd

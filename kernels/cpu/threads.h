@@ -3,20 +3,25 @@
 // How many threads one launch uses.
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/problem.h"
 
 namespace gemmd {
 
-// Restricts the calling thread's OpenMP to one thread while a product is too small to share.
-class ThreadLimit {
+// Whether so many matrices of the problem are done before a second thread would have woken up.
+bool IsTooSmallToShare(const Problem& problem, int64_t matrices);
+
+// Restricts the calling thread's OpenMP to itself for as long as this lives.
+class OneThread {
  public:
-  explicit ThreadLimit(const Problem& problem);
-  ~ThreadLimit();
-  ThreadLimit(const ThreadLimit&) = delete;
-  ThreadLimit& operator=(const ThreadLimit&) = delete;
+  OneThread();
+  ~OneThread();
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
 
  private:
-  int restored_ = 0;  // 0: nothing was restricted.
+  int restored_;
 };
 
 }  // namespace gemmd

@@ -32,7 +32,7 @@ struct Golden {
 };
 
 // Written by hand from IEEE 754-2019, OCP OFP8 1.0 and OCP MX 1.0 (section 5.3).
-const Golden kGoldens[] = {
+constexpr Golden kGoldens[] = {
     {kF64, 0x3ff0000000000000, 1},
     {kF64, 0x0000000000000001, 0x1p-1074},
     {kF64, 0x7fefffffffffffff, 0x1.fffffffffffffp1023},

@@ -95,7 +95,7 @@ TEST_P(RefusalTest, SaysWhatAndWhy) {
 }
 
 const std::vector<Refused>& Refusals() {
-  static const std::vector<Refused> kRefusals = {
+  static const std::vector<Refused> refusals = {
       {"NegativeM", [](Problem& p) { p.m = -1; }, "m: got -1, want 0 or more"},
       {"NegativeN", [](Problem& p) { p.n = -2; }, "n: got -2, want 0 or more"},
       {"NegativeK", [](Problem& p) { p.k = -3; }, "k: got -3, want 0 or more"},
@@ -181,7 +181,7 @@ const std::vector<Refused>& Refusals() {
        },
        "m, n, k: got 1x5x6 and batch 1152921504606846976, want 2*m*n*k*batch below 2^63"},
   };
-  return kRefusals;
+  return refusals;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RefusalTest, testing::ValuesIn(Refusals()),

@@ -135,7 +135,7 @@ std::vector<float> FillScale(ScaleKind kind, int64_t count, RandomSource& random
   return scale;
 }
 
-// The copies that kernels work on; one set for the whole process, since mapping memory is slow.
+// The copies that kernels work on; one set for each thread, since mapping memory is slow.
 struct Copies {
   PageEndBuffer a, b, c, bias, d, workspace;
 };
@@ -216,7 +216,7 @@ ProductCase FillCase(const Problem& problem, Pattern pattern, RandomSource& rand
 }
 
 absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const ProductCase& product) {
-  static Copies copies;
+  thread_local Copies copies;
   const Problem& problem = product.problem;
   RETURN_IF_ERROR(Validate(problem));
   RETURN_IF_ERROR(kernel.supports(problem));

@@ -57,6 +57,7 @@ DeviceProfile Rates(double x, double y, double z) {
 
 std::vector<std::string> Names(const std::vector<Candidate>& candidates) {
   std::vector<std::string> names;
+  names.reserve(candidates.size());
   for (const Candidate& candidate : candidates) names.emplace_back(candidate.kernel->name);
   return names;
 }

@@ -42,7 +42,7 @@ class RandomSource {
  private:
   static uint64_t SeedOfThisRun() {
     constexpr uint64_t kUsual = 20260101;
-    const char* text = std::getenv("GEMMD_TEST_SEED");
+    const char* text = std::getenv("GEMMD_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
     return text != nullptr ? std::strtoull(text, nullptr, 10) : kUsual;
   }
 

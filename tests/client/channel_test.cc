@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Addresses, options, and what gRPC is told.
+#include "client/channel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "grpc/grpc.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::HasSubstr;
+
+std::optional<int> IntArgument(const grpc::ChannelArguments& arguments, absl::string_view name) {
+  std::optional<int> found;
+  const grpc_channel_args raw = arguments.c_channel_args();
+  for (size_t i = 0; i < raw.num_args; ++i) {
+    if (raw.args[i].key == name && raw.args[i].type == GRPC_ARG_INTEGER)
+      found = raw.args[i].value.integer;
+  }
+  return found;
+}
+
+TEST(ChannelTest, TakesTheAddressesThatGrpcTakes) {
+  for (const char* address :
+       {"127.0.0.1:8470", "gemmd:1", "[::1]:65535", "unix:/run/gemmd.sock", "unix:relative",
+        "unix-abstract:gemmd", "dns:///gemmd.local:8470", "ipv4:10.0.0.1:1", "ipv6:[::1]:1"}) {
+    EXPECT_THAT(Client::Create(address), IsOk()) << address;
+  }
+}
+
+TEST(ChannelTest, RefusesOtherAddresses) {
+  for (const char* address : {"", "localhost", ":8470", "host:", "host:0", "host:65536",
+                              "host:port", "unix:", "a b:1", "host:1\n", "host:-1", "\xff:1"}) {
+    EXPECT_THAT(Client::Create(address),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("address: got")))
+        << address;
+  }
+  EXPECT_THAT(
+      Client::Create("localhost"),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "address: got \"localhost\", want host:port (port 1 to 65535) or unix:/path"));
+}
+
+TEST(ChannelTest, RefusesBadOptions) {
+  const auto message_of = [](auto change) {
+    ClientOptions options;
+    change(options);
+    return std::string(Client::Create("h:1", options).status().message());
+  };
+  EXPECT_EQ(message_of([](ClientOptions& o) { o.channels = 0; }),
+            "options.channels: got 0, want 1 to 1024");
+  EXPECT_EQ(message_of([](ClientOptions& o) { o.timeout = absl::InfiniteDuration(); }),
+            "options.timeout: got inf, want a positive finite time");
+  EXPECT_EQ(message_of([](ClientOptions& o) { o.timeout = absl::ZeroDuration(); }),
+            "options.timeout: got 0, want a positive finite time");
+  EXPECT_EQ(message_of([](ClientOptions& o) { o.max_message_bytes = int64_t{1} << 31; }),
+            "options.max_message_bytes: got 2147483648, want 1 to 2147483647");
+  EXPECT_EQ(message_of([](ClientOptions& o) { o.max_attempts = 6; }),
+            "options.max_attempts: got 6, want 1 to 5");
+  EXPECT_THAT(message_of([](ClientOptions& o) { o.initial_backoff = -absl::Seconds(1); }),
+              HasSubstr("options.initial_backoff: got -1s"));
+  EXPECT_THAT(message_of([](ClientOptions& o) { o.max_backoff = absl::ZeroDuration(); }),
+              HasSubstr("options.max_backoff: got 0"));
+}
+
+TEST(ChannelTest, RetriesUnavailableAndNothingElse) {
+  ClientOptions options;
+  options.initial_backoff = absl::Milliseconds(250);
+  const auto config = nlohmann::json::parse(ServiceConfigJson(options));
+  ASSERT_EQ(config["methodConfig"].size(), 1u);
+  const auto& method = config["methodConfig"][0];
+  EXPECT_EQ(method["name"].dump(), "[{}]");  // Every method.
+  EXPECT_EQ(method["retryPolicy"]["retryableStatusCodes"].dump(), "[\"UNAVAILABLE\"]");
+  EXPECT_EQ(method["retryPolicy"]["maxAttempts"], 5);
+  EXPECT_EQ(method["retryPolicy"]["initialBackoff"], "0.250s");
+  EXPECT_EQ(method["retryPolicy"]["maxBackoff"], "2.000s");
+  options.max_attempts = 1;
+  EXPECT_EQ(ServiceConfigJson(options), "{}");
+}
+
+TEST(ChannelTest, SetsWhatItPromises) {
+  ClientOptions options;
+  options.max_message_bytes = 1'000'000;
+  options.channel_arguments.SetInt("grpc.something", 7);
+  options.channel_arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1);  // The client's own wins.
+  const grpc::ChannelArguments arguments = ChannelArgumentsFor(options);
+  EXPECT_EQ(IntArgument(arguments, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH), 1'000'000);
+  EXPECT_EQ(IntArgument(arguments, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH), 1'000'000);
+  EXPECT_GE(IntArgument(arguments, GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE), 1'000'000);
+  // The server's limit is one ping in 10 s.
+  EXPECT_GE(IntArgument(arguments, GRPC_ARG_KEEPALIVE_TIME_MS), 15'000);
+  EXPECT_EQ(IntArgument(arguments, GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS), 0);
+  EXPECT_EQ(IntArgument(arguments, GRPC_COMPRESSION_CHANNEL_DEFAULT_ALGORITHM), GRPC_COMPRESS_NONE);
+  EXPECT_EQ(IntArgument(arguments, GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET), 1);
+  EXPECT_EQ(IntArgument(arguments, GRPC_ARG_ENABLE_RETRIES),
+            std::nullopt);  // On by default; not switched off.
+  EXPECT_EQ(IntArgument(arguments, "grpc.something"), 7);
+}
+
+TEST(ChannelTest, LargestMessagesStayRetryable) {
+  ClientOptions options;
+  options.max_message_bytes = std::numeric_limits<int32_t>::max();
+  EXPECT_EQ(IntArgument(ChannelArgumentsFor(options), GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE),
+            std::numeric_limits<int32_t>::max());
+}
+
+}  // namespace
+}  // namespace gemmd

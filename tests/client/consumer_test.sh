@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs the client library into a prefix of its own and builds and runs a separate project against it.
+# usage: consumer_test.sh BUILD_DIR CXX_COMPILER CXX_FLAGS [SERVER_ADDRESS]
+set -euo pipefail
+
+build=$1
+compiler=$2
+flags=$3
+address=${4:-}
+source=$(cd "$(dirname "${BASH_SOURCE[0]}")/consumer" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+for folder in proto client; do
+  cmake --install "$build/$folder" --prefix "$work/prefix" >"$work/install.log"
+done
+# Nothing internal may be installed, and nothing installed may point back into the tree.
+if find "$work/prefix/include" -name 'npy*' -o -name 'channel.h' -o -name 'health*' | grep .; then
+  echo "internal headers were installed" >&2
+  exit 1
+fi
+if grep -rn "$build" "$work/prefix/lib"*/cmake; then
+  echo "the package names the build folder" >&2
+  exit 1
+fi
+cmake -S "$source" -B "$work/build" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" \
+  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CXX_FLAGS="$flags" \
+  -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" >"$work/configure.log"
+cmake --build "$work/build"
+"$work/build/consumer"
+if [[ -n $address ]]; then "$work/build/consumer" "$address"; fi
+"$work/prefix/bin/gemmctl" --version

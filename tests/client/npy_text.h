@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// .npy files in memory.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/npy.h"
+
+namespace gemmd {
+
+// Prefix, length field and text of a header, byte for byte, whatever they say.
+std::string RawNpyHeader(int major_version, absl::string_view dict);
+
+// Reads the text as a stream that cannot say how long it is.
+absl::StatusOr<NpyArray> ReadNpyText(absl::string_view text,
+                                     v1::ElementType hint = v1::ELEMENT_TYPE_UNSPECIFIED);
+
+std::string WriteNpyText(const NpyArray& array);
+
+}  // namespace gemmd

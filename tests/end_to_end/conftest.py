@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options, generated stubs and daemons for the tests. Everything listens on and talks to loopback
+or unix sockets only; every file that is made lies in a temporary folder."""
+
+import os
+import pathlib
+import random
+import shutil
+import sys
+import tempfile
+
+import grpc
+import pytest
+
+from daemon import Daemon
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("gemmd")
+    group.addoption(
+        "--gemmd",
+        default=os.environ.get("GEMMD_BINARY"),
+        help="the daemon to test (default: environment variable GEMMD_BINARY)",
+    )
+    group.addoption(
+        "--gemmctl",
+        default=os.environ.get("GEMMCTL_BINARY"),
+        help="the command line client (default: environment variable GEMMCTL_BINARY)",
+    )
+    group.addoption(
+        "--sanitized",
+        action="store_true",
+        help="the daemon is built with AddressSanitizer, which keeps freed memory: tests of "
+        "resident memory are deselected, and its own check finds leaks when the daemon ends",
+    )
+    group.addoption(
+        "--seed",
+        type=int,
+        default=20240611,
+        help="of all random data; printed by each test that uses it",
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "resident_memory: measures the daemon's resident memory")
+    config.stubs = generate_stubs()
+    sys.path.insert(0, config.stubs)
+
+
+def pytest_unconfigure(config):
+    shutil.rmtree(config.stubs, ignore_errors=True)
+
+
+def generate_stubs():
+    """The folder of the Python code that the stock generator makes of /proto."""
+    from grpc_tools import protoc
+
+    folder = tempfile.mkdtemp(prefix="gemmd-stubs-")
+    protos = SOURCE / "proto"
+    files = sorted(str(path) for path in protos.rglob("*.proto"))
+    code = protoc.main(
+        ["protoc", f"-I{protos}", f"--python_out={folder}", f"--grpc_python_out={folder}", *files]
+    )
+    if code != 0:
+        raise pytest.UsageError(f"protoc ended with {code}")
+    return folder
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--sanitized"):
+        return
+    dropped = [item for item in items if item.get_closest_marker("resident_memory")]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if item not in dropped]
+
+
+@pytest.fixture(scope="session")
+def gemmd(request):
+    path = request.config.getoption("--gemmd")
+    if not path:
+        pytest.fail("no daemon: give --gemmd=PATH or set GEMMD_BINARY")
+    return pathlib.Path(path).resolve(strict=True)
+
+
+@pytest.fixture(scope="session")
+def gemmctl(request):
+    path = request.config.getoption("--gemmctl")
+    if not path:
+        pytest.fail("no command line client: give --gemmctl=PATH or set GEMMCTL_BINARY")
+    return pathlib.Path(path).resolve(strict=True)
+
+
+@pytest.fixture(scope="session")
+def is_sanitized(request):
+    return request.config.getoption("--sanitized")
+
+
+@pytest.fixture
+def seed(request):
+    value = request.config.getoption("--seed")
+    print(f"seed {value}")
+    return value
+
+
+@pytest.fixture
+def rng(seed):
+    return random.Random(seed)
+
+
+class Daemons:
+    """Starts daemons and ends those that still run at the end of the test or the module."""
+
+    def __init__(self, binary, make_folder):
+        self._binary = binary
+        self._make_folder = make_folder
+        self._started = []
+
+    def launch(self, *flags, **keywords):
+        """Starts a daemon and does not wait for it."""
+        daemon = Daemon(self._binary, self._make_folder("d"), *flags, **keywords)
+        self._started.append(daemon)
+        return daemon
+
+    def start(self, *flags, **keywords):
+        return self.launch(*flags, **keywords).wait_until_ready()
+
+    def end(self):
+        """Those that a test has ended itself were checked then."""
+        running = [daemon for daemon in self._started if not daemon.was_awaited]
+        try:
+            for daemon in running:
+                daemon.stop()
+        finally:
+            for daemon in running:
+                daemon.kill()
+
+
+@pytest.fixture
+def daemons(gemmd, tmp_path_factory):
+    """A way to start daemons with flags of the test's own."""
+    daemons = Daemons(gemmd, tmp_path_factory.mktemp)
+    yield daemons
+    daemons.end()
+
+
+@pytest.fixture(scope="module")
+def daemon(request, gemmd, tmp_path_factory):
+    """A daemon for all the tests of a file, with the flags that the file names in GEMMD_FLAGS."""
+    daemons = Daemons(gemmd, tmp_path_factory.mktemp)
+    yield daemons.start("--lame-duck=1ms", *getattr(request.module, "GEMMD_FLAGS", ()))
+    daemons.end()
+
+
+@pytest.fixture
+def channel(daemon):
+    options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(daemon.tcp, options=options) as channel:
+        yield channel
+
+
+@pytest.fixture(scope="module")
+def bystander(daemon):
+    from bystander import Bystander  # Needs the stubs.
+
+    with Bystander(daemon) as bystander:
+        yield bystander
+
+
+@pytest.fixture
+def attacked(bystander):
+    """The bystander, who checks once the test has let go of everything (but for fixtures that the
+    test names before this one) that the attack harmed nobody and that the daemon kept nothing."""
+    yield bystander
+    bystander.check()

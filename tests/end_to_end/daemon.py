@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One gemmd process: started in a folder of its own, watched through /proc, ended by its pid."""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+
+SANITIZER_REPORT = re.compile(
+    r"ERROR: \w+Sanitizer|WARNING: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitizer"
+)
+LOG_LINE = re.compile(r'(?:\w+=(?:"(?:[^"\\]|\\.)*"|[^\s"=]+)(?: |$))+')
+LOG_PAIR = re.compile(r'(\w+)=(?:"((?:[^"\\]|\\.)*)"|([^\s"=]+))')
+
+
+def wait_until(condition, limit_s, what):
+    """Polls until the condition gives something true, which is returned; fails after the limit."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        result = condition()
+        if result:
+            return result
+        assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
+        time.sleep(0.01)
+
+
+def parse_log_line(line):
+    """The pairs of one log line; fails where it is anything else."""
+    assert LOG_LINE.fullmatch(line), f"not a line of key=value pairs: {line!r}"
+    pairs = LOG_PAIR.findall(line)
+    keys = [key for key, _, _ in pairs]
+    assert len(keys) == len(set(keys)), f"a key twice: {line!r}"
+    return {key: quoted or bare for key, quoted, bare in pairs}
+
+
+class Daemon:
+    """Starts in the constructor; serves once `wait_until_ready` has returned. It listens on a free
+    port and a unix socket, or as `listen` says, or, where that is empty, as flags or files say."""
+
+    def __init__(self, binary, folder, *flags, listen=None, open_files=None):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.socket_path = folder / "gemmd.sock"
+        self.ready_file = folder / "ready"
+        self.stderr_path = folder / "stderr"
+        self.addresses = []
+        self.was_awaited = False
+        if listen is None:
+            listen = f"127.0.0.1:0,unix:{self.socket_path}"
+
+        def limit_open_files():
+            resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
+
+        self.command = [str(binary), f"--ready-file={self.ready_file}", *flags]
+        if listen:
+            self.command.append(f"--listen={listen}")
+        with open(self.stderr_path, "wb") as stderr:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                preexec_fn=limit_open_files if open_files else None,
+            )
+        self.pid = self.process.pid
+
+    def wait_until_ready(self, limit_s=30):
+        def ready():
+            assert self.process.poll() is None, (
+                f"gemmd ended with {self.process.returncode}: {self.stderr()}"
+            )
+            return self.ready_file.exists()
+
+        wait_until(ready, limit_s, "gemmd ready")
+        self.addresses = self.ready_file.read_text().split()
+        return self
+
+    @property
+    def tcp(self):
+        return next(a for a in self.addresses if a.startswith("127.0.0.1:"))
+
+    @property
+    def port(self):
+        return int(self.tcp.rsplit(":", 1)[1])
+
+    @property
+    def unix(self):
+        return next(a for a in self.addresses if a.startswith("unix:"))
+
+    def stderr(self):
+        return self.stderr_path.read_text()
+
+    def log(self):
+        """The log so far, as a list of dictionaries."""
+        return [parse_log_line(line) for line in self.stderr().splitlines()]
+
+    def events(self, name):
+        return [line for line in self.log() if line["event"] == name]
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def wait(self, limit_s=60):
+        """The exit code; a daemon that does not end in time is killed and the test fails."""
+        self.was_awaited = True
+        try:
+            code = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"gemmd did not end within {limit_s} s") from None
+        self.check_sanitizers()
+        return code
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self, limit_s=60):
+        """Ends the daemon as an operator would and checks that it ends well."""
+        self.signal(signal.SIGTERM)
+        code = self.wait(limit_s)
+        assert code == 0, f"gemmd ended with {code}: {self.stderr()[-4000:]}"
+
+    def check_sanitizers(self):
+        text = self.stderr()
+        found = SANITIZER_REPORT.search(text)
+        assert not found, text[max(0, found.start() - 200) :][:8000]
+
+    # What the kernel says of the process.
+
+    def _status(self, key):
+        with open(f"/proc/{self.pid}/status") as status:
+            return int(next(line for line in status if line.startswith(key + ":")).split()[1])
+
+    def rss_bytes(self):
+        return self._status("VmRSS") * 1024
+
+    def peak_rss_bytes(self):
+        """The most since the start."""
+        return self._status("VmHWM") * 1024
+
+    def threads(self):
+        return self._status("Threads")
+
+    def open_files(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def open_file_limits(self):
+        """Soft and hard limit."""
+        with open(f"/proc/{self.pid}/limits") as limits:
+            line = next(line for line in limits if line.startswith("Max open files"))
+        return tuple(int(word) for word in line.split()[3:5])

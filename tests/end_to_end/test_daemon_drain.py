@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the daemon ends: health turns first, work goes on, what was accepted is answered, what is
+refused is safe to try again, and the exit code says how it went."""
+
+import queue
+import signal
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+from bystander import DEADLINE_S
+from daemon import wait_until
+from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, registry_pb2, registry_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from product import Product, check_bytes
+
+LAME_DUCK_S = 0.3
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+# After its last connection is gone, gRPC 1.51 may wait up to 10 s for a poller that it started for
+# a write that did not go through at once.
+GRPC_END_S = 10
+
+
+def open_channel(address):
+    return grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+
+
+def busy_product(batch, request_id=""):
+    """One that takes long for its few bytes: dot products of 100000, `batch` times the same."""
+    product = Product(
+        a=np.ones((1, 1, 100_000), np.float32),
+        b=np.ones((1, 100_000, 1), np.float32),
+        a_type="e2m1",
+        b_type="e2m1",
+        request_id=request_id,
+    )
+    request = product.request()
+    request.batch = batch
+    request.a.batch_stride = request.b.batch_stride = 0
+    return request
+
+
+def batch_of(stub, seconds):
+    """The batch with which a busy product takes about so long on this machine."""
+    trial = 200
+    stub.Multiply(busy_product(trial), timeout=DEADLINE_S)
+    took_ns = stub.Multiply(busy_product(trial), timeout=DEADLINE_S).timing.compute_ns
+    return max(1, int(trial * seconds * 1e9 / took_ns))
+
+
+class Worker:
+    """A client that multiplies one product after the other until it is refused."""
+
+    def __init__(self, name, address, requests):
+        self.name = name
+        self.answered = {}  # By request id: when it was asked, on the clock of time.monotonic.
+        self.failure = None
+        self._address = address
+        self._requests = requests
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self):
+        try:
+            with open_channel(self._address) as channel:
+                stub = gemm_pb2_grpc.GemmStub(channel)
+                for turn in range(100_000):
+                    self._ask(stub, turn)
+        except grpc.RpcError as refusal:
+            self.failure = refusal
+        except AssertionError as wrong:
+            self.failure = wrong
+
+    def _ask(self, stub, turn):
+        product = self._requests[turn % len(self._requests)]
+        request = product.request()
+        request.request_id = f"{self.name}-{turn}"
+        asked = time.monotonic()
+        answer = stub.Multiply(request, timeout=DEADLINE_S)
+        check_bytes(answer.d, product)
+        self.answered[answer.request_id] = asked
+
+    def finish(self):
+        self.thread.join(DEADLINE_S)
+        assert not self.thread.is_alive()
+
+
+def watch_until_not_serving(channel):
+    """When health told NOT_SERVING, on the clock of time.monotonic."""
+    watch = health_pb2_grpc.HealthStub(channel).Watch(
+        health_pb2.HealthCheckRequest(service="gemmd.v1.Gemm"), timeout=DEADLINE_S
+    )
+    for answer in watch:
+        if answer.status == NOT_SERVING:
+            watch.cancel()
+            return time.monotonic()
+    raise AssertionError("the watch ended without NOT_SERVING")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT] + 3 * [signal.SIGTERM])
+def test_under_load(daemons, number):
+    """Clients that never stop asking; no answer is lost, and nothing worse than UNAVAILABLE seen."""
+    daemon = daemons.start(f"--lame-duck={LAME_DUCK_S}s", "--log-level=debug")
+    sizes = [(3, 5, 7), (64, 64, 64), (200, 300, 150), (500, 500, 500)]
+    products = [Product(a=np.ones((1, m, k)), b=np.ones((1, k, n))) for m, n, k in sizes]
+    workers = [
+        Worker(f"w{i}", daemon.addresses[i % 2], products[i:] + products[:i]) for i in range(4)
+    ]
+    with open_channel(daemon.tcp) as channel:
+        wait_until(lambda: min(len(w.answered) for w in workers) >= 5, DEADLINE_S, "load")
+        told = queue.Queue()
+        watcher = threading.Thread(target=lambda: told.put(watch_until_not_serving(channel)))
+        watcher.start()
+        signalled = time.monotonic()
+        daemon.signal(number)
+        not_serving = told.get(timeout=DEADLINE_S)
+        watcher.join(DEADLINE_S)
+    code = daemon.wait(LAME_DUCK_S + GRPC_END_S + 20)
+    for worker in workers:
+        worker.finish()
+
+    assert code == 0
+    for worker in workers:
+        assert isinstance(worker.failure, grpc.RpcError), worker.failure
+        assert worker.failure.code() == UNAVAILABLE, worker.failure
+        last = max(worker.answered.values())
+        assert last > not_serving, "worked on after health had turned"
+        assert not_serving - signalled < LAME_DUCK_S
+    answered = set().union(*(worker.answered for worker in workers))
+    accepted = {line["id"]: line["status"] for line in daemon.events("request")}
+    assert set(accepted.values()) == {"OK"}
+    assert set(accepted) == answered, "each accepted request, and no other, is answered"
+
+
+def test_streams_under_load(daemons):
+    """On a stream, what was accepted is answered and what comes later is told UNAVAILABLE."""
+    daemon = daemons.start("--lame-duck=1ms", "--log-level=debug")
+    product = Product(a=np.ones((1, 64, 64)), b=np.ones((1, 64, 64)))
+    outcomes = {}
+    with open_channel(daemon.tcp) as channel:
+
+        def requests():
+            for turn in range(100_000):
+                if "error" in outcomes.values():
+                    return
+                request = product.request()
+                request.request_id = str(turn)
+                yield request
+
+        for answer in gemm_pb2_grpc.GemmStub(channel).MultiplyStream(
+            requests(), timeout=DEADLINE_S
+        ):
+            outcomes[answer.request_id] = answer.WhichOneof("outcome")
+            if len(outcomes) == 100:
+                daemon.signal(signal.SIGTERM)
+            if answer.WhichOneof("outcome") == "error":
+                assert answer.error.code == UNAVAILABLE.value[0], answer.error
+            else:
+                check_bytes(answer.response.d, product)
+    assert daemon.wait() == 0
+    assert set(outcomes.values()) == {"response", "error"}
+    answered = {name for name, outcome in outcomes.items() if outcome == "response"}
+    assert answered == {line["id"] for line in daemon.events("request")}
+
+
+def test_lame_duck_still_works_for_newcomers(daemons):
+    daemon = daemons.start("--lame-duck=60s")
+    with open_channel(daemon.tcp) as channel:
+        daemon.signal(signal.SIGTERM)
+        watch_until_not_serving(channel)
+    with open_channel(daemon.tcp) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for service in ("", "gemmd.v1.Gemm", "gemmd.v1.Registry"):
+            request = health_pb2.HealthCheckRequest(service=service)
+            assert health.Check(request, timeout=DEADLINE_S).status == NOT_SERVING
+        product = Product(a=np.ones((1, 4, 4)), b=np.ones((1, 4, 4)))
+        stub = gemm_pb2_grpc.GemmStub(channel)
+        check_bytes(stub.Multiply(product.request(), timeout=DEADLINE_S).d, product)
+        registry = registry_pb2_grpc.RegistryStub(channel)
+        info = registry.GetServerInfo(registry_pb2.GetServerInfoRequest(), timeout=DEADLINE_S)
+        assert not info.draining
+    daemon.signal(signal.SIGTERM)  # A second signal skips the rest of the minute.
+    assert daemon.wait(GRPC_END_S + 10) == 0
+
+
+@pytest.fixture
+def loaded(daemons):
+    """Starts a daemon in which one product of about a second runs and three wait for it."""
+
+    def start(*flags):
+        daemon = daemons.start("--log-level=debug", *flags)
+        channel = open_channel(daemon.tcp)
+        stub = gemm_pb2_grpc.GemmStub(channel)
+        batch = batch_of(stub, seconds=1)
+        calls = [
+            stub.Multiply.future(busy_product(batch, f"busy-{i}"), timeout=DEADLINE_S)
+            for i in range(4)
+        ]
+        registry = registry_pb2_grpc.RegistryStub(channel)
+
+        def is_loaded():
+            request = registry_pb2.ListDevicesRequest()
+            device = registry.ListDevices(request, timeout=DEADLINE_S).devices[0]
+            return device.queued_requests == 3
+
+        wait_until(is_loaded, DEADLINE_S, "one runs, three wait")
+        channels.append(channel)
+        return daemon, calls
+
+    channels = []
+    yield start
+    for channel in channels:
+        channel.close()
+
+
+def check_waiting_were_refused(daemon, calls):
+    """The three that waited; the one that ran is waited for, though its connection may be gone by
+    the time that it is done."""
+    assert {call.code() for call in calls} <= {grpc.StatusCode.OK, UNAVAILABLE}
+    assert [call.code() for call in calls].count(UNAVAILABLE) >= 3
+    wait_until(lambda: len(daemon.events("request")) == 2 + len(calls), DEADLINE_S, "all logged")
+    statuses = [line["status"] for line in daemon.events("request") if line["id"]]
+    assert sorted(statuses) == ["OK"] + 3 * ["UNAVAILABLE"]
+
+
+def test_the_grace_is_for_what_was_accepted(loaded):
+    daemon, calls = loaded("--lame-duck=1ms", "--grace=50s")
+    daemon.signal(signal.SIGTERM)
+    assert {call.code() for call in calls} == {grpc.StatusCode.OK}
+    assert daemon.wait() == 0
+
+
+def test_after_the_grace_what_waits_is_refused(loaded):
+    """The exit code tells that products were left."""
+    daemon, calls = loaded("--lame-duck=1ms", "--grace=1ms")
+    daemon.signal(signal.SIGTERM)
+    check_waiting_were_refused(daemon, calls)
+    assert daemon.wait() == 1
+    assert daemon.events("stop")[0]["code"] == "DEADLINE_EXCEEDED"
+
+
+def test_a_second_signal_skips_lame_duck_and_grace(loaded):
+    daemon, calls = loaded("--lame-duck=50s", "--grace=50s")
+    daemon.signal(signal.SIGTERM)
+    wait_until(lambda: daemon.events("lame_duck"), DEADLINE_S, "the lame duck's time")
+    daemon.signal(signal.SIGINT)
+    check_waiting_were_refused(daemon, calls)
+    assert daemon.wait(GRPC_END_S + 10) == 1
+
+
+def test_a_second_signal_during_the_grace_skips_it(loaded):
+    daemon, calls = loaded("--lame-duck=1ms", "--grace=50s")
+    daemon.signal(signal.SIGTERM)
+    wait_until(lambda: daemon.events("drain"), DEADLINE_S, "the drain")
+    daemon.signal(signal.SIGTERM)
+    check_waiting_were_refused(daemon, calls)
+    assert daemon.wait() == 1
+
+
+def test_idle_streams_do_not_hold_up_the_end(daemons):
+    """A watch of health and a stream without requests are nothing to wait for."""
+    daemon = daemons.start("--lame-duck=1ms", "--grace=20s")
+    with open_channel(daemon.tcp) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        watch = health.Watch(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        never = queue.Queue()
+        stub = gemm_pb2_grpc.GemmStub(channel)
+        stream = stub.MultiplyStream(iter(never.get, None), timeout=DEADLINE_S)
+        never.put(gemm_pb2.MultiplyRequest())
+        assert next(stream).error.message
+        daemon.signal(signal.SIGTERM)
+        try:
+            assert daemon.wait(GRPC_END_S + 5) == 0
+        finally:
+            never.put(None)

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the daemon starts, or says why it does not, what it takes from files and what it logs."""
+
+import datetime
+import re
+import signal
+import subprocess
+
+import grpc
+import numpy as np
+import pytest
+from bystander import DEADLINE_S
+from daemon import parse_log_line
+from gemmd.v1 import gemm_pb2_grpc, registry_pb2, registry_pb2_grpc
+from product import Product, check_bytes
+
+START_LIMIT_S = 30
+
+
+def run(gemmd, *arguments):
+    """A daemon that should end by itself: exit code, standard output and error."""
+    command = [gemmd, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_LIMIT_S)
+    return done.returncode, done.stdout, done.stderr
+
+
+def multiply(address, request_id="", size=4):
+    product = Product(a=np.ones((1, size, size)), b=np.ones((1, size, size)))
+    product.request_id = request_id
+    with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        stub = gemm_pb2_grpc.GemmStub(channel)
+        answer = stub.Multiply(product.request(), timeout=DEADLINE_S)
+    check_bytes(answer.d, product)
+    return answer
+
+
+def limits_of(daemon):
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        stub = registry_pb2_grpc.RegistryStub(channel)
+        info = stub.GetServerInfo(registry_pb2.GetServerInfoRequest(), timeout=DEADLINE_S)
+    return info.limits
+
+
+# Starting.
+
+
+def test_ready_file_holds_the_addresses(daemons):
+    daemon = daemons.start("--lame-duck=1ms")
+    assert daemon.ready_file.read_text() == f"{daemon.tcp}\n{daemon.unix}\n"
+    assert daemon.port > 0 and daemon.unix == f"unix:{daemon.socket_path}"
+    for address in daemon.addresses:
+        multiply(address)
+    assert {path.name for path in daemon.folder.iterdir()} == {"ready", "gemmd.sock", "stderr"}
+    daemon.stop()
+
+
+def test_a_ready_file_that_cannot_be_written(gemmd):
+    code, _, error = run(gemmd, "--listen=127.0.0.1:0", "--ready-file=/dev/null/ready")
+    assert code == 1
+    assert "/dev/null/ready" in parse_log_line(error.splitlines()[-1])["reason"]
+
+
+def test_a_port_in_use(daemons, gemmd, tmp_path):
+    daemon = daemons.start("--lame-duck=1ms")
+    ready = tmp_path / "ready"
+    code, _, error = run(gemmd, f"--listen={daemon.tcp}", f"--ready-file={ready}")
+    assert code == 1
+    last = parse_log_line(error.splitlines()[-1])
+    assert (last["event"], last["level"], last["code"]) == ("stop", "error", "UNAVAILABLE")
+    assert daemon.tcp in last["reason"]
+    assert not ready.exists()
+    multiply(daemon.tcp)
+
+
+def test_a_unix_socket_in_use(daemons, gemmd, tmp_path):
+    daemon = daemons.start("--lame-duck=1ms")
+    ready = tmp_path / "ready"
+    code, _, error = run(gemmd, f"--listen={daemon.unix}", f"--ready-file={ready}")
+    assert code == 1
+    assert daemon.unix in parse_log_line(error.splitlines()[-1])["reason"]
+    assert not ready.exists()
+    multiply(daemon.unix)
+
+
+def test_the_socket_of_a_killed_daemon_is_taken_over(daemons):
+    killed = daemons.start()
+    killed.kill()
+    killed.wait()
+    assert killed.socket_path.exists()
+    listen = f"127.0.0.1:0,{killed.unix}"
+    multiply(daemons.start("--lame-duck=1ms", listen=listen).unix)
+
+
+@pytest.mark.parametrize(
+    "argument,named",
+    [
+        ("--nonsense", "--nonsense"),
+        ("nonsense", "nonsense"),
+        ("--lame-duck=5", "--lame-duck"),
+        ("--lame-duck=soon", "--lame-duck"),
+        ("--max-message-bytes=lots", "--max-message-bytes"),
+        ("--max-queued-requests=0", "--max-queued-requests"),
+        ("--max-concurrent-streams=0", "--max-concurrent-streams"),
+        ("--cpu-threads=-1", "--cpu-threads"),
+        ("--devices=cuda:99", "--devices"),
+        ("--log-level=loud", "--log-level"),
+        ("--listen=", "--listen"),
+        ("--config=/dev/null/config", "/dev/null/config"),
+        ("--log-file=/dev/null/log", "log-file"),
+    ],
+)
+def test_bad_flags_end_with_2(gemmd, argument, named):
+    code, output, error = run(gemmd, argument)
+    assert (code, output) == (2, "")
+    assert named in error
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--max-message-bytes=0",
+        "--max-message-bytes=3GiB",
+        "--handshake-timeout=0s",
+        "--listen=nonsense",
+        "--listen=unix:",
+        "--devices=cpu,cpu",
+    ],
+)
+def test_values_that_make_no_sense_are_named(gemmd, argument):
+    name = argument.split("=")[0].removeprefix("--")
+    code, _, error = run(gemmd, "--listen=127.0.0.1:0", argument)
+    assert code in (1, 2)
+    assert name in error.splitlines()[-1]
+
+
+def test_help_and_version(gemmd):
+    code, output, error = run(gemmd, "--help")
+    assert (code, error) == (0, "")
+    assert all(flag in output for flag in ("--listen", "--config", "--memory-quota-bytes"))
+    code, output, error = run(gemmd, "--version")
+    assert (code, error) == (0, "")
+    assert re.fullmatch(r"gemmd \d+\.\d+\.\d+\n", output)
+
+
+# The configuration file.
+
+
+def test_config_file(daemons, tmp_path):
+    config = tmp_path / "gemmd.conf"
+    config.write_text(
+        "# A comment.\nmax-message-bytes=2MiB\nmax-queued-requests = 7\nlame-duck=1ms\n"
+        'log-level="debug"\n'
+    )
+    daemon = daemons.start(f"--config={config}", "--max-queued-requests=9")
+    limits = limits_of(daemon)
+    assert limits.max_message_bytes == 2 << 20
+    assert limits.max_queued_requests == 9, "the command line wins"
+    multiply(daemon.tcp)
+    daemon.stop()
+    assert daemon.events("lame_duck")[0]["duration"] == "1ms"
+    assert len(daemon.events("request")) == 1
+
+
+def test_config_file_may_name_the_addresses(gemmd, daemons, tmp_path):
+    path = tmp_path / "s"
+    config = tmp_path / "gemmd.conf"
+    config.write_text(f'listen=["127.0.0.1:0","unix:{path}"]\nlame-duck=1ms\n')
+    daemon = daemons.launch(f"--config={config}", listen="").wait_until_ready()
+    assert daemon.unix == f"unix:{path}"
+    multiply(daemon.unix)
+
+
+@pytest.mark.parametrize("line", ["nonsense=1", "lame-duck=soon", "max-queued-requests=0"])
+def test_bad_config_files_end_with_2(gemmd, tmp_path, line):
+    config = tmp_path / "gemmd.conf"
+    config.write_text(line + "\n")
+    code, _, error = run(gemmd, f"--config={config}")
+    assert code == 2
+    assert line.split("=")[0] in error
+
+
+# The log.
+
+
+def test_one_line_for_each_event(daemons):
+    daemon = daemons.start("--lame-duck=2ms", "--grace=3s")
+    multiply(daemon.tcp)
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait() == 0
+    log = daemon.log()
+    events = [line["event"] for line in log]
+    assert events == [
+        "start",
+        "device_ready",
+        "listening",
+        "listening",
+        "serving",
+        "lame_duck",
+        "drain",
+        "stop",
+    ]
+    assert {line["level"] for line in log} == {"info"}
+    times = [datetime.datetime.fromisoformat(line["time"]) for line in log]
+    assert times == sorted(times) and times[0].tzinfo is not None
+    by_event = {line["event"]: line for line in log}
+    assert by_event["start"]["pid"] == str(daemon.pid)
+    assert by_event["device_ready"]["device"] == "cpu"
+    assert [line["address"] for line in daemon.events("listening")] == daemon.addresses
+    assert (by_event["lame_duck"]["signal"], by_event["lame_duck"]["duration"]) == ("15", "2ms")
+    assert by_event["drain"]["grace"] == "3s"
+    assert by_event["stop"]["code"] == "OK"
+
+
+def test_a_debug_line_for_each_request(daemons):
+    """What is logged of a request is what its answer says of it."""
+    daemon = daemons.start("--lame-duck=1ms", "--log-level=debug")
+    forged = 'x\ntime=now level=error event=stop code=OK id="'
+    ids = ["one", "two", "with space", "", forged]
+    answers = [multiply(daemon.addresses[i % 2], name) for i, name in enumerate(ids)]
+    daemon.stop()
+    lines = daemon.events("request")
+    assert len(lines) == len(ids) and len(daemon.events("stop")) == 1
+    for i, (name, answer, line) in enumerate(zip(ids, answers, lines, strict=True)):
+        assert line["level"] == "debug"
+        assert line["id"].replace(r"\n", "\n").replace(r"\"", '"') == name
+        assert line["problem"].startswith("4x4x4 f32")
+        assert (line["kernel"], line["device"]) == (answer.kernel, "cpu")
+        assert line["status"] == "OK"
+        timing = answer.timing
+        assert int(line["queue_ns"]) == timing.queue_ns
+        assert int(line["compute_ns"]) == timing.compute_ns
+        assert int(line["total_ns"]) >= timing.total_ns
+        assert line["peer"].startswith("unix:" if i % 2 else "ipv4:127.0.0.1:")
+
+
+def test_log_file(daemons, tmp_path):
+    """Appended to, and nothing on standard error."""
+    log_file = tmp_path / "log"
+    for _ in range(2):
+        daemon = daemons.start("--lame-duck=1ms", f"--log-file={log_file}")
+        multiply(daemon.tcp)
+        daemon.stop()
+        assert daemon.stderr() == ""
+    events = [parse_log_line(line)["event"] for line in log_file.read_text().splitlines()]
+    assert events.count("start") == events.count("stop") == 2
+    assert events[-1] == "stop"
+
+
+def test_log_level_off(daemons):
+    daemon = daemons.start("--lame-duck=1ms", "--log-level=off")
+    multiply(daemon.tcp)
+    daemon.stop()
+    assert daemon.stderr() == ""

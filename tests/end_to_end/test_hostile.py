@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers that speak nonsense, break off, flood, fall silent or die. After each attack, all of them
+bounded in count and time, a bystander is served as before and the daemon keeps nothing of it."""
+
+import contextlib
+import itertools
+import pathlib
+import subprocess
+import sys
+import time
+
+import doomed_client
+import grpc
+import numpy as np
+import pytest
+from bystander import Bystander
+from daemon import wait_until
+from gemmd.v1 import gemm_pb2_grpc
+from http2_peer import MULTIPLY, MULTIPLY_STREAM, Http2Peer, message, open_socket
+from product import Product
+
+HANDSHAKE_S = 1
+GEMMD_FLAGS = ["--max-queued-bytes=32MiB", f"--handshake-timeout={HANDSHAKE_S}s"]
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+CANCELLED = 8  # The error code of HTTP/2.
+
+
+def wait_until_closed(peer, limit_s):
+    """Reads until the other side has closed; fails after the limit."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        left = deadline - time.monotonic()
+        assert left > 0, f"still open after {limit_s} s"
+        peer.settimeout(left)
+        with contextlib.suppress(TimeoutError):
+            try:
+                if not peer.recv(1 << 16):
+                    return
+            except ConnectionError:
+                return
+
+
+def send_what_is_taken(peer, data):
+    with contextlib.suppress(OSError):  # The daemon may have shut the peer out already.
+        peer.sendall(data)
+
+
+def large_product(size=400):
+    """Whose operands and result are each larger than the windows of HTTP/2."""
+    return Product(a=np.ones((1, size, size)), b=np.ones((1, size, size)))
+
+
+def test_garbage_is_shut_out(attacked, rng):
+    nonsense = [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        bytes.fromhex("16030100f5010000f10303") + rng.randbytes(242),  # The start of TLS.
+        b"\0" * 4096,
+        PREFACE[:-1] + b"x" * 100,
+        PREFACE + b"\xff" * 4096,
+        PREFACE + SETTINGS + b"\xff" * 4096,
+        *(rng.randbytes(rng.randrange(30, 5000)) for _ in range(40)),
+        *(PREFACE + rng.randbytes(rng.randrange(30, 5000)) for _ in range(40)),
+    ]
+    for data in nonsense:
+        for address in attacked.daemon.addresses:
+            with open_socket(address) as peer:
+                send_what_is_taken(peer, data)
+                wait_until_closed(peer, HANDSHAKE_S + 10)
+
+
+def test_random_frames(attacked, rng):
+    """Frames of every type, well-formed or not: some peers are shut out for them, some not."""
+    for _ in range(100):
+        with open_socket(attacked.daemon.tcp) as peer:
+            send_what_is_taken(peer, PREFACE + SETTINGS)
+            for _ in range(rng.randrange(1, 20)):
+                payload = rng.randbytes(rng.choice((0, 1, 4, 5, 8, 64, 1000)))
+                frame_type, flags = rng.randrange(12), rng.choice((0, 1, 4, 5, 0x25, 0xFF))
+                stream = rng.choice((0, 1, 3, 2, 0x7FFFFFFF))
+                length = len(payload) if rng.random() < 0.8 else rng.randrange(1 << 24)
+                header = length.to_bytes(3, "big") + bytes((frame_type, flags))
+                send_what_is_taken(peer, header + stream.to_bytes(4, "big") + payload)
+    attacked.check_served()
+
+
+def test_silent_connections_are_closed(attacked):
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(open_socket(attacked.daemon.tcp)) for _ in range(100)]
+        attacked.check_served()
+        for peer in silent:
+            wait_until_closed(peer, HANDSHAKE_S + 10)
+
+
+@pytest.mark.parametrize("path", [MULTIPLY, MULTIPLY_STREAM])
+def test_half_sent_messages(attacked, path):
+    """A quarter of a message of 4 MB; then the connection is dropped, at once or after others were
+    served, or the streams are reset or closed."""
+    part = message(bytes(1 << 20), declared=4 << 20)
+    for turn in range(12):
+        with Http2Peer(attacked.daemon.addresses[turn % 2]) as peer:
+            streams = [peer.start(path) for _ in range(4)]
+            for stream in streams:
+                assert peer.send(stream, part) == len(part)
+            if turn % 4 == 1:
+                for stream in streams:
+                    peer.reset(stream)
+            elif turn % 4 == 2:
+                for stream in streams:
+                    peer.end(stream)
+                for stream in streams:
+                    assert peer.wait(stream).status in (None, 0, 12, 13, 1)
+            elif turn % 4 == 3:
+                attacked.check_served()
+
+
+def test_half_sent_messages_end_at_their_deadline(attacked):
+    with Http2Peer(attacked.daemon.tcp) as peer:
+        streams = [peer.start(headers=[("grpc-timeout", "300m")]) for _ in range(20)]
+        for stream in streams:
+            peer.send(stream, message(bytes(1000), declared=4 << 20))
+        for stream in streams:
+            answer = peer.wait(stream)
+            assert answer.reset is not None or answer.status in (1, 4), answer.headers
+
+
+def test_strange_requests(attacked):
+    """Odd but well-formed HTTP/2: each is answered, on a connection that lives on."""
+    good = message(large_product(8).request().SerializeToString())
+    with Http2Peer(attacked.daemon.tcp) as peer:
+
+        def status(data, **keywords):
+            stream = peer.start(**keywords)
+            if data:
+                peer.send(stream, data, end=True)
+            else:
+                peer.end(stream)
+            return peer.wait(stream).status
+
+        unreadable = (12, 13)  # gRPC's own, by version.
+        assert status(good) == 0
+        assert status(good, path="gemmd.v1.Gemm/Multiply") == 12
+        assert status(good, path="/gemmd.v1.Gemm/Nothing") == 12
+        assert status(good, path="/") == 12
+        assert status(b"") in unreadable
+        assert status(b"\0\0") in unreadable
+        assert status(message(b"x" * 10, declared=5000)) in unreadable
+        assert status(message(b"", flags=7)) in unreadable
+        assert status(message(b"")) == 3
+        assert status(good + good) in (0, *unreadable)
+        assert status(good, headers=[("grpc-timeout", "nonsense")]) in (0, 3, 13)
+        assert status(good, headers=[("x-many", "y" * 1000)] * 4) == 0
+        assert not peer.closed
+
+
+def test_deadlines_beyond_the_clocks_range(daemons):
+    """Centuries away, where a count of nanoseconds in 64 bits overflows: as good as none."""
+    good = message(large_product(8).request().SerializeToString())
+    daemon = daemons.start("--lame-duck=1ms")
+    with Http2Peer(daemon.tcp) as peer:
+        for hours in (2_000_000, 2_600_000, 5_000_000, 99_999_999):
+            stream = peer.start(headers=[("grpc-timeout", f"{hours}H")])
+            peer.send(stream, good, end=True)
+            assert peer.wait(stream).status == 0, hours
+
+
+def test_killed_clients(attacked, tmp_path):
+    """Forty clients killed at every stage of a call, seven at a time."""
+    rounds = 40
+    request_file = tmp_path / "request"
+    request_file.write_bytes(large_product().request().SerializeToString())
+    script = pathlib.Path(doomed_client.__file__)
+    for address in attacked.daemon.addresses:
+        done = subprocess.run(
+            [sys.executable, script, address, request_file, str(rounds // 2)],
+            stdout=subprocess.PIPE,
+            timeout=120,
+            check=True,
+        )
+        assert int(done.stdout) == rounds // 2 * len(doomed_client.STAGES)
+
+
+def test_cancel_storm(attacked, channel, rng):
+    """Cancelled before, while and after they are sent; all get one of the two honest ends."""
+    stub = gemm_pb2_grpc.GemmStub(channel)
+    request = large_product(200).request()
+    seen = set()
+    for _ in range(20):
+        calls = [stub.Multiply.future(request, timeout=30) for _ in range(50)]
+        rng.shuffle(calls)
+        calls[0].result()
+        for call in calls[1:]:
+            call.cancel()
+        seen |= {call.code() for call in calls}
+    assert seen <= {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}
+    assert grpc.StatusCode.CANCELLED in seen
+    streams = [stub.MultiplyStream(itertools.repeat(request, 80), timeout=30) for _ in range(20)]
+    for stream in streams:
+        next(stream)
+        stream.cancel()
+
+
+def test_rapid_resets(attacked):
+    """Calls reset as soon as they are made, 2000 on each of two connections. (More than a client
+    should be able to do to gRPC 1.51, which does not limit them, see CVE-2023-44487.)"""
+    body = message(large_product(8).request().SerializeToString())
+    for _ in range(2):
+        with Http2Peer(attacked.daemon.tcp) as peer:
+            for _ in range(2000):
+                if peer.closed:
+                    break
+                stream = peer.start()
+                peer.send(stream, body)
+                peer.reset(stream)
+
+
+def test_slow_readers(attacked):
+    """Answers that nobody reads: the daemon waits for their readers and serves others meanwhile."""
+    body = message(large_product().request().SerializeToString())
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(Http2Peer(attacked.daemon.tcp)) for _ in range(10)]
+        for peer in peers:
+            for _ in range(3):
+                peer.send(peer.start(), body, end=True)
+        attacked.check_served()
+
+
+def test_connection_flood(daemons):
+    """Ten times as many connections as the soft limit of open files, which the daemon raises."""
+    soft, hard = 64, 1024
+    daemon = daemons.start(*GEMMD_FLAGS, "--lame-duck=1ms", open_files=(soft, hard))
+    assert daemon.open_file_limits() == (hard, hard)
+    assert daemon.events("start")[0]["open_files"] == str(hard)
+    with Bystander(daemon) as bystander:
+        for _ in range(2):
+            with contextlib.ExitStack() as stack:
+                peers = [stack.enter_context(open_socket(daemon.tcp)) for _ in range(10 * soft)]
+                for peer in peers[::2]:
+                    send_what_is_taken(peer, PREFACE + SETTINGS)
+                wait_until(lambda: daemon.open_files() > 5 * soft, 10, "half of them accepted")
+                bystander.check_served()
+            bystander.check()

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers that are after the daemon's memory: how much of it they get is bounded, and they are told
+so."""
+
+import contextlib
+import gzip
+
+import grpc
+import numpy as np
+import pytest
+from bystander import Bystander
+from daemon import wait_until
+from gemmd.v1 import gemm_pb2_grpc
+from http2_peer import Http2Peer, message
+from product import Product
+
+MIB = 1 << 20
+# So small a capacity that the bystander's probe of it is nothing beside what is measured.
+FLAGS = ["--lame-duck=1ms", "--max-queued-bytes=1000000"]
+RESOURCE_EXHAUSTED = 8
+UNIMPLEMENTED = 12
+
+# What malloc keeps beside what is asked of it, and what a bystander's requests take.
+MALLOC_SLACK = 24 * MIB
+
+CONNECTIONS = 8
+STREAMS = 20  # On each connection.
+MESSAGE_BYTES = 4 * MIB
+SENT_BYTES = MESSAGE_BYTES * 15 // 16
+
+
+def hold_half_sent_messages(daemon, stack):
+    """Sends nearly all of 160 messages of 4 MiB and leaves them so, for as long as the stack lasts.
+    The calls (peer and stream), and how many bytes the daemon took."""
+    part = message(bytes(SENT_BYTES), declared=MESSAGE_BYTES)
+    peers = [stack.enter_context(Http2Peer(daemon.tcp)) for _ in range(CONNECTIONS)]
+    calls = []
+    taken = 0
+    for _ in range(STREAMS):
+        for peer in peers:
+            stream = peer.start()
+            taken += peer.send(stream, part, limit_s=0.2)
+            calls.append((peer, stream))
+    return calls, taken
+
+
+@pytest.mark.resident_memory
+def test_half_sent_messages_with_a_quota(daemons):
+    """At most the quota is kept for them, beside one message for each connection: a read that has
+    begun goes on. Who sends more loses calls and is told why; others are served, though gRPC may
+    make them connect again."""
+    quota = 64 * MIB
+    daemon = daemons.start(*FLAGS, f"--memory-quota-bytes={quota}")
+    with Bystander(daemon) as bystander:
+        before = daemon.peak_rss_bytes()
+        with contextlib.ExitStack() as stack:
+            calls, taken = hold_half_sent_messages(daemon, stack)
+            wait_until(bystander.is_served, 20, "others served")
+            grown = daemon.peak_rss_bytes() - before
+            for peer, _ in calls:
+                peer.receive(0)
+            lost = [peer.answers[stream] for peer, stream in calls if peer.is_over(stream)]
+        print(f"{taken >> 20} MiB taken, {grown >> 20} MiB kept, {len(lost)} calls lost")
+        assert grown < quota + CONNECTIONS * MESSAGE_BYTES + MALLOC_SLACK
+        assert lost and {answer.status for answer in lost} <= {RESOURCE_EXHAUSTED, None}
+        bystander.check()
+
+
+@pytest.mark.resident_memory
+def test_half_sent_messages_without_a_quota(daemons):
+    """The control: what the bound above keeps away. All that was sent is kept."""
+    daemon = daemons.start(*FLAGS, "--memory-quota-bytes=64GiB")
+    with Bystander(daemon) as bystander:
+        before = daemon.peak_rss_bytes()
+        with contextlib.ExitStack() as stack:
+            calls, taken = hold_half_sent_messages(daemon, stack)
+            assert taken == len(calls) * (SENT_BYTES + 5)
+            grown = daemon.peak_rss_bytes() - before
+        print(f"{taken >> 20} MiB taken, {grown >> 20} MiB kept")
+        assert grown > taken * 9 // 10
+        bystander.check()
+
+
+def test_gzip_bomb(daemons):
+    """A message of 64 MiB in 64 KB is refused before it is unpacked."""
+    bomb = gzip.compress(bytes(64 * MIB))
+    assert len(bomb) < MIB // 8
+    daemon = daemons.start(*FLAGS)
+    with Bystander(daemon) as bystander:
+        before = daemon.peak_rss_bytes()
+        with Http2Peer(daemon.tcp) as peer:
+            for name in ("gzip", "deflate", "identity", "nonsense"):
+                stream = peer.start(headers=[("grpc-encoding", name)])
+                peer.send(stream, message(bomb, flags=1), end=True)
+                # The last two are not unpacked but are no message either.
+                assert peer.wait(stream).status in (UNIMPLEMENTED, 13), name
+        bystander.check()
+        assert daemon.peak_rss_bytes() - before < MALLOC_SLACK
+
+
+def test_messages_over_the_limit(daemons):
+    daemon = daemons.start(
+        "--lame-duck=1ms", "--max-message-bytes=1MiB", "--max-queued-bytes=1000000"
+    )
+    with Bystander(daemon) as bystander:
+        with Http2Peer(daemon.tcp) as peer:
+            for size in (MIB + 1, 8 * MIB):
+                stream = peer.start()
+                peer.send(stream, message(bytes(size)), end=True)
+                assert peer.wait(stream).status == RESOURCE_EXHAUSTED
+            # As long as may be: refused for what it says, not for its length.
+            stream = peer.start()
+            peer.send(stream, message(b"\x0a\x01" * (MIB // 2)), end=True)
+            assert peer.wait(stream).status != RESOURCE_EXHAUSTED
+        bystander.check()
+
+
+@pytest.mark.resident_memory
+def test_a_message_declared_far_over_the_limit(daemons):
+    """gRPC looks at a message's length only once it has all of it; till then the quota bounds it."""
+    quota = 64 * MIB
+    flags = [
+        "--max-message-bytes=1MiB",
+        "--max-queued-bytes=1000000",
+        f"--memory-quota-bytes={quota}",
+    ]
+    daemon = daemons.start("--lame-duck=1ms", *flags)
+    with Bystander(daemon) as bystander:
+        before = daemon.peak_rss_bytes()
+        with Http2Peer(daemon.tcp) as peer:
+            stream = peer.start()
+            peer.send(stream, message(bytes(400 * MIB), declared=3 << 30), limit_s=0.5)
+            wait_until(bystander.is_served, 20, "others served")
+        assert daemon.peak_rss_bytes() - before < 2 * quota + MALLOC_SLACK
+        bystander.check()
+
+
+@pytest.mark.resident_memory
+def test_attacks_again_and_again_keep_nothing(daemons):
+    """After some rounds to warm up, rounds of the same attacks keep nothing. Each moves some 200 MB
+    through the daemon in 100 calls that are broken off."""
+    daemon = daemons.start("--lame-duck=1ms", "--max-queued-bytes=32MiB")
+    body = Product(a=np.ones((1, 500, 500)), b=np.ones((1, 500, 500))).request()
+    sent = message(body.SerializeToString())
+    with Bystander(daemon) as bystander:
+
+        def attack():
+            for _ in range(4):
+                with contextlib.ExitStack() as stack:
+                    peers = [stack.enter_context(Http2Peer(daemon.tcp)) for _ in range(20)]
+                    for turn, peer in enumerate(peers):
+                        part = sent if turn % 2 else sent[:-1]
+                        peer.send(peer.start(), part, end=part == sent)
+            with grpc.insecure_channel(daemon.tcp) as channel:
+                stub = gemm_pb2_grpc.GemmStub(channel)
+                for call in [stub.Multiply.future(body, timeout=30) for _ in range(20)]:
+                    call.cancel()
+            bystander.check()
+
+        sizes = []
+        for _ in range(8):
+            attack()
+            sizes.append(daemon.rss_bytes())
+        print([size >> 20 for size in sizes])
+        growth = min(sizes[-3:]) - max(sizes[:3])
+        assert growth < 8 * MIB

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rest of the contract for an unmodified Python client: streams, the registry, health and
+reflection."""
+
+import queue
+import threading
+
+import grpc
+import pytest
+from elements import ELEMENTS
+from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, registry_pb2, registry_pb2_grpc
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+from product import DEADLINE_S, Product, check_bytes, small_integers
+
+SERVICES = ("gemmd.v1.Gemm", "gemmd.v1.Registry")
+
+
+@pytest.fixture
+def gemm(channel):
+    return gemm_pb2_grpc.GemmStub(channel)
+
+
+@pytest.fixture
+def registry(channel):
+    return registry_pb2_grpc.RegistryStub(channel)
+
+
+@pytest.fixture
+def health(channel):
+    return health_pb2_grpc.HealthStub(channel)
+
+
+def integers(rng, m, n, k, name="f32", **options):
+    element = ELEMENTS[name]
+    a, b = small_integers(rng, element, 1, m, k), small_integers(rng, element, 1, k, n)
+    return Product(a=a, b=b, a_type=name, b_type=name, **options)
+
+
+def test_both_addresses_and_many_threads(daemon, rng):
+    products = [integers(rng, 5 + i, 7, 9, request_id=str(i)) for i in range(8)]
+    failures = queue.Queue()
+
+    def work(address, product):
+        try:
+            with grpc.insecure_channel(address) as own_channel:
+                stub = gemm_pb2_grpc.GemmStub(own_channel)
+                for _ in range(20):
+                    answer = stub.Multiply(product.request(), timeout=DEADLINE_S)
+                    assert answer.request_id == product.request_id
+                    check_bytes(answer.d, product)
+        except Exception as failure:  # Told to the test's own thread.
+            failures.put(failure)
+
+    threads = [
+        threading.Thread(target=work, args=(daemon.addresses[i % 2], product))
+        for i, product in enumerate(products)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+    if not failures.empty():
+        raise failures.get()
+
+
+def test_timing_adds_up(gemm, rng):
+    timing = gemm.Multiply(integers(rng, 64, 64, 64).request(), timeout=DEADLINE_S).timing
+    stages = [
+        timing.receive_ns,
+        timing.queue_ns,
+        timing.copy_in_ns,
+        timing.compute_ns,
+        timing.copy_out_ns,
+        timing.send_prepare_ns,
+    ]
+    assert min(stages) >= 0 and timing.compute_ns > 0
+    assert sum(stages) <= timing.total_ns < DEADLINE_S * 10**9
+
+
+def test_stream(gemm, rng):
+    """Three times as many requests as may be unanswered; each answer is its own request's, and a
+    bad request is told its error without ending the stream."""
+    products = {
+        str(i): integers(rng, 1 + i % 17, 1 + i % 5, 1 + i % 23, request_id=str(i))
+        for i in range(200)
+    }
+    requests = [product.request() for product in products.values()]
+    bad = integers(rng, 4, 4, 4, request_id="bad").request()
+    bad.a.data = bad.a.data[1:]
+    requests.insert(100, bad)
+    answered = set()
+    for answer in gemm.MultiplyStream(iter(requests), timeout=DEADLINE_S):
+        assert answer.request_id not in answered
+        answered.add(answer.request_id)
+        if answer.request_id == "bad":
+            assert answer.error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+            assert answer.error.message == "a.data: got 63 bytes, want m*k*4 = 64"
+        else:
+            assert answer.response.request_id == answer.request_id
+            check_bytes(answer.response.d, products[answer.request_id])
+    assert answered == set(products) | {"bad"}
+
+
+def test_stream_answers_before_it_is_closed(gemm, rng):
+    """Request by request, as an interactive client would."""
+    product = integers(rng, 4, 4, 4, request_id="one")
+    requests = queue.Queue()
+    answers = gemm.MultiplyStream(iter(requests.get, None), timeout=DEADLINE_S)
+    for _ in range(10):
+        requests.put(product.request())
+        check_bytes(next(answers).response.d, product)
+    requests.put(None)
+    assert list(answers) == []
+    assert answers.code() == grpc.StatusCode.OK
+
+
+def test_every_available_kernel_by_name(gemm, registry, rng):
+    by_number = {element.number: name for name, element in ELEMENTS.items()}
+    kernels = registry.ListKernels(registry_pb2.ListKernelsRequest(), timeout=DEADLINE_S).kernels
+    available = [kernel for kernel in kernels if kernel.availability[0].available]
+    assert len({kernel.name for kernel in kernels}) == len(kernels) > 0
+    assert {by_number[kernel.a_type] for kernel in available} == set(ELEMENTS) - {"s32"}
+    for kernel in available:
+        a_type, b_type = by_number[kernel.a_type], by_number[kernel.b_type]
+        product = Product(
+            a=small_integers(rng, ELEMENTS[a_type], 1, 7, 12),
+            b=small_integers(rng, ELEMENTS[b_type], 1, 12, 5),
+            a_type=a_type,
+            b_type=b_type,
+            kernel=kernel.name,
+        )
+        request = product.request()
+        # Kernels of less usual arithmetic want to be asked for it.
+        request.accumulation_type = kernel.accumulation_type
+        product.d_type = by_number[kernel.accumulation_type]
+        answer = gemm.Multiply(request, timeout=DEADLINE_S)
+        assert (answer.kernel, answer.device) == (kernel.name, "cpu")
+        check_bytes(answer.d, product)
+
+
+def test_list_kernels_by_pattern(registry):
+    def names(pattern):
+        request = registry_pb2.ListKernelsRequest(name_pattern=pattern)
+        return [k.name for k in registry.ListKernels(request, timeout=DEADLINE_S).kernels]
+
+    everything = names("")
+    some = names("onednn.*")
+    assert 0 < len(some) < len(everything)
+    assert some == [name for name in everything if name.startswith("onednn.")]
+    assert names(everything[0]) == [everything[0]]
+    assert names("no such kernel") == []
+
+
+def test_explain_tells_the_choice_of_multiply(gemm, registry, rng):
+    for name in ("f64", "f32", "bf16", "s8", "e4m3", "b1"):
+        request = integers(rng, 65, 63, 67, name).request()
+        answer = gemm.Multiply(request, timeout=DEADLINE_S)
+        for operand in (request.a, request.b):
+            operand.ClearField("data")
+        explain_request = registry_pb2.ExplainRequest(request=request)
+        explained = registry.Explain(explain_request, timeout=DEADLINE_S)
+        assert explained.candidates[0].kernel == answer.kernel
+        assert explained.device == answer.device
+        assert explained.operations == answer.operations == 2 * 65 * 63 * 67
+        assert explained.bytes_read == answer.bytes_read
+        assert explained.bytes_written == answer.bytes_written == len(answer.d.data)
+        predictions = [candidate.predicted_ns for candidate in explained.candidates]
+        assert min(predictions) > 0
+        assert all(refusal.reason for refusal in explained.refusals)
+        listed = registry.ListKernels(registry_pb2.ListKernelsRequest(), timeout=DEADLINE_S)
+        told = [c.kernel for c in explained.candidates] + [r.kernel for r in explained.refusals]
+        assert sorted(told) == sorted(kernel.name for kernel in listed.kernels)
+
+
+def test_explain_refuses_what_multiply_refuses(registry, rng):
+    request = registry_pb2.ExplainRequest(request=integers(rng, 4, 4, 4).request())
+    request.request.k = -1
+    with pytest.raises(grpc.RpcError) as refused:
+        registry.Explain(request, timeout=DEADLINE_S)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.value.details() == "k: got -1, want at least 0"
+
+
+def test_list_devices(gemm, registry, rng):
+    def device():
+        answer = registry.ListDevices(registry_pb2.ListDevicesRequest(), timeout=DEADLINE_S)
+        assert [device.name for device in answer.devices] == ["cpu"]
+        return answer.devices[0]
+
+    before = device()
+    assert before.ready and before.kind == "cpu" and before.threads > 0
+    assert before.memory_bytes > 0
+    assert all(rate.operations_per_second > 0 for rate in before.rates) and before.rates
+    for _ in range(3):
+        gemm.Multiply(integers(rng, 4, 4, 4).request(), timeout=DEADLINE_S)
+    after = device()
+    assert after.completed_requests == before.completed_requests + 3
+    assert (after.queued_requests, after.queued_bytes) == (0, 0)
+
+
+def test_server_info(registry):
+    def info():
+        return registry.GetServerInfo(registry_pb2.GetServerInfoRequest(), timeout=DEADLINE_S)
+
+    first, second = info(), info()
+    assert first.version.count(".") == 2
+    assert {library.name for library in first.libraries} >= {"gRPC", "oneDNN", "OpenBLAS"}
+    assert all(library.version for library in first.libraries)
+    assert first.limits.max_message_bytes == 512 << 20
+    assert (first.limits.max_queued_requests, first.limits.max_queued_bytes) == (256, 4 << 30)
+    assert (first.limits.max_concurrent_streams, first.limits.max_stream_requests) == (100, 64)
+    assert "multiply-stream" in first.features
+    assert first.default_device == "cpu" and not first.draining
+    assert 0 < first.uptime_ns < second.uptime_ns
+
+
+def test_health_check(health):
+    for service in ("", *SERVICES):
+        request = health_pb2.HealthCheckRequest(service=service)
+        answer = health.Check(request, timeout=DEADLINE_S)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    with pytest.raises(grpc.RpcError) as unknown:
+        health.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=DEADLINE_S)
+    assert unknown.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_health_watch(health):
+    request = health_pb2.HealthCheckRequest(service=SERVICES[0])
+    watch = health.Watch(request, timeout=DEADLINE_S)
+    assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+    watch.cancel()
+    request = health_pb2.HealthCheckRequest(service="nobody")
+    watch = health.Watch(request, timeout=DEADLINE_S)
+    assert next(watch).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+    watch.cancel()
+
+
+def test_reflection_gives_the_contract(channel):
+    """A client without the .proto finds every method and the same messages."""
+    database = ProtoReflectionDescriptorDatabase(channel)
+    assert set(database.get_services()) >= {*SERVICES, "grpc.health.v1.Health"}
+    pool = DescriptorPool(database)
+    for module in (gemm_pb2, registry_pb2):
+        for service in module.DESCRIPTOR.services_by_name.values():
+            reflected = pool.FindServiceByName(service.full_name)
+            assert [method.name for method in reflected.methods] == [
+                method.name for method in service.methods
+            ]
+    reflected = pool.FindMessageTypeByName("gemmd.v1.MultiplyRequest")
+    fields = gemm_pb2.MultiplyRequest.DESCRIPTOR.fields
+    assert [(f.name, f.number, f.type) for f in reflected.fields] == [
+        (f.name, f.number, f.type) for f in fields
+    ]
