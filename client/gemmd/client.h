@@ -34,8 +34,9 @@
 namespace gemmd {
 
 struct ClientOptions {
-  // Connections; calls take turns on them. One carries about 1 GB/s and some 20,000 small calls a
-  // second: a few more help many threads with large matrices. At least 1.
+  // Connections; calls take turns on them. All bytes of one connection pass one after the other, so
+  // that large matrices hold up the calls behind them: many threads gain from a few more. 1 to
+  // 1024.
   int channels = 1;
 
   // How long a call may take, retries included, where CallOptions does not say. Positive, finite.

@@ -74,7 +74,7 @@ TEST(AsyncCallTest, RunsManyAtOnce) {
   std::vector<std::atomic<int>> answers(kCalls);
   absl::BlockingCounter pending(kCalls);
   for (int i = 0; i < kCalls; ++i) {
-    client->MultiplyAsync(RequestNamed(absl::StrCat(i)), [&, i](Result result) {
+    client->MultiplyAsync(RequestNamed(absl::StrCat(i)), [&, i](const Result& result) {
       if (result.ok() && result->request_id() == absl::StrCat(i))
         answers[static_cast<size_t>(i)].fetch_add(1);
       pending.DecrementCount();
@@ -89,9 +89,9 @@ TEST(AsyncCallTest, StartsTheNextCallFromACallback) {
   auto client = Client::Create(server.address());
   ASSERT_THAT(client, IsOk());
   absl::Notification done;
-  client->MultiplyAsync(RequestNamed("first"), [&](Result first) {
+  client->MultiplyAsync(RequestNamed("first"), [&](const Result& first) {
     EXPECT_THAT(first, IsOk());
-    client->MultiplyAsync(RequestNamed("second"), [&](Result second) {
+    client->MultiplyAsync(RequestNamed("second"), [&](const Result& second) {
       EXPECT_THAT(second, IsOk());
       done.Notify();
     });
@@ -124,7 +124,7 @@ TEST(AsyncCallTest, DestroyingTheClientEndsItsCalls) {
     ASSERT_THAT(client, IsOk());
     absl::Mutex mutex;
     for (int i = 0; i < kCalls; ++i) {
-      client->MultiplyAsync(RequestNamed("open"), [&](Result result) {
+      client->MultiplyAsync(RequestNamed("open"), [&](const Result& result) {
         absl::MutexLock lock(&mutex);
         EXPECT_THAT(result, StatusIs(absl::StatusCode::kCancelled));
         ++called_back;
@@ -144,11 +144,11 @@ TEST(AsyncCallTest, DestroyingTheClientInItsCallbackIsAllowed) {
   absl::Notification first_done;
   absl::Notification open_done;
   Client& alive = *client;
-  alive.MultiplyAsync(RequestNamed("open"), [&](Result result) {
+  alive.MultiplyAsync(RequestNamed("open"), [&](const Result& result) {
     EXPECT_THAT(result, StatusIs(absl::StatusCode::kCancelled));
     open_done.Notify();
   });
-  alive.MultiplyAsync(RequestNamed("quick"), [&](Result result) {
+  alive.MultiplyAsync(RequestNamed("quick"), [&](const Result& result) {
     EXPECT_THAT(result, IsOk());
     client.reset();
     first_done.Notify();
@@ -164,7 +164,7 @@ TEST(AsyncCallTest, ACallbackMayOwnTheClient) {
     auto created = Client::Create(server.address());
     ASSERT_THAT(created, IsOk());
     auto client = std::make_shared<Client>(*std::move(created));
-    client->MultiplyAsync(RequestNamed("one"), [client, &done](Result result) {
+    client->MultiplyAsync(RequestNamed("one"), [client, &done](const Result& result) {
       EXPECT_THAT(result, IsOk());
       done.Notify();
     });
@@ -178,7 +178,7 @@ TEST(AsyncCallTest, ACallOutlivesItsHandle) {
   ASSERT_THAT(client, IsOk());
   absl::Notification done;
   {
-    const AsyncCall call = client->MultiplyAsync(RequestNamed("one"), [&](Result result) {
+    const AsyncCall call = client->MultiplyAsync(RequestNamed("one"), [&](const Result& result) {
       EXPECT_THAT(result, IsOk());
       done.Notify();
     });

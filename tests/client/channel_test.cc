@@ -23,7 +23,7 @@ using testing::HasSubstr;
 std::optional<int> IntArgument(const grpc::ChannelArguments& arguments, absl::string_view name) {
   std::optional<int> found;
   const grpc_channel_args raw = arguments.c_channel_args();
-  for (size_t i = 0; i < raw.num_args; ++i) {
+  for (size_t i = 0; raw.args != nullptr && i < raw.num_args; ++i) {
     if (raw.args[i].key == name && raw.args[i].type == GRPC_ARG_INTEGER)
       found = raw.args[i].value.integer;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocking calls: deadlines, retries, limits, errors, threads.
+// Blocking calls: deadlines, limits, threads, the registry.
 #include "gemmd/client.h"
 
 #include <gmock/gmock.h>
@@ -18,28 +18,6 @@ namespace gemmd {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
-
-// Backoff so short that tests do not wait for it.
-ClientOptions QuickRetries() {
-  ClientOptions options;
-  options.initial_backoff = absl::Milliseconds(1);
-  options.max_backoff = absl::Milliseconds(1);
-  return options;
-}
-
-// Fails with `status` the first `failures` times.
-FakeScript FailingScript(const grpc::Status& status, int failures) {
-  FakeScript script;
-  auto left = std::make_shared<std::atomic<int>>(failures);
-  script.multiply = [status, left](grpc::CallbackServerContext&, const v1::MultiplyRequest& request,
-                                   v1::MultiplyResponse& response) -> std::optional<grpc::Status> {
-    if (left->fetch_sub(1) > 0) return status;
-    response.set_request_id(request.request_id());
-    return grpc::Status::OK;
-  };
-  return script;
-}
 
 TEST(ClientTest, MultipliesVectorsInFiveLines) {
   const FakeServer server(ComputingScript());
@@ -106,112 +84,6 @@ TEST(ClientTest, GivesUpAtTheDeadline) {
               StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
-TEST(ClientTest, RetriesWhatIsUnavailable) {
-  const FakeServer server(FailingScript({grpc::StatusCode::UNAVAILABLE, "draining"}, 3));
-  auto client = Client::Create(server.address(), QuickRetries());
-  ASSERT_THAT(client, IsOk());
-  v1::MultiplyRequest request;
-  request.set_request_id("four times");
-  const auto response = client->Multiply(request);
-  ASSERT_THAT(response, IsOk());
-  EXPECT_EQ(response->request_id(), "four times");
-  EXPECT_EQ(server.multiply_calls(), 4);
-}
-
-TEST(ClientTest, RetriesRequestsBeyondGrpcsOwnBuffer) {
-  const FakeServer server(FailingScript({grpc::StatusCode::UNAVAILABLE, "draining"}, 2));
-  auto client = Client::Create(server.address(), QuickRetries());
-  ASSERT_THAT(client, IsOk());
-  v1::MultiplyRequest request;
-  request.mutable_a()->set_data(std::string(size_t{8} << 20, 'x'));
-  EXPECT_THAT(client->Multiply(request), IsOk());
-  EXPECT_EQ(server.multiply_calls(), 3);
-}
-
-TEST(ClientTest, StopsAfterTheLastAttempt) {
-  const FakeServer server(FailingScript({grpc::StatusCode::UNAVAILABLE, "draining"}, 100));
-  ClientOptions options = QuickRetries();
-  options.max_attempts = 3;
-  auto client = Client::Create(server.address(), options);
-  ASSERT_THAT(client, IsOk());
-  EXPECT_THAT(client->Multiply(v1::MultiplyRequest()),
-              StatusIs(absl::StatusCode::kUnavailable, "draining"));
-  EXPECT_EQ(server.multiply_calls(), 3);
-}
-
-TEST(ClientTest, OneAttemptMeansNoRetry) {
-  const FakeServer server(FailingScript({grpc::StatusCode::UNAVAILABLE, "draining"}, 100));
-  ClientOptions options;
-  options.max_attempts = 1;
-  auto client = Client::Create(server.address(), options);
-  ASSERT_THAT(client, IsOk());
-  EXPECT_THAT(client->Multiply(v1::MultiplyRequest()), StatusIs(absl::StatusCode::kUnavailable));
-  EXPECT_EQ(server.multiply_calls(), 1);
-}
-
-TEST(ClientTest, RetriesNothingElse) {
-  for (int code = 1; code <= 16; ++code) {
-    if (code == grpc::StatusCode::UNAVAILABLE) continue;
-    const FakeServer server(
-        FailingScript({static_cast<grpc::StatusCode>(code), "the reason"}, 100));
-    auto client = Client::Create(server.address(), QuickRetries());
-    ASSERT_THAT(client, IsOk());
-    EXPECT_THAT(client->Multiply(v1::MultiplyRequest()),
-                StatusIs(static_cast<absl::StatusCode>(code), "the reason"));
-    EXPECT_EQ(server.multiply_calls(), 1) << code;
-  }
-}
-
-TEST(ClientTest, WaitsAsLongAsTheServerAsks) {
-  FakeScript script = FailingScript({grpc::StatusCode::UNAVAILABLE, "later"}, 1);
-  const auto fail_once = script.multiply;
-  script.multiply = [fail_once](grpc::CallbackServerContext& context,
-                                const v1::MultiplyRequest& request,
-                                v1::MultiplyResponse& response) {
-    const std::optional<grpc::Status> status = fail_once(context, request, response);
-    if (!status->ok()) context.AddTrailingMetadata("grpc-retry-pushback-ms", "1");
-    return status;
-  };
-  const FakeServer server(script);
-  ClientOptions options;  // Without the server's word, the retry would come after the deadline.
-  options.initial_backoff = absl::Seconds(500);
-  options.max_backoff = absl::Seconds(500);
-  options.timeout = absl::Seconds(100);
-  auto client = Client::Create(server.address(), options);
-  ASSERT_THAT(client, IsOk());
-  EXPECT_THAT(client->Multiply(v1::MultiplyRequest()), IsOk());
-  EXPECT_EQ(server.multiply_calls(), 2);
-}
-
-TEST(ClientTest, PassesOnThePauseOfAFullQueue) {
-  FakeScript script;
-  script.multiply = [](grpc::CallbackServerContext& context, const v1::MultiplyRequest&,
-                       v1::MultiplyResponse&) {
-    context.AddTrailingMetadata("grpc-retry-pushback-ms", "250");
-    return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
-                        "queue: got 1025 requests, want at most 1024");
-  };
-  const FakeServer server(script);
-  auto client = Client::Create(server.address());
-  ASSERT_THAT(client, IsOk());
-  const auto response = client->Multiply(v1::MultiplyRequest());
-  EXPECT_THAT(response, StatusIs(absl::StatusCode::kResourceExhausted));
-  EXPECT_EQ(RetryPushback(response.status()), absl::Milliseconds(250));
-  EXPECT_EQ(RetryPushback(absl::ResourceExhaustedError("no word")), std::nullopt);
-  EXPECT_EQ(server.multiply_calls(), 1);
-}
-
-TEST(ClientTest, ClosedPortIsUnavailable) {
-  std::string address;
-  {
-    const FakeServer server({});
-    address = server.address();
-  }
-  auto client = Client::Create(address, QuickRetries());
-  ASSERT_THAT(client, IsOk());
-  EXPECT_THAT(client->GetServerInfo(), StatusIs(absl::StatusCode::kUnavailable));
-}
-
 TEST(ClientTest, RefusesMessagesOverItsLimit) {
   FakeScript script;
   script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest& request,
@@ -252,8 +124,19 @@ TEST(ClientTest, TakesAndSendsManyMegabytes) {
   EXPECT_EQ(response->d().data().size(), size_t{64} << 20);
 }
 
+// Answers with the request's id.
+FakeScript EchoingScript() {
+  FakeScript script;
+  script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest& request,
+                       v1::MultiplyResponse& response) {
+    response.set_request_id(request.request_id());
+    return grpc::Status::OK;
+  };
+  return script;
+}
+
 TEST(ClientTest, ManyThreadsShareOneClient) {
-  const FakeServer server(FailingScript(grpc::Status::OK, 0));
+  const FakeServer server(EchoingScript());
   ClientOptions options;
   options.channels = 3;
   auto client = Client::Create(server.address(), options);
@@ -262,6 +145,7 @@ TEST(ClientTest, ManyThreadsShareOneClient) {
   constexpr int kCalls = 50;
   std::atomic<int> matched = 0;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
       for (int j = 0; j < kCalls; ++j) {
@@ -309,47 +193,6 @@ TEST(ClientTest, AsksTheRegistry) {
   const auto request = BuildRequest(View(one, 1, 1), View(one, 1, 1));
   ASSERT_THAT(request, IsOk());
   EXPECT_EQ(client->Explain(*request)->device(), "cpu");
-}
-
-TEST(ClientTest, AsksForTheHealth) {
-  FakeServer server({});
-  auto client = Client::Create(server.address());
-  ASSERT_THAT(client, IsOk());
-  EXPECT_EQ(*client->CheckHealth(), ServingStatus::kServing);
-  EXPECT_EQ(*client->CheckHealth("gemmd.v1.Gemm"), ServingStatus::kServing);
-  EXPECT_THAT(client->CheckHealth("nonsense"), StatusIs(absl::StatusCode::kNotFound));
-  server.SetServing(false);
-  EXPECT_EQ(*client->CheckHealth(), ServingStatus::kNotServing);
-}
-
-TEST(ClientTest, WatchesTheHealth) {
-  FakeServer server({});
-  auto client = Client::Create(server.address());
-  ASSERT_THAT(client, IsOk());
-  std::vector<ServingStatus> seen;
-  const absl::Status status = client->WatchHealth("gemmd.v1.Gemm", [&](ServingStatus serving) {
-    seen.push_back(serving);
-    server.SetServing(seen.size() % 2 == 0);
-    return seen.size() < 3;
-  });
-  EXPECT_THAT(status, IsOk());
-  EXPECT_THAT(seen, ElementsAre(ServingStatus::kServing, ServingStatus::kNotServing,
-                                ServingStatus::kServing));
-}
-
-TEST(ClientTest, WatchesUntilTheDeadline) {
-  const FakeServer server({});
-  auto client = Client::Create(server.address());
-  ASSERT_THAT(client, IsOk());
-  std::vector<ServingStatus> seen;
-  const absl::Status status = client->WatchHealth("nonsense",
-                                                  [&](ServingStatus serving) {
-                                                    seen.push_back(serving);
-                                                    return true;
-                                                  },
-                                                  {.timeout = absl::Milliseconds(200)});
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
-  EXPECT_THAT(seen, ElementsAre(ServingStatus::kServiceUnknown));
 }
 
 TEST(ClientTest, MovesItsConnections) {

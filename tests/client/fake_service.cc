@@ -15,7 +15,9 @@
 namespace gemmd {
 namespace {
 
-const grpc::Status kUnscripted(grpc::StatusCode::UNIMPLEMENTED, "the test has no script for this");
+grpc::Status Unscripted() {
+  return {grpc::StatusCode::UNIMPLEMENTED, "the test has no script for this"};
+}
 
 // Stays open until the client gives the call up.
 class OpenCall : public grpc::ServerUnaryReactor {
@@ -46,7 +48,7 @@ class FakeServer::Gemm : public v1::Gemm::WithCallbackMethod_Multiply<v1::Gemm::
       peers_.insert(context->peer());
     }
     const std::optional<grpc::Status> status =
-        script_.multiply ? script_.multiply(*context, *request, *response) : kUnscripted;
+        script_.multiply ? script_.multiply(*context, *request, *response) : Unscripted();
     if (!status.has_value()) return new OpenCall(abandoned_);
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(*status);
@@ -56,7 +58,7 @@ class FakeServer::Gemm : public v1::Gemm::WithCallbackMethod_Multiply<v1::Gemm::
   grpc::Status MultiplyStream(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::MultiplyStreamResponse, v1::MultiplyRequest>* stream) override {
-    return script_.multiply_stream ? script_.multiply_stream(*context, *stream) : kUnscripted;
+    return script_.multiply_stream ? script_.multiply_stream(*context, *stream) : Unscripted();
   }
 
   int calls() const { return calls_.load(); }
@@ -80,21 +82,21 @@ class FakeServer::Registry : public v1::Registry::Service {
 
   grpc::Status ListKernels(grpc::ServerContext* /*context*/, const v1::ListKernelsRequest* request,
                            v1::ListKernelsResponse* response) override {
-    return script_.list_kernels ? script_.list_kernels(*request, *response) : kUnscripted;
+    return script_.list_kernels ? script_.list_kernels(*request, *response) : Unscripted();
   }
   grpc::Status ListDevices(grpc::ServerContext* /*context*/,
                            const v1::ListDevicesRequest* /*request*/,
                            v1::ListDevicesResponse* response) override {
-    return script_.list_devices ? script_.list_devices(*response) : kUnscripted;
+    return script_.list_devices ? script_.list_devices(*response) : Unscripted();
   }
   grpc::Status Explain(grpc::ServerContext* /*context*/, const v1::ExplainRequest* request,
                        v1::ExplainResponse* response) override {
-    return script_.explain ? script_.explain(*request, *response) : kUnscripted;
+    return script_.explain ? script_.explain(*request, *response) : Unscripted();
   }
   grpc::Status GetServerInfo(grpc::ServerContext* /*context*/,
                              const v1::GetServerInfoRequest* /*request*/,
                              v1::GetServerInfoResponse* response) override {
-    return script_.get_server_info ? script_.get_server_info(*response) : kUnscripted;
+    return script_.get_server_info ? script_.get_server_info(*response) : Unscripted();
   }
 
  private:
@@ -102,7 +104,8 @@ class FakeServer::Registry : public v1::Registry::Service {
 };
 
 FakeServer::FakeServer(FakeScript script)
-    : gemm_(std::make_unique<Gemm>(script)), registry_(std::make_unique<Registry>(script)) {
+    : gemm_(std::make_unique<Gemm>(script)),
+      registry_(std::make_unique<Registry>(std::move(script))) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   int port = 0;

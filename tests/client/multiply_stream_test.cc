@@ -115,6 +115,7 @@ TEST(MultiplyStreamTest, SendsFromManyThreadsWhileOneReceives) {
     while (auto answer = stream->Receive()) ids.insert(answer->request_id);
   });
   std::vector<std::thread> senders;
+  senders.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) {
     senders.emplace_back([&, i] {
       for (int j = 0; j < kRequests; ++j) {

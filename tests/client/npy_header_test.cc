@@ -57,12 +57,12 @@ TEST(NpyHeaderTest, RefusesEverythingElse) {
   for (const std::string& bad : {
            std::string(),
            std::string("\n"),
-           good,                 // No line feed.
-           good + " ",           // The same.
-           good + "\n\n",        // Something behind it.
-           good + "\n" + good,   // The same.
-           good + "x\n",         // The same.
-           " \t" + good + "\n",  // A tab.
+           good,                        // No line feed.
+           absl::StrCat(good, " "),     // The same.
+           absl::StrCat(good, "\n\n"),  // Something behind it.
+           absl::StrCat(good, "\n", good),
+           absl::StrCat(good, "x\n"),
+           absl::StrCat(" \t", good, "\n"),
            std::string("{}\n"),
            std::string("[]\n"),
            std::string("{'descr': '<f4', 'fortran_order': False}\n"),
@@ -106,7 +106,7 @@ TEST(NpyHeaderTest, RefusesEverythingElse) {
            std::string("{'descr': '<f1234567', 'fortran_order': False, 'shape': (2, 3)}\n"),
            std::string("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (2, 3)}\n"),
            std::string("{'descr': {'descr': {'descr': '<f4'}}}\n"),
-           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}\n\0", 60),
+           absl::StrCat(good, "\n", absl::string_view("\0", 1)),
        }) {
     EXPECT_THAT(MessageOf(bad), HasSubstr("npy header, byte ")) << bad;
   }

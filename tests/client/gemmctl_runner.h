@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemmctl in this process: arguments in, text and exit code out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/gemmctl/console.h"
+
+namespace gemmd {
+
+struct Outcome {
+  ExitCode code;
+  std::string out;
+  std::string err;
+};
+
+// `address`: what GEMMD_ADDRESS would say. `in`: standard input.
+Outcome RunGemmctl(const std::vector<std::string>& arguments, const std::string& address,
+                   const std::string& in = "");
+
+}  // namespace gemmd

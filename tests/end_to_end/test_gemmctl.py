@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line beside NumPy: files that NumPy writes go in, files that it reads come out."""
+
+import json
+import subprocess
+
+import numpy as np
+import pytest
+from elements import ELEMENTS, convert
+from product import small_integers
+
+LIMIT_S = 60
+
+
+@pytest.fixture
+def ctl(gemmctl, daemon):
+    """Runs gemmctl against the daemon: exit code, standard output (bytes) and error."""
+
+    def run(*arguments, address=None, stdin=b"", timeout="30"):
+        command = [gemmctl, "--address", address or daemon.unix, "--timeout", timeout, *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=LIMIT_S)
+        return done.returncode, done.stdout, done.stderr.decode()
+
+    return run
+
+
+def integers(rng, name, rows, columns):
+    element = ELEMENTS[name]
+    return convert(small_integers(rng, element, rows, columns), element)
+
+
+# NumPy has names for the first line's types only; of the others gemmctl is told.
+@pytest.mark.parametrize(
+    "name,told",
+    [(name, False) for name in ("f64", "f32", "f16", "s8", "u8")]
+    + [(name, True) for name in ("bf16", "e4m3", "e5m2")],
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_multiply_files(ctl, tmp_path, rng, name, told, order):
+    a, b = integers(rng, name, 17, 9), integers(rng, name, 9, 13)
+    np.save(tmp_path / "a.npy", np.asarray(a, order=order))
+    np.save(tmp_path / "b.npy", b)
+    files = [tmp_path / "a.npy", tmp_path / "b.npy", "-o", tmp_path / "d.npy"]
+    code, _, error = ctl("multiply", *files, "--verify", *(["--type", name] if told else []))
+    assert code == 0, error
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    got = np.load(tmp_path / "d.npy")
+    assert got.shape == (17, 13)
+    assert np.array_equal(got.astype(np.float64), want)
+
+
+def test_multiply_through_pipes(ctl, tmp_path, rng):
+    a, b = integers(rng, "f32", 6, 5), integers(rng, "f32", 5, 4)
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    stdin = (tmp_path / "a.npy").read_bytes()
+    code, output, error = ctl("multiply", "-", tmp_path / "b.npy", "-o", "-", stdin=stdin)
+    assert code == 0, error
+    (tmp_path / "d.npy").write_bytes(output)
+    assert np.array_equal(np.load(tmp_path / "d.npy"), a @ b)
+
+
+def test_json_of_the_registry(ctl):
+    for command in ("info", "devices", "kernels"):
+        code, output, error = ctl("--json", command)
+        assert code == 0, error
+        for line in output.decode().splitlines():
+            json.loads(line)
+    code, output, error = ctl("--json", "explain", "--random", "95,97,93", "--type", "bf16")
+    assert code == 0, error
+    assert json.loads(output.decode().splitlines()[0])
+
+
+def test_exit_codes(ctl, tmp_path):
+    assert ctl("health")[0] == 0
+    assert ctl("health", "--service", "nobody")[0] == 1
+    code, _, error = ctl("multiply", "--random", "4,4,4", "--kernel", "nobody")
+    assert code == 1 and "nobody" in error
+    assert ctl("multiply", "--nonsense")[0] == 2
+    (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY\x01\x00\xff\xff{")
+    assert ctl("multiply", tmp_path / "bad.npy", tmp_path / "bad.npy")[0] == 2
+    nobody = f"unix:{tmp_path / 'nobody'}"
+    assert ctl("health", address=nobody, timeout="1")[0] == 3
