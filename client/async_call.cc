@@ -27,6 +27,7 @@ void RunCallback(OutstandingCalls& outstanding, AsyncCallState& call,
 void OutstandingCalls::Add(const std::shared_ptr<AsyncCallState>& call) {
   absl::MutexLock lock(&mutex_);
   calls_.emplace(call.get(), call);
+  if (is_closed_) call->context.TryCancel();
 }
 
 void OutstandingCalls::Remove(const AsyncCallState* call) {
@@ -41,6 +42,7 @@ void OutstandingCalls::CancelAndWait() {
   std::vector<std::shared_ptr<AsyncCallState>> calls;
   {
     absl::MutexLock lock(&mutex_);
+    is_closed_ = true;
     for (const auto& [key, call] : calls_) calls.push_back(call);
   }
   for (const auto& call : calls) call->context.TryCancel();

@@ -31,6 +31,7 @@ struct Connection {
 // The asynchronous calls of one client that have not ended.
 class OutstandingCalls {
  public:
+  // Cancels the call before it starts where CancelAndWait has begun.
   void Add(const std::shared_ptr<AsyncCallState>& call) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Called as the last thing of a call, when its callback has returned.
@@ -44,6 +45,7 @@ class OutstandingCalls {
   bool IsEmpty() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
 
   absl::Mutex mutex_;
+  bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<const AsyncCallState*, std::shared_ptr<AsyncCallState>> calls_
       ABSL_GUARDED_BY(mutex_);
 };

@@ -68,7 +68,7 @@ stage_clang() {
 
 stage_tidy() {
   cmake --preset clang
-  cmake --build --preset clang --target gemmd_proto
+  cmake --build --preset clang --target gemmd_proto gemmd_health_messages
   git ls-files '*.cc' | grep -v '^tests/client/consumer/' |
     xargs --max-args=1 --max-procs="$jobs" clang-tidy-14 --quiet -p build/clang 2>/dev/null
 }

@@ -106,7 +106,9 @@ class Client {
   Client& operator=(Client&& other) noexcept;
 
   // Cancels the asynchronous calls under way and waits until their callbacks have returned: after
-  // it no callback runs. Within a callback of this client it only cancels. Streams live on.
+  // it no callback runs. A call that such a callback starts meanwhile is cancelled too, so
+  // callbacks that start a call for each that ended must stop at Cancelled. Within a callback of
+  // this client it only cancels. Streams live on.
   ~Client();
 
   // Computes D. Blocks.

@@ -136,6 +136,27 @@ TEST(AsyncCallTest, DestroyingTheClientEndsItsCalls) {
   EXPECT_EQ(called_back, kCalls);
 }
 
+// A load generator: each callback starts the next call until it is told to stop.
+void KeepCalling(Client& client, std::atomic<int>& calls) {
+  client.MultiplyAsync(RequestNamed("next"), [&](const Result& result) {
+    calls.fetch_add(1);
+    if (result.ok()) KeepCalling(client, calls);
+  });
+}
+
+TEST(AsyncCallTest, DestroyingTheClientEndsChainsOfCalls) {
+  const FakeServer server(EchoingScript());
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  std::atomic<int> calls = 0;
+  {
+    auto kept = std::make_unique<Client>(*std::move(client));
+    for (int i = 0; i < 8; ++i) KeepCalling(*kept, calls);
+    ASSERT_THAT(RunToEnd(*kept, "meanwhile"), IsOk());
+  }
+  EXPECT_GE(calls.load(), 8);
+}
+
 TEST(AsyncCallTest, DestroyingTheClientInItsCallbackIsAllowed) {
   const FakeServer server(EchoingScript());
   auto created = Client::Create(server.address());

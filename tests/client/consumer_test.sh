@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs the client library into a prefix of its own and builds and runs a separate project against it.
-# usage: consumer_test.sh BUILD_DIR CXX_COMPILER CXX_FLAGS [SERVER_ADDRESS]
+# usage: consumer_test.sh BUILD_DIR CXX_COMPILER CXX_FLAGS [GEMMD]
+# With the daemon's binary the project also multiplies on it.
 set -euo pipefail
 
 build=$1
 compiler=$2
 flags=$3
-address=${4:-}
+gemmd=${4:-}
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/consumer" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -30,5 +31,17 @@ cmake -S "$source" -B "$work/build" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" 
   -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" >"$work/configure.log"
 cmake --build "$work/build"
 "$work/build/consumer"
-if [[ -n $address ]]; then "$work/build/consumer" "$address"; fi
+if [[ -n $gemmd ]]; then
+  "$gemmd" --listen=127.0.0.1:0 --ready-file="$work/ready" --lame-duck=0s 2>"$work/log" &
+  daemon=$!
+  trap 'kill -TERM "$daemon" 2>/dev/null || true; rm -rf "$work"' EXIT
+  for _ in $(seq 600); do
+    [[ -f $work/ready ]] && break
+    kill -0 "$daemon" || { cat "$work/log" >&2; exit 1; }
+    sleep 0.1
+  done
+  "$work/build/consumer" "$(cat "$work/ready")"
+  kill -TERM "$daemon"
+  wait "$daemon"
+fi
 "$work/prefix/bin/gemmctl" --version

@@ -128,58 +128,25 @@ TEST_F(GemmctlMultiplyTest, AWrongResultHasItsOwnExitCode) {
               StartsWith("gemmctl: DATA_LOSS: d: 1 of 16 elements are wrong; at [0, 1] got "));
 }
 
-TEST_F(GemmctlMultiplyTest, SendsWhatTheFlagsSay) {
+// A server that keeps the request and refuses it.
+FakeScript KeepingScript(v1::MultiplyRequest& sent) {
   FakeScript script;
-  v1::MultiplyRequest sent;
   script.multiply = [&](grpc::CallbackServerContext&, const v1::MultiplyRequest& request,
                         v1::MultiplyResponse&) {
     sent = request;
     return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "kernel: got nothing");
   };
-  const FakeServer server(script);
-  const std::string bias = FloatFile("bias.npy", {3}, {1, 2, 3});
+  return script;
+}
+
+TEST_F(GemmctlMultiplyTest, SendsTheOperandsThatTheFlagsDescribe) {
+  v1::MultiplyRequest sent;
+  const FakeServer server(KeepingScript(sent));
   const std::string scale = FloatFile("scale.npy", {5}, {1, 2, 3, 4, 5});
-  const Outcome run = RunGemmctl({"multiply",
-                                  "--random",
-                                  "3,5,4",
-                                  "--batch",
-                                  "2",
-                                  "--a-type",
-                                  "s8",
-                                  "--b-type",
-                                  "u8",
-                                  "--transpose-a",
-                                  "--b-order",
-                                  "column",
-                                  "--alpha",
-                                  "0.5",
-                                  "--beta",
-                                  "2",
-                                  "--bias",
-                                  bias,
-                                  "--bias-axis",
-                                  "rows",
-                                  "--activation",
-                                  "gelu-tanh",
-                                  "--output-type",
-                                  "bf16",
-                                  "--output-order",
-                                  "column",
-                                  "--accumulation-type",
-                                  "s32",
-                                  "--scale-a",
-                                  "0.25",
-                                  "--scale-b",
-                                  scale,
-                                  "--kernel",
-                                  "k",
-                                  "--device",
-                                  "cpu",
-                                  "--request-id",
-                                  "id",
-                                  "--deterministic",
-                                  "--batch-invariant"},
-                                 server.address());
+  const Outcome run = RunGemmctl(
+      {"multiply", "--random", "3,5,4", "--batch", "2", "--a-type", "s8", "--b-type", "u8",
+       "--transpose-a", "--b-order", "column", "--scale-a", "0.25", "--scale-b", scale},
+      server.address());
   EXPECT_EQ(run.code, ExitCode::kRefused);
   EXPECT_EQ(run.err, "gemmctl: UNIMPLEMENTED: kernel: got nothing\n");
   EXPECT_EQ(sent.m(), 3);
@@ -191,8 +158,46 @@ TEST_F(GemmctlMultiplyTest, SendsWhatTheFlagsSay) {
   EXPECT_TRUE(sent.a().transpose());
   EXPECT_EQ(sent.b().order(), v1::ORDER_COLUMN_MAJOR);
   EXPECT_EQ(sent.a().data().size(), 24u);
+  EXPECT_THAT(sent.a().scale().values(), testing::ElementsAre(0.25F));
+  EXPECT_THAT(sent.b().scale().values(), testing::ElementsAre(1, 2, 3, 4, 5));
+}
+
+TEST_F(GemmctlMultiplyTest, SendsTheResultThatTheFlagsDescribe) {
+  v1::MultiplyRequest sent;
+  const FakeServer server(KeepingScript(sent));
+  const std::string bias = FloatFile("bias.npy", {3}, {1, 2, 3});
+  RunGemmctl({"multiply",
+              "--random",
+              "3,5,4",
+              "--type",
+              "s8",
+              "--alpha",
+              "0.5",
+              "--beta",
+              "2",
+              "--bias",
+              bias,
+              "--bias-axis",
+              "rows",
+              "--activation",
+              "gelu-tanh",
+              "--output-type",
+              "bf16",
+              "--output-order",
+              "column",
+              "--kernel",
+              "k",
+              "--device",
+              "cpu",
+              "--accumulation-type",
+              "s32",
+              "--request-id",
+              "id",
+              "--deterministic",
+              "--batch-invariant"},
+             server.address());
   EXPECT_EQ(sent.c().type(), v1::ELEMENT_TYPE_BF16);
-  EXPECT_EQ(sent.c().data().size(), 60u);
+  EXPECT_EQ(sent.c().data().size(), 30u);
   EXPECT_EQ(sent.alpha(), 0.5);
   EXPECT_EQ(sent.beta(), 2);
   EXPECT_EQ(sent.bias().axis(), v1::BIAS_AXIS_ROWS);
@@ -200,8 +205,6 @@ TEST_F(GemmctlMultiplyTest, SendsWhatTheFlagsSay) {
   EXPECT_EQ(sent.d().type(), v1::ELEMENT_TYPE_BF16);
   EXPECT_EQ(sent.d().order(), v1::ORDER_COLUMN_MAJOR);
   EXPECT_EQ(sent.accumulation_type(), v1::ELEMENT_TYPE_S32);
-  EXPECT_THAT(sent.a().scale().values(), testing::ElementsAre(0.25F));
-  EXPECT_THAT(sent.b().scale().values(), testing::ElementsAre(1, 2, 3, 4, 5));
   EXPECT_EQ(sent.kernel(), "k");
   EXPECT_EQ(sent.device(), "cpu");
   EXPECT_EQ(sent.request_id(), "id");

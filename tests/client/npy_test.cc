@@ -84,7 +84,7 @@ TEST(NpyTest, RefusesTypesThatDoNotFit) {
       ReadNpyText(NpyFileText("<i8", "(1, 1)", "abcdefgh")),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("npy descr: got '<i8', want f8, f4")));
   for (const char* descr : {"<c8", "<U4", "|O8", "|S5", "<M8", "<V3", "|V16", "<f3", "<f16"}) {
-    EXPECT_THAT(ReadNpyText(File(descr, "(0, 1)", "")),
+    EXPECT_THAT(ReadNpyText(NpyFileText(descr, "(0, 1)", "")),
                 StatusIs(absl::StatusCode::kInvalidArgument))
         << descr;
   }

@@ -90,7 +90,7 @@ class Daemon:
         return next(a for a in self.addresses if a.startswith("unix:"))
 
     def stderr(self):
-        return self.stderr_path.read_text()
+        return self.stderr_path.read_text(errors="backslashreplace")
 
     def log(self):
         """The log so far, as a list of dictionaries."""

@@ -57,7 +57,9 @@ class Answer:
 class Http2Peer:
     def __init__(self, address):
         self.socket = open_socket(address)
-        config = h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
+        config = h2.config.H2Configuration(
+            client_side=True, header_encoding="utf-8", validate_outbound_headers=False
+        )
         self.connection = h2.connection.H2Connection(config)
         self.connection.initiate_connection()
         self.answers = {}
