@@ -2,21 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Tests gemmd on a Debian 12 machine: installs what is missing, builds and runs every stage below.
-# Without arguments all of them, in this order; otherwise those named.
+# Without arguments all of the first list, in this order; otherwise those named.
 #
 #   format    clang-format finds nothing to change
 #   release   builds with warnings as errors, each header alone, and runs every test
 #   asan      the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   tsan      the tests that do not use gRPC under ThreadSanitizer
 #   clang     builds daemon and client with clang and -Wthread-safety
-#   tidy      clang-tidy finds nothing
 #   nocuda    configures without a CUDA toolkit and says so once
 #   quickstart  deploy/quickstart.sh ends with a checked product
+#
+# Only where it is named:
+#
+#   tidy      clang-tidy finds nothing
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-stages=(format release asan tsan clang tidy nocuda quickstart)
+stages=(format release asan tsan clang nocuda quickstart)
 if [[ ${1:-} == --help ]]; then
   sed -n '4,/^set/p' "$0" | sed -n 's/^# \{0,1\}//p'
   exit 0
