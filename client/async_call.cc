@@ -3,23 +3,34 @@
 // Asynchronous products: who keeps a call alive, and how a client ends while calls are under way.
 #include <utility>
 
+#include "absl/base/const_init.h"
 #include "client/connections.h"
 #include "client/status_conversion.h"
 
 namespace gemmd {
 namespace {
 
-// The client whose callback this thread is running, so that a client destroyed in its own callback
-// does not wait for that callback to end.
+// The calls of which this thread is running a callback, so that a client destroyed in its own
+// callback does not wait for that callback to end.
 thread_local const OutstandingCalls* running_callback_of = nullptr;
 
-void RunCallback(OutstandingCalls& outstanding, AsyncCallState& call,
+void RunCallback(const OutstandingCalls* outstanding, AsyncCallState& call,
                  absl::StatusOr<v1::MultiplyResponse> result) {
-  const OutstandingCalls* const outer = std::exchange(running_callback_of, &outstanding);
+  const OutstandingCalls* const outer = std::exchange(running_callback_of, outstanding);
   Client::MultiplyDone done = std::move(call.done);
   std::move(done)(std::move(result));
-  done = nullptr;  // What the callback owns, perhaps the client, ends here and not after Remove.
+  done = nullptr;  // What the callback owns, perhaps the client, ends here.
   running_callback_of = outer;
+}
+
+// Parked clients. Global because nobody is left to own them; empty but for what clients destroyed
+// in their own callbacks left behind since the last client was made or destroyed elsewhere.
+ABSL_CONST_INIT absl::Mutex parked_mutex(absl::kConstInit);
+std::vector<std::unique_ptr<ClientState>>& ParkedClients()
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(parked_mutex) {
+  // Never destroyed: channels must not end during the end of the process.
+  static auto& clients = *new std::vector<std::unique_ptr<ClientState>>;
+  return clients;
 }
 
 }  // namespace
@@ -30,25 +41,66 @@ void OutstandingCalls::Add(const std::shared_ptr<AsyncCallState>& call) {
   if (is_closed_) call->context.TryCancel();
 }
 
-void OutstandingCalls::Remove(const AsyncCallState* call) {
-  std::shared_ptr<AsyncCallState> last;  // Destroyed without the lock.
+void OutstandingCalls::End(AsyncCallState* call, absl::StatusOr<v1::MultiplyResponse> result) {
+  RunCallback(this, *call, std::move(result));
+  std::shared_ptr<AsyncCallState> last;
+  {
+    absl::MutexLock lock(&mutex_);
+    last = std::move(calls_.find(call)->second);
+  }
+  last = nullptr;
+  // The client may go with the end of this lock.
   absl::MutexLock lock(&mutex_);
-  const auto it = calls_.find(call);
-  last = std::move(it->second);
-  calls_.erase(it);
+  calls_.erase(call);
 }
 
-void OutstandingCalls::CancelAndWait() {
+bool OutstandingCalls::CancelAndWait() {
   std::vector<std::shared_ptr<AsyncCallState>> calls;
   {
     absl::MutexLock lock(&mutex_);
     is_closed_ = true;
-    for (const auto& [key, call] : calls_) calls.push_back(call);
+    for (const auto& [key, call] : calls_) {
+      if (call != nullptr) calls.push_back(call);
+    }
   }
+  // Without the lock, which callbacks take.
   for (const auto& call : calls) call->context.TryCancel();
-  if (running_callback_of == this) return;
+  calls.clear();
+  if (running_callback_of == this) return false;
   absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &OutstandingCalls::IsEmpty));
+  mutex_.Await(absl::Condition(this, &OutstandingCalls::HasEnded));
+  return true;
+}
+
+bool OutstandingCalls::IsEmpty() const {
+  absl::MutexLock lock(&mutex_);
+  return calls_.empty();
+}
+
+void ParkClient(std::unique_ptr<ClientState> client) {
+  absl::MutexLock lock(&parked_mutex);
+  ParkedClients().push_back(std::move(client));
+}
+
+void EndParkedClients() {
+  if (running_callback_of != nullptr) return;
+  std::vector<std::unique_ptr<ClientState>> ended;  // Destroyed without the lock.
+  absl::MutexLock lock(&parked_mutex);
+  std::vector<std::unique_ptr<ClientState>>& parked = ParkedClients();
+  for (auto it = parked.begin(); it != parked.end();) {
+    if ((*it)->outstanding.IsEmpty()) {
+      ended.push_back(std::move(*it));
+      it = parked.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void AsyncCallState::OnDone(const grpc::Status& status) {
+  auto result = status.ok() ? absl::StatusOr<v1::MultiplyResponse>(std::move(response))
+                            : ToAbslStatus(status, context);
+  outstanding.End(this, std::move(result));  // Destroys this.
 }
 
 void AsyncCall::Cancel() {
@@ -57,24 +109,15 @@ void AsyncCall::Cancel() {
 
 AsyncCall Client::MultiplyAsync(v1::MultiplyRequest request, MultiplyDone done,
                                 const CallOptions& options) {
-  auto call = std::make_shared<AsyncCallState>();
+  auto call = std::make_shared<AsyncCallState>(state_->outstanding);
   call->request = std::move(request);
   call->done = std::move(done);
   state_->SetDeadline(call->context, options);
   state_->outstanding.Add(call);
+  state_->Next().gemm->async()->Multiply(&call->context, &call->request, &call->response,
+                                         call.get());
   AsyncCall handle(call);
-  // The closure keeps the call, and with it the channel, to the end, whatever becomes of the
-  // client.
-  v1::Gemm::Stub& stub = *state_->Next().gemm;
-  const std::shared_ptr<State> state = state_;
-  stub.async()->Multiply(
-      &call->context, &call->request, &call->response, [state, call](const grpc::Status& status) {
-        absl::StatusOr<v1::MultiplyResponse> result =
-            status.ok() ? absl::StatusOr<v1::MultiplyResponse>(std::move(call->response))
-                        : ToAbslStatus(status, call->context);
-        RunCallback(state->outstanding, *call, std::move(result));
-        state->outstanding.Remove(call.get());
-      });
+  call->StartCall();
   return handle;
 }
 

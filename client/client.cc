@@ -22,7 +22,7 @@ absl::StatusOr<Response> Block(grpc::ClientContext& context, Call call) {
 
 }  // namespace
 
-void Client::State::SetDeadline(grpc::ClientContext& context, const CallOptions& options) const {
+void ClientState::SetDeadline(grpc::ClientContext& context, const CallOptions& options) const {
   // The clock of gRPC ends before absl's does.
   const absl::Duration longest = absl::Hours(365 * 24);
   context.set_deadline(
@@ -32,7 +32,8 @@ void Client::State::SetDeadline(grpc::ClientContext& context, const CallOptions&
 absl::StatusOr<Client> Client::Create(absl::string_view address, const ClientOptions& options) {
   auto channels = MakeChannels(address, options);
   if (!channels.ok()) return channels.status();
-  auto state = std::make_shared<State>();
+  EndParkedClients();
+  auto state = std::make_unique<ClientState>();
   state->timeout = options.timeout;
   for (std::shared_ptr<grpc::Channel>& channel : *channels) {
     state->connections.push_back(
@@ -41,7 +42,7 @@ absl::StatusOr<Client> Client::Create(absl::string_view address, const ClientOpt
   return Client(std::move(state));
 }
 
-Client::Client(std::shared_ptr<State> state) : state_(std::move(state)) {}
+Client::Client(std::unique_ptr<ClientState> state) : state_(std::move(state)) {}
 Client::Client(Client&& other) noexcept = default;
 
 Client& Client::operator=(Client&& other) noexcept {
@@ -55,7 +56,13 @@ Client& Client::operator=(Client&& other) noexcept {
 Client::~Client() { Close(); }
 
 void Client::Close() {
-  if (state_ != nullptr) state_->outstanding.CancelAndWait();
+  if (state_ == nullptr) return;
+  if (state_->outstanding.CancelAndWait()) {
+    state_ = nullptr;
+    EndParkedClients();
+  } else {
+    ParkClient(std::move(state_));
+  }
 }
 
 absl::StatusOr<MultiplyResult> Client::Multiply(const MatrixView& a, const MatrixView& b,

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a Client shares with its calls: the channels' stubs, taken in turn, and the asynchronous
-// calls under way. Calls hold it too, so it lives until the last of them has ended.
+// What is behind a Client: the stubs of its channels, taken in turn, and its asynchronous calls.
+//
+// The one thing to get wrong is where a channel ends. gRPC 1.51 runs callbacks on threads that end,
+// and are joined, with the last channel that used them; a channel destroyed on such a thread would
+// join itself. So a call is gone before its client may go, and a client goes on a thread of the
+// user.
 #pragma once
 
 #include <atomic>
@@ -18,6 +22,7 @@
 #include "gemmd/v1/registry.grpc.pb.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
+#include "grpcpp/support/client_callback.h"
 
 namespace gemmd {
 
@@ -34,23 +39,27 @@ class OutstandingCalls {
   // Cancels the call before it starts where CancelAndWait has begun.
   void Add(const std::shared_ptr<AsyncCallState>& call) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Called as the last thing of a call, when its callback has returned.
-  void Remove(const AsyncCallState* call) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs the callback of a call that has ended, destroys the call, and only then forgets it.
+  void End(AsyncCallState* call, absl::StatusOr<v1::MultiplyResponse> result)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Cancels all calls and, unless this thread is in the callback of one of them, waits for their
-  // end.
-  void CancelAndWait() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Cancels all calls and waits until they are gone. Within a callback of one of them it cannot
+  // wait: false.
+  bool CancelAndWait() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  bool IsEmpty() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  bool IsEmpty() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
+  bool HasEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<const AsyncCallState*, std::shared_ptr<AsyncCallState>> calls_
       ABSL_GUARDED_BY(mutex_);
 };
 
-struct Client::State {
+// Outlives every asynchronous call in `outstanding`, which refer to it.
+struct ClientState {
   std::vector<Connection> connections;  // Constant after construction.
   absl::Duration timeout;               // Constant after construction.
   std::atomic<size_t> next = 0;
@@ -64,8 +73,18 @@ struct Client::State {
   void SetDeadline(grpc::ClientContext& context, const CallOptions& options) const;
 };
 
-// One asynchronous Multiply. `context` before everything else: the call uses all of it to the end.
-struct AsyncCallState {
+// Keeps a client that was destroyed in one of its own callbacks, so that it may end elsewhere.
+void ParkClient(std::unique_ptr<ClientState> client);
+
+// Ends the parked clients whose calls are gone. Does nothing within a callback.
+void EndParkedClients();
+
+// One asynchronous Multiply.
+struct AsyncCallState final : public grpc::ClientUnaryReactor {
+  explicit AsyncCallState(OutstandingCalls& calls) : outstanding(calls) {}
+  void OnDone(const grpc::Status& status) override;
+
+  OutstandingCalls& outstanding;
   grpc::ClientContext context;
   v1::MultiplyRequest request;
   v1::MultiplyResponse response;

@@ -12,17 +12,16 @@
 
 namespace gemmd {
 
-// The call behind a stream. gRPC delivers OnDone when every operation and every hold is gone, so
-// one hold stands for the right of other threads to start writes; it goes when the reading has
-// ended and no write is under way. The reactor keeps itself (`self_`) until OnDone, the last
-// reaction, has returned.
+// The call behind a stream. gRPC delivers OnDone, the last reaction, when every operation and every
+// hold is gone, so one hold stands for the right of other threads to start writes; it goes when the
+// reading has ended and no write is under way. Destroyed after OnDone and on a thread of the user
+// (connections.h says why).
 class MultiplyStream::Reactor
     : public grpc::ClientBidiReactor<v1::MultiplyRequest, v1::MultiplyStreamResponse> {
  public:
-  static std::shared_ptr<Reactor> Start(v1::Gemm::Stub& stub,
+  static std::unique_ptr<Reactor> Start(v1::Gemm::Stub& stub,
                                         const std::function<void(grpc::ClientContext&)>& prepare) {
-    auto reactor = std::make_shared<Reactor>();
-    reactor->self_ = reactor;
+    auto reactor = std::make_unique<Reactor>();
     prepare(reactor->context_);
     stub.async()->MultiplyStream(&reactor->context_, reactor.get());
     reactor->AddHold();
@@ -66,7 +65,6 @@ class MultiplyStream::Reactor
   bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::deque<StreamAnswer> answers_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<Reactor> self_;  // Set before the call starts, taken by OnDone.
 };
 
 absl::Status MultiplyStream::Reactor::Send(const v1::MultiplyRequest& request) {
@@ -156,13 +154,12 @@ void MultiplyStream::Reactor::WriteEnded(bool ok) {
 }
 
 void MultiplyStream::Reactor::OnDone(const grpc::Status& status) {
-  const std::shared_ptr<Reactor> self = std::move(self_);
   absl::MutexLock lock(&mutex_);
   status_ = ToAbslStatus(status, context_);
   is_done_ = true;
 }
 
-MultiplyStream::MultiplyStream(std::shared_ptr<Reactor> reactor) : reactor_(std::move(reactor)) {}
+MultiplyStream::MultiplyStream(std::unique_ptr<Reactor> reactor) : reactor_(std::move(reactor)) {}
 
 MultiplyStream::~MultiplyStream() {
   reactor_->Cancel();

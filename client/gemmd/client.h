@@ -71,6 +71,7 @@ struct CallOptions {
 std::optional<absl::Duration> RetryPushback(const absl::Status& status);
 
 struct AsyncCallState;
+struct ClientState;
 
 // A call under way. Copies stand for the same call; dropping them all changes nothing.
 class AsyncCall {
@@ -108,7 +109,8 @@ class Client {
   // Cancels the asynchronous calls under way and waits until their callbacks have returned: after
   // it no callback runs. A call that such a callback starts meanwhile is cancelled too, so
   // callbacks that start a call for each that ended must stop at Cancelled. Within a callback of
-  // this client it only cancels. Streams live on.
+  // this client it only cancels, and its connections end with the next client made or destroyed.
+  // Streams live on.
   ~Client();
 
   // Computes D. Blocks.
@@ -153,11 +155,10 @@ class Client {
                            const CallOptions& options = {});
 
  private:
-  struct State;
-  explicit Client(std::shared_ptr<State> state);
+  explicit Client(std::unique_ptr<ClientState> state);
   void Close();
 
-  std::shared_ptr<State> state_;
+  std::unique_ptr<ClientState> state_;
 };
 
 }  // namespace gemmd

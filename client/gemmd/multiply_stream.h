@@ -32,7 +32,8 @@ struct StreamAnswer {
 // sent by several threads at once go out in some order.
 class MultiplyStream {
  public:
-  // Cancels what is unfinished and waits for the end of the call, which is prompt.
+  // Cancels what is unfinished and waits for the end of the call, which is prompt. Not within a
+  // callback of MultiplyAsync.
   ~MultiplyStream();
 
   MultiplyStream(const MultiplyStream&) = delete;
@@ -62,9 +63,9 @@ class MultiplyStream {
  private:
   friend class Client;
   class Reactor;
-  explicit MultiplyStream(std::shared_ptr<Reactor> reactor);
+  explicit MultiplyStream(std::unique_ptr<Reactor> reactor);
 
-  std::shared_ptr<Reactor> reactor_;
+  std::unique_ptr<Reactor> reactor_;
 };
 
 }  // namespace gemmd

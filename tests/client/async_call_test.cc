@@ -193,6 +193,33 @@ TEST(AsyncCallTest, ACallbackMayOwnTheClient) {
   done.WaitForNotification();
 }
 
+// gRPC 1.51 ends its callback threads with the last channel that used them, and joins them: a
+// channel that a callback thread destroys would join itself. No server may run in this process
+// here, since it would keep those threads.
+TEST(AsyncCallTest, TheLastChannelEndsOnAThreadOfTheUser) {
+  ClientOptions options;
+  options.max_attempts = 1;
+  for (int i = 0; i < 100; ++i) {
+    absl::Notification done;
+    {
+      // Port 1 is reserved; nothing listens there.
+      auto created = Client::Create("127.0.0.1:1", options);
+      ASSERT_THAT(created, IsOk());
+      auto client = std::make_shared<Client>(*std::move(created));
+      client->MultiplyAsync(RequestNamed("one"), [client, &done](const Result& result) {
+        EXPECT_THAT(result, StatusIs(absl::StatusCode::kUnavailable));
+        done.Notify();
+      });
+    }
+    done.WaitForNotification();
+  }
+  for (int i = 0; i < 100; ++i) {
+    auto client = Client::Create("127.0.0.1:1", options);
+    ASSERT_THAT(client, IsOk());
+    client->MultiplyAsync(RequestNamed("one"), [](const Result&) {});
+  }
+}
+
 TEST(AsyncCallTest, ACallOutlivesItsHandle) {
   const FakeServer server(EchoingScript());
   auto client = Client::Create(server.address());

@@ -212,5 +212,21 @@ TEST(MultiplyStreamTest, MayBeDroppedAtAnyTime) {
   }
 }
 
+// As AsyncCallTest.TheLastChannelEndsOnAThreadOfTheUser: here the stream holds the last channel.
+TEST(MultiplyStreamTest, MayHoldTheLastChannel) {
+  ClientOptions options;
+  options.max_attempts = 1;
+  for (int i = 0; i < 100; ++i) {
+    std::unique_ptr<MultiplyStream> stream;
+    {
+      auto client = Client::Create("127.0.0.1:1", options);  // Reserved; nothing listens there.
+      ASSERT_THAT(client, IsOk());
+      stream = client->OpenMultiplyStream();
+    }
+    EXPECT_FALSE(stream->Receive().has_value());
+    EXPECT_THAT(stream->Finish(), StatusIs(absl::StatusCode::kUnavailable));
+  }
+}
+
 }  // namespace
 }  // namespace gemmd
