@@ -169,7 +169,7 @@ def test_streams_under_load(daemons):
 
 
 def test_lame_duck_still_works_for_newcomers(daemons):
-    daemon = daemons.start("--lame-duck=60s")
+    daemon = daemons.start("--lame-duck=3s")
     with open_channel(daemon.tcp) as channel:
         daemon.signal(signal.SIGTERM)
         watch_until_not_serving(channel)
@@ -184,7 +184,14 @@ def test_lame_duck_still_works_for_newcomers(daemons):
         registry = registry_pb2_grpc.RegistryStub(channel)
         info = registry.GetServerInfo(registry_pb2.GetServerInfoRequest(), timeout=DEADLINE_S)
         assert not info.draining
-    daemon.signal(signal.SIGTERM)  # A second signal skips the rest of the minute.
+    assert daemon.wait() == 0
+
+
+def test_a_second_signal_skips_the_lame_duck(daemons):
+    daemon = daemons.start("--lame-duck=60s")
+    daemon.signal(signal.SIGINT)
+    wait_until(lambda: daemon.events("lame_duck"), DEADLINE_S, "the lame duck's time")
+    daemon.signal(signal.SIGTERM)
     assert daemon.wait(GRPC_END_S + 10) == 0
 
 
