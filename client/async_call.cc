@@ -45,13 +45,18 @@ void OutstandingCalls::End(AsyncCallState* call, absl::StatusOr<v1::MultiplyResp
   RunCallback(this, *call, std::move(result));
   std::shared_ptr<AsyncCallState> last;
   {
+    // The address may belong to a new call as soon as this one is destroyed, so it is forgotten
+    // first.
     absl::MutexLock lock(&mutex_);
-    last = std::move(calls_.find(call)->second);
+    const auto it = calls_.find(call);
+    last = std::move(it->second);
+    calls_.erase(it);
+    ++ending_;
   }
   last = nullptr;
   // The client may go with the end of this lock.
   absl::MutexLock lock(&mutex_);
-  calls_.erase(call);
+  --ending_;
 }
 
 bool OutstandingCalls::CancelAndWait() {
@@ -59,9 +64,7 @@ bool OutstandingCalls::CancelAndWait() {
   {
     absl::MutexLock lock(&mutex_);
     is_closed_ = true;
-    for (const auto& [key, call] : calls_) {
-      if (call != nullptr) calls.push_back(call);
-    }
+    for (const auto& [key, call] : calls_) calls.push_back(call);
   }
   // Without the lock, which callbacks take.
   for (const auto& call : calls) call->context.TryCancel();
@@ -74,7 +77,7 @@ bool OutstandingCalls::CancelAndWait() {
 
 bool OutstandingCalls::IsEmpty() const {
   absl::MutexLock lock(&mutex_);
-  return calls_.empty();
+  return HasEnded();
 }
 
 void ParkClient(std::unique_ptr<ClientState> client) {

@@ -50,12 +50,15 @@ class OutstandingCalls {
   bool IsEmpty() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  bool HasEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
+  bool HasEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return calls_.empty() && ending_ == 0;
+  }
 
   mutable absl::Mutex mutex_;
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<const AsyncCallState*, std::shared_ptr<AsyncCallState>> calls_
       ABSL_GUARDED_BY(mutex_);
+  int ending_ ABSL_GUARDED_BY(mutex_) = 0;  // Calls that are being destroyed.
 };
 
 // Outlives every asynchronous call in `outstanding`, which refer to it.

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -66,20 +67,28 @@ TEST(AsyncCallTest, CallsBackOnceWithTheAnswer) {
               StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
-TEST(AsyncCallTest, RunsManyAtOnce) {
+// Calls begin and end side by side, often in memory that another call has just left.
+TEST(AsyncCallTest, RunsManyAtOnceFromManyThreads) {
   const FakeServer server(EchoingScript());
   auto client = Client::Create(server.address());
   ASSERT_THAT(client, IsOk());
-  constexpr int kCalls = 500;
-  std::vector<std::atomic<int>> answers(kCalls);
-  absl::BlockingCounter pending(kCalls);
-  for (int i = 0; i < kCalls; ++i) {
-    client->MultiplyAsync(RequestNamed(absl::StrCat(i)), [&, i](const Result& result) {
-      if (result.ok() && result->request_id() == absl::StrCat(i))
-        answers[static_cast<size_t>(i)].fetch_add(1);
-      pending.DecrementCount();
+  constexpr size_t kThreads = 4;
+  constexpr size_t kCalls = 2500;
+  std::vector<std::atomic<int>> answers(kThreads * kCalls);
+  absl::BlockingCounter pending(kThreads * kCalls);
+  std::vector<std::thread> threads;
+  threads.reserve(kThreads);
+  for (size_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (size_t j = i * kCalls; j < (i + 1) * kCalls; ++j) {
+        client->MultiplyAsync(RequestNamed(absl::StrCat(j)), [&, j](const Result& result) {
+          if (result.ok() && result->request_id() == absl::StrCat(j)) answers[j].fetch_add(1);
+          pending.DecrementCount();
+        });
+      }
     });
   }
+  for (std::thread& thread : threads) thread.join();
   pending.Wait();
   for (const std::atomic<int>& count : answers) EXPECT_EQ(count.load(), 1);
 }

@@ -12,6 +12,7 @@ import pytest
 from bystander import DEADLINE_S
 from daemon import parse_log_line
 from gemmd.v1 import gemm_pb2_grpc, registry_pb2, registry_pb2_grpc
+from known_bug import known_bug
 from product import Product, check_bytes
 
 START_LIMIT_S = 30
@@ -72,7 +73,7 @@ def test_a_port_in_use(daemons, gemmd, tmp_path):
     multiply(daemon.tcp)
 
 
-@pytest.mark.xfail(strict=True, reason="where one address fails, the first of all is named")
+@known_bug("where one address fails, the first of all is named")
 def test_the_address_in_use_is_the_one_named(daemons, gemmd):
     daemon = daemons.start("--lame-duck=1ms")
     code, _, error = run(gemmd, f"--listen=127.0.0.1:0,{daemon.tcp}")
@@ -123,7 +124,7 @@ def test_bad_flags_end_with_2(gemmd, argument, named):
     assert named in error
 
 
-@pytest.mark.xfail(strict=True, reason="--listen takes what follows it as addresses")
+@known_bug("--listen takes what follows it as addresses")
 def test_a_stray_word_after_an_address_ends_with_2(gemmd):
     code, _, error = run(gemmd, "--listen=127.0.0.1:0", "nonsense")
     assert code == 2

@@ -17,6 +17,7 @@ from bystander import Bystander
 from daemon import wait_until
 from gemmd.v1 import gemm_pb2_grpc
 from http2_peer import MULTIPLY, MULTIPLY_STREAM, Http2Peer, message, open_socket
+from known_bug import known_bug
 from product import Product
 
 HANDSHAKE_S = 1
@@ -154,7 +155,7 @@ def test_strange_requests(attacked):
         assert not peer.closed
 
 
-@pytest.mark.xfail(strict=True, reason="gRPC writes its own lines, with what peers sent in them")
+@known_bug("gRPC writes its own lines, with what peers sent in them")
 def test_peers_cannot_write_into_the_log(daemons):
     """Values of headers that gRPC complains of, with a line of a log in them."""
     daemon = daemons.start("--lame-duck=1ms")
@@ -167,7 +168,7 @@ def test_peers_cannot_write_into_the_log(daemons):
     assert "forged" not in {line["event"] for line in daemon.log()}
 
 
-@pytest.mark.xfail(strict=True, reason="the count of nanoseconds overflows")
+@known_bug("the count of nanoseconds overflows")
 def test_deadlines_beyond_the_clocks_range(daemons):
     """Centuries away, where a count of nanoseconds in 64 bits overflows: as good as none."""
     good = message(large_product(8).request().SerializeToString())
@@ -264,7 +265,7 @@ def test_connection_flood(daemons):
             bystander.check()
 
 
-@pytest.mark.xfail(reason="CVE-2023-4785: gRPC before 1.53 stops accepting for good", strict=False)
+@known_bug("CVE-2023-4785: gRPC before 1.53 stops accepting for good", always=False)
 def test_connection_flood_beyond_the_hard_limit(daemons):
     """Once the flood is over, the daemon accepts connections again."""
     daemon = daemons.start(*GEMMD_FLAGS, "--lame-duck=1ms", open_files=(64, 64))
