@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Instructions and chips by name.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "kernels/mma/chip.h"
+#include "kernels/mma/instructions.h"
+
+namespace gemmd::mma {
+
+constexpr std::optional<Chip> ChipFromName(std::string_view name) {
+  for (const Chip chip : kAllChips) {
+    if (NameOf(chip) == name) return chip;
+  }
+  return std::nullopt;
+}
+
+// Null where there is none.
+constexpr const Instruction* FindInstruction(std::string_view name) {
+  for (const Instruction& instruction : kInstructions) {
+    if (NameOf(instruction).view() == name) return &instruction;
+  }
+  return nullptr;
+}
+
+}  // namespace gemmd::mma

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which element of a matrix each lane holds where: (lane, element) -> (row, column).
+//
+// With lane = 4g + t, E elements to a 32-bit register and i counting a lane's elements low bits
+// first, one rule gives every warp-level operand of 16 x K, K x 8 and 16 x 8:
+//   A  (g + 8 (i/E mod 2), tE + i mod E + 4E (i / 2E))
+//   B  (tE + i mod E + 4E (i/E), g)
+//   C  (g + 8 (i/2), 2t + i mod 2)
+// A of 8 rows leaves out the second half of the rows; a sparse A is its compressed matrix; a
+// warpgroup stacks four warps along the rows and 8 columns behind 8 columns. m8n8k4 with f16 has
+// rules of its own. B of a warpgroup is read from shared memory and has no fragment.
+//
+// Source: PTX ISA 9.0, 9.7.14.5 and 9.7.14.6.2; wmma, which PTX leaves open: as sm_90 was seen to
+// load it, two products of mma side by side.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/mma/instruction.h"
+
+namespace gemmd::mma {
+
+enum class Operand : uint8_t { kA, kB, kC, kD };
+
+// Of one element. `product` counts the independent products of an instruction.
+struct Position {
+  int row = 0;
+  int column = 0;
+  int product = 0;
+
+  constexpr bool operator==(const Position&) const = default;
+};
+
+constexpr ElementType TypeOf(const Instruction& instruction, Operand operand) {
+  switch (operand) {
+    case Operand::kA: return instruction.a;
+    case Operand::kB: return instruction.b;
+    case Operand::kC: return instruction.c;
+    case Operand::kD: return instruction.d;
+  }
+  return instruction.a;
+}
+
+// The shape of an operand as it is held.
+constexpr int RowsOf(const Instruction& instruction, Operand operand) {
+  return operand == Operand::kB ? instruction.k : instruction.m;
+}
+constexpr int ColumnsOf(const Instruction& instruction, Operand operand) {
+  return operand == Operand::kA ? instruction.a_columns() : instruction.n;
+}
+
+// Bits that an element takes in a register: more than its own where fp6 and fp4 come in bytes.
+constexpr int ContainerBits(const Instruction& instruction, Operand operand) {
+  const bool is_in_bytes = instruction.kind == Kind::kF8f6f4 || instruction.kind == Kind::kMxf8f6f4;
+  const bool is_factor = operand == Operand::kA || operand == Operand::kB;
+  return is_in_bytes && is_factor ? 8 : BitsOf(TypeOf(instruction, operand));
+}
+
+// Where the element's bits begin in its container: a byte holds fp4 in bits 2 to 5.
+constexpr int ContainerShift(const Instruction& instruction, Operand operand) {
+  return ContainerBits(instruction, operand) == 8 && BitsOf(TypeOf(instruction, operand)) == 4 ? 2
+                                                                                               : 0;
+}
+
+// How often a lane's fragment repeats elements of A and B: wmma fragments of f16 hold each element
+// in two lanes.
+constexpr int CopiesOf(const Instruction& instruction, Operand operand) {
+  const bool is_factor = operand == Operand::kA || operand == Operand::kB;
+  const bool is_repeated =
+      instruction.family == Family::kWmma && instruction.a == ElementType::kF16 && is_factor;
+  if (!is_repeated) return 1;
+  const int elements = RowsOf(instruction, operand) * ColumnsOf(instruction, operand) / 32;
+  return 16 / elements;  // PTX gives every such fragment eight registers.
+}
+
+// Elements that one lane holds; 0 for B of a warpgroup.
+constexpr int ElementsPerLane(const Instruction& instruction, Operand operand) {
+  if (instruction.is_warpgroup() && operand == Operand::kB) return 0;
+  return RowsOf(instruction, operand) * ColumnsOf(instruction, operand) * instruction.products() *
+         CopiesOf(instruction, operand) / instruction.lanes();
+}
+
+// 32-bit words that one lane holds; an f64 takes two, low word first.
+constexpr int WordsPerLane(const Instruction& instruction, Operand operand) {
+  return ElementsPerLane(instruction, operand) * ContainerBits(instruction, operand) / 32;
+}
+
+namespace layout {
+
+constexpr Position RuleA(int rows, int e, int lane, int i) {
+  const int g = lane / 4;
+  const int t = lane % 4;
+  if (rows == 8) return {g, t * e + i % e + 4 * e * (i / e)};
+  return {g + 8 * (i / e % 2), t * e + i % e + 4 * e * (i / (2 * e))};
+}
+
+constexpr Position RuleB(int e, int lane, int i) {
+  return {lane % 4 * e + i % e + 4 * e * (i / e), lane / 4};
+}
+
+constexpr Position RuleC(int lane, int i) { return {lane / 4 + 8 * (i / 2), lane % 4 * 2 + i % 2}; }
+
+// Lanes 4q to 4q+3 and 16+4q to 19+4q multiply the q-th pair of 8 x 4 and 4 x 8.
+constexpr Position M8n8k4(const Instruction& instruction, Operand operand, int lane, int i) {
+  const int product = lane % 16 / 4;
+  const int half = lane < 16 ? 0 : 4;
+  const int line = lane % 4;
+  if (operand == Operand::kA) {
+    return instruction.a_layout == Layout::kRow ? Position{line + half, i, product}
+                                                : Position{i + half, line, product};
+  }
+  if (operand == Operand::kB) {
+    return instruction.b_layout == Layout::kRow ? Position{line, i + half, product}
+                                                : Position{i, line + half, product};
+  }
+  if (TypeOf(instruction, operand) == ElementType::kF16) return {line + half, i, product};
+  return {half + (lane & 1) + (i & 2), (i & 4) + (lane & 2) + (i & 1), product};
+}
+
+constexpr Position Warpgroup(const Instruction& instruction, Operand operand, int e, int lane,
+                             int i) {
+  const int warp = lane / 32;
+  Position position;
+  if (operand == Operand::kA) {
+    position = RuleA(16, e, lane % 32, i);
+  } else {
+    position = RuleC(lane % 32, i % 4);
+    position.column += i / 4 * 8;
+  }
+  position.row += 16 * warp;
+  static_cast<void>(instruction);
+  return position;
+}
+
+// A wmma of 16 x 16 is two mma of 16 x 8 side by side. One of 32 x 8 and one of 8 x 32 are two of
+// 16 x 8 as well, the second transposed.
+constexpr Position Wmma(const Instruction& instruction, Operand operand, int e, int lane, int i) {
+  const int rows = RowsOf(instruction, operand);
+  const int columns = ColumnsOf(instruction, operand);
+  const bool is_sum = operand == Operand::kC || operand == Operand::kD;
+  if (instruction.m == 8 && instruction.n == 8) {
+    if (is_sum) return RuleC(lane, i);
+    return operand == Operand::kA ? RuleA(8, e, lane, i) : RuleB(e, lane, i);
+  }
+  if (is_sum) {
+    Position position = RuleC(lane, i % 4);
+    if (instruction.m == 8) return {position.column, position.row + i / 4 * 16};
+    if (instruction.m == 32) return {position.row + i / 4 * 16, position.column};
+    position.column += i / 4 * 8;
+    return position;
+  }
+  const int elements = rows * columns / 32;
+  i %= elements;
+  const bool is_transposed = instruction.m == 8;
+  const bool is_left = (operand == Operand::kA) != is_transposed;
+  const int k = instruction.k;
+  const int long_side = operand == Operand::kA ? rows : columns;
+  Position position;  // Of the left factor, or of the transposed right one.
+  if (is_left) {
+    const int part = i / (16 * k / 32);
+    position = RuleA(16, e, lane, i % (16 * k / 32));
+    position.row += 16 * part;
+  } else {
+    const int part = i / (8 * k / 32);
+    const Position right = RuleB(e, lane, i % (8 * k / 32));
+    position = {right.column + 8 * part, right.row};
+  }
+  static_cast<void>(long_side);
+  return operand == Operand::kA ? position : Position{position.column, position.row};
+}
+
+}  // namespace layout
+
+// Where element `i` of a lane (a thread of the warpgroup) belongs.
+constexpr Position PositionOf(const Instruction& instruction, Operand operand, int lane, int i) {
+  const int bits = ContainerBits(instruction, operand);
+  const int e = bits >= 32 ? 1 : 32 / bits;
+  if (instruction.products() == 4) return layout::M8n8k4(instruction, operand, lane, i);
+  if (instruction.is_warpgroup()) return layout::Warpgroup(instruction, operand, e, lane, i);
+  if (instruction.family == Family::kWmma) return layout::Wmma(instruction, operand, e, lane, i);
+  switch (operand) {
+    case Operand::kA: return layout::RuleA(instruction.m, e, lane, i);
+    case Operand::kB: return layout::RuleB(e, lane, i);
+    default: return layout::RuleC(lane, i);
+  }
+}
+
+}  // namespace gemmd::mma
