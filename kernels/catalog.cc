@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cpu/rows.h"
+#include "kernels/sim/rows.h"
 #include "kernels/text.h"
 
 namespace gemmd {
@@ -60,13 +61,23 @@ std::string NearestNames(absl::Span<const Kernel> catalog, std::string_view name
 std::string_view NameOf(DeviceKind kind) {
   switch (kind) {
     case DeviceKind::kCpu: return "cpu";
+    case DeviceKind::kSim: return "sim";
   }
   return "";
 }
 
 absl::Span<const Kernel> Catalog() {
-  static const std::vector<Kernel> kernels = Join({CpuKernels()});
+  static const std::vector<Kernel> kernels = Join({CpuKernels(), SimKernels()});
   return kernels;
+}
+
+absl::Span<const Kernel> Catalog(DeviceKind kind) {
+  // The kernels of a kind lie together.
+  const absl::Span<const Kernel> all = Catalog();
+  const auto is_of_kind = [kind](const Kernel& kernel) { return kernel.device_kind == kind; };
+  const auto first = std::find_if(all.begin(), all.end(), is_of_kind);
+  const auto last = std::find_if_not(first, all.end(), is_of_kind);
+  return all.subspan(static_cast<size_t>(first - all.begin()), static_cast<size_t>(last - first));
 }
 
 absl::StatusOr<const Kernel*> FindKernel(std::string_view name) {

@@ -15,6 +15,9 @@ namespace gemmd {
 // Every kernel, family by family; within equals the preferred one first.
 absl::Span<const Kernel> Catalog();
 
+// Those of one kind of device.
+absl::Span<const Kernel> Catalog(DeviceKind kind);
+
 // Errors: NotFound; the message names the nearest names of the catalogue.
 absl::StatusOr<const Kernel*> FindKernel(std::string_view name);
 absl::StatusOr<const Kernel*> FindKernel(absl::Span<const Kernel> catalog, std::string_view name);

@@ -19,18 +19,21 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/element.h"
+#include "kernels/mma/chip.h"
+#include "kernels/mma/instruction.h"
 #include "kernels/problem.h"
 
 namespace gemmd {
 
-enum class DeviceKind : uint8_t { kCpu };
+enum class DeviceKind : uint8_t { kCpu, kSim };
 std::string_view NameOf(DeviceKind kind);
 
 // What a device offers, as far as kernels ask.
 struct Target {
   DeviceKind kind = DeviceKind::kCpu;
-  bool has_avx512_vnni = false;  // Exact 8-bit dot products in oneDNN.
-  bool has_avx512_core = false;  // bf16 in oneDNN.
+  bool has_avx512_vnni = false;       // Exact 8-bit dot products in oneDNN.
+  bool has_avx512_core = false;       // bf16 in oneDNN.
+  mma::Chip chip = mma::Chip::kSm90;  // What a simulator simulates.
 };
 
 // What a kernel computes with: the arithmetic as data.
@@ -47,6 +50,7 @@ struct Recipe {
 // Matrices lie as the problem's layouts say; nothing need be aligned. `d` overlaps nothing.
 struct GemmArgs {
   const Problem& problem;
+  Target target;                    // What it runs on.
   const std::byte* a;               // Null where empty or not read.
   const std::byte* b;               // Null where empty or not read.
   const std::byte* c;               // Null where beta is 0.
@@ -57,8 +61,19 @@ struct GemmArgs {
   absl::Span<std::byte> workspace;  // At least workspace_bytes(problem), 64-byte aligned.
 };
 
+struct CpuRow;  // kernels/cpu
+struct Kernel;
+
+// What the rows of a family do.
+struct KernelFamily {
+  absl::Status (*available)(const Kernel& kernel, const Target& target);
+  absl::Status (*supports)(const Kernel& kernel, const Problem& problem);
+  absl::StatusOr<int64_t> (*workspace_bytes)(const Kernel& kernel, const Problem& problem);
+  absl::Status (*launch)(const Kernel& kernel, const GemmArgs& args);
+};
+
 struct Kernel {
-  std::string_view name;  // Derived from the row's template arguments.
+  std::string_view name;  // Derived from the row, never typed.
   DeviceKind device_kind;
   std::string_view provider;  // "oneDNN"
   std::string_view engine;    // What does the multiplying and has one measured rate: "onednn.bf16".
@@ -68,21 +83,27 @@ struct Kernel {
   Recipe recipe;
   bool deterministic;
   bool batch_invariant;
+  const KernelFamily* family;
+  // The row of the family's own table.
+  const CpuRow* cpu_row = nullptr;
+  const mma::Instruction* instruction = nullptr;
 
   // OK where the kernel can run on the target; otherwise FailedPrecondition with what is missing.
-  absl::Status (*available)(const Target& target);
+  absl::Status available(const Target& target) const { return family->available(*this, target); }
 
   // OK where the kernel can run the (valid) problem; otherwise Unimplemented: field, got, want.
-  absl::Status (*supports)(const Problem& problem);
+  absl::Status supports(const Problem& problem) const { return family->supports(*this, problem); }
 
   // Scratch memory that a supported problem needs.
   // Errors: ResourceExhausted where it leaves 63 bits.
-  absl::StatusOr<int64_t> (*workspace_bytes)(const Problem& problem);
+  absl::StatusOr<int64_t> workspace_bytes(const Problem& problem) const {
+    return family->workspace_bytes(*this, problem);
+  }
 
-  // Computes D. The problem is valid and supported, and the target is one where the kernel is
+  // Computes D. The problem is valid and supported, and args.target is one where the kernel is
   // available. Blocks until D is written. Errors: Internal where the library failed. Threads: any
-  // number of launches at once; parallel inside as SetThreads of the calling thread says.
-  absl::Status (*launch)(const GemmArgs& args);
+  // number of launches at once; parallel inside, on the calling thread's OpenMP threads.
+  absl::Status launch(const GemmArgs& args) const { return family->launch(*this, args); }
 };
 
 }  // namespace gemmd

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/canary.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -53,6 +54,13 @@ struct Attempt {
   std::optional<JobOutcome> outcome ABSL_GUARDED_BY(mutex);
 };
 
+bool HasKernelFor(const Device& device, ElementType type) {
+  const absl::Span<const Kernel> kernels = Catalog(device.info().kind);
+  return std::any_of(kernels.begin(), kernels.end(), [&](const Kernel& kernel) {
+    return kernel.a == type && kernel.b == type && kernel.available(device.profile().target).ok();
+  });
+}
+
 absl::Status RunOne(Device& device, ElementType type, absl::Duration timeout) {
   Job job;
   job.problem.m = kM;
@@ -63,7 +71,8 @@ absl::Status RunOne(Device& device, ElementType type, absl::Duration timeout) {
   ASSIGN_OR_RETURN(job.problem.a, TightLayout("a", type, Order::kRowMajor, kM, kK));
   ASSIGN_OR_RETURN(job.problem.b, TightLayout("b", type, Order::kRowMajor, kK, kN));
   ASSIGN_OR_RETURN(job.problem.d, TightLayout("d", d_type, Order::kRowMajor, kM, kN));
-  ASSIGN_OR_RETURN(job.kernel, Choose(Catalog(), job.problem, {}, device.profile()));
+  ASSIGN_OR_RETURN(job.kernel,
+                   Choose(Catalog(device.info().kind), job.problem, {}, device.profile()));
   ASSIGN_OR_RETURN(job.workspace_bytes, job.kernel->workspace_bytes(job.problem));
   job.d_bytes = BytesWritten(job.problem);
 
@@ -96,8 +105,10 @@ absl::Status RunOne(Device& device, ElementType type, absl::Duration timeout) {
 }  // namespace
 
 absl::Status RunCanary(Device& device, absl::Duration timeout) {
-  for (const ElementType type : {ElementType::kF32, ElementType::kF64, ElementType::kS8}) {
-    RETURN_IF_ERROR(RunOne(device, type, timeout));
+  const DeviceKind kind = device.info().kind;
+  const ElementType single = kind == DeviceKind::kCpu ? ElementType::kF32 : ElementType::kF16;
+  for (const ElementType type : {single, ElementType::kF64, ElementType::kS8}) {
+    if (HasKernelFor(device, type)) RETURN_IF_ERROR(RunOne(device, type, timeout));
   }
   return absl::OkStatus();
 }

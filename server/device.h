@@ -44,9 +44,11 @@ struct JobOutcome {
 };
 
 struct DeviceInfo {
-  std::string name;  // As requests name it: "cpu".
+  std::string name;  // As requests name it: "cpu", "sim:sm_90".
   DeviceKind kind = DeviceKind::kCpu;
   std::string description;  // For people: the processor's name.
+  // Of a simulator: "verified" against recordings of the chip, or "modelled" after publications.
+  std::string arithmetic;
   int threads = 0;
   int64_t memory_bytes = 0;
 };

@@ -16,6 +16,7 @@ JobOutcome RunOnCallingThread(const Job& job) {
   const size_t skipped = (kAlignment - start % kAlignment) % kAlignment;
   const GemmArgs args = {
       .problem = job.problem,
+      .target = {},
       .a = job.a,
       .b = job.b,
       .c = job.c,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/cpu_device.h"
+#include "server/host_device.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/host.h"
+#include "kernels/rates.h"
 
 namespace gemmd {
 namespace {
@@ -27,22 +28,49 @@ int AllowedCores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+// What tools show: 15 bytes at most.
+std::string ThreadName(const std::string& device) {
+  constexpr size_t kLongest = 15;
+  return absl::StrCat("gemmd-", device).substr(0, kLongest);
+}
+
+DeviceInfo DescribeCpu() {
+  DeviceInfo info;
+  info.name = "cpu";
+  info.description = HostName();
+  return info;
+}
+
+DeviceInfo DescribeSimulator(mma::Chip chip) {
+  const mma::ChipFacts facts = mma::FactsOf(chip);
+  DeviceInfo info;
+  info.name = absl::StrCat("sim:", std::string(facts.name));
+  info.description = absl::StrCat("the matrix instructions of ", std::string(facts.architecture),
+                                  ", simulated on ", HostName());
+  info.arithmetic = facts.is_verified ? "verified" : "modelled";
+  return info;
+}
+
 }  // namespace
 
-void CpuDevice::FreeDeleter::operator()(std::byte* memory) const { std::free(memory); }
+CpuDevice::CpuDevice(int threads) : HostDevice(DescribeCpu(), HostTarget(), threads) {}
 
-CpuDevice::CpuDevice(int threads) {
-  info_.name = "cpu";
-  info_.kind = DeviceKind::kCpu;
-  info_.description = HostName();
+SimDevice::SimDevice(mma::Chip chip, int threads)
+    : HostDevice(DescribeSimulator(chip), {.kind = DeviceKind::kSim, .chip = chip}, threads) {}
+
+void HostDevice::FreeDeleter::operator()(std::byte* memory) const { std::free(memory); }
+
+HostDevice::HostDevice(DeviceInfo info, const Target& target, int threads)
+    : info_(std::move(info)) {
+  info_.kind = target.kind;
   info_.threads = threads > 0 ? threads : AllowedCores();
   info_.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this, target] { Run(target); });
   MutexLock lock(&mutex_);
   mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return measured_; });
 }
 
-CpuDevice::~CpuDevice() {
+HostDevice::~HostDevice() {
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
@@ -50,16 +78,16 @@ CpuDevice::~CpuDevice() {
   thread_.join();
 }
 
-void CpuDevice::Submit(const Job& job, Done done) {
+void HostDevice::Submit(const Job& job, Done done) {
   MutexLock lock(&mutex_);
   pending_.push_back({job, std::move(done), clock_.NowNs()});
 }
 
-void CpuDevice::Run() {
-  pthread_setname_np(pthread_self(), "gemmd-cpu");
+void HostDevice::Run(const Target& target) {
+  pthread_setname_np(pthread_self(), ThreadName(info_.name).c_str());
   SetThreads(info_.threads);
   // The constructor waits for `measured_`, so nothing reads the profile before it is complete.
-  profile_ = MeasureHost();
+  profile_ = MeasureRates(target);
   {
     MutexLock lock(&mutex_);
     measured_ = true;
@@ -81,7 +109,7 @@ void CpuDevice::Run() {
   }
 }
 
-JobOutcome CpuDevice::Execute(const Pending& pending) {
+JobOutcome HostDevice::Execute(const Pending& pending) {
   const Job& job = pending.job;
   JobOutcome outcome;
   const int64_t start_ns = clock_.NowNs();
@@ -92,7 +120,7 @@ JobOutcome CpuDevice::Execute(const Pending& pending) {
       job.d->assign(static_cast<size_t>(job.d_bytes), '\0');
     } catch (const std::bad_alloc&) {
       outcome.status = absl::ResourceExhaustedError(
-          absl::StrCat("d: no memory for ", job.d_bytes, " bytes on device cpu"));
+          absl::StrCat("d: no memory for ", job.d_bytes, " bytes on device ", info_.name));
     }
   }
   const int64_t ready_ns = clock_.NowNs();
@@ -101,6 +129,7 @@ JobOutcome CpuDevice::Execute(const Pending& pending) {
 
   const GemmArgs args = {
       .problem = job.problem,
+      .target = profile_.target,
       .a = job.a,
       .b = job.b,
       .c = job.c,
@@ -119,14 +148,14 @@ JobOutcome CpuDevice::Execute(const Pending& pending) {
   return outcome;
 }
 
-absl::Status CpuDevice::ReserveWorkspace(int64_t bytes) {
+absl::Status HostDevice::ReserveWorkspace(int64_t bytes) {
   if (bytes <= workspace_bytes_) return absl::OkStatus();
   workspace_.reset();
   workspace_bytes_ = 0;
   void* memory = nullptr;
   if (posix_memalign(&memory, kWorkspaceAlignment, static_cast<size_t>(bytes)) != 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("workspace: no memory for ", bytes, " bytes on device cpu"));
+        absl::StrCat("workspace: no memory for ", bytes, " bytes on device ", info_.name));
   }
   workspace_.reset(static_cast<std::byte*>(memory));
   workspace_bytes_ = bytes;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The device `cpu`: runs the catalogue's CPU rows on one thread of its own, which the libraries
-// multiply by the threads they are given. Operands are read where the request left them.
+// The devices of the host: `cpu` runs the rows of the libraries, `sim:<chip>` those of the
+// simulator. Each has one thread of its own, which kernels multiply by the threads they are given.
+// Operands are read where the request left them.
 #pragma once
 
 #include <deque>
@@ -15,18 +16,19 @@
 
 namespace gemmd {
 
-class CpuDevice final : public Device {
+class HostDevice : public Device {
  public:
-  // Starts the thread and measures the rates of the libraries on it. `threads` computing threads;
-  // 0 takes every core that this process may run on.
-  explicit CpuDevice(int threads);
-
   // Finishes what was submitted.
-  ~CpuDevice() override;
+  ~HostDevice() override;
 
   const DeviceInfo& info() const override { return info_; }
   const DeviceProfile& profile() const override { return profile_; }
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+ protected:
+  // Starts the thread and measures the rates of the target's kernels on it. `threads` computing
+  // threads; 0 takes every core that this process may run on.
+  HostDevice(DeviceInfo info, const Target& target, int threads);
 
  private:
   struct Pending {
@@ -38,7 +40,7 @@ class CpuDevice final : public Device {
     void operator()(std::byte* memory) const;
   };
 
-  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(const Target& target) ABSL_LOCKS_EXCLUDED(mutex_);
   JobOutcome Execute(const Pending& pending);
   absl::Status ReserveWorkspace(int64_t bytes);
 
@@ -57,6 +59,16 @@ class CpuDevice final : public Device {
   int64_t workspace_bytes_ = 0;
 
   std::thread thread_;
+};
+
+class CpuDevice final : public HostDevice {
+ public:
+  explicit CpuDevice(int threads);
+};
+
+class SimDevice final : public HostDevice {
+ public:
+  SimDevice(mma::Chip chip, int threads);
 };
 
 }  // namespace gemmd

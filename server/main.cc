@@ -20,7 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/cpu/blas_core.h"
 #include "kernels/status_macros.h"
-#include "server/cpu_device.h"
+#include "server/host_device.h"
 #include "server/log.h"
 #include "server/options.h"
 #include "server/server.h"

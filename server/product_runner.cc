@@ -84,7 +84,10 @@ absl::StatusOr<Placement> ProductRunner::Place(ParsedRequest& parsed) const {
   Placement placement;
   ASSIGN_OR_RETURN(placement.served, FindDevice(parsed.device));
   const DeviceProfile& profile = placement.served->device->profile();
-  ASSIGN_OR_RETURN(job.kernel, Choose(Catalog(), job.problem, parsed.constraints, profile));
+  // A named kernel may be one of another kind of device, and then the message says so.
+  const bool is_named = !parsed.constraints.kernel.empty();
+  ASSIGN_OR_RETURN(job.kernel, Choose(is_named ? Catalog() : Catalog(profile.target.kind),
+                                      job.problem, parsed.constraints, profile));
   job.d_bytes = BytesWritten(job.problem);
   if (job.d_bytes > max_message_bytes_ - kAnswerOverheadBytes) {
     return absl::ResourceExhaustedError(Concat("d: the result takes ", job.d_bytes,

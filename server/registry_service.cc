@@ -38,8 +38,8 @@ absl::Status ExplainOn(const ProductRunner& runner, const v1::MultiplyRequest& r
     RETURN_IF_ERROR(FindKernel(parsed.constraints.kernel).status());
   }
   const Problem& problem = parsed.job.problem;
-  const Selection selection =
-      Select(Catalog(), problem, parsed.constraints, served->device->profile());
+  const Selection selection = Select(Catalog(served->device->info().kind), problem,
+                                     parsed.constraints, served->device->profile());
   response.set_device(served->device->info().name);
   for (const Candidate& candidate : selection.candidates) {
     v1::Candidate* wire = response.add_candidates();
@@ -108,6 +108,7 @@ grpc::ServerUnaryReactor* RegistryService::ListDevices(grpc::CallbackServerConte
     wire->set_name(info.name);
     wire->set_kind(std::string(NameOf(info.kind)));
     wire->set_description(info.description);
+    wire->set_arithmetic(info.arithmetic);
     wire->set_threads(info.threads);
     wire->set_ready(served.ready);
     wire->set_memory_bytes(info.memory_bytes);

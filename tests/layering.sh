@@ -30,7 +30,7 @@ mapfile -t without_wire < <(printf '%s\n' "${server[@]}" | grep . |
 mapfile -t without_cuda < <(printf '%s\n' "${kernels[@]}" "${server[@]}" "${client[@]}" |
   grep -vE '^(kernels/cuda|kernels/bench|server/worker)/' | grep . || true)
 mapfile -t without_grpc < <(printf '%s\n' "${kernels[@]}" \
-  server/{admission,canary,clock,cpu_device,device,fake_device,scheduler}.{h,cc} |
+  server/{admission,canary,clock,host_device,device,fake_device,scheduler}.{h,cc} |
   while read -r file; do [[ -f $file ]] && echo "$file"; done)
 
 forbid "kernels/ knows nothing of the service" '(server|client|gemmd|spdlog)/' "${kernels[@]}"

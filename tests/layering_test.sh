@@ -29,7 +29,7 @@ expect_violation server/scheduler.cc grpcpp/grpcpp.h
 expect_violation server/server.cc client/npy.h
 expect_violation server/server.cc gemmd/client.h
 expect_violation server/options.cc gemmd/v1/gemm.pb.h
-expect_violation server/cpu_device.cc cuda_runtime.h
+expect_violation server/host_device.cc cuda_runtime.h
 expect_violation client/client.cc kernels/element.h
 expect_violation client/gemmctl/main.cc server/log.h
 echo "layering holds, and every planted violation is found"

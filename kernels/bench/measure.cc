@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/bench/operands.h"
+#include "kernels/cpu/host.h"
 #include "kernels/status_macros.h"
 
 namespace gemmd::bench {
@@ -64,9 +65,10 @@ void TakeTurns(std::vector<Contender>& contenders, const Settings& settings) {
   }
 }
 
-GemmArgs MakeArgs(const Problem& problem, const Operands& operands,
+GemmArgs MakeArgs(const Problem& problem, const Target& target, const Operands& operands,
                   absl::Span<std::byte> workspace) {
   return {.problem = problem,
+          .target = target,
           .a = operands.a.data(),
           .b = operands.b.data(),
           .c = nullptr,
@@ -115,7 +117,7 @@ absl::StatusOr<Measurement> Measure(const Kernel& kernel, const Shape& shape,
   AlignedBytes workspace(workspace_bytes);
   const std::vector<Operands> sets = MakeSets(problem);
   const auto launch = [&](int set) {
-    const GemmArgs args = MakeArgs(problem, sets[static_cast<size_t>(set)],
+    const GemmArgs args = MakeArgs(problem, HostTarget(), sets[static_cast<size_t>(set)],
                                    {workspace.data(), static_cast<size_t>(workspace_bytes)});
     return kernel.launch(args);
   };

@@ -25,8 +25,4 @@ struct LibraryVersion {
 };
 std::vector<LibraryVersion> CpuLibraries();
 
-// Features, and the rate of every engine: measured with a product of 384^3 on the calling thread
-// alone, times the threads that SetThreads gave it. Takes some ten milliseconds.
-DeviceProfile MeasureHost();
-
 }  // namespace gemmd

@@ -237,9 +237,12 @@ absl::Status RunSideBySide(const CpuRow& row, const Plan& plan, const GemmArgs& 
   return first_error;
 }
 
-}  // namespace
+absl::Status Available(const Kernel& kernel, const Target& target) {
+  return kernel.cpu_row->engine->available(target);
+}
 
-absl::Status SupportsProblem(const CpuRow& row, const Problem& problem) {
+absl::Status Supports(const Kernel& kernel, const Problem& problem) {
+  const CpuRow& row = *kernel.cpu_row;
   if (problem.a.type != row.a) return Refuse("a.type", NameOf(problem.a.type), NameOf(row.a));
   if (problem.b.type != row.b) return Refuse("b.type", NameOf(problem.b.type), NameOf(row.b));
   if (Precision(problem.accumulation) > Precision(row.accumulation)) {
@@ -256,12 +259,13 @@ absl::Status SupportsProblem(const CpuRow& row, const Problem& problem) {
   return CheckExtents(*row.engine, problem);
 }
 
-absl::StatusOr<int64_t> WorkspaceBytes(const CpuRow& row, const Problem& problem) {
-  ASSIGN_OR_RETURN(const Plan plan, MakePlan(row, problem));
+absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& problem) {
+  ASSIGN_OR_RETURN(const Plan plan, MakePlan(*kernel.cpu_row, problem));
   return plan.workspace_bytes;
 }
 
-absl::Status Launch(const CpuRow& row, const GemmArgs& args) {
+absl::Status Launch(const Kernel& kernel, const GemmArgs& args) {
+  const CpuRow& row = *kernel.cpu_row;
   const Problem& problem = args.problem;
   if (!problem.has_output()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Plan plan, MakePlan(row, problem));
@@ -274,5 +278,12 @@ absl::Status Launch(const CpuRow& row, const GemmArgs& args) {
   const OneThread limit;
   return RunInTurn(row, plan, args);
 }
+
+}  // namespace
+
+const KernelFamily kCpuFamily = {.available = Available,
+                                 .supports = Supports,
+                                 .workspace_bytes = WorkspaceBytes,
+                                 .launch = Launch};
 
 }  // namespace gemmd

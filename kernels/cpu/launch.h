@@ -4,10 +4,6 @@
 // dimension into the engine's row-major call, loop over the batch, apply the epilogue.
 #pragma once
 
-#include <cstdint>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "kernels/cpu/engine.h"
 #include "kernels/kernel.h"
 
@@ -23,9 +19,6 @@ struct CpuRow {
   ElementType accumulation;  // s32 for integers, even where the engine adds in f64.
 };
 
-// The functions of Kernel, for a row.
-absl::Status SupportsProblem(const CpuRow& row, const Problem& problem);
-absl::StatusOr<int64_t> WorkspaceBytes(const CpuRow& row, const Problem& problem);
-absl::Status Launch(const CpuRow& row, const GemmArgs& args);
+extern const KernelFamily kCpuFamily;
 
 }  // namespace gemmd

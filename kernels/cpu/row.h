@@ -10,26 +10,11 @@
 #include "kernels/cpu/engine.h"
 #include "kernels/cpu/launch.h"
 #include "kernels/kernel.h"
+#include "kernels/mma/text.h"
 
 namespace gemmd {
 
-// Text put together by the compiler.
-class StaticText {
- public:
-  template <typename... Parts>
-  explicit constexpr StaticText(Parts... parts) {
-    (Append(parts), ...);
-  }
-  constexpr std::string_view view() const { return {text_.data(), size_}; }
-
- private:
-  constexpr void Append(std::string_view part) {
-    for (char c : part) text_[size_++] = c;  // The compiler refuses text that does not fit.
-  }
-
-  std::array<char, 160> text_ = {};
-  size_t size_ = 0;
-};
+using RowText = StaticText<160>;
 
 // What an engine sees of operands of a type.
 constexpr ElementType ComputeType(const Engine& engine, ElementType type) {
@@ -50,30 +35,30 @@ constexpr bool IsWidened(const CpuRow& row) {
 }
 
 // "onednn.f32.e4m3.e5m2.via_bf16".
-constexpr StaticText DeriveName(const CpuRow& row) {
+constexpr RowText DeriveName(const CpuRow& row) {
   const std::string_view via = IsWidened(row) ? ".via_" : "";
   const std::string_view compute = IsWidened(row) ? NameOf(row.engine->operand) : "";
-  return StaticText(row.engine->library, ".", NameOf(row.accumulation), ".", NameOf(row.a), ".",
-                    NameOf(row.b), via, compute);
+  return RowText(row.engine->library, ".", NameOf(row.accumulation), ".", NameOf(row.a), ".",
+                 NameOf(row.b), via, compute);
 }
 
-constexpr StaticText DeriveDescription(const CpuRow& row) {
+constexpr RowText DeriveDescription(const CpuRow& row) {
   const std::string_view call = row.engine->call;
   const std::string_view type = NameOf(row.engine->operand);
   if (row.a == ElementType::kTf32) {
-    return StaticText(call, " on operands without their low 13 bits");
+    return RowText(call, " on operands without their low 13 bits");
   }
   if (!IsWidened(row) && row.b == ElementType::kU8 && row.engine->biases_unsigned_y) {
-    return StaticText(call, " on the operands as they lie, u8 on the right less 128");
+    return RowText(call, " on the operands as they lie, u8 on the right less 128");
   }
-  if (!IsWidened(row)) return StaticText(call, " on the operands as they lie");
+  if (!IsWidened(row)) return RowText(call, " on the operands as they lie");
   if (row.a == ElementType::kB1) {
-    return StaticText(call, " on bits as 0 and 1 in ", type, " (xor: 1 and -1), which is exact");
+    return RowText(call, " on bits as 0 and 1 in ", type, " (xor: 1 and -1), which is exact");
   }
   if (IsInteger(row.a)) {
-    return StaticText(call, " on operands widened to ", type, ", which is exact, modulo 2^32");
+    return RowText(call, " on operands widened to ", type, ", which is exact, modulo 2^32");
   }
-  return StaticText(call, " on operands widened exactly to ", type);
+  return RowText(call, " on operands widened exactly to ", type);
 }
 
 // Whether subnormals may count as zero. Types of at most 8 bits have none in bf16 or f32: their
@@ -83,30 +68,24 @@ constexpr bool FlushesSubnormals(const CpuRow& row) {
 }
 
 template <const Engine& kEngine, ElementType kA, ElementType kB>
-struct RowFunctions {
+struct RowFacts {
   static constexpr CpuRow kRow = DeriveRow(kEngine, kA, kB);
-  static constexpr StaticText kName = DeriveName(kRow);
-  static constexpr StaticText kDescription = DeriveDescription(kRow);
-
-  static absl::Status Supports(const Problem& problem) { return SupportsProblem(kRow, problem); }
-  static absl::StatusOr<int64_t> Workspace(const Problem& problem) {
-    return WorkspaceBytes(kRow, problem);
-  }
-  static absl::Status Run(const GemmArgs& args) { return Launch(kRow, args); }
+  static constexpr RowText kName = DeriveName(kRow);
+  static constexpr RowText kDescription = DeriveDescription(kRow);
 };
 
 // One row.
 template <const Engine& kEngine, ElementType kA, ElementType kB = kA>
 constexpr std::array<Kernel, 1> Row() {
-  using Functions = RowFunctions<kEngine, kA, kB>;
-  constexpr CpuRow kRow = Functions::kRow;
+  using Facts = RowFacts<kEngine, kA, kB>;
+  constexpr CpuRow kRow = Facts::kRow;
   constexpr bool kExact = kRow.accumulation == ElementType::kS32;
   return {Kernel{
-      .name = Functions::kName.view(),
+      .name = Facts::kName.view(),
       .device_kind = DeviceKind::kCpu,
       .provider = kEngine.provider,
       .engine = kEngine.name,
-      .how = Functions::kDescription.view(),
+      .how = Facts::kDescription.view(),
       .a = kA,
       .b = kB,
       .recipe = {.a_compute = kRow.a_compute,
@@ -117,10 +96,8 @@ constexpr std::array<Kernel, 1> Row() {
       .deterministic = true,  // The libraries divide work by shape and thread count alone.
       .batch_invariant =
           kExact,  // They choose blocks of k by shape, so bits of floats depend on m.
-      .available = kEngine.available,
-      .supports = Functions::Supports,
-      .workspace_bytes = Functions::Workspace,
-      .launch = Functions::Run,
+      .family = &kCpuFamily,
+      .cpu_row = &Facts::kRow,
   }};
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "kernels/mma/instructions.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -20,8 +21,21 @@ TEST(CatalogTest, NamesAreUniqueAndWellFormed) {
   std::set<std::string_view> names;
   for (const Kernel& kernel : Catalog()) {
     EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name;
+  }
+  for (const Kernel& kernel : Catalog(DeviceKind::kCpu)) {
     EXPECT_THAT(std::string(kernel.name),
                 MatchesRegex("[a-z]+\\.[a-z0-9]+\\.[a-z0-9]+\\.[a-z0-9]+(\\.via_[a-z0-9]+)?"));
+  }
+}
+
+// A kernel for each instruction, and nothing beside those and the libraries' rows.
+TEST(CatalogTest, EveryInstructionHasAKernel) {
+  EXPECT_EQ(Catalog(DeviceKind::kSim).size(), mma::kInstructions.size());
+  EXPECT_EQ(Catalog(DeviceKind::kSim).size() + Catalog(DeviceKind::kCpu).size(), Catalog().size());
+  for (const mma::Instruction& instruction : mma::kInstructions) {
+    const absl::StatusOr<const Kernel*> kernel = FindKernel(mma::NameOf(instruction).view());
+    ASSERT_THAT(kernel, IsOk());
+    EXPECT_EQ((*kernel)->instruction, &instruction);
   }
 }
 
@@ -39,7 +53,7 @@ TEST(CatalogTest, KnowsTheNamesOfThisRelease) {
 }
 
 TEST(CatalogTest, NamesSayTypesAndEngine) {
-  for (const Kernel& kernel : Catalog()) {
+  for (const Kernel& kernel : Catalog(DeviceKind::kCpu)) {
     std::string want = std::string(NameOf(kernel.recipe.accumulation)) + "." +
                        std::string(NameOf(kernel.a)) + "." + std::string(NameOf(kernel.b));
     EXPECT_THAT(std::string(kernel.name), HasSubstr(want));
@@ -54,7 +68,8 @@ TEST(CatalogTest, RecipesAgreeWithTheTypes) {
   for (const Kernel& kernel : Catalog()) {
     SCOPED_TRACE(std::string(kernel.name));
     EXPECT_THAT(DefaultAccumulation(kernel.a, kernel.b), IsOk());
-    EXPECT_EQ(kernel.recipe.exact, IsInteger(kernel.a));
+    const bool saturates = kernel.instruction != nullptr && kernel.instruction->saturates;
+    EXPECT_EQ(kernel.recipe.exact, IsInteger(kernel.a) && !saturates);
     EXPECT_EQ(kernel.recipe.accumulation == ElementType::kS32, IsInteger(kernel.a));
     EXPECT_GE(BitsOf(kernel.recipe.a_compute), BitsOf(kernel.a));
     EXPECT_GE(BitsOf(kernel.recipe.b_compute), BitsOf(kernel.b));

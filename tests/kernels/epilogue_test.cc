@@ -74,6 +74,7 @@ class EpilogueTest : public testing::Test {
     Accumulators accumulators = test.description;
     accumulators.data = copy;
     const GemmArgs args = {.problem = product.problem,
+                           .target = {},
                            .a = nullptr,
                            .b = nullptr,
                            .c = product.c.data(),

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/catalog.h"
+#include "kernels/rates.h"
 
 namespace gemmd {
 namespace {
@@ -19,9 +20,9 @@ using testing::MatchesRegex;
 
 TEST(HostTest, MeasuresEveryEngineThatRunsHere) {
   SetThreads(1);
-  const DeviceProfile profile = MeasureHost();
+  const DeviceProfile profile = MeasureRates(HostTarget());
   std::set<std::string> want;
-  for (const Kernel& kernel : Catalog()) {
+  for (const Kernel& kernel : Catalog(DeviceKind::kCpu)) {
     if (kernel.available(profile.target).ok()) want.emplace(kernel.engine);
   }
   std::set<std::string> got;

@@ -215,7 +215,8 @@ ProductCase FillCase(const Problem& problem, Pattern pattern, RandomSource& rand
   return product;
 }
 
-absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const ProductCase& product) {
+absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const ProductCase& product,
+                                                 const Target& target) {
   thread_local Copies copies;
   const Problem& problem = product.problem;
   RETURN_IF_ERROR(Validate(problem));
@@ -228,6 +229,7 @@ absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const Pro
   const bool reads_operands = problem.has_product() && problem.has_output();
   const GemmArgs args = {
       .problem = problem,
+      .target = target,
       .a = reads_operands ? CopyOf(product.a, copies.a) : nullptr,
       .b = reads_operands ? CopyOf(product.b, copies.b) : nullptr,
       .c = CopyOf(product.c, copies.c),

@@ -68,7 +68,8 @@ ProductCase FillCase(const Problem& problem, Pattern pattern, RandomSource& rand
 
 // Launches the kernel on its own copies of the operands, each of which ends where memory ends, with
 // a workspace and a D of all ones bits.
-absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const ProductCase& product);
+absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const ProductCase& product,
+                                                 const Target& target);
 
 // Whether padding, gaps and all else that is not an element of D still holds ones bits, except that
 // the last byte of a packed line ends with zero bits.

@@ -39,7 +39,7 @@ class RowTest : public testing::TestWithParam<Kernel> {
   // is nothing but the accumulators.
   void ExpectCorrect(const ProductCase& product) {
     const Problem& problem = product.problem;
-    const absl::StatusOr<std::vector<std::byte>> d = RunKernel(kernel_, product);
+    const absl::StatusOr<std::vector<std::byte>> d = RunKernel(kernel_, product, HostTarget());
     ASSERT_THAT(d, IsOk());
     ASSERT_TRUE(PaddingIsUntouched(problem, *d));
     const MatrixView got = {problem.d, problem.batch, d->data()};
@@ -201,8 +201,8 @@ TEST_P(RowTest, RepeatsItsBits) {
   ASSERT_TRUE(kernel_.deterministic);
   const Problem problem = MakeProblem(kernel_, 67, 45, 203, Layouts{});
   const ProductCase product = FillCase(problem, Pattern::kRandom, random_);
-  const absl::StatusOr<std::vector<std::byte>> first = RunKernel(kernel_, product);
-  const absl::StatusOr<std::vector<std::byte>> second = RunKernel(kernel_, product);
+  const absl::StatusOr<std::vector<std::byte>> first = RunKernel(kernel_, product, HostTarget());
+  const absl::StatusOr<std::vector<std::byte>> second = RunKernel(kernel_, product, HostTarget());
   ASSERT_THAT(first, IsOk());
   ASSERT_THAT(second, IsOk());
   EXPECT_EQ(*first, *second);
@@ -213,6 +213,7 @@ TEST_P(RowTest, RepeatsItsBits) {
                                    64);
   const auto misaligned = reinterpret_cast<uintptr_t>(workspace.data()) % 64;
   const GemmArgs args = {.problem = problem,
+                         .target = HostTarget(),
                          .a = moved.data() + 4,
                          .b = product.b.data(),
                          .c = nullptr,
@@ -231,7 +232,7 @@ std::string PrintName(const testing::TestParamInfo<Kernel>& row) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, RowTest, testing::ValuesIn(Catalog()), PrintName);
+INSTANTIATE_TEST_SUITE_P(Catalog, RowTest, testing::ValuesIn(Catalog(DeviceKind::kCpu)), PrintName);
 
 }  // namespace
 }  // namespace gemmd

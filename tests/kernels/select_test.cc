@@ -17,8 +17,24 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-absl::Status Fine(const Problem&) { return absl::OkStatus(); }
-absl::Status Everywhere(const Target&) { return absl::OkStatus(); }
+absl::Status Everywhere(const Kernel&, const Target&) { return absl::OkStatus(); }
+absl::Status Nowhere(const Kernel&, const Target&) {
+  return absl::FailedPreconditionError("device: got none, want one");
+}
+absl::Status Fine(const Kernel&, const Problem&) { return absl::OkStatus(); }
+absl::Status WrongType(const Kernel&, const Problem&) {
+  return absl::UnimplementedError("a.type: got f32, want s8");
+}
+absl::Status WrongDepth(const Kernel&, const Problem&) {
+  return absl::UnimplementedError("k: got 1, want 2");
+}
+absl::StatusOr<int64_t> NoWorkspace(const Kernel&, const Problem&) { return 0; }
+absl::Status DoNothing(const Kernel&, const GemmArgs&) { return absl::OkStatus(); }
+
+constexpr KernelFamily kAble = {Everywhere, Fine, NoWorkspace, DoNothing};
+constexpr KernelFamily kElsewhere = {Nowhere, Fine, NoWorkspace, DoNothing};
+constexpr KernelFamily kOfAnotherType = {Everywhere, WrongType, NoWorkspace, DoNothing};
+constexpr KernelFamily kOfAnotherDepth = {Everywhere, WrongDepth, NoWorkspace, DoNothing};
 
 Kernel MakeKernel(std::string_view name, std::string_view engine) {
   return {.name = name,
@@ -35,10 +51,7 @@ Kernel MakeKernel(std::string_view name, std::string_view engine) {
                      .flushes_subnormals = false},
           .deterministic = true,
           .batch_invariant = true,
-          .available = Everywhere,
-          .supports = Fine,
-          .workspace_bytes = [](const Problem&) -> absl::StatusOr<int64_t> { return 0; },
-          .launch = [](const GemmArgs&) { return absl::OkStatus(); }};
+          .family = &kAble};
 }
 
 // 1000 x 1000 x 1000 of f32: 2e9 operations.
@@ -127,12 +140,8 @@ TEST_F(SelectTest, ConversionsCost) {
 }
 
 TEST_F(SelectTest, EveryRefusalHasAReason) {
-  catalog_[0].supports = [](const Problem&) {
-    return absl::UnimplementedError("a.type: got f32, want s8");
-  };
-  catalog_[1].available = [](const Target&) {
-    return absl::FailedPreconditionError("device: got none, want one");
-  };
+  catalog_[0].family = &kOfAnotherType;
+  catalog_[1].family = &kElsewhere;
   const Selection selection = SelectAt(Rates(1e9, 1e9, 1e9));
   EXPECT_THAT(Names(selection.candidates), ElementsAre("three"));
   ASSERT_EQ(selection.refusals.size(), 2u);
@@ -184,9 +193,7 @@ TEST_F(SelectTest, UnknownKernelsAreNotFound) {
 }
 
 TEST_F(SelectTest, ANamedKernelThatCannotSaysWhyAndWhatCould) {
-  catalog_[0].supports = [](const Problem&) {
-    return absl::UnimplementedError("a.type: got f32, want s8");
-  };
+  catalog_[0].family = &kOfAnotherType;
   constraints_.kernel = "one";
   EXPECT_THAT(Choose(catalog_, Cube(), constraints_, Rates(1e9, 9e9, 5e9)),
               StatusIs(absl::StatusCode::kUnimplemented,
@@ -194,9 +201,7 @@ TEST_F(SelectTest, ANamedKernelThatCannotSaysWhyAndWhatCould) {
 }
 
 TEST_F(SelectTest, NoKernelNamesTheNearest) {
-  for (Kernel& kernel : catalog_) {
-    kernel.supports = [](const Problem&) { return absl::UnimplementedError("k: got 1, want 2"); };
-  }
+  for (Kernel& kernel : catalog_) kernel.family = &kOfAnotherDepth;
   catalog_[0].a = ElementType::kS8;
   EXPECT_THAT(Choose(catalog_, Cube(), constraints_, Rates(1e9, 9e9, 5e9)),
               StatusIs(absl::StatusCode::kUnimplemented,

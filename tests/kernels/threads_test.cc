@@ -42,7 +42,7 @@ class ThreadsTest : public testing::TestWithParam<std::string_view> {
   }
 
   testing::AssertionResult IsCorrect(const ProductCase& product) const {
-    const absl::StatusOr<std::vector<std::byte>> d = RunKernel(kernel_, product);
+    const absl::StatusOr<std::vector<std::byte>> d = RunKernel(kernel_, product, HostTarget());
     if (!d.ok()) return testing::AssertionFailure() << d.status();
     const Reference reference = MakeReference(product, kernel_.recipe);
     return WithinBound({product.problem.d, product.problem.batch, d->data()}, reference.want,
@@ -79,9 +79,9 @@ TEST_P(ThreadsTest, BatchesOfSmallProducts) {
 TEST_P(ThreadsTest, RepeatsItsBitsOnAsManyThreads) {
   const ProductCase product =
       FillCase(MakeProblem(kernel_, 301, 257, 150, Layouts{}), Pattern::kRandom, random_);
-  const absl::StatusOr<std::vector<std::byte>> first = RunKernel(kernel_, product);
+  const absl::StatusOr<std::vector<std::byte>> first = RunKernel(kernel_, product, HostTarget());
   ASSERT_THAT(first, IsOk());
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(*RunKernel(kernel_, product), *first);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(*RunKernel(kernel_, product, HostTarget()), *first);
 }
 
 // Each launch has threads of its own, in different numbers.

@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 #include "server/canary.h"
-#include "server/cpu_device.h"
+#include "server/host_device.h"
 
 namespace gemmd {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "kernels/cpu/host.h"
 #include "server/canary.h"
-#include "server/cpu_device.h"
+#include "server/host_device.h"
 #include "server/fake_device.h"
 #include "tests/testing/test_kernel.h"
 
@@ -57,7 +57,9 @@ TEST(CpuDeviceTest, GivesKernelsAlignedWorkspaceOfTheSizeAskedFor) {
   static int64_t seen_bytes;
   static uintptr_t seen_address;
   Kernel kernel = TestKernel();
-  kernel.launch = [](const GemmArgs& args) {
+  KernelFamily family = *kernel.family;
+  kernel.family = &family;
+  family.launch = [](const Kernel&, const GemmArgs& args) {
     seen_bytes = static_cast<int64_t>(args.workspace.size());
     seen_address = reinterpret_cast<uintptr_t>(args.workspace.data());
     args.workspace.front() = args.workspace.back() = std::byte{1};
@@ -87,7 +89,11 @@ TEST(CpuDeviceTest, WithoutMemoryIsResourceExhausted) {
 
 TEST(CpuDeviceTest, PassesOnTheKernelsStatus) {
   Kernel kernel = TestKernel();
-  kernel.launch = [](const GemmArgs&) { return absl::InternalError("the library failed"); };
+  KernelFamily family = *kernel.family;
+  kernel.family = &family;
+  family.launch = [](const Kernel&, const GemmArgs&) {
+    return absl::InternalError("the library failed");
+  };
   CpuDevice device(1);
   std::string d;
   Job job = TestJob(&d);

@@ -14,7 +14,7 @@
 #include <fstream>
 #include <random>
 
-#include "server/cpu_device.h"
+#include "server/host_device.h"
 #include "tests/server/http2_peer.h"
 #include "tests/server/running_server.h"
 

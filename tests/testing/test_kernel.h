@@ -11,6 +11,16 @@
 namespace gemmd {
 
 inline const Kernel& TestKernel() {
+  static constexpr KernelFamily kFamily = {
+      .available = [](const Kernel&, const Target&) { return absl::OkStatus(); },
+      .supports = [](const Kernel&, const Problem&) { return absl::OkStatus(); },
+      .workspace_bytes = [](const Kernel&, const Problem&) -> absl::StatusOr<int64_t> { return 0; },
+      .launch =
+          [](const Kernel&, const GemmArgs& args) {
+            std::memset(args.d, 0xff, static_cast<size_t>(BytesWritten(args.problem)));
+            return absl::OkStatus();
+          },
+  };
   static constexpr Kernel kKernel = {
       .name = "test.f32.f32.f32",
       .device_kind = DeviceKind::kCpu,
@@ -26,14 +36,7 @@ inline const Kernel& TestKernel() {
                  .flushes_subnormals = false},
       .deterministic = true,
       .batch_invariant = true,
-      .available = [](const Target&) { return absl::OkStatus(); },
-      .supports = [](const Problem&) { return absl::OkStatus(); },
-      .workspace_bytes = [](const Problem&) -> absl::StatusOr<int64_t> { return 0; },
-      .launch =
-          [](const GemmArgs& args) {
-            std::memset(args.d, 0xff, static_cast<size_t>(BytesWritten(args.problem)));
-            return absl::OkStatus();
-          },
+      .family = &kFamily,
   };
   return kKernel;
 }

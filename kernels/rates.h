@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How fast the kernels of this host are.
+#pragma once
+
+#include "kernels/select.h"
+
+namespace gemmd {
+
+// The rate of every engine that the target has: measured with a small product on the calling thread
+// alone, times the threads that SetThreads gave it. Takes some ten milliseconds an engine.
+DeviceProfile MeasureRates(const Target& target);
+
+}  // namespace gemmd

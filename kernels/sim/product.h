@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A whole matrix product as a GEMM kernel of one instruction computes it: one accumulator for each
+// element, from zero, one instruction after the other in ascending k, tails padded with zeros.
+// Where C and D of the instruction have different types, D becomes the next C exactly, or to
+// nearest even.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/mma/chip.h"
+#include "kernels/mma/instruction.h"
+#include "kernels/problem.h"
+
+namespace gemmd::sim {
+
+// One matrix product of a batch; alpha, C, bias and the like are not its business. `a` points at a
+// dense A, or at the values of a sparse one.
+struct Product2D {
+  const mma::Instruction& instruction;
+  mma::Chip chip;
+  const Problem& problem;
+  const std::byte* a;
+  const std::byte* b;
+};
+
+// Where accumulators go: m x n in D's order without gaps, f16 ones as f32.
+struct AccumulatorMatrix {
+  std::byte* data;
+  ElementType type;  // f32, f64 or s32.
+  Order order;
+  int64_t leading_dimension;
+};
+
+// How the arithmetic is done. All give the same bits.
+enum class Path : uint8_t { kScalar, kAvx2, kAvx512 };
+
+// Whether this processor and this instruction can go a path.
+bool CanRun(Path path, const mma::Instruction& instruction, mma::Chip chip);
+
+// The fastest one.
+Path BestPath(const mma::Instruction& instruction, mma::Chip chip);
+
+// Threads: parallel inside, on the calling thread's OpenMP threads.
+void Multiply(Path path, const Product2D& product, const AccumulatorMatrix& accumulators);
+
+}  // namespace gemmd::sim

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/sim/rows.h"
+
+#include <memory>
+#include <vector>
+
+#include "kernels/mma/arithmetic.h"
+#include "kernels/mma/instructions.h"
+#include "kernels/sim/launch.h"
+
+namespace gemmd {
+namespace {
+
+using mma::Instruction;
+
+// The measured rate that a row goes by.
+std::string_view EngineOf(const Instruction& instruction) {
+  if (instruction.bit_count != mma::BitCount::kNone) return "sim.bits";
+  if (IsInteger(instruction.a)) return "sim.integers";
+  if (instruction.a == ElementType::kF64) return "sim.f64";
+  if (instruction.scales > 0 && BitsOf(instruction.a) == 4) return "sim.groups";
+  return "sim.fused";
+}
+
+std::string_view DescriptionOf(const Instruction& instruction) {
+  if (instruction.bit_count != mma::BitCount::kNone) {
+    return "bits counted to the bit, modulo 2^32";
+  }
+  if (IsInteger(instruction.a)) {
+    return instruction.saturates ? "exact integers, clamped after every instruction"
+                                 : "exact integers, modulo 2^32";
+  }
+  if (instruction.a == ElementType::kF64) return "fused multiply-adds in ascending k";
+  if (instruction.is_sparse()) {
+    return "the instruction's own sums of the kept elements, in ascending k";
+  }
+  return "the instruction's own sums, in ascending k";
+}
+
+// The less precise one of the types that hold sums between and after instructions.
+ElementType AccumulationOf(const Instruction& instruction) {
+  return instruction.c == ElementType::kF16 ? instruction.c : instruction.d;
+}
+
+struct Rows {
+  std::vector<mma::InstructionName> names;
+  std::vector<Kernel> kernels;
+};
+
+Rows MakeRows() {
+  Rows rows;
+  rows.names.reserve(mma::kInstructions.size());  // Kernels point into it.
+  for (const Instruction& instruction : mma::kInstructions) {
+    const mma::InstructionName& name = rows.names.emplace_back(mma::NameOf(instruction));
+    rows.kernels.push_back({
+        .name = name.view(),
+        .device_kind = DeviceKind::kSim,
+        .provider = "gemmd",
+        .engine = EngineOf(instruction),
+        .how = DescriptionOf(instruction),
+        .a = instruction.a,
+        .b = instruction.b,
+        .recipe = {.a_compute = instruction.a,
+                   .b_compute = instruction.b,
+                   .accumulation = AccumulationOf(instruction),
+                   .exact = IsInteger(instruction.a) && !instruction.saturates,
+                   .flushes_subnormals = false},
+        .deterministic = true,
+        .batch_invariant = true,
+        .family = &kSimFamily,
+        .cpu_row = nullptr,
+        .instruction = &instruction,
+    });
+  }
+  return rows;
+}
+
+}  // namespace
+
+absl::Span<const Kernel> SimKernels() {
+  static const auto* const rows = new Rows(MakeRows());  // Never destroyed: kernels are forever.
+  return rows->kernels;
+}
+
+}  // namespace gemmd

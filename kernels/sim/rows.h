@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The generic tensor-core kernel of each instruction: one instruction per tile, ascending k. Names,
+// recipes and limits follow from the table of instructions (kernels/mma/instructions.h).
+#pragma once
+
+#include "absl/types/span.h"
+#include "kernels/kernel.h"
+
+namespace gemmd {
+
+absl::Span<const Kernel> SimKernels();
+
+}  // namespace gemmd

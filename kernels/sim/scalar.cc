@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/sim/scalar.h"
+
+#include <algorithm>
+#include <bit>
+#include <cfenv>
+#include <climits>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+namespace gemmd::sim {
+namespace {
+
+constexpr int kNone = INT_MIN;  // No exponent: nothing to align to.
+
+// What is special in a sum: NaN, or infinities of one sign.
+struct Specials {
+  bool nan = false;
+  bool positive_infinity = false;
+  bool negative_infinity = false;
+
+  void AddInfinity(bool negative) { (negative ? negative_infinity : positive_infinity) = true; }
+
+  // The result, where the specials decide it.
+  std::optional<uint32_t> Result(ElementType sum) const {
+    const bool is_f16 = sum == ElementType::kF16;
+    if (nan || (positive_infinity && negative_infinity)) return is_f16 ? kNanF16 : kNanF32;
+    if (!positive_infinity && !negative_infinity) return std::nullopt;
+    if (is_f16) return kInfinityF16 | (negative_infinity ? 0x8000u : 0u);
+    return kInfinityF32 | (negative_infinity ? 0x80000000u : 0u);
+  }
+};
+
+Specials SpecialsOf(std::span<const Product> products, const Number& addend) {
+  Specials specials;
+  specials.nan = addend.kind == NumberClass::kNan;
+  if (addend.kind == NumberClass::kInfinite) specials.AddInfinity(addend.negative);
+  for (const Product& product : products) {
+    const NumberClass a = product.a.kind;
+    const NumberClass b = product.b.kind;
+    if (a == NumberClass::kNan || b == NumberClass::kNan || product.has_nan_factor) {
+      specials.nan = true;
+    } else if (a == NumberClass::kInfinite || b == NumberClass::kInfinite) {
+      if (a == NumberClass::kZero || b == NumberClass::kZero) {
+        specials.nan = true;
+      } else {
+        specials.AddInfinity(product.a.negative != product.b.negative);
+      }
+    }
+  }
+  return specials;
+}
+
+bool IsNonZero(const Product& product) {
+  return product.a.significand != 0 && product.b.significand != 0;
+}
+
+int ExponentOf(const Product& product) {
+  return product.a.exponent + product.b.exponent + product.exponent;
+}
+
+// magnitude * 2^exponent in whole units of 2^unit, what is smaller cut off.
+int64_t CutToUnits(uint64_t magnitude, int exponent, int unit, bool negative) {
+  const int shift = exponent - unit;
+  uint64_t units = 0;
+  if (shift >= 0) {
+    units = magnitude << shift;
+  } else if (shift > -64) {
+    units = magnitude >> -shift;
+  }
+  return negative ? -static_cast<int64_t>(units) : static_cast<int64_t>(units);
+}
+
+// The format of a sum.
+struct SumFormat {
+  int stored_bits;  // Fraction bits that survive.
+  int field_bits;   // Fraction bits of the format.
+  int least_exponent;
+  int largest_exponent;
+  uint32_t sign_bit;
+  uint32_t infinity;
+  bool to_nearest;
+};
+
+SumFormat FormatOf(const mma::Arithmetic& arithmetic) {
+  if (arithmetic.sum == ElementType::kF16) {
+    return {arithmetic.stored_bits, 10, -14, 15, 0x8000, kInfinityF16, true};
+  }
+  return {arithmetic.stored_bits, 23, -126, 127, 0x80000000, kInfinityF32, false};
+}
+
+// The exact sum, in units of 2^unit, rounded once. What becomes zero is +0.
+uint32_t Round(const SumFormat& format, int64_t sum, int unit) {
+  if (sum == 0) return 0;
+  const bool negative = sum < 0;
+  const uint64_t magnitude = negative ? -static_cast<uint64_t>(sum) : static_cast<uint64_t>(sum);
+  const uint32_t sign = negative ? format.sign_bit : 0;
+  const int exponent = 63 - std::countl_zero(magnitude) + unit;
+  if (exponent > format.largest_exponent) return sign | format.infinity;
+  const int dropped = std::max(exponent, format.least_exponent) - format.stored_bits - unit;
+  uint64_t kept = 0;
+  if (dropped <= 0) {
+    kept = magnitude << -dropped;
+  } else if (dropped < 64) {
+    kept = magnitude >> dropped;
+    const uint64_t rest = magnitude - (kept << dropped);
+    const uint64_t half = uint64_t{1} << (dropped - 1);
+    const bool is_up = rest > half || (rest == half && (kept & 1) != 0);
+    if (format.to_nearest && is_up) ++kept;
+  }
+  if (kept == 0) return 0;
+  kept <<= format.field_bits - format.stored_bits;
+  // The leading one of a normal `kept` adds itself to the exponent, as does a carry.
+  const int biased = std::max(exponent, format.least_exponent) - format.least_exponent;
+  return sign + static_cast<uint32_t>((static_cast<uint64_t>(biased) << format.field_bits) + kept);
+}
+
+}  // namespace
+
+uint32_t FusedSum(const mma::Arithmetic& arithmetic, std::span<const Product> products,
+                  uint32_t addend) {
+  const Number c = Decode(arithmetic.sum, addend);
+  if (const auto special = SpecialsOf(products, c).Result(arithmetic.sum)) return *special;
+
+  int aligning = c.significand != 0 ? c.exponent : kNone;
+  for (const Product& product : products) {
+    if (IsNonZero(product)) aligning = std::max(aligning, ExponentOf(product));
+  }
+  if (aligning == kNone) return 0;
+  aligning = std::max(aligning, int{arithmetic.floor});
+
+  const int unit = aligning - arithmetic.fraction_bits;
+  int64_t sum = 0;
+  for (const Product& product : products) {
+    if (!IsNonZero(product)) continue;
+    const uint64_t magnitude = uint64_t{product.a.significand} * product.b.significand;
+    const int exponent = ExponentOf(product) - product.a.fraction_bits - product.b.fraction_bits;
+    sum += CutToUnits(magnitude, exponent, unit, product.a.negative != product.b.negative);
+  }
+  sum += CutToUnits(c.significand, c.exponent - c.fraction_bits, unit, c.negative);
+  return Round(FormatOf(arithmetic), sum, unit);
+}
+
+uint32_t SumOfGroups(const mma::Arithmetic& arithmetic, std::span<const ScaledGroup> groups,
+                     uint32_t addend) {
+  const Number c = Decode(ElementType::kF32, addend);
+  Specials specials = SpecialsOf({}, c);
+  for (const ScaledGroup& group : groups) specials.nan = specials.nan || group.is_nan;
+  if (const auto special = specials.Result(ElementType::kF32)) return *special;
+
+  int aligning = c.significand != 0 ? c.exponent : kNone;
+  for (const ScaledGroup& group : groups) {
+    if (group.sum != 0) aligning = std::max(aligning, group.exponent);
+  }
+  if (aligning == kNone) return 0;
+  aligning = std::max(aligning, int{arithmetic.floor});
+
+  const int unit = aligning - arithmetic.fraction_bits;
+  int64_t sum = CutToUnits(c.significand, c.exponent - c.fraction_bits, unit, c.negative);
+  for (const ScaledGroup& group : groups) {
+    const bool negative = group.sum < 0;
+    const uint64_t magnitude = static_cast<uint64_t>(negative ? -group.sum : group.sum);
+    sum += CutToUnits(magnitude, group.exponent - group.fraction_bits, unit, negative);
+  }
+  return Round(FormatOf(arithmetic), sum, unit);
+}
+
+uint32_t AddF32(uint32_t x, uint32_t y) {
+  const float sum = std::bit_cast<float>(x) + std::bit_cast<float>(y);
+  return std::isnan(sum) ? kNanF32 : std::bit_cast<uint32_t>(sum);
+}
+
+// Through f32, whose 24 bits are enough for the second rounding to be harmless.
+uint32_t AddF16(uint32_t x, uint32_t y) { return F16FromF32(AddF32(F32FromF16(x), F32FromF16(y))); }
+
+uint32_t MultiplyAdds(ElementType sum, std::span<const uint32_t, 4> a_f16,
+                      std::span<const uint32_t, 4> b_f16, uint32_t addend) {
+  float a[4];
+  float b[4];
+  for (size_t i = 0; i < 4; ++i) {
+    a[i] = std::bit_cast<float>(F32FromF16(a_f16[i]));
+    b[i] = std::bit_cast<float>(F32FromF16(b_f16[i]));
+  }
+  if (sum == ElementType::kF32) {
+    float chain = 0;
+    for (size_t i = 0; i < 4; ++i) chain = std::fma(a[i], b[i], chain);
+    return AddF32(addend, std::bit_cast<uint32_t>(chain));
+  }
+  const float c = std::bit_cast<float>(F32FromF16(addend));
+  const float low = std::fma(a[1], b[1], a[0] * b[0]);
+  const float high = std::fma(a[3], b[3], a[2] * b[2]);
+  return F16FromF32(std::bit_cast<uint32_t>((c + low) + high));
+}
+
+uint64_t MultiplyAddF64(uint64_t a, uint64_t b, uint64_t addend) {
+  constexpr uint64_t kInfinity = uint64_t{0x7ff} << 52;
+  constexpr uint64_t kMagnitude = ~(uint64_t{1} << 63);
+  constexpr uint64_t kQuiet = uint64_t{1} << 51;
+  constexpr uint64_t kNewNan = 0xfff8000000000000;
+  for (const uint64_t operand : {b, addend, a}) {
+    if ((operand & kMagnitude) > kInfinity) return operand | kQuiet;
+  }
+  const double result =
+      std::fma(std::bit_cast<double>(a), std::bit_cast<double>(b), std::bit_cast<double>(addend));
+  return std::isnan(result) ? kNewNan : std::bit_cast<uint64_t>(result);
+}
+
+uint32_t AddInteger(int64_t exact, uint32_t addend, bool saturates) {
+  if (!saturates) return static_cast<uint32_t>(static_cast<uint64_t>(exact) + addend);
+  const int64_t sum = exact + static_cast<int32_t>(addend);
+  const int64_t clamped = std::clamp<int64_t>(sum, std::numeric_limits<int32_t>::min(),
+                                              std::numeric_limits<int32_t>::max());
+  return static_cast<uint32_t>(clamped);
+}
+
+ScopedRounding::ScopedRounding(mma::Rounding rounding) : restored_(std::fegetround()) {
+  switch (rounding) {
+    case mma::Rounding::kNearestEven: std::fesetround(FE_TONEAREST); break;
+    case mma::Rounding::kTowardZero: std::fesetround(FE_TOWARDZERO); break;
+    case mma::Rounding::kDown: std::fesetround(FE_DOWNWARD); break;
+    case mma::Rounding::kUp: std::fesetround(FE_UPWARD); break;
+  }
+}
+
+ScopedRounding::~ScopedRounding() { std::fesetround(restored_); }
+
+}  // namespace gemmd::sim

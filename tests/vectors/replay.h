@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Recordings of a chip played back through the simulator: files of registers (mma, mma.sp, wgmma,
+// wgmma.sp) or matrices (wmma), one instruction variant each, in the formats of README.md here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/mma/chip.h"
+#include "kernels/mma/instruction.h"
+
+namespace gemmd {
+
+// What a file records: an instruction and, where it is sparse, the selector.
+struct Variant {
+  const mma::Instruction* instruction = nullptr;
+  int selector = 0;
+};
+
+// From a file's name without ".bin": an instruction's name, ".sel" and a digit behind a sparse one,
+// where '_' may stand for ':'.
+std::optional<Variant> FindVariant(std::string_view name);
+
+struct ReplayResult {
+  std::string error;  // Why the file could not be played; empty where it was.
+  int64_t cases = 0;
+  int64_t mismatches = 0;  // Elements of D.
+  std::string first;       // The first mismatch, for people.
+};
+
+// Plays the words of one file.
+ReplayResult Replay(const Variant& variant, mma::Chip chip, const std::vector<uint32_t>& words);
+
+// Reads and plays one file.
+ReplayResult ReplayFile(const std::string& path, mma::Chip chip);
+
+}  // namespace gemmd
