@@ -124,9 +124,9 @@ def test_bad_flags_end_with_2(gemmd, argument, named):
     assert named in error
 
 
-@known_bug("--listen takes what follows it as addresses")
-def test_a_stray_word_after_an_address_ends_with_2(gemmd):
-    code, _, error = run(gemmd, "--listen=127.0.0.1:0", "nonsense")
+@pytest.mark.parametrize("argument", ["--listen=127.0.0.1:0", "--devices=cpu"])
+def test_a_stray_word_after_a_list_ends_with_2(gemmd, argument):
+    code, _, error = run(gemmd, argument, "nonsense")
     assert code == 2
     assert "nonsense" in error
 
