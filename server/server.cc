@@ -16,9 +16,28 @@
 #include "server/transport.h"
 
 namespace gemmd {
+namespace {
 
 // Time for the last answers to reach their clients before connections are cut.
 constexpr absl::Duration kFarewell = absl::Milliseconds(100);
+
+// The addresses with the ports that gRPC bound. It goes through them in order and gives up at the
+// first that fails, which has no port then.
+absl::StatusOr<std::vector<std::string>> BoundAddresses(const std::vector<std::string>& listen,
+                                                        const std::vector<int>& ports) {
+  std::vector<std::string> bound;
+  for (size_t i = 0; i < listen.size(); ++i) {
+    if (ports[i] == 0) {
+      return absl::UnavailableError(absl::StrCat("listen: cannot listen on ", listen[i],
+                                                 ": in use, not an address of this host, ",
+                                                 "or no permission"));
+    }
+    bound.push_back(WithPort(listen[i], ports[i]));
+  }
+  return bound;
+}
+
+}  // namespace
 
 // The services, which live as long as the gRPC server.
 class Server::Services {
@@ -104,15 +123,10 @@ absl::Status Server::Listen(const ServerOptions& options) {
     builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &ports[i]);
   }
   grpc_server_ = builder.BuildAndStart();
-  for (size_t i = 0; i < ports.size(); ++i) {
-    const std::string& address = options.transport.listen[i];
-    if (grpc_server_ == nullptr || ports[i] == 0) {
-      return absl::UnavailableError(absl::StrCat("listen: cannot listen on ", address,
-                                                 ": in use, not an address of this host, ",
-                                                 "or no permission"));
-    }
-    addresses_.push_back(WithPort(address, ports[i]));
-    spdlog::info("event=listening address={}", LogValue(addresses_.back()));
+  ASSIGN_OR_RETURN(addresses_, BoundAddresses(options.transport.listen, ports));
+  if (grpc_server_ == nullptr) return absl::InternalError("listen: gRPC did not start");
+  for (const std::string& address : addresses_) {
+    spdlog::info("event=listening address={}", LogValue(address));
   }
   grpc::HealthCheckServiceInterface* health = grpc_server_->GetHealthCheckService();
   for (const char* service :
