@@ -9,11 +9,13 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -79,6 +81,23 @@ int WaitForSignal(const sigset_t& signals, absl::Duration timeout) {
   return signal > 0 ? signal : 0;
 }
 
+// Drains the server; a signal on the way ends the grace.
+absl::Status Drain(Server& server, absl::Duration grace, const sigset_t& signals) {
+  std::atomic<bool> is_drained = false;
+  std::thread watch([&] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    if (is_drained) return;
+    spdlog::info("event=grace_ended signal={}", signal);
+    server.EndGrace();
+  });
+  const absl::Status status = server.Drain(grace);
+  is_drained = true;
+  pthread_kill(watch.native_handle(), SIGTERM);  // In case that no signal came.
+  watch.join();
+  return status;
+}
+
 absl::Status Run(const Options& options, const sigset_t& signals) {
   ASSIGN_OR_RETURN(const int64_t open_files, RaiseOpenFileLimit());
   spdlog::info("event=start version={} pid={} open_files={} memory_limit_bytes={}", kVersion,
@@ -101,7 +120,7 @@ absl::Status Run(const Options& options, const sigset_t& signals) {
   const bool is_urgent = WaitForSignal(signals, options.lame_duck) != 0;
   const absl::Duration grace = is_urgent ? absl::ZeroDuration() : options.grace;
   spdlog::info("event=drain grace={}", absl::FormatDuration(grace));
-  return server->Drain(grace);
+  return Drain(*server, grace, signals);
 }
 
 int Main(int argc, char** argv) {
@@ -111,7 +130,7 @@ int Main(int argc, char** argv) {
     return parsed.exit_code;
   }
   PreferBetterBlas(argv);
-  // Blocked before any thread exists, so that only WaitForSignal sees them.
+  // Blocked before any thread exists, so that only those see them who wait for them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);

@@ -143,7 +143,9 @@ absl::Status Server::Drain(absl::Duration grace) {
   if (grpc_server_ == nullptr) return absl::OkStatus();
   EnterLameDuck();
   admission_.Close();
+  const int64_t start_ns = clock_.NowNs();
   const bool finished = admission_.WaitUntilIdle(grace);
+  const absl::Duration waited = absl::Nanoseconds(clock_.NowNs() - start_ns);
   if (!finished) {
     scheduler_->DropWaiting(absl::UnavailableError("the server stops; nothing was launched"));
   }
@@ -153,7 +155,8 @@ absl::Status Server::Drain(absl::Duration grace) {
   grpc_server_->Wait();
   if (finished) return absl::OkStatus();
   return absl::DeadlineExceededError(
-      absl::StrCat("drain: products were left after ", absl::FormatDuration(grace)));
+      absl::StrCat("drain: products were left after ",
+                   absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1)))));
 }
 
 Server::~Server() {

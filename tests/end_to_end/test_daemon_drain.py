@@ -15,7 +15,6 @@ from daemon import wait_until
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, registry_pb2, registry_pb2_grpc, tensors_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from http2_peer import Http2Peer, message
-from known_bug import known_bug
 from product import Product, check_bytes
 
 LAME_DUCK_S = 0.5
@@ -261,14 +260,14 @@ def test_a_second_signal_skips_lame_duck_and_grace(loaded):
     assert daemon.wait(GRPC_END_S + 10) == 1
 
 
-@known_bug("signals are looked for only in the lame duck's time")
 def test_a_second_signal_during_the_grace_skips_it(loaded):
     daemon, calls = loaded("--lame-duck=1ms", "--grace=50s")
     daemon.signal(signal.SIGTERM)
     wait_until(lambda: daemon.events("drain"), DEADLINE_S, "the drain")
     daemon.signal(signal.SIGTERM)
     check_waiting_were_refused(daemon, calls)
-    assert daemon.wait() == 1
+    assert daemon.wait(GRPC_END_S + 10) == 1
+    assert daemon.events("stop")[0]["code"] == "DEADLINE_EXCEEDED"
 
 
 def test_slow_readers_get_their_answers(daemons):
