@@ -168,7 +168,6 @@ def test_peers_cannot_write_into_the_log(daemons):
     assert "forged" not in {line["event"] for line in daemon.log()}
 
 
-@known_bug("the count of nanoseconds overflows")
 def test_deadlines_beyond_the_clocks_range(daemons):
     """Centuries away, where a count of nanoseconds in 64 bits overflows: as good as none."""
     good = message(large_product(8).request().SerializeToString())
