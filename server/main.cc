@@ -23,6 +23,7 @@
 #include "kernels/cpu/blas_core.h"
 #include "kernels/status_macros.h"
 #include "server/cpu_device.h"
+#include "server/grpc_log.h"
 #include "server/log.h"
 #include "server/options.h"
 #include "server/server.h"
@@ -55,6 +56,7 @@ absl::Status ConfigureLogging(const Options& options) {
     logger->set_level(spdlog::level::from_str(options.log_level));
     logger->flush_on(spdlog::level::info);
     spdlog::set_default_logger(std::move(logger));
+    RouteGrpcLog();
   } catch (const spdlog::spdlog_ex& error) {
     return absl::InvalidArgumentError(std::string("log-file: ") + error.what());
   }
