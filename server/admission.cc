@@ -92,8 +92,16 @@ bool Admission::closed() const {
 
 bool Admission::WaitUntilIdle(absl::Duration timeout) {
   MutexLock lock(&mutex_);
-  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return load_.tickets == 0; };
-  return mutex_.AwaitWithTimeout(idle, timeout);
+  const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return load_.tickets == 0 || waits_no_more_;
+  };
+  mutex_.AwaitWithTimeout(is_over, timeout);
+  return load_.tickets == 0;
+}
+
+void Admission::StopWaiting() {
+  MutexLock lock(&mutex_);
+  waits_no_more_ = true;
 }
 
 Admission::Load Admission::load() const {

@@ -64,8 +64,11 @@ class Admission {
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
   bool closed() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits until no ticket is out. False where that does not happen within `timeout`.
+  // Waits until no ticket is out. False where that does not happen within `timeout` or before
+  // StopWaiting.
   bool WaitUntilIdle(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends WaitUntilIdle, now and from now on.
+  void StopWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Load load() const ABSL_LOCKS_EXCLUDED(mutex_);
   const Limits& limits() const { return limits_; }
@@ -78,6 +81,7 @@ class Admission {
   mutable Mutex mutex_;
   Load load_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool waits_no_more_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gemmd

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/gemm_service.h"
 
-#include <chrono>
+#include <grpc/support/time.h>
+
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "server/grpc_status.h"
 #include "server/log.h"
 #include "server/multiply_stream.h"
@@ -69,18 +71,22 @@ class MultiplyReactor final : public grpc::ServerUnaryReactor {
   JobId job_id_ = 0;  // No job has the id 0.
 };
 
+// The deadline on the clock of `now_ns`. Not by way of std::chrono's nanoseconds since 1970, which
+// overflow in the year 2262: a client may well ask for more.
+int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  const int64_t left_ns =
+      absl::ToInt64Nanoseconds(absl::Seconds(left.tv_sec) + absl::Nanoseconds(left.tv_nsec));
+  return left_ns < kNoDeadlineNs - now_ns ? now_ns + left_ns : kNoDeadlineNs;
+}
+
 }  // namespace
 
 Arrival ArrivalOf(const grpc::CallbackServerContext& context, int64_t arrived_ns,
                   const Clock& clock) {
   Arrival arrival;
   arrival.arrived_ns = arrived_ns;
-  const auto deadline = context.deadline();
-  if (deadline != std::chrono::system_clock::time_point::max()) {
-    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(
-        deadline - std::chrono::system_clock::now());
-    arrival.deadline_ns = clock.NowNs() + left.count();
-  }
+  arrival.deadline_ns = DeadlineNs(context.raw_deadline(), clock.NowNs());
   if (spdlog::should_log(spdlog::level::debug)) arrival.peer = context.peer();
   return arrival;
 }

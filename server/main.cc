@@ -3,24 +3,28 @@
 // gemmd: reads options, starts the server, waits for a signal, drains.
 // Exit codes: 0 stopped as asked; 1 could not start, or products were left at the end of the grace
 // period; 2 bad options.
+#include <grpc/grpc.h>
 #include <signal.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_join.h"
 #include "kernels/cpu/blas_core.h"
 #include "kernels/status_macros.h"
-#include "server/host_device.h"
+#include "server/devices.h"
+#include "server/grpc_log.h"
 #include "server/log.h"
 #include "server/options.h"
 #include "server/server.h"
@@ -53,6 +57,7 @@ absl::Status ConfigureLogging(const Options& options) {
     logger->set_level(spdlog::level::from_str(options.log_level));
     logger->flush_on(spdlog::level::info);
     spdlog::set_default_logger(std::move(logger));
+    RouteGrpcLog();
   } catch (const spdlog::spdlog_ex& error) {
     return absl::InvalidArgumentError(std::string("log-file: ") + error.what());
   }
@@ -79,15 +84,29 @@ int WaitForSignal(const sigset_t& signals, absl::Duration timeout) {
   return signal > 0 ? signal : 0;
 }
 
+// Drains the server; a signal on the way ends the grace.
+absl::Status Drain(Server& server, absl::Duration grace, const sigset_t& signals) {
+  std::atomic<bool> is_drained = false;
+  std::thread watch([&] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    if (is_drained) return;
+    spdlog::info("event=grace_ended signal={}", signal);
+    server.EndGrace();
+  });
+  const absl::Status status = server.Drain(grace);
+  is_drained = true;
+  pthread_kill(watch.native_handle(), SIGTERM);  // In case that no signal came.
+  watch.join();
+  return status;
+}
+
 absl::Status Run(const Options& options, const sigset_t& signals) {
   ASSIGN_OR_RETURN(const int64_t open_files, RaiseOpenFileLimit());
   spdlog::info("event=start version={} pid={} open_files={} memory_limit_bytes={}", kVersion,
                getpid(), open_files, MemoryLimitBytes());
-  std::vector<std::unique_ptr<Device>> devices;
-  for (size_t i = 0; i < options.devices.size(); ++i) {
-    if (i > 0) return absl::InvalidArgumentError("devices: got cpu twice, want it once");
-    devices.push_back(std::make_unique<CpuDevice>(options.cpu_threads));
-  }
+  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices,
+                   MakeDevices(options.devices, options.cpu_threads));
   ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
                    Server::Start(options.server, std::move(devices)));
   RETURN_IF_ERROR(WriteReadyFile(options.ready_file, server->addresses()));
@@ -101,7 +120,7 @@ absl::Status Run(const Options& options, const sigset_t& signals) {
   const bool is_urgent = WaitForSignal(signals, options.lame_duck) != 0;
   const absl::Duration grace = is_urgent ? absl::ZeroDuration() : options.grace;
   spdlog::info("event=drain grace={}", absl::FormatDuration(grace));
-  return server->Drain(grace);
+  return Drain(*server, grace, signals);
 }
 
 int Main(int argc, char** argv) {
@@ -111,7 +130,7 @@ int Main(int argc, char** argv) {
     return parsed.exit_code;
   }
   PreferBetterBlas(argv);
-  // Blocked before any thread exists, so that only WaitForSignal sees them.
+  // Blocked before any thread exists, so that only those see them who wait for them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -122,6 +141,9 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "gemmd: %s\n", std::string(status.message()).c_str());
     return 2;
   }
+  // Never taken back: the last user of gRPC to go waits for its threads, of which in gRPC 1.51 one
+  // may poll for up to 10 s more for a write that is long done.
+  grpc_init();
   const absl::Status status = Run(parsed.options, signals);
   if (!status.ok()) {
     spdlog::error("event=stop code={} reason={}", absl::StatusCodeToString(status.code()),

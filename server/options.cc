@@ -4,6 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <sstream>
 
+#include "absl/strings/str_join.h"
+#include "server/devices.h"
 #include "server/version.h"
 
 namespace gemmd {
@@ -39,15 +41,22 @@ void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
       ->group(group);
 }
 
+// Adds an option whose value is a list with commas; given again it appends.
+CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::string>& values,
+                     const std::string& description) {
+  // Without extra arguments: a word after the list would silently become a part of it.
+  return app.add_option(name, values, description)
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->default_str(absl::StrJoin(values, ","));
+}
+
 void AddListening(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Listening";
-  app.add_option(
-         "--listen", options.server.transport.listen,
-         "Addresses to listen on, HOST:PORT or unix:PATH; port 0 takes a free one. There is no "
-         "encryption and no authentication yet: listen on loopback, or behind a proxy that adds "
-         "both")
-      ->delimiter(',')
-      ->default_str("127.0.0.1:8470")
+  AddList(app, "--listen", options.server.transport.listen,
+          "Addresses to listen on, HOST:PORT or unix:PATH; port 0 takes a free one. There is no "
+          "encryption and no authentication yet: listen on loopback, or behind a proxy that adds "
+          "both")
       ->type_name("ADDRESS,...")
       ->group(kGroup);
   app.add_option("--ready-file", options.ready_file,
@@ -58,14 +67,16 @@ void AddListening(CLI::App& app, Options& options) {
 
 void AddDevices(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Devices";
-  app.add_option("--devices", options.devices, "Devices to serve, the default one first")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"cpu"}))
-      ->default_str("cpu")
+  AddList(
+      app, "--devices", options.devices,
+      "Devices to serve, the default one first: cpu; sim:sm_90 and the like, which give the very "
+      "bits of a chip's matrix instructions; or sim, every chip that is known")
+      ->check([](const std::string& name) { return std::string(CheckDeviceName(name).message()); })
       ->type_name("DEVICE,...")
       ->group(kGroup);
-  app.add_option("--cpu-threads", options.cpu_threads,
-                 "Threads that compute on the device cpu; 0 takes every core the process may use")
+  app.add_option(
+         "--cpu-threads", options.cpu_threads,
+         "Threads that compute on each of these devices; 0 takes every core the process may use")
       ->check(CLI::Range(0, 4096))
       ->default_str("0")
       ->type_name("COUNT")

@@ -13,7 +13,7 @@ namespace gemmd {
 
 struct Options {
   ServerOptions server;
-  std::vector<std::string> devices = {"cpu"};
+  std::vector<std::string> devices = {"cpu", "sim:sm_90"};
   int cpu_threads = 0;     // 0: every core that the process may use.
   std::string ready_file;  // Written with the addresses once the daemon serves.
   absl::Duration lame_duck = absl::Seconds(1);

@@ -16,9 +16,28 @@
 #include "server/transport.h"
 
 namespace gemmd {
+namespace {
 
 // Time for the last answers to reach their clients before connections are cut.
 constexpr absl::Duration kFarewell = absl::Milliseconds(100);
+
+// The addresses with the ports that gRPC bound. It goes through them in order and gives up at the
+// first that fails, which has no port then.
+absl::StatusOr<std::vector<std::string>> BoundAddresses(const std::vector<std::string>& listen,
+                                                        const std::vector<int>& ports) {
+  std::vector<std::string> bound;
+  for (size_t i = 0; i < listen.size(); ++i) {
+    if (ports[i] == 0) {
+      return absl::UnavailableError(absl::StrCat("listen: cannot listen on ", listen[i],
+                                                 ": in use, not an address of this host, ",
+                                                 "or no permission"));
+    }
+    bound.push_back(WithPort(listen[i], ports[i]));
+  }
+  return bound;
+}
+
+}  // namespace
 
 // The services, which live as long as the gRPC server.
 class Server::Services {
@@ -104,15 +123,10 @@ absl::Status Server::Listen(const ServerOptions& options) {
     builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &ports[i]);
   }
   grpc_server_ = builder.BuildAndStart();
-  for (size_t i = 0; i < ports.size(); ++i) {
-    const std::string& address = options.transport.listen[i];
-    if (grpc_server_ == nullptr || ports[i] == 0) {
-      return absl::UnavailableError(absl::StrCat("listen: cannot listen on ", address,
-                                                 ": in use, not an address of this host, ",
-                                                 "or no permission"));
-    }
-    addresses_.push_back(WithPort(address, ports[i]));
-    spdlog::info("event=listening address={}", LogValue(addresses_.back()));
+  ASSIGN_OR_RETURN(addresses_, BoundAddresses(options.transport.listen, ports));
+  if (grpc_server_ == nullptr) return absl::InternalError("listen: gRPC did not start");
+  for (const std::string& address : addresses_) {
+    spdlog::info("event=listening address={}", LogValue(address));
   }
   grpc::HealthCheckServiceInterface* health = grpc_server_->GetHealthCheckService();
   for (const char* service :
@@ -129,7 +143,9 @@ absl::Status Server::Drain(absl::Duration grace) {
   if (grpc_server_ == nullptr) return absl::OkStatus();
   EnterLameDuck();
   admission_.Close();
+  const int64_t start_ns = clock_.NowNs();
   const bool finished = admission_.WaitUntilIdle(grace);
+  const absl::Duration waited = absl::Nanoseconds(clock_.NowNs() - start_ns);
   if (!finished) {
     scheduler_->DropWaiting(absl::UnavailableError("the server stops; nothing was launched"));
   }
@@ -139,7 +155,8 @@ absl::Status Server::Drain(absl::Duration grace) {
   grpc_server_->Wait();
   if (finished) return absl::OkStatus();
   return absl::DeadlineExceededError(
-      absl::StrCat("drain: products were left after ", absl::FormatDuration(grace)));
+      absl::StrCat("drain: products were left after ",
+                   absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1)))));
 }
 
 Server::~Server() {

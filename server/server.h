@@ -51,6 +51,9 @@ class Server {
   // Errors: DeadlineExceeded where the grace did not suffice.
   absl::Status Drain(absl::Duration grace);
 
+  // Ends the grace of a Drain, of one that waits now and of one to come. Threads: any.
+  void EndGrace() { admission_.StopWaiting(); }
+
  private:
   class Services;
 

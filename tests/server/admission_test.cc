@@ -93,6 +93,17 @@ TEST(AdmissionTest, ClosedRefusesAndIdleWaitsForTheLastTicket) {
   releaser.join();
 }
 
+TEST(AdmissionTest, WaitingCanBeStopped) {
+  Admission admission({.max_requests = 2, .max_bytes = 100});
+  auto ticket = std::make_unique<absl::StatusOr<Admission::Ticket>>(admission.Admit(1));
+  std::thread stopper([&] { admission.StopWaiting(); });
+  EXPECT_FALSE(admission.WaitUntilIdle(absl::Hours(1)));
+  stopper.join();
+  EXPECT_FALSE(admission.WaitUntilIdle(absl::Hours(1)));
+  ticket.reset();
+  EXPECT_TRUE(admission.WaitUntilIdle(absl::ZeroDuration()));
+}
+
 TEST(AdmissionTest, RetryAfterTravelsWithTheStatus) {
   const absl::Status plain = absl::ResourceExhaustedError("full");
   EXPECT_EQ(RetryAfterMs(plain), std::nullopt);

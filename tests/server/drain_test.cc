@@ -48,8 +48,8 @@ TEST(DrainTest, FinishesWhatWasAcceptedAndRefusesTheRest) {
   EXPECT_EQ(MultiplySmall(running.gemm()).error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST(DrainTest, AfterTheGraceWhatWaitsIsAnsweredUnavailable) {
-  RunningServer running(TestDevice::kFake);
+// Drains while one product runs and one waits; the grace is over before the first is done.
+void CheckThatWhatWaitsIsRefused(RunningServer& running, absl::Duration grace, bool ends_grace) {
   std::future<grpc::Status> first = MultiplyInBackground(running);
   ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
   std::future<grpc::Status> second = MultiplyInBackground(running);
@@ -60,12 +60,23 @@ TEST(DrainTest, AfterTheGraceWhatWaitsIsAnsweredUnavailable) {
     devices.Clear();
     ASSERT_TRUE(running.registry().ListDevices(&context, {}, &devices).ok());
   } while (devices.devices(0).queued_requests() != 1);
-  std::future<absl::Status> drained = std::async(
-      std::launch::async, [&] { return running.server().Drain(absl::Milliseconds(50)); });
+  std::future<absl::Status> drained =
+      std::async(std::launch::async, [&] { return running.server().Drain(grace); });
+  if (ends_grace) running.server().EndGrace();
   EXPECT_EQ(second.get().error_code(), grpc::StatusCode::UNAVAILABLE);
   running.fake().CompleteNext();
   first.get();  // Its connection may be gone by now; either end is right.
   EXPECT_EQ(drained.get().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST(DrainTest, AfterTheGraceWhatWaitsIsAnsweredUnavailable) {
+  RunningServer running(TestDevice::kFake);
+  CheckThatWhatWaitsIsRefused(running, absl::Milliseconds(50), false);
+}
+
+TEST(DrainTest, TheGraceCanBeEnded) {
+  RunningServer running(TestDevice::kFake);
+  CheckThatWhatWaitsIsRefused(running, absl::Hours(1), true);
 }
 
 TEST(DrainTest, OpenStreamsWithoutProductsDoNotHoldItUp) {

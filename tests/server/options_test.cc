@@ -33,7 +33,7 @@ TEST(OptionsTest, DefaultsAreThoseOfTheWireContract) {
   EXPECT_EQ(transport.keepalive_time, absl::Seconds(20));
   EXPECT_EQ(transport.keepalive_timeout, absl::Seconds(10));
   EXPECT_EQ(transport.min_ping_interval, absl::Seconds(10));
-  EXPECT_THAT(parsed.options.devices, ElementsAre("cpu"));
+  EXPECT_THAT(parsed.options.devices, ElementsAre("cpu", "sim:sm_90"));
 }
 
 TEST(OptionsTest, ReadsEveryKindOfValue) {
@@ -61,6 +61,15 @@ TEST(OptionsTest, ConfigFileHasTheSameNamesAndTheCommandLineWins) {
   EXPECT_EQ(parsed.options.grace, absl::Seconds(7));
 }
 
+TEST(OptionsTest, ListsHaveCommasAndAppendWhenGivenAgain) {
+  const ParsedOptions parsed = Parse({"--listen", "127.0.0.1:1,127.0.0.1:2", "--devices=cpu",
+                                      "--listen=127.0.0.1:3", "--devices", "cpu"});
+  ASSERT_TRUE(parsed.should_run) << parsed.text;
+  EXPECT_THAT(parsed.options.server.transport.listen,
+              ElementsAre("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"));
+  EXPECT_THAT(parsed.options.devices, ElementsAre("cpu", "cpu"));
+}
+
 TEST(OptionsTest, MistakesAreNamedAndEndWithTwo) {
   const std::string path = ::testing::TempDir() + "/gemmd_options_bad.conf";
   std::ofstream(path) << "cpu-thread=5\n";
@@ -74,6 +83,9 @@ TEST(OptionsTest, MistakesAreNamedAndEndWithTwo) {
       {{"--devices=cuda:0"}, "cuda:0"},
       {{"--log-level=loud"}, "loud"},
       {{"--max-message-bytes=many"}, "many"},
+      {{"--listen=127.0.0.1:1", "stray"}, "stray"},
+      {{"--listen", "127.0.0.1:1", "stray"}, "stray"},
+      {{"--devices", "cpu", "stray"}, "stray"},
       {{"--config", "/no/such/file"}, "/no/such/file"},
       {{"--config", path.c_str()}, "cpu-thread"},
   };
