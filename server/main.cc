@@ -3,6 +3,7 @@
 // gemmd: reads options, starts the server, waits for a signal, drains.
 // Exit codes: 0 stopped as asked; 1 could not start, or products were left at the end of the grace
 // period; 2 bad options.
+#include <grpc/grpc.h>
 #include <signal.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -143,6 +144,9 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "gemmd: %s\n", std::string(status.message()).c_str());
     return 2;
   }
+  // Never taken back: the last user of gRPC to go waits for its threads, of which in gRPC 1.51 one
+  // may poll for up to 10 s more for a write that is long done.
+  grpc_init();
   const absl::Status status = Run(parsed.options, signals);
   if (!status.ok()) {
     spdlog::error("event=stop code={} reason={}", absl::StatusCodeToString(status.code()),
