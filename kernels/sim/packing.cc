@@ -14,11 +14,6 @@ namespace {
 
 using mma::Operand;
 
-bool IsFused(const mma::Arithmetic& arithmetic) {
-  return arithmetic.algorithm == mma::Algorithm::kFusedSums ||
-         arithmetic.algorithm == mma::Algorithm::kFusedHalvesThenC;
-}
-
 // The format in which operands enter sums.
 ElementType SummedType(const PackingPlan& plan, ElementType type) {
   return plan.arithmetic.widens_to_f16 ? ElementType::kF16 : type;
@@ -67,7 +62,7 @@ PackingPlan::PackingPlan(const mma::Instruction& of, mma::Chip chip)
       tile_rows(of.m * of.products()),
       depth(of.k),
       products(of.a_columns()) {
-  if (!IsFused(arithmetic)) return;
+  if (!mma::IsFused(arithmetic)) return;
   // Shifted significands of A take 15 bits and those of B 12 at most; both fit 16 with their signs.
   constexpr int kMostFractionBits = 14;
   const int a_bits = FactsOf(SummedType(*this, of.a)).format.fraction_bits;

@@ -286,9 +286,12 @@ void Multiply(const VectorCode& code, const Product2D& product,
 }  // namespace
 
 bool HasVectorCode(const mma::Instruction& instruction, mma::Chip chip) {
+  const mma::Arithmetic arithmetic = mma::ArithmeticOf(instruction, chip);
   // Factors of blocks are for the plain code alone.
-  return instruction.scales == 0 &&
-         mma::ArithmeticOf(instruction, chip).algorithm != mma::Algorithm::kScaledGroups;
+  if (instruction.scales > 0 || arithmetic.algorithm == mma::Algorithm::kScaledGroups) return false;
+  if (!mma::IsFused(arithmetic)) return true;
+  return arithmetic.block == 4 || arithmetic.block == 8 || arithmetic.block == 16 ||
+         arithmetic.block == 32;
 }
 
 void MultiplyVectors(const VectorCode& code, const Product2D& product,

@@ -20,8 +20,10 @@ struct Addend {
   typename V::Int special;   // Sign bit set where infinite or NaN.
 };
 
-// kIsHalf: sums are f16. All lanes of a panel, kVectors of them, go side by side.
-template <typename V, bool kIsHalf>
+// kIsHalf: sums are f16. kBlock: products of a block. kIsIndexed: FusedRun::a_rows is given. All
+// lanes of a panel, kVectors vectors, go side by side. Everything on the way is inlined: passing
+// vectors through memory took twice the time.
+template <typename V, bool kIsHalf, int kBlock, bool kIsIndexed>
 class FusedCode {
  public:
   using Int = typename V::Int;
@@ -33,7 +35,6 @@ class FusedCode {
         fraction_bits_(run.arithmetic->fraction_bits),
         products_(run.instruction->a_columns()),
         depth_(run.instruction->k),
-        block_(run.arithmetic->block),
         kept_(kIsHalf ? ~0 : ~((1 << (23 - run.arithmetic->stored_bits)) - 1)) {}
 
   void Run() {
@@ -44,7 +45,7 @@ class FusedCode {
   }
 
  private:
-  void Execute(int index, Int (&d)[kVectors]) {
+  [[gnu::always_inline]] void Execute(int index, Int (&d)[kVectors]) {
     const mma::Instruction& instruction = *run_.instruction;
     const bool mixes = !kIsHalf;
     const bool c_is_half = mixes && instruction.c == ElementType::kF16;
@@ -58,7 +59,7 @@ class FusedCode {
     }
     const bool adds_c_last = run_.arithmetic->algorithm == mma::Algorithm::kFusedHalvesThenC;
     for (int v = 0; v < kVectors; ++v) sum[v] = adds_c_last ? V::Zero() : c[v];
-    for (int first = 0; first < products_; first += block_) {
+    for (int first = 0; first < products_; first += kBlock) {
       SumBlock(index * products_ + first, index * depth_, sum);
     }
     for (int v = 0; v < kVectors; ++v) {
@@ -84,11 +85,11 @@ class FusedCode {
 
   // Where the block's product number `i` finds its row of B.
   int64_t RowOf(int i, int row_base, int first_of_instruction) const {
-    const int row = run_.a_rows != nullptr ? run_.a_rows[i] : row_base + i - first_of_instruction;
+    const int row = kIsIndexed ? run_.a_rows[i] : row_base + i - first_of_instruction;
     return int64_t{row} * kPanel;
   }
 
-  void SumBlock(int first, int row_base, Int (&sum)[kVectors]) {
+  [[gnu::always_inline]] void SumBlock(int first, int row_base, Int (&sum)[kVectors]) {
     const int first_of_instruction = first - first % products_;
     Int aligning[kVectors];
     Addend<V> addend[kVectors];
@@ -96,7 +97,8 @@ class FusedCode {
       addend[v] = TakeApart(sum[v]);
       aligning[v] = V::Max(addend[v].exponent, V::Set(run_.arithmetic->floor));
     }
-    for (int i = first; i < first + block_; ++i) {
+#pragma GCC unroll 16
+    for (int i = first; i < first + kBlock; ++i) {
       const int64_t row = RowOf(i, row_base, first_of_instruction);
       const Int exponent = V::Set(run_.a[i].exponent);
       for (int v = 0; v < kVectors; ++v) {
@@ -112,21 +114,23 @@ class FusedCode {
     }
     // 16 products of 27 bits and their signs fit 32 bits.
     constexpr int kSafe = 16;
-    for (int part = 0; part < block_; part += kSafe) {
-      const int count = block_ - part < kSafe ? block_ - part : kSafe;
-      AddProducts(first + part, count, row_base, first_of_instruction, aligning, total, trouble);
+    for (int part = 0; part < kBlock; part += kSafe) {
+      AddProducts < kBlock<kSafe ? kBlock : kSafe>(first + part, row_base, first_of_instruction,
+                                                   aligning, total, trouble);
     }
     const uint32_t plain = Finish(aligning, total, trouble, sum);
     if (plain != 0) [[unlikely]]
       Repair(first, row_base, plain, sum);
   }
 
-  void AddProducts(int first, int count, int row_base, int first_of_instruction,
-                   const Int (&aligning)[kVectors], Int (&total)[kVectors],
-                   Int (&trouble)[kVectors]) {
+  template <int kCount>
+  [[gnu::always_inline]] void AddProducts(int first, int row_base, int first_of_instruction,
+                                          const Int (&aligning)[kVectors], Int (&total)[kVectors],
+                                          Int (&trouble)[kVectors]) {
     Int products[kVectors];
     for (int v = 0; v < kVectors; ++v) products[v] = V::Zero();
-    for (int i = first; i < first + count; ++i) {
+#pragma GCC unroll 16
+    for (int i = first; i < first + kCount; ++i) {
       const int64_t row = RowOf(i, row_base, first_of_instruction);
       const Int significand = V::Set(run_.a[i].significand & 0xffff);
       const Int exponent = V::Set(run_.a[i].exponent);
@@ -146,7 +150,7 @@ class FusedCode {
     }
   }
 
-  static Addend<V> TakeApart(Int bits) {
+  [[gnu::always_inline]] static Addend<V> TakeApart(Int bits) {
     constexpr int kFraction = kIsHalf ? 10 : 23;
     constexpr int kBias = kIsHalf ? 15 : 127;
     constexpr int32_t kMagnitude = kIsHalf ? 0x7fff : 0x7fffffff;
@@ -166,7 +170,7 @@ class FusedCode {
     return addend;
   }
 
-  Int AlignAddend(const Addend<V>& addend, Int aligning) const {
+  [[gnu::always_inline]] Int AlignAddend(const Addend<V>& addend, Int aligning) const {
     constexpr int kFraction = kIsHalf ? 10 : 23;
     const int up = fraction_bits_ - kFraction;
     Int significand = addend.significand;
@@ -181,8 +185,9 @@ class FusedCode {
   }
 
   // Rounds the totals into `sum`, except lanes in trouble; returns those, a bit each.
-  uint32_t Finish(const Int (&aligning)[kVectors], const Int (&total)[kVectors],
-                  Int (&trouble)[kVectors], Int (&sum)[kVectors]) {
+  [[gnu::always_inline]] uint32_t Finish(const Int (&aligning)[kVectors],
+                                         const Int (&total)[kVectors], Int (&trouble)[kVectors],
+                                         Int (&sum)[kVectors]) {
     uint32_t plain = 0;
     for (int v = 0; v < kVectors; ++v) {
       const Int sign = V::SignMask(total[v]);
@@ -238,17 +243,36 @@ class FusedCode {
   const int fraction_bits_;
   const int products_;
   const int depth_;
-  const int block_;
   const int32_t kept_;
   Int before_[kVectors];  // The addends of the current block.
 };
 
+template <typename V, bool kIsHalf, int kBlock>
+void RunFusedBlocks(const FusedRun& run) {
+  if (run.a_rows != nullptr) {
+    FusedCode<V, kIsHalf, kBlock, true>(run).Run();
+  } else {
+    FusedCode<V, kIsHalf, kBlock, false>(run).Run();
+  }
+}
+
+template <typename V, bool kIsHalf>
+void RunFusedSums(const FusedRun& run) {
+  switch (run.arithmetic->block) {
+    case 4: return RunFusedBlocks<V, kIsHalf, 4>(run);
+    case 8: return RunFusedBlocks<V, kIsHalf, 8>(run);
+    case 16: return RunFusedBlocks<V, kIsHalf, 16>(run);
+    case 32: return RunFusedBlocks<V, kIsHalf, 32>(run);
+    default: return;  // HasVectorCode knows no other.
+  }
+}
+
 template <typename V>
 void RunFused(const FusedRun& run) {
   if (run.arithmetic->sum == ElementType::kF16) {
-    FusedCode<V, true>(run).Run();
+    RunFusedSums<V, true>(run);
   } else {
-    FusedCode<V, false>(run).Run();
+    RunFusedSums<V, false>(run);
   }
 }
 
