@@ -19,7 +19,7 @@ import tarfile
 Archive = collections.namedtuple("Archive", "name families cases integer_cases")
 
 # Case i of a variant belongs to input family i mod `families`. The numbers of cases are those of
-# the full recordings; they give the bytes of one case.
+# the full recordings.
 ARCHIVES = (
     Archive("h200_sm90a", 12, 48, 12),
     Archive("h200_sm90a_more", 12, 48, 12),
@@ -83,6 +83,42 @@ def plan(archive, variants):
     return kept
 
 
+BITS = {
+    **{"f64": 64, "f32": 32, "tf32": 32, "s32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8},
+    **{"s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1},
+}
+
+
+def array_bytes(variant):
+    """Of one case: the bytes of A, B, C, E (0 where dense) and D."""
+    m, n, k = map(int, re.search(r"\.m(\d+)n(\d+)k(\d+)", variant).groups())
+    types = [BITS[word] for word in variant.split(".") if word in BITS]
+    # mma.f64 names its type once, wgmma leaves out C.
+    if len(types) == 1:
+        types = types * 4
+    if len(types) == 3:
+        types.append(types[0])
+    d, a, b, c = types
+    is_sparse = ".sp." in variant
+    is_warpgroup = variant.startswith("wgmma")
+    products = 4 if variant.startswith("mma.m8n8k4.") and a == 16 else 1
+    metadata = (128 if is_warpgroup else 32) * 32 if is_sparse else 0
+    a_size = m * (k // 2 if is_sparse else k) * a
+    bits = (a_size * products, k * n * b * products, m * n * c * products, metadata, m * n * d * products)
+    return [count // 8 for count in bits]
+
+
+def keep(data, sizes, cases, kept):
+    """The kept cases of a file: all cases of one array come before those of the next."""
+    parts = []
+    start = 0
+    for size in sizes:
+        parts += [data[start + i * size : start + (i + 1) * size] for i in kept]
+        start += cases * size
+    assert start == len(data)
+    return b"".join(parts)
+
+
 def trim(archive, full_dir, out_dir):
     with tarfile.open(full_dir / f"{archive.name}.tar.xz") as tar:
         full = {m.name.removesuffix(".bin"): tar.extractfile(m).read() for m in tar if m.isfile()}
@@ -91,10 +127,7 @@ def trim(archive, full_dir, out_dir):
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for variant in sorted(full):
             cases = archive.integer_cases if is_integer(variant) else archive.cases
-            size, rest = divmod(len(full[variant]), cases)
-            if rest:
-                sys.exit(f"{archive.name}: {variant}: {len(full[variant])} bytes are not {cases} cases")
-            data = b"".join(full[variant][i * size : (i + 1) * size] for i in kept[variant])
+            data = keep(full[variant], array_bytes(variant), cases, kept[variant])
             entry = tarfile.TarInfo(f"{variant}.bin")
             entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))

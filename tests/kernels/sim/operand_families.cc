@@ -55,11 +55,20 @@ struct Window {
 
 Window MakeWindow(const mma::Instruction& instruction, RandomSource& random) {
   constexpr std::array<int64_t, 6> kWidths = {1, 4, 8, 16, 27, 60};
+  const int64_t width = kWidths[static_cast<size_t>(random.Between(0, kWidths.size() - 1))];
   const auto any = [&](ElementType type) {
     return random.Between(0, static_cast<int64_t>(ExponentField(type).largest));
   };
-  return {any(instruction.a), any(instruction.b),
-          kWidths[static_cast<size_t>(random.Between(0, kWidths.size() - 1))]};
+  Window window = {any(instruction.a), any(instruction.b), width};
+  if (random.Flip()) return window;
+  // Products about the least exponent that sums are aligned to.
+  const int64_t least = instruction.d == ElementType::kF16 ? -21 : -133;
+  const int64_t biases = FactsOf(instruction.a).format.bias + FactsOf(instruction.b).format.bias;
+  const int64_t target = least + biases + random.Between(-14, 4);
+  window.a_low = random.Between(0, std::max<int64_t>(target, 0));
+  window.b_low = target - window.a_low;
+  window.width = random.Between(0, 2);
+  return window;
 }
 
 uint64_t Subnormal(ElementType type, RandomSource& random) {
@@ -76,6 +85,15 @@ uint64_t Edge(ElementType type, RandomSource& random) {
   return (power + static_cast<uint64_t>(step * random.Between(-1, 1))) & MaskOf(type);
 }
 
+// All ones in the fraction or nearly, exponents near that of 1.
+uint64_t FullSignificand(ElementType type, RandomSource& random) {
+  const Field field = ExponentField(type);
+  const uint64_t one = Encode(type, 1) >> field.shift;
+  const uint64_t fraction = (uint64_t{1} << field.shift) - 1;
+  const uint64_t spoiled = random.Between(0, 15) == 0 ? random.Bits() & fraction : 0;
+  return one << field.shift | (fraction ^ spoiled);
+}
+
 uint64_t Extreme(ElementType type, RandomSource& random) {
   const uint64_t largest = FactsOf(type).is_signed ? SignOf(type) - 1 : MaskOf(type);
   switch (random.Between(0, 3)) {
@@ -90,7 +108,8 @@ uint64_t Extreme(ElementType type, RandomSource& random) {
 uint64_t Element(ElementType type, Family family, const Window& window, bool is_a,
                  RandomSource& random) {
   if (IsInteger(type)) {
-    return family == Family::kEdges ? Extreme(type, random) : random.Bits() & MaskOf(type);
+    return family == Family::kEdges || family == Family::kWidest ? Extreme(type, random)
+                                                                 : random.Bits() & MaskOf(type);
   }
   switch (family) {
     case Family::kAnyBits: return random.Bits() & MaskOf(type);
@@ -101,6 +120,7 @@ uint64_t Element(ElementType type, Family family, const Window& window, bool is_
     case Family::kSubnormals:
       return is_a || random.Flip() ? Subnormal(type, random) : Encode(type, random.Normal());
     case Family::kEdges: return Edge(type, random);
+    case Family::kWidest: return FullSignificand(type, random);
     case Family::kFiniteBits: return FiniteBits(type, random);
     default: return Encode(type, random.Normal());
   }
@@ -175,9 +195,9 @@ void StoreLine(ElementType type, const Bits& line, std::byte* bytes) {
 }  // namespace
 
 std::string_view NameOf(Family family) {
-  constexpr std::array<std::string_view, 10> kNames = {
-      "any bits",    "finite bits", "normal", "window",     "cancellation",
-      "sum cancels", "subnormals",  "edges",  "long chain", "one hot"};
+  constexpr std::array<std::string_view, 11> kNames = {
+      "any bits",   "finite bits", "normal",     "window",  "cancellation", "sum cancels",
+      "subnormals", "edges",       "long chain", "one hot", "widest"};
   return kNames[static_cast<size_t>(family)];
 }
 

@@ -27,11 +27,12 @@ enum class Family {
   kEdges,         // R8: powers of two and their neighbours.
   kLongChain,     // R9: as R3; meant for chains of many instructions.
   kOneHot,        // R10: one element of each row is not zero.
+  kWidest,        // R11: one sign, one exponent, full significands: the widest carries.
 };
-inline constexpr std::array<Family, 10> kAllFamilies = {
+inline constexpr std::array<Family, 11> kAllFamilies = {
     Family::kAnyBits,      Family::kFiniteBits, Family::kNormal,     Family::kWindow,
     Family::kCancellation, Family::kSumCancels, Family::kSubnormals, Family::kEdges,
-    Family::kLongChain,    Family::kOneHot};
+    Family::kLongChain,    Family::kOneHot,     Family::kWidest};
 std::string_view NameOf(Family family);
 
 // A product of an instruction with operands of a family: tight, A row major (or sparse, in its
