@@ -334,6 +334,29 @@ TEST_P(SparseTypeTest, PaddingBitsHaveNoMeaning) {
   EXPECT_EQ(Expanded(layout, bytes), dense.bytes());
 }
 
+// Nor are bits behind the last element of a line of the dense matrix, which compression drops.
+TEST_P(SparseTypeTest, PaddingBitsOfTheDenseMatrix) {
+  for (int64_t columns = 1; columns < form_.group(); ++columns) {
+    const int64_t bits = columns * BitsOf(type_);
+    if (bits % 8 == 0) continue;
+    const SparseLayout layout = LayoutFor(type_, 1, columns);
+    // The units before the last are full where they may all be kept, so that the last must be
+    // empty.
+    DenseBits dense(layout);
+    const int64_t units = (columns + form_.unit - 1) / form_.unit;
+    for (int64_t i = 0; i < std::min(units - 1, form_.kept_units()) * form_.unit; ++i) {
+      dense.Set(0, i, RandomNonzero(type_, random_));
+    }
+    const std::vector<std::byte> want = Compressed(layout, dense);
+    dense.data()[bits / 8] |= std::byte{0xff} << static_cast<int>(bits % 8);
+    EXPECT_THAT(CheckPruned("a.data", layout, dense.data()), IsOk()) << columns;
+    EXPECT_EQ(Compressed(layout, dense), want) << columns;
+    dense.Set(0, columns - 1, RandomNonzero(type_, random_));
+    if (units > form_.kept_units()) continue;
+    EXPECT_THAT(CheckCompressed("a.data", layout, Compressed(layout, dense).data()), IsOk());
+  }
+}
+
 // A zero of either sign may be dropped, and is +0 then and where it is kept as padding.
 TEST_P(SparseTypeTest, NegativeZeroIsZero) {
   if (!IsFloat(type_)) return;
