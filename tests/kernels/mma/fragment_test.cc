@@ -5,13 +5,23 @@
 
 #include <array>
 #include <cstdint>
+#include <ostream>
 #include <set>
 #include <string>
-#include <tuple>
+#include <string_view>
 
 #include "kernels/mma/find.h"
 #include "kernels/mma/instructions.h"
 #include "tests/kernels/mma/ptx_fragments.h"
+
+namespace gemmd::mma {
+
+void PrintTo(const Position& position, std::ostream* out) {
+  *out << "row " << position.row << ", column " << position.column << ", product "
+       << position.product;
+}
+
+}  // namespace gemmd::mma
 
 namespace gemmd {
 namespace {
@@ -100,9 +110,7 @@ void ExpectPositions(const Instruction& instruction, Operand operand, const Want
     for (int i = 0; i < mma::ElementsPerLane(instruction, operand); ++i) {
       const Position got = mma::PositionOf(instruction, operand, lane, i);
       const Position expected = want(lane, i);
-      ASSERT_EQ(std::tie(got.row, got.column, got.product),
-                std::tie(expected.row, expected.column, expected.product))
-          << Describe(instruction, operand, lane, i);
+      ASSERT_EQ(got, expected) << Describe(instruction, operand, lane, i);
     }
   }
 }
