@@ -57,8 +57,8 @@ class SparseRowTest : public testing::TestWithParam<Kernel> {
     SCOPED_TRACE(DescribeCase(problem, pattern));
     ProductCase dense = FillCase(problem, pattern, random_);
     const ProductCase sparse = Compressed(dense);
-    const absl::StatusOr<std::vector<std::byte>> want = RunKernel(kernel_, dense);
-    const absl::StatusOr<std::vector<std::byte>> got = RunKernel(kernel_, sparse);
+    const absl::StatusOr<std::vector<std::byte>> want = RunKernel(kernel_, dense, HostTarget());
+    const absl::StatusOr<std::vector<std::byte>> got = RunKernel(kernel_, sparse, HostTarget());
     ASSERT_THAT(want, IsOk());
     ASSERT_THAT(got, IsOk());
     EXPECT_EQ(*got, *want);

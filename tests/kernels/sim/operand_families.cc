@@ -51,6 +51,7 @@ struct Window {
   int64_t a_low;
   int64_t b_low;
   int64_t width;
+  bool has_ties = false;  // Of f16 sums; see Tie.
 };
 
 Window MakeWindow(const mma::Instruction& instruction, RandomSource& random) {
@@ -69,6 +70,16 @@ Window MakeWindow(const mma::Instruction& instruction, RandomSource& random) {
   window.b_low = target - window.a_low;
   window.width = random.Between(0, 2);
   return window;
+}
+
+// Mostly zeros, and few powers of two whose products are halves of the least f16 or vanish beside
+// them.
+uint64_t Tie(ElementType type, bool is_a, RandomSource& random) {
+  constexpr std::array<int, 3> kA = {-12, -24, -14};
+  constexpr std::array<int, 3> kB = {-13, -23, -10};
+  if (random.Between(0, 7) != 0 && is_a) return 0;
+  const auto at = static_cast<size_t>(random.Between(0, 2));
+  return Encode(type, std::ldexp(random.Flip() ? 1.0 : -1.0, is_a ? kA[at] : kB[at]));
 }
 
 uint64_t Subnormal(ElementType type, RandomSource& random) {
@@ -119,7 +130,7 @@ uint64_t Element(ElementType type, Family family, const Window& window, bool is_
     }
     case Family::kSubnormals:
       return is_a || random.Flip() ? Subnormal(type, random) : Encode(type, random.Normal());
-    case Family::kEdges: return Edge(type, random);
+    case Family::kEdges: return window.has_ties ? Tie(type, is_a, random) : Edge(type, random);
     case Family::kWidest: return FullSignificand(type, random);
     case Family::kFiniteBits: return FiniteBits(type, random);
     default: return Encode(type, random.Normal());
@@ -219,7 +230,8 @@ FamilyCase MakeCase(const mma::Instruction& instruction, Family family, int64_t 
   made.b.resize(static_cast<size_t>(problem.b.batch_stride_bytes));
 
   const bool is_float = IsFloat(instruction.a);
-  const Window window = is_float ? MakeWindow(instruction, random) : Window{};
+  Window window = is_float ? MakeWindow(instruction, random) : Window{};
+  window.has_ties = instruction.d == ElementType::kF16 && instruction.a == ElementType::kF16;
   const SparseLayout sparse =
       instruction.is_sparse() ? SparseLayoutOf("a", instruction.a, m, k).value() : SparseLayout{};
   const auto kept = static_cast<size_t>(instruction.is_sparse() ? sparse.kept() : k);
