@@ -177,9 +177,12 @@ TEST(BuildRequestTest, OnlyAMayBeSparse) {
   sparse.sparsity = v1::SPARSITY_2_4;
   EXPECT_EQ(MessageOf(BuildRequest(View(elements, 2, 2), sparse)),
             "b.sparsity: got 2:4, want none: only A may be sparse");
-  const ProductOptions options = {.beta = 1, .c = sparse};
-  EXPECT_EQ(MessageOf(BuildRequest(View(elements, 2, 2), View(elements, 2, 2), options)),
-            "c.sparsity: got 2:4, want none: only A may be sparse");
+  for (v1::ElementType type : {v1::ELEMENT_TYPE_F32, v1::ELEMENT_TYPE_UNSPECIFIED}) {
+    sparse.type = type;
+    const ProductOptions options = {.beta = 1, .c = sparse};
+    EXPECT_EQ(MessageOf(BuildRequest(View(elements, 2, 2), View(elements, 2, 2), options)),
+              "c.sparsity: got 2:4, want none: only A may be sparse");
+  }
 }
 
 TEST(BuildRequestTest, SizesOfSparseRows) {
