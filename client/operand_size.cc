@@ -147,7 +147,7 @@ std::optional<SparseRow> SparseRowOf(v1::ElementType type, int64_t columns) {
   if (!group || !PackedLineBytes(type, columns)) return std::nullopt;
   const int64_t groups = columns / group->elements() + (columns % group->elements() != 0 ? 1 : 0);
   const int64_t groups_of_a_byte = 4 / group->kept_units();
-  const auto value_bytes = PackedLineBytes(type, groups * group->elements() / 2);
+  const auto value_bytes = PackedLineBytes(type, groups * (group->elements() / 2));
   if (!value_bytes) return std::nullopt;
   const int64_t index_bytes = groups / groups_of_a_byte + (groups % groups_of_a_byte != 0 ? 1 : 0);
   return SparseRow{*group, groups, *value_bytes, index_bytes};

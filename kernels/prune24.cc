@@ -171,6 +171,7 @@ const Pattern& LargestPattern(const SparseForm& form, const std::vector<Pattern>
 }  // namespace
 
 int64_t Prune(const SparseLayout& layout, std::byte* dense) {
+  if (layout.columns == 0) return 0;
   const SparseForm& form = layout.form;
   Strip strip(layout, 1);
   int64_t cleared = 0;
@@ -187,6 +188,7 @@ int64_t Prune(const SparseLayout& layout, std::byte* dense) {
 }
 
 int64_t PruneBothWays(const SparseLayout& layout, std::byte* dense) {
+  if (layout.columns == 0) return 0;
   const SparseForm& form = layout.form;
   const int64_t tile = form.group();
   const std::vector<Pattern> patterns = MakePatterns(form.group_units);

@@ -177,9 +177,12 @@ TEST(BuildRequestTest, OnlyAMayBeSparse) {
   sparse.sparsity = v1::SPARSITY_2_4;
   EXPECT_EQ(MessageOf(BuildRequest(View(elements, 2, 2), sparse)),
             "b.sparsity: got 2:4, want none: only A may be sparse");
-  const ProductOptions options = {.beta = 1, .c = sparse};
-  EXPECT_EQ(MessageOf(BuildRequest(View(elements, 2, 2), View(elements, 2, 2), options)),
-            "c.sparsity: got 2:4, want none: only A may be sparse");
+  for (v1::ElementType type : {v1::ELEMENT_TYPE_F32, v1::ELEMENT_TYPE_UNSPECIFIED}) {
+    sparse.type = type;
+    const ProductOptions options = {.beta = 1, .c = sparse};
+    EXPECT_EQ(MessageOf(BuildRequest(View(elements, 2, 2), View(elements, 2, 2), options)),
+              "c.sparsity: got 2:4, want none: only A may be sparse");
+  }
 }
 
 TEST(BuildRequestTest, SizesOfSparseRows) {
@@ -195,6 +198,9 @@ TEST(BuildRequestTest, SizesOfSparseRows) {
   EXPECT_EQ(bytes(v1::ELEMENT_TYPE_F32, 9), Pair(20, 2));
   EXPECT_EQ(bytes(v1::ELEMENT_TYPE_F64, 8), Pair(-1, -1));
   EXPECT_EQ(bytes(v1::ELEMENT_TYPE_F32, int64_t{1} << 62), Pair(-1, -1));
+  constexpr int64_t kEighth = int64_t{1}
+                              << 60;  // Of all k that there are, and of the groups of u4.
+  EXPECT_EQ(bytes(v1::ELEMENT_TYPE_U4, INT64_MAX), Pair(2 * kEighth, kEighth / 2));
 }
 
 TEST(BuildRequestTest, RefusesSizesBeyond63Bits) {

@@ -146,7 +146,9 @@ TEST(Sparse24Test, Sizes) {
               StatusIs(kInvalid,
                        "a: got 9223372036854775807x9223372036854775807 elements of type "
                        "f16, want sizes in bytes below 2^63"));
-  EXPECT_THAT(SparseLayoutOf("a", kU4, 1, INT64_MAX), IsOk());
+  constexpr int64_t kEighth = int64_t{1}
+                              << 60;  // Of all k that there are, and of the groups of u4.
+  EXPECT_EQ(LayoutFor(kU4, 1, INT64_MAX).bytes, 2 * kEighth + kEighth / 2);
   EXPECT_THAT(SparseLayoutOf("a", kU4, 2, INT64_MAX), StatusIs(kInvalid));
   EXPECT_THAT(SparseLayoutOf("a", kB1, 1, 1),
               StatusIs(kInvalid,
