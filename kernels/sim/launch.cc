@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sim/launch.h"
 
+#include <new>
+
 #include "kernels/epilogue.h"
 #include "kernels/mma/instructions.h"
 #include "kernels/sim/product.h"
@@ -84,10 +86,8 @@ absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& prob
   return layout.batch_stride_bytes;
 }
 
-absl::Status Launch(const Kernel& kernel, const GemmArgs& args) {
+void Run(const Kernel& kernel, const GemmArgs& args, const MatrixLayout& layout) {
   const Problem& problem = args.problem;
-  if (!problem.has_output()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const MatrixLayout layout, AccumulatorLayout(kernel, problem));
   const mma::Chip chip = args.target.chip;
   const sim::Path path = sim::BestPath(*kernel.instruction, chip);
   Accumulators accumulators;
@@ -109,6 +109,17 @@ absl::Status Launch(const Kernel& kernel, const GemmArgs& args) {
                      .leading_dimension = layout.leading_dimension});
     }
     ApplyEpilogue(args, index, accumulators);
+  }
+}
+
+absl::Status Launch(const Kernel& kernel, const GemmArgs& args) {
+  if (!args.problem.has_output()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const MatrixLayout layout, AccumulatorLayout(kernel, args.problem));
+  try {
+    Run(kernel, args, layout);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        "workspace: no memory for the packed operands, some 40 MiB and one tile for each thread");
   }
   return absl::OkStatus();
 }

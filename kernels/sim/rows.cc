@@ -30,6 +30,9 @@ std::string_view DescriptionOf(const Instruction& instruction) {
     return instruction.saturates ? "exact integers, clamped after every instruction"
                                  : "exact integers, modulo 2^32";
   }
+  if (instruction.scales > 0) {
+    return "the instruction's own sums, in ascending k, every block's factor being one";
+  }
   if (instruction.a == ElementType::kF64) return "fused multiply-adds in ascending k";
   if (instruction.is_sparse()) {
     return "the instruction's own sums of the kept elements, in ascending k";

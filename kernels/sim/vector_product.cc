@@ -50,6 +50,8 @@ struct FusedForm {
       }
       code.fused({.instruction = &plan.instruction,
                   .arithmetic = &plan.arithmetic,
+                  .products = plan.products,
+                  .depth = plan.depth,
                   .instructions = static_cast<int>(shape.instructions),
                   .a = &chunk.a[static_cast<size_t>(row * products)],
                   .a_bits = &chunk.a_bits[static_cast<size_t>(row * products)],

@@ -33,8 +33,8 @@ class FusedCode {
   explicit FusedCode(const FusedRun& run)
       : run_(run),
         fraction_bits_(run.arithmetic->fraction_bits),
-        products_(run.instruction->a_columns()),
-        depth_(run.instruction->k),
+        products_(run.products),
+        depth_(run.depth),
         kept_(kIsHalf ? ~0 : ~((1 << (23 - run.arithmetic->stored_bits)) - 1)) {}
 
   void Run() {

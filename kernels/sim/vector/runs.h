@@ -34,6 +34,10 @@ inline constexpr int32_t kLargestExponent = 5000;  // Sums with specials are lar
 struct FusedRun {
   const mma::Instruction* instruction;
   const mma::Arithmetic* arithmetic;
+  // Of one instruction. Not asked of it: an inline function of a file that is compiled for vectors
+  // could take the place of that of all others.
+  int products;
+  int depth;
   int instructions;        // One after the other.
   const Term* a;           // In the order in which blocks take products.
   const uint32_t* a_bits;  // The same elements as they are.

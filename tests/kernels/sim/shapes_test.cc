@@ -21,6 +21,16 @@ using mma::Instruction;
 
 constexpr int kShards = 16;
 
+// Whether a width of a warpgroup is left out: under AddressSanitizer most, which takes ten times as
+// long.
+bool IsLeftOut([[maybe_unused]] const Instruction& instruction) {
+#if defined(__SANITIZE_ADDRESS__)
+  return instruction.is_warpgroup() && instruction.n != 8 && instruction.n != 24;
+#else
+  return false;
+#endif
+}
+
 std::array<int64_t, 6> ExtentsAbout(int64_t tile) {
   return {0, 1, tile - 1, tile, tile + 1, 2 * tile + 3};
 }
@@ -179,7 +189,7 @@ TEST_P(ExactTest, SmallIntegersAreExactInEveryShape) {
     const bool has_no_portable_form =
         instruction.is_sparse() &&
         SparseFormOf(kernel.a)->name() != NameOf(SparsityOf(instruction));
-    if (has_no_portable_form) continue;
+    if (has_no_portable_form || IsLeftOut(instruction)) continue;
     SCOPED_TRACE(std::string(kernel.name));
     for (const int64_t m : ExtentsAbout(instruction.m * instruction.products())) {
       for (const int64_t n : ExtentsAbout(instruction.n)) {
