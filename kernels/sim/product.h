@@ -42,7 +42,7 @@ bool CanRun(Path path, const mma::Instruction& instruction, mma::Chip chip);
 // The fastest one.
 Path BestPath(const mma::Instruction& instruction, mma::Chip chip);
 
-// Threads: parallel inside, on the calling thread's OpenMP threads.
+// Threads: parallel inside, as many as SetThreads gave the calling thread.
 void Multiply(Path path, const Product2D& product, const AccumulatorMatrix& accumulators);
 
 }  // namespace gemmd::sim

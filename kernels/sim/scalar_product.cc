@@ -3,13 +3,17 @@
 // The scalar path: every tile goes through registers and the plain unit.
 #include "kernels/sim/scalar_product.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <deque>
 #include <vector>
 
 #include "kernels/sim/a_tiles.h"
 #include "kernels/sim/number.h"
+#include "kernels/sim/parallel.h"
 #include "kernels/sim/tiles.h"
 #include "kernels/sim/unit.h"
 
@@ -129,14 +133,14 @@ void MultiplyScalar(const Product2D& product, const AccumulatorMatrix& accumulat
   const int64_t rows = instruction.m * instruction.products();
   const int64_t tiles_down = DivideUp(product.problem.m, rows);
   const int64_t tiles_along = DivideUp(product.problem.n, instruction.n);
-#pragma omp parallel if (tiles_down * tiles_along > 1)
-  {
-    TileWorker worker(product);
-#pragma omp for schedule(dynamic)
-    for (int64_t tile = 0; tile < tiles_down * tiles_along; ++tile) {
-      worker.Run(tile / tiles_along * rows, tile % tiles_along * instruction.n, accumulators);
-    }
-  }
+  const int64_t tiles = tiles_down * tiles_along;
+  const int threads = tiles > 1 ? omp_get_max_threads() : 1;
+  std::deque<TileWorker> workers;  // They stay where they are.
+  for (int i = 0; i < threads; ++i) workers.emplace_back(product);
+  ParallelFor(threads, tiles, [&](int worker, int64_t tile) {
+    workers[static_cast<size_t>(worker)].Run(tile / tiles_along * rows,
+                                             tile % tiles_along * instruction.n, accumulators);
+  });
 }
 
 }  // namespace gemmd::sim

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sim/vector_product.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <numeric>
 #include <vector>
 
 #include "kernels/sim/packing.h"
+#include "kernels/sim/parallel.h"
 #include "kernels/sim/scalar_product.h"
 
 namespace gemmd::sim {
@@ -194,12 +198,17 @@ class VectorProduct {
     Store();
   }
 
-  // Whether starting threads costs more than it saves.
-  bool IsSmall() const {
-    constexpr double kShared = 1e5;  // Multiplications, some 50 us of one thread.
-    return static_cast<double>(shape_.rows) * static_cast<double>(shape_.columns) *
-               static_cast<double>(product_.problem.k) <
-           kShared;
+  struct Scratch {
+    std::vector<uint64_t> matrix;
+    std::vector<uint32_t> registers;
+  };
+
+  // One where starting threads costs more than it saves.
+  int Threads() const {
+    constexpr double kShared = 2e5;  // Multiplications, some 100 us of one thread.
+    const double all = static_cast<double>(shape_.rows) * static_cast<double>(shape_.columns) *
+                       static_cast<double>(product_.problem.k);
+    return all < kShared ? 1 : omp_get_max_threads();
   }
 
   void RunChunk() {
@@ -208,47 +217,45 @@ class VectorProduct {
     const int64_t panels = shape_.columns / kPanel;
     const int64_t tasks_down = DivideUp(shape_.rows, kTaskRows);
     const int64_t tasks_along = DivideUp(panels, kTaskPanels);
-#pragma omp parallel if (!IsSmall())
-    {
-      Reader reader(plan_, product_);
-#pragma omp for schedule(dynamic) nowait
-      for (int64_t row = 0; row < shape_.rows; row += plan_.tile_rows) {
-        chunk_.PackA(plan_, shape_, row, reader);
+    const int64_t row_tiles = shape_.rows / plan_.tile_rows;
+    const int threads = Threads();
+    while (static_cast<int>(readers_.size()) < threads) readers_.emplace_back(plan_, product_);
+    ParallelFor(threads, row_tiles + shape_.columns / n, [&](int worker, int64_t tile) {
+      Reader& reader = readers_[static_cast<size_t>(worker)];
+      if (tile < row_tiles) {
+        chunk_.PackA(plan_, shape_, tile * plan_.tile_rows, reader);
+      } else {
+        chunk_.PackB(plan_, shape_, (tile - row_tiles) * n, reader);
       }
-#pragma omp for schedule(dynamic)
-      for (int64_t column = 0; column < shape_.columns; column += n) {
-        chunk_.PackB(plan_, shape_, column, reader);
+    });
+    ParallelFor(threads, tasks_down * tasks_along, [&](int, int64_t task) {
+      const int64_t row = task / tasks_along * kTaskRows;
+      const int64_t first = task % tasks_along * kTaskPanels;
+      for (int64_t panel = first; panel < std::min(first + kTaskPanels, panels); ++panel) {
+        Form::Run(code_, plan_, shape_, chunk_,
+                  {row, std::min(kTaskRows, shape_.rows - row), panel}, sums_.data(),
+                  shape_.columns);
       }
-#pragma omp for schedule(dynamic)
-      for (int64_t task = 0; task < tasks_down * tasks_along; ++task) {
-        const int64_t row = task / tasks_along * kTaskRows;
-        const int64_t first = task % tasks_along * kTaskPanels;
-        for (int64_t panel = first; panel < std::min(first + kTaskPanels, panels); ++panel) {
-          Form::Run(code_, plan_, shape_, chunk_,
-                    {row, std::min(kTaskRows, shape_.rows - row), panel}, sums_.data(),
-                    shape_.columns);
-        }
-      }
-    }
+    });
   }
 
   // Sums leave by way of registers, too.
   void Store() {
-#pragma omp parallel if (!IsSmall())
-    {
-      std::vector<uint64_t> matrix(plan_.d_map.elements());
-      std::vector<uint32_t> registers(plan_.d_map.words());
-#pragma omp for schedule(dynamic)
-      for (int64_t row = 0; row < shape_.rows; row += plan_.tile_rows) {
-        for (int64_t column = 0; column < shape_.columns; column += plan_.instruction.n) {
-          StoreTile(row, column, matrix, registers);
-        }
-      }
+    const int threads = Threads();
+    std::vector<Scratch> scratch(static_cast<size_t>(threads));
+    for (Scratch& one : scratch) {
+      one.matrix.resize(plan_.d_map.elements());
+      one.registers.resize(plan_.d_map.words());
     }
+    ParallelFor(threads, shape_.rows / plan_.tile_rows, [&](int worker, int64_t tile) {
+      for (int64_t column = 0; column < shape_.columns; column += plan_.instruction.n) {
+        StoreTile(tile * plan_.tile_rows, column, scratch[static_cast<size_t>(worker)]);
+      }
+    });
   }
 
-  void StoreTile(int64_t row, int64_t column, std::vector<uint64_t>& matrix,
-                 std::vector<uint32_t>& registers) {
+  void StoreTile(int64_t row, int64_t column, Scratch& scratch) {
+    std::vector<uint64_t>& matrix = scratch.matrix;
     const int64_t n = plan_.instruction.n;
     const int64_t rows =
         std::min<int64_t>(plan_.tile_rows, product_.problem.m - shape_.first_row - row);
@@ -257,8 +264,8 @@ class VectorProduct {
       const Sum* line = &sums_[static_cast<size_t>((row + i) * shape_.columns + column)];
       for (int64_t j = 0; j < n; ++j) matrix[static_cast<size_t>(i * n + j)] = BitsOfSum(line[j]);
     }
-    plan_.d_map.Scatter(matrix.data(), registers);
-    plan_.d_map.Gather(registers, matrix.data());
+    plan_.d_map.Scatter(matrix.data(), scratch.registers);
+    plan_.d_map.Gather(scratch.registers, matrix.data());
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < columns; ++j) {
         const uint64_t bits = matrix[static_cast<size_t>(i * n + j)];
@@ -277,6 +284,7 @@ class VectorProduct {
   ChunkShape shape_ = {};
   typename Form::Chunk chunk_;
   std::vector<Sum> sums_;
+  std::deque<Reader> readers_;  // One for each thread.
 };
 
 template <typename Form>

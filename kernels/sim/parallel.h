@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loops over independent parts on several threads. Not OpenMP: its threads wait for each other by
+// spinning, and on a machine with other work a product of 2 ms was seen to take 200.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace gemmd::sim {
+
+// Calls body(worker, index) once for every index from 0 to count - 1, each worker (0 .. threads -
+// 1) on a thread of its own, 0 on the calling one; returns when all are done. Fewer threads do the
+// work where the system gives no more.
+template <typename Body>
+void ParallelFor(int threads, int64_t count, const Body& body) {
+  std::atomic<int64_t> next{0};
+  const auto work = [&](int worker) {
+    for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) body(worker, i);
+  };
+  std::vector<std::jthread> others;  // Joined at the end.
+  for (int worker = 1; worker < threads && worker < count; ++worker) {
+    try {
+      others.emplace_back(work, worker);
+    } catch (const std::system_error&) {
+      break;
+    }
+  }
+  work(0);
+}
+
+}  // namespace gemmd::sim
