@@ -147,7 +147,7 @@ TEST(Fragment, OfM8n8k4F16IsThatOfItsChapter) {
   EXPECT_EQ(instructions, 12);
 }
 
-// The logical columns that the group of a compressed column covers.
+// Whether the group of each kept element covers columns among those that the manual names.
 void ExpectSparsePlaces(const Instruction& instruction, PtxSparseRule rule) {
   const int group = mma::GroupSize(mma::SparsityOf(instruction));
   const int kept = group / 2;

@@ -19,11 +19,6 @@ Position C8(const PtxLane& lane, int i) {
   return {lane.group_id, lane.thread_in_group * 2 + (i & 0x1)};
 }
 
-// Accumulators of m16: "groupID for ci where i < 2, groupID + 8 for ci where i >= 2".
-Position C16(const PtxLane& lane, int i) {
-  return {i < 2 ? lane.group_id : lane.group_id + 8, lane.thread_in_group * 2 + (i & 0x1)};
-}
-
 // 9.7.14.5.2, 9.7.14.5.6: one element, or one for each half of the rows.
 Position A8k4(const PtxLane& lane, int) { return {lane.group_id, lane.thread_in_group}; }
 Position A16k4(const PtxLane& lane, int i) {
@@ -63,19 +58,12 @@ Position A16k8Words(const PtxLane& lane, int i) {
   return {i == 0 || i == 2 ? lane.group_id : lane.group_id + 8,
           i == 0 || i == 1 ? lane.thread_in_group : lane.thread_in_group + 4};
 }
-Position Bk8Words(const PtxLane& lane, int i) {
-  return {i == 0 ? lane.thread_in_group : lane.thread_in_group + 4, lane.group_id};
-}
 
 // 9.7.14.5.8: f16 and bf16; f64.
 Position A16k16Halves(const PtxLane& lane, int i) {
   const bool is_upper = (0 <= i && i < 2) || (4 <= i && i < 6);
   const int column = lane.thread_in_group * 2 + (i & 0x1);
   return {is_upper ? lane.group_id : lane.group_id + 8, i < 4 ? column : column + 8};
-}
-Position Bk16Halves(const PtxLane& lane, int i) {
-  const int row = lane.thread_in_group * 2 + (i & 0x1);
-  return {i < 2 ? row : row + 8, lane.group_id};
 }
 Position A16k16F64(const PtxLane& lane, int i) {
   return i % 2 == 0 ? Position{lane.group_id, i * 2 + lane.thread_in_group}
@@ -99,20 +87,12 @@ Position A16k32Bytes(const PtxLane& lane, int i) {
   const int column = lane.thread_in_group * 4 + (i & 0x3);
   return {is_upper ? lane.group_id : lane.group_id + 8, i < 8 ? column : column + 16};
 }
-Position Bk32Bytes(const PtxLane& lane, int i) {
-  const int row = lane.thread_in_group * 4 + (i & 0x3);
-  return {i < 4 ? row : row + 16, lane.group_id};
-}
 
 // 9.7.14.5.11.
 Position A16k64Nibbles(const PtxLane& lane, int i) {
   const bool is_upper = (0 <= i && i < 8) || (16 <= i && i < 24);
   const int column = lane.thread_in_group * 8 + (i & 0x7);
   return {is_upper ? lane.group_id : lane.group_id + 8, i < 16 ? column : column + 32};
-}
-Position Bk64Nibbles(const PtxLane& lane, int i) {
-  const int row = lane.thread_in_group * 8 + (i & 0x7);
-  return {i < 8 ? row : row + 32, lane.group_id};
 }
 
 // 9.7.14.5.12.
@@ -138,22 +118,46 @@ constexpr std::array kChapters = {
     PtxChapter{"9.7.14.5.3", kMma, 8, 16, 8, A8k16Bytes, Bk16Bytes, C8},
     PtxChapter{"9.7.14.5.4", kMma, 8, 32, 4, A8k32Nibbles, Bk32Nibbles, C8},
     PtxChapter{"9.7.14.5.5", kMma, 8, 128, 1, A8k128Bits, Bk128Bits, C8},
-    PtxChapter{"9.7.14.5.6 tf32", kMma, 16, 4, 32, A16k4, Bk4, C16},
-    PtxChapter{"9.7.14.5.6 f64", kMma, 16, 4, 64, A16k4, Bk4, C16},
-    PtxChapter{"9.7.14.5.7 f16", kMma, 16, 8, 16, A16k8Halves, Bk8Halves, C16},
-    PtxChapter{"9.7.14.5.7 tf32", kMma, 16, 8, 32, A16k8Words, Bk8Words, C16},
-    PtxChapter{"9.7.14.5.7 f64", kMma, 16, 8, 64, A16k8Words, Bk8Words, C16},
-    PtxChapter{"9.7.14.5.8 f16", kMma, 16, 16, 16, A16k16Halves, Bk16Halves, C16},
-    PtxChapter{"9.7.14.5.8 f64", kMma, 16, 16, 64, A16k16F64, Bk16F64, C16},
-    PtxChapter{"9.7.14.5.9", kMma, 16, 16, 8, A16k16Bytes, Bk16Bytes, C16},
-    PtxChapter{"9.7.14.5.10 s4", kMma, 16, 32, 4, A16k32Nibbles, Bk32Nibbles, C16},
-    PtxChapter{"9.7.14.5.10 s8", kMma, 16, 32, 8, A16k32Bytes, Bk32Bytes, C16},
-    PtxChapter{"9.7.14.5.11", kMma, 16, 64, 4, A16k64Nibbles, Bk64Nibbles, C16},
-    PtxChapter{"9.7.14.5.12", kMma, 16, 128, 1, A16k128Bits, Bk128Bits, C16},
-    PtxChapter{"9.7.14.5.13", kMma, 16, 256, 1, A16k256Bits, Bk256Bits, C16},
+    PtxChapter{"9.7.14.5.6 tf32", kMma, 16, 4, 32, A16k4, Bk4, PtxC16},
+    PtxChapter{"9.7.14.5.6 f64", kMma, 16, 4, 64, A16k4, Bk4, PtxC16},
+    PtxChapter{"9.7.14.5.7 f16", kMma, 16, 8, 16, A16k8Halves, Bk8Halves, PtxC16},
+    PtxChapter{"9.7.14.5.7 tf32", kMma, 16, 8, 32, A16k8Words, PtxBk8Words, PtxC16},
+    PtxChapter{"9.7.14.5.7 f64", kMma, 16, 8, 64, A16k8Words, PtxBk8Words, PtxC16},
+    PtxChapter{"9.7.14.5.8 f16", kMma, 16, 16, 16, A16k16Halves, PtxBk16Halves, PtxC16},
+    PtxChapter{"9.7.14.5.8 f64", kMma, 16, 16, 64, A16k16F64, Bk16F64, PtxC16},
+    PtxChapter{"9.7.14.5.9", kMma, 16, 16, 8, A16k16Bytes, Bk16Bytes, PtxC16},
+    PtxChapter{"9.7.14.5.10 s4", kMma, 16, 32, 4, A16k32Nibbles, Bk32Nibbles, PtxC16},
+    PtxChapter{"9.7.14.5.10 s8", kMma, 16, 32, 8, A16k32Bytes, PtxBk32Bytes, PtxC16},
+    PtxChapter{"9.7.14.5.11", kMma, 16, 64, 4, A16k64Nibbles, PtxBk64Nibbles, PtxC16},
+    PtxChapter{"9.7.14.5.12", kMma, 16, 128, 1, A16k128Bits, Bk128Bits, PtxC16},
+    PtxChapter{"9.7.14.5.13", kMma, 16, 256, 1, A16k256Bits, Bk256Bits, PtxC16},
 };
 
 }  // namespace
+
+// Accumulators of m16: "groupID for ci where i < 2, groupID + 8 for ci where i >= 2".
+Position PtxC16(const PtxLane& lane, int i) {
+  return {i < 2 ? lane.group_id : lane.group_id + 8, lane.thread_in_group * 2 + (i & 0x1)};
+}
+
+Position PtxBk16Halves(const PtxLane& lane, int i) {
+  const int row = lane.thread_in_group * 2 + (i & 0x1);
+  return {i < 2 ? row : row + 8, lane.group_id};
+}
+
+Position PtxBk8Words(const PtxLane& lane, int i) {
+  return {i == 0 ? lane.thread_in_group : lane.thread_in_group + 4, lane.group_id};
+}
+
+Position PtxBk32Bytes(const PtxLane& lane, int i) {
+  const int row = lane.thread_in_group * 4 + (i & 0x3);
+  return {i < 4 ? row : row + 16, lane.group_id};
+}
+
+Position PtxBk64Nibbles(const PtxLane& lane, int i) {
+  const int row = lane.thread_in_group * 8 + (i & 0x7);
+  return {i < 8 ? row : row + 32, lane.group_id};
+}
 
 const PtxChapter* FindPtxChapter(const Instruction& instruction) {
   const int bits = mma::ContainerBits(instruction, Operand::kA);

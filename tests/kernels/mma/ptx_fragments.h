@@ -28,6 +28,14 @@ struct PtxLane {
 // Where element i of a lane is.
 using PtxRule = mma::Position (*)(const PtxLane& lane, int i);
 
+// What the chapters on sparse matrices take over: the accumulators of m16, and B of m16n8k16 (f16),
+// m16n8k8 (tf32), m16n8k32 (s8) and m16n8k64 (s4).
+mma::Position PtxC16(const PtxLane& lane, int i);
+mma::Position PtxBk16Halves(const PtxLane& lane, int i);
+mma::Position PtxBk8Words(const PtxLane& lane, int i);
+mma::Position PtxBk32Bytes(const PtxLane& lane, int i);
+mma::Position PtxBk64Nibbles(const PtxLane& lane, int i);
+
 // A chapter on one shape and the operand types of one width.
 struct PtxChapter {
   std::string_view section;

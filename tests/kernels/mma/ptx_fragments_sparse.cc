@@ -13,18 +13,10 @@ using mma::Instruction;
 using mma::Operand;
 using mma::Position;
 
-Position C16(const PtxLane& lane, int i) {
-  return {i < 2 ? lane.group_id : lane.group_id + 8, lane.thread_in_group * 2 + (i & 0x1)};
-}
-
 // 9.7.14.6.2.1: B and the accumulators as m16n8k16.
 PtxSparsePlace A16k16Halves(const PtxLane& lane, int i) {
   const int first = lane.thread_in_group * 4;
   return {i == 0 || i == 1 ? lane.group_id : lane.group_id + 8, first, first + 3};
-}
-Position Bk16Halves(const PtxLane& lane, int i) {
-  const int row = lane.thread_in_group * 2 + (i & 0x1);
-  return {i < 2 ? row : row + 8, lane.group_id};
 }
 
 // 9.7.14.6.2.2; B: figure 121, four registers of 8 rows.
@@ -54,18 +46,11 @@ PtxSparsePlace A16k8Words(const PtxLane& lane, int i) {
   const int first = lane.thread_in_group * 2;
   return {i == 0 ? lane.group_id : lane.group_id + 8, first, first + 1};
 }
-Position Bk8Words(const PtxLane& lane, int i) {
-  return {i == 0 ? lane.thread_in_group : lane.thread_in_group + 4, lane.group_id};
-}
 
 // 9.7.14.6.2.5: B as m16n8k32.
 PtxSparsePlace A16k32Bytes(const PtxLane& lane, int i) {
   const int first = lane.thread_in_group * 8;
   return {0 <= i && i < 4 ? lane.group_id : lane.group_id + 8, first, first + 7};
-}
-Position Bk32Bytes(const PtxLane& lane, int i) {
-  const int row = lane.thread_in_group * 4 + (i & 0x3);
-  return {i < 4 ? row : row + 16, lane.group_id};
 }
 
 // 9.7.14.6.2.6; B: figures 132 to 135, rows 0-15, 16-31, 32-47 and 48-63.
@@ -85,10 +70,6 @@ PtxSparsePlace A16k64Nibbles(const PtxLane& lane, int i) {
   const int first = lane.thread_in_group * 16;
   return {0 <= i && i < 8 ? lane.group_id : lane.group_id + 8, first, first + 15};
 }
-Position Bk64Nibbles(const PtxLane& lane, int i) {
-  const int row = lane.thread_in_group * 8 + (i & 0x7);
-  return {i < 8 ? row : row + 32, lane.group_id};
-}
 
 // 9.7.14.6.2.8; B: figures 142 to 145, rows 0-31, 32-63, 64-95 and 96-127.
 PtxSparsePlace A16k128Nibbles(const PtxLane& lane, int i) {
@@ -103,14 +84,14 @@ Position Bk128Nibbles(const PtxLane& lane, int i) {
 }
 
 constexpr std::array kChapters = {
-    PtxSparseChapter{"9.7.14.6.2.1", 16, 16, A16k16Halves, Bk16Halves, C16},
-    PtxSparseChapter{"9.7.14.6.2.2", 32, 16, A16k32Halves, Bk32Halves, C16},
-    PtxSparseChapter{"9.7.14.6.2.3", 16, 32, A16k16Words, Bk16Words, C16},
-    PtxSparseChapter{"9.7.14.6.2.4", 8, 32, A16k8Words, Bk8Words, C16},
-    PtxSparseChapter{"9.7.14.6.2.5", 32, 8, A16k32Bytes, Bk32Bytes, C16},
-    PtxSparseChapter{"9.7.14.6.2.6", 64, 8, A16k64Bytes, Bk64Bytes, C16},
-    PtxSparseChapter{"9.7.14.6.2.7", 64, 4, A16k64Nibbles, Bk64Nibbles, C16},
-    PtxSparseChapter{"9.7.14.6.2.8", 128, 4, A16k128Nibbles, Bk128Nibbles, C16},
+    PtxSparseChapter{"9.7.14.6.2.1", 16, 16, A16k16Halves, PtxBk16Halves, PtxC16},
+    PtxSparseChapter{"9.7.14.6.2.2", 32, 16, A16k32Halves, Bk32Halves, PtxC16},
+    PtxSparseChapter{"9.7.14.6.2.3", 16, 32, A16k16Words, Bk16Words, PtxC16},
+    PtxSparseChapter{"9.7.14.6.2.4", 8, 32, A16k8Words, PtxBk8Words, PtxC16},
+    PtxSparseChapter{"9.7.14.6.2.5", 32, 8, A16k32Bytes, PtxBk32Bytes, PtxC16},
+    PtxSparseChapter{"9.7.14.6.2.6", 64, 8, A16k64Bytes, Bk64Bytes, PtxC16},
+    PtxSparseChapter{"9.7.14.6.2.7", 64, 4, A16k64Nibbles, PtxBk64Nibbles, PtxC16},
+    PtxSparseChapter{"9.7.14.6.2.8", 128, 4, A16k128Nibbles, Bk128Nibbles, PtxC16},
 };
 
 }  // namespace

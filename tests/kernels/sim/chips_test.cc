@@ -146,18 +146,23 @@ struct RandomSum {
   uint32_t addend;
 };
 
-// Any bits at all, specials included.
+// Any bits at all, specials included, or magnitudes near each other.
+uint32_t AnyOperand(ElementType type, bool is_near, RandomSource& random) {
+  return static_cast<uint32_t>(is_near ? Encode(type, random.AnyMagnitude(-6, 6))
+                                       : random.Bits() >> (64 - BitsOf(type)));
+}
+
 RandomSum AnySum(const mma::Instruction& instruction, const Arithmetic& arithmetic,
                  RandomSource& random) {
   RandomSum sum;
+  const bool is_near = random.Flip();
   for (int i = 0; i < arithmetic.block; ++i) {
-    const auto bits = [&](ElementType type) {
-      return static_cast<uint32_t>(random.Bits() >> (64 - BitsOf(type)));
-    };
-    sum.products.push_back({.a = sim::Decode(instruction.a, bits(instruction.a)),
-                            .b = sim::Decode(instruction.b, bits(instruction.b))});
+    const uint32_t a = AnyOperand(instruction.a, is_near, random);
+    const uint32_t b = AnyOperand(instruction.b, is_near, random);
+    sum.products.push_back(
+        {.a = sim::Decode(instruction.a, a), .b = sim::Decode(instruction.b, b)});
   }
-  sum.addend = static_cast<uint32_t>(random.Bits() >> (64 - BitsOf(arithmetic.sum)));
+  sum.addend = AnyOperand(arithmetic.sum, is_near, random);
   return sum;
 }
 

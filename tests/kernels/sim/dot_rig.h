@@ -65,7 +65,7 @@ Dot Rotated(const Dot& dot, size_t depth, size_t count);
 Dot Negated(const mma::Instruction& instruction, Dot dot);
 uint64_t NegatedResult(const mma::Instruction& instruction, uint64_t d);
 
-// "mma...: got 3f800000" for messages.
+// "P01 with mma.m16n8k16.f32.f16.f16.f32", for messages.
 std::string Describe(const DotRig& rig, std::string_view id);
 
 }  // namespace gemmd

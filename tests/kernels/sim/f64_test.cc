@@ -33,7 +33,7 @@ class F64 : public testing::TestWithParam<const char*> {
  protected:
   F64() : rig_(GetParam(), Chip::kSm90) {}
 
-  // One product, first or last along k.
+  // One product, the first along k; zeros follow.
   uint64_t Step(uint64_t a, uint64_t b, uint64_t c) { return rig_.Multiply({{a}, {b}, c}); }
 
   DotRig rig_;
