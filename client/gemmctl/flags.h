@@ -47,6 +47,7 @@ struct ProductFlags {
   std::string output_order = "row";
   std::string kernel;
   std::string device;
+  std::string chip;  // "sm_90": the device "sim:sm_90".
   std::string request_id;
   bool deterministic = false;
   bool batch_invariant = false;
