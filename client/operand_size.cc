@@ -64,25 +64,94 @@ absl::StatusOr<int64_t> GivenMatrixStride(absl::string_view field, v1::ElementTy
   return *bits / 8;
 }
 
+absl::Status CheckSparse(absl::string_view field, const OperandShape& shape) {
+  constexpr absl::string_view kWhere = " where sparsity is 2:4";
+  if (!SparseGroupOf(shape.type)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ".sparsity: got 2:4 of type ", ElementTypeName(shape.type),
+                     ", want none (b1, s32 and f64 have no sparse form)"));
+  }
+  if (shape.order != v1::ORDER_ROW_MAJOR) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ".order: got column, want row", kWhere));
+  }
+  if (shape.leading_dimension != 0) {
+    return Refused(field, ".leading_dimension", shape.leading_dimension, absl::StrCat("0", kWhere));
+  }
+  if (shape.batch_stride.value_or(0) != 0) {
+    return Refused(field, ".batch_stride", *shape.batch_stride, absl::StrCat("none or 0", kWhere));
+  }
+  return absl::OkStatus();
+}
+
+std::string WantedBatch(const OperandShape& shape, const OperandBytesRange& bytes) {
+  if (shape.batch == 1) return "";
+  return absl::StrCat(", batch ", shape.batch, " every ", bytes.matrix_stride, " bytes");
+}
+
 std::string WantedBytes(absl::string_view extents, const OperandShape& shape,
                         const OperandBytesRange& bytes) {
+  if (const auto row = SparseRowOf(shape.type, shape.columns);
+      shape.sparsity != v1::SPARSITY_NONE && row.has_value()) {
+    return absl::StrCat(shape.rows, " lines of ", row->value_bytes, " bytes of values and ",
+                        row->index_bytes, " of indices", WantedBatch(shape, bytes), " = ",
+                        bytes.full);
+  }
   const Lines lines = LinesOf(shape);
   const bool is_tight = shape.leading_dimension == 0 || shape.leading_dimension == lines.length;
   const int bits = ElementBits(shape.type);
   if (is_tight && shape.batch == 1 && bits % 8 == 0) {
     return absl::StrCat(extents, "*", bits / 8, " = ", bytes.full);
   }
-  std::string wanted = absl::StrCat(lines.count, " lines of ", bytes.line_stride, " bytes");
-  if (shape.batch != 1) {
-    absl::StrAppend(&wanted, ", batch ", shape.batch, " every ", bytes.matrix_stride, " bytes");
-  }
-  absl::StrAppend(&wanted, " = ", bytes.full);
+  std::string wanted = absl::StrCat(lines.count, " lines of ", bytes.line_stride, " bytes",
+                                    WantedBatch(shape, bytes), " = ", bytes.full);
   if (bytes.least != bytes.full)
     absl::StrAppend(&wanted, " (or ", bytes.least, " without the last padding)");
   return wanted;
 }
 
+absl::Status TooLarge(absl::string_view field, const OperandShape& shape) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      field, ": got ", shape.batch, " matrices of ", shape.rows, "x", shape.columns,
+      " elements of type ", ElementTypeName(shape.type), ", want sizes in bytes below 2^63"));
+}
+
+absl::StatusOr<OperandBytesRange> SizeSparse(absl::string_view field, const OperandShape& shape) {
+  if (absl::Status status = CheckSparse(field, shape); !status.ok()) return status;
+  const auto row = SparseRowOf(shape.type, shape.columns);
+  if (!row) return TooLarge(field, shape);
+  const auto matrix = Multiplied(Added(row->value_bytes, row->index_bytes), shape.rows);
+  const auto stride = shape.batch_stride.has_value() ? 0 : matrix;
+  const auto bytes = shape.batch == 0 ? 0 : Added(Multiplied(stride, shape.batch - 1), matrix);
+  if (!matrix || !bytes) return TooLarge(field, shape);
+  return OperandBytesRange{*bytes, *bytes, 0, *stride};
+}
+
 }  // namespace
+
+std::optional<SparseGroup> SparseGroupOf(v1::ElementType type) {
+  switch (type) {
+    case v1::ELEMENT_TYPE_F32:
+    case v1::ELEMENT_TYPE_TF32: return SparseGroup{.unit = 1, .units = 2};
+    case v1::ELEMENT_TYPE_E2M1:
+    case v1::ELEMENT_TYPE_S4:
+    case v1::ELEMENT_TYPE_U4: return SparseGroup{.unit = 2, .units = 4};
+    default: break;
+  }
+  const int bits = ElementBits(type);
+  if (bits < 6 || bits > 16) return std::nullopt;
+  return SparseGroup{.unit = 1, .units = 4};
+}
+
+std::optional<SparseRow> SparseRowOf(v1::ElementType type, int64_t columns) {
+  const auto group = SparseGroupOf(type);
+  if (!group || !PackedLineBytes(type, columns)) return std::nullopt;
+  const int64_t groups = columns / group->elements() + (columns % group->elements() != 0 ? 1 : 0);
+  const int64_t groups_of_a_byte = 4 / group->kept_units();
+  const auto value_bytes = PackedLineBytes(type, groups * (group->elements() / 2));
+  if (!value_bytes) return std::nullopt;
+  const int64_t index_bytes = groups / groups_of_a_byte + (groups % groups_of_a_byte != 0 ? 1 : 0);
+  return SparseRow{*group, groups, *value_bytes, index_bytes};
+}
 
 std::optional<int64_t> PackedLineBytes(v1::ElementType type, int64_t count) {
   const int64_t bits = ElementBits(type);
@@ -92,6 +161,7 @@ std::optional<int64_t> PackedLineBytes(v1::ElementType type, int64_t count) {
 
 absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const OperandShape& shape) {
   if (absl::Status status = CheckShape(field, shape); !status.ok()) return status;
+  if (shape.sparsity != v1::SPARSITY_NONE) return SizeSparse(field, shape);
   const Lines lines = LinesOf(shape);
   const auto line_stride = PackedLineBytes(
       shape.type, shape.leading_dimension != 0 ? shape.leading_dimension : lines.length);
@@ -108,9 +178,7 @@ absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const Ope
                               : Added(Added(before, Multiplied(line_stride, lines.count - 1)),
                                       PackedLineBytes(shape.type, lines.length));
   if (!line_stride || !matrix_stride || !full || !least) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        field, ": got ", shape.batch, " matrices of ", shape.rows, "x", shape.columns,
-        " elements of type ", ElementTypeName(shape.type), ", want sizes in bytes below 2^63"));
+    return TooLarge(field, shape);
   }
   return OperandBytesRange{*least, *full, *line_stride, *matrix_stride};
 }

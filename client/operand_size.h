@@ -16,6 +16,29 @@
 
 namespace gemmd {
 
+// What a sparse A keeps half of, as Sparsity in tensors.proto says.
+struct SparseGroup {
+  int unit;   // Elements kept or left out together.
+  int units;  // Of one group.
+
+  int kept_units() const { return units / 2; }
+  int elements() const { return unit * units; }
+};
+
+// Absent for types without a sparse form.
+std::optional<SparseGroup> SparseGroupOf(v1::ElementType type);
+
+// One row of a sparse matrix.
+struct SparseRow {
+  SparseGroup group;
+  int64_t groups = 0;
+  int64_t value_bytes = 0;
+  int64_t index_bytes = 0;
+};
+
+// Absent for types without a sparse form and where the bytes of a dense row leave 63 bits.
+std::optional<SparseRow> SparseRowOf(v1::ElementType type, int64_t columns);
+
 // The stored matrices of one operand.
 struct OperandShape {
   v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
@@ -25,6 +48,7 @@ struct OperandShape {
   int64_t leading_dimension = 0;             // Elements. 0: the line's length.
   std::optional<int64_t> batch_stride = {};  // Elements. Absent: without gaps.
   int64_t batch = 1;
+  v1::Sparsity sparsity = v1::SPARSITY_NONE;  // A sparse matrix is row major and has no strides.
 };
 
 // Bytes of all matrices: `least` ends after the last element, `full` pads the last line.

@@ -12,8 +12,8 @@ namespace gemmd {
 namespace {
 
 OperandShape ShapeOf(const MatrixView& view, v1::ElementType type, int64_t batch) {
-  return {type, view.order, view.rows, view.columns, view.leading_dimension, view.batch_stride,
-          batch};
+  return {type,  view.order,   view.rows, view.columns, view.leading_dimension, view.batch_stride,
+          batch, view.sparsity};
 }
 
 // A shape that the operands must agree on: the extent of op(X) that `view` gives.
@@ -32,12 +32,25 @@ absl::Status CheckExtent(absl::string_view field, absl::string_view what, int64_
       absl::StrCat(field, ": got ", got, " ", what, ", want ", want.name, " = ", want.value));
 }
 
+// A sparse A has its own order; of B and C there are no sparse ones.
+absl::Status CheckSparsity(absl::string_view field, const MatrixView& view) {
+  if (view.sparsity == v1::SPARSITY_NONE) return absl::OkStatus();
+  if (field != "a") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ".sparsity: got 2:4, want none: only A may be sparse"));
+  }
+  if (!view.transpose) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ".transpose: got true, want false where sparsity is 2:4"));
+}
+
 void FillOperand(const MatrixView& view, bool with_data, v1::Operand& operand) {
   operand.set_type(view.type);
   operand.set_order(view.order);
   operand.set_leading_dimension(view.leading_dimension);
   if (view.batch_stride.has_value()) operand.set_batch_stride(*view.batch_stride);
   operand.set_transpose(view.transpose);
+  operand.set_sparsity(view.sparsity);
   if (with_data) operand.set_data(view.data.data(), view.data.size());
   if (!view.scale.empty())
     operand.mutable_scale()->mutable_values()->Add(view.scale.begin(), view.scale.end());
@@ -50,13 +63,15 @@ enum class Purpose { kMultiply, kDescribe };
 // not read may come without their bytes.
 absl::Status AddOperand(absl::string_view field, absl::string_view extents, const MatrixView& view,
                         const OperandShape& shape, bool is_read, v1::Operand& operand) {
+  absl::Status status = CheckSparsity(field, view);
+  if (!status.ok()) return status;
   const bool with_data = is_read || !view.data.empty();
   const size_t first = view.transpose ? 1 : 0;
   const std::string stored =
       absl::StrCat(extents.substr(first, 1), "*", extents.substr(1 - first, 1));
-  absl::Status status =
-      with_data ? CheckOperandBytes(field, stored, shape, static_cast<int64_t>(view.data.size()))
-                : SizeOperand(field, shape).status();
+  status = with_data
+               ? CheckOperandBytes(field, stored, shape, static_cast<int64_t>(view.data.size()))
+               : SizeOperand(field, shape).status();
   if (!status.ok()) return status;
   FillOperand(view, with_data, operand);
   return absl::OkStatus();
@@ -72,6 +87,7 @@ absl::Status AddC(const ProductOptions& options, Purpose purpose, v1::MultiplyRe
   const MatrixView& c = *options.c;
   absl::Status status = CheckExtent("c", "rows of op(C)", UsedRows(c), {"m", request.m()});
   status.Update(CheckExtent("c", "columns of op(C)", UsedColumns(c), {"n", request.n()}));
+  status.Update(CheckSparsity("c", c));
   if (!status.ok()) return status;
   // A view of unspecified type has the output's type, whose default only the server derives.
   if (c.type == v1::ELEMENT_TYPE_UNSPECIFIED &&

@@ -1,48 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/problem.h"
 
-#include <optional>
 #include <string_view>
 
+#include "kernels/checked.h"
+#include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
 namespace gemmd {
 namespace {
-
-// A product or sum of non-negative numbers, absent once it has left 63 bits.
-class Checked {
- public:
-  Checked(int64_t value) : value_(value) {}  // NOLINT(google-explicit-constructor): numbers mix in.
-
-  friend Checked operator*(Checked a, Checked b) {
-    Checked result(0);
-    const bool overflows =
-        !a.value_ || !b.value_ || __builtin_mul_overflow(*a.value_, *b.value_, &*result.value_);
-    if (overflows) result.value_.reset();
-    return result;
-  }
-  friend Checked operator+(Checked a, Checked b) {
-    Checked result(0);
-    const bool overflows =
-        !a.value_ || !b.value_ || __builtin_add_overflow(*a.value_, *b.value_, &*result.value_);
-    if (overflows) result.value_.reset();
-    return result;
-  }
-  std::optional<int64_t> value() const { return value_; }
-
- private:
-  std::optional<int64_t> value_;
-};
-
-// Bytes of `count` elements packed in one line.
-Checked PackedBytes(ElementType type, int64_t count) {
-  const int64_t bits = BitsOf(type);
-  if (bits % 8 == 0) return Checked(count) * Checked(bits / 8);
-  // Eight elements fill `bits` bytes; so nothing here is larger than the result by more than 8
-  // bits.
-  return Checked(count / 8) * Checked(bits) + Checked((count % 8 * bits + 7) / 8);
-}
 
 absl::Status TooLarge(std::string_view field, std::string_view what) {
   return absl::InvalidArgumentError(GotWant(field, what, "sizes in bytes below 2^63"));
@@ -55,6 +22,12 @@ absl::Status Refuse(std::string_view field, std::string_view got, std::string_vi
 std::string_view NameOf(Order order) { return order == Order::kRowMajor ? "row" : "column"; }
 
 bool IsNarrowFloat(ElementType type) { return IsFloat(type) && BitsOf(type) <= 8; }
+
+// "bf16 row", or "bf16 2:4" of a sparse matrix.
+std::string FormOf(const MatrixLayout& layout) {
+  const std::string_view form = layout.is_sparse() ? "2:4" : NameOf(layout.order);
+  return Concat(NameOf(layout.type), " ", form);
+}
 
 absl::Status ValidateExtent(std::string_view name, int64_t value) {
   if (value >= 0) return absl::OkStatus();
@@ -97,6 +70,35 @@ absl::Status ValidateLayout(std::string_view field, const MatrixLayout& layout, 
   return BytesOf(field, layout, batch).status();
 }
 
+absl::Status ValidateDense(std::string_view field, const MatrixLayout& layout) {
+  if (!layout.is_sparse()) return absl::OkStatus();
+  return Refuse(Concat(field, ".sparsity"), "2:4", "none (only A may be sparse)");
+}
+
+// A sparse A, whose shape is right. Sizes are checked too.
+absl::Status ValidateSparse(std::string_view field, const MatrixLayout& layout, int64_t batch) {
+  if (layout.order != Order::kRowMajor) {
+    return Refuse(Concat(field, ".order"), "column", "row where sparsity is 2:4");
+  }
+  if (layout.leading_dimension != layout.columns) {
+    return Refuse(Concat(field, ".leading_dimension"), Concat(layout.leading_dimension),
+                  Concat("k = ", layout.columns, " where sparsity is 2:4"));
+  }
+  ASSIGN_OR_RETURN(const SparseLayout one,
+                   SparseLayoutOf(field, layout.type, layout.rows, layout.columns));
+  if (layout.batch_stride_bytes != 0 && layout.batch_stride_bytes != one.bytes) {
+    return Refuse(Concat(field, ".batch_stride"), Concat(layout.batch_stride_bytes, " bytes"),
+                  Concat("0 or one matrix = ", one.bytes, " where sparsity is 2:4"));
+  }
+  return BytesOf(field, layout, batch).status();
+}
+
+absl::Status ValidateA(const Problem& problem) {
+  RETURN_IF_ERROR(ValidateShape("a", problem.a, {"m", problem.m}, {"k", problem.k}));
+  if (problem.a.is_sparse()) return ValidateSparse("a", problem.a, problem.batch);
+  return ValidateLayout("a", problem.a, problem.batch);
+}
+
 absl::Status ValidateOperands(const Problem& problem) {
   ASSIGN_OR_RETURN(const ElementType usual, DefaultAccumulation(problem.a.type, problem.b.type));
   const ElementType got = problem.accumulation;
@@ -121,8 +123,15 @@ absl::Status ValidateScale(std::string_view field, ScaleKind scale, ElementType 
                 "none (only e4m3, e5m2, s8 and u8 are scaled)");
 }
 
+absl::Status ValidateB(const Problem& problem) {
+  RETURN_IF_ERROR(ValidateDense("b", problem.b));
+  RETURN_IF_ERROR(ValidateShape("b", problem.b, {"k", problem.k}, {"n", problem.n}));
+  return ValidateLayout("b", problem.b, problem.batch);
+}
+
 absl::Status ValidateC(const Problem& problem) {
   if (!problem.has_c()) return absl::OkStatus();
+  RETURN_IF_ERROR(ValidateDense("c", problem.c));
   if (problem.c.type == ElementType::kB1) return Refuse("c.type", "b1", "any other type");
   RETURN_IF_ERROR(ValidateShape("c", problem.c, {"m", problem.m}, {"n", problem.n}));
   return ValidateLayout("c", problem.c, problem.batch);
@@ -130,6 +139,7 @@ absl::Status ValidateC(const Problem& problem) {
 
 absl::Status ValidateD(const Problem& problem) {
   const MatrixLayout& d = problem.d;
+  RETURN_IF_ERROR(ValidateDense("d", d));
   if (d.type == ElementType::kB1) return Refuse("d.type", "b1", "any other type");
   RETURN_IF_ERROR(ValidateShape("d", d, {"m", problem.m}, {"n", problem.n}));
   RETURN_IF_ERROR(ValidateLayout("d", d, problem.batch));
@@ -167,6 +177,19 @@ absl::StatusOr<MatrixLayout> TightLayout(std::string_view field, ElementType typ
   return layout;
 }
 
+absl::StatusOr<MatrixLayout> TightSparseLayout(std::string_view field, ElementType type,
+                                               int64_t rows, int64_t columns) {
+  ASSIGN_OR_RETURN(const SparseLayout sparse, SparseLayoutOf(field, type, rows, columns));
+  MatrixLayout layout;
+  layout.type = type;
+  layout.sparsity = Sparsity::k2To4;
+  layout.rows = rows;
+  layout.columns = columns;
+  layout.leading_dimension = columns;
+  layout.batch_stride_bytes = sparse.bytes;
+  return layout;
+}
+
 absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& layout,
                                   int64_t batch) {
   // The stride of lines is computed in bits by MatrixLayout; so that count must fit too.
@@ -179,8 +202,13 @@ absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& la
   const Checked before = Checked(batch - 1) * Checked(layout.batch_stride_bytes);
   const Checked line_stride = layout.line_stride_bytes();
   const Checked last_line = PackedBytes(layout.type, layout.line_length());
-  const Checked least = before + Checked(layout.lines() - 1) * line_stride + last_line;
-  const Checked full = before + Checked(layout.lines()) * line_stride;
+  Checked least = before + Checked(layout.lines() - 1) * line_stride + last_line;
+  Checked full = before + Checked(layout.lines()) * line_stride;
+  if (layout.is_sparse()) {
+    ASSIGN_OR_RETURN(const SparseLayout one,
+                     SparseLayoutOf(field, layout.type, layout.rows, layout.columns));
+    least = full = before + one.bytes;
+  }
   if (!least.value() || !full.value()) {
     return TooLarge(field, Concat(batch, " matrices of ", layout.rows, "x", layout.columns,
                                   " elements of type ", NameOf(layout.type)));
@@ -196,10 +224,8 @@ absl::Status Validate(const Problem& problem) {
   RETURN_IF_ERROR(ValidateOperands(problem));
   RETURN_IF_ERROR(ValidateScale("a.scale", problem.a_scale, problem.a.type));
   RETURN_IF_ERROR(ValidateScale("b.scale", problem.b_scale, problem.b.type));
-  RETURN_IF_ERROR(ValidateShape("a", problem.a, {"m", problem.m}, {"k", problem.k}));
-  RETURN_IF_ERROR(ValidateLayout("a", problem.a, problem.batch));
-  RETURN_IF_ERROR(ValidateShape("b", problem.b, {"k", problem.k}, {"n", problem.n}));
-  RETURN_IF_ERROR(ValidateLayout("b", problem.b, problem.batch));
+  RETURN_IF_ERROR(ValidateA(problem));
+  RETURN_IF_ERROR(ValidateB(problem));
   RETURN_IF_ERROR(ValidateC(problem));
   RETURN_IF_ERROR(ValidateD(problem));
   RETURN_IF_ERROR(ValidateBias(problem));
@@ -259,8 +285,7 @@ int64_t BytesWritten(const Problem& problem) {
 std::string Describe(const Problem& problem) {
   std::string text =
       Concat(problem.m, "x", problem.n, "x", problem.k, " ", gemmd::NameOf(problem.d.type), " <- ",
-             gemmd::NameOf(problem.a.type), " ", NameOf(problem.a.order), ", ",
-             gemmd::NameOf(problem.b.type), " ", NameOf(problem.b.order));
+             FormOf(problem.a), ", ", FormOf(problem.b));
   if (problem.batch != 1) AppendPart(text, Concat(", batch ", problem.batch));
   return text;
 }

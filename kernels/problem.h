@@ -17,6 +17,7 @@
 namespace gemmd {
 
 enum class Order : uint8_t { kRowMajor, kColumnMajor };
+enum class Sparsity : uint8_t { kNone, k2To4 };  // 2:4, or what it is for the type; see sparse24.h.
 enum class Activation : uint8_t { kNone, kRelu, kGeluErf, kGeluTanh, kSilu };
 enum class BitOperation : uint8_t { kAnd, kXor };
 enum class BiasAxis : uint8_t { kNone, kRows, kColumns };
@@ -27,9 +28,13 @@ enum class ScaleKind : uint8_t {
 };  // Vector: per row of A, per column of B.
 
 // How a batch of matrices of one shape lies in memory. A line is a row (row major) or a column.
+//
+// A sparse matrix is row major, has rows and columns as if dense, leading dimension = columns, and
+// lies as SparseLayoutOf(type, rows, columns) says: nothing about lines here is true of its bytes.
 struct MatrixLayout {
   ElementType type = ElementType::kF32;
   Order order = Order::kRowMajor;
+  Sparsity sparsity = Sparsity::kNone;  // Only A may be sparse.
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t leading_dimension = 0;   // Elements between starts of lines; >= line length.
@@ -40,6 +45,7 @@ struct MatrixLayout {
   // From the start of one line to the next. The product cannot overflow in a validated layout.
   int64_t line_stride_bytes() const { return (leading_dimension * BitsOf(type) + 7) / 8; }
   bool empty() const { return rows == 0 || columns == 0; }
+  bool is_sparse() const { return sparsity != Sparsity::kNone; }
 
   friend bool operator==(const MatrixLayout&, const MatrixLayout&) = default;
 };
@@ -48,6 +54,11 @@ struct MatrixLayout {
 // Errors: InvalidArgument where a size in bytes leaves 63 bits; `field` names the matrix ("a").
 absl::StatusOr<MatrixLayout> TightLayout(std::string_view field, ElementType type, Order order,
                                          int64_t rows, int64_t columns);
+
+// The same of a sparse matrix, row major.
+// Errors: as SparseLayoutOf.
+absl::StatusOr<MatrixLayout> TightSparseLayout(std::string_view field, ElementType type,
+                                               int64_t rows, int64_t columns);
 
 struct Problem {
   int64_t m = 0;
@@ -83,13 +94,14 @@ struct Problem {
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 
-// Bytes of a batch of matrices: `least` ends after the last element, `full` pads the last line.
+// Bytes of a batch of matrices: `least` ends after the last element, `full` pads the last line. A
+// sparse matrix has no padding.
 struct ByteCount {
   int64_t least = 0;
   int64_t full = 0;
 };
 
-// Errors: InvalidArgument where the count leaves 63 bits.
+// Errors: InvalidArgument where the count leaves 63 bits, and for a sparse type that there is not.
 absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& layout,
                                   int64_t batch);
 
@@ -115,7 +127,8 @@ int64_t Operations(const Problem& problem);
 int64_t BytesRead(const Problem& problem);
 int64_t BytesWritten(const Problem& problem);
 
-// "4095x4097x4093 f32 <- bf16 row, bf16 column, batch 2": for logs and messages.
+// "4095x4097x4093 f32 <- bf16 row, bf16 column, batch 2", "... <- bf16 2:4, bf16 column": for logs
+// and messages.
 std::string Describe(const Problem& problem);
 
 }  // namespace gemmd

@@ -24,7 +24,7 @@ const EngineRate* FindRate(const Kernel& kernel, const DeviceProfile& profile) {
   return nullptr;
 }
 
-// Elements that are widened before the product or finished after it.
+// Elements that are expanded or widened before the product or finished after it.
 double ConvertedElements(const Kernel& kernel, const Problem& problem) {
   const auto elements = [&](const MatrixLayout& layout) {
     const double count = static_cast<double>(layout.rows) * static_cast<double>(layout.columns);
@@ -32,6 +32,9 @@ double ConvertedElements(const Kernel& kernel, const Problem& problem) {
   };
   double total = 0;
   if (problem.has_product()) {
+    if (problem.a.is_sparse() && kernel.device_kind == DeviceKind::kCpu) {
+      total += elements(problem.a);  // It is expanded first.
+    }
     if (kernel.recipe.a_compute != kernel.a) total += elements(problem.a);
     if (kernel.recipe.b_compute != kernel.b) total += elements(problem.b);
   }

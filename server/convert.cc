@@ -17,6 +17,7 @@ constexpr size_t kMaxRequestIdBytes = 128;
 
 static_assert(static_cast<int>(Activation::kSilu) == v1::ACTIVATION_SILU);
 static_assert(static_cast<int>(BiasAxis::kColumns) == v1::BIAS_AXIS_COLUMNS);
+static_assert(static_cast<int>(Sparsity::k2To4) == v1::SPARSITY_2_4);
 static_assert(static_cast<int>(BitOperation::kXor) == v1::BIT_OPERATION_XOR);
 
 absl::StatusOr<ScaleKind> ParseScale(std::string_view field, std::string_view extent_name,
@@ -85,10 +86,20 @@ absl::Status ParseScalars(const v1::MultiplyRequest& request, Problem& problem) 
   return absl::OkStatus();
 }
 
+absl::Status ExpectDense(std::string_view field, const v1::Operand& operand) {
+  if (operand.sparsity() == v1::SPARSITY_NONE) return absl::OkStatus();
+  if (!v1::Sparsity_IsValid(operand.sparsity())) {
+    return UnknownValue(Concat(field, ".sparsity"), operand.sparsity());
+  }
+  return absl::InvalidArgumentError(
+      Concat(field, ".sparsity: got 2:4, want none: only A may be sparse"));
+}
+
 // A and B: layouts and scales.
 absl::Status ParseProduct(const v1::MultiplyRequest& request, Job& job) {
   Problem& problem = job.problem;
   ASSIGN_OR_RETURN(problem.a, ParseOperandLayout("a", request.a(), problem.m, problem.k, {}));
+  RETURN_IF_ERROR(ExpectDense("b", request.b()));
   ASSIGN_OR_RETURN(problem.b, ParseOperandLayout("b", request.b(), problem.k, problem.n, {}));
   ASSIGN_OR_RETURN(problem.a_scale, ParseScale("a", "m", problem.m, request.a().scale()));
   ASSIGN_OR_RETURN(problem.b_scale, ParseScale("b", "n", problem.n, request.b().scale()));
@@ -115,6 +126,7 @@ absl::Status ParseResult(const v1::MultiplyRequest& request, OperandBytes bytes,
       return absl::InvalidArgumentError(
           Concat("c: got none, want C where beta is ", std::to_string(problem.beta)));
     }
+    RETURN_IF_ERROR(ExpectDense("c", request.c()));
     ASSIGN_OR_RETURN(problem.c, ParseOperandLayout("c", request.c(), problem.m, problem.n, d_type));
     if (request.c().scale().values_size() > 0) {
       return absl::InvalidArgumentError("c.scale: got values, want none: only A and B are scaled");
@@ -131,6 +143,7 @@ absl::Status ParseAllBytes(const v1::MultiplyRequest& request, Job& job) {
   const bool is_read = problem.has_product();
   ASSIGN_OR_RETURN(job.a, ParseBytes("a", request.a().transpose() ? "k*m" : "m*k", request.a(),
                                      problem.a, problem.batch, is_read));
+  RETURN_IF_ERROR(CheckSparseBytes("a", problem.a, problem.batch, job.a));
   ASSIGN_OR_RETURN(job.b, ParseBytes("b", request.b().transpose() ? "n*k" : "k*n", request.b(),
                                      problem.b, problem.batch, is_read));
   if (problem.has_c()) {

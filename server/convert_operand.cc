@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/convert_operand.h"
 
+#include <algorithm>
+#include <string>
+
+#include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -17,9 +21,23 @@ Order Flipped(Order order) {
   return order == Order::kRowMajor ? Order::kColumnMajor : Order::kRowMajor;
 }
 
+// The bytes of a sparse matrix: "8 lines of 16 bytes of values and 2 of indices = 144".
+std::string WantedSparseBytes(const MatrixLayout& layout, int64_t batch, const ByteCount& count) {
+  const absl::StatusOr<SparseLayout> one =
+      SparseLayoutOf("", layout.type, layout.rows, layout.columns);
+  if (!one.ok()) return Concat(count.full);  // Sizes have been checked; never here.
+  std::string wanted = Concat(layout.rows, " lines of ", one->value_line_bytes,
+                              " bytes of values and ", one->index_line_bytes, " of indices");
+  if (batch != 1) {
+    wanted += Concat(", batch ", batch, " every ", layout.batch_stride_bytes, " bytes");
+  }
+  return wanted + Concat(" = ", count.full);
+}
+
 // "m*k*2 = 8192" where the layout is plain, otherwise lines and strides.
 std::string WantedBytes(std::string_view shape, const MatrixLayout& layout, int64_t batch,
                         const ByteCount& count) {
+  if (layout.is_sparse()) return WantedSparseBytes(layout, batch, count);
   const bool tight = layout.leading_dimension == layout.line_length();
   if (tight && batch == 1 && BitsOf(layout.type) % 8 == 0) {
     return Concat(shape, "*", BitsOf(layout.type) / 8, " = ", count.full);
@@ -32,6 +50,29 @@ std::string WantedBytes(std::string_view shape, const MatrixLayout& layout, int6
   if (count.least != count.full)
     wanted += Concat(" (or ", count.least, " without the last padding)");
   return wanted;
+}
+
+absl::Status RefuseSparse(std::string_view field, std::string_view member, std::string_view got,
+                          std::string_view want) {
+  return absl::InvalidArgumentError(
+      GotWant(Concat(field, member), got, Concat(want, " where sparsity is 2:4")));
+}
+
+absl::StatusOr<MatrixLayout> ParseSparseLayout(std::string_view field, const v1::Operand& operand,
+                                               ElementType type, int64_t rows, int64_t columns) {
+  if (operand.order() != v1::ORDER_ROW_MAJOR) {
+    return RefuseSparse(field, ".order", "column", "row");
+  }
+  if (operand.transpose()) return RefuseSparse(field, ".transpose", "true", "false");
+  if (operand.leading_dimension() != 0) {
+    return RefuseSparse(field, ".leading_dimension", Concat(operand.leading_dimension()), "0");
+  }
+  if (operand.batch_stride() != 0) {
+    return RefuseSparse(field, ".batch_stride", Concat(operand.batch_stride()), "none or 0");
+  }
+  ASSIGN_OR_RETURN(MatrixLayout layout, TightSparseLayout(field, type, rows, columns));
+  if (operand.has_batch_stride()) layout.batch_stride_bytes = 0;
+  return layout;
 }
 
 }  // namespace
@@ -105,6 +146,12 @@ absl::StatusOr<MatrixLayout> ParseOperandLayout(std::string_view field, const v1
   ASSIGN_OR_RETURN(const ElementType type,
                    ParseType(Concat(field, ".type"), operand.type(), default_type));
   ASSIGN_OR_RETURN(const Order stored, ParseOrder(Concat(field, ".order"), operand.order()));
+  if (!v1::Sparsity_IsValid(operand.sparsity())) {
+    return UnknownValue(Concat(field, ".sparsity"), operand.sparsity());
+  }
+  if (operand.sparsity() != v1::SPARSITY_NONE) {
+    return ParseSparseLayout(field, operand, type, rows, columns);
+  }
   const Order used = operand.transpose() ? Flipped(stored) : stored;
   return ParseLayout(field, type, used, rows, columns, StridesOf(operand));
 }
@@ -122,6 +169,20 @@ absl::StatusOr<const std::byte*> ParseBytes(std::string_view field, std::string_
   }
   if (got == 0) return nullptr;
   return reinterpret_cast<const std::byte*>(operand.data().data());
+}
+
+absl::Status CheckSparseBytes(std::string_view field, const MatrixLayout& layout, int64_t batch,
+                              const std::byte* data) {
+  if (!layout.is_sparse() || data == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const SparseLayout one,
+                   SparseLayoutOf(field, layout.type, layout.rows, layout.columns));
+  const int64_t matrices = layout.batch_stride_bytes == 0 ? std::min<int64_t>(1, batch) : batch;
+  for (int64_t i = 0; i < matrices; ++i) {
+    const std::string place =
+        matrices == 1 ? Concat(field, ".data") : Concat(field, ".data: matrix ", i);
+    RETURN_IF_ERROR(CheckCompressed(place, one, data + i * layout.batch_stride_bytes));
+  }
+  return absl::OkStatus();
 }
 
 v1::ElementType ToWire(ElementType type) {

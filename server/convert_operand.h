@@ -44,6 +44,8 @@ absl::StatusOr<MatrixLayout> ParseLayout(std::string_view field, ElementType typ
 
 // The layout of an operand as it is used: rows x columns after the transposition, which becomes an
 // exchange of the order.
+// Errors: InvalidArgument as ParseLayout, and for a sparse operand that is not A's, tight and row
+// major.
 absl::StatusOr<MatrixLayout> ParseOperandLayout(std::string_view field, const v1::Operand& operand,
                                                 int64_t rows, int64_t columns,
                                                 std::optional<ElementType> default_type);
@@ -54,5 +56,12 @@ absl::StatusOr<MatrixLayout> ParseOperandLayout(std::string_view field, const v1
 absl::StatusOr<const std::byte*> ParseBytes(std::string_view field, std::string_view shape,
                                             const v1::Operand& operand, const MatrixLayout& layout,
                                             int64_t batch, bool is_read);
+
+// Checks the indices of sparse matrices whose bytes ParseBytes gave; dense ones have nothing to
+// check.
+// Errors: InvalidArgument for the first bad group: "a.data: row 3, group 17: got indices 2, 2, want
+// increasing"; "a.data: matrix 1: row 3 ..." in a batch.
+absl::Status CheckSparseBytes(std::string_view field, const MatrixLayout& layout, int64_t batch,
+                              const std::byte* data);
 
 }  // namespace gemmd

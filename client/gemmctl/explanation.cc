@@ -20,7 +20,8 @@ std::string ProductText(const v1::MultiplyRequest& request) {
   const int64_t batch = request.has_batch() ? request.batch() : 1;
   return absl::StrCat(batch == 1 ? "" : absl::StrCat(batch, " of "), request.m(), " x ",
                       request.n(), " x ", request.k(), ", ", ElementTypeName(request.a().type()),
-                      " x ", ElementTypeName(request.b().type()));
+                      request.a().sparsity() == v1::SPARSITY_NONE ? "" : " 2:4", " x ",
+                      ElementTypeName(request.b().type()));
 }
 
 std::string Candidates(const v1::ExplainResponse& explanation, bool is_complete) {

@@ -31,7 +31,9 @@ struct ProductFlags {
   std::string b_order = "row";
   bool transpose_a = false;
   bool transpose_b = false;
-  std::string a_scale;  // A number or a path.
+  bool sparse_a = false;  // A is sent compressed.
+  bool prune = false;     // Where A is not sparse enough for that.
+  std::string a_scale;    // A number or a path.
   std::string b_scale;
   double alpha = 1;
   double beta = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/gemmctl/matrix_reader.h"
 
+#include "client/gemmctl/sparse_operand.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {
@@ -16,6 +17,9 @@ MatrixReader::MatrixReader(const v1::Operand& operand, v1::ElementType type, int
   matrix_stride_bytes_ = operand.has_batch_stride()
                              ? operand.batch_stride() * ElementBits(type_) / 8
                              : lines * line_stride_bytes_;
+  if (operand.sparsity() == v1::SPARSITY_NONE) return;
+  expanded_ = std::make_shared<const std::string>(ExpandOperand(operand, rows, columns));
+  data_ = *expanded_;
 }
 
 MatrixReader::MatrixReader(const v1::Matrix& matrix)

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -12,7 +14,7 @@
 
 namespace gemmd {
 
-// Reads op(X). Borrows the message.
+// Reads op(X), a sparse one as the dense one that it stands for. Borrows the message.
 // Precondition: the bytes are those of the layout, as BuildRequest and MultiplyResult::FromResponse
 // check.
 class MatrixReader {
@@ -35,6 +37,7 @@ class MatrixReader {
   void Prepare(int64_t leading_dimension);
 
   v1::ElementType type_;
+  std::shared_ptr<const std::string> expanded_;  // Of a sparse operand.
   absl::string_view data_;
   bool by_columns_;  // A line is a column of op(X).
   int64_t line_stride_bytes_ = 0;

@@ -51,15 +51,15 @@ absl::Status WriteResult(const v1::Matrix& d, bool is_batch, const std::string& 
 std::string TypeText(v1::ElementType type) { return std::string(ElementTypeName(type)); }
 
 std::string Heading(const v1::MultiplyRequest& request, const v1::MultiplyResponse& response) {
-  return absl::StrCat("kernel   ",
-                      response.kernel().empty() ? "none (nothing to compute)" : response.kernel(),
-                      "\n", "device   ", response.device(), "\n", "product  ",
-                      response.d().batch() == 1 ? "" : absl::StrCat(response.d().batch(), " of "),
-                      request.m(), " x ", request.n(), " x ", request.k(), ", ",
-                      TypeText(response.d().type()), " <- ", TypeText(request.a().type()), " x ",
-                      TypeText(request.b().type()), ", ", FormatCount(response.operations()),
-                      " operations\n", "bytes    ", FormatBytes(response.bytes_read()), " read, ",
-                      FormatBytes(response.bytes_written()), " written\n\n");
+  return absl::StrCat(
+      "kernel   ", response.kernel().empty() ? "none (nothing to compute)" : response.kernel(),
+      "\n", "device   ", response.device(), "\n", "product  ",
+      response.d().batch() == 1 ? "" : absl::StrCat(response.d().batch(), " of "), request.m(),
+      " x ", request.n(), " x ", request.k(), ", ", TypeText(response.d().type()), " <- ",
+      TypeText(request.a().type()), request.a().sparsity() == v1::SPARSITY_NONE ? "" : " 2:4",
+      " x ", TypeText(request.b().type()), ", ", FormatCount(response.operations()),
+      " operations\n", "bytes    ", FormatBytes(response.bytes_read()), " read, ",
+      FormatBytes(response.bytes_written()), " written\n\n");
 }
 
 std::string Place(const VerifiedElement& element, int64_t batches) {

@@ -75,6 +75,14 @@ void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
       ->group(group);
   app.add_flag("--transpose-b", flags.transpose_b, "Use B transposed: B is stored n x k")
       ->group(group);
+  CLI::Option* sparse =
+      app.add_flag(
+             "--sparse-a", flags.sparse_a,
+             "Send A compressed; it must be 2:4 along k (by pairs for 4-bit types, 1:2 for f32)")
+          ->group(group);
+  app.add_flag("--prune", flags.prune, "Drop the smallest elements of A where it is not")
+      ->needs(sparse)
+      ->group(group);
   app.add_option("--scale-a", flags.a_scale,
                  "Factor of A (8-bit types): a number, or a .npy vector of m")
       ->group(group);

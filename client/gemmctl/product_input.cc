@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/gemmctl/product_input.h"
 
+#include <cstdio>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/gemmctl/operand_input.h"
 #include "client/gemmctl/reference.h"
+#include "client/gemmctl/sparse_operand.h"
+#include "client/operand_size.h"
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"
 
@@ -188,6 +191,33 @@ ProductOptions OptionsFor(const ProductFlags& flags, const Operands& operands) {
   return options;
 }
 
+// Puts a sparse matrix in the place of A; its bytes lie in `compressed`.
+absl::Status MakeSparse(const ProductFlags& flags, bool with_data, int64_t batch,
+                        const Console& console, MatrixView& a, SparseOperand& compressed) {
+  const bool has_data = with_data && !a.data.empty();
+  if (has_data) {
+    const Pruning pruning = flags.prune ? Pruning::kByMagnitude : Pruning::kNone;
+    auto made = CompressOperand("a", a, batch, pruning);
+    if (!made.ok()) {
+      const bool may_be_pruned = SparseGroupOf(a.type).has_value();
+      const absl::string_view advice = may_be_pruned ? " (--prune drops the smallest)" : "";
+      return absl::Status(made.status().code(), absl::StrCat(made.status().message(), advice));
+    }
+    compressed = *std::move(made);
+    if (flags.prune) {
+      const std::string note = absl::StrCat("gemmctl: a: dropped ", compressed.dropped, " of ",
+                                            compressed.nonzeros, " nonzero elements\n");
+      std::fwrite(note.data(), 1, note.size(), console.err);
+    }
+  }
+  if (a.transpose) std::swap(a.rows, a.columns);
+  a.transpose = false;
+  a.order = v1::ORDER_ROW_MAJOR;
+  a.sparsity = v1::SPARSITY_2_4;
+  a.data = std::as_bytes(std::span(compressed.data));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bool with_data,
@@ -204,6 +234,11 @@ absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bo
   if (!a.ok()) return a.status();
   auto b = ViewArray("b", operands.b, flags.transpose_b, operands.batch);
   if (!b.ok()) return b.status();
+  SparseOperand compressed;
+  if (flags.sparse_a) {
+    status = MakeSparse(flags, with_data, operands.batch, console, *a, compressed);
+    if (!status.ok()) return status;
+  }
   a->scale = operands.a_scale;
   b->scale = operands.b_scale;
   ProductOptions options = OptionsFor(flags, operands);

@@ -33,6 +33,9 @@ struct MatrixView {
   int64_t leading_dimension = 0;  // Elements between starts of lines. 0: the line's length.
   std::optional<int64_t>
       batch_stride;  // Elements between matrices. 0: one matrix for the whole batch.
+  // SPARSITY_2_4: `data` is that of a sparse A, as Sparsity in tensors.proto says; rows and columns
+  // are those of the dense matrix that it stands for.
+  v1::Sparsity sparsity = v1::SPARSITY_NONE;
   std::span<const float> scale = {};  // Of A or B of an 8-bit type: 1 value, or one per row of
                                       // op(A) or column of op(B). Empty: none.
 };

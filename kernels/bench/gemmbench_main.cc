@@ -18,9 +18,11 @@
 #include "absl/strings/str_split.h"
 #include "kernels/bench/measure.h"
 #include "kernels/bench/report.h"
+#include "kernels/bench/simulator.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/blas_core.h"
 #include "kernels/cpu/host.h"
+#include "kernels/mma/find.h"
 
 namespace gemmd::bench {
 namespace {
@@ -44,13 +46,23 @@ constexpr char kExamples[] =
     "  gemmbench --filter '*.f32.f32,*.s8.s8' --shapes 64,512x512x4096 --threads 1\n"
     "  gemmbench --list\n"
     "  gemmbench --filter '*via_bf16' --json results.json\n"
+    "  gemmbench --chip sm_90 --threads 1 --path avx2\n"
     "\n"
     "Exit status: 0; 1 where a result was wrong or a row failed; other numbers for wrong options.";
 
+constexpr char kLibraryRows[] =
+    "onednn.f32.f32.f32,openblas.f64.f64.f64,onednn.s32.s8.s8,onednn.f32.bf16.bf16";
+constexpr char kSimulatorRows[] =
+    "mma.m16n8k16.f32.f16.f16.f32,mma.m16n8k16.f16.f16.f16.f16,mma.m16n8k16.f32.bf16.bf16.f32,"
+    "mma.m16n8k8.f32.tf32.tf32.f32,mma.m16n8k32.f32.e4m3.e4m3.f32,wgmma.m64n256k32.f32.e4m3.e4m3,"
+    "mma.m16n8k32.s32.s8.s8.s32,mma.m16n8k256.s32.b1.b1.s32.and.popc,mma.m16n8k16.f64,"
+    "mma.sp.m16n8k32.f32.f16.f16.f32";
+
 struct Options {
-  std::string filter =
-      "onednn.f32.f32.f32,openblas.f64.f64.f64,onednn.s32.s8.s8,onednn.f32.bf16.bf16";
-  std::string shapes = "2048";
+  std::string filter;  // Empty: one of the lists above.
+  std::string chip;    // Empty: the libraries.
+  std::string path;    // Of the simulator; empty: every one.
+  std::string shapes;  // Empty: 2048, or 1024 for the simulator.
   std::string b_order = "row";
   std::string json;
   int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -105,6 +117,12 @@ std::vector<const Kernel*> SelectRows(const std::string& filter) {
   return rows;
 }
 
+std::string CheckChip(const std::string& name) {
+  if (mma::ChipFromName(name)) return "";
+  return "got " + name +
+         ", want sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_100, sm_103 or sm_120";
+}
+
 void ShowProgress(const Kernel& kernel, const Shape& shape) {
   if (isatty(STDERR_FILENO) == 0) return;
   std::fprintf(stderr, "\r\033[K%s %ldx%ldx%ld ...\r", std::string(kernel.name).c_str(),
@@ -118,10 +136,17 @@ void ClearProgress() {
 void AddOptions(CLI::App& app, Options& options) {
   app.footer(kExamples);
   app.add_option("--filter", options.filter, "Rows: patterns of names, separated by commas")
-      ->capture_default_str();
+      ->default_str("one row of each library type, or of each kind of instruction");
   app.add_option("--shapes", options.shapes, "Products: N or MxNxK, separated by commas")
       ->check(CheckShapes)
-      ->capture_default_str();
+      ->default_str("2048, of the simulator 1024");
+  app.add_option(
+         "--chip", options.chip,
+         "Time the simulator of this chip (sm_90) in place of the libraries, and compare it "
+         "with its own scalar path")
+      ->check(CheckChip);
+  app.add_option("--path", options.path, "Of the simulator: only this one")
+      ->check(CLI::IsMember({"scalar", "avx2", "avx512"}));
   app.add_option("--b-order", options.b_order, "Storage order of B; A and D are row major")
       ->check(CLI::IsMember({"row", "column"}))
       ->capture_default_str();
@@ -175,6 +200,35 @@ bool RunAll(const Options& options, std::vector<Measurement>& measurements) {
   return is_right;
 }
 
+// The same for the simulator.
+bool RunSimulator(const Options& options, std::vector<SimulatorRun>& runs) {
+  const bool prints_table = options.json != "-";
+  const mma::Chip chip = *mma::ChipFromName(options.chip);
+  bool is_right = true;
+  if (prints_table) std::cout << SimulatorTableHeader();
+  for (const Shape& shape : ParseShapes(options.shapes)) {
+    for (const Kernel* kernel : SelectRows(options.filter)) {
+      if (kernel->instruction == nullptr) continue;
+      for (const sim::Path path : PathsOf(*kernel, chip)) {
+        if (!options.path.empty() && options.path != NameOf(path)) continue;
+        ShowProgress(*kernel, shape);
+        const absl::StatusOr<SimulatorRun> run =
+            MeasureSimulator(*kernel, chip, path, shape, options.seconds);
+        ClearProgress();
+        if (!run.ok()) {
+          std::cerr << kernel->name << ": " << run.status().message() << "\n";
+          is_right &= absl::IsFailedPrecondition(run.status());
+          continue;
+        }
+        if (prints_table) std::cout << SimulatorTableLine(*run) << std::flush;
+        is_right &= run->verdict == "ok";
+        runs.push_back(*run);
+      }
+    }
+  }
+  return is_right && !runs.empty();
+}
+
 // As the daemon does: OpenBLAS reads its environment only while it is loaded.
 void PreferBetterBlas(char** argv) {
   constexpr char kVariable[] = "OPENBLAS_CORETYPE";
@@ -195,11 +249,16 @@ int Main(int argc, char** argv) {
     for (const Kernel& kernel : Catalog()) std::cout << kernel.name << "\n";
     return 0;
   }
+  const bool simulates = !options.chip.empty();
+  if (options.filter.empty()) options.filter = simulates ? kSimulatorRows : kLibraryRows;
+  if (options.shapes.empty()) options.shapes = simulates ? "1024" : "2048";
   SetThreads(options.threads);
   std::vector<Measurement> measurements;
-  const bool is_right = RunAll(options, measurements);
+  std::vector<SimulatorRun> runs;
+  const bool is_right = simulates ? RunSimulator(options, runs) : RunAll(options, measurements);
   if (!options.json.empty()) {
-    const std::string json = ToJson({HostName(), options.threads}, measurements);
+    const std::string json = simulates ? SimulatorJson(HostName(), options.threads, runs)
+                                       : ToJson({HostName(), options.threads}, measurements);
     if (options.json == "-") {
       std::cout << json;
     } else if (!(std::ofstream(options.json) << json)) {

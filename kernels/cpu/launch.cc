@@ -7,6 +7,7 @@
 #include "kernels/cpu/threads.h"
 #include "kernels/cpu/widen.h"
 #include "kernels/epilogue.h"
+#include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -21,6 +22,9 @@ constexpr int64_t kAlignment = 64;
 
 // An operand as the engine gets it: in place, or a copy in the workspace.
 struct OperandPlan {
+  std::optional<SparseLayout> sparse;  // Absent: dense as it is given.
+  MatrixLayout dense;                  // As given, or expanded in the workspace.
+  int64_t dense_offset = 0;
   std::optional<Widening> widening;  // Absent: in place.
   MatrixLayout layout;               // What the engine sees.
   int64_t offset = 0;                // Of the copy, in the workspace.
@@ -86,16 +90,27 @@ int64_t DepthOf(const CpuRow& row, const Problem& problem, const Plan& plan) {
   return row.engine->needs_even_depth(is_padded) ? problem.k + 1 : problem.k;
 }
 
-absl::Status PlanCopy(ElementType compute, const MatrixLayout& operand, int64_t rows,
-                      int64_t columns, OperandPlan& plan, int64_t& workspace_bytes) {
-  plan.layout = operand;
-  if (!plan.widening && rows == operand.rows && columns == operand.columns) {
+absl::Status PlanExpansion(const MatrixLayout& operand, OperandPlan& plan,
+                           int64_t& workspace_bytes) {
+  plan.dense = operand;
+  if (!operand.is_sparse()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(plan.sparse, SparseLayoutOf("a", operand.type, operand.rows, operand.columns));
+  ASSIGN_OR_RETURN(plan.dense,
+                   InWorkspace(operand.type, operand.order, operand.rows, operand.columns));
+  ASSIGN_OR_RETURN(plan.dense_offset, Reserve(plan.dense, workspace_bytes));
+  return absl::OkStatus();
+}
+
+absl::Status PlanCopy(ElementType compute, int64_t rows, int64_t columns, OperandPlan& plan,
+                      int64_t& workspace_bytes) {
+  plan.layout = plan.dense;
+  if (!plan.widening && rows == plan.dense.rows && columns == plan.dense.columns) {
     return absl::OkStatus();
   }
   if (!plan.widening) plan.widening = Widening::kValue;
   const bool is_biased = plan.widening == Widening::kLess128;
-  ASSIGN_OR_RETURN(plan.layout, InWorkspace(is_biased ? ElementType::kS8 : compute, operand.order,
-                                            rows, columns));
+  ASSIGN_OR_RETURN(plan.layout, InWorkspace(is_biased ? ElementType::kS8 : compute,
+                                            plan.dense.order, rows, columns));
   ASSIGN_OR_RETURN(plan.offset, Reserve(plan.layout, workspace_bytes));
   return absl::OkStatus();
 }
@@ -109,10 +124,10 @@ absl::StatusOr<Plan> MakePlan(const CpuRow& row, const Problem& problem) {
   plan.a.widening = WideningOf(row, problem, row.a, row.a_compute, a_is_y);
   plan.b.widening = WideningOf(row, problem, row.b, row.b_compute, !a_is_y);
   plan.depth = DepthOf(row, problem, plan);
-  RETURN_IF_ERROR(
-      PlanCopy(row.a_compute, problem.a, problem.m, plan.depth, plan.a, plan.workspace_bytes));
-  RETURN_IF_ERROR(
-      PlanCopy(row.b_compute, problem.b, plan.depth, problem.n, plan.b, plan.workspace_bytes));
+  RETURN_IF_ERROR(PlanExpansion(problem.a, plan.a, plan.workspace_bytes));
+  RETURN_IF_ERROR(PlanExpansion(problem.b, plan.b, plan.workspace_bytes));
+  RETURN_IF_ERROR(PlanCopy(row.a_compute, problem.m, plan.depth, plan.a, plan.workspace_bytes));
+  RETURN_IF_ERROR(PlanCopy(row.b_compute, plan.depth, problem.n, plan.b, plan.workspace_bytes));
   if (!plan.accumulates_in_d) {
     ASSIGN_OR_RETURN(plan.accumulators,
                      InWorkspace(row.engine->accumulator, problem.d.order, problem.m, problem.n));
@@ -148,14 +163,20 @@ absl::Status CheckExtents(const Engine& engine, const Problem& problem) {
   return CheckExtent(engine, "d.leading_dimension", problem.d.leading_dimension);
 }
 
-// The operand of one matrix of the batch, copied into the workspace first where that is the plan.
+// The operand of one matrix of the batch, expanded and copied into the workspace first where that
+// is the plan.
 const std::byte* Prepare(const OperandPlan& plan, const MatrixLayout& operand,
                          const std::byte* data, int64_t index, absl::Span<std::byte> workspace) {
   const std::byte* matrix = data + index * operand.batch_stride_bytes;
+  const bool is_copied_already = index > 0 && operand.batch_stride_bytes == 0;
+  if (plan.sparse) {
+    std::byte* dense = workspace.data() + plan.dense_offset;
+    if (!is_copied_already) Expand(*plan.sparse, matrix, dense);
+    matrix = dense;
+  }
   if (!plan.widening) return matrix;
   std::byte* copy = workspace.data() + plan.offset;
-  const bool is_copied_already = index > 0 && operand.batch_stride_bytes == 0;
-  if (!is_copied_already) Widen(*plan.widening, operand, matrix, plan.layout, copy);
+  if (!is_copied_already) Widen(*plan.widening, plan.dense, matrix, plan.layout, copy);
   return copy;
 }
 

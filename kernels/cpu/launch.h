@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What all rows of the CPU do around their engines: widen operands, turn any order and leading
-// dimension into the engine's row-major call, loop over the batch, apply the epilogue.
+// What all rows of the CPU do around their engines: expand a sparse A, widen operands, turn any
+// order and leading dimension into the engine's row-major call, loop over the batch, apply the
+// epilogue.
 #pragma once
 
 #include "kernels/cpu/engine.h"

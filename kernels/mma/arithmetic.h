@@ -54,6 +54,11 @@ struct Arithmetic {
   constexpr bool operator==(const Arithmetic&) const = default;
 };
 
+constexpr bool IsFused(const Arithmetic& arithmetic) {
+  return arithmetic.algorithm == Algorithm::kFusedSums ||
+         arithmetic.algorithm == Algorithm::kFusedHalvesThenC;
+}
+
 namespace model {
 
 inline constexpr int kF32Bits = 23;

@@ -118,8 +118,7 @@ constexpr Position M8n8k4(const Instruction& instruction, Operand operand, int l
   return {half + (lane & 1) + (i & 2), (i & 4) + (lane & 2) + (i & 1), product};
 }
 
-constexpr Position Warpgroup(const Instruction& instruction, Operand operand, int e, int lane,
-                             int i) {
+constexpr Position Warpgroup(Operand operand, int e, int lane, int i) {
   const int warp = lane / 32;
   Position position;
   if (operand == Operand::kA) {
@@ -129,45 +128,34 @@ constexpr Position Warpgroup(const Instruction& instruction, Operand operand, in
     position.column += i / 4 * 8;
   }
   position.row += 16 * warp;
-  static_cast<void>(instruction);
   return position;
 }
 
-// A wmma of 16 x 16 is two mma of 16 x 8 side by side. One of 32 x 8 and one of 8 x 32 are two of
-// 16 x 8 as well, the second transposed.
+// A wmma of 16 x 16 is two mma of 16 x 8 side by side, one of 32 x 8 two above each other. One of
+// 8 x 32 is that of 32 x 8 transposed, A and B exchanged.
 constexpr Position Wmma(const Instruction& instruction, Operand operand, int e, int lane, int i) {
-  const int rows = RowsOf(instruction, operand);
-  const int columns = ColumnsOf(instruction, operand);
-  const bool is_sum = operand == Operand::kC || operand == Operand::kD;
   if (instruction.m == 8 && instruction.n == 8) {
-    if (is_sum) return RuleC(lane, i);
-    return operand == Operand::kA ? RuleA(8, e, lane, i) : RuleB(e, lane, i);
+    if (operand == Operand::kA) return RuleA(8, e, lane, i);
+    return operand == Operand::kB ? RuleB(e, lane, i) : RuleC(lane, i);
   }
-  if (is_sum) {
-    Position position = RuleC(lane, i % 4);
-    if (instruction.m == 8) return {position.column, position.row + i / 4 * 16};
-    if (instruction.m == 32) return {position.row + i / 4 * 16, position.column};
-    position.column += i / 4 * 8;
-    return position;
-  }
-  const int elements = rows * columns / 32;
-  i %= elements;
   const bool is_transposed = instruction.m == 8;
-  const bool is_left = (operand == Operand::kA) != is_transposed;
-  const int k = instruction.k;
-  const int long_side = operand == Operand::kA ? rows : columns;
-  Position position;  // Of the left factor, or of the transposed right one.
-  if (is_left) {
-    const int part = i / (16 * k / 32);
-    position = RuleA(16, e, lane, i % (16 * k / 32));
-    position.row += 16 * part;
+  Position position;
+  if (operand == Operand::kC || operand == Operand::kD) {
+    position = RuleC(lane, i % 4);
+    (instruction.m == 16 ? position.column : position.row) +=
+        (instruction.m == 16 ? 8 : 16) * (i / 4);
+  } else if ((operand == Operand::kA) != is_transposed) {
+    const int elements = instruction.k / 2;  // Of one mma.
+    const int rows = is_transposed ? instruction.n : instruction.m;
+    position = RuleA(16, e, lane, i % elements);
+    position.row += 16 * (i / elements % (rows / 16));
   } else {
-    const int part = i / (8 * k / 32);
-    const Position right = RuleB(e, lane, i % (8 * k / 32));
-    position = {right.column + 8 * part, right.row};
+    const int elements = instruction.k / 4;
+    const int columns = is_transposed ? instruction.m : instruction.n;
+    position = RuleB(e, lane, i % elements);
+    position.column += 8 * (i / elements % (columns / 8));
   }
-  static_cast<void>(long_side);
-  return operand == Operand::kA ? position : Position{position.column, position.row};
+  return is_transposed ? Position{position.column, position.row} : position;
 }
 
 }  // namespace layout
@@ -177,7 +165,7 @@ constexpr Position PositionOf(const Instruction& instruction, Operand operand, i
   const int bits = ContainerBits(instruction, operand);
   const int e = bits >= 32 ? 1 : 32 / bits;
   if (instruction.products() == 4) return layout::M8n8k4(instruction, operand, lane, i);
-  if (instruction.is_warpgroup()) return layout::Warpgroup(instruction, operand, e, lane, i);
+  if (instruction.is_warpgroup()) return layout::Warpgroup(operand, e, lane, i);
   if (instruction.family == Family::kWmma) return layout::Wmma(instruction, operand, e, lane, i);
   switch (operand) {
     case Operand::kA: return layout::RuleA(instruction.m, e, lane, i);

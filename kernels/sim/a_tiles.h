@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/sim/product.h"
-#include "kernels/sim/tiles.h"
+#include "kernels/sparse24.h"
 
 namespace gemmd::sim {
 
@@ -17,14 +17,19 @@ class ATiles {
   explicit ATiles(const Product2D& product);
 
   // The tile whose first element along k is `k`: as many rows as the instruction takes (all its
-  // products), a_columns wide. `a_k` gets the logical k of each element, counted from `k`; it is
-  // not written where A is dense.
+  // products), a_columns wide. Of a sparse A, `a_k` gets the logical k of each element, counted
+  // from `k`; otherwise it may be null.
   template <typename Word>
   void Load(int64_t row, int64_t k, Word* values, int* a_k) const;
 
  private:
+  template <typename Word>
+  void LoadGroup(int64_t row, int64_t group, Word* values, int* places) const;
+
   const Product2D& product_;
   const int rows_;
+  const int columns_;
+  SparseLayout sparse_;  // Of a sparse A.
 };
 
 }  // namespace gemmd::sim

@@ -4,6 +4,7 @@
 #include "kernels/epilogue.h"
 #include "kernels/mma/instructions.h"
 #include "kernels/sim/product.h"
+#include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -39,11 +40,23 @@ int Precision(ElementType accumulation) {
   }
 }
 
+// The portable form of fp4 keeps pairs; instructions that take fp4 in bytes keep single elements.
+absl::Status SupportsSparsity(const Instruction& instruction, const Problem& problem) {
+  if (!instruction.is_sparse()) {
+    if (!problem.a.is_sparse()) return absl::OkStatus();
+    return Refuse("a.sparsity", "2:4", "a dense A");
+  }
+  const std::string_view want = mma::NameOf(mma::SparsityOf(instruction));
+  if (!problem.a.is_sparse()) return Refuse("a.sparsity", "none", want);
+  const std::string_view got = SparseFormOf(instruction.a)->name();
+  return got == want ? absl::OkStatus() : Refuse("a.sparsity", got, want);
+}
+
 absl::Status Supports(const Kernel& kernel, const Problem& problem) {
   const Instruction& instruction = *kernel.instruction;
   if (problem.a.type != kernel.a) return Refuse("a.type", NameOf(problem.a.type), NameOf(kernel.a));
   if (problem.b.type != kernel.b) return Refuse("b.type", NameOf(problem.b.type), NameOf(kernel.b));
-  if (instruction.is_sparse()) return Refuse("a.sparsity", "none", "a sparse A");
+  RETURN_IF_ERROR(SupportsSparsity(instruction, problem));
   const ElementType accumulation = kernel.recipe.accumulation;
   if (Precision(problem.accumulation) > Precision(accumulation)) {
     return Refuse("accumulation_type", NameOf(problem.accumulation),

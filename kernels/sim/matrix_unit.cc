@@ -32,8 +32,7 @@ MatrixUnit::MatrixUnit(const mma::Instruction& instruction, mma::Chip chip)
     : instruction_(instruction),
       arithmetic_(mma::ArithmeticOf(instruction, chip)),
       depth_(instruction.a_columns()),
-      is_fused_(arithmetic_.algorithm == Algorithm::kFusedSums ||
-                arithmetic_.algorithm == Algorithm::kFusedHalvesThenC),
+      is_fused_(mma::IsFused(arithmetic_)),
       dense_k_(static_cast<size_t>(depth_)),
       places_(static_cast<size_t>(depth_)),
       products_(static_cast<size_t>(depth_)) {

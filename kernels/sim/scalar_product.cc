@@ -55,13 +55,9 @@ class TileWorker {
  private:
   void ScatterA(int64_t row, int64_t k) {
     const int rows = instruction_.m * instruction_.products();
-    if (!instruction_.is_sparse()) {
-      LoadTile(product_.problem.a, product_.a, {row, k, rows, instruction_.k}, matrix_.data());
-    } else {
-      a_k_.resize(static_cast<size_t>(rows * instruction_.a_columns()));
-      a_tiles_.Load(row, k, matrix_.data(), a_k_.data());
-      EncodeMetadata(instruction_, a_k_, 0, metadata_);
-    }
+    a_k_.resize(static_cast<size_t>(rows * instruction_.a_columns()));
+    a_tiles_.Load(row, k, matrix_.data(), a_k_.data());
+    if (instruction_.is_sparse()) EncodeMetadata(instruction_, a_k_, 0, metadata_);
     unit_.a_map().Scatter(matrix_.data(), a_);
   }
 

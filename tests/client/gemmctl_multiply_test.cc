@@ -162,6 +162,57 @@ TEST_F(GemmctlMultiplyTest, SendsTheOperandsThatTheFlagsDescribe) {
   EXPECT_THAT(sent.b().scale().values(), testing::ElementsAre(1, 2, 3, 4, 5));
 }
 
+TEST_F(GemmctlMultiplyTest, SendsASparseA) {
+  v1::MultiplyRequest sent;
+  const FakeServer server(KeepingScript(sent));
+  const std::string a = FloatFile("a.npy", {4, 2}, {1, 0, 0, 4, 2, 0, 0, 3});
+  const std::string b = FloatFile("b.npy", {4, 1}, {1, 1, 1, 1});
+  const Outcome run =
+      RunGemmctl({"multiply", a, b, "--transpose-a", "--sparse-a"}, server.address());
+  EXPECT_EQ(run.err, "gemmctl: UNIMPLEMENTED: kernel: got nothing\n");
+  EXPECT_EQ(sent.m(), 2);
+  EXPECT_EQ(sent.k(), 4);
+  EXPECT_EQ(sent.a().sparsity(), v1::SPARSITY_2_4);
+  EXPECT_FALSE(sent.a().transpose());
+  EXPECT_EQ(sent.a().data(), Floats({1, 2, 4, 3}) + std::string("\x00\x05", 2));
+}
+
+TEST_F(GemmctlMultiplyTest, PrunesASparseA) {
+  v1::MultiplyRequest sent;
+  const FakeServer server(KeepingScript(sent));
+  const std::string a = FloatFile("a.npy", {1, 4}, {1, -2, 4, 0});
+  const std::string b = FloatFile("b.npy", {4, 1}, {1, 1, 1, 1});
+  Outcome run = RunGemmctl({"multiply", a, b, "--sparse-a"}, server.address());
+  EXPECT_EQ(run.code, ExitCode::kUsage);
+  EXPECT_EQ(run.err,
+            "gemmctl: INVALID_ARGUMENT: a.data: row 0, group 0: got 2 nonzero elements, want at "
+            "most 1 (--prune drops the smallest)\n");
+  run = RunGemmctl({"multiply", a, b, "--sparse-a", "--prune"}, server.address());
+  EXPECT_THAT(run.err, StartsWith("gemmctl: a: dropped 1 of 3 nonzero elements\n"));
+  EXPECT_EQ(sent.a().data(), Floats({-2, 4}) + std::string("\x01", 1));
+  run = RunGemmctl({"multiply", a, b, "--prune"}, server.address());
+  EXPECT_EQ(run.code, ExitCode::kUsage);
+  EXPECT_THAT(run.err, HasSubstr("--sparse-a"));
+}
+
+TEST_F(GemmctlMultiplyTest, ExplainsASparseA) {
+  v1::MultiplyRequest sent;
+  FakeScript script;
+  script.explain = [&](const v1::ExplainRequest& request, v1::ExplainResponse&) {
+    sent = request.request();
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  const Outcome run = RunGemmctl({"explain", "--random", "65536,8,65536", "--sparse-a", "--a-order",
+                                  "column", "--type", "bf16"},
+                                 server.address());
+  EXPECT_EQ(run.code, ExitCode::kOk) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("bf16 2:4 x bf16"));
+  EXPECT_EQ(sent.a().sparsity(), v1::SPARSITY_2_4);
+  EXPECT_EQ(sent.a().order(), v1::ORDER_ROW_MAJOR);
+  EXPECT_TRUE(sent.a().data().empty());
+}
+
 TEST_F(GemmctlMultiplyTest, SendsTheResultThatTheFlagsDescribe) {
   v1::MultiplyRequest sent;
   const FakeServer server(KeepingScript(sent));

@@ -9,6 +9,7 @@
 #include <array>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/operand_size.h"
@@ -119,6 +120,87 @@ TEST(BuildRequestTest, CountsBatches) {
   narrow.batch_stride = 3;
   EXPECT_EQ(MessageOf(BuildRequest(View(a, 2, 3), narrow, options)),
             "b.batch_stride: got 3, want a whole number of bytes of 4-bit elements");
+}
+
+// 3 x 6 of f32: three groups of two in a row, so 3 values and a byte of indices.
+TEST(BuildRequestTest, TakesASparseA) {
+  const std::vector<std::byte> a_bytes = Bytes(3 * (3 * 4 + 1));
+  const std::vector<float> b(6);
+  MatrixView a = PackedView(v1::ELEMENT_TYPE_F32, a_bytes, 3, 6);
+  a.sparsity = v1::SPARSITY_2_4;
+  const auto request = BuildRequest(a, View(b, 6, 1));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->a().sparsity(), v1::SPARSITY_2_4);
+  EXPECT_EQ(request->a().data().size(), a_bytes.size());
+  EXPECT_EQ(request->m(), 3);
+  EXPECT_EQ(request->k(), 6);
+  a.batch_stride = 0;
+  EXPECT_THAT(BuildRequest(a, View(std::vector<float>(12), 6, 1), {.batch = 2}), IsOk());
+}
+
+TEST(BuildRequestTest, SaysWhatIsWrongWithASparseA) {
+  const std::vector<std::byte> bytes = Bytes(39);
+  const std::vector<float> b(6);
+  MatrixView good = PackedView(v1::ELEMENT_TYPE_F32, bytes, 3, 6);
+  good.sparsity = v1::SPARSITY_2_4;
+  const auto message = [&](const MatrixView& a, const ProductOptions& options = {}) {
+    return MessageOf(BuildRequest(a, View(b, a.transpose ? 3 : 6, 1), options));
+  };
+  MatrixView a = good;
+  a.data = a.data.first(38);
+  EXPECT_EQ(message(a),
+            "a.data: got 38 bytes, want 3 lines of 12 bytes of values and 1 of indices = 39");
+  EXPECT_EQ(message(good, {.batch = 2}),
+            "a.data: got 39 bytes, want 3 lines of 12 bytes of values and 1 of indices, batch 2 "
+            "every 39 bytes = 78");
+  a = good;
+  a.order = v1::ORDER_COLUMN_MAJOR;
+  EXPECT_EQ(message(a), "a.order: got column, want row where sparsity is 2:4");
+  a = good;
+  a.transpose = true;
+  EXPECT_EQ(message(a), "a.transpose: got true, want false where sparsity is 2:4");
+  a = good;
+  a.leading_dimension = 6;
+  EXPECT_EQ(message(a), "a.leading_dimension: got 6, want 0 where sparsity is 2:4");
+  a = good;
+  a.batch_stride = 18;
+  EXPECT_EQ(message(a), "a.batch_stride: got 18, want none or 0 where sparsity is 2:4");
+  a = good;
+  a.type = v1::ELEMENT_TYPE_B1;
+  EXPECT_EQ(message(a),
+            "a.sparsity: got 2:4 of type b1, want none (b1, s32 and f64 have no sparse form)");
+}
+
+TEST(BuildRequestTest, OnlyAMayBeSparse) {
+  const std::vector<float> elements(4);
+  MatrixView sparse = View(elements, 2, 2);
+  sparse.sparsity = v1::SPARSITY_2_4;
+  EXPECT_EQ(MessageOf(BuildRequest(View(elements, 2, 2), sparse)),
+            "b.sparsity: got 2:4, want none: only A may be sparse");
+  for (v1::ElementType type : {v1::ELEMENT_TYPE_F32, v1::ELEMENT_TYPE_UNSPECIFIED}) {
+    sparse.type = type;
+    const ProductOptions options = {.beta = 1, .c = sparse};
+    EXPECT_EQ(MessageOf(BuildRequest(View(elements, 2, 2), View(elements, 2, 2), options)),
+              "c.sparsity: got 2:4, want none: only A may be sparse");
+  }
+}
+
+TEST(BuildRequestTest, SizesOfSparseRows) {
+  const auto bytes = [](v1::ElementType type, int64_t columns) {
+    const auto row = SparseRowOf(type, columns);
+    return row ? std::pair(row->value_bytes, row->index_bytes)
+               : std::pair(int64_t{-1}, int64_t{-1});
+  };
+  using Pair = std::pair<int64_t, int64_t>;
+  EXPECT_EQ(bytes(v1::ELEMENT_TYPE_F16, 9), Pair(12, 2));
+  EXPECT_EQ(bytes(v1::ELEMENT_TYPE_E3M2, 9), Pair(5, 2));
+  EXPECT_EQ(bytes(v1::ELEMENT_TYPE_E2M1, 17), Pair(6, 2));
+  EXPECT_EQ(bytes(v1::ELEMENT_TYPE_F32, 9), Pair(20, 2));
+  EXPECT_EQ(bytes(v1::ELEMENT_TYPE_F64, 8), Pair(-1, -1));
+  EXPECT_EQ(bytes(v1::ELEMENT_TYPE_F32, int64_t{1} << 62), Pair(-1, -1));
+  constexpr int64_t kEighth = int64_t{1}
+                              << 60;  // Of all k that there are, and of the groups of u4.
+  EXPECT_EQ(bytes(v1::ELEMENT_TYPE_U4, INT64_MAX), Pair(2 * kEighth, kEighth / 2));
 }
 
 TEST(BuildRequestTest, RefusesSizesBeyond63Bits) {

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "client/gemmctl/sparse_operand.h"
 #include "gemmd/product.h"
 #include "tests/client/verify_case.h"
 #include "tests/testing/status_matchers.h"
@@ -140,6 +141,23 @@ TEST(VerifyTest, ChecksRowsWithinItsBudget) {
   // First and last row are among the sampled ones.
   SetElement(d, 99, 9, 1e6);
   EXPECT_FALSE(Verify(request, d, budget)->passed());
+}
+
+TEST(VerifyTest, ReadsASparseA) {
+  const std::vector<float> a = {2, 0, 0, 3, 0, 0, 5, 0};
+  const std::vector<float> b = {1, 10, 100, 1000};
+  const auto sparse = CompressOperand("a", View(a, 2, 4), 1, Pruning::kNone);
+  ASSERT_THAT(sparse, IsOk());
+  MatrixView view = PackedView(v1::ELEMENT_TYPE_F32, std::as_bytes(std::span(sparse->data)), 2, 4);
+  view.sparsity = v1::SPARSITY_2_4;
+  const auto request = BuildRequest(view, View(b, 4, 1));
+  ASSERT_THAT(request, IsOk());
+  const auto dense = BuildRequest(View(a, 2, 4), View(b, 4, 1));
+  v1::Matrix d = Compute<float>(*dense, v1::ELEMENT_TYPE_F32);
+  EXPECT_EQ(GetElement(d, 0, 0), 3002);
+  EXPECT_TRUE(Verify(*request, d)->passed());
+  SetElement(d, 1, 0, 501);
+  EXPECT_FALSE(Verify(*request, d)->passed());
 }
 
 TEST(VerifyTest, RefusesAnotherShape) {

@@ -60,6 +60,34 @@ def test_multiply_through_pipes(ctl, tmp_path, rng):
     assert np.array_equal(np.load(tmp_path / "d.npy"), a @ b)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["f32", "tf32", "f16", "bf16", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "s8", "u8", "s4", "u4"],
+)
+def test_multiply_a_sparse_operand(ctl, name):
+    flags = ["--sparse-a", "--prune", "--verify", "--type", name]
+    for shape in ("17,13,37", "1,5,1", "64,64,64"):
+        code, output, error = ctl("multiply", "--random", shape, *flags)
+        assert code == 0, error
+        assert f"{name} 2:4 x {name}" in output.decode()
+        assert "nonzero elements" in error
+
+
+def test_multiply_a_sparse_file(ctl, tmp_path, rng):
+    a, b = integers(rng, "f16", 6, 10), integers(rng, "f16", 10, 4)
+    a[:, 0::4] = a[:, 2::4] = 0
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    files = [tmp_path / "a.npy", tmp_path / "b.npy", "-o", tmp_path / "d.npy"]
+    code, _, error = ctl("multiply", *files, "--sparse-a")
+    assert code == 0, error
+    assert np.array_equal(np.load(tmp_path / "d.npy"), a.astype(np.float32) @ b.astype(np.float32))
+    a[4, 4:8] = [1, 1, 1, 0]
+    np.save(tmp_path / "a.npy", a)
+    code, _, error = ctl("multiply", *files, "--sparse-a")
+    assert code == 2 and "a.data: row 4, group 1: got 3 nonzero elements" in error
+
+
 def test_json_of_the_registry(ctl):
     for command in ("info", "devices", "kernels", "instructions"):
         code, output, error = ctl("--json", command)

@@ -78,6 +78,13 @@ TEST(ProblemTest, PairsWithoutAProduct) {
   EXPECT_THAT(DefaultAccumulation(kS8, kS32), StatusIs(code, HasSubstr("b.type: got s32")));
 }
 
+// 4 x 5 x 6 with a sparse A.
+Problem SmallSparse(ElementType type) {
+  Problem problem = Small(type, type);
+  problem.a = TightSparseLayout("a", type, 4, 6).value();
+  return problem;
+}
+
 struct Refused {
   std::string name;
   std::function<void(Problem&)> spoil;
@@ -188,6 +195,72 @@ INSTANTIATE_TEST_SUITE_P(All, RefusalTest, testing::ValuesIn(Refusals()),
                          [](const testing::TestParamInfo<Refused>& refused) {
                            return refused.param.name;
                          });
+
+class SparseRefusalTest : public testing::TestWithParam<Refused> {};
+
+TEST_P(SparseRefusalTest, SaysWhatAndWhy) {
+  Problem problem = SmallSparse(GetParam().type);
+  problem.batch = 2;
+  problem.beta = 1;
+  problem.c = problem.d;
+  ASSERT_THAT(Validate(problem), IsOk());
+  GetParam().spoil(problem);
+  EXPECT_THAT(Validate(problem), StatusIs(absl::StatusCode::kInvalidArgument, GetParam().message));
+}
+
+const std::vector<Refused>& SparseRefusals() {
+  static const std::vector<Refused> refusals = {
+      {"SparseB", [](Problem& p) { p.b.sparsity = Sparsity::k2To4; },
+       "b.sparsity: got 2:4, want none (only A may be sparse)"},
+      {"SparseC", [](Problem& p) { p.c.sparsity = Sparsity::k2To4; },
+       "c.sparsity: got 2:4, want none (only A may be sparse)"},
+      {"SparseD", [](Problem& p) { p.d.sparsity = Sparsity::k2To4; },
+       "d.sparsity: got 2:4, want none (only A may be sparse)"},
+      {"Order",
+       [](Problem& p) {
+         p.a.order = Order::kColumnMajor;
+         p.a.leading_dimension = 4;
+       },
+       "a.order: got column, want row where sparsity is 2:4"},
+      {"LeadingDimension", [](Problem& p) { p.a.leading_dimension = 8; },
+       "a.leading_dimension: got 8, want k = 6 where sparsity is 2:4"},
+      {"Rows", [](Problem& p) { p.a.rows = 3; }, "a.rows: got 3, want m = 4"},
+      {"Stride", [](Problem& p) { p.a.batch_stride_bytes += 4; },
+       "a.batch_stride: got 56 bytes, want 0 or one matrix = 52 where sparsity is 2:4"},
+      {"TypeWithoutForm", [](Problem& p) { p.a.type = p.b.type = p.accumulation = kF64; },
+       "a.sparsity: got 2:4 of type f64, want none (b1, s32 and f64 have no sparse form)"},
+      {"HugeBatch",
+       [](Problem& p) {
+         p.batch = kMax / 40;
+         p.b.batch_stride_bytes = 0;
+       },
+       "a: got 230584300921369395 matrices of 4x6 elements of type f32, want sizes in bytes below "
+       "2^63"},
+  };
+  return refusals;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SparseRefusalTest, testing::ValuesIn(SparseRefusals()),
+                         [](const testing::TestParamInfo<Refused>& refused) {
+                           return refused.param.name;
+                         });
+
+TEST(ProblemTest, SparseCountsAndWords) {
+  Problem problem = SmallSparse(kBf16);
+  EXPECT_THAT(Validate(problem), IsOk());
+  const int64_t a_bytes = 4 * (4 * 2 + 1);  // Two groups of 4 in k = 6: 4 kept, 8 bits of indices.
+  EXPECT_EQ(BytesOf("a", problem.a, 1)->least, a_bytes);
+  EXPECT_EQ(BytesOf("a", problem.a, 3)->least, 3 * a_bytes);
+  EXPECT_EQ(BytesOf("a", problem.a, 3)->full, 3 * a_bytes);
+  EXPECT_EQ(BytesOf("a", problem.a, 0)->full, 0);
+  EXPECT_EQ(BytesRead(problem), a_bytes + 2 * 6 * 5);
+  EXPECT_EQ(Operations(problem), 2 * 4 * 5 * 6);
+  EXPECT_EQ(Describe(problem), "4x5x6 f32 <- bf16 2:4, bf16 row");
+  problem.batch = 3;
+  problem.a.batch_stride_bytes = 0;  // One A for all.
+  EXPECT_THAT(Validate(problem), IsOk());
+  EXPECT_EQ(BytesRead(problem), a_bytes + 3 * 2 * 6 * 5);
+}
 
 TEST(ProblemTest, HugeBiasOfAnEmptyProduct) {
   Problem problem = Small(kF32, kF32);

@@ -86,6 +86,14 @@ class SelectTest : public testing::Test {
   Constraints constraints_;
 };
 
+// The CPU's rows make a dense matrix of it first: a million elements at 1e9 a second.
+TEST_F(SelectTest, ExpandingASparseOperandTakesTime) {
+  Problem problem = Cube();
+  const int64_t dense_ns = PredictedNs(catalog_[0], problem, Rates(100e9, 1, 1));
+  problem.a = TightSparseLayout("a", ElementType::kF32, 1000, 1000).value();
+  EXPECT_EQ(PredictedNs(catalog_[0], problem, Rates(100e9, 1, 1)), dense_ns + 1000000);
+}
+
 TEST_F(SelectTest, TheFastestComesFirst) {
   const Selection selection = SelectAt(Rates(100e9, 400e9, 200e9));
   EXPECT_THAT(Names(selection.candidates), ElementsAre("two", "three", "one"));

@@ -3,10 +3,16 @@
 // What a request means: the parsed problem. Refusals are tested over the wire (refusal_test.cc).
 #include "server/convert.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "kernels/catalog.h"
 #include "server/convert_operand.h"
+#include "tests/testing/status_matchers.h"
 
 namespace gemmd {
 namespace {
@@ -65,6 +71,123 @@ TEST(ConvertTest, PackedLinesStartOnBytes) {
   EXPECT_EQ(problem.a.batch_stride_bytes, 16);
   EXPECT_EQ(problem.b.line_stride_bytes(), 3);  // 5 * 4 bits.
   EXPECT_EQ(problem.b.batch_stride_bytes, 15);
+}
+
+// 4 x 6 of f16: two groups of four in a row, so 4 values and a byte of indices.
+constexpr int kSparseBytes = 4 * 8 + 4;
+
+v1::MultiplyRequest SparseRequest() {
+  v1::MultiplyRequest request = Request();
+  request.mutable_a()->set_sparsity(v1::SPARSITY_2_4);
+  std::string a(kSparseBytes, 0);
+  for (size_t row = 0; row < 4; ++row) a[4 * 8 + row] = 0x44;  // 0 and 1 of each group.
+  request.mutable_a()->set_data(a);
+  request.mutable_b()->set_data(std::string(6 * 5 * 2, 0));
+  return request;
+}
+
+TEST(ConvertTest, SparseOperand) {
+  const absl::StatusOr<ParsedRequest> parsed =
+      ParseMultiply(SparseRequest(), OperandBytes::kRequired);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const Problem& problem = parsed->job.problem;
+  EXPECT_EQ(problem.a, *TightSparseLayout("a", ElementType::kF16, 4, 6));
+  EXPECT_FALSE(problem.b.is_sparse());
+  EXPECT_EQ(BytesRead(problem), kSparseBytes + 6 * 5 * 2);
+  v1::MultiplyRequest batch = SparseRequest();
+  batch.set_batch(3);
+  batch.mutable_a()->set_batch_stride(0);
+  EXPECT_EQ(Parse(batch).job.problem.a.batch_stride_bytes, 0);
+  batch.mutable_a()->clear_batch_stride();
+  EXPECT_EQ(Parse(batch).job.problem.a.batch_stride_bytes, kSparseBytes);
+}
+
+struct SparseRefusal {
+  std::string name;
+  std::function<void(v1::MultiplyRequest&)> spoil;
+  std::string message;
+};
+
+class SparseRefusalTest : public testing::TestWithParam<SparseRefusal> {};
+
+TEST_P(SparseRefusalTest, SaysWhatAndWhy) {
+  v1::MultiplyRequest request = SparseRequest();
+  GetParam().spoil(request);
+  EXPECT_THAT(ParseMultiply(request, OperandBytes::kRequired),
+              StatusIs(absl::StatusCode::kInvalidArgument, GetParam().message));
+}
+
+const std::vector<SparseRefusal>& SparseRefusals() {
+  using Request = v1::MultiplyRequest;
+  static const std::vector<SparseRefusal> refusals = {
+      {"UnknownValue",
+       [](Request& r) { r.mutable_a()->set_sparsity(static_cast<v1::Sparsity>(9)); },
+       "a.sparsity: got unknown value 9"},
+      {"UnknownValueOfB",
+       [](Request& r) { r.mutable_b()->set_sparsity(static_cast<v1::Sparsity>(9)); },
+       "b.sparsity: got unknown value 9"},
+      {"B", [](Request& r) { r.mutable_b()->set_sparsity(v1::SPARSITY_2_4); },
+       "b.sparsity: got 2:4, want none: only A may be sparse"},
+      {"C",
+       [](Request& r) {
+         r.set_beta(1);
+         r.mutable_c()->set_sparsity(v1::SPARSITY_2_4);
+       },
+       "c.sparsity: got 2:4, want none: only A may be sparse"},
+      {"Order", [](Request& r) { r.mutable_a()->set_order(v1::ORDER_COLUMN_MAJOR); },
+       "a.order: got column, want row where sparsity is 2:4"},
+      {"Transposed", [](Request& r) { r.mutable_a()->set_transpose(true); },
+       "a.transpose: got true, want false where sparsity is 2:4"},
+      {"LeadingDimension", [](Request& r) { r.mutable_a()->set_leading_dimension(6); },
+       "a.leading_dimension: got 6, want 0 where sparsity is 2:4"},
+      {"BatchStride", [](Request& r) { r.mutable_a()->set_batch_stride(18); },
+       "a.batch_stride: got 18, want none or 0 where sparsity is 2:4"},
+      {"Type",
+       [](Request& r) {
+         r.mutable_a()->set_type(v1::ELEMENT_TYPE_F64);
+         r.mutable_b()->set_type(v1::ELEMENT_TYPE_F64);
+       },
+       "a.sparsity: got 2:4 of type f64, want none (b1, s32 and f64 have no sparse form)"},
+      {"Bytes", [](Request& r) { r.mutable_a()->mutable_data()->pop_back(); },
+       "a.data: got 35 bytes, want 4 lines of 8 bytes of values and 1 of indices = 36"},
+      {"MoreBytes", [](Request& r) { r.mutable_a()->mutable_data()->push_back(0); },
+       "a.data: got 37 bytes, want 4 lines of 8 bytes of values and 1 of indices = 36"},
+      {"BytesOfABatch", [](Request& r) { r.set_batch(2); },
+       "a.data: got 36 bytes, want 4 lines of 8 bytes of values and 1 of indices, batch 2 every 36 "
+       "bytes = 72"},
+      {"Indices", [](Request& r) { (*r.mutable_a()->mutable_data())[4 * 8 + 2] = '\xa4'; },
+       "a.data: row 2, group 1: got indices 2, 2, want increasing"},
+      {"IndicesOfABatch",
+       [](Request& r) {
+         r.set_batch(2);
+         r.mutable_b()->set_batch_stride(0);
+         std::string& a = *r.mutable_a()->mutable_data();
+         a += a;
+         a[kSparseBytes + 4 * 8] = 0x41;
+       },
+       "a.data: matrix 1: row 0, group 0: got indices 1, 0, want increasing"},
+      {"BeyondK",
+       [](Request& r) {
+         std::string& a = *r.mutable_a()->mutable_data();
+         a[4 * 8] = '\x84';  // 0 and 2 of group 1; so column 6.
+         a[7] = 0x3c;
+       },
+       "a.data: row 0, group 1: got a nonzero element at column 6, want 0 at columns from k = 6"},
+  };
+  return refusals;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SparseRefusalTest, testing::ValuesIn(SparseRefusals()),
+                         [](const testing::TestParamInfo<SparseRefusal>& refusal) {
+                           return refusal.param.name;
+                         });
+
+// Where there is no product, A need not bring its bytes.
+TEST(ConvertTest, UnreadSparseOperand) {
+  v1::MultiplyRequest request = SparseRequest();
+  request.set_alpha(0);
+  request.mutable_a()->clear_data();
+  EXPECT_THAT(ParseMultiply(request, OperandBytes::kRequired), IsOk());
 }
 
 TEST(ConvertTest, OptionsArrive) {

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sparse operands: made of dense matrices to be sent, and made dense again to check a result.
+//
+// Written from Sparsity in proto/gemmd/v1/tensors.proto alone, like element_codec.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "gemmd/product.h"
+
+namespace gemmd {
+
+// A batch of sparse matrices and what it cost to make them.
+struct SparseOperand {
+  std::string data = {};
+  int64_t nonzeros = 0;  // Of the dense matrices.
+  int64_t dropped = 0;   // Of those, left out.
+};
+
+// Whether a group with more nonzero units than are kept loses its smallest ones (NaN is largest; of
+// equals the last) or is refused.
+enum class Pruning { kNone, kByMagnitude };
+
+// Compresses op(X) of `batch` matrices, or of one where the view's batch stride is 0.
+//
+// Precondition: the view's bytes are those of its shape, without gaps.
+// Errors: InvalidArgument for a type without a sparse form and, without pruning, for the first
+// group with too many nonzero elements, naming its row: "a.data: row 0, group 2: got 3 nonzero
+// elements, want at most 2".
+absl::StatusOr<SparseOperand> CompressOperand(absl::string_view field, const MatrixView& dense,
+                                              int64_t batch, Pruning pruning);
+
+// The rows x columns matrices, row major, that a sparse operand stands for; as many as its bytes.
+// Precondition: BuildRequest made the operand.
+std::string ExpandOperand(const v1::Operand& sparse, int64_t rows, int64_t columns);
+
+}  // namespace gemmd

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the vector code computes: rows of A against a panel of B, lane by lane one column. The code
+// is compiled once for each kind of vector (avx2.cc, avx512.cc) and chosen at run time.
+//
+// A panel is 16 columns of B, row by row. Sums are kept as the bits of D's type between
+// instructions, one word (f64: two) for each element. Everything is padded with zeros to whole
+// instructions and panels.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/mma/arithmetic.h"
+#include "kernels/mma/instruction.h"
+
+namespace gemmd::sim {
+
+inline constexpr int kPanel = 16;
+
+// An element as fused sums take it. The significand is signed and shifted so that a product has
+// Arithmetic::fraction_bits fraction bits.
+struct Term {
+  int32_t significand;
+  int32_t exponent;
+};
+
+// Exponents of what does not take part, and of infinities and NaNs: whatever they are added to,
+// zeros stay below every number and specials above.
+inline constexpr int32_t kZeroExponent = -6000;
+inline constexpr int32_t kSpecialExponent = 16000;
+inline constexpr int32_t kLargestExponent = 5000;  // Sums with specials are larger.
+
+// Fused sums of one row.
+struct FusedRun {
+  const mma::Instruction* instruction;
+  const mma::Arithmetic* arithmetic;
+  int instructions;        // One after the other.
+  const Term* a;           // In the order in which blocks take products.
+  const uint32_t* a_bits;  // The same elements as they are.
+  const int32_t* a_rows;   // The row of B that each one meets; null where it is the same as its
+                           // place.
+  const int32_t* significands;  // Of B: rows x kPanel.
+  const int32_t* exponents;
+  const uint32_t* b_bits;
+  uint32_t* sums;  // kPanel.
+};
+
+// Exact integers of kIntegerRows rows: pairs of 16-bit elements along k.
+inline constexpr int kIntegerRows = 4;
+struct IntegerRun {
+  int pairs_per_instruction;
+  int instructions;
+  bool saturates;
+  const int32_t* a;  // kIntegerRows rows.
+  int64_t a_stride;  // Pairs from row to row.
+  const int32_t* b;  // Pairs x kPanel.
+  uint32_t* sums;
+  int64_t sums_stride;
+};
+
+// Bits of one row against the columns of a panel, in words of 64.
+struct BitRun {
+  int words;
+  bool is_xor;
+  const uint64_t* a;
+  const uint64_t* b;  // kPanel x words.
+  uint32_t* sums;
+};
+
+// f64 multiply-adds of kF64Rows rows.
+inline constexpr int kF64Rows = 2;
+struct F64Run {
+  mma::Rounding rounding;
+  int depth;
+  const double* a;
+  int64_t a_stride;
+  const double* b;  // depth x kPanel.
+  double* sums;
+  int64_t sums_stride;
+};
+
+// f32 multiply-adds of one row: m8n8k4 without a tensor core.
+struct MultiplyAddRun {
+  ElementType c;
+  ElementType d;
+  int instructions;
+  const float* a;
+  const float* b;  // 4 * instructions x kPanel.
+  uint32_t* sums;
+};
+
+struct VectorCode {
+  void (*fused)(const FusedRun& run);
+  void (*integers)(const IntegerRun& run);
+  void (*bits)(const BitRun& run);
+  void (*f64)(const F64Run& run);
+  void (*multiply_adds)(const MultiplyAddRun& run);
+};
+
+// Null where this processor cannot run it.
+const VectorCode* Avx2Code();
+const VectorCode* Avx512Code();
+
+// One block of a fused sum for one lane, by the plain code: for lanes with specials, sums that
+// leave 32 bits, and results that are subnormal or infinite. `first` counts products from the start
+// of the run.
+uint32_t PlainBlock(const FusedRun& run, int first, int row_base, int lane, uint32_t addend);
+
+}  // namespace gemmd::sim

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The portable form of a sparse matrix: half of every group along k is kept, the rest is zero.
+//
+//   type                          unit                     group      kept         called
+//   f16 bf16, 8-bit, 6-bit        1 element                4 units    2 units      2:4
+//   s4 u4 e2m1                    2 adjacent elements      4 units    2 units      4:8, by pairs
+//   f32 tf32                      1 element                2 units    1 unit       1:2
+//
+// b1, s32 and f64 have no such form. An m x k matrix has ceil(k / group) groups in each row; what
+// the last one has beyond k counts as zero. Its bytes, without gaps:
+//
+//   - m lines of values: the kept units, group by group, packed as the line of any matrix
+//   (element.h).
+//     A group always has its number of kept units; where fewer are nonzero, zeros are kept.
+//   - m lines of indices: for each kept unit its place in its group in 2 bits, low bits first, each
+//     line starting on a byte. Inside a group the indices increase; those of 1:2 are 0 or 1.
+//
+// Elements at a k beyond the matrix are zero. Bits behind the last element or index of a line have
+// no meaning; they are 0 in what Compress makes. Zero means zero of either sign (in tf32: but for
+// the low 13 bits): the sign of a zero need not survive compression.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/element.h"
+
+namespace gemmd {
+
+// What is kept of a group; see above.
+struct SparseForm {
+  int64_t unit = 1;         // Elements that are kept or dropped together.
+  int64_t group_units = 4;  // Units of a group; half of them are kept.
+
+  constexpr int64_t kept_units() const { return group_units / 2; }
+  constexpr int64_t group() const { return group_units * unit; }     // Elements along k.
+  constexpr int64_t index_bits() const { return 2 * kept_units(); }  // Of a group.
+  // "2:4", "4:8" or "1:2".
+  constexpr std::string_view name() const {
+    if (unit == 2) return "4:8";
+    return group_units == 4 ? "2:4" : "1:2";
+  }
+};
+
+// Absent for types without a sparse form.
+constexpr std::optional<SparseForm> SparseFormOf(ElementType type) {
+  switch (type) {
+    case ElementType::kF32:
+    case ElementType::kTf32: return SparseForm{.unit = 1, .group_units = 2};
+    case ElementType::kF16:
+    case ElementType::kBf16:
+    case ElementType::kE4m3:
+    case ElementType::kE5m2:
+    case ElementType::kE3m2:
+    case ElementType::kE2m3:
+    case ElementType::kS8:
+    case ElementType::kU8: return SparseForm{.unit = 1, .group_units = 4};
+    case ElementType::kE2m1:
+    case ElementType::kS4:
+    case ElementType::kU4: return SparseForm{.unit = 2, .group_units = 4};
+    case ElementType::kF64:
+    case ElementType::kB1:
+    case ElementType::kS32: return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// Where everything is in one matrix, compressed; and in the same matrix dense: row major, no gaps.
+struct SparseLayout {
+  ElementType type = ElementType::kF32;
+  int64_t rows = 0;     // m
+  int64_t columns = 0;  // k, of the dense matrix.
+  SparseForm form;
+  int64_t groups = 0;  // Of each row.
+  int64_t value_line_bytes = 0;
+  int64_t index_line_bytes = 0;
+  int64_t dense_line_bytes = 0;
+  int64_t bytes = 0;        // Of the compressed matrix.
+  int64_t dense_bytes = 0;  // Of the dense one.
+
+  int64_t kept() const { return groups * (form.group() / 2); }  // Elements of each row.
+  int64_t values_offset(int64_t row) const { return row * value_line_bytes; }
+  int64_t indices_offset(int64_t row) const {
+    return rows * value_line_bytes + row * index_line_bytes;
+  }
+};
+
+// The layout of a rows x columns matrix, both 0 or more.
+// Errors: InvalidArgument for a type without a sparse form, and where a size leaves 63 bits.
+// `field` names the matrix ("a").
+absl::StatusOr<SparseLayout> SparseLayoutOf(std::string_view field, ElementType type, int64_t rows,
+                                            int64_t columns);
+
+// Checks what Expand and the kernels trust: that indices increase in every group, and that what
+// they place beyond k is zero.
+// Errors: InvalidArgument for the first bad group; `field` names the bytes ("a.data"):
+// "a.data: row 3, group 17: got indices 2, 2, want increasing".
+absl::Status CheckCompressed(std::string_view field, const SparseLayout& layout,
+                             const std::byte* compressed);
+
+// Writes the dense matrix; bits behind the last element of a line are 0. Compressed bytes that
+// CheckCompressed refuses give some matrix, without access outside either buffer.
+// Threads: parallel inside, on the calling thread's OpenMP threads, where the matrix is large.
+void Expand(const SparseLayout& layout, const std::byte* compressed, std::byte* dense);
+
+// Writes for each kept element of a row, in order, its column in the dense matrix: kept() numbers,
+// which increase. A column at or beyond `columns` holds a zero.
+void KeptColumns(const SparseLayout& layout, const std::byte* compressed, int64_t row,
+                 int64_t* columns);
+
+// Checks that a dense matrix can be compressed without loss: that no group has more than its share
+// of nonzero units.
+// Errors: InvalidArgument for the first bad group:
+// "a.data: row 0, group 2: got 3 nonzero elements, want at most 2".
+absl::Status CheckPruned(std::string_view field, const SparseLayout& layout,
+                         const std::byte* dense);
+
+// Compresses a dense matrix. Where a group has fewer nonzero units than are kept, zeros at its
+// lowest other places are kept too; a unit that is kept for a nonzero element keeps all its bits,
+// any other becomes +0.
+// Errors: as CheckPruned; some of `compressed` may have been written then.
+absl::Status Compress(std::string_view field, const SparseLayout& layout, const std::byte* dense,
+                      std::byte* compressed);
+
+}  // namespace gemmd

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pruning against brute force.
+#include "kernels/prune24.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/text.h"
+#include "tests/kernels/sparse_case.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using enum ElementType;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+class PruneTest : public testing::TestWithParam<ElementType> {
+ protected:
+  const ElementType type_ = GetParam();
+  const SparseForm form_ = SparseFormOf(type_).value();
+  RandomSource random_;
+
+  // Small integers, many of them equal; so sums are exact and ties are common.
+  DenseBits RandomMatrix(const SparseLayout& layout) {
+    DenseBits dense(layout);
+    for (int64_t row = 0; row < layout.rows; ++row) {
+      for (int64_t column = 0; column < layout.columns; ++column) {
+        const auto value = static_cast<double>(random_.Between(-4, 4));
+        dense.Set(row, column, Encode(type_, value));
+      }
+    }
+    return dense;
+  }
+
+  // The magnitude of the elements of a block of units; zero beyond the matrix.
+  static double BlockMagnitude(const SparseLayout& layout, const DenseBits& dense, int64_t row,
+                               int64_t rows, int64_t unit) {
+    double sum = 0;
+    for (int64_t i = row; i < std::min(row + rows, layout.rows); ++i) {
+      for (int64_t e = 0; e < layout.form.unit; ++e) {
+        const int64_t column = unit * layout.form.unit + e;
+        if (column < layout.columns) sum += std::fabs(dense.Value(i, column));
+      }
+    }
+    return sum;
+  }
+
+  // Zeroes what `keeps`(unit row, unit) says not to keep; `rows` rows make a row of units.
+  template <typename Keeps>
+  DenseBits Masked(const SparseLayout& layout, const DenseBits& dense, int64_t rows,
+                   int64_t* dropped, const Keeps& keeps) {
+    DenseBits masked = dense;
+    *dropped = 0;
+    for (int64_t row = 0; row < layout.rows; ++row) {
+      for (int64_t column = 0; column < layout.columns; ++column) {
+        if (keeps(row / rows, column / layout.form.unit)) continue;
+        *dropped += dense.Value(row, column) != 0 ? 1 : 0;
+        masked.Set(row, column, 0);
+      }
+    }
+    return masked;
+  }
+
+  // The best choice of one group of a row: of all its halves, in order of their lowest index, the
+  // first of the largest magnitude.
+  uint32_t BestChoice(const SparseLayout& layout, const DenseBits& dense, int64_t row,
+                      int64_t group) {
+    uint32_t best = 0;
+    double most = -1;
+    for (uint32_t choice : Halves()) {
+      double sum = 0;
+      for (int64_t i = 0; i < form_.group_units; ++i) {
+        if ((choice >> i & 1) == 0) continue;
+        sum += BlockMagnitude(layout, dense, row, 1, group * form_.group_units + i);
+      }
+      if (sum > most) {
+        most = sum;
+        best = choice;
+      }
+    }
+    return best;
+  }
+
+  std::vector<uint32_t> Halves() const {
+    if (form_.group_units == 2) return {1, 2};
+    return {0b0011, 0b0101, 0b1001, 0b0110, 0b1010, 0b1100};
+  }
+
+  // The best choices of all rows of a square tile, rows of units first.
+  std::vector<uint32_t> BestTile(const SparseLayout& layout, const DenseBits& dense, int64_t tile,
+                                 int64_t group, int* valid) {
+    const auto size = static_cast<size_t>(form_.group_units);
+    const std::vector<uint32_t> halves = Halves();
+    std::vector<size_t> turn(size, 0);
+    std::vector<uint32_t> best;
+    double most = -1;
+    *valid = 0;
+    while (true) {
+      std::vector<uint32_t> choice;
+      for (size_t index : turn) choice.push_back(halves[index]);
+      const double sum = TileMagnitude(layout, dense, tile, group, choice);
+      if (sum >= 0) ++*valid;
+      if (sum > most) {
+        most = sum;
+        best = choice;
+      }
+      size_t row = size;
+      while (row > 0 && ++turn[row - 1] == halves.size()) turn[--row] = 0;
+      if (row == 0) return best;
+    }
+  }
+
+  // -1 where a column of units keeps another number than half.
+  double TileMagnitude(const SparseLayout& layout, const DenseBits& dense, int64_t tile,
+                       int64_t group, const std::vector<uint32_t>& choice) {
+    double sum = 0;
+    for (int64_t i = 0; i < form_.group_units; ++i) {
+      int64_t kept = 0;
+      for (int64_t row = 0; row < form_.group_units; ++row) {
+        if ((choice[static_cast<size_t>(row)] >> i & 1) == 0) continue;
+        ++kept;
+        sum += BlockMagnitude(layout, dense, (tile * form_.group_units + row) * form_.unit,
+                              form_.unit, group * form_.group_units + i);
+      }
+      if (kept != form_.kept_units()) return -1;
+    }
+    return sum;
+  }
+};
+
+TEST_P(PruneTest, KeepsTheLargestOfEachGroup) {
+  SCOPED_TRACE(random_.trace());
+  for (int64_t columns = 0; columns <= 2 * form_.group() + 1; ++columns) {
+    for (int turn = 0; turn < 20; ++turn) {
+      const SparseLayout layout = LayoutFor(type_, 3, columns);
+      DenseBits dense = RandomMatrix(layout);
+      int64_t dropped = 0;
+      const DenseBits want = Masked(layout, dense, 1, &dropped, [&](int64_t row, int64_t unit) {
+        const int64_t group = unit / form_.group_units;
+        return (BestChoice(layout, dense, row, group) >> unit % form_.group_units & 1) != 0;
+      });
+      EXPECT_EQ(Prune(layout, dense.data()), dropped);
+      ASSERT_EQ(dense.bytes(), want.bytes()) << "k = " << columns;
+      ASSERT_THAT(CheckPruned("a.data", layout, dense.data()), IsOk());
+      EXPECT_EQ(Prune(layout, dense.data()), 0);
+    }
+  }
+}
+
+TEST_P(PruneTest, BothWaysKeepsTheBestOfAllPatterns) {
+  SCOPED_TRACE(random_.trace());
+  const int64_t size = form_.group();
+  for (int turn = 0; turn < 30; ++turn) {
+    const int64_t rows = random_.Between(1, 2 * size + 1);
+    const int64_t columns = turn == 0 ? size : random_.Between(1, 2 * size + 1);
+    const SparseLayout layout = LayoutFor(type_, rows, columns);
+    DenseBits dense = RandomMatrix(layout);
+    std::vector<std::vector<uint32_t>> best;
+    const int64_t tiles = (rows + size - 1) / size;
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      for (int64_t group = 0; group < layout.groups; ++group) {
+        int valid = 0;
+        best.push_back(BestTile(layout, dense, tile, group, &valid));
+        EXPECT_EQ(valid, form_.group_units == 4 ? 90 : 2);
+      }
+    }
+    int64_t dropped = 0;
+    const DenseBits want =
+        Masked(layout, dense, form_.unit, &dropped, [&](int64_t row, int64_t unit) {
+          const int64_t tile = row / form_.group_units * layout.groups + unit / form_.group_units;
+          const auto& choice = best[static_cast<size_t>(tile)];
+          return (choice[static_cast<size_t>(row % form_.group_units)] >> unit % form_.group_units &
+                  1) != 0;
+        });
+    EXPECT_EQ(PruneBothWays(layout, dense.data()), dropped);
+    ASSERT_EQ(dense.bytes(), want.bytes()) << rows << "x" << columns;
+  }
+}
+
+// The transposed matrix is of the form too.
+TEST_P(PruneTest, BothWaysHoldsForTheTransposed) {
+  const SparseLayout layout = LayoutFor(type_, 37, 43);
+  const SparseLayout transposed_layout = LayoutFor(type_, 43, 37);
+  DenseBits dense(layout);
+  for (int64_t row = 0; row < 37; ++row) {
+    for (int64_t column = 0; column < 43; ++column) {
+      dense.Set(row, column, RandomNonzero(type_, random_));
+    }
+  }
+  PruneBothWays(layout, dense.data());
+  DenseBits transposed(transposed_layout);
+  for (int64_t row = 0; row < 37; ++row) {
+    for (int64_t column = 0; column < 43; ++column) {
+      transposed.Set(column, row, dense.Get(row, column));
+    }
+  }
+  EXPECT_THAT(CheckPruned("a.data", layout, dense.data()), IsOk());
+  EXPECT_THAT(CheckPruned("a.data", transposed_layout, transposed.data()), IsOk());
+}
+
+TEST_P(PruneTest, EmptyMatrices) {
+  EXPECT_EQ(Prune(LayoutFor(type_, 0, 8), nullptr), 0);
+  EXPECT_EQ(Prune(LayoutFor(type_, 8, 0), nullptr), 0);
+  EXPECT_EQ(PruneBothWays(LayoutFor(type_, 0, 8), nullptr), 0);
+  EXPECT_EQ(PruneBothWays(LayoutFor(type_, 8, 0), nullptr), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PruneTest, testing::ValuesIn(SparseTypes()),
+                         [](const testing::TestParamInfo<ElementType>& type) {
+                           return std::string(NameOf(type.param));
+                         });
+
+DenseBits RowOf(const SparseLayout& layout, const std::vector<double>& values) {
+  DenseBits dense(layout);
+  for (size_t i = 0; i < values.size(); ++i) {
+    dense.Set(0, static_cast<int64_t>(i), Encode(layout.type, values[i]));
+  }
+  return dense;
+}
+
+TEST(PruneSpecialsTest, NanThenInfinityThenNumbers) {
+  const SparseLayout layout = LayoutFor(kF16, 1, 12);
+  DenseBits dense = RowOf(layout, {kInfinity, 65504, kNan, -kInfinity, 65504, -kInfinity, 1, 2,
+                                   kInfinity, -kNan, kNan, 3});
+  const DenseBits want =
+      RowOf(layout, {kInfinity, 0, kNan, 0, 65504, -kInfinity, 0, 0, 0, -kNan, kNan, 0});
+  EXPECT_EQ(Prune(layout, dense.data()), 6);
+  EXPECT_EQ(dense.bytes(), want.bytes());
+}
+
+// With infinities kept either way, the finite elements beside them decide.
+TEST(PruneSpecialsTest, InfinitiesHideNothingOfATile) {
+  const SparseLayout layout = LayoutFor(kBf16, 4, 4);
+  DenseBits dense(layout);
+  for (int64_t i = 0; i < 4; ++i) dense.Set(i, i, Encode(kBf16, kInfinity));
+  for (int64_t i = 0; i < 4; ++i) dense.Set(i, 3 - i, Encode(kBf16, 2));
+  dense.Set(0, 1, Encode(kBf16, 1));
+  dense.Set(3, 2, Encode(kBf16, 1));
+  DenseBits want = dense;
+  want.Set(0, 1, 0);
+  want.Set(3, 2, 0);
+  EXPECT_EQ(PruneBothWays(layout, dense.data()), 2);
+  EXPECT_EQ(dense.bytes(), want.bytes());
+}
+
+TEST(PruneSpecialsTest, SmallestIntegerIsTheLargestMagnitude) {
+  const SparseLayout layout = LayoutFor(kS8, 1, 4);
+  DenseBits dense = RowOf(layout, {127, 126, 127, -128});
+  EXPECT_EQ(Prune(layout, dense.data()), 2);
+  EXPECT_EQ(dense.bytes(), RowOf(layout, {127, 0, 0, -128}).bytes());
+}
+
+// A dropped -0 is no loss to count, but becomes +0; what is kept keeps its bits.
+TEST(PruneSpecialsTest, NegativeZeros) {
+  const SparseLayout layout = LayoutFor(kF32, 1, 4);
+  DenseBits dense = RowOf(layout, {-0.0, -0.0, -0.0, 1});
+  EXPECT_EQ(Prune(layout, dense.data()), 0);
+  EXPECT_EQ(dense.bytes(), RowOf(layout, {-0.0, 0, 0, 1}).bytes());
+}
+
+}  // namespace
+}  // namespace gemmd

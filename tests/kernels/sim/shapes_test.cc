@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every kernel of an instruction, on shapes about its tile, against an exact product of small
+// integers: right whatever the order and width of sums, so that only layouts can be wrong.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "kernels/catalog.h"
+#include "kernels/mma/instructions.h"
+#include "kernels/sparse24.h"
+#include "tests/testing/random_source.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using mma::Instruction;
+
+constexpr int kShards = 16;
+
+std::array<int64_t, 6> ExtentsAbout(int64_t tile) {
+  return {0, 1, tile - 1, tile, tile + 1, 2 * tile + 3};
+}
+
+// Of few values, so that sums of 300 products stay below 2^11, where f16 has every integer.
+int32_t SmallInteger(ElementType type, RandomSource& random) {
+  if (type == ElementType::kB1) return static_cast<int32_t>(random.Bits() & 1);
+  const int32_t value = static_cast<int32_t>(random.Bits() % 4);  // 0 to 3.
+  return FactsOf(type).is_signed ? value - 1 : value;
+}
+
+// A matrix of small integers: as bytes in a layout, and as numbers, row major.
+struct IntegerMatrix {
+  std::vector<std::byte> bytes;
+  std::vector<int32_t> values;
+};
+
+IntegerMatrix Fill(const MatrixLayout& layout, RandomSource& random) {
+  IntegerMatrix matrix;
+  matrix.bytes.resize(static_cast<size_t>(layout.batch_stride_bytes));
+  matrix.values.resize(static_cast<size_t>(layout.rows * layout.columns));
+  for (int64_t i = 0; i < layout.rows; ++i) {
+    for (int64_t j = 0; j < layout.columns; ++j) {
+      const int32_t value = SmallInteger(layout.type, random);
+      const bool is_row_major = layout.order == Order::kRowMajor;
+      std::byte* line = matrix.bytes.data() + (is_row_major ? i : j) * layout.line_stride_bytes();
+      StoreBits(layout.type, line, is_row_major ? j : i, Encode(layout.type, value));
+      matrix.values[static_cast<size_t>(i * layout.columns + j)] = value;
+    }
+  }
+  return matrix;
+}
+
+// The same for a sparse A: a dense one with zeros in every group, compressed.
+IntegerMatrix FillSparse(const SparseLayout& layout, RandomSource& random) {
+  const MatrixLayout dense =
+      TightLayout("a", layout.type, Order::kRowMajor, layout.rows, layout.columns).value();
+  IntegerMatrix matrix = Fill(dense, random);
+  for (int64_t i = 0; i < layout.rows; ++i) {
+    std::byte* line = matrix.bytes.data() + i * dense.line_stride_bytes();
+    for (int64_t group = 0; group < layout.groups; ++group) {
+      const int64_t units = layout.form.group_units;
+      const int64_t dropped = random.Between(0, units - 1);
+      // One unit is dropped and, where two are, one of the others.
+      const int64_t other = (dropped + random.Between(1, units - 1)) % units;
+      for (int64_t u : {dropped, units == 2 ? dropped : other}) {
+        for (int64_t e = 0; e < layout.form.unit; ++e) {
+          const int64_t k = group * layout.form.group() + u * layout.form.unit + e;
+          if (k >= layout.columns) continue;
+          StoreBits(layout.type, line, k, 0);
+          matrix.values[static_cast<size_t>(i * layout.columns + k)] = 0;
+        }
+      }
+    }
+  }
+  std::vector<std::byte> compressed(static_cast<size_t>(layout.bytes));
+  EXPECT_THAT(Compress("a", layout, matrix.bytes.data(), compressed.data()), IsOk());
+  matrix.bytes = std::move(compressed);
+  return matrix;
+}
+
+std::vector<int32_t> ExactProduct(const Instruction& instruction, const Problem& problem,
+                                  const IntegerMatrix& a, const IntegerMatrix& b) {
+  std::vector<int32_t> d(static_cast<size_t>(problem.m * problem.n));
+  const bool is_xor = instruction.bit_count == mma::BitCount::kXor;
+  for (int64_t i = 0; i < problem.m; ++i) {
+    int32_t* line = d.data() + i * problem.n;
+    for (int64_t k = 0; k < problem.k; ++k) {
+      const int32_t x = a.values[static_cast<size_t>(i * problem.k + k)];
+      const int32_t* y = b.values.data() + k * problem.n;
+      for (int64_t j = 0; j < problem.n; ++j) line[j] += is_xor ? x ^ y[j] : x * y[j];
+    }
+  }
+  return d;
+}
+
+// A chip that has the instruction, the verified one first.
+mma::Chip ChipFor(const Instruction& instruction) {
+  if (mma::SupportOn(instruction, mma::Chip::kSm90) != mma::Support::kUnavailable) {
+    return mma::Chip::kSm90;
+  }
+  for (const mma::Chip chip : mma::kAllChips) {
+    if (mma::SupportOn(instruction, chip) != mma::Support::kUnavailable) return chip;
+  }
+  ADD_FAILURE() << "no chip has " << std::string(mma::NameOf(instruction).view());
+  return mma::Chip::kSm90;
+}
+
+class ExactTest : public testing::TestWithParam<int> {
+ protected:
+  Problem MakeProblem(const Kernel& kernel, int64_t m, int64_t n, int64_t k) {
+    const Instruction& instruction = *kernel.instruction;
+    const auto order = [&] { return random_.Flip() ? Order::kRowMajor : Order::kColumnMajor; };
+    Problem problem;
+    problem.m = m;
+    problem.n = n;
+    problem.k = k;
+    problem.accumulation = kernel.recipe.accumulation;
+    if (instruction.bit_count == mma::BitCount::kXor) problem.bit_operation = BitOperation::kXor;
+    problem.a = instruction.is_sparse() ? TightSparseLayout("a", kernel.a, m, k).value()
+                                        : TightLayout("a", kernel.a, order(), m, k).value();
+    problem.b = TightLayout("b", kernel.b, order(), k, n).value();
+    problem.d = TightLayout("d", instruction.d, order(), m, n).value();
+    return problem;
+  }
+
+  void Check(const Kernel& kernel, int64_t m, int64_t n, int64_t k) {
+    const Problem problem = MakeProblem(kernel, m, n, k);
+    ASSERT_THAT(Validate(problem), IsOk());
+    ASSERT_THAT(kernel.supports(problem), IsOk());
+    const Instruction& instruction = *kernel.instruction;
+    const IntegerMatrix a = instruction.is_sparse()
+                                ? FillSparse(SparseLayoutOf("a", kernel.a, m, k).value(), random_)
+                                : Fill(problem.a, random_);
+    const IntegerMatrix b = Fill(problem.b, random_);
+    constexpr std::byte kPoison{0xff};  // NaN, where it is not an integer.
+    std::vector<std::byte> workspace(static_cast<size_t>(kernel.workspace_bytes(problem).value()),
+                                     kPoison);
+    std::vector<std::byte> d(static_cast<size_t>(problem.d.batch_stride_bytes), kPoison);
+    const mma::Chip chip = ChipFor(instruction);
+    ASSERT_THAT(kernel.launch({.problem = problem,
+                               .target = {.kind = DeviceKind::kSim, .chip = chip},
+                               .a = a.bytes.data(),
+                               .b = b.bytes.data(),
+                               .c = nullptr,
+                               .bias = nullptr,
+                               .a_scale = {},
+                               .b_scale = {},
+                               .d = d.data(),
+                               .workspace = absl::MakeSpan(workspace)}),
+                IsOk());
+    const std::vector<int32_t> want = ExactProduct(instruction, problem, a, b);
+    const bool is_row_major = problem.d.order == Order::kRowMajor;
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        const std::byte* line = d.data() + (is_row_major ? i : j) * problem.d.line_stride_bytes();
+        const double got =
+            Decode(instruction.d, LoadBits(instruction.d, line, is_row_major ? j : i));
+        ASSERT_EQ(got, want[static_cast<size_t>(i * n + j)])
+            << m << "x" << n << "x" << k << ", row " << i << ", column " << j << ", "
+            << random_.trace();
+      }
+    }
+    ++products_;
+  }
+
+  RandomSource random_;
+  int64_t products_ = 0;
+};
+
+TEST_P(ExactTest, SmallIntegersAreExactInEveryShape) {
+  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kSim);
+  for (size_t i = static_cast<size_t>(GetParam()); i < kernels.size(); i += kShards) {
+    const Kernel& kernel = kernels[i];
+    const Instruction& instruction = *kernel.instruction;
+    const bool has_no_portable_form =
+        instruction.is_sparse() &&
+        SparseFormOf(kernel.a)->name() != NameOf(SparsityOf(instruction));
+    if (has_no_portable_form) continue;
+    SCOPED_TRACE(std::string(kernel.name));
+    for (const int64_t m : ExtentsAbout(instruction.m * instruction.products())) {
+      for (const int64_t n : ExtentsAbout(instruction.n)) {
+        for (const int64_t k : ExtentsAbout(instruction.k)) {
+          Check(kernel, m, n, k);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+  EXPECT_GT(products_, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shards, ExactTest, testing::Range(0, kShards));
+
+}  // namespace
+}  // namespace gemmd

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every row of the CPU whose A has a sparse form: the product of a sparse A is that of the dense
+// matrix that it stands for, bit for bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "kernels/catalog.h"
+#include "kernels/cpu/host.h"
+#include "kernels/prune24.h"
+#include "kernels/sparse24.h"
+#include "tests/kernels/product_case.h"
+#include "tests/testing/random_source.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+
+// Found by gtest in the namespace of Kernel.
+void PrintTo(const Kernel& kernel, std::ostream* out);
+
+namespace {
+
+class SparseRowTest : public testing::TestWithParam<Kernel> {
+ protected:
+  void SetUp() override {
+    SetThreads(1);
+    const absl::Status available = kernel_.available(HostTarget());
+    if (!available.ok()) GTEST_SKIP() << available.message();
+  }
+
+  // Prunes the A of a dense case, which is tight, and returns the same case with it compressed.
+  ProductCase Compressed(ProductCase& dense) {
+    const Problem& problem = dense.problem;
+    const SparseLayout layout = SparseLayoutOf("a", kernel_.a, problem.m, problem.k).value();
+    ProductCase sparse = dense;
+    sparse.problem.a = TightSparseLayout("a", kernel_.a, problem.m, problem.k).value();
+    const bool broadcasts = problem.a.batch_stride_bytes == 0;
+    if (broadcasts) sparse.problem.a.batch_stride_bytes = 0;
+    const int64_t matrices = broadcasts ? std::min<int64_t>(1, problem.batch) : problem.batch;
+    sparse.a.assign(static_cast<size_t>(matrices * layout.bytes), std::byte{0});
+    for (int64_t i = 0; i < matrices; ++i) {
+      std::byte* matrix = dense.a.data() + i * layout.dense_bytes;
+      Prune(layout, matrix);
+      EXPECT_THAT(Compress("a", layout, matrix, sparse.a.data() + i * layout.bytes), IsOk());
+      // Compression does not keep the sign of zeros, which can be that of a result.
+      Expand(layout, sparse.a.data() + i * layout.bytes, matrix);
+    }
+    return sparse;
+  }
+
+  void ExpectSameBits(const Problem& problem, Pattern pattern) {
+    SCOPED_TRACE(DescribeCase(problem, pattern));
+    ProductCase dense = FillCase(problem, pattern, random_);
+    const ProductCase sparse = Compressed(dense);
+    const absl::StatusOr<std::vector<std::byte>> want = RunKernel(kernel_, dense, HostTarget());
+    const absl::StatusOr<std::vector<std::byte>> got = RunKernel(kernel_, sparse, HostTarget());
+    ASSERT_THAT(want, IsOk());
+    ASSERT_THAT(got, IsOk());
+    EXPECT_EQ(*got, *want);
+  }
+
+  const Kernel& kernel_ = GetParam();
+  RandomSource random_;
+};
+
+TEST_P(SparseRowTest, EveryDepth) {
+  SCOPED_TRACE(random_.trace());
+  for (int64_t k = 0; k <= 25; ++k) {
+    for (Order order : {Order::kRowMajor, Order::kColumnMajor}) {
+      Layouts layouts;
+      layouts.b = order;
+      layouts.d = k % 2 == 0 ? order : Order::kRowMajor;
+      const Pattern pattern = k % 3 == 0 ? Pattern::kSpecials : Pattern::kRandom;
+      ExpectSameBits(MakeProblem(kernel_, 7, 5, k, layouts), pattern);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(SparseRowTest, Shapes) {
+  SCOPED_TRACE(random_.trace());
+  for (int64_t m : {0, 1, 17, 35}) {
+    for (int64_t n : {0, 1, 16, 33}) {
+      ExpectSameBits(MakeProblem(kernel_, m, n, 37, Layouts{}), Pattern::kRandom);
+    }
+  }
+  ExpectSameBits(MakeProblem(kernel_, 193, 97, 401, Layouts{}), Pattern::kRandom);
+}
+
+TEST_P(SparseRowTest, Batches) {
+  SCOPED_TRACE(random_.trace());
+  for (bool broadcasts : {false, true}) {
+    for (int64_t batch : {0, 1, 4}) {
+      Layouts layouts;
+      layouts.batch = batch;
+      layouts.broadcasts_a = broadcasts;
+      layouts.d = broadcasts ? Order::kColumnMajor : Order::kRowMajor;
+      ExpectSameBits(MakeProblem(kernel_, 15, 17, 13, layouts), Pattern::kRandom);
+    }
+  }
+}
+
+TEST_P(SparseRowTest, Epilogue) {
+  SCOPED_TRACE(random_.trace());
+  Problem problem = MakeProblem(kernel_, 9, 6, 22, Layouts{});
+  problem.alpha = 0.37;
+  problem.beta = -1.25;
+  problem.bias_axis = BiasAxis::kRows;
+  problem.activation = Activation::kSilu;
+  if (BitsOf(kernel_.a) == 8 && BitsOf(kernel_.b) == 8) problem.a_scale = ScaleKind::kVector;
+  ExpectSameBits(problem, Pattern::kRandom);
+  problem.alpha = 0;
+  ExpectSameBits(problem, Pattern::kRandom);
+}
+
+TEST_P(SparseRowTest, RefusesWhatItRefusesOfDenseOnes) {
+  Problem problem = MakeProblem(kernel_, 4, 4, 8, Layouts{});
+  problem.b.type = ElementType::kF64;
+  const absl::Status dense = kernel_.supports(problem);
+  problem.a = TightSparseLayout("a", kernel_.a, 4, 8).value();
+  EXPECT_FALSE(dense.ok());
+  EXPECT_EQ(kernel_.supports(problem), dense);
+}
+
+std::vector<Kernel> RowsOfSparseTypes() {
+  std::vector<Kernel> rows;
+  for (const Kernel& kernel : Catalog()) {
+    if (kernel.device_kind == DeviceKind::kCpu && SparseFormOf(kernel.a)) rows.push_back(kernel);
+  }
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(Catalog, SparseRowTest, testing::ValuesIn(RowsOfSparseTypes()),
+                         [](const testing::TestParamInfo<Kernel>& row) {
+                           std::string name(row.param.name);
+                           for (char& c : name) c = c == '.' ? '_' : c;
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace gemmd
