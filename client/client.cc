@@ -126,4 +126,25 @@ absl::StatusOr<v1::GetServerInfoResponse> Client::GetServerInfo(const CallOption
   });
 }
 
+absl::StatusOr<v1::ListInstructionsResponse> Client::ListInstructions(
+    absl::string_view chip, absl::string_view name_pattern, const CallOptions& options) {
+  grpc::ClientContext context;
+  state_->SetDeadline(context, options);
+  v1::ListInstructionsRequest request;
+  request.set_chip(std::string(chip));
+  request.set_name_pattern(std::string(name_pattern));
+  return Block<v1::ListInstructionsResponse>(context, [&](v1::ListInstructionsResponse* response) {
+    return state_->Next().registry->ListInstructions(&context, request, response);
+  });
+}
+
+absl::StatusOr<v1::DescribeFragmentResponse> Client::DescribeFragment(
+    const v1::DescribeFragmentRequest& request, const CallOptions& options) {
+  grpc::ClientContext context;
+  state_->SetDeadline(context, options);
+  return Block<v1::DescribeFragmentResponse>(context, [&](v1::DescribeFragmentResponse* response) {
+    return state_->Next().registry->DescribeFragment(&context, request, response);
+  });
+}
+
 }  // namespace gemmd

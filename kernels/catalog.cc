@@ -3,18 +3,14 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <numeric>
-#include <string>
 #include <vector>
 
 #include "kernels/cpu/rows.h"
+#include "kernels/nearest_names.h"
 #include "kernels/sim/rows.h"
-#include "kernels/text.h"
 
 namespace gemmd {
 namespace {
-
-constexpr size_t kNearest = 3;  // Names in the message about an unknown one.
 
 std::vector<Kernel> Join(std::initializer_list<absl::Span<const Kernel>> families) {
   std::vector<Kernel> all;
@@ -22,38 +18,6 @@ std::vector<Kernel> Join(std::initializer_list<absl::Span<const Kernel>> familie
     all.insert(all.end(), family.begin(), family.end());
   }
   return all;
-}
-
-// Insertions, deletions and replacements that turn one name into the other.
-int EditDistance(std::string_view from, std::string_view to) {
-  std::vector<int> row(to.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (size_t i = 0; i < from.size(); ++i) {
-    int diagonal = row[0]++;
-    for (size_t j = 0; j < to.size(); ++j) {
-      const int replaced = diagonal + (from[i] == to[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
-std::string NearestNames(absl::Span<const Kernel> catalog, std::string_view name) {
-  struct Near {
-    int distance;
-    std::string_view name;
-  };
-  std::vector<Near> all;
-  for (const Kernel& kernel : catalog) {
-    all.push_back({EditDistance(name, kernel.name), kernel.name});
-  }
-  const size_t count = std::min(kNearest, all.size());
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Near& a, const Near& b) { return a.distance < b.distance; });
-  std::string text;
-  for (size_t i = 0; i < count; ++i) text += Concat(i == 0 ? "" : ", ", all[i].name);
-  return text;
 }
 
 }  // namespace
@@ -88,11 +52,9 @@ absl::StatusOr<const Kernel*> FindKernel(absl::Span<const Kernel> catalog, std::
   for (const Kernel& kernel : catalog) {
     if (kernel.name == name) return &kernel;
   }
-  constexpr size_t kShown = 128;  // The name is the caller's and may be of any length.
-  name = name.substr(0, kShown);
-  return absl::NotFoundError(
-      GotWant("kernel", name,
-              Concat("a name of the catalogue (nearest: ", NearestNames(catalog, name), ")")));
+  std::vector<std::string_view> names;
+  for (const Kernel& kernel : catalog) names.push_back(kernel.name);
+  return UnknownName("kernel", name, "a name of the catalogue", names);
 }
 
 }  // namespace gemmd

@@ -12,6 +12,7 @@
 #include "kernels/cpu/host.h"
 #include "kernels/status_macros.h"
 #include "server/convert.h"
+#include "server/convert_instruction.h"
 #include "server/grpc_status.h"
 #include "server/version.h"
 
@@ -146,6 +147,18 @@ grpc::ServerUnaryReactor* RegistryService::GetServerInfo(grpc::CallbackServerCon
   response->set_uptime_ns(clock_.NowNs() - started_ns_);
   response->set_draining(admission_.closed());
   return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* RegistryService::ListInstructions(
+    grpc::CallbackServerContext* context, const v1::ListInstructionsRequest* request,
+    v1::ListInstructionsResponse* response) {
+  return Answer(context, gemmd::ListInstructions(*request, *response));
+}
+
+grpc::ServerUnaryReactor* RegistryService::DescribeFragment(
+    grpc::CallbackServerContext* context, const v1::DescribeFragmentRequest* request,
+    v1::DescribeFragmentResponse* response) {
+  return Answer(context, gemmd::DescribeFragment(*request, *response));
 }
 
 }  // namespace gemmd

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The service gemmd.v1.Registry: kernels, devices, the choice for a product, version and limits.
+// The service gemmd.v1.Registry: kernels, devices, the choice for a product, version and limits,
+// instructions.
 #pragma once
 
 #include <vector>
@@ -32,6 +33,12 @@ class RegistryService final : public v1::Registry::CallbackService {
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
                                           const v1::GetServerInfoRequest* request,
                                           v1::GetServerInfoResponse* response) override;
+  grpc::ServerUnaryReactor* ListInstructions(grpc::CallbackServerContext* context,
+                                             const v1::ListInstructionsRequest* request,
+                                             v1::ListInstructionsResponse* response) override;
+  grpc::ServerUnaryReactor* DescribeFragment(grpc::CallbackServerContext* context,
+                                             const v1::DescribeFragmentRequest* request,
+                                             v1::DescribeFragmentResponse* response) override;
 
  private:
   const std::vector<ServedDevice>& devices_;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/flags.h"
+#include "client/gemmctl/listing_flags.h"
 #include "client/gemmctl/product_flags.h"
 
 namespace gemmd {
@@ -111,7 +112,9 @@ class CommandLine {
     CLI::App& app = *app_.add_subcommand(
         "explain", "Show which kernel would run a product, and why not the others");
     app.footer(kExplainExamples);
-    AddProductFlags(app, explain_);
+    AddProductFlags(app, explain_.product);
+    app.add_flag("--all", explain_.all, "Every candidate and every refused kernel, one a line")
+        ->group("Output");
     app.callback(
         [this] { run_ = [this](const Console& c) { return RunExplain(global_, explain_, c); }; });
   }
@@ -144,16 +147,22 @@ class CommandLine {
 
   void AddListings() {
     CLI::App& kernels = *app_.add_subcommand("kernels", "List the server's kernels");
-    kernels.footer(
-        "Examples:\n  gemmctl kernels\n  gemmctl kernels --filter '*bf16*'\n  gemmctl kernels "
-        "--markdown");
-    kernels
-        .add_option("--filter", kernels_.filter,
-                    "Only names that match; * is any run of characters")
-        ->type_name("PATTERN");
-    kernels.add_flag("--markdown", kernels_.markdown, "Print a Markdown table");
+    AddKernelsFlags(kernels, kernels_);
     kernels.callback(
         [this] { run_ = [this](const Console& c) { return RunKernels(global_, kernels_, c); }; });
+
+    CLI::App& instructions = *app_.add_subcommand(
+        "instructions", "List the matrix instructions of PTX and which chip has them");
+    AddInstructionsFlags(instructions, instructions_);
+    instructions.callback([this] {
+      run_ = [this](const Console& c) { return RunInstructions(global_, instructions_, c); };
+    });
+
+    CLI::App& fragment = *app_.add_subcommand(
+        "fragment", "Draw which register of which lane holds which element of an instruction");
+    AddFragmentFlags(fragment, fragment_);
+    fragment.callback(
+        [this] { run_ = [this](const Console& c) { return RunFragment(global_, fragment_, c); }; });
 
     CLI::App& devices = *app_.add_subcommand(
         "devices", "List the server's devices, their queues and measured rates");
@@ -182,9 +191,11 @@ class CommandLine {
   CLI::App app_{"Matrix products on a gemmd server", "gemmctl"};
   GlobalFlags global_;
   MultiplyFlags multiply_;
-  ProductFlags explain_;
+  ExplainFlags explain_;
   RandomFlags random_;
   KernelsFlags kernels_;
+  InstructionsFlags instructions_;
+  FragmentFlags fragment_;
   HealthFlags health_;
   std::function<ExitCode(const Console&)> run_;
 };

@@ -9,9 +9,12 @@
 namespace gemmd {
 
 ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags, const Console& console);
-ExitCode RunExplain(const GlobalFlags& global, const ProductFlags& flags, const Console& console);
+ExitCode RunExplain(const GlobalFlags& global, const ExplainFlags& flags, const Console& console);
 ExitCode RunRandom(const RandomFlags& flags, const Console& console);
 ExitCode RunKernels(const GlobalFlags& global, const KernelsFlags& flags, const Console& console);
+ExitCode RunInstructions(const GlobalFlags& global, const InstructionsFlags& flags,
+                         const Console& console);
+ExitCode RunFragment(const GlobalFlags& global, const FragmentFlags& flags, const Console& console);
 ExitCode RunDevices(const GlobalFlags& global, const Console& console);
 ExitCode RunInfo(const GlobalFlags& global, const Console& console);
 ExitCode RunHealth(const GlobalFlags& global, const HealthFlags& flags, const Console& console);

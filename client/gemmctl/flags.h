@@ -49,6 +49,7 @@ struct ProductFlags {
   std::string output_order = "row";
   std::string kernel;
   std::string device;
+  std::string chip;  // "sm_90": the device "sim:sm_90".
   std::string request_id;
   bool deterministic = false;
   bool batch_invariant = false;
@@ -70,9 +71,31 @@ struct RandomFlags {
   std::string output_path;  // "-": standard output.
 };
 
+struct ExplainFlags {
+  ProductFlags product;
+  bool all = false;  // Every kernel on a line of its own.
+};
+
 struct KernelsFlags {
-  std::string filter;
+  std::string pattern;
+  std::string device;
+  bool all = false;  // Also kernels that no device runs, and each width of wgmma.
   bool markdown = false;
+};
+
+struct InstructionsFlags {
+  std::string chip;
+  std::string pattern;
+  bool all = false;  // Each width of wgmma.
+  bool families = false;
+  bool markdown = false;
+};
+
+struct FragmentFlags {
+  std::string instruction;
+  std::string operand;  // Empty: all of them.
+  int selector = 0;
+  std::string svg_path;  // Empty: text. "-": standard output.
 };
 
 struct HealthFlags {

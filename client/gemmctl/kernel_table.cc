@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/gemmctl/kernel_table.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/gemmctl/text_table.h"
+#include "client/gemmctl/widths.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {
@@ -19,7 +21,7 @@ std::string ComputedIn(const v1::Kernel& kernel) {
   return a == b ? a : absl::StrCat(a, ", ", b);
 }
 
-std::vector<std::string> CommonCells(const v1::Kernel& kernel) {
+TableRow CommonCells(const v1::Kernel& kernel) {
   return {kernel.name(),
           TypeText(kernel.a_type()),
           TypeText(kernel.b_type()),
@@ -34,33 +36,57 @@ const std::vector<TextTable::Column>& CommonColumns() {
   return columns;
 }
 
+// The names of the devices that run it.
+std::vector<std::string> DevicesOf(const v1::Kernel& kernel) {
+  std::vector<std::string> devices;
+  for (const v1::KernelAvailability& at : kernel.availability()) {
+    if (at.available()) devices.push_back(at.device());
+  }
+  return devices;
+}
+
+bool IsSelected(const v1::Kernel& kernel, const v1::Device* device, bool is_complete) {
+  if (device == nullptr) return is_complete || !DevicesOf(kernel).empty();
+  if (is_complete) return kernel.device_kind() == device->kind();
+  const std::vector<std::string> devices = DevicesOf(kernel);
+  return std::find(devices.begin(), devices.end(), device->name()) != devices.end();
+}
+
 }  // namespace
+
+v1::ListKernelsResponse SelectKernels(const v1::ListKernelsResponse& kernels,
+                                      const v1::Device* device, bool is_complete) {
+  v1::ListKernelsResponse selected;
+  for (const v1::Kernel& kernel : kernels.kernels()) {
+    if (IsSelected(kernel, device, is_complete)) *selected.add_kernels() = kernel;
+  }
+  return selected;
+}
 
 std::string KernelTableMarkdown(const v1::ListKernelsResponse& kernels) {
   std::vector<TextTable::Column> columns = CommonColumns();
   columns.push_back({"how"});
   TextTable table(columns);
   for (const v1::Kernel& kernel : kernels.kernels()) {
-    std::vector<std::string> cells = CommonCells(kernel);
+    TableRow cells = CommonCells(kernel);
     cells.push_back(kernel.description());
     table.AddRow(std::move(cells));
   }
   return table.PrintMarkdown();
 }
 
-std::string KernelTable(const v1::ListKernelsResponse& kernels) {
+std::string KernelTable(const v1::ListKernelsResponse& kernels, bool is_complete) {
   std::vector<TextTable::Column> columns = CommonColumns();
   columns.push_back({"runs on"});
-  TextTable table(columns);
+  std::vector<TableRow> rows;
   for (const v1::Kernel& kernel : kernels.kernels()) {
-    std::vector<std::string> cells = CommonCells(kernel);
-    std::vector<std::string> devices;
-    for (const v1::KernelAvailability& at : kernel.availability()) {
-      if (at.available()) devices.push_back(at.device());
-    }
+    const std::vector<std::string> devices = DevicesOf(kernel);
+    TableRow cells = CommonCells(kernel);
     cells.push_back(devices.empty() ? "-" : absl::StrJoin(devices, ", "));
-    table.AddRow(std::move(cells));
+    rows.push_back(std::move(cells));
   }
+  TextTable table(columns);
+  for (TableRow& row : is_complete ? rows : CollapseWidths(rows)) table.AddRow(std::move(row));
   return table.Print();
 }
 

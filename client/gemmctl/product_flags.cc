@@ -131,6 +131,8 @@ void AddChoiceFlags(CLI::App& app, ProductFlags& flags) {
       ->group(group);
   app.add_option("--device", flags.device, "A device by name (default: the server's)")
       ->group(group);
+  app.add_option("--chip", flags.chip, "A simulated chip: sm_80 is short for --device sim:sm_80")
+      ->group(group);
   app.add_option("--request-id", flags.request_id,
                  "Returned in the answer, written in the server's log")
       ->group(group);

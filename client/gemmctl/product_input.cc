@@ -155,6 +155,15 @@ absl::Status ExpectAllRead(const ProductFlags& flags, const Console& console) {
   return absl::OkStatus();
 }
 
+// The device that --device or --chip names; empty: neither does.
+absl::StatusOr<std::string> DeviceOf(const ProductFlags& flags) {
+  if (flags.chip.empty()) return flags.device;
+  std::string simulator = absl::StrCat("sim:", flags.chip);
+  if (flags.device.empty() || flags.device == simulator) return simulator;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--chip: got ", flags.chip, " with --device ", flags.device, ", want either"));
+}
+
 ProductOptions OptionsFor(const ProductFlags& flags, const Operands& operands) {
   ProductOptions options;
   options.request_id = flags.request_id;
@@ -177,7 +186,6 @@ ProductOptions OptionsFor(const ProductFlags& flags, const Operands& operands) {
   options.output_type = TypeOf(flags.output_type);
   options.output_order = OrderOf(flags.output_order);
   options.kernel = flags.kernel;
-  options.device = flags.device;
   options.require_deterministic = flags.deterministic;
   options.require_batch_invariant = flags.batch_invariant;
   return options;
@@ -214,6 +222,8 @@ absl::Status MakeSparse(const ProductFlags& flags, bool with_data, int64_t batch
 
 absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bool with_data,
                                                    const Console& console) {
+  const auto device = DeviceOf(flags);
+  if (!device.ok()) return device.status();
   Operands operands;
   absl::Status status = flags.random.empty() ? ReadOperands(flags, console, operands)
                                              : MakeRandomOperands(flags, with_data, operands);
@@ -232,6 +242,7 @@ absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bo
   a->scale = operands.a_scale;
   b->scale = operands.b_scale;
   ProductOptions options = OptionsFor(flags, operands);
+  options.device = *device;
   if (operands.c.has_value()) {
     auto c = ViewArray("c", *operands.c, false, operands.batch);
     if (!c.ok()) return c.status();

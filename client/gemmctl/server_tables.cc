@@ -6,52 +6,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/gemmctl/text_table.h"
-#include "gemmd/element_type.h"
 
 namespace gemmd {
 namespace {
 
 using Align = TextTable::Align;
 
-std::string ProductText(const v1::MultiplyRequest& request) {
-  const int64_t batch = request.has_batch() ? request.batch() : 1;
-  return absl::StrCat(batch == 1 ? "" : absl::StrCat(batch, " of "), request.m(), " x ",
-                      request.n(), " x ", request.k(), ", ", ElementTypeName(request.a().type()),
-                      request.a().sparsity() == v1::SPARSITY_NONE ? "" : " 2:4", " x ",
-                      ElementTypeName(request.b().type()));
-}
-
 }  // namespace
-
-std::string ExplanationTable(const v1::MultiplyRequest& request,
-                             const v1::ExplainResponse& explanation) {
-  std::string text = absl::StrCat(
-      "device   ", explanation.device(), "\n", "product  ", ProductText(request), ", ",
-      FormatCount(explanation.operations()), " operations\n", "bytes    ",
-      FormatBytes(explanation.bytes_read()), " read, ", FormatBytes(explanation.bytes_written()),
-      " written, ", FormatBytes(explanation.workspace_bytes()), " of workspace\n\n");
-  if (explanation.candidates().empty()) {
-    text += "No kernel can run it.\n";
-  } else {
-    TextTable candidates(
-        {{"kernel"}, {"predicted", Align::kRight}, {"rate", Align::kRight}, {"why"}});
-    for (const v1::Candidate& candidate : explanation.candidates()) {
-      candidates.AddRow({candidate.kernel(), FormatNanoseconds(candidate.predicted_ns()),
-                         FormatOperationRate(explanation.operations(), candidate.predicted_ns()),
-                         candidate.reason()});
-    }
-    text += candidates.Print();
-  }
-  if (explanation.refusals().empty()) return text;
-  TextTable refusals({{"refused"}, {"why"}});
-  for (const v1::Refusal& refusal : explanation.refusals())
-    refusals.AddRow({refusal.kernel(), refusal.reason()});
-  return absl::StrCat(text, "\n", refusals.Print());
-}
 
 std::string DeviceTable(const v1::ListDevicesResponse& devices) {
   TextTable table({{"device"},
                    {"kind"},
+                   {"arithmetic"},
                    {"ready"},
                    {"threads", Align::kRight},
                    {"memory", Align::kRight},
@@ -62,10 +28,12 @@ std::string DeviceTable(const v1::ListDevicesResponse& devices) {
   TextTable rates({{"device"}, {"engine"}, {"measured rate", Align::kRight}});
   bool has_rates = false;
   for (const v1::Device& device : devices.devices()) {
-    table.AddRow({device.name(), device.kind(), device.ready() ? "yes" : "no",
-                  absl::StrCat(device.threads()), FormatBytes(device.memory_bytes()),
-                  FormatCount(device.queued_requests()), FormatBytes(device.queued_bytes()),
-                  FormatCount(device.completed_requests()), device.description()});
+    table.AddRow({device.name(), device.kind(),
+                  device.arithmetic().empty() ? "-" : device.arithmetic(),
+                  device.ready() ? "yes" : "no", absl::StrCat(device.threads()),
+                  FormatBytes(device.memory_bytes()), FormatCount(device.queued_requests()),
+                  FormatBytes(device.queued_bytes()), FormatCount(device.completed_requests()),
+                  device.description()});
     for (const v1::Rate& rate : device.rates()) {
       rates.AddRow({device.name(), rate.engine(), FormatRate(rate.operations_per_second())});
       has_rates = true;

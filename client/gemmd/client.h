@@ -143,6 +143,16 @@ class Client {
                                               const CallOptions& options = {});
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(const CallOptions& options = {});
 
+  // Matrix instructions that `chip` has (`sm_90`; empty: of any chip) and whose name matches
+  // `name_pattern`, as above.
+  absl::StatusOr<v1::ListInstructionsResponse> ListInstructions(absl::string_view chip = "",
+                                                                absl::string_view name_pattern = "",
+                                                                const CallOptions& options = {});
+
+  // Which register of which lane holds which element of an operand of an instruction.
+  absl::StatusOr<v1::DescribeFragmentResponse> DescribeFragment(
+      const v1::DescribeFragmentRequest& request, const CallOptions& options = {});
+
   // Whether `service` takes requests; empty: the server as a whole. Unknown services: NotFound.
   absl::StatusOr<ServingStatus> CheckHealth(absl::string_view service = "",
                                             const CallOptions& options = {});

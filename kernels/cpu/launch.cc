@@ -259,6 +259,9 @@ absl::Status RunSideBySide(const CpuRow& row, const Plan& plan, const GemmArgs& 
 }
 
 absl::Status Available(const Kernel& kernel, const Target& target) {
+  if (target.kind != DeviceKind::kCpu) {
+    return absl::FailedPreconditionError(GotWant("device", NameOf(target.kind), "cpu"));
+  }
   return kernel.cpu_row->engine->available(target);
 }
 

@@ -98,6 +98,18 @@ class FakeServer::Registry : public v1::Registry::Service {
                              v1::GetServerInfoResponse* response) override {
     return script_.get_server_info ? script_.get_server_info(*response) : Unscripted();
   }
+  grpc::Status ListInstructions(grpc::ServerContext* /*context*/,
+                                const v1::ListInstructionsRequest* request,
+                                v1::ListInstructionsResponse* response) override {
+    return script_.list_instructions ? script_.list_instructions(*request, *response)
+                                     : Unscripted();
+  }
+  grpc::Status DescribeFragment(grpc::ServerContext* /*context*/,
+                                const v1::DescribeFragmentRequest* request,
+                                v1::DescribeFragmentResponse* response) override {
+    return script_.describe_fragment ? script_.describe_fragment(*request, *response)
+                                     : Unscripted();
+  }
 
  private:
   FakeScript script_;

@@ -263,6 +263,29 @@ TEST_F(GemmctlMultiplyTest, SendsTheResultThatTheFlagsDescribe) {
   EXPECT_TRUE(sent.require_batch_invariant());
 }
 
+TEST_F(GemmctlMultiplyTest, AChipIsItsSimulator) {
+  std::string device;
+  FakeScript script = ComputingScript();
+  script.multiply = [&, compute = script.multiply](grpc::CallbackServerContext& context,
+                                                   const v1::MultiplyRequest& request,
+                                                   v1::MultiplyResponse& response) {
+    device = request.device();
+    return compute(context, request, response);
+  };
+  const FakeServer server(script);
+  const auto run = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"multiply", "--random", "2,2,2"});
+    return RunGemmctl(flags, server.address());
+  };
+  EXPECT_EQ(run({"--chip", "sm_80"}).code, ExitCode::kOk);
+  EXPECT_EQ(device, "sim:sm_80");
+  EXPECT_EQ(run({"--chip", "sm_90", "--device", "sim:sm_90"}).code, ExitCode::kOk);
+  EXPECT_EQ(device, "sim:sm_90");
+  const Outcome both = run({"--chip", "sm_90", "--device", "cpu"});
+  EXPECT_EQ(both.code, ExitCode::kUsage);
+  EXPECT_THAT(both.err, HasSubstr("--chip: got sm_90 with --device cpu, want either"));
+}
+
 TEST_F(GemmctlMultiplyTest, OneMatrixServesABatch) {
   FakeScript script;
   v1::MultiplyRequest sent;

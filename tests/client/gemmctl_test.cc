@@ -44,6 +44,9 @@ TEST(GemmctlTest, BadUsageIsTwo) {
       {"multiply", "--random", "1,2,3", "--bias", a},
       {"multiply", "--random", "1,2,3", "--activation", "gelu"},
       {"multiply", "--random", "1,2,3", "--nonsense"},
+      {"multiply", "--random", "1,2,3", "--device", "cpu", "--chip", "sm_90"},
+      {"fragment"},
+      {"fragment", "mma.m16n8k16.f32.f16.f16.f32", "--operand", "e"},
       {"multiply", a, a, "--transpose-b", "--type", "bf16"},
       {"info", "--timeout", "soon"},
       {"info", "--timeout", "-1"},
@@ -65,7 +68,7 @@ TEST(GemmctlTest, UnreachableServersAreThree) {
     const FakeServer server({});
     address = server.address();
   }
-  for (const char* command : {"info", "devices", "kernels", "health"}) {
+  for (const char* command : {"info", "devices", "kernels", "instructions", "health"}) {
     const Outcome run = RunGemmctl({command, "--timeout", "500ms"}, address);
     EXPECT_EQ(run.code, ExitCode::kUnreachable) << command;
     EXPECT_THAT(run.err, testing::AnyOf(StartsWith("gemmctl: UNAVAILABLE: "),
@@ -85,7 +88,9 @@ TEST(GemmctlTest, ListsKernelsDevicesAndInfo) {
   FakeScript script;
   script.list_kernels = [](const v1::ListKernelsRequest& request,
                            v1::ListKernelsResponse& response) {
-    response.add_kernels()->set_name("kernel of " + request.name_pattern());
+    v1::Kernel& kernel = *response.add_kernels();
+    kernel.set_name("kernel of " + request.name_pattern());
+    kernel.add_availability()->set_available(true);
     return grpc::Status::OK;
   };
   script.list_devices = [](v1::ListDevicesResponse& response) {
@@ -97,7 +102,7 @@ TEST(GemmctlTest, ListsKernelsDevicesAndInfo) {
     return grpc::Status::OK;
   };
   const FakeServer server(script);
-  EXPECT_THAT(RunGemmctl({"kernels", "--filter", "*x*"}, server.address()).out,
+  EXPECT_THAT(RunGemmctl({"kernels", "--pattern", "*x*"}, server.address()).out,
               HasSubstr("kernel of *x*"));
   EXPECT_THAT(RunGemmctl({"kernels", "--markdown"}, server.address()).out,
               StartsWith("| kernel | A | B |"));
@@ -128,6 +133,32 @@ TEST(GemmctlTest, ExplainsWithoutMakingTheMatrices) {
   EXPECT_EQ(run.code, ExitCode::kOk) << run.err;
   EXPECT_THAT(run.out, HasSubstr("No kernel can run it."));
   EXPECT_THAT(run.out, HasSubstr("small"));
+}
+
+TEST(GemmctlTest, ExplainsTenCandidatesAndEachReasonOnce) {
+  FakeScript script;
+  script.explain = [](const v1::ExplainRequest&, v1::ExplainResponse& response) {
+    for (int i = 0; i < 25; ++i) {
+      response.add_candidates()->set_kernel("taken_" + std::to_string(i) + ".");
+      v1::Refusal& refusal = *response.add_refusals();
+      refusal.set_kernel("refused_" + std::to_string(i) + ".");
+      refusal.set_reason(i % 5 == 0 ? "wrong type" : "wrong chip");
+    }
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  const Outcome brief = RunGemmctl({"explain", "--random", "4,4,4"}, server.address());
+  EXPECT_THAT(brief.out, HasSubstr("taken_9. "));
+  EXPECT_THAT(brief.out, testing::Not(HasSubstr("taken_10.")));
+  EXPECT_THAT(brief.out, HasSubstr("and 15 more (--all shows them)"));
+  EXPECT_THAT(brief.out, HasSubstr("      5  wrong type  refused_0.\n"));
+  EXPECT_THAT(brief.out, HasSubstr("     20  wrong chip  refused_1.\n"));
+  EXPECT_THAT(brief.out, testing::Not(HasSubstr("refused_2.")));
+  EXPECT_THAT(brief.out, HasSubstr("25 kernels refused"));
+  const Outcome complete = RunGemmctl({"explain", "--random", "4,4,4", "--all"}, server.address());
+  EXPECT_THAT(complete.out, HasSubstr("taken_24."));
+  EXPECT_THAT(complete.out, HasSubstr("refused_24."));
+  EXPECT_THAT(complete.out, testing::Not(HasSubstr("--all")));
 }
 
 TEST(GemmctlTest, HealthIsZeroOnlyForServing) {
@@ -165,8 +196,8 @@ TEST(GemmctlTest, HelpTeaches) {
   EXPECT_EQ(run.code, ExitCode::kOk);
   EXPECT_THAT(run.out, HasSubstr("Exit codes:\n  0  done"));
   EXPECT_THAT(run.out, HasSubstr("127.0.0.1:8470"));
-  for (const char* command :
-       {"multiply", "explain", "random", "kernels", "devices", "info", "health"}) {
+  for (const char* command : {"multiply", "explain", "random", "kernels", "instructions",
+                              "fragment", "devices", "info", "health"}) {
     const Outcome help = RunGemmctl({command, "--help"}, "");
     EXPECT_EQ(help.code, ExitCode::kOk);
     EXPECT_THAT(help.out, HasSubstr("Examples:\n  gemmctl ")) << command;

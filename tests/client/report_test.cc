@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "client/gemmctl/explanation.h"
 #include "client/gemmctl/kernel_table.h"
 #include "client/gemmctl/message_json.h"
 #include "client/gemmctl/server_tables.h"
@@ -112,7 +113,7 @@ TEST(KernelTableTest, PrintsMarkdownInTheOrderGiven) {
 }
 
 TEST(KernelTableTest, SaysWhereKernelsRun) {
-  EXPECT_EQ(KernelTable(TwoKernels()),
+  EXPECT_EQ(KernelTable(TwoKernels(), false),
             "kernel            A    B    accumulation  computed in  provider  runs on\n"
             "cpu_onednn_f16    f16  f16  f32           f32          oneDNN    cpu\n"
             "cpu_onednn_u8_s8  u8   s8   s32           u8, s8       oneDNN    -\n");
@@ -204,11 +205,11 @@ TEST(ServerTablesTest, ShowWhatTheServerSays) {
   candidate.set_reason("fastest");
   explanation.add_refusals()->set_kernel("cpu_openblas_f64");
   explanation.mutable_refusals(0)->set_reason("a.type: got bf16, want f64");
-  const std::string text = ExplanationTable(request, explanation);
+  const std::string text = ExplanationTable(request, explanation, true);
   EXPECT_THAT(text, HasSubstr("product  4095 x 4097 x 4093, bf16 x bf16"));
   EXPECT_THAT(text, HasSubstr("cpu_onednn_bf16    1.00 us  2.00 TFLOP/s  fastest\n"));
   EXPECT_THAT(text, HasSubstr("cpu_openblas_f64  a.type: got bf16, want f64\n"));
-  EXPECT_THAT(ExplanationTable(request, {}), HasSubstr("No kernel can run it."));
+  EXPECT_THAT(ExplanationTable(request, {}, true), HasSubstr("No kernel can run it."));
 
   v1::GetServerInfoResponse info;
   info.set_version("0.1.0");

@@ -207,6 +207,7 @@ def test_one_line_for_each_event(daemons):
     assert events == [
         "start",
         "device_ready",
+        "device_ready",
         "listening",
         "listening",
         "serving",
@@ -219,7 +220,7 @@ def test_one_line_for_each_event(daemons):
     assert times == sorted(times) and times[0].tzinfo is not None
     by_event = {line["event"]: line for line in log}
     assert by_event["start"]["pid"] == str(daemon.pid)
-    assert by_event["device_ready"]["device"] == "cpu"
+    assert [line["device"] for line in daemon.events("device_ready")] == ["cpu", "sim:sm_90"]
     assert [line["address"] for line in daemon.events("listening")] == daemon.addresses
     assert (by_event["lame_duck"]["signal"], by_event["lame_duck"]["duration"]) == ("15", "2ms")
     assert by_event["drain"]["grace"] == "3s"

@@ -89,7 +89,7 @@ def test_multiply_a_sparse_file(ctl, tmp_path, rng):
 
 
 def test_json_of_the_registry(ctl):
-    for command in ("info", "devices", "kernels"):
+    for command in ("info", "devices", "kernels", "instructions"):
         code, output, error = ctl("--json", command)
         assert code == 0, error
         for line in output.decode().splitlines():

@@ -163,5 +163,17 @@ TEST(CatalogTest, WorkspacesThatLeave63Bits) {
   EXPECT_THAT(kernel.workspace_bytes(problem), StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
+TEST(CatalogTest, KernelsRunOnDevicesOfTheirKindOnly) {
+  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kSim}) {
+    const Target target = {.kind = kind, .has_avx512_vnni = true, .has_avx512_core = true};
+    for (const Kernel& kernel : Catalog()) {
+      if (kernel.device_kind == kind) continue;
+      EXPECT_THAT(kernel.available(target),
+                  StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("device: got ")))
+          << kernel.name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gemmd

@@ -12,8 +12,8 @@
 
 #include "kernels/cpu/host.h"
 #include "server/canary.h"
-#include "server/host_device.h"
 #include "server/fake_device.h"
+#include "server/host_device.h"
 #include "tests/testing/test_kernel.h"
 
 namespace gemmd {

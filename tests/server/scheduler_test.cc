@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "server/host_device.h"
 #include "server/fake_device.h"
+#include "server/host_device.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/test_kernel.h"
 

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemmctl fragment.
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/gemmctl/commands.h"
+#include "client/gemmctl/connect.h"
+#include "client/gemmctl/fragment_drawing.h"
+#include "client/gemmctl/fragment_grid.h"
+#include "client/gemmctl/message_json.h"
+
+namespace gemmd {
+namespace {
+
+// An operand to show, and what its drawing is called.
+struct Shown {
+  v1::FragmentOperand operand;
+  std::string name;
+};
+
+struct ShownFragment {
+  std::string name;
+  v1::DescribeFragmentResponse fragment;
+};
+
+Shown ShownOperand(const std::string& operand) {
+  if (operand == "a") return {v1::FRAGMENT_OPERAND_A, "A"};
+  if (operand == "b") return {v1::FRAGMENT_OPERAND_B, "B"};
+  if (operand == "c") return {v1::FRAGMENT_OPERAND_C, "C"};
+  if (operand == "d") return {v1::FRAGMENT_OPERAND_D, "D"};
+  return {v1::FRAGMENT_OPERAND_METADATA, "metadata"};
+}
+
+// Every operand that has a fragment, after A. One drawing serves C and D where they are of one
+// type.
+std::vector<Shown> OperandsAfterA(const v1::Instruction& instruction, bool merges_c_and_d) {
+  std::vector<Shown> operands;
+  if (!instruction.sparsity().empty()) operands.push_back(ShownOperand("metadata"));
+  if (instruction.b_registers() > 0) operands.push_back(ShownOperand("b"));
+  if (merges_c_and_d && instruction.c_type() == instruction.d_type()) {
+    operands.push_back({v1::FRAGMENT_OPERAND_D, "D, and C alike"});
+  } else {
+    operands.push_back(ShownOperand("c"));
+    operands.push_back(ShownOperand("d"));
+  }
+  return operands;
+}
+
+absl::StatusOr<ShownFragment> Ask(Client& client, const FragmentFlags& flags, const Shown& shown) {
+  v1::DescribeFragmentRequest request;
+  request.set_instruction(flags.instruction);
+  request.set_operand(shown.operand);
+  const bool has_selector =
+      !flags.operand.empty() || shown.operand == v1::FRAGMENT_OPERAND_METADATA;
+  if (has_selector) request.set_selector(flags.selector);
+  auto fragment = client.DescribeFragment(request);
+  if (!fragment.ok()) return fragment.status();
+  return ShownFragment{shown.name, *std::move(fragment)};
+}
+
+absl::StatusOr<std::vector<ShownFragment>> AskAll(Client& client, const FragmentFlags& flags,
+                                                  bool merges_c_and_d) {
+  auto first = Ask(client, flags, ShownOperand(flags.operand.empty() ? "a" : flags.operand));
+  if (!first.ok()) return first.status();
+  const v1::Instruction instruction = first->fragment.instruction();
+  std::vector<ShownFragment> fragments;
+  fragments.push_back(*std::move(first));
+  if (!flags.operand.empty()) return fragments;
+  if (flags.selector != 0 && instruction.sparsity().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--selector: got ", flags.selector, ", want none for a dense instruction"));
+  }
+  for (const Shown& shown : OperandsAfterA(instruction, merges_c_and_d)) {
+    auto next = Ask(client, flags, shown);
+    if (!next.ok()) return next.status();
+    fragments.push_back(*std::move(next));
+  }
+  return fragments;
+}
+
+absl::StatusOr<std::vector<FragmentGrid>> GridsOf(const std::vector<ShownFragment>& fragments) {
+  std::vector<FragmentGrid> all;
+  for (const ShownFragment& shown : fragments) {
+    auto grids = MakeGrids(shown.fragment, shown.name);
+    if (!grids.ok()) return grids.status();
+    for (FragmentGrid& grid : *grids) all.push_back(std::move(grid));
+  }
+  return all;
+}
+
+std::string GridsText(const std::string& title, const std::vector<FragmentGrid>& grids,
+                      bool has_colours) {
+  std::string text = title + "\n";
+  for (const FragmentGrid& grid : grids) absl::StrAppend(&text, "\n", GridText(grid, has_colours));
+  return text;
+}
+
+absl::Status WriteText(const std::string& text, const std::string& path) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be written"));
+}
+
+ExitCode Draw(const FragmentFlags& flags, const std::vector<ShownFragment>& fragments,
+              const Console& console) {
+  const auto grids = GridsOf(fragments);
+  if (!grids.ok()) return FailCall(console, grids.status());
+  const v1::Instruction& instruction = fragments.front().fragment.instruction();
+  std::string title = instruction.name();
+  if (instruction.b_registers() == 0) title += " (B is read from shared memory)";
+  if (flags.svg_path.empty()) {
+    console.Print(GridsText(title, *grids, isatty(fileno(console.out)) != 0));
+    return ExitCode::kOk;
+  }
+  const std::string svg = GridsSvg(title, *grids);
+  if (flags.svg_path == "-") {
+    console.Print(svg);
+    return ExitCode::kOk;
+  }
+  const absl::Status status = WriteText(svg, flags.svg_path);
+  return status.ok() ? ExitCode::kOk : FailLocally(console, status);
+}
+
+}  // namespace
+
+ExitCode RunFragment(const GlobalFlags& global, const FragmentFlags& flags,
+                     const Console& console) {
+  auto client = Connect(global);
+  if (!client.ok()) return FailLocally(console, client.status());
+  const auto fragments = AskAll(*client, flags, !global.json);
+  if (!fragments.ok()) return FailCall(console, fragments.status());
+  if (!global.json) return Draw(flags, *fragments, console);
+  for (const ShownFragment& shown : *fragments) {
+    console.Print(JsonLine(MessageJson(shown.fragment)));
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace gemmd
