@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The families of operands that recordings are made of, by the numbers of tests/vectors/README.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/mma/instruction.h"
+#include "tests/record/operand_filler.h"
+#include "tests/testing/random_source.h"
+
+namespace gemmd {
+
+inline constexpr int kOrdinaryFamilies = 12;
+inline constexpr int kDirectedFamilies = 8;
+
+enum class FamilySet : uint8_t { kOrdinary, kDirected };
+
+struct OperandFamily {
+  FamilySet set = FamilySet::kOrdinary;
+  int number = 0;
+};
+
+// Operands of one product. `a_k`: the logical k of each element of A, m x a_columns.
+ProductOperands MakeOperands(const mma::Instruction& instruction, std::span<const int> a_k,
+                             OperandFamily family, RandomSource& random);
+
+// The parts of MakeOperands.
+void FillOrdinary(int number, FloatOperands& floats, OperandFiller& filler);
+void FillDirected(int number, FloatOperands& floats, OperandFiller& filler);
+void FillIntegers(OperandFamily family, OperandFiller& filler);
+
+}  // namespace gemmd

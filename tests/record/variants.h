@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which variants a recording has.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/mma/chip.h"
+#include "tests/vectors/replay.h"
+
+namespace gemmd {
+
+struct VariantSelection {
+  std::string filter = "*";  // A pattern of the shell for the name.
+  // Of wgmma: every n; otherwise the least, one of a few groups of columns, and the largest.
+  bool has_all_widths = false;
+};
+
+// "mma.sp.m16n8k16.f16.f16.f16.f16.sel1": the name of the file, with '_' for ':'.
+std::string NameOf(const Variant& variant);
+
+// Every instruction that the chip has, a sparse one with each of its selectors.
+std::vector<Variant> VariantsOf(mma::Chip chip, const VariantSelection& selection);
+
+}  // namespace gemmd
