@@ -37,8 +37,7 @@ uint32_t PlainBlock(const FusedRun& run, int first, int row_base, int lane, uint
   const auto count = static_cast<size_t>(arithmetic.block);
   for (size_t i = 0; i < count; ++i) {
     const int place = first + static_cast<int>(i);
-    const int row =
-        run.a_rows != nullptr ? run.a_rows[place] : row_base + place % run.products;
+    const int row = run.a_rows != nullptr ? run.a_rows[place] : row_base + place % run.products;
     products[i].a = decode(instruction.a, run.a_bits[place]);
     products[i].b = decode(instruction.b, run.b_bits[int64_t{row} * kPanel + lane]);
   }
