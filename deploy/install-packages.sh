@@ -11,7 +11,7 @@ build_packages=(
   libprotobuf-dev libspdlog-dev nlohmann-json3-dev protobuf-compiler protobuf-compiler-grpc)
 test_packages=(
   clang-14 clang-format-14 clang-tidy-14 git libgmock-dev libgtest-dev libomp-14-dev
-  python3 python3-pip python3-venv)
+  python3 python3-pip python3-venv xz-utils)
 
 case "${1:-}" in
   build) packages=("${build_packages[@]}") ;;
