@@ -13,6 +13,7 @@
 #include "kernels/mma/fragment.h"
 #include "kernels/mma/instructions.h"
 #include "kernels/mma/metadata.h"
+#include "kernels/mma/support.h"
 #include "kernels/nearest_names.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"

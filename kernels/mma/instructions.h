@@ -1,37 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of every instruction, and which chip has it. A new instruction is a line of its
+// The table of every instruction. A new instruction is a line of its
 // family's function here; its name, fragments, arithmetic and kernel follow from the row.
 //
-// Source: PTX ISA 9.0, sections 9.7.14 and 9.7.15; what a chip lacks in hardware was read from the
-// code that ptxas 13.0 emits (sm_70: that of 12.4).
+// Source: PTX ISA 9.0, sections 9.7.14 and 9.7.15.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
-#include "kernels/mma/chip.h"
 #include "kernels/mma/instruction.h"
 
 namespace gemmd::mma {
-
-// How a chip executes an instruction of PTX.
-enum class Support : uint8_t {
-  kUnavailable,  // ptxas refuses it.
-  kEmulated,     // ptxas expands it into other instructions.
-  kNative,       // Instructions of the tensor core alone.
-};
-
-constexpr std::string_view NameOf(Support support) {
-  switch (support) {
-    case Support::kUnavailable: return "unavailable";
-    case Support::kEmulated: return "emulated";
-    case Support::kNative: return "native";
-  }
-  return "";
-}
 
 namespace table {
 
@@ -342,43 +323,5 @@ constexpr std::array<Instruction, kSize> Trim(const Rows& rows) {
 
 // Every instruction, in the order of preference inside each family.
 inline constexpr auto kInstructions = table::Trim(table::MakeRows());
-
-constexpr Support SupportOn(const Instruction& instruction, Chip chip) {
-  const int capability = CapabilityOf(chip);
-  if (capability < instruction.min_target) return Support::kUnavailable;
-  if (instruction.is_warpgroup()) {
-    return chip == Chip::kSm90 ? Support::kNative : Support::kUnavailable;
-  }
-  const auto native_if = [](bool is_native) {
-    return is_native ? Support::kNative : Support::kEmulated;
-  };
-  const bool is_fp8 = IsFloat(instruction.a) && BitsOf(instruction.a) == 8;
-  if (is_fp8) return native_if(chip == Chip::kSm89 || chip == Chip::kSm120);
-  if (instruction.products() == 4) return native_if(capability < 80);
-  if (BitsOf(instruction.a) == 4 && IsInteger(instruction.a)) return native_if(capability < 90);
-  if (instruction.bit_count != BitCount::kNone) {
-    return native_if(capability < 90 ||
-                     (chip == Chip::kSm90 && instruction.bit_count == BitCount::kAnd));
-  }
-  const bool is_split_f64 = instruction.a == ElementType::kF64 && instruction.m == 16;
-  if (is_split_f64) return native_if(chip == Chip::kSm90);
-  return Support::kNative;
-}
-
-// How ptxas lowers an instruction that the chip emulates; empty where it does not.
-constexpr std::string_view LoweringOn(const Instruction& instruction, Chip chip) {
-  if (SupportOn(instruction, chip) != Support::kEmulated) return "";
-  if (instruction.products() == 4) return "multiply-adds in f32 with lane exchange";
-  if (instruction.a == ElementType::kF64) return "m8n8k4 products in ascending k";
-  if (instruction.bit_count != BitCount::kNone) {
-    return chip == Chip::kSm90 ? "two and.popc products with one operand inverted each"
-                               : "8-bit integer products of the bits";
-  }
-  if (IsInteger(instruction.a)) return "two 8-bit products of even and odd elements, added";
-  if (instruction.d == ElementType::kF16) {
-    return "operands widened to f16, two f16 products in turn, C added in f16";
-  }
-  return "operands widened to f16, two f16 products in turn, C added in f32";
-}
 
 }  // namespace gemmd::mma

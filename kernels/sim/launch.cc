@@ -5,6 +5,7 @@
 
 #include "kernels/epilogue.h"
 #include "kernels/mma/instructions.h"
+#include "kernels/mma/support.h"
 #include "kernels/sim/product.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"

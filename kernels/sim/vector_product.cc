@@ -9,6 +9,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/sim/forms.h"
 #include "kernels/sim/packing.h"
 #include "kernels/sim/parallel.h"
 #include "kernels/sim/scalar_product.h"
@@ -16,10 +17,6 @@
 namespace gemmd::sim {
 namespace {
 
-// Elements along k that are packed at once: with 16 columns and 8 bytes each, half of a 64 KiB
-// first-level cache. Bits take so little that deeper chunks cost nothing.
-constexpr int64_t kChunkDepth = 256;
-constexpr int64_t kBitChunkDepth = 4096;
 // Lines of the result that are worked on at once; this bounds the scratch memory to some 40 MiB.
 constexpr int64_t kSuperLines = 2048;
 constexpr int64_t kTaskRows = 64;  // A multiple of every tile's rows and of the codes' rows.
@@ -27,128 +24,6 @@ constexpr int64_t kTaskPanels = 4;
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t RoundUp(int64_t a, int64_t b) { return DivideUp(a, b) * b; }
-
-// What one task computes: rows against one panel.
-struct Region {
-  int64_t row;  // From the chunk's first one.
-  int64_t rows;
-  int64_t panel;
-};
-
-// The forms of operands, each with the code that multiplies it: how sums are kept, how deep chunks
-// are, and a region's work.
-struct FusedForm {
-  using Chunk = FusedChunk;
-  using Operand = uint32_t;
-  using Sum = uint32_t;
-  static constexpr int64_t kDepth = kChunkDepth;
-
-  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
-                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
-    const int64_t products = shape.instructions * plan.products;
-    const int64_t panel = region.panel * shape.instructions * plan.depth * kPanel;
-    for (int64_t row = region.row; row < region.row + region.rows; ++row) {
-      const int32_t* rows = nullptr;
-      if (!chunk.a_rows.empty()) {
-        rows = chunk.a_rows.data() + (plan.instruction.is_sparse() ? row * products : 0);
-      }
-      code.fused({.instruction = &plan.instruction,
-                  .arithmetic = &plan.arithmetic,
-                  .products = plan.products,
-                  .depth = plan.depth,
-                  .instructions = static_cast<int>(shape.instructions),
-                  .a = &chunk.a[static_cast<size_t>(row * products)],
-                  .a_bits = &chunk.a_bits[static_cast<size_t>(row * products)],
-                  .a_rows = rows,
-                  .significands = &chunk.b_significands[static_cast<size_t>(panel)],
-                  .exponents = &chunk.b_exponents[static_cast<size_t>(panel)],
-                  .b_bits = &chunk.b_bits[static_cast<size_t>(panel)],
-                  .sums = sums + row * stride + region.panel * kPanel});
-    }
-  }
-};
-
-struct IntegerForm {
-  using Chunk = IntegerChunk;
-  using Operand = uint32_t;
-  using Sum = uint32_t;
-  static constexpr int64_t kDepth = 2 * kChunkDepth;
-
-  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
-                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
-    const int64_t pairs = shape.instructions * plan.depth / 2;
-    for (int64_t row = region.row; row < region.row + region.rows; row += kIntegerRows) {
-      code.integers({.pairs_per_instruction = plan.depth / 2,
-                     .instructions = static_cast<int>(shape.instructions),
-                     .saturates = plan.instruction.saturates,
-                     .a = &chunk.a[static_cast<size_t>(row * pairs)],
-                     .a_stride = pairs,
-                     .b = &chunk.b[static_cast<size_t>(region.panel * pairs * kPanel)],
-                     .sums = sums + row * stride + region.panel * kPanel,
-                     .sums_stride = stride});
-    }
-  }
-};
-
-struct BitForm {
-  using Chunk = BitChunk;
-  using Operand = uint32_t;
-  using Sum = uint32_t;
-  static constexpr int64_t kDepth = kBitChunkDepth;
-
-  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
-                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
-    const int64_t words = shape.instructions * plan.depth / 64;
-    for (int64_t row = region.row; row < region.row + region.rows; ++row) {
-      code.bits({.words = static_cast<int>(words),
-                 .is_xor = plan.instruction.bit_count == mma::BitCount::kXor,
-                 .a = &chunk.a[static_cast<size_t>(row * words)],
-                 .b = &chunk.b[static_cast<size_t>(region.panel * kPanel * words)],
-                 .sums = sums + row * stride + region.panel * kPanel});
-    }
-  }
-};
-
-struct F64Form {
-  using Chunk = FloatChunk<double>;
-  using Operand = uint64_t;
-  using Sum = double;
-  static constexpr int64_t kDepth = kChunkDepth;
-
-  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
-                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
-    const int64_t depth = shape.instructions * plan.depth;
-    for (int64_t row = region.row; row < region.row + region.rows; row += kF64Rows) {
-      code.f64({.rounding = plan.instruction.rounding,
-                .depth = static_cast<int>(depth),
-                .a = &chunk.a[static_cast<size_t>(row * depth)],
-                .a_stride = depth,
-                .b = &chunk.b[static_cast<size_t>(region.panel * depth * kPanel)],
-                .sums = sums + row * stride + region.panel * kPanel,
-                .sums_stride = stride});
-    }
-  }
-};
-
-struct MultiplyAddForm {
-  using Chunk = FloatChunk<float>;
-  using Operand = uint32_t;
-  using Sum = uint32_t;
-  static constexpr int64_t kDepth = kChunkDepth;
-
-  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
-                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
-    const int64_t depth = shape.instructions * plan.depth;
-    for (int64_t row = region.row; row < region.row + region.rows; ++row) {
-      code.multiply_adds({.c = plan.instruction.c,
-                          .d = plan.instruction.d,
-                          .instructions = static_cast<int>(shape.instructions),
-                          .a = &chunk.a[static_cast<size_t>(row * depth)],
-                          .b = &chunk.b[static_cast<size_t>(region.panel * depth * kPanel)],
-                          .sums = sums + row * stride + region.panel * kPanel});
-    }
-  }
-};
 
 uint64_t BitsOfSum(uint32_t sum) { return sum; }
 uint64_t BitsOfSum(double sum) { return std::bit_cast<uint64_t>(sum); }

@@ -12,6 +12,7 @@
 #include "kernels/element.h"
 #include "kernels/mma/find.h"
 #include "kernels/mma/metadata.h"
+#include "kernels/mma/support.h"
 #include "tests/record/recording.h"
 #include "tests/record/variants.h"
 #include "tests/vectors/replay.h"

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/mma/instructions.h"
+#include "kernels/mma/support.h"
 
 namespace gemmd {
 

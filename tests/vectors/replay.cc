@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/mma/find.h"
+#include "kernels/mma/support.h"
 #include "kernels/sim/unit.h"
 
 namespace gemmd {

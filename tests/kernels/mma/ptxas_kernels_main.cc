@@ -15,6 +15,7 @@
 #include "kernels/mma/fragment.h"
 #include "kernels/mma/instructions.h"
 #include "kernels/mma/ptx.h"
+#include "kernels/mma/support.h"
 
 namespace gemmd {
 namespace {

@@ -12,6 +12,7 @@
 #include "kernels/element.h"
 #include "kernels/mma/arithmetic.h"
 #include "kernels/mma/find.h"
+#include "kernels/mma/support.h"
 #include "kernels/sim/scalar.h"
 #include "tests/testing/random_source.h"
 

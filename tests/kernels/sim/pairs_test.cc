@@ -11,6 +11,7 @@
 
 #include "kernels/element.h"
 #include "kernels/mma/instructions.h"
+#include "kernels/mma/support.h"
 #include "kernels/sim/product.h"
 
 namespace gemmd {

@@ -11,6 +11,7 @@
 
 #include "kernels/mma/find.h"
 #include "kernels/mma/instructions.h"
+#include "kernels/mma/support.h"
 #include "kernels/sim/product.h"
 #include "kernels/sim/vector/runs.h"
 #include "tests/kernels/sim/operand_families.h"

@@ -10,6 +10,7 @@
 
 #include "kernels/catalog.h"
 #include "kernels/mma/instructions.h"
+#include "kernels/mma/support.h"
 #include "kernels/sparse24.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/status_matchers.h"
