@@ -3,7 +3,6 @@
 
 import os
 import re
-import resource
 import signal
 import subprocess
 import time
@@ -50,19 +49,21 @@ class Daemon:
         if listen is None:
             listen = f"127.0.0.1:0,unix:{self.socket_path}"
 
-        def limit_open_files():
-            resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
-
         self.command = [str(binary), f"--ready-file={self.ready_file}", *flags]
         if listen:
             self.command.append(f"--listen={listen}")
+        if open_files:
+            # By a shell: code that runs in the child before the program does would meet gRPC's
+            # threads there, which end a child that they find their files closed in.
+            soft, hard = open_files
+            limits = f'ulimit -S -n {soft} && ulimit -H -n {hard} && exec "$@"'
+            self.command = ["bash", "-c", limits, "bash", *self.command]
         with open(self.stderr_path, "wb") as stderr:
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
-                preexec_fn=limit_open_files if open_files else None,
             )
         self.pid = self.process.pid
 

@@ -2,6 +2,7 @@
 //
 // Recordings of the simulator in place of a GPU: whatever the recorder writes, the player reads.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -35,7 +36,8 @@ class RecordTest : public testing::TestWithParam<mma::Chip> {
  protected:
   RecordTest()
       : folder_(std::filesystem::path(testing::TempDir()) /
-                ("gemmd_record_" + std::string(mma::NameOf(GetParam())))) {
+                ("gemmd_record_" + std::string(mma::NameOf(GetParam())) + "_" +
+                 std::to_string(getpid()))) {
     std::filesystem::create_directories(folder_);
   }
   ~RecordTest() override { std::filesystem::remove_all(folder_); }
