@@ -9,6 +9,7 @@
 #include "kernels/epilogue.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
+#include "kernels/supports_types.h"
 #include "kernels/text.h"
 
 namespace gemmd {
@@ -140,14 +141,6 @@ absl::Status Refuse(std::string_view field, std::string_view got, std::string_vi
   return absl::UnimplementedError(GotWant(field, got, want));
 }
 
-int Precision(ElementType accumulation) {
-  switch (accumulation) {
-    case ElementType::kF16: return 1;
-    case ElementType::kF32: return 2;
-    default: return 3;  // f64; and s32, which only rows of integers meet.
-  }
-}
-
 absl::Status CheckExtent(const Engine& engine, std::string_view field, int64_t value) {
   if (value <= engine.max_extent) return absl::OkStatus();
   return Refuse(field, Concat(value),
@@ -267,12 +260,7 @@ absl::Status Available(const Kernel& kernel, const Target& target) {
 
 absl::Status Supports(const Kernel& kernel, const Problem& problem) {
   const CpuRow& row = *kernel.cpu_row;
-  if (problem.a.type != row.a) return Refuse("a.type", NameOf(problem.a.type), NameOf(row.a));
-  if (problem.b.type != row.b) return Refuse("b.type", NameOf(problem.b.type), NameOf(row.b));
-  if (Precision(problem.accumulation) > Precision(row.accumulation)) {
-    return Refuse("accumulation_type", NameOf(problem.accumulation),
-                  Concat(NameOf(row.accumulation), " or less precise"));
-  }
+  RETURN_IF_ERROR(SupportsTypes(kernel, problem));
   const bool is_counted_in_floats = IsInteger(row.a) && IsFloat(row.engine->accumulator);
   if (is_counted_in_floats && problem.k >= kMaxExactDepth) {
     return Refuse("k", Concat(problem.k), "less than 2^37, so that sums in f64 are exact");

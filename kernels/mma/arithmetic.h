@@ -92,9 +92,6 @@ constexpr int WidestBlock(Chip chip, ElementType operand) {
 
 constexpr int Least(int a, int b) { return a < b ? a : b; }
 
-// The half of its products that an instruction adds into one sum; all of them where sparse.
-constexpr int ProductsOf(const Instruction& instruction) { return instruction.a_columns(); }
-
 constexpr Arithmetic FusedSums(const Instruction& instruction, Chip chip, ElementType sum) {
   const Floors floors = FloorsOf(chip);
   Arithmetic arithmetic;
@@ -102,8 +99,8 @@ constexpr Arithmetic FusedSums(const Instruction& instruction, Chip chip, Elemen
   arithmetic.fraction_bits = static_cast<int16_t>(FractionBitsOf(chip));
   arithmetic.floor = static_cast<int16_t>(sum == ElementType::kF16 ? floors.f16 : floors.f32);
   arithmetic.stored_bits = sum == ElementType::kF16 ? kF16Bits : kF32Bits;
-  int block = Least(ProductsOf(instruction), WidestBlock(chip, instruction.a));
-  // m8n8k4 and wmma with tf32 are made of products of depth 4.
+  int block = Least(instruction.a_columns(), WidestBlock(chip, instruction.a));
+  // wmma with tf32 is made of products of depth 4.
   if (instruction.family == Family::kWmma && instruction.a == ElementType::kTf32) block = 4;
   arithmetic.block = static_cast<int16_t>(block);
   return arithmetic;
@@ -112,7 +109,7 @@ constexpr Arithmetic FusedSums(const Instruction& instruction, Chip chip, Elemen
 // fp8 and narrower floats.
 constexpr Arithmetic NarrowFloats(const Instruction& instruction, Chip chip, ElementType sum) {
   Arithmetic arithmetic = FusedSums(instruction, chip, sum);
-  const int products = ProductsOf(instruction);
+  const int products = instruction.a_columns();
   if (SupportOn(instruction, chip) == Support::kEmulated) {
     arithmetic.algorithm = Algorithm::kFusedHalvesThenC;
     arithmetic.order =

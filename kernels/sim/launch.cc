@@ -9,6 +9,7 @@
 #include "kernels/sim/product.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
+#include "kernels/supports_types.h"
 #include "kernels/text.h"
 
 namespace gemmd {
@@ -35,14 +36,6 @@ absl::Status Available(const Kernel& kernel, const Target& target) {
   return absl::FailedPreconditionError(GotWant("device", mma::NameOf(target.chip), chips));
 }
 
-int Precision(ElementType accumulation) {
-  switch (accumulation) {
-    case ElementType::kF16: return 1;
-    case ElementType::kF32: return 2;
-    default: return 3;
-  }
-}
-
 // The portable form of fp4 keeps pairs; instructions that take fp4 in bytes keep single elements.
 absl::Status SupportsSparsity(const Instruction& instruction, const Problem& problem) {
   if (!instruction.is_sparse()) {
@@ -57,14 +50,8 @@ absl::Status SupportsSparsity(const Instruction& instruction, const Problem& pro
 
 absl::Status Supports(const Kernel& kernel, const Problem& problem) {
   const Instruction& instruction = *kernel.instruction;
-  if (problem.a.type != kernel.a) return Refuse("a.type", NameOf(problem.a.type), NameOf(kernel.a));
-  if (problem.b.type != kernel.b) return Refuse("b.type", NameOf(problem.b.type), NameOf(kernel.b));
+  RETURN_IF_ERROR(SupportsTypes(kernel, problem));
   RETURN_IF_ERROR(SupportsSparsity(instruction, problem));
-  const ElementType accumulation = kernel.recipe.accumulation;
-  if (Precision(problem.accumulation) > Precision(accumulation)) {
-    return Refuse("accumulation_type", NameOf(problem.accumulation),
-                  Concat(NameOf(accumulation), " or less precise"));
-  }
   if (instruction.bit_count == mma::BitCount::kNone) return absl::OkStatus();
   const bool is_xor = instruction.bit_count == mma::BitCount::kXor;
   if (is_xor == (problem.bit_operation == BitOperation::kXor)) return absl::OkStatus();
