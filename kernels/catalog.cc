@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/rows.h"
+#include "kernels/cuda/rows.h"
 #include "kernels/nearest_names.h"
 #include "kernels/sim/rows.h"
 
@@ -26,12 +27,13 @@ std::string_view NameOf(DeviceKind kind) {
   switch (kind) {
     case DeviceKind::kCpu: return "cpu";
     case DeviceKind::kSim: return "sim";
+    case DeviceKind::kCuda: return "cuda";
   }
   return "";
 }
 
 absl::Span<const Kernel> Catalog() {
-  static const std::vector<Kernel> kernels = Join({CpuKernels(), SimKernels()});
+  static const std::vector<Kernel> kernels = Join({CpuKernels(), SimKernels(), CudaKernels()});
   return kernels;
 }
 

@@ -25,7 +25,7 @@
 
 namespace gemmd {
 
-enum class DeviceKind : uint8_t { kCpu, kSim };
+enum class DeviceKind : uint8_t { kCpu, kSim, kCuda };
 std::string_view NameOf(DeviceKind kind);
 
 // What a device offers, as far as kernels ask.
@@ -33,7 +33,8 @@ struct Target {
   DeviceKind kind = DeviceKind::kCpu;
   bool has_avx512_vnni = false;       // Exact 8-bit dot products in oneDNN.
   bool has_avx512_core = false;       // bf16 in oneDNN.
-  mma::Chip chip = mma::Chip::kSm90;  // What a simulator simulates.
+  mma::Chip chip = mma::Chip::kSm90;  // What a simulator simulates; what a GPU is.
+  int multiprocessors = 0;            // Of a GPU.
 };
 
 // What a kernel computes with: the arithmetic as data.
@@ -61,7 +62,8 @@ struct GemmArgs {
   absl::Span<std::byte> workspace;  // At least workspace_bytes(problem), 64-byte aligned.
 };
 
-struct CpuRow;  // kernels/cpu
+struct CpuRow;   // kernels/cpu
+struct CudaRow;  // kernels/cuda
 struct Kernel;
 
 // What the rows of a family do.
@@ -87,6 +89,7 @@ struct Kernel {
   // The row of the family's own table.
   const CpuRow* cpu_row = nullptr;
   const mma::Instruction* instruction = nullptr;
+  const CudaRow* cuda_row = nullptr;
 
   // OK where the kernel can run on the target; otherwise FailedPrecondition with what is missing.
   absl::Status available(const Target& target) const { return family->available(*this, target); }
@@ -101,7 +104,8 @@ struct Kernel {
   }
 
   // Computes D. The problem is valid and supported, and args.target is one where the kernel is
-  // available. Blocks until D is written. Errors: Internal where the library failed. Threads: any
+  // available. Blocks until D is written. Errors: Internal where the library failed;
+  // FailedPrecondition for a row of a GPU, which kernels/cuda/launch.h launches. Threads: any
   // number of launches at once; parallel inside, on the calling thread's OpenMP threads.
   absl::Status launch(const GemmArgs& args) const { return family->launch(*this, args); }
 };

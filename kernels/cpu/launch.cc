@@ -9,7 +9,7 @@
 #include "kernels/epilogue.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
-#include "kernels/supports_types.h"
+#include "kernels/supports.h"
 #include "kernels/text.h"
 
 namespace gemmd {

@@ -44,9 +44,8 @@ struct FloatFormat {
   bool has_nan;       // IEEE, or (e4m3) the all-ones pattern alone.
 };
 
-// What is true of an element type. One row per type: the only table of widths and names.
+// What is true of an element type. One row per type: the only table of widths.
 struct ElementFacts {
-  std::string_view name;  // "f32": PTX's spelling.
   int bits;
   bool is_float;
   bool is_signed;
@@ -55,27 +54,49 @@ struct ElementFacts {
 
 constexpr ElementFacts FactsOf(ElementType type) {
   switch (type) {
-    case ElementType::kF64: return {"f64", 64, true, true, {11, 52, 1023, true, true}};
-    case ElementType::kF32: return {"f32", 32, true, true, {8, 23, 127, true, true}};
-    case ElementType::kTf32: return {"tf32", 32, true, true, {8, 10, 127, true, true}};
-    case ElementType::kF16: return {"f16", 16, true, true, {5, 10, 15, true, true}};
-    case ElementType::kBf16: return {"bf16", 16, true, true, {8, 7, 127, true, true}};
-    case ElementType::kE4m3: return {"e4m3", 8, true, true, {4, 3, 7, false, true}};
-    case ElementType::kE5m2: return {"e5m2", 8, true, true, {5, 2, 15, true, true}};
-    case ElementType::kE3m2: return {"e3m2", 6, true, true, {3, 2, 3, false, false}};
-    case ElementType::kE2m3: return {"e2m3", 6, true, true, {2, 3, 1, false, false}};
-    case ElementType::kE2m1: return {"e2m1", 4, true, true, {2, 1, 1, false, false}};
-    case ElementType::kS8: return {"s8", 8, false, true, {}};
-    case ElementType::kU8: return {"u8", 8, false, false, {}};
-    case ElementType::kS4: return {"s4", 4, false, true, {}};
-    case ElementType::kU4: return {"u4", 4, false, false, {}};
-    case ElementType::kB1: return {"b1", 1, false, false, {}};
-    case ElementType::kS32: return {"s32", 32, false, true, {}};
+    case ElementType::kF64: return {64, true, true, {11, 52, 1023, true, true}};
+    case ElementType::kF32: return {32, true, true, {8, 23, 127, true, true}};
+    case ElementType::kTf32: return {32, true, true, {8, 10, 127, true, true}};
+    case ElementType::kF16: return {16, true, true, {5, 10, 15, true, true}};
+    case ElementType::kBf16: return {16, true, true, {8, 7, 127, true, true}};
+    case ElementType::kE4m3: return {8, true, true, {4, 3, 7, false, true}};
+    case ElementType::kE5m2: return {8, true, true, {5, 2, 15, true, true}};
+    case ElementType::kE3m2: return {6, true, true, {3, 2, 3, false, false}};
+    case ElementType::kE2m3: return {6, true, true, {2, 3, 1, false, false}};
+    case ElementType::kE2m1: return {4, true, true, {2, 1, 1, false, false}};
+    case ElementType::kS8: return {8, false, true, {}};
+    case ElementType::kU8: return {8, false, false, {}};
+    case ElementType::kS4: return {4, false, true, {}};
+    case ElementType::kU4: return {4, false, false, {}};
+    case ElementType::kB1: return {1, false, false, {}};
+    case ElementType::kS32: return {32, false, true, {}};
   }
   return {};
 }
 
-constexpr std::string_view NameOf(ElementType type) { return FactsOf(type).name; }
+// PTX's spelling: "f32". Apart from the facts, because device code cannot make a std::string_view.
+constexpr std::string_view NameOf(ElementType type) {
+  switch (type) {
+    case ElementType::kF64: return "f64";
+    case ElementType::kF32: return "f32";
+    case ElementType::kTf32: return "tf32";
+    case ElementType::kF16: return "f16";
+    case ElementType::kBf16: return "bf16";
+    case ElementType::kE4m3: return "e4m3";
+    case ElementType::kE5m2: return "e5m2";
+    case ElementType::kE3m2: return "e3m2";
+    case ElementType::kE2m3: return "e2m3";
+    case ElementType::kE2m1: return "e2m1";
+    case ElementType::kS8: return "s8";
+    case ElementType::kU8: return "u8";
+    case ElementType::kS4: return "s4";
+    case ElementType::kU4: return "u4";
+    case ElementType::kB1: return "b1";
+    case ElementType::kS32: return "s32";
+  }
+  return "";
+}
+
 constexpr int BitsOf(ElementType type) { return FactsOf(type).bits; }
 constexpr bool IsFloat(ElementType type) { return FactsOf(type).is_float; }
 constexpr bool IsInteger(ElementType type) { return !FactsOf(type).is_float; }

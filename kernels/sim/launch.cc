@@ -7,9 +7,8 @@
 #include "kernels/mma/instructions.h"
 #include "kernels/mma/support.h"
 #include "kernels/sim/product.h"
-#include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
-#include "kernels/supports_types.h"
+#include "kernels/supports.h"
 #include "kernels/text.h"
 
 namespace gemmd {
@@ -17,45 +16,11 @@ namespace {
 
 using mma::Instruction;
 
-absl::Status Refuse(std::string_view field, std::string_view got, std::string_view want) {
-  return absl::UnimplementedError(GotWant(field, got, want));
-}
-
 absl::Status Available(const Kernel& kernel, const Target& target) {
   if (target.kind != DeviceKind::kSim) {
     return absl::FailedPreconditionError(GotWant("device", NameOf(target.kind), "sim:<chip>"));
   }
-  if (mma::SupportOn(*kernel.instruction, target.chip) != mma::Support::kUnavailable) {
-    return absl::OkStatus();
-  }
-  std::string chips;
-  for (const mma::Chip chip : mma::kAllChips) {
-    if (mma::SupportOn(*kernel.instruction, chip) == mma::Support::kUnavailable) continue;
-    AppendPart(chips, Concat(chips.empty() ? "" : ", ", mma::NameOf(chip)));
-  }
-  return absl::FailedPreconditionError(GotWant("device", mma::NameOf(target.chip), chips));
-}
-
-// The portable form of fp4 keeps pairs; instructions that take fp4 in bytes keep single elements.
-absl::Status SupportsSparsity(const Instruction& instruction, const Problem& problem) {
-  if (!instruction.is_sparse()) {
-    if (!problem.a.is_sparse()) return absl::OkStatus();
-    return Refuse("a.sparsity", "2:4", "a dense A");
-  }
-  const std::string_view want = mma::NameOf(mma::SparsityOf(instruction));
-  if (!problem.a.is_sparse()) return Refuse("a.sparsity", "none", want);
-  const std::string_view got = SparseFormOf(instruction.a)->name();
-  return got == want ? absl::OkStatus() : Refuse("a.sparsity", got, want);
-}
-
-absl::Status Supports(const Kernel& kernel, const Problem& problem) {
-  const Instruction& instruction = *kernel.instruction;
-  RETURN_IF_ERROR(SupportsTypes(kernel, problem));
-  RETURN_IF_ERROR(SupportsSparsity(instruction, problem));
-  if (instruction.bit_count == mma::BitCount::kNone) return absl::OkStatus();
-  const bool is_xor = instruction.bit_count == mma::BitCount::kXor;
-  if (is_xor == (problem.bit_operation == BitOperation::kXor)) return absl::OkStatus();
-  return Refuse("bit_operation", is_xor ? "AND" : "XOR", is_xor ? "XOR" : "AND");
+  return AvailableOn(*kernel.instruction, target.chip);
 }
 
 // The accumulators of one matrix, in D's order.
@@ -115,7 +80,7 @@ absl::Status Launch(const Kernel& kernel, const GemmArgs& args) {
 }  // namespace
 
 const KernelFamily kSimFamily = {.available = Available,
-                                 .supports = Supports,
+                                 .supports = SupportsInstruction,
                                  .workspace_bytes = WorkspaceBytes,
                                  .launch = Launch};
 

@@ -31,7 +31,9 @@ TEST(CatalogTest, NamesAreUniqueAndWellFormed) {
 // A kernel for each instruction, and nothing beside those and the libraries' rows.
 TEST(CatalogTest, EveryInstructionHasAKernel) {
   EXPECT_EQ(Catalog(DeviceKind::kSim).size(), mma::kInstructions.size());
-  EXPECT_EQ(Catalog(DeviceKind::kSim).size() + Catalog(DeviceKind::kCpu).size(), Catalog().size());
+  EXPECT_EQ(Catalog(DeviceKind::kSim).size() + Catalog(DeviceKind::kCpu).size() +
+                Catalog(DeviceKind::kCuda).size(),
+            Catalog().size());
   for (const mma::Instruction& instruction : mma::kInstructions) {
     const absl::StatusOr<const Kernel*> kernel = FindKernel(mma::NameOf(instruction).view());
     ASSERT_THAT(kernel, IsOk());

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/plan.h"
+
+#include "kernels/checked.h"
+#include "kernels/sparse24.h"
+#include "kernels/status_macros.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kWorkspaceAlignment = 256;
+
+int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Hands out the workspace.
+class Allocator {
+ public:
+  int64_t Take(Checked bytes) {
+    const int64_t offset = total_.value().value_or(0);
+    const std::optional<int64_t> value = bytes.value();
+    total_ = total_ + (value ? Checked(*value) + Checked(kWorkspaceAlignment - 1) : bytes);
+    if (total_.value())
+      total_ = Checked(*total_.value() / kWorkspaceAlignment * kWorkspaceAlignment);
+    return offset;
+  }
+  const Checked& total() const { return total_; }
+
+ private:
+  Checked total_ = Checked(0);
+};
+
+// Lines as they are in memory, `lines` of `length` elements.
+struct Lines {
+  LineAxis axis;
+  int64_t lines;
+  int64_t length;
+};
+
+Lines LinesAlong(LineAxis axis, mma::Operand operand, const Problem& problem) {
+  const int64_t across = operand == mma::Operand::kA ? problem.m : problem.n;
+  return axis == LineAxis::kK ? Lines{axis, across, problem.k} : Lines{axis, problem.k, across};
+}
+
+LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout) {
+  const bool is_along_k = (operand == mma::Operand::kA) == (layout.order == Order::kRowMajor);
+  return is_along_k ? LineAxis::kK : LineAxis::kMn;
+}
+
+void Pack(OperandPlan& plan, bool is_shared, int64_t batch, Allocator& workspace) {
+  plan.is_packed = true;
+  plan.line_stride_bytes = RoundUp(plan.line_bytes, kLineAlignment);
+  const Checked bytes = Checked(plan.lines) * Checked(plan.line_stride_bytes);
+  plan.batch_stride_bytes = is_shared ? 0 : bytes.value().value_or(0);
+  plan.offset = workspace.Take(is_shared ? bytes : bytes * Checked(batch));
+}
+
+bool IsAligned(int64_t bytes) { return bytes % kLineAlignment == 0; }
+
+OperandPlan PlanDense(const CudaRow& row, mma::Operand operand, const Problem& problem,
+                      Allocator& workspace) {
+  const MatrixLayout& layout = operand == mma::Operand::kA ? problem.a : problem.b;
+  const int64_t bits = mma::ContainerBits(row.instruction, operand);
+  const Lines lines = LinesAlong(LineAxisOf(row.instruction, operand), operand, problem);
+  OperandPlan plan;
+  plan.lines = lines.lines;
+  plan.line_bytes = (lines.length * bits + 7) / 8;
+  const bool lies_right = AxisInMemory(operand, layout) == lines.axis &&
+                          bits == BitsOf(layout.type) && lines.length * bits % 8 == 0 &&
+                          IsAligned(layout.line_stride_bytes()) &&
+                          IsAligned(layout.batch_stride_bytes);
+  if (lies_right) {
+    plan.line_stride_bytes = layout.line_stride_bytes();
+    plan.batch_stride_bytes = layout.batch_stride_bytes;
+  } else {
+    Pack(plan, layout.batch_stride_bytes == 0, problem.batch, workspace);
+  }
+  return plan;
+}
+
+// A sparse A of types that are no narrower than their containers.
+absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& workspace,
+                        CudaPlan& plan) {
+  const mma::Instruction& instruction = row.instruction;
+  ASSIGN_OR_RETURN(const SparseLayout layout,
+                   SparseLayoutOf("a", problem.a.type, problem.m, problem.k));
+  const bool is_shared = problem.a.batch_stride_bytes == 0;
+  plan.a.lines = problem.m;
+  plan.a.line_bytes = layout.value_line_bytes;
+  const bool lies_right =
+      mma::ContainerBits(instruction, mma::Operand::kA) == BitsOf(layout.type) &&
+      IsAligned(layout.value_line_bytes) && IsAligned(problem.a.batch_stride_bytes);
+  if (lies_right) {
+    plan.a.line_stride_bytes = layout.value_line_bytes;
+    plan.a.batch_stride_bytes = problem.a.batch_stride_bytes;
+  } else {
+    plan.a.line_bytes = layout.kept() * mma::ContainerBits(instruction, mma::Operand::kA) / 8;
+    Pack(plan.a, is_shared, problem.batch, workspace);
+  }
+  const int64_t tiles = RoundUp(problem.m, row.tile.m) / instruction.m *
+                        (RoundUp(problem.k, row.tile.k) / instruction.k);
+  constexpr int64_t kBytesOfTile = 32 * sizeof(uint32_t);
+  const Checked bytes = Checked(tiles) * Checked(kBytesOfTile);
+  plan.metadata_batch_stride_bytes = is_shared ? 0 : bytes.value().value_or(0);
+  plan.metadata_offset = workspace.Take(is_shared ? bytes : bytes * Checked(problem.batch));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem) {
+  CudaPlan plan;
+  if (!problem.has_output() || !problem.has_product()) return plan;
+  Allocator workspace;
+  if (row.instruction.is_sparse()) {
+    RETURN_IF_ERROR(PlanSparse(row, problem, workspace, plan));
+  } else {
+    plan.a = PlanDense(row, mma::Operand::kA, problem, workspace);
+  }
+  plan.b = PlanDense(row, mma::Operand::kB, problem, workspace);
+  const std::optional<int64_t> total = workspace.total().value();
+  if (!total) return absl::ResourceExhaustedError("workspace: more than 2^63 bytes");
+  plan.workspace_bytes = *total;
+  return plan;
+}
+
+}  // namespace gemmd

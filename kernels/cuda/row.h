@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a kernel of a GPU is made of, as plain constant data: host code derives names and limits
+// from it, device code its template arguments.
+//
+// A block of threads computes a tile of D, its warps parts of it side by side. It walks along k in
+// steps of tile.k, several of which are on their way from memory at a time (stages).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/mma/fragment.h"
+#include "kernels/mma/instruction.h"
+
+namespace gemmd {
+
+struct Tile {
+  int16_t m = 0;
+  int16_t n = 0;
+  int16_t k = 0;
+
+  constexpr bool operator==(const Tile&) const = default;
+};
+
+struct CudaRow {
+  mma::Instruction instruction;
+  Tile tile;  // In elements; of a sparse A in those of the dense one.
+  int8_t warps_m = 0;
+  int8_t warps_n = 0;
+  int8_t stages = 0;
+
+  constexpr int threads() const { return 32 * warps_m * warps_n; }
+  // Rows that one instruction computes: of all its products, which lie above each other.
+  constexpr int instruction_rows() const { return instruction.m * instruction.products(); }
+
+  constexpr bool operator==(const CudaRow&) const = default;
+};
+
+// How the kernel wants the lines of an operand in memory: along k, or along m or n.
+enum class LineAxis : uint8_t { kK, kMn };
+
+// Fragments hold elements that lie beside each other in memory; the instructions whose names carry
+// layouts want them that way.
+constexpr LineAxis LineAxisOf(const mma::Instruction& instruction, mma::Operand operand) {
+  if (operand == mma::Operand::kA) {
+    return instruction.a_layout == mma::Layout::kRow ? LineAxis::kK : LineAxis::kMn;
+  }
+  return instruction.b_layout == mma::Layout::kColumn ? LineAxis::kK : LineAxis::kMn;
+}
+
+// Lines of operands start on multiples of this many bytes, so that copies of 16 bytes are aligned.
+inline constexpr int kLineAlignment = 16;
+
+}  // namespace gemmd
