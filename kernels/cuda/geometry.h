@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What follows from a row alone: how its tiles lie in shared memory and what each warp does. Host
+// and device share it.
+#pragma once
+
+#include "kernels/cuda/row.h"
+#include "kernels/mma/arithmetic.h"
+#include "kernels/mma/fragment.h"
+#include "kernels/mma/support.h"
+
+namespace gemmd {
+
+// One operand's tile of one stage in shared memory: lines of whole chunks of 16 bytes.
+//
+// Chunks of a line trade places (swizzle), so that a warp that reads the same chunk of eight lines
+// beside each other, or a lane's f64 of four, meets every bank once.
+struct TileLines {
+  LineAxis axis;
+  int lines;
+  int line_bytes;
+  bool is_f64;
+
+  constexpr int chunks() const { return line_bytes / 16; }
+  constexpr int bytes() const { return lines * line_bytes; }
+  constexpr int SwizzleOf(int line) const {
+    if (is_f64) return 2 * (line % (chunks() / 2 < 4 ? chunks() / 2 : 4));
+    const int lines_of_banks = line_bytes < 128 ? 128 / line_bytes : 1;
+    return line / lines_of_banks % (chunks() < 8 ? chunks() : 8);
+  }
+  // Of byte `byte` (of the line) of a line.
+  constexpr int OffsetOf(int line, int byte) const {
+    return line * line_bytes + (byte / 16 ^ SwizzleOf(line)) * 16 + byte % 16;
+  }
+};
+
+constexpr TileLines TileLinesOf(const CudaRow& row, mma::Operand operand) {
+  const bool is_a = operand == mma::Operand::kA;
+  const int bits = mma::ContainerBits(row.instruction, operand);
+  const int across = is_a ? row.tile.m : row.tile.n;
+  const int along = is_a && row.instruction.is_sparse() ? row.tile.k / 2 : row.tile.k;
+  const LineAxis axis = LineAxisOf(row.instruction, operand);
+  const bool is_along_k = axis == LineAxis::kK;
+  return {axis, is_along_k ? across : along, (is_along_k ? along : across) * bits / 8, bits == 64};
+}
+
+constexpr int StageBytes(const CudaRow& row) {
+  return TileLinesOf(row, mma::Operand::kA).bytes() + TileLinesOf(row, mma::Operand::kB).bytes();
+}
+
+// The type of accumulators as the epilogue gets them: f32 (also of f16), f64 or s32.
+constexpr ElementType AccumulatorType(const CudaRow& row) {
+  return row.instruction.d == ElementType::kF16 ? ElementType::kF32 : row.instruction.d;
+}
+
+// Shared memory holds the stages, and after the last step the tile of accumulators.
+constexpr int SharedBytes(const CudaRow& row) {
+  const int stages = row.stages * StageBytes(row);
+  const int accumulators = row.tile.m * row.tile.n * BitsOf(AccumulatorType(row)) / 8;
+  return stages > accumulators ? stages : accumulators;
+}
+
+// A warp's part of the tile, in instructions.
+constexpr int InstructionsDown(const CudaRow& row) {
+  return row.tile.m / row.warps_m / row.instruction_rows();
+}
+constexpr int InstructionsAcross(const CudaRow& row) {
+  return row.tile.n / row.warps_n / row.instruction.n;
+}
+// Instructions along k in one step of the tile.
+constexpr int StepsOfTile(const CudaRow& row) { return row.tile.k / row.instruction.k; }
+
+// Whether an instruction with nothing but zeros as A and B may change an accumulator: chains of
+// multiply-adds turn -0 into +0. Others leave it as it is, so that whole tiles can be done.
+constexpr bool CountsEveryStep(const CudaRow& row) {
+  const mma::Algorithm algorithm = mma::ArithmeticOf(row.instruction, mma::Chip::kSm90).algorithm;
+  return StepsOfTile(row) > 1 && (algorithm == mma::Algorithm::kMultiplyAdds ||
+                                  algorithm == mma::Algorithm::kMultiplyAddsF64);
+}
+
+// Registers of 32 bits that a thread holds for one operand's fragments of one step.
+constexpr int FragmentRegisters(const CudaRow& row, mma::Operand operand) {
+  const int count = operand == mma::Operand::kA   ? InstructionsDown(row)
+                    : operand == mma::Operand::kB ? InstructionsAcross(row)
+                                                  : InstructionsDown(row) * InstructionsAcross(row);
+  return count * mma::WordsPerLane(row.instruction, operand);
+}
+
+constexpr int MetadataRegisters(const CudaRow& row) {
+  return row.instruction.is_sparse() ? 2 * InstructionsDown(row) * StepsOfTile(row) : 0;
+}
+
+// Registers of a thread: what it holds, and addresses and counts, as the compiler was seen to use.
+constexpr int RegistersOf(const CudaRow& row, int steps_ahead) {
+  constexpr int kOthers = 60;
+  return FragmentRegisters(row, mma::Operand::kD) + MetadataRegisters(row) + kOthers +
+         (1 + steps_ahead) *
+             (FragmentRegisters(row, mma::Operand::kA) + FragmentRegisters(row, mma::Operand::kB));
+}
+
+inline constexpr int kMostRegisters = 255;
+
+// Whether fragments are loaded a step ahead: where the instructions are the tensor core's own and
+// registers are left.
+constexpr bool LoadsAhead(const CudaRow& row) {
+  return mma::SupportOn(row.instruction, mma::Chip::kSm90) == mma::Support::kNative &&
+         !CountsEveryStep(row) && row.instruction.a != ElementType::kF64 &&
+         StepsOfTile(row) % 2 == 0 && RegistersOf(row, 1) <= kMostRegisters;
+}
+
+// Blocks that share a multiprocessor: as many as have the shared memory and the registers.
+constexpr int BlocksPerMultiprocessor(const CudaRow& row) {
+  constexpr int kSharedBytes = 227 * 1024;
+  constexpr int kReservedBytes = 1024;  // Of each block, by the system.
+  constexpr int kRegisters = 64 * 1024;
+  const int by_memory = kSharedBytes / (SharedBytes(row) + kReservedBytes);
+  const int by_registers = kRegisters / (row.threads() * RegistersOf(row, LoadsAhead(row) ? 1 : 0));
+  const int least = by_memory < by_registers ? by_memory : by_registers;
+  return least < 1 ? 1 : least;
+}
+
+}  // namespace gemmd

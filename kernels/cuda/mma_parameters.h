@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The argument of every kernel of mma and wmma.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/epilogue.h"
+
+namespace gemmd {
+
+// An operand's lines, as they lie or packed.
+struct OperandLines {
+  const std::byte* data;
+  int64_t lines;
+  int64_t line_bytes;
+  int64_t line_stride_bytes;
+  int64_t batch_stride_bytes;
+};
+
+struct MmaParameters {
+  OperandLines a;
+  OperandLines b;
+  const uint32_t* metadata;  // As RepackMetadata makes it; null for a dense A.
+  int64_t metadata_batch_stride_words;
+  int metadata_steps;  // Words of a lane for one tile of rows.
+  int steps;           // Instructions along k.
+  int tiles_m;
+  int tiles_n;
+  int tiles_k;
+  int64_t first_batch;  // Of this launch.
+  EpilogueParameters epilogue;
+};
+
+}  // namespace gemmd

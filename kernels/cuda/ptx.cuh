@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Instructions of PTX, and nothing else: registers in, registers out. The mnemonics of matrix
+// instructions come from the table (kernels/mma/ptx.h), by way of a constant operand.
+//
+// Source: PTX ISA 9.0, sections 9.7.9.25 (cp.async) and 9.7.14 (matrix instructions).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/mma/instructions.h"
+#include "kernels/mma/ptx.h"
+
+namespace gemmd::ptx {
+
+// Text as the array of characters that asm takes.
+template <typename Source, typename Indices>
+struct Characters;
+template <typename Source, size_t... kAt>
+struct Characters<Source, std::index_sequence<kAt...>> {
+  static constexpr char kText[] = {Source::kSource.view()[kAt]..., '\0'};
+};
+
+// Source::kSource is a StaticText.
+template <typename Source>
+struct Mnemonic : Characters<Source, std::make_index_sequence<Source::kSource.view().size()>> {};
+
+__device__ inline uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Copies `bytes` (0 to 16) to shared memory and fills up 16 with zeros.
+__device__ inline void CopyAsync(uint32_t shared, const std::byte* global, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(shared), "l"(global), "r"(bytes)
+               : "memory");
+}
+
+__device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Until at most `kGroups` groups of copies of this thread are under way.
+template <int kGroups>
+__device__ inline void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
+// Four matrices of 8 lines of 16 bytes; lane 8i + j gives the address of line j of matrix i, and
+// gets word lane % 4 of line lane / 4 of each.
+__device__ inline void LoadMatrices(uint32_t (&words)[4], uint32_t shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(shared)
+               : "memory");
+}
+
+__device__ inline uint64_t LoadShared64(uint32_t shared) {
+  uint64_t value;
+  asm volatile("ld.shared.b64 %0, [%1];" : "=l"(value) : "r"(shared) : "memory");
+  return value;
+}
+
+// mma: D and C are the same registers.
+//
+// Words of f32 accumulators are float, those of f16 pairs and s32 uint32_t; f64 double.
+template <typename Source>
+__device__ inline void Mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm("%10 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
+        "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void Mma(uint32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm("%10 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
+        "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void Mma(uint32_t (&c)[2], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm("%8 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
+      : "+r"(c[0]), "+r"(c[1])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
+        "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void Mma(float (&c)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]) {
+  asm("%7 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]), "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void Mma(uint32_t (&c)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]) {
+  asm("%7 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]), "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void Mma(uint32_t (&c)[2], const uint32_t (&a)[2], const uint32_t (&b)[1]) {
+  asm("%5 {%0, %1}, {%2, %3}, {%4}, {%0, %1};"
+      : "+r"(c[0]), "+r"(c[1])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]), "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void Mma(uint32_t (&c)[2], const uint32_t (&a)[1], const uint32_t (&b)[1]) {
+  asm("%4 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+r"(c[0]), "+r"(c[1])
+      : "r"(a[0]), "r"(b[0]), "C"(Mnemonic<Source>::kText));
+}
+
+// f64.
+template <typename Source>
+__device__ inline void Mma(double (&c)[2], const double (&a)[1], const double (&b)[1]) {
+  asm("%4 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+d"(c[0]), "+d"(c[1])
+      : "d"(a[0]), "d"(b[0]), "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void Mma(double (&c)[4], const double (&a)[2], const double (&b)[1]) {
+  asm("%7 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+      : "d"(a[0]), "d"(a[1]), "d"(b[0]), "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void Mma(double (&c)[4], const double (&a)[4], const double (&b)[2]) {
+  asm("%10 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]),
+        "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void Mma(double (&c)[4], const double (&a)[8], const double (&b)[4]) {
+  asm("%16 {%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, "
+      "{%0, %1, %2, %3};"
+      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
+        "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]), "C"(Mnemonic<Source>::kText));
+}
+
+// m8n8k4 with f16, four products; D and C may have different types.
+template <typename Source>
+__device__ inline void Mma(float (&c)[8], const uint32_t (&a)[2], const uint32_t (&b)[2]) {
+  asm("%12 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9}, {%10, %11}, "
+      "{%0, %1, %2, %3, %4, %5, %6, %7};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
+        "+f"(c[7])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(b[1]), "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void Mma(uint32_t (&c)[4], const uint32_t (&a)[2], const uint32_t (&b)[2]) {
+  asm("%8 {%0, %1, %2, %3}, {%4, %5}, {%6, %7}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(b[1]), "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void Mma(float (&d)[8], const uint32_t (&a)[2], const uint32_t (&b)[2],
+                           const uint32_t (&c)[4]) {
+  asm("%16 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9}, {%10, %11}, {%12, %13, %14, %15};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
+        "=f"(d[7])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]),
+        "C"(Mnemonic<Source>::kText));
+}
+
+// mma.sp with ordered metadata and sparsity selector 0.
+template <typename Source>
+__device__ inline void MmaSparse(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[4],
+                                 uint32_t metadata) {
+  asm("%13 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, 0x0;"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]),
+        "r"(metadata), "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void MmaSparse(uint32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[4],
+                                 uint32_t metadata) {
+  asm("%13 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, 0x0;"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]),
+        "r"(metadata), "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void MmaSparse(uint32_t (&c)[2], const uint32_t (&a)[4], const uint32_t (&b)[4],
+                                 uint32_t metadata) {
+  asm("%11 {%0, %1}, {%2, %3, %4, %5}, {%6, %7, %8, %9}, {%0, %1}, %10, 0x0;"
+      : "+r"(c[0]), "+r"(c[1])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]),
+        "r"(metadata), "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void MmaSparse(float (&c)[4], const uint32_t (&a)[2], const uint32_t (&b)[2],
+                                 uint32_t metadata) {
+  asm("%9 {%0, %1, %2, %3}, {%4, %5}, {%6, %7}, {%0, %1, %2, %3}, %8, 0x0;"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(b[1]), "r"(metadata), "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void MmaSparse(uint32_t (&c)[4], const uint32_t (&a)[2], const uint32_t (&b)[2],
+                                 uint32_t metadata) {
+  asm("%9 {%0, %1, %2, %3}, {%4, %5}, {%6, %7}, {%0, %1, %2, %3}, %8, 0x0;"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(b[1]), "r"(metadata), "C"(Mnemonic<Source>::kText));
+}
+template <typename Source>
+__device__ inline void MmaSparse(uint32_t (&c)[2], const uint32_t (&a)[2], const uint32_t (&b)[2],
+                                 uint32_t metadata) {
+  asm("%7 {%0, %1}, {%2, %3}, {%4, %5}, {%0, %1}, %6, 0x0;"
+      : "+r"(c[0]), "+r"(c[1])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(b[1]), "r"(metadata), "C"(Mnemonic<Source>::kText));
+}
+
+}  // namespace gemmd::ptx
