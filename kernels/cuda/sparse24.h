@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of kernels/sparse24.h and prune24.h on a GPU, equal to them byte for byte. All
+// pointers are to memory of the current GPU, `dense` and `compressed` aligned to 256 bytes. Nothing
+// waits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "kernels/sparse24.h"
+
+struct CUstream_st;  // What cudaStream_t points at.
+
+namespace gemmd {
+
+// What the checks write: the first bad group, counted along rows and then down, and what is wrong
+// with it; nothing where all are good. Refusal makes a message of it.
+using BadGroup = uint64_t;
+inline constexpr BadGroup kNoBadGroup = ~uint64_t{0};
+
+// Write to `cleared` how many nonzero elements became zero.
+absl::Status PruneOnStream(const SparseLayout& layout, std::byte* dense, int64_t* cleared,
+                           CUstream_st* stream);
+absl::Status PruneBothWaysOnStream(const SparseLayout& layout, std::byte* dense, int64_t* cleared,
+                                   CUstream_st* stream);
+
+// Check as CheckPruned and CheckCompressed do.
+absl::Status CheckPrunedOnStream(const SparseLayout& layout, const std::byte* dense, BadGroup* bad,
+                                 CUstream_st* stream);
+absl::Status CheckCompressedOnStream(const SparseLayout& layout, const std::byte* compressed,
+                                     BadGroup* bad, CUstream_st* stream);
+
+// Checks, and compresses all the same: what becomes of a bad group has no meaning.
+absl::Status CompressOnStream(const SparseLayout& layout, const std::byte* dense,
+                              std::byte* compressed, BadGroup* bad, CUstream_st* stream);
+
+absl::Status ExpandOnStream(const SparseLayout& layout, const std::byte* compressed,
+                            std::byte* dense, CUstream_st* stream);
+
+// What the functions of the host would say of a bad group; OK for kNoBadGroup.
+absl::Status PrunedRefusal(std::string_view field, const SparseLayout& layout, BadGroup bad);
+
+}  // namespace gemmd
