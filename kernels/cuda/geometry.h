@@ -87,26 +87,41 @@ constexpr int FragmentRegisters(const CudaRow& row, mma::Operand operand) {
 }
 
 constexpr int MetadataRegisters(const CudaRow& row) {
-  return row.instruction.is_sparse() ? 2 * InstructionsDown(row) * StepsOfTile(row) : 0;
+  return row.instruction.is_sparse() ? InstructionsDown(row) * StepsOfTile(row) : 0;
 }
 
 // Registers of a thread: what it holds, and addresses and counts, as the compiler was seen to use.
-constexpr int RegistersOf(const CudaRow& row, int steps_ahead) {
-  constexpr int kOthers = 60;
-  return FragmentRegisters(row, mma::Operand::kD) + MetadataRegisters(row) + kOthers +
-         (1 + steps_ahead) *
-             (FragmentRegisters(row, mma::Operand::kA) + FragmentRegisters(row, mma::Operand::kB));
+// `sets` of fragments are held at a time, B in `parts`.
+constexpr int RegistersOf(const CudaRow& row, int sets, int parts) {
+  const bool is_native = mma::SupportOn(row.instruction, mma::Chip::kSm90) == mma::Support::kNative;
+  const int others = is_native ? 46 : 120;
+  return FragmentRegisters(row, mma::Operand::kD) + MetadataRegisters(row) + others +
+         sets * (FragmentRegisters(row, mma::Operand::kA) +
+                 FragmentRegisters(row, mma::Operand::kB) / parts);
 }
 
 inline constexpr int kMostRegisters = 255;
 
-// Whether fragments are loaded a step ahead: where the instructions are the tensor core's own and
-// registers are left.
-constexpr bool LoadsAhead(const CudaRow& row) {
-  return mma::SupportOn(row.instruction, mma::Chip::kSm90) == mma::Support::kNative &&
-         !CountsEveryStep(row) && row.instruction.a != ElementType::kF64 &&
-         StepsOfTile(row) % 2 == 0 && RegistersOf(row, 1) <= kMostRegisters;
+// How fragments are loaded: a step ahead of the instructions, or just before them; and B's whole or
+// in parts.
+struct FragmentPlan {
+  bool is_ahead;
+  int parts;
+};
+
+// A step ahead where the instructions are the tensor core's own and registers are left.
+constexpr FragmentPlan FragmentPlanOf(const CudaRow& row) {
+  const bool may_be_ahead =
+      mma::SupportOn(row.instruction, mma::Chip::kSm90) == mma::Support::kNative &&
+      !CountsEveryStep(row) && row.instruction.a != ElementType::kF64 && StepsOfTile(row) % 2 == 0;
+  for (int parts = 1; parts <= 2 && InstructionsAcross(row) % (4 * parts) == 0; ++parts) {
+    if (may_be_ahead && RegistersOf(row, 2, parts) <= kMostRegisters) return {true, parts};
+  }
+  return {false, 1};
 }
+
+constexpr bool LoadsAhead(const CudaRow& row) { return FragmentPlanOf(row).is_ahead; }
+constexpr int PartsOfB(const CudaRow& row) { return FragmentPlanOf(row).parts; }
 
 // Blocks that share a multiprocessor: as many as have the shared memory and the registers.
 constexpr int BlocksPerMultiprocessor(const CudaRow& row) {
@@ -114,7 +129,8 @@ constexpr int BlocksPerMultiprocessor(const CudaRow& row) {
   constexpr int kReservedBytes = 1024;  // Of each block, by the system.
   constexpr int kRegisters = 64 * 1024;
   const int by_memory = kSharedBytes / (SharedBytes(row) + kReservedBytes);
-  const int by_registers = kRegisters / (row.threads() * RegistersOf(row, LoadsAhead(row) ? 1 : 0));
+  const int by_registers =
+      kRegisters / (row.threads() * RegistersOf(row, LoadsAhead(row) ? 2 : 1, PartsOfB(row)));
   const int least = by_memory < by_registers ? by_memory : by_registers;
   return least < 1 ? 1 : least;
 }

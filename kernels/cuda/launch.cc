@@ -1,14 +1,144 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/launch.h"
 
+#include <limits>
+
+#include "kernels/cuda/finish.h"
+#include "kernels/cuda/functions.h"
+#include "kernels/cuda/geometry.h"
+#include "kernels/cuda/mma_parameters.h"
+#include "kernels/cuda/pack.h"
+#include "kernels/cuda/plan.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/status_macros.h"
 #include "kernels/text.h"
 
 namespace gemmd {
+namespace {
 
-bool HasCode(const Kernel&) { return false; }
+constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMostBatches = 65535;  // Of one launch: the grid's third extent.
 
-absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs&, CUstream_st*) {
-  return absl::FailedPreconditionError(Concat("no code of ", kernel.name));
+CudaFunctions MakeFunctions() {
+  CudaFunctions functions = {};
+  AddMmaBits(functions);
+  AddMmaF16(functions);
+  AddMmaF64(functions);
+  AddMmaFp8(functions);
+  AddMmaInt4(functions);
+  AddMmaInt8(functions);
+  AddMmaQuads(functions);
+  AddMmaTf32(functions);
+  AddSparseFloats(functions);
+  AddSparseInt4(functions);
+  AddSparseInt8(functions);
+  return functions;
+}
+
+const void* FunctionOf(const Kernel& kernel) {
+  static const CudaFunctions functions = MakeFunctions();
+  return kernel.cuda_row == nullptr
+             ? nullptr
+             : functions[static_cast<size_t>(kernel.cuda_row - kCudaRows.data())];
+}
+
+int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+absl::StatusOr<OperandLines> LinesOf(std::string_view field, const OperandPlan& plan,
+                                     const std::byte* data, const std::byte* workspace) {
+  if (plan.lines > kMostBlocks || plan.line_stride_bytes > kMostLineBytes) {
+    return absl::ResourceExhaustedError(Concat(field, ": got ", plan.lines, " lines of ",
+                                               plan.line_bytes,
+                                               " bytes, want at most 2^31 - 1 of less than 2^31"));
+  }
+  return OperandLines{.data = plan.is_packed ? workspace + plan.offset : data,
+                      .batch_stride_bytes = plan.batch_stride_bytes,
+                      .lines = static_cast<int>(plan.lines),
+                      .line_bytes = static_cast<int>(plan.line_bytes),
+                      .line_stride_bytes = static_cast<int>(plan.line_stride_bytes)};
+}
+
+absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, const GemmArgs& args,
+                                           const CudaPlan& plan) {
+  const Problem& problem = args.problem;
+  const int64_t tiles_m = DivideUp(problem.m, row.tile.m);
+  const int64_t tiles_n = DivideUp(problem.n, row.tile.n);
+  const int64_t tiles_k = DivideUp(problem.k, row.tile.k);
+  const int64_t steps = tiles_k * StepsOfTile(row);
+  if (tiles_m > kMostBlocks / tiles_n || steps > kMostBlocks) {
+    return absl::ResourceExhaustedError(Concat("d: got ", problem.m, "x", problem.n,
+                                               " and k = ", problem.k,
+                                               ", want at most 2^31 tiles of ", row.tile.m, "x",
+                                               row.tile.n, " and steps of ", row.instruction.k));
+  }
+  MmaParameters parameters;
+  ASSIGN_OR_RETURN(parameters.a, LinesOf("a", plan.a, args.a, args.workspace.data()));
+  ASSIGN_OR_RETURN(parameters.b, LinesOf("b", plan.b, args.b, args.workspace.data()));
+  parameters.metadata =
+      reinterpret_cast<const uint32_t*>(args.workspace.data() + plan.metadata_offset);
+  parameters.metadata_batch_stride_words = plan.metadata_batch_stride_bytes / 4;
+  parameters.metadata_steps = static_cast<int>(steps);
+  parameters.steps = static_cast<int>(DivideUp(problem.k, row.instruction.k));
+  parameters.tiles_m = static_cast<int>(tiles_m);
+  parameters.tiles_n = static_cast<int>(tiles_n);
+  parameters.tiles_k = static_cast<int>(tiles_k);
+  parameters.first_batch = 0;
+  parameters.epilogue = EpilogueOf(args, AccumulatorType(row));
+  return parameters;
+}
+
+absl::Status PrepareOperands(const CudaRow& row, const GemmArgs& args, const CudaPlan& plan,
+                             CUstream_st* stream) {
+  std::byte* const workspace = args.workspace.data();
+  if (plan.a.is_packed) {
+    RETURN_IF_ERROR(
+        PackOperand(row, mma::Operand::kA, args.problem, plan.a, args.a, workspace, stream));
+  }
+  if (plan.b.is_packed) {
+    RETURN_IF_ERROR(
+        PackOperand(row, mma::Operand::kB, args.problem, plan.b, args.b, workspace, stream));
+  }
+  if (!row.instruction.is_sparse()) return absl::OkStatus();
+  return RepackMetadata(row, args.problem, plan, args.a, workspace, stream);
+}
+
+absl::Status LaunchProduct(const Kernel& kernel, const void* function, MmaParameters parameters,
+                           int64_t batch, CUstream_st* stream) {
+  const CudaRow& row = *kernel.cuda_row;
+  // More than 48 KiB is to be asked for.
+  RETURN_IF_ERROR(CudaStatus(
+      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, SharedBytes(row)),
+      kernel.name));
+  for (int64_t first = 0; first < batch; first += kMostBatches) {
+    parameters.first_batch = first;
+    const int64_t batches = batch - first < kMostBatches ? batch - first : kMostBatches;
+    const dim3 grid(static_cast<unsigned>(parameters.tiles_m * parameters.tiles_n), 1,
+                    static_cast<unsigned>(batches));
+    void* arguments[] = {&parameters};
+    RETURN_IF_ERROR(
+        CudaStatus(cudaLaunchKernel(function, grid, dim3(static_cast<unsigned>(row.threads())),
+                                    arguments, static_cast<size_t>(SharedBytes(row)), stream),
+                   kernel.name));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool HasCode(const Kernel& kernel) { return FunctionOf(kernel) != nullptr; }
+
+absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream) {
+  const void* const function = FunctionOf(kernel);
+  if (function == nullptr) {
+    return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", kernel.name));
+  }
+  const CudaRow& row = *kernel.cuda_row;
+  if (!args.problem.has_output()) return absl::OkStatus();
+  if (!args.problem.has_product()) return FinishWithoutProduct(args, AccumulatorType(row), stream);
+  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, args.problem));
+  ASSIGN_OR_RETURN(const MmaParameters parameters, ParametersOf(row, args, plan));
+  RETURN_IF_ERROR(PrepareOperands(row, args, plan, stream));
+  return LaunchProduct(kernel, function, parameters, args.problem.batch, stream);
 }
 
 }  // namespace gemmd

@@ -49,73 +49,81 @@ __device__ int SwizzleInTile(int line) {
   return kLines.SwizzleOf(line);
 }
 
-// Copies one operand's tiles, step by step along k, each thread the same chunk of several lines.
+// Copies one operand's tiles, one after the other along k, each thread the same chunk of several
+// lines: a round of copies for each.
+//
+// What lies beyond k is zero. Lines of rows and columns beyond m and n are copies of the last one,
+// since nothing of what becomes of them is stored.
 template <size_t kIndex, mma::Operand kOperand>
 class TileCopy {
  public:
+  static constexpr TileLines kLines = TileLinesOf(kRow<kIndex>, kOperand);
+  static constexpr int kChunks = kLines.chunks();
+  static constexpr int kLinesOfRound = kRow<kIndex>.threads() / kChunks;
+  static constexpr int kRounds = (kLines.lines + kLinesOfRound - 1) / kLinesOfRound;
+
   // `first` is the tile's first row of A or column of B.
   __device__ TileCopy(const OperandLines& operand, int64_t batch, int64_t first, uint32_t shared,
-                      int thread) {
-    const int line = thread / kChunks;
+                      int thread)
+      : operand_(operand), line_(thread / kChunks) {
     const int chunk = thread % kChunks;
-    stride_ = operand.line_stride_bytes;
-    shared_ = shared + OffsetInTile<kIndex, kOperand>(line, 16 * chunk);
+    shared_ = shared + OffsetInTile<kIndex, kOperand>(line_, 16 * chunk);
     source_ = operand.data + batch * operand.batch_stride_bytes + 16 * chunk;
     bytes_ = operand.line_bytes - 16 * chunk;
-    lines_ = operand.lines - line;
-    if constexpr (kLines.axis == LineAxis::kK) {
-      source_ += (first + line) * stride_;
-      lines_ -= first;
+    if constexpr (kIsAlongK) {
+      source_ += first * operand.line_stride_bytes;
+      last_line_ = operand.lines - 1 - static_cast<int>(first);
     } else {
       constexpr int kBits = mma::ContainerBits(kRow<kIndex>.instruction, kOperand);
-      source_ += line * stride_ + first * kBits / 8;
-      bytes_ -= first * kBits / 8;
+      source_ += first * kBits / 8;
+      bytes_ -= static_cast<int>(first * kBits / 8);
+      last_line_ = operand.lines - 1;
     }
   }
 
-  // Copies the next tile to the stage at `offset` of the shared memory.
-  __device__ void Next(int offset) {
-    const int bytes = static_cast<int>(bytes_ < 0 ? 0 : bytes_ < 16 ? bytes_ : 16);
+  // Copies rounds `kFirst` to `kEnd` - 1 of the tile to the stage at `offset` of the shared memory.
+  template <int kFirst, int kEnd>
+  __device__ void Copy(int offset) const {
+    const int bytes = min(max(bytes_, 0), 16);
 #pragma unroll
-    for (int i = 0; i < kRounds; ++i) {
-      if (kIsWhole || thread_has_round(i)) {
-        const bool is_inside = i * kLinesOfRound < lines_;
-        ptx::CopyAsync(shared_ + offset + i * kLinesOfRound * kLines.line_bytes,
-                       source_ + i * kLinesOfRound * stride_, is_inside ? bytes : 0);
-      }
+    for (int i = kFirst; i < kEnd && i < kRounds; ++i) {
+      const int line = line_ + i * kLinesOfRound;
+      if (kLines.lines % kLinesOfRound != 0 && line >= kLines.lines) break;
+      const bool is_inside = kIsAlongK || line <= last_line_;
+      const int64_t start = int64_t{min(line, last_line_)} * operand_.line_stride_bytes;
+      ptx::CopyAsync(shared_ + offset + i * kLinesOfRound * kLines.line_bytes, source_ + start,
+                     is_inside ? bytes : 0);
     }
-    if constexpr (kLines.axis == LineAxis::kK) {
+  }
+
+  // To the next tile.
+  __device__ void Advance() {
+    if constexpr (kIsAlongK) {
       source_ += kLines.line_bytes;
       bytes_ -= kLines.line_bytes;
     } else {
-      source_ += kLines.lines * stride_;
-      lines_ -= kLines.lines;
+      source_ += int64_t{kLines.lines} * operand_.line_stride_bytes;
+      last_line_ -= kLines.lines;
     }
   }
 
  private:
-  static constexpr TileLines kLines = TileLinesOf(kRow<kIndex>, kOperand);
-  static constexpr int kChunks = kLines.chunks();
-  static constexpr int kThreads = kRow<kIndex>.threads();
-  static constexpr int kLinesOfRound = kThreads / kChunks;
-  static constexpr int kRounds = (kLines.lines + kLinesOfRound - 1) / kLinesOfRound;
-  static constexpr bool kIsWhole = kLines.lines % kLinesOfRound == 0;
-  static_assert(kThreads % kChunks == 0, "a thread copies the same chunk of every line");
+  static constexpr bool kIsAlongK = kLines.axis == LineAxis::kK;
+  static_assert(kRow<kIndex>.threads() % kChunks == 0,
+                "a thread copies the same chunk of every line");
   static_assert(kLines.SwizzleOf(kLinesOfRound) == 0 || kRounds == 1,
                 "chunks trade places alike in every round");
 
-  __device__ static bool thread_has_round(int i) {
-    return static_cast<int>(threadIdx.x) / kChunks + i * kLinesOfRound < kLines.lines;
-  }
-
-  const std::byte* source_;
-  int64_t stride_;
-  int64_t bytes_;  // Of the line from this thread's chunk on.
-  int64_t lines_;  // From this thread's first line on.
+  const OperandLines& operand_;
+  const std::byte* source_;  // Of line 0 of the tile.
+  int bytes_;                // Of a line from this thread's chunk on; negative behind its end.
+  int line_;
+  int last_line_;  // Of the operand, counted from the tile's first one.
   uint32_t shared_;
 };
 
-// The fragments of one operand for one step along k of a warp.
+// The fragments of one operand for one step along k of a warp: of A whole, of B the part that is
+// held at a time.
 template <size_t kIndex, mma::Operand kOperand>
 struct Fragments {
   static constexpr mma::Instruction kInstruction = kRow<kIndex>.instruction;
@@ -123,8 +131,8 @@ struct Fragments {
   static constexpr bool kIsA = kOperand == mma::Operand::kA;
   static constexpr bool kIsF64 = kInstruction.a == ElementType::kF64;
   static constexpr bool kIsQuad = kInstruction.products() == 4;  // m8n8k4 with f16.
-  static constexpr int kCount =
-      kIsA ? InstructionsDown(kRow<kIndex>) : InstructionsAcross(kRow<kIndex>);
+  static constexpr int kCount = kIsA ? InstructionsDown(kRow<kIndex>)
+                                     : InstructionsAcross(kRow<kIndex>) / PartsOfB(kRow<kIndex>);
   static constexpr int kExtent = kIsA ? kRow<kIndex>.instruction_rows() : kInstruction.n;
   static constexpr int kElements = mma::ElementsPerLane(kInstruction, kOperand);
   static constexpr int kWords = kIsF64 ? kElements : mma::WordsPerLane(kInstruction, kOperand);
@@ -160,7 +168,9 @@ class FragmentLoader {
     }
   }
 
-  __device__ void Load(int offset, int step, Target& target) const {
+  // `part` counts the parts of B.
+  __device__ void Load(int offset, int step, int part, Target& target) const {
+    offset += part * Target::kCount * Target::kExtent * kLines.line_bytes;
     if constexpr (Target::kIsF64) {
       LoadF64(offset, step, target);
     } else if constexpr (Target::kIsQuad) {
@@ -264,73 +274,67 @@ struct WarpSums {
   __device__ Sum At(int i, int j, int element) const {
     if constexpr (kType == ElementType::kF16) {
       const uint32_t pair = words[i][j][element / 2];
-      return F32FromF16(static_cast<uint16_t>(element % 2 == 0 ? pair : pair >> 16));
+      return ptx::F32FromF16(static_cast<uint16_t>(element % 2 == 0 ? pair : pair >> 16));
     } else {
       return static_cast<Sum>(words[i][j][element]);
     }
   }
 
+  // One step; `part` says which columns b is of.
   __device__ void Add(const Fragments<kIndex, mma::Operand::kA>& a,
-                      const Fragments<kIndex, mma::Operand::kB>& b, const uint32_t* metadata) {
-    using Source = RowMnemonic<kIndex>;
+                      const Fragments<kIndex, mma::Operand::kB>& b, int part,
+                      const uint32_t* metadata) {
+    constexpr int kOfPart = Fragments<kIndex, mma::Operand::kB>::kCount;
 #pragma unroll
     for (int i = 0; i < kDown; ++i) {
 #pragma unroll
-      for (int j = 0; j < kAcross; ++j) {
-        if constexpr (kInstruction.is_sparse()) {
-          ptx::MmaSparse<Source>(words[i][j], a.words[i], b.words[j], metadata[i]);
-        } else if constexpr (kInstruction.c != kInstruction.d) {
-          uint32_t c[kElements / 2];
-#pragma unroll
-          for (int w = 0; w < kElements / 2; ++w) {
-            c[w] = PackF16(words[i][j][2 * w], words[i][j][2 * w + 1]);
-          }
-          ptx::Mma<Source>(words[i][j], a.words[i], b.words[j], c);
-        } else {
-          ptx::Mma<Source>(words[i][j], a.words[i], b.words[j]);
-        }
+      for (int j = 0; j < kOfPart; ++j) {
+        AddOne(words[i][part * kOfPart + j], a.words[i], b.words[j], metadata[i]);
       }
+    }
+  }
+
+ private:
+  template <typename A, typename B>
+  __device__ static void AddOne(Word (&c)[kWords], const A& a, const B& b, uint32_t metadata) {
+    using Source = RowMnemonic<kIndex>;
+    if constexpr (kInstruction.is_sparse()) {
+      ptx::MmaSparse<Source>(c, a, b, metadata);
+    } else if constexpr (kInstruction.c != kInstruction.d) {
+      uint32_t pairs[kElements / 2];
+#pragma unroll
+      for (int w = 0; w < kElements / 2; ++w) pairs[w] = ptx::PackF16(c[2 * w], c[2 * w + 1]);
+      ptx::Mma<Source>(c, a, b, pairs);
+    } else {
+      ptx::Mma<Source>(c, a, b);
     }
   }
 };
 
-// A warp's metadata, from the workspace, a tile of k ahead. Nothing where A is dense.
+// A warp's metadata of one tile of k, from the workspace. The words of a step are replaced by those
+// of the next tile's as soon as they were used. Nothing where A is dense.
 template <size_t kIndex>
-class MetadataStream {
+class MetadataWords {
  public:
   // `source` points at this lane's word of the warp's first rows and the first step; `steps` are
-  // those of all of k.
-  __device__ MetadataStream(const uint32_t* source, int steps) : source_(source), steps_(steps) {
-    Fetch(true);
-    Advance();
-  }
-
-  // Loads the next tile's words, if there is one.
-  __device__ void Fetch(bool is_there) {
+  // those of all of k, in whole tiles.
+  __device__ MetadataWords(const uint32_t* source, int steps) : source_(source), steps_(steps) {
     if constexpr (kIsSparse) {
-      if (!is_there) return;
 #pragma unroll
-      for (int i = 0; i < kDown; ++i) {
-#pragma unroll
-        for (int s = 0; s < kSteps; ++s) {
-          next_[s][i] = __ldg(source_ + (int64_t{i} * steps_ + s) * 32);
-        }
-      }
+      for (int s = 0; s < kSteps; ++s) Load(s);
       source_ += kSteps * 32;
     }
   }
 
-  __device__ void Advance() {
+  __device__ const uint32_t* OfStep(int step) const { return words_[kIsSparse ? step : 0]; }
+
+  // Loads the step's words of the next tile, where there is one.
+  __device__ void Replace(int step, bool has_next_tile) {
     if constexpr (kIsSparse) {
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
-#pragma unroll
-        for (int i = 0; i < kDown; ++i) words_[s][i] = next_[s][i];
-      }
+      if (has_next_tile) Load(step);
+      if (step == kSteps - 1) source_ += kSteps * 32;
     }
   }
-
-  __device__ const uint32_t* OfStep(int step) const { return words_[kIsSparse ? step : 0]; }
 
  private:
   static constexpr CudaRow kOf = kRow<kIndex>;
@@ -338,59 +342,72 @@ class MetadataStream {
   static constexpr int kDown = kIsSparse ? InstructionsDown(kOf) : 1;
   static constexpr int kSteps = kIsSparse ? StepsOfTile(kOf) : 1;
 
+  __device__ void Load(int step) {
+#pragma unroll
+    for (int i = 0; i < kDown; ++i) {
+      words_[step][i] = __ldg(source_ + (int64_t{i} * steps_ + step) * 32);
+    }
+  }
+
   const uint32_t* source_;
   int steps_;
   uint32_t words_[kSteps][kDown];
-  uint32_t next_[kSteps][kDown];
 };
 
-// The tile of a block: neighbours in the grid share lines of A and B, which then stay in L2.
-struct TilePlace {
-  int row;
-  int column;
+// What a thread works on. Neighbours in the grid share lines of A and B, which then stay in L2.
+struct Place {
+  int64_t row;  // Of the block's tile in D.
+  int64_t column;
+  int64_t batch;
+  int thread;
+  int lane;
+  int warp_row;  // Of the warp's part in the tile.
+  int warp_column;
 };
-__device__ inline TilePlace PlaceOf(int block, int tiles_m, int tiles_n) {
-  constexpr int kGroup = 8;
-  const int first = block / (kGroup * tiles_n) * kGroup;
-  const int rows = min(tiles_m - first, kGroup);
-  const int inside = block % (kGroup * tiles_n);
-  return {first + inside % rows, inside / rows};
+
+template <size_t kIndex>
+__device__ Place FindPlace(const MmaParameters& parameters) {
+  constexpr CudaRow kOf = kRow<kIndex>;
+  constexpr int kGroup = 8;  // Tiles above each other that follow each other.
+  const int block = ptx::BlockInGrid();
+  const int first = block / (kGroup * parameters.tiles_n) * kGroup;
+  const int rows = min(parameters.tiles_m - first, kGroup);
+  const int inside = block % (kGroup * parameters.tiles_n);
+  const int thread = ptx::ThreadInBlock();
+  const int warp = thread / 32;
+  return {.row = int64_t{first + inside % rows} * kOf.tile.m,
+          .column = int64_t{inside / rows} * kOf.tile.n,
+          .batch = blockIdx.z + parameters.first_batch,
+          .thread = thread,
+          .lane = thread % 32,
+          .warp_row = warp % kOf.warps_m * (kOf.tile.m / kOf.warps_m),
+          .warp_column = warp / kOf.warps_m * (kOf.tile.n / kOf.warps_n)};
 }
 
 template <size_t kIndex>
 class MmaBlock {
  public:
-  __device__ explicit MmaBlock(const MmaParameters& parameters, std::byte* shared)
-      : parameters_(parameters),
-        place_(PlaceOf(static_cast<int>(blockIdx.x), parameters.tiles_m, parameters.tiles_n)),
-        batch_(blockIdx.z + parameters.first_batch),
-        thread_(static_cast<int>(threadIdx.x)),
-        lane_(thread_ % 32),
-        warp_row_(thread_ / 32 % kOf.warps_m * (kOf.tile.m / kOf.warps_m)),
-        warp_column_(thread_ / 32 / kOf.warps_m * (kOf.tile.n / kOf.warps_n)),
-        shared_(shared) {}
+  __device__ MmaBlock(const MmaParameters& parameters, std::byte* shared)
+      : parameters_(parameters), shared_(shared) {}
 
   __device__ void Run() {
     const uint32_t shared = ptx::SharedAddress(shared_);
-    TileCopy<kIndex, mma::Operand::kA> a_copy(parameters_.a, batch_, first_row(), shared, thread_);
-    TileCopy<kIndex, mma::Operand::kB> b_copy(parameters_.b, batch_, first_column(),
-                                              shared + kABytes, thread_);
-    const auto copy_next = [&](int tile, int stage) {
-      if (tile < parameters_.tiles_k) {
-        a_copy.Next(stage * kStageBytes);
-        b_copy.Next(stage * kStageBytes);
-      }
+    const Place place = FindPlace<kIndex>(parameters_);
+    Copies copies = {{parameters_.a, place.batch, place.row, shared, place.thread},
+                     {parameters_.b, place.batch, place.column, shared + kABytes, place.thread}};
+    for (int stage = 0; stage < kOf.stages - 1; ++stage) {
+      if (stage < parameters_.tiles_k) copies.template Copy<0, 1>(stage * kStageBytes);
+      copies.Advance();
       ptx::CommitCopies();
-    };
-    for (int s = 0; s < kOf.stages - 1; ++s) copy_next(s, s);
-
-    const FragmentLoader<kIndex, mma::Operand::kA> a_loader(shared, warp_row_, lane_);
-    const FragmentLoader<kIndex, mma::Operand::kB> b_loader(shared + kABytes, warp_column_, lane_);
+    }
+    const Loaders loaders = {{shared, place.warp_row, place.lane},
+                             {shared + kABytes, place.warp_column, place.lane}};
+    MetadataWords<kIndex> metadata(MetadataSource(place), parameters_.metadata_steps);
     sums_.Clear();
     if constexpr (LoadsAhead(kOf)) {
-      RunAhead(copy_next, a_loader, b_loader);
+      RunAhead(copies, loaders, metadata);
     } else {
-      RunPlainly(copy_next, a_loader, b_loader);
+      RunPlainly(copies, loaders, metadata);
     }
     ptx::WaitForCopies<0>();
     Finish();
@@ -402,87 +419,151 @@ class MmaBlock {
   static constexpr int kABytes = TileLinesOf(kOf, mma::Operand::kA).bytes();
   static constexpr int kStageBytes = StageBytes(kOf);
   static constexpr int kSteps = StepsOfTile(kOf);
+  static constexpr int kParts = PartsOfB(kOf);
 
-  __device__ int64_t first_row() const { return int64_t{place_.row} * kOf.tile.m; }
-  __device__ int64_t first_column() const { return int64_t{place_.column} * kOf.tile.n; }
+  struct Copies {
+    TileCopy<kIndex, mma::Operand::kA> a;
+    TileCopy<kIndex, mma::Operand::kB> b;
 
-  // Fragments are loaded one step ahead of the instructions that take them.
-  template <typename CopyNext, typename ALoader, typename BLoader>
-  __device__ void RunAhead(const CopyNext& copy_next, const ALoader& a_loader,
-                           const BLoader& b_loader) {
-    static_assert(kSteps % 2 == 0, "step 0 of every tile is in the same registers");
+    // Share `kShare` of `kShares` of the tile.
+    template <int kShare, int kShares>
+    __device__ void Copy(int offset) const {
+      constexpr int kOfA = (a.kRounds + kShares - 1) / kShares;
+      constexpr int kOfB = (b.kRounds + kShares - 1) / kShares;
+      a.template Copy<kShare * kOfA, (kShare + 1) * kOfA>(offset);
+      b.template Copy<kShare * kOfB, (kShare + 1) * kOfB>(offset);
+    }
+    __device__ void Advance() {
+      a.Advance();
+      b.Advance();
+    }
+  };
+  struct Loaders {
+    FragmentLoader<kIndex, mma::Operand::kA> a;
+    FragmentLoader<kIndex, mma::Operand::kB> b;
+  };
+  struct AheadFragments {
     Fragments<kIndex, mma::Operand::kA> a[2];
     Fragments<kIndex, mma::Operand::kB> b[2];
-    MetadataStream<kIndex> metadata(MetadataSource(), parameters_.metadata_steps);
+  };
+
+  __device__ static int Next(int stage) { return stage + 1 == kOf.stages ? 0 : stage + 1; }
+  __device__ static int Previous(int stage) { return stage == 0 ? kOf.stages - 1 : stage - 1; }
+
+  // Fragments are loaded one part of a step ahead of the instructions that take them, and copies
+  // are spread over the steps.
+  __device__ void RunAhead(Copies& copies, const Loaders& loaders,
+                           MetadataWords<kIndex>& metadata) {
+    AheadFragments fragments;
     ptx::WaitForCopies<kOf.stages - 2>();
     __syncthreads();
-    a_loader.Load(0, 0, a[0]);
-    b_loader.Load(0, 0, b[0]);
+    loaders.a.Load(0, 0, 0, fragments.a[0]);
+    loaders.b.Load(0, 0, 0, fragments.b[0]);
     int stage = 0;
     for (int tile = 0; tile < parameters_.tiles_k; ++tile) {
-      const int next_stage = stage + 1 == kOf.stages ? 0 : stage + 1;
-      metadata.Fetch(tile + 1 < parameters_.tiles_k);
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        if (step == kSteps - 1) {
-          ptx::WaitForCopies<kOf.stages - 2>();
-          __syncthreads();
-        }
-        const int offset = (step == kSteps - 1 ? next_stage : stage) * kStageBytes;
-        a_loader.Load(offset, (step + 1) % kSteps, a[(step + 1) % 2]);
-        b_loader.Load(offset, (step + 1) % kSteps, b[(step + 1) % 2]);
-        if (step == 0) copy_next(tile + kOf.stages - 1, stage == 0 ? kOf.stages - 1 : stage - 1);
-        sums_.Add(a[step % 2], b[step % 2], metadata.OfStep(step));
-      }
-      metadata.Advance();
-      stage = next_stage;
+      RunTileAhead(std::make_integer_sequence<int, kSteps * kParts>(), tile, stage, copies, loaders,
+                   fragments, metadata);
+      copies.Advance();
+      stage = Next(stage);
     }
   }
 
-  template <typename CopyNext, typename ALoader, typename BLoader>
-  __device__ void RunPlainly(const CopyNext& copy_next, const ALoader& a_loader,
-                             const BLoader& b_loader) {
-    MetadataStream<kIndex> metadata(MetadataSource(), parameters_.metadata_steps);
+  template <int... kAt>
+  __device__ void RunTileAhead(std::integer_sequence<int, kAt...>, int tile, int stage,
+                               const Copies& copies, const Loaders& loaders,
+                               AheadFragments& fragments, MetadataWords<kIndex>& metadata) {
+    (RunPartAhead<kAt>(tile, stage, copies, loaders, fragments, metadata), ...);
+  }
+
+  // Part kAt of the tile's steps, kParts to a step.
+  template <int kAt>
+  __device__ void RunPartAhead(int tile, int stage, const Copies& copies, const Loaders& loaders,
+                               AheadFragments& fragments, MetadataWords<kIndex>& metadata) {
+    constexpr int kCount = kSteps * kParts;
+    static_assert(kSteps % 2 == 0, "the first step of every tile is in the same registers");
+    constexpr int kStep = kAt / kParts;
+    constexpr int kPart = kAt % kParts;
+    constexpr int kNext = (kAt + 1) % kCount;
+    constexpr bool kIsLast = kAt == kCount - 1;
+    if constexpr (kIsLast) {
+      ptx::CommitCopies();
+      ptx::WaitForCopies<kOf.stages - 2>();
+      __syncthreads();
+    }
+    const int offset = (kIsLast ? Next(stage) : stage) * kStageBytes;
+    if constexpr (kPart == kParts - 1) {
+      loaders.a.Load(offset, kNext / kParts, 0, fragments.a[(kStep + 1) % 2]);
+    }
+    loaders.b.Load(offset, kNext / kParts, kNext % kParts, fragments.b[(kAt + 1) % 2]);
+    if constexpr (!kIsLast) {
+      if (tile + kOf.stages - 1 < parameters_.tiles_k) {
+        copies.template Copy<kAt, kCount - 1>(Previous(stage) * kStageBytes);
+      }
+    }
+    sums_.Add(fragments.a[kStep % 2], fragments.b[kAt % 2], kPart, metadata.OfStep(kStep));
+    if constexpr (kPart == kParts - 1) metadata.Replace(kStep, tile + 1 < parameters_.tiles_k);
+  }
+
+  __device__ void RunPlainly(Copies& copies, const Loaders& loaders,
+                             MetadataWords<kIndex>& metadata) {
     int stage = 0;
     for (int tile = 0; tile < parameters_.tiles_k; ++tile) {
       ptx::WaitForCopies<kOf.stages - 2>();
       __syncthreads();
-      copy_next(tile + kOf.stages - 1, stage == 0 ? kOf.stages - 1 : stage - 1);
-      metadata.Fetch(tile + 1 < parameters_.tiles_k);
-#pragma unroll(kUnroll)
-      for (int step = 0; step < kSteps; ++step) {
-        if (CountsEveryStep(kOf) && tile * kSteps + step >= parameters_.steps) break;
-        Fragments<kIndex, mma::Operand::kA> a;
-        Fragments<kIndex, mma::Operand::kB> b;
-        a_loader.Load(stage * kStageBytes, step, a);
-        b_loader.Load(stage * kStageBytes, step, b);
-        sums_.Add(a, b, metadata.OfStep(step));
+      if (tile + kOf.stages - 1 < parameters_.tiles_k) {
+        copies.template Copy<0, 1>(Previous(stage) * kStageBytes);
       }
-      metadata.Advance();
-      stage = stage + 1 == kOf.stages ? 0 : stage + 1;
+      copies.Advance();
+      ptx::CommitCopies();
+      const bool is_whole = (tile + 1) * kSteps <= parameters_.steps;
+      if (!CountsEveryStep(kOf) || is_whole) {
+#pragma unroll(kUnroll)
+        for (int step = 0; step < kSteps; ++step) {
+          RunStep(step, stage, loaders, metadata);
+          metadata.Replace(step, tile + 1 < parameters_.tiles_k);
+        }
+      } else {
+#pragma unroll 1
+        for (int step = 0; tile * kSteps + step < parameters_.steps; ++step) {
+          RunStep(step, stage, loaders, metadata);
+        }
+      }
+      stage = Next(stage);
+    }
+  }
+
+  __device__ void RunStep(int step, int stage, const Loaders& loaders,
+                          const MetadataWords<kIndex>& metadata) {
+    Fragments<kIndex, mma::Operand::kA> a;
+    loaders.a.Load(stage * kStageBytes, step, 0, a);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      Fragments<kIndex, mma::Operand::kB> b;
+      loaders.b.Load(stage * kStageBytes, step, part, b);
+      sums_.Add(a, b, part, metadata.OfStep(step));
     }
   }
 
   // This lane's metadata for the warp's first rows.
-  __device__ const uint32_t* MetadataSource() const {
+  __device__ const uint32_t* MetadataSource(const Place& place) const {
     if constexpr (!kInstruction.is_sparse()) return nullptr;
-    const int64_t rows = (first_row() + warp_row_) / kInstruction.m;
-    return parameters_.metadata + batch_ * parameters_.metadata_batch_stride_words +
-           rows * parameters_.metadata_steps * 32 + lane_;
+    const int64_t rows = (place.row + place.warp_row) / kInstruction.m;
+    return parameters_.metadata + place.batch * parameters_.metadata_batch_stride_words +
+           rows * parameters_.metadata_steps * 32 + place.lane;
   }
 
   // Visits pairs of accumulators that lie beside each other in a row of the tile.
   template <typename Visit>
-  __device__ void ForEachPair(const Visit& visit) const {
+  __device__ void ForEachPair(const Place& place, const Visit& visit) const {
 #pragma unroll
     for (int i = 0; i < WarpSums<kIndex>::kDown; ++i) {
 #pragma unroll
       for (int j = 0; j < WarpSums<kIndex>::kAcross; ++j) {
 #pragma unroll
         for (int e = 0; e < WarpSums<kIndex>::kElements; e += 2) {
-          const mma::Position at = PositionInFragment<kIndex, mma::Operand::kD>(lane_, e);
-          visit(warp_row_ + i * kOf.instruction_rows() + kInstruction.m * at.product + at.row,
-                warp_column_ + j * kInstruction.n + at.column, sums_.At(i, j, e),
+          const mma::Position at = PositionInFragment<kIndex, mma::Operand::kD>(place.lane, e);
+          visit(place.warp_row + i * kOf.instruction_rows() + kInstruction.m * at.product + at.row,
+                place.warp_column + j * kInstruction.n + at.column, sums_.At(i, j, e),
                 sums_.At(i, j, e + 1));
         }
       }
@@ -492,33 +573,28 @@ class MmaBlock {
   __device__ void Finish() {
     using Sum = typename WarpSums<kIndex>::Sum;
     const EpilogueParameters& epilogue = parameters_.epilogue;
+    const Place place = FindPlace<kIndex>(parameters_);
     if (CanStoreDirectly(epilogue)) {
-      ForEachPair([&](int row, int column, Sum x0, Sum x1) {
-        StoreDirectly(epilogue, batch_, first_row() + row, first_column() + column, x0, x1);
+      ForEachPair(place, [&](int row, int column, Sum x0, Sum x1) {
+        StoreDirectly(epilogue, place.batch, place.row + row, place.column + column, x0, x1);
       });
       return;
     }
     __syncthreads();  // Every warp has read its fragments.
     Sum* const tile = reinterpret_cast<Sum*>(shared_);
-    ForEachPair([&](int row, int column, Sum x0, Sum x1) {
+    ForEachPair(place, [&](int row, int column, Sum x0, Sum x1) {
       tile[row * kOf.tile.n + column] = x0;
       tile[row * kOf.tile.n + column + 1] = x1;
     });
     __syncthreads();
-    FinishTile(epilogue, batch_, first_row(), first_column(), tile, kOf.tile.m, kOf.tile.n,
-               kOf.tile.n, thread_, kOf.threads());
+    FinishTile(epilogue, place.batch, place.row, place.column, tile, kOf.tile.m, kOf.tile.n,
+               kOf.tile.n, place.thread, kOf.threads());
   }
 
   static constexpr int kUnroll =
       mma::SupportOn(kInstruction, mma::Chip::kSm90) == mma::Support::kNative ? kSteps : 1;
 
   const MmaParameters& parameters_;
-  const TilePlace place_;
-  const int64_t batch_;
-  const int thread_;
-  const int lane_;
-  const int warp_row_;  // In the tile.
-  const int warp_column_;
   std::byte* const shared_;
   WarpSums<kIndex> sums_;
 };

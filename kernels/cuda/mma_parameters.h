@@ -10,13 +10,13 @@
 
 namespace gemmd {
 
-// An operand's lines, as they lie or packed.
+// An operand's lines, as they lie or packed. Lines have less than 2 GiB.
 struct OperandLines {
   const std::byte* data;
-  int64_t lines;
-  int64_t line_bytes;
-  int64_t line_stride_bytes;
   int64_t batch_stride_bytes;
+  int lines;
+  int line_bytes;
+  int line_stride_bytes;
 };
 
 struct MmaParameters {

@@ -66,10 +66,10 @@ OperandPlan PlanDense(const CudaRow& row, mma::Operand operand, const Problem& p
   OperandPlan plan;
   plan.lines = lines.lines;
   plan.line_bytes = (lines.length * bits + 7) / 8;
-  const bool lies_right = AxisInMemory(operand, layout) == lines.axis &&
-                          bits == BitsOf(layout.type) && lines.length * bits % 8 == 0 &&
-                          IsAligned(layout.line_stride_bytes()) &&
-                          IsAligned(layout.batch_stride_bytes);
+  const bool lies_right =
+      AxisInMemory(operand, layout) == lines.axis && bits == BitsOf(layout.type) &&
+      lines.length * bits % 8 == 0 && IsAligned(layout.line_stride_bytes()) &&
+      layout.line_stride_bytes() <= kMostLineBytes && IsAligned(layout.batch_stride_bytes);
   if (lies_right) {
     plan.line_stride_bytes = layout.line_stride_bytes();
     plan.batch_stride_bytes = layout.batch_stride_bytes;

@@ -27,6 +27,18 @@ struct Characters<Source, std::index_sequence<kAt...>> {
 template <typename Source>
 struct Mnemonic : Characters<Source, std::make_index_sequence<Source::kSource.view().size()>> {};
 
+// Read anew each time, where threadIdx and blockIdx might stay in registers for all of a kernel.
+__device__ inline int ThreadInBlock() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+__device__ inline int BlockInGrid() {
+  int block;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+  return block;
+}
+
 __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
@@ -60,6 +72,20 @@ __device__ inline uint64_t LoadShared64(uint32_t shared) {
   uint64_t value;
   asm volatile("ld.shared.b64 %0, [%1];" : "=l"(value) : "r"(shared) : "memory");
   return value;
+}
+
+// f16 as f32, exactly; every NaN becomes the one that matrix instructions make.
+__device__ inline float F32FromF16(uint16_t bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return (bits & 0x7fff) > 0x7c00 ? __uint_as_float(0x7fffffff) : value;
+}
+
+// Two of f32 as f16, to nearest even; `low` in the low bits.
+__device__ inline uint32_t PackF16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
 }
 
 // mma: D and C are the same registers.

@@ -50,5 +50,7 @@ constexpr LineAxis LineAxisOf(const mma::Instruction& instruction, mma::Operand 
 
 // Lines of operands start on multiples of this many bytes, so that copies of 16 bytes are aligned.
 inline constexpr int kLineAlignment = 16;
+// Kernels count the bytes of a line in 32 bits.
+inline constexpr int64_t kMostLineBytes = (int64_t{1} << 31) - 1;
 
 }  // namespace gemmd
