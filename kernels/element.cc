@@ -2,67 +2,22 @@
 #include "kernels/element.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <type_traits>
+
+#include "kernels/element_codes.h"
 
 namespace gemmd {
 namespace {
 
 constexpr int64_t kGroup = 8;  // Elements that fill whole bytes, whatever their width.
 
-constexpr double PowerOfTwo(int exponent) {
-  return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
-}
-
-// Floats narrower than f32; every subnormal of theirs is a normal f64.
-constexpr double DecodeNarrowFloat(ElementType type, uint64_t bits) {
-  const FloatFormat format = FactsOf(type).format;
-  const int width = 1 + format.exponent_bits + format.fraction_bits;
-  const uint64_t sign = bits >> (width - 1) & 1;
-  const uint64_t magnitude = bits & ((uint64_t{1} << (width - 1)) - 1);
-  const uint64_t exponent = magnitude >> format.fraction_bits;
-  const uint64_t fraction = magnitude & ((uint64_t{1} << format.fraction_bits) - 1);
-  const uint64_t top_exponent = (uint64_t{1} << format.exponent_bits) - 1;
-  const bool is_all_ones = magnitude == (uint64_t{1} << (width - 1)) - 1;
-
-  uint64_t word = 0;
-  if (format.has_infinity && exponent == top_exponent) {
-    word = uint64_t{0x7ff} << 52 | fraction << (52 - format.fraction_bits);
-  } else if (format.has_nan && is_all_ones) {
-    word = uint64_t{0x7ff8} << 48;
-  } else if (exponent == 0) {
-    word = std::bit_cast<uint64_t>(static_cast<double>(fraction) *
-                                   PowerOfTwo(1 - format.bias - format.fraction_bits));
-  } else {
-    word = (exponent + 1023 - static_cast<uint64_t>(format.bias)) << 52 |
-           fraction << (52 - format.fraction_bits);
-  }
-  return std::bit_cast<double>(word | sign << 63);
-}
-
-constexpr double DecodeInteger(ElementType type, uint64_t bits) {
-  const int unused = 64 - BitsOf(type);
-  if (!FactsOf(type).is_signed) return static_cast<double>(bits << unused >> unused);
-  return static_cast<double>(static_cast<int64_t>(bits << unused) >> unused);
-}
-
-constexpr double DecodeAny(ElementType type, uint64_t bits) {
-  switch (type) {
-    case ElementType::kF64: return std::bit_cast<double>(bits);
-    case ElementType::kF32: return std::bit_cast<float>(static_cast<uint32_t>(bits));
-    case ElementType::kTf32:
-      return std::bit_cast<float>(static_cast<uint32_t>(bits) & ~uint32_t{0x1fff});
-    default: return IsFloat(type) ? DecodeNarrowFloat(type, bits) : DecodeInteger(type, bits);
-  }
-}
-
 // The values of all codes of a type of at most 8 bits.
 template <ElementType kType>
 constexpr std::array<float, size_t{1} << BitsOf(kType)> MakeTable() {
   std::array<float, size_t{1} << BitsOf(kType)> table = {};
   for (size_t code = 0; code < table.size(); ++code) {
-    table[code] = static_cast<float>(DecodeAny(kType, code));
+    table[code] = DecodeCode<kType>(code);
   }
   return table;
 }
@@ -111,51 +66,34 @@ Word LoadWord(const std::byte* line, int64_t index) {
   return word;
 }
 
-// f16 without branches: exponent and fraction moved to their places in an f32, whose exponent is
-// then too small by 127 - 15. Multiplying by 2^112 mends that and normalises subnormals, exactly.
-float DecodeF16(uint16_t bits) {
-  const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fff) << 13;
-  const uint32_t scaled = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
-  const uint32_t special = magnitude | 0x7f800000;
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
-  return std::bit_cast<float>(sign | (magnitude >= 0x0f800000 ? special : scaled));
+// Types of whole bytes that no table holds.
+template <ElementType kType, typename Word, typename T>
+void DecodeWords(const std::byte* line, int64_t count, T* values) {
+  for (int64_t i = 0; i < count; ++i) {
+    values[i] = static_cast<T>(DecodeCode<kType>(LoadWord<Word>(line, i)));
+  }
 }
-
-float DecodeBf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-
-float DecodeTf32(uint32_t bits) { return std::bit_cast<float>(bits & ~uint32_t{0x1fff}); }
 
 template <typename T>
 void DecodeLineAs(ElementType type, const std::byte* line, int64_t count, T* values) {
+  using enum ElementType;
   switch (type) {
-    case ElementType::kF64:
-      for (int64_t i = 0; i < count; ++i) values[i] = static_cast<T>(LoadWord<double>(line, i));
-      return;
-    case ElementType::kF32:
-      for (int64_t i = 0; i < count; ++i) values[i] = LoadWord<float>(line, i);
-      return;
-    case ElementType::kTf32:
-      for (int64_t i = 0; i < count; ++i) values[i] = DecodeTf32(LoadWord<uint32_t>(line, i));
-      return;
-    case ElementType::kF16:
-      for (int64_t i = 0; i < count; ++i) values[i] = DecodeF16(LoadWord<uint16_t>(line, i));
-      return;
-    case ElementType::kBf16:
-      for (int64_t i = 0; i < count; ++i) values[i] = DecodeBf16(LoadWord<uint16_t>(line, i));
-      return;
-    case ElementType::kS32:
-      for (int64_t i = 0; i < count; ++i) values[i] = static_cast<T>(LoadWord<int32_t>(line, i));
-      return;
-    case ElementType::kE4m3: return DecodeTabled<ElementType::kE4m3>(line, count, values);
-    case ElementType::kE5m2: return DecodeTabled<ElementType::kE5m2>(line, count, values);
-    case ElementType::kE3m2: return DecodeTabled<ElementType::kE3m2>(line, count, values);
-    case ElementType::kE2m3: return DecodeTabled<ElementType::kE2m3>(line, count, values);
-    case ElementType::kE2m1: return DecodeTabled<ElementType::kE2m1>(line, count, values);
-    case ElementType::kS8: return DecodeTabled<ElementType::kS8>(line, count, values);
-    case ElementType::kU8: return DecodeTabled<ElementType::kU8>(line, count, values);
-    case ElementType::kS4: return DecodeTabled<ElementType::kS4>(line, count, values);
-    case ElementType::kU4: return DecodeTabled<ElementType::kU4>(line, count, values);
-    case ElementType::kB1: return DecodeTabled<ElementType::kB1>(line, count, values);
+    case kF64: return DecodeWords<kF64, uint64_t>(line, count, values);
+    case kF32: return DecodeWords<kF32, uint32_t>(line, count, values);
+    case kTf32: return DecodeWords<kTf32, uint32_t>(line, count, values);
+    case kF16: return DecodeWords<kF16, uint16_t>(line, count, values);
+    case kBf16: return DecodeWords<kBf16, uint16_t>(line, count, values);
+    case kS32: return DecodeWords<kS32, uint32_t>(line, count, values);
+    case kE4m3: return DecodeTabled<kE4m3>(line, count, values);
+    case kE5m2: return DecodeTabled<kE5m2>(line, count, values);
+    case kE3m2: return DecodeTabled<kE3m2>(line, count, values);
+    case kE2m3: return DecodeTabled<kE2m3>(line, count, values);
+    case kE2m1: return DecodeTabled<kE2m1>(line, count, values);
+    case kS8: return DecodeTabled<kS8>(line, count, values);
+    case kU8: return DecodeTabled<kU8>(line, count, values);
+    case kS4: return DecodeTabled<kS4>(line, count, values);
+    case kU4: return DecodeTabled<kU4>(line, count, values);
+    case kB1: return DecodeTabled<kB1>(line, count, values);
   }
 }
 
@@ -168,7 +106,10 @@ std::optional<ElementType> ElementTypeFromName(std::string_view name) {
   return std::nullopt;
 }
 
-double Decode(ElementType type, uint64_t bits) { return DecodeAny(type, bits); }
+double Decode(ElementType type, uint64_t bits) {
+  return WithElementType(
+      type, [bits]<ElementType kType>() { return static_cast<double>(DecodeCode<kType>(bits)); });
+}
 
 uint64_t LoadBits(ElementType type, const std::byte* line, int64_t index) {
   const int64_t width = BitsOf(type);

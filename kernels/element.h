@@ -24,9 +24,9 @@ double Decode(ElementType type, uint64_t bits);
 // The element nearest to `value`, ties to even, in the low BitsOf(type) bits.
 //
 // Overflow gives infinity for f64, f32, tf32, f16 and bf16 and the largest finite value for e4m3,
-// e5m2, e3m2, e2m3 and e2m1 (infinity included), as PTX `cvt.satfinite`. NaN gives NaN where the
-// type has one, the largest finite value for e3m2, e2m3, e2m1, and 0 for integers. Integers
-// saturate.
+// e5m2, e3m2, e2m3 and e2m1 (infinity included), as PTX `cvt.satfinite`. NaN gives the positive NaN
+// all of whose bits are ones where the type has a NaN (in tf32: but for the low 13), the largest
+// finite value for e3m2, e2m3, e2m1, and 0 for integers. Integers saturate.
 uint64_t Encode(ElementType type, double value);
 
 // Reads or writes element `index` of a packed line.

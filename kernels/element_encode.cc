@@ -2,121 +2,16 @@
 //
 // Encoding of elements; decoding and all else is in element.cc.
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
-#include <type_traits>
 
 #include "kernels/element.h"
+#include "kernels/element_codes.h"
 
 namespace gemmd {
 namespace {
 
 constexpr int64_t kChunk =
     512;  // A multiple of 8, so that chunks of packed elements start on a byte.
-
-template <typename T>
-struct Wide;
-template <>
-struct Wide<float> {
-  using Word = uint32_t;
-  static constexpr int kFractionBits = 23, kBias = 127;
-  static constexpr float Power(int exponent) {
-    return std::bit_cast<float>(static_cast<uint32_t>(exponent + kBias) << kFractionBits);
-  }
-};
-template <>
-struct Wide<double> {
-  using Word = uint64_t;
-  static constexpr int kFractionBits = 52, kBias = 1023;
-  static constexpr double Power(int exponent) {
-    return std::bit_cast<double>(static_cast<uint64_t>(exponent + kBias) << kFractionBits);
-  }
-};
-
-// a < b ? x : y, for a and b whose top bit is 0. As a mask for f32, which makes vector code;
-// baseline x86 cannot compare vectors of 64-bit words.
-template <typename Word>
-Word ChooseIfLess(Word a, Word b, Word x, Word y) {
-  if constexpr (sizeof(Word) == 4) {
-    const Word mask = -static_cast<Word>(static_cast<int32_t>(a) < static_cast<int32_t>(b));
-    return (x & mask) | (y & ~mask);
-  } else {
-    return a < b ? x : y;
-  }
-}
-
-// The code nearest to a value of a wider type, without branches so that loops become vector code.
-//
-// Normal results: the bits that go are rounded by an integer addition whose carry may reach the
-// exponent. Subnormal results: adding 2^e, whose last fraction bit has the weight of the
-// subnormals' quantum, lets the processor round; the difference of the words is the code.
-template <ElementType kType, typename T>
-uint32_t EncodeNarrowFloat(T value) {
-  using Word = typename Wide<T>::Word;
-  constexpr FloatFormat kFormat = FactsOf(kType).format;
-  constexpr int kWidth = 1 + kFormat.exponent_bits + kFormat.fraction_bits;
-  constexpr int kDropped = Wide<T>::kFractionBits - kFormat.fraction_bits;
-  constexpr Word kSignBit = Word{1} << (8 * sizeof(Word) - 1);
-  constexpr Word kInfinity = (kSignBit - 1) >> Wide<T>::kFractionBits << Wide<T>::kFractionBits;
-  constexpr Word kAllOnes = (Word{1} << (kWidth - 1)) - 1;
-  constexpr Word kTopExponent = kAllOnes >> kFormat.fraction_bits << kFormat.fraction_bits;
-  constexpr bool kSaturates = BitsOf(kType) <= 8;
-  constexpr Word kOverflow = !kSaturates            ? kTopExponent
-                             : kFormat.has_infinity ? kTopExponent - 1
-                             : kFormat.has_nan      ? kAllOnes - 1
-                                                    : kAllOnes;
-  constexpr T kSmallestNormal = Wide<T>::Power(1 - kFormat.bias);
-  constexpr T kMagic =
-      Wide<T>::Power(1 - kFormat.bias - kFormat.fraction_bits + Wide<T>::kFractionBits);
-  constexpr Word kRebias = static_cast<Word>(Wide<T>::kBias - kFormat.bias)
-                           << kFormat.fraction_bits;
-
-  const Word word = std::bit_cast<Word>(value);
-  const Word magnitude = word & ~kSignBit;
-  const Word rounded =
-      magnitude + (Word{1} << (kDropped - 1)) - 1 + (magnitude >> kDropped & Word{1});
-  const Word normal = (rounded >> kDropped) - kRebias;
-  const Word subnormal =
-      std::bit_cast<Word>(std::bit_cast<T>(magnitude) + kMagic) - std::bit_cast<Word>(kMagic);
-  Word code = ChooseIfLess(magnitude, std::bit_cast<Word>(kSmallestNormal), subnormal, normal);
-  code = ChooseIfLess(kOverflow, code, kOverflow, code);
-  code |= word >> (8 * sizeof(Word) - 1) << (kWidth - 1);
-  code = ChooseIfLess(kInfinity, magnitude, kAllOnes, code);
-  return static_cast<uint32_t>(code);
-}
-
-// Adding 1.5 times the number whose last fraction bit is 1 rounds to an integer, ties to even, and
-// leaves it in the low bits of the word.
-template <ElementType kType, typename T>
-uint32_t EncodeInteger(T value) {
-  using Exact = std::conditional_t<BitsOf(kType) <= 8, T, double>;  // s32 does not fit f32.
-  using Word = typename Wide<Exact>::Word;
-  constexpr int kBits = BitsOf(kType);
-  constexpr bool kSigned = FactsOf(kType).is_signed;
-  constexpr Exact kLowest = kSigned ? -Wide<Exact>::Power(kBits - 1) : 0;
-  constexpr Exact kHighest = Wide<Exact>::Power(kSigned ? kBits - 1 : kBits) - 1;
-  constexpr Exact kMagic = Exact{1.5} * Wide<Exact>::Power(Wide<Exact>::kFractionBits);
-  constexpr uint64_t kMask = (uint64_t{1} << kBits) - 1;
-  Exact exact = value;
-  exact = std::isnan(exact) ? 0 : exact;
-  exact = exact < kLowest ? kLowest : exact;
-  exact = exact > kHighest ? kHighest : exact;
-  return static_cast<uint32_t>(std::bit_cast<Word>(exact + kMagic) & kMask);
-}
-
-template <ElementType kType, typename T>
-uint32_t EncodeCode(T value) {
-  if constexpr (kType == ElementType::kF32) {
-    return std::bit_cast<uint32_t>(static_cast<float>(value));
-  } else if constexpr (kType == ElementType::kTf32) {
-    return EncodeNarrowFloat<kType>(value) << 13;
-  } else if constexpr (IsFloat(kType)) {
-    return EncodeNarrowFloat<kType>(value);
-  } else {
-    return EncodeInteger<kType>(value);
-  }
-}
 
 // Types of whole bytes. Two loops, since compilers make vector code of each but not of both
 // together.
@@ -137,8 +32,8 @@ void EncodeWords(const T* values, int64_t count, std::byte* line) {
 template <typename T>
 void EncodeF64(const T* values, int64_t count, std::byte* line) {
   for (int64_t i = 0; i < count; ++i) {
-    const double value = values[i];
-    std::memcpy(line + 8 * i, &value, sizeof(value));
+    const uint64_t word = EncodeCode<ElementType::kF64>(values[i]);
+    std::memcpy(line + 8 * i, &word, sizeof(word));
   }
 }
 
