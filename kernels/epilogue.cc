@@ -2,9 +2,9 @@
 #include "kernels/epilogue.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <numbers>
+
+#include "kernels/activation.h"
 
 namespace gemmd {
 namespace {
@@ -20,21 +20,6 @@ struct ScaleVector {
   const float* values = nullptr;
   bool varies = false;
 };
-
-double Activate(Activation activation, double x) {
-  switch (activation) {
-    case Activation::kNone: return x;
-    case Activation::kRelu: return x < 0 ? 0 : x;
-    case Activation::kGeluErf: return x / 2 * std::erfc(x / -std::numbers::sqrt2);
-    case Activation::kGeluTanh: {
-      // x/2 * (1 + tanh(u)) without its cancellation for negative x.
-      const double u = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
-      return x / (1 + std::exp(-2 * u));
-    }
-    case Activation::kSilu: return x / (1 + std::exp(-x));
-  }
-  return x;
-}
 
 const std::byte* ElementOf(const std::byte* line, ElementType type, int64_t index) {
   return line + index / 8 * BitsOf(type) + index % 8 * BitsOf(type) / 8;
@@ -98,7 +83,17 @@ class Finisher {
           x[j] = static_cast<T>(Activate(problem_.activation, static_cast<double>(x[j])));
         }
       }
-      EncodeLine(problem_.d.type, x, count, Output(line + i, first));
+      StoreLine(x, count, Output(line + i, first));
+    }
+  }
+
+  void StoreLine(const T* x, int64_t count, std::byte* output) const {
+    const bool keeps_bits = problem_.is_plain() && accumulators_.type == ElementType::kF64 &&
+                            problem_.d.type == ElementType::kF64;
+    if (keeps_bits) {
+      std::memcpy(output, x, static_cast<size_t>(count) * sizeof(T));
+    } else {
+      EncodeLine(problem_.d.type, x, count, output);
     }
   }
 

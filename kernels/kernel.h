@@ -8,8 +8,9 @@
 //   x = accumulator; x *= a_scale[i] * b_scale[j] (where scaled); x *= alpha; x += beta * C[i][j]
 //   (where beta is not 0); x += bias; x = activation(x); D[i][j] = Encode(x).
 // Where k or alpha is 0 there is no product: x starts as 0, and A, B, scales and alpha have no
-// part. Activations are evaluated in f64, then rounded. An s32 accumulator with nothing to do to it
-// is stored in an s32 D unchanged.
+// part. Activations are evaluated in f64 (activation.h), then rounded. An accumulator with nothing
+// to do to it is stored unchanged in a D of its type (s32 and f64). Any other NaN is stored as the
+// one of Encode: processors differ in the bits of those that they make.
 #pragma once
 
 #include <cstddef>

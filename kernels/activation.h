@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The activations in f64, of additions, multiplications, divisions and moves of bits alone: so that
+// host and device code give the same bits. (Libraries of exp and erfc differ in the last ones.)
+// Everything that includes this compiles without contraction into fused multiply-adds.
+//
+// Exp is within 1 unit in the last place of the exact value, Erfc within 4.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/problem.h"
+
+namespace gemmd {
+
+constexpr double PolynomialByPairs(double, double, double c0) { return c0; }
+constexpr double PolynomialByPairs(double x, double, double c0, double c1) { return c0 + c1 * x; }
+template <typename... Coefficients>
+constexpr double PolynomialByPairs(double x, double square, double c0, double c1,
+                                   Coefficients... rest) {
+  return c0 + (c1 * x + square * PolynomialByPairs(x, square, rest...));
+}
+
+// c0 + c1 x + c2 x^2 ..., two steps of Horner's rule at a time: half of them wait for each other.
+template <typename... Coefficients>
+constexpr double Polynomial(double x, double c0, Coefficients... rest) {
+  return PolynomialByPairs(x, x * x, c0, rest...);
+}
+
+// significand * 2^exponent, the significand near 1.
+struct ScaledNumber {
+  double significand;
+  int32_t exponent;
+};
+
+// e^(high + low), where |high| < 800 and |low| < 2^-13.
+//
+// The exponent is the multiple n of ln 2 nearest to `high`; the rest r, |r| <= ln 2 / 2, goes into
+// the Taylor series up to r^13, whose remainder is below 2^-57 of the result. ln 2 comes in two
+// parts, the higher of 32 bits, so that n times it is exact; what rounding r takes from it is added
+// again in the end.
+constexpr ScaledNumber ScaledExp(double high, double low) {
+  constexpr double kRoundsToInteger = 0x1.8p52;
+  constexpr double kLog2E = 0x1.71547652b82fep+0;
+  constexpr double kLn2High = 0x1.62e42feep-1;
+  constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+  const double rounded = high * kLog2E + kRoundsToInteger;
+  const auto exponent = static_cast<int32_t>(std::bit_cast<uint64_t>(rounded) & 0xffff'ffff);
+  const double n = rounded - kRoundsToInteger;
+  const double r_high = high - n * kLn2High;
+  const double r_low = low - n * kLn2Low;
+  const double r = r_high + r_low;
+  const double rest = r_low - (r - r_high);
+  const double series = Polynomial(
+      r, 0x1p-1, 0x1.5555555555555p-3, 0x1.5555555555555p-5, 0x1.1111111111111p-7,
+      0x1.6c16c16c16c17p-10, 0x1.a01a01a01a01ap-13, 0x1.a01a01a01a01ap-16, 0x1.71de3a556c734p-19,
+      0x1.27e4fb7789f5cp-22, 0x1.ae64567f544e4p-26, 0x1.1eed8eff8d898p-29, 0x1.6124613a86d09p-33);
+  return {1 + (r + (rest + r * r * series)), exponent};
+}
+
+// The number, rounded once more where it is subnormal. The significand is in [2^-20, 2], the
+// exponent at least -1200; it is at most 1023, or 1024 where the significand is below 1.
+constexpr double ValueOf(const ScaledNumber& number) {
+  constexpr int32_t kLeastNormal = -1000;
+  constexpr int32_t kLift = 250;
+  const bool is_tiny = number.exponent < kLeastNormal;
+  const auto exponent = static_cast<int64_t>(number.exponent + (is_tiny ? kLift : 0));
+  const uint64_t bits =
+      std::bit_cast<uint64_t>(number.significand) + (static_cast<uint64_t>(exponent) << 52);
+  const double value = std::bit_cast<double>(bits);
+  return is_tiny ? value * 0x1p-250 : value;
+}
+
+constexpr double Exp(double x) {
+  constexpr double kLargest = 0x1.62e42fefa39efp+9;  // The last number whose result is finite.
+  constexpr double kZeroBelow = -746;
+  double within = x < kZeroBelow ? kZeroBelow : x;
+  within = within > kLargest ? kLargest : within;
+  const double value = ValueOf(ScaledExp(within, 0));
+  if (x > kLargest) return std::numeric_limits<double>::infinity();
+  return x != x ? x : value;
+}
+
+// (1 + 2 x) e^(x^2) erfc(x) for x in [0, 28] where t = (x - 3) / (x + 3): a smooth function of t,
+// between 1 and 1.3. The polynomial goes through it at 23 Chebyshev nodes of t's range, computed
+// with 60 digits; it is off by less than 2^-54.
+constexpr double ScaledErfc(double t) {
+  return Polynomial(
+      t, 0x1.40c522d7e4987p+0, -0x1.15c084bb9e8e1p-3, -0x1.85a15c58aa35ep-5, 0x1.098366a5b3eabp-3,
+      -0x1.e88b803a4d084p-4, 0x1.17ca287812733p-4, -0x1.8574c40a9b0e5p-6, 0x1.4b884e04cf18ap-9,
+      0x1.ef1bdc7d439fep-10, -0x1.98db48cb9a9e4p-11, -0x1.b91224996e6cap-14, 0x1.06598f0ebfdadp-13,
+      0x1.4c10888027b82p-18, -0x1.512a5f53c593fp-16, -0x1.869edff44bffcp-21, 0x1.d0ee0c85f55b9p-19,
+      0x1.76ba2f4878a4cp-22, -0x1.44cf3c31a9fffp-21, -0x1.19921ee6be774p-23, 0x1.8a8bcf6b1dbf4p-24,
+      0x1.1abfce4dab5a4p-25, -0x1.240fd782dbbf8p-27, -0x1.2150f332779a1p-28);
+}
+
+// 1 - erfc(x) for |x| < 1/2 by the Taylor series, whose remainder is below 2^-60 of the result.
+constexpr double SmallErf(double x) {
+  return x * Polynomial(x * x, 0x1.20dd750429b6dp+0, -0x1.812746b0379e7p-2, 0x1.ce2f21a042be2p-4,
+                        -0x1.b82ce31288b51p-6, 0x1.565bcd0e6a53fp-8, -0x1.c02db40040b86p-11,
+                        0x1.f9a326f9b89b7p-14, -0x1.f4d25c3e0c2ebp-17, 0x1.b9e6c9dc651a3p-20,
+                        -0x1.5f742ec43e71ap-23, 0x1.fcc5720624c1cp-27, -0x1.51d7181c5d36dp-30,
+                        0x1.9e6ad5e55a730p-34);
+}
+
+constexpr double Erfc(double x) {
+  constexpr double kZeroFrom = 28;  // Half the least subnormal is reached at 27.23.
+  constexpr uint64_t kUpperHalf = ~uint64_t{0} << 27;
+  double magnitude = x < 0 ? -x : x;
+  magnitude = magnitude > kZeroFrom ? kZeroFrom : magnitude;
+  // The square in two parts, the higher of them exact: it may have few bits behind the point.
+  const double high = std::bit_cast<double>(std::bit_cast<uint64_t>(magnitude) & kUpperHalf);
+  const double square_low = (magnitude - high) * (magnitude + high);
+  const ScaledNumber exp = ScaledExp(-(high * high), -square_low);
+  const double factor = ScaledErfc((magnitude - 3) / (magnitude + 3)) / (1 + 2 * magnitude);
+  const double value = ValueOf({exp.significand * factor, exp.exponent});
+  if (x != x) return x;
+  if (magnitude < 0.5) return 1 - SmallErf(x);
+  return x < 0 ? 2 - value : value;
+}
+
+constexpr double Activate(Activation activation, double x) {
+  constexpr double kSqrt2 = 0x1.6a09e667f3bcdp+0;
+  constexpr double kSqrtTwoOverPi = 0x1.9884533d43651p-1;
+  switch (activation) {
+    case Activation::kNone: return x;
+    case Activation::kRelu: return x < 0 ? 0 : x;
+    case Activation::kGeluErf: return x / 2 * Erfc(x / -kSqrt2);
+    case Activation::kGeluTanh: {
+      // x/2 * (1 + tanh(u)) without its cancellation for negative x.
+      const double u = kSqrtTwoOverPi * (x + 0.044715 * x * x * x);
+      return x / (1 + Exp(-2 * u));
+    }
+    case Activation::kSilu: return x / (1 + Exp(-x));
+  }
+  return x;
+}
+
+}  // namespace gemmd
