@@ -36,6 +36,7 @@ struct EpilogueParameters {
   EpilogueScale a_scale;
   EpilogueScale b_scale;
   double alpha = 1;
+  float alpha_f32 = 1;
   double beta = 0;
   ElementType bias_type = ElementType::kF32;
   BiasAxis bias_axis = BiasAxis::kNone;
