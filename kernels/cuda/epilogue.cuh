@@ -102,8 +102,8 @@ __device__ __forceinline__ void StoreDirectly(const EpilogueParameters& paramete
 // Finishes the tile of D whose first element is (first_row, first_column), both multiples of 8, as
 // are tile_rows and tile_columns; it may hang over m and n. `tile` holds its accumulators row
 // major, `tile_stride` of them from row to row, in shared memory; threads 0 to `threads` - 1 call
-// it together, after a barrier. It is to be the last thing that a kernel does: what lives across the
-// call would go through local memory.
+// it together, after a barrier. It is to be the last thing that a kernel does: what lives across
+// the call would go through local memory.
 template <typename Accumulator>
 __device__ __noinline__ void FinishTile(const EpilogueParameters& parameters, int64_t batch_index,
                                         int64_t first_row, int64_t first_column,

@@ -114,7 +114,7 @@ constexpr FragmentPlan FragmentPlanOf(const CudaRow& row) {
   const bool may_be_ahead =
       mma::SupportOn(row.instruction, mma::Chip::kSm90) == mma::Support::kNative &&
       !CountsEveryStep(row) && row.instruction.a != ElementType::kF64 && StepsOfTile(row) % 2 == 0;
-  for (int parts = 1; parts <= 2 && InstructionsAcross(row) % (4 * parts) == 0; ++parts) {
+  for (int parts = 1; parts <= 2 && InstructionsAcross(row) % (2 * parts) == 0; ++parts) {
     if (may_be_ahead && RegistersOf(row, 2, parts) <= kMostRegisters) return {true, parts};
   }
   return {false, 1};

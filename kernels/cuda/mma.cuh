@@ -68,31 +68,31 @@ class TileCopy {
       : operand_(operand), line_(thread / kChunks) {
     const int chunk = thread % kChunks;
     shared_ = shared + OffsetInTile<kIndex, kOperand>(line_, 16 * chunk);
-    source_ = operand.data + batch * operand.batch_stride_bytes + 16 * chunk;
+    source_ = operand.data + batch * operand.batch_stride_bytes + 16 * chunk +
+              int64_t{line_} * operand.line_stride_bytes;
     bytes_ = operand.line_bytes - 16 * chunk;
     if constexpr (kIsAlongK) {
       source_ += first * operand.line_stride_bytes;
-      last_line_ = operand.lines - 1 - static_cast<int>(first);
+      lines_after_ = operand.lines - 1 - static_cast<int>(first) - line_;
     } else {
       constexpr int kBits = mma::ContainerBits(kRow<kIndex>.instruction, kOperand);
       source_ += first * kBits / 8;
       bytes_ -= static_cast<int>(first * kBits / 8);
-      last_line_ = operand.lines - 1;
+      lines_after_ = operand.lines - 1 - line_;
     }
   }
 
   // Copies rounds `kFirst` to `kEnd` - 1 of the tile to the stage at `offset` of the shared memory.
   template <int kFirst, int kEnd>
   __device__ void Copy(int offset) const {
-    const int bytes = min(max(bytes_, 0), 16);
 #pragma unroll
     for (int i = kFirst; i < kEnd && i < kRounds; ++i) {
-      const int line = line_ + i * kLinesOfRound;
-      if (kLines.lines % kLinesOfRound != 0 && line >= kLines.lines) break;
-      const bool is_inside = kIsAlongK || line <= last_line_;
-      const int64_t start = int64_t{min(line, last_line_)} * operand_.line_stride_bytes;
-      ptx::CopyAsync(shared_ + offset + i * kLinesOfRound * kLines.line_bytes, source_ + start,
-                     is_inside ? bytes : 0);
+      if (kLines.lines % kLinesOfRound != 0 && line_ + i * kLinesOfRound >= kLines.lines) break;
+      const bool is_inside = kIsAlongK || i * kLinesOfRound <= lines_after_;
+      ptx::CopyAsync(
+          shared_ + offset + i * kLinesOfRound * kLines.line_bytes,
+          ptx::Advance(source_, min(i * kLinesOfRound, lines_after_), operand_.line_stride_bytes),
+          is_inside && bytes_ > 0);
     }
   }
 
@@ -103,7 +103,7 @@ class TileCopy {
       bytes_ -= kLines.line_bytes;
     } else {
       source_ += int64_t{kLines.lines} * operand_.line_stride_bytes;
-      last_line_ -= kLines.lines;
+      lines_after_ -= kLines.lines;
     }
   }
 
@@ -115,10 +115,10 @@ class TileCopy {
                 "chunks trade places alike in every round");
 
   const OperandLines& operand_;
-  const std::byte* source_;  // Of line 0 of the tile.
+  const std::byte* source_;  // Of this thread's first line.
   int bytes_;                // Of a line from this thread's chunk on; negative behind its end.
-  int line_;
-  int last_line_;  // Of the operand, counted from the tile's first one.
+  int line_;                 // This thread's first one in the tile.
+  int lines_after_;          // Of the operand after this thread's first one; may be negative.
   uint32_t shared_;
 };
 
@@ -318,7 +318,8 @@ class MetadataWords {
  public:
   // `source` points at this lane's word of the warp's first rows and the first step; `steps` are
   // those of all of k, in whole tiles.
-  __device__ MetadataWords(const uint32_t* source, int steps) : source_(source), steps_(steps) {
+  __device__ MetadataWords(const uint32_t* source, int steps)
+      : source_(source), bytes_of_rows_(steps * 128) {
     if constexpr (kIsSparse) {
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) Load(s);
@@ -345,12 +346,12 @@ class MetadataWords {
   __device__ void Load(int step) {
 #pragma unroll
     for (int i = 0; i < kDown; ++i) {
-      words_[step][i] = __ldg(source_ + (int64_t{i} * steps_ + step) * 32);
+      words_[step][i] = __ldg(ptx::Advance(source_ + step * 32, i, bytes_of_rows_));
     }
   }
 
   const uint32_t* source_;
-  int steps_;
+  int bytes_of_rows_;
   uint32_t words_[kSteps][kDown];
 };
 
@@ -442,6 +443,7 @@ class MmaBlock {
     FragmentLoader<kIndex, mma::Operand::kA> a;
     FragmentLoader<kIndex, mma::Operand::kB> b;
   };
+
   struct AheadFragments {
     Fragments<kIndex, mma::Operand::kA> a[2];
     Fragments<kIndex, mma::Operand::kB> b[2];

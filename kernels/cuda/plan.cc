@@ -68,7 +68,7 @@ OperandPlan PlanDense(const CudaRow& row, mma::Operand operand, const Problem& p
   plan.line_bytes = (lines.length * bits + 7) / 8;
   const bool lies_right =
       AxisInMemory(operand, layout) == lines.axis && bits == BitsOf(layout.type) &&
-      lines.length * bits % 8 == 0 && IsAligned(layout.line_stride_bytes()) &&
+      lines.length * bits % (8 * kLineAlignment) == 0 && IsAligned(layout.line_stride_bytes()) &&
       layout.line_stride_bytes() <= kMostLineBytes && IsAligned(layout.batch_stride_bytes);
   if (lies_right) {
     plan.line_stride_bytes = layout.line_stride_bytes();
@@ -90,7 +90,8 @@ absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& w
   plan.a.line_bytes = layout.value_line_bytes;
   const bool lies_right =
       mma::ContainerBits(instruction, mma::Operand::kA) == BitsOf(layout.type) &&
-      IsAligned(layout.value_line_bytes) && IsAligned(problem.a.batch_stride_bytes);
+      IsAligned(layout.value_line_bytes) && layout.value_line_bytes <= kMostLineBytes &&
+      IsAligned(problem.a.batch_stride_bytes);
   if (lies_right) {
     plan.a.line_stride_bytes = layout.value_line_bytes;
     plan.a.batch_stride_bytes = problem.a.batch_stride_bytes;

@@ -2,8 +2,8 @@
 //
 // How a kernel of a GPU gets its operands: as they lie, or from a copy in the workspace.
 //
-// A kernel reads lines along the axis that its instruction wants (row.h), each starting on 16
-// bytes and a whole number of bytes long. Operands that lie so are read in place; any other one is
+// A kernel reads lines along the axis that its instruction wants (row.h), whole chunks of 16 bytes
+// that start on 16 bytes. Operands that lie so are read in place; any other one is
 // first packed into the workspace. A sparse A is read as its values, and its metadata is repacked
 // for the lanes.
 #pragma once
@@ -21,7 +21,7 @@ struct OperandPlan {
   // Where the kernel reads it: in the workspace where it is packed.
   int64_t offset = 0;
   int64_t lines = 0;       // Rows of A or columns of B, or k where lines lie the other way.
-  int64_t line_bytes = 0;  // That hold elements; what a packed line has behind them is zero.
+  int64_t line_bytes = 0;  // That hold elements; a packed line has zeros behind them.
   int64_t line_stride_bytes = 0;
   int64_t batch_stride_bytes = 0;  // 0: one matrix for all.
 

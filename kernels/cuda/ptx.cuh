@@ -43,12 +43,25 @@ __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Copies `bytes` (0 to 16) to shared memory and fills up 16 with zeros.
-__device__ inline void CopyAsync(uint32_t shared, const std::byte* global, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :
-               : "r"(shared), "l"(global), "r"(bytes)
-               : "memory");
+// pointer + a * b, in one instruction.
+template <typename T>
+__device__ inline const T* Advance(const T* pointer, int a, int b) {
+  const T* result;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(result) : "r"(a), "r"(b), "l"(pointer));
+  return result;
+}
+
+// Copies 16 bytes to shared memory; zeros where they are not there.
+__device__ inline void CopyAsync(uint32_t shared, const std::byte* global, bool is_there) {
+  asm volatile(
+      "{\n"
+      ".reg .pred ignores;\n"
+      "setp.eq.s32 ignores, %2, 0;\n"
+      "cp.async.cg.shared.global [%0], [%1], 16, ignores;\n"
+      "}"
+      :
+      : "r"(shared), "l"(global), "r"(static_cast<int>(is_there))
+      : "memory");
 }
 
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
