@@ -74,7 +74,7 @@ inline uint32_t UnitMagnitudeMask(ElementType type) {
 }
 
 // Index `position` of a line of indices.
-inline uint32_t LoadIndex(const std::byte* line, int64_t position) {
+constexpr uint32_t LoadIndex(const std::byte* line, int64_t position) {
   return std::to_integer<uint32_t>(line[position / 4]) >> position % 4 * 2 & 3;
 }
 

@@ -43,11 +43,6 @@ Lines LinesAlong(LineAxis axis, mma::Operand operand, const Problem& problem) {
   return axis == LineAxis::kK ? Lines{axis, across, problem.k} : Lines{axis, problem.k, across};
 }
 
-LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout) {
-  const bool is_along_k = (operand == mma::Operand::kA) == (layout.order == Order::kRowMajor);
-  return is_along_k ? LineAxis::kK : LineAxis::kMn;
-}
-
 void Pack(OperandPlan& plan, bool is_shared, int64_t batch, Allocator& workspace) {
   plan.is_packed = true;
   plan.line_stride_bytes = RoundUp(plan.line_bytes, kLineAlignment);
@@ -109,6 +104,11 @@ absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& w
 }
 
 }  // namespace
+
+LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout) {
+  const bool is_along_k = (operand == mma::Operand::kA) == (layout.order == Order::kRowMajor);
+  return is_along_k ? LineAxis::kK : LineAxis::kMn;
+}
 
 absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem) {
   CudaPlan plan;

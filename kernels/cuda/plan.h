@@ -38,6 +38,9 @@ struct CudaPlan {
   int64_t workspace_bytes = 0;
 };
 
+// How the lines of a dense operand lie.
+LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout);
+
 // Of a valid problem that the row supports; empty where nothing is multiplied.
 // Errors: ResourceExhausted where the workspace leaves 63 bits.
 absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem);

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/pack_jobs.h"
+
+#include "kernels/status_macros.h"
+
+namespace gemmd {
+
+absl::StatusOr<OperandPacking> PackingOf(const CudaRow& row, mma::Operand operand,
+                                         const Problem& problem, const OperandPlan& plan,
+                                         const std::byte* source, std::byte* workspace) {
+  const bool is_a = operand == mma::Operand::kA;
+  const MatrixLayout& layout = is_a ? problem.a : problem.b;
+  const LineAxis axis = LineAxisOf(row.instruction, operand);
+  ASSIGN_OR_RETURN(const ByteCount bytes, BytesOf(is_a ? "a" : "b", layout, problem.batch));
+  OperandPacking packing;
+  PackJob& job = packing.job;
+  job.source = source;
+  job.source_end = source + bytes.least;
+  job.target = workspace + plan.offset;
+  job.source_batch_stride = layout.batch_stride_bytes;
+  job.target_line_stride = plan.line_stride_bytes;
+  job.target_batch_stride = plan.batch_stride_bytes;
+  job.lines = plan.lines;
+  job.batch = plan.batch_stride_bytes == 0 ? 1 : problem.batch;
+  if (layout.is_sparse()) {
+    ASSIGN_OR_RETURN(const SparseLayout sparse,
+                     SparseLayoutOf("a", layout.type, layout.rows, layout.columns));
+    job.source_line_stride = sparse.value_line_bytes;
+    job.length = sparse.kept();
+    packing.lies_along = true;
+  } else {
+    job.source_line_stride = layout.line_stride_bytes();
+    job.length = axis == LineAxis::kK ? problem.k : is_a ? problem.m : problem.n;
+    packing.lies_along = AxisInMemory(operand, layout) == axis;
+  }
+  packing.bits = BitsOf(layout.type);
+  packing.container = mma::ContainerBits(row.instruction, operand);
+  packing.shift = mma::ContainerShift(row.instruction, operand);
+  return packing;
+}
+
+absl::StatusOr<MetadataJob> MetadataJobOf(const CudaRow& row, const Problem& problem,
+                                          const CudaPlan& plan, const std::byte* a,
+                                          std::byte* workspace) {
+  const mma::Instruction& instruction = row.instruction;
+  ASSIGN_OR_RETURN(const SparseLayout sparse,
+                   SparseLayoutOf("a", problem.a.type, problem.m, problem.k));
+  MetadataJob job;
+  job.instruction = instruction;
+  job.form = sparse.form;
+  job.indices = a + sparse.indices_offset(0);
+  job.words = reinterpret_cast<uint32_t*>(workspace + plan.metadata_offset);
+  job.index_line_bytes = sparse.index_line_bytes;
+  job.source_batch_stride = problem.a.batch_stride_bytes;
+  job.rows = problem.m;
+  job.groups = sparse.groups;
+  job.tiles = CeilOf(problem.m, row.tile.m) * (row.tile.m / instruction.m);
+  job.steps = CeilOf(problem.k, row.tile.k) * (row.tile.k / instruction.k);
+  job.batch = plan.metadata_batch_stride_bytes == 0 ? 1 : problem.batch;
+  return job;
+}
+
+}  // namespace gemmd
