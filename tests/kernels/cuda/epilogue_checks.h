@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every way of finishing D in tiles is checked for: that it leaves the bytes that
+// ApplyEpilogue leaves. One run on the host and one on a GPU share the cases.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "tests/kernels/product_case.h"
+#include "tests/testing/random_source.h"
+
+namespace gemmd {
+
+// A batch of accumulators, row major without gaps, and what is to become of them.
+struct FinishCase {
+  ProductCase product;  // Of which C, bias and scales count.
+  ElementType type = ElementType::kF32;
+  std::vector<std::byte> accumulators;
+};
+
+// Bytes in front of D and behind it, which nobody may write. D stays aligned to 256.
+inline constexpr int64_t kGuardBytes = 256;
+
+// D between its guards; all bytes were ones bits before.
+using FinishRunner = std::function<std::vector<std::byte>(const FinishCase&)>;
+
+// Each fails a test of GoogleTest where one byte differs.
+void CheckEveryTypeOfCAndD(const FinishRunner& run, RandomSource& random);
+void CheckEveryOption(const FinishRunner& run, RandomSource& random);
+void CheckEveryActivation(const FinishRunner& run, RandomSource& random);
+void CheckOddShapes(const FinishRunner& run, RandomSource& random);
+void CheckPlain(const FinishRunner& run, RandomSource& random);
+void CheckWithoutProduct(const FinishRunner& run, RandomSource& random);
+
+}  // namespace gemmd

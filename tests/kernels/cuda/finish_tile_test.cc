@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The epilogue of tiles, its threads one after the other on the host.
+#include "kernels/cuda/finish_tile.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tests/kernels/cuda/epilogue_checks.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int kTileRows = 32;
+constexpr int kTileColumns = 24;
+constexpr int kStride = 27;
+constexpr int kThreads = 5;
+
+// A tile as a kernel stages it; what hangs over is NaN or some number.
+template <typename Accumulator>
+std::vector<Accumulator> Stage(const FinishCase& test, const StagedTile<Accumulator>& tile) {
+  const Problem& problem = test.product.problem;
+  std::vector<Accumulator> staged(kTileRows * kStride);
+  std::memset(staged.data(), 0xff, staged.size() * sizeof(Accumulator));
+  const auto* matrix = reinterpret_cast<const Accumulator*>(test.accumulators.data()) +
+                       tile.batch_index * problem.m * problem.n;
+  for (int64_t i = 0; i < kTileRows && tile.first_row + i < problem.m; ++i) {
+    const int64_t columns = std::min<int64_t>(kTileColumns, problem.n - tile.first_column);
+    std::copy_n(matrix + (tile.first_row + i) * problem.n + tile.first_column, columns,
+                staged.begin() + i * kStride);
+  }
+  return staged;
+}
+
+template <typename Accumulator>
+void FinishInTiles(const FinishCase& test, const EpilogueParameters& parameters) {
+  const Problem& problem = test.product.problem;
+  StagedTile<Accumulator> tile = {.rows = kTileRows, .columns = kTileColumns, .stride = kStride};
+  for (tile.batch_index = 0; tile.batch_index < problem.batch; ++tile.batch_index) {
+    for (tile.first_row = 0; tile.first_row < problem.m; tile.first_row += kTileRows) {
+      for (tile.first_column = 0; tile.first_column < problem.n;
+           tile.first_column += kTileColumns) {
+        const std::vector<Accumulator> staged = Stage(test, tile);
+        tile.data = problem.has_product() ? staged.data() : nullptr;
+        for (int thread = 0; thread < kThreads; ++thread) {
+          FinishPartOfTile<PortableEncoder>(parameters, tile, thread, kThreads);
+        }
+      }
+    }
+  }
+}
+
+std::vector<std::byte> FinishOnHost(const FinishCase& test) {
+  const ProductCase& product = test.product;
+  const int64_t bytes = BytesOf("d", product.problem.d, product.problem.batch)->least;
+  std::vector<std::byte> d(static_cast<size_t>(bytes + 2 * kGuardBytes), std::byte{0xff});
+  const GemmArgs args = {.problem = product.problem,
+                         .target = {},
+                         .a = nullptr,
+                         .b = nullptr,
+                         .c = product.c.data(),
+                         .bias = product.bias.data(),
+                         .a_scale = product.a_scale,
+                         .b_scale = product.b_scale,
+                         .d = d.data() + kGuardBytes,
+                         .workspace = {}};
+  const EpilogueParameters parameters = EpilogueOf(args, test.type);
+  switch (test.type) {
+    case ElementType::kF32: FinishInTiles<float>(test, parameters); break;
+    case ElementType::kF64: FinishInTiles<double>(test, parameters); break;
+    default: FinishInTiles<int32_t>(test, parameters);
+  }
+  return d;
+}
+
+TEST(FinishTileTest, EveryTypeOfCAndD) {
+  RandomSource random;
+  CheckEveryTypeOfCAndD(FinishOnHost, random);
+}
+TEST(FinishTileTest, EveryOption) {
+  RandomSource random;
+  CheckEveryOption(FinishOnHost, random);
+}
+TEST(FinishTileTest, EveryActivation) {
+  RandomSource random;
+  CheckEveryActivation(FinishOnHost, random);
+}
+TEST(FinishTileTest, OddShapes) {
+  RandomSource random;
+  CheckOddShapes(FinishOnHost, random);
+}
+TEST(FinishTileTest, Plain) {
+  RandomSource random;
+  CheckPlain(FinishOnHost, random);
+}
+TEST(FinishTileTest, WithoutProduct) {
+  RandomSource random;
+  CheckWithoutProduct(FinishOnHost, random);
+}
+
+}  // namespace
+}  // namespace gemmd
