@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/gpu/cases.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/cuda/row.h"
+#include "kernels/sparse24.h"
+#include "kernels/text.h"
+#include "tests/gpu/epilogues.h"
+
+namespace gemmd {
+namespace {
+
+Family FamilyAt(size_t index) { return kAllFamilies[index % kAllFamilies.size()]; }
+
+std::array<int64_t, 6> ExtentsAbout(int64_t tile) {
+  return {0, 1, tile - 1, tile, tile + 1, 2 * tile + 3};
+}
+
+// The number of families and those of extents have no common factor, so that all meet all.
+void AddShapes(const Kernel& kernel, const Tile& tile, size_t round, std::vector<CaseSpec>& cases) {
+  for (const int64_t m : ExtentsAbout(tile.m)) {
+    for (const int64_t n : ExtentsAbout(tile.n)) {
+      for (const int64_t k : ExtentsAbout(tile.k)) {
+        const Family family = FamilyAt(cases.size() + 4 * round);
+        cases.push_back({Topic::kShapes, m, n, k, family, 1, false, false, kernel.instruction->d});
+      }
+    }
+  }
+}
+
+void AddFamilies(const Kernel& kernel, const Tile& tile, std::vector<CaseSpec>& cases) {
+  for (const Family family : kAllFamilies) {
+    const int64_t k = family == Family::kLongChain ? 9 * tile.k + 1 : 2 * tile.k + 3;
+    cases.push_back({Topic::kFamilies, tile.m + 1, tile.n + 1, k, family, 1, false, false,
+                     kernel.instruction->d});
+  }
+}
+
+void AddBatches(const Kernel& kernel, const Tile& tile, std::vector<CaseSpec>& cases) {
+  for (const int64_t batch : {0, 2, 3}) {
+    for (const bool shares_a : {false, true}) {
+      for (const bool shares_b : {false, true}) {
+        cases.push_back({Topic::kBatches, tile.m + 1, tile.n / 2 + 1, tile.k + 1, Family::kNormal,
+                         batch, shares_a, shares_b, kernel.instruction->d});
+      }
+    }
+  }
+}
+
+void AddOutputs(const Tile& tile, Topic topic, int times, std::vector<CaseSpec>& cases) {
+  for (int i = 0; i < times; ++i) {
+    for (const ElementType d : kAllElementTypes) {
+      if (d == ElementType::kB1) continue;
+      const bool is_small = cases.size() % 2 == 0;
+      const Family family = topic == Topic::kOutputs ? FamilyAt(cases.size()) : Family::kNormal;
+      cases.push_back({topic, is_small ? 37 : tile.m + 1, is_small ? 21 : tile.n + 3,
+                       is_small ? tile.k - 1 : tile.k + 1, family, is_small ? 2 : 1, false, false,
+                       d});
+    }
+  }
+}
+
+std::vector<CaseSpec> QuickCases(const Kernel& kernel, const Tile& tile) {
+  const ElementType d = kernel.instruction->d;
+  const int64_t across = tile.m + 1;
+  return {
+      {Topic::kShapes, 1, 1, 1, Family::kNormal, 1, false, false, d},
+      {Topic::kShapes, tile.m, tile.n, tile.k, Family::kNormal, 1, false, false, d},
+      {Topic::kShapes, across, tile.n + 1, 2 * tile.k + 3, Family::kAnyBits, 1, false, false, d},
+      {Topic::kBatches, across, 17, tile.k + 1, Family::kNormal, 2, false, true, d},
+      {Topic::kEpilogues, across, 19, tile.k + 1, Family::kNormal, 1, false, false,
+       ElementType::kF16},
+      {Topic::kEpilogues, 17, tile.n + 1, 5, Family::kNormal, 1, false, false, ElementType::kE2m1},
+  };
+}
+
+// The elements of A or B as a family has them, without gaps.
+struct Operand {
+  MatrixLayout layout;
+  std::vector<std::byte> bytes;
+};
+
+// What a kept place beyond k must hold.
+void ClearBeyond(const MatrixLayout& a, std::byte* matrix) {
+  const SparseLayout layout = SparseLayoutOf("a", a.type, a.rows, a.columns).value();
+  std::vector<int64_t> columns(static_cast<size_t>(layout.kept()));
+  for (int64_t row = 0; row < layout.rows; ++row) {
+    KeptColumns(layout, matrix, row, columns.data());
+    for (size_t i = 0; i < columns.size(); ++i) {
+      if (columns[i] < layout.columns) continue;
+      StoreBits(a.type, matrix + layout.values_offset(row), static_cast<int64_t>(i), 0);
+    }
+  }
+}
+
+void Append(const std::vector<std::byte>& matrix, Operand& operand) {
+  operand.bytes.insert(operand.bytes.end(), matrix.begin(), matrix.end());
+}
+
+// The families want all extents to be 1 or more.
+void MakeOperands(const Kernel& kernel, const CaseSpec& spec, RandomSource& random, Operand& a,
+                  Operand& b) {
+  for (int64_t i = 0; i < std::max<int64_t>(1, spec.batch); ++i) {
+    FamilyCase made = MakeCase(*kernel.instruction, spec.family, std::max<int64_t>(1, spec.m),
+                               std::max<int64_t>(1, spec.n), std::max<int64_t>(1, spec.k), random);
+    if (made.problem.a.is_sparse()) ClearBeyond(made.problem.a, made.a.data());
+    a.layout = made.problem.a;
+    b.layout = made.problem.b;
+    Append(made.a, a);
+    Append(made.b, b);
+  }
+}
+
+Spacing RandomSpacing(RandomSource& random) {
+  constexpr std::array kSpacings = {Spacing::kTight, Spacing::kAligned, Spacing::kOdd};
+  return kSpacings[static_cast<size_t>(random.Between(0, 2))];
+}
+
+MatrixLayout LayoutOf(ElementType type, Order order, int64_t rows, int64_t columns, bool is_shared,
+                      RandomSource& random) {
+  MatrixLayout layout = SpacedLayout(type, order, rows, columns, RandomSpacing(random));
+  if (is_shared) layout.batch_stride_bytes = 0;
+  return layout;
+}
+
+// Which of A, B and D are column major; of a sparse A always the same.
+struct Orders {
+  Order a;
+  Order b;
+  Order d;
+};
+
+std::vector<Orders> OrdersOf(const Kernel& kernel, const CaseSpec& spec, bool is_quick,
+                             RandomSource& random) {
+  std::vector<Orders> all;
+  for (const Order a : {Order::kRowMajor, Order::kColumnMajor}) {
+    if (kernel.instruction->is_sparse() && a != Order::kRowMajor) continue;
+    for (const Order b : {Order::kRowMajor, Order::kColumnMajor}) {
+      for (const Order d : {Order::kRowMajor, Order::kColumnMajor}) all.push_back({a, b, d});
+    }
+  }
+  if (spec.topic == Topic::kShapes && !is_quick) return all;
+  const auto first = static_cast<size_t>(random.Between(0, static_cast<int64_t>(all.size()) - 1));
+  return {all[first], all[all.size() - 1 - first]};  // Opposites: each order of each matrix.
+}
+
+std::vector<std::byte> Place(const Operand& operand, const MatrixLayout& layout, int64_t batch,
+                             RandomSource& random) {
+  std::vector<std::byte> bytes = RandomMatrices(layout, batch, random);
+  if (layout.empty() || batch == 0) return bytes;
+  const int64_t matrices = layout.batch_stride_bytes == 0 ? 1 : batch;
+  CopyElements(operand.layout, operand.bytes.data(), layout, bytes.data(), matrices);
+  return bytes;
+}
+
+Problem MakeProblem(const Kernel& kernel, const CaseSpec& spec, const Orders& orders,
+                    RandomSource& random) {
+  const mma::Instruction& instruction = *kernel.instruction;
+  Problem problem;
+  problem.m = spec.m;
+  problem.n = spec.n;
+  problem.k = spec.k;
+  problem.batch = spec.batch;
+  problem.accumulation = kernel.recipe.accumulation;
+  if (instruction.bit_count == mma::BitCount::kXor) problem.bit_operation = BitOperation::kXor;
+  if (instruction.is_sparse()) {
+    problem.a = TightSparseLayout("a", kernel.a, spec.m, spec.k).value();
+    if (spec.shares_a) problem.a.batch_stride_bytes = 0;
+  } else {
+    problem.a = LayoutOf(kernel.a, orders.a, spec.m, spec.k, spec.shares_a, random);
+  }
+  problem.b = LayoutOf(kernel.b, orders.b, spec.k, spec.n, spec.shares_b, random);
+  problem.d = LayoutOf(spec.d, orders.d, spec.m, spec.n, false, random);
+  return problem;
+}
+
+}  // namespace
+
+std::string_view NameOf(Topic topic) {
+  switch (topic) {
+    case Topic::kShapes: return "shapes";
+    case Topic::kFamilies: return "families";
+    case Topic::kBatches: return "batches";
+    case Topic::kOutputs: return "outputs";
+    case Topic::kEpilogues: return "epilogues";
+  }
+  return "";
+}
+
+std::vector<CaseSpec> CasesOf(const Kernel& kernel, size_t round, bool is_quick) {
+  constexpr int kEpiloguesOfAType = 3;
+  const Tile tile = kernel.cuda_row->tile;
+  if (is_quick) return QuickCases(kernel, tile);
+  std::vector<CaseSpec> cases;
+  AddShapes(kernel, tile, round, cases);
+  AddFamilies(kernel, tile, cases);
+  AddBatches(kernel, tile, cases);
+  AddOutputs(tile, Topic::kOutputs, 1, cases);
+  AddOutputs(tile, Topic::kEpilogues, kEpiloguesOfAType, cases);
+  return cases;
+}
+
+std::vector<Product> MakeProducts(const Kernel& kernel, const CaseSpec& spec, bool is_quick,
+                                  RandomSource& random) {
+  Operand a;
+  Operand b;
+  MakeOperands(kernel, spec, random, a, b);
+  const Epilogue epilogue =
+      spec.topic == Topic::kEpilogues ? DrawEpilogue(kernel, spec, random) : Epilogue{};
+  std::vector<Product> products;
+  for (const Orders& orders : OrdersOf(kernel, spec, is_quick, random)) {
+    Product& product = products.emplace_back();
+    product.problem = MakeProblem(kernel, spec, orders, random);
+    product.a = Place(a, product.problem.a, spec.batch, random);
+    product.b = Place(b, product.problem.b, spec.batch, random);
+    if (spec.topic == Topic::kEpilogues) AddEpilogue(epilogue, product, random);
+  }
+  return products;
+}
+
+std::string Describe(const CaseSpec& spec, const Problem& problem) {
+  return Concat(NameOf(spec.topic), ": ", Describe(problem), ", D ",
+                problem.d.order == Order::kRowMajor ? "row" : "column", ", leading dimensions ",
+                problem.a.leading_dimension, " ", problem.b.leading_dimension, " ",
+                problem.d.leading_dimension, ", ", NameOf(spec.family), DescribeEpilogue(problem));
+}
+
+}  // namespace gemmd

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a kernel of a GPU is checked with. A case is one product that lies in memory in several
+// ways; its simulation is needed once.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/kernel.h"
+#include "tests/gpu/product.h"
+#include "tests/kernels/sim/operand_families.h"
+
+namespace gemmd {
+
+enum class Topic {
+  kShapes,     // Every m, n, k about the tile; all orders of A, B and D.
+  kFamilies,   // Every family of operands, on a shape that leaves parts of tiles.
+  kBatches,    // Batches of 0, 2 and 3, matrices shared or not.
+  kOutputs,    // Every type of D, nothing else done to the result.
+  kEpilogues,  // Every type of D, with C, bias, scales and activations drawn at random.
+};
+std::string_view NameOf(Topic topic);
+
+struct CaseSpec {
+  Topic topic;
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  Family family;
+  int64_t batch = 1;
+  bool shares_a = false;
+  bool shares_b = false;
+  ElementType d;  // Where the topic is about it.
+};
+
+// All cases of a row, or (quick) a handful, for tools that make kernels a hundred times slower. In
+// another round shapes meet other families.
+std::vector<CaseSpec> CasesOf(const Kernel& kernel, size_t round, bool is_quick);
+
+// The products of a case. All have the same elements, scalars and epilogue; orders and gaps differ,
+// and the gaps hold random bits.
+std::vector<Product> MakeProducts(const Kernel& kernel, const CaseSpec& spec, bool is_quick,
+                                  RandomSource& random);
+
+// "129x257x67 f32 <- f16 row, f16 column, D column, leading dimensions 67 68 ...".
+std::string Describe(const CaseSpec& spec, const Problem& problem);
+
+}  // namespace gemmd

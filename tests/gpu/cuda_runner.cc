@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/gpu/cuda_runner.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/mma/find.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+// Under a tool that makes kernels a hundred times slower, too.
+constexpr std::chrono::seconds kLongest(60);
+
+int64_t RoundUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Memory of the host that a GPU copies without another copy.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+  ~PinnedMemory() { cudaFreeHost(data_); }
+
+  absl::Status Reserve(int64_t bytes) {
+    if (bytes <= bytes_) return absl::OkStatus();
+    cudaFreeHost(data_);
+    data_ = nullptr;
+    bytes_ = 0;
+    bytes *= 2;  // Not again for the next one.
+    void* data = nullptr;
+    RETURN_IF_ERROR(CudaStatus(cudaMallocHost(&data, static_cast<size_t>(bytes)), "host memory"));
+    data_ = static_cast<std::byte*>(data);
+    bytes_ = bytes;
+    return absl::OkStatus();
+  }
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// Whether anything can be run afterwards.
+absl::Status WithoutContext(absl::Status status) {
+  if (status.ok() || absl::IsAborted(status)) return status;
+  const cudaError_t error = cudaGetLastError();
+  if (!IsSticky(error)) return status;
+  return absl::AbortedError(Concat("the GPU's context is lost: ", std::string(status.message())));
+}
+
+absl::Span<const float> SpanOf(const std::vector<float>& scale, const std::byte* data) {
+  return {reinterpret_cast<const float*>(data), scale.size()};
+}
+
+// What HostArgs says, at other addresses.
+struct Addresses {
+  const std::byte* a = nullptr;
+  const std::byte* b = nullptr;
+  const std::byte* c = nullptr;
+  const std::byte* bias = nullptr;
+  const std::byte* a_scale = nullptr;
+  const std::byte* b_scale = nullptr;
+  std::byte* d = nullptr;
+  std::byte* workspace = nullptr;
+};
+
+GemmArgs ArgsAt(const GemmArgs& host, const Product& product, const Addresses& at,
+                int64_t workspace_bytes) {
+  return {.problem = host.problem,
+          .target = host.target,
+          .a = host.a == nullptr ? nullptr : at.a,
+          .b = host.b == nullptr ? nullptr : at.b,
+          .c = host.c == nullptr ? nullptr : at.c,
+          .bias = host.bias == nullptr ? nullptr : at.bias,
+          .a_scale = SpanOf(product.a_scale, at.a_scale),
+          .b_scale = SpanOf(product.b_scale, at.b_scale),
+          .d = host.d == nullptr ? nullptr : at.d,
+          .workspace = {at.workspace, static_cast<size_t>(workspace_bytes)}};
+}
+
+class CudaRunner : public KernelRunner {
+ public:
+  CudaRunner(const Target& target, Stream stream) : target_(target), stream_(std::move(stream)) {}
+
+  bool HasCode(const Kernel& kernel) const override { return gemmd::HasCode(kernel); }
+
+ protected:
+  // Errors: Aborted where a kernel does not end.
+  absl::Status Wait() const {
+    const auto start = std::chrono::steady_clock::now();
+    while (true) {
+      const cudaError_t error = cudaStreamQuery(stream_.get());
+      if (error != cudaErrorNotReady) return CudaStatus(error, "stream");
+      if (std::chrono::steady_clock::now() - start > kLongest) {
+        return absl::AbortedError(Concat("stream: not done in ", kLongest.count(), " s"));
+      }
+      std::this_thread::yield();
+    }
+  }
+
+  absl::Status Launch(const Kernel& kernel, const Product& product, std::vector<std::byte>& output,
+                      const Addresses& addresses, int64_t workspace_bytes) {
+    std::vector<std::byte> no_workspace;
+    const GemmArgs host = HostArgs(product, target_, output, no_workspace);
+    return LaunchOnStream(kernel, ArgsAt(host, product, addresses, workspace_bytes), stream_.get());
+  }
+
+  const Target target_;
+  const Stream stream_;
+};
+
+// All products in one buffer: inputs, then outputs with their guards, then one workspace.
+class TogetherRunner : public CudaRunner {
+ public:
+  using CudaRunner::CudaRunner;
+
+  absl::Status Run(const Kernel& kernel, absl::Span<const Product> products,
+                   absl::Span<std::vector<std::byte>> outputs) override {
+    return WithoutContext(RunAll(kernel, products, outputs));
+  }
+
+ private:
+  absl::Status RunAll(const Kernel& kernel, absl::Span<const Product> products,
+                      absl::Span<std::vector<std::byte>> outputs) {
+    RETURN_IF_ERROR(Upload(kernel, products, outputs));
+    for (size_t i = 0; i < products.size(); ++i) {
+      RETURN_IF_ERROR(Launch(kernel, products[i], outputs[i], AddressesOf(i), workspace_bytes_));
+    }
+    const int64_t bytes = end_ - outputs_start_;
+    RETURN_IF_ERROR(CudaStatus(
+        cudaMemcpyAsync(host_.data() + outputs_start_, device_.data() + outputs_start_,
+                        static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_.get()),
+        "copy out"));
+    RETURN_IF_ERROR(Wait());
+    for (size_t i = 0; i < products.size(); ++i) {
+      std::memcpy(outputs[i].data(), host_.data() + places_[i].output, outputs[i].size());
+    }
+    return absl::OkStatus();
+  }
+
+  // Offsets in the buffer.
+  struct Places {
+    int64_t a, b, c, bias, a_scale, b_scale, output;
+  };
+
+  template <typename T>
+  int64_t Take(const std::vector<T>& bytes) {
+    const int64_t offset = end_;
+    end_ = RoundUp(end_ + static_cast<int64_t>(bytes.size() * sizeof(T)));
+    return offset;
+  }
+
+  template <typename T>
+  void Copy(const std::vector<T>& from, int64_t offset) {
+    if (!from.empty()) {
+      std::memcpy(host_.data() + offset, from.data(), from.size() * sizeof(T));
+    }
+  }
+
+  absl::Status Upload(const Kernel& kernel, absl::Span<const Product> products,
+                      absl::Span<std::vector<std::byte>> outputs) {
+    places_.clear();
+    end_ = 0;
+    workspace_bytes_ = 0;
+    for (const Product& product : products) {
+      places_.push_back({Take(product.a), Take(product.b), Take(product.c), Take(product.bias),
+                         Take(product.a_scale), Take(product.b_scale), 0});
+      ASSIGN_OR_RETURN(const int64_t bytes, kernel.workspace_bytes(product.problem));
+      workspace_bytes_ = std::max(workspace_bytes_, bytes);
+    }
+    outputs_start_ = end_;
+    for (size_t i = 0; i < products.size(); ++i) places_[i].output = Take(outputs[i]);
+    RETURN_IF_ERROR(host_.Reserve(end_));
+    if (device_.bytes() < end_ + workspace_bytes_) {
+      ASSIGN_OR_RETURN(device_, DeviceMemory::Allocate(2 * (end_ + workspace_bytes_)));
+    }
+    for (size_t i = 0; i < products.size(); ++i) {
+      const Product& product = products[i];
+      const Places& places = places_[i];
+      Copy(product.a, places.a);
+      Copy(product.b, places.b);
+      Copy(product.c, places.c);
+      Copy(product.bias, places.bias);
+      Copy(product.a_scale, places.a_scale);
+      Copy(product.b_scale, places.b_scale);
+      Copy(outputs[i], places.output);
+    }
+    constexpr int kPoison = 0xff;
+    RETURN_IF_ERROR(
+        CudaStatus(cudaMemsetAsync(device_.data() + end_, kPoison,
+                                   static_cast<size_t>(workspace_bytes_), stream_.get()),
+                   "workspace"));
+    return CudaStatus(cudaMemcpyAsync(device_.data(), host_.data(), static_cast<size_t>(end_),
+                                      cudaMemcpyHostToDevice, stream_.get()),
+                      "copy in");
+  }
+
+  Addresses AddressesOf(size_t index) const {
+    const Places& places = places_[index];
+    std::byte* const start = device_.data();
+    return {.a = start + places.a,
+            .b = start + places.b,
+            .c = start + places.c,
+            .bias = start + places.bias,
+            .a_scale = start + places.a_scale,
+            .b_scale = start + places.b_scale,
+            .d = start + places.output + kGuardBytes,
+            .workspace = start + end_};
+  }
+
+  PinnedMemory host_;
+  DeviceMemory device_;
+  std::vector<Places> places_;
+  int64_t end_ = 0;
+  int64_t outputs_start_ = 0;
+  int64_t workspace_bytes_ = 0;
+};
+
+// The guards stay behind: the tool watches. The workspace is not initialised.
+class ApartRunner : public CudaRunner {
+ public:
+  using CudaRunner::CudaRunner;
+
+  absl::Status Run(const Kernel& kernel, absl::Span<const Product> products,
+                   absl::Span<std::vector<std::byte>> outputs) override {
+    for (size_t i = 0; i < products.size(); ++i) {
+      RETURN_IF_ERROR(WithoutContext(RunOne(kernel, products[i], outputs[i])));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  template <typename T>
+  absl::StatusOr<DeviceMemory> Upload(const T* data, size_t count) {
+    ASSIGN_OR_RETURN(DeviceMemory memory,
+                     DeviceMemory::Allocate(static_cast<int64_t>(count * sizeof(T))));
+    if (count > 0) {
+      RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(memory.data(), data, count * sizeof(T),
+                                                 cudaMemcpyHostToDevice, stream_.get()),
+                                 "copy in"));
+    }
+    return memory;
+  }
+
+  absl::Status RunOne(const Kernel& kernel, const Product& product,
+                      std::vector<std::byte>& output) {
+    const size_t d_bytes = output.size() - 2 * kGuardBytes;
+    ASSIGN_OR_RETURN(const DeviceMemory a, Upload(product.a.data(), product.a.size()));
+    ASSIGN_OR_RETURN(const DeviceMemory b, Upload(product.b.data(), product.b.size()));
+    ASSIGN_OR_RETURN(const DeviceMemory c, Upload(product.c.data(), product.c.size()));
+    ASSIGN_OR_RETURN(const DeviceMemory bias, Upload(product.bias.data(), product.bias.size()));
+    ASSIGN_OR_RETURN(const DeviceMemory a_scale,
+                     Upload(product.a_scale.data(), product.a_scale.size()));
+    ASSIGN_OR_RETURN(const DeviceMemory b_scale,
+                     Upload(product.b_scale.data(), product.b_scale.size()));
+    ASSIGN_OR_RETURN(const DeviceMemory d, Upload(output.data() + kGuardBytes, d_bytes));
+    ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel.workspace_bytes(product.problem));
+    ASSIGN_OR_RETURN(const DeviceMemory workspace, DeviceMemory::Allocate(workspace_bytes));
+    const Addresses addresses = {.a = a.data(),
+                                 .b = b.data(),
+                                 .c = c.data(),
+                                 .bias = bias.data(),
+                                 .a_scale = a_scale.data(),
+                                 .b_scale = b_scale.data(),
+                                 .d = d.data(),
+                                 .workspace = workspace.data()};
+    RETURN_IF_ERROR(Launch(kernel, product, output, addresses, workspace_bytes));
+    if (d_bytes > 0) {
+      RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(output.data() + kGuardBytes, d.data(), d_bytes,
+                                                 cudaMemcpyDeviceToHost, stream_.get()),
+                                 "copy out"));
+    }
+    return Wait();
+  }
+};
+
+std::string DriverVersion() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  for (std::string word; file >> word;) {
+    if (!word.empty() && word.find_first_not_of("0123456789.") == std::string::npos) return word;
+  }
+  return "unknown";
+}
+
+std::string VersionText(int version) { return Concat(version / 1000, ".", version % 1000 / 10); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KernelRunner>> MakeCudaRunner(Placement placement) {
+  ASSIGN_OR_RETURN(const CudaGpu gpu, FindCudaGpu());
+  cudaDeviceProp properties;
+  RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, 0), "properties"));
+  const Target target = {.kind = DeviceKind::kCuda,
+                         .chip = gpu.chip,
+                         .multiprocessors = properties.multiProcessorCount};
+  ASSIGN_OR_RETURN(Stream stream, Stream::Create());
+  if (placement == Placement::kApart) {
+    return std::make_unique<ApartRunner>(target, std::move(stream));
+  }
+  return std::make_unique<TogetherRunner>(target, std::move(stream));
+}
+
+absl::StatusOr<CudaGpu> FindCudaGpu() {
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
+    return absl::FailedPreconditionError(
+        GotWant("GPU", error == cudaSuccess ? "none" : cudaGetErrorString(error), "one"));
+  }
+  cudaDeviceProp properties;
+  RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, 0), "properties"));
+  const std::string chip = Concat("sm_", properties.major, properties.minor);
+  const std::optional<mma::Chip> found = mma::ChipFromName(chip);
+  if (!found) return absl::FailedPreconditionError(GotWant("GPU", chip, "a chip of the tables"));
+  int runtime = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaRuntimeGetVersion(&runtime), "version"));
+  return CudaGpu{.facts = {.name = properties.name,
+                           .chip = chip,
+                           .driver = DriverVersion(),
+                           .cuda = VersionText(runtime),
+                           .commit = ""},
+                 .chip = *found};
+}
+
+}  // namespace gemmd

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs kernels on the current GPU.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "tests/gpu/kernel_runner.h"
+#include "tests/gpu/report.h"
+
+namespace gemmd {
+
+// Where operands and results are kept on the GPU.
+enum class Placement {
+  kTogether,  // In one allocation, 256 bytes from each other: fast.
+  kApart,     // Each in one of its own and of just its size, for a tool that watches accesses.
+};
+
+// With a stream of its own.
+// Errors: as CUDA's.
+absl::StatusOr<std::unique_ptr<KernelRunner>> MakeCudaRunner(Placement placement);
+
+// Of the current GPU, and its chip. The commit is left empty.
+// Errors: FailedPrecondition where there is no GPU, or one that the tables do not know.
+struct CudaGpu {
+  GpuFacts facts;
+  mma::Chip chip;
+};
+absl::StatusOr<CudaGpu> FindCudaGpu();
+
+}  // namespace gemmd

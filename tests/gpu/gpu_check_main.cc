@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gpu_check: whether every kernel of the catalogue gives on this machine's GPU what the simulator
+// gives. Exit codes: 0 all passed, 1 not, 2 usage.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "tests/gpu/checker.h"
+#include "tests/gpu/cuda_runner.h"
+#include "tests/gpu/report.h"
+
+namespace gemmd {
+namespace {
+
+struct Options {
+  CheckOptions check;
+  std::string json;
+  std::string commit = "unknown";
+};
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "gpu_check: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+int Run(Options& options) {
+  absl::StatusOr<CudaGpu> gpu = FindCudaGpu();
+  if (!gpu.ok()) return Fail(gpu.status());
+  gpu->facts.commit = options.commit;
+  options.check.chip = gpu->chip;
+  const Placement placement = options.check.is_quick ? Placement::kApart : Placement::kTogether;
+  const absl::StatusOr<CheckResult> result =
+      CheckRows(options.check, [=] { return MakeCudaRunner(placement); });
+  if (!result.ok()) return Fail(result.status());
+  if (!options.json.empty()) {
+    std::ofstream file(options.json);
+    file << JsonOf(gpu->facts, *result);
+    file.close();
+    if (!file) {
+      std::fprintf(stderr, "gpu_check: %s: cannot be written\n", options.json.c_str());
+      return 1;
+    }
+  }
+  std::fputs(TextOf(gpu->facts, *result).c_str(), stdout);
+  if (result->is_aborted) {
+    std::fflush(nullptr);
+    std::_Exit(1);  // CUDA's own end would wait for the kernel.
+  }
+  return result->passed() ? 0 : 1;
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  options.check.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  CLI::App app(
+      "Runs every kernel of the catalogue that this machine's first GPU has, and compares with the "
+      "simulator\nbit for bit.",
+      "gpu_check");
+  app.add_option("--filter", options.check.filter, "Kernels, a pattern of the shell")
+      ->capture_default_str();
+  app.add_option("--seed", options.check.seeds, "Of the operands; one round for each")
+      ->capture_default_str();
+  app.add_option("--case", options.check.only_case, "Only this case of each kernel and seed");
+  app.add_flag("--quick", options.check.is_quick,
+               "A few small products of each kernel, each operand in an allocation of just its "
+               "size: under\ncompute-sanitizer");
+  app.add_option("--threads", options.check.threads, "That simulate, each with a stream")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seconds", options.check.seconds, "After which no case begins; 0: no limit")
+      ->capture_default_str();
+  app.add_option("--json", options.json, "Where a report goes");
+  app.add_option("--commit", options.commit, "What the report calls this build")
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return Run(options);
+}
+
+}  // namespace
+}  // namespace gemmd
+
+int main(int argc, char** argv) { return gemmd::Main(argc, argv); }

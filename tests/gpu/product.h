@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One product to check: a problem with its bytes, and where its result goes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kernel.h"
+#include "kernels/problem.h"
+#include "tests/testing/random_source.h"
+
+namespace gemmd {
+
+struct Product {
+  Problem problem;
+  std::vector<std::byte> a;
+  std::vector<std::byte> b;
+  std::vector<std::byte> c;
+  std::vector<std::byte> bias;
+  std::vector<float> a_scale;
+  std::vector<float> b_scale;
+};
+
+// How lines lie behind each other: without gaps, each on a multiple of 16 bytes, or with gaps that
+// leave most of them on odd addresses.
+enum class Spacing { kTight, kAligned, kOdd };
+
+MatrixLayout SpacedLayout(ElementType type, Order order, int64_t rows, int64_t columns,
+                          Spacing spacing);
+
+// Copies the elements of `batch` matrices from one layout to another of the same shape and type.
+// Bits behind the last element of a packed line become 0.
+void CopyElements(const MatrixLayout& from, const std::byte* source, const MatrixLayout& to,
+                  std::byte* target, int64_t batch);
+
+// Random bytes for all matrices of a layout, gaps included.
+std::vector<std::byte> RandomMatrices(const MatrixLayout& layout, int64_t batch,
+                                      RandomSource& random);
+
+// D as it is before the launch, and kGuardBytes in front of it and behind it: a pattern. Of what a
+// kernel leaves there, all but the elements of D must still be the pattern.
+inline constexpr int64_t kGuardBytes = 256;
+std::vector<std::byte> PoisonedOutput(const Problem& problem);
+
+// The arguments of a launch on this processor, where `workspace` is of at least the kernel's bytes.
+GemmArgs HostArgs(const Product& product, const Target& target, std::vector<std::byte>& output,
+                  std::vector<std::byte>& workspace);
+
+}  // namespace gemmd
