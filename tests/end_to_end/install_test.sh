@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Whether the installed tree runs wherever it is put, with no library of this machine but glibc's.
+# usage: install_test.sh BUILD_DIR
+set -euo pipefail
+
+build=$1
+work=$(mktemp -d)
+daemon=
+cleanup() {
+  if [[ -n $daemon ]]; then kill -KILL "$daemon" 2>/dev/null || true; fi
+  rm -rf "$work"
+}
+trap cleanup EXIT
+
+fail() {
+  echo "$*" >&2
+  exit 1
+}
+
+# Of the machine that it runs on: glibc and the driver of its GPUs.
+is_of_the_machine() {
+  [[ $1 =~ ^(ld-linux.*|linux-vdso|lib(c|m|mvec|dl|rt|pthread|resolv|util|cuda))\.so ]]
+}
+
+# Prints what the loader would load and is neither of the tree $1 nor of the machine.
+strangers() {
+  local tree=$1 program name path
+  for program in "$tree"/bin/*; do
+    while read -r name path; do
+      is_of_the_machine "$(basename "$name")" && continue
+      [[ $(readlink -f "$path") == "$tree"/lib/* ]] || echo "$(basename "$program"): $name $path"
+    done < <(env -i LD_TRACE_LOADED_OBJECTS=1 "$program" | sed -n 's/ => / /; s/^\t*//; s/ (0x.*//p; /not found/p')
+  done
+}
+
+cmake --install "$build" --prefix "$work/first" --strip --component runtime >"$work/install.log" ||
+  fail "$(cat "$work/install.log")"
+mv "$work/first" "$work/moved"
+tree="$work/moved"
+for file in bin/gemmd bin/gemmctl bin/gemmbench share/doc/gemmd/LICENSE; do
+  [[ -f $tree/$file ]] || fail "$file was not installed"
+done
+if grep -l "$build" "$tree"/bin/*; then fail "a program names the build folder"; fi
+
+found=$(strangers "$tree")
+[[ -z $found ]] || fail "not in the tree: $found"
+# The check sees what is missing.
+gone=$(find "$tree/lib" -name 'libgrpc.so*')
+mkdir "$work/gone"
+mv $gone "$work/gone"
+[[ $(strangers "$tree") == *libgrpc.so* ]] || fail "a missing library was not noticed"
+mv "$work"/gone/* "$tree/lib"
+
+du --summarize --human-readable "$tree"
+"$tree/bin/gemmd" --listen="127.0.0.1:0,unix:$work/gemmd.sock" --ready-file="$work/ready" \
+  --lame-duck=0s 2>"$work/log" &
+daemon=$!
+for _ in $(seq 600); do
+  [[ -f $work/ready ]] && break
+  kill -0 "$daemon" || fail "$(cat "$work/log")"
+  sleep 0.1
+done
+mapfile -t addresses <"$work/ready"
+((${#addresses[@]} == 2)) || fail "got ${#addresses[@]} addresses, want 2"
+for address in "${addresses[@]}"; do
+  "$tree/bin/gemmctl" --address "$address" multiply --random 33,17,65 --type f32 --verify
+done
+# What it really loaded, libraries that are opened later included.
+while read -r path; do
+  [[ $path == "$tree"/* ]] || is_of_the_machine "$(basename "$path")" || fail "gemmd loaded $path"
+done < <(awk '$6 ~ /\.so/ {print $6}' "/proc/$daemon/maps" | sort -u)
+kill -TERM "$daemon"
+wait "$daemon"
+daemon=
