@@ -47,15 +47,11 @@ absl::Span<const Kernel> Catalog(DeviceKind kind) {
 }
 
 absl::StatusOr<const Kernel*> FindKernel(std::string_view name) {
-  return FindKernel(Catalog(), name);
-}
-
-absl::StatusOr<const Kernel*> FindKernel(absl::Span<const Kernel> catalog, std::string_view name) {
-  for (const Kernel& kernel : catalog) {
+  for (const Kernel& kernel : Catalog()) {
     if (kernel.name == name) return &kernel;
   }
   std::vector<std::string_view> names;
-  for (const Kernel& kernel : catalog) names.push_back(kernel.name);
+  for (const Kernel& kernel : Catalog()) names.push_back(kernel.name);
   return UnknownName("kernel", name, "a name of the catalogue", names);
 }
 

@@ -20,6 +20,5 @@ absl::Span<const Kernel> Catalog(DeviceKind kind);
 
 // Errors: NotFound; the message names the nearest names of the catalogue.
 absl::StatusOr<const Kernel*> FindKernel(std::string_view name);
-absl::StatusOr<const Kernel*> FindKernel(absl::Span<const Kernel> catalog, std::string_view name);
 
 }  // namespace gemmd

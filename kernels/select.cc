@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "absl/strings/str_format.h"
-#include "kernels/catalog.h"
+#include "kernels/cuda/prediction.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -46,6 +46,14 @@ double ConvertedElements(const Kernel& kernel, const Problem& problem) {
   return total;
 }
 
+// Whether a request for `wanted` means this kernel: itself, or on another kind of device any that
+// computes with the same instruction.
+bool Answers(const Kernel& kernel, const Kernel& wanted) {
+  if (kernel.device_kind == wanted.device_kind) return kernel.name == wanted.name;
+  return kernel.instruction != nullptr && wanted.instruction != nullptr &&
+         *kernel.instruction == *wanted.instruction;
+}
+
 absl::Status Admits(const Kernel& kernel, const Problem& problem, const Constraints& constraints,
                     const Target& target) {
   if (kernel.device_kind != target.kind) {
@@ -54,8 +62,8 @@ absl::Status Admits(const Kernel& kernel, const Problem& problem, const Constrai
   }
   RETURN_IF_ERROR(kernel.available(target));
   RETURN_IF_ERROR(kernel.supports(problem));
-  if (!constraints.kernel.empty() && kernel.name != constraints.kernel) {
-    return absl::UnimplementedError(GotWant("kernel", kernel.name, constraints.kernel));
+  if (constraints.kernel != nullptr && !Answers(kernel, *constraints.kernel)) {
+    return absl::UnimplementedError(GotWant("kernel", kernel.name, constraints.kernel->name));
   }
   if (constraints.deterministic && !kernel.deterministic) {
     return absl::UnimplementedError(
@@ -114,6 +122,7 @@ const Kernel* FindBest(absl::Span<const Kernel> catalog, const Problem& problem,
   std::vector<Candidate> candidates;
   for (const Kernel& kernel : catalog) {
     if (kernel.a != problem.a.type || kernel.b != problem.b.type) continue;
+    if (constraints.kernel != nullptr && !Answers(kernel, *constraints.kernel)) continue;
     if (!Admits(kernel, problem, constraints, profile.target).ok()) continue;
     candidates.push_back({&kernel, PredictedNs(kernel, problem, profile), ""});
   }
@@ -149,17 +158,41 @@ std::string ExplainNearest(const std::vector<Refusal>& refusals, const Problem& 
   return text;
 }
 
-}  // namespace
+// Why the kernel that was asked for is none of the candidates: what it says itself, or the first
+// one that would stand for it.
+std::string ExplainWanted(const Kernel& wanted, const Problem& problem, const Target& target,
+                          const std::vector<Refusal>& refusals) {
+  for (const Refusal& refusal : refusals) {
+    if (!Answers(*refusal.kernel, wanted)) continue;
+    return Concat(refusal.kernel->name, ": ", refusal.reason);
+  }
+  return Concat(wanted.name, ": ", std::string(Admits(wanted, problem, {}, target).message()));
+}
 
-int64_t PredictedNs(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile) {
-  const EngineRate* rate = FindRate(kernel, profile);
-  const double operations = problem.has_product() ? static_cast<double>(Operations(problem)) : 0;
-  const double seconds =
-      operations / (rate != nullptr ? rate->operations_per_second : kUnknownRate) +
-      ConvertedElements(kernel, problem) / profile.converted_elements_per_second;
+int64_t ToNanoseconds(double seconds) {
   constexpr double kLongest = 0x1p62;  // Some 146 years; the conversion below cannot overflow.
   const double ns = std::ceil(seconds * 1e9);
   return ns < kLongest ? static_cast<int64_t>(ns) : static_cast<int64_t>(kLongest);
+}
+
+}  // namespace
+
+int64_t PredictedNs(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile) {
+  const EngineRate* engine = FindRate(kernel, profile);
+  const double rate = engine != nullptr ? engine->operations_per_second : kUnknownRate;
+  if (kernel.cuda_row != nullptr) {
+    return ToNanoseconds(PredictedSeconds(*kernel.cuda_row, problem, profile, rate));
+  }
+  const double operations = problem.has_product() ? static_cast<double>(Operations(problem)) : 0;
+  return ToNanoseconds(operations / rate +
+                       ConvertedElements(kernel, problem) / profile.converted_elements_per_second);
+}
+
+int64_t PredictedCopyNs(const Problem& problem, const DeviceProfile& profile) {
+  if (profile.copied_bytes_per_second <= 0) return 0;
+  const double bytes =
+      static_cast<double>(BytesRead(problem)) + static_cast<double>(BytesWritten(problem));
+  return ToNanoseconds(bytes / profile.copied_bytes_per_second);
 }
 
 Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
@@ -180,20 +213,14 @@ Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
 
 absl::StatusOr<const Kernel*> Choose(absl::Span<const Kernel> catalog, const Problem& problem,
                                      const Constraints& constraints, const DeviceProfile& profile) {
-  if (!constraints.kernel.empty()) {
-    RETURN_IF_ERROR(FindKernel(catalog, constraints.kernel).status());
-  }
   const Kernel* best = FindBest(catalog, problem, constraints, profile);
   if (best != nullptr) return best;
 
   const Selection selection = Select(catalog, problem, constraints, profile);
   std::string message;
-  for (const Refusal& refusal : selection.refusals) {
-    if (refusal.kernel->name == constraints.kernel) {
-      message = Concat(refusal.kernel->name, ": ", refusal.reason);
-    }
-  }
-  if (message.empty()) {
+  if (constraints.kernel != nullptr) {
+    message = ExplainWanted(*constraints.kernel, problem, profile.target, selection.refusals);
+  } else {
     message =
         Concat("no kernel runs ", Describe(problem), ExplainNearest(selection.refusals, problem));
   }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,11 +23,17 @@ struct DeviceProfile {
   Target target;
   std::vector<EngineRate> rates;
   double converted_elements_per_second = 1e9;  // Widening an operand or finishing an output.
+
+  // Of a GPU.
+  std::vector<double> row_rates = {};  // Operations a second of each of kCudaRows; 0: unknown.
+  double memory_bytes_per_second = 0;  // Of its own memory; 0: unknown, counts as endless.
+  double copied_bytes_per_second = 0;  // From and to the host; 0: operands are not copied.
 };
 
 // What the caller asks of the kernel, beside the problem.
 struct Constraints {
-  std::string kernel;  // Empty: any.
+  // Null: any. A kernel of another kind of device stands for the kernels of the same instruction.
+  const Kernel* kernel = nullptr;
   bool deterministic = false;
   bool batch_invariant = false;
 };
@@ -56,15 +61,18 @@ Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
                  const Constraints& constraints, const DeviceProfile& profile);
 
 // The first candidate.
-// Errors: NotFound for an unknown kernel name; Unimplemented where there is no candidate: the
-// message gives the reason for the named kernel, or the refusal of the nearest ones, and names the
-// candidates that there would be without the constraints.
+// Errors: Unimplemented where there is none: the message gives the reason for the kernel asked for,
+// or the refusal of the nearest ones, and names the candidates that there would be without the
+// constraints.
 absl::StatusOr<const Kernel*> Choose(absl::Span<const Kernel> catalog, const Problem& problem,
                                      const Constraints& constraints, const DeviceProfile& profile);
 
 // The time that `kernel` should take for `problem`: operations over the engine's rate, plus
-// elements widened and finished over the rate of conversion. An engine without a rate counts as 1e9
-// a second.
+// elements widened and finished over the rate of conversion; on a GPU as kernels/cuda/prediction.h
+// says. An engine without a rate counts as 1e9 a second.
 int64_t PredictedNs(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile);
+
+// The time that operands and result of `problem` should take to the device and back.
+int64_t PredictedCopyNs(const Problem& problem, const DeviceProfile& profile);
 
 }  // namespace gemmd

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/catalog.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/convert_operand.h"
@@ -168,7 +169,9 @@ absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
   RETURN_IF_ERROR(ParseResult(request, bytes, parsed.job));
   RETURN_IF_ERROR(Validate(parsed.job.problem));
   if (bytes == OperandBytes::kRequired) RETURN_IF_ERROR(ParseAllBytes(request, parsed.job));
-  parsed.constraints.kernel = request.kernel() == "auto" ? "" : request.kernel();
+  if (!request.kernel().empty() && request.kernel() != "auto") {
+    ASSIGN_OR_RETURN(parsed.constraints.kernel, FindKernel(request.kernel()));
+  }
   parsed.constraints.deterministic = request.require_deterministic();
   parsed.constraints.batch_invariant = request.require_batch_invariant();
   parsed.device = request.device();

@@ -27,7 +27,8 @@ struct ParsedRequest {
 // Whether a request must bring the bytes of its operands.
 enum class OperandBytes { kRequired, kIgnored };
 
-// Errors: InvalidArgument, as the wire contract says: "field: got X, want Y".
+// Errors: InvalidArgument, as the wire contract says: "field: got X, want Y"; NotFound for a kernel
+// that there is not.
 absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request, OperandBytes bytes);
 
 // Fills shape and layout of the answer's matrix; the bytes are the device's to write.

@@ -84,10 +84,8 @@ absl::StatusOr<Placement> ProductRunner::Place(ParsedRequest& parsed) const {
   Placement placement;
   ASSIGN_OR_RETURN(placement.served, FindDevice(parsed.device));
   const DeviceProfile& profile = placement.served->device->profile();
-  // A named kernel may be one of another kind of device, and then the message says so.
-  const bool is_named = !parsed.constraints.kernel.empty();
-  ASSIGN_OR_RETURN(job.kernel, Choose(is_named ? Catalog() : Catalog(profile.target.kind),
-                                      job.problem, parsed.constraints, profile));
+  ASSIGN_OR_RETURN(job.kernel,
+                   Choose(Catalog(profile.target.kind), job.problem, parsed.constraints, profile));
   job.d_bytes = BytesWritten(job.problem);
   if (job.d_bytes > max_message_bytes_ - kAnswerOverheadBytes) {
     return absl::ResourceExhaustedError(Concat("d: the result takes ", job.d_bytes,
@@ -95,7 +93,8 @@ absl::StatusOr<Placement> ProductRunner::Place(ParsedRequest& parsed) const {
                                                max_message_bytes_ - kAnswerOverheadBytes));
   }
   ASSIGN_OR_RETURN(job.workspace_bytes, job.kernel->workspace_bytes(job.problem));
-  placement.predicted_ns = PredictedNs(*job.kernel, job.problem, profile);
+  placement.predicted_ns =
+      PredictedNs(*job.kernel, job.problem, profile) + PredictedCopyNs(job.problem, profile);
   return placement;
 }
 

@@ -35,9 +35,6 @@ absl::Status ExplainOn(const ProductRunner& runner, const v1::MultiplyRequest& r
                        v1::ExplainResponse& response) {
   ASSIGN_OR_RETURN(const ParsedRequest parsed, ParseMultiply(request, OperandBytes::kIgnored));
   ASSIGN_OR_RETURN(const ServedDevice* served, runner.FindDevice(parsed.device));
-  if (!parsed.constraints.kernel.empty()) {
-    RETURN_IF_ERROR(FindKernel(parsed.constraints.kernel).status());
-  }
   const Problem& problem = parsed.job.problem;
   const Selection selection = Select(Catalog(served->device->info().kind), problem,
                                      parsed.constraints, served->device->profile());

@@ -127,7 +127,10 @@ void AddResultFlags(CLI::App& app, ProductFlags& flags) {
 
 void AddChoiceFlags(CLI::App& app, ProductFlags& flags) {
   const std::string group = "Kernel and device";
-  app.add_option("--kernel", flags.kernel, "A kernel by name (default: the server chooses)")
+  app.add_option(
+         "--kernel", flags.kernel,
+         "A kernel by name, or an instruction: the best kernel of it on the device (default: the "
+         "server chooses)")
       ->group(group);
   app.add_option("--device", flags.device, "A device by name (default: the server's)")
       ->group(group);

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/catalog.h"
+#include "kernels/cuda/row_table.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -64,8 +66,9 @@ Problem Cube() {
 }
 
 DeviceProfile Rates(double x, double y, double z) {
-  return {
-      .target = {}, .rates = {{"x", x}, {"y", y}, {"z", z}}, .converted_elements_per_second = 1e9};
+  DeviceProfile profile;
+  profile.rates = {{"x", x}, {"y", y}, {"z", z}};
+  return profile;
 }
 
 std::vector<std::string> Names(const std::vector<Candidate>& candidates) {
@@ -120,7 +123,8 @@ TEST_F(SelectTest, TheFirstIsNeverMoreThanTheNoiseFromTheFastest) {
 }
 
 TEST_F(SelectTest, EnginesWithoutARateCountAsSlow) {
-  const DeviceProfile profile = {.target = {}, .rates = {{"z", 2e9}}};
+  DeviceProfile profile;
+  profile.rates = {{"z", 2e9}};
   const Selection selection = SelectAt(profile);
   EXPECT_THAT(Names(selection.candidates), ElementsAre("three", "one", "two"));
   EXPECT_EQ(selection.candidates[1].predicted_ns, 2000000000);
@@ -169,7 +173,7 @@ TEST_F(SelectTest, ConstraintsRefuse) {
   EXPECT_THAT(Names(selection.candidates), ElementsAre("one"));
   EXPECT_THAT(selection.refusals[0].reason, HasSubstr("require_deterministic: got"));
   EXPECT_THAT(selection.refusals[1].reason, HasSubstr("require_batch_invariant: got"));
-  constraints_ = {.kernel = "two"};
+  constraints_ = {.kernel = &catalog_[1]};
   EXPECT_THAT(Names(SelectAt(Rates(1e9, 9e9, 5e9)).candidates), ElementsAre("two"));
   EXPECT_EQ(SelectAt(Rates(1e9, 9e9, 5e9)).refusals[0].reason, "kernel: got one, want two");
 }
@@ -193,19 +197,81 @@ TEST_F(SelectTest, ChooseAgreesWithSelect) {
   }
 }
 
-TEST_F(SelectTest, UnknownKernelsAreNotFound) {
-  constraints_.kernel = "tow";
-  EXPECT_THAT(Choose(catalog_, Cube(), constraints_, Rates(1e9, 9e9, 5e9)),
-              StatusIs(absl::StatusCode::kNotFound,
-                       "kernel: got tow, want a name of the catalogue (nearest: two, one, three)"));
-}
-
 TEST_F(SelectTest, ANamedKernelThatCannotSaysWhyAndWhatCould) {
   catalog_[0].family = &kOfAnotherType;
-  constraints_.kernel = "one";
+  constraints_.kernel = catalog_.data();
   EXPECT_THAT(Choose(catalog_, Cube(), constraints_, Rates(1e9, 9e9, 5e9)),
               StatusIs(absl::StatusCode::kUnimplemented,
                        "one: a.type: got f32, want s8; without the constraints: two, three"));
+}
+
+// One instruction, several kernels of it on a GPU, one on a simulator.
+class NamedInstructionTest : public testing::Test {
+ protected:
+  static constexpr std::string_view kName = "mma.m16n8k16.f32.bf16.bf16.f32";
+
+  NamedInstructionTest() {
+    problem_.m = problem_.n = problem_.k = 512;
+    problem_.a = problem_.b =
+        TightLayout("a", ElementType::kBf16, Order::kRowMajor, 512, 512).value();
+    problem_.d = TightLayout("d", ElementType::kF32, Order::kRowMajor, 512, 512).value();
+    for (const CudaRow& row : kCudaRows) profile_.row_rates.push_back(RateOf(row));
+    profile_.target = {.kind = DeviceKind::kCuda, .multiprocessors = 4};
+  }
+
+  // The tile of 128x128 is the fastest.
+  static double RateOf(const CudaRow& row) {
+    return row.tile.m == 128 && row.tile.n == 128 ? 2e12 : 1e12;
+  }
+
+  absl::StatusOr<const Kernel*> ChooseFor(std::string_view name) {
+    return Choose(Catalog(profile_.target.kind), problem_, {.kernel = *FindKernel(name)}, profile_);
+  }
+
+  Problem problem_;
+  DeviceProfile profile_;
+};
+
+TEST_F(NamedInstructionTest, MeansTheBestKernelOfItOnAGpu) {
+  const absl::StatusOr<const Kernel*> kernel = ChooseFor(kName);
+  ASSERT_THAT(kernel, IsOk());
+  EXPECT_EQ((*kernel)->name.substr(0, (*kernel)->name.rfind("_w")),
+            std::string(kName) + "_128x128x64");
+}
+
+TEST_F(NamedInstructionTest, AKernelByItsOwnNameIsThatOneAlone) {
+  for (const Kernel& wanted : Catalog(DeviceKind::kCuda)) {
+    if (*wanted.instruction != *(*FindKernel(kName))->instruction) continue;
+    const absl::StatusOr<const Kernel*> kernel = ChooseFor(wanted.name);
+    ASSERT_THAT(kernel, IsOk());
+    EXPECT_EQ((*kernel)->name, wanted.name);
+  }
+}
+
+TEST_F(NamedInstructionTest, AKernelOfAGpuMeansItsInstructionOnASimulator) {
+  profile_.target = {.kind = DeviceKind::kSim};
+  for (const Kernel& wanted : Catalog(DeviceKind::kCuda)) {
+    if (*wanted.instruction != *(*FindKernel(kName))->instruction) continue;
+    const absl::StatusOr<const Kernel*> kernel = ChooseFor(wanted.name);
+    ASSERT_THAT(kernel, IsOk());
+    EXPECT_EQ((*kernel)->name, kName);
+  }
+}
+
+TEST_F(NamedInstructionTest, TellsWhyItCannot) {
+  problem_.a.type = ElementType::kF16;
+  EXPECT_THAT(ChooseFor(kName),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       testing::AllOf(testing::StartsWith(std::string(kName)),
+                                      HasSubstr(": a.type: got f16, want bf16"))));
+  problem_.a.type = ElementType::kBf16;
+  EXPECT_THAT(ChooseFor("onednn.f32.bf16.bf16"),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       testing::StartsWith("onednn.f32.bf16.bf16: device: got cuda, want cpu; "
+                                           "without the constraints: ")));
+  profile_.target = {.kind = DeviceKind::kCpu};
+  EXPECT_THAT(ChooseFor(kName),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("device: got cpu, want sim")));
 }
 
 TEST_F(SelectTest, NoKernelNamesTheNearest) {
@@ -215,6 +281,13 @@ TEST_F(SelectTest, NoKernelNamesTheNearest) {
               StatusIs(absl::StatusCode::kUnimplemented,
                        "no kernel runs 1000x1000x1000 f32 <- f32 row, f32 row; "
                        "two: k: got 1, want 2; three: k: got 1, want 2; one: k: got 1, want 2"));
+}
+
+TEST_F(SelectTest, CopiesTakeTimeWhereOperandsAreCopied) {
+  DeviceProfile profile;
+  EXPECT_EQ(PredictedCopyNs(Cube(), profile), 0);
+  profile.copied_bytes_per_second = 1e9;
+  EXPECT_EQ(PredictedCopyNs(Cube(), profile), 3 * 4000000);
 }
 
 TEST_F(SelectTest, PredictionsOfHugeProblemsDoNotOverflow) {

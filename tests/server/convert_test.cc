@@ -214,7 +214,7 @@ TEST(ConvertTest, OptionsArrive) {
   EXPECT_EQ(problem.bias_axis, BiasAxis::kColumns);
   EXPECT_EQ(problem.activation, Activation::kGeluTanh);
   EXPECT_EQ(problem.accumulation, ElementType::kF16);
-  EXPECT_EQ(parsed.constraints.kernel, "");
+  EXPECT_EQ(parsed.constraints.kernel, nullptr);
   EXPECT_TRUE(parsed.constraints.deterministic);
   EXPECT_FALSE(parsed.constraints.batch_invariant);
   EXPECT_EQ(parsed.device, "cpu");

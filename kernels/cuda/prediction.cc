@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/prediction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "kernels/cuda/plan.h"
+#include "kernels/cuda/row_table.h"
+
+namespace gemmd {
+namespace {
+
+double RateOf(const CudaRow& row, const DeviceProfile& profile, double engine_rate) {
+  const CudaRow* const first = kCudaRows.data();
+  const CudaRow* const last = first + profile.row_rates.size();
+  if (std::less<>()(&row, first) || !std::less<>()(&row, last)) return engine_rate;
+  const double rate = profile.row_rates[static_cast<size_t>(&row - first)];
+  return rate > 0 ? rate : engine_rate;
+}
+
+double Tiles(int64_t extent, int tile) {
+  return std::ceil(static_cast<double>(extent) / static_cast<double>(tile));
+}
+
+double ComputeSeconds(const CudaRow& row, const Problem& problem, int multiprocessors,
+                      double rate) {
+  const double tiles = Tiles(problem.m, row.tile.m) * Tiles(problem.n, row.tile.n) *
+                       static_cast<double>(problem.batch);
+  const double operations_of_tile =
+      2.0 * row.tile.m * row.tile.n * row.tile.k * Tiles(problem.k, row.tile.k);
+  const double at_once = std::max(1, multiprocessors);
+  return std::ceil(tiles / at_once) * operations_of_tile / (rate / at_once);
+}
+
+// A matrix that all products share is counted once.
+double Bytes(const Problem& problem) {
+  return static_cast<double>(BytesRead(problem)) + static_cast<double>(BytesWritten(problem));
+}
+
+}  // namespace
+
+double PredictedSeconds(const CudaRow& row, const Problem& problem, const DeviceProfile& profile,
+                        double engine_rate) {
+  const double bandwidth = profile.memory_bytes_per_second;
+  const double moving = bandwidth > 0 ? Bytes(problem) / bandwidth : 0;
+  if (!problem.has_product() || !problem.has_output()) return moving;
+  const absl::StatusOr<CudaPlan> plan = PlanOf(row, problem);
+  const double packed_bytes = plan.ok() ? static_cast<double>(plan->workspace_bytes) : 0;
+  // Read once and written once.
+  const double packing = bandwidth > 0 ? 2 * packed_bytes / bandwidth : 0;
+  const double computing = ComputeSeconds(row, problem, profile.target.multiprocessors,
+                                          RateOf(row, profile, engine_rate));
+  return packing + std::max(moving, computing);
+}
+
+}  // namespace gemmd

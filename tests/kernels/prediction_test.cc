@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Predicted times of kernels of GPUs: made-up rows and rates.
+#include "kernels/cuda/prediction.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/row_table.h"
+#include "kernels/mma/find.h"
+
+namespace gemmd {
+namespace {
+
+constexpr double kRate = 1e12;
+
+// Four multiprocessors, each 2.5e11 operations a second.
+DeviceProfile FourMultiprocessors() {
+  DeviceProfile profile;
+  profile.target = {.kind = DeviceKind::kCuda, .multiprocessors = 4};
+  return profile;
+}
+
+// Tiles of 128x64, steps of 32.
+CudaRow Row() {
+  CudaRow row;
+  row.instruction = *mma::FindInstruction("mma.m16n8k16.f32.f16.f16.f32");
+  row.tile = {128, 64, 32};
+  return row;
+}
+
+Problem ProblemOf(int64_t m, int64_t n, int64_t k, int64_t batch = 1) {
+  Problem problem;
+  problem.m = m;
+  problem.n = n;
+  problem.k = k;
+  problem.batch = batch;
+  problem.a = TightLayout("a", ElementType::kF16, Order::kRowMajor, m, k).value();
+  problem.b = TightLayout("b", ElementType::kF16, Order::kColumnMajor, k, n).value();
+  problem.d = TightLayout("d", ElementType::kF32, Order::kRowMajor, m, n).value();
+  return problem;
+}
+
+double Seconds(const Problem& problem, const DeviceProfile& profile = FourMultiprocessors()) {
+  return PredictedSeconds(Row(), problem, profile, kRate);
+}
+
+constexpr double kTileSeconds = 2.0 * 128 * 64 * 64 / 2.5e11;  // At k = 64.
+
+TEST(PredictionTest, TilesRunInWaves) {
+  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(128, 64, 64)), kTileSeconds);
+  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(256, 128, 64)), kTileSeconds);
+  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(256, 129, 64)), 2 * kTileSeconds);
+  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(128, 64, 64, 9)), 3 * kTileSeconds);
+}
+
+TEST(PredictionTest, PartsOfTilesCostAsMuchAsTiles) {
+  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(8, 8, 40)), kTileSeconds);
+  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(8, 8, 72)), 1.5 * kTileSeconds);
+}
+
+TEST(PredictionTest, WithoutMultiprocessorsTilesRunOneByOneAtTheFullRate) {
+  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(256, 128, 64), DeviceProfile()), kTileSeconds);
+}
+
+TEST(PredictionTest, MemoryLimits) {
+  DeviceProfile profile = FourMultiprocessors();
+  const Problem problem = ProblemOf(128, 64, 64);
+  const double bytes = 2.0 * 128 * 64 + 2.0 * 64 * 64 + 4.0 * 128 * 64;
+  profile.memory_bytes_per_second = 1e9;
+  EXPECT_DOUBLE_EQ(Seconds(problem, profile), bytes / 1e9);
+  profile.memory_bytes_per_second = 1e15;
+  EXPECT_DOUBLE_EQ(Seconds(problem, profile), kTileSeconds);
+}
+
+TEST(PredictionTest, PackingTakesTime) {
+  DeviceProfile profile = FourMultiprocessors();
+  profile.memory_bytes_per_second = 1e9;
+  Problem problem = ProblemOf(128, 64, 64);
+  const double in_place = Seconds(problem, profile);
+  problem.b.order = Order::kRowMajor;
+  EXPECT_DOUBLE_EQ(Seconds(problem, profile), in_place + 2 * (2.0 * 64 * 64) / 1e9);
+}
+
+TEST(PredictionTest, WithoutAProductOnlyDIsWritten) {
+  DeviceProfile profile = FourMultiprocessors();
+  Problem problem = ProblemOf(128, 64, 64);
+  problem.alpha = 0;
+  EXPECT_EQ(Seconds(problem, profile), 0);
+  profile.memory_bytes_per_second = 1e9;
+  EXPECT_DOUBLE_EQ(Seconds(problem, profile), 4.0 * 128 * 64 / 1e9);
+  EXPECT_EQ(Seconds(ProblemOf(0, 0, 64), profile), 0);
+}
+
+TEST(PredictionTest, ARateOfItsOwnCounts) {
+  const CudaRow& row = kCudaRows.front();
+  DeviceProfile profile = FourMultiprocessors();
+  const Problem problem = ProblemOf(128, 64, 64);
+  const double at_engine_rate = PredictedSeconds(row, problem, profile, kRate);
+  profile.row_rates = {0};
+  EXPECT_DOUBLE_EQ(PredictedSeconds(row, problem, profile, kRate), at_engine_rate);
+  profile.row_rates = {2 * kRate};
+  EXPECT_DOUBLE_EQ(PredictedSeconds(row, problem, profile, kRate), at_engine_rate / 2);
+  EXPECT_DOUBLE_EQ(
+      PredictedSeconds(kCudaRows[1], problem, profile, kRate),
+      PredictedSeconds(kCudaRows[1], problem, DeviceProfile(FourMultiprocessors()), kRate));
+}
+
+}  // namespace
+}  // namespace gemmd
