@@ -41,5 +41,7 @@ void AddMmaTf32(CudaFunctions& functions);
 void AddSparseFloats(CudaFunctions& functions);
 void AddSparseInt4(CudaFunctions& functions);
 void AddSparseInt8(CudaFunctions& functions);
+void AddWmmaF16(CudaFunctions& functions);
+void AddWmmaOthers(CudaFunctions& functions);
 
 }  // namespace gemmd

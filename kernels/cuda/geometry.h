@@ -14,23 +14,28 @@ namespace gemmd {
 // One operand's tile of one stage in shared memory: lines of whole chunks of 16 bytes.
 //
 // Chunks of a line trade places (swizzle), so that a warp that reads the same chunk of eight lines
-// beside each other, or a lane's f64 of four, meets every bank once.
+// beside each other, or a lane's f64 of four, meets every bank once. Lines that wmma.load reads,
+// which knows nothing of that, are padded instead.
 struct TileLines {
   LineAxis axis;
   int lines;
   int line_bytes;
   bool is_f64;
+  bool is_padded;
 
   constexpr int chunks() const { return line_bytes / 16; }
-  constexpr int bytes() const { return lines * line_bytes; }
+  // wmma.load wants lines to start on multiples of 32 bytes.
+  constexpr int stride() const { return is_padded ? line_bytes + 32 : line_bytes; }
+  constexpr int bytes() const { return lines * stride(); }
   constexpr int SwizzleOf(int line) const {
+    if (is_padded) return 0;
     if (is_f64) return 2 * (line % (chunks() / 2 < 4 ? chunks() / 2 : 4));
     const int lines_of_banks = line_bytes < 128 ? 128 / line_bytes : 1;
     return line / lines_of_banks % (chunks() < 8 ? chunks() : 8);
   }
   // Of byte `byte` (of the line) of a line.
   constexpr int OffsetOf(int line, int byte) const {
-    return line * line_bytes + (byte / 16 ^ SwizzleOf(line)) * 16 + byte % 16;
+    return line * stride() + (byte / 16 ^ SwizzleOf(line)) * 16 + byte % 16;
   }
 };
 
@@ -41,7 +46,8 @@ constexpr TileLines TileLinesOf(const CudaRow& row, mma::Operand operand) {
   const int along = is_a && row.instruction.is_sparse() ? row.tile.k / 2 : row.tile.k;
   const LineAxis axis = LineAxisOf(row.instruction, operand);
   const bool is_along_k = axis == LineAxis::kK;
-  return {axis, is_along_k ? across : along, (is_along_k ? along : across) * bits / 8, bits == 64};
+  return {axis, is_along_k ? across : along, (is_along_k ? along : across) * bits / 8, bits == 64,
+          row.instruction.family == mma::Family::kWmma};
 }
 
 constexpr int StageBytes(const CudaRow& row) {
@@ -53,10 +59,14 @@ constexpr ElementType AccumulatorType(const CudaRow& row) {
   return row.instruction.d == ElementType::kF16 ? ElementType::kF32 : row.instruction.d;
 }
 
+// Of the tile of accumulators in shared memory, in elements: two more than its columns, so that its
+// columns as well as its rows lie in all banks.
+constexpr int AccumulatorStride(const CudaRow& row) { return row.tile.n + 2; }
+
 // Shared memory holds the stages, and after the last step the tile of accumulators.
 constexpr int SharedBytes(const CudaRow& row) {
   const int stages = row.stages * StageBytes(row);
-  const int accumulators = row.tile.m * row.tile.n * BitsOf(AccumulatorType(row)) / 8;
+  const int accumulators = row.tile.m * AccumulatorStride(row) * BitsOf(AccumulatorType(row)) / 8;
   return stages > accumulators ? stages : accumulators;
 }
 
@@ -113,7 +123,8 @@ struct FragmentPlan {
 constexpr FragmentPlan FragmentPlanOf(const CudaRow& row) {
   const bool may_be_ahead =
       mma::SupportOn(row.instruction, mma::Chip::kSm90) == mma::Support::kNative &&
-      !CountsEveryStep(row) && row.instruction.a != ElementType::kF64 && StepsOfTile(row) % 2 == 0;
+      !CountsEveryStep(row) && row.instruction.a != ElementType::kF64 &&
+      row.instruction.family != mma::Family::kWmma && StepsOfTile(row) % 2 == 0;
   for (int parts = 1; parts <= 2 && InstructionsAcross(row) % (2 * parts) == 0; ++parts) {
     if (may_be_ahead && RegistersOf(row, 2, parts) <= kMostRegisters) return {true, parts};
   }

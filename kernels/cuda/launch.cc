@@ -32,6 +32,8 @@ CudaFunctions MakeFunctions() {
   AddSparseFloats(functions);
   AddSparseInt4(functions);
   AddSparseInt8(functions);
+  AddWmmaF16(functions);
+  AddWmmaOthers(functions);
   return functions;
 }
 

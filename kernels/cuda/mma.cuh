@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel of every row of mma and mma.sp: a multistage product on tensor cores.
+// The kernel of every row: a multistage product on tensor cores.
 //
 // Tiles of A and B come into shared memory by cp.async, several stages ahead, and from there into
-// fragments by ldmatrix (f64 and m8n8k4: by loads of 8 bytes), one step of k ahead of the
-// instructions. Each accumulator gets the instructions in ascending k, from zero.
+// fragments by ldmatrix (f64 and m8n8k4: by loads of 8 bytes; wmma: by its own), where registers
+// are left one step of k ahead of the instructions. Each accumulator gets the instructions in
+// ascending k, from zero.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,7 @@
 #include "kernels/cuda/mma_parameters.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/row_table.h"
+#include "kernels/cuda/wmma_ptx.cuh"
 #include "kernels/mma/support.h"
 
 namespace gemmd {
@@ -27,6 +29,11 @@ inline constexpr CudaRow kRow = kCudaRows[kIndex];
 template <size_t kIndex>
 struct RowMnemonic {
   static constexpr mma::PtxMnemonic kSource = mma::PtxOf(kRow<kIndex>.instruction);
+};
+
+template <size_t kIndex, bool kIsA>
+struct WmmaLoadMnemonic {
+  static constexpr mma::PtxMnemonic kSource = mma::WmmaLoadPtxOf(kRow<kIndex>.instruction, kIsA);
 };
 
 // Constants are copied into each function that passes them on: device code cannot refer to those of
@@ -90,7 +97,7 @@ class TileCopy {
       if (kLines.lines % kLinesOfRound != 0 && line_ + i * kLinesOfRound >= kLines.lines) break;
       const bool is_inside = kIsAlongK || i * kLinesOfRound <= lines_after_;
       ptx::CopyAsync(
-          shared_ + offset + i * kLinesOfRound * kLines.line_bytes,
+          shared_ + offset + i * kLinesOfRound * kLines.stride(),
           ptx::Advance(source_, min(i * kLinesOfRound, lines_after_), operand_.line_stride_bytes),
           is_inside && bytes_ > 0);
     }
@@ -131,6 +138,7 @@ struct Fragments {
   static constexpr bool kIsA = kOperand == mma::Operand::kA;
   static constexpr bool kIsF64 = kInstruction.a == ElementType::kF64;
   static constexpr bool kIsQuad = kInstruction.products() == 4;  // m8n8k4 with f16.
+  static constexpr bool kIsWmma = kInstruction.family == mma::Family::kWmma;
   static constexpr int kCount = kIsA ? InstructionsDown(kRow<kIndex>)
                                      : InstructionsAcross(kRow<kIndex>) / PartsOfB(kRow<kIndex>);
   static constexpr int kExtent = kIsA ? kRow<kIndex>.instruction_rows() : kInstruction.n;
@@ -152,7 +160,7 @@ class FragmentLoader {
   // `first` is the warp's first row or column in the tile; `shared` where the operand's part of the
   // first stage begins.
   __device__ FragmentLoader(uint32_t shared, int first, int lane) : shared_(shared) {
-    if constexpr (Target::kIsF64 || Target::kIsQuad) {
+    if constexpr (Target::kIsF64 || Target::kIsQuad || Target::kIsWmma) {
       first_ = first;
       lane_ = lane;
     } else {
@@ -164,14 +172,16 @@ class FragmentLoader {
           first + lane / 8 / kOfInstruction * Target::kExtent + matrix % kHalves * 8 + lane % 8;
       chunk_ = matrix / kHalves;
       swizzle_ = SwizzleInTile<kIndex, kOperand>(line);
-      shared_ += line * kLines.line_bytes;
+      shared_ += line * kLines.stride();
     }
   }
 
   // `part` counts the parts of B.
   __device__ void Load(int offset, int step, int part, Target& target) const {
-    offset += part * Target::kCount * Target::kExtent * kLines.line_bytes;
-    if constexpr (Target::kIsF64) {
+    offset += part * Target::kCount * Target::kExtent * kLines.stride();
+    if constexpr (Target::kIsWmma) {
+      LoadWmma(offset, step, target);
+    } else if constexpr (Target::kIsF64) {
       LoadF64(offset, step, target);
     } else if constexpr (Target::kIsQuad) {
       LoadQuad(offset, step, target);
@@ -189,7 +199,7 @@ class FragmentLoader {
     static_assert(kOfInstruction <= 4 && 4 % kOfInstruction == 0);
     constexpr int kInstructions = 4 / kOfInstruction;  // Served by one load.
     static_assert(Target::kCount % kInstructions == 0);
-    constexpr int kLineBytes = kInstructions * Target::kExtent * kLines.line_bytes;
+    constexpr int kLineBytes = kInstructions * Target::kExtent * kLines.stride();
     const uint32_t address =
         shared_ + offset + ((chunk_ + step * (Target::kStepBytes / 16)) ^ swizzle_) * 16;
 #pragma unroll
@@ -214,6 +224,20 @@ class FragmentLoader {
         target.words[i][e] = __longlong_as_double(static_cast<long long>(ptx::LoadShared64(
             shared_ + offset + OffsetInTile<kIndex, kOperand>(across, 8 * along))));
       }
+    }
+  }
+
+  __device__ void LoadWmma(int offset, int step, Target& target) const {
+    constexpr int kStride = kLines.stride() * 8 / Target::kBits;
+    constexpr bool kIsAlongK = kLines.axis == LineAxis::kK;
+#pragma unroll
+    for (int i = 0; i < Target::kCount; ++i) {
+      const int across = first_ + i * Target::kExtent;
+      const int along = step * kInstruction.k;
+      const int line = kIsAlongK ? across : along;
+      const int byte = (kIsAlongK ? along : across) * Target::kBits / 8;
+      ptx::WmmaLoad<WmmaLoadMnemonic<kIndex, Target::kIsA>>(
+          target.words[i], shared_ + offset + line * kLines.stride() + byte, kStride);
     }
   }
 
@@ -300,13 +324,20 @@ struct WarpSums {
     using Source = RowMnemonic<kIndex>;
     if constexpr (kInstruction.is_sparse()) {
       ptx::MmaSparse<Source>(c, a, b, metadata);
-    } else if constexpr (kInstruction.c != kInstruction.d) {
+    } else if constexpr (kInstruction.c == kInstruction.d) {
+      ptx::Mma<Source>(c, a, b);
+    } else if constexpr (kInstruction.c == ElementType::kF16) {
       uint32_t pairs[kElements / 2];
 #pragma unroll
       for (int w = 0; w < kElements / 2; ++w) pairs[w] = ptx::PackF16(c[2 * w], c[2 * w + 1]);
       ptx::Mma<Source>(c, a, b, pairs);
     } else {
-      ptx::Mma<Source>(c, a, b);
+      float singles[kElements];
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        singles[e] = ptx::F32FromF16(static_cast<uint16_t>(c[e / 2] >> e % 2 * 16));
+      }
+      ptx::Mma<Source>(c, a, b, singles);
     }
   }
 };
@@ -572,29 +603,43 @@ class MmaBlock {
     }
   }
 
+  // Through shared memory, so that the code of the epilogue is there once and not for each
+  // register.
   __device__ void Finish() {
     using Sum = typename WarpSums<kIndex>::Sum;
+    constexpr int kStride = AccumulatorStride(kOf);
     const EpilogueParameters& epilogue = parameters_.epilogue;
     const Place place = FindPlace<kIndex>(parameters_);
-    if (CanStoreDirectly(epilogue)) {
-      ForEachPair(place, [&](int row, int column, Sum x0, Sum x1) {
-        StoreDirectly(epilogue, place.batch, place.row + row, place.column + column, x0, x1);
-      });
-      return;
-    }
-    __syncthreads();  // Every warp has read its fragments.
     Sum* const tile = reinterpret_cast<Sum*>(shared_);
+    __syncthreads();  // Every warp has read its fragments.
     ForEachPair(place, [&](int row, int column, Sum x0, Sum x1) {
-      tile[row * kOf.tile.n + column] = x0;
-      tile[row * kOf.tile.n + column + 1] = x1;
+      tile[row * kStride + column] = x0;
+      tile[row * kStride + column + 1] = x1;
     });
     __syncthreads();
-    FinishTile(epilogue, place.batch, place.row, place.column, tile, kOf.tile.m, kOf.tile.n,
-               kOf.tile.n, place.thread, kOf.threads());
+    if (!CanStoreDirectly(epilogue)) {
+      FinishTile(epilogue, place.batch, place.row, place.column, tile, kOf.tile.m, kOf.tile.n,
+                 kStride, place.thread, kOf.threads());
+      return;
+    }
+    const bool is_row_major = epilogue.d.order == Order::kRowMajor;
+    constexpr int kPairs = kOf.tile.n / 2;
+#pragma unroll 1
+    for (int i = place.thread; i < kOf.tile.m * kPairs; i += kOf.threads()) {
+      const int row = is_row_major ? i / kPairs : i % kOf.tile.m;
+      const int column = 2 * (is_row_major ? i % kPairs : i / kOf.tile.m);
+      const Sum* const pair = tile + row * kStride + column;
+      StoreDirectly(epilogue, place.batch, place.row + row, place.column + column, pair[0],
+                    pair[1]);
+    }
   }
 
+  // What ptxas expands is long enough; but metadata is in registers by its step.
   static constexpr int kUnroll =
-      mma::SupportOn(kInstruction, mma::Chip::kSm90) == mma::Support::kNative ? kSteps : 1;
+      kInstruction.is_sparse() ||
+              mma::SupportOn(kInstruction, mma::Chip::kSm90) == mma::Support::kNative
+          ? kSteps
+          : 1;
 
   const MmaParameters& parameters_;
   std::byte* const shared_;

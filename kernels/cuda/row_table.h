@@ -57,32 +57,27 @@ constexpr bool IsFastOnHopper(const mma::Instruction& instruction) {
 
 constexpr void AddFast(Rows& rows, const mma::Instruction& instruction) {
   if (instruction.a == ElementType::kF64) {
-    Add(rows, instruction, {128, 128, 128, 4, 2, 3});
-    Add(rows, instruction, {128, 64, 128, 4, 2, 4});
+    Add(rows, instruction, {128, 64, 128, 2, 2, 3});
+    Add(rows, instruction, {64, 128, 128, 2, 2, 3});
     return;
   }
-  if (instruction.is_sparse()) {
+  if (!instruction.saturates) {
     Add(rows, instruction, {128, 256, 128, 2, 4, 3});
     Add(rows, instruction, {256, 128, 128, 4, 2, 3});
-    Add(rows, instruction, {128, 128, 128, 2, 2, 3});
-    return;
   }
-  Add(rows, instruction, {128, 256, 128, 2, 4, 3});
-  Add(rows, instruction, {256, 128, 128, 4, 2, 3});
   Add(rows, instruction, {128, 128, 128, 2, 2, 3});
-}
-
-constexpr bool IsOfWarps(const mma::Instruction& instruction) {
-  return !instruction.is_warpgroup();
+  Add(rows, instruction, {64, 64, 256, 2, 2, 2});
 }
 
 constexpr Rows MakeRows() {
   Rows rows;
   for (const mma::Instruction& instruction : mma::kInstructions) {
-    if (!IsOfWarps(instruction)) continue;
+    if (instruction.is_warpgroup()) continue;
     if (IsFastOnHopper(instruction)) AddFast(rows, instruction);
-    const bool is_sparse = instruction.is_sparse();
-    Add(rows, instruction, {64, 64, static_cast<int16_t>(is_sparse ? 128 : 64), 2, 2, 3});
+    // One step of what ptxas expands fills the registers.
+    const bool is_deep = instruction.is_sparse() &&
+                         mma::SupportOn(instruction, mma::Chip::kSm90) == mma::Support::kNative;
+    Add(rows, instruction, {64, 64, static_cast<int16_t>(is_deep ? 128 : 64), 2, 2, 3});
   }
   return rows;
 }

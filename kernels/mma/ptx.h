@@ -95,6 +95,16 @@ constexpr PtxMnemonic Wgmma(const Instruction& instruction) {
 
 }  // namespace ptx
 
+// "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16": A or B of a wmma, from shared memory.
+constexpr PtxMnemonic WmmaLoadPtxOf(const Instruction& instruction, bool is_a) {
+  PtxMnemonic text(is_a ? "wmma.load.a.sync.aligned." : "wmma.load.b.sync.aligned.");
+  text.Append(NameOf(is_a ? instruction.a_layout : instruction.b_layout));
+  ptx::AppendShape(text, instruction);
+  text.Append(".shared");
+  ptx::AppendType(text, is_a ? instruction.a : instruction.b);
+  return text;
+}
+
 // "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32".
 constexpr PtxMnemonic PtxOf(const Instruction& instruction) {
   switch (instruction.family) {
