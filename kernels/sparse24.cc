@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kernels/checked.h"
+#include "kernels/sparse_refusal.h"
 #include "kernels/sparse_unit.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
@@ -50,21 +51,6 @@ std::optional<int64_t> FirstBadGroup(const SparseLayout& layout, const std::byte
   return std::nullopt;
 }
 
-absl::Status RefuseIndices(std::string_view field, const SparseLayout& layout,
-                           const std::byte* line, int64_t row, int64_t group) {
-  const std::string place = GroupName(field, row, group);
-  const int64_t first = group * layout.form.kept_units();
-  const uint64_t index = LoadIndex(line, first);
-  if (layout.form.kept_units() == 1) {
-    return absl::InvalidArgumentError(GotWant(place, Concat("index ", index), "0 or 1"));
-  }
-  return absl::InvalidArgumentError(
-      GotWant(place,
-              Concat(layout.form.unit == 2 ? "pair indices " : "indices ", index, ", ",
-                     LoadIndex(line, first + 1)),
-              "increasing"));
-}
-
 // Elements that the last group of a row places beyond the matrix.
 absl::Status CheckBeyond(std::string_view field, const SparseLayout& layout,
                          const std::byte* compressed, int64_t row) {
@@ -80,9 +66,7 @@ absl::Status CheckBeyond(std::string_view field, const SparseLayout& layout,
       const int64_t column = (group * form.group_units + index) * form.unit + i;
       const uint64_t bits = LoadBits(layout.type, values, unit * form.unit + i);
       if (column < layout.columns || IsZero(layout.type, bits)) continue;
-      return absl::InvalidArgumentError(GotWant(GroupName(field, row, group),
-                                                Concat("a nonzero element at column ", column),
-                                                Concat("0 at columns from k = ", layout.columns)));
+      return RefuseBeyond(field, layout, row, column);
     }
   }
   return absl::OkStatus();
@@ -104,13 +88,6 @@ void ExpandRow(const SparseLayout& layout, const std::byte* values, const std::b
       Units::Store(dense, unit, Units::Load(values, kept) & mask);
     }
   }
-}
-
-absl::Status RefuseNonzeros(std::string_view field, const SparseLayout& layout, int64_t row,
-                            int64_t group, int count) {
-  const std::string_view what = layout.form.unit == 2 ? " nonzero pairs" : " nonzero elements";
-  return absl::InvalidArgumentError(GotWant(GroupName(field, row, group), Concat(count, what),
-                                            Concat("at most ", layout.form.kept_units())));
 }
 
 // A bit for each unit of a group of a dense line that is not zero.
@@ -174,6 +151,33 @@ absl::Status CheckPrunedRow(std::string_view field, const SparseLayout& layout, 
 
 }  // namespace
 
+absl::Status RefuseIndices(std::string_view field, const SparseLayout& layout, int64_t row,
+                           int64_t group, KeptIndices indices) {
+  const std::string place = GroupName(field, row, group);
+  if (layout.form.kept_units() == 1) {
+    return absl::InvalidArgumentError(GotWant(place, Concat("index ", indices.first), "0 or 1"));
+  }
+  return absl::InvalidArgumentError(
+      GotWant(place,
+              Concat(layout.form.unit == 2 ? "pair indices " : "indices ", indices.first, ", ",
+                     indices.last),
+              "increasing"));
+}
+
+absl::Status RefuseBeyond(std::string_view field, const SparseLayout& layout, int64_t row,
+                          int64_t column) {
+  return absl::InvalidArgumentError(GotWant(GroupName(field, row, layout.groups - 1),
+                                            Concat("a nonzero element at column ", column),
+                                            Concat("0 at columns from k = ", layout.columns)));
+}
+
+absl::Status RefuseNonzeros(std::string_view field, const SparseLayout& layout, int64_t row,
+                            int64_t group, int count) {
+  const std::string_view what = layout.form.unit == 2 ? " nonzero pairs" : " nonzero elements";
+  return absl::InvalidArgumentError(GotWant(GroupName(field, row, group), Concat(count, what),
+                                            Concat("at most ", layout.form.kept_units())));
+}
+
 absl::StatusOr<SparseLayout> SparseLayoutOf(std::string_view field, ElementType type, int64_t rows,
                                             int64_t columns) {
   const std::optional<SparseForm> form = SparseFormOf(type);
@@ -211,7 +215,12 @@ absl::Status CheckCompressed(std::string_view field, const SparseLayout& layout,
   for (int64_t row = 0; row < layout.rows; ++row) {
     const std::byte* indices = compressed + layout.indices_offset(row);
     const std::optional<int64_t> group = FirstBadGroup(layout, indices);
-    if (group) return RefuseIndices(field, layout, indices, row, *group);
+    if (group) {
+      const int64_t first = *group * layout.form.kept_units();
+      return RefuseIndices(
+          field, layout, row, *group,
+          {LoadIndex(indices, first), LoadIndex(indices, first + layout.form.kept_units() - 1)});
+    }
     RETURN_IF_ERROR(CheckBeyond(field, layout, compressed, row));
   }
   return absl::OkStatus();

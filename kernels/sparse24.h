@@ -83,9 +83,9 @@ struct SparseLayout {
   int64_t bytes = 0;        // Of the compressed matrix.
   int64_t dense_bytes = 0;  // Of the dense one.
 
-  int64_t kept() const { return groups * (form.group() / 2); }  // Elements of each row.
-  int64_t values_offset(int64_t row) const { return row * value_line_bytes; }
-  int64_t indices_offset(int64_t row) const {
+  constexpr int64_t kept() const { return groups * (form.group() / 2); }  // Elements of each row.
+  constexpr int64_t values_offset(int64_t row) const { return row * value_line_bytes; }
+  constexpr int64_t indices_offset(int64_t row) const {
     return rows * value_line_bytes + row * index_line_bytes;
   }
 };

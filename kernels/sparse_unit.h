@@ -49,12 +49,12 @@ auto WithUnits(const SparseLayout& layout, const Visit& visit) {
 }
 
 // Units of a dense line; the last may lie half beyond the matrix.
-inline int64_t UnitsOfLine(const SparseLayout& layout) {
+constexpr int64_t UnitsOfLine(const SparseLayout& layout) {
   return layout.columns / layout.form.unit + layout.columns % layout.form.unit;
 }
 
 // The bits of the last unit of a dense line that are the matrix's.
-inline uint32_t LastUnitMask(const SparseLayout& layout) {
+constexpr uint32_t LastUnitMask(const SparseLayout& layout) {
   return layout.columns % layout.form.unit != 0 ? 0xf : ~uint32_t{0};
 }
 
@@ -68,7 +68,7 @@ constexpr uint64_t MagnitudeMask(ElementType type) {
 constexpr bool IsZero(ElementType type, uint64_t bits) { return (bits & MagnitudeMask(type)) == 0; }
 
 // The same bits of a whole unit.
-inline uint32_t UnitMagnitudeMask(ElementType type) {
+constexpr uint32_t UnitMagnitudeMask(ElementType type) {
   const auto mask = static_cast<uint32_t>(MagnitudeMask(type));
   return BitsOf(type) == 4 ? mask << 4 | mask : mask;
 }

@@ -20,7 +20,7 @@ namespace gemmd {
 // A tile of accumulators, row major; what it says of D is where the tile lies.
 template <typename Accumulator>
 struct StagedTile {
-  const Accumulator* data = nullptr;  // Not read where there is no product.
+  const Accumulator* data = nullptr;  // Null where there is no product.
   int rows = 0;                       // Multiples of 8, as are the columns.
   int columns = 0;
   int stride = 0;  // In elements.
@@ -105,7 +105,7 @@ constexpr void FinishUnit(const EpilogueParameters& parameters, const StagedTile
     const int row = is_row_major ? line : along + e;
     const int column = is_row_major ? along + e : line;
     Accumulator accumulator = 0;
-    if (parameters.has_product) accumulator = tile.data[row * tile.stride + column];
+    if (tile.data != nullptr) accumulator = tile.data[row * tile.stride + column];
     word |= FinishedCode<Encoder>(parameters, tile.batch_index, tile.first_row + row,
                                   tile.first_column + column, accumulator)
             << e * bits;

@@ -7,19 +7,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include "absl/status/status.h"
+#include "kernels/cuda/bad_group.h"
 #include "kernels/sparse24.h"
 
 struct CUstream_st;  // What cudaStream_t points at.
 
 namespace gemmd {
-
-// What the checks write: the first bad group, counted along rows and then down, and what is wrong
-// with it; nothing where all are good. Refusal makes a message of it.
-using BadGroup = uint64_t;
-inline constexpr BadGroup kNoBadGroup = ~uint64_t{0};
 
 // Write to `cleared` how many nonzero elements became zero.
 absl::Status PruneOnStream(const SparseLayout& layout, std::byte* dense, int64_t* cleared,
@@ -27,7 +22,7 @@ absl::Status PruneOnStream(const SparseLayout& layout, std::byte* dense, int64_t
 absl::Status PruneBothWaysOnStream(const SparseLayout& layout, std::byte* dense, int64_t* cleared,
                                    CUstream_st* stream);
 
-// Check as CheckPruned and CheckCompressed do.
+// Check as CheckPruned and CheckCompressed do; bad_group.h has the messages.
 absl::Status CheckPrunedOnStream(const SparseLayout& layout, const std::byte* dense, BadGroup* bad,
                                  CUstream_st* stream);
 absl::Status CheckCompressedOnStream(const SparseLayout& layout, const std::byte* compressed,
@@ -39,8 +34,5 @@ absl::Status CompressOnStream(const SparseLayout& layout, const std::byte* dense
 
 absl::Status ExpandOnStream(const SparseLayout& layout, const std::byte* compressed,
                             std::byte* dense, CUstream_st* stream);
-
-// What the functions of the host would say of a bad group; OK for kNoBadGroup.
-absl::Status PrunedRefusal(std::string_view field, const SparseLayout& layout, BadGroup bad);
 
 }  // namespace gemmd

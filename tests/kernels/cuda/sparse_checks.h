@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What other implementations of the sparse format and of pruning are checked for, on the host and
+// on a GPU: the bytes, counts and messages of kernels/sparse24.h and prune24.h.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/sparse24.h"
+#include "tests/testing/random_source.h"
+
+namespace gemmd {
+
+using SparseBytes = std::vector<std::byte>;
+
+// As the functions of the same names; the field is "a.data".
+struct SparseFunctions {
+  std::function<int64_t(const SparseLayout&, SparseBytes& dense)> prune;
+  std::function<int64_t(const SparseLayout&, SparseBytes& dense)> prune_both_ways;
+  std::function<absl::Status(const SparseLayout&, const SparseBytes& dense)> check_pruned;
+  std::function<absl::Status(const SparseLayout&, const SparseBytes& compressed)> check_compressed;
+  std::function<absl::Status(const SparseLayout&, const SparseBytes& dense, SparseBytes&)> compress;
+  std::function<void(const SparseLayout&, const SparseBytes& compressed, SparseBytes&)> expand;
+};
+
+// Each fails a test of GoogleTest at the first difference.
+void CheckPruning(const SparseFunctions& functions, RandomSource& random);
+void CheckCompressing(const SparseFunctions& functions, RandomSource& random);
+void CheckFaults(const SparseFunctions& functions, RandomSource& random);
+
+}  // namespace gemmd
