@@ -75,6 +75,7 @@ void ExpectLines(const PackCase& test, int64_t length, const CodeAt& code_at,
   const int64_t container = mma::ContainerBits(test.row.instruction, test.operand);
   const int shift = mma::ContainerShift(test.row.instruction, test.operand);
   const int64_t matrices = plan.batch_stride_bytes == 0 ? 1 : test.problem.batch;
+  ASSERT_EQ(static_cast<int64_t>(got.size()), test.plan.workspace_bytes);
   std::vector<std::byte> want(got.size(), std::byte{0xff});
   for (int64_t matrix = 0; matrix < matrices; ++matrix) {
     for (int64_t line = 0; line < plan.lines; ++line) {
@@ -190,12 +191,12 @@ std::vector<uint32_t> WantedWords(const PackCase& test) {
 }  // namespace
 
 void CheckPacking(const PackRunner& run, RandomSource& random) {
-  constexpr Shape kShapes[] = {{1, 1, 1}, {37, 135, 70}, {130, 65, 257}, {64, 128, 192}};
+  constexpr Shape kShapes[] = {{1, 1, 1}, {37, 135, 70}, {130, 65, 257}};
   for (mma::Operand operand : {mma::Operand::kA, mma::Operand::kB}) {
     for (const CudaRow& row : RowsThatPackDifferently(operand)) {
       for (const Shape& shape : kShapes) {
         for (Order order : kOrders) {
-          for (int64_t padding : {0, 1, 2, 4, 8, 19}) {
+          for (int64_t padding : {0, 1, 4, 10}) {
             const bool broadcasts = random.Between(0, 5) == 0;
             const int64_t gap = random.Between(0, 3);
             const Layouts layouts = {.padding = padding, .batch = 2, .batch_gap = gap};

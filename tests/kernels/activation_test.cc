@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Our own exp and erfc against those of the C library in 80 bits.
+#include "kernels/activation.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tests/testing/random_source.h"
+
+namespace gemmd {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr int kPoints = 200000;
+
+// Of an f64 of this size; of subnormals all the same.
+long double LastPlace(long double value) {
+  int exponent = 0;
+  std::frexp(value, &exponent);
+  return std::ldexp(1.0L, std::max(exponent - 53, -1074));
+}
+
+// The library's long double functions are off by some 2^-63, which `places` leaves room for.
+testing::AssertionResult IsNear(double got, long double want, double places) {
+  if (std::fabs(static_cast<long double>(got) - want) <= places * LastPlace(want)) {
+    return testing::AssertionSuccess();
+  }
+  return testing::AssertionFailure() << "got " << testing::PrintToString(got) << ", want "
+                                     << testing::PrintToString(static_cast<double>(want));
+}
+
+struct Range {
+  double low;
+  double high;
+};
+
+// Evenly spread points and random ones.
+template <typename Visit>
+void ForPoints(const Range& range, const Visit& visit) {
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  const double width = range.high - range.low;
+  for (int i = 0; i <= kPoints; ++i) {
+    visit(range.low + width * i / kPoints);
+    visit(range.low + width * (static_cast<double>(random.Bits() >> 11) * 0x1p-53));
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(ActivationTest, ExpIsWithinOnePlace) {
+  constexpr Range kRanges[] = {{-1e-9, 1e-9}, {-1, 1}, {-50, 50}, {-708, 709.78}, {-745.2, -700}};
+  for (const Range& range : kRanges) {
+    ForPoints(range, [](double x) {
+      ASSERT_TRUE(IsNear(Exp(x), std::exp(static_cast<long double>(x)), 1)) << x;
+      ASSERT_TRUE(IsNear(Exp(x), std::exp(x), 1)) << x;
+    });
+  }
+}
+
+TEST(ActivationTest, ErfcIsWithinFourPlaces) {
+  constexpr Range kRanges[] = {{-1e-9, 1e-9}, {-1, 1}, {-7, 0}, {0, 6}, {5, 26}, {26, 27.3}};
+  for (const Range& range : kRanges) {
+    ForPoints(range, [](double x) {
+      ASSERT_TRUE(IsNear(Erfc(x), std::erfc(static_cast<long double>(x)), 4)) << x;
+    });
+  }
+}
+
+TEST(ActivationTest, EndsOfExp) {
+  EXPECT_EQ(Exp(0.0), 1);
+  EXPECT_EQ(Exp(-0.0), 1);
+  EXPECT_EQ(Exp(kInfinity), kInfinity);
+  EXPECT_EQ(Exp(1e308), kInfinity);
+  EXPECT_EQ(Exp(-kInfinity), 0);
+  EXPECT_EQ(Exp(-1e308), 0);
+  EXPECT_TRUE(std::isnan(Exp(kNan)));
+  EXPECT_TRUE(std::isnan(Exp(-kNan)));
+  // The last argument whose result is finite, and the last whose result is not 0.
+  EXPECT_TRUE(std::isfinite(Exp(0x1.62e42fefa39efp+9)));
+  EXPECT_EQ(Exp(0x1.62e42fefa39f0p+9), kInfinity);
+  EXPECT_EQ(Exp(-0x1.74910d52d3051p+9), 0x1p-1074);
+  EXPECT_EQ(Exp(-0x1.74910d52d3052p+9), 0);
+}
+
+TEST(ActivationTest, EndsOfErfc) {
+  EXPECT_EQ(Erfc(0.0), 1);
+  EXPECT_EQ(Erfc(-0.0), 1);
+  EXPECT_EQ(Erfc(kInfinity), 0);
+  EXPECT_EQ(Erfc(-kInfinity), 2);
+  EXPECT_EQ(Erfc(1e308), 0);
+  EXPECT_EQ(Erfc(28), 0);
+  EXPECT_EQ(Erfc(27.3), 0);
+  EXPECT_GT(Erfc(27.2), 0);
+  EXPECT_EQ(Erfc(-28), 2);
+  EXPECT_TRUE(std::isnan(Erfc(kNan)));
+}
+
+TEST(ActivationTest, Specials) {
+  for (Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGeluErf,
+                                Activation::kGeluTanh, Activation::kSilu}) {
+    EXPECT_TRUE(std::isnan(Activate(activation, kNan)));
+    EXPECT_EQ(Activate(activation, kInfinity), kInfinity);
+    EXPECT_EQ(Activate(activation, 0.0), 0);
+    EXPECT_EQ(Activate(activation, 1e300), 1e300);
+  }
+  EXPECT_EQ(Activate(Activation::kRelu, -3), 0);
+  EXPECT_EQ(Activate(Activation::kSilu, -1e3), 0);
+}
+
+// The same in a constant expression: there is no library in it.
+static_assert(Exp(1) > 2.718281828459044 && Exp(1) < 2.718281828459046);
+static_assert(Erfc(1) > 0.15729920705028 && Erfc(1) < 0.15729920705029);
+
+}  // namespace
+}  // namespace gemmd
