@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The epilogue on a GPU, byte for byte as on the CPU, and nothing written beside D.
+#include "kernels/cuda/epilogue.h"
+
+#include "kernels/cuda/finish.h"
+#include "tests/gpu/finish_kernels.h"
+#include "tests/gpu/gpu_fixture.h"
+#include "tests/kernels/cuda/epilogue_checks.h"
+
+namespace gemmd {
+namespace {
+
+absl::Span<const float> ScaleOn(const DeviceCopy& copy, size_t size) {
+  return {reinterpret_cast<const float*>(copy.data()), size};
+}
+
+// Calls finish(args, parameters, accumulators, stream) with everything on the GPU; returns D.
+template <typename Finish>
+std::vector<std::byte> OnGpu(const FinishCase& test, const Finish& finish) {
+  const ProductCase& product = test.product;
+  const Problem& problem = product.problem;
+  const int64_t bytes = BytesOf("d", problem.d, problem.batch)->least;
+  const Stream stream = MakeStream();
+  const DeviceCopy d(
+      std::vector<std::byte>(static_cast<size_t>(bytes + 2 * kGuardBytes), std::byte{0xff}));
+  const DeviceCopy c(product.c);
+  const DeviceCopy bias(product.bias);
+  const DeviceCopy accumulators(test.accumulators);
+  const DeviceCopy a_scale = DeviceCopy::Of(product.a_scale);
+  const DeviceCopy b_scale = DeviceCopy::Of(product.b_scale);
+  if (d.data() == nullptr) return {};
+  const GemmArgs args = {.problem = problem,
+                         .target = {},
+                         .a = nullptr,
+                         .b = nullptr,
+                         .c = c.data(),
+                         .bias = bias.data(),
+                         .a_scale = ScaleOn(a_scale, product.a_scale.size()),
+                         .b_scale = ScaleOn(b_scale, product.b_scale.size()),
+                         .d = d.data() + kGuardBytes,
+                         .workspace = {}};
+  ExpectDone(finish(args, EpilogueOf(args, test.type), accumulators.data(), stream.get()));
+  return d.Read(stream);
+}
+
+std::vector<std::byte> ThroughTiles(const FinishCase& test) {
+  return OnGpu(test, [&](const GemmArgs& args, const EpilogueParameters& parameters,
+                         const std::byte* accumulators, CUstream_st* stream) {
+    return FinishTiles(parameters, test.type, accumulators, args.problem.batch, stream);
+  });
+}
+
+// As kernels do it.
+std::vector<std::byte> DirectlyWhereItCan(const FinishCase& test) {
+  return OnGpu(test, [&](const GemmArgs& args, const EpilogueParameters& parameters,
+                         const std::byte* accumulators, CUstream_st* stream) {
+    return parameters.stores_directly
+               ? FinishDirectly(parameters, test.type, accumulators, args.problem.batch, stream)
+               : FinishTiles(parameters, test.type, accumulators, args.problem.batch, stream);
+  });
+}
+
+std::vector<std::byte> WithoutProduct(const FinishCase& test) {
+  return OnGpu(test,
+               [&](const GemmArgs& args, const EpilogueParameters&, const std::byte*,
+                   CUstream_st* stream) { return FinishWithoutProduct(args, test.type, stream); });
+}
+
+class EpilogueOnGpuTest : public GpuTest {};
+
+TEST_F(EpilogueOnGpuTest, EveryTypeOfCAndD) {
+  RandomSource random;
+  CheckEveryTypeOfCAndD(ThroughTiles, random);
+}
+
+TEST_F(EpilogueOnGpuTest, EveryOption) {
+  RandomSource random;
+  CheckEveryOption(ThroughTiles, random);
+}
+
+TEST_F(EpilogueOnGpuTest, EveryActivation) {
+  RandomSource random;
+  CheckEveryActivation(ThroughTiles, random);
+}
+
+TEST_F(EpilogueOnGpuTest, OddShapes) {
+  RandomSource random;
+  CheckOddShapes(ThroughTiles, random);
+}
+
+TEST_F(EpilogueOnGpuTest, Plain) {
+  RandomSource random;
+  CheckPlain(ThroughTiles, random);
+}
+
+TEST_F(EpilogueOnGpuTest, PlainDirectly) {
+  RandomSource random;
+  CheckPlain(DirectlyWhereItCan, random);
+}
+
+TEST_F(EpilogueOnGpuTest, WithoutProduct) {
+  RandomSource random;
+  CheckWithoutProduct(WithoutProduct, random);
+}
+
+}  // namespace
+}  // namespace gemmd

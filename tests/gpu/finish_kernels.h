@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels that do nothing but the epilogue, from accumulators in memory.
+#pragma once
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/epilogue.h"
+
+struct CUstream_st;  // What cudaStream_t points at.
+
+namespace gemmd {
+
+// Finishes `batch` matrices of m x n accumulators of the type, row major without gaps: through
+// tiles in shared memory; or directly, where the parameters allow that.
+absl::Status FinishTiles(const EpilogueParameters& parameters, ElementType type,
+                         const std::byte* accumulators, int64_t batch, CUstream_st* stream);
+absl::Status FinishDirectly(const EpilogueParameters& parameters, ElementType type,
+                            const std::byte* accumulators, int64_t batch, CUstream_st* stream);
+
+}  // namespace gemmd
