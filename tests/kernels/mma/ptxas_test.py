@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Asks ptxas whether the tables of kernels/mma are right: it must take exactly the instructions that
 a target has, and emit for the native ones exactly so many instructions of the tensor core.
@@ -8,31 +8,17 @@ usage: ptxas_test.py PTXAS_KERNELS. Exit codes: 0, 1 a table is wrong, 77 there 
 
 import concurrent.futures
 import os
+import pathlib
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 
-TARGETS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a"]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import cubin  # noqa: E402, pylint: disable=wrong-import-position
 
-# The low 12 bits of an instruction of 128, as nvdisasm of CUDA 13 tells them apart.
-OPCODES = {
-    0x236: "HMMA",  # .884
-    0x23C: "HMMA",
-    0x237: "IMMA",
-    0x23D: "BMMA",
-    0x23F: "DMMA",
-    0x27A: "QMMA",
-    0x47A: "QMMA",  # .SF
-    0x47F: "OMMA",
-    0xDF0: "HGMMA",
-    0xDF1: "IGMMA",
-    0xDF2: "BGMMA",
-    0xDF3: "QGMMA",
-}
-INSTRUCTION_BYTES = 16
+TARGETS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a"]
 
 
 class Kernel:
@@ -57,51 +43,32 @@ def parse_kernels(ptx):
 def assemble(target, ptx, folder):
     """The cubin, or None, and the numbers of the lines that ptxas refuses."""
     source = os.path.join(folder, target + ".ptx")
-    cubin = os.path.join(folder, target + ".cubin")
+    assembled = os.path.join(folder, target + ".cubin")
     with open(source, "w", encoding="ascii") as file:
         file.write(ptx)
-    run = subprocess.run(["ptxas", "-arch=" + target, source, "-o", cubin],
+    run = subprocess.run(["ptxas", "-arch=" + target, source, "-o", assembled],
                          capture_output=True, text=True, check=False)
     refused = {int(number) for number in re.findall(r", line (\d+); error", run.stderr)}
     if run.returncode != 0 and not refused:
         sys.exit(f"ptxas -arch={target}: {run.stderr}")
     if run.returncode != 0:
         return None, refused
-    with open(cubin, "rb") as file:
+    with open(assembled, "rb") as file:
         return file.read(), refused
-
-
-def sections(elf):
-    """Names and contents of the sections of a 64-bit ELF file."""
-    table, = struct.unpack_from("<Q", elf, 0x28)
-    entry_bytes, count, names_index = struct.unpack_from("<HHH", elf, 0x3A)
-    headers = [struct.unpack_from("<IIQQQQ", elf, table + i * entry_bytes) for i in range(count)]
-    names = headers[names_index][4]
-    for name, _, _, _, offset, size in headers:
-        start = names + name
-        yield elf[start:elf.index(b"\0", start)].decode("ascii"), elf[offset:offset + size]
-
-
-def tensor_opcodes(code):
-    opcodes = []
-    for at in range(0, len(code), INSTRUCTION_BYTES):
-        word, = struct.unpack_from("<H", code, at)
-        opcodes += [OPCODES[word & 0xFFF]] if word & 0xFFF in OPCODES else []
-    return opcodes
 
 
 def check_available(target, ptx, folder):
     kernels = parse_kernels(ptx)
-    cubin, refused = assemble(target, ptx, folder)
+    binary, refused = assemble(target, ptx, folder)
     for kernel in kernels:
         if kernel.mnemonic_line in refused:
             yield f"{target} refuses {kernel.instruction}, want {kernel.support}"
-    if cubin is None:
+    if binary is None:
         yield f"{target}: ptxas refuses {len(refused)} lines"
         return
-    code = {name: content for name, content in sections(cubin) if name.startswith(".text.")}
+    code = dict(cubin.kernels(binary))
     for kernel in kernels:
-        got = tensor_opcodes(code[".text." + kernel.name])
+        got = cubin.opcodes(code[kernel.name], cubin.TENSOR_OPCODES)
         is_native = got == [kernel.opcode] * kernel.count
         if is_native != (kernel.support == "native"):
             yield (f"{target} {kernel.instruction}: got {got}, native is "

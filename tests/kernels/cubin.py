@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the machine code of GPUs: cubins, and the files of programs that carry them."""
+
+import struct
+
+# The low 12 bits of an instruction of 128, as nvdisasm of CUDA 13 tells them apart.
+TENSOR_OPCODES = {
+    0x236: "HMMA",  # .884
+    0x23C: "HMMA",
+    0x237: "IMMA",
+    0x23D: "BMMA",
+    0x23F: "DMMA",
+    0x27A: "QMMA",
+    0x47A: "QMMA",  # .SF
+    0x47F: "OMMA",
+    0xDF0: "HGMMA",
+    0xDF1: "IGMMA",
+    0xDF2: "BGMMA",
+    0xDF3: "QGMMA",
+}
+LOCAL_OPCODES = {0x983: "LDL", 0x387: "STL"}
+INSTRUCTION_BYTES = 16
+
+FATBIN_MAGIC = 0xBA55ED50
+KIND_CUBIN = 2
+COMPRESSED_FLAGS = 0xF000  # Of what a fat binary holds; which algorithm does not matter here.
+
+
+def sections(elf):
+    """Names and contents of the sections of a 64-bit ELF file."""
+    table, = struct.unpack_from("<Q", elf, 0x28)
+    entry_bytes, count, names_index = struct.unpack_from("<HHH", elf, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", elf, table + i * entry_bytes) for i in range(count)]
+    names = headers[names_index][4]
+    for name, _, _, _, offset, size in headers:
+        start = names + name
+        yield elf[start:elf.index(b"\0", start)].decode("ascii"), elf[offset:offset + size]
+
+
+def opcodes(code, table):
+    """The names of the instructions of a kernel that are in the table, in order."""
+    found = []
+    for at in range(0, len(code), INSTRUCTION_BYTES):
+        word, = struct.unpack_from("<H", code, at)
+        found += [table[word & 0xFFF]] if word & 0xFFF in table else []
+    return found
+
+
+def archive_members(archive):
+    """The files in a static library."""
+    header_bytes = 60
+    at = len(b"!<arch>\n")
+    while at < len(archive):
+        size = int(archive[at + 48:at + 58])
+        yield archive[at + header_bytes:at + header_bytes + size]
+        at += header_bytes + size + size % 2
+
+
+def fatbin_cubins(section):
+    """Compute capabilities and cubins of one .nv_fatbin section, which holds fat binaries."""
+    at = 0
+    while at < len(section):
+        magic, _, header_bytes, size = struct.unpack_from("<IHHQ", section, at)
+        if magic != FATBIN_MAGIC:  # Alignment.
+            at += 8
+            continue
+        end = at + header_bytes + size
+        at += header_bytes
+        while at < end:
+            kind, _, entry_header, entry_size = struct.unpack_from("<HHIQ", section, at)
+            capability, = struct.unpack_from("<I", section, at + 28)
+            flags, = struct.unpack_from("<Q", section, at + 40)
+            content = section[at + entry_header:at + entry_header + entry_size]
+            at += entry_header + entry_size
+            if kind != KIND_CUBIN:
+                continue
+            if flags & COMPRESSED_FLAGS or content[:4] != b"\x7fELF":
+                raise ValueError("a compressed cubin: build with --compress-mode=default or none")
+            yield capability, content
+
+
+def cubins(file):
+    """Compute capabilities and cubins of a cubin, an object file, a program or a static library."""
+    if file.startswith(b"!<arch>\n"):
+        for member in archive_members(file):
+            if member.startswith(b"\x7fELF"):
+                yield from cubins(member)
+        return
+    for name, content in sections(file):
+        if name == ".nv_fatbin":
+            yield from fatbin_cubins(content)
+
+
+def kernels(cubin):
+    """Names and machine code of the kernels of a cubin."""
+    for name, content in sections(cubin):
+        if name.startswith(".text."):
+            yield name[len(".text."):], content
