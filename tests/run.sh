@@ -7,9 +7,9 @@
 #   format    clang-format finds nothing to change
 #   release   builds with warnings as errors, each header alone, and runs every test
 #   asan      the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
-#   tsan      the tests that do not use gRPC under ThreadSanitizer
+#   tsan      the tests that start threads and do not use gRPC under ThreadSanitizer
 #   clang     builds daemon and client with clang and -Wthread-safety
-#   nocuda    configures without a CUDA toolkit and says so once
+#   nocuda    as without a CUDA toolkit (asan's build): it is said once, daemon and catalogue are there
 #   quickstart  deploy/quickstart.sh ends with a checked product
 #
 # Only where it is named:
@@ -32,7 +32,7 @@ venv="$root/build/venv"
 configure() { cmake --preset "$@" -DGEMMD_TEST_PYTHON="$venv/bin/python"; }
 
 stage_format() {
-  git ls-files '*.h' '*.cc' | xargs clang-format-14 --dry-run --Werror
+  git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run --Werror
 }
 
 prepare_python() {
@@ -78,9 +78,11 @@ stage_tidy() {
 
 stage_nocuda() {
   local log="$root/build/nocuda.log"
-  cmake -S "$root" -B "$root/build/nocuda" -G Ninja -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON \
-    -DGEMMD_BUILD_TESTS=OFF >"$log"
+  configure asan >"$log"
   [[ $(grep -c 'No CUDA toolkit found: CPU devices only' "$log") == 1 ]]
+  cmake --build --preset asan --target gemmd kernels_test
+  build/asan/bin/gemmd --version
+  build/asan/bin/kernels_test --gtest_brief=1 --gtest_filter='CatalogTest.*'
 }
 
 stage_quickstart() { deploy/quickstart.sh; }

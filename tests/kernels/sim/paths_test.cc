@@ -17,6 +17,7 @@
 #include "kernels/sim/vector/runs.h"
 #include "tests/kernels/sim/operand_families.h"
 #include "tests/testing/random_source.h"
+#include "tests/testing/sanitized.h"
 
 namespace gemmd {
 namespace {
@@ -24,14 +25,13 @@ namespace {
 using mma::Chip;
 using mma::Instruction;
 
-// Elements for each family, and the chips. AddressSanitizer takes fifteen times as long.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr int64_t kElements = 1;
-constexpr std::array kChips = {Chip::kSm70, Chip::kSm90};
-#else
-constexpr int64_t kElements = 1'000'000;
-constexpr auto kChips = mma::kAllChips;
-#endif
+// Of each family.
+constexpr int64_t kElements = kIsSanitized ? 1 : 1'000'000;
+
+std::vector<Chip> Chips() {
+  if (kIsSanitized) return {Chip::kSm70, Chip::kSm90};
+  return {mma::kAllChips.begin(), mma::kAllChips.end()};
+}
 
 std::vector<uint32_t> Multiply(sim::Path path, const Instruction& instruction, Chip chip,
                                const FamilyCase& product) {
@@ -61,7 +61,7 @@ struct Subject {
 // Every instruction of every chip that has vector code; of the widths of a warpgroup three.
 std::vector<Subject> AllSubjects() {
   std::vector<Subject> all;
-  for (const Chip chip : kChips) {
+  for (const Chip chip : Chips()) {
     for (const Instruction& instruction : mma::kInstructions) {
       if (mma::SupportOn(instruction, chip) == mma::Support::kUnavailable) continue;
       if (!sim::CanRun(sim::Path::kAvx2, instruction, chip)) continue;

@@ -13,6 +13,7 @@
 #include "kernels/mma/support.h"
 #include "kernels/sparse24.h"
 #include "tests/testing/random_source.h"
+#include "tests/testing/sanitized.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -22,14 +23,7 @@ using mma::Instruction;
 
 constexpr int kShards = 16;
 
-// AddressSanitizer takes ten times as long: most widths of a warpgroup and most shapes are left
-// out.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kIsSanitized = true;
-#else
-constexpr bool kIsSanitized = false;
-#endif
-
+// Most widths of a warpgroup and, below, most shapes.
 bool IsLeftOut(const Instruction& instruction) {
   return kIsSanitized && instruction.is_warpgroup() && instruction.n != 8 && instruction.n != 24;
 }

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether this is a build with AddressSanitizer or ThreadSanitizer, which takes ten times as long:
+// there, tests of great volume leave out what repeats the same accesses with other numbers. The
+// release build runs all of it.
+#pragma once
+
+namespace gemmd {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kIsSanitized = true;
+#else
+inline constexpr bool kIsSanitized = false;
+#endif
+
+}  // namespace gemmd
