@@ -11,16 +11,11 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/bench/shape.h"
 #include "kernels/element.h"
 #include "kernels/problem.h"
 
 namespace gemmd::bench {
-
-struct Shape {
-  int64_t m;
-  int64_t n;
-  int64_t k;
-};
 
 // One way to call a library for D = A B on row-major A and D and a B of either order.
 struct DirectCall {

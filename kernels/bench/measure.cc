@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/bench/measure.h"
 
-#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <vector>
 
 #include "kernels/bench/operands.h"
+#include "kernels/bench/statistics.h"
 #include "kernels/cpu/host.h"
 #include "kernels/status_macros.h"
 
@@ -20,19 +20,6 @@ constexpr double kSampleSeconds = 2e-4;  // A sample repeats short calls for as 
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-// Of the two times of each turn.
-double MedianRatio(const std::vector<double>& above, const std::vector<double>& below) {
-  std::vector<double> ratios;
-  for (size_t turn = 0; turn < above.size(); ++turn) ratios.push_back(above[turn] / below[turn]);
-  return Median(std::move(ratios));
 }
 
 // One of those who take turns. call(set) multiplies once.

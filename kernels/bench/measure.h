@@ -29,10 +29,7 @@ struct Measurement {
   int samples;
   std::string verdict;  // "ok", or the first element that is wrong.
 
-  double operations() const {
-    return 2 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
-           static_cast<double>(shape.k);
-  }
+  double operations() const { return shape.operations(); }
 };
 
 // Errors: as of Kernel::supports, workspace_bytes and launch.

@@ -5,12 +5,9 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/cpu/host.h"
-#include "kernels/text.h"
 
 namespace gemmd::bench {
 namespace {
-
-std::string Name(const Shape& shape) { return Concat(shape.m, "x", shape.n, "x", shape.k); }
 
 double GigaOperations(const Measurement& measurement, double seconds) {
   return measurement.operations() / seconds / 1e9;
@@ -25,7 +22,7 @@ std::string TableHeader() {
 
 std::string TableLine(const Measurement& m) {
   return absl::StrFormat("%-32s %-16s %10.1f %10.1f  %-18s %6.3f %8d  %s\n", m.kernel,
-                         Name(m.shape), GigaOperations(m, m.kernel_seconds),
+                         NameOf(m.shape), GigaOperations(m, m.kernel_seconds),
                          GigaOperations(m, m.library_seconds), m.library_call, m.ratio, m.samples,
                          m.verdict);
 }

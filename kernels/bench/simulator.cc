@@ -171,8 +171,7 @@ absl::StatusOr<SimulatorRun> MeasureSimulator(const Kernel& kernel, mma::Chip ch
     total = after - start;
   }
   std::sort(times.begin(), times.end());
-  const double all =
-      static_cast<double>(shape.m) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
+  const double all = shape.operations() / 2;
   return SimulatorRun{.kernel = std::string(kernel.name),
                       .chip = std::string(mma::NameOf(chip)),
                       .path = std::string(NameOf(path)),
@@ -192,8 +191,7 @@ std::string SimulatorTableHeader() {
 
 std::string SimulatorTableLine(const SimulatorRun& run) {
   return absl::StrFormat("%-40s %-7s %-7s %15s %9.3f %9.3f  %s\n", run.kernel, run.chip, run.path,
-                         Concat(run.shape.m, "x", run.shape.n, "x", run.shape.k),
-                         run.multiplications / run.median_seconds / 1e9,
+                         NameOf(run.shape), run.multiplications / run.median_seconds / 1e9,
                          run.multiplications / run.fastest_seconds / 1e9, run.verdict);
 }
 

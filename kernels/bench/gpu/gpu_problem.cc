@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/bench/gpu/gpu_problem.h"
+
+#include <algorithm>
+
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd::bench {
+namespace {
+
+char LetterOf(Order order) { return order == Order::kRowMajor ? 'r' : 'c'; }
+
+constexpr Order kOrders[] = {Order::kRowMajor, Order::kColumnMajor};
+
+absl::StatusOr<MatrixLayout> DenseLayout(std::string_view field, ElementType type, Order order,
+                                         int64_t rows, int64_t columns, int64_t offset) {
+  ASSIGN_OR_RETURN(MatrixLayout layout, TightLayout(field, type, order, rows, columns));
+  layout.leading_dimension += offset;
+  layout.batch_stride_bytes = layout.lines() * layout.line_stride_bytes();
+  return layout;
+}
+
+}  // namespace
+
+std::string NameOf(const Orders& orders) {
+  return {LetterOf(orders.a), LetterOf(orders.b), LetterOf(orders.d)};
+}
+
+std::vector<Orders> AllOrders() {
+  std::vector<Orders> all;
+  for (const Order a : kOrders) {
+    for (const Order b : kOrders) {
+      for (const Order d : kOrders) all.push_back({a, b, d});
+    }
+  }
+  return all;
+}
+
+absl::StatusOr<std::vector<Orders>> ParseOrders(std::string_view text) {
+  const std::vector<Orders> all = AllOrders();
+  if (text == "all") return all;
+  std::vector<Orders> chosen;
+  while (true) {
+    const std::string_view part = text.substr(0, text.find(','));
+    const auto found = std::find_if(
+        all.begin(), all.end(), [part](const Orders& orders) { return NameOf(orders) == part; });
+    if (found == all.end()) {
+      return absl::InvalidArgumentError(
+          GotWant("--orders", part, "three letters r or c, for the orders of A, B and D, or all"));
+    }
+    if (std::find(chosen.begin(), chosen.end(), *found) == chosen.end()) chosen.push_back(*found);
+    if (part.size() == text.size()) return chosen;
+    text.remove_prefix(part.size() + 1);
+  }
+}
+
+absl::StatusOr<Problem> MakeGpuProblem(const Kernel& kernel, const Shape& shape,
+                                       const Orders& orders, int64_t leading_dimension_offset) {
+  const mma::Instruction& instruction = *kernel.instruction;
+  const int64_t offset = leading_dimension_offset;
+  Problem problem;
+  problem.m = shape.m;
+  problem.n = shape.n;
+  problem.k = shape.k;
+  problem.accumulation = kernel.recipe.accumulation;
+  if (instruction.bit_count == mma::BitCount::kXor) problem.bit_operation = BitOperation::kXor;
+  if (!instruction.is_sparse()) {
+    ASSIGN_OR_RETURN(problem.a, DenseLayout("a", kernel.a, orders.a, shape.m, shape.k, offset));
+  } else if (orders.a == Order::kRowMajor) {
+    ASSIGN_OR_RETURN(problem.a, TightSparseLayout("a", kernel.a, shape.m, shape.k));
+  } else {
+    return absl::UnimplementedError("a.order: got column major, want row major of a sparse A");
+  }
+  ASSIGN_OR_RETURN(problem.b, DenseLayout("b", kernel.b, orders.b, shape.k, shape.n, offset));
+  ASSIGN_OR_RETURN(problem.d, DenseLayout("d", instruction.d, orders.d, shape.m, shape.n, offset));
+  RETURN_IF_ERROR(Validate(problem));
+  RETURN_IF_ERROR(kernel.supports(problem));
+  return problem;
+}
+
+int64_t BytesOf(const MatrixLayout& layout) { return layout.batch_stride_bytes; }
+
+}  // namespace gemmd::bench

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/bench/gpu/measure_rows.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "kernels/bench/gpu/issue_ceiling.h"
+#include "kernels/bench/gpu/operand_sets.h"
+#include "kernels/bench/gpu/output_check.h"
+#include "kernels/bench/statistics.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd::bench {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// A library that has the problem, and its loop over all sets.
+struct Rival {
+  std::unique_ptr<Opponent> opponent;
+  std::unique_ptr<Loop> loop;
+};
+
+// What rows of one problem share.
+struct Group {
+  OperandSets operands;
+  std::optional<Rival> cublaslt;
+  std::optional<Rival> cusparselt;
+};
+
+absl::StatusOr<Rival> MakeRival(Device& device, Library& library, const OperandSets& operands) {
+  Rival rival;
+  ASSIGN_OR_RETURN(rival.opponent, library.Prepare(device, operands));
+  Opponent* const multiplier = rival.opponent.get();
+  ASSIGN_OR_RETURN(rival.loop, device.MakeLoop(operands.count(), [multiplier](int set) {
+    return multiplier->Multiply(set);
+  }));
+  return rival;
+}
+
+// Absent where the library is not there or does not do the problem.
+std::optional<Rival> TryLibrary(
+    Device& device, Library* library, const OperandSets& operands,
+    const std::function<void(const Library&, const absl::Status&)>& refused) {
+  if (library == nullptr) return std::nullopt;
+  absl::StatusOr<Rival> rival = MakeRival(device, *library, operands);
+  if (rival.ok()) return *std::move(rival);
+  refused(*library, rival.status());
+  return std::nullopt;
+}
+
+// At an address of its own, which the opponents keep.
+absl::StatusOr<std::unique_ptr<Group>> MakeGroup(Device& device, const Kernel& kernel,
+                                                 const Problem& problem, const Libraries& libraries,
+                                                 const Observer& observer) {
+  auto group = std::make_unique<Group>();
+  const int64_t least_bytes = 2 * device.facts().l2_bytes + 1;
+  ASSIGN_OR_RETURN(group->operands, OperandSets::Make(device, problem, least_bytes));
+  const auto refused = [&](const Library& library, const absl::Status& why) {
+    observer.refused(kernel, library, why);
+  };
+  const OperandSets& operands = group->operands;
+  if (problem.a.is_sparse()) {
+    group->cusparselt = TryLibrary(device, libraries.cusparselt, operands, refused);
+  } else {
+    group->cublaslt = TryLibrary(device, libraries.cublaslt, operands, refused);
+  }
+  return group;
+}
+
+// A row on the operands of a group.
+class RowOnDevice {
+ public:
+  static absl::StatusOr<RowOnDevice> Make(Device& device, const Kernel& kernel,
+                                          const OperandSets& operands) {
+    RowOnDevice row(device, kernel, operands);
+    ASSIGN_OR_RETURN(row.workspace_bytes_, kernel.workspace_bytes(operands.problem()));
+    // One for each set: what was packed by another call would lie in the cache.
+    for (int set = 0; set < operands.count(); ++set) {
+      ASSIGN_OR_RETURN(DeviceBytes workspace, device.Allocate(row.workspace_bytes_));
+      row.workspaces_.push_back(std::move(workspace));
+    }
+    return row;
+  }
+
+  absl::Status Launch(int set) const {
+    const auto index = static_cast<size_t>(set);
+    return device_.Launch(
+        kernel_, {.problem = operands_.problem(),
+                  .target = device_.facts().target,
+                  .a = operands_.a(set),
+                  .b = operands_.b(set),
+                  .c = nullptr,
+                  .bias = nullptr,
+                  .a_scale = {},
+                  .b_scale = {},
+                  .d = operands_.d(set),
+                  .workspace = {workspaces_[index].get(), static_cast<size_t>(workspace_bytes_)}});
+  }
+
+  // D of the first set, from poisoned memory.
+  absl::StatusOr<Bytes> Multiply() const {
+    const MatrixLayout& layout = operands_.problem().d;
+    const int64_t bytes = BytesOf(layout);
+    RETURN_IF_ERROR(device_.Fill(operands_.d(0), PoisonOf(layout.type), bytes));
+    RETURN_IF_ERROR(Launch(0));
+    RETURN_IF_ERROR(device_.Wait());
+    Bytes d(static_cast<size_t>(bytes));
+    RETURN_IF_ERROR(device_.Read(d.data(), operands_.d(0), bytes));
+    return d;
+  }
+
+  // Each set once, so that every workspace is packed before a kernel is timed alone.
+  absl::Status LaunchAll() const {
+    for (int set = 0; set < operands_.count(); ++set) RETURN_IF_ERROR(Launch(set));
+    return device_.Wait();
+  }
+
+ private:
+  RowOnDevice(Device& device, const Kernel& kernel, const OperandSets& operands)
+      : device_(device), kernel_(kernel), operands_(operands) {}
+
+  Device& device_;
+  const Kernel& kernel_;
+  const OperandSets& operands_;
+  int64_t workspace_bytes_ = 0;
+  std::vector<DeviceBytes> workspaces_;
+};
+
+LibraryTime TimeOf(const Rival& rival, const Contender& contender, const Contender& row) {
+  return {.how = rival.opponent->how(),
+          .seconds = Median(contender.seconds),
+          .ratio = MedianRatio(contender.seconds, row.seconds)};
+}
+
+absl::Status Time(Device& device, const RowOnDevice& row, const Group& group,
+                  const TurnSettings& settings, GpuMeasurement& m) {
+  const int sets = group.operands.count();
+  const auto call = [&row](int set) { return row.Launch(set); };
+  RETURN_IF_ERROR(row.LaunchAll());
+  ASSIGN_OR_RETURN(const std::unique_ptr<Loop> whole, device.MakeLoop(sets, call));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Loop> alone, device.MakeLastKernelLoop(sets, call));
+  std::vector<Contender> contenders = {{whole.get()}};
+  const auto add = [&contenders](Loop* loop) {
+    contenders.push_back({loop});
+    return contenders.size() - 1;
+  };
+  const size_t alone_index = alone != nullptr ? add(alone.get()) : 0;
+  const size_t cublaslt = group.cublaslt ? add(group.cublaslt->loop.get()) : 0;
+  const size_t cusparselt = group.cusparselt ? add(group.cusparselt->loop.get()) : 0;
+  RETURN_IF_ERROR(TakeTurns(absl::MakeSpan(contenders), settings));
+
+  const Contender& first = contenders.front();
+  m.seconds = Median(first.seconds);
+  m.spread = Spread(first.seconds);
+  m.samples = static_cast<int>(first.seconds.size());
+  m.operand_sets = sets;
+  m.sm_clock_mhz = static_cast<int>(Median(first.clocks));
+  if (alone_index != 0) m.kernel_seconds = Median(contenders[alone_index].seconds);
+  if (cublaslt != 0) m.cublaslt = TimeOf(*group.cublaslt, contenders[cublaslt], first);
+  if (cusparselt != 0) m.cusparselt = TimeOf(*group.cusparselt, contenders[cusparselt], first);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GpuMeasurement> MeasureRow(Device& device, const Kernel& kernel, const Shape& shape,
+                                          const Group& group, const GpuSettings& settings) {
+  const mma::Instruction& instruction = *kernel.instruction;
+  const OperandSets& operands = group.operands;
+  const Target& target = device.facts().target;
+  GpuMeasurement m;
+  m.kernel = kernel.name;
+  m.instruction = mma::NameOf(instruction).view();
+  m.shape = shape;
+  m.orders = NameOf(settings.orders);
+  m.leading_dimension_offset = settings.leading_dimension_offset;
+  m.is_integer = IsInteger(kernel.a);
+  m.is_sparse = instruction.is_sparse();
+  m.ceiling = IssueCeilingOf(instruction, target);
+
+  ASSIGN_OR_RETURN(const RowOnDevice row, RowOnDevice::Make(device, kernel, operands));
+  ASSIGN_OR_RETURN(const Bytes d, row.Multiply());
+  ASSIGN_OR_RETURN(const OutputCheck check, CheckOutput(kernel, target, operands.problem(),
+                                                        operands.host_a(), operands.host_b(), d));
+  m.elements = check.elements;
+  m.compared = check.compared;
+  m.mismatches = check.mismatches;
+  m.problem = check.first;
+  RETURN_IF_ERROR(Time(device, row, group, settings.turns, m));
+  ASSIGN_OR_RETURN(const Bytes again, row.Multiply());
+  if (again != d && m.problem.empty()) m.problem = "d: another run gave other bits";
+  return m;
+}
+
+// A problem, and the rows that take it.
+struct Sharing {
+  Problem problem;
+  std::vector<const Kernel*> rows;
+};
+
+// Puts those of one problem beside each other.
+std::vector<Sharing> GroupRows(const std::vector<const Kernel*>& rows, const Shape& shape,
+                               const GpuSettings& settings, const Observer& observer) {
+  std::vector<Sharing> all;
+  for (const Kernel* kernel : rows) {
+    const absl::StatusOr<Problem> problem =
+        MakeGpuProblem(*kernel, shape, settings.orders, settings.leading_dimension_offset);
+    if (!problem.ok()) {
+      observer.done(*kernel, problem.status());
+      continue;
+    }
+    auto found = std::find_if(all.begin(), all.end(),
+                              [&](const Sharing& sharing) { return sharing.problem == *problem; });
+    if (found == all.end()) found = all.insert(found, {*problem, {}});
+    found->rows.push_back(kernel);
+  }
+  return all;
+}
+
+}  // namespace
+
+absl::Status MeasureRows(Device& device, const std::vector<const Kernel*>& rows, const Shape& shape,
+                         const GpuSettings& settings, const Libraries& libraries,
+                         const Observer& observer) {
+  for (const Sharing& sharing : GroupRows(rows, shape, settings, observer)) {
+    observer.begins(*sharing.rows.front());
+    const absl::StatusOr<std::unique_ptr<Group>> group =
+        MakeGroup(device, *sharing.rows.front(), sharing.problem, libraries, observer);
+    for (const Kernel* kernel : sharing.rows) {
+      observer.begins(*kernel);
+      absl::StatusOr<GpuMeasurement> result =
+          group.ok() ? MeasureRow(device, *kernel, shape, **group, settings) : group.status();
+      const absl::Status status = result.status();
+      observer.done(*kernel, std::move(result));
+      if (absl::IsInternal(status)) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gemmd::bench

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/bench/gpu/output_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "kernels/bench/gpu/gpu_problem.h"
+#include "kernels/catalog.h"
+#include "kernels/mma/instruction.h"
+#include "kernels/sparse24.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd::bench {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+using Places = std::vector<int64_t>;
+
+constexpr int64_t kMostPlaces = 64;   // Rows, and columns, of a sample: 4096 elements.
+constexpr int64_t kLeastPlaces = 16;  // However deep the product is.
+
+uint64_t ElementAt(const MatrixLayout& layout, const Bytes& bytes, int64_t row, int64_t column) {
+  const bool is_row_major = layout.order == Order::kRowMajor;
+  const std::byte* const line =
+      bytes.data() + (is_row_major ? row : column) * layout.line_stride_bytes();
+  return LoadBits(layout.type, line, is_row_major ? column : row);
+}
+
+// Some rows, or some columns, of a dense matrix, as lines of their own. `places` lie along the
+// other axis than k.
+Bytes GatherDense(const MatrixLayout& from, const Bytes& bytes, const Places& places,
+                  bool takes_rows, const MatrixLayout& to) {
+  Bytes gathered(static_cast<size_t>(to.lines() * to.line_stride_bytes()));
+  const bool lines_are_places = takes_rows == (from.order == Order::kRowMajor);
+  const auto count = static_cast<int64_t>(places.size());
+  for (int64_t i = 0; i < count; ++i) {
+    std::byte* const line = gathered.data() + i * to.line_stride_bytes();
+    const int64_t place = places[static_cast<size_t>(i)];
+    if (lines_are_places) {
+      std::memcpy(line, bytes.data() + place * from.line_stride_bytes(),
+                  static_cast<size_t>(to.line_stride_bytes()));
+      continue;
+    }
+    for (int64_t p = 0; p < to.line_length(); ++p) {
+      const std::byte* const across = bytes.data() + p * from.line_stride_bytes();
+      StoreBits(from.type, line, p, LoadBits(from.type, across, place));
+    }
+  }
+  return gathered;
+}
+
+absl::StatusOr<Bytes> GatherSparse(const MatrixLayout& from, const Bytes& bytes,
+                                   const Places& rows) {
+  const auto count = static_cast<int64_t>(rows.size());
+  ASSIGN_OR_RETURN(const SparseLayout whole,
+                   SparseLayoutOf("a", from.type, from.rows, from.columns));
+  ASSIGN_OR_RETURN(const SparseLayout part, SparseLayoutOf("a", from.type, count, from.columns));
+  Bytes gathered(static_cast<size_t>(part.bytes));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = rows[static_cast<size_t>(i)];
+    std::memcpy(gathered.data() + part.values_offset(i), bytes.data() + whole.values_offset(row),
+                static_cast<size_t>(part.value_line_bytes));
+    std::memcpy(gathered.data() + part.indices_offset(i), bytes.data() + whole.indices_offset(row),
+                static_cast<size_t>(part.index_line_bytes));
+  }
+  return gathered;
+}
+
+// A small problem of the same depth.
+struct Sample {
+  Places rows;
+  Places columns;
+  Problem problem;
+  Bytes a;
+  Bytes b;
+  Bytes d;
+};
+
+absl::StatusOr<Sample> DrawSample(const Problem& problem, const Bytes& a, const Bytes& b,
+                                  int64_t budget) {
+  Sample sample;
+  const bool takes_all = static_cast<double>(problem.m) * static_cast<double>(problem.n) *
+                             static_cast<double>(std::max<int64_t>(1, problem.k)) <=
+                         static_cast<double>(budget);
+  const auto affordable = static_cast<int64_t>(std::sqrt(
+      static_cast<double>(budget) / static_cast<double>(std::max<int64_t>(1, problem.k))));
+  const int64_t places = std::clamp(affordable, kLeastPlaces, kMostPlaces);
+  sample.rows = DrawPlaces(problem.m, takes_all ? problem.m : places, 1);
+  sample.columns = DrawPlaces(problem.n, takes_all ? problem.n : places, 2);
+  const auto m = static_cast<int64_t>(sample.rows.size());
+  const auto n = static_cast<int64_t>(sample.columns.size());
+
+  Problem& small = sample.problem;
+  small = problem;
+  small.m = m;
+  small.n = n;
+  ASSIGN_OR_RETURN(small.b, TightLayout("b", problem.b.type, Order::kColumnMajor, problem.k, n));
+  ASSIGN_OR_RETURN(small.d, TightLayout("d", problem.d.type, Order::kRowMajor, m, n));
+  if (problem.a.is_sparse()) {
+    ASSIGN_OR_RETURN(small.a, TightSparseLayout("a", problem.a.type, m, problem.k));
+    ASSIGN_OR_RETURN(sample.a, GatherSparse(problem.a, a, sample.rows));
+  } else {
+    ASSIGN_OR_RETURN(small.a, TightLayout("a", problem.a.type, Order::kRowMajor, m, problem.k));
+    sample.a = GatherDense(problem.a, a, sample.rows, true, small.a);
+  }
+  sample.b = GatherDense(problem.b, b, sample.columns, false, small.b);
+  sample.d.resize(static_cast<size_t>(BytesOf(small.d)));
+  return sample;
+}
+
+absl::Status Simulate(const Kernel& kernel, const Target& target, Sample& sample) {
+  // The simulator's row has the instruction's own name.
+  ASSIGN_OR_RETURN(const Kernel* const simulated,
+                   FindKernel(mma::NameOf(*kernel.instruction).view()));
+  ASSIGN_OR_RETURN(const int64_t bytes, simulated->workspace_bytes(sample.problem));
+  Bytes workspace(static_cast<size_t>(bytes));
+  return simulated->launch({.problem = sample.problem,
+                            .target = {.kind = DeviceKind::kSim, .chip = target.chip},
+                            .a = sample.a.data(),
+                            .b = sample.b.data(),
+                            .c = nullptr,
+                            .bias = nullptr,
+                            .a_scale = {},
+                            .b_scale = {},
+                            .d = sample.d.data(),
+                            .workspace = {workspace.data(), workspace.size()}});
+}
+
+void Report(OutputCheck& check, const std::string& what) {
+  if (check.mismatches++ == 0) check.first = what;
+}
+
+std::string Hex(uint64_t bits) {
+  std::string text;
+  for (; bits != 0 || text.empty(); bits >>= 4)
+    text.insert(text.begin(), "0123456789abcdef"[bits & 15]);
+  return "0x" + text;
+}
+
+void Compare(const Sample& sample, const Problem& problem, const Bytes& d, OutputCheck& check) {
+  for (size_t i = 0; i < sample.rows.size(); ++i) {
+    for (size_t j = 0; j < sample.columns.size(); ++j) {
+      const uint64_t got = ElementAt(problem.d, d, sample.rows[i], sample.columns[j]);
+      const uint64_t want =
+          ElementAt(sample.problem.d, sample.d, static_cast<int64_t>(i), static_cast<int64_t>(j));
+      ++check.compared;
+      if (got == want) continue;
+      Report(check, Concat("d[", sample.rows[i], "][", sample.columns[j], "]: got ", Hex(got),
+                           ", want ", Hex(want)));
+    }
+  }
+}
+
+bool IsAll(const std::byte* bytes, int64_t count, std::byte value) {
+  return std::all_of(bytes, bytes + count, [value](std::byte byte) { return byte == value; });
+}
+
+// Every element has lost its poison, and every byte between lines has kept it.
+void CheckPoison(const Problem& problem, const Bytes& d, OutputCheck& check) {
+  const MatrixLayout& layout = problem.d;
+  const auto poison = static_cast<std::byte>(PoisonOf(layout.type));
+  const int64_t size = BitsOf(layout.type) / 8;
+  const int64_t line_bytes = layout.line_length() * size;
+  for (int64_t i = 0; i < layout.lines(); ++i) {
+    const std::byte* const line = d.data() + i * layout.line_stride_bytes();
+    for (int64_t j = 0; j < layout.line_length(); ++j) {
+      if (line[j * size] != poison || !IsAll(line + j * size, size, poison)) continue;
+      Report(check, Concat("d: line ", i, ", element ", j, " was not written"));
+    }
+    if (!IsAll(line + line_bytes, layout.line_stride_bytes() - line_bytes, poison)) {
+      Report(check, Concat("d: bytes behind line ", i, " were written"));
+    }
+  }
+}
+
+}  // namespace
+
+uint8_t PoisonOf(ElementType type) { return IsFloat(type) ? 0xff : 0xa5; }
+
+std::vector<int64_t> DrawPlaces(int64_t extent, int64_t count, uint64_t seed) {
+  Places places;
+  if (count >= extent) {
+    for (int64_t i = 0; i < extent; ++i) places.push_back(i);
+    return places;
+  }
+  std::mt19937_64 random(seed);
+  places.push_back(0);
+  const int64_t inner = extent - 2;
+  const int64_t stretches = std::max<int64_t>(0, count - 2);
+  for (int64_t i = 0; i < stretches; ++i) {
+    const int64_t first = 1 + inner * i / stretches;
+    const int64_t last = 1 + inner * (i + 1) / stretches;
+    places.push_back(std::uniform_int_distribution<int64_t>(first, last - 1)(random));
+  }
+  if (count > 1) places.push_back(extent - 1);
+  return places;
+}
+
+absl::StatusOr<OutputCheck> CheckOutput(const Kernel& kernel, const Target& target,
+                                        const Problem& problem, const Bytes& a, const Bytes& b,
+                                        const Bytes& d, int64_t budget) {
+  OutputCheck check;
+  check.elements = problem.m * problem.n;
+  ASSIGN_OR_RETURN(Sample sample, DrawSample(problem, a, b, budget));
+  RETURN_IF_ERROR(Simulate(kernel, target, sample));
+  Compare(sample, problem, d, check);
+  CheckPoison(problem, d, check);
+  return check;
+}
+
+}  // namespace gemmd::bench

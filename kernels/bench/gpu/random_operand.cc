@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/bench/gpu/random_operand.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "kernels/prune24.h"
+#include "kernels/sparse24.h"
+#include "kernels/status_macros.h"
+
+namespace gemmd::bench {
+namespace {
+
+// Elements are drawn from so many normal variates, which is fast and as good for this purpose.
+constexpr size_t kVariates = 1 << 16;
+
+std::vector<uint64_t> EncodedVariates(ElementType type, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  std::vector<uint64_t> variates(kVariates);
+  for (uint64_t& bits : variates) bits = Encode(type, normal(random));
+  return variates;
+}
+
+template <typename Word>
+void DrawWords(const std::vector<uint64_t>& variates, std::mt19937_64& random, int64_t count,
+               std::byte* line) {
+  constexpr int64_t kDraws = 4;  // Of 16 bits each.
+  for (int64_t i = 0; i < count; i += kDraws) {
+    uint64_t bits = random();
+    for (int64_t j = i; j < std::min(count, i + kDraws); ++j, bits >>= 16) {
+      const auto word = static_cast<Word>(variates[bits % kVariates]);
+      std::memcpy(line + j * static_cast<int64_t>(sizeof(Word)), &word, sizeof(Word));
+    }
+  }
+}
+
+void DrawFloats(const MatrixLayout& layout, const std::vector<uint64_t>& variates,
+                std::mt19937_64& random, std::byte* line) {
+  const int64_t count = layout.line_length();
+  switch (BitsOf(layout.type)) {
+    case 8: return DrawWords<uint8_t>(variates, random, count, line);
+    case 16: return DrawWords<uint16_t>(variates, random, count, line);
+    case 32: return DrawWords<uint32_t>(variates, random, count, line);
+    case 64: return DrawWords<uint64_t>(variates, random, count, line);
+    default:
+      for (int64_t i = 0; i < count; ++i) {
+        StoreBits(layout.type, line, i, variates[random() % kVariates]);
+      }
+  }
+}
+
+void DrawBytes(std::mt19937_64& random, int64_t count, std::byte* line) {
+  for (int64_t i = 0; i < count; i += 8) {
+    const uint64_t bits = random();
+    std::memcpy(line + i, &bits, static_cast<size_t>(std::min<int64_t>(8, count - i)));
+  }
+}
+
+// Calls work(first, last) for all lines, on all processors.
+template <typename Work>
+void ShareLines(int64_t lines, const Work& work) {
+  const auto threads = std::min<int64_t>(lines, std::max(1U, std::thread::hardware_concurrency()));
+  std::vector<std::jthread> helpers;
+  for (int64_t i = 0; i < threads; ++i) {
+    helpers.emplace_back(work, lines * i / threads, lines * (i + 1) / threads);
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte> RandomDense(const MatrixLayout& layout, uint64_t seed) {
+  std::vector<std::byte> bytes(static_cast<size_t>(layout.lines() * layout.line_stride_bytes()),
+                               std::byte{0xff});
+  const bool is_integer = IsInteger(layout.type);
+  const std::vector<uint64_t> variates =
+      is_integer ? std::vector<uint64_t>() : EncodedVariates(layout.type, seed);
+  const int64_t line_bytes = (layout.line_length() * BitsOf(layout.type) + 7) / 8;
+  ShareLines(layout.lines(), [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      // Of each line its own, so that the data do not depend on the number of threads.
+      std::mt19937_64 random(seed * 1'000'003 + static_cast<uint64_t>(i));
+      std::byte* const line = bytes.data() + i * layout.line_stride_bytes();
+      if (is_integer) {
+        DrawBytes(random, line_bytes, line);
+      } else {
+        DrawFloats(layout, variates, random, line);
+      }
+    }
+  });
+  return bytes;
+}
+
+absl::StatusOr<PrunedOperand> RandomSparse(const MatrixLayout& layout, uint64_t seed) {
+  ASSIGN_OR_RETURN(const MatrixLayout dense,
+                   TightLayout("a", layout.type, Order::kRowMajor, layout.rows, layout.columns));
+  ASSIGN_OR_RETURN(const SparseLayout sparse,
+                   SparseLayoutOf("a", layout.type, layout.rows, layout.columns));
+  PrunedOperand operand;
+  operand.dense = RandomDense(dense, seed);
+  operand.compressed.resize(static_cast<size_t>(sparse.bytes));
+  // Some rows at a time, each as a matrix of its own: they share nothing but bits behind lines.
+  ShareLines(layout.rows, [&](int64_t first, int64_t last) {
+    SparseLayout rows = sparse;
+    rows.rows = last - first;
+    rows.dense_bytes = rows.rows * rows.dense_line_bytes;
+    rows.bytes = rows.rows * (rows.value_line_bytes + rows.index_line_bytes);
+    std::byte* const part = operand.dense.data() + first * rows.dense_line_bytes;
+    Prune(rows, part);
+    std::vector<std::byte> compressed(static_cast<size_t>(rows.bytes));
+    // It cannot fail: the rows have just been pruned.
+    Compress("a", rows, part, compressed.data()).IgnoreError();
+    std::copy_n(compressed.begin(), rows.indices_offset(0),
+                operand.compressed.begin() + sparse.values_offset(first));
+    std::copy_n(compressed.begin() + rows.indices_offset(0), rows.rows * rows.index_line_bytes,
+                operand.compressed.begin() + sparse.indices_offset(first));
+  });
+  return operand;
+}
+
+}  // namespace gemmd::bench

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loops timed in turns, so that whatever changes the clock does it to all of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/bench/gpu/device.h"
+
+namespace gemmd::bench {
+
+struct TurnSettings {
+  double seconds = 1;          // Of device time for all samples together, the warm-up not counted.
+  int min_samples = 5;         // Of each loop, however long that takes.
+  double sample = 5e-3;        // Seconds that a sample takes at least.
+  double warm_up = 0.25;       // Seconds at least; ...
+  double settled = 0.01;       // ... then until three samples differ by no more than this, ...
+  double longest_warm_up = 2;  // ... or until so many seconds.
+};
+
+// One that takes turns.
+struct Contender {
+  Loop* loop;
+  int times = 1;                     // Of the loop in a sample.
+  std::vector<double> seconds = {};  // Of one call, sample by sample.
+  std::vector<double> clocks = {};   // In MHz, the same way.
+};
+
+// Fills in the contenders' samples. The first one warms the device up.
+// Errors: as of Loop::Run.
+absl::Status TakeTurns(absl::Span<Contender> contenders, const TurnSettings& settings);
+
+}  // namespace gemmd::bench

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The whole benchmark of rows, on a device that simulates.
+#include "kernels/bench/gpu/measure_rows.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/kernels/bench/simulating_device.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd::bench {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr std::string_view kBf16 = "mma.m16n8k16.f32.bf16.bf16.f32";
+
+const Kernel& Large() { return GpuRow(kBf16, 0); }
+const Kernel& Small() { return GpuRow(kBf16, 1); }
+const Kernel& Shallow() { return GpuRow("mma.m16n8k8.f32.bf16.bf16.f32"); }
+const Kernel& Integer() { return GpuRow("mma.m16n8k32.s32.s8.s8.s32"); }
+const Kernel& Sparse() { return GpuRow("mma.sp.m16n8k32.f32.f16.f16.f32"); }
+
+constexpr Shape kShape = {48, 40, 64};
+
+// Multiplies in no time; counts what it is asked for.
+class FakeLibrary : public Library {
+ public:
+  class Opponent : public bench::Opponent {
+   public:
+    std::string how() const override { return "best of 1"; }
+    absl::Status Multiply(int) override { return absl::OkStatus(); }
+  };
+
+  std::string name() const override { return "fake"; }
+  std::string version() const override { return "1"; }
+  absl::StatusOr<std::unique_ptr<bench::Opponent>> Prepare(Device&,
+                                                           const OperandSets& operands) override {
+    prepared.push_back(operands.problem());
+    if (!refusal.ok()) return refusal;
+    return std::make_unique<Opponent>();
+  }
+
+  std::vector<Problem> prepared;
+  absl::Status refusal;
+};
+
+struct Outcome {
+  absl::Status status;
+  std::vector<std::string> begun;
+  std::vector<GpuMeasurement> measurements;
+  std::vector<absl::Status> failures;
+  std::vector<std::string> refusals;
+};
+
+Outcome MeasureOn(Device& device, const std::vector<const Kernel*>& rows,
+                  const Libraries& libraries = {}, const Orders& orders = {}) {
+  GpuSettings settings;
+  settings.orders = orders;
+  settings.turns = {.seconds = 0, .min_samples = 3, .warm_up = 0, .longest_warm_up = 0};
+  Outcome outcome;
+  const Observer observer = {
+      .begins = [&](const Kernel& kernel) { outcome.begun.emplace_back(kernel.name); },
+      .done =
+          [&](const Kernel&, absl::StatusOr<GpuMeasurement> result) {
+            if (result.ok()) {
+              outcome.measurements.push_back(*std::move(result));
+            } else {
+              outcome.failures.push_back(result.status());
+            }
+          },
+      .refused =
+          [&](const Kernel& kernel, const Library& library, const absl::Status&) {
+            outcome.refusals.push_back(std::string(kernel.name) + " by " + library.name());
+          }};
+  outcome.status = MeasureRows(device, rows, kShape, settings, libraries, observer);
+  return outcome;
+}
+
+TEST(MeasureRowsTest, TimesAndChecksRows) {
+  SimulatingDevice device;
+  device.seconds_per_call = 2e-3;
+  const Outcome outcome = MeasureOn(device, {&Large(), &Integer()});
+  ASSERT_THAT(outcome.status, IsOk());
+  ASSERT_THAT(outcome.measurements, SizeIs(2));
+  const GpuMeasurement& m = outcome.measurements[0];
+  EXPECT_EQ(m.kernel, Large().name);
+  EXPECT_EQ(m.instruction, kBf16);
+  EXPECT_EQ(m.orders, "rcr");
+  EXPECT_TRUE(m.is_right()) << m.problem;
+  EXPECT_EQ(m.compared, 48 * 40);
+  EXPECT_DOUBLE_EQ(m.seconds, 2e-3);
+  EXPECT_DOUBLE_EQ(m.rate(), kShape.operations() / 2e-3);
+  EXPECT_DOUBLE_EQ(m.spread, 0);
+  EXPECT_EQ(m.samples, 3);
+  EXPECT_EQ(m.sm_clock_mhz, 1980);
+  EXPECT_EQ(m.ceiling, 630e12);
+  EXPECT_FALSE(m.is_integer);
+  EXPECT_FALSE(m.cublaslt || m.cusparselt || m.kernel_seconds);
+  EXPECT_TRUE(outcome.measurements[1].is_integer);
+}
+
+// A and B of all sets together are more than two caches of 10 000 bytes.
+TEST(MeasureRowsTest, OperandsDoNotStayInTheCache) {
+  SimulatingDevice device;
+  const Outcome outcome = MeasureOn(device, {&Large()});
+  const int64_t bytes_of_a_set = 48 * 64 * 2 + 64 * 40 * 2;
+  EXPECT_EQ(outcome.measurements[0].operand_sets, 20'000 / bytes_of_a_set + 1);
+  EXPECT_EQ(device.allocated_bytes, 0);
+}
+
+TEST(MeasureRowsTest, FindsAWrongBit) {
+  SimulatingDevice device;
+  device.spoil = [](int, const Problem&, std::byte* d) { d[4 * 40 + 8] ^= std::byte{1}; };
+  const Outcome outcome = MeasureOn(device, {&Large()});
+  ASSERT_THAT(outcome.measurements, SizeIs(1));
+  EXPECT_FALSE(outcome.measurements[0].is_right());
+  EXPECT_EQ(outcome.measurements[0].mismatches, 1);
+  EXPECT_THAT(outcome.measurements[0].problem, HasSubstr("d[1][2]"));
+}
+
+TEST(MeasureRowsTest, FindsBitsThatChangeLater) {
+  SimulatingDevice device;
+  device.spoil = [](int launch, const Problem&, std::byte* d) {
+    if (launch > 0) d[0] ^= std::byte{1};
+  };
+  const Outcome outcome = MeasureOn(device, {&Large()});
+  ASSERT_THAT(outcome.measurements, SizeIs(1));
+  EXPECT_FALSE(outcome.measurements[0].is_right());
+  EXPECT_EQ(outcome.measurements[0].problem, "d: another run gave other bits");
+}
+
+TEST(MeasureRowsTest, RowsOfOneProblemShareTheLibrarysSearch) {
+  SimulatingDevice device;
+  FakeLibrary library;
+  const Outcome outcome =
+      MeasureOn(device, {&Large(), &Integer(), &Small(), &Shallow()}, {.cublaslt = &library});
+  EXPECT_THAT(library.prepared, SizeIs(2));
+  ASSERT_THAT(outcome.measurements, SizeIs(4));
+  EXPECT_EQ(outcome.measurements[1].kernel,
+            Small().name);  // Beside the first, whose problem it has.
+  for (const GpuMeasurement& m : outcome.measurements) {
+    ASSERT_TRUE(m.cublaslt);
+    EXPECT_EQ(m.cublaslt->how, "best of 1");
+    EXPECT_DOUBLE_EQ(m.cublaslt->ratio, 1);
+  }
+}
+
+TEST(MeasureRowsTest, ASparseRowHasTheSparseLibraryBesideIt) {
+  SimulatingDevice device;
+  FakeLibrary dense;
+  FakeLibrary sparse;
+  const Outcome outcome =
+      MeasureOn(device, {&Sparse(), &Large()}, {.cublaslt = &dense, .cusparselt = &sparse});
+  ASSERT_THAT(outcome.measurements, SizeIs(2));
+  const GpuMeasurement& m = outcome.measurements[0];
+  EXPECT_TRUE(m.is_sparse);
+  EXPECT_TRUE(m.is_right()) << m.problem;
+  EXPECT_TRUE(m.cusparselt && !m.cublaslt);
+  EXPECT_TRUE(outcome.measurements[1].cublaslt && !outcome.measurements[1].cusparselt);
+  EXPECT_THAT(sparse.prepared, SizeIs(1));
+  EXPECT_THAT(dense.prepared, SizeIs(1));
+}
+
+TEST(MeasureRowsTest, GoesOnWithoutALibraryThatRefuses) {
+  SimulatingDevice device;
+  FakeLibrary library;
+  library.refusal = absl::UnimplementedError("no such product");
+  const Outcome outcome = MeasureOn(device, {&Large(), &Small()}, {.cublaslt = &library});
+  ASSERT_THAT(outcome.measurements, SizeIs(2));
+  EXPECT_FALSE(outcome.measurements[0].cublaslt);
+  EXPECT_THAT(outcome.refusals, ElementsAre(std::string(Large().name) + " by fake"));
+}
+
+TEST(MeasureRowsTest, TimesTheKernelAloneWhereSomethingIsPacked) {
+  SimulatingDevice device;
+  device.seconds_per_call = 3e-3;
+  device.seconds_per_last_kernel = 2e-3;
+  const Outcome outcome = MeasureOn(device, {&Sparse()});
+  ASSERT_THAT(outcome.measurements, SizeIs(1));
+  EXPECT_DOUBLE_EQ(outcome.measurements[0].seconds, 3e-3);
+  EXPECT_DOUBLE_EQ(outcome.measurements[0].kernel_seconds.value(), 2e-3);
+}
+
+TEST(MeasureRowsTest, ARowThatFailsDoesNotStopTheOthers) {
+  SimulatingDevice device;
+  device.refuse = [](const Kernel& kernel) -> absl::Status {
+    if (kernel.name != Large().name) return absl::OkStatus();
+    return absl::FailedPreconditionError("no code");
+  };
+  const Outcome outcome = MeasureOn(device, {&Large(), &Small()});
+  EXPECT_THAT(outcome.status, IsOk());
+  EXPECT_THAT(outcome.failures,
+              ElementsAre(StatusIs(absl::StatusCode::kFailedPrecondition, "no code")));
+  EXPECT_THAT(outcome.measurements, SizeIs(1));
+}
+
+TEST(MeasureRowsTest, StopsWhereTheDeviceIsLost) {
+  SimulatingDevice device;
+  device.refuse = [](const Kernel&) { return absl::InternalError("lost"); };
+  const Outcome outcome = MeasureOn(device, {&Large(), &Small()});
+  EXPECT_THAT(outcome.status, StatusIs(absl::StatusCode::kInternal, "lost"));
+  EXPECT_THAT(outcome.failures, SizeIs(1));
+}
+
+TEST(MeasureRowsTest, LeavesOutWhatARowDoesNotTake) {
+  SimulatingDevice device;
+  const Outcome outcome = MeasureOn(device, {&Sparse(), &Small()}, {},
+                                    {Order::kColumnMajor, Order::kRowMajor, Order::kColumnMajor});
+  EXPECT_THAT(outcome.failures, ElementsAre(StatusIs(absl::StatusCode::kUnimplemented)));
+  ASSERT_THAT(outcome.measurements, SizeIs(1));
+  EXPECT_TRUE(outcome.measurements[0].is_right()) << outcome.measurements[0].problem;
+  EXPECT_EQ(outcome.measurements[0].orders, "crc");
+}
+
+}  // namespace
+}  // namespace gemmd::bench

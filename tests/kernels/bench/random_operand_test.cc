@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/bench/gpu/random_operand.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "kernels/sparse24.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd::bench {
+namespace {
+
+std::vector<double> ValuesOf(const MatrixLayout& layout, const std::vector<std::byte>& bytes) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < layout.lines(); ++i) {
+    const std::byte* const line = bytes.data() + i * layout.line_stride_bytes();
+    for (int64_t j = 0; j < layout.line_length(); ++j) {
+      values.push_back(Decode(layout.type, LoadBits(layout.type, line, j)));
+    }
+  }
+  return values;
+}
+
+TEST(RandomOperandTest, FloatsAreNormalVariates) {
+  for (const ElementType type : {ElementType::kF64, ElementType::kTf32, ElementType::kBf16,
+                                 ElementType::kF16, ElementType::kE4m3, ElementType::kE2m3}) {
+    const MatrixLayout layout = *TightLayout("a", type, Order::kRowMajor, 100, 400);
+    double sum = 0;
+    double squares = 0;
+    for (const double value : ValuesOf(layout, RandomDense(layout, 7))) {
+      sum += value;
+      squares += value * value;
+    }
+    // Of 40 000 values: five standard deviations of the mean, and what types of few bits round.
+    EXPECT_LE(std::fabs(sum / 40'000), 0.025) << NameOf(type);
+    EXPECT_LE(std::fabs(squares / 40'000 - 1), 0.05) << NameOf(type);
+  }
+}
+
+TEST(RandomOperandTest, IntegersTakeAllValues) {
+  for (const ElementType type : {ElementType::kS8, ElementType::kU4, ElementType::kB1}) {
+    const MatrixLayout layout = *TightLayout("a", type, Order::kRowMajor, 100, 401);
+    const std::vector<double> values = ValuesOf(layout, RandomDense(layout, 7));
+    EXPECT_EQ(std::set<double>(values.begin(), values.end()).size(), size_t{1} << BitsOf(type));
+  }
+}
+
+// Rows that were copies of each other would hide errors of indexing.
+TEST(RandomOperandTest, LinesDifferAndSeedsDo) {
+  const MatrixLayout layout = *TightLayout("a", ElementType::kBf16, Order::kRowMajor, 64, 256);
+  const std::vector<std::byte> bytes = RandomDense(layout, 1);
+  std::set<std::vector<std::byte>> lines;
+  for (int64_t i = 0; i < 64; ++i) {
+    lines.insert({bytes.begin() + i * 512, bytes.begin() + (i + 1) * 512});
+  }
+  EXPECT_EQ(lines.size(), 64U);
+  EXPECT_EQ(bytes, RandomDense(layout, 1));
+  EXPECT_NE(bytes, RandomDense(layout, 2));
+}
+
+TEST(RandomOperandTest, NaNsLieBetweenLines) {
+  MatrixLayout layout = *TightLayout("a", ElementType::kF16, Order::kColumnMajor, 3, 2);
+  layout.leading_dimension = 5;
+  const std::vector<std::byte> bytes = RandomDense(layout, 1);
+  ASSERT_EQ(bytes.size(), 20U);
+  for (const size_t gap : {6, 7, 8, 9, 16, 19}) EXPECT_EQ(bytes[gap], std::byte{0xff}) << gap;
+}
+
+TEST(RandomOperandTest, SparseIsThePrunedDenseOne) {
+  for (const ElementType type :
+       {ElementType::kBf16, ElementType::kTf32, ElementType::kS8, ElementType::kS4}) {
+    const MatrixLayout layout = *TightSparseLayout("a", type, 37, 72);
+    const PrunedOperand operand = *RandomSparse(layout, 3);
+    const SparseLayout sparse = *SparseLayoutOf("a", type, 37, 72);
+    EXPECT_THAT(CheckPruned("a", sparse, operand.dense.data()), IsOk());
+    EXPECT_THAT(CheckCompressed("a", sparse, operand.compressed.data()), IsOk());
+    std::vector<std::byte> expanded(static_cast<size_t>(sparse.dense_bytes));
+    Expand(sparse, operand.compressed.data(), expanded.data());
+    EXPECT_EQ(expanded, operand.dense) << NameOf(type);
+  }
+}
+
+}  // namespace
+}  // namespace gemmd::bench
