@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A GPU as a device of the benchmark. Calls are timed as CUDA graphs, which leave no gaps between
+// launches, or one by one where a call cannot be captured.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "kernels/bench/gpu/device.h"
+#include "kernels/bench/gpu/nvml.h"
+#include "kernels/cuda/runtime.h"
+
+namespace gemmd::bench {
+
+class CudaDevice : public Device {
+ public:
+  // Makes it the calling thread's current GPU.
+  // Errors: FailedPrecondition where there is none of that number, or of a chip nobody knows.
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(int index);
+
+  const DeviceFacts& facts() const override { return facts_; }
+  CUstream_st* stream() const override { return stream_.get(); }
+  absl::StatusOr<DeviceBytes> Allocate(int64_t bytes) override;
+  absl::Status Write(std::byte* to, const std::byte* from, int64_t bytes) override;
+  absl::Status Read(std::byte* to, const std::byte* from, int64_t bytes) override;
+  absl::Status Fill(std::byte* to, uint8_t value, int64_t bytes) override;
+  absl::Status Wait() override { return stream_.Wait(); }
+  absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
+  absl::StatusOr<std::unique_ptr<Loop>> MakeLoop(int calls, const Call& call) override;
+  absl::StatusOr<std::unique_ptr<Loop>> MakeLastKernelLoop(int calls, const Call& call) override;
+
+  // Of the multiprocessors, now; 0 where nobody can tell.
+  int ReadClockMhz() const;
+
+ private:
+  CudaDevice() = default;
+  absl::Status ReadFacts(int index);
+
+  DeviceFacts facts_;
+  Stream stream_;
+  std::optional<Nvml> nvml_;
+};
+
+}  // namespace gemmd::bench

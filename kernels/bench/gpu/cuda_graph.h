@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CUDA graphs, owned: what a stream was told, to be run again as a whole.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/runtime.h"
+
+namespace gemmd::bench {
+
+class CudaGraph {
+ public:
+  static absl::StatusOr<CudaGraph> Create();
+  // What `put` puts on the stream, which does not run.
+  // Errors: those of `put`; Unimplemented where it does what cannot be captured.
+  static absl::StatusOr<CudaGraph> Capture(const Stream& stream,
+                                           const std::function<absl::Status()>& put);
+
+  CudaGraph(CudaGraph&& other) noexcept { std::swap(graph_, other.graph_); }
+  CudaGraph& operator=(CudaGraph&& other) noexcept {
+    std::swap(graph_, other.graph_);
+    return *this;
+  }
+  ~CudaGraph();
+
+  cudaGraph_t get() const { return graph_; }
+  absl::StatusOr<std::vector<cudaGraphNode_t>> Nodes() const;
+
+  // Adds a copy of another graph's kernel, arguments included, to run after `after` where that is
+  // not null, and makes it the new `after`.
+  absl::Status AppendKernel(cudaGraphNode_t kernel, cudaGraphNode_t& after);
+
+ private:
+  CudaGraph() = default;
+
+  cudaGraph_t graph_ = nullptr;
+};
+
+// The kernel that nothing of the graph comes after; null where the graph ends otherwise.
+absl::StatusOr<cudaGraphNode_t> LastKernelOf(const CudaGraph& graph);
+
+// A graph that can run.
+class CudaGraphInstance {
+ public:
+  static absl::StatusOr<CudaGraphInstance> Create(const CudaGraph& graph);
+
+  CudaGraphInstance(CudaGraphInstance&& other) noexcept { std::swap(instance_, other.instance_); }
+  CudaGraphInstance& operator=(CudaGraphInstance&&) = delete;
+  ~CudaGraphInstance();
+
+  absl::Status Launch(const Stream& stream) const;
+
+ private:
+  CudaGraphInstance() = default;
+
+  cudaGraphExec_t instance_ = nullptr;
+};
+
+}  // namespace gemmd::bench

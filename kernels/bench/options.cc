@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/bench/options.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <thread>
+
+#include "kernels/mma/find.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd::bench {
+namespace {
+
+constexpr char kDescription[] =
+    "Times rows of the kernel catalogue beside the libraries, on the same layout, in the same run\n"
+    "and in turns. Data are normal variates (integers: all values), operands take turns, times "
+    "are\n"
+    "medians after a warm-up, and results are checked.\n"
+    "\n"
+    "Of CPU rows a thousand elements are compared with a reference. Of GPU rows every element\n"
+    "where 64 rows and columns drawn from all of D cross, or all of a small D, must equal the\n"
+    "simulator's bit for bit, from memory poisoned before, and again after the timing.";
+
+constexpr char kFooter[] =
+    "The ratio is the row's speed over the library's: 1 is as fast. For a row that widens its\n"
+    "operands (.via_...) the library gets them widened already.\n"
+    "\n"
+    "On a GPU: T/s is 1e12 operations a second (2 m n k; of a sparse A, marked *, as if it were\n"
+    "dense) of the whole launch, packing of operands and metadata included; 'unpacked' is the\n"
+    "kernel alone where something is packed; 'ceiling' the part of what the instruction alone was\n"
+    "measured to reach; 'spread' the width of the middle half of the samples over the median. "
+    "Time\n"
+    "is CUDA's events around graphs of launches, operands rotate through more than twice the\n"
+    "second-level cache. cuBLASLt is the best of up to 16 heuristics, each timed, with 64 MiB of\n"
+    "workspace and the true alignments; cuSPARSELt its own search; both are loaded at run time.\n"
+    "\n"
+    "Shapes: N is a cube, MxNxK any product, and 'suite' stands for 512, 1024, 2048, 4096, 8192,\n"
+    "16x8192x8192, 64x8192x8192, 8192x8192x512, 512x512x32768, 4095x4097x4093.\n"
+    "\n"
+    "Examples:\n"
+    "  gemmbench --filter 'openblas.f64*' --shapes 2048\n"
+    "  gemmbench --filter '*.f32.f32,*.s8.s8' --shapes 64,512x512x4096 --threads 1\n"
+    "  gemmbench --list --device cuda:0 --filter 'mma.sp.*'\n"
+    "  gemmbench --chip sm_90 --threads 1 --path avx2\n"
+    "  gemmbench --device cuda:0 --filter 'mma.*bf16*' --shapes 4096,8192x8192x512,suite\n"
+    "  gemmbench --device cuda:0 --shapes suite --seconds 0.5 --save h200.json\n"
+    "  gemmbench --table h200.json\n"
+    "\n"
+    "Exit status: 0; 1 where a result was wrong or a row failed; other numbers for wrong options.";
+
+std::vector<std::string> DefaultFilters(const Options& options) {
+  if (options.simulates()) {
+    return {"mma.m16n8k16.f32.f16.f16.f32",
+            "mma.m16n8k16.f16.f16.f16.f16",
+            "mma.m16n8k16.f32.bf16.bf16.f32",
+            "mma.m16n8k8.f32.tf32.tf32.f32",
+            "mma.m16n8k32.f32.e4m3.e4m3.f32",
+            "wgmma.m64n256k32.f32.e4m3.e4m3",
+            "mma.m16n8k32.s32.s8.s8.s32",
+            "mma.m16n8k256.s32.b1.b1.s32.and.popc",
+            "mma.m16n8k16.f64",
+            "mma.sp.m16n8k32.f32.f16.f16.f32"};
+  }
+  if (options.gpu) {
+    return {"mma.m16n8k16.f32.f16.f16.f32_*",
+            "mma.m16n8k16.f16.f16.f16.f16_*",
+            "mma.m16n8k16.f32.bf16.bf16.f32_*",
+            "mma.m16n8k8.f32.tf32.tf32.f32_*",
+            "mma.m16n8k16.f64_*",
+            "mma.m16n8k32.s32.s8.s8.s32_*",
+            "mma.m16n8k32.f32.e4m3.e4m3.f32_*",
+            "mma.m16n8k256.s32.b1.b1.s32.and.popc_*",
+            "mma.sp.m16n8k32.f32.f16.f16.f32_*",
+            "mma.sp.m16n8k32.f32.bf16.bf16.f32_*",
+            "mma.sp.m16n8k16.f32.tf32.tf32.f32_*",
+            "mma.sp.m16n8k64.s32.s8.s8.s32_*"};
+  }
+  return {"onednn.f32.f32.f32", "openblas.f64.f64.f64", "onednn.s32.s8.s8", "onednn.f32.bf16.bf16"};
+}
+
+std::string DefaultShapes(const Options& options) {
+  if (options.simulates()) return "1024";
+  return options.gpu ? "4096" : "2048";
+}
+
+// "cuda:3".
+absl::StatusOr<int> ParseGpu(std::string_view text) {
+  constexpr std::string_view kPrefix = "cuda:";
+  int index = -1;
+  if (text.substr(0, kPrefix.size()) == kPrefix) {
+    const std::string_view number = text.substr(kPrefix.size());
+    const char* const end = number.data() + number.size();
+    const auto [rest, error] = std::from_chars(number.data(), end, index);
+    if (error != std::errc() || rest != end) index = -1;
+  }
+  if (index >= 0) return index;
+  return absl::InvalidArgumentError(GotWant("--device", text, "cpu or cuda:<number>"));
+}
+
+std::string CheckChip(const std::string& name) {
+  if (mma::ChipFromName(name)) return "";
+  return "got " + name +
+         ", want sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, sm_100, sm_103 or sm_120";
+}
+
+void AddOptions(CLI::App& app, Options& options) {
+  app.add_option("--device", options.device, "What rows are for and run on: cpu or cuda:<number>")
+      ->capture_default_str();
+  app.add_option("--filter", options.filters,
+                 "Rows: patterns of names, separated by commas, or several times")
+      ->delimiter(',')
+      ->default_str("one row of each library type, or of each kind of instruction");
+  app.add_option("--shapes", options.shapes_text, "Products, separated by commas; see below")
+      ->default_str("2048; of the simulator 1024, of a GPU 4096");
+  app.add_option("--seconds", options.seconds,
+                 "Time for the samples of each row and shape; a GPU also warms up, for a quarter "
+                 "of a second or more, until times settle")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--repeat", options.repeat, "Least number of samples")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  app.add_option("--json", options.json, "Write the results there as JSON too; - is the output");
+  app.add_option("--threads", options.threads, "Threads of the CPU libraries and the simulator")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_flag("--list", options.lists,
+               "List the rows of the catalogue that the other options choose, all without any, and "
+               "end");
+}
+
+void AddHostOptions(CLI::App& app, Options& options) {
+  CLI::Option_group& group = *app.add_option_group("CPU and simulator");
+  group
+      .add_option("--chip", options.chip,
+                  "Time the simulator of this chip (sm_90) in place of the libraries, and compare "
+                  "it with its own scalar path")
+      ->check(CheckChip);
+  group.add_option("--path", options.path, "Of the simulator: only this one")
+      ->check(CLI::IsMember({"scalar", "avx2", "avx512"}));
+  group.add_option("--b-order", options.b_order, "Storage order of B; A and D are row major")
+      ->check(CLI::IsMember({"row", "column"}))
+      ->capture_default_str();
+}
+
+void AddGpuOptions(CLI::App& app, Options& options) {
+  CLI::Option_group& group = *app.add_option_group("GPU");
+  group
+      .add_option("--orders", options.orders_text,
+                  "Orders of A, B and D, r for rows and c for columns, separated by commas, or all")
+      ->capture_default_str();
+  group
+      .add_option("--leading-dimension-offset", options.leading_dimension_offset,
+                  "Elements between the lines of the dense matrices: 1 aligns none of them")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  group.add_flag("--no-libraries", options.leaves_libraries_out, "Neither cuBLASLt nor cuSPARSELt");
+  group.add_option("--cublaslt", options.cublaslt, "Path of libcublasLt.so")
+      ->default_str("the loader's, or /usr/local/cuda's");
+  group.add_option("--cusparselt", options.cusparselt, "Path of libcusparseLt.so")
+      ->default_str("the loader's");
+  group.add_option("--csv", options.csv, "Write the results there as CSV");
+  group.add_option("--save", options.save,
+                   "Write the report there, after each shape, that --table reads");
+  group.add_option("--commit", options.commit, "What the report says was built")
+      ->capture_default_str();
+  group.add_flag("--progress", options.shows_progress,
+                 "Say what runs on standard error even where that is no terminal");
+  group
+      .add_option("--table", options.reports,
+                  "Print the README's tables from saved reports, and end")
+      ->check(CLI::ExistingFile);
+}
+
+// Of a shell, roughly: what has other characters than names and numbers is quoted.
+std::string CommandText(int argc, const char* const* argv) {
+  constexpr std::string_view kPlain = "-_.,:/=+@%";
+  std::string text = "gemmbench";
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const bool is_plain =
+        !argument.empty() && std::all_of(argument.begin(), argument.end(), [&](unsigned char c) {
+          return std::isalnum(c) != 0 ||
+                 kPlain.find(static_cast<char>(c)) != std::string_view::npos;
+        });
+    text += is_plain ? " " + argument : " '" + argument + "'";
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::Status ParseOptions(int argc, const char* const* argv, CLI::App& app, Options& options) {
+  options.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.shows_progress = isatty(STDERR_FILENO) != 0;
+  app.description(kDescription);
+  app.footer(kFooter);
+  AddOptions(app, options);
+  AddHostOptions(app, options);
+  AddGpuOptions(app, options);
+  app.parse(argc, argv);
+  options.command = CommandText(argc, argv);
+  if (options.device != "cpu") {
+    ASSIGN_OR_RETURN(options.gpu, ParseGpu(options.device));
+    if (options.simulates()) {
+      return absl::InvalidArgumentError(
+          GotWant("--chip", options.chip, "none where --device is a GPU"));
+    }
+  }
+  const bool lists_all = options.lists && app.count("--device") == 0 && !options.simulates();
+  if (options.filters.empty()) {
+    options.filters = lists_all ? std::vector<std::string>{"*"} : DefaultFilters(options);
+  }
+  if (options.shapes_text.empty()) options.shapes_text = DefaultShapes(options);
+  ASSIGN_OR_RETURN(options.shapes, ParseShapes(options.shapes_text));
+  ASSIGN_OR_RETURN(options.orders, ParseOrders(options.orders_text));
+  return absl::OkStatus();
+}
+
+}  // namespace gemmd::bench

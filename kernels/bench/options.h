@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemmbench's command line.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/bench/gpu/gpu_problem.h"
+#include "kernels/bench/shape.h"
+
+namespace CLI {
+class App;
+}
+
+namespace gemmd::bench {
+
+struct Options {
+  std::vector<std::string> filters;  // Empty: DefaultFilters.
+  std::string chip;                  // Empty: no simulator.
+  std::string path;                  // Of the simulator; empty: every one.
+  std::string shapes_text;           // Empty: 2048; of the simulator 1024; of a GPU 4096.
+  std::string b_order = "row";
+  std::string json;
+  std::string device = "cpu";
+  int threads = 1;
+  double seconds = 2;
+  int repeat = 5;
+  bool lists = false;
+  // Of GPUs.
+  std::string orders_text = "rcr";
+  int64_t leading_dimension_offset = 0;
+  bool leaves_libraries_out = false;
+  std::string cublaslt;
+  std::string cusparselt;
+  std::string csv;
+  std::string save;
+  std::string commit = "unknown";
+  bool shows_progress = false;
+  std::vector<std::string> reports;  // For --table.
+  std::string command;               // As it was typed.
+
+  // From the texts above.
+  std::optional<int> gpu;
+  std::vector<Shape> shapes;
+  std::vector<Orders> orders;
+
+  bool simulates() const { return !chip.empty(); }
+};
+
+// Fills in `options` from the arguments, with every text read and every default in place. The app
+// is for --help and for messages.
+// Throws CLI::ParseError where the app says so (help, wrong options).
+// Errors: InvalidArgument for texts that mean nothing.
+absl::Status ParseOptions(int argc, const char* const* argv, CLI::App& app, Options& options);
+
+}  // namespace gemmd::bench

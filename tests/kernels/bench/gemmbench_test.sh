@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# gemmbench as a program, where there is no GPU: what it lists, and how it ends.
+# usage: gemmbench_test.sh GEMMBENCH
+set -euo pipefail
+gemmbench=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# expect STATUS WORDS ARGUMENT...: it ends with the status and says the words.
+expect() {
+  local status=$1 words=$2 got=0
+  shift 2
+  CUDA_VISIBLE_DEVICES= "$gemmbench" "$@" >"$work/log" 2>&1 || got=$?
+  if [[ $got != "$status" ]] || ! grep -qE -- "$words" "$work/log"; then
+    echo "gemmbench $*: status $got, want $status; want the words: $words" >&2
+    cat "$work/log" >&2
+    exit 1
+  fi
+}
+
+expect 0 '^mma\.m16n8k16\.f32\.bf16\.bf16\.f32_' --list --device cuda:0 --filter 'mma.*bf16*'
+if grep -qv 'bf16' "$work/log"; then
+  echo "--filter lets other rows through" >&2
+  exit 1
+fi
+expect 0 '^openblas\.' --list
+expect 0 'suite.*stands for|512x512x32768' --help
+expect 1 '--device: (no GPU|this gemmbench was built without a CUDA toolkit)' --device cuda:0
+expect 1 '--filter: got nothing.like.it' --device cuda:0 --filter nothing.like.it
+expect 1 '--filter: got mma' --filter 'mma.*' # Of the CPU's rows none.
+expect 2 '--shapes: got 4x4' --shapes 4x4
+expect 2 '--device: got gpu0' --device gpu0
+expect 2 '--orders: got rrx' --device cuda:0 --orders rrx
+printf '{}' >"$work/empty.json"
+expect 1 'empty.json: report: got .*gpu' --table "$work/empty.json"
+expect 0 ' ok$' --filter onednn.f32.f32.f32 --shapes 64 --seconds 0 --threads 1
+expect 0 ' ok$' --chip sm_90 --filter mma.m16n8k16.f64 --shapes 32 --seconds 0 --threads 1
+echo "gemmbench says what it should"
