@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/functional/any_invocable.h"
@@ -44,18 +45,28 @@ struct JobOutcome {
 };
 
 struct DeviceInfo {
-  std::string name;  // As requests name it: "cpu", "sim:sm_90".
+  std::string name;  // As requests name it: "cpu", "sim:sm_90", "cuda:0".
   DeviceKind kind = DeviceKind::kCpu;
-  std::string description;  // For people: the processor's name.
+  std::string description;  // For people: the processor's or the GPU's name.
   // Of a simulator: "verified" against recordings of the chip, or "modelled" after publications.
   std::string arithmetic;
   int threads = 0;
   int64_t memory_bytes = 0;
+
+  // Of a GPU.
+  std::string chip;  // "sm_90".
+  int multiprocessors = 0;
+  int64_t memory_limit_bytes = 0;  // Of which products may use so much.
+  int64_t clock_khz = 0;           // The highest, of the multiprocessors.
+  int64_t memory_clock_khz = 0;
+  std::string driver;   // The latest CUDA that its driver knows: "13.0".
+  std::string runtime;  // The CUDA that runs: "13.0".
 };
 
 class Device {
  public:
   using Done = absl::AnyInvocable<void(JobOutcome) &&>;
+  using Listener = std::function<void(const absl::Status& readiness)>;
 
   virtual ~Device() = default;
 
@@ -64,9 +75,19 @@ class Device {
   virtual const DeviceProfile& profile() const = 0;
 
   // Queues the job without waiting; `done` is called exactly once, from the device's own thread.
-  // Outcome: ResourceExhausted where memory ran out, Internal where the kernel failed.
+  // Outcome: ResourceExhausted where memory ran out, Internal where the kernel failed; Unavailable
+  // where the device was lost before the job started, Aborted while it ran.
   // Threads: any.
   virtual void Submit(const Job& job, Done done) = 0;
+
+  // OK where the device can be given jobs; otherwise Unavailable, with the reason. Threads: any.
+  virtual absl::Status readiness() const { return absl::OkStatus(); }
+
+  // Calls the listener with the readiness of now, later with every change of it, from the device's
+  // own thread; never two calls at once. Null ends that. Threads: one at a time.
+  virtual void WatchReadiness(Listener listener) {
+    if (listener) listener(readiness());
+  }
 };
 
 }  // namespace gemmd

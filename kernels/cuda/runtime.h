@@ -36,6 +36,9 @@ class DeviceMemory {
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 
+  // Gives the memory to the caller, who frees it with cudaFree.
+  std::byte* Release() { return std::exchange(data_, nullptr); }
+
  private:
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;

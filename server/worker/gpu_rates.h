@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How fast a GPU is: each kernel with every multiprocessor busy, its memory, and the way to it.
+#pragma once
+
+#include "server/worker/worker.h"
+
+namespace gemmd {
+
+// Takes a second or two: one product for each row that the GPU can run and that this build has code
+// for. Rows that there is no time for are left without a rate.
+//
+// Errors: those of the runtime, but for launches that are refused.
+absl::Status MeasureGpuRates(GpuRuntime& runtime, const GpuDescription& gpu,
+                             absl::Span<std::byte> staging, Rates& rates);
+
+}  // namespace gemmd

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the front and the worker of a GPU say to each other: records of plain data, one to a packet
+// of a unix socket (SOCK_SEQPACKET). Matrices do not travel: they lie in the staging area
+// (staging.h), at places that both sides work out from the problem (job_layout.h).
+//
+//   worker: Hello, or a Hello with an error and the end
+//   front:  MeasureRequest   worker: Rates
+//   front:  JobRequest       worker: Result     one at a time
+//   either: closes the socket, and the worker ends
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/problem.h"
+
+namespace gemmd {
+
+inline constexpr uint32_t kWorkerProtocol = 1;
+
+enum class RecordKind : uint32_t { kHello = 1, kMeasure, kRates, kJob, kResult };
+
+struct RecordHeader {
+  uint32_t protocol = kWorkerProtocol;
+  RecordKind kind = {};
+};
+
+// Text of at most kSize - 1 bytes; what is longer is cut.
+template <size_t kSize>
+struct RecordText {
+  std::array<char, kSize> bytes = {};
+
+  void Set(std::string_view text) {
+    bytes = {};
+    std::memcpy(bytes.data(), text.data(), text.size() < kSize ? text.size() : kSize - 1);
+  }
+  std::string_view view() const { return {bytes.data(), strnlen(bytes.data(), kSize)}; }
+};
+
+// An absl::Status.
+struct RecordStatus {
+  int32_t code = 0;
+  RecordText<512> message;
+
+  void Set(const absl::Status& status);
+  absl::Status get() const;
+};
+
+// The first record of a worker: its GPU, or why there is none.
+struct Hello {
+  static constexpr RecordKind kKind = RecordKind::kHello;
+  RecordHeader header = {.kind = kKind};
+  RecordStatus status;          // Where it is not OK, the rest means nothing.
+  uint64_t catalog = 0;         // CatalogFingerprint().
+  RecordText<128> description;  // "NVIDIA H200".
+  int32_t capability = 0;       // 90.
+  int32_t multiprocessors = 0;
+  int64_t memory_bytes = 0;
+  int64_t memory_limit_bytes = 0;  // Of which jobs may use so much.
+  int64_t clock_khz = 0;           // The highest, of the multiprocessors.
+  int64_t memory_clock_khz = 0;
+  int32_t driver_version = 0;   // Of CUDA, 1000 * major + 10 * minor.
+  int32_t runtime_version = 0;  // The same.
+};
+
+struct MeasureRequest {
+  static constexpr RecordKind kKind = RecordKind::kMeasure;
+  RecordHeader header = {.kind = kKind};
+};
+
+inline constexpr size_t kMaxRowRates = 1024;
+
+// DeviceProfile, as far as it is measured.
+struct Rates {
+  static constexpr RecordKind kKind = RecordKind::kRates;
+  RecordHeader header = {.kind = kKind};
+  uint32_t rows = 0;
+  std::array<double, kMaxRowRates> row_rates = {};
+  double memory_bytes_per_second = 0;
+  double copied_bytes_per_second = 0;
+};
+
+struct JobRequest {
+  static constexpr RecordKind kKind = RecordKind::kJob;
+  RecordHeader header = {.kind = kKind};
+  uint64_t id = 0;      // Ascending from 1.
+  uint32_t kernel = 0;  // Position in Catalog(DeviceKind::kCuda).
+  Problem problem;
+};
+
+struct Result {
+  static constexpr RecordKind kKind = RecordKind::kResult;
+  RecordHeader header = {.kind = kKind};
+  uint64_t id = 0;
+  RecordStatus status;
+  uint32_t is_lost = 0;  // 1: the GPU's context is gone, and the worker ends.
+  int64_t copy_in_ns = 0;
+  int64_t compute_ns = 0;
+  int64_t copy_out_ns = 0;
+};
+
+// What both sides must agree on for positions of kernels to mean the same.
+uint64_t CatalogFingerprint();
+
+// OK where every enumerator is one, the problem is valid, and the kernel is there and supports it.
+// Errors: InvalidArgument, Unimplemented.
+absl::Status CheckJob(const JobRequest& request);
+
+// One packet as it came in.
+struct Packet {
+  std::array<std::byte, sizeof(Rates)> bytes;  // The longest record.
+  size_t size = 0;
+};
+
+// Sends without waiting: a record fits into the socket's buffer.
+// Errors: Unavailable where the other side is gone.
+absl::Status SendBytes(int socket, absl::Span<const std::byte> bytes);
+
+// Takes one packet.
+// Errors: NotFound where there is none and `should_wait` is false; Unavailable where the other side
+// is gone; InvalidArgument for a packet that is longer than any record.
+absl::Status ReceivePacket(int socket, bool should_wait, Packet& packet);
+
+// Errors: InvalidArgument for a packet that is no record of this protocol.
+absl::StatusOr<RecordKind> KindOf(const Packet& packet);
+
+absl::Status RefuseRecord(const Packet& packet, RecordKind want, size_t want_bytes);
+
+template <typename Record>
+absl::Status SendRecord(int socket, const Record& record) {
+  static_assert(std::is_trivially_copyable_v<Record> && sizeof(Record) <= sizeof(Packet::bytes));
+  return SendBytes(
+      socket, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&record), sizeof(record)));
+}
+
+// Errors: InvalidArgument for anything but a record of this kind.
+template <typename Record>
+absl::StatusOr<Record> ParseRecord(const Packet& packet) {
+  const absl::StatusOr<RecordKind> kind = KindOf(packet);
+  if (!kind.ok()) return kind.status();
+  if (*kind != Record::kKind || packet.size != sizeof(Record)) {
+    return RefuseRecord(packet, Record::kKind, sizeof(Record));
+  }
+  Record record;
+  std::memcpy(&record, packet.bytes.data(), sizeof(Record));
+  return record;
+}
+
+}  // namespace gemmd

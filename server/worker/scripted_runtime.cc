@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/worker/scripted_runtime.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+
+void ScriptedRuntime::ReadScript() {
+  if (access(script_.c_str(), R_OK) != 0) return;
+  std::ifstream file(script_);
+  actions_.clear();
+  calls_.clear();
+  std::string function;
+  std::string action;
+  for (int call = 0; file >> function >> call >> action;) actions_[{function, call}] = action;
+  unlink(script_.c_str());
+}
+
+absl::Status ScriptedRuntime::Act(const std::string& function) {
+  ReadScript();
+  if (is_lost_) return absl::InternalError(Concat(function, ": scripted: lost before"));
+  const auto found = actions_.find({function, ++calls_[function]});
+  if (found == actions_.end()) return absl::OkStatus();
+  const std::string& action = found->second;
+  if (action == "illegal_address") return inner_.Fail(GpuFault::kIllegalAddress);
+  if (action == "endless_loop") return inner_.Fail(GpuFault::kEndlessLoop);
+  while (action == "hang") pause();
+  if (action == "abort") abort();
+  if (action == "exit") _exit(1);
+  const std::string message = Concat(function, ": scripted: ", action);
+  if (action == "skip") return absl::CancelledError(message);
+  if (action == "memory") return absl::ResourceExhaustedError(message);
+  is_lost_ = action == "lost";
+  return absl::InternalError(message);
+}
+
+absl::StatusOr<GpuDescription> ScriptedRuntime::Open(int ordinal) {
+  RETURN_IF_ERROR(Act("Open"));
+  return inner_.Open(ordinal);
+}
+
+absl::Status ScriptedRuntime::RegisterStaging(absl::Span<std::byte> staging) {
+  RETURN_IF_ERROR(Act("RegisterStaging"));
+  return inner_.RegisterStaging(staging);
+}
+
+absl::StatusOr<std::byte*> ScriptedRuntime::Allocate(int64_t bytes) {
+  RETURN_IF_ERROR(Act("Allocate"));
+  return inner_.Allocate(bytes);
+}
+
+void ScriptedRuntime::Free(std::byte* memory) {
+  Act("Free").IgnoreError();
+  inner_.Free(memory);
+}
+
+absl::Status ScriptedRuntime::CopyIn(std::byte* to, absl::Span<const std::byte> from) {
+  RETURN_IF_ERROR(Act("CopyIn"));
+  return inner_.CopyIn(to, from);
+}
+
+absl::Status ScriptedRuntime::CopyOut(absl::Span<std::byte> to, const std::byte* from) {
+  RETURN_IF_ERROR(Act("CopyOut"));
+  return inner_.CopyOut(to, from);
+}
+
+absl::Status ScriptedRuntime::Clear(std::byte* memory, int64_t bytes) {
+  RETURN_IF_ERROR(Act("Clear"));
+  return inner_.Clear(memory, bytes);
+}
+
+absl::Status ScriptedRuntime::Launch(const Kernel& kernel, const GemmArgs& args) {
+  const absl::Status status = Act("Launch");
+  if (absl::IsCancelled(status)) return absl::OkStatus();
+  return status.ok() ? inner_.Launch(kernel, args) : status;
+}
+
+absl::Status ScriptedRuntime::Mark(Moment moment) {
+  RETURN_IF_ERROR(Act("Mark"));
+  return inner_.Mark(moment);
+}
+
+absl::Status ScriptedRuntime::Wait() {
+  RETURN_IF_ERROR(Act("Wait"));
+  return inner_.Wait();
+}
+
+absl::StatusOr<int64_t> ScriptedRuntime::NanosecondsBetween(Moment start, Moment end) {
+  RETURN_IF_ERROR(Act("NanosecondsBetween"));
+  return inner_.NanosecondsBetween(start, end);
+}
+
+}  // namespace gemmd

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A runtime that fails where a script says so: for tests of what surrounds it, with CUDA or
+// without.
+//
+// The script is a file that appears while the worker runs, or is there from the start: it is read
+// and removed before the next call. Each line is "FUNCTION N ACTION": what to do at the Nth call
+// from then on of the function of GpuRuntime; other calls go through.
+//   memory          fails with ResourceExhausted
+//   error           fails with Internal, once
+//   lost            fails with Internal, and so does everything from then on
+//   hang            never returns
+//   abort, exit     the process ends
+//   skip            does nothing and says that it did; of Launch alone
+//   illegal_address, endless_loop   the GPU does that (GpuFault), and the call goes on
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/worker/gpu_runtime.h"
+
+namespace gemmd {
+
+class ScriptedRuntime final : public GpuRuntime {
+ public:
+  // Borrows the runtime.
+  ScriptedRuntime(GpuRuntime& inner, std::string script) : inner_(inner), script_(script) {}
+
+  absl::StatusOr<GpuDescription> Open(int ordinal) override;
+  absl::Status RegisterStaging(absl::Span<std::byte> staging) override;
+  absl::StatusOr<std::byte*> Allocate(int64_t bytes) override;
+  void Free(std::byte* memory) override;
+  absl::Status CopyIn(std::byte* to, absl::Span<const std::byte> from) override;
+  absl::Status CopyOut(absl::Span<std::byte> to, const std::byte* from) override;
+  absl::Status Clear(std::byte* memory, int64_t bytes) override;
+  absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
+  absl::Status Fail(GpuFault fault) override { return inner_.Fail(fault); }
+  absl::Status Mark(Moment moment) override;
+  absl::Status Wait() override;
+  absl::StatusOr<int64_t> NanosecondsBetween(Moment start, Moment end) override;
+  bool IsLost() override { return is_lost_ || inner_.IsLost(); }
+
+ private:
+  void ReadScript();
+  // What the script says of this call of the function.
+  absl::Status Act(const std::string& function);
+
+  GpuRuntime& inner_;
+  const std::string script_;
+  std::map<std::pair<std::string, int>, std::string> actions_;
+  std::map<std::string, int> calls_;
+  bool is_lost_ = false;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/worker/worker.h"
+
+#include <memory>
+
+#include "kernels/catalog.h"
+#include "kernels/mma/chip.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/worker/device_arena.h"
+#include "server/worker/job_layout.h"
+
+namespace gemmd {
+namespace {
+
+class Worker {
+ public:
+  Worker(const WorkerOptions& options, GpuRuntime& runtime, int socket)
+      : options_(options), runtime_(runtime), socket_(socket) {}
+
+  // Takes the GPU, and says Hello whether it could or not.
+  absl::Status Start(int staging_file);
+  // Answers requests. Errors: Unavailable where the front is gone.
+  absl::Status Serve();
+
+ private:
+  absl::StatusOr<Hello> Open(int staging_file);
+  absl::Status Measure();
+  absl::Status RunJob(const JobRequest& request);
+  absl::Status Compute(const JobRequest& request, Result& result);
+  absl::Status Queue(const Kernel& kernel, const Problem& problem, const JobLayout& layout,
+                     std::byte* block, absl::Span<std::byte> workspace);
+  absl::Status FillTimes(Result& result);
+
+  const WorkerOptions& options_;
+  GpuRuntime& runtime_;
+  const int socket_;
+  Staging staging_;
+  GpuDescription gpu_;
+  std::unique_ptr<DeviceArena> arena_;
+};
+
+absl::StatusOr<Hello> Worker::Open(int staging_file) {
+  ASSIGN_OR_RETURN(staging_, Staging::Map(staging_file));
+  ASSIGN_OR_RETURN(gpu_, runtime_.Open(options_.ordinal));
+  RETURN_IF_ERROR(runtime_.RegisterStaging(staging_.matrices()));
+  const int64_t limit = options_.memory_limit_bytes > 0 ? options_.memory_limit_bytes
+                                                        : gpu_.free_memory_bytes / 10 * 9;
+  arena_ = std::make_unique<DeviceArena>(runtime_, limit);
+  Hello hello;
+  hello.catalog = CatalogFingerprint();
+  hello.description.Set(gpu_.name);
+  hello.capability = mma::CapabilityOf(gpu_.target.chip);
+  hello.multiprocessors = gpu_.target.multiprocessors;
+  hello.memory_bytes = gpu_.memory_bytes;
+  hello.memory_limit_bytes = limit;
+  hello.clock_khz = gpu_.clock_khz;
+  hello.memory_clock_khz = gpu_.memory_clock_khz;
+  hello.driver_version = gpu_.driver_version;
+  hello.runtime_version = gpu_.runtime_version;
+  return hello;
+}
+
+absl::Status Worker::Start(int staging_file) {
+  const absl::StatusOr<Hello> opened = Open(staging_file);
+  Hello hello = opened.ok() ? *opened : Hello();
+  hello.status.Set(opened.status());
+  const absl::Status sent = SendRecord(socket_, hello);
+  return opened.ok() ? sent : opened.status();
+}
+
+absl::Status Worker::Serve() {
+  Packet packet;
+  while (true) {
+    RETURN_IF_ERROR(ReceivePacket(socket_, /*should_wait=*/true, packet));
+    ASSIGN_OR_RETURN(const RecordKind kind, KindOf(packet));
+    if (kind == RecordKind::kMeasure) {
+      RETURN_IF_ERROR(ParseRecord<MeasureRequest>(packet).status());
+      RETURN_IF_ERROR(Measure());
+    } else {
+      ASSIGN_OR_RETURN(const JobRequest request, ParseRecord<JobRequest>(packet));
+      RETURN_IF_ERROR(RunJob(request));
+    }
+  }
+}
+
+absl::Status Worker::Measure() {
+  auto rates = std::make_unique<Rates>();
+  RETURN_IF_ERROR(options_.measure(runtime_, gpu_, staging_.matrices(), *rates));
+  return SendRecord(socket_, *rates);
+}
+
+absl::Status Worker::RunJob(const JobRequest& request) {
+  Result result;
+  result.id = request.id;
+  const absl::Status status = Compute(request, result);
+  result.status.Set(status);
+  if (!status.ok()) {
+    // What is still under way must not touch the next job's memory.
+    runtime_.Wait().IgnoreError();
+    result.is_lost = runtime_.IsLost() ? 1 : 0;
+  }
+  RETURN_IF_ERROR(SendRecord(socket_, result));
+  return result.is_lost != 0 ? status : absl::OkStatus();
+}
+
+absl::Status Worker::Compute(const JobRequest& request, Result& result) {
+  RETURN_IF_ERROR(CheckJob(request));
+  const Kernel& kernel = Catalog(DeviceKind::kCuda)[request.kernel];
+  const Problem& problem = request.problem;
+  ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(problem));
+  if (layout.end > static_cast<int64_t>(staging_.matrices().size())) {
+    return absl::InvalidArgumentError(GotWant("job", Concat(layout.end, " bytes of matrices"),
+                                              Concat("at most ", staging_.matrices().size())));
+  }
+  ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel.workspace_bytes(problem));
+  int64_t bytes = 0;
+  if (__builtin_add_overflow(layout.end, workspace_bytes, &bytes)) {
+    return absl::ResourceExhaustedError("workspace: more than 2^63 bytes");
+  }
+  ASSIGN_OR_RETURN(std::byte* const block, arena_->Reserve(bytes));
+  staging_.control().started_id.store(request.id, std::memory_order_release);
+  RETURN_IF_ERROR(Queue(kernel, problem, layout, block,
+                        absl::MakeSpan(block + layout.end, static_cast<size_t>(workspace_bytes))));
+  RETURN_IF_ERROR(runtime_.Wait());
+  return FillTimes(result);
+}
+
+// Everything that the GPU does for one job.
+absl::Status Worker::Queue(const Kernel& kernel, const Problem& problem, const JobLayout& layout,
+                           std::byte* block, absl::Span<std::byte> workspace) {
+  const auto place = [block](const JobRange& range) {
+    return range.bytes == 0 ? nullptr : block + range.offset;
+  };
+  const auto factors = [&](const JobRange& range) {
+    return absl::MakeConstSpan(reinterpret_cast<const float*>(place(range)),
+                               static_cast<size_t>(range.bytes) / sizeof(float));
+  };
+  const absl::Span<std::byte> matrices = staging_.matrices();
+  RETURN_IF_ERROR(runtime_.Mark(Moment::kStart));
+  if (layout.input_bytes() > 0) {
+    RETURN_IF_ERROR(
+        runtime_.CopyIn(block, matrices.first(static_cast<size_t>(layout.input_bytes()))));
+  }
+  if (HasGaps(problem)) RETURN_IF_ERROR(runtime_.Clear(place(layout.d), layout.d.bytes));
+  RETURN_IF_ERROR(runtime_.Mark(Moment::kCopiedIn));
+  if (problem.has_output()) {
+    const GemmArgs args = {.problem = problem,
+                           .target = gpu_.target,
+                           .a = place(layout.a),
+                           .b = place(layout.b),
+                           .c = place(layout.c),
+                           .bias = place(layout.bias),
+                           .a_scale = factors(layout.a_scale),
+                           .b_scale = factors(layout.b_scale),
+                           .d = place(layout.d),
+                           .workspace = workspace};
+    RETURN_IF_ERROR(runtime_.Launch(kernel, args));
+  }
+  RETURN_IF_ERROR(runtime_.Mark(Moment::kComputed));
+  if (layout.d.bytes > 0) {
+    RETURN_IF_ERROR(runtime_.CopyOut(
+        matrices.subspan(static_cast<size_t>(layout.d.offset), static_cast<size_t>(layout.d.bytes)),
+        place(layout.d)));
+  }
+  return runtime_.Mark(Moment::kCopiedOut);
+}
+
+absl::Status Worker::FillTimes(Result& result) {
+  ASSIGN_OR_RETURN(result.copy_in_ns,
+                   runtime_.NanosecondsBetween(Moment::kStart, Moment::kCopiedIn));
+  ASSIGN_OR_RETURN(result.compute_ns,
+                   runtime_.NanosecondsBetween(Moment::kCopiedIn, Moment::kComputed));
+  ASSIGN_OR_RETURN(result.copy_out_ns,
+                   runtime_.NanosecondsBetween(Moment::kComputed, Moment::kCopiedOut));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunWorker(const WorkerOptions& options, GpuRuntime& runtime, int socket,
+                       int staging_file) {
+  Worker worker(options, runtime, socket);
+  RETURN_IF_ERROR(worker.Start(staging_file));
+  const absl::Status status = worker.Serve();
+  return absl::IsUnavailable(status) ? absl::OkStatus() : status;
+}
+
+}  // namespace gemmd

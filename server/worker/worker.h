@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The worker of one GPU: does what the front asks for, job after job, until the front is gone or
+// the GPU is lost. It knows neither gRPC nor queues.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "server/worker/gpu_runtime.h"
+#include "server/worker/protocol.h"
+#include "server/worker/staging.h"
+
+namespace gemmd {
+
+// Where the front puts what it shares with a worker.
+inline constexpr int kWorkerSocket = 3;
+inline constexpr int kWorkerStaging = 4;
+
+// Measures the open GPU, with the staging area to work in, and fills in the record.
+using MeasureGpu = std::function<absl::Status(GpuRuntime&, const GpuDescription&,
+                                              absl::Span<std::byte> staging, Rates&)>;
+
+struct WorkerOptions {
+  int ordinal = 0;
+  int64_t memory_limit_bytes = 0;  // For jobs; 0: nine tenths of what is free at the start.
+  MeasureGpu measure;
+};
+
+// Errors: the reason for which the worker cannot go on; OK where the front closed the socket.
+absl::Status RunWorker(const WorkerOptions& options, GpuRuntime& runtime, int socket,
+                       int staging_file);
+
+}  // namespace gemmd

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/worker/worker_entry.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "server/worker/scripted_runtime.h"
+
+namespace gemmd {
+namespace {
+
+// The kernel kills this process when the thread that started it ends.
+bool DieWithParent(int64_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return getppid() == parent;  // Otherwise it ended before.
+}
+
+}  // namespace
+
+int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, const std::string& script,
+                MeasureGpu measure) {
+  WorkerOptions options;
+  int64_t parent = 0;
+  if (argc != 4 || !absl::SimpleAtoi(argv[1], &options.ordinal) ||
+      !absl::SimpleAtoi(argv[2], &parent) ||
+      !absl::SimpleAtoi(argv[3], &options.memory_limit_bytes)) {
+    std::fputs("This is a part of gemmd, which starts it for each GPU.\n", stderr);
+    return 2;
+  }
+  signal(SIGINT, SIG_IGN);
+  signal(SIGTERM, SIG_IGN);
+  if (!DieWithParent(parent)) return 1;
+  options.measure = std::move(measure);
+  ScriptedRuntime scripted(runtime, script);
+  return RunWorker(options, script.empty() ? runtime : scripted, kWorkerSocket, kWorkerStaging).ok()
+             ? 0
+             : 1;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/server/worker/fake_gpu_runtime.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "kernels/catalog.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int kGpus = 2;
+constexpr size_t kAlignment = 256;
+
+int64_t NowNs() {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+const Kernel* Simulated(const Kernel& kernel) {
+  for (const Kernel& other : Catalog(DeviceKind::kSim)) {
+    if (*other.instruction == *kernel.instruction) return &other;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+FakeGpuRuntime::~FakeGpuRuntime() {
+  for (std::byte* block : blocks_) std::free(block);
+}
+
+absl::StatusOr<GpuDescription> FakeGpuRuntime::Open(int ordinal) {
+  if (ordinal >= kGpus) {
+    return absl::NotFoundError(GotWant("GPU", Concat(ordinal), Concat("less than ", kGpus)));
+  }
+  GpuDescription gpu;
+  gpu.name = "fake GPU";
+  gpu.target = {.kind = DeviceKind::kCuda, .chip = mma::Chip::kSm90, .multiprocessors = 7};
+  gpu.memory_bytes = 2 * kMemoryBytes;
+  gpu.free_memory_bytes = kMemoryBytes;
+  gpu.clock_khz = 1980000;
+  gpu.memory_clock_khz = 3201000;
+  gpu.driver_version = 13010;
+  gpu.runtime_version = 12080;
+  return gpu;
+}
+
+absl::Status FakeGpuRuntime::RegisterStaging(absl::Span<std::byte>) { return absl::OkStatus(); }
+
+absl::StatusOr<std::byte*> FakeGpuRuntime::Allocate(int64_t bytes) {
+  void* block = nullptr;
+  if (bytes > kMemoryBytes || posix_memalign(&block, kAlignment, static_cast<size_t>(bytes)) != 0) {
+    return absl::ResourceExhaustedError(Concat("the fake GPU has no ", bytes, " bytes"));
+  }
+  std::memset(block, 0xab, static_cast<size_t>(bytes));  // Of what was there before.
+  return *blocks_.insert(static_cast<std::byte*>(block)).first;
+}
+
+void FakeGpuRuntime::Free(std::byte* memory) {
+  blocks_.erase(memory);
+  std::free(memory);
+}
+
+absl::Status FakeGpuRuntime::CopyIn(std::byte* to, absl::Span<const std::byte> from) {
+  std::memcpy(to, from.data(), from.size());
+  return absl::OkStatus();
+}
+
+absl::Status FakeGpuRuntime::CopyOut(absl::Span<std::byte> to, const std::byte* from) {
+  std::memcpy(to.data(), from, to.size());
+  return absl::OkStatus();
+}
+
+absl::Status FakeGpuRuntime::Clear(std::byte* memory, int64_t bytes) {
+  std::memset(memory, 0, static_cast<size_t>(bytes));
+  return absl::OkStatus();
+}
+
+absl::Status FakeGpuRuntime::Launch(const Kernel& kernel, const GemmArgs& args) {
+  const Kernel* simulated = Simulated(kernel);
+  if (simulated == nullptr) return absl::FailedPreconditionError("no such kernel");
+  ASSIGN_OR_RETURN(const int64_t bytes, simulated->workspace_bytes(args.problem));
+  constexpr size_t kWorkspaceAlignment = 64;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, kWorkspaceAlignment, static_cast<size_t>(bytes)) != 0) {
+    return absl::ResourceExhaustedError("the simulator has no memory");
+  }
+  const std::unique_ptr<void, decltype(&std::free)> owner(memory, &std::free);
+  const GemmArgs simulated_args = {
+      .problem = args.problem,
+      .target = {.kind = DeviceKind::kSim, .chip = args.target.chip},
+      .a = args.a,
+      .b = args.b,
+      .c = args.c,
+      .bias = args.bias,
+      .a_scale = args.a_scale,
+      .b_scale = args.b_scale,
+      .d = args.d,
+      .workspace = absl::MakeSpan(static_cast<std::byte*>(memory), static_cast<size_t>(bytes))};
+  return simulated->launch(simulated_args);
+}
+
+absl::Status FakeGpuRuntime::Fail(GpuFault fault) {
+  while (fault == GpuFault::kEndlessLoop) pause();
+  is_lost_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status FakeGpuRuntime::Mark(Moment moment) {
+  marks_ns_[static_cast<size_t>(moment)] = NowNs();
+  return absl::OkStatus();
+}
+
+absl::Status FakeGpuRuntime::Wait() {
+  return is_lost_ ? absl::InternalError("the fake GPU is lost") : absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> FakeGpuRuntime::NanosecondsBetween(Moment start, Moment end) {
+  return marks_ns_[static_cast<size_t>(end)] - marks_ns_[static_cast<size_t>(start)];
+}
+
+absl::Status MeasureNothing(GpuRuntime&, const GpuDescription&, absl::Span<std::byte>,
+                            Rates& rates) {
+  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
+  rates.rows = static_cast<uint32_t>(kernels.size());
+  for (size_t i = 0; i < kernels.size(); ++i) rates.row_rates[i] = 1e9;
+  rates.memory_bytes_per_second = 10e9;
+  rates.copied_bytes_per_second = 5e9;
+  return absl::OkStatus();
+}
+
+}  // namespace gemmd

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A GPU made of the host's memory and the simulator: a kernel computes what the simulator's kernel
+// of its instruction computes, which is what a GPU would.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <set>
+
+#include "server/worker/gpu_runtime.h"
+#include "server/worker/worker.h"
+
+namespace gemmd {
+
+class FakeGpuRuntime final : public GpuRuntime {
+ public:
+  static constexpr int64_t kMemoryBytes = int64_t{64} << 20;
+
+  ~FakeGpuRuntime() override;
+
+  absl::StatusOr<GpuDescription> Open(int ordinal) override;
+  absl::Status RegisterStaging(absl::Span<std::byte> staging) override;
+  absl::StatusOr<std::byte*> Allocate(int64_t bytes) override;
+  void Free(std::byte* memory) override;
+  absl::Status CopyIn(std::byte* to, absl::Span<const std::byte> from) override;
+  absl::Status CopyOut(absl::Span<std::byte> to, const std::byte* from) override;
+  absl::Status Clear(std::byte* memory, int64_t bytes) override;
+  absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
+  absl::Status Fail(GpuFault fault) override;
+  absl::Status Mark(Moment moment) override;
+  absl::Status Wait() override;
+  absl::StatusOr<int64_t> NanosecondsBetween(Moment start, Moment end) override;
+  bool IsLost() override { return is_lost_; }
+
+ private:
+  std::set<std::byte*> blocks_;
+  std::array<int64_t, 4> marks_ns_ = {};
+  bool is_lost_ = false;
+};
+
+// Rates that nobody measured.
+absl::Status MeasureNothing(GpuRuntime& runtime, const GpuDescription& gpu,
+                            absl::Span<std::byte> staging, Rates& rates);
+
+}  // namespace gemmd

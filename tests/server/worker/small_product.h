@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products of small integers for a GPU's kernels, and what they must give.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <string>
+
+#include "server/device.h"
+
+namespace gemmd {
+
+// A of m x k and B of k x n in f16, D in f32, exact; owns its operands. Not copied: jobs borrow it.
+class SmallProduct {
+ public:
+  SmallProduct(int64_t m, int64_t n, int64_t k);
+  SmallProduct(const SmallProduct&) = delete;
+  SmallProduct& operator=(const SmallProduct&) = delete;
+
+  Problem& problem() { return problem_; }
+  // Of the kernel that the device would choose.
+  Job JobFor(const Device& device);
+
+  // Submits it; the outcome comes later.
+  std::future<JobOutcome> Start(Device& device);
+  JobOutcome Run(Device& device) { return Start(device).get(); }
+
+  const std::string& d() const { return d_; }
+  bool IsRight() const { return d_ == Expected(); }
+  std::string Expected() const;
+
+ private:
+  Problem problem_;
+  std::string a_;
+  std::string b_;
+  std::string d_ = "left over from before";
+};
+
+}  // namespace gemmd

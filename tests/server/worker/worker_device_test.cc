@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A device of a worker that does its work: description, products, limits, the end.
+#include "server/worker_device.h"
+
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <fstream>
+
+#include "kernels/catalog.h"
+#include "server/host_device.h"
+#include "server/worker/worker.h"
+#include "tests/server/worker/small_product.h"
+#include "tests/server/worker/worker_rig.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+size_t OpenFiles() {
+  DIR* folder = opendir("/proc/self/fd");
+  size_t count = 0;
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+TEST(WorkerDeviceTest, DescribesItsGpu) {
+  WorkerRig rig;
+  ASSERT_THAT(rig.device().readiness(), IsOk());
+  const DeviceInfo& info = rig.device().info();
+  EXPECT_EQ(info.name, "cuda:0");
+  EXPECT_EQ(info.kind, DeviceKind::kCuda);
+  EXPECT_EQ(info.description, "fake GPU");
+  EXPECT_EQ(info.chip, "sm_90");
+  EXPECT_EQ(info.multiprocessors, 7);
+  EXPECT_EQ(info.memory_bytes, int64_t{128} << 20);
+  EXPECT_EQ(info.memory_limit_bytes, (int64_t{64} << 20) / 10 * 9);
+  EXPECT_EQ(info.clock_khz, 1980000);
+  EXPECT_EQ(info.memory_clock_khz, 3201000);
+  EXPECT_EQ(info.driver, "13.1");
+  EXPECT_EQ(info.runtime, "12.8");
+  const DeviceProfile& profile = rig.device().profile();
+  EXPECT_EQ(profile.target.chip, mma::Chip::kSm90);
+  EXPECT_EQ(profile.target.multiprocessors, 7);
+  EXPECT_EQ(profile.row_rates.size(), Catalog(DeviceKind::kCuda).size());
+  EXPECT_EQ(profile.copied_bytes_per_second, 5e9);
+  ASSERT_FALSE(profile.rates.empty());
+  EXPECT_EQ(profile.rates.front().engine, Catalog(DeviceKind::kCuda).front().engine);
+}
+
+TEST(WorkerDeviceTest, MultipliesAndTellsTheTimes) {
+  WorkerRig rig;
+  SmallProduct product(33, 65, 130);
+  const JobOutcome outcome = product.Run(rig.device());
+  ASSERT_THAT(outcome.status, IsOk());
+  EXPECT_TRUE(product.IsRight());
+  EXPECT_GT(outcome.copy_in_ns, 0);
+  EXPECT_GT(outcome.compute_ns, 0);
+  EXPECT_GT(outcome.copy_out_ns, 0);
+  EXPECT_GE(outcome.wait_ns, 0);
+}
+
+// One that is copied by the thread that submits it, one that is not.
+TEST(WorkerDeviceTest, ManyAtOnceComeInOrder) {
+  WorkerRig rig;
+  std::vector<std::unique_ptr<SmallProduct>> products;
+  std::vector<std::future<JobOutcome>> outcomes;
+  for (int i = 0; i < 40; ++i) {
+    const int64_t k = i % 2 == 0 ? 20 : 2000;
+    products.push_back(std::make_unique<SmallProduct>(16 + i, 24, k));
+    outcomes.push_back(products.back()->Start(rig.device()));
+  }
+  for (size_t i = 0; i < products.size(); ++i) {
+    EXPECT_THAT(outcomes[i].get().status, IsOk());
+    EXPECT_TRUE(products[i]->IsRight()) << i;
+  }
+}
+
+// Everything that a job can bring, against the simulator on the host.
+TEST(WorkerDeviceTest, PassesOnEveryOperand) {
+  WorkerRig rig;
+  SimDevice sim(mma::Chip::kSm90, 1);
+  Job job;
+  Problem& problem = job.problem;
+  problem.m = 5;
+  problem.n = 7;
+  problem.k = 33;
+  problem.batch = 3;
+  problem.a = TightLayout("a", ElementType::kE4m3, Order::kRowMajor, 5, 33).value();
+  problem.b = TightLayout("b", ElementType::kE5m2, Order::kColumnMajor, 33, 7).value();
+  problem.b.batch_stride_bytes = 0;
+  problem.c = TightLayout("c", ElementType::kF16, Order::kColumnMajor, 5, 7).value();
+  problem.d = TightLayout("d", ElementType::kBf16, Order::kRowMajor, 5, 7).value();
+  problem.d.leading_dimension = 9;  // With gaps.
+  problem.d.batch_stride_bytes = 100;
+  problem.alpha = 0.75;
+  problem.beta = -2;
+  problem.bias_axis = BiasAxis::kRows;
+  problem.bias_type = ElementType::kF32;
+  problem.a_scale = ScaleKind::kVector;
+  problem.b_scale = ScaleKind::kTensor;
+  problem.activation = Activation::kRelu;
+  ASSERT_THAT(Validate(problem), IsOk());
+  std::vector<std::byte> bytes(5000);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 37 % 120);
+  const std::vector<float> bias = {1, -2, 30, 4, 500};
+  const std::vector<float> a_scale = {0.5, 1, 2, 3, 4};
+  const float b_scale = 0.25;
+  job.a = bytes.data();
+  job.b = bytes.data() + 1000;
+  job.c = bytes.data() + 2000;
+  job.bias = reinterpret_cast<const std::byte*>(bias.data());
+  job.a_scale = a_scale;
+  job.b_scale = absl::MakeConstSpan(&b_scale, 1);
+  job.d_bytes = BytesWritten(problem);
+  std::string got;
+  std::string want = "x";
+  for (auto& [device, d] : {std::pair<Device*, std::string*>(&rig.device(), &got), {&sim, &want}}) {
+    job.kernel =
+        Choose(Catalog(device->info().kind), problem, Constraints(), device->profile()).value();
+    job.workspace_bytes = job.kernel->workspace_bytes(problem).value();
+    job.d = d;
+    std::promise<JobOutcome> outcome;
+    device->Submit(job, [&](JobOutcome result) { outcome.set_value(std::move(result)); });
+    ASSERT_THAT(outcome.get_future().get().status, IsOk());
+  }
+  EXPECT_EQ(got, want);
+}
+
+TEST(WorkerDeviceTest, EmptyProductsAndProductsOfNothing) {
+  WorkerRig rig;
+  for (const auto& [m, n, k] : {std::tuple(0, 5, 5), {5, 0, 5}, {3, 4, 0}, {0, 0, 0}}) {
+    SmallProduct product(m, n, k);
+    ASSERT_THAT(product.Run(rig.device()).status, IsOk());
+    EXPECT_TRUE(product.IsRight());
+  }
+}
+
+TEST(WorkerDeviceTest, JobsLargerThanTheStagingAreaAreRefused) {
+  WorkerRig rig;  // 4 MiB.
+  SmallProduct large(1024, 1024, 16);
+  EXPECT_THAT(large.Run(rig.device()).status,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("cuda:0 is given at most 4194304 bytes"),
+                             HasSubstr("--gpu-staging-bytes"))));
+  SmallProduct most(1024, 992, 16);
+  EXPECT_THAT(most.Run(rig.device()).status, IsOk());
+  EXPECT_TRUE(most.IsRight());
+}
+
+TEST(WorkerDeviceTest, OutOfMemoryIsResourceExhaustedAndTheWorkerLives) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.command.memory_limit_bytes = int64_t{2} << 20;
+  WorkerRig rig(options);
+  const pid_t pid = rig.device().worker_pid();
+  SmallProduct large(700, 800, 16);
+  EXPECT_THAT(large.Run(rig.device()).status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 2097152")));
+  SmallProduct small(70, 80, 16);
+  EXPECT_THAT(small.Run(rig.device()).status, IsOk());
+  EXPECT_TRUE(small.IsRight());
+  EXPECT_EQ(rig.device().worker_pid(), pid);
+}
+
+TEST(WorkerDeviceTest, FinishesItsJobsBeforeItGoes) {
+  std::vector<std::unique_ptr<SmallProduct>> products;
+  std::vector<std::future<JobOutcome>> outcomes;
+  {
+    WorkerRig rig;
+    for (int i = 0; i < 10; ++i) {
+      products.push_back(std::make_unique<SmallProduct>(100, 100, 100));
+      outcomes.push_back(products.back()->Start(rig.device()));
+    }
+  }
+  for (size_t i = 0; i < products.size(); ++i) {
+    EXPECT_THAT(outcomes[i].get().status, IsOk());
+    EXPECT_TRUE(products[i]->IsRight());
+  }
+}
+
+TEST(WorkerDeviceTest, LeavesNoProcessAndNoFileBehind) {
+  const size_t before = OpenFiles();
+  {
+    WorkerRig rig;
+    SmallProduct product(8, 8, 8);
+    EXPECT_THAT(product.Run(rig.device()).status, IsOk());
+    EXPECT_GT(OpenFiles(), before);
+  }
+  EXPECT_EQ(OpenFiles(), before);
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
+  EXPECT_EQ(errno, ECHILD);
+}
+
+// Only what it was given, whatever the front has open.
+TEST(WorkerDeviceTest, TheWorkerInheritsNoOtherFile) {
+  const FileDescriptor not_closed_on_exec(dup(0));
+  WorkerRig rig;
+  const std::string files = "/proc/" + std::to_string(rig.device().worker_pid()) + "/fd";
+  DIR* folder = opendir(files.c_str());
+  ASSERT_NE(folder, nullptr);
+  while (const dirent* entry = readdir(folder)) {
+    EXPECT_LE(std::atoi(entry->d_name), kWorkerStaging);
+  }
+  closedir(folder);
+}
+
+// It ignores what service managers and terminals send to every process of a service.
+TEST(WorkerDeviceTest, TheWorkerIsEndedByItsFrontAlone) {
+  WorkerRig rig;
+  const pid_t pid = rig.device().worker_pid();
+  kill(pid, SIGTERM);
+  kill(pid, SIGINT);
+  SmallProduct product(8, 8, 8);
+  EXPECT_THAT(product.Run(rig.device()).status, IsOk());
+  EXPECT_EQ(rig.device().worker_pid(), pid);
+}
+
+}  // namespace
+}  // namespace gemmd

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/server/worker/worker_rig.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+
+namespace gemmd {
+namespace {
+
+std::string FreshPath() {
+  static std::atomic<int> count{0};
+  return absl::StrCat(testing::TempDir(), "/gemmd-script-", getpid(), "-", count++);
+}
+
+}  // namespace
+
+WorkerDeviceOptions QuickOptions() {
+  WorkerDeviceOptions options;
+  options.command.binary = GEMMD_FAKE_WORKER;
+  options.staging_bytes = int64_t{4} << 20;
+  options.restarts.first_pause_ns = 1'000'000;
+  return options;
+}
+
+WorkerRig::WorkerRig(const WorkerDeviceOptions& options, const std::string& script)
+    : script_path_(FreshPath()) {
+  if (!script.empty()) SetScript(script);
+  setenv("GEMMD_WORKER_SCRIPT", script_path_.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
+  device_ = std::make_unique<WorkerDevice>(options);
+  device_->WaitUntilStarted().IgnoreError();
+  device_->WatchReadiness([this](const absl::Status& readiness) {
+    MutexLock lock(&mutex_);
+    readinesses_.push_back(readiness);
+  });
+}
+
+WorkerRig::~WorkerRig() {
+  if (device_ != nullptr) device_->WatchReadiness(nullptr);
+  device_.reset();
+  std::remove(script_path_.c_str());
+}
+
+// Renamed into place, so that a worker never reads half of it.
+void WorkerRig::SetScript(const std::string& script) const {
+  const std::string unfinished = script_path_ + ".part";
+  std::ofstream(unfinished) << script << "\n";
+  ASSERT_EQ(std::rename(unfinished.c_str(), script_path_.c_str()), 0);
+}
+
+std::vector<absl::Status> WorkerRig::readinesses() const {
+  MutexLock lock(&mutex_);
+  return readinesses_;
+}
+
+void WorkerRig::AwaitReadinesses(size_t count) const {
+  MutexLock lock(&mutex_);
+  const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return readinesses_.size() >= count;
+  };
+  EXPECT_TRUE(mutex_.AwaitWithTimeout(enough, kPatience));
+}
+
+void WorkerRig::AwaitReady() const {
+  MutexLock lock(&mutex_);
+  const auto is_ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return readinesses_.back().ok();
+  };
+  EXPECT_TRUE(mutex_.AwaitWithTimeout(is_ready, kPatience)) << readinesses_.back();
+}
+
+}  // namespace gemmd

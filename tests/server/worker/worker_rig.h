@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A device of a fake worker, and its script.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/mutex.h"
+#include "server/worker_device.h"
+
+namespace gemmd {
+
+// Time for everything that must happen in the end.
+inline constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// Limits that tests need not wait long for.
+WorkerDeviceOptions QuickOptions();
+
+class WorkerRig {
+ public:
+  // Where `script` is not empty, the worker reads it before its first call.
+  explicit WorkerRig(const WorkerDeviceOptions& options = QuickOptions(),
+                     const std::string& script = "");
+  ~WorkerRig();
+
+  WorkerDevice& device() { return *device_; }
+  // Ends the device.
+  void Stop() { device_.reset(); }
+
+  // What the worker, or the next one, is to do from its next call on.
+  void SetScript(const std::string& script) const;
+
+  // The readinesses so far, the first of them that at construction.
+  std::vector<absl::Status> readinesses() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for that many of them.
+  void AwaitReadinesses(size_t count) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void AwaitReady() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  const std::string script_path_;
+  mutable Mutex mutex_;
+  std::vector<absl::Status> readinesses_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<WorkerDevice> device_;
+};
+
+}  // namespace gemmd
