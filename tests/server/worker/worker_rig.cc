@@ -53,6 +53,8 @@ void WorkerRig::SetScript(const std::string& script) const {
   ASSERT_EQ(std::rename(unfinished.c_str(), script_path_.c_str()), 0);
 }
 
+bool WorkerRig::HasScript() const { return access(script_path_.c_str(), F_OK) == 0; }
+
 std::vector<absl::Status> WorkerRig::readinesses() const {
   MutexLock lock(&mutex_);
   return readinesses_;

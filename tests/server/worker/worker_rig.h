@@ -34,6 +34,8 @@ class WorkerRig {
 
   // What the worker, or the next one, is to do from its next call on.
   void SetScript(const std::string& script) const;
+  // Whether no worker has read it yet.
+  bool HasScript() const;
 
   // The readinesses so far, the first of them that at construction.
   std::vector<absl::Status> readinesses() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What front and worker share: records, layout of jobs, staging area; and when to start again.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+
+#include "kernels/catalog.h"
+#include "server/worker/job_layout.h"
+#include "server/worker/protocol.h"
+#include "server/worker/restart_policy.h"
+#include "server/worker/staging.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+
+Problem SomeProblem() {
+  Problem problem;
+  problem.m = 3;
+  problem.n = 5;
+  problem.k = 7;
+  problem.a = TightLayout("a", ElementType::kF16, Order::kRowMajor, 3, 7).value();
+  problem.b = TightLayout("b", ElementType::kF16, Order::kRowMajor, 7, 5).value();
+  problem.d = TightLayout("d", ElementType::kF32, Order::kRowMajor, 3, 5).value();
+  return problem;
+}
+
+JobRequest SomeJob() {
+  JobRequest request;
+  request.id = 1;
+  request.problem = SomeProblem();
+  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
+  while (!kernels[request.kernel].supports(request.problem).ok()) ++request.kernel;
+  return request;
+}
+
+class SocketTest : public testing::Test {
+ protected:
+  SocketTest() {
+    std::array<int, 2> pair = {};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair.data()), 0);
+    here_ = FileDescriptor(pair[0]);
+    there_ = FileDescriptor(pair[1]);
+  }
+  FileDescriptor here_;
+  FileDescriptor there_;
+};
+
+TEST_F(SocketTest, RecordsGoThrough) {
+  Result sent;
+  sent.id = 42;
+  sent.status.Set(absl::AbortedError("lost"));
+  sent.compute_ns = 7;
+  ASSERT_THAT(SendRecord(here_.get(), sent), IsOk());
+  Packet packet;
+  ASSERT_THAT(ReceivePacket(there_.get(), true, packet), IsOk());
+  const absl::StatusOr<Result> got = ParseRecord<Result>(packet);
+  ASSERT_THAT(got, IsOk());
+  EXPECT_EQ(got->id, 42u);
+  EXPECT_EQ(got->compute_ns, 7);
+  EXPECT_EQ(got->status.get(), absl::AbortedError("lost"));
+  EXPECT_THAT(ParseRecord<Hello>(packet), StatusIs(kInvalid, HasSubstr("record: got kind 5")));
+  EXPECT_THAT(ReceivePacket(there_.get(), false, packet), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(SocketTest, AnEndIsUnavailable) {
+  { const FileDescriptor closed = std::move(there_); }
+  Packet packet;
+  EXPECT_THAT(ReceivePacket(here_.get(), true, packet), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(SendRecord(here_.get(), Result()), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST_F(SocketTest, OtherPacketsAreRefused) {
+  const auto receive = [this](const std::string& bytes) {
+    EXPECT_EQ(send(there_.get(), bytes.data(), bytes.size(), 0),
+              static_cast<ssize_t>(bytes.size()));
+    Packet packet;
+    const absl::Status received = ReceivePacket(here_.get(), true, packet);
+    return received.ok() ? ParseRecord<JobRequest>(packet).status() : received;
+  };
+  JobRequest job = SomeJob();
+  const auto bytes = [&job] {
+    return std::string(reinterpret_cast<const char*>(&job), sizeof(job));
+  };
+  EXPECT_THAT(receive(bytes()), IsOk());
+  EXPECT_THAT(receive("x"), StatusIs(kInvalid, "record: got 1 bytes, want at least 8"));
+  EXPECT_THAT(receive(bytes().substr(1)), StatusIs(kInvalid));
+  EXPECT_THAT(receive(bytes() + "x"), StatusIs(kInvalid));
+  EXPECT_THAT(receive(std::string(sizeof(Packet) + 1, 'x')), StatusIs(kInvalid));
+  ++job.header.protocol;
+  EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, "record.protocol: got 2, want 1"));
+  job = SomeJob();
+  job.header.kind = static_cast<RecordKind>(77);
+  EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, HasSubstr("got kind 77")));
+}
+
+TEST(RecordTest, TextIsCut) {
+  RecordText<8> text;
+  text.Set("a longer text");
+  EXPECT_EQ(text.view(), "a longe");
+  text.Set("ab");
+  EXPECT_EQ(text.view(), "ab");
+  text.bytes.fill('x');  // As a broken worker may send it.
+  EXPECT_EQ(text.view().size(), 8u);
+}
+
+TEST(RecordTest, StatusesThatAreNoneAreUnknown) {
+  RecordStatus status;
+  EXPECT_THAT(status.get(), IsOk());
+  for (const int32_t code : {-1, 17, 1 << 30}) {
+    status.code = code;
+    EXPECT_THAT(status.get(), StatusIs(absl::StatusCode::kUnknown));
+  }
+}
+
+TEST(RecordTest, JobsAreChecked) {
+  EXPECT_THAT(CheckJob(SomeJob()), IsOk());
+  const auto refused = [](void (*change)(JobRequest&), const std::string& why) {
+    JobRequest job = SomeJob();
+    change(job);
+    EXPECT_FALSE(CheckJob(job).ok());
+    EXPECT_THAT(CheckJob(job).ToString(), HasSubstr(why));
+  };
+  refused([](JobRequest& job) { job.kernel = 1 << 20; }, "kernel: got number 1048576");
+  refused([](JobRequest& job) { job.problem.m = -1; }, "m: got -1");
+  refused([](JobRequest& job) { job.problem.m = int64_t{1} << 62; }, "a");
+  refused([](JobRequest& job) { job.problem.a.type = ElementType::kS8; }, "");
+}
+
+TEST(RecordTest, EnumeratorsAreChecked) {
+  const auto check = [](auto member, const std::string& field) {
+    JobRequest job = SomeJob();
+    auto& value = member(job.problem);
+    value = static_cast<std::remove_reference_t<decltype(value)>>(99);
+    EXPECT_THAT(CheckJob(job), StatusIs(kInvalid, HasSubstr(field + ": got unknown value 99")));
+  };
+  check(
+      [](Problem & p) -> auto& { return p.a.type; }, "a.type");
+  check(
+      [](Problem & p) -> auto& { return p.a.order; }, "a.order");
+  check(
+      [](Problem & p) -> auto& { return p.b.sparsity; }, "b.sparsity");
+  check(
+      [](Problem & p) -> auto& { return p.c.type; }, "c.type");
+  check(
+      [](Problem & p) -> auto& { return p.d.order; }, "d.order");
+  check(
+      [](Problem & p) -> auto& { return p.accumulation; }, "accumulation_type");
+  check(
+      [](Problem & p) -> auto& { return p.bit_operation; }, "bit_operation");
+  check(
+      [](Problem & p) -> auto& { return p.bias_axis; }, "bias.axis");
+  check(
+      [](Problem & p) -> auto& { return p.bias_type; }, "bias.type");
+  check(
+      [](Problem & p) -> auto& { return p.a_scale; }, "a.scale");
+  check(
+      [](Problem & p) -> auto& { return p.b_scale; }, "b.scale");
+  check(
+      [](Problem & p) -> auto& { return p.activation; }, "activation");
+}
+
+TEST(JobLayoutTest, PutsInputsBeforeTheResultAndAlignsAll) {
+  Problem problem = SomeProblem();
+  problem.batch = 2;
+  problem.b.batch_stride_bytes = 0;
+  problem.c = problem.d;
+  problem.beta = 1;
+  problem.bias_axis = BiasAxis::kColumns;
+  problem.bias_type = ElementType::kF16;
+  const JobLayout layout = LayOutJob(problem).value();
+  EXPECT_EQ(layout.a, (JobRange{0, 2 * 3 * 7 * 2}));
+  EXPECT_EQ(layout.b, (JobRange{256, 7 * 5 * 2}));
+  EXPECT_EQ(layout.c, (JobRange{512, 2 * 3 * 5 * 4}));
+  EXPECT_EQ(layout.bias, (JobRange{768, 5 * 2}));
+  EXPECT_EQ(layout.a_scale, (JobRange{1024, 0}));
+  EXPECT_EQ(layout.d, (JobRange{1024, 2 * 3 * 5 * 4}));
+  EXPECT_EQ(layout.input_bytes(), 1024);
+  EXPECT_EQ(layout.end, 1280);
+}
+
+TEST(JobLayoutTest, TakesNoPlaceForWhatIsNotRead) {
+  Problem problem = SomeProblem();
+  problem.alpha = 0;
+  const JobLayout layout = LayOutJob(problem).value();
+  EXPECT_EQ(layout.input_bytes(), 0);
+  EXPECT_EQ(layout.d, (JobRange{0, 3 * 5 * 4}));
+}
+
+TEST(JobLayoutTest, MoreThan63BitsAreExhausted) {
+  Problem problem = SomeProblem();
+  problem.batch = 2;
+  problem.d.leading_dimension = int64_t{1} << 58;
+  problem.d.batch_stride_bytes = 3 * (int64_t{1} << 60);
+  problem.c = problem.d;  // Each of the two fits on its own.
+  problem.beta = 1;
+  ASSERT_THAT(Validate(problem), IsOk());
+  EXPECT_THAT(LayOutJob(problem), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+TEST(JobLayoutTest, KnowsGaps) {
+  Problem problem = SomeProblem();
+  EXPECT_FALSE(HasGaps(problem));
+  problem.d.batch_stride_bytes += 8;
+  EXPECT_FALSE(HasGaps(problem));
+  problem.batch = 2;
+  EXPECT_TRUE(HasGaps(problem));
+  problem.batch = 1;
+  problem.d.leading_dimension = 6;
+  EXPECT_TRUE(HasGaps(problem));
+  problem.d = TightLayout("d", ElementType::kS4, Order::kRowMajor, 3, 5).value();
+  EXPECT_TRUE(HasGaps(problem));
+}
+
+TEST(StagingTest, IsSharedAndCannotChangeItsSize) {
+  const Staging front = Staging::Create(10000).value();
+  EXPECT_EQ(front.matrices().size(), 10000u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(front.matrices().data()) % 4096, 0u);
+  const Staging worker = Staging::Map(front.descriptor()).value();
+  EXPECT_EQ(worker.matrices().size(), 10000u);
+  worker.matrices().back() = std::byte{7};
+  EXPECT_EQ(front.matrices().back(), std::byte{7});
+  worker.control().started_id = 9;
+  EXPECT_EQ(front.control().started_id, 9u);
+  EXPECT_NE(ftruncate(front.descriptor(), 20000), 0);
+  EXPECT_NE(ftruncate(front.descriptor(), 100), 0);
+}
+
+TEST(StagingTest, OtherFilesAreNone) {
+  const FileDescriptor unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(unsealed.get(), 10000), 0);
+  EXPECT_THAT(Staging::Map(unsealed.get()), StatusIs(kInvalid));
+  EXPECT_THAT(Staging::Map(-1), StatusIs(kInvalid));
+  const Staging empty = Staging::Create(0).value();
+  EXPECT_THAT(Staging::Map(empty.descriptor()), StatusIs(kInvalid));
+  EXPECT_THAT(Staging::Create(int64_t{1} << 62), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+TEST(RestartPolicyTest, PausesLongerEachTimeAndThenGivesUp) {
+  RestartPolicy policy(
+      {.restarts = 5, .window_ns = 1000, .first_pause_ns = 10, .longest_pause_ns = 35});
+  EXPECT_EQ(policy.NextPauseNs(0), 0);
+  EXPECT_EQ(policy.NextPauseNs(1), 10);
+  EXPECT_EQ(policy.NextPauseNs(2), 20);
+  EXPECT_EQ(policy.NextPauseNs(3), 35);
+  EXPECT_EQ(policy.NextPauseNs(4), 35);
+  EXPECT_EQ(policy.NextPauseNs(999), std::nullopt);
+  EXPECT_EQ(policy.NextPauseNs(1000), 35);  // The first one is long ago.
+  EXPECT_EQ(policy.NextPauseNs(1000), std::nullopt);
+  EXPECT_EQ(policy.NextPauseNs(5000), 0);
+}
+
+}  // namespace
+}  // namespace gemmd

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Workers that fail: who is told what, and that the device is back with the right bits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "tests/server/worker/small_product.h"
+#include "tests/server/worker/worker_rig.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+
+constexpr absl::StatusCode kAborted = absl::StatusCode::kAborted;
+constexpr absl::StatusCode kUnavailable = absl::StatusCode::kUnavailable;
+constexpr absl::StatusCode kInternal = absl::StatusCode::kInternal;
+
+void ExpectRightProduct(WorkerRig& rig) {
+  SmallProduct product(20, 30, 40);
+  EXPECT_THAT(product.Run(rig.device()).status, IsOk());
+  EXPECT_TRUE(product.IsRight());
+}
+
+// Lost once, and back since.
+void ExpectRestarted(WorkerRig& rig, pid_t old_pid) {
+  rig.AwaitReady();
+  const std::vector<absl::Status> readinesses = rig.readinesses();
+  ASSERT_EQ(readinesses.size(), 3u);
+  EXPECT_THAT(readinesses[0], IsOk());
+  EXPECT_THAT(readinesses[1],
+              StatusIs(kUnavailable, HasSubstr("device: cuda:0 is starting again: ")));
+  EXPECT_THAT(readinesses[2], IsOk());
+  EXPECT_NE(rig.device().worker_pid(), old_pid);
+  ExpectRightProduct(rig);
+}
+
+TEST(WorkerFailureTest, AWorkerKilledWithoutAJobIsReplaced) {
+  WorkerRig rig;
+  const pid_t pid = rig.device().worker_pid();
+  kill(pid, SIGKILL);
+  rig.AwaitReadinesses(3);
+  EXPECT_THAT(std::string(rig.readinesses()[1].message()), HasSubstr("(signal 9)"));
+  ExpectRestarted(rig, pid);
+}
+
+TEST(WorkerFailureTest, AWorkerKilledDuringAJobAbortsItAndWhatWaitsIsUnavailable) {
+  WorkerRig rig;
+  const pid_t pid = rig.device().worker_pid();
+  rig.SetScript("Launch 1 hang");
+  SmallProduct running(8, 8, 8);
+  SmallProduct waiting(8, 8, 8);
+  std::future<JobOutcome> outcome = running.Start(rig.device());
+  std::future<JobOutcome> waiting_outcome = waiting.Start(rig.device());
+  // Until the worker has got so far that it has read its script.
+  while (rig.HasScript()) sched_yield();
+  kill(pid, SIGKILL);
+  EXPECT_THAT(outcome.get().status,
+              StatusIs(kAborted, AllOf(HasSubstr("device: cuda:0 was lost while the product ran"),
+                                       HasSubstr("signal 9"))));
+  EXPECT_THAT(waiting_outcome.get().status,
+              StatusIs(kUnavailable, HasSubstr("device: cuda:0 is starting again")));
+  ExpectRestarted(rig, pid);
+}
+
+TEST(WorkerFailureTest, AJobThatTheWorkerHasNotTakenUpIsUnavailable) {
+  WorkerRig rig;
+  const pid_t pid = rig.device().worker_pid();
+  kill(pid, SIGSTOP);
+  SmallProduct product(8, 8, 8);
+  std::future<JobOutcome> outcome = product.Start(rig.device());
+  kill(pid, SIGKILL);
+  EXPECT_THAT(outcome.get().status,
+              StatusIs(kUnavailable, HasSubstr("was lost before the product started")));
+  ExpectRestarted(rig, pid);
+}
+
+TEST(WorkerFailureTest, AWorkerThatHangsIsKilledByTheWatchdog) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.watchdog_least = absl::Milliseconds(300);
+  WorkerRig rig(options);
+  const pid_t pid = rig.device().worker_pid();
+  rig.SetScript("Wait 1 hang");
+  SmallProduct product(8, 8, 8);
+  const absl::Time start = absl::Now();
+  EXPECT_THAT(product.Run(rig.device()).status,
+              StatusIs(kAborted, HasSubstr("no answer within 3")));
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(300));
+  ExpectRestarted(rig, pid);
+}
+
+// The fake GPU's rates are 1e9: 2 * 512^3 operations take 268 ms.
+TEST(WorkerFailureTest, TheWatchdogGivesLongJobsMoreTime) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.watchdog_least = absl::Milliseconds(300);
+  options.watchdog_factor = 2;
+  WorkerRig rig(options);
+  rig.SetScript("Launch 1 hang");
+  SmallProduct product(512, 512, 512);
+  const absl::Time start = absl::Now();
+  EXPECT_THAT(product.Run(rig.device()).status, StatusIs(kAborted));
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(536));
+}
+
+struct ScriptedCall {
+  std::string function;
+  int call;  // Of those that one job makes.
+};
+
+void PrintTo(const ScriptedCall& call, std::ostream* out) {
+  *out << call.function << " " << call.call;
+}
+
+// Every call that a job makes of the runtime; the product has gaps in D, and more memory is taken
+// than for the canary.
+class EveryCallTest : public testing::TestWithParam<ScriptedCall> {
+ protected:
+  EveryCallTest() {
+    product_.problem().d.leading_dimension = 1100;
+    product_.problem().d.batch_stride_bytes = 500 * 1100 * 4;
+  }
+
+  absl::Status RunWith(WorkerRig& rig, const std::string& action) {
+    rig.SetScript(absl::StrCat(GetParam().function, " ", GetParam().call, " ", action));
+    const absl::Status status = product_.Run(rig.device()).status;
+    EXPECT_FALSE(rig.HasScript());
+    return status;
+  }
+
+  // That freeing memory fails is no concern of the job's.
+  static testing::Matcher<absl::Status> Fails(absl::StatusCode code) {
+    if (GetParam().function == "Free") return IsOk();
+    return StatusIs(code, HasSubstr(GetParam().function + ": scripted"));
+  }
+
+  SmallProduct product_{500, 1000, 8};
+};
+
+TEST_P(EveryCallTest, WithoutMemoryIsResourceExhausted) {
+  WorkerRig rig;
+  const pid_t pid = rig.device().worker_pid();
+  EXPECT_THAT(RunWith(rig, "memory"), Fails(absl::StatusCode::kResourceExhausted));
+  ExpectRightProduct(rig);
+  EXPECT_EQ(rig.device().worker_pid(), pid);
+  EXPECT_EQ(rig.readinesses().size(), 1u);
+}
+
+TEST_P(EveryCallTest, APassingErrorIsInternalAndTheWorkerLives) {
+  WorkerRig rig;
+  const pid_t pid = rig.device().worker_pid();
+  EXPECT_THAT(RunWith(rig, "error"), Fails(kInternal));
+  ExpectRightProduct(rig);
+  EXPECT_EQ(rig.device().worker_pid(), pid);
+}
+
+// Before anything was given to the GPU the caller may try again.
+absl::StatusCode LostCode(const std::string& function) {
+  return function == "Free" || function == "Allocate" ? kUnavailable : kAborted;
+}
+
+TEST_P(EveryCallTest, ALostGpuIsReplaced) {
+  WorkerRig rig;
+  const pid_t pid = rig.device().worker_pid();
+  EXPECT_THAT(RunWith(rig, "lost"),
+              StatusIs(LostCode(GetParam().function),
+                       AllOf(HasSubstr("device: cuda:0 was lost"), HasSubstr(": scripted"))));
+  ExpectRestarted(rig, pid);
+}
+
+TEST_P(EveryCallTest, ACrashIsReplaced) {
+  WorkerRig rig;
+  const pid_t pid = rig.device().worker_pid();
+  EXPECT_THAT(RunWith(rig, "exit"),
+              StatusIs(LostCode(GetParam().function),
+                       AllOf(HasSubstr("device: cuda:0 was lost"), HasSubstr("(exit code 1)"))));
+  ExpectRestarted(rig, pid);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Job, EveryCallTest,
+    testing::Values(ScriptedCall{"Free", 1}, ScriptedCall{"Allocate", 1}, ScriptedCall{"Mark", 1},
+                    ScriptedCall{"CopyIn", 1}, ScriptedCall{"Clear", 1}, ScriptedCall{"Mark", 2},
+                    ScriptedCall{"Launch", 1}, ScriptedCall{"Mark", 3}, ScriptedCall{"CopyOut", 1},
+                    ScriptedCall{"Mark", 4}, ScriptedCall{"Wait", 1},
+                    ScriptedCall{"NanosecondsBetween", 1}, ScriptedCall{"NanosecondsBetween", 2},
+                    ScriptedCall{"NanosecondsBetween", 3}),
+    [](const auto& call) { return absl::StrCat(call.param.function, call.param.call); });
+
+TEST(WorkerFailureTest, AFaultingKernelLosesTheGpu) {
+  WorkerRig rig;
+  const pid_t pid = rig.device().worker_pid();
+  rig.SetScript("Launch 1 illegal_address");
+  SmallProduct product(8, 8, 8);
+  EXPECT_THAT(product.Run(rig.device()).status,
+              StatusIs(kAborted, HasSubstr("the fake GPU is lost")));
+  ExpectRestarted(rig, pid);
+}
+
+TEST(WorkerFailureTest, AWorkerThatDiesWhileItStartsIsReplaced) {
+  for (const std::string function : {"Open", "RegisterStaging", "Allocate", "Wait"}) {
+    for (const std::string action : {"error", "lost", "abort"}) {
+      SCOPED_TRACE(absl::StrCat(function, " ", action));
+      WorkerRig rig;
+      rig.SetScript("Wait 1000 error");  // Nothing; but the next one is for the next worker.
+      ExpectRightProduct(rig);
+      kill(rig.device().worker_pid(), SIGSTOP);
+      rig.SetScript(absl::StrCat(function, " 1 ", action));
+      kill(rig.device().worker_pid(), SIGKILL);
+      rig.AwaitReadinesses(4);
+      EXPECT_THAT(rig.readinesses()[2], StatusIs(kUnavailable, HasSubstr("is starting again")));
+      rig.AwaitReady();
+      ExpectRightProduct(rig);
+    }
+  }
+}
+
+TEST(WorkerFailureTest, AWorkerWithAWrongProductIsReplaced) {
+  WorkerRig rig;
+  kill(rig.device().worker_pid(), SIGSTOP);
+  rig.SetScript("Launch 2 skip");  // Of its canaries.
+  kill(rig.device().worker_pid(), SIGKILL);
+  rig.AwaitReadinesses(4);
+  EXPECT_THAT(rig.readinesses()[2],
+              StatusIs(kUnavailable, AllOf(HasSubstr("canary: kernel "),
+                                           HasSubstr("gave a wrong product (signal 9)"))));
+  rig.AwaitReady();
+  ExpectRightProduct(rig);
+}
+
+TEST(WorkerFailureTest, FiveRestartsInAMinuteAreTheLast) {
+  WorkerRig rig;
+  for (size_t restart = 1; restart <= 5; ++restart) {
+    kill(rig.device().worker_pid(), SIGKILL);
+    rig.AwaitReadinesses(1 + 2 * restart);
+    ExpectRightProduct(rig);
+  }
+  kill(rig.device().worker_pid(), SIGKILL);
+  rig.AwaitReadinesses(12);
+  const auto is_out =
+      StatusIs(kUnavailable, HasSubstr("device: cuda:0 is out of service after too many starts"));
+  EXPECT_THAT(rig.readinesses().back(), is_out);
+  EXPECT_THAT(rig.device().readiness(), is_out);
+  SmallProduct product(8, 8, 8);
+  EXPECT_THAT(product.Run(rig.device()).status, is_out);
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a process is left";
+  rig.Stop();
+}
+
+TEST(WorkerFailureTest, JobsDuringARestartAreRefusedAtOnce) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.restarts.first_pause_ns = options.restarts.longest_pause_ns = 3600'000'000'000;
+  WorkerRig rig(options);
+  kill(rig.device().worker_pid(), SIGKILL);
+  rig.AwaitReadinesses(3);
+  kill(rig.device().worker_pid(), SIGKILL);  // From now on it pauses for an hour.
+  rig.AwaitReadinesses(4);
+  for (int i = 0; i < 3; ++i) {
+    SmallProduct product(8, 8, 8);
+    EXPECT_THAT(product.Run(rig.device()).status,
+                StatusIs(kUnavailable, HasSubstr("is starting again")));
+  }
+}
+
+// Workers that are none.
+class RogueWorkerTest : public testing::Test {
+ protected:
+  absl::Status StartOf(const std::string& program) {
+    const std::string path = absl::StrCat(testing::TempDir(), "/gemmd-rogue-", getpid());
+    std::ofstream(path) << "#!/bin/sh\n" << program << "\n";
+    chmod(path.c_str(), 0700);
+    WorkerDeviceOptions options = QuickOptions();
+    options.command.binary = path;
+    options.start_timeout = absl::Milliseconds(300);
+    WorkerDevice device(options);
+    const absl::Status status = device.WaitUntilStarted();
+    EXPECT_THAT(device.readiness(), StatusIs(kUnavailable));
+    std::remove(path.c_str());
+    return status;
+  }
+};
+
+TEST_F(RogueWorkerTest, EndsAtOnce) {
+  EXPECT_THAT(StartOf("exit 7"), StatusIs(kUnavailable, HasSubstr("is gone")));
+}
+
+TEST_F(RogueWorkerTest, TalksNonsense) {
+  EXPECT_THAT(StartOf("echo nonsense >&3; exec sleep 1000"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record.protocol: got ")));
+  EXPECT_THAT(StartOf("printf x >&3; exec sleep 1000"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record: got 1 bytes")));
+  EXPECT_THAT(
+      StartOf(R"(printf '\001\000\000\000\002\000\000\000' >&3; exec sleep 1000)"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record: got kind 2, 8 bytes")));
+  EXPECT_THAT(StartOf("dd if=/dev/zero bs=100000 count=1 >&3 2>/dev/null; exec sleep 1000"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("bytes, want at most")));
+}
+
+TEST_F(RogueWorkerTest, SaysNothing) {
+  EXPECT_THAT(StartOf("exec sleep 1000"),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("said nothing for 300ms")));
+}
+
+TEST(WorkerFailureTest, WithoutABinaryThereIsNoDevice) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.command.binary = "/nonexistent/gemmd-worker";
+  WorkerDevice device(options);
+  EXPECT_THAT(device.WaitUntilStarted(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("worker-binary: got /nonexistent/gemmd-worker, want")));
+}
+
+TEST(WorkerFailureTest, WithoutTheGpuThereIsNoDevice) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.command.ordinal = 2;
+  WorkerDevice device(options);
+  EXPECT_THAT(device.WaitUntilStarted(),
+              StatusIs(absl::StatusCode::kNotFound, "GPU: got 2, want less than 2"));
+}
+
+}  // namespace
+}  // namespace gemmd

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The worker's own loop, in a thread, with a front that is the test: records that no front sends,
+// memory, measuring.
+#include "server/worker/worker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <thread>
+
+#include "kernels/catalog.h"
+#include "server/worker/device_arena.h"
+#include "server/worker/gpu_rates.h"
+#include "tests/server/worker/fake_gpu_runtime.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::HasSubstr;
+
+class WorkerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::array<int, 2> pair = {};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair.data()), 0);
+    front_ = FileDescriptor(pair[0]);
+    worker_ = FileDescriptor(pair[1]);
+    staging_ = Staging::Create(4096).value();
+    thread_ = std::thread([this] {
+      FakeGpuRuntime runtime;
+      end_ = RunWorker({.ordinal = 0, .memory_limit_bytes = 0, .measure = MeasureNothing}, runtime,
+                       worker_.get(), staging_.descriptor());
+    });
+    EXPECT_THAT(Receive<Hello>(), IsOk());
+  }
+  void TearDown() override {
+    if (thread_.joinable()) End().IgnoreError();
+  }
+
+  // How the worker ended.
+  absl::Status End() {
+    shutdown(front_.get(), SHUT_RDWR);
+    thread_.join();
+    return end_;
+  }
+
+  template <typename Record>
+  absl::StatusOr<Record> Receive() {
+    Packet packet;
+    const absl::Status status = ReceivePacket(front_.get(), true, packet);
+    return status.ok() ? ParseRecord<Record>(packet) : absl::StatusOr<Record>(status);
+  }
+
+  // What becomes of a job of so many rows.
+  absl::Status StatusOfJob(JobRequest request) {
+    request.id = 1;
+    EXPECT_THAT(SendRecord(front_.get(), request), IsOk());
+    const absl::StatusOr<Result> result = Receive<Result>();
+    return result.ok() ? result->status.get() : result.status();
+  }
+
+  static JobRequest JobOfRows(int64_t m) {
+    JobRequest request;
+    Problem& problem = request.problem;
+    problem.m = m;
+    problem.n = problem.k = 1;
+    problem.a = TightLayout("a", ElementType::kF16, Order::kRowMajor, m, 1).value();
+    problem.b = TightLayout("b", ElementType::kF16, Order::kRowMajor, 1, 1).value();
+    problem.d = TightLayout("d", ElementType::kF32, Order::kRowMajor, m, 1).value();
+    const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
+    while (!kernels[request.kernel].supports(problem).ok()) ++request.kernel;
+    return request;
+  }
+
+  FileDescriptor front_;
+  FileDescriptor worker_;
+  Staging staging_;
+  absl::Status end_;
+  std::thread thread_;
+};
+
+TEST_F(WorkerTest, EndsWellWithTheFront) { EXPECT_THAT(End(), IsOk()); }
+
+TEST_F(WorkerTest, RefusesJobsThatAreNoneAndGoesOn) {
+  EXPECT_THAT(StatusOfJob(JobOfRows(10)), IsOk());
+  EXPECT_EQ(staging_.control().started_id, 1u);
+  JobRequest request = JobOfRows(10);
+  request.problem.k = 2;
+  EXPECT_THAT(StatusOfJob(request), StatusIs(absl::StatusCode::kInvalidArgument));
+  request = JobOfRows(10);
+  request.kernel = 1 << 30;
+  EXPECT_THAT(StatusOfJob(request), StatusIs(absl::StatusCode::kInvalidArgument));
+  // 2 KiB of A, 256 bytes for B, 4 KiB of D.
+  EXPECT_THAT(StatusOfJob(JobOfRows(1024)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "job: got 6400 bytes of matrices, want at most 4096"));
+  EXPECT_THAT(StatusOfJob(JobOfRows(10)), IsOk());
+}
+
+TEST_F(WorkerTest, EndsAtRecordsThatAreNone) {
+  EXPECT_THAT(SendRecord(front_.get(), Result()), IsOk());
+  thread_.join();
+  EXPECT_THAT(end_, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record: got kind 5")));
+}
+
+TEST_F(WorkerTest, Measures) {
+  EXPECT_THAT(SendRecord(front_.get(), MeasureRequest()), IsOk());
+  const absl::StatusOr<Rates> rates = Receive<Rates>();
+  ASSERT_THAT(rates, IsOk());
+  EXPECT_EQ(rates->rows, Catalog(DeviceKind::kCuda).size());
+  EXPECT_EQ(rates->row_rates[0], 1e9);
+}
+
+// Counts blocks and takes a fixed time for everything.
+class CountingRuntime final : public GpuRuntime {
+ public:
+  absl::StatusOr<GpuDescription> Open(int) override { return GpuDescription(); }
+  absl::Status RegisterStaging(absl::Span<std::byte>) override { return absl::OkStatus(); }
+  absl::StatusOr<std::byte*> Allocate(int64_t bytes) override {
+    sizes.push_back(bytes);
+    if (bytes > available) return absl::ResourceExhaustedError("full");
+    ++blocks;
+    return &block;
+  }
+  void Free(std::byte*) override { --blocks; }
+  absl::Status CopyIn(std::byte*, absl::Span<const std::byte>) override { return absl::OkStatus(); }
+  absl::Status CopyOut(absl::Span<std::byte>, const std::byte*) override {
+    return absl::OkStatus();
+  }
+  absl::Status Clear(std::byte*, int64_t) override { return absl::OkStatus(); }
+  absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
+    if (kernel.instruction->is_sparse()) return absl::FailedPreconditionError("no code");
+    ++launches;
+    last_operations = static_cast<double>(Operations(args.problem));
+    return args.problem.has_product() ? Validate(args.problem) : absl::InternalError("nothing");
+  }
+  absl::Status Fail(GpuFault) override { return absl::OkStatus(); }
+  absl::Status Mark(Moment) override { return absl::OkStatus(); }
+  absl::Status Wait() override { return absl::OkStatus(); }
+  absl::StatusOr<int64_t> NanosecondsBetween(Moment, Moment) override { return 1000; }
+  bool IsLost() override { return false; }
+
+  std::byte block = {};
+  std::vector<int64_t> sizes;
+  int64_t available = int64_t{1} << 40;
+  int blocks = 0;
+  int launches = 0;
+  double last_operations = 0;
+};
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+TEST(DeviceArenaTest, KeepsItsBlock) {
+  CountingRuntime runtime;
+  {
+    DeviceArena arena(runtime, 5 * kMiB);
+    EXPECT_THAT(arena.Reserve(0), IsOk());
+    EXPECT_TRUE(runtime.sizes.empty());
+    EXPECT_THAT(arena.Reserve(100), IsOk());
+    EXPECT_THAT(arena.Reserve(2 * kMiB), IsOk());
+    EXPECT_THAT(arena.Reserve(1), IsOk());
+    EXPECT_EQ(runtime.blocks, 1);
+    EXPECT_THAT(arena.Reserve(2 * kMiB + 1), IsOk());
+    EXPECT_THAT(arena.Reserve(5 * kMiB), IsOk());
+    EXPECT_EQ(runtime.blocks, 1);
+  }
+  EXPECT_EQ(runtime.blocks, 0);
+  EXPECT_THAT(runtime.sizes, testing::ElementsAre(2 * kMiB, 4 * kMiB, 5 * kMiB));
+}
+
+TEST(DeviceArenaTest, TakesNoMoreThanItMayAndThanThereIs) {
+  CountingRuntime runtime;
+  DeviceArena arena(runtime, 8 * kMiB);
+  EXPECT_THAT(arena.Reserve(8 * kMiB + 1),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 8388608")));
+  EXPECT_THAT(arena.Reserve(2 * kMiB), IsOk());
+  runtime.available = 4 * kMiB;
+  EXPECT_THAT(arena.Reserve(6 * kMiB), StatusIs(absl::StatusCode::kResourceExhausted, "full"));
+  EXPECT_EQ(runtime.blocks, 0);
+  EXPECT_THAT(arena.Reserve(3 * kMiB), IsOk());
+  EXPECT_EQ(runtime.blocks, 1);
+}
+
+TEST(GpuRatesTest, MeasuresEveryRowThatTheGpuRuns) {
+  CountingRuntime runtime;
+  GpuDescription gpu;
+  gpu.target = {.kind = DeviceKind::kCuda, .chip = mma::Chip::kSm90, .multiprocessors = 132};
+  gpu.free_memory_bytes = int64_t{1} << 34;
+  std::vector<std::byte> staging(kMiB);
+  Rates rates;
+  ASSERT_THAT(MeasureGpuRates(runtime, gpu, absl::MakeSpan(staging), rates), IsOk());
+  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
+  ASSERT_EQ(rates.rows, kernels.size());
+  int measured = 0;
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    const bool runs = kernels[i].available(gpu.target).ok() && !kernels[i].instruction->is_sparse();
+    EXPECT_EQ(rates.row_rates[i] > 0, runs) << kernels[i].name;
+    measured += runs ? 1 : 0;
+  }
+  EXPECT_GT(measured, 100);
+  EXPECT_EQ(runtime.launches, 4 * measured);
+  EXPECT_DOUBLE_EQ(rates.memory_bytes_per_second, 64.0 * kMiB * 1e6);
+  EXPECT_DOUBLE_EQ(rates.copied_bytes_per_second, 1.0 * kMiB * 1e6);
+  EXPECT_EQ(runtime.blocks, 0);
+  EXPECT_NE(staging[0], staging[1]);
+}
+
+}  // namespace
+}  // namespace gemmd
