@@ -63,13 +63,6 @@ constexpr ElementType AccumulatorType(const CudaRow& row) {
 // columns as well as its rows lie in all banks.
 constexpr int AccumulatorStride(const CudaRow& row) { return row.tile.n + 2; }
 
-// Shared memory holds the stages, and after the last step the tile of accumulators.
-constexpr int SharedBytes(const CudaRow& row) {
-  const int stages = row.stages * StageBytes(row);
-  const int accumulators = row.tile.m * AccumulatorStride(row) * BitsOf(AccumulatorType(row)) / 8;
-  return stages > accumulators ? stages : accumulators;
-}
-
 // A warp's part of the tile, in instructions.
 constexpr int InstructionsDown(const CudaRow& row) {
   return row.tile.m / row.warps_m / row.instruction_rows();
@@ -81,11 +74,32 @@ constexpr int InstructionsAcross(const CudaRow& row) {
 constexpr int StepsOfTile(const CudaRow& row) { return row.tile.k / row.instruction.k; }
 
 // Whether an instruction with nothing but zeros as A and B may change an accumulator: chains of
-// multiply-adds turn -0 into +0. Others leave it as it is, so that whole tiles can be done.
+// multiply-adds turn -0 into +0, and where C and D have different types D is rounded to be C.
+// Others leave it as it is, so that whole tiles can be done.
 constexpr bool CountsEveryStep(const CudaRow& row) {
   const mma::Algorithm algorithm = mma::ArithmeticOf(row.instruction, mma::Chip::kSm90).algorithm;
-  return StepsOfTile(row) > 1 && (algorithm == mma::Algorithm::kMultiplyAdds ||
-                                  algorithm == mma::Algorithm::kMultiplyAddsF64);
+  return StepsOfTile(row) > 1 &&
+         (algorithm == mma::Algorithm::kMultiplyAdds ||
+          algorithm == mma::Algorithm::kMultiplyAddsF64 || row.instruction.c != row.instruction.d);
+}
+
+// Whether D's elements are in other lanes than C's, so that sums change lanes between instructions:
+// m8n8k4 from f16 to f32. Each warp has room for them behind the stages.
+constexpr bool SumsChangeLanes(const CudaRow& row) {
+  return row.instruction.products() == 4 && row.instruction.c != row.instruction.d;
+}
+constexpr int ExchangeElements(const CudaRow& row) {
+  return SumsChangeLanes(row) ? row.instruction_rows() * row.instruction.n : 0;
+}
+
+// Shared memory holds the stages and what warps exchange, and after the last step the tile of
+// accumulators.
+constexpr int SharedBytes(const CudaRow& row) {
+  const int stages = row.stages * StageBytes(row) + row.warps_m * row.warps_n *
+                                                        ExchangeElements(row) *
+                                                        BitsOf(ElementType::kF32) / 8;
+  const int accumulators = row.tile.m * AccumulatorStride(row) * BitsOf(AccumulatorType(row)) / 8;
+  return stages > accumulators ? stages : accumulators;
 }
 
 // Registers of 32 bits that a thread holds for one operand's fragments of one step.

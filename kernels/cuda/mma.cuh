@@ -319,6 +319,35 @@ struct WarpSums {
   }
 
  private:
+  // From where D has the sums to where C wants them.
+  __device__ static void Exchange(const Word (&d)[kWords], float (&c)[kElements]) {
+    constexpr bool kChanges = SumsChangeLanes(kRow<kIndex>);
+    if constexpr (!kChanges) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) c[e] = d[e];
+    } else {
+      extern __shared__ __align__(128) std::byte shared_memory[];
+      constexpr CudaRow kTheRow = kRow<kIndex>;
+      const int thread = ptx::ThreadInBlock();
+      float* const matrix =
+          reinterpret_cast<float*>(shared_memory + kTheRow.stages * StageBytes(kTheRow)) +
+          thread / 32 * ExchangeElements(kTheRow);
+      const auto place = [](const mma::Position& at) {
+        return (at.product * kInstruction.m + at.row) * kInstruction.n + at.column;
+      };
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        matrix[place(PositionInFragment<kIndex, mma::Operand::kD>(thread % 32, e))] = d[e];
+      }
+      __syncwarp();
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        c[e] = matrix[place(PositionInFragment<kIndex, mma::Operand::kC>(thread % 32, e))];
+      }
+      __syncwarp();
+    }
+  }
+
   template <typename A, typename B>
   __device__ static void AddOne(Word (&c)[kWords], const A& a, const B& b, uint32_t metadata) {
     using Source = RowMnemonic<kIndex>;
@@ -327,9 +356,13 @@ struct WarpSums {
     } else if constexpr (kInstruction.c == kInstruction.d) {
       ptx::Mma<Source>(c, a, b);
     } else if constexpr (kInstruction.c == ElementType::kF16) {
+      float singles[kElements];
+      Exchange(c, singles);
       uint32_t pairs[kElements / 2];
 #pragma unroll
-      for (int w = 0; w < kElements / 2; ++w) pairs[w] = ptx::PackF16(c[2 * w], c[2 * w + 1]);
+      for (int w = 0; w < kElements / 2; ++w) {
+        pairs[w] = ptx::PackF16(singles[2 * w], singles[2 * w + 1]);
+      }
       ptx::Mma<Source>(c, a, b, pairs);
     } else {
       float singles[kElements];
@@ -452,6 +485,7 @@ class MmaBlock {
   static constexpr int kStageBytes = StageBytes(kOf);
   static constexpr int kSteps = StepsOfTile(kOf);
   static constexpr int kParts = PartsOfB(kOf);
+  static constexpr int kTileStride = AccumulatorStride(kOf);
 
   struct Copies {
     TileCopy<kIndex, mma::Operand::kA> a;
@@ -585,19 +619,19 @@ class MmaBlock {
            rows * parameters_.metadata_steps * 32 + place.lane;
   }
 
-  // Visits pairs of accumulators that lie beside each other in a row of the tile.
-  template <typename Visit>
-  __device__ void ForEachPair(const Place& place, const Visit& visit) const {
+  // Writes the accumulators to their places in the tile.
+  __device__ void Stage(const Place& place, typename WarpSums<kIndex>::Sum* tile) const {
 #pragma unroll
     for (int i = 0; i < WarpSums<kIndex>::kDown; ++i) {
 #pragma unroll
       for (int j = 0; j < WarpSums<kIndex>::kAcross; ++j) {
 #pragma unroll
-        for (int e = 0; e < WarpSums<kIndex>::kElements; e += 2) {
+        for (int e = 0; e < WarpSums<kIndex>::kElements; ++e) {
           const mma::Position at = PositionInFragment<kIndex, mma::Operand::kD>(place.lane, e);
-          visit(place.warp_row + i * kOf.instruction_rows() + kInstruction.m * at.product + at.row,
-                place.warp_column + j * kInstruction.n + at.column, sums_.At(i, j, e),
-                sums_.At(i, j, e + 1));
+          const int row =
+              place.warp_row + i * kOf.instruction_rows() + kInstruction.m * at.product + at.row;
+          const int column = place.warp_column + j * kInstruction.n + at.column;
+          tile[row * kTileStride + column] = sums_.At(i, j, e);
         }
       }
     }
@@ -607,15 +641,12 @@ class MmaBlock {
   // register.
   __device__ void Finish() {
     using Sum = typename WarpSums<kIndex>::Sum;
-    constexpr int kStride = AccumulatorStride(kOf);
+    constexpr int kStride = kTileStride;
     const EpilogueParameters& epilogue = parameters_.epilogue;
     const Place place = FindPlace<kIndex>(parameters_);
     Sum* const tile = reinterpret_cast<Sum*>(shared_);
     __syncthreads();  // Every warp has read its fragments.
-    ForEachPair(place, [&](int row, int column, Sum x0, Sum x1) {
-      tile[row * kStride + column] = x0;
-      tile[row * kStride + column + 1] = x1;
-    });
+    Stage(place, tile);
     __syncthreads();
     if (!CanStoreDirectly(epilogue)) {
       FinishTile(epilogue, place.batch, place.row, place.column, tile, kOf.tile.m, kOf.tile.n,
