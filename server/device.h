@@ -52,9 +52,9 @@ struct DeviceInfo {
   std::string arithmetic;
   int threads = 0;
   int64_t memory_bytes = 0;
+  std::string chip;  // "sm_90", of a GPU or a simulator.
 
   // Of a GPU.
-  std::string chip;  // "sm_90".
   int multiprocessors = 0;
   int64_t memory_limit_bytes = 0;  // Of which products may use so much.
   int64_t clock_khz = 0;           // The highest, of the multiprocessors.

@@ -57,6 +57,24 @@ void FakeDevice::Submit(const Job& job, Done done) {
   std::move(done)(RunOnCallingThread(job));
 }
 
+absl::Status FakeDevice::readiness() const {
+  MutexLock lock(&mutex_);
+  return readiness_;
+}
+
+void FakeDevice::WatchReadiness(Listener listener) {
+  listener_ = std::move(listener);
+  if (listener_) listener_(readiness());
+}
+
+void FakeDevice::SetReadiness(const absl::Status& readiness) {
+  {
+    MutexLock lock(&mutex_);
+    readiness_ = readiness;
+  }
+  if (listener_) listener_(readiness);
+}
+
 void FakeDevice::RunJobs(bool run) {
   MutexLock lock(&mutex_);
   run_jobs_ = run;

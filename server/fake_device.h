@@ -27,6 +27,12 @@ class FakeDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
   const DeviceProfile& profile() const override { return profile_; }
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status readiness() const override ABSL_LOCKS_EXCLUDED(mutex_);
+  void WatchReadiness(Listener listener) override;
+
+  // Changes the readiness; the listener is called before this returns. Threads: one at a time, and
+  // not beside WatchReadiness.
+  void SetReadiness(const absl::Status& readiness) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // From now on every job is run by its own kernel, in Submit, instead of being held; used where a
   // server must start (canary) or work for a while. Held jobs stay held.
@@ -53,7 +59,9 @@ class FakeDevice final : public Device {
   DeviceInfo info_;
   DeviceProfile profile_;
 
+  Listener listener_;
   mutable Mutex mutex_;
+  absl::Status readiness_ ABSL_GUARDED_BY(mutex_);
   std::deque<Held> held_ ABSL_GUARDED_BY(mutex_);
   bool run_jobs_ ABSL_GUARDED_BY(mutex_) = false;
   int submitted_ ABSL_GUARDED_BY(mutex_) = 0;

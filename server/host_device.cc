@@ -47,6 +47,7 @@ DeviceInfo DescribeSimulator(mma::Chip chip) {
   info.name = absl::StrCat("sim:", std::string(facts.name));
   info.description = absl::StrCat("the matrix instructions of ", std::string(facts.architecture),
                                   ", simulated on ", HostName());
+  info.chip = facts.name;
   info.arithmetic = facts.is_verified ? "verified" : "modelled";
   return info;
 }

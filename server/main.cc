@@ -105,8 +105,7 @@ absl::Status Run(const Options& options, const sigset_t& signals) {
   ASSIGN_OR_RETURN(const int64_t open_files, RaiseOpenFileLimit());
   spdlog::info("event=start version={} pid={} open_files={} memory_limit_bytes={}", kVersion,
                getpid(), open_files, MemoryLimitBytes());
-  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices,
-                   MakeDevices(options.devices, options.cpu_threads));
+  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices, MakeDevices(options.devices));
   ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
                    Server::Start(options.server, std::move(devices)));
   RETURN_IF_ERROR(WriteReadyFile(options.ready_file, server->addresses()));

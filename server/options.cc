@@ -68,18 +68,30 @@ void AddListening(CLI::App& app, Options& options) {
 void AddDevices(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Devices";
   AddList(
-      app, "--devices", options.devices,
-      "Devices to serve, the default one first: cpu; sim:sm_90 and the like, which give the very "
-      "bits of a chip's matrix instructions; or sim, every chip that is known")
+      app, "--devices", options.devices.names,
+      "Devices to serve, the default one first: cuda:0 and the like, or cuda, every GPU; cpu; "
+      "sim:sm_90 and the like, which give the very bits of a chip's matrix instructions, or sim, "
+      "every chip that is known")
       ->check([](const std::string& name) { return std::string(CheckDeviceName(name).message()); })
+      ->default_str("cuda where there is a GPU,cpu,sim:sm_90")
       ->type_name("DEVICE,...")
       ->group(kGroup);
   app.add_option(
-         "--cpu-threads", options.cpu_threads,
-         "Threads that compute on each of these devices; 0 takes every core the process may use")
+         "--cpu-threads", options.devices.cpu_threads,
+         "Threads that compute on each of cpu and sim; 0 takes every core the process may use")
       ->check(CLI::Range(0, 4096))
       ->default_str("0")
       ->type_name("COUNT")
+      ->group(kGroup);
+  AddBytes(app, "--gpu-staging-bytes", options.devices.gpu_staging_bytes,
+           "Memory of the host through which operands and results go to and from each GPU; a "
+           "product that needs more is refused with RESOURCE_EXHAUSTED",
+           kGroup);
+  AddBytes(app, "--gpu-memory-bytes", options.devices.gpu_memory_bytes,
+           "Memory of each GPU that products may use; 0 takes nine tenths of what is free", kGroup);
+  app.add_option("--worker-binary", options.devices.worker_binary,
+                 "The program that works for each GPU; default gemmd-worker beside this one")
+      ->type_name("FILE")
       ->group(kGroup);
 }
 

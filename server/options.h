@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/devices.h"
 #include "server/server.h"
 
 namespace gemmd {
 
 struct Options {
   ServerOptions server;
-  std::vector<std::string> devices = {"cpu", "sim:sm_90"};
-  int cpu_threads = 0;     // 0: every core that the process may use.
+  DeviceOptions devices;
   std::string ready_file;  // Written with the addresses once the daemon serves.
   absl::Duration lame_duck = absl::Seconds(1);
   absl::Duration grace = absl::Seconds(20);

@@ -52,6 +52,12 @@ void LogRequest(const std::string& request_id, const InFlight& in_flight, const 
 
 }  // namespace
 
+absl::Status ServedDevice::readiness() const {
+  if (canary.ok()) return device->readiness();
+  return absl::UnavailableError(
+      Concat("device: ", device->info().name, " is not ready: ", std::string(canary.message())));
+}
+
 ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
                              Admission& admission, const Clock& clock, int64_t max_message_bytes)
     : devices_(devices),
@@ -72,9 +78,7 @@ absl::StatusOr<const ServedDevice*> ProductRunner::FindDevice(std::string_view n
     return absl::NotFoundError(
         GotWant("device", name, Concat("one of ", absl::StrJoin(devices_, ", ", append_name))));
   }
-  if (!found->ready) {
-    return absl::UnavailableError(Concat("device: ", found->device->info().name, " is not ready"));
-  }
+  RETURN_IF_ERROR(found->readiness());
   return &*found;
 }
 

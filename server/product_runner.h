@@ -23,7 +23,10 @@ namespace gemmd {
 // A device as the service sees it. Constant while the server runs.
 struct ServedDevice {
   Device* device = nullptr;
-  bool ready = false;  // Its canary was right.
+  absl::Status canary;  // What became of the server's own, at the start.
+
+  // OK where the device can be given products now; otherwise Unavailable, with its name.
+  absl::Status readiness() const;
 };
 
 // What is known of a request besides its message.

@@ -108,8 +108,17 @@ grpc::ServerUnaryReactor* RegistryService::ListDevices(grpc::CallbackServerConte
     wire->set_description(info.description);
     wire->set_arithmetic(info.arithmetic);
     wire->set_threads(info.threads);
-    wire->set_ready(served.ready);
+    const absl::Status readiness = served.readiness();
+    wire->set_ready(readiness.ok());
+    wire->set_not_ready_reason(std::string(readiness.message()));
     wire->set_memory_bytes(info.memory_bytes);
+    wire->set_chip(info.chip);
+    wire->set_multiprocessors(info.multiprocessors);
+    wire->set_memory_limit_bytes(info.memory_limit_bytes);
+    wire->set_clock_khz(info.clock_khz);
+    wire->set_memory_clock_khz(info.memory_clock_khz);
+    wire->set_cuda_driver_version(info.driver);
+    wire->set_cuda_runtime_version(info.runtime);
     wire->set_queued_requests(load.queued_requests);
     wire->set_queued_bytes(load.queued_bytes);
     wire->set_completed_requests(load.completed_requests);

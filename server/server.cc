@@ -79,7 +79,7 @@ Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>
   std::vector<Device*> borrowed;
   for (const auto& device : devices_) {
     borrowed.push_back(device.get());
-    served_.push_back({.device = device.get(), .ready = false});
+    served_.push_back({.device = device.get(), .canary = absl::UnavailableError("not checked")});
   }
   scheduler_ = std::make_unique<Scheduler>(borrowed, clock_);
   runner_ = std::make_unique<ProductRunner>(served_, *scheduler_, admission_, clock_,
@@ -89,18 +89,17 @@ Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>
 absl::Status Server::CheckDevices(absl::Duration timeout) {
   for (ServedDevice& served : served_) {
     const DeviceInfo& info = served.device->info();
-    const absl::Status right = RunCanary(*served.device, timeout);
-    served.ready = right.ok();
-    if (right.ok()) {
+    served.canary = RunCanary(*served.device, timeout);
+    if (served.canary.ok()) {
       spdlog::info("event=device_ready device={} description={} threads={}", LogValue(info.name),
                    LogValue(info.description), info.threads);
     } else {
       spdlog::error("event=device_not_ready device={} reason={}", LogValue(info.name),
-                    LogValue(right.ToString()));
+                    LogValue(served.canary.ToString()));
     }
   }
   if (std::none_of(served_.begin(), served_.end(),
-                   [](const auto& served) { return served.ready; })) {
+                   [](const auto& served) { return served.canary.ok(); })) {
     return absl::UnavailableError("devices: none is ready, see the log for each one's reason");
   }
   return absl::OkStatus();
@@ -128,20 +127,41 @@ absl::Status Server::Listen(const ServerOptions& options) {
   for (const std::string& address : addresses_) {
     spdlog::info("event=listening address={}", LogValue(address));
   }
-  grpc::HealthCheckServiceInterface* health = grpc_server_->GetHealthCheckService();
-  for (const char* service :
-       {"", v1::Gemm::service_full_name(), v1::Registry::service_full_name()}) {
-    health->SetServingStatus(service, true);
-  }
+  WatchDevices();
   return absl::OkStatus();
 }
 
-void Server::EnterLameDuck() { grpc_server_->GetHealthCheckService()->SetServingStatus(false); }
+// From now on the log and health say what becomes of the devices.
+void Server::WatchDevices() {
+  grpc::HealthCheckServiceInterface& service = *grpc_server_->GetHealthCheckService();
+  service.SetServingStatus(v1::Registry::service_full_name(), true);
+  health_ = std::make_unique<Health>(service, v1::Gemm::service_full_name(),
+                                     devices_.front()->info().name);
+  for (const ServedDevice& served : served_) {
+    const std::string name = served.device->info().name;
+    if (!served.canary.ok()) {
+      health_->SetReady(name, false);
+      continue;
+    }
+    served.device->WatchReadiness([this, name, was_ready = true](const absl::Status& now) mutable {
+      health_->SetReady(name, now.ok());
+      if (!now.ok()) {
+        spdlog::error("event=device_not_ready device={} reason={}", LogValue(name),
+                      LogValue(std::string(now.message())));
+      } else if (!was_ready) {
+        spdlog::info("event=device_ready device={}", LogValue(name));
+      }
+      was_ready = now.ok();
+    });
+  }
+}
+
+void Server::EnterLameDuck() { health_->EnterLameDuck(); }
 
 absl::Status Server::Drain(absl::Duration grace) {
   drained_ = true;
   if (grpc_server_ == nullptr) return absl::OkStatus();
-  EnterLameDuck();
+  if (health_ != nullptr) EnterLameDuck();  // Otherwise it never listened on all addresses.
   admission_.Close();
   const int64_t start_ns = clock_.NowNs();
   const bool finished = admission_.WaitUntilIdle(grace);
@@ -161,6 +181,8 @@ absl::Status Server::Drain(absl::Duration grace) {
 
 Server::~Server() {
   if (!drained_) (void)Drain(absl::ZeroDuration());
+  for (const auto& device : devices_) device->WatchReadiness(nullptr);
+  health_.reset();
   grpc_server_.reset();
 }
 

@@ -2,8 +2,9 @@
 //
 // The daemon without its main: devices, scheduler and services behind one gRPC server.
 //
-// Order of a life: Start (canaries, then listening, then health SERVING), EnterLameDuck (health
-// NOT_SERVING, still working), Drain (refuses, finishes what was accepted, stops listening).
+// Order of a life: Start (canaries, then listening, then health as the devices are), EnterLameDuck
+// (health NOT_SERVING, still working), Drain (refuses, finishes what was accepted, stops
+// listening).
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -17,6 +18,7 @@
 #include "server/admission.h"
 #include "server/clock.h"
 #include "server/device.h"
+#include "server/health.h"
 #include "server/product_runner.h"
 #include "server/scheduler.h"
 #include "server/transport.h"
@@ -60,6 +62,7 @@ class Server {
   Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices);
   absl::Status CheckDevices(absl::Duration timeout);
   absl::Status Listen(const ServerOptions& options);
+  void WatchDevices();
 
   const SteadyClock clock_;
   Admission admission_;
@@ -71,6 +74,7 @@ class Server {
   std::unique_ptr<Services> services_;
   std::vector<std::string> addresses_;
   std::unique_ptr<grpc::Server> grpc_server_;
+  std::unique_ptr<Health> health_;
   bool drained_ = false;
 };
 

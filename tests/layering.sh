@@ -28,9 +28,14 @@ mapfile -t client < <(in_folder client)
 mapfile -t without_wire < <(printf '%s\n' "${server[@]}" | grep . |
   grep -vE '^server/([a-z_]*service|convert|convert_instruction|convert_operand|product_runner|multiply_stream)\.(h|cc)$' || true)
 mapfile -t without_cuda < <(printf '%s\n' "${kernels[@]}" "${server[@]}" "${client[@]}" |
-  grep -vE '^(kernels/cuda|kernels/bench|server/worker)/' | grep . || true)
+  grep -vE '^(kernels/cuda/|kernels/bench/|server/worker/cuda_runtime\.cc)' | grep . || true)
+mapfile -t front < <(printf '%s\n' "${server[@]}" "${client[@]}" |
+  grep -vE '^server/worker/(cuda_runtime\.cc|gpu_rates\.cc|worker_main\.cc)' | grep . || true)
+mapfile -t worker < <(in_folder server/worker)
 mapfile -t without_grpc < <(printf '%s\n' "${kernels[@]}" \
-  server/{admission,canary,clock,host_device,device,fake_device,scheduler}.{h,cc} |
+  "${worker[@]}" \
+  server/{admission,canary,clock,devices,host_device,device,fake_device,scheduler}.{h,cc} \
+  server/worker_device{,_life}.{h,cc} |
   while read -r file; do [[ -f $file ]] && echo "$file"; done)
 
 forbid "kernels/ knows nothing of the service" '(server|client|gemmd|spdlog)/' "${kernels[@]}"
@@ -40,5 +45,8 @@ forbid "the server knows nothing of the client" '(client/|gemmd/[^v])' "${server
 forbid "the wire's messages are for services and convert" 'gemmd/v1/' "${without_wire[@]}"
 forbid "the client knows nothing of server and kernels" '(server|kernels)/' "${client[@]}"
 forbid "CUDA stays in its folders" '(cuda|cublas|cusparse|nvml)[a-zA-Z_]*\.h' "${without_cuda[@]}"
+forbid "rows and code of GPU kernels are for the worker" 'kernels/cuda/' "${front[@]}"
+forbid "a worker knows what it shares with the front, and no more" 'server/[^w]|server/w[^o]' \
+  "${worker[@]}"
 
 ((violations == 0))

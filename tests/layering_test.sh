@@ -11,7 +11,7 @@ trap 'rm -rf "$planted"' EXIT
 # expect_violation FILE HEADER: a tree with FILE including HEADER must be refused.
 expect_violation() {
   rm -rf "${planted:?}"/*
-  mkdir -p "$planted"/{kernels/mma,server,client} "$planted/$(dirname "$1")"
+  mkdir -p "$planted"/{kernels/mma,server/worker,client} "$planted/$(dirname "$1")"
   "$tests/layering.sh" "$planted"
   printf '#include "%s"\n' "$2" >"$planted/$1"
   if "$tests/layering.sh" "$planted" >/dev/null; then
@@ -30,6 +30,11 @@ expect_violation server/server.cc client/npy.h
 expect_violation server/server.cc gemmd/client.h
 expect_violation server/options.cc gemmd/v1/gemm.pb.h
 expect_violation server/host_device.cc cuda_runtime.h
+expect_violation server/worker/worker.cc cuda_runtime_api.h
+expect_violation server/worker/protocol.cc grpcpp/grpcpp.h
+expect_violation server/worker/worker.cc server/device.h
+expect_violation server/worker_device_life.cc grpcpp/grpcpp.h
+expect_violation server/worker_device.cc kernels/cuda/runtime.h
 expect_violation client/client.cc kernels/element.h
 expect_violation client/gemmctl/main.cc server/log.h
 echo "layering holds, and every planted violation is found"

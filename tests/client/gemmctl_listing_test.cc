@@ -93,6 +93,34 @@ std::vector<std::string> Names(const std::string& text) {
   return names;
 }
 
+TEST(GemmctlListingTest, DevicesSayWhatTheyAreAndWhatIsWrong) {
+  FakeScript script;
+  script.list_devices = [](v1::ListDevicesResponse& response) {
+    v1::Device& gpu = *response.add_devices();
+    gpu.set_name("cuda:0");
+    gpu.set_kind("cuda");
+    gpu.set_chip("sm_90");
+    gpu.set_multiprocessors(132);
+    gpu.set_clock_khz(1980000);
+    gpu.set_not_ready_reason("device: cuda:0 is starting again");
+    gpu.add_rates()->set_engine("cuda.mma");
+    v1::Device& cpu = *response.add_devices();
+    cpu.set_name("cpu");
+    cpu.set_kind("cpu");
+    cpu.set_threads(8);
+    cpu.set_ready(true);
+    cpu.add_rates()->set_engine("onednn.f32");
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  const std::string text = RunGemmctl({"devices"}, server.address()).out;
+  EXPECT_THAT(text, testing::ContainsRegex("cuda:0 +cuda +sm_90 +- +no +132 SMs, 1.98 GHz"));
+  EXPECT_THAT(text, testing::ContainsRegex("cpu +cpu +- +- +yes +8 threads"));
+  EXPECT_THAT(text, testing::HasSubstr("\nnot ready: device: cuda:0 is starting again\n"));
+  EXPECT_THAT(text, testing::HasSubstr("onednn.f32"));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("cuda.mma")));
+}
+
 TEST(GemmctlListingTest, KernelsAreThoseThatSomeDeviceRuns) {
   const FakeServer server(KernelScript());
   const auto kernels = [&](std::vector<std::string> arguments) {

@@ -30,6 +30,11 @@ def pytest_addoption(parser):
         help="the command line client (default: environment variable GEMMCTL_BINARY)",
     )
     group.addoption(
+        "--fake-worker",
+        default=os.environ.get("GEMMD_FAKE_WORKER"),
+        help="a worker without a GPU (default: environment variable GEMMD_FAKE_WORKER)",
+    )
+    group.addoption(
         "--sanitized",
         action="store_true",
         help="the daemon is built with AddressSanitizer, which keeps freed memory: tests of "

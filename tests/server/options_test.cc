@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 ParsedOptions Parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "gemmd");
@@ -33,7 +34,7 @@ TEST(OptionsTest, DefaultsAreThoseOfTheWireContract) {
   EXPECT_EQ(transport.keepalive_time, absl::Seconds(20));
   EXPECT_EQ(transport.keepalive_timeout, absl::Seconds(10));
   EXPECT_EQ(transport.min_ping_interval, absl::Seconds(10));
-  EXPECT_THAT(parsed.options.devices, ElementsAre("cpu", "sim:sm_90"));
+  EXPECT_THAT(parsed.options.devices.names, IsEmpty());
 }
 
 TEST(OptionsTest, ReadsEveryKindOfValue) {
@@ -43,7 +44,7 @@ TEST(OptionsTest, ReadsEveryKindOfValue) {
   ASSERT_TRUE(parsed.should_run) << parsed.text;
   EXPECT_THAT(parsed.options.server.transport.listen,
               ElementsAre("127.0.0.1:0", "unix:/tmp/x.sock"));
-  EXPECT_EQ(parsed.options.cpu_threads, 3);
+  EXPECT_EQ(parsed.options.devices.cpu_threads, 3);
   EXPECT_EQ(parsed.options.server.transport.max_message_bytes, int64_t{64} << 20);
   EXPECT_EQ(parsed.options.server.admission.max_bytes, int64_t{1} << 30);
   EXPECT_EQ(parsed.options.grace, absl::Seconds(90));
@@ -57,7 +58,7 @@ TEST(OptionsTest, ConfigFileHasTheSameNamesAndTheCommandLineWins) {
   const ParsedOptions parsed = Parse({"--config", path.c_str(), "--cpu-threads=6"});
   ASSERT_TRUE(parsed.should_run) << parsed.text;
   EXPECT_THAT(parsed.options.server.transport.listen, ElementsAre("127.0.0.1:1", "127.0.0.1:2"));
-  EXPECT_EQ(parsed.options.cpu_threads, 6);
+  EXPECT_EQ(parsed.options.devices.cpu_threads, 6);
   EXPECT_EQ(parsed.options.grace, absl::Seconds(7));
 }
 
@@ -67,7 +68,7 @@ TEST(OptionsTest, ListsHaveCommasAndAppendWhenGivenAgain) {
   ASSERT_TRUE(parsed.should_run) << parsed.text;
   EXPECT_THAT(parsed.options.server.transport.listen,
               ElementsAre("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"));
-  EXPECT_THAT(parsed.options.devices, ElementsAre("cpu", "cpu"));
+  EXPECT_THAT(parsed.options.devices.names, ElementsAre("cpu", "cpu"));
 }
 
 TEST(OptionsTest, MistakesAreNamedAndEndWithTwo) {
@@ -80,7 +81,10 @@ TEST(OptionsTest, MistakesAreNamedAndEndWithTwo) {
       {{"--no-such-option"}, "no-such-option"},
       {{"--grace=soon"}, "got soon, want a duration"},
       {{"--cpu-threads=-1"}, "cpu-threads"},
-      {{"--devices=cuda:0"}, "cuda:0"},
+      {{"--devices=cuda:00"}, "cuda:00"},
+      {{"--devices=cuda:"}, "cuda:"},
+      {{"--devices=cuda:-1"}, "cuda:-1"},
+      {{"--devices=gpu"}, "gpu"},
       {{"--log-level=loud"}, "loud"},
       {{"--max-message-bytes=many"}, "many"},
       {{"--listen=127.0.0.1:1", "stray"}, "stray"},

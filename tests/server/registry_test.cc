@@ -67,6 +67,8 @@ TEST_F(RegistryTest, ListsTheDevice) {
   EXPECT_TRUE(device.ready());
   EXPECT_EQ(device.threads(), 1);
   EXPECT_GT(device.memory_bytes(), 0);
+  EXPECT_EQ(device.not_ready_reason(), "");
+  EXPECT_EQ(device.multiprocessors(), 0);
   EXPECT_EQ(device.completed_requests(), 1);
   EXPECT_GT(device.rates_size(), 0);
 }
@@ -182,6 +184,44 @@ TEST_F(RegistryTest, HealthKnowsEveryService) {
   EXPECT_EQ(CallRaw(running_.channel(), "/grpc.health.v1.Health/Check", "\x0a\x01x", &response)
                 .error_code(),
             grpc::StatusCode::NOT_FOUND);
+}
+
+// What health says of the service: SERVING is 1, NOT_SERVING 2; 0 where the call fails.
+int HealthOf(RunningServer& running, const std::string& service) {
+  const std::string request =
+      service.empty() ? "" : std::string("\x0a") + static_cast<char>(service.size()) + service;
+  std::string response;
+  const bool is_known =
+      CallRaw(running.channel(), "/grpc.health.v1.Health/Check", request, &response).ok();
+  return is_known && response.size() == 2 ? response[1] : 0;
+}
+
+TEST(ReadinessTest, HealthProductsAndListsFollowTheDevice) {
+  RunningServer running(TestDevice::kFake);
+  running.fake().RunJobs(true);
+  const std::vector<std::string> services = {"", "gemmd.v1.Gemm", "fake"};
+  const auto expect = [&](int health, grpc::StatusCode product, const std::string& why) {
+    for (const std::string& service : services) EXPECT_EQ(HealthOf(running, service), health);
+    EXPECT_EQ(HealthOf(running, "gemmd.v1.Registry"), 1);
+    const grpc::Status status = MultiplySmall(running.gemm());
+    EXPECT_EQ(status.error_code(), product);
+    EXPECT_EQ(status.error_message(), why);
+    grpc::ClientContext context;
+    AllowTime(context);
+    v1::ListDevicesResponse response;
+    ASSERT_TRUE(running.registry().ListDevices(&context, v1::ListDevicesRequest(), &response).ok());
+    EXPECT_EQ(response.devices(0).ready(), why.empty());
+    EXPECT_EQ(response.devices(0).not_ready_reason(), why);
+  };
+  expect(1, grpc::StatusCode::OK, "");
+  running.fake().SetReadiness(absl::UnavailableError("device: fake is starting again"));
+  expect(2, grpc::StatusCode::UNAVAILABLE, "device: fake is starting again");
+  running.fake().SetReadiness(absl::OkStatus());
+  expect(1, grpc::StatusCode::OK, "");
+  running.server().EnterLameDuck();
+  running.fake().SetReadiness(absl::OkStatus());
+  EXPECT_EQ(HealthOf(running, ""), 2);
+  EXPECT_EQ(HealthOf(running, "fake"), 2);
 }
 
 TEST_F(RegistryTest, ReflectionListsTheServices) {

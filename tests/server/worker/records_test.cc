@@ -199,9 +199,9 @@ TEST(JobLayoutTest, TakesNoPlaceForWhatIsNotRead) {
 
 TEST(JobLayoutTest, MoreThan63BitsAreExhausted) {
   Problem problem = SomeProblem();
-  problem.batch = 2;
-  problem.d.leading_dimension = int64_t{1} << 58;
-  problem.d.batch_stride_bytes = 3 * (int64_t{1} << 60);
+  problem.batch = 4;
+  problem.d.leading_dimension = int64_t{1} << 57;
+  problem.d.batch_stride_bytes = 3 * (int64_t{1} << 59);
   problem.c = problem.d;  // Each of the two fits on its own.
   problem.beta = 1;
   ASSERT_THAT(Validate(problem), IsOk());

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/server/worker/small_product.h"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <memory>
 #include <utility>

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon with GPUs that are none: workers over the host's memory and the simulator."""
+
+import os
+import signal
+import subprocess
+import threading
+
+import grpc
+import numpy as np
+import pytest
+from daemon import wait_until
+from gemmd.v1 import gemm_pb2_grpc, registry_pb2, registry_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from product import Product, check_bytes
+
+DEADLINE_S = 60
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.fixture
+def fake_worker(request):
+    path = request.config.getoption("--fake-worker")
+    if not path:
+        pytest.fail("no worker: give --fake-worker=PATH")
+    return os.path.realpath(path)
+
+
+@pytest.fixture
+def gpus(daemons, fake_worker, tmp_path, monkeypatch):
+    """Starts a daemon with the devices cuda:0 and cpu, whose worker obeys `script`."""
+
+    def start(*flags, devices="cuda:0,cpu"):
+        monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(tmp_path / "script"))
+        return daemons.start(
+            "--lame-duck=1ms", f"--devices={devices}", f"--worker-binary={fake_worker}", *flags
+        )
+
+    return start
+
+
+def workers_of(daemon):
+    children = subprocess.run(
+        ["ps", "--ppid", str(daemon.pid), "-o", "pid=,stat=,args="], capture_output=True, text=True
+    ).stdout
+    return [(int(pid), stat) for pid, stat, *_ in (line.split() for line in children.splitlines())]
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def f16_product(size=24):
+    return Product(
+        a=np.ones((1, size, size)) * 2, b=np.ones((1, size, size)), a_type="f16", b_type="f16"
+    )
+
+
+class Client:
+    """Stubs of one daemon."""
+
+    def __init__(self, daemon):
+        self.channel = grpc.insecure_channel(
+            daemon.tcp, options=[("grpc.use_local_subchannel_pool", 1)]
+        )
+        self.gemm = gemm_pb2_grpc.GemmStub(self.channel)
+        self.registry = registry_pb2_grpc.RegistryStub(self.channel)
+        self.health_stub = health_pb2_grpc.HealthStub(self.channel)
+
+    def multiply(self, device="", kernel="", product=None):
+        product = product or f16_product()
+        request = product.request()
+        request.device = device
+        request.kernel = kernel
+        answer = self.gemm.Multiply(request, timeout=DEADLINE_S)
+        check_bytes(answer.d, product)
+        return answer
+
+    def code_of(self, **keywords):
+        try:
+            self.multiply(**keywords)
+        except grpc.RpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+    def health(self, service=""):
+        request = health_pb2.HealthCheckRequest(service=service)
+        return self.health_stub.Check(request, timeout=DEADLINE_S).status
+
+    def devices(self):
+        request = registry_pb2.ListDevicesRequest()
+        return self.registry.ListDevices(request, timeout=DEADLINE_S).devices
+
+
+@pytest.fixture
+def client(request):
+    made = []
+
+    def make(daemon):
+        made.append(Client(daemon))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.channel.close()
+
+
+def write_script(tmp_path, text):
+    (tmp_path / "part").write_text(text + "\n")
+    (tmp_path / "part").rename(tmp_path / "script")
+
+
+def test_products_run_on_the_gpu_that_is_the_default(gpus, client, gemmctl):
+    daemon = gpus(devices="cuda:0,cuda:1,cpu")
+    both = client(daemon)
+    assert [(d.name, d.ready) for d in both.devices()] == [
+        ("cuda:0", True),
+        ("cuda:1", True),
+        ("cpu", True),
+    ]
+    gpu = both.devices()[0]
+    assert (gpu.chip, gpu.description, gpu.multiprocessors) == ("sm_90", "fake GPU", 7)
+    assert (gpu.cuda_driver_version, gpu.cuda_runtime_version) == ("13.1", "12.8")
+    assert gpu.memory_limit_bytes < gpu.memory_bytes and gpu.clock_khz > 0 < gpu.memory_clock_khz
+    answer = both.multiply()
+    assert answer.device == "cuda:0"
+    assert answer.kernel.startswith("mma.") or answer.kernel.startswith("wmma.")
+    timing = answer.timing
+    assert min(timing.copy_in_ns, timing.compute_ns, timing.copy_out_ns) > 0
+    stages = timing.receive_ns + timing.queue_ns + timing.copy_in_ns + timing.compute_ns
+    assert stages + timing.copy_out_ns + timing.send_prepare_ns <= timing.total_ns
+    instruction = "mma.m16n8k16.f32.f16.f16.f32"
+    by_name = both.multiply(device="cuda:1", kernel=instruction)
+    assert by_name.device == "cuda:1"
+    assert by_name.kernel.startswith(instruction + "_")
+    command = [gemmctl, "--address", daemon.unix, "multiply", "--random=33,34,35"]
+    done = subprocess.run(
+        [*command, "--type=f16", f"--kernel={by_name.kernel}", "--verify"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    listed = subprocess.run(
+        [gemmctl, "--address", daemon.unix, "devices"], capture_output=True, text=True
+    ).stdout
+    assert "fake GPU" in listed and "7 SMs, 1.98 GHz" in listed
+
+
+def test_a_kernel_of_a_gpu_on_the_simulator_has_the_same_bits(gpus, client):
+    both = client(gpus(devices="cuda:0,sim:sm_90"))
+    on_gpu = both.multiply(kernel="mma.m16n8k16.f32.f16.f16.f32")
+    on_sim = both.multiply(device="sim:sm_90", kernel=on_gpu.kernel)
+    assert on_sim.kernel == "mma.m16n8k16.f32.f16.f16.f32"
+    assert on_sim.d.data == on_gpu.d.data
+
+
+def test_a_killed_worker_is_back_and_the_others_go_on(gpus, client):
+    daemon = gpus()
+    one = client(daemon)
+    [(pid, _)] = workers_of(daemon)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: daemon.events("device_not_ready"), DEADLINE_S, "the loss is known")
+    assert one.code_of(device="cpu", product=Product(a=np.ones((1, 4, 4)), b=np.ones((1, 4, 4)))) \
+        == grpc.StatusCode.OK
+    wait_until(lambda: one.code_of() == grpc.StatusCode.OK, DEADLINE_S, "the GPU is back")
+    [(new_pid, _)] = workers_of(daemon)
+    assert new_pid != pid
+    assert daemon.events("device_not_ready")[0]["device"] == "cuda:0"
+    assert "signal 9" in daemon.events("device_not_ready")[0]["reason"]
+    assert one.health() == SERVING
+
+
+def test_a_product_that_hangs_is_aborted_by_the_watchdog(gpus, client, tmp_path):
+    daemon = gpus()
+    one = client(daemon)
+    write_script(tmp_path, "Launch 1 hang")
+    with pytest.raises(grpc.RpcError) as error:
+        one.multiply()
+    assert error.value.code() == grpc.StatusCode.ABORTED
+    assert "cuda:0 was lost while the product ran" in error.value.details()
+    wait_until(lambda: one.code_of() == grpc.StatusCode.OK, DEADLINE_S, "the GPU is back")
+
+
+def test_after_five_restarts_health_says_so(gpus, client):
+    daemon = gpus()
+    one = client(daemon)
+    for restart in range(6):
+        [(pid, _)] = workers_of(daemon)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(
+            lambda: len(daemon.events("device_not_ready")) == restart + 1, DEADLINE_S, "lost"
+        )
+        if restart < 5:
+            wait_until(lambda: one.code_of() == grpc.StatusCode.OK, DEADLINE_S, "back")
+    assert [one.health(name) for name in ("", "gemmd.v1.Gemm", "cuda:0")] == 3 * [NOT_SERVING]
+    assert [one.health(name) for name in ("gemmd.v1.Registry", "cpu")] == 2 * [SERVING]
+    gpu = one.devices()[0]
+    assert not gpu.ready and "out of service" in gpu.not_ready_reason
+    with pytest.raises(grpc.RpcError) as error:
+        one.multiply()
+    assert error.value.code() == UNAVAILABLE
+    assert "device: cuda:0 is out of service" in error.value.details()
+    assert workers_of(daemon) == []
+
+
+def test_draining_finishes_what_the_gpu_has(gpus, client, tmp_path):
+    """One product of some time runs, others wait; all are answered, and no worker is left."""
+    daemon = gpus("--grace=50s")
+    one = client(daemon)
+    [(pid, _)] = workers_of(daemon)
+    product = f16_product(size=640)
+    calls = [one.gemm.Multiply.future(product.request(), timeout=DEADLINE_S) for _ in range(4)]
+    wait_until(lambda: one.devices()[0].queued_requests > 0, DEADLINE_S, "some wait")
+    daemon.signal(signal.SIGTERM)
+    for call in calls:
+        check_bytes(call.result().d, product)
+    assert daemon.wait() == 0
+    assert not is_alive(pid)
+
+
+def test_draining_while_the_gpu_hangs_ends_with_the_watchdog(gpus, client, tmp_path):
+    daemon = gpus("--grace=50s")
+    one = client(daemon)
+    [(pid, _)] = workers_of(daemon)
+    write_script(tmp_path, "Launch 1 hang")
+    call = one.gemm.Multiply.future(f16_product().request(), timeout=DEADLINE_S)
+    wait_until(lambda: not (tmp_path / "script").exists(), DEADLINE_S, "it hangs")
+    daemon.signal(signal.SIGTERM)
+    assert call.code() == grpc.StatusCode.ABORTED
+    assert daemon.wait() == 0
+    assert not is_alive(pid)
+
+
+def test_workers_die_with_a_killed_daemon(gpus):
+    daemon = gpus(devices="cuda:0,cuda:1,cpu")
+    pids = [pid for pid, _ in workers_of(daemon)]
+    assert len(pids) == 2
+    daemon.was_awaited = True
+    daemon.kill()
+    wait_until(lambda: not any(is_alive(pid) for pid in pids), DEADLINE_S, "the workers' end")
+
+
+def test_no_zombies_and_no_lost_files(gpus, client):
+    daemon = gpus()
+    one = client(daemon)
+    one.multiply()
+    files = daemon.open_files()
+    for _ in range(3):
+        [(pid, _)] = workers_of(daemon)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(
+            lambda: [p for p, _ in workers_of(daemon)] not in ([], [pid])
+            and one.code_of() == grpc.StatusCode.OK,
+            DEADLINE_S,
+            "the GPU is back",
+        )
+    assert len(workers_of(daemon)) == 1
+    assert daemon.open_files() == files
+
+
+def test_without_a_worker_the_daemon_says_so(gemmd):
+    done = subprocess.run(
+        [gemmd, "--listen=127.0.0.1:0", "--devices=cuda:0", "--worker-binary=/no/worker"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 1
+    assert "device: cuda:0 does not start: worker-binary: got /no/worker" in done.stderr
+
+
+def test_a_gpu_that_there_is_not(gemmd, fake_worker):
+    done = subprocess.run(
+        [gemmd, "--listen=127.0.0.1:0", "--devices=cuda:7", f"--worker-binary={fake_worker}"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 1
+    assert "device: cuda:7 does not start: GPU: got 7, want less than 2" in done.stderr
+
+
+def test_the_staging_area_limits_products(gpus, client):
+    one = client(gpus("--gpu-staging-bytes=64KiB"))
+    assert one.code_of(product=f16_product(size=32)) == grpc.StatusCode.OK
+    with pytest.raises(grpc.RpcError) as error:
+        one.multiply(product=f16_product(size=128))
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "--gpu-staging-bytes" in error.value.details()
+    assert one.code_of(product=f16_product(size=32)) == grpc.StatusCode.OK
+
+
+def test_many_clients_at_once_while_workers_die(gpus, client, tmp_path):
+    """Every call ends, with the right product or an error that says to try again."""
+    daemon = gpus()
+    one = client(daemon)
+    codes = []
+
+    def call():
+        for _ in range(50):
+            codes.append(one.code_of())
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for restart in range(3):
+        wait_until(lambda: len(codes) > 30 * (restart + 1), DEADLINE_S, "calls")
+        wait_until(lambda: workers_of(daemon), DEADLINE_S, "a worker")
+        os.kill(workers_of(daemon)[0][0], signal.SIGKILL)
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert len(codes) == 200
+    assert set(codes) <= {grpc.StatusCode.OK, UNAVAILABLE, grpc.StatusCode.ABORTED}
+    wait_until(lambda: one.code_of() == grpc.StatusCode.OK, DEADLINE_S, "the GPU is back")
