@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "tests/testing/sanitized.h"
 
 namespace gemmd {
 namespace {
@@ -25,6 +26,7 @@ WorkerDeviceOptions QuickOptions() {
   options.command.binary = GEMMD_FAKE_WORKER;
   options.staging_bytes = int64_t{4} << 20;
   options.restarts.first_pause_ns = 1'000'000;
+  if (kIsSanitized) options.watchdog_least = absl::Seconds(30);
   return options;
 }
 
