@@ -110,7 +110,7 @@ def test_the_socket_of_a_killed_daemon_is_taken_over(daemons):
         ("--max-queued-requests=0", "--max-queued-requests"),
         ("--max-concurrent-streams=0", "--max-concurrent-streams"),
         ("--cpu-threads=-1", "--cpu-threads"),
-        ("--devices=cuda:99", "--devices"),
+        ("--devices=tpu:0", "--devices"),
         ("--log-level=loud", "--log-level"),
         ("--listen=", "--listen"),
         ("--config=/dev/null/config", "/dev/null/config"),
