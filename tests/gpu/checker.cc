@@ -127,7 +127,8 @@ class Checker {
     }
     // Memory of a GPU that runs nothing any more cannot be freed: that would wait for its kernels.
     const std::lock_guard lock(mutex_);
-    if (result_.is_aborted) static_cast<void>(runner->release());
+    static auto* const abandoned = new std::vector<std::unique_ptr<KernelRunner>>();
+    if (result_.is_aborted) abandoned->push_back(*std::move(runner));
   }
 
   void CheckCase(const Task& task, KernelRunner& runner) {
