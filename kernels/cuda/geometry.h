@@ -92,12 +92,15 @@ constexpr int ExchangeElements(const CudaRow& row) {
   return SumsChangeLanes(row) ? row.instruction_rows() * row.instruction.n : 0;
 }
 
-// Shared memory holds the stages and what warps exchange, and after the last step the tile of
-// accumulators.
+// Of the two barriers of each stage.
+inline constexpr int kBarrierBytes = 16;
+
+// Shared memory holds the stages with their barriers and what warps exchange, and after the last
+// step the tile of accumulators.
 constexpr int SharedBytes(const CudaRow& row) {
-  const int stages = row.stages * StageBytes(row) + row.warps_m * row.warps_n *
-                                                        ExchangeElements(row) *
-                                                        BitsOf(ElementType::kF32) / 8;
+  const int stages =
+      row.stages * (StageBytes(row) + kBarrierBytes) +
+      row.warps_m * row.warps_n * ExchangeElements(row) * BitsOf(ElementType::kF32) / 8;
   const int accumulators = row.tile.m * AccumulatorStride(row) * BitsOf(AccumulatorType(row)) / 8;
   return stages > accumulators ? stages : accumulators;
 }

@@ -10,6 +10,7 @@
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/tile_map.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -86,6 +87,12 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, const GemmArgs& a
   parameters.tiles_k = static_cast<int>(tiles_k);
   parameters.first_batch = 0;
   parameters.epilogue = EpilogueOf(args, AccumulatorType(row));
+  if (LoadsAhead(row)) {
+    ASSIGN_OR_RETURN(parameters.a_map,
+                     TileMapOf(parameters.a, TileLinesOf(row, mma::Operand::kA), problem.batch));
+    ASSIGN_OR_RETURN(parameters.b_map,
+                     TileMapOf(parameters.b, TileLinesOf(row, mma::Operand::kB), problem.batch));
+  }
   return parameters;
 }
 
@@ -104,7 +111,8 @@ absl::Status PrepareOperands(const CudaRow& row, const GemmArgs& args, const Cud
   return RepackMetadata(row, args.problem, plan, args.a, workspace, stream);
 }
 
-absl::Status LaunchProduct(const Kernel& kernel, const void* function, MmaParameters parameters,
+// One launch for as many matrices as a grid has; `parameters` are changed for each.
+absl::Status LaunchProduct(const Kernel& kernel, const void* function, MmaParameters& parameters,
                            int64_t batch, CUstream_st* stream) {
   const CudaRow& row = *kernel.cuda_row;
   // More than 48 KiB is to be asked for.
@@ -138,7 +146,7 @@ absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream
   if (!args.problem.has_output()) return absl::OkStatus();
   if (!args.problem.has_product()) return FinishWithoutProduct(args, AccumulatorType(row), stream);
   ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, args.problem));
-  ASSIGN_OR_RETURN(const MmaParameters parameters, ParametersOf(row, args, plan));
+  ASSIGN_OR_RETURN(MmaParameters parameters, ParametersOf(row, args, plan));
   RETURN_IF_ERROR(PrepareOperands(row, args, plan, stream));
   return LaunchProduct(kernel, function, parameters, args.problem.batch, stream);
 }

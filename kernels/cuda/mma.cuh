@@ -2,10 +2,10 @@
 //
 // The kernel of every row: a multistage product on tensor cores.
 //
-// Tiles of A and B come into shared memory by cp.async, several stages ahead, and from there into
-// fragments by ldmatrix (f64 and m8n8k4: by loads of 8 bytes; wmma: by its own), where registers
-// are left one step of k ahead of the instructions. Each accumulator gets the instructions in
-// ascending k, from zero.
+// Tiles of A and B come into shared memory several stages ahead, by the copy engine (sm_90) or by
+// cp.async, and from there into fragments by ldmatrix (f64 and m8n8k4: by loads of 8 bytes; wmma:
+// by its own), where registers are left one step of k ahead of the instructions. Each accumulator
+// gets the instructions in ascending k, from zero.
 #pragma once
 
 #include <cstddef>
@@ -89,11 +89,10 @@ class TileCopy {
     }
   }
 
-  // Copies rounds `kFirst` to `kEnd` - 1 of the tile to the stage at `offset` of the shared memory.
-  template <int kFirst, int kEnd>
+  // Copies the tile to the stage at `offset` of the shared memory.
   __device__ void Copy(int offset) const {
 #pragma unroll
-    for (int i = kFirst; i < kEnd && i < kRounds; ++i) {
+    for (int i = 0; i < kRounds; ++i) {
       if (kLines.lines % kLinesOfRound != 0 && line_ + i * kLinesOfRound >= kLines.lines) break;
       const bool is_inside = kIsAlongK || i * kLinesOfRound <= lines_after_;
       ptx::CopyAsync(
@@ -326,7 +325,7 @@ struct WarpSums {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) c[e] = d[e];
     } else {
-      extern __shared__ __align__(128) std::byte shared_memory[];
+      extern __shared__ __align__(1024) std::byte shared_memory[];
       constexpr CudaRow kTheRow = kRow<kIndex>;
       const int thread = ptx::ThreadInBlock();
       float* const matrix =
@@ -458,23 +457,15 @@ class MmaBlock {
   __device__ void Run() {
     const uint32_t shared = ptx::SharedAddress(shared_);
     const Place place = FindPlace<kIndex>(parameters_);
-    Copies copies = {{parameters_.a, place.batch, place.row, shared, place.thread},
-                     {parameters_.b, place.batch, place.column, shared + kABytes, place.thread}};
-    for (int stage = 0; stage < kOf.stages - 1; ++stage) {
-      if (stage < parameters_.tiles_k) copies.template Copy<0, 1>(stage * kStageBytes);
-      copies.Advance();
-      ptx::CommitCopies();
-    }
     const Loaders loaders = {{shared, place.warp_row, place.lane},
                              {shared + kABytes, place.warp_column, place.lane}};
     MetadataWords<kIndex> metadata(MetadataSource(place), parameters_.metadata_steps);
     sums_.Clear();
-    if constexpr (LoadsAhead(kOf)) {
-      RunAhead(copies, loaders, metadata);
+    if constexpr (LoadsAhead(kOf) && ptx::kHasTileCopies) {
+      RunAhead(place, loaders, metadata);
     } else {
-      RunPlainly(copies, loaders, metadata);
+      RunPlainly(place, loaders, metadata);
     }
-    ptx::WaitForCopies<0>();
     Finish();
   }
 
@@ -491,13 +482,9 @@ class MmaBlock {
     TileCopy<kIndex, mma::Operand::kA> a;
     TileCopy<kIndex, mma::Operand::kB> b;
 
-    // Share `kShare` of `kShares` of the tile.
-    template <int kShare, int kShares>
     __device__ void Copy(int offset) const {
-      constexpr int kOfA = (a.kRounds + kShares - 1) / kShares;
-      constexpr int kOfB = (b.kRounds + kShares - 1) / kShares;
-      a.template Copy<kShare * kOfA, (kShare + 1) * kOfA>(offset);
-      b.template Copy<kShare * kOfB, (kShare + 1) * kOfB>(offset);
+      a.Copy(offset);
+      b.Copy(offset);
     }
     __device__ void Advance() {
       a.Advance();
@@ -509,76 +496,147 @@ class MmaBlock {
     FragmentLoader<kIndex, mma::Operand::kB> b;
   };
 
-  struct AheadFragments {
-    Fragments<kIndex, mma::Operand::kA> a[2];
-    Fragments<kIndex, mma::Operand::kB> b[2];
+  // Where in the stages a tile of k is. Each round through them turns the parity of the barriers.
+  struct Turn {
+    int stage;
+    int parity;
+
+    __device__ Turn Next() const {
+      return stage + 1 == kOf.stages ? Turn{0, parity ^ 1} : Turn{stage + 1, parity};
+    }
   };
 
-  __device__ static int Next(int stage) { return stage + 1 == kOf.stages ? 0 : stage + 1; }
-  __device__ static int Previous(int stage) { return stage == 0 ? kOf.stages - 1 : stage - 1; }
+  // What the tiles of RunAhead share. `full` says that a stage's tiles are there, `empty` that
+  // every warp has read them; so warps need not keep in step.
+  struct Ahead {
+    const Loaders& loaders;
+    MetadataWords<kIndex>& metadata;
+    uint32_t stages;  // Shared memory.
+    int row;
+    int column;
+    int a_matrix;
+    int b_matrix;
+    bool copies;  // This thread tells the copy engine what to do.
+    Fragments<kIndex, mma::Operand::kA> a[2];
+    Fragments<kIndex, mma::Operand::kB> b[2];
 
-  // Fragments are loaded one part of a step ahead of the instructions that take them, and copies
-  // are spread over the steps.
-  __device__ void RunAhead(Copies& copies, const Loaders& loaders,
+    __device__ uint32_t full(int stage) const {
+      return stages + kOf.stages * kStageBytes + stage * kBarrierBytes;
+    }
+    __device__ uint32_t empty(int stage) const { return full(stage) + kBarrierBytes / 2; }
+  };
+
+  // The copy engine brings tiles, as many ahead as there are other stages; fragments are loaded one
+  // part of a step ahead of the instructions that take them.
+  __device__ void RunAhead(const Place& place, const Loaders& loaders,
                            MetadataWords<kIndex>& metadata) {
-    AheadFragments fragments;
-    ptx::WaitForCopies<kOf.stages - 2>();
+    Ahead ahead = {.loaders = loaders,
+                   .metadata = metadata,
+                   .stages = ptx::SharedAddress(shared_),
+                   .row = static_cast<int>(place.row),
+                   .column = static_cast<int>(place.column),
+                   .a_matrix = MatrixOf(parameters_.a, place.batch),
+                   .b_matrix = MatrixOf(parameters_.b, place.batch),
+                   .copies = place.thread == 0};
+    if (ahead.copies) {
+      for (int stage = 0; stage < kOf.stages; ++stage) {
+        ptx::InitBarrier(ahead.full(stage), 1);
+        ptx::InitBarrier(ahead.empty(stage), kOf.threads() / 32);
+      }
+      ptx::ShowBarriers();
+      for (int tile = 0; tile < min(kOf.stages - 1, parameters_.tiles_k); ++tile) {
+        CopyTile(ahead, tile, tile);
+      }
+    }
     __syncthreads();
-    loaders.a.Load(0, 0, 0, fragments.a[0]);
-    loaders.b.Load(0, 0, 0, fragments.b[0]);
-    int stage = 0;
+    ptx::WaitForPhase(ahead.full(0), 0);
+    loaders.a.Load(0, 0, 0, ahead.a[0]);
+    loaders.b.Load(0, 0, 0, ahead.b[0]);
+    Turn read = {0, 0};
+    Turn write = {kOf.stages - 1, 1};  // Every stage is empty at first.
     for (int tile = 0; tile < parameters_.tiles_k; ++tile) {
-      RunTileAhead(std::make_integer_sequence<int, kSteps * kParts>(), tile, stage, copies, loaders,
-                   fragments, metadata);
-      copies.Advance();
-      stage = Next(stage);
+      RunTileAhead(std::make_integer_sequence<int, kSteps * kParts>(), tile, read, write, ahead);
+      read = read.Next();
+      write = write.Next();
     }
   }
 
+  __device__ static int MatrixOf(const OperandLines& operand, int64_t batch) {
+    return operand.batch_stride_bytes == 0 ? 0 : static_cast<int>(batch);
+  }
+
+  __device__ void CopyTile(const Ahead& ahead, int tile, int stage) const {
+    constexpr int kALine = TileLinesOf(kOf, mma::Operand::kA).line_bytes;
+    constexpr int kBLine = TileLinesOf(kOf, mma::Operand::kB).line_bytes;
+    static_assert(kALine <= 128 && kBLine <= 128, "the copy engine's swizzle has 128 bytes");
+    static_assert(kABytes % 1024 == 0 && kStageBytes % 1024 == 0, "and counts from 1024");
+    const uint32_t shared = ahead.stages + stage * kStageBytes;
+    ptx::ArriveAndAnnounce(ahead.full(stage), kStageBytes);
+    ptx::CopyTileAsync(shared, &parameters_.a_map, tile * kALine, ahead.row, ahead.a_matrix,
+                       ahead.full(stage));
+    ptx::CopyTileAsync(shared + kABytes, &parameters_.b_map, tile * kBLine, ahead.column,
+                       ahead.b_matrix, ahead.full(stage));
+  }
+
   template <int... kAt>
-  __device__ void RunTileAhead(std::integer_sequence<int, kAt...>, int tile, int stage,
-                               const Copies& copies, const Loaders& loaders,
-                               AheadFragments& fragments, MetadataWords<kIndex>& metadata) {
-    (RunPartAhead<kAt>(tile, stage, copies, loaders, fragments, metadata), ...);
+  __device__ void RunTileAhead(std::integer_sequence<int, kAt...>, int tile, Turn read, Turn write,
+                               Ahead& ahead) {
+    (RunPartAhead<kAt>(tile, read, write, ahead), ...);
   }
 
   // Part kAt of the tile's steps, kParts to a step.
   template <int kAt>
-  __device__ void RunPartAhead(int tile, int stage, const Copies& copies, const Loaders& loaders,
-                               AheadFragments& fragments, MetadataWords<kIndex>& metadata) {
+  __device__ void RunPartAhead(int tile, Turn read, Turn write, Ahead& ahead) {
     constexpr int kCount = kSteps * kParts;
     static_assert(kSteps % 2 == 0, "the first step of every tile is in the same registers");
     constexpr int kStep = kAt / kParts;
     constexpr int kPart = kAt % kParts;
     constexpr int kNext = (kAt + 1) % kCount;
     constexpr bool kIsLast = kAt == kCount - 1;
+    const bool has_next = tile + 1 < parameters_.tiles_k;
     if constexpr (kIsLast) {
-      ptx::CommitCopies();
-      ptx::WaitForCopies<kOf.stages - 2>();
-      __syncthreads();
+      if (has_next) ptx::WaitForPhase(ahead.full(read.Next().stage), read.Next().parity);
     }
-    const int offset = (kIsLast ? Next(stage) : stage) * kStageBytes;
+    const int offset = (kIsLast ? read.Next() : read).stage * kStageBytes;
     if constexpr (kPart == kParts - 1) {
-      loaders.a.Load(offset, kNext / kParts, 0, fragments.a[(kStep + 1) % 2]);
+      ahead.loaders.a.Load(offset, kNext / kParts, 0, ahead.a[(kStep + 1) % 2]);
     }
-    loaders.b.Load(offset, kNext / kParts, kNext % kParts, fragments.b[(kAt + 1) % 2]);
-    if constexpr (!kIsLast) {
-      if (tile + kOf.stages - 1 < parameters_.tiles_k) {
-        copies.template Copy<kAt, kCount - 1>(Previous(stage) * kStageBytes);
+    ahead.loaders.b.Load(offset, kNext / kParts, kNext % kParts, ahead.b[(kAt + 1) % 2]);
+    sums_.Add(ahead.a[kStep % 2], ahead.b[kAt % 2], kPart, ahead.metadata.OfStep(kStep));
+    if constexpr (kAt == kCount / 2 - 1) {
+      // Late enough for the other warps to be done with the tile before, whose stage it takes.
+      if (ahead.copies && tile + kOf.stages - 1 < parameters_.tiles_k) {
+        ptx::WaitForPhase(ahead.empty(write.stage), write.parity);
+        CopyTile(ahead, tile + kOf.stages - 1, write.stage);
       }
     }
-    sums_.Add(fragments.a[kStep % 2], fragments.b[kAt % 2], kPart, metadata.OfStep(kStep));
-    if constexpr (kPart == kParts - 1) metadata.Replace(kStep, tile + 1 < parameters_.tiles_k);
+    if constexpr (kPart == kParts - 1) ahead.metadata.Replace(kStep, has_next);
+    if constexpr (kIsLast) {
+      // The instructions above have taken the last fragments of the stage.
+      if (ptx::ThreadInBlock() % 32 == 0) ptx::Arrive(ahead.empty(read.stage));
+    }
   }
 
-  __device__ void RunPlainly(Copies& copies, const Loaders& loaders,
+  __device__ static int Next(int stage) { return stage + 1 == kOf.stages ? 0 : stage + 1; }
+  __device__ static int Previous(int stage) { return stage == 0 ? kOf.stages - 1 : stage - 1; }
+
+  // Threads copy the tiles, and fragments are loaded just before the instructions that take them.
+  __device__ void RunPlainly(const Place& place, const Loaders& loaders,
                              MetadataWords<kIndex>& metadata) {
+    const uint32_t shared = ptx::SharedAddress(shared_);
+    Copies copies = {{parameters_.a, place.batch, place.row, shared, place.thread},
+                     {parameters_.b, place.batch, place.column, shared + kABytes, place.thread}};
+    for (int stage = 0; stage < kOf.stages - 1; ++stage) {
+      if (stage < parameters_.tiles_k) copies.Copy(stage * kStageBytes);
+      copies.Advance();
+      ptx::CommitCopies();
+    }
     int stage = 0;
     for (int tile = 0; tile < parameters_.tiles_k; ++tile) {
       ptx::WaitForCopies<kOf.stages - 2>();
       __syncthreads();
       if (tile + kOf.stages - 1 < parameters_.tiles_k) {
-        copies.template Copy<0, 1>(Previous(stage) * kStageBytes);
+        copies.Copy(Previous(stage) * kStageBytes);
       }
       copies.Advance();
       ptx::CommitCopies();
@@ -597,6 +655,7 @@ class MmaBlock {
       }
       stage = Next(stage);
     }
+    ptx::WaitForCopies<0>();
   }
 
   __device__ void RunStep(int step, int stage, const Loaders& loaders,
@@ -680,7 +739,7 @@ class MmaBlock {
 template <size_t kIndex>
 __global__ void __launch_bounds__(kRow<kIndex>.threads(), BlocksPerMultiprocessor(kRow<kIndex>))
     MmaKernel(const __grid_constant__ MmaParameters parameters) {
-  extern __shared__ __align__(128) std::byte shared_memory[];
+  extern __shared__ __align__(1024) std::byte shared_memory[];
   MmaBlock<kIndex>(parameters, shared_memory).Run();
 }
 

@@ -19,7 +19,14 @@ struct OperandLines {
   int line_stride_bytes;
 };
 
+// What the driver makes of an operand for the copy engine; see tile_map.h.
+struct alignas(128) TileMap {
+  uint64_t words[16];
+};
+
 struct MmaParameters {
+  TileMap a_map;  // Of rows whose tiles the copy engine copies.
+  TileMap b_map;
   OperandLines a;
   OperandLines b;
   const uint32_t* metadata;  // As RepackMetadata makes it; null for a dense A.

@@ -3,7 +3,8 @@
 // Instructions of PTX, and nothing else: registers in, registers out. The mnemonics of matrix
 // instructions come from the table (kernels/mma/ptx.h), by way of a constant operand.
 //
-// Source: PTX ISA 9.0, sections 9.7.9.25 (cp.async) and 9.7.14 (matrix instructions).
+// Source: PTX ISA 9.0, sections 9.7.9.25 (copies), 9.7.13.15 (mbarrier) and 9.7.14 (matrix
+// instructions).
 #pragma once
 
 #include <cstddef>
@@ -70,6 +71,54 @@ __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::
 template <int kGroups>
 __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
+// Whether the copy engine takes whole tiles.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr bool kHasTileCopies = false;
+#else
+inline constexpr bool kHasTileCopies = true;
+#endif
+
+// A barrier in shared memory; a phase of it ends with the last of `arrivals` and the last byte that
+// was announced.
+__device__ inline void InitBarrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// Shows barriers that were initialised to the copy engine.
+__device__ inline void ShowBarriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void Arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void ArriveAndAnnounce(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+// Until the phase of the given parity has ended.
+__device__ inline void WaitForPhase(uint32_t barrier, int parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}"
+      :
+      : "r"(barrier), "r"(parity)
+      : "memory");
+}
+
+// Copies the box at (x, y, z) of a map; its bytes count at the barrier.
+__device__ inline void CopyTileAsync(uint32_t shared, const void* map, int x, int y, int z,
+                                     uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3, %4}], [%5];"
+      :
+      : "r"(shared), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
 }
 
 // Four matrices of 8 lines of 16 bytes; lane 8i + j gives the address of line j of matrix i, and

@@ -66,7 +66,7 @@ constexpr void AddFast(Rows& rows, const mma::Instruction& instruction) {
     Add(rows, instruction, {256, 128, 128, 4, 2, 3});
   }
   Add(rows, instruction, {128, 128, 128, 2, 2, 3});
-  Add(rows, instruction, {64, 64, 256, 2, 2, 2});
+  Add(rows, instruction, {64, 64, 128, 2, 2, 4});
 }
 
 constexpr Rows MakeRows() {
