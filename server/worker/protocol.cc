@@ -82,8 +82,7 @@ absl::Status SendBytes(int socket, absl::Span<const std::byte> bytes) {
     const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent == static_cast<ssize_t>(bytes.size())) return absl::OkStatus();
     if (sent < 0 && errno == EINTR) continue;
-    return absl::UnavailableError(
-        Concat("the other side of the socket is gone: ", strerror(errno)));
+    return absl::UnavailableError(Concat("the other process is gone: ", strerror(errno)));
   }
 }
 
@@ -102,7 +101,7 @@ absl::Status ReceivePacket(int socket, bool should_wait, Packet& packet) {
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return absl::NotFoundError("no record");
     }
-    return absl::UnavailableError("the other side of the socket is gone");
+    return absl::UnavailableError("the other process is gone");
   }
 }
 

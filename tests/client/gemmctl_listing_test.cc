@@ -148,9 +148,9 @@ TEST(GemmctlListingTest, UnknownDevicesAreNamed) {
 TEST(GemmctlListingTest, DevicesTellTheirArithmetic) {
   const FakeServer server(KernelScript());
   const Outcome run = RunGemmctl({"devices"}, server.address());
-  EXPECT_THAT(run.out, StartsWith("device     kind  arithmetic  ready"));
-  EXPECT_THAT(run.out, HasSubstr("\ncpu        cpu   -           no"));
-  EXPECT_THAT(run.out, HasSubstr("\nsim:sm_90  sim   verified    no"));
+  EXPECT_THAT(run.out, StartsWith("device     kind  chip  arithmetic  ready"));
+  EXPECT_THAT(run.out, HasSubstr("\ncpu        cpu   -     -           no"));
+  EXPECT_THAT(run.out, HasSubstr("\nsim:sm_90  sim   -     verified    no"));
 }
 
 v1::Instruction& AddInstruction(const std::string& name, const std::string& family, int n,

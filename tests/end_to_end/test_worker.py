@@ -215,8 +215,8 @@ def test_draining_finishes_what_the_gpu_has(gpus, client, tmp_path):
     daemon = gpus("--grace=50s")
     one = client(daemon)
     [(pid, _)] = workers_of(daemon)
-    product = f16_product(size=640)
-    calls = [one.gemm.Multiply.future(product.request(), timeout=DEADLINE_S) for _ in range(4)]
+    product = f16_product(size=200)
+    calls = [one.gemm.Multiply.future(product.request(), timeout=DEADLINE_S) for _ in range(30)]
     wait_until(lambda: one.devices()[0].queued_requests > 0, DEADLINE_S, "some wait")
     daemon.signal(signal.SIGTERM)
     for call in calls:

@@ -73,8 +73,8 @@ TEST(WorkerDeviceTest, ManyAtOnceComeInOrder) {
   WorkerRig rig;
   std::vector<std::unique_ptr<SmallProduct>> products;
   std::vector<std::future<JobOutcome>> outcomes;
-  for (int i = 0; i < 40; ++i) {
-    const int64_t k = i % 2 == 0 ? 20 : 2000;
+  for (int i = 0; i < 12; ++i) {
+    const int64_t k = i % 2 == 0 ? 20 : 1000;
     products.push_back(std::make_unique<SmallProduct>(16 + i, 24, k));
     outcomes.push_back(products.back()->Start(rig.device()));
   }
@@ -145,13 +145,15 @@ TEST(WorkerDeviceTest, EmptyProductsAndProductsOfNothing) {
 }
 
 TEST(WorkerDeviceTest, JobsLargerThanTheStagingAreaAreRefused) {
-  WorkerRig rig;  // 4 MiB.
-  SmallProduct large(1024, 1024, 16);
+  WorkerDeviceOptions options = QuickOptions();
+  options.staging_bytes = 128 << 10;
+  WorkerRig rig(options);
+  SmallProduct large(200, 200, 16);
   EXPECT_THAT(large.Run(rig.device()).status,
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("cuda:0 is given at most 4194304 bytes"),
+                       AllOf(HasSubstr("cuda:0 is given at most 131072 bytes"),
                              HasSubstr("--gpu-staging-bytes"))));
-  SmallProduct most(1024, 992, 16);
+  SmallProduct most(160, 160, 16);
   EXPECT_THAT(most.Run(rig.device()).status, IsOk());
   EXPECT_TRUE(most.IsRight());
 }
@@ -161,7 +163,9 @@ TEST(WorkerDeviceTest, OutOfMemoryIsResourceExhaustedAndTheWorkerLives) {
   options.command.memory_limit_bytes = int64_t{2} << 20;
   WorkerRig rig(options);
   const pid_t pid = rig.device().worker_pid();
-  SmallProduct large(700, 800, 16);
+  SmallProduct large(70, 80, 16);
+  large.problem().d.leading_dimension = 8000;  // 2.2 MB.
+  large.problem().d.batch_stride_bytes = 70 * 8000 * 4;
   EXPECT_THAT(large.Run(rig.device()).status,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 2097152")));
   SmallProduct small(70, 80, 16);

@@ -203,7 +203,7 @@ TEST(GpuRatesTest, MeasuresEveryRowThatTheGpuRuns) {
   }
   EXPECT_GT(measured, 100);
   EXPECT_EQ(runtime.launches, 4 * measured);
-  EXPECT_DOUBLE_EQ(rates.memory_bytes_per_second, 64.0 * kMiB * 1e6);
+  EXPECT_DOUBLE_EQ(rates.memory_bytes_per_second, 256.0 * kMiB * 1e6);
   EXPECT_DOUBLE_EQ(rates.copied_bytes_per_second, 1.0 * kMiB * 1e6);
   EXPECT_EQ(runtime.blocks, 0);
   EXPECT_NE(staging[0], staging[1]);
