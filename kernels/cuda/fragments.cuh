@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Fragments of A and B, from tiles in shared memory: by ldmatrix, where lanes hold words of 32 bits
+// along k; f64 and m8n8k4 by loads of 8 bytes; wmma by its own loads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/row_constants.cuh"
+#include "kernels/cuda/wmma_ptx.cuh"
+
+namespace gemmd {
+
+// The fragments of one operand for one step along k of a warp: of A whole, of B the part that is
+// held at a time.
+template <size_t kIndex, mma::Operand kOperand>
+struct Fragments {
+  static constexpr mma::Instruction kInstruction = kRow<kIndex>.instruction;
+  static constexpr TileLines kLines = TileLinesOf(kRow<kIndex>, kOperand);
+  static constexpr bool kIsA = kOperand == mma::Operand::kA;
+  static constexpr bool kIsF64 = kInstruction.a == ElementType::kF64;
+  static constexpr bool kIsQuad = kInstruction.products() == 4;  // m8n8k4 with f16.
+  static constexpr bool kIsWmma = kInstruction.family == mma::Family::kWmma;
+  static constexpr int kCount = kIsA ? InstructionsDown(kRow<kIndex>)
+                                     : InstructionsAcross(kRow<kIndex>) / PartsOfB(kRow<kIndex>);
+  static constexpr int kExtent = kIsA ? kRow<kIndex>.instruction_rows() : kInstruction.n;
+  static constexpr int kElements = mma::ElementsPerLane(kInstruction, kOperand);
+  static constexpr int kWords = kIsF64 ? kElements : mma::WordsPerLane(kInstruction, kOperand);
+  static constexpr int kBits = mma::ContainerBits(kInstruction, kOperand);
+  static constexpr int kStepBytes = (kIsA ? kInstruction.a_columns() : kInstruction.k) * kBits / 8;
+  using Word = std::conditional_t<kIsF64, double, uint32_t>;
+
+  Word words[kCount][kWords];
+};
+
+// Where a lane finds the fragments of an operand in a stage.
+template <size_t kIndex, mma::Operand kOperand>
+class FragmentLoader {
+ public:
+  using Target = Fragments<kIndex, kOperand>;
+
+  // `first` is the warp's first row or column in the tile; `shared` where the operand's part of the
+  // first stage begins.
+  __device__ FragmentLoader(uint32_t shared, int first, int lane) : shared_(shared) {
+    if constexpr (Target::kIsF64 || Target::kIsQuad || Target::kIsWmma) {
+      first_ = first;
+      lane_ = lane;
+    } else {
+      // Lane 8i + j points at line j of matrix i of four. Matrices of an instruction: its rows'
+      // halves, then chunks along k.
+      constexpr int kHalves = Target::kExtent / 8;
+      const int matrix = lane / 8 % kOfInstruction;
+      const int line =
+          first + lane / 8 / kOfInstruction * Target::kExtent + matrix % kHalves * 8 + lane % 8;
+      chunk_ = matrix / kHalves;
+      swizzle_ = SwizzleInTile<kIndex, kOperand>(line);
+      shared_ += line * kLines.stride();
+    }
+  }
+
+  // `part` counts the parts of B.
+  __device__ void Load(int offset, int step, int part, Target& target) const {
+    offset += part * Target::kCount * Target::kExtent * kLines.stride();
+    if constexpr (Target::kIsWmma) {
+      LoadWmma(offset, step, target);
+    } else if constexpr (Target::kIsF64) {
+      LoadF64(offset, step, target);
+    } else if constexpr (Target::kIsQuad) {
+      LoadQuad(offset, step, target);
+    } else {
+      LoadByMatrices(offset, step, target);
+    }
+  }
+
+ private:
+  static constexpr mma::Instruction kInstruction = Target::kInstruction;
+  static constexpr TileLines kLines = Target::kLines;
+  static constexpr int kOfInstruction = Target::kExtent / 8 * (Target::kStepBytes / 16);
+
+  __device__ void LoadByMatrices(int offset, int step, Target& target) const {
+    static_assert(kOfInstruction <= 4 && 4 % kOfInstruction == 0);
+    constexpr int kInstructions = 4 / kOfInstruction;  // Served by one load.
+    static_assert(Target::kCount % kInstructions == 0);
+    constexpr int kLineBytes = kInstructions * Target::kExtent * kLines.stride();
+    const uint32_t address =
+        shared_ + offset + ((chunk_ + step * (Target::kStepBytes / 16)) ^ swizzle_) * 16;
+#pragma unroll
+    for (int i = 0; i < Target::kCount / kInstructions; ++i) {
+      uint32_t words[4];
+      ptx::LoadMatrices(words, address + i * kLineBytes);
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        target.words[i * kInstructions + w / kOfInstruction][w % kOfInstruction] = words[w];
+      }
+    }
+  }
+
+  __device__ void LoadF64(int offset, int step, Target& target) const {
+#pragma unroll
+    for (int i = 0; i < Target::kCount; ++i) {
+#pragma unroll
+      for (int e = 0; e < Target::kElements; ++e) {
+        const mma::Position at = PositionInFragment<kIndex, kOperand>(lane_, e);
+        const int across = first_ + i * Target::kExtent + (Target::kIsA ? at.row : at.column);
+        const int along = step * kInstruction.k + (Target::kIsA ? at.column : at.row);
+        target.words[i][e] = __longlong_as_double(static_cast<long long>(ptx::LoadShared64(
+            shared_ + offset + OffsetInTile<kIndex, kOperand>(across, 8 * along))));
+      }
+    }
+  }
+
+  __device__ void LoadWmma(int offset, int step, Target& target) const {
+    constexpr int kStride = kLines.stride() * 8 / Target::kBits;
+    constexpr bool kIsAlongK = kLines.axis == LineAxis::kK;
+#pragma unroll
+    for (int i = 0; i < Target::kCount; ++i) {
+      const int across = first_ + i * Target::kExtent;
+      const int along = step * kInstruction.k;
+      const int line = kIsAlongK ? across : along;
+      const int byte = (kIsAlongK ? along : across) * Target::kBits / 8;
+      ptx::WmmaLoad<WmmaLoadMnemonic<kIndex, Target::kIsA>>(
+          target.words[i], shared_ + offset + line * kLines.stride() + byte, kStride);
+    }
+  }
+
+  // A lane's four elements of f16 lie beside each other, along k or across it.
+  __device__ void LoadQuad(int offset, int step, Target& target) const {
+    const mma::Position at = PositionInFragment<kIndex, kOperand>(lane_, 0);
+#pragma unroll
+    for (int i = 0; i < Target::kCount; ++i) {
+      const int row_of_product = Target::kIsA ? at.row + kInstruction.m * at.product : at.column;
+      const int across = first_ + i * Target::kExtent + row_of_product;
+      const int along = step * kInstruction.k + (Target::kIsA ? at.column : at.row);
+      const bool is_along_k = kLines.axis == LineAxis::kK;
+      const uint64_t words =
+          ptx::LoadShared64(shared_ + offset +
+                            OffsetInTile<kIndex, kOperand>(is_along_k ? across : along,
+                                                           2 * (is_along_k ? along : across)));
+      target.words[i][0] = static_cast<uint32_t>(words);
+      target.words[i][1] = static_cast<uint32_t>(words >> 32);
+    }
+  }
+
+  uint32_t shared_;
+  int first_ = 0;
+  int lane_ = 0;
+  int chunk_ = 0;
+  int swizzle_ = 0;
+};
+
+}  // namespace gemmd
