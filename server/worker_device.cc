@@ -143,6 +143,7 @@ absl::Status WorkerDevice::TakeResult() {
   }
   if (result.is_lost != 0) return result.status.get();
   JobOutcome outcome = Finish(*current, result);
+  spin_until_ns_ = clock_.NowNs() + absl::ToInt64Nanoseconds(options_.spin);
   std::unique_ptr<Pending> finished;
   {
     MutexLock lock(&mutex_);
@@ -250,8 +251,15 @@ void WorkerDevice::Wake() const {
 // Waits until the worker has sent something, somebody woke the thread, or the time is reached; at
 // most a tick.
 WorkerDevice::Event WorkerDevice::WaitForEvent(int64_t until_ns) const {
-  const int64_t left_ns = std::clamp(until_ns - clock_.NowNs(), int64_t{0}, kTickNs);
-  const timespec limit = {.tv_sec = 0, .tv_nsec = left_ns};
+  while (clock_.NowNs() < spin_until_ns_) {
+    const Event event = Poll(0);
+    if (event != Event::kTime) return event;
+  }
+  return Poll(std::clamp(until_ns - clock_.NowNs(), int64_t{0}, kTickNs));
+}
+
+WorkerDevice::Event WorkerDevice::Poll(int64_t wait_ns) const {
+  const timespec limit = {.tv_sec = 0, .tv_nsec = wait_ns};
   // A closed socket has the number -1, which is left out.
   pollfd files[] = {{.fd = process_.socket(), .events = POLLIN, .revents = 0},
                     {.fd = wake_.get(), .events = POLLIN, .revents = 0}};

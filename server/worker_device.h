@@ -31,12 +31,18 @@
 
 namespace gemmd {
 
+// 100 us, or nothing on a machine of fewer than four processors.
+absl::Duration DefaultSpin();
+
 struct WorkerDeviceOptions {
   WorkerCommand command;
   // Operands and result of one job; a larger job is ResourceExhausted.
   int64_t staging_bytes = int64_t{256} << 20;
   absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has its GPU.
   absl::Duration canary_timeout = absl::Seconds(10);
+  // Between jobs, the front's thread and the worker look for the next record for so long before
+  // they sleep: waking them takes longer than a small job. Nothing where processors are few.
+  absl::Duration spin = DefaultSpin();
   // A job may take so many times the predicted time, and not less than the least.
   double watchdog_factor = 10;
   absl::Duration watchdog_least = absl::Seconds(2);
@@ -107,6 +113,7 @@ class WorkerDevice final : public Device {
 
   // Waiting, in all of which what comes in is refused while the device is not ready.
   Event WaitForEvent(int64_t until_ns) const;
+  Event Poll(int64_t wait_ns) const;
   absl::StatusOr<Packet> AwaitPacket(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   bool AwaitEnd(int64_t patience_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Pause(int64_t pause_ns) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -141,6 +148,7 @@ class WorkerDevice final : public Device {
   // Owned by the device's thread.
   RestartPolicy restarts_;
   bool is_measured_ = false;
+  int64_t spin_until_ns_ = 0;
   std::string end_;  // How the last worker ended.
 
   std::thread thread_;

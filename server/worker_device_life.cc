@@ -57,6 +57,12 @@ class WorkerDevice::Checked final : public Device {
   WorkerDevice& device_;
 };
 
+absl::Duration DefaultSpin() {
+  constexpr unsigned kFewProcessors = 4;
+  return std::thread::hardware_concurrency() < kFewProcessors ? absl::ZeroDuration()
+                                                              : absl::Microseconds(100);
+}
+
 WorkerDevice::WorkerDevice(WorkerDeviceOptions options)
     : options_(std::move(options)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
@@ -141,6 +147,7 @@ absl::Status WorkerDevice::Step() {
 bool WorkerDevice::Restart(absl::Status reason) {
   while (true) {
     process_.Kill();
+    spin_until_ns_ = 0;
     const bool is_gone = AwaitEnd(kTimeToTellNs);
     const std::string why =
         Concat(std::string(reason.message()), is_gone ? Concat(" (", end_, ")") : "");
@@ -170,8 +177,9 @@ absl::Status WorkerDevice::StartWorker() {
   if (staging_.matrices().empty()) {
     ASSIGN_OR_RETURN(staging_, Staging::Create(options_.staging_bytes));
   }
-  ASSIGN_OR_RETURN(WorkerProcess process,
-                   WorkerProcess::Start(options_.command, staging_.descriptor()));
+  WorkerCommand command = options_.command;
+  command.spin_ns = absl::ToInt64Nanoseconds(options_.spin);
+  ASSIGN_OR_RETURN(WorkerProcess process, WorkerProcess::Start(command, staging_.descriptor()));
   {
     MutexLock lock(&mutex_);
     process_ = std::move(process);

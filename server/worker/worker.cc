@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/worker/worker.h"
 
+#include <chrono>
 #include <memory>
 
 #include "kernels/catalog.h"
@@ -12,6 +13,8 @@
 
 namespace gemmd {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 class Worker {
  public:
@@ -25,6 +28,7 @@ class Worker {
 
  private:
   absl::StatusOr<Hello> Open(int staging_file);
+  absl::Status Receive(Packet& packet) const;
   absl::Status Measure();
   absl::Status RunJob(const JobRequest& request);
   absl::Status Compute(const JobRequest& request, Result& result);
@@ -72,7 +76,7 @@ absl::Status Worker::Start(int staging_file) {
 absl::Status Worker::Serve() {
   Packet packet;
   while (true) {
-    RETURN_IF_ERROR(ReceivePacket(socket_, /*should_wait=*/true, packet));
+    RETURN_IF_ERROR(Receive(packet));
     ASSIGN_OR_RETURN(const RecordKind kind, KindOf(packet));
     if (kind == RecordKind::kMeasure) {
       RETURN_IF_ERROR(ParseRecord<MeasureRequest>(packet).status());
@@ -82,6 +86,16 @@ absl::Status Worker::Serve() {
       RETURN_IF_ERROR(RunJob(request));
     }
   }
+}
+
+// Looks for a while first: waking a thread takes longer than a small job.
+absl::Status Worker::Receive(Packet& packet) const {
+  const auto until = Clock::now() + std::chrono::nanoseconds(options_.spin_ns);
+  while (Clock::now() < until) {
+    const absl::Status status = ReceivePacket(socket_, /*should_wait=*/false, packet);
+    if (!absl::IsNotFound(status)) return status;
+  }
+  return ReceivePacket(socket_, /*should_wait=*/true, packet);
 }
 
 absl::Status Worker::Measure() {

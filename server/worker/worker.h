@@ -25,6 +25,7 @@ using MeasureGpu = std::function<absl::Status(GpuRuntime&, const GpuDescription&
 struct WorkerOptions {
   int ordinal = 0;
   int64_t memory_limit_bytes = 0;  // For jobs; 0: nine tenths of what is free at the start.
+  int64_t spin_ns = 0;             // Time to look for the next record before it sleeps.
   MeasureGpu measure;
 };
 

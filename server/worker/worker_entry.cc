@@ -26,9 +26,10 @@ int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, const st
                 MeasureGpu measure) {
   WorkerOptions options;
   int64_t parent = 0;
-  if (argc != 4 || !absl::SimpleAtoi(argv[1], &options.ordinal) ||
+  if (argc != 5 || !absl::SimpleAtoi(argv[1], &options.ordinal) ||
       !absl::SimpleAtoi(argv[2], &parent) ||
-      !absl::SimpleAtoi(argv[3], &options.memory_limit_bytes)) {
+      !absl::SimpleAtoi(argv[3], &options.memory_limit_bytes) ||
+      !absl::SimpleAtoi(argv[4], &options.spin_ns)) {
     std::fputs("This is a part of gemmd, which starts it for each GPU.\n", stderr);
     return 2;
   }

@@ -17,6 +17,7 @@ struct WorkerCommand {
   std::string binary;
   int ordinal = 0;
   int64_t memory_limit_bytes = 0;  // As WorkerOptions.
+  int64_t spin_ns = 0;             // As WorkerOptions.
 };
 
 class WorkerProcess {

@@ -2,13 +2,14 @@
 //
 // gemmd-crossing: prints what it costs to cross to a worker's process and back, with one job at a
 // time: the time from Submit to its end but for what the worker needs for the job itself.
-// usage: gemmd-crossing WORKER_BINARY [JOBS]
+// usage: gemmd-crossing WORKER_BINARY [JOBS [SPIN_US]]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <future>
+#include <utility>
 #include <vector>
 
 #include "server/worker_device.h"
@@ -21,28 +22,49 @@ int64_t NowNs() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// What the GPU's stages and copies took is part of the job.
-int64_t CrossingNs(WorkerDevice& device, const Job& job) {
-  std::promise<int64_t> end;
-  const int64_t start_ns = NowNs();
-  device.Submit(job, [&](const JobOutcome& outcome) {
-    const int64_t stages_ns = outcome.copy_in_ns + outcome.compute_ns + outcome.copy_out_ns;
-    end.set_value(outcome.status.ok() ? NowNs() - start_ns - stages_ns : -1);
-  });
-  return end.get_future().get();
-}
+// Runs jobs one after the other, each of them submitted by the end of the one before, as the
+// scheduler does, or after a pause.
+class Crossing {
+ public:
+  Crossing(WorkerDevice& device, const Job& job, size_t jobs)
+      : device_(device), job_(job), jobs_(jobs) {}
+
+  // From Submit to the end, less the stages of the job itself.
+  std::vector<int64_t> Run(long pause_ns) {
+    pause_ns_ = pause_ns;
+    Submit();
+    done_.get_future().wait();
+    return std::move(times_ns_);
+  }
+
+ private:
+  void Submit() {
+    const timespec pause = {.tv_sec = 0, .tv_nsec = pause_ns_};
+    if (pause_ns_ > 0) nanosleep(&pause, nullptr);
+    start_ns_ = NowNs();
+    device_.Submit(job_, [this](const JobOutcome& outcome) {
+      const int64_t stages_ns = outcome.copy_in_ns + outcome.compute_ns + outcome.copy_out_ns;
+      times_ns_.push_back(NowNs() - start_ns_ - stages_ns);
+      if (!outcome.status.ok()) std::exit(1);
+      if (times_ns_.size() < jobs_) return Submit();
+      done_.set_value();
+    });
+  }
+
+  WorkerDevice& device_;
+  const Job job_;
+  const size_t jobs_;
+  long pause_ns_ = 0;
+  int64_t start_ns_ = 0;
+  std::vector<int64_t> times_ns_;
+  std::promise<void> done_;
+};
 
 void Print(const char* what, WorkerDevice& device, const Job& job, int jobs, long pause_ns) {
-  std::vector<int64_t> times;
-  for (int i = 0; i < jobs; ++i) {
-    const timespec pause = {.tv_sec = 0, .tv_nsec = pause_ns};
-    if (pause_ns > 0) nanosleep(&pause, nullptr);
-    times.push_back(CrossingNs(device, job));
-    if (times.back() < 0) std::exit(1);
-  }
-  std::sort(times.begin(), times.end());
+  std::vector<int64_t> times_ns = Crossing(device, job, static_cast<size_t>(jobs)).Run(pause_ns);
+  std::sort(times_ns.begin(), times_ns.end());
   const auto at = [&](double part) {
-    return static_cast<double>(times[static_cast<size_t>(part * (jobs - 1))]) / 1e3;
+    return static_cast<double>(times_ns[static_cast<size_t>(part * (jobs - 1))]) / 1e3;
   };
   std::printf("%-30s p50 %6.1f us  p90 %6.1f us  p99 %6.1f us\n", what, at(0.5), at(0.9), at(0.99));
 }
@@ -52,6 +74,8 @@ int Main(int argc, char** argv) {
   const int jobs = argc > 2 ? std::atoi(argv[2]) : 10000;
   WorkerDeviceOptions options;
   options.command.binary = argv[1];
+  if (argc > 3) options.spin = absl::Microseconds(std::atoi(argv[3]));
+  std::printf("looking for %s before sleeping\n", absl::FormatDuration(options.spin).c_str());
   WorkerDevice device(options);
   if (const absl::Status status = device.WaitUntilStarted(); !status.ok()) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());

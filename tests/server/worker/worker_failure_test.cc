@@ -57,6 +57,17 @@ TEST(WorkerFailureTest, AWorkerKilledWithoutAJobIsReplaced) {
   ExpectRestarted(rig, pid);
 }
 
+TEST(WorkerFailureTest, SoItIsWhereBothSidesLookForRecordsBeforeTheySleep) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.spin = absl::Milliseconds(5);
+  WorkerRig rig(options);
+  const pid_t pid = rig.device().worker_pid();
+  for (int i = 0; i < 10; ++i) ExpectRightProduct(rig);
+  kill(pid, SIGKILL);
+  rig.AwaitReadinesses(3);
+  ExpectRestarted(rig, pid);
+}
+
 TEST(WorkerFailureTest, AWorkerKilledDuringAJobAbortsItAndWhatWaitsIsUnavailable) {
   WorkerRig rig;
   const pid_t pid = rig.device().worker_pid();
