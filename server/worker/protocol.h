@@ -40,7 +40,7 @@ struct RecordText {
 
   void Set(std::string_view text) {
     bytes = {};
-    std::memcpy(bytes.data(), text.data(), text.size() < kSize ? text.size() : kSize - 1);
+    text.copy(bytes.data(), kSize - 1);
   }
   std::string_view view() const { return {bytes.data(), strnlen(bytes.data(), kSize)}; }
 };
