@@ -101,7 +101,10 @@ void WorkerDevice::Run() {
   constexpr size_t kLongestName = 15;
   pthread_setname_np(pthread_self(), Concat("gemmd-", info_.name).substr(0, kLongestName).c_str());
   const absl::Status started = StartWorker();
-  if (started.ok()) SetReadiness(absl::OkStatus());
+  SetReadiness(started.ok()
+                   ? started
+                   : absl::UnavailableError(Concat("device: ", info_.name, " did not start: ",
+                                                   std::string(started.message()))));
   {
     MutexLock lock(&mutex_);
     started_ = started;

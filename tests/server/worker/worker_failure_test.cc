@@ -308,7 +308,8 @@ class RogueWorkerTest : public testing::Test {
     options.start_timeout = absl::Milliseconds(300);
     WorkerDevice device(options);
     const absl::Status status = device.WaitUntilStarted();
-    EXPECT_THAT(device.readiness(), StatusIs(kUnavailable));
+    EXPECT_THAT(device.readiness(),
+                StatusIs(kUnavailable, HasSubstr("device: cuda:0 did not start: ")));
     std::remove(path.c_str());
     return status;
   }
