@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "kernels/cpu/host.h"
 #include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
@@ -135,9 +136,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Device>>> MakeDevices(const DeviceOpt
     if (const std::optional<int> ordinal = OrdinalOf(name)) {
       devices.push_back(BeginGpu(options, *ordinal));
     } else if (name == kCpu) {
-      devices.push_back(std::make_unique<CpuDevice>(options.cpu_threads));
+      devices.push_back(std::make_unique<HostDevice>(HostTarget(), options.cpu_threads));
     } else {
-      devices.push_back(std::make_unique<SimDevice>(*ChipOf(name), options.cpu_threads));
+      devices.push_back(std::make_unique<HostDevice>(
+          Target{.kind = DeviceKind::kSim, .chip = *ChipOf(name)}, options.cpu_threads));
     }
   }
   // All workers start at once; now each is waited for.

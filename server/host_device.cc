@@ -54,15 +54,10 @@ DeviceInfo DescribeSimulator(mma::Chip chip) {
 
 }  // namespace
 
-CpuDevice::CpuDevice(int threads) : HostDevice(DescribeCpu(), HostTarget(), threads) {}
-
-SimDevice::SimDevice(mma::Chip chip, int threads)
-    : HostDevice(DescribeSimulator(chip), {.kind = DeviceKind::kSim, .chip = chip}, threads) {}
-
 void HostDevice::FreeDeleter::operator()(std::byte* memory) const { std::free(memory); }
 
-HostDevice::HostDevice(DeviceInfo info, const Target& target, int threads)
-    : info_(std::move(info)) {
+HostDevice::HostDevice(const Target& target, int threads)
+    : info_(target.kind == DeviceKind::kSim ? DescribeSimulator(target.chip) : DescribeCpu()) {
   info_.kind = target.kind;
   info_.threads = threads > 0 ? threads : AllowedCores();
   info_.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);

@@ -16,19 +16,21 @@
 
 namespace gemmd {
 
-class HostDevice : public Device {
+// Final: its thread may call the device until the destructor has joined it, so there must be no
+// destructor of a derived class before.
+class HostDevice final : public Device {
  public:
+  // Starts the thread and measures the rates of the target's kernels on it: HostTarget() makes
+  // `cpu`, a simulator's target `sim:<chip>`. `threads` computing threads; 0 takes every core that
+  // this process may run on.
+  HostDevice(const Target& target, int threads);
+
   // Finishes what was submitted.
   ~HostDevice() override;
 
   const DeviceInfo& info() const override { return info_; }
   const DeviceProfile& profile() const override { return profile_; }
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
-
- protected:
-  // Starts the thread and measures the rates of the target's kernels on it. `threads` computing
-  // threads; 0 takes every core that this process may run on.
-  HostDevice(DeviceInfo info, const Target& target, int threads);
 
  private:
   struct Pending {
@@ -59,16 +61,6 @@ class HostDevice : public Device {
   int64_t workspace_bytes_ = 0;
 
   std::thread thread_;
-};
-
-class CpuDevice final : public HostDevice {
- public:
-  explicit CpuDevice(int threads);
-};
-
-class SimDevice final : public HostDevice {
- public:
-  SimDevice(mma::Chip chip, int threads);
 };
 
 }  // namespace gemmd

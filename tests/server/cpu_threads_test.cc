@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/time/time.h"
+#include "kernels/cpu/host.h"
 #include "server/canary.h"
 #include "server/host_device.h"
 
@@ -12,13 +13,13 @@ namespace gemmd {
 namespace {
 
 TEST(CpuThreadsTest, TakesEveryAllowedCoreByDefault) {
-  CpuDevice device(0);
+  HostDevice device(HostTarget(), 0);
   EXPECT_GE(device.info().threads, 1);
   EXPECT_EQ(RunCanary(device, absl::Seconds(60)), absl::OkStatus());
 }
 
 TEST(CpuThreadsTest, IsRightWithMoreThreadsThanCores) {
-  CpuDevice device(7);
+  HostDevice device(HostTarget(), 7);
   EXPECT_EQ(device.info().threads, 7);
   EXPECT_EQ(RunCanary(device, absl::Seconds(60)), absl::OkStatus());
 }

@@ -32,8 +32,8 @@ JobOutcome RunOn(Device& device, const Job& job) {
   return outcome.get_future().get();
 }
 
-TEST(CpuDeviceTest, KnowsItselfAndItsRates) {
-  CpuDevice device(1);
+TEST(HostDeviceTest, KnowsItselfAndItsRates) {
+  HostDevice device(HostTarget(), 1);
   EXPECT_EQ(device.info().name, "cpu");
   EXPECT_EQ(device.info().threads, 1);
   EXPECT_GT(device.info().memory_bytes, 0);
@@ -42,8 +42,8 @@ TEST(CpuDeviceTest, KnowsItselfAndItsRates) {
   EXPECT_THAT(device.profile().rates, Each(Field(&EngineRate::operations_per_second, Gt(0))));
 }
 
-TEST(CpuDeviceTest, RunsAJobAndTimesIt) {
-  CpuDevice device(1);
+TEST(HostDeviceTest, RunsAJobAndTimesIt) {
+  HostDevice device(HostTarget(), 1);
   std::string d = "left over from before";
   const JobOutcome outcome = RunOn(device, TestJob(&d));
   EXPECT_TRUE(outcome.status.ok()) << outcome.status;
@@ -53,7 +53,7 @@ TEST(CpuDeviceTest, RunsAJobAndTimesIt) {
   EXPECT_EQ(outcome.copy_out_ns, 0);
 }
 
-TEST(CpuDeviceTest, GivesKernelsAlignedWorkspaceOfTheSizeAskedFor) {
+TEST(HostDeviceTest, GivesKernelsAlignedWorkspaceOfTheSizeAskedFor) {
   static int64_t seen_bytes;
   static uintptr_t seen_address;
   Kernel kernel = TestKernel();
@@ -65,7 +65,7 @@ TEST(CpuDeviceTest, GivesKernelsAlignedWorkspaceOfTheSizeAskedFor) {
     args.workspace.front() = args.workspace.back() = std::byte{1};
     return absl::OkStatus();
   };
-  CpuDevice device(1);
+  HostDevice device(HostTarget(), 1);
   std::string d;
   Job job = TestJob(&d);
   job.kernel = &kernel;
@@ -77,8 +77,8 @@ TEST(CpuDeviceTest, GivesKernelsAlignedWorkspaceOfTheSizeAskedFor) {
   }
 }
 
-TEST(CpuDeviceTest, WithoutMemoryIsResourceExhausted) {
-  CpuDevice device(1);
+TEST(HostDeviceTest, WithoutMemoryIsResourceExhausted) {
+  HostDevice device(HostTarget(), 1);
   std::string d;
   Job job = TestJob(&d);
   job.workspace_bytes = int64_t{1} << 60;
@@ -87,25 +87,25 @@ TEST(CpuDeviceTest, WithoutMemoryIsResourceExhausted) {
   EXPECT_TRUE(RunOn(device, job).status.ok());
 }
 
-TEST(CpuDeviceTest, PassesOnTheKernelsStatus) {
+TEST(HostDeviceTest, PassesOnTheKernelsStatus) {
   Kernel kernel = TestKernel();
   KernelFamily family = *kernel.family;
   kernel.family = &family;
   family.launch = [](const Kernel&, const GemmArgs&) {
     return absl::InternalError("the library failed");
   };
-  CpuDevice device(1);
+  HostDevice device(HostTarget(), 1);
   std::string d;
   Job job = TestJob(&d);
   job.kernel = &kernel;
   EXPECT_EQ(RunOn(device, job).status, absl::InternalError("the library failed"));
 }
 
-TEST(CpuDeviceTest, FinishesItsJobsInOrderBeforeItGoes) {
+TEST(HostDeviceTest, FinishesItsJobsInOrderBeforeItGoes) {
   std::vector<int> ended;
   std::vector<std::string> outputs(20);
   {
-    CpuDevice device(1);
+    HostDevice device(HostTarget(), 1);
     for (int i = 0; i < 20; ++i) {
       device.Submit(TestJob(&outputs[static_cast<size_t>(i)]),
                     [&ended, i](JobOutcome) { ended.push_back(i); });
@@ -133,12 +133,12 @@ class CorruptingDevice final : public Device {
 };
 
 TEST(CanaryTest, IsRightOnTheCpuDevice) {
-  CpuDevice device(1);
+  HostDevice device(HostTarget(), 1);
   EXPECT_EQ(RunCanary(device, absl::Seconds(60)), absl::OkStatus());
 }
 
 TEST(CanaryTest, FindsASingleWrongBit) {
-  CpuDevice device(1);
+  HostDevice device(HostTarget(), 1);
   CorruptingDevice corrupting(device);
   const absl::Status status = RunCanary(corrupting, absl::Seconds(60));
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);

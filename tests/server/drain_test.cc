@@ -104,7 +104,7 @@ TEST(DrainTest, DestructionStopsWithoutADrain) {
 
 std::vector<std::unique_ptr<Device>> OneCpu() {
   std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(std::make_unique<CpuDevice>(1));
+  devices.push_back(std::make_unique<HostDevice>(HostTarget(), 1));
   return devices;
 }
 

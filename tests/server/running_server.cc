@@ -52,7 +52,7 @@ RunningServer::RunningServer(TestDevice device, const ServerOptions& options) {
     fake_->RunJobs(true);  // The canary's.
     devices.push_back(std::move(fake));
   } else {
-    devices.push_back(std::make_unique<CpuDevice>(1));
+    devices.push_back(std::make_unique<HostDevice>(HostTarget(), 1));
   }
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, std::move(devices));
   if (!server.ok()) ADD_FAILURE() << server.status();

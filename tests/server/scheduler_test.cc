@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/cpu/host.h"
 #include "server/fake_device.h"
 #include "server/host_device.h"
 #include "tests/testing/fake_clock.h"
@@ -183,7 +184,7 @@ TEST(SchedulerStressTest, EveryJobEndsOnce) {
   std::vector<Record> records(kThreads * kJobs);
   std::unique_ptr<Scheduler> scheduler;
   {
-    CpuDevice device(1);
+    HostDevice device(HostTarget(), 1);
     std::vector<Device*> devices = {&device};
     scheduler = std::make_unique<Scheduler>(devices, clock);
     std::vector<std::thread> threads;
@@ -195,6 +196,7 @@ TEST(SchedulerStressTest, EveryJobEndsOnce) {
           Submission submission;
           submission.device = &device;
           submission.job = TestJob(&record.d);
+          submission.predicted_ns = 1;  // So that the backlog counts the running job too.
           if (random() % 4 == 0) submission.deadline_ns = clock.NowNs() + random() % 100'000;
           submission.done = [&record](JobResult result) {
             record.code = result.outcome.status.raw_code();

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <random>
 
+#include "kernels/cpu/host.h"
 #include "server/host_device.h"
 #include "tests/server/http2_peer.h"
 #include "tests/server/running_server.h"
@@ -35,7 +36,7 @@ RunningServer ServerWith(Change change) {
 
 std::vector<std::unique_ptr<Device>> OneCpu() {
   std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(std::make_unique<CpuDevice>(1));
+  devices.push_back(std::make_unique<HostDevice>(HostTarget(), 1));
   return devices;
 }
 

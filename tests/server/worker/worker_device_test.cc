@@ -87,7 +87,7 @@ TEST(WorkerDeviceTest, ManyAtOnceComeInOrder) {
 // Everything that a job can bring, against the simulator on the host.
 TEST(WorkerDeviceTest, PassesOnEveryOperand) {
   WorkerRig rig;
-  SimDevice sim(mma::Chip::kSm90, 1);
+  HostDevice sim({.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90}, 1);
   Job job;
   Problem& problem = job.problem;
   problem.m = 5;
