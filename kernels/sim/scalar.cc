@@ -159,6 +159,7 @@ uint32_t SumOfGroups(const mma::Arithmetic& arithmetic, std::span<const ScaledGr
   const int unit = aligning - arithmetic.fraction_bits;
   int64_t sum = CutToUnits(c.significand, c.exponent - c.fraction_bits, unit, c.negative);
   for (const ScaledGroup& group : groups) {
+    if (group.sum == 0) continue;  // Its exponent was left out of the aligning.
     const bool negative = group.sum < 0;
     const uint64_t magnitude = static_cast<uint64_t>(negative ? -group.sum : group.sum);
     sum += CutToUnits(magnitude, group.exponent - group.fraction_bits, unit, negative);

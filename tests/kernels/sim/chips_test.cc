@@ -234,5 +234,19 @@ TEST(FusedSumProperty, PowersOfTwoScaleTheSum) {
   }
 }
 
+// Groups whose products cancel or are zero leave C alone, whatever exponents their factors have.
+TEST(ScaledGroups, WithoutASumLeaveC) {
+  const mma::Instruction& instruction = *mma::FindInstruction(
+      "mma.m16n8k64.kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0");
+  const Arithmetic arithmetic = mma::ArithmeticOf(instruction, Chip::kSm120);
+  for (const int exponent : {-254, 0, 254}) {
+    const std::vector<sim::ScaledGroup> groups(4, {.fraction_bits = 2, .exponent = exponent});
+    for (const uint32_t c :
+         {0x00000000u, 0x00000001u, 0x80000001u, 0x00800000u, 0xbf800000u, 0x7f7fffffu}) {
+      EXPECT_EQ(sim::SumOfGroups(arithmetic, groups, c), c) << std::hex << c << ", " << exponent;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gemmd
