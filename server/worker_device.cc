@@ -143,7 +143,7 @@ absl::Status WorkerDevice::TakeResult() {
   }
   if (result.is_lost != 0) return result.status.get();
   JobOutcome outcome = Finish(*current, result);
-  spin_until_ns_ = clock_.NowNs() + absl::ToInt64Nanoseconds(options_.spin);
+  spin_until_ns_ = clock_.NowNs() + options_.command.spin_ns;
   std::unique_ptr<Pending> finished;
   {
     MutexLock lock(&mutex_);

@@ -31,18 +31,12 @@
 
 namespace gemmd {
 
-// 100 us, or nothing on a machine of fewer than four processors.
-absl::Duration DefaultSpin();
-
 struct WorkerDeviceOptions {
   WorkerCommand command;
   // Operands and result of one job; a larger job is ResourceExhausted.
   int64_t staging_bytes = int64_t{256} << 20;
   absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has its GPU.
   absl::Duration canary_timeout = absl::Seconds(10);
-  // Between jobs, the front's thread and the worker look for the next record for so long before
-  // they sleep: waking them takes longer than a small job. Nothing where processors are few.
-  absl::Duration spin = DefaultSpin();
   // A job may take so many times the predicted time, and not less than the least.
   double watchdog_factor = 10;
   absl::Duration watchdog_least = absl::Seconds(2);

@@ -57,12 +57,6 @@ class WorkerDevice::Checked final : public Device {
   WorkerDevice& device_;
 };
 
-absl::Duration DefaultSpin() {
-  constexpr unsigned kFewProcessors = 4;
-  return std::thread::hardware_concurrency() < kFewProcessors ? absl::ZeroDuration()
-                                                              : absl::Microseconds(100);
-}
-
 WorkerDevice::WorkerDevice(WorkerDeviceOptions options)
     : options_(std::move(options)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
@@ -180,9 +174,8 @@ absl::Status WorkerDevice::StartWorker() {
   if (staging_.matrices().empty()) {
     ASSIGN_OR_RETURN(staging_, Staging::Create(options_.staging_bytes));
   }
-  WorkerCommand command = options_.command;
-  command.spin_ns = absl::ToInt64Nanoseconds(options_.spin);
-  ASSIGN_OR_RETURN(WorkerProcess process, WorkerProcess::Start(command, staging_.descriptor()));
+  ASSIGN_OR_RETURN(WorkerProcess process,
+                   WorkerProcess::Start(options_.command, staging_.descriptor()));
   {
     MutexLock lock(&mutex_);
     process_ = std::move(process);

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "kernels/status_macros.h"
@@ -81,6 +82,11 @@ class Preparation {
 };
 
 }  // namespace
+
+int64_t DefaultSpinNs() {
+  constexpr unsigned kFewProcessors = 4;
+  return std::thread::hardware_concurrency() < kFewProcessors ? 0 : 100'000;
+}
 
 absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerCommand& command, int staging) {
   if (access(command.binary.c_str(), X_OK) != 0) {

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -13,11 +14,16 @@
 
 namespace gemmd {
 
+// 100 us, or nothing on a machine of fewer than four processors.
+int64_t DefaultSpinNs();
+
 struct WorkerCommand {
   std::string binary;
   int ordinal = 0;
   int64_t memory_limit_bytes = 0;  // As WorkerOptions.
-  int64_t spin_ns = 0;             // As WorkerOptions.
+  // Between jobs, the front's thread and the worker look for the next record for so long before
+  // they sleep: waking them takes longer than a small job.
+  int64_t spin_ns = DefaultSpinNs();
 };
 
 class WorkerProcess {
