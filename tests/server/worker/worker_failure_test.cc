@@ -63,6 +63,9 @@ TEST(WorkerFailureTest, SoItIsWhereBothSidesLookForRecordsBeforeTheySleep) {
   WorkerRig rig(options);
   const pid_t pid = rig.device().worker_pid();
   for (int i = 0; i < 10; ++i) ExpectRightProduct(rig);
+  absl::SleepFor(absl::Milliseconds(50));  // Both sleep now.
+  ExpectRightProduct(rig);
+  EXPECT_EQ(rig.device().worker_pid(), pid);
   kill(pid, SIGKILL);
   rig.AwaitReadinesses(3);
   ExpectRestarted(rig, pid);
