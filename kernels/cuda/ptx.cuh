@@ -110,11 +110,12 @@ __device__ inline void WaitForPhase(uint32_t barrier, int parity) {
       : "memory");
 }
 
-// Copies the box at (x, y, z) of a map; its bytes count at the barrier.
+// Copies the box at (x, y, z) of a map; its bytes count at the barrier. On sm_120, which has no
+// clusters, shared::cluster would be a function call.
 __device__ inline void CopyTileAsync(uint32_t shared, const void* map, int x, int y, int z,
                                      uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+      "cp.async.bulk.tensor.3d.shared::cta.global.mbarrier::complete_tx::bytes [%0], "
       "[%1, {%2, %3, %4}], [%5];"
       :
       : "r"(shared), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)

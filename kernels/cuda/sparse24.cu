@@ -68,9 +68,12 @@ __device__ int BestPattern(Choice choice) {
   return choice.pattern;
 }
 
+// Of the blocks below: left to itself, the assembler for sm_120 makes room for more and spills.
+constexpr int kBlocksOfPruning = 4;
+
 // A warp chooses for one tile at a time: each lane weighs some of the patterns.
 template <typename Form>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, kBlocksOfPruning)
     PruneBothWaysKernel(const __grid_constant__ SparseJob job, int64_t row_tiles,
                         int64_t* cleared) {
   constexpr int kSquares = Form::kGroupUnits * Form::kGroupUnits;
