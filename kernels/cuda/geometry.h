@@ -77,7 +77,8 @@ constexpr int StepsOfTile(const CudaRow& row) { return row.tile.k / row.instruct
 // multiply-adds turn -0 into +0, and where C and D have different types D is rounded to be C.
 // Others leave it as it is, so that whole tiles can be done.
 constexpr bool CountsEveryStep(const CudaRow& row) {
-  const mma::Algorithm algorithm = mma::ArithmeticOf(row.instruction, mma::Chip::kSm90).algorithm;
+  const mma::Algorithm algorithm =
+      mma::ArithmeticOf(row.instruction, ShapedFor(row.instruction)).algorithm;
   return StepsOfTile(row) > 1 &&
          (algorithm == mma::Algorithm::kMultiplyAdds ||
           algorithm == mma::Algorithm::kMultiplyAddsF64 || row.instruction.c != row.instruction.d);
@@ -119,11 +120,15 @@ constexpr int MetadataRegisters(const CudaRow& row) {
 
 // Registers of a thread: what it holds, and addresses and counts, as the compiler was seen to use.
 // `sets` of fragments are held at a time, B in `parts`.
-constexpr int RegistersOf(const CudaRow& row, int sets, int parts) {
-  const bool is_native = mma::SupportOn(row.instruction, mma::Chip::kSm90) == mma::Support::kNative;
+constexpr int RegistersOf(const CudaRow& row, mma::Chip chip, int sets, int parts) {
+  const bool is_native = mma::SupportOn(row.instruction, chip) == mma::Support::kNative;
   const int others = is_native ? 46 : 120;
-  return FragmentRegisters(row, mma::Operand::kD) + MetadataRegisters(row) + others +
-         sets * (FragmentRegisters(row, mma::Operand::kA) +
+  // Since sm_100 the assembler fills up integer products of 8 rows to 16.
+  const bool is_filled =
+      mma::CapabilityOf(chip) >= 100 && row.instruction.m == 8 && IsInteger(row.instruction.a);
+  const int filling = is_filled ? 2 : 1;
+  return filling * FragmentRegisters(row, mma::Operand::kD) + MetadataRegisters(row) + others +
+         sets * (filling * FragmentRegisters(row, mma::Operand::kA) +
                  FragmentRegisters(row, mma::Operand::kB) / parts);
 }
 
@@ -138,12 +143,14 @@ struct FragmentPlan {
 
 // A step ahead where the instructions are the tensor core's own and registers are left.
 constexpr FragmentPlan FragmentPlanOf(const CudaRow& row) {
-  const bool may_be_ahead =
-      mma::SupportOn(row.instruction, mma::Chip::kSm90) == mma::Support::kNative &&
-      !CountsEveryStep(row) && row.instruction.a != ElementType::kF64 &&
-      row.instruction.family != mma::Family::kWmma && StepsOfTile(row) % 2 == 0;
+  const bool may_be_ahead = IsShapedNative(row.instruction) && !CountsEveryStep(row) &&
+                            row.instruction.a != ElementType::kF64 &&
+                            row.instruction.family != mma::Family::kWmma &&
+                            StepsOfTile(row) % 2 == 0;
   for (int parts = 1; parts <= 2 && InstructionsAcross(row) % (2 * parts) == 0; ++parts) {
-    if (may_be_ahead && RegistersOf(row, 2, parts) <= kMostRegisters) return {true, parts};
+    if (may_be_ahead && RegistersOf(row, ShapedFor(row.instruction), 2, parts) <= kMostRegisters) {
+      return {true, parts};
+    }
   }
   return {false, 1};
 }
@@ -151,14 +158,27 @@ constexpr FragmentPlan FragmentPlanOf(const CudaRow& row) {
 constexpr bool LoadsAhead(const CudaRow& row) { return FragmentPlanOf(row).is_ahead; }
 constexpr int PartsOfB(const CudaRow& row) { return FragmentPlanOf(row).parts; }
 
+// Whether the code for a chip loads ahead, which takes the copy engine; what a chip's assembler
+// expands leaves no registers for it.
+constexpr bool LoadsAheadOn(const CudaRow& row, mma::Chip chip) {
+  return LoadsAhead(row) && mma::HasTileCopies(chip) &&
+         mma::SupportOn(row.instruction, chip) == mma::Support::kNative;
+}
+
+// Whether a chip can run the row; there is no code of it for others.
+constexpr bool RunsOn(const CudaRow& row, mma::Chip chip) {
+  return mma::SupportOn(row.instruction, chip) != mma::Support::kUnavailable &&
+         mma::HasAsyncCopies(chip) && SharedBytes(row) <= mma::SharedBytesOf(chip);
+}
+
 // Blocks that share a multiprocessor: as many as have the shared memory and the registers.
-constexpr int BlocksPerMultiprocessor(const CudaRow& row) {
-  constexpr int kSharedBytes = 227 * 1024;
+constexpr int BlocksPerMultiprocessor(const CudaRow& row, mma::Chip chip) {
   constexpr int kReservedBytes = 1024;  // Of each block, by the system.
   constexpr int kRegisters = 64 * 1024;
-  const int by_memory = kSharedBytes / (SharedBytes(row) + kReservedBytes);
+  const int by_memory = mma::SharedBytesOf(chip) / (SharedBytes(row) + kReservedBytes);
   const int by_registers =
-      kRegisters / (row.threads() * RegistersOf(row, LoadsAhead(row) ? 2 : 1, PartsOfB(row)));
+      kRegisters /
+      (row.threads() * RegistersOf(row, chip, LoadsAheadOn(row, chip) ? 2 : 1, PartsOfB(row)));
   const int least = by_memory < by_registers ? by_memory : by_registers;
   return least < 1 ? 1 : least;
 }

@@ -2,6 +2,7 @@
 #include "kernels/cuda/launch.h"
 
 #include <limits>
+#include <optional>
 
 #include "kernels/cuda/finish.h"
 #include "kernels/cuda/functions.h"
@@ -11,6 +12,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/tile_map.h"
+#include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -45,6 +47,28 @@ const void* FunctionOf(const Kernel& kernel) {
              : functions[static_cast<size_t>(kernel.cuda_row - kCudaRows.data())];
 }
 
+// What the current GPU runs.
+struct Code {
+  const void* function;
+  mma::Chip chip;  // It was compiled for; the GPU may be a later one.
+};
+
+absl::StatusOr<Code> CodeOf(const Kernel& kernel) {
+  const void* const function = FunctionOf(kernel);
+  if (function == nullptr) {
+    return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", kernel.name));
+  }
+  cudaFuncAttributes attributes = {};
+  RETURN_IF_ERROR(CudaStatus(cudaFuncGetAttributes(&attributes, function), kernel.name));
+  const std::optional<mma::Chip> chip = mma::ChipFromCapability(attributes.ptxVersion);
+  // An earlier chip may lack the instruction; then there is a function, but it is empty.
+  if (!chip || !RunsOn(*kernel.cuda_row, *chip)) {
+    return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", kernel.name,
+                                                ", which sm_", attributes.ptxVersion, " lacks"));
+  }
+  return Code{function, *chip};
+}
+
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 absl::StatusOr<OperandLines> LinesOf(std::string_view field, const OperandPlan& plan,
@@ -61,7 +85,7 @@ absl::StatusOr<OperandLines> LinesOf(std::string_view field, const OperandPlan& 
                       .line_stride_bytes = static_cast<int>(plan.line_stride_bytes)};
 }
 
-absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, const GemmArgs& args,
+absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, const GemmArgs& args,
                                            const CudaPlan& plan) {
   const Problem& problem = args.problem;
   const int64_t tiles_m = DivideUp(problem.m, row.tile.m);
@@ -87,7 +111,7 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, const GemmArgs& a
   parameters.tiles_k = static_cast<int>(tiles_k);
   parameters.first_batch = 0;
   parameters.epilogue = EpilogueOf(args, AccumulatorType(row));
-  if (LoadsAhead(row)) {
+  if (LoadsAheadOn(row, chip)) {
     ASSIGN_OR_RETURN(parameters.a_map,
                      TileMapOf(parameters.a, TileLinesOf(row, mma::Operand::kA), problem.batch));
     ASSIGN_OR_RETURN(parameters.b_map,
@@ -135,20 +159,21 @@ absl::Status LaunchProduct(const Kernel& kernel, const void* function, MmaParame
 
 }  // namespace
 
-bool HasCode(const Kernel& kernel) { return FunctionOf(kernel) != nullptr; }
+bool HasCode(const Kernel& kernel) {
+  const bool has_code = CodeOf(kernel).ok();
+  cudaGetLastError();  // No code for the GPU: that is the answer, not an error of a later call.
+  return has_code;
+}
 
 absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream) {
-  const void* const function = FunctionOf(kernel);
-  if (function == nullptr) {
-    return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", kernel.name));
-  }
+  ASSIGN_OR_RETURN(const Code code, CodeOf(kernel));
   const CudaRow& row = *kernel.cuda_row;
   if (!args.problem.has_output()) return absl::OkStatus();
   if (!args.problem.has_product()) return FinishWithoutProduct(args, AccumulatorType(row), stream);
   ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, args.problem));
-  ASSIGN_OR_RETURN(MmaParameters parameters, ParametersOf(row, args, plan));
+  ASSIGN_OR_RETURN(MmaParameters parameters, ParametersOf(row, code.chip, args, plan));
   RETURN_IF_ERROR(PrepareOperands(row, args, plan, stream));
-  return LaunchProduct(kernel, function, parameters, args.problem.batch, stream);
+  return LaunchProduct(kernel, code.function, parameters, args.problem.batch, stream);
 }
 
 }  // namespace gemmd

@@ -2,10 +2,10 @@
 //
 // The kernel of every row: a multistage product on tensor cores.
 //
-// Tiles of A and B come into shared memory several stages ahead, by the copy engine (sm_90) or by
-// cp.async, and from there into fragments by ldmatrix (f64 and m8n8k4: by loads of 8 bytes; wmma:
-// by its own), where registers are left one step of k ahead of the instructions. Each accumulator
-// gets the instructions in ascending k, from zero.
+// Tiles of A and B come into shared memory several stages ahead, by the copy engine (from sm_90 on)
+// or by cp.async, and from there into fragments by ldmatrix (f64 and m8n8k4: by loads of 8 bytes;
+// wmma: by its own), where registers are left one step of k ahead of the instructions. Each
+// accumulator gets the instructions in ascending k, from zero.
 #pragma once
 
 #include <cstddef>
@@ -63,7 +63,7 @@ class MmaBlock {
                              {shared + kABytes, place.warp_column, place.lane}};
     MetadataWords<kIndex> metadata(MetadataSource(place), parameters_.metadata_steps);
     sums_.Clear();
-    if constexpr (LoadsAhead(kOf) && ptx::kHasTileCopies) {
+    if constexpr (LoadsAheadOn(kOf, ptx::kChip)) {
       RunAhead(place, loaders, metadata);
     } else {
       RunPlainly(place, loaders, metadata);
@@ -328,8 +328,7 @@ class MmaBlock {
 
   // What ptxas expands is long enough; but metadata is in registers by its step.
   static constexpr int kUnroll =
-      kInstruction.is_sparse() ||
-              mma::SupportOn(kInstruction, mma::Chip::kSm90) == mma::Support::kNative
+      kInstruction.is_sparse() || mma::SupportOn(kInstruction, ptx::kChip) == mma::Support::kNative
           ? kSteps
           : 1;
 
@@ -339,10 +338,13 @@ class MmaBlock {
 };
 
 template <size_t kIndex>
-__global__ void __launch_bounds__(kRow<kIndex>.threads(), BlocksPerMultiprocessor(kRow<kIndex>))
+__global__ void __launch_bounds__(kRow<kIndex>.threads(),
+                                  BlocksPerMultiprocessor(kRow<kIndex>, ptx::kChip))
     MmaKernel(const __grid_constant__ MmaParameters parameters) {
-  extern __shared__ __align__(1024) std::byte shared_memory[];
-  MmaBlock<kIndex>(parameters, shared_memory).Run();
+  if constexpr (RunsOn(kRow<kIndex>, ptx::kChip)) {
+    extern __shared__ __align__(1024) std::byte shared_memory[];
+    MmaBlock<kIndex>(parameters, shared_memory).Run();
+  }
 }
 
 // For functions.h.

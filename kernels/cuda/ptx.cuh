@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/mma/instructions.h"
+#include "kernels/mma/find.h"
 #include "kernels/mma/ptx.h"
 
 namespace gemmd::ptx {
@@ -27,6 +27,14 @@ struct Characters<Source, std::index_sequence<kAt...>> {
 // Source::kSource is a StaticText.
 template <typename Source>
 struct Mnemonic : Characters<Source, std::make_index_sequence<Source::kSource.view().size()>> {};
+
+// The chip that is compiled for. The compiler of host code only parses kernels, for any.
+#ifdef __CUDA_ARCH__
+static_assert(mma::ChipFromCapability(__CUDA_ARCH__ / 10), "a chip that kernels/mma knows");
+inline constexpr mma::Chip kChip = *mma::ChipFromCapability(__CUDA_ARCH__ / 10);
+#else
+inline constexpr mma::Chip kChip = mma::Chip::kSm90;
+#endif
 
 // Read anew each time, where threadIdx and blockIdx might stay in registers for all of a kernel.
 __device__ inline int ThreadInBlock() {
@@ -72,13 +80,6 @@ template <int kGroups>
 __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
-
-// Whether the copy engine takes whole tiles.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-inline constexpr bool kHasTileCopies = false;
-#else
-inline constexpr bool kHasTileCopies = true;
-#endif
 
 // A barrier in shared memory; a phase of it ends with the last of `arrivals` and the last byte that
 // was announced.

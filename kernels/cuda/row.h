@@ -11,6 +11,7 @@
 
 #include "kernels/mma/fragment.h"
 #include "kernels/mma/instruction.h"
+#include "kernels/mma/support.h"
 
 namespace gemmd {
 
@@ -46,6 +47,17 @@ constexpr LineAxis LineAxisOf(const mma::Instruction& instruction, mma::Operand 
     return instruction.a_layout == mma::Layout::kRow ? LineAxis::kK : LineAxis::kMn;
   }
   return instruction.b_layout == mma::Layout::kColumn ? LineAxis::kK : LineAxis::kMn;
+}
+
+// The chip that rows of an instruction are shaped for.
+constexpr mma::Chip ShapedFor(const mma::Instruction& instruction) {
+  constexpr mma::Chip kFirst = mma::Chip::kSm90;
+  const bool has_it = mma::SupportOn(instruction, kFirst) != mma::Support::kUnavailable;
+  return has_it ? kFirst : mma::Chip::kSm120;
+}
+// Whether that chip's tensor core multiplies by itself.
+constexpr bool IsShapedNative(const mma::Instruction& instruction) {
+  return mma::SupportOn(instruction, ShapedFor(instruction)) == mma::Support::kNative;
 }
 
 // Lines of operands start on multiples of this many bytes, so that copies of 16 bytes are aligned.

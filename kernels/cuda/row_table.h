@@ -75,8 +75,7 @@ constexpr Rows MakeRows() {
     if (instruction.is_warpgroup()) continue;
     if (IsFastOnHopper(instruction)) AddFast(rows, instruction);
     // One step of what ptxas expands fills the registers.
-    const bool is_deep = instruction.is_sparse() &&
-                         mma::SupportOn(instruction, mma::Chip::kSm90) == mma::Support::kNative;
+    const bool is_deep = instruction.is_sparse() && IsShapedNative(instruction);
     Add(rows, instruction, {64, 64, static_cast<int16_t>(is_deep ? 128 : 64), 2, 2, 3});
   }
   return rows;

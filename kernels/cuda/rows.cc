@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/geometry.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/row_table.h"
 #include "kernels/mma/text.h"
@@ -21,7 +22,15 @@ absl::Status Available(const Kernel& kernel, const Target& target) {
   if (target.kind != DeviceKind::kCuda) {
     return absl::FailedPreconditionError(GotWant("device", NameOf(target.kind), "cuda:<number>"));
   }
-  return AvailableOn(*kernel.instruction, target.chip);
+  const mma::Chip chip = target.chip;
+  RETURN_IF_ERROR(AvailableOn(*kernel.instruction, chip));
+  if (!mma::HasAsyncCopies(chip)) {
+    return absl::FailedPreconditionError(GotWant("device", mma::NameOf(chip), "sm_80 or later"));
+  }
+  if (RunsOn(*kernel.cuda_row, chip)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      Concat("device: got ", mma::NameOf(chip), " with ", mma::SharedBytesOf(chip),
+             " bytes of shared memory for a block, want ", SharedBytes(*kernel.cuda_row)));
 }
 
 absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& problem) {

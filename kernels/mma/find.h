@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Instructions and chips by name.
+// Instructions by name, chips by name and compute capability.
 #pragma once
 
 #include <optional>
@@ -14,6 +14,14 @@ namespace gemmd::mma {
 constexpr std::optional<Chip> ChipFromName(std::string_view name) {
   for (const Chip chip : kAllChips) {
     if (NameOf(chip) == name) return chip;
+  }
+  return std::nullopt;
+}
+
+// 90 of 9.0.
+constexpr std::optional<Chip> ChipFromCapability(int capability) {
+  for (const Chip chip : kAllChips) {
+    if (CapabilityOf(chip) == capability) return chip;
   }
   return std::nullopt;
 }

@@ -9,18 +9,12 @@
 #include "kernels/cuda/fault.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
 namespace gemmd {
 namespace {
-
-std::optional<mma::Chip> ChipOf(int capability) {
-  for (const mma::Chip chip : mma::kAllChips) {
-    if (mma::CapabilityOf(chip) == capability) return chip;
-  }
-  return std::nullopt;
-}
 
 absl::StatusOr<int> Attribute(cudaDeviceAttr attribute, int ordinal) {
   int value = 0;
@@ -31,7 +25,7 @@ absl::StatusOr<int> Attribute(cudaDeviceAttr attribute, int ordinal) {
 absl::StatusOr<Target> TargetOf(int ordinal) {
   ASSIGN_OR_RETURN(const int major, Attribute(cudaDevAttrComputeCapabilityMajor, ordinal));
   ASSIGN_OR_RETURN(const int minor, Attribute(cudaDevAttrComputeCapabilityMinor, ordinal));
-  const std::optional<mma::Chip> chip = ChipOf(10 * major + minor);
+  const std::optional<mma::Chip> chip = mma::ChipFromCapability(10 * major + minor);
   if (!chip) {
     return absl::UnimplementedError(
         GotWant("compute capability", Concat(major, ".", minor), "a chip with tensor cores"));
