@@ -43,5 +43,10 @@ void AddSparseInt4(CudaFunctions& functions);
 void AddSparseInt8(CudaFunctions& functions);
 void AddWmmaF16(CudaFunctions& functions);
 void AddWmmaOthers(CudaFunctions& functions);
+// These only where the build is for Blackwell.
+void AddMmaNarrow(CudaFunctions& functions);
+void AddMmaScaled(CudaFunctions& functions);
+void AddSparseNarrow(CudaFunctions& functions);
+void AddSparseScaled(CudaFunctions& functions);
 
 }  // namespace gemmd

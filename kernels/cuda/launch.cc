@@ -30,11 +30,15 @@ CudaFunctions MakeFunctions() {
   AddMmaFp8(functions);
   AddMmaInt4(functions);
   AddMmaInt8(functions);
+  AddMmaNarrow(functions);
   AddMmaQuads(functions);
+  AddMmaScaled(functions);
   AddMmaTf32(functions);
   AddSparseFloats(functions);
   AddSparseInt4(functions);
   AddSparseInt8(functions);
+  AddSparseNarrow(functions);
+  AddSparseScaled(functions);
   AddWmmaF16(functions);
   AddWmmaOthers(functions);
   return functions;

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/fragments.cuh"
+#include "kernels/cuda/scaled_ptx.cuh"
 
 namespace gemmd {
 
@@ -97,7 +98,13 @@ struct WarpSums {
   template <typename A, typename B>
   __device__ static void AddOne(Word (&c)[kWords], const A& a, const B& b, uint32_t metadata) {
     using Source = RowMnemonic<kIndex>;
-    if constexpr (kInstruction.is_sparse()) {
+    // Problems have no factors of blocks.
+    constexpr uint32_t kOnes = 0x01010101u * mma::OneOf(kInstruction.scale);
+    if constexpr (kInstruction.scales > 0 && kInstruction.is_sparse()) {
+      ptx::MmaSparseScaled<Source>(c, a, b, metadata, kOnes, kOnes);
+    } else if constexpr (kInstruction.scales > 0) {
+      ptx::MmaScaled<Source>(c, a, b, kOnes, kOnes);
+    } else if constexpr (kInstruction.is_sparse()) {
       ptx::MmaSparse<Source>(c, a, b, metadata);
     } else if constexpr (kInstruction.c == kInstruction.d) {
       ptx::Mma<Source>(c, a, b);

@@ -157,6 +157,16 @@ constexpr std::string_view NameOf(ScaleType scale) {
   return "";
 }
 
+// The code of a factor that is one.
+constexpr uint8_t OneOf(ScaleType scale) {
+  switch (scale) {
+    case ScaleType::kNone: return 0;
+    case ScaleType::kUe8m0: return 0x7f;
+    case ScaleType::kUe4m3: return 0x38;
+  }
+  return 0;
+}
+
 constexpr std::string_view NameOf(Sparsity sparsity) {
   switch (sparsity) {
     case Sparsity::kNone: return "";

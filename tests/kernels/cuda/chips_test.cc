@@ -11,6 +11,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/row_table.h"
+#include "kernels/sim/number.h"
 #include "kernels/sim/unit.h"
 #include "kernels/text.h"
 #include "tests/testing/status_matchers.h"
@@ -104,6 +105,16 @@ TEST(ChipsTest, StepsOfZerosLeaveAccumulatorsAsTheyAre) {
       unit.Execute(operands, d);
       EXPECT_EQ(c, d) << mma::NameOf(instruction).view() << " on " << mma::NameOf(chip);
     }
+  }
+}
+
+// Kernels of block-scaled instructions give these, since problems have no factors of blocks.
+TEST(ChipsTest, FactorsThatKernelsGiveAreOne) {
+  for (const mma::ScaleType type : {mma::ScaleType::kUe8m0, mma::ScaleType::kUe4m3}) {
+    const sim::Factor factor = sim::DecodeFactor(type, mma::OneOf(type));
+    EXPECT_FALSE(factor.is_nan);
+    EXPECT_EQ(factor.exponent, 0);
+    EXPECT_EQ(factor.significand, 1u << factor.fraction_bits);
   }
 }
 
