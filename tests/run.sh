@@ -15,6 +15,7 @@
 # Only where it is named:
 #
 #   tidy      clang-tidy finds nothing
+#   gpus      builds the kernels for every GPU and counts their instructions; takes over an hour of one core
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -74,6 +75,12 @@ stage_tidy() {
   cmake --build --preset clang --target gemmd_proto gemmd_health_messages
   git ls-files '*.cc' | grep -v '^tests/client/consumer/' |
     xargs --max-args=1 --max-procs="$jobs" clang-tidy-14 --quiet -p build/clang 2>/dev/null
+}
+
+stage_gpus() {
+  configure release-all-architectures -DGEMMD_BUILD_TESTS=ON
+  cmake --build --preset release-all-architectures --target gemmd_cuda cuda_rows census_sample
+  ctest --preset release-all-architectures
 }
 
 stage_nocuda() {

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the machine code of GPUs: cubins, and the files of programs that carry them."""
+"""Reads the code of GPUs: cubins, and the files of programs that carry them and PTX."""
 
+import re
 import struct
 
 # The low 12 bits of an instruction of 128, as nvdisasm of CUDA 13 tells them apart.
 TENSOR_OPCODES = {
-    0x236: "HMMA",  # .884
     0x23C: "HMMA",
     0x237: "IMMA",
     0x23D: "BMMA",
@@ -18,10 +18,13 @@ TENSOR_OPCODES = {
     0xDF2: "BGMMA",
     0xDF3: "QGMMA",
 }
+# .884; later chips have another instruction there.
+TENSOR_OPCODES_BEFORE_SM_80 = {0x236: "HMMA"}
 LOCAL_OPCODES = {0x983: "LDL", 0x387: "STL"}
 INSTRUCTION_BYTES = 16
 
 FATBIN_MAGIC = 0xBA55ED50
+KIND_PTX = 1
 KIND_CUBIN = 2
 COMPRESSED_FLAGS = 0xF000  # Of what a fat binary holds; which algorithm does not matter here.
 
@@ -46,6 +49,11 @@ def opcodes(code, table):
     return found
 
 
+def tensor_opcodes(code, capability):
+    older = TENSOR_OPCODES_BEFORE_SM_80 if capability < 80 else {}
+    return opcodes(code, TENSOR_OPCODES | older)
+
+
 def archive_members(archive):
     """The files in a static library."""
     header_bytes = 60
@@ -56,8 +64,8 @@ def archive_members(archive):
         at += header_bytes + size + size % 2
 
 
-def fatbin_cubins(section):
-    """Compute capabilities and cubins of one .nv_fatbin section, which holds fat binaries."""
+def fatbin_contents(section, wanted_kind):
+    """Compute capabilities and contents of one kind of one .nv_fatbin section, which holds fat binaries."""
     at = 0
     while at < len(section):
         magic, _, header_bytes, size = struct.unpack_from("<IHHQ", section, at)
@@ -72,23 +80,39 @@ def fatbin_cubins(section):
             flags, = struct.unpack_from("<Q", section, at + 40)
             content = section[at + entry_header:at + entry_header + entry_size]
             at += entry_header + entry_size
-            if kind != KIND_CUBIN:
+            if kind != wanted_kind:
                 continue
-            if flags & COMPRESSED_FLAGS or content[:4] != b"\x7fELF":
-                raise ValueError("a compressed cubin: build with --compress-mode=default or none")
+            if flags & COMPRESSED_FLAGS or (kind == KIND_CUBIN and content[:4] != b"\x7fELF"):
+                raise ValueError("compressed code: build with --compress-mode=default or none")
             yield capability, content
 
 
-def cubins(file):
-    """Compute capabilities and cubins of a cubin, an object file, a program or a static library."""
+def contents(file, kind):
+    """Compute capabilities and contents of an object file, a program or a static library."""
     if file.startswith(b"!<arch>\n"):
         for member in archive_members(file):
             if member.startswith(b"\x7fELF"):
-                yield from cubins(member)
+                yield from contents(member, kind)
         return
     for name, content in sections(file):
         if name == ".nv_fatbin":
-            yield from fatbin_cubins(content)
+            yield from fatbin_contents(content, kind)
+
+
+def cubins(file):
+    return contents(file, KIND_CUBIN)
+
+
+def ptx_texts(file):
+    for capability, content in contents(file, KIND_PTX):
+        yield capability, content.rstrip(b"\0").decode("ascii")
+
+
+def ptx_mnemonics(text):
+    """Names of the kernels of PTX, and the mnemonics of their matrix instructions."""
+    for kernel in text.split("\n.visible .entry ")[1:]:
+        name = re.match(r"\w+", kernel).group()
+        yield name, re.findall(r"^\s*(w?mma\.(?!load|store)\S+)", kernel, re.M)
 
 
 def kernels(cubin):

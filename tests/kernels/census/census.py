@@ -1,11 +1,12 @@
 #!/usr/bin/env -S python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Counts, in the machine code that is shipped, the instructions of the tensor core and those of local
-memory: every row has a kernel of instructions of its own kind alone, and nothing spills.
+memory: for every chip that the code is for, every row has a kernel of instructions of its own kind
+alone, and nothing spills. Where there is PTX too, its instructions are those of the row by name.
 
-usage: census.py FILE CUDA_ROWS
-FILE is a static library or a program; CUDA_ROWS prints the rows (cuda_rows_main.cc). Only code for
-sm_90 is looked at. Exit codes: 0, 1 something is wrong.
+usage: census.py CUDA_ROWS [--sample] FILE...
+FILE is an object file, a static library or a program; CUDA_ROWS prints the rows (cuda_rows_main.cc),
+with --sample those of sample.h alone. Exit codes: 0, 1 something is wrong.
 """
 
 import collections
@@ -17,61 +18,101 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import cubin  # noqa: E402, pylint: disable=wrong-import-position
 
-CAPABILITY = 90
 # A template over the row's index, as the compiler writes it.
 ROW_KERNEL = re.compile(r"MmaKernelILm(\d+)E|WmmaKernelILm(\d+)E")
 
 
-def read_rows(program):
-    """Opcodes and names by index."""
-    text = subprocess.run([program], capture_output=True, text=True, check=True).stdout
-    return {int(index): (opcode, name) for index, opcode, name in map(str.split, text.splitlines())}
+Row = collections.namedtuple("Row", "opcode divisor mnemonic name")
 
 
-def read_kernels(file):
-    """Names and machine code."""
-    for capability, binary in cubin.cubins(pathlib.Path(file).read_bytes()):
-        if capability == CAPABILITY:
-            yield from cubin.kernels(binary)
+def read_rows(program, capability, *arguments):
+    """Rows by index, as they are on a chip."""
+    text = subprocess.run([program, f"sm_{capability}", *arguments], capture_output=True, text=True,
+                          check=True).stdout
+    fields = [line.split() for line in text.splitlines()]
+    return {int(index): Row(opcode, int(divisor), mnemonic, name)
+            for index, opcode, divisor, mnemonic, name in fields}
 
 
-def tensor_complaint(row, code):
-    opcode, name = row
-    counts = collections.Counter(cubin.opcodes(code, cubin.TENSOR_OPCODES))
-    want = {opcode} - {"none", "absent"}  # The kernel of an absent one may be an empty shell.
-    if set(counts) != want:
-        return f"{name}: got {dict(counts)}, want {opcode}"
-    return None
+def row_of(name):
+    """The index of the row whose kernel it is, or None."""
+    match = ROW_KERNEL.search(name)
+    return match and int(match.group(1) or match.group(2))
 
 
-def census(file, rows):
-    """What is wrong, and how many kernels of rows and others there are."""
+def counts_complaint(row, got, want):
+    """`got` are the instructions of the kernel, `want` is what they are to be alone."""
+    counts = collections.Counter(got)
+    wanted = {want} - {"none", "absent"}  # The kernel of an absent one may be an empty shell.
+    if set(counts) != wanted:
+        return [f"{row.name}: got {dict(counts)}, want {want}"]
+    if len(got) % row.divisor:
+        return [f"{row.name}: got {dict(counts)}, want a multiple of {row.divisor}"]
+    return []
+
+
+def census(capability, kernels, rows):
+    """What is wrong with the kernels of one chip, names and machine code; and how many kernels of rows
+    and others there are."""
     complaints = []
     seen = collections.Counter()
     others = 0
-    for name, code in read_kernels(file):
+    for name, code in kernels:
         local = collections.Counter(cubin.opcodes(code, cubin.LOCAL_OPCODES))
         if local:
             complaints.append(f"{name}: got {dict(local)}, want no local memory")
-        match = ROW_KERNEL.search(name)
-        if match is None:
+        index = row_of(name)
+        if index is None:
             others += 1
             continue
-        index = int(match.group(1) or match.group(2))
         seen[index] += 1
-        complaint = tensor_complaint(rows[index], code)
-        complaints += [complaint] if complaint else []
-    for index, (opcode, name) in rows.items():
-        if opcode != "absent" and seen[index] != 1:
-            complaints.append(f"{name}: got {seen[index]} kernels, want 1")
+        complaints += counts_complaint(rows[index], cubin.tensor_opcodes(code, capability),
+                                       rows[index].opcode)
+    for index, row in rows.items():
+        if row.opcode != "absent" and seen[index] != 1:
+            complaints.append(f"{row.name}: got {seen[index]} kernels, want 1")
     return complaints, len(seen), others
 
 
+def ptx_census(text, rows):
+    """What is wrong with PTX of one chip."""
+    complaints = []
+    for name, mnemonics in cubin.ptx_mnemonics(text):
+        index = row_of(name)
+        if index is not None and rows[index].opcode != "absent":
+            complaints += counts_complaint(rows[index], mnemonics, rows[index].mnemonic)
+    return complaints
+
+
+def kernels_by_capability(files):
+    kernels = collections.defaultdict(list)
+    for file in files:
+        for capability, binary in cubin.cubins(file):
+            kernels[capability] += cubin.kernels(binary)
+    return kernels
+
+
 def main():
-    if len(sys.argv) != 3:
-        sys.exit("usage: census.py FILE CUDA_ROWS")
-    complaints, rows, others = census(sys.argv[1], read_rows(sys.argv[2]))
-    print(f"{rows} kernels of rows, {others} others, {len(complaints)} complaints")
+    samples = sys.argv[2:3] == ["--sample"]
+    paths = sys.argv[3 if samples else 2:]
+    if not paths:
+        sys.exit("usage: census.py CUDA_ROWS [--sample] FILE...")
+    files = [pathlib.Path(path).read_bytes() for path in paths]
+    arguments = ["sample"] if samples else []
+    complaints = []
+    kernels = kernels_by_capability(files)
+    if not kernels:
+        complaints.append("no machine code")
+    for capability in sorted(kernels):
+        rows = read_rows(sys.argv[1], capability, *arguments)
+        new, of_rows, others = census(capability, kernels[capability], rows)
+        print(f"sm_{capability}: {of_rows} kernels of rows, {others} others, {len(new)} complaints")
+        complaints += [f"sm_{capability}: {complaint}" for complaint in new]
+    for capability, text in (entry for file in files for entry in cubin.ptx_texts(file)):
+        new = ptx_census(text, read_rows(sys.argv[1], capability, *arguments))
+        print(f"compute_{capability}: {len(list(cubin.ptx_mnemonics(text)))} kernels, "
+              f"{len(new)} complaints")
+        complaints += [f"compute_{capability}: {complaint}" for complaint in new]
     print("\n".join(complaints[:50]))
     return 1 if complaints else 0
 

@@ -1,35 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cuda_rows: prints what the code of each row of kCudaRows is made of on sm_90: a line
-//   INDEX OPCODE NAME
+// cuda_rows: prints what the code of each row of kCudaRows is made of on a chip: a line
+//   INDEX OPCODE DIVISOR MNEMONIC NAME
 // where OPCODE is the instruction of the tensor core, "none" where the row is emulated without one,
-// and "absent" where the chip lacks it.
+// and "absent" where the chip does not run it; DIVISOR is what the number of instructions is a
+// multiple of, and MNEMONIC what PTX calls the row's own.
+// usage: cuda_rows CHIP [sample]    "sample": only the rows of sample.h. Exit codes: 0, 2 usage.
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "kernels/cuda/geometry.h"
 #include "kernels/cuda/row_table.h"
 #include "kernels/cuda/rows.h"
-#include "kernels/mma/support.h"
+#include "kernels/mma/find.h"
+#include "kernels/mma/ptx.h"
+#include "kernels/text.h"
+#include "tests/kernels/census/sample.h"
+#include "tests/kernels/tensor_unit.h"
 
 namespace gemmd {
 namespace {
 
-// Emulated rows too: s4 and u4 become products of 8-bit integers, fp8 those of f16, and xor is made
-// of and (mma::LoweringOn).
-std::string_view OpcodeOf(const mma::Instruction& instruction) {
-  const mma::Support support = mma::SupportOn(instruction, mma::Chip::kSm90);
-  if (support == mma::Support::kUnavailable) return "absent";
+// Emulated rows too: s4 and u4 become products of 8-bit integers, fp8 those of f16, and b1 what
+// mma::LoweringOn says.
+std::string OpcodeOf(const CudaRow& row, mma::Chip chip) {
+  const mma::Instruction& instruction = row.instruction;
+  if (!RunsOn(row, chip)) return "absent";
+  if (mma::SupportOn(instruction, chip) == mma::Support::kNative) {
+    return Concat(TensorUnitOf(instruction), "MMA");
+  }
   if (instruction.products() > 1) return "none";
   if (instruction.a == ElementType::kF64) return "DMMA";
-  if (instruction.bit_count != mma::BitCount::kNone) return "BMMA";
+  if (instruction.bit_count != mma::BitCount::kNone && chip == mma::Chip::kSm90) return "BMMA";
   return IsInteger(instruction.a) ? "IMMA" : "HMMA";
 }
 
-int Main() {
+// Every step of a tile has so many; but what is emulated may be a function that all of them call.
+int DivisorOf(const CudaRow& row, mma::Chip chip) {
+  const bool is_native = mma::SupportOn(row.instruction, chip) == mma::Support::kNative;
+  return is_native ? InstructionsDown(row) * InstructionsAcross(row) : 1;
+}
+
+int Main(int argc, char** argv) {
+  const std::optional<mma::Chip> chip =
+      argc >= 2 ? mma::ChipFromName(argv[1]) : std::optional<mma::Chip>();
+  const bool samples = argc == 3 && std::string_view(argv[2]) == "sample";
+  if (!chip || (argc != 2 && !samples)) {
+    std::fprintf(stderr, "usage: cuda_rows CHIP [sample]\n");
+    return 2;
+  }
   const absl::Span<const Kernel> kernels = CudaKernels();
   for (size_t i = 0; i < kCudaRows.size(); ++i) {
-    std::printf("%zu %s %s\n", i, std::string(OpcodeOf(kCudaRows[i].instruction)).c_str(),
+    const CudaRow& row = kCudaRows[i];
+    if (samples && !IsSampled(row)) continue;
+    std::printf("%zu %s %d %s %s\n", i, OpcodeOf(row, *chip).c_str(), DivisorOf(row, *chip),
+                std::string(mma::PtxOf(row.instruction).view()).c_str(),
                 std::string(kernels[i].name).c_str());
   }
   return 0;
@@ -38,4 +65,4 @@ int Main() {
 }  // namespace
 }  // namespace gemmd
 
-int main() { return gemmd::Main(); }
+int main(int argc, char** argv) { return gemmd::Main(argc, argv); }

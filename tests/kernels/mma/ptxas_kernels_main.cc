@@ -16,6 +16,7 @@
 #include "kernels/mma/instructions.h"
 #include "kernels/mma/ptx.h"
 #include "kernels/mma/support.h"
+#include "tests/kernels/tensor_unit.h"
 
 namespace gemmd {
 namespace {
@@ -25,19 +26,8 @@ using mma::Family;
 using mma::Instruction;
 using mma::Operand;
 
-// The letter before MMA.
-std::string_view UnitOf(const Instruction& instruction) {
-  if (instruction.a == ElementType::kF64) return "D";
-  if (instruction.bit_count != mma::BitCount::kNone) return "B";
-  if (IsInteger(instruction.a)) return "I";
-  if (BitsOf(instruction.a) > 8) return "H";
-  const bool is_fp4 =
-      instruction.kind == mma::Kind::kMxf4 || instruction.kind == mma::Kind::kMxf4nvf4;
-  return is_fp4 ? "O" : "Q";
-}
-
 std::string OpcodeOf(const Instruction& instruction) {
-  return absl::StrCat(std::string(UnitOf(instruction)),
+  return absl::StrCat(std::string(TensorUnitOf(instruction)),
                       instruction.is_warpgroup() ? "GMMA" : "MMA");
 }
 

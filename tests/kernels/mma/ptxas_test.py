@@ -68,7 +68,7 @@ def check_available(target, ptx, folder):
         return
     code = dict(cubin.kernels(binary))
     for kernel in kernels:
-        got = cubin.opcodes(code[kernel.name], cubin.TENSOR_OPCODES)
+        got = cubin.tensor_opcodes(code[kernel.name], int(re.search(r"\d+", target).group()))
         is_native = got == [kernel.opcode] * kernel.count
         if is_native != (kernel.support == "native"):
             yield (f"{target} {kernel.instruction}: got {got}, native is "
