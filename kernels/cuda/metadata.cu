@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/pack_jobs.h"
@@ -7,26 +9,23 @@
 namespace gemmd {
 namespace {
 
-constexpr int kWarps = kBlockThreads / kLanes;
+constexpr int kWordsOfThread = 4;
+constexpr int64_t kMostExtent = 65535;  // Of a grid's second and third.
 
-// A warp makes the 32 words of one tile and step at a time.
+// Blocks beside each other share the words of a tile of rows.
 __global__ void __launch_bounds__(kBlockThreads)
-    MetadataKernel(const __grid_constant__ MetadataJob job, int64_t places) {
-  __shared__ uint32_t staged[kWarps][kLanes];
-  const int warp = static_cast<int>(threadIdx.x) / kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int pairs = PairsOf(job.instruction);
-  for (int64_t index = int64_t{blockIdx.x} * kWarps + warp; index < places;
-       index += int64_t{gridDim.x} * kWarps) {
-    const MetadataPlace place = MetadataPlaceOf(job, index);
-    staged[warp][lane] = 0;
-    __syncwarp();
-    for (int pair = lane; pair < pairs; pair += kLanes) {
-      const PlacedNibble nibble = NibbleAt(job, place, pair);
-      atomicOr(&staged[warp][nibble.lane], nibble.bits);
+    MetadataKernel(const __grid_constant__ MetadataJob job) {
+  const int64_t words = job.steps * kLanes;
+  MetadataPlace place;
+  for (place.matrix = blockIdx.z; place.matrix < job.batch; place.matrix += gridDim.z) {
+    for (place.tile = blockIdx.y; place.tile < job.tiles; place.tile += gridDim.y) {
+      uint32_t* const target = job.words + (place.matrix * job.tiles + place.tile) * words;
+      for (int64_t word = int64_t{blockIdx.x} * kBlockThreads + threadIdx.x; word < words;
+           word += int64_t{gridDim.x} * kBlockThreads) {
+        place.step = word / kLanes;
+        target[word] = WordAt(job, place, static_cast<int>(word % kLanes));
+      }
     }
-    __syncwarp();
-    job.words[index * kLanes + lane] = staged[warp][lane];
   }
 }
 
@@ -35,8 +34,10 @@ __global__ void __launch_bounds__(kBlockThreads)
 absl::Status RepackMetadata(const CudaRow& row, const Problem& problem, const CudaPlan& plan,
                             const std::byte* a, std::byte* workspace, CUstream_st* stream) {
   ASSIGN_OR_RETURN(const MetadataJob job, MetadataJobOf(row, problem, plan, a, workspace));
-  const int64_t places = job.tiles * job.steps * job.batch;
-  MetadataKernel<<<BlocksFor(CeilOf(places, kWarps)), kBlockThreads, 0, stream>>>(job, places);
+  const dim3 blocks(BlocksFor(CeilOf(job.steps * kLanes, kBlockThreads * kWordsOfThread)),
+                    static_cast<unsigned>(std::min(job.tiles, kMostExtent)),
+                    static_cast<unsigned>(std::min(job.batch, kMostExtent)));
+  MetadataKernel<<<blocks, kBlockThreads, 0, stream>>>(job);
   return LaunchStatus("metadata");
 }
 

@@ -31,51 +31,59 @@ struct MetadataJob {
   int64_t batch = 0;
 };
 
-// What instruction `step` along k of row tile `tile` takes, 32 words.
+// What instruction `step` along k of row tile `tile` takes, 32 words: they follow each other step
+// by step, tile by tile, matrix by matrix.
 struct MetadataPlace {
   int64_t matrix = 0;
   int64_t tile = 0;
   int64_t step = 0;
 };
 
-constexpr MetadataPlace MetadataPlaceOf(const MetadataJob& job, int64_t index) {
-  const int64_t of_matrix = job.tiles * job.steps;
-  const int64_t in_matrix = index % of_matrix;
-  return {index / of_matrix, in_matrix / job.steps, in_matrix % job.steps};
-}
-
-// Pairs of a row and a group that the words hold.
-constexpr int PairsOf(const mma::Instruction& instruction) {
-  return instruction.m * mma::MetadataGroups(instruction);
-}
-
-struct PlacedNibble {
-  int lane = 0;
-  uint32_t bits = 0;  // In its place.
-};
-
-// One pair. Beyond the matrix the places that come first are kept.
-constexpr PlacedNibble NibbleAt(const MetadataJob& job, const MetadataPlace& place, int pair) {
-  const int groups = mma::MetadataGroups(job.instruction);
-  const int row_in_tile = pair / groups;
-  const int group_in_step = pair % groups;
-  const int64_t row = place.tile * job.instruction.m + row_in_tile;
-  const int64_t group = place.step * groups + group_in_step;
+// The nibbles of `count` groups from `first` on of a row, the first in the lowest bits. Groups
+// beyond the matrix keep the places that come first.
+constexpr uint32_t NibblesOf(const MetadataJob& job, int64_t matrix, int64_t row, int64_t first,
+                             int count) {
+  const std::byte* line =
+      job.indices + matrix * job.source_batch_stride + row * job.index_line_bytes;
   const auto unit = static_cast<int>(job.form.unit);
   const auto kept = static_cast<int>(job.form.kept_units());
-  int first = 0;
-  int last = kept - 1;
-  if (row < job.rows && group < job.groups) {
-    const std::byte* line =
-        job.indices + place.matrix * job.source_batch_stride + row * job.index_line_bytes;
-    first = static_cast<int>(LoadIndex(line, group * kept));
-    last = static_cast<int>(LoadIndex(line, group * kept + kept - 1));
+  uint32_t nibbles = 0;
+  for (int i = 0; i < count; ++i) {
+    int low = 0;
+    int high = kept - 1;
+    if (row < job.rows && first + i < job.groups) {
+      low = static_cast<int>(LoadIndex(line, (first + i) * kept));
+      high = static_cast<int>(LoadIndex(line, (first + i) * kept + kept - 1));
+    }
+    nibbles |= mma::NibbleOf(mma::SparsityOf(job.instruction), low * unit, high * unit + unit - 1)
+               << 4 * i;
   }
-  const unsigned nibble =
-      mma::NibbleOf(mma::SparsityOf(job.instruction), first * unit, last * unit + unit - 1);
-  const mma::MetadataField field =
-      mma::MetadataFieldOf(job.instruction, 0, row_in_tile, group_in_step);
-  return {field.lane, nibble << field.first_bit};
+  return nibbles;
+}
+
+// The same of four groups from a multiple of four on. Two indices of a group are its nibble as they
+// lie.
+constexpr uint32_t FourNibblesOf(const MetadataJob& job, int64_t matrix, int64_t row,
+                                 int64_t first) {
+  if (job.form.kept_units() != 2 || row >= job.rows || first + 4 > job.groups) {
+    return NibblesOf(job, matrix, row, first, 4);
+  }
+  const std::byte* bytes =
+      job.indices + matrix * job.source_batch_stride + row * job.index_line_bytes + first / 2;
+  return std::to_integer<uint32_t>(bytes[0]) | std::to_integer<uint32_t>(bytes[1]) << 8;
+}
+
+constexpr uint32_t WordAt(const MetadataJob& job, const MetadataPlace& place, int lane) {
+  const int groups = mma::MetadataGroups(job.instruction);
+  uint32_t word = 0;
+  for (int half = 0; half < 2; ++half) {
+    const mma::MetadataGroup held = mma::MetadataGroupOf(job.instruction, 0, lane, 4 * half);
+    if (!held.is_held) continue;
+    word |= FourNibblesOf(job, place.matrix, place.tile * job.instruction.m + held.row,
+                          place.step * groups + held.group)
+            << 16 * half;
+  }
+  return word;
 }
 
 }  // namespace gemmd

@@ -53,6 +53,30 @@ constexpr MetadataField MetadataFieldOf(const Instruction& instruction, int sele
   return {32 * warp + 4 * g + t, 4 * nibble};
 }
 
+// What nibble `nibble` of a lane's register tells of: the inverse of MetadataFieldOf. Nibbles 0 to
+// 3 tell of groups that follow each other in one row, and so do 4 to 7.
+struct MetadataGroup {
+  bool is_held = false;  // Whether the instruction reads it at all.
+  int row = 0;
+  int group = 0;
+};
+
+constexpr MetadataGroup MetadataGroupOf(const Instruction& instruction, int selector, int lane,
+                                        int nibble) {
+  const int groups = MetadataGroups(instruction);
+  const int first_row = lane / 32 * 16 + lane % 32 / 4;
+  const int t = lane % 4;
+  const bool is_wide = BitsOf(instruction.a) >= 16;
+  if (is_wide && groups == 4) {
+    return {t == selector, first_row + nibble / 4 * 8, nibble % 4};
+  }
+  if (is_wide) {
+    return {t / 2 == selector, first_row + nibble / 4 * 8, t % 2 * 4 + nibble % 4};
+  }
+  if (groups == 8) return {t / 2 == selector, first_row + t % 2 * 8, nibble};
+  return {true, first_row + t % 2 * 8, t / 2 * 8 + nibble};
+}
+
 inline constexpr unsigned kKeepsLower = 0x4;
 inline constexpr unsigned kKeepsUpper = 0xe;
 

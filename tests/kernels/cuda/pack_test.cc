@@ -96,12 +96,14 @@ std::vector<std::byte> RepackOnHost(const PackCase& test) {
   return WithWorkspace(test, [&](const std::byte* source, std::byte* workspace) {
     const MetadataJob job =
         MetadataJobOf(test.row, test.problem, test.plan, source, workspace).value();
-    for (int64_t index = 0; index < job.tiles * job.steps * job.batch; ++index) {
-      uint32_t* words = job.words + index * kLanes;
-      std::memset(words, 0, kLanes * sizeof(uint32_t));
-      for (int pair = 0; pair < PairsOf(job.instruction); ++pair) {
-        const PlacedNibble nibble = NibbleAt(job, MetadataPlaceOf(job, index), pair);
-        words[nibble.lane] |= nibble.bits;
+    uint32_t* word = job.words;
+    for (int64_t matrix = 0; matrix < job.batch; ++matrix) {
+      for (int64_t tile = 0; tile < job.tiles; ++tile) {
+        for (int64_t step = 0; step < job.steps; ++step) {
+          for (int lane = 0; lane < kLanes; ++lane) {
+            *word++ = WordAt(job, {matrix, tile, step}, lane);
+          }
+        }
       }
     }
   });

@@ -149,6 +149,31 @@ TEST(Metadata, LiesWhereTheChipReadsIt) {
   }
 }
 
+// Every nibble that an instruction reads, and no other.
+TEST(Metadata, GroupsAreFoundFromLanes) {
+  for (const Instruction* instruction : SparseInstructions()) {
+    for (int selector = 0; selector < mma::SelectorCount(*instruction); ++selector) {
+      int held = 0;
+      for (int lane = 0; lane < instruction->lanes(); ++lane) {
+        for (int nibble = 0; nibble < 8; ++nibble) {
+          const mma::MetadataGroup got = mma::MetadataGroupOf(*instruction, selector, lane, nibble);
+          if (!got.is_held) continue;
+          ++held;
+          ASSERT_EQ(mma::MetadataFieldOf(*instruction, selector, got.row, got.group),
+                    (MetadataField{lane, 4 * nibble}))
+              << Describe(*instruction, selector) << ", lane " << lane << ", nibble " << nibble;
+          const mma::MetadataGroup first =
+              mma::MetadataGroupOf(*instruction, selector, lane, nibble / 4 * 4);
+          EXPECT_EQ(got.row, first.row);
+          EXPECT_EQ(got.group, first.group + nibble % 4);
+        }
+      }
+      EXPECT_EQ(held, instruction->m * mma::MetadataGroups(*instruction))
+          << Describe(*instruction, selector);
+    }
+  }
+}
+
 TEST(Metadata, NeverSharesBits) {
   for (const Instruction* instruction : SparseInstructions()) {
     for (int selector = 0; selector < mma::SelectorCount(*instruction); ++selector) {
