@@ -44,9 +44,13 @@ class FragmentLoader {
   // `first` is the warp's first row or column in the tile; `shared` where the operand's part of the
   // first stage begins.
   __device__ FragmentLoader(uint32_t shared, int first, int lane) : shared_(shared) {
-    if constexpr (Target::kIsF64 || Target::kIsQuad || Target::kIsWmma) {
+    if constexpr (Target::kIsQuad || Target::kIsWmma) {
       first_ = first;
       lane_ = lane;
+    } else if constexpr (Target::kIsF64) {
+      const mma::Position at = PositionInFragment<kIndex, kOperand>(lane, 0);
+      const int line = first + LineInTile<kIndex>(Target::kIsA ? at.row : at.column);
+      shared_ += OffsetInTile<kIndex, kOperand>(line, 8 * (Target::kIsA ? at.column : at.row));
     } else {
       // Lane 8i + j points at line j of matrix i of four. Matrices of an instruction: its rows'
       // halves, then chunks along k.
@@ -54,9 +58,22 @@ class FragmentLoader {
       const int matrix = lane / 8 % kOfInstruction;
       const int line =
           first + lane / 8 / kOfInstruction * Target::kExtent + matrix % kHalves * 8 + lane % 8;
-      chunk_ = matrix / kHalves;
-      swizzle_ = SwizzleInTile<kIndex, kOperand>(line);
-      shared_ += line * kLines.stride();
+      shared_ += OffsetInTile<kIndex, kOperand>(line, matrix / kHalves * 16);
+    }
+  }
+
+  // Instructions whose fragments LoadSome loads.
+  static constexpr int kOfLoad = Target::kIsF64 || Target::kIsQuad || Target::kIsWmma
+                                     ? 1
+                                     : 4 / (Target::kExtent / 8 * (Target::kStepBytes / 16));
+
+  // Those of instructions kOfLoad * load to kOfLoad * (load + 1) - 1, where fragments are loaded
+  // ahead.
+  __device__ void LoadSome(int offset, int step, int load, Target& target) const {
+    if constexpr (Target::kIsF64) {
+      LoadF64(offset, step, load, target);
+    } else {
+      LoadMatrices(offset, step, load, target);
     }
   }
 
@@ -66,11 +83,13 @@ class FragmentLoader {
     if constexpr (Target::kIsWmma) {
       LoadWmma(offset, step, target);
     } else if constexpr (Target::kIsF64) {
-      LoadF64(offset, step, target);
+#pragma unroll
+      for (int i = 0; i < Target::kCount; ++i) LoadF64(offset, step, i, target);
     } else if constexpr (Target::kIsQuad) {
       LoadQuad(offset, step, target);
     } else {
-      LoadByMatrices(offset, step, target);
+#pragma unroll
+      for (int i = 0; i < Target::kCount / kOfLoad; ++i) LoadMatrices(offset, step, i, target);
     }
   }
 
@@ -79,35 +98,34 @@ class FragmentLoader {
   static constexpr TileLines kLines = Target::kLines;
   static constexpr int kOfInstruction = Target::kExtent / 8 * (Target::kStepBytes / 16);
 
-  __device__ void LoadByMatrices(int offset, int step, Target& target) const {
+  // What lies `byte` bytes further along k in the lines of this lane's first fragments: whatever
+  // chunks trade places, bits of the address turn that are 0 for the first ones.
+  __device__ uint32_t AddressAlong(int offset, int byte) const {
+    static_assert((kLines.line_bytes & (kLines.line_bytes - 1)) == 0);
+    return (shared_ + offset) ^ byte;
+  }
+
+  __device__ void LoadMatrices(int offset, int step, int load, Target& target) const {
     static_assert(kOfInstruction <= 4 && 4 % kOfInstruction == 0);
-    constexpr int kInstructions = 4 / kOfInstruction;  // Served by one load.
-    static_assert(Target::kCount % kInstructions == 0);
-    constexpr int kLineBytes = kInstructions * Target::kExtent * kLines.stride();
-    const uint32_t address =
-        shared_ + offset + ((chunk_ + step * (Target::kStepBytes / 16)) ^ swizzle_) * 16;
+    static_assert(Target::kCount % kOfLoad == 0);
+    constexpr int kLineBytes = kOfLoad * Target::kExtent * kLines.stride();
+    uint32_t words[4];
+    ptx::LoadMatrices(words, AddressAlong(offset, step * Target::kStepBytes) + load * kLineBytes);
 #pragma unroll
-    for (int i = 0; i < Target::kCount / kInstructions; ++i) {
-      uint32_t words[4];
-      ptx::LoadMatrices(words, address + i * kLineBytes);
-#pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        target.words[i * kInstructions + w / kOfInstruction][w % kOfInstruction] = words[w];
-      }
+    for (int w = 0; w < 4; ++w) {
+      target.words[load * kOfLoad + w / kOfInstruction][w % kOfInstruction] = words[w];
     }
   }
 
-  __device__ void LoadF64(int offset, int step, Target& target) const {
+  __device__ void LoadF64(int offset, int step, int i, Target& target) const {
 #pragma unroll
-    for (int i = 0; i < Target::kCount; ++i) {
-#pragma unroll
-      for (int e = 0; e < Target::kElements; ++e) {
-        const mma::Position at = PositionInFragment<kIndex, kOperand>(lane_, e);
-        const int across = first_ + i * Target::kExtent + (Target::kIsA ? at.row : at.column);
-        const int along = step * kInstruction.k + (Target::kIsA ? at.column : at.row);
-        target.words[i][e] = __longlong_as_double(static_cast<long long>(ptx::LoadShared64(
-            shared_ + offset + OffsetInTile<kIndex, kOperand>(across, 8 * along))));
-      }
+    for (int e = 0; e < Target::kElements; ++e) {
+      // Lanes hold elements that lie alike.
+      const mma::Position at = PositionInFragment<kIndex, kOperand>(0, e);
+      const int line = i * Target::kExtent + (Target::kIsA ? at.row : at.column);
+      const int along = step * kInstruction.k + (Target::kIsA ? at.column : at.row);
+      target.words[i][e] = __longlong_as_double(static_cast<long long>(
+          ptx::LoadShared64(AddressAlong(offset, 8 * along) + line * kLines.stride())));
     }
   }
 
@@ -143,11 +161,9 @@ class FragmentLoader {
     }
   }
 
-  uint32_t shared_;
+  uint32_t shared_;  // By itself: where this lane's first fragments are.
   int first_ = 0;
   int lane_ = 0;
-  int chunk_ = 0;
-  int swizzle_ = 0;
 };
 
 }  // namespace gemmd

@@ -20,7 +20,8 @@ namespace gemmd {
 namespace {
 
 constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMostBatches = 65535;  // Of one launch: the grid's third extent.
+constexpr int kBytesOfStep = 32 * sizeof(uint32_t);  // Of the metadata of a row of instructions.
+constexpr int64_t kMostBatches = 65535;              // Of one launch: the grid's third extent.
 
 CudaFunctions MakeFunctions() {
   CudaFunctions functions = {};
@@ -89,14 +90,37 @@ absl::StatusOr<OperandLines> LinesOf(std::string_view field, const OperandPlan& 
                       .line_stride_bytes = static_cast<int>(plan.line_stride_bytes)};
 }
 
+TileBox BoxOf(const TileLines& tile, int parts) {
+  return {.line_bytes = tile.line_bytes, .lines = tile.lines / parts, .is_swizzled = true};
+}
+
+absl::Status MakeTileMaps(const CudaRow& row, mma::Chip chip, const CudaPlan& plan,
+                          const Problem& problem, MmaParameters& parameters) {
+  const TileBox a = BoxOf(TileLinesOf(row, mma::Operand::kA), 1);
+  const TileBox b = BoxOf(TileLinesOf(row, mma::Operand::kB), ClusterOn(row, chip));
+  ASSIGN_OR_RETURN(parameters.a_map, TileMapOf(parameters.a, a, problem.batch));
+  ASSIGN_OR_RETURN(parameters.b_map, TileMapOf(parameters.b, b, problem.batch));
+  if (!row.instruction.is_sparse()) return absl::OkStatus();
+  const OperandLines metadata = {.data = reinterpret_cast<const std::byte*>(parameters.metadata),
+                                 .batch_stride_bytes = plan.metadata_batch_stride_bytes,
+                                 .lines = parameters.tiles_m * (row.tile.m / row.instruction.m),
+                                 .line_bytes = parameters.metadata_steps * kBytesOfStep,
+                                 .line_stride_bytes = parameters.metadata_steps * kBytesOfStep};
+  const TileBox box = {.line_bytes = MetadataLineBytes(row),
+                       .lines = row.tile.m / row.instruction.m,
+                       .is_swizzled = false};
+  ASSIGN_OR_RETURN(parameters.metadata_map, TileMapOf(metadata, box, problem.batch));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, const GemmArgs& args,
                                            const CudaPlan& plan) {
   const Problem& problem = args.problem;
-  const int64_t tiles_m = DivideUp(problem.m, row.tile.m);
+  const int64_t tiles_m = TilesDown(row, problem.m);
   const int64_t tiles_n = DivideUp(problem.n, row.tile.n);
   const int64_t tiles_k = DivideUp(problem.k, row.tile.k);
   const int64_t steps = tiles_k * StepsOfTile(row);
-  if (tiles_m > kMostBlocks / tiles_n || steps > kMostBlocks) {
+  if (tiles_m > kMostBlocks / tiles_n || steps > kMostBlocks / kBytesOfStep) {
     return absl::ResourceExhaustedError(Concat("d: got ", problem.m, "x", problem.n,
                                                " and k = ", problem.k,
                                                ", want at most 2^31 tiles of ", row.tile.m, "x",
@@ -116,10 +140,7 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, c
   parameters.first_batch = 0;
   parameters.epilogue = EpilogueOf(args, AccumulatorType(row));
   if (LoadsAheadOn(row, chip)) {
-    ASSIGN_OR_RETURN(parameters.a_map,
-                     TileMapOf(parameters.a, TileLinesOf(row, mma::Operand::kA), problem.batch));
-    ASSIGN_OR_RETURN(parameters.b_map,
-                     TileMapOf(parameters.b, TileLinesOf(row, mma::Operand::kB), problem.batch));
+    RETURN_IF_ERROR(MakeTileMaps(row, chip, plan, problem, parameters));
   }
   return parameters;
 }
@@ -140,23 +161,32 @@ absl::Status PrepareOperands(const CudaRow& row, const GemmArgs& args, const Cud
 }
 
 // One launch for as many matrices as a grid has; `parameters` are changed for each.
-absl::Status LaunchProduct(const Kernel& kernel, const void* function, MmaParameters& parameters,
+absl::Status LaunchProduct(const Kernel& kernel, const Code& code, MmaParameters& parameters,
                            int64_t batch, CUstream_st* stream) {
   const CudaRow& row = *kernel.cuda_row;
+  const auto blocks_of_cluster = static_cast<unsigned>(ClusterOn(row, code.chip));
   // More than 48 KiB is to be asked for.
-  RETURN_IF_ERROR(CudaStatus(
-      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, SharedBytes(row)),
-      kernel.name));
+  RETURN_IF_ERROR(
+      CudaStatus(cudaFuncSetAttribute(code.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      SharedBytes(row)),
+                 kernel.name));
   for (int64_t first = 0; first < batch; first += kMostBatches) {
     parameters.first_batch = first;
     const int64_t batches = batch - first < kMostBatches ? batch - first : kMostBatches;
     const dim3 grid(static_cast<unsigned>(parameters.tiles_m * parameters.tiles_n), 1,
                     static_cast<unsigned>(batches));
     void* arguments[] = {&parameters};
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {blocks_of_cluster, 1, 1};
+    const cudaLaunchConfig_t launch = {.gridDim = grid,
+                                       .blockDim = dim3(static_cast<unsigned>(row.threads())),
+                                       .dynamicSmemBytes = static_cast<size_t>(SharedBytes(row)),
+                                       .stream = stream,
+                                       .attrs = &cluster,
+                                       .numAttrs = blocks_of_cluster > 1 ? 1U : 0U};
     RETURN_IF_ERROR(
-        CudaStatus(cudaLaunchKernel(function, grid, dim3(static_cast<unsigned>(row.threads())),
-                                    arguments, static_cast<size_t>(SharedBytes(row)), stream),
-                   kernel.name));
+        CudaStatus(cudaLaunchKernelExC(&launch, code.function, arguments), kernel.name));
   }
   return absl::OkStatus();
 }
@@ -177,7 +207,7 @@ absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream
   ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, args.problem));
   ASSIGN_OR_RETURN(MmaParameters parameters, ParametersOf(row, code.chip, args, plan));
   RETURN_IF_ERROR(PrepareOperands(row, args, plan, stream));
-  return LaunchProduct(kernel, code.function, parameters, args.problem.batch, stream);
+  return LaunchProduct(kernel, code, parameters, args.problem.batch, stream);
 }
 
 }  // namespace gemmd

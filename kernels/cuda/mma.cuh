@@ -4,8 +4,8 @@
 //
 // Tiles of A and B come into shared memory several stages ahead, by the copy engine (from sm_90 on)
 // or by cp.async, and from there into fragments by ldmatrix (f64 and m8n8k4: by loads of 8 bytes;
-// wmma: by its own), where registers are left one step of k ahead of the instructions. Each
-// accumulator gets the instructions in ascending k, from zero.
+// wmma: by its own), ahead of the instructions where registers are left. Each accumulator gets the
+// instructions in ascending k, from zero.
 #pragma once
 
 #include <cstddef>
@@ -61,20 +61,26 @@ class MmaBlock {
     const Place place = FindPlace<kIndex>(parameters_);
     const Loaders loaders = {{shared, place.warp_row, place.lane},
                              {shared + kABytes, place.warp_column, place.lane}};
-    MetadataWords<kIndex> metadata(MetadataSource(place), parameters_.metadata_steps);
     sums_.Clear();
-    if constexpr (LoadsAheadOn(kOf, ptx::kChip)) {
-      RunAhead(place, loaders, metadata);
+    if constexpr (kIsAhead) {
+      RunAhead(place, loaders);
+      Synchronize();  // Nothing more comes from the other blocks.
     } else {
-      RunPlainly(place, loaders, metadata);
+      RunPlainly(place, loaders);
+      __syncthreads();
     }
-    Finish();
+    Finish();  // Every warp has read its fragments.
   }
 
  private:
   static constexpr CudaRow kOf = kRow<kIndex>;
   static constexpr mma::Instruction kInstruction = kOf.instruction;
+  static constexpr bool kIsAhead = LoadsAheadOn(kOf, ptx::kChip);
+  static constexpr int kCluster = ClusterOn(kOf, ptx::kChip);
   static constexpr int kABytes = TileLinesOf(kOf, mma::Operand::kA).bytes();
+  static constexpr int kBBytes = TileLinesOf(kOf, mma::Operand::kB).bytes();
+  static constexpr int kMetadataLineBytes = MetadataLineBytes(kOf);
+  static constexpr int kTileBytes = TileBytes(kOf);
   static constexpr int kStageBytes = StageBytes(kOf);
   static constexpr int kSteps = StepsOfTile(kOf);
   static constexpr int kParts = PartsOfB(kOf);
@@ -99,28 +105,29 @@ class MmaBlock {
   };
 
   // Where in the stages a tile of k is. Each round through them turns the parity of the barriers.
-  struct Turn {
-    int stage;
-    int parity;
+  __device__ static int StageOf(int tile) { return tile % kOf.stages; }
+  __device__ static int ParityOf(int tile) { return tile / kOf.stages % 2; }
 
-    __device__ Turn Next() const {
-      return stage + 1 == kOf.stages ? Turn{0, parity ^ 1} : Turn{stage + 1, parity};
-    }
-  };
+  // Metadata of any sparsity: nibbles must keep an order.
+  static constexpr uint32_t kOrderedMetadata = 0x44444444;
 
   // What the tiles of RunAhead share. `full` says that a stage's tiles are there, `empty` that
-  // every warp has read them; so warps need not keep in step.
+  // every warp of the cluster has read them; so warps need not keep in step.
   struct Ahead {
     const Loaders& loaders;
-    MetadataWords<kIndex>& metadata;
-    uint32_t stages;  // Shared memory.
+    uint32_t stages;    // Shared memory.
+    uint32_t metadata;  // Of the warp's first rows in the first stage, this lane's.
     int row;
     int column;
-    int a_matrix;
-    int b_matrix;
-    bool copies;  // This thread tells the copy engine what to do.
-    Fragments<kIndex, mma::Operand::kA> a[2];
+    Fragments<kIndex, mma::Operand::kA> a;
     Fragments<kIndex, mma::Operand::kB> b[2];
+    uint32_t metadata_words[kInstruction.is_sparse() ? InstructionsDown(kOf) : 1];
+
+    __device__ void ClearFragments() {
+      a = {};
+      b[0] = b[1] = {};
+      for (uint32_t& word : metadata_words) word = kOrderedMetadata;
+    }
 
     __device__ uint32_t full(int stage) const {
       return stages + kOf.stages * kStageBytes + stage * kBarrierBytes;
@@ -128,94 +135,154 @@ class MmaBlock {
     __device__ uint32_t empty(int stage) const { return full(stage) + kBarrierBytes / 2; }
   };
 
-  // The copy engine brings tiles, as many ahead as there are other stages; fragments are loaded one
-  // part of a step ahead of the instructions that take them.
-  __device__ void RunAhead(const Place& place, const Loaders& loaders,
-                           MetadataWords<kIndex>& metadata) {
+  // The copy engine brings tiles, several ahead. Fragments are loaded ahead of the instructions
+  // that take them: those of B by one part of a step; a row of A for the next step when the
+  // instructions of its row are done.
+  __device__ void RunAhead(const Place& place, const Loaders& loaders) {
+    const uint32_t shared = ptx::SharedAddress(shared_);
     Ahead ahead = {.loaders = loaders,
-                   .metadata = metadata,
-                   .stages = ptx::SharedAddress(shared_),
+                   .stages = shared,
+                   .metadata = shared + kABytes + kBBytes +
+                               place.warp_row / kInstruction.m * kMetadataLineBytes +
+                               place.lane * 4,
                    .row = static_cast<int>(place.row),
-                   .column = static_cast<int>(place.column),
-                   .a_matrix = MatrixOf(parameters_.a, place.batch),
-                   .b_matrix = MatrixOf(parameters_.b, place.batch),
-                   .copies = place.thread == 0};
-    if (ahead.copies) {
+                   .column = static_cast<int>(place.column)};
+    if (CopiesTiles()) {
       for (int stage = 0; stage < kOf.stages; ++stage) {
         ptx::InitBarrier(ahead.full(stage), 1);
-        ptx::InitBarrier(ahead.empty(stage), kOf.threads() / 32);
+        ptx::InitBarrier(ahead.empty(stage), kCluster * (kOf.threads() / 32));
       }
       ptx::ShowBarriers();
+    }
+    Synchronize();
+    if (CopiesTiles()) {
       for (int tile = 0; tile < min(kOf.stages - 1, parameters_.tiles_k); ++tile) {
-        CopyTile(ahead, tile, tile);
+        CopyTile(ahead, tile);
       }
     }
-    __syncthreads();
-    ptx::WaitForPhase(ahead.full(0), 0);
-    loaders.a.Load(0, 0, 0, ahead.a[0]);
-    loaders.b.Load(0, 0, 0, ahead.b[0]);
-    Turn read = {0, 0};
-    Turn write = {kOf.stages - 1, 1};  // Every stage is empty at first.
+    // The first tile's first fragments come with instructions that add nothing.
+    ahead.ClearFragments();
     for (int tile = 0; tile < parameters_.tiles_k; ++tile) {
-      RunTileAhead(std::make_integer_sequence<int, kSteps * kParts>(), tile, read, write, ahead);
-      read = read.Next();
-      write = write.Next();
+      TurnToTile(tile, ahead);
+      RunTileAhead(std::make_integer_sequence<int, kSteps * kParts>(), tile, ahead);
+    }
+    AddPart<kSteps * kParts - 1>(ahead);
+  }
+
+  // All threads of the cluster.
+  __device__ static void Synchronize() {
+    if constexpr (kCluster == 1) {
+      __syncthreads();
+    } else {
+      ptx::SynchronizeCluster();
     }
   }
 
-  __device__ static int MatrixOf(const OperandLines& operand, int64_t batch) {
-    return operand.batch_stride_bytes == 0 ? 0 : static_cast<int>(batch);
+  // One thread tells the copy engine what to do.
+  __device__ static bool CopiesTiles() { return ptx::ThreadInBlock() == 0; }
+
+  __device__ int MatrixOf(const OperandLines& operand) const {
+    return operand.batch_stride_bytes == 0 ? 0
+                                           : static_cast<int>(blockIdx.z + parameters_.first_batch);
   }
 
-  __device__ void CopyTile(const Ahead& ahead, int tile, int stage) const {
-    constexpr int kALine = TileLinesOf(kOf, mma::Operand::kA).line_bytes;
-    constexpr int kBLine = TileLinesOf(kOf, mma::Operand::kB).line_bytes;
-    static_assert(kALine <= 128 && kBLine <= 128, "the copy engine's swizzle has 128 bytes");
-    static_assert(kABytes % 1024 == 0 && kStageBytes % 1024 == 0, "and counts from 1024");
-    const uint32_t shared = ahead.stages + stage * kStageBytes;
-    ptx::ArriveAndAnnounce(ahead.full(stage), kStageBytes);
-    ptx::CopyTileAsync(shared, &parameters_.a_map, tile * kALine, ahead.row, ahead.a_matrix,
-                       ahead.full(stage));
-    ptx::CopyTileAsync(shared + kABytes, &parameters_.b_map, tile * kBLine, ahead.column,
-                       ahead.b_matrix, ahead.full(stage));
-  }
-
-  template <int... kAt>
-  __device__ void RunTileAhead(std::integer_sequence<int, kAt...>, int tile, Turn read, Turn write,
-                               Ahead& ahead) {
-    (RunPartAhead<kAt>(tile, read, write, ahead), ...);
-  }
-
-  // Part kAt of the tile's steps, kParts to a step.
-  template <int kAt>
-  __device__ void RunPartAhead(int tile, Turn read, Turn write, Ahead& ahead) {
-    constexpr int kCount = kSteps * kParts;
-    static_assert(kSteps % 2 == 0, "the first step of every tile is in the same registers");
-    constexpr int kStep = kAt / kParts;
-    constexpr int kPart = kAt % kParts;
-    constexpr int kNext = (kAt + 1) % kCount;
-    constexpr bool kIsLast = kAt == kCount - 1;
-    const bool has_next = tile + 1 < parameters_.tiles_k;
-    if constexpr (kIsLast) {
-      if (has_next) ptx::WaitForPhase(ahead.full(read.Next().stage), read.Next().parity);
+  // Blocks of a cluster bring a part of B's tile each, for all of them.
+  __device__ void CopyTile(const Ahead& ahead, int tile) const {
+    constexpr TileLines kA = TileLinesOf(kOf, mma::Operand::kA);
+    constexpr TileLines kB = TileLinesOf(kOf, mma::Operand::kB);
+    static_assert(kA.line_bytes <= 128 && kB.line_bytes <= 128, "the swizzle has 128 bytes");
+    static_assert(kABytes % kSwizzleBytes == 0 && kBBytes / kCluster % kSwizzleBytes == 0,
+                  "and counts from 1024");
+    const uint32_t barrier = ahead.full(StageOf(tile));
+    const uint32_t shared = ahead.stages + StageOf(tile) * kStageBytes;
+    const int a_matrix = MatrixOf(parameters_.a);
+    const int b_matrix = MatrixOf(parameters_.b);
+    ptx::ArriveAndAnnounce(barrier, kTileBytes);
+    ptx::CopyTileAsync(shared, &parameters_.a_map, tile * (kA.line_bytes / 4), ahead.row, a_matrix,
+                       barrier);
+    if constexpr (kInstruction.is_sparse()) {
+      ptx::CopyTileAsync(shared + kABytes + kBBytes, &parameters_.metadata_map,
+                         tile * (kMetadataLineBytes / 4), ahead.row / kInstruction.m, a_matrix,
+                         barrier);
     }
-    const int offset = (kIsLast ? read.Next() : read).stage * kStageBytes;
-    if constexpr (kPart == kParts - 1) {
-      ahead.loaders.a.Load(offset, kNext / kParts, 0, ahead.a[(kStep + 1) % 2]);
+    if constexpr (kCluster == 1) {
+      ptx::CopyTileAsync(shared + kABytes, &parameters_.b_map, tile * (kB.line_bytes / 4),
+                         ahead.column, b_matrix, barrier);
+    } else {
+      constexpr int kLines = kB.lines / kCluster;
+      const int first = ptx::BlockInCluster() * kLines;
+      ptx::CopyTileToAllAsync(shared + kABytes + first * kB.line_bytes, &parameters_.b_map,
+                              tile * (kB.line_bytes / 4), ahead.column + first, b_matrix, barrier,
+                              (1 << kCluster) - 1);
     }
-    ahead.loaders.b.Load(offset, kNext / kParts, kNext % kParts, ahead.b[(kAt + 1) % 2]);
-    sums_.Add(ahead.a[kStep % 2], ahead.b[kAt % 2], kPart, ahead.metadata.OfStep(kStep));
-    if constexpr (kAt == kCount / 2 - 1) {
-      // Late enough for the other warps to be done with the tile before, whose stage it takes.
-      if (ahead.copies && tile + kOf.stages - 1 < parameters_.tiles_k) {
-        ptx::WaitForPhase(ahead.empty(write.stage), write.parity);
-        CopyTile(ahead, tile + kOf.stages - 1, write.stage);
+  }
+
+  // Done with the fragments of the tile before: lets its stage go, has the stage of the one before
+  // that filled, and waits for this one. All at one place, since each branch waits for every load.
+  __device__ void TurnToTile(int tile, const Ahead& ahead) const {
+    if (tile > 0) {
+      Release(ahead.empty(StageOf(tile - 1)));
+      const int next = tile + kOf.stages - 2;
+      if (CopiesTiles() && next < parameters_.tiles_k) {
+        // Every stage is empty at first.
+        ptx::WaitForPhase(ahead.empty(StageOf(next)), ParityOf(next) ^ 1);
+        CopyTile(ahead, next);
       }
     }
-    if constexpr (kPart == kParts - 1) ahead.metadata.Replace(kStep, has_next);
-    if constexpr (kIsLast) {
-      // The instructions above have taken the last fragments of the stage.
-      if (ptx::ThreadInBlock() % 32 == 0) ptx::Arrive(ahead.empty(read.stage));
+    ptx::WaitForPhase(ahead.full(StageOf(tile)), ParityOf(tile));
+  }
+
+  // For every block of the cluster: each writes to the stage of all.
+  __device__ static void Release(uint32_t barrier) {
+    const int lane = ptx::ThreadInBlock() % 32;
+    if constexpr (kCluster == 1) {
+      if (lane == 0) ptx::Arrive(barrier);
+    } else {
+      if (lane < kCluster) ptx::ArriveAt(lane, barrier);
+    }
+  }
+
+  // The instructions of the last part of the tile before, and those of this one but for its last.
+  template <int... kAt>
+  __device__ void RunTileAhead(std::integer_sequence<int, kAt...>, int tile, Ahead& ahead) {
+    const int offset = StageOf(tile) * kStageBytes;
+    (RunPartAhead<kAt>(offset, ahead), ...);
+  }
+
+  // Loads what part kAt of the tile's steps takes, kParts to a step, beside the instructions of the
+  // part before it.
+  template <int kAt>
+  __device__ void RunPartAhead(int offset, Ahead& ahead) {
+    constexpr int kCount = kSteps * kParts;
+    static_assert(kCount % 2 == 0, "the first part of every tile is in the same registers");
+    constexpr int kStep = kAt / kParts;
+    ahead.loaders.b.Load(offset, kStep, kAt % kParts, ahead.b[kAt % 2]);
+#pragma unroll
+    for (int i = 0; i < InstructionsDown(kOf); ++i) {
+      AddRowOfPart<(kAt + kCount - 1) % kCount>(i, ahead);
+      if constexpr (kAt % kParts == 0) LoadRow(ahead, offset, kStep, i);
+    }
+  }
+
+  template <int kAt>
+  __device__ void AddPart(Ahead& ahead) {
+#pragma unroll
+    for (int i = 0; i < InstructionsDown(kOf); ++i) AddRowOfPart<kAt>(i, ahead);
+  }
+
+  template <int kAt>
+  __device__ void AddRowOfPart(int i, Ahead& ahead) {
+    sums_.AddRow(i, ahead.a, ahead.b[kAt % 2], kAt % kParts,
+                 ahead.metadata_words[kInstruction.is_sparse() ? i : 0]);
+  }
+
+  // What instructions of row `i` take of A; of those that one load serves, with the last one.
+  __device__ static void LoadRow(Ahead& ahead, int offset, int step, int i) {
+    constexpr int kOfLoad = FragmentLoader<kIndex, mma::Operand::kA>::kOfLoad;
+    if (i % kOfLoad == kOfLoad - 1) ahead.loaders.a.LoadSome(offset, step, i / kOfLoad, ahead.a);
+    if constexpr (kInstruction.is_sparse()) {
+      ahead.metadata_words[i] =
+          ptx::LoadShared32(ahead.metadata + offset + i * kMetadataLineBytes + step * 128);
     }
   }
 
@@ -223,9 +290,9 @@ class MmaBlock {
   __device__ static int Previous(int stage) { return stage == 0 ? kOf.stages - 1 : stage - 1; }
 
   // Threads copy the tiles, and fragments are loaded just before the instructions that take them.
-  __device__ void RunPlainly(const Place& place, const Loaders& loaders,
-                             MetadataWords<kIndex>& metadata) {
+  __device__ void RunPlainly(const Place& place, const Loaders& loaders) {
     const uint32_t shared = ptx::SharedAddress(shared_);
+    MetadataWords<kIndex> metadata(MetadataSource(place), parameters_.metadata_steps);
     Copies copies = {{parameters_.a, place.batch, place.row, shared, place.thread},
                      {parameters_.b, place.batch, place.column, shared + kABytes, place.thread}};
     for (int stage = 0; stage < kOf.stages - 1; ++stage) {
@@ -289,9 +356,9 @@ class MmaBlock {
 #pragma unroll
         for (int e = 0; e < WarpSums<kIndex>::kElements; ++e) {
           const mma::Position at = PositionInFragment<kIndex, mma::Operand::kD>(place.lane, e);
-          const int row =
-              place.warp_row + i * kOf.instruction_rows() + kInstruction.m * at.product + at.row;
-          const int column = place.warp_column + j * kInstruction.n + at.column;
+          const int row = place.warp_row + i * kOf.instruction_rows() +
+                          kInstruction.m * at.product + LineInTile<kIndex>(at.row);
+          const int column = place.warp_column + j * kInstruction.n + LineInTile<kIndex>(at.column);
           tile[row * kTileStride + column] = sums_.At(i, j, e);
         }
       }
@@ -306,7 +373,6 @@ class MmaBlock {
     const EpilogueParameters& epilogue = parameters_.epilogue;
     const Place place = FindPlace<kIndex>(parameters_);
     Sum* const tile = reinterpret_cast<Sum*>(shared_);
-    __syncthreads();  // Every warp has read its fragments.
     Stage(place, tile);
     __syncthreads();
     if (!CanStoreDirectly(epilogue)) {

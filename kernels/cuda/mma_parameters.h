@@ -25,8 +25,10 @@ struct alignas(128) TileMap {
 };
 
 struct MmaParameters {
-  TileMap a_map;  // Of rows whose tiles the copy engine copies.
+  // Of rows whose tiles the copy engine copies. A block of a cluster copies its part of B's tile.
+  TileMap a_map;
   TileMap b_map;
+  TileMap metadata_map;
   OperandLines a;
   OperandLines b;
   const uint32_t* metadata;  // As RepackMetadata makes it; null for a dense A.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/pack_jobs.h"
 
+#include "kernels/cuda/geometry.h"
 #include "kernels/status_macros.h"
 
 namespace gemmd {
@@ -54,7 +55,7 @@ absl::StatusOr<MetadataJob> MetadataJobOf(const CudaRow& row, const Problem& pro
   job.source_batch_stride = problem.a.batch_stride_bytes;
   job.rows = problem.m;
   job.groups = sparse.groups;
-  job.tiles = CeilOf(problem.m, row.tile.m) * (row.tile.m / instruction.m);
+  job.tiles = TilesDown(row, problem.m) * (row.tile.m / instruction.m);
   job.steps = CeilOf(problem.k, row.tile.k) * (row.tile.k / instruction.k);
   job.batch = plan.metadata_batch_stride_bytes == 0 ? 1 : problem.batch;
   return job;

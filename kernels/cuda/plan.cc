@@ -2,6 +2,7 @@
 #include "kernels/cuda/plan.h"
 
 #include "kernels/checked.h"
+#include "kernels/cuda/geometry.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
 
@@ -94,7 +95,7 @@ absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& w
     plan.a.line_bytes = layout.kept() * mma::ContainerBits(instruction, mma::Operand::kA) / 8;
     Pack(plan.a, is_shared, problem.batch, workspace);
   }
-  const int64_t tiles = RoundUp(problem.m, row.tile.m) / instruction.m *
+  const int64_t tiles = TilesDown(row, problem.m) * (row.tile.m / instruction.m) *
                         (RoundUp(problem.k, row.tile.k) / instruction.k);
   constexpr int64_t kBytesOfTile = 32 * sizeof(uint32_t);
   const Checked bytes = Checked(tiles) * Checked(kBytesOfTile);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 
+#include "kernels/cuda/geometry.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/row_table.h"
 
@@ -25,8 +26,8 @@ double Tiles(int64_t extent, int tile) {
 
 double ComputeSeconds(const CudaRow& row, const Problem& problem, int multiprocessors,
                       double rate) {
-  const double tiles = Tiles(problem.m, row.tile.m) * Tiles(problem.n, row.tile.n) *
-                       static_cast<double>(problem.batch);
+  const double tiles = static_cast<double>(TilesDown(row, problem.m)) *
+                       Tiles(problem.n, row.tile.n) * static_cast<double>(problem.batch);
   const double operations_of_tile =
       2.0 * row.tile.m * row.tile.n * row.tile.k * Tiles(problem.k, row.tile.k);
   const double at_once = std::max(1, multiprocessors);

@@ -93,6 +93,19 @@ __device__ inline void ShowBarriers() {
 __device__ inline void Arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// At the barrier in the same place of a block of the cluster. It orders nothing but what this block
+// sees: a release for the cluster would wait for all of memory.
+__device__ inline void ArriveAt(int block, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}"
+      :
+      : "r"(barrier), "r"(block)
+      : "memory");
+}
 __device__ inline void ArriveAndAnnounce(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -123,6 +136,33 @@ __device__ inline void CopyTileAsync(uint32_t shared, const void* map, int x, in
       : "memory");
 }
 
+// The same to every block of the cluster that `blocks` has a bit for, each to the same place and
+// counted at its own barrier.
+__device__ inline void CopyTileToAllAsync(uint32_t shared, const void* map, int x, int y, int z,
+                                          uint32_t barrier, int blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
+      :
+      : "r"(shared), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier),
+        "h"(static_cast<uint16_t>(blocks))
+      : "memory");
+}
+
+// Of the cluster that this block is of.
+__device__ inline int BlockInCluster() {
+  int block;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
+  return block;
+}
+// A barrier for all threads of all blocks of the cluster.
+__device__ inline void SynchronizeCluster() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+
 // Four matrices of 8 lines of 16 bytes; lane 8i + j gives the address of line j of matrix i, and
 // gets word lane % 4 of line lane / 4 of each.
 __device__ inline void LoadMatrices(uint32_t (&words)[4], uint32_t shared) {
@@ -130,6 +170,12 @@ __device__ inline void LoadMatrices(uint32_t (&words)[4], uint32_t shared) {
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(shared)
                : "memory");
+}
+
+__device__ inline uint32_t LoadShared32(uint32_t shared) {
+  uint32_t value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(shared) : "memory");
+  return value;
 }
 
 __device__ inline uint64_t LoadShared64(uint32_t shared) {

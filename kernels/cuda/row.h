@@ -4,7 +4,8 @@
 // from it, device code its template arguments.
 //
 // A block of threads computes a tile of D, its warps parts of it side by side. It walks along k in
-// steps of tile.k, several of which are on their way from memory at a time (stages).
+// steps of tile.k, several of which are on their way from memory at a time (stages). Blocks of a
+// cluster lie above each other in D: each brings a part of their tile of B for all of them.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ struct CudaRow {
   int8_t warps_m = 0;
   int8_t warps_n = 0;
   int8_t stages = 0;
+  int8_t cluster = 1;
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }
   // Rows that one instruction computes: of all its products, which lie above each other.

@@ -34,16 +34,16 @@ __device__ mma::Position PositionInFragment(int lane, int element) {
   return mma::PositionOf(kInstruction, kOperand, lane, element);
 }
 
+template <size_t kIndex>
+__device__ int LineInTile(int line_of_fragment) {
+  constexpr bool kIsSpread = TakesLinesSpread(kRow<kIndex>);
+  return kIsSpread ? SpreadLine(line_of_fragment) : line_of_fragment;
+}
+
 template <size_t kIndex, mma::Operand kOperand>
 __device__ int OffsetInTile(int line, int byte) {
   constexpr TileLines kLines = TileLinesOf(kRow<kIndex>, kOperand);
   return kLines.OffsetOf(line, byte);
-}
-
-template <size_t kIndex, mma::Operand kOperand>
-__device__ int SwizzleInTile(int line) {
-  constexpr TileLines kLines = TileLinesOf(kRow<kIndex>, kOperand);
-  return kLines.SwizzleOf(line);
 }
 
 }  // namespace gemmd

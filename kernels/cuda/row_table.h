@@ -30,6 +30,7 @@ struct Shape {
   int8_t warps_m;
   int8_t warps_n;
   int8_t stages;
+  int8_t cluster = 1;
 };
 
 constexpr void Add(Rows& rows, const mma::Instruction& instruction, const Shape& shape) {
@@ -41,6 +42,7 @@ constexpr void Add(Rows& rows, const mma::Instruction& instruction, const Shape&
   row.warps_m = shape.warps_m;
   row.warps_n = shape.warps_n;
   row.stages = shape.stages;
+  row.cluster = shape.cluster;
   rows.rows[rows.size++] = row;
 }
 
@@ -57,11 +59,12 @@ constexpr bool IsFastOnHopper(const mma::Instruction& instruction) {
 
 constexpr void AddFast(Rows& rows, const mma::Instruction& instruction) {
   if (instruction.a == ElementType::kF64) {
+    Add(rows, instruction, {128, 128, 128, 2, 4, 4, 2});
     Add(rows, instruction, {128, 64, 128, 2, 2, 3});
-    Add(rows, instruction, {64, 128, 128, 2, 2, 3});
     return;
   }
   if (!instruction.saturates) {
+    Add(rows, instruction, {192, 256, 128, 2, 4, 4, 2});
     Add(rows, instruction, {128, 256, 128, 2, 4, 3});
     Add(rows, instruction, {256, 128, 128, 4, 2, 3});
   }

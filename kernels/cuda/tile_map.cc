@@ -14,6 +14,9 @@ namespace {
 
 static_assert(sizeof(TileMap) == sizeof(CUtensorMap) && alignof(TileMap) >= alignof(CUtensorMap));
 
+// The copy engine takes at most 256 elements of a line.
+constexpr int kWordBytes = 4;
+
 using EncodeFunction = decltype(&cuTensorMapEncodeTiled);
 
 // By way of the runtime, so that nothing is linked with the driver.
@@ -31,8 +34,9 @@ absl::StatusOr<EncodeFunction> FindEncode() {
 }
 
 // As TileLines::SwizzleOf has it.
-CUtensorMapSwizzle SwizzleOf(const TileLines& tile) {
-  switch (tile.line_bytes) {
+CUtensorMapSwizzle SwizzleOf(const TileBox& box) {
+  if (!box.is_swizzled) return CU_TENSOR_MAP_SWIZZLE_NONE;
+  switch (box.line_bytes) {
     case 32: return CU_TENSOR_MAP_SWIZZLE_32B;
     case 64: return CU_TENSOR_MAP_SWIZZLE_64B;
     default: return CU_TENSOR_MAP_SWIZZLE_128B;
@@ -41,25 +45,24 @@ CUtensorMapSwizzle SwizzleOf(const TileLines& tile) {
 
 }  // namespace
 
-absl::StatusOr<TileMap> TileMapOf(const OperandLines& operand, const TileLines& tile,
-                                  int64_t batch) {
+absl::StatusOr<TileMap> TileMapOf(const OperandLines& operand, const TileBox& box, int64_t batch) {
   static const absl::StatusOr<EncodeFunction> encode = FindEncode();
   RETURN_IF_ERROR(encode.status());
   const bool is_shared = operand.batch_stride_bytes == 0;
-  const cuuint64_t extents[] = {static_cast<cuuint64_t>((operand.line_bytes + kLineAlignment - 1) /
-                                                        kLineAlignment * kLineAlignment),
-                                static_cast<cuuint64_t>(operand.lines),
-                                static_cast<cuuint64_t>(is_shared ? 1 : batch)};
+  const cuuint64_t extents[] = {
+      static_cast<cuuint64_t>((operand.line_bytes + kLineAlignment - 1) / kLineAlignment *
+                              kLineAlignment / kWordBytes),
+      static_cast<cuuint64_t>(operand.lines), static_cast<cuuint64_t>(is_shared ? 1 : batch)};
   const cuuint64_t strides[] = {
       static_cast<cuuint64_t>(operand.line_stride_bytes),
       static_cast<cuuint64_t>(is_shared ? operand.line_stride_bytes : operand.batch_stride_bytes)};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(tile.line_bytes),
-                            static_cast<cuuint32_t>(tile.lines), 1};
+  const cuuint32_t words[] = {static_cast<cuuint32_t>(box.line_bytes / kWordBytes),
+                              static_cast<cuuint32_t>(box.lines), 1};
   const cuuint32_t steps[] = {1, 1, 1};
   CUtensorMap map;
   const CUresult result =
-      (*encode)(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<std::byte*>(operand.data),
-                extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(tile),
+      (*encode)(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, const_cast<std::byte*>(operand.data),
+                extents, strides, words, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(box),
                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return absl::InternalError(Concat("cuTensorMapEncodeTiled: error ", static_cast<int>(result),

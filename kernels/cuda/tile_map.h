@@ -12,10 +12,16 @@
 
 namespace gemmd {
 
-// Of lines along k: x counts bytes of a line, y lines, z matrices of the batch (one where all share
-// it). What a tile has beyond the operand is zero.
-// Errors: Internal as CUDA's driver says.
-absl::StatusOr<TileMap> TileMapOf(const OperandLines& operand, const TileLines& tile,
-                                  int64_t batch);
+// What is copied at a time, of one matrix.
+struct TileBox {
+  int line_bytes;
+  int lines;
+  bool is_swizzled;  // As TileLines has it; then lines have 128 bytes at most.
+};
+
+// Of lines along k: x counts words of 4 bytes of a line, y lines, z matrices of the batch (one
+// where all share it). What a box has beyond the operand is zero. Errors: Internal as CUDA's driver
+// says.
+absl::StatusOr<TileMap> TileMapOf(const OperandLines& operand, const TileBox& box, int64_t batch);
 
 }  // namespace gemmd

@@ -55,13 +55,18 @@ struct WarpSums {
   __device__ void Add(const Fragments<kIndex, mma::Operand::kA>& a,
                       const Fragments<kIndex, mma::Operand::kB>& b, int part,
                       const uint32_t* metadata) {
+#pragma unroll
+    for (int i = 0; i < kDown; ++i) AddRow(i, a, b, part, metadata[i]);
+  }
+
+  // The instructions of that beside each other in one row.
+  __device__ void AddRow(int i, const Fragments<kIndex, mma::Operand::kA>& a,
+                         const Fragments<kIndex, mma::Operand::kB>& b, int part,
+                         uint32_t metadata) {
     constexpr int kOfPart = Fragments<kIndex, mma::Operand::kB>::kCount;
 #pragma unroll
-    for (int i = 0; i < kDown; ++i) {
-#pragma unroll
-      for (int j = 0; j < kOfPart; ++j) {
-        AddOne(words[i][part * kOfPart + j], a.words[i], b.words[j], metadata[i]);
-      }
+    for (int j = 0; j < kOfPart; ++j) {
+      AddOne(words[i][part * kOfPart + j], a.words[i], b.words[j], metadata);
     }
   }
 
@@ -128,8 +133,9 @@ struct WarpSums {
   }
 };
 
-// A warp's metadata of one tile of k, from the workspace. The words of a step are replaced by those
-// of the next tile's as soon as they were used. Nothing where A is dense.
+// A warp's metadata of one tile of k, from the workspace, where fragments are not loaded ahead. The
+// words of a step are replaced by those of the next tile's as soon as they were used. Nothing where
+// A is dense.
 template <size_t kIndex>
 class MetadataWords {
  public:

@@ -49,5 +49,7 @@ constexpr int SharedBytesOf(Chip chip) { return FactsOf(chip).shared_kib * 1024;
 constexpr bool HasAsyncCopies(Chip chip) { return CapabilityOf(chip) >= 80; }
 // Whether an engine of its own copies whole tiles.
 constexpr bool HasTileCopies(Chip chip) { return CapabilityOf(chip) >= 90; }
+// Whether it writes a tile to several blocks of a cluster at once.
+constexpr bool HasMulticast(Chip chip) { return HasTileCopies(chip) && CapabilityOf(chip) < 120; }
 
 }  // namespace gemmd::mma

@@ -37,10 +37,10 @@ std::string OpcodeOf(const CudaRow& row, mma::Chip chip) {
   return IsInteger(instruction.a) ? "IMMA" : "HMMA";
 }
 
-// Every step of a tile has so many; but what is emulated may be a function that all of them call.
+// Every part of a step of a tile has so many; but what is emulated may be a function that all call.
 int DivisorOf(const CudaRow& row, mma::Chip chip) {
   const bool is_native = mma::SupportOn(row.instruction, chip) == mma::Support::kNative;
-  return is_native ? InstructionsDown(row) * InstructionsAcross(row) : 1;
+  return is_native ? InstructionsDown(row) * InstructionsAcross(row) / PartsOfB(row) : 1;
 }
 
 int Main(int argc, char** argv) {

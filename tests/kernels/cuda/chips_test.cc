@@ -20,10 +20,11 @@ namespace gemmd {
 namespace {
 
 // The first kernel of an instruction, which has the largest tile.
-const Kernel& KernelOf(std::string_view instruction) {
+// Named by its row or by its instruction.
+const Kernel& KernelOf(std::string_view name) {
   const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
-  return *std::find_if(kernels.begin(), kernels.end(), [instruction](const Kernel& kernel) {
-    return mma::NameOf(*kernel.instruction).view() == instruction;
+  return *std::find_if(kernels.begin(), kernels.end(), [name](const Kernel& kernel) {
+    return kernel.name == name || mma::NameOf(*kernel.instruction).view() == name;
   });
 }
 
@@ -57,7 +58,7 @@ TEST(ChipsTest, RefusalsSayWhatIsMissing) {
   EXPECT_THAT(KernelOf("mma.m16n8k64.kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0")
                   .available(GpuOf(mma::Chip::kSm90)),
               StatusIs(absl::StatusCode::kFailedPrecondition, "device: got sm_90, want sm_120"));
-  const Kernel& large = KernelOf("mma.m16n8k16.f32.f16.f16.f32");
+  const Kernel& large = KernelOf("mma.m16n8k16.f32.f16.f16.f32_128x256x64_w2x4_s3");
   EXPECT_THAT(large.available(GpuOf(mma::Chip::kSm80)), IsOk());
   EXPECT_THAT(large.available(GpuOf(mma::Chip::kSm120)),
               StatusIs(absl::StatusCode::kFailedPrecondition,

@@ -9,6 +9,7 @@
 #include <string>
 #include <tuple>
 
+#include "kernels/cuda/geometry.h"
 #include "kernels/cuda/row_table.h"
 #include "kernels/mma/metadata.h"
 #include "kernels/prune24.h"
@@ -177,7 +178,8 @@ std::vector<uint32_t> WantedWords(const PackCase& test) {
                                     .a = test.source.data() + matrix * problem.a.batch_stride_bytes,
                                     .b = nullptr};
     const sim::ATiles tiles(product);
-    for (int64_t row = 0; row < round_up(problem.m, test.row.tile.m); row += instruction.m) {
+    for (int64_t row = 0; row < TilesDown(test.row, problem.m) * test.row.tile.m;
+         row += instruction.m) {
       for (int64_t k = 0; k < round_up(problem.k, test.row.tile.k); k += instruction.k) {
         tiles.Load(row, k, values.data(), a_k.data());
         sim::EncodeMetadata(instruction, a_k, 0, lanes);
