@@ -47,14 +47,21 @@ absl::StatusOr<MetadataJob> MetadataJobOf(const CudaRow& row, const Problem& pro
   ASSIGN_OR_RETURN(const SparseLayout sparse,
                    SparseLayoutOf("a", problem.a.type, problem.m, problem.k));
   MetadataJob job;
-  job.instruction = instruction;
-  job.form = sparse.form;
+  for (int lane = 0; lane < kLanes; ++lane) job.lanes[lane] = MetadataLaneOf(instruction, lane);
+  job.rows_of_tile = instruction.m;
+  job.has_two_indices = sparse.form.kept_units() == 2;
+  for (uint32_t index = 0; index < 2; ++index) {
+    job.nibbles_of_one_index |= NibbleOfPlaces(instruction, sparse.form, index, index) << 4 * index;
+  }
+  job.nibble_beyond = NibbleOfPlaces(instruction, sparse.form, 0, job.has_two_indices ? 1 : 0);
   job.indices = a + sparse.indices_offset(0);
   job.words = reinterpret_cast<uint32_t*>(workspace + plan.metadata_offset);
   job.index_line_bytes = sparse.index_line_bytes;
   job.source_batch_stride = problem.a.batch_stride_bytes;
   job.rows = problem.m;
   job.groups = sparse.groups;
+  job.groups_of_step = mma::MetadataGroups(instruction);
+  job.steps_of_bytes = job.has_two_indices ? job.groups / job.groups_of_step : 0;
   job.tiles = TilesDown(row, problem.m) * (row.tile.m / instruction.m);
   job.steps = CeilOf(problem.k, row.tile.k) * (row.tile.k / instruction.k);
   job.batch = plan.metadata_batch_stride_bytes == 0 ? 1 : problem.batch;

@@ -96,12 +96,13 @@ std::vector<std::byte> RepackOnHost(const PackCase& test) {
   return WithWorkspace(test, [&](const std::byte* source, std::byte* workspace) {
     const MetadataJob job =
         MetadataJobOf(test.row, test.problem, test.plan, source, workspace).value();
-    uint32_t* word = job.words;
     for (int64_t matrix = 0; matrix < job.batch; ++matrix) {
       for (int64_t tile = 0; tile < job.tiles; ++tile) {
-        for (int64_t step = 0; step < job.steps; ++step) {
-          for (int lane = 0; lane < kLanes; ++lane) {
-            *word++ = WordAt(job, {matrix, tile, step}, lane);
+        for (int lane = 0; lane < kLanes; ++lane) {
+          const LaneOfTile at = LaneOfTileOf(job, matrix, tile, lane);
+          uint32_t* const words = WordsOfTile(job, matrix, tile) + lane;
+          for (int64_t step = 0; step < job.steps; ++step) {
+            words[step * kLanes] = WordOfStep(job, at, step);
           }
         }
       }
