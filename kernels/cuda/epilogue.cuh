@@ -2,8 +2,9 @@
 //
 // The epilogue of kernels of GPUs, from accumulators to D: the bits of ApplyEpilogue.
 //
-// Two ways: StoreDirectly, inlined, from registers, for what most products ask (the product alone
-// or times alpha, in a usual type); FinishTile, a call, from a tile in shared memory, for all else.
+// Three ways. Of what most products ask, the product alone or times alpha in a usual type, whole
+// tiles of aligned rows go from the registers of the accumulators to memory (StorePairOf), others
+// by StoreDirectly from a tile in shared memory. FinishTile, a call, does all else from there.
 //
 // A kernel takes the parameters as `const __grid_constant__`, so that their address is that of the
 // constant bank: without it FinishTile would get a copy in local memory.
@@ -68,6 +69,45 @@ __device__ __forceinline__ void StorePair(const EpilogueParameters& parameters, 
   const int64_t step =
       is_row_major ? static_cast<int64_t>(sizeof(Word)) : parameters.d.line_stride_bytes;
   if (has_second) *reinterpret_cast<Word*>(target + step) = word1;
+}
+
+// Whether D has the whole tile at (row, column) and takes its pairs as StorePairOf writes them: the
+// same for all threads.
+__device__ __forceinline__ bool TakesWholePairs(const EpilogueParameters& parameters, int64_t row,
+                                                int64_t column, int rows, int columns) {
+  return parameters.stores_directly && parameters.pairs_are_aligned &&
+         parameters.d.order == Order::kRowMajor && row + rows <= parameters.m &&
+         column + columns <= parameters.n;
+}
+
+// Where element (row, column) of a matrix of D is that has rows as lines.
+template <ElementType kType>
+__device__ __forceinline__ std::byte* ElementOfRow(const EpilogueParameters& parameters,
+                                                   int64_t batch_index, int64_t row,
+                                                   int64_t column) {
+  return parameters.d.data + batch_index * parameters.d.batch_stride_bytes +
+         row * parameters.d.line_stride_bytes + column * (BitsOf(kType) / 8);
+}
+
+// Stores the accumulators of two elements beside each other as D's type, at an aligned address.
+// Products that are no number have one code, which multiplication gives.
+template <ElementType kType>
+__device__ __forceinline__ void StorePairOf(const EpilogueParameters& parameters, std::byte* target,
+                                            float x0, float x1) {
+  x0 *= parameters.alpha_f32;  // 1 changes nothing.
+  x1 *= parameters.alpha_f32;
+  if constexpr (kType == ElementType::kF32) {
+    *reinterpret_cast<float2*>(target) = {x0, x1};
+  } else {
+    *reinterpret_cast<uint32_t*>(target) =
+        kType == ElementType::kF16 ? EncodeF16Pair(x0, x1) : EncodeBf16Pair(x0, x1);
+  }
+}
+template <ElementType kType>
+__device__ __forceinline__ void StorePairOf(const EpilogueParameters&, std::byte* target,
+                                            int32_t x0, int32_t x1) {
+  static_assert(kType == ElementType::kS32);
+  *reinterpret_cast<int2*>(target) = {x0, x1};
 }
 
 // Stores the accumulators of (row, column) and (row, column + 1) of matrix `batch_index`, as far as

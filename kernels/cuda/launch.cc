@@ -165,6 +165,7 @@ absl::Status LaunchProduct(const Kernel& kernel, const Code& code, MmaParameters
                            int64_t batch, CUstream_st* stream) {
   const CudaRow& row = *kernel.cuda_row;
   const auto blocks_of_cluster = static_cast<unsigned>(ClusterOn(row, code.chip));
+  const auto threads = static_cast<unsigned>(ThreadsOfBlock(row, code.chip));
   // More than 48 KiB is to be asked for.
   RETURN_IF_ERROR(
       CudaStatus(cudaFuncSetAttribute(code.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -180,7 +181,7 @@ absl::Status LaunchProduct(const Kernel& kernel, const Code& code, MmaParameters
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {blocks_of_cluster, 1, 1};
     const cudaLaunchConfig_t launch = {.gridDim = grid,
-                                       .blockDim = dim3(static_cast<unsigned>(row.threads())),
+                                       .blockDim = dim3(threads),
                                        .dynamicSmemBytes = static_cast<size_t>(SharedBytes(row)),
                                        .stream = stream,
                                        .attrs = &cluster,

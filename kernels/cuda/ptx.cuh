@@ -155,12 +155,42 @@ __device__ inline int BlockInCluster() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
   return block;
 }
-// A barrier for all threads of all blocks of the cluster.
+// A barrier for all threads of all blocks of the cluster. It orders no memory.
 __device__ inline void SynchronizeCluster() {
   asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.arrive.relaxed.aligned;\n"
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
+}
+
+// A barrier for threads 0 to kThreads - 1 of the block.
+template <int kThreads>
+__device__ inline void SynchronizeThreads() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+__device__ inline void Exit() { asm volatile("exit;"); }
+
+// One lane of the warp.
+__device__ inline bool IsElected() {
+  uint32_t is_elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred elected;\n"
+      "elect.sync _|elected, 0xffffffff;\n"
+      "selp.b32 %0, 1, 0, elected;\n"
+      "}"
+      : "=r"(is_elected));
+  return is_elected != 0;
+}
+
+// All warps of a group of four change how many registers a thread of it has.
+template <int kRegisters>
+__device__ inline void TakeRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void LeaveRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 // Four matrices of 8 lines of 16 bytes; lane 8i + j gives the address of line j of matrix i, and

@@ -59,17 +59,25 @@ constexpr bool IsFastOnHopper(const mma::Instruction& instruction) {
 
 constexpr void AddFast(Rows& rows, const mma::Instruction& instruction) {
   if (instruction.a == ElementType::kF64) {
-    Add(rows, instruction, {128, 128, 128, 2, 4, 4, 2});
-    Add(rows, instruction, {128, 64, 128, 2, 2, 3});
+    Add(rows, instruction, {128, 128, 128, 4, 2, 4, 2});
+    Add(rows, instruction, {128, 64, 128, 4, 2, 4});
+    Add(rows, instruction, {64, 64, 128, 2, 2, 12});
     return;
   }
   if (!instruction.saturates) {
-    Add(rows, instruction, {192, 256, 128, 2, 4, 4, 2});
+    // The largest that registers hold, the way round that keeps the smaller fragments.
+    if (instruction.is_sparse()) {
+      Add(rows, instruction, {256, 192, 128, 4, 2, 5, 2});
+    } else {
+      Add(rows, instruction, {192, 256, 128, 2, 4, 4, 2});
+    }
     Add(rows, instruction, {128, 256, 128, 2, 4, 3});
     Add(rows, instruction, {256, 128, 128, 4, 2, 3});
   }
   Add(rows, instruction, {128, 128, 128, 2, 2, 3});
   Add(rows, instruction, {64, 64, 128, 2, 2, 4});
+  // Few blocks, each with much of a long k under way.
+  if (!instruction.saturates) Add(rows, instruction, {64, 64, 128, 2, 2, 12});
 }
 
 constexpr Rows MakeRows() {

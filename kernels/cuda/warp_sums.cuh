@@ -51,23 +51,24 @@ struct WarpSums {
     }
   }
 
-  // One step; `part` says which columns b is of.
-  __device__ void Add(const Fragments<kIndex, mma::Operand::kA>& a,
-                      const Fragments<kIndex, mma::Operand::kB>& b, int part,
+  // One step; b is of the columns of part `part`.
+  template <int kCount>
+  __device__ void Add(const Fragments<kIndex, mma::Operand::kA, kDown>& a,
+                      const Fragments<kIndex, mma::Operand::kB, kCount>& b, int part,
                       const uint32_t* metadata) {
 #pragma unroll
-    for (int i = 0; i < kDown; ++i) AddRow(i, a, b, part, metadata[i]);
+    for (int i = 0; i < kDown; ++i) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        AddOne(i, part * kCount + j, a.words[i], b.words[j], metadata[i]);
+      }
+    }
   }
 
-  // The instructions of that beside each other in one row.
-  __device__ void AddRow(int i, const Fragments<kIndex, mma::Operand::kA>& a,
-                         const Fragments<kIndex, mma::Operand::kB>& b, int part,
-                         uint32_t metadata) {
-    constexpr int kOfPart = Fragments<kIndex, mma::Operand::kB>::kCount;
-#pragma unroll
-    for (int j = 0; j < kOfPart; ++j) {
-      AddOne(words[i][part * kOfPart + j], a.words[i], b.words[j], metadata);
-    }
+  // One instruction.
+  template <typename A, typename B>
+  __device__ void AddOne(int i, int j, const A& a, const B& b, uint32_t metadata) {
+    AddTo(words[i][j], a, b, metadata);
   }
 
  private:
@@ -101,7 +102,7 @@ struct WarpSums {
   }
 
   template <typename A, typename B>
-  __device__ static void AddOne(Word (&c)[kWords], const A& a, const B& b, uint32_t metadata) {
+  __device__ static void AddTo(Word (&c)[kWords], const A& a, const B& b, uint32_t metadata) {
     using Source = RowMnemonic<kIndex>;
     // Problems have no factors of blocks.
     constexpr uint32_t kOnes = 0x01010101u * mma::OneOf(kInstruction.scale);

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What follows from a row alone for each warp: its instructions, the fragments that it holds and
+// loads ahead, and what threads and registers that takes. Host and device share it.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/row.h"
+#include "kernels/mma/arithmetic.h"
+#include "kernels/mma/fragment.h"
+#include "kernels/mma/support.h"
+
+namespace gemmd {
+
+// A warp's part of the tile, in instructions.
+constexpr int InstructionsDown(const CudaRow& row) {
+  return row.tile.m / row.warps_m / row.instruction_rows();
+}
+constexpr int InstructionsAcross(const CudaRow& row) {
+  return row.tile.n / row.warps_n / row.instruction.n;
+}
+// Instructions along k in one step of the tile.
+constexpr int StepsOfTile(const CudaRow& row) { return row.tile.k / row.instruction.k; }
+
+// Whether an instruction with nothing but zeros as A and B may change an accumulator: chains of
+// multiply-adds turn -0 into +0, and where C and D have different types D is rounded to be C.
+// Others leave it as it is, so that whole tiles can be done.
+constexpr bool CountsEveryStep(const CudaRow& row) {
+  const mma::Algorithm algorithm =
+      mma::ArithmeticOf(row.instruction, ShapedFor(row.instruction)).algorithm;
+  return StepsOfTile(row) > 1 &&
+         (algorithm == mma::Algorithm::kMultiplyAdds ||
+          algorithm == mma::Algorithm::kMultiplyAddsF64 || row.instruction.c != row.instruction.d);
+}
+
+// Whether D's elements are in other lanes than C's, so that sums change lanes between instructions:
+// m8n8k4 from f16 to f32. Each warp has room for them behind the stages.
+constexpr bool SumsChangeLanes(const CudaRow& row) {
+  return row.instruction.products() == 4 && row.instruction.c != row.instruction.d;
+}
+constexpr int ExchangeElements(const CudaRow& row) {
+  return SumsChangeLanes(row) ? row.instruction_rows() * row.instruction.n : 0;
+}
+
+// Registers of 32 bits that a thread holds for one operand's fragments of one step.
+constexpr int FragmentRegisters(const CudaRow& row, mma::Operand operand) {
+  const int count = operand == mma::Operand::kA   ? InstructionsDown(row)
+                    : operand == mma::Operand::kB ? InstructionsAcross(row)
+                                                  : InstructionsDown(row) * InstructionsAcross(row);
+  return count * mma::WordsPerLane(row.instruction, operand);
+}
+
+// How many instructions beside each other one load of an operand's fragments serves: ldmatrix
+// brings four matrices of 8 lines of 16 bytes, f64 comes by single elements.
+constexpr int InstructionsOfLoad(const CudaRow& row, mma::Operand operand) {
+  const mma::Instruction& instruction = row.instruction;
+  if (instruction.a == ElementType::kF64) return 1;
+  const bool is_a = operand == mma::Operand::kA;
+  const int lines = is_a ? row.instruction_rows() : instruction.n;
+  const int columns = is_a ? instruction.a_columns() : instruction.k;
+  const int matrices = lines / 8 * (columns * mma::ContainerBits(instruction, operand) / 128);
+  return matrices < 1 || matrices > 4 ? 1 : 4 / matrices;
+}
+
+// Where fragments are loaded ahead, a thread holds one operand's for a whole step, and of the other
+// two parts, which follow each other: the one that instructions take and the one after it. That is
+// A, so that instructions which follow each other take the same registers of it; but B where A's
+// are few (compressed) or B's are many (f64).
+constexpr mma::Operand StreamedOperand(const CudaRow& row) {
+  return row.instruction.is_sparse() || row.instruction.a == ElementType::kF64 ? mma::Operand::kB
+                                                                               : mma::Operand::kA;
+}
+constexpr int InstructionsAlong(const CudaRow& row, mma::Operand operand) {
+  return operand == mma::Operand::kA ? InstructionsDown(row) : InstructionsAcross(row);
+}
+constexpr int StreamedParts(const CudaRow& row) {
+  const mma::Operand operand = StreamedOperand(row);
+  return InstructionsAlong(row, operand) / InstructionsOfLoad(row, operand);
+}
+constexpr int RegistersAhead(const CudaRow& row) {
+  const mma::Operand streamed = StreamedOperand(row);
+  const mma::Operand kept = streamed == mma::Operand::kA ? mma::Operand::kB : mma::Operand::kA;
+  return FragmentRegisters(row, kept) + FragmentRegisters(row, streamed) * 2 / StreamedParts(row) +
+         (row.instruction.is_sparse() ? InstructionsDown(row) : 0);
+}
+
+// Of a multiprocessor; of a thread that multiplies and of one that fills stages (MovesRegisters).
+inline constexpr int kRegisters = 64 * 1024;
+inline constexpr int kMostRegisters = 240;
+inline constexpr int kRegistersToFill = 24;
+
+// Whether fragments are loaded ahead of the instructions that take them: where those are the
+// tensor core's own and the registers suffice.
+constexpr bool LoadsAhead(const CudaRow& row) {
+  const mma::Instruction& instruction = row.instruction;
+  if (!IsShapedNative(instruction) || instruction.family == mma::Family::kWmma ||
+      CountsEveryStep(row) || LineAxisOf(instruction, mma::Operand::kA) != LineAxis::kK ||
+      LineAxisOf(instruction, mma::Operand::kB) != LineAxis::kK ||
+      (instruction.a == ElementType::kF64 && row.tile.k != 16)) {
+    return false;
+  }
+  for (const mma::Operand operand : {mma::Operand::kA, mma::Operand::kB}) {
+    if (InstructionsAlong(row, operand) % InstructionsOfLoad(row, operand) != 0) return false;
+  }
+  if (StepsOfTile(row) * StreamedParts(row) % 2 != 0) return false;
+  constexpr int kOthers = 10;  // Addresses and counts, as the compiler was seen to manage with.
+  return FragmentRegisters(row, mma::Operand::kD) + RegistersAhead(row) + kOthers <= kMostRegisters;
+}
+
+// In how many parts a warp's fragments of B are held, one after the other, where they are not
+// loaded ahead.
+constexpr int PartsOfB(const CudaRow& row) {
+  return LoadsAhead(row) ? InstructionsAcross(row) / InstructionsOfLoad(row, mma::Operand::kB) : 1;
+}
+
+// Whether the code for a chip loads ahead, which takes the copy engine; what a chip's assembler
+// expands leaves no registers for it.
+constexpr bool LoadsAheadOn(const CudaRow& row, mma::Chip chip) {
+  return LoadsAhead(row) && mma::HasTileCopies(chip) &&
+         mma::SupportOn(row.instruction, chip) == mma::Support::kNative;
+}
+
+// Blocks that share their tile of B, where the copy engine writes to several at once.
+constexpr int ClusterOn(const CudaRow& row, mma::Chip chip) {
+  return LoadsAheadOn(row, chip) && mma::HasMulticast(chip) ? row.cluster : 1;
+}
+
+// Where fragments are loaded ahead, a warp more tells the copy engine what to bring. Eight that
+// multiply may need the registers of three groups of four: then it comes with three that do
+// nothing, and they leave the others theirs.
+constexpr bool MovesRegisters(const CudaRow& row, mma::Chip chip) {
+  return LoadsAheadOn(row, chip) && row.threads() == 256;
+}
+constexpr int ThreadsOfBlock(const CudaRow& row, mma::Chip chip) {
+  if (!LoadsAheadOn(row, chip)) return row.threads();
+  return row.threads() + (MovesRegisters(row, chip) ? 128 : 32);
+}
+
+// Registers of a thread, in all, as the block starts with them.
+constexpr int RegistersOf(const CudaRow& row, mma::Chip chip) {
+  constexpr int kMost = 255;
+  if (MovesRegisters(row, chip)) return kRegisters / ThreadsOfBlock(row, chip) / 8 * 8;
+  const bool is_native = mma::SupportOn(row.instruction, chip) == mma::Support::kNative;
+  // Since sm_100 the assembler fills up integer products of 8 rows to 16.
+  const bool is_filled =
+      mma::CapabilityOf(chip) >= 100 && row.instruction.m == 8 && IsInteger(row.instruction.a);
+  const int filling = is_filled ? 2 : 1;
+  const int fragments =
+      LoadsAheadOn(row, chip)
+          ? RegistersAhead(row)
+          : filling * FragmentRegisters(row, mma::Operand::kA) +
+                FragmentRegisters(row, mma::Operand::kB) / PartsOfB(row) +
+                (row.instruction.is_sparse() ? InstructionsDown(row) * StepsOfTile(row) : 0);
+  const int registers =
+      filling * FragmentRegisters(row, mma::Operand::kD) + fragments + (is_native ? 40 : 120);
+  return registers < kMost ? registers : kMost;
+}
+
+}  // namespace gemmd
