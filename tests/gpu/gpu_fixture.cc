@@ -20,6 +20,8 @@ DeviceCopy::DeviceCopy(const std::vector<std::byte>& bytes) {
   ExpectDone(
       CudaStatus(cudaMemcpy(memory_.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice),
                  "copy to the GPU"));
+  // From pageable memory it may still be on its way, and streams of their own do not wait for it.
+  ExpectDone(CudaStatus(cudaDeviceSynchronize(), "copy to the GPU"));
 }
 
 std::vector<std::byte> DeviceCopy::Read(const Stream& stream) const {
