@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The metadata of a sparse A, from the portable indices (sparse24.h) to the words of lanes; pack.cu
-// has the kernel. Constexpr for the sake of nvcc; see packed_line.h.
+// The metadata of a sparse A, from the portable indices (sparse24.h) to the words of lanes;
+// metadata.cu has the kernel. Constexpr for the sake of nvcc; see packed_line.h.
 #pragma once
 
 #include <cstddef>
