@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts, in the machine code that is shipped, the instructions of the tensor core and those of local
 memory: for every chip that the code is for, every row has a kernel of instructions of its own kind
-alone, and nothing spills. Where there is PTX too, its instructions are those of the row by name.
+alone, nothing spills, and registers move where the row says (ptxas may leave that out with a note,
+C7508). Where there is PTX too, its instructions are those of the row by name.
 
 usage: census.py CUDA_ROWS [--sample] FILE...
 FILE is an object file, a static library or a program; CUDA_ROWS prints the rows (cuda_rows_main.cc),
@@ -22,7 +23,7 @@ import cubin  # noqa: E402, pylint: disable=wrong-import-position
 ROW_KERNEL = re.compile(r"MmaKernelILm(\d+)E|WmmaKernelILm(\d+)E")
 
 
-Row = collections.namedtuple("Row", "opcode divisor mnemonic name")
+Row = collections.namedtuple("Row", "opcode divisor moves mnemonic name")
 
 
 def read_rows(program, capability, *arguments):
@@ -30,8 +31,8 @@ def read_rows(program, capability, *arguments):
     text = subprocess.run([program, f"sm_{capability}", *arguments], capture_output=True, text=True,
                           check=True).stdout
     fields = [line.split() for line in text.splitlines()]
-    return {int(index): Row(opcode, int(divisor), mnemonic, name)
-            for index, opcode, divisor, mnemonic, name in fields}
+    return {int(index): Row(opcode, int(divisor), int(moves), mnemonic, name)
+            for index, opcode, divisor, moves, mnemonic, name in fields}
 
 
 def row_of(name):
@@ -68,6 +69,9 @@ def census(capability, kernels, rows):
         seen[index] += 1
         complaints += counts_complaint(rows[index], cubin.tensor_opcodes(code, capability),
                                        rows[index].opcode)
+        moves = len(cubin.opcodes(code, cubin.REGISTER_OPCODES))
+        if moves != rows[index].moves:
+            complaints.append(f"{rows[index].name}: got {moves} setmaxnreg, want {rows[index].moves}")
     for index, row in rows.items():
         if row.opcode != "absent" and seen[index] != 1:
             complaints.append(f"{row.name}: got {seen[index]} kernels, want 1")

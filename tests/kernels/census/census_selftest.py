@@ -17,9 +17,9 @@ from census import cubin
 
 FIXTURE = pathlib.Path(__file__).resolve().parent / "fixture.cu"
 MNEMONIC = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
-ROW0 = census.Row("HMMA", 1, MNEMONIC, "row0")
-ROW1 = census.Row("none", 1, MNEMONIC, "row1")
-RIGHT = {0: ROW0, 1: ROW1, 2: census.Row("absent", 1, MNEMONIC, "row2")}
+ROW0 = census.Row("HMMA", 1, 0, MNEMONIC, "row0")
+ROW1 = census.Row("none", 1, 0, MNEMONIC, "row1")
+RIGHT = {0: ROW0, 1: ROW1, 2: census.Row("absent", 1, 0, MNEMONIC, "row2")}
 NVCC = []
 
 
@@ -79,6 +79,10 @@ class CensusTest(unittest.TestCase):
     def test_finds_one_that_is_left_out(self):
         self.assertEqual(self.complaints(RIGHT | {0: ROW0._replace(divisor=2)}),
                          ["row0: got {'HMMA': 1}, want a multiple of 2"])
+
+    def test_finds_registers_that_do_not_move(self):
+        self.assertEqual(self.complaints(RIGHT | {0: ROW0._replace(moves=2)}),
+                         ["row0: got 0 setmaxnreg, want 2"])
 
     def test_finds_a_missing_kernel(self):
         self.assertEqual(self.complaints(RIGHT | {2: ROW0._replace(name="row2")}),

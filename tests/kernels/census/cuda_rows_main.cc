@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // cuda_rows: prints what the code of each row of kCudaRows is made of on a chip: a line
-//   INDEX OPCODE DIVISOR MNEMONIC NAME
+//   INDEX OPCODE DIVISOR MOVES MNEMONIC NAME
 // where OPCODE is the instruction of the tensor core, "none" where the row is emulated without one,
 // and "absent" where the chip does not run it; DIVISOR is what the number of instructions is a
-// multiple of, and MNEMONIC what PTX calls the row's own.
+// multiple of, MOVES how often registers move from warps to others, and MNEMONIC what PTX calls the
+// row's own.
 // usage: cuda_rows CHIP [sample]    "sample": only the rows of sample.h. Exit codes: 0, 2 usage.
 #include <cstdio>
 #include <optional>
@@ -39,8 +40,14 @@ std::string OpcodeOf(const CudaRow& row, mma::Chip chip) {
 
 // Every part of a step of a tile has so many; but what is emulated may be a function that all call.
 int DivisorOf(const CudaRow& row, mma::Chip chip) {
-  const bool is_native = mma::SupportOn(row.instruction, chip) == mma::Support::kNative;
-  return is_native ? InstructionsDown(row) * InstructionsAcross(row) / PartsOfB(row) : 1;
+  if (mma::SupportOn(row.instruction, chip) != mma::Support::kNative) return 1;
+  const int parts = LoadsAheadOn(row, chip) ? StreamedParts(row) : PartsOfB(row);
+  return InstructionsDown(row) * InstructionsAcross(row) / parts;
+}
+
+// One way and the other.
+int MovesOf(const CudaRow& row, mma::Chip chip) {
+  return RunsOn(row, chip) && MovesRegisters(row, chip) ? 2 : 0;
 }
 
 int Main(int argc, char** argv) {
@@ -55,8 +62,8 @@ int Main(int argc, char** argv) {
   for (size_t i = 0; i < kCudaRows.size(); ++i) {
     const CudaRow& row = kCudaRows[i];
     if (samples && !IsSampled(row)) continue;
-    std::printf("%zu %s %d %s %s\n", i, OpcodeOf(row, *chip).c_str(), DivisorOf(row, *chip),
-                std::string(mma::PtxOf(row.instruction).view()).c_str(),
+    std::printf("%zu %s %d %d %s %s\n", i, OpcodeOf(row, *chip).c_str(), DivisorOf(row, *chip),
+                MovesOf(row, *chip), std::string(mma::PtxOf(row.instruction).view()).c_str(),
                 std::string(kernels[i].name).c_str());
   }
   return 0;
