@@ -111,10 +111,18 @@ constexpr int64_t TilesDown(const CudaRow& row, int64_t m) {
   return (m + rows - 1) / rows * row.cluster;
 }
 
+// What a chip's assembler expands takes registers beside the sums.
+constexpr bool HasRegistersOn(const CudaRow& row, mma::Chip chip) {
+  constexpr int kMostSums = 128;
+  return mma::SupportOn(row.instruction, chip) == mma::Support::kNative ||
+         FragmentRegisters(row, mma::Operand::kD) <= kMostSums;
+}
+
 // Whether a chip can run the row; there is no code of it for others.
 constexpr bool RunsOn(const CudaRow& row, mma::Chip chip) {
   return mma::SupportOn(row.instruction, chip) != mma::Support::kUnavailable &&
-         mma::HasAsyncCopies(chip) && SharedBytes(row) <= mma::SharedBytesOf(chip);
+         mma::HasAsyncCopies(chip) && SharedBytes(row) <= mma::SharedBytesOf(chip) &&
+         HasRegistersOn(row, chip);
 }
 
 // Blocks that share a multiprocessor: as many as have the shared memory and the registers.

@@ -28,6 +28,12 @@ absl::Status Available(const Kernel& kernel, const Target& target) {
     return absl::FailedPreconditionError(GotWant("device", mma::NameOf(chip), "sm_80 or later"));
   }
   if (RunsOn(*kernel.cuda_row, chip)) return absl::OkStatus();
+  if (!HasRegistersOn(*kernel.cuda_row, chip)) {
+    return absl::FailedPreconditionError(
+        Concat("device: got ", mma::NameOf(chip),
+               ", which makes other instructions of this one, want one that has it for so large a "
+               "tile"));
+  }
   return absl::FailedPreconditionError(
       Concat("device: got ", mma::NameOf(chip), " with ", mma::SharedBytesOf(chip),
              " bytes of shared memory for a block, want ", SharedBytes(*kernel.cuda_row)));

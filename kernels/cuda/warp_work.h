@@ -152,8 +152,10 @@ constexpr int RegistersOf(const CudaRow& row, mma::Chip chip) {
           : filling * FragmentRegisters(row, mma::Operand::kA) +
                 FragmentRegisters(row, mma::Operand::kB) / PartsOfB(row) +
                 (row.instruction.is_sparse() ? InstructionsDown(row) * StepsOfTile(row) : 0);
-  const int registers =
-      filling * FragmentRegisters(row, mma::Operand::kD) + fragments + (is_native ? 40 : 120);
+  // Of sparse products of bytes that chip expands, it makes more than earlier ones.
+  const bool is_long = mma::CapabilityOf(chip) >= 100 && row.instruction.is_sparse();
+  const int others = is_native ? 40 : is_long ? 200 : 120;
+  const int registers = filling * FragmentRegisters(row, mma::Operand::kD) + fragments + others;
   return registers < kMost ? registers : kMost;
 }
 

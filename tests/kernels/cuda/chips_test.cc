@@ -65,6 +65,12 @@ TEST(ChipsTest, RefusalsSayWhatIsMissing) {
                        Concat("device: got sm_120 with 101376 bytes of shared memory for a block, "
                               "want ",
                               SharedBytes(*large.cuda_row))));
+  const Kernel& bits = KernelOf("mma.m16n8k256.s32.b1.b1.s32.and.popc_192x256x1024_w2x4_s4_c2");
+  EXPECT_THAT(bits.available(GpuOf(mma::Chip::kSm90)), IsOk());
+  EXPECT_THAT(bits.available(GpuOf(mma::Chip::kSm100)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "device: got sm_100, which makes other instructions of this one, want one "
+                       "that has it for so large a tile"));
   EXPECT_THAT(
       KernelOf("wmma.m16n16k16.row.col.f32.f16.f16.f32").available(GpuOf(mma::Chip::kSm75)),
       StatusIs(absl::StatusCode::kFailedPrecondition, "device: got sm_75, want sm_80 or later"));
