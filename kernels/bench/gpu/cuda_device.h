@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "kernels/bench/gpu/device.h"
-#include "kernels/bench/gpu/nvml.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/nvml.h"
 
 namespace gemmd::bench {
 

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "kernels/bench/gpu/dynamic_library.h"
+#include "kernels/dynamic_library.h"
 
 struct CUstream_st;
 

@@ -9,8 +9,8 @@
 #include "kernels/bench/gpu/cublaslt.h"
 #include "kernels/bench/gpu/cuda_types.h"
 #include "kernels/bench/gpu/cusparselt.h"
-#include "kernels/bench/gpu/dynamic_library.h"
 #include "kernels/bench/gpu/gpu_problem.h"
+#include "kernels/dynamic_library.h"
 #include "tests/kernels/bench/simulating_device.h"
 #include "tests/testing/status_matchers.h"
 

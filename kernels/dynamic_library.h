@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace gemmd::bench {
+namespace gemmd {
 
 class DynamicLibrary {
  public:
@@ -42,4 +42,4 @@ class DynamicLibrary {
   std::string name_;
 };
 
-}  // namespace gemmd::bench
+}  // namespace gemmd

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/bench/gpu/dynamic_library.h"
+#include "kernels/dynamic_library.h"
 
 #include <dlfcn.h>
 
@@ -7,7 +7,7 @@
 
 #include "kernels/text.h"
 
-namespace gemmd::bench {
+namespace gemmd {
 namespace {
 
 // What the loader says of the latest error.
@@ -49,4 +49,4 @@ absl::Status DynamicLibrary::FindAddress(const char* symbol, void*& address) con
   return absl::NotFoundError(Concat(name_, ": no function ", symbol));
 }
 
-}  // namespace gemmd::bench
+}  // namespace gemmd

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NVML without a GPU: a library of the same name and functions with known numbers. It knows the
+// GPUs 0000:0a:00.0, which tells everything, and 0000:0b:00.0, which tells little.
+#include <cstring>
+
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kInvalidArgument = 2;
+constexpr int kNotSupported = 3;
+constexpr int kNotFound = 6;
+
+int talkative_gpu = 0;
+int silent_gpu = 1;
+int initialised = 0;
+
+template <typename T>
+int Tell(void* device, T value, T* to) {
+  if (device != &talkative_gpu) return kNotSupported;
+  *to = value;
+  return kSuccess;
+}
+
+struct MemoryInfo {
+  unsigned long long total, free, used;
+};
+struct Utilization {
+  unsigned gpu, memory;
+};
+
+}  // namespace
+
+extern "C" {
+
+int nvmlInit_v2() {
+  ++initialised;
+  return kSuccess;
+}
+
+int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, void** device) {
+  if (initialised == 0) return kInvalidArgument;
+  if (std::strcmp(bus, "0000:0a:00.0") == 0)
+    *device = &talkative_gpu;
+  else if (std::strcmp(bus, "0000:0b:00.0") == 0)
+    *device = &silent_gpu;
+  else
+    return kNotFound;
+  return kSuccess;
+}
+
+int nvmlSystemGetDriverVersion(char* version, unsigned bytes) {
+  std::strncpy(version, "580.1.2", bytes);
+  return kSuccess;
+}
+
+int nvmlDeviceGetUUID(void* device, char* uuid, unsigned bytes) {
+  std::strncpy(uuid, device == &talkative_gpu ? "GPU-0a" : "GPU-0b", bytes);
+  return kSuccess;
+}
+
+int nvmlDeviceGetUtilizationRates(void* device, Utilization* rates) {
+  return Tell(device, {.gpu = 75, .memory = 30}, rates);
+}
+int nvmlDeviceGetPowerUsage(void* device, unsigned* milliwatts) {
+  return Tell(device, 512'250U, milliwatts);
+}
+int nvmlDeviceGetEnforcedPowerLimit(void* device, unsigned* milliwatts) {
+  return Tell(device, 700'000U, milliwatts);
+}
+int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* millijoules) {
+  return Tell(device, 123'456'789ULL, millijoules);
+}
+int nvmlDeviceGetMemoryInfo(void* device, MemoryInfo* memory) {
+  return Tell(device, {.total = 150'000'000'000, .free = 50'000'000'000, .used = 100'000'000'000},
+              memory);
+}
+
+// SM clock 1, memory clock 2.
+int nvmlDeviceGetClockInfo(void* device, int clock, unsigned* megahertz) {
+  if (clock != 1 && clock != 2) return kInvalidArgument;
+  return Tell(device, clock == 1 ? 1755U : 3201U, megahertz);
+}
+
+int nvmlDeviceGetTemperature(void* device, int sensor, unsigned* celsius) {
+  return sensor == 0 ? Tell(device, 61U, celsius) : kInvalidArgument;
+}
+
+// Corrected 0, uncorrected 1; since the driver's start 0, ever 1.
+int nvmlDeviceGetTotalEccErrors(void* device, int severity, int since, unsigned long long* count) {
+  if (since != 0) return kInvalidArgument;
+  return Tell(device, severity == 0 ? 7ULL : 2ULL, count);
+}
+
+}  // extern "C"
