@@ -61,6 +61,16 @@ struct DeviceInfo {
   int64_t memory_clock_khz = 0;
   std::string driver;   // The latest CUDA that its driver knows: "13.0".
   std::string runtime;  // The CUDA that runs: "13.0".
+  std::string pci_bus_id;
+};
+
+// What has become of a device since it was made, and what it holds now.
+struct DeviceCondition {
+  int64_t worker_restarts = 0;
+  int64_t canaries_passed = 0;  // The device's own, each time that its worker started.
+  int64_t canaries_failed = 0;
+  int64_t staging_bytes = 0;  // Memory of the host through which it is given its operands.
+  int64_t staging_used_bytes = 0;
 };
 
 class Device {
@@ -82,6 +92,9 @@ class Device {
 
   // OK where the device can be given jobs; otherwise Unavailable, with the reason. Threads: any.
   virtual absl::Status readiness() const { return absl::OkStatus(); }
+
+  // Threads: any.
+  virtual DeviceCondition condition() const { return {}; }
 
   // Calls the listener with the readiness of now, later with every change of it, from the device's
   // own thread; never two calls at once. Null ends that. Threads: one at a time.

@@ -227,6 +227,13 @@ absl::Status WorkerDevice::readiness() const {
   return readiness_;
 }
 
+DeviceCondition WorkerDevice::condition() const {
+  MutexLock lock(&mutex_);
+  DeviceCondition now = condition_;
+  if (current_ != nullptr) now.staging_used_bytes = current_->layout.end;
+  return now;
+}
+
 void WorkerDevice::WatchReadiness(Listener listener) {
   MutexLock lock(&listener_mutex_);
   listener_ = std::move(listener);

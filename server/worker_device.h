@@ -59,6 +59,7 @@ class WorkerDevice final : public Device {
   const DeviceProfile& profile() const override { return profile_; }
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status readiness() const override ABSL_LOCKS_EXCLUDED(mutex_);
+  DeviceCondition condition() const override ABSL_LOCKS_EXCLUDED(mutex_);
   void WatchReadiness(Listener listener) override ABSL_LOCKS_EXCLUDED(listener_mutex_, mutex_);
 
   // Of the worker; 0 where there is none. Threads: any.
@@ -103,6 +104,7 @@ class WorkerDevice final : public Device {
   absl::Status Greet() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Describe(const Hello& hello);
   absl::Status Measure() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckCanary() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndWorker(int64_t patience_ns) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waiting, in all of which what comes in is refused while the device is not ready.
@@ -135,6 +137,7 @@ class WorkerDevice final : public Device {
   std::unique_ptr<Pending> current_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  DeviceCondition condition_ ABSL_GUARDED_BY(mutex_);
   // Changed by the device's thread alone, and then locked; its socket is used by any that hands
   // over.
   WorkerProcess process_;

@@ -160,6 +160,10 @@ bool WorkerDevice::Restart(absl::Status reason) {
       return false;
     }
     if (!pause_ns || !Pause(*pause_ns)) return false;
+    {
+      MutexLock lock(&mutex_);
+      ++condition_.worker_restarts;
+    }
     reason = StartWorker();
     if (reason.ok()) {
       SetReadiness(absl::OkStatus());
@@ -173,6 +177,8 @@ absl::Status WorkerDevice::StartWorker() {
   if (!wake_.is_open()) return absl::ResourceExhaustedError("no file descriptor is left");
   if (staging_.matrices().empty()) {
     ASSIGN_OR_RETURN(staging_, Staging::Create(options_.staging_bytes));
+    MutexLock lock(&mutex_);
+    condition_.staging_bytes = static_cast<int64_t>(staging_.matrices().size());
   }
   ASSIGN_OR_RETURN(WorkerProcess process,
                    WorkerProcess::Start(options_.command, staging_.descriptor()));
@@ -183,8 +189,15 @@ absl::Status WorkerDevice::StartWorker() {
   RETURN_IF_ERROR(Greet());
   if (!is_measured_) RETURN_IF_ERROR(Measure());
   is_measured_ = true;
+  return CheckCanary();
+}
+
+absl::Status WorkerDevice::CheckCanary() {
   Checked checked(*this);
-  return RunCanary(checked, options_.canary_timeout);
+  absl::Status canary = RunCanary(checked, options_.canary_timeout);
+  MutexLock lock(&mutex_);
+  ++(canary.ok() ? condition_.canaries_passed : condition_.canaries_failed);
+  return canary;
 }
 
 absl::Status WorkerDevice::Greet() {
@@ -221,6 +234,7 @@ absl::Status WorkerDevice::Describe(const Hello& hello) {
   info_.memory_clock_khz = hello.memory_clock_khz;
   info_.driver = VersionText(hello.driver_version);
   info_.runtime = VersionText(hello.runtime_version);
+  info_.pci_bus_id = hello.pci_bus_id.view();
   return absl::OkStatus();
 }
 

@@ -35,6 +35,13 @@ absl::StatusOr<Target> TargetOf(int ordinal) {
   return target;
 }
 
+absl::StatusOr<std::string> BusOfGpu(int ordinal) {
+  std::array<char, 32> bus = {};
+  RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), ordinal), "bus"));
+  return std::string(bus.data());
+}
+
 absl::StatusOr<std::string> NameOfGpu(int ordinal) {
   cudaDeviceProp properties;
   RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, ordinal), "properties"));
@@ -117,6 +124,7 @@ class CudaRuntime final : public GpuRuntime {
     ASSIGN_OR_RETURN(gpu.memory_clock_khz, Attribute(cudaDevAttrMemoryClockRate, ordinal));
     RETURN_IF_ERROR(CudaStatus(cudaDriverGetVersion(&gpu.driver_version), "driver's version"));
     RETURN_IF_ERROR(CudaStatus(cudaRuntimeGetVersion(&gpu.runtime_version), "runtime's version"));
+    ASSIGN_OR_RETURN(gpu.pci_bus_id, BusOfGpu(ordinal));
     return gpu;
   }
 

@@ -26,6 +26,7 @@ struct GpuDescription {
   int64_t memory_clock_khz = 0;
   int driver_version = 0;
   int runtime_version = 0;
+  std::string pci_bus_id;  // "0000:01:00.0".
 };
 
 // The moments between the stages of a job.

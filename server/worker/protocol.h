@@ -69,6 +69,7 @@ struct Hello {
   int64_t memory_clock_khz = 0;
   int32_t driver_version = 0;   // Of CUDA, 1000 * major + 10 * minor.
   int32_t runtime_version = 0;  // The same.
+  RecordText<32> pci_bus_id;    // "0000:01:00.0".
 };
 
 struct MeasureRequest {

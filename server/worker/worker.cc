@@ -62,6 +62,7 @@ absl::StatusOr<Hello> Worker::Open(int staging_file) {
   hello.memory_clock_khz = gpu_.memory_clock_khz;
   hello.driver_version = gpu_.driver_version;
   hello.runtime_version = gpu_.runtime_version;
+  hello.pci_bus_id.Set(gpu_.pci_bus_id);
   return hello;
 }
 

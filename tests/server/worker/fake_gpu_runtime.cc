@@ -48,6 +48,7 @@ absl::StatusOr<GpuDescription> FakeGpuRuntime::Open(int ordinal) {
   gpu.memory_clock_khz = 3201000;
   gpu.driver_version = 13010;
   gpu.runtime_version = 12080;
+  gpu.pci_bus_id = ordinal == 0 ? "0000:0a:00.0" : "0000:0b:00.0";  // As in fake_nvml.cc.
   return gpu;
 }
 

@@ -47,6 +47,7 @@ TEST(WorkerDeviceTest, DescribesItsGpu) {
   EXPECT_EQ(info.memory_clock_khz, 3201000);
   EXPECT_EQ(info.driver, "13.1");
   EXPECT_EQ(info.runtime, "12.8");
+  EXPECT_EQ(info.pci_bus_id, "0000:0a:00.0");
   const DeviceProfile& profile = rig.device().profile();
   EXPECT_EQ(profile.target.chip, mma::Chip::kSm90);
   EXPECT_EQ(profile.target.multiprocessors, 7);
@@ -54,6 +55,23 @@ TEST(WorkerDeviceTest, DescribesItsGpu) {
   EXPECT_EQ(profile.copied_bytes_per_second, 5e9);
   ASSERT_FALSE(profile.rates.empty());
   EXPECT_EQ(profile.rates.front().engine, Catalog(DeviceKind::kCuda).front().engine);
+}
+
+TEST(WorkerDeviceTest, TellsItsConditionWhileItRuns) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.staging_bytes = int64_t{1} << 20;
+  options.watchdog_least = absl::Seconds(1);
+  WorkerRig rig(options);
+  EXPECT_EQ(rig.device().condition().worker_restarts, 0);
+  EXPECT_EQ(rig.device().condition().canaries_passed, 1);
+  EXPECT_EQ(rig.device().condition().canaries_failed, 0);
+  EXPECT_EQ(rig.device().condition().staging_bytes, options.staging_bytes);
+  EXPECT_EQ(rig.device().condition().staging_used_bytes, 0);
+  rig.SetScript("Launch 1 hang");
+  SmallProduct product(16, 16, 16);
+  std::future<JobOutcome> outcome = product.Start(rig.device());
+  EXPECT_GE(rig.device().condition().staging_used_bytes, 16 * 16 * (2 + 2 + 2));
+  EXPECT_FALSE(outcome.get().status.ok());
 }
 
 TEST(WorkerDeviceTest, MultipliesAndTellsTheTimes) {

@@ -263,6 +263,10 @@ TEST(WorkerFailureTest, AWorkerWithAWrongProductIsReplaced) {
                                            HasSubstr("gave a wrong product (signal 9)"))));
   rig.AwaitReady();
   ExpectRightProduct(rig);
+  const DeviceCondition condition = rig.device().condition();
+  EXPECT_EQ(condition.worker_restarts, 2);
+  EXPECT_EQ(condition.canaries_passed, 2);
+  EXPECT_EQ(condition.canaries_failed, 1);
 }
 
 TEST(WorkerFailureTest, FiveRestartsInAMinuteAreTheLast) {
