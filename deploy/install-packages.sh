@@ -8,10 +8,11 @@ set -euo pipefail
 build_packages=(
   ca-certificates ccache cmake g++ ninja-build pkg-config
   libabsl-dev libcli11-dev libdnnl-dev libfmt-dev libgrpc++-dev libopenblas-openmp-dev
-  libprotobuf-dev libspdlog-dev nlohmann-json3-dev protobuf-compiler protobuf-compiler-grpc)
+  libprotobuf-dev libspdlog-dev nlohmann-json3-dev prometheus-cpp-dev protobuf-compiler
+  protobuf-compiler-grpc)
 test_packages=(
   clang-14 clang-format-14 clang-tidy-14 git libgmock-dev libgtest-dev libomp-14-dev
-  python3 python3-pip python3-venv xz-utils)
+  prometheus python3 python3-pip python3-venv xz-utils)
 
 case "${1:-}" in
   build) packages=("${build_packages[@]}") ;;

@@ -52,17 +52,23 @@ void Admission::Ticket::MarkAnswered() {
 
 absl::StatusOr<Admission::Ticket> Admission::Admit(int64_t bytes) {
   MutexLock lock(&mutex_);
-  if (closed_) return absl::UnavailableError("the server is draining");
+  if (closed_) {
+    ++load_.refused_when_closed;
+    return absl::UnavailableError("the server is draining");
+  }
   if (load_.requests >= limits_.max_requests) {
+    ++load_.refused_for_requests;
     return absl::ResourceExhaustedError(
         absl::StrCat("queue: ", load_.requests, " requests are inside, the limit"));
   }
   // load_.bytes <= max_bytes always holds, so the difference cannot overflow.
   if (bytes > limits_.max_bytes - load_.bytes) {
+    ++load_.refused_for_bytes;
     return absl::ResourceExhaustedError(absl::StrCat("queue: the request needs ", bytes, " bytes, ",
                                                      limits_.max_bytes - load_.bytes, " of ",
                                                      limits_.max_bytes, " are free"));
   }
+  ++load_.admitted;
   ++load_.requests;
   ++load_.tickets;
   load_.bytes += bytes;

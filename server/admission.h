@@ -31,6 +31,11 @@ class Admission {
     int64_t requests = 0;  // Without an answer.
     int64_t bytes = 0;     // Of all tickets.
     int64_t tickets = 0;
+    // Since the start:
+    int64_t admitted = 0;
+    int64_t refused_for_requests = 0;
+    int64_t refused_for_bytes = 0;
+    int64_t refused_when_closed = 0;
   };
 
   // The right to be one of the requests inside. Gives it back when destroyed. Movable.

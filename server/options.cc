@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_join.h"
 #include "server/devices.h"
+#include "server/metrics/endpoint.h"
+#include "server/metrics/exposition.h"
 #include "server/version.h"
 
 namespace gemmd {
@@ -58,6 +60,20 @@ void AddListening(CLI::App& app, Options& options) {
           "encryption and no authentication yet: listen on loopback, or behind a proxy that adds "
           "both")
       ->type_name("ADDRESS,...")
+      ->group(kGroup);
+  app.add_option_function<std::string>(
+         "--metrics-listen",
+         [&options](const std::string& text) {
+           options.server.metrics_listen = text == "off" ? "" : text;
+         },
+         "Address at which Prometheus finds /metrics and, under the names of NVIDIA Triton, "
+         "/metrics/triton, by HTTP: an IP address and a port, 0 for a free one; 127.0.0.1:8471 is "
+         "usual")
+      ->check([](const std::string& text) {
+        return text == "off" ? "" : std::string(CheckHttpAddress(text).message());
+      })
+      ->default_str("off")
+      ->type_name("ADDRESS|off")
       ->group(kGroup);
   app.add_option("--ready-file", options.ready_file,
                  "Write the addresses, one a line, to this file once the daemon serves")
@@ -174,6 +190,9 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
       "every stage.\n\nExample: gemmd --listen=127.0.0.1:8470,unix:/run/gemmd.sock --cpu-threads=8",
       "gemmd");
   app.set_version_flag("--version", std::string("gemmd ") + kVersion);
+  app.add_flag_callback(
+      "--list-metrics", [] { throw CLI::CallForVersion(MetricsMarkdown(), 0); },
+      "Print a table of all metrics and exit");
   app.set_config("--config", "",
                  "Read options from this file, one name=value a line, names without --")
       ->type_name("FILE");

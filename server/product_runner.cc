@@ -23,7 +23,8 @@ struct InFlight {
   Arrival arrival;
   int64_t admitted_ns = 0;
   Problem problem;
-  std::string_view kernel;
+  const Kernel* kernel = nullptr;
+  const ServedDevice* served = nullptr;
   std::string_view device;
 };
 
@@ -38,13 +39,36 @@ void FillTiming(const JobResult& result, const InFlight& in_flight, int64_t done
   timing.set_total_ns(now_ns - in_flight.arrival.arrived_ns);
 }
 
+// `timing` is that of the answer, where there is one.
+Completion CompletionOf(const InFlight& in_flight, const absl::Status& status,
+                        const v1::Timing& timing, size_t device) {
+  const Problem& problem = in_flight.problem;
+  return {.device = device,
+          .kernel = in_flight.kernel,
+          .code = status.code(),
+          .total_ns = timing.total_ns(),
+          .stage_ns = {timing.receive_ns(), timing.queue_ns(), timing.copy_in_ns(),
+                       timing.compute_ns(), timing.copy_out_ns(), timing.send_prepare_ns()},
+          .operations = Operations(problem),
+          .bytes_read = BytesRead(problem),
+          .bytes_written = BytesWritten(problem),
+          .batch = problem.batch};
+}
+
+void LogRefusal(const std::string& request_id, const Arrival& arrival, const absl::Status& status) {
+  if (!spdlog::should_log(spdlog::level::debug)) return;
+  spdlog::debug("event=refusal id={} status={} reason={} peer={}", LogValue(request_id),
+                absl::StatusCodeToString(status.code()), LogValue(std::string(status.message())),
+                LogValue(arrival.peer));
+}
+
 void LogRequest(const std::string& request_id, const InFlight& in_flight, const JobResult& result,
                 int64_t now_ns) {
   if (!spdlog::should_log(spdlog::level::debug)) return;
   spdlog::debug(
       "event=request id={} problem={} kernel={} device={} status={} queue_ns={} copy_in_ns={} "
       "compute_ns={} copy_out_ns={} total_ns={} peer={}",
-      LogValue(request_id), LogValue(Describe(in_flight.problem)), in_flight.kernel,
+      LogValue(request_id), LogValue(Describe(in_flight.problem)), in_flight.kernel->name,
       in_flight.device, absl::StatusCodeToString(result.outcome.status.code()), result.queue_ns,
       result.outcome.copy_in_ns, result.outcome.compute_ns, result.outcome.copy_out_ns,
       now_ns - in_flight.arrival.arrived_ns, LogValue(in_flight.arrival.peer));
@@ -52,17 +76,13 @@ void LogRequest(const std::string& request_id, const InFlight& in_flight, const 
 
 }  // namespace
 
-absl::Status ServedDevice::readiness() const {
-  if (canary.ok()) return device->readiness();
-  return absl::UnavailableError(
-      Concat("device: ", device->info().name, " is not ready: ", std::string(canary.message())));
-}
-
 ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
-                             Admission& admission, const Clock& clock, int64_t max_message_bytes)
+                             Admission& admission, Stats& stats, const Clock& clock,
+                             int64_t max_message_bytes)
     : devices_(devices),
       scheduler_(scheduler),
       admission_(admission),
+      stats_(stats),
       clock_(clock),
       max_message_bytes_(max_message_bytes) {}
 
@@ -82,14 +102,26 @@ absl::StatusOr<const ServedDevice*> ProductRunner::FindDevice(std::string_view n
   return &*found;
 }
 
+absl::StatusOr<PreparedProduct> ProductRunner::Prepare(const v1::MultiplyRequest& request) const {
+  PreparedProduct product;
+  ASSIGN_OR_RETURN(product.parsed, ParseMultiply(request, OperandBytes::kRequired));
+  RETURN_IF_ERROR(Place(product));
+  const Job& job = product.parsed.job;
+  product.bytes = BytesRead(job.problem);
+  if (__builtin_add_overflow(product.bytes, job.d_bytes, &product.bytes) ||
+      __builtin_add_overflow(product.bytes, job.workspace_bytes, &product.bytes)) {
+    return absl::ResourceExhaustedError("queue: the request needs more than 2^63 bytes");
+  }
+  return product;
+}
+
 // Chooses device and kernel and completes the job with the sizes that follow from them.
-absl::StatusOr<Placement> ProductRunner::Place(ParsedRequest& parsed) const {
-  Job& job = parsed.job;
-  Placement placement;
-  ASSIGN_OR_RETURN(placement.served, FindDevice(parsed.device));
-  const DeviceProfile& profile = placement.served->device->profile();
-  ASSIGN_OR_RETURN(job.kernel,
-                   Choose(Catalog(profile.target.kind), job.problem, parsed.constraints, profile));
+absl::Status ProductRunner::Place(PreparedProduct& product) const {
+  Job& job = product.parsed.job;
+  ASSIGN_OR_RETURN(product.served, FindDevice(product.parsed.device));
+  const DeviceProfile& profile = product.served->device->profile();
+  ASSIGN_OR_RETURN(job.kernel, Choose(Catalog(profile.target.kind), job.problem,
+                                      product.parsed.constraints, profile));
   job.d_bytes = BytesWritten(job.problem);
   if (job.d_bytes > max_message_bytes_ - kAnswerOverheadBytes) {
     return absl::ResourceExhaustedError(Concat("d: the result takes ", job.d_bytes,
@@ -97,22 +129,16 @@ absl::StatusOr<Placement> ProductRunner::Place(ParsedRequest& parsed) const {
                                                max_message_bytes_ - kAnswerOverheadBytes));
   }
   ASSIGN_OR_RETURN(job.workspace_bytes, job.kernel->workspace_bytes(job.problem));
-  placement.predicted_ns =
+  product.predicted_ns =
       PredictedNs(*job.kernel, job.problem, profile) + PredictedCopyNs(job.problem, profile);
-  return placement;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<Admission::Ticket> ProductRunner::Admit(const ParsedRequest& parsed,
-                                                       const Device& device) {
-  int64_t bytes = BytesRead(parsed.job.problem);
-  if (__builtin_add_overflow(bytes, parsed.job.d_bytes, &bytes) ||
-      __builtin_add_overflow(bytes, parsed.job.workspace_bytes, &bytes)) {
-    return absl::ResourceExhaustedError("queue: the request needs more than 2^63 bytes");
-  }
-  absl::StatusOr<Admission::Ticket> ticket = admission_.Admit(bytes);
-  const bool may_fit_later = bytes <= admission_.limits().max_bytes;
+absl::StatusOr<Admission::Ticket> ProductRunner::Admit(const PreparedProduct& product) {
+  absl::StatusOr<Admission::Ticket> ticket = admission_.Admit(product.bytes);
+  const bool may_fit_later = product.bytes <= admission_.limits().max_bytes;
   if (absl::IsResourceExhausted(ticket.status()) && may_fit_later) {
-    const int64_t backlog_ms = scheduler_.load(device).backlog_ns / 1'000'000;
+    const int64_t backlog_ms = scheduler_.load(*product.served->device).backlog_ns / 1'000'000;
     return WithRetryAfterMs(ticket.status(), std::clamp(backlog_ms, int64_t{1}, kMaxRetryAfterMs));
   }
   return ticket;
@@ -121,23 +147,38 @@ absl::StatusOr<Admission::Ticket> ProductRunner::Admit(const ParsedRequest& pars
 absl::StatusOr<JobId> ProductRunner::Start(const v1::MultiplyRequest& request, Arrival arrival,
                                            v1::MultiplyResponse& response,
                                            Admission::Ticket& ticket, Done done) {
-  ASSIGN_OR_RETURN(ParsedRequest parsed, ParseMultiply(request, OperandBytes::kRequired));
-  ASSIGN_OR_RETURN(const Placement placement, Place(parsed));
-  Device& device = *placement.served->device;
-  ASSIGN_OR_RETURN(ticket, Admit(parsed, device));
+  absl::StatusOr<PreparedProduct> prepared = Prepare(request);
+  if (!prepared.ok()) {
+    stats_.AddRefusal(ReasonOf(prepared.status()));
+    LogRefusal(request.request_id(), arrival, prepared.status());
+    return prepared.status();
+  }
+  absl::StatusOr<Admission::Ticket> admitted = Admit(*prepared);
+  if (!admitted.ok()) {
+    LogRefusal(request.request_id(), arrival, admitted.status());
+    return admitted.status();
+  }
+  ticket = *std::move(admitted);
+  return scheduler_.Submit(
+      MakeSubmission(*std::move(prepared), request, std::move(arrival), response, std::move(done)));
+}
 
-  Job& job = parsed.job;
+Submission ProductRunner::MakeSubmission(PreparedProduct product,
+                                         const v1::MultiplyRequest& request, Arrival arrival,
+                                         v1::MultiplyResponse& response, Done done) {
+  Job& job = product.parsed.job;
   job.d = response.mutable_d()->mutable_data();
   InFlight in_flight = {.arrival = std::move(arrival),
                         .admitted_ns = clock_.NowNs(),
                         .problem = job.problem,
-                        .kernel = job.kernel->name,
-                        .device = device.info().name};
+                        .kernel = job.kernel,
+                        .served = product.served,
+                        .device = product.served->device->info().name};
   Submission submission;
-  submission.device = &device;
+  submission.device = product.served->device;
   submission.job = job;
   submission.bytes = BytesRead(job.problem) + job.d_bytes;
-  submission.predicted_ns = placement.predicted_ns;
+  submission.predicted_ns = product.predicted_ns;
   submission.deadline_ns = in_flight.arrival.deadline_ns;
   submission.done = [this, &request, &response, in_flight = std::move(in_flight),
                      done = std::move(done)](JobResult result) mutable {
@@ -145,17 +186,19 @@ absl::StatusOr<JobId> ProductRunner::Start(const v1::MultiplyRequest& request, A
     if (result.outcome.status.ok()) {
       response.set_request_id(request.request_id());
       FillMatrix(in_flight.problem, *response.mutable_d());
-      response.set_kernel(std::string(in_flight.kernel));
+      response.set_kernel(std::string(in_flight.kernel->name));
       response.set_device(std::string(in_flight.device));
       response.set_operations(Operations(in_flight.problem));
       response.set_bytes_read(BytesRead(in_flight.problem));
       response.set_bytes_written(BytesWritten(in_flight.problem));
       FillTiming(result, in_flight, done_ns, clock_.NowNs(), *response.mutable_timing());
     }
+    stats_.AddCompletion(CompletionOf(in_flight, result.outcome.status, response.timing(),
+                                      static_cast<size_t>(in_flight.served - devices_.data())));
     LogRequest(request.request_id(), in_flight, result, clock_.NowNs());
     std::move(done)(std::move(result.outcome.status));
   };
-  return scheduler_.Submit(std::move(submission));
+  return submission;
 }
 
 }  // namespace gemmd

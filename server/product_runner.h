@@ -15,19 +15,11 @@
 #include "server/admission.h"
 #include "server/clock.h"
 #include "server/convert.h"
-#include "server/device.h"
+#include "server/metrics/stats.h"
 #include "server/scheduler.h"
+#include "server/served_device.h"
 
 namespace gemmd {
-
-// A device as the service sees it. Constant while the server runs.
-struct ServedDevice {
-  Device* device = nullptr;
-  absl::Status canary;  // What became of the server's own, at the start.
-
-  // OK where the device can be given products now; otherwise Unavailable, with its name.
-  absl::Status readiness() const;
-};
 
 // What is known of a request besides its message.
 struct Arrival {
@@ -36,10 +28,12 @@ struct Arrival {
   std::string peer;  // Only where request lines are logged.
 };
 
-// A device and a kernel for a parsed request.
-struct Placement {
+// A valid request with its device, its kernel, and what it will take.
+struct PreparedProduct {
+  ParsedRequest parsed;
   const ServedDevice* served = nullptr;
   int64_t predicted_ns = 0;
+  int64_t bytes = 0;  // Of operands, result and scratch.
 };
 
 class ProductRunner {
@@ -48,7 +42,7 @@ class ProductRunner {
 
   // Borrows everything; the first device is the default one.
   ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
-                Admission& admission, const Clock& clock, int64_t max_message_bytes);
+                Admission& admission, Stats& stats, const Clock& clock, int64_t max_message_bytes);
 
   // Starts one product. Where this returns OK, `done` is called exactly once from another thread
   // (or from Cancel), and `response` is complete where it is called with OK; request and response
@@ -67,12 +61,16 @@ class ProductRunner {
   absl::StatusOr<const ServedDevice*> FindDevice(std::string_view name) const;
 
  private:
-  absl::StatusOr<Placement> Place(ParsedRequest& parsed) const;
-  absl::StatusOr<Admission::Ticket> Admit(const ParsedRequest& parsed, const Device& device);
+  absl::StatusOr<PreparedProduct> Prepare(const v1::MultiplyRequest& request) const;
+  absl::Status Place(PreparedProduct& product) const;
+  absl::StatusOr<Admission::Ticket> Admit(const PreparedProduct& product);
+  Submission MakeSubmission(PreparedProduct product, const v1::MultiplyRequest& request,
+                            Arrival arrival, v1::MultiplyResponse& response, Done done);
 
   const std::vector<ServedDevice>& devices_;
   Scheduler& scheduler_;
   Admission& admission_;
+  Stats& stats_;
   const Clock& clock_;
   const int64_t max_message_bytes_;
 };

@@ -70,19 +70,24 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   }
   std::unique_ptr<Server> server(new Server(options, std::move(devices)));
   RETURN_IF_ERROR(server->CheckDevices(options.canary_timeout));
+  server->ReadGpus();
+  if (!options.metrics_listen.empty()) {
+    ASSIGN_OR_RETURN(server->metrics_, ServeMetrics(options.metrics_listen, *server->observer_));
+    spdlog::info("event=metrics_listening address={}", LogValue(server->metrics_->address()));
+  }
   RETURN_IF_ERROR(server->Listen(options));
   return server;
 }
 
 Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices)
-    : admission_(options.admission), devices_(std::move(devices)) {
+    : admission_(options.admission), devices_(std::move(devices)), stats_(devices_.size()) {
   std::vector<Device*> borrowed;
   for (const auto& device : devices_) {
     borrowed.push_back(device.get());
     served_.push_back({.device = device.get(), .canary = absl::UnavailableError("not checked")});
   }
   scheduler_ = std::make_unique<Scheduler>(borrowed, clock_);
-  runner_ = std::make_unique<ProductRunner>(served_, *scheduler_, admission_, clock_,
+  runner_ = std::make_unique<ProductRunner>(served_, *scheduler_, admission_, stats_, clock_,
                                             options.transport.max_message_bytes);
 }
 
@@ -103,6 +108,16 @@ absl::Status Server::CheckDevices(absl::Duration timeout) {
     return absl::UnavailableError("devices: none is ready, see the log for each one's reason");
   }
   return absl::OkStatus();
+}
+
+void Server::ReadGpus() {
+  std::vector<std::string> pci_bus_ids;
+  for (const auto& device : devices_) pci_bus_ids.push_back(device->info().pci_bus_id);
+  gpus_ = std::make_unique<GpuSampler>(pci_bus_ids);
+  if (!gpus_->absence().empty()) {
+    spdlog::warn("event=gpu_readings_absent reason={}", LogValue(gpus_->absence()));
+  }
+  observer_ = std::make_unique<Observer>(served_, *scheduler_, admission_, stats_, *gpus_);
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {
@@ -173,6 +188,8 @@ absl::Status Server::Drain(absl::Duration grace) {
   // still runs is waited for by gRPC all the same.
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kFarewell));
   grpc_server_->Wait();
+  // Until here a scrape sees how far the drain is.
+  metrics_.reset();
   if (finished) return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrCat("drain: products were left after ",
@@ -181,6 +198,7 @@ absl::Status Server::Drain(absl::Duration grace) {
 
 Server::~Server() {
   if (!drained_) (void)Drain(absl::ZeroDuration());
+  metrics_.reset();
   for (const auto& device : devices_) device->WatchReadiness(nullptr);
   health_.reset();
   grpc_server_.reset();

@@ -2,9 +2,9 @@
 //
 // The daemon without its main: devices, scheduler and services behind one gRPC server.
 //
-// Order of a life: Start (canaries, then listening, then health as the devices are), EnterLameDuck
-// (health NOT_SERVING, still working), Drain (refuses, finishes what was accepted, stops
-// listening).
+// Order of a life: Start (canaries, then metrics, then listening, then health as the devices are),
+// EnterLameDuck (health NOT_SERVING, still working), Drain (refuses, finishes what was accepted,
+// stops listening, and last of all stops serving metrics).
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -19,6 +19,10 @@
 #include "server/clock.h"
 #include "server/device.h"
 #include "server/health.h"
+#include "server/metrics/endpoint.h"
+#include "server/metrics/gpu_sampler.h"
+#include "server/metrics/observer.h"
+#include "server/metrics/stats.h"
 #include "server/product_runner.h"
 #include "server/scheduler.h"
 #include "server/transport.h"
@@ -29,6 +33,7 @@ struct ServerOptions {
   TransportOptions transport;
   Admission::Limits admission = {.max_requests = 256, .max_bytes = int64_t{4} << 30};
   absl::Duration canary_timeout = absl::Seconds(30);
+  std::string metrics_listen;  // host:port; empty: metrics are not served.
 };
 
 class Server {
@@ -44,6 +49,9 @@ class Server {
 
   // As listened on, with the ports that were chosen where 0 was asked for.
   const std::vector<std::string>& addresses() const { return addresses_; }
+
+  // Where metrics are served, with the port that was chosen; empty where they are not.
+  std::string metrics_address() const { return metrics_ ? metrics_->address() : ""; }
 
   // Health says NOT_SERVING; everything else goes on.
   void EnterLameDuck();
@@ -61,6 +69,7 @@ class Server {
 
   Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices);
   absl::Status CheckDevices(absl::Duration timeout);
+  void ReadGpus();
   absl::Status Listen(const ServerOptions& options);
   void WatchDevices();
 
@@ -70,11 +79,16 @@ class Server {
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<ServedDevice> served_;
+  Stats stats_;
+  std::unique_ptr<GpuSampler> gpus_;
+  std::unique_ptr<Observer> observer_;
   std::unique_ptr<ProductRunner> runner_;
   std::unique_ptr<Services> services_;
   std::vector<std::string> addresses_;
   std::unique_ptr<grpc::Server> grpc_server_;
   std::unique_ptr<Health> health_;
+  // Ends first, since it looks at everything above.
+  std::unique_ptr<HttpListener> metrics_;
   bool drained_ = false;
 };
 

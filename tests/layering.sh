@@ -32,15 +32,16 @@ mapfile -t without_cuda < <(printf '%s\n' "${kernels[@]}" "${server[@]}" "${clie
 mapfile -t front < <(printf '%s\n' "${server[@]}" "${client[@]}" |
   grep -vE '^server/worker/(cuda_runtime\.cc|gpu_rates\.cc|worker_main\.cc)' | grep . || true)
 mapfile -t worker < <(in_folder server/worker)
+mapfile -t metrics < <(in_folder server/metrics)
 mapfile -t without_grpc < <(printf '%s\n' "${kernels[@]}" \
   "${worker[@]}" \
   server/{admission,canary,clock,devices,host_device,device,fake_device,scheduler}.{h,cc} \
-  server/worker_device{,_life}.{h,cc} |
+  server/worker_device{,_life}.{h,cc} server/served_device.{h,cc} "${metrics[@]}" |
   while read -r file; do [[ -f $file ]] && echo "$file"; done)
 
 forbid "kernels/ knows nothing of the service" '(server|client|gemmd|spdlog)/' "${kernels[@]}"
 forbid "kernels/mma stands alone" '(kernels/[^m]|kernels/m[^m]|absl/|cuda)' "${mma[@]}"
-forbid "devices and scheduling know nothing of gRPC" '(grpc|grpcpp|google)/' "${without_grpc[@]}"
+forbid "devices, scheduling and metrics know nothing of gRPC" '(grpc|grpcpp|google)/' "${without_grpc[@]}"
 forbid "the server knows nothing of the client" '(client/|gemmd/[^v])' "${server[@]}"
 forbid "the wire's messages are for services and convert" 'gemmd/v1/' "${without_wire[@]}"
 forbid "the client knows nothing of server and kernels" '(server|kernels)/' "${client[@]}"

@@ -11,7 +11,7 @@ trap 'rm -rf "$planted"' EXIT
 # expect_violation FILE HEADER: a tree with FILE including HEADER must be refused.
 expect_violation() {
   rm -rf "${planted:?}"/*
-  mkdir -p "$planted"/{kernels/mma,server/worker,client} "$planted/$(dirname "$1")"
+  mkdir -p "$planted"/{kernels/mma,server/worker,server/metrics,client} "$planted/$(dirname "$1")"
   "$tests/layering.sh" "$planted"
   printf '#include "%s"\n' "$2" >"$planted/$1"
   if "$tests/layering.sh" "$planted" >/dev/null; then
@@ -26,6 +26,7 @@ expect_violation kernels/select.h grpcpp/grpcpp.h
 expect_violation kernels/mma/fragment.h kernels/problem.h
 expect_violation kernels/mma/fragment.h absl/status/status.h
 expect_violation server/scheduler.cc grpcpp/grpcpp.h
+expect_violation server/metrics/stats.cc grpcpp/grpcpp.h
 expect_violation server/server.cc client/npy.h
 expect_violation server/server.cc gemmd/client.h
 expect_violation server/options.cc gemmd/v1/gemm.pb.h

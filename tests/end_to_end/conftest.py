@@ -35,6 +35,11 @@ def pytest_addoption(parser):
         help="a worker without a GPU (default: environment variable GEMMD_FAKE_WORKER)",
     )
     group.addoption(
+        "--fake-nvml",
+        default=os.environ.get("GEMMD_FAKE_NVML"),
+        help="a library that stands in for NVML (default: environment variable GEMMD_FAKE_NVML)",
+    )
+    group.addoption(
         "--sanitized",
         action="store_true",
         help="the daemon is built with AddressSanitizer, which keeps freed memory: tests of "

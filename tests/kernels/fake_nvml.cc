@@ -2,6 +2,7 @@
 //
 // NVML without a GPU: a library of the same name and functions with known numbers. It knows the
 // GPUs 0000:0a:00.0, which tells everything, and 0000:0b:00.0, which tells little.
+#include <atomic>
 #include <cstring>
 
 namespace {
@@ -69,7 +70,9 @@ int nvmlDeviceGetEnforcedPowerLimit(void* device, unsigned* milliwatts) {
   return Tell(device, 700'000U, milliwatts);
 }
 int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* millijoules) {
-  return Tell(device, 123'456'789ULL, millijoules);
+  // More with each reading.
+  static std::atomic<unsigned long long> joules = 123'455;
+  return Tell(device, ++joules * 1000 + 789, millijoules);
 }
 int nvmlDeviceGetMemoryInfo(void* device, MemoryInfo* memory) {
   return Tell(device, {.total = 150'000'000'000, .free = 50'000'000'000, .used = 100'000'000'000},

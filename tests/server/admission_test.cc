@@ -39,6 +39,12 @@ TEST(AdmissionTest, RefusesPastEachLimit) {
   const absl::Status too_many = admission.Admit(0).status();
   EXPECT_EQ(too_many.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(too_many.message()), HasSubstr("2 requests"));
+  admission.Close();
+  EXPECT_EQ(admission.Admit(0).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(admission.load().admitted, 2);
+  EXPECT_EQ(admission.load().refused_for_bytes, 1);
+  EXPECT_EQ(admission.load().refused_for_requests, 1);
+  EXPECT_EQ(admission.load().refused_when_closed, 1);
 }
 
 TEST(AdmissionTest, TakesTheLargestNumbersWithoutOverflow) {

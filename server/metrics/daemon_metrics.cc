@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Of the daemon as a whole: admission, and what is inside.
+#include "server/metrics/metric.h"
+#include "server/version.h"
+
+namespace gemmd {
+namespace {
+
+void CollectRefusals(const Snapshot& now, Samples& samples) {
+  samples.Add({"queue_requests"}, now.admission.refused_for_requests);
+  samples.Add({"queue_bytes"}, now.admission.refused_for_bytes);
+  samples.Add({"draining"}, now.admission.refused_when_closed);
+  for (size_t i = 0; i < kRefusalReasons; ++i) {
+    samples.Add({NameOf(static_cast<RefusalReason>(i))}, now.refusals[i]);
+  }
+}
+
+constexpr Metric kMetrics[] = {
+    {.name = "gemmd_build_info",
+     .labels = {"version"},
+     .help = "1; the label tells the version",
+     .collect = [](const Snapshot&, Samples& s) { s.Add({kVersion}, 1.0); }},
+    {.name = "gemmd_draining",
+     .help = "1 while new products are refused because the daemon ends, otherwise 0",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.is_draining ? 1.0 : 0.0); }},
+    {.name = "gemmd_admissions_total",
+     .type = MetricType::kCounter,
+     .help = "Products admitted",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.admission.admitted); }},
+    {.name = "gemmd_refusals_total",
+     .type = MetricType::kCounter,
+     .labels = {"reason"},
+     .help = "Products refused: queue_requests or queue_bytes (a limit of the queue), draining, "
+             "invalid, not_found (kernel or device), unsupported (by every kernel), too_large, "
+             "not_ready (the device), internal",
+     .collect = CollectRefusals},
+    {.name = "gemmd_admitted_requests",
+     .help = "Products admitted and not yet answered",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.admission.requests); }},
+    {.name = "gemmd_admitted_requests_limit",
+     .help = "The most of those (--max-queued-requests)",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.limits.max_requests); }},
+    {.name = "gemmd_admitted_bytes",
+     .help = "Bytes of operands, results and scratch memory of products whose answer has not left",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.admission.bytes); }},
+    {.name = "gemmd_admitted_bytes_limit",
+     .help = "The most of those (--max-queued-bytes)",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.limits.max_bytes); }},
+};
+
+}  // namespace
+
+absl::Span<const Metric> DaemonMetrics() { return kMetrics; }
+std::vector<absl::Span<const Metric>> OwnMetrics() {
+  return {DaemonMetrics(), DeviceMetrics(), GpuMetrics(), ProcessMetrics()};
+}
+
+}  // namespace gemmd

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Of devices, their queues and workers, and of the kernels that ran on them. `device` is one of
+// those served, `kernel` one of the catalogue: callers cannot make more of either.
+#include "server/metrics/metric.h"
+
+namespace gemmd {
+namespace {
+
+constexpr double kNsPerSecond = 1e9;
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) / kNsPerSecond; }
+
+// The same number of each device.
+template <typename Number>
+void OfEach(const Snapshot& now, Samples& samples, Number number) {
+  for (const DeviceSnapshot& device : now.devices) {
+    samples.Add({device.info->name}, number(device));
+  }
+}
+
+void CollectInfo(const Snapshot& now, Samples& samples) {
+  for (const DeviceSnapshot& device : now.devices) {
+    const DeviceInfo& info = *device.info;
+    samples.Add({info.name, NameOf(info.kind), info.chip, info.description}, 1.0);
+  }
+}
+
+void CollectEnds(const Snapshot& now, Samples& samples) {
+  for (const DeviceSnapshot& device : now.devices) {
+    for (size_t code = 0; code < kStatusCodes; ++code) {
+      const bool is_ok = code == 0;  // There from the start, so that its rate is known from then.
+      if (!is_ok && device.totals.ends[code] == 0) continue;
+      samples.Add(
+          {device.info->name, absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},
+          device.totals.ends[code]);
+    }
+  }
+}
+
+void CollectCanaries(const Snapshot& now, Samples& samples) {
+  for (const DeviceSnapshot& device : now.devices) {
+    samples.Add({device.info->name, "passed"}, device.condition.canaries_passed);
+    samples.Add({device.info->name, "failed"}, device.condition.canaries_failed);
+  }
+}
+
+void CollectDurations(const Snapshot& now, Samples& samples) {
+  for (const Stats::KernelTotals& kernel : now.kernels) {
+    samples.Add({NameOf(kernel.kernel->device_kind), kernel.kernel->name}, kernel.total);
+  }
+}
+
+void CollectStages(const Snapshot& now, Samples& samples) {
+  for (const Stats::KernelTotals& kernel : now.kernels) {
+    for (size_t i = 0; i < kStages; ++i) {
+      samples.Add(
+          {NameOf(static_cast<Stage>(i)), NameOf(kernel.kernel->device_kind), kernel.kernel->name},
+          kernel.stages[i]);
+    }
+  }
+}
+
+constexpr Metric kMetrics[] = {
+    {.name = "gemmd_products_total",
+     .type = MetricType::kCounter,
+     .labels = {"device", "code"},
+     .help = "Admitted products that have ended, by gRPC's status; CANCELLED and DEADLINE_EXCEEDED "
+             "were never launched",
+     .collect = CollectEnds},
+    {.name = "gemmd_product_duration_seconds",
+     .type = MetricType::kHistogram,
+     .labels = {"device_kind", "kernel"},
+     .help = "Products that are OK, from their last byte's arrival to the answer",
+     .collect = CollectDurations},
+    {.name = "gemmd_product_stage_duration_seconds",
+     .type = MetricType::kHistogram,
+     .labels = {"stage", "device_kind", "kernel"},
+     .help = "The same for each stage: receive, queue, copy_in, compute, copy_out, send_prepare",
+     .collect = CollectStages},
+    {.name = "gemmd_operations_total",
+     .type = MetricType::kCounter,
+     .labels = {"device"},
+     .help = "Multiplications and additions of products that are OK",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.totals.operations; });
+         }},
+    {.name = "gemmd_operand_bytes_total",
+     .type = MetricType::kCounter,
+     .labels = {"device"},
+     .help = "Bytes of the operands of products that are OK",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.totals.bytes_read; });
+         }},
+    {.name = "gemmd_result_bytes_total",
+     .type = MetricType::kCounter,
+     .labels = {"device"},
+     .help = "Bytes of the results of products that are OK",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.totals.bytes_written; });
+         }},
+    {.name = "gemmd_device_busy_seconds_total",
+     .type = MetricType::kCounter,
+     .labels = {"device"},
+     .help = "Time that the device spent on products that are OK: copy_in, compute and copy_out",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return Seconds(device.totals.busy_ns); });
+         }},
+    {.name = "gemmd_queue_requests",
+     .labels = {"device"},
+     .help = "Products that wait for the device",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.load.queued_requests; });
+         }},
+    {.name = "gemmd_queue_bytes",
+     .labels = {"device"},
+     .help = "Bytes of operands and results of those",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.load.queued_bytes; });
+         }},
+    {.name = "gemmd_queue_predicted_seconds",
+     .labels = {"device"},
+     .help = "Predicted time of those and of the running product: the number to scale by",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return Seconds(device.load.backlog_ns); });
+         }},
+    {.name = "gemmd_device_info",
+     .labels = {"device", "device_kind", "chip", "description"},
+     .help = "1; the labels tell what the device is",
+     .collect = CollectInfo},
+    {.name = "gemmd_device_ready",
+     .labels = {"device"},
+     .help = "1 where the device takes products, otherwise 0",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.is_ready ? 1.0 : 0.0; });
+         }},
+    {.name = "gemmd_device_memory_bytes",
+     .labels = {"device"},
+     .help = "Memory that the device computes in",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.info->memory_bytes; });
+         }},
+    {.name = "gemmd_device_memory_limit_bytes",
+     .labels = {"device"},
+     .help = "Of which products on a GPU may use so much (--gpu-memory-bytes); 0 for other devices",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.info->memory_limit_bytes; });
+         }},
+    {.name = "gemmd_device_staging_bytes",
+     .labels = {"device"},
+     .help = "Memory of the host through which a GPU gets operands; 0 for other devices",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.condition.staging_bytes; });
+         }},
+    {.name = "gemmd_device_staging_used_bytes",
+     .labels = {"device"},
+     .help = "Of which the running product uses so much",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.condition.staging_used_bytes; });
+         }},
+    {.name = "gemmd_worker_restarts_total",
+     .type = MetricType::kCounter,
+     .labels = {"device"},
+     .help = "Times that the process of a GPU was started again",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.condition.worker_restarts; });
+         }},
+    {.name = "gemmd_canaries_total",
+     .type = MetricType::kCounter,
+     .labels = {"device", "result"},
+     .help = "Products with known bits that the device was given before it was called ready: "
+             "passed, failed",
+     .collect = CollectCanaries},
+};
+
+}  // namespace
+
+absl::Span<const Metric> DeviceMetrics() { return kMetrics; }
+
+}  // namespace gemmd

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics/exposition.h"
+
+#include <string_view>
+
+#include "kernels/text.h"
+#include "server/metrics/endpoint.h"
+
+namespace gemmd {
+namespace {
+
+prometheus::MetricType TypeOf(MetricType type) {
+  switch (type) {
+    case MetricType::kCounter: return prometheus::MetricType::Counter;
+    case MetricType::kGauge: return prometheus::MetricType::Gauge;
+    case MetricType::kHistogram: return prometheus::MetricType::Histogram;
+  }
+  return prometheus::MetricType::Untyped;
+}
+
+std::string_view NameOf(MetricType type) {
+  switch (type) {
+    case MetricType::kCounter: return "counter";
+    case MetricType::kGauge: return "gauge";
+    case MetricType::kHistogram: return "histogram";
+  }
+  return "";
+}
+
+prometheus::ClientMetric::Histogram ToSeconds(const LatencyHistogram::Snapshot& histogram) {
+  constexpr double kNsPerSecond = 1e9;
+  prometheus::ClientMetric::Histogram seconds;
+  seconds.sample_sum = static_cast<double>(histogram.sum_ns) / kNsPerSecond;
+  for (size_t i = 0; i < histogram.counts.size(); ++i) {
+    seconds.sample_count += static_cast<uint64_t>(histogram.counts[i]);
+    // The serializer adds the bucket without a bound itself.
+    if (i == LatencyHistogram::kBounds) break;
+    const auto bound = static_cast<double>(LatencyHistogram::kBoundsNs[i]) / kNsPerSecond;
+    seconds.bucket.push_back({seconds.sample_count, bound});
+  }
+  return seconds;
+}
+
+prometheus::ClientMetric ToPrometheus(const Metric& metric, const Samples::Sample& sample) {
+  prometheus::ClientMetric made;
+  for (size_t i = 0; i < sample.labels.size(); ++i) {
+    made.label.push_back({std::string(metric.labels[i]), sample.labels[i]});
+  }
+  switch (metric.type) {
+    case MetricType::kCounter: made.counter.value = sample.value; break;
+    case MetricType::kHistogram: made.histogram = ToSeconds(sample.histogram); break;
+    case MetricType::kGauge: made.gauge.value = sample.value; break;
+  }
+  return made;
+}
+
+std::string MarkdownRows(absl::Span<const Metric> metrics) {
+  std::string rows;
+  for (const Metric& metric : metrics) {
+    std::string labels;
+    for (const std::string_view label : metric.labels) {
+      if (!label.empty()) labels += Concat(labels.empty() ? "" : ", ", label);
+    }
+    rows += Concat("| `", metric.name, "` | ", NameOf(metric.type), " | ", labels, " | ",
+                   metric.help, " |\n");
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::vector<prometheus::MetricFamily> Families(absl::Span<const Metric> metrics,
+                                               const Snapshot& snapshot) {
+  std::vector<prometheus::MetricFamily> families;
+  for (const Metric& metric : metrics) {
+    Samples samples;
+    metric.collect(snapshot, samples);
+    if (samples.all().empty()) continue;
+    prometheus::MetricFamily& family = families.emplace_back();
+    family.name = metric.name;
+    family.help = metric.help;
+    family.type = TypeOf(metric.type);
+    for (const Samples::Sample& sample : samples.all()) {
+      family.metric.push_back(ToPrometheus(metric, sample));
+    }
+  }
+  return families;
+}
+
+std::string MetricsMarkdown() {
+  constexpr std::string_view kHeading =
+      "| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n";
+  std::string text = Concat("On `", kMetricsPath, "`:\n\n", kHeading);
+  for (const auto metrics : OwnMetrics()) text += MarkdownRows(metrics);
+  text += Concat("\nOn `", kTritonPath, "`, the names of NVIDIA Triton Inference Server whose ",
+                 "meaning is the same:\n\n", kHeading, MarkdownRows(TritonMetrics()));
+  return text;
+}
+
+}  // namespace gemmd

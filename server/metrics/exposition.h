@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Metrics as Prometheus takes them, and as people read of them.
+#pragma once
+
+#include <prometheus/metric_family.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "server/metrics/metric.h"
+
+namespace gemmd {
+
+// Those that have samples in the snapshot.
+std::vector<prometheus::MetricFamily> Families(absl::Span<const Metric> metrics,
+                                               const Snapshot& snapshot);
+
+// Every metric of every path, as Markdown tables.
+std::string MetricsMarkdown();
+
+}  // namespace gemmd

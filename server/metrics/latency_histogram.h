@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How many durations fell into which bucket: added to by many threads without a lock, read by
+// others meanwhile. What a reader sees is some moment of each number; the count is always that of
+// the buckets.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+
+namespace gemmd {
+
+class LatencyHistogram {
+ public:
+  // Largest durations of the buckets, 1 us to 50 s in steps of 1, 2, 5; one more bucket is for all
+  // that is longer.
+  static constexpr size_t kBounds = 24;
+  static constexpr std::array<int64_t, kBounds> kBoundsNs = [] {
+    std::array<int64_t, kBounds> bounds = {};
+    int64_t decade_ns = 1'000;
+    for (size_t i = 0; i < kBounds; i += 3, decade_ns *= 10) {
+      bounds[i] = decade_ns;
+      bounds[i + 1] = 2 * decade_ns;
+      bounds[i + 2] = 5 * decade_ns;
+    }
+    return bounds;
+  }();
+
+  struct Snapshot {
+    std::array<int64_t, kBounds + 1> counts = {};  // Each bucket's own, not cumulative.
+    int64_t sum_ns = 0;
+
+    int64_t count() const { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+  };
+
+  // Threads: any.
+  void Add(int64_t duration_ns) {
+    const auto bound = std::lower_bound(kBoundsNs.begin(), kBoundsNs.end(), duration_ns);
+    counts_[static_cast<size_t>(bound - kBoundsNs.begin())].fetch_add(1, std::memory_order_relaxed);
+    sum_ns_.fetch_add(duration_ns, std::memory_order_relaxed);
+  }
+
+  // Threads: any.
+  Snapshot Read() const {
+    Snapshot snapshot;
+    for (size_t i = 0; i < counts_.size(); ++i) {
+      snapshot.counts[i] = counts_[i].load(std::memory_order_relaxed);
+    }
+    snapshot.sum_ns = sum_ns_.load(std::memory_order_relaxed);
+    return snapshot;
+  }
+
+ private:
+  std::array<std::atomic<int64_t>, kBounds + 1> counts_ = {};
+  std::atomic<int64_t> sum_ns_ = 0;
+};
+
+}  // namespace gemmd

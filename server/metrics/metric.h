@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One metric as data: its name, what it means, and how its samples follow from a snapshot. What is
+// served and what is documented are both made of lists of these.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "server/metrics/latency_histogram.h"
+#include "server/metrics/observer.h"
+
+namespace gemmd {
+
+enum class MetricType : uint8_t { kCounter, kGauge, kHistogram };
+
+// What one metric gives at one moment: values with the values of its labels, in their order.
+class Samples {
+ public:
+  struct Sample {
+    std::vector<std::string> labels;
+    double value = 0;
+    LatencyHistogram::Snapshot histogram;  // Of a histogram, instead.
+  };
+
+  void Add(std::initializer_list<std::string_view> labels, double value) {
+    all_.push_back({{labels.begin(), labels.end()}, value, {}});
+  }
+  void Add(std::initializer_list<std::string_view> labels, int64_t value) {
+    Add(labels, static_cast<double>(value));
+  }
+  void Add(std::initializer_list<std::string_view> labels,
+           const LatencyHistogram::Snapshot& histogram) {
+    all_.push_back({{labels.begin(), labels.end()}, 0, histogram});
+  }
+  // Nothing where there is no value.
+  template <typename T>
+  void Add(std::initializer_list<std::string_view> labels, const std::optional<T>& value) {
+    if (value) Add(labels, *value);
+  }
+
+  const std::vector<Sample>& all() const { return all_; }
+
+ private:
+  std::vector<Sample> all_;
+};
+
+inline constexpr size_t kMostLabels = 4;
+
+struct Metric {
+  std::string_view name;
+  MetricType type = MetricType::kGauge;
+  std::array<std::string_view, kMostLabels> labels = {};  // Names; empty ones are none.
+  std::string_view help;                                  // A sentence without its full stop.
+  void (*collect)(const Snapshot& snapshot, Samples& samples) = nullptr;
+};
+
+// gemmd's own, in families: of the daemon, of its devices and kernels, of GPUs, of the process.
+absl::Span<const Metric> DaemonMetrics();
+absl::Span<const Metric> DeviceMetrics();
+absl::Span<const Metric> GpuMetrics();
+absl::Span<const Metric> ProcessMetrics();
+
+// All of those.
+std::vector<absl::Span<const Metric>> OwnMetrics();
+
+// Those of NVIDIA Triton Inference Server whose meaning is the same here.
+absl::Span<const Metric> TritonMetrics();
+
+}  // namespace gemmd

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics/observer.h"
+
+namespace gemmd {
+
+Snapshot Observer::Observe() const {
+  Snapshot snapshot = {.admission = admission_.load(),
+                       .limits = admission_.limits(),
+                       .is_draining = admission_.closed(),
+                       .refusals = stats_.refusals(),
+                       .devices = {},
+                       .kernels = stats_.kernels()};
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const ServedDevice& served = devices_[i];
+    DeviceSnapshot& device = snapshot.devices.emplace_back();
+    device.info = &served.device->info();
+    device.is_ready = served.readiness().ok();
+    device.load = scheduler_.load(*served.device);
+    device.totals = stats_.device(i);
+    device.condition = served.device->condition();
+    ++(served.canary.ok() ? device.condition.canaries_passed : device.condition.canaries_failed);
+    device.gpu = gpus_.sample(i);
+  }
+  return snapshot;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The daemon at one moment: what it counts, what is queued, how its devices are. Everybody who
+// shows numbers takes them from here.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "server/admission.h"
+#include "server/metrics/gpu_sampler.h"
+#include "server/metrics/stats.h"
+#include "server/scheduler.h"
+#include "server/served_device.h"
+
+namespace gemmd {
+
+struct DeviceSnapshot {
+  const DeviceInfo* info = nullptr;
+  bool is_ready = false;
+  DeviceLoad load;
+  Stats::DeviceTotals totals;
+  DeviceCondition condition;  // The server's own canary is counted in.
+  std::optional<GpuSample> gpu;
+};
+
+struct Snapshot {
+  Admission::Load admission;
+  Admission::Limits limits;
+  bool is_draining = false;
+  std::array<int64_t, kRefusalReasons> refusals = {};  // By RefusalReason.
+  std::vector<DeviceSnapshot> devices;
+  std::vector<Stats::KernelTotals> kernels;  // Those that have run.
+};
+
+class Observer {
+ public:
+  // Borrows everything.
+  Observer(const std::vector<ServedDevice>& devices, const Scheduler& scheduler,
+           const Admission& admission, const Stats& stats, const GpuSampler& gpus)
+      : devices_(devices),
+        scheduler_(scheduler),
+        admission_(admission),
+        stats_(stats),
+        gpus_(gpus) {}
+
+  // Takes locks of others only for as long as a few numbers are copied. Threads: any.
+  Snapshot Observe() const;
+
+ private:
+  const std::vector<ServedDevice>& devices_;
+  const Scheduler& scheduler_;
+  const Admission& admission_;
+  const Stats& stats_;
+  const GpuSampler& gpus_;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every Prometheus client library tells of its process, under the names that they share.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+#include "server/metrics/metric.h"
+
+namespace gemmd {
+namespace {
+
+// The fields of /proc/self/stat behind the program's name, which may hold anything; the first is
+// number 3 of proc(5).
+std::optional<int64_t> StatField(int number) {
+  std::ifstream file("/proc/self/stat");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string field;
+  for (int i = 3; i <= number; ++i) fields >> field;
+  std::istringstream digits(field);
+  int64_t value = 0;
+  if (!(digits >> value)) return std::nullopt;
+  return value;
+}
+
+std::optional<double> Ticks(std::optional<int64_t> ticks) {
+  if (!ticks) return std::nullopt;
+  return static_cast<double>(*ticks) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+std::optional<double> CpuSeconds() {
+  timespec used = {};
+  if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used) != 0) return std::nullopt;
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
+}
+
+// Since 1970.
+std::optional<double> StartSeconds() {
+  constexpr int kStartTime = 22;  // Since the machine's start, in ticks.
+  const std::optional<double> start = Ticks(StatField(kStartTime));
+  timespec wall = {};
+  timespec since_boot = {};
+  if (!start || clock_gettime(CLOCK_REALTIME, &wall) != 0 ||
+      clock_gettime(CLOCK_BOOTTIME, &since_boot) != 0) {
+    return std::nullopt;
+  }
+  return static_cast<double>(wall.tv_sec - since_boot.tv_sec) + *start;
+}
+
+std::optional<int64_t> ResidentBytes() {
+  constexpr int kResidentPages = 24;
+  const std::optional<int64_t> pages = StatField(kResidentPages);
+  if (!pages) return std::nullopt;
+  return *pages * sysconf(_SC_PAGESIZE);
+}
+
+std::optional<int64_t> OpenFiles() {
+  std::error_code error;
+  const std::filesystem::directory_iterator files("/proc/self/fd", error);
+  if (error) return std::nullopt;
+  return std::distance(begin(files), end(files)) - 1;  // One of them is the look itself.
+}
+
+std::optional<int64_t> MostOpenFiles() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::nullopt;
+  return static_cast<int64_t>(limit.rlim_cur);
+}
+
+constexpr Metric kMetrics[] = {
+    {.name = "process_cpu_seconds_total",
+     .type = MetricType::kCounter,
+     .help = "Processor time that the daemon has used, without its workers",
+     .collect = [](const Snapshot&, Samples& s) { s.Add({}, CpuSeconds()); }},
+    {.name = "process_resident_memory_bytes",
+     .help = "Resident memory of the daemon",
+     .collect = [](const Snapshot&, Samples& s) { s.Add({}, ResidentBytes()); }},
+    {.name = "process_open_fds",
+     .help = "Open files",
+     .collect = [](const Snapshot&, Samples& s) { s.Add({}, OpenFiles()); }},
+    {.name = "process_max_fds",
+     .help = "The most of those",
+     .collect = [](const Snapshot&, Samples& s) { s.Add({}, MostOpenFiles()); }},
+    {.name = "process_start_time_seconds",
+     .help = "When the daemon started, in seconds since 1970",
+     .collect = [](const Snapshot&, Samples& s) { s.Add({}, StartSeconds()); }},
+};
+
+}  // namespace
+
+absl::Span<const Metric> ProcessMetrics() { return kMetrics; }
+
+}  // namespace gemmd

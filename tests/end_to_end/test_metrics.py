@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a running daemon tells Prometheus: after products, refusals, restarts, and while it ends."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import urllib.error
+
+import grpc
+import numpy as np
+import pytest
+from daemon import wait_until
+from gemmd.v1 import gemm_pb2_grpc
+from metrics_page import address, promtool, scrape
+from product import Product, check_bytes
+
+DEADLINE_S = 60
+README = pathlib.Path(__file__).resolve().parents[2] / "README.md"
+STAGES = {"receive", "queue", "copy_in", "compute", "copy_out", "send_prepare"}
+
+
+@pytest.fixture
+def start(daemons, request, monkeypatch):
+    """Starts a daemon with metrics, the fake GPU cuda:0 and the CPU."""
+    worker = os.path.realpath(request.config.getoption("--fake-worker"))
+    nvml = os.path.realpath(request.config.getoption("--fake-nvml"))
+
+    def start(*flags, devices="cuda:0,cpu", has_nvml=True, lame_duck="1ms"):
+        if has_nvml:
+            monkeypatch.setenv("LD_LIBRARY_PATH", os.path.dirname(nvml))
+        return daemons.start(
+            f"--lame-duck={lame_duck}",
+            "--metrics-listen=127.0.0.1:0",
+            f"--devices={devices}",
+            f"--worker-binary={worker}",
+            *flags,
+        )
+
+    return start
+
+
+@pytest.fixture
+def multiply():
+    channels = []
+
+    def multiply(daemon, device="cpu", type="f32", **keywords):
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        channels.append(grpc.insecure_channel(daemon.tcp, options=options))
+        product = small_product(type)
+        request = product.request()
+        request.device = device
+        for name, value in keywords.items():
+            setattr(request, name, value)
+        answer = gemm_pb2_grpc.GemmStub(channels[-1]).Multiply(request, timeout=DEADLINE_S)
+        check_bytes(answer.d, product)
+        return answer
+
+    yield multiply
+    for channel in channels:
+        channel.close()
+
+
+def small_product(type):
+    ones = np.ones((1, 24, 24))
+    return Product(a=2 * ones, b=ones, a_type=type, b_type=type)
+
+
+def test_a_live_scrape_is_clean_and_adds_up(start, multiply):
+    daemon = start()
+    answers = [multiply(daemon, "cpu") for _ in range(5)]
+    answers += [multiply(daemon, "cuda:0", "f16") for _ in range(3)]
+    page = scrape(daemon)
+    assert promtool(page) == (0, "")
+
+    assert page.value("gemmd_admissions_total") == 8
+    assert page.value("gemmd_products_total", device="cpu", code="OK") == 5
+    assert page.value("gemmd_products_total", device="cuda:0", code="OK") == 3
+    assert page.value("gemmd_admitted_requests") == 0
+    assert page.value("gemmd_operations_total", device="cuda:0") == 3 * 2 * 24**3
+    kernels = {answer.kernel for answer in answers}
+    for name, label in (
+        ("gemmd_product_duration_seconds", None),
+        ("gemmd_product_stage_duration_seconds", "stage"),
+    ):
+        counts = page.with_labels(name + "_count")
+        assert {labels["kernel"] for labels, _ in counts} == kernels
+        assert {labels["device_kind"] for labels, _ in counts} == {"cpu", "cuda"}
+        if label:
+            assert {labels["stage"] for labels, _ in counts} == STAGES
+            assert sum(count for _, count in counts) == 8 * len(STAGES)
+        else:
+            assert sum(count for _, count in counts) == 8
+    # The very timing that the answers tell.
+    told = sum(answer.timing.total_ns for answer in answers) / 1e9
+    sums = page.with_labels("gemmd_product_duration_seconds_sum")
+    assert sum(value for _, value in sums) == pytest.approx(told, rel=1e-9)
+    told = sum(answer.timing.compute_ns for answer in answers) / 1e9
+    sums = page.with_labels("gemmd_product_stage_duration_seconds_sum")
+    compute = sum(value for labels, value in sums if labels["stage"] == "compute")
+    assert compute == pytest.approx(told, rel=1e-9)
+
+
+def test_buckets_are_cumulative_and_end_with_the_count(start, multiply):
+    daemon = start(devices="cpu")
+    for _ in range(4):
+        multiply(daemon)
+    page = scrape(daemon)
+    buckets = [
+        (float(labels["le"]), value)
+        for labels, value in page.with_labels("gemmd_product_duration_seconds_bucket")
+    ]
+    assert len(buckets) == 25
+    assert [bound for bound, _ in buckets] == sorted(bound for bound, _ in buckets)
+    assert [value for _, value in buckets] == sorted(value for _, value in buckets)
+    assert buckets[-1] == (float("inf"), 4)
+
+
+def test_a_gpus_own_figures(start):
+    page = scrape(start())
+    gpu = {"device": "cuda:0", "gpu_uuid": "GPU-0a"}
+    assert page.value("gemmd_gpu_power_watts", **gpu) == 512.25
+    assert page.value("gemmd_gpu_utilization_ratio", **gpu) == 0.75
+    assert page.value("gemmd_gpu_clock_hertz", clock="sm", **gpu) == 1.755e9
+    assert page.value("gemmd_gpu_memory_used_bytes", **gpu) == 1e11
+    assert page.value("gemmd_gpu_ecc_errors_total", severity="uncorrected", **gpu) == 2
+    assert not [labels for labels, _ in page.with_labels("gemmd_gpu_power_watts")][1:]
+    assert promtool(page) == (0, "")
+
+
+def test_without_nvml_the_rest_is_there(start):
+    daemon = start(has_nvml=False)
+    page = scrape(daemon)
+    assert "gemmd_gpu_" not in page.text
+    assert page.value("gemmd_device_ready", device="cuda:0") == 1
+    [event] = daemon.events("gpu_readings_absent")
+    assert "libnvidia-ml.so.1" in event["reason"]
+
+
+def test_tritons_names(start, multiply):
+    daemon = start()
+    multiply(daemon)
+    page = scrape(daemon, "/metrics/triton")
+    model = {"model": "gemm", "version": "1"}
+    assert page.value("nv_inference_request_success", **model) == 1
+    assert page.value("nv_inference_request_duration_us", **model) > 0
+    assert page.value("nv_gpu_utilization", gpu_uuid="GPU-0a") == 0.75
+    assert page.types["nv_inference_request_success"] == "counter"
+    assert all(name.startswith("nv_") for name in page.types)
+    # The reason that they have a path of their own; and promtool can find something.
+    code, said = promtool(page)
+    assert code != 0 and 'should have "_total" suffix' in said
+
+
+def test_every_metric_is_in_the_table_and_every_row_is_served(start, multiply):
+    daemon = start()
+    multiply(daemon, "cuda:0", "f16")
+    served = {*scrape(daemon).types, *scrape(daemon, "/metrics/triton").types}
+    table = re.findall(r"^\| `(\w+)` \| (\w+) \|", README.read_text(), re.MULTILINE)
+    rows = {name: type for name, type in table if type in ("counter", "gauge", "histogram")}
+    assert served == set(rows)
+    types = {**scrape(daemon).types, **scrape(daemon, "/metrics/triton").types}
+    assert types == rows
+
+
+def test_callers_cannot_make_series(start, multiply):
+    """Whatever they send, what is a label comes from the daemon's own lists."""
+    daemon = start(devices="cpu")
+    multiply(daemon)
+    before = set(scrape(daemon).samples)
+    for i in range(20):
+        for bad in ({"kernel": f"kernel-{i}"}, {"device": f"device-{i}"}):
+            with pytest.raises(grpc.RpcError):
+                multiply(daemon, **bad)
+        multiply(daemon, request_id=f"id-{i}")
+    page = scrape(daemon)
+    assert set(page.samples) == before
+    assert page.value("gemmd_refusals_total", reason="not_found") == 40
+
+
+def test_restarts_and_canaries_of_workers(start, multiply):
+    daemon = start()
+    assert scrape(daemon).value("gemmd_worker_restarts_total", device="cuda:0") == 0
+    # The worker's own and the server's.
+    passed = {"device": "cuda:0", "result": "passed"}
+    assert scrape(daemon).value("gemmd_canaries_total", **passed) == 2
+    ps = ["ps", "--ppid", str(daemon.pid), "-o", "pid="]
+    [worker] = subprocess.run(ps, capture_output=True, text=True).stdout.split()
+    os.kill(int(worker), signal.SIGKILL)
+    wait_until(
+        lambda: scrape(daemon).value("gemmd_canaries_total", **passed) == 3, DEADLINE_S, "back"
+    )
+    assert scrape(daemon).value("gemmd_worker_restarts_total", device="cuda:0") == 1
+    assert scrape(daemon).value("gemmd_device_staging_bytes", device="cuda:0") == 256 << 20
+
+
+def test_the_endpoint_is_there_until_the_drain_is_over(start):
+    daemon = start(devices="cpu", lame_duck="2s")
+    where = address(daemon)
+    daemon.signal(signal.SIGTERM)
+    wait_until(lambda: daemon.events("lame_duck"), DEADLINE_S, "lame duck")
+    assert scrape(daemon).value("gemmd_device_ready", device="cpu") == 1
+    assert daemon.wait() == 0
+    with pytest.raises(urllib.error.URLError):
+        scrape(daemon)
+    assert where.startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("value", ["8471", "localhost:8471", "127.0.0.1:99999", "unix:/x", ""])
+def test_bad_addresses_are_told_before_anything_starts(gemmd, value):
+    done = subprocess.run(
+        [gemmd, f"--metrics-listen={value}", "--devices=cpu", "--listen=127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 2
+    assert "--metrics-listen" in done.stderr
+    if value:
+        assert f"got {value}, want an IP address and a port" in done.stderr
+
+
+def test_an_address_in_use_is_told(gemmd, start):
+    taken = address(start(devices="cpu"))
+    done = subprocess.run(
+        [gemmd, f"--metrics-listen={taken}", "--devices=cpu", "--listen=127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 1
+    assert f"metrics-listen: cannot listen on {taken}: Address already in use" in done.stderr

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a scraper gets from a server, when, and what it costs nobody.
+#include "server/metrics/endpoint.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "server/metrics/exposition.h"
+#include "tests/server/running_server.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+// A connection to "127.0.0.1:PORT"; -1 where nobody listens.
+int ConnectTo(const std::string& address) {
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  int port = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
+  to.sin_port = htons(static_cast<uint16_t>(port));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (connect(connection, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) {
+    return connection;
+  }
+  close(connection);
+  return -1;
+}
+
+// The whole answer; empty where nobody listens.
+std::string Get(const std::string& address, const std::string& path) {
+  const int connection = ConnectTo(address);
+  if (connection < 0) return "";
+  const std::string request =
+      absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(write(connection, request.data(), request.size()),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char part[4096];
+  for (ssize_t size = 0; (size = read(connection, part, sizeof(part))) > 0;) {
+    answer.append(part, static_cast<size_t>(size));
+  }
+  close(connection);
+  return answer;
+}
+
+ServerOptions WithMetrics() {
+  ServerOptions options = TestServerOptions();
+  options.metrics_listen = "127.0.0.1:0";
+  return options;
+}
+
+TEST(MetricsAddressTest, IsAnIpAddressAndAPort) {
+  for (const char* address : {"127.0.0.1:0", "0.0.0.0:65535", "[::1]:8471", "[::]:1"}) {
+    EXPECT_THAT(CheckHttpAddress(address), IsOk()) << address;
+  }
+  for (const char* address : {"", ":", "8471", ":8471", "localhost:8471", "127.0.0.1", "127.0.0.1:",
+                              "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:80s", "+127.0.0.1:80",
+                              "::1:80", "[]:80", "[::1]", "unix:/x", "127.0.0.1:1,127.0.0.1:2"}) {
+    EXPECT_THAT(CheckHttpAddress(address),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr(absl::StrCat("metrics-listen: got ", address, ", want"))));
+  }
+}
+
+TEST(MetricsEndpointTest, TellsOfAProduct) {
+  RunningServer server(TestDevice::kCpu, WithMetrics());
+  ASSERT_TRUE(MultiplySmall(server.gemm()).ok());
+  const std::string answer = Get(server.server().metrics_address(), "/metrics");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK"));
+  EXPECT_THAT(answer, HasSubstr("text/plain"));
+  for (const char* line :
+       {"gemmd_products_total{device=\"cpu\",code=\"OK\"} 1\n", "gemmd_admissions_total 1\n",
+        "gemmd_product_duration_seconds_count{device_kind=\"cpu\",kernel=",
+        "gemmd_product_stage_duration_seconds_bucket{stage=\"queue\"", "le=\"1e-06\"", "le=\"50\"",
+        "le=\"+Inf\"} 1\n", "# TYPE gemmd_product_stage_duration_seconds histogram\n",
+        "gemmd_operations_total{device=\"cpu\"} 120\n",
+        "gemmd_canaries_total{device=\"cpu\",result=\"passed\"} 1\n"}) {
+    EXPECT_THAT(answer, HasSubstr(line));
+  }
+  EXPECT_THAT(answer, Not(HasSubstr("nv_")));
+}
+
+TEST(MetricsEndpointTest, TellsTritonsNamesOnAPathOfTheirOwn) {
+  RunningServer server(TestDevice::kCpu, WithMetrics());
+  ASSERT_TRUE(MultiplySmall(server.gemm()).ok());
+  const std::string answer = Get(server.server().metrics_address(), "/metrics/triton");
+  EXPECT_THAT(answer, HasSubstr("nv_inference_request_success{model=\"gemm\",version=\"1\"} 1\n"));
+  EXPECT_THAT(answer, Not(HasSubstr("gemmd_")));
+  EXPECT_THAT(Get(server.server().metrics_address(), "/else"), HasSubstr(" 404 "));
+}
+
+TEST(MetricsEndpointTest, CountsEachRefusalByItsReason) {
+  ServerOptions options = WithMetrics();
+  options.admission.max_requests = 1;
+  RunningServer server(TestDevice::kFake, options);
+  std::thread first([&] { EXPECT_TRUE(MultiplySmall(server.gemm()).ok()); });
+  ASSERT_TRUE(server.fake().WaitForHeld(1, absl::Seconds(60)));
+  EXPECT_EQ(MultiplySmall(server.gemm()).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  v1::MultiplyRequest unknown = IntegerRequest(3, 4, 5);
+  unknown.set_device("none");
+  v1::MultiplyResponse response;
+  grpc::ClientContext context;
+  AllowTime(context);
+  EXPECT_FALSE(server.gemm().Multiply(&context, unknown, &response).ok());
+  const std::string& address = server.server().metrics_address();
+  EXPECT_THAT(Get(address, "/metrics"),
+              AllOf(HasSubstr("gemmd_refusals_total{reason=\"queue_requests\"} 1\n"),
+                    HasSubstr("gemmd_refusals_total{reason=\"not_found\"} 1\n"),
+                    HasSubstr("gemmd_refusals_total{reason=\"invalid\"} 0\n"),
+                    HasSubstr("gemmd_admitted_requests 1\n"),
+                    HasSubstr("gemmd_admitted_requests_limit 1\n")));
+  server.fake().CompleteNext();
+  first.join();
+}
+
+// Scrapers that send nothing, or half, hold up neither products nor another scraper.
+TEST(MetricsEndpointTest, SilentScrapersHoldUpNobody) {
+  RunningServer server(TestDevice::kCpu, WithMetrics());
+  const std::string address = server.server().metrics_address();
+  std::vector<int> silent;
+  for (int i = 0; i < 40; ++i) {
+    silent.push_back(ConnectTo(address));
+    ASSERT_GE(silent.back(), 0);
+    if (i % 2 == 0) send(silent.back(), "GET /met", 8, MSG_NOSIGNAL);
+  }
+  EXPECT_TRUE(MultiplySmall(server.gemm()).ok());
+  EXPECT_THAT(Get(address, "/metrics"), HasSubstr("gemmd_admissions_total 1\n"));
+  for (const int connection : silent) close(connection);
+}
+
+// The drain is seen to its end; then nobody listens any more.
+TEST(MetricsEndpointTest, ServesUntilTheDrainIsOver) {
+  RunningServer server(TestDevice::kFake, WithMetrics());
+  const std::string address = server.server().metrics_address();
+  std::thread call([&] { EXPECT_TRUE(MultiplySmall(server.gemm()).ok()); });
+  ASSERT_TRUE(server.fake().WaitForHeld(1, absl::Seconds(60)));
+  EXPECT_THAT(Get(address, "/metrics"), HasSubstr("gemmd_draining 0\n"));
+  auto drained = std::async(std::launch::async,
+                            [&] { return server.server().Drain(absl::InfiniteDuration()); });
+  while (Get(address, "/metrics").find("gemmd_draining 1\n") == std::string::npos) sched_yield();
+  EXPECT_THAT(Get(address, "/metrics"), HasSubstr("gemmd_admitted_requests 1\n"));
+  server.fake().CompleteNext();
+  call.join();
+  EXPECT_THAT(drained.get(), IsOk());
+  EXPECT_EQ(Get(address, "/metrics"), "");
+}
+
+TEST(MetricsEndpointTest, AnAddressThatIsTakenIsAnErrorOfTheStart) {
+  RunningServer first(TestDevice::kFake, WithMetrics());
+  ServerOptions options = TestServerOptions();
+  options.metrics_listen = first.server().metrics_address();
+  auto fake = std::make_unique<FakeDevice>("fake", first.fake().profile());
+  fake->RunJobs(true);
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(std::move(fake));
+  EXPECT_THAT(
+      Server::Start(options, std::move(devices)),
+      StatusIs(absl::StatusCode::kUnavailable,
+               HasSubstr(absl::StrCat("metrics-listen: cannot listen on ", options.metrics_listen,
+                                      ": Address already in use"))));
+}
+
+TEST(MetricsEndpointTest, IsOffUnlessAskedFor) {
+  RunningServer server(TestDevice::kFake);
+  EXPECT_EQ(server.server().metrics_address(), "");
+}
+
+// Counts stay whole while many products end and scrapes go on.
+TEST(MetricsEndpointTest, ScrapesDuringLoadSeeEveryProductInTheEnd) {
+  RunningServer server(TestDevice::kCpu, WithMetrics());
+  const std::string address = server.server().metrics_address();
+  std::vector<std::thread> callers;
+  for (int t = 0; t < 4; ++t) {
+    callers.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) EXPECT_TRUE(MultiplySmall(server.gemm()).ok());
+    });
+  }
+  for (int i = 0; i < 20; ++i) EXPECT_THAT(Get(address, "/metrics"), HasSubstr("gemmd_queue"));
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_THAT(Get(address, "/metrics"),
+              AllOf(HasSubstr("gemmd_products_total{device=\"cpu\",code=\"OK\"} 200\n"),
+                    HasSubstr("gemmd_admissions_total 200\n")));
+}
+
+TEST(MetricsTableTest, HasEveryMetric) {
+  const std::string table = MetricsMarkdown();
+  EXPECT_THAT(table, HasSubstr("| `gemmd_products_total` | counter | device, code | Admitted"));
+  EXPECT_THAT(table, HasSubstr("| `nv_inference_count` | counter | model, version | "));
+  EXPECT_THAT(table, HasSubstr("| `gemmd_draining` | gauge |  | 1 while"));
+}
+
+}  // namespace
+}  // namespace gemmd

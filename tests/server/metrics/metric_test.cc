@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The lists of metrics, and what they give for a snapshot that is known.
+#include "server/metrics/metric.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "kernels/catalog.h"
+
+namespace gemmd {
+namespace {
+
+using testing::ElementsAre;
+using testing::Pair;
+using testing::UnorderedElementsAre;
+
+std::vector<Metric> Joined(std::vector<absl::Span<const Metric>> lists) {
+  std::vector<Metric> all;
+  for (const auto list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+std::vector<Metric> All() {
+  std::vector<absl::Span<const Metric>> lists = OwnMetrics();
+  lists.push_back(TritonMetrics());
+  return Joined(lists);
+}
+
+// What a metric gives, by its labels with commas between.
+std::map<std::string, double> ValuesOf(std::string_view name, const Snapshot& snapshot) {
+  std::map<std::string, double> values;
+  for (const Metric& metric : All()) {
+    if (metric.name != name) continue;
+    Samples samples;
+    metric.collect(snapshot, samples);
+    for (const Samples::Sample& sample : samples.all()) {
+      std::string labels;
+      for (const std::string& label : sample.labels) labels += (labels.empty() ? "" : ",") + label;
+      EXPECT_TRUE(values.emplace(labels, sample.value).second) << name << " twice " << labels;
+    }
+  }
+  return values;
+}
+
+TEST(MetricListTest, NamesAreThereOnceAndEndAsTheirTypeSays) {
+  std::set<std::string_view> names;
+  for (const Metric& metric : All()) {
+    EXPECT_TRUE(names.insert(metric.name).second) << metric.name;
+    EXPECT_FALSE(metric.help.empty()) << metric.name;
+    EXPECT_FALSE(metric.help.ends_with(".")) << metric.name;
+    EXPECT_EQ(metric.help.find('|'), metric.help.npos) << metric.name << " breaks the table";
+  }
+  for (const Metric& metric : Joined(OwnMetrics())) {
+    const bool is_counter = metric.type == MetricType::kCounter;
+    EXPECT_EQ(metric.name.ends_with("_total"), is_counter) << metric.name;
+    if (metric.type == MetricType::kHistogram) {
+      EXPECT_TRUE(metric.name.ends_with("_seconds")) << metric.name;
+    }
+  }
+}
+
+class MetricValueTest : public testing::Test {
+ protected:
+  MetricValueTest() {
+    gpu_.name = "cuda:0";
+    gpu_.kind = DeviceKind::kCuda;
+    gpu_.chip = "sm_90";
+    gpu_.description = "NVIDIA H200";
+    cpu_.name = "cpu";
+    snapshot_.devices.resize(2);
+    snapshot_.devices[0].info = &gpu_;
+    snapshot_.devices[0].is_ready = true;
+    snapshot_.devices[1].info = &cpu_;
+  }
+
+  int64_t& EndsOf(size_t device, absl::StatusCode code) {
+    return snapshot_.devices[device].totals.ends[static_cast<size_t>(code)];
+  }
+
+  DeviceInfo gpu_;
+  DeviceInfo cpu_;
+  Snapshot snapshot_;
+};
+
+TEST_F(MetricValueTest, OfAdmission) {
+  snapshot_.admission = {.requests = 3,
+                         .bytes = 70,
+                         .tickets = 4,
+                         .admitted = 50,
+                         .refused_for_requests = 7,
+                         .refused_for_bytes = 8,
+                         .refused_when_closed = 9};
+  snapshot_.refusals = {1, 2, 3, 4, 5, 6};
+  EXPECT_THAT(ValuesOf("gemmd_admissions_total", snapshot_), ElementsAre(Pair("", 50)));
+  EXPECT_THAT(ValuesOf("gemmd_admitted_requests", snapshot_), ElementsAre(Pair("", 3)));
+  EXPECT_THAT(ValuesOf("gemmd_admitted_bytes", snapshot_), ElementsAre(Pair("", 70)));
+  EXPECT_THAT(
+      ValuesOf("gemmd_refusals_total", snapshot_),
+      UnorderedElementsAre(Pair("queue_requests", 7), Pair("queue_bytes", 8), Pair("draining", 9),
+                           Pair("invalid", 1), Pair("not_found", 2), Pair("unsupported", 3),
+                           Pair("too_large", 4), Pair("not_ready", 5), Pair("internal", 6)));
+}
+
+TEST_F(MetricValueTest, OfDevices) {
+  EndsOf(0, absl::StatusCode::kOk) = 10;
+  EndsOf(0, absl::StatusCode::kAborted) = 2;
+  snapshot_.devices[1].load = {.queued_requests = 4, .queued_bytes = 99, .backlog_ns = 1'500'000};
+  snapshot_.devices[0].condition = {.worker_restarts = 5,
+                                    .canaries_passed = 7,
+                                    .canaries_failed = 1,
+                                    .staging_bytes = 1024,
+                                    .staging_used_bytes = 512};
+  EXPECT_THAT(
+      ValuesOf("gemmd_products_total", snapshot_),
+      UnorderedElementsAre(Pair("cuda:0,OK", 10), Pair("cuda:0,ABORTED", 2), Pair("cpu,OK", 0)));
+  EXPECT_THAT(ValuesOf("gemmd_queue_requests", snapshot_),
+              UnorderedElementsAre(Pair("cuda:0", 0), Pair("cpu", 4)));
+  EXPECT_THAT(ValuesOf("gemmd_queue_bytes", snapshot_),
+              UnorderedElementsAre(Pair("cuda:0", 0), Pair("cpu", 99)));
+  EXPECT_THAT(ValuesOf("gemmd_queue_predicted_seconds", snapshot_),
+              UnorderedElementsAre(Pair("cuda:0", 0), Pair("cpu", 0.0015)));
+  EXPECT_THAT(ValuesOf("gemmd_device_ready", snapshot_),
+              UnorderedElementsAre(Pair("cuda:0", 1), Pair("cpu", 0)));
+  EXPECT_THAT(ValuesOf("gemmd_worker_restarts_total", snapshot_),
+              UnorderedElementsAre(Pair("cuda:0", 5), Pair("cpu", 0)));
+  EXPECT_THAT(ValuesOf("gemmd_canaries_total", snapshot_),
+              UnorderedElementsAre(Pair("cuda:0,passed", 7), Pair("cuda:0,failed", 1),
+                                   Pair("cpu,passed", 0), Pair("cpu,failed", 0)));
+  EXPECT_THAT(ValuesOf("gemmd_device_staging_used_bytes", snapshot_),
+              UnorderedElementsAre(Pair("cuda:0", 512), Pair("cpu", 0)));
+  EXPECT_THAT(ValuesOf("gemmd_device_info", snapshot_),
+              UnorderedElementsAre(Pair("cuda:0,cuda,sm_90,NVIDIA H200", 1), Pair("cpu,cpu,,", 1)));
+}
+
+TEST_F(MetricValueTest, OfAGpuWhatItTells) {
+  EXPECT_TRUE(ValuesOf("gemmd_gpu_power_watts", snapshot_).empty());
+  snapshot_.devices[0].gpu = GpuSample{.uuid = "GPU-1", .reading = {}, .joules_at_start = 100};
+  snapshot_.devices[0].gpu->reading.energy_joules = 150;
+  snapshot_.devices[0].gpu->reading.sm_clock_hertz = 1'755'000'000;
+  snapshot_.devices[0].gpu->reading.ecc_uncorrected = 3;
+  EXPECT_TRUE(ValuesOf("gemmd_gpu_power_watts", snapshot_).empty());
+  EXPECT_THAT(ValuesOf("gemmd_gpu_energy_joules_total", snapshot_),
+              ElementsAre(Pair("cuda:0,GPU-1", 150)));
+  EXPECT_THAT(ValuesOf("nv_energy_consumption", snapshot_), ElementsAre(Pair("GPU-1", 50)));
+  EXPECT_THAT(ValuesOf("gemmd_gpu_clock_hertz", snapshot_),
+              ElementsAre(Pair("cuda:0,GPU-1,sm", 1'755'000'000)));
+  EXPECT_THAT(ValuesOf("gemmd_gpu_ecc_errors_total", snapshot_),
+              ElementsAre(Pair("cuda:0,GPU-1,uncorrected", 3)));
+}
+
+TEST_F(MetricValueTest, UnderTritonsNames) {
+  EndsOf(0, absl::StatusCode::kOk) = 10;
+  EndsOf(1, absl::StatusCode::kOk) = 5;
+  EndsOf(1, absl::StatusCode::kCancelled) = 2;
+  EndsOf(1, absl::StatusCode::kDeadlineExceeded) = 3;
+  EndsOf(1, absl::StatusCode::kInternal) = 4;
+  snapshot_.admission.refused_for_requests = 6;
+  snapshot_.refusals = {1, 1, 1, 1, 1, 1};
+  snapshot_.devices[0].totals.matrices = 40;
+  snapshot_.devices[0].totals.total.sum_ns = 9'000'000;
+  snapshot_.devices[1].load.queued_requests = 8;
+  snapshot_.kernels.resize(2);
+  for (Stats::KernelTotals& kernel : snapshot_.kernels) {
+    kernel.kernel = Catalog().data();
+    kernel.stages[static_cast<size_t>(Stage::kQueue)].sum_ns = 1'500'000;
+  }
+  EXPECT_THAT(ValuesOf("nv_inference_request_success", snapshot_), ElementsAre(Pair("gemm,1", 15)));
+  EXPECT_THAT(ValuesOf("nv_inference_request_failure", snapshot_),
+              UnorderedElementsAre(Pair("gemm,1,REJECTED", 9), Pair("gemm,1,CANCELED", 2),
+                                   Pair("gemm,1,BACKEND", 4), Pair("gemm,1,OTHER", 6)));
+  EXPECT_THAT(ValuesOf("nv_inference_count", snapshot_), ElementsAre(Pair("gemm,1", 40)));
+  EXPECT_THAT(ValuesOf("nv_inference_pending_request_count", snapshot_),
+              ElementsAre(Pair("gemm,1", 8)));
+  EXPECT_THAT(ValuesOf("nv_inference_request_duration_us", snapshot_),
+              ElementsAre(Pair("gemm,1", 9'000)));
+  EXPECT_THAT(ValuesOf("nv_inference_queue_duration_us", snapshot_),
+              ElementsAre(Pair("gemm,1", 3'000)));
+}
+
+TEST_F(MetricValueTest, OfTheProcess) {
+  EXPECT_GT(ValuesOf("process_resident_memory_bytes", snapshot_)[""], 1 << 20);
+  EXPECT_GT(ValuesOf("process_open_fds", snapshot_)[""], 2);
+  EXPECT_GT(ValuesOf("process_max_fds", snapshot_)[""], 2);
+  EXPECT_GT(ValuesOf("process_cpu_seconds_total", snapshot_)[""], 0);
+  const auto now = static_cast<double>(time(nullptr));
+  const double started = ValuesOf("process_start_time_seconds", snapshot_)[""];
+  EXPECT_GT(started, now - 3600);
+  EXPECT_LE(started, now + 1);
+}
+
+}  // namespace
+}  // namespace gemmd

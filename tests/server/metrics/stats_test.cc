@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Counting without locks: every addition is counted once, in its place.
+#include "server/metrics/stats.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "kernels/catalog.h"
+
+namespace gemmd {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+
+TEST(LatencyHistogramTest, BoundsAreOneTwoFiveFromAMicrosecond) {
+  const auto& bounds = LatencyHistogram::kBoundsNs;
+  EXPECT_THAT(std::vector<int64_t>(bounds.begin(), bounds.begin() + 4),
+              ElementsAre(1'000, 2'000, 5'000, 10'000));
+  EXPECT_EQ(bounds.back(), 50'000'000'000);
+}
+
+TEST(LatencyHistogramTest, ABoundBelongsToItsBucket) {
+  LatencyHistogram histogram;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
+  for (const int64_t ns : {int64_t{0}, int64_t{1'000}, int64_t{1'001}, int64_t{2'000}, kMost}) {
+    histogram.Add(ns);
+  }
+  const LatencyHistogram::Snapshot snapshot = histogram.Read();
+  EXPECT_EQ(snapshot.counts[0], 2);
+  EXPECT_EQ(snapshot.counts[1], 2);
+  EXPECT_EQ(snapshot.counts.back(), 1);
+  EXPECT_EQ(snapshot.count(), 5);
+  EXPECT_EQ(snapshot.sum_ns, kMost + 4'001);
+}
+
+Completion Example(const Kernel& kernel) {
+  return {.device = 1,
+          .kernel = &kernel,
+          .total_ns = 21'000,
+          .stage_ns = {1'000, 2'000, 3'000, 4'000, 5'000, 6'000},
+          .operations = 100,
+          .bytes_read = 20,
+          .bytes_written = 10,
+          .batch = 3};
+}
+
+TEST(StatsTest, AProductThatIsOkCountsEverywhere) {
+  Stats stats(2);
+  const Kernel& kernel = Catalog()[5];
+  stats.AddCompletion(Example(kernel));
+  const Stats::DeviceTotals totals = stats.device(1);
+  EXPECT_EQ(totals.ends[0], 1);
+  EXPECT_EQ(totals.operations, 100);
+  EXPECT_EQ(totals.bytes_read, 20);
+  EXPECT_EQ(totals.bytes_written, 10);
+  EXPECT_EQ(totals.matrices, 3);
+  EXPECT_EQ(totals.busy_ns, 3'000 + 4'000 + 5'000);
+  EXPECT_EQ(totals.total.sum_ns, 21'000);
+  EXPECT_THAT(stats.device(0).ends, Each(0));
+  const std::vector<Stats::KernelTotals> kernels = stats.kernels();
+  ASSERT_EQ(kernels.size(), 1U);
+  EXPECT_EQ(kernels[0].kernel, &kernel);
+  EXPECT_EQ(kernels[0].total.count(), 1);
+  for (size_t i = 0; i < kStages; ++i) {
+    EXPECT_EQ(kernels[0].stages[i].sum_ns, static_cast<int64_t>(i + 1) * 1'000);
+  }
+}
+
+TEST(StatsTest, OneThatFailedCountsByItsStatusOnly) {
+  Stats stats(2);
+  Completion failed = Example(Catalog()[5]);
+  failed.code = absl::StatusCode::kAborted;
+  stats.AddCompletion(failed);
+  const Stats::DeviceTotals totals = stats.device(1);
+  EXPECT_EQ(totals.ends[static_cast<size_t>(absl::StatusCode::kAborted)], 1);
+  EXPECT_EQ(totals.ends[0], 0);
+  EXPECT_EQ(totals.operations, 0);
+  EXPECT_EQ(totals.total.count(), 0);
+  EXPECT_TRUE(stats.kernels().empty());
+}
+
+// So that nothing can make series without end.
+TEST(StatsTest, OnlyKernelsOfTheCatalogueHaveSeries) {
+  Stats stats(2);
+  const Kernel other = Catalog()[5];
+  stats.AddCompletion(Example(other));
+  EXPECT_EQ(stats.device(1).ends[0], 1);
+  EXPECT_TRUE(stats.kernels().empty());
+}
+
+TEST(StatsTest, RefusalsCountByReason) {
+  Stats stats(1);
+  stats.AddRefusal(ReasonOf(absl::InvalidArgumentError("")));
+  stats.AddRefusal(ReasonOf(absl::NotFoundError("")));
+  stats.AddRefusal(ReasonOf(absl::UnimplementedError("")));
+  stats.AddRefusal(ReasonOf(absl::ResourceExhaustedError("")));
+  stats.AddRefusal(ReasonOf(absl::UnavailableError("")));
+  stats.AddRefusal(ReasonOf(absl::InternalError("")));
+  EXPECT_THAT(stats.refusals(), Each(1));
+  EXPECT_EQ(NameOf(ReasonOf(absl::UnavailableError(""))), "not_ready");
+}
+
+TEST(StatsTest, ManyThreadsLoseNothingWhileOneReads) {
+  constexpr int kThreads = 4;
+  constexpr int kEach = 2'000;
+  constexpr size_t kKernels = 3;
+  Stats stats(2);
+  std::atomic<bool> is_over = false;
+  std::thread reader([&] {
+    int64_t last = 0;
+    while (!is_over) {
+      const int64_t now = stats.device(1).ends[0];
+      ASSERT_GE(now, last);
+      last = now;
+      for (const Stats::KernelTotals& kernel : stats.kernels()) ASSERT_NE(kernel.kernel, nullptr);
+    }
+  });
+  std::vector<std::thread> writers;
+  for (int t = 0; t < kThreads; ++t) {
+    writers.emplace_back([&] {
+      for (size_t i = 0; i < kEach; ++i) stats.AddCompletion(Example(Catalog()[i % kKernels]));
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  is_over = true;
+  reader.join();
+  EXPECT_EQ(stats.device(1).ends[0], kThreads * kEach);
+  int64_t sum = 0;
+  for (const Stats::KernelTotals& kernel : stats.kernels()) sum += kernel.total.count();
+  EXPECT_EQ(stats.kernels().size(), kKernels);
+  EXPECT_EQ(sum, kThreads * kEach);
+}
+
+}  // namespace
+}  // namespace gemmd
