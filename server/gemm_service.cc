@@ -3,6 +3,7 @@
 
 #include <grpc/support/time.h>
 
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -82,6 +83,15 @@ int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
 
 }  // namespace
 
+std::optional<Span> StartSpan(grpc::CallbackServerContext& context) {
+  const auto [first, last] = context.client_metadata().equal_range(kTraceparentKey);
+  // Two of them cannot both be the parent.
+  if (first == last || std::next(first) != last) return std::nullopt;
+  std::optional<Span> span = ContinueTrace({first->second.data(), first->second.size()});
+  if (span) context.AddTrailingMetadata(kTraceparentKey, span->traceparent());
+  return span;
+}
+
 Arrival ArrivalOf(const grpc::CallbackServerContext& context, int64_t arrived_ns,
                   const Clock& clock) {
   Arrival arrival;
@@ -106,7 +116,9 @@ grpc::ServerUnaryReactor* GemmService::Multiply(grpc::CallbackServerContext* con
                                                 v1::MultiplyResponse* response) {
   const auto* messages = static_cast<const CallMessages*>(context->GetRpcAllocatorState());
   auto* reactor = new MultiplyReactor(runner_, *context);
-  reactor->Start(*request, ArrivalOf(*context, messages->arrived_ns(), clock_), *response);
+  Arrival arrival = ArrivalOf(*context, messages->arrived_ns(), clock_);
+  arrival.span = StartSpan(*context);
+  reactor->Start(*request, std::move(arrival), *response);
   return reactor;
 }
 

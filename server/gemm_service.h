@@ -4,6 +4,8 @@
 // answers are made on the device's thread.
 #pragma once
 
+#include <optional>
+
 #include "gemmd/v1/gemm.grpc.pb.h"
 #include "server/clock.h"
 #include "server/product_runner.h"
@@ -40,6 +42,10 @@ class GemmService final : public v1::Gemm::CallbackService {
   const Clock& clock_;
   Allocator allocator_;
 };
+
+// The span of a call whose metadata have one valid `traceparent`; its answer will name it, in the
+// trailing metadata. Call it once, before anything can end the call.
+std::optional<Span> StartSpan(grpc::CallbackServerContext& context);
 
 // What a call's context says of its deadline and its peer (the peer only where request lines are
 // logged).

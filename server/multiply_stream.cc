@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -33,7 +34,7 @@ class MultiplyStreamReactor final
  public:
   MultiplyStreamReactor(ProductRunner& runner, grpc::CallbackServerContext& context,
                         const Clock& clock)
-      : runner_(runner), context_(context), clock_(clock) {}
+      : runner_(runner), context_(context), clock_(clock), span_(StartSpan(context)) {}
 
   void Start() {
     self_ = shared_from_this();
@@ -80,12 +81,13 @@ class MultiplyStreamReactor final
  private:
   void Run(const std::shared_ptr<Exchange>& exchange) {
     exchange->answer.set_request_id(exchange->request.request_id());
-    absl::StatusOr<JobId> id =
-        runner_.Start(exchange->request, ArrivalOf(context_, clock_.NowNs(), clock_),
-                      *exchange->answer.mutable_response(), exchange->ticket,
-                      [self = shared_from_this(), exchange](const absl::Status& status) {
-                        self->Answer(exchange, status);
-                      });
+    Arrival arrival = ArrivalOf(context_, clock_.NowNs(), clock_);
+    arrival.span = span_;
+    absl::StatusOr<JobId> id = runner_.Start(
+        exchange->request, std::move(arrival), *exchange->answer.mutable_response(),
+        exchange->ticket, [self = shared_from_this(), exchange](const absl::Status& status) {
+          self->Answer(exchange, status);
+        });
     if (!id.ok()) {
       Answer(exchange, id.status());
       return;
@@ -149,6 +151,7 @@ class MultiplyStreamReactor final
   ProductRunner& runner_;
   grpc::CallbackServerContext& context_;
   const Clock& clock_;
+  const std::optional<Span> span_;  // Of all the products of the stream.
   std::shared_ptr<MultiplyStreamReactor> self_;
 
   Mutex mutex_;

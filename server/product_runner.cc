@@ -55,11 +55,18 @@ Completion CompletionOf(const InFlight& in_flight, const absl::Status& status,
           .batch = problem.batch};
 }
 
+// " trace_id=... span_id=... parent_id=...", or nothing where the caller has no trace.
+std::string TraceFields(const std::optional<Span>& span) {
+  if (!span) return "";
+  return Concat(" trace_id=", span->trace_id, " span_id=", span->span_id,
+                " parent_id=", span->parent_id);
+}
+
 void LogRefusal(const std::string& request_id, const Arrival& arrival, const absl::Status& status) {
   if (!spdlog::should_log(spdlog::level::debug)) return;
-  spdlog::debug("event=refusal id={} status={} reason={} peer={}", LogValue(request_id),
+  spdlog::debug("event=refusal id={} status={} reason={} peer={}{}", LogValue(request_id),
                 absl::StatusCodeToString(status.code()), LogValue(std::string(status.message())),
-                LogValue(arrival.peer));
+                LogValue(arrival.peer), TraceFields(arrival.span));
 }
 
 void LogRequest(const std::string& request_id, const InFlight& in_flight, const JobResult& result,
@@ -67,11 +74,12 @@ void LogRequest(const std::string& request_id, const InFlight& in_flight, const 
   if (!spdlog::should_log(spdlog::level::debug)) return;
   spdlog::debug(
       "event=request id={} problem={} kernel={} device={} status={} queue_ns={} copy_in_ns={} "
-      "compute_ns={} copy_out_ns={} total_ns={} peer={}",
+      "compute_ns={} copy_out_ns={} total_ns={} peer={}{}",
       LogValue(request_id), LogValue(Describe(in_flight.problem)), in_flight.kernel->name,
       in_flight.device, absl::StatusCodeToString(result.outcome.status.code()), result.queue_ns,
       result.outcome.copy_in_ns, result.outcome.compute_ns, result.outcome.copy_out_ns,
-      now_ns - in_flight.arrival.arrived_ns, LogValue(in_flight.arrival.peer));
+      now_ns - in_flight.arrival.arrived_ns, LogValue(in_flight.arrival.peer),
+      TraceFields(in_flight.arrival.span));
 }
 
 }  // namespace

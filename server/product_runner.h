@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "server/metrics/stats.h"
 #include "server/scheduler.h"
 #include "server/served_device.h"
+#include "server/trace_context.h"
 
 namespace gemmd {
 
@@ -26,6 +28,7 @@ struct Arrival {
   int64_t arrived_ns = 0;  // When its last byte was there.
   int64_t deadline_ns = kNoDeadlineNs;
   std::string peer;  // Only where request lines are logged.
+  std::optional<Span> span;
 };
 
 // A valid request with its device, its kernel, and what it will take.
