@@ -126,6 +126,14 @@ absl::StatusOr<v1::GetServerInfoResponse> Client::GetServerInfo(const CallOption
   });
 }
 
+absl::StatusOr<v1::GetStatisticsResponse> Client::GetStatistics(const CallOptions& options) {
+  grpc::ClientContext context;
+  state_->SetDeadline(context, options);
+  return Block<v1::GetStatisticsResponse>(context, [&](v1::GetStatisticsResponse* response) {
+    return state_->Next().registry->GetStatistics(&context, v1::GetStatisticsRequest(), response);
+  });
+}
+
 absl::StatusOr<v1::ListInstructionsResponse> Client::ListInstructions(
     absl::string_view chip, absl::string_view name_pattern, const CallOptions& options) {
   grpc::ClientContext context;

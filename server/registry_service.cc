@@ -13,6 +13,7 @@
 #include "kernels/status_macros.h"
 #include "server/convert.h"
 #include "server/convert_instruction.h"
+#include "server/convert_statistics.h"
 #include "server/grpc_status.h"
 #include "server/version.h"
 
@@ -64,12 +65,11 @@ absl::Status ExplainOn(const ProductRunner& runner, const v1::MultiplyRequest& r
 }  // namespace
 
 RegistryService::RegistryService(const std::vector<ServedDevice>& devices,
-                                 const ProductRunner& runner, const Scheduler& scheduler,
-                                 const Admission& admission, const Clock& clock, v1::Limits limits)
+                                 const ProductRunner& runner, const Observer& observer,
+                                 const Clock& clock, v1::Limits limits)
     : devices_(devices),
       runner_(runner),
-      scheduler_(scheduler),
-      admission_(admission),
+      observer_(observer),
       clock_(clock),
       limits_(std::move(limits)),
       started_ns_(clock.NowNs()) {}
@@ -99,9 +99,11 @@ grpc::ServerUnaryReactor* RegistryService::ListKernels(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* RegistryService::ListDevices(grpc::CallbackServerContext* context,
                                                        const v1::ListDevicesRequest*,
                                                        v1::ListDevicesResponse* response) {
-  for (const ServedDevice& served : devices_) {
+  const Snapshot now = observer_.Observe();
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const ServedDevice& served = devices_[i];
     const DeviceInfo& info = served.device->info();
-    const DeviceLoad load = scheduler_.load(*served.device);
+    const DeviceLoad& load = now.devices[i].load;
     v1::Device* wire = response->add_devices();
     wire->set_name(info.name);
     wire->set_kind(std::string(NameOf(info.kind)));
@@ -151,7 +153,14 @@ grpc::ServerUnaryReactor* RegistryService::GetServerInfo(grpc::CallbackServerCon
   response->add_features("multiply-stream");
   response->set_default_device(devices_.front().device->info().name);
   response->set_uptime_ns(clock_.NowNs() - started_ns_);
-  response->set_draining(admission_.closed());
+  response->set_draining(observer_.Observe().is_draining);
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* RegistryService::GetStatistics(grpc::CallbackServerContext* context,
+                                                         const v1::GetStatisticsRequest*,
+                                                         v1::GetStatisticsResponse* response) {
+  *response = gemmd::ToWire(observer_.Observe(), clock_.NowNs() - started_ns_);
   return Answer(context, absl::OkStatus());
 }
 

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The service gemmd.v1.Registry: kernels, devices, the choice for a product, version and limits,
-// instructions.
+// counts, instructions.
 #pragma once
 
 #include <vector>
 
 #include "gemmd/v1/registry.grpc.pb.h"
-#include "server/admission.h"
 #include "server/clock.h"
+#include "server/metrics/observer.h"
 #include "server/product_runner.h"
-#include "server/scheduler.h"
 
 namespace gemmd {
 
@@ -18,8 +17,7 @@ class RegistryService final : public v1::Registry::CallbackService {
  public:
   // Borrows everything. `limits` is what GetServerInfo tells.
   RegistryService(const std::vector<ServedDevice>& devices, const ProductRunner& runner,
-                  const Scheduler& scheduler, const Admission& admission, const Clock& clock,
-                  v1::Limits limits);
+                  const Observer& observer, const Clock& clock, v1::Limits limits);
 
   grpc::ServerUnaryReactor* ListKernels(grpc::CallbackServerContext* context,
                                         const v1::ListKernelsRequest* request,
@@ -33,6 +31,9 @@ class RegistryService final : public v1::Registry::CallbackService {
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
                                           const v1::GetServerInfoRequest* request,
                                           v1::GetServerInfoResponse* response) override;
+  grpc::ServerUnaryReactor* GetStatistics(grpc::CallbackServerContext* context,
+                                          const v1::GetStatisticsRequest* request,
+                                          v1::GetStatisticsResponse* response) override;
   grpc::ServerUnaryReactor* ListInstructions(grpc::CallbackServerContext* context,
                                              const v1::ListInstructionsRequest* request,
                                              v1::ListInstructionsResponse* response) override;
@@ -43,8 +44,7 @@ class RegistryService final : public v1::Registry::CallbackService {
  private:
   const std::vector<ServedDevice>& devices_;
   const ProductRunner& runner_;
-  const Scheduler& scheduler_;
-  const Admission& admission_;
+  const Observer& observer_;
   const Clock& clock_;
   const v1::Limits limits_;
   const int64_t started_ns_;

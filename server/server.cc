@@ -44,8 +44,8 @@ class Server::Services {
  public:
   Services(const Server& server, const ServerOptions& options)
       : gemm(*server.runner_, server.clock_),
-        registry(server.served_, *server.runner_, *server.scheduler_, server.admission_,
-                 server.clock_, LimitsOf(options)) {}
+        registry(server.served_, *server.runner_, *server.observer_, server.clock_,
+                 LimitsOf(options)) {}
 
   GemmService gemm;
   RegistryService registry;

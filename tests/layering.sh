@@ -26,7 +26,7 @@ mapfile -t mma < <(in_folder kernels/mma)
 mapfile -t server < <(in_folder server)
 mapfile -t client < <(in_folder client)
 mapfile -t without_wire < <(printf '%s\n' "${server[@]}" | grep . |
-  grep -vE '^server/([a-z_]*service|convert|convert_instruction|convert_operand|product_runner|multiply_stream)\.(h|cc)$' || true)
+  grep -vE '^server/([a-z_]*service|convert|convert_instruction|convert_operand|convert_statistics|product_runner|multiply_stream)\.(h|cc)$' || true)
 mapfile -t without_cuda < <(printf '%s\n' "${kernels[@]}" "${server[@]}" "${client[@]}" |
   grep -vE '^(kernels/cuda/|kernels/bench/|server/worker/cuda_runtime\.cc)' | grep . || true)
 mapfile -t front < <(printf '%s\n' "${server[@]}" "${client[@]}" |

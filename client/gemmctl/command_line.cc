@@ -62,6 +62,7 @@ class CommandLine {
     AddExplain();
     AddRandom();
     AddListings();
+    AddTop();
     AddHealth();
   }
 
@@ -175,6 +176,12 @@ class CommandLine {
     info.callback([this] { run_ = [this](const Console& c) { return RunInfo(global_, c); }; });
   }
 
+  void AddTop() {
+    CLI::App& app = *app_.add_subcommand("top", "Watch the server's devices, queues and rates");
+    AddTopFlags(app, top_);
+    app.callback([this] { run_ = [this](const Console& c) { return RunTop(global_, top_, c); }; });
+  }
+
   void AddHealth() {
     CLI::App& app =
         *app_.add_subcommand("health", "Ask whether the server takes requests (grpc.health.v1)");
@@ -196,6 +203,7 @@ class CommandLine {
   KernelsFlags kernels_;
   InstructionsFlags instructions_;
   FragmentFlags fragment_;
+  TopFlags top_;
   HealthFlags health_;
   std::function<ExitCode(const Console&)> run_;
 };

@@ -17,6 +17,7 @@ ExitCode RunInstructions(const GlobalFlags& global, const InstructionsFlags& fla
 ExitCode RunFragment(const GlobalFlags& global, const FragmentFlags& flags, const Console& console);
 ExitCode RunDevices(const GlobalFlags& global, const Console& console);
 ExitCode RunInfo(const GlobalFlags& global, const Console& console);
+ExitCode RunTop(const GlobalFlags& global, const TopFlags& flags, const Console& console);
 ExitCode RunHealth(const GlobalFlags& global, const HealthFlags& flags, const Console& console);
 
 }  // namespace gemmd

@@ -9,7 +9,7 @@
 
 namespace gemmd {
 
-absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text) {
+absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text, const std::string& flag) {
   absl::Duration timeout = absl::ZeroDuration();
   double seconds = 0;
   if (absl::SimpleAtod(text, &seconds)) {
@@ -19,7 +19,7 @@ absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text) {
   }
   if (timeout > absl::ZeroDuration() && timeout < absl::InfiniteDuration()) return timeout;
   return absl::InvalidArgumentError(absl::StrCat(
-      "--timeout: got \"", text, "\", want a positive number of seconds or a time such as 500ms"));
+      flag, ": got \"", text, "\", want a positive number of seconds or a time such as 500ms"));
 }
 
 absl::StatusOr<Client> Connect(const GlobalFlags& flags, absl::Duration default_timeout) {

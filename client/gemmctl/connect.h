@@ -13,8 +13,9 @@
 namespace gemmd {
 
 // "90", "1.5" (seconds), "500ms", "2m".
-// Errors: InvalidArgument unless it is a positive, finite time.
-absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text);
+// Errors: InvalidArgument unless it is a positive, finite time; names the flag.
+absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text,
+                                            const std::string& flag = "--timeout");
 
 // Errors: InvalidArgument for a bad address or timeout. `default_timeout` where no flag gives one.
 absl::StatusOr<Client> Connect(const GlobalFlags& flags,

@@ -98,6 +98,11 @@ struct FragmentFlags {
   std::string svg_path;  // Empty: text. "-": standard output.
 };
 
+struct TopFlags {
+  bool once = false;
+  std::string interval = "1s";  // As GlobalFlags::timeout.
+};
+
 struct HealthFlags {
   std::string service;
   bool watch = false;

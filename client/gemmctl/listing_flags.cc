@@ -43,6 +43,20 @@ void AddInstructionsFlags(CLI::App& app, InstructionsFlags& flags) {
   app.add_flag("--markdown", flags.markdown, "Print a Markdown table");
 }
 
+void AddTopFlags(CLI::App& app, TopFlags& flags) {
+  app.footer(
+      "Shows devices, queues, rates and durations of the last interval until Ctrl-C; bounds of "
+      "durations are those of the server's buckets.\n\n"
+      "Examples:\n"
+      "  gemmctl top\n"
+      "  gemmctl top --once --interval 5s\n"
+      "  gemmctl top --json | jq --unbuffered '.rates[].products_per_second'");
+  app.add_option("--interval", flags.interval, "Between two views, and that rates are taken over")
+      ->capture_default_str()
+      ->type_name("TIME");
+  app.add_flag("--once", flags.once, "Show one view and exit");
+}
+
 void AddFragmentFlags(CLI::App& app, FragmentFlags& flags) {
   app.footer(
       "T5:{a0,a1} is elements 0 and 1 of A's fragment in lane 5, T5:[15:0] bits 15 to 0 of its "

@@ -143,6 +143,9 @@ class Client {
                                               const CallOptions& options = {});
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(const CallOptions& options = {});
 
+  // What the server has counted since its start, and what is queued now.
+  absl::StatusOr<v1::GetStatisticsResponse> GetStatistics(const CallOptions& options = {});
+
   // Matrix instructions that `chip` has (`sm_90`; empty: of any chip) and whose name matches
   // `name_pattern`, as above.
   absl::StatusOr<v1::ListInstructionsResponse> ListInstructions(absl::string_view chip = "",

@@ -8,11 +8,8 @@ namespace gemmd {
 namespace {
 
 void CollectRefusals(const Snapshot& now, Samples& samples) {
-  samples.Add({"queue_requests"}, now.admission.refused_for_requests);
-  samples.Add({"queue_bytes"}, now.admission.refused_for_bytes);
-  samples.Add({"draining"}, now.admission.refused_when_closed);
-  for (size_t i = 0; i < kRefusalReasons; ++i) {
-    samples.Add({NameOf(static_cast<RefusalReason>(i))}, now.refusals[i]);
+  for (const RefusalCount& refusal : RefusalCounts(now)) {
+    samples.Add({refusal.reason}, refusal.count);
   }
 }
 

@@ -3,6 +3,18 @@
 
 namespace gemmd {
 
+std::vector<RefusalCount> RefusalCounts(const Snapshot& snapshot) {
+  std::vector<RefusalCount> counts = {
+      {"queue_requests", snapshot.admission.refused_for_requests},
+      {"queue_bytes", snapshot.admission.refused_for_bytes},
+      {"draining", snapshot.admission.refused_when_closed},
+  };
+  for (size_t i = 0; i < kRefusalReasons; ++i) {
+    counts.push_back({NameOf(static_cast<RefusalReason>(i)), snapshot.refusals[i]});
+  }
+  return counts;
+}
+
 Snapshot Observer::Observe() const {
   Snapshot snapshot = {.admission = admission_.load(),
                        .limits = admission_.limits(),

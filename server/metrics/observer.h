@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "server/admission.h"
@@ -34,6 +35,14 @@ struct Snapshot {
   std::vector<DeviceSnapshot> devices;
   std::vector<Stats::KernelTotals> kernels;  // Those that have run.
 };
+
+struct RefusalCount {
+  std::string_view reason;
+  int64_t count = 0;
+};
+
+// Refusals before admission and those of admission, every reason once.
+std::vector<RefusalCount> RefusalCounts(const Snapshot& snapshot);
 
 class Observer {
  public:

@@ -98,6 +98,11 @@ class FakeServer::Registry : public v1::Registry::Service {
                              v1::GetServerInfoResponse* response) override {
     return script_.get_server_info ? script_.get_server_info(*response) : Unscripted();
   }
+  grpc::Status GetStatistics(grpc::ServerContext* /*context*/,
+                             const v1::GetStatisticsRequest* /*request*/,
+                             v1::GetStatisticsResponse* response) override {
+    return script_.get_statistics ? script_.get_statistics(*response) : Unscripted();
+  }
   grpc::Status ListInstructions(grpc::ServerContext* /*context*/,
                                 const v1::ListInstructionsRequest* request,
                                 v1::ListInstructionsResponse* response) override {

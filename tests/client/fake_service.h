@@ -30,6 +30,7 @@ struct FakeScript {
   std::function<grpc::Status(v1::ListDevicesResponse&)> list_devices;
   std::function<grpc::Status(const v1::ExplainRequest&, v1::ExplainResponse&)> explain;
   std::function<grpc::Status(v1::GetServerInfoResponse&)> get_server_info;
+  std::function<grpc::Status(v1::GetStatisticsResponse&)> get_statistics;
   std::function<grpc::Status(const v1::ListInstructionsRequest&, v1::ListInstructionsResponse&)>
       list_instructions;
   std::function<grpc::Status(const v1::DescribeFragmentRequest&, v1::DescribeFragmentResponse&)>

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a running daemon tells Prometheus: after products, refusals, restarts, and while it ends."""
 
+import json
 import os
 import pathlib
 import re
@@ -177,6 +178,27 @@ def test_callers_cannot_make_series(start, multiply):
     page = scrape(daemon)
     assert set(page.samples) == before
     assert page.value("gemmd_refusals_total", reason="not_found") == 40
+
+
+def test_gemmctl_top_tells_the_same(start, multiply, gemmctl):
+    daemon = start()
+    for _ in range(3):
+        multiply(daemon, "cuda:0", "f16")
+    command = [gemmctl, "--address", daemon.tcp, "top", "--once", "--interval=50ms"]
+    text = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert text.returncode == 0, text.stderr
+    assert "cuda:0" in text.stdout and "512 of 700 W" in text.stdout
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=DEADLINE_S)
+    statistics = json.loads(done.stdout)["statistics"]
+    page = scrape(daemon)
+    assert statistics["admissions"] == page.value("gemmd_admissions_total") == 3
+    [gpu, cpu] = statistics["devices"]
+    assert gpu["ends"] == [{"name": "OK", "count": 3}] and cpu["ends"] == []
+    assert sum(gpu["total"]["counts"]) == 3
+    assert len(gpu["total"]["counts"]) == len(gpu["total"]["bounds_ns"]) + 1
+    assert gpu["gpu"]["power_watts"] == 512.25 and "gpu" not in cpu
+    names = {labels["reason"] for labels, _ in page.with_labels("gemmd_refusals_total")}
+    assert {count["name"] for count in statistics["refusals"]} == names
 
 
 def test_restarts_and_canaries_of_workers(start, multiply):

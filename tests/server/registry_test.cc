@@ -126,6 +126,33 @@ TEST_F(RegistryTest, ExplainRefusesWhatMultiplyRefuses) {
             grpc::StatusCode::NOT_FOUND);
 }
 
+TEST_F(RegistryTest, TellsWhatItHasCounted) {
+  ASSERT_TRUE(MultiplySmall(running_.gemm()).ok());
+  v1::GetStatisticsResponse response;
+  ASSERT_TRUE(Ask(&v1::Registry::Stub::GetStatistics, v1::GetStatisticsRequest(), &response).ok());
+  EXPECT_GT(response.uptime_ns(), 0);
+  EXPECT_FALSE(response.draining());
+  EXPECT_EQ(response.admissions(), 1);
+  EXPECT_EQ(response.admitted_requests(), 0);
+  EXPECT_EQ(response.max_admitted_requests(), 256);
+  EXPECT_EQ(response.max_admitted_bytes(), int64_t{4} << 30);
+  EXPECT_EQ(response.refusals_size(), 9);
+  ASSERT_EQ(response.devices_size(), 1);
+  const v1::DeviceStatistics& device = response.devices(0);
+  EXPECT_EQ(device.name(), "cpu");
+  EXPECT_TRUE(device.ready());
+  ASSERT_EQ(device.ends_size(), 1);
+  EXPECT_EQ(device.ends(0).name(), "OK");
+  EXPECT_EQ(device.ends(0).count(), 1);
+  EXPECT_EQ(device.operations(), 2 * 3 * 4 * 5);
+  EXPECT_EQ(device.bytes_read(), 4 * (3 * 5 + 5 * 4));
+  EXPECT_EQ(device.bytes_written(), 4 * 3 * 4);
+  EXPECT_GT(device.busy_ns(), 0);
+  EXPECT_EQ(device.total().counts_size(), device.total().bounds_ns_size() + 1);
+  EXPECT_EQ(device.canaries_passed(), 1);
+  EXPECT_FALSE(device.has_gpu());
+}
+
 TEST_F(RegistryTest, TellsVersionLimitsAndLibraries) {
   v1::GetServerInfoResponse response;
   ASSERT_TRUE(Ask(&v1::Registry::Stub::GetServerInfo, v1::GetServerInfoRequest(), &response).ok());

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a server did between two of its statistics.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gemmd/v1/statistics.pb.h"
+
+namespace gemmd {
+
+struct DeviceRates {
+  double products_per_second = 0;  // That were OK.
+  double failures_per_second = 0;
+  double operations_per_second = 0;
+  double bytes_in_per_second = 0;
+  double bytes_out_per_second = 0;
+  double busy = 0;  // Share of the time, 0 to 1.
+  // At most so long took half and 99 % of the products: the bound of the bucket. 0 where there were
+  // none; -1 where it is beyond the last bound.
+  int64_t p50_ns = 0;
+  int64_t p99_ns = 0;
+};
+
+struct Rates {
+  double seconds = 0;  // Between the two.
+  double admissions_per_second = 0;
+  double refusals_per_second = 0;
+  std::vector<DeviceRates> devices;  // As in `now`.
+};
+
+// Where the server has started anew between them, those since its start.
+Rates RatesBetween(const v1::GetStatisticsResponse& before, const v1::GetStatisticsResponse& now);
+
+}  // namespace gemmd

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What gemmctl top shows.
+#pragma once
+
+#include <string>
+
+#include "client/gemmctl/rates.h"
+#include "gemmd/v1/statistics.pb.h"
+#include "nlohmann/json.hpp"
+
+namespace gemmd {
+
+// `rates` are those of `now`.
+std::string TopText(const std::string& address, const v1::GetStatisticsResponse& now,
+                    const Rates& rates);
+nlohmann::ordered_json TopJson(const v1::GetStatisticsResponse& now, const Rates& rates);
+
+}  // namespace gemmd
