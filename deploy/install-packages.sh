@@ -10,6 +10,7 @@ build_packages=(
   libabsl-dev libcli11-dev libdnnl-dev libfmt-dev libgrpc++-dev libopenblas-openmp-dev
   libprotobuf-dev libspdlog-dev nlohmann-json3-dev prometheus-cpp-dev protobuf-compiler
   protobuf-compiler-grpc)
+# prometheus: its promtool checks the metrics.
 test_packages=(
   clang-14 clang-format-14 clang-tidy-14 git libgmock-dev libgtest-dev libomp-14-dev
   prometheus python3 python3-pip python3-venv xz-utils)
