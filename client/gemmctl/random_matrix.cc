@@ -6,26 +6,17 @@
 #include <utility>
 
 #include "client/gemmctl/element_codec.h"
+#include "client/splitmix.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {
 namespace {
 
-// SplitMix64: the standard library's distributions differ between implementations.
-// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 class Generator {
  public:
-  explicit Generator(uint64_t seed) : state_(seed) {}
+  explicit Generator(uint64_t seed) : uniform_(seed) {}
 
-  uint64_t Next() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
-  }
-
-  // In (0, 1].
-  double Unit() { return static_cast<double>((Next() >> 11) + 1) * 0x1p-53; }
+  uint64_t Next() { return uniform_.Next(); }
 
   // Box and Muller's pairs, one value at a time.
   double Normal() {
@@ -33,15 +24,15 @@ class Generator {
       has_spare_ = false;
       return spare_;
     }
-    const double radius = std::sqrt(-2 * std::log(Unit()));
-    const double angle = 2 * std::numbers::pi * Unit();
+    const double radius = std::sqrt(-2 * std::log(uniform_.Unit()));
+    const double angle = 2 * std::numbers::pi * uniform_.Unit();
     spare_ = radius * std::sin(angle);
     has_spare_ = true;
     return radius * std::cos(angle);
   }
 
  private:
-  uint64_t state_;
+  SplitMix uniform_;
   double spare_ = 0;
   bool has_spare_ = false;
 };

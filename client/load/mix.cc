@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/load/mix.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/splitmix.h"
+#include "gemmd/element_type.h"
+#include "nlohmann/json.hpp"
+
+namespace gemmd {
+namespace {
+
+using Json = nlohmann::json;
+
+// Sets the members of one product from the entries of one object.
+class ProductParser {
+ public:
+  explicit ProductParser(size_t index) : index_(index) {}
+
+  absl::StatusOr<LoadProduct> Parse(const Json& json) {
+    if (!json.is_object()) return Error("", json, "an object");
+    for (const auto& [key, value] : json.items()) {
+      if (absl::Status status = Set(key, value); !status.ok()) return status;
+    }
+    for (const char* key : {"m", "n", "k"}) {
+      if (!json.contains(key)) return Error(key, "nothing", "a size");
+    }
+    if (product_.name.empty()) product_.name = NameOf(product_);
+    return product_;
+  }
+
+ private:
+  absl::Status Error(absl::string_view key, const Json& got, absl::string_view want) const {
+    return absl::InvalidArgumentError(absl::StrCat("mix[", index_, "]", key.empty() ? "" : ".", key,
+                                                   ": got ", got.dump(), ", want ", want));
+  }
+
+  absl::Status Set(const std::string& key, const Json& value) {
+    if (key == "m") return SetSize(key, value, product_.m);
+    if (key == "n") return SetSize(key, value, product_.n);
+    if (key == "k") return SetSize(key, value, product_.k);
+    if (key == "batch") return SetSize(key, value, product_.batch);
+    if (key == "type") return SetType(key, value, product_.type);
+    if (key == "accumulation_type") return SetType(key, value, product_.accumulation_type);
+    if (key == "output_type") return SetType(key, value, product_.output_type);
+    if (key == "name") return SetText(key, value, product_.name);
+    if (key == "kernel") return SetText(key, value, product_.kernel);
+    if (key == "device") return SetText(key, value, product_.device);
+    if (key == "sparse") {
+      if (!value.is_boolean()) return Error(key, value, "true or false");
+      product_.is_sparse = value.get<bool>();
+      return absl::OkStatus();
+    }
+    if (key == "weight") {
+      product_.weight = value.is_number() ? value.get<double>() : 0;
+      const bool is_good = product_.weight > 0 && std::isfinite(product_.weight);
+      return is_good ? absl::OkStatus() : Error(key, value, "a number above 0");
+    }
+    return Error(key, value,
+                 "m, n, k, name, batch, type, accumulation_type, output_type, sparse, kernel, "
+                 "device or weight");
+  }
+
+  absl::Status SetSize(absl::string_view key, const Json& value, int64_t& size) const {
+    // No side of a matrix that fits a message is longer.
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > kMost) {
+      return Error(key, value, absl::StrCat("1 to ", kMost));
+    }
+    size = value.get<int64_t>();
+    return absl::OkStatus();
+  }
+
+  absl::Status SetType(absl::string_view key, const Json& value, v1::ElementType& type) const {
+    const auto parsed =
+        value.is_string() ? ParseElementType(value.get<std::string>()) : std::nullopt;
+    if (!parsed.has_value()) return Error(key, value, "an element type such as \"bf16\"");
+    type = *parsed;
+    return absl::OkStatus();
+  }
+
+  absl::Status SetText(absl::string_view key, const Json& value, std::string& text) const {
+    if (!value.is_string()) return Error(key, value, "text");
+    text = value.get<std::string>();
+    return absl::OkStatus();
+  }
+
+  size_t index_;
+  LoadProduct product_;
+};
+
+}  // namespace
+
+std::string NameOf(const LoadProduct& product) {
+  return absl::StrCat(product.batch == 1 ? "" : absl::StrCat(product.batch, " of "), product.m, "x",
+                      product.n, "x", product.k, " ", std::string(ElementTypeName(product.type)),
+                      product.is_sparse ? " 2:4" : "",
+                      product.kernel.empty() ? "" : absl::StrCat(" ", product.kernel));
+}
+
+absl::StatusOr<Mix> ParseMix(absl::string_view text) {
+  const Json json = Json::parse(text.begin(), text.end(), nullptr, false);
+  if (!json.is_array() || json.empty()) {
+    return absl::InvalidArgumentError("mix: want a JSON array of one object for each product");
+  }
+  Mix mix;
+  for (const Json& entry : json) {
+    auto product = ProductParser(mix.size()).Parse(entry);
+    if (!product.ok()) return product.status();
+    mix.push_back(*std::move(product));
+  }
+  return mix;
+}
+
+MixPicker::MixPicker(const Mix& mix, uint64_t seed) : seed_(seed) {
+  double sum = 0;
+  for (const LoadProduct& product : mix) shares_.push_back(sum += product.weight);
+  for (double& share : shares_) share /= sum;
+}
+
+size_t MixPicker::Pick(uint64_t call) const {
+  // Neighbouring calls are far apart in the generator's sequence of states.
+  SplitMix random(seed_ ^ (call * 0xd1342543de82ef95));
+  const double at = random.Unit();
+  const auto it = std::lower_bound(shares_.begin(), shares_.end(), at);
+  return std::min(static_cast<size_t>(it - shares_.begin()), shares_.size() - 1);
+}
+
+}  // namespace gemmd

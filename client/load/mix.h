@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is multiplied: a list of products, each with its share of the calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "gemmd/v1/tensors.pb.h"
+
+namespace gemmd {
+
+// D = A B for random operands; m x n x k, `batch` of them.
+struct LoadProduct {
+  std::string name;  // In reports; derived from the rest where a mix gives none.
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t batch = 1;
+  v1::ElementType type = v1::ELEMENT_TYPE_F32;  // Of A and B.
+  v1::ElementType accumulation_type = v1::ELEMENT_TYPE_UNSPECIFIED;
+  v1::ElementType output_type = v1::ELEMENT_TYPE_UNSPECIFIED;
+  bool is_sparse = false;  // A is sent in the 2:4 form.
+  std::string kernel;      // Empty: the server chooses.
+  std::string device;      // Empty: the server's default.
+  double weight = 1;       // Its share, relative to the other weights. Positive.
+};
+
+using Mix = std::vector<LoadProduct>;
+
+// "64x64x64 f32", "4 of 128x128x128 bf16 2:4".
+std::string NameOf(const LoadProduct& product);
+
+// The built-in mixes.
+struct Profile {
+  absl::string_view name;
+  absl::string_view what;
+  Mix (*mix)();
+};
+const std::vector<Profile>& Profiles();
+
+// Errors: NotFound, naming those that there are.
+absl::StatusOr<Mix> FindProfile(absl::string_view name);
+
+// A mix from a JSON array of objects: m, n and k, and as one likes name, batch, type,
+// accumulation_type, output_type, sparse, kernel, device, weight.
+// Errors: InvalidArgument: "mix[2].type: got "f33", want ...".
+absl::StatusOr<Mix> ParseMix(absl::string_view json);
+
+// Which product the call of a given number is for: weighted, random, and the same for the same
+// seed, whichever thread asks.
+class MixPicker {
+ public:
+  // Precondition: a mix that is not empty.
+  MixPicker(const Mix& mix, uint64_t seed);
+  size_t Pick(uint64_t call) const;
+
+ private:
+  std::vector<double> shares_;  // Cumulative; the last is 1.
+  uint64_t seed_;
+};
+
+}  // namespace gemmd

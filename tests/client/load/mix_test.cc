@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/load/mix.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(MixTest, ParsesEveryKey) {
+  const auto mix = ParseMix(R"([
+    {"m": 1, "n": 2, "k": 3},
+    {"name": "big", "m": 64, "n": 32, "k": 16, "batch": 4, "type": "bf16", "sparse": true,
+     "accumulation_type": "f32", "output_type": "f16", "kernel": "x", "device": "cpu", "weight": 2.5}
+  ])");
+  ASSERT_THAT(mix, IsOk());
+  ASSERT_EQ(mix->size(), 2);
+  EXPECT_EQ((*mix)[0].name, "1x2x3 f32");
+  EXPECT_EQ((*mix)[0].weight, 1);
+  const LoadProduct& big = (*mix)[1];
+  EXPECT_EQ(big.name, "big");
+  EXPECT_EQ(big.m, 64);
+  EXPECT_EQ(big.n, 32);
+  EXPECT_EQ(big.k, 16);
+  EXPECT_EQ(big.batch, 4);
+  EXPECT_EQ(big.type, v1::ELEMENT_TYPE_BF16);
+  EXPECT_EQ(big.accumulation_type, v1::ELEMENT_TYPE_F32);
+  EXPECT_EQ(big.output_type, v1::ELEMENT_TYPE_F16);
+  EXPECT_TRUE(big.is_sparse);
+  EXPECT_EQ(big.kernel, "x");
+  EXPECT_EQ(big.device, "cpu");
+  EXPECT_EQ(big.weight, 2.5);
+}
+
+TEST(MixTest, NamesWhatIsWrong) {
+  const auto refused = [](const char* json, const char* message) {
+    EXPECT_THAT(ParseMix(json), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)))
+        << json;
+  };
+  refused("", "mix: want a JSON array");
+  refused("[]", "mix: want a JSON array");
+  refused("[3]", "mix[0]: got 3, want an object");
+  refused(R"([{"m":1,"n":1}])", "mix[0].k: got \"nothing\", want a size");
+  refused(R"([{"m":1,"n":1,"k":0}])", "mix[0].k: got 0, want 1 to 2147483647");
+  refused(R"([{"m":1.5,"n":1,"k":1}])", "mix[0].m: got 1.5");
+  refused(R"([{"m":1,"n":1,"k":1},{"m":1,"n":1,"k":1,"type":"f33"}])", "mix[1].type: got \"f33\"");
+  refused(R"([{"m":1,"n":1,"k":1,"weight":0}])", "mix[0].weight: got 0, want a number above 0");
+  refused(R"([{"m":1,"n":1,"k":1,"sparse":1}])", "mix[0].sparse: got 1, want true or false");
+  refused(R"([{"m":1,"n":1,"k":1,"colour":1}])", "mix[0].colour: got 1, want m, n, k");
+}
+
+TEST(MixTest, EveryProfileHasDistinctProducts) {
+  ASSERT_GE(Profiles().size(), 5);
+  for (const char* name : {"llm-decode", "llm-prefill", "small", "square", "sparse"}) {
+    const auto mix = FindProfile(name);
+    ASSERT_THAT(mix, IsOk());
+    std::set<std::string> names;
+    for (const LoadProduct& product : *mix) {
+      names.insert(product.name);
+      EXPECT_GT(product.weight, 0);
+      EXPECT_GT(product.m * product.n * product.k, 0);
+    }
+    EXPECT_EQ(names.size(), mix->size()) << name;
+  }
+  EXPECT_THAT(FindProfile("huge"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("llm-decode")));
+}
+
+TEST(MixPickerTest, PicksByWeightAndSeed) {
+  Mix mix(3);
+  mix[0].weight = 5;
+  mix[1].weight = 1;
+  mix[2].weight = 4;
+  const MixPicker picker(mix, 7);
+  const MixPicker other(mix, 8);
+  constexpr uint64_t kCalls = 100000;
+  std::vector<double> counts(3);
+  int differ = 0;
+  for (uint64_t call = 0; call < kCalls; ++call) {
+    ++counts[picker.Pick(call)];
+    differ += picker.Pick(call) != other.Pick(call);
+    ASSERT_EQ(picker.Pick(call), MixPicker(mix, 7).Pick(call));
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    const double share = mix[i].weight / 10;
+    // Five standard errors.
+    EXPECT_LE(std::fabs(counts[i] / kCalls - share), 5 * std::sqrt(share * (1 - share) / kCalls));
+  }
+  EXPECT_GT(differ, kCalls / 4);
+}
+
+}  // namespace
+}  // namespace gemmd
