@@ -112,12 +112,18 @@ void AsyncCall::Cancel() {
 
 AsyncCall Client::MultiplyAsync(v1::MultiplyRequest request, MultiplyDone done,
                                 const CallOptions& options) {
+  return MultiplyAsync(std::make_shared<const v1::MultiplyRequest>(std::move(request)),
+                       std::move(done), options);
+}
+
+AsyncCall Client::MultiplyAsync(std::shared_ptr<const v1::MultiplyRequest> request,
+                                MultiplyDone done, const CallOptions& options) {
   auto call = std::make_shared<AsyncCallState>(state_->outstanding);
   call->request = std::move(request);
   call->done = std::move(done);
   state_->SetDeadline(call->context, options);
   state_->outstanding.Add(call);
-  state_->Next().gemm->async()->Multiply(&call->context, &call->request, &call->response,
+  state_->Next().gemm->async()->Multiply(&call->context, call->request.get(), &call->response,
                                          call.get());
   AsyncCall handle(call);
   call->StartCall();

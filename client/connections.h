@@ -89,7 +89,7 @@ struct AsyncCallState final : public grpc::ClientUnaryReactor {
 
   OutstandingCalls& outstanding;
   grpc::ClientContext context;
-  v1::MultiplyRequest request;
+  std::shared_ptr<const v1::MultiplyRequest> request;
   v1::MultiplyResponse response;
   Client::MultiplyDone done;
 };

@@ -129,6 +129,10 @@ class Client {
   AsyncCall MultiplyAsync(v1::MultiplyRequest request, MultiplyDone done,
                           const CallOptions& options = {});
 
+  // The same for a request that is sent many times: shared, not copied. Not null.
+  AsyncCall MultiplyAsync(std::shared_ptr<const v1::MultiplyRequest> request, MultiplyDone done,
+                          const CallOptions& options = {});
+
   // Opens a stream of products; see multiply_stream.h. The timeout is that of the whole stream.
   // It may outlive the client.
   std::unique_ptr<MultiplyStream> OpenMultiplyStream(const CallOptions& options = {});

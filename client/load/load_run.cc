@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/load/load_run.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kMillisecondNs = 1'000'000;
+constexpr double kSecondNs = 1e9;
+
+// CPU time of this process so far.
+int64_t CpuNs() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto ns = [](const timeval& time) {
+    return int64_t{time.tv_sec} * 1'000'000'000 + int64_t{time.tv_usec} * 1000;
+  };
+  return ns(usage.ru_utime) + ns(usage.ru_stime);
+}
+
+double UsableCores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+class Run {
+ public:
+  Run(LoadTargets& targets, const LoadStep& step, const StopRequests& stop,
+      const LoadProgress& progress)
+      : targets_(targets),
+        step_(step),
+        stop_(stop),
+        progress_(progress),
+        // A little later than now, so that the first call is not late already.
+        start_ns_(SteadyNowNs() + kMillisecondNs),
+        window_from_ns_(start_ns_ + step.warmup_ns),
+        window_to_ns_(window_from_ns_ + step.duration_ns),
+        recorder_(window_from_ns_, window_to_ns_) {}
+
+  StepResult ToEnd() {
+    std::thread monitor([this] { Monitor(); });
+    const auto* const open = std::get_if<OpenLoop>(&step_.loop);
+    open != nullptr ? SendOpen(*open) : SendClosed(std::get<ClosedLoop>(step_.loop));
+    EndWindow();
+    WaitForAnswers();
+    {
+      absl::MutexLock lock(&mutex_);
+      is_done_ = true;
+    }
+    monitor.join();
+    return Result();
+  }
+
+ private:
+  // A call between its turn and its answer.
+  struct Call {
+    CallSample sample;
+    uint64_t number = 0;
+    size_t client = 0;
+  };
+
+  // Whether a call that is due then belongs to the run, and to count it where it does.
+  bool Takes(int64_t due_ns) {
+    if (stop_.load(std::memory_order_relaxed) > 0 || due_ns >= window_to_ns_) return false;
+    if (due_ns < window_from_ns_ || step_.count == 0) return true;
+    return counted_.fetch_add(1, std::memory_order_relaxed) < step_.count;
+  }
+
+  void SendOpen(const OpenLoop& open) {
+    WakeThisThreadOnTime();
+    Arrivals arrivals(open.arrivals);
+    int64_t freed_ns = 0;  // When the limit of calls in flight last let one pass.
+    int64_t due_ns = start_ns_ + arrivals.NextNs();
+    while (Takes(due_ns) && SleepUntil(due_ns, stop_)) {
+      if (WaitForRoom(open.most_in_flight)) freed_ns = SteadyNowNs();
+      if (freed_ns >= window_to_ns_ || stop_.load() > 0) break;
+      Call call;
+      call.number = next_number_.fetch_add(1, std::memory_order_relaxed);
+      call.client = call.number % targets_.clients.size();
+      call.sample.intended_ns = due_ns;
+      call.sample.admitted_ns = std::max(due_ns, freed_ns);
+      Enter();
+      Send(call);
+      due_ns = start_ns_ + arrivals.NextNs();
+    }
+    last_due_ns_ = due_ns;
+    // What was due and could not be sent any more.
+    while (freed_ns >= window_to_ns_ && due_ns < window_to_ns_) {
+      unsent_ += due_ns >= window_from_ns_;
+      due_ns = start_ns_ + arrivals.NextNs();
+    }
+  }
+
+  void SendClosed(const ClosedLoop& closed) {
+    SleepUntil(start_ns_, stop_);
+    for (int i = 0; i < closed.concurrency; ++i) {
+      Enter();
+      if (!TakeTurn(static_cast<size_t>(i) % targets_.clients.size(), SteadyNowNs())) Leave();
+    }
+    absl::MutexLock lock(&mutex_);
+    // Answers keep the loop going; it ends by itself at the end of the window.
+    while (in_flight_ > 0 && stop_.load() == 0 && SteadyNowNs() < window_to_ns_) {
+      mutex_.AwaitWithTimeout(absl::Condition(this, &Run::IsIdle), absl::Milliseconds(20));
+    }
+  }
+
+  // Sends the next call of a closed loop; false where that is over.
+  bool TakeTurn(size_t client, int64_t due_ns) {
+    if (!Takes(due_ns)) return false;
+    Call call;
+    call.number = next_number_.fetch_add(1, std::memory_order_relaxed);
+    call.client = client;
+    call.sample.intended_ns = due_ns;
+    call.sample.admitted_ns = due_ns;
+    Send(call);
+    return true;
+  }
+
+  void Enter() {
+    absl::MutexLock lock(&mutex_);
+    ++in_flight_;
+    most_in_flight_ = std::max(most_in_flight_, in_flight_);
+  }
+
+  // The run may be gone behind this.
+  void Leave() {
+    absl::MutexLock lock(&mutex_);
+    --in_flight_;
+  }
+
+  // The caller has entered the call.
+  void Send(Call call) {
+    call.sample.product = targets_.picker->Pick(call.number);
+    const Payload& payload = (*targets_.payloads)[call.sample.product];
+    call.sample.operations = payload.operations;
+    call.sample.bytes = payload.sent_bytes + payload.answer_bytes;
+    call.sample.sent_ns = SteadyNowNs();
+    const int64_t late_ns = call.sample.sent_ns - call.sample.admitted_ns;
+    if (late_ns > kMillisecondNs && call.sample.intended_ns >= window_from_ns_) {
+      sent_late_.fetch_add(1, std::memory_order_relaxed);
+    }
+    targets_.clients[call.client].MultiplyAsync(
+        payload.request,
+        [this, call](absl::StatusOr<v1::MultiplyResponse> response) {
+          OnAnswer(call, std::move(response));
+        },
+        {.timeout = step_.timeout});
+  }
+
+  // On a thread of gRPC.
+  void OnAnswer(Call call, absl::StatusOr<v1::MultiplyResponse> response) {
+    call.sample.ended_ns = SteadyNowNs();
+    call.sample.code = response.status().code();
+    if (response.ok()) call.sample.timing = response->timing();
+    recorder_.Add(call.sample);
+    if (response.ok() && targets_.verifier->Wants(call.sample.product, call.number)) {
+      targets_.verifier->Offer(call.sample.product, *std::move(response));
+    }
+    // The next call of a closed loop takes this one's place.
+    const bool is_closed = std::holds_alternative<ClosedLoop>(step_.loop);
+    if (!is_closed || !TakeTurn(call.client, call.sample.ended_ns)) Leave();
+  }
+
+  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; }
+
+  // Whether it had to wait.
+  bool WaitForRoom(int64_t most) {
+    absl::MutexLock lock(&mutex_);
+    if (in_flight_ < most) return false;
+    const auto has_room = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ < most; };
+    while (stop_.load() == 0 && SteadyNowNs() < window_to_ns_ &&
+           !mutex_.AwaitWithTimeout(absl::Condition(&has_room), absl::Milliseconds(20))) {
+    }
+    return true;
+  }
+
+  // Calls that end from now on do not count for the rate.
+  void EndWindow() {
+    const int64_t now = SteadyNowNs();
+    was_interrupted_ = stop_.load() > 0;
+    const bool is_out_of_calls = step_.count > 0 && counted_.load() > step_.count;
+    int64_t to_ns = std::min(now, window_to_ns_);
+    if (std::holds_alternative<OpenLoop>(step_.loop) && !was_interrupted_) {
+      // The pacer knows that nothing is due any more before the window has ended.
+      to_ns = is_out_of_calls ? last_due_ns_ : window_to_ns_;
+    }
+    SleepUntil(to_ns, stop_);
+    ended_ns_ = std::max(to_ns, window_from_ns_);
+    recorder_.EndWindow(ended_ns_);
+    cpu_to_ns_ = CpuNs();
+  }
+
+  void WaitForAnswers() {
+    absl::MutexLock lock(&mutex_);
+    while (!mutex_.AwaitWithTimeout(absl::Condition(this, &Run::IsIdle), absl::Milliseconds(20))) {
+      if (stop_.load() < 2) continue;
+      mutex_.Unlock();
+      targets_.clients.clear();  // Cancels the calls and waits for their callbacks.
+      mutex_.Lock();
+    }
+  }
+
+  // Cuts the calls that have ended into intervals.
+  void Monitor() {
+    // From the beginning of the window backwards, so that the window begins with an interval.
+    const int64_t before = step_.warmup_ns / step_.interval_ns * step_.interval_ns;
+    int64_t from_ns = start_ns_;
+    int64_t to_ns = window_from_ns_ - before;
+    if (to_ns <= start_ns_) to_ns += step_.interval_ns;
+    while (true) {
+      const bool is_last = WaitUntil(to_ns);
+      if (to_ns == window_from_ns_) cpu_from_ns_.store(CpuNs());
+      const int64_t now = is_last ? SteadyNowNs() : to_ns;
+      LoadInterval interval = {.from_ns = from_ns - window_from_ns_,
+                               .to_ns = now - window_from_ns_,
+                               .in_flight = InFlight(),
+                               .tally = recorder_.TakeInterval()};
+      if (progress_) progress_(interval);
+      if (from_ns >= window_from_ns_) intervals_.push_back(std::move(interval));
+      if (is_last) return;
+      from_ns = to_ns;
+      to_ns += step_.interval_ns;
+    }
+  }
+
+  // Whether the run is done before.
+  bool WaitUntil(int64_t time_ns) {
+    absl::MutexLock lock(&mutex_);
+    const absl::Duration left = absl::Nanoseconds(time_ns - SteadyNowNs());
+    return mutex_.AwaitWithTimeout(absl::Condition(&is_done_), left);
+  }
+
+  int64_t InFlight() {
+    absl::MutexLock lock(&mutex_);
+    return in_flight_;
+  }
+
+  StepResult Result() {
+    StepResult result;
+    result.tally = recorder_.Total();
+    result.window_s = static_cast<double>(ended_ns_ - window_from_ns_) / kSecondNs;
+    result.unsent = unsent_;
+    result.sent_late = sent_late_.load();
+    if (result.window_s > 0) {
+      result.rate = static_cast<double>(recorder_.EndedInWindow()) / result.window_s;
+      result.offered = static_cast<double>(result.tally.calls() + unsent_) / result.window_s;
+      const int64_t cpu_from_ns = cpu_from_ns_.load();
+      result.client_cores =
+          static_cast<double>(cpu_to_ns_ - cpu_from_ns) / kSecondNs / result.window_s;
+    }
+    result.usable_cores = UsableCores();
+    result.was_interrupted = was_interrupted_;
+    result.intervals = std::move(intervals_);
+    absl::MutexLock lock(&mutex_);
+    result.most_in_flight = most_in_flight_;
+    return result;
+  }
+
+  // Constant after construction.
+  LoadTargets& targets_;
+  const LoadStep& step_;
+  const StopRequests& stop_;
+  const LoadProgress& progress_;
+  const int64_t start_ns_;
+  const int64_t window_from_ns_;
+  const int64_t window_to_ns_;
+
+  // Of any thread.
+  Recorder recorder_;
+  std::atomic<uint64_t> next_number_ = 0;
+  std::atomic<int64_t> counted_ = 0;  // Calls of the window, and the tries beyond their number.
+  std::atomic<int64_t> sent_late_ = 0;
+  std::atomic<int64_t> cpu_from_ns_ = CpuNs();
+
+  // Of the sending thread until the end.
+  int64_t last_due_ns_ = 0;
+  int64_t ended_ns_ = 0;
+  int64_t cpu_to_ns_ = 0;
+  int64_t unsent_ = 0;
+  bool was_interrupted_ = false;
+
+  // Of the monitor until the end.
+  std::vector<LoadInterval> intervals_;
+
+  absl::Mutex mutex_;
+  int64_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t most_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+StepResult RunLoad(LoadTargets& targets, const LoadStep& step, const StopRequests& stop,
+                   const LoadProgress& progress) {
+  return Run(targets, step, stop, progress).ToEnd();
+}
+
+}  // namespace gemmd

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/load/payload.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/gemmctl/element_codec.h"
+#include "client/gemmctl/matrix_reader.h"
+#include "client/gemmctl/random_matrix.h"
+#include "client/gemmctl/reference.h"
+#include "client/gemmctl/sparse_operand.h"
+#include "client/gemmctl/verify.h"
+#include "client/splitmix.h"
+#include "gemmd/element_type.h"
+#include "gemmd/product.h"
+
+namespace gemmd {
+namespace {
+
+// The integers that an element type holds exactly: from `least` (negative or 0) to `most`.
+struct IntegerRange {
+  int64_t least;
+  int64_t most;
+};
+
+// Of a float with p significant bits: +-2^p; the few types whose exponent ends sooner end there.
+IntegerRange RangeOfType(v1::ElementType type) {
+  switch (type) {
+    case v1::ELEMENT_TYPE_F64:
+    case v1::ELEMENT_TYPE_F32:
+    case v1::ELEMENT_TYPE_S32:
+    case v1::ELEMENT_TYPE_TF32:
+    case v1::ELEMENT_TYPE_F16: return {-2048, 2048};
+    case v1::ELEMENT_TYPE_BF16: return {-256, 256};
+    case v1::ELEMENT_TYPE_E4M3: return {-16, 16};
+    case v1::ELEMENT_TYPE_E5M2:
+    case v1::ELEMENT_TYPE_E3M2: return {-8, 8};
+    case v1::ELEMENT_TYPE_E2M3: return {-7, 7};
+    case v1::ELEMENT_TYPE_E2M1: return {-4, 4};
+    case v1::ELEMENT_TYPE_S8: return {-127, 127};
+    case v1::ELEMENT_TYPE_U8: return {0, 255};
+    case v1::ELEMENT_TYPE_S4: return {-7, 7};
+    case v1::ELEMENT_TYPE_U4: return {0, 15};
+    case v1::ELEMENT_TYPE_B1: return {0, 1};
+    default: return {0, 0};
+  }
+}
+
+v1::ElementType AccumulationOf(const LoadProduct& product) {
+  return product.accumulation_type == v1::ELEMENT_TYPE_UNSPECIFIED
+             ? DefaultAccumulationType(product.type)
+             : product.accumulation_type;
+}
+
+// Sums below this are exact in any order. Tensor cores add the products of 8-bit floats and
+// narrower ones with 13 bits behind the largest of them.
+double ExactLimit(const LoadProduct& product) {
+  switch (AccumulationOf(product)) {
+    case v1::ELEMENT_TYPE_F64: return 0x1p53;
+    case v1::ELEMENT_TYPE_S32: return 0x1p31;
+    case v1::ELEMENT_TYPE_F16: return 0x1p11;
+    default: return ElementBits(product.type) <= 8 ? 0x1p13 : 0x1p24;
+  }
+}
+
+// The widest range whose products add up to exact integers whatever they are; none where even ones
+// do not, or D is of a type that rounds.
+std::optional<IntegerRange> ExactRange(const LoadProduct& product) {
+  const v1::ElementType accumulation = AccumulationOf(product);
+  if (product.output_type != v1::ELEMENT_TYPE_UNSPECIFIED && product.output_type != accumulation) {
+    return std::nullopt;
+  }
+  const double most_squared = (ExactLimit(product) - 1) / static_cast<double>(product.k);
+  const int64_t most = static_cast<int64_t>(std::sqrt(most_squared));
+  if (most < 1) return std::nullopt;
+  const IntegerRange range = RangeOfType(product.type);
+  return IntegerRange{std::max(range.least, -most), std::min(range.most, most)};
+}
+
+std::string IntegerLines(v1::ElementType type, IntegerRange range, int64_t length, int64_t count,
+                         uint64_t seed) {
+  const size_t line_bytes =
+      (static_cast<size_t>(length) * static_cast<size_t>(ElementBits(type)) + 7) / 8;
+  std::string data(line_bytes * static_cast<size_t>(count), '\0');
+  SplitMix random(seed);
+  const uint64_t values = static_cast<uint64_t>(range.most - range.least + 1);
+  for (size_t line = 0; line < static_cast<size_t>(count); ++line) {
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t value = range.least + static_cast<int64_t>(random.Next() % values);
+      StoreElement(type, ElementPattern(type, static_cast<double>(value)), i,
+                   data.data() + line * line_bytes);
+    }
+  }
+  return data;
+}
+
+int64_t IntegerAt(const MatrixReader& matrix, int64_t batch, int64_t row, int64_t column) {
+  return static_cast<int64_t>(matrix.At(batch, row, column));
+}
+
+// Sums wrap around: unsigned.
+int64_t Add(int64_t sum, int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(sum) +
+                              static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
+Fingerprint MakeFingerprint(const v1::MultiplyRequest& request, int64_t batch, uint64_t seed) {
+  const MatrixReader a(request.a(), request.a().type(), request.m(), request.k());
+  const MatrixReader b(request.b(), request.b().type(), request.k(), request.n());
+  Fingerprint fingerprint;
+  SplitMix random(seed);
+  for (int64_t j = 0; j < request.n(); ++j) {
+    fingerprint.x.push_back(static_cast<int64_t>(random.Next() >> 44));
+  }
+  for (int64_t matrix = 0; matrix < batch; ++matrix) {
+    std::vector<int64_t> bx(static_cast<size_t>(request.k()));
+    for (int64_t i = 0; i < request.k(); ++i) {
+      int64_t& sum = bx[static_cast<size_t>(i)];
+      for (int64_t j = 0; j < request.n(); ++j) {
+        sum = Add(sum, IntegerAt(b, matrix, i, j), fingerprint.x[static_cast<size_t>(j)]);
+      }
+    }
+    for (int64_t i = 0; i < request.m(); ++i) {
+      int64_t sum = 0;
+      for (int64_t j = 0; j < request.k(); ++j) {
+        sum = Add(sum, IntegerAt(a, matrix, i, j), bx[static_cast<size_t>(j)]);
+      }
+      fingerprint.dx.push_back(sum);
+    }
+  }
+  return fingerprint;
+}
+
+absl::Status CheckFingerprint(const Fingerprint& fingerprint, const v1::Matrix& d) {
+  const MatrixReader reader(d);
+  for (int64_t matrix = 0; matrix < d.batch(); ++matrix) {
+    for (int64_t i = 0; i < d.rows(); ++i) {
+      int64_t sum = 0;
+      for (int64_t j = 0; j < d.columns(); ++j) {
+        const double element = reader.At(matrix, i, j);
+        // NaN fails.
+        if (!(std::fabs(element) <= 0x1p53) || element != std::trunc(element)) {
+          return absl::DataLossError(absl::StrCat("d[", matrix, ", ", i, ", ", j, "]: got ",
+                                                  element, ", want an integer"));
+        }
+        sum = Add(sum, static_cast<int64_t>(element), fingerprint.x[static_cast<size_t>(j)]);
+      }
+      if (sum != fingerprint.dx[static_cast<size_t>(matrix * d.rows() + i)]) {
+        return absl::DataLossError(
+            absl::StrCat("d[", matrix, ", ", i, ", ...]: got a wrong row, want that of A B"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The bytes of the operands, in row-major order.
+struct OperandBytes {
+  std::string a;
+  std::string b;
+};
+
+OperandBytes MakeBytes(const LoadProduct& product, const std::optional<IntegerRange>& range,
+                       uint64_t seed) {
+  const auto make = [&](int64_t length, int64_t count, uint64_t of_operand) {
+    return range.has_value() ? IntegerLines(product.type, *range, length, count, of_operand)
+                             : RandomLines(product.type, length, count, of_operand);
+  };
+  return {make(product.k, product.batch * product.m, seed),
+          make(product.n, product.batch * product.k, seed + 1)};
+}
+
+absl::StatusOr<v1::MultiplyRequest> MakeRequest(const LoadProduct& product,
+                                                const OperandBytes& bytes) {
+  const auto view = [&](const std::string& data, int64_t rows, int64_t columns) {
+    return PackedView(product.type, std::as_bytes(std::span(data)), rows, columns);
+  };
+  MatrixView a = view(bytes.a, product.m, product.k);
+  SparseOperand compressed;
+  if (product.is_sparse) {
+    auto made = CompressOperand("a", a, product.batch, Pruning::kByMagnitude);
+    if (!made.ok()) return made.status();
+    compressed = *std::move(made);
+    a.data = std::as_bytes(std::span(compressed.data));
+    a.sparsity = v1::SPARSITY_2_4;
+  }
+  ProductOptions options;
+  if (product.batch != 1) options.batch = product.batch;
+  options.accumulation_type = product.accumulation_type;
+  options.output_type = product.output_type;
+  options.kernel = product.kernel;
+  options.device = product.device;
+  return BuildRequest(a, view(bytes.b, product.k, product.n), options);
+}
+
+absl::Status CheckSize(const LoadProduct& product) {
+  const double bits = ElementBits(product.type);
+  const double elements = static_cast<double>(product.m + product.n) *
+                          static_cast<double>(product.k) * static_cast<double>(product.batch);
+  // A message of gRPC ends at 2 GiB.
+  if (elements * bits / 8 < 0x1p31) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(product.name, ": got ", elements * bits / 8,
+                                                 " bytes of operands, want less than 2^31"));
+}
+
+absl::StatusOr<v1::MultiplyRequest> PlaceInline(v1::MultiplyRequest request, Client& /*client*/) {
+  return request;
+}
+
+}  // namespace
+
+const std::vector<OperandMode>& OperandModes() {
+  static const auto& modes =
+      *new std::vector<OperandMode>{{"inline", "their bytes travel with each call", PlaceInline}};
+  return modes;
+}
+
+absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues values,
+                                    uint64_t seed) {
+  if (absl::Status status = CheckSize(product); !status.ok()) return status;
+  const std::optional<IntegerRange> range =
+      values == OperandValues::kIntegers ? ExactRange(product) : std::nullopt;
+  auto request = MakeRequest(product, MakeBytes(product, range, seed));
+  if (!request.ok()) {
+    return absl::Status(request.status().code(),
+                        absl::StrCat(product.name, ": ", request.status().message()));
+  }
+  Payload payload;
+  if (range.has_value()) payload.fingerprint = MakeFingerprint(*request, product.batch, seed + 2);
+  payload.operations = 2 * product.m * product.n * product.k * product.batch;
+  payload.sent_bytes = static_cast<int64_t>(request->ByteSizeLong());
+  const v1::ElementType output = product.output_type == v1::ELEMENT_TYPE_UNSPECIFIED
+                                     ? AccumulationOf(product)
+                                     : product.output_type;
+  payload.answer_bytes = product.batch * product.m * ((product.n * ElementBits(output) + 7) / 8);
+  payload.request = std::make_shared<const v1::MultiplyRequest>(*std::move(request));
+  return payload;
+}
+
+absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response) {
+  // Its layout fits its bytes behind this.
+  const auto result = MultiplyResult::FromResponse(std::move(response));
+  if (!result.ok()) return result.status();
+  const v1::Matrix& d = result->response().d();
+  const v1::MultiplyRequest& request = *payload.request;
+  const int64_t batch = request.has_batch() ? request.batch() : 1;
+  if (d.rows() != request.m() || d.columns() != request.n() || d.batch() != batch ||
+      static_cast<int64_t>(d.data().size()) != payload.answer_bytes) {
+    return absl::DataLossError(absl::StrCat("d: got ", d.batch(), " of ", d.rows(), "x",
+                                            d.columns(), " in ", d.data().size(), " bytes, want ",
+                                            batch, " of ", request.m(), "x", request.n(), " in ",
+                                            payload.answer_bytes));
+  }
+  if (payload.fingerprint.has_value()) return CheckFingerprint(*payload.fingerprint, d);
+  // A few milliseconds, which the load should hardly notice.
+  const auto verified =
+      Verify(request, d, {.multiplications = int64_t{1} << 21, .elements = int64_t{1} << 16});
+  if (!verified.ok()) return absl::DataLossError(verified.status().message());
+  if (verified->passed()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("d[", verified->worst.batch, ", ", verified->worst.row,
+                                          ", ", verified->worst.column, "]: got ",
+                                          verified->worst.got, ", want ", verified->worst.want,
+                                          " within ", verified->worst.bound));
+}
+
+}  // namespace gemmd

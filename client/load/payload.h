@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The request of each product of a mix, made once and sent many times, and what its answer must be.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/load/mix.h"
+#include "gemmd/client.h"
+#include "gemmd/v1/gemm.pb.h"
+
+namespace gemmd {
+
+// What the operands hold. Integers so small that every order of summation is exact where the type
+// allows that, or standard normal values (whole-range integers in integer types).
+enum class OperandValues { kIntegers, kNormal };
+
+// Freivalds' check: D x = A (B x) for a random x, all in integers modulo 2^64. With factors of 20
+// bits a wrong D passes once in 2^20 times.
+struct Fingerprint {
+  std::vector<int64_t> x;   // n values.
+  std::vector<int64_t> dx;  // batch * m values.
+};
+
+struct Payload {
+  std::shared_ptr<const v1::MultiplyRequest> request;
+  std::optional<Fingerprint> fingerprint;  // Absent where D is not made of exact integers.
+  int64_t operations = 0;
+  int64_t sent_bytes = 0;
+  int64_t answer_bytes = 0;
+};
+
+// Where the operands are when a call is made. Today in the call itself; a mode that keeps them on
+// the server uploads those of a request with inline bytes and names them instead.
+struct OperandMode {
+  absl::string_view name;
+  absl::string_view what;
+  absl::StatusOr<v1::MultiplyRequest> (*place)(v1::MultiplyRequest request, Client& client);
+};
+const std::vector<OperandMode>& OperandModes();
+
+// Errors: InvalidArgument for a product too large to be sent, or without a sparse form.
+absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues values,
+                                    uint64_t seed);
+
+// Whether D is the answer to that request: OK, DataLoss where it is wrong, naming an element or
+// row. Without a fingerprint a sample of the elements is compared with f64 sums within a derived
+// bound.
+absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response);
+
+}  // namespace gemmd

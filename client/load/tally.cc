@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/load/tally.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "client/gemmctl/text_table.h"
+
+namespace gemmd {
+namespace {
+
+void AddStages(const CallSample& sample, std::array<Histogram, kStages>& stages) {
+  const v1::Timing& timing = sample.timing;
+  const std::array<int64_t, kStages> ns = {
+      timing.receive_ns(),  timing.queue_ns(),
+      timing.copy_in_ns(),  timing.compute_ns(),
+      timing.copy_out_ns(), timing.send_prepare_ns(),
+      timing.total_ns(),    sample.ended_ns - sample.sent_ns - timing.total_ns()};
+  for (size_t i = 0; i < kStages; ++i) stages[i].Record(ns[i]);
+}
+
+}  // namespace
+
+void Tally::Add(const CallSample& sample) {
+  const size_t code = std::min(static_cast<size_t>(sample.code), calls_by_code.size() - 1);
+  ++calls_by_code[code];
+  blocked.Record(sample.admitted_ns - sample.intended_ns);
+  send_error.Record(sample.sent_ns - sample.admitted_ns);
+  const int64_t latency_ns = sample.ended_ns - sample.intended_ns;
+  if (sample.code != absl::StatusCode::kOk) {
+    failed_latency.Record(latency_ns);
+    return;
+  }
+  latency.Record(latency_ns);
+  service.Record(sample.ended_ns - sample.sent_ns);
+  AddStages(sample, stages);
+  if (latency_by_product.size() <= sample.product) latency_by_product.resize(sample.product + 1);
+  latency_by_product[sample.product].Record(latency_ns);
+  operations += sample.operations;
+  bytes += sample.bytes;
+}
+
+void Tally::Merge(const Tally& other) {
+  latency.Merge(other.latency);
+  service.Merge(other.service);
+  blocked.Merge(other.blocked);
+  send_error.Merge(other.send_error);
+  failed_latency.Merge(other.failed_latency);
+  for (size_t i = 0; i < kStages; ++i) stages[i].Merge(other.stages[i]);
+  if (latency_by_product.size() < other.latency_by_product.size()) {
+    latency_by_product.resize(other.latency_by_product.size());
+  }
+  for (size_t i = 0; i < other.latency_by_product.size(); ++i) {
+    latency_by_product[i].Merge(other.latency_by_product[i]);
+  }
+  for (size_t i = 0; i < calls_by_code.size(); ++i) calls_by_code[i] += other.calls_by_code[i];
+  operations += other.operations;
+  bytes += other.bytes;
+}
+
+int64_t Tally::calls() const {
+  return std::accumulate(calls_by_code.begin(), calls_by_code.end(), int64_t{0});
+}
+
+std::string CodesText(const std::array<int64_t, 17>& calls_by_code) {
+  std::string text;
+  for (size_t i = 0; i < calls_by_code.size(); ++i) {
+    if (calls_by_code[i] == 0) continue;
+    absl::StrAppend(&text, text.empty() ? "" : ", ",
+                    absl::StatusCodeToString(static_cast<absl::StatusCode>(i)), " ",
+                    FormatCount(calls_by_code[i]));
+  }
+  return text;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What became of calls: one sample each, and the histograms that they add up to.
+//
+// The one thing to get wrong is where the clock starts. `latency` counts from the time at which a
+// call was due, so that a server that stalls is charged for every call that had to wait meanwhile,
+// those not yet sent included; `service` counts from the actual send and is there to compare.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/load/histogram.h"
+#include "gemmd/v1/gemm.pb.h"
+
+namespace gemmd {
+
+// One call. Times are of the monotone clock.
+struct CallSample {
+  size_t product = 0;       // In the mix.
+  int64_t intended_ns = 0;  // When it was due; in a closed loop, when its turn came.
+  int64_t admitted_ns = 0;  // When the limit of calls in flight let it pass; not before intended.
+  int64_t sent_ns = 0;
+  int64_t ended_ns = 0;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  v1::Timing timing = {};  // The server's; where the code is OK.
+  int64_t operations = 0;
+  int64_t bytes = 0;
+};
+
+// The stages of the server's timing in the order in which they happen, then its total, then what is
+// left of the service time: the network, gRPC and this client.
+inline constexpr std::array kStageNames = {"receive",  "queue",        "copy_in", "compute",
+                                           "copy_out", "send_prepare", "total",   "outside"};
+inline constexpr size_t kStages = kStageNames.size();
+
+struct Tally {
+  Histogram latency;         // From when the call was due to its answer. Of calls that ended OK.
+  Histogram service;         // From the actual send to the answer. Of the same calls.
+  Histogram blocked;         // Waiting for the limit of calls in flight. Of all calls.
+  Histogram send_error;      // From when it could be sent to when it was. Of all calls.
+  Histogram failed_latency;  // As `latency`, of the calls that failed.
+  std::array<Histogram, kStages> stages;
+  std::vector<Histogram> latency_by_product;
+  std::array<int64_t, 17> calls_by_code = {};  // By canonical status code.
+  int64_t operations = 0;
+  int64_t bytes = 0;
+
+  void Add(const CallSample& sample);
+  void Merge(const Tally& other);
+
+  int64_t calls() const;
+  int64_t ok() const { return calls_by_code[0]; }
+  int64_t failed() const { return calls() - ok(); }
+};
+
+// "OK 120, UNAVAILABLE 3"; only those that there are.
+std::string CodesText(const std::array<int64_t, 17>& calls_by_code);
+
+}  // namespace gemmd

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/load/verifier.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/splitmix.h"
+
+namespace gemmd {
+namespace {
+
+constexpr size_t kMostWaiting = 32;
+
+}  // namespace
+
+Verifier::Verifier(const std::vector<Payload>& payloads, double share, uint64_t seed)
+    : payloads_(payloads), share_(share), seed_(seed), was_seen_(payloads.size()), thread_([this] {
+        Run();
+      }) {}
+
+Verifier::~Verifier() {
+  {
+    absl::MutexLock lock(&mutex_);
+    is_ending_ = true;
+  }
+  thread_.join();
+}
+
+bool Verifier::Wants(size_t product, uint64_t call) {
+  if (share_ <= 0) return false;
+  if (!was_seen_[product].load(std::memory_order_relaxed) && !was_seen_[product].exchange(true)) {
+    return true;
+  }
+  return SplitMix(seed_ ^ (call * 0xd1342543de82ef95)).Unit() <= share_;
+}
+
+void Verifier::Offer(size_t product, v1::MultiplyResponse response) {
+  absl::MutexLock lock(&mutex_);
+  if (queue_.size() >= kMostWaiting) {
+    ++counts_.let_go;
+    return;
+  }
+  queue_.push_back({product, std::move(response)});
+}
+
+VerifierCounts Verifier::Finish() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &Verifier::IsIdle));
+  return counts_;
+}
+
+void Verifier::Run() {
+  while (true) {
+    Answer answer;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &Verifier::HasWork));
+      if (queue_.empty()) return;
+      answer = std::move(queue_.front());
+      queue_.pop_front();
+      is_checking_ = true;
+    }
+    Check(std::move(answer));
+  }
+}
+
+void Verifier::Check(Answer answer) {
+  const Payload& payload = payloads_[answer.product];
+  const std::string kernel = answer.response.kernel();
+  const absl::Status status = CheckAnswer(payload, std::move(answer.response));
+  absl::MutexLock lock(&mutex_);
+  is_checking_ = false;
+  ++counts_.checked;
+  counts_.exact += payload.fingerprint.has_value();
+  if (status.ok()) return;
+  if (counts_.wrong++ == 0) counts_.first_error = absl::StrCat(kernel, ": ", status.message());
+}
+
+}  // namespace gemmd

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loads against servers whose delays are known. Other work on the machine adds time and never takes
+// any away, so that latencies are compared with what the server's delays leave at least.
+#include "client/load/load_run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+
+#include "tests/client/fake_service.h"
+#include "tests/client/load/delayed_server.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kMillisecondNs = 1'000'000;
+
+// Everything that a run of one small product needs.
+class LoadRunTest : public testing::Test {
+ protected:
+  LoadRunTest() {
+    mix_.resize(1);
+    mix_[0].m = mix_[0].n = mix_[0].k = 8;
+    payloads_.push_back(MakePayload(mix_[0], OperandValues::kIntegers, 1).value());
+    step_.warmup_ns = 0;
+    step_.interval_ns = 100 * kMillisecondNs;
+  }
+
+  StepResult Run(const std::vector<std::string>& addresses, double verified_share = 0) {
+    ClientOptions options;
+    options.max_attempts = 1;
+    for (const std::string& address : addresses) {
+      targets_.clients.push_back(Client::Create(address, options).value());
+      (void)targets_.clients.back().CheckHealth();  // Connects.
+    }
+    const MixPicker picker(mix_, 1);
+    Verifier verifier(payloads_, verified_share, 1);
+    targets_.payloads = &payloads_;
+    targets_.picker = &picker;
+    targets_.verifier = &verifier;
+    StepResult result = RunLoad(targets_, step_, stop_, progress_);
+    verified_ = verifier.Finish();
+    return result;
+  }
+
+  void SetRate(double rate, int64_t most_in_flight = 10000) {
+    step_.loop = OpenLoop{.arrivals = {.rate = {.from = rate, .to = rate}},
+                          .most_in_flight = most_in_flight};
+  }
+
+  Mix mix_;
+  std::vector<Payload> payloads_;
+  LoadTargets targets_;
+  LoadStep step_;
+  StopRequests stop_ = 0;
+  LoadProgress progress_;
+  VerifierCounts verified_;
+};
+
+// 250 calls a second for 2 s against a server that stalls for 400 ms: the 100 calls that fall due
+// meanwhile wait for its end, which is a uniform 0 to 400 ms for a fifth of all calls. With at most
+// two calls in flight only two are sent into the stall, and clocks that start at the actual send
+// see no more than these two.
+TEST_F(LoadRunTest, AStallShowsInLatencyFromTheIntendedSend) {
+  const DelayedServer server({.stall_at_call = 200, .stall = absl::Milliseconds(400)});
+  SetRate(250, 2);
+  step_.duration_ns = 2000 * kMillisecondNs;
+  const StepResult result = Run({server.address()});
+  ASSERT_EQ(result.tally.ok() + result.unsent, 500);
+  EXPECT_GE(result.tally.latency.ValueAt(0.85), 90 * kMillisecondNs);
+  EXPECT_GE(result.tally.latency.ValueAt(0.90), 190 * kMillisecondNs);
+  EXPECT_GE(result.tally.latency.ValueAt(0.99), 370 * kMillisecondNs);
+  EXPECT_GE(result.tally.latency.most_ns(), 390 * kMillisecondNs);
+  EXPECT_LE(result.tally.service.ValueAt(0.99), 200 * kMillisecondNs);
+  // What the other clock hides is there as a figure of its own.
+  EXPECT_GE(result.tally.blocked.ValueAt(0.90), 150 * kMillisecondNs);
+  EXPECT_EQ(result.most_in_flight, 2);
+}
+
+// Without a limit every call is sent on time, and both clocks see the stall.
+TEST_F(LoadRunTest, WithoutALimitNothingIsBlocked) {
+  const DelayedServer server({.stall_at_call = 400, .stall = absl::Milliseconds(400)});
+  SetRate(500);
+  step_.duration_ns = 2000 * kMillisecondNs;
+  const StepResult result = Run({server.address()});
+  ASSERT_EQ(result.tally.ok(), 1000);
+  EXPECT_GE(result.tally.latency.ValueAt(0.90), 190 * kMillisecondNs);
+  EXPECT_GE(result.tally.service.ValueAt(0.99), 350 * kMillisecondNs);
+  EXPECT_EQ(result.tally.blocked.most_ns(), 0);
+  EXPECT_GE(result.most_in_flight, 190);
+}
+
+TEST_F(LoadRunTest, LatencyIsNotBelowTheServersDelay) {
+  const DelayedServer server({.delay = absl::Milliseconds(20)});
+  step_.loop = ClosedLoop{.concurrency = 3};
+  step_.duration_ns = 500 * kMillisecondNs;
+  const StepResult result = Run({server.address()});
+  EXPECT_GE(result.tally.service.least_ns(), 20 * kMillisecondNs);
+  EXPECT_GE(result.tally.latency.least_ns(), result.tally.service.least_ns());
+  EXPECT_EQ(result.most_in_flight, 3);
+  // At most one call for each turn and delay.
+  EXPECT_LE(result.rate, 3 / 0.020);
+  EXPECT_GT(result.rate, 0);
+  EXPECT_NEAR(result.window_s, 0.5, 1e-9);
+  EXPECT_EQ(result.tally.stages[3].most_ns(), 1000);  // compute
+  EXPECT_EQ(result.tally.stages[6].most_ns(), 1500);  // total
+}
+
+TEST_F(LoadRunTest, WarmUpIsLeftOut) {
+  const DelayedServer server(
+      {.delay = absl::ZeroDuration(), .early_calls = 50, .early_delay = absl::Milliseconds(300)});
+  SetRate(100);
+  step_.warmup_ns = 500 * kMillisecondNs;
+  step_.duration_ns = 500 * kMillisecondNs;
+  int64_t warmup_calls = 0;
+  progress_ = [&](const LoadInterval& interval) {
+    if (interval.to_ns <= 0) warmup_calls += interval.tally.ok();
+  };
+  const StepResult result = Run({server.address()});
+  EXPECT_EQ(result.tally.ok(), 50);
+  EXPECT_LE(result.tally.latency.ValueAt(0.5), 290 * kMillisecondNs);
+  EXPECT_GT(warmup_calls, 0);
+  // Calls of the warm-up that end behind it are part of what the server does then.
+  EXPECT_GT(result.rate, 100);
+}
+
+TEST_F(LoadRunTest, StopsByCount) {
+  const DelayedServer server({});
+  step_.count = 137;
+  step_.duration_ns = 3600'000 * kMillisecondNs;
+  EXPECT_EQ(Run({server.address()}).tally.ok(), 137);
+  targets_.clients.clear();
+  SetRate(1000);
+  const StepResult open = Run({server.address()});
+  EXPECT_EQ(open.tally.ok(), 137);
+  EXPECT_NEAR(open.window_s, 0.137, 1e-6);
+  EXPECT_NEAR(open.offered, 1000, 0.01);
+}
+
+TEST_F(LoadRunTest, AnInterruptedRunReportsWhatThereIs) {
+  const DelayedServer server({.delay = absl::Milliseconds(50)});
+  SetRate(200);
+  step_.duration_ns = 3600'000 * kMillisecondNs;
+  progress_ = [&](const LoadInterval& interval) {
+    if (interval.to_ns >= 300 * kMillisecondNs) stop_ = 1;
+  };
+  const StepResult result = Run({server.address()});
+  EXPECT_TRUE(result.was_interrupted);
+  EXPECT_GE(result.window_s, 0.3);
+  EXPECT_LT(result.window_s, 60);
+  EXPECT_GE(result.tally.ok(), 50);
+  EXPECT_EQ(result.tally.failed(), 0);  // Those under way were waited for.
+}
+
+TEST_F(LoadRunTest, ASecondStopGivesUpTheCallsUnderWay) {
+  FakeScript script;  // Never answers.
+  script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest&,
+                       v1::MultiplyResponse&) -> std::optional<grpc::Status> {
+    return std::nullopt;
+  };
+  const FakeServer server(script);
+  step_.loop = ClosedLoop{.concurrency = 5};
+  step_.duration_ns = 3600'000 * kMillisecondNs;
+  step_.timeout = absl::Hours(1);
+  progress_ = [&](const LoadInterval& interval) {
+    if (interval.to_ns >= 200 * kMillisecondNs) stop_ = 2;
+  };
+  const StepResult result = Run({server.address()});
+  EXPECT_TRUE(result.was_interrupted);
+  EXPECT_EQ(result.tally.calls_by_code[static_cast<size_t>(absl::StatusCode::kCancelled)], 5);
+}
+
+TEST_F(LoadRunTest, FailuresAreCountedByStatusAndKeptApart) {
+  std::atomic<int> calls = 0;
+  FakeScript script;
+  script.multiply = [&](grpc::CallbackServerContext&, const v1::MultiplyRequest&,
+                        v1::MultiplyResponse&) -> std::optional<grpc::Status> {
+    switch (calls.fetch_add(1) % 4) {
+      case 0: return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "queue: full");
+      case 1: return std::nullopt;  // Until the deadline.
+      default: return grpc::Status::OK;
+    }
+  };
+  const FakeServer server(script);
+  SetRate(200);
+  step_.count = 40;
+  step_.timeout = absl::Milliseconds(300);
+  const StepResult result = Run({server.address()});
+  EXPECT_EQ(result.tally.ok(), 20);
+  EXPECT_EQ(result.tally.failed(), 20);
+  EXPECT_EQ(CodesText(result.tally.calls_by_code),
+            "OK 20, DEADLINE_EXCEEDED 10, RESOURCE_EXHAUSTED 10");
+  EXPECT_EQ(result.tally.latency.count(), 20);
+  EXPECT_EQ(result.tally.failed_latency.count(), 20);
+  EXPECT_GE(result.tally.failed_latency.most_ns(), 290 * kMillisecondNs);
+}
+
+TEST_F(LoadRunTest, EndpointsTakeTurns) {
+  const FakeServer one(ComputingScript());
+  const FakeServer two(ComputingScript());
+  step_.count = 100;
+  SetRate(1000);
+  EXPECT_EQ(Run({one.address(), two.address()}).tally.ok(), 100);
+  EXPECT_EQ(one.multiply_calls(), 50);
+  EXPECT_EQ(two.multiply_calls(), 50);
+}
+
+TEST_F(LoadRunTest, RightAnswersPassTheCheck) {
+  const FakeServer server(ComputingScript());
+  step_.count = 20;
+  EXPECT_EQ(Run({server.address()}, 1).tally.ok(), 20);
+  EXPECT_EQ(verified_.checked + verified_.let_go, 20);
+  EXPECT_EQ(verified_.exact, verified_.checked);
+  EXPECT_EQ(verified_.wrong, 0);
+}
+
+TEST_F(LoadRunTest, WrongAnswersAreFound) {
+  std::atomic<int> calls = 0;
+  FakeScript script = ComputingScript();
+  script.multiply = [&, right = script.multiply](grpc::CallbackServerContext& context,
+                                                 const v1::MultiplyRequest& request,
+                                                 v1::MultiplyResponse& response) {
+    auto status = right(context, request, response);
+    // An element is off by the least that it can be.
+    if (calls.fetch_add(1) == 7) (*response.mutable_d()->mutable_data())[100] ^= 1;
+    return status;
+  };
+  const FakeServer server(script);
+  step_.count = 20;
+  Run({server.address()}, 1);
+  EXPECT_EQ(verified_.wrong, 1);
+  EXPECT_THAT(verified_.first_error, testing::HasSubstr("fake_f32: d[0, 3, "));
+}
+
+TEST_F(LoadRunTest, CallsThatNeverGotTheirTurnAreCounted) {
+  const DelayedServer server({.delay = absl::Milliseconds(100)});
+  SetRate(1000, 1);
+  step_.duration_ns = 500 * kMillisecondNs;
+  const StepResult result = Run({server.address()});
+  EXPECT_LE(result.tally.ok(), 6);
+  EXPECT_EQ(result.tally.ok() + result.unsent, 500);
+}
+
+}  // namespace
+}  // namespace gemmd
