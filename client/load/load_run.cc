@@ -164,12 +164,18 @@ class Run {
     call.sample.code = response.status().code();
     if (response.ok()) call.sample.timing = response->timing();
     recorder_.Add(call.sample);
+    if (!response.ok()) KeepMessage(response.status());
     if (response.ok() && targets_.verifier->Wants(call.sample.product, call.number)) {
       targets_.verifier->Offer(call.sample.product, *std::move(response));
     }
     // The next call of a closed loop takes this one's place.
     const bool is_closed = std::holds_alternative<ClosedLoop>(step_.loop);
     if (!is_closed || !TakeTurn(call.client, call.sample.ended_ns)) Leave();
+  }
+
+  void KeepMessage(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    first_messages_.emplace(status.code(), status.message());
   }
 
   bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; }
@@ -264,6 +270,7 @@ class Run {
     result.intervals = std::move(intervals_);
     absl::MutexLock lock(&mutex_);
     result.most_in_flight = most_in_flight_;
+    result.first_messages = first_messages_;
     return result;
   }
 
@@ -296,6 +303,7 @@ class Run {
   absl::Mutex mutex_;
   int64_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t most_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<absl::StatusCode, std::string> first_messages_ ABSL_GUARDED_BY(mutex_);
   bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -10,10 +10,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/load/arrivals.h"
 #include "client/load/load_clock.h"
@@ -71,7 +73,8 @@ struct StepResult {
   double client_cores = 0;  // Cores that this process kept busy within the window.
   double usable_cores = 0;  // That it may use.
   bool was_interrupted = false;
-  std::vector<LoadInterval> intervals;  // Of the window.
+  std::map<absl::StatusCode, std::string> first_messages;  // Of the calls that failed.
+  std::vector<LoadInterval> intervals;                     // Of the window.
 };
 
 // Called with each interval as it ends, warm-up included, on a thread of the run.

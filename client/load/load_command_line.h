@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The command line of gemmload: its flags, help, exit codes, and where its report goes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/gemmctl/console.h"
+#include "client/load/load_clock.h"
+
+namespace gemmd {
+
+// Runs gemmload with the arguments behind its name. `address`: where the server is if no flag says
+// so. `is_terminal`: whether the console's `err` can be rewritten.
+ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::string& address,
+                     const Console& console, bool is_terminal, const StopRequests& stop);
+
+}  // namespace gemmd

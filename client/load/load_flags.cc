@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/load/load_flags.h"
+
+#include "absl/strings/str_cat.h"
+#include "client/gemmctl/product_flags.h"
+#include "client/load/mix.h"
+#include "client/load/payload.h"
+
+namespace gemmd {
+namespace {
+
+void AddProductOptions(CLI::App& app, LoadFlags& flags) {
+  const char* const group = "What is multiplied";
+  std::string profiles = "A built-in mix (default small):";
+  std::vector<std::string> names;
+  for (const Profile& profile : Profiles()) {
+    names.emplace_back(profile.name);
+    absl::StrAppend(&profiles, "\n", profile.name, ": ", profile.what);
+  }
+  CLI::Option* const profile = app.add_option("--profile", flags.profile, profiles)
+                                   ->check(CLI::IsMember(names).description(""))
+                                   ->type_name("NAME")
+                                   ->group(group);
+  CLI::Option* const mix =
+      app.add_option(
+             "--mix", flags.mix_path,
+             "A JSON file: an array of objects with m, n, k and, as you like, type, weight, "
+             "batch, sparse, kernel, device, accumulation_type, output_type, name")
+          ->type_name("PATH")
+          ->excludes(profile)
+          ->group(group);
+  app.add_option("--shape", flags.shape, "One product: m,n,k")
+      ->delimiter(',')
+      ->expected(3)
+      ->check(CLI::Range(1, 2147483647).description(""))
+      ->type_name("M,N,K")
+      ->excludes(profile)
+      ->excludes(mix)
+      ->group(group);
+  AddTypeOption(app, "--type", flags.type, "Of A and B, with --shape")
+      ->capture_default_str()
+      ->group(group);
+  AddTypeOption(app, "--output-type", flags.output_type, "Of D, with --shape")->group(group);
+  app.add_option("--batch", flags.batch, "Products in a call, with --shape")
+      ->check(CLI::PositiveNumber.description(""))
+      ->type_name("N")
+      ->group(group);
+  app.add_flag("--sparse", flags.sparse, "Send A in its 2:4 form, with --shape")->group(group);
+  app.add_option("--kernel", flags.kernel, "Of products that name none")
+      ->type_name("")
+      ->group(group);
+  app.add_option("--device", flags.device, "Of products that name none")
+      ->type_name("")
+      ->group(group);
+  std::string modes = "Where operands are:";
+  std::vector<std::string> mode_names;
+  for (const OperandMode& mode : OperandModes()) {
+    mode_names.emplace_back(mode.name);
+    absl::StrAppend(&modes, " ", mode.name, " (", mode.what, ")");
+  }
+  app.add_option("--operands", flags.operands, modes)
+      ->check(CLI::IsMember(mode_names).description(""))
+      ->type_name("MODE")
+      ->group(group);
+  app.add_option("--values", flags.values,
+                 "What they hold: integers, whose products are checked exactly, or normal "
+                 "(random), checked within a bound")
+      ->check(CLI::IsMember({"integers", "normal"}).description(""))
+      ->type_name("integers|normal")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--verify", flags.verified_share,
+                 "Share of the answers that are checked, beside the first of each product; 0: none")
+      ->check(CLI::Range(0.0, 1.0).description(""))
+      ->type_name("SHARE")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
+  const char* const group = "When calls are sent";
+  CLI::Option* const concurrency =
+      app.add_option("--concurrency", flags.concurrency,
+                     "Closed loop: calls in flight; several numbers are run one after the other "
+                     "(default: 1)")
+          ->delimiter(',')
+          ->check(CLI::Range(1, 100000).description(""))
+          ->type_name("N,...")
+          ->group(group);
+  CLI::Option* const rate =
+      app.add_option("--rate", flags.rates,
+                     "Open loop: calls per second, sent on time whatever the server does; several "
+                     "are run one after the other")
+          ->delimiter(',')
+          ->check(CLI::Range(0.001, 1e7).description(""))
+          ->type_name("R,...")
+          ->excludes(concurrency)
+          ->group(group);
+  app.add_option("--arrivals", flags.arrivals, "Of an open loop: evenly spaced or independent")
+      ->check(CLI::IsMember({"constant", "poisson"}).description(""))
+      ->type_name("constant|poisson")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--ramp-to", flags.ramp_to, "The rate grows or falls from --rate to this one")
+      ->check(CLI::Range(0.001, 1e7).description(""))
+      ->type_name("R")
+      ->needs(rate)
+      ->group(group);
+  CLI::Option* const replay =
+      app.add_option("--replay", flags.replay_path,
+                     "Open loop with the gaps between calls from a file, one a line, in seconds or "
+                     "as 500us; over and over")
+          ->type_name("PATH")
+          ->excludes(concurrency)
+          ->excludes(rate)
+          ->group(group);
+  app.add_option("--slo", flags.slo,
+                 "Search for the highest rate under an objective such as p99=2ms, beginning with "
+                 "--rate (default 100); --duration is that of one trial")
+      ->type_name("pN=TIME")
+      ->excludes(concurrency)
+      ->excludes(replay)
+      ->group(group);
+  app.add_option("--most-in-flight", flags.most_in_flight,
+                 "Open loop: calls beyond wait, which is reported as blocked time")
+      ->check(CLI::Range(1, 1000000).description(""))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--seed", flags.seed, "Of arrivals, mix and operands")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void AddLengthOptions(CLI::App& app, LoadFlags& flags) {
+  const char* const group = "For how long (times: seconds, or 500ms, 2m)";
+  app.add_option("--duration", flags.duration,
+                 "Of each step, behind the warm-up (default 10s; with --count no limit)")
+      ->type_name("TIME")
+      ->group(group);
+  app.add_option("--warmup", flags.warmup, "Before each step, left out of all figures")
+      ->type_name("TIME")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--count", flags.count, "Most calls of each step")
+      ->check(CLI::PositiveNumber.description(""))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--timeout", flags.timeout, "Of each call")
+      ->type_name("TIME")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--interval", flags.interval, "Of the live view and of plots over time")
+      ->type_name("TIME")
+      ->capture_default_str()
+      ->group(group);
+}
+
+}  // namespace
+
+void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
+  app.add_option("--address", flags.addresses,
+                 "Servers, which take turns: host:port or unix:/path; also $GEMMD_ADDRESS (default "
+                 "127.0.0.1:8470)")
+      ->delimiter(',')
+      ->type_name("ADDRESS,...");
+  app.add_option("--channels", flags.channels, "Connections to each server")
+      ->check(CLI::Range(1, 1024).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option(
+         "--retries", flags.retries,
+         "How often a call that a server could not take is sent again, unseen by the report "
+         "but in its latency")
+      ->check(CLI::Range(0, 4).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  AddProductOptions(app, flags);
+  AddLoopOptions(app, flags);
+  AddLengthOptions(app, flags);
+  const char* const group = "Where the report goes, beside the terminal";
+  app.add_option("--json", flags.json_path, "For programs, and for gemmload compare")
+      ->type_name("PATH")
+      ->group(group);
+  app.add_option("--csv", flags.csv_path, "A line for each step")->type_name("PATH")->group(group);
+  app.add_option("--html", flags.html_path, "One page with plots that needs no network")
+      ->type_name("PATH")
+      ->group(group);
+  app.add_flag("--quiet", flags.is_quiet, "No live view")->group(group);
+}
+
+void AddCompareFlags(CLI::App& app, CompareFlags& flags) {
+  app.add_option("A", flags.a_path, "A report of --json")->required()->type_name("PATH");
+  app.add_option("B", flags.b_path, "Another")->required()->type_name("PATH");
+}
+
+}  // namespace gemmd

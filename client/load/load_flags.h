@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the command line of gemmload says, as plain data.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gemmd {
+
+struct LoadFlags {
+  std::vector<std::string> addresses;
+  int channels = 1;
+  int retries = 0;
+
+  // What is multiplied.
+  std::string profile;  // Empty: small, where nothing else is given.
+  std::string mix_path;
+  std::vector<int64_t> shape;  // m, n, k.
+  std::string type = "f32";
+  std::string output_type;
+  int64_t batch = 1;
+  bool sparse = false;
+  std::string kernel;  // Of every product that names none.
+  std::string device;
+  std::string operands = "inline";
+  std::string values = "integers";
+  double verified_share = 0.01;
+
+  // When calls are sent.
+  std::vector<int> concurrency;
+  std::vector<double> rates;
+  std::string arrivals = "constant";
+  double ramp_to = 0;  // 0: no ramp.
+  std::string replay_path;
+  std::string slo;
+  int64_t most_in_flight = 10000;
+  uint64_t seed = 1;
+
+  // For how long.
+  std::string duration;  // Empty: 10 s, or until the count is reached.
+  std::string warmup = "1s";
+  int64_t count = 0;
+  std::string timeout = "10s";
+  std::string interval = "1s";
+
+  // Where the report goes.
+  std::string json_path;
+  std::string csv_path;
+  std::string html_path;
+  bool is_quiet = false;
+
+  std::string command;  // As given, for the report.
+};
+
+struct CompareFlags {
+  std::string a_path;
+  std::string b_path;
+};
+
+// Add options that set `flags`, which outlives the app.
+void AddLoadFlags(CLI::App& app, LoadFlags& flags);
+void AddCompareFlags(CLI::App& app, CompareFlags& flags);
+
+}  // namespace gemmd

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A session of gemmload: from flags to a report.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/load/live_view.h"
+#include "client/load/load_clock.h"
+#include "client/load/load_flags.h"
+#include "client/load/load_run.h"
+#include "client/load/mix.h"
+#include "client/load/report.h"
+
+namespace gemmd {
+
+// The products that the flags ask for.
+// Errors: InvalidArgument or NotFound; the message begins with the flag or the file.
+absl::StatusOr<Mix> MixOf(const LoadFlags& flags);
+
+// A step of a session with its name.
+struct NamedStep {
+  std::string name;
+  double target = 0;
+  LoadStep step = {};
+};
+
+// The steps that the flags ask for; with --slo, one trial.
+// Errors: as MixOf.
+absl::StatusOr<std::vector<NamedStep>> StepsOf(const LoadFlags& flags);
+
+// Runs all of them, or the search, until the end or until a stop is asked for.
+// Errors: Unavailable or DeadlineExceeded where a server cannot be reached at the beginning; as
+// MixOf otherwise.
+absl::StatusOr<LoadReport> RunSession(const LoadFlags& flags, const StopRequests& stop,
+                                      LiveView& view);
+
+}  // namespace gemmd

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemmload: loads gemmd servers and measures what becomes of it.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "client/load/load_command_line.h"
+
+namespace {
+
+// Global because a signal handler reaches nothing else.
+gemmd::StopRequests stop_requests = 0;
+static_assert(gemmd::StopRequests::is_always_lock_free);
+
+void RequestStop(int /*signal*/) { stop_requests.fetch_add(1); }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  struct sigaction action = {};
+  action.sa_handler = RequestStop;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread yet.
+  const char* const address = std::getenv("GEMMD_ADDRESS");
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const gemmd::Console console = {stdin, stdout, stderr};
+  const gemmd::ExitCode code = gemmd::RunGemmload(
+      arguments, address != nullptr && *address != '\0' ? address : "127.0.0.1:8470", console,
+      isatty(STDERR_FILENO) == 1, stop_requests);
+  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!is_written && code == gemmd::ExitCode::kOk) return static_cast<int>(gemmd::ExitCode::kUsage);
+  return static_cast<int>(code);
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A report without a server: calls whose times a test chooses.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "client/load/report.h"
+
+namespace gemmd {
+
+// One step of `calls` calls in as many milliseconds; call i was due at i ms, sent 10 us later and
+// answered `service_ns(i)` behind that. Intervals of 100 ms.
+ReportStep SampleStep(const std::string& name, int64_t calls,
+                      const std::function<int64_t(int64_t call)>& service_ns);
+
+LoadReport SampleReport(std::vector<ReportStep> steps);
+
+}  // namespace gemmd

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/load/slo_search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/client/load/report_sample.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::HasSubstr;
+
+// A server that keeps up to a rate and not beyond.
+std::vector<SloTrial> SearchKnee(double knee, const SloPlan& plan = {}) {
+  return SearchRate(plan, [&](double rate) {
+    return std::optional<SloTrial>({.rate = rate, .holds = rate <= knee});
+  });
+}
+
+TEST(SloSearchTest, FindsTheKnee) {
+  for (const double knee : {3.0, 99.0, 100.0, 101.0, 250.0, 12345.0, 3e6}) {
+    const std::vector<SloTrial> trials = SearchKnee(knee);
+    const double found = HighestThatHolds(trials);
+    EXPECT_LE(found, knee);
+    EXPECT_GE(found * 1.05, knee);
+    EXPECT_LE(trials.size(), 40U) << knee;
+  }
+}
+
+TEST(SloSearchTest, EndsWhereNothingOrEverythingHolds) {
+  EXPECT_EQ(HighestThatHolds(SearchKnee(0)), 0);
+  EXPECT_EQ(HighestThatHolds(SearchKnee(1e12)), SloPlan().last_rate);
+}
+
+TEST(SloSearchTest, StopsWhenTold) {
+  int tries = 0;
+  const auto trials = SearchRate({}, [&](double rate) -> std::optional<SloTrial> {
+    if (++tries == 3) return std::nullopt;
+    return SloTrial{.rate = rate, .holds = true};
+  });
+  EXPECT_EQ(trials.size(), 2);
+  EXPECT_EQ(HighestThatHolds(trials), 200);
+}
+
+TEST(SloTest, ParsesObjectives) {
+  const auto slo = ParseSlo("p99.9=500us");
+  ASSERT_THAT(slo, IsOk());
+  EXPECT_DOUBLE_EQ(slo->fraction, 0.999);
+  EXPECT_EQ(slo->limit_ns, 500'000);
+  for (const char* text : {"", "p99", "99=2ms", "p=2ms", "p0=2ms", "p100=2ms", "p99=2", "p99=-2ms",
+                           "p99=0ms", "p99=inf", "pnan=2ms"}) {
+    EXPECT_THAT(ParseSlo(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--slo: ")))
+        << text;
+  }
+}
+
+TEST(SloTest, AWindowMustMeetAllOfTheRule) {
+  const SloObjective objective = ParseSlo("p99=2ms").value();
+  const StepResult good =
+      SampleStep("s", 1000, [](int64_t i) { return i < 5 ? 50'000'000 : 1'000'000; }).result;
+  EXPECT_EQ(WhyWindowFails(objective, good), "");
+  const StepResult slow =
+      SampleStep("s", 1000, [](int64_t i) { return i < 11 ? 50'000'000 : 1'000'000; }).result;
+  EXPECT_THAT(WhyWindowFails(objective, slow), HasSubstr("where 2.00 ms is allowed"));
+  StepResult behind = good;
+  behind.rate = 980;
+  EXPECT_THAT(WhyWindowFails(objective, behind), HasSubstr("980.0/s of 1000.0/s offered"));
+  StepResult failed = good;
+  failed.tally.calls_by_code[14] = 1;
+  EXPECT_THAT(WhyWindowFails(objective, failed), HasSubstr("UNAVAILABLE 1"));
+  StepResult unsent = good;
+  unsent.unsent = 1;
+  EXPECT_THAT(WhyWindowFails(objective, unsent), HasSubstr("never sent"));
+  EXPECT_EQ(WhyWindowFails(objective, {}), "no call");
+}
+
+}  // namespace
+}  // namespace gemmd
