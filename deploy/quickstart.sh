@@ -25,7 +25,7 @@ say "Build"
 if [[ ! -f $build/build.ninja ]]; then
   (cd "$root" && cmake --preset release -DGEMMD_BUILD_TESTS=OFF)
 fi
-cmake --build "$build" --target gemmd gemmctl
+cmake --build "$build" --target gemmd gemmctl gemmload
 
 work=$(mktemp -d)
 daemon=

@@ -55,6 +55,24 @@ Result RunToEnd(Client& client, const std::string& id, const CallOptions& option
   return result;
 }
 
+TEST(AsyncCallTest, CallsShareARequest) {
+  const FakeServer server(EchoingScript());
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  const auto request = std::make_shared<const v1::MultiplyRequest>(RequestNamed("shared"));
+  constexpr int kCalls = 10;
+  absl::BlockingCounter left(kCalls);
+  std::atomic<int> named = 0;
+  for (int i = 0; i < kCalls; ++i) {
+    client->MultiplyAsync(request, [&](const Result& result) {
+      named += result.ok() && result->request_id() == "shared";
+      left.DecrementCount();
+    });
+  }
+  left.Wait();
+  EXPECT_EQ(named, kCalls);
+}
+
 TEST(AsyncCallTest, CallsBackOnceWithTheAnswer) {
   const FakeServer server(EchoingScript());
   auto client = Client::Create(server.address());

@@ -30,6 +30,12 @@ def pytest_addoption(parser):
         help="the command line client (default: environment variable GEMMCTL_BINARY)",
     )
     group.addoption(
+        "--gemmload",
+        default=os.environ.get("GEMMLOAD_BINARY"),
+        help="the load tester (default: environment variable GEMMLOAD_BINARY)",
+    )
+    group.addoption("--chromium", help="a browser, for tests of pages")
+    group.addoption(
         "--fake-worker",
         default=os.environ.get("GEMMD_FAKE_WORKER"),
         help="a worker without a GPU (default: environment variable GEMMD_FAKE_WORKER)",
@@ -101,6 +107,22 @@ def gemmctl(request):
     if not path:
         pytest.fail("no command line client: give --gemmctl=PATH or set GEMMCTL_BINARY")
     return pathlib.Path(path).resolve(strict=True)
+
+
+@pytest.fixture(scope="session")
+def gemmload(request):
+    path = request.config.getoption("--gemmload")
+    if not path:
+        pytest.fail("no load tester: give --gemmload=PATH or set GEMMLOAD_BINARY")
+    return pathlib.Path(path).resolve(strict=True)
+
+
+@pytest.fixture(scope="session")
+def chromium(request):
+    path = request.config.getoption("--chromium")
+    if not path:
+        pytest.fail("no browser: give --chromium=PATH")
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,7 @@ cmake --install "$build" --prefix "$work/first" --strip --component runtime >"$w
   fail "$(cat "$work/install.log")"
 mv "$work/first" "$work/moved"
 tree="$work/moved"
-for file in bin/gemmd bin/gemmctl bin/gemmbench share/doc/gemmd/LICENSE; do
+for file in bin/gemmd bin/gemmctl bin/gemmload bin/gemmbench share/doc/gemmd/LICENSE; do
   [[ -f $tree/$file ]] || fail "$file was not installed"
 done
 if grep -l "$build" "$tree"/bin/*; then fail "a program names the build folder"; fi
