@@ -34,7 +34,7 @@ void LiveView::Show(const LoadInterval& interval) {
   }
   const std::string line = LiveLine(interval, calls_by_code_);
   // Back to the beginning of the line, and what is behind the text away.
-  absl::FPrintF(out_, is_terminal_ ? "\r%s\x1b[K" : "%s\n", line);
+  absl::FPrintF(out_, "%s%s%s", is_terminal_ ? "\r" : "", line, is_terminal_ ? "\x1b[K" : "\n");
   std::fflush(out_);
 }
 

@@ -10,6 +10,7 @@ namespace gemmd {
 namespace {
 
 constexpr size_t kMostWaiting = 32;
+constexpr size_t kMostWaitingBytes = size_t{64} << 20;  // Beyond the first answer.
 
 }  // namespace
 
@@ -35,11 +36,14 @@ bool Verifier::Wants(size_t product, uint64_t call) {
 }
 
 void Verifier::Offer(size_t product, v1::MultiplyResponse response) {
+  const size_t bytes = response.d().data().size();
   absl::MutexLock lock(&mutex_);
-  if (queue_.size() >= kMostWaiting) {
+  if (!queue_.empty() &&
+      (queue_.size() >= kMostWaiting || waiting_bytes_ + bytes > kMostWaitingBytes)) {
     ++counts_.let_go;
     return;
   }
+  waiting_bytes_ += bytes;
   queue_.push_back({product, std::move(response)});
 }
 
@@ -58,6 +62,7 @@ void Verifier::Run() {
       if (queue_.empty()) return;
       answer = std::move(queue_.front());
       queue_.pop_front();
+      waiting_bytes_ -= answer.response.d().data().size();
       is_checking_ = true;
     }
     Check(std::move(answer));

@@ -67,6 +67,7 @@ class Verifier {
 
   absl::Mutex mutex_;
   std::deque<Answer> queue_ ABSL_GUARDED_BY(mutex_);
+  size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool is_checking_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_ending_ ABSL_GUARDED_BY(mutex_) = false;
   VerifierCounts counts_ ABSL_GUARDED_BY(mutex_);

@@ -152,7 +152,7 @@ TEST_F(LoadRunTest, AnInterruptedRunReportsWhatThereIs) {
   EXPECT_TRUE(result.was_interrupted);
   EXPECT_GE(result.window_s, 0.3);
   EXPECT_LT(result.window_s, 60);
-  EXPECT_GE(result.tally.ok(), 50);
+  EXPECT_GE(result.tally.ok(), 20);
   EXPECT_EQ(result.tally.failed(), 0);  // Those under way were waited for.
 }
 
