@@ -12,7 +12,7 @@ build_packages=(
   protobuf-compiler-grpc)
 # prometheus: its promtool checks the metrics.
 test_packages=(
-  clang-14 clang-format-14 clang-tidy-14 git libgmock-dev libgtest-dev libomp-14-dev
+  chromium clang-14 clang-format-14 clang-tidy-14 git libgmock-dev libgtest-dev libomp-14-dev
   prometheus python3 python3-pip python3-venv xz-utils)
 
 case "${1:-}" in
