@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/load/load_run.h"
 
-#include <sched.h>
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -11,28 +8,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "client/load/cpu_usage.h"
 
 namespace gemmd {
 namespace {
 
 constexpr int64_t kMillisecondNs = 1'000'000;
 constexpr double kSecondNs = 1e9;
-
-// CPU time of this process so far.
-int64_t CpuNs() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto ns = [](const timeval& time) {
-    return int64_t{time.tv_sec} * 1'000'000'000 + int64_t{time.tv_usec} * 1000;
-  };
-  return ns(usage.ru_utime) + ns(usage.ru_stime);
-}
-
-double UsableCores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
 
 class Run {
  public:
@@ -63,11 +45,14 @@ class Run {
   }
 
  private:
-  // A call between its turn and its answer.
+  // A call between its turn and its answer. Times as in CallSample.
   struct Call {
-    CallSample sample;
     uint64_t number = 0;
     size_t client = 0;
+    size_t product = 0;
+    int64_t intended_ns = 0;
+    int64_t admitted_ns = 0;
+    int64_t sent_ns = 0;
   };
 
   // Whether a call that is due then belongs to the run, and to count it where it does.
@@ -88,8 +73,8 @@ class Run {
       Call call;
       call.number = next_number_.fetch_add(1, std::memory_order_relaxed);
       call.client = call.number % targets_.clients.size();
-      call.sample.intended_ns = due_ns;
-      call.sample.admitted_ns = std::max(due_ns, freed_ns);
+      call.intended_ns = due_ns;
+      call.admitted_ns = std::max(due_ns, freed_ns);
       Enter();
       Send(call);
       due_ns = start_ns_ + arrivals.NextNs();
@@ -121,8 +106,8 @@ class Run {
     Call call;
     call.number = next_number_.fetch_add(1, std::memory_order_relaxed);
     call.client = client;
-    call.sample.intended_ns = due_ns;
-    call.sample.admitted_ns = due_ns;
+    call.intended_ns = due_ns;
+    call.admitted_ns = due_ns;
     Send(call);
     return true;
   }
@@ -141,17 +126,14 @@ class Run {
 
   // The caller has entered the call.
   void Send(Call call) {
-    call.sample.product = targets_.picker->Pick(call.number);
-    const Payload& payload = (*targets_.payloads)[call.sample.product];
-    call.sample.operations = payload.operations;
-    call.sample.bytes = payload.sent_bytes + payload.answer_bytes;
-    call.sample.sent_ns = SteadyNowNs();
-    const int64_t late_ns = call.sample.sent_ns - call.sample.admitted_ns;
-    if (late_ns > kMillisecondNs && call.sample.intended_ns >= window_from_ns_) {
+    call.product = targets_.picker->Pick(call.number);
+    call.sent_ns = SteadyNowNs();
+    const int64_t late_ns = call.sent_ns - call.admitted_ns;
+    if (late_ns > kMillisecondNs && call.intended_ns >= window_from_ns_) {
       sent_late_.fetch_add(1, std::memory_order_relaxed);
     }
     targets_.clients[call.client].MultiplyAsync(
-        payload.request,
+        (*targets_.payloads)[call.product].request,
         [this, call](absl::StatusOr<v1::MultiplyResponse> response) {
           OnAnswer(call, std::move(response));
         },
@@ -159,18 +141,26 @@ class Run {
   }
 
   // On a thread of gRPC.
-  void OnAnswer(Call call, absl::StatusOr<v1::MultiplyResponse> response) {
-    call.sample.ended_ns = SteadyNowNs();
-    call.sample.code = response.status().code();
-    if (response.ok()) call.sample.timing = response->timing();
-    recorder_.Add(call.sample);
+  void OnAnswer(const Call& call, absl::StatusOr<v1::MultiplyResponse> response) {
+    const int64_t ended_ns = SteadyNowNs();
+    const Payload& payload = (*targets_.payloads)[call.product];
+    CallSample sample = {.product = call.product,
+                         .intended_ns = call.intended_ns,
+                         .admitted_ns = call.admitted_ns,
+                         .sent_ns = call.sent_ns,
+                         .ended_ns = ended_ns,
+                         .code = response.status().code(),
+                         .operations = payload.operations,
+                         .bytes = payload.sent_bytes + payload.answer_bytes};
+    if (response.ok()) sample.timing = response->timing();
+    recorder_.Add(sample);
     if (!response.ok()) KeepMessage(response.status());
-    if (response.ok() && targets_.verifier->Wants(call.sample.product, call.number)) {
-      targets_.verifier->Offer(call.sample.product, *std::move(response));
+    if (response.ok() && targets_.verifier->Wants(call.product, call.number)) {
+      targets_.verifier->Offer(call.product, *std::move(response));
     }
     // The next call of a closed loop takes this one's place.
     const bool is_closed = std::holds_alternative<ClosedLoop>(step_.loop);
-    if (!is_closed || !TakeTurn(call.client, call.sample.ended_ns)) Leave();
+    if (!is_closed || !TakeTurn(call.client, ended_ns)) Leave();
   }
 
   void KeepMessage(const absl::Status& status) {
@@ -204,7 +194,7 @@ class Run {
     SleepUntil(to_ns, stop_);
     ended_ns_ = std::max(to_ns, window_from_ns_);
     recorder_.EndWindow(ended_ns_);
-    cpu_to_ns_ = CpuNs();
+    cpu_to_ns_ = ProcessCpuNs();
   }
 
   void WaitForAnswers() {
@@ -226,7 +216,7 @@ class Run {
     if (to_ns <= start_ns_) to_ns += step_.interval_ns;
     while (true) {
       const bool is_last = WaitUntil(to_ns);
-      if (to_ns == window_from_ns_) cpu_from_ns_.store(CpuNs());
+      if (to_ns == window_from_ns_) cpu_from_ns_.store(ProcessCpuNs());
       const int64_t now = is_last ? SteadyNowNs() : to_ns;
       LoadInterval interval = {.from_ns = from_ns - window_from_ns_,
                                .to_ns = now - window_from_ns_,
@@ -288,7 +278,7 @@ class Run {
   std::atomic<uint64_t> next_number_ = 0;
   std::atomic<int64_t> counted_ = 0;  // Calls of the window, and the tries beyond their number.
   std::atomic<int64_t> sent_late_ = 0;
-  std::atomic<int64_t> cpu_from_ns_ = CpuNs();
+  std::atomic<int64_t> cpu_from_ns_ = ProcessCpuNs();
 
   // Of the sending thread until the end.
   int64_t last_due_ns_ = 0;

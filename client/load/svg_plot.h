@@ -9,6 +9,8 @@
 
 namespace gemmd {
 
+inline constexpr int kPlotColors = 8;
+
 struct PlotTick {
   double at = 0;
   std::string text;
