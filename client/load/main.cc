@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "client/load/load_command_line.h"
 
 namespace {
@@ -22,6 +23,9 @@ void RequestStop(int /*signal*/) { stop_requests.fetch_add(1); }
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Debian's Abseil is built with the detection, which takes one lock of the process for each
+  // mutex.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   struct sigaction action = {};
   action.sa_handler = RequestStop;
   sigaction(SIGINT, &action, nullptr);

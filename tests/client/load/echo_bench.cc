@@ -143,6 +143,8 @@ int Main(int concurrency, int rounds) {
 }  // namespace gemmd
 
 int main(int argc, char** argv) {
+  // As gemmload's main does.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const int concurrency = argc > 1 ? std::atoi(argv[1]) : 16;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
   return gemmd::Main(concurrency, rounds);
