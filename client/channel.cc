@@ -12,7 +12,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "gemmd/v1/gemm.grpc.pb.h"
 #include "grpc/compression.h"
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
@@ -80,24 +82,40 @@ absl::Status CheckAddress(absl::string_view address) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-std::string ServiceConfigJson(const ClientOptions& options) {
-  if (options.max_attempts == 1) return "{}";
-  const absl::Duration initial = std::min(options.initial_backoff, options.max_backoff);
-  return absl::StrFormat(
-      R"({"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":%d,"initialBackoff":"%.3fs",)"
-      R"("maxBackoff":"%.3fs","backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}]})",
-      options.max_attempts, std::max(0.001, absl::ToDoubleSeconds(initial)),
-      std::max(0.001, absl::ToDoubleSeconds(options.max_backoff)));
+// Whether the address may stand for several servers: a name of DNS does that only where it is asked
+// for as one, so that a plain host:port keeps to one server even while that drains.
+bool MayNameSeveral(absl::string_view address) {
+  return absl::StartsWith(address, "dns:") || absl::StartsWith(address, "ipv4:") ||
+         absl::StartsWith(address, "ipv6:");
 }
 
-grpc::ChannelArguments ChannelArgumentsFor(const ClientOptions& options) {
+}  // namespace
+
+std::string ServiceConfigJson(absl::string_view address, const ClientOptions& options) {
+  std::vector<std::string> members;
+  if (MayNameSeveral(address)) {
+    members.push_back(absl::StrFormat(
+        R"("loadBalancingConfig":[{"round_robin":{}}],"healthCheckConfig":{"serviceName":"%s"})",
+        v1::Gemm::service_full_name()));
+  }
+  if (options.max_attempts > 1) {
+    const absl::Duration initial = std::min(options.initial_backoff, options.max_backoff);
+    members.push_back(absl::StrFormat(
+        R"("methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":%d,"initialBackoff":"%.3fs",)"
+        R"("maxBackoff":"%.3fs","backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}])",
+        options.max_attempts, std::max(0.001, absl::ToDoubleSeconds(initial)),
+        std::max(0.001, absl::ToDoubleSeconds(options.max_backoff))));
+  }
+  return absl::StrCat("{", absl::StrJoin(members, ","), "}");
+}
+
+grpc::ChannelArguments ChannelArgumentsFor(absl::string_view address,
+                                           const ClientOptions& options) {
   grpc::ChannelArguments arguments = options.channel_arguments;
   const int message_bytes = static_cast<int>(options.max_message_bytes);
   arguments.SetMaxReceiveMessageSize(message_bytes);
   arguments.SetMaxSendMessageSize(message_bytes);
-  arguments.SetServiceConfigJSON(ServiceConfigJson(options));
+  arguments.SetServiceConfigJSON(ServiceConfigJson(address, options));
 
   // gRPC gives up retrying a call whose messages exceed this buffer (256 KiB by default, less than
   // one 512 x 512 f32 matrix). The bytes are shared with the message under way, not a copy.
@@ -131,7 +149,7 @@ absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> MakeChannels(
   if (!status.ok()) return status;
   const auto credentials =
       options.credentials ? options.credentials : grpc::InsecureChannelCredentials();
-  const grpc::ChannelArguments arguments = ChannelArgumentsFor(options);
+  const grpc::ChannelArguments arguments = ChannelArgumentsFor(address, options);
   std::vector<std::shared_ptr<grpc::Channel>> channels(static_cast<size_t>(options.channels));
   for (std::shared_ptr<grpc::Channel>& channel : channels) {
     channel = grpc::CreateCustomChannel(std::string(address), credentials, arguments);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the client's gRPC channels are made: retries, keepalive, message limits, no compression.
+// How the client's gRPC channels are made: balancing, retries, keepalive, message limits, no
+// compression.
 #pragma once
 
 #include <memory>
@@ -15,11 +16,12 @@
 
 namespace gemmd {
 
-// gRPC's service config: every method retries on UNAVAILABLE, and on nothing else.
-std::string ServiceConfigJson(const ClientOptions& options);
+// gRPC's service config: every method retries on UNAVAILABLE, and on nothing else; calls go round
+// the servers that an address with a scheme stands for, but for those whose health is not SERVING.
+std::string ServiceConfigJson(absl::string_view address, const ClientOptions& options);
 
 // All channel arguments that the options stand for.
-grpc::ChannelArguments ChannelArgumentsFor(const ClientOptions& options);
+grpc::ChannelArguments ChannelArgumentsFor(absl::string_view address, const ClientOptions& options);
 
 // One channel per options.channels, none of them connected yet.
 // Errors: InvalidArgument for a bad address or option.

@@ -90,14 +90,16 @@ class AsyncCall {
 enum class ServingStatus { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
 absl::string_view ServingStatusName(ServingStatus status);  // "SERVING" ...
 
-// A connection, or several, to one server.
+// A connection, or several, to one server, or to each of several that do the same.
 //
 // Errors of all calls: the server's own status with its message, for Multiply those of
 // proto/gemmd/v1/gemm.proto; Unavailable where the server cannot be reached; DeadlineExceeded.
 // Threads: every function but move and destruction may be called by any thread at any time.
 class Client {
  public:
-  // `address` is host:port, unix:/path, or another name that gRPC resolves (dns:///host:port).
+  // `address` is host:port or unix:/path; or stands for several servers that calls go round:
+  // dns:///host:port for all that DNS knows by the name, ipv4:a:1,b:2 for a list. One of those that
+  // says it is not healthy, as each does before it ends, gets no more calls.
   // Never blocks and never fails because of the server: connecting begins with the first call.
   // Errors: InvalidArgument for a bad address or option.
   static absl::StatusOr<Client> Create(absl::string_view address,

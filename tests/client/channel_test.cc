@@ -76,7 +76,7 @@ TEST(ChannelTest, RefusesBadOptions) {
 TEST(ChannelTest, RetriesUnavailableAndNothingElse) {
   ClientOptions options;
   options.initial_backoff = absl::Milliseconds(250);
-  const auto config = nlohmann::json::parse(ServiceConfigJson(options));
+  const auto config = nlohmann::json::parse(ServiceConfigJson("h:1", options));
   ASSERT_EQ(config["methodConfig"].size(), 1u);
   const auto& method = config["methodConfig"][0];
   EXPECT_EQ(method["name"].dump(), "[{}]");  // Every method.
@@ -85,7 +85,22 @@ TEST(ChannelTest, RetriesUnavailableAndNothingElse) {
   EXPECT_EQ(method["retryPolicy"]["initialBackoff"], "0.250s");
   EXPECT_EQ(method["retryPolicy"]["maxBackoff"], "2.000s");
   options.max_attempts = 1;
-  EXPECT_EQ(ServiceConfigJson(options), "{}");
+  EXPECT_EQ(ServiceConfigJson("h:1", options), "{}");
+}
+
+TEST(ChannelTest, BalancesOverTheServersOfAnAddressThatMayNameSeveral) {
+  ClientOptions options;
+  for (const char* address : {"dns:///gemmd:8470", "ipv4:10.0.0.1:1,10.0.0.2:1", "ipv6:[::1]:1"}) {
+    const auto config = nlohmann::json::parse(ServiceConfigJson(address, options));
+    EXPECT_EQ(config["loadBalancingConfig"].dump(), R"([{"round_robin":{}}])") << address;
+    EXPECT_EQ(config["healthCheckConfig"]["serviceName"], "gemmd.v1.Gemm") << address;
+    EXPECT_EQ(config["methodConfig"].size(), 1u) << address;
+  }
+  for (const char* address : {"gemmd:8470", "unix:/run/gemmd.sock"}) {
+    const auto config = nlohmann::json::parse(ServiceConfigJson(address, options));
+    EXPECT_FALSE(config.contains("loadBalancingConfig")) << address;
+    EXPECT_FALSE(config.contains("healthCheckConfig")) << address;
+  }
 }
 
 TEST(ChannelTest, SetsWhatItPromises) {
@@ -93,7 +108,7 @@ TEST(ChannelTest, SetsWhatItPromises) {
   options.max_message_bytes = 1'000'000;
   options.channel_arguments.SetInt("grpc.something", 7);
   options.channel_arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1);  // The client's own wins.
-  const grpc::ChannelArguments arguments = ChannelArgumentsFor(options);
+  const grpc::ChannelArguments arguments = ChannelArgumentsFor("h:1", options);
   EXPECT_EQ(IntArgument(arguments, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH), 1'000'000);
   EXPECT_EQ(IntArgument(arguments, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH), 1'000'000);
   EXPECT_GE(IntArgument(arguments, GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE), 1'000'000);
@@ -110,7 +125,7 @@ TEST(ChannelTest, SetsWhatItPromises) {
 TEST(ChannelTest, LargestMessagesStayRetryable) {
   ClientOptions options;
   options.max_message_bytes = std::numeric_limits<int32_t>::max();
-  EXPECT_EQ(IntArgument(ChannelArgumentsFor(options), GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE),
+  EXPECT_EQ(IntArgument(ChannelArgumentsFor("h:1", options), GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE),
             std::numeric_limits<int32_t>::max());
 }
 
