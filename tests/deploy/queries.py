@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every query that deploy/ asks Prometheus, and what the daemon says that it can answer."""
+
+import dataclasses
+import json
+import re
+
+import yaml
+
+from image import SOURCE, run
+
+DASHBOARD = SOURCE / "deploy/grafana/dashboards/gemmd.json"
+RULES = SOURCE / "deploy/prometheus/rules.yaml"
+ADAPTER = SOURCE / "deploy/kubernetes/components/autoscaling/adapter_rules.yaml"
+
+
+@dataclasses.dataclass
+class Query:
+    place: str
+    text: str
+
+
+def replace_variables(text, window):
+    """What Grafana makes of a panel's query where everything is chosen."""
+    text = text.replace("$__rate_interval", window)
+    return re.sub(r'"\$\w+"', '".*"', text)
+
+
+def dashboard_queries(window="1m"):
+    dashboard = json.loads(DASHBOARD.read_text())
+    rows = None
+    found = []
+    for panel in dashboard["panels"]:
+        if panel["type"] == "row":
+            rows = panel["title"]
+        for target in panel.get("targets", []):
+            place = f"{rows}: {panel['title']}"
+            found.append(Query(place, replace_variables(target["expr"], window)))
+    for note in dashboard["annotations"]["list"]:
+        found.append(Query(f"annotation {note['name']}", replace_variables(note["expr"], window)))
+    for variable in dashboard["templating"]["list"]:
+        asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable.get("definition", ""))
+        if asked:
+            found.append(
+                Query(f"variable {variable['name']}", f"count by ({asked[2]}) ({asked[1]})")
+            )
+    return found
+
+
+def rules():
+    return [
+        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+    ]
+
+
+def rule_queries():
+    return [Query(rule.get("alert") or rule["record"], rule["expr"]) for rule in rules()]
+
+
+def adapter_queries():
+    """As prometheus-adapter fills them in for the pods of a namespace."""
+    found = []
+    for rule in yaml.safe_load(ADAPTER.read_text())["rules"]:
+        text = rule["metricsQuery"].replace("<<.GroupBy>>", "pod")
+        text = text.replace("<<.Series>>", rule["seriesQuery"].partition("{")[0])
+        text = text.replace("<<.LabelMatchers>>", 'namespace="default",pod=~"a|b"')
+        found += [Query("adapter", text), Query("adapter's series", rule["seriesQuery"])]
+    return found
+
+
+def known_metrics(gemmd):
+    """The labels of each series that the daemon may give, from the table that it prints."""
+    series = {}
+    for line in run(gemmd, "--list-metrics").splitlines():
+        row = re.fullmatch(r"\| `(\w+)` \| (\w+) \| ([\w, ]*) \| .* \|", line)
+        if not row:
+            continue
+        name, kind, labels = row[1], row[2], set(filter(None, row[3].split(", ")))
+        if kind == "histogram":
+            series[f"{name}_bucket"] = labels | {"le"}
+            series[f"{name}_sum"] = series[f"{name}_count"] = labels
+        else:
+            series[name] = labels
+    return series

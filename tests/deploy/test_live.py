@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon that multiplies, scraped by a real Prometheus with the configuration and the rules of
+deploy/prometheus: every query is answered, and with data where this machine has any."""
+
+import json
+import re
+import shutil
+import socket
+import time
+import urllib.parse
+import urllib.request
+
+import pytest
+import yaml
+
+import queries
+from image import SOURCE, run
+
+LIMIT_S = 60
+# Of panels about what a healthy daemon on a machine without a GPU does not have.
+MAYBE_EMPTY = re.compile(r"GPUs: |Products: Refusals|annotation Drains")
+
+
+def free_address():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+class Prometheus:
+    def __init__(self, address):
+        self._address = address
+
+    def get(self, path, **parameters):
+        url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, text):
+        return self.get("query", query=text)["result"]
+
+    def wait_for(self, text):
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                if self.query(text):
+                    return
+            except OSError:
+                pass  # It is not there yet.
+            assert time.monotonic() < deadline, f"no answer to {text}"
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def prometheus(tree, tmp_path_factory, module_program):
+    folder = tmp_path_factory.mktemp("live")
+    daemon, metrics, own = free_address(), free_address(), free_address()
+    shutil.copytree(SOURCE / "deploy/prometheus", folder / "etc")
+    config = yaml.safe_load((folder / "etc/prometheus.yaml").read_text())
+    config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
+    config["scrape_configs"][0]["static_configs"] = [{"targets": [metrics]}]
+    (folder / "etc/prometheus.yaml").write_text(yaml.safe_dump(config))
+
+    module_program(
+        tree / "bin/gemmd",
+        f"--listen={daemon}",
+        f"--metrics-listen={metrics}",
+        "--devices=cpu,sim:sm_90",
+    )
+    module_program(
+        "prometheus",
+        f"--config.file={folder}/etc/prometheus.yaml",
+        f"--storage.tsdb.path={folder}/data",
+        f"--web.listen-address={own}",
+    )
+    prometheus = Prometheus(own)
+    prometheus.wait_for('gemmd_device_ready{device="cpu"} == 1')
+    for _ in range(8):  # On both sides of several scrapes, so that there are rates.
+        for device in ("cpu", "sim:sm_90"):
+            run(
+                tree / "bin/gemmctl",
+                f"--address={daemon}",
+                "multiply",
+                "--random=64,64,64",
+                "--type=bf16",
+                f"--device={device}",
+            )
+        time.sleep(0.3)
+    for record in (rule["record"] for rule in queries.rules() if "record" in rule):
+        prometheus.wait_for(record)
+    return prometheus
+
+
+def test_every_query_of_the_dashboard_is_answered(prometheus):
+    empty = []
+    for query in queries.dashboard_queries(window="10s"):
+        if not prometheus.query(query.text) and not MAYBE_EMPTY.match(query.place):
+            empty.append(query)
+    assert not empty, empty
+
+
+def test_every_query_of_an_alert_is_answered_and_nothing_is_alarming(prometheus):
+    for query in queries.rule_queries():
+        prometheus.query(query.text)
+    groups = prometheus.get("rules")["groups"]
+    states = {
+        rule["name"]: (rule["health"], rule.get("state")) for g in groups for rule in g["rules"]
+    }
+    assert len(states) == len(queries.rules())
+    assert {health for health, _ in states.values()} == {"ok"}
+    assert {state for _, state in states.values()} <= {None, "inactive"}, states
+
+
+def test_the_stages_add_up(prometheus):
+    """No more than the whole, of each kind of device."""
+    total = prometheus.query("sum by (device_kind) (gemmd_product_duration_seconds_sum)")
+    stages = prometheus.query("sum by (device_kind) (gemmd_product_stage_duration_seconds_sum)")
+    kind = lambda sample: sample["metric"]["device_kind"]
+    value = lambda sample: float(sample["value"][1])
+    stages = {kind(sample): value(sample) for sample in stages}
+    assert len(total) == 2
+    for sample in total:
+        assert 0 < stages[kind(sample)] <= value(sample)
