@@ -7,14 +7,12 @@ import pathlib
 import random
 import shutil
 import sys
-import tempfile
 
 import grpc
 import pytest
 
+import stubs
 from daemon import Daemon
-
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
 
 def pytest_addoption(parser):
@@ -61,27 +59,12 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "resident_memory: measures the daemon's resident memory")
-    config.stubs = generate_stubs()
+    config.stubs = stubs.generate()
     sys.path.insert(0, config.stubs)
 
 
 def pytest_unconfigure(config):
     shutil.rmtree(config.stubs, ignore_errors=True)
-
-
-def generate_stubs():
-    """The folder of the Python code that the stock generator makes of /proto."""
-    from grpc_tools import protoc
-
-    folder = tempfile.mkdtemp(prefix="gemmd-stubs-")
-    protos = SOURCE / "proto"
-    files = sorted(str(path) for path in protos.rglob("*.proto"))
-    code = protoc.main(
-        ["protoc", f"-I{protos}", f"--python_out={folder}", f"--grpc_python_out={folder}", *files]
-    )
-    if code != 0:
-        raise pytest.UsageError(f"protoc ended with {code}")
-    return folder
 
 
 def pytest_collection_modifyitems(config, items):

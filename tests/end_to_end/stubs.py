@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python code of the wire contract, made for each run."""
+
+import pathlib
+import tempfile
+
+import pytest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+
+
+def generate():
+    """The folder of the Python code that the stock generator makes of /proto."""
+    from grpc_tools import protoc
+
+    folder = tempfile.mkdtemp(prefix="gemmd-stubs-")
+    protos = SOURCE / "proto"
+    files = sorted(str(path) for path in protos.rglob("*.proto"))
+    code = protoc.main(
+        ["protoc", f"-I{protos}", f"--python_out={folder}", f"--grpc_python_out={folder}", *files]
+    )
+    if code != 0:
+        raise pytest.UsageError(f"protoc ended with {code}")
+    return folder
