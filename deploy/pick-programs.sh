@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Makes of an installed tree a smaller one: the named programs and the libraries that the loader
+# finds them to need, at the same places.
+# usage: pick-programs.sh TREE NEW_TREE PROGRAM...
+set -euo pipefail
+
+if (($# < 3)); then
+  echo "usage: $0 TREE NEW_TREE PROGRAM..." >&2
+  exit 2
+fi
+tree=$(readlink -f "$1")
+new_tree=$2
+shift 2
+
+fail() {
+  echo "$*" >&2
+  exit 1
+}
+
+mkdir -p "$new_tree/bin" "$new_tree/lib"
+for name in "$@"; do
+  program="$tree/bin/$name"
+  [[ -x $program ]] || fail "no bin/$name in the installed tree"
+  cp "$program" "$new_tree/bin/"
+  libraries=$(LD_TRACE_LOADED_OBJECTS=1 "$program")
+  missing=$(sed -n 's/^\t*\(.*\) => not found/\1/p' <<<"$libraries")
+  [[ -z $missing ]] || fail "bin/$name needs $missing, which is nowhere"
+  while read -r path; do
+    # By the name that the loader asks for. What is not of the tree is glibc's, the machine's own.
+    [[ $path == "$tree"/* ]] && cp --dereference "$tree/lib/${path##*/}" "$new_tree/lib/"
+  done < <(sed -n 's/.* => \(.*\) (0x.*/\1/p' <<<"$libraries")
+done
+if [[ -d $tree/share ]]; then cp -r "$tree/share" "$new_tree/"; fi

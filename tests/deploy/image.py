@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images, built by buildah with nothing but chroot: no container engine, no registry. The base is a
+Debian that debootstrap makes, in the place of the one that the Dockerfile names."""
+
+import functools
+import json
+import pathlib
+import subprocess
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+BASE = "localhost/debian"
+
+# What the slim images of Debian leave out too.
+NOT_IN_BASE = [
+    "./var/cache/apt/archives/*.deb",
+    "./var/lib/apt/lists/*",
+    "./usr/share/doc/*",
+    "./usr/share/locale/*",
+    "./usr/share/man/*",
+]
+
+
+def run(*command):
+    """The standard output of a command that must succeed."""
+    done = subprocess.run(
+        [str(word) for word in command], text=True, stdin=subprocess.DEVNULL, capture_output=True
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def make_base(archive, folder):
+    """Debootstraps Debian 12 into the archive, unless it is there."""
+    if archive.exists():
+        return
+    root = folder / "debian"
+    run("debootstrap", "--variant=minbase", "bookworm", root)
+    unfinished = archive.with_suffix(".part")
+    without = [f"--exclude={pattern}" for pattern in NOT_IN_BASE]
+    run("tar", "--create", f"--file={unfinished}", f"--directory={root}", *without, ".")
+    unfinished.rename(archive)
+
+
+class Image:
+    def __init__(self, store, name):
+        self._store = store
+        self.name = name
+        inspected = json.loads(store.buildah("inspect", "--type=image", name))
+        self.config = inspected["Docker"]["config"]
+
+    @functools.cached_property
+    def root(self):
+        """The image's files, in a working container."""
+        container = self._store.buildah("from", self.name).strip()
+        return pathlib.Path(self._store.buildah("mount", container).strip())
+
+    def bytes(self):
+        return sum(path.lstat().st_size for path in self.root.rglob("*") if path.is_file())
+
+
+class Store:
+    """Images and layers in a folder of their own."""
+
+    def __init__(self, folder, archive):
+        self._folder = folder
+        container = self.buildah("from", "scratch").strip()
+        self.buildah("add", container, archive, "/")
+        self.buildah("commit", "--quiet", container, BASE)
+        self.buildah("rm", container)
+
+    def buildah(self, *words):
+        folders = f"--root={self._folder}/storage", f"--runroot={self._folder}/run"
+        return run("buildah", "--storage-driver=vfs", *folders, *words)
+
+    def build(self, target, programs):
+        """A target of the Dockerfile. `programs` is a folder with an installed tree in opt/gemmd: it
+        takes the place of the stages that compile."""
+        self.buildah(
+            "build",
+            "--isolation=chroot",
+            "--format=docker",
+            "--pull=never",
+            f"--build-arg=DEBIAN={BASE}",
+            f"--build-arg=RUNTIME={BASE}",
+            f"--build-context=build-cpu={programs}",
+            f"--build-context=build-cuda={programs}",
+            f"--target={target}",
+            f"--tag=localhost/gemmd:{target}",
+            SOURCE,
+        )
+        return Image(self, f"localhost/gemmd:{target}")
