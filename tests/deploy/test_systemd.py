@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The systemd unit, as systemd itself reads it. It is not started: no systemd runs in the tests."""
+
+import configparser
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from daemon import wait_until
+from image import SOURCE, run
+from manifests import seconds
+
+SYSTEMD = SOURCE / "deploy/systemd"
+MOST_EXPOSURE = 1.5
+MARGIN_S = 10
+
+
+@pytest.fixture(params=["", "gpu.conf"])
+def unit(request, tree, tmp_path):
+    """The unit's file with the installed tree where it lies now, and a drop-in."""
+    text = (SYSTEMD / "gemmd.service").read_text()
+    path = tmp_path / "gemmd.service"
+    path.write_text(text.replace("/opt/gemmd", str(tree)))
+    if request.param:
+        (tmp_path / "gemmd.service.d").mkdir()
+        shutil.copy(SYSTEMD / "gemmd.service.d" / request.param, tmp_path / "gemmd.service.d")
+    return path
+
+
+def test_systemd_understands_the_unit(unit):
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_systemd_calls_it_safe(unit):
+    text = run("systemd-analyze", "security", "--offline=true", unit)
+    exposure = float(re.search(r"Overall exposure level for gemmd.service: ([0-9.]+)", text)[1])
+    assert exposure <= MOST_EXPOSURE, text
+
+
+def settings():
+    unit = configparser.ConfigParser(strict=False, interpolation=None, delimiters="=")
+    unit.optionxform = str
+    unit.read(SYSTEMD / "gemmd.service")
+    options = configparser.ConfigParser(interpolation=None, delimiters="=")
+    options.read_string("[gemmd]\n" + (SYSTEMD / "gemmd.conf").read_text())
+    return unit["Service"], options["gemmd"]
+
+
+def test_the_service_ends_after_its_daemon():
+    service, options = settings()
+    drain_s = seconds(options["lame-duck"]) + seconds(options["grace"])
+    assert drain_s + MARGIN_S <= seconds(service["TimeoutStopSec"])
+
+
+def allowed_calls():
+    """The system calls that the unit's filter lets through."""
+    names = {}
+    for line in run("systemd-analyze", "syscall-filter").splitlines():
+        if line.startswith("@"):
+            group = names.setdefault(line.split()[0], [])
+        elif line.startswith("    ") and not line.lstrip().startswith("#"):
+            group.append(line.strip())
+
+    def members(name):
+        if not name.startswith("@"):
+            return {name}
+        return set().union(*(members(each) for each in names[name]))
+
+    text = (SYSTEMD / "gemmd.service").read_text()
+    allowed, *denied = re.findall(r"^SystemCallFilter=(.*)$", text, re.MULTILINE)
+    calls = set().union(*(members(name) for name in allowed.split()))
+    for line in denied:
+        assert line.startswith("~")
+        calls -= set().union(*(members(name) for name in line[1:].split()))
+    return calls
+
+
+def test_the_daemon_lives_with_the_calls_that_it_is_left(tree, tmp_path, program):
+    """Its own options but for the folder of the socket, under strace: start, products, end."""
+    options = (SYSTEMD / "gemmd.conf").read_text()
+    config = tmp_path / "gemmd.conf"
+    config.write_text(
+        options.replace("/run/gemmd", str(tmp_path))
+        .replace("127.0.0.1:8470", "127.0.0.1:0")
+        .replace("127.0.0.1:8471", "127.0.0.1:0")
+        .replace("lame-duck=5s", "lame-duck=1ms")
+    )
+    traced = tmp_path / "calls"
+    ready = tmp_path / "ready"
+    daemon = program(
+        "strace",
+        "--follow-forks",
+        "--summary-only",
+        f"--output={traced}",
+        tree / "bin/gemmd",
+        f"--config={config}",
+        f"--ready-file={ready}",
+    )
+    wait_until(lambda: ready.exists() or daemon.poll() is not None, 60, "gemmd ready")
+    assert ready.exists(), (tmp_path / "log0").read_text()
+    address = f"--address=unix:{tmp_path}/gemmd.sock"
+    for device in ("cpu", "sim:sm_90"):
+        run(
+            tree / "bin/gemmctl",
+            address,
+            "multiply",
+            "--random=200,200,200",
+            "--type=bf16",
+            f"--device={device}",
+            "--verify",
+        )
+    (pid,) = run("pgrep", "--parent", daemon.pid).split()
+    run("kill", "-TERM", pid)
+    assert daemon.wait(60) == 0
+    used = {line.split()[-1] for line in traced.read_text().splitlines()[2:-2]}
+    assert {"futex", "mmap", "execve"} <= used
+    assert used <= allowed_calls()
