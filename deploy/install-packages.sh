@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs the Debian 12 packages that gemmd needs: `build` to build and run it, `test` also to test it.
-# Does nothing where they are installed. Needs root or sudo only where something is missing.
+# Installs the Debian 12 packages that gemmd needs: `build` to build and run it, `test` also to test it,
+# `deploy` also to test its images and the rest of this folder. Does nothing where they are installed.
+# Needs root or sudo only where something is missing.
 set -euo pipefail
 
 build_packages=(
@@ -14,11 +15,13 @@ build_packages=(
 test_packages=(
   chromium clang-14 clang-format-14 clang-tidy-14 git libgmock-dev libgtest-dev libomp-14-dev
   prometheus python3 python3-pip python3-venv xz-utils)
+deploy_packages=(buildah debootstrap procps strace systemd)
 
 case "${1:-}" in
   build) packages=("${build_packages[@]}") ;;
   test) packages=("${build_packages[@]}" "${test_packages[@]}") ;;
-  *) echo "usage: $0 build|test" >&2; exit 2 ;;
+  deploy) packages=("${build_packages[@]}" "${test_packages[@]}" "${deploy_packages[@]}") ;;
+  *) echo "usage: $0 build|test|deploy" >&2; exit 2 ;;
 esac
 
 missing=()

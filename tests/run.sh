@@ -11,6 +11,7 @@
 #   clang     builds daemon and client with clang and -Wthread-safety
 #   nocuda    as without a CUDA toolkit (asan's build): it is said once, daemon and catalogue are there
 #   quickstart  deploy/quickstart.sh ends with a checked product
+#   deploy    the images, and what else is in deploy/: needs root and the network
 #
 # Only where it is named:
 #
@@ -20,7 +21,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-stages=(format release asan tsan clang nocuda quickstart)
+stages=(format release asan tsan clang nocuda quickstart deploy)
 if [[ ${1:-} == --help ]]; then
   sed -n '4,/^set/p' "$0" | sed -n 's/^# \{0,1\}//p'
   exit 0
@@ -93,6 +94,27 @@ stage_nocuda() {
 }
 
 stage_quickstart() { deploy/quickstart.sh; }
+
+# kustomize's wheel is for newer Pythons by its own word alone: what it holds is a Go library.
+prepare_deploy_python() {
+  local wanted="$root/tests/deploy/requirements.txt"
+  prepare_python
+  cmp -s "$wanted" "$venv/installed_deploy.txt" && return
+  "$venv/bin/python" -m pip install --quiet --requirement "$wanted"
+  "$venv/bin/python" -m pip install --quiet --no-deps --ignore-requires-python pykustomize==0.1.4
+  cp "$wanted" "$venv/installed_deploy.txt"
+}
+
+stage_deploy() {
+  local programs="$root/build/deploy"
+  deploy/install-packages.sh deploy
+  prepare_deploy_python
+  configure release
+  cmake --build --preset release
+  rm -rf "$programs/opt/gemmd"
+  cmake --install build/release --component runtime --strip --prefix "$programs/opt/gemmd" >"$programs.log"
+  "$venv/bin/python" -B -m pytest -p no:cacheprovider --programs="$programs" tests/deploy
+}
 
 deploy/install-packages.sh test
 mkdir -p build
