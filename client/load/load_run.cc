@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -15,6 +16,9 @@ namespace {
 
 constexpr int64_t kMillisecondNs = 1'000'000;
 constexpr double kSecondNs = 1e9;
+// How far behind the first sender of an open loop the second one looks: about the time in which
+// the first is awake.
+constexpr int64_t kSecondSenderNs = 60'000;
 
 class Run {
  public:
@@ -62,29 +66,76 @@ class Run {
     return counted_.fetch_add(1, std::memory_order_relaxed) < step_.count;
   }
 
+  // What the senders of an open loop share: the call that is due next.
+  struct Pacing {
+    explicit Pacing(const ArrivalPlan& plan) : arrivals(plan) {}
+    absl::Mutex mutex;
+    Arrivals arrivals ABSL_GUARDED_BY(mutex);
+    int64_t due_ns ABSL_GUARDED_BY(mutex) = 0;
+    int64_t freed_ns ABSL_GUARDED_BY(mutex) = 0;  // When the limit last let a call pass.
+    bool is_over ABSL_GUARDED_BY(mutex) = false;
+  };
+
+  // Two threads wait for each call, and the first one awake sends it: a thread that the machine
+  // wakes late, or that still sends the call before, delays nothing.
   void SendOpen(const OpenLoop& open) {
-    WakeThisThreadOnTime();
-    Arrivals arrivals(open.arrivals);
-    int64_t freed_ns = 0;  // When the limit of calls in flight last let one pass.
-    int64_t due_ns = start_ns_ + arrivals.NextNs();
-    while (Takes(due_ns) && SleepUntil(due_ns, stop_)) {
-      if (WaitForRoom(open.most_in_flight)) freed_ns = SteadyNowNs();
-      if (freed_ns >= window_to_ns_ || stop_.load() > 0) break;
-      Call call;
-      call.number = next_number_.fetch_add(1, std::memory_order_relaxed);
-      call.client = call.number % targets_.clients.size();
-      call.intended_ns = due_ns;
-      call.admitted_ns = std::max(due_ns, freed_ns);
-      Enter();
-      Send(call);
-      due_ns = start_ns_ + arrivals.NextNs();
+    Pacing pacing(open.arrivals);
+    {
+      absl::MutexLock lock(&pacing.mutex);
+      NextDue(pacing);
     }
-    last_due_ns_ = due_ns;
+    std::thread second([&] { SendWhatIsDue(open.most_in_flight, kSecondSenderNs, pacing); });
+    SendWhatIsDue(open.most_in_flight, 0, pacing);
+    second.join();
+    absl::MutexLock lock(&pacing.mutex);
+    last_due_ns_ = pacing.due_ns;
     // What was due and could not be sent any more.
-    while (freed_ns >= window_to_ns_ && due_ns < window_to_ns_) {
-      unsent_ += due_ns >= window_from_ns_;
-      due_ns = start_ns_ + arrivals.NextNs();
+    while (pacing.freed_ns >= window_to_ns_ && pacing.due_ns < window_to_ns_) {
+      unsent_ += pacing.due_ns >= window_from_ns_;
+      pacing.due_ns = start_ns_ + pacing.arrivals.NextNs();
     }
+  }
+
+  void NextDue(Pacing& pacing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pacing.mutex) {
+    pacing.due_ns = start_ns_ + pacing.arrivals.NextNs();
+    pacing.is_over = !Takes(pacing.due_ns);
+  }
+
+  // Looks for a call `behind_ns` after the time at which it is due.
+  void SendWhatIsDue(int64_t most_in_flight, int64_t behind_ns, Pacing& pacing) {
+    WakeThisThreadOnTime();
+    while (true) {
+      pacing.mutex.Lock();
+      const int64_t due_ns = pacing.due_ns;
+      const bool is_due = !pacing.is_over && due_ns <= SteadyNowNs();
+      const std::optional<Call> call = is_due ? Admit(most_in_flight, pacing) : std::nullopt;
+      const bool is_over = pacing.is_over;
+      pacing.mutex.Unlock();
+      if (call.has_value()) {
+        Send(*call);
+      } else if (is_over || !SleepUntil(due_ns + behind_ns, stop_)) {
+        return;
+      }
+    }
+  }
+
+  // The call that is due, entered, once the limit of calls in flight lets it pass; none where the
+  // run ends before.
+  std::optional<Call> Admit(int64_t most_in_flight, Pacing& pacing)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(pacing.mutex) {
+    if (WaitForRoom(most_in_flight)) pacing.freed_ns = SteadyNowNs();
+    if (pacing.freed_ns >= window_to_ns_ || stop_.load() > 0) {
+      pacing.is_over = true;
+      return std::nullopt;
+    }
+    Call call;
+    call.number = next_number_.fetch_add(1, std::memory_order_relaxed);
+    call.client = call.number % targets_.clients.size();
+    call.intended_ns = pacing.due_ns;
+    call.admitted_ns = std::max(pacing.due_ns, pacing.freed_ns);
+    Enter();
+    NextDue(pacing);
+    return call;
   }
 
   void SendClosed(const ClosedLoop& closed) {

@@ -62,9 +62,9 @@ def main():
     parser.add_argument("--count", type=int, default=1000)
     flags = parser.parse_args()
     sys.path.insert(0, str(pathlib.Path(__file__).parent))
-    from conftest import generate_stubs
+    import stubs
 
-    sys.path.insert(0, generate_stubs())
+    sys.path.insert(0, stubs.generate())
     request = f32_request(*map(int, flags.shape.split(",")))
     rate, latencies = closed_loop(flags.address, request, flags.concurrency, flags.count)
     p50 = statistics.median(latencies)
