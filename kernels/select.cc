@@ -115,21 +115,6 @@ std::vector<Candidate> Rank(std::vector<Candidate> left) {
   return ranked;
 }
 
-// The kernel that Select would put first; null where there is none. This is on the path of every
-// request: it makes no text and asks only rows of the problem's types, which took 6 us for 76 rows.
-const Kernel* FindBest(absl::Span<const Kernel> catalog, const Problem& problem,
-                       const Constraints& constraints, const DeviceProfile& profile) {
-  std::vector<Candidate> candidates;
-  for (const Kernel& kernel : catalog) {
-    if (kernel.a != problem.a.type || kernel.b != problem.b.type) continue;
-    if (constraints.kernel != nullptr && !Answers(kernel, *constraints.kernel)) continue;
-    if (!Admits(kernel, problem, constraints, profile.target).ok()) continue;
-    candidates.push_back({&kernel, PredictedNs(kernel, problem, profile), ""});
-  }
-  const auto best = FindPreferred(candidates);
-  return best == candidates.end() ? nullptr : best->kernel;
-}
-
 std::string NameSome(const std::vector<Candidate>& candidates) {
   std::string text;
   for (size_t i = 0; i < std::min(kMaxNamed, candidates.size()); ++i) {
@@ -209,6 +194,19 @@ Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
   }
   selection.candidates = Rank(std::move(selection.candidates));
   return selection;
+}
+
+const Kernel* FindBest(absl::Span<const Kernel> catalog, const Problem& problem,
+                       const Constraints& constraints, const DeviceProfile& profile) {
+  std::vector<Candidate> candidates;
+  for (const Kernel& kernel : catalog) {
+    if (kernel.a != problem.a.type || kernel.b != problem.b.type) continue;
+    if (constraints.kernel != nullptr && !Answers(kernel, *constraints.kernel)) continue;
+    if (!Admits(kernel, problem, constraints, profile.target).ok()) continue;
+    candidates.push_back({&kernel, PredictedNs(kernel, problem, profile), ""});
+  }
+  const auto best = FindPreferred(candidates);
+  return best == candidates.end() ? nullptr : best->kernel;
 }
 
 absl::StatusOr<const Kernel*> Choose(absl::Span<const Kernel> catalog, const Problem& problem,

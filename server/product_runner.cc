@@ -82,6 +82,14 @@ void LogRequest(const std::string& request_id, const InFlight& in_flight, const 
       TraceFields(in_flight.arrival.span));
 }
 
+absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>& devices) {
+  const auto append_name = [](std::string* names, const ServedDevice& served) {
+    *names += served.device->info().name;
+  };
+  return absl::NotFoundError(
+      GotWant("device", name, Concat("one of ", absl::StrJoin(devices, ", ", append_name))));
+}
+
 }  // namespace
 
 ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
@@ -94,20 +102,27 @@ ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler
       clock_(clock),
       max_message_bytes_(max_message_bytes) {}
 
-absl::StatusOr<const ServedDevice*> ProductRunner::FindDevice(std::string_view name) const {
-  const auto found =
-      std::find_if(devices_.begin(), devices_.end(), [name](const ServedDevice& served) {
-        return name.empty() || served.device->info().name == name;
-      });
-  if (found == devices_.end()) {
-    const auto append_name = [](std::string* names, const ServedDevice& served) {
-      *names += served.device->info().name;
-    };
-    return absl::NotFoundError(
-        GotWant("device", name, Concat("one of ", absl::StrJoin(devices_, ", ", append_name))));
+absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(
+    const ParsedRequest& parsed) const {
+  const Kernel* const wanted = parsed.constraints.kernel;
+  const auto is_of_kind = [&](const ServedDevice& served) {
+    return wanted == nullptr || served.device->info().kind == wanted->device_kind;
+  };
+  Placement place;
+  for (const ServedDevice& served : devices_) {
+    const DeviceInfo& info = served.device->info();
+    if (!parsed.device.empty() && info.name != parsed.device) continue;
+    const Kernel* const kernel = FindBest(Catalog(info.kind), parsed.job.problem,
+                                          parsed.constraints, served.device->profile());
+    // One of the wanted kernel's kind says best why it does not run the product.
+    const bool says_best =
+        place.served == nullptr || (is_of_kind(served) && !is_of_kind(*place.served));
+    if (kernel != nullptr || says_best) place = {&served, kernel};
+    if (kernel != nullptr) break;
   }
-  RETURN_IF_ERROR(found->readiness());
-  return &*found;
+  if (place.served == nullptr) return NoSuchDevice(parsed.device, devices_);
+  RETURN_IF_ERROR(place.served->readiness());
+  return place;
 }
 
 absl::StatusOr<PreparedProduct> ProductRunner::Prepare(const v1::MultiplyRequest& request) const {
@@ -126,10 +141,14 @@ absl::StatusOr<PreparedProduct> ProductRunner::Prepare(const v1::MultiplyRequest
 // Chooses device and kernel and completes the job with the sizes that follow from them.
 absl::Status ProductRunner::Place(PreparedProduct& product) const {
   Job& job = product.parsed.job;
-  ASSIGN_OR_RETURN(product.served, FindDevice(product.parsed.device));
+  ASSIGN_OR_RETURN(const Placement place, FindPlace(product.parsed));
+  product.served = place.served;
+  job.kernel = place.kernel;
   const DeviceProfile& profile = product.served->device->profile();
-  ASSIGN_OR_RETURN(job.kernel, Choose(Catalog(profile.target.kind), job.problem,
-                                      product.parsed.constraints, profile));
+  if (job.kernel == nullptr) {
+    return Choose(Catalog(profile.target.kind), job.problem, product.parsed.constraints, profile)
+        .status();
+  }
   job.d_bytes = BytesWritten(job.problem);
   if (job.d_bytes > max_message_bytes_ - kAnswerOverheadBytes) {
     return absl::ResourceExhaustedError(Concat("d: the result takes ", job.d_bytes,

@@ -59,9 +59,15 @@ class ProductRunner {
   // Drops the product where it still waits.
   void Cancel(JobId id) { scheduler_.Cancel(id); }
 
-  // The device that a request names, or the default one.
+  // Where a product runs: on the device that it names; otherwise on the first one that has a kernel
+  // for it. Where none has: the device that says best why.
+  struct Placement {
+    const ServedDevice* served = nullptr;
+    const Kernel* kernel = nullptr;  // None where no kernel of the device runs the product.
+  };
+
   // Errors: NotFound, naming the devices; Unavailable where it is not ready.
-  absl::StatusOr<const ServedDevice*> FindDevice(std::string_view name) const;
+  absl::StatusOr<Placement> FindPlace(const ParsedRequest& parsed) const;
 
  private:
   absl::StatusOr<PreparedProduct> Prepare(const v1::MultiplyRequest& request) const;

@@ -35,7 +35,8 @@ void AddLibrary(std::string name, std::string version, v1::GetServerInfoResponse
 absl::Status ExplainOn(const ProductRunner& runner, const v1::MultiplyRequest& request,
                        v1::ExplainResponse& response) {
   ASSIGN_OR_RETURN(const ParsedRequest parsed, ParseMultiply(request, OperandBytes::kIgnored));
-  ASSIGN_OR_RETURN(const ServedDevice* served, runner.FindDevice(parsed.device));
+  ASSIGN_OR_RETURN(const ProductRunner::Placement place, runner.FindPlace(parsed));
+  const ServedDevice* served = place.served;
   const Problem& problem = parsed.job.problem;
   const Selection selection = Select(Catalog(served->device->info().kind), problem,
                                      parsed.constraints, served->device->profile());

@@ -132,7 +132,8 @@ void AddChoiceFlags(CLI::App& app, ProductFlags& flags) {
          "A kernel by name, or an instruction: the best kernel of it on the device (default: the "
          "server chooses)")
       ->group(group);
-  app.add_option("--device", flags.device, "A device by name (default: the server's)")
+  app.add_option("--device", flags.device,
+                 "A device by name (default: the server's first that has a kernel for it)")
       ->group(group);
   app.add_option("--chip", flags.chip, "A simulated chip: sm_80 is short for --device sim:sm_80")
       ->group(group);

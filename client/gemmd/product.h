@@ -64,8 +64,8 @@ struct BiasView {
   std::span<const std::byte> data = {};
 };
 
-// Everything about a product beside A and B. The defaults give D = op(A) op(B) on the server's
-// default device with the server's choice of kernel. Each member is the field of
+// Everything about a product beside A and B. The defaults give D = op(A) op(B) with the server's
+// choice of device and kernel. Each member is the field of
 // v1::MultiplyRequest so named.
 struct ProductOptions {
   std::string request_id = {};
@@ -80,7 +80,7 @@ struct ProductOptions {
   v1::ElementType output_type = v1::ELEMENT_TYPE_UNSPECIFIED;        // The accumulation type.
   v1::Order output_order = v1::ORDER_ROW_MAJOR;
   std::string kernel = {};  // Empty: the server chooses.
-  std::string device = {};  // Empty: the server's default.
+  std::string device = {};  // Empty: the server's first one that has a kernel for the product.
   bool require_deterministic = false;
   bool require_batch_invariant = false;
 };

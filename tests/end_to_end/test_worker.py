@@ -152,6 +152,25 @@ def test_products_run_on_the_gpu_that_is_the_default(gpus, client, gemmctl):
     ).stdout
     assert "fake GPU" in listed and "7 SMs, 1.98 GHz" in listed
 
+def test_a_product_without_a_device_runs_on_the_first_that_has_a_kernel(gpus, client):
+    """No GPU multiplies f32: such products must not fail because a GPU comes first."""
+    server = client(gpus(devices="cuda:0,cpu,sim:sm_90"))
+    ones = np.ones((1, 8, 8))
+    f32 = Product(a=ones, b=ones, a_type="f32", b_type="f32")
+    assert server.multiply(product=f32).device == "cpu"
+    assert server.multiply().device == "cuda:0"
+    assert server.multiply(kernel="onednn.f32.f16.f16.via_f32").device == "cpu"
+    assert server.multiply(kernel="mma.m16n8k16.f32.f16.f16.f32").device == "cuda:0"
+    assert server.code_of(device="cuda:0", product=f32) == grpc.StatusCode.UNIMPLEMENTED
+    request = registry_pb2.ExplainRequest(request=f32.request())
+    assert server.registry.Explain(request, timeout=DEADLINE_S).device == "cpu"
+    # Where nobody has one, a device of the kernel's kind says why.
+    with pytest.raises(grpc.RpcError) as refused:
+        server.multiply(kernel="onednn.f32.bf16.bf16")
+    assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert server.code_of(kernel="onednn.f32.bf16.bf16", device="cpu") == refused.value.code()
+    assert "a.type: got f16, want bf16" in refused.value.details()
+
 
 def test_a_kernel_of_a_gpu_on_the_simulator_has_the_same_bits(gpus, client):
     both = client(gpus(devices="cuda:0,sim:sm_90"))
