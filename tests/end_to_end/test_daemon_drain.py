@@ -196,13 +196,14 @@ def test_a_second_signal_skips_the_lame_duck(daemons):
 
 @pytest.fixture
 def loaded(daemons):
-    """Starts a daemon in which one product of about a second runs and three wait for it."""
+    """Starts a daemon in which one product runs and three wait for it: long enough for what a test does
+    then, on a machine that is less busy by then, too."""
 
     def start(*flags):
         daemon = daemons.start("--log-level=debug", *flags)
         channel = open_channel(daemon.tcp)
         stub = gemm_pb2_grpc.GemmStub(channel)
-        batch = batch_of(stub, seconds=1)
+        batch = batch_of(stub, seconds=3)
         calls = [
             stub.Multiply.future(busy_product(batch, f"busy-{i}"), timeout=DEADLINE_S)
             for i in range(4)
