@@ -15,9 +15,14 @@ SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 
 @functools.cache
-def render(name):
-    built = asyncio.run(pykustomize.Kustomizer().build_json(KUBERNETES / "overlays" / name))
-    return built.resources
+def render(folder):
+    return asyncio.run(pykustomize.Kustomizer().build_json(folder)).resources
+
+
+def readme(section):
+    """A section of README.md."""
+    text = (SOURCE / "README.md").read_text()
+    return text.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
 
 
 def seconds(text):
@@ -36,7 +41,7 @@ def flag(arguments, name):
 class Overlay:
     def __init__(self, name):
         self.name = name
-        self.resources = render(name)
+        self.resources = render(KUBERNETES / "overlays" / name)
 
     def find(self, kind, name="gemmd"):
         found = [r for r in self.resources if (r["kind"], r["metadata"]["name"]) == (kind, name)]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Kubernetes overlays: rendered, valid, and true to each other and to the daemon."""
 
+import os
+import re
 import subprocess
 
 import kubernetes_validate
@@ -10,12 +12,50 @@ import yaml
 import manifests
 from manifests import KUBERNETES, flag, matches, seconds
 
-# Of no Kubernetes version, but of operators; their fields are looked at one by one below.
-CUSTOM_KINDS = {"PrometheusRule", "ServiceMonitor"}
+# Of the Prometheus operator, not of Kubernetes, whose schemas do not know them: every field that is
+# used, after the operator's reference of its API.
+DURATION, NAME, LABELS = "duration", "name", "labels"
+ENDPOINT = {
+    "port": NAME,
+    "path": str,
+    "interval": DURATION,
+    "scrapeTimeout": DURATION,
+    "relabelings": [{"targetLabel": str, "replacement": str}],
+}
+CUSTOM_KINDS = {
+    "PodMonitor": {
+        "selector": {"matchLabels": LABELS},
+        "podMetricsEndpoints": [ENDPOINT],
+    },
+    "ServiceMonitor": {
+        "selector": {"matchLabels": LABELS},
+        "jobLabel": str,
+        "endpoints": [ENDPOINT],
+    },
+    "PrometheusRule": {
+        "groups": [
+            {
+                "name": str,
+                "rules": [
+                    {
+                        "record": str,
+                        "alert": str,
+                        "expr": str,
+                        "for": DURATION,
+                        "labels": LABELS,
+                        "annotations": LABELS,
+                    }
+                ],
+            }
+        ]
+    },
+}
 # The first that has the sleep of preStop by default, and the newest that the schemas are there for.
 VERSIONS = ("1.30", "1.37")
 # Between the end of the grace and the kill: for the product that runs on a device.
 MARGIN_S = 10
+# Of the driver, and of the canaries of several devices.
+LONGEST_START_S = 300
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -31,6 +71,51 @@ def test_a_wrong_field_is_noticed(overlay):
     wrong["spec"]["template"]["spec"]["containers"][0]["readinessProbe"]["grcp"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
+
+
+def check_shape(value, shape, place):
+    """Fails where the value has a field that the shape has not, or one of another kind."""
+    if isinstance(shape, dict):
+        assert isinstance(value, dict) and value.keys() <= shape.keys(), f"{place}: {value}"
+        for key, part in value.items():
+            check_shape(part, shape[key], f"{place}.{key}")
+    elif isinstance(shape, list):
+        assert isinstance(value, list) and value, f"{place}: {value}"
+        for i, part in enumerate(value):
+            check_shape(part, shape[0], f"{place}[{i}]")
+    elif shape is LABELS:
+        assert all(isinstance(word, str) for pair in value.items() for word in pair), place
+    elif shape is DURATION:
+        assert re.fullmatch(r"[0-9]+(ms|s|m|h)", value), f"{place}: {value}"
+    elif shape is NAME:
+        assert re.fullmatch(r"[a-z]([a-z0-9-]{0,13}[a-z0-9])?", value), f"{place}: {value}"
+    else:
+        assert isinstance(value, shape), f"{place}: {value}"
+
+
+def test_every_resource_of_the_operator_has_known_fields(overlay):
+    custom = [r for r in overlay.resources if r["kind"] in CUSTOM_KINDS]
+    assert {"PrometheusRule", "ServiceMonitor"} <= {r["kind"] for r in custom}
+    for resource in custom:
+        assert resource["apiVersion"] == "monitoring.coreos.com/v1"
+        assert resource.keys() == {"apiVersion", "kind", "metadata", "spec"}
+        check_shape(resource["spec"], CUSTOM_KINDS[resource["kind"]], resource["kind"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"endpoint": []},
+        {"endpoints": {}},
+        {"endpoints": [{"port": "metrics", "intervall": "15s"}]},
+        {"endpoints": [{"interval": "15"}]},
+        {"endpoints": [{"port": 8471}]},
+        {"selector": {"app": "gemmd"}},
+    ],
+)
+def test_a_wrong_field_of_the_operator_is_noticed(wrong):
+    with pytest.raises((AssertionError, TypeError)):
+        check_shape(wrong, CUSTOM_KINDS["ServiceMonitor"], "ServiceMonitor")
 
 
 def test_names_are_unique_and_labelled(overlay):
@@ -51,11 +136,12 @@ def test_a_pod_ends_after_its_daemon(overlay):
     pre_stop_s = overlay.daemon["lifecycle"]["preStop"]["sleep"]["seconds"]
     drain_s = seconds(flag(arguments, "lame-duck")) + seconds(flag(arguments, "grace"))
     assert pre_stop_s + drain_s + MARGIN_S <= overlay.pod["spec"]["terminationGracePeriodSeconds"]
-    # Longer than it takes every other node to learn that the pod is no longer an endpoint, and than
-    # the readiness probe to see the lame duck.
+    # Longer than it takes every other node to learn that the pod is no longer an endpoint. Where only
+    # the container is restarted, the readiness probe has to see the lame duck.
     assert pre_stop_s >= 5
     readiness = overlay.daemon["readinessProbe"]
-    assert seconds(flag(arguments, "lame-duck")) >= readiness["periodSeconds"]
+    seen_s = readiness["periodSeconds"] * readiness["failureThreshold"]
+    assert seen_s <= seconds(flag(arguments, "lame-duck"))
 
 
 def test_pods_pass_the_restricted_profile(overlay):
@@ -79,11 +165,14 @@ def test_probes_ask_for_the_port_that_the_daemon_listens_on(overlay):
     listen = flag(overlay.daemon_arguments(), "listen")
     ports = {port["name"]: port["containerPort"] for port in overlay.daemon["ports"]}
     assert listen == f"[::]:{ports['grpc']}"
-    assert flag(overlay.daemon_arguments(), "metrics-listen") == f"0.0.0.0:{ports['metrics']}"
+    assert flag(overlay.daemon_arguments(), "metrics-listen") == f"[::]:{ports['metrics']}"
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert overlay.daemon[probe]["grpc"]["port"] == ports["grpc"]
-    # Liveness knows nothing of devices: no restart repairs one.
-    assert overlay.daemon["livenessProbe"]["grpc"]["service"] == "gemmd.v1.Registry"
+    # What restarts a pod knows nothing of devices: no restart repairs one.
+    for probe in ("startupProbe", "livenessProbe"):
+        assert overlay.daemon[probe]["grpc"]["service"] == "gemmd.v1.Registry"
+    startup = overlay.daemon["startupProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= LONGEST_START_S
 
 
 def test_selectors_find_pods_and_ports(overlay):
@@ -140,9 +229,21 @@ def test_replicas_follow_the_queue(overlay):
 
 
 def test_clients_find_every_replica(overlay):
-    """Balancing by call needs the addresses of the pods, not one that stands for them."""
-    is_headless = overlay.find("Service")["spec"].get("clusterIP") == "None"
-    assert is_headless == (overlay.name in ("round_robin", "envoy"))
+    """Balancing by call needs the addresses of the pods, beside the one that stands for them all: a
+    service's own address cannot be taken away, so that no overlay may be without it."""
+    assert "clusterIP" not in overlay.find("Service")["spec"]
+    pods = overlay.find("Service", "gemmd-pods")["spec"]
+    assert pods["clusterIP"] == "None"
+    assert pods["selector"] == overlay.find("Service")["spec"]["selector"]
+    assert not pods.get("publishNotReadyAddresses")
+    if overlay.name == "round_robin":
+        address = overlay.find("ConfigMap", "gemmd-client")["data"]["GEMMD_ADDRESS"]
+        assert address == "dns:///gemmd-pods:8470"
+    if overlay.name == "envoy":
+        (config,) = (
+            r for r in overlay.of_kind("ConfigMap") if "gemmd-envoy" in r["metadata"]["name"]
+        )
+        assert "{address: gemmd-pods, port_value: 8470}" in config["data"]["envoy_config.yaml"]
 
 
 def test_the_gpu_overlay_asks_for_one(overlay):
@@ -151,12 +252,61 @@ def test_the_gpu_overlay_asks_for_one(overlay):
     assert overlay.daemon["image"] == ("gemmd:cuda" if overlay.name == "gpu" else "gemmd:cpu")
 
 
+def test_pods_with_gpus_go_where_their_kernels_run():
+    """An `a` architecture is for one compute capability alone."""
+    dockerfile = (manifests.SOURCE / "Dockerfile").read_text()
+    (built,) = re.findall(r"^ARG CUDA_ARCHITECTURES=(.*)$", dockerfile, re.MULTILINE)
+    major, minor = re.fullmatch(r"(\d+)(\d)a-real", built).groups()
+    assert manifests.Overlay("gpu").pod["spec"]["nodeSelector"] == {
+        "nvidia.com/gpu.compute.major": major,
+        "nvidia.com/gpu.compute.minor": minor,
+    }
+
+
+CLIENT = {"gemmd-client": "true"}
+
+
+def test_the_network_policy_lets_clients_in_by_one_label(overlay):
+    for policy in overlay.of_kind("NetworkPolicy"):
+        calls = policy["spec"]["ingress"][0]
+        assert calls["from"] == [{"podSelector": {"matchLabels": CLIENT}}]
+        assert calls["ports"] == [{"port": "grpc"}]
+    assert f"`gemmd-client: \"{CLIENT['gemmd-client']}\"`" in manifests.readme("Deploy")
+
+
 def test_the_network_policy_lets_the_balancer_in():
     overlay = manifests.Overlay("envoy")
-    ingress = overlay.find("NetworkPolicy")["spec"]["ingress"]
-    wanted = ingress[0]["from"][0]["podSelector"]["matchLabels"]
     envoy = overlay.find("Deployment", "gemmd-envoy")["spec"]["template"]["metadata"]["labels"]
-    assert matches(wanted, envoy)
+    assert matches(CLIENT, envoy)
+
+
+def test_prometheus_scrapes_envoy():
+    overlay = manifests.Overlay("envoy")
+    monitor = overlay.find("PodMonitor", "gemmd-envoy")["spec"]
+    envoy = overlay.find("Deployment", "gemmd-envoy")["spec"]["template"]
+    assert matches(monitor["selector"]["matchLabels"], envoy["metadata"]["labels"])
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    (container,) = envoy["spec"]["containers"]
+    assert endpoint["port"] in {port["name"] for port in container["ports"]}
+    policy = overlay.find("NetworkPolicy", "gemmd-envoy")["spec"]["ingress"][1]
+    assert policy["ports"] == [{"port": endpoint["port"]}]
+    config = (KUBERNETES / "overlays/envoy/envoy_config.yaml").read_text()
+    assert f"match: {{path: {endpoint['path']}}}" in config
+
+
+def test_the_names_of_triton_are_a_job_of_their_own(tmp_path):
+    """The component that no overlay has, rendered beside one."""
+    overlay = manifests.KUBERNETES / "overlays/cpu"
+    component = manifests.KUBERNETES / "components/triton_names"
+    (tmp_path / "kustomization.yaml").write_text(
+        f"resources: [{os.path.relpath(overlay, tmp_path)}]\n"
+        f"components: [{os.path.relpath(component, tmp_path)}]\n"
+    )
+    (monitor,) = (r for r in manifests.render(tmp_path) if r["kind"] == "ServiceMonitor")
+    check_shape(monitor["spec"], CUSTOM_KINDS["ServiceMonitor"], "ServiceMonitor")
+    own, triton = monitor["spec"]["endpoints"]
+    assert "path" not in own and triton["path"] == "/metrics/triton"
+    assert triton["relabelings"] == [{"targetLabel": "job", "replacement": "gemmd_triton"}]
 
 
 def test_the_rule_for_the_operator_is_that_of_compose():
