@@ -29,12 +29,21 @@ def run(*command):
     return done.stdout
 
 
+def mirror():
+    """Where this machine's own apt has Debian 12 from."""
+    found = run(
+        *("apt-get", "indextargets", "--format", "$(REPO_URI)"),
+        *("Created-By: Packages", "Codename: bookworm", "Component: main"),
+    )
+    return (found.split() or ["http://deb.debian.org/debian"])[0]
+
+
 def make_base(archive, folder):
     """Debootstraps Debian 12 into the archive, unless it is there."""
     if archive.exists():
         return
     root = folder / "debian"
-    run("debootstrap", "--variant=minbase", "bookworm", root)
+    run("debootstrap", "--variant=minbase", "bookworm", root, mirror())
     unfinished = archive.with_suffix(".part")
     without = [f"--exclude={pattern}" for pattern in NOT_IN_BASE]
     run("tar", "--create", f"--file={unfinished}", f"--directory={root}", *without, ".")
@@ -72,20 +81,38 @@ class Store:
         folders = f"--root={self._folder}/storage", f"--runroot={self._folder}/run"
         return run("buildah", "--storage-driver=vfs", *folders, *words)
 
-    def build(self, target, programs):
+    def empty(self):
+        """The name of an image without a file."""
+        name = "localhost/empty"
+        container = self.buildah("from", "scratch").strip()
+        self.buildah("commit", "--quiet", container, name)
+        self.buildah("rm", container)
+        return name
+
+    def build(self, target, programs=None, runtime=BASE, **arguments):
         """A target of the Dockerfile. `programs` is a folder with an installed tree in opt/gemmd: it
-        takes the place of the stages that compile."""
+        takes the place of the stages that compile, which without it are built too."""
+        compiled = ("build-cpu", "build-cuda") if programs else ()
+        name = f"localhost/gemmd:{target}"
         self.buildah(
             "build",
             "--isolation=chroot",
             "--format=docker",
             "--pull=never",
             f"--build-arg=DEBIAN={BASE}",
-            f"--build-arg=RUNTIME={BASE}",
-            f"--build-context=build-cpu={programs}",
-            f"--build-context=build-cuda={programs}",
+            f"--build-arg=RUNTIME={runtime}",
+            *(f"--build-arg={key}={value}" for key, value in arguments.items()),
+            *(f"--build-context={stage}={programs}" for stage in compiled),
             f"--target={target}",
-            f"--tag=localhost/gemmd:{target}",
+            f"--tag={name}",
             SOURCE,
         )
-        return Image(self, f"localhost/gemmd:{target}")
+        return Image(self, name)
+
+    def run_in(self, image, *command):
+        """The output of a command in a fresh container of the image."""
+        container = self.buildah("from", image.name).strip()
+        try:
+            return self.buildah("run", "--isolation=chroot", container, "--", *command)
+        finally:
+            self.buildah("rm", container)

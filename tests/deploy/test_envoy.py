@@ -1,127 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two replicas behind what deploy/kubernetes balances with: restarts lose no call."""
+"""Two replicas behind Envoy with the configuration of its overlay: restarts lose no call."""
 
 import json
 import pathlib
-import re
-import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 import yaml
 
-from daemon import Daemon, wait_until
-from manifests import KUBERNETES, Overlay
+from daemon import wait_until
+from manifests import Overlay
+from replicas import LIMIT_S, Replica, free_port, get
 
-LIMIT_S = 30
-# Clients of round_robin watch health; Envoy asks once a second.
-LAME_DUCK = {"round_robin": "500ms", "envoy": "2500ms"}
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
-def get(port, path):
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, ""
-
-
-class Replica:
-    """A daemon that comes back at the same address."""
-
-    def __init__(self, binary, folder, lame_duck):
-        self._binary = binary
-        self._folder = folder
-        self._lame_duck = f"--lame-duck={lame_duck}"
-        self.port, self._metrics = free_port(), free_port()
-        self._starts = 0
-        self.start()
-
-    def start(self):
-        self._starts += 1
-        self._daemon = Daemon(
-            self._binary,
-            self._folder / str(self._starts),
-            "--devices=cpu",
-            "--cpu-threads=1",
-            f"--metrics-listen=127.0.0.1:{self._metrics}",
-            self._lame_duck,
-            listen=f"127.0.0.1:{self.port}",
-        ).wait_until_ready()
-
-    def admitted(self):
-        """Products since the start."""
-        found = re.search(r"^gemmd_admissions_total (\d+)", get(self._metrics, "/metrics")[1], re.M)
-        return int(found[1])
-
-    def restart(self):
-        """Returns once it has work again."""
-        self._daemon.signal(signal.SIGTERM)
-        assert self._daemon.wait() == 0
-        self.start()
-        wait_until(lambda: self.admitted() > 10, LIMIT_S, "traffic after a restart")
-
-    def end(self):
-        self._daemon.kill()
+# Envoy asks for health once a second.
+LAME_DUCK = "2500ms"
 
 
 @pytest.fixture
-def replicas(request, tree, tmp_path):
-    lame_duck = LAME_DUCK["envoy" if "envoy" in request.fixturenames else "round_robin"]
-    started = [Replica(tree / "bin/gemmd", tmp_path / name, lame_duck) for name in ("a", "b")]
+def replicas(tree, tmp_path):
+    started = [Replica(tree / "bin/gemmd", tmp_path / name, LAME_DUCK) for name in ("a", "b")]
     yield started
     for replica in started:
         replica.end()
-
-
-def client_options():
-    """Of the ConfigMap that overlay round_robin gives to clients."""
-    (config,) = (
-        r
-        for r in Overlay("round_robin").of_kind("ConfigMap")
-        if r["metadata"]["name"] == "gemmd-client"
-    )
-    text = config["data"]["client_service_config.json"]
-    assert json.loads(text)["loadBalancingConfig"] == [{"round_robin": {}}]
-    return [
-        ("grpc.service_config", text),
-        ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 500),
-    ]
-
-
-def test_restarts_behind_round_robin_lose_no_call(replicas):
-    from traffic import Traffic
-
-    target = "ipv4:" + ",".join(f"127.0.0.1:{replica.port}" for replica in replicas)
-    with Traffic(target, client_options()) as traffic:
-        for replica in replicas:
-            wait_until(lambda: replica.admitted() > 10, LIMIT_S, "traffic for both")
-        for i in range(20):
-            replicas[i % 2].restart()
-    print(f"{traffic.answers} answers over 20 restarts")
-    assert traffic.answers > 1000 and not traffic.errors, traffic.errors
-
-
-def test_a_client_without_the_configuration_loses_calls(replicas):
-    """What makes the test above worth something."""
-    from traffic import Traffic
-
-    with Traffic(f"127.0.0.1:{replicas[0].port}", [("grpc.enable_retries", 0)]) as traffic:
-        wait_until(lambda: replicas[0].admitted() > 10, LIMIT_S, "traffic")
-        replicas[0].restart()
-    assert traffic.errors
 
 
 class Envoy:
@@ -194,13 +96,14 @@ def test_the_versions_of_envoy_are_the_same():
 def test_restarts_behind_envoy_lose_no_call(replicas, envoy):
     from traffic import Traffic
 
-    with Traffic(f"127.0.0.1:{envoy.ports['grpc']}") as traffic:
+    with Traffic(f"127.0.0.1:{envoy.ports['grpc']}", slow_ms=100) as traffic:
         for replica in replicas:
             wait_until(lambda: replica.admitted() > 10, LIMIT_S, "traffic for both")
         for i in range(6):
             replicas[i % 2].restart()
     print(f"{traffic.answers} answers over 6 restarts")
-    assert traffic.answers > 300 and not traffic.errors, traffic.errors
+    assert not traffic.errors, traffic.errors
+    assert traffic.answers > 300 and traffic.slow_answers > 6
 
 
 def test_the_end_of_envoy_is_seen_before_it_comes(envoy):
