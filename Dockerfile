@@ -6,8 +6,9 @@
 #   docker build --target cuda --tag gemmd:cuda .    # The same with the worker of NVIDIA GPUs.
 #   docker build --target load --tag gemmload .      # The load tester.
 #
-# None needs a shell, root, a capability, or a root that it can write to. buildah and podman keep the
-# healthcheck only with --format docker.
+# None needs a shell, root, a capability, or a root that it can write to. A release says what it is:
+# --build-arg VERSION=1.2.3 --build-arg REVISION="$(git rev-parse HEAD)" --build-arg SOURCE=https://...
+# buildah and podman keep the healthcheck only with --format docker.
 
 # The bases by version; a release pins them by digest (--build-arg DEBIAN=debian@sha256:...).
 ARG DEBIAN=docker.io/library/debian:12.12-slim
@@ -21,22 +22,27 @@ COPY deploy/install-packages.sh deploy/
 RUN deploy/install-packages.sh build && rm -rf /var/lib/apt/lists/*
 COPY . .
 
-FROM packages AS build-cpu
+FROM packages AS configure-cpu
+RUN cmake --preset release -DGEMMD_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON
+
+FROM configure-cpu AS build-cpu
 RUN --mount=type=cache,target=/root/.cache/ccache \
-    cmake --preset release -DGEMMD_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON && \
     cmake --build --preset release && \
     cmake --install build/release --component runtime --strip --prefix /opt/gemmd
 
+# Whatever version of CUDA the base has, at one place.
 FROM ${CUDA} AS toolkit
+RUN mv "$(readlink -f /usr/local/cuda)" /toolkit
 
 # nvcc of NVIDIA's image on Debian, whose gRPC the programs are built with. The worker has the CUDA
 # runtime inside, and the driver's libraries come from the host: no other CUDA library is needed.
-FROM packages AS build-cuda
+FROM packages AS configure-cuda
 ARG CUDA_ARCHITECTURES=90a-real
-COPY --from=toolkit /usr/local/cuda-13.0 /usr/local/cuda
+COPY --from=toolkit /toolkit /usr/local/cuda
+RUN cmake --preset release -DGEMMD_BUILD_TESTS=OFF -DCMAKE_CUDA_ARCHITECTURES="${CUDA_ARCHITECTURES}"
+
+FROM configure-cuda AS build-cuda
 RUN --mount=type=cache,target=/root/.cache/ccache \
-    cmake --preset release -DGEMMD_BUILD_TESTS=OFF \
-      -DCMAKE_CUDA_ARCHITECTURES="${CUDA_ARCHITECTURES}" && \
     cmake --build --preset release && \
     cmake --install build/release --component runtime --strip --prefix /opt/gemmd
 
@@ -55,40 +61,41 @@ FROM pick AS load-tree
 COPY --from=build-cpu /opt/gemmd /programs
 RUN pick-programs.sh /programs /opt/gemmd gemmload
 
-FROM ${RUNTIME} AS load
-LABEL org.opencontainers.image.title="gemmload" \
-      org.opencontainers.image.description="Load tester of gemmd" \
-      org.opencontainers.image.licenses="Apache-2.0"
-COPY --from=load-tree /opt/gemmd /opt/gemmd
+# What all images have, then what both daemons have.
+FROM ${RUNTIME} AS program
+ARG VERSION=development
+ARG REVISION=unknown
+ARG SOURCE=unknown
+LABEL org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"
 USER 65532:65532
+
+FROM program AS daemon
+ENV GEMMD_ADDRESS=127.0.0.1:8470
+EXPOSE 8470 8471
+ENTRYPOINT ["/opt/gemmd/bin/gemmd"]
+CMD ["--listen=[::]:8470", "--metrics-listen=[::]:8471"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+  CMD ["/opt/gemmd/bin/gemmctl", "--timeout=3s", "health"]
+
+FROM program AS load
+LABEL org.opencontainers.image.title="gemmload" \
+      org.opencontainers.image.description="Load tester of gemmd"
+COPY --from=load-tree /opt/gemmd /opt/gemmd
 ENTRYPOINT ["/opt/gemmd/bin/gemmload"]
 CMD ["--help"]
 
-FROM ${RUNTIME} AS cuda
+FROM daemon AS cuda
 LABEL org.opencontainers.image.title="gemmd" \
-      org.opencontainers.image.description="The GEMM daemon, with GPUs" \
-      org.opencontainers.image.licenses="Apache-2.0"
-COPY --from=cuda-tree /opt/gemmd /opt/gemmd
+      org.opencontainers.image.description="The GEMM daemon, with GPUs"
 # What NVIDIA's container runtime brings in: the driver's CUDA and management libraries.
-ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility \
-    GEMMD_ADDRESS=127.0.0.1:8470
-USER 65532:65532
-EXPOSE 8470 8471
-ENTRYPOINT ["/opt/gemmd/bin/gemmd"]
-CMD ["--listen=[::]:8470", "--metrics-listen=0.0.0.0:8471"]
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
-  CMD ["/opt/gemmd/bin/gemmctl", "--timeout=3s", "health"]
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=cuda-tree /opt/gemmd /opt/gemmd
 
 # The last one, which is built where no target is named.
-FROM ${RUNTIME} AS cpu
+FROM daemon AS cpu
 LABEL org.opencontainers.image.title="gemmd" \
-      org.opencontainers.image.description="The GEMM daemon, on the CPU" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.description="The GEMM daemon, on the CPU"
 COPY --from=cpu-tree /opt/gemmd /opt/gemmd
-ENV GEMMD_ADDRESS=127.0.0.1:8470
-USER 65532:65532
-EXPOSE 8470 8471
-ENTRYPOINT ["/opt/gemmd/bin/gemmd"]
-CMD ["--listen=[::]:8470", "--metrics-listen=0.0.0.0:8471"]
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
-  CMD ["/opt/gemmd/bin/gemmctl", "--timeout=3s", "health"]

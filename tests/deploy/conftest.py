@@ -25,6 +25,9 @@ def pytest_addoption(parser):
         required=True,
         help="a folder with an installed tree in opt/gemmd, and room for what is kept between runs",
     )
+    group.addoption(
+        "--fake-worker", type=pathlib.Path, required=True, help="the program gemmd-fake-worker"
+    )
 
 
 def pytest_configure(config):
@@ -47,6 +50,11 @@ def tree(programs):
 
 
 @pytest.fixture(scope="session")
+def fake_worker(request):
+    return request.config.getoption("--fake-worker").resolve(strict=True)
+
+
+@pytest.fixture(scope="session")
 def store(programs, tmp_path_factory):
     assert os.geteuid() == 0, "images are made by root: they have files of several users"
     folder = tmp_path_factory.mktemp("images")
@@ -59,6 +67,13 @@ def store(programs, tmp_path_factory):
 @pytest.fixture(scope="session")
 def cpu_image(store, programs):
     return store.build("cpu", programs)
+
+
+@pytest.fixture(scope="session")
+def bare_image(store, programs):
+    """The same as a release, on a base without a shell or any other program."""
+    release = {"VERSION": "1.2.3", "REVISION": "abc", "SOURCE": "https://x"}
+    return store.build("cpu", programs, runtime=store.shell_less(), **release)
 
 
 @pytest.fixture(scope="session", params=manifests.OVERLAYS)

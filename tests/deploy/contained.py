@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Becomes the process of a container: started as root and as PID 1 of new namespaces, it narrows
-itself to what a pod under Kubernetes' restricted profile has, and less: the root is read-only and no
-folder of programs is left in it, so that whatever needs a shell fails.
+itself to what a pod under Kubernetes' restricted profile has. The root is read-only.
 
 usage: contained.py ROOT UID GID ENVIRONMENT_JSON PROGRAM ARGUMENT...
 """
@@ -30,12 +29,10 @@ def mount(*words):
 def prepare_root(root):
     mount("--bind", root, root)
     mount("-t", "proc", "proc", f"{root}/proc")
-    mount("-t", "tmpfs", "tmpfs", f"{root}/dev")
+    mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", f"{root}/dev")
     for name, number in (("null", 3), ("zero", 5), ("urandom", 9)):
         os.mknod(f"{root}/dev/{name}", 0o666 | 0o020000, os.makedev(1, number))
         os.chmod(f"{root}/dev/{name}", 0o666)
-    for folder in ("usr/bin", "usr/sbin"):  # /bin and /sbin are links to them.
-        mount("-t", "tmpfs", "-o", "ro", "tmpfs", f"{root}/{folder}")
     mount("-o", "remount,ro,bind", root)
 
 

@@ -81,10 +81,14 @@ class Store:
         folders = f"--root={self._folder}/storage", f"--runroot={self._folder}/run"
         return run("buildah", "--storage-driver=vfs", *folders, *words)
 
-    def empty(self):
-        """The name of an image without a file."""
-        name = "localhost/empty"
-        container = self.buildah("from", "scratch").strip()
+    def shell_less(self):
+        """The name of a base of libraries alone, as distroless ones are."""
+        name = "localhost/shell-less"
+        container = self.buildah("from", BASE).strip()
+        root = pathlib.Path(self.buildah("mount", container).strip())
+        for folder in ("usr/bin", "usr/sbin"):  # /bin and /sbin are links to them.
+            for program in (root / folder).iterdir():
+                program.unlink()
         self.buildah("commit", "--quiet", container, name)
         self.buildah("rm", container)
         return name
@@ -93,7 +97,7 @@ class Store:
         """A target of the Dockerfile. `programs` is a folder with an installed tree in opt/gemmd: it
         takes the place of the stages that compile, which without it are built too."""
         compiled = ("build-cpu", "build-cuda") if programs else ()
-        name = f"localhost/gemmd:{target}"
+        name = f"localhost/gemmd:{target}-{runtime.rpartition('/')[2]}"
         self.buildah(
             "build",
             "--isolation=chroot",
