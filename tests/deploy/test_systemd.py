@@ -15,6 +15,7 @@ from manifests import seconds
 SYSTEMD = SOURCE / "deploy/systemd"
 MOST_EXPOSURE = 1.5
 MARGIN_S = 10
+MODPROBE = "/usr/bin/nvidia-modprobe"
 
 
 @pytest.fixture(params=["", "gpu.conf"])
@@ -26,6 +27,9 @@ def unit(request, tree, tmp_path):
     if request.param:
         (tmp_path / "gemmd.service.d").mkdir()
         shutil.copy(SYSTEMD / "gemmd.service.d" / request.param, tmp_path / "gemmd.service.d")
+        text = (SYSTEMD / "gemmd-gpu.service").read_text()
+        # Of a driver that this machine need not have.
+        (tmp_path / "gemmd-gpu.service").write_text(text.replace(MODPROBE, "/bin/true"))
     return path
 
 
@@ -38,6 +42,16 @@ def test_systemd_calls_it_safe(unit):
     text = run("systemd-analyze", "security", "--offline=true", unit)
     exposure = float(re.search(r"Overall exposure level for gemmd.service: ([0-9.]+)", text)[1])
     assert exposure <= MOST_EXPOSURE, text
+
+
+def test_the_devices_of_gpus_are_made_before_and_outside():
+    """By a setuid program, which gemmd's own unit would not let work."""
+    (command,) = re.findall(
+        r"^ExecStart=(.*)$", (SYSTEMD / "gemmd-gpu.service").read_text(), re.MULTILINE
+    )
+    assert command.split() == [MODPROBE, "-u", "-c=0"]
+    drop_in = (SYSTEMD / "gemmd.service.d/gpu.conf").read_text().splitlines()
+    assert {"After=gemmd-gpu.service", "Requires=gemmd-gpu.service"} <= set(drop_in)
 
 
 def settings():
@@ -78,12 +92,18 @@ def allowed_calls():
     return calls
 
 
-def test_the_daemon_lives_with_the_calls_that_it_is_left(tree, tmp_path, program):
-    """Its own options but for the folder of the socket, under strace: start, products, end."""
+@pytest.mark.parametrize("devices", ["cpu,sim:sm_90", "cuda:0"])
+def test_the_daemon_lives_with_the_calls_that_it_is_left(
+    devices, tree, tmp_path, program, fake_worker
+):
+    """Its own options but for the folder of the socket, under strace: start, products, end. A GPU's
+    worker is one over the host's memory, which has the daemon's calls but not the driver's."""
     options = (SYSTEMD / "gemmd.conf").read_text()
     config = tmp_path / "gemmd.conf"
     config.write_text(
-        options.replace("/run/gemmd", str(tmp_path))
+        f"{options}\ndevices={devices}\nworker-binary={fake_worker}\n".replace(
+            "/run/gemmd", str(tmp_path)
+        )
         .replace("127.0.0.1:8470", "127.0.0.1:0")
         .replace("127.0.0.1:8471", "127.0.0.1:0")
         .replace("lame-duck=5s", "lame-duck=1ms")
@@ -102,7 +122,7 @@ def test_the_daemon_lives_with_the_calls_that_it_is_left(tree, tmp_path, program
     wait_until(lambda: ready.exists() or daemon.poll() is not None, 60, "gemmd ready")
     assert ready.exists(), (tmp_path / "log0").read_text()
     address = f"--address=unix:{tmp_path}/gemmd.sock"
-    for device in ("cpu", "sim:sm_90"):
+    for device in devices.split(","):
         run(
             tree / "bin/gemmctl",
             address,
