@@ -37,9 +37,18 @@ def test_it_has_all_that_watches_and_loads(services):
     for name, service in services.items():
         assert service["read_only"] and service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert int(service["mem_limit"]) > 0 and service["pids_limit"] > 0, name
         assert ":" in service["image"] or service["build"], f"{name}: an image without a version"
         for port in service.get("ports", []):
             assert port["host_ip"] == "127.0.0.1", f"{name} is open to other machines"
+
+
+def test_nobody_can_log_in_to_grafana(services):
+    grafana = services["grafana"]["environment"]
+    assert grafana["GF_AUTH_BASIC_ENABLED"] == "false"
+    assert grafana["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"
+    assert grafana["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert grafana.get("GF_AUTH_ANONYMOUS_ORG_ROLE", "Viewer") == "Viewer"
 
 
 def test_gpus_are_an_addition(services):
@@ -67,10 +76,12 @@ def test_prometheus_scrapes_the_daemon_and_grafana_asks_prometheus(services):
         ["promtool", "check", "config", DEPLOY / "prometheus/prometheus.yaml"], check=True
     )
     scrape = yaml.safe_load((DEPLOY / "prometheus/prometheus.yaml").read_text())
-    (job,) = scrape["scrape_configs"]
-    (target,) = job["static_configs"][0]["targets"]
     port = flag(services["gemmd"]["command"], "metrics-listen").rpartition(":")[2]
-    assert (job["job_name"], target) == ("gemmd", f"gemmd:{port}")
+    paths = {}
+    for job in scrape["scrape_configs"]:
+        assert job["static_configs"] == [{"targets": [f"gemmd:{port}"]}]
+        paths[job["job_name"]] = job.get("metrics_path", "/metrics")
+    assert paths == {"gemmd": "/metrics", "gemmd_triton": "/metrics/triton"}
 
     folder = DEPLOY / "grafana/provisioning"
     (source,) = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text())["datasources"]

@@ -3,6 +3,7 @@
 deploy/prometheus: every query is answered, and with data where this machine has any."""
 
 import json
+import math
 import re
 import shutil
 import socket
@@ -36,7 +37,9 @@ class Prometheus:
             return json.load(answer)["data"]
 
     def query(self, text):
-        return self.get("query", query=text)["result"]
+        """Samples with a number: 0 / 0 is no data."""
+        found = self.get("query", query=text)["result"]
+        return [sample for sample in found if not math.isnan(float(sample["value"][1]))]
 
     def wait_for(self, text):
         deadline = time.monotonic() + LIMIT_S
@@ -57,7 +60,8 @@ def prometheus(tree, tmp_path_factory, module_program):
     shutil.copytree(SOURCE / "deploy/prometheus", folder / "etc")
     config = yaml.safe_load((folder / "etc/prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
-    config["scrape_configs"][0]["static_configs"] = [{"targets": [metrics]}]
+    for job in config["scrape_configs"]:
+        job["static_configs"] = [{"targets": [metrics]}]
     (folder / "etc/prometheus.yaml").write_text(yaml.safe_dump(config))
 
     module_program(
@@ -108,6 +112,12 @@ def test_every_query_of_an_alert_is_answered_and_nothing_is_alarming(prometheus)
     assert len(states) == len(queries.rules())
     assert {health for health, _ in states.values()} == {"ok"}
     assert {state for _, state in states.values()} <= {None, "inactive"}, states
+
+
+def test_the_names_of_triton_are_scraped_apart(prometheus):
+    prometheus.wait_for('sum(nv_inference_request_success{job="gemmd_triton"}) > 0')
+    assert prometheus.query('up{job="gemmd_triton"} == 1')
+    assert not prometheus.query('{__name__=~"nv_.*", job="gemmd"}')
 
 
 def test_the_stages_add_up(prometheus):
