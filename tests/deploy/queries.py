@@ -41,9 +41,8 @@ def dashboard_queries(window="1m"):
     for variable in dashboard["templating"]["list"]:
         asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable.get("definition", ""))
         if asked:
-            found.append(
-                Query(f"variable {variable['name']}", f"count by ({asked[2]}) ({asked[1]})")
-            )
+            text = replace_variables(f"count by ({asked[2]}) ({asked[1]})", window)
+            found.append(Query(f"variable {variable['name']}", text))
     return found
 
 
