@@ -101,22 +101,24 @@ stage_quickstart() { deploy/quickstart.sh; }
 # kustomize's wheel is for newer Pythons by its own word alone: what it holds is a Go library.
 prepare_deploy_python() {
   local wanted="$root/tests/deploy/requirements.txt"
+  local kustomize="$root/tests/deploy/requirements_kustomize.txt"
   prepare_python
-  cmp -s "$wanted" "$venv/installed_deploy.txt" && return
+  cat "$wanted" "$kustomize" | cmp -s - "$venv/installed_deploy.txt" && return
   "$venv/bin/python" -m pip install --quiet --requirement "$wanted"
-  "$venv/bin/python" -m pip install --quiet --no-deps --ignore-requires-python pykustomize==0.1.4
-  cp "$wanted" "$venv/installed_deploy.txt"
+  "$venv/bin/python" -m pip install --quiet --no-deps --ignore-requires-python --requirement "$kustomize"
+  cat "$wanted" "$kustomize" >"$venv/installed_deploy.txt"
 }
 
 stage_deploy() {
   local programs="$root/build/deploy"
   deploy/install-packages.sh deploy
   prepare_deploy_python
-  configure release
+  configure release -DGEMMD_BUILD_TESTS=ON
   cmake --build --preset release
   rm -rf "$programs/opt/gemmd"
   cmake --install build/release --component runtime --strip --prefix "$programs/opt/gemmd" >"$programs.log"
-  "$venv/bin/python" -B -m pytest -p no:cacheprovider --programs="$programs" tests/deploy
+  "$venv/bin/python" -B -m pytest -p no:cacheprovider --programs="$programs" \
+    --fake-worker="$root/build/release/bin/gemmd-fake-worker" tests/deploy
 }
 
 deploy/install-packages.sh test
