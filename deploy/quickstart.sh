@@ -47,6 +47,11 @@ for _ in $(seq 600); do
   fi
   sleep 0.1
 done
+if [[ ! -f $work/ready ]]; then
+  echo "gemmd is not ready after 60 s:" >&2
+  cat "$work/log" >&2
+  exit 1
+fi
 mapfile -t addresses <"$work/ready"
 echo "gemmd $daemon serves ${addresses[*]}"
 
