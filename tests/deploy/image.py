@@ -2,6 +2,7 @@
 """Images, built by buildah with nothing but chroot: no container engine, no registry. The base is a
 Debian that debootstrap makes, in the place of the one that the Dockerfile names."""
 
+import contextlib
 import functools
 import json
 import pathlib
@@ -81,16 +82,31 @@ class Store:
         folders = f"--root={self._folder}/storage", f"--runroot={self._folder}/run"
         return run("buildah", "--storage-driver=vfs", *folders, *words)
 
+    @contextlib.contextmanager
+    def change_base(self, name):
+        """The root of a container that becomes the image of this name."""
+        container = self.buildah("from", BASE).strip()
+        yield pathlib.Path(self.buildah("mount", container).strip())
+        self.buildah("commit", "--quiet", container, name)
+        self.buildah("rm", container)
+
     def shell_less(self):
         """The name of a base of libraries alone, as distroless ones are."""
         name = "localhost/shell-less"
-        container = self.buildah("from", BASE).strip()
-        root = pathlib.Path(self.buildah("mount", container).strip())
-        for folder in ("usr/bin", "usr/sbin"):  # /bin and /sbin are links to them.
-            for program in (root / folder).iterdir():
-                program.unlink()
-        self.buildah("commit", "--quiet", container, name)
-        self.buildah("rm", container)
+        with self.change_base(name) as root:
+            for folder in ("usr/bin", "usr/sbin"):  # /bin and /sbin are links to them.
+                for program in (root / folder).iterdir():
+                    program.unlink()
+        return name
+
+    def with_toolkit(self):
+        """The name of a base with CUDA where NVIDIA's has it, behind two links."""
+        name = "localhost/with-toolkit"
+        with self.change_base(name) as root:
+            (root / "usr/local/cuda-99.9/bin").mkdir(parents=True)
+            (root / "usr/local/cuda-99.9/bin/nvcc").touch()
+            (root / "etc/alternatives/cuda").symlink_to("/usr/local/cuda-99.9")
+            (root / "usr/local/cuda").symlink_to("/etc/alternatives/cuda")
         return name
 
     def build(self, target, programs=None, runtime=BASE, **arguments):

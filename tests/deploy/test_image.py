@@ -174,6 +174,11 @@ def test_the_stages_that_compile_have_what_they_need(store):
     store.run_in(image, *build, "gemmd_health_messages")
 
 
+def test_the_toolkit_may_be_of_any_version(store):
+    image = store.build("toolkit", CUDA=store.with_toolkit())
+    assert (image.root / "toolkit/bin/nvcc").exists()
+
+
 def test_docker_waits_for_the_drain(tree):
     """`docker run` of the README, with the daemon's own times."""
     text = run(tree / "bin/gemmd", "--help")
