@@ -187,7 +187,7 @@ absl::Status Server::Drain(absl::Duration grace) {
   // What is left are calls without a product: open streams, watchers of health. A product that
   // still runs is waited for by gRPC all the same. Not before the wait, though that would send
   // clients elsewhere sooner (GOAWAY): gRPC 1.51 then closes a connection as soon as its last
-  // answer is written, and a client that still reads it may lose it (2 of 100 drains under load
+  // answer is written, and a client that still reads it may lose it (one of 100 drains under load
   // did).
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kFarewell));
   grpc_server_->Wait();
