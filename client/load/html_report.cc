@@ -122,11 +122,11 @@ std::string StepSection(const LoadReport& report, const ReportStep& step) {
                 "td");
   }
   html += "</table></div>\n<div class=\"scroll\"><table>\n";
-  html += Row({"product", "calls", "p50", "p99", "most"}, "th");
+  html += Row({"product", "calls", "checked", "p50", "p99", "most"}, "th");
   for (size_t i = 0; i < tally.latency_by_product.size(); ++i) {
     const Histogram& latency = tally.latency_by_product[i];
-    html += Row({report.products[i], FormatCount(latency.count()), time_at(latency, 0.5),
-                 time_at(latency, 0.99), time_at(latency, 1)},
+    html += Row({report.products[i], FormatCount(latency.count()), FormatCount(step.CheckedOf(i)),
+                 time_at(latency, 0.5), time_at(latency, 0.99), time_at(latency, 1)},
                 "td");
   }
   return html + "</table></div>\n";

@@ -9,6 +9,11 @@
 
 namespace gemmd {
 
+int64_t ReportStep::CheckedOf(size_t product) const {
+  const std::vector<int64_t>& checked = verified.checked_by_product;
+  return product < checked.size() ? checked[product] : 0;
+}
+
 bool LoadReport::was_interrupted() const {
   return std::any_of(steps.begin(), steps.end(),
                      [](const ReportStep& step) { return step.result.was_interrupted; });
@@ -148,15 +153,17 @@ std::string StageTable(const ReportStep& step) {
   return table.Print();
 }
 
-std::string ProductTable(const LoadReport& report, const Tally& tally) {
+std::string ProductTable(const LoadReport& report, const ReportStep& step) {
+  const Tally& tally = step.result.tally;
   TextTable table({{"product"},
                    {"calls", Align::kRight},
+                   {"checked", Align::kRight},
                    {"p50", Align::kRight},
                    {"p99", Align::kRight},
                    {"most", Align::kRight}});
   for (size_t i = 0; i < tally.latency_by_product.size(); ++i) {
     const Histogram& latency = tally.latency_by_product[i];
-    table.AddRow({report.products[i], FormatCount(latency.count()),
+    table.AddRow({report.products[i], FormatCount(latency.count()), FormatCount(step.CheckedOf(i)),
                   FormatNanoseconds(latency.ValueAt(0.5)), FormatNanoseconds(latency.ValueAt(0.99)),
                   FormatNanoseconds(latency.most_ns())});
   }
@@ -187,8 +194,7 @@ std::string StepText(const LoadReport& report, const ReportStep& step) {
                         FormatCount(step.verified.checked), FormatCount(step.verified.exact),
                         FormatCount(step.verified.wrong));
   absl::StrAppend(&text, LatencyTable(tally), "\n", StageTable(step));
-  if (tally.latency_by_product.size() > 1)
-    absl::StrAppend(&text, "\n", ProductTable(report, tally));
+  if (tally.latency_by_product.size() > 1) absl::StrAppend(&text, "\n", ProductTable(report, step));
   if (!step.warnings.empty()) text += "\n";
   for (const std::string& warning : step.warnings)
     absl::StrAppend(&text, "warning: ", warning, "\n");

@@ -31,6 +31,8 @@ struct ReportStep {
   StepResult result = {};
   VerifierCounts verified = {};
   std::vector<std::string> warnings = {};
+
+  int64_t CheckedOf(size_t product) const;  // Answers that were checked.
 };
 
 // The search for the highest rate under an objective.

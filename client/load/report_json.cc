@@ -79,8 +79,9 @@ Json StepJson(const LoadReport& report, const ReportStep& step) {
   }
   json["products"] = Json::object();
   for (size_t i = 0; i < tally.latency_by_product.size(); ++i) {
-    json["products"][report.products[i]] =
+    Json& product = json["products"][report.products[i]] =
         HistogramJson(tally.latency_by_product[i], Detail::kPercentiles);
+    product["checked"] = step.CheckedOf(i);
   }
   json["intervals"] = Json::array();
   for (const LoadInterval& interval : result.intervals) {

@@ -11,13 +11,17 @@ namespace {
 
 constexpr size_t kMostWaiting = 32;
 constexpr size_t kMostWaitingBytes = size_t{64} << 20;  // Beyond the first answer.
+// Apart from the seed of the mix: the same number would choose the product of a call and whether
+// its answer is checked, so that only one product would be.
+constexpr uint64_t kSeedOfChecks = 0x6c62272e07bb0142;
 
 }  // namespace
 
 Verifier::Verifier(const std::vector<Payload>& payloads, double share, uint64_t seed)
-    : payloads_(payloads), share_(share), seed_(seed), was_seen_(payloads.size()), thread_([this] {
-        Run();
-      }) {}
+    : payloads_(payloads), share_(share), seed_(seed ^ kSeedOfChecks), was_seen_(payloads.size()) {
+  counts_.checked_by_product.resize(payloads.size());
+  thread_ = std::thread([this] { Run(); });
+}
 
 Verifier::~Verifier() {
   {
@@ -76,6 +80,7 @@ void Verifier::Check(Answer answer) {
   absl::MutexLock lock(&mutex_);
   is_checking_ = false;
   ++counts_.checked;
+  ++counts_.checked_by_product[answer.product];
   counts_.exact += payload.fingerprint.has_value();
   if (status.ok()) return;
   if (counts_.wrong++ == 0) counts_.first_error = absl::StrCat(kernel, ": ", status.message());

@@ -26,7 +26,8 @@ struct VerifierCounts {
   int64_t exact = 0;  // Of those, against a fingerprint; the others within a bound.
   int64_t wrong = 0;
   int64_t let_go = 0;
-  std::string first_error;  // Of the wrong ones; empty where there is none.
+  std::vector<int64_t> checked_by_product = {};
+  std::string first_error = {};  // Of the wrong ones; empty where there is none.
 };
 
 class Verifier {

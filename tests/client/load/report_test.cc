@@ -62,7 +62,9 @@ TEST(ReportTest, TextNamesBothClocksAndCounts) {
 }
 
 TEST(ReportTest, JsonHoldsWhatTheTextDoes) {
-  const LoadReport report = SampleReport({SampleStep("1000/s", 2000, Steady)});
+  ReportStep sample = SampleStep("1000/s", 2000, Steady);
+  sample.verified.checked_by_product = {7, 3};
+  const LoadReport report = SampleReport({sample});
   const nlohmann::ordered_json json = ReportJson(report);
   const auto& step = json["steps"][0];
   EXPECT_EQ(step["calls"], 2000);
@@ -74,6 +76,7 @@ TEST(ReportTest, JsonHoldsWhatTheTextDoes) {
   EXPECT_EQ(bucketed, 2000);
   EXPECT_EQ(step["stages"]["compute"]["most_ns"], 20'000);
   EXPECT_EQ(step["intervals"].size(), 20);
+  EXPECT_EQ(step["products"]["64x64x64 f32"]["checked"], 7);
 }
 
 TEST(ReportTest, CsvHasAsManyCellsAsHeadings) {
