@@ -60,6 +60,15 @@ TEST(HistogramTest, PercentilesAreThoseOfTheSortedValues) {
   EXPECT_EQ(histogram.most_ns(), NearestRank(values, 1));
 }
 
+// 0.07 x 100 is a little above 7.
+TEST(HistogramTest, RanksAreNotRoundedUp) {
+  Histogram histogram;
+  for (int64_t i = 1; i <= 100; ++i) histogram.Record(i);
+  for (int64_t percent = 1; percent <= 100; ++percent) {
+    EXPECT_EQ(histogram.ValueAt(static_cast<double>(percent) / 100), percent);
+  }
+}
+
 TEST(HistogramTest, MergesWithoutLoss) {
   Histogram whole;
   Histogram merged;
