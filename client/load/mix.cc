@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -93,17 +94,41 @@ class ProductParser {
   LoadProduct product_;
 };
 
+std::string TypeText(absl::string_view before, v1::ElementType type) {
+  if (type == v1::ELEMENT_TYPE_UNSPECIFIED) return "";
+  return absl::StrCat(before, std::string(ElementTypeName(type)));
+}
+
 }  // namespace
 
 std::string NameOf(const LoadProduct& product) {
   return absl::StrCat(product.batch == 1 ? "" : absl::StrCat(product.batch, " of "), product.m, "x",
                       product.n, "x", product.k, " ", std::string(ElementTypeName(product.type)),
-                      product.is_sparse ? " 2:4" : "",
-                      product.kernel.empty() ? "" : absl::StrCat(" ", product.kernel));
+                      product.is_sparse ? " 2:4" : "", TypeText(" in ", product.accumulation_type),
+                      TypeText(" to ", product.output_type),
+                      product.kernel.empty() ? "" : absl::StrCat(" ", product.kernel),
+                      product.device.empty() ? "" : absl::StrCat(" on ", product.device));
+}
+
+void MakeNamesUnique(Mix& mix) {
+  std::set<std::string> names;
+  for (LoadProduct& product : mix) {
+    const std::string name = product.name;
+    for (int i = 2; !names.insert(product.name).second; ++i) {
+      product.name = absl::StrCat(name, " #", i);
+    }
+  }
 }
 
 absl::StatusOr<Mix> ParseMix(absl::string_view text) {
-  const Json json = Json::parse(text.begin(), text.end(), nullptr, false);
+  Json json;
+  // The library says where the text goes wrong by an exception only.
+  try {
+    json = Json::parse(text.begin(), text.end());
+  } catch (const Json::parse_error& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mix: want a JSON array of one object for each product: ", error.what()));
+  }
   if (!json.is_array() || json.empty()) {
     return absl::InvalidArgumentError("mix: want a JSON array of one object for each product");
   }

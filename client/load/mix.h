@@ -32,8 +32,11 @@ struct LoadProduct {
 
 using Mix = std::vector<LoadProduct>;
 
-// "64x64x64 f32", "4 of 128x128x128 bf16 2:4".
+// "64x64x64 f32", "4 of 128x128x128 bf16 2:4 in f16 to bf16 KERNEL on DEVICE".
 std::string NameOf(const LoadProduct& product);
+
+// Adds " #2" and so on to names that are there already: reports tell products by their names.
+void MakeNamesUnique(Mix& mix);
 
 // The built-in mixes.
 struct Profile {

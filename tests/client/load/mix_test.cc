@@ -46,6 +46,7 @@ TEST(MixTest, NamesWhatIsWrong) {
   };
   refused("", "mix: want a JSON array");
   refused("[]", "mix: want a JSON array");
+  refused("[{\n\"m\": 1,\n]", "line 3, column 1");
   refused("[3]", "mix[0]: got 3, want an object");
   refused(R"([{"m":1,"n":1}])", "mix[0].k: got \"nothing\", want a size");
   refused(R"([{"m":1,"n":1,"k":0}])", "mix[0].k: got 0, want 1 to 2147483647");
@@ -70,6 +71,28 @@ TEST(MixTest, EveryProfileHasDistinctProducts) {
     EXPECT_EQ(names.size(), mix->size()) << name;
   }
   EXPECT_THAT(FindProfile("huge"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("llm-decode")));
+}
+
+TEST(MixTest, NamesTellProductsApart) {
+  LoadProduct product;
+  product.m = 1;
+  product.n = 2;
+  product.k = 3;
+  EXPECT_EQ(NameOf(product), "1x2x3 f32");
+  product.accumulation_type = v1::ELEMENT_TYPE_F16;
+  product.output_type = v1::ELEMENT_TYPE_BF16;
+  product.kernel = "x";
+  product.device = "cpu";
+  EXPECT_EQ(NameOf(product), "1x2x3 f32 in f16 to bf16 x on cpu");
+  Mix mix(5);
+  const char* const given[] = {"a", "b", "a", "a #2", "a"};
+  for (size_t i = 0; i < mix.size(); ++i) mix[i].name = given[i];
+  MakeNamesUnique(mix);
+  std::set<std::string> names;
+  for (const LoadProduct& one : mix) names.insert(one.name);
+  EXPECT_EQ(names.size(), mix.size());
+  EXPECT_EQ(mix[0].name, "a");
+  EXPECT_EQ(mix[2].name, "a #2");
 }
 
 TEST(MixPickerTest, PicksByWeightAndSeed) {
