@@ -28,8 +28,11 @@ int main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   struct sigaction action = {};
   action.sa_handler = RequestStop;
+  action.sa_flags = SA_RESTART;  // Files are written on, connections made.
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // A reader that has gone, of the live view or the text, takes nothing from the reports.
+  signal(SIGPIPE, SIG_IGN);
   // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread yet.
   const char* const address = std::getenv("GEMMD_ADDRESS");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
