@@ -33,6 +33,12 @@ ComparedStep ReadStep(const Json& json) {
   ComparedStep step;
   step.name = json.at("name").get<std::string>();
   step.rate = json.at("rate_per_s").get<double>();
+  step.unsent = json.at("unsent").get<int64_t>();
+  step.wrong = json.at("verification").at("wrong").get<int64_t>();
+  step.failed = json.at("calls").get<int64_t>();
+  if (const Json& codes = json.at("calls_by_status"); codes.contains("OK")) {
+    step.failed -= codes.at("OK").get<int64_t>();
+  }
   step.latency = ReadHistogram(json.at("latency"));
   step.service = ReadHistogram(json.at("service"));
   const double window_s = json.at("window_s").get<double>();
@@ -46,8 +52,9 @@ ComparedStep ReadStep(const Json& json) {
     const double length_s = to_s - interval.at("from_s").get<double>();
     const double ok = interval.at("ok").get<double>();
     // The last one may be cut short, or be of calls that were only waited for.
-    if (length_s < 0.9 * longest_s || to_s > window_s + 1e-6 || ok == 0) continue;
+    if (length_s < 0.9 * longest_s || to_s > window_s + 1e-6) continue;
     step.rates.push_back(ok / length_s);
+    if (ok == 0) continue;
     step.p50_ns.push_back(interval.at("p50_ns").get<double>());
     step.p99_ns.push_back(interval.at("p99_ns").get<double>());
   }
@@ -82,9 +89,18 @@ void AddRow(TextTable& table, const std::string& name, const Estimate& a, const 
                 verdict});
 }
 
+// Any difference counts.
+void AddCount(TextTable& table, const std::string& name, int64_t a, int64_t b) {
+  if (a == 0 && b == 0) return;
+  table.AddRow({name, FormatCount(a), FormatCount(b), "", "",
+                a == b  ? "the same"
+                : b > a ? "higher"
+                        : "lower"});
+}
+
 std::string StepTable(const ComparedStep& a, const ComparedStep& b) {
   using Align = TextTable::Align;
-  TextTable table({{a.name},
+  TextTable table({{a.name == b.name ? a.name : absl::StrCat(a.name, " | ", b.name)},
                    {"a", Align::kRight},
                    {"b", Align::kRight},
                    {"b - a", Align::kRight},
@@ -107,23 +123,60 @@ std::string StepTable(const ComparedStep& a, const ComparedStep& b) {
   add("latency p99.9", 0.999, false);
   add("service p50", 0.5, true);
   add("service p99", 0.99, true);
+  AddCount(table, "failed calls", a.failed, b.failed);
+  AddCount(table, "unsent calls", a.unsent, b.unsent);
+  AddCount(table, "wrong answers", a.wrong, b.wrong);
   return table.Print();
+}
+
+// Everything that a load is made of, as text.
+std::vector<std::pair<std::string, std::string>> ReadSettings(const Json& json) {
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (const char* key : {"gemmload", "servers", "channels", "same_machine", "mix", "operands",
+                          "arrivals", "warmup_s", "interrupted"}) {
+    const Json& value = json.at(key);
+    settings.emplace_back(key, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return settings;
+}
+
+std::string DifferingSettings(const ComparedReport& a, const ComparedReport& b) {
+  TextTable table({{"differs"}, {"a"}, {"b"}});
+  bool is_any = false;
+  for (size_t i = 0; i < std::min(a.settings.size(), b.settings.size()); ++i) {
+    if (a.settings[i] == b.settings[i]) continue;
+    is_any = true;
+    table.AddRow({a.settings[i].first, a.settings[i].second, b.settings[i].second});
+  }
+  return is_any ? absl::StrCat(table.Print(), "\n") : "";
+}
+
+std::string Unmatched(const ComparedReport& report, const std::vector<bool>& is_matched,
+                      absl::string_view which) {
+  std::string text;
+  for (size_t i = 0; i < report.steps.size(); ++i) {
+    if (!is_matched[i]) absl::StrAppend(&text, "only in ", which, ": ", report.steps[i].name, "\n");
+  }
+  return text;
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<ComparedStep>> ParseReport(absl::string_view text) {
+absl::StatusOr<ComparedReport> ParseReport(absl::string_view text) {
   const Json json = Json::parse(text.begin(), text.end(), nullptr, false);
-  std::vector<ComparedStep> steps;
+  ComparedReport report;
   // The library reports what is missing or of another type by an exception.
   try {
-    for (const Json& step : json.at("steps")) steps.push_back(ReadStep(step));
+    for (const Json& step : json.at("steps")) report.steps.push_back(ReadStep(step));
+    report.settings = ReadSettings(json);
   } catch (const Json::exception& error) {
     return absl::InvalidArgumentError(
         absl::StrCat("want a report of gemmload --json: ", error.what()));
   }
-  if (steps.empty()) return absl::InvalidArgumentError("want a report with at least one step");
-  return steps;
+  if (report.steps.empty()) {
+    return absl::InvalidArgumentError("want a report with at least one step");
+  }
+  return report;
 }
 
 Estimate EstimatePercentile(const Histogram& histogram, double fraction,
@@ -148,17 +201,22 @@ Estimate EstimateMean(double value, const std::vector<double>& by_interval) {
   return {value, Scatter(by_interval), by_interval.size() >= 3};
 }
 
-absl::StatusOr<std::string> CompareText(const std::vector<ComparedStep>& a,
-                                        const std::vector<ComparedStep>& b) {
-  if (a.size() == 1 && b.size() == 1) return StepTable(a[0], b[0]);
-  std::string text;
-  for (const ComparedStep& step : a) {
-    const auto same = std::find_if(
-        b.begin(), b.end(), [&](const ComparedStep& other) { return other.name == step.name; });
-    if (same != b.end()) absl::StrAppend(&text, text.empty() ? "" : "\n", StepTable(step, *same));
+absl::StatusOr<std::string> CompareText(const ComparedReport& a, const ComparedReport& b) {
+  const bool is_only = a.steps.size() == 1 && b.steps.size() == 1;
+  std::vector<bool> is_matched_a(a.steps.size());
+  std::vector<bool> is_matched_b(b.steps.size());
+  std::string tables;
+  for (size_t i = 0; i < a.steps.size(); ++i) {
+    for (size_t j = 0; j < b.steps.size() && !is_matched_a[i]; ++j) {
+      if (is_matched_b[j] || (a.steps[i].name != b.steps[j].name && !is_only)) continue;
+      is_matched_a[i] = is_matched_b[j] = true;
+      absl::StrAppend(&tables, tables.empty() ? "" : "\n", StepTable(a.steps[i], b.steps[j]));
+    }
   }
-  if (text.empty()) return absl::InvalidArgumentError("the reports have no step in common");
-  return text;
+  if (tables.empty()) return absl::InvalidArgumentError("the reports have no step in common");
+  const std::string only =
+      absl::StrCat(Unmatched(a, is_matched_a, "a"), Unmatched(b, is_matched_b, "b"));
+  return absl::StrCat(DifferingSettings(a, b), tables, only.empty() ? "" : "\n", only);
 }
 
 }  // namespace gemmd

@@ -3,7 +3,9 @@
 // Two reports side by side: what differs, and how much of that is noise.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,17 +18,26 @@ namespace gemmd {
 struct ComparedStep {
   std::string name;
   double rate = 0;
+  int64_t failed = 0;
+  int64_t unsent = 0;
+  int64_t wrong = 0;
   Histogram latency;
   Histogram service;
-  // Of the full intervals.
+  // Of the full intervals; percentiles of those in which a call ended OK.
   std::vector<double> rates;
   std::vector<double> p50_ns;
   std::vector<double> p99_ns;
 };
 
-// The steps of a report as ReportJson writes it.
+struct ComparedReport {
+  // What the load was, by name, in the order of the report.
+  std::vector<std::pair<std::string, std::string>> settings;
+  std::vector<ComparedStep> steps;
+};
+
+// A report as ReportJson writes it.
 // Errors: InvalidArgument for any other text.
-absl::StatusOr<std::vector<ComparedStep>> ParseReport(absl::string_view json);
+absl::StatusOr<ComparedReport> ParseReport(absl::string_view json);
 
 // A figure and half the width of its interval of 95 % confidence, the wider of two: what sampling
 // leaves open (for a percentile, between the ranks n p -+ 1.96 sqrt(n p (1 - p)); calls taken as
@@ -41,9 +52,9 @@ Estimate EstimatePercentile(const Histogram& histogram, double fraction,
                             const std::vector<double>& by_interval);
 Estimate EstimateMean(double value, const std::vector<double>& by_interval);
 
-// A table for each step of `a` that `b` has too, by name, or for the only one of each.
-// Errors: InvalidArgument where there is none.
-absl::StatusOr<std::string> CompareText(const std::vector<ComparedStep>& a,
-                                        const std::vector<ComparedStep>& b);
+// The settings that differ, and a table for each step of `a` that `b` has too, by name (the second
+// of a name with the second), or for the only one of each; steps of one report only are named.
+// Errors: InvalidArgument where no step is in both.
+absl::StatusOr<std::string> CompareText(const ComparedReport& a, const ComparedReport& b);
 
 }  // namespace gemmd

@@ -4,7 +4,35 @@
 #include <sched.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
 namespace gemmd {
+namespace {
+
+std::string FirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// The least quota of this process's control group (version 2) and those above it.
+double CoresOfGroups() {
+  const std::string own = FirstLine("/proc/self/cgroup");  // "0::/path"
+  const size_t at = own.find("::");
+  double least = std::numeric_limits<double>::infinity();
+  if (at == own.npos) return least;
+  for (std::string group = own.substr(at + 2);; group.resize(group.rfind('/'))) {
+    if (group == "/") group.clear();
+    least = std::min(least, CoresOfQuota(FirstLine("/sys/fs/cgroup" + group + "/cpu.max")));
+    if (group.find('/') == group.npos) return least;
+  }
+}
+
+}  // namespace
 
 int64_t ProcessCpuNs() {
   rusage usage = {};
@@ -15,10 +43,20 @@ int64_t ProcessCpuNs() {
   return ns(usage.ru_utime) + ns(usage.ru_stime);
 }
 
+double CoresOfQuota(const std::string& cpu_max) {
+  std::istringstream text(cpu_max);
+  double quota_us = 0;
+  double period_us = 0;
+  const bool is_quota = (text >> quota_us >> period_us) && quota_us > 0 && period_us > 0;
+  return is_quota ? quota_us / period_us : std::numeric_limits<double>::infinity();
+}
+
 double UsableCores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  const double by_affinity =
+      sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  return std::min(by_affinity, CoresOfGroups());
 }
 
 }  // namespace gemmd

@@ -16,6 +16,14 @@ namespace {
 
 std::string Time(double ns) { return FormatNanoseconds(std::llround(ns)); }
 
+// A page of many more points draws slowly and shows no more.
+constexpr size_t kMostPoints = 1000;
+
+// Those of one step, as many as its share of the points.
+std::vector<LoadInterval> PlottedIntervals(const LoadReport& report, const ReportStep& step) {
+  return Thinned(step.result.intervals, std::max<size_t>(1, kMostPoints / report.steps.size()));
+}
+
 // The widest range of the latencies of all steps.
 struct Range {
   double least = 1e18;
@@ -86,14 +94,13 @@ std::string TimePlot(const LoadReport& report) {
   double before_s = 0;
   for (const ReportStep& step : report.steps) {
     double end_s = 0;
-    for (const LoadInterval& interval : step.result.intervals) {
+    for (const LoadInterval& interval : PlottedIntervals(report, step)) {
       end_s = std::max(end_s, static_cast<double>(interval.to_ns) * 1e-9);
-      const Histogram& latency = interval.tally.latency;
-      if (latency.count() == 0) continue;
+      if (interval.ok == 0) continue;
       const double x = before_s + static_cast<double>(interval.to_ns) * 1e-9;
-      const double values[] = {static_cast<double>(latency.ValueAt(0.5)),
-                               static_cast<double>(latency.ValueAt(0.99)),
-                               static_cast<double>(latency.most_ns())};
+      const double values[] = {static_cast<double>(interval.p50_ns),
+                               static_cast<double>(interval.p99_ns),
+                               static_cast<double>(interval.most_ns)};
       range.least = std::min(range.least, values[0]);
       range.most = std::max(range.most, values[2]);
       for (size_t i = 0; i < 3; ++i) {
@@ -117,11 +124,9 @@ std::string RatePlot(const LoadReport& report) {
       {.name = "p99", .color = 1, .has_line = !is_one, .has_marks = true, .points = {}}};
   Range range;
   double most_rate = 0;
-  const auto add = [&](double rate, const Histogram& latency, const std::string& name) {
-    if (latency.count() == 0) return;
+  const auto add = [&](double rate, int64_t p50_ns, int64_t p99_ns, const std::string& name) {
     most_rate = std::max(most_rate, rate);
-    const double values[] = {static_cast<double>(latency.ValueAt(0.5)),
-                             static_cast<double>(latency.ValueAt(0.99))};
+    const double values[] = {static_cast<double>(p50_ns), static_cast<double>(p99_ns)};
     range.least = std::min(range.least, values[0]);
     range.most = std::max(range.most, values[1]);
     for (size_t i = 0; i < 2; ++i) {
@@ -130,14 +135,15 @@ std::string RatePlot(const LoadReport& report) {
     }
   };
   for (const ReportStep& step : report.steps) {
-    if (!is_one) {
-      add(step.result.rate, step.result.tally.latency, step.name);
-      continue;
+    const Histogram& latency = step.result.tally.latency;
+    if (!is_one && latency.count() > 0) {
+      add(step.result.rate, latency.ValueAt(0.5), latency.ValueAt(0.99), step.name);
     }
-    for (const LoadInterval& interval : step.result.intervals) {
+    if (!is_one) continue;
+    for (const LoadInterval& interval : PlottedIntervals(report, step)) {
       const double seconds = static_cast<double>(interval.to_ns - interval.from_ns) * 1e-9;
-      if (interval.to_ns > std::llround(step.result.window_s * 1e9)) continue;
-      add(static_cast<double>(interval.tally.ok()) / seconds, interval.tally.latency,
+      if (interval.to_ns > std::llround(step.result.window_s * 1e9) || interval.ok == 0) continue;
+      add(static_cast<double>(interval.ok) / seconds, interval.p50_ns, interval.p99_ns,
           absl::StrFormat("second %.1f", static_cast<double>(interval.to_ns) * 1e-9));
     }
   }
@@ -163,11 +169,12 @@ std::string StagePlot(const LoadReport& report) {
     const Tally& tally = step.result.tally;
     const auto mean = [&](size_t stage) { return tally.stages[stage].MeanNs(); };
     double staged = 0;
-    for (size_t i = 0; i + 2 < kStages; ++i) staged += mean(i);
+    for (size_t i = 0; i < kTotal; ++i) staged += mean(i);
     StackedBar bar = {
         .name = step.name,
-        .values = {tally.latency.MeanNs() - tally.service.MeanNs(), mean(0) + mean(1), mean(2),
-                   mean(3), mean(4), mean(5), std::max(0.0, mean(6) - staged), mean(7)},
+        .values = {tally.latency.MeanNs() - tally.service.MeanNs(), mean(kReceive) + mean(kQueue),
+                   mean(kCopyIn), mean(kCompute), mean(kCopyOut), mean(kSendPrepare),
+                   std::max(0.0, mean(kTotal) - staged), mean(kOutside)},
         .texts = {}};
     for (const double value : bar.values) bar.texts.push_back(Time(value));
     bars.bars.push_back(std::move(bar));

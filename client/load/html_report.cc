@@ -90,7 +90,8 @@ std::string StepSection(const LoadReport& report, const ReportStep& step) {
   }
   html += Tile("failed", FormatCount(tally.failed()));
   html += Tile("wrong", absl::StrCat(step.verified.wrong, " of ", step.verified.checked));
-  html += "</div>\n";
+  html += absl::StrCat("</div>\n<p class=\"faint\">", FormatCount(tally.calls()),
+                       " calls: ", Escaped(CodesText(tally.calls_by_code)), "</p>\n");
   if (!step.warnings.empty()) html += "<ul class=\"warnings\">\n";
   for (const std::string& warning : step.warnings) {
     absl::StrAppend(&html, "<li>", Escaped(warning), "</li>\n");
@@ -121,6 +122,12 @@ std::string StepSection(const LoadReport& report, const ReportStep& step) {
                  time_at(stage, 1)},
                 "td");
   }
+  if (tally.failed() > 0) {
+    const Histogram& failed = tally.failed_latency;
+    html += Row({"latency of failed calls", Time(failed.MeanNs()), time_at(failed, 0.5),
+                 time_at(failed, 0.99), time_at(failed, 1)},
+                "td");
+  }
   html += "</table></div>\n<div class=\"scroll\"><table>\n";
   html += Row({"product", "calls", "checked", "p50", "p99", "most"}, "th");
   for (size_t i = 0; i < tally.latency_by_product.size(); ++i) {
@@ -134,9 +141,7 @@ std::string StepSection(const LoadReport& report, const ReportStep& step) {
 
 std::string SloSection(const SloFindings& slo) {
   std::string html =
-      absl::StrCat("<h2>Objective ", Escaped(slo.objective), "</h2>\n<p>",
-                   slo.rate > 0 ? absl::StrFormat("Highest rate that holds: %.1f/s.", slo.rate)
-                                : std::string("No rate holds."),
+      absl::StrCat("<h2>Objective ", Escaped(slo.objective), "</h2>\n<p>", Escaped(slo.Verdict()),
                    "</p>\n<p class=\"faint\">", Escaped(slo.rule), "</p>\n<ul>\n");
   for (const std::string& trial : slo.trials) {
     absl::StrAppend(&html, "<li>", Escaped(trial), "</li>\n");
@@ -149,16 +154,14 @@ std::string SloSection(const SloFindings& slo) {
 std::string ReportHtml(const LoadReport& report) {
   std::string html = absl::StrCat(kHead, Style());
   std::string servers;
-  for (const std::string& address : report.addresses) {
-    absl::StrAppend(&servers, servers.empty() ? "" : ", ", address);
+  for (const ReportedServer& server : report.servers) {
+    absl::StrAppend(&servers, servers.empty() ? "" : ", ", server.Text());
   }
-  absl::StrAppend(
-      &html, "<h1>gemmload: ", Escaped(report.mix), "</h1>\n<p class=\"faint\">",
-      Escaped(absl::StrCat(report.started, ", ", servers,
-                           report.server_version.empty() ? "" : ", gemmd ", report.server_version,
-                           ", channels for each server: ", report.channels, ", ", report.arrivals,
-                           ", operands ", report.operands)),
-      "<br/><code>", Escaped(report.command), "</code></p>\n<div class=\"plots\">\n");
+  absl::StrAppend(&html, "<h1>gemmload: ", Escaped(report.mix), "</h1>\n<p class=\"faint\">",
+                  Escaped(absl::StrCat(report.started, ", ", servers,
+                                       ", channels for each server: ", report.channels, ", ",
+                                       report.arrivals, ", operands ", report.operands)),
+                  "<br/><code>", Escaped(report.command), "</code></p>\n<div class=\"plots\">\n");
   absl::StrAppend(&html, PercentilePlot(report), TimePlot(report), RatePlot(report),
                   StagePlot(report), "</div>\n");
   if (report.slo.has_value()) html += SloSection(*report.slo);

@@ -4,22 +4,20 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/gemmctl/text_table.h"
-#include "client/load/tally.h"
 
 namespace gemmd {
 
-std::string LiveLine(const LoadInterval& interval, const std::array<int64_t, 17>& calls_by_code) {
+std::string LiveLine(const LoadInterval& interval, const CallsByCode& calls_by_code) {
   const double seconds = static_cast<double>(interval.to_ns - interval.from_ns) * 1e-9;
-  const double rate = seconds > 0 ? static_cast<double>(interval.tally.ok()) / seconds : 0;
-  const Histogram& latency = interval.tally.latency;
-  std::array<int64_t, 17> errors = calls_by_code;
+  const double rate = seconds > 0 ? static_cast<double>(interval.ok) / seconds : 0;
+  CallsByCode errors = calls_by_code;
   errors[0] = 0;
   const std::string codes = CodesText(errors);
-  return absl::StrFormat(
-      "%8.1f s  %10.1f/s  in flight %-6d  p50 %-9s  p99 %-9s%s%s",
-      static_cast<double>(interval.to_ns) * 1e-9, rate, interval.in_flight,
-      FormatNanoseconds(latency.ValueAt(0.5)), FormatNanoseconds(latency.ValueAt(0.99)),
-      interval.to_ns <= 0 ? "  warm-up" : "", codes.empty() ? "" : absl::StrCat("  ", codes));
+  return absl::StrFormat("%8.1f s  %10.1f/s  in flight %-6d  p50 %-9s  p99 %-9s%s%s",
+                         static_cast<double>(interval.to_ns) * 1e-9, rate, interval.in_flight,
+                         FormatNanoseconds(interval.p50_ns), FormatNanoseconds(interval.p99_ns),
+                         interval.to_ns <= 0 ? "  warm-up" : "",
+                         codes.empty() ? "" : absl::StrCat("  ", codes));
 }
 
 void LiveView::BeginStep(const std::string& name) {
@@ -27,10 +25,10 @@ void LiveView::BeginStep(const std::string& name) {
   if (out_ != nullptr) absl::FPrintF(out_, "%s\n", name);
 }
 
-void LiveView::Show(const LoadInterval& interval) {
+void LiveView::Show(const LoadInterval& interval, const CallsByCode& calls_by_code) {
   if (out_ == nullptr) return;
   for (size_t i = 0; i < calls_by_code_.size(); ++i) {
-    calls_by_code_[i] += interval.tally.calls_by_code[i];
+    calls_by_code_[i] += calls_by_code[i];
   }
   const std::string line = LiveLine(interval, calls_by_code_);
   // Back to the beginning of the line, and what is behind the text away.

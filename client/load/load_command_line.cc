@@ -2,17 +2,18 @@
 #include "client/load/load_command_line.h"
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <sstream>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/load/compare.h"
-#include "client/load/html_report.h"
 #include "client/load/live_view.h"
 #include "client/load/load_flags.h"
 #include "client/load/load_session.h"
+#include "client/load/report_files.h"
+#include "client/load/text_file.h"
 
 namespace gemmd {
 namespace {
@@ -23,11 +24,11 @@ constexpr char kFooter[] =
     "a stalled server keeps from being sent is charged to it. Ctrl-C ends a run with its "
     "report.\n\n"
     "Exit codes:\n"
-    "  0  done, and every call was answered\n"
-    "  1  calls failed\n"
+    "  0  done, and every call was sent and answered; of --slo: a rate holds\n"
+    "  1  calls failed or were never sent, there was none, or no rate holds\n"
     "  2  bad usage, or a local file that cannot be read or written\n"
     "  3  a server cannot be reached\n"
-    "  4  verification failed: an answer is wrong\n\n"
+    "  4  verification failed: an answer is wrong, whichever step it was in\n\n"
     "Examples:\n"
     "  gemmload --profile small --rate 2000 --duration 20 --html report.html\n"
     "  gemmload --concurrency 1,2,4,8 --shape 512,512,512 --type bf16 --json a.json\n"
@@ -42,61 +43,45 @@ ExitCode Fail(const Console& console, const absl::Status& status, ExitCode code)
   return code;
 }
 
-absl::Status WriteText(const std::string& path, const std::string& text) {
-  if (path.empty()) return absl::OkStatus();
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat(path, ": cannot be written"));
+ExitCode CodeOf(const LoadReport& report) {
+  if (report.wrong() > 0) return ExitCode::kVerification;
+  // A search goes until calls fail.
+  const bool is_good = report.slo.has_value()
+                           ? report.slo->rate > 0
+                           : report.calls() > 0 && report.failed() == 0 && report.unsent() == 0;
+  return is_good ? ExitCode::kOk : ExitCode::kRefused;
 }
 
-// Known before a long run, not behind it.
-absl::Status CheckWritable(const LoadFlags& flags) {
-  absl::Status status = WriteText(flags.json_path, "");
-  status.Update(WriteText(flags.csv_path, ""));
-  status.Update(WriteText(flags.html_path, ""));
-  return status;
-}
-
-absl::Status WriteReports(const LoadFlags& flags, const LoadReport& report) {
-  // A mix or a server may hold text that is not UTF-8.
-  const std::string json =
-      ReportJson(report).dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
-  absl::Status status = WriteText(flags.json_path, json + "\n");
-  status.Update(WriteText(flags.csv_path, ReportCsv(report)));
-  status.Update(WriteText(flags.html_path, ReportHtml(report)));
-  return status;
+// What came of a session that has no report.
+ExitCode CodeOf(const absl::Status& status) {
+  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+    return ExitCode::kUnreachable;
+  }
+  return absl::IsCancelled(status) ? ExitCode::kRefused : ExitCode::kUsage;
 }
 
 ExitCode RunLoadCommand(const LoadFlags& flags, const Console& console, bool is_terminal,
                         const StopRequests& stop) {
-  if (absl::Status status = CheckWritable(flags); !status.ok())
+  const auto plan = PlanSession(flags);
+  if (!plan.ok()) return Fail(console, plan.status(), ExitCode::kUsage);
+  if (absl::Status status = CheckReportFiles(flags); !status.ok())
     return Fail(console, status, ExitCode::kUsage);
   LiveView view(flags.is_quiet ? nullptr : console.err, is_terminal);
-  const auto report = RunSession(flags, stop, view);
-  if (!report.ok()) {
-    const bool is_unreachable =
-        absl::IsUnavailable(report.status()) || absl::IsDeadlineExceeded(report.status());
-    return Fail(console, report.status(),
-                is_unreachable ? ExitCode::kUnreachable : ExitCode::kUsage);
-  }
+  const auto report = RunSession(flags, *plan, stop, view);
+  if (!report.ok()) return Fail(console, report.status(), CodeOf(report.status()));
+  // First: nobody may be there to read the text any more.
+  const absl::Status written = WriteReportFiles(flags, *report);
   console.Print(ReportText(*report));
-  if (absl::Status status = WriteReports(flags, *report); !status.ok())
-    return Fail(console, status, ExitCode::kUsage);
-  if (report->wrong() > 0) return ExitCode::kVerification;
-  // A search goes until calls fail.
-  return report->failed() > 0 && !report->slo.has_value() ? ExitCode::kRefused : ExitCode::kOk;
+  if (!written.ok()) return Fail(console, written, ExitCode::kUsage);
+  return CodeOf(*report);
 }
 
-absl::StatusOr<std::vector<ComparedStep>> ReadReport(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  auto steps = ParseReport(text.str());
-  if (steps.ok()) return steps;
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", steps.status().message()));
+absl::StatusOr<ComparedReport> ReadReport(const std::string& path) {
+  const auto text = ReadTextFile(path);
+  if (!text.ok()) return text.status();
+  auto report = ParseReport(*text);
+  if (report.ok()) return report;
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", report.status().message()));
 }
 
 ExitCode RunCompare(const CompareFlags& flags, const Console& console) {
@@ -138,7 +123,9 @@ ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::strin
     return ExitCode::kOk;
   }
   if (compare.parsed()) return RunCompare(compare_flags, console);
-  if (flags.addresses.empty()) flags.addresses.push_back(address);
+  if (absl::Status status = CheckLoadFlags(app); !status.ok())
+    return Fail(console, status, ExitCode::kUsage);
+  if (flags.addresses.empty()) flags.addresses = absl::StrSplit(address, ',', absl::SkipEmpty());
   flags.command = absl::StrCat("gemmload ", absl::StrJoin(arguments, " "));
   return RunLoadCommand(flags, console, is_terminal, stop);
 }

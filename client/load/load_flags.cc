@@ -9,6 +9,11 @@
 namespace gemmd {
 namespace {
 
+// The library would wrap a negative number around.
+std::string RefuseSign(const std::string& text) {
+  return text.find_first_not_of("0123456789") == text.npos ? "" : "want a number from 0 on";
+}
+
 void AddProductOptions(CLI::App& app, LoadFlags& flags) {
   const char* const group = "What is multiplied";
   std::string profiles = "A built-in mix (default small):";
@@ -29,8 +34,8 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
           ->type_name("PATH")
           ->excludes(profile)
           ->group(group);
-  app.add_option("--shape", flags.shape, "One product: m,n,k")
-      ->delimiter(',')
+  CLI::Option* const shape = app.add_option("--shape", flags.shape, "One product: m,n,k");
+  shape->delimiter(',')
       ->expected(3)
       ->check(CLI::Range(1, 2147483647).description(""))
       ->type_name("M,N,K")
@@ -39,18 +44,24 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
       ->group(group);
   AddTypeOption(app, "--type", flags.type, "Of A and B, with --shape")
       ->capture_default_str()
+      ->needs(shape)
       ->group(group);
-  AddTypeOption(app, "--output-type", flags.output_type, "Of D, with --shape")->group(group);
+  AddTypeOption(app, "--output-type", flags.output_type, "Of D, with --shape")
+      ->needs(shape)
+      ->group(group);
   app.add_option("--batch", flags.batch, "Products in a call, with --shape")
-      ->check(CLI::PositiveNumber.description(""))
+      ->check(CLI::Range(1, 2147483647).description(""))
       ->type_name("N")
+      ->needs(shape)
       ->group(group);
-  app.add_flag("--sparse", flags.sparse, "Send A in its 2:4 form, with --shape")->group(group);
+  app.add_flag("--sparse", flags.sparse, "Send A in its 2:4 form, with --shape")
+      ->needs(shape)
+      ->group(group);
   app.add_option("--kernel", flags.kernel, "Of products that name none")
-      ->type_name("")
+      ->type_name("NAME")
       ->group(group);
   app.add_option("--device", flags.device, "Of products that name none")
-      ->type_name("")
+      ->type_name("NAME")
       ->group(group);
   std::string modes = "Where operands are:";
   std::vector<std::string> mode_names;
@@ -96,12 +107,16 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
           ->type_name("R,...")
           ->excludes(concurrency)
           ->group(group);
-  app.add_option("--arrivals", flags.arrivals, "Of an open loop: evenly spaced or independent")
-      ->check(CLI::IsMember({"constant", "poisson"}).description(""))
+  CLI::Option* const arrivals =
+      app.add_option("--arrivals", flags.arrivals, "Of an open loop: evenly spaced or independent");
+  arrivals->check(CLI::IsMember({"constant", "poisson"}).description(""))
       ->type_name("constant|poisson")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--ramp-to", flags.ramp_to, "The rate grows or falls from --rate to this one")
+  app.add_option(
+         "--ramp-to", flags.ramp_to,
+         "The rate grows or falls from --rate, where the warm-up begins, to this one at the "
+         "end of --duration")
       ->check(CLI::Range(0.001, 1e7).description(""))
       ->type_name("R")
       ->needs(rate)
@@ -114,20 +129,23 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
           ->excludes(concurrency)
           ->excludes(rate)
           ->group(group);
-  app.add_option("--slo", flags.slo,
-                 "Search for the highest rate under an objective such as p99=2ms, beginning with "
-                 "--rate (default 100); --duration is that of one trial")
-      ->type_name("pN=TIME")
-      ->excludes(concurrency)
-      ->excludes(replay)
-      ->group(group);
-  app.add_option("--most-in-flight", flags.most_in_flight,
-                 "Open loop: calls beyond wait, which is reported as blocked time")
-      ->check(CLI::Range(1, 1000000).description(""))
+  CLI::Option* const slo = app.add_option(
+      "--slo", flags.slo,
+      "Search for the highest rate under an objective such as p99=2ms, beginning with "
+      "--rate (default 100); --duration is that of one trial, which is longer where the "
+      "percentile needs more calls");
+  slo->type_name("pN=TIME")->excludes(concurrency)->excludes(replay)->group(group);
+  CLI::Option* const most =
+      app.add_option("--most-in-flight", flags.most_in_flight,
+                     "Open loop: calls beyond wait, which is reported as blocked time");
+  most->check(CLI::Range(1, 1000000).description(""))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
+  arrivals->excludes(concurrency)->excludes(replay);
+  most->excludes(concurrency);
   app.add_option("--seed", flags.seed, "Of arrivals, mix and operands")
+      ->check(CLI::Validator(RefuseSign, ""))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -144,7 +162,7 @@ void AddLengthOptions(CLI::App& app, LoadFlags& flags) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--count", flags.count, "Most calls of each step")
-      ->check(CLI::PositiveNumber.description(""))
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 53).description(""))
       ->type_name("N")
       ->group(group);
   app.add_option("--timeout", flags.timeout, "Of each call")
@@ -188,6 +206,16 @@ void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
       ->type_name("PATH")
       ->group(group);
   app.add_flag("--quiet", flags.is_quiet, "No live view")->group(group);
+}
+
+absl::Status CheckLoadFlags(const CLI::App& app) {
+  const bool is_paced = app.count("--rate") > 0 || app.count("--slo") > 0;
+  for (const char* flag : {"--arrivals", "--most-in-flight"}) {
+    if (app.count(flag) == 0 || is_paced || app.count("--replay") > 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": got a closed loop, want an open one (--rate, --slo)"));
+  }
+  return absl::OkStatus();
 }
 
 void AddCompareFlags(CLI::App& app, CompareFlags& flags) {

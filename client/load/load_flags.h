@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace gemmd {
 
 struct LoadFlags {
@@ -63,5 +65,8 @@ struct CompareFlags {
 // Add options that set `flags`, which outlives the app.
 void AddLoadFlags(CLI::App& app, LoadFlags& flags);
 void AddCompareFlags(CLI::App& app, CompareFlags& flags);
+
+// Errors: InvalidArgument where a flag of those parsed would mean nothing.
+absl::Status CheckLoadFlags(const CLI::App& app);
 
 }  // namespace gemmd

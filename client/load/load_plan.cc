@@ -1,30 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From flags to products and steps.
-#include <fstream>
-#include <sstream>
-
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
-#include "client/gemmctl/text_table.h"
 #include "client/load/load_session.h"
+#include "client/load/text_file.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {
 namespace {
-
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read, or is empty"));
-  }
-  return text.str();
-}
 
 absl::Status InFile(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
@@ -69,7 +56,7 @@ absl::StatusOr<LoadStep> StepWithoutLoop(const LoadFlags& flags) {
 }
 
 absl::StatusOr<NamedStep> ReplayStep(const LoadFlags& flags, LoadStep step) {
-  const auto text = ReadText(flags.replay_path);
+  const auto text = ReadTextFile(flags.replay_path);
   if (!text.ok()) return text.status();
   auto gaps = ParseGaps(*text);
   if (!gaps.ok()) return InFile(flags.replay_path, gaps.status());
@@ -109,7 +96,7 @@ absl::StatusOr<Mix> MixOf(const LoadFlags& flags) {
     product.name = NameOf(product);
     mix->push_back(product);
   } else if (!flags.mix_path.empty()) {
-    const auto text = ReadText(flags.mix_path);
+    const auto text = ReadTextFile(flags.mix_path);
     if (!text.ok()) return text.status();
     mix = ParseMix(*text);
     if (!mix.ok()) return InFile(flags.mix_path, mix.status());
@@ -121,6 +108,7 @@ absl::StatusOr<Mix> MixOf(const LoadFlags& flags) {
     if (product.kernel.empty()) product.kernel = flags.kernel;
     if (product.device.empty()) product.device = flags.device;
   }
+  MakeNamesUnique(*mix);
   return mix;
 }
 
@@ -139,6 +127,9 @@ absl::StatusOr<std::vector<NamedStep>> StepsOf(const LoadFlags& flags) {
     }
     steps.push_back(OpenStep(flags, *step, flags.rates.empty() ? 100 : flags.rates[0]));
   } else if (!flags.rates.empty()) {
+    if (flags.ramp_to > 0 && flags.count > 0 && flags.duration.empty()) {
+      return absl::InvalidArgumentError("--ramp-to: got no --duration, want that of the ramp");
+    }
     for (const double rate : flags.rates) steps.push_back(OpenStep(flags, *step, rate));
   } else {
     const std::vector<int> one = {1};

@@ -7,22 +7,17 @@
 // in the warm-up are sent and not counted. After the last call is sent, every answer is waited for.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <string>
 #include <variant>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "client/load/arrivals.h"
 #include "client/load/load_clock.h"
 #include "client/load/mix.h"
+#include "client/load/open_loop.h"
 #include "client/load/payload.h"
-#include "client/load/recorder.h"
-#include "client/load/tally.h"
+#include "client/load/step_result.h"
 #include "client/load/verifier.h"
 #include "gemmd/client.h"
 
@@ -30,11 +25,6 @@ namespace gemmd {
 
 struct ClosedLoop {
   int concurrency = 1;
-};
-
-struct OpenLoop {
-  ArrivalPlan arrivals = {};
-  int64_t most_in_flight = 10000;  // Calls beyond wait, which is counted as blocked time.
 };
 
 struct LoadStep {
@@ -54,31 +44,9 @@ struct LoadTargets {
   Verifier* verifier = nullptr;
 };
 
-// The calls that ended within one interval.
-struct LoadInterval {
-  int64_t from_ns = 0;  // Since the end of the warm-up, so negative within it.
-  int64_t to_ns = 0;
-  int64_t in_flight = 0;  // At the end.
-  IntervalTally tally = {};
-};
-
-struct StepResult {
-  Tally tally;          // Of the calls due within the window.
-  double window_s = 0;  // From the end of the warm-up to the last send.
-  double rate = 0;      // Calls that ended OK within the window, per second.
-  double offered = 0;   // Calls that were due within the window, per second.
-  int64_t unsent = 0;  // Of those, not sent before its end: the limit of calls in flight held them.
-  int64_t sent_late = 0;  // Sent more than 1 ms behind the time at which they could be.
-  int64_t most_in_flight = 0;
-  double client_cores = 0;  // Cores that this process kept busy within the window.
-  double usable_cores = 0;  // That it may use.
-  bool was_interrupted = false;
-  std::map<absl::StatusCode, std::string> first_messages;  // Of the calls that failed.
-  std::vector<LoadInterval> intervals;                     // Of the window.
-};
-
-// Called with each interval as it ends, warm-up included, on a thread of the run.
-using LoadProgress = std::function<void(const LoadInterval&)>;
+// Called with each interval as it ends, warm-up included, and its calls by status, on a thread of
+// the run.
+using LoadProgress = std::function<void(const LoadInterval&, const CallsByCode&)>;
 
 // Runs one step. Two stop requests make it give up the calls under way, whereby the clients of
 // `targets` end. Blocks.

@@ -1,30 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/load/load_session.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/gemmctl/text_table.h"
+#include "client/load/endpoint.h"
 #include "client/load/slo_search.h"
+#include "client/load/verifier.h"
 
 namespace gemmd {
 namespace {
 
-bool IsThisMachine(absl::string_view address) {
-  for (absl::string_view prefix :
-       {"unix", "127.", "localhost", "ipv4:127.", "[::1]", "ipv6:[::1]"}) {
-    if (absl::StartsWith(address, prefix)) return true;
-  }
-  return false;
+absl::Status CheckStop(const StopRequests& stop) {
+  if (stop.load() == 0) return absl::OkStatus();
+  return absl::CancelledError("interrupted before the first call");
 }
 
-absl::StatusOr<Client> Connect(const LoadFlags& flags, const std::string& address) {
+absl::StatusOr<Client> Connect(const LoadFlags& flags, const std::string& address,
+                               const StopRequests& stop) {
   ClientOptions options;
   options.channels = flags.channels;
   options.max_attempts = 1 + flags.retries;
@@ -35,6 +37,7 @@ absl::StatusOr<Client> Connect(const LoadFlags& flags, const std::string& addres
   if (!client.ok()) return client.status();
   // So that no call of the load waits for a connection. What else the server says does not matter.
   for (int i = 0; i < flags.channels; ++i) {
+    if (absl::Status status = CheckStop(stop); !status.ok()) return status;
     const auto health = client->CheckHealth("", {.timeout = absl::Seconds(5)});
     if (absl::IsUnavailable(health.status()) || absl::IsDeadlineExceeded(health.status())) {
       return absl::Status(health.status().code(),
@@ -44,43 +47,45 @@ absl::StatusOr<Client> Connect(const LoadFlags& flags, const std::string& addres
   return client;
 }
 
+// Adds what a further window of the same trial found.
+void Append(ReportStep& step, const ReportStep& window) {
+  step.result.Append(window.result);
+  step.verified.Add(window.verified);
+}
+
 // Everything that the steps of one session share.
 class Session {
  public:
-  Session(const LoadFlags& flags, const StopRequests& stop, LiveView& view)
-      : flags_(flags), stop_(stop), view_(view) {}
+  Session(const LoadFlags& flags, const SessionPlan& plan, const StopRequests& stop, LiveView& view)
+      : flags_(flags), plan_(plan), stop_(stop), view_(view), picker_(plan.mix, flags.seed) {
+    targets_.payloads = &payloads_;
+    targets_.picker = &picker_;
+  }
 
   absl::Status Prepare() {
-    auto mix = MixOf(flags_);
-    if (!mix.ok()) return mix.status();
-    mix_ = *std::move(mix);
-    auto steps = StepsOf(flags_);
-    if (!steps.ok()) return steps.status();
-    steps_ = *std::move(steps);
+    Describe();
+    const std::string host_name = HostName();
     for (const std::string& address : flags_.addresses) {
-      auto client = Connect(flags_, address);
+      auto client = Connect(flags_, address, stop_);
       if (!client.ok()) return client.status();
+      const auto info = client->GetServerInfo({.timeout = absl::Seconds(5)});
+      report_.servers.push_back({address, info.ok() ? info->version() : ""});
+      report_.is_same_machine |= IsThisMachine(address, host_name);
       targets_.clients.push_back(*std::move(client));
-      report_.is_same_machine |= IsThisMachine(address);
     }
-    const auto info = targets_.clients[0].GetServerInfo({.timeout = absl::Seconds(5)});
-    if (info.ok()) report_.server_version = info->version();
     return MakePayloads();
   }
 
-  absl::StatusOr<LoadReport> Run() {
-    Describe();
-    const MixPicker picker(mix_, flags_.seed);
-    targets_.payloads = &payloads_;
-    targets_.picker = &picker;
-    if (!flags_.slo.empty()) {
-      const absl::Status status = Search();
-      if (!status.ok()) return status;
-      return std::move(report_);
-    }
-    for (const NamedStep& step : steps_) {
-      if (stop_.load() > 0) break;
-      report_.steps.push_back(RunStep(step));
+  LoadReport Run() {
+    if (plan_.objective.has_value()) {
+      Search(*plan_.objective);
+    } else {
+      report_.steps_planned = static_cast<int64_t>(plan_.steps.size());
+      for (const NamedStep& step : plan_.steps) {
+        if (stop_.load() > 0) break;
+        report_.steps.push_back(RunStep(step));
+        AddWarnings();
+      }
     }
     return std::move(report_);
   }
@@ -96,12 +101,16 @@ class Session {
     }
     const OperandValues values =
         flags_.values == "normal" ? OperandValues::kNormal : OperandValues::kIntegers;
-    for (const LoadProduct& product : mix_) {
+    for (const LoadProduct& product : plan_.mix) {
+      if (absl::Status status = CheckStop(stop_); !status.ok()) return status;
       auto payload = MakePayload(product, values, flags_.seed + payloads_.size());
       if (!payload.ok()) return payload.status();
-      auto placed = mode->place(*payload->request, targets_.clients[0]);
-      if (!placed.ok()) return placed.status();
-      payload->request = std::make_shared<const v1::MultiplyRequest>(*std::move(placed));
+      for (Client& client : targets_.clients) {
+        auto placed = mode->place(payload->request, client);
+        if (!placed.ok()) return placed.status();
+        payload->placed.push_back(*std::move(placed));
+      }
+      payload->sent_bytes = static_cast<int64_t>(payload->placed[0]->ByteSizeLong());
       payloads_.push_back(*std::move(payload));
     }
     return absl::OkStatus();
@@ -111,21 +120,21 @@ class Session {
     report_.version = GEMMD_VERSION;
     report_.started = absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone());
     report_.command = flags_.command;
-    report_.addresses = flags_.addresses;
     report_.channels = flags_.channels;
-    report_.mix = !flags_.shape.empty()      ? mix_[0].name
+    report_.mix = !flags_.shape.empty()      ? plan_.mix[0].name
                   : !flags_.mix_path.empty() ? flags_.mix_path
                   : flags_.profile.empty()   ? "small"
                                              : flags_.profile;
     report_.operands = absl::StrCat(flags_.operands, " ", flags_.values);
-    const bool is_open = std::holds_alternative<OpenLoop>(steps_[0].step.loop);
+    const bool is_open = std::holds_alternative<OpenLoop>(plan_.steps[0].step.loop);
     report_.arrivals = !is_open                      ? "closed loop"
                        : !flags_.replay_path.empty() ? "open loop, replayed"
                        : flags_.arrivals == "poisson"
                            ? absl::StrCat("open loop, Poisson with seed ", flags_.seed)
                            : "open loop, constant";
-    report_.warmup_s = static_cast<double>(steps_[0].step.warmup_ns) * 1e-9;
-    for (const LoadProduct& product : mix_) report_.products.push_back(product.name);
+    report_.warmup_s = static_cast<double>(plan_.steps[0].step.warmup_ns) * 1e-9;
+    report_.operation_unit = OperationUnit(plan_.mix);
+    for (const LoadProduct& product : plan_.mix) report_.products.push_back(product.name);
   }
 
   ReportStep RunStep(const NamedStep& named) {
@@ -137,64 +146,80 @@ class Session {
     step.is_open = std::holds_alternative<OpenLoop>(named.step.loop);
     step.target = named.target;
     step.result = RunLoad(targets_, named.step, stop_,
-                          [this](const LoadInterval& interval) { view_.Show(interval); });
+                          [this](const LoadInterval& interval, const CallsByCode& calls_by_code) {
+                            view_.Show(interval, calls_by_code);
+                          });
     view_.EndStep();
-    step.verified = verifier.Finish();
-    step.warnings = WarningsOf(step, report_.is_same_machine);
+    step.verified = verifier.Finish(stop_);
     return step;
   }
 
-  absl::Status Search() {
-    const auto objective = ParseSlo(flags_.slo);
-    if (!objective.ok()) return objective.status();
+  void AddWarnings() {
+    ReportStep& step = report_.steps.back();
+    step.warnings = WarningsOf(step, report_.is_same_machine);
+  }
+
+  void Search(const SloObjective& objective) {
+    const NamedStep& first = plan_.steps[0];
     SloPlan plan;
-    plan.first_rate = steps_[0].target;
-    NamedStep window = steps_[0];
-    window.step.duration_ns = std::max<int64_t>(1, window.step.duration_ns / plan.windows);
-    SloFindings findings;
-    findings.objective = objective->text;
-    findings.rule = SloRule(*objective, plan, static_cast<double>(window.step.duration_ns) * 1e-9);
-    const std::vector<SloTrial> trials =
-        SearchRate(plan, [&](double rate) { return TryRate(*objective, plan, window, rate); });
+    plan.first_rate = first.target;
+    plan.window_s = static_cast<double>(first.step.duration_ns) * 1e-9 / plan.windows;
+    SloFindings& findings = report_.slo.emplace();
+    findings.objective = objective.text;
+    findings.rule = SloRule(objective, plan);
+    const std::vector<SloTrial> trials = SearchRate(plan, [&](double rate) {
+      auto trial = TryRate(objective, plan, rate);
+      findings.was_interrupted = !trial.has_value();
+      return trial;
+    });
     findings.rate = HighestThatHolds(trials);
     for (const SloTrial& trial : trials) {
       findings.trials.push_back(absl::StrFormat(
           "%.1f/s %s: %s", trial.rate, trial.holds ? "holds" : "does not hold", trial.what));
     }
-    report_.slo = std::move(findings);
-    return absl::OkStatus();
   }
 
-  // One trial; its last window goes into the report.
-  std::optional<SloTrial> TryRate(const SloObjective& objective, const SloPlan& plan,
-                                  NamedStep window, double rate) {
-    RateCurve& curve = std::get<OpenLoop>(window.step.loop).arrivals.rate;
-    curve.from = curve.to = rate;
+  // One trial, all windows of which go into the report as one step; none where a stop leaves open
+  // whether the rate holds.
+  std::optional<SloTrial> TryRate(const SloObjective& objective, const SloPlan& plan, double rate) {
+    NamedStep window = plan_.steps[0];
+    OpenLoop& loop = std::get<OpenLoop>(window.step.loop);
+    loop.arrivals.rate = {.from = rate, .to = rate};
+    window.step.duration_ns =
+        std::max<int64_t>(1, std::llround(plan.WindowAt(rate, objective) * 1e9));
     window.target = rate;
     SloTrial trial = {.rate = rate, .holds = true};
     for (int i = 0; i < plan.windows && trial.holds; ++i) {
+      if (stop_.load() > 0) return std::nullopt;
       window.name = absl::StrFormat("%.1f/s, window %d", rate, i + 1);
       // Each window has arrivals of its own.
-      std::get<OpenLoop>(window.step.loop).arrivals.seed = flags_.seed + static_cast<uint64_t>(i);
+      loop.arrivals.seed = flags_.seed + static_cast<uint64_t>(i);
       ReportStep step = RunStep(window);
-      if (stop_.load() > 0) return std::nullopt;
-      const std::string why = WhyWindowFails(objective, step.result);
+      const std::string why = WhyWindowFails(objective, step.result, step.verified);
       trial.holds = why.empty();
+      trial.is_last = step.verified.wrong > 0;
       trial.what = absl::StrFormat(
           "window %d: %s", i + 1,
           trial.holds ? FormatNanoseconds(step.result.tally.latency.ValueAt(objective.fraction))
                       : why);
-      const bool is_last = !trial.holds || i + 1 == plan.windows;
-      if (is_last) report_.steps.push_back(std::move(step));
+      const bool was_interrupted = step.result.was_interrupted;
+      if (i == 0) {
+        step.name = absl::StrFormat("%.1f/s", rate);
+        report_.steps.push_back(std::move(step));
+      } else {
+        Append(report_.steps.back(), step);
+      }
+      AddWarnings();
+      if (was_interrupted) return std::nullopt;
     }
     return trial;
   }
 
   const LoadFlags& flags_;
+  const SessionPlan& plan_;
   const StopRequests& stop_;
   LiveView& view_;
-  Mix mix_;
-  std::vector<NamedStep> steps_;
+  const MixPicker picker_;
   std::vector<Payload> payloads_;
   LoadTargets targets_;
   LoadReport report_;
@@ -202,9 +227,24 @@ class Session {
 
 }  // namespace
 
-absl::StatusOr<LoadReport> RunSession(const LoadFlags& flags, const StopRequests& stop,
-                                      LiveView& view) {
-  Session session(flags, stop, view);
+absl::StatusOr<SessionPlan> PlanSession(const LoadFlags& flags) {
+  SessionPlan plan;
+  auto mix = MixOf(flags);
+  if (!mix.ok()) return mix.status();
+  plan.mix = *std::move(mix);
+  auto steps = StepsOf(flags);
+  if (!steps.ok()) return steps.status();
+  plan.steps = *std::move(steps);
+  if (flags.slo.empty()) return plan;
+  auto objective = ParseSlo(flags.slo);
+  if (!objective.ok()) return objective.status();
+  plan.objective = *std::move(objective);
+  return plan;
+}
+
+absl::StatusOr<LoadReport> RunSession(const LoadFlags& flags, const SessionPlan& plan,
+                                      const StopRequests& stop, LiveView& view) {
+  Session session(flags, plan, stop, view);
   if (absl::Status status = session.Prepare(); !status.ok()) return status;
   return session.Run();
 }

@@ -3,6 +3,8 @@
 // A session of gemmload: from flags to a report.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -12,6 +14,7 @@
 #include "client/load/load_run.h"
 #include "client/load/mix.h"
 #include "client/load/report.h"
+#include "client/load/slo_search.h"
 
 namespace gemmd {
 
@@ -30,10 +33,21 @@ struct NamedStep {
 // Errors: as MixOf.
 absl::StatusOr<std::vector<NamedStep>> StepsOf(const LoadFlags& flags);
 
-// Runs all of them, or the search, until the end or until a stop is asked for.
-// Errors: Unavailable or DeadlineExceeded where a server cannot be reached at the beginning; as
-// MixOf otherwise.
-absl::StatusOr<LoadReport> RunSession(const LoadFlags& flags, const StopRequests& stop,
-                                      LiveView& view);
+// What the flags ask for, known without a server.
+struct SessionPlan {
+  Mix mix;
+  std::vector<NamedStep> steps;
+  std::optional<SloObjective> objective = {};  // The step is the first trial of a search.
+};
+
+// Errors: as MixOf.
+absl::StatusOr<SessionPlan> PlanSession(const LoadFlags& flags);
+
+// Runs all of it until the end or until a stop is asked for.
+// Errors: Unavailable or DeadlineExceeded where a server cannot be reached at the beginning;
+// Cancelled where a stop comes before the first step; InvalidArgument for products that cannot be
+// sent.
+absl::StatusOr<LoadReport> RunSession(const LoadFlags& flags, const SessionPlan& plan,
+                                      const StopRequests& stop, LiveView& view);
 
 }  // namespace gemmd

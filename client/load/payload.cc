@@ -55,6 +55,11 @@ v1::ElementType AccumulationOf(const LoadProduct& product) {
              : product.accumulation_type;
 }
 
+v1::ElementType OutputOf(const LoadProduct& product) {
+  return product.output_type == v1::ELEMENT_TYPE_UNSPECIFIED ? AccumulationOf(product)
+                                                             : product.output_type;
+}
+
 // Sums below this are exact in any order. Tensor cores add the products of 8-bit floats and
 // narrower ones with 13 bits behind the largest of them.
 double ExactLimit(const LoadProduct& product) {
@@ -201,12 +206,21 @@ absl::Status CheckSize(const LoadProduct& product) {
   const double elements = static_cast<double>(product.m + product.n) *
                           static_cast<double>(product.k) * static_cast<double>(product.batch);
   // A message of gRPC ends at 2 GiB.
-  if (elements * bits / 8 < 0x1p31) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(product.name, ": got ", elements * bits / 8,
-                                                 " bytes of operands, want less than 2^31"));
+  if (!(elements * bits / 8 < 0x1p31)) {
+    return absl::InvalidArgumentError(absl::StrCat(product.name, ": got ", elements * bits / 8,
+                                                   " bytes of operands, want less than 2^31"));
+  }
+  // Behind this, the number of operations fits 63 bits too.
+  const double answer_bytes = static_cast<double>(product.m) * static_cast<double>(product.n) *
+                              static_cast<double>(product.batch) * ElementBits(OutputOf(product)) /
+                              8;
+  if (answer_bytes < 0x1p31) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(product.name, ": got ", answer_bytes, " bytes of d, want less than 2^31"));
 }
 
-absl::StatusOr<v1::MultiplyRequest> PlaceInline(v1::MultiplyRequest request, Client& /*client*/) {
+absl::StatusOr<std::shared_ptr<const v1::MultiplyRequest>> PlaceInline(
+    const std::shared_ptr<const v1::MultiplyRequest>& request, Client& /*client*/) {
   return request;
 }
 
@@ -232,10 +246,8 @@ absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues va
   if (range.has_value()) payload.fingerprint = MakeFingerprint(*request, product.batch, seed + 2);
   payload.operations = 2 * product.m * product.n * product.k * product.batch;
   payload.sent_bytes = static_cast<int64_t>(request->ByteSizeLong());
-  const v1::ElementType output = product.output_type == v1::ELEMENT_TYPE_UNSPECIFIED
-                                     ? AccumulationOf(product)
-                                     : product.output_type;
-  payload.answer_bytes = product.batch * product.m * ((product.n * ElementBits(output) + 7) / 8);
+  payload.answer_bytes =
+      product.batch * product.m * ((product.n * ElementBits(OutputOf(product)) + 7) / 8);
   payload.request = std::make_shared<const v1::MultiplyRequest>(*std::move(request));
   return payload;
 }

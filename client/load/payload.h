@@ -3,6 +3,7 @@
 // The request of each product of a mix, made once and sent many times, and what its answer must be.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -30,19 +31,27 @@ struct Fingerprint {
 };
 
 struct Payload {
-  std::shared_ptr<const v1::MultiplyRequest> request;
+  std::shared_ptr<const v1::MultiplyRequest> request;  // With its operands, by which D is checked.
+  // What is sent to each client where that is not `request`: operands may lie on its server.
+  std::vector<std::shared_ptr<const v1::MultiplyRequest>> placed = {};
   std::optional<Fingerprint> fingerprint;  // Absent where D is not made of exact integers.
   int64_t operations = 0;
   int64_t sent_bytes = 0;
   int64_t answer_bytes = 0;
+
+  const std::shared_ptr<const v1::MultiplyRequest>& RequestFor(size_t client) const {
+    return placed.empty() ? request : placed[client];
+  }
 };
 
 // Where the operands are when a call is made. Today in the call itself; a mode that keeps them on
-// the server uploads those of a request with inline bytes and names them instead.
+// the server uploads those of a request with inline bytes through `client` and names them instead;
+// each client sends the request that was placed for it.
 struct OperandMode {
   absl::string_view name;
   absl::string_view what;
-  absl::StatusOr<v1::MultiplyRequest> (*place)(v1::MultiplyRequest request, Client& client);
+  absl::StatusOr<std::shared_ptr<const v1::MultiplyRequest>> (*place)(
+      const std::shared_ptr<const v1::MultiplyRequest>& request, Client& client);
 };
 const std::vector<OperandMode>& OperandModes();
 

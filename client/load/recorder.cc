@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/load/recorder.h"
 
-#include <algorithm>
 #include <functional>
-#include <numeric>
 #include <thread>
 #include <utility>
 
 namespace gemmd {
-
-int64_t IntervalTally::failed() const {
-  return std::accumulate(calls_by_code.begin() + 1, calls_by_code.end(), int64_t{0});
-}
 
 Recorder::Shard& Recorder::ShardOfThisThread() {
   // Ids are addresses: their low bits are all the same.
@@ -27,7 +21,7 @@ void Recorder::Add(const CallSample& sample) {
   Shard& shard = ShardOfThisThread();
   absl::MutexLock lock(&shard.mutex);
   if (is_ok) shard.interval.latency.Record(sample.ended_ns - sample.intended_ns);
-  ++shard.interval.calls_by_code[std::min<size_t>(static_cast<size_t>(sample.code), 16)];
+  ++shard.interval.calls_by_code[CodeIndex(sample.code)];
   if (sample.intended_ns >= window_from_ns_) shard.total.Add(sample);
 }
 

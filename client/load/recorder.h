@@ -17,10 +17,10 @@ namespace gemmd {
 // The calls that ended within some time, warm-up or not: for the live view and plots over time.
 struct IntervalTally {
   Histogram latency;  // Of those that ended OK.
-  std::array<int64_t, 17> calls_by_code = {};
+  CallsByCode calls_by_code = {};
 
   int64_t ok() const { return calls_by_code[0]; }
-  int64_t failed() const;
+  int64_t failed() const { return FailedOf(calls_by_code); }
 };
 
 class Recorder {

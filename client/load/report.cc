@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "client/gemmctl/reference.h"
 #include "client/gemmctl/text_table.h"
 
 namespace gemmd {
@@ -14,8 +16,23 @@ int64_t ReportStep::CheckedOf(size_t product) const {
   return product < checked.size() ? checked[product] : 0;
 }
 
+std::string SloFindings::Verdict() const {
+  const std::string text = absl::StrFormat("%.1f/s", rate);
+  if (was_interrupted) {
+    return rate > 0 ? absl::StrCat("search interrupted; at least ", text, " holds")
+                    : "search interrupted before any rate held";
+  }
+  return rate > 0 ? absl::StrCat("highest rate that holds: ", text) : "no rate holds";
+}
+
+std::string ReportedServer::Text() const {
+  return version.empty() ? address : absl::StrCat(address, " (gemmd ", version, ")");
+}
+
 bool LoadReport::was_interrupted() const {
-  return std::any_of(steps.begin(), steps.end(),
+  return (slo.has_value() && slo->was_interrupted) ||
+         static_cast<int64_t>(steps.size()) < steps_planned ||
+         std::any_of(steps.begin(), steps.end(),
                      [](const ReportStep& step) { return step.result.was_interrupted; });
 }
 
@@ -25,64 +42,31 @@ int64_t LoadReport::wrong() const {
   return wrong;
 }
 
+int64_t LoadReport::calls() const {
+  int64_t calls = 0;
+  for (const ReportStep& step : steps) calls += step.result.tally.calls();
+  return calls;
+}
+
 int64_t LoadReport::failed() const {
   int64_t failed = 0;
   for (const ReportStep& step : steps) failed += step.result.tally.failed();
   return failed;
 }
 
-std::vector<std::string> WarningsOf(const ReportStep& step, bool is_same_machine) {
-  const StepResult& result = step.result;
-  const Tally& tally = result.tally;
-  std::vector<std::string> warnings;
-  if (result.was_interrupted)
-    warnings.push_back("interrupted: the window is shorter than asked for");
-  if (tally.failed() > 0) {
-    warnings.push_back(
-        absl::StrCat("failed calls, left out of the latencies: ", CodesText(tally.calls_by_code)));
-  }
-  for (const auto& [code, message] : result.first_messages) {
-    warnings.push_back(absl::StrCat("first ", absl::StatusCodeToString(code), ": ", message));
-  }
-  if (step.verified.wrong > 0) {
-    warnings.push_back(absl::StrCat("wrong answers: ", step.verified.wrong, " of ",
-                                    step.verified.checked, " checked; ",
-                                    step.verified.first_error));
-  }
-  if (result.unsent > 0) {
-    warnings.push_back(absl::StrCat(
-        FormatCount(result.unsent),
-        " calls were never sent, held by the limit of calls in flight: latencies are too low"));
-  }
-  if (step.is_open && !result.was_interrupted && result.rate < 0.95 * result.offered) {
-    warnings.push_back(absl::StrFormat(
-        "%.1f/s were answered of %.1f/s offered: latencies grow with the length of the run",
-        result.rate, result.offered));
-  }
-  const int64_t blocked = tally.blocked.CountAbove(0);
-  if (blocked > 0) {
-    warnings.push_back(absl::StrCat(FormatCount(blocked),
-                                    " calls waited for the limit of calls in flight, p99 ",
-                                    FormatNanoseconds(tally.blocked.ValueAt(0.99))));
-  }
-  if (result.client_cores > 0.8 * result.usable_cores) {
-    warnings.push_back(absl::StrFormat("the client is the limit: it kept %.1f of %.0f cores busy",
-                                       result.client_cores, result.usable_cores));
-  }
-  const int64_t send_error_ns = tally.send_error.ValueAt(0.99);
-  if (step.is_open && send_error_ns > 1'000'000) {
-    warnings.push_back(absl::StrCat("the client is the limit: it sent 1 % of the calls more than ",
-                                    FormatNanoseconds(send_error_ns),
-                                    " behind their time (that time is in their latencies)"));
-  }
-  if (is_same_machine) {
-    warnings.push_back("client and server share this machine: each takes time from the other");
-  }
-  if (tally.latency.count() < 1000) {
-    warnings.push_back(
-        absl::StrCat("only ", tally.latency.count(), " calls: the highest percentiles say little"));
-  }
-  return warnings;
+int64_t LoadReport::unsent() const {
+  int64_t unsent = 0;
+  for (const ReportStep& step : steps) unsent += step.result.unsent;
+  return unsent;
+}
+
+std::string OperationUnit(const Mix& mix) {
+  const bool has_integers = std::any_of(mix.begin(), mix.end(), [](const LoadProduct& product) {
+    return DefaultAccumulationType(product.type) == v1::ELEMENT_TYPE_S32;
+  });
+  const bool has_sparse = std::any_of(mix.begin(), mix.end(),
+                                      [](const LoadProduct& product) { return product.is_sparse; });
+  return absl::StrCat(has_integers ? "OP/s" : "FLOP/s", has_sparse ? " (dense-equivalent)" : "");
 }
 
 namespace {
@@ -91,11 +75,8 @@ using Align = TextTable::Align;
 
 std::string Heading(const LoadReport& report) {
   std::string text = absl::StrCat("gemmload ", report.version, ", ", report.started, "\n");
-  for (const std::string& address : report.addresses) {
-    absl::StrAppend(
-        &text, "server    ", address,
-        report.server_version.empty() ? "" : absl::StrCat(" (gemmd ", report.server_version, ")"),
-        "\n");
+  for (const ReportedServer& server : report.servers) {
+    absl::StrAppend(&text, "server    ", server.Text(), "\n");
   }
   absl::StrAppend(&text, "channels  ", report.channels, " for each server\n", "mix       ",
                   report.mix, ", operands ", report.operands, "\n", "arrivals  ", report.arrivals,
@@ -150,6 +131,7 @@ std::string StageTable(const ReportStep& step) {
               absl::StrCat(kStageNames[i], i + 1 < kStages ? " (server)" : " (network, gRPC)"),
               tally.stages[i]);
   }
+  if (tally.failed() > 0) AddSpread(table, "latency of failed calls", tally.failed_latency);
   return table.Print();
 }
 
@@ -170,6 +152,19 @@ std::string ProductTable(const LoadReport& report, const ReportStep& step) {
   return table.Print();
 }
 
+std::string OperationRate(const LoadReport& report, double per_second) {
+  return absl::StrReplaceAll(FormatRate(per_second), {{"FLOP/s", report.operation_unit}});
+}
+
+std::string CheckedText(const VerifierCounts& verified) {
+  if (!verified.is_asked) return "checked   no answer (--verify 0)\n\n";
+  const std::string let_go =
+      verified.let_go == 0 ? "" : absl::StrCat("; ", FormatCount(verified.let_go), " let go");
+  return absl::StrCat("checked   ", FormatCount(verified.checked), " answers, ",
+                      FormatCount(verified.exact),
+                      " of them exactly: ", FormatCount(verified.wrong), " wrong", let_go, "\n\n");
+}
+
 std::string StepText(const LoadReport& report, const ReportStep& step) {
   const StepResult& result = step.result;
   const Tally& tally = result.tally;
@@ -181,19 +176,16 @@ std::string StepText(const LoadReport& report, const ReportStep& step) {
   const double seconds = result.window_s;
   if (seconds > 0 && tally.ok() > 0) {
     const double share = result.rate / static_cast<double>(tally.ok());
-    absl::StrAppend(&text, ", ", FormatRate(static_cast<double>(tally.operations) * share), ", ",
-                    FormatBytes(static_cast<int64_t>(static_cast<double>(tally.bytes) * share)),
-                    "/s");
+    absl::StrAppend(
+        &text, ", ", OperationRate(report, static_cast<double>(tally.operations) * share), ", ",
+        FormatBytes(static_cast<int64_t>(static_cast<double>(tally.bytes) * share)), "/s");
   }
   absl::StrAppendFormat(
       &text,
-      "\nclient    %.2f of %.0f cores busy, %s calls in flight at most, %s sent over 1 ms late\n",
+      "\nclient    %.2f of %.3g cores busy, %s calls in flight at most, %s sent over 1 ms late\n",
       result.client_cores, result.usable_cores, FormatCount(result.most_in_flight),
       FormatCount(result.sent_late));
-  absl::StrAppendFormat(&text, "checked   %s answers, %s of them exactly: %s wrong\n\n",
-                        FormatCount(step.verified.checked), FormatCount(step.verified.exact),
-                        FormatCount(step.verified.wrong));
-  absl::StrAppend(&text, LatencyTable(tally), "\n", StageTable(step));
+  absl::StrAppend(&text, CheckedText(step.verified), LatencyTable(tally), "\n", StageTable(step));
   if (tally.latency_by_product.size() > 1) absl::StrAppend(&text, "\n", ProductTable(report, step));
   if (!step.warnings.empty()) text += "\n";
   for (const std::string& warning : step.warnings)
@@ -221,9 +213,7 @@ std::string SummaryTable(const LoadReport& report) {
 std::string SloText(const SloFindings& slo) {
   std::string text = absl::StrCat("\nobjective ", slo.objective, "\nrule      ", slo.rule, "\n");
   for (const std::string& trial : slo.trials) absl::StrAppend(&text, "  ", trial, "\n");
-  absl::StrAppend(&text, slo.rate > 0
-                             ? absl::StrFormat("highest rate that holds: %.1f/s\n", slo.rate)
-                             : std::string("no rate holds\n"));
+  absl::StrAppend(&text, slo.Verdict(), "\n");
   return text;
 }
 
@@ -233,37 +223,12 @@ std::string ReportText(const LoadReport& report) {
   std::string text = Heading(report);
   for (const ReportStep& step : report.steps) text += StepText(report, step);
   if (report.steps.size() > 1) text += SummaryTable(report);
-  if (report.slo.has_value()) text += SloText(*report.slo);
-  return text;
-}
-
-std::string ReportCsv(const LoadReport& report) {
-  std::string text =
-      "step,target,window_s,rate_per_s,offered_per_s,calls,failed,unsent,client_cores,mean_ns";
-  for (const ReportedPercentile& p : kPercentiles) absl::StrAppend(&text, ",", p.name, "_ns");
-  text += ",most_ns";
-  for (const ReportedPercentile& p : kPercentiles)
-    absl::StrAppend(&text, ",service_", p.name, "_ns");
-  text += ",blocked_p99_ns,send_error_p99_ns";
-  for (const char* stage : kStageNames) absl::StrAppend(&text, ",", stage, "_mean_ns");
-  text += "\n";
-  for (const ReportStep& step : report.steps) {
-    const StepResult& result = step.result;
-    const Tally& tally = result.tally;
-    absl::StrAppendFormat(&text, "\"%s\",%g,%.6f,%.3f,%.3f,%d,%d,%d,%.3f,%.0f", step.name,
-                          step.target, result.window_s, result.rate, result.offered, tally.calls(),
-                          tally.failed(), result.unsent, result.client_cores,
-                          tally.latency.MeanNs());
-    for (const ReportedPercentile& p : kPercentiles)
-      absl::StrAppend(&text, ",", tally.latency.ValueAt(p.fraction));
-    absl::StrAppend(&text, ",", tally.latency.most_ns());
-    for (const ReportedPercentile& p : kPercentiles)
-      absl::StrAppend(&text, ",", tally.service.ValueAt(p.fraction));
-    absl::StrAppend(&text, ",", tally.blocked.ValueAt(0.99), ",", tally.send_error.ValueAt(0.99));
-    for (const Histogram& stage : tally.stages)
-      absl::StrAppendFormat(&text, ",%.0f", stage.MeanNs());
-    text += "\n";
+  const int64_t done = static_cast<int64_t>(report.steps.size());
+  if (done < report.steps_planned) {
+    absl::StrAppend(&text, "\ninterrupted: ", done, " of ", report.steps_planned,
+                    " steps were begun\n");
   }
+  if (report.slo.has_value()) text += SloText(*report.slo);
   return text;
 }
 

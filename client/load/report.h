@@ -10,7 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/load/load_run.h"
+#include "client/load/mix.h"
+#include "client/load/step_result.h"
+#include "client/load/verifier.h"
 #include "nlohmann/json.hpp"
 
 namespace gemmd {
@@ -39,30 +41,47 @@ struct ReportStep {
 struct SloFindings {
   std::string objective;  // "p99=2ms"
   std::string rule;
-  double rate = 0;  // The highest that held; 0 where none did.
+  double rate = 0;               // The highest that held; 0 where none did.
+  bool was_interrupted = false;  // A higher one might hold.
   std::vector<std::string> trials;
+
+  std::string Verdict() const;  // "highest rate that holds: 123.4/s"
+};
+
+struct ReportedServer {
+  std::string address;
+  std::string version;  // Empty: it did not say.
+
+  std::string Text() const;  // "127.0.0.1:8470 (gemmd 1.2.3)"
 };
 
 struct LoadReport {
-  std::string version;         // Of gemmload.
-  std::string server_version;  // Empty: it did not say.
-  std::string started;         // RFC 3339.
+  std::string version;  // Of gemmload.
+  std::string started;  // RFC 3339.
   std::string command;
-  std::vector<std::string> addresses;
+  std::vector<ReportedServer> servers;
   int channels = 1;
   bool is_same_machine = false;
   std::string mix;  // The name of the profile or file.
   std::string arrivals;
   std::string operands;
   std::vector<std::string> products;
+  std::string operation_unit = "FLOP/s";
   double warmup_s = 0;
+  int64_t steps_planned = 0;  // Of a search: 0.
   std::vector<ReportStep> steps;
   std::optional<SloFindings> slo;
 
   bool was_interrupted() const;
-  int64_t wrong() const;   // Answers that verification refused.
-  int64_t failed() const;  // Calls.
+  int64_t wrong() const;  // Answers that verification refused.
+  int64_t calls() const;
+  int64_t failed() const;
+  int64_t unsent() const;
 };
+
+// In what the operations of a mix are counted: "FLOP/s"; "OP/s" where integers are multiplied. 2:4
+// products count as the dense ones that they stand for, and the unit says so.
+std::string OperationUnit(const Mix& mix);
 
 // What a reader of a step must know before believing it.
 std::vector<std::string> WarningsOf(const ReportStep& step, bool is_same_machine);

@@ -29,7 +29,7 @@ Json HistogramJson(const Histogram& histogram, Detail detail) {
   return json;
 }
 
-Json CodesJson(const std::array<int64_t, 17>& calls_by_code) {
+Json CodesJson(const CallsByCode& calls_by_code) {
   Json json = Json::object();
   for (size_t i = 0; i < calls_by_code.size(); ++i) {
     if (calls_by_code[i] == 0) continue;
@@ -39,15 +39,14 @@ Json CodesJson(const std::array<int64_t, 17>& calls_by_code) {
 }
 
 Json IntervalJson(const LoadInterval& interval) {
-  const Histogram& latency = interval.tally.latency;
   return {{"from_s", static_cast<double>(interval.from_ns) * 1e-9},
           {"to_s", static_cast<double>(interval.to_ns) * 1e-9},
           {"in_flight", interval.in_flight},
-          {"ok", interval.tally.ok()},
-          {"failed", interval.tally.failed()},
-          {"p50_ns", latency.ValueAt(0.5)},
-          {"p99_ns", latency.ValueAt(0.99)},
-          {"most_ns", latency.most_ns()}};
+          {"ok", interval.ok},
+          {"failed", interval.failed},
+          {"p50_ns", interval.p50_ns},
+          {"p99_ns", interval.p99_ns},
+          {"most_ns", interval.most_ns}};
 }
 
 Json StepJson(const LoadReport& report, const ReportStep& step) {
@@ -100,22 +99,28 @@ Json StepJson(const LoadReport& report, const ReportStep& step) {
 
 Json ReportJson(const LoadReport& report) {
   Json json = {{"gemmload", report.version},
-               {"server_version", report.server_version},
+               {"servers", Json::array()},
                {"started", report.started},
                {"command", report.command},
-               {"addresses", report.addresses},
                {"channels", report.channels},
                {"same_machine", report.is_same_machine},
                {"mix", report.mix},
                {"operands", report.operands},
                {"arrivals", report.arrivals},
+               {"operation_unit", report.operation_unit},
                {"warmup_s", report.warmup_s},
+               {"steps_planned", report.steps_planned},
+               {"interrupted", report.was_interrupted()},
                {"steps", Json::array()}};
+  for (const ReportedServer& server : report.servers) {
+    json["servers"].push_back({{"address", server.address}, {"version", server.version}});
+  }
   for (const ReportStep& step : report.steps) json["steps"].push_back(StepJson(report, step));
   if (report.slo.has_value()) {
     json["slo"] = {{"objective", report.slo->objective},
                    {"rule", report.slo->rule},
                    {"rate_per_s", report.slo->rate},
+                   {"interrupted", report.slo->was_interrupted},
                    {"trials", report.slo->trials}};
   }
   return json;

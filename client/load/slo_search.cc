@@ -16,30 +16,51 @@
 namespace gemmd {
 namespace {
 
-// Of the calls offered in a window, those that must end within it.
-constexpr double kLeastShare = 0.99;
+// Of the calls offered in a window, those that need not end within it. Those that are due within
+// the latency that the objective allows, before its end, and one more at its edge, need not either.
+constexpr double kMostShortfall = 0.01;
+
+// "99.9" as 0.999: a quotient would be the next number, and of another rank.
+bool ParsePercentile(absl::string_view text, double& fraction) {
+  const bool is_decimal = !text.empty() && text.find_first_not_of("0123456789.") == text.npos;
+  return is_decimal && absl::SimpleAtod(absl::StrCat(text, "e-2"), &fraction);
+}
 
 }  // namespace
 
 absl::StatusOr<SloObjective> ParseSlo(absl::string_view text) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(text, absl::MaxSplits('=', 1));
-  double percentile = 0;
+  double fraction = 0;
   absl::Duration limit = absl::ZeroDuration();
   const bool is_read = absl::ParseDuration(parts.second, &limit) && parts.first.size() > 1 &&
-                       parts.first[0] == 'p' &&
-                       absl::SimpleAtod(parts.first.substr(1), &percentile);
-  const bool is_good = is_read && percentile > 0 && percentile < 100 &&
-                       limit > absl::ZeroDuration() && limit < absl::Hours(1);
+                       parts.first[0] == 'p' && ParsePercentile(parts.first.substr(1), fraction);
+  const bool is_good = is_read && fraction > 0 && fraction < 1 && limit > absl::ZeroDuration() &&
+                       limit < absl::Hours(1);
   if (!is_good) {
     return absl::InvalidArgumentError(
         absl::StrCat("--slo: got \"", text, "\", want a percentile and a time, such as p99=2ms"));
   }
-  return SloObjective{percentile / 100, absl::ToInt64Nanoseconds(limit), std::string(text)};
+  return SloObjective{fraction, absl::ToInt64Nanoseconds(limit), std::string(text)};
 }
 
-std::string WhyWindowFails(const SloObjective& objective, const StepResult& window) {
+int64_t LeastCalls(const SloObjective& objective) {
+  // The quotient may be a little off, which no percentile of fewer than twelve digits is.
+  return std::llround(std::ceil(1 / (1 - objective.fraction) * (1 - 1e-9)));
+}
+
+double SloPlan::WindowAt(double rate, const SloObjective& objective) const {
+  // Poisson arrivals are fewer by five standard deviations once in three million times.
+  const double calls = static_cast<double>(LeastCalls(objective));
+  return std::max(window_s, (calls + 5 * std::sqrt(calls)) / rate);
+}
+
+std::string WhyWindowFails(const SloObjective& objective, const StepResult& window,
+                           const VerifierCounts& verified) {
   const Tally& tally = window.tally;
+  if (verified.wrong > 0) {
+    return absl::StrCat("wrong answers: ", verified.wrong, " of ", verified.checked, " checked");
+  }
   if (tally.failed() > 0) return absl::StrCat("failed calls: ", CodesText(tally.calls_by_code));
   if (window.unsent > 0) return absl::StrCat(FormatCount(window.unsent), " calls never sent");
   if (tally.ok() == 0) return "no call";
@@ -48,19 +69,28 @@ std::string WhyWindowFails(const SloObjective& objective, const StepResult& wind
     return absl::StrCat(FormatNanoseconds(got_ns), " where ", FormatNanoseconds(objective.limit_ns),
                         " is allowed");
   }
-  if (!(window.rate >= kLeastShare * window.offered)) {
+  if (tally.ok() < LeastCalls(objective)) {
+    return absl::StrCat("only ", tally.ok(), " calls, ", LeastCalls(objective), " are needed");
+  }
+  const double limit_s = static_cast<double>(objective.limit_ns) * 1e-9;
+  const double forgiven =
+      std::max(kMostShortfall * window.offered * window.window_s, window.offered * limit_s + 1);
+  if (!((window.offered - window.rate) * window.window_s <= forgiven)) {
     return absl::StrFormat("%.1f/s of %.1f/s offered", window.rate, window.offered);
   }
   return "";
 }
 
-std::string SloRule(const SloObjective& objective, const SloPlan& plan, double window_s) {
+std::string SloRule(const SloObjective& objective, const SloPlan& plan) {
   return absl::StrFormat(
-      "a rate holds when in each of %d windows of %.3g s the latency from the intended send meets "
-      "%s, no call fails or stays unsent, and %.0f %% of what was offered has ended; rates double "
-      "from %g/s until one does not hold, then halve the gap until it is %.0f %%",
-      plan.windows, window_s, objective.text, 100 * kLeastShare, plan.first_rate,
-      100 * (plan.resolution - 1));
+      "a rate holds when in each of %d windows of %.3g s (longer where fewer than %d calls would "
+      "be "
+      "due) the latency from the intended send meets %s, no call fails or stays unsent, no answer "
+      "is wrong, and all that was offered has ended but for %.0f %% or what is due within the "
+      "allowed latency; rates double from %g/s until one does not hold, then halve the gap until "
+      "it is %.0f %%",
+      plan.windows, plan.window_s, LeastCalls(objective), objective.text, 100 * kMostShortfall,
+      plan.first_rate, 100 * (plan.resolution - 1));
 }
 
 std::vector<SloTrial> SearchRate(
@@ -73,6 +103,7 @@ std::vector<SloTrial> SearchRate(
     const std::optional<SloTrial> trial = try_rate(rate);
     if (!trial.has_value()) return trials;
     trials.push_back(*trial);
+    if (trial->is_last) return trials;
     (trial->holds ? holds : fails) = rate;
     if (fails == 0) {
       if (rate >= plan.last_rate) return trials;

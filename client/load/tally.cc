@@ -22,9 +22,16 @@ void AddStages(const CallSample& sample, std::array<Histogram, kStages>& stages)
 
 }  // namespace
 
+size_t CodeIndex(absl::StatusCode code) {
+  return std::min(static_cast<size_t>(code), kStatusCodes - 1);
+}
+
+int64_t FailedOf(const CallsByCode& calls) {
+  return std::accumulate(calls.begin() + 1, calls.end(), int64_t{0});
+}
+
 void Tally::Add(const CallSample& sample) {
-  const size_t code = std::min(static_cast<size_t>(sample.code), calls_by_code.size() - 1);
-  ++calls_by_code[code];
+  ++calls_by_code[CodeIndex(sample.code)];
   blocked.Record(sample.admitted_ns - sample.intended_ns);
   send_error.Record(sample.sent_ns - sample.admitted_ns);
   const int64_t latency_ns = sample.ended_ns - sample.intended_ns;
@@ -63,7 +70,7 @@ int64_t Tally::calls() const {
   return std::accumulate(calls_by_code.begin(), calls_by_code.end(), int64_t{0});
 }
 
-std::string CodesText(const std::array<int64_t, 17>& calls_by_code) {
+std::string CodesText(const CallsByCode& calls_by_code) {
   std::string text;
   for (size_t i = 0; i < calls_by_code.size(); ++i) {
     if (calls_by_code[i] == 0) continue;

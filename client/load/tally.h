@@ -19,6 +19,12 @@
 
 namespace gemmd {
 
+// Canonical status codes: 0 to 16.
+inline constexpr size_t kStatusCodes = 17;
+using CallsByCode = std::array<int64_t, kStatusCodes>;
+size_t CodeIndex(absl::StatusCode code);  // A code that is none counts as the last.
+int64_t FailedOf(const CallsByCode& calls);
+
 // One call. Times are of the monotone clock.
 struct CallSample {
   size_t product = 0;       // In the mix.
@@ -37,6 +43,16 @@ struct CallSample {
 inline constexpr std::array kStageNames = {"receive",  "queue",        "copy_in", "compute",
                                            "copy_out", "send_prepare", "total",   "outside"};
 inline constexpr size_t kStages = kStageNames.size();
+enum Stage : size_t {
+  kReceive,
+  kQueue,
+  kCopyIn,
+  kCompute,
+  kCopyOut,
+  kSendPrepare,
+  kTotal,
+  kOutside
+};
 
 struct Tally {
   Histogram latency;         // From when the call was due to its answer. Of calls that ended OK.
@@ -46,7 +62,7 @@ struct Tally {
   Histogram failed_latency;  // As `latency`, of the calls that failed.
   std::array<Histogram, kStages> stages;
   std::vector<Histogram> latency_by_product;
-  std::array<int64_t, 17> calls_by_code = {};  // By canonical status code.
+  CallsByCode calls_by_code = {};
   int64_t operations = 0;
   int64_t bytes = 0;
 
@@ -59,6 +75,6 @@ struct Tally {
 };
 
 // "OK 120, UNAVAILABLE 3"; only those that there are.
-std::string CodesText(const std::array<int64_t, 17>& calls_by_code);
+std::string CodesText(const CallsByCode& calls_by_code);
 
 }  // namespace gemmd

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/load/verifier.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "client/splitmix.h"
 
 namespace gemmd {
@@ -15,10 +17,26 @@ constexpr size_t kMostWaitingBytes = size_t{64} << 20;  // Beyond the first answ
 // its answer is checked, so that only one product would be.
 constexpr uint64_t kSeedOfChecks = 0x6c62272e07bb0142;
 
+constexpr absl::Duration kPatience = absl::Milliseconds(20);  // How late a stop may be noticed.
+
 }  // namespace
+
+void VerifierCounts::Add(const VerifierCounts& other) {
+  is_asked = is_asked || other.is_asked;
+  checked += other.checked;
+  exact += other.exact;
+  wrong += other.wrong;
+  let_go += other.let_go;
+  checked_by_product.resize(std::max(checked_by_product.size(), other.checked_by_product.size()));
+  for (size_t i = 0; i < other.checked_by_product.size(); ++i) {
+    checked_by_product[i] += other.checked_by_product[i];
+  }
+  if (first_error.empty()) first_error = other.first_error;
+}
 
 Verifier::Verifier(const std::vector<Payload>& payloads, double share, uint64_t seed)
     : payloads_(payloads), share_(share), seed_(seed ^ kSeedOfChecks), was_seen_(payloads.size()) {
+  counts_.is_asked = share > 0;
   counts_.checked_by_product.resize(payloads.size());
   thread_ = std::thread([this] { Run(); });
 }
@@ -51,9 +69,14 @@ void Verifier::Offer(size_t product, v1::MultiplyResponse response) {
   queue_.push_back({product, std::move(response)});
 }
 
-VerifierCounts Verifier::Finish() {
+VerifierCounts Verifier::Finish(const StopRequests& stop) {
   absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &Verifier::IsIdle));
+  while (!mutex_.AwaitWithTimeout(absl::Condition(this, &Verifier::IsIdle), kPatience)) {
+    if (stop.load() < 2) continue;
+    counts_.let_go += static_cast<int64_t>(queue_.size());
+    queue_.clear();
+    waiting_bytes_ = 0;
+  }
   return counts_;
 }
 

@@ -16,18 +16,22 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "client/load/load_clock.h"
 #include "client/load/payload.h"
 #include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 
 struct VerifierCounts {
+  bool is_asked = false;  // For any check at all.
   int64_t checked = 0;
   int64_t exact = 0;  // Of those, against a fingerprint; the others within a bound.
   int64_t wrong = 0;
   int64_t let_go = 0;
   std::vector<int64_t> checked_by_product = {};
   std::string first_error = {};  // Of the wrong ones; empty where there is none.
+
+  void Add(const VerifierCounts& other);
 };
 
 class Verifier {
@@ -44,8 +48,8 @@ class Verifier {
   // Takes an answer. Any thread; never waits for a check.
   void Offer(size_t product, v1::MultiplyResponse response);
 
-  // Waits until everything taken is checked.
-  VerifierCounts Finish();
+  // Waits until everything taken is checked; a second stop lets the rest go.
+  VerifierCounts Finish(const StopRequests& stop);
 
  private:
   struct Answer {

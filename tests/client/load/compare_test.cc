@@ -14,10 +14,11 @@ namespace gemmd {
 namespace {
 
 using testing::ContainsRegex;
+using testing::DoubleEq;
 using testing::HasSubstr;
 
 // Exponential times of that mean.
-std::vector<ComparedStep> Compared(double mean_ns, uint64_t seed, const std::string& name = "s") {
+ComparedReport Compared(double mean_ns, uint64_t seed, const std::string& name = "s") {
   SplitMix random(seed);
   const ReportStep step = SampleStep(
       name, 5000, [&](int64_t) { return std::llround(-mean_ns * std::log(random.Unit())); });
@@ -26,10 +27,10 @@ std::vector<ComparedStep> Compared(double mean_ns, uint64_t seed, const std::str
 
 TEST(CompareTest, ReadsBackWhatAReportSays) {
   const ReportStep step = SampleStep("s", 500, [](int64_t i) { return 1000 * i; });
-  const auto steps = ParseReport(ReportJson(SampleReport({step})).dump());
-  ASSERT_THAT(steps, IsOk());
-  ASSERT_EQ(steps->size(), 1);
-  const ComparedStep& read = (*steps)[0];
+  const auto report = ParseReport(ReportJson(SampleReport({step})).dump());
+  ASSERT_THAT(report, IsOk());
+  ASSERT_EQ(report->steps.size(), 1);
+  const ComparedStep& read = report->steps[0];
   EXPECT_EQ(read.name, "s");
   EXPECT_EQ(read.rate, 1000);
   EXPECT_EQ(read.rates.size(), 5);
@@ -49,8 +50,8 @@ TEST(CompareTest, TheSameServerIsWithinNoise) {
   int differ = 0;
   constexpr int kPairs = 40;
   for (uint64_t pair = 0; pair < kPairs; ++pair) {
-    const Estimate a = EstimatePercentile(Compared(1e6, 2 * pair + 1)[0].latency, 0.99, {});
-    const Estimate b = EstimatePercentile(Compared(1e6, 2 * pair + 2)[0].latency, 0.99, {});
+    const Estimate a = EstimatePercentile(Compared(1e6, 2 * pair + 1).steps[0].latency, 0.99, {});
+    const Estimate b = EstimatePercentile(Compared(1e6, 2 * pair + 2).steps[0].latency, 0.99, {});
     ASSERT_TRUE(a.has_noise);
     differ += !(std::fabs(a.value - b.value) <= std::hypot(a.noise, b.noise));
   }
@@ -87,16 +88,58 @@ TEST(CompareTest, ScatterOfIntervalsCounts) {
 }
 
 TEST(CompareTest, StepsMeetByName) {
-  std::vector<ComparedStep> a = Compared(1e6, 1, "one");
-  a.push_back(Compared(1e6, 2, "two")[0]);
-  std::vector<ComparedStep> b = Compared(1e6, 3, "two");
-  b.push_back(Compared(1e6, 4, "three")[0]);
+  ComparedReport a = Compared(1e6, 1, "one");
+  a.steps.push_back(Compared(1e6, 2, "two").steps[0]);
+  ComparedReport b = Compared(1e6, 3, "two");
+  b.steps.push_back(Compared(1e6, 4, "three").steps[0]);
   const auto text = CompareText(a, b);
   ASSERT_THAT(text, IsOk());
-  EXPECT_THAT(*text, HasSubstr("two"));
-  EXPECT_THAT(*text, testing::Not(HasSubstr("one")));
-  b.erase(b.begin());
+  EXPECT_THAT(*text, HasSubstr("two  "));
+  EXPECT_THAT(*text, HasSubstr("only in a: one\nonly in b: three\n"));
+  EXPECT_THAT(*text, testing::Not(HasSubstr("one  ")));
+  b.steps.erase(b.steps.begin());
   EXPECT_THAT(CompareText(a, b), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(CompareTest, StepsOfOneNameMeetInTheirOrder) {
+  ComparedReport a = Compared(1e6, 1, "s");
+  a.steps.push_back(Compared(9e6, 2, "s").steps[0]);
+  const auto text = CompareText(a, a);
+  ASSERT_THAT(text, IsOk());
+  EXPECT_THAT(*text, testing::Not(HasSubstr("higher")));
+  EXPECT_THAT(*text, testing::Not(HasSubstr("lower")));
+}
+
+TEST(CompareTest, NamesOtherSettingsAndCounts) {
+  ReportStep step = SampleStep("s", 500, [](int64_t) { return 1000; });
+  LoadReport report = SampleReport({step});
+  const ComparedReport a = ParseReport(ReportJson(report).dump()).value();
+  EXPECT_THAT(CompareText(a, a).value(), testing::Not(HasSubstr("differs")));
+  EXPECT_THAT(CompareText(a, a).value(), testing::Not(HasSubstr("calls")));
+  report.mix = "other.json";
+  report.arrivals = "closed loop";
+  CallSample failed;
+  failed.code = absl::StatusCode::kUnavailable;
+  report.steps[0].result.tally.Add(failed);
+  report.steps[0].result.unsent = 7;
+  report.steps[0].verified.wrong = 3;
+  const std::string text = CompareText(a, ParseReport(ReportJson(report).dump()).value()).value();
+  EXPECT_THAT(text, ContainsRegex("mix +<a&b>.json +other.json"));
+  EXPECT_THAT(text, ContainsRegex("arrivals .*closed loop"));
+  EXPECT_THAT(text, ContainsRegex("failed calls +0 +1 +higher"));
+  EXPECT_THAT(text, ContainsRegex("unsent calls +0 +7 +higher"));
+  EXPECT_THAT(text, ContainsRegex("wrong answers +0 +3 +higher"));
+}
+
+// A server that stood still for a fifth of the run.
+TEST(CompareTest, IntervalsWithoutAnAnswerCount) {
+  ReportStep step = SampleStep("s", 500, [](int64_t) { return 1000; });
+  LoadInterval& empty = step.result.intervals[2];
+  empty.ok = empty.p50_ns = empty.p99_ns = empty.most_ns = 0;
+  const ComparedReport report = ParseReport(ReportJson(SampleReport({step})).dump()).value();
+  EXPECT_THAT(report.steps[0].rates, testing::ElementsAre(DoubleEq(1000), DoubleEq(1000), 0,
+                                                          DoubleEq(1000), DoubleEq(1000)));
+  EXPECT_EQ(report.steps[0].p50_ns.size(), 4);
 }
 
 }  // namespace

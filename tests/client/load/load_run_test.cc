@@ -19,6 +19,15 @@ namespace {
 
 constexpr int64_t kMillisecondNs = 1'000'000;
 
+FakeScript SilentScript() {
+  FakeScript script;
+  script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest&,
+                       v1::MultiplyResponse&) -> std::optional<grpc::Status> {
+    return std::nullopt;
+  };
+  return script;
+}
+
 // Everything that a run of one small product needs.
 class LoadRunTest : public testing::Test {
  protected:
@@ -43,7 +52,7 @@ class LoadRunTest : public testing::Test {
     targets_.picker = &picker;
     targets_.verifier = &verifier;
     StepResult result = RunLoad(targets_, step_, stop_, progress_);
-    verified_ = verifier.Finish();
+    verified_ = verifier.Finish(stop_);
     return result;
   }
 
@@ -71,6 +80,8 @@ TEST_F(LoadRunTest, AStallShowsInLatencyFromTheIntendedSend) {
   step_.duration_ns = 2000 * kMillisecondNs;
   const StepResult result = Run({server.address()});
   ASSERT_EQ(result.tally.ok() + result.unsent, 500);
+  // Eight calls of ten never met it.
+  EXPECT_LE(result.tally.latency.ValueAt(0.50), 80 * kMillisecondNs);
   EXPECT_GE(result.tally.latency.ValueAt(0.85), 90 * kMillisecondNs);
   EXPECT_GE(result.tally.latency.ValueAt(0.90), 190 * kMillisecondNs);
   EXPECT_GE(result.tally.latency.ValueAt(0.99), 370 * kMillisecondNs);
@@ -106,8 +117,8 @@ TEST_F(LoadRunTest, LatencyIsNotBelowTheServersDelay) {
   EXPECT_LE(result.rate, 3 / 0.020);
   EXPECT_GT(result.rate, 0);
   EXPECT_NEAR(result.window_s, 0.5, 1e-9);
-  EXPECT_EQ(result.tally.stages[3].most_ns(), 1000);  // compute
-  EXPECT_EQ(result.tally.stages[6].most_ns(), 1500);  // total
+  EXPECT_EQ(result.tally.stages[kCompute].most_ns(), 1000);
+  EXPECT_EQ(result.tally.stages[kTotal].most_ns(), 1500);
 }
 
 TEST_F(LoadRunTest, WarmUpIsLeftOut) {
@@ -117,8 +128,8 @@ TEST_F(LoadRunTest, WarmUpIsLeftOut) {
   step_.warmup_ns = 500 * kMillisecondNs;
   step_.duration_ns = 500 * kMillisecondNs;
   int64_t warmup_calls = 0;
-  progress_ = [&](const LoadInterval& interval) {
-    if (interval.to_ns <= 0) warmup_calls += interval.tally.ok();
+  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
+    if (interval.to_ns <= 0) warmup_calls += interval.ok;
   };
   const StepResult result = Run({server.address()});
   EXPECT_EQ(result.tally.ok(), 50);
@@ -137,15 +148,30 @@ TEST_F(LoadRunTest, StopsByCount) {
   SetRate(1000);
   const StepResult open = Run({server.address()});
   EXPECT_EQ(open.tally.ok(), 137);
-  EXPECT_NEAR(open.window_s, 0.137, 1e-6);
+  // From the first call to the last answer; the last call was due at 136 ms.
+  EXPECT_GE(open.window_s, 0.136);
+  EXPECT_NEAR(open.rate, 137 / open.window_s, 1e-6);
   EXPECT_NEAR(open.offered, 1000, 0.01);
+}
+
+TEST_F(LoadRunTest, ACountEndsWithItsLastAnswer) {
+  const DelayedServer server({.delay = absl::Milliseconds(300)});
+  step_.count = 20;
+  step_.duration_ns = 3600'000 * kMillisecondNs;
+  SetRate(200);
+  const StepResult result = Run({server.address()});
+  EXPECT_EQ(result.tally.ok(), 20);
+  EXPECT_FALSE(result.was_interrupted);
+  EXPECT_GE(result.window_s, 0.095 + 0.3);
+  EXPECT_NEAR(result.rate, 20 / result.window_s, 1e-6);
+  EXPECT_NEAR(result.offered, 200, 0.01);
 }
 
 TEST_F(LoadRunTest, AnInterruptedRunReportsWhatThereIs) {
   const DelayedServer server({.delay = absl::Milliseconds(50)});
   SetRate(200);
   step_.duration_ns = 3600'000 * kMillisecondNs;
-  progress_ = [&](const LoadInterval& interval) {
+  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
     if (interval.to_ns >= 300 * kMillisecondNs) stop_ = 1;
   };
   const StepResult result = Run({server.address()});
@@ -156,20 +182,60 @@ TEST_F(LoadRunTest, AnInterruptedRunReportsWhatThereIs) {
   EXPECT_EQ(result.tally.failed(), 0);  // Those under way were waited for.
 }
 
-TEST_F(LoadRunTest, ASecondStopGivesUpTheCallsUnderWay) {
-  FakeScript script;  // Never answers.
-  script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest&,
-                       v1::MultiplyResponse&) -> std::optional<grpc::Status> {
-    return std::nullopt;
+TEST_F(LoadRunTest, AStopBehindTheLastCallIsAnInterruptionToo) {
+  const DelayedServer server({});
+  SetRate(0.001);  // One call, and then nothing before the end.
+  step_.duration_ns = 3600'000 * kMillisecondNs;
+  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
+    if (interval.to_ns >= 200 * kMillisecondNs) stop_ = 1;
   };
-  const FakeServer server(script);
-  step_.loop = ClosedLoop{.concurrency = 5};
+  const StepResult result = Run({server.address()});
+  EXPECT_TRUE(result.was_interrupted);
+  EXPECT_EQ(result.tally.ok(), 1);
+  EXPECT_LT(result.window_s, 60);
+}
+
+// 1000 calls a second, of which two are sent: the server never answers.
+TEST_F(LoadRunTest, AStopWhileBlockedCountsWhatWasHeldBack) {
+  const FakeServer server(SilentScript());
+  SetRate(1000, 2);
   step_.duration_ns = 3600'000 * kMillisecondNs;
   step_.timeout = absl::Hours(1);
-  progress_ = [&](const LoadInterval& interval) {
+  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
+    if (interval.to_ns >= 300 * kMillisecondNs) stop_ = 1;
+    if (interval.to_ns >= 500 * kMillisecondNs) stop_ = 2;
+  };
+  const StepResult result = Run({server.address()});
+  EXPECT_TRUE(result.was_interrupted);
+  EXPECT_EQ(result.tally.failed(), 2);
+  EXPECT_GE(result.unsent, 298);
+  EXPECT_NEAR(result.offered, 1000, 1000 / result.window_s / 500);
+}
+
+TEST_F(LoadRunTest, WhatIsHeldBackIsNotMoreThanTheCount) {
+  const FakeServer server(SilentScript());
+  SetRate(1000, 2);
+  step_.count = 50;
+  step_.duration_ns = 3600'000 * kMillisecondNs;
+  step_.timeout = absl::Hours(1);
+  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
     if (interval.to_ns >= 200 * kMillisecondNs) stop_ = 2;
   };
   const StepResult result = Run({server.address()});
+  EXPECT_TRUE(result.was_interrupted);
+  EXPECT_EQ(result.tally.failed() + result.unsent, 50);
+}
+
+TEST_F(LoadRunTest, ASecondStopGivesUpTheCallsUnderWay) {
+  const FakeServer server(SilentScript());
+  const FakeServer other(SilentScript());
+  step_.loop = ClosedLoop{.concurrency = 5};
+  step_.duration_ns = 3600'000 * kMillisecondNs;
+  step_.timeout = absl::Hours(1);
+  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
+    if (interval.to_ns >= 200 * kMillisecondNs) stop_ = 2;
+  };
+  const StepResult result = Run({server.address(), other.address()});
   EXPECT_TRUE(result.was_interrupted);
   EXPECT_EQ(result.tally.calls_by_code[static_cast<size_t>(absl::StatusCode::kCancelled)], 5);
 }
@@ -207,6 +273,80 @@ TEST_F(LoadRunTest, EndpointsTakeTurns) {
   EXPECT_EQ(Run({one.address(), two.address()}).tally.ok(), 100);
   EXPECT_EQ(one.multiply_calls(), 50);
   EXPECT_EQ(two.multiply_calls(), 50);
+}
+
+TEST_F(LoadRunTest, OneCallInFlightGoesToEveryEndpoint) {
+  const FakeServer one(ComputingScript());
+  const FakeServer two(ComputingScript());
+  step_.count = 100;
+  EXPECT_EQ(Run({one.address(), two.address()}).tally.ok(), 100);
+  EXPECT_EQ(one.multiply_calls(), 50);
+  EXPECT_EQ(two.multiply_calls(), 50);
+}
+
+TEST_F(LoadRunTest, EachEndpointGetsWhatWasPlacedForIt) {
+  std::atomic<int> wrong = 0;
+  const auto expecting = [&wrong](const char* kernel) {
+    FakeScript script = ComputingScript();
+    script.multiply = [&wrong, kernel, right = script.multiply](
+                          grpc::CallbackServerContext& context, const v1::MultiplyRequest& request,
+                          v1::MultiplyResponse& response) {
+      wrong += request.kernel() != kernel;
+      return right(context, request, response);
+    };
+    return script;
+  };
+  const FakeServer one(expecting("one"));
+  const FakeServer two(expecting("two"));
+  for (const char* kernel : {"one", "two"}) {
+    auto placed = std::make_shared<v1::MultiplyRequest>(*payloads_[0].request);
+    placed->set_kernel(kernel);
+    payloads_[0].placed.push_back(placed);
+  }
+  step_.count = 20;
+  EXPECT_EQ(Run({one.address(), two.address()}, 1).tally.ok(), 20);
+  EXPECT_EQ(wrong.load(), 0);
+  EXPECT_EQ(verified_.wrong, 0);
+}
+
+TEST_F(LoadRunTest, RampsFromOneRateToTheOther) {
+  const DelayedServer server({});
+  step_.loop = OpenLoop{.arrivals = {.rate = {.from = 100, .to = 300, .ramp_ns = 1'000'000'000}}};
+  step_.duration_ns = 1000 * kMillisecondNs;
+  const StepResult result = Run({server.address()});
+  EXPECT_EQ(result.tally.ok(), 200);
+  // Of the first half 75.
+  int64_t early = 0;
+  for (const LoadInterval& interval : result.intervals) {
+    if (interval.to_ns <= 500 * kMillisecondNs) early += interval.ok;
+  }
+  EXPECT_LE(early, 75);
+}
+
+TEST_F(LoadRunTest, ReplaysGaps) {
+  const DelayedServer server({});
+  const std::vector<int64_t> gaps = {10 * kMillisecondNs, 0, 20 * kMillisecondNs};
+  step_.loop = OpenLoop{.arrivals = {.replay_gaps_ns = gaps}};
+  step_.duration_ns = 300 * kMillisecondNs;
+  // Three calls in every 30 ms; the thirtieth is due at the end.
+  EXPECT_EQ(Run({server.address()}).tally.ok(), 29);
+}
+
+TEST_F(LoadRunTest, FailuresOfTheWarmUpAreLeftOut) {
+  std::atomic<int> calls = 0;
+  FakeScript script;
+  script.multiply = [&](grpc::CallbackServerContext&, const v1::MultiplyRequest&,
+                        v1::MultiplyResponse&) -> std::optional<grpc::Status> {
+    if (calls.fetch_add(1) == 0) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "cold");
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  SetRate(100);
+  step_.warmup_ns = 200 * kMillisecondNs;
+  step_.duration_ns = 100 * kMillisecondNs;
+  const StepResult result = Run({server.address()});
+  EXPECT_EQ(result.tally.failed(), 0);
+  EXPECT_TRUE(result.first_messages.empty());
 }
 
 TEST_F(LoadRunTest, RightAnswersPassTheCheck) {

@@ -160,7 +160,14 @@ TEST(PayloadTest, RefusesWhatNoMessageHolds) {
   LoadProduct product = Product(v1::ELEMENT_TYPE_F64);
   product.m = product.k = 1 << 20;
   EXPECT_THAT(MakePayload(product, OperandValues::kIntegers, 5),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("want less than 2^31")));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("bytes of operands, want less than 2^31")));
+  product = Product(v1::ELEMENT_TYPE_S8);
+  product.m = product.n = 1 << 28;
+  product.k = 1;
+  EXPECT_THAT(
+      MakePayload(product, OperandValues::kIntegers, 5),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("bytes of d, want less than 2^31")));
 }
 
 }  // namespace

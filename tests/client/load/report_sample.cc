@@ -13,6 +13,7 @@ ReportStep SampleStep(const std::string& name, int64_t calls,
   step.is_open = true;
   step.target = 1000;
   StepResult& result = step.result;
+  Histogram of_interval;
   for (int64_t i = 0; i < calls; ++i) {
     CallSample sample;
     sample.product = static_cast<size_t>(i % 2);
@@ -26,11 +27,16 @@ ReportStep SampleStep(const std::string& name, int64_t calls,
     sample.bytes = 100;
     result.tally.Add(sample);
     if (i % 100 == 0) {
+      of_interval = {};
       result.intervals.push_back(
           {.from_ns = i * kMillisecondNs, .to_ns = (i + 100) * kMillisecondNs});
     }
-    result.intervals.back().tally.latency.Record(sample.ended_ns - sample.intended_ns);
-    ++result.intervals.back().tally.calls_by_code[0];
+    of_interval.Record(sample.ended_ns - sample.intended_ns);
+    LoadInterval& interval = result.intervals.back();
+    ++interval.ok;
+    interval.p50_ns = of_interval.ValueAt(0.5);
+    interval.p99_ns = of_interval.ValueAt(0.99);
+    interval.most_ns = of_interval.most_ns();
   }
   result.window_s = static_cast<double>(calls) * 1e-3;
   result.rate = result.offered = 1000;
@@ -44,7 +50,7 @@ LoadReport SampleReport(std::vector<ReportStep> steps) {
   report.version = "1.2.3";
   report.started = "2026-01-02T03:04:05+00:00";
   report.command = "gemmload --mix <a&b>.json";
-  report.addresses = {"127.0.0.1:1"};
+  report.servers = {{"127.0.0.1:1", "1.2.3"}};
   report.mix = "<a&b>.json";
   report.products = {"64x64x64 f32", "<b>&\"'"};
   report.steps = std::move(steps);

@@ -15,6 +15,7 @@
 namespace gemmd {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -28,8 +29,8 @@ TEST(TallyTest, ClocksStageAndFailures) {
   EXPECT_EQ(tally.latency.least_ns(), 1'000'000);
   EXPECT_EQ(tally.service.least_ns(), 990'000);
   EXPECT_EQ(tally.send_error.most_ns(), 10'000);
-  EXPECT_EQ(tally.stages[3].most_ns(), 20'000);   // compute
-  EXPECT_EQ(tally.stages[7].most_ns(), 965'000);  // outside: service - total
+  EXPECT_EQ(tally.stages[kCompute].most_ns(), 20'000);
+  EXPECT_EQ(tally.stages[kOutside].most_ns(), 965'000);  // service - total
   EXPECT_EQ(tally.operations, 2'000'000);
   EXPECT_EQ(tally.latency_by_product[1].count(), 1000);
 }
@@ -48,7 +49,7 @@ TEST(TallyTest, MergesEverything) {
   EXPECT_EQ(whole.latency.count(), 600);
   EXPECT_EQ(whole.failed_latency.count(), 1);
   EXPECT_EQ(whole.blocked.count(), 601);
-  EXPECT_EQ(whole.stages[6].count(), 600);
+  EXPECT_EQ(whole.stages[kTotal].count(), 600);
   EXPECT_EQ(whole.latency_by_product[0].count(), 300);
   EXPECT_EQ(whole.bytes, 60'000);
 }
@@ -147,15 +148,124 @@ TEST(WarningsTest, NameEverythingElse) {
                   HasSubstr("first UNAVAILABLE: drains"), HasSubstr("wrong answers: 1 of 5"),
                   HasSubstr("7 calls were never sent"), HasSubstr("1 calls waited for the limit"),
                   HasSubstr("share this machine"), HasSubstr("only 20 calls")));
-  step.result.was_interrupted = false;
-  EXPECT_THAT(WarningsOf(step, true), Contains(HasSubstr("900.0/s were answered of 1000.0/s")));
+}
+
+TEST(WarningsTest, TellABacklogFromLatency) {
+  const auto behind = HasSubstr("latencies grow with the length of the run");
+  // Of 2000 calls in 2 s, 200 are not answered, and latencies grow to 200 ms.
+  ReportStep growing = SampleStep("s", 2000, [](int64_t call) { return call * 100'000; });
+  growing.result.rate = 900;
+  EXPECT_THAT(WarningsOf(growing, false), Contains(HasSubstr("900.0/s were answered of 1000.0/s")));
+  growing.result.was_interrupted = true;
+  EXPECT_THAT(WarningsOf(growing, false), Not(Contains(behind)));
+  // A steady latency of half the run leaves half of the calls open at its end.
+  ReportStep steady = SampleStep("s", 2000, [](int64_t) { return 1'000'000'000; });
+  steady.result.rate = 500;
+  EXPECT_THAT(WarningsOf(steady, false), Not(Contains(behind)));
+}
+
+TEST(WarningsTest, NameAnswersThatWereNotChecked) {
+  ReportStep step = SampleStep("s", 2000, Steady);
+  step.verified = {.is_asked = true, .checked = 100, .let_go = 99};
+  EXPECT_THAT(WarningsOf(step, false), IsEmpty());
+  EXPECT_THAT(ReportText(SampleReport({step})), HasSubstr("0 wrong; 99 let go"));
+  step.verified.let_go = 101;
+  EXPECT_THAT(WarningsOf(step, false), ElementsAre(HasSubstr("101 answers came faster")));
+  step.verified = {.is_asked = true};
+  EXPECT_THAT(WarningsOf(step, false), ElementsAre("no answer was checked"));
+  step.verified = {};
+  EXPECT_THAT(WarningsOf(step, false), IsEmpty());
+  EXPECT_THAT(ReportText(SampleReport({step})), HasSubstr("checked   no answer"));
+}
+
+TEST(ReportTest, FailedCallsHaveALatencyToo) {
+  ReportStep step = SampleStep("s", 20, Steady);
+  EXPECT_THAT(ReportText(SampleReport({step})), Not(HasSubstr("latency of failed calls")));
+  CallSample failed;
+  failed.code = absl::StatusCode::kUnavailable;
+  failed.ended_ns = 7'000'000;
+  step.result.tally.Add(failed);
+  EXPECT_THAT(ReportText(SampleReport({step})),
+              testing::ContainsRegex("latency of failed calls +7.00 ms"));
+  EXPECT_THAT(ReportHtml(SampleReport({step})), AllOf(HasSubstr("latency of failed calls"),
+                                                      HasSubstr("21 calls: OK 20, UNAVAILABLE")));
+}
+
+TEST(ReportTest, UnitsSayWhatTheOperationsAre) {
+  Mix mix(1);
+  EXPECT_EQ(OperationUnit(mix), "FLOP/s");
+  mix[0].is_sparse = true;
+  EXPECT_EQ(OperationUnit(mix), "FLOP/s (dense-equivalent)");
+  mix.resize(2);
+  mix[1].type = v1::ELEMENT_TYPE_S8;
+  EXPECT_EQ(OperationUnit(mix), "OP/s (dense-equivalent)");
+  LoadReport report = SampleReport({SampleStep("s", 2000, Steady)});
+  report.operation_unit = "OP/s";
+  EXPECT_THAT(ReportText(report), AllOf(HasSubstr(" MOP/s"), Not(HasSubstr("FLOP/s"))));
+}
+
+TEST(ReportTest, AnInterruptionIsNotTheEnd) {
+  SloFindings slo;
+  EXPECT_EQ(slo.Verdict(), "no rate holds");
+  slo.was_interrupted = true;
+  EXPECT_EQ(slo.Verdict(), "search interrupted before any rate held");
+  slo.rate = 80;
+  EXPECT_EQ(slo.Verdict(), "search interrupted; at least 80.0/s holds");
+  LoadReport report = SampleReport({SampleStep("s", 20, Steady)});
+  report.steps_planned = 1;
+  EXPECT_FALSE(report.was_interrupted());
+  report.steps_planned = 4;
+  EXPECT_TRUE(report.was_interrupted());
+  EXPECT_THAT(ReportText(report), HasSubstr("interrupted: 1 of 4 steps were begun"));
+}
+
+TEST(IntervalsTest, ThinningKeepsCallsAndTheWorst) {
+  std::vector<LoadInterval> intervals(1000);
+  for (size_t i = 0; i < intervals.size(); ++i) {
+    const int64_t at = static_cast<int64_t>(i);
+    intervals[i] = {.from_ns = at, .to_ns = at + 1, .ok = 2, .failed = 1, .most_ns = 5};
+  }
+  intervals[501].most_ns = intervals[502].p99_ns = 99;
+  const std::vector<LoadInterval> thinned = Thinned(intervals, 300);
+  ASSERT_EQ(thinned.size(), 250);
+  EXPECT_EQ(thinned[0].to_ns, 4);
+  EXPECT_EQ(thinned[249].to_ns, 1000);
+  EXPECT_EQ(thinned[7].ok, 8);
+  EXPECT_EQ(thinned[7].failed, 4);
+  EXPECT_EQ(thinned[125].most_ns, 99);
+  EXPECT_EQ(thinned[125].p99_ns, 99);
+  EXPECT_EQ(Thinned(intervals, 1000).size(), 1000);
+}
+
+TEST(ReportTest, LongRunsHaveShortPages) {
+  ReportStep step = SampleStep("s", 20, Steady);
+  step.result.intervals.resize(100'000, step.result.intervals[0]);
+  EXPECT_LE(ReportHtml(SampleReport({step})).size(), size_t{2} << 20);
+}
+
+TEST(StepResultTest, WindowsOfATrialAddUp) {
+  StepResult sum = SampleStep("s", 1000, Steady).result;
+  StepResult next = SampleStep("s", 3000, Steady).result;
+  next.rate = 600;
+  next.unsent = 2;
+  next.most_in_flight = 9;
+  sum.Append(next);
+  EXPECT_EQ(sum.tally.ok(), 4000);
+  EXPECT_DOUBLE_EQ(sum.window_s, 4);
+  EXPECT_DOUBLE_EQ(sum.rate, 700);
+  EXPECT_EQ(sum.unsent, 2);
+  EXPECT_EQ(sum.most_in_flight, 9);
+  ASSERT_EQ(sum.intervals.size(), 40);
+  EXPECT_EQ(sum.intervals[10].from_ns, 1'000'000'000);
 }
 
 TEST(LiveLineTest, ShowsRateLatencyAndErrors) {
-  LoadInterval interval = {.from_ns = 3'000'000'000, .to_ns = 4'000'000'000, .in_flight = 3};
-  interval.tally.latency.Record(310'000, 2000);
-  interval.tally.calls_by_code[0] = 2000;
-  std::array<int64_t, 17> codes = {};
+  LoadInterval interval = {.from_ns = 3'000'000'000,
+                           .to_ns = 4'000'000'000,
+                           .in_flight = 3,
+                           .ok = 2000,
+                           .p50_ns = 310'000};
+  CallsByCode codes = {};
   codes[0] = 8000;
   codes[14] = 2;
   const std::string line = LiveLine(interval, codes);

@@ -47,10 +47,10 @@ TEST(SloSearchTest, StopsWhenTold) {
 TEST(SloTest, ParsesObjectives) {
   const auto slo = ParseSlo("p99.9=500us");
   ASSERT_THAT(slo, IsOk());
-  EXPECT_DOUBLE_EQ(slo->fraction, 0.999);
+  EXPECT_EQ(slo->fraction, 0.999);  // To the last bit: a rank depends on it.
   EXPECT_EQ(slo->limit_ns, 500'000);
   for (const char* text : {"", "p99", "99=2ms", "p=2ms", "p0=2ms", "p100=2ms", "p99=2", "p99=-2ms",
-                           "p99=0ms", "p99=inf", "pnan=2ms"}) {
+                           "p99=0ms", "p99=inf", "pnan=2ms", "p1e1=2ms", "p9.9.9=2ms", "p.=2ms"}) {
     EXPECT_THAT(ParseSlo(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--slo: ")))
         << text;
   }
@@ -60,20 +60,47 @@ TEST(SloTest, AWindowMustMeetAllOfTheRule) {
   const SloObjective objective = ParseSlo("p99=2ms").value();
   const StepResult good =
       SampleStep("s", 1000, [](int64_t i) { return i < 5 ? 50'000'000 : 1'000'000; }).result;
-  EXPECT_EQ(WhyWindowFails(objective, good), "");
+  EXPECT_EQ(WhyWindowFails(objective, good, {}), "");
   const StepResult slow =
       SampleStep("s", 1000, [](int64_t i) { return i < 11 ? 50'000'000 : 1'000'000; }).result;
-  EXPECT_THAT(WhyWindowFails(objective, slow), HasSubstr("where 2.00 ms is allowed"));
+  EXPECT_THAT(WhyWindowFails(objective, slow, {}), HasSubstr("where 2.00 ms is allowed"));
   StepResult behind = good;
   behind.rate = 980;
-  EXPECT_THAT(WhyWindowFails(objective, behind), HasSubstr("980.0/s of 1000.0/s offered"));
+  EXPECT_THAT(WhyWindowFails(objective, behind, {}), HasSubstr("980.0/s of 1000.0/s offered"));
   StepResult failed = good;
   failed.tally.calls_by_code[14] = 1;
-  EXPECT_THAT(WhyWindowFails(objective, failed), HasSubstr("UNAVAILABLE 1"));
+  EXPECT_THAT(WhyWindowFails(objective, failed, {}), HasSubstr("UNAVAILABLE 1"));
   StepResult unsent = good;
   unsent.unsent = 1;
-  EXPECT_THAT(WhyWindowFails(objective, unsent), HasSubstr("never sent"));
-  EXPECT_EQ(WhyWindowFails(objective, {}), "no call");
+  EXPECT_THAT(WhyWindowFails(objective, unsent, {}), HasSubstr("never sent"));
+  EXPECT_EQ(WhyWindowFails(objective, {}, {}), "no call");
+  EXPECT_EQ(WhyWindowFails(objective, good, {.checked = 9, .wrong = 2}),
+            "wrong answers: 2 of 9 checked");
+}
+
+// A server of 5 ms at 10/s: the last of 11 calls is in flight where the window ends.
+TEST(SloTest, ACallAtTheEdgeBreaksNothing) {
+  const SloObjective objective = ParseSlo("p90=20ms").value();
+  StepResult window = SampleStep("s", 11, [](int64_t) { return 5'000'000; }).result;
+  window.window_s = 1.1;
+  window.offered = 10;
+  window.rate = 10 / 1.1;
+  EXPECT_EQ(WhyWindowFails(objective, window, {}), "");
+  window.rate = 9 / 1.1;
+  EXPECT_THAT(WhyWindowFails(objective, window, {}), HasSubstr("of 10.0/s offered"));
+}
+
+TEST(SloTest, APercentileNeedsCallsBeyondIt) {
+  EXPECT_EQ(LeastCalls(ParseSlo("p50=1ms").value()), 2);
+  EXPECT_EQ(LeastCalls(ParseSlo("p90=1ms").value()), 10);
+  EXPECT_EQ(LeastCalls(ParseSlo("p99=1ms").value()), 100);
+  EXPECT_EQ(LeastCalls(ParseSlo("p99.99=1ms").value()), 10000);
+  const SloObjective objective = ParseSlo("p99=20ms").value();
+  const StepResult few = SampleStep("s", 99, [](int64_t) { return 1'000'000; }).result;
+  EXPECT_EQ(WhyWindowFails(objective, few, {}), "only 99 calls, 100 are needed");
+  // Windows are so long that there are enough.
+  EXPECT_DOUBLE_EQ(SloPlan().WindowAt(1000, objective), SloPlan().window_s);
+  EXPECT_DOUBLE_EQ(SloPlan().WindowAt(2, objective), 75);
 }
 
 }  // namespace
