@@ -7,68 +7,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
-#include <thread>
+#include <optional>
 
 #include "tests/client/fake_service.h"
 #include "tests/client/load/delayed_server.h"
-#include "tests/testing/status_matchers.h"
+#include "tests/client/load/load_run_fixture.h"
 
 namespace gemmd {
 namespace {
-
-constexpr int64_t kMillisecondNs = 1'000'000;
-
-FakeScript SilentScript() {
-  FakeScript script;
-  script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest&,
-                       v1::MultiplyResponse&) -> std::optional<grpc::Status> {
-    return std::nullopt;
-  };
-  return script;
-}
-
-// Everything that a run of one small product needs.
-class LoadRunTest : public testing::Test {
- protected:
-  LoadRunTest() {
-    mix_.resize(1);
-    mix_[0].m = mix_[0].n = mix_[0].k = 8;
-    payloads_.push_back(MakePayload(mix_[0], OperandValues::kIntegers, 1).value());
-    step_.warmup_ns = 0;
-    step_.interval_ns = 100 * kMillisecondNs;
-  }
-
-  StepResult Run(const std::vector<std::string>& addresses, double verified_share = 0) {
-    ClientOptions options;
-    options.max_attempts = 1;
-    for (const std::string& address : addresses) {
-      targets_.clients.push_back(Client::Create(address, options).value());
-      (void)targets_.clients.back().CheckHealth();  // Connects.
-    }
-    const MixPicker picker(mix_, 1);
-    Verifier verifier(payloads_, verified_share, 1);
-    targets_.payloads = &payloads_;
-    targets_.picker = &picker;
-    targets_.verifier = &verifier;
-    StepResult result = RunLoad(targets_, step_, stop_, progress_);
-    verified_ = verifier.Finish(stop_);
-    return result;
-  }
-
-  void SetRate(double rate, int64_t most_in_flight = 10000) {
-    step_.loop = OpenLoop{.arrivals = {.rate = {.from = rate, .to = rate}},
-                          .most_in_flight = most_in_flight};
-  }
-
-  Mix mix_;
-  std::vector<Payload> payloads_;
-  LoadTargets targets_;
-  LoadStep step_;
-  StopRequests stop_ = 0;
-  LoadProgress progress_;
-  VerifierCounts verified_;
-};
 
 // 250 calls a second for 2 s against a server that stalls for 400 ms: the 100 calls that fall due
 // meanwhile wait for its end, which is a uniform 0 to 400 ms for a fifth of all calls. With at most
@@ -165,79 +113,6 @@ TEST_F(LoadRunTest, ACountEndsWithItsLastAnswer) {
   EXPECT_GE(result.window_s, 0.095 + 0.3);
   EXPECT_NEAR(result.rate, 20 / result.window_s, 1e-6);
   EXPECT_NEAR(result.offered, 200, 0.01);
-}
-
-TEST_F(LoadRunTest, AnInterruptedRunReportsWhatThereIs) {
-  const DelayedServer server({.delay = absl::Milliseconds(50)});
-  SetRate(200);
-  step_.duration_ns = 3600'000 * kMillisecondNs;
-  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
-    if (interval.to_ns >= 300 * kMillisecondNs) stop_ = 1;
-  };
-  const StepResult result = Run({server.address()});
-  EXPECT_TRUE(result.was_interrupted);
-  EXPECT_GE(result.window_s, 0.3);
-  EXPECT_LT(result.window_s, 60);
-  EXPECT_GE(result.tally.ok(), 20);
-  EXPECT_EQ(result.tally.failed(), 0);  // Those under way were waited for.
-}
-
-TEST_F(LoadRunTest, AStopBehindTheLastCallIsAnInterruptionToo) {
-  const DelayedServer server({});
-  SetRate(0.001);  // One call, and then nothing before the end.
-  step_.duration_ns = 3600'000 * kMillisecondNs;
-  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
-    if (interval.to_ns >= 200 * kMillisecondNs) stop_ = 1;
-  };
-  const StepResult result = Run({server.address()});
-  EXPECT_TRUE(result.was_interrupted);
-  EXPECT_EQ(result.tally.ok(), 1);
-  EXPECT_LT(result.window_s, 60);
-}
-
-// 1000 calls a second, of which two are sent: the server never answers.
-TEST_F(LoadRunTest, AStopWhileBlockedCountsWhatWasHeldBack) {
-  const FakeServer server(SilentScript());
-  SetRate(1000, 2);
-  step_.duration_ns = 3600'000 * kMillisecondNs;
-  step_.timeout = absl::Hours(1);
-  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
-    if (interval.to_ns >= 300 * kMillisecondNs) stop_ = 1;
-    if (interval.to_ns >= 500 * kMillisecondNs) stop_ = 2;
-  };
-  const StepResult result = Run({server.address()});
-  EXPECT_TRUE(result.was_interrupted);
-  EXPECT_EQ(result.tally.failed(), 2);
-  EXPECT_GE(result.unsent, 298);
-  EXPECT_NEAR(result.offered, 1000, 1000 / result.window_s / 500);
-}
-
-TEST_F(LoadRunTest, WhatIsHeldBackIsNotMoreThanTheCount) {
-  const FakeServer server(SilentScript());
-  SetRate(1000, 2);
-  step_.count = 50;
-  step_.duration_ns = 3600'000 * kMillisecondNs;
-  step_.timeout = absl::Hours(1);
-  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
-    if (interval.to_ns >= 200 * kMillisecondNs) stop_ = 2;
-  };
-  const StepResult result = Run({server.address()});
-  EXPECT_TRUE(result.was_interrupted);
-  EXPECT_EQ(result.tally.failed() + result.unsent, 50);
-}
-
-TEST_F(LoadRunTest, ASecondStopGivesUpTheCallsUnderWay) {
-  const FakeServer server(SilentScript());
-  const FakeServer other(SilentScript());
-  step_.loop = ClosedLoop{.concurrency = 5};
-  step_.duration_ns = 3600'000 * kMillisecondNs;
-  step_.timeout = absl::Hours(1);
-  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
-    if (interval.to_ns >= 200 * kMillisecondNs) stop_ = 2;
-  };
-  const StepResult result = Run({server.address(), other.address()});
-  EXPECT_TRUE(result.was_interrupted);
-  EXPECT_EQ(result.tally.calls_by_code[static_cast<size_t>(absl::StatusCode::kCancelled)], 5);
 }
 
 TEST_F(LoadRunTest, FailuresAreCountedByStatusAndKeptApart) {
