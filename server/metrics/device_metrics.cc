@@ -28,9 +28,8 @@ void CollectInfo(const Snapshot& now, Samples& samples) {
 
 void CollectEnds(const Snapshot& now, Samples& samples) {
   for (const DeviceSnapshot& device : now.devices) {
+    // Each is there from the start: a rate needs the 0 before the first.
     for (size_t code = 0; code < kStatusCodes; ++code) {
-      const bool is_ok = code == 0;  // There from the start, so that its rate is known from then.
-      if (!is_ok && device.totals.ends[code] == 0) continue;
       samples.Add(
           {device.info->name, absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},
           device.totals.ends[code]);

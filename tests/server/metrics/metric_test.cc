@@ -115,9 +115,9 @@ TEST_F(MetricValueTest, OfDevices) {
                                     .canaries_failed = 1,
                                     .staging_bytes = 1024,
                                     .staging_used_bytes = 512};
-  EXPECT_THAT(
-      ValuesOf("gemmd_products_total", snapshot_),
-      UnorderedElementsAre(Pair("cuda:0,OK", 10), Pair("cuda:0,ABORTED", 2), Pair("cpu,OK", 0)));
+  const std::map<std::string, double> products = ValuesOf("gemmd_products_total", snapshot_);
+  EXPECT_EQ(products.at("cuda:0,OK"), 10);
+  EXPECT_EQ(products.at("cuda:0,ABORTED"), 2);
   EXPECT_THAT(ValuesOf("gemmd_queue_requests", snapshot_),
               UnorderedElementsAre(Pair("cuda:0", 0), Pair("cpu", 4)));
   EXPECT_THAT(ValuesOf("gemmd_queue_bytes", snapshot_),
@@ -135,6 +135,18 @@ TEST_F(MetricValueTest, OfDevices) {
               UnorderedElementsAre(Pair("cuda:0", 512), Pair("cpu", 0)));
   EXPECT_THAT(ValuesOf("gemmd_device_info", snapshot_),
               UnorderedElementsAre(Pair("cuda:0,cuda,sm_90,NVIDIA H200", 1), Pair("cpu,cpu,,", 1)));
+}
+
+// Prometheus sees the first failure only as a step from 0.
+TEST_F(MetricValueTest, CountersAreThereBeforeTheirFirst) {
+  const std::map<std::string, double> products = ValuesOf("gemmd_products_total", snapshot_);
+  EXPECT_EQ(products.size(), 2 * kStatusCodes);
+  EXPECT_EQ(products.at("cpu,OK"), 0);
+  EXPECT_EQ(products.at("cpu,ABORTED"), 0);
+  EXPECT_EQ(products.at("cuda:0,UNAUTHENTICATED"), 0);
+  EXPECT_EQ(ValuesOf("gemmd_canaries_total", snapshot_).at("cpu,failed"), 0);
+  EXPECT_EQ(ValuesOf("gemmd_refusals_total", snapshot_).size(), 3 + kRefusalReasons);
+  EXPECT_EQ(ValuesOf("nv_inference_request_failure", snapshot_).size(), 4U);
 }
 
 TEST_F(MetricValueTest, OfAGpuWhatItTells) {
