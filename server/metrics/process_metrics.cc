@@ -38,14 +38,18 @@ std::optional<double> Ticks(std::optional<int64_t> ticks) {
   return static_cast<double>(*ticks) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
+double Seconds(const timespec& time) {
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
 std::optional<double> CpuSeconds() {
   timespec used = {};
   if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used) != 0) return std::nullopt;
-  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
+  return Seconds(used);
 }
 
 // Since 1970.
-std::optional<double> StartSeconds() {
+std::optional<double> ComputeStartSeconds() {
   constexpr int kStartTime = 22;  // Since the machine's start, in ticks.
   const std::optional<double> start = Ticks(StatField(kStartTime));
   timespec wall = {};
@@ -54,7 +58,14 @@ std::optional<double> StartSeconds() {
       clock_gettime(CLOCK_BOOTTIME, &since_boot) != 0) {
     return std::nullopt;
   }
-  return static_cast<double>(wall.tv_sec - since_boot.tv_sec) + *start;
+  return Seconds(wall) - Seconds(since_boot) + *start;
+}
+
+// Once: the two clocks drift apart, and are never read at the same moment, but a start that moves
+// looks like a restart.
+std::optional<double> StartSeconds() {
+  static const std::optional<double> start = ComputeStartSeconds();
+  return start;
 }
 
 std::optional<int64_t> ResidentBytes() {
@@ -66,9 +77,14 @@ std::optional<int64_t> ResidentBytes() {
 
 std::optional<int64_t> OpenFiles() {
   std::error_code error;
-  const std::filesystem::directory_iterator files("/proc/self/fd", error);
+  int64_t count = 0;
+  // Not a range: its ++ throws.
+  for (std::filesystem::directory_iterator file("/proc/self/fd", error), end; !error && file != end;
+       file.increment(error)) {
+    ++count;
+  }
   if (error) return std::nullopt;
-  return std::distance(begin(files), end(files)) - 1;  // One of them is the look itself.
+  return count - 1;  // One of them is the look itself.
 }
 
 std::optional<int64_t> MostOpenFiles() {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "kernels/catalog.h"
+#include "server/clock.h"
 
 namespace gemmd {
 namespace {
@@ -203,6 +204,16 @@ TEST_F(MetricValueTest, OfTheProcess) {
   const double started = ValuesOf("process_start_time_seconds", snapshot_)[""];
   EXPECT_GT(started, now - 3600);
   EXPECT_LE(started, now + 1);
+}
+
+// Through more than a second, in which the whole seconds of two clocks change at different times.
+TEST_F(MetricValueTest, TheProcessStartedOnce) {
+  const double started = ValuesOf("process_start_time_seconds", snapshot_)[""];
+  const SteadyClock clock;
+  const int64_t end_ns = clock.NowNs() + 1'100'000'000;
+  while (clock.NowNs() < end_ns) {
+    ASSERT_EQ(ValuesOf("process_start_time_seconds", snapshot_)[""], started);
+  }
 }
 
 }  // namespace
