@@ -154,7 +154,7 @@ grpc::ServerUnaryReactor* RegistryService::GetServerInfo(grpc::CallbackServerCon
   response->add_features("multiply-stream");
   response->set_default_device(devices_.front().device->info().name);
   response->set_uptime_ns(clock_.NowNs() - started_ns_);
-  response->set_draining(observer_.Observe().is_draining);
+  response->set_draining(observer_.is_draining());
   return Answer(context, absl::OkStatus());
 }
 

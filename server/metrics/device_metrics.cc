@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Of devices, their queues and workers, and of the kernels that ran on them. `device` is one of
-// those served, `kernel` one of the catalogue: callers cannot make more of either.
+// those served, `kernel` one of the first that ran (Stats::kMostKernels): callers cannot make more
+// of either.
 #include "server/metrics/metric.h"
 
 namespace gemmd {
@@ -46,19 +47,20 @@ void CollectCanaries(const Snapshot& now, Samples& samples) {
 
 void CollectDurations(const Snapshot& now, Samples& samples) {
   for (const Stats::KernelTotals& kernel : now.kernels) {
-    samples.Add({NameOf(kernel.kernel->device_kind), kernel.kernel->name}, kernel.total);
+    samples.Add({NameOf(kernel.device_kind), kernel.kernel}, kernel.total);
   }
 }
 
 void CollectStages(const Snapshot& now, Samples& samples) {
   for (const Stats::KernelTotals& kernel : now.kernels) {
     for (size_t i = 0; i < kStages; ++i) {
-      samples.Add(
-          {NameOf(static_cast<Stage>(i)), NameOf(kernel.kernel->device_kind), kernel.kernel->name},
-          kernel.stages[i]);
+      samples.Add({NameOf(static_cast<Stage>(i)), NameOf(kernel.device_kind), kernel.kernel},
+                  kernel.stages[i]);
     }
   }
 }
+
+static_assert(Stats::kMostKernels == 48, "as the help below says");
 
 constexpr Metric kMetrics[] = {
     {.name = "gemmd_products_total",
@@ -70,7 +72,9 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_product_duration_seconds",
      .type = MetricType::kHistogram,
      .labels = {"device_kind", "kernel"},
-     .help = "Products that are OK, from their last byte's arrival to the answer",
+     .help =
+         "Products that are OK, from their last byte's arrival to the answer; the first 48 kernels "
+         "that run by name, others as other",
      .collect = CollectDurations},
     {.name = "gemmd_product_stage_duration_seconds",
      .type = MetricType::kHistogram,

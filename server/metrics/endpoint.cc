@@ -21,7 +21,7 @@ std::optional<std::vector<absl::Span<const Metric>>> MetricsAt(std::string_view 
 std::optional<std::string> PageAt(std::string_view path, const Observer& observer) {
   const auto lists = MetricsAt(path);
   if (!lists) return std::nullopt;
-  const Snapshot snapshot = observer.Observe();
+  const Snapshot snapshot = observer.ObserveWithKernels();
   std::vector<prometheus::MetricFamily> all;
   for (const auto metrics : *lists) {
     for (auto& family : Families(metrics, snapshot)) all.push_back(std::move(family));

@@ -18,10 +18,10 @@ std::vector<RefusalCount> RefusalCounts(const Snapshot& snapshot) {
 Snapshot Observer::Observe() const {
   Snapshot snapshot = {.admission = admission_.load(),
                        .limits = admission_.limits(),
-                       .is_draining = admission_.closed(),
+                       .is_draining = is_draining(),
                        .refusals = stats_.refusals(),
                        .devices = {},
-                       .kernels = stats_.kernels()};
+                       .kernels = {}};
   for (size_t i = 0; i < devices_.size(); ++i) {
     const ServedDevice& served = devices_[i];
     DeviceSnapshot& device = snapshot.devices.emplace_back();
@@ -33,6 +33,12 @@ Snapshot Observer::Observe() const {
     ++(served.canary.ok() ? device.condition.canaries_passed : device.condition.canaries_failed);
     device.gpu = gpus_.sample(i);
   }
+  return snapshot;
+}
+
+Snapshot Observer::ObserveWithKernels() const {
+  Snapshot snapshot = Observe();
+  snapshot.kernels = stats_.kernels();
   return snapshot;
 }
 

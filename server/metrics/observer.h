@@ -33,7 +33,7 @@ struct Snapshot {
   bool is_draining = false;
   std::array<int64_t, kRefusalReasons> refusals = {};  // By RefusalReason.
   std::vector<DeviceSnapshot> devices;
-  std::vector<Stats::KernelTotals> kernels;  // Those that have run.
+  std::vector<Stats::KernelTotals> kernels;  // Only of ObserveWithKernels.
 };
 
 struct RefusalCount {
@@ -55,8 +55,10 @@ class Observer {
         stats_(stats),
         gpus_(gpus) {}
 
-  // Takes locks of others only for as long as a few numbers are copied. Threads: any.
+  // These take locks of others only for as long as a few numbers are copied. Threads: any.
   Snapshot Observe() const;
+  Snapshot ObserveWithKernels() const;  // A thousand numbers more: for a scrape.
+  bool is_draining() const { return admission_.closed(); }
 
  private:
   const std::vector<ServedDevice>& devices_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/metrics/stats.h"
 
+#include <utility>
+
 #include "kernels/catalog.h"
 
 namespace gemmd {
@@ -63,10 +65,8 @@ RefusalReason ReasonOf(const absl::Status& status) {
   }
 }
 
-Stats::Stats(size_t devices) : devices_(devices), kernels_(Catalog().size()) {}
-
-Stats::~Stats() {
-  for (const auto& histograms : kernels_) delete histograms.load();
+Stats::Stats(size_t devices) : devices_(devices), places_(Catalog().size()) {
+  for (std::atomic<Place>& place : places_) place.store(kNoPlace, std::memory_order_relaxed);
 }
 
 void Stats::AddRefusal(RefusalReason reason) { Add(refusals_[static_cast<size_t>(reason)], 1); }
@@ -91,15 +91,24 @@ void Stats::AddCompletion(const Completion& completion) {
 Stats::KernelHistograms* Stats::HistogramsOf(const Kernel& kernel) {
   const absl::Span<const Kernel> catalog = Catalog();
   if (&kernel < catalog.data() || &kernel >= catalog.data() + catalog.size()) return nullptr;
-  std::atomic<KernelHistograms*>& place = kernels_[static_cast<size_t>(&kernel - catalog.data())];
-  KernelHistograms* there = place.load(std::memory_order_acquire);
-  if (there != nullptr) return there;
-  auto made = std::make_unique<KernelHistograms>();
-  // Where another thread was faster, `there` becomes its.
-  if (place.compare_exchange_strong(there, made.get(), std::memory_order_acq_rel)) {
-    there = made.release();
+  const auto row = static_cast<size_t>(&kernel - catalog.data());
+  const Place place = places_[row].load(std::memory_order_relaxed);
+  return &kernels_[place == kNoPlace ? TakePlace(row) : place];
+}
+
+Stats::Place Stats::TakePlace(size_t row) {
+  const Kernel& kernel = Catalog()[row];
+  MutexLock lock(&mutex_);
+  Place place = places_[row].load(std::memory_order_relaxed);
+  if (place != kNoPlace) return place;  // Another thread was faster.
+  if (taken_.size() < kMostKernels) {
+    place = static_cast<Place>(taken_.size());
+    taken_.push_back(&kernel);
+  } else {
+    place = static_cast<Place>(kMostKernels + static_cast<size_t>(kernel.device_kind));
   }
-  return there;
+  places_[row].store(place, std::memory_order_relaxed);
+  return place;
 }
 
 std::array<int64_t, kRefusalReasons> Stats::refusals() const { return Read(refusals_); }
@@ -118,14 +127,22 @@ Stats::DeviceTotals Stats::device(size_t position) const {
 }
 
 std::vector<Stats::KernelTotals> Stats::kernels() const {
+  const auto totals_of = [this](size_t place, DeviceKind kind, std::string_view name) {
+    KernelTotals totals;
+    totals.device_kind = kind;
+    totals.kernel = name;
+    totals.total = kernels_[place].total.Read();
+    for (size_t s = 0; s < kStages; ++s) totals.stages[s] = kernels_[place].stages[s].Read();
+    return totals;
+  };
   std::vector<KernelTotals> all;
-  for (size_t i = 0; i < kernels_.size(); ++i) {
-    const KernelHistograms* const histograms = kernels_[i].load(std::memory_order_acquire);
-    if (histograms == nullptr) continue;
-    KernelTotals& totals = all.emplace_back();
-    totals.kernel = &Catalog()[i];
-    totals.total = histograms->total.Read();
-    for (size_t s = 0; s < kStages; ++s) totals.stages[s] = histograms->stages[s].Read();
+  MutexLock lock(&mutex_);
+  for (size_t place = 0; place < taken_.size(); ++place) {
+    all.push_back(totals_of(place, taken_[place]->device_kind, taken_[place]->name));
+  }
+  for (size_t i = 0; i < kDeviceKinds; ++i) {
+    KernelTotals others = totals_of(kMostKernels + i, static_cast<DeviceKind>(i), kOtherKernels);
+    if (others.total.count() > 0) all.push_back(std::move(others));
   }
   return all;
 }

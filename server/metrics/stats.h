@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the daemon counts of products: refusals by reason, ends by status, durations by kernel and
-// stage. Adding takes no lock, so that readers never hold up a product.
+// stage. Adding takes no lock (but for a kernel's first product), so that readers never hold up a
+// product.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string_view>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "kernels/kernel.h"
 #include "server/metrics/latency_histogram.h"
+#include "server/mutex.h"
 
 namespace gemmd {
 
@@ -66,13 +68,18 @@ class Stats {
     LatencyHistogram::Snapshot total;
   };
   struct KernelTotals {
-    const Kernel* kernel = nullptr;
+    DeviceKind device_kind = DeviceKind::kCpu;
+    std::string_view kernel;  // Its name, or kOtherKernels.
     LatencyHistogram::Snapshot total;
     std::array<LatencyHistogram::Snapshot, kStages> stages;
   };
 
+  // So many kernels, the first that run, are counted each by itself, all others together: a caller
+  // can name every kernel of the catalogue, and each has 189 series.
+  static constexpr size_t kMostKernels = 48;
+  static constexpr std::string_view kOtherKernels = "other";
+
   explicit Stats(size_t devices);
-  ~Stats();
 
   // Threads: any.
   void AddRefusal(RefusalReason reason);
@@ -81,8 +88,9 @@ class Stats {
   // Threads: any.
   std::array<int64_t, kRefusalReasons> refusals() const;  // By RefusalReason.
   DeviceTotals device(size_t position) const;
-  // Of the kernels of the catalogue that have run, in the catalogue's order.
-  std::vector<KernelTotals> kernels() const;
+  // Of the kernels of the catalogue that have run, in the order in which they first did; then the
+  // others of each kind of device.
+  std::vector<KernelTotals> kernels() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Counter = std::atomic<int64_t>;
@@ -100,12 +108,24 @@ class Stats {
     std::array<LatencyHistogram, kStages> stages;
   };
 
+  static constexpr size_t kDeviceKinds = 3;
+  static_assert(static_cast<size_t>(DeviceKind::kCuda) + 1 == kDeviceKinds);
+
+  // Where a kernel is counted: a position in kernels_.
+  using Place = uint8_t;
+  static constexpr Place kNoPlace = 255;  // It has not run.
+  static_assert(kMostKernels + kDeviceKinds <= kNoPlace);
+
   KernelHistograms* HistogramsOf(const Kernel& kernel);
+  Place TakePlace(size_t row) ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::array<Counter, kRefusalReasons> refusals_ = {};
   std::vector<DeviceCounters> devices_;
-  // One for each row of the catalogue, made when it runs for the first time: owned.
-  std::vector<std::atomic<KernelHistograms*>> kernels_;
+  std::array<KernelHistograms, kMostKernels + kDeviceKinds> kernels_;
+  std::vector<std::atomic<Place>> places_;  // Of each row of the catalogue.
+
+  mutable Mutex mutex_;  // Of those that run for the first time.
+  std::vector<const Kernel*> taken_ ABSL_GUARDED_BY(mutex_);  // By place.
 };
 
 }  // namespace gemmd

@@ -10,7 +10,6 @@
 #include <set>
 #include <string>
 
-#include "kernels/catalog.h"
 #include "server/clock.h"
 
 namespace gemmd {
@@ -179,7 +178,7 @@ TEST_F(MetricValueTest, UnderTritonsNames) {
   snapshot_.devices[1].load.queued_requests = 8;
   snapshot_.kernels.resize(2);
   for (Stats::KernelTotals& kernel : snapshot_.kernels) {
-    kernel.kernel = Catalog().data();
+    kernel.kernel = "some";
     kernel.stages[static_cast<size_t>(Stage::kQueue)].sum_ns = 1'500'000;
   }
   EXPECT_THAT(ValuesOf("nv_inference_request_success", snapshot_), ElementsAre(Pair("gemm,1", 15)));
