@@ -84,6 +84,10 @@ class Device {
   virtual const DeviceInfo& info() const = 0;
   virtual const DeviceProfile& profile() const = 0;
 
+  // OK where a product is not too large for the device, whatever else it does; otherwise
+  // ResourceExhausted, with the limit. Threads: any.
+  virtual absl::Status CheckSize(const Problem& /*problem*/) const { return absl::OkStatus(); }
+
   // Queues the job without waiting; `done` is called exactly once, from the device's own thread.
   // Outcome: ResourceExhausted where memory ran out, Internal where the kernel failed; Unavailable
   // where the device was lost before the job started, Aborted while it ran.

@@ -135,6 +135,12 @@ absl::StatusOr<PreparedProduct> ProductRunner::Prepare(const v1::MultiplyRequest
       __builtin_add_overflow(product.bytes, job.workspace_bytes, &product.bytes)) {
     return absl::ResourceExhaustedError("queue: the request needs more than 2^63 bytes");
   }
+  const int64_t most_bytes = admission_.limits().max_bytes;
+  if (product.bytes > most_bytes) {
+    return absl::ResourceExhaustedError(Concat("queue: the request needs ", product.bytes,
+                                               " bytes, at most ", most_bytes,
+                                               " are admitted (--max-queued-bytes)"));
+  }
   return product;
 }
 
@@ -149,6 +155,7 @@ absl::Status ProductRunner::Place(PreparedProduct& product) const {
     return Choose(Catalog(profile.target.kind), job.problem, product.parsed.constraints, profile)
         .status();
   }
+  RETURN_IF_ERROR(product.served->device->CheckSize(job.problem));
   job.d_bytes = BytesWritten(job.problem);
   if (job.d_bytes > max_message_bytes_ - kAnswerOverheadBytes) {
     return absl::ResourceExhaustedError(Concat("d: the result takes ", job.d_bytes,
@@ -163,8 +170,7 @@ absl::Status ProductRunner::Place(PreparedProduct& product) const {
 
 absl::StatusOr<Admission::Ticket> ProductRunner::Admit(const PreparedProduct& product) {
   absl::StatusOr<Admission::Ticket> ticket = admission_.Admit(product.bytes);
-  const bool may_fit_later = product.bytes <= admission_.limits().max_bytes;
-  if (absl::IsResourceExhausted(ticket.status()) && may_fit_later) {
+  if (absl::IsResourceExhausted(ticket.status())) {
     const int64_t backlog_ms = scheduler_.load(*product.served->device).backlog_ns / 1'000'000;
     return WithRetryAfterMs(ticket.status(), std::clamp(backlog_ms, int64_t{1}, kMaxRetryAfterMs));
   }

@@ -49,20 +49,31 @@ void WorkerDevice::Submit(const Job& job, Done done) {
   Wake();
 }
 
+absl::Status WorkerDevice::CheckSize(const Problem& problem) const {
+  return LayOut(problem).status();
+}
+
+// Errors: ResourceExhausted where the staging area is too small.
+absl::StatusOr<JobLayout> WorkerDevice::LayOut(const Problem& problem) const {
+  ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(problem));
+  if (layout.end > options_.staging_bytes) {
+    return absl::ResourceExhaustedError(
+        Concat("device: ", info_.name, " is given at most ", options_.staging_bytes,
+               " bytes of operands and result at once (--gpu-staging-bytes), got ", layout.end));
+  }
+  return layout;
+}
+
 std::unique_ptr<WorkerDevice::Pending> WorkerDevice::MakePending(const Job& job, Done done) const {
   auto pending = std::make_unique<Pending>();
   pending->job = job;
   pending->done = std::move(done);
   pending->submitted_ns = clock_.NowNs();
-  const absl::StatusOr<JobLayout> layout = LayOutJob(job.problem);
-  if (!layout.ok()) {
-    pending->refusal = layout.status();
-  } else if (layout->end > static_cast<int64_t>(staging_.matrices().size())) {
-    pending->refusal = absl::ResourceExhaustedError(
-        Concat("device: ", info_.name, " is given at most ", staging_.matrices().size(),
-               " bytes of operands and result at once (--gpu-staging-bytes), got ", layout->end));
-  } else {
+  const absl::StatusOr<JobLayout> layout = LayOut(job.problem);
+  if (layout.ok()) {
     pending->layout = *layout;
+  } else {
+    pending->refusal = layout.status();
   }
   return pending;
 }

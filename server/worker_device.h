@@ -57,6 +57,7 @@ class WorkerDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   const DeviceProfile& profile() const override { return profile_; }
+  absl::Status CheckSize(const Problem& problem) const override;
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status readiness() const override ABSL_LOCKS_EXCLUDED(mutex_);
   DeviceCondition condition() const override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -83,6 +84,7 @@ class WorkerDevice final : public Device {
   enum class Event { kRecord, kWoken, kTime };
 
   // The life of jobs.
+  absl::StatusOr<JobLayout> LayOut(const Problem& problem) const;
   std::unique_ptr<Pending> MakePending(const Job& job, Done done) const;
   void MakeCurrent(std::unique_ptr<Pending> pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void HandOver(Pending& pending) const;

@@ -28,9 +28,11 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_refusals_total",
      .type = MetricType::kCounter,
      .labels = {"reason"},
-     .help = "Products refused: queue_requests or queue_bytes (a limit of the queue), draining, "
-             "invalid, not_found (kernel or device), unsupported (by every kernel), too_large, "
-             "not_ready (the device), internal",
+     .help =
+         "Products refused: queue_requests or queue_bytes (no room in the queue now), draining, "
+         "invalid, not_found (kernel or device), unsupported (by every kernel), too_large (at "
+         "any time), not_ready (the device), internal; without what gRPC itself refuses, "
+         "as messages that are too long or are none of gemmd's",
      .collect = CollectRefusals},
     {.name = "gemmd_admitted_requests",
      .help = "Products admitted and not yet answered",

@@ -46,10 +46,10 @@ def start(daemons, request, monkeypatch):
 def multiply():
     channels = []
 
-    def multiply(daemon, device="cpu", type="f32", **keywords):
+    def multiply(daemon, device="cpu", type="f32", size=24, **keywords):
         options = [("grpc.use_local_subchannel_pool", 1)]
         channels.append(grpc.insecure_channel(daemon.tcp, options=options))
-        product = small_product(type)
+        product = square_product(type, size)
         request = product.request()
         request.device = device
         for name, value in keywords.items():
@@ -63,8 +63,8 @@ def multiply():
         channel.close()
 
 
-def small_product(type):
-    ones = np.ones((1, 24, 24))
+def square_product(type, size):
+    ones = np.ones((1, size, size))
     return Product(a=2 * ones, b=ones, a_type=type, b_type=type)
 
 
@@ -178,6 +178,17 @@ def test_callers_cannot_make_series(start, multiply):
     page = scrape(daemon)
     assert set(page.samples) == before
     assert page.value("gemmd_refusals_total", reason="not_found") == 40
+
+
+def test_what_is_too_large_for_a_gpu_is_refused_not_admitted(start, multiply):
+    daemon = start("--gpu-staging-bytes=64KiB")
+    with pytest.raises(grpc.RpcError) as error:
+        multiply(daemon, "cuda:0", "f16", size=128)
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    page = scrape(daemon)
+    assert page.value("gemmd_refusals_total", reason="too_large") == 1
+    assert page.value("gemmd_admissions_total") == 0
+    assert page.value("gemmd_products_total", device="cuda:0", code="RESOURCE_EXHAUSTED") == 0
 
 
 def test_gemmctl_top_tells_the_same(start, multiply, gemmctl):

@@ -88,7 +88,7 @@ TEST(OverloadTest, RefusesPastTheByteLimit) {
   PendingCall huge(running.gemm(), IntegerRequest(128, 128, 128));  // 192 KiB: never.
   const grpc::Status never = huge.Wait();
   EXPECT_EQ(never.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(never.error_message(), HasSubstr("needs 196608 bytes"));
+  EXPECT_THAT(never.error_message(), HasSubstr("needs 196608 bytes, at most 100000 are admitted"));
   EXPECT_EQ(huge.context().GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 0u);
   running.fake().CompleteNext();
   EXPECT_TRUE(small.Wait().ok());

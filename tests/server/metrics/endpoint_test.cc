@@ -131,6 +131,21 @@ TEST(MetricsEndpointTest, CountsEachRefusalByItsReason) {
   first.join();
 }
 
+// What never fits is not for want of room: more replicas would not help.
+TEST(MetricsEndpointTest, CountsApartWhatIsTooLargeAtAnyTime) {
+  ServerOptions options = WithMetrics();
+  options.admission.max_bytes = 100'000;
+  RunningServer server(TestDevice::kCpu, options);
+  v1::MultiplyResponse response;
+  grpc::ClientContext context;
+  AllowTime(context);
+  EXPECT_EQ(server.gemm().Multiply(&context, IntegerRequest(128, 128, 128), &response).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(Get(server.server().metrics_address(), "/metrics"),
+              AllOf(HasSubstr("gemmd_refusals_total{reason=\"too_large\"} 1\n"),
+                    HasSubstr("gemmd_refusals_total{reason=\"queue_bytes\"} 0\n")));
+}
+
 // Scrapers that send nothing, or half, hold up neither products nor another scraper.
 TEST(MetricsEndpointTest, SilentScrapersHoldUpNobody) {
   RunningServer server(TestDevice::kCpu, WithMetrics());

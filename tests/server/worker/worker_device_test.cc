@@ -171,7 +171,9 @@ TEST(WorkerDeviceTest, JobsLargerThanTheStagingAreaAreRefused) {
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("cuda:0 is given at most 131072 bytes"),
                              HasSubstr("--gpu-staging-bytes"))));
+  EXPECT_EQ(rig.device().CheckSize(large.problem()), large.Run(rig.device()).status);
   SmallProduct most(160, 160, 16);
+  EXPECT_THAT(rig.device().CheckSize(most.problem()), IsOk());
   EXPECT_THAT(most.Run(rig.device()).status, IsOk());
   EXPECT_TRUE(most.IsRight());
 }
