@@ -54,8 +54,12 @@ absl::StatusOr<Nvml> Nvml::Open(const std::string& pci_bus_id, const std::string
   int (*device_by_bus)(const char*, void**) = nullptr;
   RETURN_IF_ERROR(nvml.library_.Find("nvmlInit_v2", init));
   RETURN_IF_ERROR(nvml.library_.Find("nvmlDeviceGetHandleByPciBusId_v2", device_by_bus));
-  if (init() != kSuccess || device_by_bus(pci_bus_id.c_str(), &nvml.device_) != kSuccess) {
-    return absl::NotFoundError(Concat("NVML: no GPU ", pci_bus_id));
+  if (const int code = init(); code != kSuccess) {
+    return absl::UnavailableError(Concat("NVML: nvmlInit_v2 gave ", code));
+  }
+  if (const int code = device_by_bus(pci_bus_id.c_str(), &nvml.device_); code != kSuccess) {
+    return absl::NotFoundError(
+        Concat("NVML: no GPU ", pci_bus_id, ": nvmlDeviceGetHandleByPciBusId_v2 gave ", code));
   }
   nvml.FindFunctions();
   return nvml;

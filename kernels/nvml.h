@@ -34,7 +34,8 @@ class Nvml {
   static constexpr char kLibrary[] = "libnvidia-ml.so.1";
 
   // Of the GPU at a PCI bus address, "0000:01:00.0".
-  // Errors: NotFound where the library or the GPU is not there.
+  // Errors: NotFound where the library or the GPU is not there, Unavailable where NVML does not
+  // start; with the call that failed and NVML's code.
   static absl::StatusOr<Nvml> Open(const std::string& pci_bus_id,
                                    const std::string& library = kLibrary);
 
@@ -42,7 +43,7 @@ class Nvml {
   std::string uuid() const;            // "GPU-..."; empty where it cannot be read.
   int sm_clock_mhz() const;            // Now; 0 where it cannot be read.
 
-  // Takes some milliseconds on some GPUs. Threads: any.
+  // Takes some milliseconds on some GPUs, and does not end on one that hangs. Threads: any.
   GpuReading Read() const;
 
  private:

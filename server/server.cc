@@ -114,8 +114,8 @@ void Server::ReadGpus() {
   std::vector<std::string> pci_bus_ids;
   for (const auto& device : devices_) pci_bus_ids.push_back(device->info().pci_bus_id);
   gpus_ = std::make_unique<GpuSampler>(pci_bus_ids);
-  if (!gpus_->absence().empty()) {
-    spdlog::warn("event=gpu_readings_absent reason={}", LogValue(gpus_->absence()));
+  if (const std::string absence = gpus_->absence(); !absence.empty()) {
+    spdlog::warn("event=gpu_readings_absent reason={}", LogValue(absence));
   }
   observer_ = std::make_unique<Observer>(served_, *scheduler_, admission_, stats_, *gpus_);
 }

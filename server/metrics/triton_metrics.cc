@@ -61,8 +61,8 @@ void OfEachGpu(const Snapshot& now, Samples& samples, Number number) {
 
 // Since the daemon's start, as Triton's.
 std::optional<double> EnergySinceStart(const GpuSample& gpu) {
-  if (!gpu.reading.energy_joules) return std::nullopt;
-  return *gpu.reading.energy_joules - gpu.joules_at_start;
+  if (!gpu.reading.energy_joules || !gpu.joules_at_start) return std::nullopt;
+  return *gpu.reading.energy_joules - *gpu.joules_at_start;
 }
 
 constexpr Metric kMetrics[] = {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // NVML without a GPU: a library of the same name and functions with known numbers. It knows the
-// GPUs 0000:0a:00.0, which tells everything, and 0000:0b:00.0, which tells little.
+// GPUs 0000:0a:00.0, which tells everything, 0000:0b:00.0, which tells little, and 0000:0f:00.0,
+// which a test may have hang.
 #include <atomic>
 #include <cstring>
 
@@ -14,10 +15,13 @@ constexpr int kNotFound = 6;
 
 int talkative_gpu = 0;
 int silent_gpu = 1;
+int hanging_gpu = 2;
+std::atomic<bool> is_hanging = false;
 int initialised = 0;
 
 template <typename T>
 int Tell(void* device, T value, T* to) {
+  if (device == &hanging_gpu) is_hanging.wait(true);
   if (device != &talkative_gpu) return kNotSupported;
   *to = value;
   return kSuccess;
@@ -34,6 +38,12 @@ struct Utilization {
 
 extern "C" {
 
+// For tests: whether readings of the hanging GPU do not end.
+void fakeNvmlHang(bool should_hang) {
+  is_hanging = should_hang;
+  is_hanging.notify_all();
+}
+
 int nvmlInit_v2() {
   ++initialised;
   return kSuccess;
@@ -45,6 +55,8 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, void** device) {
     *device = &talkative_gpu;
   else if (std::strcmp(bus, "0000:0b:00.0") == 0)
     *device = &silent_gpu;
+  else if (std::strcmp(bus, "0000:0f:00.0") == 0)
+    *device = &hanging_gpu;
   else
     return kNotFound;
   return kSuccess;

@@ -50,7 +50,8 @@ TEST(NvmlTest, WhatAGpuDoesNotTellIsAbsent) {
 
 TEST(NvmlTest, SaysWhatIsNotThere) {
   EXPECT_THAT(Nvml::Open("0000:0c:00.0", GEMMD_FAKE_NVML),
-              StatusIs(absl::StatusCode::kNotFound, "NVML: no GPU 0000:0c:00.0"));
+              StatusIs(absl::StatusCode::kNotFound,
+                       "NVML: no GPU 0000:0c:00.0: nvmlDeviceGetHandleByPciBusId_v2 gave 6"));
   EXPECT_THAT(Nvml::Open("0000:0a:00.0", "libnone.so.1"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("libnone.so.1")));
   EXPECT_THAT(Nvml::Open("0000:0a:00.0", "libm.so.6"),

@@ -9,12 +9,17 @@
 namespace gemmd {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::Optional;
 
+GpuSamplerOptions Quick() {
+  return {.library = GEMMD_FAKE_NVML, .interval = absl::Milliseconds(1)};
+}
+
 TEST(GpuSamplerTest, ReadsTheGpusAmongTheDevices) {
-  const GpuSampler sampler({"", "0000:0a:00.0", "0000:0b:00.0"}, GEMMD_FAKE_NVML,
-                           absl::Milliseconds(1));
+  const GpuSampler sampler({"", "0000:0a:00.0", "0000:0b:00.0"}, Quick());
   EXPECT_EQ(sampler.absence(), "");
   EXPECT_FALSE(sampler.sample(0).has_value());
   ASSERT_TRUE(sampler.sample(1).has_value());
@@ -27,20 +32,67 @@ TEST(GpuSamplerTest, ReadsTheGpusAmongTheDevices) {
 
 // The library's count of joules grows with each reading.
 TEST(GpuSamplerTest, GoesOnReading) {
-  const GpuSampler sampler({"0000:0a:00.0"}, GEMMD_FAKE_NVML, absl::Milliseconds(1));
-  const double at_start = sampler.sample(0)->joules_at_start;
+  const GpuSampler sampler({"0000:0a:00.0"}, Quick());
+  const double at_start = sampler.sample(0)->joules_at_start.value();
   while (!(*sampler.sample(0)->reading.energy_joules > at_start)) sched_yield();
   EXPECT_EQ(sampler.sample(0)->joules_at_start, at_start);
 }
 
+constexpr char kHangingGpu[] = "0000:0f:00.0";
+
+// Has the hanging GPU hang, until the end of a test at the latest.
+class HangingNvml : public testing::Test {
+ protected:
+  HangingNvml() : library_(DynamicLibrary::Load({GEMMD_FAKE_NVML}).value()) {
+    EXPECT_TRUE(library_.Find("fakeNvmlHang", hang_).ok());
+  }
+  ~HangingNvml() override { hang_(false); }
+
+  void Hang(bool should_hang) { hang_(should_hang); }
+
+ private:
+  const DynamicLibrary library_;
+  void (*hang_)(bool should_hang) = nullptr;
+};
+
+TEST_F(HangingNvml, HoldsUpNeitherStartNorEnd) {
+  Hang(true);
+  GpuSamplerOptions options = Quick();
+  options.patience = absl::Milliseconds(10);
+  const GpuSampler sampler({kHangingGpu}, options);
+  EXPECT_FALSE(sampler.sample(0).has_value());
+  EXPECT_EQ(sampler.absence(), "NVML has not answered within 10ms");
+}
+
+TEST_F(HangingNvml, ReadingsThatGrowOldAreNoneAndComeBack) {
+  GpuSamplerOptions options = Quick();
+  options.most_age = absl::Milliseconds(20);
+  const GpuSampler sampler({kHangingGpu}, options);
+  EXPECT_EQ(sampler.absence(), "");
+  Hang(true);
+  while (sampler.sample(0).has_value()) sched_yield();
+  Hang(false);
+  while (!sampler.sample(0).has_value()) sched_yield();
+}
+
 TEST(GpuSamplerTest, WithoutTheLibraryThereAreNoReadings) {
-  const GpuSampler sampler({"", "0000:0a:00.0"}, "libnone.so.1");
+  const GpuSampler sampler({"", "0000:0a:00.0"}, {.library = "libnone.so.1"});
   EXPECT_THAT(sampler.absence(), HasSubstr("libnone.so.1"));
   EXPECT_FALSE(sampler.sample(1).has_value());
 }
 
+// One reason, not that of the last GPU alone.
+TEST(GpuSamplerTest, TellsEveryReasonOnce) {
+  const GpuSampler sampler({"0000:0c:00.0", "0000:0a:00.0", "0000:0d:00.0"}, Quick());
+  EXPECT_THAT(sampler.absence(), AllOf(HasSubstr("no GPU 0000:0c:00.0: "),
+                                       HasSubstr("; NVML: no GPU 0000:0d:00.0: ")));
+  EXPECT_TRUE(sampler.sample(1).has_value());
+  const GpuSampler without({"0000:0a:00.0", "0000:0b:00.0"}, {.library = "libnone.so.1"});
+  EXPECT_THAT(without.absence(), Not(HasSubstr("; ")));
+}
+
 TEST(GpuSamplerTest, WithoutAGpuNothingIsMissed) {
-  const GpuSampler sampler({"", ""}, "libnone.so.1");
+  const GpuSampler sampler({"", ""}, {.library = "libnone.so.1"});
   EXPECT_EQ(sampler.absence(), "");
 }
 
