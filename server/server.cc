@@ -68,11 +68,17 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   if (options.transport.listen.empty()) {
     return absl::InvalidArgumentError("listen: got no address, want at least one");
   }
+  // An address that cannot be had is told before devices are checked, which takes longer.
+  HttpSocket metrics_socket;
+  if (!options.metrics_listen.empty()) {
+    ASSIGN_OR_RETURN(metrics_socket, ListenForHttp(options.metrics_listen));
+  }
   std::unique_ptr<Server> server(new Server(options, std::move(devices)));
   RETURN_IF_ERROR(server->CheckDevices(options.canary_timeout));
   server->ReadGpus();
-  if (!options.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(server->metrics_, ServeMetrics(options.metrics_listen, *server->observer_));
+  if (metrics_socket.socket.is_open()) {
+    ASSIGN_OR_RETURN(server->metrics_,
+                     ServeMetrics(std::move(metrics_socket), *server->observer_, server->clock_));
     spdlog::info("event=metrics_listening address={}", LogValue(server->metrics_->address()));
   }
   RETURN_IF_ERROR(server->Listen(options));

@@ -31,10 +31,12 @@ std::optional<std::string> PageAt(std::string_view path, const Observer& observe
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HttpListener>> ServeMetrics(std::string_view address,
-                                                           const Observer& observer) {
-  return HttpListener::Start(address,
-                             [&observer](std::string_view path) { return PageAt(path, observer); });
+absl::StatusOr<std::unique_ptr<HttpListener>> ServeMetrics(HttpSocket socket,
+                                                           const Observer& observer,
+                                                           const Clock& clock) {
+  return HttpListener::Start(
+      std::move(socket), [&observer](std::string_view path) { return PageAt(path, observer); },
+      clock);
 }
 
 }  // namespace gemmd

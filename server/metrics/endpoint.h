@@ -13,12 +13,10 @@
 
 namespace gemmd {
 
-inline constexpr std::string_view kMetricsPath = "/metrics";
-inline constexpr std::string_view kTritonPath = "/metrics/triton";
-
-// Serves them until it is destroyed. Borrows the observer.
+// Serves them until it is destroyed. Borrows observer and clock.
 // Errors: as HttpListener::Start.
-absl::StatusOr<std::unique_ptr<HttpListener>> ServeMetrics(std::string_view address,
-                                                           const Observer& observer);
+absl::StatusOr<std::unique_ptr<HttpListener>> ServeMetrics(HttpSocket socket,
+                                                           const Observer& observer,
+                                                           const Clock& clock);
 
 }  // namespace gemmd

@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "kernels/text.h"
-#include "server/metrics/endpoint.h"
 
 namespace gemmd {
 namespace {

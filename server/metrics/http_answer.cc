@@ -16,13 +16,22 @@ struct RequestLine {
   std::string_view path;  // Without a query.
 };
 
+// "/metrics" of "http://host:port/metrics", which a server must take as well (RFC 9112, 3.2.2).
+std::string_view WithoutAuthority(std::string_view target) {
+  constexpr std::string_view kScheme = "http://";
+  if (!target.starts_with(kScheme)) return target;
+  const size_t path = target.find('/', kScheme.size());
+  return path == target.npos ? "/" : target.substr(path);
+}
+
 // "GET /metrics?x=y HTTP/1.1"; nothing where it is anything else.
 std::optional<RequestLine> ParseRequestLine(std::string_view head) {
   const std::string_view line = head.substr(0, head.find(kLineEnd));
   const size_t method_end = line.find(' ');
   const size_t target_end = line.rfind(' ');
   if (method_end == line.npos || target_end <= method_end) return std::nullopt;
-  const std::string_view target = line.substr(method_end + 1, target_end - method_end - 1);
+  const std::string_view target =
+      WithoutAuthority(line.substr(method_end + 1, target_end - method_end - 1));
   const std::string_view version = line.substr(target_end + 1);
   if (!target.starts_with('/') || target.find(' ') != target.npos ||
       (version != "HTTP/1.1" && version != "HTTP/1.0")) {
@@ -38,8 +47,8 @@ std::string Whole(std::string_view status, std::string_view type, std::string_vi
                 kLineEnd, is_head_only ? "" : body);
 }
 
-std::string Refuse(std::string_view status, std::string_view more = "") {
-  return Whole(status, kPlainText, more, Concat(status, "\n"), /*is_head_only=*/false);
+std::string Refuse(std::string_view status, std::string_view more = "", bool is_head_only = false) {
+  return Whole(status, kPlainText, more, Concat(status, "\n"), is_head_only);
 }
 
 }  // namespace
@@ -57,7 +66,7 @@ std::string AnswerTo(std::string_view head, const PageMaker& make_page) {
     return Refuse("405 Method Not Allowed", Concat("Allow: GET, HEAD", kLineEnd));
   }
   const std::optional<std::string> page = make_page(line->path);
-  if (!page) return Refuse("404 Not Found");
+  if (!page) return Refuse("404 Not Found", "", is_head_only);
   return Whole("200 OK", kPrometheusText, "", *page, is_head_only);
 }
 

@@ -22,8 +22,6 @@
 namespace gemmd {
 namespace {
 
-constexpr size_t kMostConnections = 16;
-constexpr int64_t kConnectionLimitNs = 10'000'000'000;
 // Where no file descriptor is left, until the next try.
 constexpr int64_t kAcceptPauseNs = 100'000'000;
 
@@ -96,27 +94,36 @@ absl::Status CheckHttpAddress(std::string_view address) {
       GotWant("metrics-listen", address, "an IP address and a port: 127.0.0.1:8471, [::1]:8471"));
 }
 
-absl::StatusOr<std::unique_ptr<HttpListener>> HttpListener::Start(std::string_view address,
-                                                                  PageMaker make_page) {
+absl::StatusOr<HttpSocket> ListenForHttp(std::string_view address) {
   RETURN_IF_ERROR(CheckHttpAddress(address));
   absl::StatusOr<FileDescriptor> socket = ListenOn(*ParseEndpoint(address));
-  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!socket.ok() || !wake.is_open()) {
-    return absl::UnavailableError(Concat(
-        "metrics-listen: cannot listen on ", address, ": ",
-        socket.ok() ? "no file descriptor is left" : std::string(socket.status().message())));
+  if (!socket.ok()) {
+    return absl::UnavailableError(Concat("metrics-listen: cannot listen on ", address, ": ",
+                                         std::string(socket.status().message())));
   }
   std::string bound = Concat(address.substr(0, address.rfind(':')), ":", PortOf(socket->get()));
-  return std::unique_ptr<HttpListener>(new HttpListener(*std::move(socket), std::move(wake),
-                                                        std::move(bound), std::move(make_page)));
+  return HttpSocket{*std::move(socket), std::move(bound)};
 }
 
-HttpListener::HttpListener(FileDescriptor socket, FileDescriptor wake, std::string address,
-                           PageMaker make_page)
+absl::StatusOr<std::unique_ptr<HttpListener>> HttpListener::Start(HttpSocket socket,
+                                                                  PageMaker make_page,
+                                                                  const Clock& clock,
+                                                                  HttpLimits limits) {
+  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.is_open()) {
+    return absl::UnavailableError("metrics-listen: no file descriptor is left");
+  }
+  return std::unique_ptr<HttpListener>(
+      new HttpListener(std::move(socket), std::move(wake), std::move(make_page), clock, limits));
+}
+
+HttpListener::HttpListener(HttpSocket socket, FileDescriptor wake, PageMaker make_page,
+                           const Clock& clock, HttpLimits limits)
     : socket_(std::move(socket)),
       wake_(std::move(wake)),
-      address_(std::move(address)),
       make_page_(std::move(make_page)),
+      clock_(clock),
+      limits_(limits),
       thread_([this] { Run(); }) {}
 
 HttpListener::~HttpListener() {
@@ -134,9 +141,9 @@ void HttpListener::Run() {
     int64_t until_ns = now_ns < accept_again_ns_ ? accept_again_ns_ : kNoDeadlineNs;
     // A negative number is left out.
     files = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
-             {.fd = may_accept ? socket_.get() : -1, .events = POLLIN, .revents = 0}};
+             {.fd = may_accept ? socket_.socket.get() : -1, .events = POLLIN, .revents = 0}};
     for (const Connection& connection : connections_) {
-      const short events = connection.answer.empty() ? POLLIN : POLLOUT;
+      const short events = connection.stage == Stage::kAnswer ? POLLOUT : POLLIN;
       files.push_back({.fd = connection.socket.get(), .events = events, .revents = 0});
       until_ns = std::min(until_ns, connection.deadline_ns);
     }
@@ -155,21 +162,25 @@ void HttpListener::Run() {
 }
 
 void HttpListener::Accept() {
-  FileDescriptor accepted(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  FileDescriptor accepted(
+      accept4(socket_.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (accepted.is_open()) {
     Connection& connection = connections_.emplace_back();
     connection.socket = std::move(accepted);
-    connection.deadline_ns = clock_.NowNs() + kConnectionLimitNs;
-    // The oldest gives way: who is served in time need not fear those that say nothing.
-    if (connections_.size() > kMostConnections) connections_.pop_front();
+    connection.deadline_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(limits_.duration);
+    if (connections_.size() <= limits_.connections) return;
+    // The oldest gives way, so that who asks in time need not fear those that say nothing; but none
+    // whose answer is under way: then it is the new one that is found.
+    connections_.erase(std::find_if(connections_.begin(), connections_.end(),
+                                    [](const auto& c) { return c.stage != Stage::kAnswer; }));
   } else if (!MustWait() && errno != ECONNABORTED) {
     accept_again_ns_ = clock_.NowNs() + kAcceptPauseNs;
   }
 }
 
 bool HttpListener::Advance(Connection& connection) const {
-  if (connection.answer.empty() && !Receive(connection)) return false;
-  return connection.answer.empty() || Send(connection);
+  if (connection.stage != Stage::kAnswer && !Receive(connection)) return false;
+  return connection.stage != Stage::kAnswer || Send(connection);
 }
 
 bool HttpListener::Receive(Connection& connection) const {
@@ -177,9 +188,11 @@ bool HttpListener::Receive(Connection& connection) const {
   const ssize_t bytes = recv(connection.socket.get(), part, sizeof(part), 0);
   if (bytes < 0) return MustWait();
   if (bytes == 0) return false;
+  if (connection.stage == Stage::kEnd) return true;  // Nobody reads it.
   connection.received.append(part, static_cast<size_t>(bytes));
   if (IsWholeHead(connection.received)) {
     connection.answer = AnswerTo(connection.received, make_page_);
+    connection.stage = Stage::kAnswer;
   }
   return true;
 }
@@ -191,7 +204,9 @@ bool HttpListener::Send(Connection& connection) {
     if (bytes < 0) return MustWait();
     connection.sent += static_cast<size_t>(bytes);
   }
-  return false;
+  connection.answer = {};
+  connection.stage = Stage::kEnd;
+  return shutdown(connection.socket.get(), SHUT_WR) == 0;
 }
 
 }  // namespace gemmd

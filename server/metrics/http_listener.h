@@ -4,6 +4,7 @@
 // so that a peer that is silent or slow holds up nobody. No encryption, no authentication.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "server/clock.h"
 #include "server/metrics/http_answer.h"
 #include "server/worker/file_descriptor.h"
@@ -21,31 +23,50 @@ namespace gemmd {
 // Errors: InvalidArgument unless it is an IP address and a port: "127.0.0.1:8471", "[::1]:0".
 absl::Status CheckHttpAddress(std::string_view address);
 
+// A socket that somebody may already connect to; answers come from the listener that gets it.
+struct HttpSocket {
+  FileDescriptor socket;
+  std::string address;  // As listened on, with the port that was chosen.
+};
+
+// Port 0 takes a free one.
+// Errors: InvalidArgument as above; Unavailable where the address cannot be listened on, with the
+// system's reason.
+absl::StatusOr<HttpSocket> ListenForHttp(std::string_view address);
+
+struct HttpLimits {
+  size_t connections = 16;                      // At once.
+  absl::Duration duration = absl::Seconds(10);  // Of one connection.
+};
+
 class HttpListener {
  public:
-  // `make_page` is called from the listener's thread. Port 0 takes a free one.
-  // Errors: InvalidArgument as above; Unavailable where the address cannot be listened on, with the
-  // system's reason.
-  static absl::StatusOr<std::unique_ptr<HttpListener>> Start(std::string_view address,
-                                                             PageMaker make_page);
+  // `make_page` is called from the listener's thread. Borrows the clock.
+  // Errors: Unavailable where no file descriptor is left.
+  static absl::StatusOr<std::unique_ptr<HttpListener>> Start(HttpSocket socket, PageMaker make_page,
+                                                             const Clock& clock,
+                                                             HttpLimits limits = {});
 
   // Closes what is open, after the page that is just being made.
   ~HttpListener();
 
-  // As listened on, with the port that was chosen.
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return socket_.address; }
 
  private:
+  // What a connection waits for: the request; room for the answer; the peer's own end, so that an
+  // answer is not lost to what is still unread when the connection closes.
+  enum class Stage { kRequest, kAnswer, kEnd };
   struct Connection {
     FileDescriptor socket;
     int64_t deadline_ns = 0;
+    Stage stage = Stage::kRequest;
     std::string received;
-    std::string answer;  // Not empty: being sent.
+    std::string answer;
     size_t sent = 0;
   };
 
-  HttpListener(FileDescriptor socket, FileDescriptor wake, std::string address,
-               PageMaker make_page);
+  HttpListener(HttpSocket socket, FileDescriptor wake, PageMaker make_page, const Clock& clock,
+               HttpLimits limits);
   void Run();
   void Accept();
   // These return whether the connection goes on.
@@ -54,11 +75,11 @@ class HttpListener {
   static bool Send(Connection& connection);
 
   // Constant.
-  const SteadyClock clock_;
-  const FileDescriptor socket_;
+  const HttpSocket socket_;
   const FileDescriptor wake_;  // Readable: the end.
-  const std::string address_;
   const PageMaker make_page_;
+  const Clock& clock_;
+  const HttpLimits limits_;
 
   // Owned by the thread.
   std::list<Connection> connections_;

@@ -62,6 +62,10 @@ struct Metric {
   void (*collect)(const Snapshot& snapshot, Samples& samples) = nullptr;
 };
 
+// Where they are served.
+inline constexpr std::string_view kMetricsPath = "/metrics";        // gemmd's own.
+inline constexpr std::string_view kTritonPath = "/metrics/triton";  // Triton's names.
+
 // gemmd's own, in families: of the daemon, of its devices and kernels, of GPUs, of the process.
 absl::Span<const Metric> DaemonMetrics();
 absl::Span<const Metric> DeviceMetrics();

@@ -28,9 +28,17 @@ TEST(HttpAnswerTest, IsThePageWithItsLength) {
   EXPECT_THAT(Answer("GET /page?a=b HTTP/1.0"), EndsWith("\r\n\r\nbody\n"));
 }
 
+TEST(HttpAnswerTest, TakesAWholeUrlAsWell) {
+  EXPECT_THAT(Answer("GET http://host:8471/page?a=b HTTP/1.1"), EndsWith("\r\n\r\nbody\n"));
+  EXPECT_THAT(Answer("GET http://host HTTP/1.1"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(Answer("GET ftp://host/page HTTP/1.1"), StartsWith("HTTP/1.1 400 "));
+}
+
 TEST(HttpAnswerTest, OfHeadHasNoBody) {
   EXPECT_THAT(Answer("HEAD /page HTTP/1.1"), HasSubstr("Content-Length: 5\r\n"));
   EXPECT_THAT(Answer("HEAD /page HTTP/1.1"), EndsWith("\r\n\r\n"));
+  EXPECT_THAT(Answer("HEAD /none HTTP/1.1"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(Answer("HEAD /none HTTP/1.1"), EndsWith("\r\n\r\n"));
 }
 
 TEST(HttpAnswerTest, RefusesEverythingElse) {

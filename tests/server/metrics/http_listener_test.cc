@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Peers that are silent, slow, too many or unkind: each costs itself, and no other.
+#include "server/metrics/http_listener.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::EndsWith;
+using testing::StartsWith;
+
+constexpr size_t kLargeBytes = size_t{32} << 20;  // More than two sockets hold.
+
+std::optional<std::string> Page(std::string_view path) {
+  if (path == "/small") return "body\n";
+  if (path == "/large") return std::string(kLargeBytes, 'x');
+  return std::nullopt;
+}
+
+// A TCP connection to "127.0.0.1:PORT".
+class Peer {
+ public:
+  explicit Peer(const std::string& address)
+      : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    int port = 0;
+    EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval limit = {.tv_sec = 60, .tv_usec = 0};
+    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  }
+
+  void Say(const std::string& text) const {
+    send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
+  }
+  void Ask(const std::string& path) const { Say("GET " + path + " HTTP/1.1\r\n\r\n"); }
+
+  // What comes until the other side ends it, at least `bytes` of it.
+  std::string Read(size_t bytes = SIZE_MAX) const {
+    std::string text;
+    char part[65536];
+    ssize_t size = 0;
+    while (text.size() < bytes && (size = recv(socket_.get(), part, sizeof(part), 0)) > 0) {
+      text.append(part, static_cast<size_t>(size));
+    }
+    EXPECT_FALSE(size < 0 && errno == EAGAIN) << "a minute without a word";
+    return text;
+  }
+
+  // Whether the other side still waits for something.
+  bool IsOpen() const {
+    char byte = 0;
+    return recv(socket_.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && errno == EAGAIN;
+  }
+
+ private:
+  FileDescriptor socket_;
+};
+
+class HttpListenerTest : public testing::Test {
+ protected:
+  HttpListenerTest() {
+    listener_ =
+        HttpListener::Start(ListenForHttp("127.0.0.1:0").value(), Page, clock_, {.connections = 4})
+            .value();
+  }
+
+  Peer Connect() const { return Peer(listener_->address()); }
+
+  // Also has the listener look at its clock, and at whoever came before.
+  void ExpectServed() const {
+    const Peer peer = Connect();
+    peer.Ask("/small");
+    EXPECT_THAT(peer.Read(), EndsWith("\r\n\r\nbody\n"));
+  }
+
+  FakeClock clock_;
+  std::unique_ptr<HttpListener> listener_;
+};
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+TEST_F(HttpListenerTest, AConnectionHasTenSeconds) {
+  const Peer silent = Connect();
+  const Peer half = Connect();
+  half.Say("GET /sma");
+  ExpectServed();
+  clock_.Advance(10 * kSecondNs - 1);
+  ExpectServed();
+  EXPECT_TRUE(silent.IsOpen());
+  EXPECT_TRUE(half.IsOpen());
+  clock_.Advance(1);
+  ExpectServed();
+  EXPECT_EQ(silent.Read(), "");
+  EXPECT_EQ(half.Read(), "");
+}
+
+TEST_F(HttpListenerTest, WhoAsksAndNeverReadsIsCutOff) {
+  const Peer greedy = Connect();
+  greedy.Ask("/large");
+  EXPECT_THAT(greedy.Read(1), StartsWith("HTTP/1.1 200 OK\r\n"));
+  ExpectServed();
+  clock_.Advance(10 * kSecondNs);
+  ExpectServed();
+  EXPECT_LT(greedy.Read().size(), kLargeBytes);
+}
+
+TEST_F(HttpListenerTest, TheOldestThatSaysNothingGivesWay) {
+  std::vector<Peer> silent;
+  for (int i = 0; i < 4; ++i) silent.push_back(Connect());
+  ExpectServed();
+  EXPECT_EQ(silent[0].Read(), "");
+  for (int i = 1; i < 4; ++i) EXPECT_TRUE(silent[static_cast<size_t>(i)].IsOpen()) << i;
+}
+
+// Whoever comes while every place has an answer under way is the one to be refused.
+TEST_F(HttpListenerTest, AnAnswerUnderWayIsNotGivenUp) {
+  std::vector<Peer> reading;
+  for (int i = 0; i < 4; ++i) {
+    reading.push_back(Connect());
+    reading.back().Ask("/large");
+    EXPECT_THAT(reading.back().Read(1), StartsWith("HTTP/1.1 200 OK\r\n"));
+  }
+  const Peer refused = Connect();
+  EXPECT_EQ(refused.Read(), "");
+  EXPECT_GT(reading.front().Read().size(), kLargeBytes / 2);
+  EXPECT_THAT(reading.front().Read(), "");
+  for (int i = 1; i < 4; ++i) {
+    EXPECT_THAT(reading[static_cast<size_t>(i)].Read(), EndsWith(std::string(100, 'x')));
+  }
+}
+
+TEST_F(HttpListenerTest, EndsInTheMiddleOfAnAnswer) {
+  const Peer greedy = Connect();
+  greedy.Ask("/large");
+  EXPECT_THAT(greedy.Read(1), StartsWith("HTTP/1.1 200 OK\r\n"));
+  const Peer silent = Connect();
+  listener_.reset();
+  EXPECT_LT(greedy.Read().size(), kLargeBytes);
+  EXPECT_EQ(silent.Read(), "");
+}
+
+// An answer that comes before the request is over must not be lost to a reset.
+TEST_F(HttpListenerTest, ARefusalArrivesThoughMuchIsUnread) {
+  const Peer posting = Connect();
+  posting.Say("POST /small HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
+  for (int i = 0; i < 10; ++i) posting.Say(std::string(100'000, 'p'));
+  EXPECT_THAT(posting.Read(), EndsWith("405 Method Not Allowed\n"));
+  const Peer long_winded = Connect();
+  long_winded.Say("GET /small HTTP/1.1\r\nX: " + std::string(1'000'000, 'x'));
+  EXPECT_THAT(long_winded.Read(), EndsWith("431 Request Header Fields Too Large\n"));
+}
+
+TEST(HttpSocketTest, TellsWhyItCannotListen) {
+  const HttpSocket first = ListenForHttp("127.0.0.1:0").value();
+  EXPECT_THAT(
+      ListenForHttp(first.address),
+      StatusIs(absl::StatusCode::kUnavailable,
+               "metrics-listen: cannot listen on " + first.address + ": Address already in use"));
+}
+
+}  // namespace
+}  // namespace gemmd
