@@ -59,9 +59,11 @@ void FillDevice(const DeviceSnapshot& device, v1::DeviceStatistics& wire) {
 
 }  // namespace
 
-v1::GetStatisticsResponse ToWire(const Snapshot& snapshot, int64_t uptime_ns) {
+v1::GetStatisticsResponse ToWire(const Snapshot& snapshot, int64_t uptime_ns,
+                                 int64_t started_unix_ns) {
   v1::GetStatisticsResponse wire;
   wire.set_uptime_ns(uptime_ns);
+  wire.set_started_unix_ns(started_unix_ns);
   wire.set_draining(snapshot.is_draining);
   wire.set_admitted_requests(snapshot.admission.requests);
   wire.set_max_admitted_requests(snapshot.limits.max_requests);

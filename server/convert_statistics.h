@@ -8,6 +8,7 @@
 
 namespace gemmd {
 
-v1::GetStatisticsResponse ToWire(const Snapshot& snapshot, int64_t uptime_ns);
+v1::GetStatisticsResponse ToWire(const Snapshot& snapshot, int64_t uptime_ns,
+                                 int64_t started_unix_ns);
 
 }  // namespace gemmd

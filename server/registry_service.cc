@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
 #include "kernels/status_macros.h"
@@ -73,7 +74,8 @@ RegistryService::RegistryService(const std::vector<ServedDevice>& devices,
       observer_(observer),
       clock_(clock),
       limits_(std::move(limits)),
-      started_ns_(clock.NowNs()) {}
+      started_ns_(clock.NowNs()),
+      started_unix_ns_(absl::GetCurrentTimeNanos()) {}
 
 grpc::ServerUnaryReactor* RegistryService::ListKernels(grpc::CallbackServerContext* context,
                                                        const v1::ListKernelsRequest* request,
@@ -161,7 +163,7 @@ grpc::ServerUnaryReactor* RegistryService::GetServerInfo(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* RegistryService::GetStatistics(grpc::CallbackServerContext* context,
                                                          const v1::GetStatisticsRequest*,
                                                          v1::GetStatisticsResponse* response) {
-  *response = gemmd::ToWire(observer_.Observe(), clock_.NowNs() - started_ns_);
+  *response = gemmd::ToWire(observer_.Observe(), clock_.NowNs() - started_ns_, started_unix_ns_);
   return Answer(context, absl::OkStatus());
 }
 

@@ -48,6 +48,7 @@ class RegistryService final : public v1::Registry::CallbackService {
   const Clock& clock_;
   const v1::Limits limits_;
   const int64_t started_ns_;
+  const int64_t started_unix_ns_;
 };
 
 }  // namespace gemmd

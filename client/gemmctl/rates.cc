@@ -2,6 +2,8 @@
 #include "client/gemmctl/rates.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 
 namespace gemmd {
 namespace {
@@ -9,6 +11,20 @@ namespace {
 int64_t Sum(const google::protobuf::RepeatedPtrField<v1::Count>& counts) {
   int64_t sum = 0;
   for (const v1::Count& count : counts) sum += count.count();
+  return sum;
+}
+
+// Those that the server is to blame for, as deploy's dashboard and alerts have it; a product that
+// its caller cancelled has not failed.
+int64_t FailuresOf(const v1::DeviceStatistics& device) {
+  constexpr std::string_view kCodes[] = {"ABORTED", "DATA_LOSS", "INTERNAL", "UNAVAILABLE",
+                                         "UNKNOWN"};
+  int64_t sum = 0;
+  for (const v1::Count& end : device.ends()) {
+    if (std::find(std::begin(kCodes), std::end(kCodes), end.name()) != std::end(kCodes)) {
+      sum += end.count();
+    }
+  }
   return sum;
 }
 
@@ -20,8 +36,8 @@ int64_t OkOf(const v1::DeviceStatistics& device) {
 }
 
 // The bound of the bucket that holds the duration that `share` of all do not exceed.
-int64_t BoundOf(const v1::DurationHistogram& before, const v1::DurationHistogram& now,
-                double share) {
+std::optional<int64_t> BoundOf(const v1::DurationHistogram& before,
+                               const v1::DurationHistogram& now, double share) {
   std::vector<int64_t> counts(now.counts().begin(), now.counts().end());
   for (int i = 0; i < std::min(before.counts_size(), now.counts_size()); ++i) {
     counts[static_cast<size_t>(i)] -= before.counts(i);
@@ -33,9 +49,9 @@ int64_t BoundOf(const v1::DurationHistogram& before, const v1::DurationHistogram
     seen += counts[i];
     if (seen == 0 || static_cast<double>(seen) < share * static_cast<double>(all)) continue;
     const int bound = static_cast<int>(i);
-    return bound < now.bounds_ns_size() ? now.bounds_ns(bound) : -1;
+    return bound < now.bounds_ns_size() ? now.bounds_ns(bound) : DeviceRates::kBeyondBounds;
   }
-  return 0;
+  return std::nullopt;
 }
 
 DeviceRates RatesOf(const v1::DeviceStatistics& before, const v1::DeviceStatistics& now,
@@ -45,8 +61,7 @@ DeviceRates RatesOf(const v1::DeviceStatistics& before, const v1::DeviceStatisti
   };
   DeviceRates rates;
   rates.products_per_second = per_second(OkOf(before), OkOf(now));
-  rates.failures_per_second =
-      per_second(Sum(before.ends()) - OkOf(before), Sum(now.ends()) - OkOf(now));
+  rates.failures_per_second = per_second(FailuresOf(before), FailuresOf(now));
   rates.operations_per_second = per_second(before.operations(), now.operations());
   rates.bytes_in_per_second = per_second(before.bytes_read(), now.bytes_read());
   rates.bytes_out_per_second = per_second(before.bytes_written(), now.bytes_written());
@@ -60,7 +75,8 @@ DeviceRates RatesOf(const v1::DeviceStatistics& before, const v1::DeviceStatisti
 }  // namespace
 
 Rates RatesBetween(const v1::GetStatisticsResponse& before, const v1::GetStatisticsResponse& now) {
-  if (now.uptime_ns() < before.uptime_ns()) return RatesBetween({}, now);
+  const bool has_restarted = now.started_unix_ns() != before.started_unix_ns();
+  if (has_restarted && before.started_unix_ns() != 0) return RatesBetween({}, now);
   Rates rates;
   rates.seconds = static_cast<double>(now.uptime_ns() - before.uptime_ns()) / 1e9;
   if (rates.seconds > 0) {

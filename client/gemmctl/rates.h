@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,15 +15,16 @@ namespace gemmd {
 
 struct DeviceRates {
   double products_per_second = 0;  // That were OK.
-  double failures_per_second = 0;
+  double failures_per_second = 0;  // That the server is to blame for.
   double operations_per_second = 0;
   double bytes_in_per_second = 0;
   double bytes_out_per_second = 0;
   double busy = 0;  // Share of the time, 0 to 1.
-  // At most so long took half and 99 % of the products: the bound of the bucket. 0 where there were
-  // none; -1 where it is beyond the last bound.
-  int64_t p50_ns = 0;
-  int64_t p99_ns = 0;
+  // At most so long took half and 99 % of the products: the bound of the bucket. Nothing where
+  // there were none.
+  static constexpr int64_t kBeyondBounds = std::numeric_limits<int64_t>::max();
+  std::optional<int64_t> p50_ns;
+  std::optional<int64_t> p99_ns;
 };
 
 struct Rates {

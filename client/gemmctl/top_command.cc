@@ -3,8 +3,11 @@
 // gemmctl top.
 #include <unistd.h>
 
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/connect.h"
@@ -17,32 +20,49 @@ namespace {
 // Home, and nothing below: a terminal shows one view in the place of the last.
 constexpr char kClearTerminal[] = "\x1b[H\x1b[J";
 
+// A server that needs longer is shown as one without an answer, until it has one.
+constexpr absl::Duration kAnswerLimit = absl::Seconds(5);
+
+// Of a server that is starting anew, or out of reach for a while.
+bool MayAnswerLater(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+// `before` is there where `now` is.
+std::string Show(const GlobalFlags& global, const std::optional<v1::GetStatisticsResponse>& before,
+                 const absl::StatusOr<v1::GetStatisticsResponse>& now) {
+  if (!now.ok()) {
+    return global.json ? JsonLine(NoAnswerJson(now.status()))
+                       : NoAnswerText(global.address, now.status());
+  }
+  const Rates rates = RatesBetween(*before, *now);
+  return global.json ? JsonLine(TopJson(*now, rates)) : TopText(global.address, *now, rates);
+}
+
 }  // namespace
 
 ExitCode RunTop(const GlobalFlags& global, const TopFlags& flags, const Console& console) {
   const auto interval = ParseTimeout(flags.interval, "--interval");
   if (!interval.ok()) return FailLocally(console, interval.status());
-  auto client = Connect(global);
+  auto client = Connect(global, kAnswerLimit);
   if (!client.ok()) return FailLocally(console, client.status());
   const bool is_terminal = isatty(fileno(console.out)) == 1;
-  auto before = client->GetStatistics();
-  if (!before.ok()) return FailCall(console, before.status());
+  std::optional<v1::GetStatisticsResponse> before;
   while (true) {
-    absl::SleepFor(*interval);
     auto now = client->GetStatistics();
-    if (!now.ok()) return FailCall(console, now.status());
-    const Rates rates = RatesBetween(*before, *now);
-    if (global.json) {
-      console.Print(JsonLine(TopJson(*now, rates)));
-    } else {
-      if (is_terminal && !flags.once) console.Print(kClearTerminal);
-      console.Print(TopText(global.address, *now, rates));
+    if (!now.ok() && (flags.once || !MayAnswerLater(now.status()))) {
+      return FailCall(console, now.status());
     }
-    // Also ends where nobody reads any more.
-    if (std::fflush(console.out) != 0) return ExitCode::kUsage;
-    if (flags.once) return ExitCode::kOk;
-    if (!global.json && !is_terminal) console.Print("\n");
-    before = std::move(now);
+    if (!now.ok() || before.has_value()) {
+      if (is_terminal && !global.json && !flags.once) console.Print(kClearTerminal);
+      console.Print(Show(global, before, now));
+      // Also ends where nobody reads any more.
+      if (std::fflush(console.out) != 0) return ExitCode::kUsage;
+      if (flags.once) return ExitCode::kOk;
+      if (!global.json && !is_terminal) console.Print("\n");
+    }
+    if (now.ok()) before = *std::move(now);
+    absl::SleepFor(*interval);
   }
 }
 

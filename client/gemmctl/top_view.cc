@@ -20,9 +20,15 @@ std::string FormatFlow(double bytes_per_second) {
   return absl::StrCat(FormatBytes(static_cast<int64_t>(bytes_per_second)), "/s");
 }
 
-std::string FormatBound(int64_t ns) {
-  if (ns < 0) return "more";
-  return ns == 0 ? "-" : FormatNanoseconds(ns);
+std::string FormatBound(const std::optional<int64_t>& ns) {
+  if (!ns) return "-";
+  return *ns == DeviceRates::kBeyondBounds ? "more" : FormatNanoseconds(*ns);
+}
+
+// A program need not know what stands for "none" and "beyond": both are null.
+nlohmann::ordered_json BoundJson(const std::optional<int64_t>& ns) {
+  if (!ns || *ns == DeviceRates::kBeyondBounds) return nullptr;
+  return *ns;
 }
 
 std::string DevicesText(const v1::GetStatisticsResponse& now, const Rates& rates) {
@@ -99,6 +105,16 @@ std::string TopText(const std::string& address, const v1::GetStatisticsResponse&
       DevicesText(now, rates), GpusText(now));
 }
 
+std::string NoAnswerText(const std::string& address, const absl::Status& status) {
+  return absl::StrCat("gemmd ", address, "   no answer: ", status.message(), "\n");
+}
+
+nlohmann::ordered_json NoAnswerJson(const absl::Status& status) {
+  return {{"no_answer",
+           {{"code", absl::StatusCodeToString(status.code())},
+            {"message", std::string(status.message())}}}};
+}
+
 nlohmann::ordered_json TopJson(const v1::GetStatisticsResponse& now, const Rates& rates) {
   nlohmann::ordered_json json = {{"interval_seconds", rates.seconds},
                                  {"admissions_per_second", rates.admissions_per_second},
@@ -114,8 +130,8 @@ nlohmann::ordered_json TopJson(const v1::GetStatisticsResponse& now, const Rates
                              {"bytes_in_per_second", rate.bytes_in_per_second},
                              {"bytes_out_per_second", rate.bytes_out_per_second},
                              {"busy", rate.busy},
-                             {"p50_ns", rate.p50_ns},
-                             {"p99_ns", rate.p99_ns}});
+                             {"p50_ns", BoundJson(rate.p50_ns)},
+                             {"p99_ns", BoundJson(rate.p99_ns)}});
   }
   return json;
 }

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "client/gemmctl/rates.h"
 #include "gemmd/v1/statistics.pb.h"
 #include "nlohmann/json.hpp"
@@ -15,5 +16,9 @@ namespace gemmd {
 std::string TopText(const std::string& address, const v1::GetStatisticsResponse& now,
                     const Rates& rates);
 nlohmann::ordered_json TopJson(const v1::GetStatisticsResponse& now, const Rates& rates);
+
+// Instead, where the server could not be reached.
+std::string NoAnswerText(const std::string& address, const absl::Status& status);
+nlohmann::ordered_json NoAnswerJson(const absl::Status& status);
 
 }  // namespace gemmd

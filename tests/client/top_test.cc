@@ -32,6 +32,7 @@ void AddCount(const std::string& name, int64_t count,
 v1::GetStatisticsResponse After(int64_t seconds) {
   v1::GetStatisticsResponse statistics;
   statistics.set_uptime_ns(seconds * 1'000'000'000);
+  statistics.set_started_unix_ns(1'700'000'000'000'000'000);
   statistics.set_admitted_requests(3);
   statistics.set_max_admitted_requests(256);
   statistics.set_admissions(10 * seconds);
@@ -43,6 +44,7 @@ v1::GetStatisticsResponse After(int64_t seconds) {
   device.set_queued_requests(7);
   AddCount("OK", 9 * seconds, *device.mutable_ends());
   AddCount("ABORTED", seconds, *device.mutable_ends());
+  AddCount("CANCELLED", 50 * seconds, *device.mutable_ends());
   device.set_operations(5'000'000'000'000 * seconds);
   device.set_bytes_read(int64_t{3} * (1 << 20) * seconds);
   device.set_busy_ns(250'000'000 * seconds);
@@ -68,23 +70,31 @@ TEST(RatesTest, AreDifferencesOverTheServersOwnTime) {
   EXPECT_EQ(rates.devices[0].p99_ns, 1'000'000);
 }
 
+// Also where it has been up for longer than the one before it had.
 TEST(RatesTest, OfAServerThatStartedAnewAreThoseSinceItsStart) {
-  const Rates rates = RatesBetween(After(100), After(2));
-  EXPECT_EQ(rates.seconds, 2);
-  EXPECT_EQ(rates.devices[0].products_per_second, 9);
+  for (const int64_t uptime : {2, 200}) {
+    v1::GetStatisticsResponse now = After(uptime);
+    now.set_started_unix_ns(1'700'000'000'000'000'001);
+    const Rates rates = RatesBetween(After(100), now);
+    EXPECT_EQ(rates.seconds, uptime);
+    EXPECT_EQ(rates.devices[0].products_per_second, 9);
+  }
 }
 
 TEST(RatesTest, WithoutTimeOrProductsAreNone) {
   const Rates rates = RatesBetween(After(5), After(5));
   EXPECT_EQ(rates.admissions_per_second, 0);
   EXPECT_EQ(rates.devices[0].products_per_second, 0);
-  EXPECT_EQ(rates.devices[0].p99_ns, 0);
+  EXPECT_EQ(rates.devices[0].p99_ns, std::nullopt);
 }
 
 TEST(RatesTest, BeyondTheLastBoundThereIsNone) {
   v1::GetStatisticsResponse now = After(1);
   now.mutable_devices(0)->mutable_total()->set_counts(2, 1'000);
-  EXPECT_EQ(RatesBetween({}, now).devices[0].p99_ns, -1);
+  EXPECT_EQ(RatesBetween({}, now).devices[0].p99_ns, DeviceRates::kBeyondBounds);
+  const auto json = TopJson(now, RatesBetween({}, now));
+  EXPECT_TRUE(json["rates"][0]["p99_ns"].is_null());
+  EXPECT_TRUE(json["rates"][0]["p50_ns"].is_null());
   EXPECT_THAT(TopText("x", now, RatesBetween({}, now)), HasSubstr("more"));
 }
 
@@ -131,6 +141,33 @@ TEST(TopTest, TellsProgramsTheSame) {
   EXPECT_EQ(json["rates"][0]["device"], "cuda:0");
   EXPECT_EQ(json["rates"][0]["products_per_second"], 9);
   EXPECT_EQ(json["statistics"]["devices"][0]["queued_requests"], 7);
+}
+
+// A server that starts anew is not the end of watching it.
+TEST(TopTest, GoesOnWithoutAnAnswer) {
+  std::atomic<int64_t> calls = 0;
+  FakeScript script;
+  script.get_statistics = [&calls](v1::GetStatisticsResponse& response) {
+    const int64_t call = ++calls;
+    response = After(call);
+    // The client tries five times before it gives up.
+    if (call >= 2 && call <= 6) {
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "away for a moment");
+    }
+    return call < 9 ? grpc::Status::OK : grpc::Status(grpc::StatusCode::INTERNAL, "enough");
+  };
+  FakeServer server(script);
+  const Outcome text = RunGemmctl({"top", "--interval", "1ms"}, server.address());
+  EXPECT_EQ(text.code, ExitCode::kRefused);
+  EXPECT_THAT(text.err, HasSubstr("enough"));
+  EXPECT_THAT(text.out, AllOf(HasSubstr("no answer: away for a moment\n"),
+                              HasSubstr("10/s admitted"), Not(HasSubstr("\x1b"))));
+  calls = 0;
+  const Outcome json = RunGemmctl({"top", "--json", "--interval", "1ms"}, server.address());
+  EXPECT_THAT(json.out, HasSubstr("{\"no_answer\":{\"code\":\"UNAVAILABLE\","));
+  calls = 1;
+  const Outcome once = RunGemmctl({"top", "--once", "--interval", "1ms"}, server.address());
+  EXPECT_EQ(once.code, ExitCode::kUnreachable);
 }
 
 TEST(TopTest, EndsWhereTheServerDoes) {

@@ -48,10 +48,12 @@ class Peer {
     EXPECT_EQ(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
   }
 
-  void Say(const std::string& text) const {
-    send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
+  // Whether the other side takes all of it.
+  bool Say(const std::string& text) const {
+    return send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(text.size());
   }
-  void Ask(const std::string& path) const { Say("GET " + path + " HTTP/1.1\r\n\r\n"); }
+  bool Ask(const std::string& path) const { return Say("GET " + path + " HTTP/1.1\r\n\r\n"); }
 
   // What comes until the other side ends it, at least `bytes` of it.
   std::string Read(size_t bytes = SIZE_MAX) const {
@@ -162,11 +164,12 @@ TEST_F(HttpListenerTest, EndsInTheMiddleOfAnAnswer) {
 TEST_F(HttpListenerTest, ARefusalArrivesThoughMuchIsUnread) {
   const Peer posting = Connect();
   posting.Say("POST /small HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
-  for (int i = 0; i < 10; ++i) posting.Say(std::string(100'000, 'p'));
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(posting.Say(std::string(100'000, 'p')));
   EXPECT_THAT(posting.Read(), EndsWith("405 Method Not Allowed\n"));
   const Peer long_winded = Connect();
-  long_winded.Say("GET /small HTTP/1.1\r\nX: " + std::string(1'000'000, 'x'));
+  EXPECT_TRUE(long_winded.Say("GET /small HTTP/1.1\r\nX: " + std::string(8'192, 'x')));
   EXPECT_THAT(long_winded.Read(), EndsWith("431 Request Header Fields Too Large\n"));
+  EXPECT_TRUE(long_winded.Say(std::string(1'000'000, 'x')));
 }
 
 TEST(HttpSocketTest, TellsWhyItCannotListen) {
