@@ -83,11 +83,11 @@ int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
 
 }  // namespace
 
-std::optional<Span> StartSpan(grpc::CallbackServerContext& context) {
+std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context) {
   const auto [first, last] = context.client_metadata().equal_range(kTraceparentKey);
   // Two of them cannot both be the parent.
   if (first == last || std::next(first) != last) return std::nullopt;
-  std::optional<Span> span = ContinueTrace({first->second.data(), first->second.size()});
+  std::optional<TraceSpan> span = ContinueTrace({first->second.data(), first->second.size()});
   if (span) context.AddTrailingMetadata(kTraceparentKey, span->traceparent());
   return span;
 }

@@ -45,7 +45,7 @@ class GemmService final : public v1::Gemm::CallbackService {
 
 // The span of a call whose metadata have one valid `traceparent`; its answer will name it, in the
 // trailing metadata. Call it once, before anything can end the call.
-std::optional<Span> StartSpan(grpc::CallbackServerContext& context);
+std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context);
 
 // What a call's context says of its deadline and its peer (the peer only where request lines are
 // logged).

@@ -82,7 +82,7 @@ class MultiplyStreamReactor final
   void Run(const std::shared_ptr<Exchange>& exchange) {
     exchange->answer.set_request_id(exchange->request.request_id());
     Arrival arrival = ArrivalOf(context_, clock_.NowNs(), clock_);
-    arrival.span = span_;
+    if (span_) arrival.span = ChildOf(*span_);
     absl::StatusOr<JobId> id = runner_.Start(
         exchange->request, std::move(arrival), *exchange->answer.mutable_response(),
         exchange->ticket, [self = shared_from_this(), exchange](const absl::Status& status) {
@@ -151,7 +151,7 @@ class MultiplyStreamReactor final
   ProductRunner& runner_;
   grpc::CallbackServerContext& context_;
   const Clock& clock_;
-  const std::optional<Span> span_;  // Of all the products of the stream.
+  const std::optional<TraceSpan> span_;  // Of the stream: the parent of its products'.
   std::shared_ptr<MultiplyStreamReactor> self_;
 
   Mutex mutex_;

@@ -56,7 +56,7 @@ Completion CompletionOf(const InFlight& in_flight, const absl::Status& status,
 }
 
 // " trace_id=... span_id=... parent_id=...", or nothing where the caller has no trace.
-std::string TraceFields(const std::optional<Span>& span) {
+std::string TraceFields(const std::optional<TraceSpan>& span) {
   if (!span) return "";
   return Concat(" trace_id=", span->trace_id, " span_id=", span->span_id,
                 " parent_id=", span->parent_id);
@@ -69,17 +69,27 @@ void LogRefusal(const std::string& request_id, const Arrival& arrival, const abs
                 LogValue(arrival.peer), TraceFields(arrival.span));
 }
 
+// Whether whoever runs the daemon should see it at once: the caller can do nothing about it.
+bool IsFailure(absl::StatusCode code) {
+  return code == absl::StatusCode::kAborted || code == absl::StatusCode::kDataLoss ||
+         code == absl::StatusCode::kInternal || code == absl::StatusCode::kUnavailable ||
+         code == absl::StatusCode::kUnknown;
+}
+
 void LogRequest(const std::string& request_id, const InFlight& in_flight, const JobResult& result,
                 int64_t now_ns) {
-  if (!spdlog::should_log(spdlog::level::debug)) return;
-  spdlog::debug(
-      "event=request id={} problem={} kernel={} device={} status={} queue_ns={} copy_in_ns={} "
-      "compute_ns={} copy_out_ns={} total_ns={} peer={}{}",
-      LogValue(request_id), LogValue(Describe(in_flight.problem)), in_flight.kernel->name,
-      in_flight.device, absl::StatusCodeToString(result.outcome.status.code()), result.queue_ns,
-      result.outcome.copy_in_ns, result.outcome.compute_ns, result.outcome.copy_out_ns,
-      now_ns - in_flight.arrival.arrived_ns, LogValue(in_flight.arrival.peer),
-      TraceFields(in_flight.arrival.span));
+  const absl::Status& status = result.outcome.status;
+  const auto level = IsFailure(status.code()) ? spdlog::level::warn : spdlog::level::debug;
+  if (!spdlog::should_log(level)) return;
+  spdlog::log(level,
+              "event=request id={} problem={} kernel={} device={} status={} reason={} queue_ns={} "
+              "copy_in_ns={} compute_ns={} copy_out_ns={} total_ns={} peer={}{}",
+              LogValue(request_id), LogValue(Describe(in_flight.problem)), in_flight.kernel->name,
+              in_flight.device, absl::StatusCodeToString(status.code()),
+              LogValue(std::string(status.message())), result.queue_ns, result.outcome.copy_in_ns,
+              result.outcome.compute_ns, result.outcome.copy_out_ns,
+              now_ns - in_flight.arrival.arrived_ns, LogValue(in_flight.arrival.peer),
+              TraceFields(in_flight.arrival.span));
 }
 
 absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>& devices) {

@@ -28,7 +28,7 @@ struct Arrival {
   int64_t arrived_ns = 0;  // When its last byte was there.
   int64_t deadline_ns = kNoDeadlineNs;
   std::string peer;  // Only where request lines are logged.
-  std::optional<Span> span;
+  std::optional<TraceSpan> span;
 };
 
 // A valid request with its device, its kernel, and what it will take.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "kernels/text.h"
 
@@ -41,10 +42,11 @@ bool IsValid(std::string_view text) {
   return text.size() == kLength || (version != "00" && text[kLength] == '-');
 }
 
+// Empty where the system gives no random bytes: no number is better than one that others have too.
 std::string NewSpanId() {
   std::array<unsigned char, kSpanDigits / 2> bytes = {};
   do {
-    if (getrandom(bytes.data(), bytes.size(), 0) < 0) bytes.back() = 1;
+    if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return "";
   } while (std::all_of(bytes.begin(), bytes.end(), [](unsigned char b) { return b == 0; }));
   std::string id;
   for (const unsigned char byte : bytes) {
@@ -56,18 +58,27 @@ std::string NewSpanId() {
 
 }  // namespace
 
-std::string Span::traceparent() const {
+std::string TraceSpan::traceparent() const {
   // The other flags mean nothing that the daemon knows, and are cleared.
   return Concat("00-", trace_id, "-", span_id, is_sampled ? "-01" : "-00");
 }
 
-std::optional<Span> ContinueTrace(std::string_view traceparent) {
+std::optional<TraceSpan> ContinueTrace(std::string_view traceparent) {
   if (!IsValid(traceparent)) return std::nullopt;
   const size_t flags = kDigits.find(traceparent[kFlagsAt + 1]);
-  return Span{.trace_id = std::string(traceparent.substr(kTraceAt, kTraceDigits)),
-              .parent_id = std::string(traceparent.substr(kParentAt, kSpanDigits)),
-              .span_id = NewSpanId(),
-              .is_sampled = flags % 2 == 1};
+  return ChildOf({.trace_id = std::string(traceparent.substr(kTraceAt, kTraceDigits)),
+                  .parent_id = "",
+                  .span_id = std::string(traceparent.substr(kParentAt, kSpanDigits)),
+                  .is_sampled = flags % 2 == 1});
+}
+
+std::optional<TraceSpan> ChildOf(const TraceSpan& parent) {
+  std::string span_id = NewSpanId();
+  if (span_id.empty()) return std::nullopt;
+  return TraceSpan{.trace_id = parent.trace_id,
+                   .parent_id = parent.span_id,
+                   .span_id = std::move(span_id),
+                   .is_sampled = parent.is_sampled};
 }
 
 }  // namespace gemmd

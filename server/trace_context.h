@@ -13,7 +13,7 @@ namespace gemmd {
 inline constexpr char kTraceparentKey[] = "traceparent";
 
 // The daemon's part of a trace.
-struct Span {
+struct TraceSpan {
   std::string trace_id;   // 32 lower-case hexadecimal digits.
   std::string parent_id;  // 16, of the caller's span.
   std::string span_id;    // 16, made here.
@@ -24,8 +24,11 @@ struct Span {
 };
 
 // A new span in the trace that `traceparent` names; nothing where it is invalid, which the
-// recommendation wants treated as if it were not there.
+// recommendation wants treated as if it were not there, or where there are no random numbers.
 // Source: W3C Trace Context, section 3.2, versions 00 and later.
-std::optional<Span> ContinueTrace(std::string_view traceparent);
+std::optional<TraceSpan> ContinueTrace(std::string_view traceparent);
+
+// A new span within another of the daemon's; nothing where there are no random numbers.
+std::optional<TraceSpan> ChildOf(const TraceSpan& parent);
 
 }  // namespace gemmd

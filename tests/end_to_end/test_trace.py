@@ -47,6 +47,23 @@ def test_a_trace_is_logged_and_returned(daemon, channel, kernel, event):
     assert returned == f"00-{TRACE}-{line['span_id']}-01"
 
 
+def test_each_product_of_a_stream_has_a_span_of_its_own(daemon, channel):
+    product = Product(a=np.ones((1, 4, 4)), b=np.ones((1, 4, 4)))
+    requests = [product.request() for _ in range(3)]
+    for i, request in enumerate(requests):
+        request.request_id = f"streamed-{i}"
+    call = gemm_pb2_grpc.GemmStub(channel).MultiplyStream(
+        iter(requests),
+        timeout=DEADLINE_S,
+        metadata=[("traceparent", f"00-{TRACE}-{PARENT}-01")],
+    )
+    assert len(list(call)) == 3
+    stream_span = dict(call.trailing_metadata())["traceparent"].split("-")[2]
+    lines = [line_of(daemon, f"streamed-{i}") for i in range(3)]
+    assert {(line["trace_id"], line["parent_id"]) for line in lines} == {(TRACE, stream_span)}
+    assert len({line["span_id"] for line in lines}) == 3
+
+
 @pytest.mark.parametrize(
     "traceparent",
     [

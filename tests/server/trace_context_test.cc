@@ -5,23 +5,30 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
+#include <memory>
 #include <set>
+#include <sstream>
 #include <string>
+#include <thread>
 
 #include "tests/server/running_server.h"
 
 namespace gemmd {
 namespace {
 
+using testing::HasSubstr;
 using testing::MatchesRegex;
+using testing::Not;
 
 constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
 constexpr char kParent[] = "00f067aa0ba902b7";
 constexpr char kValid[] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 TEST(TraceContextTest, ContinuesATrace) {
-  const std::optional<Span> span = ContinueTrace(kValid);
+  const std::optional<TraceSpan> span = ContinueTrace(kValid);
   ASSERT_TRUE(span.has_value());
   EXPECT_EQ(span->trace_id, kTrace);
   EXPECT_EQ(span->parent_id, kParent);
@@ -45,10 +52,19 @@ TEST(TraceContextTest, EachSpanHasANumberOfItsOwn) {
   EXPECT_EQ(ids.size(), 1000U);
 }
 
+TEST(TraceContextTest, AChildIsOfTheSameTraceUnderItsParent) {
+  const TraceSpan parent = ContinueTrace(kValid).value();
+  const TraceSpan child = ChildOf(parent).value();
+  EXPECT_EQ(child.trace_id, kTrace);
+  EXPECT_EQ(child.parent_id, parent.span_id);
+  EXPECT_NE(child.span_id, parent.span_id);
+  EXPECT_TRUE(child.is_sampled);
+}
+
 TEST(TraceContextTest, TakesTheKnownFieldsOfLaterVersions) {
   const std::string rest = std::string(kValid).substr(2);
   for (const std::string& later : {"01" + rest, "cc" + rest + "-more", "fe" + rest + "-"}) {
-    const std::optional<Span> span = ContinueTrace(later);
+    const std::optional<TraceSpan> span = ContinueTrace(later);
     ASSERT_TRUE(span.has_value()) << later;
     EXPECT_EQ(span->trace_id, kTrace);
     EXPECT_TRUE(span->traceparent().starts_with("00-"));
@@ -119,6 +135,32 @@ TEST(TraceContextTest, IsReturnedAtTheEndOfAStream) {
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
   EXPECT_THAT(Returned(context), MatchesRegex(kChild));
+}
+
+// Whoever runs the daemon need not log every product to find those that it failed.
+TEST(TraceContextTest, AFailureOfTheDaemonIsAWarningWithItsTrace) {
+  RunningServer running(TestDevice::kFake);
+  std::ostringstream log;
+  const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  for (const absl::Status& end : {absl::OkStatus(), absl::AbortedError("the device was lost")}) {
+    std::thread call([&] {
+      grpc::ClientContext context;
+      AllowTime(context);
+      context.AddMetadata("traceparent", kValid);
+      v1::MultiplyResponse response;
+      EXPECT_EQ(running.gemm().Multiply(&context, IntegerRequest(3, 4, 5), &response).ok(),
+                end.ok());
+    });
+    EXPECT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+    running.fake().CompleteNext(end);
+    call.join();
+  }
+  spdlog::set_default_logger(before);
+  EXPECT_THAT(log.str(), HasSubstr("status=ABORTED reason=\"the device was lost\""));
+  EXPECT_THAT(log.str(), HasSubstr(std::string("trace_id=") + kTrace));
+  EXPECT_THAT(log.str(), Not(HasSubstr("status=OK")));
 }
 
 TEST(TraceContextTest, InvalidOrDoubleOnesChangeNothing) {
