@@ -20,6 +20,15 @@ void OfEach(const Snapshot& now, Samples& samples, Number number) {
   }
 }
 
+// The same of each GPU: other devices have no such thing, which a 0 would not say.
+template <typename Number>
+void OfEachGpu(const Snapshot& now, Samples& samples, Number number) {
+  for (const DeviceSnapshot& device : now.devices) {
+    if (device.info->kind != DeviceKind::kCuda) continue;
+    samples.Add({device.info->name}, number(device));
+  }
+}
+
 void CollectInfo(const Snapshot& now, Samples& samples) {
   for (const DeviceSnapshot& device : now.devices) {
     const DeviceInfo& info = *device.info;
@@ -154,24 +163,26 @@ constexpr Metric kMetrics[] = {
          }},
     {.name = "gemmd_device_memory_limit_bytes",
      .labels = {"device"},
-     .help = "Of which products on a GPU may use so much (--gpu-memory-bytes); 0 for other devices",
+     .help =
+         "Of which products on a GPU may use so much (--gpu-memory-bytes); other devices have none",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return device.info->memory_limit_bytes; });
+           OfEachGpu(now, s, [](const auto& device) { return device.info->memory_limit_bytes; });
          }},
     {.name = "gemmd_device_staging_bytes",
      .labels = {"device"},
-     .help = "Memory of the host through which a GPU gets operands; 0 for other devices",
+     .help = "Memory of the host through which a GPU gets operands; other devices have none",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return device.condition.staging_bytes; });
+           OfEachGpu(now, s, [](const auto& device) { return device.condition.staging_bytes; });
          }},
     {.name = "gemmd_device_staging_used_bytes",
      .labels = {"device"},
      .help = "Of which the running product uses so much",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return device.condition.staging_used_bytes; });
+           OfEachGpu(now, s,
+                     [](const auto& device) { return device.condition.staging_used_bytes; });
          }},
     {.name = "gemmd_worker_restarts_total",
      .type = MetricType::kCounter,
@@ -179,7 +190,7 @@ constexpr Metric kMetrics[] = {
      .help = "Times that the process of a GPU was started again",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return device.condition.worker_restarts; });
+           OfEachGpu(now, s, [](const auto& device) { return device.condition.worker_restarts; });
          }},
     {.name = "gemmd_canaries_total",
      .type = MetricType::kCounter,

@@ -7,7 +7,7 @@ namespace gemmd {
 namespace {
 
 template <typename Number>
-void OfEach(const Snapshot& now, Samples& samples, Number number) {
+void OfEachReading(const Snapshot& now, Samples& samples, Number number) {
   for (const DeviceSnapshot& device : now.devices) {
     if (device.gpu) samples.Add({device.info->name, device.gpu->uuid}, number(*device.gpu));
   }
@@ -38,28 +38,30 @@ constexpr Metric kMetrics[] = {
              "gemmd_gpu_",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const GpuSample& gpu) { return gpu.reading.utilization; });
+           OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.utilization; });
          }},
     {.name = "gemmd_gpu_memory_utilization_ratio",
      .labels = {"device", "gpu_uuid"},
      .help = "Share of the time in which its memory was read or written, 0 to 1",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const GpuSample& gpu) { return gpu.reading.memory_utilization; });
+           OfEachReading(now, s,
+                         [](const GpuSample& gpu) { return gpu.reading.memory_utilization; });
          }},
     {.name = "gemmd_gpu_power_watts",
      .labels = {"device", "gpu_uuid"},
      .help = "Power that the GPU takes",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const GpuSample& gpu) { return gpu.reading.power_watts; });
+           OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.power_watts; });
          }},
     {.name = "gemmd_gpu_power_limit_watts",
      .labels = {"device", "gpu_uuid"},
      .help = "Power that it may take",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const GpuSample& gpu) { return gpu.reading.power_limit_watts; });
+           OfEachReading(now, s,
+                         [](const GpuSample& gpu) { return gpu.reading.power_limit_watts; });
          }},
     {.name = "gemmd_gpu_energy_joules_total",
      .type = MetricType::kCounter,
@@ -67,21 +69,22 @@ constexpr Metric kMetrics[] = {
      .help = "Energy that it took since its driver was loaded",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const GpuSample& gpu) { return gpu.reading.energy_joules; });
+           OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.energy_joules; });
          }},
     {.name = "gemmd_gpu_memory_bytes",
      .labels = {"device", "gpu_uuid"},
      .help = "Memory of the GPU",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const GpuSample& gpu) { return gpu.reading.memory_bytes; });
+           OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.memory_bytes; });
          }},
     {.name = "gemmd_gpu_memory_used_bytes",
      .labels = {"device", "gpu_uuid"},
      .help = "Of which all processes together use so much",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const GpuSample& gpu) { return gpu.reading.memory_used_bytes; });
+           OfEachReading(now, s,
+                         [](const GpuSample& gpu) { return gpu.reading.memory_used_bytes; });
          }},
     {.name = "gemmd_gpu_clock_hertz",
      .labels = {"device", "gpu_uuid", "clock"},
@@ -92,7 +95,8 @@ constexpr Metric kMetrics[] = {
      .help = "Temperature of the GPU",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const GpuSample& gpu) { return gpu.reading.temperature_celsius; });
+           OfEachReading(now, s,
+                         [](const GpuSample& gpu) { return gpu.reading.temperature_celsius; });
          }},
     {.name = "gemmd_gpu_ecc_errors_total",
      .type = MetricType::kCounter,

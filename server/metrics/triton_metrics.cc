@@ -20,20 +20,21 @@ int64_t Ends(const Snapshot& now, absl::StatusCode code) {
 }
 
 void CollectFailures(const Snapshot& now, Samples& samples) {
+  // Neither was launched.
+  const int64_t dropped =
+      Ends(now, absl::StatusCode::kDeadlineExceeded) + Ends(now, absl::StatusCode::kUnavailable);
   const int64_t rejected = now.admission.refused_for_requests + now.admission.refused_for_bytes +
-                           now.admission.refused_when_closed +
-                           Ends(now, absl::StatusCode::kDeadlineExceeded);
+                           now.admission.refused_when_closed + dropped;
   const int64_t cancelled = Ends(now, absl::StatusCode::kCancelled);
   int64_t ended = 0;
   for (size_t code = 1; code < kStatusCodes; ++code) {
     ended += Ends(now, static_cast<absl::StatusCode>(code));
   }
-  const int64_t by_device = ended - cancelled - Ends(now, absl::StatusCode::kDeadlineExceeded);
   int64_t other = 0;
   for (const int64_t count : now.refusals) other += count;
   samples.Add({kModel, kModelVersion, "REJECTED"}, rejected);
   samples.Add({kModel, kModelVersion, "CANCELED"}, cancelled);
-  samples.Add({kModel, kModelVersion, "BACKEND"}, by_device);
+  samples.Add({kModel, kModelVersion, "BACKEND"}, ended - cancelled - dropped);
   samples.Add({kModel, kModelVersion, "OTHER"}, other);
 }
 
@@ -55,7 +56,9 @@ void SumOfStage(const Snapshot& now, Samples& samples, Stage stage) {
 template <typename Number>
 void OfEachGpu(const Snapshot& now, Samples& samples, Number number) {
   for (const DeviceSnapshot& device : now.devices) {
-    if (device.gpu) samples.Add({device.gpu->uuid}, number(*device.gpu));
+    // Two without one would be the same series.
+    if (!device.gpu || device.gpu->uuid.empty()) continue;
+    samples.Add({device.gpu->uuid}, number(*device.gpu));
   }
 }
 
@@ -77,7 +80,7 @@ constexpr Metric kMetrics[] = {
     {.name = "nv_inference_request_failure",
      .type = MetricType::kCounter,
      .labels = {"model", "version", "reason"},
-     .help = "Other products: REJECTED (queue full, draining, deadline passed in the queue), "
+     .help = "Other products: REJECTED (queue full, draining, dropped from the queue), "
              "CANCELED, BACKEND (the device), OTHER (refused for what they ask)",
      .collect = CollectFailures},
     {.name = "nv_inference_count",
