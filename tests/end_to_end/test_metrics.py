@@ -228,16 +228,29 @@ def test_restarts_and_canaries_of_workers(start, multiply):
     assert scrape(daemon).value("gemmd_device_staging_bytes", device="cuda:0") == 256 << 20
 
 
-def test_the_endpoint_is_there_until_the_drain_is_over(start):
-    daemon = start(devices="cpu", lame_duck="2s")
-    where = address(daemon)
-    daemon.signal(signal.SIGTERM)
-    wait_until(lambda: daemon.events("lame_duck"), DEADLINE_S, "lame duck")
-    assert scrape(daemon).value("gemmd_device_ready", device="cpu") == 1
+def test_the_endpoint_is_there_until_the_drain_is_over(start, tmp_path, monkeypatch):
+    """A product that runs keeps the drain, and with it the endpoint, going."""
+    script = tmp_path / "script"
+    monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(script))
+    daemon = start("--grace=50s")
+    (tmp_path / "part").write_text("Launch 1 hang")
+    (tmp_path / "part").rename(script)
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        request = square_product("f16", 24).request()
+        request.device = "cuda:0"
+        call = gemm_pb2_grpc.GemmStub(channel).Multiply.future(request, timeout=DEADLINE_S)
+        # The worker takes the script, and from then on two seconds until it is given up.
+        wait_until(lambda: not script.exists(), DEADLINE_S, "the product runs")
+        daemon.signal(signal.SIGTERM)
+        wait_until(lambda: daemon.events("drain"), DEADLINE_S, "the drain")
+        wait_until(lambda: scrape(daemon).value("gemmd_draining") == 1, DEADLINE_S, "closed")
+        page = scrape(daemon)
+        assert page.value("gemmd_admitted_requests") == 1
+        assert page.value("gemmd_products_total", device="cuda:0", code="ABORTED") == 0
+        assert call.code() == grpc.StatusCode.ABORTED
     assert daemon.wait() == 0
     with pytest.raises(urllib.error.URLError):
         scrape(daemon)
-    assert where.startswith("127.0.0.1:")
 
 
 @pytest.mark.parametrize("value", ["8471", "localhost:8471", "127.0.0.1:99999", "unix:/x", ""])
