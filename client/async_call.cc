@@ -121,7 +121,7 @@ AsyncCall Client::MultiplyAsync(std::shared_ptr<const v1::MultiplyRequest> reque
   auto call = std::make_shared<AsyncCallState>(state_->outstanding);
   call->request = std::move(request);
   call->done = std::move(done);
-  state_->SetDeadline(call->context, options);
+  state_->Prepare(call->context, options);
   state_->outstanding.Add(call);
   state_->Next().gemm->async()->Multiply(&call->context, call->request.get(), &call->response,
                                          call.get());

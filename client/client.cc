@@ -22,11 +22,17 @@ absl::StatusOr<Response> Block(grpc::ClientContext& context, Call call) {
 
 }  // namespace
 
-void ClientState::SetDeadline(grpc::ClientContext& context, const CallOptions& options) const {
+void ClientState::Prepare(grpc::ClientContext& context, const CallOptions& options) const {
   // The clock of gRPC ends before absl's does.
   const absl::Duration longest = absl::Hours(365 * 24);
   context.set_deadline(
       absl::ToChronoTime(absl::Now() + std::min(options.timeout.value_or(timeout), longest)));
+  // gRPC ends the process over characters that metadata must not have.
+  const bool can_be_sent = std::all_of(options.traceparent.begin(), options.traceparent.end(),
+                                       [](unsigned char c) { return c > ' ' && c <= '~'; });
+  if (!options.traceparent.empty() && can_be_sent) {
+    context.AddMetadata("traceparent", options.traceparent);
+  }
 }
 
 absl::StatusOr<Client> Client::Create(absl::string_view address, const ClientOptions& options) {
@@ -78,7 +84,7 @@ absl::StatusOr<MultiplyResult> Client::Multiply(const MatrixView& a, const Matri
 absl::StatusOr<v1::MultiplyResponse> Client::Multiply(const v1::MultiplyRequest& request,
                                                       const CallOptions& options) {
   grpc::ClientContext context;
-  state_->SetDeadline(context, options);
+  state_->Prepare(context, options);
   return Block<v1::MultiplyResponse>(context, [&](v1::MultiplyResponse* response) {
     return state_->Next().gemm->Multiply(&context, request, response);
   });
@@ -87,7 +93,7 @@ absl::StatusOr<v1::MultiplyResponse> Client::Multiply(const v1::MultiplyRequest&
 absl::StatusOr<v1::ListKernelsResponse> Client::ListKernels(absl::string_view name_pattern,
                                                             const CallOptions& options) {
   grpc::ClientContext context;
-  state_->SetDeadline(context, options);
+  state_->Prepare(context, options);
   v1::ListKernelsRequest request;
   request.set_name_pattern(std::string(name_pattern));
   return Block<v1::ListKernelsResponse>(context, [&](v1::ListKernelsResponse* response) {
@@ -97,7 +103,7 @@ absl::StatusOr<v1::ListKernelsResponse> Client::ListKernels(absl::string_view na
 
 absl::StatusOr<v1::ListDevicesResponse> Client::ListDevices(const CallOptions& options) {
   grpc::ClientContext context;
-  state_->SetDeadline(context, options);
+  state_->Prepare(context, options);
   return Block<v1::ListDevicesResponse>(context, [&](v1::ListDevicesResponse* response) {
     return state_->Next().registry->ListDevices(&context, v1::ListDevicesRequest(), response);
   });
@@ -112,7 +118,7 @@ absl::StatusOr<v1::ExplainResponse> Client::Explain(const v1::MultiplyRequest& r
   if (copy.has_b()) copy.mutable_b()->clear_source();
   if (copy.has_c()) copy.mutable_c()->clear_source();
   grpc::ClientContext context;
-  state_->SetDeadline(context, options);
+  state_->Prepare(context, options);
   return Block<v1::ExplainResponse>(context, [&](v1::ExplainResponse* response) {
     return state_->Next().registry->Explain(&context, explain, response);
   });
@@ -120,7 +126,7 @@ absl::StatusOr<v1::ExplainResponse> Client::Explain(const v1::MultiplyRequest& r
 
 absl::StatusOr<v1::GetServerInfoResponse> Client::GetServerInfo(const CallOptions& options) {
   grpc::ClientContext context;
-  state_->SetDeadline(context, options);
+  state_->Prepare(context, options);
   return Block<v1::GetServerInfoResponse>(context, [&](v1::GetServerInfoResponse* response) {
     return state_->Next().registry->GetServerInfo(&context, v1::GetServerInfoRequest(), response);
   });
@@ -128,7 +134,7 @@ absl::StatusOr<v1::GetServerInfoResponse> Client::GetServerInfo(const CallOption
 
 absl::StatusOr<v1::GetStatisticsResponse> Client::GetStatistics(const CallOptions& options) {
   grpc::ClientContext context;
-  state_->SetDeadline(context, options);
+  state_->Prepare(context, options);
   return Block<v1::GetStatisticsResponse>(context, [&](v1::GetStatisticsResponse* response) {
     return state_->Next().registry->GetStatistics(&context, v1::GetStatisticsRequest(), response);
   });
@@ -137,7 +143,7 @@ absl::StatusOr<v1::GetStatisticsResponse> Client::GetStatistics(const CallOption
 absl::StatusOr<v1::ListInstructionsResponse> Client::ListInstructions(
     absl::string_view chip, absl::string_view name_pattern, const CallOptions& options) {
   grpc::ClientContext context;
-  state_->SetDeadline(context, options);
+  state_->Prepare(context, options);
   v1::ListInstructionsRequest request;
   request.set_chip(std::string(chip));
   request.set_name_pattern(std::string(name_pattern));
@@ -149,7 +155,7 @@ absl::StatusOr<v1::ListInstructionsResponse> Client::ListInstructions(
 absl::StatusOr<v1::DescribeFragmentResponse> Client::DescribeFragment(
     const v1::DescribeFragmentRequest& request, const CallOptions& options) {
   grpc::ClientContext context;
-  state_->SetDeadline(context, options);
+  state_->Prepare(context, options);
   return Block<v1::DescribeFragmentResponse>(context, [&](v1::DescribeFragmentResponse* response) {
     return state_->Next().registry->DescribeFragment(&context, request, response);
   });

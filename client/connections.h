@@ -72,8 +72,8 @@ struct ClientState {
     return connections[next.fetch_add(1, std::memory_order_relaxed) % connections.size()];
   }
 
-  // Gives a call its deadline.
-  void SetDeadline(grpc::ClientContext& context, const CallOptions& options) const;
+  // Gives a call its deadline and its metadata.
+  void Prepare(grpc::ClientContext& context, const CallOptions& options) const;
 };
 
 // Keeps a client that was destroyed in one of its own callbacks, so that it may end elsewhere.

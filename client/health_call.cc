@@ -111,7 +111,7 @@ absl::string_view ServingStatusName(ServingStatus status) {
 absl::StatusOr<ServingStatus> Client::CheckHealth(absl::string_view service,
                                                   const CallOptions& options) {
   grpc::ClientContext context;
-  state_->SetDeadline(context, options);
+  state_->Prepare(context, options);
   health::HealthCheckRequest request;
   request.set_service(std::string(service));
   health::HealthCheckResponse response;
@@ -131,7 +131,7 @@ absl::Status Client::WatchHealth(absl::string_view service,
                                  const std::function<bool(ServingStatus)>& on_change,
                                  const CallOptions& options) {
   Watch watch(state_->Next().channel, service);
-  state_->SetDeadline(watch.context(), options);
+  state_->Prepare(watch.context(), options);
   watch.Start();
   ServingStatus serving = ServingStatus::kUnknown;
   std::optional<ServingStatus> last;

@@ -175,7 +175,7 @@ absl::Status MultiplyStream::Finish() { return reactor_->Finish(); }
 void MultiplyStream::Cancel() { reactor_->Cancel(); }
 
 std::unique_ptr<MultiplyStream> Client::OpenMultiplyStream(const CallOptions& options) {
-  const auto prepare = [&](grpc::ClientContext& context) { state_->SetDeadline(context, options); };
+  const auto prepare = [&](grpc::ClientContext& context) { state_->Prepare(context, options); };
   return std::unique_ptr<MultiplyStream>(
       new MultiplyStream(MultiplyStream::Reactor::Start(*state_->Next().gemm, prepare)));
 }

@@ -2,8 +2,11 @@
 #include "client/gemmctl/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <functional>
 #include <sstream>
+#include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "client/gemmctl/commands.h"
@@ -41,6 +44,14 @@ constexpr char kExplainExamples[] =
     "  gemmctl explain --random 4095,4097,4093 --type bf16\n"
     "  gemmctl explain A.npy B.npy --deterministic\n"
     "  gemmctl explain --random 1,4096,4096 --type s8 --output-type s8 --json";
+
+bool IsTraceparent(const std::string& text) {
+  constexpr std::string_view kForm = "00-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
+  return std::equal(text.begin(), text.end(), kForm.begin(), kForm.end(), [](char c, char form) {
+    const bool is_digit = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+    return form == 'x' ? is_digit : c == form;
+  });
+}
 
 // The commands with their flags; `run` is set to the one that was given.
 class CommandLine {
@@ -104,6 +115,17 @@ class CommandLine {
                  "Check D against an f64 product computed here, within a derived bound (exact for "
                  "integers); "
                  "evenly chosen rows where the product is big")
+        ->group("Output");
+    app.add_option("--traceparent", multiply_.traceparent,
+                   "The trace that the calls belong to, as W3C Trace Context has it; the daemon "
+                   "logs it")
+        ->check([](const std::string& text) {
+          return IsTraceparent(text) ? std::string()
+                                     : "got " + text +
+                                           ", want 00-TRACE-PARENT-FLAGS of 32, 16 "
+                                           "and 2 lower-case hexadecimal digits";
+        })
+        ->type_name("TRACEPARENT")
         ->group("Output");
     app.callback(
         [this] { run_ = [this](const Console& c) { return RunMultiply(global_, multiply_, c); }; });

@@ -61,6 +61,7 @@ struct MultiplyFlags {
   int64_t repeat = 1;
   int64_t warmup = 0;
   bool verify = false;
+  std::string traceparent;  // Empty: none is sent.
 };
 
 struct RandomFlags {

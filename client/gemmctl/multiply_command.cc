@@ -28,7 +28,7 @@ absl::StatusOr<MultiplyResult> Measure(Client& client, const v1::MultiplyRequest
   absl::StatusOr<v1::MultiplyResponse> response = absl::UnknownError("no call was made");
   for (int64_t i = 0; i < flags.warmup + flags.repeat; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    response = client.Multiply(request);
+    response = client.Multiply(request, {.traceparent = flags.traceparent});
     const auto round_trip = std::chrono::steady_clock::now() - start;
     if (!response.ok()) return response.status();
     if (i < flags.warmup) continue;

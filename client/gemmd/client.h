@@ -63,6 +63,9 @@ struct ClientOptions {
 struct CallOptions {
   std::optional<absl::Duration> timeout =
       {};  // Absent: ClientOptions::timeout. At most a year counts.
+  // W3C Trace Context, `00-...`: the server logs its part of the call under it. Empty, or with
+  // other characters than printable ASCII: not sent.
+  std::string traceparent = {};
 };
 
 // The pause that the server asked for before the next try (trailer `grpc-retry-pushback-ms`, which

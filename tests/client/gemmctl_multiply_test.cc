@@ -307,5 +307,34 @@ TEST_F(GemmctlMultiplyTest, OneMatrixServesABatch) {
   EXPECT_EQ(wrong.err, "gemmctl: INVALID_ARGUMENT: a: got a batch of 3, want 4\n");
 }
 
+TEST_F(GemmctlMultiplyTest, SendsTheTraceThatItIsGiven) {
+  const std::string trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  std::string sent;
+  FakeScript script = ComputingScript();
+  script.multiply = [&sent, compute = script.multiply](grpc::CallbackServerContext& context,
+                                                       const v1::MultiplyRequest& request,
+                                                       v1::MultiplyResponse& response) {
+    const auto found = context.client_metadata().find("traceparent");
+    sent = found == context.client_metadata().end()
+               ? "none"
+               : std::string(found->second.data(), found->second.size());
+    return compute(context, request, response);
+  };
+  const FakeServer server(script);
+  EXPECT_EQ(RunGemmctl({"multiply", "--random", "3,4,5"}, server.address()).code, ExitCode::kOk);
+  EXPECT_EQ(sent, "none");
+  const Outcome traced =
+      RunGemmctl({"multiply", "--random", "3,4,5", "--traceparent", trace}, server.address());
+  EXPECT_EQ(traced.code, ExitCode::kOk) << traced.err;
+  EXPECT_EQ(sent, trace);
+  for (const std::string& bad :
+       {std::string("x"), trace + "0", "01" + trace.substr(2), "00-4BF9" + trace.substr(7)}) {
+    const Outcome refused =
+        RunGemmctl({"multiply", "--random", "3,4,5", "--traceparent", bad}, server.address());
+    EXPECT_EQ(refused.code, ExitCode::kUsage) << bad;
+    EXPECT_NE(refused.err.find("--traceparent: got " + bad), std::string::npos) << refused.err;
+  }
+}
+
 }  // namespace
 }  // namespace gemmd
