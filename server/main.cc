@@ -34,14 +34,29 @@
 namespace gemmd {
 namespace {
 
-// OpenBLAS reads the environment only while it is loaded: to give it a better choice of kernels
-// than its own, set the variable and start over.
-void PreferBetterBlas(char** argv) {
-  constexpr char kVariable[] = "OPENBLAS_CORETYPE";
+// No other thread exists yet when these are called.
+bool IsSet(const char* variable) {
+  return getenv(variable) != nullptr;  // NOLINT(concurrency-mt-unsafe)
+}
+
+void Set(const char* variable, const std::string& value) {
+  setenv(variable, value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
+}
+
+// OpenBLAS and OpenMP read the environment only while they are loaded: where it can be better,
+// sets it and starts over. What the user has set stays.
+void PreferBetterLibrarySettings(char** argv) {
+  constexpr char kCore[] = "OPENBLAS_CORETYPE";
   const std::string core = BetterBlasCore();
-  // No other thread exists yet.
-  if (core.empty() || getenv(kVariable) != nullptr) return;  // NOLINT(concurrency-mt-unsafe)
-  setenv(kVariable, core.c_str(), 1);                        // NOLINT(concurrency-mt-unsafe)
+  const bool has_better_core = !core.empty() && !IsSet(kCore);
+  if (has_better_core) Set(kCore, core);
+  // Threads without work sleep, where by default they spin for a while, after each product: on 16
+  // processors 2,000 small products a second took 22 times as much processor time, and their p99
+  // was 11 times as long.
+  constexpr char kWait[] = "OMP_WAIT_POLICY";
+  const bool spins = !IsSet(kWait) && !IsSet("GOMP_SPINCOUNT");
+  if (spins) Set(kWait, "passive");
+  if (!has_better_core && !spins) return;
   execv("/proc/self/exe",
         argv);  // Returns only where it fails; then the daemon is slower, not wrong.
 }
@@ -128,7 +143,7 @@ int Main(int argc, char** argv) {
     std::fputs(parsed.text.c_str(), parsed.exit_code == 0 ? stdout : stderr);
     return parsed.exit_code;
   }
-  PreferBetterBlas(argv);
+  PreferBetterLibrarySettings(argv);
   // Blocked before any thread exists, so that only those see them who wait for them.
   sigset_t signals;
   sigemptyset(&signals);

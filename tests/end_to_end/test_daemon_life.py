@@ -267,3 +267,22 @@ def test_log_level_off(daemons):
     multiply(daemon.tcp)
     daemon.stop()
     assert daemon.stderr() == ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "found"),
+    [
+        (None, "", {"OMP_WAIT_POLICY=passive"}),
+        ("OMP_WAIT_POLICY", "active", {"OMP_WAIT_POLICY=active"}),
+        ("GOMP_SPINCOUNT", "7", {"GOMP_SPINCOUNT=7"}),
+    ],
+)
+def test_idle_threads_of_openmp_sleep(daemons, monkeypatch, variable, value, found):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, value)
+    daemon = daemons.start()
+    with open(f"/proc/{daemon.pid}/environ") as environment:
+        settings = environment.read().split("\0")
+    assert {line for line in settings if line.startswith(("OMP_WAIT", "GOMP_"))} == found
