@@ -180,11 +180,13 @@ class Run {
     int64_t from_ns = window_.start_ns;
     int64_t to_ns = window_.from_ns - before;
     if (to_ns <= window_.start_ns) to_ns += step_.interval_ns;
+    recorder_.SetIntervalEnd(to_ns);
     while (true) {
       const bool is_last = WaitUntil(to_ns);
       if (to_ns == window_.from_ns) cpu_from_ns_.store(ProcessCpuNs());
       const int64_t now = is_last ? SteadyNowNs() : to_ns;
-      const IntervalTally tally = recorder_.TakeInterval();
+      const IntervalTally tally =
+          is_last ? recorder_.TakeRest() : recorder_.TakeInterval(to_ns + step_.interval_ns);
       const LoadInterval interval = {.from_ns = from_ns - window_.from_ns,
                                      .to_ns = now - window_.from_ns,
                                      .in_flight = in_flight_.now(),

@@ -20,8 +20,9 @@ void Recorder::Add(const CallSample& sample) {
   }
   Shard& shard = ShardOfThisThread();
   absl::MutexLock lock(&shard.mutex);
-  if (is_ok) shard.interval.latency.Record(sample.ended_ns - sample.intended_ns);
-  ++shard.interval.calls_by_code[CodeIndex(sample.code)];
+  IntervalTally& interval = sample.ended_ns < shard.interval_to_ns ? shard.interval : shard.later;
+  if (is_ok) interval.latency.Record(sample.ended_ns - sample.intended_ns);
+  ++interval.calls_by_code[CodeIndex(sample.code)];
   if (sample.intended_ns >= window_from_ns_) shard.total.Add(sample);
 }
 
@@ -34,19 +35,36 @@ Tally Recorder::Total() const {
   return total;
 }
 
-IntervalTally Recorder::TakeInterval() {
+void IntervalTally::Merge(const IntervalTally& other) {
+  latency.Merge(other.latency);
+  for (size_t i = 0; i < calls_by_code.size(); ++i) calls_by_code[i] += other.calls_by_code[i];
+}
+
+void Recorder::SetIntervalEnd(int64_t to_ns) {
+  for (Shard& shard : shards_) {
+    absl::MutexLock lock(&shard.mutex);
+    shard.interval_to_ns = to_ns;
+  }
+}
+
+IntervalTally Recorder::TakeInterval(int64_t next_to_ns) {
   IntervalTally all;
   for (Shard& shard : shards_) {
     IntervalTally part;
     {
       absl::MutexLock lock(&shard.mutex);
-      part = std::exchange(shard.interval, {});
+      part = std::exchange(shard.interval, std::exchange(shard.later, {}));
+      shard.interval_to_ns = next_to_ns;
     }
-    all.latency.Merge(part.latency);
-    for (size_t i = 0; i < all.calls_by_code.size(); ++i) {
-      all.calls_by_code[i] += part.calls_by_code[i];
-    }
+    all.Merge(part);
   }
+  return all;
+}
+
+IntervalTally Recorder::TakeRest() {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  IntervalTally all = TakeInterval(kNever);
+  all.Merge(TakeInterval(kNever));  // What ended behind the interval's end.
   return all;
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -21,6 +22,7 @@ struct IntervalTally {
 
   int64_t ok() const { return calls_by_code[0]; }
   int64_t failed() const { return FailedOf(calls_by_code); }
+  void Merge(const IntervalTally& other);
 };
 
 class Recorder {
@@ -41,15 +43,24 @@ class Recorder {
   // Calls that ended OK within the window, whenever they were due: what a rate is made of.
   int64_t EndedInWindow() const { return ended_in_window_.load(); }
 
-  // What ended since the last call of this function.
-  IntervalTally TakeInterval();
+  // Until when the interval goes: calls that end later are of the next one, however late somebody
+  // comes to take this one.
+  void SetIntervalEnd(int64_t to_ns);
+
+  // The interval's calls; the next one goes until then.
+  IntervalTally TakeInterval(int64_t next_to_ns);
+
+  // All calls that are left.
+  IntervalTally TakeRest();
 
  private:
   // Threads of gRPC seldom meet in one of these.
   struct alignas(64) Shard {
     mutable absl::Mutex mutex;
     Tally total ABSL_GUARDED_BY(mutex);
+    int64_t interval_to_ns ABSL_GUARDED_BY(mutex) = std::numeric_limits<int64_t>::max();
     IntervalTally interval ABSL_GUARDED_BY(mutex);
+    IntervalTally later ABSL_GUARDED_BY(mutex);
   };
   Shard& ShardOfThisThread();
 

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The cut of a run into intervals.
+#include "client/load/recorder.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace gemmd {
+namespace {
+
+CallSample SampleEndedAt(int64_t ended_ns) {
+  CallSample sample;
+  sample.ended_ns = ended_ns;
+  sample.code = absl::StatusCode::kOk;
+  return sample;
+}
+
+TEST(RecorderTest, CallsBelongToTheIntervalInWhichTheyEndedHoweverLateItIsTaken) {
+  Recorder recorder(0, 1000);
+  recorder.SetIntervalEnd(100);
+  recorder.Add(SampleEndedAt(99));
+  recorder.Add(SampleEndedAt(100));
+  std::thread([&] { recorder.Add(SampleEndedAt(150)); }).join();
+  EXPECT_EQ(recorder.TakeInterval(200).ok(), 1);
+  recorder.Add(SampleEndedAt(199));
+  recorder.Add(SampleEndedAt(200));
+  const IntervalTally second = recorder.TakeInterval(300);
+  EXPECT_EQ(second.ok(), 3);
+  EXPECT_EQ(second.latency.most_ns(), 199);
+  EXPECT_EQ(recorder.TakeInterval(400).ok(), 1);
+}
+
+TEST(RecorderTest, TheRestHasEverythingThatIsLeft) {
+  Recorder recorder(0, 1000);
+  recorder.SetIntervalEnd(100);
+  recorder.Add(SampleEndedAt(1));
+  recorder.Add(SampleEndedAt(500));
+  EXPECT_EQ(recorder.TakeRest().ok(), 2);
+  EXPECT_EQ(recorder.TakeRest().ok(), 0);
+}
+
+}  // namespace
+}  // namespace gemmd
