@@ -74,7 +74,7 @@ void Nvml::FindFunctions() {
   library_.Find("nvmlDeviceGetPowerUsage", f.power).IgnoreError();
   library_.Find("nvmlDeviceGetEnforcedPowerLimit", f.power_limit).IgnoreError();
   library_.Find("nvmlDeviceGetTotalEnergyConsumption", f.energy).IgnoreError();
-  library_.Find("nvmlDeviceGetMemoryInfo", f.memory).IgnoreError();
+  library_.Find("nvmlDeviceGetMemoryInfo_v2", f.memory).IgnoreError();
   library_.Find("nvmlDeviceGetClockInfo", f.clock).IgnoreError();
   library_.Find("nvmlDeviceGetTemperature", f.temperature).IgnoreError();
   library_.Find("nvmlDeviceGetTotalEccErrors", f.ecc_errors).IgnoreError();

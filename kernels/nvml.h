@@ -49,7 +49,9 @@ class Nvml {
  private:
   // As nvml.h declares them: each returns 0 where it could.
   struct MemoryInfo {
-    unsigned long long total, free, used;
+    unsigned version = sizeof(MemoryInfo) | 2U << 24;
+    // What the driver keeps for itself is reserved, and not used.
+    unsigned long long total = 0, reserved = 0, free = 0, used = 0;
   };
   struct Utilization {
     unsigned gpu, memory;  // Per cent.

@@ -281,7 +281,8 @@ def test_no_zombies_and_no_lost_files(gpus, client):
             "the GPU is back",
         )
     assert len(workers_of(daemon)) == 1
-    assert daemon.open_files() == files
+    # No more than before, once what ends with the old workers and calls has ended, too.
+    wait_until(lambda: daemon.open_files() <= files, DEADLINE_S, "no file is lost")
 
 
 def test_without_a_worker_the_daemon_says_so(gemmd):

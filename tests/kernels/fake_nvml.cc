@@ -28,7 +28,8 @@ int Tell(void* device, T value, T* to) {
 }
 
 struct MemoryInfo {
-  unsigned long long total, free, used;
+  unsigned version;
+  unsigned long long total, reserved, free, used;
 };
 struct Utilization {
   unsigned gpu, memory;
@@ -86,8 +87,15 @@ int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* millij
   static std::atomic<unsigned long long> joules = 123'455;
   return Tell(device, ++joules * 1000 + 789, millijoules);
 }
-int nvmlDeviceGetMemoryInfo(void* device, MemoryInfo* memory) {
-  return Tell(device, {.total = 150'000'000'000, .free = 50'000'000'000, .used = 100'000'000'000},
+int nvmlDeviceGetMemoryInfo_v2(void* device, MemoryInfo* memory) {
+  // The second version, of 40 bytes.
+  if (memory->version != 0x2000028) return kInvalidArgument;
+  return Tell(device,
+              {.version = memory->version,
+               .total = 150'000'000'000,
+               .reserved = 1'000'000'000,
+               .free = 49'000'000'000,
+               .used = 100'000'000'000},
               memory);
 }
 
