@@ -118,7 +118,8 @@ stage_deploy() {
   rm -rf "$programs/opt/gemmd"
   cmake --install build/release --component runtime --strip --prefix "$programs/opt/gemmd" >"$programs.log"
   "$venv/bin/python" -B -m pytest -p no:cacheprovider --programs="$programs" \
-    --fake-worker="$root/build/release/bin/gemmd-fake-worker" tests/deploy
+    --fake-worker="$root/build/release/bin/gemmd-fake-worker" \
+    --fake-nvml="$root/build/release/fake_nvml/libnvidia-ml.so.1" tests/deploy
 }
 
 deploy/install-packages.sh test

@@ -28,6 +28,9 @@ def pytest_addoption(parser):
     group.addoption(
         "--fake-worker", type=pathlib.Path, required=True, help="the program gemmd-fake-worker"
     )
+    group.addoption(
+        "--fake-nvml", type=pathlib.Path, required=True, help="a library that tells of a fake GPU"
+    )
 
 
 def pytest_configure(config):
@@ -52,6 +55,11 @@ def tree(programs):
 @pytest.fixture(scope="session")
 def fake_worker(request):
     return request.config.getoption("--fake-worker").resolve(strict=True)
+
+
+@pytest.fixture(scope="session")
+def fake_nvml(request):
+    return request.config.getoption("--fake-nvml").resolve(strict=True)
 
 
 @pytest.fixture(scope="session")

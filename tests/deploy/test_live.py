@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon that multiplies, scraped by a real Prometheus with the configuration and the rules of
-deploy/prometheus: every query is answered, and with data where this machine has any."""
+deploy/prometheus: every query is answered, and with data. A worker without a GPU and a library that
+tells of one stand for a GPU."""
 
 import json
 import math
+import os
 import re
 import shutil
 import socket
@@ -18,8 +20,9 @@ import queries
 from image import SOURCE, run
 
 LIMIT_S = 60
-# Of panels about what a healthy daemon on a machine without a GPU does not have.
-MAYBE_EMPTY = re.compile(r"GPUs: |Products: Refusals|annotation Drains")
+DEVICES = ("cuda:0", "cpu", "sim:sm_90")
+# Of panels about what a healthy daemon does not have.
+MAYBE_EMPTY = re.compile(r"Products: Refusals|annotation Drains")
 
 
 def free_address():
@@ -54,7 +57,7 @@ class Prometheus:
 
 
 @pytest.fixture(scope="module")
-def prometheus(tree, tmp_path_factory, module_program):
+def prometheus(tree, fake_worker, fake_nvml, tmp_path_factory, module_program):
     folder = tmp_path_factory.mktemp("live")
     daemon, metrics, own = free_address(), free_address(), free_address()
     shutil.copytree(SOURCE / "deploy/prometheus", folder / "etc")
@@ -68,7 +71,9 @@ def prometheus(tree, tmp_path_factory, module_program):
         tree / "bin/gemmd",
         f"--listen={daemon}",
         f"--metrics-listen={metrics}",
-        "--devices=cpu,sim:sm_90",
+        f"--devices={','.join(DEVICES)}",
+        f"--worker-binary={fake_worker}",
+        env={**os.environ, "LD_LIBRARY_PATH": str(fake_nvml.parent)},
     )
     module_program(
         "prometheus",
@@ -79,7 +84,7 @@ def prometheus(tree, tmp_path_factory, module_program):
     prometheus = Prometheus(own)
     prometheus.wait_for('gemmd_device_ready{device="cpu"} == 1')
     for _ in range(8):  # On both sides of several scrapes, so that there are rates.
-        for device in ("cpu", "sim:sm_90"):
+        for device in DEVICES:
             run(
                 tree / "bin/gemmctl",
                 f"--address={daemon}",
@@ -127,6 +132,6 @@ def test_the_stages_add_up(prometheus):
     kind = lambda sample: sample["metric"]["device_kind"]
     value = lambda sample: float(sample["value"][1])
     stages = {kind(sample): value(sample) for sample in stages}
-    assert len(total) == 2
+    assert len(total) == len(DEVICES)
     for sample in total:
         assert 0 < stages[kind(sample)] <= value(sample)
