@@ -81,7 +81,10 @@ void AddRow(TextTable& table, const std::string& name, const Estimate& a, const 
   const bool has_noise = a.has_noise && b.has_noise;
   std::string verdict = "noise unknown";
   if (has_noise) {
-    verdict = std::fabs(difference) <= noise ? "within noise" : difference > 0 ? "higher" : "lower";
+    verdict = std::fabs(difference) <= noise ? "within noise"
+              : difference > 0               ? "higher"
+              : difference < 0               ? "lower"
+                                             : "not a number";
   }
   table.AddRow({name, format(a.value), format(b.value),
                 a.value > 0 ? absl::StrFormat("%+.1f %%", 100 * difference / a.value) : "",
