@@ -106,8 +106,8 @@ struct Kernel {
 
   // Computes D. The problem is valid and supported, and args.target is one where the kernel is
   // available. Blocks until D is written. Errors: Internal where the library failed;
-  // FailedPrecondition for a row of a GPU, which kernels/cuda/launch.h launches. Threads: any
-  // number of launches at once; parallel inside, on the calling thread's OpenMP threads.
+  // FailedPrecondition for a row of a GPU, which kernels/cuda/device/launch.h launches. Threads:
+  // any number of launches at once; parallel inside, on the calling thread's OpenMP threads.
   absl::Status launch(const GemmArgs& args) const { return family->launch(*this, args); }
 };
 

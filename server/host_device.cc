@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/host.h"
-#include "kernels/rates.h"
+#include "kernels/cpu/host_rates.h"
 
 namespace gemmd {
 namespace {

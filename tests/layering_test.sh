@@ -35,7 +35,7 @@ expect_violation server/worker/worker.cc cuda_runtime_api.h
 expect_violation server/worker/protocol.cc grpcpp/grpcpp.h
 expect_violation server/worker/worker.cc server/device.h
 expect_violation server/worker_device_life.cc grpcpp/grpcpp.h
-expect_violation server/worker_device.cc kernels/cuda/runtime.h
+expect_violation server/worker_device.cc kernels/cuda/device/runtime.h
 expect_violation client/client.cc kernels/element.h
 expect_violation client/gemmctl/main.cc server/log.h
 echo "layering holds, and every planted violation is found"

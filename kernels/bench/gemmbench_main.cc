@@ -16,7 +16,7 @@
 #include "kernels/bench/options.h"
 #include "kernels/bench/report.h"
 #include "kernels/bench/row_choice.h"
-#include "kernels/bench/simulator.h"
+#include "kernels/bench/simulator_timing.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/blas_core.h"
 #include "kernels/cpu/host.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernels of GPUs as rows of the catalogue: everything but their code, which
-// kernels/cuda/launch.h has where a CUDA toolkit built it.
+// kernels/cuda/device/launch.h has where a CUDA toolkit built it.
 #pragma once
 
 #include "absl/types/span.h"

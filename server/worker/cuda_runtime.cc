@@ -6,9 +6,9 @@
 #include <array>
 #include <optional>
 
-#include "kernels/cuda/fault.h"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/device/fault.h"
+#include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/device/runtime.h"
 #include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"

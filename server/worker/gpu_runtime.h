@@ -55,7 +55,7 @@ class GpuRuntime {
   virtual absl::Status CopyIn(std::byte* to, absl::Span<const std::byte> from) = 0;
   virtual absl::Status CopyOut(absl::Span<std::byte> to, const std::byte* from) = 0;
   virtual absl::Status Clear(std::byte* memory, int64_t bytes) = 0;
-  // As LaunchOnStream (kernels/cuda/launch.h).
+  // As LaunchOnStream (kernels/cuda/device/launch.h).
   virtual absl::Status Launch(const Kernel& kernel, const GemmArgs& args) = 0;
   virtual absl::Status Fail(GpuFault fault) = 0;
   virtual absl::Status Mark(Moment moment) = 0;

@@ -10,8 +10,8 @@
 #include <optional>
 #include <thread>
 
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/device/runtime.h"
 #include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"

@@ -3,7 +3,7 @@
 // The epilogue on a GPU, byte for byte as on the CPU, and nothing written beside D.
 #include "kernels/cuda/epilogue.h"
 
-#include "kernels/cuda/finish.h"
+#include "kernels/cuda/device/epilogue/epilogue_alone.h"
 #include "tests/gpu/finish_kernels.h"
 #include "tests/gpu/gpu_fixture.h"
 #include "tests/kernels/cuda/epilogue_checks.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/epilogue.cuh"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/device/epilogue/epilogue.cuh"
+#include "kernels/cuda/device/runtime.h"
 #include "tests/gpu/finish_kernels.h"
 
 namespace gemmd {

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/device/runtime.h"
 
 namespace gemmd {
 

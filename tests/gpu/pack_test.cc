@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Packing of operands and metadata on a GPU, byte for byte.
-#include "kernels/cuda/pack.h"
+#include "kernels/cuda/device/operands/pack.h"
 
 #include "tests/gpu/gpu_fixture.h"
 #include "tests/kernels/cuda/pack_checks.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The sparse format and pruning on a GPU: bytes, counts and messages of the CPU.
-#include "kernels/cuda/sparse24.h"
+#include "kernels/cuda/device/operands/sparse24.h"
 
 #include <cstring>
 

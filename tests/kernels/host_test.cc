@@ -8,7 +8,7 @@
 #include <string>
 
 #include "kernels/catalog.h"
-#include "kernels/rates.h"
+#include "kernels/cpu/host_rates.h"
 
 namespace gemmd {
 namespace {

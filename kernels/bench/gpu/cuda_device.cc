@@ -9,7 +9,7 @@
 
 #include "kernels/bench/gpu/cuda_graph.h"
 #include "kernels/bench/gpu/open_device.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/launch.h"
 #include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "kernels/bench/gpu/device.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/device/runtime.h"
 #include "kernels/nvml.h"
 
 namespace gemmd::bench {

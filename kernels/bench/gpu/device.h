@@ -60,7 +60,7 @@ class Device {
   virtual absl::Status Fill(std::byte* to, uint8_t value, int64_t bytes) = 0;
   virtual absl::Status Wait() = 0;
 
-  // As LaunchOnStream of kernels/cuda/launch.h.
+  // As LaunchOnStream of kernels/cuda/device/launch.h.
   virtual absl::Status Launch(const Kernel& kernel, const GemmArgs& args) = 0;
 
   // Calls 0 .. calls-1, back to back. Each has been made before.

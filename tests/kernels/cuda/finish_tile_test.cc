@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The epilogue of tiles, its threads one after the other on the host.
-#include "kernels/cuda/finish_tile.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cuda/epilogue_tile.h"
 #include "tests/kernels/cuda/epilogue_checks.h"
 
 namespace gemmd {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <new>
 
-#include "kernels/cuda/pack_jobs.h"
+#include "kernels/cuda/operands/pack_jobs.h"
 #include "tests/kernels/cuda/pack_checks.h"
 
 namespace gemmd {

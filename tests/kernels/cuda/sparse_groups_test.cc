@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The sparse format and pruning, group by group as the threads of a GPU do them.
-#include "kernels/cuda/sparse_groups.h"
+#include "kernels/cuda/operands/sparse_groups.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "kernels/cuda/prune_groups.h"
+#include "kernels/cuda/operands/prune_groups.h"
 #include "tests/kernels/cuda/sparse_checks.h"
 
 namespace gemmd {

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A block's accumulators on their way to D.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/cuda/device/epilogue/epilogue.cuh"
+#include "kernels/cuda/device/mainloop/place.cuh"
+#include "kernels/cuda/device/mainloop/warp_sums.cuh"
+
+namespace gemmd {
+
+template <size_t kIndex>
+class Output {
+ public:
+  using Sum = typename WarpSums<kIndex>::Sum;
+
+  // `shared` is free once every thread that multiplies is here.
+  __device__ Output(const EpilogueParameters& epilogue, const Place& place,
+                    const WarpSums<kIndex>& sums, std::byte* shared)
+      : epilogue_(epilogue), place_(place), sums_(sums), tile_(reinterpret_cast<Sum*>(shared)) {}
+
+  // Whole tiles of D from the registers. Else through shared memory, so that the code of the
+  // epilogue is there once and not for each register.
+  __device__ void Run() const {
+    if constexpr (kStoresPairs) {
+      if (TakesWholePairs(epilogue_, place_.row, place_.column, kOf.tile.m, kOf.tile.n)) {
+        StoreSums();
+        return;
+      }
+    }
+    ptx::SynchronizeThreads<kOf.threads()>();  // Every warp has read its fragments.
+    Stage();
+    ptx::SynchronizeThreads<kOf.threads()>();
+    if (!CanStoreDirectly(epilogue_)) {
+      FinishTile(epilogue_, place_.batch, place_.row, place_.column, tile_, kOf.tile.m, kOf.tile.n,
+                 kStride, place_.thread, kOf.threads());
+      return;
+    }
+    const bool is_row_major = epilogue_.d.order == Order::kRowMajor;
+    constexpr int kPairs = kOf.tile.n / 2;
+#pragma unroll 1
+    for (int i = place_.thread; i < kOf.tile.m * kPairs; i += kOf.threads()) {
+      const int row = is_row_major ? i / kPairs : i % kOf.tile.m;
+      const int column = 2 * (is_row_major ? i % kPairs : i / kOf.tile.m);
+      const Sum* const pair = tile_ + row * kStride + column;
+      StoreDirectly(epilogue_, place_.batch, place_.row + row, place_.column + column, pair[0],
+                    pair[1]);
+    }
+  }
+
+ private:
+  static constexpr CudaRow kOf = kRow<kIndex>;
+  static constexpr mma::Instruction kInstruction = kOf.instruction;
+  static constexpr int kStride = AccumulatorStride(kOf);
+  // Accumulators that lie in D as they lie in lanes, two beside each other; only where loading
+  // ahead shows that a row is to be fast, since this is a store for each.
+  static constexpr bool kStoresPairs =
+      LoadsAheadOn(kOf, ptx::kChip) && kInstruction.d != ElementType::kF64;
+
+  __device__ void StoreSums() const {
+    if constexpr (kInstruction.d == ElementType::kS32) {
+      StoreSumsAs<ElementType::kS32>();
+    } else if (epilogue_.d.type == ElementType::kF32) {
+      StoreSumsAs<ElementType::kF32>();
+    } else if (epilogue_.d.type == ElementType::kF16) {
+      StoreSumsAs<ElementType::kF16>();
+    } else {
+      StoreSumsAs<ElementType::kBf16>();
+    }
+  }
+
+  // Four lanes write neighbours of a row: a sector of 32 bytes, or half of one.
+  template <ElementType kType>
+  __device__ void StoreSumsAs() const {
+    constexpr int kBytes = BitsOf(kType) / 8;
+    const mma::Position first = PositionInFragment<kIndex, mma::Operand::kD>(place_.lane, 0);
+    std::byte* const target =
+        ElementOfRow<kType>(epilogue_, place_.batch, place_.row + place_.warp_row + first.row,
+                            place_.column + place_.warp_column + first.column);
+#pragma unroll
+    for (int i = 0; i < WarpSums<kIndex>::kDown; ++i) {
+#pragma unroll
+      for (int e = 0; e < WarpSums<kIndex>::kElements; e += 2) {
+        // Elements lie alike in all lanes, counted from the first.
+        const mma::Position at = PositionInFragment<kIndex, mma::Operand::kD>(0, e);
+        std::byte* const row =
+            target + (i * kOf.instruction_rows() + at.row) * epilogue_.d.line_stride_bytes +
+            at.column * kBytes;
+#pragma unroll
+        for (int j = 0; j < WarpSums<kIndex>::kAcross; ++j) {
+          StorePairOf<kType>(epilogue_, row + j * kInstruction.n * kBytes, sums_.At(i, j, e),
+                             sums_.At(i, j, e + 1));
+        }
+      }
+    }
+  }
+
+  // Writes the accumulators to their places in the tile.
+  __device__ void Stage() const {
+#pragma unroll
+    for (int i = 0; i < WarpSums<kIndex>::kDown; ++i) {
+#pragma unroll
+      for (int j = 0; j < WarpSums<kIndex>::kAcross; ++j) {
+#pragma unroll
+        for (int e = 0; e < WarpSums<kIndex>::kElements; ++e) {
+          const mma::Position at = PositionInFragment<kIndex, mma::Operand::kD>(place_.lane, e);
+          const int row = place_.warp_row + i * kOf.instruction_rows() +
+                          kInstruction.m * at.product + LineInTile<kIndex>(at.row);
+          const int column =
+              place_.warp_column + j * kInstruction.n + LineInTile<kIndex>(at.column);
+          tile_[row * kStride + column] = sums_.At(i, j, e);
+        }
+      }
+    }
+  }
+
+  const EpilogueParameters& epilogue_;
+  const Place place_;
+  const WarpSums<kIndex>& sums_;
+  Sum* const tile_;
+};
+
+}  // namespace gemmd

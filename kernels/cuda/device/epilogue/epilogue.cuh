@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The epilogue of kernels of GPUs, from accumulators to D: the bits of ApplyEpilogue.
+//
+// Three ways. Of what most products ask, the product alone or times alpha in a usual type, whole
+// tiles of aligned rows go from the registers of the accumulators to memory (StorePairOf), others
+// by StoreDirectly from a tile in shared memory. FinishTile, a call, does all else from there.
+//
+// A kernel takes the parameters as `const __grid_constant__`, so that their address is that of the
+// constant bank: without it FinishTile would get a copy in local memory.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/epilogue.h"
+#include "kernels/cuda/epilogue_tile.h"
+
+namespace gemmd {
+
+// Two f32 to two f16 or bf16, the first in the low half; NaN becomes 0x7fff, as in Encode.
+__device__ __forceinline__ uint32_t EncodeF16Pair(float x0, float x1) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x1), "f"(x0));
+  return word;
+}
+__device__ __forceinline__ uint32_t EncodeBf16Pair(float x0, float x1) {
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x1), "f"(x0));
+  return word;
+}
+
+struct DeviceEncoder {
+  template <ElementType kType, typename T>
+  static __device__ __forceinline__ uint64_t Encode(T value) {
+    if constexpr (std::is_same_v<T, float> && kType == ElementType::kF16) {
+      return EncodeF16Pair(value, 0);
+    } else if constexpr (std::is_same_v<T, float> && kType == ElementType::kBf16) {
+      return EncodeBf16Pair(value, 0);
+    } else {
+      return EncodeCode<kType>(value);
+    }
+  }
+};
+
+// Whether the kernel may call StoreDirectly: the same for all threads.
+__device__ __forceinline__ bool CanStoreDirectly(const EpilogueParameters& parameters) {
+  return parameters.stores_directly;
+}
+
+// Two words beside each other where D's lines are rows, as far as they lie in D.
+template <typename Word>
+__device__ __forceinline__ void StorePair(const EpilogueParameters& parameters, int64_t batch_index,
+                                          int64_t row, int64_t column, Word word0, Word word1) {
+  if (row >= parameters.m || column >= parameters.n) return;
+  const bool is_row_major = parameters.d.order == Order::kRowMajor;
+  std::byte* target = parameters.d.data + batch_index * parameters.d.batch_stride_bytes +
+                      (is_row_major ? row : column) * parameters.d.line_stride_bytes +
+                      (is_row_major ? column : row) * static_cast<int64_t>(sizeof(Word));
+  const bool has_second = column + 1 < parameters.n;
+  if (is_row_major && parameters.pairs_are_aligned && has_second) {
+    struct alignas(2 * sizeof(Word)) Pair {
+      Word words[2];
+    };
+    *reinterpret_cast<Pair*>(target) = {{word0, word1}};
+    return;
+  }
+  *reinterpret_cast<Word*>(target) = word0;
+  const int64_t step =
+      is_row_major ? static_cast<int64_t>(sizeof(Word)) : parameters.d.line_stride_bytes;
+  if (has_second) *reinterpret_cast<Word*>(target + step) = word1;
+}
+
+// Whether D has the whole tile at (row, column) and takes its pairs as StorePairOf writes them: the
+// same for all threads.
+__device__ __forceinline__ bool TakesWholePairs(const EpilogueParameters& parameters, int64_t row,
+                                                int64_t column, int rows, int columns) {
+  return parameters.stores_directly && parameters.pairs_are_aligned &&
+         parameters.d.order == Order::kRowMajor && row + rows <= parameters.m &&
+         column + columns <= parameters.n;
+}
+
+// Where element (row, column) of a matrix of D is that has rows as lines.
+template <ElementType kType>
+__device__ __forceinline__ std::byte* ElementOfRow(const EpilogueParameters& parameters,
+                                                   int64_t batch_index, int64_t row,
+                                                   int64_t column) {
+  return parameters.d.data + batch_index * parameters.d.batch_stride_bytes +
+         row * parameters.d.line_stride_bytes + column * (BitsOf(kType) / 8);
+}
+
+// Stores the accumulators of two elements beside each other as D's type, at an aligned address.
+// Products that are no number have one code, which multiplication gives.
+template <ElementType kType>
+__device__ __forceinline__ void StorePairOf(const EpilogueParameters& parameters, std::byte* target,
+                                            float x0, float x1) {
+  x0 *= parameters.alpha_f32;  // 1 changes nothing.
+  x1 *= parameters.alpha_f32;
+  if constexpr (kType == ElementType::kF32) {
+    *reinterpret_cast<float2*>(target) = {x0, x1};
+  } else {
+    *reinterpret_cast<uint32_t*>(target) =
+        kType == ElementType::kF16 ? EncodeF16Pair(x0, x1) : EncodeBf16Pair(x0, x1);
+  }
+}
+template <ElementType kType>
+__device__ __forceinline__ void StorePairOf(const EpilogueParameters&, std::byte* target,
+                                            int32_t x0, int32_t x1) {
+  static_assert(kType == ElementType::kS32);
+  *reinterpret_cast<int2*>(target) = {x0, x1};
+}
+
+// Stores the accumulators of (row, column) and (row, column + 1) of matrix `batch_index`, as far as
+// they lie in D. `column` is even. Accumulator: float, double or int32_t.
+template <typename Accumulator>
+__device__ __forceinline__ void StoreDirectly(const EpilogueParameters& parameters,
+                                              int64_t batch_index, int64_t row, int64_t column,
+                                              Accumulator x0, Accumulator x1) {
+  if constexpr (std::is_same_v<Accumulator, int32_t>) {
+    StorePair(parameters, batch_index, row, column, x0, x1);
+  } else if constexpr (std::is_same_v<Accumulator, double>) {
+    if (parameters.is_plain) {
+      StorePair(parameters, batch_index, row, column, x0, x1);
+    } else {
+      StorePair(parameters, batch_index, row, column, BitsWithOneNan(x0 * parameters.alpha),
+                BitsWithOneNan(x1 * parameters.alpha));
+    }
+  } else {
+    x0 *= parameters.alpha_f32;  // 1 changes nothing.
+    x1 *= parameters.alpha_f32;
+    if (parameters.d.type == ElementType::kF32) {
+      StorePair(parameters, batch_index, row, column, BitsWithOneNan(x0), BitsWithOneNan(x1));
+      return;
+    }
+    const uint32_t pair =
+        parameters.d.type == ElementType::kF16 ? EncodeF16Pair(x0, x1) : EncodeBf16Pair(x0, x1);
+    StorePair(parameters, batch_index, row, column, static_cast<uint16_t>(pair),
+              static_cast<uint16_t>(pair >> 16));
+  }
+}
+
+// Finishes the tile of D whose first element is (first_row, first_column), both multiples of 8, as
+// are tile_rows and tile_columns; it may hang over m and n. `tile` holds its accumulators row
+// major, `tile_stride` of them from row to row, in shared memory; threads 0 to `threads` - 1 call
+// it together, after a barrier. It is to be the last thing that a kernel does: what lives across
+// the call would go through local memory.
+template <typename Accumulator>
+__device__ __noinline__ void FinishTile(const EpilogueParameters& parameters, int64_t batch_index,
+                                        int64_t first_row, int64_t first_column,
+                                        const Accumulator* tile, int tile_rows, int tile_columns,
+                                        int tile_stride, int thread, int threads) {
+  FinishPartOfTile<DeviceEncoder>(parameters,
+                                  StagedTile<Accumulator>{.data = tile,
+                                                          .rows = tile_rows,
+                                                          .columns = tile_columns,
+                                                          .stride = tile_stride,
+                                                          .batch_index = batch_index,
+                                                          .first_row = first_row,
+                                                          .first_column = first_column},
+                                  thread, threads);
+}
+
+}  // namespace gemmd

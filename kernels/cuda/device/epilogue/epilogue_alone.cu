@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/device/epilogue/epilogue.cuh"
+#include "kernels/cuda/device/epilogue/epilogue_alone.h"
+#include "kernels/cuda/device/grid.h"
+
+namespace gemmd {
+namespace {
+
+// Long along D's lines.
+constexpr int kTileLines = 8;
+constexpr int kTileLength = 512;
+
+struct Tiling {
+  int rows;
+  int columns;
+  int64_t tiles_along_rows;  // Side by side.
+  int64_t tiles_of_matrix;
+  int64_t tiles;
+};
+
+Tiling TilingOf(const Problem& problem) {
+  const bool is_row_major = problem.d.order == Order::kRowMajor;
+  Tiling tiling;
+  tiling.rows = is_row_major ? kTileLines : kTileLength;
+  tiling.columns = is_row_major ? kTileLength : kTileLines;
+  tiling.tiles_along_rows = (problem.n + tiling.columns - 1) / tiling.columns;
+  tiling.tiles_of_matrix = (problem.m + tiling.rows - 1) / tiling.rows * tiling.tiles_along_rows;
+  tiling.tiles = tiling.tiles_of_matrix * problem.batch;
+  return tiling;
+}
+
+template <typename Accumulator>
+__global__ void __launch_bounds__(kBlockThreads)
+    FinishKernel(const __grid_constant__ EpilogueParameters parameters,
+                 const __grid_constant__ Tiling tiling) {
+  for (int64_t tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
+    const int64_t in_matrix = tile % tiling.tiles_of_matrix;
+    const StagedTile<Accumulator> zeros = {
+        .rows = tiling.rows,
+        .columns = tiling.columns,
+        .batch_index = tile / tiling.tiles_of_matrix,
+        .first_row = in_matrix / tiling.tiles_along_rows * tiling.rows,
+        .first_column = in_matrix % tiling.tiles_along_rows * tiling.columns};
+    FinishPartOfTile<DeviceEncoder>(parameters, zeros, static_cast<int>(threadIdx.x),
+                                    kBlockThreads);
+  }
+}
+
+}  // namespace
+
+absl::Status FinishWithoutProduct(const GemmArgs& args, ElementType accumulators,
+                                  CUstream_st* stream) {
+  if (!args.problem.has_output()) return absl::OkStatus();
+  EpilogueParameters parameters = EpilogueOf(args, accumulators);
+  parameters.has_product = false;
+  const Tiling tiling = TilingOf(args.problem);
+  const unsigned blocks = BlocksFor(tiling.tiles);
+  if (accumulators == ElementType::kF32) {
+    FinishKernel<float><<<blocks, kBlockThreads, 0, stream>>>(parameters, tiling);
+  } else {
+    FinishKernel<double><<<blocks, kBlockThreads, 0, stream>>>(parameters, tiling);
+  }
+  return LaunchStatus("finish");
+}
+
+}  // namespace gemmd

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/device/launch.h"
+
+#include <limits>
+#include <optional>
+
+#include "kernels/cuda/device/epilogue/epilogue_alone.h"
+#include "kernels/cuda/device/functions.h"
+#include "kernels/cuda/device/mma_parameters.h"
+#include "kernels/cuda/device/operands/pack.h"
+#include "kernels/cuda/device/runtime.h"
+#include "kernels/cuda/device/tile_map.h"
+#include "kernels/cuda/geometry.h"
+#include "kernels/cuda/plan.h"
+#include "kernels/mma/find.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
+constexpr int kBytesOfStep = 32 * sizeof(uint32_t);  // Of the metadata of a row of instructions.
+constexpr int64_t kMostBatches = 65535;              // Of one launch: the grid's third extent.
+
+CudaFunctions MakeFunctions() {
+  CudaFunctions functions = {};
+  AddMmaBits(functions);
+  AddMmaF16(functions);
+  AddMmaF64(functions);
+  AddMmaFp8(functions);
+  AddMmaInt4(functions);
+  AddMmaInt8(functions);
+  AddMmaNarrow(functions);
+  AddMmaQuads(functions);
+  AddMmaScaled(functions);
+  AddMmaTf32(functions);
+  AddSparseFloats(functions);
+  AddSparseInt4(functions);
+  AddSparseInt8(functions);
+  AddSparseNarrow(functions);
+  AddSparseScaled(functions);
+  AddWmmaF16(functions);
+  AddWmmaOthers(functions);
+  return functions;
+}
+
+const void* FunctionOf(const Kernel& kernel) {
+  static const CudaFunctions functions = MakeFunctions();
+  return kernel.cuda_row == nullptr
+             ? nullptr
+             : functions[static_cast<size_t>(kernel.cuda_row - kCudaRows.data())];
+}
+
+// What the current GPU runs.
+struct Code {
+  const void* function;
+  mma::Chip chip;  // It was compiled for; the GPU may be a later one.
+};
+
+absl::StatusOr<Code> CodeOf(const Kernel& kernel) {
+  const void* const function = FunctionOf(kernel);
+  if (function == nullptr) {
+    return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", kernel.name));
+  }
+  cudaFuncAttributes attributes = {};
+  RETURN_IF_ERROR(CudaStatus(cudaFuncGetAttributes(&attributes, function), kernel.name));
+  const std::optional<mma::Chip> chip = mma::ChipFromCapability(attributes.ptxVersion);
+  // An earlier chip may lack the instruction; then there is a function, but it is empty.
+  if (!chip || !RunsOn(*kernel.cuda_row, *chip)) {
+    return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", kernel.name,
+                                                ", which sm_", attributes.ptxVersion, " lacks"));
+  }
+  return Code{function, *chip};
+}
+
+int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+absl::StatusOr<OperandLines> LinesOf(std::string_view field, const OperandPlan& plan,
+                                     const std::byte* data, const std::byte* workspace) {
+  if (plan.lines > kMostBlocks || plan.line_stride_bytes > kMostLineBytes) {
+    return absl::ResourceExhaustedError(Concat(field, ": got ", plan.lines, " lines of ",
+                                               plan.line_bytes,
+                                               " bytes, want at most 2^31 - 1 of less than 2^31"));
+  }
+  return OperandLines{.data = plan.is_packed ? workspace + plan.offset : data,
+                      .batch_stride_bytes = plan.batch_stride_bytes,
+                      .lines = static_cast<int>(plan.lines),
+                      .line_bytes = static_cast<int>(plan.line_bytes),
+                      .line_stride_bytes = static_cast<int>(plan.line_stride_bytes)};
+}
+
+TileBox BoxOf(const TileLines& tile, int parts) {
+  return {.line_bytes = tile.line_bytes, .lines = tile.lines / parts, .is_swizzled = true};
+}
+
+absl::Status MakeTileMaps(const CudaRow& row, mma::Chip chip, const CudaPlan& plan,
+                          const Problem& problem, MmaParameters& parameters) {
+  const TileBox a = BoxOf(TileLinesOf(row, mma::Operand::kA), 1);
+  const TileBox b = BoxOf(TileLinesOf(row, mma::Operand::kB), ClusterOn(row, chip));
+  ASSIGN_OR_RETURN(parameters.a_map, TileMapOf(parameters.a, a, problem.batch));
+  ASSIGN_OR_RETURN(parameters.b_map, TileMapOf(parameters.b, b, problem.batch));
+  if (!row.instruction.is_sparse()) return absl::OkStatus();
+  const OperandLines metadata = {.data = reinterpret_cast<const std::byte*>(parameters.metadata),
+                                 .batch_stride_bytes = plan.metadata_batch_stride_bytes,
+                                 .lines = parameters.tiles_m * (row.tile.m / row.instruction.m),
+                                 .line_bytes = parameters.metadata_steps * kBytesOfStep,
+                                 .line_stride_bytes = parameters.metadata_steps * kBytesOfStep};
+  const TileBox box = {.line_bytes = MetadataLineBytes(row),
+                       .lines = row.tile.m / row.instruction.m,
+                       .is_swizzled = false};
+  ASSIGN_OR_RETURN(parameters.metadata_map, TileMapOf(metadata, box, problem.batch));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, const GemmArgs& args,
+                                           const CudaPlan& plan) {
+  const Problem& problem = args.problem;
+  const int64_t tiles_m = TilesDown(row, problem.m);
+  const int64_t tiles_n = DivideUp(problem.n, row.tile.n);
+  const int64_t tiles_k = DivideUp(problem.k, row.tile.k);
+  const int64_t steps = tiles_k * StepsOfTile(row);
+  if (tiles_m > kMostBlocks / tiles_n || steps > kMostBlocks / kBytesOfStep) {
+    return absl::ResourceExhaustedError(Concat("d: got ", problem.m, "x", problem.n,
+                                               " and k = ", problem.k,
+                                               ", want at most 2^31 tiles of ", row.tile.m, "x",
+                                               row.tile.n, " and steps of ", row.instruction.k));
+  }
+  MmaParameters parameters;
+  ASSIGN_OR_RETURN(parameters.a, LinesOf("a", plan.a, args.a, args.workspace.data()));
+  ASSIGN_OR_RETURN(parameters.b, LinesOf("b", plan.b, args.b, args.workspace.data()));
+  parameters.metadata =
+      reinterpret_cast<const uint32_t*>(args.workspace.data() + plan.metadata_offset);
+  parameters.metadata_batch_stride_words = plan.metadata_batch_stride_bytes / 4;
+  parameters.metadata_steps = static_cast<int>(steps);
+  parameters.steps = static_cast<int>(DivideUp(problem.k, row.instruction.k));
+  parameters.tiles_m = static_cast<int>(tiles_m);
+  parameters.tiles_n = static_cast<int>(tiles_n);
+  parameters.tiles_k = static_cast<int>(tiles_k);
+  parameters.first_batch = 0;
+  parameters.epilogue = EpilogueOf(args, AccumulatorType(row));
+  if (LoadsAheadOn(row, chip)) {
+    RETURN_IF_ERROR(MakeTileMaps(row, chip, plan, problem, parameters));
+  }
+  return parameters;
+}
+
+absl::Status PrepareOperands(const CudaRow& row, const GemmArgs& args, const CudaPlan& plan,
+                             CUstream_st* stream) {
+  std::byte* const workspace = args.workspace.data();
+  if (plan.a.is_packed) {
+    RETURN_IF_ERROR(
+        PackOperand(row, mma::Operand::kA, args.problem, plan.a, args.a, workspace, stream));
+  }
+  if (plan.b.is_packed) {
+    RETURN_IF_ERROR(
+        PackOperand(row, mma::Operand::kB, args.problem, plan.b, args.b, workspace, stream));
+  }
+  if (!row.instruction.is_sparse()) return absl::OkStatus();
+  return RepackMetadata(row, args.problem, plan, args.a, workspace, stream);
+}
+
+// One launch for as many matrices as a grid has; `parameters` are changed for each.
+absl::Status LaunchProduct(const Kernel& kernel, const Code& code, MmaParameters& parameters,
+                           int64_t batch, CUstream_st* stream) {
+  const CudaRow& row = *kernel.cuda_row;
+  const auto blocks_of_cluster = static_cast<unsigned>(ClusterOn(row, code.chip));
+  const auto threads = static_cast<unsigned>(ThreadsOfBlock(row, code.chip));
+  // More than 48 KiB is to be asked for.
+  RETURN_IF_ERROR(
+      CudaStatus(cudaFuncSetAttribute(code.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      SharedBytes(row)),
+                 kernel.name));
+  for (int64_t first = 0; first < batch; first += kMostBatches) {
+    parameters.first_batch = first;
+    const int64_t batches = batch - first < kMostBatches ? batch - first : kMostBatches;
+    const dim3 grid(static_cast<unsigned>(parameters.tiles_m * parameters.tiles_n), 1,
+                    static_cast<unsigned>(batches));
+    void* arguments[] = {&parameters};
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {blocks_of_cluster, 1, 1};
+    const cudaLaunchConfig_t launch = {.gridDim = grid,
+                                       .blockDim = dim3(threads),
+                                       .dynamicSmemBytes = static_cast<size_t>(SharedBytes(row)),
+                                       .stream = stream,
+                                       .attrs = &cluster,
+                                       .numAttrs = blocks_of_cluster > 1 ? 1U : 0U};
+    RETURN_IF_ERROR(
+        CudaStatus(cudaLaunchKernelExC(&launch, code.function, arguments), kernel.name));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool HasCode(const Kernel& kernel) {
+  const bool has_code = CodeOf(kernel).ok();
+  cudaGetLastError();  // No code for the GPU: that is the answer, not an error of a later call.
+  return has_code;
+}
+
+absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream) {
+  ASSIGN_OR_RETURN(const Code code, CodeOf(kernel));
+  const CudaRow& row = *kernel.cuda_row;
+  if (!args.problem.has_output()) return absl::OkStatus();
+  if (!args.problem.has_product()) return FinishWithoutProduct(args, AccumulatorType(row), stream);
+  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, args.problem));
+  ASSIGN_OR_RETURN(MmaParameters parameters, ParametersOf(row, code.chip, args, plan));
+  RETURN_IF_ERROR(PrepareOperands(row, args, plan, stream));
+  return LaunchProduct(kernel, code, parameters, args.problem.batch, stream);
+}
+
+}  // namespace gemmd

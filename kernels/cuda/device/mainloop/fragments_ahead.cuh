@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Fragments that are loaded ahead of the instructions that take them.
+//
+// Of one operand a thread holds a whole step's (kept), of the other one two parts (streamed).
+// While instructions take one part, the next one is loaded. Behind the instructions of a step's
+// last part, which are the last to take what is kept, what the next step keeps comes into the same
+// registers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/device/mainloop/place.cuh"
+#include "kernels/cuda/device/mainloop/warp_sums.cuh"
+
+namespace gemmd {
+
+template <size_t kIndex>
+class FragmentsAhead {
+ public:
+  // Parts of a tile of k.
+  static constexpr int kParts = StepsOfTile(kRow<kIndex>) * StreamedParts(kRow<kIndex>);
+  static_assert(kParts % 2 == 0, "the first part of every tile is in the same registers");
+
+  // `shared` is where the stages begin. The first tile's first part comes with instructions that
+  // add nothing.
+  __device__ FragmentsAhead(uint32_t shared, const Place& place)
+      : streamed_loader_(shared + OffsetOfTile(kStreamed), FirstOf(kStreamed, place), place.lane),
+        kept_loader_(shared + OffsetOfTile(kKept), FirstOf(kKept, place), place.lane),
+        metadata_(shared + kABytes + kBBytes +
+                  place.warp_row / kInstruction.m * MetadataLineBytes(kOf) + place.lane * 4),
+        streamed_{},
+        kept_{} {
+    for (uint32_t& word : metadata_words_) word = kOrderedMetadata;
+  }
+
+  // Loads part kAt of the tile at `offset`, beside the instructions of the part before it: of the
+  // tile before, if this is the first.
+  template <int kAt>
+  __device__ void Run(int offset, WarpSums<kIndex>& sums) {
+    constexpr int kStep = kAt / kPartsOfStep;
+    streamed_loader_.Load(offset, kStep, kAt % kPartsOfStep, streamed_[kAt % 2]);
+#pragma unroll
+    for (int load = 0; load < kLoadsOfKept; ++load) {
+      Add<(kAt + kParts - 1) % kParts>(load, sums);
+      if constexpr (kAt % kPartsOfStep == 0) LoadKept(offset, kStep, load);
+    }
+  }
+
+  // The instructions of the last part.
+  __device__ void Finish(WarpSums<kIndex>& sums) const {
+#pragma unroll
+    for (int load = 0; load < kLoadsOfKept; ++load) Add<kParts - 1>(load, sums);
+  }
+
+ private:
+  static constexpr CudaRow kOf = kRow<kIndex>;
+  static constexpr mma::Instruction kInstruction = kOf.instruction;
+  static constexpr int kABytes = TileLinesOf(kOf, mma::Operand::kA).bytes();
+  static constexpr int kBBytes = TileLinesOf(kOf, mma::Operand::kB).bytes();
+  static constexpr mma::Operand kStreamed = StreamedOperand(kOf);
+  static constexpr mma::Operand kKept =
+      kStreamed == mma::Operand::kA ? mma::Operand::kB : mma::Operand::kA;
+  static constexpr bool kStreamsA = kStreamed == mma::Operand::kA;
+  using StreamedShape = FragmentShape<kIndex, kStreamed>;
+  using KeptShape = FragmentShape<kIndex, kKept>;
+  static constexpr int kPartsOfStep = StreamedParts(kOf);
+  static constexpr int kLoadsOfKept = KeptShape::kAll / KeptShape::kOfLoad;
+  static constexpr bool kIsSparse = kInstruction.is_sparse();
+  static_assert(!kIsSparse || !kStreamsA, "metadata comes with the rows of A that are kept");
+  // Of any sparsity: nibbles must keep an order.
+  static constexpr uint32_t kOrderedMetadata = 0x44444444;
+
+  __device__ static int OffsetOfTile(mma::Operand operand) {
+    return operand == mma::Operand::kA ? 0 : kABytes;
+  }
+  __device__ static int FirstOf(mma::Operand operand, const Place& place) {
+    return operand == mma::Operand::kA ? place.warp_row : place.warp_column;
+  }
+
+  __device__ void LoadKept(int offset, int step, int load) {
+    kept_loader_.LoadSome(offset, step, 0, load, kept_);
+    if constexpr (kIsSparse) {
+#pragma unroll
+      for (int i = load * KeptShape::kOfLoad; i < (load + 1) * KeptShape::kOfLoad; ++i) {
+        metadata_words_[i] =
+            ptx::LoadShared32(metadata_ + offset + i * MetadataLineBytes(kOf) + step * 128);
+      }
+    }
+  }
+
+  // Instructions of part kAt with what one load keeps; those beside each other in a row of D follow
+  // each other.
+  template <int kAt>
+  __device__ void Add(int load, WarpSums<kIndex>& sums) const {
+    constexpr int kPart = kAt % kPartsOfStep;
+    constexpr int kRows = kStreamsA ? StreamedShape::kOfLoad : KeptShape::kOfLoad;
+    constexpr int kColumns = kStreamsA ? KeptShape::kOfLoad : StreamedShape::kOfLoad;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        const int kept = load * KeptShape::kOfLoad + (kStreamsA ? j : i);
+        const auto& streamed = streamed_[kAt % 2].words[kStreamsA ? i : j];
+        if constexpr (kStreamsA) {
+          sums.AddOne(kPart * kRows + i, kept, streamed, kept_.words[kept], 0);
+        } else {
+          sums.AddOne(kept, kPart * kColumns + j, kept_.words[kept], streamed,
+                      metadata_words_[kIsSparse ? kept : 0]);
+        }
+      }
+    }
+  }
+
+  FragmentLoader<kIndex, kStreamed> streamed_loader_;
+  FragmentLoader<kIndex, kKept> kept_loader_;
+  uint32_t metadata_;  // Of the warp's first rows in the first stage, this lane's.
+  Fragments<kIndex, kStreamed, StreamedShape::kOfLoad> streamed_[2];
+  Fragments<kIndex, kKept, KeptShape::kAll> kept_;
+  uint32_t metadata_words_[kIsSparse ? InstructionsDown(kOf) : 1];
+};
+
+}  // namespace gemmd

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which part of D a thread works on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/device/mainloop/row_constants.cuh"
+#include "kernels/cuda/device/mma_parameters.h"
+#include "kernels/cuda/device/ptx/ptx.cuh"
+
+namespace gemmd {
+
+// What a thread works on. Neighbours in the grid share lines of A and B, which then stay in L2.
+struct Place {
+  int64_t row;  // Of the block's tile in D.
+  int64_t column;
+  int64_t batch;
+  int thread;
+  int lane;
+  int warp_row;  // Of the warp's part in the tile.
+  int warp_column;
+};
+
+template <size_t kIndex>
+__device__ Place FindPlace(const MmaParameters& parameters) {
+  constexpr CudaRow kOf = kRow<kIndex>;
+  constexpr int kGroup = 8;  // Tiles above each other that follow each other.
+  const int block = ptx::BlockInGrid();
+  const int first = block / (kGroup * parameters.tiles_n) * kGroup;
+  const int rows = min(parameters.tiles_m - first, kGroup);
+  const int inside = block % (kGroup * parameters.tiles_n);
+  const int thread = ptx::ThreadInBlock();
+  const int warp = thread / 32;
+  return {.row = int64_t{first + inside % rows} * kOf.tile.m,
+          .column = int64_t{inside / rows} * kOf.tile.n,
+          .batch = blockIdx.z + parameters.first_batch,
+          .thread = thread,
+          .lane = thread % 32,
+          .warp_row = warp % kOf.warps_m * (kOf.tile.m / kOf.warps_m),
+          .warp_column = warp / kOf.warps_m * (kOf.tile.n / kOf.warps_n)};
+}
+
+}  // namespace gemmd

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernel of every row: a multistage product on tensor cores.
+//
+// Tiles of A and B come into shared memory several stages ahead, by the copy engine (from sm_90 on)
+// or by cp.async, and from there into fragments by ldmatrix (f64 and m8n8k4: by loads of 8 bytes;
+// wmma: by its own), ahead of the instructions where registers are left. Each accumulator gets the
+// instructions in ascending k, from zero.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/cuda/device/epilogue/block_epilogue.cuh"
+#include "kernels/cuda/device/mainloop/fragments_ahead.cuh"
+#include "kernels/cuda/device/mainloop/plain_loop.cuh"
+#include "kernels/cuda/device/mainloop/tile_pipe.cuh"
+
+namespace gemmd {
+
+template <size_t kIndex>
+class MmaBlock {
+ public:
+  __device__ MmaBlock(const MmaParameters& parameters, std::byte* shared)
+      : parameters_(parameters), shared_(shared) {}
+
+  __device__ void Run() {
+    if constexpr (LoadsAheadOn(kOf, ptx::kChip)) {
+      RunAhead();
+    } else {
+      sums_.Clear();
+      PlainLoop<kIndex>(parameters_, ptx::SharedAddress(shared_))
+          .Run(FindPlace<kIndex>(parameters_), sums_);
+    }
+    Output<kIndex>(parameters_.epilogue, FindPlace<kIndex>(parameters_), sums_, shared_).Run();
+  }
+
+ private:
+  static constexpr CudaRow kOf = kRow<kIndex>;
+  static constexpr bool kMovesRegisters = MovesRegisters(kOf, ptx::kChip);
+
+  // The warps of the row multiply; the first thread beyond them fills the pipe, and those threads
+  // are done then.
+  __device__ void RunAhead() {
+    const TilePipe<kIndex> pipe(parameters_, ptx::SharedAddress(shared_));
+    pipe.Begin();
+    const Place place = FindPlace<kIndex>(parameters_);
+    if (place.thread >= kOf.threads()) {
+      if constexpr (kMovesRegisters) ptx::LeaveRegisters<kRegistersToFill>();
+      if (place.thread == kOf.threads()) pipe.Fill(place);
+      ptx::Exit();
+    }
+    if constexpr (kMovesRegisters) ptx::TakeRegisters<kMostRegisters>();
+    sums_.Clear();
+    FragmentsAhead<kIndex> fragments(ptx::SharedAddress(shared_), place);
+    typename TilePipe<kIndex>::Cursor at;
+    int released = 0;
+    for (int tile = 0; tile < parameters_.tiles_k; ++tile) {
+      if (tile > 0) pipe.Release(released);
+      pipe.WaitFor(at);
+      RunTile(std::make_integer_sequence<int, FragmentsAhead<kIndex>::kParts>(), at.offset(),
+              fragments);
+      released = at.stage;
+      at.Advance();
+    }
+    fragments.Finish(sums_);
+  }
+
+  // The instructions of the last part of the tile before, and those of this one but for its last.
+  template <int... kAt>
+  __device__ void RunTile(std::integer_sequence<int, kAt...>, int offset,
+                          FragmentsAhead<kIndex>& fragments) {
+    (fragments.template Run<kAt>(offset, sums_), ...);
+  }
+
+  const MmaParameters& parameters_;
+  std::byte* const shared_;
+  WarpSums<kIndex> sums_;
+};
+
+template <size_t kIndex>
+__global__ void __launch_bounds__(ThreadsOfBlock(kRow<kIndex>, ptx::kChip),
+                                  BlocksPerMultiprocessor(kRow<kIndex>, ptx::kChip))
+    MmaKernel(const __grid_constant__ MmaParameters parameters) {
+  if constexpr (RunsOn(kRow<kIndex>, ptx::kChip)) {
+    extern __shared__ __align__(1024) std::byte shared_memory[];
+    MmaBlock<kIndex>(parameters, shared_memory).Run();
+  }
+}
+
+// For functions.h.
+template <size_t kIndex>
+struct MmaFunction {
+  static const void* Get() { return reinterpret_cast<const void*>(&MmaKernel<kIndex>); }
+};
+
+}  // namespace gemmd

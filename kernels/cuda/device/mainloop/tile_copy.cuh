@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tiles of an operand on their way to shared memory by cp.async, every thread taking part.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/device/mainloop/row_constants.cuh"
+#include "kernels/cuda/device/mma_parameters.h"
+#include "kernels/cuda/device/ptx/ptx.cuh"
+
+namespace gemmd {
+
+// Copies one operand's tiles, one after the other along k, each thread the same chunk of several
+// lines: a round of copies for each.
+//
+// What lies beyond k is zero. Lines of rows and columns beyond m and n are copies of the last one,
+// since nothing of what becomes of them is stored.
+template <size_t kIndex, mma::Operand kOperand>
+class TileCopy {
+ public:
+  static constexpr TileLines kLines = TileLinesOf(kRow<kIndex>, kOperand);
+  static constexpr int kChunks = kLines.chunks();
+  static constexpr int kLinesOfRound = kRow<kIndex>.threads() / kChunks;
+  static constexpr int kRounds = (kLines.lines + kLinesOfRound - 1) / kLinesOfRound;
+
+  // `first` is the tile's first row of A or column of B.
+  __device__ TileCopy(const OperandLines& operand, int64_t batch, int64_t first, uint32_t shared,
+                      int thread)
+      : operand_(operand), line_(thread / kChunks) {
+    const int chunk = thread % kChunks;
+    shared_ = shared + OffsetInTile<kIndex, kOperand>(line_, 16 * chunk);
+    source_ = operand.data + batch * operand.batch_stride_bytes + 16 * chunk +
+              int64_t{line_} * operand.line_stride_bytes;
+    bytes_ = operand.line_bytes - 16 * chunk;
+    if constexpr (kIsAlongK) {
+      source_ += first * operand.line_stride_bytes;
+      lines_after_ = operand.lines - 1 - static_cast<int>(first) - line_;
+    } else {
+      constexpr int kBits = mma::ContainerBits(kRow<kIndex>.instruction, kOperand);
+      source_ += first * kBits / 8;
+      bytes_ -= static_cast<int>(first * kBits / 8);
+      lines_after_ = operand.lines - 1 - line_;
+    }
+  }
+
+  // Copies the tile to the stage at `offset` of the shared memory.
+  __device__ void Copy(int offset) const {
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      if (kLines.lines % kLinesOfRound != 0 && line_ + i * kLinesOfRound >= kLines.lines) break;
+      const bool is_inside = kIsAlongK || i * kLinesOfRound <= lines_after_;
+      ptx::CopyAsync(
+          shared_ + offset + i * kLinesOfRound * kLines.stride(),
+          ptx::Advance(source_, min(i * kLinesOfRound, lines_after_), operand_.line_stride_bytes),
+          is_inside && bytes_ > 0);
+    }
+  }
+
+  // To the next tile.
+  __device__ void Advance() {
+    if constexpr (kIsAlongK) {
+      source_ += kLines.line_bytes;
+      bytes_ -= kLines.line_bytes;
+    } else {
+      source_ += int64_t{kLines.lines} * operand_.line_stride_bytes;
+      lines_after_ -= kLines.lines;
+    }
+  }
+
+ private:
+  static constexpr bool kIsAlongK = kLines.axis == LineAxis::kK;
+  static_assert(kRow<kIndex>.threads() % kChunks == 0,
+                "a thread copies the same chunk of every line");
+  static_assert(kLines.SwizzleOf(kLinesOfRound) == 0 || kRounds == 1,
+                "chunks trade places alike in every round");
+
+  const OperandLines& operand_;
+  const std::byte* source_;  // Of this thread's first line.
+  int bytes_;                // Of a line from this thread's chunk on; negative behind its end.
+  int line_;                 // This thread's first one in the tile.
+  int lines_after_;          // Of the operand after this thread's first one; may be negative.
+  uint32_t shared_;
+};
+
+}  // namespace gemmd

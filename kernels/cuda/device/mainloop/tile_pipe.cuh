@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tiles of A and B on their way to shared memory by the copy engine: a ring of stages that one
+// thread has filled and the warps that multiply empty.
+//
+// Each stage has two barriers. `full` says that the stage's tiles are there; `empty` that every
+// warp of the cluster has read them. So warps need not keep in step, and none that multiplies waits
+// for another one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/device/mainloop/place.cuh"
+
+namespace gemmd {
+
+template <size_t kIndex>
+class TilePipe {
+ public:
+  static constexpr CudaRow kOf = kRow<kIndex>;
+  static constexpr int kABytes = TileLinesOf(kOf, mma::Operand::kA).bytes();
+  static constexpr int kBBytes = TileLinesOf(kOf, mma::Operand::kB).bytes();
+
+  __device__ TilePipe(const MmaParameters& parameters, uint32_t shared)
+      : parameters_(parameters), stages_(shared) {}
+
+  // All threads of the block, before anything else.
+  __device__ void Begin() const {
+    if (ptx::ThreadInBlock() == 0) {
+      for (int stage = 0; stage < kOf.stages; ++stage) {
+        ptx::InitBarrier(Full(stage), 1);
+        ptx::InitBarrier(Empty(stage), kCluster * (kOf.threads() / 32));
+      }
+      ptx::ShowBarriers();
+    }
+    if constexpr (kCluster == 1) {
+      __syncthreads();
+    } else {
+      ptx::SynchronizeCluster();
+    }
+  }
+
+  // Where in the ring a tile is. Each round turns the parity of the barriers.
+  struct Cursor {
+    int stage = 0;
+    int parity = 0;
+
+    __device__ void Advance() {
+      const bool is_last = stage == kOf.stages - 1;
+      stage = is_last ? 0 : stage + 1;
+      parity ^= is_last ? 1 : 0;
+    }
+    // Of the stage, from the first one on.
+    __device__ int offset() const { return stage * kStageBytes; }
+  };
+
+  // One thread has every tile brought, as stages become empty.
+  __device__ void Fill(const Place& place) const {
+    Cursor at;
+    for (int tile = 0; tile < parameters_.tiles_k; ++tile, at.Advance()) {
+      // Every stage is empty at first.
+      ptx::WaitForPhase(Empty(at.stage), at.parity ^ 1);
+      Copy(place, tile, at);
+    }
+    WaitForReleases(at);
+  }
+
+  __device__ void WaitFor(const Cursor& at) const { ptx::WaitForPhase(Full(at.stage), at.parity); }
+
+  // One warp is done with a stage; for every block of the cluster, since each writes to the stages
+  // of all.
+  __device__ void Release(int stage) const {
+    if (ptx::IsElected()) {
+      if constexpr (kCluster == 1) {
+        ptx::Arrive(Empty(stage));
+      } else {
+#pragma unroll
+        for (int block = 0; block < kCluster; ++block) ptx::ArriveAt(block, Empty(stage));
+      }
+    }
+  }
+
+ private:
+  static constexpr int kCluster = ClusterOn(kOf, ptx::kChip);
+  static constexpr int kMetadataLineBytes = MetadataLineBytes(kOf);
+  static constexpr int kTileBytes = TileBytes(kOf);
+  static constexpr int kStageBytes = StageBytes(kOf);
+  static constexpr int kBarriersOffset = BarriersOffset(kOf);
+
+  __device__ uint32_t Full(int stage) const {
+    return stages_ + kBarriersOffset + stage * kBarrierBytes;
+  }
+  __device__ uint32_t Empty(int stage) const { return Full(stage) + kBarrierBytes / 2; }
+
+  __device__ int MatrixOf(const OperandLines& operand) const {
+    return operand.batch_stride_bytes == 0 ? 0
+                                           : static_cast<int>(blockIdx.z + parameters_.first_batch);
+  }
+
+  // Blocks of a cluster bring a part of B's tile each, for all of them.
+  __device__ void Copy(const Place& place, int tile, const Cursor& at) const {
+    constexpr TileLines kA = TileLinesOf(kOf, mma::Operand::kA);
+    constexpr TileLines kB = TileLinesOf(kOf, mma::Operand::kB);
+    static_assert(kA.line_bytes <= 128 && kB.line_bytes <= 128, "the swizzle has 128 bytes");
+    static_assert(kABytes % kSwizzleBytes == 0 && kBBytes / kCluster % kSwizzleBytes == 0,
+                  "and counts from 1024");
+    const uint32_t barrier = Full(at.stage);
+    const uint32_t stage = stages_ + at.offset();
+    const int row = static_cast<int>(place.row);
+    const int column = static_cast<int>(place.column);
+    const int a_matrix = MatrixOf(parameters_.a);
+    const int b_matrix = MatrixOf(parameters_.b);
+    ptx::ArriveAndAnnounce(barrier, kTileBytes);
+    ptx::CopyTileAsync(stage, &parameters_.a_map, tile * (kA.line_bytes / 4), row, a_matrix,
+                       barrier);
+    if constexpr (kOf.instruction.is_sparse()) {
+      ptx::CopyTileAsync(stage + kABytes + kBBytes, &parameters_.metadata_map,
+                         tile * (kMetadataLineBytes / 4), row / kOf.instruction.m, a_matrix,
+                         barrier);
+    }
+    if constexpr (kCluster == 1) {
+      ptx::CopyTileAsync(stage + kABytes, &parameters_.b_map, tile * (kB.line_bytes / 4), column,
+                         b_matrix, barrier);
+    } else {
+      constexpr int kLines = kB.lines / kCluster;
+      const int first = ptx::BlockInCluster() * kLines;
+      ptx::CopyTileToAllAsync(stage + kABytes + first * kB.line_bytes, &parameters_.b_map,
+                              tile * (kB.line_bytes / 4), column + first, b_matrix, barrier,
+                              (1 << kCluster) - 1);
+    }
+  }
+
+  // Until every arrival that another block sends to the barriers is there: the block must not go
+  // before. `end` is behind the last tile; warps release all tiles
+  // but that.
+  __device__ void WaitForReleases(Cursor end) const {
+    if constexpr (kCluster > 1) {
+      for (int tile = 0; tile < kOf.stages; ++tile, end.Advance()) {
+        const bool is_of_last_tile = tile == kOf.stages - 1;
+        const bool was_filled = parameters_.tiles_k >= kOf.stages - tile;
+        if (was_filled && !is_of_last_tile) ptx::WaitForPhase(Empty(end.stage), end.parity ^ 1);
+      }
+    }
+  }
+
+  const MmaParameters& parameters_;
+  uint32_t stages_;  // In shared memory.
+};
+
+}  // namespace gemmd

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of kernels/sparse24.h and prune24.h on a GPU, equal to them byte for byte. All
+// pointers are to memory of the current GPU, `dense` and `compressed` aligned to 256 bytes. Nothing
+// waits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/operands/bad_group.h"
+#include "kernels/sparse24.h"
+
+struct CUstream_st;  // What cudaStream_t points at.
+
+namespace gemmd {
+
+// Write to `cleared` how many nonzero elements became zero.
+absl::Status PruneOnStream(const SparseLayout& layout, std::byte* dense, int64_t* cleared,
+                           CUstream_st* stream);
+absl::Status PruneBothWaysOnStream(const SparseLayout& layout, std::byte* dense, int64_t* cleared,
+                                   CUstream_st* stream);
+
+// Check as CheckPruned and CheckCompressed do; bad_group.h has the messages.
+absl::Status CheckPrunedOnStream(const SparseLayout& layout, const std::byte* dense, BadGroup* bad,
+                                 CUstream_st* stream);
+absl::Status CheckCompressedOnStream(const SparseLayout& layout, const std::byte* compressed,
+                                     BadGroup* bad, CUstream_st* stream);
+
+// Checks, and compresses all the same: what becomes of a bad group has no meaning.
+absl::Status CompressOnStream(const SparseLayout& layout, const std::byte* dense,
+                              std::byte* compressed, BadGroup* bad, CUstream_st* stream);
+
+absl::Status ExpandOnStream(const SparseLayout& layout, const std::byte* compressed,
+                            std::byte* dense, CUstream_st* stream);
+
+}  // namespace gemmd

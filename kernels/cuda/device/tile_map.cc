@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/device/tile_map.h"
+
+#include <cuda.h>
+
+#include <cstring>
+
+#include "kernels/cuda/device/runtime.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+namespace {
+
+static_assert(sizeof(TileMap) == sizeof(CUtensorMap) && alignof(TileMap) >= alignof(CUtensorMap));
+
+// The copy engine takes at most 256 elements of a line.
+constexpr int kWordBytes = 4;
+
+using EncodeFunction = decltype(&cuTensorMapEncodeTiled);
+
+// By way of the runtime, so that nothing is linked with the driver.
+absl::StatusOr<EncodeFunction> FindEncode() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  constexpr unsigned kSince = 12000;
+  RETURN_IF_ERROR(CudaStatus(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                              kSince, cudaEnableDefault, &result),
+                             "cuTensorMapEncodeTiled"));
+  if (result != cudaDriverEntryPointSuccess) {
+    return absl::InternalError("cuTensorMapEncodeTiled: the driver has none");
+  }
+  return reinterpret_cast<EncodeFunction>(function);
+}
+
+// As TileLines::SwizzleOf has it.
+CUtensorMapSwizzle SwizzleOf(const TileBox& box) {
+  if (!box.is_swizzled) return CU_TENSOR_MAP_SWIZZLE_NONE;
+  switch (box.line_bytes) {
+    case 32: return CU_TENSOR_MAP_SWIZZLE_32B;
+    case 64: return CU_TENSOR_MAP_SWIZZLE_64B;
+    default: return CU_TENSOR_MAP_SWIZZLE_128B;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<TileMap> TileMapOf(const OperandLines& operand, const TileBox& box, int64_t batch) {
+  static const absl::StatusOr<EncodeFunction> encode = FindEncode();
+  RETURN_IF_ERROR(encode.status());
+  const bool is_shared = operand.batch_stride_bytes == 0;
+  const cuuint64_t extents[] = {
+      static_cast<cuuint64_t>((operand.line_bytes + kLineAlignment - 1) / kLineAlignment *
+                              kLineAlignment / kWordBytes),
+      static_cast<cuuint64_t>(operand.lines), static_cast<cuuint64_t>(is_shared ? 1 : batch)};
+  const cuuint64_t strides[] = {
+      static_cast<cuuint64_t>(operand.line_stride_bytes),
+      static_cast<cuuint64_t>(is_shared ? operand.line_stride_bytes : operand.batch_stride_bytes)};
+  const cuuint32_t words[] = {static_cast<cuuint32_t>(box.line_bytes / kWordBytes),
+                              static_cast<cuuint32_t>(box.lines), 1};
+  const cuuint32_t steps[] = {1, 1, 1};
+  CUtensorMap map;
+  const CUresult result =
+      (*encode)(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, const_cast<std::byte*>(operand.data),
+                extents, strides, words, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(box),
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    return absl::InternalError(Concat("cuTensorMapEncodeTiled: error ", static_cast<int>(result),
+                                      " for ", operand.lines, " lines of ", operand.line_bytes,
+                                      " bytes every ", operand.line_stride_bytes));
+  }
+  TileMap copy;
+  std::memcpy(&copy, &map, sizeof(copy));
+  return copy;
+}
+
+}  // namespace gemmd
