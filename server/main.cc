@@ -23,13 +23,13 @@
 #include "absl/strings/str_join.h"
 #include "kernels/cpu/blas_core.h"
 #include "kernels/status_macros.h"
-#include "server/devices.h"
-#include "server/grpc_log.h"
-#include "server/log.h"
+#include "server/device/devices.h"
 #include "server/options.h"
 #include "server/server.h"
-#include "server/transport.h"
-#include "server/version.h"
+#include "server/system/log.h"
+#include "server/system/version.h"
+#include "server/wire/grpc_log.h"
+#include "server/wire/transport.h"
 
 namespace gemmd {
 namespace {

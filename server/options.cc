@@ -5,10 +5,10 @@
 #include <sstream>
 
 #include "absl/strings/str_join.h"
-#include "server/devices.h"
+#include "server/device/devices.h"
 #include "server/metrics/endpoint.h"
 #include "server/metrics/exposition.h"
-#include "server/version.h"
+#include "server/system/version.h"
 
 namespace gemmd {
 namespace {

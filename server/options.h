@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/devices.h"
+#include "server/device/devices.h"
 #include "server/server.h"
 
 namespace gemmd {

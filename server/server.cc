@@ -9,11 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
-#include "server/canary.h"
-#include "server/gemm_service.h"
-#include "server/log.h"
-#include "server/registry_service.h"
-#include "server/transport.h"
+#include "server/device/canary.h"
+#include "server/system/log.h"
+#include "server/wire/gemm_service.h"
+#include "server/wire/registry_service.h"
+#include "server/wire/transport.h"
 
 namespace gemmd {
 namespace {

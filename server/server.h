@@ -15,17 +15,17 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/admission.h"
-#include "server/clock.h"
-#include "server/device.h"
-#include "server/health.h"
+#include "server/device/device.h"
 #include "server/metrics/endpoint.h"
 #include "server/metrics/gpu_sampler.h"
 #include "server/metrics/observer.h"
-#include "server/metrics/stats.h"
-#include "server/product_runner.h"
-#include "server/scheduler.h"
-#include "server/transport.h"
+#include "server/scheduling/admission.h"
+#include "server/scheduling/product_runner.h"
+#include "server/scheduling/scheduler.h"
+#include "server/scheduling/stats.h"
+#include "server/system/clock.h"
+#include "server/wire/health.h"
+#include "server/wire/transport.h"
 
 namespace gemmd {
 

@@ -19,23 +19,23 @@ expect_violation() {
     exit 1
   fi
 }
-expect_violation kernels/select.cc server/device.h
+expect_violation kernels/select.cc server/device/device.h
 expect_violation kernels/select.cc spdlog/spdlog.h
 expect_violation kernels/cpu/rows.cc gemmd/v1/gemm.pb.h
 expect_violation kernels/select.h grpcpp/grpcpp.h
 expect_violation kernels/mma/fragment.h kernels/problem.h
 expect_violation kernels/mma/fragment.h absl/status/status.h
-expect_violation server/scheduler.cc grpcpp/grpcpp.h
-expect_violation server/metrics/stats.cc grpcpp/grpcpp.h
+expect_violation server/scheduling/scheduler.cc grpcpp/grpcpp.h
+expect_violation server/scheduling/stats.cc grpcpp/grpcpp.h
 expect_violation server/server.cc client/npy.h
 expect_violation server/server.cc gemmd/client.h
 expect_violation server/options.cc gemmd/v1/gemm.pb.h
-expect_violation server/host_device.cc cuda_runtime.h
+expect_violation server/device/host_device.cc cuda_runtime.h
 expect_violation server/worker/worker.cc cuda_runtime_api.h
-expect_violation server/worker/protocol.cc grpcpp/grpcpp.h
-expect_violation server/worker/worker.cc server/device.h
-expect_violation server/worker_device_life.cc grpcpp/grpcpp.h
-expect_violation server/worker_device.cc kernels/cuda/device/runtime.h
+expect_violation server/crossing/protocol.cc grpcpp/grpcpp.h
+expect_violation server/worker/worker.cc server/device/device.h
+expect_violation server/device/worker_device_life.cc grpcpp/grpcpp.h
+expect_violation server/device/worker_device.cc kernels/cuda/device/runtime.h
 expect_violation client/client.cc kernels/element.h
-expect_violation client/gemmctl/main.cc server/log.h
+expect_violation client/gemmctl/main.cc server/system/log.h
 echo "layering holds, and every planted violation is found"

@@ -2,7 +2,7 @@
 //
 // Of the daemon as a whole: admission, and what is inside.
 #include "server/metrics/metric.h"
-#include "server/version.h"
+#include "server/system/version.h"
 
 namespace gemmd {
 namespace {

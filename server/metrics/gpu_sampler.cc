@@ -8,8 +8,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "kernels/text.h"
-#include "server/clock.h"
-#include "server/mutex.h"
+#include "server/system/clock.h"
+#include "server/system/mutex.h"
 
 namespace gemmd {
 namespace {

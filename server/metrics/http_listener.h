@@ -14,9 +14,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/clock.h"
 #include "server/metrics/http_answer.h"
-#include "server/worker/file_descriptor.h"
+#include "server/system/clock.h"
+#include "server/system/file_descriptor.h"
 
 namespace gemmd {
 

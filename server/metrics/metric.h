@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "server/metrics/latency_histogram.h"
 #include "server/metrics/observer.h"
+#include "server/scheduling/latency_histogram.h"
 
 namespace gemmd {
 

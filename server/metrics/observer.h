@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include "server/admission.h"
+#include "server/device/served_device.h"
 #include "server/metrics/gpu_sampler.h"
-#include "server/metrics/stats.h"
-#include "server/scheduler.h"
-#include "server/served_device.h"
+#include "server/scheduling/admission.h"
+#include "server/scheduling/scheduler.h"
+#include "server/scheduling/stats.h"
 
 namespace gemmd {
 

@@ -8,8 +8,8 @@
 #include "kernels/mma/chip.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/crossing/job_layout.h"
 #include "server/worker/device_arena.h"
-#include "server/worker/job_layout.h"
 
 namespace gemmd {
 namespace {

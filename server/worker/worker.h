@@ -8,9 +8,9 @@
 #include <functional>
 
 #include "absl/status/status.h"
+#include "server/crossing/protocol.h"
+#include "server/crossing/staging.h"
 #include "server/worker/gpu_runtime.h"
-#include "server/worker/protocol.h"
-#include "server/worker/staging.h"
 
 namespace gemmd {
 

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "server/worker/cuda_runtime.h"
-#include "server/worker/gpu_rates.h"
+#include "server/worker/measure_gpu.h"
 #include "server/worker/worker_entry.h"
 
 int main(int argc, char** argv) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/admission.h"
+#include "server/scheduling/admission.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a request means: the parsed problem. Refusals are tested over the wire (refusal_test.cc).
-#include "server/convert.h"
+#include "server/wire/convert.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/catalog.h"
-#include "server/convert_operand.h"
+#include "server/wire/convert_operand.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

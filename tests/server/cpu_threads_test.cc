@@ -6,8 +6,8 @@
 
 #include "absl/time/time.h"
 #include "kernels/cpu/host.h"
-#include "server/canary.h"
-#include "server/host_device.h"
+#include "server/device/canary.h"
+#include "server/device/host_device.h"
 
 namespace gemmd {
 namespace {

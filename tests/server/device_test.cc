@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "kernels/cpu/host.h"
-#include "server/canary.h"
-#include "server/fake_device.h"
-#include "server/host_device.h"
+#include "server/device/canary.h"
+#include "server/device/fake_device.h"
+#include "server/device/host_device.h"
 #include "tests/testing/test_kernel.h"
 
 namespace gemmd {

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "kernels/cpu/host.h"
-#include "server/host_device.h"
+#include "server/device/host_device.h"
 #include "tests/server/running_server.h"
 
 namespace gemmd {

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "server/gemm_service.h"
+#include "server/wire/gemm_service.h"
 #include "tests/server/running_server.h"
 
 namespace gemmd {

@@ -11,7 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/host.h"
-#include "server/host_device.h"
+#include "server/device/host_device.h"
 
 namespace gemmd {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "gemmd/v1/gemm.grpc.pb.h"
 #include "gemmd/v1/registry.grpc.pb.h"
-#include "server/fake_device.h"
+#include "server/device/fake_device.h"
 #include "server/server.h"
 
 namespace gemmd {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/scheduler.h"
+#include "server/scheduling/scheduler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "kernels/cpu/host.h"
-#include "server/fake_device.h"
-#include "server/host_device.h"
+#include "server/device/fake_device.h"
+#include "server/device/host_device.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/test_kernel.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // W3C Trace Context: what is taken for a parent, and what callers get back.
-#include "server/trace_context.h"
+#include "server/scheduling/trace_context.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

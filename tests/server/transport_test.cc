@@ -2,7 +2,7 @@
 //
 // What gRPC is told, seen by peers that misbehave. Timeouts are shortened; that the defaults are
 // those of the daemon is options_test's.
-#include "server/transport.h"
+#include "server/wire/transport.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include <random>
 
 #include "kernels/cpu/host.h"
-#include "server/host_device.h"
+#include "server/device/host_device.h"
 #include "tests/server/http2_peer.h"
 #include "tests/server/running_server.h"
 

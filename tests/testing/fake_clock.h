@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "server/clock.h"
+#include "server/system/clock.h"
 
 namespace gemmd {
 

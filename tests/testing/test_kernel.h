@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "kernels/kernel.h"
-#include "server/device.h"
+#include "server/device/device.h"
 
 namespace gemmd {
 

@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-#include "server/clock.h"
+#include "server/system/clock.h"
 
 namespace gemmd {
 namespace {

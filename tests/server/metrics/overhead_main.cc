@@ -19,8 +19,8 @@
 
 #include "absl/time/clock.h"
 #include "kernels/catalog.h"
-#include "server/clock.h"
-#include "server/metrics/stats.h"
+#include "server/scheduling/stats.h"
+#include "server/system/clock.h"
 #include "tests/server/running_server.h"
 
 namespace gemmd {

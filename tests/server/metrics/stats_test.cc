@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Counting without locks: every addition is counted once, in its place.
-#include "server/metrics/stats.h"
+#include "server/scheduling/stats.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/worker_device.h"
+#include "server/device/worker_device.h"
 #include "tests/server/worker/small_product.h"
 
 namespace gemmd {

@@ -11,10 +11,10 @@
 #include <string>
 
 #include "kernels/catalog.h"
-#include "server/worker/job_layout.h"
-#include "server/worker/protocol.h"
-#include "server/worker/restart_policy.h"
-#include "server/worker/staging.h"
+#include "server/crossing/job_layout.h"
+#include "server/crossing/protocol.h"
+#include "server/crossing/staging.h"
+#include "server/device/restart_policy.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

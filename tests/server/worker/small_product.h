@@ -7,7 +7,7 @@
 #include <future>
 #include <string>
 
-#include "server/device.h"
+#include "server/device/device.h"
 
 namespace gemmd {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A device of a worker that does its work: description, products, limits, the end.
-#include "server/worker_device.h"
+#include "server/device/worker_device.h"
 
 #include <dirent.h>
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@
 #include <fstream>
 
 #include "kernels/catalog.h"
-#include "server/host_device.h"
+#include "server/device/host_device.h"
 #include "server/worker/worker.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"

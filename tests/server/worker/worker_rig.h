@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "server/mutex.h"
-#include "server/worker_device.h"
+#include "server/device/worker_device.h"
+#include "server/system/mutex.h"
 
 namespace gemmd {
 

@@ -13,7 +13,7 @@
 
 #include "kernels/catalog.h"
 #include "server/worker/device_arena.h"
-#include "server/worker/gpu_rates.h"
+#include "server/worker/measure_gpu.h"
 #include "tests/server/worker/fake_gpu_runtime.h"
 #include "tests/testing/status_matchers.h"
 

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/crossing/protocol.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <string>
+
+#include "kernels/catalog.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+namespace {
+
+template <typename Enum>
+absl::Status CheckEnumerator(std::string_view field, Enum value, Enum last) {
+  if (value <= last) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      GotWant(field, Concat("unknown value ", int(value)), Concat("at most ", int(last))));
+}
+
+absl::Status CheckEnumerators(std::string_view field, const MatrixLayout& layout) {
+  RETURN_IF_ERROR(CheckEnumerator(Concat(field, ".type"), layout.type, kAllElementTypes.back()));
+  RETURN_IF_ERROR(CheckEnumerator(Concat(field, ".order"), layout.order, Order::kColumnMajor));
+  return CheckEnumerator(Concat(field, ".sparsity"), layout.sparsity, Sparsity::k2To4);
+}
+
+absl::Status CheckEnumerators(const Problem& problem) {
+  RETURN_IF_ERROR(CheckEnumerators("a", problem.a));
+  RETURN_IF_ERROR(CheckEnumerators("b", problem.b));
+  RETURN_IF_ERROR(CheckEnumerators("c", problem.c));
+  RETURN_IF_ERROR(CheckEnumerators("d", problem.d));
+  const ElementType last_type = kAllElementTypes.back();
+  RETURN_IF_ERROR(CheckEnumerator("accumulation_type", problem.accumulation, last_type));
+  RETURN_IF_ERROR(CheckEnumerator("bias.type", problem.bias_type, last_type));
+  RETURN_IF_ERROR(CheckEnumerator("bias.axis", problem.bias_axis, BiasAxis::kColumns));
+  RETURN_IF_ERROR(CheckEnumerator("bit_operation", problem.bit_operation, BitOperation::kXor));
+  RETURN_IF_ERROR(CheckEnumerator("a.scale", problem.a_scale, ScaleKind::kVector));
+  RETURN_IF_ERROR(CheckEnumerator("b.scale", problem.b_scale, ScaleKind::kVector));
+  return CheckEnumerator("activation", problem.activation, Activation::kSilu);
+}
+
+}  // namespace
+
+void RecordStatus::Set(const absl::Status& status) {
+  code = status.raw_code();
+  message.Set({status.message().data(), status.message().size()});
+}
+
+absl::Status RecordStatus::get() const {
+  if (code == 0) return absl::OkStatus();
+  const bool is_known =
+      code > 0 && code <= static_cast<int32_t>(absl::StatusCode::kUnauthenticated);
+  return absl::Status(is_known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
+                      std::string(message.view()));
+}
+
+uint64_t CatalogFingerprint() {
+  uint64_t hash = 14695981039346656037u;  // FNV-1a.
+  const auto add = [&hash](uint8_t byte) { hash = (hash ^ byte) * 1099511628211u; };
+  for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
+    for (const char c : kernel.name) add(static_cast<uint8_t>(c));
+    add(0);
+  }
+  return hash;
+}
+
+absl::Status CheckJob(const JobRequest& request) {
+  RETURN_IF_ERROR(CheckEnumerators(request.problem));
+  RETURN_IF_ERROR(Validate(request.problem));
+  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
+  if (request.kernel >= kernels.size()) {
+    return absl::InvalidArgumentError(
+        GotWant("kernel", Concat("number ", request.kernel), Concat("less than ", kernels.size())));
+  }
+  return kernels[request.kernel].supports(request.problem);
+}
+
+absl::Status SendBytes(int socket, absl::Span<const std::byte> bytes) {
+  while (true) {
+    const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent == static_cast<ssize_t>(bytes.size())) return absl::OkStatus();
+    if (sent < 0 && errno == EINTR) continue;
+    return absl::UnavailableError(Concat("the other process is gone: ", strerror(errno)));
+  }
+}
+
+absl::Status ReceivePacket(int socket, bool should_wait, Packet& packet) {
+  while (true) {
+    // With MSG_TRUNC the packet's own length is returned, though less of it fits.
+    const ssize_t size = recv(socket, packet.bytes.data(), packet.bytes.size(),
+                              MSG_TRUNC | (should_wait ? 0 : MSG_DONTWAIT));
+    if (size > static_cast<ssize_t>(packet.bytes.size())) {
+      return absl::InvalidArgumentError(
+          GotWant("record", Concat(size, " bytes"), Concat("at most ", packet.bytes.size())));
+    }
+    packet.size = size > 0 ? static_cast<size_t>(size) : 0;
+    if (size > 0) return absl::OkStatus();
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return absl::NotFoundError("no record");
+    }
+    return absl::UnavailableError("the other process is gone");
+  }
+}
+
+absl::StatusOr<RecordKind> KindOf(const Packet& packet) {
+  RecordHeader header;
+  if (packet.size < sizeof(header)) {
+    return absl::InvalidArgumentError(
+        GotWant("record", Concat(packet.size, " bytes"), Concat("at least ", sizeof(header))));
+  }
+  std::memcpy(&header, packet.bytes.data(), sizeof(header));
+  if (header.protocol != kWorkerProtocol) {
+    return absl::InvalidArgumentError(
+        GotWant("record.protocol", Concat(header.protocol), Concat(kWorkerProtocol)));
+  }
+  return header.kind;
+}
+
+absl::Status RefuseRecord(const Packet& packet, RecordKind want, size_t want_bytes) {
+  const absl::StatusOr<RecordKind> kind = KindOf(packet);
+  return absl::InvalidArgumentError(GotWant(
+      "record", Concat("kind ", kind.ok() ? uint32_t(*kind) : 0, ", ", packet.size, " bytes"),
+      Concat("kind ", uint32_t(want), ", ", want_bytes, " bytes")));
+}
+
+}  // namespace gemmd

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that the front and the worker share: an anonymous file (memfd) that neither can make
+// shorter or longer, so that no access to it can fail. A page of control words, then the matrices.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "server/system/file_descriptor.h"
+
+namespace gemmd {
+
+// What the front must know of a worker that can say nothing more.
+struct StagingControl {
+  std::atomic<uint64_t> started_id = 0;  // The last job that was given to the GPU.
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+class Staging {
+ public:
+  // Makes an area for `bytes` of matrices; memory is taken as it is touched.
+  // Errors: ResourceExhausted.
+  static absl::StatusOr<Staging> Create(int64_t bytes);
+
+  // Maps the area of the descriptor, which the caller keeps.
+  // Errors: InvalidArgument where it is none that Create has made.
+  static absl::StatusOr<Staging> Map(int descriptor);
+
+  Staging() = default;
+  Staging(Staging&& other) noexcept { *this = std::move(other); }
+  Staging& operator=(Staging&& other) noexcept;
+  ~Staging();
+
+  int descriptor() const { return file_.get(); }  // Of a created one.
+  StagingControl& control() const { return *reinterpret_cast<StagingControl*>(mapped_.data()); }
+  // Aligned to a page. Empty where there is no area.
+  absl::Span<std::byte> matrices() const {
+    return mapped_.subspan(std::min(mapped_.size(), kControlBytes));
+  }
+
+ private:
+  static constexpr size_t kControlBytes = 4096;
+
+  absl::Status MapAll(int descriptor, size_t bytes);
+
+  FileDescriptor file_;
+  absl::Span<std::byte> mapped_;
+};
+
+}  // namespace gemmd

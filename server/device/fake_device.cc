@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/device/fake_device.h"
+
+#include <cassert>
+#include <utility>
+
+namespace gemmd {
+namespace {
+
+JobOutcome RunOnCallingThread(const Job& job) {
+  job.d->assign(static_cast<size_t>(job.d_bytes), '\0');
+  // std::max_align_t is not enough for GemmArgs::workspace: leave room to align.
+  constexpr uintptr_t kAlignment = 64;
+  std::vector<std::byte> memory(static_cast<size_t>(job.workspace_bytes) + kAlignment);
+  const uintptr_t start = reinterpret_cast<uintptr_t>(memory.data());
+  const size_t skipped = (kAlignment - start % kAlignment) % kAlignment;
+  const GemmArgs args = {
+      .problem = job.problem,
+      .target = {},
+      .a = job.a,
+      .b = job.b,
+      .c = job.c,
+      .bias = job.bias,
+      .a_scale = job.a_scale,
+      .b_scale = job.b_scale,
+      .d = reinterpret_cast<std::byte*>(job.d->data()),
+      .workspace =
+          absl::MakeSpan(memory.data() + skipped, static_cast<size_t>(job.workspace_bytes)),
+  };
+  JobOutcome outcome;
+  outcome.status = job.kernel->launch(args);
+  outcome.compute_ns = 1;
+  return outcome;
+}
+
+}  // namespace
+
+FakeDevice::FakeDevice(std::string name, DeviceProfile profile) : profile_(std::move(profile)) {
+  info_.name = std::move(name);
+  info_.description = "scripted device";
+  info_.threads = 1;
+}
+
+FakeDevice::~FakeDevice() {
+  while (held() > 0) CompleteNext(absl::UnavailableError("the scripted device is gone"));
+}
+
+void FakeDevice::Submit(const Job& job, Done done) {
+  {
+    MutexLock lock(&mutex_);
+    ++submitted_;
+    if (!run_jobs_) {
+      held_.push_back({job, std::move(done)});
+      return;
+    }
+  }
+  std::move(done)(RunOnCallingThread(job));
+}
+
+absl::Status FakeDevice::readiness() const {
+  MutexLock lock(&mutex_);
+  return readiness_;
+}
+
+void FakeDevice::WatchReadiness(Listener listener) {
+  listener_ = std::move(listener);
+  if (listener_) listener_(readiness());
+}
+
+void FakeDevice::SetReadiness(const absl::Status& readiness) {
+  {
+    MutexLock lock(&mutex_);
+    readiness_ = readiness;
+  }
+  if (listener_) listener_(readiness);
+}
+
+void FakeDevice::RunJobs(bool run) {
+  MutexLock lock(&mutex_);
+  run_jobs_ = run;
+}
+
+bool FakeDevice::WaitForHeld(int count, absl::Duration timeout) {
+  MutexLock lock(&mutex_);
+  const auto enough = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return static_cast<int>(held_.size()) >= count;
+  };
+  return mutex_.AwaitWithTimeout(enough, timeout);
+}
+
+int FakeDevice::held() const {
+  MutexLock lock(&mutex_);
+  return static_cast<int>(held_.size());
+}
+
+int FakeDevice::submitted() const {
+  MutexLock lock(&mutex_);
+  return submitted_;
+}
+
+void FakeDevice::CompleteNext(const absl::Status& status) {
+  Held next;
+  {
+    MutexLock lock(&mutex_);
+    assert(!held_.empty());
+    next = std::move(held_.front());
+    held_.pop_front();
+  }
+  JobOutcome outcome;
+  if (status.ok()) {
+    outcome = RunOnCallingThread(next.job);
+  } else {
+    outcome.status = status;
+  }
+  std::move(next.done)(std::move(outcome));
+}
+
+}  // namespace gemmd

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A scripted device for tests: it holds every job until the test says how it ends.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
+#include "server/device/device.h"
+#include "server/system/mutex.h"
+
+namespace gemmd {
+
+class FakeDevice final : public Device {
+ public:
+  // Claims the features and rates of `profile`.
+  FakeDevice(std::string name, DeviceProfile profile);
+
+  // Jobs still held end with Unavailable.
+  ~FakeDevice() override;
+
+  const DeviceInfo& info() const override { return info_; }
+  const DeviceProfile& profile() const override { return profile_; }
+  void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status readiness() const override ABSL_LOCKS_EXCLUDED(mutex_);
+  void WatchReadiness(Listener listener) override;
+
+  // Changes the readiness; the listener is called before this returns. Threads: one at a time, and
+  // not beside WatchReadiness.
+  void SetReadiness(const absl::Status& readiness) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // From now on every job is run by its own kernel, in Submit, instead of being held; used where a
+  // server must start (canary) or work for a while. Held jobs stay held.
+  void RunJobs(bool run) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Waits until `count` jobs are held. False where that does not happen within `timeout`.
+  bool WaitForHeld(int count, absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+  int held() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Jobs submitted since construction.
+  int submitted() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Ends the oldest held job from the calling thread: with its product where `status` is OK, with
+  // the status otherwise. There must be one.
+  void CompleteNext(const absl::Status& status = absl::OkStatus()) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Held {
+    Job job;
+    Done done;
+  };
+
+  // Constant after construction.
+  DeviceInfo info_;
+  DeviceProfile profile_;
+
+  Listener listener_;
+  mutable Mutex mutex_;
+  absl::Status readiness_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Held> held_ ABSL_GUARDED_BY(mutex_);
+  bool run_jobs_ ABSL_GUARDED_BY(mutex_) = false;
+  int submitted_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace gemmd

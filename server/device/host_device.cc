@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/device/host_device.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/host.h"
+#include "kernels/cpu/host_rates.h"
+
+namespace gemmd {
+namespace {
+
+constexpr size_t kWorkspaceAlignment = 64;  // GemmArgs::workspace.
+
+// A workspace larger than this goes back to the system after the job that needed it.
+constexpr int64_t kKeptWorkspaceBytes = int64_t{64} << 20;
+
+int AllowedCores() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+// What tools show: 15 bytes at most.
+std::string ThreadName(const std::string& device) {
+  constexpr size_t kLongest = 15;
+  return absl::StrCat("gemmd-", device).substr(0, kLongest);
+}
+
+DeviceInfo DescribeCpu() {
+  DeviceInfo info;
+  info.name = "cpu";
+  info.description = HostName();
+  return info;
+}
+
+DeviceInfo DescribeSimulator(mma::Chip chip) {
+  const mma::ChipFacts facts = mma::FactsOf(chip);
+  DeviceInfo info;
+  info.name = absl::StrCat("sim:", std::string(facts.name));
+  info.description = absl::StrCat("the matrix instructions of ", std::string(facts.architecture),
+                                  ", simulated on ", HostName());
+  info.chip = facts.name;
+  info.arithmetic = facts.is_verified ? "verified" : "modelled";
+  return info;
+}
+
+}  // namespace
+
+void HostDevice::FreeDeleter::operator()(std::byte* memory) const { std::free(memory); }
+
+HostDevice::HostDevice(const Target& target, int threads)
+    : info_(target.kind == DeviceKind::kSim ? DescribeSimulator(target.chip) : DescribeCpu()) {
+  info_.kind = target.kind;
+  info_.threads = threads > 0 ? threads : AllowedCores();
+  info_.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  thread_ = std::thread([this, target] { Run(target); });
+  MutexLock lock(&mutex_);
+  mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return measured_; });
+}
+
+HostDevice::~HostDevice() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void HostDevice::Submit(const Job& job, Done done) {
+  MutexLock lock(&mutex_);
+  pending_.push_back({job, std::move(done), clock_.NowNs()});
+}
+
+void HostDevice::Run(const Target& target) {
+  pthread_setname_np(pthread_self(), ThreadName(info_.name).c_str());
+  SetThreads(info_.threads);
+  // The constructor waits for `measured_`, so nothing reads the profile before it is complete.
+  profile_ = MeasureRates(target);
+  {
+    MutexLock lock(&mutex_);
+    measured_ = true;
+  }
+  while (true) {
+    Pending next;
+    {
+      MutexLock lock(&mutex_);
+      const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || !pending_.empty();
+      };
+      mutex_.Await(has_work);
+      if (pending_.empty()) return;
+      next = std::move(pending_.front());
+      pending_.pop_front();
+    }
+    JobOutcome outcome = Execute(next);
+    std::move(next.done)(std::move(outcome));
+  }
+}
+
+JobOutcome HostDevice::Execute(const Pending& pending) {
+  const Job& job = pending.job;
+  JobOutcome outcome;
+  const int64_t start_ns = clock_.NowNs();
+  outcome.wait_ns = start_ns - pending.submitted_ns;
+  outcome.status = ReserveWorkspace(job.workspace_bytes);
+  if (outcome.status.ok()) {
+    try {
+      job.d->assign(static_cast<size_t>(job.d_bytes), '\0');
+    } catch (const std::bad_alloc&) {
+      outcome.status = absl::ResourceExhaustedError(
+          absl::StrCat("d: no memory for ", job.d_bytes, " bytes on device ", info_.name));
+    }
+  }
+  const int64_t ready_ns = clock_.NowNs();
+  outcome.copy_in_ns = ready_ns - start_ns;
+  if (!outcome.status.ok()) return outcome;
+
+  const GemmArgs args = {
+      .problem = job.problem,
+      .target = profile_.target,
+      .a = job.a,
+      .b = job.b,
+      .c = job.c,
+      .bias = job.bias,
+      .a_scale = job.a_scale,
+      .b_scale = job.b_scale,
+      .d = reinterpret_cast<std::byte*>(job.d->data()),
+      .workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_)),
+  };
+  outcome.status = job.kernel->launch(args);
+  outcome.compute_ns = clock_.NowNs() - ready_ns;
+  if (workspace_bytes_ > kKeptWorkspaceBytes) {
+    workspace_.reset();
+    workspace_bytes_ = 0;
+  }
+  return outcome;
+}
+
+absl::Status HostDevice::ReserveWorkspace(int64_t bytes) {
+  if (bytes <= workspace_bytes_) return absl::OkStatus();
+  workspace_.reset();
+  workspace_bytes_ = 0;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, kWorkspaceAlignment, static_cast<size_t>(bytes)) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("workspace: no memory for ", bytes, " bytes on device ", info_.name));
+  }
+  workspace_.reset(static_cast<std::byte*>(memory));
+  workspace_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+}  // namespace gemmd

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The life of jobs and of the device's thread; that of a worker is in worker_device_life.cc.
+#include "server/device/worker_device.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <new>
+#include <utility>
+
+#include "kernels/catalog.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+namespace {
+
+// Copying so much takes less time than waking the device's thread.
+constexpr int64_t kMostHandedOverAtOnce = int64_t{64} << 10;
+
+// How often the thread looks at the clock for a job that another thread has handed over.
+constexpr int64_t kTickNs = 100'000'000;
+
+void CopyIn(absl::Span<std::byte> staging, const JobRange& range, const void* from) {
+  if (range.bytes > 0) {
+    std::memcpy(staging.data() + range.offset, from, static_cast<size_t>(range.bytes));
+  }
+}
+
+}  // namespace
+
+void WorkerDevice::Submit(const Job& job, Done done) {
+  auto pending = MakePending(job, std::move(done));
+  {
+    MutexLock lock(&mutex_);
+    const bool is_idle = readiness_.ok() && current_ == nullptr && pending_.empty();
+    if (is_idle && pending->refusal.ok() &&
+        pending->layout.input_bytes() <= kMostHandedOverAtOnce) {
+      MakeCurrent(std::move(pending));
+      HandOver(*current_);
+      return;
+    }
+    pending_.push_back(std::move(pending));
+  }
+  Wake();
+}
+
+absl::Status WorkerDevice::CheckSize(const Problem& problem) const {
+  return LayOut(problem).status();
+}
+
+// Errors: ResourceExhausted where the staging area is too small.
+absl::StatusOr<JobLayout> WorkerDevice::LayOut(const Problem& problem) const {
+  ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(problem));
+  if (layout.end > options_.staging_bytes) {
+    return absl::ResourceExhaustedError(
+        Concat("device: ", info_.name, " is given at most ", options_.staging_bytes,
+               " bytes of operands and result at once (--gpu-staging-bytes), got ", layout.end));
+  }
+  return layout;
+}
+
+std::unique_ptr<WorkerDevice::Pending> WorkerDevice::MakePending(const Job& job, Done done) const {
+  auto pending = std::make_unique<Pending>();
+  pending->job = job;
+  pending->done = std::move(done);
+  pending->submitted_ns = clock_.NowNs();
+  const absl::StatusOr<JobLayout> layout = LayOut(job.problem);
+  if (layout.ok()) {
+    pending->layout = *layout;
+  } else {
+    pending->refusal = layout.status();
+  }
+  return pending;
+}
+
+void WorkerDevice::MakeCurrent(std::unique_ptr<Pending> pending) {
+  pending->id = ++last_id_;
+  current_ = std::move(pending);
+}
+
+// Copies the operands where the worker finds them and tells it of the job. A worker that is gone
+// shows in the socket.
+void WorkerDevice::HandOver(Pending& pending) const {
+  const Job& job = pending.job;
+  const JobLayout& layout = pending.layout;
+  const absl::Span<std::byte> matrices = staging_.matrices();
+  pending.begun_ns = clock_.NowNs();
+  CopyIn(matrices, layout.a, job.a);
+  CopyIn(matrices, layout.b, job.b);
+  CopyIn(matrices, layout.c, job.c);
+  CopyIn(matrices, layout.bias, job.bias);
+  CopyIn(matrices, layout.a_scale, job.a_scale.data());
+  CopyIn(matrices, layout.b_scale, job.b_scale.data());
+  JobRequest request;
+  request.id = pending.id;
+  request.kernel = static_cast<uint32_t>(job.kernel - Catalog(DeviceKind::kCuda).data());
+  request.problem = job.problem;
+  const double predicted_ns = static_cast<double>(PredictedNs(*job.kernel, job.problem, profile_)) +
+                              static_cast<double>(PredictedCopyNs(job.problem, profile_));
+  constexpr double kLongestNs = 1e18;
+  const double limit_ns =
+      std::clamp(options_.watchdog_factor * predicted_ns,
+                 absl::ToDoubleNanoseconds(options_.watchdog_least), kLongestNs);
+  pending.sent_ns = clock_.NowNs();
+  pending.deadline_ns = pending.sent_ns + static_cast<int64_t>(limit_ns);
+  SendRecord(process_.socket(), request).IgnoreError();
+}
+
+// Gives the worker its next job, where it has none and one waits.
+void WorkerDevice::HandOverNext() {
+  Pending* next = nullptr;
+  while (next == nullptr) {
+    std::unique_ptr<Pending> refused;
+    {
+      MutexLock lock(&mutex_);
+      if (current_ != nullptr || pending_.empty()) return;
+      if (pending_.front()->refusal.ok()) {
+        MakeCurrent(std::move(pending_.front()));
+        next = current_.get();
+      } else {
+        refused = std::move(pending_.front());
+      }
+      pending_.pop_front();
+    }
+    if (refused != nullptr) Answer(*refused, refused->refusal);
+  }
+  // Not locked: this may be long. Nobody else touches the current job meanwhile.
+  HandOver(*next);
+}
+
+void WorkerDevice::Answer(Pending& pending, const absl::Status& status) const {
+  JobOutcome outcome;
+  outcome.status = status;
+  outcome.wait_ns = clock_.NowNs() - pending.submitted_ns;
+  std::move(pending.done)(std::move(outcome));
+}
+
+// Errors: the reason for which the worker cannot go on.
+absl::Status WorkerDevice::TakeResult() {
+  Packet packet;
+  const absl::Status received = ReceivePacket(process_.socket(), /*should_wait=*/false, packet);
+  if (absl::IsNotFound(received)) return absl::OkStatus();
+  RETURN_IF_ERROR(received);
+  ASSIGN_OR_RETURN(const Result result, ParseRecord<Result>(packet));
+  Pending* const current = this->current();
+  if (current == nullptr || result.id != current->id || result.copy_in_ns < 0 ||
+      result.compute_ns < 0 || result.copy_out_ns < 0) {
+    return absl::InternalError("the worker answered what was not asked");
+  }
+  if (result.is_lost != 0) return result.status.get();
+  JobOutcome outcome = Finish(*current, result);
+  spin_until_ns_ = clock_.NowNs() + options_.command.spin_ns;
+  std::unique_ptr<Pending> finished;
+  {
+    MutexLock lock(&mutex_);
+    finished = std::move(current_);
+  }
+  std::move(finished->done)(std::move(outcome));
+  return absl::OkStatus();
+}
+
+JobOutcome WorkerDevice::Finish(const Pending& pending, const Result& result) const {
+  const int64_t received_ns = clock_.NowNs();
+  JobOutcome outcome;
+  outcome.wait_ns = pending.begun_ns - pending.submitted_ns;
+  outcome.copy_in_ns = pending.sent_ns - pending.begun_ns + result.copy_in_ns;
+  outcome.compute_ns = result.compute_ns;
+  outcome.status = result.status.get();
+  if (!outcome.status.ok()) return outcome;
+  const JobRange& range = pending.layout.d;
+  try {
+    pending.job.d->assign(reinterpret_cast<const char*>(staging_.matrices().data()) + range.offset,
+                          static_cast<size_t>(range.bytes));
+  } catch (const std::bad_alloc&) {
+    outcome.status = absl::ResourceExhaustedError(
+        Concat("d: no memory for ", range.bytes, " bytes of a result of device ", info_.name));
+  }
+  outcome.copy_out_ns = result.copy_out_ns + clock_.NowNs() - received_ns;
+  return outcome;
+}
+
+// Errors: the worker has not answered in time.
+absl::Status WorkerDevice::CheckTime() const {
+  const Pending* const current = this->current();
+  if (current == nullptr || clock_.NowNs() < current->deadline_ns) return absl::OkStatus();
+  const absl::Duration waited = absl::Nanoseconds(clock_.NowNs() - current->sent_ns);
+  return absl::DeadlineExceededError(
+      Concat("no answer within ", absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))),
+             ", ten times what was predicted or more"));
+}
+
+// Answers the job of a worker that is no more.
+void WorkerDevice::AnswerLost(std::string_view reason) {
+  std::unique_ptr<Pending> lost;
+  {
+    MutexLock lock(&mutex_);
+    lost = std::move(current_);
+  }
+  if (lost == nullptr) return;
+  const bool was_started =
+      staging_.control().started_id.load(std::memory_order_acquire) == lost->id;
+  Answer(*lost,
+         was_started
+             ? absl::AbortedError(
+                   Concat("device: ", info_.name, " was lost while the product ran: ", reason))
+             : absl::UnavailableError(Concat("device: ", info_.name,
+                                             " was lost before the product started: ", reason)));
+}
+
+// Answers all that waits, what comes in meanwhile too.
+void WorkerDevice::RefusePending() {
+  while (true) {
+    std::unique_ptr<Pending> refused;
+    absl::Status status;
+    {
+      MutexLock lock(&mutex_);
+      if (pending_.empty()) return;
+      refused = std::move(pending_.front());
+      pending_.pop_front();
+      status = readiness_.ok() ? absl::UnavailableError("stopping") : readiness_;
+    }
+    Answer(*refused, refused->refusal.ok() ? status : refused->refusal);
+  }
+}
+
+WorkerDevice::Pending* WorkerDevice::current() const {
+  MutexLock lock(&mutex_);
+  return current_.get();
+}
+
+absl::Status WorkerDevice::readiness() const {
+  MutexLock lock(&mutex_);
+  return readiness_;
+}
+
+DeviceCondition WorkerDevice::condition() const {
+  MutexLock lock(&mutex_);
+  DeviceCondition now = condition_;
+  if (current_ != nullptr) now.staging_used_bytes = current_->layout.end;
+  return now;
+}
+
+void WorkerDevice::WatchReadiness(Listener listener) {
+  MutexLock lock(&listener_mutex_);
+  listener_ = std::move(listener);
+  if (listener_) listener_(readiness());
+}
+
+void WorkerDevice::SetReadiness(absl::Status new_readiness) {
+  MutexLock lock(&listener_mutex_);
+  {
+    MutexLock state_lock(&mutex_);
+    readiness_ = new_readiness;
+  }
+  if (listener_) listener_(new_readiness);
+}
+
+void WorkerDevice::Wake() const {
+  const uint64_t one = 1;
+  // It cannot fail but for a count that is full, and then the thread is awake.
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+}
+
+// Waits until the worker has sent something, somebody woke the thread, or the time is reached; at
+// most a tick.
+WorkerDevice::Event WorkerDevice::WaitForEvent(int64_t until_ns) const {
+  while (clock_.NowNs() < spin_until_ns_) {
+    const Event event = Poll(0);
+    if (event != Event::kTime) return event;
+  }
+  return Poll(std::clamp(until_ns - clock_.NowNs(), int64_t{0}, kTickNs));
+}
+
+WorkerDevice::Event WorkerDevice::Poll(int64_t wait_ns) const {
+  const timespec limit = {.tv_sec = 0, .tv_nsec = wait_ns};
+  // A closed socket has the number -1, which is left out.
+  pollfd files[] = {{.fd = process_.socket(), .events = POLLIN, .revents = 0},
+                    {.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+  if (ppoll(files, std::size(files), &limit, nullptr) <= 0) return Event::kTime;
+  if (files[0].revents != 0) return Event::kRecord;
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t size = read(wake_.get(), &count, sizeof(count));
+  return Event::kWoken;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The life of workers, one after the other.
+#include <pthread.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/catalog.h"
+#include "kernels/mma/chip.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/device/canary.h"
+#include "server/device/worker_device.h"
+
+namespace gemmd {
+namespace {
+
+// A worker that was killed is gone at once, or after the driver has cleaned up.
+constexpr int64_t kTimeToTellNs = 50'000'000;
+constexpr int64_t kTimeToDieNs = 10'000'000'000;
+constexpr int64_t kTimeToEndNs = 5'000'000'000;
+constexpr int64_t kReapIntervalNs = 1'000'000;
+
+std::string VersionText(int32_t version) {
+  return Concat(version / 1000, ".", version % 1000 / 10);
+}
+
+}  // namespace
+
+// The device as the canary sees it before anybody else does: on the device's own thread.
+class WorkerDevice::Checked final : public Device {
+ public:
+  explicit Checked(WorkerDevice& device) : device_(device) {}
+  const DeviceInfo& info() const override { return device_.info_; }
+  const DeviceProfile& profile() const override { return device_.profile_; }
+
+  void Submit(const Job& job, Done done) override {
+    std::unique_ptr<Pending> pending = device_.MakePending(job, std::move(done));
+    if (!pending->refusal.ok()) {
+      device_.Answer(*pending, pending->refusal);
+      return;
+    }
+    {
+      MutexLock lock(&device_.mutex_);
+      device_.MakeCurrent(std::move(pending));
+    }
+    device_.HandOver(*device_.current());
+    while (device_.current() != nullptr) {
+      const absl::Status status = device_.Step();
+      if (!status.ok()) device_.AnswerLost(std::string(status.message()));
+    }
+  }
+
+ private:
+  WorkerDevice& device_;
+};
+
+WorkerDevice::WorkerDevice(WorkerDeviceOptions options)
+    : options_(std::move(options)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      restarts_(options_.restarts) {
+  info_.name = Concat("cuda:", options_.command.ordinal);
+  info_.kind = DeviceKind::kCuda;
+  thread_ = std::thread([this] { Run(); });
+}
+
+WorkerDevice::~WorkerDevice() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  Wake();
+  thread_.join();
+}
+
+absl::Status WorkerDevice::WaitUntilStarted() {
+  MutexLock lock(&mutex_);
+  mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return started_.has_value(); });
+  return *started_;
+}
+
+bool WorkerDevice::stopping() const {
+  MutexLock lock(&mutex_);
+  return stopping_;
+}
+
+pid_t WorkerDevice::worker_pid() const {
+  MutexLock lock(&mutex_);
+  return process_.pid();
+}
+
+void WorkerDevice::Run() {
+  constexpr size_t kLongestName = 15;
+  pthread_setname_np(pthread_self(), Concat("gemmd-", info_.name).substr(0, kLongestName).c_str());
+  const absl::Status started = StartWorker();
+  SetReadiness(started.ok()
+                   ? started
+                   : absl::UnavailableError(Concat("device: ", info_.name, " did not start: ",
+                                                   std::string(started.message()))));
+  {
+    MutexLock lock(&mutex_);
+    started_ = started;
+  }
+  bool is_alive = started.ok();
+  while (is_alive) {
+    const absl::Status end = Serve();
+    if (end.ok()) break;
+    is_alive = Restart(end);
+  }
+  EndWorker(is_alive ? kTimeToEndNs : 0);
+  while (!stopping()) {
+    WaitForEvent(kNoDeadlineNs);
+    RefusePending();
+  }
+  RefusePending();
+}
+
+// Errors: the reason for which the worker is of no more use. OK where all is done and the device
+// stops.
+absl::Status WorkerDevice::Serve() {
+  while (true) {
+    HandOverNext();
+    if (stopping() && current() == nullptr) return absl::OkStatus();
+    RETURN_IF_ERROR(Step());
+  }
+}
+
+// Waits for one event, and sees to it.
+absl::Status WorkerDevice::Step() {
+  switch (WaitForEvent(kNoDeadlineNs)) {
+    case Event::kRecord: RETURN_IF_ERROR(TakeResult()); break;
+    case Event::kWoken:
+      if (!readiness().ok()) RefusePending();
+      break;
+    case Event::kTime: break;
+  }
+  return CheckTime();
+}
+
+// Ends the worker, answers its job and those that wait, and starts another one, as often as may be.
+// False where the device is to have none any more.
+bool WorkerDevice::Restart(absl::Status reason) {
+  while (true) {
+    process_.Kill();
+    spin_until_ns_ = 0;
+    const bool is_gone = AwaitEnd(kTimeToTellNs);
+    const std::string why =
+        Concat(std::string(reason.message()), is_gone ? Concat(" (", end_, ")") : "");
+    const std::optional<int64_t> pause_ns = restarts_.NextPauseNs(clock_.NowNs());
+    SetReadiness(absl::UnavailableError(Concat(
+        "device: ", info_.name,
+        pause_ns ? " is starting again: " : " is out of service after too many starts: ", why)));
+    AnswerLost(why);
+    RefusePending();
+    if (!is_gone && !AwaitEnd(kTimeToDieNs)) {
+      SetReadiness(absl::UnavailableError(
+          Concat("device: ", info_.name, " is out of service: its worker does not die: ", why)));
+      return false;
+    }
+    if (!pause_ns || !Pause(*pause_ns)) return false;
+    {
+      MutexLock lock(&mutex_);
+      ++condition_.worker_restarts;
+    }
+    reason = StartWorker();
+    if (reason.ok()) {
+      SetReadiness(absl::OkStatus());
+      return true;
+    }
+  }
+}
+
+// A worker that has its GPU and gave the right products.
+absl::Status WorkerDevice::StartWorker() {
+  if (!wake_.is_open()) return absl::ResourceExhaustedError("no file descriptor is left");
+  if (staging_.matrices().empty()) {
+    ASSIGN_OR_RETURN(staging_, Staging::Create(options_.staging_bytes));
+    MutexLock lock(&mutex_);
+    condition_.staging_bytes = static_cast<int64_t>(staging_.matrices().size());
+  }
+  ASSIGN_OR_RETURN(WorkerProcess process,
+                   WorkerProcess::Start(options_.command, staging_.descriptor()));
+  {
+    MutexLock lock(&mutex_);
+    process_ = std::move(process);
+  }
+  RETURN_IF_ERROR(Greet());
+  if (!is_measured_) RETURN_IF_ERROR(Measure());
+  is_measured_ = true;
+  return CheckCanary();
+}
+
+absl::Status WorkerDevice::CheckCanary() {
+  Checked checked(*this);
+  absl::Status canary = RunCanary(checked, options_.canary_timeout);
+  MutexLock lock(&mutex_);
+  ++(canary.ok() ? condition_.canaries_passed : condition_.canaries_failed);
+  return canary;
+}
+
+absl::Status WorkerDevice::Greet() {
+  ASSIGN_OR_RETURN(const Packet packet, AwaitPacket(options_.start_timeout));
+  ASSIGN_OR_RETURN(const Hello hello, ParseRecord<Hello>(packet));
+  RETURN_IF_ERROR(hello.status.get());
+  if (hello.catalog != CatalogFingerprint()) {
+    return absl::FailedPreconditionError(
+        GotWant("worker-binary", Concat(options_.command.binary, " with other kernels"),
+                "one of the same build as gemmd"));
+  }
+  if (is_measured_) return absl::OkStatus();
+  return Describe(hello);
+}
+
+absl::Status WorkerDevice::Describe(const Hello& hello) {
+  bool is_known = false;
+  for (const mma::Chip chip : mma::kAllChips) {
+    if (mma::CapabilityOf(chip) != hello.capability) continue;
+    profile_.target = {
+        .kind = DeviceKind::kCuda, .chip = chip, .multiprocessors = hello.multiprocessors};
+    is_known = true;
+  }
+  if (!is_known) {
+    return absl::UnimplementedError(
+        GotWant("compute capability", Concat(hello.capability), "a chip with tensor cores"));
+  }
+  info_.description = hello.description.view();
+  info_.chip = mma::NameOf(profile_.target.chip);
+  info_.multiprocessors = hello.multiprocessors;
+  info_.memory_bytes = hello.memory_bytes;
+  info_.memory_limit_bytes = hello.memory_limit_bytes;
+  info_.clock_khz = hello.clock_khz;
+  info_.memory_clock_khz = hello.memory_clock_khz;
+  info_.driver = VersionText(hello.driver_version);
+  info_.runtime = VersionText(hello.runtime_version);
+  info_.pci_bus_id = hello.pci_bus_id.view();
+  return absl::OkStatus();
+}
+
+absl::Status WorkerDevice::Measure() {
+  RETURN_IF_ERROR(SendRecord(process_.socket(), MeasureRequest()));
+  ASSIGN_OR_RETURN(const Packet packet, AwaitPacket(options_.start_timeout));
+  ASSIGN_OR_RETURN(const Rates rates, ParseRecord<Rates>(packet));
+  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
+  if (rates.rows != kernels.size()) {
+    return absl::InternalError(
+        GotWant("rates", Concat(rates.rows, " rows"), Concat(kernels.size())));
+  }
+  profile_.row_rates.assign(rates.row_rates.begin(), rates.row_rates.begin() + rates.rows);
+  profile_.memory_bytes_per_second = rates.memory_bytes_per_second;
+  profile_.copied_bytes_per_second = rates.copied_bytes_per_second;
+  // An engine is as fast as its fastest row; the rows of an engine lie together.
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    const double rate = profile_.row_rates[i];
+    if (!(rate > 0)) continue;
+    if (profile_.rates.empty() || profile_.rates.back().engine != kernels[i].engine) {
+      profile_.rates.push_back({std::string(kernels[i].engine), rate});
+    }
+    EngineRate& engine = profile_.rates.back();
+    engine.operations_per_second = std::max(engine.operations_per_second, rate);
+  }
+  return absl::OkStatus();
+}
+
+// Lets the worker end by itself, for so long.
+void WorkerDevice::EndWorker(int64_t patience_ns) {
+  if (AwaitEnd(patience_ns)) return;
+  process_.Kill();
+  AwaitEnd(kTimeToDieNs);
+}
+
+// Waits until the process has ended; false where it does not within the time.
+bool WorkerDevice::AwaitEnd(int64_t patience_ns) {
+  const int64_t until_ns = clock_.NowNs() + patience_ns;
+  {
+    MutexLock lock(&mutex_);
+    process_.CloseSocket();
+  }
+  while (true) {
+    {
+      MutexLock lock(&mutex_);
+      const std::optional<std::string> end = process_.TryReap();
+      if (end) end_ = *end;
+      if (end) return true;
+    }
+    const int64_t now_ns = clock_.NowNs();
+    if (now_ns >= until_ns) return false;
+    WaitForEvent(now_ns + kReapIntervalNs);
+    if (!readiness().ok()) RefusePending();
+  }
+}
+
+// Errors: DeadlineExceeded where the worker sends nothing in time; Unavailable where it is gone or
+// the device stops.
+absl::StatusOr<Packet> WorkerDevice::AwaitPacket(absl::Duration timeout) {
+  const int64_t until_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(timeout);
+  while (clock_.NowNs() < until_ns) {
+    const Event event = WaitForEvent(until_ns);
+    if (event == Event::kWoken) RefusePending();
+    if (stopping()) return absl::UnavailableError("stopping");
+    if (event != Event::kRecord) continue;
+    Packet packet;
+    RETURN_IF_ERROR(ReceivePacket(process_.socket(), /*should_wait=*/false, packet));
+    return packet;
+  }
+  return absl::DeadlineExceededError(
+      Concat("the worker said nothing for ", absl::FormatDuration(timeout)));
+}
+
+// False where the device stops meanwhile.
+bool WorkerDevice::Pause(int64_t pause_ns) {
+  const int64_t until_ns = clock_.NowNs() + pause_ns;
+  while (!stopping()) {
+    if (clock_.NowNs() >= until_ns) return true;
+    WaitForEvent(until_ns);
+    RefusePending();
+  }
+  return false;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/device/worker_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/worker/worker.h"
+
+namespace gemmd {
+namespace {
+
+absl::Status Failed(std::string_view what, int error) {
+  return absl::UnavailableError(Concat("worker: ", what, ": ", strerror(error)));
+}
+
+// A copy above the numbers that the worker finds its files under, so that putting one in place does
+// not close the other.
+absl::StatusOr<FileDescriptor> OutOfTheWay(int descriptor) {
+  FileDescriptor copy(fcntl(descriptor, F_DUPFD_CLOEXEC, kWorkerStaging + 1));
+  if (!copy.is_open()) return Failed("copy of a file descriptor", errno);
+  return copy;
+}
+
+// What posix_spawn does in the child before the program runs.
+class Preparation {
+ public:
+  Preparation() {
+    posix_spawn_file_actions_init(&actions_);
+    posix_spawnattr_init(&attributes_);
+  }
+  ~Preparation() {
+    posix_spawn_file_actions_destroy(&actions_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+  Preparation(const Preparation&) = delete;
+  Preparation& operator=(const Preparation&) = delete;
+
+  int PassFiles(int socket, int staging) {
+    int error = posix_spawn_file_actions_adddup2(&actions_, socket, kWorkerSocket);
+    if (error == 0) error = posix_spawn_file_actions_adddup2(&actions_, staging, kWorkerStaging);
+    return error != 0 ? error
+                      : posix_spawn_file_actions_addclosefrom_np(&actions_, kWorkerStaging + 1);
+  }
+
+  // Those of the front are not the worker's.
+  int ForgetSignals() {
+    sigset_t none;
+    sigset_t all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawnattr_setsigmask(&attributes_, &none);
+    posix_spawnattr_setsigdefault(&attributes_, &all);
+    return posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  }
+
+  int Spawn(const WorkerCommand& command, pid_t* pid) const {
+    std::string binary = command.binary;
+    std::string ordinal = std::to_string(command.ordinal);
+    std::string parent = std::to_string(getpid());
+    std::string limit = std::to_string(command.memory_limit_bytes);
+    std::string spin = std::to_string(command.spin_ns);
+    const std::array<char*, 6> arguments = {binary.data(), ordinal.data(), parent.data(),
+                                            limit.data(),  spin.data(),    nullptr};
+    return posix_spawn(pid, command.binary.c_str(), &actions_, &attributes_, arguments.data(),
+                       environ);
+  }
+
+ private:
+  posix_spawn_file_actions_t actions_;
+  posix_spawnattr_t attributes_;
+};
+
+}  // namespace
+
+int64_t DefaultSpinNs() {
+  constexpr unsigned kFewProcessors = 4;
+  return std::thread::hardware_concurrency() < kFewProcessors ? 0 : 100'000;
+}
+
+absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerCommand& command, int staging) {
+  if (access(command.binary.c_str(), X_OK) != 0) {
+    return absl::FailedPreconditionError(
+        GotWant("worker-binary", command.binary,
+                "a worker for GPUs, which builds without a CUDA toolkit do not have"));
+  }
+  std::array<int, 2> pair = {-1, -1};
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
+    return Failed("socket pair", errno);
+  }
+  WorkerProcess process;
+  process.socket_ = FileDescriptor(pair[0]);
+  const FileDescriptor other_end(pair[1]);
+  ASSIGN_OR_RETURN(const FileDescriptor worker_socket, OutOfTheWay(other_end.get()));
+  ASSIGN_OR_RETURN(const FileDescriptor worker_staging, OutOfTheWay(staging));
+  Preparation preparation;
+  int error = preparation.PassFiles(worker_socket.get(), worker_staging.get());
+  if (error == 0) error = preparation.ForgetSignals();
+  if (error == 0) error = preparation.Spawn(command, &process.pid_);
+  if (error != 0) return Failed(Concat("start of ", command.binary), error);
+  return process;
+}
+
+WorkerProcess& WorkerProcess::operator=(WorkerProcess&& other) noexcept {
+  std::swap(socket_, other.socket_);
+  std::swap(pid_, other.pid_);
+  return *this;
+}
+
+void WorkerProcess::Kill() {
+  if (pid_ > 0) kill(pid_, SIGKILL);
+}
+
+std::optional<std::string> WorkerProcess::TryReap() {
+  if (pid_ == 0) return "not started";
+  int how = 0;
+  const pid_t reaped = waitpid(pid_, &how, WNOHANG);
+  if (reaped == 0) return std::nullopt;
+  pid_ = 0;
+  if (reaped < 0) return Concat("lost sight of: ", strerror(errno));
+  if (WIFSIGNALED(how)) return Concat("signal ", WTERMSIG(how));
+  return Concat("exit code ", WEXITSTATUS(how));
+}
+
+}  // namespace gemmd

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/admission.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace gemmd {
+namespace {
+constexpr char kRetryAfterPayload[] = "gemmd/retry-after-ms";
+}  // namespace
+
+absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms) {
+  status.SetPayload(kRetryAfterPayload, absl::Cord(absl::StrCat(retry_after_ms)));
+  return status;
+}
+
+std::optional<int64_t> RetryAfterMs(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kRetryAfterPayload);
+  int64_t retry_after_ms = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &retry_after_ms)) {
+    return std::nullopt;
+  }
+  return retry_after_ms;
+}
+
+Admission::Ticket::Ticket(Ticket&& other) noexcept
+    : admission_(std::exchange(other.admission_, nullptr)),
+      bytes_(other.bytes_),
+      is_answered_(other.is_answered_) {}
+
+Admission::Ticket& Admission::Ticket::operator=(Ticket&& other) noexcept {
+  std::swap(admission_, other.admission_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(is_answered_, other.is_answered_);
+  return *this;
+}
+
+Admission::Ticket::~Ticket() {
+  MarkAnswered();
+  if (admission_ != nullptr) admission_->ReleaseTicket(bytes_);
+}
+
+void Admission::Ticket::MarkAnswered() {
+  if (admission_ == nullptr || is_answered_) return;
+  is_answered_ = true;
+  admission_->ReleaseRequest();
+}
+
+absl::StatusOr<Admission::Ticket> Admission::Admit(int64_t bytes) {
+  MutexLock lock(&mutex_);
+  if (closed_) {
+    ++load_.refused_when_closed;
+    return absl::UnavailableError("the server is draining");
+  }
+  if (load_.requests >= limits_.max_requests) {
+    ++load_.refused_for_requests;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("queue: ", load_.requests, " requests are inside, the limit"));
+  }
+  // load_.bytes <= max_bytes always holds, so the difference cannot overflow.
+  if (bytes > limits_.max_bytes - load_.bytes) {
+    ++load_.refused_for_bytes;
+    return absl::ResourceExhaustedError(absl::StrCat("queue: the request needs ", bytes, " bytes, ",
+                                                     limits_.max_bytes - load_.bytes, " of ",
+                                                     limits_.max_bytes, " are free"));
+  }
+  ++load_.admitted;
+  ++load_.requests;
+  ++load_.tickets;
+  load_.bytes += bytes;
+  return Ticket(this, bytes);
+}
+
+void Admission::ReleaseRequest() {
+  MutexLock lock(&mutex_);
+  --load_.requests;
+}
+
+void Admission::ReleaseTicket(int64_t bytes) {
+  MutexLock lock(&mutex_);
+  --load_.tickets;
+  load_.bytes -= bytes;
+}
+
+void Admission::Close() {
+  MutexLock lock(&mutex_);
+  closed_ = true;
+}
+
+bool Admission::closed() const {
+  MutexLock lock(&mutex_);
+  return closed_;
+}
+
+bool Admission::WaitUntilIdle(absl::Duration timeout) {
+  MutexLock lock(&mutex_);
+  const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return load_.tickets == 0 || waits_no_more_;
+  };
+  mutex_.AwaitWithTimeout(is_over, timeout);
+  return load_.tickets == 0;
+}
+
+void Admission::StopWaiting() {
+  MutexLock lock(&mutex_);
+  waits_no_more_ = true;
+}
+
+Admission::Load Admission::load() const {
+  MutexLock lock(&mutex_);
+  return load_;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How much work the server takes on at once: requests, and bytes of operands, results and scratch.
+//
+// A ticket is held from acceptance until the answer has left the server, so that slow readers
+// count. Draining is closing: no more tickets; the server is idle when the last one is back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/system/mutex.h"
+
+namespace gemmd {
+
+// A refusal that says when to try again; carried beside the status' message.
+absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms);
+std::optional<int64_t> RetryAfterMs(const absl::Status& status);
+
+class Admission {
+ public:
+  struct Limits {
+    int64_t max_requests;
+    int64_t max_bytes;
+  };
+  struct Load {
+    int64_t requests = 0;  // Without an answer.
+    int64_t bytes = 0;     // Of all tickets.
+    int64_t tickets = 0;
+    // Since the start:
+    int64_t admitted = 0;
+    int64_t refused_for_requests = 0;
+    int64_t refused_for_bytes = 0;
+    int64_t refused_when_closed = 0;
+  };
+
+  // The right to be one of the requests inside. Gives it back when destroyed. Movable.
+  // Threads: one at a time.
+  class Ticket {
+   public:
+    Ticket() = default;
+    Ticket(Ticket&& other) noexcept;
+    Ticket& operator=(Ticket&& other) noexcept;
+    ~Ticket();
+
+    // Gives up the place in the count of requests: the answer is about to be sent.
+    void MarkAnswered();
+
+   private:
+    friend class Admission;
+    Ticket(Admission* admission, int64_t bytes) : admission_(admission), bytes_(bytes) {}
+
+    Admission* admission_ = nullptr;
+    int64_t bytes_ = 0;
+    bool is_answered_ = false;
+  };
+
+  explicit Admission(Limits limits) : limits_(limits) {}
+
+  // Errors: Unavailable while closed; ResourceExhausted where the request would pass a limit.
+  // Threads: any. Outlives its tickets.
+  absl::StatusOr<Ticket> Admit(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Refuses everything from now on.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool closed() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Waits until no ticket is out. False where that does not happen within `timeout` or before
+  // StopWaiting.
+  bool WaitUntilIdle(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends WaitUntilIdle, now and from now on.
+  void StopWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Load load() const ABSL_LOCKS_EXCLUDED(mutex_);
+  const Limits& limits() const { return limits_; }
+
+ private:
+  void ReleaseRequest() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReleaseTicket(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Limits limits_;
+  mutable Mutex mutex_;
+  Load load_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool waits_no_more_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/product_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "kernels/catalog.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/system/log.h"
+
+namespace gemmd {
+namespace {
+
+// What an answer holds beside the matrix: names, timing and lengths; generous.
+constexpr int64_t kAnswerOverheadBytes = 4096;
+
+constexpr int64_t kMaxRetryAfterMs = 10'000;
+
+// What is remembered of a request until it is answered.
+struct InFlight {
+  Arrival arrival;
+  int64_t admitted_ns = 0;
+  Problem problem;
+  const Kernel* kernel = nullptr;
+  const ServedDevice* served = nullptr;
+  std::string_view device;
+};
+
+void FillTiming(const JobResult& result, const InFlight& in_flight, int64_t done_ns, int64_t now_ns,
+                v1::Timing& timing) {
+  timing.set_receive_ns(in_flight.admitted_ns - in_flight.arrival.arrived_ns);
+  timing.set_queue_ns(result.queue_ns);
+  timing.set_copy_in_ns(result.outcome.copy_in_ns);
+  timing.set_compute_ns(result.outcome.compute_ns);
+  timing.set_copy_out_ns(result.outcome.copy_out_ns);
+  timing.set_send_prepare_ns(now_ns - done_ns);
+  timing.set_total_ns(now_ns - in_flight.arrival.arrived_ns);
+}
+
+// `timing` is that of the answer, where there is one.
+Completion CompletionOf(const InFlight& in_flight, const absl::Status& status,
+                        const v1::Timing& timing, size_t device) {
+  const Problem& problem = in_flight.problem;
+  return {.device = device,
+          .kernel = in_flight.kernel,
+          .code = status.code(),
+          .total_ns = timing.total_ns(),
+          .stage_ns = {timing.receive_ns(), timing.queue_ns(), timing.copy_in_ns(),
+                       timing.compute_ns(), timing.copy_out_ns(), timing.send_prepare_ns()},
+          .operations = Operations(problem),
+          .bytes_read = BytesRead(problem),
+          .bytes_written = BytesWritten(problem),
+          .batch = problem.batch};
+}
+
+// " trace_id=... span_id=... parent_id=...", or nothing where the caller has no trace.
+std::string TraceFields(const std::optional<TraceSpan>& span) {
+  if (!span) return "";
+  return Concat(" trace_id=", span->trace_id, " span_id=", span->span_id,
+                " parent_id=", span->parent_id);
+}
+
+void LogRefusal(const std::string& request_id, const Arrival& arrival, const absl::Status& status) {
+  if (!spdlog::should_log(spdlog::level::debug)) return;
+  spdlog::debug("event=refusal id={} status={} reason={} peer={}{}", LogValue(request_id),
+                absl::StatusCodeToString(status.code()), LogValue(std::string(status.message())),
+                LogValue(arrival.peer), TraceFields(arrival.span));
+}
+
+// Whether whoever runs the daemon should see it at once: the caller can do nothing about it.
+bool IsFailure(absl::StatusCode code) {
+  return code == absl::StatusCode::kAborted || code == absl::StatusCode::kDataLoss ||
+         code == absl::StatusCode::kInternal || code == absl::StatusCode::kUnavailable ||
+         code == absl::StatusCode::kUnknown;
+}
+
+void LogRequest(const std::string& request_id, const InFlight& in_flight, const JobResult& result,
+                int64_t now_ns) {
+  const absl::Status& status = result.outcome.status;
+  const auto level = IsFailure(status.code()) ? spdlog::level::warn : spdlog::level::debug;
+  if (!spdlog::should_log(level)) return;
+  spdlog::log(level,
+              "event=request id={} problem={} kernel={} device={} status={} reason={} queue_ns={} "
+              "copy_in_ns={} compute_ns={} copy_out_ns={} total_ns={} peer={}{}",
+              LogValue(request_id), LogValue(Describe(in_flight.problem)), in_flight.kernel->name,
+              in_flight.device, absl::StatusCodeToString(status.code()),
+              LogValue(std::string(status.message())), result.queue_ns, result.outcome.copy_in_ns,
+              result.outcome.compute_ns, result.outcome.copy_out_ns,
+              now_ns - in_flight.arrival.arrived_ns, LogValue(in_flight.arrival.peer),
+              TraceFields(in_flight.arrival.span));
+}
+
+absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>& devices) {
+  const auto append_name = [](std::string* names, const ServedDevice& served) {
+    *names += served.device->info().name;
+  };
+  return absl::NotFoundError(
+      GotWant("device", name, Concat("one of ", absl::StrJoin(devices, ", ", append_name))));
+}
+
+}  // namespace
+
+ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
+                             Admission& admission, Stats& stats, const Clock& clock,
+                             int64_t max_message_bytes)
+    : devices_(devices),
+      scheduler_(scheduler),
+      admission_(admission),
+      stats_(stats),
+      clock_(clock),
+      max_message_bytes_(max_message_bytes) {}
+
+absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(
+    const ParsedRequest& parsed) const {
+  const Kernel* const wanted = parsed.constraints.kernel;
+  const auto is_of_kind = [&](const ServedDevice& served) {
+    return wanted == nullptr || served.device->info().kind == wanted->device_kind;
+  };
+  Placement place;
+  for (const ServedDevice& served : devices_) {
+    const DeviceInfo& info = served.device->info();
+    if (!parsed.device.empty() && info.name != parsed.device) continue;
+    const Kernel* const kernel = FindBest(Catalog(info.kind), parsed.job.problem,
+                                          parsed.constraints, served.device->profile());
+    // One of the wanted kernel's kind says best why it does not run the product.
+    const bool says_best =
+        place.served == nullptr || (is_of_kind(served) && !is_of_kind(*place.served));
+    if (kernel != nullptr || says_best) place = {&served, kernel};
+    if (kernel != nullptr) break;
+  }
+  if (place.served == nullptr) return NoSuchDevice(parsed.device, devices_);
+  RETURN_IF_ERROR(place.served->readiness());
+  return place;
+}
+
+absl::StatusOr<PreparedProduct> ProductRunner::Prepare(const v1::MultiplyRequest& request) const {
+  PreparedProduct product;
+  ASSIGN_OR_RETURN(product.parsed, ParseMultiply(request, OperandBytes::kRequired));
+  RETURN_IF_ERROR(Place(product));
+  const Job& job = product.parsed.job;
+  product.bytes = BytesRead(job.problem);
+  if (__builtin_add_overflow(product.bytes, job.d_bytes, &product.bytes) ||
+      __builtin_add_overflow(product.bytes, job.workspace_bytes, &product.bytes)) {
+    return absl::ResourceExhaustedError("queue: the request needs more than 2^63 bytes");
+  }
+  const int64_t most_bytes = admission_.limits().max_bytes;
+  if (product.bytes > most_bytes) {
+    return absl::ResourceExhaustedError(Concat("queue: the request needs ", product.bytes,
+                                               " bytes, at most ", most_bytes,
+                                               " are admitted (--max-queued-bytes)"));
+  }
+  return product;
+}
+
+// Chooses device and kernel and completes the job with the sizes that follow from them.
+absl::Status ProductRunner::Place(PreparedProduct& product) const {
+  Job& job = product.parsed.job;
+  ASSIGN_OR_RETURN(const Placement place, FindPlace(product.parsed));
+  product.served = place.served;
+  job.kernel = place.kernel;
+  const DeviceProfile& profile = product.served->device->profile();
+  if (job.kernel == nullptr) {
+    return Choose(Catalog(profile.target.kind), job.problem, product.parsed.constraints, profile)
+        .status();
+  }
+  RETURN_IF_ERROR(product.served->device->CheckSize(job.problem));
+  job.d_bytes = BytesWritten(job.problem);
+  if (job.d_bytes > max_message_bytes_ - kAnswerOverheadBytes) {
+    return absl::ResourceExhaustedError(Concat("d: the result takes ", job.d_bytes,
+                                               " bytes, a message holds at most ",
+                                               max_message_bytes_ - kAnswerOverheadBytes));
+  }
+  ASSIGN_OR_RETURN(job.workspace_bytes, job.kernel->workspace_bytes(job.problem));
+  product.predicted_ns =
+      PredictedNs(*job.kernel, job.problem, profile) + PredictedCopyNs(job.problem, profile);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Admission::Ticket> ProductRunner::Admit(const PreparedProduct& product) {
+  absl::StatusOr<Admission::Ticket> ticket = admission_.Admit(product.bytes);
+  if (absl::IsResourceExhausted(ticket.status())) {
+    const int64_t backlog_ms = scheduler_.load(*product.served->device).backlog_ns / 1'000'000;
+    return WithRetryAfterMs(ticket.status(), std::clamp(backlog_ms, int64_t{1}, kMaxRetryAfterMs));
+  }
+  return ticket;
+}
+
+absl::StatusOr<JobId> ProductRunner::Start(const v1::MultiplyRequest& request, Arrival arrival,
+                                           v1::MultiplyResponse& response,
+                                           Admission::Ticket& ticket, Done done) {
+  absl::StatusOr<PreparedProduct> prepared = Prepare(request);
+  if (!prepared.ok()) {
+    stats_.AddRefusal(ReasonOf(prepared.status()));
+    LogRefusal(request.request_id(), arrival, prepared.status());
+    return prepared.status();
+  }
+  absl::StatusOr<Admission::Ticket> admitted = Admit(*prepared);
+  if (!admitted.ok()) {
+    LogRefusal(request.request_id(), arrival, admitted.status());
+    return admitted.status();
+  }
+  ticket = *std::move(admitted);
+  return scheduler_.Submit(
+      MakeSubmission(*std::move(prepared), request, std::move(arrival), response, std::move(done)));
+}
+
+Submission ProductRunner::MakeSubmission(PreparedProduct product,
+                                         const v1::MultiplyRequest& request, Arrival arrival,
+                                         v1::MultiplyResponse& response, Done done) {
+  Job& job = product.parsed.job;
+  job.d = response.mutable_d()->mutable_data();
+  InFlight in_flight = {.arrival = std::move(arrival),
+                        .admitted_ns = clock_.NowNs(),
+                        .problem = job.problem,
+                        .kernel = job.kernel,
+                        .served = product.served,
+                        .device = product.served->device->info().name};
+  Submission submission;
+  submission.device = product.served->device;
+  submission.job = job;
+  submission.bytes = BytesRead(job.problem) + job.d_bytes;
+  submission.predicted_ns = product.predicted_ns;
+  submission.deadline_ns = in_flight.arrival.deadline_ns;
+  submission.done = [this, &request, &response, in_flight = std::move(in_flight),
+                     done = std::move(done)](JobResult result) mutable {
+    const int64_t done_ns = clock_.NowNs();
+    if (result.outcome.status.ok()) {
+      response.set_request_id(request.request_id());
+      FillMatrix(in_flight.problem, *response.mutable_d());
+      response.set_kernel(std::string(in_flight.kernel->name));
+      response.set_device(std::string(in_flight.device));
+      response.set_operations(Operations(in_flight.problem));
+      response.set_bytes_read(BytesRead(in_flight.problem));
+      response.set_bytes_written(BytesWritten(in_flight.problem));
+      FillTiming(result, in_flight, done_ns, clock_.NowNs(), *response.mutable_timing());
+    }
+    stats_.AddCompletion(CompletionOf(in_flight, result.outcome.status, response.timing(),
+                                      static_cast<size_t>(in_flight.served - devices_.data())));
+    LogRequest(request.request_id(), in_flight, result, clock_.NowNs());
+    std::move(done)(std::move(result.outcome.status));
+  };
+  return submission;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the daemon counts of products: refusals by reason, ends by status, durations by kernel and
+// stage. Adding takes no lock (but for a kernel's first product), so that readers never hold up a
+// product.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "kernels/kernel.h"
+#include "server/scheduling/latency_histogram.h"
+#include "server/system/mutex.h"
+
+namespace gemmd {
+
+// The stages of a product, in their order; as Timing of the wire contract.
+enum class Stage : uint8_t { kReceive, kQueue, kCopyIn, kCompute, kCopyOut, kSendPrepare };
+inline constexpr size_t kStages = 6;
+std::string_view NameOf(Stage stage);  // "copy_in"
+
+// Why a product was refused before it got as far as admission; Admission counts its own refusals.
+enum class RefusalReason : uint8_t {
+  kInvalid,
+  kNotFound,
+  kUnsupported,
+  kTooLarge,
+  kNotReady,
+  kInternal
+};
+inline constexpr size_t kRefusalReasons = 6;
+std::string_view NameOf(RefusalReason reason);  // "not_ready"
+
+// The reason that a status stands for, of one that refuses a product before admission.
+RefusalReason ReasonOf(const absl::Status& status);
+
+inline constexpr size_t kStatusCodes = 17;  // Of gRPC, and of absl::StatusCode.
+
+// How an admitted product ended.
+struct Completion {
+  size_t device = 0;  // Position among the served devices.
+  const Kernel* kernel = nullptr;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  // Of a product that is OK:
+  int64_t total_ns = 0;
+  std::array<int64_t, kStages> stage_ns = {};  // By Stage.
+  int64_t operations = 0;
+  int64_t bytes_read = 0;
+  int64_t bytes_written = 0;
+  int64_t batch = 0;
+};
+
+class Stats {
+ public:
+  struct DeviceTotals {
+    std::array<int64_t, kStatusCodes> ends = {};  // By status.
+    int64_t operations = 0;
+    int64_t bytes_read = 0;
+    int64_t bytes_written = 0;
+    int64_t matrices = 0;  // Each of a batch.
+    int64_t busy_ns = 0;   // copy_in, compute and copy_out.
+    LatencyHistogram::Snapshot total;
+  };
+  struct KernelTotals {
+    DeviceKind device_kind = DeviceKind::kCpu;
+    std::string_view kernel;  // Its name, or kOtherKernels.
+    LatencyHistogram::Snapshot total;
+    std::array<LatencyHistogram::Snapshot, kStages> stages;
+  };
+
+  // So many kernels, the first that run, are counted each by itself, all others together: a caller
+  // can name every kernel of the catalogue, and each has 189 series.
+  static constexpr size_t kMostKernels = 48;
+  static constexpr std::string_view kOtherKernels = "other";
+
+  explicit Stats(size_t devices);
+
+  // Threads: any.
+  void AddRefusal(RefusalReason reason);
+  void AddCompletion(const Completion& completion);
+
+  // Threads: any.
+  std::array<int64_t, kRefusalReasons> refusals() const;  // By RefusalReason.
+  DeviceTotals device(size_t position) const;
+  // Of the kernels of the catalogue that have run, in the order in which they first did; then the
+  // others of each kind of device.
+  std::vector<KernelTotals> kernels() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  using Counter = std::atomic<int64_t>;
+  struct DeviceCounters {
+    std::array<Counter, kStatusCodes> ends = {};
+    Counter operations = 0;
+    Counter bytes_read = 0;
+    Counter bytes_written = 0;
+    Counter matrices = 0;
+    Counter busy_ns = 0;
+    LatencyHistogram total;
+  };
+  struct KernelHistograms {
+    LatencyHistogram total;
+    std::array<LatencyHistogram, kStages> stages;
+  };
+
+  static constexpr size_t kDeviceKinds = 3;
+  static_assert(static_cast<size_t>(DeviceKind::kCuda) + 1 == kDeviceKinds);
+
+  // Where a kernel is counted: a position in kernels_.
+  using Place = uint8_t;
+  static constexpr Place kNoPlace = 255;  // It has not run.
+  static_assert(kMostKernels + kDeviceKinds <= kNoPlace);
+
+  KernelHistograms* HistogramsOf(const Kernel& kernel);
+  Place TakePlace(size_t row) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  std::array<Counter, kRefusalReasons> refusals_ = {};
+  std::vector<DeviceCounters> devices_;
+  std::array<KernelHistograms, kMostKernels + kDeviceKinds> kernels_;
+  std::vector<std::atomic<Place>> places_;  // Of each row of the catalogue.
+
+  mutable Mutex mutex_;  // Of those that run for the first time.
+  std::vector<const Kernel*> taken_ ABSL_GUARDED_BY(mutex_);  // By place.
+};
+
+}  // namespace gemmd

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/convert.h"
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "kernels/catalog.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/wire/convert_operand.h"
+
+namespace gemmd {
+namespace {
+
+constexpr size_t kMaxRequestIdBytes = 128;
+
+static_assert(static_cast<int>(Activation::kSilu) == v1::ACTIVATION_SILU);
+static_assert(static_cast<int>(BiasAxis::kColumns) == v1::BIAS_AXIS_COLUMNS);
+static_assert(static_cast<int>(Sparsity::k2To4) == v1::SPARSITY_2_4);
+static_assert(static_cast<int>(BitOperation::kXor) == v1::BIT_OPERATION_XOR);
+
+absl::StatusOr<ScaleKind> ParseScale(std::string_view field, std::string_view extent_name,
+                                     int64_t extent, const v1::Scale& scale) {
+  const int64_t count = scale.values_size();
+  if (count == 0) return ScaleKind::kNone;
+  if (count == 1) return ScaleKind::kTensor;
+  if (count == extent) return ScaleKind::kVector;
+  return absl::InvalidArgumentError(Concat(field, ".scale.values: got ", count,
+                                           " values, want 0, 1 or ", extent_name, " = ", extent));
+}
+
+absl::Span<const float> ScaleValues(const v1::Operand& operand) {
+  return {operand.scale().values().data(), static_cast<size_t>(operand.scale().values_size())};
+}
+
+absl::Status ParseBias(const v1::Bias& bias, OperandBytes bytes, Job& job) {
+  Problem& problem = job.problem;
+  ASSIGN_OR_RETURN(problem.bias_type, ParseType("bias.type", bias.type(), problem.d.type));
+  if (!v1::BiasAxis_IsValid(bias.axis())) return UnknownValue("bias.axis", bias.axis());
+  if (bias.axis() == v1::BIAS_AXIS_UNSPECIFIED) {
+    return absl::InvalidArgumentError("bias.axis: got none, want ROWS or COLUMNS");
+  }
+  problem.bias_axis = static_cast<BiasAxis>(bias.axis());
+  if (bytes == OperandBytes::kIgnored) return absl::OkStatus();
+  const bool along_rows = problem.bias_axis == BiasAxis::kRows;
+  const int64_t extent = along_rows ? problem.m : problem.n;
+  ASSIGN_OR_RETURN(const MatrixLayout line,
+                   TightLayout("bias", problem.bias_type, Order::kRowMajor, 1, extent));
+  const int64_t got = static_cast<int64_t>(bias.data().size());
+  if (got != line.line_stride_bytes()) {
+    return absl::InvalidArgumentError(
+        Concat("bias.data: got ", got, " bytes, want ", along_rows ? "m" : "n", " = ", extent,
+               " elements of ", BitsOf(problem.bias_type), " bits = ", line.line_stride_bytes()));
+  }
+  job.bias = reinterpret_cast<const std::byte*>(bias.data().data());
+  return absl::OkStatus();
+}
+
+absl::Status ParseShape(const v1::MultiplyRequest& request, Problem& problem) {
+  problem.m = request.m();
+  problem.n = request.n();
+  problem.k = request.k();
+  problem.batch = request.has_batch() ? request.batch() : 1;
+  const std::array<std::pair<std::string_view, int64_t>, 4> extents = {
+      {{"m", problem.m}, {"n", problem.n}, {"k", problem.k}, {"batch", problem.batch}}};
+  for (const auto& [field, extent] : extents) {
+    if (extent < 0) {
+      return absl::InvalidArgumentError(Concat(field, ": got ", extent, ", want at least 0"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseScalars(const v1::MultiplyRequest& request, Problem& problem) {
+  problem.alpha = request.has_alpha() ? request.alpha() : 1.0;
+  problem.beta = request.beta();
+  if (!v1::Activation_IsValid(request.activation())) {
+    return UnknownValue("activation", request.activation());
+  }
+  problem.activation = static_cast<Activation>(request.activation());
+  if (!v1::BitOperation_IsValid(request.bit_operation())) {
+    return UnknownValue("bit_operation", request.bit_operation());
+  }
+  problem.bit_operation = static_cast<BitOperation>(request.bit_operation());
+  return absl::OkStatus();
+}
+
+absl::Status ExpectDense(std::string_view field, const v1::Operand& operand) {
+  if (operand.sparsity() == v1::SPARSITY_NONE) return absl::OkStatus();
+  if (!v1::Sparsity_IsValid(operand.sparsity())) {
+    return UnknownValue(Concat(field, ".sparsity"), operand.sparsity());
+  }
+  return absl::InvalidArgumentError(
+      Concat(field, ".sparsity: got 2:4, want none: only A may be sparse"));
+}
+
+// A and B: layouts and scales.
+absl::Status ParseProduct(const v1::MultiplyRequest& request, Job& job) {
+  Problem& problem = job.problem;
+  ASSIGN_OR_RETURN(problem.a, ParseOperandLayout("a", request.a(), problem.m, problem.k, {}));
+  RETURN_IF_ERROR(ExpectDense("b", request.b()));
+  ASSIGN_OR_RETURN(problem.b, ParseOperandLayout("b", request.b(), problem.k, problem.n, {}));
+  ASSIGN_OR_RETURN(problem.a_scale, ParseScale("a", "m", problem.m, request.a().scale()));
+  ASSIGN_OR_RETURN(problem.b_scale, ParseScale("b", "n", problem.n, request.b().scale()));
+  job.a_scale = ScaleValues(request.a());
+  job.b_scale = ScaleValues(request.b());
+  return absl::OkStatus();
+}
+
+// C, bias and D, once the accumulation type is known.
+absl::Status ParseResult(const v1::MultiplyRequest& request, OperandBytes bytes, Job& job) {
+  Problem& problem = job.problem;
+  ASSIGN_OR_RETURN(const ElementType default_accumulation,
+                   DefaultAccumulation(problem.a.type, problem.b.type));
+  ASSIGN_OR_RETURN(problem.accumulation, ParseType("accumulation_type", request.accumulation_type(),
+                                                   default_accumulation));
+  const v1::OutputSpec& output = request.d();
+  ASSIGN_OR_RETURN(const ElementType d_type,
+                   ParseType("d.type", output.type(), problem.accumulation));
+  ASSIGN_OR_RETURN(const Order d_order, ParseOrder("d.order", output.order()));
+  ASSIGN_OR_RETURN(problem.d,
+                   ParseLayout("d", d_type, d_order, problem.m, problem.n, StridesOf(output)));
+  if (problem.has_c()) {
+    if (!request.has_c()) {
+      return absl::InvalidArgumentError(
+          Concat("c: got none, want C where beta is ", std::to_string(problem.beta)));
+    }
+    RETURN_IF_ERROR(ExpectDense("c", request.c()));
+    ASSIGN_OR_RETURN(problem.c, ParseOperandLayout("c", request.c(), problem.m, problem.n, d_type));
+    if (request.c().scale().values_size() > 0) {
+      return absl::InvalidArgumentError("c.scale: got values, want none: only A and B are scaled");
+    }
+  } else if (request.has_c()) {
+    return absl::InvalidArgumentError("c: got C, want none where beta is 0");
+  }
+  if (request.has_bias()) RETURN_IF_ERROR(ParseBias(request.bias(), bytes, job));
+  return absl::OkStatus();
+}
+
+absl::Status ParseAllBytes(const v1::MultiplyRequest& request, Job& job) {
+  const Problem& problem = job.problem;
+  const bool is_read = problem.has_product();
+  ASSIGN_OR_RETURN(job.a, ParseBytes("a", request.a().transpose() ? "k*m" : "m*k", request.a(),
+                                     problem.a, problem.batch, is_read));
+  RETURN_IF_ERROR(CheckSparseBytes("a", problem.a, problem.batch, job.a));
+  ASSIGN_OR_RETURN(job.b, ParseBytes("b", request.b().transpose() ? "n*k" : "k*n", request.b(),
+                                     problem.b, problem.batch, is_read));
+  if (problem.has_c()) {
+    ASSIGN_OR_RETURN(job.c, ParseBytes("c", request.c().transpose() ? "n*m" : "m*n", request.c(),
+                                       problem.c, problem.batch, true));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
+                                            OperandBytes bytes) {
+  if (request.request_id().size() > kMaxRequestIdBytes) {
+    return absl::InvalidArgumentError(Concat("request_id: got ", request.request_id().size(),
+                                             " bytes, want at most ", kMaxRequestIdBytes));
+  }
+  ParsedRequest parsed;
+  RETURN_IF_ERROR(ParseShape(request, parsed.job.problem));
+  RETURN_IF_ERROR(ParseScalars(request, parsed.job.problem));
+  RETURN_IF_ERROR(ParseProduct(request, parsed.job));
+  RETURN_IF_ERROR(ParseResult(request, bytes, parsed.job));
+  RETURN_IF_ERROR(Validate(parsed.job.problem));
+  if (bytes == OperandBytes::kRequired) RETURN_IF_ERROR(ParseAllBytes(request, parsed.job));
+  if (!request.kernel().empty() && request.kernel() != "auto") {
+    ASSIGN_OR_RETURN(parsed.constraints.kernel, FindKernel(request.kernel()));
+  }
+  parsed.constraints.deterministic = request.require_deterministic();
+  parsed.constraints.batch_invariant = request.require_batch_invariant();
+  parsed.device = request.device();
+  return parsed;
+}
+
+void FillMatrix(const Problem& problem, v1::Matrix& matrix) {
+  matrix.set_type(ToWire(problem.d.type));
+  matrix.set_rows(problem.m);
+  matrix.set_columns(problem.n);
+  matrix.set_batch(problem.batch);
+  matrix.set_order(problem.d.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR
+                                                       : v1::ORDER_COLUMN_MAJOR);
+  matrix.set_leading_dimension(problem.d.leading_dimension);
+  matrix.set_batch_stride(problem.d.batch_stride_bytes);
+}
+
+v1::Kernel ToWire(const Kernel& kernel) {
+  v1::Kernel wire;
+  wire.set_name(std::string(kernel.name));
+  wire.set_device_kind(std::string(NameOf(kernel.device_kind)));
+  wire.set_provider(std::string(kernel.provider));
+  wire.set_a_type(ToWire(kernel.a));
+  wire.set_b_type(ToWire(kernel.b));
+  wire.set_compute_type_a(ToWire(kernel.recipe.a_compute));
+  wire.set_compute_type_b(ToWire(kernel.recipe.b_compute));
+  wire.set_accumulation_type(ToWire(kernel.recipe.accumulation));
+  wire.set_description(std::string(kernel.how));
+  wire.set_exact(kernel.recipe.exact);
+  wire.set_deterministic(kernel.deterministic);
+  wire.set_batch_invariant(kernel.batch_invariant);
+  wire.set_flushes_subnormals(kernel.recipe.flushes_subnormals);
+  return wire;
+}
+
+}  // namespace gemmd

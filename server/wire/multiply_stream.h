@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One Gemm.MultiplyStream call: many products on one stream, answered as they finish.
+#pragma once
+
+#include "gemmd/v1/gemm.grpc.pb.h"
+#include "server/scheduling/product_runner.h"
+#include "server/system/clock.h"
+
+namespace gemmd {
+
+// Starts reading. The reactor owns itself until gRPC is done with it. Borrows the runner, the
+// context and the clock, which outlive the call.
+grpc::ServerBidiReactor<v1::MultiplyRequest, v1::MultiplyStreamResponse>* StartMultiplyStream(
+    ProductRunner& runner, grpc::CallbackServerContext& context, const Clock& clock);
+
+}  // namespace gemmd

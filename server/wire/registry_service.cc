@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/registry_service.h"
+
+#include <fnmatch.h>
+#include <google/protobuf/stubs/common.h>
+#include <grpcpp/grpcpp.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "kernels/catalog.h"
+#include "kernels/cpu/host.h"
+#include "kernels/status_macros.h"
+#include "server/system/version.h"
+#include "server/wire/convert.h"
+#include "server/wire/convert_instruction.h"
+#include "server/wire/convert_statistics.h"
+#include "server/wire/grpc_status.h"
+
+namespace gemmd {
+namespace {
+
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+void AddLibrary(std::string name, std::string version, v1::GetServerInfoResponse& response) {
+  v1::Library* library = response.add_libraries();
+  library->set_name(std::move(name));
+  library->set_version(std::move(version));
+}
+
+absl::Status ExplainOn(const ProductRunner& runner, const v1::MultiplyRequest& request,
+                       v1::ExplainResponse& response) {
+  ASSIGN_OR_RETURN(const ParsedRequest parsed, ParseMultiply(request, OperandBytes::kIgnored));
+  ASSIGN_OR_RETURN(const ProductRunner::Placement place, runner.FindPlace(parsed));
+  const ServedDevice* served = place.served;
+  const Problem& problem = parsed.job.problem;
+  const Selection selection = Select(Catalog(served->device->info().kind), problem,
+                                     parsed.constraints, served->device->profile());
+  response.set_device(served->device->info().name);
+  for (const Candidate& candidate : selection.candidates) {
+    v1::Candidate* wire = response.add_candidates();
+    wire->set_kernel(std::string(candidate.kernel->name));
+    wire->set_predicted_ns(candidate.predicted_ns);
+    wire->set_reason(candidate.reason);
+  }
+  for (const Refusal& refusal : selection.refusals) {
+    v1::Refusal* wire = response.add_refusals();
+    wire->set_kernel(std::string(refusal.kernel->name));
+    wire->set_reason(refusal.reason);
+  }
+  response.set_operations(Operations(problem));
+  response.set_bytes_read(BytesRead(problem));
+  response.set_bytes_written(BytesWritten(problem));
+  if (!selection.candidates.empty()) {
+    ASSIGN_OR_RETURN(const int64_t bytes,
+                     selection.candidates.front().kernel->workspace_bytes(problem));
+    response.set_workspace_bytes(bytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+RegistryService::RegistryService(const std::vector<ServedDevice>& devices,
+                                 const ProductRunner& runner, const Observer& observer,
+                                 const Clock& clock, v1::Limits limits)
+    : devices_(devices),
+      runner_(runner),
+      observer_(observer),
+      clock_(clock),
+      limits_(std::move(limits)),
+      started_ns_(clock.NowNs()),
+      started_unix_ns_(absl::GetCurrentTimeNanos()) {}
+
+grpc::ServerUnaryReactor* RegistryService::ListKernels(grpc::CallbackServerContext* context,
+                                                       const v1::ListKernelsRequest* request,
+                                                       v1::ListKernelsResponse* response) {
+  for (const Kernel& kernel : Catalog()) {
+    const std::string name(kernel.name);
+    if (!request->name_pattern().empty() &&
+        fnmatch(request->name_pattern().c_str(), name.c_str(), 0) != 0) {
+      continue;
+    }
+    v1::Kernel* wire = response->add_kernels();
+    *wire = ToWire(kernel);
+    for (const ServedDevice& served : devices_) {
+      const absl::Status available = kernel.available(served.device->profile().target);
+      v1::KernelAvailability* availability = wire->add_availability();
+      availability->set_device(served.device->info().name);
+      availability->set_available(available.ok());
+      availability->set_reason(std::string(available.message()));
+    }
+  }
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* RegistryService::ListDevices(grpc::CallbackServerContext* context,
+                                                       const v1::ListDevicesRequest*,
+                                                       v1::ListDevicesResponse* response) {
+  const Snapshot now = observer_.Observe();
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const ServedDevice& served = devices_[i];
+    const DeviceInfo& info = served.device->info();
+    const DeviceLoad& load = now.devices[i].load;
+    v1::Device* wire = response->add_devices();
+    wire->set_name(info.name);
+    wire->set_kind(std::string(NameOf(info.kind)));
+    wire->set_description(info.description);
+    wire->set_arithmetic(info.arithmetic);
+    wire->set_threads(info.threads);
+    const absl::Status readiness = served.readiness();
+    wire->set_ready(readiness.ok());
+    wire->set_not_ready_reason(std::string(readiness.message()));
+    wire->set_memory_bytes(info.memory_bytes);
+    wire->set_chip(info.chip);
+    wire->set_multiprocessors(info.multiprocessors);
+    wire->set_memory_limit_bytes(info.memory_limit_bytes);
+    wire->set_clock_khz(info.clock_khz);
+    wire->set_memory_clock_khz(info.memory_clock_khz);
+    wire->set_cuda_driver_version(info.driver);
+    wire->set_cuda_runtime_version(info.runtime);
+    wire->set_queued_requests(load.queued_requests);
+    wire->set_queued_bytes(load.queued_bytes);
+    wire->set_completed_requests(load.completed_requests);
+    for (const EngineRate& rate : served.device->profile().rates) {
+      v1::Rate* wire_rate = wire->add_rates();
+      wire_rate->set_engine(rate.engine);
+      wire_rate->set_operations_per_second(rate.operations_per_second);
+    }
+  }
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* RegistryService::Explain(grpc::CallbackServerContext* context,
+                                                   const v1::ExplainRequest* request,
+                                                   v1::ExplainResponse* response) {
+  return Answer(context, ExplainOn(runner_, request->request(), *response));
+}
+
+grpc::ServerUnaryReactor* RegistryService::GetServerInfo(grpc::CallbackServerContext* context,
+                                                         const v1::GetServerInfoRequest*,
+                                                         v1::GetServerInfoResponse* response) {
+  response->set_version(kVersion);
+  AddLibrary("gRPC", grpc::Version(), *response);
+  AddLibrary("Protobuf", google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION),
+             *response);
+  for (LibraryVersion& library : CpuLibraries()) {
+    AddLibrary(std::move(library.name), std::move(library.version), *response);
+  }
+  *response->mutable_limits() = limits_;
+  response->add_features("multiply-stream");
+  response->set_default_device(devices_.front().device->info().name);
+  response->set_uptime_ns(clock_.NowNs() - started_ns_);
+  response->set_draining(observer_.is_draining());
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* RegistryService::GetStatistics(grpc::CallbackServerContext* context,
+                                                         const v1::GetStatisticsRequest*,
+                                                         v1::GetStatisticsResponse* response) {
+  *response = gemmd::ToWire(observer_.Observe(), clock_.NowNs() - started_ns_, started_unix_ns_);
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* RegistryService::ListInstructions(
+    grpc::CallbackServerContext* context, const v1::ListInstructionsRequest* request,
+    v1::ListInstructionsResponse* response) {
+  return Answer(context, gemmd::ListInstructions(*request, *response));
+}
+
+grpc::ServerUnaryReactor* RegistryService::DescribeFragment(
+    grpc::CallbackServerContext* context, const v1::DescribeFragmentRequest* request,
+    v1::DescribeFragmentResponse* response) {
+  return Answer(context, gemmd::DescribeFragment(*request, *response));
+}
+
+}  // namespace gemmd

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/transport.h"
+
+#include <grpc/grpc.h>
+#include <grpcpp/resource_quota.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <limits>
+#include <string_view>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+namespace {
+
+absl::Status AddMilliseconds(std::string_view option, const char* argument, absl::Duration value,
+                             grpc::ServerBuilder& builder) {
+  const int64_t milliseconds = absl::ToInt64Milliseconds(value);
+  if (milliseconds < 1 || milliseconds > std::numeric_limits<int>::max()) {
+    return absl::InvalidArgumentError(
+        Concat(option, ": got ", absl::FormatDuration(value), ", want from 1ms to 24 days"));
+  }
+  builder.AddChannelArgument(argument, static_cast<int>(milliseconds));
+  return absl::OkStatus();
+}
+
+std::string LastError() { return std::error_code(errno, std::generic_category()).message(); }
+
+// The part of a process's control group limit files that holds a number; "max" means none.
+int64_t LimitFromFile(const char* path) {
+  std::ifstream file(path);
+  std::string text;
+  int64_t limit = 0;
+  if (file >> text && absl::SimpleAtoi(text, &limit) && limit > 0) return limit;
+  return std::numeric_limits<int64_t>::max();
+}
+
+}  // namespace
+
+absl::Status ConfigureTransport(const TransportOptions& options, grpc::ServerBuilder& builder) {
+  if (options.max_message_bytes < 1 ||
+      options.max_message_bytes > std::numeric_limits<int>::max()) {
+    return absl::InvalidArgumentError(
+        Concat("max-message-bytes: got ", options.max_message_bytes, ", want from 1 to 2^31-1"));
+  }
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  builder.SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
+
+  // A compressed message is checked against the limit only after it was unpacked: take none.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+
+  // Without this a second daemon would share the port silently.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+
+  RETURN_IF_ERROR(AddMilliseconds("handshake-timeout", GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                                  options.handshake_timeout, builder));
+  RETURN_IF_ERROR(AddMilliseconds("max-connection-idle", GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                                  options.max_connection_idle, builder));
+  RETURN_IF_ERROR(AddMilliseconds("max-connection-age", GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                                  options.max_connection_age, builder));
+  RETURN_IF_ERROR(AddMilliseconds("max-connection-age-grace", GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+                                  options.max_connection_age_grace, builder));
+  RETURN_IF_ERROR(AddMilliseconds("keepalive-time", GRPC_ARG_KEEPALIVE_TIME_MS,
+                                  options.keepalive_time, builder));
+  RETURN_IF_ERROR(AddMilliseconds("keepalive-timeout", GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                                  options.keepalive_timeout, builder));
+  RETURN_IF_ERROR(AddMilliseconds("min-ping-interval",
+                                  GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                                  options.min_ping_interval, builder));
+
+  const int64_t quota =
+      options.memory_quota_bytes > 0 ? options.memory_quota_bytes : MemoryLimitBytes() / 4;
+  grpc::ResourceQuota resources("gemmd");
+  resources.Resize(static_cast<size_t>(quota));
+  builder.SetResourceQuota(resources);
+  return absl::OkStatus();
+}
+
+absl::Status CheckAddress(const std::string& address) {
+  absl::string_view path = address;
+  if (!absl::ConsumePrefix(&path, "unix:")) return absl::OkStatus();
+  absl::ConsumePrefix(&path, "//");  // unix:///absolute/path
+  sockaddr_un name = {};
+  name.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(name.sun_path)) {
+    return absl::InvalidArgumentError(Concat("listen: got ", address, ", want a path of 1 to ",
+                                             sizeof(name.sun_path) - 1, " bytes"));
+  }
+  path.copy(name.sun_path, path.size());
+  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) return absl::UnavailableError(Concat("listen: ", LastError()));
+  const bool is_used = connect(probe, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0;
+  close(probe);
+  if (is_used) {
+    return absl::UnavailableError(
+        Concat("listen: cannot listen on ", address, ": another process does"));
+  }
+  return absl::OkStatus();
+}
+
+std::string WithPort(const std::string& address, int port) {
+  const size_t colon = address.rfind(':');
+  if (absl::StartsWith(address, "unix") || colon == std::string::npos) return address;
+  return Concat(address.substr(0, colon + 1), port);
+}
+
+int64_t MemoryLimitBytes() {
+  const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  return std::min({machine, LimitFromFile("/sys/fs/cgroup/memory.max"),
+                   LimitFromFile("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
+}
+
+absl::StatusOr<int64_t> RaiseOpenFileLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return absl::InternalError(Concat("RLIMIT_NOFILE: ", LastError()));
+  }
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return absl::InternalError(Concat("RLIMIT_NOFILE: ", LastError()));
+  }
+  return static_cast<int64_t>(limit.rlim_cur);
+}
+
+}  // namespace gemmd

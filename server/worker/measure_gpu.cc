@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/worker/measure_gpu.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <random>
+
+#include "kernels/catalog.h"
+#include "kernels/cuda/row_table.h"
+#include "kernels/status_macros.h"
+#include "server/crossing/job_layout.h"
+#include "server/worker/device_arena.h"
+
+namespace gemmd {
+namespace {
+
+static_assert(kCudaRows.size() <= kMaxRowRates);
+
+constexpr int kSteps = 16;  // Along k: enough that the beginning and the end hardly count.
+constexpr int kRuns = 3;
+constexpr std::chrono::seconds kTimeForRows(3);
+constexpr int64_t kMostCopiedBytes = int64_t{64} << 20;
+constexpr int64_t kArenaBytes = int64_t{256} << 20;  // More than a cache holds, and than a sample.
+
+// Of the shortest of some runs of what `start` puts under way.
+template <typename Start>
+absl::StatusOr<double> ShortestSeconds(GpuRuntime& runtime, const Start& start) {
+  int64_t shortest_ns = std::numeric_limits<int64_t>::max();
+  for (int run = 0; run <= kRuns; ++run) {
+    RETURN_IF_ERROR(runtime.Mark(Moment::kStart));
+    RETURN_IF_ERROR(start());
+    RETURN_IF_ERROR(runtime.Mark(Moment::kCopiedIn));
+    RETURN_IF_ERROR(runtime.Wait());
+    ASSIGN_OR_RETURN(const int64_t ns,
+                     runtime.NanosecondsBetween(Moment::kStart, Moment::kCopiedIn));
+    // The first run loads code.
+    if (run > 0) shortest_ns = std::min(shortest_ns, ns);
+  }
+  return static_cast<double>(std::max(shortest_ns, int64_t{1})) * 1e-9;
+}
+
+absl::StatusOr<MatrixLayout> OperandLayout(const CudaRow& row, mma::Operand operand,
+                                           ElementType type, int64_t rows, int64_t columns) {
+  const bool is_a = operand == mma::Operand::kA;
+  if (is_a && row.instruction.is_sparse()) return TightSparseLayout("a", type, rows, columns);
+  const bool is_along_k = LineAxisOf(row.instruction, operand) == LineAxis::kK;
+  return TightLayout(is_a ? "a" : "b", type,
+                     is_a == is_along_k ? Order::kRowMajor : Order::kColumnMajor, rows, columns);
+}
+
+// One tile for each multiprocessor, operands as the kernel reads them.
+absl::StatusOr<Problem> SampleProblem(const Kernel& kernel, int multiprocessors) {
+  const CudaRow& row = *kernel.cuda_row;
+  Problem problem;
+  problem.m = int64_t{row.tile.m} * std::max(1, multiprocessors);
+  problem.n = row.tile.n;
+  problem.k = int64_t{row.tile.k} * kSteps;
+  problem.accumulation = kernel.recipe.accumulation;
+  if (row.instruction.bit_count == mma::BitCount::kXor) problem.bit_operation = BitOperation::kXor;
+  ASSIGN_OR_RETURN(problem.a, OperandLayout(row, mma::Operand::kA, kernel.a, problem.m, problem.k));
+  ASSIGN_OR_RETURN(problem.b, OperandLayout(row, mma::Operand::kB, kernel.b, problem.k, problem.n));
+  ASSIGN_OR_RETURN(problem.d,
+                   TightLayout("d", problem.accumulation, Order::kRowMajor, problem.m, problem.n));
+  return problem;
+}
+
+// The operands are what the arena holds: random bits, which cost what any data do.
+absl::StatusOr<double> RowRate(const Kernel& kernel, const GpuDescription& gpu, GpuRuntime& runtime,
+                               DeviceArena& arena) {
+  ASSIGN_OR_RETURN(const Problem problem, SampleProblem(kernel, gpu.target.multiprocessors));
+  RETURN_IF_ERROR(kernel.supports(problem));
+  ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(problem));
+  ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel.workspace_bytes(problem));
+  ASSIGN_OR_RETURN(std::byte* const block, arena.Reserve(layout.end + workspace_bytes));
+  const GemmArgs args = {
+      .problem = problem,
+      .target = gpu.target,
+      .a = block + layout.a.offset,
+      .b = block + layout.b.offset,
+      .c = nullptr,
+      .bias = nullptr,
+      .a_scale = {},
+      .b_scale = {},
+      .d = block + layout.d.offset,
+      .workspace = absl::MakeSpan(block + layout.end, static_cast<size_t>(workspace_bytes))};
+  ASSIGN_OR_RETURN(const double seconds,
+                   ShortestSeconds(runtime, [&] { return runtime.Launch(kernel, args); }));
+  return static_cast<double>(Operations(problem)) / seconds;
+}
+
+void FillWithRandomBits(absl::Span<std::byte> memory) {
+  std::mt19937_64 random(1);
+  for (std::byte& byte : memory) byte = static_cast<std::byte>(random());
+}
+
+absl::Status MeasureMemory(GpuRuntime& runtime, DeviceArena& arena, absl::Span<std::byte> staging,
+                           Rates& rates) {
+  const auto copied = staging.first(std::min(staging.size(), size_t{kMostCopiedBytes}));
+  FillWithRandomBits(copied);
+  const double bytes = static_cast<double>(copied.size());
+  ASSIGN_OR_RETURN(std::byte* const block, arena.Reserve(kArenaBytes));
+  ASSIGN_OR_RETURN(const double clearing,
+                   ShortestSeconds(runtime, [&] { return runtime.Clear(block, kArenaBytes); }));
+  rates.memory_bytes_per_second = static_cast<double>(kArenaBytes) / clearing;
+  ASSIGN_OR_RETURN(const double copying,
+                   ShortestSeconds(runtime, [&] { return runtime.CopyIn(block, copied); }));
+  rates.copied_bytes_per_second = bytes / copying;
+  // What the samples will find.
+  const auto step = static_cast<int64_t>(copied.size());
+  for (int64_t offset = 0; offset + step <= kArenaBytes; offset += step) {
+    RETURN_IF_ERROR(runtime.CopyIn(block + offset, copied));
+  }
+  return runtime.Wait();
+}
+
+}  // namespace
+
+absl::Status MeasureGpuRates(GpuRuntime& runtime, const GpuDescription& gpu,
+                             absl::Span<std::byte> staging, Rates& rates) {
+  DeviceArena arena(runtime, gpu.free_memory_bytes);
+  RETURN_IF_ERROR(MeasureMemory(runtime, arena, staging, rates));
+  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
+  rates.rows = static_cast<uint32_t>(kernels.size());
+  const auto start = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    if (!kernels[i].available(gpu.target).ok()) continue;
+    if (std::chrono::steady_clock::now() - start > kTimeForRows) break;
+    const absl::StatusOr<double> rate = RowRate(kernels[i], gpu, runtime, arena);
+    if (!rate.ok() && runtime.IsLost()) return rate.status();
+    rates.row_rates[i] = rate.ok() ? *rate : 0;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gemmd
