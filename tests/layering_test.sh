@@ -27,7 +27,7 @@ expect_violation kernels/mma/fragment.h kernels/problem.h
 expect_violation kernels/mma/fragment.h absl/status/status.h
 expect_violation server/scheduling/scheduler.cc grpcpp/grpcpp.h
 expect_violation server/scheduling/stats.cc grpcpp/grpcpp.h
-expect_violation server/server.cc client/npy.h
+expect_violation server/server.cc client/matrix/npy.h
 expect_violation server/server.cc gemmd/client.h
 expect_violation server/options.cc gemmd/v1/gemm.pb.h
 expect_violation server/device/host_device.cc cuda_runtime.h

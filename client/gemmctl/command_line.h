@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/gemmctl/console.h"
+#include "client/terminal/console.h"
 
 namespace gemmd {
 

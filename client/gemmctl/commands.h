@@ -3,8 +3,8 @@
 // The commands of gemmctl. Each prints its result or its error and says how it went.
 #pragma once
 
-#include "client/gemmctl/console.h"
 #include "client/gemmctl/flags.h"
+#include "client/terminal/console.h"
 
 namespace gemmd {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/gemmctl/text_table.h"
+#include "client/terminal/text_table.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {

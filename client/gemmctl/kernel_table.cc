@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/gemmctl/text_table.h"
 #include "client/gemmctl/widths.h"
+#include "client/terminal/text_table.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {

@@ -13,10 +13,10 @@
 #include "client/gemmctl/message_json.h"
 #include "client/gemmctl/operand_input.h"
 #include "client/gemmctl/product_input.h"
-#include "client/gemmctl/text_table.h"
 #include "client/gemmctl/timing_report.h"
-#include "client/gemmctl/verify.h"
-#include "client/npy.h"
+#include "client/matrix/npy.h"
+#include "client/matrix/verify.h"
+#include "client/terminal/text_table.h"
 #include "gemmd/product.h"
 
 namespace gemmd {

@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "client/gemmctl/element_codec.h"
-#include "client/gemmctl/random_matrix.h"
+#include "client/matrix/element_codec.h"
+#include "client/matrix/random_matrix.h"
 #include "client/operand_size.h"
 
 namespace gemmd {

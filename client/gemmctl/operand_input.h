@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/gemmctl/console.h"
-#include "client/npy.h"
+#include "client/matrix/npy.h"
+#include "client/terminal/console.h"
 #include "gemmd/product.h"
 
 namespace gemmd {

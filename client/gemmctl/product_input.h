@@ -4,8 +4,8 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "client/gemmctl/console.h"
 #include "client/gemmctl/flags.h"
+#include "client/terminal/console.h"
 #include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {

@@ -4,7 +4,7 @@
 #include "absl/status/status.h"
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/operand_input.h"
-#include "client/npy.h"
+#include "client/matrix/npy.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "client/gemmctl/text_table.h"
+#include "client/terminal/text_table.h"
 
 namespace gemmd {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "client/gemmctl/statistics.h"
+#include "client/gemmctl/percentiles.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "nlohmann/json.hpp"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/gemmctl/message_json.h"
-#include "client/gemmctl/text_table.h"
+#include "client/terminal/text_table.h"
 
 namespace gemmd {
 namespace {

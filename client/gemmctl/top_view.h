@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "client/gemmctl/rates.h"
+#include "client/gemmctl/activity.h"
 #include "gemmd/v1/statistics.pb.h"
 #include "nlohmann/json.hpp"
 

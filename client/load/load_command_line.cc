@@ -8,12 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "client/load/compare.h"
 #include "client/load/live_view.h"
 #include "client/load/load_flags.h"
 #include "client/load/load_session.h"
-#include "client/load/report_files.h"
-#include "client/load/text_file.h"
+#include "client/load/report/compare.h"
+#include "client/load/report/report_files.h"
+#include "client/load/report/text_file.h"
 
 namespace gemmd {
 namespace {

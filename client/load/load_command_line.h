@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "client/gemmctl/console.h"
 #include "client/load/load_clock.h"
+#include "client/terminal/console.h"
 
 namespace gemmd {
 

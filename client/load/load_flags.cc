@@ -2,9 +2,9 @@
 #include "client/load/load_flags.h"
 
 #include "absl/strings/str_cat.h"
-#include "client/gemmctl/product_flags.h"
 #include "client/load/mix.h"
 #include "client/load/payload.h"
+#include "client/terminal/product_flags.h"
 
 namespace gemmd {
 namespace {

@@ -12,10 +12,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "client/gemmctl/text_table.h"
 #include "client/load/endpoint.h"
 #include "client/load/slo_search.h"
 #include "client/load/verifier.h"
+#include "client/terminal/text_table.h"
 
 namespace gemmd {
 namespace {

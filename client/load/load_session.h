@@ -13,7 +13,7 @@
 #include "client/load/load_flags.h"
 #include "client/load/load_run.h"
 #include "client/load/mix.h"
-#include "client/load/report.h"
+#include "client/load/report/report.h"
 #include "client/load/slo_search.h"
 
 namespace gemmd {

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/gemmctl/element_codec.h"
-#include "client/gemmctl/matrix_reader.h"
-#include "client/gemmctl/random_matrix.h"
-#include "client/gemmctl/reference.h"
-#include "client/gemmctl/sparse_operand.h"
-#include "client/gemmctl/verify.h"
+#include "client/matrix/element_codec.h"
+#include "client/matrix/matrix_reader.h"
+#include "client/matrix/random_matrix.h"
+#include "client/matrix/reference.h"
+#include "client/matrix/sparse_operand.h"
+#include "client/matrix/verify.h"
 #include "client/splitmix.h"
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"

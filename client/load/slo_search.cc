@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "client/gemmctl/text_table.h"
+#include "client/terminal/text_table.h"
 
 namespace gemmd {
 namespace {

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "client/gemmctl/text_table.h"
+#include "client/terminal/text_table.h"
 
 namespace gemmd {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The client's own reading and writing of element values.
-#include "client/gemmctl/element_codec.h"
+#include "client/matrix/element_codec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "client/gemmctl/random_matrix.h"
+#include "client/matrix/random_matrix.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {

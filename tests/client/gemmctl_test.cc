@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "client/npy.h"
+#include "client/matrix/npy.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_service.h"
 #include "tests/client/gemmctl_runner.h"

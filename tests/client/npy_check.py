@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks client/npy.h against the real numpy and ml_dtypes: what they write is read, and what is written
+"""Checks client/matrix/npy.h against the real numpy and ml_dtypes: what they write is read, and what is written
 they read back, bit for bit.
 
 usage: npy_check.py NPY_REWRITE, the helper built from npy_rewrite.cc. Needs numpy and ml_dtypes.

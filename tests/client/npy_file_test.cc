@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "client/npy.h"
+#include "client/matrix/npy.h"
 #include "tests/client/npy_text.h"
 #include "tests/client/scratch_folder.h"
 #include "tests/testing/status_matchers.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Headers of .npy files, most of them hostile.
-#include "client/npy_header.h"
+#include "client/matrix/npy_header.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

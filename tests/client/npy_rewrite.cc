@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <string>
 
-#include "client/npy.h"
+#include "client/matrix/npy.h"
 #include "gemmd/element_type.h"
 
 int main(int argc, char** argv) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Arrays of .npy files: types, packing, orders, sizes that lie.
-#include "client/npy.h"
+#include "client/matrix/npy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/npy_header.h"
-#include "client/npy_storage.h"
+#include "client/matrix/npy_header.h"
+#include "client/matrix/npy_storage.h"
 #include "tests/client/npy_text.h"
 #include "tests/testing/status_matchers.h"
 

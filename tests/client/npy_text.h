@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/npy.h"
+#include "client/matrix/npy.h"
 
 namespace gemmd {
 

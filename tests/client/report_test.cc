@@ -11,10 +11,10 @@
 #include "client/gemmctl/explanation.h"
 #include "client/gemmctl/kernel_table.h"
 #include "client/gemmctl/message_json.h"
+#include "client/gemmctl/percentiles.h"
 #include "client/gemmctl/server_tables.h"
-#include "client/gemmctl/statistics.h"
-#include "client/gemmctl/text_table.h"
 #include "client/gemmctl/timing_report.h"
+#include "client/terminal/text_table.h"
 
 namespace gemmd {
 namespace {

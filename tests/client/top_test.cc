@@ -8,7 +8,7 @@
 #include <atomic>
 #include <string>
 
-#include "client/gemmctl/rates.h"
+#include "client/gemmctl/activity.h"
 #include "client/gemmctl/top_view.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_service.h"

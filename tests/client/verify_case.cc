@@ -6,7 +6,7 @@
 
 #include <span>
 
-#include "client/gemmctl/random_matrix.h"
+#include "client/matrix/random_matrix.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "client/gemmctl/random_matrix.h"
-#include "client/gemmctl/verify.h"
+#include "client/matrix/random_matrix.h"
+#include "client/matrix/verify.h"
 #include "gemmd/product.h"
 #include "tests/client/verify_case.h"
 #include "tests/testing/status_matchers.h"

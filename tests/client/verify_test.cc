@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Verification must accept what correct servers compute and refuse everything else; NaN above all.
-#include "client/gemmctl/verify.h"
+#include "client/matrix/verify.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "client/gemmctl/sparse_operand.h"
+#include "client/matrix/sparse_operand.h"
 #include "gemmd/product.h"
 #include "tests/client/verify_case.h"
 #include "tests/testing/status_matchers.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/load/compare.h"
+#include "client/load/report/compare.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "client/load/report.h"
+#include "client/load/report/report.h"
 
 namespace gemmd {
 

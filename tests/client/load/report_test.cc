@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/load/report.h"
+#include "client/load/report/report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_split.h"
-#include "client/load/html_report.h"
 #include "client/load/live_view.h"
-#include "client/load/svg_plot.h"
+#include "client/load/report/html_report.h"
+#include "client/load/report/svg_plot.h"
 #include "tests/client/load/report_sample.h"
 
 namespace gemmd {

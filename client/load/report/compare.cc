@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/load/report/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/terminal/text_table.h"
+#include "nlohmann/json.hpp"
+
+namespace gemmd {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr double kConfidence = 1.96;  // Standard errors of 95 %.
+
+Histogram ReadHistogram(const Json& json) {
+  std::vector<Histogram::Bucket> buckets;
+  for (const Json& bucket : json.at("buckets")) {
+    buckets.push_back({bucket.at(0).get<int64_t>(), bucket.at(1).get<int64_t>()});
+  }
+  const double sum = json.at("mean_ns").get<double>() * json.at("count").get<double>();
+  return Histogram::FromBuckets(buckets, json.at("least_ns").get<int64_t>(),
+                                json.at("most_ns").get<int64_t>(), sum);
+}
+
+ComparedStep ReadStep(const Json& json) {
+  ComparedStep step;
+  step.name = json.at("name").get<std::string>();
+  step.rate = json.at("rate_per_s").get<double>();
+  step.unsent = json.at("unsent").get<int64_t>();
+  step.wrong = json.at("verification").at("wrong").get<int64_t>();
+  step.failed = json.at("calls").get<int64_t>();
+  if (const Json& codes = json.at("calls_by_status"); codes.contains("OK")) {
+    step.failed -= codes.at("OK").get<int64_t>();
+  }
+  step.latency = ReadHistogram(json.at("latency"));
+  step.service = ReadHistogram(json.at("service"));
+  const double window_s = json.at("window_s").get<double>();
+  double longest_s = 0;
+  for (const Json& interval : json.at("intervals")) {
+    longest_s = std::max(longest_s,
+                         interval.at("to_s").get<double>() - interval.at("from_s").get<double>());
+  }
+  for (const Json& interval : json.at("intervals")) {
+    const double to_s = interval.at("to_s").get<double>();
+    const double length_s = to_s - interval.at("from_s").get<double>();
+    const double ok = interval.at("ok").get<double>();
+    // The last one may be cut short, or be of calls that were only waited for.
+    if (length_s < 0.9 * longest_s || to_s > window_s + 1e-6) continue;
+    step.rates.push_back(ok / length_s);
+    if (ok == 0) continue;
+    step.p50_ns.push_back(interval.at("p50_ns").get<double>());
+    step.p99_ns.push_back(interval.at("p99_ns").get<double>());
+  }
+  return step;
+}
+
+// Half the width of the interval of confidence of the values' mean; none for fewer than three.
+double Scatter(const std::vector<double>& values) {
+  if (values.size() < 3) return 0;
+  const double n = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return kConfidence * std::sqrt(squares / (n - 1) / n);
+}
+
+std::string TimeText(double ns) { return FormatNanoseconds(static_cast<int64_t>(ns)); }
+std::string RateText(double rate) { return absl::StrFormat("%.1f/s", rate); }
+
+void AddRow(TextTable& table, const std::string& name, const Estimate& a, const Estimate& b,
+            const std::function<std::string(double)>& format) {
+  const double difference = b.value - a.value;
+  const double noise = std::hypot(a.noise, b.noise);
+  const bool has_noise = a.has_noise && b.has_noise;
+  std::string verdict = "noise unknown";
+  if (has_noise) {
+    verdict = std::fabs(difference) <= noise ? "within noise"
+              : difference > 0               ? "higher"
+              : difference < 0               ? "lower"
+                                             : "not a number";
+  }
+  table.AddRow({name, format(a.value), format(b.value),
+                a.value > 0 ? absl::StrFormat("%+.1f %%", 100 * difference / a.value) : "",
+                has_noise && a.value > 0 ? absl::StrFormat("+-%.1f %%", 100 * noise / a.value) : "",
+                verdict});
+}
+
+// Any difference counts.
+void AddCount(TextTable& table, const std::string& name, int64_t a, int64_t b) {
+  if (a == 0 && b == 0) return;
+  table.AddRow({name, FormatCount(a), FormatCount(b), "", "",
+                a == b  ? "the same"
+                : b > a ? "higher"
+                        : "lower"});
+}
+
+std::string StepTable(const ComparedStep& a, const ComparedStep& b) {
+  using Align = TextTable::Align;
+  TextTable table({{a.name == b.name ? a.name : absl::StrCat(a.name, " | ", b.name)},
+                   {"a", Align::kRight},
+                   {"b", Align::kRight},
+                   {"b - a", Align::kRight},
+                   {"noise", Align::kRight},
+                   {""}});
+  AddRow(table, "rate", EstimateMean(a.rate, a.rates), EstimateMean(b.rate, b.rates), RateText);
+  const auto add = [&](const std::string& name, double fraction, bool is_service) {
+    const auto estimate = [&](const ComparedStep& step) {
+      const std::vector<double> none;
+      const bool has_series = !is_service && (fraction == 0.5 || fraction == 0.99);
+      const std::vector<double>& series = fraction == 0.5 ? step.p50_ns : step.p99_ns;
+      return EstimatePercentile(is_service ? step.service : step.latency, fraction,
+                                has_series ? series : none);
+    };
+    AddRow(table, name, estimate(a), estimate(b), TimeText);
+  };
+  add("latency p50", 0.5, false);
+  add("latency p90", 0.9, false);
+  add("latency p99", 0.99, false);
+  add("latency p99.9", 0.999, false);
+  add("service p50", 0.5, true);
+  add("service p99", 0.99, true);
+  AddCount(table, "failed calls", a.failed, b.failed);
+  AddCount(table, "unsent calls", a.unsent, b.unsent);
+  AddCount(table, "wrong answers", a.wrong, b.wrong);
+  return table.Print();
+}
+
+// Everything that a load is made of, as text.
+std::vector<std::pair<std::string, std::string>> ReadSettings(const Json& json) {
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (const char* key : {"gemmload", "servers", "channels", "same_machine", "mix", "operands",
+                          "arrivals", "warmup_s", "interrupted"}) {
+    const Json& value = json.at(key);
+    settings.emplace_back(key, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return settings;
+}
+
+std::string DifferingSettings(const ComparedReport& a, const ComparedReport& b) {
+  TextTable table({{"differs"}, {"a"}, {"b"}});
+  bool is_any = false;
+  for (size_t i = 0; i < std::min(a.settings.size(), b.settings.size()); ++i) {
+    if (a.settings[i] == b.settings[i]) continue;
+    is_any = true;
+    table.AddRow({a.settings[i].first, a.settings[i].second, b.settings[i].second});
+  }
+  return is_any ? absl::StrCat(table.Print(), "\n") : "";
+}
+
+std::string Unmatched(const ComparedReport& report, const std::vector<bool>& is_matched,
+                      absl::string_view which) {
+  std::string text;
+  for (size_t i = 0; i < report.steps.size(); ++i) {
+    if (!is_matched[i]) absl::StrAppend(&text, "only in ", which, ": ", report.steps[i].name, "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<ComparedReport> ParseReport(absl::string_view text) {
+  const Json json = Json::parse(text.begin(), text.end(), nullptr, false);
+  ComparedReport report;
+  // The library reports what is missing or of another type by an exception.
+  try {
+    for (const Json& step : json.at("steps")) report.steps.push_back(ReadStep(step));
+    report.settings = ReadSettings(json);
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("want a report of gemmload --json: ", error.what()));
+  }
+  if (report.steps.empty()) {
+    return absl::InvalidArgumentError("want a report with at least one step");
+  }
+  return report;
+}
+
+Estimate EstimatePercentile(const Histogram& histogram, double fraction,
+                            const std::vector<double>& by_interval) {
+  const double n = static_cast<double>(histogram.count());
+  const double spread = kConfidence * std::sqrt(n * fraction * (1 - fraction));
+  const double low = std::floor(n * fraction - spread);
+  const double high = std::ceil(n * fraction + spread);
+  Estimate estimate;
+  estimate.value = static_cast<double>(histogram.ValueAt(fraction));
+  // With fewer calls no value lies that far out.
+  estimate.has_noise = low >= 1 && high <= n;
+  if (!estimate.has_noise) return estimate;
+  const double sampling = static_cast<double>(histogram.ValueAtRank(static_cast<int64_t>(high)) -
+                                              histogram.ValueAtRank(static_cast<int64_t>(low))) /
+                          2;
+  estimate.noise = std::max(sampling, Scatter(by_interval));
+  return estimate;
+}
+
+Estimate EstimateMean(double value, const std::vector<double>& by_interval) {
+  return {value, Scatter(by_interval), by_interval.size() >= 3};
+}
+
+absl::StatusOr<std::string> CompareText(const ComparedReport& a, const ComparedReport& b) {
+  const bool is_only = a.steps.size() == 1 && b.steps.size() == 1;
+  std::vector<bool> is_matched_a(a.steps.size());
+  std::vector<bool> is_matched_b(b.steps.size());
+  std::string tables;
+  for (size_t i = 0; i < a.steps.size(); ++i) {
+    for (size_t j = 0; j < b.steps.size() && !is_matched_a[i]; ++j) {
+      if (is_matched_b[j] || (a.steps[i].name != b.steps[j].name && !is_only)) continue;
+      is_matched_a[i] = is_matched_b[j] = true;
+      absl::StrAppend(&tables, tables.empty() ? "" : "\n", StepTable(a.steps[i], b.steps[j]));
+    }
+  }
+  if (tables.empty()) return absl::InvalidArgumentError("the reports have no step in common");
+  const std::string only =
+      absl::StrCat(Unmatched(a, is_matched_a, "a"), Unmatched(b, is_matched_b, "b"));
+  return absl::StrCat(DifferingSettings(a, b), tables, only.empty() ? "" : "\n", only);
+}
+
+}  // namespace gemmd

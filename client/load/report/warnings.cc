@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a report says about its own figures.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/load/report/report.h"
+#include "client/terminal/text_table.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kLateNs = 1'000'000;  // What a sender of an open loop should stay under.
+
+// Calls that the server had not answered at the end of the window, beyond those that its latency
+// explains: a server that keeps up holds as many as come within its latency.
+bool FallsBehind(const StepResult& result) {
+  const Tally& tally = result.tally;
+  const double offered = static_cast<double>(tally.calls() + result.unsent);
+  const double behind =
+      offered - static_cast<double>(tally.failed()) - result.rate * result.window_s;
+  // By Little's law rate x mean latency, of which a server that falls ever more behind shows half
+  // the backlog; and all that was due within the shortest latency, in a run that is not longer.
+  const double in_mean = 1.5 * result.rate * tally.latency.MeanNs() * 1e-9;
+  const double in_least = result.offered * static_cast<double>(tally.latency.least_ns()) * 1e-9;
+  return behind > 0.05 * offered && behind > in_mean && behind > in_least + 1;
+}
+
+void WarnOfChecks(const ReportStep& step, std::vector<std::string>& warnings) {
+  const VerifierCounts& verified = step.verified;
+  if (verified.wrong > 0) {
+    warnings.push_back(absl::StrCat("wrong answers: ", verified.wrong, " of ", verified.checked,
+                                    " checked; ", verified.first_error));
+  }
+  if (verified.is_asked && verified.checked == 0 && step.result.tally.ok() > 0) {
+    warnings.push_back("no answer was checked");
+  } else if (verified.let_go > verified.checked) {
+    warnings.push_back(absl::StrCat(
+        FormatCount(verified.let_go), " answers came faster than they could be checked, ",
+        FormatCount(verified.checked), " were: a smaller share (--verify) spreads the checks"));
+  }
+}
+
+void WarnOfClient(const ReportStep& step, std::vector<std::string>& warnings) {
+  const StepResult& result = step.result;
+  if (result.client_cores > 0.8 * result.usable_cores) {
+    warnings.push_back(absl::StrFormat("the client is the limit: it kept %.1f of %.3g cores busy",
+                                       result.client_cores, result.usable_cores));
+  }
+  const int64_t send_error_ns = result.tally.send_error.ValueAt(0.99);
+  if (step.is_open && send_error_ns > kLateNs) {
+    warnings.push_back(absl::StrCat("the client is the limit: it sent 1 % of the calls more than ",
+                                    FormatNanoseconds(send_error_ns),
+                                    " behind their time (that time is in their latencies)"));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> WarningsOf(const ReportStep& step, bool is_same_machine) {
+  const StepResult& result = step.result;
+  const Tally& tally = result.tally;
+  std::vector<std::string> warnings;
+  if (result.was_interrupted)
+    warnings.push_back("interrupted: the window is shorter than asked for");
+  if (tally.failed() > 0) {
+    warnings.push_back(
+        absl::StrCat("failed calls, left out of the latencies: ", CodesText(tally.calls_by_code)));
+  }
+  for (const auto& [code, message] : result.first_messages) {
+    warnings.push_back(absl::StrCat("first ", absl::StatusCodeToString(code), ": ", message));
+  }
+  WarnOfChecks(step, warnings);
+  if (result.unsent > 0) {
+    warnings.push_back(absl::StrCat(
+        FormatCount(result.unsent),
+        " calls were never sent, held by the limit of calls in flight: latencies are too low"));
+  }
+  if (step.is_open && !result.was_interrupted && FallsBehind(result)) {
+    warnings.push_back(absl::StrFormat(
+        "%.1f/s were answered of %.1f/s offered: latencies grow with the length of the run",
+        result.rate, result.offered));
+  }
+  const int64_t blocked = tally.blocked.CountAbove(0);
+  if (blocked > 0) {
+    warnings.push_back(absl::StrCat(FormatCount(blocked),
+                                    " calls waited for the limit of calls in flight, p99 ",
+                                    FormatNanoseconds(tally.blocked.ValueAt(0.99))));
+  }
+  WarnOfClient(step, warnings);
+  if (is_same_machine) {
+    warnings.push_back("client and server share this machine: each takes time from the other");
+  }
+  if (tally.latency.count() < 1000) {
+    warnings.push_back(
+        absl::StrCat("only ", tally.latency.count(), " calls: the highest percentiles say little"));
+  }
+  return warnings;
+}
+
+}  // namespace gemmd
