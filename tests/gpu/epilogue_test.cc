@@ -4,7 +4,7 @@
 #include "kernels/cuda/epilogue.h"
 
 #include "kernels/cuda/device/epilogue/epilogue_alone.h"
-#include "tests/gpu/finish_kernels.h"
+#include "tests/gpu/epilogue_kernels.h"
 #include "tests/gpu/gpu_fixture.h"
 #include "tests/kernels/cuda/epilogue_checks.h"
 

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/client/load/report_sample.h"
+#include "tests/client/load/report/report_sample.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

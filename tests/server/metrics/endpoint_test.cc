@@ -17,7 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/metrics/exposition.h"
-#include "tests/server/running_server.h"
+#include "tests/server/wire/running_server.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -21,7 +21,7 @@
 #include "kernels/catalog.h"
 #include "server/scheduling/stats.h"
 #include "server/system/clock.h"
-#include "tests/server/running_server.h"
+#include "tests/server/wire/running_server.h"
 
 namespace gemmd {
 namespace {

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemmctl: usage, exit codes, listings, health, help.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/matrix/npy.h"
+#include "nlohmann/json.hpp"
+#include "tests/client/fake_service.h"
+#include "tests/client/gemmctl/gemmctl_runner.h"
+#include "tests/client/matrix/npy_text.h"
+#include "tests/client/scratch_folder.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+TEST(GemmctlTest, BadUsageIsTwo) {
+  const ScratchFolder folder;
+  const std::string a = folder.Path("a.npy");
+  ASSERT_EQ(RunGemmctl({"random", "2,3", "-o", a}, "").code, ExitCode::kOk);
+  const std::vector<std::vector<std::string>> bad = {
+      {},
+      {"conquer"},
+      {"multiply"},
+      {"multiply", a},
+      {"multiply", a, a},  // 3 against 2.
+      {"multiply", a, folder.Path("missing.npy")},
+      {"multiply", a, a, "--random", "1,2,3"},
+      {"multiply", "--random", "1,2"},
+      {"multiply", "--random", "1,2,x"},
+      {"multiply", "--random", "-1,2,3"},
+      {"multiply", "--random", "1099511627776,1099511627776,1"},
+      {"multiply", "--random", "1,2,3", "--type", "f31"},
+      {"multiply", "--random", "1,2,3", "--repeat", "0"},
+      {"multiply", "--random", "1,2,3", "--bias", a},
+      {"multiply", "--random", "1,2,3", "--activation", "gelu"},
+      {"multiply", "--random", "1,2,3", "--nonsense"},
+      {"multiply", "--random", "1,2,3", "--device", "cpu", "--chip", "sm_90"},
+      {"fragment"},
+      {"fragment", "mma.m16n8k16.f32.f16.f16.f32", "--operand", "e"},
+      {"multiply", a, a, "--transpose-b", "--type", "bf16"},
+      {"info", "--timeout", "soon"},
+      {"info", "--timeout", "-1"},
+      {"info", "--address", "nowhere"},
+      {"random", "3", "-o", "-"},
+      {"random", "3,3"},
+  };
+  for (const auto& arguments : bad) {
+    const Outcome run = RunGemmctl(arguments, "127.0.0.1:1");
+    EXPECT_EQ(run.code, ExitCode::kUsage) << testing::PrintToString(arguments) << run.err;
+    EXPECT_THAT(run.err, StartsWith("gemmctl: ")) << testing::PrintToString(arguments);
+    EXPECT_THAT(run.out, IsEmpty());
+  }
+}
+
+TEST(GemmctlTest, UnreachableServersAreThree) {
+  std::string address;
+  {
+    const FakeServer server({});
+    address = server.address();
+  }
+  for (const char* command : {"info", "devices", "kernels", "instructions", "health"}) {
+    const Outcome run = RunGemmctl({command, "--timeout", "500ms"}, address);
+    EXPECT_EQ(run.code, ExitCode::kUnreachable) << command;
+    EXPECT_THAT(run.err, testing::AnyOf(StartsWith("gemmctl: UNAVAILABLE: "),
+                                        StartsWith("gemmctl: DEADLINE_EXCEEDED: ")));
+  }
+  FakeScript script;
+  script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest&,
+                       v1::MultiplyResponse&) { return std::nullopt; };
+  const FakeServer slow(script);
+  const Outcome run =
+      RunGemmctl({"multiply", "--random", "1,1,1", "--timeout", "0.05"}, slow.address());
+  EXPECT_EQ(run.code, ExitCode::kUnreachable);
+  EXPECT_THAT(run.err, StartsWith("gemmctl: DEADLINE_EXCEEDED: "));
+}
+
+TEST(GemmctlTest, ListsKernelsDevicesAndInfo) {
+  FakeScript script;
+  script.list_kernels = [](const v1::ListKernelsRequest& request,
+                           v1::ListKernelsResponse& response) {
+    v1::Kernel& kernel = *response.add_kernels();
+    kernel.set_name("kernel of " + request.name_pattern());
+    kernel.add_availability()->set_available(true);
+    return grpc::Status::OK;
+  };
+  script.list_devices = [](v1::ListDevicesResponse& response) {
+    response.add_devices()->set_name("cpu");
+    return grpc::Status::OK;
+  };
+  script.get_server_info = [](v1::GetServerInfoResponse& response) {
+    response.set_version("1.2.3");
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  EXPECT_THAT(RunGemmctl({"kernels", "--pattern", "*x*"}, server.address()).out,
+              HasSubstr("kernel of *x*"));
+  EXPECT_THAT(RunGemmctl({"kernels", "--markdown"}, server.address()).out,
+              StartsWith("| kernel | A | B |"));
+  EXPECT_THAT(RunGemmctl({"devices"}, server.address()).out, HasSubstr("\ncpu "));
+  EXPECT_THAT(RunGemmctl({"info"}, server.address()).out,
+              StartsWith("gemmd                  1.2.3\n"));
+  EXPECT_THAT(RunGemmctl({"info", "--address", server.address()}, "127.0.0.1:1").out,
+              HasSubstr("1.2.3"));
+  for (const char* command : {"kernels", "devices", "info"}) {
+    const Outcome run = RunGemmctl({"--json", command}, server.address());
+    EXPECT_EQ(run.code, ExitCode::kOk);
+    EXPECT_TRUE(nlohmann::json::accept(run.out)) << run.out;
+  }
+}
+
+TEST(GemmctlTest, ExplainsWithoutMakingTheMatrices) {
+  FakeScript script;
+  script.explain = [](const v1::ExplainRequest& request, v1::ExplainResponse& response) {
+    EXPECT_EQ(request.request().m(), int64_t{1} << 28);
+    EXPECT_EQ(request.request().a().data().size(), 0u);
+    response.set_device("cpu");
+    response.add_refusals()->set_kernel("small");
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  const Outcome run = RunGemmctl({"explain", "--random", "268435456,1024,1024", "--type", "bf16"},
+                                 server.address());
+  EXPECT_EQ(run.code, ExitCode::kOk) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("No kernel can run it."));
+  EXPECT_THAT(run.out, HasSubstr("small"));
+}
+
+TEST(GemmctlTest, ExplainsTenCandidatesAndEachReasonOnce) {
+  FakeScript script;
+  script.explain = [](const v1::ExplainRequest&, v1::ExplainResponse& response) {
+    for (int i = 0; i < 25; ++i) {
+      response.add_candidates()->set_kernel("taken_" + std::to_string(i) + ".");
+      v1::Refusal& refusal = *response.add_refusals();
+      refusal.set_kernel("refused_" + std::to_string(i) + ".");
+      refusal.set_reason(i % 5 == 0 ? "wrong type" : "wrong chip");
+    }
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  const Outcome brief = RunGemmctl({"explain", "--random", "4,4,4"}, server.address());
+  EXPECT_THAT(brief.out, HasSubstr("taken_9. "));
+  EXPECT_THAT(brief.out, testing::Not(HasSubstr("taken_10.")));
+  EXPECT_THAT(brief.out, HasSubstr("and 15 more (--all shows them)"));
+  EXPECT_THAT(brief.out, HasSubstr("      5  wrong type  refused_0.\n"));
+  EXPECT_THAT(brief.out, HasSubstr("     20  wrong chip  refused_1.\n"));
+  EXPECT_THAT(brief.out, testing::Not(HasSubstr("refused_2.")));
+  EXPECT_THAT(brief.out, HasSubstr("25 kernels refused"));
+  const Outcome complete = RunGemmctl({"explain", "--random", "4,4,4", "--all"}, server.address());
+  EXPECT_THAT(complete.out, HasSubstr("taken_24."));
+  EXPECT_THAT(complete.out, HasSubstr("refused_24."));
+  EXPECT_THAT(complete.out, testing::Not(HasSubstr("--all")));
+}
+
+TEST(GemmctlTest, HealthIsZeroOnlyForServing) {
+  FakeServer server({});
+  Outcome run = RunGemmctl({"health"}, server.address());
+  EXPECT_EQ(run.code, ExitCode::kOk);
+  EXPECT_EQ(run.out, "SERVING\n");
+  EXPECT_EQ(RunGemmctl({"health", "--service", "nonsense"}, server.address()).code,
+            ExitCode::kRefused);
+  EXPECT_EQ(RunGemmctl({"health", "--watch", "--timeout", "100ms"}, server.address()).code,
+            ExitCode::kOk);
+  server.SetServing(false);
+  run = RunGemmctl({"health", "--json"}, server.address());
+  EXPECT_EQ(run.code, ExitCode::kRefused);
+  EXPECT_EQ(run.out, "{\"status\":\"NOT_SERVING\"}\n");
+  run = RunGemmctl({"health", "--watch", "--timeout", "100ms"}, server.address());
+  EXPECT_EQ(run.code, ExitCode::kRefused);
+  EXPECT_EQ(run.out, "NOT_SERVING\n");
+}
+
+TEST(GemmctlTest, MakesRandomFiles) {
+  const ScratchFolder folder;
+  const std::string path = folder.Path("r.npy");
+  const Outcome run = RunGemmctl({"random", "2,3", "--type", "e4m3", "-o", path}, "");
+  EXPECT_EQ(run.code, ExitCode::kOk) << run.err;
+  const auto array = ReadNpyFile(path, v1::ELEMENT_TYPE_E4M3);
+  ASSERT_THAT(array, IsOk());
+  EXPECT_THAT(array->shape, testing::ElementsAre(2, 3));
+  const Outcome batch = RunGemmctl({"random", "4,2,3", "--order", "column", "-o", "-"}, "");
+  EXPECT_THAT(ReadNpyText(batch.out)->shape, testing::ElementsAre(4, 2, 3));
+}
+
+TEST(GemmctlTest, HelpTeaches) {
+  const Outcome run = RunGemmctl({"--help"}, "127.0.0.1:8470");
+  EXPECT_EQ(run.code, ExitCode::kOk);
+  EXPECT_THAT(run.out, HasSubstr("Exit codes:\n  0  done"));
+  EXPECT_THAT(run.out, HasSubstr("127.0.0.1:8470"));
+  for (const char* command : {"multiply", "explain", "random", "kernels", "instructions",
+                              "fragment", "devices", "info", "health"}) {
+    const Outcome help = RunGemmctl({command, "--help"}, "");
+    EXPECT_EQ(help.code, ExitCode::kOk);
+    EXPECT_THAT(help.out, HasSubstr("Examples:\n  gemmctl ")) << command;
+  }
+  EXPECT_THAT(RunGemmctl({"--version"}, "").out, StartsWith("gemmctl 0."));
+}
+
+}  // namespace
+}  // namespace gemmd

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemmctl top: rates between two statistics, and how they are shown.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+
+#include "client/gemmctl/activity.h"
+#include "client/gemmctl/top_view.h"
+#include "nlohmann/json.hpp"
+#include "tests/client/fake_service.h"
+#include "tests/client/gemmctl/gemmctl_runner.h"
+
+namespace gemmd {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+void AddCount(const std::string& name, int64_t count,
+              google::protobuf::RepeatedPtrField<v1::Count>& counts) {
+  v1::Count* const made = counts.Add();
+  made->set_name(name);
+  made->set_count(count);
+}
+
+// After `seconds` of 10 products a second, of which 1 fails.
+v1::GetStatisticsResponse After(int64_t seconds) {
+  v1::GetStatisticsResponse statistics;
+  statistics.set_uptime_ns(seconds * 1'000'000'000);
+  statistics.set_started_unix_ns(1'700'000'000'000'000'000);
+  statistics.set_admitted_requests(3);
+  statistics.set_max_admitted_requests(256);
+  statistics.set_admissions(10 * seconds);
+  AddCount("queue_bytes", 2 * seconds, *statistics.mutable_refusals());
+  AddCount("invalid", seconds, *statistics.mutable_refusals());
+  v1::DeviceStatistics& device = *statistics.add_devices();
+  device.set_name("cuda:0");
+  device.set_ready(true);
+  device.set_queued_requests(7);
+  AddCount("OK", 9 * seconds, *device.mutable_ends());
+  AddCount("ABORTED", seconds, *device.mutable_ends());
+  AddCount("CANCELLED", 50 * seconds, *device.mutable_ends());
+  device.set_operations(5'000'000'000'000 * seconds);
+  device.set_bytes_read(int64_t{3} * (1 << 20) * seconds);
+  device.set_busy_ns(250'000'000 * seconds);
+  for (const int64_t bound : {1'000, 1'000'000}) device.mutable_total()->add_bounds_ns(bound);
+  for (const int64_t count : {8 * seconds, seconds, int64_t{0}}) {
+    device.mutable_total()->add_counts(count);
+  }
+  return statistics;
+}
+
+TEST(RatesTest, AreDifferencesOverTheServersOwnTime) {
+  const Rates rates = RatesBetween(After(10), After(14));
+  EXPECT_EQ(rates.seconds, 4);
+  EXPECT_EQ(rates.admissions_per_second, 10);
+  EXPECT_EQ(rates.refusals_per_second, 3);
+  ASSERT_EQ(rates.devices.size(), 1U);
+  EXPECT_EQ(rates.devices[0].products_per_second, 9);
+  EXPECT_EQ(rates.devices[0].failures_per_second, 1);
+  EXPECT_EQ(rates.devices[0].operations_per_second, 5e12);
+  EXPECT_EQ(rates.devices[0].bytes_in_per_second, 3 << 20);
+  EXPECT_EQ(rates.devices[0].busy, 0.25);
+  EXPECT_EQ(rates.devices[0].p50_ns, 1'000);
+  EXPECT_EQ(rates.devices[0].p99_ns, 1'000'000);
+}
+
+// Also where it has been up for longer than the one before it had.
+TEST(RatesTest, OfAServerThatStartedAnewAreThoseSinceItsStart) {
+  for (const int64_t uptime : {2, 200}) {
+    v1::GetStatisticsResponse now = After(uptime);
+    now.set_started_unix_ns(1'700'000'000'000'000'001);
+    const Rates rates = RatesBetween(After(100), now);
+    EXPECT_EQ(rates.seconds, uptime);
+    EXPECT_EQ(rates.devices[0].products_per_second, 9);
+  }
+}
+
+TEST(RatesTest, WithoutTimeOrProductsAreNone) {
+  const Rates rates = RatesBetween(After(5), After(5));
+  EXPECT_EQ(rates.admissions_per_second, 0);
+  EXPECT_EQ(rates.devices[0].products_per_second, 0);
+  EXPECT_EQ(rates.devices[0].p99_ns, std::nullopt);
+}
+
+TEST(RatesTest, BeyondTheLastBoundThereIsNone) {
+  v1::GetStatisticsResponse now = After(1);
+  now.mutable_devices(0)->mutable_total()->set_counts(2, 1'000);
+  EXPECT_EQ(RatesBetween({}, now).devices[0].p99_ns, DeviceRates::kBeyondBounds);
+  const auto json = TopJson(now, RatesBetween({}, now));
+  EXPECT_TRUE(json["rates"][0]["p99_ns"].is_null());
+  EXPECT_TRUE(json["rates"][0]["p50_ns"].is_null());
+  EXPECT_THAT(TopText("x", now, RatesBetween({}, now)), HasSubstr("more"));
+}
+
+TEST(TopTest, ShowsGpusWhereThereAreReadings) {
+  v1::GetStatisticsResponse now = After(1);
+  EXPECT_THAT(TopText("x", now, RatesBetween({}, now)), Not(HasSubstr("SM clock")));
+  now.mutable_devices(0)->mutable_gpu()->set_power_watts(512.25);
+  now.mutable_devices(0)->mutable_gpu()->set_power_limit_watts(700);
+  now.mutable_devices(0)->mutable_gpu()->set_sm_clock_hertz(1'755'000'000);
+  EXPECT_THAT(TopText("x", now, RatesBetween({}, now)),
+              AllOf(HasSubstr("512 of 700 W"), HasSubstr("1.755 GHz")));
+}
+
+// Each call sees a second more.
+FakeScript GrowingScript(std::atomic<int64_t>& seconds) {
+  FakeScript script;
+  script.get_statistics = [&seconds](v1::GetStatisticsResponse& response) {
+    response = After(++seconds);
+    return grpc::Status::OK;
+  };
+  return script;
+}
+
+TEST(TopTest, OnceIsOneViewOfOneInterval) {
+  std::atomic<int64_t> seconds = 0;
+  FakeServer server(GrowingScript(seconds));
+  const Outcome outcome = RunGemmctl({"top", "--once", "--interval", "1ms"}, server.address());
+  EXPECT_EQ(outcome.code, ExitCode::kOk) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr(server.address()), HasSubstr("serving"),
+                                 HasSubstr("admitted 3 of 256"), HasSubstr("10/s admitted"),
+                                 HasSubstr("3/s refused"), HasSubstr("5.00 TFLOP/s"),
+                                 HasSubstr("25 %"), HasSubstr("cuda:0"), Not(HasSubstr("\x1b"))));
+  EXPECT_EQ(seconds, 2);
+}
+
+TEST(TopTest, TellsProgramsTheSame) {
+  std::atomic<int64_t> seconds = 0;
+  FakeServer server(GrowingScript(seconds));
+  const Outcome outcome =
+      RunGemmctl({"top", "--once", "--json", "--interval", "1ms"}, server.address());
+  ASSERT_EQ(outcome.code, ExitCode::kOk) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["interval_seconds"], 1);
+  EXPECT_EQ(json["rates"][0]["device"], "cuda:0");
+  EXPECT_EQ(json["rates"][0]["products_per_second"], 9);
+  EXPECT_EQ(json["statistics"]["devices"][0]["queued_requests"], 7);
+}
+
+// A server that starts anew is not the end of watching it.
+TEST(TopTest, GoesOnWithoutAnAnswer) {
+  std::atomic<int64_t> calls = 0;
+  FakeScript script;
+  script.get_statistics = [&calls](v1::GetStatisticsResponse& response) {
+    const int64_t call = ++calls;
+    response = After(call);
+    // The client tries five times before it gives up.
+    if (call >= 2 && call <= 6) {
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "away for a moment");
+    }
+    return call < 9 ? grpc::Status::OK : grpc::Status(grpc::StatusCode::INTERNAL, "enough");
+  };
+  FakeServer server(script);
+  const Outcome text = RunGemmctl({"top", "--interval", "1ms"}, server.address());
+  EXPECT_EQ(text.code, ExitCode::kRefused);
+  EXPECT_THAT(text.err, HasSubstr("enough"));
+  EXPECT_THAT(text.out, AllOf(HasSubstr("no answer: away for a moment\n"),
+                              HasSubstr("10/s admitted"), Not(HasSubstr("\x1b"))));
+  calls = 0;
+  const Outcome json = RunGemmctl({"top", "--json", "--interval", "1ms"}, server.address());
+  EXPECT_THAT(json.out, HasSubstr("{\"no_answer\":{\"code\":\"UNAVAILABLE\","));
+  calls = 1;
+  const Outcome once = RunGemmctl({"top", "--once", "--interval", "1ms"}, server.address());
+  EXPECT_EQ(once.code, ExitCode::kUnreachable);
+}
+
+TEST(TopTest, EndsWhereTheServerDoes) {
+  std::atomic<int64_t> seconds = 0;
+  FakeScript script = GrowingScript(seconds);
+  script.get_statistics = [&seconds](v1::GetStatisticsResponse& response) {
+    response = After(++seconds);
+    return seconds < 4 ? grpc::Status::OK
+                       : grpc::Status(grpc::StatusCode::INTERNAL, "the end of it");
+  };
+  FakeServer server(script);
+  const Outcome outcome = RunGemmctl({"top", "--json", "--interval", "1ms"}, server.address());
+  EXPECT_EQ(outcome.code, ExitCode::kRefused);
+  EXPECT_THAT(outcome.err, HasSubstr("the end of it"));
+  EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 2);
+}
+
+TEST(TopTest, RefusesABadInterval) {
+  for (const char* interval : {"0", "-1s", "soon", "inf"}) {
+    const Outcome outcome = RunGemmctl({"top", "--interval", interval}, "127.0.0.1:1");
+    EXPECT_EQ(outcome.code, ExitCode::kUsage);
+    EXPECT_THAT(outcome.err, HasSubstr("--interval: got "));
+  }
+}
+
+}  // namespace
+}  // namespace gemmd

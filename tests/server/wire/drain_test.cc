@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lame duck and drain of the server, and starts that must fail.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+
+#include "kernels/cpu/host.h"
+#include "server/device/host_device.h"
+#include "tests/server/wire/running_server.h"
+
+namespace gemmd {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::future<grpc::Status> MultiplyInBackground(RunningServer& running) {
+  return std::async(std::launch::async, [&running] { return MultiplySmall(running.gemm()); });
+}
+
+TEST(DrainTest, LameDuckStillWorks) {
+  RunningServer running(TestDevice::kCpu);
+  running.server().EnterLameDuck();
+  EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
+}
+
+TEST(DrainTest, FinishesWhatWasAcceptedAndRefusesTheRest) {
+  RunningServer running(TestDevice::kFake);
+  std::future<grpc::Status> first = MultiplyInBackground(running);
+  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  std::future<absl::Status> drained =
+      std::async(std::launch::async, [&] { return running.server().Drain(absl::Seconds(60)); });
+  // Refused from the moment that draining is visible.
+  v1::GetServerInfoResponse info;
+  while (!info.draining()) {
+    grpc::ClientContext context;
+    AllowTime(context);
+    ASSERT_TRUE(running.registry().GetServerInfo(&context, {}, &info).ok());
+  }
+  const grpc::Status refused = MultiplySmall(running.gemm());
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(refused.error_message(), "the server is draining");
+  running.fake().CompleteNext();
+  EXPECT_TRUE(first.get().ok());
+  EXPECT_EQ(drained.get(), absl::OkStatus());
+  EXPECT_EQ(MultiplySmall(running.gemm()).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+// Drains while one product runs and one waits; the grace is over before the first is done.
+void CheckThatWhatWaitsIsRefused(RunningServer& running, absl::Duration grace, bool ends_grace) {
+  std::future<grpc::Status> first = MultiplyInBackground(running);
+  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  std::future<grpc::Status> second = MultiplyInBackground(running);
+  v1::ListDevicesResponse devices;
+  do {
+    grpc::ClientContext context;
+    AllowTime(context);
+    devices.Clear();
+    ASSERT_TRUE(running.registry().ListDevices(&context, {}, &devices).ok());
+  } while (devices.devices(0).queued_requests() != 1);
+  std::future<absl::Status> drained =
+      std::async(std::launch::async, [&] { return running.server().Drain(grace); });
+  if (ends_grace) running.server().EndGrace();
+  EXPECT_EQ(second.get().error_code(), grpc::StatusCode::UNAVAILABLE);
+  running.fake().CompleteNext();
+  first.get();  // Its connection may be gone by now; either end is right.
+  EXPECT_EQ(drained.get().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST(DrainTest, AfterTheGraceWhatWaitsIsAnsweredUnavailable) {
+  RunningServer running(TestDevice::kFake);
+  CheckThatWhatWaitsIsRefused(running, absl::Milliseconds(50), false);
+}
+
+TEST(DrainTest, TheGraceCanBeEnded) {
+  RunningServer running(TestDevice::kFake);
+  CheckThatWhatWaitsIsRefused(running, absl::Hours(1), true);
+}
+
+TEST(DrainTest, OpenStreamsWithoutProductsDoNotHoldItUp) {
+  RunningServer running(TestDevice::kCpu);
+  grpc::ClientContext context;
+  AllowTime(context);
+  const auto stream = running.gemm().MultiplyStream(&context);
+  ASSERT_TRUE(stream->Write(IntegerRequest(2, 2, 2)));
+  v1::MultiplyStreamResponse answer;
+  ASSERT_TRUE(stream->Read(&answer));
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(running.server().Drain(absl::Seconds(60)), absl::OkStatus());
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));
+  EXPECT_FALSE(stream->Read(&answer));
+  EXPECT_FALSE(stream->Finish().ok());
+}
+
+TEST(DrainTest, DestructionStopsWithoutADrain) {
+  std::unique_ptr<RunningServer> running = std::make_unique<RunningServer>(TestDevice::kCpu);
+  const auto stub = v1::Gemm::NewStub(NewChannel(running->tcp_address()));
+  ASSERT_TRUE(MultiplySmall(*stub).ok());
+  running.reset();
+  EXPECT_EQ(MultiplySmall(*stub).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+std::vector<std::unique_ptr<Device>> OneCpu() {
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(std::make_unique<HostDevice>(HostTarget(), 1));
+  return devices;
+}
+
+TEST(StartTest, NeedsADeviceAndAnAddress) {
+  EXPECT_EQ(Server::Start(TestServerOptions(), {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  ServerOptions options = TestServerOptions();
+  options.transport.listen.clear();
+  EXPECT_EQ(Server::Start(options, OneCpu()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(StartTest, AnUnreadyDeviceIsNotServed) {
+  // The canary of the first never answers; the second works.
+  ServerOptions options = TestServerOptions();
+  options.canary_timeout = absl::Milliseconds(500);
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(
+      std::make_unique<FakeDevice>("silent", DeviceProfile{.target = HostTarget(), .rates = {}}));
+  EXPECT_EQ(Server::Start(options, std::move(devices)).status().code(),
+            absl::StatusCode::kUnavailable);
+
+  devices = OneCpu();
+  devices.push_back(
+      std::make_unique<FakeDevice>("silent", DeviceProfile{.target = HostTarget(), .rates = {}}));
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, std::move(devices));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto stub = v1::Gemm::NewStub(NewChannel((*server)->addresses()[0]));
+  EXPECT_TRUE(MultiplySmall(*stub).ok());
+  grpc::ClientContext context;
+  AllowTime(context);
+  v1::MultiplyRequest request = IntegerRequest(1, 1, 1);
+  request.set_device("silent");
+  v1::MultiplyResponse response;
+  const grpc::Status status = stub->Multiply(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("silent is not ready"));
+}
+
+}  // namespace
+}  // namespace gemmd

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// More work than the server takes, calls that are cancelled and calls that expire.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "tests/server/wire/running_server.h"
+
+namespace gemmd {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A unary call under way in a thread of its own.
+class PendingCall {
+ public:
+  PendingCall(v1::Gemm::Stub& stub, v1::MultiplyRequest request,
+              absl::Duration timeout = absl::Seconds(60)) {
+    AllowTime(context_, timeout);
+    status_ = std::async(std::launch::async, [this, &stub, request = std::move(request)] {
+      return stub.Multiply(&context_, request, &response_);
+    });
+  }
+  grpc::Status Wait() { return status_.get(); }
+  grpc::ClientContext& context() { return context_; }
+  const v1::MultiplyResponse& response() const { return response_; }
+
+ private:
+  grpc::ClientContext context_;
+  v1::MultiplyResponse response_;
+  std::future<grpc::Status> status_;
+};
+
+// Waits until the scheduler has `count` jobs waiting.
+void WaitForQueued(RunningServer& running, int64_t count) {
+  const absl::Time limit = absl::Now() + absl::Seconds(60);
+  v1::ListDevicesResponse response;
+  do {
+    grpc::ClientContext context;
+    AllowTime(context);
+    response.Clear();
+    ASSERT_TRUE(running.registry().ListDevices(&context, {}, &response).ok());
+    ASSERT_LT(absl::Now(), limit) << "never had " << count << " waiting";
+  } while (response.devices(0).queued_requests() != count);
+}
+
+TEST(OverloadTest, RefusesPastTheRequestLimitAndSaysWhenToTryAgain) {
+  ServerOptions options = TestServerOptions();
+  options.admission.max_requests = 2;
+  RunningServer running(TestDevice::kFake, options);
+  PendingCall first(running.gemm(), IntegerRequest(2, 2, 2));
+  PendingCall second(running.gemm(), IntegerRequest(2, 2, 2));
+  WaitForQueued(running, 1);
+  PendingCall third(running.gemm(), IntegerRequest(2, 2, 2));
+  const grpc::Status refused = third.Wait();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const auto& trailers = third.context().GetServerTrailingMetadata();
+  const auto pushback = trailers.find("grpc-retry-pushback-ms");
+  ASSERT_NE(pushback, trailers.end());
+  int64_t retry_after_ms = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(std::string(pushback->second.data(), pushback->second.size()),
+                               &retry_after_ms));
+  EXPECT_GE(retry_after_ms, 1);
+
+  running.fake().CompleteNext();
+  running.fake().CompleteNext();
+  EXPECT_TRUE(first.Wait().ok());
+  EXPECT_TRUE(second.Wait().ok());
+  running.fake().RunJobs(true);
+  EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
+}
+
+TEST(OverloadTest, RefusesPastTheByteLimit) {
+  ServerOptions options = TestServerOptions();
+  options.admission.max_bytes = 100'000;
+  RunningServer running(TestDevice::kFake, options);
+  PendingCall small(running.gemm(), IntegerRequest(64, 64, 64));  // 48 KiB.
+  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  PendingCall second(running.gemm(), IntegerRequest(80, 80, 80));  // 75 KiB: not beside the first.
+  const grpc::Status later = second.Wait();
+  EXPECT_EQ(later.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(second.context().GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1u);
+  PendingCall huge(running.gemm(), IntegerRequest(128, 128, 128));  // 192 KiB: never.
+  const grpc::Status never = huge.Wait();
+  EXPECT_EQ(never.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(never.error_message(), HasSubstr("needs 196608 bytes, at most 100000 are admitted"));
+  EXPECT_EQ(huge.context().GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 0u);
+  running.fake().CompleteNext();
+  EXPECT_TRUE(small.Wait().ok());
+}
+
+TEST(OverloadTest, ExpiredWhileWaitingIsNeverLaunched) {
+  RunningServer running(TestDevice::kFake);
+  PendingCall running_call(running.gemm(), IntegerRequest(2, 2, 2));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  const int launched = running.fake().submitted();
+  PendingCall late(running.gemm(), IntegerRequest(3, 3, 3), absl::Milliseconds(100));
+  EXPECT_EQ(late.Wait().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  WaitForQueued(running, 0);
+  running.fake().CompleteNext();
+  EXPECT_TRUE(running_call.Wait().ok());
+  EXPECT_EQ(running.fake().submitted(), launched);
+}
+
+TEST(OverloadTest, CancelledWhileWaitingIsNeverLaunched) {
+  RunningServer running(TestDevice::kFake);
+  PendingCall running_call(running.gemm(), IntegerRequest(2, 2, 2));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  const int launched = running.fake().submitted();
+  PendingCall cancelled(running.gemm(), IntegerRequest(3, 3, 3));
+  WaitForQueued(running, 1);
+  cancelled.context().TryCancel();
+  EXPECT_EQ(cancelled.Wait().error_code(), grpc::StatusCode::CANCELLED);
+  WaitForQueued(running, 0);
+  running.fake().CompleteNext();
+  EXPECT_TRUE(running_call.Wait().ok());
+  EXPECT_EQ(running.fake().submitted(), launched);
+}
+
+TEST(OverloadTest, CancelledWhileRunningLeavesTheServerWhole) {
+  ServerOptions options = TestServerOptions();
+  options.admission.max_requests = 1;
+  RunningServer running(TestDevice::kFake, options);
+  PendingCall cancelled(running.gemm(), IntegerRequest(2, 2, 2));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  cancelled.context().TryCancel();
+  EXPECT_EQ(cancelled.Wait().error_code(), grpc::StatusCode::CANCELLED);
+  // Its place is taken until the device is done with it.
+  EXPECT_EQ(MultiplySmall(running.gemm()).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  running.fake().RunJobs(true);
+  running.fake().CompleteNext();
+  EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
+}
+
+TEST(OverloadTest, PassesOnTheDevicesFailure) {
+  RunningServer running(TestDevice::kFake);
+  PendingCall call(running.gemm(), IntegerRequest(2, 2, 2));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  running.fake().CompleteNext(absl::AbortedError("the device was lost while the product ran"));
+  const grpc::Status status = call.Wait();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_EQ(status.error_message(), "the device was lost while the product ran");
+}
+
+}  // namespace
+}  // namespace gemmd

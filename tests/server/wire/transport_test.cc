@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What gRPC is told, seen by peers that misbehave. Timeouts are shortened; that the defaults are
+// those of the daemon is options_test's.
+#include "server/wire/transport.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <random>
+
+#include "kernels/cpu/host.h"
+#include "server/device/host_device.h"
+#include "tests/server/wire/http2_peer.h"
+#include "tests/server/wire/running_server.h"
+
+namespace gemmd {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// A server whose transport options were changed by `change`.
+template <typename Change>
+RunningServer ServerWith(Change change) {
+  ServerOptions options = TestServerOptions();
+  change(options.transport);
+  return RunningServer(TestDevice::kCpu, options);
+}
+
+std::vector<std::unique_ptr<Device>> OneCpu() {
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(std::make_unique<HostDevice>(HostTarget(), 1));
+  return devices;
+}
+
+TEST(TransportTest, SilentConnectionsAreClosed) {
+  RunningServer running = ServerWith(
+      [](TransportOptions& options) { options.handshake_timeout = absl::Milliseconds(300); });
+  Http2Peer silent(running.port());
+  EXPECT_TRUE(silent.WaitUntilClosed(kPatience));
+  EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
+}
+
+TEST(TransportTest, ConnectionsOutliveTheHandshakeTimeoutOnceTheySpeak) {
+  RunningServer running = ServerWith(
+      [](TransportOptions& options) { options.handshake_timeout = absl::Milliseconds(200); });
+  Http2Peer peer(running.port());
+  peer.Greet();
+  EXPECT_FALSE(peer.WaitUntilClosed(absl::Seconds(1)));
+}
+
+TEST(TransportTest, IdleConnectionsAreClosed) {
+  RunningServer running = ServerWith(
+      [](TransportOptions& options) { options.max_connection_idle = absl::Milliseconds(300); });
+  Http2Peer idle(running.port());
+  idle.Greet();
+  EXPECT_TRUE(idle.WaitUntilClosed(kPatience));
+}
+
+TEST(TransportTest, OldConnectionsAreClosed) {
+  RunningServer running = ServerWith([](TransportOptions& options) {
+    options.max_connection_age = absl::Milliseconds(300);
+    options.max_connection_age_grace = absl::Milliseconds(100);
+  });
+  Http2Peer old(running.port());
+  old.Greet();
+  bool was_asked_to_go = false;
+  while (const std::optional<Http2Peer::Frame> frame = old.ReadFrame(kPatience)) {
+    was_asked_to_go |= frame->type == Http2Peer::kGoAway;
+  }
+  EXPECT_TRUE(was_asked_to_go);
+  // A client simply connects again.
+  EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
+}
+
+TEST(TransportTest, VanishedPeersAreFound) {
+  RunningServer running = ServerWith([](TransportOptions& options) {
+    options.keepalive_time = absl::Milliseconds(200);
+    options.keepalive_timeout = absl::Milliseconds(200);
+  });
+  Http2Peer vanished(running.port());
+  vanished.Greet();  // And never answers a ping.
+  EXPECT_TRUE(vanished.WaitUntilClosed(kPatience));
+
+  Http2Peer alive(running.port());
+  alive.Greet();
+  int pings = 0;
+  while (pings < 5) {
+    const std::optional<Http2Peer::Frame> frame = alive.ReadFrame(kPatience);
+    ASSERT_TRUE(frame.has_value()) << "closed after " << pings << " pings";
+    if (frame->type != Http2Peer::kPing || frame->flags == Http2Peer::kAck) continue;
+    alive.SendFrame(Http2Peer::kPing, Http2Peer::kAck, frame->payload);
+    ++pings;
+  }
+}
+
+TEST(TransportTest, PingFloodsAreAnsweredWithGoAway) {
+  RunningServer running = ServerWith([](TransportOptions&) {});
+  Http2Peer flood(running.port());
+  flood.Greet();
+  for (int i = 0; i < 20; ++i) flood.SendFrame(Http2Peer::kPing, 0, "12345678");
+  std::string reason;
+  while (const std::optional<Http2Peer::Frame> frame = flood.ReadFrame(kPatience)) {
+    if (frame->type == Http2Peer::kGoAway) reason = frame->payload;
+  }
+  EXPECT_THAT(reason, HasSubstr("too_many_pings"));
+  EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
+}
+
+TEST(TransportTest, TellsClientsHowManyStreamsTheyMayOpen) {
+  RunningServer running =
+      ServerWith([](TransportOptions& options) { options.max_concurrent_streams = 77; });
+  Http2Peer peer(running.port());
+  peer.Greet();
+  const std::optional<Http2Peer::Frame> settings = peer.ReadFrame(kPatience);
+  ASSERT_TRUE(settings.has_value());
+  ASSERT_EQ(settings->type, Http2Peer::kSettings);
+  // Pairs of a 16-bit name and a 32-bit value; MAX_CONCURRENT_STREAMS is 3.
+  EXPECT_THAT(settings->payload, HasSubstr(std::string("\x00\x03\x00\x00\x00\x4d", 6)));
+}
+
+TEST(TransportTest, GarbageOnThePortIsShutOut) {
+  RunningServer running = ServerWith([](TransportOptions&) {});
+  std::minstd_rand random(7);
+  for (int i = 0; i < 50; ++i) {
+    Http2Peer garbage(running.port());
+    std::string bytes;
+    if (i % 2 == 1) bytes = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    for (int j = 0; j < 1000; ++j) bytes.push_back(static_cast<char>(random()));
+    garbage.Send(bytes);
+    if (i % 2 == 0) {
+      EXPECT_TRUE(garbage.WaitUntilClosed(kPatience));
+    }
+  }
+  EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
+}
+
+TEST(TransportTest, MessagesOverTheLimitAreRefused) {
+  RunningServer running =
+      ServerWith([](TransportOptions& options) { options.max_message_bytes = 1 << 20; });
+  grpc::ClientContext context;
+  AllowTime(context);
+  v1::MultiplyResponse response;
+  const grpc::Status status =
+      running.gemm().Multiply(&context, IntegerRequest(512, 1, 1024), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("1048576"));
+  EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
+}
+
+TEST(TransportTest, MessagesOfMoreThanGrpcsOwnDefaultPass) {
+  RunningServer running = ServerWith([](TransportOptions&) {});
+  grpc::ClientContext context;
+  AllowTime(context);
+  const v1::MultiplyRequest request = IntegerRequest(2048, 3, 2048);  // 16 MiB; the default is 4.
+  v1::MultiplyResponse response;
+  const grpc::Status status = running.gemm().Multiply(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_TRUE(IsRightProduct(request, response));
+}
+
+TEST(TransportTest, CompressedMessagesAreRefused) {
+  RunningServer running = ServerWith([](TransportOptions&) {});
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    grpc::ClientContext context;
+    AllowTime(context);
+    context.set_compression_algorithm(algorithm);
+    v1::MultiplyResponse response;
+    EXPECT_EQ(running.gemm().Multiply(&context, IntegerRequest(64, 64, 64), &response).error_code(),
+              grpc::StatusCode::UNIMPLEMENTED);
+  }
+  EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
+}
+
+TEST(TransportTest, APortInUseIsAnError) {
+  RunningServer running = ServerWith([](TransportOptions&) {});
+  ServerOptions options = TestServerOptions();
+  const std::string used = running.tcp_address();
+  const std::string unused = options.transport.listen[0];
+  const std::vector<std::string> lists[] = {{used}, {unused, used}, {used, unused}};
+  for (const std::vector<std::string>& listen : lists) {
+    options.transport.listen = listen;
+    const absl::Status status = Server::Start(options, OneCpu()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(used));
+  }
+}
+
+TEST(TransportTest, AUnixSocketInUseIsAnErrorAndAStaleOneIsReplaced) {
+  RunningServer running = ServerWith([](TransportOptions&) {});
+  ServerOptions options = TestServerOptions();
+  options.transport.listen = {"127.0.0.1:0", running.unix_address()};
+  const absl::Status status = Server::Start(options, OneCpu()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(running.unix_address()));
+  EXPECT_TRUE(MultiplySmall(*v1::Gemm::NewStub(NewChannel(running.unix_address()))).ok());
+
+  options = TestServerOptions();
+  sockaddr_un name = {};
+  name.sun_family = AF_UNIX;
+  options.transport.listen[1].substr(5).copy(name.sun_path, sizeof(name.sun_path) - 1);
+  const int stale = socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(bind(stale, reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
+  close(stale);  // The file stays, nobody listens.
+  RunningServer replaced(TestDevice::kCpu, options);
+  EXPECT_TRUE(MultiplySmall(*v1::Gemm::NewStub(NewChannel(replaced.unix_address()))).ok());
+}
+
+TEST(TransportTest, BadValuesAreNamed) {
+  const struct {
+    void (*change)(TransportOptions&);
+    const char* option;
+  } cases[] = {
+      {[](TransportOptions& o) { o.max_message_bytes = 0; }, "max-message-bytes"},
+      {[](TransportOptions& o) { o.max_message_bytes = int64_t{1} << 31; }, "max-message-bytes"},
+      {[](TransportOptions& o) { o.handshake_timeout = absl::ZeroDuration(); },
+       "handshake-timeout"},
+      {[](TransportOptions& o) { o.keepalive_time = absl::InfiniteDuration(); }, "keepalive-time"},
+      {[](TransportOptions& o) { o.listen = {"unix:"}; }, "listen"},
+      {[](TransportOptions& o) { o.listen = {"unix:/" + std::string(200, 'x')}; }, "listen"},
+      {[](TransportOptions& o) { o.listen = {"not an address"}; }, "not an address"},
+  };
+  for (const auto& bad : cases) {
+    ServerOptions options = TestServerOptions();
+    bad.change(options.transport);
+    const absl::Status status = Server::Start(options, OneCpu()).status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.option));
+  }
+}
+
+TEST(TransportTest, PortsAreFilledIn) {
+  EXPECT_EQ(WithPort("127.0.0.1:0", 4711), "127.0.0.1:4711");
+  EXPECT_EQ(WithPort("[::1]:0", 4711), "[::1]:4711");
+  EXPECT_EQ(WithPort("unix:/a:0", 1), "unix:/a:0");
+}
+
+TEST(TransportTest, KnowsItsMemoryAndRaisesItsOpenFiles) {
+  EXPECT_GT(MemoryLimitBytes(), 0);
+  EXPECT_LE(MemoryLimitBytes(), int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE));
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit lowered = before;
+  lowered.rlim_cur = 256;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &lowered), 0);
+  const absl::StatusOr<int64_t> raised = RaiseOpenFileLimit();
+  ASSERT_TRUE(raised.ok()) << raised.status();
+  EXPECT_EQ(*raised, static_cast<int64_t>(before.rlim_max));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+}  // namespace
+}  // namespace gemmd
