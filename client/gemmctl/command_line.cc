@@ -12,7 +12,8 @@
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/flags.h"
 #include "client/gemmctl/listing_flags.h"
-#include "client/terminal/product_flags.h"
+#include "client/gemmctl/product_flags.h"
+#include "client/terminal/type_option.h"
 
 namespace gemmd {
 namespace {

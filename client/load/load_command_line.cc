@@ -13,7 +13,7 @@
 #include "client/load/load_session.h"
 #include "client/load/report/compare.h"
 #include "client/load/report/report_files.h"
-#include "client/load/report/text_file.h"
+#include "client/load/text_file.h"
 
 namespace gemmd {
 namespace {

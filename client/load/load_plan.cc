@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "client/load/load_session.h"
-#include "client/load/report/text_file.h"
+#include "client/load/text_file.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {

@@ -24,6 +24,10 @@
 
 namespace gemmd {
 
+// The file descriptors under which a worker finds the socket and the staging area.
+inline constexpr int kWorkerSocket = 3;
+inline constexpr int kWorkerStaging = 4;
+
 inline constexpr uint32_t kWorkerProtocol = 1;
 
 enum class RecordKind : uint32_t { kHello = 1, kMeasure, kRates, kJob, kResult };

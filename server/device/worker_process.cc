@@ -15,7 +15,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/worker/worker.h"
+#include "server/crossing/protocol.h"
 
 namespace gemmd {
 namespace {

@@ -14,10 +14,6 @@
 
 namespace gemmd {
 
-// Where the front puts what it shares with a worker.
-inline constexpr int kWorkerSocket = 3;
-inline constexpr int kWorkerStaging = 4;
-
 // Measures the open GPU, with the staging area to work in, and fills in the record.
 using MeasureGpu = std::function<absl::Status(GpuRuntime&, const GpuDescription&,
                                               absl::Span<std::byte> staging, Rates&)>;

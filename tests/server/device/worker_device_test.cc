@@ -13,7 +13,7 @@
 
 #include "kernels/catalog.h"
 #include "server/device/host_device.h"
-#include "server/worker/worker.h"
+#include "server/crossing/protocol.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"
 #include "tests/testing/status_matchers.h"

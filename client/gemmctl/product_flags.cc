@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/terminal/product_flags.h"
+#include "client/gemmctl/product_flags.h"
 
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "client/terminal/type_option.h"
 
 namespace gemmd {
 namespace {
 
 using Names = std::vector<std::string>;
-
-const Names& TypeNames() {
-  static const Names names = {"f64",  "f32",  "tf32", "f16", "bf16", "e4m3", "e5m2", "e3m2",
-                              "e2m3", "e2m1", "s8",   "u8",  "s4",   "u4",   "b1",   "s32"};
-  return names;
-}
 
 // An option that takes one of a few words, all of which its help names.
 CLI::Option* AddChoice(CLI::App& app, const std::string& name, std::string& value,
@@ -24,18 +19,6 @@ CLI::Option* AddChoice(CLI::App& app, const std::string& name, std::string& valu
       ->check(CLI::IsMember(choices).description(""))
       ->type_name(absl::StrJoin(choices, "|"));
 }
-
-}  // namespace
-
-CLI::Option* AddTypeOption(CLI::App& app, const std::string& name, std::string& value,
-                           const std::string& help) {
-  // Sixteen names would drown the help of every such option; the commands' footers have them.
-  return app.add_option(name, value, help)
-      ->check(CLI::IsMember(TypeNames()).description(""))
-      ->type_name("TYPE");
-}
-
-namespace {
 
 void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
   const std::string group = "Operands";
