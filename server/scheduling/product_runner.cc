@@ -28,27 +28,23 @@ struct InFlight {
   std::string_view device;
 };
 
-void FillTiming(const JobResult& result, const InFlight& in_flight, int64_t done_ns, int64_t now_ns,
-                v1::Timing& timing) {
-  timing.set_receive_ns(in_flight.admitted_ns - in_flight.arrival.arrived_ns);
-  timing.set_queue_ns(result.queue_ns);
-  timing.set_copy_in_ns(result.outcome.copy_in_ns);
-  timing.set_compute_ns(result.outcome.compute_ns);
-  timing.set_copy_out_ns(result.outcome.copy_out_ns);
-  timing.set_send_prepare_ns(now_ns - done_ns);
-  timing.set_total_ns(now_ns - in_flight.arrival.arrived_ns);
+// But for the stage that is still to come.
+ProductTiming TimingOf(const JobResult& result, const InFlight& in_flight) {
+  ProductTiming timing;
+  timing[Stage::kReceive] = in_flight.admitted_ns - in_flight.arrival.arrived_ns;
+  timing[Stage::kQueue] = result.queue_ns;
+  timing[Stage::kCopyIn] = result.outcome.copy_in_ns;
+  timing[Stage::kCompute] = result.outcome.compute_ns;
+  timing[Stage::kCopyOut] = result.outcome.copy_out_ns;
+  return timing;
 }
 
-// `timing` is that of the answer, where there is one.
-Completion CompletionOf(const InFlight& in_flight, const absl::Status& status,
-                        const v1::Timing& timing, size_t device) {
-  const Problem& problem = in_flight.problem;
+Completion CompletionOf(const ProductOutcome& outcome, size_t device) {
+  const Problem& problem = outcome.problem;
   return {.device = device,
-          .kernel = in_flight.kernel,
-          .code = status.code(),
-          .total_ns = timing.total_ns(),
-          .stage_ns = {timing.receive_ns(), timing.queue_ns(), timing.copy_in_ns(),
-                       timing.compute_ns(), timing.copy_out_ns(), timing.send_prepare_ns()},
+          .kernel = outcome.kernel,
+          .code = outcome.status.code(),
+          .timing = outcome.timing,
           .operations = Operations(problem),
           .bytes_read = BytesRead(problem),
           .bytes_written = BytesWritten(problem),
@@ -62,9 +58,9 @@ std::string TraceFields(const std::optional<TraceSpan>& span) {
                 " parent_id=", span->parent_id);
 }
 
-void LogRefusal(const std::string& request_id, const Arrival& arrival, const absl::Status& status) {
+void LogRefusal(const Arrival& arrival, const absl::Status& status) {
   if (!spdlog::should_log(spdlog::level::debug)) return;
-  spdlog::debug("event=refusal id={} status={} reason={} peer={}{}", LogValue(request_id),
+  spdlog::debug("event=refusal id={} status={} reason={} peer={}{}", LogValue(arrival.request_id),
                 absl::StatusCodeToString(status.code()), LogValue(std::string(status.message())),
                 LogValue(arrival.peer), TraceFields(arrival.span));
 }
@@ -76,16 +72,15 @@ bool IsFailure(absl::StatusCode code) {
          code == absl::StatusCode::kUnknown;
 }
 
-void LogRequest(const std::string& request_id, const InFlight& in_flight, const JobResult& result,
-                int64_t now_ns) {
+void LogRequest(const InFlight& in_flight, const JobResult& result, int64_t now_ns) {
   const absl::Status& status = result.outcome.status;
   const auto level = IsFailure(status.code()) ? spdlog::level::warn : spdlog::level::debug;
   if (!spdlog::should_log(level)) return;
   spdlog::log(level,
               "event=request id={} problem={} kernel={} device={} status={} reason={} queue_ns={} "
               "copy_in_ns={} compute_ns={} copy_out_ns={} total_ns={} peer={}{}",
-              LogValue(request_id), LogValue(Describe(in_flight.problem)), in_flight.kernel->name,
-              in_flight.device, absl::StatusCodeToString(status.code()),
+              LogValue(in_flight.arrival.request_id), LogValue(Describe(in_flight.problem)),
+              in_flight.kernel->name, in_flight.device, absl::StatusCodeToString(status.code()),
               LogValue(std::string(status.message())), result.queue_ns, result.outcome.copy_in_ns,
               result.outcome.compute_ns, result.outcome.copy_out_ns,
               now_ns - in_flight.arrival.arrived_ns, LogValue(in_flight.arrival.peer),
@@ -135,9 +130,9 @@ absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(
   return place;
 }
 
-absl::StatusOr<PreparedProduct> ProductRunner::Prepare(const v1::MultiplyRequest& request) const {
+absl::StatusOr<PreparedProduct> ProductRunner::Prepare(absl::StatusOr<ParsedRequest> parsed) const {
   PreparedProduct product;
-  ASSIGN_OR_RETURN(product.parsed, ParseMultiply(request, OperandBytes::kRequired));
+  ASSIGN_OR_RETURN(product.parsed, std::move(parsed));
   RETURN_IF_ERROR(Place(product));
   const Job& job = product.parsed.job;
   product.bytes = BytesRead(job.problem);
@@ -187,30 +182,28 @@ absl::StatusOr<Admission::Ticket> ProductRunner::Admit(const PreparedProduct& pr
   return ticket;
 }
 
-absl::StatusOr<JobId> ProductRunner::Start(const v1::MultiplyRequest& request, Arrival arrival,
-                                           v1::MultiplyResponse& response,
-                                           Admission::Ticket& ticket, Done done) {
-  absl::StatusOr<PreparedProduct> prepared = Prepare(request);
+absl::StatusOr<JobId> ProductRunner::Start(absl::StatusOr<ParsedRequest> parsed, Arrival arrival,
+                                           Admission::Ticket& ticket, ProductCaller caller) {
+  absl::StatusOr<PreparedProduct> prepared = Prepare(std::move(parsed));
   if (!prepared.ok()) {
     stats_.AddRefusal(ReasonOf(prepared.status()));
-    LogRefusal(request.request_id(), arrival, prepared.status());
+    LogRefusal(arrival, prepared.status());
     return prepared.status();
   }
   absl::StatusOr<Admission::Ticket> admitted = Admit(*prepared);
   if (!admitted.ok()) {
-    LogRefusal(request.request_id(), arrival, admitted.status());
+    LogRefusal(arrival, admitted.status());
     return admitted.status();
   }
   ticket = *std::move(admitted);
   return scheduler_.Submit(
-      MakeSubmission(*std::move(prepared), request, std::move(arrival), response, std::move(done)));
+      MakeSubmission(*std::move(prepared), std::move(arrival), std::move(caller)));
 }
 
-Submission ProductRunner::MakeSubmission(PreparedProduct product,
-                                         const v1::MultiplyRequest& request, Arrival arrival,
-                                         v1::MultiplyResponse& response, Done done) {
+Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arrival,
+                                         ProductCaller caller) {
   Job& job = product.parsed.job;
-  job.d = response.mutable_d()->mutable_data();
+  job.d = caller.d;
   InFlight in_flight = {.arrival = std::move(arrival),
                         .admitted_ns = clock_.NowNs(),
                         .problem = job.problem,
@@ -223,23 +216,25 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product,
   submission.bytes = BytesRead(job.problem) + job.d_bytes;
   submission.predicted_ns = product.predicted_ns;
   submission.deadline_ns = in_flight.arrival.deadline_ns;
-  submission.done = [this, &request, &response, in_flight = std::move(in_flight),
-                     done = std::move(done)](JobResult result) mutable {
+  submission.done = [this, in_flight = std::move(in_flight),
+                     caller = std::move(caller)](JobResult result) mutable {
     const int64_t done_ns = clock_.NowNs();
-    if (result.outcome.status.ok()) {
-      response.set_request_id(request.request_id());
-      FillMatrix(in_flight.problem, *response.mutable_d());
-      response.set_kernel(std::string(in_flight.kernel->name));
-      response.set_device(std::string(in_flight.device));
-      response.set_operations(Operations(in_flight.problem));
-      response.set_bytes_read(BytesRead(in_flight.problem));
-      response.set_bytes_written(BytesWritten(in_flight.problem));
-      FillTiming(result, in_flight, done_ns, clock_.NowNs(), *response.mutable_timing());
+    ProductOutcome outcome = {.status = result.outcome.status,
+                              .problem = in_flight.problem,
+                              .kernel = in_flight.kernel,
+                              .device = in_flight.device,
+                              .timing = {}};
+    if (outcome.status.ok()) {
+      outcome.timing = TimingOf(result, in_flight);
+      caller.prepare(outcome);
+      const int64_t now_ns = clock_.NowNs();
+      outcome.timing[Stage::kSendPrepare] = now_ns - done_ns;
+      outcome.timing.total_ns = now_ns - in_flight.arrival.arrived_ns;
     }
-    stats_.AddCompletion(CompletionOf(in_flight, result.outcome.status, response.timing(),
-                                      static_cast<size_t>(in_flight.served - devices_.data())));
-    LogRequest(request.request_id(), in_flight, result, clock_.NowNs());
-    std::move(done)(std::move(result.outcome.status));
+    stats_.AddCompletion(
+        CompletionOf(outcome, static_cast<size_t>(in_flight.served - devices_.data())));
+    LogRequest(in_flight, result, clock_.NowNs());
+    std::move(caller.done)(outcome);
   };
   return submission;
 }

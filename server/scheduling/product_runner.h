@@ -1,35 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The life of one product between the wire and the scheduler, the same for unary calls and streams:
-// parse, choose device and kernel, admit, queue; then fill the answer with timing.
+// The life of one product between the wire and the devices, the same for unary calls and streams:
+// choose device and kernel, admit, queue; then tell how it went.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
-#include "gemmd/v1/gemm.pb.h"
 #include "server/device/served_device.h"
 #include "server/scheduling/admission.h"
+#include "server/scheduling/product.h"
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"
-#include "server/scheduling/trace_context.h"
 #include "server/system/clock.h"
-#include "server/wire/convert.h"
 
 namespace gemmd {
-
-// What is known of a request besides its message.
-struct Arrival {
-  int64_t arrived_ns = 0;  // When its last byte was there.
-  int64_t deadline_ns = kNoDeadlineNs;
-  std::string peer;  // Only where request lines are logged.
-  std::optional<TraceSpan> span;
-};
 
 // A valid request with its device, its kernel, and what it will take.
 struct PreparedProduct {
@@ -39,22 +27,30 @@ struct PreparedProduct {
   int64_t bytes = 0;  // Of operands, result and scratch.
 };
 
+// Who waits for a product.
+struct ProductCaller {
+  std::string* d = nullptr;  // Where D goes.
+  // Called where the product is OK, before `done`: makes the answer, but for its timing. The time
+  // that it takes is the stage kSendPrepare.
+  absl::AnyInvocable<void(const ProductOutcome&)> prepare;
+  absl::AnyInvocable<void(const ProductOutcome&) &&> done;
+};
+
 class ProductRunner {
  public:
-  using Done = absl::AnyInvocable<void(absl::Status) &&>;
-
   // Borrows everything; the first device is the default one.
   ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
                 Admission& admission, Stats& stats, const Clock& clock, int64_t max_message_bytes);
 
-  // Starts one product. Where this returns OK, `done` is called exactly once from another thread
-  // (or from Cancel), and `response` is complete where it is called with OK; request and response
-  // must live until then. `ticket` is the caller's to keep until the answer has left.
+  // Starts one product. Where this returns OK, `caller.done` is called exactly once from another
+  // thread (or from Cancel); operands and D must live until then. `ticket` is the caller's to keep
+  // until the answer has left. A request that could not be parsed is counted and logged here as
+  // any other refusal is, and its status returned.
   //
-  // Errors: as Gemm.Multiply of the wire contract; `done` is then never called.
+  // Errors: as Gemm.Multiply of the wire contract; `caller.done` is then never called.
   // Threads: any.
-  absl::StatusOr<JobId> Start(const v1::MultiplyRequest& request, Arrival arrival,
-                              v1::MultiplyResponse& response, Admission::Ticket& ticket, Done done);
+  absl::StatusOr<JobId> Start(absl::StatusOr<ParsedRequest> parsed, Arrival arrival,
+                              Admission::Ticket& ticket, ProductCaller caller);
 
   // Drops the product where it still waits.
   void Cancel(JobId id) { scheduler_.Cancel(id); }
@@ -70,11 +66,10 @@ class ProductRunner {
   absl::StatusOr<Placement> FindPlace(const ParsedRequest& parsed) const;
 
  private:
-  absl::StatusOr<PreparedProduct> Prepare(const v1::MultiplyRequest& request) const;
+  absl::StatusOr<PreparedProduct> Prepare(absl::StatusOr<ParsedRequest> parsed) const;
   absl::Status Place(PreparedProduct& product) const;
   absl::StatusOr<Admission::Ticket> Admit(const PreparedProduct& product);
-  Submission MakeSubmission(PreparedProduct product, const v1::MultiplyRequest& request,
-                            Arrival arrival, v1::MultiplyResponse& response, Done done);
+  Submission MakeSubmission(PreparedProduct product, Arrival arrival, ProductCaller caller);
 
   const std::vector<ServedDevice>& devices_;
   Scheduler& scheduler_;

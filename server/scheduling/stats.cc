@@ -24,23 +24,11 @@ std::array<int64_t, kSize> Read(const std::array<std::atomic<int64_t>, kSize>& c
 }
 
 int64_t BusyNs(const Completion& completion) {
-  const auto of = [&](Stage stage) { return completion.stage_ns[static_cast<size_t>(stage)]; };
-  return of(Stage::kCopyIn) + of(Stage::kCompute) + of(Stage::kCopyOut);
+  const ProductTiming& timing = completion.timing;
+  return timing[Stage::kCopyIn] + timing[Stage::kCompute] + timing[Stage::kCopyOut];
 }
 
 }  // namespace
-
-std::string_view NameOf(Stage stage) {
-  switch (stage) {
-    case Stage::kReceive: return "receive";
-    case Stage::kQueue: return "queue";
-    case Stage::kCopyIn: return "copy_in";
-    case Stage::kCompute: return "compute";
-    case Stage::kCopyOut: return "copy_out";
-    case Stage::kSendPrepare: return "send_prepare";
-  }
-  return "";
-}
 
 std::string_view NameOf(RefusalReason reason) {
   switch (reason) {
@@ -80,11 +68,11 @@ void Stats::AddCompletion(const Completion& completion) {
   Add(device.bytes_written, completion.bytes_written);
   Add(device.matrices, completion.batch);
   Add(device.busy_ns, BusyNs(completion));
-  device.total.Add(completion.total_ns);
+  device.total.Add(completion.timing.total_ns);
   KernelHistograms* const histograms = HistogramsOf(*completion.kernel);
   if (histograms == nullptr) return;
-  histograms->total.Add(completion.total_ns);
-  for (size_t i = 0; i < kStages; ++i) histograms->stages[i].Add(completion.stage_ns[i]);
+  histograms->total.Add(completion.timing.total_ns);
+  for (size_t i = 0; i < kStages; ++i) histograms->stages[i].Add(completion.timing.stage_ns[i]);
 }
 
 // Null for a kernel that is not of the catalogue.

@@ -16,14 +16,10 @@
 #include "absl/status/status.h"
 #include "kernels/kernel.h"
 #include "server/scheduling/latency_histogram.h"
+#include "server/scheduling/product.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
-
-// The stages of a product, in their order; as Timing of the wire contract.
-enum class Stage : uint8_t { kReceive, kQueue, kCopyIn, kCompute, kCopyOut, kSendPrepare };
-inline constexpr size_t kStages = 6;
-std::string_view NameOf(Stage stage);  // "copy_in"
 
 // Why a product was refused before it got as far as admission; Admission counts its own refusals.
 enum class RefusalReason : uint8_t {
@@ -48,8 +44,7 @@ struct Completion {
   const Kernel* kernel = nullptr;
   absl::StatusCode code = absl::StatusCode::kOk;
   // Of a product that is OK:
-  int64_t total_ns = 0;
-  std::array<int64_t, kStages> stage_ns = {};  // By Stage.
+  ProductTiming timing;
   int64_t operations = 0;
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;

@@ -154,6 +154,18 @@ absl::Status ParseAllBytes(const v1::MultiplyRequest& request, Job& job) {
   return absl::OkStatus();
 }
 
+// Shape and layout of D.
+void FillMatrix(const Problem& problem, v1::Matrix& matrix) {
+  matrix.set_type(ToWire(problem.d.type));
+  matrix.set_rows(problem.m);
+  matrix.set_columns(problem.n);
+  matrix.set_batch(problem.batch);
+  matrix.set_order(problem.d.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR
+                                                       : v1::ORDER_COLUMN_MAJOR);
+  matrix.set_leading_dimension(problem.d.leading_dimension);
+  matrix.set_batch_stride(problem.d.batch_stride_bytes);
+}
+
 }  // namespace
 
 absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
@@ -178,32 +190,26 @@ absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
   return parsed;
 }
 
-void FillMatrix(const Problem& problem, v1::Matrix& matrix) {
-  matrix.set_type(ToWire(problem.d.type));
-  matrix.set_rows(problem.m);
-  matrix.set_columns(problem.n);
-  matrix.set_batch(problem.batch);
-  matrix.set_order(problem.d.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR
-                                                       : v1::ORDER_COLUMN_MAJOR);
-  matrix.set_leading_dimension(problem.d.leading_dimension);
-  matrix.set_batch_stride(problem.d.batch_stride_bytes);
+void FillResponse(const ProductOutcome& outcome, const std::string& request_id,
+                  v1::MultiplyResponse& response) {
+  response.set_request_id(request_id);
+  FillMatrix(outcome.problem, *response.mutable_d());
+  response.set_kernel(std::string(outcome.kernel->name));
+  response.set_device(std::string(outcome.device));
+  response.set_operations(Operations(outcome.problem));
+  response.set_bytes_read(BytesRead(outcome.problem));
+  response.set_bytes_written(BytesWritten(outcome.problem));
 }
 
-v1::Kernel ToWire(const Kernel& kernel) {
-  v1::Kernel wire;
-  wire.set_name(std::string(kernel.name));
-  wire.set_device_kind(std::string(NameOf(kernel.device_kind)));
-  wire.set_provider(std::string(kernel.provider));
-  wire.set_a_type(ToWire(kernel.a));
-  wire.set_b_type(ToWire(kernel.b));
-  wire.set_compute_type_a(ToWire(kernel.recipe.a_compute));
-  wire.set_compute_type_b(ToWire(kernel.recipe.b_compute));
-  wire.set_accumulation_type(ToWire(kernel.recipe.accumulation));
-  wire.set_description(std::string(kernel.how));
-  wire.set_exact(kernel.recipe.exact);
-  wire.set_deterministic(kernel.deterministic);
-  wire.set_batch_invariant(kernel.batch_invariant);
-  wire.set_flushes_subnormals(kernel.recipe.flushes_subnormals);
+v1::Timing ToWire(const ProductTiming& timing) {
+  v1::Timing wire;
+  wire.set_receive_ns(timing[Stage::kReceive]);
+  wire.set_queue_ns(timing[Stage::kQueue]);
+  wire.set_copy_in_ns(timing[Stage::kCopyIn]);
+  wire.set_compute_ns(timing[Stage::kCompute]);
+  wire.set_copy_out_ns(timing[Stage::kCopyOut]);
+  wire.set_send_prepare_ns(timing[Stage::kSendPrepare]);
+  wire.set_total_ns(timing.total_ns);
   return wire;
 }
 

@@ -8,21 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "gemmd/v1/gemm.pb.h"
-#include "gemmd/v1/registry.pb.h"
-#include "gemmd/v1/tensors.pb.h"
-#include "kernels/problem.h"
-#include "kernels/select.h"
-#include "server/device/device.h"
+#include "server/scheduling/product.h"
 
 namespace gemmd {
-
-// A request as the server works with it. `job` borrows the operands of the message; its kernel,
-// sizes and destination are not set yet.
-struct ParsedRequest {
-  Job job;
-  Constraints constraints;
-  std::string device;  // Empty: the default.
-};
 
 // Whether a request must bring the bytes of its operands.
 enum class OperandBytes { kRequired, kIgnored };
@@ -31,10 +19,10 @@ enum class OperandBytes { kRequired, kIgnored };
 // that there is not.
 absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request, OperandBytes bytes);
 
-// Fills shape and layout of the answer's matrix; the bytes are the device's to write.
-void FillMatrix(const Problem& problem, v1::Matrix& matrix);
+// Fills the answer of a product that is OK, but for its timing; the bytes of D are there.
+void FillResponse(const ProductOutcome& outcome, const std::string& request_id,
+                  v1::MultiplyResponse& response);
 
-// A kernel of the catalogue as the wire shows it, without availability.
-v1::Kernel ToWire(const Kernel& kernel);
+v1::Timing ToWire(const ProductTiming& timing);
 
 }  // namespace gemmd

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "server/system/log.h"
+#include "server/wire/convert.h"
 #include "server/wire/grpc_status.h"
 #include "server/wire/multiply_stream.h"
 
@@ -43,9 +44,10 @@ class MultiplyReactor final : public grpc::ServerUnaryReactor {
       : runner_(runner), context_(context) {}
 
   void Start(const v1::MultiplyRequest& request, Arrival arrival, v1::MultiplyResponse& response) {
-    absl::StatusOr<JobId> id =
-        runner_.Start(request, std::move(arrival), response, ticket_,
-                      [this](const absl::Status& status) { Answer(status); });
+    arrival.request_id = request.request_id();
+    absl::StatusOr<JobId> id = runner_.Start(
+        ParseMultiply(request, OperandBytes::kRequired), std::move(arrival), ticket_,
+        CallerOf(request, response, [this](const absl::Status& status) { Answer(status); }));
     if (id.ok()) {
       job_id_ = *id;
     } else {
@@ -99,6 +101,20 @@ Arrival ArrivalOf(const grpc::CallbackServerContext& context, int64_t arrived_ns
   arrival.deadline_ns = DeadlineNs(context.raw_deadline(), clock.NowNs());
   if (spdlog::should_log(spdlog::level::debug)) arrival.peer = context.peer();
   return arrival;
+}
+
+ProductCaller CallerOf(const v1::MultiplyRequest& request, v1::MultiplyResponse& response,
+                       absl::AnyInvocable<void(const absl::Status&) &&> answer) {
+  return {.d = response.mutable_d()->mutable_data(),
+          .prepare =
+              [&request, &response](const ProductOutcome& outcome) {
+                FillResponse(outcome, request.request_id(), response);
+              },
+          .done =
+              [&response, answer = std::move(answer)](const ProductOutcome& outcome) mutable {
+                if (outcome.status.ok()) *response.mutable_timing() = ToWire(outcome.timing);
+                std::move(answer)(outcome.status);
+              }};
 }
 
 GemmService::GemmService(ProductRunner& runner, const Clock& clock)

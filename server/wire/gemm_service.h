@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "absl/functional/any_invocable.h"
 #include "gemmd/v1/gemm.grpc.pb.h"
 #include "server/scheduling/product_runner.h"
 #include "server/system/clock.h"
@@ -51,5 +52,9 @@ std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context);
 // logged).
 Arrival ArrivalOf(const grpc::CallbackServerContext& context, int64_t arrived_ns,
                   const Clock& clock);
+
+// The caller whose answer is `response`; both messages live until `answer` is called.
+ProductCaller CallerOf(const v1::MultiplyRequest& request, v1::MultiplyResponse& response,
+                       absl::AnyInvocable<void(const absl::Status&) &&> answer);
 
 }  // namespace gemmd

@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "server/system/mutex.h"
+#include "server/wire/convert.h"
 #include "server/wire/gemm_service.h"
 
 namespace gemmd {
@@ -83,11 +84,14 @@ class MultiplyStreamReactor final
     exchange->answer.set_request_id(exchange->request.request_id());
     Arrival arrival = ArrivalOf(context_, clock_.NowNs(), clock_);
     if (span_) arrival.span = ChildOf(*span_);
-    absl::StatusOr<JobId> id = runner_.Start(
-        exchange->request, std::move(arrival), *exchange->answer.mutable_response(),
-        exchange->ticket, [self = shared_from_this(), exchange](const absl::Status& status) {
-          self->Answer(exchange, status);
-        });
+    arrival.request_id = exchange->request.request_id();
+    absl::StatusOr<JobId> id =
+        runner_.Start(ParseMultiply(exchange->request, OperandBytes::kRequired), std::move(arrival),
+                      exchange->ticket,
+                      CallerOf(exchange->request, *exchange->answer.mutable_response(),
+                               [self = shared_from_this(), exchange](const absl::Status& status) {
+                                 self->Answer(exchange, status);
+                               }));
     if (!id.ok()) {
       Answer(exchange, id.status());
       return;

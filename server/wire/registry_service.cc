@@ -15,6 +15,7 @@
 #include "server/system/version.h"
 #include "server/wire/convert.h"
 #include "server/wire/convert_instruction.h"
+#include "server/wire/convert_registry.h"
 #include "server/wire/convert_statistics.h"
 #include "server/wire/grpc_status.h"
 
@@ -37,31 +38,12 @@ absl::Status ExplainOn(const ProductRunner& runner, const v1::MultiplyRequest& r
                        v1::ExplainResponse& response) {
   ASSIGN_OR_RETURN(const ParsedRequest parsed, ParseMultiply(request, OperandBytes::kIgnored));
   ASSIGN_OR_RETURN(const ProductRunner::Placement place, runner.FindPlace(parsed));
-  const ServedDevice* served = place.served;
+  const Device& device = *place.served->device;
   const Problem& problem = parsed.job.problem;
-  const Selection selection = Select(Catalog(served->device->info().kind), problem,
-                                     parsed.constraints, served->device->profile());
-  response.set_device(served->device->info().name);
-  for (const Candidate& candidate : selection.candidates) {
-    v1::Candidate* wire = response.add_candidates();
-    wire->set_kernel(std::string(candidate.kernel->name));
-    wire->set_predicted_ns(candidate.predicted_ns);
-    wire->set_reason(candidate.reason);
-  }
-  for (const Refusal& refusal : selection.refusals) {
-    v1::Refusal* wire = response.add_refusals();
-    wire->set_kernel(std::string(refusal.kernel->name));
-    wire->set_reason(refusal.reason);
-  }
-  response.set_operations(Operations(problem));
-  response.set_bytes_read(BytesRead(problem));
-  response.set_bytes_written(BytesWritten(problem));
-  if (!selection.candidates.empty()) {
-    ASSIGN_OR_RETURN(const int64_t bytes,
-                     selection.candidates.front().kernel->workspace_bytes(problem));
-    response.set_workspace_bytes(bytes);
-  }
-  return absl::OkStatus();
+  response.set_device(device.info().name);
+  return FillExplanation(
+      problem, Select(Catalog(device.info().kind), problem, parsed.constraints, device.profile()),
+      response);
 }
 
 }  // namespace
@@ -87,13 +69,9 @@ grpc::ServerUnaryReactor* RegistryService::ListKernels(grpc::CallbackServerConte
       continue;
     }
     v1::Kernel* wire = response->add_kernels();
-    *wire = ToWire(kernel);
+    *wire = gemmd::ToWire(kernel);
     for (const ServedDevice& served : devices_) {
-      const absl::Status available = kernel.available(served.device->profile().target);
-      v1::KernelAvailability* availability = wire->add_availability();
-      availability->set_device(served.device->info().name);
-      availability->set_available(available.ok());
-      availability->set_reason(std::string(available.message()));
+      *wire->add_availability() = AvailabilityOn(served, kernel);
     }
   }
   return Answer(context, absl::OkStatus());
@@ -104,34 +82,7 @@ grpc::ServerUnaryReactor* RegistryService::ListDevices(grpc::CallbackServerConte
                                                        v1::ListDevicesResponse* response) {
   const Snapshot now = observer_.Observe();
   for (size_t i = 0; i < devices_.size(); ++i) {
-    const ServedDevice& served = devices_[i];
-    const DeviceInfo& info = served.device->info();
-    const DeviceLoad& load = now.devices[i].load;
-    v1::Device* wire = response->add_devices();
-    wire->set_name(info.name);
-    wire->set_kind(std::string(NameOf(info.kind)));
-    wire->set_description(info.description);
-    wire->set_arithmetic(info.arithmetic);
-    wire->set_threads(info.threads);
-    const absl::Status readiness = served.readiness();
-    wire->set_ready(readiness.ok());
-    wire->set_not_ready_reason(std::string(readiness.message()));
-    wire->set_memory_bytes(info.memory_bytes);
-    wire->set_chip(info.chip);
-    wire->set_multiprocessors(info.multiprocessors);
-    wire->set_memory_limit_bytes(info.memory_limit_bytes);
-    wire->set_clock_khz(info.clock_khz);
-    wire->set_memory_clock_khz(info.memory_clock_khz);
-    wire->set_cuda_driver_version(info.driver);
-    wire->set_cuda_runtime_version(info.runtime);
-    wire->set_queued_requests(load.queued_requests);
-    wire->set_queued_bytes(load.queued_bytes);
-    wire->set_completed_requests(load.completed_requests);
-    for (const EngineRate& rate : served.device->profile().rates) {
-      v1::Rate* wire_rate = wire->add_rates();
-      wire_rate->set_engine(rate.engine);
-      wire_rate->set_operations_per_second(rate.operations_per_second);
-    }
+    *response->add_devices() = gemmd::ToWire(devices_[i], now.devices[i].load);
   }
   return Answer(context, absl::OkStatus());
 }

@@ -12,8 +12,8 @@
 #include <fstream>
 
 #include "kernels/catalog.h"
-#include "server/device/host_device.h"
 #include "server/crossing/protocol.h"
+#include "server/device/host_device.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"
 #include "tests/testing/status_matchers.h"

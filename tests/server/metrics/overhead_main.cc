@@ -66,7 +66,7 @@ double NsToCount() {
   constexpr int kTimes = 1'000'000;
   const SteadyClock clock;
   Stats stats(1);
-  const Completion completion = {.kernel = Catalog().data(), .total_ns = 50'000};
+  const Completion completion = {.kernel = Catalog().data(), .timing = {.total_ns = 50'000}};
   const int64_t start_ns = clock.NowNs();
   for (int i = 0; i < kTimes; ++i) stats.AddCompletion(completion);
   return static_cast<double>(clock.NowNs() - start_ns) / kTimes;

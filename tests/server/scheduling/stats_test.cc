@@ -44,8 +44,7 @@ TEST(LatencyHistogramTest, ABoundBelongsToItsBucket) {
 Completion Example(const Kernel& kernel) {
   return {.device = 1,
           .kernel = &kernel,
-          .total_ns = 21'000,
-          .stage_ns = {1'000, 2'000, 3'000, 4'000, 5'000, 6'000},
+          .timing = {.stage_ns = {1'000, 2'000, 3'000, 4'000, 5'000, 6'000}, .total_ns = 21'000},
           .operations = 100,
           .bytes_read = 20,
           .bytes_written = 10,

@@ -12,6 +12,7 @@
 
 #include "kernels/catalog.h"
 #include "server/wire/convert_operand.h"
+#include "server/wire/convert_registry.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

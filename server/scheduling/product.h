@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A product as the daemon works with it between the wire and the devices: what was asked for, what
+// is known of the call, and how it ended.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "kernels/problem.h"
+#include "kernels/select.h"
+#include "server/device/device.h"
+#include "server/scheduling/trace_context.h"
+#include "server/system/clock.h"
+
+namespace gemmd {
+
+// A valid request. `job` borrows the operands; its kernel, sizes and destination are not set yet.
+struct ParsedRequest {
+  Job job;
+  Constraints constraints;
+  std::string device;  // Empty: the default.
+};
+
+// What is known of a request besides its product.
+struct Arrival {
+  int64_t arrived_ns = 0;  // When its last byte was there.
+  int64_t deadline_ns = kNoDeadlineNs;
+  std::string request_id;
+  std::string peer;  // Only where request lines are logged.
+  std::optional<TraceSpan> span;
+};
+
+// The stages of a product, in their order; as Timing of the wire contract.
+enum class Stage : uint8_t { kReceive, kQueue, kCopyIn, kCompute, kCopyOut, kSendPrepare };
+inline constexpr size_t kStages = 6;
+std::string_view NameOf(Stage stage);  // "copy_in"
+
+struct ProductTiming {
+  std::array<int64_t, kStages> stage_ns = {};  // By Stage.
+  int64_t total_ns = 0;                        // Since the request arrived.
+
+  int64_t& operator[](Stage stage) { return stage_ns[static_cast<size_t>(stage)]; }
+  int64_t operator[](Stage stage) const { return stage_ns[static_cast<size_t>(stage)]; }
+};
+
+// How an admitted product ended. Where its status is OK, D is complete.
+struct ProductOutcome {
+  absl::Status status;
+  Problem problem;
+  const Kernel* kernel = nullptr;
+  std::string_view device;  // Its name.
+  ProductTiming timing;     // Zeros where the status is not OK.
+};
+
+}  // namespace gemmd
