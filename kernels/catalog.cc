@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <map>
 #include <vector>
 
 #include "kernels/cpu/rows.h"
@@ -18,6 +19,8 @@ std::vector<Kernel> Join(std::initializer_list<absl::Span<const Kernel>> familie
   for (absl::Span<const Kernel> family : families) {
     all.insert(all.end(), family.begin(), family.end());
   }
+  std::map<DeviceKind, size_t> kernels_of_kind;
+  for (Kernel& kernel : all) kernel.position = kernels_of_kind[kernel.device_kind]++;
   return all;
 }
 

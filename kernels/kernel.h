@@ -18,9 +18,11 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/element.h"
 #include "kernels/mma/chip.h"
+#include "kernels/mma/fragment.h"
 #include "kernels/mma/instruction.h"
 #include "kernels/problem.h"
 
@@ -63,16 +65,37 @@ struct GemmArgs {
   absl::Span<std::byte> workspace;  // At least workspace_bytes(problem), 64-byte aligned.
 };
 
-struct CpuRow;   // kernels/cpu
-struct CudaRow;  // kernels/cuda
+// The part of the workspace that holds what a launch makes of one operand alone, such as its packed
+// lines: while the operand stays the same, so do these bytes. None: the operand is read as it lies.
+struct DerivedOperand {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
+struct DeviceProfile;  // kernels/device_profile.h
 struct Kernel;
 
-// What the rows of a family do.
+// Seconds that an engine takes at `rate` operations a second, and the conversion of every element
+// that it does not take or give as it is.
+double EngineSeconds(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile,
+                     double rate);
+// A cube of the kernel's types that takes milliseconds: 384 on `cpu`, 128 elsewhere.
+absl::StatusOr<Problem> SampleCube(const Kernel& kernel, const Target& target);
+// For families that make nothing of an operand that could be kept.
+absl::StatusOr<DerivedOperand> DeriveNothing(const Kernel& kernel, const Problem& problem,
+                                             mma::Operand operand);
+
+// What the rows of a family do. Kernel has the contracts.
 struct KernelFamily {
   absl::Status (*available)(const Kernel& kernel, const Target& target);
   absl::Status (*supports)(const Kernel& kernel, const Problem& problem);
   absl::StatusOr<int64_t> (*workspace_bytes)(const Kernel& kernel, const Problem& problem);
   absl::Status (*launch)(const Kernel& kernel, const GemmArgs& args);
+  double (*predicted_seconds)(const Kernel& kernel, const Problem& problem,
+                              const DeviceProfile& profile, double rate) = EngineSeconds;
+  absl::StatusOr<Problem> (*sample)(const Kernel& kernel, const Target& target) = SampleCube;
+  absl::StatusOr<DerivedOperand> (*derived)(const Kernel& kernel, const Problem& problem,
+                                            mma::Operand operand) = DeriveNothing;
 };
 
 struct Kernel {
@@ -87,10 +110,9 @@ struct Kernel {
   bool deterministic;
   bool batch_invariant;
   const KernelFamily* family;
-  // The row of the family's own table.
-  const CpuRow* cpu_row = nullptr;
+  const void* row = nullptr;  // Of the family's own table; only the family knows its type.
   const mma::Instruction* instruction = nullptr;
-  const CudaRow* cuda_row = nullptr;
+  size_t position = 0;  // In Catalog(device_kind).
 
   // OK where the kernel can run on the target; otherwise FailedPrecondition with what is missing.
   absl::Status available(const Target& target) const { return family->available(*this, target); }
@@ -102,6 +124,25 @@ struct Kernel {
   // Errors: ResourceExhausted where it leaves 63 bits.
   absl::StatusOr<int64_t> workspace_bytes(const Problem& problem) const {
     return family->workspace_bytes(*this, problem);
+  }
+
+  // Seconds that a supported problem should take with its operands on the device, `rate` being the
+  // operations a second of this kernel where it is busy.
+  double predicted_seconds(const Problem& problem, const DeviceProfile& profile,
+                           double rate) const {
+    return family->predicted_seconds(*this, problem, profile, rate);
+  }
+
+  // A problem whose time on the target shows that rate; its operands need no conversion.
+  // Errors: Unimplemented where no such problem can be made.
+  absl::StatusOr<Problem> sample(const Target& target) const {
+    return family->sample(*this, target);
+  }
+
+  // What a launch of a supported problem makes of A or B alone, and where in the workspace.
+  // Resident tensors keep it from product to product.
+  absl::StatusOr<DerivedOperand> derived(const Problem& problem, mma::Operand operand) const {
+    return family->derived(*this, problem, operand);
   }
 
   // Computes D. The problem is valid and supported, and args.target is one where the kernel is

@@ -258,6 +258,11 @@ absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b) {
   return IsInteger(a) ? ElementType::kS32 : ElementType::kF32;
 }
 
+double ElementsOf(const MatrixLayout& layout, int64_t batch) {
+  const double count = static_cast<double>(layout.rows) * static_cast<double>(layout.columns);
+  return layout.batch_stride_bytes == 0 ? count : count * static_cast<double>(batch);
+}
+
 int64_t Operations(const Problem& problem) {
   const Checked operations = Checked(2) * problem.m * problem.n * problem.k * problem.batch;
   return operations.value().value_or(

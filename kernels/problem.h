@@ -119,6 +119,9 @@ absl::Status Validate(const Problem& problem);
 // different integers unless both have 8 or both have 4 bits).
 absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b);
 
+// Elements of a batch of matrices; one that all products share counts once.
+double ElementsOf(const MatrixLayout& layout, int64_t batch);
+
 // 2*m*n*k*batch of a valid problem.
 int64_t Operations(const Problem& problem);
 

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "absl/strings/str_format.h"
-#include "kernels/cuda/prediction.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -17,33 +16,22 @@ constexpr double kUnknownRate = 1e9;
 constexpr double kNoise = 0.1;   // Of measured rates.
 constexpr size_t kMaxNamed = 3;  // Kernels named in one message.
 
-const EngineRate* FindRate(const Kernel& kernel, const DeviceProfile& profile) {
-  for (const EngineRate& rate : profile.rates) {
-    if (rate.engine == kernel.engine) return &rate;
-  }
-  return nullptr;
-}
+// The rate that predictions for a kernel rest on.
+struct Rate {
+  enum class Of { kKernel, kEngine, kNothing };
+  Of of = Of::kNothing;
+  double operations_per_second = kUnknownRate;
+};
 
-// Elements that are expanded or widened before the product or finished after it.
-double ConvertedElements(const Kernel& kernel, const Problem& problem) {
-  const auto elements = [&](const MatrixLayout& layout) {
-    const double count = static_cast<double>(layout.rows) * static_cast<double>(layout.columns);
-    return layout.batch_stride_bytes == 0 ? count : count * static_cast<double>(problem.batch);
-  };
-  double total = 0;
-  if (problem.has_product()) {
-    if (problem.a.is_sparse() && kernel.device_kind == DeviceKind::kCpu) {
-      total += elements(problem.a);  // It is expanded first.
-    }
-    if (kernel.recipe.a_compute != kernel.a) total += elements(problem.a);
-    if (kernel.recipe.b_compute != kernel.b) total += elements(problem.b);
+Rate RateOf(const Kernel& kernel, const DeviceProfile& profile) {
+  if (kernel.position < profile.kernel_rates.size()) {
+    const double rate = profile.kernel_rates[kernel.position];
+    if (rate > 0) return {Rate::Of::kKernel, rate};
   }
-  const bool is_counted_in_floats =
-      kernel.recipe.accumulation == ElementType::kS32 && IsFloat(kernel.recipe.a_compute);
-  const bool is_stored_as_it_is =
-      problem.is_plain() && !is_counted_in_floats && problem.d.type == kernel.recipe.accumulation;
-  if (!is_stored_as_it_is) total += elements(problem.d);
-  return total;
+  for (const EngineRate& rate : profile.rates) {
+    if (rate.engine == kernel.engine) return {Rate::Of::kEngine, rate.operations_per_second};
+  }
+  return {};
 }
 
 // Whether a request for `wanted` means this kernel: itself, or on another kind of device any that
@@ -78,10 +66,18 @@ absl::Status Admits(const Kernel& kernel, const Problem& problem, const Constrai
 }
 
 std::string DescribePrediction(const Kernel& kernel, const DeviceProfile& profile) {
-  const EngineRate* rate = FindRate(kernel, profile);
-  if (rate == nullptr) return Concat(kernel.engine, " has no measured rate, 1 Gop/s assumed");
-  return Concat(kernel.engine, " measured at ",
-                absl::StrFormat("%.4g Gop/s", rate->operations_per_second / 1e9));
+  const Rate rate = RateOf(kernel, profile);
+  const std::string measured =
+      absl::StrFormat(" measured at %.4g Gop/s", rate.operations_per_second / 1e9);
+  // Where kernels have rates of their own, one without any is the exception.
+  const std::string missing =
+      profile.kernel_rates.empty() ? "" : "this kernel was not measured at the start; ";
+  switch (rate.of) {
+    case Rate::Of::kKernel: return Concat("this kernel", measured);
+    case Rate::Of::kEngine: return Concat(missing, kernel.engine, measured);
+    case Rate::Of::kNothing: break;
+  }
+  return Concat(missing, kernel.engine, " has no measured rate, 1 Gop/s assumed");
 }
 
 auto FindFastest(std::vector<Candidate>& candidates) {
@@ -163,14 +159,13 @@ int64_t ToNanoseconds(double seconds) {
 }  // namespace
 
 int64_t PredictedNs(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile) {
-  const EngineRate* engine = FindRate(kernel, profile);
-  const double rate = engine != nullptr ? engine->operations_per_second : kUnknownRate;
-  if (kernel.cuda_row != nullptr) {
-    return ToNanoseconds(PredictedSeconds(*kernel.cuda_row, problem, profile, rate));
-  }
-  const double operations = problem.has_product() ? static_cast<double>(Operations(problem)) : 0;
-  return ToNanoseconds(operations / rate +
-                       ConvertedElements(kernel, problem) / profile.converted_elements_per_second);
+  return ToNanoseconds(
+      kernel.predicted_seconds(problem, profile, RateOf(kernel, profile).operations_per_second));
+}
+
+bool HasRate(const Kernel& kernel, const DeviceProfile& profile) {
+  const Rate::Of of = RateOf(kernel, profile).of;
+  return of == Rate::Of::kKernel || (of == Rate::Of::kEngine && profile.kernel_rates.empty());
 }
 
 int64_t PredictedCopyNs(const Problem& problem, const DeviceProfile& profile) {

@@ -8,27 +8,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/device_profile.h"
 #include "kernels/kernel.h"
 
 namespace gemmd {
-
-// A measured rate of one engine on one device.
-struct EngineRate {
-  std::string engine;            // Kernel::engine.
-  double operations_per_second;  // 2*m*n*k over time.
-};
-
-// What a device can do and how fast.
-struct DeviceProfile {
-  Target target;
-  std::vector<EngineRate> rates;
-  double converted_elements_per_second = 1e9;  // Widening an operand or finishing an output.
-
-  // Of a GPU.
-  std::vector<double> row_rates = {};  // Operations a second of each of kCudaRows; 0: unknown.
-  double memory_bytes_per_second = 0;  // Of its own memory; 0: unknown, counts as endless.
-  double copied_bytes_per_second = 0;  // From and to the host; 0: operands are not copied.
-};
 
 // What the caller asks of the kernel, beside the problem.
 struct Constraints {
@@ -72,10 +55,13 @@ const Kernel* FindBest(absl::Span<const Kernel> catalog, const Problem& problem,
 absl::StatusOr<const Kernel*> Choose(absl::Span<const Kernel> catalog, const Problem& problem,
                                      const Constraints& constraints, const DeviceProfile& profile);
 
-// The time that `kernel` should take for `problem`: operations over the engine's rate, plus
-// elements widened and finished over the rate of conversion; on a GPU as kernels/cuda/prediction.h
-// says. An engine without a rate counts as 1e9 a second.
+// The time that `kernel` should take for `problem`, as its family says: at the kernel's own rate
+// where the profile has one, otherwise at its engine's, otherwise at 1e9 operations a second.
 int64_t PredictedNs(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile);
+
+// Whether predictions for the kernel rest on something measured: the kernel itself, or its engine
+// where only engines are measured.
+bool HasRate(const Kernel& kernel, const DeviceProfile& profile);
 
 // The time that operands and result of `problem` should take to the device and back.
 int64_t PredictedCopyNs(const Problem& problem, const DeviceProfile& profile);

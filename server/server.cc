@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/catalog.h"
+#include "kernels/select.h"
 #include "kernels/status_macros.h"
 #include "server/device/canary.h"
 #include "server/system/log.h"
@@ -35,6 +37,20 @@ absl::StatusOr<std::vector<std::string>> BoundAddresses(const std::vector<std::s
     bound.push_back(WithPort(listen[i], ports[i]));
   }
   return bound;
+}
+
+// Kernels without a measured rate are chosen by a guess: whoever runs the daemon should know.
+void LogUnmeasured(const std::string& device, const DeviceProfile& profile) {
+  size_t available = 0;
+  size_t unmeasured = 0;
+  for (const Kernel& kernel : Catalog(profile.target.kind)) {
+    if (!kernel.available(profile.target).ok()) continue;
+    ++available;
+    if (!HasRate(kernel, profile)) ++unmeasured;
+  }
+  if (unmeasured == 0) return;
+  spdlog::warn("event=rates_missing device={} kernels={} of={}", LogValue(device), unmeasured,
+               available);
 }
 
 }  // namespace
@@ -104,6 +120,7 @@ absl::Status Server::CheckDevices(absl::Duration timeout) {
     if (served.canary.ok()) {
       spdlog::info("event=device_ready device={} description={} threads={}", LogValue(info.name),
                    LogValue(info.description), info.threads);
+      LogUnmeasured(info.name, served.device->profile());
     } else {
       spdlog::error("event=device_not_ready device={} reason={}", LogValue(info.name),
                     LogValue(served.canary.ToString()));

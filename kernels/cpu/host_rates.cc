@@ -51,29 +51,11 @@ std::vector<std::byte> SampleMatrix(const MatrixLayout& layout) {
   return bytes;
 }
 
-// Large enough to show the rate, small enough to be done in milliseconds.
-int64_t ExtentFor(DeviceKind kind) { return kind == DeviceKind::kCpu ? 384 : 128; }
-
-MatrixLayout Square(ElementType type, int64_t extent) {
-  return TightLayout("sample", type, Order::kRowMajor, extent, extent).value();
-}
-
-Problem SampleProblem(const Kernel& kernel, int64_t extent) {
-  Problem problem;
-  problem.m = problem.n = problem.k = extent;
-  problem.a = Square(kernel.a, extent);
-  problem.b = Square(kernel.b, extent);
-  problem.d = Square(kernel.recipe.accumulation, extent);
-  if (kernel.instruction != nullptr && kernel.instruction->bit_count == mma::BitCount::kXor) {
-    problem.bit_operation = BitOperation::kXor;
-  }
-  problem.accumulation = kernel.recipe.accumulation;
-  return problem;
-}
-
 // 0 where it cannot be measured.
 double OperationsPerSecond(const Kernel& kernel, const Target& target) {
-  const Problem problem = SampleProblem(kernel, ExtentFor(target.kind));
+  const absl::StatusOr<Problem> sample = kernel.sample(target);
+  if (!sample.ok()) return 0;
+  const Problem& problem = *sample;
   const absl::StatusOr<int64_t> workspace_bytes = kernel.workspace_bytes(problem);
   if (!kernel.supports(problem).ok() || !workspace_bytes.ok()) return 0;
   std::vector<std::byte> workspace(static_cast<size_t>(*workspace_bytes));
@@ -93,6 +75,10 @@ double OperationsPerSecond(const Kernel& kernel, const Target& target) {
   if (!kernel.launch(args).ok()) return 0;  // The first one also warms caches and threads.
   const double seconds = FastestSeconds([&] { kernel.launch(args).IgnoreError(); });
   return static_cast<double>(Operations(problem)) / seconds;
+}
+
+MatrixLayout Square(ElementType type, int64_t extent) {
+  return TightLayout("sample", type, Order::kRowMajor, extent, extent).value();
 }
 
 double ConvertedElementsPerSecond() {

@@ -3,7 +3,7 @@
 // How fast the kernels of this host are.
 #pragma once
 
-#include "kernels/select.h"
+#include "kernels/device_profile.h"
 
 namespace gemmd {
 

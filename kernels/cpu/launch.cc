@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/threads.h"
 #include "kernels/cpu/widen.h"
+#include "kernels/device_profile.h"
 #include "kernels/epilogue.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
@@ -251,15 +252,17 @@ absl::Status RunSideBySide(const CpuRow& row, const Plan& plan, const GemmArgs& 
   return first_error;
 }
 
+const CpuRow& RowOf(const Kernel& kernel) { return *static_cast<const CpuRow*>(kernel.row); }
+
 absl::Status Available(const Kernel& kernel, const Target& target) {
   if (target.kind != DeviceKind::kCpu) {
     return absl::FailedPreconditionError(GotWant("device", NameOf(target.kind), "cpu"));
   }
-  return kernel.cpu_row->engine->available(target);
+  return RowOf(kernel).engine->available(target);
 }
 
 absl::Status Supports(const Kernel& kernel, const Problem& problem) {
-  const CpuRow& row = *kernel.cpu_row;
+  const CpuRow& row = RowOf(kernel);
   RETURN_IF_ERROR(SupportsTypes(kernel, problem));
   const bool is_counted_in_floats = IsInteger(row.a) && IsFloat(row.engine->accumulator);
   if (is_counted_in_floats && problem.k >= kMaxExactDepth) {
@@ -272,12 +275,21 @@ absl::Status Supports(const Kernel& kernel, const Problem& problem) {
 }
 
 absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& problem) {
-  ASSIGN_OR_RETURN(const Plan plan, MakePlan(*kernel.cpu_row, problem));
+  ASSIGN_OR_RETURN(const Plan plan, MakePlan(RowOf(kernel), problem));
   return plan.workspace_bytes;
 }
 
+// A sparse A is made dense first.
+double PredictedSeconds(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile,
+                        double rate) {
+  const double expanded =
+      problem.has_product() && problem.a.is_sparse() ? ElementsOf(problem.a, problem.batch) : 0;
+  return EngineSeconds(kernel, problem, profile, rate) +
+         expanded / profile.converted_elements_per_second;
+}
+
 absl::Status Launch(const Kernel& kernel, const GemmArgs& args) {
-  const CpuRow& row = *kernel.cpu_row;
+  const CpuRow& row = RowOf(kernel);
   const Problem& problem = args.problem;
   if (!problem.has_output()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Plan plan, MakePlan(row, problem));
@@ -296,6 +308,7 @@ absl::Status Launch(const Kernel& kernel, const GemmArgs& args) {
 const KernelFamily kCpuFamily = {.available = Available,
                                  .supports = Supports,
                                  .workspace_bytes = WorkspaceBytes,
-                                 .launch = Launch};
+                                 .launch = Launch,
+                                 .predicted_seconds = PredictedSeconds};
 
 }  // namespace gemmd

@@ -97,7 +97,7 @@ constexpr std::array<Kernel, 1> Row() {
       .batch_invariant =
           kExact,  // They choose blocks of k by shape, so bits of floats depend on m.
       .family = &kCpuFamily,
-      .cpu_row = &Facts::kRow,
+      .row = &Facts::kRow,
   }};
 }
 

@@ -120,6 +120,7 @@ absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem) {
   } else {
     plan.a = PlanDense(row, mma::Operand::kA, problem, workspace);
   }
+  plan.a_workspace_bytes = workspace.total().value().value_or(0);
   plan.b = PlanDense(row, mma::Operand::kB, problem, workspace);
   const std::optional<int64_t> total = workspace.total().value();
   if (!total) return absl::ResourceExhaustedError("workspace: more than 2^63 bytes");

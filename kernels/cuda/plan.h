@@ -35,6 +35,8 @@ struct CudaPlan {
   // in this order, at `metadata_offset` of the workspace.
   int64_t metadata_offset = 0;
   int64_t metadata_batch_stride_bytes = 0;
+  // The workspace has first what is made of A, then what is made of B.
+  int64_t a_workspace_bytes = 0;
   int64_t workspace_bytes = 0;
 };
 

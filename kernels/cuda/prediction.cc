@@ -3,22 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/plan.h"
-#include "kernels/cuda/row_table.h"
 
 namespace gemmd {
 namespace {
-
-double RateOf(const CudaRow& row, const DeviceProfile& profile, double engine_rate) {
-  const CudaRow* const first = kCudaRows.data();
-  const CudaRow* const last = first + profile.row_rates.size();
-  if (std::less<>()(&row, first) || !std::less<>()(&row, last)) return engine_rate;
-  const double rate = profile.row_rates[static_cast<size_t>(&row - first)];
-  return rate > 0 ? rate : engine_rate;
-}
 
 double Tiles(int64_t extent, int tile) {
   return std::ceil(static_cast<double>(extent) / static_cast<double>(tile));
@@ -42,7 +32,7 @@ double Bytes(const Problem& problem) {
 }  // namespace
 
 double PredictedSeconds(const CudaRow& row, const Problem& problem, const DeviceProfile& profile,
-                        double engine_rate) {
+                        double rate) {
   const double bandwidth = profile.memory_bytes_per_second;
   const double moving = bandwidth > 0 ? Bytes(problem) / bandwidth : 0;
   if (!problem.has_product() || !problem.has_output()) return moving;
@@ -50,8 +40,7 @@ double PredictedSeconds(const CudaRow& row, const Problem& problem, const Device
   const double packed_bytes = plan.ok() ? static_cast<double>(plan->workspace_bytes) : 0;
   // Read once and written once.
   const double packing = bandwidth > 0 ? 2 * packed_bytes / bandwidth : 0;
-  const double computing = ComputeSeconds(row, problem, profile.target.multiprocessors,
-                                          RateOf(row, profile, engine_rate));
+  const double computing = ComputeSeconds(row, problem, profile.target.multiprocessors, rate);
   return packing + std::max(moving, computing);
 }
 

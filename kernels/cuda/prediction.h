@@ -4,17 +4,16 @@
 #pragma once
 
 #include "kernels/cuda/row.h"
+#include "kernels/device_profile.h"
 #include "kernels/problem.h"
-#include "kernels/select.h"
 
 namespace gemmd {
 
 // Packing of operands, then the longer of two: reading and writing every matrix once, and computing
 // tiles in waves, one tile on each multiprocessor, the last wave as long as a full one.
 //
-// A row's rate is that with every multiprocessor busy: the profile's own of it where it has one,
-// otherwise `engine_rate`. In operations a second.
+// `rate` is that of the row with every multiprocessor busy, in operations a second.
 double PredictedSeconds(const CudaRow& row, const Problem& problem, const DeviceProfile& profile,
-                        double engine_rate);
+                        double rate);
 
 }  // namespace gemmd

@@ -24,6 +24,12 @@ struct Tile {
   constexpr bool operator==(const Tile&) const = default;
 };
 
+// How tiles come into shared memory and fragments out of it.
+enum class Pipeline : uint8_t {
+  kPlain,  // Threads copy the tiles, and fragments are loaded just before they are multiplied.
+  kRing,   // The copy engine fills a ring of stages, and fragments are loaded ahead.
+};
+
 struct CudaRow {
   mma::Instruction instruction;
   Tile tile;  // In elements; of a sparse A in those of the dense one.
@@ -31,6 +37,7 @@ struct CudaRow {
   int8_t warps_n = 0;
   int8_t stages = 0;
   int8_t cluster = 1;
+  Pipeline pipeline = Pipeline::kPlain;
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }
   // Rows that one instruction computes: of all its products, which lie above each other.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/rows.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/plan.h"
+#include "kernels/cuda/prediction.h"
 #include "kernels/cuda/row_table.h"
 #include "kernels/mma/text.h"
 #include "kernels/status_macros.h"
@@ -18,6 +20,8 @@ namespace {
 using mma::Instruction;
 using RowName = StaticText<128>;
 
+const CudaRow& RowOf(const Kernel& kernel) { return *static_cast<const CudaRow*>(kernel.row); }
+
 absl::Status Available(const Kernel& kernel, const Target& target) {
   if (target.kind != DeviceKind::kCuda) {
     return absl::FailedPreconditionError(GotWant("device", NameOf(target.kind), "cuda:<number>"));
@@ -27,8 +31,8 @@ absl::Status Available(const Kernel& kernel, const Target& target) {
   if (!mma::HasAsyncCopies(chip)) {
     return absl::FailedPreconditionError(GotWant("device", mma::NameOf(chip), "sm_80 or later"));
   }
-  if (RunsOn(*kernel.cuda_row, chip)) return absl::OkStatus();
-  if (!HasRegistersOn(*kernel.cuda_row, chip)) {
+  if (RunsOn(RowOf(kernel), chip)) return absl::OkStatus();
+  if (!HasRegistersOn(RowOf(kernel), chip)) {
     return absl::FailedPreconditionError(
         Concat("device: got ", mma::NameOf(chip),
                ", which makes other instructions of this one, want one that has it for so large a "
@@ -36,11 +40,11 @@ absl::Status Available(const Kernel& kernel, const Target& target) {
   }
   return absl::FailedPreconditionError(
       Concat("device: got ", mma::NameOf(chip), " with ", mma::SharedBytesOf(chip),
-             " bytes of shared memory for a block, want ", SharedBytes(*kernel.cuda_row)));
+             " bytes of shared memory for a block, want ", SharedBytes(RowOf(kernel))));
 }
 
 absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& problem) {
-  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(*kernel.cuda_row, problem));
+  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(RowOf(kernel), problem));
   return plan.workspace_bytes;
 }
 
@@ -48,10 +52,52 @@ absl::Status Launch(const Kernel& kernel, const GemmArgs&) {
   return absl::FailedPreconditionError(Concat(kernel.name, " runs on a GPU"));
 }
 
+double Predict(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile,
+               double rate) {
+  return PredictedSeconds(RowOf(kernel), problem, profile, rate);
+}
+
+absl::StatusOr<MatrixLayout> SampleOperand(const CudaRow& row, mma::Operand operand,
+                                           ElementType type, int64_t rows, int64_t columns) {
+  const bool is_a = operand == mma::Operand::kA;
+  if (is_a && row.instruction.is_sparse()) return TightSparseLayout("a", type, rows, columns);
+  const bool is_along_k = LineAxisOf(row.instruction, operand) == LineAxis::kK;
+  return TightLayout(is_a ? "a" : "b", type,
+                     is_a == is_along_k ? Order::kRowMajor : Order::kColumnMajor, rows, columns);
+}
+
+// One tile for each multiprocessor, operands as the kernel reads them, and along k so many steps
+// that the beginning and the end hardly count.
+absl::StatusOr<Problem> Sample(const Kernel& kernel, const Target& target) {
+  constexpr int kSteps = 16;
+  const CudaRow& row = RowOf(kernel);
+  Problem problem;
+  problem.m = int64_t{row.tile.m} * std::max(1, target.multiprocessors);
+  problem.n = row.tile.n;
+  problem.k = int64_t{row.tile.k} * kSteps;
+  problem.accumulation = kernel.recipe.accumulation;
+  if (row.instruction.bit_count == mma::BitCount::kXor) problem.bit_operation = BitOperation::kXor;
+  ASSIGN_OR_RETURN(problem.a, SampleOperand(row, mma::Operand::kA, kernel.a, problem.m, problem.k));
+  ASSIGN_OR_RETURN(problem.b, SampleOperand(row, mma::Operand::kB, kernel.b, problem.k, problem.n));
+  ASSIGN_OR_RETURN(problem.d,
+                   TightLayout("d", problem.accumulation, Order::kRowMajor, problem.m, problem.n));
+  return problem;
+}
+
+absl::StatusOr<DerivedOperand> Derived(const Kernel& kernel, const Problem& problem,
+                                       mma::Operand operand) {
+  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(RowOf(kernel), problem));
+  if (operand == mma::Operand::kA) return DerivedOperand{0, plan.a_workspace_bytes};
+  return DerivedOperand{plan.a_workspace_bytes, plan.workspace_bytes - plan.a_workspace_bytes};
+}
+
 constexpr KernelFamily kCudaFamily = {.available = Available,
                                       .supports = SupportsInstruction,
                                       .workspace_bytes = WorkspaceBytes,
-                                      .launch = Launch};
+                                      .launch = Launch,
+                                      .predicted_seconds = Predict,
+                                      .sample = Sample,
+                                      .derived = Derived};
 
 // "mma.m16n8k16.f32.f16.f16.f32_192x256x64_w2x4_s4_c2"; a cluster of one block is not named.
 RowName NameOfRow(const CudaRow& row) {
@@ -93,15 +139,18 @@ Rows MakeRows() {
         .deterministic = true,
         .batch_invariant = true,
         .family = &kCudaFamily,
-        .cpu_row = nullptr,
+        .row = &row,
         .instruction = &instruction,
-        .cuda_row = &row,
     });
   }
   return rows;
 }
 
 }  // namespace
+
+const CudaRow* CudaRowOf(const Kernel& kernel) {
+  return kernel.family == &kCudaFamily ? &RowOf(kernel) : nullptr;
+}
 
 absl::Span<const Kernel> CudaKernels() {
   static const auto* const rows = new Rows(MakeRows());  // Never destroyed: kernels are forever.

@@ -5,10 +5,14 @@
 #pragma once
 
 #include "absl/types/span.h"
+#include "kernels/cuda/row.h"
 #include "kernels/kernel.h"
 
 namespace gemmd {
 
 absl::Span<const Kernel> CudaKernels();
+
+// The row of a kernel of this family; null for a kernel of another one.
+const CudaRow* CudaRowOf(const Kernel& kernel);
 
 }  // namespace gemmd

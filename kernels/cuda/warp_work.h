@@ -90,9 +90,9 @@ inline constexpr int kRegisters = 64 * 1024;
 inline constexpr int kMostRegisters = 240;
 inline constexpr int kRegistersToFill = 24;
 
-// Whether fragments are loaded ahead of the instructions that take them: where those are the
-// tensor core's own and the registers suffice.
-constexpr bool LoadsAhead(const CudaRow& row) {
+// Whether a row can have the ring: where the instructions are the tensor core's own and the
+// registers suffice for fragments that are loaded ahead.
+constexpr bool CanLoadAhead(const CudaRow& row) {
   const mma::Instruction& instruction = row.instruction;
   if (!IsShapedNative(instruction) || instruction.family == mma::Family::kWmma ||
       CountsEveryStep(row) || LineAxisOf(instruction, mma::Operand::kA) != LineAxis::kK ||
@@ -107,6 +107,9 @@ constexpr bool LoadsAhead(const CudaRow& row) {
   constexpr int kOthers = 10;  // Addresses and counts, as the compiler was seen to manage with.
   return FragmentRegisters(row, mma::Operand::kD) + RegistersAhead(row) + kOthers <= kMostRegisters;
 }
+
+// Whether fragments are loaded ahead of the instructions that take them.
+constexpr bool LoadsAhead(const CudaRow& row) { return row.pipeline == Pipeline::kRing; }
 
 // In how many parts a warp's fragments of B are held, one after the other, where they are not
 // loaded ahead.

@@ -71,7 +71,6 @@ Rows MakeRows() {
         .deterministic = true,
         .batch_invariant = true,
         .family = &kSimFamily,
-        .cpu_row = nullptr,
         .instruction = &instruction,
     });
   }

@@ -126,4 +126,35 @@ absl::Status RefuseRecord(const Packet& packet, RecordKind want, size_t want_byt
       Concat("kind ", uint32_t(want), ", ", want_bytes, " bytes")));
 }
 
+absl::Status SendRates(int socket, const GpuRates& rates) {
+  const size_t kernels = rates.kernel_rates.size();
+  for (size_t first = 0; first < kernels; first += RatesPart::kMostRates) {
+    RatesPart part;
+    part.kernels = static_cast<uint32_t>(kernels);
+    part.first = static_cast<uint32_t>(first);
+    part.count = static_cast<uint32_t>(std::min(RatesPart::kMostRates, kernels - first));
+    std::copy_n(rates.kernel_rates.begin() + static_cast<std::ptrdiff_t>(first), part.count,
+                part.kernel_rates.begin());
+    part.memory_bytes_per_second = rates.memory_bytes_per_second;
+    part.copied_bytes_per_second = rates.copied_bytes_per_second;
+    RETURN_IF_ERROR(SendRecord(socket, part));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AppendRates(const RatesPart& part, size_t kernels, GpuRates& rates) {
+  const size_t first = rates.kernel_rates.size();
+  const size_t most = std::min(RatesPart::kMostRates, kernels - first);
+  if (part.kernels != kernels || part.first != first || part.count == 0 || part.count > most) {
+    return absl::InvalidArgumentError(
+        GotWant("rates", Concat(part.count, " from ", part.first, " of ", part.kernels, " kernels"),
+                Concat("1 to ", most, " from ", first, " of ", kernels)));
+  }
+  rates.kernel_rates.insert(rates.kernel_rates.end(), part.kernel_rates.begin(),
+                            part.kernel_rates.begin() + part.count);
+  rates.memory_bytes_per_second = part.memory_bytes_per_second;
+  rates.copied_bytes_per_second = part.copied_bytes_per_second;
+  return absl::OkStatus();
+}
+
 }  // namespace gemmd

@@ -5,17 +5,19 @@
 // (staging.h), at places that both sides work out from the problem (job_layout.h).
 //
 //   worker: Hello, or a Hello with an error and the end
-//   front:  MeasureRequest   worker: Rates
+//   front:  MeasureRequest   worker: RatesPart, until all are told
 //   front:  JobRequest       worker: Result     one at a time
 //   either: closes the socket, and the worker ends
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -81,14 +83,23 @@ struct MeasureRequest {
   RecordHeader header = {.kind = kKind};
 };
 
-inline constexpr size_t kMaxRowRates = 1024;
+// How fast a GPU is: DeviceProfile, as far as a worker measures it.
+struct GpuRates {
+  std::vector<double> kernel_rates;
+  double memory_bytes_per_second = 0;
+  double copied_bytes_per_second = 0;
+};
 
-// DeviceProfile, as far as it is measured.
-struct Rates {
+// A part of the rates: those of `count` kernels from position `first` on. The parts follow each
+// other until every kernel of the catalogue has been told of.
+struct RatesPart {
   static constexpr RecordKind kKind = RecordKind::kRates;
+  static constexpr size_t kMostRates = 256;
   RecordHeader header = {.kind = kKind};
-  uint32_t rows = 0;
-  std::array<double, kMaxRowRates> row_rates = {};
+  uint32_t kernels = 0;  // In the worker's catalogue.
+  uint32_t first = 0;
+  uint32_t count = 0;
+  std::array<double, kMostRates> kernel_rates = {};
   double memory_bytes_per_second = 0;
   double copied_bytes_per_second = 0;
 };
@@ -115,13 +126,23 @@ struct Result {
 // What both sides must agree on for positions of kernels to mean the same.
 uint64_t CatalogFingerprint();
 
+// Sends all parts of the rates.
+// Errors: Unavailable where the other side is gone.
+absl::Status SendRates(int socket, const GpuRates& rates);
+
+// Appends a part to the rates before it.
+// Errors: InvalidArgument where it is not the next one, or of another number of kernels.
+absl::Status AppendRates(const RatesPart& part, size_t kernels, GpuRates& rates);
+
 // OK where every enumerator is one, the problem is valid, and the kernel is there and supports it.
 // Errors: InvalidArgument, Unimplemented.
 absl::Status CheckJob(const JobRequest& request);
 
 // One packet as it came in.
 struct Packet {
-  std::array<std::byte, sizeof(Rates)> bytes;  // The longest record.
+  std::array<std::byte,
+             std::max({sizeof(Hello), sizeof(RatesPart), sizeof(JobRequest), sizeof(Result)})>
+      bytes;
   size_t size = 0;
 };
 

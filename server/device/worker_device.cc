@@ -98,7 +98,7 @@ void WorkerDevice::HandOver(Pending& pending) const {
   CopyIn(matrices, layout.b_scale, job.b_scale.data());
   JobRequest request;
   request.id = pending.id;
-  request.kernel = static_cast<uint32_t>(job.kernel - Catalog(DeviceKind::kCuda).data());
+  request.kernel = static_cast<uint32_t>(job.kernel->position);
   request.problem = job.problem;
   const double predicted_ns = static_cast<double>(PredictedNs(*job.kernel, job.problem, profile_)) +
                               static_cast<double>(PredictedCopyNs(job.problem, profile_));

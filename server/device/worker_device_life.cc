@@ -240,22 +240,22 @@ absl::Status WorkerDevice::Describe(const Hello& hello) {
 
 absl::Status WorkerDevice::Measure() {
   RETURN_IF_ERROR(SendRecord(process_.socket(), MeasureRequest()));
-  ASSIGN_OR_RETURN(const Packet packet, AwaitPacket(options_.start_timeout));
-  ASSIGN_OR_RETURN(const Rates rates, ParseRecord<Rates>(packet));
   const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
-  if (rates.rows != kernels.size()) {
-    return absl::InternalError(
-        GotWant("rates", Concat(rates.rows, " rows"), Concat(kernels.size())));
+  GpuRates rates;
+  while (rates.kernel_rates.size() < kernels.size()) {
+    ASSIGN_OR_RETURN(const Packet packet, AwaitPacket(options_.start_timeout));
+    ASSIGN_OR_RETURN(const RatesPart part, ParseRecord<RatesPart>(packet));
+    RETURN_IF_ERROR(AppendRates(part, kernels.size(), rates));
   }
-  profile_.row_rates.assign(rates.row_rates.begin(), rates.row_rates.begin() + rates.rows);
+  profile_.kernel_rates = std::move(rates.kernel_rates);
   profile_.memory_bytes_per_second = rates.memory_bytes_per_second;
   profile_.copied_bytes_per_second = rates.copied_bytes_per_second;
-  // An engine is as fast as its fastest row; the rows of an engine lie together.
-  for (size_t i = 0; i < kernels.size(); ++i) {
-    const double rate = profile_.row_rates[i];
+  // An engine is as fast as its fastest kernel; the kernels of an engine lie together.
+  for (const Kernel& kernel : kernels) {
+    const double rate = profile_.kernel_rates[kernel.position];
     if (!(rate > 0)) continue;
-    if (profile_.rates.empty() || profile_.rates.back().engine != kernels[i].engine) {
-      profile_.rates.push_back({std::string(kernels[i].engine), rate});
+    if (profile_.rates.empty() || profile_.rates.back().engine != kernel.engine) {
+      profile_.rates.push_back({std::string(kernel.engine), rate});
     }
     EngineRate& engine = profile_.rates.back();
     engine.operations_per_second = std::max(engine.operations_per_second, rate);

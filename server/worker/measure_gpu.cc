@@ -7,7 +7,6 @@
 #include <random>
 
 #include "kernels/catalog.h"
-#include "kernels/cuda/row_table.h"
 #include "kernels/status_macros.h"
 #include "server/crossing/job_layout.h"
 #include "server/worker/device_arena.h"
@@ -15,11 +14,8 @@
 namespace gemmd {
 namespace {
 
-static_assert(kCudaRows.size() <= kMaxRowRates);
-
-constexpr int kSteps = 16;  // Along k: enough that the beginning and the end hardly count.
 constexpr int kRuns = 3;
-constexpr std::chrono::seconds kTimeForRows(3);
+constexpr std::chrono::seconds kTimeForKernels(3);
 constexpr int64_t kMostCopiedBytes = int64_t{64} << 20;
 constexpr int64_t kArenaBytes = int64_t{256} << 20;  // More than a cache holds, and than a sample.
 
@@ -40,35 +36,10 @@ absl::StatusOr<double> ShortestSeconds(GpuRuntime& runtime, const Start& start) 
   return static_cast<double>(std::max(shortest_ns, int64_t{1})) * 1e-9;
 }
 
-absl::StatusOr<MatrixLayout> OperandLayout(const CudaRow& row, mma::Operand operand,
-                                           ElementType type, int64_t rows, int64_t columns) {
-  const bool is_a = operand == mma::Operand::kA;
-  if (is_a && row.instruction.is_sparse()) return TightSparseLayout("a", type, rows, columns);
-  const bool is_along_k = LineAxisOf(row.instruction, operand) == LineAxis::kK;
-  return TightLayout(is_a ? "a" : "b", type,
-                     is_a == is_along_k ? Order::kRowMajor : Order::kColumnMajor, rows, columns);
-}
-
-// One tile for each multiprocessor, operands as the kernel reads them.
-absl::StatusOr<Problem> SampleProblem(const Kernel& kernel, int multiprocessors) {
-  const CudaRow& row = *kernel.cuda_row;
-  Problem problem;
-  problem.m = int64_t{row.tile.m} * std::max(1, multiprocessors);
-  problem.n = row.tile.n;
-  problem.k = int64_t{row.tile.k} * kSteps;
-  problem.accumulation = kernel.recipe.accumulation;
-  if (row.instruction.bit_count == mma::BitCount::kXor) problem.bit_operation = BitOperation::kXor;
-  ASSIGN_OR_RETURN(problem.a, OperandLayout(row, mma::Operand::kA, kernel.a, problem.m, problem.k));
-  ASSIGN_OR_RETURN(problem.b, OperandLayout(row, mma::Operand::kB, kernel.b, problem.k, problem.n));
-  ASSIGN_OR_RETURN(problem.d,
-                   TightLayout("d", problem.accumulation, Order::kRowMajor, problem.m, problem.n));
-  return problem;
-}
-
 // The operands are what the arena holds: random bits, which cost what any data do.
-absl::StatusOr<double> RowRate(const Kernel& kernel, const GpuDescription& gpu, GpuRuntime& runtime,
-                               DeviceArena& arena) {
-  ASSIGN_OR_RETURN(const Problem problem, SampleProblem(kernel, gpu.target.multiprocessors));
+absl::StatusOr<double> KernelRate(const Kernel& kernel, const GpuDescription& gpu,
+                                  GpuRuntime& runtime, DeviceArena& arena) {
+  ASSIGN_OR_RETURN(const Problem problem, kernel.sample(gpu.target));
   RETURN_IF_ERROR(kernel.supports(problem));
   ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(problem));
   ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel.workspace_bytes(problem));
@@ -95,7 +66,7 @@ void FillWithRandomBits(absl::Span<std::byte> memory) {
 }
 
 absl::Status MeasureMemory(GpuRuntime& runtime, DeviceArena& arena, absl::Span<std::byte> staging,
-                           Rates& rates) {
+                           GpuRates& rates) {
   const auto copied = staging.first(std::min(staging.size(), size_t{kMostCopiedBytes}));
   FillWithRandomBits(copied);
   const double bytes = static_cast<double>(copied.size());
@@ -117,18 +88,18 @@ absl::Status MeasureMemory(GpuRuntime& runtime, DeviceArena& arena, absl::Span<s
 }  // namespace
 
 absl::Status MeasureGpuRates(GpuRuntime& runtime, const GpuDescription& gpu,
-                             absl::Span<std::byte> staging, Rates& rates) {
+                             absl::Span<std::byte> staging, GpuRates& rates) {
   DeviceArena arena(runtime, gpu.free_memory_bytes);
   RETURN_IF_ERROR(MeasureMemory(runtime, arena, staging, rates));
   const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
-  rates.rows = static_cast<uint32_t>(kernels.size());
+  rates.kernel_rates.assign(kernels.size(), 0);
   const auto start = std::chrono::steady_clock::now();
   for (size_t i = 0; i < kernels.size(); ++i) {
     if (!kernels[i].available(gpu.target).ok()) continue;
-    if (std::chrono::steady_clock::now() - start > kTimeForRows) break;
-    const absl::StatusOr<double> rate = RowRate(kernels[i], gpu, runtime, arena);
+    if (std::chrono::steady_clock::now() - start > kTimeForKernels) break;
+    const absl::StatusOr<double> rate = KernelRate(kernels[i], gpu, runtime, arena);
     if (!rate.ok() && runtime.IsLost()) return rate.status();
-    rates.row_rates[i] = rate.ok() ? *rate : 0;
+    rates.kernel_rates[i] = rate.ok() ? *rate : 0;
   }
   return absl::OkStatus();
 }

@@ -7,11 +7,11 @@
 
 namespace gemmd {
 
-// Takes a second or two: one product for each row that the GPU can run and that this build has code
-// for. Rows that there is no time for are left without a rate.
+// Takes a second or two: one product for each kernel that the GPU can run and that this build has
+// code for. Kernels that there is no time for keep the rate 0, which says so.
 //
 // Errors: those of the runtime, but for launches that are refused.
 absl::Status MeasureGpuRates(GpuRuntime& runtime, const GpuDescription& gpu,
-                             absl::Span<std::byte> staging, Rates& rates);
+                             absl::Span<std::byte> staging, GpuRates& rates);
 
 }  // namespace gemmd

@@ -100,9 +100,9 @@ absl::Status Worker::Receive(Packet& packet) const {
 }
 
 absl::Status Worker::Measure() {
-  auto rates = std::make_unique<Rates>();
-  RETURN_IF_ERROR(options_.measure(runtime_, gpu_, staging_.matrices(), *rates));
-  return SendRecord(socket_, *rates);
+  GpuRates rates;
+  RETURN_IF_ERROR(options_.measure(runtime_, gpu_, staging_.matrices(), rates));
+  return SendRates(socket_, rates);
 }
 
 absl::Status Worker::RunJob(const JobRequest& request) {

@@ -16,7 +16,7 @@ namespace gemmd {
 
 // Measures the open GPU, with the staging area to work in, and fills in the record.
 using MeasureGpu = std::function<absl::Status(GpuRuntime&, const GpuDescription&,
-                                              absl::Span<std::byte> staging, Rates&)>;
+                                              absl::Span<std::byte> staging, GpuRates&)>;
 
 struct WorkerOptions {
   int ordinal = 0;

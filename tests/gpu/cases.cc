@@ -5,6 +5,7 @@
 #include <array>
 
 #include "kernels/cuda/row.h"
+#include "kernels/cuda/rows.h"
 #include "kernels/sparse24.h"
 #include "kernels/text.h"
 #include "tests/gpu/epilogues.h"
@@ -191,7 +192,7 @@ std::string_view NameOf(Topic topic) {
 
 std::vector<CaseSpec> CasesOf(const Kernel& kernel, size_t round, bool is_quick) {
   constexpr int kEpiloguesOfAType = 3;
-  const Tile tile = kernel.cuda_row->tile;
+  const Tile tile = CudaRowOf(kernel)->tile;
   if (is_quick) return QuickCases(kernel, tile);
   std::vector<CaseSpec> cases;
   AddShapes(kernel, tile, round, cases);

@@ -3,6 +3,7 @@
 // Packing of operands and metadata on a GPU, byte for byte.
 #include "kernels/cuda/device/operands/pack.h"
 
+#include "kernels/cuda/device/operands/metadata.h"
 #include "tests/gpu/gpu_fixture.h"
 #include "tests/kernels/cuda/pack_checks.h"
 

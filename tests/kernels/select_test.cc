@@ -89,12 +89,17 @@ class SelectTest : public testing::Test {
   Constraints constraints_;
 };
 
-// The CPU's rows make a dense matrix of it first: a million elements at 1e9 a second.
-TEST_F(SelectTest, ExpandingASparseOperandTakesTime) {
+// The CPU's rows make a dense matrix of it first: a million elements at 1e9 a second. The
+// simulator's do not.
+TEST(PredictionTest, ExpandingASparseOperandTakesTimeOnTheCpu) {
+  const DeviceProfile profile;
   Problem problem = Cube();
-  const int64_t dense_ns = PredictedNs(catalog_[0], problem, Rates(100e9, 1, 1));
-  problem.a = TightSparseLayout("a", ElementType::kF32, 1000, 1000).value();
-  EXPECT_EQ(PredictedNs(catalog_[0], problem, Rates(100e9, 1, 1)), dense_ns + 1000000);
+  Problem sparse = problem;
+  sparse.a = TightSparseLayout("a", ElementType::kF32, 1000, 1000).value();
+  const Kernel& on_cpu = **FindKernel("openblas.f32.f32.f32");
+  EXPECT_EQ(PredictedNs(on_cpu, sparse, profile), PredictedNs(on_cpu, problem, profile) + 1000000);
+  const Kernel& simulated = Catalog(DeviceKind::kSim).front();
+  EXPECT_EQ(PredictedNs(simulated, sparse, profile), PredictedNs(simulated, problem, profile));
 }
 
 TEST_F(SelectTest, TheFastestComesFirst) {
@@ -129,6 +134,32 @@ TEST_F(SelectTest, EnginesWithoutARateCountAsSlow) {
   EXPECT_THAT(Names(selection.candidates), ElementsAre("three", "one", "two"));
   EXPECT_EQ(selection.candidates[1].predicted_ns, 2000000000);
   EXPECT_EQ(selection.candidates[1].reason, "x has no measured rate, 1 Gop/s assumed");
+}
+
+TEST_F(SelectTest, AKernelsOwnRateCountsBeforeItsEngines) {
+  DeviceProfile profile = Rates(1e9, 1e9, 1e9);
+  profile.kernel_rates = {0, 4e9, 0};
+  for (size_t i = 0; i < catalog_.size(); ++i) catalog_[i].position = i;
+  const Selection selection = SelectAt(profile);
+  EXPECT_THAT(Names(selection.candidates), ElementsAre("two", "one", "three"));
+  EXPECT_EQ(selection.candidates[0].predicted_ns, 500000000);
+  EXPECT_EQ(selection.candidates[0].reason, "this kernel measured at 4 Gop/s");
+  EXPECT_EQ(selection.candidates[1].predicted_ns, 2000000000);
+  EXPECT_EQ(selection.candidates[1].reason,
+            "this kernel was not measured at the start; x measured at 1 Gop/s");
+  EXPECT_TRUE(HasRate(catalog_[1], profile));
+  EXPECT_FALSE(HasRate(catalog_[0], profile));
+  EXPECT_TRUE(HasRate(catalog_[0], Rates(1e9, 1e9, 1e9)));
+}
+
+TEST_F(SelectTest, KernelsThatNothingWasMeasuredOfSaySo) {
+  DeviceProfile profile;
+  profile.kernel_rates = {0, 0, 0};
+  const Selection selection = SelectAt(profile);
+  EXPECT_EQ(selection.candidates[0].predicted_ns, 2000000000);
+  EXPECT_EQ(selection.candidates[0].reason,
+            "this kernel was not measured at the start; x has no measured rate, 1 Gop/s assumed");
+  EXPECT_FALSE(HasRate(catalog_[0], profile));
 }
 
 TEST_F(SelectTest, ConversionsCost) {
@@ -215,7 +246,7 @@ class NamedInstructionTest : public testing::Test {
     problem_.a = problem_.b =
         TightLayout("a", ElementType::kBf16, Order::kRowMajor, 512, 512).value();
     problem_.d = TightLayout("d", ElementType::kF32, Order::kRowMajor, 512, 512).value();
-    for (const CudaRow& row : kCudaRows) profile_.row_rates.push_back(RateOf(row));
+    for (const CudaRow& row : kCudaRows) profile_.kernel_rates.push_back(RateOf(row));
     profile_.target = {.kind = DeviceKind::kCuda, .multiprocessors = 4};
   }
 

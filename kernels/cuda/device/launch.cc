@@ -3,15 +3,21 @@
 
 #include <limits>
 #include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
 
 #include "kernels/cuda/device/epilogue/epilogue_alone.h"
 #include "kernels/cuda/device/functions.h"
 #include "kernels/cuda/device/mma_parameters.h"
+#include "kernels/cuda/device/operands/metadata.h"
 #include "kernels/cuda/device/operands/pack.h"
 #include "kernels/cuda/device/runtime.h"
 #include "kernels/cuda/device/tile_map.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/plan.h"
+#include "kernels/cuda/row_table.h"
+#include "kernels/cuda/rows.h"
 #include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
@@ -23,33 +29,28 @@ constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
 constexpr int kBytesOfStep = 32 * sizeof(uint32_t);  // Of the metadata of a row of instructions.
 constexpr int64_t kMostBatches = 65535;              // Of one launch: the grid's third extent.
 
-CudaFunctions MakeFunctions() {
-  CudaFunctions functions = {};
-  AddMmaBits(functions);
-  AddMmaF16(functions);
-  AddMmaF64(functions);
-  AddMmaFp8(functions);
-  AddMmaInt4(functions);
-  AddMmaInt8(functions);
-  AddMmaNarrow(functions);
-  AddMmaQuads(functions);
-  AddMmaScaled(functions);
-  AddMmaTf32(functions);
-  AddSparseFloats(functions);
-  AddSparseInt4(functions);
-  AddSparseInt8(functions);
-  AddSparseNarrow(functions);
-  AddSparseScaled(functions);
-  AddWmmaF16(functions);
-  AddWmmaOthers(functions);
-  return functions;
+using FunctionTable = std::unordered_map<const CudaRow*, const void*>;
+
+FunctionTable MakeFunctionTable() {
+  FunctionTable table;
+  const auto add = [&](std::span<const CudaFunction> group) {
+    for (const CudaFunction& entry : group) {
+      for (const CudaRow& row : kCudaRows) {
+        if (row == entry.row) table[&row] = entry.function;
+      }
+    }
+  };
+  const auto add_all = [&]<size_t... kAt>(std::index_sequence<kAt...>) {
+    (add(FunctionsOf<static_cast<CudaGroup>(kAt)>()), ...);
+  };
+  add_all(std::make_index_sequence<kCudaGroups>());
+  return table;
 }
 
 const void* FunctionOf(const Kernel& kernel) {
-  static const CudaFunctions functions = MakeFunctions();
-  return kernel.cuda_row == nullptr
-             ? nullptr
-             : functions[static_cast<size_t>(kernel.cuda_row - kCudaRows.data())];
+  static const auto* const table = new FunctionTable(MakeFunctionTable());  // Never destroyed.
+  const auto entry = table->find(CudaRowOf(kernel));
+  return entry == table->end() ? nullptr : entry->second;
 }
 
 // What the current GPU runs.
@@ -67,7 +68,7 @@ absl::StatusOr<Code> CodeOf(const Kernel& kernel) {
   RETURN_IF_ERROR(CudaStatus(cudaFuncGetAttributes(&attributes, function), kernel.name));
   const std::optional<mma::Chip> chip = mma::ChipFromCapability(attributes.ptxVersion);
   // An earlier chip may lack the instruction; then there is a function, but it is empty.
-  if (!chip || !RunsOn(*kernel.cuda_row, *chip)) {
+  if (!chip || !RunsOn(*CudaRowOf(kernel), *chip)) {
     return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", kernel.name,
                                                 ", which sm_", attributes.ptxVersion, " lacks"));
   }
@@ -163,10 +164,10 @@ absl::Status PrepareOperands(const CudaRow& row, const GemmArgs& args, const Cud
 // One launch for as many matrices as a grid has; `parameters` are changed for each.
 absl::Status LaunchProduct(const Kernel& kernel, const Code& code, MmaParameters& parameters,
                            int64_t batch, CUstream_st* stream) {
-  const CudaRow& row = *kernel.cuda_row;
+  const CudaRow& row = *CudaRowOf(kernel);
   const auto blocks_of_cluster = static_cast<unsigned>(ClusterOn(row, code.chip));
   const auto threads = static_cast<unsigned>(ThreadsOfBlock(row, code.chip));
-  // More than 48 KiB is to be asked for.
+  // Kernels that use more than 48 KiB of shared memory must opt in.
   RETURN_IF_ERROR(
       CudaStatus(cudaFuncSetAttribute(code.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       SharedBytes(row)),
@@ -202,7 +203,7 @@ bool HasCode(const Kernel& kernel) {
 
 absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream) {
   ASSIGN_OR_RETURN(const Code code, CodeOf(kernel));
-  const CudaRow& row = *kernel.cuda_row;
+  const CudaRow& row = *CudaRowOf(kernel);
   if (!args.problem.has_output()) return absl::OkStatus();
   if (!args.problem.has_product()) return FinishWithoutProduct(args, AccumulatorType(row), stream);
   ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, args.problem));

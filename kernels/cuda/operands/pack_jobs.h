@@ -22,7 +22,7 @@ struct OperandPacking {
   bool lies_along = false;  // Its lines are those of the target already.
 };
 
-// Arguments as those of PackOperand and RepackMetadata (pack.h).
+// Arguments as those of PackOperand and RepackMetadata (kernels/cuda/device/operands).
 // Errors: none for a valid problem.
 absl::StatusOr<OperandPacking> PackingOf(const CudaRow& row, mma::Operand operand,
                                          const Problem& problem, const OperandPlan& plan,

@@ -19,26 +19,28 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import cubin  # noqa: E402, pylint: disable=wrong-import-position
 
-# A template over the row's index, as the compiler writes it.
-ROW_KERNEL = re.compile(r"MmaKernelILm(\d+)E|WmmaKernelILm(\d+)E")
+# A template over the row as a type; the other kernels are none.
+ROW_KERNEL = re.compile(r"\bgemmd::MmaKernel<(gemmd::row_type::Row<.*>)\s*>\(")
 
 
 Row = collections.namedtuple("Row", "opcode divisor moves mnemonic name")
 
 
 def read_rows(program, capability, *arguments):
-    """Rows by index, as they are on a chip."""
+    """Rows by their types, as they are on a chip."""
     text = subprocess.run([program, f"sm_{capability}", *arguments], capture_output=True, text=True,
                           check=True).stdout
-    fields = [line.split() for line in text.splitlines()]
-    return {int(index): Row(opcode, int(divisor), int(moves), mnemonic, name)
-            for index, opcode, divisor, moves, mnemonic, name in fields}
+    fields = [line.split(maxsplit=5) for line in text.splitlines()]
+    return {kind: Row(opcode, int(divisor), int(moves), mnemonic, name)
+            for opcode, divisor, moves, mnemonic, name, kind in fields}
 
 
-def row_of(name):
-    """The index of the row whose kernel it is, or None."""
-    match = ROW_KERNEL.search(name)
-    return match and int(match.group(1) or match.group(2))
+def rows_of(names):
+    """The type of the row whose kernel each of the symbols is, or None."""
+    text = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True,
+                          check=True).stdout
+    matches = [ROW_KERNEL.search(line) for line in text.splitlines()]
+    return [match and match.group(1) for match in matches]
 
 
 def counts_complaint(row, got, want):
@@ -58,11 +60,10 @@ def census(capability, kernels, rows):
     complaints = []
     seen = collections.Counter()
     others = 0
-    for name, code in kernels:
+    for (name, code), index in zip(kernels, rows_of([name for name, _ in kernels])):
         local = collections.Counter(cubin.opcodes(code, cubin.LOCAL_OPCODES))
         if local:
             complaints.append(f"{name}: got {dict(local)}, want no local memory")
-        index = row_of(name)
         if index is None:
             others += 1
             continue
@@ -81,8 +82,8 @@ def census(capability, kernels, rows):
 def ptx_census(text, rows):
     """What is wrong with PTX of one chip."""
     complaints = []
-    for name, mnemonics in cubin.ptx_mnemonics(text):
-        index = row_of(name)
+    found = list(cubin.ptx_mnemonics(text))
+    for (_, mnemonics), index in zip(found, rows_of([name for name, _ in found])):
         if index is not None and rows[index].opcode != "absent":
             complaints += counts_complaint(rows[index], mnemonics, rows[index].mnemonic)
     return complaints

@@ -19,7 +19,8 @@ FIXTURE = pathlib.Path(__file__).resolve().parent / "fixture.cu"
 MNEMONIC = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
 ROW0 = census.Row("HMMA", 1, 0, MNEMONIC, "row0")
 ROW1 = census.Row("none", 1, 0, MNEMONIC, "row1")
-RIGHT = {0: ROW0, 1: ROW1, 2: census.Row("absent", 1, 0, MNEMONIC, "row2")}
+KIND = [f"gemmd::row_type::Row<{i}>" for i in range(3)]
+RIGHT = {KIND[0]: ROW0, KIND[1]: ROW1, KIND[2]: census.Row("absent", 1, 0, MNEMONIC, "row2")}
 NVCC = []
 
 
@@ -67,30 +68,30 @@ class CensusTest(unittest.TestCase):
             self.assertEqual(census.census(capability, kernels[capability], RIGHT), ([], 2, 0))
 
     def test_finds_another_instruction(self):
-        self.assertEqual(self.complaints(RIGHT | {0: ROW0._replace(opcode="IMMA")}),
+        self.assertEqual(self.complaints(RIGHT | {KIND[0]: ROW0._replace(opcode="IMMA")}),
                          ["row0: got {'HMMA': 1}, want IMMA"])
-        self.assertEqual(self.complaints(RIGHT | {0: ROW0._replace(opcode="none")}),
+        self.assertEqual(self.complaints(RIGHT | {KIND[0]: ROW0._replace(opcode="none")}),
                          ["row0: got {'HMMA': 1}, want none"])
 
     def test_finds_no_instruction(self):
-        self.assertEqual(self.complaints(RIGHT | {1: ROW1._replace(opcode="HMMA")}),
+        self.assertEqual(self.complaints(RIGHT | {KIND[1]: ROW1._replace(opcode="HMMA")}),
                          ["row1: got {}, want HMMA"])
 
     def test_finds_one_that_is_left_out(self):
-        self.assertEqual(self.complaints(RIGHT | {0: ROW0._replace(divisor=2)}),
+        self.assertEqual(self.complaints(RIGHT | {KIND[0]: ROW0._replace(divisor=2)}),
                          ["row0: got {'HMMA': 1}, want a multiple of 2"])
 
     def test_finds_registers_that_do_not_move(self):
-        self.assertEqual(self.complaints(RIGHT | {0: ROW0._replace(moves=2)}),
+        self.assertEqual(self.complaints(RIGHT | {KIND[0]: ROW0._replace(moves=2)}),
                          ["row0: got 0 setmaxnreg, want 2"])
 
     def test_finds_a_missing_kernel(self):
-        self.assertEqual(self.complaints(RIGHT | {2: ROW0._replace(name="row2")}),
+        self.assertEqual(self.complaints(RIGHT | {KIND[2]: ROW0._replace(name="row2")}),
                          ["row2: got 0 kernels, want 1"])
 
     def test_wants_absent_kernels_empty(self):
-        self.assertEqual(self.complaints(RIGHT | {1: ROW1._replace(opcode="absent")}), [])
-        self.assertEqual(self.complaints(RIGHT | {0: ROW0._replace(opcode="absent")}),
+        self.assertEqual(self.complaints(RIGHT | {KIND[1]: ROW1._replace(opcode="absent")}), [])
+        self.assertEqual(self.complaints(RIGHT | {KIND[0]: ROW0._replace(opcode="absent")}),
                          ["row0: got {'HMMA': 1}, want absent"])
 
     def test_finds_a_second_kernel(self):
@@ -119,13 +120,13 @@ class PtxTest(unittest.TestCase):
 
     def test_takes_what_is_right(self):
         self.assertEqual(self.capability, 90)
-        self.assertEqual(census.ptx_census(self.text, {0: ROW0, 1: ROW1._replace(opcode="absent")}),
+        self.assertEqual(census.ptx_census(self.text, {KIND[0]: ROW0, KIND[1]: ROW1._replace(opcode="absent")}),
                          [])
 
     def test_finds_another_instruction(self):
         other = MNEMONIC.replace("f16.f16", "bf16.bf16")
         self.assertEqual(
-            census.ptx_census(self.text, {0: ROW0._replace(mnemonic=other), 1: ROW0}),
+            census.ptx_census(self.text, {KIND[0]: ROW0._replace(mnemonic=other), KIND[1]: ROW0}),
             [f"row0: got {{'{MNEMONIC}': 1}}, want {other}", f"row0: got {{}}, want {MNEMONIC}"])
 
 

@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // cuda_rows: prints what the code of each row of kCudaRows is made of on a chip: a line
-//   INDEX OPCODE DIVISOR MOVES MNEMONIC NAME
-// where OPCODE is the instruction of the tensor core, "none" where the row is emulated without one,
-// and "absent" where the chip does not run it; DIVISOR is what the number of instructions is a
-// multiple of, MOVES how often registers move from warps to others, and MNEMONIC what PTX calls the
-// row's own.
-// usage: cuda_rows CHIP [sample]    "sample": only the rows of sample.h. Exit codes: 0, 2 usage.
+//   OPCODE DIVISOR MOVES MNEMONIC NAME TYPE
+// where TYPE is the row as a type (row_type.h), which its kernel is a template of, OPCODE is the
+// instruction of the tensor core, "none" where the row is emulated without one, and "absent" where
+// the chip does not run it; DIVISOR is what the number of instructions is a multiple of, MOVES how
+// often registers move from warps to others, and MNEMONIC what PTX calls the row's own. usage:
+// cuda_rows CHIP [sample]    "sample": only the rows of sample.h. Exit codes: 0, 2 usage.
+#include <cxxabi.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <typeinfo>
+#include <utility>
+#include <vector>
 
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/row_table.h"
+#include "kernels/cuda/row_type.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/mma/find.h"
 #include "kernels/mma/ptx.h"
@@ -50,6 +57,19 @@ int MovesOf(const CudaRow& row, mma::Chip chip) {
   return RunsOn(row, chip) && MovesRegisters(row, chip) ? 2 : 0;
 }
 
+std::string Demangled(const char* name) {
+  int status = 0;
+  char* const text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  std::string copy = text == nullptr ? name : text;
+  std::free(text);
+  return copy;
+}
+
+template <size_t... kAt>
+std::vector<std::string> TypeNames(std::index_sequence<kAt...>) {
+  return {Demangled(typeid(typename row_type::RowAt<kCudaRows, kAt>::Type).name())...};
+}
+
 int Main(int argc, char** argv) {
   const std::optional<mma::Chip> chip =
       argc >= 2 ? mma::ChipFromName(argv[1]) : std::optional<mma::Chip>();
@@ -59,12 +79,13 @@ int Main(int argc, char** argv) {
     return 2;
   }
   const absl::Span<const Kernel> kernels = CudaKernels();
+  const std::vector<std::string> types = TypeNames(std::make_index_sequence<kCudaRows.size()>());
   for (size_t i = 0; i < kCudaRows.size(); ++i) {
     const CudaRow& row = kCudaRows[i];
     if (samples && !IsSampled(row)) continue;
-    std::printf("%zu %s %d %d %s %s\n", i, OpcodeOf(row, *chip).c_str(), DivisorOf(row, *chip),
+    std::printf("%s %d %d %s %s %s\n", OpcodeOf(row, *chip).c_str(), DivisorOf(row, *chip),
                 MovesOf(row, *chip), std::string(mma::PtxOf(row.instruction).view()).c_str(),
-                std::string(kernels[i].name).c_str());
+                std::string(kernels[i].name).c_str(), types[i].c_str());
   }
   return 0;
 }

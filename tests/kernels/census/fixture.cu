@@ -2,12 +2,19 @@
 //
 // Kernels for the test of the census: row 0 is one HMMA, row 1 has no tensor core; and one that
 // keeps an array in local memory.
-#include <cstddef>
+namespace gemmd {
 
-template <size_t kRow>
+namespace row_type {
+template <int kOf>
+struct Row {
+  static constexpr int kNumber = kOf;
+};
+}  // namespace row_type
+
+template <typename Row>
 __global__ void MmaKernel(float* values) {
   float d[4] = {};
-  if constexpr (kRow == 0) {
+  if constexpr (Row::kNumber == 0) {
     const auto* words = reinterpret_cast<const unsigned*>(values);
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -17,8 +24,10 @@ __global__ void MmaKernel(float* values) {
   }
   values[threadIdx.x] = d[0] + d[1] + d[2] + d[3];
 }
-template __global__ void MmaKernel<0>(float*);
-template __global__ void MmaKernel<1>(float*);
+template __global__ void MmaKernel<row_type::Row<0>>(float*);
+template __global__ void MmaKernel<row_type::Row<1>>(float*);
+
+}  // namespace gemmd
 
 #ifdef GEMMD_SPILLS
 __global__ void Indexes(float* values, int count) {

@@ -11,6 +11,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/row_table.h"
+#include "kernels/cuda/rows.h"
 #include "kernels/sim/number.h"
 #include "kernels/sim/unit.h"
 #include "kernels/text.h"
@@ -33,7 +34,7 @@ Target GpuOf(mma::Chip chip) { return {.kind = DeviceKind::kCuda, .chip = chip};
 TEST(ChipsTest, KernelsAreAvailableWhereTheirCodeRuns) {
   for (const mma::Chip chip : mma::kAllChips) {
     for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
-      EXPECT_EQ(kernel.available(GpuOf(chip)).ok(), RunsOn(*kernel.cuda_row, chip))
+      EXPECT_EQ(kernel.available(GpuOf(chip)).ok(), RunsOn(*CudaRowOf(kernel), chip))
           << kernel.name << " on " << mma::NameOf(chip);
     }
   }
@@ -64,7 +65,7 @@ TEST(ChipsTest, RefusalsSayWhatIsMissing) {
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        Concat("device: got sm_120 with 101376 bytes of shared memory for a block, "
                               "want ",
-                              SharedBytes(*large.cuda_row))));
+                              SharedBytes(*CudaRowOf(large)))));
   const Kernel& bits = KernelOf("mma.m16n8k256.s32.b1.b1.s32.and.popc_192x256x1024_w2x4_s4_c2");
   EXPECT_THAT(bits.available(GpuOf(mma::Chip::kSm90)), IsOk());
   EXPECT_THAT(bits.available(GpuOf(mma::Chip::kSm100)),

@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/row_table.h"
 #include "kernels/mma/find.h"
 
 namespace gemmd {
@@ -89,20 +88,6 @@ TEST(PredictionTest, WithoutAProductOnlyDIsWritten) {
   profile.memory_bytes_per_second = 1e9;
   EXPECT_DOUBLE_EQ(Seconds(problem, profile), 4.0 * 128 * 64 / 1e9);
   EXPECT_EQ(Seconds(ProblemOf(0, 0, 64), profile), 0);
-}
-
-TEST(PredictionTest, ARateOfItsOwnCounts) {
-  const CudaRow& row = kCudaRows.front();
-  DeviceProfile profile = FourMultiprocessors();
-  const Problem problem = ProblemOf(128, 64, 64);
-  const double at_engine_rate = PredictedSeconds(row, problem, profile, kRate);
-  profile.row_rates = {0};
-  EXPECT_DOUBLE_EQ(PredictedSeconds(row, problem, profile, kRate), at_engine_rate);
-  profile.row_rates = {2 * kRate};
-  EXPECT_DOUBLE_EQ(PredictedSeconds(row, problem, profile, kRate), at_engine_rate / 2);
-  EXPECT_DOUBLE_EQ(
-      PredictedSeconds(kCudaRows[1], problem, profile, kRate),
-      PredictedSeconds(kCudaRows[1], problem, DeviceProfile(FourMultiprocessors()), kRate));
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ TEST(WorkerDeviceTest, DescribesItsGpu) {
   const DeviceProfile& profile = rig.device().profile();
   EXPECT_EQ(profile.target.chip, mma::Chip::kSm90);
   EXPECT_EQ(profile.target.multiprocessors, 7);
-  EXPECT_EQ(profile.row_rates.size(), Catalog(DeviceKind::kCuda).size());
+  EXPECT_EQ(profile.kernel_rates.size(), Catalog(DeviceKind::kCuda).size());
   EXPECT_EQ(profile.copied_bytes_per_second, 5e9);
   ASSERT_FALSE(profile.rates.empty());
   EXPECT_EQ(profile.rates.front().engine, Catalog(DeviceKind::kCuda).front().engine);

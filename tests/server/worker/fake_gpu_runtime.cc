@@ -127,10 +127,8 @@ absl::StatusOr<int64_t> FakeGpuRuntime::NanosecondsBetween(Moment start, Moment 
 }
 
 absl::Status MeasureNothing(GpuRuntime&, const GpuDescription&, absl::Span<std::byte>,
-                            Rates& rates) {
-  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
-  rates.rows = static_cast<uint32_t>(kernels.size());
-  for (size_t i = 0; i < kernels.size(); ++i) rates.row_rates[i] = 1e9;
+                            GpuRates& rates) {
+  rates.kernel_rates.assign(Catalog(DeviceKind::kCuda).size(), 1e9);
   rates.memory_bytes_per_second = 10e9;
   rates.copied_bytes_per_second = 5e9;
   return absl::OkStatus();

@@ -41,6 +41,6 @@ class FakeGpuRuntime final : public GpuRuntime {
 
 // Rates that nobody measured.
 absl::Status MeasureNothing(GpuRuntime& runtime, const GpuDescription& gpu,
-                            absl::Span<std::byte> staging, Rates& rates);
+                            absl::Span<std::byte> staging, GpuRates& rates);
 
 }  // namespace gemmd

@@ -109,10 +109,41 @@ TEST_F(WorkerTest, EndsAtRecordsThatAreNone) {
 
 TEST_F(WorkerTest, Measures) {
   EXPECT_THAT(SendRecord(front_.get(), MeasureRequest()), IsOk());
-  const absl::StatusOr<Rates> rates = Receive<Rates>();
-  ASSERT_THAT(rates, IsOk());
-  EXPECT_EQ(rates->rows, Catalog(DeviceKind::kCuda).size());
-  EXPECT_EQ(rates->row_rates[0], 1e9);
+  const size_t kernels = Catalog(DeviceKind::kCuda).size();
+  GpuRates rates;
+  while (rates.kernel_rates.size() < kernels) {
+    const absl::StatusOr<RatesPart> part = Receive<RatesPart>();
+    ASSERT_THAT(part, IsOk());
+    ASSERT_THAT(AppendRates(*part, kernels, rates), IsOk());
+  }
+  EXPECT_THAT(rates.kernel_rates, testing::Each(1e9));
+  EXPECT_EQ(rates.memory_bytes_per_second, 10e9);
+  EXPECT_EQ(rates.copied_bytes_per_second, 5e9);
+}
+
+TEST(RatesPartTest, OnlyTheNextOneIsTaken) {
+  GpuRates rates;
+  RatesPart part;
+  part.kernels = 300;
+  part.count = 256;
+  part.kernel_rates[255] = 7;
+  RatesPart late = part;
+  late.first = 1;
+  EXPECT_THAT(AppendRates(late, 300, rates),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "rates: got 256 from 1 of 300 kernels, want 1 to 256 from 0 of 300"));
+  EXPECT_THAT(AppendRates(part, 299, rates), StatusIs(absl::StatusCode::kInvalidArgument));
+  ASSERT_THAT(AppendRates(part, 300, rates), IsOk());
+  EXPECT_EQ(rates.kernel_rates[255], 7);
+  part.first = 256;
+  part.count = 45;
+  EXPECT_THAT(AppendRates(part, 300, rates),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("want 1 to 44 from 256")));
+  part.count = 0;
+  EXPECT_THAT(AppendRates(part, 300, rates), StatusIs(absl::StatusCode::kInvalidArgument));
+  part.count = 44;
+  EXPECT_THAT(AppendRates(part, 300, rates), IsOk());
+  EXPECT_EQ(rates.kernel_rates.size(), 300U);
 }
 
 // Counts blocks and takes a fixed time for everything.
@@ -191,14 +222,14 @@ TEST(GpuRatesTest, MeasuresEveryRowThatTheGpuRuns) {
   gpu.target = {.kind = DeviceKind::kCuda, .chip = mma::Chip::kSm90, .multiprocessors = 132};
   gpu.free_memory_bytes = int64_t{1} << 34;
   std::vector<std::byte> staging(kMiB);
-  Rates rates;
+  GpuRates rates;
   ASSERT_THAT(MeasureGpuRates(runtime, gpu, absl::MakeSpan(staging), rates), IsOk());
   const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
-  ASSERT_EQ(rates.rows, kernels.size());
+  ASSERT_EQ(rates.kernel_rates.size(), kernels.size());
   int measured = 0;
   for (size_t i = 0; i < kernels.size(); ++i) {
     const bool runs = kernels[i].available(gpu.target).ok() && !kernels[i].instruction->is_sparse();
-    EXPECT_EQ(rates.row_rates[i] > 0, runs) << kernels[i].name;
+    EXPECT_EQ(rates.kernel_rates[i] > 0, runs) << kernels[i].name;
     measured += runs ? 1 : 0;
   }
   EXPECT_GT(measured, 100);

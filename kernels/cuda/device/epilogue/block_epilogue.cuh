@@ -11,14 +11,14 @@
 
 namespace gemmd {
 
-template <size_t kIndex>
+template <typename Row>
 class Output {
  public:
-  using Sum = typename WarpSums<kIndex>::Sum;
+  using Sum = typename WarpSums<Row>::Sum;
 
   // `shared` is free once every thread that multiplies is here.
   __device__ Output(const EpilogueParameters& epilogue, const Place& place,
-                    const WarpSums<kIndex>& sums, std::byte* shared)
+                    const WarpSums<Row>& sums, std::byte* shared)
       : epilogue_(epilogue), place_(place), sums_(sums), tile_(reinterpret_cast<Sum*>(shared)) {}
 
   // Whole tiles of D from the registers. Else through shared memory, so that the code of the
@@ -51,7 +51,7 @@ class Output {
   }
 
  private:
-  static constexpr CudaRow kOf = kRow<kIndex>;
+  static constexpr CudaRow kOf = kRow<Row>;
   static constexpr mma::Instruction kInstruction = kOf.instruction;
   static constexpr int kStride = AccumulatorStride(kOf);
   // Accumulators that lie in D as they lie in lanes, two beside each other; only where loading
@@ -75,21 +75,21 @@ class Output {
   template <ElementType kType>
   __device__ void StoreSumsAs() const {
     constexpr int kBytes = BitsOf(kType) / 8;
-    const mma::Position first = PositionInFragment<kIndex, mma::Operand::kD>(place_.lane, 0);
+    const mma::Position first = PositionInFragment<Row, mma::Operand::kD>(place_.lane, 0);
     std::byte* const target =
         ElementOfRow<kType>(epilogue_, place_.batch, place_.row + place_.warp_row + first.row,
                             place_.column + place_.warp_column + first.column);
 #pragma unroll
-    for (int i = 0; i < WarpSums<kIndex>::kDown; ++i) {
+    for (int i = 0; i < WarpSums<Row>::kDown; ++i) {
 #pragma unroll
-      for (int e = 0; e < WarpSums<kIndex>::kElements; e += 2) {
+      for (int e = 0; e < WarpSums<Row>::kElements; e += 2) {
         // Elements lie alike in all lanes, counted from the first.
-        const mma::Position at = PositionInFragment<kIndex, mma::Operand::kD>(0, e);
+        const mma::Position at = PositionInFragment<Row, mma::Operand::kD>(0, e);
         std::byte* const row =
             target + (i * kOf.instruction_rows() + at.row) * epilogue_.d.line_stride_bytes +
             at.column * kBytes;
 #pragma unroll
-        for (int j = 0; j < WarpSums<kIndex>::kAcross; ++j) {
+        for (int j = 0; j < WarpSums<Row>::kAcross; ++j) {
           StorePairOf<kType>(epilogue_, row + j * kInstruction.n * kBytes, sums_.At(i, j, e),
                              sums_.At(i, j, e + 1));
         }
@@ -100,16 +100,15 @@ class Output {
   // Writes the accumulators to their places in the tile.
   __device__ void Stage() const {
 #pragma unroll
-    for (int i = 0; i < WarpSums<kIndex>::kDown; ++i) {
+    for (int i = 0; i < WarpSums<Row>::kDown; ++i) {
 #pragma unroll
-      for (int j = 0; j < WarpSums<kIndex>::kAcross; ++j) {
+      for (int j = 0; j < WarpSums<Row>::kAcross; ++j) {
 #pragma unroll
-        for (int e = 0; e < WarpSums<kIndex>::kElements; ++e) {
-          const mma::Position at = PositionInFragment<kIndex, mma::Operand::kD>(place_.lane, e);
+        for (int e = 0; e < WarpSums<Row>::kElements; ++e) {
+          const mma::Position at = PositionInFragment<Row, mma::Operand::kD>(place_.lane, e);
           const int row = place_.warp_row + i * kOf.instruction_rows() +
-                          kInstruction.m * at.product + LineInTile<kIndex>(at.row);
-          const int column =
-              place_.warp_column + j * kInstruction.n + LineInTile<kIndex>(at.column);
+                          kInstruction.m * at.product + LineInTile<Row>(at.row);
+          const int column = place_.warp_column + j * kInstruction.n + LineInTile<Row>(at.column);
           tile_[row * kStride + column] = sums_.At(i, j, e);
         }
       }
@@ -118,7 +117,7 @@ class Output {
 
   const EpilogueParameters& epilogue_;
   const Place place_;
-  const WarpSums<kIndex>& sums_;
+  const WarpSums<Row>& sums_;
   Sum* const tile_;
 };
 

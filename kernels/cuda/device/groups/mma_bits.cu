@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mma with b1.
-#include "kernels/cuda/device/functions.h"
-#include "kernels/cuda/device/mainloop/product.cuh"
+#include "kernels/cuda/device/mainloop/group.cuh"
+#include "kernels/cuda/groups/mma_bits.h"
 
 namespace gemmd {
-namespace {
 
-constexpr bool Belongs(const CudaRow& row) {
-  const mma::Instruction& instruction = row.instruction;
-  return instruction.family == mma::Family::kMma && instruction.a == ElementType::kB1;
-}
-
-}  // namespace
-
-void AddMmaBits(CudaFunctions& functions) { AddFunctions<Belongs, MmaFunction>(functions); }
+template std::span<const CudaFunction> FunctionsOf<CudaGroup::kMmaBits>();
 
 }  // namespace gemmd

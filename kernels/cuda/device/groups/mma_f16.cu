@@ -1,20 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mma with f16 and bf16.
-#include "kernels/cuda/device/functions.h"
-#include "kernels/cuda/device/mainloop/product.cuh"
+#include "kernels/cuda/device/mainloop/group.cuh"
+#include "kernels/cuda/groups/mma_f16.h"
 
 namespace gemmd {
-namespace {
 
-constexpr bool Belongs(const CudaRow& row) {
-  const mma::Instruction& instruction = row.instruction;
-  return instruction.family == mma::Family::kMma && instruction.products() == 1 &&
-         BitsOf(instruction.a) == 16;
-}
-
-}  // namespace
-
-void AddMmaF16(CudaFunctions& functions) { AddFunctions<Belongs, MmaFunction>(functions); }
+template std::span<const CudaFunction> FunctionsOf<CudaGroup::kMmaF16>();
 
 }  // namespace gemmd

@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mma with f64.
-#include "kernels/cuda/device/functions.h"
-#include "kernels/cuda/device/mainloop/product.cuh"
+#include "kernels/cuda/device/mainloop/group.cuh"
+#include "kernels/cuda/groups/mma_f64.h"
 
 namespace gemmd {
-namespace {
 
-constexpr bool Belongs(const CudaRow& row) {
-  const mma::Instruction& instruction = row.instruction;
-  return instruction.family == mma::Family::kMma && instruction.a == ElementType::kF64;
-}
-
-}  // namespace
-
-void AddMmaF64(CudaFunctions& functions) { AddFunctions<Belongs, MmaFunction>(functions); }
+template std::span<const CudaFunction> FunctionsOf<CudaGroup::kMmaF64>();
 
 }  // namespace gemmd

@@ -1,20 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mma with s8 and u8.
-#include "kernels/cuda/device/functions.h"
-#include "kernels/cuda/device/mainloop/product.cuh"
+#include "kernels/cuda/device/mainloop/group.cuh"
+#include "kernels/cuda/groups/mma_int8.h"
 
 namespace gemmd {
-namespace {
 
-constexpr bool Belongs(const CudaRow& row) {
-  const mma::Instruction& instruction = row.instruction;
-  return instruction.family == mma::Family::kMma && IsInteger(instruction.a) &&
-         BitsOf(instruction.a) == 8;
-}
-
-}  // namespace
-
-void AddMmaInt8(CudaFunctions& functions) { AddFunctions<Belongs, MmaFunction>(functions); }
+template std::span<const CudaFunction> FunctionsOf<CudaGroup::kMmaInt8>();
 
 }  // namespace gemmd

@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// mma with any of the float types of at most 8 bits, in bytes (kind::f8f6f4).
-#include "kernels/cuda/device/functions.h"
-#include "kernels/cuda/device/mainloop/product.cuh"
+// mma with any float type of at most 8 bits, in bytes (kind::f8f6f4).
+#include "kernels/cuda/device/mainloop/group.cuh"
+#include "kernels/cuda/groups/small.h"
 
 namespace gemmd {
-namespace {
 
-constexpr bool Belongs(const CudaRow& row) {
-  const mma::Instruction& instruction = row.instruction;
-  return instruction.family == mma::Family::kMma && instruction.kind == mma::Kind::kF8f6f4;
-}
-
-}  // namespace
-
-void AddMmaNarrow(CudaFunctions& functions) { AddFunctions<Belongs, MmaFunction>(functions); }
+template std::span<const CudaFunction> FunctionsOf<CudaGroup::kMmaNarrow>();
 
 }  // namespace gemmd

@@ -1,20 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mma.sp with s4 and u4.
-#include "kernels/cuda/device/functions.h"
-#include "kernels/cuda/device/mainloop/product.cuh"
+#include "kernels/cuda/device/mainloop/group.cuh"
+#include "kernels/cuda/groups/small.h"
 
 namespace gemmd {
-namespace {
 
-constexpr bool Belongs(const CudaRow& row) {
-  const mma::Instruction& instruction = row.instruction;
-  return instruction.family == mma::Family::kMmaSparse && IsInteger(instruction.a) &&
-         BitsOf(instruction.a) == 4;
-}
-
-}  // namespace
-
-void AddSparseInt4(CudaFunctions& functions) { AddFunctions<Belongs, MmaFunction>(functions); }
+template std::span<const CudaFunction> FunctionsOf<CudaGroup::kSparseInt4>();
 
 }  // namespace gemmd

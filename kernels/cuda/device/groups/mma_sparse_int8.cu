@@ -1,20 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mma.sp with s8 and u8.
-#include "kernels/cuda/device/functions.h"
-#include "kernels/cuda/device/mainloop/product.cuh"
+#include "kernels/cuda/device/mainloop/group.cuh"
+#include "kernels/cuda/groups/mma_sparse_int8.h"
 
 namespace gemmd {
-namespace {
 
-constexpr bool Belongs(const CudaRow& row) {
-  const mma::Instruction& instruction = row.instruction;
-  return instruction.family == mma::Family::kMmaSparse && IsInteger(instruction.a) &&
-         BitsOf(instruction.a) == 8;
-}
-
-}  // namespace
-
-void AddSparseInt8(CudaFunctions& functions) { AddFunctions<Belongs, MmaFunction>(functions); }
+template std::span<const CudaFunction> FunctionsOf<CudaGroup::kSparseInt8>();
 
 }  // namespace gemmd

@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mma with tf32.
-#include "kernels/cuda/device/functions.h"
-#include "kernels/cuda/device/mainloop/product.cuh"
+#include "kernels/cuda/device/mainloop/group.cuh"
+#include "kernels/cuda/groups/mma_tf32.h"
 
 namespace gemmd {
-namespace {
 
-constexpr bool Belongs(const CudaRow& row) {
-  const mma::Instruction& instruction = row.instruction;
-  return instruction.family == mma::Family::kMma && instruction.a == ElementType::kTf32;
-}
-
-}  // namespace
-
-void AddMmaTf32(CudaFunctions& functions) { AddFunctions<Belongs, MmaFunction>(functions); }
+template std::span<const CudaFunction> FunctionsOf<CudaGroup::kMmaTf32>();
 
 }  // namespace gemmd

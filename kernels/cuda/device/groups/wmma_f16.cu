@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // wmma with f16.
-#include "kernels/cuda/device/functions.h"
-#include "kernels/cuda/device/mainloop/product.cuh"
+#include "kernels/cuda/device/mainloop/group.cuh"
+#include "kernels/cuda/groups/small.h"
 
 namespace gemmd {
-namespace {
 
-constexpr bool Belongs(const CudaRow& row) {
-  const mma::Instruction& instruction = row.instruction;
-  return instruction.family == mma::Family::kWmma && instruction.a == ElementType::kF16;
-}
-
-}  // namespace
-
-void AddWmmaF16(CudaFunctions& functions) { AddFunctions<Belongs, MmaFunction>(functions); }
+template std::span<const CudaFunction> FunctionsOf<CudaGroup::kWmmaF16>();
 
 }  // namespace gemmd

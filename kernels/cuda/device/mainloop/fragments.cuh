@@ -14,42 +14,40 @@
 namespace gemmd {
 
 // What the fragments of an operand are for one instruction.
-template <size_t kIndex, mma::Operand kOperand>
+template <typename Row, mma::Operand kOperand>
 struct FragmentShape {
-  static constexpr mma::Instruction kInstruction = kRow<kIndex>.instruction;
-  static constexpr TileLines kLines = TileLinesOf(kRow<kIndex>, kOperand);
+  static constexpr mma::Instruction kInstruction = kRow<Row>.instruction;
+  static constexpr TileLines kLines = TileLinesOf(kRow<Row>, kOperand);
   static constexpr bool kIsA = kOperand == mma::Operand::kA;
   static constexpr bool kIsF64 = kInstruction.a == ElementType::kF64;
   static constexpr bool kIsQuad = kInstruction.products() == 4;  // m8n8k4 with f16.
   static constexpr bool kIsWmma = kInstruction.family == mma::Family::kWmma;
-  static constexpr int kExtent = kIsA ? kRow<kIndex>.instruction_rows() : kInstruction.n;
+  static constexpr int kExtent = kIsA ? kRow<Row>.instruction_rows() : kInstruction.n;
   static constexpr int kElements = mma::ElementsPerLane(kInstruction, kOperand);
   static constexpr int kWords = kIsF64 ? kElements : mma::WordsPerLane(kInstruction, kOperand);
   static constexpr int kBits = mma::ContainerBits(kInstruction, kOperand);
   static constexpr int kStepBytes = (kIsA ? kInstruction.a_columns() : kInstruction.k) * kBits / 8;
   // Instructions that a warp has side by side along the operand, and those that one load serves.
-  static constexpr int kAll =
-      kIsA ? InstructionsDown(kRow<kIndex>) : InstructionsAcross(kRow<kIndex>);
-  static constexpr int kOfLoad =
-      kIsQuad || kIsWmma ? 1 : InstructionsOfLoad(kRow<kIndex>, kOperand);
+  static constexpr int kAll = kIsA ? InstructionsDown(kRow<Row>) : InstructionsAcross(kRow<Row>);
+  static constexpr int kOfLoad = kIsQuad || kIsWmma ? 1 : InstructionsOfLoad(kRow<Row>, kOperand);
   using Word = std::conditional_t<kIsF64, double, uint32_t>;
 };
 
 // The fragments of `kCount` instructions beside each other, for one step along k.
-template <size_t kIndex, mma::Operand kOperand, int kCount>
+template <typename Row, mma::Operand kOperand, int kCount>
 struct Fragments {
-  using Shape = FragmentShape<kIndex, kOperand>;
+  using Shape = FragmentShape<Row, kOperand>;
 
   typename Shape::Word words[kCount][Shape::kWords];
 };
 
 // Where a lane finds the fragments of an operand in a stage.
-template <size_t kIndex, mma::Operand kOperand>
+template <typename Row, mma::Operand kOperand>
 class FragmentLoader {
  public:
-  using Shape = FragmentShape<kIndex, kOperand>;
+  using Shape = FragmentShape<Row, kOperand>;
   template <int kCount>
-  using Target = Fragments<kIndex, kOperand, kCount>;
+  using Target = Fragments<Row, kOperand, kCount>;
 
   // `first` is the warp's first row or column in the tile; `shared` where the operand's part of the
   // first stage begins.
@@ -58,9 +56,9 @@ class FragmentLoader {
       first_ = first;
       lane_ = lane;
     } else if constexpr (Shape::kIsF64) {
-      const mma::Position at = PositionInFragment<kIndex, kOperand>(lane, 0);
-      const int line = first + LineInTile<kIndex>(Shape::kIsA ? at.row : at.column);
-      shared_ += OffsetInTile<kIndex, kOperand>(line, 8 * (Shape::kIsA ? at.column : at.row));
+      const mma::Position at = PositionInFragment<Row, kOperand>(lane, 0);
+      const int line = first + LineInTile<Row>(Shape::kIsA ? at.row : at.column);
+      shared_ += OffsetInTile<Row, kOperand>(line, 8 * (Shape::kIsA ? at.column : at.row));
     } else {
       // Lane 8i + j points at line j of matrix i of four. Matrices of an instruction: its rows'
       // halves, then chunks along k.
@@ -68,7 +66,7 @@ class FragmentLoader {
       const int matrix = lane / 8 % kOfInstruction;
       const int line =
           first + lane / 8 / kOfInstruction * Shape::kExtent + matrix % kHalves * 8 + lane % 8;
-      shared_ += OffsetInTile<kIndex, kOperand>(line, matrix / kHalves * 16);
+      shared_ += OffsetInTile<Row, kOperand>(line, matrix / kHalves * 16);
     }
   }
 
@@ -128,7 +126,7 @@ class FragmentLoader {
 #pragma unroll
     for (int e = 0; e < Shape::kElements; ++e) {
       // Lanes hold elements that lie alike.
-      const mma::Position at = PositionInFragment<kIndex, kOperand>(0, e);
+      const mma::Position at = PositionInFragment<Row, kOperand>(0, e);
       const int line = (part * kCount + i) * Shape::kExtent + (Shape::kIsA ? at.row : at.column);
       const int along = step * kInstruction.k + (Shape::kIsA ? at.column : at.row);
       target.words[i][e] = __longlong_as_double(static_cast<long long>(
@@ -146,7 +144,7 @@ class FragmentLoader {
       const int along = step * kInstruction.k;
       const int line = kIsAlongK ? across : along;
       const int byte = (kIsAlongK ? along : across) * Shape::kBits / 8;
-      ptx::WmmaLoad<WmmaLoadMnemonic<kIndex, Shape::kIsA>>(
+      ptx::WmmaLoad<WmmaLoadMnemonic<Row, Shape::kIsA>>(
           target.words[i], shared_ + offset + line * kLines.stride() + byte, kStride);
     }
   }
@@ -154,7 +152,7 @@ class FragmentLoader {
   // A lane's four elements of f16 lie beside each other, along k or across it.
   template <int kCount>
   __device__ void LoadQuad(int offset, int step, Target<kCount>& target) const {
-    const mma::Position at = PositionInFragment<kIndex, kOperand>(lane_, 0);
+    const mma::Position at = PositionInFragment<Row, kOperand>(lane_, 0);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int row_of_product = Shape::kIsA ? at.row + kInstruction.m * at.product : at.column;
@@ -163,8 +161,8 @@ class FragmentLoader {
       const bool is_along_k = kLines.axis == LineAxis::kK;
       const uint64_t words =
           ptx::LoadShared64(shared_ + offset +
-                            OffsetInTile<kIndex, kOperand>(is_along_k ? across : along,
-                                                           2 * (is_along_k ? along : across)));
+                            OffsetInTile<Row, kOperand>(is_along_k ? across : along,
+                                                        2 * (is_along_k ? along : across)));
       target.words[i][0] = static_cast<uint32_t>(words);
       target.words[i][1] = static_cast<uint32_t>(words >> 32);
     }

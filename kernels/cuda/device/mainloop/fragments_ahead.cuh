@@ -16,11 +16,11 @@
 
 namespace gemmd {
 
-template <size_t kIndex>
+template <typename Row>
 class FragmentsAhead {
  public:
   // Parts of a tile of k.
-  static constexpr int kParts = StepsOfTile(kRow<kIndex>) * StreamedParts(kRow<kIndex>);
+  static constexpr int kParts = StepsOfTile(kRow<Row>) * StreamedParts(kRow<Row>);
   static_assert(kParts % 2 == 0, "the first part of every tile is in the same registers");
 
   // `shared` is where the stages begin. The first tile's first part comes with instructions that
@@ -38,7 +38,7 @@ class FragmentsAhead {
   // Loads part kAt of the tile at `offset`, beside the instructions of the part before it: of the
   // tile before, if this is the first.
   template <int kAt>
-  __device__ void Run(int offset, WarpSums<kIndex>& sums) {
+  __device__ void Run(int offset, WarpSums<Row>& sums) {
     constexpr int kStep = kAt / kPartsOfStep;
     streamed_loader_.Load(offset, kStep, kAt % kPartsOfStep, streamed_[kAt % 2]);
 #pragma unroll
@@ -49,13 +49,13 @@ class FragmentsAhead {
   }
 
   // The instructions of the last part.
-  __device__ void Finish(WarpSums<kIndex>& sums) const {
+  __device__ void Finish(WarpSums<Row>& sums) const {
 #pragma unroll
     for (int load = 0; load < kLoadsOfKept; ++load) Add<kParts - 1>(load, sums);
   }
 
  private:
-  static constexpr CudaRow kOf = kRow<kIndex>;
+  static constexpr CudaRow kOf = kRow<Row>;
   static constexpr mma::Instruction kInstruction = kOf.instruction;
   static constexpr int kABytes = TileLinesOf(kOf, mma::Operand::kA).bytes();
   static constexpr int kBBytes = TileLinesOf(kOf, mma::Operand::kB).bytes();
@@ -63,8 +63,8 @@ class FragmentsAhead {
   static constexpr mma::Operand kKept =
       kStreamed == mma::Operand::kA ? mma::Operand::kB : mma::Operand::kA;
   static constexpr bool kStreamsA = kStreamed == mma::Operand::kA;
-  using StreamedShape = FragmentShape<kIndex, kStreamed>;
-  using KeptShape = FragmentShape<kIndex, kKept>;
+  using StreamedShape = FragmentShape<Row, kStreamed>;
+  using KeptShape = FragmentShape<Row, kKept>;
   static constexpr int kPartsOfStep = StreamedParts(kOf);
   static constexpr int kLoadsOfKept = KeptShape::kAll / KeptShape::kOfLoad;
   static constexpr bool kIsSparse = kInstruction.is_sparse();
@@ -93,7 +93,7 @@ class FragmentsAhead {
   // Instructions of part kAt with what one load keeps; those beside each other in a row of D follow
   // each other.
   template <int kAt>
-  __device__ void Add(int load, WarpSums<kIndex>& sums) const {
+  __device__ void Add(int load, WarpSums<Row>& sums) const {
     constexpr int kPart = kAt % kPartsOfStep;
     constexpr int kRows = kStreamsA ? StreamedShape::kOfLoad : KeptShape::kOfLoad;
     constexpr int kColumns = kStreamsA ? KeptShape::kOfLoad : StreamedShape::kOfLoad;
@@ -113,11 +113,11 @@ class FragmentsAhead {
     }
   }
 
-  FragmentLoader<kIndex, kStreamed> streamed_loader_;
-  FragmentLoader<kIndex, kKept> kept_loader_;
+  FragmentLoader<Row, kStreamed> streamed_loader_;
+  FragmentLoader<Row, kKept> kept_loader_;
   uint32_t metadata_;  // Of the warp's first rows in the first stage, this lane's.
-  Fragments<kIndex, kStreamed, StreamedShape::kOfLoad> streamed_[2];
-  Fragments<kIndex, kKept, KeptShape::kAll> kept_;
+  Fragments<Row, kStreamed, StreamedShape::kOfLoad> streamed_[2];
+  Fragments<Row, kKept, KeptShape::kAll> kept_;
   uint32_t metadata_words_[kIsSparse ? InstructionsDown(kOf) : 1];
 };
 

@@ -23,9 +23,9 @@ struct Place {
   int warp_column;
 };
 
-template <size_t kIndex>
+template <typename Row>
 __device__ Place FindPlace(const MmaParameters& parameters) {
-  constexpr CudaRow kOf = kRow<kIndex>;
+  constexpr CudaRow kOf = kRow<Row>;
   constexpr int kGroup = 8;  // Tiles above each other that follow each other.
   const int block = ptx::BlockInGrid();
   const int first = block / (kGroup * parameters.tiles_n) * kGroup;

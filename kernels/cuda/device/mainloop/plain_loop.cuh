@@ -14,17 +14,17 @@
 
 namespace gemmd {
 
-template <size_t kIndex>
+template <typename Row>
 class PlainLoop {
  public:
   // `shared` is where the stages begin.
   __device__ PlainLoop(const MmaParameters& parameters, uint32_t shared)
       : parameters_(parameters), shared_(shared) {}
 
-  __device__ void Run(const Place& place, WarpSums<kIndex>& sums) const {
+  __device__ void Run(const Place& place, WarpSums<Row>& sums) const {
     const Loaders loaders = {{shared_, place.warp_row, place.lane},
                              {shared_ + kABytes, place.warp_column, place.lane}};
-    MetadataWords<kIndex> metadata(MetadataSource(place), parameters_.metadata_steps);
+    MetadataWords<Row> metadata(MetadataSource(place), parameters_.metadata_steps);
     Copies copies = {{parameters_.a, place.batch, place.row, shared_, place.thread},
                      {parameters_.b, place.batch, place.column, shared_ + kABytes, place.thread}};
     for (int stage = 0; stage < kOf.stages - 1; ++stage) {
@@ -60,7 +60,7 @@ class PlainLoop {
   }
 
  private:
-  static constexpr CudaRow kOf = kRow<kIndex>;
+  static constexpr CudaRow kOf = kRow<Row>;
   static constexpr mma::Instruction kInstruction = kOf.instruction;
   static constexpr int kABytes = TileLinesOf(kOf, mma::Operand::kA).bytes();
   static constexpr int kStageBytes = StageBytes(kOf);
@@ -73,8 +73,8 @@ class PlainLoop {
           : 1;
 
   struct Copies {
-    TileCopy<kIndex, mma::Operand::kA> a;
-    TileCopy<kIndex, mma::Operand::kB> b;
+    TileCopy<Row, mma::Operand::kA> a;
+    TileCopy<Row, mma::Operand::kB> b;
 
     __device__ void Copy(int offset) const {
       a.Copy(offset);
@@ -86,20 +86,20 @@ class PlainLoop {
     }
   };
   struct Loaders {
-    FragmentLoader<kIndex, mma::Operand::kA> a;
-    FragmentLoader<kIndex, mma::Operand::kB> b;
+    FragmentLoader<Row, mma::Operand::kA> a;
+    FragmentLoader<Row, mma::Operand::kB> b;
   };
 
   __device__ static int Next(int stage) { return stage + 1 == kOf.stages ? 0 : stage + 1; }
   __device__ static int Previous(int stage) { return stage == 0 ? kOf.stages - 1 : stage - 1; }
 
   __device__ void RunStep(int step, int stage, const Loaders& loaders,
-                          const MetadataWords<kIndex>& metadata, WarpSums<kIndex>& sums) const {
-    Fragments<kIndex, mma::Operand::kA, InstructionsDown(kOf)> a;
+                          const MetadataWords<Row>& metadata, WarpSums<Row>& sums) const {
+    Fragments<Row, mma::Operand::kA, InstructionsDown(kOf)> a;
     loaders.a.Load(stage * kStageBytes, step, 0, a);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      Fragments<kIndex, mma::Operand::kB, InstructionsAcross(kOf) / kParts> b;
+      Fragments<Row, mma::Operand::kB, InstructionsAcross(kOf) / kParts> b;
       loaders.b.Load(stage * kStageBytes, step, part, b);
       sums.Add(a, b, part, metadata.OfStep(step));
     }

@@ -19,7 +19,7 @@
 
 namespace gemmd {
 
-template <size_t kIndex>
+template <typename Row>
 class MmaBlock {
  public:
   __device__ MmaBlock(const MmaParameters& parameters, std::byte* shared)
@@ -30,22 +30,22 @@ class MmaBlock {
       RunAhead();
     } else {
       sums_.Clear();
-      PlainLoop<kIndex>(parameters_, ptx::SharedAddress(shared_))
-          .Run(FindPlace<kIndex>(parameters_), sums_);
+      PlainLoop<Row>(parameters_, ptx::SharedAddress(shared_))
+          .Run(FindPlace<Row>(parameters_), sums_);
     }
-    Output<kIndex>(parameters_.epilogue, FindPlace<kIndex>(parameters_), sums_, shared_).Run();
+    Output<Row>(parameters_.epilogue, FindPlace<Row>(parameters_), sums_, shared_).Run();
   }
 
  private:
-  static constexpr CudaRow kOf = kRow<kIndex>;
+  static constexpr CudaRow kOf = kRow<Row>;
   static constexpr bool kMovesRegisters = MovesRegisters(kOf, ptx::kChip);
 
   // The warps of the row multiply; the first thread beyond them fills the pipe, and those threads
   // are done then.
   __device__ void RunAhead() {
-    const TilePipe<kIndex> pipe(parameters_, ptx::SharedAddress(shared_));
+    const TilePipe<Row> pipe(parameters_, ptx::SharedAddress(shared_));
     pipe.Begin();
-    const Place place = FindPlace<kIndex>(parameters_);
+    const Place place = FindPlace<Row>(parameters_);
     if (place.thread >= kOf.threads()) {
       if constexpr (kMovesRegisters) ptx::LeaveRegisters<kRegistersToFill>();
       if (place.thread == kOf.threads()) pipe.Fill(place);
@@ -53,13 +53,13 @@ class MmaBlock {
     }
     if constexpr (kMovesRegisters) ptx::TakeRegisters<kMostRegisters>();
     sums_.Clear();
-    FragmentsAhead<kIndex> fragments(ptx::SharedAddress(shared_), place);
-    typename TilePipe<kIndex>::Cursor at;
+    FragmentsAhead<Row> fragments(ptx::SharedAddress(shared_), place);
+    typename TilePipe<Row>::Cursor at;
     int released = 0;
     for (int tile = 0; tile < parameters_.tiles_k; ++tile) {
       if (tile > 0) pipe.Release(released);
       pipe.WaitFor(at);
-      RunTile(std::make_integer_sequence<int, FragmentsAhead<kIndex>::kParts>(), at.offset(),
+      RunTile(std::make_integer_sequence<int, FragmentsAhead<Row>::kParts>(), at.offset(),
               fragments);
       released = at.stage;
       at.Advance();
@@ -70,29 +70,23 @@ class MmaBlock {
   // The instructions of the last part of the tile before, and those of this one but for its last.
   template <int... kAt>
   __device__ void RunTile(std::integer_sequence<int, kAt...>, int offset,
-                          FragmentsAhead<kIndex>& fragments) {
+                          FragmentsAhead<Row>& fragments) {
     (fragments.template Run<kAt>(offset, sums_), ...);
   }
 
   const MmaParameters& parameters_;
   std::byte* const shared_;
-  WarpSums<kIndex> sums_;
+  WarpSums<Row> sums_;
 };
 
-template <size_t kIndex>
-__global__ void __launch_bounds__(ThreadsOfBlock(kRow<kIndex>, ptx::kChip),
-                                  BlocksPerMultiprocessor(kRow<kIndex>, ptx::kChip))
+template <typename Row>
+__global__ void __launch_bounds__(ThreadsOfBlock(kRow<Row>, ptx::kChip),
+                                  BlocksPerMultiprocessor(kRow<Row>, ptx::kChip))
     MmaKernel(const __grid_constant__ MmaParameters parameters) {
-  if constexpr (RunsOn(kRow<kIndex>, ptx::kChip)) {
+  if constexpr (RunsOn(kRow<Row>, ptx::kChip)) {
     extern __shared__ __align__(1024) std::byte shared_memory[];
-    MmaBlock<kIndex>(parameters, shared_memory).Run();
+    MmaBlock<Row>(parameters, shared_memory).Run();
   }
 }
-
-// For functions.h.
-template <size_t kIndex>
-struct MmaFunction {
-  static const void* Get() { return reinterpret_cast<const void*>(&MmaKernel<kIndex>); }
-};
 
 }  // namespace gemmd

@@ -17,12 +17,12 @@ namespace gemmd {
 //
 // What lies beyond k is zero. Lines of rows and columns beyond m and n are copies of the last one,
 // since nothing of what becomes of them is stored.
-template <size_t kIndex, mma::Operand kOperand>
+template <typename Row, mma::Operand kOperand>
 class TileCopy {
  public:
-  static constexpr TileLines kLines = TileLinesOf(kRow<kIndex>, kOperand);
+  static constexpr TileLines kLines = TileLinesOf(kRow<Row>, kOperand);
   static constexpr int kChunks = kLines.chunks();
-  static constexpr int kLinesOfRound = kRow<kIndex>.threads() / kChunks;
+  static constexpr int kLinesOfRound = kRow<Row>.threads() / kChunks;
   static constexpr int kRounds = (kLines.lines + kLinesOfRound - 1) / kLinesOfRound;
 
   // `first` is the tile's first row of A or column of B.
@@ -30,7 +30,7 @@ class TileCopy {
                       int thread)
       : operand_(operand), line_(thread / kChunks) {
     const int chunk = thread % kChunks;
-    shared_ = shared + OffsetInTile<kIndex, kOperand>(line_, 16 * chunk);
+    shared_ = shared + OffsetInTile<Row, kOperand>(line_, 16 * chunk);
     source_ = operand.data + batch * operand.batch_stride_bytes + 16 * chunk +
               int64_t{line_} * operand.line_stride_bytes;
     bytes_ = operand.line_bytes - 16 * chunk;
@@ -38,7 +38,7 @@ class TileCopy {
       source_ += first * operand.line_stride_bytes;
       lines_after_ = operand.lines - 1 - static_cast<int>(first) - line_;
     } else {
-      constexpr int kBits = mma::ContainerBits(kRow<kIndex>.instruction, kOperand);
+      constexpr int kBits = mma::ContainerBits(kRow<Row>.instruction, kOperand);
       source_ += first * kBits / 8;
       bytes_ -= static_cast<int>(first * kBits / 8);
       lines_after_ = operand.lines - 1 - line_;
@@ -71,8 +71,7 @@ class TileCopy {
 
  private:
   static constexpr bool kIsAlongK = kLines.axis == LineAxis::kK;
-  static_assert(kRow<kIndex>.threads() % kChunks == 0,
-                "a thread copies the same chunk of every line");
+  static_assert(kRow<Row>.threads() % kChunks == 0, "a thread copies the same chunk of every line");
   static_assert(kLines.SwizzleOf(kLinesOfRound) == 0 || kRounds == 1,
                 "chunks trade places alike in every round");
 

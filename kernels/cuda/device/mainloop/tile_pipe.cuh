@@ -15,10 +15,10 @@
 
 namespace gemmd {
 
-template <size_t kIndex>
+template <typename Row>
 class TilePipe {
  public:
-  static constexpr CudaRow kOf = kRow<kIndex>;
+  static constexpr CudaRow kOf = kRow<Row>;
   static constexpr int kABytes = TileLinesOf(kOf, mma::Operand::kA).bytes();
   static constexpr int kBBytes = TileLinesOf(kOf, mma::Operand::kB).bytes();
 

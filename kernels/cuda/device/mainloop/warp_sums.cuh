@@ -14,9 +14,9 @@
 namespace gemmd {
 
 // A warp's accumulators.
-template <size_t kIndex>
+template <typename Row>
 struct WarpSums {
-  static constexpr CudaRow kOf = kRow<kIndex>;
+  static constexpr CudaRow kOf = kRow<Row>;
   static constexpr mma::Instruction kInstruction = kOf.instruction;
   static constexpr int kDown = InstructionsDown(kOf);
   static constexpr int kAcross = InstructionsAcross(kOf);
@@ -53,8 +53,8 @@ struct WarpSums {
 
   // One step; b is of the columns of part `part`.
   template <int kCount>
-  __device__ void Add(const Fragments<kIndex, mma::Operand::kA, kDown>& a,
-                      const Fragments<kIndex, mma::Operand::kB, kCount>& b, int part,
+  __device__ void Add(const Fragments<Row, mma::Operand::kA, kDown>& a,
+                      const Fragments<Row, mma::Operand::kB, kCount>& b, int part,
                       const uint32_t* metadata) {
 #pragma unroll
     for (int i = 0; i < kDown; ++i) {
@@ -74,13 +74,13 @@ struct WarpSums {
  private:
   // From where D has the sums to where C wants them.
   __device__ static void Exchange(const Word (&d)[kWords], float (&c)[kElements]) {
-    constexpr bool kChanges = SumsChangeLanes(kRow<kIndex>);
+    constexpr bool kChanges = SumsChangeLanes(kRow<Row>);
     if constexpr (!kChanges) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) c[e] = d[e];
     } else {
       extern __shared__ __align__(1024) std::byte shared_memory[];
-      constexpr CudaRow kTheRow = kRow<kIndex>;
+      constexpr CudaRow kTheRow = kRow<Row>;
       const int thread = ptx::ThreadInBlock();
       float* const matrix =
           reinterpret_cast<float*>(shared_memory + kTheRow.stages * StageBytes(kTheRow)) +
@@ -90,12 +90,12 @@ struct WarpSums {
       };
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
-        matrix[place(PositionInFragment<kIndex, mma::Operand::kD>(thread % 32, e))] = d[e];
+        matrix[place(PositionInFragment<Row, mma::Operand::kD>(thread % 32, e))] = d[e];
       }
       __syncwarp();
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
-        c[e] = matrix[place(PositionInFragment<kIndex, mma::Operand::kC>(thread % 32, e))];
+        c[e] = matrix[place(PositionInFragment<Row, mma::Operand::kC>(thread % 32, e))];
       }
       __syncwarp();
     }
@@ -103,7 +103,7 @@ struct WarpSums {
 
   template <typename A, typename B>
   __device__ static void AddTo(Word (&c)[kWords], const A& a, const B& b, uint32_t metadata) {
-    using Source = RowMnemonic<kIndex>;
+    using Source = RowMnemonic<Row>;
     // Problems have no factors of blocks.
     constexpr uint32_t kOnes = 0x01010101u * mma::OneOf(kInstruction.scale);
     if constexpr (kInstruction.scales > 0 && kInstruction.is_sparse()) {
@@ -137,7 +137,7 @@ struct WarpSums {
 // A warp's metadata of one tile of k, from the workspace, where fragments are not loaded ahead. The
 // words of a step are replaced by those of the next tile's as soon as they were used. Nothing where
 // A is dense.
-template <size_t kIndex>
+template <typename Row>
 class MetadataWords {
  public:
   // `source` points at this lane's word of the warp's first rows and the first step; `steps` are
@@ -162,7 +162,7 @@ class MetadataWords {
   }
 
  private:
-  static constexpr CudaRow kOf = kRow<kIndex>;
+  static constexpr CudaRow kOf = kRow<Row>;
   static constexpr bool kIsSparse = kOf.instruction.is_sparse();
   static constexpr int kDown = kIsSparse ? InstructionsDown(kOf) : 1;
   static constexpr int kSteps = kIsSparse ? StepsOfTile(kOf) : 1;

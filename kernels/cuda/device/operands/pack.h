@@ -23,12 +23,4 @@ absl::Status PackOperand(const CudaRow& row, mma::Operand operand, const Problem
                          const OperandPlan& plan, const std::byte* source, std::byte* workspace,
                          CUstream_st* stream);
 
-// Writes the metadata of a sparse A at plan.metadata_offset of the workspace, on `stream`, without
-// waiting: the word of (tile of instruction.m rows, step of instruction.k, lane) is number
-// (tile * steps + step) * 32 + lane, where steps = k rounded up to row.tile.k / instruction.k; the
-// selector is 0. Rows and groups beyond the matrix keep the places that come first.
-// Errors: Internal as CUDA says.
-absl::Status RepackMetadata(const CudaRow& row, const Problem& problem, const CudaPlan& plan,
-                            const std::byte* a, std::byte* workspace, CUstream_st* stream);
-
 }  // namespace gemmd

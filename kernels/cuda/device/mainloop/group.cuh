@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The code of the rows of a group; a source file of groups/ instantiates FunctionsOf for its own.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "kernels/cuda/device/functions.h"
+#include "kernels/cuda/device/mainloop/product.cuh"
+#include "kernels/cuda/row_type.h"
+#include "kernels/cuda/tiles.h"
+#include "kernels/mma/find.h"
+
+namespace gemmd {
+
+template <CudaGroup kGroup>
+inline constexpr auto kGroupRows = CollectRows([](const auto& add) {
+  for (const mma::Instruction& instruction : mma::kInstructions) {
+    if (instruction.is_warpgroup() || GroupOf(instruction) != kGroup) continue;
+    ForEachRow(instruction, GroupTiles<kGroup>::Of(instruction), add);
+  }
+});
+
+// Whether one of the chips that this file is compiled for runs the row.
+constexpr bool RunsInThisBuild(const CudaRow& row) {
+  for (const int architecture : {__CUDA_ARCH_LIST__}) {
+    const std::optional<mma::Chip> chip = mma::ChipFromCapability(architecture / 10);
+    if (chip && RunsOn(row, *chip)) return true;
+  }
+  return false;
+}
+
+template <const auto& kRows, size_t kAt>
+CudaFunction FunctionAt() {
+  if constexpr (RunsInThisBuild(kRows[kAt])) {
+    using Row = typename row_type::RowAt<kRows, kAt>::Type;
+    return {kRows[kAt], reinterpret_cast<const void*>(&MmaKernel<Row>)};
+  }
+  return {kRows[kAt], nullptr};
+}
+
+// The functions of an array of rows.
+template <const auto& kRows>
+std::span<const CudaFunction> FunctionsOfRows() {
+  const auto make = []<size_t... kAt>(std::index_sequence<kAt...>) {
+    return std::array<CudaFunction, sizeof...(kAt)>{FunctionAt<kRows, kAt>()...};
+  };
+  static const auto functions = make(std::make_index_sequence<kRows.size()>());
+  return functions;
+}
+
+template <CudaGroup kGroup>
+std::span<const CudaFunction> FunctionsOf() {
+  return FunctionsOfRows<kGroupRows<kGroup>>();
+}
+
+}  // namespace gemmd

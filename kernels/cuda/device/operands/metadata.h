@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The metadata of a sparse A as the lanes of a kernel take it; see plan.h.
+#pragma once
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/plan.h"
+#include "kernels/cuda/row.h"
+#include "kernels/problem.h"
+
+struct CUstream_st;  // What cudaStream_t points at.
+
+namespace gemmd {
+
+// Writes the metadata of a sparse A at plan.metadata_offset of the workspace, on `stream`, without
+// waiting: the word of (tile of instruction.m rows, step of instruction.k, lane) is number
+// (tile * steps + step) * 32 + lane, where steps = k rounded up to row.tile.k / instruction.k; the
+// selector is 0. Rows and groups beyond the matrix keep the places that come first.
+// Errors: Internal as CUDA says.
+absl::Status RepackMetadata(const CudaRow& row, const Problem& problem, const CudaPlan& plan,
+                            const std::byte* a, std::byte* workspace, CUstream_st* stream);
+
+}  // namespace gemmd

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The tiles that rows are made of, and how a tile and an instruction make a row. The groups
+// (kernels/cuda/groups) say which tiles their instructions have beside the small one, which every
+// instruction has.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/group.h"
+#include "kernels/cuda/row.h"
+#include "kernels/cuda/warp_work.h"
+#include "kernels/mma/instructions.h"
+#include "kernels/mma/support.h"
+
+namespace gemmd {
+
+// Extents along k in bytes of the operand that holds all of k.
+struct RowShape {
+  int16_t m;
+  int16_t n;
+  int16_t k_bytes;
+  int8_t warps_m;
+  int8_t warps_n;
+  int8_t stages;
+  int8_t cluster = 1;
+};
+
+using RowShapes = std::span<const RowShape>;
+
+// The largest tile that registers hold, the way round that keeps the smaller fragments; then
+// smaller ones for smaller matrices. Of the last two the second is for few blocks, each with much
+// of a long k under way.
+inline constexpr std::array<RowShape, 6> kDenseTiles = {{{192, 256, 128, 2, 4, 4, 2},
+                                                         {128, 256, 128, 2, 4, 3},
+                                                         {256, 128, 128, 4, 2, 3},
+                                                         {128, 128, 128, 2, 2, 3},
+                                                         {64, 64, 128, 2, 2, 4},
+                                                         {64, 64, 128, 2, 2, 12}}};
+inline constexpr std::array<RowShape, 6> kSparseTiles = {{{256, 192, 128, 4, 2, 5, 2},
+                                                          {128, 256, 128, 2, 4, 3},
+                                                          {256, 128, 128, 4, 2, 3},
+                                                          {128, 128, 128, 2, 2, 3},
+                                                          {64, 64, 128, 2, 2, 4},
+                                                          {64, 64, 128, 2, 2, 12}}};
+// For instructions that clamp after each step.
+inline constexpr std::array<RowShape, 2> kSaturatingTiles = {
+    {{128, 128, 128, 2, 2, 3}, {64, 64, 128, 2, 2, 4}}};
+
+// Whether the instruction is the deepest one of its types that the tensor core of sm_90 multiplies
+// itself: the one that large tiles are for.
+constexpr bool IsDeepestOnHopper(const mma::Instruction& instruction) {
+  if (mma::SupportOn(instruction, mma::Chip::kSm90) != mma::Support::kNative) return false;
+  if (instruction.rounding != mma::Rounding::kNearestEven) return false;
+  const int k_bytes = instruction.k * BitsOf(instruction.b) / 8;
+  if (instruction.family == mma::Family::kMma) {
+    return instruction.m == 16 && k_bytes == (instruction.a == ElementType::kF64 ? 128 : 32);
+  }
+  return instruction.family == mma::Family::kMmaSparse && k_bytes == 64;
+}
+
+// The tiles of a group: Of(instruction), in the order of preference. Each group has its own
+// specialization, so that a new tile rebuilds the code of its group alone.
+template <CudaGroup kGroup>
+struct GroupTiles;
+
+// Every instruction's last row. One step of what ptxas expands fills the registers.
+constexpr RowShape SmallTile(const mma::Instruction& instruction) {
+  const bool is_deep = instruction.is_sparse() && IsShapedNative(instruction);
+  return {64, 64, static_cast<int16_t>(is_deep ? 128 : 64), 2, 2, 3};
+}
+
+constexpr CudaRow MakeRow(const mma::Instruction& instruction, const RowShape& shape) {
+  CudaRow row;
+  row.instruction = instruction;
+  const int elements = shape.k_bytes * 8 / mma::ContainerBits(instruction, mma::Operand::kB);
+  row.tile = {shape.m, shape.n,
+              static_cast<int16_t>(elements < instruction.k ? instruction.k : elements)};
+  row.warps_m = shape.warps_m;
+  row.warps_n = shape.warps_n;
+  row.stages = shape.stages;
+  row.cluster = shape.cluster;
+  row.pipeline = CanLoadAhead(row) ? Pipeline::kRing : Pipeline::kPlain;
+  return row;
+}
+
+// Calls `add` for each row of an instruction whose tiles are `shapes`.
+template <typename Add>
+constexpr void ForEachRow(const mma::Instruction& instruction, RowShapes shapes, const Add& add) {
+  for (const RowShape& shape : shapes) add(MakeRow(instruction, shape));
+  add(MakeRow(instruction, SmallTile(instruction)));
+}
+
+// The rows that `for_each` gives to the function it is called with, as an array of their number.
+template <typename ForEach>
+consteval auto CollectRows(ForEach for_each) {
+  constexpr size_t kCount = [] {
+    size_t count = 0;
+    ForEach()([&](const CudaRow&) { ++count; });
+    return count;
+  }();
+  std::array<CudaRow, kCount> rows = {};
+  size_t next = 0;
+  for_each([&](const CudaRow& row) { rows[next++] = row; });
+  return rows;
+}
+
+}  // namespace gemmd

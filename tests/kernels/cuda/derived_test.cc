@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What kernels of GPUs make of one operand alone: the parts of the workspace that could be kept.
+#include <gtest/gtest.h>
+
+#include "kernels/catalog.h"
+#include "kernels/cuda/plan.h"
+#include "kernels/cuda/rows.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+// Operands that lie the other way round than the instruction takes them are packed.
+Problem ProblemOf(const Kernel& kernel, Order a, Order b) {
+  constexpr int64_t kExtent = 128;
+  Problem problem;
+  problem.m = problem.n = problem.k = kExtent;
+  problem.a = kernel.instruction->is_sparse()
+                  ? TightSparseLayout("a", kernel.a, kExtent, kExtent).value()
+                  : TightLayout("a", kernel.a, a, kExtent, kExtent).value();
+  problem.b = TightLayout("b", kernel.b, b, kExtent, kExtent).value();
+  problem.d =
+      TightLayout("d", kernel.recipe.accumulation, Order::kRowMajor, kExtent, kExtent).value();
+  problem.accumulation = kernel.recipe.accumulation;
+  return problem;
+}
+
+TEST(DerivedOperandTest, PartsOfTheWorkspaceAreThePlans) {
+  int packed = 0;
+  for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
+    for (const Order a : {Order::kRowMajor, Order::kColumnMajor}) {
+      for (const Order b : {Order::kRowMajor, Order::kColumnMajor}) {
+        const Problem problem = ProblemOf(kernel, a, b);
+        const absl::StatusOr<CudaPlan> plan = PlanOf(*CudaRowOf(kernel), problem);
+        const absl::StatusOr<DerivedOperand> of_a = kernel.derived(problem, mma::Operand::kA);
+        const absl::StatusOr<DerivedOperand> of_b = kernel.derived(problem, mma::Operand::kB);
+        ASSERT_THAT(plan, IsOk());
+        ASSERT_THAT(of_a, IsOk());
+        ASSERT_THAT(of_b, IsOk());
+        EXPECT_EQ(of_a->offset, 0) << kernel.name;
+        EXPECT_EQ(of_b->offset, of_a->bytes) << kernel.name;
+        EXPECT_EQ(of_a->bytes + of_b->bytes, kernel.workspace_bytes(problem).value());
+        EXPECT_EQ(of_a->bytes > 0, plan->a.is_packed || kernel.instruction->is_sparse());
+        EXPECT_EQ(of_b->bytes > 0, plan->b.is_packed) << kernel.name;
+        if (plan->b.is_packed) {
+          EXPECT_EQ(of_b->offset, plan->b.offset) << kernel.name;
+          ++packed;
+        }
+      }
+    }
+  }
+  EXPECT_GT(packed, 100);
+}
+
+TEST(DerivedOperandTest, OtherFamiliesMakeNothing) {
+  const Kernel& kernel = Catalog(DeviceKind::kSim).front();
+  const absl::StatusOr<DerivedOperand> of_a = kernel.derived(Problem(), mma::Operand::kA);
+  ASSERT_THAT(of_a, IsOk());
+  EXPECT_EQ(of_a->bytes, 0);
+}
+
+}  // namespace
+}  // namespace gemmd
