@@ -52,7 +52,7 @@ stage_release() {
   prepare_python
   configure release -DGEMMD_BUILD_TESTS=ON
   cmake --build --preset release
-  cmake --build --preset release --target all_verify_interface_header_sets
+  cmake --build --preset release --target headers
   ctest --preset release --parallel "$jobs"
 }
 
