@@ -36,6 +36,9 @@ venv="$root/build/venv"
 
 configure() { cmake --preset "$@" -DGEMMD_TEST_PYTHON="$venv/bin/python"; }
 
+# Runs the tests of a preset and keeps how long each took.
+run_tests() { ctest --preset "$1" --parallel "$jobs" --output-junit "$root/build/$1/tests.xml"; }
+
 stage_format() {
   git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run --Werror
 }
@@ -53,20 +56,20 @@ stage_release() {
   configure release -DGEMMD_BUILD_TESTS=ON
   cmake --build --preset release
   cmake --build --preset release --target headers
-  ctest --preset release --parallel "$jobs"
+  run_tests release
 }
 
 stage_asan() {
   prepare_python
   configure asan
   cmake --build --preset asan
-  ctest --preset asan --parallel "$jobs"
+  run_tests asan
 }
 
 stage_tsan() {
   configure tsan
   cmake --build --preset tsan
-  ctest --preset tsan --parallel "$jobs"
+  run_tests tsan
 }
 
 stage_clang() {
@@ -122,10 +125,37 @@ stage_deploy() {
     --fake-nvml="$root/build/release/fake_nvml/libnvidia-ml.so.1" tests/deploy
 }
 
+# Prints a title and the five largest of stdin's lines "SECONDS NAME".
+print_five() {
+  sort -rn | sed -n 1,5p |
+    awk -v title="$1" 'NR == 1 { print title } { printf "%8.1f s  %s\n", $1, $2 }'
+}
+
+# The slowest build steps and tests of each build since this script began.
+print_slowest() {
+  local build
+  for build in build/*/; do
+    if [[ $build/.ninja_log -nt $beginning ]]; then
+      # A line: when the step began and ended in ms, the time of its output in ns, the output, a hash
+      # of the command.
+      awk -v began="$(stat --format=%Y "$beginning")" '
+        $3 >= began * 1e9 && !seen[$1, $2, $5]++ { print ($2 - $1) / 1000, $4 }' "$build/.ninja_log" |
+        print_five "slowest build steps of $build"
+    fi
+    if [[ $build/tests.xml -nt $beginning ]]; then
+      sed -n 's/.*<testcase name="\([^"]*\)".* time="\([^"]*\)".*/\2 \1/p' "$build/tests.xml" |
+        print_five "slowest tests of $build"
+    fi
+  done
+}
+
 deploy/install-packages.sh test
 mkdir -p build
+beginning=$(mktemp)
+trap 'rm -f "$beginning"' EXIT
 passed=0
 failed=()
+durations=()
 for stage in "${stages[@]}"; do
   printf '\n==== %s\n' "$stage"
   start=$SECONDS
@@ -134,11 +164,15 @@ for stage in "${stages[@]}"; do
   (set -e; "stage_$stage")
   status=$?
   set -e
+  durations+=("$(printf '%8d s  %s' $((SECONDS - start)) "$stage")")
   printf '==== %s: exit %d after %d s\n' "$stage" "$status" $((SECONDS - start))
   if ((status == 0)); then passed=$((passed + 1)); else failed+=("$stage"); fi
 done
 
 echo
+print_slowest
+echo "stages:"
+printf '%s\n' "${durations[@]}"
 for stage in "${failed[@]}"; do echo "FAILED: $stage"; done
 echo "stages: $passed passed, ${#failed[@]} failed"
 ((${#failed[@]} == 0))
