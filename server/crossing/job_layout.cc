@@ -9,7 +9,7 @@
 namespace gemmd {
 namespace {
 
-// Puts one range behind the other.
+// Puts one range after the other.
 class Ranges {
  public:
   JobRange Take(Checked bytes) {
@@ -71,6 +71,27 @@ absl::StatusOr<JobLayout> LayOutJob(const Problem& problem) {
   if (!ranges.end()) return absl::ResourceExhaustedError("the matrices take more than 2^63 bytes");
   layout.end = *ranges.end();
   return layout;
+}
+
+GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& layout,
+                std::byte* block, absl::Span<std::byte> workspace) {
+  const auto place = [block](const JobRange& range) {
+    return range.bytes == 0 ? nullptr : block + range.offset;
+  };
+  const auto factors = [&](const JobRange& range) {
+    return absl::MakeConstSpan(reinterpret_cast<const float*>(place(range)),
+                               static_cast<size_t>(range.bytes) / sizeof(float));
+  };
+  return {.problem = problem,
+          .target = target,
+          .a = place(layout.a),
+          .b = place(layout.b),
+          .c = place(layout.c),
+          .bias = place(layout.bias),
+          .a_scale = factors(layout.a_scale),
+          .b_scale = factors(layout.b_scale),
+          .d = place(layout.d),
+          .workspace = workspace};
 }
 
 bool HasGaps(const Problem& problem) {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where the matrices of a job lie, in the staging area and in the memory of the GPU alike: one
-// behind the other, what is read first, then D.
+// after the other, first what is read, then D.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/kernel.h"
 #include "kernels/problem.h"
 
 namespace gemmd {
@@ -35,9 +38,13 @@ struct JobLayout {
   int64_t input_bytes() const { return d.offset; }
 };
 
-// Of a valid problem.
-// Errors: ResourceExhausted where all of it together leaves 63 bits.
+// Lays out the matrices of a valid problem.
+// Errors: ResourceExhausted where they take 2^63 bytes or more.
 absl::StatusOr<JobLayout> LayOutJob(const Problem& problem);
+
+// The launch of a problem whose matrices lie in `block`, by its layout. Borrows all of it.
+GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& layout,
+                std::byte* block, absl::Span<std::byte> workspace);
 
 // Whether D has bytes or bits between lines or matrices that no kernel writes.
 bool HasGaps(const Problem& problem);

@@ -35,6 +35,10 @@ struct Job {
   std::string* d = nullptr;  // The device makes it d_bytes long; padding between lines is zero.
 };
 
+// The launch of a job on memory of the host, once `d` is d_bytes long. Borrows what the job
+// borrows.
+GemmArgs ArgsOf(const Job& job, const Target& target, absl::Span<std::byte> workspace);
+
 // How a job ended, and how long each stage on the device took, in nanoseconds.
 struct JobOutcome {
   absl::Status status;
@@ -56,7 +60,7 @@ struct DeviceInfo {
 
   // Of a GPU.
   int multiprocessors = 0;
-  int64_t memory_limit_bytes = 0;  // Of which products may use so much.
+  int64_t memory_limit_bytes = 0;  // What products may use of it.
   int64_t clock_khz = 0;           // The highest, of the multiprocessors.
   int64_t memory_clock_khz = 0;
   std::string driver;   // The latest CUDA that its driver knows: "13.0".

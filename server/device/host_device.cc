@@ -123,19 +123,8 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   outcome.copy_in_ns = ready_ns - start_ns;
   if (!outcome.status.ok()) return outcome;
 
-  const GemmArgs args = {
-      .problem = job.problem,
-      .target = profile_.target,
-      .a = job.a,
-      .b = job.b,
-      .c = job.c,
-      .bias = job.bias,
-      .a_scale = job.a_scale,
-      .b_scale = job.b_scale,
-      .d = reinterpret_cast<std::byte*>(job.d->data()),
-      .workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_)),
-  };
-  outcome.status = job.kernel->launch(args);
+  const auto workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_));
+  outcome.status = job.kernel->launch(ArgsOf(job, profile_.target, workspace));
   outcome.compute_ns = clock_.NowNs() - ready_ns;
   if (workspace_bytes_ > kKeptWorkspaceBytes) {
     workspace_.reset();

@@ -44,17 +44,9 @@ absl::StatusOr<double> KernelRate(const Kernel& kernel, const GpuDescription& gp
   ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(problem));
   ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel.workspace_bytes(problem));
   ASSIGN_OR_RETURN(std::byte* const block, arena.Reserve(layout.end + workspace_bytes));
-  const GemmArgs args = {
-      .problem = problem,
-      .target = gpu.target,
-      .a = block + layout.a.offset,
-      .b = block + layout.b.offset,
-      .c = nullptr,
-      .bias = nullptr,
-      .a_scale = {},
-      .b_scale = {},
-      .d = block + layout.d.offset,
-      .workspace = absl::MakeSpan(block + layout.end, static_cast<size_t>(workspace_bytes))};
+  const GemmArgs args =
+      ArgsAt(problem, gpu.target, layout, block,
+             absl::MakeSpan(block + layout.end, static_cast<size_t>(workspace_bytes)));
   ASSIGN_OR_RETURN(const double seconds,
                    ShortestSeconds(runtime, [&] { return runtime.Launch(kernel, args); }));
   return static_cast<double>(Operations(problem)) / seconds;

@@ -144,39 +144,25 @@ absl::Status Worker::Compute(const JobRequest& request, Result& result) {
 // Everything that the GPU does for one job.
 absl::Status Worker::Queue(const Kernel& kernel, const Problem& problem, const JobLayout& layout,
                            std::byte* block, absl::Span<std::byte> workspace) {
-  const auto place = [block](const JobRange& range) {
-    return range.bytes == 0 ? nullptr : block + range.offset;
-  };
-  const auto factors = [&](const JobRange& range) {
-    return absl::MakeConstSpan(reinterpret_cast<const float*>(place(range)),
-                               static_cast<size_t>(range.bytes) / sizeof(float));
-  };
   const absl::Span<std::byte> matrices = staging_.matrices();
   RETURN_IF_ERROR(runtime_.Mark(Moment::kStart));
   if (layout.input_bytes() > 0) {
     RETURN_IF_ERROR(
         runtime_.CopyIn(block, matrices.first(static_cast<size_t>(layout.input_bytes()))));
   }
-  if (HasGaps(problem)) RETURN_IF_ERROR(runtime_.Clear(place(layout.d), layout.d.bytes));
+  if (HasGaps(problem)) {
+    RETURN_IF_ERROR(runtime_.Clear(block + layout.d.offset, layout.d.bytes));
+  }
   RETURN_IF_ERROR(runtime_.Mark(Moment::kCopiedIn));
   if (problem.has_output()) {
-    const GemmArgs args = {.problem = problem,
-                           .target = gpu_.target,
-                           .a = place(layout.a),
-                           .b = place(layout.b),
-                           .c = place(layout.c),
-                           .bias = place(layout.bias),
-                           .a_scale = factors(layout.a_scale),
-                           .b_scale = factors(layout.b_scale),
-                           .d = place(layout.d),
-                           .workspace = workspace};
-    RETURN_IF_ERROR(runtime_.Launch(kernel, args));
+    RETURN_IF_ERROR(
+        runtime_.Launch(kernel, ArgsAt(problem, gpu_.target, layout, block, workspace)));
   }
   RETURN_IF_ERROR(runtime_.Mark(Moment::kComputed));
   if (layout.d.bytes > 0) {
     RETURN_IF_ERROR(runtime_.CopyOut(
         matrices.subspan(static_cast<size_t>(layout.d.offset), static_cast<size_t>(layout.d.bytes)),
-        place(layout.d)));
+        block + layout.d.offset));
   }
   return runtime_.Mark(Moment::kCopiedOut);
 }
