@@ -12,7 +12,6 @@
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -22,6 +21,7 @@
 
 #include "absl/strings/str_join.h"
 #include "kernels/cpu/blas_core.h"
+#include "kernels/cpu/library_settings.h"
 #include "kernels/status_macros.h"
 #include "server/device/devices.h"
 #include "server/options.h"
@@ -34,31 +34,14 @@
 namespace gemmd {
 namespace {
 
-// No other thread exists yet when these are called.
-bool IsSet(const char* variable) {
-  return getenv(variable) != nullptr;  // NOLINT(concurrency-mt-unsafe)
-}
-
-void Set(const char* variable, const std::string& value) {
-  setenv(variable, value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
-}
-
-// OpenBLAS and OpenMP read the environment only while they are loaded: where it can be better,
-// sets it and starts over. What the user has set stays.
 void PreferBetterLibrarySettings(char** argv) {
-  constexpr char kCore[] = "OPENBLAS_CORETYPE";
-  const std::string core = BetterBlasCore();
-  const bool has_better_core = !core.empty() && !IsSet(kCore);
-  if (has_better_core) Set(kCore, core);
   // Threads without work sleep, where by default they spin for a while, after each product: on 16
   // processors 2,000 small products a second took 22 times as much processor time, and their p99
   // was 11 times as long.
-  constexpr char kWait[] = "OMP_WAIT_POLICY";
-  const bool spins = !IsSet(kWait) && !IsSet("GOMP_SPINCOUNT");
-  if (spins) Set(kWait, "passive");
-  if (!has_better_core && !spins) return;
-  execv("/proc/self/exe",
-        argv);  // Returns only where it fails; then the daemon is slower, not wrong.
+  const bool user_says_how_to_wait = IsSetInEnvironment("GOMP_SPINCOUNT");
+  const LibrarySetting settings[] = {{"OPENBLAS_CORETYPE", BetterBlasCore()},
+                                     {"OMP_WAIT_POLICY", user_says_how_to_wait ? "" : "passive"}};
+  PreferSettings(settings, argv);
 }
 
 absl::Status ConfigureLogging(const Options& options) {

@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <string>
@@ -20,6 +19,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu/blas_core.h"
 #include "kernels/cpu/host.h"
+#include "kernels/cpu/library_settings.h"
 #include "kernels/mma/find.h"
 
 namespace gemmd::bench {
@@ -97,16 +97,6 @@ bool RunSimulator(const Options& options, const Rows& rows, std::vector<Simulato
   return is_right && !runs.empty();
 }
 
-// As the daemon does: OpenBLAS reads its environment only while it is loaded.
-void PreferBetterBlas(char** argv) {
-  constexpr char kVariable[] = "OPENBLAS_CORETYPE";
-  const std::string core = BetterBlasCore();
-  // No other thread exists yet.
-  if (core.empty() || getenv(kVariable) != nullptr) return;  // NOLINT(concurrency-mt-unsafe)
-  setenv(kVariable, core.c_str(), 1);                        // NOLINT(concurrency-mt-unsafe)
-  execv("/proc/self/exe", argv);                             // Returns only where it fails.
-}
-
 // The part of the catalogue that the options are about.
 absl::Span<const Kernel> CatalogOf(const Options& options, bool is_whole) {
   if (is_whole) return Catalog();
@@ -176,7 +166,8 @@ int Run(const Options& options, bool lists_whole_catalog) {
 }
 
 int Main(int argc, char** argv) {
-  PreferBetterBlas(argv);
+  const LibrarySetting core = {"OPENBLAS_CORETYPE", BetterBlasCore()};
+  PreferSettings({&core, 1}, argv);
   CLI::App app("", "gemmbench");
   Options options;
   absl::Status status;
