@@ -83,12 +83,9 @@ void AddListening(CLI::App& app, Options& options) {
 
 void AddDevices(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Devices";
-  AddList(
-      app, "--devices", options.devices.names,
-      "Devices to serve, in the order of preference: cuda:0 and the like, or cuda, every GPU; cpu; "
-      "sim:sm_90 and the like, which give the very bits of a chip's matrix instructions, or sim, "
-      "every chip that is known. A product that names none runs on the first that has a kernel for "
-      "it")
+  AddList(app, "--devices", options.devices.names,
+          "Devices to serve, in the order of preference: " + DeviceNamesHelp() +
+              ". A product that names none runs on the first that has a kernel for it")
       ->check([](const std::string& name) { return std::string(CheckDeviceName(name).message()); })
       ->default_str("cuda where there is a GPU,cpu,sim:sm_90")
       ->type_name("DEVICE,...")

@@ -105,8 +105,9 @@ absl::Status RunOne(Device& device, ElementType type, absl::Duration timeout) {
 }  // namespace
 
 absl::Status RunCanary(Device& device, absl::Duration timeout) {
-  const DeviceKind kind = device.info().kind;
-  const ElementType single = kind == DeviceKind::kCpu ? ElementType::kF32 : ElementType::kF16;
+  // Tensor cores multiply no f32.
+  const ElementType single =
+      HasKernelFor(device, ElementType::kF32) ? ElementType::kF32 : ElementType::kF16;
   for (const ElementType type : {single, ElementType::kF64, ElementType::kS8}) {
     if (HasKernelFor(device, type)) RETURN_IF_ERROR(RunOne(device, type, timeout));
   }

@@ -84,7 +84,12 @@ class Device {
 
   virtual ~Device() = default;
 
-  // Constant after construction.
+  // Waits until the device is ready for the first time; nothing below may be called before.
+  // Errors: why it never will be: NotFound where the machine has no such device, others where it
+  // cannot be used. The device then stays as it is.
+  virtual absl::Status WaitUntilStarted() { return absl::OkStatus(); }
+
+  // Constant from then on.
   virtual const DeviceInfo& info() const = 0;
   virtual const DeviceProfile& profile() const = 0;
 

@@ -3,7 +3,6 @@
 // From the names of devices to devices.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -11,18 +10,12 @@
 
 #include "absl/status/statusor.h"
 #include "server/device/device.h"
+#include "server/device/device_factory.h"
 
 namespace gemmd {
 
-struct DeviceOptions {
-  // `cpu`; `cuda:0` and the other GPUs, or `cuda` for every GPU; `sim:sm_90` and the other chips,
-  // or `sim` for every chip. None: DefaultDeviceNames.
-  std::vector<std::string> names;
-  int cpu_threads = 0;        // For each device of the host; 0: every core that it may use.
-  std::string worker_binary;  // Empty: `gemmd-worker` beside this process's own binary.
-  int64_t gpu_staging_bytes = int64_t{256} << 20;  // WorkerDeviceOptions::staging_bytes.
-  int64_t gpu_memory_bytes = 0;                    // WorkerCommand::memory_limit_bytes.
-};
+// The names of every kind of device, for people: "cuda:0 and the like, ...; cpu; ...".
+std::string DeviceNamesHelp();
 
 // Errors: InvalidArgument for a name that MakeDevices does not know.
 absl::Status CheckDeviceName(std::string_view name);
@@ -31,8 +24,8 @@ absl::Status CheckDeviceName(std::string_view name);
 // of sm_90.
 std::vector<std::string> DefaultDeviceNames(const DeviceOptions& options);
 
-// Errors: InvalidArgument for a name that is unknown or given twice; those of starting a GPU's
-// worker, with the device's name.
+// Errors: InvalidArgument for a name that is unknown or given twice; those of a device that does
+// not start, with its name.
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> MakeDevices(const DeviceOptions& options);
 
 }  // namespace gemmd

@@ -50,10 +50,9 @@ class WorkerDevice final : public Device {
   // Finishes what was submitted, and ends the worker.
   ~WorkerDevice() override;
 
-  // Waits until the device is ready for the first time; nothing below may be called before.
-  // Errors: why it is not: NotFound where there is no such GPU, FailedPrecondition where there is
-  // no worker. The device then stays as it is.
-  absl::Status WaitUntilStarted() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Errors: NotFound where there is no such GPU, FailedPrecondition where there is no worker, and
+  // others.
+  absl::Status WaitUntilStarted() override ABSL_LOCKS_EXCLUDED(mutex_);
 
   const DeviceInfo& info() const override { return info_; }
   const DeviceProfile& profile() const override { return profile_; }

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The GPUs by name: `cuda:0` and so on, or `cuda` for all of them.
+#pragma once
+
+#include "server/device/device_factory.h"
+
+namespace gemmd {
+
+extern const DeviceFactory kGpuFactory;
+
+// The word for every GPU, where this machine shows any and there is a worker for them; otherwise
+// empty.
+std::string EveryUsableGpu(const DeviceOptions& options);
+
+}  // namespace gemmd
