@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a worker needs of a GPU. In the worker it is CUDA (cuda_runtime.h); tests put the host's
-// memory and the simulator in its place.
+// What a worker needs of a GPU. In the shipped worker it is CUDA (cuda/cuda_runtime.h); tests put
+// the host's memory and the simulator in its place.
 //
-// Everything that returns at once is done in the order of the calls, and a failure may come to
-// light in any later call. All calls come from one thread.
+// Everything that returns at once is done in the order of the calls, and a failure may show in any
+// later call. All calls come from one thread.
 #pragma once
 
 #include <cstddef>
@@ -32,9 +32,6 @@ struct GpuDescription {
 // The moments between the stages of a job.
 enum class Moment : uint8_t { kStart, kCopiedIn, kComputed, kCopiedOut };
 
-// Ways to lose a GPU, for tests of just that.
-enum class GpuFault : uint8_t { kIllegalAddress, kEndlessLoop };
-
 class GpuRuntime {
  public:
   virtual ~GpuRuntime() = default;
@@ -57,7 +54,6 @@ class GpuRuntime {
   virtual absl::Status Clear(std::byte* memory, int64_t bytes) = 0;
   // As LaunchOnStream (kernels/cuda/device/launch.h).
   virtual absl::Status Launch(const Kernel& kernel, const GemmArgs& args) = 0;
-  virtual absl::Status Fail(GpuFault fault) = 0;
   virtual absl::Status Mark(Moment moment) = 0;
 
   // Waits until everything is done.

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include "server/worker/scripted_runtime.h"
 
 namespace gemmd {
 namespace {
@@ -22,8 +21,7 @@ bool DieWithParent(int64_t parent) {
 
 }  // namespace
 
-int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, const std::string& script,
-                MeasureGpu measure) {
+int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, MeasureGpu measure) {
   WorkerOptions options;
   int64_t parent = 0;
   if (argc != 5 || !absl::SimpleAtoi(argv[1], &options.ordinal) ||
@@ -37,10 +35,7 @@ int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, const st
   signal(SIGTERM, SIG_IGN);
   if (!DieWithParent(parent)) return 1;
   options.measure = std::move(measure);
-  ScriptedRuntime scripted(runtime, script);
-  return RunWorker(options, script.empty() ? runtime : scripted, kWorkerSocket, kWorkerStaging).ok()
-             ? 0
-             : 1;
+  return RunWorker(options, runtime, kWorkerSocket, kWorkerStaging).ok() ? 0 : 1;
 }
 
 }  // namespace gemmd

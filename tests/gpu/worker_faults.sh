@@ -3,10 +3,11 @@
 #
 # The daemon on a GPU whose kernels go wrong: who is told what, and how soon the device is back.
 # usage: worker_faults.sh FOLDER [WORKER]: the folder holds gemmd and gemmctl; the worker is
-# gemmd-worker beside them unless it is named. Ends with 0 where everything is as it must be.
+# gemmd-scripted-worker beside them unless it is named. Ends with 0 where everything is as it must
+# be.
 set -euo pipefail
 folder=$1
-worker=${2:-$folder/gemmd-worker}
+worker=${2:-$folder/gemmd-scripted-worker}
 work=$(mktemp -d)
 export GEMMD_WORKER_SCRIPT=$work/script
 "$folder/gemmd" --devices=cuda:0 --worker-binary="$worker" --listen="unix:$work/socket" \

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "kernels/cpu/host.h"
-#include "server/device/fake_device.h"
 #include "server/device/host_device.h"
+#include "tests/server/device/fake_device.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/test_kernel.h"
 

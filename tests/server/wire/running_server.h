@@ -11,8 +11,8 @@
 #include "absl/time/time.h"
 #include "gemmd/v1/gemm.grpc.pb.h"
 #include "gemmd/v1/registry.grpc.pb.h"
-#include "server/device/fake_device.h"
 #include "server/server.h"
+#include "tests/server/device/fake_device.h"
 
 namespace gemmd {
 

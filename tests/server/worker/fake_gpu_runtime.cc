@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/server/worker/fake_gpu_runtime.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 
 #include "kernels/catalog.h"
@@ -32,7 +31,7 @@ const Kernel* Simulated(const Kernel& kernel) {
 }  // namespace
 
 FakeGpuRuntime::~FakeGpuRuntime() {
-  for (std::byte* block : blocks_) std::free(block);
+  for (const auto& [block, bytes] : blocks_) std::free(const_cast<std::byte*>(block));
 }
 
 absl::StatusOr<GpuDescription> FakeGpuRuntime::Open(int ordinal) {
@@ -59,8 +58,9 @@ absl::StatusOr<std::byte*> FakeGpuRuntime::Allocate(int64_t bytes) {
   if (bytes > kMemoryBytes || posix_memalign(&block, kAlignment, static_cast<size_t>(bytes)) != 0) {
     return absl::ResourceExhaustedError(Concat("the fake GPU has no ", bytes, " bytes"));
   }
-  std::memset(block, 0xab, static_cast<size_t>(bytes));  // Of what was there before.
-  return *blocks_.insert(static_cast<std::byte*>(block)).first;
+  std::memset(block, 0xab, static_cast<size_t>(bytes));  // As what was there before.
+  blocks_[static_cast<std::byte*>(block)] = bytes;
+  return static_cast<std::byte*>(block);
 }
 
 void FakeGpuRuntime::Free(std::byte* memory) {
@@ -83,7 +83,18 @@ absl::Status FakeGpuRuntime::Clear(std::byte* memory, int64_t bytes) {
   return absl::OkStatus();
 }
 
+bool FakeGpuRuntime::IsMemory(const std::byte* address) const {
+  const auto after = blocks_.upper_bound(address);
+  if (after == blocks_.begin()) return false;
+  const auto& [block, bytes] = *std::prev(after);
+  return address < block + bytes;
+}
+
 absl::Status FakeGpuRuntime::Launch(const Kernel& kernel, const GemmArgs& args) {
+  if (!IsMemory(args.d)) {  // As on a GPU, it shows later.
+    is_lost_ = true;
+    return absl::OkStatus();
+  }
   const Kernel* simulated = Simulated(kernel);
   if (simulated == nullptr) return absl::FailedPreconditionError("no such kernel");
   ASSIGN_OR_RETURN(const int64_t bytes, simulated->workspace_bytes(args.problem));
@@ -105,12 +116,6 @@ absl::Status FakeGpuRuntime::Launch(const Kernel& kernel, const GemmArgs& args) 
       .d = args.d,
       .workspace = absl::MakeSpan(static_cast<std::byte*>(memory), static_cast<size_t>(bytes))};
   return simulated->launch(simulated_args);
-}
-
-absl::Status FakeGpuRuntime::Fail(GpuFault fault) {
-  while (fault == GpuFault::kEndlessLoop) pause();
-  is_lost_ = true;
-  return absl::OkStatus();
 }
 
 absl::Status FakeGpuRuntime::Mark(Moment moment) {

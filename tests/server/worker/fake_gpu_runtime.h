@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A GPU made of the host's memory and the simulator: a kernel computes what the simulator's kernel
-// of its instruction computes, which is what a GPU would.
+// of its instruction computes, which is what a GPU would. It is lost, as a GPU is, once a kernel's
+// D is not in its memory.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <set>
+#include <map>
 
 #include "server/worker/gpu_runtime.h"
 #include "server/worker/worker.h"
@@ -27,14 +28,15 @@ class FakeGpuRuntime final : public GpuRuntime {
   absl::Status CopyOut(absl::Span<std::byte> to, const std::byte* from) override;
   absl::Status Clear(std::byte* memory, int64_t bytes) override;
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
-  absl::Status Fail(GpuFault fault) override;
   absl::Status Mark(Moment moment) override;
   absl::Status Wait() override;
   absl::StatusOr<int64_t> NanosecondsBetween(Moment start, Moment end) override;
   bool IsLost() override { return is_lost_; }
 
  private:
-  std::set<std::byte*> blocks_;
+  bool IsMemory(const std::byte* address) const;
+
+  std::map<const std::byte*, int64_t> blocks_;  // With their bytes.
   std::array<int64_t, 4> marks_ns_ = {};
   bool is_lost_ = false;
 };

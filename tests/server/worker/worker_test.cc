@@ -169,7 +169,6 @@ class CountingRuntime final : public GpuRuntime {
     last_operations = static_cast<double>(Operations(args.problem));
     return args.problem.has_product() ? Validate(args.problem) : absl::InternalError("nothing");
   }
-  absl::Status Fail(GpuFault) override { return absl::OkStatus(); }
   absl::Status Mark(Moment) override { return absl::OkStatus(); }
   absl::Status Wait() override { return absl::OkStatus(); }
   absl::StatusOr<int64_t> NanosecondsBetween(Moment, Moment) override { return 1000; }

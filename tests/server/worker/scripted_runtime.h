@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A runtime that fails where a script says so: for tests of what surrounds it, with CUDA or
-// without.
+// A runtime that fails where a script says so, with CUDA or without: for tests of what surrounds
+// it.
 //
 // The script is a file that appears while the worker runs, or is there from the start: it is read
 // and removed before the next call. Each line is "FUNCTION N ACTION": what to do at the Nth call
@@ -11,8 +11,10 @@
 //   lost            fails with Internal, and so does everything from then on
 //   hang            never returns
 //   abort, exit     the process ends
-//   skip            does nothing and says that it did; of Launch alone
-//   illegal_address, endless_loop   the GPU does that (GpuFault), and the call goes on
+// and at calls of Launch alone:
+//   skip            does nothing and says that it did
+//   illegal_address the kernel writes its result to where there is no memory
+//   endless_loop    the GPU runs a kernel without end, and the call waits for it
 #pragma once
 
 #include <map>
@@ -26,8 +28,12 @@ namespace gemmd {
 
 class ScriptedRuntime final : public GpuRuntime {
  public:
-  // Borrows the runtime.
-  ScriptedRuntime(GpuRuntime& inner, std::string script) : inner_(inner), script_(script) {}
+  // Never returns, but for an error of the launch.
+  using EndlessLoop = absl::Status (*)();
+
+  // Borrows the runtime. The script is the file that the environment variable GEMMD_WORKER_SCRIPT
+  // names.
+  ScriptedRuntime(GpuRuntime& inner, EndlessLoop endless_loop);
 
   absl::StatusOr<GpuDescription> Open(int ordinal) override;
   absl::Status RegisterStaging(absl::Span<std::byte> staging) override;
@@ -37,7 +43,6 @@ class ScriptedRuntime final : public GpuRuntime {
   absl::Status CopyOut(absl::Span<std::byte> to, const std::byte* from) override;
   absl::Status Clear(std::byte* memory, int64_t bytes) override;
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
-  absl::Status Fail(GpuFault fault) override { return inner_.Fail(fault); }
   absl::Status Mark(Moment moment) override;
   absl::Status Wait() override;
   absl::StatusOr<int64_t> NanosecondsBetween(Moment start, Moment end) override;
@@ -45,10 +50,14 @@ class ScriptedRuntime final : public GpuRuntime {
 
  private:
   void ReadScript();
-  // What the script says of this call of the function.
+  // What the script says of this call of the function; empty where it says nothing.
+  std::string TakeAction(const std::string& function);
+  // Does it.
   absl::Status Act(const std::string& function);
+  absl::Status Act(const std::string& function, const std::string& action);
 
   GpuRuntime& inner_;
+  const EndlessLoop endless_loop_;
   const std::string script_;
   std::map<std::pair<std::string, int>, std::string> actions_;
   std::map<std::string, int> calls_;

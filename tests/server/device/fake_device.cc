@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/device/fake_device.h"
+#include "tests/server/device/fake_device.h"
 
 #include <cassert>
 #include <utility>
@@ -14,21 +14,10 @@ JobOutcome RunOnCallingThread(const Job& job) {
   std::vector<std::byte> memory(static_cast<size_t>(job.workspace_bytes) + kAlignment);
   const uintptr_t start = reinterpret_cast<uintptr_t>(memory.data());
   const size_t skipped = (kAlignment - start % kAlignment) % kAlignment;
-  const GemmArgs args = {
-      .problem = job.problem,
-      .target = {},
-      .a = job.a,
-      .b = job.b,
-      .c = job.c,
-      .bias = job.bias,
-      .a_scale = job.a_scale,
-      .b_scale = job.b_scale,
-      .d = reinterpret_cast<std::byte*>(job.d->data()),
-      .workspace =
-          absl::MakeSpan(memory.data() + skipped, static_cast<size_t>(job.workspace_bytes)),
-  };
+  const auto workspace =
+      absl::MakeSpan(memory.data() + skipped, static_cast<size_t>(job.workspace_bytes));
   JobOutcome outcome;
-  outcome.status = job.kernel->launch(args);
+  outcome.status = job.kernel->launch(ArgsOf(job, {}, workspace));
   outcome.compute_ns = 1;
   return outcome;
 }
@@ -37,12 +26,12 @@ JobOutcome RunOnCallingThread(const Job& job) {
 
 FakeDevice::FakeDevice(std::string name, DeviceProfile profile) : profile_(std::move(profile)) {
   info_.name = std::move(name);
-  info_.description = "scripted device";
+  info_.description = "fake device";
   info_.threads = 1;
 }
 
 FakeDevice::~FakeDevice() {
-  while (held() > 0) CompleteNext(absl::UnavailableError("the scripted device is gone"));
+  while (held() > 0) CompleteNext(absl::UnavailableError("the fake device is gone"));
 }
 
 void FakeDevice::Submit(const Job& job, Done done) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A scripted device for tests: it holds every job until the test says how it ends.
+// A device that holds every job until the test says how it ends.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/worker/cuda_runtime.h"
+#include "server/worker/cuda/cuda_runtime.h"
 
 #include <cuda_runtime_api.h>
 
 #include <array>
 #include <optional>
 
-#include "kernels/cuda/device/fault.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/runtime.h"
 #include "kernels/mma/find.h"
@@ -92,10 +91,6 @@ class CudaRuntime final : public GpuRuntime {
   }
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
     return LaunchOnStream(kernel, args, stream_.get());
-  }
-  absl::Status Fail(GpuFault fault) override {
-    return fault == GpuFault::kIllegalAddress ? LaunchIllegalAccess(stream_.get())
-                                              : LaunchEndlessLoop(stream_.get());
   }
   absl::Status Mark(Moment moment) override { return EventOf(moment).Record(stream_); }
   absl::Status Wait() override { return stream_.Wait(); }

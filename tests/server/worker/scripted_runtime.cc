@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/worker/scripted_runtime.h"
+#include "tests/server/worker/scripted_runtime.h"
 
 #include <unistd.h>
 
@@ -10,6 +10,20 @@
 #include "kernels/text.h"
 
 namespace gemmd {
+namespace {
+
+std::string ScriptOfEnvironment() {
+  const char* script = getenv("GEMMD_WORKER_SCRIPT");  // NOLINT(concurrency-mt-unsafe): no threads.
+  return script == nullptr ? "" : script;
+}
+
+// No memory of any GPU or process is there, and it is aligned as D must be.
+std::byte* Nowhere() { return reinterpret_cast<std::byte*>(uintptr_t{256}); }
+
+}  // namespace
+
+ScriptedRuntime::ScriptedRuntime(GpuRuntime& inner, EndlessLoop endless_loop)
+    : inner_(inner), endless_loop_(endless_loop), script_(ScriptOfEnvironment()) {}
 
 void ScriptedRuntime::ReadScript() {
   if (access(script_.c_str(), R_OK) != 0) return;
@@ -22,19 +36,24 @@ void ScriptedRuntime::ReadScript() {
   unlink(script_.c_str());
 }
 
-absl::Status ScriptedRuntime::Act(const std::string& function) {
+std::string ScriptedRuntime::TakeAction(const std::string& function) {
+  if (is_lost_) return "";
   ReadScript();
-  if (is_lost_) return absl::InternalError(Concat(function, ": scripted: lost before"));
   const auto found = actions_.find({function, ++calls_[function]});
-  if (found == actions_.end()) return absl::OkStatus();
-  const std::string& action = found->second;
-  if (action == "illegal_address") return inner_.Fail(GpuFault::kIllegalAddress);
-  if (action == "endless_loop") return inner_.Fail(GpuFault::kEndlessLoop);
+  return found == actions_.end() ? "" : found->second;
+}
+
+absl::Status ScriptedRuntime::Act(const std::string& function) {
+  return Act(function, TakeAction(function));
+}
+
+absl::Status ScriptedRuntime::Act(const std::string& function, const std::string& action) {
+  if (is_lost_) return absl::InternalError(Concat(function, ": scripted: lost before"));
+  if (action.empty()) return absl::OkStatus();
   while (action == "hang") pause();
   if (action == "abort") abort();
   if (action == "exit") _exit(1);
   const std::string message = Concat(function, ": scripted: ", action);
-  if (action == "skip") return absl::CancelledError(message);
   if (action == "memory") return absl::ResourceExhaustedError(message);
   is_lost_ = action == "lost";
   return absl::InternalError(message);
@@ -76,9 +95,16 @@ absl::Status ScriptedRuntime::Clear(std::byte* memory, int64_t bytes) {
 }
 
 absl::Status ScriptedRuntime::Launch(const Kernel& kernel, const GemmArgs& args) {
-  const absl::Status status = Act("Launch");
-  if (absl::IsCancelled(status)) return absl::OkStatus();
-  return status.ok() ? inner_.Launch(kernel, args) : status;
+  const std::string action = TakeAction("Launch");
+  if (action == "skip") return absl::OkStatus();
+  if (action == "endless_loop") return endless_loop_();
+  if (action == "illegal_address") {
+    GemmArgs args_to_nowhere = args;
+    args_to_nowhere.d = Nowhere();
+    return inner_.Launch(kernel, args_to_nowhere);
+  }
+  RETURN_IF_ERROR(Act("Launch", action));
+  return inner_.Launch(kernel, args);
 }
 
 absl::Status ScriptedRuntime::Mark(Moment moment) {
