@@ -1,53 +1,182 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Checks which folder includes which: proto <- client; proto <- server -> kernels -> kernels/mma.
-# usage: layering.sh [ROOT]. Prints every offending line; exits 1 where there is one.
+# Checks which folder includes which, against the table below. No file has a name here.
+# usage: layering.sh [ROOT]      prints every include that crosses a wall; exits 1 where there is one
+#        layering.sh --table     prints the table: FOLDER, then all that it may include
+#        layering.sh --groups    prints each group of headers from outside, and one header of it
 set -euo pipefail
-cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
 
-violations=0
-# forbid WHY PATTERN FILE...: no #include in the files may match the pattern.
-forbid() {
-  local why=$1 pattern=$2
-  shift 2
-  (($# > 0)) || return 0
-  local found
-  found=$(grep -nHE "^ *# *include *[<\"]($pattern)" "$@" || true)
-  [[ -z $found ]] && return 0
-  printf '%s:\n%s\n' "$why" "$found"
-  violations=$((violations + 1))
+# FOLDER: what its files may include besides their own folder: other folders of the table, and
+# groups of headers from outside in angle brackets. FOLDER/** stands for its subfolders too, except
+# those that have a line of their own. A folder without a line may hold no sources, so that a new
+# one is thought about first.
+table='
+proto/gemmd/v1:
+
+kernels/mma:                <small>
+kernels:                    kernels/mma kernels/cpu kernels/sim kernels/cuda
+                            <std> <posix> <absl>
+kernels/cpu:                kernels kernels/mma
+                            <std> <posix> <absl> <blas> <openmp>
+kernels/sim:                kernels kernels/mma kernels/sim/vector
+                            <std> <absl> <openmp>
+kernels/sim/vector:         kernels/mma kernels/sim
+                            <small> <vector>
+kernels/cuda:               kernels kernels/mma kernels/cuda/operands
+                            <std> <absl>
+kernels/cuda/operands:      kernels kernels/mma kernels/cuda
+                            <std> <absl>
+kernels/cuda/device/ptx:    kernels/mma
+                            <small>
+kernels/cuda/device/**:     kernels kernels/mma kernels/cuda kernels/cuda/operands
+                            kernels/cuda/device/ptx
+                            <std> <absl> <cuda>
+kernels/bench:              kernels kernels/mma kernels/cpu kernels/sim kernels/bench/gpu
+                            <std> <posix> <absl> <blas> <cli> <json>
+kernels/bench/gpu:          kernels kernels/mma kernels/bench kernels/cuda/device/**
+                            <std> <posix> <absl> <cuda> <json>
+
+server/system:              <std> <posix> <absl> <spdlog>
+server/crossing:            server/system kernels kernels/mma
+                            <std> <posix> <absl>
+server/worker:              server/crossing server/system kernels kernels/mma kernels/cuda
+                            <std> <posix> <absl>
+server/worker/cuda:         server/worker server/crossing server/system
+                            kernels kernels/mma kernels/cuda kernels/cuda/device/**
+                            <std> <posix> <absl> <cuda>
+server/device:              server/crossing server/system kernels kernels/mma kernels/cpu
+                            <std> <posix> <absl>
+server/scheduling:          server/device server/crossing server/system kernels kernels/mma
+                            <std> <posix> <absl>
+server/metrics:             server/scheduling server/device server/crossing server/system
+                            kernels kernels/mma
+                            <std> <posix> <absl> <prometheus>
+server/wire:                server/metrics server/scheduling server/device server/crossing
+                            server/system kernels kernels/mma kernels/cpu proto/gemmd/v1
+                            <std> <posix> <absl> <grpc> <protobuf>
+server:                     server/wire server/metrics server/scheduling server/device
+                            server/crossing server/system kernels kernels/mma kernels/cpu
+                            <std> <posix> <absl> <grpc> <spdlog> <cli>
+
+client/gemmd:               proto/gemmd/v1
+                            <std> <absl> <grpc>
+client/gemmd/health:
+client:                     client/gemmd client/gemmd/health proto/gemmd/v1
+                            <std> <posix> <absl> <grpc> <protobuf>
+client/matrix:              client client/gemmd proto/gemmd/v1
+                            <std> <posix> <absl>
+client/terminal:            client client/gemmd proto/gemmd/v1
+                            <std> <posix> <absl> <cli>
+client/gemmctl:             client client/gemmd client/matrix client/terminal proto/gemmd/v1
+                            <std> <posix> <absl> <protobuf> <cli> <json>
+client/load:                client client/gemmd client/matrix client/terminal proto/gemmd/v1
+                            client/load/report
+                            <std> <posix> <absl> <cli> <json>
+client/load/report:         client client/gemmd client/matrix client/terminal proto/gemmd/v1
+                            client/load
+                            <std> <posix> <absl> <json>
+'
+
+# GROUP, a header of it, and the pattern of all of them. <small> is the part of <std> that compiles
+# in device code too and brings little with it.
+groups='
+small       cstdint              ^(array|bit|cstddef|cstdint|limits|optional|string_view|type_traits|utility)$
+std         vector               ^[a-z_]+$
+absl        absl/time/time.h     ^absl/
+grpc        grpcpp/grpcpp.h      ^(grpc|grpcpp)/
+protobuf    google/protobuf/any.pb.h  ^google/
+spdlog      spdlog/spdlog.h      ^spdlog/
+prometheus  prometheus/metric.h  ^prometheus/
+cli         CLI/CLI.hpp          ^CLI/
+json        nlohmann/json.hpp    ^nlohmann/
+openmp      omp.h                ^omp[.]h$
+blas        cblas.h              ^(cblas|dnnl[a-z_]*)[.]h(pp)?$
+vector      immintrin.h          ^immintrin[.]h$
+cuda        cuda_runtime_api.h   ^(cuda|cublas|cusparse|nvml|nv)[A-Za-z_]*([.]h)?(/|$)
+posix       unistd.h             ^((arpa|net|netinet|sys)/|(dlfcn|fcntl|fnmatch|poll|pthread|sched|signal|spawn|time|unistd)[.]h$)
+'
+
+# One line for each line of the table: "FOLDER NAME NAME ...".
+flat_table() {
+  printf '%s\n' "$table" | awk '
+    /^[^ ]/ { if (line != "") print line; line = "" }
+    NF { sub(":", ""); $1 = $1; line = line (line == "" ? "" : " ") $0 }
+    END { print line }'
 }
 
-sources() { find "$@" -name '*.h' -o -name '*.cc' -o -name '*.cuh' -o -name '*.cu' | sort; }
-in_folder() { [[ -d $1 ]] && sources "$1" || true; }
-mapfile -t kernels < <(in_folder kernels)
-mapfile -t mma < <(in_folder kernels/mma)
-mapfile -t server < <(in_folder server)
-mapfile -t client < <(in_folder client)
-mapfile -t without_wire < <(printf '%s\n' "${server[@]}" | grep . |
-  grep -vE '^server/([a-z_]*service|convert|convert_instruction|convert_operand|convert_statistics|product_runner|multiply_stream)\.(h|cc)$' || true)
-mapfile -t without_cuda < <(printf '%s\n' "${kernels[@]}" "${server[@]}" "${client[@]}" |
-  grep -vE '^(kernels/cuda/|kernels/bench/|server/worker/cuda_runtime\.cc)' | grep . || true)
-mapfile -t front < <(printf '%s\n' "${server[@]}" "${client[@]}" |
-  grep -vE '^server/worker/(cuda_runtime\.cc|gpu_rates\.cc|worker_main\.cc)' | grep . || true)
-mapfile -t worker < <(in_folder server/worker)
-mapfile -t metrics < <(in_folder server/metrics)
-mapfile -t without_grpc < <(printf '%s\n' "${kernels[@]}" \
-  "${worker[@]}" \
-  server/{admission,canary,clock,devices,host_device,device,fake_device,scheduler}.{h,cc} \
-  server/worker_device{,_life}.{h,cc} server/served_device.{h,cc} "${metrics[@]}" |
-  while read -r file; do [[ -f $file ]] && echo "$file"; done)
+case ${1:-} in
+  --table)
+    flat_table
+    exit
+    ;;
+  --groups)
+    printf '%s' "$groups" | awk 'NF { print $1, $2 }'
+    exit
+    ;;
+esac
+cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
 
-forbid "kernels/ knows nothing of the service" '(server|client|gemmd|spdlog)/' "${kernels[@]}"
-forbid "kernels/mma stands alone" '(kernels/[^m]|kernels/m[^m]|absl/|cuda)' "${mma[@]}"
-forbid "devices, scheduling and metrics know nothing of gRPC" '(grpc|grpcpp|google)/' "${without_grpc[@]}"
-forbid "the server knows nothing of the client" '(client/|gemmd/[^v])' "${server[@]}"
-forbid "the wire's messages are for services and convert" 'gemmd/v1/' "${without_wire[@]}"
-forbid "the client knows nothing of server and kernels" '(server|kernels)/' "${client[@]}"
-forbid "CUDA stays in its folders" '(cuda|cublas|cusparse|nvml)[a-zA-Z_]*\.h' "${without_cuda[@]}"
-forbid "rows and code of GPU kernels are for the worker" 'kernels/cuda/' "${front[@]}"
-forbid "a worker knows what it shares with the front, and no more" 'server/[^w]|server/w[^o]' \
-  "${worker[@]}"
-
-((violations == 0))
+folders=()
+for folder in proto kernels server client; do [[ -d $folder ]] && folders+=("$folder"); done
+sources() {
+  find "${folders[@]}" -type f \
+    \( -name '*.h' -o -name '*.cc' -o -name '*.cuh' -o -name '*.cu' -o -name '*.proto' \) | sort
+}
+# A part of the list may be without includes, which is no failure.
+includes() { sources | xargs grep -HnE '^[ \t]*(#[ \t]*include[ \t]*[<"]|import .*")' || true; }
+includes |
+  awk -v table="$(flat_table)" -v groups="$groups" '
+    BEGIN {
+      lines = split(table, line, "\n")
+      for (i = 1; i <= lines; i++) {
+        words = split(line[i], word, " ")
+        if (words == 0) continue
+        known[word[1]] = 1
+        may[word[1], word[1]] = 1
+        for (j = 2; j <= words; j++) may[word[1], word[j]] = 1
+      }
+      lines = split(groups, line, "\n")
+      for (i = 1; i <= lines; i++) {
+        if (split(line[i], word, " ") != 3) continue
+        group_name[++group_count] = word[1]
+        group_pattern[group_count] = word[3]
+      }
+    }
+    # The line of the table that a folder is under; empty where there is none.
+    function line_of(folder) {
+      if (folder in known) return folder
+      while (folder != "") {
+        if ((folder "/**") in known) return folder "/**"
+        if (!sub("/[^/]*$", "", folder)) return ""
+      }
+      return ""
+    }
+    function folder_of(path) { return sub("/[^/]*$", "", path) ? path : "." }
+    function allows(from, header, i) {
+      for (i = 1; i <= group_count; i++) {
+        if (header ~ group_pattern[i] && (from, "<" group_name[i] ">") in may) return 1
+      }
+      return 0
+    }
+    {
+      path = $0; sub(":.*", "", path)
+      header = $0; sub("^[^<\"]*[<\"]", "", header); sub("[>\"].*", "", header)
+      from = line_of(folder_of(path))
+      # Includes of messages and of the public headers of the client do not name their whole path.
+      target = header
+      if (header ~ "^gemmd/v1/") target = "proto/" header
+      else if (header ~ "^gemmd/") target = "client/" header
+      if (from == "") why = "a folder without a line in the table"
+      else if (target ~ "^(proto|kernels|server|client|tests|deploy)/") {
+        to = line_of(folder_of(target))
+        why = (to != "" && (from, to) in may) ? "" : from " may not include " folder_of(target)
+      } else {
+        why = allows(from, header) ? "" : from " may not include such headers"
+      }
+      if (why != "") { print why ": " $0; violations++ }
+    }
+    END {
+      if (NR == 0) print "no includes were found"
+      exit NR == 0 || violations > 0
+    }'
