@@ -74,10 +74,11 @@ DeviceRates RatesOf(const v1::DeviceStatistics& before, const v1::DeviceStatisti
 
 }  // namespace
 
-Rates RatesBetween(const v1::GetStatisticsResponse& before, const v1::GetStatisticsResponse& now) {
+ActivityRates RatesBetween(const v1::GetStatisticsResponse& before,
+                           const v1::GetStatisticsResponse& now) {
   const bool has_restarted = now.started_unix_ns() != before.started_unix_ns();
   if (has_restarted && before.started_unix_ns() != 0) return RatesBetween({}, now);
-  Rates rates;
+  ActivityRates rates;
   rates.seconds = static_cast<double>(now.uptime_ns() - before.uptime_ns()) / 1e9;
   if (rates.seconds > 0) {
     rates.admissions_per_second =

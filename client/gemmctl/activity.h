@@ -27,7 +27,7 @@ struct DeviceRates {
   std::optional<int64_t> p99_ns;
 };
 
-struct Rates {
+struct ActivityRates {
   double seconds = 0;  // Between the two.
   double admissions_per_second = 0;
   double refusals_per_second = 0;
@@ -35,6 +35,7 @@ struct Rates {
 };
 
 // Where the server has started anew between them, those since its start.
-Rates RatesBetween(const v1::GetStatisticsResponse& before, const v1::GetStatisticsResponse& now);
+ActivityRates RatesBetween(const v1::GetStatisticsResponse& before,
+                           const v1::GetStatisticsResponse& now);
 
 }  // namespace gemmd

@@ -35,7 +35,7 @@ std::string Show(const GlobalFlags& global, const std::optional<v1::GetStatistic
     return global.json ? JsonLine(NoAnswerJson(now.status()))
                        : NoAnswerText(global.address, now.status());
   }
-  const Rates rates = RatesBetween(*before, *now);
+  const ActivityRates rates = RatesBetween(*before, *now);
   return global.json ? JsonLine(TopJson(*now, rates)) : TopText(global.address, *now, rates);
 }
 

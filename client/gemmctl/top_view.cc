@@ -31,7 +31,7 @@ nlohmann::ordered_json BoundJson(const std::optional<int64_t>& ns) {
   return *ns;
 }
 
-std::string DevicesText(const v1::GetStatisticsResponse& now, const Rates& rates) {
+std::string DevicesText(const v1::GetStatisticsResponse& now, const ActivityRates& rates) {
   TextTable table({{"device"},
                    {"state"},
                    {"waiting", Align::kRight},
@@ -95,7 +95,7 @@ std::string GpusText(const v1::GetStatisticsResponse& now) {
 }  // namespace
 
 std::string TopText(const std::string& address, const v1::GetStatisticsResponse& now,
-                    const Rates& rates) {
+                    const ActivityRates& rates) {
   return absl::StrFormat(
       "gemmd %s   %s   up %s   admitted %s of %s, %s of %s   %s/s admitted   %s/s refused\n\n%s%s",
       address, now.draining() ? "draining" : "serving", FormatNanoseconds(now.uptime_ns()),
@@ -115,7 +115,7 @@ nlohmann::ordered_json NoAnswerJson(const absl::Status& status) {
             {"message", std::string(status.message())}}}};
 }
 
-nlohmann::ordered_json TopJson(const v1::GetStatisticsResponse& now, const Rates& rates) {
+nlohmann::ordered_json TopJson(const v1::GetStatisticsResponse& now, const ActivityRates& rates) {
   nlohmann::ordered_json json = {{"interval_seconds", rates.seconds},
                                  {"admissions_per_second", rates.admissions_per_second},
                                  {"refusals_per_second", rates.refusals_per_second},

@@ -14,8 +14,8 @@ namespace gemmd {
 
 // `rates` are those of `now`.
 std::string TopText(const std::string& address, const v1::GetStatisticsResponse& now,
-                    const Rates& rates);
-nlohmann::ordered_json TopJson(const v1::GetStatisticsResponse& now, const Rates& rates);
+                    const ActivityRates& rates);
+nlohmann::ordered_json TopJson(const v1::GetStatisticsResponse& now, const ActivityRates& rates);
 
 // Instead, where the server could not be reached.
 std::string NoAnswerText(const std::string& address, const absl::Status& status);

@@ -10,20 +10,20 @@
 namespace gemmd {
 namespace {
 
-void AddStages(const CallSample& sample, std::array<Histogram, kStages>& stages) {
+void AddStages(const CallSample& sample, std::array<Histogram, kCallStages>& stages) {
   const v1::Timing& timing = sample.timing;
-  const std::array<int64_t, kStages> ns = {
+  const std::array<int64_t, kCallStages> ns = {
       timing.receive_ns(),  timing.queue_ns(),
       timing.copy_in_ns(),  timing.compute_ns(),
       timing.copy_out_ns(), timing.send_prepare_ns(),
       timing.total_ns(),    sample.ended_ns - sample.sent_ns - timing.total_ns()};
-  for (size_t i = 0; i < kStages; ++i) stages[i].Record(ns[i]);
+  for (size_t i = 0; i < kCallStages; ++i) stages[i].Record(ns[i]);
 }
 
 }  // namespace
 
 size_t CodeIndex(absl::StatusCode code) {
-  return std::min(static_cast<size_t>(code), kStatusCodes - 1);
+  return std::min(static_cast<size_t>(code), kCallCodes - 1);
 }
 
 int64_t FailedOf(const CallsByCode& calls) {
@@ -54,7 +54,7 @@ void Tally::Merge(const Tally& other) {
   blocked.Merge(other.blocked);
   send_error.Merge(other.send_error);
   failed_latency.Merge(other.failed_latency);
-  for (size_t i = 0; i < kStages; ++i) stages[i].Merge(other.stages[i]);
+  for (size_t i = 0; i < kCallStages; ++i) stages[i].Merge(other.stages[i]);
   if (latency_by_product.size() < other.latency_by_product.size()) {
     latency_by_product.resize(other.latency_by_product.size());
   }

@@ -20,8 +20,8 @@
 namespace gemmd {
 
 // Canonical status codes: 0 to 16.
-inline constexpr size_t kStatusCodes = 17;
-using CallsByCode = std::array<int64_t, kStatusCodes>;
+inline constexpr size_t kCallCodes = 17;
+using CallsByCode = std::array<int64_t, kCallCodes>;
 size_t CodeIndex(absl::StatusCode code);  // A code that is none counts as the last.
 int64_t FailedOf(const CallsByCode& calls);
 
@@ -42,8 +42,8 @@ struct CallSample {
 // left of the service time: the network, gRPC and this client.
 inline constexpr std::array kStageNames = {"receive",  "queue",        "copy_in", "compute",
                                            "copy_out", "send_prepare", "total",   "outside"};
-inline constexpr size_t kStages = kStageNames.size();
-enum Stage : size_t {
+inline constexpr size_t kCallStages = kStageNames.size();
+enum CallStage : size_t {
   kReceive,
   kQueue,
   kCopyIn,
@@ -60,7 +60,7 @@ struct Tally {
   Histogram blocked;         // Waiting for the limit of calls in flight. Of all calls.
   Histogram send_error;      // From when it could be sent to when it was. Of all calls.
   Histogram failed_latency;  // As `latency`, of the calls that failed.
-  std::array<Histogram, kStages> stages;
+  std::array<Histogram, kCallStages> stages;
   std::vector<Histogram> latency_by_product;
   CallsByCode calls_by_code = {};
   int64_t operations = 0;

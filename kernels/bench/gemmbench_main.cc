@@ -113,8 +113,8 @@ int RunOnHost(const Options& options, const Rows& rows) {
       options.simulates() ? RunSimulator(options, rows, runs) : RunAll(options, rows, measurements);
   if (!options.json.empty()) {
     const std::string json = options.simulates()
-                                 ? SimulatorJson(HostName(), options.threads, runs)
-                                 : ToJson({HostName(), options.threads}, measurements);
+                                 ? SimulatorJson(ProcessorName(), options.threads, runs)
+                                 : ToJson({ProcessorName(), options.threads}, measurements);
     if (options.json == "-") {
       std::cout << json;
     } else if (!(std::ofstream(options.json) << json)) {

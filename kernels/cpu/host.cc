@@ -43,7 +43,7 @@ Target HostTarget() {
           .has_avx512_core = HasFeatures(dnnl_cpu_isa_avx512_core)};
 }
 
-std::string HostName() {
+std::string ProcessorName() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
     const size_t value = line.find(": ");

@@ -17,7 +17,7 @@ void SetThreads(int threads);
 Target HostTarget();
 
 // The processor's own name ("AMD EPYC ...").
-std::string HostName();
+std::string ProcessorName();
 
 struct LibraryVersion {
   std::string name;

@@ -37,7 +37,7 @@ std::string ThreadName(const std::string& device) {
 DeviceInfo DescribeCpu() {
   DeviceInfo info;
   info.name = "cpu";
-  info.description = HostName();
+  info.description = ProcessorName();
   return info;
 }
 
@@ -46,7 +46,7 @@ DeviceInfo DescribeSimulator(mma::Chip chip) {
   DeviceInfo info;
   info.name = absl::StrCat("sim:", std::string(facts.name));
   info.description = absl::StrCat("the matrix instructions of ", std::string(facts.architecture),
-                                  ", simulated on ", HostName());
+                                  ", simulated on ", ProcessorName());
   info.chip = facts.name;
   info.arithmetic = facts.is_verified ? "verified" : "modelled";
   return info;

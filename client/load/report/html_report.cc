@@ -116,7 +116,7 @@ std::string StepSection(const LoadReport& report, const ReportStep& step) {
               "td");
   html += "</table></div>\n<div class=\"scroll\"><table>\n";
   html += Row({"stage", "mean", "p50", "p99", "most"}, "th");
-  for (size_t i = 0; i < kStages; ++i) {
+  for (size_t i = 0; i < kCallStages; ++i) {
     const Histogram& stage = tally.stages[i];
     html += Row({kStageNames[i], Time(stage.MeanNs()), time_at(stage, 0.5), time_at(stage, 0.99),
                  time_at(stage, 1)},

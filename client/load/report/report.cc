@@ -126,9 +126,9 @@ std::string StageTable(const ReportStep& step) {
     AddSpread(table, "blocked (client)", tally.blocked);
     AddSpread(table, "send error (client)", tally.send_error);
   }
-  for (size_t i = 0; i < kStages; ++i) {
+  for (size_t i = 0; i < kCallStages; ++i) {
     AddSpread(table,
-              absl::StrCat(kStageNames[i], i + 1 < kStages ? " (server)" : " (network, gRPC)"),
+              absl::StrCat(kStageNames[i], i + 1 < kCallStages ? " (server)" : " (network, gRPC)"),
               tally.stages[i]);
   }
   if (tally.failed() > 0) AddSpread(table, "latency of failed calls", tally.failed_latency);

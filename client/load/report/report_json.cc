@@ -73,7 +73,7 @@ Json StepJson(const LoadReport& report, const ReportStep& step) {
                {"blocked", HistogramJson(tally.blocked, Detail::kPercentiles)},
                {"send_error", HistogramJson(tally.send_error, Detail::kPercentiles)},
                {"failed_latency", HistogramJson(tally.failed_latency, Detail::kPercentiles)}};
-  for (size_t i = 0; i < kStages; ++i) {
+  for (size_t i = 0; i < kCallStages; ++i) {
     json["stages"][kStageNames[i]] = HistogramJson(tally.stages[i], Detail::kPercentiles);
   }
   json["products"] = Json::object();

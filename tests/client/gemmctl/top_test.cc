@@ -56,7 +56,7 @@ v1::GetStatisticsResponse After(int64_t seconds) {
 }
 
 TEST(RatesTest, AreDifferencesOverTheServersOwnTime) {
-  const Rates rates = RatesBetween(After(10), After(14));
+  const ActivityRates rates = RatesBetween(After(10), After(14));
   EXPECT_EQ(rates.seconds, 4);
   EXPECT_EQ(rates.admissions_per_second, 10);
   EXPECT_EQ(rates.refusals_per_second, 3);
@@ -75,14 +75,14 @@ TEST(RatesTest, OfAServerThatStartedAnewAreThoseSinceItsStart) {
   for (const int64_t uptime : {2, 200}) {
     v1::GetStatisticsResponse now = After(uptime);
     now.set_started_unix_ns(1'700'000'000'000'000'001);
-    const Rates rates = RatesBetween(After(100), now);
+    const ActivityRates rates = RatesBetween(After(100), now);
     EXPECT_EQ(rates.seconds, uptime);
     EXPECT_EQ(rates.devices[0].products_per_second, 9);
   }
 }
 
 TEST(RatesTest, WithoutTimeOrProductsAreNone) {
-  const Rates rates = RatesBetween(After(5), After(5));
+  const ActivityRates rates = RatesBetween(After(5), After(5));
   EXPECT_EQ(rates.admissions_per_second, 0);
   EXPECT_EQ(rates.devices[0].products_per_second, 0);
   EXPECT_EQ(rates.devices[0].p99_ns, std::nullopt);
