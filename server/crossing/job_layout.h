@@ -14,12 +14,12 @@
 
 namespace gemmd {
 
-// Enough for any load and for LaunchOnStream.
+// Suffices for any load instruction and for LaunchOnStream.
 inline constexpr int64_t kJobAlignment = 256;
 
 struct JobRange {
   int64_t offset = 0;
-  int64_t bytes = 0;  // 0: not there.
+  int64_t bytes = 0;  // 0: the matrix is not there.
 
   friend bool operator==(const JobRange&, const JobRange&) = default;
 };

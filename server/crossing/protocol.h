@@ -70,11 +70,11 @@ struct Hello {
   int32_t capability = 0;       // 90.
   int32_t multiprocessors = 0;
   int64_t memory_bytes = 0;
-  int64_t memory_limit_bytes = 0;  // Of which jobs may use so much.
-  int64_t clock_khz = 0;           // The highest, of the multiprocessors.
+  int64_t memory_limit_bytes = 0;  // What jobs may use of it.
+  int64_t clock_khz = 0;           // The highest clock of the multiprocessors.
   int64_t memory_clock_khz = 0;
-  int32_t driver_version = 0;   // Of CUDA, 1000 * major + 10 * minor.
-  int32_t runtime_version = 0;  // The same.
+  int32_t driver_version = 0;   // CUDA's: 1000 * major + 10 * minor.
+  int32_t runtime_version = 0;  // In the same form.
   RecordText<32> pci_bus_id;    // "0000:01:00.0".
 };
 
@@ -123,7 +123,7 @@ struct Result {
   int64_t copy_out_ns = 0;
 };
 
-// What both sides must agree on for positions of kernels to mean the same.
+// A hash of the catalogue: where it is the same, positions of kernels mean the same.
 uint64_t CatalogFingerprint();
 
 // Sends all parts of the rates.
@@ -134,7 +134,7 @@ absl::Status SendRates(int socket, const GpuRates& rates);
 // Errors: InvalidArgument where it is not the next one, or of another number of kernels.
 absl::Status AppendRates(const RatesPart& part, size_t kernels, GpuRates& rates);
 
-// OK where every enumerator is one, the problem is valid, and the kernel is there and supports it.
+// OK where every enumerator is known, the problem valid, and the kernel is there and supports it.
 // Errors: InvalidArgument, Unimplemented.
 absl::Status CheckJob(const JobRequest& request);
 

@@ -28,7 +28,7 @@ class Staging {
   static absl::StatusOr<Staging> Create(int64_t bytes);
 
   // Maps the area of the descriptor, which the caller keeps.
-  // Errors: InvalidArgument where it is none that Create has made.
+  // Errors: InvalidArgument where Create did not make it.
   static absl::StatusOr<Staging> Map(int descriptor);
 
   Staging() = default;
@@ -36,7 +36,7 @@ class Staging {
   Staging& operator=(Staging&& other) noexcept;
   ~Staging();
 
-  int descriptor() const { return file_.get(); }  // Of a created one.
+  int descriptor() const { return file_.get(); }  // Only where Create made it.
   StagingControl& control() const { return *reinterpret_cast<StagingControl*>(mapped_.data()); }
   // Aligned to a page. Empty where there is no area.
   absl::Span<std::byte> matrices() const {

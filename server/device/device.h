@@ -52,16 +52,16 @@ struct DeviceInfo {
   std::string name;  // As requests name it: "cpu", "sim:sm_90", "cuda:0".
   DeviceKind kind = DeviceKind::kCpu;
   std::string description;  // For people: the processor's or the GPU's name.
-  // Of a simulator: "verified" against recordings of the chip, or "modelled" after publications.
+  // For a simulator: "verified" against recordings of the chip, or "modelled" after publications.
   std::string arithmetic;
   int threads = 0;
   int64_t memory_bytes = 0;
-  std::string chip;  // "sm_90", of a GPU or a simulator.
+  std::string chip;  // "sm_90"; empty for the CPU.
 
-  // Of a GPU.
+  // For a GPU only.
   int multiprocessors = 0;
   int64_t memory_limit_bytes = 0;  // What products may use of it.
-  int64_t clock_khz = 0;           // The highest, of the multiprocessors.
+  int64_t clock_khz = 0;           // The highest clock of the multiprocessors.
   int64_t memory_clock_khz = 0;
   std::string driver;   // The latest CUDA that its driver knows: "13.0".
   std::string runtime;  // The CUDA that runs: "13.0".
@@ -71,9 +71,9 @@ struct DeviceInfo {
 // What has become of a device since it was made, and what it holds now.
 struct DeviceCondition {
   int64_t worker_restarts = 0;
-  int64_t canaries_passed = 0;  // The device's own, each time that its worker started.
+  int64_t canaries_passed = 0;  // Its own canaries, run whenever its worker starts.
   int64_t canaries_failed = 0;
-  int64_t staging_bytes = 0;  // Memory of the host through which it is given its operands.
+  int64_t staging_bytes = 0;  // Memory of the host through which operands go to it.
   int64_t staging_used_bytes = 0;
 };
 

@@ -3,6 +3,8 @@
 // The GPUs by name: `cuda:0` and so on, or `cuda` for all of them.
 #pragma once
 
+#include <string>
+
 #include "server/device/device_factory.h"
 
 namespace gemmd {

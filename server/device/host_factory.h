@@ -4,6 +4,9 @@
 // them.
 #pragma once
 
+#include <string>
+
+#include "kernels/mma/chip.h"
 #include "server/device/device_factory.h"
 
 namespace gemmd {

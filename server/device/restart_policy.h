@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// When a worker that ended is started again, and when no more: after some restarts in a short time.
+// When a worker that ended is started again. After too many restarts in a short time it is not.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace gemmd {
 class RestartPolicy {
  public:
   struct Limits {
-    int restarts = 5;  // That many within the window, and there is no other.
+    int restarts = 5;  // After this many within the window there is no other.
     int64_t window_ns = 60'000'000'000;
     int64_t first_pause_ns = 100'000'000;  // Before the second one; twice as long each time.
     int64_t longest_pause_ns = 5'000'000'000;

@@ -194,7 +194,7 @@ absl::Status WorkerDevice::CheckTime() const {
              ", ten times what was predicted or more"));
 }
 
-// Answers the job of a worker that is no more.
+// Answers the job of a worker that has ended.
 void WorkerDevice::AnswerLost(std::string_view reason) {
   std::unique_ptr<Pending> lost;
   {
@@ -212,7 +212,7 @@ void WorkerDevice::AnswerLost(std::string_view reason) {
                                              " was lost before the product started: ", reason)));
 }
 
-// Answers all that waits, what comes in meanwhile too.
+// Answers all jobs that wait, and those that come in meanwhile.
 void WorkerDevice::RefusePending() {
   while (true) {
     std::unique_ptr<Pending> refused;
@@ -262,7 +262,7 @@ void WorkerDevice::SetReadiness(absl::Status new_readiness) {
 
 void WorkerDevice::Wake() const {
   const uint64_t one = 1;
-  // It cannot fail but for a count that is full, and then the thread is awake.
+  // It fails only where the count is full, and then the thread is awake.
   [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
 }
 

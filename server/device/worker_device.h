@@ -37,7 +37,7 @@ struct WorkerDeviceOptions {
   int64_t staging_bytes = int64_t{256} << 20;
   absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has its GPU.
   absl::Duration canary_timeout = absl::Seconds(10);
-  // A job may take so many times the predicted time, and not less than the least.
+  // A job may take this many times its predicted time, and at least watchdog_least.
   double watchdog_factor = 10;
   absl::Duration watchdog_least = absl::Seconds(2);
   RestartPolicy::Limits restarts;
@@ -62,7 +62,7 @@ class WorkerDevice final : public Device {
   DeviceCondition condition() const override ABSL_LOCKS_EXCLUDED(mutex_);
   void WatchReadiness(Listener listener) override ABSL_LOCKS_EXCLUDED(listener_mutex_, mutex_);
 
-  // Of the worker; 0 where there is none. Threads: any.
+  // The process of the worker; 0 where there is none. Threads: any.
   pid_t worker_pid() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -75,7 +75,7 @@ class WorkerDevice final : public Device {
     JobLayout layout;
     absl::Status refusal;  // Where it cannot be done at all.
     int64_t submitted_ns = 0;
-    uint64_t id = 0;  // From here on: once it is the worker's.
+    uint64_t id = 0;  // This and what follows: set once the worker has the job.
     int64_t begun_ns = 0;
     int64_t sent_ns = 0;
     int64_t deadline_ns = 0;
@@ -108,7 +108,7 @@ class WorkerDevice final : public Device {
   absl::Status CheckCanary() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndWorker(int64_t patience_ns) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waiting, in all of which what comes in is refused while the device is not ready.
+  // Waiting. While the device is not ready, jobs that come in meanwhile are refused.
   Event WaitForEvent(int64_t until_ns) const;
   Event Poll(int64_t wait_ns) const;
   absl::StatusOr<Packet> AwaitPacket(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -127,7 +127,7 @@ absl::Status WorkerDevice::Serve() {
   }
 }
 
-// Waits for one event, and sees to it.
+// Waits for one event and handles it.
 absl::Status WorkerDevice::Step() {
   switch (WaitForEvent(kNoDeadlineNs)) {
     case Event::kRecord: RETURN_IF_ERROR(TakeResult()); break;
@@ -139,8 +139,8 @@ absl::Status WorkerDevice::Step() {
   return CheckTime();
 }
 
-// Ends the worker, answers its job and those that wait, and starts another one, as often as may be.
-// False where the device is to have none any more.
+// Ends the worker, answers its job and those that wait, and starts another one where that is
+// allowed. False where the device stays without a worker.
 bool WorkerDevice::Restart(absl::Status reason) {
   while (true) {
     process_.Kill();
@@ -172,7 +172,7 @@ bool WorkerDevice::Restart(absl::Status reason) {
   }
 }
 
-// A worker that has its GPU and gave the right products.
+// Starts a worker. OK once it has its GPU and gave the right products.
 absl::Status WorkerDevice::StartWorker() {
   if (!wake_.is_open()) return absl::ResourceExhaustedError("no file descriptor is left");
   if (staging_.matrices().empty()) {

@@ -53,7 +53,7 @@ class Preparation {
                       : posix_spawn_file_actions_addclosefrom_np(&actions_, kWorkerStaging + 1);
   }
 
-  // Those of the front are not the worker's.
+  // What the front does with signals is not for the worker.
   int ForgetSignals() {
     sigset_t none;
     sigset_t all;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU's memory for jobs, of which there is one at a time: one block, kept from job to job, that
+// The GPU's memory for jobs, which run one at a time: one block that is kept from job to job and
 // grows to what the largest of them needed.
 #pragma once
 
@@ -21,9 +21,9 @@ class DeviceArena {
   DeviceArena(const DeviceArena&) = delete;
   DeviceArena& operator=(const DeviceArena&) = delete;
 
-  // A block of at least so many bytes, aligned to 256, with anything in it.
-  // Errors: ResourceExhausted over the limit, or where the GPU has no more; a smaller block is
-  // still to be had afterwards.
+  // Returns a block of at least `bytes`, aligned to 256, with arbitrary content.
+  // Errors: ResourceExhausted over the limit, or where the GPU has no more; a smaller block
+  // can still be reserved afterwards.
   absl::StatusOr<std::byte*> Reserve(int64_t bytes);
 
   int64_t bytes() const { return bytes_; }

@@ -37,7 +37,7 @@ class GpuRuntime {
   virtual ~GpuRuntime() = default;
 
   // Takes the GPU of this number for all that follows.
-  // Errors: NotFound where there are fewer; Internal, as CUDA says.
+  // Errors: NotFound where there are fewer GPUs; Internal with CUDA's own message.
   virtual absl::StatusOr<GpuDescription> Open(int ordinal) = 0;
 
   // Lets the GPU copy from and to this memory without waiting for the host.
@@ -52,14 +52,14 @@ class GpuRuntime {
   virtual absl::Status CopyIn(std::byte* to, absl::Span<const std::byte> from) = 0;
   virtual absl::Status CopyOut(absl::Span<std::byte> to, const std::byte* from) = 0;
   virtual absl::Status Clear(std::byte* memory, int64_t bytes) = 0;
-  // As LaunchOnStream (kernels/cuda/device/launch.h).
+  // Does what LaunchOnStream does (kernels/cuda/device/launch.h).
   virtual absl::Status Launch(const Kernel& kernel, const GemmArgs& args) = 0;
   virtual absl::Status Mark(Moment moment) = 0;
 
   // Waits until everything is done.
   virtual absl::Status Wait() = 0;
 
-  // Between two moments that were marked and reached.
+  // The time between two moments that were marked and reached.
   virtual absl::StatusOr<int64_t> NanosecondsBetween(Moment start, Moment end) = 0;
 
   // After a failed call: whether every later call will fail, too, until the process ends.

@@ -36,7 +36,7 @@ class FakeGpuRuntime final : public GpuRuntime {
  private:
   bool IsMemory(const std::byte* address) const;
 
-  std::map<const std::byte*, int64_t> blocks_;  // With their bytes.
+  std::map<const std::byte*, int64_t> blocks_;  // Each with its size in bytes.
   std::array<int64_t, 4> marks_ns_ = {};
   bool is_lost_ = false;
 };

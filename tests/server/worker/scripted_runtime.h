@@ -52,7 +52,7 @@ class ScriptedRuntime final : public GpuRuntime {
   void ReadScript();
   // What the script says of this call of the function; empty where it says nothing.
   std::string TakeAction(const std::string& function);
-  // Does it.
+  // Does what the script says of it, or the given action.
   absl::Status Act(const std::string& function);
   absl::Status Act(const std::string& function, const std::string& action);
 
