@@ -81,7 +81,6 @@ struct KernelsFlags {
   std::string pattern;
   std::string device;
   bool all = false;  // Also kernels that no device runs, and each width of wgmma.
-  bool markdown = false;
 };
 
 struct InstructionsFlags {
@@ -89,7 +88,6 @@ struct InstructionsFlags {
   std::string pattern;
   bool all = false;  // Each width of wgmma.
   bool families = false;
-  bool markdown = false;
 };
 
 struct FragmentFlags {

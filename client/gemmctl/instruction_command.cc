@@ -17,7 +17,7 @@ ExitCode RunInstructions(const GlobalFlags& global, const InstructionsFlags& fla
   if (global.json) {
     console.Print(JsonLine(MessageJson(*instructions)));
   } else if (flags.families) {
-    console.Print(FamilyTable(*instructions, flags.markdown));
+    console.Print(FamilyTable(*instructions));
   } else {
     console.Print(InstructionTable(*instructions, flags));
   }

@@ -74,10 +74,6 @@ Columns ColumnsFor(const v1::ListInstructionsResponse& instructions, bool is_of_
   return columns;
 }
 
-std::string Print(const TextTable& table, bool is_markdown) {
-  return is_markdown ? table.PrintMarkdown() : table.Print();
-}
-
 // How many of a family a chip has.
 struct Count {
   int64_t native = 0;
@@ -135,8 +131,7 @@ std::string InstructionTable(const v1::ListInstructionsResponse& instructions,
   }
   TextTable table(ColumnsFor(instructions, !flags.chip.empty()));
   for (TableRow& row : is_collapsed ? CollapseWidths(rows) : rows) table.AddRow(std::move(row));
-  std::string text = Print(table, flags.markdown);
-  if (flags.markdown) return text;
+  std::string text = table.Print();
   absl::StrAppend(&text, "\n", FormatCount(instructions.instructions_size()), " instructions.");
   if (flags.chip.empty()) {
     text += " Chips sm_70 and so on: N native, e emulated by ptxas, - unavailable.";
@@ -144,7 +139,7 @@ std::string InstructionTable(const v1::ListInstructionsResponse& instructions,
   return text + "\n";
 }
 
-std::string FamilyTable(const v1::ListInstructionsResponse& instructions, bool is_markdown) {
+std::string FamilyTable(const v1::ListInstructionsResponse& instructions) {
   Columns columns = {{"family"}, {"instructions", Align::kRight}};
   if (!instructions.instructions().empty()) {
     for (const v1::ChipSupport& chip : instructions.instructions(0).chips()) {
@@ -160,7 +155,7 @@ std::string FamilyTable(const v1::ListInstructionsResponse& instructions, bool i
     }
     table.AddRow(std::move(row));
   }
-  return Print(table, is_markdown);
+  return table.Print();
 }
 
 }  // namespace gemmd

@@ -17,6 +17,6 @@ std::string InstructionTable(const v1::ListInstructionsResponse& instructions,
                              const InstructionsFlags& flags);
 
 // Families with their counts: all, and for each chip native ones and emulated ones.
-std::string FamilyTable(const v1::ListInstructionsResponse& instructions, bool is_markdown);
+std::string FamilyTable(const v1::ListInstructionsResponse& instructions);
 
 }  // namespace gemmd

@@ -21,21 +21,6 @@ std::string ComputedIn(const v1::Kernel& kernel) {
   return a == b ? a : absl::StrCat(a, ", ", b);
 }
 
-TableRow CommonCells(const v1::Kernel& kernel) {
-  return {kernel.name(),
-          TypeText(kernel.a_type()),
-          TypeText(kernel.b_type()),
-          TypeText(kernel.accumulation_type()),
-          ComputedIn(kernel),
-          kernel.provider()};
-}
-
-const std::vector<TextTable::Column>& CommonColumns() {
-  static const std::vector<TextTable::Column> columns = {
-      {"kernel"}, {"A"}, {"B"}, {"accumulation"}, {"computed in"}, {"provider"}};
-  return columns;
-}
-
 // The names of the devices that run it.
 std::vector<std::string> DevicesOf(const v1::Kernel& kernel) {
   std::vector<std::string> devices;
@@ -63,29 +48,16 @@ v1::ListKernelsResponse SelectKernels(const v1::ListKernelsResponse& kernels,
   return selected;
 }
 
-std::string KernelTableMarkdown(const v1::ListKernelsResponse& kernels) {
-  std::vector<TextTable::Column> columns = CommonColumns();
-  columns.push_back({"how"});
-  TextTable table(columns);
-  for (const v1::Kernel& kernel : kernels.kernels()) {
-    TableRow cells = CommonCells(kernel);
-    cells.push_back(kernel.description());
-    table.AddRow(std::move(cells));
-  }
-  return table.PrintMarkdown();
-}
-
 std::string KernelTable(const v1::ListKernelsResponse& kernels, bool is_complete) {
-  std::vector<TextTable::Column> columns = CommonColumns();
-  columns.push_back({"runs on"});
   std::vector<TableRow> rows;
   for (const v1::Kernel& kernel : kernels.kernels()) {
     const std::vector<std::string> devices = DevicesOf(kernel);
-    TableRow cells = CommonCells(kernel);
-    cells.push_back(devices.empty() ? "-" : absl::StrJoin(devices, ", "));
-    rows.push_back(std::move(cells));
+    rows.push_back({kernel.name(), TypeText(kernel.a_type()), TypeText(kernel.b_type()),
+                    TypeText(kernel.accumulation_type()), ComputedIn(kernel), kernel.provider(),
+                    devices.empty() ? "-" : absl::StrJoin(devices, ", ")});
   }
-  TextTable table(columns);
+  TextTable table(
+      {{"kernel"}, {"A"}, {"B"}, {"accumulation"}, {"computed in"}, {"provider"}, {"runs on"}});
   for (TableRow& row : is_complete ? rows : CollapseWidths(rows)) table.AddRow(std::move(row));
   return table.Print();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of a catalogue as tables: for people, and for the README.
+// The kernels of a catalogue as a table.
 #pragma once
 
 #include <string>
@@ -14,12 +14,8 @@ namespace gemmd {
 v1::ListKernelsResponse SelectKernels(const v1::ListKernelsResponse& kernels,
                                       const v1::Device* device, bool is_complete);
 
-// Columns: kernel, A, B, accumulation, computed in, provider, how. Nothing in it depends on the
-// machine that the server runs on.
-std::string KernelTableMarkdown(const v1::ListKernelsResponse& kernels);
-
-// The same with the devices that run each kernel, without `how`. Unless `is_complete`, kernels of
-// wgmma that differ in N alone share a line.
+// Types, provider and the devices that run each kernel. Unless `is_complete`, kernels of wgmma that
+// differ in N alone share a line.
 std::string KernelTable(const v1::ListKernelsResponse& kernels, bool is_complete);
 
 }  // namespace gemmd

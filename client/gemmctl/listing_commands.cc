@@ -42,8 +42,7 @@ ExitCode RunKernels(const GlobalFlags& global, const KernelsFlags& flags, const 
   if (global.json) {
     console.Print(JsonLine(MessageJson(*kernels)));
   } else {
-    console.Print(flags.markdown ? KernelTableMarkdown(*kernels)
-                                 : KernelTable(*kernels, flags.all));
+    console.Print(KernelTable(*kernels, flags.all));
   }
   return ExitCode::kOk;
 }

@@ -20,12 +20,11 @@ void AddKernelsFlags(CLI::App& app, KernelsFlags& flags) {
       "Examples:\n"
       "  gemmctl kernels\n"
       "  gemmctl kernels --pattern '*bf16*' --device sim:sm_90\n"
-      "  gemmctl kernels --all --markdown");
+      "  gemmctl kernels --all --json | jq -r '.kernels[].name'");
   AddPattern(app, flags.pattern);
   app.add_option("--device", flags.device, "Only kernels that this device runs")->type_name("NAME");
   app.add_flag("--all", flags.all,
                "Also kernels that no device runs (with --device: of its kind), one a line");
-  app.add_flag("--markdown", flags.markdown, "Print a Markdown table");
 }
 
 void AddInstructionsFlags(CLI::App& app, InstructionsFlags& flags) {
@@ -33,14 +32,13 @@ void AddInstructionsFlags(CLI::App& app, InstructionsFlags& flags) {
       "Examples:\n"
       "  gemmctl instructions --chip sm_90\n"
       "  gemmctl instructions --pattern 'mma.sp.*bf16*'\n"
-      "  gemmctl instructions --families --markdown");
+      "  gemmctl instructions --families");
   app.add_option("--chip", flags.chip,
                  "Only those that this chip has (sm_90), with what ptxas makes of emulated ones")
       ->type_name("CHIP");
   AddPattern(app, flags.pattern);
   app.add_flag("--all", flags.all, "Each N of wgmma on a line of its own");
   app.add_flag("--families", flags.families, "Count them by family and chip instead");
-  app.add_flag("--markdown", flags.markdown, "Print a Markdown table");
 }
 
 void AddTopFlags(CLI::App& app, TopFlags& flags) {

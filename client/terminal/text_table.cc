@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 
 namespace gemmd {
@@ -60,22 +59,6 @@ std::string TextTable::Print() const {
   add_line([&](size_t i) { return absl::string_view(columns_[i].heading); });
   for (const auto& row : rows_) {
     add_line([&](size_t i) { return Cell(row, i); });
-  }
-  return text;
-}
-
-std::string TextTable::PrintMarkdown() const {
-  std::string text;
-  for (const Column& column : columns_) absl::StrAppend(&text, "| ", column.heading, " ");
-  text += "|\n";
-  for (const Column& column : columns_)
-    text += column.align == Align::kRight ? "| ---: " : "| --- ";
-  text += "|\n";
-  for (const auto& row : rows_) {
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      absl::StrAppend(&text, "| ", absl::StrReplaceAll(Cell(row, i), {{"|", "\\|"}}), " ");
-    }
-    text += "|\n";
   }
   return text;
 }

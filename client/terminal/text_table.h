@@ -26,9 +26,6 @@ class TextTable {
   // Lines of text without trailing spaces, each ended by a line feed; the heading first.
   std::string Print() const;
 
-  // The same as a Markdown table, `|` in cells escaped.
-  std::string PrintMarkdown() const;
-
  private:
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;

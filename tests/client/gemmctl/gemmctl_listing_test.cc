@@ -229,17 +229,21 @@ TEST(GemmctlListingTest, InstructionsOfOneChip) {
   EXPECT_EQ(none.code, ExitCode::kOk);
   EXPECT_THAT(none.out, HasSubstr("0 instructions."));
   const Outcome json = RunGemmctl({"instructions", "--json"}, server.address());
-  EXPECT_EQ(nlohmann::json::parse(json.out)["instructions"].size(), 4u);
+  const auto instructions = nlohmann::json::parse(json.out)["instructions"];
+  ASSERT_EQ(instructions.size(), 4u);
+  EXPECT_EQ(instructions[0]["family"], "mma");
+  EXPECT_EQ(instructions[0]["chips"][1]["chip"], "sm_90");
+  EXPECT_EQ(instructions[0]["chips"][1]["support"], "INSTRUCTION_SUPPORT_EMULATED");
+  EXPECT_EQ(instructions[0]["chips"][1]["lowering"], "in two halves");
 }
 
 TEST(GemmctlListingTest, FamiliesAreCounted) {
   const FakeServer server(InstructionScript());
-  const Outcome run = RunGemmctl({"instructions", "--families", "--markdown"}, server.address());
+  const Outcome run = RunGemmctl({"instructions", "--families"}, server.address());
   EXPECT_EQ(run.out,
-            "| family | instructions | sm_80 | sm_90 |\n"
-            "| --- | ---: | ---: | ---: |\n"
-            "| mma | 1 | 1 | 1 emulated |\n"
-            "| wgmma | 3 | - | 3 |\n");
+            "family  instructions  sm_80       sm_90\n"
+            "mma                1      1  1 emulated\n"
+            "wgmma              3      -           3\n");
   EXPECT_THAT(run.out, Not(HasSubstr("n16")));
 }
 

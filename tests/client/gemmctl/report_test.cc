@@ -70,12 +70,6 @@ TEST(TextTableTest, AlignsColumns) {
             "a            1  short\n"
             "longer  12,345  a|b\n"
             "only\n");
-  EXPECT_EQ(table.PrintMarkdown(),
-            "| name | value | why |\n"
-            "| --- | ---: | --- |\n"
-            "| a | 1 | short |\n"
-            "| longer | 12,345 | a\\|b |\n"
-            "| only |  |  |\n");
 }
 
 v1::ListKernelsResponse TwoKernels() {
@@ -104,12 +98,17 @@ v1::ListKernelsResponse TwoKernels() {
   return kernels;
 }
 
-TEST(KernelTableTest, PrintsMarkdownInTheOrderGiven) {
-  EXPECT_EQ(KernelTableMarkdown(TwoKernels()),
-            "| kernel | A | B | accumulation | computed in | provider | how |\n"
-            "| --- | --- | --- | --- | --- | --- | --- |\n"
-            "| cpu_onednn_f16 | f16 | f16 | f32 | f32 | oneDNN | Widens to f32. |\n"
-            "| cpu_onednn_u8_s8 | u8 | s8 | s32 | u8, s8 | oneDNN | Exact. |\n");
+TEST(KernelTableTest, JsonTellsHowKernelsCompute) {
+  const auto kernels = MessageJson(TwoKernels())["kernels"];
+  ASSERT_EQ(kernels.size(), 2u);
+  EXPECT_EQ(kernels[0]["name"], "cpu_onednn_f16");
+  EXPECT_EQ(kernels[0]["description"], "Widens to f32.");
+  EXPECT_EQ(kernels[1]["a_type"], "ELEMENT_TYPE_U8");
+  EXPECT_EQ(kernels[1]["b_type"], "ELEMENT_TYPE_S8");
+  EXPECT_EQ(kernels[1]["compute_type_a"], "ELEMENT_TYPE_U8");
+  EXPECT_EQ(kernels[1]["compute_type_b"], "ELEMENT_TYPE_S8");
+  EXPECT_EQ(kernels[1]["accumulation_type"], "ELEMENT_TYPE_S32");
+  EXPECT_EQ(kernels[1]["provider"], "oneDNN");
 }
 
 TEST(KernelTableTest, SaysWhereKernelsRun) {
