@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The commands of gemmctl. Each prints its result or its error and says how it went.
+// The commands of gemmctl, in the order of its help.
 #pragma once
 
-#include "client/gemmctl/flags.h"
-#include "client/terminal/console.h"
+#include "client/gemmctl/command.h"
 
 namespace gemmd {
 
-ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags, const Console& console);
-ExitCode RunExplain(const GlobalFlags& global, const ExplainFlags& flags, const Console& console);
-ExitCode RunRandom(const RandomFlags& flags, const Console& console);
-ExitCode RunKernels(const GlobalFlags& global, const KernelsFlags& flags, const Console& console);
-ExitCode RunInstructions(const GlobalFlags& global, const InstructionsFlags& flags,
-                         const Console& console);
-ExitCode RunFragment(const GlobalFlags& global, const FragmentFlags& flags, const Console& console);
-ExitCode RunDevices(const GlobalFlags& global, const Console& console);
-ExitCode RunInfo(const GlobalFlags& global, const Console& console);
-ExitCode RunTop(const GlobalFlags& global, const TopFlags& flags, const Console& console);
-ExitCode RunHealth(const GlobalFlags& global, const HealthFlags& flags, const Console& console);
+extern const Command kMultiplyCommand;
+extern const Command kExplainCommand;
+extern const Command kRandomCommand;
+extern const Command kKernelsCommand;
+extern const Command kInstructionsCommand;
+extern const Command kFragmentCommand;
+extern const Command kDevicesCommand;
+extern const Command kInfoCommand;
+extern const Command kTopCommand;
+extern const Command kHealthCommand;
+
+inline constexpr const Command* kCommands[] = {
+    &kMultiplyCommand, &kExplainCommand, &kRandomCommand, &kKernelsCommand, &kInstructionsCommand,
+    &kFragmentCommand, &kDevicesCommand, &kInfoCommand,   &kTopCommand,     &kHealthCommand,
+};
 
 }  // namespace gemmd

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/gemmctl/flags.h"
+#include "client/gemmctl/command.h"
 #include "gemmd/client.h"
 
 namespace gemmd {

@@ -3,8 +3,10 @@
 // gemmctl fragment.
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,9 +17,25 @@
 #include "client/gemmctl/fragment_drawing.h"
 #include "client/gemmctl/fragment_grid.h"
 #include "client/gemmctl/message_json.h"
+#include "client/terminal/option.h"
 
 namespace gemmd {
 namespace {
+
+constexpr char kHelp[] =
+    "T5:{a0,a1} is elements 0 and 1 of A's fragment in lane 5, T5:[15:0] bits 15 to 0 of its "
+    "metadata.\n\n"
+    "Examples:\n"
+    "  gemmctl fragment mma.m16n8k16.f32.f16.f16.f32\n"
+    "  gemmctl fragment mma.sp.m16n8k32.f32.f16.f16.f32 --operand metadata --selector 1\n"
+    "  gemmctl fragment wgmma.m64n16k16.f32.bf16.bf16 --svg wgmma.svg";
+
+struct FragmentFlags {
+  std::string instruction;
+  std::string operand;  // Empty: all of them.
+  int selector = 0;
+  std::string svg_path;  // Empty: text. "-": standard output.
+};
 
 // An operand to show, and what its drawing is called.
 struct Shown {
@@ -130,8 +148,6 @@ ExitCode Draw(const FragmentFlags& flags, const std::vector<ShownFragment>& frag
   return status.ok() ? ExitCode::kOk : FailLocally(console, status);
 }
 
-}  // namespace
-
 ExitCode RunFragment(const GlobalFlags& global, const FragmentFlags& flags,
                      const Console& console) {
   auto client = Connect(global);
@@ -144,5 +160,29 @@ ExitCode RunFragment(const GlobalFlags& global, const FragmentFlags& flags,
   }
   return ExitCode::kOk;
 }
+
+CommandRun AddFragment(CLI::App& app) {
+  auto flags = std::make_unique<FragmentFlags>();
+  app.footer(kHelp);
+  app.add_option("NAME", flags->instruction, "An instruction; gemmctl instructions lists them")
+      ->required()
+      ->type_name("");
+  AddChoice(app, "--operand", flags->operand, "One operand (default: all)",
+            {"a", "b", "c", "d", "metadata"});
+  app.add_option("--selector", flags->selector, "The sparsity selector of the metadata")
+      ->capture_default_str()
+      ->type_name("S");
+  app.add_option("--svg", flags->svg_path, "Draw into this SVG file instead; - is standard output")
+      ->type_name("PATH");
+  return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
+    return RunFragment(global, *flags, console);
+  };
+}
+
+}  // namespace
+
+constexpr Command kFragmentCommand = {
+    "fragment", "Draw which register of which lane holds which element of an instruction",
+    AddFragment};
 
 }  // namespace gemmd

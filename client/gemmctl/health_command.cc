@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl health.
+#include <CLI/CLI.hpp>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -11,6 +13,17 @@
 
 namespace gemmd {
 namespace {
+
+constexpr char kHelp[] =
+    "Examples:\n"
+    "  gemmctl health && echo up\n"
+    "  gemmctl health --service gemmd.v1.Gemm --watch\n\n"
+    "Exits with 0 only for SERVING; with --watch, if the last status was that.";
+
+struct HealthFlags {
+  std::string service;
+  bool watch = false;
+};
 
 void PrintStatus(const GlobalFlags& global, ServingStatus status, const Console& console) {
   const std::string name(ServingStatusName(status));
@@ -37,8 +50,6 @@ ExitCode Watch(Client& client, const GlobalFlags& global, const HealthFlags& fla
   return FailCall(console, status);
 }
 
-}  // namespace
-
 ExitCode RunHealth(const GlobalFlags& global, const HealthFlags& flags, const Console& console) {
   auto client = Connect(global, flags.watch ? absl::Hours(365 * 24) : absl::Seconds(60));
   if (!client.ok()) return FailLocally(console, client.status());
@@ -48,5 +59,20 @@ ExitCode RunHealth(const GlobalFlags& global, const HealthFlags& flags, const Co
   PrintStatus(global, *status, console);
   return Judge(*status);
 }
+
+CommandRun AddHealth(CLI::App& app) {
+  auto flags = std::make_unique<HealthFlags>();
+  app.footer(kHelp);
+  app.add_option("--service", flags->service, "One service (default: the server as a whole)");
+  app.add_flag("--watch", flags->watch, "Print each change until the timeout (default: a year)");
+  return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
+    return RunHealth(global, *flags, console);
+  };
+}
+
+}  // namespace
+
+constexpr Command kHealthCommand = {
+    "health", "Ask whether the server takes requests (grpc.health.v1)", AddHealth};
 
 }  // namespace gemmd

@@ -114,26 +114,26 @@ std::vector<FamilyCount> CountFamilies(const v1::ListInstructionsResponse& instr
 }  // namespace
 
 std::string InstructionTable(const v1::ListInstructionsResponse& instructions,
-                             const InstructionsFlags& flags) {
-  const bool is_collapsed = !flags.all;
+                             const std::string& chip, bool is_complete) {
+  const bool is_collapsed = !is_complete;
   std::vector<TableRow> rows;
   for (const v1::Instruction& instruction : instructions.instructions()) {
     TableRow row = CommonCells(instruction, is_collapsed);
-    if (!flags.chip.empty()) row.push_back(RegistersText(instruction, is_collapsed));
-    for (const v1::ChipSupport& chip : instruction.chips()) {
-      if (flags.chip.empty()) {
-        row.push_back(SupportLetter(chip.support()));
-      } else if (chip.chip() == flags.chip) {
-        row.insert(row.end(), {SupportWord(chip.support()), chip.lowering()});
+    if (!chip.empty()) row.push_back(RegistersText(instruction, is_collapsed));
+    for (const v1::ChipSupport& known : instruction.chips()) {
+      if (chip.empty()) {
+        row.push_back(SupportLetter(known.support()));
+      } else if (known.chip() == chip) {
+        row.insert(row.end(), {SupportWord(known.support()), known.lowering()});
       }
     }
     rows.push_back(std::move(row));
   }
-  TextTable table(ColumnsFor(instructions, !flags.chip.empty()));
+  TextTable table(ColumnsFor(instructions, !chip.empty()));
   for (TableRow& row : is_collapsed ? CollapseWidths(rows) : rows) table.AddRow(std::move(row));
   std::string text = table.Print();
   absl::StrAppend(&text, "\n", FormatCount(instructions.instructions_size()), " instructions.");
-  if (flags.chip.empty()) {
+  if (chip.empty()) {
     text += " Chips sm_70 and so on: N native, e emulated by ptxas, - unavailable.";
   }
   return text + "\n";

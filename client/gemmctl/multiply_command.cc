@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl multiply.
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
+#include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,15 +16,36 @@
 #include "client/gemmctl/connect.h"
 #include "client/gemmctl/message_json.h"
 #include "client/gemmctl/operand_input.h"
+#include "client/gemmctl/product_flags.h"
 #include "client/gemmctl/product_input.h"
 #include "client/gemmctl/timing_report.h"
 #include "client/matrix/npy.h"
 #include "client/matrix/verify.h"
+#include "client/terminal/option.h"
 #include "client/terminal/text_table.h"
 #include "gemmd/product.h"
 
 namespace gemmd {
 namespace {
+
+constexpr char kHelp[] =
+    "Examples:\n"
+    "  gemmctl multiply A.npy B.npy -o D.npy                 D = A B\n"
+    "  gemmctl multiply A.npy W.npy --transpose-b --bias bias.npy --activation relu -o D.npy\n"
+    "  gemmctl multiply A.npy B.npy --type e4m3 --scale-a 0.5 --scale-b s.npy --output-type bf16 "
+    "-o D.npy\n"
+    "  gemmctl multiply - B.npy -o - < A.npy > D.npy         A from a pipe, D into one\n"
+    "  gemmctl multiply --random 4096,4096,4096 --type bf16 --repeat 20 --warmup 3\n"
+    "  gemmctl multiply --random 65,33,129 --type s8 --batch 4 --verify";
+
+struct MultiplyFlags {
+  ProductFlags product;
+  std::string output_path;  // Empty: D is not kept. "-": standard output.
+  int64_t repeat = 1;
+  int64_t warmup = 0;
+  bool verify = false;
+  std::string traceparent;  // Empty: none is sent.
+};
 
 // Calls as often as asked and keeps every time and the last answer.
 absl::StatusOr<MultiplyResult> Measure(Client& client, const v1::MultiplyRequest& request,
@@ -101,8 +126,6 @@ absl::Status VerificationStatus(const Verification& result, int64_t batches) {
       result.worst.got, result.worst.want, result.worst.bound));
 }
 
-}  // namespace
-
 ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
                      const Console& console) {
   const auto request = ProductRequest(flags.product, true, console);
@@ -145,5 +168,55 @@ ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
   console.PrintError(status);
   return ExitCode::kVerification;
 }
+
+bool IsTraceparent(const std::string& text) {
+  constexpr std::string_view kForm = "00-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
+  return std::equal(text.begin(), text.end(), kForm.begin(), kForm.end(), [](char c, char form) {
+    const bool is_digit = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+    return form == 'x' ? is_digit : c == form;
+  });
+}
+
+CommandRun AddMultiply(CLI::App& app) {
+  auto flags = std::make_unique<MultiplyFlags>();
+  app.footer(absl::StrCat(TypeHelp(), "\n\n", kHelp));
+  AddProductFlags(app, flags->product);
+  app.add_option("-o,--output", flags->output_path, "D, a .npy file; - is standard output")
+      ->group("Output");
+  app.add_option("--repeat", flags->repeat, "Calls; prints min, p50 and p99 of every stage")
+      ->check(CLI::PositiveNumber.description(""))
+      ->capture_default_str()
+      ->type_name("N")
+      ->group("Output");
+  app.add_option("--warmup", flags->warmup, "Calls before those, not counted")
+      ->check(CLI::NonNegativeNumber.description(""))
+      ->capture_default_str()
+      ->type_name("N")
+      ->group("Output");
+  app.add_flag("--verify", flags->verify,
+               "Check D against an f64 product computed here, within a derived bound (exact for "
+               "integers); "
+               "evenly chosen rows where the product is big")
+      ->group("Output");
+  app.add_option("--traceparent", flags->traceparent,
+                 "The trace that the calls belong to, as W3C Trace Context has it; the daemon "
+                 "logs it")
+      ->check([](const std::string& text) {
+        return IsTraceparent(text) ? std::string()
+                                   : "got " + text +
+                                         ", want 00-TRACE-PARENT-FLAGS of 32, 16 "
+                                         "and 2 lower-case hexadecimal digits";
+      })
+      ->type_name("TRACEPARENT")
+      ->group("Output");
+  return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
+    return RunMultiply(global, *flags, console);
+  };
+}
+
+}  // namespace
+
+constexpr Command kMultiplyCommand = {
+    "multiply", "Multiply two matrices and print where the time went", AddMultiply};
 
 }  // namespace gemmd

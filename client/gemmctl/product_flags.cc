@@ -1,24 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/gemmctl/product_flags.h"
 
-#include <string>
-#include <vector>
+#include <CLI/CLI.hpp>
 
-#include "absl/strings/str_join.h"
-#include "client/terminal/type_option.h"
+#include "client/terminal/option.h"
 
 namespace gemmd {
 namespace {
-
-using Names = std::vector<std::string>;
-
-// An option that takes one of a few words, all of which its help names.
-CLI::Option* AddChoice(CLI::App& app, const std::string& name, std::string& value,
-                       const std::string& help, const Names& choices) {
-  return app.add_option(name, value, help)
-      ->check(CLI::IsMember(choices).description(""))
-      ->type_name(absl::StrJoin(choices, "|"));
-}
 
 void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
   const std::string group = "Operands";

@@ -3,11 +3,54 @@
 // The flags that describe a product: the same for `multiply` and `explain`.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
 
-#include "client/gemmctl/flags.h"
+namespace CLI {
+class App;
+}
 
 namespace gemmd {
+
+// Texts that name types and choices are still texts here; parsing has checked that they are known
+// ones.
+struct ProductFlags {
+  std::string a_path;  // "-": standard input.
+  std::string b_path;
+  std::vector<int64_t> random;  // m, n, k; empty: A and B are files.
+  int64_t batch = -1;           // -1: not given.
+  uint64_t seed = 1;
+  std::string type;    // Of A and B; empty: what the files say, f32 for random ones.
+  std::string a_type;  // Empty: `type`.
+  std::string b_type;
+  std::string a_order = "row";  // Of random operands.
+  std::string b_order = "row";
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool sparse_a = false;  // A is sent compressed.
+  bool prune = false;     // Where A is not sparse enough for that.
+  std::string a_scale;    // A number or a path.
+  std::string b_scale;
+  double alpha = 1;
+  double beta = 0;
+  std::string c_path;
+  std::string c_type;
+  std::string bias_path;
+  std::string bias_type;
+  std::string bias_axis = "columns";
+  std::string activation = "none";
+  std::string bit_operation = "and";
+  std::string accumulation_type;
+  std::string output_type;
+  std::string output_order = "row";
+  std::string kernel;
+  std::string device;
+  std::string chip;  // "sm_90": the device "sim:sm_90".
+  std::string request_id;
+  bool deterministic = false;
+  bool batch_invariant = false;
+};
 
 // Adds positionals and options that set `flags`, which outlives the app.
 void AddProductFlags(CLI::App& app, ProductFlags& flags);

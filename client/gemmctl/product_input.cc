@@ -13,6 +13,7 @@
 #include "client/matrix/reference.h"
 #include "client/matrix/sparse_operand.h"
 #include "client/operand_size.h"
+#include "client/terminal/option.h"
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"
 
@@ -25,10 +26,6 @@ v1::ElementType TypeOr(const std::string& name, v1::ElementType otherwise) {
 
 v1::ElementType TypeOf(const std::string& name) {
   return TypeOr(name, v1::ELEMENT_TYPE_UNSPECIFIED);
-}
-
-v1::Order OrderOf(const std::string& name) {
-  return name == "column" ? v1::ORDER_COLUMN_MAJOR : v1::ORDER_ROW_MAJOR;
 }
 
 v1::Activation ActivationOf(const std::string& name) {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "client/gemmctl/flags.h"
+#include "client/gemmctl/product_flags.h"
 #include "client/terminal/console.h"
 #include "gemmd/v1/gemm.pb.h"
 

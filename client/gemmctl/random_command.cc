@@ -1,13 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl random.
+#include <CLI/CLI.hpp>
+#include <memory>
+
 #include "absl/status/status.h"
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/operand_input.h"
 #include "client/matrix/npy.h"
+#include "client/terminal/option.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {
+namespace {
+
+constexpr char kHelp[] =
+    "Examples:\n"
+    "  gemmctl random 300,200 -o A.npy\n"
+    "  gemmctl random 4,64,64 --type e4m3 --seed 7 -o B.npy";
+
+struct RandomFlags {
+  std::vector<int64_t> shape;
+  std::string type = "f32";
+  std::string order = "row";
+  uint64_t seed = 1;
+  std::string output_path;  // "-": standard output.
+};
 
 ExitCode RunRandom(const RandomFlags& flags, const Console& console) {
   if (flags.shape.size() < 2 || flags.shape.size() > 3) {
@@ -20,7 +38,7 @@ ExitCode RunRandom(const RandomFlags& flags, const Console& console) {
       .batch = is_batch ? flags.shape[0] : 1,
       .rows = flags.shape[flags.shape.size() - 2],
       .columns = flags.shape.back(),
-      .order = flags.order == "column" ? v1::ORDER_COLUMN_MAJOR : v1::ORDER_ROW_MAJOR,
+      .order = OrderOf(flags.order),
       .transpose = false,
       .seed = flags.seed};
   auto array = MakeRandomArray("shape", operand, true);
@@ -29,5 +47,33 @@ ExitCode RunRandom(const RandomFlags& flags, const Console& console) {
   const absl::Status status = WriteArray(*array, flags.output_path, console);
   return status.ok() ? ExitCode::kOk : FailLocally(console, status);
 }
+
+CommandRun AddRandom(CLI::App& app) {
+  auto flags = std::make_unique<RandomFlags>();
+  app.footer(kHelp);
+  app.add_option("SHAPE", flags->shape, "rows,columns or batch,rows,columns")
+      ->required()
+      ->delimiter(',')
+      ->expected(2, 3)
+      ->check(CLI::NonNegativeNumber.description(""))
+      ->type_name("");
+  AddTypeOption(app, "--type", flags->type, "Type of the elements")->capture_default_str();
+  AddChoice(app, "--order", flags->order, "Storage order", {"row", "column"})
+      ->capture_default_str();
+  app.add_option("--seed", flags->seed, "Of the random numbers")
+      ->capture_default_str()
+      ->type_name("N");
+  app.add_option("-o,--output", flags->output_path, "The file; - is standard output")
+      ->required()
+      ->type_name("PATH");
+  return [flags = std::move(flags)](const GlobalFlags&, const Console& console) {
+    return RunRandom(*flags, console);
+  };
+}
+
+}  // namespace
+
+constexpr Command kRandomCommand = {
+    "random", "Write a random matrix to a .npy file (needs no server)", AddRandom};
 
 }  // namespace gemmd

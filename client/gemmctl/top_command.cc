@@ -3,6 +3,8 @@
 // gemmctl top.
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +18,19 @@
 
 namespace gemmd {
 namespace {
+
+constexpr char kHelp[] =
+    "Shows devices, queues, rates and durations of the last interval until Ctrl-C; bounds of "
+    "durations are those of the server's buckets.\n\n"
+    "Examples:\n"
+    "  gemmctl top\n"
+    "  gemmctl top --once --interval 5s\n"
+    "  gemmctl top --json | jq --unbuffered '.rates[].products_per_second'";
+
+struct TopFlags {
+  bool once = false;
+  std::string interval = "1s";  // As GlobalFlags::timeout.
+};
 
 // Home, and nothing below: a terminal shows one view in the place of the last.
 constexpr char kClearTerminal[] = "\x1b[H\x1b[J";
@@ -38,8 +53,6 @@ std::string Show(const GlobalFlags& global, const std::optional<v1::GetStatistic
   const ActivityRates rates = RatesBetween(*before, *now);
   return global.json ? JsonLine(TopJson(*now, rates)) : TopText(global.address, *now, rates);
 }
-
-}  // namespace
 
 ExitCode RunTop(const GlobalFlags& global, const TopFlags& flags, const Console& console) {
   const auto interval = ParseTimeout(flags.interval, "--interval");
@@ -65,5 +78,21 @@ ExitCode RunTop(const GlobalFlags& global, const TopFlags& flags, const Console&
     absl::SleepFor(*interval);
   }
 }
+
+CommandRun AddTop(CLI::App& app) {
+  auto flags = std::make_unique<TopFlags>();
+  app.footer(kHelp);
+  app.add_option("--interval", flags->interval, "Between two views, and that rates are taken over")
+      ->capture_default_str()
+      ->type_name("TIME");
+  app.add_flag("--once", flags->once, "Show one view and exit");
+  return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
+    return RunTop(global, *flags, console);
+  };
+}
+
+}  // namespace
+
+constexpr Command kTopCommand = {"top", "Watch the server's devices, queues and rates", AddTop};
 
 }  // namespace gemmd

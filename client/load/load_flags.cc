@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/load/mix.h"
 #include "client/load/payload.h"
-#include "client/terminal/type_option.h"
+#include "client/terminal/option.h"
 
 namespace gemmd {
 namespace {

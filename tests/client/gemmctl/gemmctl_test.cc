@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "client/gemmctl/commands.h"
 #include "client/matrix/npy.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_service.h"
@@ -194,11 +195,10 @@ TEST(GemmctlTest, HelpTeaches) {
   EXPECT_EQ(run.code, ExitCode::kOk);
   EXPECT_THAT(run.out, HasSubstr("Exit codes:\n  0  done"));
   EXPECT_THAT(run.out, HasSubstr("127.0.0.1:8470"));
-  for (const char* command : {"multiply", "explain", "random", "kernels", "instructions",
-                              "fragment", "devices", "info", "health"}) {
-    const Outcome help = RunGemmctl({command, "--help"}, "");
+  for (const Command* command : kCommands) {
+    const Outcome help = RunGemmctl({command->name, "--help"}, "");
     EXPECT_EQ(help.code, ExitCode::kOk);
-    EXPECT_THAT(help.out, HasSubstr("Examples:\n  gemmctl ")) << command;
+    EXPECT_THAT(help.out, HasSubstr(std::string("Examples:\n  gemmctl ") + command->name));
   }
   EXPECT_THAT(RunGemmctl({"--version"}, "").out, StartsWith("gemmctl 0."));
 }

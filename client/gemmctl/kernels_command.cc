@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmctl kernels, devices and info.
+// gemmctl kernels.
+#include <CLI/CLI.hpp>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,11 +12,23 @@
 #include "client/gemmctl/connect.h"
 #include "client/gemmctl/kernel_table.h"
 #include "client/gemmctl/message_json.h"
-#include "client/gemmctl/server_tables.h"
 
 namespace gemmd {
-
 namespace {
+
+constexpr char kHelp[] =
+    "Lists the kernels that some device of the server runs; kernels of wgmma that differ in N "
+    "alone share a line.\n\n"
+    "Examples:\n"
+    "  gemmctl kernels\n"
+    "  gemmctl kernels --pattern '*bf16*' --device sim:sm_90\n"
+    "  gemmctl kernels --all --json | jq -r '.kernels[].name'";
+
+struct KernelsFlags {
+  std::string pattern;
+  std::string device;
+  bool all = false;  // Also kernels that no device runs, and each width of wgmma.
+};
 
 // The kernels that the flags ask for.
 absl::StatusOr<v1::ListKernelsResponse> AskForKernels(Client& client, const KernelsFlags& flags) {
@@ -32,37 +46,31 @@ absl::StatusOr<v1::ListKernelsResponse> AskForKernels(Client& client, const Kern
                                           "server: ", absl::StrJoin(names, ", ")));
 }
 
-}  // namespace
-
 ExitCode RunKernels(const GlobalFlags& global, const KernelsFlags& flags, const Console& console) {
   auto client = Connect(global);
   if (!client.ok()) return FailLocally(console, client.status());
   const auto kernels = AskForKernels(*client, flags);
   if (!kernels.ok()) return FailCall(console, kernels.status());
-  if (global.json) {
-    console.Print(JsonLine(MessageJson(*kernels)));
-  } else {
-    console.Print(KernelTable(*kernels, flags.all));
-  }
+  console.Print(global.json ? JsonLine(MessageJson(*kernels)) : KernelTable(*kernels, flags.all));
   return ExitCode::kOk;
 }
 
-ExitCode RunDevices(const GlobalFlags& global, const Console& console) {
-  auto client = Connect(global);
-  if (!client.ok()) return FailLocally(console, client.status());
-  const auto devices = client->ListDevices();
-  if (!devices.ok()) return FailCall(console, devices.status());
-  console.Print(global.json ? JsonLine(MessageJson(*devices)) : DeviceTable(*devices));
-  return ExitCode::kOk;
+CommandRun AddKernels(CLI::App& app) {
+  auto flags = std::make_unique<KernelsFlags>();
+  app.footer(kHelp);
+  app.add_option("--pattern", flags->pattern, "Only names that match; * is any run of characters")
+      ->type_name("PATTERN");
+  app.add_option("--device", flags->device, "Only kernels that this device runs")
+      ->type_name("NAME");
+  app.add_flag("--all", flags->all,
+               "Also kernels that no device runs (with --device: of its kind), one a line");
+  return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
+    return RunKernels(global, *flags, console);
+  };
 }
 
-ExitCode RunInfo(const GlobalFlags& global, const Console& console) {
-  auto client = Connect(global);
-  if (!client.ok()) return FailLocally(console, client.status());
-  const auto info = client->GetServerInfo();
-  if (!info.ok()) return FailCall(console, info.status());
-  console.Print(global.json ? JsonLine(MessageJson(*info)) : ServerInfoText(*info));
-  return ExitCode::kOk;
-}
+}  // namespace
+
+constexpr Command kKernelsCommand = {"kernels", "List the server's kernels", AddKernels};
 
 }  // namespace gemmd

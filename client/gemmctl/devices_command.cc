@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemmctl devices.
+#include <CLI/CLI.hpp>
+
+#include "client/gemmctl/commands.h"
+#include "client/gemmctl/connect.h"
+#include "client/gemmctl/message_json.h"
+#include "client/gemmctl/server_tables.h"
+
+namespace gemmd {
+namespace {
+
+constexpr char kHelp[] =
+    "Examples:\n"
+    "  gemmctl devices\n"
+    "  gemmctl devices --json | jq '.devices[].name'";
+
+ExitCode RunDevices(const GlobalFlags& global, const Console& console) {
+  auto client = Connect(global);
+  if (!client.ok()) return FailLocally(console, client.status());
+  const auto devices = client->ListDevices();
+  if (!devices.ok()) return FailCall(console, devices.status());
+  console.Print(global.json ? JsonLine(MessageJson(*devices)) : DeviceTable(*devices));
+  return ExitCode::kOk;
+}
+
+CommandRun AddDevices(CLI::App& app) {
+  app.footer(kHelp);
+  return RunDevices;
+}
+
+}  // namespace
+
+constexpr Command kDevicesCommand = {
+    "devices", "List the server's devices, their queues and measured rates", AddDevices};
+
+}  // namespace gemmd

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemmctl info.
+#include <CLI/CLI.hpp>
+
+#include "client/gemmctl/commands.h"
+#include "client/gemmctl/connect.h"
+#include "client/gemmctl/message_json.h"
+#include "client/gemmctl/server_tables.h"
+
+namespace gemmd {
+namespace {
+
+constexpr char kHelp[] =
+    "Examples:\n"
+    "  gemmctl info\n"
+    "  gemmctl --address unix:/run/gemmd.sock info --json";
+
+ExitCode RunInfo(const GlobalFlags& global, const Console& console) {
+  auto client = Connect(global);
+  if (!client.ok()) return FailLocally(console, client.status());
+  const auto info = client->GetServerInfo();
+  if (!info.ok()) return FailCall(console, info.status());
+  console.Print(global.json ? JsonLine(MessageJson(*info)) : ServerInfoText(*info));
+  return ExitCode::kOk;
+}
+
+CommandRun AddInfo(CLI::App& app) {
+  app.footer(kHelp);
+  return RunInfo;
+}
+
+}  // namespace
+
+constexpr Command kInfoCommand = {"info", "Show the server's version, limits and features",
+                                  AddInfo};
+
+}  // namespace gemmd

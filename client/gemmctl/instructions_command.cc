@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemmctl instructions.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "client/gemmctl/commands.h"
+#include "client/gemmctl/connect.h"
+#include "client/gemmctl/instruction_table.h"
+#include "client/gemmctl/message_json.h"
+
+namespace gemmd {
+namespace {
+
+constexpr char kHelp[] =
+    "Examples:\n"
+    "  gemmctl instructions --chip sm_90\n"
+    "  gemmctl instructions --pattern 'mma.sp.*bf16*'\n"
+    "  gemmctl instructions --families";
+
+struct InstructionsFlags {
+  std::string chip;
+  std::string pattern;
+  bool all = false;  // Each width of wgmma.
+  bool families = false;
+};
+
+ExitCode RunInstructions(const GlobalFlags& global, const InstructionsFlags& flags,
+                         const Console& console) {
+  auto client = Connect(global);
+  if (!client.ok()) return FailLocally(console, client.status());
+  const auto instructions = client->ListInstructions(flags.chip, flags.pattern);
+  if (!instructions.ok()) return FailCall(console, instructions.status());
+  if (global.json) {
+    console.Print(JsonLine(MessageJson(*instructions)));
+  } else if (flags.families) {
+    console.Print(FamilyTable(*instructions));
+  } else {
+    console.Print(InstructionTable(*instructions, flags.chip, flags.all));
+  }
+  return ExitCode::kOk;
+}
+
+CommandRun AddInstructions(CLI::App& app) {
+  auto flags = std::make_unique<InstructionsFlags>();
+  app.footer(kHelp);
+  app.add_option("--chip", flags->chip,
+                 "Only those that this chip has (sm_90), with what ptxas makes of emulated ones")
+      ->type_name("CHIP");
+  app.add_option("--pattern", flags->pattern, "Only names that match; * is any run of characters")
+      ->type_name("PATTERN");
+  app.add_flag("--all", flags->all, "Each N of wgmma on a line of its own");
+  app.add_flag("--families", flags->families, "Count them by family and chip instead");
+  return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
+    return RunInstructions(global, *flags, console);
+  };
+}
+
+}  // namespace
+
+constexpr Command kInstructionsCommand = {
+    "instructions", "List the matrix instructions of PTX and which chip has them", AddInstructions};
+
+}  // namespace gemmd
