@@ -104,7 +104,7 @@ void AddDevices(CLI::App& app, Options& options) {
   AddBytes(app, "--gpu-memory-bytes", options.devices.gpu_memory_bytes,
            "Memory of each GPU that products may use; 0 takes nine tenths of what is free", kGroup);
   app.add_option("--worker-binary", options.devices.worker_binary,
-                 "The program that works for each GPU; default gemmd-worker beside this one")
+                 "Program that works for each GPU (default: gemmd-worker in the folder of gemmd)")
       ->type_name("FILE")
       ->group(kGroup);
 }
@@ -123,13 +123,15 @@ void AddLimits(CLI::App& app, Options& options) {
       ->default_str(std::to_string(options.server.admission.max_requests))
       ->type_name("COUNT")
       ->group(kGroup);
-  AddBytes(app, "--max-queued-bytes", options.server.admission.max_bytes,
-           "Bytes of operands, results and scratch memory of those requests", kGroup);
+  AddBytes(
+      app, "--max-queued-bytes", options.server.admission.max_bytes,
+      "Bytes of operands, results and scratch memory of all requests accepted and not yet answered",
+      kGroup);
   AddBytes(app, "--memory-quota-bytes", transport.memory_quota_bytes,
            "Memory for the buffers of gRPC; 0 takes a quarter of the memory limit of the process",
            kGroup);
   app.add_option("--max-concurrent-streams", transport.max_concurrent_streams,
-                 "Calls at once on one connection")
+                 "Most calls at once on one connection")
       ->check(CLI::Range(1, 1 << 20))
       ->default_str(std::to_string(transport.max_concurrent_streams))
       ->type_name("COUNT")
@@ -157,23 +159,25 @@ void AddConnections(CLI::App& app, Options& options) {
 
 void AddShutdown(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Shutdown (on SIGTERM or SIGINT; a second signal skips the waiting)";
-  AddDuration(app, "--lame-duck", options.lame_duck,
-              "Work on for this time after health turned NOT_SERVING, so that balancers notice",
-              kGroup);
+  AddDuration(
+      app, "--lame-duck", options.lame_duck,
+      "Keep working for this time after health turned NOT_SERVING, so that load balancers notice",
+      kGroup);
   AddDuration(app, "--grace", options.grace,
-              "Time that accepted requests have to finish after that", kGroup);
+              "Time that accepted requests have to finish after the lame-duck pause", kGroup);
 }
 
 void AddLogging(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Logging";
   app.add_option("--log-level", options.log_level,
-                 "debug logs a line per request, info a line per event of the daemon's life")
+                 "Least severe lines to log: debug has a line per request, info a line per event "
+                 "of the daemon's life")
       ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
       ->default_str(options.log_level)
       ->type_name("LEVEL")
       ->group(kGroup);
   app.add_option("--log-file", options.log_file,
-                 "Append log lines to this file; default standard error")
+                 "Append log lines to this file (default: standard error)")
       ->type_name("FILE")
       ->group(kGroup);
 }

@@ -23,10 +23,10 @@ void AddGlobalFlags(CLI::App& app, GlobalFlags& global) {
   app.set_help_all_flag("--help-all", "Print the help of all commands");
   app.set_version_flag("--version", std::string("gemmctl ") + GEMMD_VERSION);
   app.add_option("--address", global.address,
-                 "The server: host:port or unix:/path; also $GEMMD_ADDRESS")
+                 "Address of the server: host:port or unix:/path; also $GEMMD_ADDRESS")
       ->capture_default_str();
   app.add_option("--timeout", global.timeout,
-                 "Of each call, retries included: seconds, or 500ms, 2m (default 60)");
+                 "Longest time for one call with its retries: seconds, or 500ms, 2m (default 60)");
   app.add_flag("--json", global.json, "Print JSON, one value per line, instead of tables");
 }
 

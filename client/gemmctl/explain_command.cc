@@ -43,7 +43,7 @@ CommandRun AddExplain(CLI::App& app) {
   auto flags = std::make_unique<ExplainFlags>();
   app.footer(absl::StrCat(TypeHelp(), "\n\n", kHelp));
   AddProductFlags(app, flags->product);
-  app.add_flag("--all", flags->all, "Every candidate and every refused kernel, one a line")
+  app.add_flag("--all", flags->all, "Print every candidate and every refused kernel, one a line")
       ->group("Output");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunExplain(global, *flags, console);

@@ -164,15 +164,17 @@ ExitCode RunFragment(const GlobalFlags& global, const FragmentFlags& flags,
 CommandRun AddFragment(CLI::App& app) {
   auto flags = std::make_unique<FragmentFlags>();
   app.footer(kHelp);
-  app.add_option("NAME", flags->instruction, "An instruction; gemmctl instructions lists them")
+  app.add_option("NAME", flags->instruction,
+                 "Name of an instruction; gemmctl instructions lists all names")
       ->required()
       ->type_name("");
-  AddChoice(app, "--operand", flags->operand, "One operand (default: all)",
+  AddChoice(app, "--operand", flags->operand, "Operand to draw (default: all)",
             {"a", "b", "c", "d", "metadata"});
-  app.add_option("--selector", flags->selector, "The sparsity selector of the metadata")
+  app.add_option("--selector", flags->selector, "Sparsity selector of the metadata")
       ->capture_default_str()
       ->type_name("S");
-  app.add_option("--svg", flags->svg_path, "Draw into this SVG file instead; - is standard output")
+  app.add_option("--svg", flags->svg_path,
+                 "File for a drawing in SVG, instead of text; - is standard output")
       ->type_name("PATH");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunFragment(global, *flags, console);

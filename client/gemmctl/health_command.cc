@@ -63,7 +63,8 @@ ExitCode RunHealth(const GlobalFlags& global, const HealthFlags& flags, const Co
 CommandRun AddHealth(CLI::App& app) {
   auto flags = std::make_unique<HealthFlags>();
   app.footer(kHelp);
-  app.add_option("--service", flags->service, "One service (default: the server as a whole)");
+  app.add_option("--service", flags->service,
+                 "Name of one service (default: the server as a whole)");
   app.add_flag("--watch", flags->watch, "Print each change until the timeout (default: a year)");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunHealth(global, *flags, console);

@@ -46,12 +46,15 @@ CommandRun AddInstructions(CLI::App& app) {
   auto flags = std::make_unique<InstructionsFlags>();
   app.footer(kHelp);
   app.add_option("--chip", flags->chip,
-                 "Only those that this chip has (sm_90), with what ptxas makes of emulated ones")
+                 "List only instructions that this chip (sm_90) has, with what ptxas makes of "
+                 "emulated ones")
       ->type_name("CHIP");
-  app.add_option("--pattern", flags->pattern, "Only names that match; * is any run of characters")
+  app.add_option("--pattern", flags->pattern,
+                 "List only instructions whose names match; * is any run of characters")
       ->type_name("PATTERN");
-  app.add_flag("--all", flags->all, "Each N of wgmma on a line of its own");
-  app.add_flag("--families", flags->families, "Count them by family and chip instead");
+  app.add_flag("--all", flags->all, "List each N of wgmma on a line of its own");
+  app.add_flag("--families", flags->families,
+               "Count the instructions by family and chip instead of listing them");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunInstructions(global, *flags, console);
   };

@@ -58,12 +58,14 @@ ExitCode RunKernels(const GlobalFlags& global, const KernelsFlags& flags, const 
 CommandRun AddKernels(CLI::App& app) {
   auto flags = std::make_unique<KernelsFlags>();
   app.footer(kHelp);
-  app.add_option("--pattern", flags->pattern, "Only names that match; * is any run of characters")
+  app.add_option("--pattern", flags->pattern,
+                 "List only kernels whose names match; * is any run of characters")
       ->type_name("PATTERN");
-  app.add_option("--device", flags->device, "Only kernels that this device runs")
+  app.add_option("--device", flags->device, "List only kernels that this device runs")
       ->type_name("NAME");
   app.add_flag("--all", flags->all,
-               "Also kernels that no device runs (with --device: of its kind), one a line");
+               "List each kernel on a line of its own, and those too that no device runs; with "
+               "--device, every kernel for its kind of device");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunKernels(global, *flags, console);
   };

@@ -181,26 +181,27 @@ CommandRun AddMultiply(CLI::App& app) {
   auto flags = std::make_unique<MultiplyFlags>();
   app.footer(absl::StrCat(TypeHelp(), "\n\n", kHelp));
   AddProductFlags(app, flags->product);
-  app.add_option("-o,--output", flags->output_path, "D, a .npy file; - is standard output")
+  app.add_option("-o,--output", flags->output_path, "File for D, a .npy file; - is standard output")
       ->group("Output");
-  app.add_option("--repeat", flags->repeat, "Calls; prints min, p50 and p99 of every stage")
+  app.add_option("--repeat", flags->repeat,
+                 "Number of calls; several are reported by min, p50 and p99 of every stage")
       ->check(CLI::PositiveNumber.description(""))
       ->capture_default_str()
       ->type_name("N")
       ->group("Output");
-  app.add_option("--warmup", flags->warmup, "Calls before those, not counted")
+  app.add_option("--warmup", flags->warmup,
+                 "Number of calls ahead of the measured ones, which are not reported")
       ->check(CLI::NonNegativeNumber.description(""))
       ->capture_default_str()
       ->type_name("N")
       ->group("Output");
   app.add_flag("--verify", flags->verify,
-               "Check D against an f64 product computed here, within a derived bound (exact for "
-               "integers); "
-               "evenly chosen rows where the product is big")
+               "Check D against an f64 product that is computed here: exactly for integers, else "
+               "within a derived bound; of a large D, evenly chosen rows are checked")
       ->group("Output");
-  app.add_option("--traceparent", flags->traceparent,
-                 "The trace that the calls belong to, as W3C Trace Context has it; the daemon "
-                 "logs it")
+  app.add_option(
+         "--traceparent", flags->traceparent,
+         "Trace that the calls belong to, in the form of W3C Trace Context; the daemon logs it")
       ->check([](const std::string& text) {
         return IsTraceparent(text) ? std::string()
                                    : "got " + text +

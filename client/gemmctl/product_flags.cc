@@ -21,25 +21,26 @@ void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
       ->type_name("M,N,K")
       ->group(group);
   app.add_option("--batch", flags.batch,
-                 "Count of products; two-dimensional files serve all of them")
+                 "Number of products in the batch; a two-dimensional file serves all of them")
       ->check(CLI::NonNegativeNumber.description(""))
       ->type_name("N")
       ->group(group);
-  app.add_option("--seed", flags.seed, "Of the random matrices")
+  app.add_option("--seed", flags.seed, "Seed of the random matrices")
       ->capture_default_str()
       ->type_name("N")
       ->group(group);
-  AddTypeOption(
-      app, "--type", flags.type,
-      "Of A and B: of random ones (default f32), or of files whose type NumPy cannot name")
+  AddTypeOption(app, "--type", flags.type,
+                "Type of A and B, for files whose type NumPy cannot name and for random matrices, "
+                "which are f32 by default")
       ->group(group);
-  AddTypeOption(app, "--a-type", flags.a_type, "The same for A alone")->group(group);
-  AddTypeOption(app, "--b-type", flags.b_type, "The same for B alone")->group(group);
-  AddChoice(app, "--a-order", flags.a_order, "Storage order of a random A (files have their own)",
-            {"row", "column"})
+  AddTypeOption(app, "--a-type", flags.a_type, "Type of A alone, instead of --type")->group(group);
+  AddTypeOption(app, "--b-type", flags.b_type, "Type of B alone, instead of --type")->group(group);
+  AddChoice(app, "--a-order", flags.a_order,
+            "Storage order of a random A; a file has an order of its own", {"row", "column"})
       ->capture_default_str()
       ->group(group);
-  AddChoice(app, "--b-order", flags.b_order, "Storage order of a random B", {"row", "column"})
+  AddChoice(app, "--b-order", flags.b_order,
+            "Storage order of a random B; a file has an order of its own", {"row", "column"})
       ->capture_default_str()
       ->group(group);
   app.add_flag("--transpose-a", flags.transpose_a, "Use A transposed: A is stored k x m")
@@ -51,7 +52,8 @@ void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
              "--sparse-a", flags.sparse_a,
              "Send A compressed; it must be 2:4 along k (by pairs for 4-bit types, 1:2 for f32)")
           ->group(group);
-  app.add_flag("--prune", flags.prune, "Drop the smallest elements of A where it is not")
+  app.add_flag("--prune", flags.prune,
+               "Drop the smallest elements of A where its compressed form cannot keep all")
       ->needs(sparse)
       ->group(group);
   app.add_option("--scale-a", flags.a_scale,
@@ -72,16 +74,19 @@ void AddResultFlags(CLI::App& app, ProductFlags& flags) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--beta", flags.beta, "Factor of C")->capture_default_str()->group(group);
-  app.add_option("--c", flags.c_path, "C, a .npy file (random with --random and --beta)")
+  app.add_option("--c", flags.c_path,
+                 "C, a .npy file; without it, --random with --beta makes a random C")
       ->group(group);
   AddTypeOption(app, "--c-type", flags.c_type, "Type of C")->group(group);
-  app.add_option("--bias", flags.bias_path, "A .npy vector, added along --bias-axis")->group(group);
+  app.add_option("--bias", flags.bias_path, "Bias, a .npy vector that is added along --bias-axis")
+      ->group(group);
   AddTypeOption(app, "--bias-type", flags.bias_type, "Type of the bias")->group(group);
-  AddChoice(app, "--bias-axis", flags.bias_axis, "One value per row (m values) or per column (n)",
+  AddChoice(app, "--bias-axis", flags.bias_axis,
+            "Axis of the bias: one value for each of the m rows, or for each of the n columns",
             {"rows", "columns"})
       ->capture_default_str()
       ->group(group);
-  AddChoice(app, "--activation", flags.activation, "Applied last",
+  AddChoice(app, "--activation", flags.activation, "Function that is applied last",
             {"none", "relu", "gelu-erf", "gelu-tanh", "silu"})
       ->capture_default_str()
       ->group(group);
@@ -98,24 +103,25 @@ void AddResultFlags(CLI::App& app, ProductFlags& flags) {
 
 void AddChoiceFlags(CLI::App& app, ProductFlags& flags) {
   const std::string group = "Kernel and device";
-  app.add_option(
-         "--kernel", flags.kernel,
-         "A kernel by name, or an instruction: the best kernel of it on the device (default: the "
-         "server chooses)")
+  app.add_option("--kernel", flags.kernel,
+                 "Kernel to use, by its name or by an instruction, whose best kernel on the device "
+                 "is taken (default: the server chooses)")
       ->group(group);
   app.add_option("--device", flags.device,
-                 "A device by name (default: the server's first that has a kernel for it)")
+                 "Device to use, by its name (default: the first of the server that has a kernel "
+                 "for the product)")
       ->group(group);
-  app.add_option("--chip", flags.chip, "A simulated chip: sm_80 is short for --device sim:sm_80")
+  app.add_option("--chip", flags.chip,
+                 "Simulated chip to use: sm_80 is short for --device sim:sm_80")
       ->group(group);
   app.add_option("--request-id", flags.request_id,
-                 "Returned in the answer, written in the server's log")
+                 "Name of the request, which the answer and the log of the server repeat")
       ->group(group);
   app.add_flag("--deterministic", flags.deterministic,
-               "Only kernels that give the same bits every time")
+               "Use only kernels that give the same bits every time")
       ->group(group);
   app.add_flag("--batch-invariant", flags.batch_invariant,
-               "Only kernels whose rows depend neither on m nor on the batch")
+               "Use only kernels whose rows depend neither on m nor on the batch")
       ->group(group);
 }
 

@@ -51,19 +51,19 @@ ExitCode RunRandom(const RandomFlags& flags, const Console& console) {
 CommandRun AddRandom(CLI::App& app) {
   auto flags = std::make_unique<RandomFlags>();
   app.footer(kHelp);
-  app.add_option("SHAPE", flags->shape, "rows,columns or batch,rows,columns")
+  app.add_option("SHAPE", flags->shape, "Shape of the matrix: rows,columns or batch,rows,columns")
       ->required()
       ->delimiter(',')
       ->expected(2, 3)
       ->check(CLI::NonNegativeNumber.description(""))
       ->type_name("");
   AddTypeOption(app, "--type", flags->type, "Type of the elements")->capture_default_str();
-  AddChoice(app, "--order", flags->order, "Storage order", {"row", "column"})
+  AddChoice(app, "--order", flags->order, "Storage order of the matrix", {"row", "column"})
       ->capture_default_str();
-  app.add_option("--seed", flags->seed, "Of the random numbers")
+  app.add_option("--seed", flags->seed, "Seed of the random numbers")
       ->capture_default_str()
       ->type_name("N");
-  app.add_option("-o,--output", flags->output_path, "The file; - is standard output")
+  app.add_option("-o,--output", flags->output_path, "File to write; - is standard output")
       ->required()
       ->type_name("PATH");
   return [flags = std::move(flags)](const GlobalFlags&, const Console& console) {

@@ -82,7 +82,8 @@ ExitCode RunTop(const GlobalFlags& global, const TopFlags& flags, const Console&
 CommandRun AddTop(CLI::App& app) {
   auto flags = std::make_unique<TopFlags>();
   app.footer(kHelp);
-  app.add_option("--interval", flags->interval, "Between two views, and that rates are taken over")
+  app.add_option("--interval", flags->interval,
+                 "Time between two views, which rates are taken over")
       ->capture_default_str()
       ->type_name("TIME");
   app.add_flag("--once", flags->once, "Show one view and exit");

@@ -29,8 +29,8 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
   CLI::Option* const mix =
       app.add_option(
              "--mix", flags.mix_path,
-             "A JSON file: an array of objects with m, n, k and, as you like, type, weight, "
-             "batch, sparse, kernel, device, accumulation_type, output_type, name")
+             "JSON file of products: an array of objects with m, n, k and, optionally, type, "
+             "weight, batch, sparse, kernel, device, accumulation_type, output_type, name")
           ->type_name("PATH")
           ->excludes(profile)
           ->group(group);
@@ -42,14 +42,14 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
       ->excludes(profile)
       ->excludes(mix)
       ->group(group);
-  AddTypeOption(app, "--type", flags.type, "Of A and B, with --shape")
+  AddTypeOption(app, "--type", flags.type, "Type of A and B, with --shape")
       ->capture_default_str()
       ->needs(shape)
       ->group(group);
-  AddTypeOption(app, "--output-type", flags.output_type, "Of D, with --shape")
+  AddTypeOption(app, "--output-type", flags.output_type, "Type of D, with --shape")
       ->needs(shape)
       ->group(group);
-  app.add_option("--batch", flags.batch, "Products in a call, with --shape")
+  app.add_option("--batch", flags.batch, "Number of products in a call, with --shape")
       ->check(CLI::Range(1, 2147483647).description(""))
       ->type_name("N")
       ->needs(shape)
@@ -57,13 +57,13 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
   app.add_flag("--sparse", flags.sparse, "Send A in its 2:4 form, with --shape")
       ->needs(shape)
       ->group(group);
-  app.add_option("--kernel", flags.kernel, "Of products that name none")
+  app.add_option("--kernel", flags.kernel, "Kernel for products that name none")
       ->type_name("NAME")
       ->group(group);
-  app.add_option("--device", flags.device, "Of products that name none")
+  app.add_option("--device", flags.device, "Device for products that name none")
       ->type_name("NAME")
       ->group(group);
-  std::string modes = "Where operands are:";
+  std::string modes = "Place of the operands:";
   std::vector<std::string> mode_names;
   for (const OperandMode& mode : OperandModes()) {
     mode_names.emplace_back(mode.name);
@@ -74,14 +74,15 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
       ->type_name("MODE")
       ->group(group);
   app.add_option("--values", flags.values,
-                 "What they hold: integers, whose products are checked exactly, or normal "
+                 "Values of the operands: integers, whose products are checked exactly, or normal "
                  "(random), checked within a bound")
       ->check(CLI::IsMember({"integers", "normal"}).description(""))
       ->type_name("integers|normal")
       ->capture_default_str()
       ->group(group);
   app.add_option("--verify", flags.verified_share,
-                 "Share of the answers that are checked, beside the first of each product; 0: none")
+                 "Share of the answers that are checked, besides the first answer of each product; "
+                 "0 checks none")
       ->check(CLI::Range(0.0, 1.0).description(""))
       ->type_name("SHARE")
       ->capture_default_str()
@@ -92,59 +93,58 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
   const char* const group = "When calls are sent";
   CLI::Option* const concurrency =
       app.add_option("--concurrency", flags.concurrency,
-                     "Closed loop: calls in flight; several numbers are run one after the other "
-                     "(default: 1)")
+                     "Closed loop: number of calls in flight; several numbers are run one after "
+                     "the other (default: 1)")
           ->delimiter(',')
           ->check(CLI::Range(1, 100000).description(""))
           ->type_name("N,...")
           ->group(group);
-  CLI::Option* const rate =
-      app.add_option("--rate", flags.rates,
-                     "Open loop: calls per second, sent on time whatever the server does; several "
-                     "are run one after the other")
-          ->delimiter(',')
-          ->check(CLI::Range(0.001, 1e7).description(""))
-          ->type_name("R,...")
-          ->excludes(concurrency)
-          ->group(group);
+  CLI::Option* const rate = app.add_option("--rate", flags.rates,
+                                           "Open loop: calls per second, sent on time whatever the "
+                                           "server does; several rates are run one after the other")
+                                ->delimiter(',')
+                                ->check(CLI::Range(0.001, 1e7).description(""))
+                                ->type_name("R,...")
+                                ->excludes(concurrency)
+                                ->group(group);
   CLI::Option* const arrivals =
-      app.add_option("--arrivals", flags.arrivals, "Of an open loop: evenly spaced or independent");
+      app.add_option("--arrivals", flags.arrivals,
+                     "Open loop: calls are evenly spaced, or independent of each other");
   arrivals->check(CLI::IsMember({"constant", "poisson"}).description(""))
       ->type_name("constant|poisson")
       ->capture_default_str()
       ->group(group);
-  app.add_option(
-         "--ramp-to", flags.ramp_to,
-         "The rate grows or falls from --rate, where the warm-up begins, to this one at the "
-         "end of --duration")
+  app.add_option("--ramp-to", flags.ramp_to,
+                 "Open loop: the rate changes evenly from --rate, at the start of the warm-up, to "
+                 "this one at the end of --duration")
       ->check(CLI::Range(0.001, 1e7).description(""))
       ->type_name("R")
       ->needs(rate)
       ->group(group);
   CLI::Option* const replay =
       app.add_option("--replay", flags.replay_path,
-                     "Open loop with the gaps between calls from a file, one a line, in seconds or "
-                     "as 500us; over and over")
+                     "Open loop: the gaps between calls come from a file, one a line, in seconds "
+                     "or as 500us, which is read over and over")
           ->type_name("PATH")
           ->excludes(concurrency)
           ->excludes(rate)
           ->group(group);
-  CLI::Option* const slo = app.add_option(
-      "--slo", flags.slo,
-      "Search for the highest rate under an objective such as p99=2ms, beginning with "
-      "--rate (default 100); --duration is that of one trial, which is longer where the "
-      "percentile needs more calls");
+  CLI::Option* const slo =
+      app.add_option("--slo", flags.slo,
+                     "Search for the highest rate under an objective such as p99=2ms, beginning "
+                     "with --rate (default 100); a trial lasts for --duration, or longer where the "
+                     "percentile needs more calls");
   slo->type_name("pN=TIME")->excludes(concurrency)->excludes(replay)->group(group);
-  CLI::Option* const most =
-      app.add_option("--most-in-flight", flags.most_in_flight,
-                     "Open loop: calls beyond wait, which is reported as blocked time");
+  CLI::Option* const most = app.add_option("--most-in-flight", flags.most_in_flight,
+                                           "Open loop: most calls in flight at once; further calls "
+                                           "wait, which is reported as blocked time");
   most->check(CLI::Range(1, 1000000).description(""))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   arrivals->excludes(concurrency)->excludes(replay);
   most->excludes(concurrency);
-  app.add_option("--seed", flags.seed, "Of arrivals, mix and operands")
+  app.add_option("--seed", flags.seed, "Seed of arrivals, mix and operands")
       ->check(CLI::Validator(RefuseSign, ""))
       ->type_name("N")
       ->capture_default_str()
@@ -154,22 +154,24 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
 void AddLengthOptions(CLI::App& app, LoadFlags& flags) {
   const char* const group = "For how long (times: seconds, or 500ms, 2m)";
   app.add_option("--duration", flags.duration,
-                 "Of each step, behind the warm-up (default 10s; with --count no limit)")
+                 "Length of each step after its warm-up (default 10s; with --count no limit)")
       ->type_name("TIME")
       ->group(group);
-  app.add_option("--warmup", flags.warmup, "Before each step, left out of all figures")
+  app.add_option("--warmup", flags.warmup,
+                 "Length of the warm-up of each step, which is left out of all figures")
       ->type_name("TIME")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--count", flags.count, "Most calls of each step")
+  app.add_option("--count", flags.count, "Most calls in each step")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 53).description(""))
       ->type_name("N")
       ->group(group);
-  app.add_option("--timeout", flags.timeout, "Of each call")
+  app.add_option("--timeout", flags.timeout, "Longest time for one call")
       ->type_name("TIME")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--interval", flags.interval, "Of the live view and of plots over time")
+  app.add_option("--interval", flags.interval,
+                 "Time between two updates of the live view, and two points of plots over time")
       ->type_name("TIME")
       ->capture_default_str()
       ->group(group);
@@ -179,33 +181,36 @@ void AddLengthOptions(CLI::App& app, LoadFlags& flags) {
 
 void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
   app.add_option("--address", flags.addresses,
-                 "Servers, which take turns: host:port or unix:/path; also $GEMMD_ADDRESS (default "
-                 "127.0.0.1:8470)")
+                 "Addresses of the servers, which take turns: host:port or unix:/path; also "
+                 "$GEMMD_ADDRESS (default 127.0.0.1:8470)")
       ->delimiter(',')
       ->type_name("ADDRESS,...");
-  app.add_option("--channels", flags.channels, "Connections to each server")
+  app.add_option("--channels", flags.channels, "Number of connections to each server")
       ->check(CLI::Range(1, 1024).description(""))
       ->type_name("N")
       ->capture_default_str();
-  app.add_option(
-         "--retries", flags.retries,
-         "How often a call that a server could not take is sent again, unseen by the report "
-         "but in its latency")
+  app.add_option("--retries", flags.retries,
+                 "How often a call is sent again that a server could not take; the report shows "
+                 "retries in latencies alone")
       ->check(CLI::Range(0, 4).description(""))
       ->type_name("N")
       ->capture_default_str();
   AddProductOptions(app, flags);
   AddLoopOptions(app, flags);
   AddLengthOptions(app, flags);
-  const char* const group = "Where the report goes, beside the terminal";
-  app.add_option("--json", flags.json_path, "For programs, and for gemmload compare")
+  const char* const group = "Files for the report";
+  app.add_option("--json", flags.json_path,
+                 "JSON file of the report, for programs and for gemmload compare")
       ->type_name("PATH")
       ->group(group);
-  app.add_option("--csv", flags.csv_path, "A line for each step")->type_name("PATH")->group(group);
-  app.add_option("--html", flags.html_path, "One page with plots that needs no network")
+  app.add_option("--csv", flags.csv_path, "CSV file of the report, with one line for each step")
       ->type_name("PATH")
       ->group(group);
-  app.add_flag("--quiet", flags.is_quiet, "No live view")->group(group);
+  app.add_option("--html", flags.html_path,
+                 "HTML file of the report: one page with plots that needs no network")
+      ->type_name("PATH")
+      ->group(group);
+  app.add_flag("--quiet", flags.is_quiet, "Show no live view")->group(group);
 }
 
 absl::Status CheckLoadFlags(const CLI::App& app) {
@@ -219,8 +224,12 @@ absl::Status CheckLoadFlags(const CLI::App& app) {
 }
 
 void AddCompareFlags(CLI::App& app, CompareFlags& flags) {
-  app.add_option("A", flags.a_path, "A report of --json")->required()->type_name("PATH");
-  app.add_option("B", flags.b_path, "Another")->required()->type_name("PATH");
+  app.add_option("A", flags.a_path, "First report, a file that --json wrote")
+      ->required()
+      ->type_name("PATH");
+  app.add_option("B", flags.b_path, "Second report, a file that --json wrote")
+      ->required()
+      ->type_name("PATH");
 }
 
 }  // namespace gemmd

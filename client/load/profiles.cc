@@ -84,7 +84,8 @@ const std::vector<Profile>& Profiles() {
       {"small", "products of 16 to 128 in f32, bf16 and s8: what the service itself costs", Small},
       {"square", "bf16 squares of 256 to 2048", Square},
       {"llm-decode", "the four products of a transformer layer for 1, 8 and 32 tokens", LlmDecode},
-      {"llm-prefill", "the same for 256 and 1024 tokens", LlmPrefill},
+      {"llm-prefill", "the four products of a transformer layer for 256 and 1024 tokens",
+       LlmPrefill},
       {"sparse", "2:4 sparse A of 128 to 512 in bf16, f16 and s8", Sparse}};
   return profiles;
 }
