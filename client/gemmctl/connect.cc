@@ -4,19 +4,13 @@
 #include <limits>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/terminal/time_text.h"
 
 namespace gemmd {
 
 absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text, const std::string& flag) {
-  absl::Duration timeout = absl::ZeroDuration();
-  double seconds = 0;
-  if (absl::SimpleAtod(text, &seconds)) {
-    timeout = absl::Seconds(seconds);
-  } else if (!absl::ParseDuration(text, &timeout)) {
-    timeout = absl::ZeroDuration();
-  }
+  const absl::Duration timeout = ParseTime(text).value_or(absl::ZeroDuration());
   if (timeout > absl::ZeroDuration() && timeout < absl::InfiniteDuration()) return timeout;
   return absl::InvalidArgumentError(absl::StrCat(
       flag, ": got \"", text, "\", want a positive number of seconds or a time such as 500ms"));

@@ -9,14 +9,14 @@
 #include "client/gemmctl/command_line.h"
 
 int main(int argc, char** argv) {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread yet.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is only one thread yet.
   const char* const address = std::getenv("GEMMD_ADDRESS");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const gemmd::Console console = {stdin, stdout, stderr};
+  const gemmd::Console console = {stdin, stdout, stderr, "gemmctl"};
   const gemmd::ExitCode code = gemmd::RunCommandLine(
       arguments, address != nullptr && *address != '\0' ? address : "127.0.0.1:8470", console);
   const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  // What was asked for did not arrive, on a full disk say.
+  // A full disk, for example, kept the result from its file.
   if (!is_written && code == gemmd::ExitCode::kOk) return static_cast<int>(gemmd::ExitCode::kUsage);
   return static_cast<int>(code);
 }

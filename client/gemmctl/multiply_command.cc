@@ -47,7 +47,7 @@ struct MultiplyFlags {
   std::string traceparent;  // Empty: none is sent.
 };
 
-// Calls as often as asked and keeps every time and the last answer.
+// Calls as often as the flags ask, and keeps the time of every call and the last answer.
 absl::StatusOr<MultiplyResult> Measure(Client& client, const v1::MultiplyRequest& request,
                                        const MultiplyFlags& flags, std::vector<CallTiming>& calls) {
   absl::StatusOr<v1::MultiplyResponse> response = absl::UnknownError("no call was made");
@@ -149,8 +149,7 @@ ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
     if (!status.ok()) return FailLocally(console, status);
   }
   const int64_t batches = response.d().batch();
-  const Console report = {console.in, flags.output_path == "-" ? console.err : console.out,
-                          console.err};
+  const Console report = ReportBeside(flags.output_path, console);
   if (global.json) {
     nlohmann::ordered_json json = {{"response", MessageJson(response)},
                                    {"calls", calls.size()},

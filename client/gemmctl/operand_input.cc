@@ -12,18 +12,33 @@
 #include "client/operand_size.h"
 
 namespace gemmd {
+namespace {
+
+absl::Status InStandardInput(const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("standard input: ", status.message()));
+}
+
+}  // namespace
 
 absl::StatusOr<NpyArray> ReadArray(const std::string& path, v1::ElementType hint,
                                    const Console& console) {
   if (path != "-") return ReadNpyFile(path, hint);
   auto array = ReadNpy(console.in, hint);
   if (array.ok()) return array;
-  return absl::Status(array.status().code(),
-                      absl::StrCat("standard input: ", array.status().message()));
+  return InStandardInput(array.status());
+}
+
+absl::Status ExpectEndOfInput(const Console& console) {
+  return InStandardInput(ExpectEndOfFile(console.in));
 }
 
 absl::Status WriteArray(const NpyArray& array, const std::string& path, const Console& console) {
   return path == "-" ? WriteNpy(array, console.out) : WriteNpyFile(array, path);
+}
+
+Console ReportBeside(const std::string& output_path, const Console& console) {
+  return {console.in, output_path == "-" ? console.err : console.out, console.err, console.program};
 }
 
 absl::StatusOr<NpyArray> MakeRandomArray(const std::string& field, const RandomOperand& operand,
@@ -42,7 +57,7 @@ absl::StatusOr<NpyArray> MakeRandomArray(const std::string& field, const RandomO
   const auto bytes = SizeOperand(field, shape);
   if (!bytes.ok()) return bytes.status();
   if (!with_data || bytes->full == 0) return array;
-  // More could not be sent in one message anyway, and would be made for nothing.
+  // A larger operand could not be sent in one message, so making it would be of no use.
   constexpr int64_t kMostBytes = int64_t{1} << 31;
   if (bytes->full > kMostBytes) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -20,8 +20,14 @@ namespace gemmd {
 absl::StatusOr<NpyArray> ReadArray(const std::string& path, v1::ElementType hint,
                                    const Console& console);
 
+// Errors: InvalidArgument where standard input holds more than what was read.
+absl::Status ExpectEndOfInput(const Console& console);
+
 // Writes a file, or to standard output where the path is "-".
 absl::Status WriteArray(const NpyArray& array, const std::string& path, const Console& console);
+
+// A console whose results go to standard error where a matrix goes to standard output.
+Console ReportBeside(const std::string& output_path, const Console& console);
 
 // A random operand to be made. The shape is that of op(X).
 struct RandomOperand {

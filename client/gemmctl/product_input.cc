@@ -47,7 +47,7 @@ struct Operands {
   int64_t batch = 1;
 };
 
-// What --beta without --c means for random products: a random C in D's own type.
+// A random C in D's own type: what --beta without --c means for random products.
 RandomOperand RandomC(const ProductFlags& flags, v1::ElementType a_type, int64_t batch) {
   const v1::ElementType accumulated =
       TypeOr(flags.accumulation_type, DefaultAccumulationType(a_type));
@@ -62,7 +62,8 @@ RandomOperand RandomC(const ProductFlags& flags, v1::ElementType a_type, int64_t
 
 absl::Status MakeRandomOperands(const ProductFlags& flags, bool with_data, Operands& operands) {
   if (!flags.a_path.empty()) {
-    return absl::InvalidArgumentError("--random: got files too, want either");
+    return absl::InvalidArgumentError(
+        "--random: got files too, want either files or random matrices");
   }
   const v1::ElementType type = TypeOr(flags.type, v1::ELEMENT_TYPE_F32);
   operands.batch = flags.batch >= 0 ? flags.batch : 1;
@@ -93,7 +94,7 @@ absl::Status MakeRandomOperands(const ProductFlags& flags, bool with_data, Opera
   return absl::OkStatus();
 }
 
-// The matrices of a batch: what --batch says, else what the files do.
+// How many matrices a batch has: what --batch says, else what the files say.
 int64_t BatchOf(const ProductFlags& flags, const NpyArray& a, const NpyArray& b) {
   if (flags.batch >= 0) return flags.batch;
   if (a.shape.size() == 3) return a.shape[0];
@@ -143,11 +144,7 @@ absl::Status ReadRest(const ProductFlags& flags, const Console& console, Operand
 absl::Status ExpectAllRead(const ProductFlags& flags, const Console& console) {
   for (const std::string& path :
        {flags.a_path, flags.b_path, flags.c_path, flags.bias_path, flags.a_scale, flags.b_scale}) {
-    if (path != "-") continue;
-    const absl::Status status = ExpectEndOfFile(console.in);
-    return status.ok()
-               ? status
-               : absl::InvalidArgumentError(absl::StrCat("standard input: ", status.message()));
+    if (path == "-") return ExpectEndOfInput(console);
   }
   return absl::OkStatus();
 }
@@ -157,8 +154,8 @@ absl::StatusOr<std::string> DeviceOf(const ProductFlags& flags) {
   if (flags.chip.empty()) return flags.device;
   std::string simulator = absl::StrCat("sim:", flags.chip);
   if (flags.device.empty() || flags.device == simulator) return simulator;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--chip: got ", flags.chip, " with --device ", flags.device, ", want either"));
+  return absl::InvalidArgumentError(absl::StrCat("--chip: got ", flags.chip, " with --device ",
+                                                 flags.device, ", want only one of the two"));
 }
 
 ProductOptions OptionsFor(const ProductFlags& flags, const Operands& operands) {

@@ -6,10 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "client/terminal/time_text.h"
 
 namespace gemmd {
 
@@ -45,13 +45,7 @@ absl::StatusOr<std::vector<int64_t>> ParseGaps(absl::string_view text) {
     ++number;
     line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
     if (line.empty()) continue;
-    double seconds = 0;
-    absl::Duration gap = absl::InfiniteDuration();
-    if (absl::SimpleAtod(line, &seconds)) {
-      gap = absl::Seconds(seconds);
-    } else if (!absl::ParseDuration(line, &gap)) {
-      gap = absl::InfiniteDuration();
-    }
+    const absl::Duration gap = ParseTime(line).value_or(absl::InfiniteDuration());
     if (!(gap >= absl::ZeroDuration() && gap <= absl::Hours(24))) {
       return absl::InvalidArgumentError(absl::StrCat("line ", number, ": got \"", line,
                                                      "\", want seconds or a time such as 500us"));

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/splitmix.h"
+#include "client/matrix/splitmix.h"
 
 namespace gemmd {
 
@@ -29,7 +29,7 @@ struct ArrivalPlan {
   RateCurve rate = {};
   bool is_poisson = false;  // Independent calls at that rate, else evenly spaced ones.
   uint64_t seed = 1;
-  // Where not empty: the gap before each call, over and over, and no rate.
+  // If not empty: the gap before each call, over and over; the rate then counts for nothing.
   std::vector<int64_t> replay_gaps_ns = {};
 };
 

@@ -19,12 +19,11 @@ namespace gemmd {
 namespace {
 
 constexpr char kFooter[] =
-    "Latencies count from the time at which a call was due, beside those from its actual send: "
-    "what\n"
-    "a stalled server keeps from being sent is charged to it. Ctrl-C ends a run with its "
-    "report.\n\n"
+    "Latencies count from the time at which a call was due: calls that a stalled server delays\n"
+    "are charged to it. Service times, which the report has too, count from the actual send.\n"
+    "Ctrl-C ends a run with its report.\n\n"
     "Exit codes:\n"
-    "  0  done, and every call was sent and answered; of --slo: a rate holds\n"
+    "  0  done, and every call was sent and answered; with --slo, a rate holds\n"
     "  1  calls failed or were never sent, there was none, or no rate holds\n"
     "  2  bad usage, or a local file that cannot be read or written\n"
     "  3  a server cannot be reached\n"
@@ -35,13 +34,6 @@ constexpr char kFooter[] =
     "  gemmload --profile llm-decode --rate 50 --arrivals poisson --seed 7\n"
     "  gemmload --slo p99=2ms\n"
     "  gemmload compare a.json b.json";
-
-ExitCode Fail(const Console& console, const absl::Status& status, ExitCode code) {
-  const std::string text = absl::StrCat("gemmload: ", absl::StatusCodeToString(status.code()), ": ",
-                                        status.message(), "\n");
-  std::fwrite(text.data(), 1, text.size(), console.err);
-  return code;
-}
 
 ExitCode CodeOf(const LoadReport& report) {
   if (report.wrong() > 0) return ExitCode::kVerification;
@@ -63,16 +55,19 @@ ExitCode CodeOf(const absl::Status& status) {
 ExitCode RunLoadCommand(const LoadFlags& flags, const Console& console, bool is_terminal,
                         const StopRequests& stop) {
   const auto plan = PlanSession(flags);
-  if (!plan.ok()) return Fail(console, plan.status(), ExitCode::kUsage);
+  if (!plan.ok()) return FailLocally(console, plan.status());
   if (absl::Status status = CheckReportFiles(flags); !status.ok())
-    return Fail(console, status, ExitCode::kUsage);
+    return FailLocally(console, status);
   LiveView view(flags.is_quiet ? nullptr : console.err, is_terminal);
   const auto report = RunSession(flags, *plan, stop, view);
-  if (!report.ok()) return Fail(console, report.status(), CodeOf(report.status()));
-  // First: nobody may be there to read the text any more.
+  if (!report.ok()) {
+    console.PrintError(report.status());
+    return CodeOf(report.status());
+  }
+  // The files come first: nobody may be there to read the text any more.
   const absl::Status written = WriteReportFiles(flags, *report);
   console.Print(ReportText(*report));
-  if (!written.ok()) return Fail(console, written, ExitCode::kUsage);
+  if (!written.ok()) return FailLocally(console, written);
   return CodeOf(*report);
 }
 
@@ -86,11 +81,11 @@ absl::StatusOr<ComparedReport> ReadReport(const std::string& path) {
 
 ExitCode RunCompare(const CompareFlags& flags, const Console& console) {
   const auto a = ReadReport(flags.a_path);
-  if (!a.ok()) return Fail(console, a.status(), ExitCode::kUsage);
+  if (!a.ok()) return FailLocally(console, a.status());
   const auto b = ReadReport(flags.b_path);
-  if (!b.ok()) return Fail(console, b.status(), ExitCode::kUsage);
+  if (!b.ok()) return FailLocally(console, b.status());
   const auto text = CompareText(*a, *b);
-  if (!text.ok()) return Fail(console, text.status(), ExitCode::kUsage);
+  if (!text.ok()) return FailLocally(console, text.status());
   console.Print(absl::StrCat("a  ", flags.a_path, "\nb  ", flags.b_path,
                              "\nnoise: 95 % confidence, from the number of calls and from the "
                              "scatter of the intervals\n\n",
@@ -111,20 +106,20 @@ ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::strin
   CLI::App& compare =
       *app.add_subcommand("compare", "Show how two reports differ, and how much of it is noise");
   AddCompareFlags(compare, compare_flags);
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // As CLI11 wants them.
+  std::vector<std::string> reversed(arguments.rbegin(),
+                                    arguments.rend());  // CLI11 takes the last one first.
   try {
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {
     std::ostringstream out;
     std::ostringstream err;
     if (app.exit(error, out, err) != 0)
-      return Fail(console, absl::InvalidArgumentError(error.what()), ExitCode::kUsage);
+      return FailLocally(console, absl::InvalidArgumentError(error.what()));
     console.Print(out.str());
     return ExitCode::kOk;
   }
   if (compare.parsed()) return RunCompare(compare_flags, console);
-  if (absl::Status status = CheckLoadFlags(app); !status.ok())
-    return Fail(console, status, ExitCode::kUsage);
+  if (absl::Status status = CheckLoadFlags(app); !status.ok()) return FailLocally(console, status);
   if (flags.addresses.empty()) flags.addresses = absl::StrSplit(address, ',', absl::SkipEmpty());
   flags.command = absl::StrCat("gemmload ", absl::StrJoin(arguments, " "));
   return RunLoadCommand(flags, console, is_terminal, stop);

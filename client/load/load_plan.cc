@@ -2,12 +2,12 @@
 //
 // From flags to products and steps.
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "client/load/load_session.h"
 #include "client/load/text_file.h"
+#include "client/terminal/time_text.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {
@@ -18,15 +18,9 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
 }
 
 // Seconds, or a time such as 500ms; not above a week.
-absl::StatusOr<int64_t> ParseTime(absl::string_view flag, const std::string& text,
-                                  absl::Duration least) {
-  double seconds = 0;
-  absl::Duration time = absl::InfiniteDuration();
-  if (absl::SimpleAtod(text, &seconds)) {
-    time = absl::Seconds(seconds);
-  } else if (!absl::ParseDuration(text, &time)) {
-    time = absl::InfiniteDuration();
-  }
+absl::StatusOr<int64_t> TimeOfFlag(absl::string_view flag, const std::string& text,
+                                   absl::Duration least) {
+  const absl::Duration time = ParseTime(text).value_or(absl::InfiniteDuration());
   if (time >= least && time <= absl::Hours(24 * 7)) return absl::ToInt64Nanoseconds(time);
   return absl::InvalidArgumentError(absl::StrCat(flag, ": got \"", text, "\", want ",
                                                  absl::FormatDuration(least),
@@ -35,17 +29,17 @@ absl::StatusOr<int64_t> ParseTime(absl::string_view flag, const std::string& tex
 
 absl::StatusOr<LoadStep> StepWithoutLoop(const LoadFlags& flags) {
   LoadStep step;
-  const auto warmup = ParseTime("--warmup", flags.warmup, absl::ZeroDuration());
+  const auto warmup = TimeOfFlag("--warmup", flags.warmup, absl::ZeroDuration());
   if (!warmup.ok()) return warmup.status();
   const bool is_endless = flags.duration.empty() && flags.count > 0;
   const std::string duration = is_endless               ? "168h"
                                : flags.duration.empty() ? "10s"
                                                         : flags.duration;
-  const auto length = ParseTime("--duration", duration, absl::Milliseconds(1));
+  const auto length = TimeOfFlag("--duration", duration, absl::Milliseconds(1));
   if (!length.ok()) return length.status();
-  const auto timeout = ParseTime("--timeout", flags.timeout, absl::Milliseconds(1));
+  const auto timeout = TimeOfFlag("--timeout", flags.timeout, absl::Milliseconds(1));
   if (!timeout.ok()) return timeout.status();
-  const auto interval = ParseTime("--interval", flags.interval, absl::Milliseconds(10));
+  const auto interval = TimeOfFlag("--interval", flags.interval, absl::Milliseconds(10));
   if (!interval.ok()) return interval.status();
   step.warmup_ns = *warmup;
   step.duration_ns = *length;

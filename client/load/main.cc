@@ -28,15 +28,15 @@ int main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   struct sigaction action = {};
   action.sa_handler = RequestStop;
-  action.sa_flags = SA_RESTART;  // Files are written on, connections made.
+  action.sa_flags = SA_RESTART;  // A signal interrupts neither files nor connections.
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  // A reader that has gone, of the live view or the text, takes nothing from the reports.
+  // Reports are written even when the reader of the live view or of the text has gone.
   signal(SIGPIPE, SIG_IGN);
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread yet.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is only one thread yet.
   const char* const address = std::getenv("GEMMD_ADDRESS");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const gemmd::Console console = {stdin, stdout, stderr};
+  const gemmd::Console console = {stdin, stdout, stderr, "gemmload"};
   const gemmd::ExitCode code = gemmd::RunGemmload(
       arguments, address != nullptr && *address != '\0' ? address : "127.0.0.1:8470", console,
       isatty(STDERR_FILENO) == 1, stop_requests);

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/splitmix.h"
+#include "client/matrix/splitmix.h"
 #include "gemmd/element_type.h"
 #include "nlohmann/json.hpp"
 

@@ -12,8 +12,8 @@
 #include "client/matrix/random_matrix.h"
 #include "client/matrix/reference.h"
 #include "client/matrix/sparse_operand.h"
+#include "client/matrix/splitmix.h"
 #include "client/matrix/verify.h"
-#include "client/splitmix.h"
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"
 
@@ -26,7 +26,7 @@ struct IntegerRange {
   int64_t most;
 };
 
-// Of a float with p significant bits: +-2^p; the few types whose exponent ends sooner end there.
+// A float with p significant bits holds +-2^p; a type whose exponent ends sooner holds less.
 IntegerRange RangeOfType(v1::ElementType type) {
   switch (type) {
     case v1::ELEMENT_TYPE_F64:
@@ -61,7 +61,7 @@ v1::ElementType OutputOf(const LoadProduct& product) {
 }
 
 // Sums below this are exact in any order. Tensor cores add the products of 8-bit floats and
-// narrower ones with 13 bits behind the largest of them.
+// narrower ones with 13 bits below the largest of them.
 double ExactLimit(const LoadProduct& product) {
   switch (AccumulationOf(product)) {
     case v1::ELEMENT_TYPE_F64: return 0x1p53;
@@ -210,7 +210,7 @@ absl::Status CheckSize(const LoadProduct& product) {
     return absl::InvalidArgumentError(absl::StrCat(product.name, ": got ", elements * bits / 8,
                                                    " bytes of operands, want less than 2^31"));
   }
-  // Behind this, the number of operations fits 63 bits too.
+  // After this check the number of operations fits 63 bits too.
   const double answer_bytes = static_cast<double>(product.m) * static_cast<double>(product.n) *
                               static_cast<double>(product.batch) * ElementBits(OutputOf(product)) /
                               8;
@@ -253,7 +253,7 @@ absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues va
 }
 
 absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response) {
-  // Its layout fits its bytes behind this.
+  // After this check its layout fits its bytes.
   const auto result = MultiplyResult::FromResponse(std::move(response));
   if (!result.ok()) return result.status();
   const v1::Matrix& d = result->response().d();

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "client/matrix/element_codec.h"
-#include "client/splitmix.h"
+#include "client/matrix/splitmix.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {

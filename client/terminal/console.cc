@@ -8,8 +8,8 @@
 namespace gemmd {
 
 void Console::PrintError(const absl::Status& status) const {
-  const std::string text = absl::StrCat("gemmctl: ", absl::StatusCodeToString(status.code()), ": ",
-                                        status.message(), "\n");
+  const std::string text = absl::StrCat(program, ": ", absl::StatusCodeToString(status.code()),
+                                        ": ", status.message(), "\n");
   std::fwrite(text.data(), 1, text.size(), err);
 }
 

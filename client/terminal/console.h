@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where gemmctl reads and writes: the one way out of every command, and the meaning of its exit
-// code.
+// Where a program of the command line reads and writes, and what its exit codes mean.
 #pragma once
 
 #include <cstdio>
@@ -21,12 +20,13 @@ enum class ExitCode {
 
 struct Console {
   std::FILE* in;
-  std::FILE* out;  // Results.
-  std::FILE* err;  // Messages; results too where a matrix goes to `out`.
+  std::FILE* out;       // Results.
+  std::FILE* err;       // Messages; results too where a matrix goes to `out`.
+  const char* program;  // "gemmctl".
 
   void Print(absl::string_view text) const { std::fwrite(text.data(), 1, text.size(), out); }
 
-  // "gemmctl: INVALID_ARGUMENT: a.data: got ..."
+  // "gemmctl: INVALID_ARGUMENT: a.data: got ...".
   void PrintError(const absl::Status& status) const;
 };
 

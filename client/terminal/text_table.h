@@ -35,6 +35,6 @@ std::string FormatNanoseconds(int64_t ns);                        // "850 ns", "
 std::string FormatBytes(int64_t bytes);                           // "850 B", "12.5 MiB"
 std::string FormatCount(int64_t count);                           // "1,234,567"
 std::string FormatRate(double operations_per_second);             // "123.4 GFLOP/s"
-std::string FormatOperationRate(int64_t operations, int64_t ns);  // The same; "" where ns is 0.
+std::string FormatOperationRate(int64_t operations, int64_t ns);  // "123.4 GFLOP/s"; "" for 0 ns.
 
 }  // namespace gemmd

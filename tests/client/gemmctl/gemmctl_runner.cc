@@ -20,7 +20,7 @@ std::string Contents(std::FILE* file) {
 
 Outcome RunGemmctl(const std::vector<std::string>& arguments, const std::string& address,
                    const std::string& in) {
-  const Console console = {std::tmpfile(), std::tmpfile(), std::tmpfile()};
+  const Console console = {std::tmpfile(), std::tmpfile(), std::tmpfile(), "gemmctl"};
   std::fwrite(in.data(), 1, in.size(), console.in);
   std::rewind(console.in);
   Outcome run = {};

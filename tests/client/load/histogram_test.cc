@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "client/splitmix.h"
+#include "client/matrix/splitmix.h"
 
 namespace gemmd {
 namespace {

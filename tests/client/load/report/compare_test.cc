@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "client/splitmix.h"
+#include "client/matrix/splitmix.h"
 #include "tests/client/load/report/report_sample.h"
 #include "tests/testing/status_matchers.h"
 
