@@ -26,7 +26,9 @@ struct FloatLayout {
   Specials specials;
 
   int bias() const { return (1 << (exponent_bits - 1)) - 1; }
-  int lowest_exponent() const { return 1 - bias(); }  // Of normal and subnormal values.
+  int lowest_exponent() const {
+    return 1 - bias();
+  }  // Lowest of normal values; subnormal ones have it too.
   uint64_t exponent_mask() const { return (uint64_t{1} << exponent_bits) - 1; }
   uint64_t fraction_mask() const { return (uint64_t{1} << fraction_bits) - 1; }
 };
@@ -86,7 +88,7 @@ uint64_t LargestFinite(const FloatLayout& layout) {
 
 // The pattern of a magnitude, sign and ignored bits left out; may exceed the largest finite one.
 uint64_t RoundedMagnitude(const FloatLayout& layout, double magnitude) {
-  if (magnitude == 0) return 0;  // Of no binade.
+  if (magnitude == 0) return 0;  // Zero is in no binade.
   int exponent = 0;
   std::frexp(magnitude, &exponent);  // In [0.5, 1) * 2^exponent.
   exponent = std::max(exponent - 1, layout.lowest_exponent());
@@ -154,6 +156,17 @@ uint64_t ElementPattern(v1::ElementType type, double value) {
   const double rounded = std::nearbyint(std::clamp(value, range.least, range.most));
   return static_cast<uint64_t>(static_cast<int64_t>(rounded)) &
          ((uint64_t{1} << ElementBits(type)) - 1);
+}
+
+bool ExceedsRange(v1::ElementType type, double value) {
+  if (std::isnan(value)) return false;
+  FloatLayout layout = {};
+  if (FindFloatLayout(type, layout)) {
+    return std::isinf(value) || RoundedMagnitude(layout, std::fabs(value)) > LargestFinite(layout);
+  }
+  const IntegerRange range = RangeOf(type);
+  const double rounded = std::nearbyint(value);
+  return rounded < range.least || rounded > range.most;
 }
 
 double RoundToElement(v1::ElementType type, double value) {

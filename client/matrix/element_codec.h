@@ -22,6 +22,10 @@ double ElementValue(v1::ElementType type, uint64_t pattern);
 // for 0. NaN in a float type without one gives its largest value.
 uint64_t ElementPattern(v1::ElementType type, double value);
 
+// Whether `value` lies so far beyond the largest or least finite value of the type that it would
+// not round to that one if the type went on. True for infinities, false for NaN.
+bool ExceedsRange(v1::ElementType type, double value);
+
 // ElementValue(ElementPattern(value)): what D holds where the product is `value`.
 double RoundToElement(v1::ElementType type, double value);
 

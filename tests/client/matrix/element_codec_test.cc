@@ -118,6 +118,35 @@ TEST(ElementCodecTest, OverflowsAsTheContractSays) {
   EXPECT_EQ(RoundToElement(v1::ELEMENT_TYPE_S8, 2.5), 2);
 }
 
+TEST(ElementCodecTest, TellsValuesBeyondTheRangeFromThoseThatRoundIntoIt) {
+  struct Edge {
+    v1::ElementType type;
+    double within;
+    double beyond;
+  };
+  // Half a unit above the largest value is a tie. It goes to the largest value of e4m3, whose
+  // fraction is even, and past the largest value of the other types.
+  const Edge edges[] = {
+      {v1::ELEMENT_TYPE_F16, std::nextafter(65520, 0), 65520},
+      {v1::ELEMENT_TYPE_E4M3, 464, std::nextafter(464, 500)},
+      {v1::ELEMENT_TYPE_E5M2, std::nextafter(61440, 0), 61440},
+      {v1::ELEMENT_TYPE_E3M2, std::nextafter(30, 0), 30},
+      {v1::ELEMENT_TYPE_E2M3, std::nextafter(7.75, 0), 7.75},
+      {v1::ELEMENT_TYPE_E2M1, std::nextafter(7, 0), 7},
+      {v1::ELEMENT_TYPE_S8, std::nextafter(127.5, 0), 127.5},
+      {v1::ELEMENT_TYPE_U8, -0.5, -0.75},
+      {v1::ELEMENT_TYPE_S4, -8.5, -8.75},
+      {v1::ELEMENT_TYPE_S32, -2147483648.5, -2147483649.0},
+  };
+  for (const Edge& edge : edges) {
+    EXPECT_FALSE(ExceedsRange(edge.type, edge.within)) << ElementTypeName(edge.type);
+    EXPECT_TRUE(ExceedsRange(edge.type, edge.beyond)) << ElementTypeName(edge.type);
+    EXPECT_TRUE(ExceedsRange(edge.type, kInfinity)) << ElementTypeName(edge.type);
+    EXPECT_FALSE(ExceedsRange(edge.type, kNan)) << ElementTypeName(edge.type);
+  }
+  EXPECT_FALSE(ExceedsRange(v1::ELEMENT_TYPE_F64, std::numeric_limits<double>::max()));
+}
+
 TEST(ElementCodecTest, KeepsNanWhereThereIsOne) {
   for (const v1::ElementType type :
        {v1::ELEMENT_TYPE_F64, v1::ELEMENT_TYPE_F32, v1::ELEMENT_TYPE_TF32, v1::ELEMENT_TYPE_F16,
