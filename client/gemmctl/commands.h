@@ -10,6 +10,7 @@ namespace gemmd {
 extern const Command kMultiplyCommand;
 extern const Command kExplainCommand;
 extern const Command kRandomCommand;
+extern const Command kConvertCommand;
 extern const Command kKernelsCommand;
 extern const Command kInstructionsCommand;
 extern const Command kFragmentCommand;
@@ -19,8 +20,9 @@ extern const Command kTopCommand;
 extern const Command kHealthCommand;
 
 inline constexpr const Command* kCommands[] = {
-    &kMultiplyCommand, &kExplainCommand, &kRandomCommand, &kKernelsCommand, &kInstructionsCommand,
-    &kFragmentCommand, &kDevicesCommand, &kInfoCommand,   &kTopCommand,     &kHealthCommand,
+    &kMultiplyCommand, &kExplainCommand,      &kRandomCommand,   &kConvertCommand,
+    &kKernelsCommand,  &kInstructionsCommand, &kFragmentCommand, &kDevicesCommand,
+    &kInfoCommand,     &kTopCommand,          &kHealthCommand,
 };
 
 }  // namespace gemmd

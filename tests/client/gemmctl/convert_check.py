@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks gemmctl convert against the real numpy and ml_dtypes: every element type into every other one, bit for
+bit, with the counts of what changed.
+
+usage: convert_check.py GEMMCTL. Needs numpy and ml_dtypes.
+"""
+
+import itertools
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import ml_dtypes
+import numpy
+
+FLOATS = {
+    "f64": numpy.float64,
+    "f32": numpy.float32,
+    "tf32": numpy.float32,
+    "f16": numpy.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "e3m2": ml_dtypes.float6_e3m2fn,
+    "e2m3": ml_dtypes.float6_e2m3fn,
+    "e2m1": ml_dtypes.float4_e2m1fn,
+}
+INTEGERS = {
+    "s8": (numpy.int8, -128, 127),
+    "u8": (numpy.uint8, 0, 255),
+    "s4": (ml_dtypes.int4, -8, 7),
+    "u4": (ml_dtypes.uint4, 0, 15),
+    "b1": (numpy.bool_, 0, 1),
+    "s32": (numpy.int32, -(2**31), 2**31 - 1),
+}
+BITS = {"e3m2": 6, "e2m3": 6, "e2m1": 4, "s4": 4, "u4": 4, "b1": 1}
+SATURATING = ["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"]
+WITHOUT_NAN = ["e3m2", "e2m3", "e2m1"]
+TYPES = list(FLOATS) + list(INTEGERS)
+
+
+def dtype_of(name):
+    return FLOATS[name] if name in FLOATS else INTEGERS[name][0]
+
+
+def every_pattern(name):
+    dtype = numpy.dtype(dtype_of(name))
+    if dtype.itemsize == 2:
+        return numpy.arange(1 << 16, dtype=numpy.uint16).view(dtype)
+    return numpy.arange(1 << BITS.get(name, 8), dtype=numpy.uint8).view(dtype)
+
+
+def finite_values(name):
+    values = every_pattern(name).astype(numpy.float64)
+    return numpy.unique(values[numpy.isfinite(values)])
+
+
+def interesting_values():
+    """Values of f32: the midpoints between all neighbours of each narrow type with what lies beside them, powers of
+    two over the whole range, and random patterns."""
+    random = numpy.random.default_rng(20260102)
+    midpoints = [(values[1:] + values[:-1]) / 2 for values in map(finite_values, SATURATING + ["s8", "u8"])]
+    largest = [finite_values(name)[-1] for name in SATURATING + ["f16"]]
+    beyond = [factor * value for factor in (1, 1 + 1 / 64, 1 + 1 / 32, 1 + 1 / 16, 1 + 1 / 8, 2) for value in largest]
+    powers = numpy.ldexp(1.0, numpy.arange(-149, 128))
+    values = numpy.concatenate(midpoints + [beyond, powers, [0.5, 1.5, 2.5, 2**31, 2**31 - 128]])
+    values = numpy.concatenate([values, -values]).astype(numpy.float32)
+    beside = [numpy.nextafter(values, numpy.float32(limit)) for limit in (numpy.inf, -numpy.inf)]
+    patterns = random.integers(0, 1 << 32, size=20000, dtype=numpy.uint64).astype(numpy.uint32).view(numpy.float32)
+    return numpy.concatenate([values, *beside, patterns, numpy.float32([numpy.nan, -numpy.nan, numpy.inf])])
+
+
+def input_of(name):
+    if name in ("f32", "tf32"):
+        values = interesting_values()
+        return values if name == "f32" else (values.view(numpy.uint32) & 0xFFFFE000).view(numpy.float32)
+    if name == "f64":
+        edges = [2.0**31 - 0.5, 2.0**31 - 0.75, -(2.0**31) - 0.5, -(2.0**31) - 0.75, 0.5, 1.5]
+        return numpy.concatenate([interesting_values().astype(numpy.float64), edges])
+    if name == "s32":
+        random = numpy.random.default_rng(20260103)
+        return numpy.concatenate(
+            [random.integers(-(2**31), 2**31, size=5000), numpy.arange(-600, 600), [-(2**31), 2**31 - 1]]
+        ).astype(numpy.int32)
+    return every_pattern(name)
+
+
+def rounded_to_tf32(values):
+    bits = values.astype(numpy.float32).view(numpy.uint32)
+    return ((bits + 0xFFF + ((bits >> 13) & 1)) & 0xFFFFE000).view(numpy.float32)
+
+
+def expected(values, name):
+    """The array of `name` that the values (f64) become."""
+    if name in INTEGERS:
+        dtype, least, most = INTEGERS[name]
+        return numpy.clip(numpy.rint(numpy.nan_to_num(values, nan=0, posinf=most, neginf=least)), least, most).astype(dtype)
+    if name in SATURATING:
+        largest = finite_values(name)[-1]
+        if name in WITHOUT_NAN:
+            values = numpy.where(numpy.isnan(values), numpy.copysign(largest, values), values)
+        return numpy.clip(values, -largest, largest).astype(FLOATS[name])
+    return rounded_to_tf32(values) if name == "tf32" else values.astype(FLOATS[name])
+
+
+def is_beyond(values, name):
+    """Which values would round beyond the largest or least one of the type, if it went on."""
+    if name in INTEGERS:
+        _, least, most = INTEGERS[name]
+        return (numpy.rint(values) < least) | (numpy.rint(values) > most)
+    if name not in SATURATING:
+        return numpy.zeros(values.shape, bool)
+    largest = finite_values(name)
+    edge = largest[-1] + (largest[-1] - largest[-2]) / 2
+    # A tie goes to the largest value where its pattern is even, as in e4m3 alone.
+    is_even = name == "e4m3"
+    return (abs(values) > edge) if is_even else (abs(values) >= edge)
+
+
+def check(gemmctl, folder, source, target, order):
+    values = input_of(source)
+    # Lines of an odd length end within a byte; the first values come again at the end.
+    values = numpy.resize(values, (5, -(-len(values) // 5) | 1))
+    if target not in ("f64", "f32", "f16", *INTEGERS):
+        # The other types are made by way of f32 here: only what f32 holds is rounded once.
+        if source == "f64":
+            values = values.astype(numpy.float32).astype(numpy.float64)
+        elif source == "s32":
+            values = numpy.where(abs(values.astype(numpy.int64)) < 1 << 24, values, values & ~0xFF)
+    numpy.save(folder / "in.npy", numpy.array(values, order="F" if order == "column" else "C"))
+    command = [gemmctl, "convert", folder / "in.npy", "--input-type", source, "--type", target, "--order", order]
+    run = subprocess.run(
+        command + ["--json", "-o", folder / "out.npy"], capture_output=True, text=True, timeout=120, check=False
+    )
+    case = f"{source} to {target}, {order}"
+    assert run.returncode == 0, f"{case}: {run.stderr}"
+    report = json.loads(run.stdout)
+    got = numpy.load(folder / "out.npy").view(dtype_of(target))
+    before = values.astype(numpy.float64)
+    want = expected(before, target)
+    if source == target:
+        want = values
+    assert got.shape == values.shape, case
+    if got.shape[1] > 1:
+        assert got.flags.f_contiguous == (order == "column"), case
+    after = got.astype(numpy.float64)
+    differs = (after != want.astype(numpy.float64)) & ~(numpy.isnan(after) & numpy.isnan(want.astype(numpy.float64)))
+    assert not differs.any(), f"{case}: {before[differs][:5]} became {after[differs][:5]}, want {want[differs][:5]}"
+    is_nan = numpy.isnan(before)
+    is_changed = ~is_nan & (after != before)
+    becomes_infinite = is_changed & numpy.isinf(after)
+    saturates = is_changed & ~becomes_infinite & is_beyond(before, target)
+    counts = {
+        "values": before.size,
+        "rounded": int((is_changed & ~becomes_infinite & ~saturates).sum()),
+        "saturated": int(saturates.sum()),
+        "became_infinite": int(becomes_infinite.sum()),
+        "nan": int((is_nan & numpy.isnan(after)).sum()),
+        "nan_lost": int((is_nan & ~numpy.isnan(after)).sum()),
+    }
+    for key, count in counts.items():
+        assert report[key] == count, f"{case}: {key}: got {report[key]}, want {count}"
+    return before.size
+
+
+def check_pipe(gemmctl):
+    """What numpy writes into a pipe is read from it."""
+    array = numpy.arange(24, dtype=numpy.float32).reshape(2, 3, 4)
+    with tempfile.TemporaryFile() as source:
+        numpy.save(source, array)
+        source.seek(0)
+        run = subprocess.run(
+            [gemmctl, "convert", "-", "--shape", "8,3", "--type", "s8", "-o", "-"],
+            stdin=source,
+            capture_output=True,
+            timeout=120,
+            check=True,
+        )
+    with tempfile.TemporaryFile() as target:
+        target.write(run.stdout)
+        target.seek(0)
+        assert (numpy.load(target) == array.reshape(8, 3)).all()
+
+
+def main():
+    gemmctl = pathlib.Path(sys.argv[1]).resolve()
+    numpy.seterr(all="ignore")
+    elements = 0
+    pairs = list(itertools.product(TYPES, TYPES))
+    with tempfile.TemporaryDirectory() as name:
+        for i, (source, target) in enumerate(pairs):
+            elements += check(gemmctl, pathlib.Path(name), source, target, ("row", "column")[i % 2])
+    check_pipe(gemmctl)
+    print(f"numpy {numpy.__version__}, ml_dtypes {ml_dtypes.__version__}: {len(pairs)} pairs of types, {elements} values")
+
+
+if __name__ == "__main__":
+    main()
