@@ -23,8 +23,8 @@ void RunCallback(const OutstandingCalls* outstanding, AsyncCallState& call,
   running_callback_of = outer;
 }
 
-// Parked clients. Global because nobody is left to own them; empty but for what clients destroyed
-// in their own callbacks left behind since the last client was made or destroyed elsewhere.
+// Parked clients. The list is global because nobody is left to own them. It holds what clients that
+// were destroyed in their own callbacks left, until a client is made or destroyed elsewhere.
 ABSL_CONST_INIT absl::Mutex parked_mutex(absl::kConstInit);
 std::vector<std::unique_ptr<ClientState>>& ParkedClients()
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(parked_mutex) {

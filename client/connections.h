@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is behind a Client: the stubs of its channels, taken in turn, and its asynchronous calls.
+// What a Client consists of: the stubs of its channels, taken in turn, and its asynchronous calls.
 //
 // The one thing to get wrong is where a channel ends. gRPC 1.51 runs callbacks on threads that end,
 // and are joined, with the last channel that used them; a channel destroyed on such a thread would

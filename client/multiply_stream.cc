@@ -55,7 +55,7 @@ class MultiplyStream::Reactor
   bool IsDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_done_; }
 
   grpc::ClientContext context_;
-  v1::MultiplyStreamResponse incoming_;  // Of the read under way.
+  v1::MultiplyStreamResponse incoming_;  // Filled by the read under way.
 
   absl::Mutex mutex_;
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -19,7 +19,7 @@ namespace gemmd {
 // What a sparse A keeps half of, as Sparsity in tensors.proto says.
 struct SparseGroup {
   int unit;   // Elements kept or left out together.
-  int units;  // Of one group.
+  int units;  // In one group.
 
   int kept_units() const { return units / 2; }
   int elements() const { return unit * units; }

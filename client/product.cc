@@ -32,7 +32,7 @@ absl::Status CheckExtent(absl::string_view field, absl::string_view what, int64_
       absl::StrCat(field, ": got ", got, " ", what, ", want ", want.name, " = ", want.value));
 }
 
-// A sparse A has its own order; of B and C there are no sparse ones.
+// A sparse A has an order of its own; B and C cannot be sparse.
 absl::Status CheckSparsity(absl::string_view field, const MatrixView& view) {
   if (view.sparsity == v1::SPARSITY_NONE) return absl::OkStatus();
   if (field != "a") {

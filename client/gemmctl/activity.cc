@@ -14,8 +14,8 @@ int64_t Sum(const google::protobuf::RepeatedPtrField<v1::Count>& counts) {
   return sum;
 }
 
-// Those that the server is to blame for, as deploy's dashboard and alerts have it; a product that
-// its caller cancelled has not failed.
+// Counts the failures that the server is to blame for, as deploy's dashboard and alerts do. A
+// product that its caller cancelled has not failed.
 int64_t FailuresOf(const v1::DeviceStatistics& device) {
   constexpr std::string_view kCodes[] = {"ABORTED", "DATA_LOSS", "INTERNAL", "UNAVAILABLE",
                                          "UNKNOWN"};

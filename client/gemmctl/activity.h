@@ -14,27 +14,27 @@
 namespace gemmd {
 
 struct DeviceRates {
-  double products_per_second = 0;  // That were OK.
-  double failures_per_second = 0;  // That the server is to blame for.
+  double products_per_second = 0;  // Products that were OK.
+  double failures_per_second = 0;  // Failures that the server is to blame for.
   double operations_per_second = 0;
   double bytes_in_per_second = 0;
   double bytes_out_per_second = 0;
   double busy = 0;  // Share of the time, 0 to 1.
-  // At most so long took half and 99 % of the products: the bound of the bucket. Nothing where
-  // there were none.
+  // Half and 99 % of the products took at most so long: the bound of the bucket. Absent without
+  // products.
   static constexpr int64_t kBeyondBounds = std::numeric_limits<int64_t>::max();
   std::optional<int64_t> p50_ns;
   std::optional<int64_t> p99_ns;
 };
 
 struct ActivityRates {
-  double seconds = 0;  // Between the two.
+  double seconds = 0;  // Between the two statistics.
   double admissions_per_second = 0;
   double refusals_per_second = 0;
-  std::vector<DeviceRates> devices;  // As in `now`.
+  std::vector<DeviceRates> devices;  // In the order of `now`.
 };
 
-// Where the server has started anew between them, those since its start.
+// The rates between two statistics; if the server has started anew between them, since its start.
 ActivityRates RatesBetween(const v1::GetStatisticsResponse& before,
                            const v1::GetStatisticsResponse& now);
 

@@ -51,7 +51,8 @@ ExitCode RunCommandLine(const std::vector<std::string>& arguments, const std::st
     CLI::App& own = *app.add_subcommand(command->name, command->summary);
     commands.push_back({&own, command->add(own)});
   }
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // As CLI11 wants them.
+  // CLI11 takes the last argument first.
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {

@@ -10,7 +10,7 @@
 
 namespace gemmd {
 
-// Runs gemmctl with the arguments behind its name. `address`: where the server is if no flag says
+// Runs gemmctl with the arguments after its name. `address`: where the server is if no flag says
 // so.
 ExitCode RunCommandLine(const std::vector<std::string>& arguments, const std::string& address,
                         const Console& console);

@@ -12,12 +12,13 @@
 
 namespace gemmd {
 
-// "90", "1.5" (seconds), "500ms", "2m".
-// Errors: InvalidArgument unless it is a positive, finite time; names the flag.
+// Reads a time such as "90", "1.5" (seconds), "500ms" or "2m".
+// Errors: InvalidArgument, naming the flag, unless the text is a positive, finite time.
 absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text,
                                             const std::string& flag = "--timeout");
 
-// Errors: InvalidArgument for a bad address or timeout. `default_timeout` where no flag gives one.
+// `default_timeout` counts where no flag gives one. Errors: InvalidArgument for a bad address or
+// timeout.
 absl::StatusOr<Client> Connect(const GlobalFlags& flags,
                                absl::Duration default_timeout = absl::Seconds(60));
 

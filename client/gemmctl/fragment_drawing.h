@@ -11,7 +11,7 @@
 namespace gemmd {
 
 // An aligned grid under its title, cut into parts of at most 120 characters a line.
-// With colours (ANSI), lanes of one quad have the same.
+// With colours (ANSI), lanes of one quad have one colour.
 std::string GridText(const FragmentGrid& grid, bool has_colours);
 
 // One SVG file with the grids below each other, cells coloured by lane; it refers to nothing.

@@ -21,7 +21,7 @@ struct FragmentCell {
 struct FragmentGrid {
   std::string title;                 // "A: 16 x 16 f16, 4 registers in each of 32 lanes".
   std::vector<std::string> rows;     // Headings: "0", "0..1".
-  std::vector<std::string> columns;  // The same.
+  std::vector<std::string> columns;  // Headings, as for rows.
   std::vector<std::vector<FragmentCell>> cells;  // By row, then column.
 };
 

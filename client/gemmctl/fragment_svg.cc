@@ -21,7 +21,7 @@ constexpr int kHeadingHeight = 22;
 constexpr int kGap = 28;  // Below a grid.
 constexpr int kCellHeight = 26;
 constexpr int kCellPadding = 14;         // Left and right of a label, together.
-constexpr double kCharacterWidth = 7.3;  // Of a monospaced font of 12 px, rounded up.
+constexpr double kCharacterWidth = 7.3;  // In a monospaced font of 12 px, rounded up.
 constexpr double kTitleCharacterWidth = 10;
 
 struct Colour {
@@ -51,7 +51,7 @@ int WidthOf(size_t characters) {
   return static_cast<int>(static_cast<double>(characters) * kCharacterWidth) + kCellPadding;
 }
 
-// Where a grid and its parts lie.
+// The places of a grid and of its parts.
 struct GridLayout {
   int heading_width = 0;
   int cell_width = 0;

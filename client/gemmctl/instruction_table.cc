@@ -52,7 +52,7 @@ std::string SupportLetter(v1::InstructionSupport support) {
   }
 }
 
-// Registers of one lane. Those of C and D vary with N and are left out.
+// Registers of one lane. A row with an open N leaves out C and D, whose registers vary with N.
 std::string RegistersText(const v1::Instruction& instruction, bool leaves_width_open) {
   if (instruction.lanes() == 128 && leaves_width_open) {
     return absl::StrCat("a ", instruction.a_registers());

@@ -10,7 +10,7 @@
 namespace gemmd {
 
 // The kernels that some device runs or, where `device` is given, that this one runs. With
-// `is_complete` those of the device's kind, or all, whether they run or not.
+// `is_complete`, the kernels for the device's kind, or all of them, whether they run or not.
 v1::ListKernelsResponse SelectKernels(const v1::ListKernelsResponse& kernels,
                                       const v1::Device* device, bool is_complete);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Smallest value and percentiles of repeated measurements.
+// Smallest value and percentiles of a few measurements, each of them kept: the histograms of
+// gemmload take any number and round to buckets.
 #pragma once
 
 #include <cstdint>

@@ -21,15 +21,15 @@ struct ProductFlags {
   std::vector<int64_t> random;  // m, n, k; empty: A and B are files.
   int64_t batch = -1;           // -1: not given.
   uint64_t seed = 1;
-  std::string type;    // Of A and B; empty: what the files say, f32 for random ones.
+  std::string type;    // For A and B; empty: what the files say, f32 for random matrices.
   std::string a_type;  // Empty: `type`.
   std::string b_type;
-  std::string a_order = "row";  // Of random operands.
+  std::string a_order = "row";  // For random operands.
   std::string b_order = "row";
   bool transpose_a = false;
   bool transpose_b = false;
   bool sparse_a = false;  // A is sent compressed.
-  bool prune = false;     // Where A is not sparse enough for that.
+  bool prune = false;     // Drops elements of A where it is not sparse enough.
   std::string a_scale;    // A number or a path.
   std::string b_scale;
   double alpha = 1;

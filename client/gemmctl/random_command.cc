@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/operand_input.h"
 #include "client/matrix/npy.h"
@@ -29,8 +30,8 @@ struct RandomFlags {
 
 ExitCode RunRandom(const RandomFlags& flags, const Console& console) {
   if (flags.shape.size() < 2 || flags.shape.size() > 3) {
-    return FailLocally(
-        console, absl::InvalidArgumentError("shape: want rows,columns or batch,rows,columns"));
+    return FailLocally(console, absl::InvalidArgumentError(absl::StrCat(
+                                    "SHAPE: got ", flags.shape.size(), " extents, want 2 or 3")));
   }
   const bool is_batch = flags.shape.size() == 3;
   const RandomOperand operand = {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the time of repeated products went: one measurement per stage and call, and their spread.
+// How the time of repeated products was spent: one measurement per stage and call, and the spread.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace gemmd {
 
-// One call: the server's stages, and the time from before the call to behind it here.
+// One call: the server's stages, and the time from before the call until after it here.
 struct CallTiming {
   v1::Timing server;
   int64_t round_trip_ns = 0;

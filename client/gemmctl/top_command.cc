@@ -29,21 +29,21 @@ constexpr char kHelp[] =
 
 struct TopFlags {
   bool once = false;
-  std::string interval = "1s";  // As GlobalFlags::timeout.
+  std::string interval = "1s";  // In the form of GlobalFlags::timeout.
 };
 
-// Home, and nothing below: a terminal shows one view in the place of the last.
+// Moves home and clears what is below: a terminal shows one view in the place of the last.
 constexpr char kClearTerminal[] = "\x1b[H\x1b[J";
 
 // A server that needs longer is shown as one without an answer, until it has one.
 constexpr absl::Duration kAnswerLimit = absl::Seconds(5);
 
-// Of a server that is starting anew, or out of reach for a while.
+// Whether a server that is starting anew, or is out of reach for a while, gives such a status.
 bool MayAnswerLater(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
-// `before` is there where `now` is.
+// Precondition: `before` has a value where `now` is OK.
 std::string Show(const GlobalFlags& global, const std::optional<v1::GetStatisticsResponse>& before,
                  const absl::StatusOr<v1::GetStatisticsResponse>& now) {
   if (!now.ok()) {
@@ -69,7 +69,7 @@ ExitCode RunTop(const GlobalFlags& global, const TopFlags& flags, const Console&
     if (!now.ok() || before.has_value()) {
       if (is_terminal && !global.json && !flags.once) console.Print(kClearTerminal);
       console.Print(Show(global, before, now));
-      // Also ends where nobody reads any more.
+      // The command also ends when nobody reads its output any more.
       if (std::fflush(console.out) != 0) return ExitCode::kUsage;
       if (flags.once) return ExitCode::kOk;
       if (!global.json && !is_terminal) console.Print("\n");

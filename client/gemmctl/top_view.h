@@ -12,12 +12,12 @@
 
 namespace gemmd {
 
-// `rates` are those of `now`.
+// `rates` belong to `now`.
 std::string TopText(const std::string& address, const v1::GetStatisticsResponse& now,
                     const ActivityRates& rates);
 nlohmann::ordered_json TopJson(const v1::GetStatisticsResponse& now, const ActivityRates& rates);
 
-// Instead, where the server could not be reached.
+// What is shown instead while the server cannot be reached.
 std::string NoAnswerText(const std::string& address, const absl::Status& status);
 nlohmann::ordered_json NoAnswerJson(const absl::Status& status);
 

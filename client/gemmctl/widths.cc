@@ -49,7 +49,7 @@ std::string DescribeNumbers(std::vector<int> numbers) {
     size_t last = first;
     const int step = first + 1 < numbers.size() ? numbers[first + 1] - numbers[first] : 0;
     while (last + 1 < numbers.size() && numbers[last + 1] - numbers[last] == step) ++last;
-    if (last - first < 2) last = first;  // Two numbers are no run.
+    if (last - first < 2) last = first;  // Two numbers make no run.
     absl::StrAppend(&text, text.empty() ? "" : ", ", numbers[first]);
     if (last > first) absl::StrAppend(&text, "..", numbers[last], " by ", step);
     first = last + 1;

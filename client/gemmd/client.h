@@ -35,7 +35,7 @@ namespace gemmd {
 
 struct ClientOptions {
   // Connections; calls take turns on them. All bytes of one connection pass one after the other, so
-  // that large matrices hold up the calls behind them: many threads gain from a few more. 1 to
+  // that large matrices hold up the calls after them: many threads gain from a few more. 1 to
   // 1024.
   int channels = 1;
 
@@ -124,7 +124,7 @@ class Client {
                                           const ProductOptions& product_options = {},
                                           const CallOptions& call_options = {});
 
-  // The same with the wire's own messages.
+  // Computes D from the wire's own messages.
   absl::StatusOr<v1::MultiplyResponse> Multiply(const v1::MultiplyRequest& request,
                                                 const CallOptions& options = {});
 
@@ -134,7 +134,7 @@ class Client {
   AsyncCall MultiplyAsync(v1::MultiplyRequest request, MultiplyDone done,
                           const CallOptions& options = {});
 
-  // The same for a request that is sent many times: shared, not copied. Not null.
+  // Starts a product whose request is sent many times: it is shared, not copied, and not null.
   AsyncCall MultiplyAsync(std::shared_ptr<const v1::MultiplyRequest> request, MultiplyDone done,
                           const CallOptions& options = {});
 

@@ -53,7 +53,7 @@ requires std::ranges::sized_range<Range> && NativeElement<std::ranges::range_val
   return view;
 }
 
-// The same for element types that C++ lacks: packed bytes, as proto/gemmd/v1/tensors.proto says.
+// A view of element types that C++ lacks: packed bytes, as proto/gemmd/v1/tensors.proto says.
 MatrixView PackedView(v1::ElementType type, std::span<const std::byte> data, int64_t rows,
                       int64_t columns);
 
@@ -93,7 +93,7 @@ struct ProductOptions {
 absl::StatusOr<v1::MultiplyRequest> BuildRequest(const MatrixView& a, const MatrixView& b,
                                                  const ProductOptions& options = {});
 
-// The same without the matrices' bytes, which the views need not have: for Client::Explain.
+// A request without the matrices' bytes, which the views need not have: for Client::Explain.
 absl::StatusOr<v1::MultiplyRequest> DescribeRequest(const MatrixView& a, const MatrixView& b,
                                                     const ProductOptions& options = {});
 

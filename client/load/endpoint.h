@@ -10,7 +10,7 @@
 namespace gemmd {
 
 // Whether a server at that address, in any form that gRPC takes, runs on the machine of that name,
-// which is this one. Of a list of addresses the first counts.
+// which is this one. If `address` is a list, its first address counts.
 bool IsThisMachine(absl::string_view address, absl::string_view host_name);
 
 std::string HostName();

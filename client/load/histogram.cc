@@ -8,7 +8,7 @@
 namespace gemmd {
 namespace {
 
-constexpr int kBits = 10;  // Of precision: 1024 buckets for each power of two.
+constexpr int kBits = 10;  // Precision: 1024 buckets for each power of two.
 constexpr uint64_t kHalf = uint64_t{1} << kBits;
 
 size_t BucketOf(int64_t value_ns) {
@@ -52,7 +52,7 @@ void Histogram::Merge(const Histogram& other) {
 double Histogram::MeanNs() const { return count_ == 0 ? 0 : sum_ns_ / static_cast<double>(count_); }
 
 int64_t Histogram::ValueAt(double fraction) const {
-  // Less what the product may be above the true one: 0.07 of 100 values is the seventh.
+  // The product may be a little above the true one, which would make 0.07 of 100 values the eighth.
   const double rank = fraction * static_cast<double>(count_) * (1 - 1e-14);
   return ValueAtRank(static_cast<int64_t>(std::ceil(rank)));
 }

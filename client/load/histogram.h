@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counts of times with a bounded relative error, of which any number merge without loss.
+// Counts of times with a bounded relative error; any number of histograms merge without loss.
 //
 // The layout is that of HdrHistogram: values below 2048 have a bucket each; above, every power of
 // two is cut into 1024 equal buckets, so that a value is known to one part in 1024 whatever its

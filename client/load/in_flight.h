@@ -11,12 +11,12 @@
 
 namespace gemmd {
 
-// Any thread.
+// Threads: any.
 class InFlight {
  public:
   void Enter();
 
-  // The run may be gone behind this.
+  // The run may be gone after this call.
   void Leave();
 
   // Waits until there are fewer than `most`, until that time or until a stop is asked for. Whether

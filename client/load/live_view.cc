@@ -31,7 +31,7 @@ void LiveView::Show(const LoadInterval& interval, const CallsByCode& calls_by_co
     calls_by_code_[i] += calls_by_code[i];
   }
   const std::string line = LiveLine(interval, calls_by_code_);
-  // Back to the beginning of the line, and what is behind the text away.
+  // Goes back to the beginning of the line, and clears what the last text left after this one.
   absl::FPrintF(out_, "%s%s%s", is_terminal_ ? "\r" : "", line, is_terminal_ ? "\x1b[K" : "\n");
   std::fflush(out_);
 }

@@ -18,8 +18,8 @@ int64_t SteadyNowNs();
 // past.
 bool SleepUntil(int64_t time_ns, const StopRequests& stop);
 
-// Asks the kernel to wake this thread at the time asked for, not within the 50 us behind it that it
-// otherwise takes to wake several threads together.
+// Asks the kernel to wake this thread at the time asked for. Otherwise the kernel may wake it up to
+// 50 us later, together with other threads.
 void WakeThisThreadOnTime();
 
 }  // namespace gemmd

@@ -106,8 +106,8 @@ ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::strin
   CLI::App& compare =
       *app.add_subcommand("compare", "Show how two reports differ, and how much of it is noise");
   AddCompareFlags(compare, compare_flags);
-  std::vector<std::string> reversed(arguments.rbegin(),
-                                    arguments.rend());  // CLI11 takes the last one first.
+  // CLI11 takes the last argument first.
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {

@@ -11,7 +11,7 @@
 
 namespace gemmd {
 
-// Runs gemmload with the arguments behind its name. `address`: where the server is if no flag says
+// Runs gemmload with the arguments after its name. `address`: where the server is if no flag says
 // so. `is_terminal`: whether the console's `err` can be rewritten.
 ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::string& address,
                      const Console& console, bool is_terminal, const StopRequests& stop);

@@ -25,7 +25,7 @@ struct LoadFlags {
   std::string output_type;
   int64_t batch = 1;
   bool sparse = false;
-  std::string kernel;  // Of every product that names none.
+  std::string kernel;  // For every product that names none.
   std::string device;
   std::string operands = "inline";
   std::string values = "integers";
@@ -48,13 +48,13 @@ struct LoadFlags {
   std::string timeout = "10s";
   std::string interval = "1s";
 
-  // Where the report goes.
+  // Files for the report.
   std::string json_path;
   std::string csv_path;
   std::string html_path;
   bool is_quiet = false;
 
-  std::string command;  // As given, for the report.
+  std::string command;  // The whole command line, for the report.
 };
 
 struct CompareFlags {

@@ -59,7 +59,7 @@ class Run {
   }
 
  private:
-  // A call between its turn and its answer. Times as in CallSample.
+  // A call between its turn and its answer. Its times mean what CallSample says.
   struct Call {
     uint64_t number = 0;
     size_t product = 0;
@@ -203,7 +203,7 @@ class Run {
     }
   }
 
-  // Whether the run is done before.
+  // Whether the run ended before that time.
   bool WaitUntil(int64_t time_ns) {
     absl::MutexLock lock(&mutex_);
     const absl::Duration left = absl::Nanoseconds(time_ns - SteadyNowNs());
@@ -240,7 +240,7 @@ class Run {
   const LoadProgress& progress_;
   const LoadWindow window_;
 
-  // Of any thread.
+  // Used by any thread.
   Recorder recorder_;
   InFlight in_flight_;
   std::atomic<uint64_t> next_number_ = 0;
@@ -250,14 +250,14 @@ class Run {
   // Callbacks that send read the clients of `targets_`; giving up takes them away.
   absl::Mutex clients_mutex_;
 
-  // Of the sending thread until the end.
+  // Used by the sending thread until the end.
   int64_t due_until_ns_ = 0;  // When the next call would have been due, or the window's end.
   int64_t ended_ns_ = 0;
   int64_t cpu_to_ns_ = 0;
   int64_t unsent_ = 0;
   bool was_interrupted_ = false;
 
-  // Of the monitor until the end.
+  // Used by the monitor until the end.
   std::vector<LoadInterval> intervals_;
 
   absl::Mutex mutex_;

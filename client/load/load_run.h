@@ -30,10 +30,10 @@ struct ClosedLoop {
 struct LoadStep {
   std::variant<ClosedLoop, OpenLoop> loop = ClosedLoop();
   int64_t warmup_ns = 1'000'000'000;
-  int64_t duration_ns = 10'000'000'000;        // Behind the warm-up.
-  int64_t count = 0;                           // Most calls behind the warm-up. 0: as many as come.
-  int64_t interval_ns = 1'000'000'000;         // Of the series over time.
-  absl::Duration timeout = absl::Seconds(10);  // Of each call.
+  int64_t duration_ns = 10'000'000'000;        // After the warm-up.
+  int64_t count = 0;                           // Most calls after the warm-up. 0: as many as come.
+  int64_t interval_ns = 1'000'000'000;         // Interval of the series over time.
+  absl::Duration timeout = absl::Seconds(10);  // Longest time for each call.
 };
 
 // What calls are made of and where they go. Outlives the run.

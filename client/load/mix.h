@@ -21,7 +21,7 @@ struct LoadProduct {
   int64_t n = 0;
   int64_t k = 0;
   int64_t batch = 1;
-  v1::ElementType type = v1::ELEMENT_TYPE_F32;  // Of A and B.
+  v1::ElementType type = v1::ELEMENT_TYPE_F32;  // Type of A and B.
   v1::ElementType accumulation_type = v1::ELEMENT_TYPE_UNSPECIFIED;
   v1::ElementType output_type = v1::ELEMENT_TYPE_UNSPECIFIED;
   bool is_sparse = false;  // A is sent in the 2:4 form.

@@ -8,7 +8,7 @@
 namespace gemmd {
 namespace {
 
-// How far behind the first sender the second one looks: about the time in which the first is awake.
+// How much later than the first sender the second one looks: about the time for the first to wake.
 constexpr int64_t kSecondSenderNs = 60'000;
 
 }  // namespace
@@ -38,8 +38,8 @@ void OpenSender::Run() {
   next_due_ns_ = due_ns_;
 }
 
-// Looks for a call `behind_ns` after the time at which it is due.
-void OpenSender::SendWhatIsDue(int64_t behind_ns) {
+// Looks for a call `later_ns` after the time at which it is due.
+void OpenSender::SendWhatIsDue(int64_t later_ns) {
   WakeThisThreadOnTime();
   while (true) {
     mutex_.Lock();
@@ -50,7 +50,7 @@ void OpenSender::SendWhatIsDue(int64_t behind_ns) {
     mutex_.Unlock();
     if (call.has_value()) {
       send_(*call);
-    } else if (is_over || !SleepUntil(due_ns + behind_ns, stop_)) {
+    } else if (is_over || !SleepUntil(due_ns + later_ns, stop_)) {
       return;
     }
   }

@@ -23,7 +23,7 @@ struct OpenLoop {
 
 // When a run counts its calls. Times are of the monotone clock.
 struct LoadWindow {
-  int64_t start_ns = 0;  // Of the warm-up.
+  int64_t start_ns = 0;  // Start of the warm-up.
   int64_t from_ns = 0;
   int64_t to_ns = 0;
   int64_t count = 0;  // Most calls due within the window; 0: as many as come.
@@ -33,7 +33,7 @@ class OpenSender {
  public:
   struct Due {
     int64_t intended_ns = 0;
-    int64_t admitted_ns = 0;  // As in CallSample.
+    int64_t admitted_ns = 0;  // The same time as in CallSample.
   };
 
   // All of them outlive the sender. `send` starts a call that has entered `in_flight`; two threads
@@ -44,14 +44,14 @@ class OpenSender {
   // Sends until the last call, the end of the window or a stop. Blocks.
   void Run();
 
-  // All of them behind Run(): calls of the window that were due before it ended and were not sent;
+  // What is known after Run(): calls of the window that were due before it ended and were not sent;
   // whether the calls ended before the window; when the next would have been due.
   int64_t unsent() const { return unsent_; }
   bool is_out_of_calls() const { return is_out_of_calls_; }
   int64_t next_due_ns() const { return next_due_ns_; }
 
  private:
-  void SendWhatIsDue(int64_t behind_ns);
+  void SendWhatIsDue(int64_t later_ns);
   std::optional<Due> Admit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NextDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountUnsent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -62,7 +62,7 @@ class OpenSender {
   InFlight& in_flight_;
   const std::function<void(const Due&)> send_;
 
-  // Of the two senders.
+  // State of the two senders.
   absl::Mutex mutex_;
   Arrivals arrivals_ ABSL_GUARDED_BY(mutex_);
   int64_t due_ns_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -71,7 +71,7 @@ class OpenSender {
   bool is_planned_ ABSL_GUARDED_BY(mutex_) = true;    // Whether the call due belongs to the run.
   bool is_given_up_ ABSL_GUARDED_BY(mutex_) = false;  // By a stop or the end of the window.
 
-  // Of Run().
+  // Results of Run().
   int64_t unsent_ = 0;
   bool is_out_of_calls_ = false;
   int64_t next_due_ns_ = 0;

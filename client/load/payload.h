@@ -44,9 +44,9 @@ struct Payload {
   }
 };
 
-// Where the operands are when a call is made. Today in the call itself; a mode that keeps them on
-// the server uploads those of a request with inline bytes through `client` and names them instead;
-// each client sends the request that was placed for it.
+// The place of the operands when a call is made. Today they are in the call itself; a mode that
+// keeps them on the server would upload the inline bytes of a request through `client` and name
+// them instead. Each client sends the request that was placed for it.
 struct OperandMode {
   absl::string_view name;
   absl::string_view what;
@@ -59,7 +59,7 @@ const std::vector<OperandMode>& OperandModes();
 absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues values,
                                     uint64_t seed);
 
-// Whether D is the answer to that request: OK, DataLoss where it is wrong, naming an element or
+// Whether D is the answer to that request: OK, or DataLoss where it is wrong, naming an element or
 // row. Without a fingerprint a sample of the elements is compared with f64 sums within a derived
 // bound.
 absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response);

@@ -64,7 +64,7 @@ IntervalTally Recorder::TakeInterval(int64_t next_to_ns) {
 IntervalTally Recorder::TakeRest() {
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   IntervalTally all = TakeInterval(kNever);
-  all.Merge(TakeInterval(kNever));  // What ended behind the interval's end.
+  all.Merge(TakeInterval(kNever));  // What ended after the interval's end.
   return all;
 }
 

@@ -17,7 +17,7 @@ namespace gemmd {
 
 // The calls that ended within some time, warm-up or not: for the live view and plots over time.
 struct IntervalTally {
-  Histogram latency;  // Of those that ended OK.
+  Histogram latency;  // Calls that ended OK.
   CallsByCode calls_by_code = {};
 
   int64_t ok() const { return calls_by_code[0]; }

@@ -16,8 +16,8 @@
 namespace gemmd {
 namespace {
 
-// Of the calls offered in a window, those that need not end within it. Those that are due within
-// the latency that the objective allows, before its end, and one more at its edge, need not either.
+// Share of the calls offered in a window that need not end within it. Calls that are due less than
+// the objective's latency before its end, and one more at its edge, need not either.
 constexpr double kMostShortfall = 0.01;
 
 // "99.9" as 0.999: a quotient would be the next number, and of another rank.

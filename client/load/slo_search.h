@@ -34,7 +34,7 @@ struct SloPlan {
   double last_rate = 10e6;   // No rate above is tried.
   double resolution = 1.05;  // The search ends where a rate that holds and one that does not are
                              // this close.
-  int windows = 3;           // Of each trial.
+  int windows = 3;           // In each trial.
   double window_s = 10.0 / 3;
 
   // So long that enough calls are due, whatever the arrivals.

@@ -37,7 +37,7 @@ void StepResult::Append(const StepResult& next) {
   offered = mean(offered, next.offered);
   client_cores = mean(client_cores, next.client_cores);
   usable_cores = next.usable_cores;
-  // Answers that were only waited for come behind the window.
+  // Answers that were only waited for come after the window.
   int64_t end_ns = std::llround(window_s * 1e9);
   if (!intervals.empty()) end_ns = std::max(end_ns, intervals.back().to_ns);
   for (LoadInterval interval : next.intervals) {

@@ -19,10 +19,10 @@ namespace gemmd {
 struct LoadInterval {
   int64_t from_ns = 0;  // Since the end of the warm-up, so negative within it.
   int64_t to_ns = 0;
-  int64_t in_flight = 0;  // At the end.
+  int64_t in_flight = 0;  // At the interval's end.
   int64_t ok = 0;
   int64_t failed = 0;
-  int64_t p50_ns = 0;  // Of the latencies from the intended send; 0 where no call ended OK.
+  int64_t p50_ns = 0;  // Latencies from the intended send; 0 where no call ended OK.
   int64_t p99_ns = 0;
   int64_t most_ns = 0;
 };
@@ -32,21 +32,21 @@ struct LoadInterval {
 std::vector<LoadInterval> Thinned(const std::vector<LoadInterval>& intervals, size_t most);
 
 struct StepResult {
-  Tally tally;  // Of the calls due within the window.
+  Tally tally;  // The calls due within the window.
   // From the end of the warm-up to the end of the duration; of a count, to the last answer.
   double window_s = 0;
   double rate = 0;        // Calls that ended OK within the window, per second.
   double offered = 0;     // Calls due per second of the time in which they were.
   int64_t unsent = 0;     // Calls due that the limit of calls in flight held to the window's end.
-  int64_t sent_late = 0;  // Sent more than 1 ms behind the time at which they could be.
+  int64_t sent_late = 0;  // Calls sent more than 1 ms after they could be.
   int64_t most_in_flight = 0;
   double client_cores = 0;  // Cores that this process kept busy within the window.
-  double usable_cores = 0;  // That it may use.
+  double usable_cores = 0;  // Cores that it may use.
   bool was_interrupted = false;
-  std::map<absl::StatusCode, std::string> first_messages = {};  // Of the calls that failed.
-  std::vector<LoadInterval> intervals = {};                     // Of the window.
+  std::map<absl::StatusCode, std::string> first_messages = {};  // First message of each failure.
+  std::vector<LoadInterval> intervals = {};                     // The window's.
 
-  // Adds a run of the same load that came behind this one.
+  // Adds a run of the same load that came after this one.
   void Append(const StepResult& next);
 };
 

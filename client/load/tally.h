@@ -55,11 +55,11 @@ enum CallStage : size_t {
 };
 
 struct Tally {
-  Histogram latency;         // From when the call was due to its answer. Of calls that ended OK.
-  Histogram service;         // From the actual send to the answer. Of the same calls.
-  Histogram blocked;         // Waiting for the limit of calls in flight. Of all calls.
-  Histogram send_error;      // From when it could be sent to when it was. Of all calls.
-  Histogram failed_latency;  // As `latency`, of the calls that failed.
+  Histogram latency;         // From when the call was due to its answer, for calls that ended OK.
+  Histogram service;         // From the actual send to the answer, for calls that ended OK.
+  Histogram blocked;         // Waiting for the limit of calls in flight, for all calls.
+  Histogram send_error;      // From when it could be sent to when it was, for all calls.
+  Histogram failed_latency;  // From when the call was due, for calls that failed.
   std::array<Histogram, kCallStages> stages;
   std::vector<Histogram> latency_by_product;
   CallsByCode calls_by_code = {};

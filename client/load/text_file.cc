@@ -23,7 +23,7 @@ absl::Status CannotBeWritten(const std::string& path, int error) {
   return absl::PermissionDeniedError(absl::StrCat(path, ": cannot be written: ", Why(error)));
 }
 
-// The file itself where the path is a link to it.
+// The file itself if the path is a link to it.
 std::string TargetOf(const std::string& path) {
   std::error_code error;
   const fs::path target = fs::canonical(path, error);
@@ -36,7 +36,7 @@ bool IsOther(const std::string& path) {
   return fs::exists(status) && !fs::is_regular_file(status);
 }
 
-// Of the same folder, so that it can be renamed.
+// A name in the same folder, so that the file can be renamed.
 std::string TemporaryOf(const std::string& path) {
   return absl::StrCat(path, ".", getpid(), ".part");
 }
@@ -64,10 +64,10 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
 absl::Status CheckWritable(const std::string& path) {
   std::error_code ignored;
   const bool was_there = fs::exists(path, ignored);
-  // Not to be read, not to be truncated; a pipe without a reader would wait.
+  // Opens the file without reading or truncating it, and without waiting for the reader of a pipe.
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
   if (file < 0) {
-    // A pipe whose reader comes later.
+    // The reader of a pipe may come later.
     return errno == ENXIO && was_there ? absl::OkStatus() : CannotBeWritten(path, errno);
   }
   close(file);

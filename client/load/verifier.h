@@ -23,13 +23,13 @@
 namespace gemmd {
 
 struct VerifierCounts {
-  bool is_asked = false;  // For any check at all.
+  bool is_asked = false;  // Whether any check was asked for.
   int64_t checked = 0;
-  int64_t exact = 0;  // Of those, against a fingerprint; the others within a bound.
+  int64_t exact = 0;  // Checked against a fingerprint; other answers within a bound.
   int64_t wrong = 0;
   int64_t let_go = 0;
   std::vector<int64_t> checked_by_product = {};
-  std::string first_error = {};  // Of the wrong ones; empty where there is none.
+  std::string first_error = {};  // About the first wrong answer; empty if none is.
 
   void Add(const VerifierCounts& other);
 };

@@ -13,7 +13,7 @@ namespace gemmd {
 
 // The terms of one element of A B.
 struct DotProduct {
-  double sum = 0;         // Of the finite products.
+  double sum = 0;         // Sum of the finite products.
   double magnitude = 0;   // Sum of their absolute values; infinite where one overflows f64.
   double flushable = 0;   // The part of `magnitude` that has a factor below 2^-126.
   double non_finite = 0;  // Sum of the infinite and NaN products; 0 where there are none.

@@ -37,7 +37,7 @@ class MatrixReader {
   void Prepare(int64_t leading_dimension);
 
   v1::ElementType type_;
-  std::shared_ptr<const std::string> expanded_;  // Of a sparse operand.
+  std::shared_ptr<const std::string> expanded_;  // The dense form of a sparse operand.
   absl::string_view data_;
   bool by_columns_;  // A line is a column of op(X).
   int64_t line_stride_bytes_ = 0;

@@ -100,7 +100,8 @@ ArrayLines LinesOf(const NpyArray& array) {
   return {length, count};
 }
 
-// The file's items into the wire's order: 1-D and 2-D as they are; a batch in C order.
+// Puts the file's items into the wire's order: 1-D and 2-D stay as they are, a batch goes to C
+// order.
 void Arrange(const NpyHeader& header, std::string& items, NpyArray& array) {
   if (!header.fortran_order || header.shape.size() < 2) return;
   if (header.shape.size() == 2) {
@@ -149,7 +150,7 @@ absl::StatusOr<NpyArray> ReadNpy(std::FILE* file, v1::ElementType hint) {
 
 absl::Status ExpectEndOfFile(std::FILE* file) {
   if (std::fgetc(file) == EOF) return absl::OkStatus();
-  return absl::InvalidArgumentError("npy file: got bytes behind the data, want its end");
+  return absl::InvalidArgumentError("npy file: got bytes after the data, want its end");
 }
 
 absl::StatusOr<NpyArray> ReadNpyFile(const std::string& path, v1::ElementType hint) {

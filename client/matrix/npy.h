@@ -5,9 +5,9 @@
 // In a file every element takes whole bytes; on the wire sub-byte elements are packed along their
 // line. NumPy has no name for most of the narrow types, so numpy.save writes (numpy 1.26 and 2.4,
 // ml_dtypes 0.3 to 0.6): bfloat16 as '<V2', float8_e5m2 as '<f1', and float8_e4m3fn, float6_*,
-// float4_e2m1fn, int4 and uint4 all as '<V1', which only the reader's hint tells apart. Written
-// here: '<V2' and '|V1', to be read with `numpy.load(path).view(ml_dtypes.bfloat16)` and so on
-// ('<f1' numpy.load refuses).
+// float4_e2m1fn, int4 and uint4 all as '<V1', which only the reader's hint tells apart. This writer
+// writes '<V2' and '|V1', to be read with `numpy.load(path).view(ml_dtypes.bfloat16)` and so on,
+// because numpy.load refuses '<f1'.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ namespace gemmd {
 struct NpyArray {
   v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
   std::vector<int64_t> shape = {};
-  v1::Order order = v1::ORDER_ROW_MAJOR;  // Of each matrix. Matrices of a batch follow each other.
+  v1::Order order = v1::ORDER_ROW_MAJOR;  // The order of each matrix of a batch.
   std::string data = {};                  // Packed lines without gaps, as tensors.proto says.
 };
 
-// Reads one array and nothing behind it, so that arrays may follow each other in a stream.
+// Reads one array and nothing after it, so that arrays may follow each other in a stream.
 //
 // `hint` is the element type that the caller expects, or ELEMENT_TYPE_UNSPECIFIED. It tells '<V1'
 // types apart; it reads <f4 as tf32, u1 as raw bits of any type of at most 8 bits, u2 as those of

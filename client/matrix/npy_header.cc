@@ -139,7 +139,7 @@ class Parser {
       ParseExtent();
       has_comma = Take(',');
       if (!has_comma && !At(')')) Fail("',' or ')'");
-      if (!has_comma && header_.shape.size() == 1) Fail("a comma behind the only extent");
+      if (!has_comma && header_.shape.size() == 1) Fail("a comma after the only extent");
     }
   }
 
@@ -159,7 +159,7 @@ class Parser {
   // Spaces and one line feed at the very end.
   void ExpectPadding() {
     SkipSpaces();
-    if (ok() && text_.substr(position_) != "\n") Fail("spaces and one line feed behind the dict");
+    if (ok() && text_.substr(position_) != "\n") Fail("spaces and one line feed after the dict");
   }
 
   absl::string_view text_;

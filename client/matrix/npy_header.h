@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The header of a NumPy .npy file, formats 1.0, 2.0 and 3.0: a Python dict literal behind a length.
+// The header of a NumPy .npy file, formats 1.0, 2.0 and 3.0: a Python dict literal after a length.
 //
 // Files come from anywhere, so the parser is strict and bounded: exactly the three keys, no
 // nesting, at most kMostNpyHeaderBytes, and nothing is allocated by a size that the file claims.
@@ -32,7 +32,7 @@ struct NpyHeader {
 
 inline constexpr int kMostNpyDimensions = 3;
 
-// The size of the length field behind the prefix: 2 or 4.
+// The size of the length field after the prefix: 2 or 4.
 // Errors: InvalidArgument unless `prefix` is that of a known format.
 absl::StatusOr<int> NpyLengthBytes(absl::string_view prefix);
 

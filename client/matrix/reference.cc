@@ -43,7 +43,7 @@ class Epilogue {
     Round(roundings + 1);
   }
 
-  // Adds factor * term, both rounded to the epilogue's type before.
+  // Adds factor * term, after both were rounded to the epilogue's type.
   void AddProduct(double factor, double term) {
     const double product = factor * term;
     element_.value += product;

@@ -14,7 +14,7 @@
 namespace gemmd {
 namespace {
 
-constexpr size_t kMostElements = 8;  // Of a group.
+constexpr size_t kMostElements = 8;  // In a group.
 constexpr size_t kMostUnits = 4;
 
 // Elements of op(X), by row and column; zero at columns beyond it.

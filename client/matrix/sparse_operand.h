@@ -17,12 +17,12 @@ namespace gemmd {
 // A batch of sparse matrices and what it cost to make them.
 struct SparseOperand {
   std::string data = {};
-  int64_t nonzeros = 0;  // Of the dense matrices.
-  int64_t dropped = 0;   // Of those, left out.
+  int64_t nonzeros = 0;  // Nonzero elements of the dense matrices.
+  int64_t dropped = 0;   // Nonzero elements that were left out.
 };
 
-// Whether a group with more nonzero units than are kept loses its smallest ones (NaN is largest; of
-// equals the last) or is refused.
+// Whether a group with more nonzero units than can be kept loses its smallest ones (NaN is largest;
+// among equals the last goes first) or is refused.
 enum class Pruning { kNone, kByMagnitude };
 
 // Compresses op(X) of `batch` matrices, or of one where the view's batch stride is 0.

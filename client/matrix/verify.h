@@ -29,14 +29,14 @@ struct VerifiedElement {
 
 struct Verification {
   int64_t total = 0;    // Elements of D.
-  int64_t checked = 0;  // Of those, compared.
+  int64_t checked = 0;  // Elements that were compared.
   int64_t undecidable =
-      0;              // Of those not compared: overflow that depends on the order of summation.
-  int64_t wrong = 0;  // Of those compared.
+      0;              // Not compared: whether they overflow depends on the order of summation.
+  int64_t wrong = 0;  // Compared elements that are wrong.
   VerifiedElement
       worst;  // The first wrong element; else the one with the largest share of its bound.
 
-  // Nothing wrong, and something compared where there was anything.
+  // Whether nothing is wrong, and something was compared where there was anything.
   bool passed() const { return wrong == 0 && (checked > 0 || total == 0); }
 };
 

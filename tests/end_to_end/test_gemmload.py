@@ -140,7 +140,7 @@ def test_a_closed_pipe_costs_no_report(gemmload, daemon, tmp_path):
 
 @pytest.fixture
 def slow_server():
-    """Answers each call 30 ms behind its arrival, eight at once, with nothing."""
+    """Answers each call 30 ms after its arrival, eight at once, with nothing."""
     from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
 
     class Gemm(gemm_pb2_grpc.GemmServicer):

@@ -23,7 +23,7 @@ struct ComparedStep {
   int64_t wrong = 0;
   Histogram latency;
   Histogram service;
-  // Of the full intervals; percentiles of those in which a call ended OK.
+  // Figures of the full intervals; percentiles of the intervals in which a call ended OK.
   std::vector<double> rates;
   std::vector<double> p50_ns;
   std::vector<double> p99_ns;

@@ -19,7 +19,7 @@ std::string Time(double ns) { return FormatNanoseconds(std::llround(ns)); }
 // A page of many more points draws slowly and shows no more.
 constexpr size_t kMostPoints = 1000;
 
-// Those of one step, as many as its share of the points.
+// Intervals of one step, as many as its share of the points.
 std::vector<LoadInterval> PlottedIntervals(const LoadReport& report, const ReportStep& step) {
   return Thinned(step.result.intervals, std::max<size_t>(1, kMostPoints / report.steps.size()));
 }
@@ -112,7 +112,7 @@ std::string TimePlot(const LoadReport& report) {
   }
   range.least = std::clamp(range.least, 1.0, range.most);
   return PlotSvg({.title = "Latency over time (from intended send)",
-                  .x = LinearAxis("time of the answer behind the warm-up", before_s, " s"),
+                  .x = LinearAxis("time of the answer after the warm-up", before_s, " s"),
                   .y = TimeAxis("latency", range.least, range.most),
                   .series = {std::begin(series), std::end(series)}});
 }

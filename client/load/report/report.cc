@@ -84,7 +84,7 @@ std::string Heading(const LoadReport& report) {
   return text;
 }
 
-// Percentiles by both clocks, and how many calls are behind each.
+// Percentiles by both clocks, and how many calls lie above each.
 std::string LatencyTable(const Tally& tally) {
   TextTable table({{"latency"},
                    {"from intended send", Align::kRight},
@@ -169,7 +169,7 @@ std::string StepText(const LoadReport& report, const ReportStep& step) {
   const StepResult& result = step.result;
   const Tally& tally = result.tally;
   std::string text = absl::StrFormat("\n== %s\n\n", step.name);
-  absl::StrAppendFormat(&text, "calls     %s in %.3f s behind %.3f s of warm-up: %s\n",
+  absl::StrAppendFormat(&text, "calls     %s in %.3f s after %.3f s of warm-up: %s\n",
                         FormatCount(tally.calls()), result.window_s, report.warmup_s,
                         CodesText(tally.calls_by_code));
   absl::StrAppendFormat(&text, "rate      %.1f/s of %.1f/s offered", result.rate, result.offered);

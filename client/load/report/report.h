@@ -56,7 +56,7 @@ struct ReportedServer {
 };
 
 struct LoadReport {
-  std::string version;  // Of gemmload.
+  std::string version;  // The version of gemmload.
   std::string started;  // RFC 3339.
   std::string command;
   std::vector<ReportedServer> servers;
@@ -68,7 +68,7 @@ struct LoadReport {
   std::vector<std::string> products;
   std::string operation_unit = "FLOP/s";
   double warmup_s = 0;
-  int64_t steps_planned = 0;  // Of a search: 0.
+  int64_t steps_planned = 0;  // 0 for a search.
   std::vector<ReportStep> steps;
   std::optional<SloFindings> slo;
 

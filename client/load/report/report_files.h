@@ -10,7 +10,7 @@
 namespace gemmd {
 
 // Whether each file can be written and none is also another one or what the load is made from.
-// Known before a long run, not behind it; changes no file.
+// This is known before a long run, not after it, and changes no file.
 // Errors: InvalidArgument, PermissionDenied.
 absl::Status CheckReportFiles(const LoadFlags& flags);
 

@@ -13,7 +13,7 @@
 namespace gemmd {
 namespace {
 
-// Of the drawing, in its own units; the page scales it.
+// Sizes of the drawing, in its own units; the page scales it.
 constexpr double kWidth = 720;
 constexpr double kHeight = 340;
 constexpr double kLeft = 76;
@@ -21,7 +21,7 @@ constexpr double kRight = 28;
 constexpr double kTop = 14;
 constexpr double kBottom = 50;
 
-// Where a value of the axis lies, 0 to 1.
+// The place of a value on the axis, 0 to 1.
 double Share(const PlotAxis& axis, double value) {
   if (!axis.is_logarithmic) return (value - axis.from) / (axis.to - axis.from);
   return std::log(std::max(value, axis.from) / axis.from) / std::log(axis.to / axis.from);

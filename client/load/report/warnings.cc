@@ -21,8 +21,9 @@ bool FallsBehind(const StepResult& result) {
   const double offered = static_cast<double>(tally.calls() + result.unsent);
   const double behind =
       offered - static_cast<double>(tally.failed()) - result.rate * result.window_s;
-  // By Little's law rate x mean latency, of which a server that falls ever more behind shows half
-  // the backlog; and all that was due within the shortest latency, in a run that is not longer.
+  // By Little's law, rate x mean latency calls are in flight; a server that falls further and
+  // further behind shows half its backlog. A run no longer than the shortest latency leaves all
+  // calls open.
   const double in_mean = 1.5 * result.rate * tally.latency.MeanNs() * 1e-9;
   const double in_least = result.offered * static_cast<double>(tally.latency.least_ns()) * 1e-9;
   return behind > 0.05 * offered && behind > in_mean && behind > in_least + 1;
@@ -53,7 +54,7 @@ void WarnOfClient(const ReportStep& step, std::vector<std::string>& warnings) {
   if (step.is_open && send_error_ns > kLateNs) {
     warnings.push_back(absl::StrCat("the client is the limit: it sent 1 % of the calls more than ",
                                     FormatNanoseconds(send_error_ns),
-                                    " behind their time (that time is in their latencies)"));
+                                    " after they were due (that time is in their latencies)"));
   }
 }
 

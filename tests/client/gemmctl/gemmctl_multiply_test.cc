@@ -92,7 +92,7 @@ TEST_F(GemmctlMultiplyTest, RefusesTrailingBytesOfPipes) {
   const std::string b = FloatFile("b.npy", {1, 1}, {1});
   const Outcome run = RunGemmctl({"multiply", "-", b}, server.address(), WriteNpyText(a) + "x");
   EXPECT_EQ(run.code, ExitCode::kUsage);
-  EXPECT_THAT(run.err, HasSubstr("standard input: npy file: got bytes behind the data"));
+  EXPECT_THAT(run.err, HasSubstr("standard input: npy file: got bytes after the data"));
 }
 
 TEST_F(GemmctlMultiplyTest, RepeatsAndPrintsJson) {

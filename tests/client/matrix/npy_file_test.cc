@@ -46,7 +46,7 @@ TEST_F(NpyFileTest, ComparesTheClaimWithTheFile) {
   Write(NpyFileText("|u1", "(1, 2)", "abc"));
   EXPECT_THAT(ReadNpyFile(path_, v1::ELEMENT_TYPE_UNSPECIFIED),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       absl::StrCat(path_, ": npy file: got bytes behind the data, want its end")));
+                       absl::StrCat(path_, ": npy file: got bytes after the data, want its end")));
   Write("");
   EXPECT_THAT(ReadNpyFile(path_, v1::ELEMENT_TYPE_UNSPECIFIED),
               StatusIs(absl::StatusCode::kInvalidArgument,

@@ -59,7 +59,7 @@ TEST(NpyHeaderTest, RefusesEverythingElse) {
            std::string("\n"),
            good,                        // No line feed.
            absl::StrCat(good, " "),     // The same.
-           absl::StrCat(good, "\n\n"),  // Something behind it.
+           absl::StrCat(good, "\n\n"),  // Something after it.
            absl::StrCat(good, "\n", good),
            absl::StrCat(good, "x\n"),
            absl::StrCat(" \t", good, "\n"),
