@@ -154,8 +154,8 @@ absl::StatusOr<std::string> DeviceOf(const ProductFlags& flags) {
   if (flags.chip.empty()) return flags.device;
   std::string simulator = absl::StrCat("sim:", flags.chip);
   if (flags.device.empty() || flags.device == simulator) return simulator;
-  return absl::InvalidArgumentError(absl::StrCat("--chip: got ", flags.chip, " with --device ",
-                                                 flags.device, ", want only one of the two"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--chip: got ", flags.chip, " with --device ", flags.device, ", want either"));
 }
 
 ProductOptions OptionsFor(const ProductFlags& flags, const Operands& operands) {
