@@ -149,11 +149,6 @@ int RunGpu(const Options& options, const Rows& rows) {
 }
 
 int Run(const Options& options, bool lists_whole_catalog) {
-  if (!options.reports.empty()) {
-    const absl::Status status = PrintReadmeTable(options.reports);
-    if (!status.ok()) std::cerr << status.message() << "\n";
-    return status.ok() ? 0 : 1;
-  }
   const absl::Span<const Kernel> catalog = CatalogOf(options, lists_whole_catalog);
   for (const std::string& pattern : IdlePatterns(catalog, options.filters)) {
     std::cerr << "--filter: got " << pattern << ", want a pattern of a row (see --list)\n";

@@ -49,7 +49,6 @@ constexpr char kFooter[] =
     "  gemmbench --chip sm_90 --threads 1 --path avx2\n"
     "  gemmbench --device cuda:0 --filter 'mma.*bf16*' --shapes 4096,8192x8192x512,suite\n"
     "  gemmbench --device cuda:0 --shapes suite --seconds 0.5 --save h200.json\n"
-    "  gemmbench --table h200.json\n"
     "\n"
     "Exit status: 0; 1 where a result was wrong or a row failed; other numbers for wrong options.";
 
@@ -165,16 +164,11 @@ void AddGpuOptions(CLI::App& app, Options& options) {
   group.add_option("--cusparselt", options.cusparselt, "Path of libcusparseLt.so")
       ->default_str("the loader's");
   group.add_option("--csv", options.csv, "Write the results there as CSV");
-  group.add_option("--save", options.save,
-                   "Write the report there, after each shape, that --table reads");
+  group.add_option("--save", options.save, "Write the report there as JSON, after each shape");
   group.add_option("--commit", options.commit, "What the report says was built")
       ->capture_default_str();
   group.add_flag("--progress", options.shows_progress,
                  "Say what runs on standard error even where that is no terminal");
-  group
-      .add_option("--table", options.reports,
-                  "Print the README's tables from saved reports, and end")
-      ->check(CLI::ExistingFile);
 }
 
 // Of a shell, roughly: what has other characters than names and numbers is quoted.

@@ -39,7 +39,6 @@ struct Options {
   std::string save;
   std::string commit = "unknown";
   bool shows_progress = false;
-  std::vector<std::string> reports;  // For --table.
   std::string command;               // As it was typed.
 
   // From the texts above.

@@ -8,14 +8,12 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <sstream>
 
 #include "kernels/bench/gpu/cublaslt.h"
 #include "kernels/bench/gpu/cusparselt.h"
 #include "kernels/bench/gpu/gpu_report.h"
 #include "kernels/bench/gpu/measure_rows.h"
 #include "kernels/bench/gpu/open_device.h"
-#include "kernels/bench/gpu/readme_table.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -186,15 +184,6 @@ absl::Status MeasureAll(const GpuOptions& options, Device& device, const Librari
   return absl::OkStatus();
 }
 
-absl::StatusOr<GpuReport> ReadReport(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) return absl::NotFoundError(Concat("cannot read ", path));
-  absl::StatusOr<GpuReport> report = ReportFromJson(text.str());
-  if (report.ok()) return report;
-  return absl::InvalidArgumentError(Concat(path, ": ", std::string(report.status().message())));
-}
-
 }  // namespace
 
 absl::StatusOr<bool> RunOnGpu(const GpuOptions& given) {
@@ -209,17 +198,6 @@ absl::StatusOr<bool> RunOnGpu(const GpuOptions& given) {
   RETURN_IF_ERROR(status);
   if (options.json == "-") std::cout << ToJson(session.report());
   return session.is_right();
-}
-
-absl::Status PrintReadmeTable(const std::vector<std::string>& report_files) {
-  std::vector<GpuReport> reports;
-  for (const std::string& path : report_files) {
-    ASSIGN_OR_RETURN(GpuReport report, ReadReport(path));
-    reports.push_back(std::move(report));
-  }
-  ASSIGN_OR_RETURN(const std::string table, ReadmeTable(reports));
-  std::cout << table;
-  return absl::OkStatus();
 }
 
 }  // namespace gemmd::bench

@@ -37,8 +37,4 @@ struct GpuOptions {
 // measured until then has been written.
 absl::StatusOr<bool> RunOnGpu(const GpuOptions& options);
 
-// Prints the README's tables.
-// Errors: NotFound, and as of ReadmeTable.
-absl::Status PrintReadmeTable(const std::vector<std::string>& report_files);
-
 }  // namespace gemmd::bench

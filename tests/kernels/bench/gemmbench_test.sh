@@ -33,8 +33,6 @@ expect 1 '--filter: got mma' --filter 'mma.*' # Of the CPU's rows none.
 expect 2 '--shapes: got 4x4' --shapes 4x4
 expect 2 '--device: got gpu0' --device gpu0
 expect 2 '--orders: got rrx' --device cuda:0 --orders rrx
-printf '{}' >"$work/empty.json"
-expect 1 'empty.json: report: got .*gpu' --table "$work/empty.json"
 expect 0 ' ok$' --filter onednn.f32.f32.f32 --shapes 64 --seconds 0 --threads 1
 expect 0 ' ok$' --chip sm_90 --filter mma.m16n8k16.f64 --shapes 32 --seconds 0 --threads 1
 echo "gemmbench says what it should"

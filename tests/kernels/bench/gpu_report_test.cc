@@ -7,14 +7,12 @@
 #include <algorithm>
 #include <sstream>
 
-#include "kernels/bench/gpu/readme_table.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd::bench {
 namespace {
 
 using testing::HasSubstr;
-using testing::Not;
 
 GpuMeasurement Dense(const std::string& tile, int64_t extent, double seconds) {
   GpuMeasurement m;
@@ -114,41 +112,6 @@ TEST(GpuReportTest, LineSaysWhatIsWrong) {
   m.mismatches = 3;
   m.problem = "d[1][2]: got 0x1, want 0x2";
   EXPECT_THAT(GpuTableLine(m), HasSubstr("WRONG: 3 of 4096, d[1][2]: got 0x1, want 0x2"));
-}
-
-TEST(ReadmeTableTest, TakesTheFastestKernelAndTheLargestCube) {
-  const std::string table = *ReadmeTable({Example()});
-  const std::string first = table.substr(0, table.find("<details>"));
-  EXPECT_THAT(first, HasSubstr("| `mma.m16n8k16.f32.bf16.bf16.f32_256x128x64` | 8192x8192x8192 | "
-                               "rcr | 611 | 1.2% | - | 97% | 407 | 1.50 | - | - |\n"));
-  EXPECT_THAT(first, HasSubstr("| `mma.sp.m16n8k32.f32.bf16.bf16.f32_64x64x64` * | 1024x1024x1024 "
-                               "| rcr | 215 | 1.2% | 429 | - | - | - | 107 | 2.00 |\n"));
-  EXPECT_THAT(first, Not(HasSubstr("512x512x512")));
-  EXPECT_THAT(table, Not(HasSubstr("128x128x64` | 8192")));
-  EXPECT_THAT(table, HasSubstr("<details><summary>3 products</summary>"));
-  EXPECT_THAT(table, HasSubstr("512x512x512"));
-}
-
-TEST(ReadmeTableTest, SaysWhereAndHow) {
-  EXPECT_THAT(
-      *ReadmeTable({Example()}),
-      HasSubstr("On one NVIDIA H200 (sm_90, 132 multiprocessors, 1755 to 1755 MHz of 1980), "
-                "driver 580.159.04, CUDA 13.0, cuBLASLt 13.1.0, cuSPARSELt not there; "
-                "2026-11-21, commit 0123abc:\n`gemmbench --device cuda:0 --filter 'mma.*'`. "
-                "4 measurements; 16384 elements"));
-}
-
-TEST(ReadmeTableTest, PublishesNothingWrong) {
-  GpuReport wrong = Example();
-  wrong.measurements[2].mismatches = 1;
-  EXPECT_THAT(ReadmeTable({Example(), wrong}), StatusIs(absl::StatusCode::kInvalidArgument));
-  GpuReport unchecked = Example();
-  unchecked.measurements[2].compared = 0;
-  EXPECT_THAT(ReadmeTable({unchecked}), StatusIs(absl::StatusCode::kInvalidArgument));
-  GpuReport unstable = Example();
-  unstable.measurements[2].problem = "d: another run gave other bits";
-  EXPECT_THAT(ReadmeTable({unstable}), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(ReadmeTable({GpuReport()}), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 }  // namespace
