@@ -193,8 +193,8 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
       "gemmd");
   app.set_version_flag("--version", std::string("gemmd ") + kVersion);
   app.add_flag_callback(
-      "--list-metrics", [] { throw CLI::CallForVersion(MetricsMarkdown(), 0); },
-      "Print a table of all metrics and exit");
+      "--list-metrics", [] { throw CLI::CallForVersion(MetricsJson(), 0); },
+      "Print a list of all metrics as JSON and exit");
   app.set_config("--config", "",
                  "Read options from this file, one name=value a line, names without --")
       ->type_name("FILE");

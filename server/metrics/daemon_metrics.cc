@@ -16,10 +16,10 @@ void CollectRefusals(const Snapshot& now, Samples& samples) {
 constexpr Metric kMetrics[] = {
     {.name = "gemmd_build_info",
      .labels = {"version"},
-     .help = "1; the label tells the version",
+     .help = "1; the label version tells the version of the daemon",
      .collect = [](const Snapshot&, Samples& s) { s.Add({kVersion}, 1.0); }},
     {.name = "gemmd_draining",
-     .help = "1 while new products are refused because the daemon ends, otherwise 0",
+     .help = "1 while the daemon ends and refuses new products, otherwise 0",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.is_draining ? 1.0 : 0.0); }},
     {.name = "gemmd_admissions_total",
      .type = MetricType::kCounter,
@@ -28,23 +28,27 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_refusals_total",
      .type = MetricType::kCounter,
      .labels = {"reason"},
-     .help =
-         "Products refused: queue_requests or queue_bytes (no room in the queue now), draining, "
-         "invalid, not_found (kernel or device), unsupported (by every kernel), too_large (at "
-         "any time), not_ready (the device), internal; without what gRPC itself refuses, "
-         "as messages that are too long or are none of gemmd's",
+     .help = "Products refused: queue_requests or queue_bytes (the queue has no room now), "
+             "draining, invalid, not_found (kernel or device), unsupported (by every kernel), "
+             "too_large (at any time), not_ready (the device), internal; messages that gRPC "
+             "refuses before the daemon reads a field are not counted",
      .collect = CollectRefusals},
     {.name = "gemmd_admitted_requests",
      .help = "Products admitted and not yet answered",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.admission.requests); }},
     {.name = "gemmd_admitted_requests_limit",
-     .help = "The most of those (--max-queued-requests)",
+     .help = "The most products that may be admitted and not yet answered "
+             "(--max-queued-requests)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.limits.max_requests); }},
     {.name = "gemmd_admitted_bytes",
-     .help = "Bytes of operands, results and scratch memory of products whose answer has not left",
+     .unit = "bytes",
+     .help = "Bytes of operands, results and scratch memory of products whose answer has not "
+             "left",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.admission.bytes); }},
     {.name = "gemmd_admitted_bytes_limit",
-     .help = "The most of those (--max-queued-bytes)",
+     .unit = "bytes",
+     .help = "The most bytes of operands, results and scratch memory that admitted products "
+             "may take (--max-queued-bytes)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.limits.max_bytes); }},
 };
 

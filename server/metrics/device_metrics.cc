@@ -75,20 +75,22 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_products_total",
      .type = MetricType::kCounter,
      .labels = {"device", "code"},
-     .help = "Admitted products that have ended, by gRPC's status; CANCELLED and DEADLINE_EXCEEDED "
-             "were never launched",
+     .help = "Admitted products that have ended, by gRPC's status; CANCELLED and "
+             "DEADLINE_EXCEEDED were never launched",
      .collect = CollectEnds},
     {.name = "gemmd_product_duration_seconds",
      .type = MetricType::kHistogram,
      .labels = {"device_kind", "kernel"},
-     .help =
-         "Products that are OK, from their last byte's arrival to the answer; the first 48 kernels "
-         "that run by name, others as other",
+     .unit = "seconds",
+     .help = "Duration of products that are OK, from the arrival of the last byte to the "
+             "answer; the first 48 kernels that run are named, all others are called other",
      .collect = CollectDurations},
     {.name = "gemmd_product_stage_duration_seconds",
      .type = MetricType::kHistogram,
      .labels = {"stage", "device_kind", "kernel"},
-     .help = "The same for each stage: receive, queue, copy_in, compute, copy_out, send_prepare",
+     .unit = "seconds",
+     .help = "Duration of each stage of products that are OK: receive, queue, copy_in, "
+             "compute, copy_out, send_prepare",
      .collect = CollectStages},
     {.name = "gemmd_operations_total",
      .type = MetricType::kCounter,
@@ -101,6 +103,7 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_operand_bytes_total",
      .type = MetricType::kCounter,
      .labels = {"device"},
+     .unit = "bytes",
      .help = "Bytes of the operands of products that are OK",
      .collect =
          [](const Snapshot& now, Samples& s) {
@@ -109,6 +112,7 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_result_bytes_total",
      .type = MetricType::kCounter,
      .labels = {"device"},
+     .unit = "bytes",
      .help = "Bytes of the results of products that are OK",
      .collect =
          [](const Snapshot& now, Samples& s) {
@@ -117,7 +121,9 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_device_busy_seconds_total",
      .type = MetricType::kCounter,
      .labels = {"device"},
-     .help = "Time that the device spent on products that are OK: copy_in, compute and copy_out",
+     .unit = "seconds",
+     .help = "Time that the device spent on products that are OK: copy_in, compute and "
+             "copy_out",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEach(now, s, [](const auto& device) { return Seconds(device.totals.busy_ns); });
@@ -131,14 +137,17 @@ constexpr Metric kMetrics[] = {
          }},
     {.name = "gemmd_queue_bytes",
      .labels = {"device"},
-     .help = "Bytes of operands and results of those",
+     .unit = "bytes",
+     .help = "Bytes of operands and results of products that wait for the device",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEach(now, s, [](const auto& device) { return device.load.queued_bytes; });
          }},
     {.name = "gemmd_queue_predicted_seconds",
      .labels = {"device"},
-     .help = "Predicted time of those and of the running product: the number to scale by",
+     .unit = "seconds",
+     .help = "Predicted time of the products that wait for the device and of the running one: "
+             "the number to scale replicas by",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEach(now, s, [](const auto& device) { return Seconds(device.load.backlog_ns); });
@@ -156,6 +165,7 @@ constexpr Metric kMetrics[] = {
          }},
     {.name = "gemmd_device_memory_bytes",
      .labels = {"device"},
+     .unit = "bytes",
      .help = "Memory that the device computes in",
      .collect =
          [](const Snapshot& now, Samples& s) {
@@ -163,14 +173,16 @@ constexpr Metric kMetrics[] = {
          }},
     {.name = "gemmd_device_memory_limit_bytes",
      .labels = {"device"},
-     .help =
-         "Of which products on a GPU may use so much (--gpu-memory-bytes); other devices have none",
+     .unit = "bytes",
+     .help = "Memory of a GPU that products may use (--gpu-memory-bytes); other devices have "
+             "no limit",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachGpu(now, s, [](const auto& device) { return device.info->memory_limit_bytes; });
          }},
     {.name = "gemmd_device_staging_bytes",
      .labels = {"device"},
+     .unit = "bytes",
      .help = "Memory of the host through which a GPU gets operands; other devices have none",
      .collect =
          [](const Snapshot& now, Samples& s) {
@@ -178,7 +190,9 @@ constexpr Metric kMetrics[] = {
          }},
     {.name = "gemmd_device_staging_used_bytes",
      .labels = {"device"},
-     .help = "Of which the running product uses so much",
+     .unit = "bytes",
+     .help = "Memory of the host that the running product of a GPU uses for operands and "
+             "result; other devices have none",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachGpu(now, s,
@@ -187,7 +201,7 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_worker_restarts_total",
      .type = MetricType::kCounter,
      .labels = {"device"},
-     .help = "Times that the process of a GPU was started again",
+     .help = "Times that the worker process of a GPU was started again",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachGpu(now, s, [](const auto& device) { return device.condition.worker_restarts; });

@@ -3,7 +3,9 @@
 
 #include <string_view>
 
+#include "absl/strings/str_join.h"
 #include "kernels/text.h"
+#include "nlohmann/json.hpp"
 
 namespace gemmd {
 namespace {
@@ -53,17 +55,20 @@ prometheus::ClientMetric ToPrometheus(const Metric& metric, const Samples::Sampl
   return made;
 }
 
-std::string MarkdownRows(absl::Span<const Metric> metrics) {
-  std::string rows;
+void AddLines(std::string_view path, absl::Span<const Metric> metrics,
+              std::vector<std::string>& lines) {
   for (const Metric& metric : metrics) {
-    std::string labels;
+    nlohmann::ordered_json line = {{"path", path},
+                                   {"name", metric.name},
+                                   {"type", NameOf(metric.type)},
+                                   {"unit", metric.unit},
+                                   {"labels", nlohmann::ordered_json::array()},
+                                   {"help", metric.help}};
     for (const std::string_view label : metric.labels) {
-      if (!label.empty()) labels += Concat(labels.empty() ? "" : ", ", label);
+      if (!label.empty()) line["labels"].push_back(label);
     }
-    rows += Concat("| `", metric.name, "` | ", NameOf(metric.type), " | ", labels, " | ",
-                   metric.help, " |\n");
+    lines.push_back(line.dump());
   }
-  return rows;
 }
 
 }  // namespace
@@ -86,14 +91,11 @@ std::vector<prometheus::MetricFamily> Families(absl::Span<const Metric> metrics,
   return families;
 }
 
-std::string MetricsMarkdown() {
-  constexpr std::string_view kHeading =
-      "| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n";
-  std::string text = Concat("On `", kMetricsPath, "`:\n\n", kHeading);
-  for (const auto metrics : OwnMetrics()) text += MarkdownRows(metrics);
-  text += Concat("\nOn `", kTritonPath, "`, the names of NVIDIA Triton Inference Server whose ",
-                 "meaning is the same:\n\n", kHeading, MarkdownRows(TritonMetrics()));
-  return text;
+std::string MetricsJson() {
+  std::vector<std::string> lines;
+  for (const auto metrics : OwnMetrics()) AddLines(kMetricsPath, metrics, lines);
+  AddLines(kTritonPath, TritonMetrics(), lines);
+  return Concat("[\n", absl::StrJoin(lines, ",\n"), "\n]\n");
 }
 
 }  // namespace gemmd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Metrics as Prometheus takes them, and as people read of them.
+// Metrics as Prometheus takes them, and as programs read of them.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -17,7 +17,8 @@ namespace gemmd {
 std::vector<prometheus::MetricFamily> Families(absl::Span<const Metric> metrics,
                                                const Snapshot& snapshot);
 
-// Every metric of every path, as Markdown tables.
-std::string MetricsMarkdown();
+// Every metric of every path as JSON: an array of objects with path, name, type, unit, labels and
+// help, one object a line.
+std::string MetricsJson();
 
 }  // namespace gemmd

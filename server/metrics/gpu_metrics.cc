@@ -34,15 +34,17 @@ void CollectEcc(const Snapshot& now, Samples& samples) {
 constexpr Metric kMetrics[] = {
     {.name = "gemmd_gpu_utilization_ratio",
      .labels = {"device", "gpu_uuid"},
-     .help = "Share of the time in which some kernel ran, 0 to 1; read once a second like all of "
-             "gemmd_gpu_",
+     .unit = "ratio",
+     .help = "Share of the time in which some kernel ran on the GPU, 0 to 1; read once a "
+             "second, as all metrics of gemmd_gpu_ are",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.utilization; });
          }},
     {.name = "gemmd_gpu_memory_utilization_ratio",
      .labels = {"device", "gpu_uuid"},
-     .help = "Share of the time in which its memory was read or written, 0 to 1",
+     .unit = "ratio",
+     .help = "Share of the time in which the memory of the GPU was read or written, 0 to 1",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachReading(now, s,
@@ -50,6 +52,7 @@ constexpr Metric kMetrics[] = {
          }},
     {.name = "gemmd_gpu_power_watts",
      .labels = {"device", "gpu_uuid"},
+     .unit = "watts",
      .help = "Power that the GPU takes",
      .collect =
          [](const Snapshot& now, Samples& s) {
@@ -57,7 +60,8 @@ constexpr Metric kMetrics[] = {
          }},
     {.name = "gemmd_gpu_power_limit_watts",
      .labels = {"device", "gpu_uuid"},
-     .help = "Power that it may take",
+     .unit = "watts",
+     .help = "Power that the GPU may take",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachReading(now, s,
@@ -66,13 +70,15 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_gpu_energy_joules_total",
      .type = MetricType::kCounter,
      .labels = {"device", "gpu_uuid"},
-     .help = "Energy that it took since its driver was loaded",
+     .unit = "joules",
+     .help = "Energy that the GPU has taken since the driver was loaded",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.energy_joules; });
          }},
     {.name = "gemmd_gpu_memory_bytes",
      .labels = {"device", "gpu_uuid"},
+     .unit = "bytes",
      .help = "Memory of the GPU",
      .collect =
          [](const Snapshot& now, Samples& s) {
@@ -80,7 +86,8 @@ constexpr Metric kMetrics[] = {
          }},
     {.name = "gemmd_gpu_memory_used_bytes",
      .labels = {"device", "gpu_uuid"},
-     .help = "Of which all processes together use so much",
+     .unit = "bytes",
+     .help = "Memory of the GPU in use by all processes",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachReading(now, s,
@@ -88,10 +95,12 @@ constexpr Metric kMetrics[] = {
          }},
     {.name = "gemmd_gpu_clock_hertz",
      .labels = {"device", "gpu_uuid", "clock"},
-     .help = "Clock of the multiprocessors (sm) and of the memory (memory)",
+     .unit = "hertz",
+     .help = "Clock of the multiprocessors (sm) and of the memory (memory) of the GPU",
      .collect = CollectClocks},
     {.name = "gemmd_gpu_temperature_celsius",
      .labels = {"device", "gpu_uuid"},
+     .unit = "celsius",
      .help = "Temperature of the GPU",
      .collect =
          [](const Snapshot& now, Samples& s) {
@@ -101,7 +110,8 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_gpu_ecc_errors_total",
      .type = MetricType::kCounter,
      .labels = {"device", "gpu_uuid", "severity"},
-     .help = "Errors of its memory since its driver was loaded: corrected, uncorrected",
+     .help = "Errors of the memory of the GPU since the driver was loaded: corrected, "
+             "uncorrected",
      .collect = CollectEcc},
 };
 

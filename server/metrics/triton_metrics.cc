@@ -80,8 +80,9 @@ constexpr Metric kMetrics[] = {
     {.name = "nv_inference_request_failure",
      .type = MetricType::kCounter,
      .labels = {"model", "version", "reason"},
-     .help = "Other products: REJECTED (queue full, draining, dropped from the queue), "
-             "CANCELED, BACKEND (the device), OTHER (refused for what they ask)",
+     .help = "Products that are not OK: REJECTED (queue full, draining, dropped from the "
+             "queue), CANCELED, BACKEND (the device failed), OTHER (refused because the "
+             "request is wrong)",
      .collect = CollectFailures},
     {.name = "nv_inference_count",
      .type = MetricType::kCounter,
@@ -109,6 +110,7 @@ constexpr Metric kMetrics[] = {
     {.name = "nv_inference_request_duration_us",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
+     .unit = "microseconds",
      .help = "Sum of the durations of products that are OK",
      .collect =
          [](const Snapshot& now, Samples& s) {
@@ -118,54 +120,64 @@ constexpr Metric kMetrics[] = {
     {.name = "nv_inference_queue_duration_us",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
-     .help = "Of which they waited for the device",
+     .unit = "microseconds",
+     .help = "Sum of the times for which products that are OK waited for the device",
      .collect = [](const Snapshot& now, Samples& s) { SumOfStage(now, s, Stage::kQueue); }},
     {.name = "nv_inference_compute_input_duration_us",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
-     .help = "Of which operands were copied to the device",
+     .unit = "microseconds",
+     .help = "Sum of the times in which operands were copied to the device",
      .collect = [](const Snapshot& now, Samples& s) { SumOfStage(now, s, Stage::kCopyIn); }},
     {.name = "nv_inference_compute_infer_duration_us",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
-     .help = "Of which the kernel ran",
+     .unit = "microseconds",
+     .help = "Sum of the times in which kernels ran",
      .collect = [](const Snapshot& now, Samples& s) { SumOfStage(now, s, Stage::kCompute); }},
     {.name = "nv_inference_compute_output_duration_us",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
-     .help = "Of which results were copied from the device",
+     .unit = "microseconds",
+     .help = "Sum of the times in which results were copied from the device",
      .collect = [](const Snapshot& now, Samples& s) { SumOfStage(now, s, Stage::kCopyOut); }},
     {.name = "nv_gpu_utilization",
      .labels = {"gpu_uuid"},
-     .help = "gemmd_gpu_utilization_ratio",
+     .unit = "ratio",
+     .help = "Share of the time in which some kernel ran on the GPU, as "
+             "gemmd_gpu_utilization_ratio",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachGpu(now, s, [](const GpuSample& gpu) { return gpu.reading.utilization; });
          }},
     {.name = "nv_gpu_memory_total_bytes",
      .labels = {"gpu_uuid"},
-     .help = "gemmd_gpu_memory_bytes",
+     .unit = "bytes",
+     .help = "Memory of the GPU, as gemmd_gpu_memory_bytes",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachGpu(now, s, [](const GpuSample& gpu) { return gpu.reading.memory_bytes; });
          }},
     {.name = "nv_gpu_memory_used_bytes",
      .labels = {"gpu_uuid"},
-     .help = "gemmd_gpu_memory_used_bytes",
+     .unit = "bytes",
+     .help = "Memory of the GPU in use by all processes, as gemmd_gpu_memory_used_bytes",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachGpu(now, s, [](const GpuSample& gpu) { return gpu.reading.memory_used_bytes; });
          }},
     {.name = "nv_gpu_power_usage",
      .labels = {"gpu_uuid"},
-     .help = "gemmd_gpu_power_watts",
+     .unit = "watts",
+     .help = "Power that the GPU takes, as gemmd_gpu_power_watts",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachGpu(now, s, [](const GpuSample& gpu) { return gpu.reading.power_watts; });
          }},
     {.name = "nv_gpu_power_limit",
      .labels = {"gpu_uuid"},
-     .help = "gemmd_gpu_power_limit_watts",
+     .unit = "watts",
+     .help = "Power that the GPU may take, as gemmd_gpu_power_limit_watts",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachGpu(now, s, [](const GpuSample& gpu) { return gpu.reading.power_limit_watts; });
@@ -173,7 +185,8 @@ constexpr Metric kMetrics[] = {
     {.name = "nv_energy_consumption",
      .type = MetricType::kCounter,
      .labels = {"gpu_uuid"},
-     .help = "Joules that the GPU took since the daemon's start",
+     .unit = "joules",
+     .help = "Energy that the GPU has taken since the daemon's start",
      .collect = [](const Snapshot& now, Samples& s) { OfEachGpu(now, s, EnergySinceStart); }},
 };
 

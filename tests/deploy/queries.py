@@ -68,14 +68,11 @@ def adapter_queries():
 
 
 def known_metrics(gemmd):
-    """The labels of each series that the daemon may give, from the table that it prints."""
+    """The labels of each series that the daemon may give, from the list that it prints."""
     series = {}
-    for line in run(gemmd, "--list-metrics").splitlines():
-        row = re.fullmatch(r"\| `(\w+)` \| (\w+) \| ([\w, ]*) \| .* \|", line)
-        if not row:
-            continue
-        name, kind, labels = row[1], row[2], set(filter(None, row[3].split(", ")))
-        if kind == "histogram":
+    for metric in json.loads(run(gemmd, "--list-metrics")):
+        name, labels = metric["name"], set(metric["labels"])
+        if metric["type"] == "histogram":
             series[f"{name}_bucket"] = labels | {"le"}
             series[f"{name}_sum"] = series[f"{name}_count"] = labels
         else:

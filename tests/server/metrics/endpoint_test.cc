@@ -24,6 +24,7 @@ namespace gemmd {
 namespace {
 
 using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -215,11 +216,17 @@ TEST(MetricsEndpointTest, ScrapesDuringLoadSeeEveryProductInTheEnd) {
                     HasSubstr("gemmd_admissions_total 200\n")));
 }
 
-TEST(MetricsTableTest, HasEveryMetric) {
-  const std::string table = MetricsMarkdown();
-  EXPECT_THAT(table, HasSubstr("| `gemmd_products_total` | counter | device, code | Admitted"));
-  EXPECT_THAT(table, HasSubstr("| `nv_inference_count` | counter | model, version | "));
-  EXPECT_THAT(table, HasSubstr("| `gemmd_draining` | gauge |  | 1 while"));
+TEST(MetricsListTest, HasEveryMetricOnALineOfItsOwn) {
+  const std::string list = MetricsJson();
+  EXPECT_THAT(list, StartsWith("[\n{\"path\":\"/metrics\",\"name\":\"gemmd_build_info\","));
+  EXPECT_THAT(list, HasSubstr("\n{\"path\":\"/metrics\",\"name\":\"gemmd_queue_bytes\","
+                              "\"type\":\"gauge\",\"unit\":\"bytes\",\"labels\":[\"device\"],"
+                              "\"help\":\"Bytes of operands"));
+  EXPECT_THAT(list,
+              HasSubstr("\"name\":\"gemmd_products_total\",\"type\":\"counter\",\"unit\":\"\","
+                        "\"labels\":[\"device\",\"code\"],"));
+  EXPECT_THAT(list, HasSubstr("{\"path\":\"/metrics/triton\",\"name\":\"nv_inference_count\","));
+  EXPECT_THAT(list, EndsWith("\"}\n]\n"));
 }
 
 }  // namespace

@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <map>
+#include <regex>
 #include <set>
 #include <string>
 
+#include "kernels/text.h"
 #include "server/system/clock.h"
 
 namespace gemmd {
@@ -61,6 +63,42 @@ TEST(MetricListTest, NamesAreThereOnceAndEndAsTheirTypeSays) {
     EXPECT_EQ(metric.name.ends_with("_total"), is_counter) << metric.name;
     if (metric.type == MetricType::kHistogram) {
       EXPECT_TRUE(metric.name.ends_with("_seconds")) << metric.name;
+    }
+  }
+}
+
+// Whether a text needs another one, above or beside it, to be understood: it begins as the second
+// half of a sentence, or has a pronoun that may stand for something outside.
+bool LeansOnOther(const std::string& text) {
+  static const std::regex* const leaning = new std::regex(
+      "^(Of|The same|And|Or|But|That|Which|Also|Other|Others|As|By)\\b|"
+      "\\b(it|its|they|them|their|this|these|those)\\b");
+  return std::regex_search(text, *leaning);
+}
+
+TEST(MetricListTest, HelpThatLeansOnOtherTextIsFound) {
+  for (const char* text :
+       {"Of which they waited for the device", "The same for each stage",
+        "The most of those (--max-queued-requests)", "Power that it may take", "Other products",
+        "Bytes of operands and results of those", "And the most that it may take"}) {
+    EXPECT_TRUE(LeansOnOther(text)) << text;
+  }
+  EXPECT_FALSE(LeansOnOther("Products that wait for the device"));
+}
+
+TEST(MetricListTest, EachHelpStandsAlone) {
+  for (const Metric& metric : All()) {
+    EXPECT_FALSE(LeansOnOther(std::string(metric.help))) << metric.name << ": " << metric.help;
+  }
+}
+
+// Prometheus's names end with the unit, then perhaps with _total or _limit.
+TEST(MetricListTest, NamesTellTheUnit) {
+  for (const Metric& metric : Joined(OwnMetrics())) {
+    for (const std::string_view unit :
+         {"seconds", "bytes", "ratio", "watts", "joules", "hertz", "celsius"}) {
+      const bool is_named = metric.name.find(Concat("_", unit)) != metric.name.npos;
+      EXPECT_EQ(metric.unit == unit, is_named) << metric.name << " has the unit " << metric.unit;
     }
   }
 }

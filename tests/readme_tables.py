@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the tables of the READMEs that follow from the programs and from committed reports.
+
+Each table stands between two marks, `<!-- NAME: begin, ... -->` and `<!-- NAME: end -->`. Without
+--check the script writes the tables; with --check it changes nothing, prints what differs and exits
+with 1. Tables that need a program are left alone where the program is not given.
+"""
+
+import argparse
+import contextlib
+import difflib
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+START_DEADLINE_S = 60
+
+# What README.md shows of the GPU report: instructions, and what a reader calls them.
+HEADLINES = {
+    "mma.m16n8k16.f32.f16.f16.f32": "f16 into f32",
+    "mma.m16n8k16.f32.bf16.bf16.f32": "bf16 into f32",
+    "mma.m16n8k8.f32.tf32.tf32.f32": "tf32 into f32",
+    "mma.m16n8k16.f64": "f64",
+    "mma.m16n8k32.s32.s8.s8.s32": "s8 into s32",
+    "mma.sp.m16n8k32.f32.f16.f16.f32": "f16 into f32, A 2:4 sparse",
+    "mma.sp.m16n8k64.s32.s8.s8.s32": "s8 into s32, A 2:4 sparse",
+}
+HEADLINE_REPORT = "h200.json"
+
+
+class BadTable(Exception):
+    """A table cannot be made, or has no place."""
+
+
+def row(cells):
+    return "| " + " | ".join(str(cell) for cell in cells) + " |\n"
+
+
+def table(columns, rows):
+    """Markdown. A column whose name begins with `>` is aligned to the right."""
+    names = [name.removeprefix(">") for name in columns]
+    lines = ["---:" if name.startswith(">") else "---" for name in columns]
+    return row(names) + row(lines) + "".join(row(cells) for cells in rows)
+
+
+def details(summary, text):
+    return f"<details><summary>{summary}</summary>\n\n{text}\n</details>\n"
+
+
+# ---- What a running daemon tells.
+
+
+def type_name(value):
+    return value.removeprefix("ELEMENT_TYPE_").lower()
+
+
+def kernels_table(kernels):
+    def cells(kernel):
+        computed = [type_name(kernel["compute_type_a"]), type_name(kernel["compute_type_b"])]
+        return [
+            kernel["name"],
+            type_name(kernel["a_type"]),
+            type_name(kernel["b_type"]),
+            type_name(kernel["accumulation_type"]),
+            ", ".join(dict.fromkeys(computed)),
+            kernel["provider"],
+            kernel["description"],
+        ]
+
+    columns = ["kernel", "A", "B", "accumulation", "computed in", "provider", "how"]
+    return details(f"{len(kernels)} kernels", table(columns, map(cells, kernels)))
+
+
+def support_text(native, emulated):
+    if native == 0 and emulated == 0:
+        return "-"
+    parts = [f"{native:,}"] if native else []
+    parts += [f"{emulated:,} emulated"] if emulated else []
+    return " + ".join(parts)
+
+
+def instructions_table(instructions):
+    """How many instructions of each family each chip has."""
+    chips = [chip["chip"] for chip in instructions[0]["chips"]]
+    families = {}
+    for instruction in instructions:
+        families.setdefault(instruction["family"], []).append(instruction)
+
+    def count(family, chip, support):
+        wanted = {"chip": chip, "support": f"INSTRUCTION_SUPPORT_{support}"}
+        return sum(
+            wanted.items() <= at.items() for instruction in family for at in instruction["chips"]
+        )
+
+    rows = [
+        [name, f"{len(family):,}"]
+        + [support_text(*(count(family, chip, s) for s in ("NATIVE", "EMULATED"))) for chip in chips]
+        for name, family in families.items()
+    ]
+    return table(["family", ">instructions", *(f">{chip}" for chip in chips)], rows)
+
+
+@contextlib.contextmanager
+def running(gemmd):
+    """A daemon with the CPU alone; gives its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        ready = pathlib.Path(folder, "ready")
+        address = f"unix:{folder}/gemmd.sock"
+        command = [gemmd, "--devices=cpu", f"--listen={address}", "--lame-duck=0s"]
+        daemon = subprocess.Popen(
+            [*command, f"--ready-file={ready}", f"--log-file={folder}/log"]
+        )
+        try:
+            end = time.monotonic() + START_DEADLINE_S
+            while not ready.exists():
+                if daemon.poll() is not None or time.monotonic() > end:
+                    raise BadTable(f"{gemmd} does not start: {pathlib.Path(folder, 'log').read_text()}")
+                time.sleep(0.05)
+            yield address
+        finally:
+            daemon.terminate()
+            daemon.wait()
+
+
+def output(*command):
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def daemon_tables(gemmd, gemmctl):
+    with running(gemmd) as address:
+        ask = [gemmctl, "--address", address, "--json"]
+        kernels = output(*ask, "kernels", "--device", "cpu", "--all")["kernels"]
+        instructions = output(*ask, "instructions")["instructions"]
+    return {
+        ("kernels/README.md", "kernels"): kernels_table(kernels),
+        ("kernels/README.md", "instructions"): instructions_table(instructions),
+    }
+
+
+# ---- What the daemon says that it counts.
+
+
+def metrics_table(metrics):
+    text = ""
+    for path in dict.fromkeys(metric["path"] for metric in metrics):
+        rows = [
+            [
+                f"`{metric['name']}`",
+                metric["type"],
+                metric["unit"],
+                ", ".join(metric["labels"]),
+                metric["help"],
+            ]
+            for metric in metrics
+            if metric["path"] == path
+        ]
+        columns = ["metric", "type", "unit", "labels", "meaning"]
+        text += f"{chr(10) if text else ''}Metrics of `{path}`:\n\n{table(columns, rows)}"
+    return text
+
+
+# ---- What gemmbench measured on GPUs.
+
+
+def shape_of(m):
+    return f"{m['m']} x {m['n']} x {m['k']}"
+
+
+def product_of(m):
+    return (m["instruction"], m["m"], m["n"], m["k"], m["orders"], m["leading_dimension_offset"])
+
+
+def rate_of(m, seconds):
+    """Operations a second; those of a sparse A count as if it were dense."""
+    return 2.0 * m["m"] * m["n"] * m["k"] / seconds
+
+
+def tera(rate):
+    return f"{rate / 1e12:.{1 if rate < 1e14 else 0}f}"
+
+
+def library_cells(m, name):
+    if m[name] is None:
+        return ["-", "-"]
+    return [tera(rate_of(m, m[name]["seconds"])), f"{m[name]['ratio']:.2f}"]
+
+
+def measurement_cells(m):
+    rate = rate_of(m, m["seconds"])
+    offset = m["leading_dimension_offset"]
+    alone = m["kernel_seconds"]
+    return [
+        f"`{m['kernel']}`{' *' if m['is_sparse'] else ''}",
+        shape_of(m),
+        m["orders"] + (f", +{offset}" if offset else ""),
+        tera(rate),
+        f"{100 * m['spread']:.1f}%",
+        "-" if alone is None else tera(rate_of(m, alone)),
+        "-" if m["ceiling"] is None else f"{100 * rate / m['ceiling']:.0f}%",
+        *library_cells(m, "cublaslt"),
+        *library_cells(m, "cusparselt"),
+    ]
+
+
+def fastest(report):
+    """The fastest kernel of each product, where the first one of the product stood."""
+    best = {}
+    for m in report["measurements"]:
+        other = best.setdefault(product_of(m), m)
+        if m["seconds"] < other["seconds"]:
+            best[product_of(m)] = m
+    return list(best.values())
+
+
+def read_report(path):
+    """Refuses what must not be published: no measurement, or one that was not found right."""
+    report = json.loads(path.read_text())
+    if not report["measurements"]:
+        raise BadTable(f"{path}: got no measurement, want one or more")
+    for m in report["measurements"]:
+        if m["mismatches"] != 0 or m["problem"] or m["compared"] == 0:
+            raise BadTable(
+                f"{path}: {m['kernel']} at {shape_of(m)}: {m['compared']} elements compared, "
+                f"{m['mismatches']} wrong; {m['problem']}"
+            )
+    return report
+
+
+def version(report, name, key):
+    return f"{name} {report[key]}" if report[key] else f"no {name}"
+
+
+def where(report):
+    clocks = [m["sm_clock_mhz"] for m in report["measurements"]]
+    return (
+        f"one {report['gpu']} ({report['chip']}, {report['multiprocessors']} multiprocessors, "
+        f"{min(clocks)} to {max(clocks)} MHz of {report['max_sm_clock_mhz']}), driver "
+        f"{report['driver']}, CUDA {report['cuda']}, {version(report, 'cuBLASLt', 'cublaslt')}, "
+        f"{version(report, 'cuSPARSELt', 'cusparselt')}, {report['date']}, commit {report['commit']}"
+    )
+
+
+def gpu_table(report):
+    columns = ["kernel", "m x n x k", "layout", ">T/s", ">spread", ">kernel alone", ">of ceiling"]
+    columns += [">cuBLASLt", ">ratio", ">cuSPARSELt", ">ratio"]
+    compared = sum(m["compared"] for m in report["measurements"])
+    return (
+        f"Measured on {where(report)}:\n`{report['command']}`.\n"
+        f"{len(report['measurements'])} measurements; {compared} elements of D were compared with the "
+        "simulator's, and all of them were equal bit for bit.\n\n"
+        + table(columns, map(measurement_cells, fastest(report)))
+    )
+
+
+def headline_table(report):
+    by_instruction = {m["instruction"]: m for m in fastest(report)}
+    missing = HEADLINES.keys() - by_instruction.keys()
+    if missing:
+        raise BadTable(f"{HEADLINE_REPORT} has no measurement of {', '.join(sorted(missing))}")
+    rows = []
+    for instruction, words in HEADLINES.items():
+        m = by_instruction[instruction]
+        library = "cusparselt" if m["is_sparse"] else "cublaslt"
+        name = "cuSPARSELt" if m["is_sparse"] else "cuBLASLt"
+        rate, ratio = library_cells(m, library)
+        cells = [words, f"`{instruction}`", shape_of(m), tera(rate_of(m, m["seconds"]))]
+        rows.append([*cells, f"{name} {rate}", ratio])
+    columns = ["product", "instruction", "m x n x k", ">T/s", ">library, T/s", ">ratio"]
+    return table(columns, rows)
+
+
+def report_tables(root):
+    reports = sorted((root / "kernels/bench/reports").glob("*.json"))
+    found = {path.name: read_report(path) for path in reports}
+    tables = {("kernels/bench/README.md", "gpu"): "\n".join(map(gpu_table, found.values()))}
+    if HEADLINE_REPORT not in found:
+        raise BadTable(f"kernels/bench/reports has no {HEADLINE_REPORT}")
+    tables["README.md", "headline"] = headline_table(found[HEADLINE_REPORT])
+    return tables
+
+
+# ---- Tables and files.
+
+
+def replace(path, text, name, made):
+    begin = f"<!-- {name}: begin, written by tests/readme_tables.py -->\n"
+    end = f"<!-- {name}: end -->\n"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(end) < text.index(begin):
+        raise BadTable(f"{path} has not one pair of marks: {begin}{end}")
+    head, rest = text.split(begin)
+    return head + begin + made + end + rest.split(end)[1]
+
+
+def all_tables(root, gemmd=None, gemmctl=None):
+    """Of each table its file, its name and its text."""
+    tables = report_tables(root)
+    if gemmd:
+        tables["server/metrics/README.md", "metrics"] = metrics_table(output(gemmd, "--list-metrics"))
+    if gemmd and gemmctl:
+        tables |= daemon_tables(gemmd, gemmctl)
+    return tables
+
+
+def with_tables(root, tables):
+    """The text of each file as it is, and as the tables make it."""
+    files = {}
+    for (path, name), made in tables.items():
+        old, new = files.get(path) or 2 * ((root / path).read_text(),)
+        files[path] = old, replace(path, new, name, made)
+    return files
+
+
+def difference(root, tables):
+    """What differs from the tables, as lines of a diff; empty where nothing does."""
+    lines = []
+    for path, (old, new) in with_tables(root, tables).items():
+        lines += difflib.unified_diff(
+            old.splitlines(True), new.splitlines(True), path, f"{path} as it should be", n=0
+        )
+    return "".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="Compare the tables, write nothing")
+    parser.add_argument("--gemmd", help="The daemon, for the tables of kernels and metrics")
+    parser.add_argument("--gemmctl", help="The command line, for the tables of kernels")
+    parser.add_argument("--root", type=pathlib.Path, default=ROOT, help="The repository")
+    options = parser.parse_args()
+    try:
+        tables = all_tables(options.root, options.gemmd, options.gemmctl)
+        if options.check:
+            differs = difference(options.root, tables)
+            sys.stdout.write(differs)
+            if differs:
+                sys.exit("The tables differ: run tests/readme_tables.py --gemmd ... --gemmctl ...")
+            return
+        for path, (_, new) in with_tables(options.root, tables).items():
+            (options.root / path).write_text(new)
+    except BadTable as problem:
+        sys.exit(str(problem))
+
+
+if __name__ == "__main__":
+    main()
