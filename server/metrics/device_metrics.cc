@@ -209,8 +209,9 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_canaries_total",
      .type = MetricType::kCounter,
      .labels = {"device", "result"},
-     .help = "Products with known bits that the device was given before it was called ready: "
-             "passed, failed",
+     .help =
+         "Products with known bits that the device was given before the daemon called the device "
+         "ready: passed, failed",
      .collect = CollectCanaries},
 };
 
