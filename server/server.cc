@@ -60,11 +60,11 @@ class Server::Services {
  public:
   Services(const Server& server, const ServerOptions& options)
       : gemm(*server.runner_, server.clock_),
-        registry(server.served_, *server.runner_, *server.observer_, server.clock_,
-                 LimitsOf(options)) {}
+        registry(MakeRegistryService(server.served_, *server.runner_, *server.observer_,
+                                     server.clock_, LimitsOf(options))) {}
 
   GemmService gemm;
-  RegistryService registry;
+  std::unique_ptr<grpc::Service> registry;
 
  private:
   static v1::Limits LimitsOf(const ServerOptions& options) {
@@ -150,7 +150,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   grpc::ServerBuilder builder;
   RETURN_IF_ERROR(ConfigureTransport(options.transport, builder));
   builder.RegisterService(&services_->gemm);
-  builder.RegisterService(&services_->registry);
+  builder.RegisterService(services_->registry.get());
 
   // gRPC fills in the ports that it bound, in BuildAndStart.
   std::vector<int> ports(options.transport.listen.size(), 0);
