@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs the Debian 12 packages that gemmd needs: `build` to build and run it, `test` also to test it,
-# `deploy` also to test its images and the rest of this folder. Does nothing where they are installed.
-# Needs root or sudo only where something is missing.
+# Installs the Debian 12 packages that gemmd needs: with `build` those to build and run it, with `test`
+# also those to test it, with `deploy` also those to test its images and the rest of this folder. It
+# does nothing where they are installed, and needs root or sudo only where something is missing.
 set -euo pipefail
 
 build_packages=(
@@ -11,7 +11,7 @@ build_packages=(
   libabsl-dev libcli11-dev libdnnl-dev libfmt-dev libgrpc++-dev libopenblas-openmp-dev
   libprotobuf-dev libspdlog-dev nlohmann-json3-dev prometheus-cpp-dev protobuf-compiler
   protobuf-compiler-grpc)
-# prometheus: its promtool checks the metrics.
+# The package prometheus has promtool, which checks the metrics.
 test_packages=(
   chromium clang-14 clang-format-14 clang-tidy-14 git libgmock-dev libgtest-dev libomp-14-dev
   prometheus python3 python3-pip python3-venv xz-utils)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes of an installed tree a smaller one: the named programs and the libraries that the loader
-# finds them to need, at the same places.
+# Makes a smaller tree from an installed tree: the named programs, and the libraries that the loader
+# finds for them, at the same places.
 # usage: pick-programs.sh TREE NEW_TREE PROGRAM...
 set -euo pipefail
 
@@ -28,7 +28,8 @@ for name in "$@"; do
   missing=$(sed -n 's/^\t*\(.*\) => not found/\1/p' <<<"$libraries")
   [[ -z $missing ]] || fail "bin/$name needs $missing, which is nowhere"
   while read -r path; do
-    # By the name that the loader asks for. What is not of the tree is glibc's, the machine's own.
+    # Copied under the name that the loader asks for. Libraries outside the tree belong to the machine's
+    # own glibc.
     [[ $path == "$tree"/* ]] && cp --dereference "$tree/lib/${path##*/}" "$new_tree/lib/"
   done < <(sed -n 's/.* => \(.*\) (0x.*/\1/p' <<<"$libraries")
 done

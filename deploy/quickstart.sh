@@ -3,7 +3,7 @@
 #
 # From a fresh Debian 12 to a checked product: installs the packages, builds gemmd, starts it on a free
 # loopback port and a unix socket, multiplies two .npy files, checks the result against sums made by the
-# client, prints the timing and stops the daemon. Seconds when run again.
+# client, prints the timing and stops the daemon. It takes seconds when run again.
 set -euo pipefail
 
 if (($# > 0)); then
