@@ -271,7 +271,7 @@ def headline_table(report):
         cells = [words, f"`{instruction}`", shape_of(m), tera(rate_of(m, m["seconds"]))]
         rows.append([*cells, f"{name} {rate}", ratio])
     columns = ["product", "instruction", "m x n x k", ">T/s", ">library, T/s", ">ratio"]
-    return table(columns, rows)
+    return f"Measured on {where(report)}:\n`{report['command']}`.\n\n{table(columns, rows)}"
 
 
 def report_tables(root):

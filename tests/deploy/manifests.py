@@ -19,10 +19,8 @@ def render(folder):
     return asyncio.run(pykustomize.Kustomizer().build_json(folder)).resources
 
 
-def readme(section):
-    """A section of README.md."""
-    text = (SOURCE / "README.md").read_text()
-    return text.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
+def readme():
+    return (SOURCE / "deploy/README.md").read_text()
 
 
 def seconds(text):

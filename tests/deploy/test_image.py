@@ -184,7 +184,7 @@ def test_docker_waits_for_the_drain(tree):
     text = run(tree / "bin/gemmd", "--help")
     defaults = dict(re.findall(r"--(lame-duck|grace) DURATION=(\w+)", text))
     drain_s = seconds(defaults["lame-duck"]) + seconds(defaults["grace"])
-    lines = re.findall(r"docker run .* gemmd:(?:cpu|cuda)$", readme("Deploy"), re.MULTILINE)
+    lines = re.findall(r"docker run .* gemmd:(?:cpu|cuda)$", readme(), re.MULTILINE)
     assert len(lines) == 2
     for line in lines:
         limit = re.search(r" --stop-timeout=(\d+) ", line)

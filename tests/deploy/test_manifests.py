@@ -174,7 +174,7 @@ def test_the_network_policy_lets_clients_in_by_one_label(overlay):
         calls = policy["spec"]["ingress"][0]
         assert calls["from"] == [{"podSelector": {"matchLabels": CLIENT}}]
         assert calls["ports"] == [{"port": "grpc"}]
-    assert f"`gemmd-client: \"{CLIENT['gemmd-client']}\"`" in manifests.readme("Deploy")
+    assert f"`gemmd-client: \"{CLIENT['gemmd-client']}\"`" in manifests.readme()
 
 
 def test_the_network_policy_lets_the_balancer_in():

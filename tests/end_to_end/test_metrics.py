@@ -18,7 +18,7 @@ from metrics_page import address, promtool, scrape
 from product import Product, check_bytes
 
 DEADLINE_S = 60
-README = pathlib.Path(__file__).resolve().parents[2] / "README.md"
+README = pathlib.Path(__file__).resolve().parents[2] / "server/metrics/README.md"
 STAGES = {"receive", "queue", "copy_in", "compute", "copy_out", "send_prepare"}
 
 

@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the READMEs name is there, every folder is named, and texts can be read alone."""
+
+import json
+import pathlib
+import re
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MOST_README_BYTES = 12288
+TOP_FOLDERS = ("client", "deploy", "kernels", "proto", "server", "tests")
+SOURCES = re.compile(r"[\w-]+\.(cc|cu|cuh|h|proto|py|sh)")
+
+# A text leans on another one, above or beside it, where it begins as the second half of a sentence or
+# has a pronoun that may stand for something outside.
+LEANING = re.compile(
+    r"^(Of|The same|And|Or|But|That|Which|Also|Other|Others|As|By)\b"
+    r"|\b(it|its|they|them|their|this|these|those)\b",
+    re.IGNORECASE,
+)
+# Comments in these folders begin with a subject, not with what they belong to.
+COMMENTED = ("deploy", "proto")
+BAD_COMMENT = re.compile(r"(?<!:)(//|#) Of\b")
+
+
+def documents(root):
+    """The top documents, and the README of every folder."""
+    folders = [path for top in TOP_FOLDERS for path in (root / top).rglob("README.md")]
+    return sorted([*root.glob("*.md"), *folders])
+
+
+def is_there(root, path):
+    """Also with NAME for a part of a name: then one such file has to be there."""
+    if "NAME" in path or "*" in path:
+        return any(root.glob(path.replace("NAME", "*")))
+    return (root / path).exists()
+
+
+def named_paths(text):
+    """What stands in back-ticks or in an example, word by word."""
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    blocks = re.findall(r"```\w*\n(.*?)```", text, flags=re.DOTALL)
+    for word in " ".join(inline + blocks).split():
+        yield word.strip("(),;").removesuffix("/")
+
+
+def file_names(root):
+    return {path.name for top in TOP_FOLDERS for path in (root / top).rglob("*.*")}
+
+
+def missing_paths(root, document):
+    """Paths that a document names and that are not there, from the root or from its own folder."""
+    text = document.read_text()
+    names = file_names(root)
+    missing = []
+    for word in named_paths(text):
+        begins_in = word.split("/")[0]
+        if "/" in word and begins_in in TOP_FOLDERS:
+            good = is_there(root, word)
+        elif "/" in word and begins_in and (document.parent / begins_in).is_dir():
+            good = is_there(document.parent, word) or begins_in == "build"
+        elif SOURCES.fullmatch(word):
+            good = word in names or is_there(document.parent, word)
+        else:
+            continue
+        if not good:
+            missing.append(word)
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        if not link.startswith("https:") and not (document.parent / link).exists():
+            missing.append(link)
+    return missing
+
+
+def folders_with_files(root):
+    """Folders that hold files of the repository; in deploy, only those directly below."""
+    found = set()
+    for top in TOP_FOLDERS:
+        for path in (root / top).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                found.add(path.parent.relative_to(root))
+    return {
+        pathlib.Path(*folder.parts[:2]) if folder.parts[0] == "deploy" else folder for folder in found
+    }
+
+
+def unnamed_folders(root):
+    """Folders in no document above them. Those of the tests mirror the tree and need no name."""
+    named = set()
+    for document in documents(root):
+        parent = document.parent.relative_to(root)
+        for word in named_paths(document.read_text()):
+            named |= {pathlib.Path(word), parent / word, (parent / word).parent}
+    return sorted(
+        str(folder)
+        for folder in folders_with_files(root) - named - {pathlib.Path("proto")}
+        if folder.parts[0] != "tests" or not (root / pathlib.Path(*folder.parts[1:])).is_dir()
+    )
+
+
+def operator_texts(root):
+    """What alerts and the dashboard tell, with where it stands."""
+    rules = root / "deploy/prometheus/rules.yaml"
+    for key, text in re.findall(r"^ +(summary|description): (.+)$", rules.read_text(), re.MULTILINE):
+        yield f"{rules.name}: {key}", text.strip('"')
+    dashboard = root / "deploy/grafana/dashboards/gemmd.json"
+    for panel in json.loads(dashboard.read_text())["panels"]:
+        yield f"panel {panel['title']}: title", panel["title"]
+        if panel.get("description"):
+            yield f"panel {panel['title']}: description", panel["description"]
+
+
+def bad_comments(root):
+    found = []
+    for folder in COMMENTED:
+        for path in sorted((root / folder).rglob("*")):
+            if not path.is_file() or path.suffix in (".md", ".json", ".pyc"):
+                continue
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if BAD_COMMENT.search(line):
+                    found.append(f"{path.relative_to(root)}:{number}: {line.strip()}")
+    return found
+
+
+class DocumentsTest(unittest.TestCase):
+    maxDiff = None
+
+    def test_the_readme_is_short(self):
+        self.assertLessEqual((ROOT / "README.md").stat().st_size, MOST_README_BYTES)
+
+    def test_what_documents_name_is_there(self):
+        for document in documents(ROOT):
+            with self.subTest(document=str(document.relative_to(ROOT))):
+                self.assertEqual(missing_paths(ROOT, document), [])
+
+    def test_every_folder_is_named(self):
+        self.assertEqual(unnamed_folders(ROOT), [])
+
+    def test_what_operators_read_stands_alone(self):
+        texts = list(operator_texts(ROOT))
+        self.assertGreater(len(texts), 80)
+        self.assertEqual([(where, text) for where, text in texts if LEANING.search(text)], [])
+
+    def test_no_comment_begins_with_of(self):
+        self.assertEqual(bad_comments(ROOT), [])
+
+
+class PlantedFaultsTest(unittest.TestCase):
+    """Each check finds what is planted in a small repository."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.write("server/main.cc", "// Reads options.\n")
+        self.write("server/wire/convert_a.cc", "int a;  // A count.\n")
+        self.write("server/README.md", "`main.cc`, [wire](wire/convert_a.cc), `wire`")
+        self.document = self.root / "README.md"
+
+    def write(self, path, text):
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def missing(self, text):
+        self.document.write_text(text)
+        return missing_paths(self.root, self.document)
+
+    def test_paths(self):
+        self.assertEqual(self.missing("`server/main.cc` `server/wire/convert_NAME.cc` `main.cc`"), [])
+        self.assertEqual(self.missing("`/metrics` `a.npy` `build/bin/gemmd` `k.how`"), [])
+        self.assertEqual(self.missing("`server/mian.cc`"), ["server/mian.cc"])
+        self.assertEqual(self.missing("`server/wire/make_NAME.cc`"), ["server/wire/make_NAME.cc"])
+        self.assertEqual(self.missing("see `mian.cc`"), ["mian.cc"])
+        self.assertEqual(self.missing("[there](server/gone.md)"), ["server/gone.md"])
+        self.assertEqual(self.missing("```\nserver/gone.sh --all\n```"), ["server/gone.sh"])
+        self.write("server/README.md", "`wire/gone.cc`")
+        self.assertEqual(missing_paths(self.root, self.root / "server/README.md"), ["wire/gone.cc"])
+
+    def test_folders(self):
+        self.document.write_text("`server`")
+        self.assertEqual(unnamed_folders(self.root), [])
+        self.write("server/new/a.cc", "")
+        self.write("tests/server/new/a_test.cc", "")  # Mirrors the tree.
+        self.write("tests/other/a_test.cc", "")
+        self.assertEqual(unnamed_folders(self.root), ["server/new", "tests/other"])
+
+    def test_leaning_texts(self):
+        for text in (
+            "Of which they waited for the device",
+            "The same for each stage",
+            "And the most that it may take",
+            "They take no products",
+            "The most of those",
+            "Its memory had errors",
+        ):
+            self.assertRegex(text, LEANING)
+        self.assertNotRegex("Products that wait for the device", LEANING)
+
+    def test_comments(self):
+        self.assertEqual(bad_comments(self.root), [])
+        self.write("proto/b.proto", "int64 bytes = 1;  // Of a GPU.\n")
+        self.write("deploy/a.yaml", "# Of a pod's devices.\n")
+        self.assertEqual(
+            bad_comments(self.root),
+            ["deploy/a.yaml:1: # Of a pod's devices.", "proto/b.proto:1: int64 bytes = 1;  // Of a GPU."],
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The check of the READMEs' tables finds every difference that is planted, and publishes nothing wrong.
+
+usage: readme_tables_test.py [--gemmd GEMMD --gemmctl GEMMCTL], without which the tables of kernels and
+metrics are left out.
+"""
+
+import argparse
+import copy
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+import unittest
+
+import readme_tables as tables
+
+PROGRAMS = argparse.Namespace(gemmd=None, gemmctl=None)
+
+MEASUREMENT = {
+    "kernel": "mma.m16n8k16.f32.bf16.bf16.f32_128x256x64_w2x4_s3",
+    "instruction": "mma.m16n8k16.f32.bf16.bf16.f32",
+    "m": 8192,
+    "n": 8192,
+    "k": 8192,
+    "orders": "rcr",
+    "leading_dimension_offset": 0,
+    "is_sparse": False,
+    "compared": 4096,
+    "mismatches": 0,
+    "problem": "",
+    "seconds": 0.002,
+    "spread": 0.0123,
+    "kernel_seconds": None,
+    "sm_clock_mhz": 1700,
+    "ceiling": 630e12,
+    "cublaslt": {"seconds": 0.0016, "ratio": 0.801},
+    "cusparselt": None,
+}
+REPORT = {
+    "gpu": "NVIDIA H200",
+    "chip": "sm_90",
+    "multiprocessors": 132,
+    "max_sm_clock_mhz": 1980,
+    "driver": "580",
+    "cuda": "13.0",
+    "cublaslt": "13.1.0",
+    "cusparselt": "",
+    "commit": "abc",
+    "date": "2026-11-21",
+    "command": "gemmbench --device cuda:0",
+    "measurements": [MEASUREMENT],
+}
+
+
+def with_measurements(*changes):
+    return {**REPORT, "measurements": [{**MEASUREMENT, **change} for change in changes]}
+
+
+class GpuTableTest(unittest.TestCase):
+    def rows(self, report):
+        lines = tables.gpu_table(report).splitlines()
+        return [line for line in lines if line.startswith("| `")]
+
+    def test_a_row(self):
+        self.assertEqual(
+            self.rows(REPORT),
+            [
+                "| `mma.m16n8k16.f32.bf16.bf16.f32_128x256x64_w2x4_s3` | 8192 x 8192 x 8192 | rcr | 550 "
+                "| 1.2% | - | 87% | 687 | 0.80 | - | - |"
+            ],
+        )
+
+    def test_a_sparse_row_with_a_longer_leading_dimension(self):
+        report = with_measurements(
+            {
+                "is_sparse": True,
+                "leading_dimension_offset": 8,
+                "seconds": 0.02,
+                "kernel_seconds": 0.016,
+                "ceiling": None,
+                "cublaslt": None,
+                "cusparselt": {"seconds": 0.01, "ratio": 0.5},
+            }
+        )
+        self.assertEqual(
+            self.rows(report),
+            [
+                "| `mma.m16n8k16.f32.bf16.bf16.f32_128x256x64_w2x4_s3` * | 8192 x 8192 x 8192 | rcr, +8 "
+                "| 55.0 | 1.2% | 68.7 | - | - | - | 110 | 0.50 |"
+            ],
+        )
+
+    def test_each_product_has_its_fastest_kernel_where_its_first_stood(self):
+        report = with_measurements(
+            {"kernel": "slow"}, {"kernel": "other", "n": 4096}, {"kernel": "quick", "seconds": 0.001}
+        )
+        kernels = [line.split("`")[1] for line in self.rows(report)]
+        self.assertEqual(kernels, ["quick", "other"])
+
+    def test_the_heading_counts_everything(self):
+        text = tables.gpu_table(with_measurements({"sm_clock_mhz": 1500}, {}))
+        self.assertIn("1500 to 1700 MHz of 1980", text)
+        self.assertIn("cuBLASLt 13.1.0, no cuSPARSELt, 2026-11-21, commit abc:\n`gemmbench", text)
+        self.assertIn("2 measurements; 8192 elements of D", text)
+
+    def test_what_is_wrong_is_not_published(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "report.json")
+            wrong = [
+                ({"mismatches": 1}, "4096 elements compared, 1 wrong"),
+                ({"compared": 0}, "0 elements compared"),
+                ({"problem": "not finite"}, "not finite"),
+            ]
+            for change, words in wrong:
+                path.write_text(json.dumps(with_measurements(change)))
+                with self.assertRaisesRegex(tables.BadTable, words):
+                    tables.read_report(path)
+            path.write_text(json.dumps({**REPORT, "measurements": []}))
+            with self.assertRaisesRegex(tables.BadTable, "got no measurement"):
+                tables.read_report(path)
+            path.write_text(json.dumps(REPORT))
+            self.assertEqual(tables.read_report(path), REPORT)
+
+    def test_a_headline_needs_its_measurement(self):
+        with self.assertRaisesRegex(tables.BadTable, "has no measurement of .*mma.m16n8k16.f64"):
+            tables.headline_table(REPORT)
+
+
+class InstructionsTableTest(unittest.TestCase):
+    def test_counts_by_family_and_chip(self):
+        def instruction(family, *support):
+            chips = [
+                {"chip": chip, "support": f"INSTRUCTION_SUPPORT_{word}"}
+                for chip, word in zip(("sm_80", "sm_90"), support)
+            ]
+            return {"family": family, "chips": chips}
+
+        text = tables.instructions_table(
+            [instruction("mma", "NATIVE", "EMULATED")] * 1000
+            + [instruction("mma", "NATIVE", "NATIVE"), instruction("wgmma", "UNAVAILABLE", "EMULATED")]
+        )
+        self.assertEqual(
+            text,
+            "| family | instructions | sm_80 | sm_90 |\n"
+            "| --- | ---: | ---: | ---: |\n"
+            "| mma | 1,001 | 1,001 | 1 + 1,000 emulated |\n"
+            "| wgmma | 1 | - | 1 emulated |\n",
+        )
+
+
+class CheckTest(unittest.TestCase):
+    """On a copy of the READMEs as they are."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.tables = tables.all_tables(tables.ROOT, PROGRAMS.gemmd, PROGRAMS.gemmctl)
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        for path, _ in self.tables:
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(tables.ROOT / path, self.root / path)
+
+    def test_nothing_differs(self):
+        self.assertEqual(tables.difference(self.root, self.tables), "")
+
+    def plant(self, path, old, new):
+        text = (self.root / path).read_text()
+        self.assertIn(old, text)
+        (self.root / path).write_text(text.replace(old, new, 1))
+
+    def test_planted_differences_are_found(self):
+        for (path, name), made in self.tables.items():
+            last = made.strip().splitlines()[-1] if "</details>" not in made else made.splitlines()[-3]
+            planted = {
+                "a missing row": (f"{last}\n", ""),
+                "a row too many": (f"{last}\n", f"{last}\n{last}\n"),
+                "another cell": (last, last[:-3] + "x |"),
+                "another line before the end": (f"<!-- {name}: end", f"words\n<!-- {name}: end"),
+            }
+            for what, (old, new) in planted.items():
+                with self.subTest(table=name, planted=what):
+                    self.plant(path, old, new)
+                    self.assertIn(path, tables.difference(self.root, self.tables))
+                    shutil.copy(tables.ROOT / path, self.root / path)
+
+    def test_other_tables_are_found_to_differ(self):
+        for key in self.tables:
+            changed = copy.deepcopy(self.tables)
+            changed[key] = changed[key].replace("|\n", "| new |\n", 1)
+            with self.subTest(table=key):
+                self.assertIn("new", tables.difference(self.root, changed))
+
+    def test_a_missing_mark_is_found(self):
+        for path, name in self.tables:
+            for mark in ("begin", "end"):
+                with self.subTest(table=name, mark=mark):
+                    self.plant(path, f"<!-- {name}: {mark}", "<!-- other")
+                    with self.assertRaisesRegex(tables.BadTable, "not one pair of marks"):
+                        tables.difference(self.root, self.tables)
+                    shutil.copy(tables.ROOT / path, self.root / path)
+
+    def test_marks_in_the_wrong_order_are_found(self):
+        begin = "<!-- t: begin, written by tests/readme_tables.py -->\n"
+        end = "<!-- t: end -->\n"
+        self.assertEqual(tables.replace("f", begin + "old\n" + end, "t", "new\n"), begin + "new\n" + end)
+        for text in (end + begin, begin + begin + end, begin, "", begin + end + end):
+            with self.assertRaises(tables.BadTable):
+                tables.replace("f", text, "t", "new\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gemmd")
+    parser.add_argument("--gemmctl")
+    PROGRAMS, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest])
