@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmd: reads options, starts the server, waits for a signal, drains.
-// Exit codes: 0 stopped as asked; 1 could not start, or products were left at the end of the grace
-// period; 2 bad options.
+// Exit codes: 0 it stopped as asked; 1 it could not start, or products were left at the end of the
+// grace period; 2 the options are wrong.
 #include <grpc/grpc.h>
 #include <signal.h>
 #include <spdlog/sinks/basic_file_sink.h>
@@ -64,7 +64,7 @@ absl::Status ConfigureLogging(const Options& options) {
 
 absl::Status WriteReadyFile(const std::string& path, const std::vector<std::string>& addresses) {
   if (path.empty()) return absl::OkStatus();
-  // Written beside and renamed, so that a reader never sees half of it.
+  // Written under another name and renamed, so that a reader never sees half of the file.
   const std::string unfinished = path + ".part";
   std::ofstream file(unfinished, std::ios::trunc);
   file << absl::StrJoin(addresses, "\n") << "\n";
@@ -75,14 +75,14 @@ absl::Status WriteReadyFile(const std::string& path, const std::vector<std::stri
   return absl::OkStatus();
 }
 
-// Waits for one of the signals, at most `timeout`; 0 where none came.
+// Waits for one of the signals, for at most `timeout`; gives 0 where none came.
 int WaitForSignal(const sigset_t& signals, absl::Duration timeout) {
   const timespec limit = absl::ToTimespec(timeout);
   const int signal = sigtimedwait(&signals, nullptr, &limit);
   return signal > 0 ? signal : 0;
 }
 
-// Drains the server; a signal on the way ends the grace.
+// Drains the server; a signal that comes meanwhile ends the grace.
 absl::Status Drain(Server& server, absl::Duration grace, const sigset_t& signals) {
   std::atomic<bool> is_drained = false;
   std::thread watch([&] {
@@ -94,7 +94,7 @@ absl::Status Drain(Server& server, absl::Duration grace, const sigset_t& signals
   });
   const absl::Status status = server.Drain(grace);
   is_drained = true;
-  pthread_kill(watch.native_handle(), SIGTERM);  // In case that no signal came.
+  pthread_kill(watch.native_handle(), SIGTERM);  // Ends the watch where no signal came.
   watch.join();
   return status;
 }
@@ -127,7 +127,7 @@ int Main(int argc, char** argv) {
     return parsed.exit_code;
   }
   PreferBetterLibrarySettings(argv);
-  // Blocked before any thread exists, so that only those see them who wait for them.
+  // Blocked before any thread exists, so that only a thread that waits for a signal gets it.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -138,8 +138,8 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "gemmd: %s\n", std::string(status.message()).c_str());
     return 2;
   }
-  // Never taken back: the last user of gRPC to go waits for its threads, of which in gRPC 1.51 one
-  // may poll for up to 10 s more for a write that is long done.
+  // Never taken back: the last user of gRPC waits for gRPC's threads, and in gRPC 1.51 one of them
+  // may poll for up to 10 s for a write that was done long ago.
   grpc_init();
   const absl::Status status = Run(parsed.options, signals);
   if (!status.ok()) {

@@ -43,10 +43,11 @@ void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
       ->group(group);
 }
 
-// Adds an option whose value is a list with commas; given again it appends.
+// Adds an option whose value is a list with commas; where the option is repeated, the lists are
+// joined.
 CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::string>& values,
                      const std::string& description) {
-  // Without extra arguments: a word after the list would silently become a part of it.
+  // No extra arguments: otherwise a word after the list would silently become a part of the list.
   return app.add_option(name, values, description)
       ->delimiter(',')
       ->allow_extra_args(false)

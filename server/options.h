@@ -19,7 +19,7 @@ struct Options {
   absl::Duration lame_duck = absl::Seconds(1);
   absl::Duration grace = absl::Seconds(20);
   std::string log_level = "info";
-  std::string log_file;  // Empty: standard error.
+  std::string log_file;  // Empty means standard error.
 };
 
 // How parsing ended: with options to run with, or with text to show and the exit code.
@@ -30,7 +30,7 @@ struct ParsedOptions {
   std::string text;  // Help, version or the error.
 };
 
-// Parses the command line; `--config FILE` gives options by the same names, the command line wins.
+// Parses the command line. `--config FILE` gives options by the same names; the command line wins.
 ParsedOptions ParseOptions(int argc, const char* const* argv);
 
 }  // namespace gemmd

@@ -23,8 +23,8 @@ namespace {
 // Time for the last answers to reach their clients before connections are cut.
 constexpr absl::Duration kFarewell = absl::Milliseconds(100);
 
-// The addresses with the ports that gRPC bound. It goes through them in order and gives up at the
-// first that fails, which has no port then.
+// The addresses with the ports that gRPC bound. gRPC binds them in order and gives up at the first
+// address that fails, which then has no port.
 absl::StatusOr<std::vector<std::string>> BoundAddresses(const std::vector<std::string>& listen,
                                                         const std::vector<int>& ports) {
   std::vector<std::string> bound;
@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   if (options.transport.listen.empty()) {
     return absl::InvalidArgumentError("listen: got no address, want at least one");
   }
-  // An address that cannot be had is told before devices are checked, which takes longer.
+  // The check of the devices takes longer: an address that cannot be had is told before it.
   HttpSocket metrics_socket;
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(metrics_socket, ListenForHttp(options.metrics_listen));
@@ -169,7 +169,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   return absl::OkStatus();
 }
 
-// From now on the log and health say what becomes of the devices.
+// From now on the log and health tell when a device becomes ready or stops being so.
 void Server::WatchDevices() {
   grpc::HealthCheckServiceInterface& service = *grpc_server_->GetHealthCheckService();
   service.SetServingStatus(v1::Registry::service_full_name(), true);
@@ -199,7 +199,7 @@ void Server::EnterLameDuck() { health_->EnterLameDuck(); }
 absl::Status Server::Drain(absl::Duration grace) {
   drained_ = true;
   if (grpc_server_ == nullptr) return absl::OkStatus();
-  if (health_ != nullptr) EnterLameDuck();  // Otherwise it never listened on all addresses.
+  if (health_ != nullptr) EnterLameDuck();  // Null where some address could not be had.
   admission_.Close();
   const int64_t start_ns = clock_.NowNs();
   const bool finished = admission_.WaitUntilIdle(grace);
@@ -207,14 +207,14 @@ absl::Status Server::Drain(absl::Duration grace) {
   if (!finished) {
     scheduler_->DropWaiting(absl::UnavailableError("the server stops; nothing was launched"));
   }
-  // What is left are calls without a product: open streams, watchers of health. A product that
-  // still runs is waited for by gRPC all the same. Not before the wait, though that would send
-  // clients elsewhere sooner (GOAWAY): gRPC 1.51 then closes a connection as soon as its last
-  // answer is written, and a client that still reads it may lose it (one of 100 drains under load
-  // did).
+  // The calls that are left have no product: open streams, watchers of health. gRPC also waits for
+  // a product that still runs. To shut down before the wait would send clients elsewhere sooner
+  // (GOAWAY), but gRPC 1.51 then closes a connection as soon as its last answer is written, and a
+  // client that still reads that answer may lose it (this happened in one of 100 drains under
+  // load).
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kFarewell));
   grpc_server_->Wait();
-  // Until here a scrape sees how far the drain is.
+  // Up to here a scrape sees how far the drain is.
   metrics_.reset();
   if (finished) return absl::OkStatus();
   return absl::DeadlineExceededError(

@@ -2,9 +2,9 @@
 //
 // The daemon without its main: devices, scheduler and services behind one gRPC server.
 //
-// Order of a life: Start (canaries, then metrics, then listening, then health as the devices are),
-// EnterLameDuck (health NOT_SERVING, still working), Drain (refuses, finishes what was accepted,
-// stops listening, and last of all stops serving metrics).
+// A server lives in this order: Start (canaries, then metrics, then listening, then health as the
+// devices are), EnterLameDuck (health is NOT_SERVING, everything still works), Drain (refuses,
+// finishes what was accepted, stops listening, and last of all stops serving metrics).
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -33,7 +33,7 @@ struct ServerOptions {
   TransportOptions transport;
   Admission::Limits admission = {.max_requests = 256, .max_bytes = int64_t{4} << 30};
   absl::Duration canary_timeout = absl::Seconds(30);
-  std::string metrics_listen;  // host:port; empty: metrics are not served.
+  std::string metrics_listen;  // host:port; metrics are not served where it is empty.
 };
 
 class Server {
@@ -44,24 +44,24 @@ class Server {
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices);
 
-  // Stops at once, as Drain with no grace, where Drain has not been called.
+  // Where Drain was not called, stops at once, as Drain without grace does.
   ~Server();
 
-  // As listened on, with the ports that were chosen where 0 was asked for.
+  // The addresses that the server listens on, with the ports that were chosen for port 0.
   const std::vector<std::string>& addresses() const { return addresses_; }
 
-  // Where metrics are served, with the port that was chosen; empty where they are not.
+  // Where metrics are served, with the port that was chosen; empty where they are not served.
   std::string metrics_address() const { return metrics_ ? metrics_->address() : ""; }
 
   // Health says NOT_SERVING; everything else goes on.
   void EnterLameDuck();
 
-  // Refuses new products, waits for those accepted and stops. What still waits for a device after
-  // `grace` is answered Unavailable; what is running then is still waited for.
+  // Refuses new products, waits for the accepted ones and stops. A product that still waits for a
+  // device after `grace` is answered Unavailable; one that runs then is still waited for.
   // Errors: DeadlineExceeded where the grace did not suffice.
   absl::Status Drain(absl::Duration grace);
 
-  // Ends the grace of a Drain, of one that waits now and of one to come. Threads: any.
+  // Ends the grace of a Drain, whether it waits now or is called later. Threads: any.
   void EndGrace() { admission_.StopWaiting(); }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Of the daemon as a whole: admission, and what is inside.
+// The metrics of the daemon as a whole: admission, and what was admitted.
 #include "server/metrics/metric.h"
 #include "server/system/version.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Of devices, their queues and workers, and of the kernels that ran on them. `device` is one of
-// those served, `kernel` one of the first that ran (Stats::kMostKernels): callers cannot make more
-// of either.
+// The metrics of devices, their queues and workers, and the kernels that ran on them. The label
+// `device` has the names of served devices, `kernel` those of the first kernels that ran
+// (Stats::kMostKernels): callers cannot add values to either.
 #include "server/metrics/metric.h"
 
 namespace gemmd {
@@ -12,7 +12,7 @@ constexpr double kNsPerSecond = 1e9;
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / kNsPerSecond; }
 
-// The same number of each device.
+// Adds one number for each device.
 template <typename Number>
 void OfEach(const Snapshot& now, Samples& samples, Number number) {
   for (const DeviceSnapshot& device : now.devices) {
@@ -20,7 +20,7 @@ void OfEach(const Snapshot& now, Samples& samples, Number number) {
   }
 }
 
-// The same of each GPU: other devices have no such thing, which a 0 would not say.
+// Adds one number for each GPU. Other devices have no such number, and a 0 would not say so.
 template <typename Number>
 void OfEachGpu(const Snapshot& now, Samples& samples, Number number) {
   for (const DeviceSnapshot& device : now.devices) {
@@ -38,7 +38,7 @@ void CollectInfo(const Snapshot& now, Samples& samples) {
 
 void CollectEnds(const Snapshot& now, Samples& samples) {
   for (const DeviceSnapshot& device : now.devices) {
-    // Each is there from the start: a rate needs the 0 before the first.
+    // Every code has a sample from the start: a rate needs the 0 before the first end.
     for (size_t code = 0; code < kStatusCodes; ++code) {
       samples.Add(
           {device.info->name, absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},

@@ -13,8 +13,8 @@
 
 namespace gemmd {
 
-// Serves them until it is destroyed. Borrows observer and clock.
-// Errors: as HttpListener::Start.
+// Serves the metrics until the listener is destroyed. Borrows observer and clock.
+// Errors: those of HttpListener::Start.
 absl::StatusOr<std::unique_ptr<HttpListener>> ServeMetrics(HttpSocket socket,
                                                            const Observer& observer,
                                                            const Clock& clock);

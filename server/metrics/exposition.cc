@@ -34,7 +34,7 @@ prometheus::ClientMetric::Histogram ToSeconds(const LatencyHistogram::Snapshot& 
   seconds.sample_sum = static_cast<double>(histogram.sum_ns) / kNsPerSecond;
   for (size_t i = 0; i < histogram.counts.size(); ++i) {
     seconds.sample_count += static_cast<uint64_t>(histogram.counts[i]);
-    // The serializer adds the bucket without a bound itself.
+    // The serializer itself adds the bucket without a bound.
     if (i == LatencyHistogram::kBounds) break;
     const auto bound = static_cast<double>(LatencyHistogram::kBoundsNs[i]) / kNsPerSecond;
     seconds.bucket.push_back({seconds.sample_count, bound});

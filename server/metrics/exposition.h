@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Metrics as Prometheus takes them, and as programs read of them.
+// Metrics as Prometheus takes them, and as a list for programs.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -13,7 +13,7 @@
 
 namespace gemmd {
 
-// Those that have samples in the snapshot.
+// The metrics that have samples in the snapshot.
 std::vector<prometheus::MetricFamily> Families(absl::Span<const Metric> metrics,
                                                const Snapshot& snapshot);
 

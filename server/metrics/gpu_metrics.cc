@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Of GPUs, as NVML tells them: what it does not tell has no samples.
+// The metrics of GPUs, as NVML tells them: what NVML does not tell has no samples.
 #include "server/metrics/metric.h"
 
 namespace gemmd {

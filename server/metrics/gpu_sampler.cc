@@ -37,9 +37,9 @@ struct GpuSampler::State {
   Mutex mutex;
   std::vector<std::optional<TimedSample>> samples ABSL_GUARDED_BY(mutex);
   std::vector<std::string> absences ABSL_GUARDED_BY(mutex);
-  bool has_begun ABSL_GUARDED_BY(mutex) = false;  // Every GPU was read once, or could not be.
+  bool has_begun ABSL_GUARDED_BY(mutex) = false;  // The first round of readings is done.
   bool is_stopping ABSL_GUARDED_BY(mutex) = false;
-  bool has_ended ABSL_GUARDED_BY(mutex) = false;  // Of the thread.
+  bool has_ended ABSL_GUARDED_BY(mutex) = false;  // Whether the thread has ended.
 
   std::vector<Gpu> OpenGpus() ABSL_LOCKS_EXCLUDED(mutex);
   void Read(const Gpu& gpu) ABSL_LOCKS_EXCLUDED(mutex);
@@ -104,7 +104,7 @@ GpuSampler::~GpuSampler() {
                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex) { return state.has_ended; };
     has_ended = state.mutex.AwaitWithTimeout(is_over, state.options.patience);
   }
-  // A call into a driver that hangs cannot be ended; it holds nothing but the shared state.
+  // A call into a driver that hangs cannot be ended; the thread holds nothing but the shared state.
   if (has_ended) {
     thread_.join();
   } else {

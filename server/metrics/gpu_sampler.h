@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads the GPUs through NVML once a second, on a thread of its own, since a reading may take long,
-// and of a GPU that hangs never ends; whoever asks gets the latest one at once.
+// Reads the GPUs through NVML once a second, on a thread of its own, because a reading may take
+// long, and that of a GPU that hangs never ends. Callers get the latest reading at once.
 #pragma once
 
 #include <memory>
@@ -19,28 +19,28 @@ namespace gemmd {
 struct GpuSample {
   std::string uuid;
   GpuReading reading;
-  std::optional<double> joules_at_start;  // At the first reading that told them.
+  std::optional<double> joules_at_start;  // From the first reading that told the energy.
 };
 
 struct GpuSamplerOptions {
   std::string library = Nvml::kLibrary;
   absl::Duration interval = absl::Seconds(1);
-  // Older readings are no readings any more.
+  // Readings that are older than this are dropped.
   absl::Duration most_age = absl::Seconds(5);
-  // So long the start waits for the first readings, and the end for the one under way.
+  // How long the constructor waits for the first readings, and the destructor for the last one.
   absl::Duration patience = absl::Seconds(2);
 };
 
 class GpuSampler {
  public:
-  // Of the GPUs at these PCI bus addresses; an empty one is no GPU. There may be no NVML: then
+  // Reads the GPUs at these PCI bus addresses; an empty address stands for no GPU. Without NVML
   // there are no samples.
   explicit GpuSampler(std::vector<std::string> pci_bus_ids, GpuSamplerOptions options = {});
-  // Leaves a thread behind that NVML does not let go of.
+  // Leaves the thread running where NVML does not let go of it.
   ~GpuSampler();
 
-  // By position; nothing where that is no GPU, or NVML does not know it, or has not answered for
-  // too long. Threads: any.
+  // The sample of the GPU at a position. Nothing where there is no GPU, or NVML does not know the
+  // GPU or has not answered for too long. Threads: any.
   std::optional<GpuSample> sample(size_t position) const;
 
   // Why some GPU has no readings, each reason once; empty where all have. Threads: any.
@@ -50,7 +50,7 @@ class GpuSampler {
   struct State;
   static void Run(State& state);
 
-  // The thread's too, which may live longer than this.
+  // Shared with the thread, which may live longer than the sampler.
   const std::shared_ptr<State> state_;
   std::thread thread_;
 };

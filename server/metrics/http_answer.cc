@@ -16,7 +16,7 @@ struct RequestLine {
   std::string_view path;  // Without a query.
 };
 
-// "/metrics" of "http://host:port/metrics", which a server must take as well (RFC 9112, 3.2.2).
+// Gives "/metrics" for "http://host:port/metrics" too, which a server must take (RFC 9112, 3.2.2).
 std::string_view WithoutAuthority(std::string_view target) {
   constexpr std::string_view kScheme = "http://";
   if (!target.starts_with(kScheme)) return target;
@@ -24,7 +24,7 @@ std::string_view WithoutAuthority(std::string_view target) {
   return path == target.npos ? "/" : target.substr(path);
 }
 
-// "GET /metrics?x=y HTTP/1.1"; nothing where it is anything else.
+// Parses a line such as "GET /metrics?x=y HTTP/1.1"; gives nothing for anything else.
 std::optional<RequestLine> ParseRequestLine(std::string_view head) {
   const std::string_view line = head.substr(0, head.find(kLineEnd));
   const size_t method_end = line.find(' ');

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// As much of HTTP/1.1 as a scraper needs: GET and HEAD of a path, one request to a connection.
+// As much of HTTP/1.1 as a scraper needs: GET and HEAD of a path, one request for each connection.
 #pragma once
 
 #include <functional>
@@ -10,13 +10,13 @@
 
 namespace gemmd {
 
-// The body of the page at a path; nothing where there is none.
+// Gives the body of the page at a path, or nothing where there is no page.
 using PageMaker = std::function<std::optional<std::string>(std::string_view path)>;
 
-// Longer heads are refused.
+// A longer head of a request is refused.
 inline constexpr size_t kMostHeadBytes = 8192;
 
-// Whether `received` has all that AnswerTo needs: a whole head, or too much of one.
+// Whether `received` has all that AnswerTo needs: a whole head, or a head that is too long.
 bool IsWholeHead(std::string_view received);
 
 // The whole answer, head and body, to a request's head. The page is made only for a good request.

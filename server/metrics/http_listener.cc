@@ -22,7 +22,7 @@
 namespace gemmd {
 namespace {
 
-// Where no file descriptor is left, until the next try.
+// The pause before the next try where no file descriptor is left.
 constexpr int64_t kAcceptPauseNs = 100'000'000;
 
 struct Endpoint {
@@ -78,7 +78,7 @@ int PortOf(int socket) {
   sockaddr_storage storage = {};
   socklen_t bytes = sizeof(storage);
   getsockname(socket, reinterpret_cast<sockaddr*>(&storage), &bytes);
-  // The port lies at the same place in both.
+  // The port lies at the same place in addresses of IPv4 and of IPv6.
   sockaddr_in v4 = {};
   std::memcpy(&v4, &storage, sizeof(v4));
   return ntohs(v4.sin_port);
@@ -139,7 +139,7 @@ void HttpListener::Run() {
     const int64_t now_ns = clock_.NowNs();
     const bool may_accept = now_ns >= accept_again_ns_;
     int64_t until_ns = now_ns < accept_again_ns_ ? accept_again_ns_ : kNoDeadlineNs;
-    // A negative number is left out.
+    // poll leaves out a negative file descriptor.
     files = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
              {.fd = may_accept ? socket_.socket.get() : -1, .events = POLLIN, .revents = 0}};
     for (const Connection& connection : connections_) {
@@ -169,8 +169,8 @@ void HttpListener::Accept() {
     connection.socket = std::move(accepted);
     connection.deadline_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(limits_.duration);
     if (connections_.size() <= limits_.connections) return;
-    // The oldest gives way, so that who asks in time need not fear those that say nothing; but none
-    // whose answer is under way: then it is the new one that is found.
+    // The oldest connection without an answer under way is closed, so that silent peers are evicted
+    // before they delay others. Where all have one, this finds the new connection.
     connections_.erase(std::find_if(connections_.begin(), connections_.end(),
                                     [](const auto& c) { return c.stage != Stage::kAnswer; }));
   } else if (!MustWait() && errno != ECONNABORTED) {
@@ -188,7 +188,7 @@ bool HttpListener::Receive(Connection& connection) const {
   const ssize_t bytes = recv(connection.socket.get(), part, sizeof(part), 0);
   if (bytes < 0) return MustWait();
   if (bytes == 0) return false;
-  if (connection.stage == Stage::kEnd) return true;  // Nobody reads it.
+  if (connection.stage == Stage::kEnd) return true;  // What comes after the request is ignored.
   connection.received.append(part, static_cast<size_t>(bytes));
   if (IsWholeHead(connection.received)) {
     connection.answer = AnswerTo(connection.received, make_page_);

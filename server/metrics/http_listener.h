@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small HTTP server on one thread of its own: a few connections at once, each with a time limit,
-// so that a peer that is silent or slow holds up nobody. No encryption, no authentication.
+// A small HTTP server on one thread of its own. It takes a few connections at once, each with a
+// time limit, so that a silent or slow peer delays nobody. It neither encrypts nor authenticates.
 #pragma once
 
 #include <cstddef>
@@ -20,23 +20,23 @@
 
 namespace gemmd {
 
-// Errors: InvalidArgument unless it is an IP address and a port: "127.0.0.1:8471", "[::1]:0".
+// Errors: InvalidArgument for anything but an IP address and a port: "127.0.0.1:8471", "[::1]:0".
 absl::Status CheckHttpAddress(std::string_view address);
 
-// A socket that somebody may already connect to; answers come from the listener that gets it.
+// A socket that peers may already connect to; the listener that gets it answers them.
 struct HttpSocket {
   FileDescriptor socket;
-  std::string address;  // As listened on, with the port that was chosen.
+  std::string address;  // The address in use, with the port that was chosen.
 };
 
-// Port 0 takes a free one.
-// Errors: InvalidArgument as above; Unavailable where the address cannot be listened on, with the
-// system's reason.
+// Port 0 takes a free port.
+// Errors: InvalidArgument as CheckHttpAddress; Unavailable where the address cannot be listened on,
+// with the system's reason.
 absl::StatusOr<HttpSocket> ListenForHttp(std::string_view address);
 
 struct HttpLimits {
-  size_t connections = 16;                      // At once.
-  absl::Duration duration = absl::Seconds(10);  // Of one connection.
+  size_t connections = 16;                      // How many there are at once.
+  absl::Duration duration = absl::Seconds(10);  // How long one connection may last.
 };
 
 class HttpListener {
@@ -47,14 +47,14 @@ class HttpListener {
                                                              const Clock& clock,
                                                              HttpLimits limits = {});
 
-  // Closes what is open, after the page that is just being made.
+  // Closes all connections, after the page that is being made now.
   ~HttpListener();
 
   const std::string& address() const { return socket_.address; }
 
  private:
-  // What a connection waits for: the request; room for the answer; the peer's own end, so that an
-  // answer is not lost to what is still unread when the connection closes.
+  // What a connection waits for: the request; room for the answer; the end of the peer's side. An
+  // answer would be lost if the connection were closed while something of the peer is unread.
   enum class Stage { kRequest, kAnswer, kEnd };
   struct Connection {
     FileDescriptor socket;
@@ -74,9 +74,9 @@ class HttpListener {
   bool Receive(Connection& connection) const;
   static bool Send(Connection& connection);
 
-  // Constant.
+  // Constant after construction.
   const HttpSocket socket_;
-  const FileDescriptor wake_;  // Readable: the end.
+  const FileDescriptor wake_;  // Readable once the listener is to end.
   const PageMaker make_page_;
   const Clock& clock_;
   const HttpLimits limits_;

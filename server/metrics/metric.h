@@ -21,13 +21,13 @@ namespace gemmd {
 
 enum class MetricType : uint8_t { kCounter, kGauge, kHistogram };
 
-// What one metric gives at one moment: values with the values of its labels, in their order.
+// What one metric gives at one moment: values, each with the values of its labels in their order.
 class Samples {
  public:
   struct Sample {
     std::vector<std::string> labels;
     double value = 0;
-    LatencyHistogram::Snapshot histogram;  // Of a histogram, instead.
+    LatencyHistogram::Snapshot histogram;  // Instead of the value, for a histogram.
   };
 
   void Add(std::initializer_list<std::string_view> labels, double value) {
@@ -40,7 +40,7 @@ class Samples {
            const LatencyHistogram::Snapshot& histogram) {
     all_.push_back({{labels.begin(), labels.end()}, 0, histogram});
   }
-  // Nothing where there is no value.
+  // Adds nothing where there is no value.
   template <typename T>
   void Add(std::initializer_list<std::string_view> labels, const std::optional<T>& value) {
     if (value) Add(labels, *value);
@@ -63,20 +63,20 @@ struct Metric {
   void (*collect)(const Snapshot& snapshot, Samples& samples) = nullptr;
 };
 
-// Where they are served.
-inline constexpr std::string_view kMetricsPath = "/metrics";        // gemmd's own.
+// The paths on which metrics are served.
+inline constexpr std::string_view kMetricsPath = "/metrics";        // gemmd's own metrics.
 inline constexpr std::string_view kTritonPath = "/metrics/triton";  // Triton's names.
 
-// gemmd's own, in families: of the daemon, of its devices and kernels, of GPUs, of the process.
+// gemmd's own metrics in four lists: the daemon, its devices and kernels, GPUs, the process.
 absl::Span<const Metric> DaemonMetrics();
 absl::Span<const Metric> DeviceMetrics();
 absl::Span<const Metric> GpuMetrics();
 absl::Span<const Metric> ProcessMetrics();
 
-// All of those.
+// All of gemmd's own metrics.
 std::vector<absl::Span<const Metric>> OwnMetrics();
 
-// Those of NVIDIA Triton Inference Server whose meaning is the same here.
+// The metrics of NVIDIA Triton Inference Server whose meaning is the same here.
 absl::Span<const Metric> TritonMetrics();
 
 }  // namespace gemmd

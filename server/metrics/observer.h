@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The daemon at one moment: what it counts, what is queued, how its devices are. Everybody who
-// shows numbers takes them from here.
+// The daemon at one moment: what it counts, what is queued, how its devices are. All numbers that
+// are shown come from here.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ struct DeviceSnapshot {
   bool is_ready = false;
   DeviceLoad load;
   Stats::DeviceTotals totals;
-  DeviceCondition condition;  // The server's own canary is counted in.
+  DeviceCondition condition;  // Includes the server's own canary.
   std::optional<GpuSample> gpu;
 };
 
@@ -31,9 +31,9 @@ struct Snapshot {
   Admission::Load admission;
   Admission::Limits limits;
   bool is_draining = false;
-  std::array<int64_t, kRefusalReasons> refusals = {};  // By RefusalReason.
+  std::array<int64_t, kRefusalReasons> refusals = {};  // Indexed by RefusalReason.
   std::vector<DeviceSnapshot> devices;
-  std::vector<Stats::KernelTotals> kernels;  // Only of ObserveWithKernels.
+  std::vector<Stats::KernelTotals> kernels;  // Filled by ObserveWithKernels alone.
 };
 
 struct RefusalCount {
@@ -41,7 +41,7 @@ struct RefusalCount {
   int64_t count = 0;
 };
 
-// Refusals before admission and those of admission, every reason once.
+// The refusals before admission and by admission, each reason once.
 std::vector<RefusalCount> RefusalCounts(const Snapshot& snapshot);
 
 class Observer {
@@ -55,9 +55,9 @@ class Observer {
         stats_(stats),
         gpus_(gpus) {}
 
-  // These take locks of others only for as long as a few numbers are copied. Threads: any.
+  // These hold locks of other parts only while they copy a few numbers. Threads: any.
   Snapshot Observe() const;
-  Snapshot ObserveWithKernels() const;  // A thousand numbers more: for a scrape.
+  Snapshot ObserveWithKernels() const;  // A thousand more numbers, for a scrape.
   bool is_draining() const { return admission_.closed(); }
 
  private:

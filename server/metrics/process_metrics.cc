@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every Prometheus client library tells of its process, under the names that they share.
+// What every Prometheus client library tells about its process, under the names that they share.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -17,8 +17,8 @@
 namespace gemmd {
 namespace {
 
-// The fields of /proc/self/stat behind the program's name, which may hold anything; the first is
-// number 3 of proc(5).
+// A field of /proc/self/stat after the program's name, which may hold anything. Fields have the
+// numbers of proc(5); the first after the name is 3.
 std::optional<int64_t> StatField(int number) {
   std::ifstream file("/proc/self/stat");
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -48,9 +48,9 @@ std::optional<double> CpuSeconds() {
   return Seconds(used);
 }
 
-// Since 1970.
+// In seconds since 1970.
 std::optional<double> ComputeStartSeconds() {
-  constexpr int kStartTime = 22;  // Since the machine's start, in ticks.
+  constexpr int kStartTime = 22;  // In ticks since the machine's start.
   const std::optional<double> start = Ticks(StatField(kStartTime));
   timespec wall = {};
   timespec since_boot = {};
@@ -61,8 +61,8 @@ std::optional<double> ComputeStartSeconds() {
   return Seconds(wall) - Seconds(since_boot) + *start;
 }
 
-// Once: the two clocks drift apart, and are never read at the same moment, but a start that moves
-// looks like a restart.
+// Computed once: the two clocks drift apart and are never read at the same moment, but a start that
+// moves looks like a restart.
 std::optional<double> StartSeconds() {
   static const std::optional<double> start = ComputeStartSeconds();
   return start;
@@ -78,13 +78,13 @@ std::optional<int64_t> ResidentBytes() {
 std::optional<int64_t> OpenFiles() {
   std::error_code error;
   int64_t count = 0;
-  // Not a range: its ++ throws.
+  // A range-based loop would throw from its ++.
   for (std::filesystem::directory_iterator file("/proc/self/fd", error), end; !error && file != end;
        file.increment(error)) {
     ++count;
   }
   if (error) return std::nullopt;
-  return count - 1;  // One of them is the look itself.
+  return count - 1;  // One of the files is the open folder itself.
 }
 
 std::optional<int64_t> MostOpenFiles() {

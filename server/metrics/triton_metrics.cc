@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Names of NVIDIA Triton Inference Server, for dashboards and autoscalers that know them. The
-// daemon is one model, `gemm`, in one version; a product is a request, a matrix of a batch an
-// inference. They break Prometheus's rules for names, so they have a path of their own.
+// The names of NVIDIA Triton Inference Server, for dashboards and autoscalers that know them. The
+// daemon is one model, `gemm`, in one version; a product is a request, and a matrix of a batch is
+// an inference. The names break Prometheus's rules for names, so they have a path of their own.
 #include "server/metrics/metric.h"
 
 namespace gemmd {
@@ -20,7 +20,7 @@ int64_t Ends(const Snapshot& now, absl::StatusCode code) {
 }
 
 void CollectFailures(const Snapshot& now, Samples& samples) {
-  // Neither was launched.
+  // Products with either status were never launched.
   const int64_t dropped =
       Ends(now, absl::StatusCode::kDeadlineExceeded) + Ends(now, absl::StatusCode::kUnavailable);
   const int64_t rejected = now.admission.refused_for_requests + now.admission.refused_for_bytes +
@@ -56,13 +56,13 @@ void SumOfStage(const Snapshot& now, Samples& samples, Stage stage) {
 template <typename Number>
 void OfEachGpu(const Snapshot& now, Samples& samples, Number number) {
   for (const DeviceSnapshot& device : now.devices) {
-    // Two without one would be the same series.
+    // Two GPUs without a UUID would be the same series.
     if (!device.gpu || device.gpu->uuid.empty()) continue;
     samples.Add({device.gpu->uuid}, number(*device.gpu));
   }
 }
 
-// Since the daemon's start, as Triton's.
+// The energy since the daemon's start, as Triton counts it.
 std::optional<double> EnergySinceStart(const GpuSample& gpu) {
   if (!gpu.reading.energy_joules || !gpu.joules_at_start) return std::nullopt;
   return *gpu.reading.energy_joules - *gpu.joules_at_start;

@@ -3,7 +3,8 @@
 // How much work the server takes on at once: requests, and bytes of operands, results and scratch.
 //
 // A ticket is held from acceptance until the answer has left the server, so that slow readers
-// count. Draining is closing: no more tickets; the server is idle when the last one is back.
+// count. A drain closes the admission: there are no more tickets, and the server is idle when the
+// last one is back.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace gemmd {
 
-// A refusal that says when to try again; carried beside the status' message.
+// The status as a refusal that says when to try again, beside its message.
 absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms);
 std::optional<int64_t> RetryAfterMs(const absl::Status& status);
 
@@ -28,17 +29,17 @@ class Admission {
     int64_t max_bytes;
   };
   struct Load {
-    int64_t requests = 0;  // Without an answer.
-    int64_t bytes = 0;     // Of all tickets.
+    int64_t requests = 0;  // Admitted and not yet answered.
+    int64_t bytes = 0;     // Held by all tickets.
     int64_t tickets = 0;
-    // Since the start:
+    // Counted since the start:
     int64_t admitted = 0;
     int64_t refused_for_requests = 0;
     int64_t refused_for_bytes = 0;
     int64_t refused_when_closed = 0;
   };
 
-  // The right to be one of the requests inside. Gives it back when destroyed. Movable.
+  // The right to be one of the requests inside, given back by the destructor. Movable.
   // Threads: one at a time.
   class Ticket {
    public:
@@ -47,7 +48,7 @@ class Admission {
     Ticket& operator=(Ticket&& other) noexcept;
     ~Ticket();
 
-    // Gives up the place in the count of requests: the answer is about to be sent.
+    // The answer is about to be sent: gives up the place in the count of requests.
     void MarkAnswered();
 
    private:
@@ -69,10 +70,10 @@ class Admission {
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
   bool closed() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits until no ticket is out. False where that does not happen within `timeout` or before
-  // StopWaiting.
+  // Waits until no ticket is out. Returns false where that takes longer than `timeout`, or until
+  // StopWaiting is called.
   bool WaitUntilIdle(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends WaitUntilIdle, now and from now on.
+  // Ends a WaitUntilIdle that waits now, and each that is called later.
   void StopWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Load load() const ABSL_LOCKS_EXCLUDED(mutex_);

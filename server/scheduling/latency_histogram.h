@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many durations fell into which bucket: added to by many threads without a lock, read by
-// others meanwhile. What a reader sees is some moment of each number; the count is always that of
-// the buckets.
+// How many durations fell into which bucket. Many threads add without a lock while others read. A
+// reader sees each number at some moment; the count is always the sum of the buckets.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +15,8 @@ namespace gemmd {
 
 class LatencyHistogram {
  public:
-  // Largest durations of the buckets, 1 us to 50 s in steps of 1, 2, 5; one more bucket is for all
-  // that is longer.
+  // The largest duration of each bucket, 1 us to 50 s in steps of 1, 2, 5. One more bucket is for
+  // all longer durations.
   static constexpr size_t kBounds = 24;
   static constexpr std::array<int64_t, kBounds> kBoundsNs = [] {
     std::array<int64_t, kBounds> bounds = {};

@@ -24,25 +24,25 @@ namespace gemmd {
 struct ParsedRequest {
   Job job;
   Constraints constraints;
-  std::string device;  // Empty: the default.
+  std::string device;  // Empty where the request names none.
 };
 
 // What is known of a request besides its product.
 struct Arrival {
-  int64_t arrived_ns = 0;  // When its last byte was there.
+  int64_t arrived_ns = 0;  // When the last byte of the request was there.
   int64_t deadline_ns = kNoDeadlineNs;
   std::string request_id;
-  std::string peer;  // Only where request lines are logged.
+  std::string peer;  // Empty unless a line is logged for each request.
   std::optional<TraceSpan> span;
 };
 
-// The stages of a product, in their order; as Timing of the wire contract.
+// The stages of a product in their order, as Timing of the wire contract has them.
 enum class Stage : uint8_t { kReceive, kQueue, kCopyIn, kCompute, kCopyOut, kSendPrepare };
 inline constexpr size_t kStages = 6;
 std::string_view NameOf(Stage stage);  // "copy_in"
 
 struct ProductTiming {
-  std::array<int64_t, kStages> stage_ns = {};  // By Stage.
+  std::array<int64_t, kStages> stage_ns = {};  // Indexed by Stage.
   int64_t total_ns = 0;                        // Since the request arrived.
 
   int64_t& operator[](Stage stage) { return stage_ns[static_cast<size_t>(stage)]; }
@@ -54,7 +54,7 @@ struct ProductOutcome {
   absl::Status status;
   Problem problem;
   const Kernel* kernel = nullptr;
-  std::string_view device;  // Its name.
+  std::string_view device;  // The device's name.
   ProductTiming timing;     // Zeros where the status is not OK.
 };
 

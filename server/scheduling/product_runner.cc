@@ -13,7 +13,7 @@
 namespace gemmd {
 namespace {
 
-// What an answer holds beside the matrix: names, timing and lengths; generous.
+// What an answer holds beside the matrix: names, timing and lengths, rounded up generously.
 constexpr int64_t kAnswerOverheadBytes = 4096;
 
 constexpr int64_t kMaxRetryAfterMs = 10'000;
@@ -28,7 +28,7 @@ struct InFlight {
   std::string_view device;
 };
 
-// But for the stage that is still to come.
+// The timing so far: the last stage is still to come.
 ProductTiming TimingOf(const JobResult& result, const InFlight& in_flight) {
   ProductTiming timing;
   timing[Stage::kReceive] = in_flight.admitted_ns - in_flight.arrival.arrived_ns;
@@ -51,7 +51,7 @@ Completion CompletionOf(const ProductOutcome& outcome, size_t device) {
           .batch = problem.batch};
 }
 
-// " trace_id=... span_id=... parent_id=...", or nothing where the caller has no trace.
+// Gives " trace_id=... span_id=... parent_id=...", or nothing where the caller has no trace.
 std::string TraceFields(const std::optional<TraceSpan>& span) {
   if (!span) return "";
   return Concat(" trace_id=", span->trace_id, " span_id=", span->span_id,
@@ -65,7 +65,7 @@ void LogRefusal(const Arrival& arrival, const absl::Status& status) {
                 LogValue(arrival.peer), TraceFields(arrival.span));
 }
 
-// Whether whoever runs the daemon should see it at once: the caller can do nothing about it.
+// Whether the operator should see it at once, because the caller can do nothing about it.
 bool IsFailure(absl::StatusCode code) {
   return code == absl::StatusCode::kAborted || code == absl::StatusCode::kDataLoss ||
          code == absl::StatusCode::kInternal || code == absl::StatusCode::kUnavailable ||
@@ -119,7 +119,7 @@ absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(
     if (!parsed.device.empty() && info.name != parsed.device) continue;
     const Kernel* const kernel = FindBest(Catalog(info.kind), parsed.job.problem,
                                           parsed.constraints, served.device->profile());
-    // One of the wanted kernel's kind says best why it does not run the product.
+    // A device of the wanted kernel's kind says best why the kernel does not run the product.
     const bool says_best =
         place.served == nullptr || (is_of_kind(served) && !is_of_kind(*place.served));
     if (kernel != nullptr || says_best) place = {&served, kernel};

@@ -24,14 +24,14 @@ struct PreparedProduct {
   ParsedRequest parsed;
   const ServedDevice* served = nullptr;
   int64_t predicted_ns = 0;
-  int64_t bytes = 0;  // Of operands, result and scratch.
+  int64_t bytes = 0;  // What operands, result and scratch take together.
 };
 
-// Who waits for a product.
+// The caller that waits for a product.
 struct ProductCaller {
   std::string* d = nullptr;  // Where D goes.
-  // Called where the product is OK, before `done`: makes the answer, but for its timing. The time
-  // that it takes is the stage kSendPrepare.
+  // Makes the answer, except for its timing. Called before `done`, and only where the product is
+  // OK. The time that it takes is the stage kSendPrepare.
   absl::AnyInvocable<void(const ProductOutcome&)> prepare;
   absl::AnyInvocable<void(const ProductOutcome&) &&> done;
 };
@@ -43,9 +43,9 @@ class ProductRunner {
                 Admission& admission, Stats& stats, const Clock& clock, int64_t max_message_bytes);
 
   // Starts one product. Where this returns OK, `caller.done` is called exactly once from another
-  // thread (or from Cancel); operands and D must live until then. `ticket` is the caller's to keep
-  // until the answer has left. A request that could not be parsed is counted and logged here as
-  // any other refusal is, and its status returned.
+  // thread (or from Cancel); operands and D must live until then. The caller keeps `ticket` until
+  // the answer has left. A request that could not be parsed is counted and logged here like any
+  // other refusal, and its status is returned.
   //
   // Errors: as Gemm.Multiply of the wire contract; `caller.done` is then never called.
   // Threads: any.
@@ -55,14 +55,14 @@ class ProductRunner {
   // Drops the product where it still waits.
   void Cancel(JobId id) { scheduler_.Cancel(id); }
 
-  // Where a product runs: on the device that it names; otherwise on the first one that has a kernel
-  // for it. Where none has: the device that says best why.
+  // Where a product runs: on the device that it names, otherwise on the first device that has a
+  // kernel for it. Where no device has one, the device that best says why.
   struct Placement {
     const ServedDevice* served = nullptr;
-    const Kernel* kernel = nullptr;  // None where no kernel of the device runs the product.
+    const Kernel* kernel = nullptr;  // Null where no kernel of the device runs the product.
   };
 
-  // Errors: NotFound, naming the devices; Unavailable where it is not ready.
+  // Errors: NotFound, which names the devices; Unavailable where the device is not ready.
   absl::StatusOr<Placement> FindPlace(const ParsedRequest& parsed) const;
 
  private:

@@ -28,7 +28,7 @@ JobId Scheduler::Submit(Submission submission) {
   return id;
 }
 
-// Takes a job out of its queue; the backlog keeps counting it until it is done or dropped.
+// Takes a job out of its queue; the backlog counts the job until it is done or dropped.
 Scheduler::Waiting Scheduler::Take(Queue& queue, std::map<JobId, Waiting>::iterator position) {
   Waiting taken = std::move(position->second);
   queue.waiting.erase(position);
@@ -112,8 +112,7 @@ void Scheduler::LaunchNext(Device& device) {
       queue.load.backlog_ns -= submission.predicted_ns;
       ++queue.load.completed_requests;
     }
-    // The device gets its next job before this one's answer is made, so that it does not wait for
-    // it.
+    // The device gets its next job first, so that it does not wait while this job's answer is made.
     LaunchNext(device);
     const int64_t waited_ns = queue_ns + outcome.wait_ns;
     std::move(submission.done)(JobResult{std::move(outcome), waited_ns});

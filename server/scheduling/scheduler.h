@@ -24,18 +24,18 @@ namespace gemmd {
 
 using JobId = uint64_t;
 
-// How a job ended. DeadlineExceeded and Cancelled: it was dropped while it waited, nothing was
-// launched.
+// How a job ended. DeadlineExceeded and Cancelled say that it was dropped while it waited and that
+// nothing was launched.
 struct JobResult {
   JobOutcome outcome;
   int64_t queue_ns = 0;  // From Submit to the start on the device, or to the drop.
 };
 
 struct Submission {
-  Device* device = nullptr;  // One of the scheduler's.
+  Device* device = nullptr;  // One of the scheduler's devices.
   Job job;
-  int64_t bytes = 0;         // For the statistics.
-  int64_t predicted_ns = 0;  // Time on the device.
+  int64_t bytes = 0;         // Only for the statistics.
+  int64_t predicted_ns = 0;  // The predicted time on the device.
   int64_t deadline_ns = kNoDeadlineNs;
   absl::AnyInvocable<void(JobResult) &&> done;
 };
@@ -43,7 +43,7 @@ struct Submission {
 struct DeviceLoad {
   int64_t queued_requests = 0;
   int64_t queued_bytes = 0;
-  int64_t backlog_ns = 0;  // Predicted, of the waiting jobs and the running one.
+  int64_t backlog_ns = 0;  // The predicted time of the waiting jobs and the running one.
   int64_t completed_requests = 0;
 };
 
@@ -56,8 +56,8 @@ class Scheduler {
   // Queues a job. Threads: any.
   JobId Submit(Submission submission) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Drops the job where it still waits: its callback gets Cancelled before this returns. Otherwise
-  // nothing happens. Threads: any.
+  // Drops the job where it still waits, and calls its callback with Cancelled before this returns.
+  // Does nothing for other jobs. Threads: any.
   void Cancel(JobId id) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Drops every waiting job; their callbacks get `status`.

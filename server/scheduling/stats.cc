@@ -75,7 +75,7 @@ void Stats::AddCompletion(const Completion& completion) {
   for (size_t i = 0; i < kStages; ++i) histograms->stages[i].Add(completion.timing.stage_ns[i]);
 }
 
-// Null for a kernel that is not of the catalogue.
+// Null for a kernel that is not in the catalogue.
 Stats::KernelHistograms* Stats::HistogramsOf(const Kernel& kernel) {
   const absl::Span<const Kernel> catalog = Catalog();
   if (&kernel < catalog.data() || &kernel >= catalog.data() + catalog.size()) return nullptr;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the daemon counts of products: refusals by reason, ends by status, durations by kernel and
-// stage. Adding takes no lock (but for a kernel's first product), so that readers never hold up a
-// product.
+// What the daemon counts about products: refusals by reason, ends by status, durations by kernel
+// and stage. Adding takes no lock, except for a kernel's first product, so that readers never delay
+// a product.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@
 
 namespace gemmd {
 
-// Why a product was refused before it got as far as admission; Admission counts its own refusals.
+// Why a product was refused before admission saw it; Admission counts its own refusals.
 enum class RefusalReason : uint8_t {
   kInvalid,
   kNotFound,
@@ -33,17 +33,17 @@ enum class RefusalReason : uint8_t {
 inline constexpr size_t kRefusalReasons = 6;
 std::string_view NameOf(RefusalReason reason);  // "not_ready"
 
-// The reason that a status stands for, of one that refuses a product before admission.
+// The reason that a status stands for where it refuses a product before admission.
 RefusalReason ReasonOf(const absl::Status& status);
 
-inline constexpr size_t kStatusCodes = 17;  // Of gRPC, and of absl::StatusCode.
+inline constexpr size_t kStatusCodes = 17;  // gRPC and absl::StatusCode have the same ones.
 
 // How an admitted product ended.
 struct Completion {
-  size_t device = 0;  // Position among the served devices.
+  size_t device = 0;  // The position among the served devices.
   const Kernel* kernel = nullptr;
   absl::StatusCode code = absl::StatusCode::kOk;
-  // Of a product that is OK:
+  // Only used where the product is OK:
   ProductTiming timing;
   int64_t operations = 0;
   int64_t bytes_read = 0;
@@ -54,23 +54,23 @@ struct Completion {
 class Stats {
  public:
   struct DeviceTotals {
-    std::array<int64_t, kStatusCodes> ends = {};  // By status.
+    std::array<int64_t, kStatusCodes> ends = {};  // Indexed by status.
     int64_t operations = 0;
     int64_t bytes_read = 0;
     int64_t bytes_written = 0;
-    int64_t matrices = 0;  // Each of a batch.
-    int64_t busy_ns = 0;   // copy_in, compute and copy_out.
+    int64_t matrices = 0;  // Each matrix of a batch counts.
+    int64_t busy_ns = 0;   // The sum of copy_in, compute and copy_out.
     LatencyHistogram::Snapshot total;
   };
   struct KernelTotals {
     DeviceKind device_kind = DeviceKind::kCpu;
-    std::string_view kernel;  // Its name, or kOtherKernels.
+    std::string_view kernel;  // The kernel's name, or kOtherKernels.
     LatencyHistogram::Snapshot total;
     std::array<LatencyHistogram::Snapshot, kStages> stages;
   };
 
-  // So many kernels, the first that run, are counted each by itself, all others together: a caller
-  // can name every kernel of the catalogue, and each has 189 series.
+  // The first kernels that run, up to this number, are counted one by one, and all others together:
+  // a caller can name every kernel of the catalogue, and each has 189 series.
   static constexpr size_t kMostKernels = 48;
   static constexpr std::string_view kOtherKernels = "other";
 
@@ -81,10 +81,10 @@ class Stats {
   void AddCompletion(const Completion& completion);
 
   // Threads: any.
-  std::array<int64_t, kRefusalReasons> refusals() const;  // By RefusalReason.
+  std::array<int64_t, kRefusalReasons> refusals() const;  // Indexed by RefusalReason.
   DeviceTotals device(size_t position) const;
-  // Of the kernels of the catalogue that have run, in the order in which they first did; then the
-  // others of each kind of device.
+  // The kernels that have run and are counted one by one, in the order in which they first ran;
+  // then the other kernels of each kind of device.
   std::vector<KernelTotals> kernels() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -108,7 +108,7 @@ class Stats {
 
   // Where a kernel is counted: a position in kernels_.
   using Place = uint8_t;
-  static constexpr Place kNoPlace = 255;  // It has not run.
+  static constexpr Place kNoPlace = 255;  // The kernel has not run.
   static_assert(kMostKernels + kDeviceKinds <= kNoPlace);
 
   KernelHistograms* HistogramsOf(const Kernel& kernel);
@@ -117,10 +117,10 @@ class Stats {
   std::array<Counter, kRefusalReasons> refusals_ = {};
   std::vector<DeviceCounters> devices_;
   std::array<KernelHistograms, kMostKernels + kDeviceKinds> kernels_;
-  std::vector<std::atomic<Place>> places_;  // Of each row of the catalogue.
+  std::vector<std::atomic<Place>> places_;  // One for each row of the catalogue.
 
-  mutable Mutex mutex_;  // Of those that run for the first time.
-  std::vector<const Kernel*> taken_ ABSL_GUARDED_BY(mutex_);  // By place.
+  mutable Mutex mutex_;  // Taken for a kernel that runs for the first time.
+  std::vector<const Kernel*> taken_ ABSL_GUARDED_BY(mutex_);  // Indexed by place.
 };
 
 }  // namespace gemmd

@@ -12,7 +12,7 @@
 namespace gemmd {
 namespace {
 
-// Version, trace, parent and flags, with a hyphen before each but the first.
+// A traceparent has version, trace, parent and flags, with hyphens between them.
 constexpr size_t kVersionDigits = 2;
 constexpr size_t kTraceDigits = 32;
 constexpr size_t kSpanDigits = 16;
@@ -38,11 +38,11 @@ bool IsValid(std::string_view text) {
       IsZero(parent) || !IsHex(text.substr(kFlagsAt, kFlagDigits))) {
     return false;
   }
-  // A later version may add fields, version 00 has none.
+  // A later version may add fields; version 00 has no others.
   return text.size() == kLength || (version != "00" && text[kLength] == '-');
 }
 
-// Empty where the system gives no random bytes: no number is better than one that others have too.
+// Empty where the system gives no random bytes: no number is better than one that others have.
 std::string NewSpanId() {
   std::array<unsigned char, kSpanDigits / 2> bytes = {};
   do {
@@ -59,7 +59,7 @@ std::string NewSpanId() {
 }  // namespace
 
 std::string TraceSpan::traceparent() const {
-  // The other flags mean nothing that the daemon knows, and are cleared.
+  // The daemon knows no other flag, and clears the rest.
   return Concat("00-", trace_id, "-", span_id, is_sampled ? "-01" : "-00");
 }
 

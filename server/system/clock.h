@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Monotone time, so that tests can hold it still.
+// Monotone time, behind an interface so that tests can hold it still.
 #pragma once
 
 #include <chrono>

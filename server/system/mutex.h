@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A mutex that clang's -Wthread-safety knows and on which conditions can be awaited, as
-// absl::Mutex; over std::mutex, because ThreadSanitizer cannot see into the Abseil of a
-// distribution and would report every field that it guards.
+// A mutex that clang's -Wthread-safety knows and on which conditions can be awaited, like
+// absl::Mutex. It stands on std::mutex, because ThreadSanitizer cannot see into the Abseil of a
+// distribution and would report every field that an absl::Mutex guards.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@ class ABSL_LOCKABLE Mutex {
 
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
 
-  // Whoever awaits a condition looks again. Notified while locked: a waiter may destroy the mutex
-  // as soon as it has it.
+  // Every waiter looks at its condition again. Waiters are notified while the mutex is locked,
+  // because a waiter may destroy the mutex as soon as it has locked it.
   void Unlock() ABSL_UNLOCK_FUNCTION() {
     changed_.notify_all();
     mutex_.unlock();
@@ -37,7 +37,7 @@ class ABSL_LOCKABLE Mutex {
     held.release();
   }
 
-  // The same, for at most `timeout`; returns the condition.
+  // Waits like Await, but for at most `timeout`; returns whether the condition is true.
   template <typename Condition>
   bool AwaitWithTimeout(Condition condition, absl::Duration timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {

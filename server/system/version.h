@@ -3,7 +3,7 @@
 
 namespace gemmd {
 
-// From the build's project version.
+// The version that the top CMakeLists.txt gives the project.
 inline constexpr char kVersion[] = GEMMD_VERSION;
 
 }  // namespace gemmd

@@ -15,11 +15,11 @@ namespace gemmd {
 // Whether a request must bring the bytes of its operands.
 enum class OperandBytes { kRequired, kIgnored };
 
-// Errors: InvalidArgument, as the wire contract says: "field: got X, want Y"; NotFound for a kernel
-// that there is not.
+// Errors: InvalidArgument, as the wire contract says: "field: got X, want Y"; NotFound for an
+// unknown kernel.
 absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request, OperandBytes bytes);
 
-// Fills the answer of a product that is OK, but for its timing; the bytes of D are there.
+// Fills the answer of a product that is OK, except for its timing; the bytes of D are there.
 void FillResponse(const ProductOutcome& outcome, const std::string& request_id,
                   v1::MultiplyResponse& response);
 

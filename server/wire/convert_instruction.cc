@@ -25,7 +25,7 @@ namespace {
 using mma::Instruction;
 using mma::Operand;
 
-constexpr int kGroupBits = 4;  // Metadata of one group.
+constexpr int kGroupBits = 4;  // Bits of metadata for one group.
 
 v1::InstructionSupport ToWire(mma::Support support) {
   switch (support) {

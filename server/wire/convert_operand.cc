@@ -21,11 +21,11 @@ Order Flipped(Order order) {
   return order == Order::kRowMajor ? Order::kColumnMajor : Order::kRowMajor;
 }
 
-// The bytes of a sparse matrix: "8 lines of 16 bytes of values and 2 of indices = 144".
+// Tells the bytes of a sparse matrix: "8 lines of 16 bytes of values and 2 of indices = 144".
 std::string WantedSparseBytes(const MatrixLayout& layout, int64_t batch, const ByteCount& count) {
   const absl::StatusOr<SparseLayout> one =
       SparseLayoutOf("", layout.type, layout.rows, layout.columns);
-  if (!one.ok()) return Concat(count.full);  // Sizes have been checked; never here.
+  if (!one.ok()) return Concat(count.full);  // Never happens: the sizes have been checked.
   std::string wanted = Concat(layout.rows, " lines of ", one->value_line_bytes,
                               " bytes of values and ", one->index_line_bytes, " of indices");
   if (batch != 1) {
@@ -34,7 +34,7 @@ std::string WantedSparseBytes(const MatrixLayout& layout, int64_t batch, const B
   return wanted + Concat(" = ", count.full);
 }
 
-// "m*k*2 = 8192" where the layout is plain, otherwise lines and strides.
+// Tells "m*k*2 = 8192" where the layout is plain, otherwise lines and strides.
 std::string WantedBytes(std::string_view shape, const MatrixLayout& layout, int64_t batch,
                         const ByteCount& count) {
   if (layout.is_sparse()) return WantedSparseBytes(layout, batch, count);
@@ -99,8 +99,7 @@ absl::StatusOr<Order> ParseOrder(std::string_view field, v1::Order order) {
   }
 }
 
-// Sizes are checked by TightLayout here and by Validate later; what is computed here cannot
-// overflow unnoticed.
+// TightLayout here and Validate later check the sizes, so no overflow goes unnoticed.
 absl::StatusOr<MatrixLayout> ParseLayout(std::string_view field, ElementType type, Order order,
                                          int64_t rows, int64_t columns, const Strides& strides) {
   ASSIGN_OR_RETURN(MatrixLayout layout, TightLayout(field, type, order, rows, columns));

@@ -15,10 +15,10 @@
 
 namespace gemmd {
 
-// "field: got unknown value 9", for an enumeration that the wire leaves open.
+// The refusal of an unknown value of an enumeration: "field: got unknown value 9".
 absl::Status UnknownValue(std::string_view field, int value);
 
-// Errors: InvalidArgument for an unknown type, and for none where there is no default.
+// Errors: InvalidArgument for an unknown type, and for no type where there is no default.
 absl::StatusOr<ElementType> ParseType(std::string_view field, v1::ElementType type,
                                       std::optional<ElementType> unspecified);
 absl::StatusOr<Order> ParseOrder(std::string_view field, v1::Order order);
@@ -44,8 +44,8 @@ absl::StatusOr<MatrixLayout> ParseLayout(std::string_view field, ElementType typ
 
 // The layout of an operand as it is used: rows x columns after the transposition, which becomes an
 // exchange of the order.
-// Errors: InvalidArgument as ParseLayout, and for a sparse operand that is not A's, tight and row
-// major.
+// Errors: InvalidArgument as ParseLayout, and for a sparse operand that is not A, or not tight and
+// row major.
 absl::StatusOr<MatrixLayout> ParseOperandLayout(std::string_view field, const v1::Operand& operand,
                                                 int64_t rows, int64_t columns,
                                                 std::optional<ElementType> default_type);
@@ -57,8 +57,7 @@ absl::StatusOr<const std::byte*> ParseBytes(std::string_view field, std::string_
                                             const v1::Operand& operand, const MatrixLayout& layout,
                                             int64_t batch, bool is_read);
 
-// Checks the indices of sparse matrices whose bytes ParseBytes gave; dense ones have nothing to
-// check.
+// Checks the indices of sparse matrices whose bytes ParseBytes gave. Dense matrices are always OK.
 // Errors: InvalidArgument for the first bad group: "a.data: row 3, group 17: got indices 2, 2, want
 // increasing"; "a.data: matrix 1: row 3 ..." in a batch.
 absl::Status CheckSparseBytes(std::string_view field, const MatrixLayout& layout, int64_t batch,

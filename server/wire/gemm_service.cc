@@ -18,7 +18,7 @@
 namespace gemmd {
 namespace {
 
-// gRPC's own name for "try again after so many milliseconds".
+// The trailer by which gRPC's clients learn after how many milliseconds to try again.
 constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
 
 // The messages of one unary call, freed with the call.
@@ -55,7 +55,7 @@ class MultiplyReactor final : public grpc::ServerUnaryReactor {
     }
   }
 
-  // Comes only after Start has returned: gRPC learns of the reactor by then.
+  // Called only after Start has returned, because gRPC does not know the reactor before.
   void OnCancel() override { runner_.Cancel(job_id_); }
   void OnDone() override { delete this; }
 
@@ -74,8 +74,8 @@ class MultiplyReactor final : public grpc::ServerUnaryReactor {
   JobId job_id_ = 0;  // No job has the id 0.
 };
 
-// The deadline on the clock of `now_ns`. Not by way of std::chrono's nanoseconds since 1970, which
-// overflow in the year 2262: a client may well ask for more.
+// The deadline on the clock of `now_ns`. std::chrono's nanoseconds since 1970 overflow in the year
+// 2262, and a client may ask for a later deadline, so they are not used.
 int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
   const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
   const int64_t left_ns =
@@ -87,7 +87,7 @@ int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
 
 std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context) {
   const auto [first, last] = context.client_metadata().equal_range(kTraceparentKey);
-  // Two of them cannot both be the parent.
+  // Two values cannot both be the parent.
   if (first == last || std::next(first) != last) return std::nullopt;
   std::optional<TraceSpan> span = ContinueTrace({first->second.data(), first->second.size()});
   if (span) context.AddTrailingMetadata(kTraceparentKey, span->traceparent());

@@ -29,7 +29,7 @@ class GemmService final : public v1::Gemm::CallbackService {
       grpc::CallbackServerContext* context) override;
 
  private:
-  // Makes the messages of unary calls, and so knows when the bytes of a request were there.
+  // Makes the messages of unary calls, and so knows when the bytes of a request have arrived.
   class Allocator final : public grpc::MessageAllocator<v1::MultiplyRequest, v1::MultiplyResponse> {
    public:
     explicit Allocator(const Clock& clock) : clock_(clock) {}
@@ -44,12 +44,12 @@ class GemmService final : public v1::Gemm::CallbackService {
   Allocator allocator_;
 };
 
-// The span of a call whose metadata have one valid `traceparent`; its answer will name it, in the
-// trailing metadata. Call it once, before anything can end the call.
+// The span of a call whose metadata have one valid `traceparent`. Adds the span to the trailing
+// metadata of the answer: call it once, before anything can end the call.
 std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context);
 
-// What a call's context says of its deadline and its peer (the peer only where request lines are
-// logged).
+// What a call's context says about its deadline and its peer. The peer is only there where a line
+// is logged for each request.
 Arrival ArrivalOf(const grpc::CallbackServerContext& context, int64_t arrived_ns,
                   const Clock& clock);
 

@@ -11,7 +11,7 @@
 namespace gemmd {
 namespace {
 
-// So that a peer cannot fill the log faster than it sends.
+// Limited, so that a peer cannot fill the log faster than it sends.
 constexpr size_t kLongestMessage = 1000;
 
 spdlog::level::level_enum LevelOf(gpr_log_severity severity) {
@@ -27,7 +27,7 @@ void Log(gpr_log_func_args* line) {
   const spdlog::level::level_enum level = LevelOf(line->severity);
   if (!spdlog::should_log(level)) return;
   std::string_view file = line->file;
-  file.remove_prefix(file.rfind('/') + 1);  // Without a slash: npos + 1, which is 0.
+  file.remove_prefix(file.rfind('/') + 1);  // Without a slash npos + 1, which is 0.
   const std::string_view message = std::string_view(line->message).substr(0, kLongestMessage);
   spdlog::log(level, "event=grpc source={}:{} message={}", LogValue(file), line->line,
               LogValue(message));

@@ -9,7 +9,7 @@
 
 namespace gemmd {
 
-// Codes are the same numbers in both.
+// The codes have the same numbers in both.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
 }  // namespace gemmd

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What grpc.health.v1 says: the server as a whole, and a service that multiplies, are as healthy as
-// the default device; each device has its own name there.
+// the default device; each device is also there under its own name.
 #pragma once
 
 #include <grpcpp/health_check_service_interface.h>

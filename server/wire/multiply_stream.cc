@@ -25,10 +25,10 @@ struct Exchange {
 };
 
 // The state changes under the lock; what follows from it (read, write, finish) is decided there and
-// done after. At most one read and one write are under way, and the stream is finished only when
-// nothing is: no read, no write, no product.
+// done afterwards. At most one read and one write are under way, and the stream is finished only
+// when no read, no write and no product is under way.
 //
-// Held by gRPC (until OnDone) and by the callback of every product under way.
+// gRPC holds the reactor until OnDone, and so does the callback of every product under way.
 class MultiplyStreamReactor final
     : public grpc::ServerBidiReactor<v1::MultiplyRequest, v1::MultiplyStreamResponse>,
       public std::enable_shared_from_this<MultiplyStreamReactor> {
@@ -155,7 +155,7 @@ class MultiplyStreamReactor final
   ProductRunner& runner_;
   grpc::CallbackServerContext& context_;
   const Clock& clock_;
-  const std::optional<TraceSpan> span_;  // Of the stream: the parent of its products'.
+  const std::optional<TraceSpan> span_;  // The span of the stream, parent of its products' spans.
   std::shared_ptr<MultiplyStreamReactor> self_;
 
   Mutex mutex_;

@@ -37,7 +37,7 @@ absl::Status AddMilliseconds(std::string_view option, const char* argument, absl
 
 std::string LastError() { return std::error_code(errno, std::generic_category()).message(); }
 
-// The part of a process's control group limit files that holds a number; "max" means none.
+// The number in a limit file of the control group; the word "max" means that there is no limit.
 int64_t LimitFromFile(const char* path) {
   std::ifstream file(path);
   std::string text;
@@ -57,7 +57,7 @@ absl::Status ConfigureTransport(const TransportOptions& options, grpc::ServerBui
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
 
-  // A compressed message is checked against the limit only after it was unpacked: take none.
+  // A compressed message is checked against the limit only after it was unpacked, so none is taken.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
 

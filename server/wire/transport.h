@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gRPC and the operating system are told: limits, timeouts, addresses.
+// What gRPC and the operating system are told about limits, timeouts and addresses.
 #pragma once
 
 #include <grpcpp/server_builder.h>
@@ -19,7 +19,7 @@ namespace gemmd {
 struct TransportOptions {
   std::vector<std::string> listen = {"127.0.0.1:8470"};  // host:port, unix:/path
   int64_t max_message_bytes = int64_t{512} << 20;
-  int64_t memory_quota_bytes = 0;  // Of gRPC's buffers; 0: a quarter of the memory limit.
+  int64_t memory_quota_bytes = 0;  // For gRPC's buffers; 0 takes a quarter of the memory limit.
   int max_concurrent_streams = 100;
   absl::Duration handshake_timeout = absl::Seconds(5);
   absl::Duration max_connection_idle = absl::Minutes(10);
@@ -30,11 +30,11 @@ struct TransportOptions {
   absl::Duration min_ping_interval = absl::Seconds(10);
 };
 
-// Errors: InvalidArgument for a value that gRPC cannot take; names the option.
+// Errors: InvalidArgument for a value that gRPC cannot take; the message names the option.
 absl::Status ConfigureTransport(const TransportOptions& options, grpc::ServerBuilder& builder);
 
-// Refuses the path of a unix socket on which another process listens: gRPC would take it away
-// silently. Errors: InvalidArgument for an empty path, Unavailable where it is in use.
+// Refuses the path of a unix socket on which another process listens: gRPC would silently take it
+// from that process. Errors: InvalidArgument for an empty path, Unavailable where it is in use.
 absl::Status CheckAddress(const std::string& address);
 
 // The address with the port that was bound ("127.0.0.1:0" and 4711 give "127.0.0.1:4711").

@@ -72,7 +72,7 @@ TEST(MetricListTest, NamesAreThereOnceAndEndAsTheirTypeSays) {
 bool LeansOnOther(const std::string& text) {
   static const std::regex* const leaning = new std::regex(
       "^(Of|The same|And|Or|But|That|Which|Also|Other|Others|As|By)\\b|"
-      "\\b(it|its|they|them|their|this|these|those)\\b");
+      "\\b(it|its|they|them|their|these|those)\\b");
   return std::regex_search(text, *leaning);
 }
 
