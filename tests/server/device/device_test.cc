@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstring>
 #include <future>
 #include <memory>
 #include <string>
@@ -13,6 +15,7 @@
 #include "kernels/cpu/host.h"
 #include "server/device/canary.h"
 #include "server/device/host_device.h"
+#include "server/system/clock.h"
 #include "tests/server/device/fake_device.h"
 #include "tests/testing/test_kernel.h"
 
@@ -51,6 +54,60 @@ TEST(HostDeviceTest, RunsAJobAndTimesIt) {
   EXPECT_GE(outcome.copy_in_ns, 0);
   EXPECT_GE(outcome.compute_ns, 0);
   EXPECT_EQ(outcome.copy_out_ns, 0);
+}
+
+// Kernels that take as long as the test says: each ends once the device's clock has come so far.
+class SlowKernel {
+ public:
+  SlowKernel() {
+    family_.launch = [](const Kernel&, const GemmArgs& args) {
+      const SteadyClock clock;
+      const int64_t until_ns = clock.NowNs() + kTakesNs;
+      while (clock.NowNs() < until_ns) {
+      }
+      std::memset(args.d, 0xff, static_cast<size_t>(BytesWritten(args.problem)));
+      return absl::OkStatus();
+    };
+    kernel_.family = &family_;
+  }
+  static constexpr int64_t kTakesNs = 20'000'000;
+
+  Job JobInto(std::string* d) const {
+    Job job = TestJob(d);
+    job.kernel = &kernel_;
+    return job;
+  }
+
+ private:
+  KernelFamily family_ = *TestKernel().family;
+  Kernel kernel_ = TestKernel();
+};
+
+// The second of two jobs waits while the first one is computed.
+TEST(HostDeviceTest, TimesTheWaitAndTheComputingApart) {
+  const SteadyClock clock;
+  const SlowKernel slow;
+  HostDevice device(HostTarget(), 1);
+  std::array<std::string, 2> d;
+  std::array<std::promise<JobOutcome>, 2> ends;
+  const int64_t start_ns = clock.NowNs();
+  for (size_t i = 0; i < 2; ++i) {
+    device.Submit(slow.JobInto(&d[i]),
+                  [&, i](JobOutcome outcome) { ends[i].set_value(std::move(outcome)); });
+  }
+  const int64_t submitted_ns = clock.NowNs();
+  const JobOutcome first = ends[0].get_future().get();
+  const JobOutcome second = ends[1].get_future().get();
+  const int64_t took_ns = clock.NowNs() - start_ns;
+  for (const JobOutcome& outcome : {first, second}) {
+    EXPECT_GE(outcome.compute_ns, SlowKernel::kTakesNs);
+    EXPECT_GE(outcome.wait_ns, 0);
+    EXPECT_GE(outcome.copy_in_ns, 0);
+    EXPECT_LE(outcome.wait_ns + outcome.copy_in_ns + outcome.compute_ns, took_ns);
+  }
+  // It was submitted after the first one, which was computed no sooner than it was submitted.
+  EXPECT_GE(second.wait_ns, SlowKernel::kTakesNs - (submitted_ns - start_ns));
+  EXPECT_LE(first.compute_ns + second.compute_ns, took_ns);
 }
 
 TEST(HostDeviceTest, GivesKernelsAlignedWorkspaceOfTheSizeAskedFor) {

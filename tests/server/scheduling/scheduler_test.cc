@@ -145,8 +145,12 @@ TEST_F(SchedulerTest, DropWaitingAnswersAllThatWait) {
   Submit("c", first_);
   scheduler_.DropWaiting(absl::UnavailableError("stopping"));
   EXPECT_THAT(ended_, ElementsAre("b UNAVAILABLE", "c UNAVAILABLE"));
+  EXPECT_EQ(scheduler_.load(first_).queued_requests, 0);
+  EXPECT_EQ(scheduler_.load(first_).queued_bytes, 0);
+  EXPECT_EQ(scheduler_.load(first_).backlog_ns, 10);  // Of the one that runs.
   first_.CompleteNext();
   EXPECT_EQ(first_.submitted(), 1);
+  EXPECT_EQ(scheduler_.load(first_).backlog_ns, 0);
 }
 
 TEST_F(SchedulerTest, LoadReturnsToZeroHoweverJobsEnd) {

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a product is charged for and what its caller is told, on a clock and a device that stand
+// still until the test moves them.
+#include "server/scheduling/product_runner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/catalog.h"
+#include "kernels/cpu/host.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::HasSubstr;
+
+// Holds every job until the test says how it ended and how long each stage took.
+class HoldingDevice final : public Device {
+ public:
+  HoldingDevice() {
+    info_.name = "holding";
+    profile_.target = HostTarget();
+    for (const Kernel& kernel : Catalog(DeviceKind::kCpu)) {
+      profile_.rates.push_back({std::string(kernel.engine), 1e9});
+    }
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+  const DeviceProfile& profile() const override { return profile_; }
+  void Submit(const Job& /*job*/, Done done) override { held_.push_back(std::move(done)); }
+
+  // Ends the oldest job.
+  void End(JobOutcome outcome) {
+    Done done = std::move(held_.front());
+    held_.pop_front();
+    std::move(done)(std::move(outcome));
+  }
+  void EndAll() {
+    while (!held_.empty()) End({});
+  }
+
+ private:
+  DeviceInfo info_;
+  DeviceProfile profile_;
+  std::deque<Done> held_;
+};
+
+// A product of f32 matrices.
+ParsedRequest Request(int64_t m, int64_t n, int64_t k, ElementType d_type = ElementType::kF32) {
+  ParsedRequest request;
+  Problem& problem = request.job.problem;
+  problem.m = m;
+  problem.n = n;
+  problem.k = k;
+  problem.a = TightLayout("a", ElementType::kF32, Order::kRowMajor, m, k).value();
+  problem.b = TightLayout("b", ElementType::kF32, Order::kRowMajor, k, n).value();
+  problem.d = TightLayout("d", d_type, Order::kRowMajor, m, n).value();
+  return request;
+}
+
+class ProductRunnerTest : public testing::Test {
+ protected:
+  struct Limits {
+    Admission::Limits admission = {.max_requests = 10, .max_bytes = int64_t{1} << 40};
+    int64_t max_message_bytes = int64_t{1} << 40;
+  };
+
+  void TearDown() override { Finish(); }
+
+  // Ends everything that was started, and gives its tickets back.
+  void Finish() {
+    device_.EndAll();
+    tickets_.clear();
+  }
+
+  void SetLimits(const Limits& limits) {
+    Finish();
+    admission_ = std::make_unique<Admission>(limits.admission);
+    runner_ = std::make_unique<ProductRunner>(served_, scheduler_, *admission_, stats_, clock_,
+                                              limits.max_message_bytes);
+  }
+
+  // Starts a product that has arrived now. Its ticket lives as long as the test.
+  absl::Status Start(ParsedRequest request, Arrival arrival = {}) {
+    if (arrival.arrived_ns == 0) arrival.arrived_ns = clock_.NowNs();
+    ProductCaller caller = {.d = &outputs_.emplace_back(),
+                            .prepare = [this](const ProductOutcome&) { clock_.Advance(19); },
+                            .done = [this](const ProductOutcome& outcome) { last_ = outcome; }};
+    return runner_
+        ->Start(std::move(request), std::move(arrival), tickets_.emplace_back(), std::move(caller))
+        .status();
+  }
+
+  FakeClock clock_;
+  HoldingDevice device_;
+  const std::vector<ServedDevice> served_ = {{&device_, absl::OkStatus()}};
+  const std::vector<Device*> devices_ = {&device_};
+  Scheduler scheduler_{devices_, clock_};
+  Stats stats_{1};
+  std::deque<std::string> outputs_;
+  std::unique_ptr<Admission> admission_;
+  std::deque<Admission::Ticket> tickets_;
+  std::unique_ptr<ProductRunner> runner_;
+  ProductOutcome last_;
+};
+
+TEST_F(ProductRunnerTest, EachStageIsTimedByItself) {
+  SetLimits({});
+  ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());  // The device is busy with this one.
+  Arrival arrival;
+  arrival.arrived_ns = clock_.NowNs();
+  clock_.Advance(3);  // Until it is parsed and admitted.
+  ASSERT_THAT(Start(Request(8, 8, 8), arrival), IsOk());
+  clock_.Advance(50);    // In the queue.
+  device_.End({});       // The second product is launched, then the first one's answer is made.
+  clock_.Advance(1000);  // On the device.
+  device_.End({.status = absl::OkStatus(),
+               .wait_ns = 7,
+               .copy_in_ns = 11,
+               .compute_ns = 13,
+               .copy_out_ns = 17});
+  ASSERT_THAT(last_.status, IsOk());
+  EXPECT_EQ(last_.timing[Stage::kReceive], 3);
+  EXPECT_EQ(last_.timing[Stage::kQueue], 50 + 7);
+  EXPECT_EQ(last_.timing[Stage::kCopyIn], 11);
+  EXPECT_EQ(last_.timing[Stage::kCompute], 13);
+  EXPECT_EQ(last_.timing[Stage::kCopyOut], 17);
+  EXPECT_EQ(last_.timing[Stage::kSendPrepare], 19);
+  EXPECT_EQ(last_.timing.total_ns, 3 + 50 + 19 + 1000 + 19);
+}
+
+TEST_F(ProductRunnerTest, RefusalsSayWhenTheDeviceWillBeDone) {
+  const struct {
+    int64_t m;
+    int64_t want_ms;
+  } cases[] = {{.m = 1, .want_ms = 2},  // 2 * 1000 * 1000 operations at 1e9 a second.
+               {.m = 100, .want_ms = 200},
+               {.m = 100'000, .want_ms = 10'000},  // And not 200 s, but the longest.
+               {.m = 0, .want_ms = 1}};            // The shortest.
+  for (const auto& [m, want_ms] : cases) {
+    SetLimits({.admission = {.max_requests = 1, .max_bytes = int64_t{1} << 40}});
+    ASSERT_THAT(Start(Request(m, 1000, 1000)), IsOk());
+    const absl::Status refused = Start(Request(8, 8, 8));
+    EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted));
+    EXPECT_EQ(RetryAfterMs(refused), want_ms);
+  }
+}
+
+// An f16 result is first summed in f32, in scratch memory.
+TEST_F(ProductRunnerTest, ScratchMemoryIsAdmittedToo) {
+  const Kernel* const kernel = FindKernel("openblas.f32.f32.f32").value();
+  ParsedRequest request = Request(30, 40, 50, ElementType::kF16);
+  request.constraints.kernel = kernel;
+  const Problem& problem = request.job.problem;
+  const int64_t matrix_bytes = (30 * 50 + 50 * 40) * 4 + 30 * 40 * 2;
+  const int64_t scratch_bytes = kernel->workspace_bytes(problem).value();
+  ASSERT_GE(scratch_bytes, 30 * 40 * 4);
+  const int64_t whole_bytes = matrix_bytes + scratch_bytes;
+
+  SetLimits({.admission = {.max_requests = 10, .max_bytes = whole_bytes}});
+  ASSERT_THAT(Start(request), IsOk());
+  EXPECT_EQ(admission_->load().bytes, whole_bytes);
+
+  SetLimits({.admission = {.max_requests = 10, .max_bytes = whole_bytes - 1}});
+  EXPECT_THAT(Start(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                       HasSubstr("queue: the request needs ")));
+}
+
+TEST_F(ProductRunnerTest, AnAnswerNeedsRoomBesideItsMatrix) {
+  constexpr int64_t kMatrixBytes = 64 * 64 * 4;
+  SetLimits({.max_message_bytes = kMatrixBytes + 4096});
+  EXPECT_THAT(Start(Request(64, 64, 1)), IsOk());
+  SetLimits({.max_message_bytes = kMatrixBytes + 4095});
+  EXPECT_THAT(Start(Request(64, 64, 1)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       "d: the result takes 16384 bytes, a message holds at most 16383"));
+}
+
+TEST_F(ProductRunnerTest, WhatWaitsCountsWithItsOperandsAndItsResult) {
+  SetLimits({});
+  ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
+  EXPECT_EQ(scheduler_.load(device_).queued_bytes, 0);
+  ASSERT_THAT(Start(Request(30, 40, 50)), IsOk());
+  EXPECT_EQ(scheduler_.load(device_).queued_bytes, (30 * 50 + 50 * 40 + 30 * 40) * 4);
+  device_.End({});
+  EXPECT_EQ(scheduler_.load(device_).queued_bytes, 0);
+}
+
+}  // namespace
+}  // namespace gemmd
