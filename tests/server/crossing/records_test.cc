@@ -137,6 +137,17 @@ TEST(RecordTest, JobsAreChecked) {
   refused([](JobRequest& job) { job.problem.a.type = ElementType::kS8; }, "");
 }
 
+// A valid product, and a kernel of the catalogue: but not of that product.
+TEST(RecordTest, AKernelRunsOnlyWhatItSupports) {
+  JobRequest job = SomeJob();
+  Problem& problem = job.problem;
+  problem.a = TightLayout("a", ElementType::kBf16, Order::kRowMajor, 3, 7).value();
+  problem.b = TightLayout("b", ElementType::kBf16, Order::kRowMajor, 7, 5).value();
+  ASSERT_THAT(Validate(problem), IsOk());
+  EXPECT_THAT(CheckJob(job),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("a.type: got bf16")));
+}
+
 TEST(RecordTest, EnumeratorsAreChecked) {
   const auto check = [](auto member, const std::string& field) {
     JobRequest job = SomeJob();

@@ -6,6 +6,8 @@
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/wait.h>
 
 #include <cerrno>
@@ -14,6 +16,7 @@
 #include "kernels/catalog.h"
 #include "server/crossing/protocol.h"
 #include "server/device/host_device.h"
+#include "server/system/clock.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"
 #include "tests/testing/status_matchers.h"
@@ -84,6 +87,28 @@ TEST(WorkerDeviceTest, MultipliesAndTellsTheTimes) {
   EXPECT_GT(outcome.compute_ns, 0);
   EXPECT_GT(outcome.copy_out_ns, 0);
   EXPECT_GE(outcome.wait_ns, 0);
+}
+
+// The second of two jobs waits while the worker of the first one is stopped.
+TEST(WorkerDeviceTest, TellsHowLongAJobWaitedForAnother) {
+  constexpr int64_t kStoppedNs = 20'000'000;
+  const SteadyClock clock;
+  WorkerRig rig;
+  kill(rig.device().worker_pid(), SIGSTOP);
+  SmallProduct first(8, 8, 8);
+  SmallProduct second(8, 8, 8);
+  const int64_t start_ns = clock.NowNs();
+  std::future<JobOutcome> first_outcome = first.Start(rig.device());
+  std::future<JobOutcome> second_outcome = second.Start(rig.device());
+  const int64_t until_ns = clock.NowNs() + kStoppedNs;
+  while (clock.NowNs() < until_ns) sched_yield();
+  kill(rig.device().worker_pid(), SIGCONT);
+  const JobOutcome waited = second_outcome.get();
+  const int64_t took_ns = clock.NowNs() - start_ns;
+  EXPECT_THAT(first_outcome.get().status, IsOk());
+  EXPECT_THAT(waited.status, IsOk());
+  EXPECT_GE(waited.wait_ns, kStoppedNs);
+  EXPECT_LE(waited.wait_ns + waited.copy_in_ns + waited.compute_ns + waited.copy_out_ns, took_ns);
 }
 
 // One that is copied by the thread that submits it, one that is not.

@@ -14,7 +14,7 @@
 
 namespace gemmd {
 
-class FakeGpuRuntime final : public GpuRuntime {
+class FakeGpuRuntime : public GpuRuntime {
  public:
   static constexpr int64_t kMemoryBytes = int64_t{64} << 20;
 

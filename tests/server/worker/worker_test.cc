@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
 #include <thread>
 
 #include "kernels/catalog.h"
@@ -31,15 +32,16 @@ class WorkerTest : public testing::Test {
     worker_ = FileDescriptor(pair[1]);
     staging_ = Staging::Create(4096).value();
     thread_ = std::thread([this] {
-      FakeGpuRuntime runtime;
-      end_ = RunWorker({.ordinal = 0, .memory_limit_bytes = 0, .measure = MeasureNothing}, runtime,
-                       worker_.get(), staging_.descriptor());
+      end_ = RunWorker({.ordinal = 0, .memory_limit_bytes = 0, .measure = MeasureNothing},
+                       runtime(), worker_.get(), staging_.descriptor());
     });
     EXPECT_THAT(Receive<Hello>(), IsOk());
   }
   void TearDown() override {
     if (thread_.joinable()) End().IgnoreError();
   }
+
+  virtual GpuRuntime& runtime() { return fake_; }
 
   // How the worker ended.
   absl::Status End() {
@@ -76,6 +78,7 @@ class WorkerTest : public testing::Test {
     return request;
   }
 
+  FakeGpuRuntime fake_;
   FileDescriptor front_;
   FileDescriptor worker_;
   Staging staging_;
@@ -144,6 +147,36 @@ TEST(RatesPartTest, OnlyTheNextOneIsTaken) {
   part.count = 44;
   EXPECT_THAT(AppendRates(part, 300, rates), IsOk());
   EXPECT_EQ(rates.kernel_rates.size(), 300U);
+}
+
+// A GPU that refuses to launch, and the calls of it since.
+class RefusingRuntime final : public FakeGpuRuntime {
+ public:
+  absl::Status Launch(const Kernel&, const GemmArgs&) override {
+    waits_ = 0;
+    return absl::InternalError("no launch today");
+  }
+  absl::Status Wait() override {
+    ++waits_;
+    return absl::OkStatus();
+  }
+  // Since the last launch. Once the worker has answered.
+  int waits() const { return waits_; }
+
+ private:
+  std::atomic<int> waits_ = 0;
+};
+
+class FailedJobTest : public WorkerTest {
+ protected:
+  GpuRuntime& runtime() override { return runtime_; }
+  RefusingRuntime runtime_;
+};
+
+// What it was given before may still be under way, and the next job gets the same memory.
+TEST_F(FailedJobTest, TheGpuIsWaitedForBeforeTheAnswer) {
+  EXPECT_THAT(StatusOfJob(JobOfRows(10)), StatusIs(absl::StatusCode::kInternal, "no launch today"));
+  EXPECT_EQ(runtime_.waits(), 1);
 }
 
 // Counts blocks and takes a fixed time for everything.
