@@ -34,8 +34,13 @@ void VerifierCounts::Add(const VerifierCounts& other) {
   if (first_error.empty()) first_error = other.first_error;
 }
 
-Verifier::Verifier(const std::vector<Payload>& payloads, double share, uint64_t seed)
-    : payloads_(payloads), share_(share), seed_(seed ^ kSeedOfChecks), was_seen_(payloads.size()) {
+Verifier::Verifier(const std::vector<Payload>& payloads, double share, uint64_t seed,
+                   AnswerCheck check)
+    : payloads_(payloads),
+      share_(share),
+      seed_(seed ^ kSeedOfChecks),
+      check_(std::move(check)),
+      was_seen_(payloads.size()) {
   counts_.is_asked = share > 0;
   counts_.checked_by_product.resize(payloads.size());
   thread_ = std::thread([this] { Run(); });
@@ -99,7 +104,7 @@ void Verifier::Run() {
 void Verifier::Check(Answer answer) {
   const Payload& payload = payloads_[answer.product];
   const std::string kernel = answer.response.kernel();
-  const absl::Status status = CheckAnswer(payload, std::move(answer.response));
+  const absl::Status status = check_(payload, std::move(answer.response));
   absl::MutexLock lock(&mutex_);
   is_checking_ = false;
   ++counts_.checked;

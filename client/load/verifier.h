@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,10 +35,14 @@ struct VerifierCounts {
   void Add(const VerifierCounts& other);
 };
 
+// As CheckAnswer.
+using AnswerCheck = std::function<absl::Status(const Payload&, v1::MultiplyResponse)>;
+
 class Verifier {
  public:
   // `payloads` outlives the verifier. `share` of the answers, 0 (not even the first) to 1.
-  Verifier(const std::vector<Payload>& payloads, double share, uint64_t seed);
+  Verifier(const std::vector<Payload>& payloads, double share, uint64_t seed,
+           AnswerCheck check = CheckAnswer);
   ~Verifier();
   Verifier(const Verifier&) = delete;
   Verifier& operator=(const Verifier&) = delete;
@@ -68,6 +73,7 @@ class Verifier {
   const std::vector<Payload>& payloads_;
   double share_;
   uint64_t seed_;
+  const AnswerCheck check_;
   std::vector<std::atomic<bool>> was_seen_;  // By product.
 
   absl::Mutex mutex_;

@@ -52,6 +52,35 @@ TEST(OptionsTest, ReadsEveryKindOfValue) {
   EXPECT_EQ(parsed.options.log_level, "debug");
 }
 
+// Values that are all different: none is taken for another.
+TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
+  const ParsedOptions parsed = Parse(
+      {"--max-message-bytes=1001", "--max-queued-requests=1002", "--max-queued-bytes=1003",
+       "--memory-quota-bytes=1004", "--max-concurrent-streams=1005", "--gpu-staging-bytes=1006",
+       "--gpu-memory-bytes=1007", "--handshake-timeout=1s", "--max-connection-idle=2s",
+       "--max-connection-age=3s", "--max-connection-age-grace=4s", "--keepalive-time=5s",
+       "--keepalive-timeout=6s", "--min-ping-interval=7s", "--lame-duck=8s", "--grace=9s"});
+  ASSERT_TRUE(parsed.should_run) << parsed.text;
+  const Options& options = parsed.options;
+  const TransportOptions& transport = options.server.transport;
+  EXPECT_EQ(transport.max_message_bytes, 1001);
+  EXPECT_EQ(options.server.admission.max_requests, 1002);
+  EXPECT_EQ(options.server.admission.max_bytes, 1003);
+  EXPECT_EQ(transport.memory_quota_bytes, 1004);
+  EXPECT_EQ(transport.max_concurrent_streams, 1005);
+  EXPECT_EQ(options.devices.gpu_staging_bytes, 1006);
+  EXPECT_EQ(options.devices.gpu_memory_bytes, 1007);
+  EXPECT_EQ(transport.handshake_timeout, absl::Seconds(1));
+  EXPECT_EQ(transport.max_connection_idle, absl::Seconds(2));
+  EXPECT_EQ(transport.max_connection_age, absl::Seconds(3));
+  EXPECT_EQ(transport.max_connection_age_grace, absl::Seconds(4));
+  EXPECT_EQ(transport.keepalive_time, absl::Seconds(5));
+  EXPECT_EQ(transport.keepalive_timeout, absl::Seconds(6));
+  EXPECT_EQ(transport.min_ping_interval, absl::Seconds(7));
+  EXPECT_EQ(options.lame_duck, absl::Seconds(8));
+  EXPECT_EQ(options.grace, absl::Seconds(9));
+}
+
 TEST(OptionsTest, ConfigFileHasTheSameNamesAndTheCommandLineWins) {
   const std::string path = ::testing::TempDir() + "/gemmd_options_test.conf";
   std::ofstream(path) << "# comment\nlisten=127.0.0.1:1,127.0.0.1:2\ncpu-threads=5\ngrace=7s\n";

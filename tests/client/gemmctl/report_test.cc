@@ -28,6 +28,8 @@ TEST(PercentileTest, IsAMeasuredValueByNearestRank) {
   EXPECT_EQ(Percentile({7}, 0.99), 7);
   EXPECT_EQ(Percentile({2, 1}, 0.5), 1);
   EXPECT_EQ(Percentile({3, 1, 2}, 0.5), 2);
+  EXPECT_EQ(Percentile({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 0.11), 2);  // Nearest is never below.
+  EXPECT_EQ(Percentile({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 0.91), 10);
   std::vector<int64_t> hundred;
   for (int64_t i = 100; i > 0; --i) hundred.push_back(i);
   EXPECT_EQ(Percentile(hundred, 0), 1);

@@ -69,6 +69,15 @@ TEST(HistogramTest, RanksAreNotRoundedUp) {
   }
 }
 
+// A tenth of the values does not reach a share of 0.11, nor nine tenths one of 0.91.
+TEST(HistogramTest, RanksBetweenTwoValuesAreTakenUp) {
+  Histogram histogram;
+  for (int64_t i = 1; i <= 10; ++i) histogram.Record(i);
+  EXPECT_EQ(histogram.ValueAt(0.11), 2);
+  EXPECT_EQ(histogram.ValueAt(0.5), 5);
+  EXPECT_EQ(histogram.ValueAt(0.91), 10);
+}
+
 TEST(HistogramTest, MergesWithoutLoss) {
   Histogram whole;
   Histogram merged;

@@ -115,6 +115,30 @@ TEST_F(LoadRunTest, ACountEndsWithItsLastAnswer) {
   EXPECT_NEAR(result.offered, 200, 0.01);
 }
 
+// Half of the calls end after the window: they are due in it, but not what the server did in it.
+TEST_F(LoadRunTest, CallsThatEndAfterTheWindowAreNoPartOfTheRate) {
+  const DelayedServer server({.delay = absl::Milliseconds(500)});
+  SetRate(100);
+  step_.duration_ns = 1000 * kMillisecondNs;
+  const StepResult result = Run({server.address()});
+  EXPECT_EQ(result.tally.ok(), 100);
+  // Those due in the first half of the window; a slow machine adds to the delay.
+  EXPECT_LE(result.rate * result.window_s, 51);
+}
+
+// A million calls a second are more than any machine sends: the last of them are late.
+TEST_F(LoadRunTest, CallsThatAreSentLateAreCounted) {
+  const DelayedServer server({});
+  SetRate(1e6);
+  step_.count = 5000;
+  const StepResult result = Run({server.address()});
+  ASSERT_EQ(result.tally.ok(), 5000);
+  EXPECT_GT(result.sent_late, 0);
+  // By more than 1 ms, which the histogram knows to one part in 1024.
+  EXPECT_GE(result.sent_late, result.tally.send_error.CountAbove(kMillisecondNs));
+  EXPECT_LE(result.sent_late, result.tally.send_error.CountAbove(kMillisecondNs * 99 / 100));
+}
+
 TEST_F(LoadRunTest, FailuresAreCountedByStatusAndKeptApart) {
   std::atomic<int> calls = 0;
   FakeScript script;
@@ -135,6 +159,7 @@ TEST_F(LoadRunTest, FailuresAreCountedByStatusAndKeptApart) {
   EXPECT_EQ(result.tally.failed(), 20);
   EXPECT_EQ(CodesText(result.tally.calls_by_code),
             "OK 20, DEADLINE_EXCEEDED 10, RESOURCE_EXHAUSTED 10");
+  EXPECT_NEAR(result.rate * result.window_s, 20, 1e-6);
   EXPECT_EQ(result.tally.latency.count(), 20);
   EXPECT_EQ(result.tally.failed_latency.count(), 20);
   EXPECT_GE(result.tally.failed_latency.most_ns(), 290 * kMillisecondNs);

@@ -41,5 +41,25 @@ TEST(RecorderTest, TheRestHasEverythingThatIsLeft) {
   EXPECT_EQ(recorder.TakeRest().ok(), 0);
 }
 
+TEST(RecorderTest, ARateIsMadeOfTheCallsThatEndedWellWithinTheWindow) {
+  Recorder recorder(100, 200);
+  recorder.Add(SampleEndedAt(99));
+  EXPECT_EQ(recorder.EndedInWindow(), 0);
+  recorder.Add(SampleEndedAt(100));  // Due in the warm-up, at 0.
+  recorder.Add(SampleEndedAt(199));
+  EXPECT_EQ(recorder.EndedInWindow(), 2);
+  recorder.Add(SampleEndedAt(200));
+  EXPECT_EQ(recorder.EndedInWindow(), 2);
+  CallSample failed = SampleEndedAt(150);
+  failed.code = absl::StatusCode::kUnavailable;
+  recorder.Add(failed);
+  EXPECT_EQ(recorder.EndedInWindow(), 2);
+  recorder.EndWindow(180);
+  recorder.Add(SampleEndedAt(180));
+  EXPECT_EQ(recorder.EndedInWindow(), 2);
+  recorder.Add(SampleEndedAt(179));
+  EXPECT_EQ(recorder.EndedInWindow(), 3);
+}
+
 }  // namespace
 }  // namespace gemmd

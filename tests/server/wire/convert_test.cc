@@ -234,12 +234,86 @@ TEST(ConvertTest, KernelsArriveWhole) {
   for (const Kernel& kernel : Catalog()) {
     const v1::Kernel wire = ToWire(kernel);
     EXPECT_EQ(wire.name(), kernel.name);
+    EXPECT_EQ(wire.device_kind(), NameOf(kernel.device_kind));
     EXPECT_EQ(wire.provider(), kernel.provider);
     EXPECT_EQ(wire.a_type(), ToWire(kernel.a));
     EXPECT_EQ(wire.b_type(), ToWire(kernel.b));
+    EXPECT_EQ(wire.compute_type_a(), ToWire(kernel.recipe.a_compute));
+    EXPECT_EQ(wire.compute_type_b(), ToWire(kernel.recipe.b_compute));
+    EXPECT_EQ(wire.accumulation_type(), ToWire(kernel.recipe.accumulation));
+    EXPECT_EQ(wire.description(), kernel.how);
     EXPECT_EQ(wire.exact(), kernel.recipe.exact);
+    EXPECT_EQ(wire.deterministic(), kernel.deterministic);
+    EXPECT_EQ(wire.batch_invariant(), kernel.batch_invariant);
     EXPECT_EQ(wire.flushes_subnormals(), kernel.recipe.flushes_subnormals);
   }
+}
+
+// Whatever the catalogue has: no two of these follow from each other.
+TEST(ConvertTest, TheTraitsOfAKernelAreToldApart) {
+  for (int traits = 0; traits < 16; ++traits) {
+    Kernel kernel = Catalog().front();
+    kernel.deterministic = (traits & 1) != 0;
+    kernel.batch_invariant = (traits & 2) != 0;
+    kernel.recipe.exact = (traits & 4) != 0;
+    kernel.recipe.flushes_subnormals = (traits & 8) != 0;
+    const v1::Kernel wire = ToWire(kernel);
+    EXPECT_EQ(wire.deterministic(), kernel.deterministic) << traits;
+    EXPECT_EQ(wire.batch_invariant(), kernel.batch_invariant) << traits;
+    EXPECT_EQ(wire.exact(), kernel.recipe.exact) << traits;
+    EXPECT_EQ(wire.flushes_subnormals(), kernel.recipe.flushes_subnormals) << traits;
+  }
+}
+
+TEST(ConvertTest, ConstraintsAreToldApart) {
+  v1::MultiplyRequest request = Request();
+  request.set_require_batch_invariant(true);
+  const ParsedRequest parsed = Parse(request);
+  EXPECT_FALSE(parsed.constraints.deterministic);
+  EXPECT_TRUE(parsed.constraints.batch_invariant);
+}
+
+TEST(ConvertTest, ARequestIdMayHave128Bytes) {
+  v1::MultiplyRequest request = Request();
+  request.set_request_id(std::string(128, 'x'));
+  EXPECT_THAT(ParseMultiply(request, OperandBytes::kIgnored), IsOk());
+  request.set_request_id(std::string(129, 'x'));
+  EXPECT_THAT(
+      ParseMultiply(request, OperandBytes::kIgnored),
+      StatusIs(absl::StatusCode::kInvalidArgument, "request_id: got 129 bytes, want at most 128"));
+}
+
+TEST(ConvertTest, EachStageArrivesUnderItsOwnName) {
+  const v1::Timing wire = ToWire({.stage_ns = {1, 2, 3, 4, 5, 6}, .total_ns = 7});
+  EXPECT_EQ(wire.receive_ns(), 1);
+  EXPECT_EQ(wire.queue_ns(), 2);
+  EXPECT_EQ(wire.copy_in_ns(), 3);
+  EXPECT_EQ(wire.compute_ns(), 4);
+  EXPECT_EQ(wire.copy_out_ns(), 5);
+  EXPECT_EQ(wire.send_prepare_ns(), 6);
+  EXPECT_EQ(wire.total_ns(), 7);
+}
+
+TEST(ConvertTest, CandidatesArriveInTheOrderOfPreference) {
+  const Problem problem = Parse(Request()).job.problem;
+  const absl::Span<const Kernel> catalog = Catalog();
+  const Selection selection = {.candidates = {{&catalog[2], 20, "the fastest"},
+                                              {&catalog[0], 30, "the next"},
+                                              {&catalog[1], 25, "a late one"}},
+                               .refusals = {{&catalog[4], "too new"}, {&catalog[3], "too old"}}};
+  v1::ExplainResponse wire;
+  ASSERT_THAT(FillExplanation(problem, selection, wire), IsOk());
+  ASSERT_EQ(wire.candidates_size(), 3);
+  for (int i = 0; i < 3; ++i) {
+    const Candidate& candidate = selection.candidates[static_cast<size_t>(i)];
+    EXPECT_EQ(wire.candidates(i).kernel(), candidate.kernel->name);
+    EXPECT_EQ(wire.candidates(i).predicted_ns(), candidate.predicted_ns);
+    EXPECT_EQ(wire.candidates(i).reason(), candidate.reason);
+  }
+  ASSERT_EQ(wire.refusals_size(), 2);
+  EXPECT_EQ(wire.refusals(0).kernel(), catalog[4].name);
+  EXPECT_EQ(wire.refusals(0).reason(), "too new");
+  EXPECT_EQ(wire.refusals(1).kernel(), catalog[3].name);
 }
 
 }  // namespace

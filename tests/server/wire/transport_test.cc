@@ -11,7 +11,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
+#include <future>
 #include <random>
 
 #include "kernels/cpu/host.h"
@@ -78,6 +80,40 @@ TEST(TransportTest, OldConnectionsAreClosed) {
   EXPECT_TRUE(was_asked_to_go);
   // A client simply connects again.
   EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
+}
+
+// How a call ends that the device holds for up to a second.
+template <typename Change>
+grpc::Status StatusOfLongCall(Change change) {
+  ServerOptions options = TestServerOptions();
+  change(options.transport);
+  RunningServer running(TestDevice::kFake, options);
+  std::future<grpc::Status> status = std::async(std::launch::async, [&running] {
+    grpc::ClientContext context;
+    AllowTime(context);
+    v1::MultiplyResponse response;
+    return running.gemm().Multiply(&context, IntegerRequest(2, 2, 2), &response);
+  });
+  EXPECT_TRUE(running.fake().WaitForHeld(1, kPatience));
+  status.wait_for(std::chrono::seconds(1));
+  running.fake().CompleteNext();
+  return status.get();
+}
+
+TEST(TransportTest, AConnectionWithACallIsNotIdle) {
+  const grpc::Status status = StatusOfLongCall([](TransportOptions& options) {
+    options.max_connection_idle = absl::Milliseconds(300);
+    options.max_connection_age_grace = absl::Milliseconds(100);
+  });
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST(TransportTest, AConnectionWithACallMayBeTooOld) {
+  const grpc::Status status = StatusOfLongCall([](TransportOptions& options) {
+    options.max_connection_age = absl::Milliseconds(300);
+    options.max_connection_age_grace = absl::Milliseconds(100);
+  });
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
 }
 
 TEST(TransportTest, VanishedPeersAreFound) {
