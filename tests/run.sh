@@ -6,6 +6,7 @@
 #
 #   format    clang-format finds nothing to change
 #   release   builds with warnings as errors, each header alone, and runs every test
+#   mutants   puts a handful of small faults into the release build, which its tests must find
 #   asan      the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   tsan      the tests that start threads and do not use gRPC under ThreadSanitizer
 #   clang     builds daemon and client with clang and -Wthread-safety
@@ -21,7 +22,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-stages=(format release asan tsan clang nocuda quickstart deploy)
+stages=(format release mutants asan tsan clang nocuda quickstart deploy)
 if [[ ${1:-} == --help ]]; then
   sed -n '4,/^set/p' "$0" | sed -n 's/^# \{0,1\}//p'
   exit 0
@@ -57,6 +58,15 @@ stage_release() {
   cmake --build --preset release
   cmake --build --preset release --target headers
   run_tests release
+}
+
+# Which ones depends on the commit alone.
+stage_mutants() {
+  local turn
+  turn=$((16#$(git rev-parse HEAD | cut -c 1-7)))
+  prepare_python
+  configure release -DGEMMD_BUILD_TESTS=ON
+  tests/mutants/mutants.py --build build/release --turn "$turn"
 }
 
 stage_asan() {
