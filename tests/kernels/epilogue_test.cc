@@ -210,6 +210,24 @@ TEST_F(EpilogueTest, SumsOfSignsBecomeCounts) {
   EXPECT_EQ(got[2], 4);
 }
 
+// f64 sums with nothing to do to them keep every bit; any step makes the one NaN of a NaN.
+TEST_F(EpilogueTest, PlainF64SumsKeepThePayloadOfTheirNans) {
+  constexpr uint64_t kSums[] = {0x7ff8'0000'0000'0a01, 0xfff8'0000'0000'0b01, 0x7ff8'0000'0000'0000,
+                                0x8000'0000'0000'0000};
+  constexpr uint64_t kOneNan = 0x7fff'ffff'ffff'ffff;
+  for (const double alpha : {1.0, 2.0}) {
+    Problem problem = MakeProblem(1, 4, kF64, Order::kRowMajor, kF64);
+    problem.alpha = alpha;
+    EpilogueCase test = Fill(problem, kF64, kF64);
+    std::memcpy(test.accumulators.data(), kSums, sizeof(kSums));
+    const std::vector<std::byte> d = Run(test);
+    uint64_t got[4];
+    std::memcpy(got, d.data(), sizeof(got));
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(got[i], alpha == 1 ? kSums[i] : kOneNan) << i;
+    EXPECT_EQ(got[3], kSums[3]);
+  }
+}
+
 TEST_F(EpilogueTest, NanAndInfinityPassThrough) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -281,15 +282,55 @@ TEST(ProblemTest, WhatMattersNotIsNotLookedAt) {
   EXPECT_THAT(Validate(problem), IsOk());
 }
 
-TEST(ProblemTest, AccumulationsThatMayBeAskedFor) {
-  for (ElementType type : {kF16, kE4m3, kE5m2, kE3m2, kE2m3, kE2m1}) {
-    Problem problem = Small(type, type);
-    problem.accumulation = kF16;
-    EXPECT_THAT(Validate(problem), IsOk()) << NameOf(type);
+struct Accumulations {
+  ElementType operand;
+  std::vector<ElementType> taken;
+};
+
+const std::vector<Accumulations>& AllAccumulations() {
+  static const std::vector<Accumulations> all = {
+      {kF64, {kF64}},        {kF32, {kF32, kF64}},  {kTf32, {kF32}},       {kF16, {kF16, kF32}},
+      {kBf16, {kF32}},       {kE4m3, {kF16, kF32}}, {kE5m2, {kF16, kF32}}, {kE3m2, {kF16, kF32}},
+      {kE2m3, {kF16, kF32}}, {kE2m1, {kF16, kF32}}, {kS8, {kS32}},         {kU8, {kS32}},
+      {kS4, {kS32}},         {kU4, {kS32}},         {kB1, {kS32}}};
+  return all;
+}
+
+// Every type of operands with every type of sums.
+TEST(ProblemTest, TakesTheseAccumulationsAndNoOther) {
+  EXPECT_EQ(AllAccumulations().size() + 1, kAllElementTypes.size());  // Not s32.
+  for (const Accumulations& row : AllAccumulations()) {
+    for (const ElementType accumulation : kAllElementTypes) {
+      SCOPED_TRACE(testing::Message() << NameOf(accumulation) << " of " << NameOf(row.operand));
+      Problem problem = Small(row.operand, row.operand);
+      problem.accumulation = accumulation;
+      if (std::count(row.taken.begin(), row.taken.end(), accumulation) > 0) {
+        EXPECT_THAT(Validate(problem), IsOk());
+      } else {
+        EXPECT_THAT(Validate(problem), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                HasSubstr("accumulation_type: got ")));
+      }
+    }
   }
-  Problem problem = Small(kF32, kF32);
-  problem.accumulation = kF64;
-  EXPECT_THAT(Validate(problem), IsOk());
+}
+
+// Every type of operands, as A and as B.
+TEST(ProblemTest, ScalesAreForTypesOfEightBits) {
+  for (const Accumulations& row : AllAccumulations()) {
+    SCOPED_TRACE(NameOf(row.operand));
+    for (const bool is_a : {true, false}) {
+      Problem problem = Small(row.operand, row.operand);
+      (is_a ? problem.a_scale : problem.b_scale) = ScaleKind::kTensor;
+      const std::vector<ElementType> scaled = {kE4m3, kE5m2, kS8, kU8};
+      if (std::count(scaled.begin(), scaled.end(), row.operand) > 0) {
+        EXPECT_THAT(Validate(problem), IsOk());
+      } else {
+        EXPECT_THAT(Validate(problem),
+                    StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr(is_a ? "a.scale: got " : "b.scale: got ")));
+      }
+    }
+  }
 }
 
 TEST(ProblemTest, CountsAndWords) {

@@ -102,6 +102,16 @@ TEST(PredictionTest, ExpandingASparseOperandTakesTimeOnTheCpu) {
   EXPECT_EQ(PredictedNs(simulated, sparse, profile), PredictedNs(simulated, problem, profile));
 }
 
+// Simulators read a sparse operand as it is.
+TEST_F(SelectTest, SimulatorsExpandNoSparseOperand) {
+  Kernel simulator = catalog_[0];
+  simulator.device_kind = DeviceKind::kSim;
+  Problem problem = Cube();
+  const int64_t dense_ns = PredictedNs(simulator, problem, Rates(100e9, 1, 1));
+  problem.a = TightSparseLayout("a", ElementType::kF32, 1000, 1000).value();
+  EXPECT_EQ(PredictedNs(simulator, problem, Rates(100e9, 1, 1)), dense_ns);
+}
+
 TEST_F(SelectTest, TheFastestComesFirst) {
   const Selection selection = SelectAt(Rates(100e9, 400e9, 200e9));
   EXPECT_THAT(Names(selection.candidates), ElementsAre("two", "three", "one"));
@@ -312,6 +322,17 @@ TEST_F(SelectTest, NoKernelNamesTheNearest) {
               StatusIs(absl::StatusCode::kUnimplemented,
                        "no kernel runs 1000x1000x1000 f32 <- f32 row, f32 row; "
                        "two: k: got 1, want 2; three: k: got 1, want 2; one: k: got 1, want 2"));
+}
+
+// The types of A and of B count for two each, the type of the sums for one.
+TEST_F(SelectTest, TheNearestHasTheTypesOfAAndOfB) {
+  for (Kernel& kernel : catalog_) kernel.family = &kOfAnotherDepth;
+  catalog_[0].b = ElementType::kS8;
+  catalog_[1].recipe.accumulation = ElementType::kF64;
+  EXPECT_THAT(Choose(catalog_, Cube(), constraints_, Rates(1e9, 9e9, 5e9)),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       "no kernel runs 1000x1000x1000 f32 <- f32 row, f32 row; "
+                       "three: k: got 1, want 2; two: k: got 1, want 2; one: k: got 1, want 2"));
 }
 
 TEST_F(SelectTest, CopiesTakeTimeWhereOperandsAreCopied) {

@@ -140,6 +140,22 @@ TEST(NpyHeaderTest, BoundsTheLengthBeforeReading) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("npy header length: got 20058")));
 }
 
+// Up to the longest that there may be, to the byte.
+TEST(NpyHeaderTest, TakesHeadersOfTenThousandBytes) {
+  const std::string dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 3)}";
+  for (const int version : {1, 2, 3}) {
+    const auto text = [&](size_t bytes) {
+      return RawNpyHeader(version,
+                          absl::StrCat(dict, std::string(bytes - dict.size() - 1, ' '), "\n"));
+    };
+    EXPECT_THAT(ReadNpyText(text(10000)), IsOk()) << version;
+    EXPECT_THAT(ReadNpyText(text(10001)),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "npy header length: got 10001 bytes, want at most 10000"))
+        << version;
+  }
+}
+
 TEST(NpyHeaderTest, KnowsTheThreeFormats) {
   const std::string dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 3)}\n";
   for (int version : {1, 2, 3})
