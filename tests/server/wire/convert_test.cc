@@ -4,9 +4,12 @@
 #include "server/wire/convert.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -72,6 +75,26 @@ TEST(ConvertTest, PackedLinesStartOnBytes) {
   EXPECT_EQ(problem.a.batch_stride_bytes, 16);
   EXPECT_EQ(problem.b.line_stride_bytes(), 3);  // 5 * 4 bits.
   EXPECT_EQ(problem.b.batch_stride_bytes, 15);
+}
+
+// Lines of a leading dimension that fills no whole bytes are padded to bytes, one by one.
+TEST(ConvertTest, WithoutABatchStrideMatricesOfPaddedLinesLieTight) {
+  v1::MultiplyRequest request = Request();
+  request.set_k(5);
+  request.set_batch(2);
+  request.mutable_a()->set_type(v1::ELEMENT_TYPE_E2M3);
+  request.mutable_a()->set_leading_dimension(7);
+  request.mutable_b()->set_type(v1::ELEMENT_TYPE_E2M1);
+  request.mutable_b()->set_leading_dimension(9);
+  request.mutable_d()->set_type(v1::ELEMENT_TYPE_S4);
+  request.mutable_d()->set_leading_dimension(11);
+  const Problem problem = Parse(request).job.problem;
+  EXPECT_EQ(problem.a.line_stride_bytes(), 6);  // 7 * 6 = 42 bits.
+  EXPECT_EQ(problem.a.batch_stride_bytes, 4 * 6);
+  EXPECT_EQ(problem.b.line_stride_bytes(), 5);  // 9 * 4 = 36 bits.
+  EXPECT_EQ(problem.b.batch_stride_bytes, 5 * 5);
+  EXPECT_EQ(problem.d.line_stride_bytes(), 6);  // 11 * 4 = 44 bits.
+  EXPECT_EQ(problem.d.batch_stride_bytes, 4 * 6);
 }
 
 // 4 x 6 of f16: two groups of four in a row, so 4 values and a byte of indices.
@@ -221,31 +244,84 @@ TEST(ConvertTest, OptionsArrive) {
   EXPECT_EQ(parsed.device, "cpu");
 }
 
+std::string WireName(ElementType type) {
+  std::string name = "ELEMENT_TYPE_";
+  for (const char letter : NameOf(type)) name += static_cast<char>(std::toupper(letter));
+  return name;
+}
+
+std::string WireName(bool value) { return value ? "true" : "false"; }
+
 TEST(ConvertTest, EveryElementTypeHasItsOwnNumber) {
   for (const ElementType type : kAllElementTypes) {
-    const std::string name = v1::ElementType_Name(ToWire(type));
-    std::string expected = "ELEMENT_TYPE_";
-    for (const char c : NameOf(type)) expected += static_cast<char>(std::toupper(c));
-    EXPECT_EQ(name, expected);
+    EXPECT_EQ(v1::ElementType_Name(ToWire(type)), WireName(type));
   }
 }
 
+// What the message says of the kernel, by the names of its fields.
+std::map<std::string, std::string> WantedFields(const Kernel& kernel) {
+  return {{"name", std::string(kernel.name)},
+          {"device_kind", std::string(NameOf(kernel.device_kind))},
+          {"provider", std::string(kernel.provider)},
+          {"a_type", WireName(kernel.a)},
+          {"b_type", WireName(kernel.b)},
+          {"compute_type_a", WireName(kernel.recipe.a_compute)},
+          {"compute_type_b", WireName(kernel.recipe.b_compute)},
+          {"accumulation_type", WireName(kernel.recipe.accumulation)},
+          {"description", std::string(kernel.how)},
+          {"exact", WireName(kernel.recipe.exact)},
+          {"deterministic", WireName(kernel.deterministic)},
+          {"batch_invariant", WireName(kernel.batch_invariant)},
+          {"flushes_subnormals", WireName(kernel.recipe.flushes_subnormals)},
+          {"availability", ""}};  // The service adds it, device by device.
+}
+
+// Every field that the message has, as text.
+std::map<std::string, std::string> FieldsOf(const google::protobuf::Message& message) {
+  using google::protobuf::FieldDescriptor;
+  std::map<std::string, std::string> fields;
+  const google::protobuf::Descriptor& descriptor = *message.GetDescriptor();
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  for (int i = 0; i < descriptor.field_count(); ++i) {
+    const FieldDescriptor* field = descriptor.field(i);
+    std::string& text = fields[field->name()];
+    if (field->is_repeated()) {
+      for (int j = 0; j < reflection.FieldSize(message, field); ++j) text += "element ";
+      continue;
+    }
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_STRING: text = reflection.GetString(message, field); break;
+      case FieldDescriptor::CPPTYPE_ENUM: text = reflection.GetEnum(message, field)->name(); break;
+      case FieldDescriptor::CPPTYPE_BOOL:
+        text = WireName(reflection.GetBool(message, field));
+        break;
+      default: text = "a type that this test does not know";
+    }
+  }
+  return fields;
+}
+
 TEST(ConvertTest, KernelsArriveWhole) {
-  for (const Kernel& kernel : Catalog()) {
-    const v1::Kernel wire = ToWire(kernel);
-    EXPECT_EQ(wire.name(), kernel.name);
-    EXPECT_EQ(wire.device_kind(), NameOf(kernel.device_kind));
-    EXPECT_EQ(wire.provider(), kernel.provider);
-    EXPECT_EQ(wire.a_type(), ToWire(kernel.a));
-    EXPECT_EQ(wire.b_type(), ToWire(kernel.b));
-    EXPECT_EQ(wire.compute_type_a(), ToWire(kernel.recipe.a_compute));
-    EXPECT_EQ(wire.compute_type_b(), ToWire(kernel.recipe.b_compute));
-    EXPECT_EQ(wire.accumulation_type(), ToWire(kernel.recipe.accumulation));
-    EXPECT_EQ(wire.description(), kernel.how);
-    EXPECT_EQ(wire.exact(), kernel.recipe.exact);
-    EXPECT_EQ(wire.deterministic(), kernel.deterministic);
-    EXPECT_EQ(wire.batch_invariant(), kernel.batch_invariant);
-    EXPECT_EQ(wire.flushes_subnormals(), kernel.recipe.flushes_subnormals);
+  for (const Kernel& kernel : Catalog()) EXPECT_EQ(FieldsOf(ToWire(kernel)), WantedFields(kernel));
+}
+
+// No two fields of one kind have the same value, so that none can stand for another.
+TEST(ConvertTest, NoFieldOfAKernelTakesThePlaceOfAnother) {
+  Kernel kernel = Catalog().front();
+  kernel.name = "a name";
+  kernel.provider = "a provider";
+  kernel.how = "a description";
+  kernel.a = ElementType::kE4m3;
+  kernel.b = ElementType::kE5m2;
+  kernel.recipe.a_compute = ElementType::kF16;
+  kernel.recipe.b_compute = ElementType::kBf16;
+  kernel.recipe.accumulation = ElementType::kF32;
+  for (int truth = 0; truth < 4; ++truth) {
+    kernel.recipe.exact = truth == 0;
+    kernel.deterministic = truth == 1;
+    kernel.batch_invariant = truth == 2;
+    kernel.recipe.flushes_subnormals = truth == 3;
+    EXPECT_EQ(FieldsOf(ToWire(kernel)), WantedFields(kernel));
   }
 }
 
