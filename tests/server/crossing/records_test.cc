@@ -10,6 +10,7 @@
 #include <array>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/catalog.h"
 #include "server/crossing/job_layout.h"
 #include "server/crossing/protocol.h"
@@ -92,11 +93,19 @@ TEST_F(SocketTest, OtherPacketsAreRefused) {
   const auto bytes = [&job] {
     return std::string(reinterpret_cast<const char*>(&job), sizeof(job));
   };
+  const auto wrong_size = [](int more) {
+    const auto size = static_cast<int64_t>(sizeof(JobRequest));
+    return absl::StrCat("record: got kind 4, ", size + more, " bytes, want kind 4, ", size,
+                        " bytes");
+  };
   EXPECT_THAT(receive(bytes()), IsOk());
   EXPECT_THAT(receive("x"), StatusIs(kInvalid, "record: got 1 bytes, want at least 8"));
-  EXPECT_THAT(receive(bytes().substr(1)), StatusIs(kInvalid));
-  EXPECT_THAT(receive(bytes() + "x"), StatusIs(kInvalid));
-  EXPECT_THAT(receive(std::string(sizeof(Packet) + 1, 'x')), StatusIs(kInvalid));
+  EXPECT_THAT(receive(bytes().substr(0, sizeof(job) - 1)), StatusIs(kInvalid, wrong_size(-1)));
+  EXPECT_THAT(receive(bytes() + "x"), StatusIs(kInvalid, wrong_size(1)));
+  const size_t most = sizeof(Packet::bytes);
+  EXPECT_THAT(
+      receive(std::string(most + 1, 'x')),
+      StatusIs(kInvalid, absl::StrCat("record: got ", most + 1, " bytes, want at most ", most)));
   ++job.header.protocol;
   EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, "record.protocol: got 2, want 1"));
   job = SomeJob();
@@ -128,13 +137,22 @@ TEST(RecordTest, JobsAreChecked) {
   const auto refused = [](void (*change)(JobRequest&), const std::string& why) {
     JobRequest job = SomeJob();
     change(job);
-    EXPECT_FALSE(CheckJob(job).ok());
-    EXPECT_THAT(CheckJob(job).ToString(), HasSubstr(why));
+    EXPECT_THAT(CheckJob(job), StatusIs(kInvalid, why));
   };
-  refused([](JobRequest& job) { job.kernel = 1 << 20; }, "kernel: got number 1048576");
-  refused([](JobRequest& job) { job.problem.m = -1; }, "m: got -1");
-  refused([](JobRequest& job) { job.problem.m = int64_t{1} << 62; }, "a");
-  refused([](JobRequest& job) { job.problem.a.type = ElementType::kS8; }, "");
+  refused([](JobRequest& job) { job.kernel = 1 << 20; },
+          absl::StrCat("kernel: got number 1048576, want less than ",
+                       Catalog(DeviceKind::kCuda).size()));
+  refused([](JobRequest& job) { job.problem.m = -1; }, "m: got -1, want 0 or more");
+  refused([](JobRequest& job) { job.problem.m = int64_t{1} << 62; },
+          "a.rows: got 3, want m = 4611686018427387904");
+  refused(
+      [](JobRequest& job) {
+        job.problem.m = job.problem.a.rows = job.problem.d.rows = int64_t{1} << 62;
+      },
+      "a: got 1 matrices of 4611686018427387904x7 elements of type f16, want sizes in bytes below "
+      "2^63");
+  refused([](JobRequest& job) { job.problem.a.type = ElementType::kS8; },
+          "b.type: got f16, want s8 or u8 with a.type s8");
 }
 
 // A valid product, and a kernel of the catalogue: but not of that product.
