@@ -16,6 +16,7 @@
 #include "server/system/clock.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"
+#include "tests/testing/patience.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/status_matchers.h"
 
@@ -83,13 +84,14 @@ TEST(WorkerFailureTest, AWorkerKilledDuringAJobAbortsItAndWhatWaitsIsUnavailable
   const SteadyClock clock;
   const int64_t submitted_ns = clock.NowNs();
   // Until the worker has got so far that it has read its script.
-  while (rig.HasScript()) sched_yield();
+  EXPECT_TRUE(Eventually([&] { return !rig.HasScript(); })) << "the worker reads no script";
   const int64_t killed_ns = clock.NowNs();
   kill(pid, SIGKILL);
-  EXPECT_THAT(outcome.get().status,
+  EXPECT_THAT(Awaited(std::move(outcome), "the outcome of the job that ran").status,
               StatusIs(kAborted, AllOf(HasSubstr("device: cuda:0 was lost while the product ran"),
                                        HasSubstr("signal 9"))));
-  const JobOutcome waited = waiting_outcome.get();
+  const JobOutcome waited =
+      Awaited(std::move(waiting_outcome), "the outcome of the job that waited");
   EXPECT_THAT(waited.status, StatusIs(kUnavailable, HasSubstr("device: cuda:0 is starting again")));
   EXPECT_GE(waited.wait_ns, killed_ns - submitted_ns);
   ExpectRestarted(rig, pid);
@@ -102,7 +104,7 @@ TEST(WorkerFailureTest, AJobThatTheWorkerHasNotTakenUpIsUnavailable) {
   SmallProduct product(8, 8, 8);
   std::future<JobOutcome> outcome = product.Start(rig.device());
   kill(pid, SIGKILL);
-  EXPECT_THAT(outcome.get().status,
+  EXPECT_THAT(Awaited(std::move(outcome), "the outcome of the job").status,
               StatusIs(kUnavailable, HasSubstr("was lost before the product started")));
   ExpectRestarted(rig, pid);
 }

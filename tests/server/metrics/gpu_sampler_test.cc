@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/patience.h"
+
 namespace gemmd {
 namespace {
 
@@ -34,7 +36,11 @@ TEST(GpuSamplerTest, ReadsTheGpusAmongTheDevices) {
 TEST(GpuSamplerTest, GoesOnReading) {
   const GpuSampler sampler({"0000:0a:00.0"}, Quick());
   const double at_start = sampler.sample(0)->joules_at_start.value();
-  while (!(*sampler.sample(0)->reading.energy_joules > at_start)) sched_yield();
+  const auto has_read_again = [&] {
+    const auto sample = sampler.sample(0);
+    return sample.has_value() && *sample->reading.energy_joules > at_start;
+  };
+  ASSERT_TRUE(Eventually(has_read_again)) << "no second reading";
   EXPECT_EQ(sampler.sample(0)->joules_at_start, at_start);
 }
 
@@ -70,9 +76,11 @@ TEST_F(HangingNvml, ReadingsThatGrowOldAreNoneAndComeBack) {
   const GpuSampler sampler({kHangingGpu}, options);
   EXPECT_EQ(sampler.absence(), "");
   Hang(true);
-  while (sampler.sample(0).has_value()) sched_yield();
+  EXPECT_TRUE(Eventually([&] { return !sampler.sample(0).has_value(); }))
+      << "the reading of a GPU that hangs does not grow old";
   Hang(false);
-  while (!sampler.sample(0).has_value()) sched_yield();
+  EXPECT_TRUE(Eventually([&] { return sampler.sample(0).has_value(); }))
+      << "no reading of a GPU that answers again";
 }
 
 TEST(GpuSamplerTest, WithoutTheLibraryThereAreNoReadings) {

@@ -10,6 +10,7 @@
 #include "kernels/cpu/host.h"
 #include "server/device/host_device.h"
 #include "tests/server/wire/running_server.h"
+#include "tests/testing/patience.h"
 
 namespace gemmd {
 namespace {
@@ -33,18 +34,20 @@ TEST(DrainTest, FinishesWhatWasAcceptedAndRefusesTheRest) {
   std::future<absl::Status> drained =
       std::async(std::launch::async, [&] { return running.server().Drain(absl::Seconds(60)); });
   // Refused from the moment that draining is visible.
-  v1::GetServerInfoResponse info;
-  while (!info.draining()) {
+  const auto is_draining = [&] {
     grpc::ClientContext context;
     AllowTime(context);
-    ASSERT_TRUE(running.registry().GetServerInfo(&context, {}, &info).ok());
-  }
+    v1::GetServerInfoResponse info;
+    EXPECT_TRUE(running.registry().GetServerInfo(&context, {}, &info).ok());
+    return info.draining();
+  };
+  EXPECT_TRUE(Eventually(is_draining)) << "the server does not say that it drains";
   const grpc::Status refused = MultiplySmall(running.gemm());
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(refused.error_message(), "the server is draining");
   running.fake().CompleteNext();
-  EXPECT_TRUE(first.get().ok());
-  EXPECT_EQ(drained.get(), absl::OkStatus());
+  EXPECT_TRUE(Awaited(std::move(first), "the end of the product that ran").ok());
+  EXPECT_EQ(Awaited(std::move(drained), "the end of the drain"), absl::OkStatus());
   EXPECT_EQ(MultiplySmall(running.gemm()).error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
@@ -53,20 +56,24 @@ void CheckThatWhatWaitsIsRefused(RunningServer& running, absl::Duration grace, b
   std::future<grpc::Status> first = MultiplyInBackground(running);
   ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
   std::future<grpc::Status> second = MultiplyInBackground(running);
-  v1::ListDevicesResponse devices;
-  do {
+  const auto one_waits = [&] {
     grpc::ClientContext context;
     AllowTime(context);
-    devices.Clear();
-    ASSERT_TRUE(running.registry().ListDevices(&context, {}, &devices).ok());
-  } while (devices.devices(0).queued_requests() != 1);
+    v1::ListDevicesResponse devices;
+    EXPECT_TRUE(running.registry().ListDevices(&context, {}, &devices).ok());
+    return devices.devices_size() > 0 && devices.devices(0).queued_requests() == 1;
+  };
+  EXPECT_TRUE(Eventually(one_waits)) << "the second product does not come to wait";
   std::future<absl::Status> drained =
       std::async(std::launch::async, [&] { return running.server().Drain(grace); });
   if (ends_grace) running.server().EndGrace();
-  EXPECT_EQ(second.get().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Awaited(std::move(second), "the answer to the product that waits").error_code(),
+            grpc::StatusCode::UNAVAILABLE);
   running.fake().CompleteNext();
-  first.get();  // Its connection may be gone by now; either end is right.
-  EXPECT_EQ(drained.get().code(), absl::StatusCode::kDeadlineExceeded);
+  // Its connection may be gone by now; either end is right.
+  Awaited(std::move(first), "the end of the product that ran");
+  EXPECT_EQ(Awaited(std::move(drained), "the end of the drain").code(),
+            absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST(DrainTest, AfterTheGraceWhatWaitsIsAnsweredUnavailable) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "server/device/device.h"
+#include "tests/testing/patience.h"
 
 namespace gemmd {
 
@@ -24,7 +25,7 @@ class SmallProduct {
 
   // Submits it; the outcome comes later.
   std::future<JobOutcome> Start(Device& device);
-  JobOutcome Run(Device& device) { return Start(device).get(); }
+  JobOutcome Run(Device& device) { return Awaited(Start(device), "the outcome of a job"); }
 
   const std::string& d() const { return d_; }
   bool IsRight() const { return d_ == Expected(); }

@@ -12,11 +12,9 @@
 
 #include "server/device/worker_device.h"
 #include "server/system/mutex.h"
+#include "tests/testing/patience.h"
 
 namespace gemmd {
-
-// Time for everything that must happen in the end.
-inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
 // Limits that tests need not wait long for.
 WorkerDeviceOptions QuickOptions();

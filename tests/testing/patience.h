@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Waits of tests for what other threads and processes do. Every wait has an end, so that what hangs
+// is a failure with a message.
+#pragma once
+
+#include <sched.h>
+
+#include <cstdlib>
+#include <future>
+#include <iostream>
+#include <string_view>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace gemmd {
+
+// Time for everything that must happen in the end: slow machines are no failure.
+inline constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// Whether the condition came to hold before the limit.
+template <typename Condition>
+bool Eventually(Condition condition, absl::Duration limit = kPatience) {
+  const absl::Time end = absl::Now() + limit;
+  while (!condition()) {
+    if (absl::Now() > end) return false;
+    sched_yield();
+  }
+  return true;
+}
+
+// The value of a future. Where it does not come in time, the process ends: what the other side has
+// borrowed must not go away. The limit is longer than kPatience, after which servers and watchdogs
+// of the tests give up by themselves and say why.
+template <typename T>
+T Awaited(std::future<T> future, std::string_view what) {
+  constexpr absl::Duration kLimit = absl::Seconds(90);
+  if (future.wait_for(absl::ToChronoSeconds(kLimit)) != std::future_status::ready) {
+    std::cerr << "Not within " << absl::FormatDuration(kLimit) << ": " << what << std::endl;
+    std::abort();
+  }
+  return future.get();
+}
+
+}  // namespace gemmd
