@@ -5,7 +5,8 @@
 # Without arguments all of the first list, in this order; otherwise those named.
 #
 #   format    clang-format finds nothing to change
-#   release   builds with warnings as errors, each header alone, and runs every test
+#   release   builds with warnings as errors, each header alone, and runs every test, with random
+#             numbers from a new seed, which it prints; set GEMMD_TEST_SEED to repeat a run
 #   mutants   puts a handful of small faults into the release build, which its tests must find
 #   asan      the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   tsan      the tests that start threads and do not use gRPC under ThreadSanitizer
@@ -52,7 +53,14 @@ prepare_python() {
   cp "$wanted" "$venv/installed.txt"
 }
 
+# Other random numbers in each run, unless the environment says which.
+choose_seed() {
+  export GEMMD_TEST_SEED=${GEMMD_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
+  echo "The tests take their random numbers from GEMMD_TEST_SEED=$GEMMD_TEST_SEED."
+}
+
 stage_release() {
+  choose_seed
   prepare_python
   configure release -DGEMMD_BUILD_TESTS=ON
   cmake --build --preset release

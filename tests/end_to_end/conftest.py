@@ -52,8 +52,9 @@ def pytest_addoption(parser):
     group.addoption(
         "--seed",
         type=int,
-        default=20240611,
-        help="of all random data; printed by each test that uses it",
+        default=int(os.environ.get("GEMMD_TEST_SEED", 20240611)),
+        help="the seed of all random data, which each test that uses it prints (default: environment "
+        "variable GEMMD_TEST_SEED, or 20240611)",
     )
 
 

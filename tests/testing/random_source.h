@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Random numbers for tests: the same in every run unless the environment variable GEMMD_TEST_SEED
-// says otherwise. Each source prints its seed.
+// says otherwise. Each source prints its seed, and so stands above what fails after it.
 #pragma once
 
 #include <cmath>
@@ -43,7 +43,14 @@ class RandomSource {
   static uint64_t SeedOfThisRun() {
     constexpr uint64_t kUsual = 20260101;
     const char* text = std::getenv("GEMMD_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
-    return text != nullptr ? std::strtoull(text, nullptr, 10) : kUsual;
+    if (text == nullptr) return kUsual;
+    char* end = nullptr;
+    const uint64_t seed = std::strtoull(text, &end, 10);
+    if (end == text || *end != '\0') {
+      std::cerr << "GEMMD_TEST_SEED: got \"" << text << "\", want a number" << std::endl;
+      std::exit(2);  // NOLINT(concurrency-mt-unsafe)
+    }
+    return seed;
   }
 
   uint64_t seed_;

@@ -6,6 +6,7 @@ usage: npy_check.py NPY_REWRITE, the helper built from npy_rewrite.cc. Needs num
 """
 
 import itertools
+import os
 import pathlib
 import subprocess
 import sys
@@ -55,7 +56,9 @@ def bits(array):
 
 
 def check_round_trips(program, folder):
-    random = numpy.random.default_rng(20260101)
+    seed = int(os.environ.get("GEMMD_TEST_SEED", 20260101))
+    print(f"GEMMD_TEST_SEED={seed}", flush=True)
+    random = numpy.random.default_rng(seed)
     source, target = folder / "source.npy", folder / "target.npy"
     count = 0
     for (name, dtype, needs_name), shape, order in itertools.product(TYPES, SHAPES, "CF"):

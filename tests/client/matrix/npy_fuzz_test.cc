@@ -5,11 +5,11 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
 #include <string>
 #include <vector>
 
 #include "tests/client/matrix/npy_text.h"
+#include "tests/testing/random_source.h"
 
 namespace gemmd {
 namespace {
@@ -38,8 +38,8 @@ std::vector<std::string> Seeds() {
 
 TEST(NpyFuzzTest, SurvivesMutatedFiles) {
   const std::vector<std::string> seeds = Seeds();
-  std::mt19937_64 random(20260101);
-  const auto below = [&](size_t bound) { return static_cast<size_t>(random() % bound); };
+  RandomSource random;
+  const auto below = [&](size_t bound) { return static_cast<size_t>(random.Bits() % bound); };
   const std::string pieces[] = {"(",
                                 ")",
                                 ",",
@@ -69,7 +69,7 @@ TEST(NpyFuzzTest, SurvivesMutatedFiles) {
         case 2: input.resize(at); break;
         case 3: input.replace(at, piece.size(), piece); break;
         default:
-          if (at < input.size()) input[at] = static_cast<char>(random());
+          if (at < input.size()) input[at] = static_cast<char>(random.Bits());
       }
       if (input.empty()) break;
     }
