@@ -97,6 +97,10 @@ class Client:
         request = registry_pb2.ListDevicesRequest()
         return self.registry.ListDevices(request, timeout=DEADLINE_S).devices
 
+    def device(self, name):
+        [device] = [device for device in self.devices() if device.name == name]
+        return device
+
 
 @pytest.fixture
 def client(request):
@@ -119,12 +123,9 @@ def write_script(tmp_path, text):
 def test_products_run_on_the_gpu_that_is_the_default(gpus, client, gemmctl):
     daemon = gpus(devices="cuda:0,cuda:1,cpu")
     both = client(daemon)
-    assert [(d.name, d.ready) for d in both.devices()] == [
-        ("cuda:0", True),
-        ("cuda:1", True),
-        ("cpu", True),
-    ]
-    gpu = both.devices()[0]
+    gpu, *others = both.devices()
+    assert (gpu.name, gpu.ready) == ("cuda:0", True)
+    assert [(device.name, device.ready) for device in others] == [("cuda:1", True), ("cpu", True)]
     assert (gpu.chip, gpu.description, gpu.multiprocessors) == ("sm_90", "fake GPU", 7)
     assert (gpu.cuda_driver_version, gpu.cuda_runtime_version) == ("13.1", "12.8")
     assert gpu.memory_limit_bytes < gpu.memory_bytes and gpu.clock_khz > 0 < gpu.memory_clock_khz
@@ -151,6 +152,7 @@ def test_products_run_on_the_gpu_that_is_the_default(gpus, client, gemmctl):
         [gemmctl, "--address", daemon.unix, "devices"], capture_output=True, text=True
     ).stdout
     assert "fake GPU" in listed and "7 SMs, 1.98 GHz" in listed
+
 
 def test_a_product_without_a_device_runs_on_the_first_that_has_a_kernel(gpus, client):
     """No GPU multiplies f32: such products must not fail because a GPU comes first."""
@@ -185,14 +187,16 @@ def test_a_killed_worker_is_back_and_the_others_go_on(gpus, client):
     one = client(daemon)
     [(pid, _)] = workers_of(daemon)
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: daemon.events("device_not_ready"), DEADLINE_S, "the loss is known")
+    [loss] = wait_until(
+        lambda: daemon.events("device_not_ready"), DEADLINE_S, "the loss is known"
+    )
+    assert loss["device"] == "cuda:0"
+    assert "signal 9" in loss["reason"]
     assert one.code_of(device="cpu", product=Product(a=np.ones((1, 4, 4)), b=np.ones((1, 4, 4)))) \
         == grpc.StatusCode.OK
     wait_until(lambda: one.code_of() == grpc.StatusCode.OK, DEADLINE_S, "the GPU is back")
     [(new_pid, _)] = workers_of(daemon)
     assert new_pid != pid
-    assert daemon.events("device_not_ready")[0]["device"] == "cuda:0"
-    assert "signal 9" in daemon.events("device_not_ready")[0]["reason"]
     assert one.health() == SERVING
 
 
@@ -220,7 +224,8 @@ def test_after_five_restarts_health_says_so(gpus, client):
             wait_until(lambda: one.code_of() == grpc.StatusCode.OK, DEADLINE_S, "back")
     assert [one.health(name) for name in ("", "gemmd.v1.Gemm", "cuda:0")] == 3 * [NOT_SERVING]
     assert [one.health(name) for name in ("gemmd.v1.Registry", "cpu")] == 2 * [SERVING]
-    gpu = one.devices()[0]
+    gpu, cpu = one.devices()
+    assert (gpu.name, cpu.name, cpu.ready) == ("cuda:0", "cpu", True)
     assert not gpu.ready and "out of service" in gpu.not_ready_reason
     with pytest.raises(grpc.RpcError) as error:
         one.multiply()
@@ -236,7 +241,7 @@ def test_draining_finishes_what_the_gpu_has(gpus, client, tmp_path):
     [(pid, _)] = workers_of(daemon)
     product = f16_product(size=200)
     calls = [one.gemm.Multiply.future(product.request(), timeout=DEADLINE_S) for _ in range(30)]
-    wait_until(lambda: one.devices()[0].queued_requests > 0, DEADLINE_S, "some wait")
+    wait_until(lambda: one.device("cuda:0").queued_requests > 0, DEADLINE_S, "some wait")
     daemon.signal(signal.SIGTERM)
     for call in calls:
         check_bytes(call.result().d, product)
@@ -332,8 +337,8 @@ def test_many_clients_at_once_while_workers_die(gpus, client, tmp_path):
         thread.start()
     for restart in range(3):
         wait_until(lambda: len(codes) > 30 * (restart + 1), DEADLINE_S, "calls")
-        wait_until(lambda: workers_of(daemon), DEADLINE_S, "a worker")
-        os.kill(workers_of(daemon)[0][0], signal.SIGKILL)
+        [(pid, _)] = wait_until(lambda: workers_of(daemon), DEADLINE_S, "a worker")
+        os.kill(pid, signal.SIGKILL)
     for thread in threads:
         thread.join(DEADLINE_S)
     assert len(codes) == 200
