@@ -16,6 +16,7 @@
 #include "kernels/sim/product.h"
 #include "kernels/sim/vector/runs.h"
 #include "tests/kernels/sim/operand_families.h"
+#include "tests/kernels/sim/watched_code.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/sanitized.h"
 
@@ -90,7 +91,9 @@ class PathsTest : public testing::Test {
         Multiply(sim::Path::kScalar, instruction, subject.chip, product);
     for (const sim::Path path : {sim::Path::kAvx2, sim::Path::kAvx512}) {
       if (!sim::CanRun(path, instruction, subject.chip)) continue;
+      TakeWatchedCode();
       const std::vector<uint32_t> got = Multiply(path, instruction, subject.chip, product);
+      ASSERT_EQ(TakeWatchedCode(), path == sim::Path::kAvx2 ? sim::Avx2Code() : sim::Avx512Code());
       for (size_t i = 0; i < want.size(); ++i) {
         ASSERT_EQ(got[i], want[i])
             << std::string(mma::NameOf(instruction).view()) << " on "
@@ -105,6 +108,24 @@ class PathsTest : public testing::Test {
   RandomSource random_;
   int64_t elements_ = 0;
 };
+
+// By what Linux says of the processor, whatever the simulator finds.
+TEST(VectorCodeTest, IsThereWhereTheProcessorHasIt) {
+  const bool has_avx2 = ProcessorHas("avx2") && ProcessorHas("fma") && ProcessorHas("popcnt");
+  EXPECT_EQ(sim::Avx2Code() != nullptr, has_avx2);
+  const bool has_avx512 =
+      ProcessorHas("avx512f") && ProcessorHas("avx512bw") && ProcessorHas("avx512dq");
+  EXPECT_EQ(sim::Avx512Code() != nullptr, has_avx2 && has_avx512);
+}
+
+TEST(VectorCodeTest, OfTwoKindsIsNotTheSame) {
+  if (sim::Avx512Code() == nullptr) GTEST_SKIP() << "this processor has no AVX-512";
+  EXPECT_NE(sim::Avx512Code()->fused, sim::Avx2Code()->fused);
+  EXPECT_NE(sim::Avx512Code()->integers, sim::Avx2Code()->integers);
+  EXPECT_NE(sim::Avx512Code()->bits, sim::Avx2Code()->bits);
+  EXPECT_NE(sim::Avx512Code()->f64, sim::Avx2Code()->f64);
+  EXPECT_NE(sim::Avx512Code()->multiply_adds, sim::Avx2Code()->multiply_adds);
+}
 
 class FamiliesTest : public PathsTest, public testing::WithParamInterface<Family> {};
 

@@ -12,6 +12,7 @@
 #include "kernels/mma/instructions.h"
 #include "kernels/mma/support.h"
 #include "kernels/sparse24.h"
+#include "tests/kernels/sim/watched_code.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/status_matchers.h"
@@ -23,7 +24,7 @@ using mma::Instruction;
 
 constexpr int kShards = 16;
 
-// Most widths of a warpgroup and, below, most shapes.
+// With a sanitizer most widths are left out and, below, most shapes.
 bool IsLeftOut(const Instruction& instruction) {
   return kIsSanitized && instruction.is_warpgroup() && instruction.n != 8 && instruction.n != 24;
 }
@@ -117,7 +118,7 @@ mma::Chip ChipFor(const Instruction& instruction) {
   return mma::Chip::kSm90;
 }
 
-class ExactTest : public testing::TestWithParam<int> {
+class ShapesTest : public testing::Test {
  protected:
   Problem MakeProblem(const Kernel& kernel, int64_t m, int64_t n, int64_t k) {
     const Instruction& instruction = *kernel.instruction;
@@ -160,6 +161,9 @@ class ExactTest : public testing::TestWithParam<int> {
                                .d = d.data(),
                                .workspace = absl::MakeSpan(workspace)}),
                 IsOk());
+    const bool has_sums = problem.has_output() && problem.has_product();
+    ASSERT_EQ(TakeWatchedCode(), has_sums ? WantedCode(instruction) : nullptr)
+        << "not the vector code that this processor has";
     const std::vector<int32_t> want = ExactProduct(instruction, problem, a, b);
     const bool is_row_major = problem.d.order == Order::kRowMajor;
     for (int64_t i = 0; i < m; ++i) {
@@ -179,15 +183,30 @@ class ExactTest : public testing::TestWithParam<int> {
   int64_t products_ = 0;
 };
 
+// Requests have no sparse form for it.
+bool HasNoPortableForm(const Kernel& kernel) {
+  return kernel.instruction->is_sparse() &&
+         SparseFormOf(kernel.a)->name() != NameOf(SparsityOf(*kernel.instruction));
+}
+
+TEST_F(ShapesTest, EveryKernelRunsTheVectorCodeOfTheProcessor) {
+  for (const Kernel& kernel : Catalog(DeviceKind::kSim)) {
+    if (HasNoPortableForm(kernel)) continue;
+    SCOPED_TRACE(std::string(kernel.name));
+    Check(kernel, 1, 1, 1);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(products_, 0);
+}
+
+class ExactTest : public ShapesTest, public testing::WithParamInterface<int> {};
+
 TEST_P(ExactTest, SmallIntegersAreExactInEveryShape) {
   const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kSim);
   for (size_t i = static_cast<size_t>(GetParam()); i < kernels.size(); i += kShards) {
     const Kernel& kernel = kernels[i];
     const Instruction& instruction = *kernel.instruction;
-    const bool has_no_portable_form =
-        instruction.is_sparse() &&
-        SparseFormOf(kernel.a)->name() != NameOf(SparsityOf(instruction));
-    if (has_no_portable_form || IsLeftOut(instruction)) continue;
+    if (HasNoPortableForm(kernel) || IsLeftOut(instruction)) continue;
     SCOPED_TRACE(std::string(kernel.name));
     for (const int64_t m : ExtentsAbout(instruction.m * instruction.products())) {
       for (const int64_t n : ExtentsAbout(instruction.n)) {
