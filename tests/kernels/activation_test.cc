@@ -18,7 +18,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr int kPoints = 200000;
 
-// Of an f64 of this size; of subnormals all the same.
+// The unit in the last place of an f64 of this size; all subnormals have the same one.
 long double LastPlace(long double value) {
   int exponent = 0;
   std::frexp(value, &exponent);
@@ -112,7 +112,7 @@ TEST(ActivationTest, Specials) {
   EXPECT_EQ(Activate(Activation::kSilu, -1e3), 0);
 }
 
-// The same in a constant expression: there is no library in it.
+// A constant expression gives the same bits: it cannot call the library.
 static_assert(Exp(1) > 2.718281828459044 && Exp(1) < 2.718281828459046);
 static_assert(Erfc(1) > 0.15729920705028 && Erfc(1) < 0.15729920705029);
 

@@ -28,7 +28,7 @@ TEST(CatalogTest, NamesAreUniqueAndWellFormed) {
   }
 }
 
-// A kernel for each instruction, and nothing beside those and the libraries' rows.
+// There is a kernel for each instruction, and nothing else but the rows of the libraries.
 TEST(CatalogTest, EveryInstructionHasAKernel) {
   EXPECT_EQ(Catalog(DeviceKind::kSim).size(), mma::kInstructions.size());
   EXPECT_EQ(Catalog(DeviceKind::kSim).size() + Catalog(DeviceKind::kCpu).size() +

@@ -68,7 +68,7 @@ TEST(ElementCodesTest, EncodesToTheNearestCode) {
       ASSERT_EQ(Encode(type, std::nextafter(middle, 0)), code);
       ASSERT_EQ(Encode(type, std::nextafter(middle, 1e300)), code + 1);
       ASSERT_EQ(Encode(type, -middle), even | half);
-      // As f32, which holds all of these, too.
+      // The same as f32, which holds all of these values.
       const auto narrow = static_cast<float>(middle);
       uint64_t bits = 0;
       EncodeLine(type, &narrow, 1, reinterpret_cast<std::byte*>(&bits));
@@ -77,7 +77,7 @@ TEST(ElementCodesTest, EncodesToTheNearestCode) {
   }
 }
 
-// Whatever NaN it is, there is one code for it.
+// Every NaN gets the same code.
 TEST(ElementCodesTest, AllNansAreOne) {
   struct Golden {
     ElementType type;

@@ -210,7 +210,8 @@ TEST_F(EpilogueTest, SumsOfSignsBecomeCounts) {
   EXPECT_EQ(got[2], 4);
 }
 
-// f64 sums with nothing to do to them keep every bit; any step makes the one NaN of a NaN.
+// f64 sums that the epilogue does not change keep every bit. Any step turns a NaN into the one NaN
+// of Encode.
 TEST_F(EpilogueTest, PlainF64SumsKeepThePayloadOfTheirNans) {
   constexpr uint64_t kSums[] = {0x7ff8'0000'0000'0a01, 0xfff8'0000'0000'0b01, 0x7ff8'0000'0000'0000,
                                 0x8000'0000'0000'0000};

@@ -83,7 +83,7 @@ int nvmlDeviceGetEnforcedPowerLimit(void* device, unsigned* milliwatts) {
   return Tell(device, 700'000U, milliwatts);
 }
 int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* millijoules) {
-  // More with each reading.
+  // Grows with each reading.
   static std::atomic<unsigned long long> joules = 123'455;
   return Tell(device, ++joules * 1000 + 789, millijoules);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory whose last byte is the last byte of a page, with a forbidden page behind it: a read or
-// write beyond the end is a crash, in code of the libraries too, which no sanitizer watches. Bytes
-// in front hold a pattern that can be checked.
+// Memory whose last byte is the last byte of a page, with a forbidden page after it: a read or
+// write beyond the end is a crash, in code of the libraries too, which no sanitizer watches. The
+// bytes before it hold a pattern that can be checked.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,14 @@ class PageEndBuffer {
 
   // Memory of `size` bytes filled with `fill`; what was placed before is gone.
   std::byte* Place(int64_t size, std::byte fill);
-  // Whether nobody wrote in front of what was placed last.
+  // Whether nobody wrote before what was placed last.
   bool FrontIsIntact() const;
 
  private:
   void Reserve(int64_t bytes);
 
   std::byte* start_ = nullptr;
-  int64_t capacity_ = 0;  // Whole pages in front of the forbidden one.
+  int64_t capacity_ = 0;  // Whole pages before the forbidden one.
   int64_t size_ = 0;      // Placed last.
 };
 

@@ -202,7 +202,8 @@ TEST_P(RowTest, UnreadCDoesNotMatter) {
   ExpectCorrect(product);
 }
 
-// The same bits every time, wherever the operands lie; where claimed, for every m and batch too.
+// A row gives the same bits every time, wherever its operands lie, and for every m and batch where
+// it claims so.
 TEST_P(RowTest, RepeatsItsBits) {
   SCOPED_TRACE(random_.trace());
   ASSERT_TRUE(kernel_.deterministic);

@@ -89,8 +89,8 @@ class SelectTest : public testing::Test {
   Constraints constraints_;
 };
 
-// The CPU's rows make a dense matrix of it first: a million elements at 1e9 a second. The
-// simulator's do not.
+// The rows of the CPU first expand A into a dense matrix: a million elements at 1e9 a second. Those
+// of the simulators read it as it is.
 TEST(PredictionTest, ExpandingASparseOperandTakesTimeOnTheCpu) {
   const DeviceProfile profile;
   Problem problem = Cube();
@@ -226,7 +226,7 @@ TEST_F(SelectTest, ChoosesTheFirst) {
   EXPECT_EQ((*kernel)->name, "two");
 }
 
-// Choose has a way of its own, without text.
+// Choose works without building texts, so it is separate code.
 TEST_F(SelectTest, ChooseAgreesWithSelect) {
   for (int rates = 0; rates < 125; ++rates) {
     // Within 10 % of each other, and not.

@@ -146,8 +146,7 @@ TEST(Sparse24Test, Sizes) {
               StatusIs(kInvalid,
                        "a: got 9223372036854775807x9223372036854775807 elements of type "
                        "f16, want sizes in bytes below 2^63"));
-  constexpr int64_t kEighth = int64_t{1}
-                              << 60;  // Of all k that there are, and of the groups of u4.
+  constexpr int64_t kEighth = int64_t{1} << 60;  // The largest k has this many groups of u4.
   EXPECT_EQ(LayoutFor(kU4, 1, INT64_MAX).bytes, 2 * kEighth + kEighth / 2);
   EXPECT_THAT(SparseLayoutOf("a", kU4, 2, INT64_MAX), StatusIs(kInvalid));
   EXPECT_THAT(SparseLayoutOf("a", kB1, 1, 1),
@@ -188,7 +187,7 @@ class SparseTypeTest : public testing::TestWithParam<ElementType> {
     return dense;
   }
 
-  // That compression keeps everything, as the format says.
+  // Checks that compression keeps everything, in the form that the format describes.
   void ExpectKept(const SparseLayout& layout, const DenseBits& dense) {
     EXPECT_THAT(CheckPruned("a.data", layout, dense.data()), IsOk());
     const std::vector<std::byte> compressed = Compressed(layout, dense);
@@ -269,7 +268,8 @@ TEST_P(SparseTypeTest, EveryPatternOfIndices) {
             EXPECT_THAT(status,
                         StatusIs(kInvalid, Concat(place, "index ", first, ", want 0 or 1")));
           }
-          Expanded(layout, bytes);  // Whatever the indices: within the buffers (AddressSanitizer).
+          Expanded(layout,
+                   bytes);  // Any indices stay within the buffers, which AddressSanitizer watches.
           if (HasFailure()) return;
         }
       }
@@ -318,7 +318,7 @@ TEST_P(SparseTypeTest, NothingBeyondTheMatrix) {
   }
 }
 
-// Bits behind the last index and the last value of a line are not looked at.
+// Bits after the last index and the last value of a line are ignored.
 TEST_P(SparseTypeTest, PaddingBitsHaveNoMeaning) {
   const SparseLayout layout = LayoutFor(type_, 2, form_.group());
   const DenseBits dense = RandomMatrix(layout);
@@ -336,7 +336,8 @@ TEST_P(SparseTypeTest, PaddingBitsHaveNoMeaning) {
   EXPECT_EQ(Expanded(layout, bytes), dense.bytes());
 }
 
-// Nor are bits behind the last element of a line of the dense matrix, which compression drops.
+// Bits after the last element of a line of the dense matrix are ignored, and compression drops
+// them.
 TEST_P(SparseTypeTest, PaddingBitsOfTheDenseMatrix) {
   for (int64_t columns = 1; columns < form_.group(); ++columns) {
     const int64_t bits = columns * BitsOf(type_);

@@ -8,7 +8,7 @@
 namespace gemmd {
 namespace {
 
-// A volatile variable makes every step round on its own, whatever the compiler would like.
+// A volatile variable makes every step round on its own, even where the compiler would join steps.
 template <typename T>
 class Stepwise {
  public:

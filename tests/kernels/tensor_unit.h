@@ -9,7 +9,7 @@
 
 namespace gemmd {
 
-// The letter before MMA, of an instruction that is not emulated.
+// The letter before MMA in the machine code of an instruction that is not emulated.
 constexpr std::string_view TensorUnitOf(const mma::Instruction& instruction) {
   if (instruction.a == ElementType::kF64) return "D";
   if (instruction.bit_count != mma::BitCount::kNone) return "B";

@@ -142,7 +142,7 @@ TEST(MeasureRowsTest, RowsOfOneProblemShareTheLibrarysSearch) {
   EXPECT_THAT(library.prepared, SizeIs(2));
   ASSERT_THAT(outcome.measurements, SizeIs(4));
   EXPECT_EQ(outcome.measurements[1].kernel,
-            Small().name);  // Beside the first, whose problem it has.
+            Small().name);  // Timed beside the first row, whose problem it shares.
   for (const GpuMeasurement& m : outcome.measurements) {
     ASSERT_TRUE(m.cublaslt);
     EXPECT_EQ(m.cublaslt->how, "best of 1");

@@ -33,7 +33,9 @@ TEST(RandomOperandTest, FloatsAreNormalVariates) {
       sum += value;
       squares += value * value;
     }
-    // Of 40 000 values: five standard deviations of the mean, and what types of few bits round.
+    // The bounds for 40,000 values: five standard deviations of the mean, and the rounding of types
+    // of
+    // few bits.
     EXPECT_LE(std::fabs(sum / 40'000), 0.025) << NameOf(type);
     EXPECT_LE(std::fabs(squares / 40'000 - 1), 0.05) << NameOf(type);
   }

@@ -40,7 +40,7 @@ class SimulatingDevice : public Device {
   DeviceFacts facts_;
 };
 
-// A row of an instruction, of those that it has.
+// One of the rows that this device has for an instruction.
 const Kernel& GpuRow(std::string_view instruction, int index = 0);
 
 }  // namespace gemmd::bench

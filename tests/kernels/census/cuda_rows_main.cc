@@ -45,7 +45,8 @@ std::string OpcodeOf(const CudaRow& row, mma::Chip chip) {
   return IsInteger(instruction.a) ? "IMMA" : "HMMA";
 }
 
-// Every part of a step of a tile has so many; but what is emulated may be a function that all call.
+// Every part of a step of a tile has this many; but an emulated instruction may be a function that
+// all parts call.
 int DivisorOf(const CudaRow& row, mma::Chip chip) {
   if (mma::SupportOn(row.instruction, chip) != mma::Support::kNative) return 1;
   const int parts = LoadsAheadOn(row, chip) ? StreamedParts(row) : PartsOfB(row);

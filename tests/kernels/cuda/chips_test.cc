@@ -87,7 +87,7 @@ std::vector<uint32_t> SumsOf(const mma::Instruction& instruction) {
   return {0, 0xbe003c00, 0x04000001, 0x7fff7bff, 0xfc007c00};  // Pairs of f16.
 }
 
-// Kernels run whole tiles along k, with zeros behind the operands.
+// Kernels run whole tiles along k, with zeros after the operands.
 TEST(ChipsTest, StepsOfZerosLeaveAccumulatorsAsTheyAre) {
   for (const mma::Chip chip : mma::kAllChips) {
     for (const CudaRow& row : kCudaRows) {

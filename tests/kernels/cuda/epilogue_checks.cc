@@ -191,7 +191,8 @@ void CheckOddShapes(const FinishRunner& run, RandomSource& random) {
   }
 }
 
-// What StoreDirectly does, and its neighbours; lines aligned to pairs and not.
+// Covers what StoreDirectly does and what lies next to it, on lines that are aligned to pairs and
+// on lines that are not.
 void CheckPlain(const FinishRunner& run, RandomSource& random) {
   for (ElementType accumulation : kAccumulators) {
     for (ElementType d : kAllElementTypes) {

@@ -15,12 +15,12 @@ namespace gemmd {
 
 // A batch of accumulators, row major without gaps, and what is to become of them.
 struct FinishCase {
-  ProductCase product;  // Of which C, bias and scales count.
+  ProductCase product;  // Only its C, bias and scales count.
   ElementType type = ElementType::kF32;
   std::vector<std::byte> accumulators;
 };
 
-// Bytes in front of D and behind it, which nobody may write. D stays aligned to 256.
+// Bytes before D and after it, which nobody may write. D stays aligned to 256.
 inline constexpr int64_t kGuardBytes = 256;
 
 // D between its guards; all bytes were ones bits before.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The epilogue of tiles, its threads one after the other on the host.
+#include "kernels/cuda/epilogue_tile.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cuda/epilogue_tile.h"
 #include "tests/kernels/cuda/epilogue_checks.h"
 
 namespace gemmd {
@@ -17,7 +18,7 @@ constexpr int kTileColumns = 24;
 constexpr int kStride = 27;
 constexpr int kThreads = 5;
 
-// A tile as a kernel stages it; what hangs over is NaN or some number.
+// A tile as a kernel stages it; elements outside D are NaN or some number.
 template <typename Accumulator>
 std::vector<Accumulator> Stage(const FinishCase& test, const StagedTile<Accumulator>& tile) {
   const Problem& problem = test.product.problem;

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kThreads = 7;
 
-// Bytes at a multiple of 256, no more of them than asked for: AddressSanitizer sees any other read.
+// Bytes at a multiple of 256, exactly as many as asked for, so that AddressSanitizer sees a read of
+// any other.
 class AlignedBytes {
  public:
   explicit AlignedBytes(size_t size)

@@ -19,7 +19,7 @@ std::string Describe(const SparseLayout& layout) {
   return Concat(layout.rows, "x", layout.columns, " ", NameOf(layout.type));
 }
 
-// Any bits, behind the matrix too; or small integers, many of them equal.
+// Any bits, also after the matrix; or small integers, many of which are equal.
 SparseBytes RandomDense(const SparseLayout& layout, RandomSource& random) {
   SparseBytes bytes(static_cast<size_t>(layout.dense_bytes));
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.Bits());

@@ -44,7 +44,7 @@ int64_t PruneTile(const SparseJob& job, int64_t tile, int64_t group) {
   for (int i = 0; i < kUnits * kUnits; ++i) {
     squares[i] = MagnitudeOfSquare<Form>(job, tile, group, i / kUnits, i % kUnits);
   }
-  // From the back, so that the order of preference is seen to count.
+  // Starts from the end, which shows that the order of preference counts.
   Choice choice;
   choice.pattern = static_cast<int>(kPatterns.size()) - 1;
   choice.magnitude = MagnitudeOfPattern<Form>(squares, kPatterns.back());

@@ -72,7 +72,7 @@ constexpr bool CoversExactly(std::string_view name) {
          (instruction.is_warpgroup() || CoversExactly(instruction, Operand::kB));
 }
 
-// One of each family, so that a slip does not even build.
+// One of each family is checked by the compiler, so that a slip does not build.
 static_assert(CoversExactly("mma.m16n8k16.f32.f16.f16.f32"));
 static_assert(CoversExactly("mma.m8n8k4.col.row.f32.f16.f16.f32"));
 static_assert(CoversExactly("mma.m16n8k16.f64"));
@@ -131,7 +131,7 @@ TEST(Fragment, OfMmaIsThatOfItsChapter) {
     ExpectRule(instruction, Operand::kC, chapter->c);
     ExpectRule(instruction, Operand::kD, chapter->c);
   }
-  EXPECT_EQ(sections.size(), 17u);  // No chapter without an instruction.
+  EXPECT_EQ(sections.size(), 17u);  // Every chapter has an instruction.
 }
 
 TEST(Fragment, OfM8n8k4F16IsThatOfItsChapter) {

@@ -36,7 +36,7 @@ TEST(Instruction, NamesAreUniqueAndFound) {
   EXPECT_EQ(mma::FindInstruction(""), nullptr);
 }
 
-// Rows, not names: two rows with other fields but one name would hide behind each other.
+// Compares rows, not names: names would not show two different rows that share one name.
 TEST(Instruction, RowsDifferInMoreThanTheTarget) {
   for (size_t i = 0; i < kInstructions.size(); ++i) {
     for (size_t j = i + 1; j < kInstructions.size(); ++j) {

@@ -28,8 +28,8 @@ struct PtxLane {
 // Where element i of a lane is.
 using PtxRule = mma::Position (*)(const PtxLane& lane, int i);
 
-// What the chapters on sparse matrices take over: the accumulators of m16, and B of m16n8k16 (f16),
-// m16n8k8 (tf32), m16n8k32 (s8) and m16n8k64 (s4).
+// The layouts that the chapters on sparse matrices take over: the accumulators of m16, and B of
+// m16n8k16 (f16), m16n8k8 (tf32), m16n8k32 (s8) and m16n8k64 (s4).
 mma::Position PtxC16(const PtxLane& lane, int i);
 mma::Position PtxBk16Halves(const PtxLane& lane, int i);
 mma::Position PtxBk8Words(const PtxLane& lane, int i);
@@ -42,7 +42,7 @@ struct PtxChapter {
   mma::Family family;
   int m;
   int k;
-  int bits;  // Of an element of A and B in its register.
+  int bits;  // The bits that an element of A or B takes in its register.
   PtxRule a;
   PtxRule b;
   PtxRule c;
@@ -56,7 +56,7 @@ const PtxChapter* FindPtxChapter(const mma::Instruction& instruction);
 mma::Position PtxM8n8k4F16(const mma::Instruction& instruction, mma::Operand operand, int thread,
                            int i);
 
-// Of a sparse A the manual tells the row, and the logical columns among which the kept element is.
+// For a sparse A the manual gives the row, and the logical columns among which the kept element is.
 struct PtxSparsePlace {
   int row;
   int first_column;
@@ -76,7 +76,7 @@ struct PtxSparseChapter {
 // Null where the instruction is not an mma.sp.
 const PtxSparseChapter* FindPtxSparseChapter(const mma::Instruction& instruction);
 
-// Of the registers of a warpgroup the manual has figures only.
+// For the registers of a warpgroup the manual has only figures.
 mma::Position PtxWarpgroupA(const mma::Instruction& instruction, int thread, int i);
 mma::Position PtxWarpgroupD(const mma::Instruction& instruction, mma::Operand operand, int thread,
                             int i);

@@ -121,7 +121,7 @@ std::string WarpKernel(const Instruction& instruction, std::string_view name) {
   return kernel.Finish();
 }
 
-// A in registers; B's descriptor is any.
+// A is in registers; B has an arbitrary descriptor.
 std::string WarpgroupKernel(const Instruction& instruction, std::string_view name) {
   KernelText kernel(instruction, name);
   std::string operands = kernel.Load(Operand::kD, "d");
@@ -138,7 +138,7 @@ std::string WarpgroupKernel(const Instruction& instruction, std::string_view nam
   return kernel.Finish();
 }
 
-// Of the widths of a warpgroup's instructions the least, a middle one and the largest.
+// Three of the widths of a warpgroup's instructions: the least, a middle one and the largest.
 bool IsSampled(const Instruction& instruction) {
   return !instruction.is_warpgroup() || instruction.n == 8 || instruction.n == 64 ||
          instruction.n == 256;

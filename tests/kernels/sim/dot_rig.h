@@ -61,7 +61,7 @@ class DotRig {
 Dot Rotated(const Dot& dot, size_t depth, size_t count);
 
 // The dot with the signs of A and C turned, and what becomes of a result of a fused sum thereby:
-// zeros and NaN stay as they are.
+// zeros and NaN do not change.
 Dot Negated(const mma::Instruction& instruction, Dot dot);
 uint64_t NegatedResult(const mma::Instruction& instruction, uint64_t d);
 

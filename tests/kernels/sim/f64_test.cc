@@ -40,7 +40,7 @@ class F64 : public testing::TestWithParam<const char*> {
 };
 
 // A huge number at i and its negative at j > i swallow every one before j: what is left counts
-// those behind.
+// those after j.
 TEST_P(F64, SumsInAscendingK) {
   const double huge = std::ldexp(1.0, 60);
   for (size_t i = 0; i < rig_.depth(); ++i) {

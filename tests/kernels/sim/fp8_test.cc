@@ -124,7 +124,8 @@ TEST(Fp8, OfWarpgroupsIntoF16) {
   EXPECT_EQ(result({{1, P(-5), P(-6)}, {1, P(-6), P(-7)}, 0}), 0x3c01u);  // Half and 2^-13.
 }
 
-// ptxas on Hopper: products with (k & 2) == 0, then the others on top, then C to nearest.
+// What ptxas emits on Hopper adds the products with (k & 2) == 0, then the others, then C, rounded
+// to nearest.
 TEST(Fp8, OfMmaOnHopperIsTwoHalvesThenC) {
   for (const char* name : {"mma.m16n8k32.f32.e5m2.e5m2.f32", "mma.m16n8k16.f32.e5m2.e5m2.f32"}) {
     DotRig rig(name, Chip::kSm90);

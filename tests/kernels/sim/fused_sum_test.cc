@@ -147,7 +147,7 @@ std::vector<FusedCase> HalfCases() {
   };
 }
 
-// Of each depth and kind, so that a case runs where it fits.
+// Instructions of each depth and kind: a case runs where it fits.
 constexpr std::array kIntoF32 = {
     "mma.m16n8k16.f32.f16.f16.f32",
     "mma.m16n8k16.f32.bf16.bf16.f32",

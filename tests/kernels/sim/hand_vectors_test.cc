@@ -117,7 +117,7 @@ TEST(HandVectors, VanishedSumsArePlusZero) {
   ExpectVectors(F16IntoF16(), {{"S2", {{0x8c00}, {0x0400}}, 0}, {"S3", {{0x8c00}, {0x0800}}, 0}});
 }
 
-// With an integer bit less c2783ffc and d3c2.
+// An adder with one integer bit less would give c2783ffc and d3c2.
 TEST(HandVectors, WidestSums) {
   const std::vector<uint64_t> largest = Repeated(16, 0x3fff);
   ExpectVectors(F16IntoF32OfDepth16(), {{"W1", {largest, largest, 0x3fffffff}, 0x4283e001}});

@@ -115,7 +115,7 @@ uint64_t Extreme(ElementType type, RandomSource& random) {
   }
 }
 
-// One element, of the families that know no neighbours.
+// One element of a family whose elements do not depend on each other.
 uint64_t Element(ElementType type, Family family, const Window& window, bool is_a,
                  RandomSource& random) {
   if (IsInteger(type)) {

@@ -36,7 +36,7 @@ inline constexpr std::array<Family, 11> kAllFamilies = {
 std::string_view NameOf(Family family);
 
 // A product of an instruction with operands of a family: tight, A row major (or sparse, in its
-// portable form), B column major. Integers and f64 take families by their sense.
+// portable form), B column major. Integers and f64 take the family that comes nearest in meaning.
 struct FamilyCase {
   Problem problem;
   std::vector<std::byte> a;

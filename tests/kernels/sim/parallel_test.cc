@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of the simulator on several threads. Under ThreadSanitizer too: they are none of
-// OpenMP's.
+// Products of the simulator on several threads. ThreadSanitizer watches them, too, because the
+// threads are not those of OpenMP.
 #include "kernels/sim/parallel.h"
 
 #include <gtest/gtest.h>

@@ -26,7 +26,7 @@ namespace {
 using mma::Chip;
 using mma::Instruction;
 
-// Of each family.
+// The number of elements of the result for each family.
 constexpr int64_t kElements = kIsSanitized ? 1 : 1'000'000;
 
 std::vector<Chip> Chips() {
@@ -59,7 +59,7 @@ struct Subject {
   Chip chip;
 };
 
-// Every instruction of every chip that has vector code; of the widths of a warpgroup three.
+// Every instruction of every chip that has vector code, and three of the widths of a warpgroup.
 std::vector<Subject> AllSubjects() {
   std::vector<Subject> all;
   for (const Chip chip : Chips()) {
@@ -109,7 +109,7 @@ class PathsTest : public testing::Test {
   int64_t elements_ = 0;
 };
 
-// By what Linux says of the processor, whatever the simulator finds.
+// Linux says what the processor has, independently of the simulator.
 TEST(VectorCodeTest, IsThereWhereTheProcessorHasIt) {
   const bool has_avx2 = ProcessorHas("avx2") && ProcessorHas("fma") && ProcessorHas("popcnt");
   EXPECT_EQ(sim::Avx2Code() != nullptr, has_avx2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NaN and infinities in fused sums: one NaN for every cause, whatever came in.
+// NaN and infinities in fused sums: every cause gives the same NaN.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -104,7 +104,7 @@ std::string TestName(const testing::TestParamInfo<const char*>& row) {
 
 INSTANTIATE_TEST_SUITE_P(Sm90, SpecialValues, testing::ValuesIn(kInstructions), TestName);
 
-// The low 13 bits of tf32 are not there when its class is decided.
+// The low 13 bits of tf32 are cleared before its class is decided.
 TEST(SpecialValuesOfTf32, IgnoreTheLowBits) {
   for (const char* name : {"mma.m16n8k8.f32.tf32.tf32.f32", "mma.m16n8k4.f32.tf32.tf32.f32",
                            "wgmma.m64n8k8.f32.tf32.tf32", "mma.sp.m16n8k16.f32.tf32.tf32.f32"}) {
