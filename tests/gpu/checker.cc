@@ -194,7 +194,7 @@ class Checker {
     }
   }
 
-  // The least case, whatever thread was first.
+  // Keeps the case with the least number, whichever thread comes first.
   static void Keep(RowResult& row, const Task& task, const Product& product,
                    const std::string& what) {
     if (row.first &&

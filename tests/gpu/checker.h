@@ -20,11 +20,11 @@ namespace gemmd {
 struct CheckOptions {
   mma::Chip chip = mma::Chip::kSm90;
   std::vector<uint64_t> seeds = {1, 2, 3};
-  std::string filter = "*";  // Of the kernels' names, a pattern of the shell.
+  std::string filter = "*";  // A pattern of the shell for the kernels' names.
   std::optional<size_t> only_case;
   bool is_quick = false;
   int threads = 1;
-  int64_t seconds = 0;  // After which no case is begun; 0: none.
+  int64_t seconds = 0;  // No case begins after so many; 0 sets no limit.
 };
 
 struct Failure {
@@ -50,7 +50,7 @@ struct RowResult {
 
 struct CheckResult {
   CheckOptions options;
-  std::vector<RowResult> rows;  // Of the filter and available on the chip, in their order.
+  std::vector<RowResult> rows;  // Those that pass the filter and that the chip has, in order.
   // Instructions of mma, mma.sp and wmma that the chip has, and those of them that no row passed.
   std::vector<const mma::Instruction*> instructions;
   std::vector<const mma::Instruction*> not_covered;

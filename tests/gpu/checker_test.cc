@@ -129,7 +129,8 @@ TEST(CasesTest, HaveEveryOrderFamilyBatchAndOutput) {
   EXPECT_GT(leading_dimensions.size(), 1);
 }
 
-// Small and simple, of every kind of operand; and that what has the same elements has one result.
+// Small and simple products with every kind of operand pass, and products with the same elements
+// have the same result.
 TEST(CheckerTest, PassesWhatIsRight) {
   for (const std::string_view filter :
        {kRow, std::string_view("mma.sp.m16n8k32.f32.bf16.bf16.f32_64x64x64_w2x2_s3")}) {

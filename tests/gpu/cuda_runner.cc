@@ -228,7 +228,7 @@ class TogetherRunner : public CudaRunner {
   int64_t workspace_bytes_ = 0;
 };
 
-// The guards stay behind: the tool watches. The workspace is not initialised.
+// Copies no guards to the GPU, since the tool watches. The workspace is not initialised.
 class ApartRunner : public CudaRunner {
  public:
   using CudaRunner::CudaRunner;

@@ -21,7 +21,7 @@ enum class Placement {
 // Errors: as CUDA's.
 absl::StatusOr<std::unique_ptr<KernelRunner>> MakeCudaRunner(Placement placement);
 
-// Of the current GPU, and its chip. The commit is left empty.
+// The facts and the chip of the current GPU. The commit is left empty.
 // Errors: FailedPrecondition where there is no GPU, or one that the tables do not know.
 struct CudaGpu {
   GpuFacts facts;

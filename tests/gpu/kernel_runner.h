@@ -20,8 +20,8 @@ class KernelRunner {
   // Whether this build has the code of the kernel.
   virtual bool HasCode(const Kernel& kernel) const = 0;
 
-  // Runs the kernel on every product, whose problem it supports, one after the other. Of each an
-  // output as PoisonedOutput made it comes in and goes out.
+  // Runs the kernel on every product, whose problem it supports, one after the other. Each
+  // output is as PoisonedOutput made it before, and as the kernel left it after.
   // Errors:  as the launch says; Aborted where nothing can be run any more.
   // Threads: one call at a time.
   virtual absl::Status Run(const Kernel& kernel, absl::Span<const Product> products,

@@ -23,7 +23,7 @@ struct Product {
   std::vector<float> b_scale;
 };
 
-// How lines lie behind each other: without gaps, each on a multiple of 16 bytes, or with gaps that
+// How lines follow each other: without gaps, each on a multiple of 16 bytes, or with gaps that
 // leave most of them on odd addresses.
 enum class Spacing { kTight, kAligned, kOdd };
 
@@ -31,7 +31,7 @@ MatrixLayout SpacedLayout(ElementType type, Order order, int64_t rows, int64_t c
                           Spacing spacing);
 
 // Copies the elements of `batch` matrices from one layout to another of the same shape and type.
-// Bits behind the last element of a packed line become 0.
+// Bits after the last element of a packed line become 0.
 void CopyElements(const MatrixLayout& from, const std::byte* source, const MatrixLayout& to,
                   std::byte* target, int64_t batch);
 
@@ -39,8 +39,8 @@ void CopyElements(const MatrixLayout& from, const std::byte* source, const Matri
 std::vector<std::byte> RandomMatrices(const MatrixLayout& layout, int64_t batch,
                                       RandomSource& random);
 
-// D as it is before the launch, and kGuardBytes in front of it and behind it: a pattern. Of what a
-// kernel leaves there, all but the elements of D must still be the pattern.
+// A pattern in place of D and in the kGuardBytes before and after it. After the launch, everything
+// but the elements of D must still be the pattern.
 inline constexpr int64_t kGuardBytes = 256;
 std::vector<std::byte> PoisonedOutput(const Problem& problem);
 

@@ -16,7 +16,7 @@ struct GpuFacts {
   std::string name;      // "NVIDIA H200".
   int capability = 0;    // 90.
   std::string driver;    // "580.159.04"; empty where it does not tell.
-  int cuda_version = 0;  // Of the driver: 13000 is 13.0.
+  int cuda_version = 0;  // The version of the driver: 13000 is 13.0.
 };
 
 // A kernel of one warp or warpgroup per block on operands of 32-bit words.

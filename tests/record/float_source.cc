@@ -60,7 +60,7 @@ uint64_t FloatSource::Zero() { return random_.Flip() ? sign_ : 0; }
 
 uint64_t FloatSource::Subnormal() {
   const uint64_t fraction = random_.Bits() & ((uint64_t{1} << format_.fraction_bits) - 1);
-  // Of every magnitude.
+  // Every magnitude occurs.
   return fraction >> random_.Between(0, format_.fraction_bits) << padding_ | Zero();
 }
 

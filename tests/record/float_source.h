@@ -24,9 +24,9 @@ class FloatSource {
   // largest number above all.
   uint64_t Make(bool negative, int exponent, uint64_t fraction) const;
 
-  // Of either sign.
+  // Numbers of either sign.
   uint64_t Power(int exponent);
-  uint64_t With(int exponent);          // Any fraction; of tf32 any bits behind it.
+  uint64_t With(int exponent);          // Any fraction, and for tf32 any bits after it.
   uint64_t Between(int low, int high);  // Likewise, exponents uniform.
   uint64_t Zero();
   uint64_t Subnormal();  // Zero included.

@@ -14,8 +14,9 @@ struct Window {
   int high;
 };
 
-// Of a width that changes, anywhere in the half of the range about one: so that products stay in
-// the range of f32 where the operands have it too. Types of few exponents have all of it.
+// A window of varying width, anywhere in the half of the range about one, so that products stay in
+// the range of f32 where the operands have that range. Types with few exponents use their whole
+// range.
 Window AnyWindow(const FloatSource& source, RandomSource& random) {
   constexpr std::array<int, 5> kWidths = {4, 8, 16, 32, 60};
   const int divisor = source.greatest() > 64 ? 2 : 1;
@@ -58,7 +59,7 @@ void FillNearlyCancellingPairs(FloatOperands& floats, OperandFiller& filler) {
                    : floats.a.Stepped(floats.a.Negated(a), random.Between(-2, 2));
     return a;
   });
-  std::array<uint64_t, 256> line = {};  // Of B, the last one.
+  std::array<uint64_t, 256> line = {};  // The last line of B.
   const int stretch = filler.PairStretch();
   filler.FillB([&](int k, int column) {
     uint64_t& b = line[static_cast<size_t>(column)];
@@ -97,7 +98,7 @@ void FillPowersUnderOne(FloatOperands& floats, OperandFiller& filler) {
 
 void FillSignedZeros(FloatOperands& floats, OperandFiller& filler) {
   RandomSource& random = filler.random();
-  const int64_t others = random.Between(0, 2);  // Of eight elements.
+  const int64_t others = random.Between(0, 2);  // So many of eight elements are not zero.
   const auto element = [&](FloatSource& source) {
     return random.Between(0, 7) < others ? source.Normal() : source.Zero();
   };

@@ -73,7 +73,7 @@ class ModuleWriter {
   RegisterList Registers(char name, Operand operand) const {
     return {name, RegisterCount(operand)};
   }
-  // Of one case.
+  // The bytes of one case.
   int MatrixBytes(Operand operand) const {
     return mma::RowsOf(instruction_, operand) * mma::ColumnsOf(instruction_, operand) *
            BitsOf(TypeOf(operand)) / 8;
@@ -212,7 +212,7 @@ class ModuleWriter {
     StoreRegisters('c');
   }
 
-  // Core matrices of B along k; they lie one behind the other, then those of the next columns.
+  // Core matrices of B along k; they follow one another, then come those of the next columns.
   int CoresAlongK() const { return instruction_.k * BitsOf(instruction_.b) / 8 / kCoreDepthBytes; }
 
   // Copies B into shared memory, K-major without swizzle, in chunks of 16 bytes.

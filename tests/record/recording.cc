@@ -54,7 +54,7 @@ std::vector<int> LogicalKs(const Variant& variant, std::span<const uint32_t> met
   return a_k;
 }
 
-// Puts a matrix behind `words`.
+// Appends a matrix to `words`.
 void Append(const Instruction& instruction, Operand operand, const std::vector<uint64_t>& matrix,
             std::vector<uint32_t>& words) {
   const size_t first = words.size();

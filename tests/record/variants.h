@@ -13,7 +13,7 @@ namespace gemmd {
 
 struct VariantSelection {
   std::string filter = "*";  // A pattern of the shell for the name.
-  // Of wgmma: every n; otherwise the least, one of a few groups of columns, and the largest.
+  // Takes every n of wgmma; otherwise the least, one of a few groups of columns, and the largest.
   bool has_all_widths = false;
 };
 

@@ -21,7 +21,7 @@ struct Variant {
   int selector = 0;
 };
 
-// From a file's name without ".bin": an instruction's name, ".sel" and a digit behind a sparse one,
+// From a file's name without ".bin": an instruction's name, after a sparse one ".sel" and a digit,
 // where '_' may stand for ':'.
 std::optional<Variant> FindVariant(std::string_view name);
 
