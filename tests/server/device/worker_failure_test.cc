@@ -37,7 +37,7 @@ void ExpectRightProduct(WorkerRig& rig) {
   EXPECT_TRUE(product.IsRight());
 }
 
-// Lost once, and back since.
+// The worker was lost once and has come back.
 void ExpectRestarted(WorkerRig& rig, pid_t old_pid) {
   rig.AwaitReady();
   const std::vector<absl::Status> readinesses = rig.readinesses();
@@ -83,7 +83,7 @@ TEST(WorkerFailureTest, AWorkerKilledDuringAJobAbortsItAndWhatWaitsIsUnavailable
   std::future<JobOutcome> waiting_outcome = waiting.Start(rig.device());
   const SteadyClock clock;
   const int64_t submitted_ns = clock.NowNs();
-  // Until the worker has got so far that it has read its script.
+  // Waits until the worker has read its script.
   EXPECT_TRUE(Eventually([&] { return !rig.HasScript(); })) << "the worker reads no script";
   const int64_t killed_ns = clock.NowNs();
   kill(pid, SIGKILL);
@@ -138,7 +138,7 @@ TEST(WorkerFailureTest, TheWatchdogGivesLongJobsMoreTime) {
 
 struct ScriptedCall {
   std::string function;
-  int call;  // Of those that one job makes.
+  int call;  // Counts the calls that one job makes, from 1.
 };
 
 void PrintTo(const ScriptedCall& call, std::ostream* out) {
@@ -161,7 +161,7 @@ class EveryCallTest : public testing::TestWithParam<ScriptedCall> {
     return status;
   }
 
-  // That freeing memory fails is no concern of the job's.
+  // A job does not fail where memory cannot be freed.
   static testing::Matcher<absl::Status> Fails(absl::StatusCode code) {
     if (GetParam().function == "Free") return IsOk();
     return StatusIs(code, HasSubstr(GetParam().function + ": scripted"));
@@ -210,7 +210,7 @@ TEST_P(EveryCallTest, ACrashIsReplaced) {
   ExpectRestarted(rig, pid);
 }
 
-// With a sanitizer one of each kind: before the job is taken up, while it runs, and after.
+// A sanitizer takes one of each kind: before the job is taken up, while it runs, and after.
 std::vector<ScriptedCall> Calls() {
   if (kIsSanitized) return {{"Allocate", 1}, {"Launch", 1}, {"NanosecondsBetween", 3}};
   return {{"Free", 1},
@@ -262,7 +262,7 @@ TEST(WorkerFailureTest, AWorkerThatDiesWhileItStartsIsReplaced) {
 TEST(WorkerFailureTest, AWorkerWithAWrongProductIsReplaced) {
   WorkerRig rig;
   kill(rig.device().worker_pid(), SIGSTOP);
-  rig.SetScript("Launch 2 skip");  // Of its canaries.
+  rig.SetScript("Launch 2 skip");  // The second launch of its canaries.
   kill(rig.device().worker_pid(), SIGKILL);
   rig.AwaitReadinesses(4);
   EXPECT_THAT(rig.readinesses()[2],
@@ -310,7 +310,7 @@ TEST(WorkerFailureTest, JobsDuringARestartAreRefusedAtOnce) {
   }
 }
 
-// Workers that are none.
+// Programs that are not workers.
 class RogueWorkerTest : public testing::Test {
  protected:
   absl::Status StartOf(const std::string& program) {

@@ -46,7 +46,7 @@ TEST(GpuSamplerTest, GoesOnReading) {
 
 constexpr char kHangingGpu[] = "0000:0f:00.0";
 
-// Has the hanging GPU hang, until the end of a test at the latest.
+// Makes the hanging GPU hang, until the end of a test at the latest.
 class HangingNvml : public testing::Test {
  protected:
   HangingNvml() : library_(DynamicLibrary::Load({GEMMD_FAKE_NVML}).value()) {
@@ -89,7 +89,7 @@ TEST(GpuSamplerTest, WithoutTheLibraryThereAreNoReadings) {
   EXPECT_FALSE(sampler.sample(1).has_value());
 }
 
-// One reason, not that of the last GPU alone.
+// Every reason is told, not only that of the last GPU.
 TEST(GpuSamplerTest, TellsEveryReasonOnce) {
   const GpuSampler sampler({"0000:0c:00.0", "0000:0a:00.0", "0000:0d:00.0"}, Quick());
   EXPECT_THAT(sampler.absence(), AllOf(HasSubstr("no GPU 0000:0c:00.0: "),

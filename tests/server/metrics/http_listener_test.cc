@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Peers that are silent, slow, too many or unkind: each costs itself, and no other.
+// Silent, slow, too many or hostile peers harm themselves and no other.
 #include "server/metrics/http_listener.h"
 
 #include <arpa/inet.h>
@@ -87,7 +87,7 @@ class HttpListenerTest : public testing::Test {
 
   Peer Connect() const { return Peer(listener_->address()); }
 
-  // Also has the listener look at its clock, and at whoever came before.
+  // Also makes the listener look at its clock and at the peers that came before.
   void ExpectServed() const {
     const Peer peer = Connect();
     peer.Ask("/small");
@@ -133,7 +133,7 @@ TEST_F(HttpListenerTest, TheOldestThatSaysNothingGivesWay) {
   for (int i = 1; i < 4; ++i) EXPECT_TRUE(silent[static_cast<size_t>(i)].IsOpen()) << i;
 }
 
-// Whoever comes while every place has an answer under way is the one to be refused.
+// A peer that comes while every place has an answer under way is refused itself.
 TEST_F(HttpListenerTest, AnAnswerUnderWayIsNotGivenUp) {
   std::vector<Peer> reading;
   for (int i = 0; i < 4; ++i) {

@@ -27,7 +27,7 @@ v1::MultiplyRequest NumberedRequest(int number) {
   return request;
 }
 
-// Of the only device; -1 where the server does not say.
+// Requests that wait for the only device; -1 where the server does not say.
 int64_t QueuedRequests(RunningServer& running) {
   grpc::ClientContext context;
   AllowTime(context);

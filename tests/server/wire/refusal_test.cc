@@ -27,7 +27,7 @@ struct Refused {
   std::string name;
   std::function<void(v1::MultiplyRequest&)> spoil;  // A good request of 4x5x6 f32.
   grpc::StatusCode code;
-  testing::Matcher<std::string> message;  // Of all of it.
+  testing::Matcher<std::string> message;  // Matches the whole message.
 };
 
 void PrintTo(const Refused& refused, std::ostream* out) { *out << refused.name; }

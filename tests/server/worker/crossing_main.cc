@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmd-crossing: prints what it costs to cross to a worker's process and back, with one job at a
-// time: the time from Submit to its end but for what the worker needs for the job itself.
+// time: the time from Submit to its end, without what the worker needs for the job itself.
 // usage: gemmd-crossing WORKER_BINARY [JOBS [SPIN_US]]
 #include <algorithm>
 #include <chrono>

@@ -41,7 +41,7 @@ class FakeGpuRuntime : public GpuRuntime {
   bool is_lost_ = false;
 };
 
-// Rates that nobody measured.
+// Rates that were not measured.
 absl::Status MeasureNothing(GpuRuntime& runtime, const GpuDescription& gpu,
                             absl::Span<std::byte> staging, GpuRates& rates);
 

@@ -20,7 +20,7 @@ class SmallProduct {
   SmallProduct& operator=(const SmallProduct&) = delete;
 
   Problem& problem() { return problem_; }
-  // Of the kernel that the device would choose.
+  // A job for the kernel that the device would choose.
   Job JobFor(const Device& device);
 
   // Submits it; the outcome comes later.

@@ -30,12 +30,12 @@ class WorkerRig {
   // Ends the device.
   void Stop() { device_.reset(); }
 
-  // What the worker, or the next one, is to do from its next call on.
+  // Says what the worker, or the next one, does from its next call on.
   void SetScript(const std::string& script) const;
   // Whether no worker has read it yet.
   bool HasScript() const;
 
-  // The readinesses so far, the first of them that at construction.
+  // The readinesses so far; the first is that at construction.
   std::vector<absl::Status> readinesses() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits for that many of them.
   void AwaitReadinesses(size_t count) const ABSL_LOCKS_EXCLUDED(mutex_);
