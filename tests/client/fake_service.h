@@ -47,7 +47,7 @@ class FakeServer {
   // How many Multiply calls have arrived, retries counted one by one.
   int multiply_calls() const;
 
-  // How many of those ended because the client gave them up.
+  // How many of the Multiply calls ended because the client gave them up.
   int abandoned_calls() const;
 
   // The connections that Multiply calls came over, each once.

@@ -198,8 +198,7 @@ TEST(BuildRequestTest, SizesOfSparseRows) {
   EXPECT_EQ(bytes(v1::ELEMENT_TYPE_F32, 9), Pair(20, 2));
   EXPECT_EQ(bytes(v1::ELEMENT_TYPE_F64, 8), Pair(-1, -1));
   EXPECT_EQ(bytes(v1::ELEMENT_TYPE_F32, int64_t{1} << 62), Pair(-1, -1));
-  constexpr int64_t kEighth = int64_t{1}
-                              << 60;  // Of all k that there are, and of the groups of u4.
+  constexpr int64_t kEighth = int64_t{1} << 60;  // The largest k has this many groups of u4.
   EXPECT_EQ(bytes(v1::ELEMENT_TYPE_U4, INT64_MAX), Pair(2 * kEighth, kEighth / 2));
 }
 

@@ -78,7 +78,7 @@ TEST(FragmentGridTest, AlsoOnesBelowEachOther) {
 
 TEST(FragmentGridTest, OneExceptionKeepsThemApart) {
   v1::DescribeFragmentResponse fragment = LineFragment(4, 2, false);
-  fragment.mutable_entries(6)->set_column(3);  // Lane 3 the other way round.
+  fragment.mutable_entries(6)->set_column(3);  // The neighbours of lane 3 in the opposite order.
   fragment.mutable_entries(7)->set_column(2);
   const auto grids = MakeGrids(fragment, "A");
   ASSERT_THAT(grids, IsOk());

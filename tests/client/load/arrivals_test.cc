@@ -71,7 +71,7 @@ TEST(ArrivalsTest, RampGoesFromOneRateToTheOther) {
   };
   EXPECT_EQ(calls_until(5), 100 * 5 + 20 * 25 / 2);  // The integral of 100 + 20 t.
   EXPECT_EQ(calls_until(10), 2000);
-  EXPECT_EQ(calls_until(11), 2300);  // Constant behind the ramp.
+  EXPECT_EQ(calls_until(11), 2300);  // Constant after the ramp.
   EXPECT_TRUE(std::is_sorted(times.begin(), times.end()));
 }
 

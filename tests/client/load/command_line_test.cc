@@ -181,7 +181,7 @@ TEST(GemmloadTest, AStopBeforeTheFirstCallSaysSo) {
   EXPECT_THAT(outcome.err, HasSubstr("interrupted before the first call"));
 }
 
-// Runs gemmload and asks for a stop some time behind its start.
+// Runs gemmload and asks for a stop some time after its start.
 LoadOutcome RunAndStop(const std::vector<std::string>& arguments, const std::string& address,
                        absl::Duration after) {
   StopRequests stop = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A gRPC server in this process with delays that a test knows: every Multiply is answered a fixed
-// time behind its arrival, and during one stall not before the stall's end. No thread waits for a
+// time after its arrival, and during one stall not before the stall's end. No thread waits for a
 // call, so that any number of calls may be delayed at once. It computes nothing.
 #pragma once
 

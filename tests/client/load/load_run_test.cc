@@ -83,7 +83,7 @@ TEST_F(LoadRunTest, WarmUpIsLeftOut) {
   EXPECT_EQ(result.tally.ok(), 50);
   EXPECT_LE(result.tally.latency.ValueAt(0.5), 290 * kMillisecondNs);
   EXPECT_GT(warmup_calls, 0);
-  // Calls of the warm-up that end behind it are part of what the server does then.
+  // Calls of the warm-up that end after it are part of what the server does then.
   EXPECT_GT(result.rate, 100);
 }
 

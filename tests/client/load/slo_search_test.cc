@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A server that keeps up to a rate and not beyond.
+// A server that keeps up to a rate and not beyond it.
 std::vector<SloTrial> SearchKnee(double knee, const SloPlan& plan = {}) {
   return SearchRate(plan, [&](double rate) {
     return std::optional<SloTrial>({.rate = rate, .holds = rate <= knee});

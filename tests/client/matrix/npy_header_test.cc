@@ -58,7 +58,7 @@ TEST(NpyHeaderTest, RefusesEverythingElse) {
            std::string(),
            std::string("\n"),
            good,                        // No line feed.
-           absl::StrCat(good, " "),     // The same.
+           absl::StrCat(good, " "),     // No line feed either.
            absl::StrCat(good, "\n\n"),  // Something after it.
            absl::StrCat(good, "\n", good),
            absl::StrCat(good, "x\n"),
@@ -140,7 +140,7 @@ TEST(NpyHeaderTest, BoundsTheLengthBeforeReading) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("npy header length: got 20058")));
 }
 
-// Up to the longest that there may be, to the byte.
+// The longest header that is taken, and one that is a byte longer.
 TEST(NpyHeaderTest, TakesHeadersOfTenThousandBytes) {
   const std::string dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 3)}";
   for (const int version : {1, 2, 3}) {

@@ -207,7 +207,7 @@ TEST(NpyTest, ReadsBackWhatItWrites) {
         for (int64_t line = 0; line < lines; ++line) {
           for (int64_t byte = 0; byte < line_bytes; ++byte)
             array.data.push_back(static_cast<char>(line * 37 + byte * 11));
-          // Bits behind the last element are zero.
+          // Bits after the last element are zero.
           const int64_t used = length * ElementBits(type) % 8;
           if (used != 0)
             array.data.back() = static_cast<char>(array.data.back() & ((1 << used) - 1));
