@@ -2,114 +2,137 @@
 #include "kernels/bench/operands.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <new>
+#include <cstring>
 #include <random>
-#include <vector>
+#include <thread>
+#include <utility>
 
+#include "kernels/prune24.h"
+#include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
-#include "kernels/text.h"
 
 namespace gemmd::bench {
 namespace {
 
-constexpr int64_t kPage = 4096;
-constexpr int kChecked = 1000;
+// Elements are drawn from so many normal variates, which is fast and as good for this purpose.
+constexpr size_t kVariates = 1 << 16;
 
-void Fill(const MatrixLayout& layout, std::mt19937& random, std::byte* data) {
-  std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<size_t>(layout.line_length()));
-  for (int64_t i = 0; i < layout.lines(); ++i) {
-    std::byte* line = data + i * layout.line_stride_bytes();
-    if (IsInteger(layout.type)) {
-      for (int64_t j = 0; j < layout.line_stride_bytes(); ++j) {
-        line[j] = static_cast<std::byte>(random());
-      }
-    } else {
-      for (float& value : values) value = normal(random);
-      EncodeLine(layout.type, values.data(), layout.line_length(), line);
+std::vector<uint64_t> EncodedVariates(ElementType type, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  std::vector<uint64_t> variates(kVariates);
+  for (uint64_t& bits : variates) bits = Encode(type, normal(random));
+  return variates;
+}
+
+template <typename Word>
+void DrawWords(const std::vector<uint64_t>& variates, std::mt19937_64& random, int64_t count,
+               std::byte* line) {
+  constexpr int64_t kDraws = 4;  // Of 16 bits each.
+  for (int64_t i = 0; i < count; i += kDraws) {
+    uint64_t bits = random();
+    for (int64_t j = i; j < std::min(count, i + kDraws); ++j, bits >>= 16) {
+      const auto word = static_cast<Word>(variates[bits % kVariates]);
+      std::memcpy(line + j * static_cast<int64_t>(sizeof(Word)), &word, sizeof(Word));
     }
   }
 }
 
-double ValueAt(const MatrixLayout& layout, const std::byte* data, int64_t row, int64_t column) {
-  const bool is_row_major = layout.order == Order::kRowMajor;
-  const std::byte* line = data + (is_row_major ? row : column) * layout.line_stride_bytes();
-  return Decode(layout.type, LoadBits(layout.type, line, is_row_major ? column : row));
+void DrawFloats(const MatrixLayout& layout, const std::vector<uint64_t>& variates,
+                std::mt19937_64& random, std::byte* line) {
+  const int64_t count = layout.line_length();
+  switch (BitsOf(layout.type)) {
+    case 8: return DrawWords<uint8_t>(variates, random, count, line);
+    case 16: return DrawWords<uint16_t>(variates, random, count, line);
+    case 32: return DrawWords<uint32_t>(variates, random, count, line);
+    case 64: return DrawWords<uint64_t>(variates, random, count, line);
+    default:
+      for (int64_t i = 0; i < count; ++i) {
+        StoreBits(layout.type, line, i, variates[random() % kVariates]);
+      }
+  }
 }
 
-struct Sum {
-  double value = 0;
-  double magnitude = 0;
-  int64_t integer = 0;
-};
-
-Sum Reference(const Problem& problem, const Operands& operands, int64_t row, int64_t column) {
-  Sum sum;
-  for (int64_t p = 0; p < problem.k; ++p) {
-    const double a = ValueAt(problem.a, operands.a.data(), row, p);
-    const double b = ValueAt(problem.b, operands.b.data(), p, column);
-    sum.value += a * b;
-    sum.magnitude += std::fabs(a * b);
-    if (IsInteger(problem.a.type)) sum.integer += static_cast<int64_t>(a) * static_cast<int64_t>(b);
+void DrawBytes(std::mt19937_64& random, int64_t count, std::byte* line) {
+  for (int64_t i = 0; i < count; i += 8) {
+    const uint64_t bits = random();
+    std::memcpy(line + i, &bits, static_cast<size_t>(std::min<int64_t>(8, count - i)));
   }
-  return sum;
+}
+
+// Calls work(first, last) for all lines, on all processors.
+template <typename Work>
+void ShareLines(int64_t lines, const Work& work) {
+  const auto threads = std::min<int64_t>(lines, std::max(1U, std::thread::hardware_concurrency()));
+  std::vector<std::jthread> helpers;
+  for (int64_t i = 0; i < threads; ++i) {
+    helpers.emplace_back(work, lines * i / threads, lines * (i + 1) / threads);
+  }
 }
 
 }  // namespace
 
-AlignedBytes::AlignedBytes(int64_t bytes) {
-  const int64_t rounded = std::max<int64_t>(1, (bytes + kPage - 1) / kPage) * kPage;
-  data_.reset(static_cast<std::byte*>(
-      std::aligned_alloc(static_cast<size_t>(kPage), static_cast<size_t>(rounded))));
-  if (data_ == nullptr) throw std::bad_alloc();
+std::vector<std::byte> RandomDense(const MatrixLayout& layout, uint64_t seed) {
+  std::vector<std::byte> bytes(static_cast<size_t>(layout.lines() * layout.line_stride_bytes()),
+                               std::byte{0xff});
+  const bool is_integer = IsInteger(layout.type);
+  const std::vector<uint64_t> variates =
+      is_integer ? std::vector<uint64_t>() : EncodedVariates(layout.type, seed);
+  const int64_t line_bytes = (layout.line_length() * BitsOf(layout.type) + 7) / 8;
+  ShareLines(layout.lines(), [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      // Of each line its own, so that the data do not depend on the number of threads.
+      std::mt19937_64 random(seed * 1'000'003 + static_cast<uint64_t>(i));
+      std::byte* const line = bytes.data() + i * layout.line_stride_bytes();
+      if (is_integer) {
+        DrawBytes(random, line_bytes, line);
+      } else {
+        DrawFloats(layout, variates, random, line);
+      }
+    }
+  });
+  return bytes;
 }
 
-void AlignedBytes::Free::operator()(std::byte* data) const { std::free(data); }
-
-Operands::Operands(const MatrixLayout& a_layout, const MatrixLayout& b_layout,
-                   const MatrixLayout& d_layout, int seed)
-    : a(a_layout.batch_stride_bytes),
-      b(b_layout.batch_stride_bytes),
-      d(d_layout.batch_stride_bytes) {
-  std::mt19937 random(static_cast<uint32_t>(seed + 1));
-  Fill(a_layout, random, a.data());
-  Fill(b_layout, random, b.data());
+absl::StatusOr<PrunedOperand> RandomSparse(const MatrixLayout& layout, uint64_t seed) {
+  ASSIGN_OR_RETURN(const MatrixLayout dense,
+                   TightLayout("a", layout.type, Order::kRowMajor, layout.rows, layout.columns));
+  ASSIGN_OR_RETURN(const SparseLayout sparse,
+                   SparseLayoutOf("a", layout.type, layout.rows, layout.columns));
+  PrunedOperand operand;
+  operand.dense = RandomDense(dense, seed);
+  operand.compressed.resize(static_cast<size_t>(sparse.bytes));
+  // Some rows at a time, each as a matrix of its own: they share nothing but bits behind lines.
+  ShareLines(layout.rows, [&](int64_t first, int64_t last) {
+    SparseLayout rows = sparse;
+    rows.rows = last - first;
+    rows.dense_bytes = rows.rows * rows.dense_line_bytes;
+    rows.bytes = rows.rows * (rows.value_line_bytes + rows.index_line_bytes);
+    std::byte* const part = operand.dense.data() + first * rows.dense_line_bytes;
+    Prune(rows, part);
+    std::vector<std::byte> compressed(static_cast<size_t>(rows.bytes));
+    // It cannot fail: the rows have just been pruned.
+    Compress("a", rows, part, compressed.data()).IgnoreError();
+    std::copy_n(compressed.begin(), rows.indices_offset(0),
+                operand.compressed.begin() + sparse.values_offset(first));
+    std::copy_n(compressed.begin() + rows.indices_offset(0), rows.rows * rows.index_line_bytes,
+                operand.compressed.begin() + sparse.indices_offset(first));
+  });
+  return operand;
 }
 
-absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, Order b_order) {
-  Problem problem;
-  problem.m = shape.m;
-  problem.n = shape.n;
-  problem.k = shape.k;
-  problem.accumulation = kernel.recipe.accumulation;
-  ASSIGN_OR_RETURN(problem.a, TightLayout("a", kernel.a, Order::kRowMajor, shape.m, shape.k));
-  ASSIGN_OR_RETURN(problem.b, TightLayout("b", kernel.b, b_order, shape.k, shape.n));
-  ASSIGN_OR_RETURN(
-      problem.d, TightLayout("d", kernel.recipe.accumulation, Order::kRowMajor, shape.m, shape.n));
-  RETURN_IF_ERROR(Validate(problem));
-  return problem;
-}
-
-std::string Verify(const Kernel& kernel, const Problem& problem, const Operands& operands) {
-  if (!problem.has_output() || !problem.has_product()) return "ok";
-  std::mt19937_64 random(1);
-  std::uniform_int_distribution<int64_t> any_row(0, problem.m - 1);
-  std::uniform_int_distribution<int64_t> any_column(0, problem.n - 1);
-  const double unit = kernel.recipe.accumulation == ElementType::kF32 ? 0x1p-24 : 0x1p-53;
-  for (int i = 0; i < kChecked; ++i) {
-    const int64_t row = any_row(random);
-    const int64_t column = any_column(random);
-    const Sum want = Reference(problem, operands, row, column);
-    const double got = ValueAt(problem.d, operands.d.data(), row, column);
-    const double bound = static_cast<double>(2 * problem.k + 4) * unit * want.magnitude;
-    const bool is_right = kernel.recipe.exact
-                              ? static_cast<int32_t>(got) == static_cast<int32_t>(want.integer)
-                              : std::fabs(got - want.value) <= bound;
-    if (!is_right) return Concat("wrong at row ", row, ", column ", column);
+absl::StatusOr<Operands> DrawOperands(const Problem& problem, int set) {
+  const auto seed = static_cast<uint64_t>(set) * 2;
+  Operands operands;
+  if (problem.a.is_sparse()) {
+    ASSIGN_OR_RETURN(PrunedOperand a, RandomSparse(problem.a, seed + 1));
+    operands.a = std::move(a.compressed);
+    operands.dense_a = std::move(a.dense);
+  } else {
+    operands.a = RandomDense(problem.a, seed + 1);
   }
-  return "ok";
+  operands.b = RandomDense(problem.b, seed + 2);
+  return operands;
 }
 
 }  // namespace gemmd::bench

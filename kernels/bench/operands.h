@@ -1,47 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Data of a benchmark: normal variates for floats, all values for integers; and a check of results.
+// The random operands of every measurement, on the CPU, in the simulator and on a GPU: floats are
+// normal variates, integers take all values.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/bench/direct.h"
-#include "kernels/kernel.h"
+#include "kernels/problem.h"
 
 namespace gemmd::bench {
 
-// Memory that starts on a page.
-class AlignedBytes {
- public:
-  explicit AlignedBytes(int64_t bytes);
-  std::byte* data() const { return data_.get(); }
+// One matrix as its layout says. What lies between lines is all ones, which is NaN as a float.
+std::vector<std::byte> RandomDense(const MatrixLayout& layout, uint64_t seed);
 
- private:
-  struct Free {
-    void operator()(std::byte* data) const;
-  };
-  std::unique_ptr<std::byte, Free> data_;
+// A random dense matrix whose smaller half was set to zero, and the same in the portable form.
+struct PrunedOperand {
+  std::vector<std::byte> dense;  // Row major, no gaps.
+  std::vector<std::byte> compressed;
 };
 
-// A, B and D of one product, tight.
+// Errors: InvalidArgument where the type has no sparse form.
+absl::StatusOr<PrunedOperand> RandomSparse(const MatrixLayout& layout, uint64_t seed);
+
+// A and B of one problem, as it has them: A compressed where it is sparse.
 struct Operands {
-  Operands(const MatrixLayout& a_layout, const MatrixLayout& b_layout, const MatrixLayout& d_layout,
-           int seed);
-
-  AlignedBytes a;
-  AlignedBytes b;
-  AlignedBytes d;
+  std::vector<std::byte> a;
+  std::vector<std::byte> b;
+  std::vector<std::byte> dense_a;  // What `a` holds where that is compressed; otherwise empty.
 };
 
-// A and D row major, B of the given order; D of the kernel's accumulation type.
-absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, Order b_order);
-
-// "ok" where a thousand elements of D, drawn at random, are as they should be: exact, or within the
-// bound (k + 2) u sum |a b| of an f64 reference, u being the accumulation type's unit roundoff.
-std::string Verify(const Kernel& kernel, const Problem& problem, const Operands& operands);
+// Every `set` has other numbers.
+// Errors: InvalidArgument where A is sparse and its type has no sparse form.
+absl::StatusOr<Operands> DrawOperands(const Problem& problem, int set);
 
 }  // namespace gemmd::bench

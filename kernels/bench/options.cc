@@ -124,13 +124,25 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_option("--repeat", options.repeat, "Least number of samples")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
-  app.add_option("--json", options.json, "Write the results there as JSON too; - is the output");
   app.add_option("--threads", options.threads, "Threads of the CPU libraries and the simulator")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_flag("--list", options.lists,
                "List the rows of the catalogue that the other options choose, all without any, and "
                "end");
+}
+
+void AddReportOptions(CLI::App& app, Options& options) {
+  CLI::Option_group& group = *app.add_option_group("Report");
+  group.add_option("--json", options.json,
+                   "Write the report there as JSON, after each shape; - is the output, in place of "
+                   "the table");
+  group.add_option("--save", options.save, "Write the report there as JSON too, after each shape");
+  group.add_option("--csv", options.csv, "Write the measurements there as CSV, after each shape");
+  group.add_option("--commit", options.commit, "What the report says was built")
+      ->capture_default_str();
+  group.add_flag("--progress", options.shows_progress,
+                 "Say what runs on standard error even where that is no terminal");
 }
 
 void AddHostOptions(CLI::App& app, Options& options) {
@@ -163,12 +175,6 @@ void AddGpuOptions(CLI::App& app, Options& options) {
       ->default_str("the loader's, or /usr/local/cuda's");
   group.add_option("--cusparselt", options.cusparselt, "Path of libcusparseLt.so")
       ->default_str("the loader's");
-  group.add_option("--csv", options.csv, "Write the results there as CSV");
-  group.add_option("--save", options.save, "Write the report there as JSON, after each shape");
-  group.add_option("--commit", options.commit, "What the report says was built")
-      ->capture_default_str();
-  group.add_flag("--progress", options.shows_progress,
-                 "Say what runs on standard error even where that is no terminal");
 }
 
 // Of a shell, roughly: what has other characters than names and numbers is quoted.
@@ -195,6 +201,7 @@ absl::Status ParseOptions(int argc, const char* const* argv, CLI::App& app, Opti
   app.description(kDescription);
   app.footer(kFooter);
   AddOptions(app, options);
+  AddReportOptions(app, options);
   AddHostOptions(app, options);
   AddGpuOptions(app, options);
   app.parse(argc, argv);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/bench/gpu/gpu_problem.h"
+#include "kernels/bench/problem.h"
 #include "kernels/bench/shape.h"
 
 namespace CLI {
@@ -23,23 +23,25 @@ struct Options {
   std::string path;                  // Of the simulator; empty: every one.
   std::string shapes_text;           // Empty: 2048; of the simulator 1024; of a GPU 4096.
   std::string b_order = "row";
-  std::string json;
   std::string device = "cpu";
   int threads = 1;
   double seconds = 2;
   int repeat = 5;
   bool lists = false;
-  // Of GPUs.
+  // The report.
+  std::string json;  // - is the output, in place of the table.
+  std::string csv;
+  std::string save;
+  std::string commit = "unknown";
+  bool shows_progress = false;
+  // For GPUs.
   std::string orders_text = "rcr";
   int64_t leading_dimension_offset = 0;
   bool leaves_libraries_out = false;
   std::string cublaslt;
   std::string cusparselt;
-  std::string csv;
-  std::string save;
-  std::string commit = "unknown";
-  bool shows_progress = false;
-  std::string command;               // As it was typed.
+
+  std::string command;  // As it was typed.
 
   // From the texts above.
   std::optional<int> gpu;

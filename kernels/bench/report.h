@@ -1,23 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Measurements as a table for people and as JSON for programs.
+// Reports of measurements, on the CPU, in the simulator and on a GPU: as JSON and CSV for programs,
+// and as a table for people.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "kernels/bench/measure.h"
+#include "kernels/bench/shape.h"
 
 namespace gemmd::bench {
 
-// Where the measurements were made.
-struct Environment {
-  std::string processor;
-  int threads;
+using Value = std::variant<std::monostate, bool, int64_t, double, std::string>;  // First: absent.
+
+// One value of a report. The name "cublaslt.seconds" says that the field is `seconds` of the group
+// `cublaslt`; a group whose fields are all absent is null in JSON.
+struct Field {
+  std::string name;
+  Value value;
+};
+using Fields = std::vector<Field>;
+
+// One column of a table.
+struct Column {
+  std::string heading;
+  int width;  // Negative where texts start at the left.
 };
 
-std::string TableHeader();
-std::string TableLine(const Measurement& measurement);
-std::string ToJson(const Environment& environment, const std::vector<Measurement>& measurements);
+// What a report has of one measurement.
+struct Entry {
+  std::string kernel;
+  Shape shape = {};
+  Fields fields;
+  std::vector<std::string> cells;  // One for each column of the table.
+  bool is_right = true;            // Whether the results were.
+};
+
+struct Report {
+  Fields facts;  // Where and how everything was measured.
+  std::vector<Fields> measurements;
+};
+
+std::string ToJson(const Report& report);
+
+// One line for each measurement, after a line of names, in which groups are set off by "_".
+std::string ToCsv(const Report& report);
+
+std::string TableHeader(const std::vector<Column>& columns);
+std::string TableLine(const std::vector<Column>& columns, const std::vector<std::string>& cells);
+
+// What a function or a member gives of something that may be absent: as a value, absent too, and as
+// the text of a cell, then "-".
+template <typename Whole, typename Of>
+Value ValueOf(const std::optional<Whole>& whole, const Of& of) {
+  return whole ? Value(std::invoke(of, *whole)) : Value();
+}
+template <typename Whole, typename Of>
+std::string TextOf(const std::optional<Whole>& whole, const Of& of) {
+  return whole ? std::string(std::invoke(of, *whole)) : "-";
+}
+
+// Texts for cells: a rate of operations, by 1e12 or 1e9 a second, and a share of 1.
+std::string TeraText(double rate);
+std::string GigaText(double rate);
+std::string PercentText(double share);
 
 }  // namespace gemmd::bench

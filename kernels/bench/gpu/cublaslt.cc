@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/bench/gpu/cublaslt_api.h"
 #include "kernels/bench/gpu/cuda_types.h"
+#include "kernels/bench/gpu/library_problem.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -16,27 +18,29 @@ namespace {
 constexpr int kMostProposals = 16;
 constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
 
-absl::Status LtStatus(int status, std::string_view what) {
-  if (status == kCublasSuccess) return absl::OkStatus();
-  return absl::UnimplementedError(Concat("cuBLASLt: ", what, ": status ", status));
+absl::Status LtStatus(cublasStatus_t status, std::string_view what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  return absl::UnimplementedError(
+      Concat("cuBLASLt: ", what, ": status ", static_cast<int>(status)));
 }
 
 // A descriptor of the library, given back at the end.
+template <typename Object>
 class Descriptor {
  public:
-  explicit Descriptor(int (*destroy)(void*)) : destroy_(destroy) {}
+  explicit Descriptor(cublasStatus_t (*destroy)(Object)) : destroy_(destroy) {}
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() {
     if (object_ != nullptr) destroy_(object_);
   }
 
-  void** out() { return &object_; }
-  void* get() const { return object_; }
+  Object* out() { return &object_; }
+  Object get() const { return object_; }
 
  private:
-  int (*destroy_)(void*);
-  void* object_ = nullptr;
+  cublasStatus_t (*destroy_)(Object);
+  Object object_ = nullptr;
 };
 
 // alpha and beta of any scale type.
@@ -52,23 +56,25 @@ struct Scalar {
 
 // A way of adding up.
 struct Arithmetic {
-  int compute_type;
+  cublasComputeType_t compute_type;
   ElementType scale;
 };
 
 // What gives results of the problem's type from its operands.
 std::vector<Arithmetic> ArithmeticsOf(const Problem& problem) {
   switch (problem.a.type) {
-    case ElementType::kF64: return {{kCublasCompute64F, ElementType::kF64}};
-    case ElementType::kTf32: return {{kCublasCompute32FFastTf32, ElementType::kF32}};
-    case ElementType::kS8: return {{kCublasCompute32I, ElementType::kS32}};
+    case ElementType::kF64: return {{CUBLAS_COMPUTE_64F, ElementType::kF64}};
+    case ElementType::kTf32: return {{CUBLAS_COMPUTE_32F_FAST_TF32, ElementType::kF32}};
+    case ElementType::kS8: return {{CUBLAS_COMPUTE_32I, ElementType::kS32}};
     case ElementType::kF16:
       if (problem.d.type != ElementType::kF16) break;
-      return {{kCublasCompute32F, ElementType::kF32}, {kCublasCompute16F, ElementType::kF16}};
+      return {{CUBLAS_COMPUTE_32F, ElementType::kF32}, {CUBLAS_COMPUTE_16F, ElementType::kF16}};
     default: break;
   }
-  return {{kCublasCompute32F, ElementType::kF32}};
+  return {{CUBLAS_COMPUTE_32F, ElementType::kF32}};
 }
+
+using MatrixDescriptor = Descriptor<cublasLtMatrixLayout_t>;
 
 struct Matrix {
   const MatrixLayout& layout;
@@ -77,7 +83,7 @@ struct Matrix {
 
 class CublasLtOpponent : public Opponent {
  public:
-  CublasLtOpponent(const CublasLtApi& api, void* handle, Device& device,
+  CublasLtOpponent(const CublasLtApi& api, cublasLtHandle_t handle, Device& device,
                    const OperandSets& operands, const Arithmetic& arithmetic)
       : api_(api),
         handle_(handle),
@@ -106,29 +112,29 @@ class CublasLtOpponent : public Opponent {
   Matrix Result() const { return {operands_.problem().d, operands_.d(0)}; }
 
   absl::Status Describe();
-  absl::Status DescribeMatrix(const Matrix& matrix, Descriptor& layout);
-  absl::StatusOr<std::vector<CublasLtHeuristicResult>> Propose();
+  absl::Status DescribeMatrix(const Matrix& matrix, MatrixDescriptor& layout);
+  absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Propose();
   absl::StatusOr<double> Time();
 
   const CublasLtApi& api_;
-  void* const handle_;
+  const cublasLtHandle_t handle_;
   Device& device_;
   const OperandSets& operands_;
   const Arithmetic arithmetic_;
   const ColumnMajorProduct form_;
   const Scalar one_;
   const Scalar zero_;
-  Descriptor product_{api_.destroy_product};
-  Descriptor first_{api_.destroy_layout};
-  Descriptor second_{api_.destroy_layout};
-  Descriptor result_{api_.destroy_layout};
+  Descriptor<cublasLtMatmulDesc_t> product_{api_.destroy_product};
+  MatrixDescriptor first_{api_.destroy_layout};
+  MatrixDescriptor second_{api_.destroy_layout};
+  MatrixDescriptor result_{api_.destroy_layout};
   DeviceBytes workspace_;
-  CublasLtAlgorithm algorithm_ = {};
+  cublasLtMatmulAlgo_t algorithm_ = {};
   int tried_ = 0;
 };
 
-absl::Status CublasLtOpponent::DescribeMatrix(const Matrix& matrix, Descriptor& layout) {
-  const std::optional<CudaDataType> type = CudaDataTypeOf(matrix.layout.type);
+absl::Status CublasLtOpponent::DescribeMatrix(const Matrix& matrix, MatrixDescriptor& layout) {
+  const std::optional<cudaDataType_t> type = CudaDataTypeOf(matrix.layout.type);
   if (!type) {
     return absl::UnimplementedError(Concat("cuBLASLt: no type ", NameOf(matrix.layout.type)));
   }
@@ -147,42 +153,43 @@ absl::Status CublasLtOpponent::Describe() {
   RETURN_IF_ERROR(LtStatus(api_.create_product(product_.out(), arithmetic_.compute_type,
                                                *CudaDataTypeOf(arithmetic_.scale)),
                            "product"));
-  const int32_t first = form_.transposes_first ? kCublasOpT : kCublasOpN;
-  const int32_t second = form_.transposes_second ? kCublasOpT : kCublasOpN;
+  const cublasOperation_t first = form_.transposes_first ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t second = form_.transposes_second ? CUBLAS_OP_T : CUBLAS_OP_N;
   RETURN_IF_ERROR(
-      LtStatus(api_.set_product(product_.get(), kCublasLtDescTransA, &first, sizeof(first)),
+      LtStatus(api_.set_product(product_.get(), CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first)),
                "transposition"));
-  RETURN_IF_ERROR(
-      LtStatus(api_.set_product(product_.get(), kCublasLtDescTransB, &second, sizeof(second)),
-               "transposition"));
+  RETURN_IF_ERROR(LtStatus(
+      api_.set_product(product_.get(), CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)),
+      "transposition"));
   if (BitsOf(operands_.problem().a.type) == 8 && IsFloat(operands_.problem().a.type)) {
     const int8_t is_fast = 1;
-    RETURN_IF_ERROR(LtStatus(
-        api_.set_product(product_.get(), kCublasLtDescFastAccum, &is_fast, sizeof(is_fast)),
-        "fast accumulation"));
+    RETURN_IF_ERROR(LtStatus(api_.set_product(product_.get(), CUBLASLT_MATMUL_DESC_FAST_ACCUM,
+                                              &is_fast, sizeof(is_fast)),
+                             "fast accumulation"));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<CublasLtHeuristicResult>> CublasLtOpponent::Propose() {
-  Descriptor preference(api_.destroy_preference);
+absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> CublasLtOpponent::Propose() {
+  Descriptor<cublasLtMatmulPreference_t> preference(api_.destroy_preference);
   RETURN_IF_ERROR(LtStatus(api_.create_preference(preference.out()), "preference"));
   const uint64_t workspace_bytes = kWorkspaceBytes;
-  RETURN_IF_ERROR(LtStatus(api_.set_preference(preference.get(), kCublasLtPrefMaxWorkspaceBytes,
-                                               &workspace_bytes, sizeof(workspace_bytes)),
-                           "workspace"));
-  const std::pair<int, const std::byte*> pointers[] = {
-      {kCublasLtPrefMinAlignmentA, First().first},
-      {kCublasLtPrefMinAlignmentB, Second().first},
-      {kCublasLtPrefMinAlignmentC, Result().first},
-      {kCublasLtPrefMinAlignmentD, Result().first}};
+  RETURN_IF_ERROR(
+      LtStatus(api_.set_preference(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                   &workspace_bytes, sizeof(workspace_bytes)),
+               "workspace"));
+  const std::pair<cublasLtMatmulPreferenceAttributes_t, const std::byte*> pointers[] = {
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, First().first},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, Second().first},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, Result().first},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, Result().first}};
   for (const auto& [attribute, pointer] : pointers) {
     const uint32_t alignment = AlignmentOf(pointer);
     RETURN_IF_ERROR(
         LtStatus(api_.set_preference(preference.get(), attribute, &alignment, sizeof(alignment)),
                  "alignment"));
   }
-  std::vector<CublasLtHeuristicResult> proposals(kMostProposals);
+  std::vector<cublasLtMatmulHeuristicResult_t> proposals(kMostProposals);
   int count = 0;
   RETURN_IF_ERROR(LtStatus(
       api_.heuristics(handle_, product_.get(), first_.get(), second_.get(), result_.get(),
@@ -208,13 +215,13 @@ absl::StatusOr<double> CublasLtOpponent::Time() {
 
 absl::StatusOr<double> CublasLtOpponent::Search() {
   RETURN_IF_ERROR(Describe());
-  ASSIGN_OR_RETURN(const std::vector<CublasLtHeuristicResult> proposals, Propose());
+  ASSIGN_OR_RETURN(const std::vector<cublasLtMatmulHeuristicResult_t> proposals, Propose());
   ASSIGN_OR_RETURN(workspace_, device_.Allocate(kWorkspaceBytes));
   double best = std::numeric_limits<double>::infinity();
-  CublasLtAlgorithm best_algorithm = {};
-  for (const CublasLtHeuristicResult& proposal : proposals) {
-    if (proposal.status != kCublasSuccess) continue;
-    algorithm_ = proposal.algorithm;
+  cublasLtMatmulAlgo_t best_algorithm = {};
+  for (const cublasLtMatmulHeuristicResult_t& proposal : proposals) {
+    if (proposal.state != CUBLAS_STATUS_SUCCESS) continue;
+    algorithm_ = proposal.algo;
     const absl::StatusOr<double> seconds = Time();
     if (absl::IsUnimplemented(seconds.status())) continue;  // Not every proposal can be run.
     RETURN_IF_ERROR(seconds.status());
@@ -239,35 +246,35 @@ absl::Status CublasLtOpponent::Multiply(int set) {
                   "multiply");
 }
 
-}  // namespace
+class CublasLt : public Library {
+ public:
+  explicit CublasLt(CublasLtApi api) : api_(std::move(api)) {}
+  CublasLt(const CublasLt&) = delete;
+  CublasLt& operator=(const CublasLt&) = delete;
+  ~CublasLt() override {
+    if (handle_ != nullptr) api_.destroy(handle_);
+  }
 
-// Column major, the bytes of a row-major matrix are its transpose's. So a row-major D asks for
-// D^T = B^T A^T.
-ColumnMajorProduct ColumnMajorProductOf(const Problem& problem) {
-  const bool a_is_column_major = problem.a.order == Order::kColumnMajor;
-  const bool b_is_column_major = problem.b.order == Order::kColumnMajor;
-  if (problem.d.order == Order::kColumnMajor)
-    return {false, !a_is_column_major, !b_is_column_major};
-  return {true, b_is_column_major, a_is_column_major};
-}
+  absl::Status Start() {
+    const cublasStatus_t status = api_.create(&handle_);
+    if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+    handle_ = nullptr;
+    return absl::InternalError(
+        Concat("cuBLASLt: cublasLtCreate: status ", static_cast<int>(status)));
+  }
 
-absl::StatusOr<std::unique_ptr<CublasLt>> CublasLt::Load(const std::string& path) {
-  ASSIGN_OR_RETURN(CublasLtApi api, CublasLtApi::Load(path));
-  auto library = std::unique_ptr<CublasLt>(new CublasLt(std::move(api)));
-  const int status = library->api_.create(&library->handle_);
-  if (status == kCublasSuccess) return library;
-  library->handle_ = nullptr;
-  return absl::InternalError(Concat("cuBLASLt: cublasLtCreate: status ", status));
-}
+  std::string name() const override { return "cuBLASLt"; }
+  std::string version() const override {
+    const auto version = static_cast<int64_t>(api_.version());  // 130100
+    return Concat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+  }
+  absl::StatusOr<std::unique_ptr<Opponent>> Prepare(Device& device,
+                                                    const OperandSets& operands) override;
 
-CublasLt::~CublasLt() {
-  if (handle_ != nullptr) api_.destroy(handle_);
-}
-
-std::string CublasLt::version() const {
-  const auto version = static_cast<int64_t>(api_.version());  // 130100
-  return Concat(version / 10000, ".", version / 100 % 100, ".", version % 100);
-}
+ private:
+  const CublasLtApi api_;
+  cublasLtHandle_t handle_ = nullptr;
+};
 
 absl::StatusOr<std::unique_ptr<Opponent>> CublasLt::Prepare(Device& device,
                                                             const OperandSets& operands) {
@@ -287,6 +294,15 @@ absl::StatusOr<std::unique_ptr<Opponent>> CublasLt::Prepare(Device& device,
     }
   }
   return best;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Library>> LoadCublasLt(const std::string& path) {
+  ASSIGN_OR_RETURN(CublasLtApi api, CublasLtApi::Load(path));
+  auto library = std::make_unique<CublasLt>(std::move(api));
+  RETURN_IF_ERROR(library->Start());
+  return library;
 }
 
 }  // namespace gemmd::bench

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "kernels/bench/gpu/cuda_graph.h"
-#include "kernels/bench/gpu/open_device.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
@@ -202,7 +201,5 @@ absl::StatusOr<std::unique_ptr<Loop>> CudaDevice::MakeLastKernelLoop(int calls, 
   ASSIGN_OR_RETURN(CudaGraphInstance instance, CudaGraphInstance::Create(kernels));
   return Prepared(std::make_unique<GraphLoop>(*this, stream_, calls, std::move(instance)));
 }
-
-absl::StatusOr<std::unique_ptr<Device>> OpenGpu(int index) { return CudaDevice::Open(index); }
 
 }  // namespace gemmd::bench

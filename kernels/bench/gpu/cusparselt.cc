@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/bench/gpu/cuda_types.h"
-#include "kernels/bench/gpu/gpu_problem.h"
+#include "kernels/bench/gpu/cusparselt_api.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -17,8 +17,8 @@ constexpr float kOne = 1;
 constexpr float kZero = 0;
 constexpr uint32_t kAlignment = 16;  // Of every matrix; what the library asks for.
 
-int OrderOf(Order order) {
-  return order == Order::kRowMajor ? kCusparseOrderRow : kCusparseOrderColumn;
+cusparseOrder_t OrderOf(Order order) {
+  return order == Order::kRowMajor ? CUSPARSE_ORDER_ROW : CUSPARSE_ORDER_COL;
 }
 
 class CusparseLtOpponent : public Opponent {
@@ -36,8 +36,8 @@ class CusparseLtOpponent : public Opponent {
   absl::Status Multiply(int set) override;
 
  private:
-  absl::Status Check(int status, std::string_view what) const {
-    if (status == kCusparseSuccess) return absl::OkStatus();
+  absl::Status Check(cusparseStatus_t status, std::string_view what) const {
+    if (status == CUSPARSE_STATUS_SUCCESS) return absl::OkStatus();
     return absl::UnimplementedError(Concat("cuSPARSELt: ", what, ": ", api_.error_name(status)));
   }
   absl::Status DescribeMatrices();
@@ -72,21 +72,21 @@ CusparseLtOpponent::~CusparseLtOpponent() {
 // All row major but D, which may be either: a column-major B is its transpose to the library.
 absl::Status CusparseLtOpponent::DescribeMatrices() {
   const Problem& problem = operands_.problem();
-  const std::optional<CudaDataType> a_type = CudaDataTypeOf(problem.a.type);
-  const std::optional<CudaDataType> b_type = CudaDataTypeOf(problem.b.type);
-  const std::optional<CudaDataType> d_type = CudaDataTypeOf(d_type_);
+  const std::optional<cudaDataType_t> a_type = CudaDataTypeOf(problem.a.type);
+  const std::optional<cudaDataType_t> b_type = CudaDataTypeOf(problem.b.type);
+  const std::optional<cudaDataType_t> d_type = CudaDataTypeOf(d_type_);
   if (!a_type || !b_type || !d_type) {
     return absl::UnimplementedError(Concat("cuSPARSELt: no types ", NameOf(problem.a.type), ", ",
                                            NameOf(problem.b.type), ", ", NameOf(d_type_)));
   }
   RETURN_IF_ERROR(
       Check(api_.init_structured(&handle_, &a_, problem.m, problem.k, problem.k, kAlignment,
-                                 *a_type, kCusparseOrderRow, kCusparseLtSparsity50Percent),
+                                 *a_type, CUSPARSE_ORDER_ROW, CusparseLtSparsity::k50Percent),
             "a"));
   made_.push_back(&a_);
   RETURN_IF_ERROR(
       Check(api_.init_dense(&handle_, &b_, problem.b.lines(), problem.b.line_length(),
-                            problem.b.leading_dimension, kAlignment, *b_type, kCusparseOrderRow),
+                            problem.b.leading_dimension, kAlignment, *b_type, CUSPARSE_ORDER_ROW),
             "b"));
   made_.push_back(&b_);
   RETURN_IF_ERROR(
@@ -99,14 +99,16 @@ absl::Status CusparseLtOpponent::DescribeMatrices() {
 
 absl::Status CusparseLtOpponent::Plan() {
   const Problem& problem = operands_.problem();
-  const int b_operation =
-      problem.b.order == Order::kRowMajor ? kCusparseNonTranspose : kCusparseTranspose;
-  const int compute_type = IsInteger(problem.a.type) ? kCusparseCompute32I : kCusparseCompute32F;
-  RETURN_IF_ERROR(Check(api_.init_product(&handle_, &product_, kCusparseNonTranspose, b_operation,
-                                          &a_, &b_, &d_, &d_, compute_type),
+  const cusparseOperation_t b_operation = problem.b.order == Order::kRowMajor
+                                              ? CUSPARSE_OPERATION_NON_TRANSPOSE
+                                              : CUSPARSE_OPERATION_TRANSPOSE;
+  const CusparseLtComputeType compute_type =
+      IsInteger(problem.a.type) ? CusparseLtComputeType::k32I : CusparseLtComputeType::k32F;
+  RETURN_IF_ERROR(Check(api_.init_product(&handle_, &product_, CUSPARSE_OPERATION_NON_TRANSPOSE,
+                                          b_operation, &a_, &b_, &d_, &d_, compute_type),
                         "product"));
   RETURN_IF_ERROR(
-      Check(api_.init_selection(&handle_, &selection_, &product_, kCusparseLtAlgorithmDefault),
+      Check(api_.init_selection(&handle_, &selection_, &product_, CusparseLtAlgorithm::kDefault),
             "selection"));
   RETURN_IF_ERROR(Check(api_.init_plan(&handle_, &plan_, &product_, &selection_), "plan"));
   has_plan_ = true;
@@ -114,7 +116,7 @@ absl::Status CusparseLtOpponent::Plan() {
 }
 
 absl::Status CusparseLtOpponent::Compress() {
-  const std::vector<std::byte>& dense = operands_.host_dense_a();
+  const std::vector<std::byte>& dense = operands_.host().dense_a;
   const auto dense_bytes = static_cast<int64_t>(dense.size());
   ASSIGN_OR_RETURN(const DeviceBytes a, device_.Allocate(dense_bytes));
   RETURN_IF_ERROR(device_.Write(a.get(), dense.data(), dense_bytes));
@@ -172,27 +174,36 @@ absl::Status CusparseLtOpponent::Multiply(int set) {
                "multiply");
 }
 
-}  // namespace
+class CusparseLt : public Library {
+ public:
+  explicit CusparseLt(CusparseLtApi api) : api_(std::move(api)) {}
+  CusparseLt(const CusparseLt&) = delete;
+  CusparseLt& operator=(const CusparseLt&) = delete;
+  ~CusparseLt() override {
+    if (is_started_) api_.destroy(&handle_);
+  }
 
-absl::StatusOr<std::unique_ptr<CusparseLt>> CusparseLt::Load(const std::string& path) {
-  ASSIGN_OR_RETURN(CusparseLtApi api, CusparseLtApi::Load(path));
-  auto library = std::unique_ptr<CusparseLt>(new CusparseLt(std::move(api)));
-  const int status = library->api_.init(&library->handle_);
-  library->is_started_ = status == kCusparseSuccess;
-  if (library->is_started_) return library;
-  return absl::InternalError(
-      Concat("cuSPARSELt: cusparseLtInit: ", library->api_.error_name(status)));
-}
+  absl::Status Start() {
+    const cusparseStatus_t status = api_.init(&handle_);
+    is_started_ = status == CUSPARSE_STATUS_SUCCESS;
+    if (is_started_) return absl::OkStatus();
+    return absl::InternalError(Concat("cuSPARSELt: cusparseLtInit: ", api_.error_name(status)));
+  }
 
-CusparseLt::~CusparseLt() {
-  if (is_started_) api_.destroy(&handle_);
-}
+  std::string name() const override { return "cuSPARSELt"; }
+  std::string version() const override {
+    int version = 0;  // 801: 0.8.1
+    if (api_.version(&handle_, &version) != CUSPARSE_STATUS_SUCCESS) return "unknown";
+    return Concat(version / 1000, ".", version / 100 % 10, ".", version % 100);
+  }
+  absl::StatusOr<std::unique_ptr<Opponent>> Prepare(Device& device,
+                                                    const OperandSets& operands) override;
 
-std::string CusparseLt::version() const {
-  int version = 0;  // 801: 0.8.1
-  if (api_.version(&handle_, &version) != kCusparseSuccess) return "unknown";
-  return Concat(version / 1000, ".", version / 100 % 10, ".", version % 100);
-}
+ private:
+  const CusparseLtApi api_;
+  CusparseLtObject handle_ = {};
+  bool is_started_ = false;
+};
 
 absl::StatusOr<std::unique_ptr<Opponent>> CusparseLt::Prepare(Device& device,
                                                               const OperandSets& operands) {
@@ -211,6 +222,15 @@ absl::StatusOr<std::unique_ptr<Opponent>> CusparseLt::Prepare(Device& device,
     if (!absl::IsUnimplemented(status)) return status;
   }
   return status;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Library>> LoadCusparseLt(const std::string& path) {
+  ASSIGN_OR_RETURN(CusparseLtApi api, CusparseLtApi::Load(path));
+  auto library = std::make_unique<CusparseLt>(std::move(api));
+  RETURN_IF_ERROR(library->Start());
+  return library;
 }
 
 }  // namespace gemmd::bench

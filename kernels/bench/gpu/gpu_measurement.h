@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gemmbench learns of a row on a GPU, and the report that holds it. Plain data.
-//
-// The visitors below name every field once: for writing, reading and tables alike.
+// What gemmbench learns of a row on a GPU, and what its report has of it.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "kernels/bench/library_time.h"
+#include "kernels/bench/report.h"
 #include "kernels/bench/shape.h"
 
 namespace gemmd::bench {
-
-// Of a library, beside the row and in turns with it.
-struct LibraryTime {
-  std::string how;
-  double seconds = 0;
-  double ratio = 0;  // The row's speed over the library's: the median of all turns.
-
-  friend bool operator==(const LibraryTime&, const LibraryTime&) = default;
-};
 
 struct GpuMeasurement {
   std::string kernel;
@@ -49,75 +40,11 @@ struct GpuMeasurement {
 
   bool is_right() const { return mismatches == 0 && problem.empty(); }
   double rate() const { return shape.operations() / seconds; }
-  double RateOf(const LibraryTime& library) const { return shape.operations() / library.seconds; }
 
   friend bool operator==(const GpuMeasurement&, const GpuMeasurement&) = default;
 };
 
-struct GpuReport {
-  std::string gpu;
-  std::string chip;
-  int multiprocessors = 0;
-  int max_sm_clock_mhz = 0;
-  std::string driver;
-  std::string cuda;
-  std::string cublaslt;    // Version; empty where it was not there.
-  std::string cusparselt;  // The same.
-  std::string commit;
-  std::string date;
-  std::string command;
-  std::vector<GpuMeasurement> measurements;
-
-  friend bool operator==(const GpuReport&, const GpuReport&) = default;
-};
-
-template <typename Visit, typename Time>
-void VisitLibraryTime(Visit&& visit, Time& time) {
-  visit("how", time.how);
-  visit("seconds", time.seconds);
-  visit("ratio", time.ratio);
-}
-
-template <typename Visit, typename Measurement>
-void VisitMeasurement(Visit&& visit, Measurement& m) {
-  visit("kernel", m.kernel);
-  visit("instruction", m.instruction);
-  visit("m", m.shape.m);
-  visit("n", m.shape.n);
-  visit("k", m.shape.k);
-  visit("orders", m.orders);
-  visit("leading_dimension_offset", m.leading_dimension_offset);
-  visit("is_integer", m.is_integer);
-  visit("is_sparse", m.is_sparse);
-  visit("elements", m.elements);
-  visit("compared", m.compared);
-  visit("mismatches", m.mismatches);
-  visit("problem", m.problem);
-  visit("seconds", m.seconds);
-  visit("spread", m.spread);
-  visit("kernel_seconds", m.kernel_seconds);
-  visit("samples", m.samples);
-  visit("operand_sets", m.operand_sets);
-  visit("sm_clock_mhz", m.sm_clock_mhz);
-  visit("ceiling", m.ceiling);
-  visit("cublaslt", m.cublaslt);
-  visit("cusparselt", m.cusparselt);
-}
-
-template <typename Visit, typename Report>
-void VisitReport(Visit&& visit, Report& report) {
-  visit("gpu", report.gpu);
-  visit("chip", report.chip);
-  visit("multiprocessors", report.multiprocessors);
-  visit("max_sm_clock_mhz", report.max_sm_clock_mhz);
-  visit("driver", report.driver);
-  visit("cuda", report.cuda);
-  visit("cublaslt", report.cublaslt);
-  visit("cusparselt", report.cusparselt);
-  visit("commit", report.commit);
-  visit("date", report.date);
-  visit("command", report.command);
-  visit("measurements", report.measurements);
-}
+std::vector<Column> GpuColumns();
+Entry EntryOf(const GpuMeasurement& measurement);
 
 }  // namespace gemmd::bench

@@ -130,9 +130,7 @@ class RowOnDevice {
 };
 
 LibraryTime TimeOf(const Rival& rival, const Contender& contender, const Contender& row) {
-  return {.how = rival.opponent->how(),
-          .seconds = Median(contender.seconds),
-          .ratio = MedianRatio(contender.seconds, row.seconds)};
+  return LibraryTimeOf(rival.opponent->how(), contender.seconds, row.seconds);
 }
 
 absl::Status Time(Device& device, const RowOnDevice& row, const Group& group,
@@ -182,7 +180,7 @@ absl::StatusOr<GpuMeasurement> MeasureRow(Device& device, const Kernel& kernel, 
   ASSIGN_OR_RETURN(const RowOnDevice row, RowOnDevice::Make(device, kernel, operands));
   ASSIGN_OR_RETURN(const Bytes d, row.Multiply());
   ASSIGN_OR_RETURN(const OutputCheck check, CheckOutput(kernel, target, operands.problem(),
-                                                        operands.host_a(), operands.host_b(), d));
+                                                        operands.host().a, operands.host().b, d));
   m.elements = check.elements;
   m.compared = check.compared;
   m.mismatches = check.mismatches;
@@ -205,7 +203,7 @@ std::vector<Sharing> GroupRows(const std::vector<const Kernel*>& rows, const Sha
   std::vector<Sharing> all;
   for (const Kernel* kernel : rows) {
     const absl::StatusOr<Problem> problem =
-        MakeGpuProblem(*kernel, shape, settings.orders, settings.leading_dimension_offset);
+        MakeProblem(*kernel, shape, settings.orders, settings.leading_dimension_offset);
     if (!problem.ok()) {
       observer.done(*kernel, problem.status());
       continue;

@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "kernels/bench/gpu/device.h"
 #include "kernels/bench/gpu/gpu_measurement.h"
-#include "kernels/bench/gpu/gpu_problem.h"
 #include "kernels/bench/gpu/library.h"
 #include "kernels/bench/gpu/turns.h"
+#include "kernels/bench/problem.h"
 
 namespace gemmd::bench {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/bench/gpu/gpu_problem.h"
+#include "kernels/bench/problem.h"
 #include "kernels/status_macros.h"
 
 namespace gemmd::bench {
@@ -21,30 +21,18 @@ absl::StatusOr<DeviceBytes> Upload(Device& device, const std::vector<std::byte>&
 
 }  // namespace
 
-absl::Status OperandSets::DrawHostOperands() {
-  if (problem_.a.is_sparse()) {
-    ASSIGN_OR_RETURN(PrunedOperand a, RandomSparse(problem_.a, 1));
-    host_a_ = std::move(a.compressed);
-    host_dense_a_ = std::move(a.dense);
-  } else {
-    host_a_ = RandomDense(problem_.a, 1);
-  }
-  host_b_ = RandomDense(problem_.b, 2);
-  return absl::OkStatus();
-}
-
 absl::StatusOr<OperandSets> OperandSets::Make(Device& device, const Problem& problem,
                                               int64_t least_bytes) {
   OperandSets sets;
   sets.problem_ = problem;
-  RETURN_IF_ERROR(sets.DrawHostOperands());
-  const auto bytes = static_cast<int64_t>(sets.host_a_.size() + sets.host_b_.size());
+  ASSIGN_OR_RETURN(sets.host_, DrawOperands(problem, 0));
+  const auto bytes = static_cast<int64_t>(sets.host_.a.size() + sets.host_.b.size());
   const int64_t count =
       std::clamp<int64_t>((least_bytes + bytes - 1) / std::max<int64_t>(1, bytes), 2, kMostSets);
   for (int64_t i = 0; i < count; ++i) {
     Set set;
-    ASSIGN_OR_RETURN(set.a, Upload(device, sets.host_a_));
-    ASSIGN_OR_RETURN(set.b, Upload(device, sets.host_b_));
+    ASSIGN_OR_RETURN(set.a, Upload(device, sets.host_.a));
+    ASSIGN_OR_RETURN(set.b, Upload(device, sets.host_.b));
     ASSIGN_OR_RETURN(set.d, device.Allocate(BytesOf(problem.d)));
     sets.sets_.push_back(std::move(set));
   }

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/bench/gpu/device.h"
-#include "kernels/bench/gpu/random_operand.h"
+#include "kernels/bench/operands.h"
 #include "kernels/kernel.h"
 
 namespace gemmd::bench {
@@ -28,11 +28,8 @@ class OperandSets {
   std::byte* b(int set) const { return at(set).b.get(); }
   std::byte* d(int set) const { return at(set).d.get(); }
 
-  // The same data on the host: A as the problem has it, that is compressed where it is sparse.
-  const std::vector<std::byte>& host_a() const { return host_a_; }
-  const std::vector<std::byte>& host_b() const { return host_b_; }
-  // Of a sparse A: as it is dense, row major, no gaps.
-  const std::vector<std::byte>& host_dense_a() const { return host_dense_a_; }
+  // The same data on the host.
+  const Operands& host() const { return host_; }
 
  private:
   struct Set {
@@ -41,12 +38,9 @@ class OperandSets {
     DeviceBytes d;
   };
   const Set& at(int set) const { return sets_[static_cast<size_t>(set)]; }
-  absl::Status DrawHostOperands();
 
   Problem problem_;
-  std::vector<std::byte> host_a_;
-  std::vector<std::byte> host_b_;
-  std::vector<std::byte> host_dense_a_;
+  Operands host_;
   std::vector<Set> sets_;
 };
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/bench/gpu/gpu_problem.h"
+#include "kernels/bench/problem.h"
 #include "kernels/catalog.h"
 #include "kernels/mma/instruction.h"
 #include "kernels/sparse24.h"

@@ -75,7 +75,7 @@ TEST(OrdersTest, ReadsListsAndAll) {
 
 TEST(ProblemTest, LeavesSpaceBetweenLines) {
   const Kernel& kernel = GpuRow("mma.m16n8k16.f32.bf16.bf16.f32");
-  const Problem problem = *MakeGpuProblem(kernel, {5, 6, 7}, Orders(), 3);
+  const Problem problem = *MakeProblem(kernel, {5, 6, 7}, Orders(), 3);
   EXPECT_EQ(problem.a.leading_dimension, 10);
   EXPECT_EQ(problem.b.leading_dimension, 10);
   EXPECT_EQ(problem.d.leading_dimension, 9);
@@ -85,14 +85,14 @@ TEST(ProblemTest, LeavesSpaceBetweenLines) {
 
 TEST(ProblemTest, OfASparseAOnlyRows) {
   const Kernel& kernel = GpuRow("mma.sp.m16n8k32.f32.f16.f16.f32");
-  EXPECT_TRUE(MakeGpuProblem(kernel, {64, 64, 64}, Orders(), 0)->a.is_sparse());
-  EXPECT_THAT(MakeGpuProblem(kernel, {64, 64, 64}, {.a = Order::kColumnMajor}, 0),
+  EXPECT_TRUE(MakeProblem(kernel, {64, 64, 64}, Orders(), 0)->a.is_sparse());
+  EXPECT_THAT(MakeProblem(kernel, {64, 64, 64}, {.a = Order::kColumnMajor}, 0),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("a.order")));
 }
 
 TEST(ProblemTest, CountsBitsAsTheInstructionDoes) {
   const Kernel& kernel = GpuRow("mma.m16n8k256.s32.b1.b1.s32.xor.popc");
-  EXPECT_EQ(MakeGpuProblem(kernel, {64, 64, 256}, Orders(), 0)->bit_operation, BitOperation::kXor);
+  EXPECT_EQ(MakeProblem(kernel, {64, 64, 256}, Orders(), 0)->bit_operation, BitOperation::kXor);
 }
 
 absl::StatusOr<Options> Parse(std::vector<const char*> arguments) {

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loading libraries, and how they are asked for products.
+// Loading libraries, and how the vendors' are asked for products.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "kernels/bench/gpu/cublaslt.h"
-#include "kernels/bench/gpu/cuda_types.h"
-#include "kernels/bench/gpu/cusparselt.h"
-#include "kernels/bench/gpu/gpu_problem.h"
+#include "kernels/bench/gpu/library_problem.h"
+#include "kernels/bench/problem.h"
 #include "kernels/dynamic_library.h"
 #include "tests/kernels/bench/simulating_device.h"
 #include "tests/testing/status_matchers.h"
@@ -39,22 +37,8 @@ TEST(DynamicLibraryTest, TakesTheFirstThatIsThere) {
               StatusIs(absl::StatusCode::kNotFound, "libm.so.6: no function cosinus"));
 }
 
-TEST(VendorLibraryTest, SaysThatItIsNotThere) {
-  EXPECT_THAT(CublasLt::Load("/nowhere/libcublasLt.so"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere/libcublasLt.so")));
-  EXPECT_THAT(CusparseLt::Load("/nowhere/libcusparseLt.so"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere/libcusparseLt.so")));
-}
-
-TEST(VendorLibraryTest, SaysWhichFunctionAnotherLibraryLacks) {
-  EXPECT_THAT(CublasLt::Load(kOther),
-              StatusIs(absl::StatusCode::kNotFound, "libm.so.6: no function cublasLtGetVersion"));
-  EXPECT_THAT(CusparseLt::Load(kOther),
-              StatusIs(absl::StatusCode::kNotFound, "libm.so.6: no function cusparseLtInit"));
-}
-
-TEST(VendorLibraryTest, AlignmentIsThePointersOwn) {
-  alignas(512) std::byte memory[512];
+TEST(LibraryProblemTest, AlignmentIsThePointersOwn) {
+  alignas(512) std::byte memory[512] = {};
   EXPECT_EQ(AlignmentOf(memory), 256U);
   EXPECT_EQ(AlignmentOf(memory + 256), 256U);
   EXPECT_EQ(AlignmentOf(memory + 48), 16U);
@@ -69,11 +53,11 @@ double At(const std::vector<double>& bytes, bool is_transposed, int64_t rows, in
 }
 
 // Does what the form says, as the library would, and compares with the definition.
-TEST(VendorLibraryTest, TheColumnMajorProductIsTheSameProduct) {
+TEST(LibraryProblemTest, TheColumnMajorProductIsTheSameProduct) {
   const Kernel& kernel = GpuRow("mma.m16n8k16.f64");
   constexpr Shape kShape = {3, 4, 5};
   for (const Orders& orders : AllOrders()) {
-    const Problem problem = *MakeGpuProblem(kernel, kShape, orders, 0);
+    const Problem problem = *MakeProblem(kernel, kShape, orders, 0);
     const auto place = [](const MatrixLayout& layout, int64_t row, int64_t column) {
       const bool is_row_major = layout.order == Order::kRowMajor;
       return static_cast<size_t>((is_row_major ? row : column) * layout.leading_dimension +

@@ -8,8 +8,8 @@
 
 #include <set>
 
-#include "kernels/bench/gpu/gpu_problem.h"
-#include "kernels/bench/gpu/random_operand.h"
+#include "kernels/bench/operands.h"
+#include "kernels/bench/problem.h"
 #include "tests/kernels/bench/simulating_device.h"
 #include "tests/testing/status_matchers.h"
 
@@ -50,7 +50,7 @@ struct Product {
 Product Multiply(const char* row, const Shape& shape, const Orders& orders = {},
                  int64_t offset = 0) {
   const Kernel& kernel = GpuRow(row);
-  Product product{kernel, *MakeGpuProblem(kernel, shape, orders, offset), {}, {}, {}};
+  Product product{kernel, *MakeProblem(kernel, shape, orders, offset), {}, {}, {}};
   const Problem& problem = product.problem;
   product.a =
       problem.a.is_sparse() ? RandomSparse(problem.a, 1)->compressed : RandomDense(problem.a, 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/bench/direct.h"
+#include "kernels/bench/cpu_libraries.h"
 
 #include <cblas.h>
 

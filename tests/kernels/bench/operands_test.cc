@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/bench/gpu/random_operand.h"
+#include "kernels/bench/operands.h"
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ std::vector<double> ValuesOf(const MatrixLayout& layout, const std::vector<std::
   return values;
 }
 
-TEST(RandomOperandTest, FloatsAreNormalVariates) {
+TEST(OperandsTest, FloatsAreNormalVariates) {
   for (const ElementType type : {ElementType::kF64, ElementType::kTf32, ElementType::kBf16,
                                  ElementType::kF16, ElementType::kE4m3, ElementType::kE2m3}) {
     const MatrixLayout layout = *TightLayout("a", type, Order::kRowMajor, 100, 400);
@@ -41,7 +41,7 @@ TEST(RandomOperandTest, FloatsAreNormalVariates) {
   }
 }
 
-TEST(RandomOperandTest, IntegersTakeAllValues) {
+TEST(OperandsTest, IntegersTakeAllValues) {
   for (const ElementType type : {ElementType::kS8, ElementType::kU4, ElementType::kB1}) {
     const MatrixLayout layout = *TightLayout("a", type, Order::kRowMajor, 100, 401);
     const std::vector<double> values = ValuesOf(layout, RandomDense(layout, 7));
@@ -50,7 +50,7 @@ TEST(RandomOperandTest, IntegersTakeAllValues) {
 }
 
 // Rows that were copies of each other would hide errors of indexing.
-TEST(RandomOperandTest, LinesDifferAndSeedsDo) {
+TEST(OperandsTest, LinesDifferAndSeedsDo) {
   const MatrixLayout layout = *TightLayout("a", ElementType::kBf16, Order::kRowMajor, 64, 256);
   const std::vector<std::byte> bytes = RandomDense(layout, 1);
   std::set<std::vector<std::byte>> lines;
@@ -62,7 +62,7 @@ TEST(RandomOperandTest, LinesDifferAndSeedsDo) {
   EXPECT_NE(bytes, RandomDense(layout, 2));
 }
 
-TEST(RandomOperandTest, NaNsLieBetweenLines) {
+TEST(OperandsTest, NaNsLieBetweenLines) {
   MatrixLayout layout = *TightLayout("a", ElementType::kF16, Order::kColumnMajor, 3, 2);
   layout.leading_dimension = 5;
   const std::vector<std::byte> bytes = RandomDense(layout, 1);
@@ -70,7 +70,7 @@ TEST(RandomOperandTest, NaNsLieBetweenLines) {
   for (const size_t gap : {6, 7, 8, 9, 16, 19}) EXPECT_EQ(bytes[gap], std::byte{0xff}) << gap;
 }
 
-TEST(RandomOperandTest, SparseIsThePrunedDenseOne) {
+TEST(OperandsTest, SparseIsThePrunedDenseOne) {
   for (const ElementType type :
        {ElementType::kBf16, ElementType::kTf32, ElementType::kS8, ElementType::kS4}) {
     const MatrixLayout layout = *TightSparseLayout("a", type, 37, 72);
@@ -82,6 +82,24 @@ TEST(RandomOperandTest, SparseIsThePrunedDenseOne) {
     Expand(sparse, operand.compressed.data(), expanded.data());
     EXPECT_EQ(expanded, operand.dense) << NameOf(type);
   }
+}
+
+// A, B and every set have numbers of their own.
+TEST(OperandsTest, EachMatrixIsDrawnAnew) {
+  Problem problem;
+  problem.a = *TightLayout("a", ElementType::kBf16, Order::kRowMajor, 32, 32);
+  problem.b = *TightLayout("b", ElementType::kBf16, Order::kRowMajor, 32, 32);
+  std::set<std::vector<std::byte>> matrices;
+  for (int set = 0; set < 3; ++set) {
+    const Operands operands = *DrawOperands(problem, set);
+    matrices.insert({operands.a, operands.b});
+    EXPECT_TRUE(operands.dense_a.empty());
+  }
+  EXPECT_EQ(matrices.size(), 6U);
+  problem.a = *TightSparseLayout("a", ElementType::kBf16, 32, 32);
+  const Operands operands = *DrawOperands(problem, 0);
+  EXPECT_EQ(operands.dense_a.size(), 2048U);
+  EXPECT_EQ(operands.a.size(), 1024U + 128U);  // Half of the values, and two bits for each.
 }
 
 }  // namespace

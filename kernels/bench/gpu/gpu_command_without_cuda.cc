@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/bench/gpu/open_device.h"
+#include "kernels/bench/gpu/gpu_command.h"
 
 namespace gemmd::bench {
 
-absl::StatusOr<std::unique_ptr<Device>> OpenGpu(int) {
+absl::StatusOr<bool> RunOnGpu(const Options&, const std::vector<const Kernel*>&) {
   return absl::FailedPreconditionError(
       "--device: this gemmbench was built without a CUDA toolkit and runs nothing on GPUs");
 }

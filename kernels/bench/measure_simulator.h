@@ -8,13 +8,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/bench/direct.h"
+#include "kernels/bench/report.h"
+#include "kernels/bench/shape.h"
 #include "kernels/kernel.h"
 #include "kernels/sim/product.h"
 
 namespace gemmd::bench {
 
-struct SimulatorRun {
+struct SimulatorSettings {
+  Order b_order = Order::kRowMajor;
+  double seconds = 1;  // For each kernel, path and shape, about.
+};
+
+struct SimulatorMeasurement {
   std::string kernel;
   std::string chip;
   std::string path;  // "scalar", "avx2", "avx512".
@@ -30,16 +36,14 @@ struct SimulatorRun {
 std::vector<sim::Path> PathsOf(const Kernel& kernel, mma::Chip chip);
 std::string_view NameOf(sim::Path path);
 
-// Multiplies random normal numbers (integers: all values, a sparse A any legal half) for about
-// `seconds`, and compares a few rows of the result with the scalar path, bit for bit. Threads as
+// Multiplies, and compares a few rows of the result with the scalar path, bit for bit. Threads as
 // SetThreads says.
-// Errors: FailedPrecondition where the chip lacks the instruction; ResourceExhausted for sizes.
-absl::StatusOr<SimulatorRun> MeasureSimulator(const Kernel& kernel, mma::Chip chip, sim::Path path,
-                                              const Shape& shape, double seconds);
+// Errors: FailedPrecondition where the chip lacks the instruction; as of MakeProblem.
+absl::StatusOr<SimulatorMeasurement> MeasureOnSimulator(const Kernel& kernel, mma::Chip chip,
+                                                        sim::Path path, const Shape& shape,
+                                                        const SimulatorSettings& settings);
 
-std::string SimulatorTableHeader();
-std::string SimulatorTableLine(const SimulatorRun& run);
-std::string SimulatorJson(std::string_view processor, int threads,
-                          const std::vector<SimulatorRun>& runs);
+std::vector<Column> SimulatorColumns();
+Entry EntryOf(const SimulatorMeasurement& measurement);
 
 }  // namespace gemmd::bench

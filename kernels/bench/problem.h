@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The problem that a row is timed with.
+// The problem that a row is timed with, on the CPU, in the simulator and on a GPU.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 namespace gemmd::bench {
 
 // How matrices lie. "rcr": A row major, B column major, D row major: all lines along k, as the
-// kernels read them.
+// kernels of GPUs read them.
 struct Orders {
   Order a = Order::kRowMajor;
   Order b = Order::kColumnMajor;
@@ -32,11 +32,11 @@ std::vector<Orders> AllOrders();
 // Errors: InvalidArgument.
 absl::StatusOr<std::vector<Orders>> ParseOrders(std::string_view text);
 
-// D in the instruction's own type, nothing in the epilogue. `leading_dimension_offset` elements lie
-// between the lines of every dense matrix.
+// D in the type of the row's instruction, or of its accumulators where it has none; nothing in the
+// epilogue. `leading_dimension_offset` elements lie between the lines of every dense matrix.
 // Errors: InvalidArgument for sizes; Unimplemented where the row does not take such a problem.
-absl::StatusOr<Problem> MakeGpuProblem(const Kernel& kernel, const Shape& shape,
-                                       const Orders& orders, int64_t leading_dimension_offset);
+absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, const Orders& orders,
+                                    int64_t leading_dimension_offset = 0);
 
 // Bytes of one matrix, the last line's padding included.
 int64_t BytesOf(const MatrixLayout& layout);

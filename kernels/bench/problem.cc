@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/bench/gpu/gpu_problem.h"
+#include "kernels/bench/problem.h"
 
 #include <algorithm>
 
@@ -55,17 +55,20 @@ absl::StatusOr<std::vector<Orders>> ParseOrders(std::string_view text) {
   }
 }
 
-absl::StatusOr<Problem> MakeGpuProblem(const Kernel& kernel, const Shape& shape,
-                                       const Orders& orders, int64_t leading_dimension_offset) {
-  const mma::Instruction& instruction = *kernel.instruction;
+absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, const Orders& orders,
+                                    int64_t leading_dimension_offset) {
+  const mma::Instruction* const instruction = kernel.instruction;
   const int64_t offset = leading_dimension_offset;
+  const ElementType d_type = instruction != nullptr ? instruction->d : kernel.recipe.accumulation;
   Problem problem;
   problem.m = shape.m;
   problem.n = shape.n;
   problem.k = shape.k;
   problem.accumulation = kernel.recipe.accumulation;
-  if (instruction.bit_count == mma::BitCount::kXor) problem.bit_operation = BitOperation::kXor;
-  if (!instruction.is_sparse()) {
+  if (instruction != nullptr && instruction->bit_count == mma::BitCount::kXor) {
+    problem.bit_operation = BitOperation::kXor;
+  }
+  if (instruction == nullptr || !instruction->is_sparse()) {
     ASSIGN_OR_RETURN(problem.a, DenseLayout("a", kernel.a, orders.a, shape.m, shape.k, offset));
   } else if (orders.a == Order::kRowMajor) {
     ASSIGN_OR_RETURN(problem.a, TightSparseLayout("a", kernel.a, shape.m, shape.k));
@@ -73,7 +76,7 @@ absl::StatusOr<Problem> MakeGpuProblem(const Kernel& kernel, const Shape& shape,
     return absl::UnimplementedError("a.order: got column major, want row major of a sparse A");
   }
   ASSIGN_OR_RETURN(problem.b, DenseLayout("b", kernel.b, orders.b, shape.k, shape.n, offset));
-  ASSIGN_OR_RETURN(problem.d, DenseLayout("d", instruction.d, orders.d, shape.m, shape.n, offset));
+  ASSIGN_OR_RETURN(problem.d, DenseLayout("d", d_type, orders.d, shape.m, shape.n, offset));
   RETURN_IF_ERROR(Validate(problem));
   RETURN_IF_ERROR(kernel.supports(problem));
   return problem;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The libraries called directly, as their manuals say, for comparison with the catalogue's rows.
-// Nothing here uses code of kernels/cpu.
+// The CPU libraries called directly, as their manuals say, for comparison with the catalogue's
+// rows. Nothing here uses code of kernels/cpu.
 #pragma once
 
 #include <cstddef>

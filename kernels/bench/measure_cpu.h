@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One CPU row of the catalogue timed beside its library, in turns, on the same kind of data.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/bench/library_time.h"
+#include "kernels/bench/report.h"
+#include "kernels/bench/shape.h"
+#include "kernels/kernel.h"
+
+namespace gemmd::bench {
+
+struct CpuSettings {
+  Order b_order = Order::kRowMajor;
+  double seconds = 1;   // For each row and shape, warm-up not counted.
+  int min_samples = 5;  // Of each contender, however long that takes.
+};
+
+struct CpuMeasurement {
+  std::string kernel;
+  Shape shape;
+  double seconds;                      // Median of one call.
+  std::optional<LibraryTime> library;  // The fastest way of calling it; absent where it has none.
+  int samples;
+  std::string verdict;  // "ok", or the first element that is wrong.
+};
+
+// Errors: as of Kernel::supports, workspace_bytes and launch.
+absl::StatusOr<CpuMeasurement> MeasureOnCpu(const Kernel& kernel, const Shape& shape,
+                                            const CpuSettings& settings);
+
+std::vector<Column> CpuColumns();
+Entry EntryOf(const CpuMeasurement& measurement);
+
+}  // namespace gemmd::bench

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/bench/measure_simulator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "kernels/bench/operands.h"
+#include "kernels/bench/problem.h"
+#include "kernels/bench/statistics.h"
+#include "kernels/element.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd::bench {
+namespace {
+
+constexpr int64_t kCheckedRows = 2;
+constexpr int kLeastSamples = 3;
+
+// One product, and the accumulators of whoever multiplies it.
+class Product {
+ public:
+  static absl::StatusOr<Product> Draw(const Kernel& kernel, mma::Chip chip,
+                                      const Problem& problem) {
+    Product product(*kernel.instruction, chip, problem);
+    ASSIGN_OR_RETURN(product.operands_, DrawOperands(problem, 0));
+    return product;
+  }
+
+  std::vector<std::byte> MakeAccumulators() const {
+    return std::vector<std::byte>(
+        static_cast<size_t>(problem_.m * problem_.n * BitsOf(Type()) / 8));
+  }
+
+  void Multiply(sim::Path path, std::vector<std::byte>& accumulators) const {
+    sim::Multiply(path,
+                  {.instruction = instruction_,
+                   .chip = chip_,
+                   .problem = problem_,
+                   .a = operands_.a.data(),
+                   .b = operands_.b.data()},
+                  {.data = accumulators.data(),
+                   .type = Type(),
+                   .order = Order::kRowMajor,
+                   .leading_dimension = problem_.n});
+  }
+
+ private:
+  Product(const mma::Instruction& instruction, mma::Chip chip, const Problem& problem)
+      : instruction_(instruction), chip_(chip), problem_(problem) {}
+
+  ElementType Type() const {
+    return instruction_.d == ElementType::kF16 ? ElementType::kF32 : instruction_.d;
+  }
+
+  const mma::Instruction& instruction_;
+  const mma::Chip chip_;
+  const Problem problem_;
+  Operands operands_;
+};
+
+// The first rows by the scalar path; of a product with few rows all of them.
+absl::StatusOr<std::string> Compare(const Kernel& kernel, mma::Chip chip, const Problem& problem,
+                                    sim::Path path) {
+  Problem few = problem;
+  few.m = std::min(problem.m, kCheckedRows);
+  few.a.rows = few.d.rows = few.m;
+  ASSIGN_OR_RETURN(const Product product, Product::Draw(kernel, chip, few));
+  std::vector<std::byte> want = product.MakeAccumulators();
+  std::vector<std::byte> got = want;
+  product.Multiply(sim::Path::kScalar, want);
+  product.Multiply(path, got);
+  const auto differs = std::mismatch(want.begin(), want.end(), got.begin());
+  if (differs.first == want.end()) return "ok";
+  return Concat("byte ", differs.first - want.begin(), " differs from the scalar path");
+}
+
+}  // namespace
+
+std::string_view NameOf(sim::Path path) {
+  switch (path) {
+    case sim::Path::kScalar: return "scalar";
+    case sim::Path::kAvx2: return "avx2";
+    case sim::Path::kAvx512: return "avx512";
+  }
+  return "";
+}
+
+std::vector<sim::Path> PathsOf(const Kernel& kernel, mma::Chip chip) {
+  std::vector<sim::Path> paths;
+  for (const sim::Path path : {sim::Path::kScalar, sim::Path::kAvx2, sim::Path::kAvx512}) {
+    if (sim::CanRun(path, *kernel.instruction, chip)) paths.push_back(path);
+  }
+  return paths;
+}
+
+absl::StatusOr<SimulatorMeasurement> MeasureOnSimulator(const Kernel& kernel, mma::Chip chip,
+                                                        sim::Path path, const Shape& shape,
+                                                        const SimulatorSettings& settings) {
+  RETURN_IF_ERROR(kernel.available({.kind = DeviceKind::kSim, .chip = chip}));
+  const Orders orders = {.a = Order::kRowMajor, .b = settings.b_order, .d = Order::kRowMajor};
+  ASSIGN_OR_RETURN(const Problem problem, MakeProblem(kernel, shape, orders));
+  ASSIGN_OR_RETURN(const Product product, Product::Draw(kernel, chip, problem));
+  std::vector<std::byte> accumulators = product.MakeAccumulators();
+  std::vector<double> times;
+  const auto start = std::chrono::steady_clock::now();
+  std::chrono::duration<double> total{0};
+  while (static_cast<int>(times.size()) < kLeastSamples || total.count() < settings.seconds) {
+    const auto before = std::chrono::steady_clock::now();
+    product.Multiply(path, accumulators);
+    const auto after = std::chrono::steady_clock::now();
+    times.push_back(std::chrono::duration<double>(after - before).count());
+    total = after - start;
+  }
+  const double all = shape.operations() / 2;
+  ASSIGN_OR_RETURN(std::string verdict, Compare(kernel, chip, problem, path));
+  return SimulatorMeasurement{.kernel = std::string(kernel.name),
+                              .chip = std::string(mma::NameOf(chip)),
+                              .path = std::string(NameOf(path)),
+                              .shape = shape,
+                              .median_seconds = Median(times),
+                              .fastest_seconds = Quantile(times, 0),
+                              .multiplications = kernel.instruction->is_sparse() ? all / 2 : all,
+                              .samples = static_cast<int>(times.size()),
+                              .verdict = std::move(verdict)};
+}
+
+std::vector<Column> SimulatorColumns() {
+  return {{"kernel", -40}, {"chip", -7},   {"path", -7}, {"m x n x k", 15},
+          {"GMAC/s", 9},   {"fastest", 9}, {"check", -1}};
+}
+
+Entry EntryOf(const SimulatorMeasurement& m) {
+  const auto rate_text = [&m](double seconds) {
+    return absl::StrFormat("%.3f", m.multiplications / seconds / 1e9);
+  };
+  return {.kernel = m.kernel,
+          .shape = m.shape,
+          .fields = {{"kernel", m.kernel},
+                     {"chip", m.chip},
+                     {"path", m.path},
+                     {"m", m.shape.m},
+                     {"n", m.shape.n},
+                     {"k", m.shape.k},
+                     {"median_seconds", m.median_seconds},
+                     {"fastest_seconds", m.fastest_seconds},
+                     {"multiplications", m.multiplications},
+                     {"samples", m.samples},
+                     {"check", m.verdict}},
+          .cells = {m.kernel, m.chip, m.path, NameOf(m.shape), rate_text(m.median_seconds),
+                    rate_text(m.fastest_seconds), m.verdict},
+          .is_right = m.verdict == "ok"};
+}
+
+}  // namespace gemmd::bench
