@@ -13,7 +13,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/cuda/epilogue.h"
-#include "kernels/cuda/operands/packed_line.h"
+#include "kernels/packed_line.h"
 
 namespace gemmd {
 

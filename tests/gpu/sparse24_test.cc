@@ -79,18 +79,14 @@ void ExpandOnGpu(const SparseLayout& layout, const SparseBytes& compressed, Spar
   dense = target.Read(stream);
 }
 
-const SparseFunctions kOnGpu = {PruneOnGpu<PruneOnStream>,
-                                PruneOnGpu<PruneBothWaysOnStream>,
-                                CheckPrunedOnGpu,
-                                CheckCompressedOnGpu,
-                                CompressOnGpu,
-                                ExpandOnGpu};
+const PruneFunctions kPruningOnGpu = {PruneOnGpu<PruneOnStream>, PruneOnGpu<PruneBothWaysOnStream>};
+const SparseFunctions kOnGpu = {CheckPrunedOnGpu, CheckCompressedOnGpu, CompressOnGpu, ExpandOnGpu};
 
 class Sparse24OnGpuTest : public GpuTest {};
 
 TEST_F(Sparse24OnGpuTest, Pruning) {
   RandomSource random;
-  CheckPruning(kOnGpu, random);
+  CheckPruning(kPruningOnGpu, random);
 }
 
 TEST_F(Sparse24OnGpuTest, Compressing) {

@@ -7,9 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/text.h"
@@ -23,6 +26,20 @@ using enum ElementType;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// How many NaNs and infinities some elements have, and the sum of the others' magnitudes. One array
+// is more than another as prune24.h says.
+using Magnitude = std::array<double, 3>;
+
+void Add(Magnitude& sum, const Magnitude& other) {
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+}
+
+Magnitude MagnitudeOf(double value) {
+  if (std::isnan(value)) return {1, 0, 0};
+  if (std::isinf(value)) return {0, 1, 0};
+  return {0, 0, std::fabs(value)};
+}
 
 class PruneTest : public testing::TestWithParam<ElementType> {
  protected:
@@ -42,14 +59,23 @@ class PruneTest : public testing::TestWithParam<ElementType> {
     return dense;
   }
 
+  // Any bits: specials, numbers of all magnitudes; and behind the last element of a line.
+  DenseBits AnyMatrix(const SparseLayout& layout) {
+    DenseBits dense(layout);
+    for (int64_t i = 0; i < layout.dense_bytes; ++i) {
+      dense.data()[i] = static_cast<std::byte>(random_.Bits());
+    }
+    return dense;
+  }
+
   // The magnitude of the elements of a block of units; zero beyond the matrix.
-  static double BlockMagnitude(const SparseLayout& layout, const DenseBits& dense, int64_t row,
-                               int64_t rows, int64_t unit) {
-    double sum = 0;
+  static Magnitude BlockMagnitude(const SparseLayout& layout, const DenseBits& dense, int64_t row,
+                                  int64_t rows, int64_t unit) {
+    Magnitude sum = {};
     for (int64_t i = row; i < std::min(row + rows, layout.rows); ++i) {
       for (int64_t e = 0; e < layout.form.unit; ++e) {
         const int64_t column = unit * layout.form.unit + e;
-        if (column < layout.columns) sum += std::fabs(dense.Value(i, column));
+        if (column < layout.columns) Add(sum, MagnitudeOf(dense.Value(i, column)));
       }
     }
     return sum;
@@ -76,12 +102,12 @@ class PruneTest : public testing::TestWithParam<ElementType> {
   uint32_t BestChoice(const SparseLayout& layout, const DenseBits& dense, int64_t row,
                       int64_t group) {
     uint32_t best = 0;
-    double most = -1;
+    Magnitude most = {-1, 0, 0};
     for (uint32_t choice : Halves()) {
-      double sum = 0;
+      Magnitude sum = {};
       for (int64_t i = 0; i < form_.group_units; ++i) {
         if ((choice >> i & 1) == 0) continue;
-        sum += BlockMagnitude(layout, dense, row, 1, group * form_.group_units + i);
+        Add(sum, BlockMagnitude(layout, dense, row, 1, group * form_.group_units + i));
       }
       if (sum > most) {
         most = sum;
@@ -89,6 +115,22 @@ class PruneTest : public testing::TestWithParam<ElementType> {
       }
     }
     return best;
+  }
+
+  // The same where sums may be rounded: the largest units one by one.
+  uint32_t LargestUnits(const SparseLayout& layout, const DenseBits& dense, int64_t row,
+                        int64_t group) {
+    std::vector<std::pair<Magnitude, int64_t>> units;
+    for (int64_t i = 0; i < form_.group_units; ++i) {
+      units.emplace_back(BlockMagnitude(layout, dense, row, 1, group * form_.group_units + i), i);
+    }
+    std::stable_sort(units.begin(), units.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    uint32_t kept = 0;
+    for (int64_t i = 0; i < form_.kept_units(); ++i) {
+      kept |= uint32_t{1} << units[static_cast<size_t>(i)].second;
+    }
+    return kept;
   }
 
   std::vector<uint32_t> Halves() const {
@@ -103,15 +145,15 @@ class PruneTest : public testing::TestWithParam<ElementType> {
     const std::vector<uint32_t> halves = Halves();
     std::vector<size_t> turn(size, 0);
     std::vector<uint32_t> best;
-    double most = -1;
+    Magnitude most = {-1, 0, 0};
     *valid = 0;
     while (true) {
       std::vector<uint32_t> choice;
       for (size_t index : turn) choice.push_back(halves[index]);
-      const double sum = TileMagnitude(layout, dense, tile, group, choice);
-      if (sum >= 0) ++*valid;
-      if (sum > most) {
-        most = sum;
+      const std::optional<Magnitude> sum = TileMagnitude(layout, dense, tile, group, choice);
+      if (sum) ++*valid;
+      if (sum && *sum > most) {
+        most = *sum;
         best = choice;
       }
       size_t row = size;
@@ -120,21 +162,49 @@ class PruneTest : public testing::TestWithParam<ElementType> {
     }
   }
 
-  // -1 where a column of units keeps another number than half.
-  double TileMagnitude(const SparseLayout& layout, const DenseBits& dense, int64_t tile,
-                       int64_t group, const std::vector<uint32_t>& choice) {
-    double sum = 0;
+  // Absent where a column of units keeps another number than half. Adds up each row of units, then
+  // the rows.
+  std::optional<Magnitude> TileMagnitude(const SparseLayout& layout, const DenseBits& dense,
+                                         int64_t tile, int64_t group,
+                                         const std::vector<uint32_t>& choice) {
     for (int64_t i = 0; i < form_.group_units; ++i) {
-      int64_t kept = 0;
-      for (int64_t row = 0; row < form_.group_units; ++row) {
+      const auto kept = std::count_if(choice.begin(), choice.end(),
+                                      [i](uint32_t units) { return (units >> i & 1) != 0; });
+      if (kept != form_.kept_units()) return std::nullopt;
+    }
+    Magnitude sum = {};
+    for (int64_t row = 0; row < form_.group_units; ++row) {
+      Magnitude of_row = {};
+      for (int64_t i = 0; i < form_.group_units; ++i) {
         if ((choice[static_cast<size_t>(row)] >> i & 1) == 0) continue;
-        ++kept;
-        sum += BlockMagnitude(layout, dense, (tile * form_.group_units + row) * form_.unit,
-                              form_.unit, group * form_.group_units + i);
+        Add(of_row, BlockMagnitude(layout, dense, (tile * form_.group_units + row) * form_.unit,
+                                   form_.unit, group * form_.group_units + i));
       }
-      if (kept != form_.kept_units()) return -1;
+      Add(sum, of_row);
     }
     return sum;
+  }
+
+  void CheckBothWays(const SparseLayout& layout, DenseBits dense) {
+    const int64_t size = form_.group();
+    std::vector<std::vector<uint32_t>> best;
+    for (int64_t tile = 0; tile * size < layout.rows; ++tile) {
+      for (int64_t group = 0; group < layout.groups; ++group) {
+        int valid = 0;
+        best.push_back(BestTile(layout, dense, tile, group, &valid));
+        EXPECT_EQ(valid, form_.group_units == 4 ? 90 : 2);
+      }
+    }
+    int64_t dropped = 0;
+    const DenseBits want =
+        Masked(layout, dense, form_.unit, &dropped, [&](int64_t row, int64_t unit) {
+          const int64_t tile = row / form_.group_units * layout.groups + unit / form_.group_units;
+          const auto& choice = best[static_cast<size_t>(tile)];
+          return (choice[static_cast<size_t>(row % form_.group_units)] >> unit % form_.group_units &
+                  1) != 0;
+        });
+    EXPECT_EQ(PruneBothWays(layout, dense.data()), dropped);
+    ASSERT_EQ(dense.bytes(), want.bytes()) << layout.rows << "x" << layout.columns;
   }
 };
 
@@ -164,26 +234,32 @@ TEST_P(PruneTest, BothWaysKeepsTheBestOfAllPatterns) {
     const int64_t rows = random_.Between(1, 2 * size + 1);
     const int64_t columns = turn == 0 ? size : random_.Between(1, 2 * size + 1);
     const SparseLayout layout = LayoutFor(type_, rows, columns);
-    DenseBits dense = RandomMatrix(layout);
-    std::vector<std::vector<uint32_t>> best;
-    const int64_t tiles = (rows + size - 1) / size;
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      for (int64_t group = 0; group < layout.groups; ++group) {
-        int valid = 0;
-        best.push_back(BestTile(layout, dense, tile, group, &valid));
-        EXPECT_EQ(valid, form_.group_units == 4 ? 90 : 2);
-      }
+    CheckBothWays(layout, RandomMatrix(layout));
+    if (HasFatalFailure()) return;
+    CheckBothWays(layout, AnyMatrix(layout));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(PruneTest, KeepsTheLargestOfAnyBits) {
+  SCOPED_TRACE(random_.trace());
+  std::vector<SparseLayout> layouts = {LayoutFor(type_, 33, 515), LayoutFor(type_, 64, 1024)};
+  for (int64_t columns = 0; columns <= 4 * form_.group() + 1; ++columns) {
+    layouts.push_back(LayoutFor(type_, random_.Between(0, 2 * form_.group() + 1), columns));
+  }
+  for (const SparseLayout& layout : layouts) {
+    DenseBits dense = AnyMatrix(layout);
+    std::vector<uint32_t> kept;  // Of each group, row by row.
+    for (int64_t i = 0; i < layout.rows * layout.groups; ++i) {
+      kept.push_back(LargestUnits(layout, dense, i / layout.groups, i % layout.groups));
     }
     int64_t dropped = 0;
-    const DenseBits want =
-        Masked(layout, dense, form_.unit, &dropped, [&](int64_t row, int64_t unit) {
-          const int64_t tile = row / form_.group_units * layout.groups + unit / form_.group_units;
-          const auto& choice = best[static_cast<size_t>(tile)];
-          return (choice[static_cast<size_t>(row % form_.group_units)] >> unit % form_.group_units &
-                  1) != 0;
-        });
-    EXPECT_EQ(PruneBothWays(layout, dense.data()), dropped);
-    ASSERT_EQ(dense.bytes(), want.bytes()) << rows << "x" << columns;
+    const DenseBits want = Masked(layout, dense, 1, &dropped, [&](int64_t row, int64_t unit) {
+      const int64_t group = row * layout.groups + unit / form_.group_units;
+      return (kept[static_cast<size_t>(group)] >> unit % form_.group_units & 1) != 0;
+    });
+    EXPECT_EQ(Prune(layout, dense.data()), dropped);
+    ASSERT_EQ(dense.bytes(), want.bytes()) << layout.rows << "x" << layout.columns;
   }
 }
 

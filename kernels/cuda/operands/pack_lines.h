@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/operands/packed_line.h"
 #include "kernels/cuda/row.h"
+#include "kernels/packed_line.h"
 
 namespace gemmd {
 

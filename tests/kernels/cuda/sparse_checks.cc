@@ -63,7 +63,7 @@ SparseBytes CompressedRandom(const SparseLayout& layout, RandomSource& random) {
 
 }  // namespace
 
-void CheckPruning(const SparseFunctions& functions, RandomSource& random) {
+void CheckPruning(const PruneFunctions& functions, RandomSource& random) {
   ForLayouts(random, [&](const SparseLayout& layout) {
     const SparseBytes dense = RandomDense(layout, random);
     SparseBytes want = dense;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What other implementations of the sparse format and of pruning are checked for, on the host and
-// on a GPU: the bytes, counts and messages of kernels/sparse24.h and prune24.h.
+// What other implementations of the sparse format, on the host and on a GPU, and of pruning, on a
+// GPU, are checked for: the bytes, counts and messages of kernels/sparse24.h and prune24.h.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,11 @@ namespace gemmd {
 using SparseBytes = std::vector<std::byte>;
 
 // As the functions of the same names; the field is "a.data".
-struct SparseFunctions {
+struct PruneFunctions {
   std::function<int64_t(const SparseLayout&, SparseBytes& dense)> prune;
   std::function<int64_t(const SparseLayout&, SparseBytes& dense)> prune_both_ways;
+};
+struct SparseFunctions {
   std::function<absl::Status(const SparseLayout&, const SparseBytes& dense)> check_pruned;
   std::function<absl::Status(const SparseLayout&, const SparseBytes& compressed)> check_compressed;
   std::function<absl::Status(const SparseLayout&, const SparseBytes& dense, SparseBytes&)> compress;
@@ -27,7 +29,7 @@ struct SparseFunctions {
 };
 
 // Each fails a test of GoogleTest at the first difference.
-void CheckPruning(const SparseFunctions& functions, RandomSource& random);
+void CheckPruning(const PruneFunctions& functions, RandomSource& random);
 void CheckCompressing(const SparseFunctions& functions, RandomSource& random);
 void CheckFaults(const SparseFunctions& functions, RandomSource& random);
 

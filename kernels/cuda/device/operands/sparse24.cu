@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/device/grid.h"
 #include "kernels/cuda/device/operands/sparse24.h"
-#include "kernels/cuda/operands/prune_groups.h"
-#include "kernels/cuda/operands/sparse_groups.h"
+#include "kernels/prune_groups.h"
+#include "kernels/sparse_groups.h"
 #include "kernels/sparse_refusal.h"
 #include "kernels/status_macros.h"
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/cuda/operands/bad_group.h"
+#include "kernels/bad_group.h"
 #include "kernels/sparse24.h"
 
 struct CUstream_st;  // What cudaStream_t points at.

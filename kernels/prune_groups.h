@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pruning (prune24.h) as the threads of sparse24.cu do it. Constexpr for the sake of nvcc; see
-// packed_line.h.
+// Pruning (prune24.h), one group or one tile at a time: the one form of it, for the host
+// (prune24.cc) and for the threads of cuda/device/operands/sparse24.cu. Constexpr for the sake of
+// nvcc; see packed_line.h.
 #pragma once
 
 #include <array>
@@ -9,7 +10,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/cuda/operands/sparse_groups.h"
+#include "kernels/sparse_groups.h"
 
 namespace gemmd {
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The portable sparse format (sparse24.h) and pruning (prune24.h), one group at a time, for the
-// threads of sparse24.cu. A group of a dense line is at most 64 bits, what is kept of it at most
-// 32. Constexpr for the sake of nvcc; see packed_line.h.
+// The portable sparse format (sparse24.h), one group at a time: for pruning on the host, and for
+// the threads of cuda/device/operands/sparse24.cu. A group of a dense line is at most 64 bits, what
+// is kept of it at most 32. Constexpr for the sake of nvcc; see packed_line.h.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/operands/bad_group.h"
-#include "kernels/cuda/operands/packed_line.h"
+#include "kernels/bad_group.h"
+#include "kernels/packed_line.h"
 #include "kernels/sparse24.h"
 #include "kernels/sparse_unit.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/operands/bad_group.h"
+#include "kernels/bad_group.h"
 
 #include "kernels/sparse_refusal.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements and bytes of packed lines (element.h) for device code. Templates that are constexpr for
-// the sake of nvcc, which compiles such functions for both sides: so tests run them on the host.
+// Elements and bytes of packed lines (element.h) for host and device code. Templates that are
+// constexpr for the sake of nvcc, which compiles such functions for both sides.
 #pragma once
 
 #include <bit>
