@@ -18,7 +18,7 @@ absl::Span<const float> ScaleOn(const DeviceCopy& copy, size_t size) {
 // Calls finish(args, parameters, accumulators, stream) with everything on the GPU; returns D.
 template <typename Finish>
 std::vector<std::byte> OnGpu(const FinishCase& test, const Finish& finish) {
-  const ProductCase& product = test.product;
+  const Product& product = test.product;
   const Problem& problem = product.problem;
   const int64_t bytes = BytesOf("d", problem.d, problem.batch)->least;
   const Stream stream = MakeStream();

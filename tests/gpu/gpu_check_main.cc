@@ -11,6 +11,7 @@
 #include "tests/gpu/checker.h"
 #include "tests/gpu/cuda_runner.h"
 #include "tests/gpu/report.h"
+#include "tests/testing/command_line.h"
 
 namespace gemmd {
 namespace {
@@ -75,11 +76,7 @@ int Main(int argc, char** argv) {
   app.add_option("--json", options.json, "Where a report goes");
   app.add_option("--commit", options.commit, "What the report calls this build")
       ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const std::optional<int> code = ReadArguments(app, argc, argv)) return *code;
   return Run(options);
 }
 

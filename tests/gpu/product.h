@@ -1,27 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One product to check: a problem with its bytes, and where its result goes.
+// Operands of a product to check, and where its result goes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "kernels/kernel.h"
-#include "kernels/problem.h"
+#include "tests/testing/product.h"
 #include "tests/testing/random_source.h"
 
 namespace gemmd {
-
-struct Product {
-  Problem problem;
-  std::vector<std::byte> a;
-  std::vector<std::byte> b;
-  std::vector<std::byte> c;
-  std::vector<std::byte> bias;
-  std::vector<float> a_scale;
-  std::vector<float> b_scale;
-};
 
 // How lines follow each other: without gaps, each on a multiple of 16 bytes, or with gaps that
 // leave most of them on odd addresses.

@@ -65,7 +65,7 @@ class EpilogueTest : public testing::Test {
   }
 
   std::vector<std::byte> Run(const EpilogueCase& test) {
-    const ProductCase& product = test.product;
+    const Product& product = test.product;
     const int64_t bytes = BytesOf("d", product.problem.d, 1)->least;
     std::byte* d = d_.Place(bytes, std::byte{0xff});
     const auto size = static_cast<int64_t>(test.accumulators.size());
@@ -73,16 +73,7 @@ class EpilogueTest : public testing::Test {
     std::memcpy(copy, test.accumulators.data(), test.accumulators.size());
     Accumulators accumulators = test.description;
     accumulators.data = copy;
-    const GemmArgs args = {.problem = product.problem,
-                           .target = {},
-                           .a = nullptr,
-                           .b = nullptr,
-                           .c = product.c.data(),
-                           .bias = product.bias.data(),
-                           .a_scale = product.a_scale,
-                           .b_scale = product.b_scale,
-                           .d = d,
-                           .workspace = {}};
+    const GemmArgs args = EpilogueArgs(product, d);
     ApplyEpilogue(args, 0, accumulators);
     EXPECT_TRUE(d_.FrontIsIntact());
     return std::vector<std::byte>(d, d + bytes);

@@ -188,8 +188,8 @@ Problem MakeProblem(const Kernel& kernel, int64_t m, int64_t n, int64_t k, const
   return problem;
 }
 
-ProductCase FillCase(const Problem& problem, Pattern pattern, RandomSource& random) {
-  ProductCase product;
+Product FillCase(const Problem& problem, Pattern pattern, RandomSource& random) {
+  Product product;
   product.problem = problem;
   Filler a(pattern, problem.a.type, true, problem, random);
   Filler b(pattern, problem.b.type, false, problem, random);
@@ -215,7 +215,7 @@ ProductCase FillCase(const Problem& problem, Pattern pattern, RandomSource& rand
   return product;
 }
 
-absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const ProductCase& product,
+absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const Product& product,
                                                  const Target& target) {
   thread_local Copies copies;
   const Problem& problem = product.problem;

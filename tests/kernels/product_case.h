@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One product to test: a problem with its bytes, and how to run a kernel on it so that every byte
-// read or written outside its place is noticed.
+// Products to test, in patterns and layouts, and how to run a kernel on one so that every byte read
+// or written outside its place is noticed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/kernel.h"
 #include "tests/testing/compare.h"
+#include "tests/testing/product.h"
 #include "tests/testing/random_source.h"
 
 namespace gemmd {
@@ -31,16 +32,6 @@ inline constexpr std::array<Pattern, 8> kAllPatterns = {
     Pattern::kZeros,      Pattern::kOneHot,   Pattern::kRamps,        Pattern::kLargest,
     Pattern::kSubnormals, Pattern::kSpecials, Pattern::kCancellation, Pattern::kRandom};
 std::string_view NameOf(Pattern pattern);
-
-struct ProductCase {
-  Problem problem;
-  std::vector<std::byte> a;
-  std::vector<std::byte> b;
-  std::vector<std::byte> c;
-  std::vector<std::byte> bias;
-  std::vector<float> a_scale;
-  std::vector<float> b_scale;
-};
 
 // How a case departs from tight row-major matrices.
 struct Layouts {
@@ -64,11 +55,11 @@ MatrixLayout MakeLayout(ElementType type, Order order, int64_t rows, int64_t col
 
 // Fills A and B with the pattern, and C, bias and scales, where the problem has them, with random
 // numbers near 1. Padding holds random bits.
-ProductCase FillCase(const Problem& problem, Pattern pattern, RandomSource& random);
+Product FillCase(const Problem& problem, Pattern pattern, RandomSource& random);
 
 // Launches the kernel on its own copies of the operands, each of which ends where memory ends, with
 // a workspace and a D of all ones bits.
-absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const ProductCase& product,
+absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const Product& product,
                                                  const Target& target);
 
 // Whether padding, gaps and all else that is not an element of D still holds ones bits, except that

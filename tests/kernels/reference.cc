@@ -47,7 +47,7 @@ struct Decoded {
   std::vector<double> b;
 };
 
-Decoded DecodeOperands(const ProductCase& product, int64_t matrix) {
+Decoded DecodeOperands(const Product& product, int64_t matrix) {
   const Problem& problem = product.problem;
   const MatrixView a = {problem.a, problem.batch, product.a.data()};
   const MatrixView b = {problem.b, problem.batch, product.b.data()};
@@ -146,7 +146,7 @@ struct Place {
   int64_t column;
 };
 
-double BiasAt(const ProductCase& product, Place at) {
+double BiasAt(const Product& product, Place at) {
   const Problem& problem = product.problem;
   const int64_t index = problem.bias_axis == BiasAxis::kRows ? at.row : at.column;
   return Decode(problem.bias_type, LoadBits(problem.bias_type, product.bias.data(), index));
@@ -157,7 +157,7 @@ double ScaleAt(const std::vector<float>& scale, int64_t index) {
   return scale[scale.size() == 1 ? 0 : static_cast<size_t>(index)];
 }
 
-Estimate Finish(const ProductCase& product, const Steps& steps, Estimate x, Place at) {
+Estimate Finish(const Product& product, const Steps& steps, Estimate x, Place at) {
   const Problem& problem = product.problem;
   if (problem.has_product() && problem.has_scales()) {
     const Estimate scale = steps.Times({ScaleAt(product.a_scale, at.row), 0},
@@ -209,7 +209,7 @@ Estimate Converted(const Problem& problem, const Recipe& recipe, Estimate x) {
 
 }  // namespace
 
-Reference MakeReference(const ProductCase& product, const Recipe& recipe) {
+Reference MakeReference(const Product& product, const Recipe& recipe) {
   const Problem& problem = product.problem;
   const Steps steps(recipe.accumulation);
   Reference reference;
@@ -236,7 +236,7 @@ Reference MakeReference(const ProductCase& product, const Recipe& recipe) {
   return reference;
 }
 
-std::vector<int32_t> MakeExactReference(const ProductCase& product) {
+std::vector<int32_t> MakeExactReference(const Product& product) {
   const Problem& problem = product.problem;
   std::vector<int32_t> want;
   for (int64_t matrix = 0; matrix < problem.batch; ++matrix) {

@@ -20,9 +20,9 @@ struct Reference {
 
 // The reference of a product computed with the arithmetic of `recipe`, and its bounds; see
 // reference.cc for their derivation. Exact recipes have bounds of 0 before the epilogue.
-Reference MakeReference(const ProductCase& product, const Recipe& recipe);
+Reference MakeReference(const Product& product, const Recipe& recipe);
 
 // D of an exact recipe with nothing but the product in an s32 D: matrix by matrix, row by row.
-std::vector<int32_t> MakeExactReference(const ProductCase& product);
+std::vector<int32_t> MakeExactReference(const Product& product);
 
 }  // namespace gemmd

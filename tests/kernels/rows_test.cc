@@ -42,7 +42,7 @@ class RowTest : public testing::TestWithParam<Kernel> {
 
   // Runs the kernel and compares D with the reference: bit for bit where the recipe is exact and D
   // is nothing but the accumulators.
-  void ExpectCorrect(const ProductCase& product) {
+  void ExpectCorrect(const Product& product) {
     const Problem& problem = product.problem;
     const absl::StatusOr<std::vector<std::byte>> d = RunKernel(kernel_, product, HostTarget());
     ASSERT_THAT(d, IsOk());
@@ -197,7 +197,7 @@ TEST_P(RowTest, NoProduct) {
 // C is not read where beta is 0, even if there is one.
 TEST_P(RowTest, UnreadCDoesNotMatter) {
   const Problem problem = MakeProblem(kernel_, 5, 9, 7, Layouts{});
-  ProductCase product = FillCase(problem, Pattern::kRamps, random_);
+  Product product = FillCase(problem, Pattern::kRamps, random_);
   product.c.assign(5 * 9 * 8, std::byte{0xff});  // NaN in every type of float.
   ExpectCorrect(product);
 }
@@ -208,7 +208,7 @@ TEST_P(RowTest, RepeatsItsBits) {
   SCOPED_TRACE(random_.trace());
   ASSERT_TRUE(kernel_.deterministic);
   const Problem problem = MakeProblem(kernel_, 67, 45, 203, Layouts{});
-  const ProductCase product = FillCase(problem, Pattern::kRandom, random_);
+  const Product product = FillCase(problem, Pattern::kRandom, random_);
   const absl::StatusOr<std::vector<std::byte>> first = RunKernel(kernel_, product, HostTarget());
   const absl::StatusOr<std::vector<std::byte>> second = RunKernel(kernel_, product, HostTarget());
   ASSERT_THAT(first, IsOk());

@@ -34,10 +34,10 @@ class SparseRowTest : public testing::TestWithParam<Kernel> {
   }
 
   // Prunes the A of a dense case, which is tight, and returns the same case with it compressed.
-  ProductCase Compressed(ProductCase& dense) {
+  Product Compressed(Product& dense) {
     const Problem& problem = dense.problem;
     const SparseLayout layout = SparseLayoutOf("a", kernel_.a, problem.m, problem.k).value();
-    ProductCase sparse = dense;
+    Product sparse = dense;
     sparse.problem.a = TightSparseLayout("a", kernel_.a, problem.m, problem.k).value();
     const bool broadcasts = problem.a.batch_stride_bytes == 0;
     if (broadcasts) sparse.problem.a.batch_stride_bytes = 0;
@@ -55,8 +55,8 @@ class SparseRowTest : public testing::TestWithParam<Kernel> {
 
   void ExpectSameBits(const Problem& problem, Pattern pattern) {
     SCOPED_TRACE(DescribeCase(problem, pattern));
-    ProductCase dense = FillCase(problem, pattern, random_);
-    const ProductCase sparse = Compressed(dense);
+    Product dense = FillCase(problem, pattern, random_);
+    const Product sparse = Compressed(dense);
     const absl::StatusOr<std::vector<std::byte>> want = RunKernel(kernel_, dense, HostTarget());
     const absl::StatusOr<std::vector<std::byte>> got = RunKernel(kernel_, sparse, HostTarget());
     ASSERT_THAT(want, IsOk());

@@ -46,7 +46,7 @@ void Store(const MatrixLayout& layout, std::byte* d, int64_t i, int64_t j, doubl
 
 template <typename T>
 std::vector<std::byte> Run(const EpilogueCase& test) {
-  const ProductCase& product = test.product;
+  const Product& product = test.product;
   const Problem& problem = product.problem;
   MatrixLayout tight = problem.d;
   tight.type = test.description.stored;

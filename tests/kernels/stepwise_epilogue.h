@@ -15,7 +15,7 @@ namespace gemmd {
 // One product's epilogue to test: accumulators in D's order and a problem with its C, bias and
 // scales.
 struct EpilogueCase {
-  ProductCase product;
+  Product product;
   std::vector<std::byte> accumulators;
   Accumulators description;
 };

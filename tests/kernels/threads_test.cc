@@ -37,11 +37,11 @@ class ThreadsTest : public testing::TestWithParam<std::string_view> {
 
   void ExpectCorrect(const Problem& problem) {
     SCOPED_TRACE(DescribeCase(problem, Pattern::kRandom));
-    const ProductCase product = FillCase(problem, Pattern::kRandom, random_);
+    const Product product = FillCase(problem, Pattern::kRandom, random_);
     EXPECT_TRUE(IsCorrect(product));
   }
 
-  testing::AssertionResult IsCorrect(const ProductCase& product) const {
+  testing::AssertionResult IsCorrect(const Product& product) const {
     const absl::StatusOr<std::vector<std::byte>> d = RunKernel(kernel_, product, HostTarget());
     if (!d.ok()) return testing::AssertionFailure() << d.status();
     const Reference reference = MakeReference(product, kernel_.recipe);
@@ -77,7 +77,7 @@ TEST_P(ThreadsTest, BatchesOfSmallProducts) {
 }
 
 TEST_P(ThreadsTest, RepeatsItsBitsOnAsManyThreads) {
-  const ProductCase product =
+  const Product product =
       FillCase(MakeProblem(kernel_, 301, 257, 150, Layouts{}), Pattern::kRandom, random_);
   const absl::StatusOr<std::vector<std::byte>> first = RunKernel(kernel_, product, HostTarget());
   ASSERT_THAT(first, IsOk());
@@ -89,7 +89,7 @@ TEST_P(ThreadsTest, LaunchesAtOnce) {
   SCOPED_TRACE(random_.trace());
   constexpr int kLaunchers = 4;
   constexpr int kLaunches = 6;
-  std::vector<ProductCase> products;
+  std::vector<Product> products;
   for (int i = 0; i < kLaunchers; ++i) {
     const Problem problem = MakeProblem(kernel_, 100 + i, 90, 120, Layouts{});
     products.push_back(FillCase(problem, Pattern::kRandom, random_));

@@ -21,6 +21,7 @@
 #include "tests/record/ptx_module.h"
 #include "tests/record/recording.h"
 #include "tests/record/variants.h"
+#include "tests/testing/command_line.h"
 
 namespace gemmd {
 namespace {
@@ -218,11 +219,7 @@ int Main(int argc, char** argv) {
                "wgmma with every n, not only 8, 32 and 256");
   app.add_flag("--dry-run", options.simulates, "Takes the results from the simulator, not a GPU");
   app.add_flag("--ptx", options.writes_ptx, "Writes the PTX modules (NAME.ptx), runs nothing");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const std::optional<int> code = ReadArguments(app, argc, argv)) return *code;
   return Run(options);
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/mma/find.h"
+#include "tests/testing/command_line.h"
 #include "tests/vectors/replay.h"
 
 namespace gemmd {
@@ -71,11 +72,7 @@ int Main(int argc, char** argv) {
       ->required()
       ->check(CLI::ExistingDirectory);
   app.add_option("--chip", options.chip, "The chip that was recorded")->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const std::optional<int> code = ReadArguments(app, argc, argv)) return *code;
   const std::optional<mma::Chip> chip = mma::ChipFromName(options.chip);
   if (!chip) {
     std::fprintf(stderr, "vector_check: --chip: got %s, want sm_70 .. sm_120\n",

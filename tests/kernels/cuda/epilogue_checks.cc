@@ -79,20 +79,11 @@ std::vector<std::byte> InOrderOfD(const FinishCase& test, int64_t index) {
 }
 
 std::vector<std::byte> Want(const FinishCase& test) {
-  const ProductCase& product = test.product;
+  const Product& product = test.product;
   const Problem& problem = product.problem;
   const int64_t bytes = BytesOf("d", problem.d, problem.batch)->least;
   std::vector<std::byte> d(static_cast<size_t>(bytes + 2 * kGuardBytes), std::byte{0xff});
-  const GemmArgs args = {.problem = problem,
-                         .target = {},
-                         .a = nullptr,
-                         .b = nullptr,
-                         .c = product.c.data(),
-                         .bias = product.bias.data(),
-                         .a_scale = product.a_scale,
-                         .b_scale = product.b_scale,
-                         .d = d.data() + kGuardBytes,
-                         .workspace = {}};
+  const GemmArgs args = EpilogueArgs(product, d.data() + kGuardBytes);
   for (int64_t index = 0; index < problem.batch; ++index) {
     const std::vector<std::byte> matrix = InOrderOfD(test, index);
     ApplyEpilogue(args, index,

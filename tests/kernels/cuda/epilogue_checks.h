@@ -15,7 +15,7 @@ namespace gemmd {
 
 // A batch of accumulators, row major without gaps, and what is to become of them.
 struct FinishCase {
-  ProductCase product;  // Only its C, bias and scales count.
+  Product product;  // Only its C, bias and scales count.
   ElementType type = ElementType::kF32;
   std::vector<std::byte> accumulators;
 };

@@ -53,19 +53,10 @@ void FinishInTiles(const FinishCase& test, const EpilogueParameters& parameters)
 }
 
 std::vector<std::byte> FinishOnHost(const FinishCase& test) {
-  const ProductCase& product = test.product;
+  const Product& product = test.product;
   const int64_t bytes = BytesOf("d", product.problem.d, product.problem.batch)->least;
   std::vector<std::byte> d(static_cast<size_t>(bytes + 2 * kGuardBytes), std::byte{0xff});
-  const GemmArgs args = {.problem = product.problem,
-                         .target = {},
-                         .a = nullptr,
-                         .b = nullptr,
-                         .c = product.c.data(),
-                         .bias = product.bias.data(),
-                         .a_scale = product.a_scale,
-                         .b_scale = product.b_scale,
-                         .d = d.data() + kGuardBytes,
-                         .workspace = {}};
+  const GemmArgs args = EpilogueArgs(product, d.data() + kGuardBytes);
   const EpilogueParameters parameters = EpilogueOf(args, test.type);
   switch (test.type) {
     case ElementType::kF32: FinishInTiles<float>(test, parameters); break;

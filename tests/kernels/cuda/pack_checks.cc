@@ -103,7 +103,7 @@ void ExpectLines(const PackCase& test, int64_t length, const CodeAt& code_at,
 void CheckDense(const PackRunner& run, const CudaRow& row, mma::Operand operand,
                 const Problem& problem, RandomSource& random) {
   const bool is_a = operand == mma::Operand::kA;
-  const ProductCase product = FillCase(problem, Pattern::kRandom, random);
+  const Product product = FillCase(problem, Pattern::kRandom, random);
   const PackCase test = {row, operand, problem, PlanOf(row, problem).value(),
                          is_a ? product.a : product.b};
   if (!test.operand_plan().is_packed) return;
