@@ -45,7 +45,7 @@ class Container:
 
     @property
     def pid(self):
-        """Of the contained process, as this side knows it."""
+        """The process ID of the contained process on this side of the container."""
         parent = self._process.pid
         return int(pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text())
 

@@ -24,7 +24,7 @@ def readme():
 
 
 def seconds(text):
-    """Of a duration as gemmd, systemd and compose write it: 500ms, 5s, 30m."""
+    """The seconds of a duration as gemmd, systemd and compose write it: 500ms, 5s, 30m."""
     number, unit = re.fullmatch(r"(\d+)([a-z]+)", text).groups()
     return int(number) * SECONDS[unit]
 

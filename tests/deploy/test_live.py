@@ -21,7 +21,7 @@ from image import SOURCE, run
 
 LIMIT_S = 60
 DEVICES = ("cuda:0", "cpu", "sim:sm_90")
-# Of panels about what a healthy daemon does not have.
+# The titles of panels about what a healthy daemon does not have.
 MAYBE_EMPTY = re.compile(r"Products: Refusals|annotation Drains")
 
 

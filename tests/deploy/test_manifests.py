@@ -10,13 +10,13 @@ import yaml
 import manifests
 from manifests import KUBERNETES, flag, matches, seconds
 
-# Of no Kubernetes version: test_operator.py.
+# API groups of no Kubernetes version: test_operator.py checks those.
 OF_OPERATORS = {"monitoring.coreos.com/v1"}
 # The first that has the sleep of preStop by default, and the newest that the schemas are there for.
 VERSIONS = ("1.30", "1.37")
 # Between the end of the grace and the kill: for the product that runs on a device.
 MARGIN_S = 10
-# Of the driver, and of the canaries of several devices.
+# The time that the driver and the canaries of several devices may take.
 LONGEST_START_S = 300
 
 

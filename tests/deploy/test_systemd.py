@@ -28,7 +28,7 @@ def unit(request, tree, tmp_path):
         (tmp_path / "gemmd.service.d").mkdir()
         shutil.copy(SYSTEMD / "gemmd.service.d" / request.param, tmp_path / "gemmd.service.d")
         text = (SYSTEMD / "gemmd-gpu.service").read_text()
-        # Of a driver that this machine need not have.
+        # This machine need not have the driver.
         (tmp_path / "gemmd-gpu.service").write_text(text.replace(MODPROBE, "/bin/true"))
     return path
 

@@ -15,7 +15,7 @@ COLUMN_MAJOR = tensors_pb2.ORDER_COLUMN_MAJOR
 class Element:
     name: str
     bits: int
-    dtype: type  # Of one element; B1 has one byte, 0 or 1, for each.
+    dtype: type  # The dtype of one element; B1 has one byte, 0 or 1, for each.
     low: int  # All integers from here to `high` are exact, and so is their product in f32.
     high: int
     unit: float = 0.0  # The largest relative error of rounding to it; 0 for integers.

@@ -19,7 +19,7 @@ fail() {
   exit 1
 }
 
-# Of the machine that it runs on: glibc and the driver of its GPUs.
+# Libraries of the machine that it runs on: glibc and the driver of its GPUs.
 is_of_the_machine() {
   [[ $1 =~ ^(ld-linux.*|linux-vdso|lib(c|m|mvec|dl|rt|pthread|resolv|util|cuda))\.so ]]
 }

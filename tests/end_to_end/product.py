@@ -7,16 +7,16 @@ import numpy as np
 from elements import BY_NUMBER, COLUMN_MAJOR, ELEMENTS, ROW_MAJOR, convert, load, store
 from gemmd.v1 import gemm_pb2, tensors_pb2
 
-DEADLINE_S = 60  # Of every call; far more than any takes on a slow machine.
-FILLER = 0xA5  # Of padding that nobody may read: in no type a small integer.
+DEADLINE_S = 60  # The deadline of every call; none takes nearly as long on a slow machine.
+FILLER = 0xA5  # The bytes of padding that nobody may read, a small integer in no type.
 
 
 @dataclass
 class Layout:
     order: int = ROW_MAJOR
     transpose: bool = False
-    padding: int = 0  # Elements behind each line.
-    gap: int = 0  # Bytes behind each matrix of a batch.
+    padding: int = 0  # Elements after each line.
+    gap: int = 0  # Bytes after each matrix of a batch.
 
 
 @dataclass

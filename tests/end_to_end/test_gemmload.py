@@ -64,7 +64,7 @@ def test_a_stopped_daemon_shows_in_the_corrected_percentiles(gemmload, daemons, 
     assert step["latency"]["p75_ns"] >= 150e6
     assert step["latency"]["p99_ns"] >= 900e6
     assert step["blocked"]["p99_ns"] >= 800e6
-    # Of the 300 calls two were under way.
+    # Two of the 300 calls were under way.
     assert step["service"]["p99_ns"] < step["latency"]["p75_ns"]
 
 
@@ -140,7 +140,7 @@ def test_a_closed_pipe_costs_no_report(gemmload, daemon, tmp_path):
 
 @pytest.fixture
 def slow_server():
-    """Answers each call 30 ms after its arrival, eight at once, with nothing."""
+    """Answers each call with nothing, 30 ms after its arrival, eight at once."""
     from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
 
     class Gemm(gemm_pb2_grpc.GemmServicer):
@@ -156,7 +156,7 @@ def slow_server():
     server.stop(None).wait()
 
 
-# Of Student's distribution with five degrees of freedom: beyond it once in a thousand times.
+# Student's distribution with five degrees of freedom exceeds this once in a thousand times.
 T_OF_SIX_PAIRS = 6.869
 
 

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from mutation import bad_product, bad_small, good_requests
 
-COUNT = 4000  # Of damaged products; a tenth of that for methods with smaller requests.
+COUNT = 4000  # Damaged products; methods with smaller requests get a tenth of it.
 AT_ONCE = 50
 DEADLINE_S = 30
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon with GPUs that are none: workers over the host's memory and the simulator."""
+"""The daemon with simulated GPUs: workers over the host's memory and the simulator."""
 
 import os
 import signal

@@ -27,7 +27,7 @@ INSTRUCTION_BYTES = 16
 FATBIN_MAGIC = 0xBA55ED50
 KIND_PTX = 1
 KIND_CUBIN = 2
-COMPRESSED_FLAGS = 0xF000  # Of what a fat binary holds; which algorithm does not matter here.
+COMPRESSED_FLAGS = 0xF000  # A compressed part has one of these; which algorithm does not matter.
 
 
 def sections(elf):
