@@ -23,14 +23,16 @@ kernels/sim:                kernels kernels/mma kernels/sim/vector
                             <std> <absl> <openmp>
 kernels/sim/vector:         kernels/mma kernels/sim
                             <small> <vector>
-kernels/cuda:               kernels kernels/mma kernels/cuda/operands
+kernels/cuda:               kernels kernels/mma kernels/cuda/groups kernels/cuda/operands
+                            <std> <absl>
+kernels/cuda/groups:        kernels kernels/mma kernels/cuda
                             <std> <absl>
 kernels/cuda/operands:      kernels kernels/mma kernels/cuda
                             <std> <absl>
 kernels/cuda/device/ptx:    kernels/mma
                             <small>
-kernels/cuda/device/**:     kernels kernels/mma kernels/cuda kernels/cuda/operands
-                            kernels/cuda/device/ptx
+kernels/cuda/device/**:     kernels kernels/mma kernels/cuda kernels/cuda/groups
+                            kernels/cuda/operands kernels/cuda/device/ptx
                             <std> <absl> <cuda>
 kernels/bench:              kernels kernels/mma kernels/cpu kernels/sim kernels/bench/gpu
                             <std> <posix> <absl> <blas> <cli> <json>
@@ -51,7 +53,7 @@ server/scheduling:          server/device server/crossing server/system kernels 
                             <std> <posix> <absl>
 server/metrics:             server/scheduling server/device server/crossing server/system
                             kernels kernels/mma
-                            <std> <posix> <absl> <prometheus>
+                            <std> <posix> <absl> <prometheus> <json>
 server/wire:                server/metrics server/scheduling server/device server/crossing
                             server/system kernels kernels/mma kernels/cpu proto/gemmd/v1
                             <std> <posix> <absl> <grpc> <protobuf>
@@ -93,7 +95,7 @@ json        nlohmann/json.hpp    ^nlohmann/
 openmp      omp.h                ^omp[.]h$
 blas        cblas.h              ^(cblas|dnnl[a-z_]*)[.]h(pp)?$
 vector      immintrin.h          ^immintrin[.]h$
-cuda        cuda_runtime_api.h   ^(cuda|cublas|cusparse|nvml|nv)[A-Za-z_]*([.]h)?(/|$)
+cuda        cuda_runtime_api.h   ^((cuda|cublas|cusparse|nv)[A-Za-z_]*|library_types)([.]h)?(/|$)
 posix       unistd.h             ^((arpa|net|netinet|sys)/|(dlfcn|fcntl|fnmatch|poll|pthread|sched|signal|spawn|time|unistd)[.]h$)
 '
 

@@ -39,6 +39,8 @@ awk '
       if (rest ~ ";[^{]*$" && rest !~ "[{]") next
       sub("^enum (class|struct) ", "enum ", rest)
       sub("^[a-z]+ +(alignas *[(][^)]*[)] *)?", "", rest)
+      # A specialization has the name of its template, which is defined elsewhere.
+      if (rest ~ "^[A-Za-z0-9_:]+<") next
       name = rest
       sub("[^A-Za-z0-9_:].*", "", name)
       sub(":+$", "", name)

@@ -50,6 +50,7 @@ done <<'END'
 struct Part;
 enum class Part : uint8_t;
 template <typename T> class Part;
+struct Part<int> {
 extern const Factory kPart;
 END
 define client/load/part.cc "" "struct Other {"
