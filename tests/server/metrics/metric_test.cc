@@ -92,6 +92,18 @@ TEST(MetricListTest, EachHelpStandsAlone) {
   }
 }
 
+// The list of metrics quotes texts as they are.
+TEST(MetricListTest, TextsNeedNoEscapingInJson) {
+  const auto stands_for_itself = [](char c) {
+    return c >= ' ' && c <= '~' && c != '"' && c != '\\';
+  };
+  for (const Metric& metric : All()) {
+    std::string texts(Concat(metric.name, metric.unit, metric.help));
+    for (const std::string_view label : metric.labels) texts += label;
+    EXPECT_TRUE(std::all_of(texts.begin(), texts.end(), stands_for_itself)) << texts;
+  }
+}
+
 // Prometheus's names end with the unit, then perhaps with _total or _limit.
 TEST(MetricListTest, NamesTellTheUnit) {
   for (const Metric& metric : Joined(OwnMetrics())) {
