@@ -16,7 +16,8 @@ namespace gemmd::bench {
 // Errors: as of Session::End.
 absl::StatusOr<bool> RunOnCpu(const Options& options, const std::vector<const Kernel*>& rows);
 
-// The same for the simulator of the options' chip; also false where it has none of the rows.
+// Measures on the simulator of the options' chip, and does the same; also false where that has none
+// of the rows.
 absl::StatusOr<bool> RunOnSimulator(const Options& options, const std::vector<const Kernel*>& rows);
 
 }  // namespace gemmd::bench

@@ -18,7 +18,7 @@ namespace gemmd::bench {
 struct CpuSettings {
   Order b_order = Order::kRowMajor;
   double seconds = 1;   // For each row and shape, warm-up not counted.
-  int min_samples = 5;  // Of each contender, however long that takes.
+  int min_samples = 5;  // For each contender, however long that takes.
 };
 
 struct CpuMeasurement {

@@ -28,7 +28,7 @@ std::vector<uint64_t> EncodedVariates(ElementType type, uint64_t seed) {
 template <typename Word>
 void DrawWords(const std::vector<uint64_t>& variates, std::mt19937_64& random, int64_t count,
                std::byte* line) {
-  constexpr int64_t kDraws = 4;  // Of 16 bits each.
+  constexpr int64_t kDraws = 4;  // Each takes 16 bits.
   for (int64_t i = 0; i < count; i += kDraws) {
     uint64_t bits = random();
     for (int64_t j = i; j < std::min(count, i + kDraws); ++j, bits >>= 16) {
@@ -81,7 +81,7 @@ std::vector<std::byte> RandomDense(const MatrixLayout& layout, uint64_t seed) {
   const int64_t line_bytes = (layout.line_length() * BitsOf(layout.type) + 7) / 8;
   ShareLines(layout.lines(), [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
-      // Of each line its own, so that the data do not depend on the number of threads.
+      // Each line has its own, so that the data do not depend on the number of threads.
       std::mt19937_64 random(seed * 1'000'003 + static_cast<uint64_t>(i));
       std::byte* const line = bytes.data() + i * layout.line_stride_bytes();
       if (is_integer) {
@@ -102,7 +102,8 @@ absl::StatusOr<PrunedOperand> RandomSparse(const MatrixLayout& layout, uint64_t 
   PrunedOperand operand;
   operand.dense = RandomDense(dense, seed);
   operand.compressed.resize(static_cast<size_t>(sparse.bytes));
-  // Some rows at a time, each as a matrix of its own: they share nothing but bits behind lines.
+  // Some rows at a time, each as a matrix of its own: they share nothing but bits after the ends of
+  // lines.
   ShareLines(layout.rows, [&](int64_t first, int64_t last) {
     SparseLayout rows = sparse;
     rows.rows = last - first;

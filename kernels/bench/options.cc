@@ -22,9 +22,10 @@ constexpr char kDescription[] =
     "are\n"
     "medians after a warm-up, and results are checked.\n"
     "\n"
-    "Of CPU rows a thousand elements are compared with a reference. Of GPU rows every element\n"
-    "where 64 rows and columns drawn from all of D cross, or all of a small D, must equal the\n"
-    "simulator's bit for bit, from memory poisoned before, and again after the timing.";
+    "A thousand elements of a CPU row's result are compared with a reference. Of a GPU row's "
+    "result\n"
+    "every element where 64 rows and columns drawn from all of D cross, or all of a small D, must\n"
+    "equal the simulator's bit for bit, from memory poisoned before, and again after the timing.";
 
 constexpr char kFooter[] =
     "The ratio is the row's speed over the library's: 1 is as fast. For a row that widens its\n"
@@ -152,7 +153,7 @@ void AddHostOptions(CLI::App& app, Options& options) {
                   "Time the simulator of this chip (sm_90) in place of the libraries, and compare "
                   "it with its own scalar path")
       ->check(CheckChip);
-  group.add_option("--path", options.path, "Of the simulator: only this one")
+  group.add_option("--path", options.path, "Time only this path of the simulator")
       ->check(CLI::IsMember({"scalar", "avx2", "avx512"}));
   group.add_option("--b-order", options.b_order, "Storage order of B; A and D are row major")
       ->check(CLI::IsMember({"row", "column"}))
@@ -177,7 +178,7 @@ void AddGpuOptions(CLI::App& app, Options& options) {
       ->default_str("the loader's");
 }
 
-// Of a shell, roughly: what has other characters than names and numbers is quoted.
+// As a shell takes it, roughly: what has other characters than names and numbers is quoted.
 std::string CommandText(int argc, const char* const* argv) {
   constexpr std::string_view kPlain = "-_.,:/=+@%";
   std::string text = "gemmbench";

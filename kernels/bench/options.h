@@ -20,7 +20,7 @@ namespace gemmd::bench {
 struct Options {
   std::vector<std::string> filters;  // Empty: DefaultFilters.
   std::string chip;                  // Empty: no simulator.
-  std::string path;                  // Of the simulator; empty: every one.
+  std::string path;                  // A path of the simulator; empty: every one.
   std::string shapes_text;           // Empty: 2048; of the simulator 1024; of a GPU 4096.
   std::string b_order = "row";
   std::string device = "cpu";

@@ -7,8 +7,8 @@
 
 namespace gemmd::bench {
 
-// Of one value or more: the one that a share of the others, 0 to 1, lies below; between two of them
-// in proportion.
+// The value that a share of the others, 0 to 1, lies below; between two of them in proportion.
+// Precondition: there is a value.
 double Quantile(std::vector<double> values, double share);
 
 double Median(std::vector<double> values);

@@ -78,7 +78,7 @@ using MatrixDescriptor = Descriptor<cublasLtMatrixLayout_t>;
 
 struct Matrix {
   const MatrixLayout& layout;
-  std::byte* first;  // Of the first set.
+  std::byte* first;  // In the first set.
 };
 
 class CublasLtOpponent : public Opponent {

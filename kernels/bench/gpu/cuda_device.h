@@ -30,7 +30,7 @@ class CudaDevice : public Device {
   absl::StatusOr<std::unique_ptr<Loop>> MakeLoop(int calls, const Call& call) override;
   absl::StatusOr<std::unique_ptr<Loop>> MakeLastKernelLoop(int calls, const Call& call) override;
 
-  // Of the multiprocessors, now; 0 where nobody can tell.
+  // The clock of the multiprocessors, now; 0 where nobody can tell.
   int ReadClockMhz() const;
 
  private:

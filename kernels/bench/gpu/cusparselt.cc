@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kOne = 1;
 constexpr float kZero = 0;
-constexpr uint32_t kAlignment = 16;  // Of every matrix; what the library asks for.
+constexpr uint32_t kAlignment = 16;  // What the library asks for, for every matrix.
 
 cusparseOrder_t OrderOf(Order order) {
   return order == Order::kRowMajor ? CUSPARSE_ORDER_ROW : CUSPARSE_ORDER_COL;

@@ -66,7 +66,7 @@ class Device {
   // Calls 0 .. calls-1, back to back. Each has been made before.
   virtual absl::StatusOr<std::unique_ptr<Loop>> MakeLoop(int calls, const Call& call) = 0;
 
-  // Of each call its last kernel alone, without what prepares its operands, which has run before.
+  // The last kernel of each call alone, without what prepares its operands, which has run before.
   // Null where a call is one kernel anyhow, or cannot be taken apart.
   virtual absl::StatusOr<std::unique_ptr<Loop>> MakeLastKernelLoop(int calls, const Call& call) = 0;
 };

@@ -19,7 +19,7 @@ namespace {
 
 using Rows = std::vector<const Kernel*>;
 
-// Those that were found.
+// The vendors' libraries that were found.
 struct LoadedLibraries {
   std::unique_ptr<Library> cublaslt;
   std::unique_ptr<Library> cusparselt;

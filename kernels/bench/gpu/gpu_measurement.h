@@ -23,7 +23,7 @@ struct GpuMeasurement {
   bool is_integer = false;
   bool is_sparse = false;  // Then operations are counted as if A were dense.
 
-  int64_t elements = 0;  // Of D.
+  int64_t elements = 0;  // How many D has.
   int64_t compared = 0;  // With the simulator, bit for bit.
   int64_t mismatches = 0;
   std::string problem;  // Empty, or what is wrong.

@@ -14,7 +14,8 @@ namespace gemmd::bench {
 // Operations a second; of a sparse A as if it were dense. Absent where nobody measured.
 //
 // Source: measured on an H200 (132 multiprocessors, driver 580.159.04, CUDA 13.0, random normal
-// data, 2026-11-21). Of other chips, and of one with another number of multiprocessors: absent.
+// data, 2026-11-21). Absent for other chips and other numbers of
+// multiprocessors.
 std::optional<double> IssueCeilingOf(const mma::Instruction& instruction, const Target& target);
 
 }  // namespace gemmd::bench

@@ -10,7 +10,7 @@
 namespace gemmd::bench {
 namespace {
 
-constexpr int64_t kMostSets = 1024;  // Of tiny operands. One graph holds a call for each.
+constexpr int64_t kMostSets = 1024;  // For tiny operands. One graph holds a call for each.
 
 absl::StatusOr<DeviceBytes> Upload(Device& device, const std::vector<std::byte>& bytes) {
   const auto size = static_cast<int64_t>(bytes.size());

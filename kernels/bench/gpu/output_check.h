@@ -16,10 +16,11 @@
 namespace gemmd::bench {
 
 struct OutputCheck {
-  int64_t elements = 0;    // Of D.
-  int64_t compared = 0;    // With the simulator.
-  int64_t mismatches = 0;  // Of those; and elements not written, and bytes between lines that were.
-  std::string first;       // What is wrong with the first of them.
+  int64_t elements = 0;  // How many D has.
+  int64_t compared = 0;  // With the simulator.
+  int64_t mismatches =
+      0;              // Elements that differ or were not written; bytes between lines that were.
+  std::string first;  // What is wrong with the first of them.
 };
 
 // The byte that D is to be full of before the kernel runs. No sum of random operands looks so.
@@ -36,7 +37,7 @@ absl::StatusOr<OutputCheck> CheckOutput(const Kernel& kernel, const Target& targ
                                         const std::vector<std::byte>& d,
                                         int64_t budget = kCheckBudget);
 
-// Of `extent` places all, or `count` of them: the first, the last, and one of each stretch of the
+// All of `extent` places, or `count` of them: the first, the last, and one of each stretch of the
 // rest, drawn at random. Ascending.
 std::vector<int64_t> DrawPlaces(int64_t extent, int64_t count, uint64_t seed);
 

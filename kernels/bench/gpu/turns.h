@@ -13,20 +13,20 @@
 namespace gemmd::bench {
 
 struct TurnSettings {
-  double seconds = 1;          // Of device time for all samples together, the warm-up not counted.
-  int min_samples = 5;         // Of each loop, however long that takes.
+  double seconds = 1;          // Device time for all samples together, the warm-up not counted.
+  int min_samples = 5;         // For each loop, however long that takes.
   double sample = 5e-3;        // Seconds that a sample takes at least.
   double warm_up = 0.25;       // Seconds at least; ...
   double settled = 0.01;       // ... then until three samples differ by no more than this, ...
   double longest_warm_up = 2;  // ... or until so many seconds.
 };
 
-// One that takes turns.
+// A loop that takes turns with others.
 struct Contender {
   Loop* loop;
-  int times = 1;                     // Of the loop in a sample.
-  std::vector<double> seconds = {};  // Of one call, sample by sample.
-  std::vector<double> clocks = {};   // In MHz, the same way.
+  int times = 1;                     // How often a sample runs the loop.
+  std::vector<double> seconds = {};  // What one call took, sample by sample.
+  std::vector<double> clocks = {};   // In MHz, sample by sample.
 };
 
 // Fills in the contenders' samples. The first one warms the device up.

@@ -45,8 +45,7 @@ TEST(LibraryProblemTest, AlignmentIsThePointersOwn) {
   EXPECT_EQ(AlignmentOf(memory + 3), 1U);
 }
 
-// Of column-major matrices without gaps, rows x columns, the element at (row, column) of one that
-// may be transposed.
+// The element at (row, column) of a column-major matrix without gaps, which may be transposed.
 double At(const std::vector<double>& bytes, bool is_transposed, int64_t rows, int64_t row,
           int64_t column) {
   return bytes[static_cast<size_t>(is_transposed ? row * rows + column : column * rows + row)];

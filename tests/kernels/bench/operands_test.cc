@@ -33,9 +33,7 @@ TEST(OperandsTest, FloatsAreNormalVariates) {
       sum += value;
       squares += value * value;
     }
-    // The bounds for 40,000 values: five standard deviations of the mean, and the rounding of types
-    // of
-    // few bits.
+    // Five standard deviations of the mean of 40 000 values, and what types of few bits round.
     EXPECT_LE(std::fabs(sum / 40'000), 0.025) << NameOf(type);
     EXPECT_LE(std::fabs(squares / 40'000 - 1), 0.05) << NameOf(type);
   }
