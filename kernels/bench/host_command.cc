@@ -15,7 +15,7 @@ namespace gemmd::bench {
 namespace {
 
 Fields HostFacts(const Options& options) {
-  return {{"processor", HostName()}, {"threads", options.threads}};
+  return {{"processor", ProcessorName()}, {"threads", options.threads}};
 }
 
 Order BOrderOf(const Options& options) {
