@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// From flags to products and steps.
+#include "client/load/load_plan.h"
+
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
-#include "client/load/load_session.h"
 #include "client/load/text_file.h"
 #include "client/terminal/time_text.h"
 #include "gemmd/element_type.h"
@@ -134,6 +135,21 @@ absl::StatusOr<std::vector<NamedStep>> StepsOf(const LoadFlags& flags) {
     }
   }
   return steps;
+}
+
+absl::StatusOr<SessionPlan> PlanSession(const LoadFlags& flags) {
+  SessionPlan plan;
+  auto mix = MixOf(flags);
+  if (!mix.ok()) return mix.status();
+  plan.mix = *std::move(mix);
+  auto steps = StepsOf(flags);
+  if (!steps.ok()) return steps.status();
+  plan.steps = *std::move(steps);
+  if (flags.slo.empty()) return plan;
+  auto objective = ParseSlo(flags.slo);
+  if (!objective.ok()) return objective.status();
+  plan.objective = *std::move(objective);
+  return plan;
 }
 
 }  // namespace gemmd

@@ -227,21 +227,6 @@ class Session {
 
 }  // namespace
 
-absl::StatusOr<SessionPlan> PlanSession(const LoadFlags& flags) {
-  SessionPlan plan;
-  auto mix = MixOf(flags);
-  if (!mix.ok()) return mix.status();
-  plan.mix = *std::move(mix);
-  auto steps = StepsOf(flags);
-  if (!steps.ok()) return steps.status();
-  plan.steps = *std::move(steps);
-  if (flags.slo.empty()) return plan;
-  auto objective = ParseSlo(flags.slo);
-  if (!objective.ok()) return objective.status();
-  plan.objective = *std::move(objective);
-  return plan;
-}
-
 absl::StatusOr<LoadReport> RunSession(const LoadFlags& flags, const SessionPlan& plan,
                                       const StopRequests& stop, LiveView& view) {
   Session session(flags, plan, stop, view);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From flags to products and steps.
+#include "client/load/load_plan.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
-#include "client/load/load_session.h"
 #include "tests/client/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
