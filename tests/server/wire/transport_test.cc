@@ -82,9 +82,9 @@ TEST(TransportTest, OldConnectionsAreClosed) {
   EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
 }
 
-// How a call ends that the device holds for up to a second.
+// How a call ends that the device holds for that time, or until the call has ended before.
 template <typename Change>
-grpc::Status StatusOfLongCall(Change change) {
+grpc::Status StatusOfLongCall(std::chrono::seconds held, Change change) {
   ServerOptions options = TestServerOptions();
   change(options.transport);
   RunningServer running(TestDevice::kFake, options);
@@ -95,24 +95,26 @@ grpc::Status StatusOfLongCall(Change change) {
     return running.gemm().Multiply(&context, IntegerRequest(2, 2, 2), &response);
   });
   EXPECT_TRUE(running.fake().WaitForHeld(1, kPatience));
-  status.wait_for(std::chrono::seconds(1));
+  status.wait_for(held);
   running.fake().CompleteNext();
   return status.get();
 }
 
 TEST(TransportTest, AConnectionWithACallIsNotIdle) {
-  const grpc::Status status = StatusOfLongCall([](TransportOptions& options) {
-    options.max_connection_idle = absl::Milliseconds(300);
-    options.max_connection_age_grace = absl::Milliseconds(100);
-  });
+  const grpc::Status status =
+      StatusOfLongCall(std::chrono::seconds(1), [](TransportOptions& options) {
+        options.max_connection_idle = absl::Milliseconds(300);
+        options.max_connection_age_grace = absl::Milliseconds(100);
+      });
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 TEST(TransportTest, AConnectionWithACallMayBeTooOld) {
-  const grpc::Status status = StatusOfLongCall([](TransportOptions& options) {
-    options.max_connection_age = absl::Milliseconds(300);
-    options.max_connection_age_grace = absl::Milliseconds(100);
-  });
+  const grpc::Status status =
+      StatusOfLongCall(std::chrono::seconds(10), [](TransportOptions& options) {
+        options.max_connection_age = absl::Milliseconds(300);
+        options.max_connection_age_grace = absl::Milliseconds(100);
+      });
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
 }
 
