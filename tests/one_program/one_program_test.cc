@@ -20,7 +20,7 @@ namespace {
 
 // These were of one name each.
 static_assert(kCallStages == kStages + 2);
-static_assert(sizeof(ActivityRates) != sizeof(Rates));
+static_assert(sizeof(ActivityRates) != sizeof(GpuRates));
 
 TEST(OneProgramTest, GemmctlMultipliesOnTheServer) {
   RunningServer server(TestDevice::kCpu);
@@ -36,7 +36,7 @@ TEST(OneProgramTest, GemmloadLoadsTheServer) {
   std::FILE* const out = std::tmpfile();
   std::FILE* const err = std::tmpfile();
   EXPECT_EQ(RunGemmload({"--shape=8,8,8", "--type=f32", "--count=20", "--warmup=0s", "--quiet"},
-                        server.tcp_address(), {stdin, out, err}, false, stop),
+                        server.tcp_address(), {stdin, out, err, "gemmload"}, false, stop),
             ExitCode::kOk);
   EXPECT_GT(std::ftell(out), 0);
   std::fclose(out);

@@ -36,7 +36,7 @@ LoadOutcome RunLoadLine(const std::vector<std::string>& arguments, const std::st
   std::FILE* const out = open_memstream(&texts[0], &sizes[0]);
   std::FILE* const err = open_memstream(&texts[1], &sizes[1]);
   LoadOutcome outcome;
-  outcome.code = RunGemmload(arguments, address, {stdin, out, err}, false, stop);
+  outcome.code = RunGemmload(arguments, address, {stdin, out, err, "gemmload"}, false, stop);
   std::fclose(out);
   std::fclose(err);
   outcome.out.assign(texts[0], sizes[0]);
