@@ -102,16 +102,6 @@ TEST(PredictionTest, ExpandingASparseOperandTakesTimeOnTheCpu) {
   EXPECT_EQ(PredictedNs(simulated, sparse, profile), PredictedNs(simulated, problem, profile));
 }
 
-// Simulators read a sparse operand as it is.
-TEST_F(SelectTest, SimulatorsExpandNoSparseOperand) {
-  Kernel simulator = catalog_[0];
-  simulator.device_kind = DeviceKind::kSim;
-  Problem problem = Cube();
-  const int64_t dense_ns = PredictedNs(simulator, problem, Rates(100e9, 1, 1));
-  problem.a = TightSparseLayout("a", ElementType::kF32, 1000, 1000).value();
-  EXPECT_EQ(PredictedNs(simulator, problem, Rates(100e9, 1, 1)), dense_ns);
-}
-
 TEST_F(SelectTest, TheFastestComesFirst) {
   const Selection selection = SelectAt(Rates(100e9, 400e9, 200e9));
   EXPECT_THAT(Names(selection.candidates), ElementsAre("two", "three", "one"));
