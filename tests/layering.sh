@@ -42,7 +42,7 @@ kernels/bench/gpu:          kernels kernels/mma kernels/bench kernels/cuda/devic
 server/system:              <std> <posix> <absl> <spdlog>
 server/crossing:            server/system kernels kernels/mma
                             <std> <posix> <absl>
-server/worker:              server/crossing server/system kernels kernels/mma kernels/cuda
+server/worker:              server/crossing server/system kernels kernels/mma
                             <std> <posix> <absl>
 server/worker/cuda:         server/worker server/crossing server/system
                             kernels kernels/mma kernels/cuda kernels/cuda/device/**
@@ -53,7 +53,7 @@ server/scheduling:          server/device server/crossing server/system kernels 
                             <std> <posix> <absl>
 server/metrics:             server/scheduling server/device server/crossing server/system
                             kernels kernels/mma
-                            <std> <posix> <absl> <prometheus> <json>
+                            <std> <posix> <absl> <prometheus>
 server/wire:                server/metrics server/scheduling server/device server/crossing
                             server/system kernels kernels/mma kernels/cpu proto/gemmd/v1
                             <std> <posix> <absl> <grpc> <protobuf>
