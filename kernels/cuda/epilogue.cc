@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/epilogue.h"
 
+#include "kernels/kernel.h"
+
 namespace gemmd {
 namespace {
 

@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/kernel.h"
+#include "kernels/problem.h"
 
 namespace gemmd {
+
+struct GemmArgs;  // kernels/kernel.h
 
 // Where the batch of C or D lies. A line is a row (row major) or a column.
 template <typename Byte>
