@@ -2,7 +2,7 @@
 //
 // The functions of kernels/sparse24.h and prune24.h on a GPU, equal to them byte for byte. All
 // pointers are to memory of the current GPU, `dense` and `compressed` aligned to 256 bytes. Nothing
-// waits.
+// waits. Tensors.Compress is to call them for tensors that stay on a GPU; until then only tests do.
 #pragma once
 
 #include <cstddef>
