@@ -29,23 +29,23 @@ struct Product {
   int64_t k;
   Factor x;
   Factor y;
-  bool y_is_biased;  // Y holds bytes of u8 as s8, each less 128 (Engine::biases_unsigned_y).
+  bool y_is_biased;  // Y holds u8 values less 128, as s8 (Engine::biases_unsigned_y).
   std::byte* d;
   int64_t leading_dimension;
 };
 
 struct Engine {
-  std::string_view name;      // "onednn.f32": one measured rate.
+  std::string_view name;      // "onednn.f32": each name has one measured rate.
   std::string_view library;   // "onednn": what kernel names begin with.
   std::string_view provider;  // "oneDNN"
   std::string_view call;      // "dnnl_sgemm"
   ElementType operand;        // Operands of other types are widened into it.
   ElementType accumulator;    // The type of D.
   bool takes_unsigned;        // Operands of type u8 are taken as they are.
-  bool biases_unsigned_y;     // But Y must be signed: u8 elements lose 128 first.
+  bool biases_unsigned_y;     // Y must be signed: its u8 elements become s8, less 128.
   bool flushes_subnormals;
-  int64_t max_extent;  // Of m, n, k and leading dimensions.
-  // Whether k must be even, with padded leading dimensions or without; null: never.
+  int64_t max_extent;  // The largest m, n, k or leading dimension.
+  // Whether k must be even when leading dimensions are padded, or are not; null: never.
   bool (*needs_even_depth)(bool is_padded);
   absl::Status (*available)(const Target& target);
   absl::Status (*multiply)(const Product& product);
@@ -64,9 +64,9 @@ absl::Status MultiplyOpenBlasF32(const Product& product);
 absl::Status MultiplyOpenBlasF64(const Product& product);
 
 inline constexpr int64_t kAnyExtent = INT64_MAX;
-inline constexpr int64_t kIntExtent = INT32_MAX;  // A BLAS of 32-bit integers.
+inline constexpr int64_t kIntExtent = INT32_MAX;  // A BLAS with 32-bit integers.
 
-// dnnl_sgemm, here faster than the matmul primitive: 508 against 437 GFLOP/s at 2048^3.
+// dnnl_sgemm is faster here than the matmul primitive: 508 against 437 GFLOP/s at 2048^3.
 inline constexpr Engine kOneDnnF32 = {
     .name = "onednn.f32",
     .library = "onednn",
@@ -83,7 +83,7 @@ inline constexpr Engine kOneDnnF32 = {
     .multiply = MultiplyOneDnnF32,
 };
 
-// The matmul primitive; VDPBF16PS takes subnormals as zero and flushes them.
+// The matmul primitive. VDPBF16PS takes subnormals as zero and flushes them.
 inline constexpr Engine kOneDnnBf16 = {
     .name = "onednn.bf16",
     .library = "onednn",
@@ -100,7 +100,7 @@ inline constexpr Engine kOneDnnBf16 = {
     .multiply = MultiplyOneDnnBf16,
 };
 
-// dnnl_gemm_s8s8s32 and dnnl_gemm_u8s8s32, exact modulo 2^32 with VNNI.
+// dnnl_gemm_s8s8s32 and dnnl_gemm_u8s8s32 are exact modulo 2^32 with VNNI.
 inline constexpr Engine kOneDnnS8 = {
     .name = "onednn.s8",
     .library = "onednn",

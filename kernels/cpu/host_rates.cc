@@ -18,8 +18,8 @@
 namespace gemmd {
 namespace {
 
-// The shortest of several runs: until the two shortest agree, which shows that nothing else had the
-// core during them, or the time is up.
+// The shortest time of several runs. They end when the two shortest agree, which shows that nothing
+// else had the core during them, or when the time is up.
 template <typename Function>
 double FastestSeconds(const Function& function) {
   constexpr double kAgreement = 1.05;
@@ -51,7 +51,7 @@ std::vector<std::byte> SampleMatrix(const MatrixLayout& layout) {
   return bytes;
 }
 
-// 0 where it cannot be measured.
+// 0 if the kernel cannot be measured.
 double OperationsPerSecond(const Kernel& kernel, const Target& target) {
   const absl::StatusOr<Problem> sample = kernel.sample(target);
   if (!sample.ok()) return 0;
@@ -72,7 +72,7 @@ double OperationsPerSecond(const Kernel& kernel, const Target& target) {
                          .b_scale = {},
                          .d = d.data(),
                          .workspace = absl::MakeSpan(workspace)};
-  if (!kernel.launch(args).ok()) return 0;  // The first one also warms caches and threads.
+  if (!kernel.launch(args).ok()) return 0;  // The first launch also warms caches and threads.
   const double seconds = FastestSeconds([&] { kernel.launch(args).IgnoreError(); });
   return static_cast<double>(Operations(problem)) / seconds;
 }
@@ -92,7 +92,7 @@ double ConvertedElementsPerSecond() {
   return static_cast<double>(kExtent * kExtent) / FastestSeconds(convert);
 }
 
-// A row that gives its engine the operands in place, so that the engine alone is measured.
+// Whether a row gives its engine the operands in place, so that the engine alone is measured.
 bool MeasuresEngine(const Kernel& kernel) {
   return kernel.a == kernel.recipe.a_compute && kernel.b == kernel.recipe.b_compute &&
          kernel.b != ElementType::kU8;
@@ -101,9 +101,9 @@ bool MeasuresEngine(const Kernel& kernel) {
 }  // namespace
 
 DeviceProfile MeasureRates(const Target& target) {
-  // On one thread, times the threads: several that share a core for a while, as on a busy machine,
-  // wait for each other by spinning, which was seen to make a rate 40 times too low for all of the
-  // daemon's life.
+  // Rates are measured on one thread and multiplied by the threads. Several threads that share a
+  // core for a while, as on a busy machine, wait for each other by spinning; that was seen to make
+  // a rate 40 times too low for all of the daemon's life.
   const int threads = omp_get_max_threads();
   SetThreads(1);
   DeviceProfile profile;

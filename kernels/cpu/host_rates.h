@@ -7,8 +7,9 @@
 
 namespace gemmd {
 
-// The rate of every engine that the target has: measured with a small product on the calling thread
-// alone, times the threads that SetThreads gave it. Takes some ten milliseconds an engine.
+// The rate of every engine that the target has, measured with a small product on the calling thread
+// alone and multiplied by the number of threads that SetThreads gave it. Takes some ten
+// milliseconds for each engine.
 DeviceProfile MeasureRates(const Target& target);
 
 }  // namespace gemmd

@@ -24,12 +24,12 @@ constexpr int64_t kAlignment = 64;
 
 // An operand as the engine gets it: in place, or a copy in the workspace.
 struct OperandPlan {
-  std::optional<SparseLayout> sparse;  // Absent: dense as it is given.
+  std::optional<SparseLayout> sparse;  // Absent if the operand is given dense.
   MatrixLayout dense;                  // As given, or expanded in the workspace.
   int64_t dense_offset = 0;
-  std::optional<Widening> widening;  // Absent: in place.
-  MatrixLayout layout;               // What the engine sees.
-  int64_t offset = 0;                // Of the copy, in the workspace.
+  std::optional<Widening> widening;  // Absent if the operand is taken in place.
+  MatrixLayout layout;               // The layout that the engine gets.
+  int64_t offset = 0;                // The copy's place in the workspace.
 };
 
 struct Plan {
@@ -42,7 +42,7 @@ struct Plan {
   int64_t workspace_bytes = 0;
 };
 
-// Takes the place of one matrix in the workspace.
+// Reserves the place of one matrix in the workspace and returns its offset.
 absl::StatusOr<int64_t> Reserve(const MatrixLayout& layout, int64_t& workspace_bytes) {
   const int64_t offset = workspace_bytes;
   int64_t end = 0;
@@ -55,7 +55,7 @@ absl::StatusOr<int64_t> Reserve(const MatrixLayout& layout, int64_t& workspace_b
   return offset;
 }
 
-// A layout of the given order without gaps, for the workspace.
+// A layout of the given order for the workspace, without gaps.
 absl::StatusOr<MatrixLayout> InWorkspace(ElementType type, Order order, int64_t rows,
                                          int64_t columns) {
   absl::StatusOr<MatrixLayout> layout = TightLayout("workspace", type, order, rows, columns);
@@ -82,8 +82,8 @@ bool IsPadded(const MatrixLayout& layout) {
 // The engine's D is row major: a column-major D is computed as its transpose, B^T A^T.
 bool IsSwapped(const Problem& problem) { return problem.d.order == Order::kColumnMajor; }
 
-// k, or one more where the engine is wrong for odd k; then both operands are copied with a zero
-// behind.
+// k, or one more if the engine is wrong for odd k; then both operands are copied with a zero at the
+// end.
 int64_t DepthOf(const CpuRow& row, const Problem& problem, const Plan& plan) {
   if (row.engine->needs_even_depth == nullptr || problem.k % 2 == 0) return problem.k;
   const bool is_padded = (!plan.a.widening && IsPadded(problem.a)) ||
@@ -157,8 +157,8 @@ absl::Status CheckExtents(const Engine& engine, const Problem& problem) {
   return CheckExtent(engine, "d.leading_dimension", problem.d.leading_dimension);
 }
 
-// The operand of one matrix of the batch, expanded and copied into the workspace first where that
-// is the plan.
+// The operand of one matrix of the batch, expanded and copied into the workspace first if the plan
+// says so.
 const std::byte* Prepare(const OperandPlan& plan, const MatrixLayout& operand,
                          const std::byte* data, int64_t index, absl::Span<std::byte> workspace) {
   const std::byte* matrix = data + index * operand.batch_stride_bytes;
@@ -234,7 +234,7 @@ absl::Status RunInTurn(const CpuRow& row, const Plan& plan, const GemmArgs& args
   return absl::OkStatus();
 }
 
-// Each thread takes its share of the batch, and the libraries do not start threads of their own.
+// Gives each thread its share of the batch; the libraries start no threads of their own.
 absl::Status RunSideBySide(const CpuRow& row, const Plan& plan, const GemmArgs& args) {
   absl::Status first_error;
 #pragma omp parallel

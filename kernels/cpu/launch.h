@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What all rows of the CPU do around their engines: expand a sparse A, widen operands, turn any
-// order and leading dimension into the engine's row-major call, loop over the batch, apply the
-// epilogue.
+// What all CPU rows do around their engines: expand a sparse A, widen operands, turn any order and
+// leading dimension into the engine's row-major call, loop over the batch, apply the epilogue.
 #pragma once
 
 #include "kernels/cpu/engine.h"
@@ -10,12 +9,12 @@
 
 namespace gemmd {
 
-// A row as data: an engine and the operand types that it is given.
+// A row as data: an engine and the types of its operands.
 struct CpuRow {
   const Engine* engine;
   ElementType a;
   ElementType b;
-  ElementType a_compute;  // What the engine sees.
+  ElementType a_compute;  // The type that the engine gets.
   ElementType b_compute;
   ElementType accumulation;  // s32 for integers, even where the engine adds in f64.
 };

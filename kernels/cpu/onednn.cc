@@ -27,14 +27,14 @@ dnnl::memory::desc Describe(int64_t rows, int64_t columns, const Factor& factor)
   return {{rows, columns}, dnnl::memory::data_type::bf16, strides};
 }
 
-// The engine and primitives throw; nothing of that leaves this file.
+// The engine and the primitives may throw; no exception leaves this file.
 void MatMulBf16(const Product& p) {
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const dnnl::memory::desc x = Describe(p.m, p.k, p.x);
   const dnnl::memory::desc y = Describe(p.k, p.n, p.y);
   const dnnl::memory::desc d({p.m, p.n}, dnnl::memory::data_type::f32,
                              dnnl::memory::dims{p.leading_dimension, 1});
-  // oneDNN keeps the primitives it made: the next one alike costs some 2 us, the first some 200.
+  // oneDNN keeps the primitives it made: the next one like it costs some 2 us, the first some 200.
   const dnnl::matmul matmul(dnnl::matmul::primitive_desc(dnnl::matmul::desc(x, y, d), engine));
   dnnl::stream stream(engine);
   matmul.execute(stream,
@@ -46,9 +46,10 @@ void MatMulBf16(const Product& p) {
 
 }  // namespace
 
-// Of its two ways, brgemm is right for every k; it takes matrices without padding, on processors
-// that multiply bf16 themselves. The other one ("gemm:jit") pairs the last of an odd count of
-// elements of X with a zero of Y, so that infinities there give NaN (seen with oneDNN 2.6.3).
+// oneDNN multiplies bf16 in two ways. brgemm is right for every k; it takes matrices without
+// padding, on processors that multiply bf16 themselves. The other way ("gemm:jit") pairs the last
+// of an odd count of elements of X with a zero of Y, so that infinities there give NaN (seen with
+// oneDNN 2.6.3).
 bool NeedsEvenDepthOneDnnBf16(bool is_padded) {
   const auto isa = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
   const bool has_brgemm = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
@@ -76,7 +77,7 @@ absl::Status MultiplyOneDnnS8(const Product& p) {
   const auto* y = reinterpret_cast<const int8_t*>(p.y.data);
   auto* d = reinterpret_cast<int32_t*>(p.d);
   const int32_t no_offset = 0;                     // Added to all of D.
-  const int8_t y_zero = p.y_is_biased ? -128 : 0;  // Taken from every element of Y.
+  const int8_t y_zero = p.y_is_biased ? -128 : 0;  // Subtracted from every element of Y.
   if (p.x.type == ElementType::kU8) {
     return Checked(
         "dnnl_gemm_u8s8s32",

@@ -11,10 +11,9 @@
 namespace gemmd {
 namespace {
 
-// OpenBLAS built for OpenMP keeps its count of threads and their buffers in globals, which a call
-// from a thread with another count replaces under the feet of a call that is running. Calls on
-// several threads wait for each other inside the library anyway; calls on one thread touch none of
-// this.
+// OpenBLAS built for OpenMP keeps its count of threads and their buffers in globals. A call from a
+// thread with another count replaces them while another call uses them. Calls on several threads
+// wait for each other inside the library anyway; calls on one thread touch none of this.
 class ParallelCall {
  public:
   ParallelCall() {

@@ -16,7 +16,7 @@ namespace gemmd {
 
 using RowText = StaticText<160>;
 
-// What an engine sees of operands of a type.
+// The type in which an engine gets operands of `type`.
 constexpr ElementType ComputeType(const Engine& engine, ElementType type) {
   return engine.takes_unsigned && type == ElementType::kU8 ? type : engine.operand;
 }
@@ -74,7 +74,7 @@ struct RowFacts {
   static constexpr RowText kDescription = DeriveDescription(kRow);
 };
 
-// One row.
+// Makes one row.
 template <const Engine& kEngine, ElementType kA, ElementType kB = kA>
 constexpr std::array<Kernel, 1> Row() {
   using Facts = RowFacts<kEngine, kA, kB>;
@@ -95,7 +95,7 @@ constexpr std::array<Kernel, 1> Row() {
                  .flushes_subnormals = FlushesSubnormals(kRow)},
       .deterministic = true,  // The libraries divide work by shape and thread count alone.
       .batch_invariant =
-          kExact,  // They choose blocks of k by shape, so bits of floats depend on m.
+          kExact,  // Libraries choose blocks of k by shape, so bits of floats depend on m.
       .family = &kCpuFamily,
       .row = &Facts::kRow,
   }};
@@ -117,7 +117,7 @@ constexpr auto RowsOfA() {
   return JoinRows(Row<kEngine, kA, kBs>()...);
 }
 
-// Every pair of the types.
+// Makes a row for every pair of the types.
 template <const Engine& kEngine, ElementType... kTypes>
 constexpr auto Pairs() {
   return JoinRows(RowsOfA<kEngine, kTypes, kTypes...>()...);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rows of the CPU: the one table. All else about a row follows from its line here (row.h).
-// Among equals the preferred one comes first.
+// The rows of the CPU: the one table. Everything else about a row follows from its line here
+// (row.h). Among equals the preferred one comes first.
 #pragma once
 
 #include "absl/types/span.h"

@@ -9,10 +9,10 @@
 
 namespace gemmd {
 
-// Whether so many matrices of the problem are done before a second thread would have woken up.
+// Whether this many matrices of the problem are done before a second thread would have woken up.
 bool IsTooSmallToShare(const Problem& problem, int64_t matrices);
 
-// Restricts the calling thread's OpenMP to itself for as long as this lives.
+// Restricts the calling thread's OpenMP to one thread for as long as this lives.
 class OneThread {
  public:
   OneThread();

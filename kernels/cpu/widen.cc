@@ -8,9 +8,9 @@
 namespace gemmd {
 namespace {
 
-constexpr int64_t kChunk = 1024;  // A multiple of 8: chunks start on a byte.
+constexpr int64_t kChunk = 1024;  // A multiple of 8, so that chunks start on a byte.
 constexpr int64_t kParallelElements =
-    128 * 1024;  // Below, starting threads costs more than it saves.
+    128 * 1024;  // With fewer elements, starting threads costs more than it saves.
 
 void SignsOf(float* bits, int64_t count) {
   for (int64_t i = 0; i < count; ++i) bits[i] = 1 - 2 * bits[i];
