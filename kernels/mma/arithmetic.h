@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How one instruction adds on one chip, as data: the specification that sim executes.
+// How one instruction adds on one chip, as data: the specification that the simulator executes.
 //
-// A fused sum takes a block of products and one addend. Everything is aligned to the largest
-// exponent, M = max(of the non-zero products, of the addend, floor), magnitudes are cut (toward
-// zero) to multiples of 2^(M - fraction_bits), added exactly, and the sum is rounded once: toward
-// zero where the sums are f32, to nearest even where they are f16. Products are neither rounded nor
-// normalised, subnormals keep their exponent, and a zero takes no part. An instruction is a chain
-// of such blocks, the result of one being the addend of the next.
+// A fused sum takes a block of products and one addend. Everything is aligned to M, the largest of
+// these exponents: those of the non-zero products, that of the addend, and `floor`. Magnitudes are
+// cut (toward zero) to multiples of 2^(M - fraction_bits) and added exactly, and the sum is
+// rounded once: toward zero if the sums are f32, to nearest even if they are f16. Products are
+// neither rounded nor normalised, subnormals keep their exponent, and a zero takes no part. An
+// instruction is a chain of such blocks; the result of each is the addend of the next.
 //
 // Sources: sm_90 was compared with recordings, bit for bit (tests/vectors). Other chips: Khattak
 // and Mikaitis, "Accurate models of NVIDIA tensor cores"; MMA-Sim (arXiv 2511.10909); Fasi et al.,
@@ -48,7 +48,7 @@ struct Arithmetic {
   int16_t floor = 0;           // Least aligning exponent.
   int16_t stored_bits = 0;     // Fraction bits of an f32 sum that are kept.
   bool widens_to_f16 = false;  // Operands become f16 first, exactly and normalised.
-  // The format of the sums: C becomes one first, exactly; D is rounded from one.
+  // The format of the sums: C is first converted to it, exactly, and D is rounded from it.
   ElementType sum = ElementType::kF32;
 
   constexpr bool operator==(const Arithmetic&) const = default;
@@ -63,7 +63,7 @@ namespace model {
 
 inline constexpr int kF32Bits = 23;
 inline constexpr int kF16Bits = 10;
-inline constexpr int kFp8SumBits = 13;  // Ada's and Hopper's tensor cores for fp8.
+inline constexpr int kFp8SumBits = 13;  // The fp8 sums of Ada's and Hopper's tensor cores.
 
 // Least aligning exponents: the least exponent of the sum less the integer bits of the adder.
 struct Floors {
@@ -83,7 +83,7 @@ constexpr int FractionBitsOf(Chip chip) {
   return capability >= 75 ? 24 : 23;
 }
 
-// Products that the tensor core sums at once, at most, in 16-bit types and tf32.
+// The most products that the tensor core sums at once in 16-bit types and tf32.
 constexpr int WidestBlock(Chip chip, ElementType operand) {
   const int capability = CapabilityOf(chip);
   const int wide = capability >= 90 ? 16 : capability >= 75 ? 8 : 4;
@@ -106,7 +106,7 @@ constexpr Arithmetic FusedSums(const Instruction& instruction, Chip chip, Elemen
   return arithmetic;
 }
 
-// fp8 and narrower floats.
+// The arithmetic of fp8 and narrower floats.
 constexpr Arithmetic NarrowFloats(const Instruction& instruction, Chip chip, ElementType sum) {
   Arithmetic arithmetic = FusedSums(instruction, chip, sum);
   const int products = instruction.a_columns();
@@ -135,7 +135,7 @@ constexpr Arithmetic NarrowFloats(const Instruction& instruction, Chip chip, Ele
 
 }  // namespace model
 
-// Of an instruction that the chip has.
+// The arithmetic of an instruction that the chip has.
 constexpr Arithmetic ArithmeticOf(const Instruction& instruction, Chip chip) {
   Arithmetic arithmetic;
   if (instruction.bit_count != BitCount::kNone) {
@@ -158,7 +158,7 @@ constexpr Arithmetic ArithmeticOf(const Instruction& instruction, Chip chip) {
     arithmetic.sum = instruction.d;
     return arithmetic;
   }
-  // Sums are f32 where C or D is; the other one is converted, after the rounding of the sum.
+  // Sums are f32 if C or D is; the other one is converted, after the rounding of the sum.
   const bool is_half = instruction.c == ElementType::kF16 && instruction.d == ElementType::kF16;
   const ElementType sum = is_half ? ElementType::kF16 : ElementType::kF32;
   return BitsOf(instruction.a) <= 8 ? model::NarrowFloats(instruction, chip, sum)
@@ -166,7 +166,7 @@ constexpr Arithmetic ArithmeticOf(const Instruction& instruction, Chip chip) {
 }
 
 // The block of the chain that a product belongs to: `place` counts the instruction's products
-// (sparse: the kept elements), `k` is its logical place along k.
+// (sparse: the kept elements), `k` is the product's logical place along k.
 constexpr int BlockOf(const Arithmetic& arithmetic, int place, int k) {
   switch (arithmetic.order) {
     case BlockOrder::kAscending: return place / arithmetic.block;

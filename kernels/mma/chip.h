@@ -17,7 +17,8 @@ struct ChipFacts {
   std::string_view name;          // "sm_90".
   int capability;                 // 90.
   std::string_view architecture;  // "Hopper".
-  // Whether the arithmetic was compared with recordings of the chip, or follows publications.
+  // Whether the arithmetic was compared with recordings of the chip; otherwise it follows
+  // publications.
   bool is_verified;
   int shared_kib;  // Shared memory that a block of threads can have at most.
 };
@@ -47,9 +48,9 @@ constexpr int SharedBytesOf(Chip chip) { return FactsOf(chip).shared_kib * 1024;
 
 // Whether threads copy to shared memory without waiting (cp.async).
 constexpr bool HasAsyncCopies(Chip chip) { return CapabilityOf(chip) >= 80; }
-// Whether an engine of its own copies whole tiles.
+// Whether a separate engine copies whole tiles.
 constexpr bool HasTileCopies(Chip chip) { return CapabilityOf(chip) >= 90; }
-// Whether it writes a tile to several blocks of a cluster at once.
+// Whether the engine writes a tile to several blocks of a cluster at once.
 constexpr bool HasMulticast(Chip chip) { return HasTileCopies(chip) && CapabilityOf(chip) < 120; }
 
 }  // namespace gemmd::mma

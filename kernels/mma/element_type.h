@@ -40,11 +40,11 @@ struct FloatFormat {
   int exponent_bits;
   int fraction_bits;
   int bias;
-  bool has_infinity;  // Largest exponent means infinity and NaN, as IEEE.
-  bool has_nan;       // IEEE, or (e4m3) the all-ones pattern alone.
+  bool has_infinity;  // The largest exponent means infinity and NaN, as in IEEE.
+  bool has_nan;       // As in IEEE, or (e4m3) the all-ones pattern alone.
 };
 
-// What is true of an element type. One row per type: the only table of widths.
+// The facts of an element type, one row per type: the only table of widths.
 struct ElementFacts {
   int bits;
   bool is_float;
@@ -74,7 +74,8 @@ constexpr ElementFacts FactsOf(ElementType type) {
   return {};
 }
 
-// PTX's spelling: "f32". Apart from the facts, because device code cannot make a std::string_view.
+// PTX's spelling: "f32". It is not among the facts, because device code cannot make a
+// std::string_view.
 constexpr std::string_view NameOf(ElementType type) {
   switch (type) {
     case ElementType::kF64: return "f64";

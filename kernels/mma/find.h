@@ -18,7 +18,7 @@ constexpr std::optional<Chip> ChipFromName(std::string_view name) {
   return std::nullopt;
 }
 
-// 90 of 9.0.
+// The chip of a compute capability, 90 for 9.0.
 constexpr std::optional<Chip> ChipFromCapability(int capability) {
   for (const Chip chip : kAllChips) {
     if (CapabilityOf(chip) == capability) return chip;
@@ -26,7 +26,7 @@ constexpr std::optional<Chip> ChipFromCapability(int capability) {
   return std::nullopt;
 }
 
-// Null where there is none.
+// Null if there is none of that name.
 constexpr const Instruction* FindInstruction(std::string_view name) {
   for (const Instruction& instruction : kInstructions) {
     if (NameOf(instruction).view() == name) return &instruction;

@@ -7,12 +7,12 @@
 //   A  (g + 8 (i/E mod 2), tE + i mod E + 4E (i / 2E))
 //   B  (tE + i mod E + 4E (i/E), g)
 //   C  (g + 8 (i/2), 2t + i mod 2)
-// A of 8 rows leaves out the second half of the rows; a sparse A is its compressed matrix; a
-// warpgroup stacks four warps along the rows and 8 columns behind 8 columns. m8n8k4 with f16 has
-// rules of its own. B of a warpgroup is read from shared memory and has no fragment.
+// An A of 8 rows leaves out the second half of the rows; a sparse A is its compressed matrix; a
+// warpgroup stacks four warps along the rows and puts 8 columns after 8 columns. m8n8k4 with f16
+// has rules of its own. B of a warpgroup is read from shared memory and has no fragment.
 //
-// Source: PTX ISA 9.0, 9.7.14.5 and 9.7.14.6.2; wmma, which PTX leaves open: as sm_90 was seen to
-// load it, two products of mma side by side.
+// Source: PTX ISA 9.0, 9.7.14.5 and 9.7.14.6.2. PTX leaves wmma open: its rule is how sm_90 was
+// seen to load it, as two products of mma side by side.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace gemmd::mma {
 
 enum class Operand : uint8_t { kA, kB, kC, kD };
 
-// Of one element. `product` counts the independent products of an instruction.
+// The place of one element. `product` counts the independent products of an instruction.
 struct Position {
   int row = 0;
   int column = 0;
@@ -131,8 +131,8 @@ constexpr Position Warpgroup(Operand operand, int e, int lane, int i) {
   return position;
 }
 
-// A wmma of 16 x 16 is two mma of 16 x 8 side by side, one of 32 x 8 two above each other. One of
-// 8 x 32 is that of 32 x 8 transposed, A and B exchanged.
+// A wmma of 16 x 16 is two mma of 16 x 8 side by side; one of 32 x 8 is two mma, one above the
+// other. A wmma of 8 x 32 is that of 32 x 8 transposed, with A and B exchanged.
 constexpr Position Wmma(const Instruction& instruction, Operand operand, int e, int lane, int i) {
   if (instruction.m == 8 && instruction.n == 8) {
     if (operand == Operand::kA) return RuleA(8, e, lane, i);
@@ -145,7 +145,7 @@ constexpr Position Wmma(const Instruction& instruction, Operand operand, int e, 
     (instruction.m == 16 ? position.column : position.row) +=
         (instruction.m == 16 ? 8 : 16) * (i / 4);
   } else if ((operand == Operand::kA) != is_transposed) {
-    const int elements = instruction.k / 2;  // Of one mma.
+    const int elements = instruction.k / 2;  // Elements of one mma.
     const int rows = is_transposed ? instruction.n : instruction.m;
     position = RuleA(16, e, lane, i % elements);
     position.row += 16 * (i / elements % (rows / 16));

@@ -16,7 +16,7 @@ namespace gemmd::mma {
 
 enum class Family : uint8_t { kMma, kMmaSparse, kWmma, kWgmma, kWgmmaSparse };
 
-// How a matrix lies where the name says it: in memory (wmma) or across lanes (m8n8k4).
+// How a matrix lies if the name says it: in memory (wmma) or across lanes (m8n8k4).
 enum class Layout : uint8_t { kRow, kColumn };
 
 enum class Rounding : uint8_t { kNearestEven, kTowardZero, kDown, kUp };
@@ -25,10 +25,10 @@ enum class BitCount : uint8_t { kNone, kAnd, kXor };
 // The qualifier .kind of mma with fp8, fp6 and fp4 operands.
 enum class Kind : uint8_t { kNone, kF8f6f4, kMxf8f6f4, kMxf4, kMxf4nvf4 };
 
-// Factors along k: one per row of A and column of B and block of k.
+// Factors along k: one for each row of A, or column of B, and block of k.
 enum class ScaleType : uint8_t { kNone, kUe8m0, kUe4m3 };
 
-// How many elements of a group along k are kept in A, adjacent ones together.
+// How many elements of each group along k are kept in A.
 enum class Sparsity : uint8_t {
   kNone,
   kTwoOfFour,
@@ -40,7 +40,7 @@ struct Instruction {
   Family family = Family::kMma;
   int16_t m = 0;
   int16_t n = 0;
-  int16_t k = 0;  // Of the product; a sparse A holds half of it.
+  int16_t k = 0;  // The product's k; a sparse A holds half of it.
   ElementType a = ElementType::kF16;
   ElementType b = ElementType::kF16;
   ElementType c = ElementType::kF32;

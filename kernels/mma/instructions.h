@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of every instruction. A new instruction is a line of its
-// family's function here; its name, fragments, arithmetic and kernel follow from the row.
+// The table of every instruction. A new instruction is a line of its family's function here; its
+// name, fragments, arithmetic and kernel follow from the row.
 //
 // Source: PTX ISA 9.0, sections 9.7.14 and 9.7.15.
 #pragma once
@@ -56,7 +56,7 @@ inline constexpr std::array kInt8 = {ElementType::kS8, ElementType::kU8};
 inline constexpr std::array kInt4 = {ElementType::kS4, ElementType::kU4};
 inline constexpr std::array kSums = {ElementType::kF32, ElementType::kF16};
 
-// Every pair of types, wrapping first.
+// Adds every pair of types, wrapping first.
 template <size_t kTypes>
 constexpr void AddIntegers(Rows& rows, Family family, Shape shape,
                            const std::array<ElementType, kTypes>& types, int min_target) {
@@ -118,7 +118,7 @@ constexpr void AddMmaF64(Rows& rows, Shape shape, int min_target) {
   }
 }
 
-// f16 D with f32 C does not exist.
+// There is no f16 D with f32 C.
 constexpr void AddMmaM8n8k4F16(Rows& rows) {
   struct Types {
     ElementType d;
@@ -140,7 +140,7 @@ constexpr void AddMmaM8n8k4F16(Rows& rows) {
   }
 }
 
-// The kinds of fp8, fp6 and fp4 operands; m16n8k32 and m16n8k64, sparse twice as deep.
+// Adds the kinds with fp8, fp6 and fp4 operands: m16n8k32 and m16n8k64, sparse twice as deep.
 constexpr void AddNarrowFloats(Rows& rows, Family family) {
   const bool is_sparse = family == Family::kMmaSparse;
   const Shape bytes = is_sparse ? Shape{16, 8, 64} : Shape{16, 8, 32};
@@ -169,7 +169,7 @@ constexpr void AddNarrowFloats(Rows& rows, Family family) {
   AddScaled(rows, family, nibbles, Kind::kMxf4nvf4, kFp4, kFp4, ScaleType::kUe4m3, 4);
 }
 
-// Deep shapes first: of equals the first one is chosen.
+// Deep shapes come first: among equals the first one is chosen.
 constexpr void AddMma(Rows& rows) {
   constexpr Family kFamily = Family::kMma;
   AddF16AndBf16(rows, kFamily, {16, 8, 16}, 80);
@@ -270,7 +270,7 @@ constexpr void AddWmma(Rows& rows) {
   AddBits(rows, Family::kWmma, {8, 8, 128}, BitCount::kXor, 75);
 }
 
-// Multiples of 8 up to 32, of 16 above.
+// The n of integer wgmma is a multiple of 8 up to 32, and of 16 above.
 constexpr bool IsIntegerWidth(int n) { return n <= 32 || n % 16 == 0; }
 
 constexpr void AddWgmma(Rows& rows, Family family) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the metadata of a sparse A lies: which bits of which lane's register tell what is kept of
-// which group of which row.
+// Where the metadata of a sparse A lies: which bits of which lane's register tell what each group
+// of each row keeps.
 //
 // A group of 4 elements along k (tf32: 2, 4-bit types: 8) has one nibble. It holds two 2-bit
-// indices, the lower element's first: of elements (2:4) or of adjacent pairs (4:8). 1:2 knows two
-// nibbles only: 0x4 keeps the lower element, 0xe the upper one.
+// indices, of elements (2:4) or of adjacent pairs (4:8), the lower element's first. 1:2 has only
+// two nibbles: 0x4 keeps the lower element, 0xe the upper one.
 //
-// Source: PTX ISA 9.0, 9.7.14.6.1 and 9.7.14.6.2; wgmma.sp: seen on sm_90 (tests/vectors).
+// Source: PTX ISA 9.0, 9.7.14.6.1 and 9.7.14.6.2; wgmma.sp was observed on sm_90 (tests/vectors).
 #pragma once
 
 #include "kernels/mma/instruction.h"
@@ -26,7 +26,7 @@ constexpr int MetadataGroups(const Instruction& instruction) {
   return instruction.k / GroupSize(SparsityOf(instruction));
 }
 
-// Whose register holds what `group` (0 .. MetadataGroups - 1) of `row` (0 .. m - 1) keeps. Lanes of
+// The field that tells what `group` (0 .. MetadataGroups - 1) of `row` (0 .. m - 1) keeps. Lanes of
 // a quad that the selector leaves out hold nothing.
 constexpr MetadataField MetadataFieldOf(const Instruction& instruction, int selector, int row,
                                         int group) {
@@ -53,8 +53,8 @@ constexpr MetadataField MetadataFieldOf(const Instruction& instruction, int sele
   return {32 * warp + 4 * g + t, 4 * nibble};
 }
 
-// What nibble `nibble` of a lane's register tells of: the inverse of MetadataFieldOf. Nibbles 0 to
-// 3 tell of groups that follow each other in one row, and so do 4 to 7.
+// The group that nibble `nibble` of a lane's register describes: the inverse of MetadataFieldOf.
+// Nibbles 0 to 3 describe consecutive groups of one row, and so do nibbles 4 to 7.
 struct MetadataGroup {
   bool is_held = false;  // Whether the instruction reads it at all.
   int row = 0;
@@ -93,8 +93,8 @@ constexpr int KeptElement(Sparsity sparsity, unsigned nibble, int index) {
   return index;
 }
 
-// The nibble of a group that keeps the elements from `first` to `last`, places in the group: the
-// inverse of KeptElement.
+// The nibble of a group that keeps the elements from `first` to `last`, which are places in the
+// group: the inverse of KeptElement.
 constexpr unsigned NibbleOf(Sparsity sparsity, int first, int last) {
   switch (sparsity) {
     case Sparsity::kNone: return 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The mnemonic of an instruction in PTX, with every qualifier in its place; sparse warp-level ones
-// with ordered metadata, the form that no chip reorders first.
+// The mnemonic of an instruction in PTX, with every qualifier in its place. Sparse warp-level
+// instructions have ordered metadata, the form that no chip reorders first.
 //
 // Source: PTX ISA 9.0, sections 9.7.14.4.5, 9.7.14.5.14, 9.7.14.6.3 and 9.7.15.5.2.
 #pragma once
@@ -62,7 +62,7 @@ constexpr PtxMnemonic Mma(const Instruction& instruction) {
   return text;
 }
 
-// f16 operands are not named, and .satfinite comes last.
+// wmma does not name operand types of f16, and .satfinite comes last.
 constexpr PtxMnemonic Wmma(const Instruction& instruction) {
   PtxMnemonic text("wmma.mma");
   text.Append(SuffixOf(instruction.bit_count));
@@ -80,7 +80,7 @@ constexpr PtxMnemonic Wmma(const Instruction& instruction) {
   return text;
 }
 
-// C is D.
+// wgmma has no operand C apart from D.
 constexpr PtxMnemonic Wgmma(const Instruction& instruction) {
   PtxMnemonic text(instruction.is_sparse() ? "wgmma.mma_async.sp.sync.aligned"
                                            : "wgmma.mma_async.sync.aligned");

@@ -2,8 +2,8 @@
 //
 // Which chip has an instruction, and what of it is hardware.
 //
-// Source: the code that ptxas 13.0 emits (sm_70: that of 12.4); tests/kernels/mma/ptxas_test.py
-// asks it again.
+// Source: the code that ptxas 13.0 emits (12.4 for sm_70); tests/kernels/mma/ptxas_test.py checks
+// it again.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,7 @@ constexpr Support SupportOn(const Instruction& instruction, Chip chip) {
   return Support::kNative;
 }
 
-// How ptxas lowers an instruction that the chip emulates; empty where it does not.
+// How ptxas lowers an instruction that the chip emulates; empty if the chip does not emulate it.
 constexpr std::string_view LoweringOn(const Instruction& instruction, Chip chip) {
   if (SupportOn(instruction, chip) != Support::kEmulated) return "";
   if (instruction.products() == 4) return "multiply-adds in f32 with lane exchange";
