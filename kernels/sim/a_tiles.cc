@@ -13,12 +13,12 @@ ATiles::ATiles(const Product2D& product)
       rows_(product.instruction.m * product.instruction.products()),
       columns_(product.instruction.a_columns()) {
   if (product.instruction.is_sparse()) {
-    // Validated before.
+    // The problem was validated before.
     sparse_ = *SparseLayoutOf("a", product.problem.a.type, product.problem.m, product.problem.k);
   }
 }
 
-// The kept elements of one group; where the group is beyond the matrix, zeros at the places that
+// Loads the kept elements of one group; for a group beyond the matrix, zeros at the places that
 // come first.
 template <typename Word>
 void ATiles::LoadGroup(int64_t row, int64_t group, Word* values, int* places) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of A as an instruction holds it: dense, or the kept elements of a sparse one with their
+// Tiles of A as an instruction holds it: dense, or the kept elements of a sparse A with their
 // places along k.
 #pragma once
 
@@ -16,9 +16,9 @@ class ATiles {
  public:
   explicit ATiles(const Product2D& product);
 
-  // The tile whose first element along k is `k`: as many rows as the instruction takes (all its
-  // products), a_columns wide. Of a sparse A, `a_k` gets the logical k of each element, counted
-  // from `k`; otherwise it may be null.
+  // Loads the tile whose first element along k is `k`: as many rows as the instruction takes (all
+  // its products), a_columns wide. For a sparse A, `a_k` gets the logical k of each element,
+  // counted from `k`; otherwise it may be null.
   template <typename Word>
   void Load(int64_t row, int64_t k, Word* values, int* a_k) const;
 
@@ -29,7 +29,7 @@ class ATiles {
   const Product2D& product_;
   const int rows_;
   const int columns_;
-  SparseLayout sparse_;  // Of a sparse A.
+  SparseLayout sparse_;  // Only for a sparse A.
 };
 
 }  // namespace gemmd::sim

@@ -11,13 +11,13 @@
 
 namespace gemmd::sim {
 
-// Elements along k that are packed at once: with 16 columns and 8 bytes each, half of a 64 KiB
-// first-level cache. Bits take so little that deeper chunks cost nothing.
+// Elements along k that are packed at once: with 16 columns of 8 bytes each they fill half of a 64
+// KiB first-level cache. Bits take so little space that deeper chunks cost nothing.
 inline constexpr int64_t kChunkDepth = 256;
 inline constexpr int64_t kBitChunkDepth = 4096;
 // What one task computes: rows against one panel.
 struct Region {
-  int64_t row;  // From the chunk's first one.
+  int64_t row;  // Counted from the chunk's first row.
   int64_t rows;
   int64_t panel;
 };

@@ -23,7 +23,7 @@ absl::Status Available(const Kernel& kernel, const Target& target) {
   return AvailableOn(*kernel.instruction, target.chip);
 }
 
-// The accumulators of one matrix, in D's order.
+// The layout of one matrix's accumulators, in D's order.
 absl::StatusOr<MatrixLayout> AccumulatorLayout(const Kernel& kernel, const Problem& problem) {
   const ElementType d = kernel.instruction->d;
   absl::StatusOr<MatrixLayout> layout =

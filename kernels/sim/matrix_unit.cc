@@ -17,7 +17,7 @@ int64_t IntegerOf(ElementType type, uint64_t bits) {
                                  : static_cast<int64_t>(shifted >> unused);
 }
 
-// C in the format of the sums, and a sum in the format of D.
+// Converts C to the format of the sums, and a sum to the format of D.
 uint32_t SumFromC(ElementType c, ElementType sum, uint64_t bits) {
   const auto word = static_cast<uint32_t>(bits);
   return c == ElementType::kF16 && sum == ElementType::kF32 ? F32FromF16(word) : word;
@@ -144,7 +144,7 @@ uint32_t MatrixUnit::FusedChain(const View& view, int row, int column, uint32_t 
   return sum;
 }
 
-// Groups of 16 elements along k: the finest that factors are given for.
+// Adds groups of 16 elements along k, the finest that factors are given for.
 uint32_t MatrixUnit::ScaledGroups(const View& view, int row, int column, uint32_t c) {
   constexpr int kGroup = 16;
   constexpr int kMostGroups = 8;
@@ -164,7 +164,7 @@ uint32_t MatrixUnit::ScaledGroups(const View& view, int row, int column, uint32_
     group.exponent = x.exponent + y.exponent;
     group.fraction_bits =
         2 * FactsOf(instruction_.a).format.fraction_bits + x.fraction_bits + y.fraction_bits;
-    // Subnormals have the exponent 0 of the smallest normal; so exponents are never negative.
+    // Subnormals have the exponent 0 of the smallest normal, so exponents are never negative.
     const int64_t product =
         static_cast<int64_t>(uint64_t{a.significand} * b.significand * x.significand * y.significand
                              << (a.exponent + b.exponent));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The matrices of one instruction multiplied on one chip, element by element as the specification
-// (kernels/mma/arithmetic.h) says. The plain implementation; the vector code must agree with it.
+// Multiplies the matrices of one instruction on one chip, element by element as the specification
+// (kernels/mma/arithmetic.h) says. This is the plain implementation; the vector code must agree
+// with it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace gemmd::sim {
 
-// Raw bits of elements, row major. Independent products lie behind each other.
+// Raw bits of elements, row major. Independent products follow each other.
 struct OperandMatrices {
   std::span<const uint64_t> a;  // m x a_columns.
   std::span<const int> a_k;     // The logical k of each element of a sparse A; empty where dense.
@@ -26,7 +27,7 @@ struct OperandMatrices {
   std::span<const uint8_t> b_factors;
 };
 
-// Threads: one call at a time, it has scratch memory.
+// Threads: one call at a time, because it has scratch memory.
 class MatrixUnit {
  public:
   // The chip must have the instruction.
@@ -34,7 +35,7 @@ class MatrixUnit {
 
   const mma::Instruction& instruction() const { return instruction_; }
 
-  // Writes D, m x n, and as many products behind it as the instruction has.
+  // Writes the m x n D of each product of the instruction, one after the other.
   void Multiply(const OperandMatrices& operands, std::span<uint64_t> d);
 
  private:
@@ -60,15 +61,15 @@ class MatrixUnit {
 
   const mma::Instruction instruction_;
   const mma::Arithmetic arithmetic_;
-  const int depth_;  // Products of one element.
+  const int depth_;  // Products that are summed into one element.
   const bool is_fused_;
 
   std::vector<int> dense_k_;
-  // Of the current row: the logical k of each product, and the places of the products in the order
+  // For the current row: the logical k of each product, and the places of the products in the order
   // in which blocks take them.
   std::span<const int> row_k_;
   std::vector<int> places_;
-  // Operands taken apart; B column after column.
+  // Operands taken apart; B lies column after column.
   std::vector<Number> a_numbers_;
   std::vector<Number> b_numbers_;
   std::vector<Product> products_;

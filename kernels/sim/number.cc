@@ -11,7 +11,7 @@ constexpr int kF16Fraction = 10;
 constexpr int kF16LeastExponent = -14;
 constexpr int kF16LargestExponent = 15;
 
-// A finite value as f16, to nearest even; the sign stays where the value vanishes.
+// Rounds a finite value to f16, to nearest even; the sign stays if the value vanishes.
 uint32_t RoundToF16(bool negative, uint64_t significand, int exponent_of_unit) {
   const uint32_t sign = negative ? 0x8000 : 0;
   if (significand == 0) return sign;

@@ -22,8 +22,8 @@ struct Number {
   uint32_t significand = 0;
 };
 
-// Takes apart an element of any float type but f64. tf32 has lost its low 13 bits before its class
-// is decided: 0x7f800001 is infinite.
+// Takes apart an element of any float type but f64. tf32 loses its low 13 bits before its class is
+// decided: 0x7f800001 is infinite.
 constexpr Number Decode(ElementType type, uint32_t bits) {
   const FloatFormat format = FactsOf(type).format;
   if (type == ElementType::kTf32) bits >>= 13;
@@ -74,13 +74,12 @@ inline constexpr uint32_t kNanF16 = 0x7fff;
 inline constexpr uint32_t kInfinityF32 = 0x7f800000;
 inline constexpr uint32_t kInfinityF16 = 0x7c00;
 
-// Between f16 and f32: exact one way, to nearest even with signed zeros the other; NaN becomes the
-// one NaN.
+// Converts between f16 and f32: exactly to f32, and to nearest even with signed zeros to f16. NaN
+// becomes the one NaN.
 uint32_t F32FromF16(uint32_t bits);
 uint32_t F16FromF32(uint32_t bits);
 
-// The same element as f16, for types that fit: e4m3 and e5m2. Exact; an e4m3 subnormal becomes
-// normal.
+// An e4m3 or e5m2 element as f16, which holds it exactly; an e4m3 subnormal becomes normal.
 uint32_t F16FromFp8(ElementType type, uint32_t bits);
 
 }  // namespace gemmd::sim

@@ -19,7 +19,7 @@ ElementType SummedType(const PackingPlan& plan, ElementType type) {
   return plan.arithmetic.widens_to_f16 ? ElementType::kF16 : type;
 }
 
-// Where row `row` of B, counted from the chunk's start, lies for one column.
+// The place of row `row` of B, counted from the chunk's start, in the panel of a column.
 int64_t PanelPlace(int64_t column, int64_t rows_of_chunk, int64_t row) {
   return (column / kPanel * rows_of_chunk + row) * kPanel + column % kPanel;
 }
@@ -44,7 +44,7 @@ int16_t IntegerOf(ElementType type, uint32_t bits) {
                                                       : static_cast<int32_t>(shifted >> unused));
 }
 
-// An element in the half of a pair that its place along k says.
+// An element in the half of a pair that its place along k selects.
 uint32_t InPair(ElementType type, uint32_t bits, int64_t k) {
   return static_cast<uint32_t>(static_cast<uint16_t>(IntegerOf(type, bits))) << (16 * (k % 2));
 }

@@ -31,26 +31,26 @@ struct PackingPlan {
   const int tile_rows;  // m of all products of one instruction.
   const int depth;      // k of one instruction.
   const int products;   // Elements of A along k that one instruction takes.
-  // Left shifts that give products of fused sums their fraction bits.
+  // Left shifts that give the products of fused sums their fraction bits.
   int a_shift = 0;
   int b_shift = 0;
-  // The places of an instruction's dense products in the order in which blocks take them; empty
-  // where that is k's own.
+  // The places of an instruction's dense products in the order in which blocks take them; empty if
+  // that is the order of k.
   std::vector<int> dense_order;
 };
 
-// Tiles after their way through registers: raw bits, row major.
+// Reads tiles after their way through registers: raw bits, row major.
 template <typename Word>
 class TileReader {
  public:
   TileReader(const PackingPlan& plan, const Product2D& product);
 
-  // tile_rows x products. Valid until the next call, as is a_k.
+  // A tile of A, tile_rows x products; both it and a_k are valid until the next call.
   const Word* ReadA(int64_t row, int64_t k);
-  // The place along k of each element of a sparse A, counted from the tile's.
+  // The place along k of each element of a sparse A, counted from the tile's start.
   const int* a_k() const { return a_k_.data(); }
 
-  // depth x instruction.n.
+  // A tile of B, depth x instruction.n.
   const Word* ReadB(int64_t k, int64_t column);
 
  private:
@@ -63,10 +63,10 @@ class TileReader {
   std::vector<int> a_k_;
 };
 
-// A chunk of the operands, in one of the forms below. Sizes are those of the chunk: `instructions`
-// deep, `lines` rows of A and columns of B.
+// What a chunk holds: `instructions` from `k` on, of `rows` rows of A and `columns` columns of B.
+// Each form of chunk below is packed to this shape.
 struct ChunkShape {
-  int64_t k;  // Where it begins.
+  int64_t k;  // Where the chunk begins.
   int64_t instructions;
   int64_t first_row;
   int64_t rows;
@@ -74,26 +74,26 @@ struct ChunkShape {
   int64_t columns;
 };
 
-// For fused sums.
+// A chunk for fused sums.
 struct FusedChunk {
   std::vector<Term> a;  // rows x products.
   std::vector<uint32_t> a_bits;
-  // The row of B that each element of A meets: rows x products where A is sparse, one line for all
-  // where `dense_order` is not empty, otherwise nothing.
+  // The row of B that each element of A meets: rows x products if A is sparse, one line for all
+  // rows if `dense_order` is not empty, otherwise nothing.
   std::vector<int32_t> a_rows;
   std::vector<int32_t> b_significands;  // Panels x depth x kPanel.
   std::vector<int32_t> b_exponents;
   std::vector<uint32_t> b_bits;
 
   void Resize(const PackingPlan& plan, const ChunkShape& shape);
-  // One tile across the chunk, `row` or `column` counted from the chunk's.
+  // Packs one tile across the chunk; `row` or `column` is counted from the chunk's first one.
   void PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
              TileReader<uint32_t>& reader);
   void PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
              TileReader<uint32_t>& reader);
 };
 
-// For integers: pairs along k of 16-bit elements. A sparse A is expanded.
+// A chunk for integers: pairs along k of 16-bit elements. A sparse A is expanded.
 struct IntegerChunk {
   std::vector<int32_t> a;  // rows x pairs.
   std::vector<int32_t> b;  // Panels x pairs x kPanel.
@@ -105,7 +105,7 @@ struct IntegerChunk {
              TileReader<uint32_t>& reader);
 };
 
-// For bits: words of 64 along k.
+// A chunk for bits: words of 64 along k.
 struct BitChunk {
   std::vector<uint64_t> a;  // rows x words.
   std::vector<uint64_t> b;  // columns x words.
@@ -117,7 +117,7 @@ struct BitChunk {
              TileReader<uint32_t>& reader);
 };
 
-// For multiply-adds: f64 as it is, f16 as f32.
+// A chunk for multiply-adds: f64 as it is, f16 as f32.
 template <typename Float>
 struct FloatChunk {
   using Word = std::conditional_t<sizeof(Float) == 8, uint64_t, uint32_t>;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops over independent parts on several threads. Not OpenMP: its threads wait for each other by
-// spinning, and on a machine with other work a product of 2 ms was seen to take 200.
+// Loops over independent parts on several threads. They do not use OpenMP, whose threads wait for
+// each other by spinning: on a machine with other work a product of 2 ms was seen to take 200 ms.
 #pragma once
 
 #include <atomic>
@@ -12,9 +12,9 @@
 
 namespace gemmd::sim {
 
-// Calls body(worker, index) once for every index from 0 to count - 1, each worker (0 .. threads -
-// 1) on a thread of its own, 0 on the calling one; returns when all are done. Fewer threads do the
-// work where the system gives no more.
+// Calls body(worker, index) once for every index from 0 to count - 1 and returns when all calls are
+// done. Each worker (0 .. threads - 1) has a thread of its own; worker 0 has the calling one. Fewer
+// threads do the work if the system gives no more.
 template <typename Body>
 void ParallelFor(int threads, int64_t count, const Body& body) {
   std::atomic<int64_t> next{0};

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A whole matrix product as a GEMM kernel of one instruction computes it: one accumulator for each
-// element, from zero, one instruction after the other in ascending k, tails padded with zeros.
-// Where C and D of the instruction have different types, D becomes the next C exactly, or to
-// nearest even.
+// element, from zero, one instruction after the other in ascending k, tails padded with zeros. If C
+// and D of the instruction have different types, D becomes the next C exactly, or to nearest even.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +14,8 @@
 
 namespace gemmd::sim {
 
-// One matrix product of a batch; alpha, C, bias and the like are not its business. `a` points at a
-// dense A, or at the values of a sparse one.
+// One matrix product of a batch, without alpha, C, bias and the like. `a` points at a dense A, or
+// at the values of a sparse one.
 struct Product2D {
   const mma::Instruction& instruction;
   mma::Chip chip;
@@ -33,15 +32,16 @@ struct AccumulatorMatrix {
   int64_t leading_dimension;
 };
 
-// How the arithmetic is done. All give the same bits.
+// How the arithmetic is done. All paths give the same bits.
 enum class Path : uint8_t { kScalar, kAvx2, kAvx512 };
 
-// Whether this processor and this instruction can go a path.
+// Whether this processor and this instruction can take a path.
 bool CanRun(Path path, const mma::Instruction& instruction, mma::Chip chip);
 
-// The fastest one.
+// The fastest path that this processor and this instruction can take.
 Path BestPath(const mma::Instruction& instruction, mma::Chip chip);
 
+// Computes the accumulators of a product.
 // Threads: parallel inside, as many as SetThreads gave the calling thread.
 void Multiply(Path path, const Product2D& product, const AccumulatorMatrix& accumulators);
 

@@ -13,7 +13,7 @@ namespace {
 
 using mma::Instruction;
 
-// The measured rate that a row goes by.
+// The engine whose measured rate predicts a row.
 std::string_view EngineOf(const Instruction& instruction) {
   if (instruction.bit_count != mma::BitCount::kNone) return "sim.bits";
   if (IsInteger(instruction.a)) return "sim.integers";
@@ -40,7 +40,7 @@ std::string_view DescriptionOf(const Instruction& instruction) {
   return "the instruction's own sums, in ascending k";
 }
 
-// The less precise one of the types that hold sums between and after instructions.
+// The less precise of the types that hold sums between and after instructions.
 ElementType AccumulationOf(const Instruction& instruction) {
   return instruction.c == ElementType::kF16 ? instruction.c : instruction.d;
 }
@@ -52,7 +52,7 @@ struct Rows {
 
 Rows MakeRows() {
   Rows rows;
-  rows.names.reserve(mma::kInstructions.size());  // Kernels point into it.
+  rows.names.reserve(mma::kInstructions.size());  // Kernels point into the vector.
   for (const Instruction& instruction : mma::kInstructions) {
     const mma::InstructionName& name = rows.names.emplace_back(mma::NameOf(instruction));
     rows.kernels.push_back({

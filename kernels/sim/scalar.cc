@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kNone = INT_MIN;  // No exponent: nothing to align to.
 
-// What is special in a sum: NaN, or infinities of one sign.
+// The special values in a sum: NaN, or infinities of one sign.
 struct Specials {
   bool nan = false;
   bool positive_infinity = false;
@@ -22,7 +22,7 @@ struct Specials {
 
   void AddInfinity(bool negative) { (negative ? negative_infinity : positive_infinity) = true; }
 
-  // The result, where the specials decide it.
+  // The result, if the specials decide it.
   std::optional<uint32_t> Result(ElementType sum) const {
     const bool is_f16 = sum == ElementType::kF16;
     if (nan || (positive_infinity && negative_infinity)) return is_f16 ? kNanF16 : kNanF32;
@@ -60,7 +60,7 @@ int ExponentOf(const Product& product) {
   return product.a.exponent + product.b.exponent + product.exponent;
 }
 
-// magnitude * 2^exponent in whole units of 2^unit, what is smaller cut off.
+// magnitude * 2^exponent in whole units of 2^unit; what is smaller is cut off.
 int64_t CutToUnits(uint64_t magnitude, int exponent, int unit, bool negative) {
   const int shift = exponent - unit;
   uint64_t units = 0;
@@ -90,7 +90,7 @@ SumFormat FormatOf(const mma::Arithmetic& arithmetic) {
   return {arithmetic.stored_bits, 23, -126, 127, 0x80000000, kInfinityF32, false};
 }
 
-// The exact sum, in units of 2^unit, rounded once. What becomes zero is +0.
+// Rounds the exact sum, in units of 2^unit, once. A result of zero is +0.
 uint32_t Round(const SumFormat& format, int64_t sum, int unit) {
   if (sum == 0) return 0;
   const bool negative = sum < 0;
@@ -159,7 +159,7 @@ uint32_t SumOfGroups(const mma::Arithmetic& arithmetic, std::span<const ScaledGr
   const int unit = aligning - arithmetic.fraction_bits;
   int64_t sum = CutToUnits(c.significand, c.exponent - c.fraction_bits, unit, c.negative);
   for (const ScaledGroup& group : groups) {
-    if (group.sum == 0) continue;  // Its exponent was left out of the aligning.
+    if (group.sum == 0) continue;  // A zero sum has no part in `aligning`.
     const bool negative = group.sum < 0;
     const uint64_t magnitude = static_cast<uint64_t>(negative ? -group.sum : group.sum);
     sum += CutToUnits(magnitude, group.exponent - group.fraction_bits, unit, negative);
@@ -172,7 +172,7 @@ uint32_t AddF32(uint32_t x, uint32_t y) {
   return std::isnan(sum) ? kNanF32 : std::bit_cast<uint32_t>(sum);
 }
 
-// Through f32, whose 24 bits are enough for the second rounding to be harmless.
+// Adds in f32, whose 24 bits are enough for the second rounding to be harmless.
 uint32_t AddF16(uint32_t x, uint32_t y) { return F16FromF32(AddF32(F32FromF16(x), F32FromF16(y))); }
 
 uint32_t MultiplyAdds(ElementType sum, std::span<const uint32_t, 4> a_f16,

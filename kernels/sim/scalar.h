@@ -16,12 +16,12 @@ namespace gemmd::sim {
 struct Product {
   Number a;
   Number b;
-  int exponent = 0;  // Of the factors of its block (mxf8f6f4).
+  int exponent = 0;  // The exponent of its block's factors (mxf8f6f4).
   bool has_nan_factor = false;
 };
 
-// A block of products and an addend in the format of the sum (f32 or f16), in whose format the
-// result is.
+// Adds a block of products and an addend; addend and result are in the format of the sum (f32 or
+// f16).
 uint32_t FusedSum(const mma::Arithmetic& arithmetic, std::span<const Product> products,
                   uint32_t addend);
 
@@ -29,23 +29,24 @@ uint32_t FusedSum(const mma::Arithmetic& arithmetic, std::span<const Product> pr
 struct ScaledGroup {
   int64_t sum = 0;  // In units of 2^-fraction_bits, signed.
   int fraction_bits = 0;
-  int exponent = 0;  // Of the factors, as they are stored.
+  int exponent = 0;  // The exponent of the factors, as they are stored.
   bool is_nan = false;
 };
 
-// Groups and an f32 addend.
+// Adds groups and an f32 addend.
 uint32_t SumOfGroups(const mma::Arithmetic& arithmetic, std::span<const ScaledGroup> groups,
                      uint32_t addend);
 
-// m8n8k4 without a tensor core: four products and an addend of the type of the sum, in IEEE f32.
+// Adds four products and an addend as m8n8k4 without a tensor core does: in the type of the sum, in
+// IEEE f32.
 uint32_t MultiplyAdds(ElementType sum, std::span<const uint32_t, 4> a_f16,
                       std::span<const uint32_t, 4> b_f16, uint32_t addend);
 
 // One step of an f64 chain in the current rounding mode: addend + a b, fused. A NaN operand is
-// returned, quiet, b before the addend before a.
+// returned, made quiet: b rather than the addend, the addend rather than a.
 uint64_t MultiplyAddF64(uint64_t a, uint64_t b, uint64_t addend);
 
-// f32 and f16 sums to nearest even, with the one NaN.
+// Sums of f32 and f16, rounded to nearest even, with the one NaN.
 uint32_t AddF32(uint32_t x, uint32_t y);
 uint32_t AddF16(uint32_t x, uint32_t y);
 

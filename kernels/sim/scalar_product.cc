@@ -135,7 +135,7 @@ void MultiplyScalar(const Product2D& product, const AccumulatorMatrix& accumulat
   const int64_t tiles_along = DivideUp(product.problem.n, instruction.n);
   const int64_t tiles = tiles_down * tiles_along;
   const int threads = tiles > 1 ? omp_get_max_threads() : 1;
-  std::deque<TileWorker> workers;  // They stay where they are.
+  std::deque<TileWorker> workers;  // A deque, because workers must stay where they are.
   for (int i = 0; i < threads; ++i) workers.emplace_back(product);
   ParallelFor(threads, tiles, [&](int worker, int64_t tile) {
     workers[static_cast<size_t>(worker)].Run(tile / tiles_along * rows,

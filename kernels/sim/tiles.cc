@@ -9,7 +9,7 @@
 namespace gemmd::sim {
 namespace {
 
-// `count` elements of a line, from `first` on, `stride` words apart.
+// Loads `count` elements of a line, starting with `first`, into words that are `stride` apart.
 template <typename Stored, typename Word>
 void LoadWhole(const std::byte* line, int64_t first, int64_t count, int64_t stride, Word* out) {
   for (int64_t i = 0; i < count; ++i) {

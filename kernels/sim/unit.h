@@ -17,11 +17,11 @@ namespace gemmd::sim {
 // The registers of every lane, 32-bit words lane by lane (kernels/mma/fragment.h).
 struct OperandRegisters {
   std::span<const uint32_t> a;
-  std::span<const uint32_t> b;  // Of a warpgroup: shared memory, column after column.
+  std::span<const uint32_t> b;  // For a warpgroup: shared memory, column after column.
   std::span<const uint32_t> c;
   std::span<const uint32_t> metadata;  // One word a lane; sparse only.
   int selector = 0;                    // Sparse only.
-  std::span<const uint8_t> a_factors;  // As OperandMatrices.
+  std::span<const uint8_t> a_factors;  // Laid out as in OperandMatrices.
   std::span<const uint8_t> b_factors;
 };
 
@@ -34,7 +34,7 @@ void DecodeMetadata(const mma::Instruction& instruction, std::span<const uint32_
 void EncodeMetadata(const mma::Instruction& instruction, std::span<const int> a_k, int selector,
                     std::span<uint32_t> metadata);
 
-// Threads: one call at a time, it has scratch memory.
+// Threads: one call at a time, because it has scratch memory.
 class Unit {
  public:
   // The chip must have the instruction.

@@ -17,7 +17,7 @@
 namespace gemmd::sim {
 namespace {
 
-// Lines of the result that are worked on at once; this bounds the scratch memory to some 40 MiB.
+// Lines of the result that are computed at once; this bounds the scratch memory to some 40 MiB.
 constexpr int64_t kSuperLines = 2048;
 constexpr int64_t kTaskRows = 64;  // A multiple of every tile's rows and of the codes' rows.
 constexpr int64_t kTaskPanels = 4;
@@ -57,7 +57,7 @@ class VectorProduct {
   using Sum = typename Form::Sum;
   using Reader = TileReader<typename Form::Operand>;
 
-  // Rows of the smallest part that is whole for tiles and codes.
+  // Rows of the smallest part that is whole both for tiles and for the vector code.
   int64_t RowStep() const { return std::lcm(int64_t{plan_.tile_rows}, int64_t{kIntegerRows}); }
 
   void RunSuper() {
@@ -78,9 +78,9 @@ class VectorProduct {
     std::vector<uint32_t> registers;
   };
 
-  // One where starting threads costs more than it saves.
+  // The threads that share a chunk: only one if starting more costs more than it saves.
   int Threads() const {
-    constexpr double kShared = 2e5;  // Multiplications, some 100 us of one thread.
+    constexpr double kShared = 2e5;  // In multiplications; some 100 us of one thread.
     const double all = static_cast<double>(shape_.rows) * static_cast<double>(shape_.columns) *
                        static_cast<double>(product_.problem.k);
     return all < kShared ? 1 : omp_get_max_threads();
@@ -114,7 +114,7 @@ class VectorProduct {
     });
   }
 
-  // Sums leave by way of registers, too.
+  // Sums leave through registers, too.
   void Store() {
     const int threads = Threads();
     std::vector<Scratch> scratch(static_cast<size_t>(threads));
@@ -172,7 +172,7 @@ void Multiply(const VectorCode& code, const Product2D& product,
 
 bool HasVectorCode(const mma::Instruction& instruction, mma::Chip chip) {
   const mma::Arithmetic arithmetic = mma::ArithmeticOf(instruction, chip);
-  // Factors of blocks are for the plain code alone.
+  // Only the plain code handles factors of blocks.
   if (instruction.scales > 0 || arithmetic.algorithm == mma::Algorithm::kScaledGroups) return false;
   if (!mma::IsFused(arithmetic)) return true;
   return arithmetic.block == 4 || arithmetic.block == 8 || arithmetic.block == 16 ||

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A whole product by the vector code: operands packed in chunks of k, panels of columns, threads
-// over tiles of the result. The bits are those of the scalar path.
+// A whole product by the vector code: operands are packed in chunks of k and panels of columns, and
+// threads share the tiles of the result. The bits are those of the scalar path.
 #pragma once
 
 #include "kernels/sim/product.h"
@@ -12,7 +12,7 @@ namespace gemmd::sim {
 // Whether there is vector code for the instruction.
 bool HasVectorCode(const mma::Instruction& instruction, mma::Chip chip);
 
-// As Multiply of product.h.
+// Computes what Multiply of product.h does, by the vector code.
 void MultiplyVectors(const VectorCode& code, const Product2D& product,
                      const AccumulatorMatrix& accumulators);
 

@@ -9,12 +9,12 @@
 namespace gemmd::sim {
 namespace {
 
-constexpr int kMostProducts = 32;  // Of one block.
+constexpr int kMostProducts = 32;  // In one block.
 
 }  // namespace
 
 const VectorCode* Avx2Code() {
-  // Every processor with AVX2 converts f16, and clang 14 cannot ask for that.
+  // Every processor with AVX2 converts f16, and clang 14 cannot ask about that.
   static const bool can_run = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                               __builtin_cpu_supports("popcnt");
   return can_run ? &kAvx2Code : nullptr;

@@ -11,13 +11,13 @@
 
 namespace gemmd::sim {
 
-// The addend of a sum taken apart.
+// The addend of a sum, taken apart.
 template <typename V>
 struct Addend {
   typename V::Int significand;
-  typename V::Int exponent;  // kZeroExponent or less where it is zero.
-  typename V::Int sign;      // All ones where negative.
-  typename V::Int special;   // Sign bit set where infinite or NaN.
+  typename V::Int exponent;  // kZeroExponent or less if the addend is zero.
+  typename V::Int sign;      // All ones if the addend is negative.
+  typename V::Int special;   // Sign bit set if the addend is infinite or NaN.
 };
 
 // kIsHalf: sums are f16. kBlock: products of a block. kIsIndexed: FusedRun::a_rows is given. All
@@ -68,7 +68,7 @@ class FusedCode {
     }
   }
 
-  // One more rounding, to nearest even.
+  // Adds C with one more rounding, to nearest even.
   static Int AddC(Int c, Int halves) {
     if constexpr (kIsHalf) {
       const Float sum = V::AddFloat(V::FloatFromHalf(c), V::FloatFromHalf(halves));
@@ -83,7 +83,7 @@ class FusedCode {
     return V::Or(V::And(mask, yes), V::AndNot(mask, no));
   }
 
-  // Where the block's product number `i` finds its row of B.
+  // The start of the row of B that the block's product number `i` takes.
   int64_t RowOf(int i, int row_base, int first_of_instruction) const {
     const int row = kIsIndexed ? run_.a_rows[i] : row_base + i - first_of_instruction;
     return int64_t{row} * kPanel;
@@ -184,7 +184,8 @@ class FusedCode {
     return V::Sub(V::Xor(cut, addend.sign), addend.sign);
   }
 
-  // Rounds the totals into `sum`, except lanes in trouble; returns those, a bit each.
+  // Rounds the totals into `sum`, except in lanes in trouble, and returns those lanes, one bit
+  // each.
   [[gnu::always_inline]] uint32_t Finish(const Int (&aligning)[kVectors],
                                          const Int (&total)[kVectors], Int (&trouble)[kVectors],
                                          Int (&sum)[kVectors]) {
@@ -193,7 +194,7 @@ class FusedCode {
       const Int sign = V::SignMask(total[v]);
       const Int magnitude = V::Sub(V::Xor(total[v], sign), sign);
       trouble[v] = V::Or(trouble[v], magnitude);  // -2^31 has no magnitude.
-      // Ones where a float of 24 bits would have to round.
+      // Ones at the bits that do not fit a float of 24 bits.
       Int lost = V::ShiftRight(magnitude, 24);
       lost = V::Or(lost, V::ShiftRight(lost, 1));
       lost = V::Or(lost, V::ShiftRight(lost, 2));
@@ -203,7 +204,7 @@ class FusedCode {
       const Int is_zero = V::IsEqual(magnitude, V::Zero());
       Int result;
       if constexpr (kIsHalf) {
-        // The lowest bit remembers what is lost; then rounding once more is rounding once.
+        // The lowest bit remembers what is lost, so that rounding once more is rounding once.
         const Int exact = V::IsEqual(V::And(lost, magnitude), V::Zero());
         bits = V::Or(bits, V::AndNot(exact, V::Set(1)));
         bits = V::AndNot(is_zero, V::Add(bits, V::ShiftLeft(scale, 23)));
@@ -263,7 +264,7 @@ void RunFusedSums(const FusedRun& run) {
     case 8: return RunFusedBlocks<V, kIsHalf, 8>(run);
     case 16: return RunFusedBlocks<V, kIsHalf, 16>(run);
     case 32: return RunFusedBlocks<V, kIsHalf, 32>(run);
-    default: return;  // HasVectorCode knows no other.
+    default: return;  // HasVectorCode admits no other block.
   }
 }
 

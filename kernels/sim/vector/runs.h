@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the vector code computes: rows of A against a panel of B, lane by lane one column. The code
-// is compiled once for each kind of vector (avx2.cc, avx512.cc) and chosen at run time.
+// What the vector code computes: rows of A against a panel of B, with one column in each lane. The
+// code is compiled once for each kind of vector (avx2.cc, avx512.cc) and chosen at run time.
 //
-// A panel is 16 columns of B, row by row. Sums are kept as the bits of D's type between
-// instructions, one word (f64: two) for each element. Everything is padded with zeros to whole
-// instructions and panels.
+// A panel is 16 columns of B, row by row. Between instructions sums are kept as the bits of D's
+// type, one word (f64: two) for each element. Everything is padded with zeros to whole instructions
+// and panels.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ namespace gemmd::sim {
 
 inline constexpr int kPanel = 16;
 
-// An element as fused sums take it. The significand is signed and shifted so that a product has
-// Arithmetic::fraction_bits fraction bits.
+// An element in the form that fused sums take. The significand is signed and shifted so that a
+// product has Arithmetic::fraction_bits fraction bits.
 struct Term {
   int32_t significand;
   int32_t exponent;
 };
 
-// Exponents of what does not take part, and of infinities and NaNs: whatever they are added to,
+// Exponents of elements that take no part, and of infinities and NaNs: whatever they are added to,
 // zeros stay below every number and specials above.
 inline constexpr int32_t kZeroExponent = -6000;
 inline constexpr int32_t kSpecialExponent = 16000;
@@ -34,16 +34,15 @@ inline constexpr int32_t kLargestExponent = 5000;  // Sums with specials are lar
 struct FusedRun {
   const mma::Instruction* instruction;
   const mma::Arithmetic* arithmetic;
-  // Of one instruction. Not asked of it: an inline function of a file that is compiled for vectors
-  // could take the place of that of all others.
+  // Products of one instruction. They are not asked of the instruction: an inline function of a
+  // file that is compiled for vectors could take the place of that of all other files.
   int products;
   int depth;
-  int instructions;        // One after the other.
-  const Term* a;           // In the order in which blocks take products.
-  const uint32_t* a_bits;  // The same elements as they are.
-  const int32_t* a_rows;   // The row of B that each one meets; null where it is the same as its
-                           // place.
-  const int32_t* significands;  // Of B: rows x kPanel.
+  int instructions;             // Done one after the other.
+  const Term* a;                // In the order in which blocks take the products.
+  const uint32_t* a_bits;       // The raw bits of the elements.
+  const int32_t* a_rows;        // The row of B that each element meets; null if it is its place.
+  const int32_t* significands;  // B's: rows x kPanel.
   const int32_t* exponents;
   const uint32_t* b_bits;
   uint32_t* sums;  // kPanel.
@@ -101,13 +100,13 @@ struct VectorCode {
   void (*multiply_adds)(const MultiplyAddRun& run);
 };
 
-// Null where this processor cannot run it.
+// Null if this processor cannot run it.
 const VectorCode* Avx2Code();
 const VectorCode* Avx512Code();
 
-// One block of a fused sum for one lane, by the plain code: for lanes with specials, sums that
-// leave 32 bits, and results that are subnormal or infinite. `first` counts products from the start
-// of the run.
+// Computes one block of a fused sum for one lane by the plain code. It serves lanes with specials,
+// sums that leave 32 bits, and results that are subnormal or infinite. `first` counts products from
+// the start of the run.
 uint32_t PlainBlock(const FusedRun& run, int first, int row_base, int lane, uint32_t addend);
 
 }  // namespace gemmd::sim

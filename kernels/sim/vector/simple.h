@@ -11,12 +11,12 @@
 
 namespace gemmd::sim {
 
-// The sum of exact products plus what is there, clamped.
+// The sum plus exact products, clamped.
 template <typename V>
 typename V::Int AddClamped(typename V::Int sum, typename V::Int products) {
   const auto both = V::Add(sum, products);
   const auto overflow = V::SignMask(V::And(V::Xor(sum, both), V::Xor(products, both)));
-  // Largest or least, as the sign of the addends says.
+  // The largest or the least value, by the sign of the addends.
   const auto bound = V::Xor(V::SignMask(sum), V::Set(INT32_MAX));
   return V::Or(V::And(overflow, bound), V::AndNot(overflow, both));
 }
@@ -64,7 +64,7 @@ void RunIntegers(const IntegerRun& run) {
   }
 }
 
-// Counts of 64 bits at a time; the processor counts them in one instruction.
+// Counts 64 bits at a time, which the processor does in one instruction.
 template <typename V>
 void RunBits(const BitRun& run) {
   for (int column = 0; column < kPanel; ++column) {
@@ -114,7 +114,8 @@ template <typename V>
   return true;
 }
 
-// NaNs go by rules of their own; one in the result shows that there was one on the way.
+// Runs the plain code, since NaNs have rules of their own; a NaN in a result shows that one
+// occurred on the way.
 void PlainF64(const F64Run& run);
 
 template <typename V>

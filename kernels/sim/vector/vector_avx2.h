@@ -30,9 +30,9 @@ struct Avx2 {
   static Int Or(Int x, Int y) { return _mm256_or_si256(x, y); }
   static Int Xor(Int x, Int y) { return _mm256_xor_si256(x, y); }
   static Int Abs(Int x) { return _mm256_abs_epi32(x); }
-  // x with the sign of y; 0 where y is 0.
+  // x with the sign of y; 0 if y is 0.
   static Int WithSign(Int x, Int y) { return _mm256_sign_epi32(x, y); }
-  // The product of the low 16 bits, and that of the high ones added.
+  // The product of the low 16 bits plus that of the high 16 bits.
   static Int MultiplyPairs(Int x, Int y) { return _mm256_madd_epi16(x, y); }
   static Int ShiftRightBy(Int x, Int counts) { return _mm256_srlv_epi32(x, counts); }
   static Int ShiftLeft(Int x, int count) { return _mm256_slli_epi32(x, count); }
@@ -55,7 +55,7 @@ struct Avx2 {
   static Float MultiplyFloat(Float x, Float y) { return _mm256_mul_ps(x, y); }
   static Float MultiplyAdd(Float x, Float y, Float z) { return _mm256_fmadd_ps(x, y, z); }
   static Int IsNan(Float x) { return Bits(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)); }
-  // To nearest even; 16 bits in each lane.
+  // Rounds to nearest even, into 16 bits of each lane.
   static Int HalfFromFloat(Float x) {
     return _mm256_cvtepu16_epi32(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
   }

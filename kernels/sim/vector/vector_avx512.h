@@ -28,11 +28,11 @@ struct Avx512 {
   static Int Or(Int x, Int y) { return _mm512_or_si512(x, y); }
   static Int Xor(Int x, Int y) { return _mm512_xor_si512(x, y); }
   static Int Abs(Int x) { return _mm512_abs_epi32(x); }
-  // x with the sign of y, where x is 0 if y is.
+  // x with the sign of y; x must be 0 if y is.
   static Int WithSign(Int x, Int y) {
     return _mm512_mask_sub_epi32(x, _mm512_movepi32_mask(y), _mm512_setzero_si512(), x);
   }
-  // The product of the low 16 bits, and that of the high ones added.
+  // The product of the low 16 bits plus that of the high 16 bits.
   static Int MultiplyPairs(Int x, Int y) { return _mm512_madd_epi16(x, y); }
   static Int ShiftRightBy(Int x, Int counts) { return _mm512_srlv_epi32(x, counts); }
   static Int ShiftLeft(Int x, int count) { return _mm512_sll_epi32(x, _mm_cvtsi32_si128(count)); }
@@ -53,7 +53,7 @@ struct Avx512 {
   static Float MultiplyFloat(Float x, Float y) { return _mm512_mul_ps(x, y); }
   static Float MultiplyAdd(Float x, Float y, Float z) { return _mm512_fmadd_ps(x, y, z); }
   static Int IsNan(Float x) { return _mm512_movm_epi32(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q)); }
-  // To nearest even; 16 bits in each lane.
+  // Rounds to nearest even, into 16 bits of each lane.
   static Int HalfFromFloat(Float x) {
     return _mm512_cvtepu16_epi32(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
   }
