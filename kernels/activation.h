@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The activations in f64, of additions, multiplications, divisions and moves of bits alone: so that
-// host and device code give the same bits. (Libraries of exp and erfc differ in the last ones.)
-// Everything that includes this compiles without contraction into fused multiply-adds.
+// The activations in f64, made of additions, multiplications, divisions and bit moves only, so that
+// host and device code give the same bits. (Libraries differ in the last bits of exp and erfc.)
+// Everything that includes this header is compiled without contraction into fused multiply-adds.
 //
 // Exp is within 1 unit in the last place of the exact value, Erfc within 4.
 #pragma once
@@ -23,13 +23,14 @@ constexpr double PolynomialByPairs(double x, double square, double c0, double c1
   return c0 + (c1 * x + square * PolynomialByPairs(x, square, rest...));
 }
 
-// c0 + c1 x + c2 x^2 ..., two steps of Horner's rule at a time: half of them wait for each other.
+// c0 + c1 x + c2 x^2 ..., two steps of Horner's rule at a time, so that half as many wait for each
+// other.
 template <typename... Coefficients>
 constexpr double Polynomial(double x, double c0, Coefficients... rest) {
   return PolynomialByPairs(x, x * x, c0, rest...);
 }
 
-// significand * 2^exponent, the significand near 1.
+// significand * 2^exponent; the significand is near 1.
 struct ScaledNumber {
   double significand;
   int32_t exponent;
@@ -38,9 +39,9 @@ struct ScaledNumber {
 // e^(high + low), where |high| < 800 and |low| < 2^-13.
 //
 // The exponent is the multiple n of ln 2 nearest to `high`; the rest r, |r| <= ln 2 / 2, goes into
-// the Taylor series up to r^13, whose remainder is below 2^-57 of the result. ln 2 comes in two
-// parts, the higher of 32 bits, so that n times it is exact; what rounding r takes from it is added
-// again in the end.
+// the Taylor series up to r^13, whose remainder is below 2^-57 of the result. ln 2 is split into
+// two parts, the higher of 32 bits, so that n times it is exact; what rounding takes from r is
+// added back at the end.
 constexpr ScaledNumber ScaledExp(double high, double low) {
   constexpr double kRoundsToInteger = 0x1.8p52;
   constexpr double kLog2E = 0x1.71547652b82fep+0;
@@ -60,8 +61,8 @@ constexpr ScaledNumber ScaledExp(double high, double low) {
   return {1 + (r + (rest + r * r * series)), exponent};
 }
 
-// The number, rounded once more where it is subnormal. The significand is in [2^-20, 2], the
-// exponent at least -1200; it is at most 1023, or 1024 where the significand is below 1.
+// The number as a double, rounded once more if it is subnormal. The significand is in [2^-20, 2].
+// The exponent is at least -1200 and at most 1023, or 1024 if the significand is below 1.
 constexpr double ValueOf(const ScaledNumber& number) {
   constexpr int32_t kLeastNormal = -1000;
   constexpr int32_t kLift = 250;
@@ -83,9 +84,9 @@ constexpr double Exp(double x) {
   return x != x ? x : value;
 }
 
-// (1 + 2 x) e^(x^2) erfc(x) for x in [0, 28] where t = (x - 3) / (x + 3): a smooth function of t,
-// between 1 and 1.3. The polynomial goes through it at 23 Chebyshev nodes of t's range, computed
-// with 60 digits; it is off by less than 2^-54.
+// (1 + 2 x) e^(x^2) erfc(x) for x in [0, 28], where t = (x - 3) / (x + 3). It is a smooth function
+// of t, between 1 and 1.3. The polynomial goes through it at 23 Chebyshev nodes of t's range,
+// computed with 60 digits; it is off by less than 2^-54.
 constexpr double ScaledErfc(double t) {
   return Polynomial(
       t, 0x1.40c522d7e4987p+0, -0x1.15c084bb9e8e1p-3, -0x1.85a15c58aa35ep-5, 0x1.098366a5b3eabp-3,
@@ -110,7 +111,7 @@ constexpr double Erfc(double x) {
   constexpr uint64_t kUpperHalf = ~uint64_t{0} << 27;
   double magnitude = x < 0 ? -x : x;
   magnitude = magnitude > kZeroFrom ? kZeroFrom : magnitude;
-  // The square in two parts, the higher of them exact: it may have few bits behind the point.
+  // The square in two parts; the higher one is exact, because `high` has few significant bits.
   const double high = std::bit_cast<double>(std::bit_cast<uint64_t>(magnitude) & kUpperHalf);
   const double square_low = (magnitude - high) * (magnitude + high);
   const ScaledNumber exp = ScaledExp(-(high * high), -square_low);

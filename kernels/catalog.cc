@@ -41,7 +41,7 @@ absl::Span<const Kernel> Catalog() {
 }
 
 absl::Span<const Kernel> Catalog(DeviceKind kind) {
-  // The kernels of a kind lie together.
+  // The kernels of one kind lie together.
   const absl::Span<const Kernel> all = Catalog();
   const auto is_of_kind = [kind](const Kernel& kernel) { return kernel.device_kind == kind; };
   const auto first = std::find_if(all.begin(), all.end(), is_of_kind);

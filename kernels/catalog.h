@@ -12,10 +12,10 @@
 
 namespace gemmd {
 
-// Every kernel, family by family; within equals the preferred one first.
+// Every kernel, family by family; among equals the preferred one comes first.
 absl::Span<const Kernel> Catalog();
 
-// Those of one kind of device.
+// The kernels of one kind of device.
 absl::Span<const Kernel> Catalog(DeviceKind kind);
 
 // Errors: NotFound; the message names the nearest names of the catalogue.

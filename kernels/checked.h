@@ -10,7 +10,7 @@
 
 namespace gemmd {
 
-// A product or sum of non-negative numbers, absent once it has left 63 bits.
+// A product or sum of non-negative numbers; it is absent once it exceeds 63 bits.
 class Checked {
  public:
   Checked(int64_t value) : value_(value) {}  // NOLINT(google-explicit-constructor): numbers mix in.
@@ -39,8 +39,7 @@ class Checked {
 inline Checked PackedBytes(ElementType type, int64_t count) {
   const int64_t bits = BitsOf(type);
   if (bits % 8 == 0) return Checked(count) * Checked(bits / 8);
-  // Eight elements fill `bits` bytes; so nothing here is larger than the result by more than 8
-  // bits.
+  // Eight elements fill `bits` bytes, so nothing here exceeds the result by more than 8 bits.
   return Checked(count / 8) * Checked(bits) + Checked((count % 8 * bits + 7) / 8);
 }
 

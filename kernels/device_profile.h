@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a device can do, and how fast it was when that was measured. It knows no family of kernels:
-// each family makes of these numbers what it needs (KernelFamily::predicted_seconds).
+// What a device can do, and how fast it was when that was measured. A profile knows no family of
+// kernels: each family takes what it needs from these numbers (KernelFamily::predicted_seconds).
 #pragma once
 
 #include <cstddef>
@@ -15,18 +15,18 @@ namespace gemmd {
 // A measured rate of one engine on one device.
 struct EngineRate {
   std::string engine;            // Kernel::engine.
-  double operations_per_second;  // 2*m*n*k over time.
+  double operations_per_second;  // 2*m*n*k over the seconds it took.
 };
 
 struct DeviceProfile {
   Target target;
   std::vector<EngineRate> rates;
-  // Operations a second of each kernel of Catalog(target.kind), by Kernel::position; 0 where it was
-  // not measured. Empty where only engines are measured.
+  // Operations a second of each kernel of Catalog(target.kind), by Kernel::position; 0 for a kernel
+  // that was not measured. Empty if only engines are measured.
   std::vector<double> kernel_rates = {};
   double converted_elements_per_second = 1e9;  // Widening an operand or finishing an output.
-  double memory_bytes_per_second = 0;  // Of the device's own memory; 0: unknown, counts as endless.
-  double copied_bytes_per_second = 0;  // From and to the host; 0: operands are not copied.
+  double memory_bytes_per_second = 0;  // The device's own memory; 0: unknown, counts as endless.
+  double copied_bytes_per_second = 0;  // Between host and device; 0: operands are not copied.
 };
 
 }  // namespace gemmd

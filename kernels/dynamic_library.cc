@@ -10,7 +10,7 @@
 namespace gemmd {
 namespace {
 
-// What the loader says of the latest error.
+// The loader's message about the latest error.
 std::string LoaderError() {
   const char* const error = dlerror();  // NOLINT(concurrency-mt-unsafe): one thread loads.
   return error == nullptr ? "unknown error" : error;

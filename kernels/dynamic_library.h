@@ -14,11 +14,11 @@ namespace gemmd {
 
 class DynamicLibrary {
  public:
-  // Loads the first of `names` that there is: paths, or names for the loader to look for.
-  // Errors: NotFound; the message has what the loader said of each.
+  // Loads the first of `names` that exists; each is a path, or a name for the loader to look for.
+  // Errors: NotFound; the message has what the loader said of each name.
   static absl::StatusOr<DynamicLibrary> Load(const std::vector<std::string>& names);
 
-  DynamicLibrary() = default;  // None.
+  DynamicLibrary() = default;  // No library.
   DynamicLibrary(DynamicLibrary&& other) noexcept;
   DynamicLibrary& operator=(DynamicLibrary&& other) noexcept;
   ~DynamicLibrary();

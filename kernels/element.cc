@@ -66,7 +66,7 @@ Word LoadWord(const std::byte* line, int64_t index) {
   return word;
 }
 
-// Types of whole bytes that no table holds.
+// Decodes types of whole bytes that no table holds.
 template <ElementType kType, typename Word, typename T>
 void DecodeWords(const std::byte* line, int64_t count, T* values) {
   for (int64_t i = 0; i < count; ++i) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One element to its code and back, as constexpr functions that loops of the host and device code
-// compile alike; what they compute is said in element.h. No branches, so that loops become vector
-// code.
+// Conversion of one element to its code and back, as constexpr functions that host and device code
+// compile alike; element.h says what they compute. They have no branches, so that loops over them
+// become vector code.
 #pragma once
 
 #include <bit>
@@ -32,7 +32,7 @@ struct Wide<double> {
   }
 };
 
-// a < b ? x : y, for a and b whose top bit is 0. As a mask for f32, which makes vector code;
+// a < b ? x : y, for a and b whose top bit is 0. For f32 it uses a mask, which makes vector code;
 // baseline x86 cannot compare vectors of 64-bit words.
 template <typename Word>
 constexpr Word ChooseIfLess(Word a, Word b, Word x, Word y) {
@@ -44,7 +44,7 @@ constexpr Word ChooseIfLess(Word a, Word b, Word x, Word y) {
   }
 }
 
-// The bits of a number; of any NaN those of the one NaN that elements get.
+// The bits of a number; every NaN gives the bits of the one NaN that elements get.
 template <typename T>
 constexpr typename Wide<T>::Word BitsWithOneNan(T value) {
   using Word = typename Wide<T>::Word;
@@ -54,7 +54,7 @@ constexpr typename Wide<T>::Word BitsWithOneNan(T value) {
 
 // The code nearest to a value of a wider type.
 //
-// Normal results: the bits that go are rounded by an integer addition whose carry may reach the
+// Normal results: an integer addition rounds the bits that are dropped, and its carry may reach the
 // exponent. Subnormal results: adding 2^e, whose last fraction bit has the weight of the
 // subnormals' quantum, lets the processor round; the difference of the words is the code.
 template <ElementType kType, typename T>
@@ -111,7 +111,7 @@ constexpr uint32_t EncodeInteger(T value) {
   return static_cast<uint32_t>(std::bit_cast<Word>(exact + kMagic) & kMask);
 }
 
-// The code of the element nearest to a float or double. 32 bits wide where that is enough.
+// The code of the element nearest to a float or double, in 32 bits if they are enough.
 template <ElementType kType, typename T>
 constexpr auto EncodeCode(T value) {
   if constexpr (kType == ElementType::kF64) {
@@ -127,9 +127,9 @@ constexpr auto EncodeCode(T value) {
   }
 }
 
-// A float of at most 16 bits: exponent and fraction moved to their places in an f32, whose exponent
-// is then too small by the difference of the biases. Multiplying by a power of two mends that and
-// normalises subnormals, exactly.
+// The value of a float of at most 16 bits. Exponent and fraction are moved to their places in an
+// f32, whose exponent is then too small by the difference of the biases. Multiplying by a power of
+// two corrects that and normalises subnormals, exactly.
 template <ElementType kType>
 constexpr float DecodeNarrowFloat(uint32_t code) {
   constexpr FloatFormat kFormat = FactsOf(kType).format;
@@ -137,7 +137,7 @@ constexpr float DecodeNarrowFloat(uint32_t code) {
   constexpr int kShift = Wide<float>::kFractionBits - kFormat.fraction_bits;
   constexpr uint32_t kAllOnes = (uint32_t{1} << (kWidth - 1)) - 1;
   constexpr uint32_t kTopExponent = kAllOnes >> kFormat.fraction_bits << kFormat.fraction_bits;
-  // The first code that is no number, where there is one.
+  // The first code that is no finite number, if there is one.
   constexpr uint32_t kFirstSpecial = kFormat.has_infinity ? kTopExponent : kAllOnes;
   const uint32_t magnitude = code & kAllOnes;
   const uint32_t sign = code >> (kWidth - 1) << 31;
@@ -148,8 +148,8 @@ constexpr float DecodeNarrowFloat(uint32_t code) {
   return std::bit_cast<float>(sign | (magnitude >= kFirstSpecial ? special : scaled));
 }
 
-// The value of an element whose code is in the low bits; other bits have no part. An s32 as it
-// is; otherwise as f32 where that holds every value of the type, or as f64.
+// The value of an element whose code is in the low bits; other bits are ignored. An s32 stays as it
+// is; other types become f32 if that holds every value of the type, otherwise f64.
 template <ElementType kType>
 constexpr auto DecodeCode(uint64_t code) {
   if constexpr (kType == ElementType::kF64) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Encoding of elements; decoding and all else is in element.cc.
+// Encoding of elements; element.cc has decoding and everything else.
 #include <algorithm>
 #include <cstring>
 
@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kChunk =
     512;  // A multiple of 8, so that chunks of packed elements start on a byte.
 
-// Types of whole bytes. Two loops, since compilers make vector code of each but not of both
-// together.
+// Encodes types of whole bytes. There are two loops because compilers make vector code of each, but
+// not of both together.
 template <ElementType kType, typename Word, typename T>
 void EncodeWords(const T* values, int64_t count, std::byte* line) {
   for (int64_t first = 0; first < count; first += kChunk) {
@@ -37,7 +37,7 @@ void EncodeF64(const T* values, int64_t count, std::byte* line) {
   }
 }
 
-// Types narrower than a byte, in groups that fill whole bytes.
+// Encodes types narrower than a byte, in groups that fill whole bytes.
 template <ElementType kType, typename T>
 void EncodePacked(const T* values, int64_t count, std::byte* line) {
   constexpr int kBits = BitsOf(kType);

@@ -9,11 +9,11 @@
 namespace gemmd {
 namespace {
 
-// D is finished in tiles of its lines. Both extents are multiples of 8, so that elements narrower
-// than a byte start on a byte in every tile, of D and of a C of the other order.
+// D is finished in tiles of its lines. Both extents of a tile are multiples of 8, so that elements
+// narrower than a byte start on a byte in every tile of D, and of a C of the other order.
 constexpr int64_t kTileLines = 16;
 constexpr int64_t kTileLength = 256;
-constexpr int64_t kParallelTiles = 16;  // Below, starting threads costs more than it saves.
+constexpr int64_t kParallelTiles = 16;  // With fewer, starting threads costs more than it saves.
 
 // Scales along one axis of D: none, one for all, or one per index.
 struct ScaleVector {
@@ -25,7 +25,7 @@ const std::byte* ElementOf(const std::byte* line, ElementType type, int64_t inde
   return line + index / 8 * BitsOf(type) + index % 8 * BitsOf(type) / 8;
 }
 
-// One matrix of the batch. T is the epilogue's type.
+// Finishes one matrix of the batch. T is the epilogue's type.
 template <typename T>
 class Finisher {
  public:
@@ -107,7 +107,7 @@ class Finisher {
     return accumulators_.data + (line * accumulators_.leading_dimension + first) * bytes;
   }
 
-  // An s32 accumulator as what it is; f64 holds it, so that an s32 D gets it unchanged.
+  // An s32 accumulator as an integer; f64 holds it too, so that an s32 D gets it unchanged.
   int32_t Integer(const std::byte* input, int64_t j) const {
     int64_t value = 0;
     if (accumulators_.stored == ElementType::kS32) {

@@ -2,15 +2,15 @@
 //
 // Kernel: one row of the catalogue. Plain constant data with function pointers; it owns nothing.
 //
-// The arithmetic contract of every row: the accumulators are those of `recipe`; then, for each
-// element, in this order, each step rounded on its own (no fused multiply-add) in the epilogue's
-// type (f64 where the accumulation type is f64 or s32, f32 otherwise):
-//   x = accumulator; x *= a_scale[i] * b_scale[j] (where scaled); x *= alpha; x += beta * C[i][j]
-//   (where beta is not 0); x += bias; x = activation(x); D[i][j] = Encode(x).
-// Where k or alpha is 0 there is no product: x starts as 0, and A, B, scales and alpha have no
-// part. Activations are evaluated in f64 (activation.h), then rounded. An accumulator with nothing
-// to do to it is stored unchanged in a D of its type (s32 and f64). Any other NaN is stored as the
-// one of Encode: processors differ in the bits of those that they make.
+// The arithmetic contract of every row: the accumulators are those of `recipe`. Each element then
+// goes through these steps in this order, each rounded on its own (no fused multiply-add), in the
+// epilogue's type (f64 if the accumulation type is f64 or s32, otherwise f32):
+//   x = accumulator; x *= a_scale[i] * b_scale[j] (if scaled); x *= alpha; x += beta * C[i][j]
+//   (if beta is not 0); x += bias; x = activation(x); D[i][j] = Encode(x).
+// If k or alpha is 0 there is no product: x starts as 0, and A, B, scales and alpha have no part.
+// Activations are evaluated in f64 (activation.h), then rounded. If no step applies, the
+// accumulator is stored unchanged in a D of its type (s32 and f64). Any other NaN is stored as
+// Encode's one NaN, because processors differ in the bits of the NaNs that they make.
 #pragma once
 
 #include <cstddef>
@@ -31,13 +31,13 @@ namespace gemmd {
 enum class DeviceKind : uint8_t { kCpu, kSim, kCuda };
 std::string_view NameOf(DeviceKind kind);
 
-// What a device offers, as far as kernels ask.
+// What kernels ask of a device.
 struct Target {
   DeviceKind kind = DeviceKind::kCpu;
   bool has_avx512_vnni = false;       // Exact 8-bit dot products in oneDNN.
   bool has_avx512_core = false;       // bf16 in oneDNN.
-  mma::Chip chip = mma::Chip::kSm90;  // What a simulator simulates; what a GPU is.
-  int multiprocessors = 0;            // Of a GPU.
+  mma::Chip chip = mma::Chip::kSm90;  // The chip that a simulator simulates, or a GPU's own.
+  int multiprocessors = 0;            // GPUs only.
 };
 
 // What a kernel computes with: the arithmetic as data.
@@ -51,22 +51,23 @@ struct Recipe {
 
 // The operands of one launch. Everything is borrowed and outlives the launch.
 //
-// Matrices lie as the problem's layouts say; nothing need be aligned. `d` overlaps nothing.
+// Matrices lie as the problem's layouts say and need no alignment. `d` overlaps nothing.
 struct GemmArgs {
   const Problem& problem;
-  Target target;                    // What it runs on.
-  const std::byte* a;               // Null where empty or not read.
-  const std::byte* b;               // Null where empty or not read.
-  const std::byte* c;               // Null where beta is 0.
-  const std::byte* bias;            // m or n packed elements; null where there is none.
+  Target target;                    // The device that it runs on.
+  const std::byte* a;               // Null if A is empty or not read.
+  const std::byte* b;               // Null if B is empty or not read.
+  const std::byte* c;               // Null if beta is 0.
+  const std::byte* bias;            // m or n packed elements; null if there is no bias.
   absl::Span<const float> a_scale;  // Empty, 1 or m values.
   absl::Span<const float> b_scale;  // Empty, 1 or n values.
-  std::byte* d;                     // The whole of D is written, padding between lines left alone.
+  std::byte* d;                     // D is written whole; padding between lines is left alone.
   absl::Span<std::byte> workspace;  // At least workspace_bytes(problem), 64-byte aligned.
 };
 
-// The part of the workspace that holds what a launch makes of one operand alone, such as its packed
-// lines: while the operand stays the same, so do these bytes. None: the operand is read as it lies.
+// The part of the workspace that holds what a launch derives from one operand alone, such as its
+// packed lines. These bytes stay the same as long as the operand does. There are none if the
+// operand is read as it lies.
 struct DerivedOperand {
   int64_t offset = 0;
   int64_t bytes = 0;
@@ -75,17 +76,17 @@ struct DerivedOperand {
 struct DeviceProfile;  // kernels/device_profile.h
 struct Kernel;
 
-// Seconds that an engine takes at `rate` operations a second, and the conversion of every element
-// that it does not take or give as it is.
+// Seconds that an engine takes at `rate` operations a second, plus the conversion of every element
+// that the engine does not take or give unchanged.
 double EngineSeconds(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile,
                      double rate);
 // A cube of the kernel's types that takes milliseconds: 384 on `cpu`, 128 elsewhere.
 absl::StatusOr<Problem> SampleCube(const Kernel& kernel, const Target& target);
-// For families that make nothing of an operand that could be kept.
+// Serves families that derive nothing from one operand alone.
 absl::StatusOr<DerivedOperand> DeriveNothing(const Kernel& kernel, const Problem& problem,
                                              mma::Operand operand);
 
-// What the rows of a family do. Kernel has the contracts.
+// What the rows of a family do; Kernel states the contracts.
 struct KernelFamily {
   absl::Status (*available)(const Kernel& kernel, const Target& target);
   absl::Status (*supports)(const Kernel& kernel, const Problem& problem);
@@ -110,45 +111,47 @@ struct Kernel {
   bool deterministic;
   bool batch_invariant;
   const KernelFamily* family;
-  const void* row = nullptr;  // Of the family's own table; only the family knows its type.
+  const void* row = nullptr;  // In the family's own table; only the family knows its type.
   const mma::Instruction* instruction = nullptr;
-  size_t position = 0;  // In Catalog(device_kind).
+  size_t position = 0;  // The index in Catalog(device_kind).
 
-  // OK where the kernel can run on the target; otherwise FailedPrecondition with what is missing.
+  // OK if the kernel can run on the target; otherwise FailedPrecondition with what is missing.
   absl::Status available(const Target& target) const { return family->available(*this, target); }
 
-  // OK where the kernel can run the (valid) problem; otherwise Unimplemented: field, got, want.
+  // OK if the kernel can run the (valid) problem; otherwise Unimplemented: field, got, want.
   absl::Status supports(const Problem& problem) const { return family->supports(*this, problem); }
 
-  // Scratch memory that a supported problem needs.
-  // Errors: ResourceExhausted where it leaves 63 bits.
+  // Bytes of scratch memory that a supported problem needs.
+  // Errors: ResourceExhausted if they exceed 63 bits.
   absl::StatusOr<int64_t> workspace_bytes(const Problem& problem) const {
     return family->workspace_bytes(*this, problem);
   }
 
-  // Seconds that a supported problem should take with its operands on the device, `rate` being the
-  // operations a second of this kernel where it is busy.
+  // Seconds that a supported problem should take with its operands on the device, if this kernel
+  // does `rate` operations a second when it is busy.
   double predicted_seconds(const Problem& problem, const DeviceProfile& profile,
                            double rate) const {
     return family->predicted_seconds(*this, problem, profile, rate);
   }
 
-  // A problem whose time on the target shows that rate; its operands need no conversion.
-  // Errors: Unimplemented where no such problem can be made.
+  // A problem whose time on the target shows the kernel's rate; its operands need no conversion.
+  // Errors: Unimplemented if no such problem can be made.
   absl::StatusOr<Problem> sample(const Target& target) const {
     return family->sample(*this, target);
   }
 
-  // What a launch of a supported problem makes of A or B alone, and where in the workspace.
-  // Resident tensors keep it from product to product.
+  // What a launch of a supported problem derives from A or B alone, and where it is in the
+  // workspace. Resident tensors keep it from product to product.
   absl::StatusOr<DerivedOperand> derived(const Problem& problem, mma::Operand operand) const {
     return family->derived(*this, problem, operand);
   }
 
-  // Computes D. The problem is valid and supported, and args.target is one where the kernel is
-  // available. Blocks until D is written. Errors: Internal where the library failed;
-  // FailedPrecondition for a row of a GPU, which kernels/cuda/device/launch.h launches. Threads:
-  // any number of launches at once; parallel inside, on the calling thread's OpenMP threads.
+  // Computes D. The problem is valid and supported, and args.target is one on which the kernel is
+  // available. Blocks until D is written.
+  // Errors: Internal if the library failed; FailedPrecondition for a row of a GPU, which
+  // kernels/cuda/device/launch.h launches.
+  // Threads: any number of launches at once; parallel inside, on the calling thread's OpenMP
+  // threads.
   absl::Status launch(const GemmArgs& args) const { return family->launch(*this, args); }
 };
 

@@ -11,10 +11,10 @@
 namespace gemmd {
 namespace {
 
-constexpr size_t kNearest = 3;  // Names in the message about an unknown one.
-constexpr size_t kShown = 128;  // Characters of the unknown one.
+constexpr size_t kNearest = 3;  // Known names in the message about an unknown one.
+constexpr size_t kShown = 128;  // Characters of the unknown name in the message.
 
-// Insertions, deletions and replacements that turn one name into the other.
+// The number of insertions, deletions and replacements that turn one name into the other.
 int EditDistance(std::string_view from, std::string_view to) {
   std::vector<int> row(to.size() + 1);
   std::iota(row.begin(), row.end(), 0);

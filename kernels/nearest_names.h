@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What to say about a name that nobody knows: the names that look most like it.
+// The error for an unknown name, with the known names that look most like it.
 #pragma once
 
 #include <string_view>
@@ -10,8 +10,8 @@
 
 namespace gemmd {
 
-// NotFound: "field: got name, want WANTED (nearest: ...)". The message holds the beginning of
-// `name` only, which is the caller's and may be of any length.
+// NotFound: "field: got name, want WANTED (nearest: ...)". The message holds only the beginning of
+// `name`, which comes from the caller and may be of any length.
 absl::Status UnknownName(std::string_view field, std::string_view name, std::string_view wanted,
                          absl::Span<const std::string_view> known);
 

@@ -18,7 +18,8 @@ constexpr int kCorrected = 0;         // NVML_MEMORY_ERROR_TYPE_CORRECTED
 constexpr int kUncorrected = 1;       // NVML_MEMORY_ERROR_TYPE_UNCORRECTED
 constexpr int kSinceDriverStart = 0;  // NVML_VOLATILE_ECC
 
-// What a function of the form f(device, arguments..., T* value) gives, if it is there and can.
+// The value that f(device, arguments..., T* value) gives; absent if the function is missing or
+// fails.
 template <typename T, typename Function, typename... Arguments>
 std::optional<T> Ask(Function* function, void* device, Arguments... arguments) {
   T value = {};
@@ -28,7 +29,7 @@ std::optional<T> Ask(Function* function, void* device, Arguments... arguments) {
   return value;
 }
 
-// In the unit that is `per_unit` of NVML's.
+// Converts NVML's value to a unit that is `per_unit` of NVML's units.
 template <typename T>
 std::optional<double> Scaled(std::optional<T> value, double per_unit) {
   if (!value) return std::nullopt;
@@ -65,7 +66,7 @@ absl::StatusOr<Nvml> Nvml::Open(const std::string& pci_bus_id, const std::string
   return nvml;
 }
 
-// What an old driver's library lacks stays null.
+// Functions that an old driver's library lacks stay null.
 void Nvml::FindFunctions() {
   Functions& f = functions_;
   library_.Find("nvmlSystemGetDriverVersion", f.driver_version).IgnoreError();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What NVIDIA's management library tells of a GPU; found at run time, with declarations of our own.
-// It only reads, and needs no CUDA context.
+// What NVIDIA's management library (NVML) tells of a GPU. The library is found at run time and its
+// functions are declared here. This class only reads, and needs no CUDA context.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace gemmd {
 
-// A GPU at one moment. What this GPU or its driver does not tell is absent.
+// The state of a GPU at one moment. A value that this GPU or its driver does not tell is absent.
 struct GpuReading {
   std::optional<double> utilization;         // Share of the time with a kernel running, 0..1.
-  std::optional<double> memory_utilization;  // The same for reading or writing its memory.
+  std::optional<double> memory_utilization;  // Share of the time its memory is accessed, 0..1.
   std::optional<double> power_watts;
   std::optional<double> power_limit_watts;
   std::optional<double> energy_joules;  // Since the driver was loaded.
   std::optional<int64_t> memory_bytes;
-  std::optional<int64_t> memory_used_bytes;  // By every process.
+  std::optional<int64_t> memory_used_bytes;  // In use by all processes.
   std::optional<int64_t> sm_clock_hertz;
   std::optional<int64_t> memory_clock_hertz;
   std::optional<double> temperature_celsius;
@@ -33,24 +33,24 @@ class Nvml {
  public:
   static constexpr char kLibrary[] = "libnvidia-ml.so.1";
 
-  // Of the GPU at a PCI bus address, "0000:01:00.0".
-  // Errors: NotFound where the library or the GPU is not there, Unavailable where NVML does not
-  // start; with the call that failed and NVML's code.
+  // Opens the GPU at a PCI bus address, "0000:01:00.0".
+  // Errors: NotFound if the library or the GPU is missing, Unavailable if NVML does not start; the
+  // message has the call that failed and NVML's code.
   static absl::StatusOr<Nvml> Open(const std::string& pci_bus_id,
                                    const std::string& library = kLibrary);
 
   std::string driver_version() const;  // "580.159.04"; empty where it cannot be read.
   std::string uuid() const;            // "GPU-..."; empty where it cannot be read.
-  int sm_clock_mhz() const;            // Now; 0 where it cannot be read.
+  int sm_clock_mhz() const;            // The present clock; 0 where it cannot be read.
 
-  // Takes some milliseconds on some GPUs, and does not end on one that hangs. Threads: any.
+  // Takes some milliseconds on some GPUs, and never returns on one that hangs. Threads: any.
   GpuReading Read() const;
 
  private:
-  // As nvml.h declares them: each returns 0 where it could.
+  // NVML's functions, declared as in NVIDIA's nvml.h; each returns 0 on success.
   struct MemoryInfo {
     unsigned version = sizeof(MemoryInfo) | 2U << 24;
-    // What the driver keeps for itself is reserved, and not used.
+    // Memory that the driver keeps for itself counts as reserved, not as used.
     unsigned long long total = 0, reserved = 0, free = 0, used = 0;
   };
   struct Utilization {

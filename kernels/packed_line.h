@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements and bytes of packed lines (element.h) for host and device code. Templates that are
-// constexpr for the sake of nvcc, which compiles such functions for both sides.
+// Elements and bytes of packed lines (element.h) for host and device code. The templates are
+// constexpr because nvcc compiles such functions for both sides.
 #pragma once
 
 #include <bit>
@@ -13,14 +13,15 @@
 
 namespace gemmd {
 
-// An unsigned word of as many bytes.
+// An unsigned word of kBytes bytes.
 template <int kBytes>
 using WordOfBytes = std::conditional_t<
     kBytes == 8, uint64_t,
     std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>;
 
-// The code of element `index` of a packed line, in the low bits; others hold anything. Lines of
-// types of whole bytes are aligned to their elements. Reads no byte that holds none of the element.
+// The code of element `index` of a packed line, in the low bits; the other bits hold anything.
+// Lines of types of whole bytes are aligned to their elements. Only bytes that hold part of the
+// element are read.
 template <int kBits>
 constexpr uint64_t LoadCode(const std::byte* line, int64_t index) {
   if constexpr (kBits >= 8) {
@@ -35,7 +36,7 @@ constexpr uint64_t LoadCode(const std::byte* line, int64_t index) {
   }
 }
 
-// Element `index` of a packed line, rounded to T where that does not hold it.
+// Element `index` of a packed line, rounded to T if T does not hold it.
 template <typename T>
 constexpr T LoadElement(ElementType type, const std::byte* line, int64_t index) {
   return WithElementType(type, [line, index]<ElementType kType>() {
@@ -51,7 +52,7 @@ constexpr void StoreWords(std::byte* target, uint64_t word, int bytes) {
   }
 }
 
-// Stores the low bytes (1 to 8) of a word, in words as wide as place and count allow.
+// Stores the low bytes (1 to 8) of a word, in words as wide as the address and the count allow.
 template <typename Byte>
 constexpr void StoreBytes(Byte* target, uint64_t word, int bytes) {
   const auto place =

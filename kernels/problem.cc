@@ -23,7 +23,7 @@ std::string_view NameOf(Order order) { return order == Order::kRowMajor ? "row" 
 
 bool IsNarrowFloat(ElementType type) { return IsFloat(type) && BitsOf(type) <= 8; }
 
-// "bf16 row", or "bf16 2:4" of a sparse matrix.
+// "bf16 row", or "bf16 2:4" for a sparse matrix.
 std::string FormOf(const MatrixLayout& layout) {
   const std::string_view form = layout.is_sparse() ? "2:4" : NameOf(layout.order);
   return Concat(NameOf(layout.type), " ", form);
@@ -75,7 +75,7 @@ absl::Status ValidateDense(std::string_view field, const MatrixLayout& layout) {
   return Refuse(Concat(field, ".sparsity"), "2:4", "none (only A may be sparse)");
 }
 
-// A sparse A, whose shape is right. Sizes are checked too.
+// Checks a sparse A whose shape is right, sizes included.
 absl::Status ValidateSparse(std::string_view field, const MatrixLayout& layout, int64_t batch) {
   if (layout.order != Order::kRowMajor) {
     return Refuse(Concat(field, ".order"), "column", "row where sparsity is 2:4");
@@ -192,7 +192,7 @@ absl::StatusOr<MatrixLayout> TightSparseLayout(std::string_view field, ElementTy
 
 absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& layout,
                                   int64_t batch) {
-  // The stride of lines is computed in bits by MatrixLayout; so that count must fit too.
+  // MatrixLayout computes the stride of lines in bits, so that count must fit too.
   const Checked line_bits = Checked(layout.leading_dimension) * Checked(BitsOf(layout.type)) + 7;
   if (!line_bits.value()) {
     return TooLarge(field, Concat("leading_dimension ", layout.leading_dimension, " of type ",

@@ -2,8 +2,9 @@
 //
 // One matrix product, or a batch of them: D = activation(alpha * A B + beta * C + bias).
 //
-// A is m x k, B is k x n, C and D are m x n, all as used: a transposed operand of a request has
-// become one of the other order. Plain data; the bytes are elsewhere (kernel.h, GemmArgs).
+// A is m x k, B is k x n, and C and D are m x n, as the product uses them: a request's transposed
+// operand has become one of the other order. This is plain data; the bytes are elsewhere (kernel.h,
+// GemmArgs).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 namespace gemmd {
 
 enum class Order : uint8_t { kRowMajor, kColumnMajor };
-enum class Sparsity : uint8_t { kNone, k2To4 };  // 2:4, or what it is for the type; see sparse24.h.
+enum class Sparsity : uint8_t { kNone, k2To4 };  // 2:4 or the type's own form (sparse24.h).
 enum class Activation : uint8_t { kNone, kRelu, kGeluErf, kGeluTanh, kSilu };
 enum class BitOperation : uint8_t { kAnd, kXor };
 enum class BiasAxis : uint8_t { kNone, kRows, kColumns };
@@ -29,8 +30,9 @@ enum class ScaleKind : uint8_t {
 
 // How a batch of matrices of one shape lies in memory. A line is a row (row major) or a column.
 //
-// A sparse matrix is row major, has rows and columns as if dense, leading dimension = columns, and
-// lies as SparseLayoutOf(type, rows, columns) says: nothing about lines here is true of its bytes.
+// A sparse matrix is row major, and its rows, columns and leading dimension (= columns) are those
+// of the dense one. Its bytes lie as SparseLayoutOf(type, rows, columns) says; nothing said here
+// about lines is true of them.
 struct MatrixLayout {
   ElementType type = ElementType::kF32;
   Order order = Order::kRowMajor;
@@ -51,12 +53,12 @@ struct MatrixLayout {
 };
 
 // A layout without gaps: leading dimension = line length, batch stride = one matrix.
-// Errors: InvalidArgument where a size in bytes leaves 63 bits; `field` names the matrix ("a").
+// Errors: InvalidArgument if a size in bytes exceeds 63 bits; `field` names the matrix ("a").
 absl::StatusOr<MatrixLayout> TightLayout(std::string_view field, ElementType type, Order order,
                                          int64_t rows, int64_t columns);
 
-// The same of a sparse matrix, row major.
-// Errors: as SparseLayoutOf.
+// A layout without gaps of a sparse matrix, row major.
+// Errors: those of SparseLayoutOf.
 absl::StatusOr<MatrixLayout> TightSparseLayout(std::string_view field, ElementType type,
                                                int64_t rows, int64_t columns);
 
@@ -69,7 +71,7 @@ struct Problem {
   MatrixLayout b;
   MatrixLayout c;  // Meaningless where beta is 0.
   MatrixLayout d;
-  // Products are added up in this type or a more precise one.
+  // Products are added in this type or a more precise one.
   ElementType accumulation = ElementType::kF32;
   BitOperation bit_operation = BitOperation::kAnd;
   double alpha = 1;
@@ -85,7 +87,7 @@ struct Problem {
   bool has_product() const { return k > 0 && alpha != 0; }
   bool has_output() const { return batch > 0 && !d.empty(); }
   bool has_scales() const { return a_scale != ScaleKind::kNone || b_scale != ScaleKind::kNone; }
-  // Whether D is the product alone, in whatever type.
+  // Whether D is the product alone, whatever its type.
   bool is_plain() const {
     return alpha == 1 && !has_c() && !has_scales() && bias_axis == BiasAxis::kNone &&
            activation == Activation::kNone;
@@ -101,7 +103,7 @@ struct ByteCount {
   int64_t full = 0;
 };
 
-// Errors: InvalidArgument where the count leaves 63 bits, and for a sparse type that there is not.
+// Errors: InvalidArgument if the count exceeds 63 bits, or if the type has no sparse form.
 absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& layout,
                                   int64_t batch);
 
@@ -112,26 +114,26 @@ absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& la
 // Errors: InvalidArgument; the message is "field: got X, want Y", with the wire's field names.
 absl::Status Validate(const Problem& problem);
 
-// The accumulation type of a pair of operand types where none is asked for: f64 for f64, s32 for
-// integers and bits, f32 otherwise.
-// Errors: InvalidArgument where no product of the pair is defined (a float with an integer, s32
+// The accumulation type of a pair of operand types if the caller asks for none: f64 for f64, s32
+// for integers and bits, f32 otherwise.
+// Errors: InvalidArgument if no product of the pair is defined (a float with an integer, s32
 // operands, b1 with another type, two different floats unless both have at most 8 bits, two
 // different integers unless both have 8 or both have 4 bits).
 absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b);
 
-// Elements of a batch of matrices; one that all products share counts once.
+// Elements of a batch of matrices; a matrix that all products share counts once.
 double ElementsOf(const MatrixLayout& layout, int64_t batch);
 
 // 2*m*n*k*batch of a valid problem.
 int64_t Operations(const Problem& problem);
 
-// Bytes of A, B (where read), C and bias; bytes of D, the padding of its last line included. Of a
+// Bytes of A, B (if read), C and bias, and bytes of D with the padding of its last line, for a
 // valid problem.
 int64_t BytesRead(const Problem& problem);
 int64_t BytesWritten(const Problem& problem);
 
-// "4095x4097x4093 f32 <- bf16 row, bf16 column, batch 2", "... <- bf16 2:4, bf16 column": for logs
-// and messages.
+// The problem as text for logs and messages:
+// "4095x4097x4093 f32 <- bf16 row, bf16 column, batch 2", "... <- bf16 2:4, bf16 column".
 std::string Describe(const Problem& problem);
 
 }  // namespace gemmd

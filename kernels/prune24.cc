@@ -15,7 +15,7 @@ int64_t PruneTile(const SparseJob& job, int64_t tile, int64_t group) {
   for (int i = 0; i < kUnits * kUnits; ++i) {
     squares[i] = MagnitudeOfSquare<Form>(job, tile, group, i / kUnits, i % kUnits);
   }
-  // In any order: a choice itself knows which of equals is to be taken.
+  // Any order will do: a choice itself knows which of equals is preferred.
   int i = static_cast<int>(kPatterns.size()) - 1;
   Choice choice = {MagnitudeOfPattern<Form>(squares, kPatterns.back()), i};
   while (i-- > 0) {

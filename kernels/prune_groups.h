@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pruning (prune24.h), one group or one tile at a time: the one form of it, for the host
-// (prune24.cc) and for the threads of cuda/device/operands/sparse24.cu. Constexpr for the sake of
+// Pruning (prune24.h), one group or one tile at a time: one implementation for the host
+// (prune24.cc) and for the threads of cuda/device/operands/sparse24.cu. Functions are constexpr for
 // nvcc; see packed_line.h.
 #pragma once
 
@@ -14,9 +14,9 @@
 
 namespace gemmd {
 
-// A sum of magnitudes in which no infinity hides what is finite, and no NaN an infinity.
+// A sum of magnitudes in which an infinity hides nothing finite, and a NaN hides no infinity.
 struct Magnitude {
-  int specials = 0;  // Infinities, and 64 for each NaN: there are at most 16 terms.
+  int specials = 0;  // Infinities, plus 64 for each NaN: there are at most 16 terms.
   double finite = 0;
 
   constexpr Magnitude& operator+=(const Magnitude& other) {
@@ -39,7 +39,7 @@ constexpr Magnitude MagnitudeOf(ElementType type, uint64_t code) {
   return {.finite = magnitude};
 }
 
-// Of unit `index` of a group.
+// The magnitude of unit `index` of a group.
 template <typename Form>
 constexpr Magnitude MagnitudeOfUnit(const SparseJob& job, uint64_t elements, int index) {
   const uint64_t unit = elements >> index * Form::kUnitBits & Form::kUnitMask;
@@ -48,7 +48,7 @@ constexpr Magnitude MagnitudeOfUnit(const SparseJob& job, uint64_t elements, int
   return sum;
 }
 
-// The units of a group of one line that are kept, as bits: the largest; of equals the first.
+// The kept units of a group of one line, as bits: the largest units, and among equals the first.
 template <typename Form>
 constexpr uint32_t LargestUnits(const SparseJob& job, uint64_t elements) {
   Magnitude magnitudes[Form::kGroupUnits];
@@ -57,7 +57,7 @@ constexpr uint32_t LargestUnits(const SparseJob& job, uint64_t elements) {
   }
   uint32_t kept = 0;
   for (int turn = 0; turn < Form::kKeptUnits; ++turn) {
-    uint32_t largest = 0;  // Its bit.
+    uint32_t largest = 0;  // The bit of the largest unit.
     Magnitude most;
     for (int i = 0; i < Form::kGroupUnits; ++i) {
       const uint32_t bit = uint32_t{1} << i;
@@ -71,7 +71,7 @@ constexpr uint32_t LargestUnits(const SparseJob& job, uint64_t elements) {
   return kept;
 }
 
-// Sets all units to +0 that are not kept. Returns how many elements were not zero.
+// Sets all units that are not kept to +0. Returns how many of their elements were not zero.
 template <typename Form>
 constexpr int KeepUnits(const SparseJob& job, const GroupPlace& place, uint32_t kept) {
   const uint64_t word = LoadFew(place.place, place.bytes);
@@ -97,7 +97,7 @@ constexpr int PruneGroup(const SparseJob& job, int64_t row, int64_t group) {
   return KeepUnits<Form>(job, place, LargestUnits<Form>(job, LoadElements(place)));
 }
 
-// A choice of units of a square tile, kGroupUnits bits for each row of units, the first row's low.
+// A choice of units of a square tile: kGroupUnits bits for each row of units, first row lowest.
 using TilePattern = uint16_t;
 
 template <int kGroupUnits>
@@ -115,7 +115,7 @@ constexpr std::array<TilePattern, kTilePatterns<kGroupUnits>> MakeTilePatterns()
     for (unsigned first : kHalves) {
       for (unsigned second : kHalves) {
         for (unsigned third : kHalves) {
-          // The last row brings every column to two; so each has one or two by now.
+          // The last row brings every column to two, so each column must have one or two by now.
           if ((first & second & third) != 0 || (first | second | third) != 0b1111) continue;
           const unsigned last = first ^ second ^ third;
           patterns[size++] =
@@ -131,8 +131,8 @@ constexpr uint32_t RowOfPattern(TilePattern pattern, int row, int group_units) {
   return pattern >> row * group_units & ((uint32_t{1} << group_units) - 1);
 }
 
-// Of the square of elements that is unit (row, unit) of the tile at row tile `tile`; zero beyond
-// the matrix.
+// The magnitude of the square of elements that is unit (row, unit) of the tile at row tile `tile`;
+// elements beyond the matrix count as zero.
 template <typename Form>
 constexpr Magnitude MagnitudeOfSquare(const SparseJob& job, int64_t tile, int64_t group, int row,
                                       int unit) {
@@ -145,7 +145,7 @@ constexpr Magnitude MagnitudeOfSquare(const SparseJob& job, int64_t tile, int64_
   return sum;
 }
 
-// What a choice keeps, where `squares` has the magnitudes of the tile's units, row by row.
+// The magnitude of what a choice keeps; `squares` has those of the tile's units, row by row.
 template <typename Form>
 constexpr Magnitude MagnitudeOfPattern(const Magnitude* squares, TilePattern pattern) {
   Magnitude sum;
@@ -160,19 +160,19 @@ constexpr Magnitude MagnitudeOfPattern(const Magnitude* squares, TilePattern pat
   return sum;
 }
 
-// The largest choice so far, of which there is one from the start.
+// The largest choice so far; there is one from the start.
 struct Choice {
   Magnitude magnitude;
   int pattern = 0;
 
-  // Whether it is to be taken rather than the other.
+  // Whether this choice is preferred to the other.
   constexpr bool IsBetterThan(const Choice& other) const {
     if (magnitude == other.magnitude) return pattern < other.pattern;
     return magnitude > other.magnitude;
   }
 };
 
-// Line `line` of a tile, of kGroupUnits * unit.
+// Prunes one of a tile's kGroupUnits * unit lines. Returns how many nonzero elements became zero.
 template <typename Form>
 constexpr int KeepLineOfTile(const SparseJob& job, int64_t tile, int64_t group, int line,
                              TilePattern pattern) {

@@ -13,7 +13,7 @@ namespace gemmd {
 namespace {
 
 constexpr double kUnknownRate = 1e9;
-constexpr double kNoise = 0.1;   // Of measured rates.
+constexpr double kNoise = 0.1;   // The relative noise of measured rates.
 constexpr size_t kMaxNamed = 3;  // Kernels named in one message.
 
 // The rate that predictions for a kernel rest on.
@@ -34,8 +34,8 @@ Rate RateOf(const Kernel& kernel, const DeviceProfile& profile) {
   return {};
 }
 
-// Whether a request for `wanted` means this kernel: itself, or on another kind of device any that
-// computes with the same instruction.
+// Whether a request for `wanted` means this kernel: the kernel itself or, on another kind of
+// device, any kernel that computes with the same instruction.
 bool Answers(const Kernel& kernel, const Kernel& wanted) {
   if (kernel.device_kind == wanted.device_kind) return kernel.name == wanted.name;
   return kernel.instruction != nullptr && wanted.instruction != nullptr &&
@@ -69,7 +69,7 @@ std::string DescribePrediction(const Kernel& kernel, const DeviceProfile& profil
   const Rate rate = RateOf(kernel, profile);
   const std::string measured =
       absl::StrFormat(" measured at %.4g Gop/s", rate.operations_per_second / 1e9);
-  // Where kernels have rates of their own, one without any is the exception.
+  // If kernels have rates of their own, one without any is the exception.
   const std::string missing =
       profile.kernel_rates.empty() ? "" : "this kernel was not measured at the start; ";
   switch (rate.of) {
@@ -86,7 +86,7 @@ auto FindFastest(std::vector<Candidate>& candidates) {
       [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
 }
 
-// Of candidates in the catalogue's order the first one that is within the noise of the fastest.
+// The first candidate, in the catalogue's order, that is within the noise of the fastest.
 std::vector<Candidate>::iterator FindPreferred(std::vector<Candidate>& candidates) {
   if (candidates.empty()) return candidates.end();
   const double limit = static_cast<double>(FindFastest(candidates)->predicted_ns) / (1 - kNoise);
@@ -119,7 +119,7 @@ std::string NameSome(const std::vector<Candidate>& candidates) {
   return text;
 }
 
-// How near a kernel is to a problem that it refuses.
+// How close a kernel is to a problem that it refuses.
 int Nearness(const Kernel& kernel, const Problem& problem) {
   return (kernel.a == problem.a.type ? 2 : 0) + (kernel.b == problem.b.type ? 2 : 0) +
          (kernel.recipe.accumulation == problem.accumulation ? 1 : 0);
@@ -139,8 +139,8 @@ std::string ExplainNearest(const std::vector<Refusal>& refusals, const Problem& 
   return text;
 }
 
-// Why the kernel that was asked for is none of the candidates: what it says itself, or the first
-// one that would stand for it.
+// Why the kernel that was asked for is not a candidate: its own refusal, or that of the first
+// kernel that would stand for it.
 std::string ExplainWanted(const Kernel& wanted, const Problem& problem, const Target& target,
                           const std::vector<Refusal>& refusals) {
   for (const Refusal& refusal : refusals) {

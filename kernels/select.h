@@ -13,9 +13,10 @@
 
 namespace gemmd {
 
-// What the caller asks of the kernel, beside the problem.
+// What the caller asks of the kernel, in addition to the problem.
 struct Constraints {
-  // Null: any. A kernel of another kind of device stands for the kernels of the same instruction.
+  // Null: any kernel. A kernel of another kind of device stands for all kernels of the same
+  // instruction.
   const Kernel* kernel = nullptr;
   bool deterministic = false;
   bool batch_invariant = false;
@@ -34,23 +35,23 @@ struct Refusal {
 
 struct Selection {
   std::vector<Candidate> candidates;  // Best first.
-  std::vector<Refusal> refusals;      // All other rows of the catalogue, in its order.
+  std::vector<Refusal> refusals;      // All other rows, in the catalogue's order.
 };
 
-// Ranks the kernels of `catalog` for a valid problem by predicted time. Of those within 10 % of the
-// fastest, the first of the catalogue comes first, and so on with those that remain; so noise in
-// the measured rates does not change the choice, and the choice is never more than that behind.
+// Ranks the kernels of `catalog` for a valid problem by predicted time. Among those within 10 % of
+// the fastest, the first in the catalogue comes first, and so on with those that remain. So noise
+// in the measured rates does not change the choice, and the choice is within 10 % of the fastest.
 Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
                  const Constraints& constraints, const DeviceProfile& profile);
 
-// The first candidate; null where there is none. This is on the path of every request: it makes no
-// text and asks only rows of the problem's types, which took 6 us for 76 rows.
+// The first candidate, or null if there is none. It is found on the path of every request: it makes
+// no text and asks only rows of the problem's types, which took 6 us for 76 rows.
 const Kernel* FindBest(absl::Span<const Kernel> catalog, const Problem& problem,
                        const Constraints& constraints, const DeviceProfile& profile);
 
 // The first candidate.
-// Errors: Unimplemented where there is none: the message gives the reason for the kernel asked for,
-// or the refusal of the nearest ones, and names the candidates that there would be without the
+// Errors: Unimplemented if there is none; the message gives the reason for the kernel asked for, or
+// the refusals of the nearest ones, and names the candidates that would exist without the
 // constraints.
 absl::StatusOr<const Kernel*> Choose(absl::Span<const Kernel> catalog, const Problem& problem,
                                      const Constraints& constraints, const DeviceProfile& profile);

@@ -16,17 +16,17 @@ namespace gemmd {
 namespace {
 
 constexpr int64_t kWordBits = 64;
-// Below, starting threads costs more than it saves.
+// With fewer bytes, starting threads costs more than it saves.
 constexpr int64_t kParallelBytes = 256 * 1024;
 
 std::string GroupName(std::string_view field, int64_t row, int64_t group) {
   return Concat(field, ": row ", row, ", group ", group);
 }
 
-// A bit in each group of a word of indices that does not have what it should.
+// A bit in each bad group of a word of indices.
 //
-// 2:4 and 4:8: four bits for two indices; bad unless the second (high) is more than the first
-// (low). 1:2: two bits for one index, of which the upper must be 0.
+// 2:4 and 4:8: four bits hold two indices; a group is bad unless the second (high) is more than the
+// first (low). 1:2: two bits hold one index, whose upper bit must be 0.
 uint64_t BadGroups(const SparseForm& form, uint64_t indices) {
   constexpr uint64_t kLowBits = 0x1111'1111'1111'1111;
   if (form.kept_units() == 1) return indices & 0xaaaa'aaaa'aaaa'aaaa;
@@ -38,7 +38,7 @@ uint64_t BadGroups(const SparseForm& form, uint64_t indices) {
   return ~increases & kLowBits;
 }
 
-// The first group of a line of indices that is bad; absent where all are good.
+// The first bad group of a line of indices; absent if all are good.
 std::optional<int64_t> FirstBadGroup(const SparseLayout& layout, const std::byte* line) {
   const int64_t bits = layout.groups * layout.form.index_bits();
   for (int64_t first = 0; first < bits; first += kWordBits) {
@@ -51,7 +51,7 @@ std::optional<int64_t> FirstBadGroup(const SparseLayout& layout, const std::byte
   return std::nullopt;
 }
 
-// Elements that the last group of a row places beyond the matrix.
+// Checks the elements that the last group of a row places beyond the matrix.
 absl::Status CheckBeyond(std::string_view field, const SparseLayout& layout,
                          const std::byte* compressed, int64_t row) {
   const SparseForm& form = layout.form;
@@ -90,7 +90,7 @@ void ExpandRow(const SparseLayout& layout, const std::byte* values, const std::b
   }
 }
 
-// A bit for each unit of a group of a dense line that is not zero.
+// A bit for each nonzero unit of a group of a dense line.
 template <typename Units>
 uint32_t NonzeroUnits(const SparseLayout& layout, const std::byte* line, int64_t group) {
   const int64_t units = UnitsOfLine(layout);
@@ -111,7 +111,7 @@ void CompressGroup(const SparseLayout& layout, const std::byte* dense, int64_t g
                    uint32_t nonzero, std::byte* values, std::byte* indices) {
   const SparseForm& form = layout.form;
   uint32_t kept = nonzero;
-  while (std::popcount(kept) < form.kept_units()) kept |= kept + 1;  // The lowest bit that is 0.
+  while (std::popcount(kept) < form.kept_units()) kept |= kept + 1;  // Sets the lowest 0 bit.
   int64_t target = group * form.kept_units();
   for (; kept != 0; kept &= kept - 1, ++target) {
     const int index = std::countr_zero(kept);

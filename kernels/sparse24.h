@@ -7,18 +7,17 @@
 //   s4 u4 e2m1                    2 adjacent elements      4 units    2 units      4:8, by pairs
 //   f32 tf32                      1 element                2 units    1 unit       1:2
 //
-// b1, s32 and f64 have no such form. An m x k matrix has ceil(k / group) groups in each row; what
-// the last one has beyond k counts as zero. Its bytes, without gaps:
+// b1, s32 and f64 have no such form. An m x k matrix has ceil(k / group) groups in each row;
+// elements of the last group beyond k count as zero. The bytes of a matrix, without gaps:
 //
-//   - m lines of values: the kept units, group by group, packed as the line of any matrix
-//   (element.h).
-//     A group always has its number of kept units; where fewer are nonzero, zeros are kept.
+//   - m lines of values: the kept units, group by group, packed as any line is (element.h). A group
+//     always has its number of kept units; zeros are kept if fewer units are nonzero.
 //   - m lines of indices: for each kept unit its place in its group in 2 bits, low bits first, each
 //     line starting on a byte. Inside a group the indices increase; those of 1:2 are 0 or 1.
 //
-// Elements at a k beyond the matrix are zero. Bits behind the last element or index of a line have
-// no meaning; they are 0 in what Compress makes. Zero means zero of either sign (in tf32: but for
-// the low 13 bits): the sign of a zero need not survive compression.
+// Elements at a k beyond the matrix are zero. Bits after the last element or index of a line have
+// no meaning; Compress sets them to 0. Zero means zero of either sign (in tf32, whatever its low 13
+// bits are): the sign of a zero need not survive compression.
 #pragma once
 
 #include <cstddef>
@@ -32,14 +31,14 @@
 
 namespace gemmd {
 
-// What is kept of a group; see above.
+// The form of a type's groups: one row of the table at the top of this file.
 struct SparseForm {
   int64_t unit = 1;         // Elements that are kept or dropped together.
   int64_t group_units = 4;  // Units of a group; half of them are kept.
 
   constexpr int64_t kept_units() const { return group_units / 2; }
   constexpr int64_t group() const { return group_units * unit; }     // Elements along k.
-  constexpr int64_t index_bits() const { return 2 * kept_units(); }  // Of a group.
+  constexpr int64_t index_bits() const { return 2 * kept_units(); }  // For one group.
   // "2:4", "4:8" or "1:2".
   constexpr std::string_view name() const {
     if (unit == 2) return "4:8";
@@ -70,20 +69,20 @@ constexpr std::optional<SparseForm> SparseFormOf(ElementType type) {
   return std::nullopt;
 }
 
-// Where everything is in one matrix, compressed; and in the same matrix dense: row major, no gaps.
+// Where everything lies in a matrix, both compressed and dense (row major, without gaps).
 struct SparseLayout {
   ElementType type = ElementType::kF32;
   int64_t rows = 0;     // m
-  int64_t columns = 0;  // k, of the dense matrix.
+  int64_t columns = 0;  // k of the dense matrix.
   SparseForm form;
-  int64_t groups = 0;  // Of each row.
+  int64_t groups = 0;  // In each row.
   int64_t value_line_bytes = 0;
   int64_t index_line_bytes = 0;
   int64_t dense_line_bytes = 0;
-  int64_t bytes = 0;        // Of the compressed matrix.
-  int64_t dense_bytes = 0;  // Of the dense one.
+  int64_t bytes = 0;        // The size of the compressed matrix.
+  int64_t dense_bytes = 0;  // The size of the dense matrix.
 
-  constexpr int64_t kept() const { return groups * (form.group() / 2); }  // Elements of each row.
+  constexpr int64_t kept() const { return groups * (form.group() / 2); }  // Elements in each row.
   constexpr int64_t values_offset(int64_t row) const { return row * value_line_bytes; }
   constexpr int64_t indices_offset(int64_t row) const {
     return rows * value_line_bytes + row * index_line_bytes;
@@ -91,39 +90,39 @@ struct SparseLayout {
 };
 
 // The layout of a rows x columns matrix, both 0 or more.
-// Errors: InvalidArgument for a type without a sparse form, and where a size leaves 63 bits.
-// `field` names the matrix ("a").
+// Errors: InvalidArgument for a type without a sparse form, and if a size exceeds 63 bits. `field`
+// names the matrix ("a").
 absl::StatusOr<SparseLayout> SparseLayoutOf(std::string_view field, ElementType type, int64_t rows,
                                             int64_t columns);
 
-// Checks what Expand and the kernels trust: that indices increase in every group, and that what
-// they place beyond k is zero.
+// Checks what Expand and the kernels rely on: indices increase in every group, and what they place
+// beyond k is zero.
 // Errors: InvalidArgument for the first bad group; `field` names the bytes ("a.data"):
 // "a.data: row 3, group 17: got indices 2, 2, want increasing".
 absl::Status CheckCompressed(std::string_view field, const SparseLayout& layout,
                              const std::byte* compressed);
 
-// Writes the dense matrix; bits behind the last element of a line are 0. Compressed bytes that
-// CheckCompressed refuses give some matrix, without access outside either buffer.
-// Threads: parallel inside, on the calling thread's OpenMP threads, where the matrix is large.
+// Writes the dense matrix; bits after the last element of a line become 0. Compressed bytes that
+// CheckCompressed refuses give an arbitrary matrix, without access outside either buffer.
+// Threads: parallel inside, on the calling thread's OpenMP threads, if the matrix is large.
 void Expand(const SparseLayout& layout, const std::byte* compressed, std::byte* dense);
 
-// Writes for each kept element of a row, in order, its column in the dense matrix: kept() numbers,
-// which increase. A column at or beyond `columns` holds a zero.
+// Writes the dense column of each kept element of a row, in order: kept() numbers, which increase.
+// A column at or beyond `columns` holds a zero.
 void KeptColumns(const SparseLayout& layout, const std::byte* compressed, int64_t row,
                  int64_t* columns);
 
-// Checks that a dense matrix can be compressed without loss: that no group has more than its share
-// of nonzero units.
+// Checks that a dense matrix can be compressed without loss: no group has more nonzero units than
+// it may keep.
 // Errors: InvalidArgument for the first bad group:
 // "a.data: row 0, group 2: got 3 nonzero elements, want at most 2".
 absl::Status CheckPruned(std::string_view field, const SparseLayout& layout,
                          const std::byte* dense);
 
-// Compresses a dense matrix. Where a group has fewer nonzero units than are kept, zeros at its
-// lowest other places are kept too; a unit that is kept for a nonzero element keeps all its bits,
-// any other becomes +0.
-// Errors: as CheckPruned; some of `compressed` may have been written then.
+// Compresses a dense matrix. If a group has fewer nonzero units than are kept, zeros at its lowest
+// other places are kept too. A unit that is kept because it is nonzero keeps all its bits; any
+// other becomes +0.
+// Errors: those of CheckPruned; some of `compressed` may have been written by then.
 absl::Status Compress(std::string_view field, const SparseLayout& layout, const std::byte* dense,
                       std::byte* compressed);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The portable sparse format (sparse24.h), one group at a time: for pruning on the host, and for
-// the threads of cuda/device/operands/sparse24.cu. A group of a dense line is at most 64 bits, what
-// is kept of it at most 32. Constexpr for the sake of nvcc; see packed_line.h.
+// The portable sparse format (sparse24.h), one group at a time, for pruning on the host and for the
+// threads of cuda/device/operands/sparse24.cu. A group of a dense line has at most 64 bits, its
+// kept units at most 32. Functions are constexpr for nvcc; see packed_line.h.
 #pragma once
 
 #include <bit>
@@ -16,15 +16,15 @@
 
 namespace gemmd {
 
-// A matrix, dense and compressed, of which a function uses what it needs.
+// A matrix, dense and compressed; each function uses the part that it needs.
 struct SparseJob {
   SparseLayout layout;
   std::byte* dense = nullptr;
   std::byte* compressed = nullptr;
-  int64_t units = 0;            // Of a dense line; the last may lie half beyond the matrix.
-  uint32_t last_unit_mask = 0;  // Its bits that are the matrix's.
-  uint32_t unit_magnitude = 0;  // Bits of a unit that are not zero in a number other than zero,
-  uint32_t magnitude = 0;       //   and of an element.
+  int64_t units = 0;            // In a dense line; the last may lie half beyond the matrix.
+  uint32_t last_unit_mask = 0;  // The bits of the last unit that are in the matrix.
+  uint32_t unit_magnitude = 0;  // The bits that decide whether a unit is zero.
+  uint32_t magnitude = 0;       // The bits that decide whether an element is zero.
 };
 
 constexpr SparseJob SparseJobOf(const SparseLayout& layout, std::byte* dense,
@@ -38,8 +38,8 @@ constexpr SparseJob SparseJobOf(const SparseLayout& layout, std::byte* dense,
           .magnitude = static_cast<uint32_t>(MagnitudeMask(layout.type))};
 }
 
-// What types of units and groups there are. kGroups groups together fill whole bytes of values and
-// of indices.
+// The units and groups that exist. kGroups groups together fill whole bytes of values and of
+// indices.
 template <int kBits, int kUnits>
 struct GroupForm {
   static constexpr int kUnitBits = kBits;
@@ -72,7 +72,8 @@ constexpr uint64_t LoadWords(const std::byte* place, int bytes) {
   return word;
 }
 
-// The bytes (0 to 8) from `place`, low ones first, in words as wide as place and count allow.
+// The bytes (0 to 8) from `place`, low ones first, in words as wide as the address and the count
+// allow.
 template <typename Byte>
 constexpr uint64_t LoadFew(const Byte* place, int bytes) {
   const auto alignment =
@@ -83,14 +84,14 @@ constexpr uint64_t LoadFew(const Byte* place, int bytes) {
   return LoadWords<1>(place, bytes);
 }
 
-// The low `bits` (0 to 64) bits.
+// A mask of the low `bits` (0 to 64) bits.
 constexpr uint64_t LowMask(int bits) { return bits == 0 ? 0 : ~uint64_t{0} >> (64 - bits); }
 
 // Where a group of a dense line lies.
 struct GroupPlace {
   std::byte* place = nullptr;
   int bytes = 0;        // In memory, fewer at the end of a line.
-  uint64_t inside = 0;  // The bits of the matrix.
+  uint64_t inside = 0;  // The bits that are in the matrix.
 };
 
 template <typename Form>
@@ -111,12 +112,12 @@ constexpr GroupPlace PlaceOf(const SparseJob& job, int64_t row, int64_t group) {
   return result;
 }
 
-// Its elements; zeros beyond the matrix.
+// The elements of a group; zeros beyond the matrix.
 constexpr uint64_t LoadElements(const GroupPlace& place) {
   return LoadFew(place.place, place.bytes) & place.inside;
 }
 
-// A bit for each unit that is not zero.
+// A bit for each nonzero unit.
 template <typename Form>
 constexpr uint32_t NonzeroUnits(const SparseJob& job, uint64_t elements) {
   uint32_t nonzero = 0;
@@ -133,25 +134,26 @@ constexpr int CountOf(uint32_t units) {
   return count;
 }
 
-// The detail of a group with more nonzero units than may be kept is their count; 0 of a good one.
+// The detail (bad_group.h) of a dense group: its nonzero units if it may not keep them all,
+// otherwise 0.
 template <typename Form>
 constexpr uint32_t PrunedFault(const SparseJob& job, int64_t row, int64_t group) {
   const int count = CountOf(NonzeroUnits<Form>(job, LoadElements(PlaceOf<Form>(job, row, group))));
   return count > Form::kKeptUnits ? static_cast<uint32_t>(count) : 0;
 }
 
-// Kept units and indices of a group.
+// The kept units and the indices of a group.
 struct KeptGroup {
   uint32_t values = 0;
   uint32_t indices = 0;
 };
 
-// Of a group with more nonzero units than may be kept, the first are.
+// Compresses a group. If it has more nonzero units than it may keep, it keeps the first of them.
 template <typename Form>
 constexpr KeptGroup CompressGroup(const SparseJob& job, uint64_t elements) {
   const uint32_t nonzero = NonzeroUnits<Form>(job, elements);
   uint32_t kept = nonzero;
-  while (CountOf(kept) < Form::kKeptUnits) kept |= kept + 1;  // The lowest bit that is 0.
+  while (CountOf(kept) < Form::kKeptUnits) kept |= kept + 1;  // Sets the lowest 0 bit.
   KeptGroup result;
   int place = 0;
   for (int i = 0; i < Form::kGroupUnits; ++i) {
@@ -164,17 +166,17 @@ constexpr KeptGroup CompressGroup(const SparseJob& job, uint64_t elements) {
   return result;
 }
 
-// Compresses kGroups groups of a row, those that there are, from group `span` * kGroups. Returns
-// the first bad one.
+// Compresses up to kGroups groups of a row, starting with group `span` * kGroups. Returns the first
+// bad one.
 template <typename Form>
 constexpr BadGroup CompressSpan(const SparseJob& job, int64_t row, int64_t span) {
   const SparseLayout& layout = job.layout;
   std::byte* values = job.compressed + layout.values_offset(row);
   uint32_t indices = 0;
   uint64_t bits = 0;
-  int count = 0;  // Of bits not yet stored.
+  int count = 0;  // Bits not yet stored.
   BadGroup bad = kNoBadGroup;
-  int64_t first = span * Form::kGroups;  // Of what is in `bits`.
+  int64_t first = span * Form::kGroups;  // The first group in `bits`.
   for (int i = 0; i < Form::kGroups; ++i) {
     const int64_t group = span * Form::kGroups + i;
     if (group >= layout.groups) break;
@@ -198,7 +200,7 @@ constexpr BadGroup CompressSpan(const SparseJob& job, int64_t row, int64_t span)
   return bad;
 }
 
-// The indices of a group, and its values, of which the last ones may lie behind the line.
+// The indices and the values of a group; its last values may be of elements beyond the matrix.
 template <typename Form>
 constexpr KeptGroup LoadKept(const SparseJob& job, int64_t row, int64_t group) {
   const SparseLayout& layout = job.layout;
@@ -219,7 +221,7 @@ constexpr uint32_t IndexOf(const KeptGroup& kept, int place) {
   return kept.indices >> 2 * place & 3;
 }
 
-// The dense elements of a group, whatever its indices.
+// The dense elements of a group; any indices are allowed.
 template <typename Form>
 constexpr uint64_t ExpandedGroup(const KeptGroup& kept) {
   uint64_t elements = 0;
@@ -240,8 +242,9 @@ constexpr void ExpandGroup(const SparseJob& job, int64_t row, int64_t group) {
              target.bytes);
 }
 
-// What is wrong with a compressed group: its indices do not increase, or it places a nonzero
-// element beyond the matrix (kIsBeyond and the element's place in the group); 0 of a good one.
+// The detail (bad_group.h) of a compressed group: kIsIndices and the indices if they do not
+// increase, kIsBeyond and the element's place in the group if a nonzero element lies beyond the
+// matrix, otherwise 0.
 template <typename Form>
 constexpr uint32_t CompressedFault(const SparseJob& job, int64_t row, int64_t group) {
   const KeptGroup kept = LoadKept<Form>(job, row, group);

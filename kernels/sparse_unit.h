@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Units of sparse24.h as bits: what is kept or dropped together. A unit is one element, or two of
-// four bits, which share a byte since every line starts on one.
+// Units of sparse24.h as bits. A unit is kept or dropped together: it is one element, or two
+// four-bit elements, which share a byte because every line starts on one.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace gemmd {
 
-// Units that are whole bytes.
+// Units of whole bytes.
 template <typename Word>
 struct WholeUnits {
   static uint32_t Load(const std::byte* line, int64_t index) {
@@ -27,7 +27,7 @@ struct WholeUnits {
   }
 };
 
-// Elements of six bits; their two types are packed alike.
+// Units of one six-bit element; the two six-bit types are packed alike.
 struct SixBitUnits {
   static uint32_t Load(const std::byte* line, int64_t index) {
     return static_cast<uint32_t>(LoadBits(ElementType::kE3m2, line, index));
@@ -53,12 +53,12 @@ constexpr int64_t UnitsOfLine(const SparseLayout& layout) {
   return layout.columns / layout.form.unit + layout.columns % layout.form.unit;
 }
 
-// The bits of the last unit of a dense line that are the matrix's.
+// The bits of the last unit of a dense line that are in the matrix.
 constexpr uint32_t LastUnitMask(const SparseLayout& layout) {
   return layout.columns % layout.form.unit != 0 ? 0xf : ~uint32_t{0};
 }
 
-// The bits of an element that are not zero in a number other than zero.
+// The bits that decide whether an element is zero.
 constexpr uint64_t MagnitudeMask(ElementType type) {
   const int width = BitsOf(type);
   if (type == ElementType::kTf32) return 0x7fff'e000;
@@ -67,18 +67,18 @@ constexpr uint64_t MagnitudeMask(ElementType type) {
 
 constexpr bool IsZero(ElementType type, uint64_t bits) { return (bits & MagnitudeMask(type)) == 0; }
 
-// The same bits of a whole unit.
+// The bits that decide whether a whole unit is zero.
 constexpr uint32_t UnitMagnitudeMask(ElementType type) {
   const auto mask = static_cast<uint32_t>(MagnitudeMask(type));
   return BitsOf(type) == 4 ? mask << 4 | mask : mask;
 }
 
-// Index `position` of a line of indices.
+// Loads index `position` of a line of indices.
 constexpr uint32_t LoadIndex(const std::byte* line, int64_t position) {
   return std::to_integer<uint32_t>(line[position / 4]) >> position % 4 * 2 & 3;
 }
 
-// Precondition: it is 0 there.
+// Stores index `position` of a line of indices, whose bits must be 0 before.
 inline void StoreIndex(std::byte* line, int64_t position, uint32_t index) {
   line[position / 4] |= static_cast<std::byte>(index << position % 4 * 2);
 }

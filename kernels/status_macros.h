@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two macros of this tree: leave the function with a status that is not OK.
-// Names and meaning are Abseil's own, whose 2022 release does not ship them.
+// The two macros of this tree: both leave the function with a status that is not OK. Names and
+// meaning are Abseil's own, whose 2022 release does not ship them.
 #pragma once
 
 #include <utility>

@@ -19,11 +19,12 @@ int Precision(ElementType accumulation) {
   switch (accumulation) {
     case ElementType::kF16: return 1;
     case ElementType::kF32: return 2;
-    default: return 3;  // f64; and s32, which only rows of integers meet.
+    default: return 3;  // f64, and s32, which only integer rows have.
   }
 }
 
-// The portable form of fp4 keeps pairs; instructions that take fp4 in bytes keep single elements.
+// The portable form of fp4 keeps pairs, but instructions that take fp4 in bytes keep single
+// elements.
 absl::Status SupportsSparsity(const mma::Instruction& instruction, const Problem& problem) {
   if (!instruction.is_sparse()) {
     if (!problem.a.is_sparse()) return absl::OkStatus();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What families of kernels ask of problems and devices alike.
+// Checks of problems and devices that all families of kernels share.
 #pragma once
 
 #include "absl/status/status.h"
@@ -10,16 +10,16 @@
 
 namespace gemmd {
 
-// OK where A and B have the kernel's types and its accumulation is as precise as asked for.
+// OK if A and B have the kernel's types and its accumulation is as precise as asked for.
 // Errors: Unimplemented: field, got, want.
 absl::Status SupportsTypes(const Kernel& kernel, const Problem& problem);
 
-// The same of a kernel with an instruction, whose sparsity and operation on bits must be the
-// problem's too.
+// SupportsTypes for a kernel with an instruction, whose sparsity and operation on bits must also be
+// the problem's.
 // Errors: Unimplemented: field, got, want.
 absl::Status SupportsInstruction(const Kernel& kernel, const Problem& problem);
 
-// OK where the chip has the instruction, in hardware or not.
+// OK if the chip has the instruction, in hardware or not.
 // Errors: FailedPrecondition; the message names the chips that have it.
 absl::Status AvailableOn(const mma::Instruction& instruction, mma::Chip chip);
 

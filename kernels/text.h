@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Putting messages together from text and integers: absl::StrCat where it cannot be used, since the
-// Abseil of Debian has a string_view of its own and takes no std::string_view.
+// Joins text and integers into messages. It replaces absl::StrCat, which takes no std::string_view
+// here: Debian's Abseil has a string_view of its own.
 #pragma once
 
 #include <concepts>
