@@ -3,7 +3,7 @@
 // The epilogue of a tile as each of several threads does its part of it; epilogue.cuh has what
 // kernels call. Constexpr for the sake of nvcc; see packed_line.h.
 //
-// A thread finishes a unit of D's line at a time: 8 bytes of it, or 8 elements where those are
+// A thread applies it to a unit of D's line at a time: 8 bytes of it, or 8 elements where those are
 // less, which start and end on a byte. Every step rounds on its own: nothing that includes this is
 // compiled with contraction into fused multiply-adds.
 #pragma once
@@ -58,8 +58,8 @@ constexpr T LoadC(const EpilogueMatrix<const std::byte>& c, int64_t batch_index,
 
 // From the accumulator of an element to what is encoded.
 template <typename T>
-constexpr T FinishElement(const EpilogueParameters& parameters, int64_t batch_index, int64_t row,
-                          int64_t column, T x) {
+constexpr T ApplyEpilogueToElement(const EpilogueParameters& parameters, int64_t batch_index,
+                                   int64_t row, int64_t column, T x) {
   if (parameters.has_product) {
     if (parameters.has_scales) {
       const T scale = ScaleAt<T>(parameters.a_scale, row) * ScaleAt<T>(parameters.b_scale, column);
@@ -82,14 +82,15 @@ constexpr T FinishElement(const EpilogueParameters& parameters, int64_t batch_in
 
 // The code of an element of D.
 template <typename Encoder, typename Accumulator>
-constexpr uint64_t FinishedCode(const EpilogueParameters& parameters, int64_t batch_index,
+constexpr uint64_t EpilogueCode(const EpilogueParameters& parameters, int64_t batch_index,
                                 int64_t row, int64_t column, Accumulator accumulator) {
   using T = EpilogueType<Accumulator>;
   if constexpr (std::is_same_v<Accumulator, double>) {
     const bool keeps_bits = parameters.is_plain && parameters.d.type == ElementType::kF64;
     if (keeps_bits) return std::bit_cast<uint64_t>(accumulator);
   }
-  const T x = FinishElement<T>(parameters, batch_index, row, column, static_cast<T>(accumulator));
+  const T x =
+      ApplyEpilogueToElement<T>(parameters, batch_index, row, column, static_cast<T>(accumulator));
   return WithElementType(parameters.d.type, [x]<ElementType kType>() -> uint64_t {
     return Encoder::template Encode<kType>(x);
   });
@@ -97,8 +98,9 @@ constexpr uint64_t FinishedCode(const EpilogueParameters& parameters, int64_t ba
 
 // One unit: `count` elements from element `along` of the tile's line `line`.
 template <typename Encoder, typename Accumulator>
-constexpr void FinishUnit(const EpilogueParameters& parameters, const StagedTile<Accumulator>& tile,
-                          int line, int along, int count, int bits) {
+constexpr void ApplyEpilogueToUnit(const EpilogueParameters& parameters,
+                                   const StagedTile<Accumulator>& tile, int line, int along,
+                                   int count, int bits) {
   const bool is_row_major = parameters.d.order == Order::kRowMajor;
   uint64_t word = 0;
   for (int e = 0; e < count; ++e) {
@@ -106,7 +108,7 @@ constexpr void FinishUnit(const EpilogueParameters& parameters, const StagedTile
     const int column = is_row_major ? along + e : line;
     Accumulator accumulator = 0;
     if (tile.data != nullptr) accumulator = tile.data[row * tile.stride + column];
-    word |= FinishedCode<Encoder>(parameters, tile.batch_index, tile.first_row + row,
+    word |= EpilogueCode<Encoder>(parameters, tile.batch_index, tile.first_row + row,
                                   tile.first_column + column, accumulator)
             << e * bits;
   }
@@ -120,8 +122,8 @@ constexpr void FinishUnit(const EpilogueParameters& parameters, const StagedTile
 
 // What thread `thread` of `threads` does of the tile.
 template <typename Encoder, typename Accumulator>
-constexpr void FinishPartOfTile(const EpilogueParameters& parameters,
-                                const StagedTile<Accumulator>& tile, int thread, int threads) {
+constexpr void ApplyEpilogueToPart(const EpilogueParameters& parameters,
+                                   const StagedTile<Accumulator>& tile, int thread, int threads) {
   const bool is_row_major = parameters.d.order == Order::kRowMajor;
   const int64_t rows_left = parameters.m - tile.first_row;
   const int64_t columns_left = parameters.n - tile.first_column;
@@ -134,8 +136,8 @@ constexpr void FinishPartOfTile(const EpilogueParameters& parameters,
   const int units = (length + unit - 1) / unit;
   for (int i = thread; i < lines * units; i += threads) {
     const int along = i % units * unit;
-    FinishUnit<Encoder>(parameters, tile, i / units, along,
-                        length - along < unit ? length - along : unit, bits);
+    ApplyEpilogueToUnit<Encoder>(parameters, tile, i / units, along,
+                                 length - along < unit ? length - along : unit, bits);
   }
 }
 

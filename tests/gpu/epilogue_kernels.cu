@@ -19,8 +19,8 @@ __device__ Accumulator AccumulatorAt(const EpilogueParameters& parameters,
 }
 
 template <typename Accumulator>
-__global__ void FinishTilesKernel(const __grid_constant__ EpilogueParameters parameters,
-                                  const Accumulator* accumulators) {
+__global__ void TileEpilogueKernel(const __grid_constant__ EpilogueParameters parameters,
+                                   const Accumulator* accumulators) {
   __shared__ Accumulator tile[kTileRows * kStride];
   const int64_t first_row = int64_t{blockIdx.y} * kTileRows;
   const int64_t first_column = int64_t{blockIdx.x} * kTileColumns;
@@ -32,12 +32,12 @@ __global__ void FinishTilesKernel(const __grid_constant__ EpilogueParameters par
         AccumulatorAt(parameters, accumulators, first_row + row, first_column + column);
   }
   __syncthreads();
-  FinishTile(parameters, blockIdx.z, first_row, first_column, tile, kTileRows, kTileColumns,
-             kStride, thread, kThreads);
+  ApplyEpilogueToTile(parameters, blockIdx.z, first_row, first_column, tile, kTileRows,
+                      kTileColumns, kStride, thread, kThreads);
 }
 
 template <typename Accumulator>
-__global__ void FinishDirectlyKernel(const __grid_constant__ EpilogueParameters parameters,
+__global__ void DirectEpilogueKernel(const __grid_constant__ EpilogueParameters parameters,
                                      const Accumulator* accumulators) {
   const int64_t first_row = int64_t{blockIdx.y} * kTileRows;
   const int64_t first_column = int64_t{blockIdx.x} * kTileColumns;
@@ -69,20 +69,21 @@ void WithAccumulators(ElementType type, const std::byte* accumulators, const Vis
 
 }  // namespace
 
-absl::Status FinishTiles(const EpilogueParameters& parameters, ElementType type,
-                         const std::byte* accumulators, int64_t batch, CUstream_st* stream) {
+absl::Status LaunchTileEpilogue(const EpilogueParameters& parameters, ElementType type,
+                                const std::byte* accumulators, int64_t batch, CUstream_st* stream) {
   WithAccumulators(type, accumulators, [&](const auto* data) {
-    FinishTilesKernel<<<GridFor(parameters, batch), kThreads, 0, stream>>>(parameters, data);
+    TileEpilogueKernel<<<GridFor(parameters, batch), kThreads, 0, stream>>>(parameters, data);
   });
-  return CudaStatus(cudaGetLastError(), "finish tiles");
+  return CudaStatus(cudaGetLastError(), "epilogue of tiles");
 }
 
-absl::Status FinishDirectly(const EpilogueParameters& parameters, ElementType type,
-                            const std::byte* accumulators, int64_t batch, CUstream_st* stream) {
+absl::Status LaunchDirectEpilogue(const EpilogueParameters& parameters, ElementType type,
+                                  const std::byte* accumulators, int64_t batch,
+                                  CUstream_st* stream) {
   WithAccumulators(type, accumulators, [&](const auto* data) {
-    FinishDirectlyKernel<<<GridFor(parameters, batch), kThreads, 0, stream>>>(parameters, data);
+    DirectEpilogueKernel<<<GridFor(parameters, batch), kThreads, 0, stream>>>(parameters, data);
   });
-  return CudaStatus(cudaGetLastError(), "finish directly");
+  return CudaStatus(cudaGetLastError(), "direct epilogue");
 }
 
 }  // namespace gemmd

@@ -12,11 +12,12 @@ struct CUstream_st;  // What cudaStream_t points at.
 
 namespace gemmd {
 
-// Finishes `batch` matrices of m x n accumulators of the type, row major without gaps: through
-// tiles in shared memory; or directly, where the parameters allow that.
-absl::Status FinishTiles(const EpilogueParameters& parameters, ElementType type,
-                         const std::byte* accumulators, int64_t batch, CUstream_st* stream);
-absl::Status FinishDirectly(const EpilogueParameters& parameters, ElementType type,
-                            const std::byte* accumulators, int64_t batch, CUstream_st* stream);
+// Apply the epilogue to `batch` matrices of m x n accumulators of the type, row major without gaps:
+// through tiles in shared memory; or directly, where the parameters allow that.
+absl::Status LaunchTileEpilogue(const EpilogueParameters& parameters, ElementType type,
+                                const std::byte* accumulators, int64_t batch, CUstream_st* stream);
+absl::Status LaunchDirectEpilogue(const EpilogueParameters& parameters, ElementType type,
+                                  const std::byte* accumulators, int64_t batch,
+                                  CUstream_st* stream);
 
 }  // namespace gemmd

@@ -15,9 +15,9 @@ absl::Span<const float> ScaleOn(const DeviceCopy& copy, size_t size) {
   return {reinterpret_cast<const float*>(copy.data()), size};
 }
 
-// Calls finish(args, parameters, accumulators, stream) with everything on the GPU; returns D.
-template <typename Finish>
-std::vector<std::byte> OnGpu(const FinishCase& test, const Finish& finish) {
+// Calls launch(args, parameters, accumulators, stream) with everything on the GPU; returns D.
+template <typename Launch>
+std::vector<std::byte> OnGpu(const TileEpilogueCase& test, const Launch& launch) {
   const Product& product = test.product;
   const Problem& problem = product.problem;
   const int64_t bytes = BytesOf("d", problem.d, problem.batch)->least;
@@ -40,31 +40,32 @@ std::vector<std::byte> OnGpu(const FinishCase& test, const Finish& finish) {
                          .b_scale = ScaleOn(b_scale, product.b_scale.size()),
                          .d = d.data() + kGuardBytes,
                          .workspace = {}};
-  ExpectDone(finish(args, EpilogueOf(args, test.type), accumulators.data(), stream.get()));
+  ExpectDone(launch(args, EpilogueOf(args, test.type), accumulators.data(), stream.get()));
   return d.Read(stream);
 }
 
-std::vector<std::byte> ThroughTiles(const FinishCase& test) {
+std::vector<std::byte> ThroughTiles(const TileEpilogueCase& test) {
   return OnGpu(test, [&](const GemmArgs& args, const EpilogueParameters& parameters,
                          const std::byte* accumulators, CUstream_st* stream) {
-    return FinishTiles(parameters, test.type, accumulators, args.problem.batch, stream);
+    return LaunchTileEpilogue(parameters, test.type, accumulators, args.problem.batch, stream);
   });
 }
 
 // As kernels do it.
-std::vector<std::byte> DirectlyWhereItCan(const FinishCase& test) {
+std::vector<std::byte> DirectlyWhereItCan(const TileEpilogueCase& test) {
   return OnGpu(test, [&](const GemmArgs& args, const EpilogueParameters& parameters,
                          const std::byte* accumulators, CUstream_st* stream) {
-    return parameters.stores_directly
-               ? FinishDirectly(parameters, test.type, accumulators, args.problem.batch, stream)
-               : FinishTiles(parameters, test.type, accumulators, args.problem.batch, stream);
+    return parameters.stores_directly ? LaunchDirectEpilogue(parameters, test.type, accumulators,
+                                                             args.problem.batch, stream)
+                                      : LaunchTileEpilogue(parameters, test.type, accumulators,
+                                                           args.problem.batch, stream);
   });
 }
 
-std::vector<std::byte> WithoutProduct(const FinishCase& test) {
+std::vector<std::byte> WithoutProduct(const TileEpilogueCase& test) {
   return OnGpu(test,
                [&](const GemmArgs& args, const EpilogueParameters&, const std::byte*,
-                   CUstream_st* stream) { return FinishWithoutProduct(args, test.type, stream); });
+                   CUstream_st* stream) { return LaunchEpilogueAlone(args, test.type, stream); });
 }
 
 class EpilogueOnGpuTest : public GpuTest {};

@@ -205,7 +205,7 @@ absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream
   ASSIGN_OR_RETURN(const Code code, CodeOf(kernel));
   const CudaRow& row = *CudaRowOf(kernel);
   if (!args.problem.has_output()) return absl::OkStatus();
-  if (!args.problem.has_product()) return FinishWithoutProduct(args, AccumulatorType(row), stream);
+  if (!args.problem.has_product()) return LaunchEpilogueAlone(args, AccumulatorType(row), stream);
   ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, args.problem));
   ASSIGN_OR_RETURN(MmaParameters parameters, ParametersOf(row, code.chip, args, plan));
   RETURN_IF_ERROR(PrepareOperands(row, args, plan, stream));

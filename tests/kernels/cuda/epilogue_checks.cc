@@ -19,8 +19,8 @@ constexpr Order kOrders[] = {Order::kRowMajor, Order::kColumnMajor};
 constexpr ElementType kAccumulators[] = {kF32, kF64, kS32};
 
 // D and C with lines and matrices apart, in whole elements.
-Problem MakeFinish(int64_t m, int64_t n, int64_t batch, ElementType d, Order d_order,
-                   ElementType accumulation) {
+Problem MakeEpilogueProblem(int64_t m, int64_t n, int64_t batch, ElementType d, Order d_order,
+                            ElementType accumulation) {
   const Layouts layouts = {.padding = 3, .batch = batch, .batch_gap = 5};
   Problem problem;
   problem.m = m;
@@ -50,8 +50,8 @@ double DrawAccumulator(ElementType type, RandomSource& random) {
   return random.AnyMagnitude(-8, 6);
 }
 
-FinishCase FillFinish(const Problem& problem, RandomSource& random) {
-  FinishCase test;
+TileEpilogueCase FillTileEpilogueCase(const Problem& problem, RandomSource& random) {
+  TileEpilogueCase test;
   test.product = FillCase(problem, Pattern::kRandom, random);
   test.type = problem.accumulation;
   std::vector<double> values(static_cast<size_t>(problem.m * problem.n * problem.batch));
@@ -63,7 +63,7 @@ FinishCase FillFinish(const Problem& problem, RandomSource& random) {
 }
 
 // The accumulators of one matrix in D's order.
-std::vector<std::byte> InOrderOfD(const FinishCase& test, int64_t index) {
+std::vector<std::byte> InOrderOfD(const TileEpilogueCase& test, int64_t index) {
   const Problem& problem = test.product.problem;
   const int64_t bytes = BitsOf(test.type) / 8;
   const std::byte* source = test.accumulators.data() + index * problem.m * problem.n * bytes;
@@ -78,7 +78,7 @@ std::vector<std::byte> InOrderOfD(const FinishCase& test, int64_t index) {
   return target;
 }
 
-std::vector<std::byte> Want(const FinishCase& test) {
+std::vector<std::byte> Want(const TileEpilogueCase& test) {
   const Product& product = test.product;
   const Problem& problem = product.problem;
   const int64_t bytes = BytesOf("d", problem.d, problem.batch)->least;
@@ -95,8 +95,8 @@ std::vector<std::byte> Want(const FinishCase& test) {
   return d;
 }
 
-void Check(const FinishRunner& run, const Problem& problem, RandomSource& random) {
-  const FinishCase test = FillFinish(problem, random);
+void Check(const EpilogueRunner& run, const Problem& problem, RandomSource& random) {
+  const TileEpilogueCase test = FillTileEpilogueCase(problem, random);
   const std::vector<std::byte> got = run(test);
   const std::vector<std::byte> want = Want(test);
   ASSERT_EQ(got.size(), want.size());
@@ -111,14 +111,14 @@ void Check(const FinishRunner& run, const Problem& problem, RandomSource& random
 
 }  // namespace
 
-void CheckEveryTypeOfCAndD(const FinishRunner& run, RandomSource& random) {
+void CheckEveryTypeOfCAndD(const EpilogueRunner& run, RandomSource& random) {
   for (ElementType accumulation : kAccumulators) {
     for (ElementType d : kAllElementTypes) {
       for (ElementType c : kAllElementTypes) {
         if (c == kB1 || d == kB1) continue;
         for (Order d_order : kOrders) {
           for (Order c_order : kOrders) {
-            Problem problem = MakeFinish(19, 45, 2, d, d_order, accumulation);
+            Problem problem = MakeEpilogueProblem(19, 45, 2, d, d_order, accumulation);
             problem.beta = 0.7;
             problem.c = MakeLayout(c, c_order, 19, 45, {.padding = 5, .batch_gap = 3});
             Check(run, problem, random);
@@ -130,15 +130,15 @@ void CheckEveryTypeOfCAndD(const FinishRunner& run, RandomSource& random) {
   }
 }
 
-void CheckEveryOption(const FinishRunner& run, RandomSource& random) {
+void CheckEveryOption(const EpilogueRunner& run, RandomSource& random) {
   constexpr ScaleKind kScales[] = {ScaleKind::kNone, ScaleKind::kTensor, ScaleKind::kVector};
   constexpr BiasAxis kAxes[] = {BiasAxis::kNone, BiasAxis::kRows, BiasAxis::kColumns};
   for (ElementType accumulation : kAccumulators) {
     for (ElementType bias : kAllElementTypes) {
       if (bias == kB1) continue;
       for (int turn = 0; turn < 54; ++turn) {
-        Problem problem =
-            MakeFinish(35, 41, 1, random.Flip() ? kF32 : kBf16, kOrders[turn % 2], accumulation);
+        Problem problem = MakeEpilogueProblem(35, 41, 1, random.Flip() ? kF32 : kBf16,
+                                              kOrders[turn % 2], accumulation);
         problem.alpha = random.Flip() ? 0.3 : 1;
         problem.beta = random.Flip() ? -1.7 : 0;
         problem.bias_type = bias;
@@ -152,12 +152,12 @@ void CheckEveryOption(const FinishRunner& run, RandomSource& random) {
   }
 }
 
-void CheckEveryActivation(const FinishRunner& run, RandomSource& random) {
+void CheckEveryActivation(const EpilogueRunner& run, RandomSource& random) {
   for (ElementType accumulation : kAccumulators) {
     for (Activation activation :
          {Activation::kRelu, Activation::kGeluErf, Activation::kGeluTanh, Activation::kSilu}) {
       for (ElementType d : {kF64, kF32, kF16}) {
-        Problem problem = MakeFinish(100, 200, 1, d, Order::kRowMajor, accumulation);
+        Problem problem = MakeEpilogueProblem(100, 200, 1, d, Order::kRowMajor, accumulation);
         problem.activation = activation;
         problem.alpha = accumulation == kS32 ? 0.01 : 0.5;
         Check(run, problem, random);
@@ -167,12 +167,12 @@ void CheckEveryActivation(const FinishRunner& run, RandomSource& random) {
   }
 }
 
-void CheckOddShapes(const FinishRunner& run, RandomSource& random) {
+void CheckOddShapes(const EpilogueRunner& run, RandomSource& random) {
   for (Order order : kOrders) {
     for (ElementType d : {kF32, kBf16, kE4m3, kE3m2, kS4}) {
       for (int64_t m : {1, 7, 65}) {
         for (int64_t n : {1, 15, 16, 17, 63, 64, 65, 130}) {
-          Problem problem = MakeFinish(m, n, 3, d, order, kF32);
+          Problem problem = MakeEpilogueProblem(m, n, 3, d, order, kF32);
           problem.bias_axis = BiasAxis::kRows;
           Check(run, problem, random);
           if (testing::Test::HasFatalFailure()) return;
@@ -184,7 +184,7 @@ void CheckOddShapes(const FinishRunner& run, RandomSource& random) {
 
 // Covers what StoreDirectly does and what lies next to it, on lines that are aligned to pairs and
 // on lines that are not.
-void CheckPlain(const FinishRunner& run, RandomSource& random) {
+void CheckPlain(const EpilogueRunner& run, RandomSource& random) {
   for (ElementType accumulation : kAccumulators) {
     for (ElementType d : kAllElementTypes) {
       if (d == kB1) continue;
@@ -192,7 +192,7 @@ void CheckPlain(const FinishRunner& run, RandomSource& random) {
         for (double alpha : {1.0, -0.37}) {
           for (int64_t padding : {0, 1, 8}) {
             for (int64_t n : {31, 64}) {
-              Problem problem = MakeFinish(37, n, 2, d, order, accumulation);
+              Problem problem = MakeEpilogueProblem(37, n, 2, d, order, accumulation);
               problem.alpha = alpha;
               problem.d = MakeLayout(d, order, 37, n, {.padding = padding});
               Check(run, problem, random);
@@ -205,12 +205,12 @@ void CheckPlain(const FinishRunner& run, RandomSource& random) {
   }
 }
 
-void CheckWithoutProduct(const FinishRunner& run, RandomSource& random) {
+void CheckWithoutProduct(const EpilogueRunner& run, RandomSource& random) {
   for (ElementType accumulation : kAccumulators) {
     for (Order order : kOrders) {
       for (double beta : {0.0, 2.5}) {
         for (ElementType d : {kF32, kE2m1}) {
-          Problem problem = MakeFinish(21, 700, 2, d, order, accumulation);
+          Problem problem = MakeEpilogueProblem(21, 700, 2, d, order, accumulation);
           if (random.Flip()) {
             problem.k = 0;
           } else {

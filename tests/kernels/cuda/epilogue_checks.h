@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every way of finishing D in tiles is checked for: that it leaves the bytes that
-// ApplyEpilogue leaves. One run on the host and one on a GPU share the cases.
+// Checks that an epilogue of tiles leaves the bytes that ApplyEpilogue leaves. A run on the host
+// and one on a GPU share the cases.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 namespace gemmd {
 
 // A batch of accumulators, row major without gaps, and what is to become of them.
-struct FinishCase {
+struct TileEpilogueCase {
   Product product;  // Only its C, bias and scales count.
   ElementType type = ElementType::kF32;
   std::vector<std::byte> accumulators;
@@ -24,14 +24,14 @@ struct FinishCase {
 inline constexpr int64_t kGuardBytes = 256;
 
 // D between its guards; all bytes were ones bits before.
-using FinishRunner = std::function<std::vector<std::byte>(const FinishCase&)>;
+using EpilogueRunner = std::function<std::vector<std::byte>(const TileEpilogueCase&)>;
 
 // Each fails a test of GoogleTest where one byte differs.
-void CheckEveryTypeOfCAndD(const FinishRunner& run, RandomSource& random);
-void CheckEveryOption(const FinishRunner& run, RandomSource& random);
-void CheckEveryActivation(const FinishRunner& run, RandomSource& random);
-void CheckOddShapes(const FinishRunner& run, RandomSource& random);
-void CheckPlain(const FinishRunner& run, RandomSource& random);
-void CheckWithoutProduct(const FinishRunner& run, RandomSource& random);
+void CheckEveryTypeOfCAndD(const EpilogueRunner& run, RandomSource& random);
+void CheckEveryOption(const EpilogueRunner& run, RandomSource& random);
+void CheckEveryActivation(const EpilogueRunner& run, RandomSource& random);
+void CheckOddShapes(const EpilogueRunner& run, RandomSource& random);
+void CheckPlain(const EpilogueRunner& run, RandomSource& random);
+void CheckWithoutProduct(const EpilogueRunner& run, RandomSource& random);
 
 }  // namespace gemmd

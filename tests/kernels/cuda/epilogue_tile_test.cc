@@ -20,7 +20,7 @@ constexpr int kThreads = 5;
 
 // A tile as a kernel stages it; elements outside D are NaN or some number.
 template <typename Accumulator>
-std::vector<Accumulator> Stage(const FinishCase& test, const StagedTile<Accumulator>& tile) {
+std::vector<Accumulator> Stage(const TileEpilogueCase& test, const StagedTile<Accumulator>& tile) {
   const Problem& problem = test.product.problem;
   std::vector<Accumulator> staged(kTileRows * kStride);
   std::memset(staged.data(), 0xff, staged.size() * sizeof(Accumulator));
@@ -35,7 +35,7 @@ std::vector<Accumulator> Stage(const FinishCase& test, const StagedTile<Accumula
 }
 
 template <typename Accumulator>
-void FinishInTiles(const FinishCase& test, const EpilogueParameters& parameters) {
+void ApplyInTiles(const TileEpilogueCase& test, const EpilogueParameters& parameters) {
   const Problem& problem = test.product.problem;
   StagedTile<Accumulator> tile = {.rows = kTileRows, .columns = kTileColumns, .stride = kStride};
   for (tile.batch_index = 0; tile.batch_index < problem.batch; ++tile.batch_index) {
@@ -45,50 +45,50 @@ void FinishInTiles(const FinishCase& test, const EpilogueParameters& parameters)
         const std::vector<Accumulator> staged = Stage(test, tile);
         tile.data = problem.has_product() ? staged.data() : nullptr;
         for (int thread = 0; thread < kThreads; ++thread) {
-          FinishPartOfTile<PortableEncoder>(parameters, tile, thread, kThreads);
+          ApplyEpilogueToPart<PortableEncoder>(parameters, tile, thread, kThreads);
         }
       }
     }
   }
 }
 
-std::vector<std::byte> FinishOnHost(const FinishCase& test) {
+std::vector<std::byte> EpilogueOnHost(const TileEpilogueCase& test) {
   const Product& product = test.product;
   const int64_t bytes = BytesOf("d", product.problem.d, product.problem.batch)->least;
   std::vector<std::byte> d(static_cast<size_t>(bytes + 2 * kGuardBytes), std::byte{0xff});
   const GemmArgs args = EpilogueArgs(product, d.data() + kGuardBytes);
   const EpilogueParameters parameters = EpilogueOf(args, test.type);
   switch (test.type) {
-    case ElementType::kF32: FinishInTiles<float>(test, parameters); break;
-    case ElementType::kF64: FinishInTiles<double>(test, parameters); break;
-    default: FinishInTiles<int32_t>(test, parameters);
+    case ElementType::kF32: ApplyInTiles<float>(test, parameters); break;
+    case ElementType::kF64: ApplyInTiles<double>(test, parameters); break;
+    default: ApplyInTiles<int32_t>(test, parameters);
   }
   return d;
 }
 
-TEST(FinishTileTest, EveryTypeOfCAndD) {
+TEST(EpilogueTileTest, EveryTypeOfCAndD) {
   RandomSource random;
-  CheckEveryTypeOfCAndD(FinishOnHost, random);
+  CheckEveryTypeOfCAndD(EpilogueOnHost, random);
 }
-TEST(FinishTileTest, EveryOption) {
+TEST(EpilogueTileTest, EveryOption) {
   RandomSource random;
-  CheckEveryOption(FinishOnHost, random);
+  CheckEveryOption(EpilogueOnHost, random);
 }
-TEST(FinishTileTest, EveryActivation) {
+TEST(EpilogueTileTest, EveryActivation) {
   RandomSource random;
-  CheckEveryActivation(FinishOnHost, random);
+  CheckEveryActivation(EpilogueOnHost, random);
 }
-TEST(FinishTileTest, OddShapes) {
+TEST(EpilogueTileTest, OddShapes) {
   RandomSource random;
-  CheckOddShapes(FinishOnHost, random);
+  CheckOddShapes(EpilogueOnHost, random);
 }
-TEST(FinishTileTest, Plain) {
+TEST(EpilogueTileTest, Plain) {
   RandomSource random;
-  CheckPlain(FinishOnHost, random);
+  CheckPlain(EpilogueOnHost, random);
 }
-TEST(FinishTileTest, WithoutProduct) {
+TEST(EpilogueTileTest, WithoutProduct) {
   RandomSource random;
-  CheckWithoutProduct(FinishOnHost, random);
+  CheckWithoutProduct(EpilogueOnHost, random);
 }
 
 }  // namespace

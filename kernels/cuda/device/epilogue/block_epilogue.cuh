@@ -12,13 +12,13 @@
 namespace gemmd {
 
 template <typename Row>
-class Output {
+class BlockEpilogue {
  public:
   using Sum = typename WarpSums<Row>::Sum;
 
   // `shared` is free once every thread that multiplies is here.
-  __device__ Output(const EpilogueParameters& epilogue, const Place& place,
-                    const WarpSums<Row>& sums, std::byte* shared)
+  __device__ BlockEpilogue(const EpilogueParameters& epilogue, const Place& place,
+                           const WarpSums<Row>& sums, std::byte* shared)
       : epilogue_(epilogue), place_(place), sums_(sums), tile_(reinterpret_cast<Sum*>(shared)) {}
 
   // Whole tiles of D from the registers. Else through shared memory, so that the code of the
@@ -34,8 +34,8 @@ class Output {
     Stage();
     ptx::SynchronizeThreads<kOf.threads()>();
     if (!CanStoreDirectly(epilogue_)) {
-      FinishTile(epilogue_, place_.batch, place_.row, place_.column, tile_, kOf.tile.m, kOf.tile.n,
-                 kStride, place_.thread, kOf.threads());
+      ApplyEpilogueToTile(epilogue_, place_.batch, place_.row, place_.column, tile_, kOf.tile.m,
+                          kOf.tile.n, kStride, place_.thread, kOf.threads());
       return;
     }
     const bool is_row_major = epilogue_.d.order == Order::kRowMajor;

@@ -4,10 +4,11 @@
 //
 // Three ways. Of what most products ask, the product alone or times alpha in a usual type, whole
 // tiles of aligned rows go from the registers of the accumulators to memory (StorePairOf), others
-// by StoreDirectly from a tile in shared memory. FinishTile, a call, does all else from there.
+// by StoreDirectly from a tile in shared memory. ApplyEpilogueToTile, a call, does all else from
+// there.
 //
 // A kernel takes the parameters as `const __grid_constant__`, so that their address is that of the
-// constant bank: without it FinishTile would get a copy in local memory.
+// constant bank: without it ApplyEpilogueToTile would get a copy in local memory.
 #pragma once
 
 #include <cstdint>
@@ -139,25 +140,26 @@ __device__ __forceinline__ void StoreDirectly(const EpilogueParameters& paramete
   }
 }
 
-// Finishes the tile of D whose first element is (first_row, first_column), both multiples of 8, as
-// are tile_rows and tile_columns; it may hang over m and n. `tile` holds its accumulators row
-// major, `tile_stride` of them from row to row, in shared memory; threads 0 to `threads` - 1 call
-// it together, after a barrier. It is to be the last thing that a kernel does: what lives across
-// the call would go through local memory.
+// Applies the epilogue to the tile of D whose first element is (first_row, first_column), both
+// multiples of 8, as are tile_rows and tile_columns; it may hang over m and n. `tile` holds its
+// accumulators row major, `tile_stride` of them from row to row, in shared memory; threads 0 to
+// `threads` - 1 call it together, after a barrier. It is to be the last thing that a kernel does:
+// what lives across the call would go through local memory.
 template <typename Accumulator>
-__device__ __noinline__ void FinishTile(const EpilogueParameters& parameters, int64_t batch_index,
-                                        int64_t first_row, int64_t first_column,
-                                        const Accumulator* tile, int tile_rows, int tile_columns,
-                                        int tile_stride, int thread, int threads) {
-  FinishPartOfTile<DeviceEncoder>(parameters,
-                                  StagedTile<Accumulator>{.data = tile,
-                                                          .rows = tile_rows,
-                                                          .columns = tile_columns,
-                                                          .stride = tile_stride,
-                                                          .batch_index = batch_index,
-                                                          .first_row = first_row,
-                                                          .first_column = first_column},
-                                  thread, threads);
+__device__ __noinline__ void ApplyEpilogueToTile(const EpilogueParameters& parameters,
+                                                 int64_t batch_index, int64_t first_row,
+                                                 int64_t first_column, const Accumulator* tile,
+                                                 int tile_rows, int tile_columns, int tile_stride,
+                                                 int thread, int threads) {
+  ApplyEpilogueToPart<DeviceEncoder>(parameters,
+                                     StagedTile<Accumulator>{.data = tile,
+                                                             .rows = tile_rows,
+                                                             .columns = tile_columns,
+                                                             .stride = tile_stride,
+                                                             .batch_index = batch_index,
+                                                             .first_row = first_row,
+                                                             .first_column = first_column},
+                                     thread, threads);
 }
 
 }  // namespace gemmd

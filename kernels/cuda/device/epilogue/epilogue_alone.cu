@@ -31,8 +31,8 @@ Tiling TilingOf(const Problem& problem) {
 
 template <typename Accumulator>
 __global__ void __launch_bounds__(kBlockThreads)
-    FinishKernel(const __grid_constant__ EpilogueParameters parameters,
-                 const __grid_constant__ Tiling tiling) {
+    EpilogueKernel(const __grid_constant__ EpilogueParameters parameters,
+                   const __grid_constant__ Tiling tiling) {
   for (int64_t tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
     const int64_t in_matrix = tile % tiling.tiles_of_matrix;
     const StagedTile<Accumulator> zeros = {
@@ -41,26 +41,26 @@ __global__ void __launch_bounds__(kBlockThreads)
         .batch_index = tile / tiling.tiles_of_matrix,
         .first_row = in_matrix / tiling.tiles_along_rows * tiling.rows,
         .first_column = in_matrix % tiling.tiles_along_rows * tiling.columns};
-    FinishPartOfTile<DeviceEncoder>(parameters, zeros, static_cast<int>(threadIdx.x),
-                                    kBlockThreads);
+    ApplyEpilogueToPart<DeviceEncoder>(parameters, zeros, static_cast<int>(threadIdx.x),
+                                       kBlockThreads);
   }
 }
 
 }  // namespace
 
-absl::Status FinishWithoutProduct(const GemmArgs& args, ElementType accumulators,
-                                  CUstream_st* stream) {
+absl::Status LaunchEpilogueAlone(const GemmArgs& args, ElementType accumulators,
+                                 CUstream_st* stream) {
   if (!args.problem.has_output()) return absl::OkStatus();
   EpilogueParameters parameters = EpilogueOf(args, accumulators);
   parameters.has_product = false;
   const Tiling tiling = TilingOf(args.problem);
   const unsigned blocks = BlocksFor(tiling.tiles);
   if (accumulators == ElementType::kF32) {
-    FinishKernel<float><<<blocks, kBlockThreads, 0, stream>>>(parameters, tiling);
+    EpilogueKernel<float><<<blocks, kBlockThreads, 0, stream>>>(parameters, tiling);
   } else {
-    FinishKernel<double><<<blocks, kBlockThreads, 0, stream>>>(parameters, tiling);
+    EpilogueKernel<double><<<blocks, kBlockThreads, 0, stream>>>(parameters, tiling);
   }
-  return LaunchStatus("finish");
+  return LaunchStatus("epilogue");
 }
 
 }  // namespace gemmd

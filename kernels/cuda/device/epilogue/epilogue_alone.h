@@ -13,7 +13,7 @@ namespace gemmd {
 // Writes D on `stream`, without waiting. `args` as for LaunchOnStream (launch.h); `accumulators` is
 // the type that the kernel would have: f32, f64 or s32.
 // Errors: Internal as CUDA says.
-absl::Status FinishWithoutProduct(const GemmArgs& args, ElementType accumulators,
-                                  CUstream_st* stream);
+absl::Status LaunchEpilogueAlone(const GemmArgs& args, ElementType accumulators,
+                                 CUstream_st* stream);
 
 }  // namespace gemmd

@@ -33,7 +33,7 @@ class MmaBlock {
       PlainLoop<Row>(parameters_, ptx::SharedAddress(shared_))
           .Run(FindPlace<Row>(parameters_), sums_);
     }
-    Output<Row>(parameters_.epilogue, FindPlace<Row>(parameters_), sums_, shared_).Run();
+    BlockEpilogue<Row>(parameters_.epilogue, FindPlace<Row>(parameters_), sums_, shared_).Run();
   }
 
  private:
