@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a kernel of a GPU does with its accumulators, as plain data: an argument of the kernel. The
+// What a GPU kernel does with its accumulators, as plain data: an argument of the kernel. The
 // arithmetic is that of kernel.h, to the bit.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace gemmd {
 
 struct GemmArgs;  // kernels/kernel.h
 
-// Where the batch of C or D lies. A line is a row (row major) or a column.
+// Where the matrices of C or D lie. A line is a row (row major) or a column.
 template <typename Byte>
 struct EpilogueMatrix {
   Byte* data = nullptr;
@@ -23,7 +23,7 @@ struct EpilogueMatrix {
   Order order = Order::kRowMajor;
 };
 
-// Scales along one axis of D: none (null), one for all, or one per index.
+// The scales along one axis of D: none (null), one for all, or one for each index.
 struct EpilogueScale {
   const float* values = nullptr;
   bool varies = false;
@@ -43,16 +43,16 @@ struct EpilogueParameters {
   ElementType bias_type = ElementType::kF32;
   BiasAxis bias_axis = BiasAxis::kNone;
   Activation activation = Activation::kNone;
-  bool has_product = true;  // False: x starts from 0; scales and alpha have no part.
+  bool has_product = true;  // If false, x starts from 0; scales and alpha are not used.
   bool has_scales = false;
-  bool is_plain = true;  // D is the product alone, in whatever type.
-  // StoreDirectly (epilogue.cuh) does all that there is to do.
+  bool is_plain = true;  // D is the product alone, in any type.
+  // Whether StoreDirectly (epilogue.cuh) does the whole epilogue.
   bool stores_directly = false;
-  // Pairs of elements along D's line that start at an even one are aligned to their size.
+  // Whether pairs of elements along D's line that start at an even one are aligned to their size.
   bool pairs_are_aligned = false;
 };
 
-// `accumulators` is the type of the accumulators as the epilogue sees them: f32 (f16 ones widened),
+// `accumulators` is the type of the accumulators as the epilogue gets them: f32 (f16 is widened),
 // f64 or s32.
 EpilogueParameters EpilogueOf(const GemmArgs& args, ElementType accumulators);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The epilogue of a tile as each of several threads does its part of it; epilogue.cuh has what
-// kernels call. Constexpr for the sake of nvcc; see packed_line.h.
+// The epilogue of a tile, of which each of several threads does its part; epilogue.cuh has the
+// functions that kernels call. Functions are constexpr for the sake of nvcc; see packed_line.h.
 //
-// A thread applies it to a unit of D's line at a time: 8 bytes of it, or 8 elements where those are
-// less, which start and end on a byte. Every step rounds on its own: nothing that includes this is
-// compiled with contraction into fused multiply-adds.
+// A thread applies the epilogue to one unit of D's line at a time: 8 bytes of it, or 8 elements
+// where those take fewer bytes; units start and end on a byte. Every step rounds on its own: no
+// file that includes this one is compiled with contraction into fused multiply-adds.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@
 
 namespace gemmd {
 
-// A tile of accumulators, row major; what it says of D is where the tile lies.
+// A tile of accumulators, row major, and its place in D.
 template <typename Accumulator>
 struct StagedTile {
   const Accumulator* data = nullptr;  // Null where there is no product.
-  int rows = 0;                       // Multiples of 8, as are the columns.
+  int rows = 0;                       // Rows and columns are multiples of 8.
   int columns = 0;
   int stride = 0;  // In elements.
   int64_t batch_index = 0;
-  int64_t first_row = 0;  // Multiples of 8, too.
+  int64_t first_row = 0;  // First row and column are multiples of 8.
   int64_t first_column = 0;
 };
 
-// The epilogue's type.
+// The type in which the epilogue computes.
 template <typename Accumulator>
 using EpilogueType = std::conditional_t<std::is_same_v<Accumulator, float>, float, double>;
 
-// Codes as element_codes.h makes them; epilogue.cuh has one with the processor's conversions.
+// Encodes as element_codes.h does; the encoder of epilogue.cuh uses the GPU's own conversions.
 struct PortableEncoder {
   template <ElementType kType, typename T>
   static constexpr uint64_t Encode(T value) {
@@ -56,7 +56,7 @@ constexpr T LoadC(const EpilogueMatrix<const std::byte>& c, int64_t batch_index,
   return LoadElement<T>(c.type, line, is_row_major ? column : row);
 }
 
-// From the accumulator of an element to what is encoded.
+// Turns the accumulator `x` of an element into the value to encode.
 template <typename T>
 constexpr T ApplyEpilogueToElement(const EpilogueParameters& parameters, int64_t batch_index,
                                    int64_t row, int64_t column, T x) {
@@ -96,7 +96,7 @@ constexpr uint64_t EpilogueCode(const EpilogueParameters& parameters, int64_t ba
   });
 }
 
-// One unit: `count` elements from element `along` of the tile's line `line`.
+// Stores one unit: `count` elements from element `along` of the tile's line `line`.
 template <typename Encoder, typename Accumulator>
 constexpr void ApplyEpilogueToUnit(const EpilogueParameters& parameters,
                                    const StagedTile<Accumulator>& tile, int line, int along,
@@ -120,7 +120,7 @@ constexpr void ApplyEpilogueToUnit(const EpilogueParameters& parameters,
   StoreBytes(target, word, (count * bits + 7) / 8);
 }
 
-// What thread `thread` of `threads` does of the tile.
+// Stores the part of the tile that falls to thread `thread` of `threads`.
 template <typename Encoder, typename Accumulator>
 constexpr void ApplyEpilogueToPart(const EpilogueParameters& parameters,
                                    const StagedTile<Accumulator>& tile, int thread, int threads) {

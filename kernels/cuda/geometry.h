@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What follows from a row alone: how its tiles lie in shared memory and what of them fits into a
-// multiprocessor. Host and device share it.
+// What follows from a row alone: how its tiles lie in shared memory, and how many of its blocks fit
+// into a multiprocessor. Host and device share these facts.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace gemmd {
 
-// The type of accumulators as the epilogue gets them: f32 (also of f16), f64 or s32.
+// The type of accumulators as the epilogue gets them: f32 (also for f16), f64 or s32.
 constexpr ElementType AccumulatorType(const CudaRow& row) {
   return row.instruction.d == ElementType::kF16 ? ElementType::kF32 : row.instruction.d;
 }
 
-// Of the tile of accumulators in shared memory, in elements: two more than its columns, so that its
-// columns as well as its rows lie in all banks.
+// The stride of the accumulators' tile in shared memory, in elements: two more than its columns, so
+// that its columns as well as its rows lie in all banks.
 constexpr int AccumulatorStride(const CudaRow& row) { return row.tile.n + 2; }
 
-// Words of a lane that a sparse A's instruction takes come with the tile where fragments are loaded
-// ahead: for each row of instructions those of the steps.
+// Where fragments are loaded ahead, a sparse A's metadata comes with the tile. A line holds the
+// words that the lanes of one row of instructions take in the steps of the tile.
 constexpr int MetadataLineBytes(const CudaRow& row) { return StepsOfTile(row) * 32 * 4; }
 constexpr int MetadataBytes(const CudaRow& row) {
   return row.instruction.is_sparse() && LoadsAhead(row)
@@ -32,15 +32,15 @@ constexpr int MetadataBytes(const CudaRow& row) {
 
 // One operand's tile of one stage in shared memory: lines of whole chunks of 16 bytes.
 //
-// Chunks of a line trade places (swizzle), so that a warp that reads the same chunk of eight lines
-// beside each other, or a lane's f64 of four, meets every bank once. Lines that wmma.load reads,
-// which knows nothing of that, are padded instead. The copy engine has no swizzle for f64: where it
-// copies, fragments take lines in another order (SpreadLine).
+// Chunks of a line trade places (swizzle), so that a warp that reads one chunk of eight
+// neighbouring lines, or a lane's f64 of four, meets every bank once. wmma.load knows nothing of
+// that, so the lines that it reads are padded instead. The copy engine has no swizzle for f64:
+// where it copies, fragments take lines in another order (SpreadLine).
 struct TileLines {
   LineAxis axis;
   int lines;
   int line_bytes;
-  bool is_f64;  // And has the swizzle for that.
+  bool is_f64;  // Whether chunks have the swizzle for f64.
   bool is_padded;
 
   constexpr int chunks() const { return line_bytes / 16; }
@@ -53,7 +53,7 @@ struct TileLines {
     const int lines_of_banks = line_bytes < 128 ? 128 / line_bytes : 1;
     return line / lines_of_banks % (chunks() < 8 ? chunks() : 8);
   }
-  // Of byte `byte` (of the line) of a line.
+  // Where byte `byte` of a line lies in the tile.
   constexpr int OffsetOf(int line, int byte) const {
     return line * stride() + (byte / 16 ^ SwizzleOf(line)) * 16 + byte % 16;
   }
@@ -70,16 +70,16 @@ constexpr TileLines TileLinesOf(const CudaRow& row, mma::Operand operand) {
           bits == 64 && !LoadsAhead(row), row.instruction.family == mma::Family::kWmma};
 }
 
-// Whether fragments of f64 take lines of eight in this order, so that a lane's f64 of four lines
-// meet every bank once where chunks trade places as the copy engine has it. Rows and columns of D
-// with them.
+// Whether fragments of f64 take the lines of every eight in the order of SpreadLine, so that a
+// lane's f64 of four lines meet every bank once although chunks trade places as the copy engine has
+// it. Rows and columns of D follow that order.
 constexpr bool TakesLinesSpread(const CudaRow& row) {
   return row.instruction.a == ElementType::kF64 && LoadsAhead(row);
 }
 constexpr int SpreadLine(int line) { return line / 8 * 8 + line % 4 * 2 + line % 8 / 4; }
 
-// A stage holds A's tile, B's and the metadata. Where the copy engine writes it starts on a
-// multiple of what the swizzle counts from.
+// A stage holds A's tile, B's tile and the metadata. Where the copy engine writes it, the stage
+// starts on a multiple of the bytes from which the swizzle counts.
 inline constexpr int kSwizzleBytes = 1024;
 constexpr int TileBytes(const CudaRow& row) {
   return TileLinesOf(row, mma::Operand::kA).bytes() + TileLinesOf(row, mma::Operand::kB).bytes() +
@@ -90,8 +90,9 @@ constexpr int StageBytes(const CudaRow& row) {
   return (TileBytes(row) + kSwizzleBytes - 1) / kSwizzleBytes * kSwizzleBytes;
 }
 
-// Shared memory holds the stages and what warps exchange, and after the last step the tile of
-// accumulators; behind both two barriers for each stage, which other blocks may reach to the end.
+// Shared memory holds the stages and what warps exchange; after the last step, the tile of
+// accumulators takes their place. Two barriers for each stage follow, beyond the tile: other blocks
+// may arrive at them to the end.
 inline constexpr int kBarrierBytes = 16;
 constexpr int BarriersOffset(const CudaRow& row) {
   const int stages = row.stages * StageBytes(row) + row.warps_m * row.warps_n *
@@ -105,29 +106,31 @@ constexpr int SharedBytes(const CudaRow& row) {
   return BarriersOffset(row) + row.stages * kBarrierBytes;
 }
 
-// Tiles above each other that cover m rows, in whole clusters.
+// The number of tiles above each other that cover m rows, in whole clusters.
 constexpr int64_t TilesDown(const CudaRow& row, int64_t m) {
   const int64_t rows = int64_t{row.tile.m} * row.cluster;
   return (m + rows - 1) / rows * row.cluster;
 }
 
-// What a chip's assembler expands takes registers beside the sums.
+// Whether the registers suffice: an instruction that the chip's assembler expands takes registers
+// beside the sums.
 constexpr bool HasRegistersOn(const CudaRow& row, mma::Chip chip) {
   constexpr int kMostSums = 128;
   return mma::SupportOn(row.instruction, chip) == mma::Support::kNative ||
          FragmentRegisters(row, mma::Operand::kD) <= kMostSums;
 }
 
-// Whether a chip can run the row; there is no code of it for others.
+// Whether a chip can run the row; builds have no code of the row for other chips.
 constexpr bool RunsOn(const CudaRow& row, mma::Chip chip) {
   return mma::SupportOn(row.instruction, chip) != mma::Support::kUnavailable &&
          mma::HasAsyncCopies(chip) && SharedBytes(row) <= mma::SharedBytesOf(chip) &&
          HasRegistersOn(row, chip);
 }
 
-// Blocks that share a multiprocessor: as many as have the shared memory and the registers.
+// The number of blocks that share a multiprocessor: as many as its shared memory and registers
+// suffice for.
 constexpr int BlocksPerMultiprocessor(const CudaRow& row, mma::Chip chip) {
-  constexpr int kReservedBytes = 1024;  // Of each block, by the system.
+  constexpr int kReservedBytes = 1024;  // The system takes these from each block.
   const int by_memory = mma::SharedBytesOf(chip) / (SharedBytes(row) + kReservedBytes);
   const int by_registers = kRegisters / (ThreadsOfBlock(row, chip) * RegistersOf(row, chip));
   const int least = by_memory < by_registers ? by_memory : by_registers;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Groups of rows, whose code is compiled side by side: one source file each
-// (kernels/cuda/device/groups). Every instruction of a warp belongs to exactly one group.
+// Groups of rows. Each group has one source file (kernels/cuda/device/groups), so that their code
+// is compiled side by side. Every instruction of a warp belongs to exactly one group.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ enum class CudaGroup : uint8_t {
   kSparseNarrow,  // mma.sp with narrow floats in bytes, and with fp8 where the sums are f16.
   kSparseScaled,  // mma.sp with factors of blocks along k (kinds mxf8f6f4, mxf4, mxf4nvf4).
   kWmmaF16,       // wmma with f16.
-  kWmmaOthers,    // wmma with every other type.
+  kWmmaOthers,    // wmma with every type but f16.
 };
 inline constexpr size_t kCudaGroups = static_cast<size_t>(CudaGroup::kWmmaOthers) + 1;
 

@@ -15,7 +15,7 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Hands out the workspace.
+// Hands out parts of the workspace.
 class Allocator {
  public:
   int64_t Take(Checked bytes) {
@@ -32,7 +32,7 @@ class Allocator {
   Checked total_ = Checked(0);
 };
 
-// Lines as they are in memory, `lines` of `length` elements.
+// The lines of an operand as the kernel reads them: `lines` of `length` elements each.
 struct Lines {
   LineAxis axis;
   int64_t lines;
@@ -75,7 +75,7 @@ OperandPlan PlanDense(const CudaRow& row, mma::Operand operand, const Problem& p
   return plan;
 }
 
-// A sparse A of types that are no narrower than their containers.
+// Plans a sparse A: its values, and its metadata in the workspace.
 absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& workspace,
                         CudaPlan& plan) {
   const mma::Instruction& instruction = row.instruction;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a kernel of a GPU gets its operands: as they lie, or from a copy in the workspace.
+// How a GPU kernel gets its operands: in place, or from a copy in the workspace.
 //
-// A kernel reads lines along the axis that its instruction wants (row.h), whole chunks of 16 bytes
-// that start on 16 bytes. Operands that lie so are read in place; any other one is
-// first packed into the workspace. A sparse A is read as its values, and its metadata is repacked
-// for the lanes.
+// A kernel reads lines along the axis that its instruction wants (row.h), in whole chunks of 16
+// bytes that start on multiples of 16 bytes. Operands that lie so are read in place; any other
+// operand is first packed into the workspace. A sparse A is read as its values, and its metadata is
+// repacked for the lanes.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ namespace gemmd {
 
 struct OperandPlan {
   bool is_packed = false;
-  // Where the kernel reads it: in the workspace where it is packed.
+  // Where the packed operand starts in the workspace.
   int64_t offset = 0;
   int64_t lines = 0;       // Rows of A or columns of B, or k where lines lie the other way.
-  int64_t line_bytes = 0;  // That hold elements; a packed line has zeros behind them.
+  int64_t line_bytes = 0;  // Without padding: a packed line has zeros after these.
   int64_t line_stride_bytes = 0;
   int64_t batch_stride_bytes = 0;  // 0: one matrix for all.
 
@@ -29,22 +29,22 @@ struct OperandPlan {
 };
 
 struct CudaPlan {
-  OperandPlan a;  // Of a sparse A: its values.
+  OperandPlan a;  // For a sparse A, the plan of its values.
   OperandPlan b;
-  // Of a sparse A: one word for each tile of instruction.m rows, instruction.k columns and lane,
-  // in this order, at `metadata_offset` of the workspace.
+  // The metadata of a sparse A is at `metadata_offset` of the workspace: one word for each tile of
+  // instruction.m rows, instruction.k columns and lane, in this order.
   int64_t metadata_offset = 0;
   int64_t metadata_batch_stride_bytes = 0;
-  // The workspace has first what is made of A, then what is made of B.
+  // The workspace holds first what is made of A, then what is made of B.
   int64_t a_workspace_bytes = 0;
   int64_t workspace_bytes = 0;
 };
 
-// How the lines of a dense operand lie.
+// The axis along which the lines of a dense operand lie in memory.
 LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout);
 
-// Of a valid problem that the row supports; empty where nothing is multiplied.
-// Errors: ResourceExhausted where the workspace leaves 63 bits.
+// Plans a valid problem that the row supports; the plan is empty where nothing is multiplied.
+// Errors: ResourceExhausted where the size of the workspace does not fit into 63 bits.
 absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem);
 
 }  // namespace gemmd

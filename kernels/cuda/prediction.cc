@@ -38,7 +38,7 @@ double PredictedSeconds(const CudaRow& row, const Problem& problem, const Device
   if (!problem.has_product() || !problem.has_output()) return moving;
   const absl::StatusOr<CudaPlan> plan = PlanOf(row, problem);
   const double packed_bytes = plan.ok() ? static_cast<double>(plan->workspace_bytes) : 0;
-  // Read once and written once.
+  // Packed bytes are read once and written once.
   const double packing = bandwidth > 0 ? 2 * packed_bytes / bandwidth : 0;
   const double computing = ComputeSeconds(row, problem, profile.target.multiprocessors, rate);
   return packing + std::max(moving, computing);

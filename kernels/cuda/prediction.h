@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long a kernel of a GPU should take, from what was measured of it.
+// How long a GPU kernel should take, from what was measured of it.
 #pragma once
 
 #include "kernels/cuda/row.h"
@@ -9,10 +9,11 @@
 
 namespace gemmd {
 
-// Packing of operands, then the longer of two: reading and writing every matrix once, and computing
-// tiles in waves, one tile on each multiprocessor, the last wave as long as a full one.
+// Adds the packing of operands to the longer of two times: that of reading and writing every matrix
+// once, and that of computing tiles in waves. A wave has one tile on each multiprocessor, and the
+// last wave takes as long as a full one.
 //
-// `rate` is that of the row with every multiprocessor busy, in operations a second.
+// `rate` is the row's with every multiprocessor busy, in operations a second.
 double PredictedSeconds(const CudaRow& row, const Problem& problem, const DeviceProfile& profile,
                         double rate);
 

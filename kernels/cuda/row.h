@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a kernel of a GPU is made of, as plain constant data: host code derives names and limits
-// from it, device code its template arguments.
+// What a GPU kernel is made of, as plain constant data: host code derives names and limits from it,
+// device code its template arguments.
 //
-// A block of threads computes a tile of D, its warps parts of it side by side. It walks along k in
-// steps of tile.k, several of which are on their way from memory at a time (stages). Blocks of a
-// cluster lie above each other in D: each brings a part of their tile of B for all of them.
+// A block of threads computes a tile of D; its warps compute parts of the tile side by side. The
+// block walks along k in steps of tile.k, several of which are on their way from memory at a time
+// (stages). The tiles of a cluster's blocks lie above each other in D: each block brings a part of
+// their common tile of B for all of them.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct Tile {
   constexpr bool operator==(const Tile&) const = default;
 };
 
-// How tiles come into shared memory and fragments out of it.
+// How tiles come into shared memory, and fragments out of it into registers.
 enum class Pipeline : uint8_t {
   kPlain,  // Threads copy the tiles, and fragments are loaded just before they are multiplied.
   kRing,   // The copy engine fills a ring of stages, and fragments are loaded ahead.
@@ -32,7 +33,7 @@ enum class Pipeline : uint8_t {
 
 struct CudaRow {
   mma::Instruction instruction;
-  Tile tile;  // In elements; of a sparse A in those of the dense one.
+  Tile tile;  // In elements; for a sparse A, in elements of the dense one.
   int8_t warps_m = 0;
   int8_t warps_n = 0;
   int8_t stages = 0;
@@ -40,7 +41,7 @@ struct CudaRow {
   Pipeline pipeline = Pipeline::kPlain;
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }
-  // Rows that one instruction computes: of all its products, which lie above each other.
+  // The rows that one instruction computes, all its products together: they lie above each other.
   constexpr int instruction_rows() const { return instruction.m * instruction.products(); }
 
   constexpr bool operator==(const CudaRow&) const = default;
@@ -49,8 +50,8 @@ struct CudaRow {
 // How the kernel wants the lines of an operand in memory: along k, or along m or n.
 enum class LineAxis : uint8_t { kK, kMn };
 
-// Fragments hold elements that lie beside each other in memory; the instructions whose names carry
-// layouts want them that way.
+// Fragments hold elements that are neighbours in memory, and instructions whose names carry layouts
+// want their operands in that order.
 constexpr LineAxis LineAxisOf(const mma::Instruction& instruction, mma::Operand operand) {
   if (operand == mma::Operand::kA) {
     return instruction.a_layout == mma::Layout::kRow ? LineAxis::kK : LineAxis::kMn;
@@ -58,18 +59,18 @@ constexpr LineAxis LineAxisOf(const mma::Instruction& instruction, mma::Operand 
   return instruction.b_layout == mma::Layout::kColumn ? LineAxis::kK : LineAxis::kMn;
 }
 
-// The chip that rows of an instruction are shaped for.
+// The chip for which the rows of an instruction are shaped.
 constexpr mma::Chip ShapedFor(const mma::Instruction& instruction) {
   constexpr mma::Chip kFirst = mma::Chip::kSm90;
   const bool has_it = mma::SupportOn(instruction, kFirst) != mma::Support::kUnavailable;
   return has_it ? kFirst : mma::Chip::kSm120;
 }
-// Whether that chip's tensor core multiplies by itself.
+// Whether the tensor core of the chip that rows are shaped for has the instruction itself.
 constexpr bool IsShapedNative(const mma::Instruction& instruction) {
   return mma::SupportOn(instruction, ShapedFor(instruction)) == mma::Support::kNative;
 }
 
-// Lines of operands start on multiples of this many bytes, so that copies of 16 bytes are aligned.
+// Lines of operands start on multiples of this many bytes, so that 16-byte copies are aligned.
 inline constexpr int kLineAlignment = 16;
 // Kernels count the bytes of a line in 32 bits.
 inline constexpr int64_t kMostLineBytes = (int64_t{1} << 31) - 1;

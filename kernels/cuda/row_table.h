@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of the kernels of GPUs. A new tile is a line in the header of its group
+// The table of the GPU kernels. A new tile is a line in the header of its group
 // (kernels/cuda/groups); name, limits, launcher, checks and benchmark follow from the row.
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace gemmd {
 
-// The tiles of an instruction, as its group says.
+// The tiles that an instruction's group has for it.
 constexpr RowShapes TilesOf(const mma::Instruction& instruction) {
   const auto find = [&]<size_t... kAt>(std::index_sequence<kAt...>) {
     RowShapes tiles;
@@ -34,7 +34,7 @@ constexpr RowShapes TilesOf(const mma::Instruction& instruction) {
   return find(std::make_index_sequence<kCudaGroups>());
 }
 
-// Every kernel, in the order of the instructions; of one instruction the largest tile first.
+// Every row, in the order of the instructions; the largest tile of each instruction comes first.
 inline constexpr auto kCudaRows = CollectRows([](const auto& add) {
   for (const mma::Instruction& instruction : mma::kInstructions) {
     if (!instruction.is_warpgroup()) ForEachRow(instruction, TilesOf(instruction), add);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A row as a type: kernels are templates on what a row says, and profilers show it. The type of the
-// first row of f16 is
+// A row as a type: kernels are templates on what a row says, and profilers show it. The first row
+// of f16, for example, has the type
 //   Row<Instruction<mma, 16, 8, 16, f32, f16, f16, f32, ...>, Tile<192, 256, 64>, Warps<2, 4>,
 //       Ring<4>, Cluster<2>>
 #pragma once
@@ -45,7 +45,7 @@ struct s32 : Word<ElementType::kS32> {};
 using Types =
     std::tuple<f64, f32, tf32, f16, bf16, e4m3, e5m2, e3m2, e2m3, e2m1, s8, u8, s4, u4, b1, s32>;
 
-// The word for a value, of words in the order of the enumeration.
+// Finds the word for a value among words in the order of the enumeration.
 template <auto kOf, typename Words>
 struct WordOf {
   using Type = std::tuple_element_t<static_cast<size_t>(kOf), Words>;
@@ -56,7 +56,7 @@ using FamilyWord = typename WordOf<kOf, Families>::Type;
 template <ElementType kOf>
 using TypeWord = typename WordOf<kOf, Types>::Type;
 
-// The qualifiers beside shape and types, in one number.
+// Packs the qualifiers, which are all but the shape and the types, into one number.
 constexpr uint32_t QualifiersOf(const gemmd::mma::Instruction& instruction) {
   uint32_t all = static_cast<uint32_t>(instruction.min_target);
   const auto append = [&](int bits, auto value) {

@@ -66,8 +66,8 @@ absl::StatusOr<MatrixLayout> SampleOperand(const CudaRow& row, mma::Operand oper
                      is_a == is_along_k ? Order::kRowMajor : Order::kColumnMajor, rows, columns);
 }
 
-// One tile for each multiprocessor, operands as the kernel reads them, and along k so many steps
-// that the beginning and the end hardly count.
+// The problem has one tile for each multiprocessor, operands as the kernel reads them, and so many
+// steps along k that the beginning and the end hardly count.
 absl::StatusOr<Problem> Sample(const Kernel& kernel, const Target& target) {
   constexpr int kSteps = 16;
   const CudaRow& row = RowOf(kernel);
@@ -99,7 +99,7 @@ constexpr KernelFamily kCudaFamily = {.available = Available,
                                       .sample = Sample,
                                       .derived = Derived};
 
-// "mma.m16n8k16.f32.f16.f16.f32_192x256x64_w2x4_s4_c2"; a cluster of one block is not named.
+// "mma.m16n8k16.f32.f16.f16.f32_192x256x64_w2x4_s4_c2"; the name leaves out a cluster of one block.
 RowName NameOfRow(const CudaRow& row) {
   const std::string cluster = row.cluster > 1 ? Concat("_c", int{row.cluster}) : "";
   return RowName(mma::NameOf(row.instruction).view(), "_", int{row.tile.m}, "x", int{row.tile.n},
@@ -153,7 +153,7 @@ const CudaRow* CudaRowOf(const Kernel& kernel) {
 }
 
 absl::Span<const Kernel> CudaKernels() {
-  static const auto* const rows = new Rows(MakeRows());  // Never destroyed: kernels are forever.
+  static const auto* const rows = new Rows(MakeRows());  // Never destroyed: kernels stay valid.
   return rows->kernels;
 }
 

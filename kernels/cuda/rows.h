@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of GPUs as rows of the catalogue: everything but their code, which
-// kernels/cuda/device/launch.h has where a CUDA toolkit built it.
+// The GPU kernels as rows of the catalogue: everything but their code, which a build with a CUDA
+// toolkit launches by kernels/cuda/device/launch.h.
 #pragma once
 
 #include "absl/types/span.h"
@@ -12,7 +12,7 @@ namespace gemmd {
 
 absl::Span<const Kernel> CudaKernels();
 
-// The row of a kernel of this family; null for a kernel of another one.
+// The row of a kernel of this family; null for a kernel of another family.
 const CudaRow* CudaRowOf(const Kernel& kernel);
 
 }  // namespace gemmd

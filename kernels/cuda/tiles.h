@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tiles that rows are made of, and how a tile and an instruction make a row. The groups
-// (kernels/cuda/groups) say which tiles their instructions have beside the small one, which every
-// instruction has.
+// The tiles that rows are made of, and how a tile and an instruction make a row. Every instruction
+// has the small tile; the groups (kernels/cuda/groups) say which others their instructions have.
 #pragma once
 
 #include <array>
@@ -18,7 +17,7 @@
 
 namespace gemmd {
 
-// Extents along k in bytes of the operand that holds all of k.
+// A tile and the work on it. k_bytes counts bytes of the operand that holds all of k.
 struct RowShape {
   int16_t m;
   int16_t n;
@@ -31,9 +30,9 @@ struct RowShape {
 
 using RowShapes = std::span<const RowShape>;
 
-// The largest tile that registers hold, the way round that keeps the smaller fragments; then
-// smaller ones for smaller matrices. Of the last two the second is for few blocks, each with much
-// of a long k under way.
+// The first tile is the largest one that registers hold, turned so that the operand with the
+// smaller fragments is kept. Smaller tiles for smaller matrices follow. The last one is for few
+// blocks, each of which has much of a long k under way.
 inline constexpr std::array<RowShape, 6> kDenseTiles = {{{192, 256, 128, 2, 4, 4, 2},
                                                          {128, 256, 128, 2, 4, 3},
                                                          {256, 128, 128, 4, 2, 3},
@@ -46,12 +45,12 @@ inline constexpr std::array<RowShape, 6> kSparseTiles = {{{256, 192, 128, 4, 2, 
                                                           {128, 128, 128, 2, 2, 3},
                                                           {64, 64, 128, 2, 2, 4},
                                                           {64, 64, 128, 2, 2, 12}}};
-// For instructions that clamp after each step.
+// The tiles of instructions that clamp after each step.
 inline constexpr std::array<RowShape, 2> kSaturatingTiles = {
     {{128, 128, 128, 2, 2, 3}, {64, 64, 128, 2, 2, 4}}};
 
-// Whether the instruction is the deepest one of its types that the tensor core of sm_90 multiplies
-// itself: the one that large tiles are for.
+// Whether the instruction is the deepest one of its types that the tensor core of sm_90 has itself.
+// Large tiles are for that one.
 constexpr bool IsDeepestOnHopper(const mma::Instruction& instruction) {
   if (mma::SupportOn(instruction, mma::Chip::kSm90) != mma::Support::kNative) return false;
   if (instruction.rounding != mma::Rounding::kNearestEven) return false;
@@ -62,12 +61,13 @@ constexpr bool IsDeepestOnHopper(const mma::Instruction& instruction) {
   return instruction.family == mma::Family::kMmaSparse && k_bytes == 64;
 }
 
-// The tiles of a group: Of(instruction), in the order of preference. Each group has its own
-// specialization, so that a new tile rebuilds the code of its group alone.
+// The tiles of a group's instructions: Of(instruction), in the order of preference. Each group has
+// its own specialization, so that a new tile rebuilds the code of its group alone.
 template <CudaGroup kGroup>
 struct GroupTiles;
 
-// Every instruction's last row. One step of what ptxas expands fills the registers.
+// The tile of every instruction's last row. One step fills the registers if ptxas expands the
+// instruction.
 constexpr RowShape SmallTile(const mma::Instruction& instruction) {
   const bool is_deep = instruction.is_sparse() && IsShapedNative(instruction);
   return {64, 64, static_cast<int16_t>(is_deep ? 128 : 64), 2, 2, 3};
@@ -94,7 +94,8 @@ constexpr void ForEachRow(const mma::Instruction& instruction, RowShapes shapes,
   add(MakeRow(instruction, SmallTile(instruction)));
 }
 
-// The rows that `for_each` gives to the function it is called with, as an array of their number.
+// Calls `for_each` with a function that adds a row, and returns the added rows as an array of
+// exactly that size.
 template <typename ForEach>
 consteval auto CollectRows(ForEach for_each) {
   constexpr size_t kCount = [] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What follows from a row alone for each warp: its instructions, the fragments that it holds and
-// loads ahead, and what threads and registers that takes. Host and device share it.
+// loads ahead, and the threads and registers that this takes. Host and device share these facts.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ constexpr int InstructionsAcross(const CudaRow& row) {
 // Instructions along k in one step of the tile.
 constexpr int StepsOfTile(const CudaRow& row) { return row.tile.k / row.instruction.k; }
 
-// Whether an instruction with nothing but zeros as A and B may change an accumulator: chains of
-// multiply-adds turn -0 into +0, and where C and D have different types D is rounded to be C.
-// Others leave it as it is, so that whole tiles can be done.
+// Whether an instruction whose A and B are all zeros may change an accumulator: chains of
+// multiply-adds turn -0 into +0, and where C and D have different types, D is rounded to become C.
+// Other instructions leave accumulators as they are, so that k can be filled up to whole tiles.
 constexpr bool CountsEveryStep(const CudaRow& row) {
   const mma::Algorithm algorithm =
       mma::ArithmeticOf(row.instruction, ShapedFor(row.instruction)).algorithm;
@@ -34,8 +34,8 @@ constexpr bool CountsEveryStep(const CudaRow& row) {
           algorithm == mma::Algorithm::kMultiplyAddsF64 || row.instruction.c != row.instruction.d);
 }
 
-// Whether D's elements are in other lanes than C's, so that sums change lanes between instructions:
-// m8n8k4 from f16 to f32. Each warp has room for them behind the stages.
+// Whether D's elements are in other lanes than C's, so that sums change lanes between instructions,
+// as in m8n8k4 from f16 to f32. Each warp has room for the sums after the stages.
 constexpr bool SumsChangeLanes(const CudaRow& row) {
   return row.instruction.products() == 4 && row.instruction.c != row.instruction.d;
 }
@@ -43,7 +43,7 @@ constexpr int ExchangeElements(const CudaRow& row) {
   return SumsChangeLanes(row) ? row.instruction_rows() * row.instruction.n : 0;
 }
 
-// Registers of 32 bits that a thread holds for one operand's fragments of one step.
+// The number of 32-bit registers in which a thread holds one operand's fragments of one step.
 constexpr int FragmentRegisters(const CudaRow& row, mma::Operand operand) {
   const int count = operand == mma::Operand::kA   ? InstructionsDown(row)
                     : operand == mma::Operand::kB ? InstructionsAcross(row)
@@ -51,8 +51,8 @@ constexpr int FragmentRegisters(const CudaRow& row, mma::Operand operand) {
   return count * mma::WordsPerLane(row.instruction, operand);
 }
 
-// How many instructions beside each other one load of an operand's fragments serves: ldmatrix
-// brings four matrices of 8 lines of 16 bytes, f64 comes by single elements.
+// How many neighbouring instructions one load of an operand's fragments serves: ldmatrix brings
+// four matrices of 8 lines of 16 bytes, and f64 comes one element at a time.
 constexpr int InstructionsOfLoad(const CudaRow& row, mma::Operand operand) {
   const mma::Instruction& instruction = row.instruction;
   if (instruction.a == ElementType::kF64) return 1;
@@ -63,10 +63,10 @@ constexpr int InstructionsOfLoad(const CudaRow& row, mma::Operand operand) {
   return matrices < 1 || matrices > 4 ? 1 : 4 / matrices;
 }
 
-// Where fragments are loaded ahead, a thread holds one operand's for a whole step, and of the other
-// two parts, which follow each other: the one that instructions take and the one after it. That is
-// A, so that instructions which follow each other take the same registers of it; but B where A's
-// are few (compressed) or B's are many (f64).
+// Where fragments are loaded ahead, a thread holds one operand's fragments for a whole step. It
+// streams the other operand: it holds two parts of it at a time, the one that instructions take and
+// the one after it. A is streamed, so that successive instructions take the same registers of it;
+// but B is streamed where A's fragments are few (compressed) or B's are many (f64).
 constexpr mma::Operand StreamedOperand(const CudaRow& row) {
   return row.instruction.is_sparse() || row.instruction.a == ElementType::kF64 ? mma::Operand::kB
                                                                                : mma::Operand::kA;
@@ -85,13 +85,14 @@ constexpr int RegistersAhead(const CudaRow& row) {
          (row.instruction.is_sparse() ? InstructionsDown(row) : 0);
 }
 
-// Of a multiprocessor; of a thread that multiplies and of one that fills stages (MovesRegisters).
+// The registers of a multiprocessor, the most that a thread which multiplies has, and those of a
+// thread that fills stages (MovesRegisters).
 inline constexpr int kRegisters = 64 * 1024;
 inline constexpr int kMostRegisters = 240;
 inline constexpr int kRegistersToFill = 24;
 
-// Whether a row can have the ring: where the instructions are the tensor core's own and the
-// registers suffice for fragments that are loaded ahead.
+// Whether a row can have the ring: its instructions must be the tensor core's own, and the
+// registers must suffice for fragments that are loaded ahead.
 constexpr bool CanLoadAhead(const CudaRow& row) {
   const mma::Instruction& instruction = row.instruction;
   if (!IsShapedNative(instruction) || instruction.family == mma::Family::kWmma ||
@@ -104,34 +105,35 @@ constexpr bool CanLoadAhead(const CudaRow& row) {
     if (InstructionsAlong(row, operand) % InstructionsOfLoad(row, operand) != 0) return false;
   }
   if (StepsOfTile(row) * StreamedParts(row) % 2 != 0) return false;
-  constexpr int kOthers = 10;  // Addresses and counts, as the compiler was seen to manage with.
+  constexpr int kOthers = 10;  // For addresses and counts: the compiler was seen to manage with 10.
   return FragmentRegisters(row, mma::Operand::kD) + RegistersAhead(row) + kOthers <= kMostRegisters;
 }
 
 // Whether fragments are loaded ahead of the instructions that take them.
 constexpr bool LoadsAhead(const CudaRow& row) { return row.pipeline == Pipeline::kRing; }
 
-// In how many parts a warp's fragments of B are held, one after the other, where they are not
-// loaded ahead.
+// The number of parts in which code that does not load ahead holds a warp's fragments of B, one
+// part after the other.
 constexpr int PartsOfB(const CudaRow& row) {
   return LoadsAhead(row) ? InstructionsAcross(row) / InstructionsOfLoad(row, mma::Operand::kB) : 1;
 }
 
-// Whether the code for a chip loads ahead, which takes the copy engine; what a chip's assembler
-// expands leaves no registers for it.
+// Whether the code for a chip loads ahead. That takes the copy engine, and a chip whose assembler
+// expands the instruction has no registers left for it.
 constexpr bool LoadsAheadOn(const CudaRow& row, mma::Chip chip) {
   return LoadsAhead(row) && mma::HasTileCopies(chip) &&
          mma::SupportOn(row.instruction, chip) == mma::Support::kNative;
 }
 
-// Blocks that share their tile of B, where the copy engine writes to several at once.
+// The number of blocks that share their tile of B: more than one only where the copy engine can
+// write to several at once.
 constexpr int ClusterOn(const CudaRow& row, mma::Chip chip) {
   return LoadsAheadOn(row, chip) && mma::HasMulticast(chip) ? row.cluster : 1;
 }
 
-// Where fragments are loaded ahead, a warp more tells the copy engine what to bring. Eight that
-// multiply may need the registers of three groups of four: then it comes with three that do
-// nothing, and they leave the others theirs.
+// Where fragments are loaded ahead, one more warp tells the copy engine what to bring. Eight warps
+// that multiply may need the registers of three groups of four warps: then three idle warps come
+// with that one, and these four leave their registers to the others.
 constexpr bool MovesRegisters(const CudaRow& row, mma::Chip chip) {
   return LoadsAheadOn(row, chip) && row.threads() == 256;
 }
@@ -140,12 +142,12 @@ constexpr int ThreadsOfBlock(const CudaRow& row, mma::Chip chip) {
   return row.threads() + (MovesRegisters(row, chip) ? 128 : 32);
 }
 
-// Registers of a thread, in all, as the block starts with them.
+// All registers of a thread when the block starts.
 constexpr int RegistersOf(const CudaRow& row, mma::Chip chip) {
   constexpr int kMost = 255;
   if (MovesRegisters(row, chip)) return kRegisters / ThreadsOfBlock(row, chip) / 8 * 8;
   const bool is_native = mma::SupportOn(row.instruction, chip) == mma::Support::kNative;
-  // Since sm_100 the assembler fills up integer products of 8 rows to 16.
+  // Since sm_100, the assembler fills integer products of 8 rows up to 16 rows.
   const bool is_filled =
       mma::CapabilityOf(chip) >= 100 && row.instruction.m == 8 && IsInteger(row.instruction.a);
   const int filling = is_filled ? 2 : 1;
@@ -155,7 +157,8 @@ constexpr int RegistersOf(const CudaRow& row, mma::Chip chip) {
           : filling * FragmentRegisters(row, mma::Operand::kA) +
                 FragmentRegisters(row, mma::Operand::kB) / PartsOfB(row) +
                 (row.instruction.is_sparse() ? InstructionsDown(row) * StepsOfTile(row) : 0);
-  // Of sparse products of bytes that chip expands, it makes more than earlier ones.
+  // A chip since sm_100 that expands sparse products of bytes makes more instructions of them than
+  // earlier chips do.
   const bool is_long = mma::CapabilityOf(chip) >= 100 && row.instruction.is_sparse();
   const int others = is_native ? 40 : is_long ? 200 : 120;
   const int registers = filling * FragmentRegisters(row, mma::Operand::kD) + fragments + others;
