@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The metadata of a sparse A, from the portable indices (sparse24.h) to the words of lanes;
-// metadata.cu has the kernel. Constexpr for the sake of nvcc; see packed_line.h.
+// metadata.cu has the kernel. Functions are constexpr for the sake of nvcc; see packed_line.h.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@ namespace gemmd {
 
 inline constexpr int kLanes = 32;
 
-// Of which groups a lane holds the nibbles in every step: in each half of its word, of four from
-// here on.
+// The groups whose nibbles a lane holds in every step: each half of its word holds the nibbles of
+// four groups of a row, from `group` on.
 struct MetadataHalf {
-  int row = -1;  // None.
+  int row = -1;  // -1 if the half holds no groups.
   int group = 0;
 
   constexpr bool is_held() const { return row >= 0; }
@@ -37,29 +37,29 @@ constexpr MetadataLane MetadataLaneOf(const mma::Instruction& instruction, int l
   return result;
 }
 
-// All matrices of a sparse A.
+// The work on all matrices of a sparse A.
 struct MetadataJob {
   MetadataLane lanes[kLanes];
-  int rows_of_tile = 0;                // Of an instruction.
-  bool has_two_indices = false;        // Of each group; or one.
-  uint32_t nibbles_of_one_index = 0;   // The nibble for each value of one, 0 in the lowest bits.
-  uint32_t nibble_beyond = 0;          // Of groups beyond the matrix.
+  int rows_of_tile = 0;                // The rows of an instruction.
+  bool has_two_indices = false;        // Each group has two indices, or else one.
+  uint32_t nibbles_of_one_index = 0;   // For an index of 0 (lowest bits) and of 1.
+  uint32_t nibble_beyond = 0;          // The nibble of groups beyond the matrix.
   const std::byte* indices = nullptr;  // The first line of the first matrix.
-  // What an instruction takes, 32 words: they follow each other step by step along k, tile of rows
-  // by tile, matrix by matrix.
+  // An instruction takes 32 words. These follow each other step by step along k, then tile of rows
+  // by tile, then matrix by matrix.
   uint32_t* words = nullptr;
   int64_t index_line_bytes = 0;
   int64_t source_batch_stride = 0;  // In bytes.
-  int64_t rows = 0;                 // Of the matrix.
-  int64_t groups = 0;               // Of each row.
-  int groups_of_step = 0;           // Of each row, of an instruction: even.
-  int64_t steps_of_bytes = 0;       // Whose groups are all in the matrix, with two indices each.
-  int64_t tiles = 0;                // Down a matrix, as the kernel covers it.
-  int64_t steps = 0;                // Along k.
+  int64_t rows = 0;                 // Rows of the matrix.
+  int64_t groups = 0;               // Groups of each row.
+  int groups_of_step = 0;           // Groups of a row that an instruction takes: even.
+  int64_t steps_of_bytes = 0;       // Steps whose groups are all in the matrix, two indices each.
+  int64_t tiles = 0;                // Tiles down a matrix, as the kernel covers it.
+  int64_t steps = 0;                // Steps along k.
   int64_t batch = 0;
 };
 
-// The nibble of a group that keeps places `low` and `high`, in units, of it.
+// The nibble of a group that keeps its places `low` and `high`, counted in units.
 constexpr uint32_t NibbleOfPlaces(const mma::Instruction& instruction, const SparseForm& form,
                                   uint32_t low, uint32_t high) {
   const auto unit = static_cast<int>(form.unit);
@@ -67,8 +67,8 @@ constexpr uint32_t NibbleOfPlaces(const mma::Instruction& instruction, const Spa
                        static_cast<int>(high) * unit + unit - 1);
 }
 
-// The nibbles of four groups of a row, from `first`, a multiple of four, on; the first in the
-// lowest bits. Groups beyond the matrix keep the places that come first.
+// The nibbles of four groups of a row, from group `first` on, which is a multiple of four; the
+// lowest bits hold the first nibble. Groups beyond the matrix keep the places that come first.
 constexpr uint32_t FourNibblesOf(const MetadataJob& job, int64_t matrix, int64_t row,
                                  int64_t first) {
   const std::byte* line =
@@ -78,7 +78,7 @@ constexpr uint32_t FourNibblesOf(const MetadataJob& job, int64_t matrix, int64_t
     const int64_t group = first + i;
     uint32_t nibble = job.nibble_beyond;
     if (row < job.rows && group < job.groups) {
-      // Two indices of a group are its nibble as they lie.
+      // The two indices of a group, as they lie, are its nibble.
       nibble = job.has_two_indices
                    ? LoadIndex(line, 2 * group) | LoadIndex(line, 2 * group + 1) << 2
                    : job.nibbles_of_one_index >> 4 * LoadIndex(line, group) & 0xf;
@@ -88,13 +88,14 @@ constexpr uint32_t FourNibblesOf(const MetadataJob& job, int64_t matrix, int64_t
   return nibbles;
 }
 
-// A lane's words of a tile of rows.
+// Where a lane finds its words of a tile of rows.
 struct LaneOfTile {
   MetadataLane lane;
   int64_t matrix = 0;
   int64_t tile = 0;
-  // Where its rows are in the matrix and groups have two indices, those are nibbles as they lie:
-  // from these bytes on, for that many steps. A mask leaves out what the lane does not hold.
+  // Where the tile's rows are in the matrix and groups have two indices, the indices are nibbles as
+  // they lie: from `bytes` on, for `steps_of_bytes` steps. `masks` leave out what the lane does not
+  // hold.
   const std::byte* bytes[2] = {nullptr, nullptr};
   uint32_t masks[2] = {0, 0};
   int64_t steps_of_bytes = 0;
@@ -141,7 +142,7 @@ constexpr uint32_t WordOfStep(const MetadataJob& job, const LaneOfTile& at, int6
   return step < at.steps_of_bytes ? WordOfIndexBytes(job, at, step) : WordOfGroups(job, at, step);
 }
 
-// Where lane 0's words of a tile are, 32 of each step.
+// Where lane 0's words of a tile start; each step has 32 words, one for each lane.
 constexpr uint32_t* WordsOfTile(const MetadataJob& job, int64_t matrix, int64_t tile) {
   return job.words + (matrix * job.tiles + tile) * job.steps * kLanes;
 }

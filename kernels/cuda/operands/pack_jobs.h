@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From a problem and its plan to what the packing of its operands is about.
+// Makes the jobs of packing a problem's operands from the problem and its plan.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@ namespace gemmd {
 
 struct OperandPacking {
   PackJob job;
-  int bits = 0;             // Of an element,
-  int container = 0;        //   and of its container,
-  int shift = 0;            //   in which it lies this far up.
-  bool lies_along = false;  // Its lines are those of the target already.
+  int bits = 0;             // Bits of an element.
+  int container = 0;        // Bits of its container.
+  int shift = 0;            // Bits below the element in its container.
+  bool lies_along = false;  // Its lines run as those of the target do.
 };
 
-// Arguments as those of PackOperand and RepackMetadata (kernels/cuda/device/operands).
+// The arguments are those of PackOperand and RepackMetadata (kernels/cuda/device/operands).
 // Errors: none for a valid problem.
 absl::StatusOr<OperandPacking> PackingOf(const CudaRow& row, mma::Operand operand,
                                          const Problem& problem, const OperandPlan& plan,

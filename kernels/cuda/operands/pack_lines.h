@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Packing of operands as each thread does its part of it; pack.cu has the kernels. Constexpr for
-// the sake of nvcc; see packed_line.h.
+// The packing of operands, of which each thread does its part; pack.cu has the kernels. Functions
+// are constexpr for the sake of nvcc; see packed_line.h.
 //
-// Lines are written in chunks of 16 bytes, and read so as far as they are aligned. Elements may
-// take more bits than in their source (a container), with their bits `shift` up in it.
+// Lines are written in chunks of 16 bytes, and read in such chunks as far as they are aligned.
+// Elements may take more bits than in their source: a container holds an element's bits, `shift`
+// bits up.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +16,18 @@
 
 namespace gemmd {
 
-// All matrices of one operand. What lies behind a target line's elements, up to its stride, becomes
-// zero.
+// The work on all matrices of one operand. The bytes after a target line's elements, up to its
+// stride, become zero.
 struct PackJob {
   const std::byte* source = nullptr;
   const std::byte* source_end = nullptr;  // Nothing is read from here on.
   std::byte* target = nullptr;
-  int64_t source_line_stride = 0;  // In bytes, as all strides.
+  int64_t source_line_stride = 0;  // In bytes, like all strides.
   int64_t source_batch_stride = 0;
   int64_t target_line_stride = 0;  // A multiple of 16.
   int64_t target_batch_stride = 0;
-  int64_t lines = 0;   // Of one matrix of the target.
-  int64_t length = 0;  // Elements of each.
+  int64_t lines = 0;   // Lines of one matrix of the target.
+  int64_t length = 0;  // Elements of each line.
   int64_t batch = 0;
 };
 
@@ -48,7 +49,7 @@ constexpr Word LoadAligned(const std::byte* place) {
 
 constexpr uint64_t Join(uint32_t low, uint32_t high) { return low | uint64_t{high} << 32; }
 
-// Some bytes, one by one: what is at the end.
+// Loads fewer bytes than a chunk has, one by one, as at the end of a line.
 template <typename Byte>
 constexpr Chunk LoadBytes(const Byte* place, int bytes) {
   Chunk chunk;
@@ -59,7 +60,7 @@ constexpr Chunk LoadBytes(const Byte* place, int bytes) {
   return chunk;
 }
 
-// A whole chunk that lies on no word: put together from the five words that it touches.
+// Loads a whole chunk that does not start on a word from the five words that it touches.
 template <typename Byte>
 constexpr Chunk LoadShifted(const Byte* place, const std::byte* end) {
   const auto misalignment = static_cast<int>(reinterpret_cast<uintptr_t>(place) % 4);
@@ -76,7 +77,7 @@ constexpr Chunk LoadShifted(const Byte* place, const std::byte* end) {
   return {Join(words[0], words[1]), Join(words[2], words[3])};
 }
 
-// The bytes from `place`, as many as `bytes` says but not more than a chunk; zeros behind them.
+// Loads `bytes` bytes from `place`, but not more than a chunk, and zeros after them.
 template <typename Byte>
 constexpr Chunk LoadChunk(const Byte* place, int64_t bytes, const std::byte* end) {
   if (bytes <= 0) return {};
@@ -89,7 +90,7 @@ constexpr Chunk LoadChunk(const Byte* place, int64_t bytes, const std::byte* end
           Join(LoadAligned<uint32_t>(place + 8), LoadAligned<uint32_t>(place + 12))};
 }
 
-// The chunk with all but its low `bits` bits cleared.
+// Clears all but the low `bits` bits of a chunk.
 constexpr Chunk KeepLow(Chunk chunk, int64_t bits) {
   if (bits >= 128) return chunk;
   if (bits <= 0) return {};
@@ -102,25 +103,27 @@ constexpr void StoreChunk(Byte* place, const Chunk& chunk) {
   *reinterpret_cast<Chunk*>(place) = chunk;
 }
 
-// Elements of kBits bits as they lie in the source, in containers of kContainer bits.
+// How elements that have kBits bits in the source are packed into containers of kContainer bits.
 template <int kBits, int kContainer>
 struct PackForm {
   static_assert(kContainer == kBits || (kContainer == 8 && kBits < 8));
   static constexpr bool kWidens = kContainer != kBits;
-  // Of a chunk of the target.
+  // Elements of a chunk of the target.
   static constexpr int kElements = 8 * kChunkBytes / kContainer;
-  // A transposed tile is square; it lies in shared memory in words, sub-byte elements in bytes.
+  // A transposed tile is square. In shared memory each element takes a word of kWordBytes: elements
+  // of less than a byte take a byte.
   static constexpr int kTile = kContainer >= 16 ? 64 : 128;
   static constexpr int kWordBytes = kContainer >= 8 ? kContainer / 8 : 1;
   using Word = WordOfBytes<kWordBytes>;
-  // One 32-bit word more than the tile has, or one element: so lines begin in different banks.
+  // A line has one 32-bit word, or one element, more than the tile, so that lines begin in
+  // different banks.
   static constexpr int kStride = kTile + (kWordBytes < 4 ? 4 / kWordBytes : 1);
-  // Elements of a line of the source that a thread reads at a time, in up to 16 bytes.
+  // A thread reads this many elements of a source line at a time, in up to 16 bytes.
   static constexpr int kReads = kBits == 6 ? 16 : 8 * kChunkBytes / kBits;
 };
 
-// A stretch of kElements elements that lie beside each other in the source, as a chunk of
-// containers. `place` is where the first begins; `left` elements are the line's.
+// Widens kElements neighbouring elements of the source to a chunk of containers. The first element
+// begins at `place`; the line has `left` elements from there on.
 template <typename Form, int kBits>
 constexpr Chunk WidenedChunk(const std::byte* place, int64_t left, int shift,
                              const std::byte* end) {
@@ -138,7 +141,7 @@ constexpr Chunk WidenedChunk(const std::byte* place, int64_t left, int shift,
   return chunk;
 }
 
-// Chunk `index` of a target line whose elements lie along a line of the source, too.
+// Chunk `index` of a target line whose elements lie along a line of the source.
 template <int kBits, int kContainer>
 constexpr Chunk AlongChunk(const PackJob& job, const std::byte* line, int64_t index, int shift) {
   using Form = PackForm<kBits, kContainer>;
@@ -153,14 +156,15 @@ constexpr Chunk AlongChunk(const PackJob& job, const std::byte* line, int64_t in
   }
 }
 
-// Where lines lie the other way: a tile of the target at line `line` and element `element`.
+// Where source lines lie across those of the target, this is a tile of the target that begins at
+// line `line` and element `element`.
 struct PackTile {
   int64_t matrix = 0;
   int64_t line = 0;
   int64_t element = 0;
 };
 
-// Elements of one read, as words of shared memory. Stores 32 bits at a time.
+// Stores the elements of one read as words of shared memory, 32 bits at a time.
 template <typename Form, int kBits>
 constexpr void StageElements(const Chunk& source, int shift, uint32_t* target) {
   if constexpr (kBits >= 8) {
@@ -184,8 +188,9 @@ constexpr void StageElements(const Chunk& source, int shift, uint32_t* target) {
   }
 }
 
-// First part of a transposed tile: thread `thread` of `threads` reads lines of the source, which
-// are elements of the target, into `staged` (kTile lines of kStride words); zero beyond the matrix.
+// The first half of transposing a tile: thread `thread` of `threads` reads lines of the source,
+// each of which holds one element of every target line, into `staged` (kTile lines of kStride
+// words). Words beyond the matrix become zero.
 template <int kBits, int kContainer>
 constexpr void StageTile(const PackJob& job, const PackTile& tile, int shift, int thread,
                          int threads, typename PackForm<kBits, kContainer>::Word* staged) {
@@ -210,7 +215,7 @@ constexpr void StageTile(const PackJob& job, const PackTile& tile, int shift, in
   }
 }
 
-// Chunk `chunk` of line `line` of a staged tile.
+// Gathers chunk `chunk` of line `line` of a staged tile.
 template <int kBits, int kContainer>
 constexpr Chunk AcrossChunk(const typename PackForm<kBits, kContainer>::Word* staged, int line,
                             int chunk) {
@@ -228,14 +233,14 @@ constexpr Chunk AcrossChunk(const typename PackForm<kBits, kContainer>::Word* st
   return result;
 }
 
-// Second part, after a barrier: writes the target's lines.
+// The second half of transposing a tile, after a barrier: writes the target's lines.
 template <int kBits, int kContainer>
 constexpr void StoreTile(const PackJob& job, const PackTile& tile, int thread, int threads,
                          const typename PackForm<kBits, kContainer>::Word* staged) {
   using Form = PackForm<kBits, kContainer>;
   constexpr int kChunks = Form::kTile / Form::kElements;
-  // Two neighbours write the 32 bytes that memory moves together; all others take other lines, so
-  // that they read different banks.
+  // Two neighbouring threads write the 32 bytes that memory moves together. All others take other
+  // lines, so that they read different banks.
   constexpr int kTogether = kChunks < 2 ? 1 : 2;
   std::byte* matrix = job.target + tile.matrix * job.target_batch_stride;
   const int64_t first_byte = tile.element * kContainer / 8;
@@ -258,7 +263,7 @@ constexpr void WithPackForm(int bits, int container, const Visit& visit) {
     case 32: return visit.template operator()<32, 32>();
     case 16: return visit.template operator()<16, 16>();
     case 8: return visit.template operator()<8, 8>();
-    case 6: return visit.template operator()<6, 8>();  // They only come in bytes.
+    case 6: return visit.template operator()<6, 8>();  // Elements of 6 bits only come in bytes.
     case 4:
       return container == 8 ? visit.template operator()<4, 8>() : visit.template operator()<4, 4>();
     default: return visit.template operator()<1, 1>();
