@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The groups whose instructions have the small tile alone: those that the tensor core of sm_90 does
-// not multiply itself, and wmma.
+// The groups whose instructions have only the small tile: wmma, and the instructions that the
+// tensor core of sm_90 does not have itself.
 #pragma once
 
 #include "kernels/cuda/tiles.h"

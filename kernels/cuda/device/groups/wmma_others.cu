@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// wmma with every other type.
+// wmma with every type but f16.
 #include "kernels/cuda/device/mainloop/group.cuh"
 #include "kernels/cuda/groups/small.h"
 
