@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block's accumulators on their way to D.
+// The way of a block's accumulators to D.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@ class BlockEpilogue {
  public:
   using Sum = typename WarpSums<Row>::Sum;
 
-  // `shared` is free once every thread that multiplies is here.
+  // `shared` is free once every thread that multiplies has called Run.
   __device__ BlockEpilogue(const EpilogueParameters& epilogue, const Place& place,
                            const WarpSums<Row>& sums, std::byte* shared)
       : epilogue_(epilogue), place_(place), sums_(sums), tile_(reinterpret_cast<Sum*>(shared)) {}
 
-  // Whole tiles of D from the registers. Else through shared memory, so that the code of the
-  // epilogue is there once and not for each register.
+  // Stores whole tiles of D from the registers. Other tiles go through shared memory, so that the
+  // code of the epilogue exists once and not for each register.
   __device__ void Run() const {
     if constexpr (kStoresPairs) {
       if (TakesWholePairs(epilogue_, place_.row, place_.column, kOf.tile.m, kOf.tile.n)) {
@@ -30,7 +30,7 @@ class BlockEpilogue {
         return;
       }
     }
-    ptx::SynchronizeThreads<kOf.threads()>();  // Every warp has read its fragments.
+    ptx::SynchronizeThreads<kOf.threads()>();  // After this, every warp has read its fragments.
     Stage();
     ptx::SynchronizeThreads<kOf.threads()>();
     if (!CanStoreDirectly(epilogue_)) {
@@ -54,8 +54,9 @@ class BlockEpilogue {
   static constexpr CudaRow kOf = kRow<Row>;
   static constexpr mma::Instruction kInstruction = kOf.instruction;
   static constexpr int kStride = AccumulatorStride(kOf);
-  // Accumulators that lie in D as they lie in lanes, two beside each other; only where loading
-  // ahead shows that a row is to be fast, since this is a store for each.
+  // Whether pairs of accumulators that are neighbours in a lane and in D are stored from registers.
+  // The code has a store for each pair then, so only rows that load ahead, which are meant to be
+  // fast, do this.
   static constexpr bool kStoresPairs =
       LoadsAheadOn(kOf, ptx::kChip) && kInstruction.d != ElementType::kF64;
 
@@ -71,7 +72,7 @@ class BlockEpilogue {
     }
   }
 
-  // Four lanes write neighbours of a row: a sector of 32 bytes, or half of one.
+  // Four lanes write neighbouring elements of a row: a sector of 32 bytes, or half of one.
   template <ElementType kType>
   __device__ void StoreSumsAs() const {
     constexpr int kBytes = BitsOf(kType) / 8;
@@ -83,7 +84,7 @@ class BlockEpilogue {
     for (int i = 0; i < WarpSums<Row>::kDown; ++i) {
 #pragma unroll
       for (int e = 0; e < WarpSums<Row>::kElements; e += 2) {
-        // Elements lie alike in all lanes, counted from the first.
+        // Relative to element 0, elements lie alike in all lanes.
         const mma::Position at = PositionInFragment<Row, mma::Operand::kD>(0, e);
         std::byte* const row =
             target + (i * kOf.instruction_rows() + at.row) * epilogue_.d.line_stride_bytes +

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The epilogue of kernels of GPUs, from accumulators to D: the bits of ApplyEpilogue.
+// The epilogue of GPU kernels, from accumulators to D: it gives the bits of ApplyEpilogue.
 //
-// Three ways. Of what most products ask, the product alone or times alpha in a usual type, whole
-// tiles of aligned rows go from the registers of the accumulators to memory (StorePairOf), others
-// by StoreDirectly from a tile in shared memory. ApplyEpilogueToTile, a call, does all else from
-// there.
+// Accumulators take one of three ways. Most products ask for the product alone, or times alpha, in
+// a usual type: then whole tiles of aligned rows go from the registers of the accumulators to
+// memory (StorePairOf), and other tiles go through shared memory and StoreDirectly. For all other
+// products ApplyEpilogueToTile, a function that is not inlined, takes the tile from shared memory.
 //
-// A kernel takes the parameters as `const __grid_constant__`, so that their address is that of the
-// constant bank: without it ApplyEpilogueToTile would get a copy in local memory.
+// A kernel takes the parameters as `const __grid_constant__`, so that their address is in the
+// constant bank: without it, ApplyEpilogueToTile would get a copy in local memory.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace gemmd {
 
-// Two f32 to two f16 or bf16, the first in the low half; NaN becomes 0x7fff, as in Encode.
+// Encode two f32 as two f16 or bf16, the first in the low half; NaN becomes 0x7fff, as in Encode.
 __device__ __forceinline__ uint32_t EncodeF16Pair(float x0, float x1) {
   uint32_t word;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x1), "f"(x0));
@@ -44,12 +44,12 @@ struct DeviceEncoder {
   }
 };
 
-// Whether the kernel may call StoreDirectly: the same for all threads.
+// Whether the kernel may call StoreDirectly. The answer is the same for all threads.
 __device__ __forceinline__ bool CanStoreDirectly(const EpilogueParameters& parameters) {
   return parameters.stores_directly;
 }
 
-// Two words beside each other where D's lines are rows, as far as they lie in D.
+// Stores the words of (row, column) and (row, column + 1), as far as they lie in D.
 template <typename Word>
 __device__ __forceinline__ void StorePair(const EpilogueParameters& parameters, int64_t batch_index,
                                           int64_t row, int64_t column, Word word0, Word word1) {
@@ -72,8 +72,8 @@ __device__ __forceinline__ void StorePair(const EpilogueParameters& parameters, 
   if (has_second) *reinterpret_cast<Word*>(target + step) = word1;
 }
 
-// Whether D has the whole tile at (row, column) and takes its pairs as StorePairOf writes them: the
-// same for all threads.
+// Whether D has the whole tile at (row, column) and takes its pairs as StorePairOf writes them. The
+// answer is the same for all threads.
 __device__ __forceinline__ bool TakesWholePairs(const EpilogueParameters& parameters, int64_t row,
                                                 int64_t column, int rows, int columns) {
   return parameters.stores_directly && parameters.pairs_are_aligned &&
@@ -81,7 +81,7 @@ __device__ __forceinline__ bool TakesWholePairs(const EpilogueParameters& parame
          column + columns <= parameters.n;
 }
 
-// Where element (row, column) of a matrix of D is that has rows as lines.
+// Where element (row, column) of a matrix of D lies, if D is row major.
 template <ElementType kType>
 __device__ __forceinline__ std::byte* ElementOfRow(const EpilogueParameters& parameters,
                                                    int64_t batch_index, int64_t row,
@@ -90,8 +90,8 @@ __device__ __forceinline__ std::byte* ElementOfRow(const EpilogueParameters& par
          row * parameters.d.line_stride_bytes + column * (BitsOf(kType) / 8);
 }
 
-// Stores the accumulators of two elements beside each other as D's type, at an aligned address.
-// Products that are no number have one code, which multiplication gives.
+// Stores the accumulators of two neighbouring elements as D's type, at an aligned address. A
+// product that is NaN has one code, which the multiplication gives.
 template <ElementType kType>
 __device__ __forceinline__ void StorePairOf(const EpilogueParameters& parameters, std::byte* target,
                                             float x0, float x1) {
@@ -143,8 +143,8 @@ __device__ __forceinline__ void StoreDirectly(const EpilogueParameters& paramete
 // Applies the epilogue to the tile of D whose first element is (first_row, first_column), both
 // multiples of 8, as are tile_rows and tile_columns; it may hang over m and n. `tile` holds its
 // accumulators row major, `tile_stride` of them from row to row, in shared memory; threads 0 to
-// `threads` - 1 call it together, after a barrier. It is to be the last thing that a kernel does:
-// what lives across the call would go through local memory.
+// `threads` - 1 call it together, after a barrier. The call must be the last thing that a kernel
+// does: values that live across it would go through local memory.
 template <typename Accumulator>
 __device__ __noinline__ void ApplyEpilogueToTile(const EpilogueParameters& parameters,
                                                  int64_t batch_index, int64_t first_row,

@@ -6,14 +6,14 @@
 namespace gemmd {
 namespace {
 
-// Long along D's lines.
+// Tiles are long along D's lines.
 constexpr int kTileLines = 8;
 constexpr int kTileLength = 512;
 
 struct Tiling {
   int rows;
   int columns;
-  int64_t tiles_along_rows;  // Side by side.
+  int64_t tiles_along_rows;  // The number of tiles side by side.
   int64_t tiles_of_matrix;
   int64_t tiles;
 };
