@@ -11,10 +11,10 @@ namespace {
 
 constexpr int kWordsOfThread = 8;
 constexpr int kAtOnce = 4;
-constexpr int64_t kMostExtent = 65535;  // Of a grid's second and third.
+constexpr int64_t kMostExtent = 65535;  // The most blocks along a grid's second or third axis.
 
-// Blocks beside each other share the words of a tile of rows. A thread's words are all of one lane,
-// several of them under way at a time.
+// Neighbouring blocks share the words of a tile of rows. A thread's words all belong to one lane,
+// and several of them are under way at a time.
 __global__ void __launch_bounds__(kBlockThreads)
     MetadataKernel(const __grid_constant__ MetadataJob job) {
   static_assert(kBlockThreads % kLanes == 0);
@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(kBlockThreads)
       const LaneOfTile at = LaneOfTileOf(job, matrix, tile, lane);
       uint32_t* const words = WordsOfTile(job, matrix, tile) + lane;
       int64_t step = first;
-      // Loaded together, since what is stored might be what is loaded for all the compiler knows.
+      // Words are loaded before any is stored: for all that the compiler knows, a store might
+      // change what is loaded after it.
       for (; step + (kAtOnce - 1) * stride < at.steps_of_bytes; step += kAtOnce * stride) {
         uint32_t loaded[kAtOnce];
 #pragma unroll

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The metadata of a sparse A as the lanes of a kernel take it; see plan.h.
+// The metadata of a sparse A in the form that the lanes of a kernel take; see plan.h.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace gemmd {
 // waiting: the word of (tile of instruction.m rows, step of instruction.k, lane) is number
 // (tile * steps + step) * 32 + lane, where steps = k rounded up to row.tile.k / instruction.k; the
 // selector is 0. Rows and groups beyond the matrix keep the places that come first.
-// Errors: Internal as CUDA says.
+// Errors: Internal as CUDA reports it.
 absl::Status RepackMetadata(const CudaRow& row, const Problem& problem, const CudaPlan& plan,
                             const std::byte* a, std::byte* workspace, CUstream_st* stream);
 

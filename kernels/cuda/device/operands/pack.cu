@@ -7,8 +7,8 @@
 namespace gemmd {
 namespace {
 
-// A block writes pieces: `chunks` chunks beside each other of each of kBlockThreads / chunks lines,
-// and so on for kTurns times as many lines.
+// A block writes pieces. In each of kTurns turns it writes `chunks` neighbouring chunks of each of
+// kBlockThreads / chunks lines, then goes on to the lines after them.
 constexpr int kTurns = 4;
 
 struct Pieces {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies of operands as kernels want them; see plan.h.
+// Copies of operands in the form that kernels want; see plan.h.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ namespace gemmd {
 // Writes the packed lines of A or B (of a sparse A, its values) at plan.offset of the workspace, on
 // `stream`, without waiting. `plan` is that of the operand and says is_packed.
 //
-// Operands and workspace are aligned to 256 bytes; nothing behind an operand's last byte is read.
-// Errors: Internal as CUDA says.
+// Operands and workspace are aligned to 256 bytes; no byte after an operand's last one is read.
+// Errors: Internal as CUDA reports it.
 absl::Status PackOperand(const CudaRow& row, mma::Operand operand, const Problem& problem,
                          const OperandPlan& plan, const std::byte* source, std::byte* workspace,
                          CUstream_st* stream);

@@ -13,7 +13,7 @@ constexpr int kWarpLanes = 32;
 constexpr int kWarps = kBlockThreads / kWarpLanes;
 constexpr unsigned kAllLanes = 0xffff'ffff;
 
-// Calls visit(row, piece) for this thread's pieces of rows.
+// Calls visit(row, piece) for each piece of a row that falls to this thread.
 template <typename Visit>
 __device__ void ForPieces(int64_t rows, int64_t pieces_of_row, const Visit& visit) {
   const int64_t stride = int64_t{gridDim.x} * kBlockThreads;
@@ -56,7 +56,7 @@ __device__ TilePattern PatternAt(int index) {
   }
 }
 
-// The best of all lanes' choices.
+// Returns the best of all lanes' choices.
 __device__ int BestPattern(Choice choice) {
   for (int distance = kWarpLanes / 2; distance > 0; distance /= 2) {
     Choice other;
@@ -68,7 +68,8 @@ __device__ int BestPattern(Choice choice) {
   return choice.pattern;
 }
 
-// Of the blocks below: left to itself, the assembler for sm_120 makes room for more and spills.
+// The blocks of PruneBothWaysKernel that share a multiprocessor: left to itself, the assembler for
+// sm_120 makes room for more and spills.
 constexpr int kBlocksOfPruning = 4;
 
 // A warp chooses for one tile at a time: each lane weighs some of the patterns.
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__(kBlockThreads)
             [&](int64_t row, int64_t group) { ExpandGroup<Form>(job, row, group); });
 }
 
-// Jobs have pointers that may be written through; those of inputs are not.
+// Jobs hold pointers that may be written through, but kernels do not write to inputs.
 std::byte* Unconst(const std::byte* bytes) { return const_cast<std::byte*>(bytes); }
 
 bool IsEmpty(const SparseLayout& layout) { return layout.rows == 0 || layout.columns == 0; }

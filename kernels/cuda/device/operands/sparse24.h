@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of kernels/sparse24.h and prune24.h on a GPU, equal to them byte for byte. All
-// pointers are to memory of the current GPU, `dense` and `compressed` aligned to 256 bytes. Nothing
-// waits. Tensors.Compress is to call them for tensors that stay on a GPU; until then only tests do.
+// The functions of kernels/sparse24.h and prune24.h on a GPU, equal to those byte for byte. All
+// pointers are to memory of the current GPU; `dense` and `compressed` are aligned to 256 bytes. No
+// function waits. Tensors.Compress is to call them for tensors that stay on a GPU; until then only
+// tests do.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +17,19 @@ struct CUstream_st;  // What cudaStream_t points at.
 
 namespace gemmd {
 
-// Write to `cleared` how many nonzero elements became zero.
+// Both functions write to `cleared` how many nonzero elements became zero.
 absl::Status PruneOnStream(const SparseLayout& layout, std::byte* dense, int64_t* cleared,
                            CUstream_st* stream);
 absl::Status PruneBothWaysOnStream(const SparseLayout& layout, std::byte* dense, int64_t* cleared,
                                    CUstream_st* stream);
 
-// Check as CheckPruned and CheckCompressed do; bad_group.h has the messages.
+// Both functions check as CheckPruned and CheckCompressed do; bad_group.h has the messages.
 absl::Status CheckPrunedOnStream(const SparseLayout& layout, const std::byte* dense, BadGroup* bad,
                                  CUstream_st* stream);
 absl::Status CheckCompressedOnStream(const SparseLayout& layout, const std::byte* compressed,
                                      BadGroup* bad, CUstream_st* stream);
 
-// Checks, and compresses all the same: what becomes of a bad group has no meaning.
+// Checks, and compresses even if a check fails: the result of a bad group has no meaning.
 absl::Status CompressOnStream(const SparseLayout& layout, const std::byte* dense,
                               std::byte* compressed, BadGroup* bad, CUstream_st* stream);
 
