@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The code of the kernels: the function on the GPU of each row of a group. Each source file of
-// groups/ has one group, so that they build side by side.
+// The code of the kernels: the GPU function of each row of a group. Each source file of groups/ has
+// one group, so that groups build side by side.
 #pragma once
 
 #include <span>
@@ -13,10 +13,10 @@ namespace gemmd {
 
 struct CudaFunction {
   CudaRow row;
-  const void* function = nullptr;  // Null where none of the chips that the build is for runs it.
+  const void* function = nullptr;  // Null if no chip of this build runs the row.
 };
 
-// In the order of the table. A group without a source file does not link.
+// The functions are in the order of the table. A group without a source file does not link.
 template <CudaGroup kGroup>
 std::span<const CudaFunction> FunctionsOf();
 

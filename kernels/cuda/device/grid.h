@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launches of kernels whose blocks share their work by striding over it: any amount fits one grid.
+// Launches of kernels whose blocks stride over their work, so that any amount of it fits one grid.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,18 +15,19 @@ namespace gemmd {
 
 inline constexpr int kBlockThreads = 256;
 
-// Enough blocks to fill any GPU of today several times over; each takes every so-manieth piece.
+// The number of blocks for so many pieces: enough to fill any GPU of today several times over.
+// Block b takes pieces b, b + gridDim.x and so on.
 inline unsigned BlocksFor(int64_t pieces) {
   constexpr int64_t kMostBlocks = 16 * 256;
   return static_cast<unsigned>(std::clamp<int64_t>(pieces, 1, kMostBlocks));
 }
 
-// Blocks for pieces of one thread each.
+// The number of blocks for pieces of which each takes one thread.
 inline unsigned BlocksOfThreads(int64_t pieces) {
   return BlocksFor(pieces / kBlockThreads + (pieces % kBlockThreads != 0 ? 1 : 0));
 }
 
-// What the launch before it made of the arguments.
+// The error of the last launch, if its arguments were refused.
 inline absl::Status LaunchStatus(std::string_view what) {
   return CudaStatus(cudaGetLastError(), what);
 }

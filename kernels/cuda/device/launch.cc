@@ -26,8 +26,8 @@ namespace gemmd {
 namespace {
 
 constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
-constexpr int kBytesOfStep = 32 * sizeof(uint32_t);  // Of the metadata of a row of instructions.
-constexpr int64_t kMostBatches = 65535;              // Of one launch: the grid's third extent.
+constexpr int kBytesOfStep = 32 * sizeof(uint32_t);  // Metadata of a row of instructions.
+constexpr int64_t kMostBatches = 65535;  // A launch has no more: the grid's third extent.
 
 using FunctionTable = std::unordered_map<const CudaRow*, const void*>;
 
@@ -53,10 +53,10 @@ const void* FunctionOf(const Kernel& kernel) {
   return entry == table->end() ? nullptr : entry->second;
 }
 
-// What the current GPU runs.
+// The code that the current GPU runs.
 struct Code {
   const void* function;
-  mma::Chip chip;  // It was compiled for; the GPU may be a later one.
+  mma::Chip chip;  // The chip that the code was compiled for; the GPU may be a later one.
 };
 
 absl::StatusOr<Code> CodeOf(const Kernel& kernel) {
@@ -67,7 +67,7 @@ absl::StatusOr<Code> CodeOf(const Kernel& kernel) {
   cudaFuncAttributes attributes = {};
   RETURN_IF_ERROR(CudaStatus(cudaFuncGetAttributes(&attributes, function), kernel.name));
   const std::optional<mma::Chip> chip = mma::ChipFromCapability(attributes.ptxVersion);
-  // An earlier chip may lack the instruction; then there is a function, but it is empty.
+  // For a chip that lacks the instruction there is a function, but it is empty.
   if (!chip || !RunsOn(*CudaRowOf(kernel), *chip)) {
     return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", kernel.name,
                                                 ", which sm_", attributes.ptxVersion, " lacks"));
@@ -161,7 +161,7 @@ absl::Status PrepareOperands(const CudaRow& row, const GemmArgs& args, const Cud
   return RepackMetadata(row, args.problem, plan, args.a, workspace, stream);
 }
 
-// One launch for as many matrices as a grid has; `parameters` are changed for each.
+// Makes one launch for as many matrices as a grid has room for; changes `parameters` for each.
 absl::Status LaunchProduct(const Kernel& kernel, const Code& code, MmaParameters& parameters,
                            int64_t batch, CUstream_st* stream) {
   const CudaRow& row = *CudaRowOf(kernel);
@@ -197,7 +197,7 @@ absl::Status LaunchProduct(const Kernel& kernel, const Code& code, MmaParameters
 
 bool HasCode(const Kernel& kernel) {
   const bool has_code = CodeOf(kernel).ok();
-  cudaGetLastError();  // No code for the GPU: that is the answer, not an error of a later call.
+  cudaGetLastError();  // Clears the error: having no code is an answer.
   return has_code;
 }
 

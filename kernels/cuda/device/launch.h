@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launches kernels of the catalogue on a GPU. Built with a CUDA toolkit only.
+// Launches kernels of the catalogue on a GPU. Only builds with a CUDA toolkit have this.
 #pragma once
 
 #include "absl/status/status.h"
@@ -11,16 +11,16 @@ struct CUstream_st;  // What cudaStream_t points at.
 namespace gemmd {
 
 // Puts everything that the product takes (packing of operands, the kernel) on `stream`, without
-// waiting. The scheduler of the GPU sees one kernel for most problems.
+// waiting. For most problems that is one kernel.
 //
-// `args` as for any launch, but that all of its pointers are to memory of the current GPU; a, b, c,
-// bias and d are aligned to 256 bytes, as is the workspace.
-// Errors:   FailedPrecondition for a kernel that this build has no code for; ResourceExhausted and
-//           Internal as CUDA says.
+// `args` is as for any launch, except that all of its pointers are to memory of the current GPU; a,
+// b, c, bias, d and the workspace are aligned to 256 bytes.
+// Errors:   FailedPrecondition for a kernel of which this build has no code; ResourceExhausted and
+//           Internal as CUDA reports them.
 // Threads:  any.
 absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream);
 
-// Whether this build has the code of the kernel, for the current GPU.
+// Whether this build has code of the kernel for the current GPU.
 bool HasCode(const Kernel& kernel);
 
 }  // namespace gemmd

@@ -10,7 +10,7 @@
 
 namespace gemmd {
 
-// An operand's lines, as they lie or packed. Lines have less than 2 GiB.
+// An operand's lines, in place or packed. A line has less than 2 GiB.
 struct OperandLines {
   const std::byte* data;
   int64_t batch_stride_bytes;
@@ -19,26 +19,27 @@ struct OperandLines {
   int line_stride_bytes;
 };
 
-// What the driver makes of an operand for the copy engine; see tile_map.h.
+// The description of an operand that the driver encodes for the copy engine; see tile_map.h.
 struct alignas(128) TileMap {
   uint64_t words[16];
 };
 
 struct MmaParameters {
-  // Of rows whose tiles the copy engine copies. A block of a cluster copies its part of B's tile.
+  // The maps are set for rows whose tiles the copy engine copies. A block of a cluster copies its
+  // part of B's tile.
   TileMap a_map;
   TileMap b_map;
   TileMap metadata_map;
   OperandLines a;
   OperandLines b;
-  const uint32_t* metadata;  // As RepackMetadata makes it; null for a dense A.
+  const uint32_t* metadata;  // From RepackMetadata; null for a dense A.
   int64_t metadata_batch_stride_words;
-  int metadata_steps;  // Words of a lane for one tile of rows.
-  int steps;           // Instructions along k.
+  int metadata_steps;  // The words that a lane has for one tile of rows.
+  int steps;           // The number of instructions along k.
   int tiles_m;
   int tiles_n;
   int tiles_k;
-  int64_t first_batch;  // Of this launch.
+  int64_t first_batch;  // The first matrix of this launch.
   EpilogueParameters epilogue;
 };
 

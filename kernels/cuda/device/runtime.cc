@@ -43,7 +43,7 @@ absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(int64_t bytes) {
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
   if (error != cudaSuccess) {
-    cudaGetLastError();  // Out of memory is not sticky; forget it.
+    cudaGetLastError();  // Out of memory is not sticky: clears the error.
     return CudaStatus(error, Concat("memory of the GPU, ", bytes, " bytes"));
   }
   memory.data_ = static_cast<std::byte*>(data);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What CUDA's runtime hands out, owned; its errors as absl::Status.
+// Owners of what CUDA's runtime hands out, and its errors as absl::Status.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,16 +15,16 @@
 
 namespace gemmd {
 
-// OK, ResourceExhausted where memory ran out, Internal for anything else: "what: cudaErrorName:
-// description".
+// Converts an error to OK, ResourceExhausted (memory ran out) or Internal (anything else), with the
+// message "what: cudaErrorName: description".
 absl::Status CudaStatus(cudaError_t error, std::string_view what);
 
-// Whether the context is lost: every later call on it fails.
+// Whether the context is lost with this error, so that every later call on it fails.
 bool IsSticky(cudaError_t error);
 
 class DeviceMemory {
  public:
-  // Of the current GPU, aligned to 256 bytes. No bytes: no memory.
+  // Takes memory of the current GPU, aligned to 256 bytes; none for 0 bytes.
   // Errors: ResourceExhausted.
   static absl::StatusOr<DeviceMemory> Allocate(int64_t bytes);
 
@@ -46,7 +46,7 @@ class DeviceMemory {
 
 class Stream {
  public:
-  // Does not wait for the default stream.
+  // Creates a stream that does not wait for the default stream.
   static absl::StatusOr<Stream> Create();
 
   Stream() = default;
@@ -72,7 +72,7 @@ class Event {
 
   cudaEvent_t get() const { return event_; }
   absl::Status Record(const Stream& stream) const;
-  // From `start` to this one, both of them reached.
+  // The time from `start` to this event. Both must have been reached.
   absl::StatusOr<int64_t> NanosecondsSince(const Event& start) const;
 
  private:

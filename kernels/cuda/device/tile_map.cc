@@ -14,12 +14,12 @@ namespace {
 
 static_assert(sizeof(TileMap) == sizeof(CUtensorMap) && alignof(TileMap) >= alignof(CUtensorMap));
 
-// The copy engine takes at most 256 elements of a line.
+// Elements are words of this size: the copy engine takes at most 256 elements of a line.
 constexpr int kWordBytes = 4;
 
 using EncodeFunction = decltype(&cuTensorMapEncodeTiled);
 
-// By way of the runtime, so that nothing is linked with the driver.
+// Finds the function by way of the runtime, so that nothing is linked with the driver.
 absl::StatusOr<EncodeFunction> FindEncode() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
@@ -33,7 +33,7 @@ absl::StatusOr<EncodeFunction> FindEncode() {
   return reinterpret_cast<EncodeFunction>(function);
 }
 
-// As TileLines::SwizzleOf has it.
+// The swizzle that TileLines::SwizzleOf describes.
 CUtensorMapSwizzle SwizzleOf(const TileBox& box) {
   if (!box.is_swizzled) return CU_TENSOR_MAP_SWIZZLE_NONE;
   switch (box.line_bytes) {

@@ -12,16 +12,16 @@
 
 namespace gemmd {
 
-// What is copied at a time, of one matrix.
+// The part of one matrix that is copied at a time.
 struct TileBox {
   int line_bytes;
   int lines;
-  bool is_swizzled;  // As TileLines has it; then lines have 128 bytes at most.
+  bool is_swizzled;  // As TileLines describes it; then lines have at most 128 bytes.
 };
 
-// Of lines along k: x counts words of 4 bytes of a line, y lines, z matrices of the batch (one
-// where all share it). What a box has beyond the operand is zero. Errors: Internal as CUDA's driver
-// says.
+// Maps an operand whose lines run along k: x counts words of 4 bytes in a line, y lines, z matrices
+// of the batch (one where all share it). The part of a box that lies beyond the operand is zero.
+// Errors: Internal as CUDA's driver reports it.
 absl::StatusOr<TileMap> TileMapOf(const OperandLines& operand, const TileBox& box, int64_t batch);
 
 }  // namespace gemmd
