@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Instructions of PTX, and nothing else: registers in, registers out. The mnemonics of matrix
-// instructions come from the table (kernels/mma/ptx.h), by way of a constant operand.
+// instructions come from the table (kernels/mma/ptx.h) by way of a constant operand.
 //
 // Source: PTX ISA 9.0, sections 9.7.9.25 (copies), 9.7.13.15 (mbarrier) and 9.7.14 (matrix
 // instructions).
@@ -28,7 +28,8 @@ struct Characters<Source, std::index_sequence<kAt...>> {
 template <typename Source>
 struct Mnemonic : Characters<Source, std::make_index_sequence<Source::kSource.view().size()>> {};
 
-// The chip that is compiled for. The compiler of host code only parses kernels, for any.
+// The chip for which this is compiled. The compiler of host code only parses kernels, so any chip
+// serves.
 #ifdef __CUDA_ARCH__
 static_assert(mma::ChipFromCapability(__CUDA_ARCH__ / 10), "a chip that kernels/mma knows");
 inline constexpr mma::Chip kChip = *mma::ChipFromCapability(__CUDA_ARCH__ / 10);
@@ -36,7 +37,7 @@ inline constexpr mma::Chip kChip = *mma::ChipFromCapability(__CUDA_ARCH__ / 10);
 inline constexpr mma::Chip kChip = mma::Chip::kSm90;
 #endif
 
-// Read anew each time, where threadIdx and blockIdx might stay in registers for all of a kernel.
+// These are read anew each time; threadIdx and blockIdx might stay in registers for a whole kernel.
 __device__ inline int ThreadInBlock() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -52,7 +53,7 @@ __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// pointer + a * b, in one instruction.
+// Computes pointer + a * b in one instruction.
 template <typename T>
 __device__ inline const T* Advance(const T* pointer, int a, int b) {
   const T* result;
@@ -60,7 +61,7 @@ __device__ inline const T* Advance(const T* pointer, int a, int b) {
   return result;
 }
 
-// Copies 16 bytes to shared memory; zeros where they are not there.
+// Copies 16 bytes to shared memory, or writes zeros if they are not there.
 __device__ inline void CopyAsync(uint32_t shared, const std::byte* global, bool is_there) {
   asm volatile(
       "{\n"
@@ -75,26 +76,26 @@ __device__ inline void CopyAsync(uint32_t shared, const std::byte* global, bool 
 
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Until at most `kGroups` groups of copies of this thread are under way.
+// Waits until at most `kGroups` groups of this thread's copies are under way.
 template <int kGroups>
 __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
-// A barrier in shared memory; a phase of it ends with the last of `arrivals` and the last byte that
-// was announced.
+// Initialises a barrier in shared memory. A phase of it ends with the last of `arrivals` and the
+// last byte that was announced.
 __device__ inline void InitBarrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// Shows barriers that were initialised to the copy engine.
+// Makes barriers that were initialised visible to the copy engine.
 __device__ inline void ShowBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ inline void Arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// At the barrier in the same place of a block of the cluster. It orders nothing but what this block
-// sees: a release for the cluster would wait for all of memory.
+// Arrives at the barrier in the same place of a block of the cluster. This orders nothing but what
+// this block sees: a release for the cluster would wait for all of memory.
 __device__ inline void ArriveAt(int block, uint32_t barrier) {
   asm volatile(
       "{\n"
@@ -110,7 +111,7 @@ __device__ inline void ArriveAndAnnounce(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// Until the phase of the given parity has ended.
+// Waits until the phase of the given parity has ended.
 __device__ inline void WaitForPhase(uint32_t barrier, int parity) {
   asm volatile(
       "{\n"
@@ -136,8 +137,8 @@ __device__ inline void CopyTileAsync(uint32_t shared, const void* map, int x, in
       : "memory");
 }
 
-// The same to every block of the cluster that `blocks` has a bit for, each to the same place and
-// counted at its own barrier.
+// Copies the box to every block of the cluster for which `blocks` has a bit: to the same place in
+// each, with the bytes counted at that block's own barrier.
 __device__ inline void CopyTileToAllAsync(uint32_t shared, const void* map, int x, int y, int z,
                                           uint32_t barrier, int blocks) {
   asm volatile(
@@ -149,7 +150,7 @@ __device__ inline void CopyTileToAllAsync(uint32_t shared, const void* map, int 
       : "memory");
 }
 
-// Of the cluster that this block is of.
+// The number of this block in its cluster.
 __device__ inline int BlockInCluster() {
   int block;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
@@ -170,7 +171,7 @@ __device__ inline void SynchronizeThreads() {
 }
 __device__ inline void Exit() { asm volatile("exit;"); }
 
-// One lane of the warp.
+// Whether this lane is the one that the warp elects.
 __device__ inline bool IsElected() {
   uint32_t is_elected;
   asm volatile(
@@ -183,7 +184,7 @@ __device__ inline bool IsElected() {
   return is_elected != 0;
 }
 
-// All warps of a group of four change how many registers a thread of it has.
+// All warps of a group of four call these together, to change how many registers its threads have.
 template <int kRegisters>
 __device__ inline void TakeRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -193,8 +194,8 @@ __device__ inline void LeaveRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Four matrices of 8 lines of 16 bytes; lane 8i + j gives the address of line j of matrix i, and
-// gets word lane % 4 of line lane / 4 of each.
+// Loads four matrices of 8 lines of 16 bytes. Lane 8i + j gives the address of line j of matrix i;
+// each lane gets word lane % 4 of line lane / 4 of each matrix.
 __device__ inline void LoadMatrices(uint32_t (&words)[4], uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
@@ -214,14 +215,14 @@ __device__ inline uint64_t LoadShared64(uint32_t shared) {
   return value;
 }
 
-// f16 as f32, exactly; every NaN becomes the one that matrix instructions make.
+// Converts f16 to f32, exactly; every NaN becomes the one that matrix instructions make.
 __device__ inline float F32FromF16(uint16_t bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
   return (bits & 0x7fff) > 0x7c00 ? __uint_as_float(0x7fffffff) : value;
 }
 
-// Two of f32 as f16, to nearest even; `low` in the low bits.
+// Rounds two f32 to f16, to nearest even, and puts `low` in the low bits.
 __device__ inline uint32_t PackF16(float low, float high) {
   uint32_t pair;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -230,7 +231,7 @@ __device__ inline uint32_t PackF16(float low, float high) {
 
 // mma: D and C are the same registers.
 //
-// Words of f32 accumulators are float, those of f16 pairs and s32 uint32_t; f64 double.
+// Words of accumulators are float for f32, double for f64, and uint32_t for s32 and pairs of f16.
 template <typename Source>
 __device__ inline void Mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm("%10 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -277,7 +278,7 @@ __device__ inline void Mma(uint32_t (&c)[2], const uint32_t (&a)[1], const uint3
       : "r"(a[0]), "r"(b[0]), "C"(Mnemonic<Source>::kText));
 }
 
-// f64.
+// mma with f64.
 template <typename Source>
 __device__ inline void Mma(double (&c)[2], const double (&a)[1], const double (&b)[1]) {
   asm("%4 {%0, %1}, {%2}, {%3}, {%0, %1};"
@@ -306,7 +307,7 @@ __device__ inline void Mma(double (&c)[4], const double (&a)[8], const double (&
         "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]), "C"(Mnemonic<Source>::kText));
 }
 
-// m8n8k4 with f16, four products; D and C may have different types.
+// mma.m8n8k4 with f16, which makes four products; D and C may have different types.
 template <typename Source>
 __device__ inline void Mma(float (&c)[8], const uint32_t (&a)[2], const uint32_t (&b)[2]) {
   asm("%12 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9}, {%10, %11}, "

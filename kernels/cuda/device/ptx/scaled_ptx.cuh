@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The instructions of PTX that multiply blocks along k by factors; see ptx.cuh. A word of factors
-// is one for each block, low bits first; of a quad of lanes the first one's counts (of A's the
-// first two), which their selectors of 0 say.
+// The instructions of PTX that multiply blocks along k by factors; see ptx.cuh. A word has one
+// factor for each block, low bits first. In a quad of lanes, the word of the first lane counts for
+// B, those of the first two lanes for A: this is what their selectors of 0 say.
 //
 // Source: PTX ISA 9.0, section 9.7.14.3.
 #pragma once

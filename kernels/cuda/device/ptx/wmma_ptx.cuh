@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Instructions of wmma; see ptx.cuh. Fragments of A and B are loaded by wmma itself; those of C and
-// D are as kernels/mma/fragment.h has them, seen on sm_90.
+// Instructions of wmma; see ptx.cuh. wmma itself loads fragments of A and B; those of C and D are
+// as kernels/mma/fragment.h describes them, which was seen on sm_90.
 #pragma once
 
 #include "kernels/cuda/device/ptx/ptx.cuh"
@@ -51,7 +51,7 @@ __device__ inline void WmmaLoad(double (&words)[1], uint32_t shared, int stride)
                : "memory");
 }
 
-// D and C are the same registers, or of two types.
+// D and C are the same registers, or have different types.
 
 template <typename Source>
 __device__ inline void Mma(float (&c)[8], const uint32_t (&a)[8], const uint32_t (&b)[8]) {
