@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fragments of A and B, from tiles in shared memory: by ldmatrix, where lanes hold words of 32 bits
-// along k; f64 and m8n8k4 by loads of 8 bytes; wmma by its own loads.
+// Fragments of A and B, from tiles in shared memory: loaded by ldmatrix where lanes hold words of
+// 32 bits along k, by loads of 8 bytes for f64 and m8n8k4, and by wmma's own loads for wmma.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace gemmd {
 
-// What the fragments of an operand are for one instruction.
+// The shape of an operand's fragment for one instruction.
 template <typename Row, mma::Operand kOperand>
 struct FragmentShape {
   static constexpr mma::Instruction kInstruction = kRow<Row>.instruction;
@@ -27,13 +27,14 @@ struct FragmentShape {
   static constexpr int kWords = kIsF64 ? kElements : mma::WordsPerLane(kInstruction, kOperand);
   static constexpr int kBits = mma::ContainerBits(kInstruction, kOperand);
   static constexpr int kStepBytes = (kIsA ? kInstruction.a_columns() : kInstruction.k) * kBits / 8;
-  // Instructions that a warp has side by side along the operand, and those that one load serves.
+  // The numbers of instructions that a warp has side by side along the operand, and that one load
+  // serves.
   static constexpr int kAll = kIsA ? InstructionsDown(kRow<Row>) : InstructionsAcross(kRow<Row>);
   static constexpr int kOfLoad = kIsQuad || kIsWmma ? 1 : InstructionsOfLoad(kRow<Row>, kOperand);
   using Word = std::conditional_t<kIsF64, double, uint32_t>;
 };
 
-// The fragments of `kCount` instructions beside each other, for one step along k.
+// The fragments of `kCount` neighbouring instructions, for one step along k.
 template <typename Row, mma::Operand kOperand, int kCount>
 struct Fragments {
   using Shape = FragmentShape<Row, kOperand>;
@@ -49,8 +50,8 @@ class FragmentLoader {
   template <int kCount>
   using Target = Fragments<Row, kOperand, kCount>;
 
-  // `first` is the warp's first row or column in the tile; `shared` where the operand's part of the
-  // first stage begins.
+  // `first` is the warp's first row or column in the tile; `shared` is where the operand's part of
+  // the first stage begins.
   __device__ FragmentLoader(uint32_t shared, int first, int lane) : shared_(shared) {
     if constexpr (Shape::kIsQuad || Shape::kIsWmma) {
       first_ = first;
@@ -60,8 +61,8 @@ class FragmentLoader {
       const int line = first + LineInTile<Row>(Shape::kIsA ? at.row : at.column);
       shared_ += OffsetInTile<Row, kOperand>(line, 8 * (Shape::kIsA ? at.column : at.row));
     } else {
-      // Lane 8i + j points at line j of matrix i of four. Matrices of an instruction: its rows'
-      // halves, then chunks along k.
+      // Lane 8i + j points at line j of matrix i of four. An instruction's matrices are the halves
+      // of its rows for the first chunk along k, then those for the next one.
       constexpr int kHalves = Shape::kExtent / 8;
       const int matrix = lane / 8 % kOfInstruction;
       const int line =
@@ -70,7 +71,8 @@ class FragmentLoader {
     }
   }
 
-  // Those of instructions kCount * part to kCount * (part + 1) - 1. wmma and m8n8k4 have one part.
+  // Loads the fragments of instructions kCount * part to kCount * (part + 1) - 1. wmma and m8n8k4
+  // have one part.
   template <int kCount>
   __device__ void Load(int offset, int step, int part, Target<kCount>& target) const {
     if constexpr (Shape::kIsWmma) {
@@ -84,7 +86,7 @@ class FragmentLoader {
     }
   }
 
-  // Of those, the ones that load `load` of them serves.
+  // Loads those fragments of part `part` that load `load` of the part brings.
   template <int kCount>
   __device__ void LoadSome(int offset, int step, int part, int load, Target<kCount>& target) const {
     if constexpr (Shape::kIsF64) {
@@ -99,8 +101,9 @@ class FragmentLoader {
   static constexpr TileLines kLines = Shape::kLines;
   static constexpr int kOfInstruction = Shape::kExtent / 8 * (Shape::kStepBytes / 16);
 
-  // What lies `byte` bytes further along k in the lines of this lane's first fragments: whatever
-  // chunks trade places, bits of the address turn that are 0 for the first ones.
+  // The address `byte` bytes further along k in the lines of this lane's first fragments. The bits
+  // of `byte` are 0 in the offsets of those along the line: however chunks trade places, they can
+  // be flipped instead of added.
   __device__ uint32_t AddressAlong(int offset, int byte) const {
     static_assert((kLines.line_bytes & (kLines.line_bytes - 1)) == 0);
     return (shared_ + offset) ^ byte;
@@ -125,7 +128,7 @@ class FragmentLoader {
   __device__ void LoadF64(int offset, int step, int part, int i, Target<kCount>& target) const {
 #pragma unroll
     for (int e = 0; e < Shape::kElements; ++e) {
-      // Lanes hold elements that lie alike.
+      // Relative to element 0, elements lie alike in all lanes.
       const mma::Position at = PositionInFragment<Row, kOperand>(0, e);
       const int line = (part * kCount + i) * Shape::kExtent + (Shape::kIsA ? at.row : at.column);
       const int along = step * kInstruction.k + (Shape::kIsA ? at.column : at.row);
@@ -149,7 +152,7 @@ class FragmentLoader {
     }
   }
 
-  // A lane's four elements of f16 lie beside each other, along k or across it.
+  // A lane's four elements of f16 are neighbours, along k or across it.
   template <int kCount>
   __device__ void LoadQuad(int offset, int step, Target<kCount>& target) const {
     const mma::Position at = PositionInFragment<Row, kOperand>(lane_, 0);
@@ -168,7 +171,7 @@ class FragmentLoader {
     }
   }
 
-  uint32_t shared_;  // By itself: where this lane's first fragments are.
+  uint32_t shared_;  // For ldmatrix and f64, where this lane's first fragments are.
   int first_ = 0;
   int lane_ = 0;
 };

@@ -2,10 +2,10 @@
 //
 // Fragments that are loaded ahead of the instructions that take them.
 //
-// Of one operand a thread holds a whole step's (kept), of the other one two parts (streamed).
-// While instructions take one part, the next one is loaded. Behind the instructions of a step's
-// last part, which are the last to take what is kept, what the next step keeps comes into the same
-// registers.
+// A thread holds the fragments of one operand for a whole step (kept), and two parts of the other
+// operand's (streamed). While instructions take one part, the next one is loaded. The instructions
+// of a step's last part are the last to take the kept fragments; after them, the kept fragments of
+// the next step come into the same registers.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,11 @@ namespace gemmd {
 template <typename Row>
 class FragmentsAhead {
  public:
-  // Parts of a tile of k.
+  // The number of parts in a tile of k.
   static constexpr int kParts = StepsOfTile(kRow<Row>) * StreamedParts(kRow<Row>);
   static_assert(kParts % 2 == 0, "the first part of every tile is in the same registers");
 
-  // `shared` is where the stages begin. The first tile's first part comes with instructions that
+  // `shared` is where the stages begin. While the first tile's first part is loaded, instructions
   // add nothing.
   __device__ FragmentsAhead(uint32_t shared, const Place& place)
       : streamed_loader_(shared + OffsetOfTile(kStreamed), FirstOf(kStreamed, place), place.lane),
@@ -35,8 +35,8 @@ class FragmentsAhead {
     for (uint32_t& word : metadata_words_) word = kOrderedMetadata;
   }
 
-  // Loads part kAt of the tile at `offset`, beside the instructions of the part before it: of the
-  // tile before, if this is the first.
+  // Loads part kAt of the tile at `offset` while it runs the instructions of the part before, which
+  // for the first part is the last one of the tile before.
   template <int kAt>
   __device__ void Run(int offset, WarpSums<Row>& sums) {
     constexpr int kStep = kAt / kPartsOfStep;
@@ -48,7 +48,7 @@ class FragmentsAhead {
     }
   }
 
-  // The instructions of the last part.
+  // Runs the instructions of the last part.
   __device__ void Finish(WarpSums<Row>& sums) const {
 #pragma unroll
     for (int load = 0; load < kLoadsOfKept; ++load) Add<kParts - 1>(load, sums);
@@ -69,7 +69,7 @@ class FragmentsAhead {
   static constexpr int kLoadsOfKept = KeptShape::kAll / KeptShape::kOfLoad;
   static constexpr bool kIsSparse = kInstruction.is_sparse();
   static_assert(!kIsSparse || !kStreamsA, "metadata comes with the rows of A that are kept");
-  // Of any sparsity: nibbles must keep an order.
+  // Metadata that is valid for any sparsity: the places of a nibble must be in order.
   static constexpr uint32_t kOrderedMetadata = 0x44444444;
 
   __device__ static int OffsetOfTile(mma::Operand operand) {
@@ -90,8 +90,8 @@ class FragmentsAhead {
     }
   }
 
-  // Instructions of part kAt with what one load keeps; those beside each other in a row of D follow
-  // each other.
+  // Runs the instructions of part kAt with the kept fragments of one load. Neighbours in a row of D
+  // follow each other.
   template <int kAt>
   __device__ void Add(int load, WarpSums<Row>& sums) const {
     constexpr int kPart = kAt % kPartsOfStep;
@@ -115,7 +115,7 @@ class FragmentsAhead {
 
   FragmentLoader<Row, kStreamed> streamed_loader_;
   FragmentLoader<Row, kKept> kept_loader_;
-  uint32_t metadata_;  // Of the warp's first rows in the first stage, this lane's.
+  uint32_t metadata_;  // This lane's, of the warp's first rows in the first stage.
   Fragments<Row, kStreamed, StreamedShape::kOfLoad> streamed_[2];
   Fragments<Row, kKept, KeptShape::kAll> kept_;
   uint32_t metadata_words_[kIsSparse ? InstructionsDown(kOf) : 1];

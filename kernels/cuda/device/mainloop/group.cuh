@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The code of the rows of a group; a source file of groups/ instantiates FunctionsOf for its own.
+// The code of the rows of a group; each source file of groups/ instantiates FunctionsOf for its
+// group.
 #pragma once
 
 #include <array>
@@ -23,7 +24,7 @@ inline constexpr auto kGroupRows = CollectRows([](const auto& add) {
   }
 });
 
-// Whether one of the chips that this file is compiled for runs the row.
+// Whether one of the chips for which this file is compiled runs the row.
 constexpr bool RunsInThisBuild(const CudaRow& row) {
   for (const int architecture : {__CUDA_ARCH_LIST__}) {
     const std::optional<mma::Chip> chip = mma::ChipFromCapability(architecture / 10);

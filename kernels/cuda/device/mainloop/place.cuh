@@ -12,21 +12,21 @@
 
 namespace gemmd {
 
-// What a thread works on. Neighbours in the grid share lines of A and B, which then stay in L2.
+// The work of a thread. Neighbours in the grid share lines of A and B, which then stay in L2.
 struct Place {
-  int64_t row;  // Of the block's tile in D.
+  int64_t row;  // Where the block's tile is in D.
   int64_t column;
   int64_t batch;
   int thread;
   int lane;
-  int warp_row;  // Of the warp's part in the tile.
+  int warp_row;  // Where the warp's part is in the tile.
   int warp_column;
 };
 
 template <typename Row>
 __device__ Place FindPlace(const MmaParameters& parameters) {
   constexpr CudaRow kOf = kRow<Row>;
-  constexpr int kGroup = 8;  // Tiles above each other that follow each other.
+  constexpr int kGroup = 8;  // So many tiles above each other are successive in the grid.
   const int block = ptx::BlockInGrid();
   const int first = block / (kGroup * parameters.tiles_n) * kGroup;
   const int rows = min(parameters.tiles_m - first, kGroup);

@@ -66,7 +66,8 @@ class PlainLoop {
   static constexpr int kStageBytes = StageBytes(kOf);
   static constexpr int kSteps = StepsOfTile(kOf);
   static constexpr int kParts = PartsOfB(kOf);
-  // What ptxas expands is long enough; but metadata is in registers by its step.
+  // Steps that ptxas expands are long enough as they are. Sparse steps are unrolled all the same,
+  // since the step says which registers hold its metadata.
   static constexpr int kUnroll =
       kInstruction.is_sparse() || mma::SupportOn(kInstruction, ptx::kChip) == mma::Support::kNative
           ? kSteps

@@ -3,9 +3,9 @@
 // The kernel of every row: a multistage product on tensor cores.
 //
 // Tiles of A and B come into shared memory several stages ahead, by the copy engine (from sm_90 on)
-// or by cp.async, and from there into fragments by ldmatrix (f64 and m8n8k4: by loads of 8 bytes;
-// wmma: by its own), ahead of the instructions where registers are left. Each accumulator gets the
-// instructions in ascending k, from zero.
+// or by cp.async. From there they come into fragments by ldmatrix, for f64 and m8n8k4 by loads of 8
+// bytes, and for wmma by its own loads: ahead of the instructions where registers are left. Each
+// accumulator starts from zero and gets the instructions in ascending k.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +40,8 @@ class MmaBlock {
   static constexpr CudaRow kOf = kRow<Row>;
   static constexpr bool kMovesRegisters = MovesRegisters(kOf, ptx::kChip);
 
-  // The warps of the row multiply; the first thread beyond them fills the pipe, and those threads
-  // are done then.
+  // The warps of the row multiply. The first thread beyond them fills the pipe; then all threads
+  // beyond them exit.
   __device__ void RunAhead() {
     const TilePipe<Row> pipe(parameters_, ptx::SharedAddress(shared_));
     pipe.Begin();
@@ -67,7 +67,8 @@ class MmaBlock {
     fragments.Finish(sums_);
   }
 
-  // The instructions of the last part of the tile before, and those of this one but for its last.
+  // Runs the instructions of the last part of the tile before, and of all parts of this tile but
+  // its last.
   template <int... kAt>
   __device__ void RunTile(std::integer_sequence<int, kAt...>, int offset,
                           FragmentsAhead<Row>& fragments) {

@@ -14,7 +14,7 @@ namespace gemmd {
 template <typename Row>
 inline constexpr CudaRow kRow = Row::Make();
 
-// What the row's instruction is called; see ptx.cuh.
+// The name of the row's instruction in PTX; see ptx.cuh.
 template <typename Row>
 struct RowMnemonic {
   static constexpr mma::PtxMnemonic kSource = mma::PtxOf(kRow<Row>.instruction);
@@ -25,8 +25,8 @@ struct WmmaLoadMnemonic {
   static constexpr mma::PtxMnemonic kSource = mma::WmmaLoadPtxOf(kRow<Row>.instruction, kIsA);
 };
 
-// Constants are copied into each function that passes them on: device code cannot refer to those of
-// a class or namespace.
+// Functions that pass a constant on make a copy of their own: device code cannot refer to constants
+// of a class or namespace.
 template <typename Row, mma::Operand kOperand>
 __device__ mma::Position PositionInFragment(int lane, int element) {
   constexpr mma::Instruction kInstruction = kRow<Row>.instruction;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of an operand on their way to shared memory by cp.async, every thread taking part.
+// The way of an operand's tiles to shared memory by cp.async, in which every thread takes part.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace gemmd {
 
-// Copies one operand's tiles, one after the other along k, each thread the same chunk of several
-// lines: a round of copies for each.
+// Copies one operand's tiles, one after the other along k. Each thread copies the same chunk of
+// several lines, one line in each round of copies.
 //
-// What lies beyond k is zero. Lines of rows and columns beyond m and n are copies of the last one,
-// since nothing of what becomes of them is stored.
+// Elements beyond k become zero. Lines of rows and columns beyond m and n become copies of the last
+// one, since no result of theirs is stored.
 template <typename Row, mma::Operand kOperand>
 class TileCopy {
  public:
@@ -58,7 +58,7 @@ class TileCopy {
     }
   }
 
-  // To the next tile.
+  // Goes on to the next tile.
   __device__ void Advance() {
     if constexpr (kIsAlongK) {
       source_ += kLines.line_bytes;
@@ -76,10 +76,10 @@ class TileCopy {
                 "chunks trade places alike in every round");
 
   const OperandLines& operand_;
-  const std::byte* source_;  // Of this thread's first line.
-  int bytes_;                // Of a line from this thread's chunk on; negative behind its end.
-  int line_;                 // This thread's first one in the tile.
-  int lines_after_;          // Of the operand after this thread's first one; may be negative.
+  const std::byte* source_;  // In this thread's first line.
+  int bytes_;                // From this thread's chunk to the line's end; may be negative.
+  int line_;                 // This thread's first line in the tile.
+  int lines_after_;          // Operand's lines after this thread's first one; may be negative.
   uint32_t shared_;
 };
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of A and B on their way to shared memory by the copy engine: a ring of stages that one
-// thread has filled and the warps that multiply empty.
+// The way of A's and B's tiles to shared memory by the copy engine: one thread has a ring of stages
+// filled, and the warps that multiply empty it.
 //
-// Each stage has two barriers. `full` says that the stage's tiles are there; `empty` that every
-// warp of the cluster has read them. So warps need not keep in step, and none that multiplies waits
-// for another one.
+// Each stage has two barriers. `full` says that the stage's tiles are there; `empty` says that
+// every warp of the cluster has read them. So warps need not keep in step, and no warp that
+// multiplies waits for another one.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class TilePipe {
   __device__ TilePipe(const MmaParameters& parameters, uint32_t shared)
       : parameters_(parameters), stages_(shared) {}
 
-  // All threads of the block, before anything else.
+  // All threads of the block call this before anything else.
   __device__ void Begin() const {
     if (ptx::ThreadInBlock() == 0) {
       for (int stage = 0; stage < kOf.stages; ++stage) {
@@ -51,11 +51,11 @@ class TilePipe {
       stage = is_last ? 0 : stage + 1;
       parity ^= is_last ? 1 : 0;
     }
-    // Of the stage, from the first one on.
+    // The bytes from the first stage to this one.
     __device__ int offset() const { return stage * kStageBytes; }
   };
 
-  // One thread has every tile brought, as stages become empty.
+  // One thread calls this to have every tile brought as stages become empty.
   __device__ void Fill(const Place& place) const {
     Cursor at;
     for (int tile = 0; tile < parameters_.tiles_k; ++tile, at.Advance()) {
@@ -68,8 +68,8 @@ class TilePipe {
 
   __device__ void WaitFor(const Cursor& at) const { ptx::WaitForPhase(Full(at.stage), at.parity); }
 
-  // One warp is done with a stage; for every block of the cluster, since each writes to the stages
-  // of all.
+  // A warp says that it is done with a stage, to every block of the cluster, since each block
+  // writes to the stages of all.
   __device__ void Release(int stage) const {
     if (ptx::IsElected()) {
       if constexpr (kCluster == 1) {
@@ -98,7 +98,7 @@ class TilePipe {
                                            : static_cast<int>(blockIdx.z + parameters_.first_batch);
   }
 
-  // Blocks of a cluster bring a part of B's tile each, for all of them.
+  // Each block of a cluster brings a part of B's tile for all of them.
   __device__ void Copy(const Place& place, int tile, const Cursor& at) const {
     constexpr TileLines kA = TileLinesOf(kOf, mma::Operand::kA);
     constexpr TileLines kB = TileLinesOf(kOf, mma::Operand::kB);
@@ -131,9 +131,8 @@ class TilePipe {
     }
   }
 
-  // Until every arrival that another block sends to the barriers is there: the block must not go
-  // before. `end` is behind the last tile; warps release all tiles
-  // but that.
+  // Waits until every arrival that another block sends to these barriers is there: the block must
+  // not exit before. `end` is the place after the last tile; warps release all tiles but the last.
   __device__ void WaitForReleases(Cursor end) const {
     if constexpr (kCluster > 1) {
       for (int tile = 0; tile < kOf.stages; ++tile, end.Advance()) {

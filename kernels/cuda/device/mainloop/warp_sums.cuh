@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a warp holds beside fragments: its accumulators, to which instructions add, and the metadata
-// of a sparse A.
+// What a warp holds besides fragments: its accumulators, to which instructions add, and the
+// metadata of a sparse A.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct WarpSums {
   static constexpr int kWords = kType == ElementType::kF16 ? kElements / 2 : kElements;
   using Word = std::conditional_t<kType == ElementType::kF64, double,
                                   std::conditional_t<kType == ElementType::kF32, float, uint32_t>>;
-  // As the epilogue takes them.
+  // An accumulator as the epilogue takes it.
   using Sum = std::conditional_t<kType == ElementType::kF64, double,
                                  std::conditional_t<kType == ElementType::kS32, int32_t, float>>;
 
@@ -51,7 +51,7 @@ struct WarpSums {
     }
   }
 
-  // One step; b is of the columns of part `part`.
+  // Adds the products of one step; `b` has the columns of part `part`.
   template <int kCount>
   __device__ void Add(const Fragments<Row, mma::Operand::kA, kDown>& a,
                       const Fragments<Row, mma::Operand::kB, kCount>& b, int part,
@@ -65,14 +65,14 @@ struct WarpSums {
     }
   }
 
-  // One instruction.
+  // Adds the products of one instruction.
   template <typename A, typename B>
   __device__ void AddOne(int i, int j, const A& a, const B& b, uint32_t metadata) {
     AddTo(words[i][j], a, b, metadata);
   }
 
  private:
-  // From where D has the sums to where C wants them.
+  // Moves the sums from the lanes where D has them to the lanes where C wants them.
   __device__ static void Exchange(const Word (&d)[kWords], float (&c)[kElements]) {
     constexpr bool kChanges = SumsChangeLanes(kRow<Row>);
     if constexpr (!kChanges) {
@@ -104,7 +104,7 @@ struct WarpSums {
   template <typename A, typename B>
   __device__ static void AddTo(Word (&c)[kWords], const A& a, const B& b, uint32_t metadata) {
     using Source = RowMnemonic<Row>;
-    // Problems have no factors of blocks.
+    // Problems have no factors of blocks, so all of them are 1.
     constexpr uint32_t kOnes = 0x01010101u * mma::OneOf(kInstruction.scale);
     if constexpr (kInstruction.scales > 0 && kInstruction.is_sparse()) {
       ptx::MmaSparseScaled<Source>(c, a, b, metadata, kOnes, kOnes);
@@ -134,14 +134,14 @@ struct WarpSums {
   }
 };
 
-// A warp's metadata of one tile of k, from the workspace, where fragments are not loaded ahead. The
-// words of a step are replaced by those of the next tile's as soon as they were used. Nothing where
-// A is dense.
+// A warp's metadata of one tile of k, from the workspace, for loops that do not load fragments
+// ahead. As soon as the words of a step were used, those of the next tile's step replace them. For
+// a dense A this does nothing.
 template <typename Row>
 class MetadataWords {
  public:
-  // `source` points at this lane's word of the warp's first rows and the first step; `steps` are
-  // those of all of k, in whole tiles.
+  // `source` points at this lane's word of the warp's first rows and the first step; `steps` counts
+  // the steps of all of k, in whole tiles.
   __device__ MetadataWords(const uint32_t* source, int steps)
       : source_(source), bytes_of_rows_(steps * 128) {
     if constexpr (kIsSparse) {
