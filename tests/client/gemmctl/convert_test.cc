@@ -31,14 +31,15 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 std::string Floats(const std::vector<int64_t>& shape, const std::vector<float>& values) {
   NpyArray array = {.type = v1::ELEMENT_TYPE_F32, .shape = shape};
   array.data.resize(values.size() * sizeof(float));
-  std::memcpy(array.data.data(), values.data(), array.data.size());
+  // No values have no address that memcpy takes.
+  if (!values.empty()) std::memcpy(array.data.data(), values.data(), array.data.size());
   return WriteNpyText(array);
 }
 
 // The values of a file of f32.
 std::vector<float> FloatsOf(const NpyArray& array) {
   std::vector<float> values(array.data.size() / sizeof(float));
-  std::memcpy(values.data(), array.data.data(), array.data.size());
+  if (!values.empty()) std::memcpy(values.data(), array.data.data(), array.data.size());
   return values;
 }
 
