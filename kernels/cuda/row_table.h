@@ -23,9 +23,10 @@ namespace gemmd {
 
 // The tiles that an instruction's group has for it.
 constexpr RowShapes TilesOf(const mma::Instruction& instruction) {
+  const CudaGroup group = GroupOf(instruction);
   const auto find = [&]<size_t... kAt>(std::index_sequence<kAt...>) {
     RowShapes tiles;
-    ((GroupOf(instruction) == static_cast<CudaGroup>(kAt)
+    ((group == static_cast<CudaGroup>(kAt)
           ? void(tiles = GroupTiles<static_cast<CudaGroup>(kAt)>::Of(instruction))
           : void()),
      ...);
