@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl convert.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -263,25 +262,25 @@ ExitCode RunConvert(const GlobalFlags& global, const ConvertFlags& flags, const 
 
 CommandRun AddConvert(CLI::App& app) {
   auto flags = std::make_unique<ConvertFlags>();
-  app.footer(absl::StrCat(TypeHelp(), "\n\n", kHelp));
-  app.add_option("IN", flags->input_path, "The .npy file to convert; - is standard input")
-      ->required()
-      ->type_name("");
+  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kHelp));
+  AddOption(app, "IN", flags->input_path, "The .npy file to convert; - is standard input")
+      .Require()
+      .TypeName("");
   AddTypeOption(app, "--input-type", flags->input_type,
                 "Type of the input, for a file whose type NumPy cannot name");
   AddTypeOption(app, "--type", flags->type, "Type of the output (default: that of the input)");
   AddChoice(app, "--order", flags->order,
             "Storage order of the output (default: that of the input)", {"row", "column"});
-  app.add_option("--shape", flags->shape,
-                 "Shape of the output: columns, rows,columns or batch,rows,columns, with elements "
-                 "counted row by row (default: that of the input)")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(CLI::NonNegativeNumber.description(""))
-      ->type_name("N,...");
-  app.add_option("-o,--output", flags->output_path, "The file to write; - is standard output")
-      ->required()
-      ->type_name("PATH");
+  AddOption(app, "--shape", flags->shape,
+            "Shape of the output: columns, rows,columns or batch,rows,columns, with elements "
+            "counted row by row (default: that of the input)")
+      .Separate(',')
+      .TakeOneArgument()
+      .BeNonNegative()
+      .TypeName("N,...");
+  AddOption(app, "-o,--output", flags->output_path, "The file to write; - is standard output")
+      .Require()
+      .TypeName("PATH");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunConvert(global, *flags, console);
   };

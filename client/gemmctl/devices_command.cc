@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl devices.
-#include <CLI/CLI.hpp>
 
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/connect.h"
 #include "client/gemmctl/message_json.h"
 #include "client/gemmctl/server_tables.h"
+#include "client/terminal/option.h"
 
 namespace gemmd {
 namespace {
@@ -26,7 +26,7 @@ ExitCode RunDevices(const GlobalFlags& global, const Console& console) {
 }
 
 CommandRun AddDevices(CLI::App& app) {
-  app.footer(kHelp);
+  SetFooter(app, kHelp);
   return RunDevices;
 }
 

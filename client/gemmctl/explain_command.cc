@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl explain.
-#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -41,10 +40,10 @@ ExitCode RunExplain(const GlobalFlags& global, const ExplainFlags& flags, const 
 
 CommandRun AddExplain(CLI::App& app) {
   auto flags = std::make_unique<ExplainFlags>();
-  app.footer(absl::StrCat(TypeHelp(), "\n\n", kHelp));
+  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kHelp));
   AddProductFlags(app, flags->product);
-  app.add_flag("--all", flags->all, "Print every candidate and every refused kernel, one a line")
-      ->group("Output");
+  AddFlag(app, "--all", flags->all, "Print every candidate and every refused kernel, one a line")
+      .Group("Output");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunExplain(global, *flags, console);
   };

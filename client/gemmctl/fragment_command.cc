@@ -3,7 +3,6 @@
 // gemmctl fragment.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -163,19 +162,19 @@ ExitCode RunFragment(const GlobalFlags& global, const FragmentFlags& flags,
 
 CommandRun AddFragment(CLI::App& app) {
   auto flags = std::make_unique<FragmentFlags>();
-  app.footer(kHelp);
-  app.add_option("NAME", flags->instruction,
-                 "Name of an instruction; gemmctl instructions lists all names")
-      ->required()
-      ->type_name("");
+  SetFooter(app, kHelp);
+  AddOption(app, "NAME", flags->instruction,
+            "Name of an instruction; gemmctl instructions lists all names")
+      .Require()
+      .TypeName("");
   AddChoice(app, "--operand", flags->operand, "Operand to draw (default: all)",
             {"a", "b", "c", "d", "metadata"});
-  app.add_option("--selector", flags->selector, "Sparsity selector of the metadata")
-      ->capture_default_str()
-      ->type_name("S");
-  app.add_option("--svg", flags->svg_path,
-                 "File for a drawing in SVG, instead of text; - is standard output")
-      ->type_name("PATH");
+  AddOption(app, "--selector", flags->selector, "Sparsity selector of the metadata")
+      .ShowDefault()
+      .TypeName("S");
+  AddOption(app, "--svg", flags->svg_path,
+            "File for a drawing in SVG, instead of text; - is standard output")
+      .TypeName("PATH");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunFragment(global, *flags, console);
   };

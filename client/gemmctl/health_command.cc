@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl health.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
@@ -10,6 +9,7 @@
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/connect.h"
 #include "client/gemmctl/message_json.h"
+#include "client/terminal/option.h"
 
 namespace gemmd {
 namespace {
@@ -62,10 +62,10 @@ ExitCode RunHealth(const GlobalFlags& global, const HealthFlags& flags, const Co
 
 CommandRun AddHealth(CLI::App& app) {
   auto flags = std::make_unique<HealthFlags>();
-  app.footer(kHelp);
-  app.add_option("--service", flags->service,
-                 "Name of one service (default: the server as a whole)");
-  app.add_flag("--watch", flags->watch, "Print each change until the timeout (default: a year)");
+  SetFooter(app, kHelp);
+  AddOption(app, "--service", flags->service,
+            "Name of one service (default: the server as a whole)");
+  AddFlag(app, "--watch", flags->watch, "Print each change until the timeout (default: a year)");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunHealth(global, *flags, console);
   };

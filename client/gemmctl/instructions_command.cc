@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl instructions.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
@@ -9,6 +8,7 @@
 #include "client/gemmctl/connect.h"
 #include "client/gemmctl/instruction_table.h"
 #include "client/gemmctl/message_json.h"
+#include "client/terminal/option.h"
 
 namespace gemmd {
 namespace {
@@ -44,17 +44,17 @@ ExitCode RunInstructions(const GlobalFlags& global, const InstructionsFlags& fla
 
 CommandRun AddInstructions(CLI::App& app) {
   auto flags = std::make_unique<InstructionsFlags>();
-  app.footer(kHelp);
-  app.add_option("--chip", flags->chip,
-                 "List only instructions that this chip (sm_90) has, with what ptxas makes of "
-                 "emulated ones")
-      ->type_name("CHIP");
-  app.add_option("--pattern", flags->pattern,
-                 "List only instructions whose names match; * is any run of characters")
-      ->type_name("PATTERN");
-  app.add_flag("--all", flags->all, "List each N of wgmma on a line of its own");
-  app.add_flag("--families", flags->families,
-               "Count the instructions by family and chip instead of listing them");
+  SetFooter(app, kHelp);
+  AddOption(app, "--chip", flags->chip,
+            "List only instructions that this chip (sm_90) has, with what ptxas makes of "
+            "emulated ones")
+      .TypeName("CHIP");
+  AddOption(app, "--pattern", flags->pattern,
+            "List only instructions whose names match; * is any run of characters")
+      .TypeName("PATTERN");
+  AddFlag(app, "--all", flags->all, "List each N of wgmma on a line of its own");
+  AddFlag(app, "--families", flags->families,
+          "Count the instructions by family and chip instead of listing them");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunInstructions(global, *flags, console);
   };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl kernels.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "client/gemmctl/connect.h"
 #include "client/gemmctl/kernel_table.h"
 #include "client/gemmctl/message_json.h"
+#include "client/terminal/option.h"
 
 namespace gemmd {
 namespace {
@@ -57,15 +57,15 @@ ExitCode RunKernels(const GlobalFlags& global, const KernelsFlags& flags, const 
 
 CommandRun AddKernels(CLI::App& app) {
   auto flags = std::make_unique<KernelsFlags>();
-  app.footer(kHelp);
-  app.add_option("--pattern", flags->pattern,
-                 "List only kernels whose names match; * is any run of characters")
-      ->type_name("PATTERN");
-  app.add_option("--device", flags->device, "List only kernels that this device runs")
-      ->type_name("NAME");
-  app.add_flag("--all", flags->all,
-               "List each kernel on a line of its own, and those too that no device runs; with "
-               "--device, every kernel for its kind of device");
+  SetFooter(app, kHelp);
+  AddOption(app, "--pattern", flags->pattern,
+            "List only kernels whose names match; * is any run of characters")
+      .TypeName("PATTERN");
+  AddOption(app, "--device", flags->device, "List only kernels that this device runs")
+      .TypeName("NAME");
+  AddFlag(app, "--all", flags->all,
+          "List each kernel on a line of its own, and those too that no device runs; with "
+          "--device, every kernel for its kind of device");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunKernels(global, *flags, console);
   };

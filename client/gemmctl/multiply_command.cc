@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl multiply.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -178,37 +177,36 @@ bool IsTraceparent(const std::string& text) {
 
 CommandRun AddMultiply(CLI::App& app) {
   auto flags = std::make_unique<MultiplyFlags>();
-  app.footer(absl::StrCat(TypeHelp(), "\n\n", kHelp));
+  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kHelp));
   AddProductFlags(app, flags->product);
-  app.add_option("-o,--output", flags->output_path, "File for D, a .npy file; - is standard output")
-      ->group("Output");
-  app.add_option("--repeat", flags->repeat,
-                 "Number of calls; several are reported by min, p50 and p99 of every stage")
-      ->check(CLI::PositiveNumber.description(""))
-      ->capture_default_str()
-      ->type_name("N")
-      ->group("Output");
-  app.add_option("--warmup", flags->warmup,
-                 "Number of calls ahead of the measured ones, which are not reported")
-      ->check(CLI::NonNegativeNumber.description(""))
-      ->capture_default_str()
-      ->type_name("N")
-      ->group("Output");
-  app.add_flag("--verify", flags->verify,
-               "Check D against an f64 product that is computed here: exactly for integers, else "
-               "within a derived bound; of a large D, evenly chosen rows are checked")
-      ->group("Output");
-  app.add_option(
-         "--traceparent", flags->traceparent,
-         "Trace that the calls belong to, in the form of W3C Trace Context; the daemon logs it")
-      ->check([](const std::string& text) {
+  AddOption(app, "-o,--output", flags->output_path, "File for D, a .npy file; - is standard output")
+      .Group("Output");
+  AddOption(app, "--repeat", flags->repeat,
+            "Number of calls; several are reported by min, p50 and p99 of every stage")
+      .BePositive()
+      .ShowDefault()
+      .TypeName("N")
+      .Group("Output");
+  AddOption(app, "--warmup", flags->warmup,
+            "Number of calls ahead of the measured ones, which are not reported")
+      .BeNonNegative()
+      .ShowDefault()
+      .TypeName("N")
+      .Group("Output");
+  AddFlag(app, "--verify", flags->verify,
+          "Check D against an f64 product that is computed here: exactly for integers, else "
+          "within a derived bound; of a large D, evenly chosen rows are checked")
+      .Group("Output");
+  AddOption(app, "--traceparent", flags->traceparent,
+            "Trace that the calls belong to, in the form of W3C Trace Context; the daemon logs it")
+      .Check([](const std::string& text) {
         return IsTraceparent(text) ? std::string()
                                    : "got " + text +
                                          ", want 00-TRACE-PARENT-FLAGS of 32, 16 "
                                          "and 2 lower-case hexadecimal digits";
       })
-      ->type_name("TRACEPARENT")
-      ->group("Output");
+      .TypeName("TRACEPARENT")
+      .Group("Output");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunMultiply(global, *flags, console);
   };

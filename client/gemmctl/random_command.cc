@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl random.
-#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -51,22 +50,20 @@ ExitCode RunRandom(const RandomFlags& flags, const Console& console) {
 
 CommandRun AddRandom(CLI::App& app) {
   auto flags = std::make_unique<RandomFlags>();
-  app.footer(kHelp);
-  app.add_option("SHAPE", flags->shape, "Shape of the matrix: rows,columns or batch,rows,columns")
-      ->required()
-      ->delimiter(',')
-      ->expected(2, 3)
-      ->check(CLI::NonNegativeNumber.description(""))
-      ->type_name("");
-  AddTypeOption(app, "--type", flags->type, "Type of the elements")->capture_default_str();
+  SetFooter(app, kHelp);
+  AddOption(app, "SHAPE", flags->shape, "Shape of the matrix: rows,columns or batch,rows,columns")
+      .Require()
+      .Separate(',')
+      .Expect(2, 3)
+      .BeNonNegative()
+      .TypeName("");
+  AddTypeOption(app, "--type", flags->type, "Type of the elements").ShowDefault();
   AddChoice(app, "--order", flags->order, "Storage order of the matrix", {"row", "column"})
-      ->capture_default_str();
-  app.add_option("--seed", flags->seed, "Seed of the random numbers")
-      ->capture_default_str()
-      ->type_name("N");
-  app.add_option("-o,--output", flags->output_path, "File to write; - is standard output")
-      ->required()
-      ->type_name("PATH");
+      .ShowDefault();
+  AddOption(app, "--seed", flags->seed, "Seed of the random numbers").ShowDefault().TypeName("N");
+  AddOption(app, "-o,--output", flags->output_path, "File to write; - is standard output")
+      .Require()
+      .TypeName("PATH");
   return [flags = std::move(flags)](const GlobalFlags&, const Console& console) {
     return RunRandom(*flags, console);
   };

@@ -3,7 +3,6 @@
 // gemmctl top.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +14,7 @@
 #include "client/gemmctl/connect.h"
 #include "client/gemmctl/message_json.h"
 #include "client/gemmctl/top_view.h"
+#include "client/terminal/option.h"
 
 namespace gemmd {
 namespace {
@@ -81,12 +81,12 @@ ExitCode RunTop(const GlobalFlags& global, const TopFlags& flags, const Console&
 
 CommandRun AddTop(CLI::App& app) {
   auto flags = std::make_unique<TopFlags>();
-  app.footer(kHelp);
-  app.add_option("--interval", flags->interval,
-                 "Time between two views, which rates are taken over")
-      ->capture_default_str()
-      ->type_name("TIME");
-  app.add_flag("--once", flags->once, "Show one view and exit");
+  SetFooter(app, kHelp);
+  AddOption(app, "--interval", flags->interval,
+            "Time between two views, which rates are taken over")
+      .ShowDefault()
+      .TypeName("TIME");
+  AddFlag(app, "--once", flags->once, "Show one view and exit");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunTop(global, *flags, console);
   };

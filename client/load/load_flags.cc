@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/load/load_flags.h"
 
+#include <CLI/CLI.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "client/load/mix.h"
 #include "client/load/payload.h"
@@ -43,12 +45,12 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
       ->excludes(mix)
       ->group(group);
   AddTypeOption(app, "--type", flags.type, "Type of A and B, with --shape")
-      ->capture_default_str()
-      ->needs(shape)
-      ->group(group);
+      .ShowDefault()
+      .Need(CommandOption(shape))
+      .Group(group);
   AddTypeOption(app, "--output-type", flags.output_type, "Type of D, with --shape")
-      ->needs(shape)
-      ->group(group);
+      .Need(CommandOption(shape))
+      .Group(group);
   app.add_option("--batch", flags.batch, "Number of products in a call, with --shape")
       ->check(CLI::Range(1, 2147483647).description(""))
       ->type_name("N")

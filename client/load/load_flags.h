@@ -3,12 +3,15 @@
 // What the command line of gemmload says, as plain data.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+
+namespace CLI {
+class App;
+}
 
 namespace gemmd {
 

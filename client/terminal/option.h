@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Options of the command line whose values are names out of a short list.
+// Options of the commands, added and described without the header of the library that parses them.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,13 +20,54 @@ namespace gemmd {
 // "TYPE is f64, f32, ... or s32.", for the end of the help of commands with such options.
 std::string TypeHelp();
 
+// An option that was added, to say more of it. CLI11's header takes longer to compile than the
+// commands do, so option.cc includes it for all of them.
+class CommandOption {
+ public:
+  explicit CommandOption(CLI::Option* option) : option_(option) {}
+
+  CommandOption& Group(const std::string& heading);  // Where the help lists it.
+  CommandOption& TypeName(const std::string& name);  // How the help calls its value.
+  CommandOption& ShowDefault();                      // The help names its value of now.
+  CommandOption& Require();
+  CommandOption& Need(const CommandOption& other);  // It is refused without the other one.
+  CommandOption& Separate(char delimiter);          // Between the values of a list.
+  CommandOption& Expect(int least, int most);       // So many values.
+  CommandOption& TakeOneArgument();                 // What follows a list is not part of it.
+  CommandOption& BeNonNegative();
+  CommandOption& BePositive();
+  // `refuse` gives what is wrong with a value, or nothing.
+  CommandOption& Check(const std::function<std::string(const std::string&)>& refuse);
+
+ private:
+  CLI::Option* option_;
+};
+
+// Each adds an option that sets `value`, which outlives the app.
+CommandOption AddOption(CLI::App& app, const std::string& name, std::string& value,
+                        const std::string& help);
+CommandOption AddOption(CLI::App& app, const std::string& name, int& value,
+                        const std::string& help);
+CommandOption AddOption(CLI::App& app, const std::string& name, int64_t& value,
+                        const std::string& help);
+CommandOption AddOption(CLI::App& app, const std::string& name, uint64_t& value,
+                        const std::string& help);
+CommandOption AddOption(CLI::App& app, const std::string& name, double& value,
+                        const std::string& help);
+CommandOption AddOption(CLI::App& app, const std::string& name, std::vector<int64_t>& value,
+                        const std::string& help);
+CommandOption AddFlag(CLI::App& app, const std::string& name, bool& value, const std::string& help);
+
 // Adds an option whose value is the name of an element type.
-CLI::Option* AddTypeOption(CLI::App& app, const std::string& name, std::string& value,
-                           const std::string& help);
+CommandOption AddTypeOption(CLI::App& app, const std::string& name, std::string& value,
+                            const std::string& help);
 
 // Adds an option whose value is one of `choices`, all of which the help names.
-CLI::Option* AddChoice(CLI::App& app, const std::string& name, std::string& value,
-                       const std::string& help, const std::vector<std::string>& choices);
+CommandOption AddChoice(CLI::App& app, const std::string& name, std::string& value,
+                        const std::string& help, const std::vector<std::string>& choices);
+
+// Sets the text after the help of the options.
+void SetFooter(CLI::App& app, const std::string& text);
 
 // "row" or "column".
 v1::Order OrderOf(const std::string& name);
