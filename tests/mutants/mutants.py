@@ -154,8 +154,9 @@ def compile_mutant(build, mutant, scratch):
         source = words.index("-c") + 1
         if (build.folder / words[source]).resolve() == changed:
             words[source] = str(copy)
-        # The copy of a header is found before the header; a fault may leave a variable unused.
-        first = next(i for i, word in enumerate(words) if word.startswith("-"))
+        # The copy of a header is found before the header; a fault may leave a variable unused. The
+        # compiler's own options begin behind what launches it, `cmake -E env ... ccache`.
+        first = next(i for i, word in enumerate(words) if word.startswith("-") and word != "-E")
         words[first:first] = ["-w", f"-I{scratch / 'overlay'}"]
         if "-MF" in words:
             words[words.index("-MF") + 1] = f"{written}.d"

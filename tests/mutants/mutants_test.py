@@ -62,7 +62,9 @@ class MutantsTest(unittest.TestCase):
         for name, text in FILES.items():
             (mutants.ROOT / name).parent.mkdir(exist_ok=True)
             (mutants.ROOT / name).write_text(textwrap.dedent(text).lstrip())
-        command = ["cmake", "-S", mutants.ROOT, "-B", mutants.ROOT / "build", "-G", "Ninja"]
+        # The compiler is launched as in gemmd's own build.
+        command = ["cmake", "-S", mutants.ROOT, "-B", mutants.ROOT / "build", "-G", "Ninja",
+                   "-DCMAKE_CXX_COMPILER_LAUNCHER=cmake;-E;env;LAUNCHED=1"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         cls.build = mutants.Build(mutants.ROOT / "build")
         subprocess.run(["ninja", "-C", cls.build.folder, "sums_test"], check=True, stdout=subprocess.DEVNULL)
