@@ -24,6 +24,8 @@ double ConvertedElements(const Kernel& kernel, const Problem& problem) {
 
 }  // namespace
 
+absl::Status AbortedLaunch() { return absl::CancelledError("aborted while it ran"); }
+
 double EngineSeconds(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile,
                      double rate) {
   const double operations = problem.has_product() ? static_cast<double>(Operations(problem)) : 0;

@@ -13,6 +13,7 @@
 // Encode's one NaN, because processors differ in the bits of the NaNs that they make.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -63,7 +64,18 @@ struct GemmArgs {
   absl::Span<const float> b_scale;  // Empty, 1 or n values.
   std::byte* d;                     // D is written whole; padding between lines is left alone.
   absl::Span<std::byte> workspace;  // At least workspace_bytes(problem), 64-byte aligned.
+  // Becomes true, from any thread, once nobody wants D any more. Null: somebody always does.
+  const std::atomic<bool>* abort = nullptr;
 };
+
+// Whether the launch should end now, with AbortedLaunch(). Kernels of the host ask between tiles,
+// panels and matrices of a batch, at least every few milliseconds.
+inline bool IsAborted(const GemmArgs& args) {
+  return args.abort != nullptr && args.abort->load(std::memory_order_relaxed);
+}
+
+// Cancelled: what was written of D means nothing.
+absl::Status AbortedLaunch();
 
 // The part of the workspace that holds what a launch derives from one operand alone, such as its
 // packed lines. These bytes stay the same as long as the operand does. There are none if the
@@ -148,10 +160,9 @@ struct Kernel {
 
   // Computes D. The problem is valid and supported, and args.target is one on which the kernel is
   // available. Blocks until D is written.
-  // Errors: Internal if the library failed; FailedPrecondition for a row of a GPU, which
-  // kernels/cuda/device/launch.h launches.
-  // Threads: any number of launches at once; parallel inside, on the calling thread's OpenMP
-  // threads.
+  // Errors: Cancelled if it was aborted; Internal if the library failed; FailedPrecondition for a
+  // row of a GPU, which kernels/cuda/device/launch.h launches. Threads: any number of launches at
+  // once; parallel inside, on the calling thread's OpenMP threads.
   absl::Status launch(const GemmArgs& args) const { return family->launch(*this, args); }
 };
 

@@ -20,8 +20,12 @@
 
 namespace gemmd {
 
+// The submitter's number for a job, ascending from 1; 0 for a job that is never aborted.
+using JobId = uint64_t;
+
 // One launch. Everything is borrowed until the job is done; operands are as GemmArgs says.
 struct Job {
+  JobId id = 0;
   Problem problem;
   const Kernel* kernel = nullptr;
   int64_t workspace_bytes = 0;
@@ -98,10 +102,14 @@ class Device {
   virtual absl::Status CheckSize(const Problem& /*problem*/) const { return absl::OkStatus(); }
 
   // Queues the job without waiting; `done` is called exactly once, from the device's own thread.
-  // Outcome: ResourceExhausted where memory ran out, Internal where the kernel failed; Unavailable
-  // where the device was lost before the job started, Aborted while it ran.
-  // Threads: any.
+  // Outcome: Cancelled where it was aborted, ResourceExhausted where memory ran out, Internal where
+  // the kernel failed; Unavailable where the device was lost before the job started, Aborted while
+  // it ran. Threads: any.
   virtual void Submit(const Job& job, Done done) = 0;
+
+  // Ends the job early, whether it waits or runs: its outcome is Cancelled, or what it would have
+  // been where it was nearly done. Does nothing where there is no such job. Threads: any.
+  virtual void Abort(JobId /*id*/) {}
 
   // OK where the device can be given jobs; otherwise Unavailable, with the reason. Threads: any.
   virtual absl::Status readiness() const { return absl::OkStatus(); }

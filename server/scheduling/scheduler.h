@@ -22,8 +22,6 @@
 
 namespace gemmd {
 
-using JobId = uint64_t;
-
 // How a job ended. DeadlineExceeded and Cancelled say that it was dropped while it waited and that
 // nothing was launched.
 struct JobResult {

@@ -9,11 +9,13 @@ many were killed. A process of its own, because it forks.
 """
 
 import os
+import pathlib
 import select
 import signal
 import sys
 
-from http2_peer import MULTIPLY_STREAM, Http2Peer, message, open_socket
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "end_to_end"))
+from http2_peer import MULTIPLY_STREAM, Http2Peer, message, open_socket  # noqa: E402
 
 STAGE_LIMIT_S = 30
 LIFE_LIMIT_S = 60

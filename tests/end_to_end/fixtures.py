@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options, generated stubs and daemons for the tests. Everything listens on and talks to loopback
+or unix sockets only; every file that is made lies in a temporary folder."""
+
+import os
+import pathlib
+import random
+import shutil
+import sys
+
+import grpc
+import pytest
+
+import stubs
+from daemon import Daemon
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("gemmd")
+    group.addoption(
+        "--gemmd",
+        default=os.environ.get("GEMMD_BINARY"),
+        help="the daemon to test (default: environment variable GEMMD_BINARY)",
+    )
+    group.addoption(
+        "--gemmctl",
+        default=os.environ.get("GEMMCTL_BINARY"),
+        help="the command line client (default: environment variable GEMMCTL_BINARY)",
+    )
+    group.addoption(
+        "--gemmload",
+        default=os.environ.get("GEMMLOAD_BINARY"),
+        help="the load tester (default: environment variable GEMMLOAD_BINARY)",
+    )
+    group.addoption("--chromium", help="a browser, for tests of pages")
+    group.addoption(
+        "--fake-worker",
+        default=os.environ.get("GEMMD_FAKE_WORKER"),
+        help="a worker without a GPU (default: environment variable GEMMD_FAKE_WORKER)",
+    )
+    group.addoption(
+        "--fake-nvml",
+        default=os.environ.get("GEMMD_FAKE_NVML"),
+        help="a library that stands in for NVML (default: environment variable GEMMD_FAKE_NVML)",
+    )
+    group.addoption(
+        "--sanitized",
+        action="store_true",
+        help="the daemon is built with AddressSanitizer, which keeps freed memory: tests of "
+        "resident memory are deselected, and its own check finds leaks when the daemon ends",
+    )
+    group.addoption(
+        "--seed",
+        type=int,
+        default=int(os.environ.get("GEMMD_TEST_SEED", 20240611)),
+        help="the seed of all random data, which each test that uses it prints (default: environment "
+        "variable GEMMD_TEST_SEED, or 20240611)",
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "resident_memory: measures the daemon's resident memory")
+    config.stubs = stubs.generate()
+    sys.path.insert(0, config.stubs)
+
+
+def pytest_unconfigure(config):
+    shutil.rmtree(config.stubs, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--sanitized"):
+        return
+    dropped = [item for item in items if item.get_closest_marker("resident_memory")]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if item not in dropped]
+
+
+@pytest.fixture(scope="session")
+def gemmd(request):
+    path = request.config.getoption("--gemmd")
+    if not path:
+        pytest.fail("no daemon: give --gemmd=PATH or set GEMMD_BINARY")
+    return pathlib.Path(path).resolve(strict=True)
+
+
+@pytest.fixture(scope="session")
+def gemmctl(request):
+    path = request.config.getoption("--gemmctl")
+    if not path:
+        pytest.fail("no command line client: give --gemmctl=PATH or set GEMMCTL_BINARY")
+    return pathlib.Path(path).resolve(strict=True)
+
+
+@pytest.fixture(scope="session")
+def gemmload(request):
+    path = request.config.getoption("--gemmload")
+    if not path:
+        pytest.fail("no load tester: give --gemmload=PATH or set GEMMLOAD_BINARY")
+    return pathlib.Path(path).resolve(strict=True)
+
+
+@pytest.fixture(scope="session")
+def chromium(request):
+    path = request.config.getoption("--chromium")
+    if not path:
+        pytest.fail("no browser: give --chromium=PATH")
+    return path
+
+
+@pytest.fixture(scope="session")
+def is_sanitized(request):
+    return request.config.getoption("--sanitized")
+
+
+@pytest.fixture
+def seed(request):
+    value = request.config.getoption("--seed")
+    print(f"seed {value}")
+    return value
+
+
+@pytest.fixture
+def rng(seed):
+    return random.Random(seed)
+
+
+class Daemons:
+    """Starts daemons and ends those that still run at the end of the test or the module."""
+
+    def __init__(self, binary, make_folder):
+        self._binary = binary
+        self._make_folder = make_folder
+        self._started = []
+
+    def launch(self, *flags, **keywords):
+        """Starts a daemon and does not wait for it."""
+        daemon = Daemon(self._binary, self._make_folder("d"), *flags, **keywords)
+        self._started.append(daemon)
+        return daemon
+
+    def start(self, *flags, **keywords):
+        return self.launch(*flags, **keywords).wait_until_ready()
+
+    def end(self):
+        """Those that a test has ended itself were checked then."""
+        running = [daemon for daemon in self._started if not daemon.was_awaited]
+        try:
+            for daemon in running:
+                daemon.stop()
+        finally:
+            for daemon in running:
+                daemon.kill()
+
+
+@pytest.fixture
+def daemons(gemmd, tmp_path_factory):
+    """A way to start daemons with flags of the test's own."""
+    daemons = Daemons(gemmd, tmp_path_factory.mktemp)
+    yield daemons
+    daemons.end()
+
+
+@pytest.fixture(scope="module")
+def daemon(request, gemmd, tmp_path_factory):
+    """A daemon for all the tests of a file, with the flags that the file names in GEMMD_FLAGS."""
+    daemons = Daemons(gemmd, tmp_path_factory.mktemp)
+    yield daemons.start("--lame-duck=1ms", *getattr(request.module, "GEMMD_FLAGS", ()))
+    daemons.end()
+
+
+@pytest.fixture
+def channel(daemon):
+    options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(daemon.tcp, options=options) as channel:
+        yield channel
+
+
+@pytest.fixture(scope="module")
+def bystander(daemon):
+    from bystander import Bystander  # Needs the stubs.
+
+    with Bystander(daemon) as bystander:
+        yield bystander
+
+
+@pytest.fixture
+def attacked(bystander):
+    """The bystander, who checks once the test has let go of everything (but for fixtures that the
+    test names before this one) that the attack harmed nobody and that the daemon kept nothing."""
+    yield bystander
+    bystander.check()

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The battery: what a hostile or careless peer tries, the bound that must hold, and what was seen.
+
+Every test measures with `battery.holds` at least once; the table of all of them ends the run. The
+fixtures and the means to speak with a daemon are those of tests/end_to_end.
+"""
+
+import dataclasses
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "end_to_end"))
+import fixtures  # noqa: E402
+from fixtures import *  # noqa: E402, F403
+
+
+@dataclasses.dataclass
+class Line:
+    attack: str
+    bound: str
+    seen: str
+    held: bool
+
+
+class Battery:
+    """What was tried so far."""
+
+    def __init__(self, is_long):
+        self.is_long = is_long
+        self.lines = []
+
+    def holds(self, attack, *, most=None, least=None, seen, unit=""):
+        """Demands that what was seen is at most, or at least, the bound: NaN is neither."""
+        assert (most is None) != (least is None), "one bound, please"
+        held = seen <= most if least is None else seen >= least
+        bound = f"<= {most:g}" if least is None else f">= {least:g}"
+        line = Line(attack, f"{bound} {unit}".strip(), f"{seen:.4g} {unit}".strip(), bool(held))
+        self.lines.append(line)
+        assert held, f"{attack}: got {seen:g} {unit}, want {bound}"
+
+
+def pytest_addoption(parser):
+    fixtures.pytest_addoption(parser)
+    parser.getgroup("gemmd").addoption(
+        "--long", action="store_true", help="attack for longer, and with more, than in continuous integration"
+    )
+
+
+def pytest_configure(config):
+    fixtures.pytest_configure(config)
+    config.battery = Battery(config.getoption("--long"))
+
+
+@pytest.fixture(scope="session")
+def battery(request):
+    return request.config.battery
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    lines = config.battery.lines
+    if not lines:
+        return
+    width = max(len(line.attack) for line in lines)
+    bound_width = max(len(line.bound) for line in lines)
+    terminalreporter.section("attack, bound, seen")
+    for line in lines:
+        mark = "" if line.held else "  BROKEN"
+        terminalreporter.write_line(f"{line.attack:<{width}}  {line.bound:>{bound_width}}  {line.seen}{mark}")
