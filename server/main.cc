@@ -5,8 +5,6 @@
 // grace period; 2 the options are wrong.
 #include <grpc/grpc.h>
 #include <signal.h>
-#include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -26,9 +24,12 @@
 #include "server/device/devices.h"
 #include "server/options.h"
 #include "server/server.h"
+#include "server/system/clock.h"
 #include "server/system/log.h"
+#include "server/system/log_sink.h"
 #include "server/system/version.h"
 #include "server/wire/grpc_log.h"
+#include "server/wire/protobuf_log.h"
 #include "server/wire/transport.h"
 
 namespace gemmd {
@@ -44,23 +45,40 @@ void PreferBetterLibrarySettings(char** argv) {
   PreferSettings(settings, argv);
 }
 
-absl::Status ConfigureLogging(const Options& options) {
-  try {
-    auto sink = options.log_file.empty()
-                    ? std::static_pointer_cast<spdlog::sinks::sink>(
-                          std::make_shared<spdlog::sinks::stderr_sink_mt>())
-                    : std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.log_file);
-    auto logger = std::make_shared<spdlog::logger>("gemmd", std::move(sink));
-    logger->set_pattern("time=%Y-%m-%dT%H:%M:%S.%f%z level=%l %v");
-    logger->set_level(spdlog::level::from_str(options.log_level));
-    logger->flush_on(spdlog::level::info);
+// The log, which is written out, as far as somebody takes it, when this ends.
+class Logging {
+ public:
+  static absl::StatusOr<std::unique_ptr<Logging>> Start(const Options& options,
+                                                        const Clock& clock) {
+    LogFile file = LogFile::StandardError();
+    if (!options.log_file.empty()) {
+      ASSIGN_OR_RETURN(file, LogFile::Open(options.log_file));
+    }
+    LogSink::Options sink_options;
+    sink_options.format = options.log_format;
+    return std::make_unique<Logging>(
+        std::make_shared<LogSink>(std::move(file), sink_options, clock), options.log_level);
+  }
+
+  Logging(std::shared_ptr<LogSink> sink, const std::string& level) : sink_(std::move(sink)) {
+    auto logger = std::make_shared<spdlog::logger>("gemmd", sink_);
+    logger->set_level(spdlog::level::from_str(level));
     spdlog::set_default_logger(std::move(logger));
     RouteGrpcLog();
-  } catch (const spdlog::spdlog_ex& error) {
-    return absl::InvalidArgumentError(std::string("log-file: ") + error.what());
+    RouteProtobufLog();
   }
-  return absl::OkStatus();
-}
+
+  ~Logging() {
+    // A reader that stands still does not hold up the end.
+    constexpr absl::Duration kFarewell = absl::Seconds(1);
+    sink_->Close(kFarewell);
+  }
+
+  LogCounts counts() const { return sink_->counts(); }
+
+ private:
+  const std::shared_ptr<LogSink> sink_;
+};
 
 absl::Status WriteReadyFile(const std::string& path, const std::vector<std::string>& addresses) {
   if (path.empty()) return absl::OkStatus();
@@ -99,7 +117,8 @@ absl::Status Drain(Server& server, absl::Duration grace, const sigset_t& signals
   return status;
 }
 
-absl::Status Run(const Options& options, const sigset_t& signals) {
+absl::Status Run(Options options, const Logging& logging, const sigset_t& signals) {
+  options.server.log_counts = [&logging] { return logging.counts(); };
   ASSIGN_OR_RETURN(const int64_t open_files, RaiseOpenFileLimit());
   spdlog::info("event=start version={} pid={} open_files={} memory_limit_bytes={}", kVersion,
                getpid(), open_files, MemoryLimitBytes());
@@ -134,14 +153,19 @@ int Main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  if (const absl::Status status = ConfigureLogging(parsed.options); !status.ok()) {
-    std::fprintf(stderr, "gemmd: %s\n", std::string(status.message()).c_str());
+  // Whoever reads the log may go away; then writing fails, and nothing else.
+  signal(SIGPIPE, SIG_IGN);
+
+  const SteadyClock clock;
+  const auto logging = Logging::Start(parsed.options, clock);
+  if (!logging.ok()) {
+    std::fprintf(stderr, "gemmd: %s\n", std::string(logging.status().message()).c_str());
     return 2;
   }
   // Never taken back: the last user of gRPC waits for gRPC's threads, and in gRPC 1.51 one of them
   // may poll for up to 10 s for a write that was done long ago.
   grpc_init();
-  const absl::Status status = Run(parsed.options, signals);
+  const absl::Status status = Run(parsed.options, **logging, signals);
   if (!status.ok()) {
     spdlog::error("event=stop code={} reason={}", absl::StatusCodeToString(status.code()),
                   LogValue(std::string(status.message())));

@@ -142,6 +142,22 @@ void AddLimits(CLI::App& app, Options& options) {
 void AddConnections(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Connections";
   TransportOptions& transport = options.server.transport;
+  app.add_option(
+         "--max-connections", transport.max_connections,
+         "Most connections at once; one more is closed as soon as it is made. 0 takes half "
+         "of the limit of open files, which the daemon raises as far as it may, and at most "
+         "32768")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->default_str("0")
+      ->type_name("COUNT")
+      ->group(kGroup);
+  app.add_option("--max-connections-per-peer", transport.max_connections_per_peer,
+                 "Most connections at once of one peer: an IPv4 address, a /64 network of IPv6, a "
+                 "user of a unix socket. 0 takes half of --max-connections")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->default_str("0")
+      ->type_name("COUNT")
+      ->group(kGroup);
   AddDuration(app, "--handshake-timeout", transport.handshake_timeout,
               "Close a connection that does not begin to speak HTTP/2 within this time", kGroup);
   AddDuration(app, "--max-connection-idle", transport.max_connection_idle,
@@ -176,6 +192,17 @@ void AddLogging(CLI::App& app, Options& options) {
       ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
       ->default_str(options.log_level)
       ->type_name("LEVEL")
+      ->group(kGroup);
+  app.add_option_function<std::string>(
+         "--log-format",
+         [&options](const std::string& name) {
+           options.log_format = name == "json" ? LogFormat::kJson : LogFormat::kText;
+         },
+         "Form of the log: text has key=value pairs, json an object on each line. Both have time, "
+         "level, event and the event's fields")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->default_str("text")
+      ->type_name("FORMAT")
       ->group(kGroup);
   app.add_option("--log-file", options.log_file,
                  "Append log lines to this file (default: standard error)")

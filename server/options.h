@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "server/device/devices.h"
 #include "server/server.h"
+#include "server/system/log_line.h"
 
 namespace gemmd {
 
@@ -19,6 +20,7 @@ struct Options {
   absl::Duration lame_duck = absl::Seconds(1);
   absl::Duration grace = absl::Seconds(20);
   std::string log_level = "info";
+  LogFormat log_format = LogFormat::kText;
   std::string log_file;  // Empty means standard error.
 };
 

@@ -23,20 +23,13 @@ namespace {
 // Time for the last answers to reach their clients before connections are cut.
 constexpr absl::Duration kFarewell = absl::Milliseconds(100);
 
-// The addresses with the ports that gRPC bound. gRPC binds them in order and gives up at the first
-// address that fails, which then has no port.
-absl::StatusOr<std::vector<std::string>> BoundAddresses(const std::vector<std::string>& listen,
-                                                        const std::vector<int>& ports) {
-  std::vector<std::string> bound;
-  for (size_t i = 0; i < listen.size(); ++i) {
-    if (ports[i] == 0) {
-      return absl::UnavailableError(absl::StrCat("listen: cannot listen on ", listen[i],
-                                                 ": in use, not an address of this host, ",
-                                                 "or no permission"));
-    }
-    bound.push_back(WithPort(listen[i], ports[i]));
+absl::StatusOr<std::vector<ListeningSocket>> OpenAll(const std::vector<std::string>& addresses) {
+  std::vector<ListeningSocket> sockets;
+  for (const std::string& address : addresses) {
+    ASSIGN_OR_RETURN(ListeningSocket socket, ListeningSocket::Open(address));
+    sockets.push_back(std::move(socket));
   }
-  return bound;
+  return sockets;
 }
 
 // Kernels without a measured rate are chosen by a guess: whoever runs the daemon should know.
@@ -102,7 +95,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 }
 
 Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices)
-    : admission_(options.admission), devices_(std::move(devices)), stats_(devices_.size()) {
+    : log_counts_(options.log_counts),
+      admission_(options.admission),
+      devices_(std::move(devices)),
+      stats_(devices_.size()) {
   std::vector<Device*> borrowed;
   for (const auto& device : devices_) {
     borrowed.push_back(device.get());
@@ -140,7 +136,9 @@ void Server::ReadGpus() {
   if (const std::string absence = gpus_->absence(); !absence.empty()) {
     spdlog::warn("event=gpu_readings_absent reason={}", LogValue(absence));
   }
-  observer_ = std::make_unique<Observer>(served_, *scheduler_, admission_, stats_, *gpus_);
+  observer_ = std::make_unique<Observer>(
+      served_, *scheduler_, admission_, stats_, *gpus_, [this] { return connection_counts(); },
+      log_counts_);
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {
@@ -152,21 +150,41 @@ absl::Status Server::Listen(const ServerOptions& options) {
   builder.RegisterService(&services_->gemm);
   builder.RegisterService(services_->registry.get());
 
-  // gRPC fills in the ports that it bound, in BuildAndStart.
-  std::vector<int> ports(options.transport.listen.size(), 0);
-  for (size_t i = 0; i < ports.size(); ++i) {
-    const std::string& address = options.transport.listen[i];
-    RETURN_IF_ERROR(CheckAddress(address));
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &ports[i]);
-  }
+  ASSIGN_OR_RETURN(std::vector<ListeningSocket> sockets, OpenAll(options.transport.listen));
+  ASSIGN_OR_RETURN(const int64_t open_files, OpenFileLimit());
+  ASSIGN_OR_RETURN(const ConnectionLimits limits,
+                   ConnectionLimitsOf(options.transport, open_files));
+  connections_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
   grpc_server_ = builder.BuildAndStart();
-  ASSIGN_OR_RETURN(addresses_, BoundAddresses(options.transport.listen, ports));
   if (grpc_server_ == nullptr) return absl::InternalError("listen: gRPC did not start");
-  for (const std::string& address : addresses_) {
-    spdlog::info("event=listening address={}", LogValue(address));
-  }
   WatchDevices();
+  for (const ListeningSocket& socket : sockets) {
+    addresses_.push_back(socket.address());
+    spdlog::info("event=listening address={}", LogValue(socket.address()));
+  }
+  const auto take = [this](int descriptor) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = descriptor;
+    connections_->HandleNewConnection(&connection);
+  };
+  ASSIGN_OR_RETURN(auto acceptor,
+                   ConnectionAcceptor::Start(std::move(sockets), limits,
+                                             options.transport.keepalive_timeout, take, clock_));
+  MutexLock lock(&acceptor_mutex_);
+  acceptor_ = std::move(acceptor);
   return absl::OkStatus();
+}
+
+ConnectionCounts Server::connection_counts() {
+  MutexLock lock(&acceptor_mutex_);
+  return acceptor_ == nullptr ? ConnectionCounts() : acceptor_->counts();
+}
+
+void Server::StopAccepting() {
+  MutexLock lock(&acceptor_mutex_);
+  acceptor_.reset();
 }
 
 // From now on the log and health tell when a device becomes ready or stops being so.
@@ -212,6 +230,7 @@ absl::Status Server::Drain(absl::Duration grace) {
   // (GOAWAY), but gRPC 1.51 then closes a connection as soon as its last answer is written, and a
   // client that still reads that answer may lose it (this happened in one of 100 drains under
   // load).
+  StopAccepting();
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kFarewell));
   grpc_server_->Wait();
   // Up to here a scrape sees how far the drain is.
@@ -224,6 +243,7 @@ absl::Status Server::Drain(absl::Duration grace) {
 
 Server::~Server() {
   if (!drained_) (void)Drain(absl::ZeroDuration());
+  StopAccepting();
   metrics_.reset();
   for (const auto& device : devices_) device->WatchReadiness(nullptr);
   health_.reset();

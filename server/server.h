@@ -9,6 +9,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,9 @@
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"
 #include "server/system/clock.h"
+#include "server/system/log_sink.h"
+#include "server/system/mutex.h"
+#include "server/wire/connection_acceptor.h"
 #include "server/wire/health.h"
 #include "server/wire/transport.h"
 
@@ -34,6 +38,7 @@ struct ServerOptions {
   Admission::Limits admission = {.max_requests = 256, .max_bytes = int64_t{4} << 30};
   absl::Duration canary_timeout = absl::Seconds(30);
   std::string metrics_listen;  // host:port; metrics are not served where it is empty.
+  std::function<LogCounts()> log_counts = [] { return LogCounts(); };  // For metrics.
 };
 
 class Server {
@@ -71,9 +76,12 @@ class Server {
   absl::Status CheckDevices(absl::Duration timeout);
   void ReadGpus();
   absl::Status Listen(const ServerOptions& options);
+  void StopAccepting() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
+  ConnectionCounts connection_counts() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   void WatchDevices();
 
   const SteadyClock clock_;
+  const std::function<LogCounts()> log_counts_;
   Admission admission_;
   // Destroyed after the devices, whose threads call into it.
   std::unique_ptr<Scheduler> scheduler_;
@@ -85,7 +93,11 @@ class Server {
   std::unique_ptr<ProductRunner> runner_;
   std::unique_ptr<Services> services_;
   std::vector<std::string> addresses_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
   std::unique_ptr<grpc::Server> grpc_server_;
+  // Accepts for the server, and ends before it.
+  Mutex acceptor_mutex_;  // Metrics are read while the acceptor comes and goes.
+  std::unique_ptr<ConnectionAcceptor> acceptor_ ABSL_GUARDED_BY(acceptor_mutex_);
   std::unique_ptr<Health> health_;
   // Ends first, since it looks at everything above.
   std::unique_ptr<HttpListener> metrics_;

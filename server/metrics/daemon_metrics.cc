@@ -13,6 +13,17 @@ void CollectRefusals(const Snapshot& now, Samples& samples) {
   }
 }
 
+void CollectConnectionLimits(const Snapshot& now, Samples& samples) {
+  samples.Add({"all"}, now.connections.limit);
+  samples.Add({"peer"}, now.connections.limit_of_peer);
+}
+
+void CollectRefusedConnections(const Snapshot& now, Samples& samples) {
+  samples.Add({"connections"}, now.connections.refused_of_all);
+  samples.Add({"peer"}, now.connections.refused_of_peer);
+  samples.Add({"open_files"}, now.connections.refused_for_files);
+}
+
 constexpr Metric kMetrics[] = {
     {.name = "gemmd_build_info",
      .labels = {"version"},
@@ -50,6 +61,34 @@ constexpr Metric kMetrics[] = {
      .help = "The most bytes of operands, results and scratch memory that admitted products "
              "may take (--max-queued-bytes)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.limits.max_bytes); }},
+    {.name = "gemmd_connections",
+     .help = "Connections that are open, without those of the metrics",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.connections.open); }},
+    {.name = "gemmd_connections_limit",
+     .labels = {"scope"},
+     .help = "The most connections that may be open: of all peers (--max-connections) and of one "
+             "peer (--max-connections-per-peer)",
+     .collect = CollectConnectionLimits},
+    {.name = "gemmd_connections_accepted_total",
+     .type = MetricType::kCounter,
+     .help = "Connections accepted",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.connections.accepted); }},
+    {.name = "gemmd_connections_refused_total",
+     .type = MetricType::kCounter,
+     .labels = {"reason"},
+     .help = "Connections closed at once: connections (as many as --max-connections are open), "
+             "peer (as many as --max-connections-per-peer are open of its peer), open_files (no "
+             "file descriptor was left)",
+     .collect = CollectRefusedConnections},
+    {.name = "gemmd_log_lines_lost_total",
+     .type = MetricType::kCounter,
+     .help = "Lines of the log that were lost because whoever reads it was too slow or had gone",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.lost); }},
+    {.name = "gemmd_log_lines_suppressed_total",
+     .type = MetricType::kCounter,
+     .help = "Warnings and errors that were not logged because they repeated too often; the log "
+             "tells how many there were of each kind",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.suppressed); }},
 };
 
 }  // namespace

@@ -20,6 +20,8 @@ Snapshot Observer::Observe() const {
                        .limits = admission_.limits(),
                        .is_draining = is_draining(),
                        .refusals = stats_.refusals(),
+                       .connections = connections_(),
+                       .log = log_(),
                        .devices = {},
                        .kernels = {}};
   for (size_t i = 0; i < devices_.size(); ++i) {

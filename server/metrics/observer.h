@@ -6,8 +6,10 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/device/served_device.h"
@@ -15,8 +17,21 @@
 #include "server/scheduling/admission.h"
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"
+#include "server/system/log_sink.h"
 
 namespace gemmd {
+
+// What has become of connections.
+struct ConnectionCounts {
+  int64_t open = 0;
+  int64_t limit = 0;          // Of all peers.
+  int64_t limit_of_peer = 0;  // Of one peer.
+  int64_t accepted = 0;
+  // Closed at once:
+  int64_t refused_of_all = 0;     // There were as many as there may be.
+  int64_t refused_of_peer = 0;    // Its peer had as many as one may have.
+  int64_t refused_for_files = 0;  // No file descriptor was left.
+};
 
 struct DeviceSnapshot {
   const DeviceInfo* info = nullptr;
@@ -32,6 +47,8 @@ struct Snapshot {
   Admission::Limits limits;
   bool is_draining = false;
   std::array<int64_t, kRefusalReasons> refusals = {};  // Indexed by RefusalReason.
+  ConnectionCounts connections;
+  LogCounts log;
   std::vector<DeviceSnapshot> devices;
   std::vector<Stats::KernelTotals> kernels;  // Filled by ObserveWithKernels alone.
 };
@@ -46,14 +63,19 @@ std::vector<RefusalCount> RefusalCounts(const Snapshot& snapshot);
 
 class Observer {
  public:
-  // Borrows everything.
-  Observer(const std::vector<ServedDevice>& devices, const Scheduler& scheduler,
-           const Admission& admission, const Stats& stats, const GpuSampler& gpus)
+  // Borrows everything. The functions may be called by any thread.
+  Observer(
+      const std::vector<ServedDevice>& devices, const Scheduler& scheduler,
+      const Admission& admission, const Stats& stats, const GpuSampler& gpus,
+      std::function<ConnectionCounts()> connections = [] { return ConnectionCounts(); },
+      std::function<LogCounts()> log = [] { return LogCounts(); })
       : devices_(devices),
         scheduler_(scheduler),
         admission_(admission),
         stats_(stats),
-        gpus_(gpus) {}
+        gpus_(gpus),
+        connections_(std::move(connections)),
+        log_(std::move(log)) {}
 
   // These hold locks of other parts only while they copy a few numbers. Threads: any.
   Snapshot Observe() const;
@@ -66,6 +88,8 @@ class Observer {
   const Admission& admission_;
   const Stats& stats_;
   const GpuSampler& gpus_;
+  const std::function<ConnectionCounts()> connections_;
+  const std::function<LogCounts()> log_;
 };
 
 }  // namespace gemmd

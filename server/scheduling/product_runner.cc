@@ -54,8 +54,8 @@ Completion CompletionOf(const ProductOutcome& outcome, size_t device) {
 // Gives " trace_id=... span_id=... parent_id=...", or nothing where the caller has no trace.
 std::string TraceFields(const std::optional<TraceSpan>& span) {
   if (!span) return "";
-  return Concat(" trace_id=", span->trace_id, " span_id=", span->span_id,
-                " parent_id=", span->parent_id);
+  return Concat(" trace_id=", LogValue(span->trace_id), " span_id=", LogValue(span->span_id),
+                " parent_id=", LogValue(span->parent_id));
 }
 
 void LogRefusal(const Arrival& arrival, const absl::Status& status) {

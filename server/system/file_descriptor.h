@@ -22,6 +22,9 @@ class FileDescriptor {
     if (number_ >= 0) close(number_);
   }
 
+  // Whoever calls this closes it.
+  int Release() { return std::exchange(number_, -1); }
+
   int get() const { return number_; }
   bool is_open() const { return number_ >= 0; }
 

@@ -124,6 +124,34 @@ int64_t MemoryLimitBytes() {
                    LimitFromFile("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
 }
 
+absl::StatusOr<ConnectionLimits> ConnectionLimitsOf(const TransportOptions& options,
+                                                    int64_t open_files) {
+  constexpr int64_t kFilesOfDaemon = 32;
+  constexpr int64_t kMostByDefault = 32768;
+  const int64_t most = std::max(open_files - kFilesOfDaemon, int64_t{1});
+  if (options.max_connections > most) {
+    return absl::InvalidArgumentError(
+        GotWant("max-connections", Concat(options.max_connections),
+                Concat("at most ", most, ", the limit of open files (", open_files, ") less ",
+                       kFilesOfDaemon, " for the daemon's own")));
+  }
+  ConnectionLimits limits = {.all = options.max_connections,
+                             .of_peer = options.max_connections_per_peer};
+  if (limits.all == 0) limits.all = std::clamp(open_files / 2, int64_t{1}, kMostByDefault);
+  if (limits.of_peer == 0) limits.of_peer = std::max(limits.all / 2, int64_t{1});
+  return limits;
+}
+
+absl::StatusOr<int64_t> OpenFileLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return absl::InternalError(Concat("RLIMIT_NOFILE: ", LastError()));
+  }
+  // Without a limit, as many as fit.
+  return static_cast<int64_t>(
+      std::min<uint64_t>(limit.rlim_cur, std::numeric_limits<int64_t>::max()));
+}
+
 absl::StatusOr<int64_t> RaiseOpenFileLimit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/wire/connection_table.h"
 
 namespace gemmd {
 
@@ -21,6 +22,9 @@ struct TransportOptions {
   int64_t max_message_bytes = int64_t{512} << 20;
   int64_t memory_quota_bytes = 0;  // For gRPC's buffers; 0 takes a quarter of the memory limit.
   int max_concurrent_streams = 100;
+  // How many connections there are at once, of all peers and of one; 0: see ConnectionLimitsOf.
+  int64_t max_connections = 0;
+  int64_t max_connections_per_peer = 0;
   absl::Duration handshake_timeout = absl::Seconds(5);
   absl::Duration max_connection_idle = absl::Minutes(10);
   absl::Duration max_connection_age = absl::Minutes(30);
@@ -42,6 +46,15 @@ std::string WithPort(const std::string& address, int port);
 
 // The memory that this process may use: the control group's limit, or the machine's memory.
 int64_t MemoryLimitBytes();
+
+// The limits of connections. Without a number of their own there may be half as many as files may
+// be open, at most 32768, and of one peer half as many as of all.
+// Errors: InvalidArgument where the daemon would have too few files left for itself.
+absl::StatusOr<ConnectionLimits> ConnectionLimitsOf(const TransportOptions& options,
+                                                    int64_t open_files);
+
+// How many files this process may have open.
+absl::StatusOr<int64_t> OpenFileLimit();
 
 // Raises the soft limit of open files to the hard limit; returns the new one.
 absl::StatusOr<int64_t> RaiseOpenFileLimit();

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/listening_socket.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/wire/transport.h"
+
+namespace gemmd {
+namespace {
+
+struct HostAndPort {
+  std::string host;
+  int port = 0;
+};
+
+absl::Status CannotListen(const std::string& address, std::string_view reason) {
+  return absl::UnavailableError(Concat("listen: cannot listen on ", address, ": ", reason));
+}
+
+std::string LastError() { return std::error_code(errno, std::generic_category()).message(); }
+
+absl::StatusOr<HostAndPort> ParseHostAndPort(const std::string& address) {
+  absl::string_view rest = address;
+  if (absl::ConsumePrefix(&rest, "dns:")) absl::ConsumePrefix(&rest, "///");
+  if (!absl::ConsumePrefix(&rest, "ipv4:")) absl::ConsumePrefix(&rest, "ipv6:");
+  const size_t colon = rest.rfind(':');
+  HostAndPort parsed;
+  constexpr int kMostPort = 65535;
+  const bool is_good = colon != rest.npos && colon > 0 &&
+                       absl::SimpleAtoi(rest.substr(colon + 1), &parsed.port) && parsed.port >= 0 &&
+                       parsed.port <= kMostPort;
+  if (!is_good) {
+    return absl::InvalidArgumentError(
+        GotWant("listen", address, "HOST:PORT, [IPV6]:PORT or unix:PATH"));
+  }
+  absl::string_view host = rest.substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[") && !absl::ConsumeSuffix(&host, "]")) {
+    return absl::InvalidArgumentError(GotWant("listen", address, "[IPV6]:PORT with both brackets"));
+  }
+  parsed.host = std::string(host);
+  return parsed;
+}
+
+// The address of a wildcard of IPv4, in IPv6, which takes both.
+bool IsWildcard(const addrinfo& info) {
+  if (info.ai_family != AF_INET) return false;
+  sockaddr_in v4 = {};
+  std::memcpy(&v4, info.ai_addr, sizeof(v4));
+  return v4.sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+void SetPort(sockaddr_storage& storage, int port) {
+  // The port lies at the same place in addresses of IPv4 and of IPv6.
+  sockaddr_in v4 = {};
+  std::memcpy(&v4, &storage, sizeof(v4));
+  v4.sin_port = htons(static_cast<uint16_t>(port));
+  std::memcpy(&storage, &v4, sizeof(v4));
+}
+
+int PortOf(int socket) {
+  sockaddr_storage storage = {};
+  socklen_t bytes = sizeof(storage);
+  getsockname(socket, reinterpret_cast<sockaddr*>(&storage), &bytes);
+  sockaddr_in v4 = {};
+  std::memcpy(&v4, &storage, sizeof(v4));
+  return ntohs(v4.sin_port);
+}
+
+// A socket that listens; closed, with errno, where that failed.
+FileDescriptor Listen(const sockaddr* name, socklen_t bytes) {
+  FileDescriptor made(socket(name->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!made.is_open()) return {};
+  const int on = 1;
+  const int off = 0;
+  // A daemon that starts again need not wait for the end of old connections. SO_REUSEPORT stays
+  // off: with it a second daemon would share the port silently.
+  if (name->sa_family != AF_UNIX) {
+    setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  }
+  if (name->sa_family == AF_INET6) {
+    setsockopt(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  if (bind(made.get(), name, bytes) != 0 || listen(made.get(), SOMAXCONN) != 0) return {};
+  return made;
+}
+
+FileDescriptor ListenOnPort(const addrinfo& info, int port) {
+  sockaddr_storage storage = {};
+  if (IsWildcard(info)) {
+    sockaddr_in6 both = {};
+    both.sin6_family = AF_INET6;
+    both.sin6_port = htons(static_cast<uint16_t>(port));
+    FileDescriptor made = Listen(reinterpret_cast<const sockaddr*>(&both), sizeof(both));
+    // A host without IPv6 takes what was asked for.
+    if (made.is_open() || errno == EADDRINUSE) return made;
+  }
+  std::memcpy(&storage, info.ai_addr, info.ai_addrlen);
+  SetPort(storage, port);
+  return Listen(reinterpret_cast<const sockaddr*>(&storage), info.ai_addrlen);
+}
+
+absl::StatusOr<std::vector<FileDescriptor>> ListenOnHost(const std::string& address,
+                                                         const HostAndPort& where) {
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(where.host.c_str(), nullptr, &hints, &found);
+  if (error != 0) return CannotListen(address, gai_strerror(error));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
+  std::vector<FileDescriptor> files;
+  std::string reason;
+  int port = where.port;
+  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
+    FileDescriptor made = ListenOnPort(*info, port);
+    if (!made.is_open()) {
+      reason = LastError();
+      continue;
+    }
+    port = PortOf(made.get());
+    files.push_back(std::move(made));
+  }
+  if (files.empty()) return CannotListen(address, reason);
+  return files;
+}
+
+// `path` begins with a zero byte for a name that is no file.
+absl::StatusOr<std::vector<FileDescriptor>> ListenOnPath(const std::string& address,
+                                                         std::string_view path) {
+  sockaddr_un name = {};
+  name.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(name.sun_path)) {
+    return absl::InvalidArgumentError(
+        GotWant("listen", address, Concat("a path of 1 to ", sizeof(name.sun_path) - 1, " bytes")));
+  }
+  path.copy(name.sun_path, path.size());
+  struct stat status = {};
+  if (path.front() != '\0' && stat(name.sun_path, &status) == 0 && S_ISSOCK(status.st_mode)) {
+    unlink(name.sun_path);  // CheckAddress saw that nobody listens there.
+  }
+  const bool is_abstract = path.front() == '\0';
+  const size_t bytes = is_abstract ? offsetof(sockaddr_un, sun_path) + path.size() : sizeof(name);
+  FileDescriptor made =
+      Listen(reinterpret_cast<const sockaddr*>(&name), static_cast<socklen_t>(bytes));
+  if (!made.is_open()) return CannotListen(address, LastError());
+  std::vector<FileDescriptor> files;
+  files.push_back(std::move(made));
+  return files;
+}
+
+}  // namespace
+
+absl::StatusOr<ListeningSocket> ListeningSocket::Open(const std::string& address) {
+  RETURN_IF_ERROR(CheckAddress(address));
+  ListeningSocket made;
+  absl::string_view rest = address;
+  if (absl::ConsumePrefix(&rest, "unix-abstract:")) {
+    const std::string name = std::string(1, '\0') + std::string(rest);
+    ASSIGN_OR_RETURN(made.files_, ListenOnPath(address, name));
+    made.address_ = address;
+  } else if (absl::ConsumePrefix(&rest, "unix:")) {
+    absl::ConsumePrefix(&rest, "//");  // unix:///absolute/path
+    ASSIGN_OR_RETURN(made.files_, ListenOnPath(address, {rest.data(), rest.size()}));
+    made.address_ = address;
+    made.path_ = std::string(rest);
+  } else {
+    ASSIGN_OR_RETURN(const HostAndPort where, ParseHostAndPort(address));
+    ASSIGN_OR_RETURN(made.files_, ListenOnHost(address, where));
+    made.address_ = WithPort(address, PortOf(made.files_.front().get()));
+  }
+  return made;
+}
+
+ListeningSocket::~ListeningSocket() {
+  if (!path_.empty() && !files_.empty()) unlink(path_.c_str());
+}
+
+}  // namespace gemmd

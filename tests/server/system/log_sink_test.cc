@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A log whose reader reads, stands still, or has gone.
+#include "server/system/log_sink.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "server/system/log.h"
+#include "tests/testing/fake_clock.h"
+
+namespace gemmd {
+namespace {
+
+using testing::EndsWith;
+using testing::HasSubstr;
+
+// A pipe or a socket, whose other end is read when a test says so.
+class Reader {
+ public:
+  explicit Reader(bool is_socket) {
+    std::array<int, 2> pair = {-1, -1};
+    const int made = is_socket ? socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data())
+                               : pipe2(pair.data(), O_CLOEXEC);
+    EXPECT_EQ(made, 0);
+    in_ = FileDescriptor(pair[1]);
+    out_ = FileDescriptor(pair[0]);
+    fcntl(out_.get(), F_SETFL, O_NONBLOCK);
+  }
+
+  int in() const { return in_.get(); }
+  void Go() { FileDescriptor gone = std::move(out_); }
+
+  // What there is now.
+  std::string Read() const {
+    std::string all;
+    std::array<char, 4096> part;
+    ssize_t bytes = 0;
+    while ((bytes = read(out_.get(), part.data(), part.size())) > 0) {
+      all.append(part.data(), static_cast<size_t>(bytes));
+    }
+    return all;
+  }
+
+ private:
+  FileDescriptor in_;
+  FileDescriptor out_;
+};
+
+class LogSinkTest : public testing::TestWithParam<bool> {
+ protected:
+  LogSinkTest() : reader_(GetParam()) { signal(SIGPIPE, SIG_IGN); }
+
+  void Start(const LogSink::Options& options = {}) {
+    sink_ = std::make_shared<LogSink>(LogFile::Of(reader_.in()), options, clock_);
+    log_ = std::make_unique<spdlog::logger>("test", sink_);
+    log_->set_level(spdlog::level::debug);
+  }
+
+  Reader reader_;
+  FakeClock clock_;
+  std::shared_ptr<LogSink> sink_;
+  std::unique_ptr<spdlog::logger> log_;
+};
+
+TEST_P(LogSinkTest, LinesAreThereAtOnce) {
+  Start();
+  log_->info("event=first");
+  EXPECT_THAT(reader_.Read(), EndsWith(" level=info event=first\n"));
+  log_->debug("event=second x={}", 1);
+  EXPECT_THAT(reader_.Read(), EndsWith(" level=debug event=second x=1\n"));
+}
+
+TEST_P(LogSinkTest, AReaderThatStandsStillHoldsUpNobody) {
+  Start({.most_kept_bytes = 10'000, .repeats = {}});
+  constexpr int kLines = 100'000;  // Far more than any pipe or socket takes.
+  for (int i = 0; i < kLines; ++i) log_->info("event=line number={}", i);
+  const int64_t lost = sink_->counts().lost;
+  EXPECT_GT(lost, 0);
+  EXPECT_LT(lost, kLines);
+
+  // It reads again: the lines that were kept come, whole and in order, then how many were lost.
+  std::string all;
+  while (all.find("log_lines_lost") == all.npos) {
+    all += reader_.Read();
+    log_->info("event=after");
+  }
+  EXPECT_EQ(all.rfind("event=line number=0\n") != all.npos, true);
+  EXPECT_THAT(all, HasSubstr("level=warning event=log_lines_lost lines="));
+  sink_->Close(absl::Seconds(30));
+}
+
+TEST_P(LogSinkTest, AReaderThatHasGoneEndsNothing) {
+  Start();
+  reader_.Go();
+  for (int i = 0; i < 1000; ++i) log_->info("event=line");
+  EXPECT_EQ(sink_->counts().lost, 1000);
+}
+
+TEST_P(LogSinkTest, TheEndDoesNotWaitForAReaderThatStandsStill) {
+  Start();
+  for (int i = 0; i < 100'000; ++i) log_->info("event=line number={}", i);
+  const int64_t before = sink_->counts().lost;
+  sink_->Close(absl::ZeroDuration());
+  EXPECT_GT(sink_->counts().lost, before);  // Those that were kept until then.
+}
+
+TEST_P(LogSinkTest, RepeatedFailuresAreCounted) {
+  Start({.most_kept_bytes = 10'000, .repeats = {.lines = 10, .window_ns = 1000, .kinds = 8}});
+  std::string all;
+  for (int i = 0; i < 5000; ++i) {
+    log_->warn("event=request id={} reason=\"device: cuda:0 is lost\"", i);
+    all += reader_.Read();
+  }
+  log_->error("event=other");
+  EXPECT_EQ(sink_->counts().suppressed, 4990);
+  EXPECT_THAT(all, Not(HasSubstr("id=10 ")));
+  clock_.Advance(1000);
+  log_->warn("event=request id=last reason=\"device: cuda:0 is lost\"");
+  EXPECT_THAT(reader_.Read(),
+              HasSubstr("event=lines_suppressed of=request reason=\"device: cuda:0 is lost\" "
+                        "suppressed=4990\n"));
+}
+
+TEST_P(LogSinkTest, TheEndTellsWhatWasLeftOut) {
+  Start({.format = LogFormat::kJson,
+         .most_kept_bytes = 10'000,
+         .repeats = {.lines = 1, .window_ns = 1000, .kinds = 8}});
+  for (int i = 0; i < 3; ++i) log_->error("event=request");
+  sink_->Close(absl::Seconds(30));
+  EXPECT_THAT(reader_.Read(), EndsWith("\"level\":\"warning\",\"event\":\"lines_suppressed\","
+                                       "\"of\":\"request\",\"reason\":\"\",\"suppressed\":2}\n"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Readers, LogSinkTest, testing::Bool(),
+                         [](const auto& is_socket) { return is_socket.param ? "Socket" : "Pipe"; });
+
+}  // namespace
+}  // namespace gemmd
