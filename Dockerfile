@@ -23,7 +23,8 @@ RUN deploy/install-packages.sh build && rm -rf /var/lib/apt/lists/*
 COPY . .
 
 FROM packages AS configure-cpu
-RUN cmake --preset release -DGEMMD_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON
+RUN cmake --preset release -DGEMMD_BUILD_TESTS=OFF -DGEMMD_BUNDLE_LIBRARIES=ON \
+    -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON
 
 FROM configure-cpu AS build-cpu
 RUN --mount=type=cache,target=/root/.cache/ccache \
@@ -39,7 +40,8 @@ RUN mv "$(readlink -f /usr/local/cuda)" /toolkit
 FROM packages AS configure-cuda
 ARG CUDA_ARCHITECTURES=90a-real
 COPY --from=toolkit /toolkit /usr/local/cuda
-RUN cmake --preset release -DGEMMD_BUILD_TESTS=OFF -DCMAKE_CUDA_ARCHITECTURES="${CUDA_ARCHITECTURES}"
+RUN cmake --preset release -DGEMMD_BUILD_TESTS=OFF -DGEMMD_BUNDLE_LIBRARIES=ON \
+    -DCMAKE_CUDA_ARCHITECTURES="${CUDA_ARCHITECTURES}"
 
 FROM configure-cuda AS build-cuda
 RUN --mount=type=cache,target=/root/.cache/ccache \

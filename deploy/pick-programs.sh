@@ -19,7 +19,7 @@ fail() {
   exit 1
 }
 
-mkdir -p "$new_tree/bin" "$new_tree/lib"
+mkdir -p "$new_tree/bin" "$new_tree/lib/gemmd"
 for name in "$@"; do
   program="$tree/bin/$name"
   [[ -x $program ]] || fail "no bin/$name in the installed tree"
@@ -30,7 +30,7 @@ for name in "$@"; do
   while read -r path; do
     # Copied under the name that the loader asks for. Libraries outside the tree belong to the machine's
     # own glibc.
-    [[ $path == "$tree"/* ]] && cp --dereference "$tree/lib/${path##*/}" "$new_tree/lib/"
+    [[ $path == "$tree"/* ]] && cp --dereference "$tree/lib/gemmd/${path##*/}" "$new_tree/lib/gemmd/"
   done < <(sed -n 's/.* => \(.*\) (0x.*/\1/p' <<<"$libraries")
 done
 if [[ -d $tree/share ]]; then cp -r "$tree/share" "$new_tree/"; fi

@@ -23,7 +23,7 @@ echo "all installed"
 
 say "Build"
 if [[ ! -f $build/build.ninja ]]; then
-  (cd "$root" && cmake --preset release -DGEMMD_BUILD_TESTS=OFF)
+  (cd "$root" && cmake --preset release -DGEMMD_BUILD_TESTS=OFF -DGEMMD_BUNDLE_LIBRARIES=ON)
 fi
 cmake --build "$build" --target gemmd gemmctl gemmload
 

@@ -62,7 +62,7 @@ choose_seed() {
 stage_release() {
   choose_seed
   prepare_python
-  configure release -DGEMMD_BUILD_TESTS=ON
+  configure release -DGEMMD_BUILD_TESTS=ON -DGEMMD_BUNDLE_LIBRARIES=ON
   cmake --build --preset release
   cmake --build --preset release --target headers
   run_tests release
@@ -73,7 +73,7 @@ stage_mutants() {
   local turn
   turn=$((16#$(git rev-parse HEAD | cut -c 1-7)))
   prepare_python
-  configure release -DGEMMD_BUILD_TESTS=ON
+  configure release -DGEMMD_BUILD_TESTS=ON -DGEMMD_BUNDLE_LIBRARIES=ON
   tests/mutants/mutants.py --build build/release --turn "$turn"
 }
 
@@ -134,7 +134,7 @@ stage_deploy() {
   local programs="$root/build/deploy"
   deploy/install-packages.sh deploy
   prepare_deploy_python
-  configure release -DGEMMD_BUILD_TESTS=ON
+  configure release -DGEMMD_BUILD_TESTS=ON -DGEMMD_BUNDLE_LIBRARIES=ON
   cmake --build --preset release
   rm -rf "$programs/opt/gemmd"
   cmake --install build/release --component runtime --strip --prefix "$programs/opt/gemmd" >"$programs.log"

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Whether the installed tree runs wherever it is put, with no library of this machine but glibc's.
-# usage: install_test.sh BUILD_DIR
+# Whether the installed tree runs wherever it is put: with bundled libraries, with no library of this
+# machine but glibc's; otherwise, with none of its own.
+# usage: install_test.sh BUILD_DIR bundled|alone
 set -euo pipefail
 
 build=$1
+kind=$2
 work=$(mktemp -d)
 daemon=
 cleanup() {
@@ -30,7 +32,7 @@ strangers() {
   for program in "$tree"/bin/*; do
     while read -r name path; do
       is_of_the_machine "$(basename "$name")" && continue
-      [[ $(readlink -f "$path") == "$tree"/lib/* ]] || echo "$(basename "$program"): $name $path"
+      [[ $(readlink -f "$path") == "$tree"/lib/gemmd/* ]] || echo "$(basename "$program"): $name $path"
     done < <(env -i LD_TRACE_LOADED_OBJECTS=1 "$program" | sed -n 's/ => / /; s/^\t*//; s/ (0x.*//p; /not found/p')
   done
 }
@@ -44,14 +46,23 @@ for file in bin/gemmd bin/gemmctl bin/gemmload bin/gemmbench share/doc/gemmd/LIC
 done
 if grep -l "$build" "$tree"/bin/*; then fail "a program names the build folder"; fi
 
-found=$(strangers "$tree")
-[[ -z $found ]] || fail "not in the tree: $found"
-# The check sees what is missing.
-gone=$(find "$tree/lib" -name 'libgrpc.so*')
-mkdir "$work/gone"
-mv $gone "$work/gone"
-[[ $(strangers "$tree") == *libgrpc.so* ]] || fail "a missing library was not noticed"
-mv "$work"/gone/* "$tree/lib"
+# Nothing lies where a prefix such as /usr has the libraries of the system.
+beside=$(find "$tree" -name '*.so*' -not -path "$tree/lib/gemmd/*")
+[[ -z $beside ]] || fail "libraries outside of lib/gemmd: $beside"
+if [[ $kind == bundled ]]; then
+  found=$(strangers "$tree")
+  [[ -z $found ]] || fail "not in the tree: $found"
+  # The check sees what is missing.
+  gone=$(find "$tree/lib/gemmd" -name 'libgrpc.so*')
+  mkdir "$work/gone"
+  mv $gone "$work/gone"
+  [[ $(strangers "$tree") == *libgrpc.so* ]] || fail "a missing library was not noticed"
+  mv "$work"/gone/* "$tree/lib/gemmd"
+elif [[ -e $tree/lib ]]; then
+  fail "libraries were installed that nobody asked for: $(ls "$tree/lib")"
+elif readelf --dynamic "$tree"/bin/* | grep -E 'RPATH|RUNPATH'; then
+  fail "a program looks for libraries where there are none"
+fi
 
 du --summarize --human-readable "$tree"
 "$tree/bin/gemmd" --listen="127.0.0.1:0,unix:$work/gemmd.sock" --ready-file="$work/ready" \
@@ -68,7 +79,7 @@ for address in "${addresses[@]}"; do
   "$tree/bin/gemmctl" --address "$address" multiply --random 33,17,65 --type f32 --verify
 done
 # What it really loaded, libraries that are opened later included.
-while read -r path; do
+while [[ $kind == bundled ]] && read -r path; do
   [[ $path == "$tree"/* ]] || is_of_the_machine "$(basename "$path")" || fail "gemmd loaded $path"
 done < <(awk '$6 ~ /\.so/ {print $6}' "/proc/$daemon/maps" | sort -u)
 kill -TERM "$daemon"
