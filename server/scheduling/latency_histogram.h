@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <numeric>
 
+#include "server/scheduling/saturating.h"
+
 namespace gemmd {
 
 class LatencyHistogram {
@@ -40,7 +42,7 @@ class LatencyHistogram {
   void Add(int64_t duration_ns) {
     const auto bound = std::lower_bound(kBoundsNs.begin(), kBoundsNs.end(), duration_ns);
     counts_[static_cast<size_t>(bound - kBoundsNs.begin())].fetch_add(1, std::memory_order_relaxed);
-    sum_ns_.fetch_add(duration_ns, std::memory_order_relaxed);
+    AddSaturating(sum_ns_, duration_ns);
   }
 
   // Threads: any.

@@ -4,13 +4,10 @@
 #include <utility>
 
 #include "kernels/catalog.h"
+#include "server/scheduling/saturating.h"
 
 namespace gemmd {
 namespace {
-
-void Add(std::atomic<int64_t>& counter, int64_t amount) {
-  counter.fetch_add(amount, std::memory_order_relaxed);
-}
 
 int64_t Read(const std::atomic<int64_t>& counter) {
   return counter.load(std::memory_order_relaxed);
@@ -25,7 +22,8 @@ std::array<int64_t, kSize> Read(const std::array<std::atomic<int64_t>, kSize>& c
 
 int64_t BusyNs(const Completion& completion) {
   const ProductTiming& timing = completion.timing;
-  return timing[Stage::kCopyIn] + timing[Stage::kCompute] + timing[Stage::kCopyOut];
+  return SaturatingSum(SaturatingSum(timing[Stage::kCopyIn], timing[Stage::kCompute]),
+                       timing[Stage::kCopyOut]);
 }
 
 }  // namespace
@@ -57,17 +55,19 @@ Stats::Stats(size_t devices) : devices_(devices), places_(Catalog().size()) {
   for (std::atomic<Place>& place : places_) place.store(kNoPlace, std::memory_order_relaxed);
 }
 
-void Stats::AddRefusal(RefusalReason reason) { Add(refusals_[static_cast<size_t>(reason)], 1); }
+void Stats::AddRefusal(RefusalReason reason) {
+  AddSaturating(refusals_[static_cast<size_t>(reason)], 1);
+}
 
 void Stats::AddCompletion(const Completion& completion) {
   DeviceCounters& device = devices_[completion.device];
-  Add(device.ends[static_cast<size_t>(completion.code)], 1);
+  AddSaturating(device.ends[static_cast<size_t>(completion.code)], 1);
   if (completion.code != absl::StatusCode::kOk) return;
-  Add(device.operations, completion.operations);
-  Add(device.bytes_read, completion.bytes_read);
-  Add(device.bytes_written, completion.bytes_written);
-  Add(device.matrices, completion.batch);
-  Add(device.busy_ns, BusyNs(completion));
+  AddSaturating(device.operations, completion.operations);
+  AddSaturating(device.bytes_read, completion.bytes_read);
+  AddSaturating(device.bytes_written, completion.bytes_written);
+  AddSaturating(device.matrices, completion.batch);
+  AddSaturating(device.busy_ns, BusyNs(completion));
   device.total.Add(completion.timing.total_ns);
   KernelHistograms* const histograms = HistogramsOf(*completion.kernel);
   if (histograms == nullptr) return;

@@ -74,6 +74,24 @@ TEST(StatsTest, AProductThatIsOkCountsEverywhere) {
   }
 }
 
+TEST(StatsTest, SumsStopAtTheLargestNumber) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  Stats stats(2);
+  Completion huge = Example(Catalog()[5]);
+  huge.operations = huge.bytes_read = huge.bytes_written = huge.batch = int64_t{1} << 60;
+  huge.timing.total_ns = kMost;
+  for (int64_t& stage_ns : huge.timing.stage_ns) stage_ns = kMost;
+  for (int i = 0; i < 16; ++i) stats.AddCompletion(huge);
+  const Stats::DeviceTotals totals = stats.device(1);
+  EXPECT_EQ(totals.operations, kMost);
+  EXPECT_EQ(totals.bytes_read, kMost);
+  EXPECT_EQ(totals.bytes_written, kMost);
+  EXPECT_EQ(totals.matrices, kMost);
+  EXPECT_EQ(totals.busy_ns, kMost);
+  EXPECT_EQ(totals.total.sum_ns, kMost);
+  EXPECT_EQ(stats.kernels()[0].stages[0].sum_ns, kMost);
+}
+
 TEST(StatsTest, OneThatFailedCountsByItsStatusOnly) {
   Stats stats(2);
   Completion failed = Example(Catalog()[5]);
