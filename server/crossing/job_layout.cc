@@ -94,12 +94,4 @@ GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& l
           .workspace = workspace};
 }
 
-bool HasGaps(const Problem& problem) {
-  const MatrixLayout& d = problem.d;
-  const int64_t line_bits = d.line_length() * BitsOf(d.type);
-  const bool has_gaps_in_matrix = line_bits % 8 != 0 || d.leading_dimension != d.line_length();
-  return has_gaps_in_matrix ||
-         (problem.batch > 1 && d.batch_stride_bytes != d.lines() * d.line_stride_bytes());
-}
-
 }  // namespace gemmd

@@ -46,7 +46,4 @@ absl::StatusOr<JobLayout> LayOutJob(const Problem& problem);
 GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& layout,
                 std::byte* block, absl::Span<std::byte> workspace);
 
-// Whether D has bytes or bits between lines or matrices that no kernel writes.
-bool HasGaps(const Problem& problem);
-
 }  // namespace gemmd

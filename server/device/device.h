@@ -79,6 +79,9 @@ struct DeviceCondition {
   int64_t canaries_failed = 0;
   int64_t staging_bytes = 0;  // Memory of the host through which operands go to it.
   int64_t staging_used_bytes = 0;
+  // When the device's own thread last looked around, which it does at least ten times a second but
+  // while it copies or answers; 0 where it has none that does.
+  int64_t thread_turn_ns = 0;
 };
 
 class Device {
@@ -116,6 +119,13 @@ class Device {
 
   // Threads: any.
   virtual DeviceCondition condition() const { return {}; }
+
+  // Has the device's worker process replaced, however often that was done before; does not wait for
+  // the new one. Errors: Unimplemented where there is none; FailedPrecondition where the device
+  // never started. Threads: any.
+  virtual absl::Status RestartWorker() {
+    return absl::UnimplementedError("device: " + info().name + " has no worker process");
+  }
 
   // Calls the listener with the readiness of now, later with every change of it, from the device's
   // own thread; never two calls at once. Null ends that. Threads: one at a time.

@@ -25,10 +25,17 @@ constexpr int64_t kMostHandedOverAtOnce = int64_t{64} << 10;
 // How often the thread looks at the clock for a job that another thread has handed over.
 constexpr int64_t kTickNs = 100'000'000;
 
+// Leaves nothing of an earlier job between this matrix and the next one.
 void CopyIn(absl::Span<std::byte> staging, const JobRange& range, const void* from) {
-  if (range.bytes > 0) {
-    std::memcpy(staging.data() + range.offset, from, static_cast<size_t>(range.bytes));
-  }
+  if (range.bytes == 0) return;
+  std::byte* const to = staging.data() + range.offset;
+  const auto bytes = static_cast<size_t>(range.bytes);
+  std::memcpy(to, from, bytes);
+  std::memset(to + bytes, 0, -bytes % static_cast<size_t>(kJobAlignment));
+}
+
+absl::Span<std::byte> Place(absl::Span<std::byte> staging, const JobRange& range) {
+  return staging.subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.bytes));
 }
 
 }  // namespace
@@ -37,7 +44,8 @@ void WorkerDevice::Submit(const Job& job, Done done) {
   auto pending = MakePending(job, std::move(done));
   {
     MutexLock lock(&mutex_);
-    const bool is_idle = readiness_.ok() && current_ == nullptr && pending_.empty();
+    const bool is_idle =
+        readiness_.ok() && current_ == nullptr && pending_.empty() && !is_checking_;
     if (is_idle && pending->refusal.ok() &&
         pending->layout.input_bytes() <= kMostHandedOverAtOnce) {
       MakeCurrent(std::move(pending));
@@ -96,6 +104,7 @@ void WorkerDevice::HandOver(Pending& pending) const {
   CopyIn(matrices, layout.bias, job.bias);
   CopyIn(matrices, layout.a_scale, job.a_scale.data());
   CopyIn(matrices, layout.b_scale, job.b_scale.data());
+  stamps_.Put(Place(matrices, layout.d));
   JobRequest request;
   request.id = pending.id;
   request.kernel = static_cast<uint32_t>(job.kernel->position);
@@ -148,10 +157,8 @@ absl::Status WorkerDevice::TakeResult() {
   RETURN_IF_ERROR(received);
   ASSIGN_OR_RETURN(const Result result, ParseRecord<Result>(packet));
   Pending* const current = this->current();
-  if (current == nullptr || result.id != current->id || result.copy_in_ns < 0 ||
-      result.compute_ns < 0 || result.copy_out_ns < 0) {
-    return absl::InternalError("the worker answered what was not asked");
-  }
+  if (current == nullptr) return absl::InternalError("the worker answered what was not asked");
+  RETURN_IF_ERROR(CheckResult(*current, result));
   if (result.is_lost != 0) return result.status.get();
   JobOutcome outcome = Finish(*current, result);
   spin_until_ns_ = clock_.NowNs() + options_.command.spin_ns;
@@ -161,6 +168,26 @@ absl::Status WorkerDevice::TakeResult() {
     finished = std::move(current_);
   }
   std::move(finished->done)(std::move(outcome));
+  return absl::OkStatus();
+}
+
+// Errors: the answer cannot be true.
+absl::Status WorkerDevice::CheckResult(const Pending& pending, const Result& result) const {
+  // A GPU's clock and that of the host differ a little.
+  constexpr int64_t kSlackNs = 1'000'000;
+  constexpr int64_t kSlackPart = 100;
+  const int64_t passed_ns = clock_.NowNs() - pending.sent_ns;
+  int64_t left_ns = passed_ns + passed_ns / kSlackPart + kSlackNs;
+  bool is_possible = result.id == pending.id;
+  for (const int64_t stage_ns : {result.copy_in_ns, result.compute_ns, result.copy_out_ns}) {
+    is_possible = is_possible && stage_ns >= 0 && stage_ns <= left_ns;
+    if (is_possible) left_ns -= stage_ns;
+  }
+  if (!is_possible) return absl::InternalError("the worker answered what was not asked");
+  const bool is_ok = result.is_lost == 0 && result.status.get().ok();
+  if (is_ok && stamps_.AreLeft(Place(staging_.matrices(), pending.layout.d))) {
+    return absl::InternalError("the worker did not write the result that it told of");
+  }
   return absl::OkStatus();
 }
 
@@ -241,6 +268,7 @@ absl::Status WorkerDevice::readiness() const {
 DeviceCondition WorkerDevice::condition() const {
   MutexLock lock(&mutex_);
   DeviceCondition now = condition_;
+  now.thread_turn_ns = turn_ns_;
   if (current_ != nullptr) now.staging_used_bytes = current_->layout.end;
   return now;
 }
@@ -269,6 +297,7 @@ void WorkerDevice::Wake() const {
 // Waits until the worker has sent something, somebody woke the thread, or the time is reached; at
 // most a tick.
 WorkerDevice::Event WorkerDevice::WaitForEvent(int64_t until_ns) const {
+  turn_ns_ = clock_.NowNs();
   while (clock_.NowNs() < spin_until_ns_) {
     const Event event = Poll(0);
     if (event != Event::kTime) return event;

@@ -6,9 +6,10 @@
 // results out of it, one job at a time, and watches the time. (A small job that meets an idle
 // worker is handed over by the thread that submits it.) A worker that ends, that loses its GPU or
 // that does not answer in time is killed and started again; what ran is answered Aborted, what
-// waits Unavailable. After too many restarts the device stays out of service.
+// waits Unavailable. After too many restarts the device rests before the next one.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -24,6 +25,7 @@
 #include "server/crossing/staging.h"
 #include "server/device/device.h"
 #include "server/device/restart_policy.h"
+#include "server/device/result_stamps.h"
 #include "server/device/worker_process.h"
 #include "server/system/clock.h"
 #include "server/system/file_descriptor.h"
@@ -41,6 +43,8 @@ struct WorkerDeviceOptions {
   double watchdog_factor = 10;
   absl::Duration watchdog_least = absl::Seconds(2);
   RestartPolicy::Limits restarts;
+  // After this time without one, the worker is given the canary again, between two jobs.
+  absl::Duration canary_interval = absl::Minutes(1);
 };
 
 class WorkerDevice final : public Device {
@@ -60,6 +64,7 @@ class WorkerDevice final : public Device {
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status readiness() const override ABSL_LOCKS_EXCLUDED(mutex_);
   DeviceCondition condition() const override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status RestartWorker() override ABSL_LOCKS_EXCLUDED(mutex_);
   void WatchReadiness(Listener listener) override ABSL_LOCKS_EXCLUDED(listener_mutex_, mutex_);
 
   // The process of the worker; 0 where there is none. Threads: any.
@@ -90,6 +95,7 @@ class WorkerDevice final : public Device {
   void HandOverNext() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status TakeResult() ABSL_LOCKS_EXCLUDED(mutex_);
   JobOutcome Finish(const Pending& pending, const Result& result) const;
+  absl::Status CheckResult(const Pending& pending, const Result& result) const;
   absl::Status CheckTime() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Answer(Pending& pending, const absl::Status& status) const;
   void AnswerLost(std::string_view reason) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -106,6 +112,8 @@ class WorkerDevice final : public Device {
   absl::Status Describe(const Hello& hello);
   absl::Status Measure() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckCanary() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckCanaryIfDue() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool TakeRestartRequest() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndWorker(int64_t patience_ns) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waiting. While the device is not ready, jobs that come in meanwhile are refused.
@@ -121,6 +129,7 @@ class WorkerDevice final : public Device {
   // Constant once started.
   const WorkerDeviceOptions options_;
   const SteadyClock clock_;
+  const ResultStamps stamps_;
   DeviceInfo info_;
   DeviceProfile profile_;
   Staging staging_;
@@ -138,15 +147,22 @@ class WorkerDevice final : public Device {
   std::unique_ptr<Pending> current_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_restart_asked_ ABSL_GUARDED_BY(mutex_) = false;
+  // While a canary has the worker between two jobs, all jobs wait.
+  bool is_checking_ ABSL_GUARDED_BY(mutex_) = false;
   DeviceCondition condition_ ABSL_GUARDED_BY(mutex_);
   // Changed by the device's thread alone, and then locked; its socket is used by any that hands
   // over.
   WorkerProcess process_;
 
+  // Written by the device's thread alone.
+  mutable std::atomic<int64_t> turn_ns_ = clock_.NowNs();
+
   // Owned by the device's thread.
   RestartPolicy restarts_;
   bool is_measured_ = false;
   int64_t spin_until_ns_ = 0;
+  int64_t next_canary_ns_ = 0;
   std::string end_;  // How the last worker ended.
 
   std::thread thread_;

@@ -121,6 +121,8 @@ void WorkerDevice::Run() {
 // stops.
 absl::Status WorkerDevice::Serve() {
   while (true) {
+    if (TakeRestartRequest()) return absl::CancelledError("an operator wants another worker");
+    RETURN_IF_ERROR(CheckCanaryIfDue());
     HandOverNext();
     if (stopping() && current() == nullptr) return absl::OkStatus();
     RETURN_IF_ERROR(Step());
@@ -139,8 +141,8 @@ absl::Status WorkerDevice::Step() {
   return CheckTime();
 }
 
-// Ends the worker, answers its job and those that wait, and starts another one where that is
-// allowed. False where the device stays without a worker.
+// Ends the worker, answers its job and those that wait, and starts another one when that is
+// allowed. False where the device stops before.
 bool WorkerDevice::Restart(absl::Status reason) {
   while (true) {
     process_.Kill();
@@ -148,22 +150,28 @@ bool WorkerDevice::Restart(absl::Status reason) {
     const bool is_gone = AwaitEnd(kTimeToTellNs);
     const std::string why =
         Concat(std::string(reason.message()), is_gone ? Concat(" (", end_, ")") : "");
-    const std::optional<int64_t> pause_ns = restarts_.NextPauseNs(clock_.NowNs());
-    SetReadiness(absl::UnavailableError(Concat(
-        "device: ", info_.name,
-        pause_ns ? " is starting again: " : " is out of service after too many starts: ", why)));
+    if (absl::IsCancelled(reason)) restarts_.Forget();
+    const RestartPolicy::Pause pause = restarts_.Next(clock_.NowNs());
+    const std::string rest = absl::FormatDuration(absl::Nanoseconds(pause.ns));
+    SetReadiness(absl::UnavailableError(
+        Concat("device: ", info_.name,
+               pause.is_rest ? Concat(" is out of service after too many starts, for ", rest, ": ")
+                             : " is starting again: ",
+               why)));
     AnswerLost(why);
     RefusePending();
-    if (!is_gone && !AwaitEnd(kTimeToDieNs)) {
+    // One that hangs in the driver may never die, and holds the GPU until then.
+    while (!is_gone && !AwaitEnd(kTimeToDieNs)) {
       SetReadiness(absl::UnavailableError(
           Concat("device: ", info_.name, " is out of service: its worker does not die: ", why)));
-      return false;
+      if (!Pause(restarts_.rest_ns())) return false;
     }
-    if (!pause_ns || !Pause(*pause_ns)) return false;
+    if (!Pause(pause.ns)) return false;
     {
       MutexLock lock(&mutex_);
       ++condition_.worker_restarts;
     }
+    TakeRestartRequest();  // This is the one.
     reason = StartWorker();
     if (reason.ok()) {
       SetReadiness(absl::OkStatus());
@@ -195,9 +203,42 @@ absl::Status WorkerDevice::StartWorker() {
 absl::Status WorkerDevice::CheckCanary() {
   Checked checked(*this);
   absl::Status canary = RunCanary(checked, options_.canary_timeout);
+  next_canary_ns_ = clock_.NowNs() + absl::ToInt64Nanoseconds(options_.canary_interval);
   MutexLock lock(&mutex_);
   ++(canary.ok() ? condition_.canaries_passed : condition_.canaries_failed);
   return canary;
+}
+
+// Errors: as RunCanary. The worker is then of no more use.
+absl::Status WorkerDevice::CheckCanaryIfDue() {
+  if (clock_.NowNs() < next_canary_ns_) return absl::OkStatus();
+  {
+    MutexLock lock(&mutex_);
+    if (current_ != nullptr || stopping_) return absl::OkStatus();
+    is_checking_ = true;
+  }
+  absl::Status canary = CheckCanary();
+  MutexLock lock(&mutex_);
+  is_checking_ = false;
+  return canary;
+}
+
+bool WorkerDevice::TakeRestartRequest() {
+  MutexLock lock(&mutex_);
+  return std::exchange(is_restart_asked_, false);
+}
+
+absl::Status WorkerDevice::RestartWorker() {
+  {
+    MutexLock lock(&mutex_);
+    if (!started_.has_value() || !started_->ok()) {
+      return absl::FailedPreconditionError(
+          Concat("device: ", info_.name, " did not start with the server"));
+    }
+    is_restart_asked_ = true;
+  }
+  Wake();
+  return absl::OkStatus();
 }
 
 absl::Status WorkerDevice::Greet() {
@@ -308,11 +349,16 @@ absl::StatusOr<Packet> WorkerDevice::AwaitPacket(absl::Duration timeout) {
       Concat("the worker said nothing for ", absl::FormatDuration(timeout)));
 }
 
-// False where the device stops meanwhile.
+// False where the device stops meanwhile. An operator's wish for a worker ends it.
 bool WorkerDevice::Pause(int64_t pause_ns) {
   const int64_t until_ns = clock_.NowNs() + pause_ns;
   while (!stopping()) {
-    if (clock_.NowNs() >= until_ns) return true;
+    bool is_over = clock_.NowNs() >= until_ns;
+    if (TakeRestartRequest()) {
+      restarts_.Forget();
+      is_over = true;
+    }
+    if (is_over) return true;
     WaitForEvent(until_ns);
     RefusePending();
   }

@@ -150,8 +150,11 @@ absl::Status Worker::Queue(const Kernel& kernel, const Problem& problem, const J
     RETURN_IF_ERROR(
         runtime_.CopyIn(block, matrices.first(static_cast<size_t>(layout.input_bytes()))));
   }
-  if (HasGaps(problem)) {
-    RETURN_IF_ERROR(runtime_.Clear(block + layout.d.offset, layout.d.bytes));
+  // All that the copy did not overwrite: nothing of an earlier job, which may have been another
+  // caller's, is left to this one, and a kernel that does nothing gives no earlier result.
+  const int64_t rest_bytes = layout.end - layout.d.offset + static_cast<int64_t>(workspace.size());
+  if (rest_bytes > 0) {
+    RETURN_IF_ERROR(runtime_.Clear(block + layout.d.offset, rest_bytes));
   }
   RETURN_IF_ERROR(runtime_.Mark(Moment::kCopiedIn));
   if (problem.has_output()) {

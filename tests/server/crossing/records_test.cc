@@ -237,20 +237,6 @@ TEST(JobLayoutTest, MoreThan63BitsAreExhausted) {
   EXPECT_THAT(LayOutJob(problem), StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
-TEST(JobLayoutTest, KnowsGaps) {
-  Problem problem = SomeProblem();
-  EXPECT_FALSE(HasGaps(problem));
-  problem.d.batch_stride_bytes += 8;
-  EXPECT_FALSE(HasGaps(problem));
-  problem.batch = 2;
-  EXPECT_TRUE(HasGaps(problem));
-  problem.batch = 1;
-  problem.d.leading_dimension = 6;
-  EXPECT_TRUE(HasGaps(problem));
-  problem.d = TightLayout("d", ElementType::kS4, Order::kRowMajor, 3, 5).value();
-  EXPECT_TRUE(HasGaps(problem));
-}
-
 TEST(StagingTest, IsSharedAndCannotChangeItsSize) {
   const Staging front = Staging::Create(10000).value();
   EXPECT_EQ(front.matrices().size(), 10000u);
@@ -275,18 +261,31 @@ TEST(StagingTest, OtherFilesAreNone) {
   EXPECT_THAT(Staging::Create(int64_t{1} << 62), StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
-TEST(RestartPolicyTest, PausesLongerEachTimeAndThenGivesUp) {
-  RestartPolicy policy(
-      {.restarts = 5, .window_ns = 1000, .first_pause_ns = 10, .longest_pause_ns = 35});
-  EXPECT_EQ(policy.NextPauseNs(0), 0);
-  EXPECT_EQ(policy.NextPauseNs(1), 10);
-  EXPECT_EQ(policy.NextPauseNs(2), 20);
-  EXPECT_EQ(policy.NextPauseNs(3), 35);
-  EXPECT_EQ(policy.NextPauseNs(4), 35);
-  EXPECT_EQ(policy.NextPauseNs(999), std::nullopt);
-  EXPECT_EQ(policy.NextPauseNs(1000), 35);  // The first one is long ago.
-  EXPECT_EQ(policy.NextPauseNs(1000), std::nullopt);
-  EXPECT_EQ(policy.NextPauseNs(5000), 0);
+constexpr RestartPolicy::Limits kRestarts = {.restarts = 5,
+                                             .window_ns = 1000,
+                                             .rest_ns = 7000,
+                                             .first_pause_ns = 10,
+                                             .longest_pause_ns = 35};
+
+TEST(RestartPolicyTest, PausesLongerEachTimeAndThenRests) {
+  RestartPolicy policy(kRestarts);
+  EXPECT_EQ(policy.Next(0).ns, 0);
+  EXPECT_EQ(policy.Next(1).ns, 10);
+  EXPECT_EQ(policy.Next(2).ns, 20);
+  EXPECT_EQ(policy.Next(3).ns, 35);
+  EXPECT_FALSE(policy.Next(4).is_rest);
+  EXPECT_EQ(policy.Next(999), (RestartPolicy::Pause{.ns = 7000, .is_rest = true}));
+  // After the rest it begins anew.
+  EXPECT_EQ(policy.Next(7999), RestartPolicy::Pause());
+  EXPECT_EQ(policy.Next(7999).ns, 10);
+}
+
+TEST(RestartPolicyTest, ForgetsWhatIsLongAgo) {
+  RestartPolicy policy(kRestarts);
+  for (int64_t now_ns = 0; now_ns < 5; ++now_ns) policy.Next(now_ns);
+  EXPECT_EQ(policy.Next(1000), RestartPolicy::Pause{.ns = 35});  // The first one is.
+  policy.Forget();
+  EXPECT_EQ(policy.Next(1000), RestartPolicy::Pause());
 }
 
 }  // namespace

@@ -39,8 +39,24 @@ TEST_P(LyingWorkerTest, IsReplaced) {
   EXPECT_TRUE(after.IsRight());
 }
 
+TEST(LyingWorkerTest, OneThatDoesNothingIsNotBelieved) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.command.binary = GEMMD_LYING_WORKER;
+  WorkerRig rig(options);
+  SmallProduct product(8, 8, 8);
+  ASSERT_THAT(product.Run(rig.device()).status, IsOk());
+  rig.SetScript("done");
+  SmallProduct same(8, 8, 8);  // Whose result would be right if the one before were left.
+  EXPECT_THAT(same.Run(rig.device()).status,
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("the worker did not write the result that it told of")));
+  rig.AwaitReadinesses(3);
+  rig.AwaitReady();
+}
+
 INSTANTIATE_TEST_SUITE_P(Lies, LyingWorkerTest,
-                         testing::Values("id", "copy_in", "compute", "copy_out"),
+                         testing::Values("id", "copy_in", "compute", "copy_out", "longer",
+                                         "longest"),
                          [](const auto& lie) { return lie.param; });
 
 }  // namespace

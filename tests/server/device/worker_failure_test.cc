@@ -295,6 +295,59 @@ TEST(WorkerFailureTest, FiveRestartsInAMinuteAreTheLast) {
   rig.Stop();
 }
 
+TEST(WorkerFailureTest, AfterARestItIsTriedAgain) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.restarts.restarts = 1;
+  options.restarts.rest_ns = 1'000'000;
+  WorkerRig rig(options);
+  for (size_t restart = 1; restart <= 4; ++restart) {
+    kill(rig.device().worker_pid(), SIGKILL);
+    rig.AwaitReadinesses(1 + 2 * restart);
+    ExpectRightProduct(rig);
+  }
+  EXPECT_THAT(rig.readinesses()[3],
+              StatusIs(kUnavailable, HasSubstr("out of service after too many starts, for 1ms: ")));
+}
+
+TEST(WorkerFailureTest, AnOperatorEndsARest) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.restarts.restarts = 0;
+  WorkerRig rig(options);
+  kill(rig.device().worker_pid(), SIGKILL);
+  rig.AwaitReadinesses(2);
+  EXPECT_THAT(rig.device().readiness(), StatusIs(kUnavailable, HasSubstr(", for 5m: ")));
+  EXPECT_THAT(rig.device().RestartWorker(), IsOk());
+  rig.AwaitReadinesses(3);
+  ExpectRightProduct(rig);
+}
+
+TEST(WorkerFailureTest, AnOperatorReplacesAWorkerThatServes) {
+  WorkerRig rig;
+  const pid_t before = rig.device().worker_pid();
+  for (size_t restart = 1; restart <= 8; ++restart) {  // More than a worker that fails has.
+    EXPECT_THAT(rig.device().RestartWorker(), IsOk());
+    rig.AwaitReadinesses(1 + 2 * restart);
+    ExpectRightProduct(rig);
+  }
+  EXPECT_NE(rig.device().worker_pid(), before);
+  EXPECT_THAT(rig.readinesses()[1],
+              StatusIs(kUnavailable, HasSubstr("an operator wants another worker")));
+}
+
+TEST(WorkerFailureTest, AKernelThatDoesNothingIsFoundByACanary) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.canary_interval = absl::Milliseconds(1);
+  WorkerRig rig(options);
+  ExpectRightProduct(rig);
+  // Without the clearing of D it would give the result of the canary before.
+  rig.SetScript("Launch 1 skip\nLaunch 2 skip\nLaunch 3 skip\nLaunch 4 skip");
+  rig.AwaitReadinesses(3);
+  rig.AwaitReady();
+  EXPECT_THAT(rig.readinesses()[1], StatusIs(kUnavailable, HasSubstr("gave a wrong product")));
+  EXPECT_GE(rig.device().condition().canaries_failed, 1);
+  ExpectRightProduct(rig);
+}
+
 TEST(WorkerFailureTest, JobsDuringARestartAreRefusedAtOnce) {
   WorkerDeviceOptions options = QuickOptions();
   options.restarts.first_pause_ns = options.restarts.longest_pause_ns = 3600'000'000'000;
