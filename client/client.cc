@@ -42,8 +42,8 @@ absl::StatusOr<Client> Client::Create(absl::string_view address, const ClientOpt
   auto state = std::make_unique<ClientState>();
   state->timeout = options.timeout;
   for (std::shared_ptr<grpc::Channel>& channel : *channels) {
-    state->connections.push_back(
-        {channel, v1::Gemm::NewStub(channel), v1::Registry::NewStub(channel)});
+    state->connections.push_back({channel, v1::Gemm::NewStub(channel),
+                                  v1::Registry::NewStub(channel), v1::Admin::NewStub(channel)});
   }
   return Client(std::move(state));
 }
@@ -107,6 +107,19 @@ absl::StatusOr<v1::ListDevicesResponse> Client::ListDevices(const CallOptions& o
   return Block<v1::ListDevicesResponse>(context, [&](v1::ListDevicesResponse* response) {
     return state_->Next().registry->ListDevices(&context, v1::ListDevicesRequest(), response);
   });
+}
+
+absl::Status Client::RestartDevice(absl::string_view device, const CallOptions& options) {
+  v1::RestartDeviceRequest request;
+  request.set_device(std::string(device));
+  grpc::ClientContext context;
+  state_->Prepare(context, options);
+  return Block<v1::RestartDeviceResponse>(context,
+                                          [&](v1::RestartDeviceResponse* response) {
+                                            return state_->Next().admin->RestartDevice(
+                                                &context, request, response);
+                                          })
+      .status();
 }
 
 absl::StatusOr<v1::ExplainResponse> Client::Explain(const v1::MultiplyRequest& request,

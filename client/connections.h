@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "gemmd/client.h"
+#include "gemmd/v1/admin.grpc.pb.h"
 #include "gemmd/v1/gemm.grpc.pb.h"
 #include "gemmd/v1/registry.grpc.pb.h"
 #include "grpcpp/channel.h"
@@ -31,6 +32,7 @@ struct Connection {
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Gemm::Stub> gemm;
   std::unique_ptr<v1::Registry::Stub> registry;
+  std::unique_ptr<v1::Admin::Stub> admin;
 };
 
 // The asynchronous calls of one client that have not ended.

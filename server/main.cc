@@ -8,8 +8,10 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -17,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/cpu/blas_core.h"
 #include "kernels/cpu/library_settings.h"
@@ -27,6 +30,7 @@
 #include "server/system/clock.h"
 #include "server/system/log.h"
 #include "server/system/log_sink.h"
+#include "server/system/service_manager.h"
 #include "server/system/version.h"
 #include "server/wire/grpc_log.h"
 #include "server/wire/protobuf_log.h"
@@ -80,17 +84,50 @@ class Logging {
   const std::shared_ptr<LogSink> sink_;
 };
 
-absl::Status WriteReadyFile(const std::string& path, const std::vector<std::string>& addresses) {
-  if (path.empty()) return absl::OkStatus();
-  // Written under another name and renamed, so that a reader never sees half of the file.
-  const std::string unfinished = path + ".part";
-  std::ofstream file(unfinished, std::ios::trunc);
-  file << absl::StrJoin(addresses, "\n") << "\n";
-  file.close();
-  if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
-    return absl::UnavailableError("ready-file: cannot write " + path);
+// A file that is there while the daemon serves.
+class ReadyFile {
+ public:
+  explicit ReadyFile(std::string path) : path_(std::move(path)) {}
+  ReadyFile(const ReadyFile&) = delete;
+  ReadyFile& operator=(const ReadyFile&) = delete;
+  ~ReadyFile() {
+    if (is_written_) std::remove(path_.c_str());
   }
-  return absl::OkStatus();
+
+  absl::Status Write(const std::vector<std::string>& addresses) {
+    if (path_.empty()) return absl::OkStatus();
+    // Written under another name and renamed, so that a reader never sees half of the file.
+    const std::string unfinished = path_ + ".part";
+    std::ofstream file(unfinished, std::ios::trunc);
+    file << absl::StrJoin(addresses, "\n") << "\n";
+    file.close();
+    if (!file || std::rename(unfinished.c_str(), path_.c_str()) != 0) {
+      return absl::UnavailableError("ready-file: cannot write " + path_);
+    }
+    is_written_ = true;
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string path_;
+  bool is_written_ = false;
+};
+
+std::string Environment(const char* name) {
+  const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): no threads yet.
+  return value == nullptr ? "" : value;
+}
+
+// The service manager that started the daemon, if one did.
+struct Supervision {
+  ServiceManager manager{Environment("NOTIFY_SOCKET")};
+  absl::Duration watchdog = WatchdogTime(Environment("WATCHDOG_USEC"), Environment("WATCHDOG_PID"));
+};
+
+void FeedWatchdog(const Supervision& supervision, LifeCheck::Options& life_check) {
+  // Three times in the time that the manager allows, so that one late check does no harm.
+  life_check.interval = std::min(life_check.interval, supervision.watchdog / 3);
+  life_check.on_alive = [&supervision] { supervision.manager.Tell("WATCHDOG=1"); };
 }
 
 // Waits for one of the signals, for at most `timeout`; gives 0 where none came.
@@ -117,25 +154,34 @@ absl::Status Drain(Server& server, absl::Duration grace, const sigset_t& signals
   return status;
 }
 
-absl::Status Run(Options options, const Logging& logging, const sigset_t& signals) {
+absl::Status Run(Options options, const Logging& logging, const Supervision& supervision,
+                 const sigset_t& signals) {
+  const ServiceManager& manager = supervision.manager;
   options.server.log_counts = [&logging] { return logging.counts(); };
   ASSIGN_OR_RETURN(const int64_t open_files, RaiseOpenFileLimit());
   spdlog::info("event=start version={} pid={} open_files={} memory_limit_bytes={}", kVersion,
                getpid(), open_files, MemoryLimitBytes());
+  manager.Tell("STATUS=Checks its devices");
+  FeedWatchdog(supervision, options.server.life_check);
+  ReadyFile ready_file(options.ready_file);
   ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices, MakeDevices(options.devices));
   ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
                    Server::Start(options.server, std::move(devices)));
-  RETURN_IF_ERROR(WriteReadyFile(options.ready_file, server->addresses()));
+  RETURN_IF_ERROR(ready_file.Write(server->addresses()));
+  manager.Tell(
+      absl::StrCat("READY=1\nSTATUS=Serves on ", absl::StrJoin(server->addresses(), ", ")));
   spdlog::info("event=serving");
 
   int signal = 0;
   sigwait(&signals, &signal);
   spdlog::info("event=lame_duck signal={} duration={}", signal,
                absl::FormatDuration(options.lame_duck));
+  manager.Tell("STOPPING=1\nSTATUS=Serves on in its lame-duck pause");
   server->EnterLameDuck();
   const bool is_urgent = WaitForSignal(signals, options.lame_duck) != 0;
   const absl::Duration grace = is_urgent ? absl::ZeroDuration() : options.grace;
   spdlog::info("event=drain grace={}", absl::FormatDuration(grace));
+  manager.Tell("STATUS=Finishes what was accepted");
   return Drain(*server, grace, signals);
 }
 
@@ -156,6 +202,7 @@ int Main(int argc, char** argv) {
   // Whoever reads the log may go away; then writing fails, and nothing else.
   signal(SIGPIPE, SIG_IGN);
 
+  const Supervision supervision;
   const SteadyClock clock;
   const auto logging = Logging::Start(parsed.options, clock);
   if (!logging.ok()) {
@@ -165,7 +212,7 @@ int Main(int argc, char** argv) {
   // Never taken back: the last user of gRPC waits for gRPC's threads, and in gRPC 1.51 one of them
   // may poll for up to 10 s for a write that was done long ago.
   grpc_init();
-  const absl::Status status = Run(parsed.options, **logging, signals);
+  const absl::Status status = Run(parsed.options, **logging, supervision, signals);
   if (!status.ok()) {
     spdlog::error("event=stop code={} reason={}", absl::StatusCodeToString(status.code()),
                   LogValue(std::string(status.message())));

@@ -68,16 +68,19 @@ void AddListening(CLI::App& app, Options& options) {
            options.server.metrics_listen = text == "off" ? "" : text;
          },
          "Address at which Prometheus finds /metrics and, under the names of NVIDIA Triton, "
-         "/metrics/triton, by HTTP: an IP address and a port, 0 for a free one; 127.0.0.1:8471 is "
-         "usual")
+         "/metrics/triton, and probes find /healthz and /readyz, by HTTP: an IP address and a "
+         "port, "
+         "0 for a free one; 127.0.0.1:8471 is usual")
       ->check([](const std::string& text) {
         return text == "off" ? "" : std::string(CheckHttpAddress(text).message());
       })
       ->default_str("off")
       ->type_name("ADDRESS|off")
       ->group(kGroup);
-  app.add_option("--ready-file", options.ready_file,
-                 "Write the addresses, one a line, to this file once the daemon serves")
+  app.add_option(
+         "--ready-file", options.ready_file,
+         "Write the addresses, one a line, to this file once the daemon serves; it is removed "
+         "when the daemon ends")
       ->type_name("FILE")
       ->group(kGroup);
 }
@@ -104,6 +107,14 @@ void AddDevices(CLI::App& app, Options& options) {
            kGroup);
   AddBytes(app, "--gpu-memory-bytes", options.devices.gpu_memory_bytes,
            "Memory of each GPU that products may use; 0 takes nine tenths of what is free", kGroup);
+  AddDuration(app, "--worker-rest", options.devices.worker_rest,
+              "After five restarts of its worker in a minute a GPU stays out of service for this "
+              "time and is then tried again; gemmctl restart-device ends the rest",
+              kGroup);
+  AddDuration(app, "--canary-interval", options.devices.canary_interval,
+              "Give each GPU a product with known bits after this time without one, between two "
+              "products; a worker that gets it wrong is replaced",
+              kGroup);
   app.add_option("--worker-binary", options.devices.worker_binary,
                  "Program that works for each GPU (default: gemmd-worker in the folder of gemmd)")
       ->type_name("FILE")

@@ -13,8 +13,10 @@
 #include "kernels/status_macros.h"
 #include "server/device/canary.h"
 #include "server/system/log.h"
+#include "server/wire/admin_service.h"
 #include "server/wire/gemm_service.h"
 #include "server/wire/registry_service.h"
+#include "server/wire/self_call.h"
 #include "server/wire/transport.h"
 
 namespace gemmd {
@@ -54,10 +56,12 @@ class Server::Services {
   Services(const Server& server, const ServerOptions& options)
       : gemm(*server.runner_, server.clock_),
         registry(MakeRegistryService(server.served_, *server.runner_, *server.observer_,
-                                     server.clock_, LimitsOf(options))) {}
+                                     server.clock_, LimitsOf(options))),
+        admin(MakeAdminService(server.served_)) {}
 
   GemmService gemm;
   std::unique_ptr<grpc::Service> registry;
+  std::unique_ptr<grpc::Service> admin;
 
  private:
   static v1::Limits LimitsOf(const ServerOptions& options) {
@@ -87,7 +91,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   server->ReadGpus();
   if (metrics_socket.socket.is_open()) {
     ASSIGN_OR_RETURN(server->metrics_,
-                     ServeMetrics(std::move(metrics_socket), *server->observer_, server->clock_));
+                     ServeMetrics(std::move(metrics_socket), *server->observer_, server->clock_,
+                                  {.health = [s = server.get()] { return s->life(); },
+                                   .readiness = [s = server.get()] { return s->serving(); }}));
     spdlog::info("event=metrics_listening address={}", LogValue(server->metrics_->address()));
   }
   RETURN_IF_ERROR(server->Listen(options));
@@ -149,6 +155,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   RETURN_IF_ERROR(ConfigureTransport(options.transport, builder));
   builder.RegisterService(&services_->gemm);
   builder.RegisterService(services_->registry.get());
+  builder.RegisterService(services_->admin.get());
 
   ASSIGN_OR_RETURN(std::vector<ListeningSocket> sockets, OpenAll(options.transport.listen));
   ASSIGN_OR_RETURN(const int64_t open_files, OpenFileLimit());
@@ -164,17 +171,49 @@ absl::Status Server::Listen(const ServerOptions& options) {
     addresses_.push_back(socket.address());
     spdlog::info("event=listening address={}", LogValue(socket.address()));
   }
-  const auto take = [this](int descriptor) {
-    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-    connection.fd = descriptor;
-    connections_->HandleNewConnection(&connection);
-  };
+  const auto take = [this](int descriptor) { GiveToGrpc(descriptor); };
   ASSIGN_OR_RETURN(auto acceptor,
                    ConnectionAcceptor::Start(std::move(sockets), limits,
                                              options.transport.keepalive_timeout, take, clock_));
+  shown_health_ = health_.get();
   MutexLock lock(&acceptor_mutex_);
   acceptor_ = std::move(acceptor);
+  life_ = std::make_unique<LifeCheck>(
+      options.life_check, [this] { return CheckLife(); }, clock_);
   return absl::OkStatus();
+}
+
+void Server::GiveToGrpc(int descriptor) {
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.fd = descriptor;
+  connections_->HandleNewConnection(&connection);
+}
+
+absl::Status Server::CheckLife() {
+  // On a machine with too much to do an answer may take seconds, and nothing is wrong.
+  constexpr absl::Duration kPatience = absl::Seconds(10);
+  constexpr absl::Duration kLongestTurn = absl::Seconds(30);
+  for (const auto& device : devices_) {
+    const int64_t turn_ns = device->condition().thread_turn_ns;
+    if (turn_ns != 0 && absl::Nanoseconds(clock_.NowNs() - turn_ns) > kLongestTurn) {
+      return absl::InternalError(
+          absl::StrCat("the thread of device ", device->info().name, " stands still"));
+    }
+  }
+  const absl::Status answer =
+      CallSelf([this](int descriptor) { GiveToGrpc(descriptor); }, kPatience);
+  // To have no room is no reason to be started again.
+  return absl::IsResourceExhausted(answer) ? absl::OkStatus() : answer;
+}
+
+absl::Status Server::life() {
+  MutexLock lock(&acceptor_mutex_);
+  return life_ == nullptr ? absl::OkStatus() : life_->status();
+}
+
+absl::Status Server::serving() const {
+  const Health* const health = shown_health_;
+  return health == nullptr ? absl::UnavailableError("not listening yet") : health->serving();
 }
 
 ConnectionCounts Server::connection_counts() {
@@ -183,8 +222,11 @@ ConnectionCounts Server::connection_counts() {
 }
 
 void Server::StopAccepting() {
+  std::unique_ptr<LifeCheck> life;
+  std::unique_ptr<ConnectionAcceptor> acceptor;
   MutexLock lock(&acceptor_mutex_);
-  acceptor_.reset();
+  life = std::move(life_);
+  acceptor = std::move(acceptor_);
 }
 
 // From now on the log and health tell when a device becomes ready or stops being so.

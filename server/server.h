@@ -9,6 +9,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,6 +26,7 @@
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"
 #include "server/system/clock.h"
+#include "server/system/life_check.h"
 #include "server/system/log_sink.h"
 #include "server/system/mutex.h"
 #include "server/wire/connection_acceptor.h"
@@ -39,6 +41,7 @@ struct ServerOptions {
   absl::Duration canary_timeout = absl::Seconds(30);
   std::string metrics_listen;  // host:port; metrics are not served where it is empty.
   std::function<LogCounts()> log_counts = [] { return LogCounts(); };  // For metrics.
+  LifeCheck::Options life_check;
 };
 
 class Server {
@@ -76,6 +79,10 @@ class Server {
   absl::Status CheckDevices(absl::Duration timeout);
   void ReadGpus();
   absl::Status Listen(const ServerOptions& options);
+  void GiveToGrpc(int descriptor);
+  absl::Status CheckLife();
+  absl::Status life() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
+  absl::Status serving() const;
   void StopAccepting() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   ConnectionCounts connection_counts() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   void WatchDevices();
@@ -96,9 +103,11 @@ class Server {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
   std::unique_ptr<grpc::Server> grpc_server_;
   // Accepts for the server, and ends before it.
-  Mutex acceptor_mutex_;  // Metrics are read while the acceptor comes and goes.
+  Mutex acceptor_mutex_;  // Metrics are read while these come and go.
   std::unique_ptr<ConnectionAcceptor> acceptor_ ABSL_GUARDED_BY(acceptor_mutex_);
+  std::unique_ptr<LifeCheck> life_ ABSL_GUARDED_BY(acceptor_mutex_);
   std::unique_ptr<Health> health_;
+  std::atomic<const Health*> shown_health_ = nullptr;  // Set once the server listens.
   // Ends first, since it looks at everything above.
   std::unique_ptr<HttpListener> metrics_;
   bool drained_ = false;

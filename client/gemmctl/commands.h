@@ -18,11 +18,12 @@ extern const Command kDevicesCommand;
 extern const Command kInfoCommand;
 extern const Command kTopCommand;
 extern const Command kHealthCommand;
+extern const Command kRestartDeviceCommand;
 
 inline constexpr const Command* kCommands[] = {
     &kMultiplyCommand, &kExplainCommand,      &kRandomCommand,   &kConvertCommand,
     &kKernelsCommand,  &kInstructionsCommand, &kFragmentCommand, &kDevicesCommand,
-    &kInfoCommand,     &kTopCommand,          &kHealthCommand,
+    &kInfoCommand,     &kTopCommand,          &kHealthCommand,   &kRestartDeviceCommand,
 };
 
 }  // namespace gemmd

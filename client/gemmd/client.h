@@ -147,6 +147,10 @@ class Client {
                                                       const CallOptions& options = {});
   absl::StatusOr<v1::ListDevicesResponse> ListDevices(const CallOptions& options = {});
 
+  // Has the worker process of a GPU replaced; does not wait for the new one. The server takes this
+  // over a unix socket only, otherwise PermissionDenied.
+  absl::Status RestartDevice(absl::string_view device, const CallOptions& options = {});
+
   // How the server would run a product. The operands' bytes need not be there and are not sent.
   absl::StatusOr<v1::ExplainResponse> Explain(const v1::MultiplyRequest& request,
                                               const CallOptions& options = {});

@@ -18,7 +18,14 @@ std::optional<std::vector<absl::Span<const Metric>>> MetricsAt(std::string_view 
   return std::nullopt;
 }
 
-std::optional<std::string> PageAt(std::string_view path, const Observer& observer) {
+Page PageOf(const absl::Status& status) {
+  if (status.ok()) return {.body = "ok\n"};
+  return {.body = std::string(status.message()) + "\n", .is_available = false};
+}
+
+std::optional<Page> PageAt(std::string_view path, const Observer& observer, const Probes& probes) {
+  if (path == kHealthPath) return PageOf(probes.health());
+  if (path == kReadinessPath) return PageOf(probes.readiness());
   const auto lists = MetricsAt(path);
   if (!lists) return std::nullopt;
   const Snapshot snapshot = observer.ObserveWithKernels();
@@ -26,16 +33,20 @@ std::optional<std::string> PageAt(std::string_view path, const Observer& observe
   for (const auto metrics : *lists) {
     for (auto& family : Families(metrics, snapshot)) all.push_back(std::move(family));
   }
-  return static_cast<const prometheus::Serializer&>(prometheus::TextSerializer()).Serialize(all);
+  const prometheus::TextSerializer text;
+  return Page{.body = static_cast<const prometheus::Serializer&>(text).Serialize(all)};
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HttpListener>> ServeMetrics(HttpSocket socket,
                                                            const Observer& observer,
-                                                           const Clock& clock) {
+                                                           const Clock& clock, Probes probes) {
   return HttpListener::Start(
-      std::move(socket), [&observer](std::string_view path) { return PageAt(path, observer); },
+      std::move(socket),
+      [&observer, probes = std::move(probes)](std::string_view path) {
+        return PageAt(path, observer, probes);
+      },
       clock);
 }
 

@@ -65,9 +65,10 @@ std::string AnswerTo(std::string_view head, const PageMaker& make_page) {
   if (!is_head_only && line->method != "GET") {
     return Refuse("405 Method Not Allowed", Concat("Allow: GET, HEAD", kLineEnd));
   }
-  const std::optional<std::string> page = make_page(line->path);
+  const std::optional<Page> page = make_page(line->path);
   if (!page) return Refuse("404 Not Found", "", is_head_only);
-  return Whole("200 OK", kPrometheusText, "", *page, is_head_only);
+  return Whole(page->is_available ? "200 OK" : "503 Service Unavailable", kPrometheusText, "",
+               page->body, is_head_only);
 }
 
 }  // namespace gemmd

@@ -10,8 +10,13 @@
 
 namespace gemmd {
 
-// Gives the body of the page at a path, or nothing where there is no page.
-using PageMaker = std::function<std::optional<std::string>(std::string_view path)>;
+struct Page {
+  std::string body;
+  bool is_available = true;  // Otherwise the answer is 503 Service Unavailable.
+};
+
+// Gives the page at a path, or nothing where there is none.
+using PageMaker = std::function<std::optional<Page>(std::string_view path)>;
 
 // A longer head of a request is refused.
 inline constexpr size_t kMostHeadBytes = 8192;

@@ -73,6 +73,10 @@ absl::Span<const Metric> DeviceMetrics();
 absl::Span<const Metric> GpuMetrics();
 absl::Span<const Metric> ProcessMetrics();
 
+// The paths of probes: whether the process does its work, and whether it takes products.
+inline constexpr std::string_view kHealthPath = "/healthz";
+inline constexpr std::string_view kReadinessPath = "/readyz";
+
 // All of gemmd's own metrics.
 std::vector<absl::Span<const Metric>> OwnMetrics();
 

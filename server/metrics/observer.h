@@ -24,8 +24,8 @@ namespace gemmd {
 // What has become of connections.
 struct ConnectionCounts {
   int64_t open = 0;
-  int64_t limit = 0;          // Of all peers.
-  int64_t limit_of_peer = 0;  // Of one peer.
+  int64_t limit = 0;          // For all peers.
+  int64_t limit_of_peer = 0;  // For one peer.
   int64_t accepted = 0;
   // Closed at once:
   int64_t refused_of_all = 0;     // There were as many as there may be.

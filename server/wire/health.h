@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
@@ -23,6 +24,10 @@ class Health {
   // Threads: any.
   void SetReady(const std::string& device, bool is_ready) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // OK where the server as a whole is SERVING; otherwise Unavailable, with the reason. Threads:
+  // any.
+  absl::Status serving() const ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Everything is NOT_SERVING from now on.
   void EnterLameDuck() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -30,8 +35,9 @@ class Health {
   grpc::HealthCheckServiceInterface& service_;
   const std::string multiplying_;
   const std::string default_device_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   bool is_lame_duck_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_default_ready_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gemmd

@@ -35,7 +35,7 @@ class ListeningSocket {
   ListeningSocket() = default;
 
   std::string address_;
-  std::string path_;  // Of a unix socket, for the end.
+  std::string path_;  // Where it is a unix socket; removed at the end.
   std::vector<FileDescriptor> files_;
 };
 

@@ -108,7 +108,7 @@ def test_the_healthcheck_fails_during_the_lame_duck(bare_image, contain):
 def test_the_image_takes_the_arguments_and_probes_of_a_pod(name, bare_image, contain):
     overlay = Overlay(name)
     daemon = contain(bare_image, overlay.daemon_arguments())
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+    for probe in ("startupProbe", "readinessProbe"):
         asked = overlay.daemon[probe]["grpc"]
         service = [f"--service={asked['service']}"] if "service" in asked else []
         daemon.wait_until(HEALTH[0], f"--address=127.0.0.1:{asked['port']}", "health", *service)

@@ -83,11 +83,11 @@ def test_probes_ask_for_the_port_that_the_daemon_listens_on(overlay):
     ports = {port["name"]: port["containerPort"] for port in overlay.daemon["ports"]}
     assert listen == f"[::]:{ports['grpc']}"
     assert flag(overlay.daemon_arguments(), "metrics-listen") == f"[::]:{ports['metrics']}"
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+    for probe in ("startupProbe", "readinessProbe"):
         assert overlay.daemon[probe]["grpc"]["port"] == ports["grpc"]
     # What restarts a pod knows nothing of devices: no restart repairs one.
-    for probe in ("startupProbe", "livenessProbe"):
-        assert overlay.daemon[probe]["grpc"]["service"] == "gemmd.v1.Registry"
+    assert overlay.daemon["startupProbe"]["grpc"]["service"] == "gemmd.v1.Registry"
+    assert overlay.daemon["livenessProbe"]["httpGet"] == {"port": "metrics", "path": "/healthz"}
     startup = overlay.daemon["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] >= LONGEST_START_S
 

@@ -7,15 +7,18 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import threading
 import time
+import urllib.error
+import urllib.request
 
 import grpc
 import numpy as np
 import pytest
 from daemon import parse_log_line, wait_until
-from gemmd.v1 import gemm_pb2_grpc
+from gemmd.v1 import admin_pb2, admin_pb2_grpc, gemm_pb2_grpc
 from http2_peer import MULTIPLY, Http2Peer, message, open_socket
 from product import Product, check_bytes
 
@@ -191,6 +194,63 @@ def children_of(pid):
     return {int(child) for child in done.stdout.split()}
 
 
+def restart_device(address, device):
+    with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        try:
+            request = admin_pb2.RestartDeviceRequest(device=device)
+            admin_pb2_grpc.AdminStub(channel).RestartDevice(request, timeout=DEADLINE_S)
+        except grpc.RpcError as error:
+            return error.code()
+    return grpc.StatusCode.OK
+
+
+def test_only_who_is_local_restarts_devices(daemons, fake_worker, gemmctl):
+    daemon = daemons.start(
+        "--lame-duck=1ms", "--devices=cuda:0,cpu", f"--worker-binary={fake_worker}"
+    )
+    before = children_of(daemon.pid)
+    assert restart_device(daemon.tcp, "cuda:0") == grpc.StatusCode.PERMISSION_DENIED
+    assert restart_device(daemon.unix, "cpu") == grpc.StatusCode.UNIMPLEMENTED
+    assert restart_device(daemon.unix, "cuda:9") == grpc.StatusCode.NOT_FOUND
+    assert children_of(daemon.pid) == before
+    command = [gemmctl, f"--address={daemon.unix}", "restart-device", "cuda:0"]
+    subprocess.run(command, check=True, timeout=DEADLINE_S)
+    wait_until(lambda: children_of(daemon.pid) - before, DEADLINE_S, "another worker")
+    refused = subprocess.run(
+        [gemmctl, f"--address={daemon.tcp}", "restart-device", "cuda:0"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert refused.returncode != 0 and "want one of a unix socket" in refused.stderr
+
+
+def test_a_gpu_that_failed_too_often_is_tried_again(daemons, fake_worker):
+    """Its worker is killed more often in a minute than it is started again."""
+    daemon = daemons.start(
+        "--lame-duck=1ms", "--devices=cuda:0,cpu", f"--worker-binary={fake_worker}", "--worker-rest=2s"
+    )
+
+    def kill_worker():
+        found = wait_until(lambda: children_of(daemon.pid) or rests(), DEADLINE_S, "a worker")
+        if not isinstance(found, set):
+            return
+        [worker] = found
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: worker not in children_of(daemon.pid), DEADLINE_S, "its end")
+
+    def rests():
+        return [
+            line for line in daemon.events("device_not_ready") if "too many starts" in line["reason"]
+        ]
+
+    while not rests():
+        kill_worker()
+        time.sleep(0.05)  # Until the daemon has seen it, it tells of nothing.
+    wait_until(lambda: daemon.events("device_ready")[-1]["time"] > rests()[-1]["time"], DEADLINE_S, "it again")
+
+
 # File descriptors.
 
 
@@ -302,3 +362,71 @@ def test_more_connections_than_files(gemmd):
     )
     assert done.returncode == 1
     assert "max-connections: got" in parse_log_line(done.stderr.splitlines()[-1])["reason"]
+
+
+# The service manager.
+
+
+@pytest.fixture
+def manager(tmp_path, monkeypatch):
+    """Where systemd listens to what it starts."""
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(path)
+        listening.settimeout(DEADLINE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", path)
+        monkeypatch.setenv("WATCHDOG_USEC", "900000")
+        yield listening
+
+
+def told(manager):
+    return manager.recv(4096).decode().split("\n")
+
+
+def test_the_service_manager_is_told(daemons, manager):
+    """That it starts, serves, is alive, and stops, in this order."""
+    daemon = daemons.start("--lame-duck=1ms")
+    assert told(manager) == ["STATUS=Checks its devices"]
+    lines = [told(manager) for _ in range(6)]
+    [serves] = [line for line in lines if line[0] == "READY=1"]
+    assert all(address in serves[1] for address in daemon.addresses)
+    assert lines.count(["WATCHDOG=1"]) == 5
+    daemon.signal(signal.SIGTERM)
+    while (line := told(manager))[0] != "STOPPING=1":
+        assert line == ["WATCHDOG=1"]
+    assert daemon.wait() == 0
+    assert not daemon.ready_file.exists()
+
+
+def test_the_watchdog_starves_with_the_daemon(daemons, manager):
+    daemon = daemons.start("--lame-duck=1ms")
+    while told(manager) != ["WATCHDOG=1"]:
+        pass
+    daemon.signal(signal.SIGSTOP)
+    manager.settimeout(2)  # More than twice what systemd would wait.
+    with pytest.raises(TimeoutError):
+        for _ in range(10):
+            told(manager)
+    daemon.signal(signal.SIGCONT)
+    manager.settimeout(DEADLINE_S)
+    assert told(manager) == ["WATCHDOG=1"]
+    daemon.stop()
+
+
+def test_probes(daemons):
+    daemon = daemons.start("--lame-duck=60s", "--metrics-listen=127.0.0.1:0")
+    [listening] = daemon.events("metrics_listening")
+
+    def status(path):
+        try:
+            with urllib.request.urlopen(f"http://{listening['address']}{path}", timeout=DEADLINE_S) as page:
+                return page.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert (status("/healthz"), status("/readyz")) == (200, 200)
+    daemon.signal(signal.SIGTERM)
+    wait_until(lambda: status("/readyz") == 503, DEADLINE_S, "lame duck")
+    assert status("/healthz") == 200
+    assert daemon.ready_file.exists()
+    daemon.stop()  # The second signal.

@@ -216,6 +216,47 @@ TEST(MetricsEndpointTest, ScrapesDuringLoadSeeEveryProductInTheEnd) {
                     HasSubstr("gemmd_admissions_total 200\n")));
 }
 
+TEST(ProbesTest, FollowHealth) {
+  ServerOptions options = TestServerOptions();
+  options.metrics_listen = "127.0.0.1:0";
+  RunningServer server(TestDevice::kCpu, options);
+  const std::string address = server.server().metrics_address();
+  EXPECT_THAT(Get(address, "/healthz"), HasSubstr(" 200 OK"));
+  EXPECT_THAT(Get(address, "/readyz"), HasSubstr(" 200 OK"));
+  server.server().EnterLameDuck();
+  EXPECT_THAT(Get(address, "/healthz"), HasSubstr(" 200 OK"));
+  EXPECT_THAT(Get(address, "/readyz"), HasSubstr(" 503 "));
+  EXPECT_THAT(Get(address, "/readyz"), HasSubstr("the server stops"));
+}
+
+// A device whose thread looked around when the machine started, and not since.
+class StuckDevice final : public HostDevice {
+ public:
+  StuckDevice() : HostDevice(HostTarget(), 1) {}
+  DeviceCondition condition() const override { return {.thread_turn_ns = 1}; }
+};
+
+TEST(ProbesTest, SeeAThreadThatStandsStill) {
+  ServerOptions options = TestServerOptions();
+  options.metrics_listen = "127.0.0.1:0";
+  std::atomic<int> passed = 0;
+  options.life_check = {.interval = absl::Milliseconds(1),
+                        .longest_silence = absl::ZeroDuration(),
+                        .on_alive = [&passed] { ++passed; }};
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(std::make_unique<StuckDevice>());
+  auto server = Server::Start(options, std::move(devices));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string address = (*server)->metrics_address();
+  // Until the first check is over there is only silence.
+  std::string answer;
+  while (answer.find("the thread of device cpu stands still") == answer.npos) {
+    answer = Get(address, "/healthz");
+  }
+  EXPECT_THAT(answer, HasSubstr(" 503 "));
+  EXPECT_EQ(passed, 0);
+}
+
 TEST(MetricsListTest, HasEveryMetricOnALineOfItsOwn) {
   const std::string list = MetricsJson();
   EXPECT_THAT(list, StartsWith("[\n{\"path\":\"/metrics\",\"name\":\"gemmd_build_info\","));

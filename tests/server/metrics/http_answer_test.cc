@@ -11,8 +11,9 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-std::optional<std::string> OnePage(std::string_view path) {
-  if (path == "/page") return "body\n";
+std::optional<Page> OnePage(std::string_view path) {
+  if (path == "/page") return Page{.body = "body\n"};
+  if (path == "/ill") return Page{.body = "ill\n", .is_available = false};
   return std::nullopt;
 }
 
@@ -26,6 +27,11 @@ TEST(HttpAnswerTest, IsThePageWithItsLength) {
             "Content-Length: 5\r\nConnection: close\r\n\r\nbody\n");
   EXPECT_THAT(Answer("GET /page?a=b c HTTP/1.1"), StartsWith("HTTP/1.1 400 "));
   EXPECT_THAT(Answer("GET /page?a=b HTTP/1.0"), EndsWith("\r\n\r\nbody\n"));
+}
+
+TEST(HttpAnswerTest, APageMayBeUnavailable) {
+  EXPECT_THAT(Answer("GET /ill HTTP/1.1"), StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
+  EXPECT_THAT(Answer("GET /ill HTTP/1.1"), EndsWith("\r\n\r\nill\n"));
 }
 
 TEST(HttpAnswerTest, TakesAWholeUrlAsWell) {

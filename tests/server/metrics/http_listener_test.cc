@@ -26,9 +26,9 @@ using testing::StartsWith;
 
 constexpr size_t kLargeBytes = size_t{32} << 20;  // More than two sockets hold.
 
-std::optional<std::string> Page(std::string_view path) {
-  if (path == "/small") return "body\n";
-  if (path == "/large") return std::string(kLargeBytes, 'x');
+std::optional<Page> PageAt(std::string_view path) {
+  if (path == "/small") return Page{.body = "body\n"};
+  if (path == "/large") return Page{.body = std::string(kLargeBytes, 'x')};
   return std::nullopt;
 }
 
@@ -80,9 +80,9 @@ class Peer {
 class HttpListenerTest : public testing::Test {
  protected:
   HttpListenerTest() {
-    listener_ =
-        HttpListener::Start(ListenForHttp("127.0.0.1:0").value(), Page, clock_, {.connections = 4})
-            .value();
+    listener_ = HttpListener::Start(ListenForHttp("127.0.0.1:0").value(), PageAt, clock_,
+                                    {.connections = 4})
+                    .value();
   }
 
   Peer Connect() const { return Peer(listener_->address()); }

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Asks again and again whether the daemon does its work, and knows when it last did.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/system/clock.h"
+#include "server/system/mutex.h"
+
+namespace gemmd {
+
+class LifeCheck {
+ public:
+  struct Options {
+    absl::Duration interval = absl::Seconds(5);
+    absl::Duration longest_silence = absl::Seconds(30);
+    // Called after each check that passed, from the thread of the checks.
+    std::function<void()> on_alive = [] {};
+  };
+
+  // Calls `check` in a thread of its own, at once and then after each interval. Borrows the clock.
+  LifeCheck(Options options, std::function<absl::Status()> check, const Clock& clock);
+
+  // Ends after the check that runs now.
+  ~LifeCheck();
+
+  // Errors: Unavailable where no check has passed for too long, with what the last one said.
+  // Threads: any.
+  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Options options_;
+  const std::function<absl::Status()> check_;
+  const Clock& clock_;
+  mutable Mutex mutex_;
+  bool is_ending_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t alive_ns_ ABSL_GUARDED_BY(mutex_);
+  absl::Status last_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread thread_;
+};
+
+}  // namespace gemmd

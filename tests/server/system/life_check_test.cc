@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checks that pass, that fail, and that never end.
+#include "server/system/life_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/patience.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr absl::Duration kSilence = absl::Seconds(30);
+
+class LifeCheckTest : public testing::Test {
+ protected:
+  LifeCheck::Options Quick() {
+    return {.interval = absl::Milliseconds(1), .longest_silence = kSilence, .on_alive = [this] {
+              MutexLock lock(&mutex_);
+              ++alive_;
+            }};
+  }
+  void AwaitAlive(int times) {
+    MutexLock lock(&mutex_);
+    const auto is_so = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return alive_ >= times; };
+    ASSERT_TRUE(mutex_.AwaitWithTimeout(is_so, kPatience));
+  }
+  void Pass(absl::Duration time) { clock_.Advance(absl::ToInt64Nanoseconds(time)); }
+
+  FakeClock clock_;
+  Mutex mutex_;
+  int alive_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+TEST_F(LifeCheckTest, TellsOfEachCheckThatPasses) {
+  const LifeCheck check(
+      Quick(), [] { return absl::OkStatus(); }, clock_);
+  AwaitAlive(3);
+  EXPECT_THAT(check.status(), IsOk());
+}
+
+TEST_F(LifeCheckTest, FailsAfterASilence) {
+  std::atomic<int> calls = 0;
+  const LifeCheck check(
+      Quick(),
+      [&calls] {
+        ++calls;
+        return absl::DeadlineExceededError("no answer");
+      },
+      clock_);
+  EXPECT_THAT(check.status(), IsOk());
+  while (calls < 2) sched_yield();  // The first one's answer is known then.
+  Pass(kSilence + absl::Seconds(1));
+  EXPECT_THAT(check.status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("for 31s: no answer")));
+  MutexLock lock(&mutex_);
+  EXPECT_EQ(alive_, 0);
+}
+
+TEST_F(LifeCheckTest, SeesACheckThatDoesNotEnd) {
+  std::atomic<bool> may_end = false;
+  {
+    const LifeCheck check(
+        Quick(),
+        [&may_end] {
+          while (!may_end) sched_yield();
+          return absl::OkStatus();
+        },
+        clock_);
+    Pass(kSilence + absl::Seconds(1));
+    EXPECT_THAT(check.status(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("goes on")));
+    may_end = true;
+    AwaitAlive(1);
+  }
+}
+
+}  // namespace
+}  // namespace gemmd
