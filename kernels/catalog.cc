@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <initializer_list>
 #include <map>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cpu/rows.h"
@@ -22,6 +24,13 @@ std::vector<Kernel> Join(std::initializer_list<absl::Span<const Kernel>> familie
   std::map<DeviceKind, size_t> kernels_of_kind;
   for (Kernel& kernel : all) kernel.position = kernels_of_kind[kernel.device_kind]++;
   return all;
+}
+
+std::vector<std::string_view> NamesOf(absl::Span<const Kernel> kernels) {
+  std::vector<std::string_view> names;
+  names.reserve(kernels.size());
+  for (const Kernel& kernel : kernels) names.push_back(kernel.name);
+  return names;
 }
 
 }  // namespace
@@ -50,12 +59,9 @@ absl::Span<const Kernel> Catalog(DeviceKind kind) {
 }
 
 absl::StatusOr<const Kernel*> FindKernel(std::string_view name) {
-  for (const Kernel& kernel : Catalog()) {
-    if (kernel.name == name) return &kernel;
-  }
-  std::vector<std::string_view> names;
-  for (const Kernel& kernel : Catalog()) names.push_back(kernel.name);
-  return UnknownName("kernel", name, "a name of the catalogue", names);
+  static const NameIndex index(NamesOf(Catalog()));
+  if (const std::optional<size_t> position = index.Find(name)) return &Catalog()[*position];
+  return index.Unknown("kernel", name, "a name of the catalogue");
 }
 
 }  // namespace gemmd

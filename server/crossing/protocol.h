@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/peer_text.h"
 #include "kernels/problem.h"
 
 namespace gemmd {
@@ -39,14 +40,15 @@ struct RecordHeader {
   RecordKind kind = {};
 };
 
-// Text of at most kSize - 1 bytes; what is longer is cut.
+// Text of at most kSize - 1 bytes; what is longer is cut where a character ends.
 template <size_t kSize>
 struct RecordText {
   std::array<char, kSize> bytes = {};
 
   void Set(std::string_view text) {
     bytes = {};
-    text.copy(bytes.data(), kSize - 1);
+    text = CutAtCharacter(text, kSize - 1);
+    text.copy(bytes.data(), text.size());
   }
   std::string_view view() const { return {bytes.data(), strnlen(bytes.data(), kSize)}; }
 };

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_join.h"
 #include "kernels/catalog.h"
+#include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/system/log.h"
@@ -92,7 +93,7 @@ absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>
     *names += served.device->info().name;
   };
   return absl::NotFoundError(
-      GotWant("device", name, Concat("one of ", absl::StrJoin(devices, ", ", append_name))));
+      GotWant("device", Shown(name), Concat("one of ", absl::StrJoin(devices, ", ", append_name))));
 }
 
 }  // namespace

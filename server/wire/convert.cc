@@ -7,14 +7,13 @@
 #include <utility>
 
 #include "kernels/catalog.h"
+#include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/wire/convert_operand.h"
 
 namespace gemmd {
 namespace {
-
-constexpr size_t kMaxRequestIdBytes = 128;
 
 static_assert(static_cast<int>(Activation::kSilu) == v1::ACTIVATION_SILU);
 static_assert(static_cast<int>(BiasAxis::kColumns) == v1::BIAS_AXIS_COLUMNS);
@@ -170,10 +169,9 @@ void FillMatrix(const Problem& problem, v1::Matrix& matrix) {
 
 absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
                                             OperandBytes bytes) {
-  if (request.request_id().size() > kMaxRequestIdBytes) {
-    return absl::InvalidArgumentError(Concat("request_id: got ", request.request_id().size(),
-                                             " bytes, want at most ", kMaxRequestIdBytes));
-  }
+  RETURN_IF_ERROR(CheckNameLength("request_id", request.request_id()));
+  RETURN_IF_ERROR(CheckNameLength("kernel", request.kernel()));
+  RETURN_IF_ERROR(CheckNameLength("device", request.device()));
   ParsedRequest parsed;
   RETURN_IF_ERROR(ParseShape(request, parsed.job.problem));
   RETURN_IF_ERROR(ParseScalars(request, parsed.job.problem));
