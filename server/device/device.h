@@ -105,9 +105,10 @@ class Device {
   virtual absl::Status CheckSize(const Problem& /*problem*/) const { return absl::OkStatus(); }
 
   // Queues the job without waiting; `done` is called exactly once, from the device's own thread.
-  // Outcome: Cancelled where it was aborted, ResourceExhausted where memory ran out, Internal where
-  // the kernel failed; Unavailable where the device was lost before the job started, Aborted while
-  // it ran. Threads: any.
+  // Outcome: InvalidArgument where the bytes of the operands are wrong (operand_check.h); Cancelled
+  // where it was aborted, ResourceExhausted where memory ran out, Internal where the kernel failed;
+  // Unavailable where the device was lost before the job started, Aborted while it ran. Threads:
+  // any.
   virtual void Submit(const Job& job, Done done) = 0;
 
   // Ends the job early, whether it waits or runs: its outcome is Cancelled, or what it would have

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/host.h"
 #include "kernels/cpu/host_rates.h"
+#include "server/device/operand_check.h"
 
 namespace gemmd {
 namespace {
@@ -110,7 +111,8 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   JobOutcome outcome;
   const int64_t start_ns = clock_.NowNs();
   outcome.wait_ns = start_ns - pending.submitted_ns;
-  outcome.status = ReserveWorkspace(job.workspace_bytes);
+  outcome.status = CheckOperands(job);
+  if (outcome.status.ok()) outcome.status = ReserveWorkspace(job.workspace_bytes);
   if (outcome.status.ok()) {
     try {
       job.d->assign(static_cast<size_t>(job.d_bytes), '\0');

@@ -15,12 +15,10 @@
 #include "kernels/catalog.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/device/operand_check.h"
 
 namespace gemmd {
 namespace {
-
-// Copying so much takes less time than waking the device's thread.
-constexpr int64_t kMostHandedOverAtOnce = int64_t{64} << 10;
 
 // How often the thread looks at the clock for a job that another thread has handed over.
 constexpr int64_t kTickNs = 100'000'000;
@@ -40,14 +38,16 @@ absl::Span<std::byte> Place(absl::Span<std::byte> staging, const JobRange& range
 
 }  // namespace
 
+// Copying so much takes less time than waking the device's thread.
+bool WorkerDevice::Pending::is_small() const { return layout.input_bytes() <= (int64_t{64} << 10); }
+
 void WorkerDevice::Submit(const Job& job, Done done) {
   auto pending = MakePending(job, std::move(done));
   {
     MutexLock lock(&mutex_);
     const bool is_idle =
         readiness_.ok() && current_ == nullptr && pending_.empty() && !is_checking_;
-    if (is_idle && pending->refusal.ok() &&
-        pending->layout.input_bytes() <= kMostHandedOverAtOnce) {
+    if (is_idle && pending->refusal.ok() && pending->is_small()) {
       MakeCurrent(std::move(pending));
       HandOver(*current_);
       return;
@@ -83,6 +83,7 @@ std::unique_ptr<WorkerDevice::Pending> WorkerDevice::MakePending(const Job& job,
   } else {
     pending->refusal = layout.status();
   }
+  if (pending->refusal.ok() && pending->is_small()) pending->refusal = CheckOperands(job);
   return pending;
 }
 
@@ -122,24 +123,29 @@ void WorkerDevice::HandOver(Pending& pending) const {
 
 // Gives the worker its next job, where it has none and one waits.
 void WorkerDevice::HandOverNext() {
-  Pending* next = nullptr;
-  while (next == nullptr) {
+  while (Pending* const next = TakeNext()) {
+    // Not locked: this may be long. Nobody else touches the current job meanwhile.
+    if (next->refusal.ok() && !next->is_small()) next->refusal = CheckOperands(next->job);
+    if (next->refusal.ok()) {
+      HandOver(*next);
+      return;
+    }
     std::unique_ptr<Pending> refused;
     {
       MutexLock lock(&mutex_);
-      if (current_ != nullptr || pending_.empty()) return;
-      if (pending_.front()->refusal.ok()) {
-        MakeCurrent(std::move(pending_.front()));
-        next = current_.get();
-      } else {
-        refused = std::move(pending_.front());
-      }
-      pending_.pop_front();
+      refused = std::move(current_);
     }
-    if (refused != nullptr) Answer(*refused, refused->refusal);
+    Answer(*refused, refused->refusal);
   }
-  // Not locked: this may be long. Nobody else touches the current job meanwhile.
-  HandOver(*next);
+}
+
+// Makes the next job the current one, where there is none. Null where none waits.
+WorkerDevice::Pending* WorkerDevice::TakeNext() {
+  MutexLock lock(&mutex_);
+  if (current_ != nullptr || pending_.empty()) return nullptr;
+  MakeCurrent(std::move(pending_.front()));
+  pending_.pop_front();
+  return current_.get();
 }
 
 void WorkerDevice::Answer(Pending& pending, const absl::Status& status) const {

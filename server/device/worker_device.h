@@ -84,6 +84,9 @@ class WorkerDevice final : public Device {
     int64_t begun_ns = 0;
     int64_t sent_ns = 0;
     int64_t deadline_ns = 0;
+
+    // Whether the thread that submits it may check it and hand it over.
+    bool is_small() const;
   };
   enum class Event { kRecord, kWoken, kTime };
 
@@ -93,6 +96,7 @@ class WorkerDevice final : public Device {
   void MakeCurrent(std::unique_ptr<Pending> pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void HandOver(Pending& pending) const;
   void HandOverNext() ABSL_LOCKS_EXCLUDED(mutex_);
+  Pending* TakeNext() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status TakeResult() ABSL_LOCKS_EXCLUDED(mutex_);
   JobOutcome Finish(const Pending& pending, const Result& result) const;
   absl::Status CheckResult(const Pending& pending, const Result& result) const;

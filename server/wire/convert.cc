@@ -143,7 +143,6 @@ absl::Status ParseAllBytes(const v1::MultiplyRequest& request, Job& job) {
   const bool is_read = problem.has_product();
   ASSIGN_OR_RETURN(job.a, ParseBytes("a", request.a().transpose() ? "k*m" : "m*k", request.a(),
                                      problem.a, problem.batch, is_read));
-  RETURN_IF_ERROR(CheckSparseBytes("a", problem.a, problem.batch, job.a));
   ASSIGN_OR_RETURN(job.b, ParseBytes("b", request.b().transpose() ? "n*k" : "k*n", request.b(),
                                      problem.b, problem.batch, is_read));
   if (problem.has_c()) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/convert_operand.h"
 
-#include <algorithm>
 #include <string>
 
 #include "kernels/sparse24.h"
@@ -168,20 +167,6 @@ absl::StatusOr<const std::byte*> ParseBytes(std::string_view field, std::string_
   }
   if (got == 0) return nullptr;
   return reinterpret_cast<const std::byte*>(operand.data().data());
-}
-
-absl::Status CheckSparseBytes(std::string_view field, const MatrixLayout& layout, int64_t batch,
-                              const std::byte* data) {
-  if (!layout.is_sparse() || data == nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const SparseLayout one,
-                   SparseLayoutOf(field, layout.type, layout.rows, layout.columns));
-  const int64_t matrices = layout.batch_stride_bytes == 0 ? std::min<int64_t>(1, batch) : batch;
-  for (int64_t i = 0; i < matrices; ++i) {
-    const std::string place =
-        matrices == 1 ? Concat(field, ".data") : Concat(field, ".data: matrix ", i);
-    RETURN_IF_ERROR(CheckCompressed(place, one, data + i * layout.batch_stride_bytes));
-  }
-  return absl::OkStatus();
 }
 
 v1::ElementType ToWire(ElementType type) {

@@ -57,10 +57,4 @@ absl::StatusOr<const std::byte*> ParseBytes(std::string_view field, std::string_
                                             const v1::Operand& operand, const MatrixLayout& layout,
                                             int64_t batch, bool is_read);
 
-// Checks the indices of sparse matrices whose bytes ParseBytes gave. Dense matrices are always OK.
-// Errors: InvalidArgument for the first bad group: "a.data: row 3, group 17: got indices 2, 2, want
-// increasing"; "a.data: matrix 1: row 3 ..." in a batch.
-absl::Status CheckSparseBytes(std::string_view field, const MatrixLayout& layout, int64_t batch,
-                              const std::byte* data);
-
 }  // namespace gemmd

@@ -56,6 +56,20 @@ TEST(HostDeviceTest, RunsAJobAndTimesIt) {
   EXPECT_EQ(outcome.copy_out_ns, 0);
 }
 
+TEST(HostDeviceTest, RefusesIndicesThatDoNotIncrease) {
+  HostDevice device(HostTarget(), 1);
+  std::string d;
+  Job job = TestJob(&d);
+  job.problem.a = TightSparseLayout("a", ElementType::kF16, 4, 6).value();
+  std::string a(4 * 8 + 4, '\x44');
+  job.a = reinterpret_cast<const std::byte*>(a.data());
+  EXPECT_TRUE(RunOn(device, job).status.ok());
+  a.back() = 0x40;
+  EXPECT_EQ(
+      RunOn(device, job).status,
+      absl::InvalidArgumentError("a.data: row 3, group 0: got indices 0, 0, want increasing"));
+}
+
 // Kernels that take as long as the test says: each ends once the device's clock has come so far.
 class SlowKernel {
  public:

@@ -178,6 +178,25 @@ TEST(WorkerDeviceTest, PassesOnEveryOperand) {
   EXPECT_EQ(got, want);
 }
 
+// Of one that the submitting thread hands over, and of one that waits for the device's thread.
+TEST(WorkerDeviceTest, RefusesIndicesThatDoNotIncrease) {
+  WorkerRig rig;
+  for (const int64_t extent : {16, 400}) {
+    SmallProduct product(extent, extent, extent);
+    SmallProduct next(extent, extent, extent);
+    Job job = product.JobFor(rig.device());
+    // The zeros among the integers stand for two indices of 0.
+    job.problem.a = TightSparseLayout("a", ElementType::kF16, extent, extent).value();
+    std::promise<JobOutcome> outcome;
+    rig.device().Submit(job, [&](JobOutcome result) { outcome.set_value(std::move(result)); });
+    std::future<JobOutcome> after = next.Start(rig.device());
+    EXPECT_THAT(Awaited(outcome.get_future(), "the outcome of a job").status,
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("want increasing")));
+    EXPECT_THAT(Awaited(std::move(after), "the outcome of a job").status, IsOk());
+    EXPECT_TRUE(next.IsRight());
+  }
+}
+
 TEST(WorkerDeviceTest, EmptyProductsAndProductsOfNothing) {
   WorkerRig rig;
   for (const auto& [m, n, k] : {std::tuple(0, 5, 5), {5, 0, 5}, {3, 4, 0}, {0, 0, 0}}) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/catalog.h"
+#include "server/device/operand_check.h"
 #include "server/wire/convert_operand.h"
 #include "server/wire/convert_registry.h"
 #include "tests/testing/status_matchers.h"
@@ -137,8 +138,36 @@ class SparseRefusalTest : public testing::TestWithParam<SparseRefusal> {};
 TEST_P(SparseRefusalTest, SaysWhatAndWhy) {
   v1::MultiplyRequest request = SparseRequest();
   GetParam().spoil(request);
-  EXPECT_THAT(ParseMultiply(request, OperandBytes::kRequired),
+  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, OperandBytes::kRequired);
+  EXPECT_THAT(parsed.ok() ? CheckOperands(parsed->job) : parsed.status(),
               StatusIs(absl::StatusCode::kInvalidArgument, GetParam().message));
+}
+
+// To look at all of them takes as long as they are large.
+TEST(ConvertTest, IndicesAreLeftToTheDevice) {
+  v1::MultiplyRequest request = SparseRequest();
+  (*request.mutable_a()->mutable_data())[4 * 8] = 0;
+  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, OperandBytes::kRequired);
+  ASSERT_THAT(parsed, IsOk());
+  EXPECT_THAT(CheckOperands(parsed->job), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(ConvertTest, NamesHaveABoundedLength) {
+  const auto set = [](const std::string& field, size_t size) {
+    v1::MultiplyRequest request = Request();
+    const std::string name(size, 'x');
+    if (field == "kernel") request.set_kernel(name);
+    if (field == "device") request.set_device(name);
+    if (field == "request_id") request.set_request_id(name);
+    request.set_m(-1);  // Would be refused, but later.
+    return ParseMultiply(request, OperandBytes::kRequired).status();
+  };
+  for (const std::string field : {"kernel", "device", "request_id"}) {
+    EXPECT_THAT(set(field, 129), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          field + ": got 129 bytes, want at most 128"));
+    EXPECT_THAT(set(field, 128),
+                StatusIs(absl::StatusCode::kInvalidArgument, "m: got -1, want at least 0"));
+  }
 }
 
 const std::vector<SparseRefusal>& SparseRefusals() {

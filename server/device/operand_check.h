@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What only the bytes of a job's operands show. It takes as long as they are large, so the device's
+// own thread looks, and not the thread of gRPC that took the request.
+#pragma once
+
+#include "absl/status/status.h"
+#include "server/device/device.h"
+
+namespace gemmd {
+
+// Errors: InvalidArgument where a sparse A is not in the portable 2:4 form: "a.data: row 3, group
+// 17: got indices 2, 2, want increasing".
+absl::Status CheckOperands(const Job& job);
+
+}  // namespace gemmd
