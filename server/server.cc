@@ -53,10 +53,10 @@ void LogUnmeasured(const std::string& device, const DeviceProfile& profile) {
 // The services, which live as long as the gRPC server.
 class Server::Services {
  public:
-  Services(const Server& server, const ServerOptions& options)
-      : gemm(*server.runner_, server.clock_),
+  Services(Server& server, const ServerOptions& options)
+      : gemm(*server.runner_, server.handler_times_, server.clock_),
         registry(MakeRegistryService(server.served_, *server.runner_, *server.observer_,
-                                     server.clock_, LimitsOf(options))),
+                                     server.handler_times_, server.clock_, LimitsOf(options))),
         admin(MakeAdminService(server.served_)) {}
 
   GemmService gemm;
@@ -143,8 +143,8 @@ void Server::ReadGpus() {
     spdlog::warn("event=gpu_readings_absent reason={}", LogValue(absence));
   }
   observer_ = std::make_unique<Observer>(
-      served_, *scheduler_, admission_, stats_, *gpus_, [this] { return connection_counts(); },
-      log_counts_);
+      served_, *scheduler_, admission_, stats_, handler_times_, *gpus_,
+      [this] { return connection_counts(); }, log_counts_);
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {

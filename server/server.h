@@ -20,6 +20,7 @@
 #include "server/device/device.h"
 #include "server/metrics/endpoint.h"
 #include "server/metrics/gpu_sampler.h"
+#include "server/metrics/handler_times.h"
 #include "server/metrics/observer.h"
 #include "server/scheduling/admission.h"
 #include "server/scheduling/product_runner.h"
@@ -95,6 +96,7 @@ class Server {
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<ServedDevice> served_;
   Stats stats_;
+  HandlerTimes handler_times_;
   std::unique_ptr<GpuSampler> gpus_;
   std::unique_ptr<Observer> observer_;
   std::unique_ptr<ProductRunner> runner_;

@@ -24,6 +24,12 @@ void CollectRefusedConnections(const Snapshot& now, Samples& samples) {
   samples.Add({"open_files"}, now.connections.refused_for_files);
 }
 
+void CollectHandlers(const Snapshot& now, Samples& samples) {
+  for (size_t i = 0; i < kHandlers; ++i) {
+    samples.Add({NameOf(static_cast<Handler>(i))}, now.handlers[i]);
+  }
+}
+
 constexpr Metric kMetrics[] = {
     {.name = "gemmd_build_info",
      .labels = {"version"},
@@ -89,6 +95,14 @@ constexpr Metric kMetrics[] = {
      .help = "Warnings and errors that were not logged because they repeated too often; the log "
              "tells how many there were of each kind",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.suppressed); }},
+    {.name = "gemmd_handler_seconds",
+     .type = MetricType::kHistogram,
+     .labels = {"method"},
+     .unit = "seconds",
+     .help = "Time for which a call holds a thread of gRPC, in which no other call gets on that "
+             "thread: the code of the method, with the parsing of a unary product; for a stream "
+             "each of its requests counts",
+     .collect = CollectHandlers},
 };
 
 }  // namespace

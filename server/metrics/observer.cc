@@ -23,7 +23,8 @@ Snapshot Observer::Observe() const {
                        .connections = connections_(),
                        .log = log_(),
                        .devices = {},
-                       .kernels = {}};
+                       .kernels = {},
+                       .handlers = {}};
   for (size_t i = 0; i < devices_.size(); ++i) {
     const ServedDevice& served = devices_[i];
     DeviceSnapshot& device = snapshot.devices.emplace_back();
@@ -41,6 +42,7 @@ Snapshot Observer::Observe() const {
 Snapshot Observer::ObserveWithKernels() const {
   Snapshot snapshot = Observe();
   snapshot.kernels = stats_.kernels();
+  snapshot.handlers = handlers_.Read();
   return snapshot;
 }
 

@@ -14,6 +14,7 @@
 
 #include "server/device/served_device.h"
 #include "server/metrics/gpu_sampler.h"
+#include "server/metrics/handler_times.h"
 #include "server/scheduling/admission.h"
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"
@@ -51,6 +52,7 @@ struct Snapshot {
   LogCounts log;
   std::vector<DeviceSnapshot> devices;
   std::vector<Stats::KernelTotals> kernels;  // Filled by ObserveWithKernels alone.
+  HandlerTimes::Snapshot handlers;           // As well.
 };
 
 struct RefusalCount {
@@ -66,20 +68,23 @@ class Observer {
   // Borrows everything. The functions may be called by any thread.
   Observer(
       const std::vector<ServedDevice>& devices, const Scheduler& scheduler,
-      const Admission& admission, const Stats& stats, const GpuSampler& gpus,
+      const Admission& admission, const Stats& stats, const HandlerTimes& handlers,
+      const GpuSampler& gpus,
       std::function<ConnectionCounts()> connections = [] { return ConnectionCounts(); },
       std::function<LogCounts()> log = [] { return LogCounts(); })
       : devices_(devices),
         scheduler_(scheduler),
         admission_(admission),
         stats_(stats),
+        handlers_(handlers),
         gpus_(gpus),
         connections_(std::move(connections)),
         log_(std::move(log)) {}
 
   // These hold locks of other parts only while they copy a few numbers. Threads: any.
   Snapshot Observe() const;
-  Snapshot ObserveWithKernels() const;  // A thousand more numbers, for a scrape.
+  // With kernels and handlers: a thousand more numbers, for a scrape.
+  Snapshot ObserveWithKernels() const;
   bool is_draining() const { return admission_.closed(); }
 
  private:
@@ -87,6 +92,7 @@ class Observer {
   const Scheduler& scheduler_;
   const Admission& admission_;
   const Stats& stats_;
+  const HandlerTimes& handlers_;
   const GpuSampler& gpus_;
   const std::function<ConnectionCounts()> connections_;
   const std::function<LogCounts()> log_;

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/convert_instruction.h"
 
-#include <fnmatch.h>
-
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,20 +9,19 @@
 #include "kernels/mma/find.h"
 #include "kernels/mma/fragment.h"
 #include "kernels/mma/instructions.h"
-#include "kernels/mma/metadata.h"
 #include "kernels/mma/support.h"
-#include "kernels/nearest_names.h"
+#include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/wire/convert_fragment.h"
 #include "server/wire/convert_operand.h"
+#include "server/wire/name_pattern.h"
 
 namespace gemmd {
 namespace {
 
 using mma::Instruction;
 using mma::Operand;
-
-constexpr int kGroupBits = 4;  // Bits of metadata for one group.
 
 v1::InstructionSupport ToWire(mma::Support support) {
   switch (support) {
@@ -36,98 +32,23 @@ v1::InstructionSupport ToWire(mma::Support support) {
   return v1::INSTRUCTION_SUPPORT_UNSPECIFIED;
 }
 
-absl::Status UnknownChip(std::string_view name) {
-  std::vector<std::string_view> known;
-  for (const mma::Chip chip : mma::kAllChips) known.push_back(mma::NameOf(chip));
-  return UnknownName("chip", name, "a chip that is known here", known);
+// What answers keep at most.
+constexpr size_t kMaxCachedBytes = size_t{8} << 20;
+
+NameIndex IndexOfChips() {
+  std::vector<std::string_view> names;
+  for (const mma::Chip chip : mma::kAllChips) names.push_back(mma::NameOf(chip));
+  return NameIndex(names);
 }
 
-absl::Status UnknownInstruction(std::string_view name) {
+NameIndex IndexOfInstructions() {
   std::vector<mma::InstructionName> names;
   for (const Instruction& instruction : mma::kInstructions) {
     names.push_back(mma::NameOf(instruction));
   }
-  std::vector<std::string_view> known;
-  for (const mma::InstructionName& known_name : names) known.push_back(known_name.view());
-  return UnknownName("instruction", name, "an instruction of PTX", known);
-}
-
-// The operands that have a fragment.
-std::string FragmentsOf(const Instruction& instruction) {
-  return Concat("A, ", instruction.is_warpgroup() ? "" : "B, ",
-                instruction.is_sparse() ? "C, D or METADATA" : "C or D");
-}
-
-absl::Status CheckOperand(v1::FragmentOperand operand, const Instruction& instruction) {
-  if (!v1::FragmentOperand_IsValid(operand)) return UnknownValue("operand", operand);
-  std::string_view refused;
-  if (operand == v1::FRAGMENT_OPERAND_UNSPECIFIED) refused = "none";
-  if (operand == v1::FRAGMENT_OPERAND_B && instruction.is_warpgroup()) {
-    refused = "B of a warpgroup, which is read from shared memory";
-  }
-  if (operand == v1::FRAGMENT_OPERAND_METADATA && !instruction.is_sparse()) {
-    refused = "METADATA of a dense instruction";
-  }
-  if (refused.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(GotWant("operand", refused, FragmentsOf(instruction)));
-}
-
-// The selectors that a request may name.
-absl::Status CheckSelector(const v1::DescribeFragmentRequest& request,
-                           const Instruction& instruction) {
-  const bool is_metadata = request.operand() == v1::FRAGMENT_OPERAND_METADATA;
-  const int count = is_metadata ? mma::SelectorCount(instruction) : 1;
-  if (request.selector() >= 0 && request.selector() < count) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      GotWant("selector", Concat(request.selector()),
-              count == 1 ? std::string("0") : Concat("0 to ", count - 1)));
-}
-
-void DescribeOperand(const Instruction& instruction, Operand operand,
-                     v1::DescribeFragmentResponse& response) {
-  const int container_bits = mma::ContainerBits(instruction, operand);
-  response.set_rows(mma::RowsOf(instruction, operand));
-  response.set_columns(mma::ColumnsOf(instruction, operand));
-  response.set_type(ToWire(mma::TypeOf(instruction, operand)));
-  response.set_element_bits(BitsOf(mma::TypeOf(instruction, operand)));
-  response.set_container_bits(container_bits);
-  response.set_container_shift(mma::ContainerShift(instruction, operand));
-  for (int lane = 0; lane < instruction.lanes(); ++lane) {
-    for (int i = 0; i < mma::ElementsPerLane(instruction, operand); ++i) {
-      const mma::Position position = mma::PositionOf(instruction, operand, lane, i);
-      v1::FragmentEntry* entry = response.add_entries();
-      entry->set_lane(lane);
-      entry->set_element(i);
-      entry->set_first_bit(i * container_bits);
-      entry->set_row(position.row);
-      entry->set_column(position.column);
-      entry->set_product(position.product);
-    }
-  }
-}
-
-void DescribeMetadata(const Instruction& instruction, int selector,
-                      v1::DescribeFragmentResponse& response) {
-  const int groups = mma::MetadataGroups(instruction);
-  response.set_rows(instruction.m);
-  response.set_columns(groups);
-  response.set_element_bits(kGroupBits);
-  response.set_container_bits(kGroupBits);
-  for (int row = 0; row < instruction.m; ++row) {
-    for (int group = 0; group < groups; ++group) {
-      const mma::MetadataField field = mma::MetadataFieldOf(instruction, selector, row, group);
-      v1::FragmentEntry* entry = response.add_entries();
-      entry->set_lane(field.lane);
-      entry->set_element(field.first_bit / kGroupBits);
-      entry->set_first_bit(field.first_bit);
-      entry->set_row(row);
-      entry->set_column(group);
-    }
-  }
-  std::sort(response.mutable_entries()->begin(), response.mutable_entries()->end(),
-            [](const v1::FragmentEntry& x, const v1::FragmentEntry& y) {
-              return x.lane() != y.lane() ? x.lane() < y.lane() : x.first_bit() < y.first_bit();
-            });
+  std::vector<std::string_view> views;
+  for (const mma::InstructionName& name : names) views.push_back(name.view());
+  return NameIndex(views);
 }
 
 void SetRegisters(const Instruction& instruction, v1::Instruction& wire) {
@@ -169,39 +90,59 @@ v1::Instruction ToWire(const Instruction& instruction) {
   return wire;
 }
 
-absl::Status ListInstructions(const v1::ListInstructionsRequest& request,
-                              v1::ListInstructionsResponse& response) {
-  const std::optional<mma::Chip> chip = mma::ChipFromName(request.chip());
-  if (!request.chip().empty() && !chip.has_value()) return UnknownChip(request.chip());
+namespace {
+
+Listing ListingOfInstructions() {
+  std::vector<ListedItem> items;
   for (const Instruction& instruction : mma::kInstructions) {
-    const bool is_missing =
-        chip.has_value() && mma::SupportOn(instruction, *chip) == mma::Support::kUnavailable;
-    if (is_missing) continue;
-    const std::string name(mma::NameOf(instruction).view());
-    const bool is_named = request.name_pattern().empty() ||
-                          fnmatch(request.name_pattern().c_str(), name.c_str(), 0) == 0;
-    if (is_named) *response.add_instructions() = ToWire(instruction);
+    const v1::Instruction wire = gemmd::ToWire(instruction);
+    items.push_back({wire.name(), wire.SerializeAsString()});
   }
-  return absl::OkStatus();
+  return Listing(v1::ListInstructionsResponse::kInstructionsFieldNumber, items);
 }
 
-absl::Status DescribeFragment(const v1::DescribeFragmentRequest& request,
-                              v1::DescribeFragmentResponse& response) {
-  const Instruction* instruction = mma::FindInstruction(request.instruction());
-  if (instruction == nullptr) return UnknownInstruction(request.instruction());
-  RETURN_IF_ERROR(CheckOperand(request.operand(), *instruction));
-  RETURN_IF_ERROR(CheckSelector(request, *instruction));
-  *response.mutable_instruction() = ToWire(*instruction);
-  response.set_operand(request.operand());
-  response.set_selector(request.selector());
-  switch (request.operand()) {
-    case v1::FRAGMENT_OPERAND_A: DescribeOperand(*instruction, Operand::kA, response); break;
-    case v1::FRAGMENT_OPERAND_B: DescribeOperand(*instruction, Operand::kB, response); break;
-    case v1::FRAGMENT_OPERAND_C: DescribeOperand(*instruction, Operand::kC, response); break;
-    case v1::FRAGMENT_OPERAND_D: DescribeOperand(*instruction, Operand::kD, response); break;
-    default: DescribeMetadata(*instruction, request.selector(), response);
+}  // namespace
+
+InstructionAnswers::InstructionAnswers()
+    : chips_(IndexOfChips()),
+      names_(IndexOfInstructions()),
+      listing_(ListingOfInstructions()),
+      fragments_(kMaxCachedBytes) {}
+
+absl::StatusOr<grpc::ByteBuffer> InstructionAnswers::List(
+    const v1::ListInstructionsRequest& request) const {
+  RETURN_IF_ERROR(CheckNameLength("chip", request.chip()));
+  ASSIGN_OR_RETURN(const NamePattern pattern,
+                   NamePattern::Parse("name_pattern", request.name_pattern()));
+  const bool all_names = request.name_pattern().empty();
+  if (request.chip().empty()) {
+    if (all_names) return listing_.All();
+    return listing_.Answer([&](size_t, std::string_view name) { return pattern.Matches(name); });
   }
-  return absl::OkStatus();
+  const std::optional<mma::Chip> chip = mma::ChipFromName(request.chip());
+  if (!chip) return chips_.Unknown("chip", request.chip(), "a chip that is known here");
+  return listing_.Answer([&](size_t position, std::string_view name) {
+    return mma::SupportOn(mma::kInstructions[position], *chip) != mma::Support::kUnavailable &&
+           (all_names || pattern.Matches(name));
+  });
+}
+
+absl::StatusOr<grpc::ByteBuffer> InstructionAnswers::Fragment(
+    const v1::DescribeFragmentRequest& request) {
+  RETURN_IF_ERROR(CheckNameLength("instruction", request.instruction()));
+  const std::optional<size_t> position = names_.Find(request.instruction());
+  if (!position) {
+    return names_.Unknown("instruction", request.instruction(), "an instruction of PTX");
+  }
+  const Instruction& instruction = mma::kInstructions[*position];
+  RETURN_IF_ERROR(CheckFragment(request, instruction));
+  const FragmentKey key = {*position, request.operand(), request.selector()};
+  std::optional<grpc::Slice> answer = fragments_.Find(key);
+  if (!answer) {
+    answer = grpc::Slice(DescribeFragment(instruction, request.operand(), request.selector()));
+    fragments_.Add(key, *answer);
+  }
+  return grpc::ByteBuffer(&*answer, 1);
 }
 
 }  // namespace gemmd

@@ -3,8 +3,10 @@
 
 #include <string>
 
+#include "kernels/catalog.h"
 #include "kernels/status_macros.h"
 #include "server/wire/convert_operand.h"
+#include "server/wire/name_pattern.h"
 
 namespace gemmd {
 
@@ -33,6 +35,26 @@ v1::KernelAvailability AvailabilityOn(const ServedDevice& served, const Kernel& 
   wire.set_available(available.ok());
   wire.set_reason(std::string(available.message()));
   return wire;
+}
+
+Listing ListingOfKernels(const std::vector<ServedDevice>& devices) {
+  std::vector<ListedItem> items;
+  for (const Kernel& kernel : Catalog()) {
+    v1::Kernel wire = ToWire(kernel);
+    for (const ServedDevice& served : devices) {
+      *wire.add_availability() = AvailabilityOn(served, kernel);
+    }
+    items.push_back({wire.name(), wire.SerializeAsString()});
+  }
+  return Listing(v1::ListKernelsResponse::kKernelsFieldNumber, items);
+}
+
+absl::StatusOr<grpc::ByteBuffer> ListKernels(const Listing& kernels,
+                                             const v1::ListKernelsRequest& request) {
+  ASSIGN_OR_RETURN(const NamePattern pattern,
+                   NamePattern::Parse("name_pattern", request.name_pattern()));
+  if (request.name_pattern().empty()) return kernels.All();
+  return kernels.Answer([&](size_t, std::string_view name) { return pattern.Matches(name); });
 }
 
 v1::Device ToWire(const ServedDevice& served, const DeviceLoad& load) {

@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "server/system/log.h"
 #include "server/wire/convert.h"
@@ -17,9 +16,6 @@
 
 namespace gemmd {
 namespace {
-
-// The trailer by which gRPC's clients learn after how many milliseconds to try again.
-constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
 
 // The messages of one unary call, freed with the call.
 class CallMessages final : public grpc::MessageHolder<v1::MultiplyRequest, v1::MultiplyResponse> {
@@ -61,9 +57,7 @@ class MultiplyReactor final : public grpc::ServerUnaryReactor {
 
  private:
   void Answer(const absl::Status& status) {
-    if (const std::optional<int64_t> retry_after_ms = RetryAfterMs(status)) {
-      context_.AddTrailingMetadata(kPushbackKey, absl::StrCat(*retry_after_ms));
-    }
+    TellRetryAfter(status, context_);
     ticket_.MarkAnswered();
     Finish(ToGrpcStatus(status));
   }
@@ -117,8 +111,8 @@ ProductCaller CallerOf(const v1::MultiplyRequest& request, v1::MultiplyResponse&
               }};
 }
 
-GemmService::GemmService(ProductRunner& runner, const Clock& clock)
-    : runner_(runner), clock_(clock), allocator_(clock) {
+GemmService::GemmService(ProductRunner& runner, HandlerTimes& times, const Clock& clock)
+    : runner_(runner), times_(times), clock_(clock), allocator_(clock) {
   SetMessageAllocatorFor_Multiply(&allocator_);
 }
 
@@ -131,6 +125,8 @@ grpc::ServerUnaryReactor* GemmService::Multiply(grpc::CallbackServerContext* con
                                                 const v1::MultiplyRequest* request,
                                                 v1::MultiplyResponse* response) {
   const auto* messages = static_cast<const CallMessages*>(context->GetRpcAllocatorState());
+  // Since the bytes have arrived: they are parsed on this thread too.
+  const HandlerTimer timer(times_, clock_, Handler::kMultiply, messages->arrived_ns());
   auto* reactor = new MultiplyReactor(runner_, *context);
   Arrival arrival = ArrivalOf(*context, messages->arrived_ns(), clock_);
   arrival.span = StartSpan(*context);
@@ -140,7 +136,7 @@ grpc::ServerUnaryReactor* GemmService::Multiply(grpc::CallbackServerContext* con
 
 grpc::ServerBidiReactor<v1::MultiplyRequest, v1::MultiplyStreamResponse>*
 GemmService::MultiplyStream(grpc::CallbackServerContext* context) {
-  return StartMultiplyStream(runner_, *context, clock_);
+  return StartMultiplyStream(runner_, times_, *context, clock_);
 }
 
 }  // namespace gemmd

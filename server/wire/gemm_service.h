@@ -8,6 +8,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "gemmd/v1/gemm.grpc.pb.h"
+#include "server/metrics/handler_times.h"
 #include "server/scheduling/product_runner.h"
 #include "server/system/clock.h"
 
@@ -18,8 +19,8 @@ inline constexpr int kMaxStreamRequests = 64;
 
 class GemmService final : public v1::Gemm::CallbackService {
  public:
-  // Borrows both.
-  GemmService(ProductRunner& runner, const Clock& clock);
+  // Borrows everything.
+  GemmService(ProductRunner& runner, HandlerTimes& times, const Clock& clock);
 
   grpc::ServerUnaryReactor* Multiply(grpc::CallbackServerContext* context,
                                      const v1::MultiplyRequest* request,
@@ -40,6 +41,7 @@ class GemmService final : public v1::Gemm::CallbackService {
   };
 
   ProductRunner& runner_;
+  HandlerTimes& times_;
   const Clock& clock_;
   Allocator allocator_;
 };

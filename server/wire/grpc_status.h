@@ -3,7 +3,7 @@
 // The one place where absl::Status becomes grpc::Status.
 #pragma once
 
-#include <grpcpp/support/status.h>
+#include <grpcpp/grpcpp.h>
 
 #include "absl/status/status.h"
 
@@ -11,5 +11,9 @@ namespace gemmd {
 
 // The codes have the same numbers in both.
 grpc::Status ToGrpcStatus(const absl::Status& status);
+
+// Tells the client, beside a refusal that says so, after how many milliseconds to try again. Call
+// it before the call is finished.
+void TellRetryAfter(const absl::Status& status, grpc::CallbackServerContext& context);
 
 }  // namespace gemmd

@@ -5,10 +5,12 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "kernels/peer_text.h"
 #include "server/system/mutex.h"
 #include "server/wire/convert.h"
 #include "server/wire/gemm_service.h"
@@ -33,9 +35,13 @@ class MultiplyStreamReactor final
     : public grpc::ServerBidiReactor<v1::MultiplyRequest, v1::MultiplyStreamResponse>,
       public std::enable_shared_from_this<MultiplyStreamReactor> {
  public:
-  MultiplyStreamReactor(ProductRunner& runner, grpc::CallbackServerContext& context,
-                        const Clock& clock)
-      : runner_(runner), context_(context), clock_(clock), span_(StartSpan(context)) {}
+  MultiplyStreamReactor(ProductRunner& runner, HandlerTimes& times,
+                        grpc::CallbackServerContext& context, const Clock& clock)
+      : runner_(runner),
+        times_(times),
+        context_(context),
+        clock_(clock),
+        span_(StartSpan(context)) {}
 
   void Start() {
     self_ = shared_from_this();
@@ -53,7 +59,10 @@ class MultiplyStreamReactor final
         reads_ended_ = true;
       }
     }
-    if (ok) Run(exchange);
+    if (ok) {
+      const HandlerTimer timer(times_, clock_, Handler::kMultiplyStream, clock_.NowNs());
+      Run(exchange);
+    }
     Advance();
   }
 
@@ -81,7 +90,8 @@ class MultiplyStreamReactor final
 
  private:
   void Run(const std::shared_ptr<Exchange>& exchange) {
-    exchange->answer.set_request_id(exchange->request.request_id());
+    exchange->answer.set_request_id(
+        std::string(CutAtCharacter(exchange->request.request_id(), kMaxNameBytes)));
     Arrival arrival = ArrivalOf(context_, clock_.NowNs(), clock_);
     if (span_) arrival.span = ChildOf(*span_);
     arrival.request_id = exchange->request.request_id();
@@ -153,6 +163,7 @@ class MultiplyStreamReactor final
   }
 
   ProductRunner& runner_;
+  HandlerTimes& times_;
   grpc::CallbackServerContext& context_;
   const Clock& clock_;
   const std::optional<TraceSpan> span_;  // The span of the stream, parent of its products' spans.
@@ -171,8 +182,9 @@ class MultiplyStreamReactor final
 }  // namespace
 
 grpc::ServerBidiReactor<v1::MultiplyRequest, v1::MultiplyStreamResponse>* StartMultiplyStream(
-    ProductRunner& runner, grpc::CallbackServerContext& context, const Clock& clock) {
-  const auto reactor = std::make_shared<MultiplyStreamReactor>(runner, context, clock);
+    ProductRunner& runner, HandlerTimes& times, grpc::CallbackServerContext& context,
+    const Clock& clock) {
+  const auto reactor = std::make_shared<MultiplyStreamReactor>(runner, times, context, clock);
   reactor->Start();
   return reactor.get();
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/registry_service.h"
 
-#include <fnmatch.h>
 #include <google/protobuf/stubs/common.h>
 #include <grpcpp/grpcpp.h>
 
@@ -18,16 +17,24 @@
 #include "server/wire/convert_instruction.h"
 #include "server/wire/convert_registry.h"
 #include "server/wire/convert_statistics.h"
-#include "server/wire/grpc_status.h"
+#include "server/wire/registry_call.h"
 
 namespace gemmd {
 namespace {
 
-grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
-}
+// What Explain and DescribeFragment hold at most for readers that do not read; other answers are
+// small, or kept anyway.
+constexpr int64_t kMaxUnreadBytes = int64_t{32} << 20;
+
+// Every method takes and gives bytes.
+template <typename Base>
+using RawListings = v1::Registry::WithRawCallbackMethod_ListKernels<
+    v1::Registry::WithRawCallbackMethod_ListInstructions<
+        v1::Registry::WithRawCallbackMethod_DescribeFragment<Base>>>;
+template <typename Base>
+using RawAnswers = v1::Registry::WithRawCallbackMethod_ListDevices<
+    v1::Registry::WithRawCallbackMethod_Explain<v1::Registry::WithRawCallbackMethod_GetServerInfo<
+        v1::Registry::WithRawCallbackMethod_GetStatistics<Base>>>>;
 
 void AddLibrary(std::string name, std::string version, v1::GetServerInfoResponse& response) {
   v1::Library* library = response.add_libraries();
@@ -35,118 +42,172 @@ void AddLibrary(std::string name, std::string version, v1::GetServerInfoResponse
   library->set_version(std::move(version));
 }
 
-absl::Status ExplainOn(const ProductRunner& runner, const v1::MultiplyRequest& request,
-                       v1::ExplainResponse& response) {
-  ASSIGN_OR_RETURN(const ParsedRequest parsed, ParseMultiply(request, OperandBytes::kIgnored));
-  ASSIGN_OR_RETURN(const ProductRunner::Placement place, runner.FindPlace(parsed));
-  const Device& device = *place.served->device;
-  const Problem& problem = parsed.job.problem;
-  response.set_device(device.info().name);
-  return FillExplanation(
-      problem, Select(Catalog(device.info().kind), problem, parsed.constraints, device.profile()),
-      response);
+void AddLibraries(v1::GetServerInfoResponse& response) {
+  AddLibrary("gRPC", grpc::Version(), response);
+  AddLibrary("Protobuf", google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION),
+             response);
+  for (LibraryVersion& library : CpuLibraries()) {
+    AddLibrary(std::move(library.name), std::move(library.version), response);
+  }
 }
 
-class RegistryService final : public v1::Registry::CallbackService {
+class RegistryService final : public RawListings<RawAnswers<v1::Registry::Service>> {
  public:
   RegistryService(const std::vector<ServedDevice>& devices, const ProductRunner& runner,
-                  const Observer& observer, const Clock& clock, v1::Limits limits)
+                  const Observer& observer, HandlerTimes& times, const Clock& clock,
+                  v1::Limits limits)
       : devices_(devices),
         runner_(runner),
         observer_(observer),
+        times_(times),
         clock_(clock),
         limits_(std::move(limits)),
         started_ns_(clock.NowNs()),
-        started_unix_ns_(absl::GetCurrentTimeNanos()) {}
+        started_unix_ns_(absl::GetCurrentTimeNanos()),
+        kernels_(ListingOfKernels(devices)),
+        unread_(kMaxUnreadBytes) {
+    // The index of the names is made now and not in a call.
+    FindKernel(Catalog().front().name).IgnoreError();
+  }
 
   grpc::ServerUnaryReactor* ListKernels(grpc::CallbackServerContext* context,
-                                        const v1::ListKernelsRequest* request,
-                                        v1::ListKernelsResponse* response) override {
-    for (const Kernel& kernel : Catalog()) {
-      const std::string name(kernel.name);
-      if (!request->name_pattern().empty() &&
-          fnmatch(request->name_pattern().c_str(), name.c_str(), 0) != 0) {
-        continue;
-      }
-      v1::Kernel* wire = response->add_kernels();
-      *wire = gemmd::ToWire(kernel);
-      for (const ServedDevice& served : devices_) {
-        *wire->add_availability() = AvailabilityOn(served, kernel);
-      }
-    }
-    return Answer(context, absl::OkStatus());
-  }
-
-  grpc::ServerUnaryReactor* ListDevices(grpc::CallbackServerContext* context,
-                                        const v1::ListDevicesRequest*,
-                                        v1::ListDevicesResponse* response) override {
-    const Snapshot now = observer_.Observe();
-    for (size_t i = 0; i < devices_.size(); ++i) {
-      *response->add_devices() = gemmd::ToWire(devices_[i], now.devices[i].load);
-    }
-    return Answer(context, absl::OkStatus());
-  }
-
-  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
-                                    const v1::ExplainRequest* request,
-                                    v1::ExplainResponse* response) override {
-    return Answer(context, ExplainOn(runner_, request->request(), *response));
-  }
-
-  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
-                                          const v1::GetServerInfoRequest*,
-                                          v1::GetServerInfoResponse* response) override {
-    response->set_version(kVersion);
-    AddLibrary("gRPC", grpc::Version(), *response);
-    AddLibrary("Protobuf", google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION),
-               *response);
-    for (LibraryVersion& library : CpuLibraries()) {
-      AddLibrary(std::move(library.name), std::move(library.version), *response);
-    }
-    *response->mutable_limits() = limits_;
-    response->add_features("multiply-stream");
-    response->set_default_device(devices_.front().device->info().name);
-    response->set_uptime_ns(clock_.NowNs() - started_ns_);
-    response->set_draining(observer_.is_draining());
-    return Answer(context, absl::OkStatus());
-  }
-
-  grpc::ServerUnaryReactor* GetStatistics(grpc::CallbackServerContext* context,
-                                          const v1::GetStatisticsRequest*,
-                                          v1::GetStatisticsResponse* response) override {
-    *response = gemmd::ToWire(observer_.Observe(), clock_.NowNs() - started_ns_, started_unix_ns_);
-    return Answer(context, absl::OkStatus());
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override {
+    return Answer<v1::ListKernelsRequest>(
+        Handler::kListKernels, *context, *request, *response,
+        [this](const v1::ListKernelsRequest& wire) -> absl::StatusOr<RegistryAnswer> {
+          ASSIGN_OR_RETURN(grpc::ByteBuffer bytes, gemmd::ListKernels(kernels_, wire));
+          return RegistryAnswer{std::move(bytes)};
+        });
   }
 
   grpc::ServerUnaryReactor* ListInstructions(grpc::CallbackServerContext* context,
-                                             const v1::ListInstructionsRequest* request,
-                                             v1::ListInstructionsResponse* response) override {
-    return Answer(context, gemmd::ListInstructions(*request, *response));
+                                             const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) override {
+    return Answer<v1::ListInstructionsRequest>(
+        Handler::kListInstructions, *context, *request, *response,
+        [this](const v1::ListInstructionsRequest& wire) -> absl::StatusOr<RegistryAnswer> {
+          ASSIGN_OR_RETURN(grpc::ByteBuffer bytes, instructions_.List(wire));
+          return RegistryAnswer{std::move(bytes)};
+        });
   }
 
   grpc::ServerUnaryReactor* DescribeFragment(grpc::CallbackServerContext* context,
-                                             const v1::DescribeFragmentRequest* request,
-                                             v1::DescribeFragmentResponse* response) override {
-    return Answer(context, gemmd::DescribeFragment(*request, *response));
+                                             const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) override {
+    return Answer<v1::DescribeFragmentRequest>(
+        Handler::kDescribeFragment, *context, *request, *response,
+        [this](const v1::DescribeFragmentRequest& wire) -> absl::StatusOr<RegistryAnswer> {
+          ASSIGN_OR_RETURN(grpc::ByteBuffer bytes, instructions_.Fragment(wire));
+          const auto own_bytes = static_cast<int64_t>(bytes.Length());
+          return RegistryAnswer{std::move(bytes), own_bytes};
+        });
+  }
+
+  grpc::ServerUnaryReactor* ListDevices(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override {
+    return Answer<v1::ListDevicesRequest>(
+        Handler::kListDevices, *context, *request, *response,
+        [this](const v1::ListDevicesRequest&) { return AnswerOf(DescribeDevices()); });
+  }
+
+  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
+                                    const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override {
+    return Answer<v1::ExplainRequest>(
+        Handler::kExplain, *context, *request, *response,
+        [this](const v1::ExplainRequest& wire) { return ExplainProduct(wire.request()); });
+  }
+
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override {
+    return Answer<v1::GetServerInfoRequest>(
+        Handler::kGetServerInfo, *context, *request, *response,
+        [this](const v1::GetServerInfoRequest&) { return AnswerOf(DescribeServer()); });
+  }
+
+  grpc::ServerUnaryReactor* GetStatistics(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override {
+    return Answer<v1::GetStatisticsRequest>(
+        Handler::kGetStatistics, *context, *request, *response,
+        [this](const v1::GetStatisticsRequest&) {
+          return AnswerOf(
+              gemmd::ToWire(observer_.Observe(), clock_.NowNs() - started_ns_, started_unix_ns_));
+        });
   }
 
  private:
+  template <typename Request, typename Make>
+  grpc::ServerUnaryReactor* Answer(Handler handler, grpc::CallbackServerContext& context,
+                                   const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
+                                   Make make) {
+    const HandlerTimer timer(times_, clock_, handler, clock_.NowNs());
+    const auto answer = [&]() -> absl::StatusOr<RegistryAnswer> {
+      Request wire;
+      RETURN_IF_ERROR(ReadRequest(request, wire));
+      return make(wire);
+    };
+    return AnswerRegistryCall(context, unread_, answer, response);
+  }
+
+  v1::ListDevicesResponse DescribeDevices() const {
+    v1::ListDevicesResponse response;
+    const Snapshot now = observer_.Observe();
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      *response.add_devices() = gemmd::ToWire(devices_[i], now.devices[i].load);
+    }
+    return response;
+  }
+
+  absl::StatusOr<RegistryAnswer> ExplainProduct(const v1::MultiplyRequest& request) const {
+    ASSIGN_OR_RETURN(const ParsedRequest parsed, ParseMultiply(request, OperandBytes::kIgnored));
+    ASSIGN_OR_RETURN(const ProductRunner::Placement place, runner_.FindPlace(parsed));
+    const Device& device = *place.served->device;
+    const Problem& problem = parsed.job.problem;
+    v1::ExplainResponse response;
+    response.set_device(device.info().name);
+    RETURN_IF_ERROR(FillExplanation(
+        problem, Select(Catalog(device.info().kind), problem, parsed.constraints, device.profile()),
+        response));
+    return AnswerOf(response);
+  }
+
+  v1::GetServerInfoResponse DescribeServer() const {
+    v1::GetServerInfoResponse response;
+    response.set_version(kVersion);
+    AddLibraries(response);
+    *response.mutable_limits() = limits_;
+    response.add_features("multiply-stream");
+    response.set_default_device(devices_.front().device->info().name);
+    response.set_uptime_ns(clock_.NowNs() - started_ns_);
+    response.set_draining(observer_.is_draining());
+    return response;
+  }
+
   const std::vector<ServedDevice>& devices_;
   const ProductRunner& runner_;
   const Observer& observer_;
+  HandlerTimes& times_;
   const Clock& clock_;
   const v1::Limits limits_;
   const int64_t started_ns_;
   const int64_t started_unix_ns_;
+  const Listing kernels_;
+  InstructionAnswers instructions_;
+  UnreadAnswers unread_;
 };
 
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeRegistryService(const std::vector<ServedDevice>& devices,
                                                    const ProductRunner& runner,
-                                                   const Observer& observer, const Clock& clock,
-                                                   v1::Limits limits) {
-  return std::make_unique<RegistryService>(devices, runner, observer, clock, std::move(limits));
+                                                   const Observer& observer, HandlerTimes& times,
+                                                   const Clock& clock, v1::Limits limits) {
+  return std::make_unique<RegistryService>(devices, runner, observer, times, clock,
+                                           std::move(limits));
 }
 
 }  // namespace gemmd

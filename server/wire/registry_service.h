@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gemmd/v1/registry.grpc.pb.h"
+#include "server/metrics/handler_times.h"
 #include "server/metrics/observer.h"
 #include "server/scheduling/product_runner.h"
 #include "server/system/clock.h"
@@ -17,7 +18,7 @@ namespace gemmd {
 // Borrows everything. `limits` is what GetServerInfo tells.
 std::unique_ptr<grpc::Service> MakeRegistryService(const std::vector<ServedDevice>& devices,
                                                    const ProductRunner& runner,
-                                                   const Observer& observer, const Clock& clock,
-                                                   v1::Limits limits);
+                                                   const Observer& observer, HandlerTimes& times,
+                                                   const Clock& clock, v1::Limits limits);
 
 }  // namespace gemmd

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics/handler_times.h"
+
+namespace gemmd {
+
+std::string_view NameOf(Handler handler) {
+  switch (handler) {
+    case Handler::kMultiply: return "Multiply";
+    case Handler::kMultiplyStream: return "MultiplyStream";
+    case Handler::kListKernels: return "ListKernels";
+    case Handler::kListDevices: return "ListDevices";
+    case Handler::kExplain: return "Explain";
+    case Handler::kGetServerInfo: return "GetServerInfo";
+    case Handler::kGetStatistics: return "GetStatistics";
+    case Handler::kListInstructions: return "ListInstructions";
+    case Handler::kDescribeFragment: return "DescribeFragment";
+  }
+  return "";
+}
+
+HandlerTimes::Snapshot HandlerTimes::Read() const {
+  Snapshot snapshot;
+  for (size_t i = 0; i < times_.size(); ++i) snapshot[i] = times_[i].Read();
+  return snapshot;
+}
+
+}  // namespace gemmd

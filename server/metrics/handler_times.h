@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How long calls hold a thread of gRPC's: while one does, the calls that the thread polls for wait.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "server/scheduling/latency_histogram.h"
+#include "server/system/clock.h"
+
+namespace gemmd {
+
+// What holds a thread: the code that gRPC calls for a method.
+enum class Handler : uint8_t {
+  kMultiply,
+  kMultiplyStream,  // For each request of a stream.
+  kListKernels,
+  kListDevices,
+  kExplain,
+  kGetServerInfo,
+  kGetStatistics,
+  kListInstructions,
+  kDescribeFragment
+};
+inline constexpr size_t kHandlers = 9;
+std::string_view NameOf(Handler handler);  // The method's: "ListKernels".
+
+class HandlerTimes {
+ public:
+  using Snapshot = std::array<LatencyHistogram::Snapshot, kHandlers>;  // Indexed by Handler.
+
+  // Threads: any.
+  void Add(Handler handler, int64_t held_ns) { times_[static_cast<size_t>(handler)].Add(held_ns); }
+  Snapshot Read() const;
+
+ private:
+  std::array<LatencyHistogram, kHandlers> times_;
+};
+
+// Adds the time from `since_ns` to its own end.
+class HandlerTimer {
+ public:
+  HandlerTimer(HandlerTimes& times, const Clock& clock, Handler handler, int64_t since_ns)
+      : times_(times), clock_(clock), handler_(handler), since_ns_(since_ns) {}
+  ~HandlerTimer() { times_.Add(handler_, clock_.NowNs() - since_ns_); }
+  HandlerTimer(const HandlerTimer&) = delete;
+  HandlerTimer& operator=(const HandlerTimer&) = delete;
+
+ private:
+  HandlerTimes& times_;
+  const Clock& clock_;
+  const Handler handler_;
+  const int64_t since_ns_;
+};
+
+}  // namespace gemmd
