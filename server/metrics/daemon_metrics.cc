@@ -99,9 +99,9 @@ constexpr Metric kMetrics[] = {
      .type = MetricType::kHistogram,
      .labels = {"method"},
      .unit = "seconds",
-     .help = "Time for which a call holds a thread of gRPC, in which no other call gets on that "
-             "thread: the code of the method, with the parsing of a unary product; for a stream "
-             "each of its requests counts",
+     .help = "Time for which a call holds a thread of gRPC, so that no other call has the thread: "
+             "the code of the method, with the parsing of a unary product; of a stream each "
+             "request counts",
      .collect = CollectHandlers},
 };
 

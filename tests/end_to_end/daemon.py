@@ -143,6 +143,9 @@ class Daemon:
         """The most since the start."""
         return self._status("VmHWM") * 1024
 
+    def rss_bytes(self):
+        return self._status("VmRSS") * 1024
+
     def threads(self):
         return self._status("Threads")
 

@@ -157,6 +157,43 @@ TEST_F(MetricValueTest, OfAdmission) {
                            Pair("too_large", 4), Pair("not_ready", 5), Pair("internal", 6)));
 }
 
+TEST_F(MetricValueTest, OfHandlers) {
+  HandlerTimes times;
+  times.Add(Handler::kListKernels, 3'000'000);
+  snapshot_.handlers = times.Read();
+  for (const Metric& metric : DaemonMetrics()) {
+    if (metric.name != "gemmd_handler_seconds") continue;
+    Samples samples;
+    metric.collect(snapshot_, samples);
+    ASSERT_EQ(samples.all().size(), kHandlers);
+    std::set<std::string> methods;
+    for (const Samples::Sample& sample : samples.all()) {
+      methods.insert(sample.labels.front());
+      EXPECT_EQ(sample.histogram.sum_ns, sample.labels.front() == "ListKernels" ? 3'000'000 : 0);
+    }
+    EXPECT_EQ(methods.size(), kHandlers);
+    return;
+  }
+  FAIL() << "no such metric";
+}
+
+// From its beginning to its end, on the clock that it is given.
+TEST(HandlerTimerTest, AddsTheTimeForWhichItWasThere) {
+  class SetClock final : public Clock {
+   public:
+    int64_t NowNs() const override { return now_ns; }
+    int64_t now_ns = 1'000;
+  } clock;
+  HandlerTimes times;
+  {
+    const HandlerTimer timer(times, clock, Handler::kExplain, 400);
+    clock.now_ns = 5'000'400;
+  }
+  const LatencyHistogram::Snapshot explain = times.Read()[static_cast<size_t>(Handler::kExplain)];
+  EXPECT_EQ(explain.count(), 1);
+  EXPECT_EQ(explain.sum_ns, 5'000'000);
+}
+
 TEST_F(MetricValueTest, OfDevices) {
   EndsOf(0, absl::StatusCode::kOk) = 10;
   EndsOf(0, absl::StatusCode::kAborted) = 2;

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that would keep a thread of gRPC's busy: long patterns and names, names that are unknown,
+long lists, answers that nobody reads. No call holds a thread for more than 5 ms, so others are
+served meanwhile."""
+
+import concurrent.futures
+import contextlib
+import statistics
+import time
+
+import grpc
+import metrics_page
+import numpy as np
+import pytest
+from bystander import Bystander
+from daemon import wait_until
+from gemmd.v1 import (
+    gemm_pb2,
+    gemm_pb2_grpc,
+    instructions_pb2,
+    registry_pb2,
+    registry_pb2_grpc,
+    statistics_pb2,
+    tensors_pb2,
+)
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from http2_peer import Http2Peer, message
+from product import Product
+
+MIB = 1 << 20
+DEADLINE_S = 60
+GEMMD_FLAGS = [
+    "--devices=cpu,sim:sm_90",
+    "--metrics-listen=127.0.0.1:0",
+    "--max-queued-bytes=200MiB",
+]
+
+INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
+NOT_FOUND = grpc.StatusCode.NOT_FOUND
+RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+# The clock of a handler runs on while its thread waits for a processor of a busy machine, so each
+# request is tried so often, and the least of the longest times counts: a request that takes long by
+# itself does so every time.
+ROUNDS = 5
+LONGEST_NAME = 128
+SHOWN = 64
+REQUEST_LIMIT = MIB  # Of the Registry.
+
+
+@pytest.fixture
+def large(daemon):
+    """A channel for messages of any length."""
+    options = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    with grpc.insecure_channel(daemon.tcp, options=options) as channel:
+        yield channel
+
+
+def refusal(call, request):
+    """The code and the text of an error."""
+    with pytest.raises(grpc.RpcError) as raised:
+        call(request, timeout=DEADLINE_S)
+    return raised.value.code(), raised.value.details()
+
+
+def small_product(**fields):
+    request = Product(a=np.ones((1, 2, 2)), b=np.ones((1, 2, 2))).request()
+    for name, value in fields.items():
+        setattr(request, name, value)
+    return request
+
+
+def listings(registry, pattern):
+    """Each way to list by a pattern, and the request."""
+    return [
+        (registry.ListKernels, registry_pb2.ListKernelsRequest(name_pattern=pattern)),
+        (registry.ListInstructions, instructions_pb2.ListInstructionsRequest(name_pattern=pattern)),
+    ]
+
+
+def named(registry, gemm, name):
+    """Each call that takes a name, with the name of the field."""
+    fragment = instructions_pb2.DescribeFragmentRequest(instruction=name, operand=1)
+    instructions = instructions_pb2.ListInstructionsRequest(chip=name)
+    yield "instruction", registry.DescribeFragment, fragment
+    yield "chip", registry.ListInstructions, instructions
+    for field in ("kernel", "device", "request_id"):
+        product = small_product(**{field: name})
+        yield field, gemm.Multiply, product
+        yield field, registry.Explain, registry_pb2.ExplainRequest(request=product)
+
+
+def test_long_patterns_stop_nobody(attacked, large, battery):
+    """Four patterns of 16 MiB stopped every call for 70 s."""
+    registry = registry_pb2_grpc.RegistryStub(large)
+    health_request = health_pb2.HealthCheckRequest()
+    with grpc.insecure_channel(attacked.daemon.unix) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        health.Check(health_request, timeout=DEADLINE_S)
+        pattern = "*a" * (8 * MIB)
+        calls = [
+            call.future(request, timeout=DEADLINE_S)
+            for call, request in listings(registry, pattern) * 2
+        ]
+        longest = 0
+        while not all(call.done() for call in calls):
+            began = time.monotonic()
+            health.Check(health_request, timeout=DEADLINE_S)
+            longest = max(longest, time.monotonic() - began)
+    assert {call.code() for call in calls} <= {RESOURCE_EXHAUSTED, INVALID_ARGUMENT}
+    # Sending 64 MiB keeps both processors of a small machine busy meanwhile.
+    battery.holds("four patterns of 16 MiB: health", most=5, seen=longest, unit="s")
+
+
+def test_names_and_patterns_have_a_bounded_length(attacked, large):
+    registry = registry_pb2_grpc.RegistryStub(large)
+    gemm = gemm_pb2_grpc.GemmStub(large)
+    for size in (LONGEST_NAME + 1, 100_000):
+        text = f"got {size} bytes, want at most {LONGEST_NAME}"
+        for call, request in listings(registry, "*" * size):
+            assert refusal(call, request) == (INVALID_ARGUMENT, f"name_pattern: {text}")
+        for field, call, request in named(registry, gemm, "x" * size):
+            assert refusal(call, request) == (INVALID_ARGUMENT, f"{field}: {text}")
+    for call, request in listings(registry, "*" * LONGEST_NAME):
+        call(request, timeout=DEADLINE_S)
+
+
+def test_errors_repeat_little_of_a_name(attacked, large, battery):
+    """A name as long as it may be, of characters of several bytes; then one of 32 MiB, which came
+    back whole."""
+    registry = registry_pb2_grpc.RegistryStub(large)
+    gemm = gemm_pb2_grpc.GemmStub(large)
+    for character in ("x", "ä", "€", "🐍"):
+        name = ("-" + character * LONGEST_NAME).encode()[:LONGEST_NAME].decode(errors="ignore")
+        for field, call, request in named(registry, gemm, name):
+            if field == "request_id":
+                continue
+            code, text = refusal(call, request)
+            assert code == NOT_FOUND
+            [shown] = [part for part in text.split() if part.startswith("-")]
+            assert name.startswith(shown.removesuffix("...,")), text
+            assert len(shown.removesuffix("...,").encode()) <= SHOWN, text
+    name = "y" * (32 * MIB)
+    longest = 0
+    for field, call, request in named(registry, gemm, name):
+        code, text = refusal(call, request)
+        assert code in (INVALID_ARGUMENT, RESOURCE_EXHAUSTED), field
+        longest = max(longest, len(text))
+    battery.holds("a name of 32 MiB: the error", most=200, seen=longest, unit="bytes")
+
+
+def test_unknown_names_do_not_end_a_stream(attacked, large):
+    """A name cut inside a character was no text, and Python gave up the stream."""
+    gemm = gemm_pb2_grpc.GemmStub(large)
+    requests = [small_product(kernel="x" * i + "€" * 40, request_id=f"{i}") for i in range(4)]
+    requests.append(small_product(device="🐍" * 20, request_id="device"))
+    requests.append(small_product(request_id="🐍" * MIB))
+    answers = {
+        answer.request_id: answer.error.code
+        for answer in gemm.MultiplyStream(iter(requests), timeout=DEADLINE_S)
+    }
+    long_id = answers.pop("🐍" * (LONGEST_NAME // 4))
+    assert long_id == INVALID_ARGUMENT.value[0]
+    assert answers == dict.fromkeys([*"0123", "device"], NOT_FOUND.value[0])
+
+
+def longest_ms(page, before):
+    """The bound of the longest bucket to which any method has added since; by method."""
+    bounds = {}
+    for labels, count in page.with_labels("gemmd_handler_seconds_bucket"):
+        key = frozenset(labels.items())
+        earlier = before.samples[("gemmd_handler_seconds_bucket", key)]
+        bounds.setdefault(labels["method"], []).append((float(labels["le"]), count - earlier))
+    longest = {}
+    for method, buckets in bounds.items():
+        buckets.sort()
+        total = buckets[-1][1]
+        if total > 0:
+            longest[method] = 1e3 * next(bound for bound, count in buckets if count == total)
+    return longest
+
+
+def bad_sparse_product():
+    """A in the 2:4 form, whose last group is bad."""
+    m, k = 256, 4096
+    request = gemm_pb2.MultiplyRequest(m=m, n=1, k=k)
+    request.a.type = request.b.type = tensors_pb2.ELEMENT_TYPE_S8
+    request.a.sparsity = tensors_pb2.SPARSITY_2_4
+    request.a.data = bytes(m * k // 2) + b"\x44" * (m * k // 8 - 1) + b"\x04"
+    request.b.data = bytes(k)
+    return request
+
+
+def hostile_requests(registry, gemm):
+    """What to call it, the call and the request."""
+    listed = registry_pb2.ListKernelsRequest()
+    yield "all kernels", registry.ListKernels, listed
+    everything = instructions_pb2.ListInstructionsRequest()
+    yield "all instructions", registry.ListInstructions, everything
+    patterns = {
+        "stars": "*a" * 64,
+        "brackets": "*[" + "q" * 124 + "]",
+        "classes": "*" + "[[:alpha:]]" * 11,
+        "questions": "*?" * 64,
+        "one in two": "*[02468]_*",
+        "too long": "*a" * 64 + "*",
+        "much too long": "*a" * 250_000,
+        "16 MiB": "*a" * (8 * MIB),
+    }
+    for name, pattern in patterns.items():
+        for call, request in listings(registry, pattern):
+            yield f"pattern: {name}", call, request
+    for name in ("mma.m16n8k16.f32.f61.f16.f32", "x" * LONGEST_NAME, "", "€" * 42):
+        for field, call, request in named(registry, gemm, name):
+            yield f"unknown {field}", call, request
+    for operand in range(1, 6):
+        for name in ("wgmma.m64n256k16.f32.bf16.bf16", "mma.sp.m16n8k64.s32.s8.u8.s32"):
+            fragment = instructions_pb2.DescribeFragmentRequest(instruction=name, operand=operand)
+            yield "fragment", registry.DescribeFragment, fragment
+    product = small_product()
+    for device in ("cpu", "sim:sm_90"):
+        product.device = device
+        explained = registry_pb2.ExplainRequest(request=product)
+        yield f"explanation on {device}", registry.Explain, explained
+        refused = gemm_pb2.MultiplyRequest(m=2, n=2, k=2, device=device, require_deterministic=True)
+        refused.a.type = tensors_pb2.ELEMENT_TYPE_B1
+        refused.b.type = tensors_pb2.ELEMENT_TYPE_B1
+        refused.a.data = refused.b.data = bytes(2)
+        refused.kernel = "wgmma.m64n256k16.f32.bf16.bf16"
+        yield f"unsupported on {device}", gemm.Multiply, refused
+    yield "devices", registry.ListDevices, registry_pb2.ListDevicesRequest()
+    yield "statistics", registry.GetStatistics, statistics_pb2.GetStatisticsRequest()
+    yield "information", registry.GetServerInfo, registry_pb2.GetServerInfoRequest()
+
+
+def test_no_call_holds_a_thread_for_long(attacked, large, battery, is_sanitized):
+    registry = registry_pb2_grpc.RegistryStub(large)
+    gemm = gemm_pb2_grpc.GemmStub(large)
+    longest = {}
+    for name, call, request in hostile_requests(registry, gemm):
+        seen = []
+        for _ in range(ROUNDS):
+            before = metrics_page.scrape(attacked.daemon)
+            with contextlib.suppress(grpc.RpcError):
+                call(request, timeout=DEADLINE_S)
+            seen.append(longest_ms(metrics_page.scrape(attacked.daemon), before))
+            if max(seen[-1].values()) <= 5:
+                break
+        assert all(seen), f"no handler was timed for {name}"
+        least = min(max(times.values()) for times in seen)
+        longest[name] = max(longest.get(name, 0), least)
+    print(longest)
+    slowest = max(longest, key=longest.get)
+    # AddressSanitizer takes two to four times the time.
+    most = 20 if is_sanitized else 5
+    battery.holds(f"a handler ({slowest})", most=most, seen=longest[slowest], unit="ms")
+
+
+def test_bad_indices_are_refused_as_before(attacked, large):
+    """The device's thread looks at them; tests/server/wire/convert_test.cc tells that no other does."""
+    gemm = gemm_pb2_grpc.GemmStub(large)
+    request = bad_sparse_product()
+    for device in ("cpu", "sim:sm_90"):
+        request.device = device
+        code, text = refusal(gemm.Multiply, request)
+        assert code == INVALID_ARGUMENT
+        assert text == "a.data: row 255, group 1023: got indices 0, 0, want increasing"
+
+
+CALLERS = 4
+PAUSE_S = 0.02  # So all callers together make nearly 200 calls a second.
+
+
+class Callers:
+    """Send one request again and again, each on a connection of its own, until told to stop."""
+
+    def __init__(self, daemon, request):
+        self._channels = [
+            grpc.insecure_channel(daemon.tcp, options=[("grpc.use_local_subchannel_pool", 1)])
+            for _ in range(CALLERS)
+        ]
+        self._pool = concurrent.futures.ThreadPoolExecutor(CALLERS)
+        self._request = request
+        self._stopped = False
+        self.calls = 0
+
+    def __enter__(self):
+        for channel in self._channels:
+            self._pool.submit(self._call, gemm_pb2_grpc.GemmStub(channel))
+        return self
+
+    def _call(self, stub):
+        while not self._stopped:
+            refusal(stub.Multiply, self._request)
+            self.calls += 1
+            time.sleep(PAUSE_S)
+
+    def __exit__(self, *_):
+        self._stopped = True
+        self._pool.shutdown()
+        for channel in self._channels:
+            channel.close()
+
+
+def median_ms(stub, seconds):
+    """The median time of a bystander's products."""
+    times = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        began = time.monotonic()
+        stub.Multiply(small_product(), timeout=DEADLINE_S)
+        times.append(time.monotonic() - began)
+    return 1e3 * statistics.median(times)
+
+
+def test_callers_of_unknown_names_slow_nobody_down(attacked, battery):
+    """Beside callers of an unknown kernel a bystander's products take as long as beside as many
+    callers whose requests are refused for a negative size, which costs nothing. (Each unknown name
+    took 35 ms of a processor.)"""
+    unknown = small_product(kernel="x" * LONGEST_NAME)
+    cheap = small_product(kernel="x" * LONGEST_NAME, m=-1)
+    seconds = 10 if battery.is_long else 2
+    ratios = []
+    with grpc.insecure_channel(attacked.daemon.unix) as channel:
+        stub = gemm_pb2_grpc.GemmStub(channel)
+        for _ in range(3):
+            with Callers(attacked.daemon, cheap):
+                beside_cheap = median_ms(stub, seconds)
+            with Callers(attacked.daemon, unknown) as callers:
+                beside_unknown = median_ms(stub, seconds)
+                wait_until(
+                    lambda callers=callers: callers.calls > CALLERS, DEADLINE_S, "calls refused"
+                )
+            ratios.append(beside_unknown / beside_cheap)
+    print(ratios)
+    battery.holds("unknown names: p50 of others", most=2, seen=min(ratios), unit="times")
+
+
+# What gRPC keeps for each call that waits for its reader, beside the answer.
+CALL_BYTES = 32 << 10
+
+
+@pytest.mark.resident_memory
+def test_unread_answers_take_bounded_memory(daemons, battery):
+    """1200 answers of 100 to 200 KB that nobody reads: beyond 32 MiB they are refused, and what is
+    small or kept anyway is not."""
+    daemon = daemons.start("--lame-duck=1ms", *GEMMD_FLAGS)
+    service = "/gemmd.v1.Registry/"
+    product = small_product(device="sim:sm_90")
+    explain = registry_pb2.ExplainRequest(request=product).SerializeToString()
+    fragment = instructions_pb2.DescribeFragmentRequest(operand=4)
+    bodies = []
+    for n in range(8, 257, 8):
+        fragment.instruction = f"wgmma.m64n{n}k16.f32.bf16.bf16"
+        bodies.append((service + "DescribeFragment", message(fragment.SerializeToString())))
+    bodies += [(service + "Explain", message(explain))] * len(bodies)
+    listing = registry_pb2.ListKernelsRequest().SerializeToString()
+    bodies += [(service + "ListKernels", message(listing))] * (len(bodies) // 2)
+    with Bystander(daemon) as bystander, contextlib.ExitStack() as stack:
+        before = daemon.rss_bytes()
+        peers = [stack.enter_context(Http2Peer(daemon.tcp)) for _ in range(12)]
+        calls = 0
+        for peer in peers:
+            for path, body in bodies:
+                stream = peer.start(path)
+                peer.send(stream, body, end=True, limit_s=1)
+                calls += 1
+        with grpc.insecure_channel(daemon.unix) as channel:
+            registry = registry_pb2_grpc.RegistryStub(channel)
+            assert registry.GetServerInfo(registry_pb2.GetServerInfoRequest(), timeout=DEADLINE_S)
+            assert registry.ListKernels(registry_pb2.ListKernelsRequest(), timeout=DEADLINE_S)
+            with pytest.raises(grpc.RpcError) as raised:
+                registry.Explain(registry_pb2.ExplainRequest(request=product), timeout=DEADLINE_S)
+            assert raised.value.code() == RESOURCE_EXHAUSTED
+            assert ("grpc-retry-pushback-ms", "100") in raised.value.trailing_metadata()
+        grown = daemon.rss_bytes() - before
+        print(f"{calls} calls, {grown / MIB:.0f} MiB")
+        most = 32 + 8 + 16 + calls * CALL_BYTES / MIB
+        battery.holds("answers that nobody reads", most=most, seen=grown / MIB, unit="MiB")
+        bystander.check_served()
