@@ -36,7 +36,7 @@ Listing::Listing(int field, const std::vector<ListedItem>& items) {
 
 grpc::ByteBuffer Listing::Answer(absl::FunctionRef<bool(size_t, std::string_view)> keep) const {
   std::vector<grpc::Slice> runs;
-  size_t begin = 0;  // Of the run of kept items that ends at `end`.
+  size_t begin = 0;  // A run of kept items begins here and ends at `end`.
   size_t end = 0;
   const auto close_run = [&] {
     if (end > begin) runs.push_back(bytes_.sub(begin, end));

@@ -36,7 +36,7 @@ absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Messag
     return absl::ResourceExhaustedError(GotWant("request", Concat(bytes.Length(), " bytes"),
                                                 Concat("at most ", kMaxRegistryRequestBytes)));
   }
-  grpc::ByteBuffer copy(bytes);  // Of the references: the reader takes a buffer that it may change.
+  grpc::ByteBuffer copy(bytes);  // References only: the reader takes a buffer that it may change.
   grpc::ProtoBufferReader reader(&copy);
   if (reader.status().ok() && request.ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
   return absl::InvalidArgumentError(

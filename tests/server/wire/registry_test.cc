@@ -201,6 +201,36 @@ grpc::Status CallRaw(const std::shared_ptr<grpc::Channel>& channel, const std::s
   return status;
 }
 
+TEST_F(RegistryTest, RefusesWhatItCannotRead) {
+  const std::string method = "/gemmd.v1.Registry/ListKernels";
+  std::string response;
+  grpc::Status status = CallRaw(running_.channel(), method, "\xff\xff", &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(),
+            "request: got bytes that are no message, want gemmd.v1.ListKernelsRequest");
+  v1::ListKernelsRequest request;
+  request.set_name_pattern(std::string(size_t{1} << 20, '*'));
+  status = CallRaw(running_.channel(), method, request.SerializeAsString(), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(), "request: got 1048580 bytes, want at most 1048576");
+  request.set_name_pattern(std::string(129, '*'));
+  status = CallRaw(running_.channel(), method, request.SerializeAsString(), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(), "name_pattern: got 129 bytes, want at most 128");
+  EXPECT_TRUE(CallRaw(running_.channel(), method, "", &response).ok());
+  v1::ListKernelsResponse all;
+  EXPECT_TRUE(all.ParseFromString(response));
+  EXPECT_EQ(all.kernels_size(), static_cast<int>(Catalog().size()));
+}
+
+TEST_F(RegistryTest, NamesThatMatchNothingGiveAnEmptyList) {
+  v1::ListKernelsRequest request;
+  request.set_name_pattern("nothing*");
+  v1::ListKernelsResponse response;
+  ASSERT_TRUE(Ask(&v1::Registry::Stub::ListKernels, request, &response).ok());
+  EXPECT_EQ(response.kernels_size(), 0);
+}
+
 TEST_F(RegistryTest, HealthKnowsEveryService) {
   // HealthCheckRequest{service = 1}, HealthCheckResponse{status = 1}, SERVING = 1.
   for (const std::string service : {"", "gemmd.v1.Gemm", "gemmd.v1.Registry"}) {
