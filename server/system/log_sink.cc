@@ -38,7 +38,7 @@ void LogSink::log(const spdlog::details::log_msg& message) {
   std::string line = FormatLine(options_.format, absl::FromChrono(message.time),
                                 View(spdlog::level::to_string_view(message.level)), pairs);
   MutexLock lock(&mutex_);
-  if (message.level >= spdlog::level::warn) {
+  if (message.level >= spdlog::level::warn && !is_closed_) {
     const std::vector<LogField> fields = FieldsOf(pairs);
     const int64_t now_ns = clock_.NowNs();
     TellSuppressed(now_ns);
@@ -157,6 +157,7 @@ void LogSink::Close(absl::Duration patience) {
   thread_.join();
   MutexLock lock(&mutex_);
   LoseKept();
+  is_closed_ = true;
 }
 
 }  // namespace gemmd

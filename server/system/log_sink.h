@@ -45,7 +45,8 @@ class LogSink final : public spdlog::sinks::sink {
   ~LogSink() override { Close(absl::ZeroDuration()); }
 
   // Tells what was left out, and waits at most for `patience` until everything is written; what is
-  // left then is lost. Later lines are written only where they are taken at once.
+  // left then is lost. Later lines are written only where they are taken at once, without limit;
+  // the clock may be gone then.
   void Close(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Threads: any.
@@ -82,6 +83,7 @@ class LogSink final : public spdlog::sinks::sink {
   std::deque<std::string> kept_ ABSL_GUARDED_BY(mutex_);  // The first without what was written.
   size_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t lost_untold_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t end_ns_ ABSL_GUARDED_BY(mutex_) = kNoDeadlineNs;  // When the thread ends at the latest.
 
   std::thread thread_;

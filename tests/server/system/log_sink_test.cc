@@ -141,6 +141,20 @@ TEST_P(LogSinkTest, TheEndTellsWhatWasLeftOut) {
                                        "\"of\":\"request\",\"reason\":\"\",\"suppressed\":2}\n"));
 }
 
+TEST_P(LogSinkTest, LinesAfterTheEndAreWrittenAtOnceOrNotAtAll) {
+  {
+    const FakeClock gone;
+    sink_ = std::make_shared<LogSink>(LogFile::Of(reader_.in()), LogSink::Options(), gone);
+    sink_->Close(absl::Seconds(30));
+  }
+  log_ = std::make_unique<spdlog::logger>("test", sink_);
+  for (int i = 0; i < 20; ++i) log_->error("event=late number={}", i);
+  EXPECT_THAT(reader_.Read(), HasSubstr("event=late number=19\n"));
+  reader_.Go();
+  log_->error("event=later");
+  EXPECT_EQ(sink_->counts().lost, 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Readers, LogSinkTest, testing::Bool(),
                          [](const auto& is_socket) { return is_socket.param ? "Socket" : "Pipe"; });
 
