@@ -9,13 +9,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <future>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/host.h"
+#include "server/device/host_device.h"
 #include "server/metrics/exposition.h"
 #include "tests/server/wire/running_server.h"
 #include "tests/testing/status_matchers.h"
@@ -230,10 +235,19 @@ TEST(ProbesTest, FollowHealth) {
 }
 
 // A device whose thread looked around when the machine started, and not since.
-class StuckDevice final : public HostDevice {
+class StuckDevice final : public Device {
  public:
-  StuckDevice() : HostDevice(HostTarget(), 1) {}
-  DeviceCondition condition() const override { return {.thread_turn_ns = 1}; }
+  const DeviceInfo& info() const override { return host_.info(); }
+  const DeviceProfile& profile() const override { return host_.profile(); }
+  void Submit(const Job& job, Done done) override { host_.Submit(job, std::move(done)); }
+  DeviceCondition condition() const override {
+    DeviceCondition condition;
+    condition.thread_turn_ns = 1;
+    return condition;
+  }
+
+ private:
+  HostDevice host_{HostTarget(), 1};
 };
 
 TEST(ProbesTest, SeeAThreadThatStandsStill) {
