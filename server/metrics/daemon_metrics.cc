@@ -68,7 +68,7 @@ constexpr Metric kMetrics[] = {
              "may take (--max-queued-bytes)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.limits.max_bytes); }},
     {.name = "gemmd_connections",
-     .help = "Connections that are open, without those of the metrics",
+     .help = "Connections that are open, without connections to the metrics",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.connections.open); }},
     {.name = "gemmd_connections_limit",
      .labels = {"scope"},
@@ -83,17 +83,17 @@ constexpr Metric kMetrics[] = {
      .type = MetricType::kCounter,
      .labels = {"reason"},
      .help = "Connections closed at once: connections (as many as --max-connections are open), "
-             "peer (as many as --max-connections-per-peer are open of its peer), open_files (no "
+             "peer (as many as --max-connections-per-peer are open of one peer), open_files (no "
              "file descriptor was left)",
      .collect = CollectRefusedConnections},
     {.name = "gemmd_log_lines_lost_total",
      .type = MetricType::kCounter,
-     .help = "Lines of the log that were lost because whoever reads it was too slow or had gone",
+     .help = "Lines of the log that were lost because the reader was too slow or had gone",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.lost); }},
     {.name = "gemmd_log_lines_suppressed_total",
      .type = MetricType::kCounter,
-     .help = "Warnings and errors that were not logged because they repeated too often; the log "
-             "tells how many there were of each kind",
+     .help = "Warnings and errors that were too many of one kind to be logged; the log tells how "
+             "many of each kind",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.suppressed); }},
     {.name = "gemmd_handler_seconds",
      .type = MetricType::kHistogram,

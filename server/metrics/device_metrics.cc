@@ -209,9 +209,8 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_canaries_total",
      .type = MetricType::kCounter,
      .labels = {"device", "result"},
-     .help = "Products with known bits that the device was given when it started and, on a GPU, "
-             "from time "
-             "to time: passed, failed",
+     .help = "Products with known bits that the device was given at the start and, on a GPU, from "
+             "time to time: passed, failed",
      .collect = CollectCanaries},
 };
 
