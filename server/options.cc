@@ -115,6 +115,11 @@ void AddDevices(CLI::App& app, Options& options) {
               "Give each GPU a product with known bits after this time without one, between two "
               "products; a worker that gets it wrong is replaced",
               kGroup);
+  AddDuration(app, "--watchdog-most", options.devices.watchdog_most,
+              "Longest time that a product may take on a GPU. A worker that gives no answer in ten "
+              "times the predicted time is replaced, at the earliest after 2 s and at the latest "
+              "after this, and its product is ABORTED. Raise it where products take minutes",
+              kGroup);
   app.add_option("--worker-binary", options.devices.worker_binary,
                  "Program that works for each GPU (default: gemmd-worker in the folder of gemmd)")
       ->type_name("FILE")

@@ -25,6 +25,7 @@ struct DeviceOptions {
   int64_t gpu_memory_bytes = 0;                       // WorkerCommand::memory_limit_bytes.
   absl::Duration worker_rest = absl::Minutes(5);      // RestartPolicy::Limits::rest_ns.
   absl::Duration canary_interval = absl::Minutes(1);  // WorkerDeviceOptions::canary_interval.
+  absl::Duration watchdog_most = absl::Minutes(5);    // WorkerDeviceOptions::watchdog_most.
 };
 
 struct NamedDevice {

@@ -72,6 +72,7 @@ std::unique_ptr<Device> BeginGpu(std::string_view name, const DeviceOptions& opt
   worker.staging_bytes = options.gpu_staging_bytes;
   worker.restarts.rest_ns = absl::ToInt64Nanoseconds(options.worker_rest);
   worker.canary_interval = options.canary_interval;
+  worker.watchdog_most = options.watchdog_most;
   return std::make_unique<WorkerDevice>(std::move(worker));
 }
 

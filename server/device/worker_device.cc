@@ -92,6 +92,14 @@ void WorkerDevice::MakeCurrent(std::unique_ptr<Pending> pending) {
   current_ = std::move(pending);
 }
 
+// How long the worker may take over a job.
+absl::Duration WorkerDevice::LongestRun(const Job& job) const {
+  const double predicted_ns = static_cast<double>(PredictedNs(*job.kernel, job.problem, profile_)) +
+                              static_cast<double>(PredictedCopyNs(job.problem, profile_));
+  const absl::Duration wanted = absl::Nanoseconds(options_.watchdog_factor * predicted_ns);
+  return std::max(std::min(wanted, options_.watchdog_most), options_.watchdog_least);
+}
+
 // Copies the operands where the worker finds them and tells it of the job. A worker that is gone
 // shows in the socket.
 void WorkerDevice::HandOver(Pending& pending) const {
@@ -110,14 +118,8 @@ void WorkerDevice::HandOver(Pending& pending) const {
   request.id = pending.id;
   request.kernel = static_cast<uint32_t>(job.kernel->position);
   request.problem = job.problem;
-  const double predicted_ns = static_cast<double>(PredictedNs(*job.kernel, job.problem, profile_)) +
-                              static_cast<double>(PredictedCopyNs(job.problem, profile_));
-  constexpr double kLongestNs = 1e18;
-  const double limit_ns =
-      std::clamp(options_.watchdog_factor * predicted_ns,
-                 absl::ToDoubleNanoseconds(options_.watchdog_least), kLongestNs);
   pending.sent_ns = clock_.NowNs();
-  pending.deadline_ns = pending.sent_ns + static_cast<int64_t>(limit_ns);
+  pending.deadline_ns = pending.sent_ns + absl::ToInt64Nanoseconds(LongestRun(job));
   SendRecord(process_.socket(), request).IgnoreError();
 }
 
@@ -222,9 +224,12 @@ absl::Status WorkerDevice::CheckTime() const {
   const Pending* const current = this->current();
   if (current == nullptr || clock_.NowNs() < current->deadline_ns) return absl::OkStatus();
   const absl::Duration waited = absl::Nanoseconds(clock_.NowNs() - current->sent_ns);
+  const std::string_view limit = waited >= options_.watchdog_most
+                                     ? ", the most that a product may take (--watchdog-most)"
+                                     : ", ten times what was predicted or more";
   return absl::DeadlineExceededError(
       Concat("no answer within ", absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))),
-             ", ten times what was predicted or more"));
+             limit));
 }
 
 // Answers the job of a worker that has ended.

@@ -39,9 +39,11 @@ struct WorkerDeviceOptions {
   int64_t staging_bytes = int64_t{256} << 20;
   absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has its GPU.
   absl::Duration canary_timeout = absl::Seconds(10);
-  // A job may take this many times its predicted time, and at least watchdog_least.
+  // A job may take this many times its predicted time, but at most watchdog_most, so that a
+  // prediction that is far too long keeps no dead worker, and at least watchdog_least.
   double watchdog_factor = 10;
   absl::Duration watchdog_least = absl::Seconds(2);
+  absl::Duration watchdog_most = absl::Minutes(5);
   RestartPolicy::Limits restarts;
   // After this time without one, the worker is given the canary again, between two jobs.
   absl::Duration canary_interval = absl::Minutes(1);
@@ -94,6 +96,7 @@ class WorkerDevice final : public Device {
   absl::StatusOr<JobLayout> LayOut(const Problem& problem) const;
   std::unique_ptr<Pending> MakePending(const Job& job, Done done) const;
   void MakeCurrent(std::unique_ptr<Pending> pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Duration LongestRun(const Job& job) const;
   void HandOver(Pending& pending) const;
   void HandOverNext() ABSL_LOCKS_EXCLUDED(mutex_);
   Pending* TakeNext() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -54,12 +54,13 @@ TEST(OptionsTest, ReadsEveryKindOfValue) {
 
 // Values that are all different: none is taken for another.
 TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
-  const ParsedOptions parsed = Parse(
-      {"--max-message-bytes=1001", "--max-queued-requests=1002", "--max-queued-bytes=1003",
-       "--memory-quota-bytes=1004", "--max-concurrent-streams=1005", "--gpu-staging-bytes=1006",
-       "--gpu-memory-bytes=1007", "--handshake-timeout=1s", "--max-connection-idle=2s",
-       "--max-connection-age=3s", "--max-connection-age-grace=4s", "--keepalive-time=5s",
-       "--keepalive-timeout=6s", "--min-ping-interval=7s", "--lame-duck=8s", "--grace=9s"});
+  const ParsedOptions parsed =
+      Parse({"--max-message-bytes=1001", "--max-queued-requests=1002", "--max-queued-bytes=1003",
+             "--memory-quota-bytes=1004", "--max-concurrent-streams=1005",
+             "--gpu-staging-bytes=1006", "--gpu-memory-bytes=1007", "--handshake-timeout=1s",
+             "--max-connection-idle=2s", "--max-connection-age=3s", "--max-connection-age-grace=4s",
+             "--keepalive-time=5s", "--keepalive-timeout=6s", "--min-ping-interval=7s",
+             "--lame-duck=8s", "--grace=9s", "--watchdog-most=10s"});
   ASSERT_TRUE(parsed.should_run) << parsed.text;
   const Options& options = parsed.options;
   const TransportOptions& transport = options.server.transport;
@@ -79,6 +80,7 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   EXPECT_EQ(transport.min_ping_interval, absl::Seconds(7));
   EXPECT_EQ(options.lame_duck, absl::Seconds(8));
   EXPECT_EQ(options.grace, absl::Seconds(9));
+  EXPECT_EQ(options.devices.watchdog_most, absl::Seconds(10));
 }
 
 TEST(OptionsTest, ConfigFileHasTheSameNamesAndTheCommandLineWins) {

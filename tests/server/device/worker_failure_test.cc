@@ -136,6 +136,34 @@ TEST(WorkerFailureTest, TheWatchdogGivesLongJobsMoreTime) {
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(1073));
 }
 
+// A thousand times 268 ms would be four minutes.
+TEST(WorkerFailureTest, TheWatchdogGivesNoJobMoreThanItsMost) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.watchdog_least = absl::Milliseconds(100);
+  options.watchdog_most = absl::Seconds(1);
+  options.watchdog_factor = 1000;
+  WorkerRig rig(options);
+  rig.SetScript("Launch 1 hang");
+  SmallProduct product(512, 512, 512);
+  const absl::Time start = absl::Now();
+  EXPECT_THAT(Awaited(product.Start(rig.device()), "the outcome of the job").status,
+              StatusIs(kAborted, HasSubstr("the most that a product may take (--watchdog-most)")));
+  EXPECT_GE(absl::Now() - start, absl::Seconds(1));
+}
+
+// However small the ceiling is.
+TEST(WorkerFailureTest, TheWatchdogGivesEveryJobItsLeast) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.watchdog_least = absl::Seconds(1);
+  options.watchdog_most = absl::Milliseconds(1);
+  WorkerRig rig(options);
+  rig.SetScript("Launch 1 hang");
+  SmallProduct product(8, 8, 8);
+  const absl::Time start = absl::Now();
+  EXPECT_THAT(product.Run(rig.device()).status, StatusIs(kAborted));
+  EXPECT_GE(absl::Now() - start, absl::Seconds(1));
+}
+
 struct ScriptedCall {
   std::string function;
   int call;  // Counts the calls that one job makes, from 1.
