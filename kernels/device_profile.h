@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "kernels/host_costs.h"
 #include "kernels/kernel.h"
 
 namespace gemmd {
@@ -25,6 +27,8 @@ struct DeviceProfile {
   // that was not measured. Empty if only engines are measured.
   std::vector<double> kernel_rates = {};
   double converted_elements_per_second = 1e9;  // Widening an operand or finishing an output.
+  // What products cost on this host; null: not measured, and for devices that are not of the host.
+  std::shared_ptr<const HostCosts> host = nullptr;
   double memory_bytes_per_second = 0;  // The device's own memory; 0: unknown, counts as endless.
   double copied_bytes_per_second = 0;  // Between host and device; 0: operands are not copied.
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "kernels/cpu/prediction.h"
 #include "kernels/cpu/threads.h"
 #include "kernels/cpu/widen.h"
 #include "kernels/device_profile.h"
@@ -206,6 +207,12 @@ absl::Status MultiplyOne(const CpuRow& row, const Plan& plan, const GemmArgs& ar
   return row.engine->multiply(product);
 }
 
+// Whether the engine's D is the problem's.
+bool IsDone(const CpuRow& row, const Plan& plan, const Problem& problem) {
+  return problem.has_product() && plan.accumulates_in_d && problem.is_plain() &&
+         row.accumulation == row.engine->accumulator && plan.a.widening != Widening::kSign;
+}
+
 absl::Status RunOne(const CpuRow& row, const Plan& plan, const GemmArgs& args, int64_t index) {
   const Problem& problem = args.problem;
   Accumulators accumulators;
@@ -218,10 +225,7 @@ absl::Status RunOne(const CpuRow& row, const Plan& plan, const GemmArgs& args, i
     RETURN_IF_ERROR(MultiplyOne(row, plan, args, index, target));
     accumulators.data = target;
     accumulators.are_sums_of_signs = plan.a.widening == Widening::kSign;
-    const bool is_done = plan.accumulates_in_d && problem.is_plain() &&
-                         row.accumulation == row.engine->accumulator &&
-                         !accumulators.are_sums_of_signs;
-    if (is_done) return absl::OkStatus();
+    if (IsDone(row, plan, problem)) return absl::OkStatus();
   }
   ApplyEpilogue(args, index, accumulators);
   return absl::OkStatus();
@@ -279,9 +283,38 @@ absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& prob
   return plan.workspace_bytes;
 }
 
-// A sparse A is made dense first.
-double PredictedSeconds(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile,
-                        double rate) {
+// What an operand is widened into.
+std::optional<ElementType> WidenedType(const OperandPlan& plan) {
+  return plan.widening ? std::optional(plan.layout.type) : std::nullopt;
+}
+
+std::optional<double> PredictedOnHost(const Kernel& kernel, const Problem& problem,
+                                      const HostCosts& costs) {
+  const CpuRow& row = RowOf(kernel);
+  const absl::StatusOr<Plan> plan = MakePlan(row, problem);
+  if (!plan.ok()) return std::nullopt;
+  return PredictedSeconds(
+      {.problem = problem,
+       .engine = kernel.engine,
+       .is_swapped = IsSwapped(problem),
+       .is_biased = (IsSwapped(problem) ? plan->a : plan->b).widening == Widening::kLess128,
+       .depth = plan->depth,
+       .a_widened = WidenedType(plan->a),
+       .b_widened = WidenedType(plan->b),
+       .is_finished = !IsDone(row, *plan, problem),
+       .stored = row.engine->accumulator,
+       .type = row.accumulation,
+       .is_independent = plan->workspace_bytes == 0},
+      costs);
+}
+
+// Where the host was not measured, a sparse A is made dense first.
+double Predict(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile,
+               double rate) {
+  if (profile.host != nullptr) {
+    const std::optional<double> seconds = PredictedOnHost(kernel, problem, *profile.host);
+    if (seconds) return *seconds;
+  }
   const double expanded =
       problem.has_product() && problem.a.is_sparse() ? ElementsOf(problem.a, problem.batch) : 0;
   return EngineSeconds(kernel, problem, profile, rate) +
@@ -309,6 +342,6 @@ const KernelFamily kCpuFamily = {.available = Available,
                                  .supports = Supports,
                                  .workspace_bytes = WorkspaceBytes,
                                  .launch = Launch,
-                                 .predicted_seconds = PredictedSeconds};
+                                 .predicted_seconds = Predict};
 
 }  // namespace gemmd

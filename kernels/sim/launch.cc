@@ -6,6 +6,7 @@
 #include "kernels/epilogue.h"
 #include "kernels/mma/instructions.h"
 #include "kernels/mma/support.h"
+#include "kernels/sim/prediction.h"
 #include "kernels/sim/product.h"
 #include "kernels/status_macros.h"
 #include "kernels/supports.h"
@@ -82,6 +83,7 @@ absl::Status Launch(const Kernel& kernel, const GemmArgs& args) {
 const KernelFamily kSimFamily = {.available = Available,
                                  .supports = SupportsInstruction,
                                  .workspace_bytes = WorkspaceBytes,
-                                 .launch = Launch};
+                                 .launch = Launch,
+                                 .predicted_seconds = sim::PredictedSeconds};
 
 }  // namespace gemmd

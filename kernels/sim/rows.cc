@@ -16,10 +16,15 @@ using mma::Instruction;
 // The engine whose measured rate predicts a row.
 std::string_view EngineOf(const Instruction& instruction) {
   if (instruction.bit_count != mma::BitCount::kNone) return "sim.bits";
-  if (IsInteger(instruction.a)) return "sim.integers";
+  if (IsInteger(instruction.a)) {
+    return instruction.is_sparse() ? "sim.integers.sparse" : "sim.integers";
+  }
   if (instruction.a == ElementType::kF64) return "sim.f64";
-  if (instruction.scales > 0 && BitsOf(instruction.a) == 4) return "sim.groups";
-  return "sim.fused";
+  if (instruction.products() > 1) return "sim.quads";  // Multiply-adds on all chips but the first.
+  if (instruction.scales > 0) return "sim.groups";
+  const bool is_fp8 = BitsOf(instruction.a) <= 8;
+  if (instruction.is_sparse()) return is_fp8 ? "sim.fused.sparse.fp8" : "sim.fused.sparse";
+  return is_fp8 ? "sim.fused.fp8" : "sim.fused";
 }
 
 std::string_view DescriptionOf(const Instruction& instruction) {

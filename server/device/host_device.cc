@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/host.h"
-#include "kernels/cpu/host_rates.h"
+#include "kernels/host_rates.h"
 #include "server/device/operand_check.h"
 
 namespace gemmd {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "kernels/catalog.h"
-#include "kernels/cpu/host_rates.h"
+#include "kernels/host_rates.h"
 
 namespace gemmd {
 namespace {

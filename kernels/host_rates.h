@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How fast the kernels of this host are.
+#pragma once
+
+#include "kernels/device_profile.h"
+
+namespace gemmd {
+
+// The costs of launches on the target (host_costs.h), and the rate of every engine that it has,
+// measured with small products on the calling thread alone; rates are multiplied by the number of
+// threads that SetThreads gave it. Takes some tens of milliseconds for each engine.
+DeviceProfile MeasureRates(const Target& target);
+
+}  // namespace gemmd
