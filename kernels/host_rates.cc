@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/host_rates.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <set>
@@ -11,6 +9,7 @@
 
 #include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
+#include "kernels/cpu/threads.h"
 #include "kernels/fastest_time.h"
 #include "kernels/fit_costs.h"
 #include "kernels/measure_costs.h"
@@ -238,7 +237,7 @@ DeviceProfile MeasureRates(const Target& target) {
   // Rates are measured on one thread and multiplied by the threads. Several threads that share a
   // core for a while, as on a busy machine, wait for each other by spinning; that was seen to make
   // a rate 40 times too low for all of the daemon's life.
-  const int threads = omp_get_max_threads();
+  const int threads = ThreadsOfLaunches();
   HostCosts costs = MeasureSharedCosts(target, threads);
   SetThreads(1);
   Bench bench = {.target = target};

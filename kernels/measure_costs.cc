@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/measure_costs.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -10,7 +8,6 @@
 #include <limits>
 #include <numeric>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "kernels/cpu/widen.h"
@@ -217,38 +214,16 @@ EpilogueCosts MeasureEpilogue(ElementType type) {
   return costs;
 }
 
-namespace {
-
-template <typename Function>
-double FastestWallSeconds(const Function& function) {
+double MeasureThreadStart() {
   constexpr int kTimes = 20;
-  double fastest = std::numeric_limits<double>::infinity();
+  double shortest = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kTimes; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    function();
+    std::thread([] {}).join();
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    fastest = std::min(fastest, elapsed.count());
+    shortest = std::min(shortest, elapsed.count());
   }
-  return fastest;
-}
-
-}  // namespace
-
-double MeasureSharing(int threads) {
-  if (threads <= 1) return 0;
-  int sum = 0;
-  const double seconds = FastestWallSeconds([&] {
-#pragma omp parallel num_threads(threads) reduction(+ : sum)
-    sum += omp_get_thread_num();
-  });
-  // Threads that wait for each other by spinning may share a core while this is measured; at work
-  // they have one each.
-  constexpr double kMost = 2e-5;
-  return sum >= 0 ? std::min(seconds, kMost) : 0;
-}
-
-double MeasureThreadStart() {
-  return FastestWallSeconds([] { std::thread([] {}).join(); });
+  return shortest;
 }
 
 double MeasureMemoryBytesPerSecond() {

@@ -16,8 +16,7 @@ CopyCosts MeasureCopies();
 // The epilogue of accumulators of f32, or of f64 and s32.
 EpilogueCosts MeasureEpilogue(ElementType type);
 
-// Handing work to so many OpenMP threads, and starting one thread, in seconds of the wall.
-double MeasureSharing(int threads);
+// Starting one thread and waiting for its end, in seconds of the wall.
 double MeasureThreadStart();
 
 double MeasureMemoryBytesPerSecond();
