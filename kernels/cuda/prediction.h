@@ -9,9 +9,13 @@
 
 namespace gemmd {
 
-// Adds the packing of operands to the longer of two times: that of reading and writing every matrix
-// once, and that of computing tiles in waves. A wave has one tile on each multiprocessor, and the
-// last wave takes as long as a full one.
+// What a launch takes that does nothing: the floor under skinny products on an H200.
+inline constexpr double kLaunchSeconds = 2.5e-6;
+
+// Adds launches and the packing of operands to the longer of two times: that of reading and writing
+// every matrix once, and that of computing tiles in waves. A wave has one tile on each
+// multiprocessor, and the last wave takes as long as a full one. Matrices of a batch are tiles of
+// one launch.
 //
 // `rate` is the row's with every multiprocessor busy, in operations a second.
 double PredictedSeconds(const CudaRow& row, const Problem& problem, const DeviceProfile& profile,

@@ -123,6 +123,7 @@ std::vector<PredictionCase> PredictionCases(DeviceKind kind) {
          .d = kColumnMajor},
         {.name = "skinny, transposed B", .m = 1, .n = 1024, .k = 1024, .b = kColumnMajor},
         {.name = "skinny, transposed A", .m = 1024, .n = 1, .k = 1024, .a = kColumnMajor},
+        {.name = "sparse A", .m = 512, .n = 16, .k = 512, .has_sparse_a = true},
         {.name = "finished", .m = 384, .n = 384, .k = 16, .is_finished = true},
         {.name = "finished, batched", .m = 4, .n = 4, .k = 4, .batch = 4000, .is_finished = true},
         {.name = "stored in f16", .m = 384, .n = 384, .k = 16, .is_stored_narrow = true},
@@ -157,7 +158,9 @@ std::vector<PredictionCase> PredictionCases(DeviceKind kind) {
 }
 
 Problem ProblemOf(const PredictionCase& c, const Kernel& kernel) {
-  const bool is_sparse = kernel.instruction != nullptr && kernel.instruction->is_sparse();
+  const bool is_sparse = kernel.instruction != nullptr
+                             ? kernel.instruction->is_sparse()
+                             : c.has_sparse_a && SparseFormOf(kernel.a).has_value();
   Problem problem;
   problem.m = c.m;
   problem.n = c.n;

@@ -25,6 +25,7 @@ struct PredictionCase {
   Order b = Order::kRowMajor;
   Order d = Order::kRowMajor;
   bool shares_b = false;          // All products of the batch have one B.
+  bool has_sparse_a = false;      // Where the type has such a form.
   bool is_finished = false;       // alpha, C, bias, scales and an activation.
   bool is_stored_narrow = false;  // D in f16.
 };

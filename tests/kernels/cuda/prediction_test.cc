@@ -11,6 +11,7 @@ namespace gemmd {
 namespace {
 
 constexpr double kRate = 1e12;
+constexpr double kRounding = 1e-15;  // Far below a tile or a launch.
 
 // Four multiprocessors, each 2.5e11 operations a second.
 DeviceProfile FourMultiprocessors() {
@@ -39,26 +40,27 @@ Problem ProblemOf(int64_t m, int64_t n, int64_t k, int64_t batch = 1) {
   return problem;
 }
 
+// What a product of one launch takes beside that launch.
 double Seconds(const Problem& problem, const DeviceProfile& profile = FourMultiprocessors()) {
-  return PredictedSeconds(Row(), problem, profile, kRate);
+  return PredictedSeconds(Row(), problem, profile, kRate) - kLaunchSeconds;
 }
 
 constexpr double kTileSeconds = 2.0 * 128 * 64 * 64 / 2.5e11;  // At k = 64.
 
 TEST(PredictionTest, TilesRunInWaves) {
-  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(128, 64, 64)), kTileSeconds);
-  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(256, 128, 64)), kTileSeconds);
-  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(256, 129, 64)), 2 * kTileSeconds);
-  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(128, 64, 64, 9)), 3 * kTileSeconds);
+  EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64)), kTileSeconds, kRounding);
+  EXPECT_NEAR(Seconds(ProblemOf(256, 128, 64)), kTileSeconds, kRounding);
+  EXPECT_NEAR(Seconds(ProblemOf(256, 129, 64)), 2 * kTileSeconds, kRounding);
+  EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64, 9)), 3 * kTileSeconds, kRounding);
 }
 
 TEST(PredictionTest, PartsOfTilesCostAsMuchAsTiles) {
-  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(8, 8, 40)), kTileSeconds);
-  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(8, 8, 72)), 1.5 * kTileSeconds);
+  EXPECT_NEAR(Seconds(ProblemOf(8, 8, 40)), kTileSeconds, kRounding);
+  EXPECT_NEAR(Seconds(ProblemOf(8, 8, 72)), 1.5 * kTileSeconds, kRounding);
 }
 
 TEST(PredictionTest, WithoutMultiprocessorsTilesRunOneByOneAtTheFullRate) {
-  EXPECT_DOUBLE_EQ(Seconds(ProblemOf(256, 128, 64), DeviceProfile()), kTileSeconds);
+  EXPECT_NEAR(Seconds(ProblemOf(256, 128, 64), DeviceProfile()), kTileSeconds, kRounding);
 }
 
 TEST(PredictionTest, MemoryLimits) {
@@ -66,9 +68,9 @@ TEST(PredictionTest, MemoryLimits) {
   const Problem problem = ProblemOf(128, 64, 64);
   const double bytes = 2.0 * 128 * 64 + 2.0 * 64 * 64 + 4.0 * 128 * 64;
   profile.memory_bytes_per_second = 1e9;
-  EXPECT_DOUBLE_EQ(Seconds(problem, profile), bytes / 1e9);
+  EXPECT_NEAR(Seconds(problem, profile), bytes / 1e9, kRounding);
   profile.memory_bytes_per_second = 1e15;
-  EXPECT_DOUBLE_EQ(Seconds(problem, profile), kTileSeconds);
+  EXPECT_NEAR(Seconds(problem, profile), kTileSeconds, kRounding);
 }
 
 TEST(PredictionTest, PackingTakesTime) {
@@ -77,17 +79,29 @@ TEST(PredictionTest, PackingTakesTime) {
   Problem problem = ProblemOf(128, 64, 64);
   const double in_place = Seconds(problem, profile);
   problem.b.order = Order::kRowMajor;
-  EXPECT_DOUBLE_EQ(Seconds(problem, profile), in_place + 2 * (2.0 * 64 * 64) / 1e9);
+  EXPECT_NEAR(Seconds(problem, profile), in_place + kLaunchSeconds + 2 * (2.0 * 64 * 64) / 1e9,
+              kRounding);
+}
+
+TEST(PredictionTest, EveryLaunchTakesTime) {
+  const DeviceProfile profile = FourMultiprocessors();
+  Problem problem = ProblemOf(1, 1, 32, 4);
+  const double in_place = PredictedSeconds(Row(), problem, profile, kRate);
+  EXPECT_GE(in_place, kLaunchSeconds);
+  EXPECT_LT(in_place, 2 * kLaunchSeconds);  // The whole batch is one launch.
+  problem.a.order = Order::kColumnMajor;
+  problem.b.order = Order::kRowMajor;
+  EXPECT_GE(PredictedSeconds(Row(), problem, profile, kRate), in_place);
 }
 
 TEST(PredictionTest, WithoutAProductOnlyDIsWritten) {
   DeviceProfile profile = FourMultiprocessors();
   Problem problem = ProblemOf(128, 64, 64);
   problem.alpha = 0;
-  EXPECT_EQ(Seconds(problem, profile), 0);
+  EXPECT_NEAR(Seconds(problem, profile), 0, kRounding);
   profile.memory_bytes_per_second = 1e9;
-  EXPECT_DOUBLE_EQ(Seconds(problem, profile), 4.0 * 128 * 64 / 1e9);
-  EXPECT_EQ(Seconds(ProblemOf(0, 0, 64), profile), 0);
+  EXPECT_NEAR(Seconds(problem, profile), 4.0 * 128 * 64 / 1e9, kRounding);
+  EXPECT_EQ(PredictedSeconds(Row(), ProblemOf(0, 0, 64), profile, kRate), 0);
 }
 
 }  // namespace
