@@ -27,6 +27,7 @@ struct InFlight {
   const Kernel* kernel = nullptr;
   const ServedDevice* served = nullptr;
   std::string_view device;
+  int64_t predicted_ns = 0;
 };
 
 // The timing so far: the last stage is still to come.
@@ -106,7 +107,8 @@ ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler
       admission_(admission),
       stats_(stats),
       clock_(clock),
-      max_message_bytes_(max_message_bytes) {}
+      max_message_bytes_(max_message_bytes),
+      correction_(devices) {}
 
 absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(
     const ParsedRequest& parsed) const {
@@ -171,6 +173,7 @@ absl::Status ProductRunner::Place(PreparedProduct& product) const {
   ASSIGN_OR_RETURN(job.workspace_bytes, job.kernel->workspace_bytes(job.problem));
   product.predicted_ns =
       PredictedNs(*job.kernel, job.problem, profile) + PredictedCopyNs(job.problem, profile);
+  product.expected_ns = ExpectedNs(*product.served, *job.kernel, job.problem, product.predicted_ns);
   return absl::OkStatus();
 }
 
@@ -210,12 +213,13 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
                         .problem = job.problem,
                         .kernel = job.kernel,
                         .served = product.served,
-                        .device = product.served->device->info().name};
+                        .device = product.served->device->info().name,
+                        .predicted_ns = product.predicted_ns};
   Submission submission;
   submission.device = product.served->device;
   submission.job = job;
   submission.bytes = BytesRead(job.problem) + job.d_bytes;
-  submission.predicted_ns = product.predicted_ns;
+  submission.predicted_ns = product.expected_ns;
   submission.deadline_ns = in_flight.arrival.deadline_ns;
   submission.done = [this, in_flight = std::move(in_flight),
                      caller = std::move(caller)](JobResult result) mutable {
@@ -226,6 +230,10 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
                               .device = in_flight.device,
                               .timing = {}};
     if (outcome.status.ok()) {
+      const JobOutcome& took = result.outcome;
+      correction_.Observe(IndexOf(*in_flight.served), *in_flight.kernel, in_flight.problem,
+                          in_flight.predicted_ns,
+                          took.copy_in_ns + took.compute_ns + took.copy_out_ns);
       outcome.timing = TimingOf(result, in_flight);
       caller.prepare(outcome);
       const int64_t now_ns = clock_.NowNs();

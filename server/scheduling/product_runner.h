@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "server/device/served_device.h"
 #include "server/scheduling/admission.h"
+#include "server/scheduling/prediction.h"
 #include "server/scheduling/product.h"
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"
@@ -23,8 +24,9 @@ namespace gemmd {
 struct PreparedProduct {
   ParsedRequest parsed;
   const ServedDevice* served = nullptr;
-  int64_t predicted_ns = 0;
-  int64_t bytes = 0;  // What operands, result and scratch take together.
+  int64_t predicted_ns = 0;  // Without a correction.
+  int64_t expected_ns = 0;   // With it.
+  int64_t bytes = 0;         // What operands, result and scratch take together.
 };
 
 // The caller that waits for a product.
@@ -65,7 +67,16 @@ class ProductRunner {
   // Errors: NotFound, which names the devices; Unavailable where the device is not ready.
   absl::StatusOr<Placement> FindPlace(const ParsedRequest& parsed) const;
 
+  // What is predicted for a kernel on a device, corrected by what products like this one took.
+  int64_t ExpectedNs(const ServedDevice& served, const Kernel& kernel, const Problem& problem,
+                     int64_t predicted_ns) const {
+    return correction_.Correct(IndexOf(served), kernel, problem, predicted_ns);
+  }
+
  private:
+  size_t IndexOf(const ServedDevice& served) const {
+    return static_cast<size_t>(&served - devices_.data());
+  }
   absl::StatusOr<PreparedProduct> Prepare(absl::StatusOr<ParsedRequest> parsed) const;
   absl::Status Place(PreparedProduct& product) const;
   absl::StatusOr<Admission::Ticket> Admit(const PreparedProduct& product);
@@ -77,6 +88,7 @@ class ProductRunner {
   Stats& stats_;
   const Clock& clock_;
   const int64_t max_message_bytes_;
+  PredictionCorrection correction_;
 };
 
 }  // namespace gemmd

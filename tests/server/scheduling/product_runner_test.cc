@@ -138,6 +138,29 @@ TEST_F(ProductRunnerTest, EachStageIsTimedByItself) {
   EXPECT_EQ(last_.timing.total_ns, 3 + 50 + 19 + 1000 + 19);
 }
 
+// Products of 2e9 operations at 1e9 a second that take 8 s in place of 2 s, then 2 s again.
+TEST_F(ProductRunnerTest, TheBacklogIsWhatProductsLikeThisOneTook) {
+  constexpr double kPredictedNs = 2e9;
+  SetLimits({.admission = {.max_requests = 100, .max_bytes = int64_t{1} << 40}});
+  const auto run = [&](int64_t compute_ns) {
+    for (int i = 0; i < 12; ++i) {
+      ASSERT_THAT(Start(Request(1000, 1000, 1000)), IsOk());
+      device_.End({.status = absl::OkStatus(), .compute_ns = compute_ns});
+    }
+  };
+  const auto backlog_ns = [&] {
+    EXPECT_THAT(Start(Request(1000, 1000, 1000)), IsOk());
+    const int64_t expected_ns = scheduler_.load(device_).backlog_ns;
+    device_.End({.status = absl::CancelledError("the test has its number")});
+    return static_cast<double>(expected_ns);
+  };
+  EXPECT_NEAR(backlog_ns(), kPredictedNs, 1);
+  run(8'000'000'000);
+  EXPECT_NEAR(backlog_ns(), 4 * kPredictedNs, 0.4 * kPredictedNs);
+  run(2'000'000'000);
+  EXPECT_NEAR(backlog_ns(), kPredictedNs, 0.1 * kPredictedNs);
+}
+
 TEST_F(ProductRunnerTest, RefusalsSayWhenTheDeviceWillBeDone) {
   const struct {
     int64_t m;
