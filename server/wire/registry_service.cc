@@ -169,9 +169,15 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
     const Problem& problem = parsed.job.problem;
     v1::ExplainResponse response;
     response.set_device(device.info().name);
-    RETURN_IF_ERROR(FillExplanation(
-        problem, Select(Catalog(device.info().kind), problem, parsed.constraints, device.profile()),
-        response));
+    const Selection selection =
+        Select(Catalog(device.info().kind), problem, parsed.constraints, device.profile());
+    RETURN_IF_ERROR(FillExplanation(problem, selection, response));
+    for (size_t i = 0; i < selection.candidates.size(); ++i) {
+      const Candidate& candidate = selection.candidates[i];
+      response.mutable_candidates(static_cast<int>(i))
+          ->set_expected_ns(runner_.ExpectedNs(*place.served, *candidate.kernel, problem,
+                                               candidate.predicted_ns));
+    }
     return AnswerOf(response);
   }
 

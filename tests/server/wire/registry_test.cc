@@ -88,6 +88,7 @@ TEST_F(RegistryTest, ExplainsTheChoiceAndEveryRefusal) {
   for (const v1::Candidate& candidate : response.candidates()) {
     EXPECT_TRUE(named.insert(candidate.kernel()).second);
     EXPECT_GT(candidate.predicted_ns(), 0);
+    EXPECT_EQ(candidate.expected_ns(), candidate.predicted_ns());  // There was no product yet.
     EXPECT_NE(candidate.reason(), "");
   }
   // In the order of preference: none is slower than a later one by more than the noise of rates.
