@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/abortable_loop.h"
 #include "kernels/activation.h"
 
 namespace gemmd {
@@ -51,16 +52,13 @@ class Finisher {
     const int64_t length = problem_.d.line_length();
     const int64_t tiles_down = (lines + kTileLines - 1) / kTileLines;
     const int64_t tiles_along = (length + kTileLength - 1) / kTileLength;
-#pragma omp parallel for collapse(2) \
-    schedule(static) if (tiles_down * tiles_along >= kParallelTiles)
-    for (int64_t i = 0; i < tiles_down; ++i) {
-      for (int64_t j = 0; j < tiles_along; ++j) {
-        const int64_t line = i * kTileLines;
-        const int64_t first = j * kTileLength;
-        FinishTile(line, std::min(kTileLines, lines - line), first,
-                   std::min(kTileLength, length - first));
-      }
-    }
+    const int64_t tiles = tiles_down * tiles_along;
+    ForEachUnlessAborted(args_.abort, tiles >= kParallelTiles, tiles, [&](int64_t tile) {
+      const int64_t line = tile / tiles_along * kTileLines;
+      const int64_t first = tile % tiles_along * kTileLength;
+      FinishTile(line, std::min(kTileLines, lines - line), first,
+                 std::min(kTileLength, length - first));
+    });
   }
 
  private:

@@ -24,7 +24,7 @@ struct Accumulators {
   bool are_sums_of_signs = false;
 };
 
-// Writes matrix `index` of the batch of D.
+// Writes matrix `index` of the batch of D, or a part of it if the launch is aborted meanwhile.
 //
 // Errors:   none; the problem is valid and has an output.
 // Threads:  parallel inside, on the calling thread's OpenMP threads, if the matrix is large.

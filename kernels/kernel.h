@@ -13,7 +13,6 @@
 // Encode's one NaN, because processors differ in the bits of the NaNs that they make.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -21,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/abort.h"
 #include "kernels/element.h"
 #include "kernels/mma/chip.h"
 #include "kernels/mma/fragment.h"
@@ -65,14 +65,12 @@ struct GemmArgs {
   std::byte* d;                     // D is written whole; padding between lines is left alone.
   absl::Span<std::byte> workspace;  // At least workspace_bytes(problem), 64-byte aligned.
   // Becomes true, from any thread, once nobody wants D any more. Null: somebody always does.
-  const std::atomic<bool>* abort = nullptr;
+  AbortFlag abort = nullptr;
 };
 
 // Whether the launch should end now, with AbortedLaunch(). Kernels of the host ask between tiles,
 // panels and matrices of a batch, at least every few milliseconds.
-inline bool IsAborted(const GemmArgs& args) {
-  return args.abort != nullptr && args.abort->load(std::memory_order_relaxed);
-}
+inline bool IsAborted(const GemmArgs& args) { return IsSet(args.abort); }
 
 // Cancelled: what was written of D means nothing.
 absl::Status AbortedLaunch();

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "kernels/abortable_loop.h"
 #include "kernels/checked.h"
 #include "kernels/sparse_refusal.h"
 #include "kernels/sparse_unit.h"
@@ -72,13 +73,18 @@ absl::Status CheckBeyond(std::string_view field, const SparseLayout& layout,
   return absl::OkStatus();
 }
 
+// Expands groups from `first` to `end` of a row; both are multiples of 8 or the row's end, so that
+// groups start on bytes.
 template <typename Units>
-void ExpandRow(const SparseLayout& layout, const std::byte* values, const std::byte* indices,
-               std::byte* dense) {
+void ExpandGroups(const SparseLayout& layout, const std::byte* values, const std::byte* indices,
+                  int64_t first, int64_t end, std::byte* dense) {
   const SparseForm& form = layout.form;
   const int64_t units = UnitsOfLine(layout);
-  std::memset(dense, 0, static_cast<size_t>(layout.dense_line_bytes));
-  for (int64_t group = 0; group < layout.groups; ++group) {
+  const int64_t group_bits = form.group() * BitsOf(layout.type);
+  const int64_t first_byte = first * group_bits / 8;
+  const int64_t end_byte = std::min(end * group_bits / 8, layout.dense_line_bytes);
+  std::memset(dense + first_byte, 0, static_cast<size_t>(end_byte - first_byte));
+  for (int64_t group = first; group < end; ++group) {
     for (int64_t i = 0; i < form.kept_units(); ++i) {
       const int64_t kept = group * form.kept_units() + i;
       const auto index = static_cast<int64_t>(LoadIndex(indices, kept));
@@ -87,6 +93,16 @@ void ExpandRow(const SparseLayout& layout, const std::byte* values, const std::b
       const uint32_t mask = unit == units - 1 ? LastUnitMask(layout) : ~uint32_t{0};
       Units::Store(dense, unit, Units::Load(values, kept) & mask);
     }
+  }
+}
+
+template <typename Units>
+void ExpandRow(const SparseLayout& layout, const std::byte* values, const std::byte* indices,
+               std::byte* dense, AbortFlag abort) {
+  constexpr int64_t kStep = 1024;
+  for (int64_t first = 0; first < layout.groups && !IsSet(abort); first += kStep) {
+    ExpandGroups<Units>(layout, values, indices, first, std::min(first + kStep, layout.groups),
+                        dense);
   }
 }
 
@@ -226,15 +242,16 @@ absl::Status CheckCompressed(std::string_view field, const SparseLayout& layout,
   return absl::OkStatus();
 }
 
-void Expand(const SparseLayout& layout, const std::byte* compressed, std::byte* dense) {
+void Expand(const SparseLayout& layout, const std::byte* compressed, std::byte* dense,
+            AbortFlag abort) {
   if (layout.columns == 0) return;
+  const bool is_shared = layout.dense_bytes >= kParallelBytes;
   WithUnits(layout, [&]<typename Units>(Units) {
-#pragma omp parallel for schedule(static) if (layout.dense_bytes >= kParallelBytes)
-    for (int64_t row = 0; row < layout.rows; ++row) {
+    ForEachUnlessAborted(abort, is_shared, layout.rows, [&](int64_t row) {
       ExpandRow<Units>(layout, compressed + layout.values_offset(row),
                        compressed + layout.indices_offset(row),
-                       dense + row * layout.dense_line_bytes);
-    }
+                       dense + row * layout.dense_line_bytes, abort);
+    });
   });
 }
 

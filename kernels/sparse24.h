@@ -27,6 +27,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/abort.h"
 #include "kernels/element.h"
 
 namespace gemmd {
@@ -103,9 +104,11 @@ absl::Status CheckCompressed(std::string_view field, const SparseLayout& layout,
                              const std::byte* compressed);
 
 // Writes the dense matrix; bits after the last element of a line become 0. Compressed bytes that
-// CheckCompressed refuses give an arbitrary matrix, without access outside either buffer.
+// CheckCompressed refuses give an arbitrary matrix, without access outside either buffer. Once the
+// flag is set, the rest is left as it is.
 // Threads: parallel inside, on the calling thread's OpenMP threads, if the matrix is large.
-void Expand(const SparseLayout& layout, const std::byte* compressed, std::byte* dense);
+void Expand(const SparseLayout& layout, const std::byte* compressed, std::byte* dense,
+            AbortFlag abort = nullptr);
 
 // Writes the dense column of each kept element of a row, in order: kept() numbers, which increase.
 // A column at or beyond `columns` holds a zero.

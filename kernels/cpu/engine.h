@@ -16,22 +16,24 @@ namespace gemmd {
 
 // A matrix as the libraries take it: row major, or (transposed) column major.
 struct Factor {
-  const std::byte* data;
-  ElementType type;
-  int64_t leading_dimension;
-  bool transposed;
+  const std::byte* data = nullptr;
+  ElementType type = ElementType::kF32;
+  int64_t leading_dimension = 0;
+  bool transposed = false;
 };
 
-// D = X Y, where X is m x k, Y is k x n and D is m x n and row major. Nothing is empty.
+// D = X Y, or D += X Y, where X is m x k, Y is k x n and D is m x n and row major. Nothing is
+// empty.
 struct Product {
-  int64_t m;
-  int64_t n;
-  int64_t k;
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
   Factor x;
   Factor y;
-  bool y_is_biased;  // Y holds u8 values less 128, as s8 (Engine::biases_unsigned_y).
-  std::byte* d;
-  int64_t leading_dimension;
+  bool y_is_biased = false;  // Y holds u8 values less 128, as s8 (Engine::biases_unsigned_y).
+  std::byte* d = nullptr;
+  int64_t leading_dimension = 0;
+  bool adds_to_d = false;
 };
 
 struct Engine {
@@ -45,6 +47,12 @@ struct Engine {
   bool biases_unsigned_y;     // Y must be signed: its u8 elements become s8, less 128.
   bool flushes_subnormals;
   int64_t max_extent;  // The largest m, n, k or leading dimension.
+  // Operations a second of one thread by which one call is made short enough (panels.h). Half of
+  // this, as on a processor without AVX-512, still is.
+  double panel_rate;
+  // Whether panels along k cost less than panels of rows. A library that goes along k in blocks
+  // anyway has nothing to do twice then.
+  bool prefers_panels_along_k;
   // Whether k must be even when leading dimensions are padded, or are not; null: never.
   bool (*needs_even_depth)(bool is_padded);
   absl::Status (*available)(const Target& target);
@@ -78,6 +86,8 @@ inline constexpr Engine kOneDnnF32 = {
     .biases_unsigned_y = false,
     .flushes_subnormals = false,
     .max_extent = kAnyExtent,
+    .panel_rate = 1.2e11,
+    .prefers_panels_along_k = true,
     .needs_even_depth = nullptr,
     .available = AvailableEverywhere,
     .multiply = MultiplyOneDnnF32,
@@ -95,6 +105,8 @@ inline constexpr Engine kOneDnnBf16 = {
     .biases_unsigned_y = false,
     .flushes_subnormals = true,
     .max_extent = kAnyExtent,
+    .panel_rate = 1e11,
+    .prefers_panels_along_k = false,
     .needs_even_depth = NeedsEvenDepthOneDnnBf16,
     .available = AvailableWithAvx512,
     .multiply = MultiplyOneDnnBf16,
@@ -112,6 +124,8 @@ inline constexpr Engine kOneDnnS8 = {
     .biases_unsigned_y = true,
     .flushes_subnormals = false,
     .max_extent = kAnyExtent,
+    .panel_rate = 5e11,
+    .prefers_panels_along_k = false,
     .needs_even_depth = nullptr,
     .available = AvailableWithVnni,
     .multiply = MultiplyOneDnnS8,
@@ -128,6 +142,8 @@ inline constexpr Engine kOpenBlasF32 = {
     .biases_unsigned_y = false,
     .flushes_subnormals = false,
     .max_extent = kIntExtent,
+    .panel_rate = 1.2e11,
+    .prefers_panels_along_k = true,
     .needs_even_depth = nullptr,
     .available = AvailableEverywhere,
     .multiply = MultiplyOpenBlasF32,
@@ -144,6 +160,8 @@ inline constexpr Engine kOpenBlasF64 = {
     .biases_unsigned_y = false,
     .flushes_subnormals = false,
     .max_extent = kIntExtent,
+    .panel_rate = 6e10,
+    .prefers_panels_along_k = true,
     .needs_even_depth = nullptr,
     .available = AvailableEverywhere,
     .multiply = MultiplyOpenBlasF64,

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/launch.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <optional>
 
+#include "kernels/abortable_loop.h"
+#include "kernels/cpu/panels.h"
 #include "kernels/cpu/prediction.h"
 #include "kernels/cpu/threads.h"
 #include "kernels/cpu/widen.h"
@@ -83,11 +87,30 @@ bool IsPadded(const MatrixLayout& layout) {
 // The engine's D is row major: a column-major D is computed as its transpose, B^T A^T.
 bool IsSwapped(const Problem& problem) { return problem.d.order == Order::kColumnMajor; }
 
+void SwapFactors(Product& product) {
+  std::swap(product.m, product.n);
+  std::swap(product.x, product.y);
+}
+
+// Whether a launch on any number of threads gives the engine parts of the matrices.
+bool MayHavePanels(const CpuRow& row, const Problem& problem) {
+  const bool is_swapped = IsSwapped(problem);
+  Product product = {.m = problem.m,
+                     .n = problem.n,
+                     .k = problem.k,
+                     .x = {.type = row.a_compute,
+                           .transposed = (problem.a.order == Order::kColumnMajor) != is_swapped},
+                     .y = {.type = row.b_compute,
+                           .transposed = (problem.b.order == Order::kColumnMajor) != is_swapped}};
+  if (is_swapped) SwapFactors(product);
+  return PanelOf(*row.engine, product, 1) != PanelShape{product.m, product.n, product.k};
+}
+
 // k, or one more if the engine is wrong for odd k; then both operands are copied with a zero at the
-// end.
+// end. A panel is a matrix with padding.
 int64_t DepthOf(const CpuRow& row, const Problem& problem, const Plan& plan) {
   if (row.engine->needs_even_depth == nullptr || problem.k % 2 == 0) return problem.k;
-  const bool is_padded = (!plan.a.widening && IsPadded(problem.a)) ||
+  const bool is_padded = MayHavePanels(row, problem) || (!plan.a.widening && IsPadded(problem.a)) ||
                          (!plan.b.widening && IsPadded(problem.b)) ||
                          (plan.accumulates_in_d && IsPadded(problem.d));
   return row.engine->needs_even_depth(is_padded) ? problem.k + 1 : problem.k;
@@ -161,17 +184,20 @@ absl::Status CheckExtents(const Engine& engine, const Problem& problem) {
 // The operand of one matrix of the batch, expanded and copied into the workspace first if the plan
 // says so.
 const std::byte* Prepare(const OperandPlan& plan, const MatrixLayout& operand,
-                         const std::byte* data, int64_t index, absl::Span<std::byte> workspace) {
+                         const std::byte* data, int64_t index, const GemmArgs& args) {
+  const absl::Span<std::byte> workspace = args.workspace;
   const std::byte* matrix = data + index * operand.batch_stride_bytes;
   const bool is_copied_already = index > 0 && operand.batch_stride_bytes == 0;
   if (plan.sparse) {
     std::byte* dense = workspace.data() + plan.dense_offset;
-    if (!is_copied_already) Expand(*plan.sparse, matrix, dense);
+    if (!is_copied_already) Expand(*plan.sparse, matrix, dense, args.abort);
     matrix = dense;
   }
   if (!plan.widening) return matrix;
   std::byte* copy = workspace.data() + plan.offset;
-  if (!is_copied_already) Widen(*plan.widening, plan.dense, matrix, plan.layout, copy);
+  if (!is_copied_already) {
+    Widen(*plan.widening, plan.dense, matrix, plan.layout, copy, args.abort);
+  }
   return copy;
 }
 
@@ -187,8 +213,8 @@ absl::Status MultiplyOne(const CpuRow& row, const Plan& plan, const GemmArgs& ar
                          std::byte* accumulators) {
   const Problem& problem = args.problem;
   const bool is_swapped = IsSwapped(problem);
-  const std::byte* a = Prepare(plan.a, problem.a, args.a, index, args.workspace);
-  const std::byte* b = Prepare(plan.b, problem.b, args.b, index, args.workspace);
+  const std::byte* a = Prepare(plan.a, problem.a, args.a, index, args);
+  const std::byte* b = Prepare(plan.b, problem.b, args.b, index, args);
   const OperandPlan& y_plan = is_swapped ? plan.a : plan.b;
   Product product = {
       .m = problem.m,
@@ -200,11 +226,9 @@ absl::Status MultiplyOne(const CpuRow& row, const Plan& plan, const GemmArgs& ar
       .d = accumulators,
       .leading_dimension = std::max<int64_t>(1, plan.accumulators.leading_dimension),
   };
-  if (is_swapped) {
-    std::swap(product.m, product.n);
-    std::swap(product.x, product.y);
-  }
-  return row.engine->multiply(product);
+  if (is_swapped) SwapFactors(product);
+  const PanelShape panel = PanelOf(*row.engine, product, omp_get_max_threads());
+  return MultiplyInPanels(*row.engine, product, panel, args.abort);
 }
 
 // Whether the engine's D is the problem's.
@@ -228,11 +252,12 @@ absl::Status RunOne(const CpuRow& row, const Plan& plan, const GemmArgs& args, i
     if (IsDone(row, plan, problem)) return absl::OkStatus();
   }
   ApplyEpilogue(args, index, accumulators);
-  return absl::OkStatus();
+  return IsAborted(args) ? AbortedLaunch() : absl::OkStatus();
 }
 
 absl::Status RunInTurn(const CpuRow& row, const Plan& plan, const GemmArgs& args) {
   for (int64_t index = 0; index < args.problem.batch; ++index) {
+    if (IsAborted(args)) return AbortedLaunch();
     RETURN_IF_ERROR(RunOne(row, plan, args, index));
   }
   return absl::OkStatus();
@@ -241,19 +266,15 @@ absl::Status RunInTurn(const CpuRow& row, const Plan& plan, const GemmArgs& args
 // Gives each thread its share of the batch; the libraries start no threads of their own.
 absl::Status RunSideBySide(const CpuRow& row, const Plan& plan, const GemmArgs& args) {
   absl::Status first_error;
-#pragma omp parallel
-  {
+  ForEachUnlessAborted(args.abort, /*is_shared=*/true, args.problem.batch, [&](int64_t index) {
     const OneThread limit;
-#pragma omp for schedule(static)
-    for (int64_t index = 0; index < args.problem.batch; ++index) {
-      const absl::Status status = RunOne(row, plan, args, index);
-      if (!status.ok()) {
+    const absl::Status status = RunOne(row, plan, args, index);
+    if (!status.ok()) {
 #pragma omp critical
-        first_error.Update(status);
-      }
+      first_error.Update(status);
     }
-  }
-  return first_error;
+  });
+  return IsAborted(args) ? AbortedLaunch() : first_error;
 }
 
 const CpuRow& RowOf(const Kernel& kernel) { return *static_cast<const CpuRow*>(kernel.row); }

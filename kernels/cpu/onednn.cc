@@ -34,8 +34,15 @@ void MatMulBf16(const Product& p) {
   const dnnl::memory::desc y = Describe(p.k, p.n, p.y);
   const dnnl::memory::desc d({p.m, p.n}, dnnl::memory::data_type::f32,
                              dnnl::memory::dims{p.leading_dimension, 1});
+  dnnl::primitive_attr attributes;
+  if (p.adds_to_d) {
+    dnnl::post_ops addition;
+    addition.append_sum(1);
+    attributes.set_post_ops(addition);
+  }
   // oneDNN keeps the primitives it made: the next one like it costs some 2 us, the first some 200.
-  const dnnl::matmul matmul(dnnl::matmul::primitive_desc(dnnl::matmul::desc(x, y, d), engine));
+  const dnnl::matmul matmul(
+      dnnl::matmul::primitive_desc(dnnl::matmul::desc(x, y, d), attributes, engine));
   dnnl::stream stream(engine);
   matmul.execute(stream,
                  {{DNNL_ARG_SRC, dnnl::memory(x, engine, const_cast<std::byte*>(p.x.data))},
@@ -61,7 +68,8 @@ absl::Status MultiplyOneDnnF32(const Product& p) {
       "dnnl_sgemm",
       dnnl_sgemm(Flag(p.x), Flag(p.y), p.m, p.n, p.k, 1, reinterpret_cast<const float*>(p.x.data),
                  p.x.leading_dimension, reinterpret_cast<const float*>(p.y.data),
-                 p.y.leading_dimension, 0, reinterpret_cast<float*>(p.d), p.leading_dimension));
+                 p.y.leading_dimension, p.adds_to_d ? 1 : 0, reinterpret_cast<float*>(p.d),
+                 p.leading_dimension));
 }
 
 absl::Status MultiplyOneDnnBf16(const Product& p) {
@@ -78,18 +86,19 @@ absl::Status MultiplyOneDnnS8(const Product& p) {
   auto* d = reinterpret_cast<int32_t*>(p.d);
   const int32_t no_offset = 0;                     // Added to all of D.
   const int8_t y_zero = p.y_is_biased ? -128 : 0;  // Subtracted from every element of Y.
+  const float beta = p.adds_to_d ? 1 : 0;          // With 1, oneDNN adds integers.
   if (p.x.type == ElementType::kU8) {
     return Checked(
         "dnnl_gemm_u8s8s32",
         dnnl_gemm_u8s8s32(Flag(p.x), Flag(p.y), 'F', p.m, p.n, p.k, 1,
                           reinterpret_cast<const uint8_t*>(p.x.data), p.x.leading_dimension, 0, y,
-                          p.y.leading_dimension, y_zero, 0, d, p.leading_dimension, &no_offset));
+                          p.y.leading_dimension, y_zero, beta, d, p.leading_dimension, &no_offset));
   }
   return Checked(
       "dnnl_gemm_s8s8s32",
       dnnl_gemm_s8s8s32(Flag(p.x), Flag(p.y), 'F', p.m, p.n, p.k, 1,
                         reinterpret_cast<const int8_t*>(p.x.data), p.x.leading_dimension, 0, y,
-                        p.y.leading_dimension, y_zero, 0, d, p.leading_dimension, &no_offset));
+                        p.y.leading_dimension, y_zero, beta, d, p.leading_dimension, &no_offset));
 }
 
 }  // namespace gemmd

@@ -39,7 +39,7 @@ absl::Status MultiplyOpenBlasF32(const Product& p) {
   cblas_sgemm(CblasRowMajor, Transposition(p.x), Transposition(p.y), Extent(p.m), Extent(p.n),
               Extent(p.k), 1, reinterpret_cast<const float*>(p.x.data),
               Extent(p.x.leading_dimension), reinterpret_cast<const float*>(p.y.data),
-              Extent(p.y.leading_dimension), 0, reinterpret_cast<float*>(p.d),
+              Extent(p.y.leading_dimension), p.adds_to_d ? 1 : 0, reinterpret_cast<float*>(p.d),
               Extent(p.leading_dimension));
   return absl::OkStatus();
 }
@@ -49,7 +49,7 @@ absl::Status MultiplyOpenBlasF64(const Product& p) {
   cblas_dgemm(CblasRowMajor, Transposition(p.x), Transposition(p.y), Extent(p.m), Extent(p.n),
               Extent(p.k), 1, reinterpret_cast<const double*>(p.x.data),
               Extent(p.x.leading_dimension), reinterpret_cast<const double*>(p.y.data),
-              Extent(p.y.leading_dimension), 0, reinterpret_cast<double*>(p.d),
+              Extent(p.y.leading_dimension), p.adds_to_d ? 1 : 0, reinterpret_cast<double*>(p.d),
               Extent(p.leading_dimension));
   return absl::OkStatus();
 }

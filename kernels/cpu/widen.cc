@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include "kernels/abortable_loop.h"
+
 namespace gemmd {
 namespace {
 
@@ -41,14 +43,14 @@ void StoreExact(ElementType type, const float* values, int64_t count, std::byte*
 }
 
 void WidenLine(Widening widening, ElementType from, const std::byte* source, int64_t count,
-               ElementType to, std::byte* copy) {
-  if (widening == Widening::kLess128) {
-    for (int64_t i = 0; i < count; ++i) copy[i] = source[i] ^ std::byte{0x80};
-    return;
-  }
-  for (int64_t first = 0; first < count; first += kChunk) {
-    float values[kChunk];
+               ElementType to, std::byte* copy, AbortFlag abort) {
+  for (int64_t first = 0; first < count && !IsSet(abort); first += kChunk) {
     const int64_t chunk = std::min(kChunk, count - first);
+    if (widening == Widening::kLess128) {
+      for (int64_t i = first; i < first + chunk; ++i) copy[i] = source[i] ^ std::byte{0x80};
+      continue;
+    }
+    float values[kChunk];
     DecodeLine(from, source + first / 8 * BitsOf(from), chunk, values);
     if (widening == Widening::kSign) SignsOf(values, chunk);
     StoreExact(to, values, chunk, copy + first / 8 * BitsOf(to));
@@ -58,20 +60,21 @@ void WidenLine(Widening widening, ElementType from, const std::byte* source, int
 }  // namespace
 
 void Widen(Widening widening, const MatrixLayout& from, const std::byte* source,
-           const MatrixLayout& to, std::byte* copy) {
+           const MatrixLayout& to, std::byte* copy, AbortFlag abort) {
   const int64_t length = from.line_length();
   const int64_t copied_bytes = length * BitsOf(to.type) / 8;
   const int64_t line_bytes = to.line_length() * BitsOf(to.type) / 8;
-#pragma omp parallel for schedule(static) if (to.lines() * length >= kParallelElements)
-  for (int64_t i = 0; i < to.lines(); ++i) {
+  const bool is_shared = to.lines() * length >= kParallelElements;
+  ForEachUnlessAborted(abort, is_shared, to.lines(), [&](int64_t i) {
     std::byte* line = copy + i * to.line_stride_bytes();
     if (i >= from.lines()) {
       std::fill(line, line + line_bytes, std::byte{0});
-      continue;
+      return;
     }
-    WidenLine(widening, from.type, source + i * from.line_stride_bytes(), length, to.type, line);
+    WidenLine(widening, from.type, source + i * from.line_stride_bytes(), length, to.type, line,
+              abort);
     std::fill(line + copied_bytes, line + line_bytes, std::byte{0});
-  }
+  });
 }
 
 }  // namespace gemmd

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/abort.h"
 #include "kernels/element.h"
 #include "kernels/problem.h"
 
@@ -19,8 +20,9 @@ enum class Widening : uint8_t {
 
 // Copies one matrix, line by line; `to` has the shape and order of `from` and type f64, f32, bf16
 // or s8.
+// Once the flag is set, the rest is left as it is.
 // Threads: parallel inside, on the calling thread's OpenMP threads, if the matrix is large.
 void Widen(Widening widening, const MatrixLayout& from, const std::byte* source,
-           const MatrixLayout& to, std::byte* copy);
+           const MatrixLayout& to, std::byte* copy, AbortFlag abort = nullptr);
 
 }  // namespace gemmd

@@ -40,7 +40,7 @@ absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& prob
   return layout.batch_stride_bytes;
 }
 
-void Run(const Kernel& kernel, const GemmArgs& args, const MatrixLayout& layout) {
+absl::Status Run(const Kernel& kernel, const GemmArgs& args, const MatrixLayout& layout) {
   const Problem& problem = args.problem;
   const mma::Chip chip = args.target.chip;
   const sim::Path path = sim::BestPath(*kernel.instruction, chip);
@@ -49,6 +49,7 @@ void Run(const Kernel& kernel, const GemmArgs& args, const MatrixLayout& layout)
   accumulators.type = layout.type;
   accumulators.leading_dimension = layout.leading_dimension;
   for (int64_t index = 0; index < problem.batch; ++index) {
+    if (IsAborted(args)) return AbortedLaunch();
     if (problem.has_product()) {
       accumulators.data = args.workspace.data();
       sim::Multiply(path,
@@ -56,7 +57,8 @@ void Run(const Kernel& kernel, const GemmArgs& args, const MatrixLayout& layout)
                      .chip = chip,
                      .problem = problem,
                      .a = args.a + index * problem.a.batch_stride_bytes,
-                     .b = args.b + index * problem.b.batch_stride_bytes},
+                     .b = args.b + index * problem.b.batch_stride_bytes,
+                     .abort = args.abort},
                     {.data = args.workspace.data(),
                      .type = layout.type,
                      .order = problem.d.order,
@@ -64,18 +66,18 @@ void Run(const Kernel& kernel, const GemmArgs& args, const MatrixLayout& layout)
     }
     ApplyEpilogue(args, index, accumulators);
   }
+  return IsAborted(args) ? AbortedLaunch() : absl::OkStatus();
 }
 
 absl::Status Launch(const Kernel& kernel, const GemmArgs& args) {
   if (!args.problem.has_output()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const MatrixLayout layout, AccumulatorLayout(kernel, args.problem));
   try {
-    Run(kernel, args, layout);
+    return Run(kernel, args, layout);
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
         "workspace: no memory for the packed operands, some 40 MiB and one tile for each thread");
   }
-  return absl::OkStatus();
 }
 
 }  // namespace

@@ -10,16 +10,20 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/abort.h"
+
 namespace gemmd::sim {
 
 // Calls body(worker, index) once for every index from 0 to count - 1 and returns when all calls are
-// done. Each worker (0 .. threads - 1) has a thread of its own; worker 0 has the calling one. Fewer
-// threads do the work if the system gives no more.
+// done; once the flag is set, the rest is left out. Each worker (0 .. threads - 1) has a thread of
+// its own; worker 0 has the calling one. Fewer threads do the work if the system gives no more.
 template <typename Body>
-void ParallelFor(int threads, int64_t count, const Body& body) {
+void ParallelFor(int threads, int64_t count, AbortFlag abort, const Body& body) {
   std::atomic<int64_t> next{0};
   const auto work = [&](int worker) {
-    for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) body(worker, i);
+    for (int64_t i = next.fetch_add(1); i < count && !IsSet(abort); i = next.fetch_add(1)) {
+      body(worker, i);
+    }
   };
   std::vector<std::jthread> others;  // Joined at the end.
   for (int worker = 1; worker < threads && worker < count; ++worker) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/abort.h"
 #include "kernels/mma/chip.h"
 #include "kernels/mma/instruction.h"
 #include "kernels/problem.h"
@@ -22,6 +23,7 @@ struct Product2D {
   const Problem& problem;
   const std::byte* a;
   const std::byte* b;
+  AbortFlag abort = nullptr;  // Once it is set, what was computed means nothing.
 };
 
 // Where accumulators go: m x n in D's order without gaps, f16 ones as f32.
@@ -41,7 +43,7 @@ bool CanRun(Path path, const mma::Instruction& instruction, mma::Chip chip);
 // The fastest path that this processor and this instruction can take.
 Path BestPath(const mma::Instruction& instruction, mma::Chip chip);
 
-// Computes the accumulators of a product.
+// Computes the accumulators of a product, or some of them if it is aborted meanwhile.
 // Threads: parallel inside, as many as SetThreads gave the calling thread.
 void Multiply(Path path, const Product2D& product, const AccumulatorMatrix& accumulators);
 

@@ -40,7 +40,7 @@ class TileWorker {
 
   void Run(int64_t row, int64_t column, const AccumulatorMatrix& accumulators) {
     std::fill(c_.begin(), c_.end(), 0);
-    for (int64_t k = 0; k < product_.problem.k; k += instruction_.k) {
+    for (int64_t k = 0; k < product_.problem.k && !IsSet(product_.abort); k += instruction_.k) {
       if (k > 0) NextC();
       ScatterA(row, k);
       ScatterB(k, column);
@@ -137,7 +137,7 @@ void MultiplyScalar(const Product2D& product, const AccumulatorMatrix& accumulat
   const int threads = tiles > 1 ? omp_get_max_threads() : 1;
   std::deque<TileWorker> workers;  // A deque, because workers must stay where they are.
   for (int i = 0; i < threads; ++i) workers.emplace_back(product);
-  ParallelFor(threads, tiles, [&](int worker, int64_t tile) {
+  ParallelFor(threads, tiles, product.abort, [&](int worker, int64_t tile) {
     workers[static_cast<size_t>(worker)].Run(tile / tiles_along * rows,
                                              tile % tiles_along * instruction.n, accumulators);
   });

@@ -44,6 +44,7 @@ class VectorProduct {
     const int64_t super_columns = RoundUp(kSuperLines, column_step_);
     for (int64_t row = 0; row < problem.m; row += kSuperLines) {
       for (int64_t column = 0; column < problem.n; column += super_columns) {
+        if (IsSet(product_.abort)) return;
         shape_.first_row = row;
         shape_.rows = RoundUp(std::min(kSuperLines, problem.m - row), RowStep());
         shape_.first_column = column;
@@ -65,7 +66,7 @@ class VectorProduct {
     const int64_t step = std::max(Form::kDepth / plan_.depth, int64_t{1});
     sums_.assign(static_cast<size_t>(shape_.rows * shape_.columns), Sum{0});
     const int64_t all = DivideUp(k, plan_.depth);
-    for (int64_t done = 0; done < all; done += step) {
+    for (int64_t done = 0; done < all && !IsSet(product_.abort); done += step) {
       shape_.k = done * plan_.depth;
       shape_.instructions = std::min(step, all - done);
       RunChunk();
@@ -95,7 +96,8 @@ class VectorProduct {
     const int64_t row_tiles = shape_.rows / plan_.tile_rows;
     const int threads = Threads();
     while (static_cast<int>(readers_.size()) < threads) readers_.emplace_back(plan_, product_);
-    ParallelFor(threads, row_tiles + shape_.columns / n, [&](int worker, int64_t tile) {
+    const int64_t tiles = row_tiles + shape_.columns / n;
+    ParallelFor(threads, tiles, product_.abort, [&](int worker, int64_t tile) {
       Reader& reader = readers_[static_cast<size_t>(worker)];
       if (tile < row_tiles) {
         chunk_.PackA(plan_, shape_, tile * plan_.tile_rows, reader);
@@ -103,10 +105,11 @@ class VectorProduct {
         chunk_.PackB(plan_, shape_, (tile - row_tiles) * n, reader);
       }
     });
-    ParallelFor(threads, tasks_down * tasks_along, [&](int, int64_t task) {
+    ParallelFor(threads, tasks_down * tasks_along, product_.abort, [&](int, int64_t task) {
       const int64_t row = task / tasks_along * kTaskRows;
       const int64_t first = task % tasks_along * kTaskPanels;
       for (int64_t panel = first; panel < std::min(first + kTaskPanels, panels); ++panel) {
+        if (IsSet(product_.abort)) return;
         Form::Run(code_, plan_, shape_, chunk_,
                   {row, std::min(kTaskRows, shape_.rows - row), panel}, sums_.data(),
                   shape_.columns);
@@ -122,7 +125,8 @@ class VectorProduct {
       one.matrix.resize(plan_.d_map.elements());
       one.registers.resize(plan_.d_map.words());
     }
-    ParallelFor(threads, shape_.rows / plan_.tile_rows, [&](int worker, int64_t tile) {
+    const int64_t tiles = shape_.rows / plan_.tile_rows;
+    ParallelFor(threads, tiles, product_.abort, [&](int worker, int64_t tile) {
       for (int64_t column = 0; column < shape_.columns; column += plan_.instruction.n) {
         StoreTile(tile * plan_.tile_rows, column, scratch[static_cast<size_t>(worker)]);
       }

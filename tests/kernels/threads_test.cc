@@ -62,6 +62,12 @@ TEST_P(ThreadsTest, LargeProducts) {
   }
 }
 
+// Lines of one element make the product long, so that it is computed in panels; k is odd.
+TEST_P(ThreadsTest, ProductsInPanels) {
+  SCOPED_TRACE(random_.trace());
+  ExpectCorrect(MakeProblem(kernel_, 1, 1, 820'001, Layouts{}));
+}
+
 TEST_P(ThreadsTest, LargeEpilogues) {
   SCOPED_TRACE(random_.trace());
   Problem problem = MakeProblem(kernel_, 403, 517, 11, Layouts{.c = Order::kColumnMajor});

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -23,12 +24,22 @@ TEST(ParallelForTest, CallsEachIndexOnce) {
   for (const int threads : {1, 2, 5, 64}) {
     for (const int64_t count : {0, 1, 4, 1000}) {
       std::vector<int> calls(static_cast<size_t>(count));
-      sim::ParallelFor(threads, count, [&](int worker, int64_t index) {
+      sim::ParallelFor(threads, count, nullptr, [&](int worker, int64_t index) {
         EXPECT_LT(worker, threads);
         ++calls[static_cast<size_t>(index)];
       });
       EXPECT_EQ(calls, std::vector<int>(static_cast<size_t>(count), 1));
     }
+  }
+}
+
+TEST(ParallelForTest, LeavesOutTheRestOnceItIsAborted) {
+  constexpr int64_t kForever = int64_t{1} << 60;
+  for (const int threads : {1, 5}) {
+    std::atomic<bool> abort = false;
+    sim::ParallelFor(threads, kForever, &abort, [&](int, int64_t index) {
+      if (index == 100) abort.store(true);
+    });
   }
 }
 

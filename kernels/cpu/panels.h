@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Panels: the parts of a product that a library is given one after the other, so that a product
+// that nobody wants any more ends soon. A call of a library cannot be stopped.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/abort.h"
+#include "kernels/cpu/engine.h"
+
+namespace gemmd {
+
+// The largest panel; those at the ends may be smaller.
+struct PanelShape {
+  int64_t m;
+  int64_t n;
+  int64_t k;
+
+  friend bool operator==(const PanelShape&, const PanelShape&) = default;
+};
+
+// The whole product if one call on so many threads takes no more than some 20 ms. The shape depends
+// on nothing else, so that the same request gives the same bits. Panels along k add to D: exact
+// sums stay exact, and floats are rounded once more for each panel, as the libraries do for each of
+// their own blocks.
+PanelShape PanelOf(const Engine& engine, const Product& product, int threads);
+
+// Computes the product in panels of this shape.
+// Errors: Cancelled once the flag is set; those of the engine. Threads: parallel inside, on the
+// calling thread's OpenMP threads.
+absl::Status MultiplyInPanels(const Engine& engine, const Product& product, const PanelShape& panel,
+                              AbortFlag abort);
+
+}  // namespace gemmd

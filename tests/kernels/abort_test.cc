@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Launches that end early: every row looks at the flag, and long ones look at it all the time.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <ostream>
+#include <string>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "kernels/catalog.h"
+#include "kernels/cpu/host.h"
+#include "kernels/mma/support.h"
+#include "tests/testing/sanitized.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+// Zeros that take no memory until they are written.
+class Zeros {
+ public:
+  explicit Zeros(int64_t bytes) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
+    void* mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped != MAP_FAILED) data_ = static_cast<std::byte*>(mapped);
+  }
+  ~Zeros() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+  }
+  Zeros(const Zeros&) = delete;
+  Zeros& operator=(const Zeros&) = delete;
+
+  std::byte* data() const { return data_; }
+
+ private:
+  size_t bytes_;
+  std::byte* data_ = nullptr;
+};
+
+// A launch with operands of zeros.
+class Launched {
+ public:
+  Launched(const Kernel& kernel, const Problem& problem, const Target& target)
+      : kernel_(kernel),
+        problem_(problem),
+        target_(target),
+        a_(BytesOf("a", problem.a, problem.batch)->full),
+        b_(BytesOf("b", problem.b, problem.batch)->full),
+        d_(BytesOf("d", problem.d, problem.batch)->full),
+        workspace_bytes_(*kernel.workspace_bytes(problem)),
+        workspace_(workspace_bytes_) {}
+
+  absl::Status Run(AbortFlag abort) const {
+    return kernel_.launch({.problem = problem_,
+                           .target = target_,
+                           .a = a_.data(),
+                           .b = b_.data(),
+                           .c = nullptr,
+                           .bias = nullptr,
+                           .a_scale = {},
+                           .b_scale = {},
+                           .d = d_.data(),
+                           .workspace = {workspace_.data(), static_cast<size_t>(workspace_bytes_)},
+                           .abort = abort});
+  }
+
+ private:
+  const Kernel& kernel_;
+  const Problem problem_;
+  const Target target_;
+  const Zeros a_;
+  const Zeros b_;
+  const Zeros d_;
+  const int64_t workspace_bytes_;
+  const Zeros workspace_;
+};
+
+Problem ProblemOf(const Kernel& kernel, int64_t m, int64_t n, int64_t k, int64_t batch = 1) {
+  Problem problem;
+  problem.m = m;
+  problem.n = n;
+  problem.k = k;
+  problem.batch = batch;
+  problem.a = *TightLayout("a", kernel.a, Order::kRowMajor, m, k);
+  if (kernel.instruction != nullptr && kernel.instruction->is_sparse()) {
+    problem.a = *TightSparseLayout("a", kernel.a, m, k);
+  }
+  problem.b = *TightLayout("b", kernel.b, Order::kRowMajor, k, n);
+  problem.a.batch_stride_bytes = problem.b.batch_stride_bytes = 0;
+  problem.d = *TightLayout("d", kernel.recipe.accumulation, Order::kRowMajor, m, n);
+  problem.accumulation = kernel.recipe.accumulation;
+  if (kernel.instruction != nullptr && kernel.instruction->bit_count == mma::BitCount::kXor) {
+    problem.bit_operation = BitOperation::kXor;
+  }
+  return problem;
+}
+
+TEST(AbortTest, EveryRowOfTheHostLooksAtTheFlag) {
+  SetThreads(1);
+  std::vector<Target> targets = {HostTarget()};
+  for (const mma::Chip chip : mma::kAllChips) {
+    targets.push_back({.kind = DeviceKind::kSim, .chip = chip});
+  }
+  const std::atomic<bool> set = true;
+  const std::atomic<bool> clear = false;
+  for (const Target& target : targets) {
+    int rows = 0;
+    for (const Kernel& kernel : Catalog(target.kind)) {
+      const Problem problem = ProblemOf(kernel, 3, 5, 8);
+      if (!kernel.available(target).ok() || !kernel.supports(problem).ok()) continue;
+      SCOPED_TRACE(std::string(kernel.name));
+      const Launched launched(kernel, problem, target);
+      EXPECT_THAT(launched.Run(&set), StatusIs(absl::StatusCode::kCancelled));
+      if (rows++ % 50 == 0) {
+        EXPECT_THAT(launched.Run(&clear), IsOk());
+      }
+    }
+    EXPECT_GT(rows, 5);
+  }
+}
+
+// Work that would take from many seconds to hours.
+struct LongWork {
+  std::string_view name;
+  std::string_view kernel;
+  int64_t m, n, k, batch;
+  bool is_sparse = false;
+  mma::Chip chip = mma::Chip::kSm90;
+};
+
+constexpr int64_t kMany = int64_t{1} << 28;
+
+const LongWork kLongWork[] = {
+    {"OneProductF32", "onednn.f32.f32.f32", 4096, 4096, 32768, 1},
+    {"OneProductF64", "openblas.f64.f64.f64", 4096, 4096, 16384, 1},
+    {"OneProductBf16", "onednn.f32.bf16.bf16", 8192, 4096, 32768, 1},
+    {"OneProductS8", "onednn.s32.s8.s8", 8192, 8192, 32768, 1},
+    {"OneSum", "openblas.f64.f64.f64", 1, 1, kMany, 1},
+    {"Widening", "onednn.f32.e4m3.e4m3.via_f32", 1, 1, int64_t{1} << 32, 1},
+    {"Expanding", "onednn.f32.f32.f32", 32768, 1, 131072, 1, true},
+    {"BatchOfSmallCpu", "onednn.f32.f32.f32", 1, 1, 1, kMany},
+    {"BatchInTurnCpu", "onednn.f32.f16.f16.via_f32", 1, 1, 1, kMany},
+    {"BatchOfNothingCpu", "onednn.f32.f32.f32", 1, 1, 0, kMany},
+    {"EpilogueAloneCpu", "onednn.f32.f32.f32", 65536, 65536, 0, 1},
+    {"LinesOfOneElementCpu", "onednn.f32.f32.f32", int64_t{1} << 32, 1, 0, 1},
+    {"OneProductSim", "mma.m16n8k16.f32.f16.f16.f32", 4096, 4096, 4096, 1},
+    {"OneProductInPlainCode",
+     "mma.m16n8k64.kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0", 1024, 1024, 1024,
+     1, false, mma::Chip::kSm120},
+    {"OneSumSim", "mma.m16n8k16.f32.f16.f16.f32", 1, 1, kMany, 1},
+    {"BatchOfSmallSim", "mma.m16n8k16.f32.f16.f16.f32", 1, 1, 1, kMany},
+    {"BatchOfNothingSim", "mma.m16n8k16.f32.f16.f16.f32", 1, 1, 0, kMany},
+    {"EpilogueAloneSim", "mma.m16n8k16.f32.f16.f16.f32", 65536, 65536, 0, 1},
+};
+
+void PrintTo(const LongWork& work, std::ostream* out) { *out << work.name; }
+
+class LongWorkTest : public testing::TestWithParam<LongWork> {};
+
+TEST_P(LongWorkTest, EndsSoonAfterItIsAborted) {
+  const LongWork& work = GetParam();
+  const absl::StatusOr<const Kernel*> found = FindKernel(work.kernel);
+  ASSERT_THAT(found, IsOk());
+  const Kernel& kernel = **found;
+  const Target target = kernel.device_kind == DeviceKind::kCpu
+                            ? HostTarget()
+                            : Target{.kind = DeviceKind::kSim, .chip = work.chip};
+  const absl::Status available = kernel.available(target);
+  if (!available.ok()) GTEST_SKIP() << available.message();
+  Problem problem = ProblemOf(kernel, work.m, work.n, work.k, work.batch);
+  if (work.is_sparse) problem.a = *TightSparseLayout("a", kernel.a, work.m, work.k);
+  ASSERT_THAT(Validate(problem), IsOk());
+  ASSERT_THAT(kernel.supports(problem), IsOk());
+  const Launched launched(kernel, problem, target);
+
+  std::atomic<bool> abort = false;
+  absl::Status status;
+  absl::Notification ended;
+  std::thread launcher([&] {
+    SetThreads(2);
+    status = launched.Run(&abort);
+    ended.Notify();
+  });
+  EXPECT_FALSE(ended.WaitForNotificationWithTimeout(absl::Milliseconds(100))) << status;
+  const absl::Time aborted = absl::Now();
+  abort.store(true);
+  launcher.join();
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled));
+  // 50 ms on two free cores; these two may be busy with other work, and the build unoptimized.
+  EXPECT_LT(absl::Now() - aborted, absl::Milliseconds(kIsSanitized ? 5000 : 1000));
+  RecordProperty("ms_until_the_end",
+                 static_cast<int>((absl::Now() - aborted) / absl::Milliseconds(1)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Works, LongWorkTest, testing::ValuesIn(kLongWork),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+}  // namespace
+}  // namespace gemmd

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What it costs that libraries are called panel by panel, so that their products can be aborted:
+// the time of a cube in panels over that of one call, in turns in one process, for each engine.
+// usage: gemmd-panels-overhead [EXTENT [TURNS [THREADS]]]
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "kernels/cpu/host.h"
+#include "kernels/cpu/panels.h"
+#include "kernels/element.h"
+
+namespace gemmd {
+namespace {
+
+std::vector<std::byte> Ones(ElementType type, int64_t count) {
+  const std::vector<float> values(static_cast<size_t>(count), 1);
+  std::vector<std::byte> bytes(static_cast<size_t>(count * BitsOf(type) / 8));
+  EncodeLine(type, values.data(), count, bytes.data());
+  return bytes;
+}
+
+double Seconds(const Engine& engine, const Product& product, const PanelShape& panel) {
+  const absl::Time start = absl::Now();
+  if (!MultiplyInPanels(engine, product, panel, nullptr).ok()) std::abort();
+  return absl::ToDoubleSeconds(absl::Now() - start);
+}
+
+double MedianOf(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+void Measure(const Engine& engine, int64_t extent, int turns, int threads) {
+  if (!engine.available(HostTarget()).ok()) return;
+  const std::vector<std::byte> x = Ones(engine.operand, extent * extent);
+  std::vector<std::byte> d(static_cast<size_t>(extent * extent * BitsOf(engine.accumulator) / 8));
+  Product product;
+  product.m = product.n = product.k = product.leading_dimension = extent;
+  product.x = {.data = x.data(), .type = engine.operand, .leading_dimension = extent};
+  product.y = product.x;
+  product.d = d.data();
+  const PanelShape whole = {extent, extent, extent};
+  const PanelShape panel = PanelOf(engine, product, threads);
+  Seconds(engine, product, whole);
+  std::vector<double> of_whole;
+  std::vector<double> of_panels;
+  std::vector<double> ratios;
+  for (int turn = 0; turn < turns; ++turn) {
+    of_whole.push_back(Seconds(engine, product, whole));
+    of_panels.push_back(Seconds(engine, product, panel));
+    ratios.push_back(of_panels.back() / of_whole.back());
+  }
+  std::printf("%-14s %5ldx%ldx%ld  %8.2f ms  %8.2f ms  %.3f  %.3f\n",
+              std::string(engine.name).c_str(), static_cast<long>(panel.m),
+              static_cast<long>(panel.n), static_cast<long>(panel.k), MedianOf(of_whole) * 1e3,
+              MedianOf(of_panels) * 1e3, MedianOf(ratios),
+              *std::min_element(of_panels.begin(), of_panels.end()) /
+                  *std::min_element(of_whole.begin(), of_whole.end()));
+}
+
+}  // namespace
+}  // namespace gemmd
+
+int main(int argc, char** argv) {
+  using gemmd::Measure;
+  const long extent = argc > 1 ? std::atol(argv[1]) : 2048;  // NOLINT(cert-err34-c)
+  const int turns = argc > 2 ? std::atoi(argv[2]) : 21;      // NOLINT(cert-err34-c)
+  const int threads = argc > 3 ? std::atoi(argv[3]) : 2;     // NOLINT(cert-err34-c)
+  gemmd::SetThreads(threads);
+  std::printf("engine         panel                 one call      panels  median  fastest\n");
+  for (const gemmd::Engine* engine : {&gemmd::kOneDnnF32, &gemmd::kOneDnnBf16, &gemmd::kOneDnnS8,
+                                      &gemmd::kOpenBlasF32, &gemmd::kOpenBlasF64}) {
+    Measure(*engine, extent, turns, threads);
+  }
+}
