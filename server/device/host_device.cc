@@ -23,6 +23,8 @@ constexpr size_t kWorkspaceAlignment = 64;  // GemmArgs::workspace.
 // A workspace larger than this goes back to the system after the job that needed it.
 constexpr int64_t kKeptWorkspaceBytes = int64_t{64} << 20;
 
+constexpr size_t kClearedAtOnce = size_t{4} << 20;  // Takes a millisecond or two.
+
 int AllowedCores() {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
@@ -80,6 +82,15 @@ void HostDevice::Submit(const Job& job, Done done) {
   pending_.push_back({job, std::move(done), clock_.NowNs()});
 }
 
+void HostDevice::Abort(JobId id) {
+  if (id == 0) return;
+  MutexLock lock(&mutex_);
+  if (id == running_id_) abort_.store(true, std::memory_order_relaxed);
+  for (Pending& pending : pending_) {
+    if (pending.job.id == id) pending.is_aborted = true;
+  }
+}
+
 void HostDevice::Run(const Target& target) {
   pthread_setname_np(pthread_self(), ThreadName(info_.name).c_str());
   SetThreads(info_.threads);
@@ -89,21 +100,30 @@ void HostDevice::Run(const Target& target) {
     MutexLock lock(&mutex_);
     measured_ = true;
   }
-  while (true) {
-    Pending next;
+  Pending next;
+  while (TakeNext(next)) {
+    JobOutcome outcome = Execute(next);
     {
       MutexLock lock(&mutex_);
-      const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || !pending_.empty();
-      };
-      mutex_.Await(has_work);
-      if (pending_.empty()) return;
-      next = std::move(pending_.front());
-      pending_.pop_front();
+      running_id_ = 0;
     }
-    JobOutcome outcome = Execute(next);
     std::move(next.done)(std::move(outcome));
   }
+}
+
+// Waits for a job. False where there is none left and the device stops.
+bool HostDevice::TakeNext(Pending& next) {
+  MutexLock lock(&mutex_);
+  const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || !pending_.empty();
+  };
+  mutex_.Await(has_work);
+  if (pending_.empty()) return false;
+  next = std::move(pending_.front());
+  pending_.pop_front();
+  running_id_ = next.job.id;
+  abort_.store(next.is_aborted, std::memory_order_relaxed);
+  return true;
 }
 
 JobOutcome HostDevice::Execute(const Pending& pending) {
@@ -113,26 +133,38 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   outcome.wait_ns = start_ns - pending.submitted_ns;
   outcome.status = CheckOperands(job);
   if (outcome.status.ok()) outcome.status = ReserveWorkspace(job.workspace_bytes);
-  if (outcome.status.ok()) {
-    try {
-      job.d->assign(static_cast<size_t>(job.d_bytes), '\0');
-    } catch (const std::bad_alloc&) {
-      outcome.status = absl::ResourceExhaustedError(
-          absl::StrCat("d: no memory for ", job.d_bytes, " bytes on device ", info_.name));
-    }
-  }
+  if (outcome.status.ok()) outcome.status = ReserveOutput(job);
   const int64_t ready_ns = clock_.NowNs();
   outcome.copy_in_ns = ready_ns - start_ns;
   if (!outcome.status.ok()) return outcome;
 
   const auto workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_));
-  outcome.status = job.kernel->launch(ArgsOf(job, profile_.target, workspace));
+  GemmArgs args = ArgsOf(job, profile_.target, workspace);
+  args.abort = &abort_;
+  outcome.status = job.kernel->launch(args);
   outcome.compute_ns = clock_.NowNs() - ready_ns;
   if (workspace_bytes_ > kKeptWorkspaceBytes) {
     workspace_.reset();
     workspace_bytes_ = 0;
   }
   return outcome;
+}
+
+// Fills D with zeros, which takes a second for some gigabytes.
+absl::Status HostDevice::ReserveOutput(const Job& job) const {
+  const auto bytes = static_cast<size_t>(job.d_bytes);
+  try {
+    job.d->clear();
+    job.d->reserve(bytes);
+    while (job.d->size() < bytes) {
+      if (IsSet(&abort_)) return AbortedLaunch();
+      job.d->append(std::min(kClearedAtOnce, bytes - job.d->size()), '\0');
+    }
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("d: no memory for ", job.d_bytes, " bytes on device ", info_.name));
+  }
+  return IsSet(&abort_) ? AbortedLaunch() : absl::OkStatus();
 }
 
 absl::Status HostDevice::ReserveWorkspace(int64_t bytes) {

@@ -5,6 +5,7 @@
 // Operands are read where the request left them.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <thread>
@@ -31,19 +32,24 @@ class HostDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
   const DeviceProfile& profile() const override { return profile_; }
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  // A job that waits is answered in its turn, without work.
+  void Abort(JobId id) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Pending {
     Job job;
     Done done;
     int64_t submitted_ns = 0;
+    bool is_aborted = false;
   };
   struct FreeDeleter {
     void operator()(std::byte* memory) const;
   };
 
   void Run(const Target& target) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool TakeNext(Pending& next) ABSL_LOCKS_EXCLUDED(mutex_);
   JobOutcome Execute(const Pending& pending);
+  absl::Status ReserveOutput(const Job& job) const;
   absl::Status ReserveWorkspace(int64_t bytes);
 
   // Constant after construction.
@@ -53,8 +59,11 @@ class HostDevice final : public Device {
 
   Mutex mutex_;
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
+  JobId running_id_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: none, or one that is never aborted.
   bool measured_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::atomic<bool> abort_ = false;  // Of the job that runs; changed under the mutex.
 
   // Owned by the device's thread.
   std::unique_ptr<std::byte, FreeDeleter> workspace_;

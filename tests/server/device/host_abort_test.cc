@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Jobs of the devices of the host that end early.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "kernels/catalog.h"
+#include "kernels/cpu/host.h"
+#include "server/device/host_device.h"
+#include "tests/testing/patience.h"
+#include "tests/testing/sanitized.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_kernel.h"
+
+namespace gemmd {
+namespace {
+
+// 50 ms on free cores; those of the tests have other work, and the build is not optimized.
+constexpr absl::Duration kSoon = absl::Milliseconds(kIsSanitized ? 5000 : 1000);
+
+// Submits a job and keeps its end.
+std::future<JobOutcome> Start(Device& device, const Job& job) {
+  auto ended = std::make_unique<std::promise<JobOutcome>>();
+  std::future<JobOutcome> outcome = ended->get_future();
+  device.Submit(
+      job, [ended = std::move(ended)](JobOutcome result) { ended->set_value(std::move(result)); });
+  return outcome;
+}
+
+// 4 KiB of operands of a product that takes hours on any processor.
+class HostAbortTest : public testing::Test {
+ protected:
+  HostAbortTest()
+      : device_({.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90}, 2),
+        kernel_(**FindKernel("mma.m16n8k16.f32.f16.f16.f32")) {
+    Problem& problem = slow_.problem;
+    problem.m = problem.n = 2048;
+    problem.k = 1;
+    problem.batch = int64_t{1} << 24;
+    problem.a = *TightLayout("a", ElementType::kF16, Order::kRowMajor, problem.m, 1);
+    problem.b = *TightLayout("b", ElementType::kF16, Order::kRowMajor, 1, problem.n);
+    problem.a.batch_stride_bytes = problem.b.batch_stride_bytes = 0;
+    problem.d = *TightLayout("d", ElementType::kF32, Order::kRowMajor, problem.m, problem.n);
+    problem.d.batch_stride_bytes = 0;
+    slow_.id = 1;
+    slow_.kernel = &kernel_;
+    slow_.workspace_bytes = *kernel_.workspace_bytes(problem);
+    slow_.a = slow_.b = operands_.data();
+    slow_.d_bytes = problem.d.lines() * problem.d.line_stride_bytes();
+    slow_.d = &d_;
+  }
+
+  HostDevice device_;
+  const Kernel& kernel_;
+  const std::vector<std::byte> operands_ = std::vector<std::byte>(4096);
+  std::string d_;
+  Job slow_;
+};
+
+TEST_F(HostAbortTest, FreesTheDeviceSoon) {
+  std::future<JobOutcome> slow = Start(device_, slow_);
+  EXPECT_EQ(slow.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
+  const absl::Time aborted = absl::Now();
+  device_.Abort(1);
+  std::string d;
+  std::future<JobOutcome> next = Start(device_, TestJob(&d));
+  EXPECT_THAT(Awaited(std::move(slow), "the aborted job").status,
+              StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(Awaited(std::move(next), "the job after it").status, IsOk());
+  EXPECT_LT(absl::Now() - aborted, kSoon);
+}
+
+TEST_F(HostAbortTest, EndsTheClearingOfALargeOutput) {
+  Job job = TestJob(&d_);
+  job.id = 7;
+  job.d_bytes = int64_t{4} << 30;  // The kernel would write four bytes of it.
+  std::future<JobOutcome> ended = Start(device_, job);
+  EXPECT_EQ(ended.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  const absl::Time aborted = absl::Now();
+  device_.Abort(7);
+  EXPECT_THAT(Awaited(std::move(ended), "the aborted job").status,
+              StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_LT(absl::Now() - aborted, kSoon);
+}
+
+TEST_F(HostAbortTest, EndsAJobThatWaitsWithoutItsWork) {
+  static std::atomic<int> launches;
+  launches = 0;
+  KernelFamily family = *TestKernel().family;
+  family.launch = [](const Kernel&, const GemmArgs&) {
+    ++launches;
+    return absl::OkStatus();
+  };
+  Kernel counted = TestKernel();
+  counted.family = &family;
+  std::string d[2];
+  Job waits = TestJob(&d[0]);
+  waits.kernel = &counted;
+  waits.id = 2;
+  Job other = TestJob(&d[1]);
+  other.kernel = &counted;
+  other.id = 3;
+  std::future<JobOutcome> slow = Start(device_, slow_);
+  std::future<JobOutcome> waiting = Start(device_, waits);
+  std::future<JobOutcome> last = Start(device_, other);
+  device_.Abort(2);
+  device_.Abort(0);
+  device_.Abort(99);
+  EXPECT_EQ(slow.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  device_.Abort(1);
+  EXPECT_THAT(Awaited(std::move(slow), "the job that runs").status,
+              StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(Awaited(std::move(waiting), "the job that waits").status,
+              StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(Awaited(std::move(last), "the job nobody aborts").status, IsOk());
+  EXPECT_EQ(launches, 1);
+}
+
+// A job that ended is not mistaken for the next one, which has no number.
+TEST_F(HostAbortTest, DoesNothingToOtherJobs) {
+  std::string d;
+  Job job = TestJob(&d);
+  job.id = 5;
+  EXPECT_THAT(Awaited(Start(device_, job), "the first job").status, IsOk());
+  device_.Abort(5);
+  EXPECT_THAT(Awaited(Start(device_, TestJob(&d)), "the second job").status, IsOk());
+}
+
+}  // namespace
+}  // namespace gemmd
