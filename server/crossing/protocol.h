@@ -6,7 +6,7 @@
 //
 //   worker: Hello, or a Hello with an error and the end
 //   front:  MeasureRequest   worker: RatesPart, until all are told
-//   front:  JobRequest       worker: Result     one at a time
+//   front:  JobRequest       worker: Result     one at a time; StagingControl ends one early
 //   either: closes the socket, and the worker ends
 #pragma once
 
@@ -31,7 +31,7 @@ namespace gemmd {
 inline constexpr int kWorkerSocket = 3;
 inline constexpr int kWorkerStaging = 4;
 
-inline constexpr uint32_t kWorkerProtocol = 1;
+inline constexpr uint32_t kWorkerProtocol = 2;
 
 enum class RecordKind : uint32_t { kHello = 1, kMeasure, kRates, kJob, kResult };
 
@@ -109,8 +109,9 @@ struct RatesPart {
 struct JobRequest {
   static constexpr RecordKind kKind = RecordKind::kJob;
   RecordHeader header = {.kind = kKind};
-  uint64_t id = 0;      // Ascending from 1.
-  uint32_t kernel = 0;  // Position in Catalog(DeviceKind::kCuda).
+  uint64_t id = 0;           // Ascending from 1.
+  uint32_t kernel = 0;       // Position in Catalog(DeviceKind::kCuda).
+  int64_t predicted_ns = 0;  // Of the launch; a long one is made in panels.
   Problem problem;
 };
 

@@ -15,9 +15,12 @@
 
 namespace gemmd {
 
-// What the front must know of a worker that can say nothing more.
+// What one side must know of the other while that says nothing.
 struct StagingControl {
-  std::atomic<uint64_t> started_id = 0;  // The last job that was given to the GPU.
+  // The worker's: the last job that was given to the GPU.
+  std::atomic<uint64_t> started_id = 0;
+  // The front's: the last job that nobody wants any more. The worker looks at it between steps.
+  std::atomic<uint64_t> aborted_id = 0;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 

@@ -23,14 +23,11 @@ namespace {
 // How often the thread looks at the clock for a job that another thread has handed over.
 constexpr int64_t kTickNs = 100'000'000;
 
-// Leaves nothing of an earlier job between this matrix and the next one.
-void CopyIn(absl::Span<std::byte> staging, const JobRange& range, const void* from) {
-  if (range.bytes == 0) return;
-  std::byte* const to = staging.data() + range.offset;
-  const auto bytes = static_cast<size_t>(range.bytes);
-  std::memcpy(to, from, bytes);
-  std::memset(to + bytes, 0, -bytes % static_cast<size_t>(kJobAlignment));
-}
+// Copying so much takes some 2 ms.
+constexpr int64_t kCopiedAtOnce = int64_t{8} << 20;
+
+// How long a worker may take to end a job that nobody wants any more.
+constexpr int64_t kTimeToAbortNs = 1'000'000'000;
 
 absl::Span<std::byte> Place(absl::Span<std::byte> staging, const JobRange& range) {
   return staging.subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.bytes));
@@ -55,6 +52,30 @@ void WorkerDevice::Submit(const Job& job, Done done) {
     pending_.push_back(std::move(pending));
   }
   Wake();
+}
+
+void WorkerDevice::Abort(JobId id) {
+  if (id == 0) return;
+  {
+    MutexLock lock(&mutex_);
+    if (current_ != nullptr && current_->job.id == id) {
+      aborted_id_.store(current_->id, std::memory_order_relaxed);
+      staging_.control().aborted_id.store(current_->id, std::memory_order_relaxed);
+      abort_deadline_ns_ = clock_.NowNs() + kTimeToAbortNs;
+      return;
+    }
+    const auto found =
+        std::find_if(pending_.begin(), pending_.end(),
+                     [id](const std::unique_ptr<Pending>& one) { return one->job.id == id; });
+    if (found == pending_.end()) return;
+    aborted_.push_back(std::move(*found));
+    pending_.erase(found);
+  }
+  Wake();
+}
+
+bool WorkerDevice::IsAborted(const Pending& pending) const {
+  return aborted_id_.load(std::memory_order_relaxed) == pending.id;
 }
 
 absl::Status WorkerDevice::CheckSize(const Problem& problem) const {
@@ -100,24 +121,39 @@ absl::Duration WorkerDevice::LongestRun(const Job& job) const {
   return std::max(std::min(wanted, options_.watchdog_most), options_.watchdog_least);
 }
 
-// Copies the operands where the worker finds them and tells it of the job. A worker that is gone
-// shows in the socket.
+// Leaves nothing of an earlier job between this matrix and the next one. False where the job was
+// aborted meanwhile.
+bool WorkerDevice::CopyInChunks(const Pending& pending, const JobRange& range,
+                                const void* from) const {
+  if (range.bytes == 0) return true;
+  std::byte* const to = staging_.matrices().data() + range.offset;
+  for (int64_t at = 0; at < range.bytes; at += kCopiedAtOnce) {
+    if (IsAborted(pending)) return false;
+    std::memcpy(to + at, static_cast<const std::byte*>(from) + at,
+                static_cast<size_t>(std::min(kCopiedAtOnce, range.bytes - at)));
+  }
+  const auto bytes = static_cast<size_t>(range.bytes);
+  std::memset(to + bytes, 0, -bytes % static_cast<size_t>(kJobAlignment));
+  return true;
+}
+
+// Copies the operands where the worker finds them and tells it of the job, whether it was aborted
+// or not: the worker then says so. A worker that is gone shows in the socket.
 void WorkerDevice::HandOver(Pending& pending) const {
   const Job& job = pending.job;
   const JobLayout& layout = pending.layout;
-  const absl::Span<std::byte> matrices = staging_.matrices();
   pending.begun_ns = clock_.NowNs();
-  CopyIn(matrices, layout.a, job.a);
-  CopyIn(matrices, layout.b, job.b);
-  CopyIn(matrices, layout.c, job.c);
-  CopyIn(matrices, layout.bias, job.bias);
-  CopyIn(matrices, layout.a_scale, job.a_scale.data());
-  CopyIn(matrices, layout.b_scale, job.b_scale.data());
-  stamps_.Put(Place(matrices, layout.d));
+  [[maybe_unused]] const bool is_whole =
+      CopyInChunks(pending, layout.a, job.a) && CopyInChunks(pending, layout.b, job.b) &&
+      CopyInChunks(pending, layout.c, job.c) && CopyInChunks(pending, layout.bias, job.bias) &&
+      CopyInChunks(pending, layout.a_scale, job.a_scale.data()) &&
+      CopyInChunks(pending, layout.b_scale, job.b_scale.data());
+  stamps_.Put(Place(staging_.matrices(), layout.d));
   JobRequest request;
   request.id = pending.id;
   request.kernel = static_cast<uint32_t>(job.kernel->position);
   request.problem = job.problem;
+  request.predicted_ns = PredictedNs(*job.kernel, job.problem, profile_);
   pending.sent_ns = clock_.NowNs();
   pending.deadline_ns = pending.sent_ns + absl::ToInt64Nanoseconds(LongestRun(job));
   SendRecord(process_.socket(), request).IgnoreError();
@@ -125,6 +161,7 @@ void WorkerDevice::HandOver(Pending& pending) const {
 
 // Gives the worker its next job, where it has none and one waits.
 void WorkerDevice::HandOverNext() {
+  AnswerAborted();
   while (Pending* const next = TakeNext()) {
     // Not locked: this may be long. Nobody else touches the current job meanwhile.
     if (next->refusal.ok() && !next->is_small()) next->refusal = CheckOperands(next->job);
@@ -207,22 +244,41 @@ JobOutcome WorkerDevice::Finish(const Pending& pending, const Result& result) co
   outcome.compute_ns = result.compute_ns;
   outcome.status = result.status.get();
   if (!outcome.status.ok()) return outcome;
-  const JobRange& range = pending.layout.d;
-  try {
-    pending.job.d->assign(reinterpret_cast<const char*>(staging_.matrices().data()) + range.offset,
-                          static_cast<size_t>(range.bytes));
-  } catch (const std::bad_alloc&) {
-    outcome.status = absl::ResourceExhaustedError(
-        Concat("d: no memory for ", range.bytes, " bytes of a result of device ", info_.name));
-  }
+  outcome.status = TakeOutput(pending);
   outcome.copy_out_ns = result.copy_out_ns + clock_.NowNs() - received_ns;
   return outcome;
+}
+
+// Copies D out of the staging area.
+absl::Status WorkerDevice::TakeOutput(const Pending& pending) const {
+  const JobRange& range = pending.layout.d;
+  const char* const from = reinterpret_cast<const char*>(staging_.matrices().data()) + range.offset;
+  std::string& d = *pending.job.d;
+  try {
+    d.clear();
+    d.reserve(static_cast<size_t>(range.bytes));
+    for (int64_t at = 0; at < range.bytes; at += kCopiedAtOnce) {
+      if (IsAborted(pending)) return AbortedLaunch();
+      d.append(from + at, static_cast<size_t>(std::min(kCopiedAtOnce, range.bytes - at)));
+    }
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        Concat("d: no memory for ", range.bytes, " bytes of a result of device ", info_.name));
+  }
+  return absl::OkStatus();
 }
 
 // Errors: the worker has not answered in time.
 absl::Status WorkerDevice::CheckTime() const {
   const Pending* const current = this->current();
-  if (current == nullptr || clock_.NowNs() < current->deadline_ns) return absl::OkStatus();
+  if (current == nullptr) return absl::OkStatus();
+  if (IsAborted(*current)) {
+    MutexLock lock(&mutex_);
+    if (clock_.NowNs() >= abort_deadline_ns_) {
+      return absl::DeadlineExceededError("the worker did not end an aborted product in a second");
+    }
+  }
+  if (clock_.NowNs() < current->deadline_ns) return absl::OkStatus();
   const absl::Duration waited = absl::Nanoseconds(clock_.NowNs() - current->sent_ns);
   const std::string_view limit = waited >= options_.watchdog_most
                                      ? ", the most that a product may take (--watchdog-most)"
@@ -240,6 +296,10 @@ void WorkerDevice::AnswerLost(std::string_view reason) {
     lost = std::move(current_);
   }
   if (lost == nullptr) return;
+  if (IsAborted(*lost)) {
+    Answer(*lost, AbortedLaunch());
+    return;
+  }
   const bool was_started =
       staging_.control().started_id.load(std::memory_order_acquire) == lost->id;
   Answer(*lost,
@@ -252,6 +312,7 @@ void WorkerDevice::AnswerLost(std::string_view reason) {
 
 // Answers all jobs that wait, and those that come in meanwhile.
 void WorkerDevice::RefusePending() {
+  AnswerAborted();
   while (true) {
     std::unique_ptr<Pending> refused;
     absl::Status status;
@@ -264,6 +325,16 @@ void WorkerDevice::RefusePending() {
     }
     Answer(*refused, refused->refusal.ok() ? status : refused->refusal);
   }
+}
+
+// Answers the jobs that were aborted while they waited.
+void WorkerDevice::AnswerAborted() {
+  std::vector<std::unique_ptr<Pending>> aborted;
+  {
+    MutexLock lock(&mutex_);
+    aborted.swap(aborted_);
+  }
+  for (const std::unique_ptr<Pending>& one : aborted) Answer(*one, AbortedLaunch());
 }
 
 WorkerDevice::Pending* WorkerDevice::current() const {

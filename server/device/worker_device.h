@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -64,6 +65,7 @@ class WorkerDevice final : public Device {
   const DeviceProfile& profile() const override { return profile_; }
   absl::Status CheckSize(const Problem& problem) const override;
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Abort(JobId id) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status readiness() const override ABSL_LOCKS_EXCLUDED(mutex_);
   DeviceCondition condition() const override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status RestartWorker() override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -107,6 +109,10 @@ class WorkerDevice final : public Device {
   void Answer(Pending& pending, const absl::Status& status) const;
   void AnswerLost(std::string_view reason) ABSL_LOCKS_EXCLUDED(mutex_);
   void RefusePending() ABSL_LOCKS_EXCLUDED(mutex_);
+  void AnswerAborted() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsAborted(const Pending& pending) const;
+  bool CopyInChunks(const Pending& pending, const JobRange& range, const void* from) const;
+  absl::Status TakeOutput(const Pending& pending) const;
   Pending* current() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The life of workers.
@@ -152,12 +158,16 @@ class WorkerDevice final : public Device {
   std::deque<std::unique_ptr<Pending>> pending_ ABSL_GUARDED_BY(mutex_);
   // The worker's job. What it points at belongs to the device's thread once it was handed over.
   std::unique_ptr<Pending> current_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Pending>> aborted_ ABSL_GUARDED_BY(mutex_);  // They waited.
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t abort_deadline_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // Until the worker ends aborted_id_.
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_restart_asked_ ABSL_GUARDED_BY(mutex_) = false;
   // While a canary has the worker between two jobs, all jobs wait.
   bool is_checking_ ABSL_GUARDED_BY(mutex_) = false;
   DeviceCondition condition_ ABSL_GUARDED_BY(mutex_);
+  // The worker's job that nobody wants any more: the last one, by Pending::id.
+  std::atomic<uint64_t> aborted_id_ = 0;
   // Changed by the device's thread alone, and then locked; its socket is used by any that hands
   // over.
   WorkerProcess process_;

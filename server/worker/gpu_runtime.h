@@ -59,6 +59,10 @@ class GpuRuntime {
   // Waits until everything is done.
   virtual absl::Status Wait() = 0;
 
+  // Ends a step, which is all that was asked for since the last call, and waits until the step
+  // before it is done. So at most two steps are under way.
+  virtual absl::Status EndStep() = 0;
+
   // The time between two moments that were marked and reached.
   virtual absl::StatusOr<int64_t> NanosecondsBetween(Moment start, Moment end) = 0;
 

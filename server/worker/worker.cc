@@ -10,11 +10,15 @@
 #include "kernels/text.h"
 #include "server/crossing/job_layout.h"
 #include "server/worker/device_arena.h"
+#include "server/worker/panels.h"
 
 namespace gemmd {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// A link of 12 GB/s, as that of PCIe 3, takes 11 ms for it.
+constexpr size_t kCopiedAtOnce = size_t{128} << 20;
 
 class Worker {
  public:
@@ -32,8 +36,13 @@ class Worker {
   absl::Status Measure();
   absl::Status RunJob(const JobRequest& request);
   absl::Status Compute(const JobRequest& request, Result& result);
-  absl::Status Queue(const Kernel& kernel, const Problem& problem, const JobLayout& layout,
+  absl::Status Queue(const Kernel& kernel, const JobRequest& request, const JobLayout& layout,
                      std::byte* block, absl::Span<std::byte> workspace);
+  absl::Status CopyIn(uint64_t id, const JobLayout& layout, std::byte* block);
+  absl::Status Launch(uint64_t id, const Kernel& kernel, const GemmArgs& args,
+                      const GpuPanels& panels);
+  absl::Status CopyOut(uint64_t id, const JobLayout& layout, const std::byte* block);
+  absl::Status CheckWanted(uint64_t id) const;
   absl::Status FillTimes(Result& result);
 
   const WorkerOptions& options_;
@@ -121,6 +130,7 @@ absl::Status Worker::RunJob(const JobRequest& request) {
 
 absl::Status Worker::Compute(const JobRequest& request, Result& result) {
   RETURN_IF_ERROR(CheckJob(request));
+  RETURN_IF_ERROR(CheckWanted(request.id));
   const Kernel& kernel = Catalog(DeviceKind::kCuda)[request.kernel];
   const Problem& problem = request.problem;
   ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(problem));
@@ -135,21 +145,24 @@ absl::Status Worker::Compute(const JobRequest& request, Result& result) {
   }
   ASSIGN_OR_RETURN(std::byte* const block, arena_->Reserve(bytes));
   staging_.control().started_id.store(request.id, std::memory_order_release);
-  RETURN_IF_ERROR(Queue(kernel, problem, layout, block,
+  RETURN_IF_ERROR(Queue(kernel, request, layout, block,
                         absl::MakeSpan(block + layout.end, static_cast<size_t>(workspace_bytes))));
   RETURN_IF_ERROR(runtime_.Wait());
   return FillTimes(result);
 }
 
-// Everything that the GPU does for one job.
-absl::Status Worker::Queue(const Kernel& kernel, const Problem& problem, const JobLayout& layout,
+// Errors: Cancelled once nobody wants the job any more.
+absl::Status Worker::CheckWanted(uint64_t id) const {
+  const bool is_aborted = staging_.control().aborted_id.load(std::memory_order_relaxed) == id;
+  return is_aborted ? AbortedLaunch() : absl::OkStatus();
+}
+
+// Everything that the GPU does for one job. What takes long is done in steps.
+absl::Status Worker::Queue(const Kernel& kernel, const JobRequest& request, const JobLayout& layout,
                            std::byte* block, absl::Span<std::byte> workspace) {
-  const absl::Span<std::byte> matrices = staging_.matrices();
+  const Problem& problem = request.problem;
   RETURN_IF_ERROR(runtime_.Mark(Moment::kStart));
-  if (layout.input_bytes() > 0) {
-    RETURN_IF_ERROR(
-        runtime_.CopyIn(block, matrices.first(static_cast<size_t>(layout.input_bytes()))));
-  }
+  RETURN_IF_ERROR(CopyIn(request.id, layout, block));
   // All that the copy did not overwrite: nothing of an earlier job, which may have been another
   // caller's, is left to this one, and a kernel that does nothing gives no earlier result.
   const int64_t rest_bytes = layout.end - layout.d.offset + static_cast<int64_t>(workspace.size());
@@ -158,16 +171,48 @@ absl::Status Worker::Queue(const Kernel& kernel, const Problem& problem, const J
   }
   RETURN_IF_ERROR(runtime_.Mark(Moment::kCopiedIn));
   if (problem.has_output()) {
-    RETURN_IF_ERROR(
-        runtime_.Launch(kernel, ArgsAt(problem, gpu_.target, layout, block, workspace)));
+    RETURN_IF_ERROR(Launch(request.id, kernel,
+                           ArgsAt(problem, gpu_.target, layout, block, workspace),
+                           DivideLaunch(problem, request.predicted_ns)));
   }
   RETURN_IF_ERROR(runtime_.Mark(Moment::kComputed));
-  if (layout.d.bytes > 0) {
-    RETURN_IF_ERROR(runtime_.CopyOut(
-        matrices.subspan(static_cast<size_t>(layout.d.offset), static_cast<size_t>(layout.d.bytes)),
-        block + layout.d.offset));
-  }
+  RETURN_IF_ERROR(CopyOut(request.id, layout, block));
   return runtime_.Mark(Moment::kCopiedOut);
+}
+
+absl::Status Worker::CopyIn(uint64_t id, const JobLayout& layout, std::byte* block) {
+  const absl::Span<std::byte> inputs =
+      staging_.matrices().first(static_cast<size_t>(layout.input_bytes()));
+  for (size_t at = 0; at < inputs.size(); at += kCopiedAtOnce) {
+    RETURN_IF_ERROR(CheckWanted(id));
+    RETURN_IF_ERROR(runtime_.CopyIn(block + at, inputs.subspan(at, kCopiedAtOnce)));
+    if (inputs.size() > kCopiedAtOnce) RETURN_IF_ERROR(runtime_.EndStep());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Launch(uint64_t id, const Kernel& kernel, const GemmArgs& args,
+                            const GpuPanels& panels) {
+  const int64_t count = panels.count();
+  if (count <= 1) return runtime_.Launch(kernel, args);
+  for (int64_t index = 0; index < count; ++index) {
+    RETURN_IF_ERROR(CheckWanted(id));
+    const Problem panel = PanelProblem(args.problem, panels, index);
+    RETURN_IF_ERROR(runtime_.Launch(kernel, PanelArgs(args, panels, index, panel)));
+    RETURN_IF_ERROR(runtime_.EndStep());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Worker::CopyOut(uint64_t id, const JobLayout& layout, const std::byte* block) {
+  const absl::Span<std::byte> d = staging_.matrices().subspan(static_cast<size_t>(layout.d.offset),
+                                                              static_cast<size_t>(layout.d.bytes));
+  for (size_t at = 0; at < d.size(); at += kCopiedAtOnce) {
+    RETURN_IF_ERROR(CheckWanted(id));
+    RETURN_IF_ERROR(runtime_.CopyOut(d.subspan(at, kCopiedAtOnce), block + layout.d.offset + at));
+    if (d.size() > kCopiedAtOnce) RETURN_IF_ERROR(runtime_.EndStep());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Worker::FillTimes(Result& result) {

@@ -61,6 +61,9 @@ class CudaRuntime final : public GpuRuntime {
     for (Event& event : events_) {
       ASSIGN_OR_RETURN(event, Event::Create());
     }
+    for (Event& event : step_ends_) {
+      ASSIGN_OR_RETURN(event, Event::Create());
+    }
     return Describe(ordinal);
   }
 
@@ -94,6 +97,11 @@ class CudaRuntime final : public GpuRuntime {
   }
   absl::Status Mark(Moment moment) override { return EventOf(moment).Record(stream_); }
   absl::Status Wait() override { return stream_.Wait(); }
+  absl::Status EndStep() override {
+    RETURN_IF_ERROR(step_ends_[steps_++ % step_ends_.size()].Record(stream_));
+    // The other event is that of the step before; one that was never recorded counts as reached.
+    return CudaStatus(cudaEventSynchronize(step_ends_[steps_ % step_ends_.size()].get()), "step");
+  }
   absl::StatusOr<int64_t> NanosecondsBetween(Moment start, Moment end) override {
     return EventOf(end).NanosecondsSince(EventOf(start));
   }
@@ -125,6 +133,8 @@ class CudaRuntime final : public GpuRuntime {
 
   Stream stream_;
   std::array<Event, 4> events_;
+  std::array<Event, 2> step_ends_;
+  size_t steps_ = 0;
 };
 
 }  // namespace

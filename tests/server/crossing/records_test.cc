@@ -107,7 +107,7 @@ TEST_F(SocketTest, OtherPacketsAreRefused) {
       receive(std::string(most + 1, 'x')),
       StatusIs(kInvalid, absl::StrCat("record: got ", most + 1, " bytes, want at most ", most)));
   ++job.header.protocol;
-  EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, "record.protocol: got 2, want 1"));
+  EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, "record.protocol: got 3, want 2"));
   job = SomeJob();
   job.header.kind = static_cast<RecordKind>(77);
   EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, HasSubstr("got kind 77")));
@@ -247,6 +247,8 @@ TEST(StagingTest, IsSharedAndCannotChangeItsSize) {
   EXPECT_EQ(front.matrices().back(), std::byte{7});
   worker.control().started_id = 9;
   EXPECT_EQ(front.control().started_id, 9u);
+  front.control().aborted_id = 8;
+  EXPECT_EQ(worker.control().aborted_id, 8u);
   EXPECT_NE(ftruncate(front.descriptor(), 20000), 0);
   EXPECT_NE(ftruncate(front.descriptor(), 100), 0);
 }

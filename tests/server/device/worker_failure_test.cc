@@ -109,6 +109,42 @@ TEST(WorkerFailureTest, AJobThatTheWorkerHasNotTakenUpIsUnavailable) {
   ExpectRestarted(rig, pid);
 }
 
+// The kernel hangs, so that the worker cannot end it.
+TEST(WorkerFailureTest, AWorkerThatDoesNotEndAnAbortedJobIsReplacedAfterASecond) {
+  WorkerRig rig;
+  const pid_t pid = rig.device().worker_pid();
+  rig.SetScript("Launch 1 hang");
+  SmallProduct running(8, 8, 8);
+  SmallProduct waiting(8, 8, 8);
+  std::future<JobOutcome> outcome = running.Start(rig.device(), 1);
+  std::future<JobOutcome> waiting_outcome = waiting.Start(rig.device(), 2);
+  EXPECT_TRUE(Eventually([&] { return !rig.HasScript(); })) << "the worker reads no script";
+  rig.device().Abort(2);
+  EXPECT_THAT(Awaited(std::move(waiting_outcome), "the job that waited").status,
+              StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_EQ(outcome.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  const absl::Time aborted = absl::Now();
+  rig.device().Abort(1);
+  EXPECT_THAT(Awaited(std::move(outcome), "the job that ran").status,
+              StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_GE(absl::Now() - aborted, absl::Seconds(1));
+  ExpectRestarted(rig, pid);
+}
+
+// 2 * 8 * 32768 * 32 operations are 17 ms at the fake GPU's rates, and tiles are larger.
+TEST(WorkerFailureTest, AnAbortedJobEndsAndItsWorkerLives) {
+  WorkerRig rig;
+  const pid_t pid = rig.device().worker_pid();
+  SmallProduct product(8, 32768, 32);
+  std::future<JobOutcome> outcome = product.Start(rig.device(), 1);
+  rig.device().Abort(1);
+  EXPECT_THAT(Awaited(std::move(outcome), "the aborted job").status,
+              StatusIs(absl::StatusCode::kCancelled));
+  rig.device().Abort(1);
+  ExpectRightProduct(rig);
+  EXPECT_EQ(rig.device().worker_pid(), pid);
+}
+
 TEST(WorkerFailureTest, AWorkerThatHangsIsKilledByTheWatchdog) {
   WorkerDeviceOptions options = QuickOptions();
   options.watchdog_least = absl::Seconds(1);
@@ -420,7 +456,7 @@ TEST_F(RogueWorkerTest, TalksNonsense) {
   EXPECT_THAT(StartOf("printf x >&3; exec sleep 1000"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record: got 1 bytes")));
   EXPECT_THAT(
-      StartOf(R"(printf '\001\000\000\000\002\000\000\000' >&3; exec sleep 1000)"),
+      StartOf(R"(printf '\002\000\000\000\002\000\000\000' >&3; exec sleep 1000)"),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record: got kind 2, 8 bytes")));
   EXPECT_THAT(StartOf("dd if=/dev/zero bs=100000 count=1 >&3 2>/dev/null; exec sleep 1000"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("bytes, want at most")));

@@ -30,6 +30,7 @@ class FakeGpuRuntime : public GpuRuntime {
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
   absl::Status Mark(Moment moment) override;
   absl::Status Wait() override;
+  absl::Status EndStep() override { return Wait(); }
   absl::StatusOr<int64_t> NanosecondsBetween(Moment start, Moment end) override;
   bool IsLost() override { return is_lost_; }
 

@@ -117,6 +117,11 @@ absl::Status ScriptedRuntime::Wait() {
   return inner_.Wait();
 }
 
+absl::Status ScriptedRuntime::EndStep() {
+  RETURN_IF_ERROR(Act("EndStep"));
+  return inner_.EndStep();
+}
+
 absl::StatusOr<int64_t> ScriptedRuntime::NanosecondsBetween(Moment start, Moment end) {
   RETURN_IF_ERROR(Act("NanosecondsBetween"));
   return inner_.NanosecondsBetween(start, end);

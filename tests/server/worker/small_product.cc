@@ -49,11 +49,12 @@ Job SmallProduct::JobFor(const Device& device) {
   return job;
 }
 
-std::future<JobOutcome> SmallProduct::Start(Device& device) {
+std::future<JobOutcome> SmallProduct::Start(Device& device, JobId id) {
   auto promise = std::make_shared<std::promise<JobOutcome>>();
   std::future<JobOutcome> outcome = promise->get_future();
-  device.Submit(JobFor(device),
-                [promise](JobOutcome result) { promise->set_value(std::move(result)); });
+  Job job = JobFor(device);
+  job.id = id;
+  device.Submit(job, [promise](JobOutcome result) { promise->set_value(std::move(result)); });
   return outcome;
 }
 

@@ -23,8 +23,8 @@ class SmallProduct {
   // A job for the kernel that the device would choose.
   Job JobFor(const Device& device);
 
-  // Submits it; the outcome comes later.
-  std::future<JobOutcome> Start(Device& device);
+  // Submits it under a number; the outcome comes later.
+  std::future<JobOutcome> Start(Device& device, JobId id = 0);
   JobOutcome Run(Device& device) { return Awaited(Start(device), "the outcome of a job"); }
 
   const std::string& d() const { return d_; }

@@ -30,7 +30,7 @@ class WorkerTest : public testing::Test {
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair.data()), 0);
     front_ = FileDescriptor(pair[0]);
     worker_ = FileDescriptor(pair[1]);
-    staging_ = Staging::Create(4096).value();
+    staging_ = Staging::Create(staging_bytes()).value();
     thread_ = std::thread([this] {
       end_ = RunWorker({.ordinal = 0, .memory_limit_bytes = 0, .measure = MeasureNothing},
                        runtime(), worker_.get(), staging_.descriptor());
@@ -42,6 +42,7 @@ class WorkerTest : public testing::Test {
   }
 
   virtual GpuRuntime& runtime() { return fake_; }
+  virtual int64_t staging_bytes() const { return 4096; }
 
   // How the worker ended.
   absl::Status End() {
@@ -179,6 +180,54 @@ TEST_F(FailedJobTest, TheGpuIsWaitedForBeforeTheAnswer) {
   EXPECT_EQ(runtime_.waits(), 1);
 }
 
+// A GPU during whose third launch the front aborts job 1.
+class AbortedRuntime final : public FakeGpuRuntime {
+ public:
+  explicit AbortedRuntime(const Staging& staging) : staging_(staging) {}
+
+  absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
+    if (++launches_ == 3) staging_.control().aborted_id = 1;
+    return FakeGpuRuntime::Launch(kernel, args);
+  }
+  absl::Status EndStep() override {
+    ++steps_;
+    return absl::OkStatus();
+  }
+  // Once the worker has answered.
+  int launches() const { return launches_; }
+  int steps() const { return steps_; }
+
+ private:
+  const Staging& staging_;
+  std::atomic<int> launches_ = 0;
+  std::atomic<int> steps_ = 0;
+};
+
+class AbortedJobTest : public WorkerTest {
+ protected:
+  GpuRuntime& runtime() override { return runtime_; }
+  int64_t staging_bytes() const override { return 1 << 20; }
+  AbortedRuntime runtime_{staging_};
+};
+
+TEST_F(AbortedJobTest, EndsBetweenTwoPanels) {
+  JobRequest request = JobOfRows(10000);
+  request.predicted_ns = 1'000'000'000;
+  EXPECT_THAT(StatusOfJob(request), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_EQ(runtime_.launches(), 3);
+  EXPECT_EQ(runtime_.steps(), 3);
+  // It is not even begun once nobody wants it, and the next one is done.
+  EXPECT_THAT(StatusOfJob(request), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_EQ(runtime_.launches(), 3);
+  staging_.control().aborted_id = 77;
+  EXPECT_THAT(StatusOfJob(request), IsOk());
+  EXPECT_EQ(runtime_.launches(), 8);
+  request.predicted_ns = 1000;
+  EXPECT_THAT(StatusOfJob(request), IsOk());
+  EXPECT_EQ(runtime_.launches(), 9);
+  EXPECT_EQ(runtime_.steps(), 8);
+}
+
 // Counts blocks and takes a fixed time for everything.
 class CountingRuntime final : public GpuRuntime {
  public:
@@ -204,6 +253,7 @@ class CountingRuntime final : public GpuRuntime {
   }
   absl::Status Mark(Moment) override { return absl::OkStatus(); }
   absl::Status Wait() override { return absl::OkStatus(); }
+  absl::Status EndStep() override { return absl::OkStatus(); }
   absl::StatusOr<int64_t> NanosecondsBetween(Moment, Moment) override { return 1000; }
   bool IsLost() override { return false; }
 

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Launches in panels give the bits of one launch, and begin where the GPU's loads want it.
+#include "server/worker/panels.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/catalog.h"
+#include "server/crossing/job_layout.h"
+#include "tests/testing/random_source.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kLong = 1'000'000'000;  // Predicted nanoseconds: a hundred panels are wanted.
+
+// A product of the simulator whose matrices lie as a worker has them.
+class Case {
+ public:
+  Case(std::string_view kernel, int64_t m, int64_t n, int64_t k, int64_t batch, int orders)
+      : kernel_(**FindKernel(kernel)) {
+    const auto order = [orders](int bit) {
+      return (orders >> bit & 1) != 0 ? Order::kColumnMajor : Order::kRowMajor;
+    };
+    problem.m = m;
+    problem.n = n;
+    problem.k = k;
+    problem.batch = batch;
+    problem.a = *TightLayout("a", kernel_.a, order(0), m, k);
+    if (kernel_.instruction->is_sparse()) problem.a = *TightSparseLayout("a", kernel_.a, m, k);
+    problem.b = *TightLayout("b", kernel_.b, order(1), k, n);
+    problem.d = *TightLayout("d", kernel_.recipe.accumulation, order(2), m, n);
+    problem.c = *TightLayout("c", kernel_.recipe.accumulation, order(1), m, n);
+    problem.accumulation = kernel_.recipe.accumulation;
+  }
+
+  // D, computed in these panels.
+  std::vector<std::byte> Run(const GpuPanels& panels) {
+    const JobLayout layout = *LayOutJob(problem);
+    std::vector<std::byte> memory(static_cast<size_t>(layout.end + kJobAlignment));
+    RandomSource random(1);
+    for (std::byte& byte : memory) byte = static_cast<std::byte>(random.Bits() & 0x3f);
+    void* place = memory.data();
+    size_t space = memory.size();
+    auto* const block = static_cast<std::byte*>(
+        std::align(kJobAlignment, static_cast<size_t>(layout.end), place, space));
+    std::fill_n(block + layout.d.offset, layout.d.bytes, std::byte{0xee});
+    std::vector<double> workspace(static_cast<size_t>(*kernel_.workspace_bytes(problem) + 127) / 8);
+    const GemmArgs args = ArgsAt(
+        problem, {.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90}, layout, block,
+        absl::MakeSpan(reinterpret_cast<std::byte*>(workspace.data()), 8 * workspace.size()));
+    for (int64_t i = 0; i < panels.count(); ++i) {
+      const Problem panel = PanelProblem(problem, panels, i);
+      EXPECT_THAT(Validate(panel), IsOk());
+      const GemmArgs part = PanelArgs(args, panels, i, panel);
+      for (const std::byte* start :
+           {part.a, part.b, part.c, part.bias, static_cast<const std::byte*>(part.d)}) {
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(start) % kJobAlignment, 0U);
+      }
+      EXPECT_THAT(kernel_.launch(part), IsOk());
+    }
+    return {block + layout.d.offset, block + layout.d.offset + layout.d.bytes};
+  }
+
+  void ExpectBitsOfOneLaunch(GpuPanels::Axis axis, int64_t count) {
+    const GpuPanels panels = DivideLaunch(problem, kLong);
+    EXPECT_EQ(panels.axis, axis);
+    EXPECT_EQ(panels.count(), count);
+    EXPECT_EQ(Run(panels), Run(DivideLaunch(problem, 0)));
+  }
+
+  Problem problem;
+
+ private:
+  const Kernel& kernel_;
+};
+
+TEST(GpuPanelsTest, ShortLaunchesAreWhole) {
+  Case one("mma.m16n8k16.f32.f16.f16.f32", 100, 100, 10, 3, 0);
+  for (const int64_t ns : {int64_t{-1}, int64_t{0}, int64_t{1}, int64_t{10'000'000}}) {
+    EXPECT_EQ(DivideLaunch(one.problem, ns).count(), 1);
+  }
+  EXPECT_EQ(DivideLaunch(one.problem, INT64_MAX).count(), 1);  // 256 matrices at least.
+  one.problem.batch = 1 << 20;
+  EXPECT_EQ(DivideLaunch(one.problem, 40'000'000).count(), 4);
+}
+
+TEST(GpuPanelsTest, OverRowsOrColumns) {
+  for (int orders = 0; orders < 8; ++orders) {
+    SCOPED_TRACE(orders);
+    Case rows("mma.m16n8k16.f32.f16.f16.f32", 4500, 9, 20, 1, orders);
+    rows.problem.beta = 0.5;
+    rows.problem.bias_axis = BiasAxis::kRows;
+    rows.problem.bias_type = ElementType::kF16;
+    rows.ExpectBitsOfOneLaunch(GpuPanels::Axis::kRows, 3);
+    Case columns("mma.m16n8k16.f32.f16.f16.f32", 9, 4500, 20, 2, orders);
+    columns.problem.beta = 0.5;
+    columns.problem.bias_axis = BiasAxis::kColumns;
+    columns.ExpectBitsOfOneLaunch(GpuPanels::Axis::kColumns, 3);
+  }
+}
+
+TEST(GpuPanelsTest, OfNarrowTypesAndScales) {
+  for (int orders = 0; orders < 8; ++orders) {
+    SCOPED_TRACE(orders);
+    Case bits("mma.m16n8k256.s32.b1.b1.s32.and.popc", 4500, 9, 256, 1, orders & 4);
+    bits.ExpectBitsOfOneLaunch(GpuPanels::Axis::kRows, 3);
+    Case scaled("mma.m16n8k32.f32.e4m3.e4m3.f32", 9, 4500, 32, 1, orders);
+    scaled.problem.a_scale = scaled.problem.b_scale = ScaleKind::kVector;
+    scaled.ExpectBitsOfOneLaunch(GpuPanels::Axis::kColumns, 3);
+  }
+}
+
+TEST(GpuPanelsTest, OfASparseAAreOverColumnsAlone) {
+  Case sparse("mma.sp.m16n8k32.f32.f16.f16.f32", 4500, 9, 40, 1, 0);
+  EXPECT_EQ(DivideLaunch(sparse.problem, kLong).count(), 1);
+  Case wide("mma.sp.m16n8k32.f32.f16.f16.f32", 33, 4500, 40, 1, 0);
+  wide.ExpectBitsOfOneLaunch(GpuPanels::Axis::kColumns, 3);
+}
+
+TEST(GpuPanelsTest, OverTheBatch) {
+  Case odd("mma.m16n8k16.f32.f16.f16.f32", 3, 5, 7, 700, 0);
+  odd.ExpectBitsOfOneLaunch(GpuPanels::Axis::kBatch, 3);
+  Case aligned("mma.m16n8k16.f32.f16.f16.f32", 16, 16, 16, 700, 0);
+  aligned.problem.a.batch_stride_bytes = 0;
+  aligned.ExpectBitsOfOneLaunch(GpuPanels::Axis::kBatch, 100);
+}
+
+}  // namespace
+}  // namespace gemmd
