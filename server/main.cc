@@ -19,8 +19,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "kernels/cpu/blas_core.h"
 #include "kernels/cpu/library_settings.h"
 #include "kernels/status_macros.h"
@@ -30,6 +33,7 @@
 #include "server/system/clock.h"
 #include "server/system/log.h"
 #include "server/system/log_sink.h"
+#include "server/system/mutex.h"
 #include "server/system/service_manager.h"
 #include "server/system/version.h"
 #include "server/wire/grpc_log.h"
@@ -90,8 +94,11 @@ class ReadyFile {
   explicit ReadyFile(std::string path) : path_(std::move(path)) {}
   ReadyFile(const ReadyFile&) = delete;
   ReadyFile& operator=(const ReadyFile&) = delete;
-  ~ReadyFile() {
+  ~ReadyFile() { Remove(); }
+
+  void Remove() {
     if (is_written_) std::remove(path_.c_str());
+    is_written_ = false;
   }
 
   absl::Status Write(const std::vector<std::string>& addresses) {
@@ -137,22 +144,65 @@ int WaitForSignal(const sigset_t& signals, absl::Duration timeout) {
   return signal > 0 ? signal : 0;
 }
 
-// Drains the server; a signal that comes meanwhile ends the grace.
-absl::Status Drain(Server& server, absl::Duration grace, const sigset_t& signals) {
-  std::atomic<bool> is_drained = false;
-  std::thread watch([&] {
-    int signal = 0;
-    sigwait(&signals, &signal);
-    if (is_drained) return;
-    spdlog::info("event=grace_ended signal={}", signal);
-    server.EndGrace();
-  });
-  const absl::Status status = server.Drain(grace);
-  is_drained = true;
-  pthread_kill(watch.native_handle(), SIGTERM);  // Ends the watch where no signal came.
-  watch.join();
-  return status;
-}
+// Sees to it that the process ends soon after the grace where products are left. A signal ends the
+// grace. Where a device does not let go of what is aborted then, the process ends without it.
+class EndWatch {
+ public:
+  // Borrows the file.
+  EndWatch(const sigset_t& signals, ReadyFile& ready_file)
+      : signals_(signals), ready_file_(ready_file) {}
+  ~EndWatch() { End(); }
+
+  // Drains the server. Where products are left, the watch goes on until it is destroyed, after the
+  // server.
+  absl::Status Drain(Server& server, absl::Duration grace) {
+    {
+      MutexLock lock(&mutex_);
+      server_ = &server;
+    }
+    thread_ = std::thread([this, grace] { Watch(grace); });
+    const absl::Status status = server.Drain(grace);
+    {
+      MutexLock lock(&mutex_);
+      server_ = nullptr;
+    }
+    if (status.ok()) End();
+    return status;
+  }
+
+ private:
+  // Devices abort within 50 ms and the last answers have 100 ms to leave; the rest is for slow
+  // machines.
+  static constexpr absl::Duration kLongestEnd = absl::Milliseconds(900);
+
+  void Watch(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (const int signal = WaitForSignal(signals_, grace); signal != 0 && !is_over_) {
+      spdlog::info("event=grace_ended signal={}", signal);
+      MutexLock lock(&mutex_);
+      if (server_ != nullptr) server_->EndGrace();
+    }
+    const absl::Time end = absl::Now() + kLongestEnd;
+    while (!is_over_ && absl::Now() < end) WaitForSignal(signals_, end - absl::Now());
+    if (is_over_) return;
+    spdlog::error("event=stop code=DEADLINE_EXCEEDED reason=\"a device does not let go\"");
+    ready_file_.Remove();
+    std::_Exit(1);
+  }
+
+  void End() {
+    if (!thread_.joinable()) return;
+    is_over_ = true;
+    pthread_kill(thread_.native_handle(), SIGTERM);  // It waits for one.
+    thread_.join();
+  }
+
+  const sigset_t signals_;
+  ReadyFile& ready_file_;
+  std::atomic<bool> is_over_ = false;
+  Mutex mutex_;
+  Server* server_ ABSL_GUARDED_BY(mutex_) = nullptr;  // While it drains.
+  std::thread thread_;
+};
 
 absl::Status Run(Options options, const Logging& logging, const Supervision& supervision,
                  const sigset_t& signals) {
@@ -164,6 +214,7 @@ absl::Status Run(Options options, const Logging& logging, const Supervision& sup
   manager.Tell("STATUS=Checks its devices");
   FeedWatchdog(supervision, options.server.life_check);
   ReadyFile ready_file(options.ready_file);
+  EndWatch end_watch(signals, ready_file);
   ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices, MakeDevices(options.devices));
   ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
                    Server::Start(options.server, std::move(devices)));
@@ -182,7 +233,7 @@ absl::Status Run(Options options, const Logging& logging, const Supervision& sup
   const absl::Duration grace = is_urgent ? absl::ZeroDuration() : options.grace;
   spdlog::info("event=drain grace={}", absl::FormatDuration(grace));
   manager.Tell("STATUS=Finishes what was accepted");
-  return Drain(*server, grace, signals);
+  return end_watch.Drain(*server, grace);
 }
 
 int Main(int argc, char** argv) {

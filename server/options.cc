@@ -144,6 +144,22 @@ void AddLimits(CLI::App& app, Options& options) {
       app, "--max-queued-bytes", options.server.admission.max_bytes,
       "Bytes of operands, results and scratch memory of all requests accepted and not yet answered",
       kGroup);
+  app.add_option_function<double>(
+         "--max-product-seconds",
+         [&options](double seconds) {
+           options.server.time.max_product_ns = static_cast<int64_t>(seconds * 1e9);
+         },
+         "Longest product, by its predicted time; a longer one is refused with RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(1e-3, 1e6))
+      ->default_str("60")
+      ->type_name("SECONDS")
+      ->group(kGroup);
+  AddDuration(app, "--max-backlog", options.max_backlog,
+              "Longest wait of a product for others that wait for its device before it, by their "
+              "predicted times; a product that would wait longer is refused with "
+              "RESOURCE_EXHAUSTED and told when to try again. The default is that of --grace, so "
+              "that a drain can finish what waits",
+              kGroup);
   AddBytes(app, "--memory-quota-bytes", transport.memory_quota_bytes,
            "Memory for the buffers of gRPC; 0 takes a quarter of the memory limit of the process",
            kGroup);
@@ -252,6 +268,8 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
   app.get_formatter()->column_width(40);
   try {
     app.parse(argc, argv);
+    parsed.options.server.time.max_backlog_ns =
+        absl::ToInt64Nanoseconds(parsed.options.max_backlog);
     parsed.should_run = true;
   } catch (const CLI::ParseError& error) {
     std::ostringstream text;

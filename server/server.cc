@@ -110,7 +110,8 @@ Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>
     borrowed.push_back(device.get());
     served_.push_back({.device = device.get(), .canary = absl::UnavailableError("not checked")});
   }
-  scheduler_ = std::make_unique<Scheduler>(borrowed, clock_);
+  scheduler_ = std::make_unique<Scheduler>(borrowed, clock_, options.time);
+  expiry_timer_ = std::make_unique<ExpiryTimer>(*scheduler_, clock_);
   runner_ = std::make_unique<ProductRunner>(served_, *scheduler_, admission_, stats_, clock_,
                                             options.transport.max_message_bytes);
 }
@@ -265,13 +266,13 @@ absl::Status Server::Drain(absl::Duration grace) {
   const bool finished = admission_.WaitUntilIdle(grace);
   const absl::Duration waited = absl::Nanoseconds(clock_.NowNs() - start_ns);
   if (!finished) {
-    scheduler_->DropWaiting(absl::UnavailableError("the server stops; nothing was launched"));
+    scheduler_->Stop(absl::UnavailableError("the server stopped"));
   }
   // The calls that are left have no product: open streams, watchers of health. gRPC also waits for
-  // a product that still runs. To shut down before the wait would send clients elsewhere sooner
-  // (GOAWAY), but gRPC 1.51 then closes a connection as soon as its last answer is written, and a
-  // client that still reads that answer may lose it (this happened in one of 100 drains under
-  // load).
+  // a product that its device has not let go of. To shut down before the wait would send clients
+  // elsewhere sooner (GOAWAY), but gRPC 1.51 then closes a connection as soon as its last answer is
+  // written, and a client that still reads that answer may lose it (this happened in one of 100
+  // drains under load).
   StopAccepting();
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kFarewell));
   grpc_server_->Wait();

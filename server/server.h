@@ -23,6 +23,7 @@
 #include "server/metrics/handler_times.h"
 #include "server/metrics/observer.h"
 #include "server/scheduling/admission.h"
+#include "server/scheduling/expiry_timer.h"
 #include "server/scheduling/product_runner.h"
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"
@@ -39,6 +40,7 @@ namespace gemmd {
 struct ServerOptions {
   TransportOptions transport;
   Admission::Limits admission = {.max_requests = 256, .max_bytes = int64_t{4} << 30};
+  TimeLimits time;
   absl::Duration canary_timeout = absl::Seconds(30);
   std::string metrics_listen;  // host:port; metrics are not served where it is empty.
   std::function<LogCounts()> log_counts = [] { return LogCounts(); };  // For metrics.
@@ -65,8 +67,9 @@ class Server {
   // Health says NOT_SERVING; everything else goes on.
   void EnterLameDuck();
 
-  // Refuses new products, waits for the accepted ones and stops. A product that still waits for a
-  // device after `grace` is answered Unavailable; one that runs then is still waited for.
+  // Refuses new products, waits for the accepted ones and stops. A product that is left after
+  // `grace` is dropped or aborted, and answered Unavailable; a device that does not let go of it is
+  // waited for.
   // Errors: DeadlineExceeded where the grace did not suffice.
   absl::Status Drain(absl::Duration grace);
 
@@ -100,6 +103,7 @@ class Server {
   std::unique_ptr<GpuSampler> gpus_;
   std::unique_ptr<Observer> observer_;
   std::unique_ptr<ProductRunner> runner_;
+  std::unique_ptr<ExpiryTimer> expiry_timer_;
   std::unique_ptr<Services> services_;
   std::vector<std::string> addresses_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;

@@ -45,10 +45,13 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_refusals_total",
      .type = MetricType::kCounter,
      .labels = {"reason"},
-     .help = "Products refused: queue_requests or queue_bytes (the queue has no room now), "
-             "draining, invalid, not_found (kernel or device), unsupported (by every kernel), "
-             "too_large (at any time), not_ready (the device), internal; messages that gRPC "
-             "refuses before the daemon reads a field are not counted",
+     .help =
+         "Products refused: queue_requests or queue_bytes (the queue has no room now), "
+         "draining, invalid, not_found (kernel or device), unsupported (by every kernel), "
+         "too_large (at any time), not_ready (the device), internal, too_long "
+         "(--max-product-seconds), deadline (too short for the product), backlog (too much waits "
+         "ahead of the product), share (the caller has too many of the places); messages that "
+         "gRPC refuses before the daemon reads a field are not counted",
      .collect = CollectRefusals},
     {.name = "gemmd_admitted_requests",
      .help = "Products admitted and not yet answered",

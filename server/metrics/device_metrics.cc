@@ -76,7 +76,7 @@ constexpr Metric kMetrics[] = {
      .type = MetricType::kCounter,
      .labels = {"device", "code"},
      .help = "Admitted products that have ended, by gRPC's status; CANCELLED and "
-             "DEADLINE_EXCEEDED were never launched",
+             "DEADLINE_EXCEEDED were dropped from the queue or aborted on the device",
      .collect = CollectEnds},
     {.name = "gemmd_product_duration_seconds",
      .type = MetricType::kHistogram,
@@ -122,11 +122,11 @@ constexpr Metric kMetrics[] = {
      .type = MetricType::kCounter,
      .labels = {"device"},
      .unit = "seconds",
-     .help = "Time that the device spent on products that are OK: copy_in, compute and "
-             "copy_out",
+     .help = "Time that the device had a product, from the launch to the end, whatever the end "
+             "was; counts the running product up to now",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return Seconds(device.totals.busy_ns); });
+           OfEach(now, s, [](const auto& device) { return Seconds(device.load.busy_ns); });
          }},
     {.name = "gemmd_queue_requests",
      .labels = {"device"},

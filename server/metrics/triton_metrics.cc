@@ -20,17 +20,23 @@ int64_t Ends(const Snapshot& now, absl::StatusCode code) {
 }
 
 void CollectFailures(const Snapshot& now, Samples& samples) {
-  // Products with either status were never launched.
+  // Products with either status were dropped while they waited, or aborted.
   const int64_t dropped =
       Ends(now, absl::StatusCode::kDeadlineExceeded) + Ends(now, absl::StatusCode::kUnavailable);
+  // What Triton would refuse, too, because its queue is full or the time too short.
+  int64_t busy = 0;
+  for (const RefusalReason reason :
+       {RefusalReason::kDeadline, RefusalReason::kBacklog, RefusalReason::kShare}) {
+    busy += now.refusals[static_cast<size_t>(reason)];
+  }
   const int64_t rejected = now.admission.refused_for_requests + now.admission.refused_for_bytes +
-                           now.admission.refused_when_closed + dropped;
+                           now.admission.refused_when_closed + busy + dropped;
   const int64_t cancelled = Ends(now, absl::StatusCode::kCancelled);
   int64_t ended = 0;
   for (size_t code = 1; code < kStatusCodes; ++code) {
     ended += Ends(now, static_cast<absl::StatusCode>(code));
   }
-  int64_t other = 0;
+  int64_t other = -busy;
   for (const int64_t count : now.refusals) other += count;
   samples.Add({kModel, kModelVersion, "REJECTED"}, rejected);
   samples.Add({kModel, kModelVersion, "CANCELED"}, cancelled);
@@ -80,8 +86,9 @@ constexpr Metric kMetrics[] = {
     {.name = "nv_inference_request_failure",
      .type = MetricType::kCounter,
      .labels = {"model", "version", "reason"},
-     .help = "Products that are not OK: REJECTED (queue full, draining, dropped from the "
-             "queue), CANCELED, BACKEND (the device failed), OTHER (refused because the "
+     .help = "Products that are not OK: REJECTED (queue full, no time before the deadline, "
+             "draining, dropped from the queue, aborted at the deadline), CANCELED, BACKEND (the "
+             "device failed), OTHER (refused because the "
              "request is wrong)",
      .collect = CollectFailures},
     {.name = "nv_inference_count",

@@ -15,6 +15,7 @@
 #include "kernels/problem.h"
 #include "kernels/select.h"
 #include "server/device/device.h"
+#include "server/scheduling/priority.h"
 #include "server/scheduling/trace_context.h"
 #include "server/system/clock.h"
 
@@ -25,6 +26,7 @@ struct ParsedRequest {
   Job job;
   Constraints constraints;
   std::string device;  // Empty where the request names none.
+  Priority priority = Priority::kNormal;
 };
 
 // What is known of a request besides its product.
@@ -32,7 +34,7 @@ struct Arrival {
   int64_t arrived_ns = 0;  // When the last byte of the request was there.
   int64_t deadline_ns = kNoDeadlineNs;
   std::string request_id;
-  std::string peer;  // Empty unless a line is logged for each request.
+  std::string peer;  // As gRPC names it: "ipv4:192.0.2.1:50123".
   std::optional<TraceSpan> span;
 };
 

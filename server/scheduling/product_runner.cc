@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/scheduling/product_runner.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -9,6 +8,8 @@
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/scheduling/flow.h"
+#include "server/scheduling/time_rule.h"
 #include "server/system/log.h"
 
 namespace gemmd {
@@ -17,7 +18,9 @@ namespace {
 // What an answer holds beside the matrix: names, timing and lengths, rounded up generously.
 constexpr int64_t kAnswerOverheadBytes = 4096;
 
-constexpr int64_t kMaxRetryAfterMs = 10'000;
+// A caller may have so many times as many requests inside as there are places free: alone it gets
+// seven eighths of them, and whoever comes next finds one.
+constexpr int64_t kShare = 7;
 
 // What is remembered of a request until it is answered.
 struct InFlight {
@@ -177,13 +180,41 @@ absl::Status ProductRunner::Place(PreparedProduct& product) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Admission::Ticket> ProductRunner::Admit(const PreparedProduct& product) {
-  absl::StatusOr<Admission::Ticket> ticket = admission_.Admit(product.bytes);
-  if (absl::IsResourceExhausted(ticket.status())) {
-    const int64_t backlog_ms = scheduler_.load(*product.served->device).backlog_ns / 1'000'000;
-    return WithRetryAfterMs(ticket.status(), std::clamp(backlog_ms, int64_t{1}, kMaxRetryAfterMs));
+// Refuses a product that cannot be in time.
+absl::Status ProductRunner::RefuseTooLate(const PreparedProduct& product, const Arrival& arrival) {
+  TimeRefusal refusal =
+      scheduler_.Check(*product.served->device, FlowOf(arrival.peer), product.parsed.priority,
+                       product.predicted_ns, arrival.deadline_ns);
+  if (!refusal.status.ok()) stats_.AddRefusal(refusal.reason);
+  return std::move(refusal.status);
+}
+
+// Refuses the product of a caller that would leave no place for another one.
+absl::Status ProductRunner::RefuseBeyondShare(std::string_view flow) {
+  const int64_t inside = admission_.load().requests;
+  const int64_t free = admission_.limits().max_requests - inside;
+  if (free <= 0 || inside < kShare * free) return absl::OkStatus();
+  const int64_t own = scheduler_.InsideOf(flow);
+  if (own < kShare * free) return absl::OkStatus();
+  stats_.AddRefusal(RefusalReason::kShare);
+  return absl::ResourceExhaustedError(Concat("queue: the caller has ", own, " requests inside, ",
+                                             free, " of ", admission_.limits().max_requests,
+                                             " places are kept for others"));
+}
+
+absl::StatusOr<Admission::Ticket> ProductRunner::Admit(const PreparedProduct& product,
+                                                       const Arrival& arrival) {
+  // A server that drains says so, whatever else it would say.
+  const bool is_closed = admission_.closed();
+  if (!is_closed) RETURN_IF_ERROR(RefuseTooLate(product, arrival));
+  absl::Status refused = is_closed ? absl::OkStatus() : RefuseBeyondShare(FlowOf(arrival.peer));
+  if (refused.ok()) {
+    absl::StatusOr<Admission::Ticket> ticket = admission_.Admit(product.bytes);
+    if (!absl::IsResourceExhausted(ticket.status())) return ticket;
+    refused = ticket.status();
   }
-  return ticket;
+  const int64_t backlog_ns = scheduler_.load(*product.served->device).backlog_ns;
+  return WithRetryAfterMs(std::move(refused), RetryMs(backlog_ns));
 }
 
 absl::StatusOr<JobId> ProductRunner::Start(absl::StatusOr<ParsedRequest> parsed, Arrival arrival,
@@ -194,7 +225,7 @@ absl::StatusOr<JobId> ProductRunner::Start(absl::StatusOr<ParsedRequest> parsed,
     LogRefusal(arrival, prepared.status());
     return prepared.status();
   }
-  absl::StatusOr<Admission::Ticket> admitted = Admit(*prepared);
+  absl::StatusOr<Admission::Ticket> admitted = Admit(*prepared, arrival);
   if (!admitted.ok()) {
     LogRefusal(arrival, admitted.status());
     return admitted.status();
@@ -221,6 +252,8 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
   submission.bytes = BytesRead(job.problem) + job.d_bytes;
   submission.predicted_ns = product.expected_ns;
   submission.deadline_ns = in_flight.arrival.deadline_ns;
+  submission.flow = FlowOf(in_flight.arrival.peer);
+  submission.priority = product.parsed.priority;
   submission.done = [this, in_flight = std::move(in_flight),
                      caller = std::move(caller)](JobResult result) mutable {
     const int64_t done_ns = clock_.NowNs();

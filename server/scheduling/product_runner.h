@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -54,7 +55,7 @@ class ProductRunner {
   absl::StatusOr<JobId> Start(absl::StatusOr<ParsedRequest> parsed, Arrival arrival,
                               Admission::Ticket& ticket, ProductCaller caller);
 
-  // Drops the product where it still waits.
+  // Drops the product where it waits, and aborts it where it runs.
   void Cancel(JobId id) { scheduler_.Cancel(id); }
 
   // Where a product runs: on the device that it names, otherwise on the first device that has a
@@ -79,7 +80,9 @@ class ProductRunner {
   }
   absl::StatusOr<PreparedProduct> Prepare(absl::StatusOr<ParsedRequest> parsed) const;
   absl::Status Place(PreparedProduct& product) const;
-  absl::StatusOr<Admission::Ticket> Admit(const PreparedProduct& product);
+  absl::StatusOr<Admission::Ticket> Admit(const PreparedProduct& product, const Arrival& arrival);
+  absl::Status RefuseTooLate(const PreparedProduct& product, const Arrival& arrival);
+  absl::Status RefuseBeyondShare(std::string_view flow);
   Submission MakeSubmission(PreparedProduct product, Arrival arrival, ProductCaller caller);
 
   const std::vector<ServedDevice>& devices_;

@@ -1,127 +1,260 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/scheduling/scheduler.h"
 
+#include <algorithm>
 #include <cassert>
-#include <optional>
-#include <utility>
+
+#include "kernels/text.h"
 
 namespace gemmd {
+namespace {
 
-Scheduler::Scheduler(absl::Span<Device* const> devices, const Clock& clock) : clock_(clock) {
+absl::Status Cancelled() { return absl::CancelledError("cancelled"); }
+absl::Status Expired() { return absl::DeadlineExceededError("the deadline passed"); }
+
+absl::Status Annotated(const absl::Status& why, std::string_view when) {
+  return absl::Status(why.code(), Concat(std::string(why.message()), when));
+}
+
+}  // namespace
+
+Scheduler::Scheduler(absl::Span<Device* const> devices, const Clock& clock, TimeLimits limits)
+    : clock_(clock), limits_(limits) {
   MutexLock lock(&mutex_);
-  for (const Device* device : devices) queues_[device];
+  for (const Device* device : devices) states_[device];
+}
+
+// The rest of what runs. A job that has taken longer than predicted is expected to go on for as
+// long again as it is late: the longer a prediction has been wrong, the less it is worth.
+int64_t Scheduler::RestNs(const State& state, int64_t now_ns) {
+  // An abort takes next to no time.
+  if (state.running == nullptr || !state.running->end.ok()) return 0;
+  const int64_t ran_ns = now_ns - state.running->launched_ns;
+  const int64_t predicted_ns = state.running->place.predicted_ns;
+  return ran_ns <= predicted_ns ? predicted_ns - ran_ns : ran_ns - predicted_ns;
+}
+
+TimeRefusal Scheduler::Check(const Device& device, std::string_view flow, Priority priority,
+                             int64_t predicted_ns, int64_t deadline_ns) const {
+  TimeAsked asked = {.predicted_ns = predicted_ns};
+  {
+    MutexLock lock(&mutex_);
+    const int64_t now_ns = clock_.NowNs();
+    const State& state = states_.at(&device);
+    asked.left_ns = LeftNs(deadline_ns, now_ns);
+    asked.running_ns = RestNs(state, now_ns);
+    const int64_t enough_ns = std::min(asked.left_ns, limits_.max_backlog_ns);
+    asked.ahead_ns = state.queue.AheadNs(flow, priority, enough_ns);
+  }
+  return CheckTime(asked, limits_);
 }
 
 JobId Scheduler::Submit(Submission submission) {
   Device& device = *submission.device;
   JobId id = 0;
+  bool is_earlier = false;
+  absl::Status stopped;
   {
     MutexLock lock(&mutex_);
     id = ++last_id_;
-    Queue& queue = queues_.at(&device);
-    ++queue.load.queued_requests;
-    queue.load.queued_bytes += submission.bytes;
-    queue.load.backlog_ns += submission.predicted_ns;
-    queue.waiting.emplace(id, Waiting{std::move(submission), clock_.NowNs()});
+    stopped = stopped_;
+    if (stopped.ok()) {
+      State& state = states_.at(&device);
+      Held& held = jobs_[id];
+      held.submission = std::move(submission);
+      held.submission.job.id = id;
+      held.submitted_ns = clock_.NowNs();
+      held.place.id = id;
+      held.place.predicted_ns = held.submission.predicted_ns;
+      held.place.deadline_ns = held.submission.deadline_ns;
+      held.place.priority = held.submission.priority;
+      held.place.is_promised =
+          state.queue.AheadNs(held.submission.flow, held.submission.priority, 0) == 0;
+      state.queue.Add(held.submission.flow, held.place);
+      ++state.load.queued_requests;
+      state.load.queued_bytes += held.submission.bytes;
+      if (held.place.deadline_ns != kNoDeadlineNs) {
+        deadlines_.emplace(held.place.deadline_ns, id);
+        is_earlier = held.place.deadline_ns < watched_ns_;
+        if (is_earlier) watched_ns_ = held.place.deadline_ns;
+      }
+    }
   }
+  if (!stopped.ok()) {
+    JobResult result;
+    result.outcome.status = std::move(stopped);
+    std::move(submission.done)(std::move(result));
+    return id;
+  }
+  if (is_earlier && deadline_listener_) deadline_listener_();
   LaunchNext(device);
   return id;
 }
 
-// Takes a job out of its queue; the backlog counts the job until it is done or dropped.
-Scheduler::Waiting Scheduler::Take(Queue& queue, std::map<JobId, Waiting>::iterator position) {
-  Waiting taken = std::move(position->second);
-  queue.waiting.erase(position);
-  --queue.load.queued_requests;
-  queue.load.queued_bytes -= taken.submission.bytes;
-  return taken;
+Scheduler::Jobs::node_type Scheduler::Take(Held& held) {
+  const JobId id = held.place.id;
+  if (held.place.deadline_ns != kNoDeadlineNs) deadlines_.erase({held.place.deadline_ns, id});
+  if (!held.is_running) {
+    DeviceLoad& load = states_.at(held.submission.device).load;
+    --load.queued_requests;
+    load.queued_bytes -= held.submission.bytes;
+  }
+  return jobs_.extract(id);
 }
 
-void Scheduler::Drop(Waiting dropped, absl::Status status) const {
-  JobResult result;
-  result.outcome.status = std::move(status);
-  result.queue_ns = clock_.NowNs() - dropped.submitted_ns;
-  std::move(dropped.submission.done)(std::move(result));
+// Ends a job early: at once where it waits, and by its device where it runs.
+void Scheduler::End(Held& held, const absl::Status& why, Ended& ended) {
+  if (!held.is_running) {
+    states_.at(held.submission.device).queue.Remove(held.place);
+    absl::Status status = Annotated(why, " while it waited for the device");
+    ended.dropped.emplace_back(Take(held), std::move(status));
+    return;
+  }
+  if (!held.end.ok()) return;  // It is being aborted already.
+  held.end = Annotated(why, " while it ran");
+  // A job that is on its way to the device is aborted once it is there.
+  if (held.is_on_device) ended.aborted.emplace_back(held.submission.device, held.place.id);
+}
+
+void Scheduler::Finish(Ended ended) const {
+  // Devices first: their time is the dearest.
+  for (const auto& [device, id] : ended.aborted) device->Abort(id);
+  for (auto& [node, status] : ended.dropped) {
+    Held& held = node.mapped();
+    JobResult result;
+    result.outcome.status = std::move(status);
+    result.queue_ns = clock_.NowNs() - held.submitted_ns;
+    std::move(held.submission.done)(std::move(result));
+  }
 }
 
 void Scheduler::Cancel(JobId id) {
-  std::optional<Waiting> cancelled;
+  Ended ended;
   {
     MutexLock lock(&mutex_);
-    for (auto& [device, queue] : queues_) {
-      const auto position = queue.waiting.find(id);
-      if (position == queue.waiting.end()) continue;
-      cancelled = Take(queue, position);
-      queue.load.backlog_ns -= cancelled->submission.predicted_ns;
-      break;
-    }
+    const auto position = jobs_.find(id);
+    if (position == jobs_.end()) return;
+    // gRPC cancels a call whose deadline has passed.
+    const bool is_late = position->second.place.deadline_ns <= clock_.NowNs();
+    End(position->second, is_late ? Expired() : Cancelled(), ended);
   }
-  if (cancelled.has_value()) {
-    Drop(*std::move(cancelled), absl::CancelledError("cancelled while it waited for the device"));
-  }
+  Finish(std::move(ended));
 }
 
-void Scheduler::DropWaiting(const absl::Status& status) {
-  std::vector<Waiting> dropped;
+int64_t Scheduler::EndExpired() {
+  Ended ended;
+  int64_t next_ns = kNoDeadlineNs;
   {
     MutexLock lock(&mutex_);
-    for (auto& [device, queue] : queues_) {
-      while (!queue.waiting.empty()) {
-        dropped.push_back(Take(queue, queue.waiting.begin()));
-        queue.load.backlog_ns -= dropped.back().submission.predicted_ns;
-      }
+    const int64_t now_ns = clock_.NowNs();
+    while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
+      Held& held = jobs_.at(deadlines_.begin()->second);
+      deadlines_.erase(deadlines_.begin());
+      End(held, Expired(), ended);
     }
+    if (!deadlines_.empty()) next_ns = deadlines_.begin()->first;
+    watched_ns_ = next_ns;
   }
-  for (Waiting& waiting : dropped) Drop(std::move(waiting), status);
+  Finish(std::move(ended));
+  return next_ns;
+}
+
+void Scheduler::Stop(const absl::Status& status) {
+  Ended ended;
+  {
+    MutexLock lock(&mutex_);
+    stopped_ = status;
+    std::vector<JobId> ids;
+    for (const auto& [id, held] : jobs_) ids.push_back(id);
+    std::sort(ids.begin(), ids.end());
+    for (const JobId id : ids) End(jobs_.at(id), status, ended);
+  }
+  Finish(std::move(ended));
 }
 
 void Scheduler::LaunchNext(Device& device) {
-  std::vector<Waiting> expired;
-  std::optional<Waiting> next;
-  int64_t launch_ns = 0;
+  Ended ended;
+  Job job;
   {
     MutexLock lock(&mutex_);
-    Queue& queue = queues_.at(&device);
-    if (queue.busy) return;
-    launch_ns = clock_.NowNs();
-    while (!queue.waiting.empty() && !next.has_value()) {
-      Waiting first = Take(queue, queue.waiting.begin());
-      if (first.submission.deadline_ns <= launch_ns) {
-        queue.load.backlog_ns -= first.submission.predicted_ns;
-        expired.push_back(std::move(first));
-      } else {
-        next = std::move(first);
-      }
+    State& state = states_.at(&device);
+    if (state.running != nullptr) return;
+    const int64_t now_ns = clock_.NowNs();
+    const DeviceQueue::Choice choice = state.queue.TakeNext(now_ns);
+    for (const DeviceQueue::Job* const late : choice.too_late) {
+      const int64_t left_ns = std::max(late->deadline_ns - now_ns, int64_t{0});
+      absl::Status status = TooLateForDeadline(late->predicted_ns, left_ns);
+      ended.dropped.emplace_back(Take(jobs_.at(late->id)), std::move(status));
     }
-    queue.busy = next.has_value();
+    if (choice.next != nullptr) {
+      Held& held = jobs_.at(choice.next->id);
+      --state.load.queued_requests;
+      state.load.queued_bytes -= held.submission.bytes;
+      held.is_running = true;
+      held.launched_ns = now_ns;
+      state.running = &held;
+      job = held.submission.job;
+    }
   }
-  for (Waiting& waiting : expired) {
-    Drop(std::move(waiting),
-         absl::DeadlineExceededError("the deadline passed while it waited for the device"));
+  if (job.id != 0) {
+    device.Submit(job, [this, &device, id = job.id](JobOutcome outcome) {
+      OnDone(id, device, std::move(outcome));
+    });
+    AbortIfEnded(job.id, device);
   }
-  if (!next.has_value()) return;
+  Finish(std::move(ended));
+}
 
-  const Job job = next->submission.job;
-  const int64_t queue_ns = launch_ns - next->submitted_ns;
-  device.Submit(job, [this, &device, queue_ns,
-                      submission = std::move(next->submission)](JobOutcome outcome) mutable {
-    {
-      MutexLock lock(&mutex_);
-      Queue& queue = queues_.at(&device);
-      queue.busy = false;
-      queue.load.backlog_ns -= submission.predicted_ns;
-      ++queue.load.completed_requests;
-    }
-    // The device gets its next job first, so that it does not wait while this job's answer is made.
-    LaunchNext(device);
-    const int64_t waited_ns = queue_ns + outcome.wait_ns;
-    std::move(submission.done)(JobResult{std::move(outcome), waited_ns});
-  });
+// The device has the job from now on. Somebody may have ended it on its way there.
+void Scheduler::AbortIfEnded(JobId id, Device& device) {
+  {
+    MutexLock lock(&mutex_);
+    const auto position = jobs_.find(id);
+    if (position == jobs_.end()) return;  // It is done already.
+    position->second.is_on_device = true;
+    if (position->second.end.ok()) return;
+  }
+  device.Abort(id);
+}
+
+void Scheduler::OnDone(JobId id, Device& device, JobOutcome outcome) {
+  Jobs::node_type node;
+  {
+    MutexLock lock(&mutex_);
+    State& state = states_.at(&device);
+    const int64_t ran_ns = clock_.NowNs() - state.running->launched_ns;
+    state.queue.End(state.running->place, ran_ns);
+    node = Take(*state.running);
+    assert(node.key() == id);
+    state.running = nullptr;
+    state.load.busy_ns += ran_ns;
+    ++state.load.completed_requests;
+  }
+  // The device gets its next job first, so that it does not wait while this job's answer is made.
+  LaunchNext(device);
+  Held& held = node.mapped();
+  // Where the abort came too late, or the device was lost first, its own answer is the truth.
+  if (absl::IsCancelled(outcome.status) && !held.end.ok()) outcome.status = std::move(held.end);
+  const int64_t queue_ns = held.launched_ns - held.submitted_ns;
+  const int64_t waited_ns = queue_ns + outcome.wait_ns;
+  std::move(held.submission.done)(JobResult{std::move(outcome), waited_ns});
 }
 
 DeviceLoad Scheduler::load(const Device& device) const {
   MutexLock lock(&mutex_);
-  return queues_.at(&device).load;
+  const State& state = states_.at(&device);
+  DeviceLoad load = state.load;
+  const int64_t now_ns = clock_.NowNs();
+  load.backlog_ns = state.queue.waiting_ns() + RestNs(state, now_ns);
+  if (state.running != nullptr) load.busy_ns += now_ns - state.running->launched_ns;
+  return load;
+}
+
+int64_t Scheduler::InsideOf(std::string_view flow) const {
+  MutexLock lock(&mutex_);
+  int64_t inside = 0;
+  for (const auto& [device, state] : states_) inside += state.queue.InsideOf(flow);
+  return inside;
 }
 
 }  // namespace gemmd

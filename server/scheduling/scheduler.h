@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Queues jobs per device, first come first served, and hands each device one at a time.
+// Queues jobs per device, in fair turns of their callers, hands each device one at a time, and ends
+// those that nobody waits for any longer.
 //
-// A job waits, then is launched, then is done; or it is dropped while it waits (cancelled,
-// expired). Its callback is called exactly once in every case, never under a lock. The scheduler
-// has no thread: it runs in Submit, in Cancel and in the devices' callbacks.
+// A job waits, then is launched, then is done. It is dropped while it waits, or aborted while it
+// runs, where its caller cancels, its deadline passes or the server stops; it is also dropped where
+// it can no longer be in time. Its callback is called exactly once in every case, never under a
+// lock. The scheduler has no thread: it runs in its functions and in the devices' callbacks.
+// ExpiryTimer calls EndExpired when a deadline passes.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
-#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -17,13 +26,16 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "server/device/device.h"
+#include "server/scheduling/device_queue.h"
+#include "server/scheduling/priority.h"
+#include "server/scheduling/time_rule.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
 
-// How a job ended. DeadlineExceeded and Cancelled say that it was dropped while it waited and that
-// nothing was launched.
+// How a job ended: as the device says, or Cancelled, DeadlineExceeded, or the status of Stop. The
+// message says whether it had been launched; what was aborted has no result.
 struct JobResult {
   JobOutcome outcome;
   int64_t queue_ns = 0;  // From Submit to the start on the device, or to the drop.
@@ -31,58 +43,100 @@ struct JobResult {
 
 struct Submission {
   Device* device = nullptr;  // One of the scheduler's devices.
-  Job job;
+  Job job;                   // Its id is set by Submit.
   int64_t bytes = 0;         // Only for the statistics.
   int64_t predicted_ns = 0;  // The predicted time on the device.
   int64_t deadline_ns = kNoDeadlineNs;
+  std::string flow;  // Whose turn it takes: jobs of equal flows share one.
+  Priority priority = Priority::kNormal;
   absl::AnyInvocable<void(JobResult) &&> done;
 };
 
 struct DeviceLoad {
   int64_t queued_requests = 0;
   int64_t queued_bytes = 0;
-  int64_t backlog_ns = 0;  // The predicted time of the waiting jobs and the running one.
+  int64_t backlog_ns =
+      0;  // The predicted time of the waiting jobs and the rest of the running one.
   int64_t completed_requests = 0;
+  int64_t busy_ns = 0;  // The time that jobs had the device, up to now.
 };
 
 class Scheduler {
  public:
   // Borrows the devices and the clock; both outlive it. There must be no job left when it is
   // destroyed.
-  Scheduler(absl::Span<Device* const> devices, const Clock& clock);
+  Scheduler(absl::Span<Device* const> devices, const Clock& clock, TimeLimits limits = {});
+
+  // Whether a job that would be submitted now can be in time; see CheckTime. Threads: any.
+  TimeRefusal Check(const Device& device, std::string_view flow, Priority priority,
+                    int64_t predicted_ns, int64_t deadline_ns) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Queues a job. Threads: any.
   JobId Submit(Submission submission) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Drops the job where it still waits, and calls its callback with Cancelled before this returns.
-  // Does nothing for other jobs. Threads: any.
+  // Ends the job: where it waits, its callback is called with Cancelled before this returns; where
+  // it runs, the device is told to abort it. Does nothing for other jobs. Threads: any.
   void Cancel(JobId id) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Drops every waiting job; their callbacks get `status`.
-  void DropWaiting(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends every job whose deadline has passed, as Cancel does, with DeadlineExceeded. Returns the
+  // next deadline, at which it is to be called again. Threads: any.
+  int64_t EndExpired() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Calls the listener when EndExpired is wanted earlier than its last call said. Set before the
+  // first Submit; called from any thread.
+  void WatchDeadlines(std::function<void()> listener) { deadline_listener_ = std::move(listener); }
+
+  // Drops every waiting job and aborts every running one; their callbacks get `status`, and so does
+  // what is submitted later.
+  void Stop(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   DeviceLoad load(const Device& device) const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Jobs of the flow that wait or run, on all devices.
+  int64_t InsideOf(std::string_view flow) const ABSL_LOCKS_EXCLUDED(mutex_);
+
  private:
-  struct Waiting {
+  struct Held {
     Submission submission;
+    DeviceQueue::Job place;
     int64_t submitted_ns = 0;
+    int64_t launched_ns = 0;
+    bool is_running = false;  // Taken from the queue.
+    bool is_on_device = false;
+    absl::Status end;  // Why it is aborted; OK where it is not.
   };
-  // Ids ascend, so a map by id is a queue in order of arrival from which any job can be taken.
-  struct Queue {
-    std::map<JobId, Waiting> waiting;
-    bool busy = false;
+  using Jobs = std::unordered_map<JobId, Held>;
+  struct State {
+    DeviceQueue queue;
+    Held* running = nullptr;
     DeviceLoad load;
+  };
+  // What has to be done once the lock is given up.
+  struct Ended {
+    std::vector<std::pair<Jobs::node_type, absl::Status>> dropped;
+    std::vector<std::pair<Device*, JobId>> aborted;
   };
 
   void LaunchNext(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Drop(Waiting dropped, absl::Status status) const;
-  static Waiting Take(Queue& queue, std::map<JobId, Waiting>::iterator position);
+  void AbortIfEnded(JobId id, Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnDone(JobId id, Device& device, JobOutcome outcome) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes a job out of everything; it has been taken out of its queue.
+  Jobs::node_type Take(Held& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End(Held& held, const absl::Status& why, Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Finish(Ended ended) const ABSL_LOCKS_EXCLUDED(mutex_);
+  static int64_t RestNs(const State& state, int64_t now_ns);
 
   const Clock& clock_;
+  const TimeLimits limits_;
+  std::function<void()> deadline_listener_;
   mutable Mutex mutex_;
   JobId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<const Device*, Queue> queues_ ABSL_GUARDED_BY(mutex_);
+  Jobs jobs_ ABSL_GUARDED_BY(mutex_);
+  std::map<const Device*, State> states_ ABSL_GUARDED_BY(mutex_);
+  // Of the jobs that have one and have not been ended, in order of time.
+  std::set<std::pair<int64_t, JobId>> deadlines_ ABSL_GUARDED_BY(mutex_);
+  int64_t watched_ns_ ABSL_GUARDED_BY(mutex_) = kNoDeadlineNs;  // What EndExpired returned last.
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);                // OK until Stop.
 };
 
 }  // namespace gemmd

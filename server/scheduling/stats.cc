@@ -20,12 +20,6 @@ std::array<int64_t, kSize> Read(const std::array<std::atomic<int64_t>, kSize>& c
   return values;
 }
 
-int64_t BusyNs(const Completion& completion) {
-  const ProductTiming& timing = completion.timing;
-  return SaturatingSum(SaturatingSum(timing[Stage::kCopyIn], timing[Stage::kCompute]),
-                       timing[Stage::kCopyOut]);
-}
-
 }  // namespace
 
 std::string_view NameOf(RefusalReason reason) {
@@ -36,6 +30,10 @@ std::string_view NameOf(RefusalReason reason) {
     case RefusalReason::kTooLarge: return "too_large";
     case RefusalReason::kNotReady: return "not_ready";
     case RefusalReason::kInternal: return "internal";
+    case RefusalReason::kTooLong: return "too_long";
+    case RefusalReason::kDeadline: return "deadline";
+    case RefusalReason::kBacklog: return "backlog";
+    case RefusalReason::kShare: return "share";
   }
   return "";
 }
@@ -67,7 +65,6 @@ void Stats::AddCompletion(const Completion& completion) {
   AddSaturating(device.bytes_read, completion.bytes_read);
   AddSaturating(device.bytes_written, completion.bytes_written);
   AddSaturating(device.matrices, completion.batch);
-  AddSaturating(device.busy_ns, BusyNs(completion));
   device.total.Add(completion.timing.total_ns);
   KernelHistograms* const histograms = HistogramsOf(*completion.kernel);
   if (histograms == nullptr) return;
@@ -109,7 +106,6 @@ Stats::DeviceTotals Stats::device(size_t position) const {
   totals.bytes_read = Read(counters.bytes_read);
   totals.bytes_written = Read(counters.bytes_written);
   totals.matrices = Read(counters.matrices);
-  totals.busy_ns = Read(counters.busy_ns);
   totals.total = counters.total.Read();
   return totals;
 }

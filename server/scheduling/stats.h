@@ -28,9 +28,13 @@ enum class RefusalReason : uint8_t {
   kUnsupported,
   kTooLarge,
   kNotReady,
-  kInternal
+  kInternal,
+  kTooLong,   // Longer than a product may take here.
+  kDeadline,  // Longer than its own deadline.
+  kBacklog,   // Too much is ahead of it.
+  kShare      // Its caller has more than its share of the places.
 };
-inline constexpr size_t kRefusalReasons = 6;
+inline constexpr size_t kRefusalReasons = 10;
 std::string_view NameOf(RefusalReason reason);  // "not_ready"
 
 // The reason that a status stands for where it refuses a product before admission.
@@ -59,7 +63,6 @@ class Stats {
     int64_t bytes_read = 0;
     int64_t bytes_written = 0;
     int64_t matrices = 0;  // Each matrix of a batch counts.
-    int64_t busy_ns = 0;   // The sum of copy_in, compute and copy_out.
     LatencyHistogram::Snapshot total;
   };
   struct KernelTotals {
@@ -95,7 +98,6 @@ class Stats {
     Counter bytes_read = 0;
     Counter bytes_written = 0;
     Counter matrices = 0;
-    Counter busy_ns = 0;
     LatencyHistogram total;
   };
   struct KernelHistograms {

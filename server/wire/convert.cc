@@ -183,6 +183,10 @@ absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
   }
   parsed.constraints.deterministic = request.require_deterministic();
   parsed.constraints.batch_invariant = request.require_batch_invariant();
+  if (!v1::Priority_IsValid(request.priority())) {
+    return UnknownValue("priority", request.priority());
+  }
+  if (request.priority() == v1::PRIORITY_LOW) parsed.priority = Priority::kLow;
   parsed.device = request.device();
   return parsed;
 }

@@ -49,7 +49,7 @@ void FillDevice(const DeviceSnapshot& device, v1::DeviceStatistics& wire) {
   wire.set_operations(totals.operations);
   wire.set_bytes_read(totals.bytes_read);
   wire.set_bytes_written(totals.bytes_written);
-  wire.set_busy_ns(totals.busy_ns);
+  wire.set_busy_ns(device.load.busy_ns);
   FillHistogram(totals.total, *wire.mutable_total());
   wire.set_worker_restarts(device.condition.worker_restarts);
   wire.set_canaries_passed(device.condition.canaries_passed);

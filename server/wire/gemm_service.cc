@@ -93,7 +93,7 @@ Arrival ArrivalOf(const grpc::CallbackServerContext& context, int64_t arrived_ns
   Arrival arrival;
   arrival.arrived_ns = arrived_ns;
   arrival.deadline_ns = DeadlineNs(context.raw_deadline(), clock.NowNs());
-  if (spdlog::should_log(spdlog::level::debug)) arrival.peer = context.peer();
+  arrival.peer = context.peer();
   return arrival;
 }
 

@@ -50,8 +50,7 @@ class GemmService final : public v1::Gemm::CallbackService {
 // metadata of the answer: call it once, before anything can end the call.
 std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context);
 
-// What a call's context says about its deadline and its peer. The peer is only there where a line
-// is logged for each request.
+// What a call's context says about its deadline and its peer.
 Arrival ArrivalOf(const grpc::CallbackServerContext& context, int64_t arrived_ns,
                   const Clock& clock);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/server/device/fake_device.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -44,6 +45,33 @@ void FakeDevice::Submit(const Job& job, Done done) {
     }
   }
   std::move(done)(RunOnCallingThread(job));
+}
+
+void FakeDevice::Abort(JobId id) {
+  Held aborted;
+  {
+    MutexLock lock(&mutex_);
+    ++aborts_;
+    if (ignores_aborts_) return;
+    const auto position = std::find_if(held_.begin(), held_.end(),
+                                       [id](const Held& held) { return held.job.id == id; });
+    if (position == held_.end()) return;
+    aborted = std::move(*position);
+    held_.erase(position);
+  }
+  JobOutcome outcome;
+  outcome.status = absl::CancelledError("aborted");
+  std::move(aborted.done)(std::move(outcome));
+}
+
+void FakeDevice::IgnoreAborts() {
+  MutexLock lock(&mutex_);
+  ignores_aborts_ = true;
+}
+
+int FakeDevice::aborts() const {
+  MutexLock lock(&mutex_);
+  return aborts_;
 }
 
 absl::Status FakeDevice::readiness() const {

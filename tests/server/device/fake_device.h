@@ -27,6 +27,8 @@ class FakeDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
   const DeviceProfile& profile() const override { return profile_; }
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends a held job at once, from the calling thread.
+  void Abort(JobId id) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status readiness() const override ABSL_LOCKS_EXCLUDED(mutex_);
   void WatchReadiness(Listener listener) override;
 
@@ -41,6 +43,11 @@ class FakeDevice final : public Device {
   // Waits until `count` jobs are held. False where that does not happen within `timeout`.
   bool WaitForHeld(int count, absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   int held() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // From now on an aborted job stays held.
+  void IgnoreAborts() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls of Abort since construction.
+  int aborts() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Jobs submitted since construction.
   int submitted() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -64,7 +71,9 @@ class FakeDevice final : public Device {
   absl::Status readiness_ ABSL_GUARDED_BY(mutex_);
   std::deque<Held> held_ ABSL_GUARDED_BY(mutex_);
   bool run_jobs_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ignores_aborts_ ABSL_GUARDED_BY(mutex_) = false;
   int submitted_ ABSL_GUARDED_BY(mutex_) = 0;
+  int aborts_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gemmd

@@ -146,15 +146,16 @@ TEST_F(MetricValueTest, OfAdmission) {
                          .refused_for_requests = 7,
                          .refused_for_bytes = 8,
                          .refused_when_closed = 9};
-  snapshot_.refusals = {1, 2, 3, 4, 5, 6};
+  snapshot_.refusals = {1, 2, 3, 4, 5, 6, 10, 11, 12, 13};
   EXPECT_THAT(ValuesOf("gemmd_admissions_total", snapshot_), ElementsAre(Pair("", 50)));
   EXPECT_THAT(ValuesOf("gemmd_admitted_requests", snapshot_), ElementsAre(Pair("", 3)));
   EXPECT_THAT(ValuesOf("gemmd_admitted_bytes", snapshot_), ElementsAre(Pair("", 70)));
-  EXPECT_THAT(
-      ValuesOf("gemmd_refusals_total", snapshot_),
-      UnorderedElementsAre(Pair("queue_requests", 7), Pair("queue_bytes", 8), Pair("draining", 9),
-                           Pair("invalid", 1), Pair("not_found", 2), Pair("unsupported", 3),
-                           Pair("too_large", 4), Pair("not_ready", 5), Pair("internal", 6)));
+  EXPECT_THAT(ValuesOf("gemmd_refusals_total", snapshot_),
+              UnorderedElementsAre(Pair("queue_requests", 7), Pair("queue_bytes", 8),
+                                   Pair("draining", 9), Pair("invalid", 1), Pair("not_found", 2),
+                                   Pair("unsupported", 3), Pair("too_large", 4),
+                                   Pair("not_ready", 5), Pair("internal", 6), Pair("too_long", 10),
+                                   Pair("deadline", 11), Pair("backlog", 12), Pair("share", 13)));
 }
 
 TEST_F(MetricValueTest, OfHandlers) {
@@ -197,7 +198,8 @@ TEST(HandlerTimerTest, AddsTheTimeForWhichItWasThere) {
 TEST_F(MetricValueTest, OfDevices) {
   EndsOf(0, absl::StatusCode::kOk) = 10;
   EndsOf(0, absl::StatusCode::kAborted) = 2;
-  snapshot_.devices[1].load = {.queued_requests = 4, .queued_bytes = 99, .backlog_ns = 1'500'000};
+  snapshot_.devices[1].load = {
+      .queued_requests = 4, .queued_bytes = 99, .backlog_ns = 1'500'000, .busy_ns = 250'000'000};
   snapshot_.devices[0].condition = {.worker_restarts = 5,
                                     .canaries_passed = 7,
                                     .canaries_failed = 1,
@@ -212,6 +214,8 @@ TEST_F(MetricValueTest, OfDevices) {
               UnorderedElementsAre(Pair("cuda:0", 0), Pair("cpu", 99)));
   EXPECT_THAT(ValuesOf("gemmd_queue_predicted_seconds", snapshot_),
               UnorderedElementsAre(Pair("cuda:0", 0), Pair("cpu", 0.0015)));
+  EXPECT_THAT(ValuesOf("gemmd_device_busy_seconds_total", snapshot_),
+              UnorderedElementsAre(Pair("cuda:0", 0), Pair("cpu", 0.25)));
   EXPECT_THAT(ValuesOf("gemmd_device_ready", snapshot_),
               UnorderedElementsAre(Pair("cuda:0", 1), Pair("cpu", 0)));
   EXPECT_THAT(ValuesOf("gemmd_worker_restarts_total", snapshot_), ElementsAre(Pair("cuda:0", 5)));
@@ -291,7 +295,7 @@ TEST_F(MetricValueTest, UnderTritonsNames) {
   EndsOf(1, absl::StatusCode::kInternal) = 4;
   EndsOf(1, absl::StatusCode::kUnavailable) = 7;  // Dropped by a drain.
   snapshot_.admission.refused_for_requests = 6;
-  snapshot_.refusals = {1, 1, 1, 1, 1, 1};
+  snapshot_.refusals = {1, 1, 1, 1, 1, 1, 1, 20, 30, 40};
   snapshot_.devices[0].totals.matrices = 40;
   snapshot_.devices[0].totals.total.sum_ns = 9'000'000;
   snapshot_.devices[1].load.queued_requests = 8;
@@ -302,8 +306,8 @@ TEST_F(MetricValueTest, UnderTritonsNames) {
   }
   EXPECT_THAT(ValuesOf("nv_inference_request_success", snapshot_), ElementsAre(Pair("gemm,1", 15)));
   EXPECT_THAT(ValuesOf("nv_inference_request_failure", snapshot_),
-              UnorderedElementsAre(Pair("gemm,1,REJECTED", 16), Pair("gemm,1,CANCELED", 2),
-                                   Pair("gemm,1,BACKEND", 4), Pair("gemm,1,OTHER", 6)));
+              UnorderedElementsAre(Pair("gemm,1,REJECTED", 106), Pair("gemm,1,CANCELED", 2),
+                                   Pair("gemm,1,BACKEND", 4), Pair("gemm,1,OTHER", 7)));
   EXPECT_THAT(ValuesOf("nv_inference_count", snapshot_), ElementsAre(Pair("gemm,1", 40)));
   EXPECT_THAT(ValuesOf("nv_inference_pending_request_count", snapshot_),
               ElementsAre(Pair("gemm,1", 8)));

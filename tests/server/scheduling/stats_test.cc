@@ -61,7 +61,6 @@ TEST(StatsTest, AProductThatIsOkCountsEverywhere) {
   EXPECT_EQ(totals.bytes_read, 20);
   EXPECT_EQ(totals.bytes_written, 10);
   EXPECT_EQ(totals.matrices, 3);
-  EXPECT_EQ(totals.busy_ns, 3'000 + 4'000 + 5'000);
   EXPECT_EQ(totals.total.sum_ns, 21'000);
   EXPECT_THAT(stats.device(0).ends, Each(0));
   const std::vector<Stats::KernelTotals> kernels = stats.kernels();
@@ -149,6 +148,10 @@ TEST(StatsTest, RefusalsCountByReason) {
   stats.AddRefusal(ReasonOf(absl::ResourceExhaustedError("")));
   stats.AddRefusal(ReasonOf(absl::UnavailableError("")));
   stats.AddRefusal(ReasonOf(absl::InternalError("")));
+  for (const RefusalReason reason : {RefusalReason::kTooLong, RefusalReason::kDeadline,
+                                     RefusalReason::kBacklog, RefusalReason::kShare}) {
+    stats.AddRefusal(reason);
+  }
   EXPECT_THAT(stats.refusals(), Each(1));
   EXPECT_EQ(NameOf(ReasonOf(absl::UnavailableError(""))), "not_ready");
 }

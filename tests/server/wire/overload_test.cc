@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "tests/server/wire/running_server.h"
+#include "tests/testing/patience.h"
 
 namespace gemmd {
 namespace {
@@ -145,11 +146,63 @@ TEST(OverloadTest, CancelledWhileRunningLeavesTheServerWhole) {
   ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
   cancelled.context().TryCancel();
   EXPECT_EQ(cancelled.Wait().error_code(), grpc::StatusCode::CANCELLED);
-  // Its place is taken until the device is done with it.
-  EXPECT_EQ(MultiplySmall(running.gemm()).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  // The device is told, and the place is free without another event.
+  EXPECT_TRUE(Eventually([&] { return running.fake().held() == 0; })) << "it still runs";
   running.fake().RunJobs(true);
+  EXPECT_TRUE(Eventually([&] { return MultiplySmall(running.gemm()).ok(); }));
+}
+
+TEST(OverloadTest, ExpiredWhileRunningIsAborted) {
+  ServerOptions options = TestServerOptions();
+  options.admission.max_requests = 1;
+  RunningServer running(TestDevice::kFake, options);
+  PendingCall late(running.gemm(), IntegerRequest(2, 2, 2), absl::Milliseconds(300));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  EXPECT_EQ(late.Wait().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(Eventually([&] { return running.fake().held() == 0; })) << "it still runs";
+  EXPECT_EQ(running.fake().aborts(), 1);
+}
+
+TEST(OverloadTest, TheDeviceIsBusyWhileAProductRuns) {
+  RunningServer running(TestDevice::kFake);
+  const auto busy_ns = [&] {
+    grpc::ClientContext context;
+    AllowTime(context);
+    v1::GetStatisticsResponse statistics;
+    EXPECT_TRUE(running.registry().GetStatistics(&context, {}, &statistics).ok());
+    return statistics.devices(0).busy_ns();
+  };
+  EXPECT_EQ(busy_ns(), 0);
+  PendingCall call(running.gemm(), IntegerRequest(2, 2, 2));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  const int64_t first_ns = busy_ns();
+  EXPECT_GT(busy_ns(), first_ns);
   running.fake().CompleteNext();
-  EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
+  EXPECT_TRUE(call.Wait().ok());
+}
+
+TEST(OverloadTest, RefusesAProductThatIsTooLong) {
+  ServerOptions options = TestServerOptions();
+  options.time.max_product_ns = 1'000;
+  RunningServer running(TestDevice::kFake, options);
+  PendingCall call(running.gemm(), IntegerRequest(64, 64, 64));  // 524288 at 1e9 a second.
+  const grpc::Status refused = call.Wait();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("at most 1us is accepted"));
+}
+
+TEST(OverloadTest, APriorityMustBeKnown) {
+  RunningServer running(TestDevice::kFake);
+  running.fake().RunJobs(true);
+  v1::MultiplyRequest request = IntegerRequest(2, 2, 2);
+  request.set_priority(v1::PRIORITY_LOW);
+  PendingCall low(running.gemm(), request);
+  EXPECT_TRUE(low.Wait().ok());
+  request.set_priority(static_cast<v1::Priority>(7));
+  PendingCall unknown(running.gemm(), request);
+  const grpc::Status refused = unknown.Wait();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), HasSubstr("priority: got 7"));
 }
 
 TEST(OverloadTest, PassesOnTheDevicesFailure) {

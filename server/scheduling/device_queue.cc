@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/device_queue.h"
+
+#include <algorithm>
+
+namespace gemmd {
+namespace {
+
+constexpr size_t kNormal = static_cast<size_t>(Priority::kNormal);
+constexpr size_t kLow = static_cast<size_t>(Priority::kLow);
+
+}  // namespace
+
+void DeviceQueue::Add(std::string_view flow, Job& job) { ClassOf(job).fair.Enter(flow, job); }
+
+void DeviceQueue::Remove(Job& job) {
+  Class& of = ClassOf(job);
+  Unlist(of, job);
+  of.fair.Leave(job);
+}
+
+void DeviceQueue::Unlist(Class& of, Job& job) {
+  of.fair.Remove(job);
+  if (job.is_doubtful && of.doubtful.erase(job.id) > 0) of.doubtful_ns -= job.predicted_ns;
+}
+
+void DeviceQueue::SetAside(Class& of, Job& job) {
+  Unlist(of, job);
+  job.is_doubtful = true;
+  of.doubtful.emplace(job.id, &job);
+  of.doubtful_ns += job.predicted_ns;
+}
+
+// The class whose turn it is; null where nothing waits.
+DeviceQueue::Class* DeviceQueue::NextClass() {
+  Class& normal = classes_[kNormal];
+  Class& low = classes_[kLow];
+  if (low.empty()) {
+    owed_to_low_ns_ = 0;
+    return normal.empty() ? nullptr : &normal;
+  }
+  const bool is_turn_of_low = normal.empty() || owed_to_low_ns_ >= low.first().predicted_ns;
+  return is_turn_of_low ? &low : &normal;
+}
+
+DeviceQueue::Choice DeviceQueue::TakeNext(int64_t now_ns) {
+  Choice choice;
+  while (Class* const of = NextClass()) {
+    Job& job = of->first();
+    const int64_t left_ns = LeftNs(job.deadline_ns, now_ns);
+    if (left_ns <= 0 || left_ns < job.predicted_ns) {
+      Remove(job);
+      choice.too_late.push_back(&job);
+    } else if (left_ns < SafeNs(job.predicted_ns) && !job.is_doubtful && !job.is_promised) {
+      SetAside(*of, job);
+    } else {
+      Launch(*of, job);
+      choice.next = &job;
+      break;
+    }
+  }
+  return choice;
+}
+
+void DeviceQueue::Launch(Class& of, Job& job) {
+  if (&of == &classes_[kNormal]) {
+    if (!classes_[kLow].empty()) owed_to_low_ns_ += job.predicted_ns / (kLowPart - 1);
+  } else if (!classes_[kNormal].empty()) {
+    owed_to_low_ns_ -= job.predicted_ns;
+  }
+  of.fair.Launch(job);
+  Unlist(of, job);
+}
+
+void DeviceQueue::End(Job& job, int64_t ran_ns) {
+  FairQueue& fair = ClassOf(job).fair;
+  fair.Correct(job, ran_ns - job.predicted_ns);
+  fair.Leave(job);
+}
+
+int64_t DeviceQueue::AheadNs(std::string_view flow, Priority priority, int64_t enough_ns) const {
+  if (priority == Priority::kNormal) return classes_[kNormal].fair.AheadNs(flow, enough_ns);
+  return classes_[kNormal].waiting_ns() + classes_[kLow].fair.AheadNs(flow, enough_ns);
+}
+
+int64_t DeviceQueue::waiting_ns() const {
+  return classes_[kNormal].waiting_ns() + classes_[kLow].waiting_ns();
+}
+
+int64_t DeviceQueue::InsideOf(std::string_view flow) const {
+  return classes_[kNormal].fair.InsideOf(flow) + classes_[kLow].fair.InsideOf(flow);
+}
+
+}  // namespace gemmd

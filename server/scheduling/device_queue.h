@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What waits for one device, and which of it is launched next.
+//
+// Jobs of normal priority go before those of low priority, but where both wait, low priority has a
+// twentieth of the device's time. Within a priority the callers take fair turns. A job that can no
+// longer be in time is not launched at all. One that is in time only if its prediction is right to
+// the point waits until there is no safe one: under overload, time for a doubtful job is time taken
+// from a safe one. A job to which the device was promised at once is not doubted.
+//
+// Knows no clock and no lock.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "server/scheduling/fair_queue.h"
+#include "server/scheduling/priority.h"
+#include "server/system/clock.h"
+
+namespace gemmd {
+
+// A job of this many times its predicted time is as long as predictions let one expect.
+inline constexpr int64_t kDoubt = 2;
+// An answer takes this long to its caller, at most, where nothing goes wrong.
+inline constexpr int64_t kAnswerNs = 1'000'000;
+
+// The time that a job needs to be in time however its prediction errs.
+inline int64_t SafeNs(int64_t predicted_ns) { return kDoubt * predicted_ns + kAnswerNs; }
+
+// The time until the deadline; where there is none, more than any sum of predictions.
+inline int64_t LeftNs(int64_t deadline_ns, int64_t now_ns) {
+  return deadline_ns == kNoDeadlineNs ? kNoDeadlineNs : deadline_ns - now_ns;
+}
+
+class DeviceQueue {
+ public:
+  struct Job : FairQueue::Job {
+    int64_t deadline_ns = kNoDeadlineNs;
+    Priority priority = Priority::kNormal;
+    bool is_promised = false;  // Nothing that waited was ahead of it when it came.
+    bool is_doubtful = false;  // The queue's own.
+  };
+
+  // The job waits. Borrows it until End or Remove.
+  void Add(std::string_view flow, Job& job);
+
+  // A waiting job is to be dropped.
+  void Remove(Job& job);
+
+  // What is to be launched now, which no longer waits, and what can no longer be in time, which is
+  // removed.
+  struct Choice {
+    Job* next = nullptr;  // Null where nothing is left.
+    std::vector<Job*> too_late;
+  };
+  Choice TakeNext(int64_t now_ns);
+
+  // A job that was launched has ended, and had the device for `ran_ns`.
+  void End(Job& job, int64_t ran_ns);
+
+  // The predicted time of the waiting jobs that would be launched before a further job.
+  int64_t AheadNs(std::string_view flow, Priority priority, int64_t enough_ns) const;
+
+  // Of all that wait.
+  int64_t waiting_ns() const;
+  // Jobs of the flow that wait or run.
+  int64_t InsideOf(std::string_view flow) const;
+
+  // Of the device's time, one part in this many is for low priority where it is wanted.
+  static constexpr int64_t kLowPart = 20;
+
+ private:
+  struct Class {
+    FairQueue fair;
+    std::map<JobId, Job*> doubtful;  // They wait until `fair` is empty.
+    int64_t doubtful_ns = 0;
+
+    bool empty() const { return fair.empty() && doubtful.empty(); }
+    int64_t waiting_ns() const { return fair.waiting_ns() + doubtful_ns; }
+    Job& first() const {
+      return fair.empty() ? *doubtful.begin()->second : static_cast<Job&>(fair.first());
+    }
+  };
+
+  Class& ClassOf(const Job& job) { return classes_[static_cast<size_t>(job.priority)]; }
+  Class* NextClass();
+  static void Unlist(Class& of, Job& job);
+  static void SetAside(Class& of, Job& job);
+  void Launch(Class& of, Job& job);
+
+  std::array<Class, kPriorities> classes_;
+  int64_t owed_to_low_ns_ = 0;  // Of the time that normal priority had while low priority waited.
+};
+
+}  // namespace gemmd

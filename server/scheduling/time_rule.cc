@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/time_rule.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "server/scheduling/admission.h"
+#include "server/scheduling/device_queue.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kMaxRetryMs = 10'000;
+
+std::string Text(int64_t ns) {
+  // No more digits than a prediction is worth.
+  const absl::Duration exact = absl::Nanoseconds(ns);
+  const absl::Duration unit =
+      exact < absl::Milliseconds(10) ? absl::Microseconds(1) : absl::Milliseconds(1);
+  return absl::FormatDuration(absl::Trunc(exact, unit));
+}
+
+absl::Status Busy(const std::string& message, int64_t wait_ns) {
+  return WithRetryAfterMs(absl::ResourceExhaustedError(message), RetryMs(wait_ns));
+}
+
+}  // namespace
+
+int64_t RetryMs(int64_t wait_ns) {
+  return std::clamp(wait_ns / 1'000'000, int64_t{1}, kMaxRetryMs);
+}
+
+absl::Status TooLateForDeadline(int64_t predicted_ns, int64_t left_ns) {
+  return absl::DeadlineExceededError(absl::StrCat("product: predicted to take ", Text(predicted_ns),
+                                                  ", ", Text(std::max(left_ns, int64_t{0})),
+                                                  " are left until the deadline"));
+}
+
+TimeRefusal CheckTime(const TimeAsked& asked, const TimeLimits& limits) {
+  const int64_t predicted_ns = asked.predicted_ns;
+  if (predicted_ns > limits.max_product_ns) {
+    return {absl::ResourceExhaustedError(
+                absl::StrCat("product: predicted to take ", Text(predicted_ns), ", at most ",
+                             Text(limits.max_product_ns), " is accepted (--max-product-seconds)")),
+            RefusalReason::kTooLong};
+  }
+  if (predicted_ns > asked.left_ns || asked.left_ns <= 0) {
+    return {TooLateForDeadline(predicted_ns, asked.left_ns), RefusalReason::kDeadline};
+  }
+  const int64_t wait_ns = asked.running_ns + asked.ahead_ns;
+  // Where nothing waits ahead of it, the product has the next turn and the prediction is taken at
+  // its word; where something does, it may have errors of its own to wait for.
+  const int64_t needed_ns = asked.ahead_ns == 0 ? predicted_ns : SafeNs(predicted_ns);
+  if (asked.left_ns != kNoDeadlineNs && wait_ns + needed_ns > asked.left_ns) {
+    return {Busy(absl::StrCat("queue: predicted to wait ", Text(wait_ns), " and to take ",
+                              Text(predicted_ns), ", ", Text(asked.left_ns),
+                              " are left until the deadline"),
+                 wait_ns + needed_ns - asked.left_ns),
+            RefusalReason::kBacklog};
+  }
+  if (asked.ahead_ns > limits.max_backlog_ns) {
+    return {Busy(absl::StrCat("queue: products of ", Text(asked.ahead_ns),
+                              " wait ahead of it by prediction, at most ",
+                              Text(limits.max_backlog_ns), " may (--max-backlog)"),
+                 asked.ahead_ns - limits.max_backlog_ns),
+            RefusalReason::kBacklog};
+  }
+  return {};
+}
+
+}  // namespace gemmd

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/device_queue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <vector>
+
+namespace gemmd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kPlenty = int64_t{1} << 60;
+
+class DeviceQueueTest : public ::testing::Test {
+ protected:
+  JobId Add(int64_t predicted_ns, int64_t deadline_ns = kNoDeadlineNs,
+            Priority priority = Priority::kNormal, bool is_promised = false) {
+    DeviceQueue::Job& job = jobs_.emplace_back();
+    job.id = jobs_.size();
+    job.predicted_ns = predicted_ns;
+    job.deadline_ns = deadline_ns;
+    job.priority = priority;
+    job.is_promised = is_promised;
+    queue_.Add("flow", job);
+    return job.id;
+  }
+
+  // The ids of all that is launched from `now_ns` on, each to its end before the next.
+  std::vector<JobId> RunAll(int64_t now_ns = 0) {
+    std::vector<JobId> ran;
+    while (true) {
+      const DeviceQueue::Choice choice = queue_.TakeNext(now_ns);
+      for (const DeviceQueue::Job* late : choice.too_late) too_late_.push_back(late->id);
+      if (choice.next == nullptr) return ran;
+      ran.push_back(choice.next->id);
+      now_ns += choice.next->predicted_ns;
+      queue_.End(*choice.next, choice.next->predicted_ns);
+    }
+  }
+
+  DeviceQueue queue_;
+  std::deque<DeviceQueue::Job> jobs_;
+  std::vector<JobId> too_late_;
+};
+
+TEST_F(DeviceQueueTest, WhatCannotBeInTimeIsNotLaunched) {
+  Add(10 * kMs, 10 * kMs - 1);
+  Add(10 * kMs, 0);
+  Add(10 * kMs, 100 * kMs);
+  EXPECT_THAT(RunAll(), ElementsAre(3));
+  EXPECT_THAT(too_late_, ElementsAre(1, 2));
+  EXPECT_EQ(queue_.waiting_ns(), 0);
+}
+
+TEST_F(DeviceQueueTest, ADoubtfulJobWaitsForTheSafeOnes) {
+  Add(10 * kMs, 20 * kMs);  // Twice its time, but no time for the answer.
+  Add(10 * kMs, 15 * kMs);
+  Add(1 * kMs);
+  Add(1 * kMs);
+  EXPECT_THAT(RunAll(), ElementsAre(3, 4, 1));
+  EXPECT_THAT(too_late_, ElementsAre(2));
+}
+
+TEST_F(DeviceQueueTest, AloneADoubtfulJobIsLaunched) {
+  Add(10 * kMs, 10 * kMs);
+  EXPECT_EQ(queue_.AheadNs("flow", Priority::kNormal, kPlenty), 10 * kMs);
+  EXPECT_THAT(RunAll(), ElementsAre(1));
+  EXPECT_THAT(too_late_, IsEmpty());
+  EXPECT_EQ(queue_.InsideOf("flow"), 0);
+}
+
+TEST_F(DeviceQueueTest, APromiseIsKept) {
+  Add(60 * kMs, 100 * kMs, Priority::kNormal, true);
+  Add(1 * kMs);
+  EXPECT_THAT(RunAll(), ElementsAre(1, 2));
+}
+
+TEST_F(DeviceQueueTest, ADoubtfulJobCanBeRemoved) {
+  Add(10 * kMs, 15 * kMs);
+  Add(10 * kMs);
+  DeviceQueue::Choice choice = queue_.TakeNext(0);
+  EXPECT_EQ(choice.next->id, 2U);
+  EXPECT_EQ(queue_.waiting_ns(), 10 * kMs);
+  queue_.Remove(jobs_[0]);
+  EXPECT_EQ(queue_.waiting_ns(), 0);
+  queue_.End(*choice.next, 1);
+  EXPECT_THAT(RunAll(), IsEmpty());
+  EXPECT_EQ(queue_.InsideOf("flow"), 0);
+}
+
+TEST_F(DeviceQueueTest, LowPriorityWaitsForNormal) {
+  Add(10, kNoDeadlineNs, Priority::kLow);
+  Add(10);
+  Add(10);
+  EXPECT_EQ(queue_.AheadNs("other", Priority::kLow, kPlenty), 30);
+  EXPECT_EQ(queue_.AheadNs("flow", Priority::kNormal, kPlenty), 20);
+  EXPECT_THAT(RunAll(), ElementsAre(2, 3, 1));
+}
+
+TEST_F(DeviceQueueTest, LowPriorityHasATwentiethOfABusyDevice) {
+  for (int i = 0; i < 4; ++i) Add(19, kNoDeadlineNs, Priority::kLow);
+  for (int i = 0; i < 400; ++i) Add(19);
+  std::vector<JobId> ran = RunAll();
+  ran.resize(60);
+  std::vector<size_t> turns;
+  for (size_t i = 0; i < ran.size(); ++i) {
+    if (ran[i] <= 4) turns.push_back(i);
+  }
+  EXPECT_THAT(turns, ElementsAre(19, 39, 59));
+}
+
+// What low priority was owed while it waited is not saved up for later.
+TEST_F(DeviceQueueTest, WhatIsOwedIsForgottenWhereNobodyWantsIt) {
+  Add(1900, kNoDeadlineNs, Priority::kLow);
+  for (int i = 0; i < 18; ++i) Add(1900);
+  RunAll();
+  Add(1900);
+  RunAll();
+  Add(1900, kNoDeadlineNs, Priority::kLow);
+  for (int i = 0; i < 3; ++i) Add(1900);
+  EXPECT_EQ(RunAll().back(), 21U);
+}
+
+}  // namespace
+}  // namespace gemmd

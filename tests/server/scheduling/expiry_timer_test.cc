@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/expiry_timer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/server/device/fake_device.h"
+#include "tests/testing/patience.h"
+#include "tests/testing/test_kernel.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+class ExpiryTimerTest : public ::testing::Test {
+ protected:
+  ~ExpiryTimerTest() override { scheduler_.Stop(absl::UnavailableError("over")); }
+
+  void Submit(int64_t in_ns) {
+    const int64_t deadline_ns = clock_.NowNs() + in_ns;
+    Submission submission;
+    submission.device = &device_;
+    submission.job = TestJob(&outputs_.emplace_back());
+    submission.deadline_ns = deadline_ns;
+    submission.done = [this, deadline_ns](JobResult result) {
+      const int64_t late_ns = clock_.NowNs() - deadline_ns;
+      MutexLock lock(&mutex_);
+      codes_.push_back(result.outcome.status.code());
+      late_ns_.push_back(late_ns);
+    };
+    scheduler_.Submit(std::move(submission));
+  }
+
+  bool HaveEnded(size_t count) {
+    MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(
+        [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return codes_.size() >= count; }, kPatience);
+  }
+
+  const SteadyClock clock_;
+  FakeDevice device_{"fake", {}};
+  std::vector<Device*> devices_ = {&device_};
+  Scheduler scheduler_{devices_, clock_};
+  ExpiryTimer timer_{scheduler_, clock_};
+  std::deque<std::string> outputs_;
+  Mutex mutex_;
+  std::vector<absl::StatusCode> codes_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int64_t> late_ns_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Nothing else happens: the running one is held, and nobody cancels.
+TEST_F(ExpiryTimerTest, EndsWhatWaitsAndWhatRunsAtTheirDeadlines) {
+  Submit(3'600'000 * kMs);
+  for (const int64_t ms : {90, 30, 60, 10, 45}) Submit(ms * kMs);
+  ASSERT_TRUE(HaveEnded(5));
+  {
+    MutexLock lock(&mutex_);
+    EXPECT_EQ(std::count(codes_.begin(), codes_.end(), absl::StatusCode::kDeadlineExceeded), 5);
+    // A busy machine may be late once, but not each time; and nothing is early.
+    std::sort(late_ns_.begin(), late_ns_.end());
+    EXPECT_GE(late_ns_.front(), 0);
+    EXPECT_LE(late_ns_.front(), 10 * kMs);
+  }
+  EXPECT_EQ(scheduler_.load(device_).queued_requests, 0);
+  EXPECT_EQ(device_.held(), 1);
+}
+
+TEST_F(ExpiryTimerTest, AbortsWhatRuns) {
+  Submit(20 * kMs);
+  EXPECT_TRUE(HaveEnded(1));
+  EXPECT_EQ(device_.aborts(), 1);
+  EXPECT_EQ(device_.held(), 0);
+}
+
+}  // namespace
+}  // namespace gemmd

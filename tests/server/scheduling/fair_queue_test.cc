@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/fair_queue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "server/scheduling/flow.h"
+
+namespace gemmd {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr int64_t kPlenty = int64_t{1} << 60;
+
+class FairQueueTest : public ::testing::Test {
+ protected:
+  FairQueue::Job& Add(const std::string& flow, int64_t predicted_ns) {
+    FairQueue::Job& job = jobs_.emplace_back();
+    job.id = jobs_.size();
+    job.predicted_ns = predicted_ns;
+    names_[job.id] = flow;
+    queue_.Enter(flow, job);
+    return job;
+  }
+
+  // Launches the next job and ends it; gives the name of its flow.
+  std::string Run() {
+    FairQueue::Job& job = queue_.first();
+    queue_.Launch(job);
+    queue_.Leave(job);
+    return names_[job.id];
+  }
+
+  std::vector<std::string> Run(int count) {
+    std::vector<std::string> ran;
+    for (int i = 0; i < count; ++i) ran.push_back(Run());
+    return ran;
+  }
+
+  FairQueue queue_;
+  std::deque<FairQueue::Job> jobs_;
+  std::map<JobId, std::string> names_;
+};
+
+TEST_F(FairQueueTest, OneFlowIsServedInOrder) {
+  for (int i = 0; i < 5; ++i) Add("a", 10);
+  for (JobId id = 1; id <= 5; ++id) {
+    EXPECT_EQ(queue_.first().id, id);
+    Run();
+  }
+  EXPECT_TRUE(queue_.empty());
+}
+
+TEST_F(FairQueueTest, ANewcomerHasTheNextTurn) {
+  for (int i = 0; i < 100; ++i) Add("hog", 10);
+  Run(20);
+  Add("light", 10);
+  EXPECT_THAT(Run(3), ElementsAre("light", "hog", "hog"));
+}
+
+TEST_F(FairQueueTest, FlowsHaveEqualTimeAndNotEqualCounts) {
+  for (int i = 0; i < 100; ++i) Add("long", 30);
+  for (int i = 0; i < 300; ++i) Add("short", 10);
+  std::map<std::string, int64_t> had_ns;
+  for (int i = 0; i < 200; ++i) {
+    const std::string flow = Run();
+    had_ns[flow] += flow == "long" ? 30 : 10;
+    // Never apart by more than the longest job of each.
+    EXPECT_LE(std::abs(had_ns["long"] - had_ns["short"]), 40);
+  }
+}
+
+// A flow that asks for one product after the other has its half, too.
+TEST_F(FairQueueTest, AClosedLoopKeepsItsDebt) {
+  for (int i = 0; i < 300; ++i) Add("hog", 10);
+  int64_t loop_ns = 0;
+  for (int64_t total_ns = 0; total_ns < 2000;) {
+    if (queue_.InsideOf("loop") == 0) Add("loop", 40);
+    const bool is_loop = Run() == "loop";
+    loop_ns += is_loop ? 40 : 0;
+    total_ns += is_loop ? 40 : 10;
+  }
+  EXPECT_GE(loop_ns, 900);
+  EXPECT_LE(loop_ns, 1100);
+}
+
+TEST_F(FairQueueTest, WhatNeverRanIsNotCharged) {
+  for (int i = 0; i < 10; ++i) Add("hog", 10);
+  for (int i = 0; i < 10; ++i) {
+    FairQueue::Job& dropped = Add("light", 1000);
+    queue_.Remove(dropped);
+    queue_.Leave(dropped);
+  }
+  Add("light", 10);
+  Run();
+  EXPECT_EQ(Run(), "light");
+}
+
+TEST_F(FairQueueTest, AJobIsChargedForWhatItHad) {
+  Add("a", 10);
+  Add("b", 10);
+  for (int i = 0; i < 3; ++i) Add("a", 10);
+  for (int i = 0; i < 5; ++i) Add("b", 10);
+  FairQueue::Job& first = queue_.first();
+  queue_.Launch(first);
+  queue_.Correct(first, 20);  // It took 30.
+  queue_.Leave(first);
+  EXPECT_THAT(Run(4), ElementsAre("b", "b", "b", "a"));
+}
+
+TEST_F(FairQueueTest, TellsWhatIsAheadOfANewcomer) {
+  EXPECT_EQ(queue_.AheadNs("a", kPlenty), 0);
+  for (int i = 0; i < 100; ++i) Add("hog", 10);
+  EXPECT_EQ(queue_.AheadNs("hog", kPlenty), 1000);
+  EXPECT_EQ(queue_.AheadNs("light", kPlenty), 10);  // The one whose turn it is already.
+  Run();
+  EXPECT_EQ(queue_.AheadNs("light", kPlenty), 0);
+  Add("light", 25);
+  EXPECT_EQ(queue_.AheadNs("hog", kPlenty), 990 + 25);
+  EXPECT_EQ(queue_.AheadNs("light", kPlenty),
+            25 + 25);                          // As much of the hog's, rounded up to a job.
+  EXPECT_GT(queue_.AheadNs("hog", 100), 100);  // It stops counting there.
+}
+
+// What is told is what happens where nothing else comes, or at most one job of each other flow
+// less.
+TEST_F(FairQueueTest, TheNewcomerWaitsAsLongAsWasTold) {
+  constexpr int64_t kLongest = 90;
+  const std::vector<int64_t> sizes = {7, 31, 2, kLongest, 11, 5, 60};
+  for (size_t i = 0; i < 60; ++i) {
+    Add(std::string(1, static_cast<char>('a' + i % 7 % 4)), sizes[i % sizes.size()]);
+    if (i % 4 == 3) Run();
+  }
+  const int64_t told_ns = queue_.AheadNs("b", kPlenty);
+  const JobId newcomer = Add("b", 10).id;
+  int64_t waited_ns = 0;
+  for (; queue_.first().id != newcomer; Run()) waited_ns += queue_.first().predicted_ns;
+  EXPECT_GT(waited_ns, 0);
+  EXPECT_LE(waited_ns, told_ns);
+  EXPECT_GE(waited_ns, told_ns - 3 * kLongest);
+}
+
+TEST_F(FairQueueTest, RemembersFewIdleFlows) {
+  for (int i = 0; i < 100; ++i) Add("hog", 10);
+  for (int i = 0; i < 10'000; ++i) {
+    FairQueue::Job& job = Add("host " + std::to_string(i), 10);
+    queue_.Launch(job);
+    queue_.Leave(job);
+    ASSERT_LE(queue_.flows(), FairQueue::kMostIdle + 2);
+  }
+  EXPECT_EQ(queue_.InsideOf("hog"), 100);
+}
+
+TEST(FlowTest, IsThePeersHost) {
+  EXPECT_EQ(FlowOf("ipv4:192.0.2.1:50123"), "ipv4:192.0.2.1");
+  EXPECT_EQ(FlowOf("ipv4:192.0.2.1:1"), FlowOf("ipv4:192.0.2.1:2"));
+  EXPECT_EQ(FlowOf("ipv6:%5B2001:db8::1%5D:50123"), "ipv6:%5B2001:db8::1%5D");
+  EXPECT_EQ(FlowOf("unix:"), FlowOf("unix:/tmp/a"));
+  EXPECT_EQ(FlowOf("unix-abstract:b"), FlowOf("unix:/tmp/a"));
+  EXPECT_EQ(FlowOf(""), "");
+}
+
+}  // namespace
+}  // namespace gemmd

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The scheduler under more work than its device can do, in simulated time: how much of the device's
+// time goes to products whose callers get them before their deadlines. Predictions are exact, or
+// wrong by up to a factor of two.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <random>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "server/scheduling/scheduler.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/sanitized.h"
+#include "tests/testing/test_kernel.h"
+
+namespace gemmd {
+namespace {
+
+constexpr double kSecond = 1e9;
+
+// Takes as long for each job as the test says, in the time of a FakeClock.
+class TimedDevice final : public Device {
+ public:
+  explicit TimedDevice(const Clock& clock) : clock_(clock) {}
+
+  const DeviceInfo& info() const override { return info_; }
+  const DeviceProfile& profile() const override { return profile_; }
+
+  void Submit(const Job& job, Done done) override {
+    id_ = job.id;
+    done_ = std::move(done);
+    // The service time stands where D would be.
+    end_ns_ = clock_.NowNs() + *reinterpret_cast<const int64_t*>(job.a);
+  }
+  void Abort(JobId id) override {
+    if (id == id_ && done_) End(absl::CancelledError("aborted"));
+  }
+
+  int64_t end_ns() const { return done_ ? end_ns_ : kNoDeadlineNs; }
+  void End(absl::Status status = absl::OkStatus()) {
+    Done done = std::move(done_);
+    done_ = nullptr;
+    std::move(done)({.status = std::move(status)});
+  }
+
+ private:
+  const Clock& clock_;
+  DeviceInfo info_;
+  DeviceProfile profile_;
+  JobId id_ = 0;
+  Done done_;
+  int64_t end_ns_ = 0;
+};
+
+enum class Error { kNone, kRandom, kTooShort, kTooLong };
+
+struct Load {
+  double times_capacity = 1;
+  double deadline_s = 1;
+  Error error = Error::kNone;
+  int flows = 1;
+  TimeLimits limits = {};
+  double seconds = kIsSanitized ? 5 : 20;
+};
+
+struct Outcome {
+  double goodput = 0;          // Of the device's time.
+  double refused_at_once = 0;  // Of all that were not OK.
+  double ok = 0;               // Of all.
+};
+
+class Simulation {
+ public:
+  explicit Simulation(const Load& load) : load_(load), random_(7) {}
+
+  Outcome Run() {
+    const int64_t end_ns = clock_.NowNs() + static_cast<int64_t>(load_.seconds * kSecond);
+    const int64_t start_ns = clock_.NowNs();
+    int64_t arrival_ns = start_ns;
+    int64_t expiry_ns = kNoDeadlineNs;
+    while (true) {
+      const int64_t next_ns = std::min({arrival_ns, device_.end_ns(), expiry_ns});
+      if (next_ns >= end_ns) break;
+      clock_.Advance(next_ns - clock_.NowNs());
+      if (next_ns == device_.end_ns()) {
+        device_.End();
+      } else if (next_ns == arrival_ns) {
+        Arrive();
+        arrival_ns += static_cast<int64_t>(
+            std::exponential_distribution<double>(load_.times_capacity / kMeanNs)(random_));
+      }
+      expiry_ns = scheduler_.EndExpired();
+    }
+    const double useful_ns = static_cast<double>(useful_ns_);
+    scheduler_.Stop(absl::UnavailableError("over"));
+    return {.goodput = useful_ns / static_cast<double>(end_ns - start_ns),
+            .refused_at_once = static_cast<double>(refused_) / static_cast<double>(arrived_ - ok_),
+            .ok = static_cast<double>(ok_) / static_cast<double>(arrived_)};
+  }
+
+ private:
+  // 0.05 to 50 ms, as many in each decade.
+  static constexpr double kShortestNs = 5e4;
+  static constexpr double kDecades = 3;
+  static constexpr double kMeanNs = kShortestNs * (1e3 - 1) / (2.302585 * kDecades);
+
+  double Uniform() { return std::uniform_real_distribution<double>(0, 1)(random_); }
+
+  double ErrorFactor() {
+    switch (load_.error) {
+      case Error::kNone: return 1;
+      case Error::kRandom: return std::exp2(2 * Uniform() - 1);
+      case Error::kTooShort: return 0.5;
+      case Error::kTooLong: return 2;
+    }
+    return 1;
+  }
+
+  void Arrive() {
+    ++arrived_;
+    const double service_ns = kShortestNs * std::pow(10, kDecades * Uniform());
+    const auto predicted_ns = static_cast<int64_t>(service_ns * ErrorFactor());
+    const int64_t deadline_ns = clock_.NowNs() + static_cast<int64_t>(load_.deadline_s * kSecond);
+    const std::string flow = std::to_string(random_() % static_cast<unsigned>(load_.flows));
+    if (!scheduler_.Check(device_, flow, Priority::kNormal, predicted_ns, deadline_ns)
+             .status.ok()) {
+      ++refused_;
+      return;
+    }
+    auto service = std::make_unique<int64_t>(static_cast<int64_t>(service_ns));
+    Submission submission;
+    submission.device = &device_;
+    submission.job = TestJob(&d_);
+    submission.job.a = reinterpret_cast<const std::byte*>(service.get());
+    submission.predicted_ns = predicted_ns;
+    submission.deadline_ns = deadline_ns;
+    submission.flow = flow;
+    submission.done = [this, deadline_ns, service = std::move(service)](JobResult result) {
+      if (!result.outcome.status.ok() || clock_.NowNs() > deadline_ns) return;
+      ++ok_;
+      useful_ns_ += *service;
+    };
+    scheduler_.Submit(std::move(submission));
+  }
+
+  const Load load_;
+  std::mt19937_64 random_;
+  FakeClock clock_;
+  TimedDevice device_{clock_};
+  std::vector<Device*> devices_ = {&device_};
+  Scheduler scheduler_{devices_, clock_, load_.limits};
+  std::string d_;
+  int64_t arrived_ = 0;
+  int64_t refused_ = 0;
+  int64_t ok_ = 0;
+  int64_t useful_ns_ = 0;
+};
+
+std::string Describe(const Load& load, const Outcome& outcome) {
+  const char* const errors[] = {"exact", "wrong at random", "half", "twice"};
+  std::ostringstream text;
+  text << load.times_capacity << "x, deadline " << load.deadline_s << " s, " << load.flows
+       << " callers, predictions " << errors[static_cast<int>(load.error)] << ": goodput "
+       << outcome.goodput << ", OK " << outcome.ok << ", refused at once "
+       << outcome.refused_at_once;
+  return text.str();
+}
+
+class GoodputTest : public ::testing::TestWithParam<std::tuple<double, double, Error>> {};
+
+TEST_P(GoodputTest, StaysAtThePeak) {
+  const auto [times_capacity, deadline_s, error] = GetParam();
+  for (const int flows : {1, 100}) {
+    Load load = {
+        .times_capacity = times_capacity, .deadline_s = deadline_s, .error = error, .flows = flows};
+    const Outcome outcome = Simulation(load).Run();
+    // Where all predictions are twice too long, half of the time before a deadline is not used.
+    const double least = error == Error::kTooLong ? 0.94 : 0.95;
+    EXPECT_GE(outcome.goodput, least) << Describe(load, outcome);
+    std::cout << Describe(load, outcome) << "\n";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Overload, GoodputTest,
+                         ::testing::Combine(::testing::Values(1.2, 2.0, 10.0),
+                                            ::testing::Values(0.3, 1.0, 60.0),
+                                            ::testing::Values(Error::kNone, Error::kRandom,
+                                                              Error::kTooShort, Error::kTooLong)));
+
+// Without a bound of the backlog, the queue is as long as the deadline, and all errors add up.
+TEST(GoodputTest, NeedsNoBoundOfTheBacklog) {
+  for (const Error error : {Error::kNone, Error::kRandom, Error::kTooShort}) {
+    const Load load = {.times_capacity = 10,
+                       .deadline_s = 5,
+                       .error = error,
+                       .limits = {.max_backlog_ns = int64_t{1} << 60}};
+    const Outcome outcome = Simulation(load).Run();
+    EXPECT_GE(outcome.goodput, 0.95) << Describe(load, outcome);
+  }
+}
+
+// Where there is time for all, nobody is sent away.
+TEST(GoodputTest, RefusesNobodyAtHalfLoad) {
+  for (const Error error : {Error::kNone, Error::kRandom}) {
+    const Load load = {.times_capacity = 0.5, .deadline_s = 1, .error = error, .flows = 10};
+    const Outcome outcome = Simulation(load).Run();
+    EXPECT_GE(outcome.ok, 0.999) << Describe(load, outcome);
+  }
+}
+
+}  // namespace
+}  // namespace gemmd
