@@ -135,6 +135,7 @@ void FillChoices(const ProductOptions& options, v1::MultiplyRequest& request) {
   request.set_device(options.device);
   request.set_require_deterministic(options.require_deterministic);
   request.set_require_batch_invariant(options.require_batch_invariant);
+  request.set_priority(options.priority);
 }
 
 absl::StatusOr<v1::MultiplyRequest> MakeRequest(const MatrixView& a, const MatrixView& b,

@@ -112,6 +112,11 @@ void AddChoiceFlags(CLI::App& app, ProductFlags& flags) {
   AddOption(app, "--request-id", flags.request_id,
             "Name of the request, which the answer and the log of the server repeat")
       .Group(group);
+  AddChoice(app, "--priority", flags.priority,
+            "Whether the product waits until none of normal priority waits for the device",
+            {"normal", "low"})
+      .ShowDefault()
+      .Group(group);
   AddFlag(app, "--deterministic", flags.deterministic,
           "Use only kernels that give the same bits every time")
       .Group(group);

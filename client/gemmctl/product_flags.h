@@ -48,6 +48,7 @@ struct ProductFlags {
   std::string device;
   std::string chip;  // "sm_90": the device "sim:sm_90".
   std::string request_id;
+  std::string priority = "normal";
   bool deterministic = false;
   bool batch_invariant = false;
 };

@@ -182,6 +182,7 @@ ProductOptions OptionsFor(const ProductFlags& flags, const Operands& operands) {
   options.kernel = flags.kernel;
   options.require_deterministic = flags.deterministic;
   options.require_batch_invariant = flags.batch_invariant;
+  options.priority = flags.priority == "low" ? v1::PRIORITY_LOW : v1::PRIORITY_NORMAL;
   return options;
 }
 

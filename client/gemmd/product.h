@@ -83,6 +83,7 @@ struct ProductOptions {
   std::string device = {};  // Empty: the server's first one that has a kernel for the product.
   bool require_deterministic = false;
   bool require_batch_invariant = false;
+  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;  // Normal.
 };
 
 // The request for a product; m, n and k come from the views. Copies the bytes.

@@ -67,12 +67,12 @@ class DeviceQueue {
   // The predicted time of the waiting jobs that would be launched before a further job.
   int64_t AheadNs(std::string_view flow, Priority priority, int64_t enough_ns) const;
 
-  // Of all that wait.
+  // The predicted time of all jobs that wait.
   int64_t waiting_ns() const;
   // Jobs of the flow that wait or run.
   int64_t InsideOf(std::string_view flow) const;
 
-  // Of the device's time, one part in this many is for low priority where it is wanted.
+  // One part in this many of the device's time is for low priority where it is wanted.
   static constexpr int64_t kLowPart = 20;
 
  private:
@@ -95,7 +95,7 @@ class DeviceQueue {
   void Launch(Class& of, Job& job);
 
   std::array<Class, kPriorities> classes_;
-  int64_t owed_to_low_ns_ = 0;  // Of the time that normal priority had while low priority waited.
+  int64_t owed_to_low_ns_ = 0;  // For the time that normal priority had while low waited.
 };
 
 }  // namespace gemmd

@@ -32,7 +32,7 @@ class FairQueue {
   // One caller. Lives at least until each job that entered has left.
   struct Flow {
     int64_t tag_ns = 0;
-    uint64_t turn = 0;  // Of two equal tags, the older one is first.
+    uint64_t turn = 0;  // The older one of two equal tags is first.
     std::map<JobId, Job*> waiting;
     int64_t waiting_ns = 0;  // The predicted time of those that wait.
     int64_t inside = 0;      // Jobs that entered and have not left.

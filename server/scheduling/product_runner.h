@@ -11,6 +11,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "server/device/served_device.h"
 #include "server/scheduling/admission.h"
 #include "server/scheduling/prediction.h"
@@ -57,6 +58,7 @@ class ProductRunner {
 
   // Drops the product where it waits, and aborts it where it runs.
   void Cancel(JobId id) { scheduler_.Cancel(id); }
+  void Cancel(absl::Span<const JobId> ids) { scheduler_.Cancel(ids); }
 
   // Where a product runs: on the device that it names, otherwise on the first device that has a
   // kernel for it. Where no device has one, the device that best says why.

@@ -128,15 +128,18 @@ void Scheduler::Finish(Ended ended) const {
   }
 }
 
-void Scheduler::Cancel(JobId id) {
+void Scheduler::Cancel(absl::Span<const JobId> ids) {
   Ended ended;
   {
     MutexLock lock(&mutex_);
-    const auto position = jobs_.find(id);
-    if (position == jobs_.end()) return;
-    // gRPC cancels a call whose deadline has passed.
-    const bool is_late = position->second.place.deadline_ns <= clock_.NowNs();
-    End(position->second, is_late ? Expired() : Cancelled(), ended);
+    const int64_t now_ns = clock_.NowNs();
+    for (const JobId id : ids) {
+      const auto position = jobs_.find(id);
+      if (position == jobs_.end()) continue;
+      // gRPC cancels a call whose deadline has passed.
+      const bool is_late = position->second.place.deadline_ns <= now_ns;
+      End(position->second, is_late ? Expired() : Cancelled(), ended);
+    }
   }
   Finish(std::move(ended));
 }

@@ -76,7 +76,9 @@ class Scheduler {
 
   // Ends the job: where it waits, its callback is called with Cancelled before this returns; where
   // it runs, the device is told to abort it. Does nothing for other jobs. Threads: any.
-  void Cancel(JobId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Cancel(JobId id) ABSL_LOCKS_EXCLUDED(mutex_) { Cancel(absl::MakeConstSpan(&id, 1)); }
+  // All at once, so that none of them is launched in place of another.
+  void Cancel(absl::Span<const JobId> ids) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends every job whose deadline has passed, as Cancel does, with DeadlineExceeded. Returns the
   // next deadline, at which it is to be called again. Threads: any.
@@ -133,7 +135,7 @@ class Scheduler {
   JobId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   Jobs jobs_ ABSL_GUARDED_BY(mutex_);
   std::map<const Device*, State> states_ ABSL_GUARDED_BY(mutex_);
-  // Of the jobs that have one and have not been ended, in order of time.
+  // Those of jobs that have not been ended, in order of time.
   std::set<std::pair<int64_t, JobId>> deadlines_ ABSL_GUARDED_BY(mutex_);
   int64_t watched_ns_ ABSL_GUARDED_BY(mutex_) = kNoDeadlineNs;  // What EndExpired returned last.
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);                // OK until Stop.

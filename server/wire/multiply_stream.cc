@@ -50,16 +50,15 @@ class MultiplyStreamReactor final
 
   void OnReadDone(bool ok) override {
     std::shared_ptr<Exchange> exchange;
+    bool is_wanted = false;
     {
       MutexLock lock(&mutex_);
       exchange = std::exchange(incoming_, nullptr);
-      if (ok) {
-        running_.insert(exchange);
-      } else {
-        reads_ended_ = true;
-      }
+      is_wanted = ok && !broken_;
+      if (is_wanted) running_.insert(exchange);
+      if (!ok) reads_ended_ = true;
     }
-    if (ok) {
+    if (is_wanted) {
       const HandlerTimer timer(times_, clock_, Handler::kMultiplyStream, clock_.NowNs());
       Run(exchange);
     }
@@ -82,7 +81,7 @@ class MultiplyStreamReactor final
       broken_ = true;
       for (const auto& exchange : running_) jobs.push_back(exchange->job_id);
     }
-    for (const JobId id : jobs) runner_.Cancel(id);
+    runner_.Cancel(jobs);
     Advance();
   }
 

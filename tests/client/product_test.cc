@@ -270,6 +270,7 @@ TEST(BuildRequestTest, PassesEveryChoiceOn) {
   options.device = "cpu";
   options.require_deterministic = true;
   options.require_batch_invariant = true;
+  options.priority = v1::PRIORITY_LOW;
   const auto request = BuildRequest(view, View(a, 2, 2), options);
   ASSERT_THAT(request, IsOk());
   EXPECT_EQ(request->request_id(), "id");
@@ -282,6 +283,7 @@ TEST(BuildRequestTest, PassesEveryChoiceOn) {
   EXPECT_EQ(request->d().order(), v1::ORDER_COLUMN_MAJOR);
   EXPECT_EQ(request->kernel(), "kernel");
   EXPECT_EQ(request->device(), "cpu");
+  EXPECT_EQ(request->priority(), v1::PRIORITY_LOW);
   EXPECT_TRUE(request->require_deterministic());
   EXPECT_TRUE(request->require_batch_invariant());
 }

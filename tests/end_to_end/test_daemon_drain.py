@@ -225,14 +225,13 @@ def loaded(daemons):
         channel.close()
 
 
-def check_waiting_were_refused(daemon, calls):
-    """The three that waited; the one that ran is waited for, though its connection may be gone by
-    the time that it is done."""
-    assert {call.code() for call in calls} <= {grpc.StatusCode.OK, UNAVAILABLE}
-    assert [call.code() for call in calls].count(UNAVAILABLE) >= 3
-    wait_until(lambda: len(daemon.events("request")) == 2 + len(calls), DEADLINE_S, "all logged")
+def check_all_were_told(daemon, calls):
+    """The three that waited, and the one that ran, which is aborted; a device may not let go of it
+    before the daemon ends, and its connection ends then."""
+    assert {call.code() for call in calls} == {UNAVAILABLE}
     statuses = [line["status"] for line in daemon.events("request") if line["id"]]
-    assert sorted(statuses) == ["OK"] + 3 * ["UNAVAILABLE"]
+    assert set(statuses) == {"UNAVAILABLE"}
+    assert len(statuses) in (3, 4)
 
 
 def test_the_grace_is_for_what_was_accepted(loaded):
@@ -242,11 +241,11 @@ def test_the_grace_is_for_what_was_accepted(loaded):
     assert daemon.wait() == 0
 
 
-def test_after_the_grace_what_waits_is_refused(loaded):
+def test_after_the_grace_nothing_goes_on(loaded):
     """The exit code tells that products were left."""
     daemon, calls = loaded("--lame-duck=1ms", "--grace=1ms")
     daemon.signal(signal.SIGTERM)
-    check_waiting_were_refused(daemon, calls)
+    check_all_were_told(daemon, calls)
     assert daemon.wait() == 1
     assert daemon.events("stop")[0]["code"] == "DEADLINE_EXCEEDED"
 
@@ -256,7 +255,7 @@ def test_a_second_signal_skips_lame_duck_and_grace(loaded):
     daemon.signal(signal.SIGTERM)
     wait_until(lambda: daemon.events("lame_duck"), DEADLINE_S, "the lame duck's time")
     daemon.signal(signal.SIGINT)
-    check_waiting_were_refused(daemon, calls)
+    check_all_were_told(daemon, calls)
     assert daemon.wait(END_S + 10) == 1
 
 
@@ -265,7 +264,7 @@ def test_a_second_signal_during_the_grace_skips_it(loaded):
     daemon.signal(signal.SIGTERM)
     wait_until(lambda: daemon.events("drain"), DEADLINE_S, "the drain")
     daemon.signal(signal.SIGTERM)
-    check_waiting_were_refused(daemon, calls)
+    check_all_were_told(daemon, calls)
     assert daemon.wait(END_S + 10) == 1
     assert daemon.events("stop")[0]["code"] == "DEADLINE_EXCEEDED"
 

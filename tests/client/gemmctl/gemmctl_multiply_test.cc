@@ -244,6 +244,8 @@ TEST_F(GemmctlMultiplyTest, SendsTheResultThatTheFlagsDescribe) {
               "s32",
               "--request-id",
               "id",
+              "--priority",
+              "low",
               "--deterministic",
               "--batch-invariant"},
              server.address());
@@ -259,6 +261,7 @@ TEST_F(GemmctlMultiplyTest, SendsTheResultThatTheFlagsDescribe) {
   EXPECT_EQ(sent.kernel(), "k");
   EXPECT_EQ(sent.device(), "cpu");
   EXPECT_EQ(sent.request_id(), "id");
+  EXPECT_EQ(sent.priority(), v1::PRIORITY_LOW);
   EXPECT_TRUE(sent.require_deterministic());
   EXPECT_TRUE(sent.require_batch_invariant());
 }
