@@ -173,7 +173,7 @@ class EndWatch {
  private:
   // Devices abort within 50 ms and the last answers have 100 ms to leave; the rest is for slow
   // machines.
-  static constexpr absl::Duration kLongestEnd = absl::Milliseconds(900);
+  static constexpr absl::Duration kLongestEnd = absl::Milliseconds(750);
 
   void Watch(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_) {
     if (const int signal = WaitForSignal(signals_, grace); signal != 0 && !is_over_) {

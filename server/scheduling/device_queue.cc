@@ -9,9 +9,26 @@ namespace {
 constexpr size_t kNormal = static_cast<size_t>(Priority::kNormal);
 constexpr size_t kLow = static_cast<size_t>(Priority::kLow);
 
+// Shorter jobs take longer than predicted because of what surrounds them, and teach nothing about
+// longer ones.
+constexpr int64_t kShortestLearntNs = 1'000'000;
+// One job changes the pace by this part of what it was different.
+constexpr double kLearnt = 0.2;
+// More than this is an error of one kind of product, and not of the machine.
+constexpr double kLeastPace = 0.25;
+constexpr double kMostPace = 8;
+
 }  // namespace
 
-void DeviceQueue::Add(std::string_view flow, Job& job) { ClassOf(job).fair.Enter(flow, job); }
+void DeviceQueue::Add(std::string_view flow, Job& job) {
+  job.cost_ns = ExpectedNs(flow, job.priority, job.predicted_ns);
+  ClassOf(job).fair.Enter(flow, job);
+}
+
+int64_t DeviceQueue::ExpectedNs(std::string_view flow, Priority priority,
+                                int64_t predicted_ns) const {
+  return static_cast<int64_t>(Of(priority).fair.PaceOf(flow) * static_cast<double>(predicted_ns));
+}
 
 void DeviceQueue::Remove(Job& job) {
   Class& of = ClassOf(job);
@@ -21,14 +38,23 @@ void DeviceQueue::Remove(Job& job) {
 
 void DeviceQueue::Unlist(Class& of, Job& job) {
   of.fair.Remove(job);
-  if (job.is_doubtful && of.doubtful.erase(job.id) > 0) of.doubtful_ns -= job.predicted_ns;
+  if (job.is_doubtful && of.doubtful.erase(job.id) > 0) of.doubtful_ns -= job.cost_ns;
+}
+
+void DeviceQueue::LearnPace(const Job& job, int64_t ran_ns, bool is_whole) {
+  if (ran_ns < kShortestLearntNs || job.predicted_ns <= 0) return;
+  double& pace = job.flow->pace;
+  const double seen = std::clamp(
+      static_cast<double>(ran_ns) / static_cast<double>(job.predicted_ns), kLeastPace, kMostPace);
+  // What was aborted would have taken longer.
+  if (is_whole || seen > pace) pace += kLearnt * (seen - pace);
 }
 
 void DeviceQueue::SetAside(Class& of, Job& job) {
   Unlist(of, job);
   job.is_doubtful = true;
   of.doubtful.emplace(job.id, &job);
-  of.doubtful_ns += job.predicted_ns;
+  of.doubtful_ns += job.cost_ns;
 }
 
 // The class whose turn it is; null where nothing waits.
@@ -39,7 +65,7 @@ DeviceQueue::Class* DeviceQueue::NextClass() {
     owed_to_low_ns_ = 0;
     return normal.empty() ? nullptr : &normal;
   }
-  const bool is_turn_of_low = normal.empty() || owed_to_low_ns_ >= low.first().predicted_ns;
+  const bool is_turn_of_low = normal.empty() || owed_to_low_ns_ >= low.first().cost_ns;
   return is_turn_of_low ? &low : &normal;
 }
 
@@ -51,7 +77,7 @@ DeviceQueue::Choice DeviceQueue::TakeNext(int64_t now_ns) {
     if (left_ns <= 0 || left_ns < job.predicted_ns) {
       Remove(job);
       choice.too_late.push_back(&job);
-    } else if (left_ns < SafeNs(job.predicted_ns) && !job.is_doubtful && !job.is_promised) {
+    } else if (left_ns < SafeNs(job.cost_ns) && !job.is_doubtful && !job.is_promised) {
       SetAside(*of, job);
     } else {
       Launch(*of, job);
@@ -64,17 +90,18 @@ DeviceQueue::Choice DeviceQueue::TakeNext(int64_t now_ns) {
 
 void DeviceQueue::Launch(Class& of, Job& job) {
   if (&of == &classes_[kNormal]) {
-    if (!classes_[kLow].empty()) owed_to_low_ns_ += job.predicted_ns / (kLowPart - 1);
+    if (!classes_[kLow].empty()) owed_to_low_ns_ += job.cost_ns / (kLowPart - 1);
   } else if (!classes_[kNormal].empty()) {
-    owed_to_low_ns_ -= job.predicted_ns;
+    owed_to_low_ns_ -= job.cost_ns;
   }
   of.fair.Launch(job);
   Unlist(of, job);
 }
 
-void DeviceQueue::End(Job& job, int64_t ran_ns) {
+void DeviceQueue::End(Job& job, int64_t ran_ns, bool is_whole) {
   FairQueue& fair = ClassOf(job).fair;
-  fair.Correct(job, ran_ns - job.predicted_ns);
+  LearnPace(job, ran_ns, is_whole);
+  fair.Correct(job, ran_ns - job.cost_ns);
   fair.Leave(job);
 }
 

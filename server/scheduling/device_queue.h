@@ -3,10 +3,12 @@
 // What waits for one device, and which of it is launched next.
 //
 // Jobs of normal priority go before those of low priority, but where both wait, low priority has a
-// twentieth of the device's time. Within a priority the callers take fair turns. A job that can no
-// longer be in time is not launched at all. One that is in time only if its prediction is right to
-// the point waits until there is no safe one: under overload, time for a doubtful job is time taken
-// from a safe one. A job to which the device was promised at once is not doubted.
+// twentieth of the device's time. Within a priority the callers take fair turns. What a job is
+// expected to take is its prediction, corrected by how those of its caller's last jobs were: a
+// machine may be slower than it was when it was measured. A job that by its prediction can no
+// longer be in time is not launched at all. One that is in time only if what is expected comes true
+// to the point waits until there is no safe one: under overload, time for a doubtful job is time
+// taken from a safe one. A job to which the device was promised at once is not doubted.
 //
 // Knows no clock and no lock.
 #pragma once
@@ -25,13 +27,13 @@
 
 namespace gemmd {
 
-// A job of this many times its predicted time is as long as predictions let one expect.
+// A job takes at most this many times the time that is expected of it.
 inline constexpr int64_t kDoubt = 2;
 // An answer takes this long to its caller, at most, where nothing goes wrong.
 inline constexpr int64_t kAnswerNs = 1'000'000;
 
-// The time that a job needs to be in time however its prediction errs.
-inline int64_t SafeNs(int64_t predicted_ns) { return kDoubt * predicted_ns + kAnswerNs; }
+// The time that a job needs to be in time however the expectation errs.
+inline int64_t SafeNs(int64_t expected_ns) { return kDoubt * expected_ns + kAnswerNs; }
 
 // The time until the deadline; where there is none, more than any sum of predictions.
 inline int64_t LeftNs(int64_t deadline_ns, int64_t now_ns) {
@@ -41,6 +43,7 @@ inline int64_t LeftNs(int64_t deadline_ns, int64_t now_ns) {
 class DeviceQueue {
  public:
   struct Job : FairQueue::Job {
+    int64_t predicted_ns = 0;
     int64_t deadline_ns = kNoDeadlineNs;
     Priority priority = Priority::kNormal;
     bool is_promised = false;  // Nothing that waited was ahead of it when it came.
@@ -61,13 +64,18 @@ class DeviceQueue {
   };
   Choice TakeNext(int64_t now_ns);
 
-  // A job that was launched has ended, and had the device for `ran_ns`.
-  void End(Job& job, int64_t ran_ns);
+  // A job that was launched has ended, and had the device for `ran_ns`; it was aborted where it is
+  // not whole.
+  void End(Job& job, int64_t ran_ns, bool is_whole);
 
-  // The predicted time of the waiting jobs that would be launched before a further job.
+  // The time that a further job of the flow is expected to take: its predicted time, by how the
+  // predictions of the flow's last jobs were.
+  int64_t ExpectedNs(std::string_view flow, Priority priority, int64_t predicted_ns) const;
+
+  // The expected time of the waiting jobs that would be launched before a further job.
   int64_t AheadNs(std::string_view flow, Priority priority, int64_t enough_ns) const;
 
-  // The predicted time of all jobs that wait.
+  // The expected time of all jobs that wait.
   int64_t waiting_ns() const;
   // Jobs of the flow that wait or run.
   int64_t InsideOf(std::string_view flow) const;
@@ -88,8 +96,10 @@ class DeviceQueue {
     }
   };
 
+  const Class& Of(Priority priority) const { return classes_[static_cast<size_t>(priority)]; }
   Class& ClassOf(const Job& job) { return classes_[static_cast<size_t>(job.priority)]; }
   Class* NextClass();
+  static void LearnPace(const Job& job, int64_t ran_ns, bool is_whole);
   static void Unlist(Class& of, Job& job);
   static void SetAside(Class& of, Job& job);
   void Launch(Class& of, Job& job);

@@ -20,8 +20,8 @@ void FairQueue::Enter(std::string_view name, Job& job) {
   if (flow.inside++ == 0) ++busy_flows_;
   const bool was_empty = flow.waiting.empty();
   flow.waiting.emplace_hint(flow.waiting.end(), job.id, &job);
-  flow.waiting_ns += job.predicted_ns;
-  waiting_ns_ += job.predicted_ns;
+  flow.waiting_ns += job.cost_ns;
+  waiting_ns_ += job.cost_ns;
   if (!was_empty) return;
   // A flow that had nothing to do has lost the turns that it did not take.
   flow.tag_ns = std::max(flow.tag_ns, virtual_ns_);
@@ -47,8 +47,8 @@ void FairQueue::ForgetIdle() {
 void FairQueue::Remove(Job& job) {
   Flow& flow = *job.flow;
   if (flow.waiting.erase(job.id) == 0) return;
-  flow.waiting_ns -= job.predicted_ns;
-  waiting_ns_ -= job.predicted_ns;
+  flow.waiting_ns -= job.cost_ns;
+  waiting_ns_ -= job.cost_ns;
   if (flow.waiting.empty()) order_.erase(&flow);
 }
 
@@ -58,7 +58,7 @@ void FairQueue::Launch(Job& job) {
   const int64_t tag_ns = flow.waiting.empty() ? std::max(flow.tag_ns, virtual_ns_) : flow.tag_ns;
   virtual_ns_ = std::max(virtual_ns_, tag_ns);
   Remove(job);
-  Move(flow, tag_ns + job.predicted_ns);
+  Move(flow, tag_ns + job.cost_ns);
 }
 
 void FairQueue::Move(Flow& flow, int64_t tag_ns) {
@@ -81,10 +81,15 @@ int64_t FairQueue::AheadNs(std::string_view name, int64_t enough_ns) const {
     if (other->tag_ns > start_ns || ahead_ns > enough_ns) break;
     if (other == own) continue;
     // Its jobs start until its tag is beyond the further job's; the last of them runs to its end.
-    const int64_t turn_ns = start_ns - other->tag_ns + other->waiting.begin()->second->predicted_ns;
+    const int64_t turn_ns = start_ns - other->tag_ns + other->waiting.begin()->second->cost_ns;
     ahead_ns += std::min(turn_ns, other->waiting_ns);
   }
   return ahead_ns;
+}
+
+double FairQueue::PaceOf(std::string_view name) const {
+  const auto position = flows_.find(name);
+  return position == flows_.end() ? 1 : position->second.pace;
 }
 
 int64_t FairQueue::InsideOf(std::string_view name) const {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The jobs that wait for one device, in an order that shares its time equally among the callers
-// that want it: start-time fair queueing (Goyal, Vin, Cheng 1996) over flows, by predicted time.
+// that want it: start-time fair queueing (Goyal, Vin, Cheng 1996) over flows, by expected time.
 //
 // Each flow has a tag, the virtual time at which its next job starts, and the flow of the smallest
-// tag is next. A job that is launched moves its flow's tag on by its predicted time, so a flow with
+// tag is next. A job that is launched moves its flow's tag on by its cost, so a flow with
 // a thousand jobs has no more than its turn. What never ran is never charged. Knows no clock and no
 // lock. Adding and taking cost O(log flows + log jobs of the flow).
 #pragma once
@@ -25,7 +25,7 @@ class FairQueue {
   struct Flow;
   struct Job {
     JobId id = 0;
-    int64_t predicted_ns = 0;
+    int64_t cost_ns = 0;   // The time that it is expected to take.
     Flow* flow = nullptr;  // The queue's own.
   };
 
@@ -34,8 +34,9 @@ class FairQueue {
     int64_t tag_ns = 0;
     uint64_t turn = 0;  // The older one of two equal tags is first.
     std::map<JobId, Job*> waiting;
-    int64_t waiting_ns = 0;  // The predicted time of those that wait.
+    int64_t waiting_ns = 0;  // The cost of those that wait.
     int64_t inside = 0;      // Jobs that entered and have not left.
+    double pace = 1;         // How often its jobs lately took their predicted time.
   };
 
   // The job waits, behind those that the flow of this name added before. Borrows it until Leave.
@@ -52,16 +53,18 @@ class FairQueue {
   // The job is launched. It waits, or has been removed.
   void Launch(Job& job);
 
-  // The job had this much more of the device than was predicted; less where negative.
+  // The job had this much more of the device than was expected; less where negative.
   void Correct(Job& job, int64_t more_ns) { Move(*job.flow, job.flow->tag_ns + more_ns); }
 
-  // The predicted time of the jobs that would be launched before a further job of the flow, if no
-  // flow added anything else. Stops counting where that is more than `enough_ns`; visits only flows
+  // The cost of the jobs that would be launched before a further job of the flow, if no flow added
+  // anything else. Stops counting where that is more than `enough_ns`; visits only flows
   // that are ahead.
   int64_t AheadNs(std::string_view name, int64_t enough_ns) const;
 
-  // The predicted time of all jobs that wait.
+  // The cost of all jobs that wait.
   int64_t waiting_ns() const { return waiting_ns_; }
+  // 1 for a flow that is not known.
+  double PaceOf(std::string_view name) const;
   // Jobs of the flow that are inside.
   int64_t InsideOf(std::string_view name) const;
   // Flows that are remembered: those with jobs inside, and at most kMostIdle others.

@@ -30,8 +30,8 @@ int64_t Scheduler::RestNs(const State& state, int64_t now_ns) {
   // An abort takes next to no time.
   if (state.running == nullptr || !state.running->end.ok()) return 0;
   const int64_t ran_ns = now_ns - state.running->launched_ns;
-  const int64_t predicted_ns = state.running->place.predicted_ns;
-  return ran_ns <= predicted_ns ? predicted_ns - ran_ns : ran_ns - predicted_ns;
+  const int64_t expected_ns = state.running->place.cost_ns;
+  return ran_ns <= expected_ns ? expected_ns - ran_ns : ran_ns - expected_ns;
 }
 
 TimeRefusal Scheduler::Check(const Device& device, std::string_view flow, Priority priority,
@@ -42,6 +42,7 @@ TimeRefusal Scheduler::Check(const Device& device, std::string_view flow, Priori
     const int64_t now_ns = clock_.NowNs();
     const State& state = states_.at(&device);
     asked.left_ns = LeftNs(deadline_ns, now_ns);
+    asked.expected_ns = state.queue.ExpectedNs(flow, priority, predicted_ns);
     asked.running_ns = RestNs(state, now_ns);
     const int64_t enough_ns = std::min(asked.left_ns, limits_.max_backlog_ns);
     asked.ahead_ns = state.queue.AheadNs(flow, priority, enough_ns);
@@ -226,7 +227,7 @@ void Scheduler::OnDone(JobId id, Device& device, JobOutcome outcome) {
     MutexLock lock(&mutex_);
     State& state = states_.at(&device);
     const int64_t ran_ns = clock_.NowNs() - state.running->launched_ns;
-    state.queue.End(state.running->place, ran_ns);
+    state.queue.End(state.running->place, ran_ns, outcome.status.ok());
     node = Take(*state.running);
     assert(node.key() == id);
     state.running = nullptr;

@@ -52,7 +52,7 @@ TimeRefusal CheckTime(const TimeAsked& asked, const TimeLimits& limits) {
   const int64_t wait_ns = asked.running_ns + asked.ahead_ns;
   // Where nothing waits ahead of it, the product has the next turn and the prediction is taken at
   // its word; where something does, it may have errors of its own to wait for.
-  const int64_t needed_ns = asked.ahead_ns == 0 ? predicted_ns : SafeNs(predicted_ns);
+  const int64_t needed_ns = asked.ahead_ns == 0 ? predicted_ns : SafeNs(asked.expected_ns);
   if (asked.left_ns != kNoDeadlineNs && wait_ns + needed_ns > asked.left_ns) {
     return {Busy(absl::StrCat("queue: predicted to wait ", Text(wait_ns), " and to take ",
                               Text(predicted_ns), ", ", Text(asked.left_ns),

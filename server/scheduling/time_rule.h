@@ -22,7 +22,8 @@ struct TimeLimits {
 // A product that has come, and what is before it.
 struct TimeAsked {
   int64_t predicted_ns = 0;
-  int64_t left_ns = 0;  // Until its deadline; kNoDeadlineNs where it has none.
+  int64_t expected_ns = 0;  // The same, by how the predictions of its caller's last products were.
+  int64_t left_ns = 0;      // Until its deadline; kNoDeadlineNs where it has none.
   // The rest of what runs, and what waits and would be launched before it.
   int64_t running_ns = 0;
   int64_t ahead_ns = 0;

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 from daemon import wait_until
-from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, registry_pb2, registry_pb2_grpc
+from gemmd.v1 import gemm_pb2_grpc, registry_pb2_grpc, statistics_pb2
 from product import Product
 
 FLAGS = ["--lame-duck=1ms", "--devices=cpu", "--cpu-threads=1"]
@@ -66,7 +66,8 @@ def closed_loop_rate(address, request, callers, seconds):
 
 
 class OpenLoop:
-    """Calls at a fixed rate, whatever becomes of them."""
+    """Calls at a fixed rate, whatever becomes of them. Counts the answers between the first deadline
+    and the last call: at the beginning the queue is short, and at the end nobody adds to it."""
 
     def __init__(self, address, request, rate, seconds, deadline_s):
         self.in_time = 0
@@ -76,13 +77,14 @@ class OpenLoop:
         with open_channel(address) as channel:
             stub = gemm_pb2_grpc.GemmStub(channel)
             start = time.monotonic()
+            self._counts_from = start + deadline_s
             count = int(rate * seconds)
             for i in range(count):
                 time.sleep(max(0.0, start + i / rate - time.monotonic()))
                 self._call(stub, request, deadline_s)
+            self.goodput = self.in_time / (time.monotonic() - self._counts_from)
             for _ in range(count):
                 assert self._left.acquire(timeout=deadline_s + 30)
-            self.seconds = time.monotonic() - start
 
     def _call(self, stub, request, deadline_s):
         asked = time.monotonic()
@@ -91,7 +93,7 @@ class OpenLoop:
         def ended(call):
             took = time.monotonic() - asked
             if call.code() == OK:
-                self.in_time += 1
+                self.in_time += time.monotonic() > self._counts_from
             elif call.code() == RESOURCE_EXHAUSTED:
                 self.refusal_s.append(took)
                 keys = [key for key, _ in call.trailing_metadata()]
@@ -110,19 +112,19 @@ def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
     """The daemon works for callers who get their answers before their deadlines."""
     daemon = daemons.start(*FLAGS)
     with open_channel(daemon.tcp) as channel:
-        request = product_of(gemm_pb2_grpc.GemmStub(channel), seconds=0.02)
+        request = product_of(gemm_pb2_grpc.GemmStub(channel), seconds=0.04)
     seconds = 20 if battery.is_long else 3
-    peak = closed_loop_rate(daemon.tcp, request, callers=3, seconds=2)
-    for times in (1.2, 2, 10) if battery.is_long else (2,):
+    peak = closed_loop_rate(daemon.tcp, request, callers=3, seconds=3)
+    for times in (1.2, 2, 10) if battery.is_long else (5,):
         loop = OpenLoop(daemon.tcp, request, times * peak, seconds, deadline_s)
         name = f"{times}x the load, deadlines of {deadline_s} s"
-        # Half is ten times what is left where the daemon works for nobody.
-        least = 0.95 if HAS_ROOM and not is_sanitized else 0.5
-        battery.holds(f"{name}: goodput", least=least, seen=loop.in_time / loop.seconds / peak, unit="of the peak")
-        if times == 1.2:
-            continue
-        assert loop.refusal_s, "nobody was refused"
+        # A daemon that looks at nothing but the deadline has 0.13 and less left.
+        least = 0.95 if HAS_ROOM and not is_sanitized else 0.3
+        battery.holds(f"{name}: goodput", least=least, seen=loop.goodput / peak, unit="of the peak")
         assert loop.has_pushback
+        if not loop.refusal_s:
+            assert times == 1.2 or not HAS_ROOM, "nobody was refused"
+            continue
         # At twenty times what is wanted of an idle machine; without refusals it is the deadline.
         most = 5 if HAS_ROOM and not is_sanitized else 100
         seen = (p99(loop.refusal_s) if HAS_ROOM else statistics.median(loop.refusal_s)) * 1e3
@@ -222,7 +224,7 @@ def start_long_product(daemon, channel, timeout_s=300):
 
     def runs():
         assert not call.done(), call
-        devices = registry.GetStatistics(registry_pb2.GetStatisticsRequest(), timeout=30).devices
+        devices = registry.GetStatistics(statistics_pb2.GetStatisticsRequest(), timeout=30).devices
         sim = next(device for device in devices if device.name == "sim:sm_90")
         return sim.busy_ns > 50_000_000
 

@@ -39,7 +39,7 @@ class DeviceQueueTest : public ::testing::Test {
       if (choice.next == nullptr) return ran;
       ran.push_back(choice.next->id);
       now_ns += choice.next->predicted_ns;
-      queue_.End(*choice.next, choice.next->predicted_ns);
+      queue_.End(*choice.next, choice.next->predicted_ns, true);
     }
   }
 
@@ -88,7 +88,7 @@ TEST_F(DeviceQueueTest, ADoubtfulJobCanBeRemoved) {
   EXPECT_EQ(queue_.waiting_ns(), 10 * kMs);
   queue_.Remove(jobs_[0]);
   EXPECT_EQ(queue_.waiting_ns(), 0);
-  queue_.End(*choice.next, 1);
+  queue_.End(*choice.next, 1, true);
   EXPECT_THAT(RunAll(), IsEmpty());
   EXPECT_EQ(queue_.InsideOf("flow"), 0);
 }
@@ -124,6 +124,36 @@ TEST_F(DeviceQueueTest, WhatIsOwedIsForgottenWhereNobodyWantsIt) {
   Add(1900, kNoDeadlineNs, Priority::kLow);
   for (int i = 0; i < 3; ++i) Add(1900);
   EXPECT_EQ(RunAll().back(), 21U);
+}
+
+// A machine that is three times as slow as predicted, for a while.
+TEST_F(DeviceQueueTest, ExpectsWhatLatelyWas) {
+  const auto run = [this](int64_t ran_ns, bool is_whole) {
+    Add(10 * kMs);
+    queue_.End(*queue_.TakeNext(0).next, ran_ns, is_whole);
+    return queue_.ExpectedNs("flow", Priority::kNormal, 10 * kMs);
+  };
+  EXPECT_EQ(queue_.ExpectedNs("flow", Priority::kNormal, 10 * kMs), 10 * kMs);
+  for (int i = 0; i < 40; ++i) run(30 * kMs, true);
+  EXPECT_NEAR(static_cast<double>(run(30 * kMs, true)), 30 * kMs, kMs);
+  EXPECT_EQ(queue_.ExpectedNs("other", Priority::kNormal, 10 * kMs), 10 * kMs);
+  // An abort says no more than that it would have taken longer.
+  EXPECT_NEAR(static_cast<double>(run(2 * kMs, false)), 30 * kMs, kMs);
+  EXPECT_GT(run(60 * kMs, false), 33 * kMs);
+  for (int i = 0; i < 40; ++i) run(10 * kMs, true);
+  EXPECT_NEAR(static_cast<double>(run(10 * kMs, true)), 10 * kMs, kMs);
+}
+
+// What is expected to be too late is doubted, but only the prediction itself drops it: otherwise it
+// would never be learnt that the machine is fast again.
+TEST_F(DeviceQueueTest, ASlowMachineIsTriedAgain) {
+  for (int i = 0; i < 40; ++i) {
+    Add(10 * kMs);
+    queue_.End(*queue_.TakeNext(0).next, 60 * kMs, true);
+  }
+  Add(10 * kMs, 50 * kMs);
+  const JobId safe = Add(10 * kMs);
+  EXPECT_EQ(RunAll(), (std::vector<JobId>{safe, safe - 1}));
 }
 
 }  // namespace

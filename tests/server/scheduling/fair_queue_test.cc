@@ -20,10 +20,10 @@ constexpr int64_t kPlenty = int64_t{1} << 60;
 
 class FairQueueTest : public ::testing::Test {
  protected:
-  FairQueue::Job& Add(const std::string& flow, int64_t predicted_ns) {
+  FairQueue::Job& Add(const std::string& flow, int64_t cost_ns) {
     FairQueue::Job& job = jobs_.emplace_back();
     job.id = jobs_.size();
-    job.predicted_ns = predicted_ns;
+    job.cost_ns = cost_ns;
     names_[job.id] = flow;
     queue_.Enter(flow, job);
     return job;
@@ -140,7 +140,7 @@ TEST_F(FairQueueTest, TheNewcomerWaitsAsLongAsWasTold) {
   const int64_t told_ns = queue_.AheadNs("b", kPlenty);
   const JobId newcomer = Add("b", 10).id;
   int64_t waited_ns = 0;
-  for (; queue_.first().id != newcomer; Run()) waited_ns += queue_.first().predicted_ns;
+  for (; queue_.first().id != newcomer; Run()) waited_ns += queue_.first().cost_ns;
   EXPECT_GT(waited_ns, 0);
   EXPECT_LE(waited_ns, told_ns);
   EXPECT_GE(waited_ns, told_ns - 3 * kLongest);

@@ -58,6 +58,7 @@ TEST(TimeRuleTest, WhatRunsMustLeaveTime) {
 // Where a queue is ahead, its prediction may be wrong, and the product's own.
 TEST(TimeRuleTest, AQueueAheadTakesRoomForErrors) {
   TimeAsked asked = {.predicted_ns = 100 * kMs,
+                     .expected_ns = 100 * kMs,
                      .left_ns = 351 * kMs,
                      .running_ns = 50 * kMs,
                      .ahead_ns = 100 * kMs};
