@@ -35,6 +35,9 @@ TEST(OptionsTest, DefaultsAreThoseOfTheWireContract) {
   EXPECT_EQ(transport.keepalive_timeout, absl::Seconds(10));
   EXPECT_EQ(transport.min_ping_interval, absl::Seconds(10));
   EXPECT_THAT(parsed.options.devices.names, IsEmpty());
+  EXPECT_EQ(parsed.options.server.time.max_product_ns, 60'000'000'000);
+  // What waits can be finished by a drain.
+  EXPECT_EQ(absl::Nanoseconds(parsed.options.server.time.max_backlog_ns), parsed.options.grace);
 }
 
 TEST(OptionsTest, ReadsEveryKindOfValue) {
@@ -60,7 +63,8 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
              "--gpu-staging-bytes=1006", "--gpu-memory-bytes=1007", "--handshake-timeout=1s",
              "--max-connection-idle=2s", "--max-connection-age=3s", "--max-connection-age-grace=4s",
              "--keepalive-time=5s", "--keepalive-timeout=6s", "--min-ping-interval=7s",
-             "--lame-duck=8s", "--grace=9s", "--watchdog-most=10s"});
+             "--lame-duck=8s", "--grace=9s", "--watchdog-most=10s", "--max-product-seconds=0.01",
+             "--max-backlog=11s"});
   ASSERT_TRUE(parsed.should_run) << parsed.text;
   const Options& options = parsed.options;
   const TransportOptions& transport = options.server.transport;
@@ -81,6 +85,8 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   EXPECT_EQ(options.lame_duck, absl::Seconds(8));
   EXPECT_EQ(options.grace, absl::Seconds(9));
   EXPECT_EQ(options.devices.watchdog_most, absl::Seconds(10));
+  EXPECT_EQ(options.server.time.max_product_ns, 10'000'000);
+  EXPECT_EQ(options.server.time.max_backlog_ns, 11'000'000'000);
 }
 
 TEST(OptionsTest, ConfigFileHasTheSameNamesAndTheCommandLineWins) {
