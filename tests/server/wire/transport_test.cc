@@ -95,8 +95,8 @@ grpc::Status StatusOfLongCall(std::chrono::seconds held, Change change) {
     return running.gemm().Multiply(&context, IntegerRequest(2, 2, 2), &response);
   });
   EXPECT_TRUE(running.fake().WaitForHeld(1, kPatience));
-  status.wait_for(held);
-  running.fake().CompleteNext();
+  // Where the connection is cut, the product is aborted.
+  if (status.wait_for(held) != std::future_status::ready) running.fake().CompleteNext();
   return status.get();
 }
 
