@@ -142,7 +142,10 @@ void AddLimits(CLI::App& app, Options& options) {
       ->group(kGroup);
   AddBytes(
       app, "--max-queued-bytes", options.server.admission.max_bytes,
-      "Bytes of operands, results and scratch memory of all requests accepted and not yet answered",
+      "Bytes of all messages that have arrived, and of results and scratch memory of their "
+      "products "
+      "until the answer has left; a request that finds no room is refused with RESOURCE_EXHAUSTED "
+      "and told when to try again",
       kGroup);
   app.add_option_function<double>(
          "--max-product-seconds",
@@ -198,6 +201,16 @@ void AddConnections(CLI::App& app, Options& options) {
               "Ask a client to reconnect after this time, so that load spreads", kGroup);
   AddDuration(app, "--max-connection-age-grace", transport.max_connection_age_grace,
               "Time that calls have to finish on a connection that is too old", kGroup);
+  AddDuration(
+      app, "--send-timeout", options.server.sending.timeout,
+      "End a call with CANCELLED whose client has not read an answer after this time and the "
+      "time that its bytes take at --send-least-rate",
+      kGroup);
+  AddBytes(
+      app, "--send-least-rate", options.server.sending.least_bytes_per_second,
+      "Bytes of an answer that a client must read in a second, beside --send-timeout: with the "
+      "defaults, a client has 42 s for an answer of 256 MiB",
+      kGroup);
   AddDuration(app, "--keepalive-time", transport.keepalive_time,
               "Ask a silent client for a sign of life after this time", kGroup);
   AddDuration(app, "--keepalive-timeout", transport.keepalive_timeout,

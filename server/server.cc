@@ -25,6 +25,11 @@ namespace {
 // Time for the last answers to reach their clients before connections are cut.
 constexpr absl::Duration kFarewell = absl::Milliseconds(100);
 
+constexpr absl::Duration kLeastSendTimeout = absl::Milliseconds(100);
+
+// The longest pause between two looks at the peers and at the memory.
+constexpr absl::Duration kMostPause = absl::Milliseconds(250);
+
 absl::StatusOr<std::vector<ListeningSocket>> OpenAll(const std::vector<std::string>& addresses) {
   std::vector<ListeningSocket> sockets;
   for (const std::string& address : addresses) {
@@ -54,7 +59,7 @@ void LogUnmeasured(const std::string& device, const DeviceProfile& profile) {
 class Server::Services {
  public:
   Services(Server& server, const ServerOptions& options)
-      : gemm(*server.runner_, server.handler_times_, server.clock_),
+      : gemm(*server.runner_, server.sends_, server.handler_times_, server.clock_),
         registry(MakeRegistryService(server.served_, *server.runner_, *server.observer_,
                                      server.handler_times_, server.clock_, LimitsOf(options))),
         admin(MakeAdminService(server.served_)) {}
@@ -81,6 +86,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   if (options.transport.listen.empty()) {
     return absl::InvalidArgumentError("listen: got no address, want at least one");
   }
+  if (!(options.sending.timeout >= kLeastSendTimeout)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("send-timeout: got ", absl::FormatDuration(options.sending.timeout),
+                     ", want at least ", absl::FormatDuration(kLeastSendTimeout)));
+  }
+  if (options.sending.least_bytes_per_second < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("send-least-rate: got ",
+                                                   options.sending.least_bytes_per_second,
+                                                   ", want at least 1 byte a second"));
+  }
   // The check of the devices takes longer: an address that cannot be had is told before it.
   HttpSocket metrics_socket;
   if (!options.metrics_listen.empty()) {
@@ -104,7 +119,8 @@ Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>
     : log_counts_(options.log_counts),
       admission_(options.admission),
       devices_(std::move(devices)),
-      stats_(devices_.size()) {
+      stats_(devices_.size()),
+      sends_(options.sending, clock_) {
   std::vector<Device*> borrowed;
   for (const auto& device : devices_) {
     borrowed.push_back(device.get());
@@ -181,7 +197,16 @@ absl::Status Server::Listen(const ServerOptions& options) {
   acceptor_ = std::move(acceptor);
   life_ = std::make_unique<LifeCheck>(
       options.life_check, [this] { return CheckLife(); }, clock_);
+  watch_ = std::make_unique<Periodic>(std::min(kMostPause, sends_.limits().timeout / 4),
+                                      [this] { WatchPeers(); });
   return absl::OkStatus();
+}
+
+void Server::WatchPeers() {
+  const int ended = sends_.EndSilent();
+  if (ended == 0) return;
+  stats_.AddSilentCalls(ended);
+  spdlog::info("event=silent_calls_ended calls={}", ended);
 }
 
 void Server::GiveToGrpc(int descriptor) {
@@ -276,6 +301,7 @@ absl::Status Server::Drain(absl::Duration grace) {
   StopAccepting();
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kFarewell));
   grpc_server_->Wait();
+  watch_.reset();
   // Up to here a scrape sees how far the drain is.
   metrics_.reset();
   if (finished) return absl::OkStatus();

@@ -31,8 +31,10 @@
 #include "server/system/life_check.h"
 #include "server/system/log_sink.h"
 #include "server/system/mutex.h"
+#include "server/system/periodic.h"
 #include "server/wire/connection_acceptor.h"
 #include "server/wire/health.h"
+#include "server/wire/send_watch.h"
 #include "server/wire/transport.h"
 
 namespace gemmd {
@@ -42,6 +44,7 @@ struct ServerOptions {
   Admission::Limits admission = {.max_requests = 256, .max_bytes = int64_t{4} << 30};
   TimeLimits time;
   absl::Duration canary_timeout = absl::Seconds(30);
+  SendWatch::Limits sending;
   std::string metrics_listen;  // host:port; metrics are not served where it is empty.
   std::function<LogCounts()> log_counts = [] { return LogCounts(); };  // For metrics.
   LifeCheck::Options life_check;
@@ -90,6 +93,7 @@ class Server {
   void StopAccepting() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   ConnectionCounts connection_counts() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   void WatchDevices();
+  void WatchPeers();
 
   const SteadyClock clock_;
   const std::function<LogCounts()> log_counts_;
@@ -104,6 +108,7 @@ class Server {
   std::unique_ptr<Observer> observer_;
   std::unique_ptr<ProductRunner> runner_;
   std::unique_ptr<ExpiryTimer> expiry_timer_;
+  SendWatch sends_;
   std::unique_ptr<Services> services_;
   std::vector<std::string> addresses_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
@@ -116,6 +121,7 @@ class Server {
   std::atomic<const Health*> shown_health_ = nullptr;  // Set once the server listens.
   // Ends first, since it looks at everything above.
   std::unique_ptr<HttpListener> metrics_;
+  std::unique_ptr<Periodic> watch_;  // Of peers, while there are calls.
   bool drained_ = false;
 };
 

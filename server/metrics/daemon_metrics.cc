@@ -60,15 +60,18 @@ constexpr Metric kMetrics[] = {
      .help = "The most products that may be admitted and not yet answered "
              "(--max-queued-requests)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.limits.max_requests); }},
+    {.name = "gemmd_silent_calls_total",
+     .type = MetricType::kCounter,
+     .help = "Calls ended because clients read nothing of an answer for too long (--send-timeout)",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.silent_calls); }},
     {.name = "gemmd_admitted_bytes",
      .unit = "bytes",
-     .help = "Bytes of operands, results and scratch memory of products whose answer has not "
-             "left",
+     .help = "Bytes of products whose answer has not left: messages, results and scratch memory",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.admission.bytes); }},
     {.name = "gemmd_admitted_bytes_limit",
      .unit = "bytes",
-     .help = "The most bytes of operands, results and scratch memory that admitted products "
-             "may take (--max-queued-bytes)",
+     .help = "The most bytes that messages, results and scratch memory may take "
+             "(--max-queued-bytes)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.limits.max_bytes); }},
     {.name = "gemmd_connections",
      .help = "Connections that are open, without connections to the metrics",

@@ -22,6 +22,7 @@ Snapshot Observer::Observe() const {
                        .refusals = stats_.refusals(),
                        .connections = connections_(),
                        .log = log_(),
+                       .silent_calls = stats_.silent_calls(),
                        .devices = {},
                        .kernels = {},
                        .handlers = {}};

@@ -50,6 +50,7 @@ struct Snapshot {
   std::array<int64_t, kRefusalReasons> refusals = {};  // Indexed by RefusalReason.
   ConnectionCounts connections;
   LogCounts log;
+  int64_t silent_calls = 0;  // Ended because their peer did not read the answer.
   std::vector<DeviceSnapshot> devices;
   std::vector<Stats::KernelTotals> kernels;  // Filled by ObserveWithKernels alone.
   HandlerTimes::Snapshot handlers;           // As well.

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/scheduling/admission.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 
 namespace gemmd {
 namespace {
@@ -29,13 +31,13 @@ std::optional<int64_t> RetryAfterMs(const absl::Status& status) {
 
 Admission::Ticket::Ticket(Ticket&& other) noexcept
     : admission_(std::exchange(other.admission_, nullptr)),
-      bytes_(other.bytes_),
-      is_answered_(other.is_answered_) {}
+      bytes_(std::exchange(other.bytes_, 0)),
+      is_request_(std::exchange(other.is_request_, false)) {}
 
 Admission::Ticket& Admission::Ticket::operator=(Ticket&& other) noexcept {
   std::swap(admission_, other.admission_);
   std::swap(bytes_, other.bytes_);
-  std::swap(is_answered_, other.is_answered_);
+  std::swap(is_request_, other.is_request_);
   return *this;
 }
 
@@ -45,39 +47,67 @@ Admission::Ticket::~Ticket() {
 }
 
 void Admission::Ticket::MarkAnswered() {
-  if (admission_ == nullptr || is_answered_) return;
-  is_answered_ = true;
-  admission_->ReleaseRequest();
+  if (std::exchange(is_request_, false)) admission_->ReleaseRequest();
 }
 
-absl::StatusOr<Admission::Ticket> Admission::Admit(int64_t bytes) {
-  MutexLock lock(&mutex_);
+void Admission::Ticket::ShrinkTo(int64_t bytes) {
+  if (bytes >= bytes_) return;
+  admission_->ReleaseBytes(bytes_ - bytes);
+  bytes_ = bytes;
+}
+
+absl::Status Admission::CheckRoom(int64_t more_bytes) {
   if (closed_) {
     ++load_.refused_when_closed;
     return absl::UnavailableError("the server is draining");
   }
-  if (load_.requests >= limits_.max_requests) {
-    ++load_.refused_for_requests;
-    return absl::ResourceExhaustedError(
-        absl::StrCat("queue: ", load_.requests, " requests are inside, the limit"));
-  }
   // load_.bytes <= max_bytes always holds, so the difference cannot overflow.
-  if (bytes > limits_.max_bytes - load_.bytes) {
+  if (more_bytes > limits_.max_bytes - load_.bytes) {
     ++load_.refused_for_bytes;
-    return absl::ResourceExhaustedError(absl::StrCat("queue: the request needs ", bytes, " bytes, ",
-                                                     limits_.max_bytes - load_.bytes, " of ",
-                                                     limits_.max_bytes, " are free"));
+    return absl::ResourceExhaustedError(absl::StrCat("queue: the request needs ", more_bytes,
+                                                     " bytes, ", limits_.max_bytes - load_.bytes,
+                                                     " of ", limits_.max_bytes, " are free"));
   }
-  ++load_.admitted;
-  ++load_.requests;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Admission::Ticket> Admission::Hold(int64_t bytes) {
+  MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(CheckRoom(bytes));
   ++load_.tickets;
   load_.bytes += bytes;
   return Ticket(this, bytes);
 }
 
+absl::Status Admission::Admit(Ticket& ticket, int64_t bytes) {
+  MutexLock lock(&mutex_);
+  const int64_t more_bytes = std::max<int64_t>(0, bytes - ticket.bytes_);
+  if (!closed_ && load_.requests >= limits_.max_requests) {
+    ++load_.refused_for_requests;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("queue: ", load_.requests, " requests are inside, the limit"));
+  }
+  RETURN_IF_ERROR(CheckRoom(more_bytes));
+  if (ticket.admission_ == nullptr) {
+    ticket.admission_ = this;
+    ++load_.tickets;
+  }
+  ticket.bytes_ += more_bytes;
+  ticket.is_request_ = true;
+  ++load_.admitted;
+  ++load_.requests;
+  load_.bytes += more_bytes;
+  return absl::OkStatus();
+}
+
 void Admission::ReleaseRequest() {
   MutexLock lock(&mutex_);
   --load_.requests;
+}
+
+void Admission::ReleaseBytes(int64_t bytes) {
+  MutexLock lock(&mutex_);
+  load_.bytes -= bytes;
 }
 
 void Admission::ReleaseTicket(int64_t bytes) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How much work the server takes on at once: requests, and bytes of operands, results and scratch.
+// How much work the server takes on at once: requests, and bytes of messages, results and scratch.
 //
-// A ticket is held from acceptance until the answer has left the server, so that slow readers
-// count. A drain closes the admission: there are no more tickets, and the server is idle when the
-// last one is back.
+// A ticket is held from the arrival of a message, which may become a request, until the answer has
+// left the server, so that slow readers count. A drain closes the admission: there are no more
+// tickets, and the server is idle when the last one is back.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ class Admission {
     int64_t refused_when_closed = 0;
   };
 
-  // The right to be one of the requests inside, given back by the destructor. Movable.
-  // Threads: one at a time.
+  // The right to hold bytes and, once admitted, to be one of the requests inside; given back by the
+  // destructor. Movable. Threads: one at a time.
   class Ticket {
    public:
     Ticket() = default;
@@ -51,20 +51,31 @@ class Admission {
     // The answer is about to be sent: gives up the place in the count of requests.
     void MarkAnswered();
 
+    // Gives back all bytes but `bytes`, where it holds more.
+    void ShrinkTo(int64_t bytes);
+
+    int64_t bytes() const { return bytes_; }
+
    private:
     friend class Admission;
     Ticket(Admission* admission, int64_t bytes) : admission_(admission), bytes_(bytes) {}
 
     Admission* admission_ = nullptr;
     int64_t bytes_ = 0;
-    bool is_answered_ = false;
+    bool is_request_ = false;  // It counts as one of the requests inside.
   };
 
   explicit Admission(Limits limits) : limits_(limits) {}
 
-  // Errors: Unavailable while closed; ResourceExhausted where the request would pass a limit.
+  // Room for a message that has arrived, which is no request yet.
+  // Errors: Unavailable while closed; ResourceExhausted where there is no room.
   // Threads: any. Outlives its tickets.
-  absl::StatusOr<Ticket> Admit(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Ticket> Hold(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Makes the holder of the ticket, which may be empty, one of the requests; it then holds `bytes`,
+  // or as many as it held where that is more. Nothing changes where this fails.
+  // Errors: as Hold, and ResourceExhausted where too many requests are inside. Threads: any.
+  absl::Status Admit(Ticket& ticket, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Refuses everything from now on.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -80,7 +91,9 @@ class Admission {
   const Limits& limits() const { return limits_; }
 
  private:
+  absl::Status CheckRoom(int64_t more_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReleaseRequest() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReleaseBytes(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReleaseTicket(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Limits limits_;

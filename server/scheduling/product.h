@@ -21,6 +21,9 @@
 
 namespace gemmd {
 
+// What an answer holds beside the matrix: names, timing and lengths, rounded up generously.
+inline constexpr int64_t kAnswerOverheadBytes = 4096;
+
 // A valid request. `job` borrows the operands; its kernel, sizes and destination are not set yet.
 struct ParsedRequest {
   Job job;

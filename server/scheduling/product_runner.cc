@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/scheduling/product_runner.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -14,9 +16,6 @@
 
 namespace gemmd {
 namespace {
-
-// What an answer holds beside the matrix: names, timing and lengths, rounded up generously.
-constexpr int64_t kAnswerOverheadBytes = 4096;
 
 // A caller may have so many times as many requests inside as there are places free: alone it gets
 // seven eighths of them, and whoever comes next finds one.
@@ -136,22 +135,45 @@ absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(
   return place;
 }
 
-absl::StatusOr<PreparedProduct> ProductRunner::Prepare(absl::StatusOr<ParsedRequest> parsed) const {
+// A request that no free room would be enough for.
+absl::Status ProductRunner::CheckAdmissible(int64_t bytes) const {
+  const int64_t most_bytes = admission_.limits().max_bytes;
+  if (bytes <= most_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(Concat("queue: the request needs ", bytes, " bytes, at most ",
+                                             most_bytes, " are admitted (--max-queued-bytes)"));
+}
+
+absl::StatusOr<Admission::Ticket> ProductRunner::Hold(int64_t message_bytes,
+                                                      const Arrival& arrival) {
+  if (const absl::Status status = CheckAdmissible(message_bytes); !status.ok()) {
+    stats_.AddRefusal(ReasonOf(status));
+    LogRefusal(arrival, status);
+    return status;
+  }
+  absl::StatusOr<Admission::Ticket> ticket = admission_.Hold(message_bytes);
+  if (ticket.ok()) return ticket;
+  LogRefusal(arrival, ticket.status());
+  if (!absl::IsResourceExhausted(ticket.status())) return ticket;
+  // Which device the request is for is not known yet: the first one to be done makes room.
+  int64_t backlog_ns = std::numeric_limits<int64_t>::max();
+  for (const ServedDevice& served : devices_) {
+    backlog_ns = std::min(backlog_ns, scheduler_.load(*served.device).backlog_ns);
+  }
+  return WithRetryAfterMs(ticket.status(), RetryMs(backlog_ns));
+}
+
+absl::StatusOr<PreparedProduct> ProductRunner::Prepare(absl::StatusOr<ParsedRequest> parsed,
+                                                       int64_t message_bytes) const {
   PreparedProduct product;
   ASSIGN_OR_RETURN(product.parsed, std::move(parsed));
   RETURN_IF_ERROR(Place(product));
   const Job& job = product.parsed.job;
-  product.bytes = BytesRead(job.problem);
+  product.bytes = std::max(message_bytes, BytesRead(job.problem));
   if (__builtin_add_overflow(product.bytes, job.d_bytes, &product.bytes) ||
       __builtin_add_overflow(product.bytes, job.workspace_bytes, &product.bytes)) {
     return absl::ResourceExhaustedError("queue: the request needs more than 2^63 bytes");
   }
-  const int64_t most_bytes = admission_.limits().max_bytes;
-  if (product.bytes > most_bytes) {
-    return absl::ResourceExhaustedError(Concat("queue: the request needs ", product.bytes,
-                                               " bytes, at most ", most_bytes,
-                                               " are admitted (--max-queued-bytes)"));
-  }
+  RETURN_IF_ERROR(CheckAdmissible(product.bytes));
   return product;
 }
 
@@ -184,7 +206,7 @@ absl::Status ProductRunner::Place(PreparedProduct& product) const {
 absl::Status ProductRunner::RefuseTooLate(const PreparedProduct& product, const Arrival& arrival) {
   TimeRefusal refusal =
       scheduler_.Check(*product.served->device, FlowOf(arrival.peer), product.parsed.priority,
-                       product.predicted_ns, arrival.deadline_ns);
+                       product.expected_ns, arrival.deadline_ns);
   if (!refusal.status.ok()) stats_.AddRefusal(refusal.reason);
   return std::move(refusal.status);
 }
@@ -202,16 +224,15 @@ absl::Status ProductRunner::RefuseBeyondShare(std::string_view flow) {
                                              " places are kept for others"));
 }
 
-absl::StatusOr<Admission::Ticket> ProductRunner::Admit(const PreparedProduct& product,
-                                                       const Arrival& arrival) {
+absl::Status ProductRunner::Admit(const PreparedProduct& product, const Arrival& arrival,
+                                  Admission::Ticket& ticket) {
   // A server that drains says so, whatever else it would say.
   const bool is_closed = admission_.closed();
   if (!is_closed) RETURN_IF_ERROR(RefuseTooLate(product, arrival));
   absl::Status refused = is_closed ? absl::OkStatus() : RefuseBeyondShare(FlowOf(arrival.peer));
   if (refused.ok()) {
-    absl::StatusOr<Admission::Ticket> ticket = admission_.Admit(product.bytes);
-    if (!absl::IsResourceExhausted(ticket.status())) return ticket;
-    refused = ticket.status();
+    refused = admission_.Admit(ticket, product.bytes);
+    if (!absl::IsResourceExhausted(refused)) return refused;
   }
   const int64_t backlog_ns = scheduler_.load(*product.served->device).backlog_ns;
   return WithRetryAfterMs(std::move(refused), RetryMs(backlog_ns));
@@ -219,18 +240,16 @@ absl::StatusOr<Admission::Ticket> ProductRunner::Admit(const PreparedProduct& pr
 
 absl::StatusOr<JobId> ProductRunner::Start(absl::StatusOr<ParsedRequest> parsed, Arrival arrival,
                                            Admission::Ticket& ticket, ProductCaller caller) {
-  absl::StatusOr<PreparedProduct> prepared = Prepare(std::move(parsed));
+  absl::StatusOr<PreparedProduct> prepared = Prepare(std::move(parsed), ticket.bytes());
   if (!prepared.ok()) {
     stats_.AddRefusal(ReasonOf(prepared.status()));
     LogRefusal(arrival, prepared.status());
     return prepared.status();
   }
-  absl::StatusOr<Admission::Ticket> admitted = Admit(*prepared, arrival);
-  if (!admitted.ok()) {
-    LogRefusal(arrival, admitted.status());
-    return admitted.status();
+  if (const absl::Status status = Admit(*prepared, arrival, ticket); !status.ok()) {
+    LogRefusal(arrival, status);
+    return status;
   }
-  ticket = *std::move(admitted);
   return scheduler_.Submit(
       MakeSubmission(*std::move(prepared), std::move(arrival), std::move(caller)));
 }

@@ -28,7 +28,7 @@ struct PreparedProduct {
   const ServedDevice* served = nullptr;
   int64_t predicted_ns = 0;  // Without a correction.
   int64_t expected_ns = 0;   // With it.
-  int64_t bytes = 0;         // What operands, result and scratch take together.
+  int64_t bytes = 0;         // What message, result and scratch take together.
 };
 
 // The caller that waits for a product.
@@ -46,10 +46,16 @@ class ProductRunner {
   ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
                 Admission& admission, Stats& stats, const Clock& clock, int64_t max_message_bytes);
 
+  // Room for a message that has arrived and may ask for a product. Its ticket is for Start.
+  // Errors: Unavailable while the server drains, ResourceExhausted where there is no room.
+  // Threads: any.
+  absl::StatusOr<Admission::Ticket> Hold(int64_t message_bytes, const Arrival& arrival);
+
   // Starts one product. Where this returns OK, `caller.done` is called exactly once from another
-  // thread (or from Cancel); operands and D must live until then. The caller keeps `ticket` until
-  // the answer has left. A request that could not be parsed is counted and logged here like any
-  // other refusal, and its status is returned.
+  // thread (or from Cancel); operands and D must live until then. The caller keeps `ticket`, which
+  // holds the bytes of the message and gets those of result and scratch, until the answer has left.
+  // A request that could not be parsed is counted and logged here like any other refusal, and its
+  // status is returned.
   //
   // Errors: as Gemm.Multiply of the wire contract; `caller.done` is then never called.
   // Threads: any.
@@ -80,9 +86,12 @@ class ProductRunner {
   size_t IndexOf(const ServedDevice& served) const {
     return static_cast<size_t>(&served - devices_.data());
   }
-  absl::StatusOr<PreparedProduct> Prepare(absl::StatusOr<ParsedRequest> parsed) const;
+  absl::StatusOr<PreparedProduct> Prepare(absl::StatusOr<ParsedRequest> parsed,
+                                          int64_t message_bytes) const;
+  absl::Status CheckAdmissible(int64_t bytes) const;
   absl::Status Place(PreparedProduct& product) const;
-  absl::StatusOr<Admission::Ticket> Admit(const PreparedProduct& product, const Arrival& arrival);
+  absl::Status Admit(const PreparedProduct& product, const Arrival& arrival,
+                     Admission::Ticket& ticket);
   absl::Status RefuseTooLate(const PreparedProduct& product, const Arrival& arrival);
   absl::Status RefuseBeyondShare(std::string_view flow);
   Submission MakeSubmission(PreparedProduct product, Arrival arrival, ProductCaller caller);

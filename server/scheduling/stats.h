@@ -82,9 +82,12 @@ class Stats {
   // Threads: any.
   void AddRefusal(RefusalReason reason);
   void AddCompletion(const Completion& completion);
+  void AddSilentCalls(int64_t calls) { silent_calls_ += calls; }
 
   // Threads: any.
   std::array<int64_t, kRefusalReasons> refusals() const;  // Indexed by RefusalReason.
+  // Calls that were ended because their peer did not read the answer.
+  int64_t silent_calls() const { return silent_calls_; }
   DeviceTotals device(size_t position) const;
   // The kernels that have run and are counted one by one, in the order in which they first ran;
   // then the other kernels of each kind of device.
@@ -117,6 +120,7 @@ class Stats {
   Place TakePlace(size_t row) ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::array<Counter, kRefusalReasons> refusals_ = {};
+  Counter silent_calls_ = 0;
   std::vector<DeviceCounters> devices_;
   std::array<KernelHistograms, kMostKernels + kDeviceKinds> kernels_;
   std::vector<std::atomic<Place>> places_;  // One for each row of the catalogue.

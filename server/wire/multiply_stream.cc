@@ -5,24 +5,22 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "kernels/peer_text.h"
 #include "server/system/mutex.h"
-#include "server/wire/convert.h"
 #include "server/wire/gemm_service.h"
+#include "server/wire/product_exchange.h"
 
 namespace gemmd {
 namespace {
 
 // One request of the stream, from being read to its answer being written.
 struct Exchange {
-  v1::MultiplyRequest request;
-  v1::MultiplyStreamResponse answer;
-  Admission::Ticket ticket;
+  WireBytes request;  // Until it is parsed.
+  WireBytes answer;   // From the end of its product.
+  ProductExchange product;
   JobId job_id = 0;  // Guarded by the reactor's lock; 0 until the product is queued.
 };
 
@@ -31,17 +29,17 @@ struct Exchange {
 // when no read, no write and no product is under way.
 //
 // gRPC holds the reactor until OnDone, and so does the callback of every product under way.
-class MultiplyStreamReactor final
-    : public grpc::ServerBidiReactor<v1::MultiplyRequest, v1::MultiplyStreamResponse>,
-      public std::enable_shared_from_this<MultiplyStreamReactor> {
+class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
+                                    public std::enable_shared_from_this<MultiplyStreamReactor> {
  public:
-  MultiplyStreamReactor(ProductRunner& runner, HandlerTimes& times,
+  MultiplyStreamReactor(ProductRunner& runner, SendWatch& watch, HandlerTimes& times,
                         grpc::CallbackServerContext& context, const Clock& clock)
       : runner_(runner),
         times_(times),
         context_(context),
         clock_(clock),
-        span_(StartSpan(context)) {}
+        span_(StartSpan(context)),
+        sending_(watch, context) {}
 
   void Start() {
     self_ = shared_from_this();
@@ -66,6 +64,7 @@ class MultiplyStreamReactor final
   }
 
   void OnWriteDone(bool ok) override {
+    sending_.End();
     {
       MutexLock lock(&mutex_);
       outgoing_ = nullptr;
@@ -89,18 +88,13 @@ class MultiplyStreamReactor final
 
  private:
   void Run(const std::shared_ptr<Exchange>& exchange) {
-    exchange->answer.set_request_id(
-        std::string(CutAtCharacter(exchange->request.request_id(), kMaxNameBytes)));
     Arrival arrival = ArrivalOf(context_, clock_.NowNs(), clock_);
     if (span_) arrival.span = ChildOf(*span_);
-    arrival.request_id = exchange->request.request_id();
     absl::StatusOr<JobId> id =
-        runner_.Start(ParseMultiply(exchange->request, OperandBytes::kRequired), std::move(arrival),
-                      exchange->ticket,
-                      CallerOf(exchange->request, *exchange->answer.mutable_response(),
-                               [self = shared_from_this(), exchange](const absl::Status& status) {
-                                 self->Answer(exchange, status);
-                               }));
+        exchange->product.Start(runner_, exchange->request.buffer, std::move(arrival),
+                                [self = shared_from_this(), exchange](const absl::Status& status) {
+                                  self->Answer(exchange, status);
+                                });
     if (!id.ok()) {
       Answer(exchange, id.status());
       return;
@@ -115,12 +109,9 @@ class MultiplyStreamReactor final
   }
 
   void Answer(const std::shared_ptr<Exchange>& exchange, const absl::Status& status) {
-    if (!status.ok()) {
-      v1::Error* error = exchange->answer.mutable_error();
-      error->set_code(status.raw_code());
-      error->set_message(std::string(status.message()));
-    }
-    exchange->ticket.MarkAnswered();
+    ProductExchange& product = exchange->product;
+    exchange->answer.buffer =
+        status.ok() ? product.TakeStreamAnswer() : StreamRefusal(product.request_id(), status);
     {
       MutexLock lock(&mutex_);
       running_.erase(exchange);
@@ -134,8 +125,8 @@ class MultiplyStreamReactor final
   }
 
   void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
-    v1::MultiplyRequest* to_read = nullptr;
-    const v1::MultiplyStreamResponse* to_write = nullptr;
+    WireBytes* to_read = nullptr;
+    const WireBytes* to_write = nullptr;
     bool is_last = false;
     grpc::Status status;
     {
@@ -156,7 +147,10 @@ class MultiplyStreamReactor final
         if (broken_) status = grpc::Status::CANCELLED;
       }
     }
-    if (to_write != nullptr) StartWrite(to_write);
+    if (to_write != nullptr) {
+      sending_.Begin(static_cast<int64_t>(to_write->buffer.Length()));
+      StartWrite(to_write);
+    }
     if (to_read != nullptr) StartRead(to_read);
     if (is_last) Finish(status);
   }
@@ -166,6 +160,7 @@ class MultiplyStreamReactor final
   grpc::CallbackServerContext& context_;
   const Clock& clock_;
   const std::optional<TraceSpan> span_;  // The span of the stream, parent of its products' spans.
+  SendWatch::Call sending_;
   std::shared_ptr<MultiplyStreamReactor> self_;
 
   Mutex mutex_;
@@ -180,10 +175,11 @@ class MultiplyStreamReactor final
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::MultiplyRequest, v1::MultiplyStreamResponse>* StartMultiplyStream(
-    ProductRunner& runner, HandlerTimes& times, grpc::CallbackServerContext& context,
-    const Clock& clock) {
-  const auto reactor = std::make_shared<MultiplyStreamReactor>(runner, times, context, clock);
+grpc::ServerBidiReactor<WireBytes, WireBytes>* StartMultiplyStream(
+    ProductRunner& runner, SendWatch& watch, HandlerTimes& times,
+    grpc::CallbackServerContext& context, const Clock& clock) {
+  const auto reactor =
+      std::make_shared<MultiplyStreamReactor>(runner, watch, times, context, clock);
   reactor->Start();
   return reactor.get();
 }

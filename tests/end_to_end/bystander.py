@@ -76,16 +76,17 @@ class Bystander:
         return (device.queued_requests, device.queued_bytes) == (0, 0) and self._takes_all()
 
     def _takes_all(self):
-        """Whether a product is accepted whose result takes all of --max-queued-bytes, as it is only
-        where no other request, however small, has been accepted and not been let go of."""
+        """Whether a product is accepted whose message and result take all of --max-queued-bytes, as
+        it is only where no other message, however small, has been taken and not been let go of."""
         zeros = gemm_pb2.MultiplyRequest(m=1, n=self.capacity, k=0)
         zeros.a.type = zeros.b.type = zeros.d.type = ELEMENTS["s8"].number
+        zeros.n -= zeros.ByteSize()
         try:
             answer = self._gemm.Multiply(zeros, timeout=DEADLINE_S)
         except grpc.RpcError as refused:
             assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, refused
             return False
-        assert answer.d.data == bytes(self.capacity)
+        assert answer.d.data == bytes(zeros.n)
         return True
 
     def check_nothing_kept(self, limit_s=30):

@@ -4,19 +4,24 @@ so."""
 
 import contextlib
 import gzip
+import time
 
 import grpc
+import h2.settings
 import numpy as np
 import pytest
 from bystander import Bystander
 from daemon import wait_until
-from gemmd.v1 import gemm_pb2_grpc
-from http2_peer import Http2Peer, message
+from elements import ELEMENTS
+from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
+from http2_peer import MULTIPLY, MULTIPLY_STREAM, Http2Peer, message
 from product import Product
 
 MIB = 1 << 20
 # So small a capacity that the bystander's probe of it is nothing beside what is measured.
 FLAGS = ["--lame-duck=1ms", "--max-queued-bytes=1000000"]
+CANCELLED = 1
+INVALID_ARGUMENT = 3
 RESOURCE_EXHAUSTED = 8
 UNIMPLEMENTED = 12
 
@@ -27,6 +32,37 @@ CONNECTIONS = 8
 STREAMS = 20  # On each connection.
 MESSAGE_BYTES = 4 * MIB
 SENT_BYTES = MESSAGE_BYTES * 15 // 16
+
+
+def varint(value):
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
+def tag(number, wire_type):
+    return varint(number << 3 | wire_type)
+
+
+def field(number, payload):
+    return tag(number, 2) + varint(len(payload)) + payload
+
+
+def zeros_request(count):
+    """A few bytes that ask for an answer of so many."""
+    zeros = gemm_pb2.MultiplyRequest(m=1, n=count, k=0)
+    zeros.a.type = zeros.b.type = zeros.d.type = ELEMENTS["s8"].number
+    return zeros.SerializeToString()
+
+
+def open_with_closed_windows(address):
+    """A peer to whom no byte of an answer may be sent."""
+    peer = Http2Peer(address)
+    peer.connection.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    peer.flush()
+    return peer
 
 
 def hold_half_sent_messages(daemon, stack):
@@ -93,7 +129,7 @@ def test_gzip_bomb(daemons, is_sanitized):
                 stream = peer.start(headers=[("grpc-encoding", name)])
                 peer.send(stream, message(bomb, flags=1), end=True)
                 # The last two are not unpacked but are no message either.
-                assert peer.wait(stream).status in (UNIMPLEMENTED, 13), name
+                assert peer.wait(stream).status in (UNIMPLEMENTED, INVALID_ARGUMENT), name
         bystander.check()
         assert is_sanitized or daemon.peak_rss_bytes() - before < MALLOC_SLACK
 
@@ -165,3 +201,106 @@ def test_attacks_again_and_again_keep_nothing(daemons):
         print([size >> 20 for size in sizes])
         growth = min(sizes[-3:]) - max(sizes[:3])
         assert growth < MALLOC_SLACK
+
+
+def refused_bodies():
+    """Each 4 MiB that say nothing of a product, or say it wrongly."""
+    data = bytes(4 * MIB)
+    good = gemm_pb2.MultiplyRequest(m=1, n=1, k=1)
+    good.a.type = good.b.type = ELEMENTS["f32"].number
+    wrong = gemm_pb2.MultiplyRequest()
+    wrong.CopyFrom(good)
+    wrong.a.data = data
+    scaled = gemm_pb2.MultiplyRequest()
+    scaled.CopyFrom(good)
+    scaled.a.scale.values.extend([1.0] * MIB)
+    return {
+        "too long an operand": wrong.SerializeToString(),
+        "too many scales": scaled.SerializeToString(),
+        "an unknown field": good.SerializeToString() + field(1000, data),
+        "unknown groups": (tag(1000, 3) + tag(1000, 4)) * MIB,
+    }
+
+
+@pytest.mark.resident_memory
+@pytest.mark.parametrize(
+    "name", ["too long an operand", "too many scales", "an unknown field", "unknown groups"]
+)
+def test_refused_requests_of_a_peer_that_reads_nothing(daemons, battery, name):
+    """The server reads on until 64 answers of a stream wait. It keeps the refusals alone."""
+    daemon = daemons.start("--lame-duck=1ms", "--max-queued-bytes=64MiB")
+    body = message(refused_bodies()[name])
+    with Bystander(daemon) as bystander:
+        before = daemon.rss_bytes()
+        with open_with_closed_windows(daemon.tcp) as peer:
+            streams = [peer.start(MULTIPLY_STREAM) for _ in range(2)]
+            for _ in range(40):
+                for stream in streams:
+                    peer.send(stream, body, limit_s=5)
+            wait_until(bystander.is_served, 20, "others served")
+            kept = daemon.rss_bytes() - before
+        # Of each stream, one message that arrives, and one that is parsed, whose values may be there
+        # three times while their array grows.
+        most = 2 * 4 * len(body) + MALLOC_SLACK
+        attack = f"320 MiB of {name}, no answer read"
+        battery.holds(attack, most=most / MIB, seen=kept / MIB, unit="MiB kept")
+        bystander.check()
+
+
+@pytest.mark.resident_memory
+@pytest.mark.parametrize("path", [MULTIPLY, MULTIPLY_STREAM], ids=["unary", "stream"])
+def test_answers_that_nobody_reads(daemons, battery, path):
+    """Each is there once, and each ends after the send timeout."""
+    answer, count = 32 * MIB, 6
+    timeout_s = 4
+    daemon = daemons.start(
+        "--lame-duck=1ms", "--max-queued-bytes=200MiB", f"--send-timeout={timeout_s}s"
+    )
+    with Bystander(daemon) as bystander:
+        # The bystander's probe of the capacity took all of it.
+        wait_until(lambda: daemon.rss_bytes() < 150 * MIB, 30, "the probe's memory given back")
+        before = daemon.rss_bytes()
+        with contextlib.ExitStack() as stack:
+            peers = [stack.enter_context(open_with_closed_windows(daemon.tcp)) for _ in range(2)]
+            calls = [(peers[i % 2], peers[i % 2].start(path)) for i in range(count)]
+            for peer, stream in calls:
+                peer.send(stream, message(zeros_request(answer)), end=True)
+            wait_until(lambda: daemon.rss_bytes() - before > answer * count * 9 // 10, 20, "held")
+            started = time.monotonic()
+            time.sleep(1)
+            held = daemon.rss_bytes() - before
+
+            def have_ended():
+                for peer in peers:
+                    peer.receive(0)  # Answers pings, so that the connection stays.
+                return all(peer.is_over(stream) for peer, stream in calls)
+
+            wait_until(have_ended, 60, "all calls ended")
+            took = time.monotonic() - started
+            endings = [peer.answers[stream] for peer, stream in calls]
+        assert all(ending.reset is not None or ending.status == CANCELLED for ending in endings)
+        name = f"6 {'streamed' if path == MULTIPLY_STREAM else 'unary'} answers of 32 MiB, unread"
+        battery.holds(name, most=1.1 * answer * count / MIB, seen=held / MIB, unit="MiB held")
+        # The daemon looks each 250 ms; the rest is for a slow machine.
+        most = timeout_s + answer / (8 * MIB) + 10
+        battery.holds(name, most=most, seen=took, unit="s until they end")
+        assert sum(int(e["calls"]) for e in daemon.events("silent_calls_ended")) == count
+        bystander.check()
+
+
+def test_who_reads_slowly_is_served(daemons):
+    """The answer takes several send timeouts, but is read at more than the least rate."""
+    flags = ["--max-queued-bytes=64MiB", "--send-timeout=1s", "--send-least-rate=512KiB"]
+    daemon = daemons.start("--lame-duck=1ms", *flags)
+    with Http2Peer(daemon.tcp) as peer:
+        stream = peer.start()
+        peer.send(stream, message(zeros_request(12 * MIB)), end=True)
+        started = time.monotonic()
+        while not peer.is_over(stream) and time.monotonic() < started + 60:
+            time.sleep(0.05)
+            due = (time.monotonic() - started) * 3 * MIB
+            while len(peer.answers[stream].data) < due and peer.receive(0.05):
+                pass
+        assert peer.answers[stream].status == 0
+        assert len(peer.answers[stream].data) > 12 * MIB
+        assert time.monotonic() - started > 3, "no slow reader"

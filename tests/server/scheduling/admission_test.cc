@@ -13,11 +13,18 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// Admits a request whose message is not held yet.
+absl::StatusOr<Admission::Ticket> Admit(Admission& admission, int64_t bytes) {
+  Admission::Ticket ticket;
+  if (absl::Status status = admission.Admit(ticket, bytes); !status.ok()) return status;
+  return ticket;
+}
+
 TEST(AdmissionTest, CountsRequestsAndBytesUntilTicketsAreBack) {
   Admission admission({.max_requests = 3, .max_bytes = 100});
   {
-    absl::StatusOr<Admission::Ticket> first = admission.Admit(30);
-    absl::StatusOr<Admission::Ticket> second = admission.Admit(40);
+    absl::StatusOr<Admission::Ticket> first = Admit(admission, 30);
+    absl::StatusOr<Admission::Ticket> second = Admit(admission, 40);
     ASSERT_TRUE(first.ok());
     ASSERT_TRUE(second.ok());
     EXPECT_EQ(admission.load().requests, 2);
@@ -29,18 +36,18 @@ TEST(AdmissionTest, CountsRequestsAndBytesUntilTicketsAreBack) {
 
 TEST(AdmissionTest, RefusesPastEachLimit) {
   Admission admission({.max_requests = 2, .max_bytes = 100});
-  absl::StatusOr<Admission::Ticket> first = admission.Admit(60);
-  const absl::Status too_many_bytes = admission.Admit(41).status();
+  absl::StatusOr<Admission::Ticket> first = Admit(admission, 60);
+  const absl::Status too_many_bytes = Admit(admission, 41).status();
   EXPECT_EQ(too_many_bytes.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(too_many_bytes.message()),
               HasSubstr("needs 41 bytes, 40 of 100 are free"));
-  absl::StatusOr<Admission::Ticket> second = admission.Admit(40);
+  absl::StatusOr<Admission::Ticket> second = Admit(admission, 40);
   ASSERT_TRUE(second.ok());
-  const absl::Status too_many = admission.Admit(0).status();
+  const absl::Status too_many = Admit(admission, 0).status();
   EXPECT_EQ(too_many.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(too_many.message()), HasSubstr("2 requests"));
   admission.Close();
-  EXPECT_EQ(admission.Admit(0).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Admit(admission, 0).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(admission.load().admitted, 2);
   EXPECT_EQ(admission.load().refused_for_bytes, 1);
   EXPECT_EQ(admission.load().refused_for_requests, 1);
@@ -50,17 +57,17 @@ TEST(AdmissionTest, RefusesPastEachLimit) {
 TEST(AdmissionTest, TakesTheLargestNumbersWithoutOverflow) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   Admission admission({.max_requests = 2, .max_bytes = kMost});
-  absl::StatusOr<Admission::Ticket> first = admission.Admit(kMost - 1);
+  absl::StatusOr<Admission::Ticket> first = Admit(admission, kMost - 1);
   ASSERT_TRUE(first.ok());
-  EXPECT_FALSE(admission.Admit(kMost).ok());
-  EXPECT_TRUE(admission.Admit(1).ok());
+  EXPECT_FALSE(Admit(admission, kMost).ok());
+  EXPECT_TRUE(Admit(admission, 1).ok());
 }
 
 TEST(AdmissionTest, MovedTicketsAreGivenBackOnce) {
   Admission admission({.max_requests = 2, .max_bytes = 100});
   Admission::Ticket kept;
   {
-    absl::StatusOr<Admission::Ticket> ticket = admission.Admit(10);
+    absl::StatusOr<Admission::Ticket> ticket = Admit(admission, 10);
     ASSERT_TRUE(ticket.ok());
     kept = *std::move(ticket);
   }
@@ -74,14 +81,14 @@ TEST(AdmissionTest, MovedTicketsAreGivenBackOnce) {
 TEST(AdmissionTest, AnAnswerFreesThePlaceAndTheTicketTheBytes) {
   Admission admission({.max_requests = 1, .max_bytes = 100});
   {
-    absl::StatusOr<Admission::Ticket> first = admission.Admit(60);
+    absl::StatusOr<Admission::Ticket> first = Admit(admission, 60);
     ASSERT_TRUE(first.ok());
     first->MarkAnswered();
     first->MarkAnswered();
     EXPECT_EQ(admission.load().requests, 0);
     EXPECT_EQ(admission.load().bytes, 60);
-    EXPECT_FALSE(admission.Admit(41).ok());
-    EXPECT_TRUE(admission.Admit(40).ok());
+    EXPECT_FALSE(Admit(admission, 41).ok());
+    EXPECT_TRUE(Admit(admission, 40).ok());
     EXPECT_FALSE(admission.WaitUntilIdle(absl::Milliseconds(1)));
   }
   EXPECT_TRUE(admission.WaitUntilIdle(absl::Seconds(1)));
@@ -90,9 +97,9 @@ TEST(AdmissionTest, AnAnswerFreesThePlaceAndTheTicketTheBytes) {
 
 TEST(AdmissionTest, ClosedRefusesAndIdleWaitsForTheLastTicket) {
   Admission admission({.max_requests = 2, .max_bytes = 100});
-  auto ticket = std::make_unique<absl::StatusOr<Admission::Ticket>>(admission.Admit(1));
+  auto ticket = std::make_unique<absl::StatusOr<Admission::Ticket>>(Admit(admission, 1));
   admission.Close();
-  EXPECT_EQ(admission.Admit(1).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Admit(admission, 1).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(admission.WaitUntilIdle(absl::Milliseconds(1)));
   std::thread releaser([&] { ticket.reset(); });
   EXPECT_TRUE(admission.WaitUntilIdle(absl::Seconds(30)));
@@ -101,7 +108,7 @@ TEST(AdmissionTest, ClosedRefusesAndIdleWaitsForTheLastTicket) {
 
 TEST(AdmissionTest, WaitingCanBeStopped) {
   Admission admission({.max_requests = 2, .max_bytes = 100});
-  auto ticket = std::make_unique<absl::StatusOr<Admission::Ticket>>(admission.Admit(1));
+  auto ticket = std::make_unique<absl::StatusOr<Admission::Ticket>>(Admit(admission, 1));
   std::thread stopper([&] { admission.StopWaiting(); });
   EXPECT_FALSE(admission.WaitUntilIdle(absl::Hours(1)));
   stopper.join();
@@ -126,7 +133,7 @@ TEST(AdmissionTest, NeverPassesItsLimitsUnderContention) {
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 2000; ++i) {
-        absl::StatusOr<Admission::Ticket> ticket = admission.Admit(12);
+        absl::StatusOr<Admission::Ticket> ticket = Admit(admission, 12);
         if (!ticket.ok()) continue;
         admitted.fetch_add(1);
         const int64_t now = inside.fetch_add(1) + 1;

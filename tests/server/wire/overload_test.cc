@@ -106,10 +106,45 @@ TEST(OverloadTest, RefusesPastTheByteLimit) {
   PendingCall huge(running.gemm(), IntegerRequest(128, 128, 128));  // 192 KiB: never.
   const grpc::Status never = huge.Wait();
   EXPECT_EQ(never.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(never.error_message(), HasSubstr("needs 196608 bytes, at most 100000 are admitted"));
+  EXPECT_THAT(never.error_message(),
+              HasSubstr(" bytes, at most 100000 are admitted (--max-queued-bytes)"));
   EXPECT_EQ(huge.context().GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 0u);
   running.fake().CompleteNext();
   EXPECT_TRUE(small.Wait().ok());
+}
+
+// What no product reads, or what is no operand, takes memory all the same.
+TEST(OverloadTest, EveryByteOfAMessageCounts) {
+  ServerOptions options = TestServerOptions();
+  options.admission.max_bytes = 1 << 20;
+  RunningServer running(TestDevice::kFake, options);
+  v1::MultiplyRequest unread = IntegerRequest(512, 1, 1024);
+  unread.set_alpha(0);
+  v1::MultiplyRequest scaled = IntegerRequest(0, 1 << 19, 0);
+  scaled.mutable_a()->set_type(v1::ELEMENT_TYPE_S8);
+  scaled.mutable_b()->set_type(v1::ELEMENT_TYPE_S8);
+  scaled.mutable_b()->mutable_scale()->mutable_values()->Resize(1 << 19, 1.0f);
+  for (const v1::MultiplyRequest& request : {unread, scaled}) {
+    PendingCall call(running.gemm(), request, absl::Seconds(10));
+    const grpc::Status status = call.Wait();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(status.error_message(), HasSubstr("at most 1048576 are admitted"));
+  }
+}
+
+TEST(OverloadTest, AFewUnknownBytesAreDroppedAndManyRefused) {
+  RunningServer running(TestDevice::kCpu);
+  v1::MultiplyRequest request = IntegerRequest(3, 4, 5);
+  auto* unknown = request.mutable_a()->GetReflection()->MutableUnknownFields(request.mutable_a());
+  unknown->AddLengthDelimited(1000, std::string(500, 'x'));
+  PendingCall newer(running.gemm(), request);
+  ASSERT_TRUE(newer.Wait().ok());
+  EXPECT_TRUE(IsRightProduct(request, newer.response()));
+  unknown->AddGroup(1001)->AddLengthDelimited(1, std::string(600, 'x'));
+  PendingCall hostile(running.gemm(), request);
+  const grpc::Status status = hostile.Wait();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("bytes of unknown fields, want at most 1024"));
 }
 
 TEST(OverloadTest, ExpiredWhileWaitingIsNeverLaunched) {

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/product_exchange.h"
+
+#include <grpc/support/time.h>
+
+#include <iterator>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "kernels/status_macros.h"
+#include "server/system/log.h"
+#include "server/wire/convert.h"
+#include "server/wire/incoming.h"
+
+namespace gemmd {
+namespace {
+
+// The deadline on the clock of `now_ns`. std::chrono's nanoseconds since 1970 overflow in the year
+// 2262, and a client may ask for a later deadline, so they are not used.
+int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  const int64_t left_ns =
+      absl::ToInt64Nanoseconds(absl::Seconds(left.tv_sec) + absl::Nanoseconds(left.tv_nsec));
+  return left_ns < kNoDeadlineNs - now_ns ? now_ns + left_ns : kNoDeadlineNs;
+}
+
+}  // namespace
+
+absl::StatusOr<JobId> ProductExchange::Start(ProductRunner& runner, grpc::ByteBuffer& bytes,
+                                             Arrival arrival, Answer answer) {
+  absl::StatusOr<JobId> id = StartProduct(runner, bytes, std::move(arrival), std::move(answer));
+  if (!id.ok()) Release();
+  return id;
+}
+
+absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, grpc::ByteBuffer& bytes,
+                                                    Arrival arrival, Answer answer) {
+  Incoming incoming(bytes);
+  request_ = std::make_unique<v1::MultiplyRequest>();
+  const absl::StatusOr<int64_t> most_bytes = incoming.Examine(*request_);
+  absl::Status status = most_bytes.status();
+  if (status.ok()) {
+    ASSIGN_OR_RETURN(ticket_, runner.Hold(*most_bytes, arrival));
+    status = incoming.Parse(*request_);
+  }
+  if (status.ok()) arrival.request_id = request_id_ = request_->request_id();
+  absl::StatusOr<ParsedRequest> parsed = status.ok()
+                                             ? ParseMultiply(*request_, OperandBytes::kRequired)
+                                             : absl::StatusOr<ParsedRequest>(status);
+  return runner.Start(std::move(parsed), std::move(arrival), ticket_, CallerFor(std::move(answer)));
+}
+
+ProductCaller ProductExchange::CallerFor(Answer answer) {
+  return {
+      .d = &d_,
+      .prepare =
+          [this](const ProductOutcome& outcome) { FillResponse(outcome, request_id_, answer_); },
+      .done =
+          [this, answer = std::move(answer)](const ProductOutcome& outcome) mutable {
+            // Freed when the answer is on its way: that takes a while for long operands.
+            const std::unique_ptr<v1::MultiplyRequest> request = std::move(request_);
+            if (outcome.status.ok()) {
+              *answer_.mutable_timing() = ToWire(outcome.timing);
+            } else {
+              Release();
+            }
+            std::move(answer)(outcome.status);
+          }};
+}
+
+void ProductExchange::Release() {
+  request_.reset();
+  d_ = std::string();
+  ticket_ = Admission::Ticket();
+}
+
+grpc::ByteBuffer ProductExchange::TakeUnaryAnswer() {
+  LeaveQueue();
+  return UnaryAnswer(std::move(answer_), std::move(d_));
+}
+
+grpc::ByteBuffer ProductExchange::TakeStreamAnswer() {
+  LeaveQueue();
+  return StreamAnswer(request_id_, std::move(answer_), std::move(d_));
+}
+
+void ProductExchange::LeaveQueue() {
+  ticket_.MarkAnswered();
+  ticket_.ShrinkTo(answer_bytes());
+}
+
+std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context) {
+  const auto [first, last] = context.client_metadata().equal_range(kTraceparentKey);
+  // Two values cannot both be the parent.
+  if (first == last || std::next(first) != last) return std::nullopt;
+  std::optional<TraceSpan> span = ContinueTrace({first->second.data(), first->second.size()});
+  if (span) context.AddTrailingMetadata(kTraceparentKey, span->traceparent());
+  return span;
+}
+
+Arrival ArrivalOf(const grpc::CallbackServerContext& context, int64_t arrived_ns,
+                  const Clock& clock) {
+  Arrival arrival;
+  arrival.arrived_ns = arrived_ns;
+  arrival.deadline_ns = DeadlineNs(context.raw_deadline(), clock.NowNs());
+  arrival.peer = context.peer();
+  return arrival;
+}
+
+}  // namespace gemmd

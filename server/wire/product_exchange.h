@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One product of a peer, from the bytes of its request to the bytes of its answer: the same for
+// unary calls and streams.
+//
+// All that it keeps is in the account of admission: the request's bytes from their arrival, what is
+// made of them, and the result until the exchange ends. A refused exchange keeps nothing.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "server/scheduling/product_runner.h"
+#include "server/system/clock.h"
+#include "server/wire/outgoing.h"
+
+namespace gemmd {
+
+class ProductExchange {
+ public:
+  using Answer = absl::AnyInvocable<void(const absl::Status&) &&>;
+
+  // Parses the request, which is taken out of `bytes`, and starts its product. Where this returns
+  // OK, `answer` is called exactly once, perhaps before this returns; the exchange lives until
+  // then. Errors: as Gemm.Multiply of the wire contract; `answer` is then never called.
+  absl::StatusOr<JobId> Start(ProductRunner& runner, grpc::ByteBuffer& bytes, Arrival arrival,
+                              Answer answer);
+
+  // The id of the request; empty where it could not be parsed.
+  const std::string& request_id() const { return request_id_; }
+
+  // The bytes of the answer and what gRPC adds, once the product is OK.
+  int64_t answer_bytes() const { return static_cast<int64_t>(d_.size()) + kAnswerOverheadBytes; }
+
+  // The answer to a product that is OK, once. From then on the exchange's place among the requests
+  // is free, and its bytes are those of the answer.
+  grpc::ByteBuffer TakeUnaryAnswer();
+  grpc::ByteBuffer TakeStreamAnswer();
+
+ private:
+  absl::StatusOr<JobId> StartProduct(ProductRunner& runner, grpc::ByteBuffer& bytes,
+                                     Arrival arrival, Answer answer);
+  ProductCaller CallerFor(Answer answer);
+  void Release();
+  void LeaveQueue();
+
+  std::string request_id_;
+  std::unique_ptr<v1::MultiplyRequest> request_;  // Until the product is done.
+  v1::MultiplyResponse answer_;                   // Without the bytes of D.
+  std::string d_;
+  Admission::Ticket ticket_;
+};
+
+// The span of a call whose metadata have one valid `traceparent`. Adds the span to the trailing
+// metadata of the answer: call it once, before anything can end the call.
+std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context);
+
+// What a call's context says about its deadline and its peer.
+Arrival ArrivalOf(const grpc::CallbackServerContext& context, int64_t arrived_ns,
+                  const Clock& clock);
+
+}  // namespace gemmd
