@@ -12,8 +12,10 @@ namespace {
 char Flag(const Factor& factor) { return factor.transposed ? 'T' : 'N'; }
 
 absl::Status Failed(std::string_view what, dnnl_status_t status) {
-  return absl::InternalError(
-      Concat("oneDNN: ", what, " failed: ", std::string_view(dnnl_status2str(status))));
+  const std::string message =
+      Concat("oneDNN: ", what, " failed: ", std::string_view(dnnl_status2str(status)));
+  return status == dnnl_out_of_memory ? absl::ResourceExhaustedError(message)
+                                      : absl::InternalError(message);
 }
 
 absl::Status Checked(std::string_view what, dnnl_status_t status) {
