@@ -141,7 +141,12 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   const auto workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_));
   GemmArgs args = ArgsOf(job, profile_.target, workspace);
   args.abort = &abort_;
-  outcome.status = job.kernel->launch(args);
+  try {
+    outcome.status = job.kernel->launch(args);
+  } catch (const std::bad_alloc&) {
+    outcome.status = absl::ResourceExhaustedError(
+        absl::StrCat("kernel: no memory for its scratch on device ", info_.name));
+  }
   outcome.compute_ns = clock_.NowNs() - ready_ns;
   if (workspace_bytes_ > kKeptWorkspaceBytes) {
     workspace_.reset();
