@@ -34,6 +34,7 @@
 #include "server/system/log.h"
 #include "server/system/log_sink.h"
 #include "server/system/mutex.h"
+#include "server/system/resident_memory.h"
 #include "server/system/service_manager.h"
 #include "server/system/version.h"
 #include "server/wire/grpc_log.h"
@@ -243,6 +244,7 @@ int Main(int argc, char** argv) {
     return parsed.exit_code;
   }
   PreferBetterLibrarySettings(argv);
+  KeepLittleFreeMemory(static_cast<int>(std::thread::hardware_concurrency()));
   // Blocked before any thread exists, so that only a thread that waits for a signal gets it.
   sigset_t signals;
   sigemptyset(&signals);

@@ -13,6 +13,7 @@
 #include "kernels/status_macros.h"
 #include "server/device/canary.h"
 #include "server/system/log.h"
+#include "server/system/resident_memory.h"
 #include "server/wire/admin_service.h"
 #include "server/wire/gemm_service.h"
 #include "server/wire/registry_service.h"
@@ -24,6 +25,9 @@ namespace {
 
 // Time for the last answers to reach their clients before connections are cut.
 constexpr absl::Duration kFarewell = absl::Milliseconds(100);
+
+// Where memory is nearly used up, this stands for --send-timeout.
+constexpr absl::Duration kSendTimeoutUnderPressure = absl::Seconds(1);
 
 constexpr absl::Duration kLeastSendTimeout = absl::Milliseconds(100);
 
@@ -37,6 +41,10 @@ absl::StatusOr<std::vector<ListeningSocket>> OpenAll(const std::vector<std::stri
     sockets.push_back(std::move(socket));
   }
   return sockets;
+}
+
+int64_t MemoryLimitOf(const ServerOptions& options) {
+  return options.memory_limit_bytes > 0 ? options.memory_limit_bytes : MemoryLimitBytes();
 }
 
 // Kernels without a measured rate are chosen by a guess: whoever runs the daemon should know.
@@ -120,6 +128,7 @@ Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>
       admission_(options.admission),
       devices_(std::move(devices)),
       stats_(devices_.size()),
+      memory_(MemoryLimitOf(options), ResidentBytes, GiveBackFreeMemory),
       sends_(options.sending, clock_) {
   std::vector<Device*> borrowed;
   for (const auto& device : devices_) {
@@ -169,7 +178,9 @@ absl::Status Server::Listen(const ServerOptions& options) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  RETURN_IF_ERROR(ConfigureTransport(options.transport, builder));
+  TransportOptions transport = options.transport;
+  if (transport.memory_quota_bytes == 0) transport.memory_quota_bytes = MemoryLimitOf(options) / 4;
+  RETURN_IF_ERROR(ConfigureTransport(transport, builder));
   builder.RegisterService(&services_->gemm);
   builder.RegisterService(services_->registry.get());
   builder.RegisterService(services_->admin.get());
@@ -197,13 +208,27 @@ absl::Status Server::Listen(const ServerOptions& options) {
   acceptor_ = std::move(acceptor);
   life_ = std::make_unique<LifeCheck>(
       options.life_check, [this] { return CheckLife(); }, clock_);
-  watch_ = std::make_unique<Periodic>(std::min(kMostPause, sends_.limits().timeout / 4),
-                                      [this] { WatchPeers(); });
+  watch_ = std::make_unique<Periodic>(std::min(kMostPause, sends_.limits().timeout / 4), [this] {
+    WatchMemory();
+    WatchPeers();
+  });
   return absl::OkStatus();
 }
 
+void Server::WatchMemory() {
+  const Pressure pressure = memory_.Measure(admission_.load().bytes);
+  admission_.SetPressure(pressure);
+  if (pressure == pressure_) return;
+  pressure_ = pressure;
+  const auto level = pressure == Pressure::kNone ? spdlog::level::info : spdlog::level::warn;
+  spdlog::log(level, "event=memory_pressure pressure={} resident_bytes={}", NameOf(pressure),
+              ResidentBytes().value_or(0));
+}
+
 void Server::WatchPeers() {
-  const int ended = sends_.EndSilent();
+  const bool is_critical = pressure_ == Pressure::kCritical;
+  const int ended =
+      sends_.EndSilent(is_critical ? kSendTimeoutUnderPressure : absl::InfiniteDuration());
   if (ended == 0) return;
   stats_.AddSilentCalls(ended);
   spdlog::info("event=silent_calls_ended calls={}", ended);

@@ -24,6 +24,7 @@
 #include "server/metrics/observer.h"
 #include "server/scheduling/admission.h"
 #include "server/scheduling/expiry_timer.h"
+#include "server/scheduling/memory_pressure.h"
 #include "server/scheduling/product_runner.h"
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"
@@ -45,6 +46,7 @@ struct ServerOptions {
   TimeLimits time;
   absl::Duration canary_timeout = absl::Seconds(30);
   SendWatch::Limits sending;
+  int64_t memory_limit_bytes = 0;  // 0 takes that of the control group or of the machine.
   std::string metrics_listen;  // host:port; metrics are not served where it is empty.
   std::function<LogCounts()> log_counts = [] { return LogCounts(); };  // For metrics.
   LifeCheck::Options life_check;
@@ -93,6 +95,7 @@ class Server {
   void StopAccepting() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   ConnectionCounts connection_counts() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   void WatchDevices();
+  void WatchMemory();
   void WatchPeers();
 
   const SteadyClock clock_;
@@ -108,6 +111,8 @@ class Server {
   std::unique_ptr<Observer> observer_;
   std::unique_ptr<ProductRunner> runner_;
   std::unique_ptr<ExpiryTimer> expiry_timer_;
+  MemoryPressure memory_;
+  Pressure pressure_ = Pressure::kNone;  // As it was logged.
   SendWatch sends_;
   std::unique_ptr<Services> services_;
   std::vector<std::string> addresses_;

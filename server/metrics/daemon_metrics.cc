@@ -47,7 +47,8 @@ constexpr Metric kMetrics[] = {
      .labels = {"reason"},
      .help =
          "Products refused: queue_requests or queue_bytes (the queue has no room now), "
-         "draining, invalid, not_found (kernel or device), unsupported (by every kernel), "
+         "draining, memory (the process has little left), invalid, not_found (kernel or device), "
+         "unsupported (by every kernel), "
          "too_large (at any time), not_ready (the device), internal, too_long "
          "(--max-product-seconds), deadline (too short for the product), backlog (too much waits "
          "ahead of the product), share (the caller has too many of the places); messages that "
@@ -64,6 +65,12 @@ constexpr Metric kMetrics[] = {
      .type = MetricType::kCounter,
      .help = "Calls ended because clients read nothing of an answer for too long (--send-timeout)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.silent_calls); }},
+    {.name = "gemmd_memory_pressure",
+     .help = "0 while resident memory is below 85 % of --memory-limit-bytes; 1 from 85 %, when "
+             "large products are refused; 2 from 92 %, when all products are refused; 3 from 95 %, "
+             "when calls with unread answers are ended",
+     .collect = [](const Snapshot& now,
+                   Samples& s) { s.Add({}, static_cast<int64_t>(now.admission.pressure)); }},
     {.name = "gemmd_admitted_bytes",
      .unit = "bytes",
      .help = "Bytes of products whose answer has not left: messages, results and scratch memory",

@@ -8,6 +8,7 @@ std::vector<RefusalCount> RefusalCounts(const Snapshot& snapshot) {
       {"queue_requests", snapshot.admission.refused_for_requests},
       {"queue_bytes", snapshot.admission.refused_for_bytes},
       {"draining", snapshot.admission.refused_when_closed},
+      {"memory", snapshot.admission.refused_for_memory},
   };
   for (size_t i = 0; i < kRefusalReasons; ++i) {
     counts.push_back({NameOf(static_cast<RefusalReason>(i)), snapshot.refusals[i]});

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "server/metrics/metric.h"
+#include "server/system/resident_memory.h"
 
 namespace gemmd {
 namespace {
@@ -66,13 +67,6 @@ std::optional<double> ComputeStartSeconds() {
 std::optional<double> StartSeconds() {
   static const std::optional<double> start = ComputeStartSeconds();
   return start;
-}
-
-std::optional<int64_t> ResidentBytes() {
-  constexpr int kResidentPages = 24;
-  const std::optional<int64_t> pages = StatField(kResidentPages);
-  if (!pages) return std::nullopt;
-  return *pages * sysconf(_SC_PAGESIZE);
 }
 
 std::optional<int64_t> OpenFiles() {

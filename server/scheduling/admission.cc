@@ -61,6 +61,15 @@ absl::Status Admission::CheckRoom(int64_t more_bytes) {
     ++load_.refused_when_closed;
     return absl::UnavailableError("the server is draining");
   }
+  const int64_t taken_bytes = load_.pressure == Pressure::kNone   ? more_bytes
+                              : load_.pressure == Pressure::kHigh ? kLargeBytes
+                                                                  : -1;
+  if (more_bytes > taken_bytes) {
+    ++load_.refused_for_memory;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("memory: the server has little left, and the request needs ", more_bytes,
+                     " bytes: try again later"));
+  }
   // load_.bytes <= max_bytes always holds, so the difference cannot overflow.
   if (more_bytes > limits_.max_bytes - load_.bytes) {
     ++load_.refused_for_bytes;
@@ -114,6 +123,11 @@ void Admission::ReleaseTicket(int64_t bytes) {
   MutexLock lock(&mutex_);
   --load_.tickets;
   load_.bytes -= bytes;
+}
+
+void Admission::SetPressure(Pressure pressure) {
+  MutexLock lock(&mutex_);
+  load_.pressure = pressure;
 }
 
 void Admission::Close() {

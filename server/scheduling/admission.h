@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/scheduling/memory_pressure.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
@@ -37,6 +38,8 @@ class Admission {
     int64_t refused_for_requests = 0;
     int64_t refused_for_bytes = 0;
     int64_t refused_when_closed = 0;
+    int64_t refused_for_memory = 0;
+    Pressure pressure = Pressure::kNone;
   };
 
   // The right to hold bytes and, once admitted, to be one of the requests inside; given back by the
@@ -76,6 +79,11 @@ class Admission {
   // or as many as it held where that is more. Nothing changes where this fails.
   // Errors: as Hold, and ResourceExhausted where too many requests are inside. Threads: any.
   absl::Status Admit(Ticket& ticket, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // How short the process is of memory: with high pressure what is larger than kLargeBytes is
+  // refused with ResourceExhausted, with more of it everything.
+  void SetPressure(Pressure pressure) ABSL_LOCKS_EXCLUDED(mutex_);
+  static constexpr int64_t kLargeBytes = int64_t{1} << 20;
 
   // Refuses everything from now on.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);

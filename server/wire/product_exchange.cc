@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "server/system/log.h"
 #include "server/wire/convert.h"
@@ -43,7 +44,10 @@ absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, grpc:
     ASSIGN_OR_RETURN(ticket_, runner.Hold(*most_bytes, arrival));
     status = incoming.Parse(*request_);
   }
-  if (status.ok()) arrival.request_id = request_id_ = request_->request_id();
+  if (status.ok()) {
+    request_id_ = CutAtCharacter(request_->request_id(), kMaxNameBytes);
+    arrival.request_id = request_id_;
+  }
   absl::StatusOr<ParsedRequest> parsed = status.ok()
                                              ? ParseMultiply(*request_, OperandBytes::kRequired)
                                              : absl::StatusOr<ParsedRequest>(status);

@@ -304,3 +304,69 @@ def test_who_reads_slowly_is_served(daemons):
         assert peer.answers[stream].status == 0
         assert len(peer.answers[stream].data) > 12 * MIB
         assert time.monotonic() - started > 3, "no slow reader"
+
+
+@pytest.mark.resident_memory
+def test_long_uploads_at_once(daemons, battery):
+    """Their peak is within what the daemon may hold, admitted and on its way, and nothing of it
+    stays."""
+    queued, quota, count = 384 * MIB, 128 * MIB, 32
+    flags = [f"--max-queued-bytes={queued}", f"--memory-quota-bytes={quota}"]
+    daemon = daemons.start("--lame-duck=1ms", "--devices=cpu", "--max-queued-requests=64", *flags)
+    request = gemm_pb2.MultiplyRequest(m=1, n=16, k=3 * MIB)
+    request.a.type = request.b.type = ELEMENTS["s8"].number
+    request.a.data, request.b.data = bytes(3 * MIB), bytes(48 * MIB)
+    body = request.SerializeToString()
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    before = daemon.rss_bytes()
+    with contextlib.ExitStack() as stack:
+        channels = [grpc.insecure_channel(daemon.tcp, options=options) for _ in range(count)]
+        methods = [
+            stack.enter_context(channel).unary_unary("/gemmd.v1.Gemm/Multiply")
+            for channel in channels
+        ]
+        codes = [call.code() for call in [method.future(body, timeout=200) for method in methods]]
+    grown = daemon.peak_rss_bytes() - before
+    # gRPC cuts connections where its quota is used up.
+    refusals = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE}
+    assert set(codes) <= {grpc.StatusCode.OK} | refusals
+    bound = queued + quota
+    battery.holds("32 uploads of 51 MiB at once", most=1.1 * bound / MIB, seen=grown / MIB, unit="MiB")
+    # It looks each 250 ms for what it can give back.
+    time.sleep(5)
+    kept = daemon.rss_bytes() - before
+    battery.holds("32 uploads of 51 MiB, afterwards", most=0.1 * bound / MIB, seen=kept / MIB, unit="MiB kept")
+
+
+@pytest.mark.resident_memory
+def test_pressure_on_memory(daemons, battery):
+    """Near the limit products are refused, and who does not read loses the call long before the
+    send timeout."""
+    limit, answer, count = 400 * MIB, 32 * MIB, 13
+    flags = ["--send-timeout=10m", "--max-queued-bytes=2GiB", f"--memory-limit-bytes={limit}"]
+    daemon = daemons.start("--lame-duck=1ms", "--devices=cpu", *flags)
+
+    def levels():
+        return [event["pressure"] for event in daemon.events("memory_pressure")]
+
+    with grpc.insecure_channel(daemon.tcp) as channel, open_with_closed_windows(daemon.tcp) as peer:
+        multiply = channel.unary_unary("/gemmd.v1.Gemm/Multiply")
+        health = channel.unary_unary("/grpc.health.v1.Health/Check")
+        multiply(zeros_request(1), timeout=30)
+        streams = [peer.start() for _ in range(count)]
+        for stream in streams:
+            peer.send(stream, message(zeros_request(answer)), end=True)
+        wait_until(lambda: "critical" in levels(), 30, "the pressure noticed")
+        with pytest.raises(grpc.RpcError) as refused:
+            multiply(zeros_request(1), timeout=30)
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refused.value.details().startswith("memory:")
+        assert "grpc-retry-pushback-ms" in dict(refused.value.trailing_metadata())
+        health(b"", timeout=30)
+        started = time.monotonic()
+        wait_until(lambda: peer.receive(0.05) and all(map(peer.is_over, streams)), 60, "calls ended")
+        took = time.monotonic() - started
+        wait_until(lambda: levels()[-1] == "none", 30, "the pressure gone")
+        multiply(zeros_request(1), timeout=30)
+    battery.holds("unread answers at 95 % of the memory", most=30, seen=took, unit="s until they end")
+    assert len(daemon.events("memory_pressure")) <= 8, "a line for each change alone"

@@ -64,7 +64,8 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
              "--max-connection-idle=2s", "--max-connection-age=3s", "--max-connection-age-grace=4s",
              "--keepalive-time=5s", "--keepalive-timeout=6s", "--min-ping-interval=7s",
              "--lame-duck=8s", "--grace=9s", "--watchdog-most=10s", "--max-product-seconds=0.01",
-             "--max-backlog=11s", "--send-timeout=11s", "--send-least-rate=1008"});
+             "--max-backlog=11s", "--send-timeout=11s", "--send-least-rate=1008",
+             "--memory-limit-bytes=1009"});
   ASSERT_TRUE(parsed.should_run) << parsed.text;
   const Options& options = parsed.options;
   const TransportOptions& transport = options.server.transport;
@@ -84,6 +85,7 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   EXPECT_EQ(transport.min_ping_interval, absl::Seconds(7));
   EXPECT_EQ(options.server.sending.timeout, absl::Seconds(11));
   EXPECT_EQ(options.server.sending.least_bytes_per_second, 1008);
+  EXPECT_EQ(options.server.memory_limit_bytes, 1009);
   EXPECT_EQ(options.lame_duck, absl::Seconds(8));
   EXPECT_EQ(options.grace, absl::Seconds(9));
   EXPECT_EQ(options.devices.watchdog_most, absl::Seconds(10));

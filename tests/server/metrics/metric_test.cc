@@ -145,17 +145,22 @@ TEST_F(MetricValueTest, OfAdmission) {
                          .admitted = 50,
                          .refused_for_requests = 7,
                          .refused_for_bytes = 8,
-                         .refused_when_closed = 9};
+                         .refused_when_closed = 9,
+                         .refused_for_memory = 14,
+                         .pressure = Pressure::kSevere};
+  snapshot_.silent_calls = 15;
   snapshot_.refusals = {1, 2, 3, 4, 5, 6, 10, 11, 12, 13};
   EXPECT_THAT(ValuesOf("gemmd_admissions_total", snapshot_), ElementsAre(Pair("", 50)));
   EXPECT_THAT(ValuesOf("gemmd_admitted_requests", snapshot_), ElementsAre(Pair("", 3)));
   EXPECT_THAT(ValuesOf("gemmd_admitted_bytes", snapshot_), ElementsAre(Pair("", 70)));
   EXPECT_THAT(ValuesOf("gemmd_refusals_total", snapshot_),
               UnorderedElementsAre(Pair("queue_requests", 7), Pair("queue_bytes", 8),
-                                   Pair("draining", 9), Pair("invalid", 1), Pair("not_found", 2),
+                                   Pair("draining", 9), Pair("memory", 14), Pair("invalid", 1), Pair("not_found", 2),
                                    Pair("unsupported", 3), Pair("too_large", 4),
                                    Pair("not_ready", 5), Pair("internal", 6), Pair("too_long", 10),
                                    Pair("deadline", 11), Pair("backlog", 12), Pair("share", 13)));
+  EXPECT_THAT(ValuesOf("gemmd_memory_pressure", snapshot_), ElementsAre(Pair("", 2)));
+  EXPECT_THAT(ValuesOf("gemmd_silent_calls_total", snapshot_), ElementsAre(Pair("", 15)));
 }
 
 TEST_F(MetricValueTest, OfHandlers) {
@@ -236,7 +241,7 @@ TEST_F(MetricValueTest, CountersAreThereBeforeTheirFirst) {
   EXPECT_EQ(products.at("cpu,ABORTED"), 0);
   EXPECT_EQ(products.at("cuda:0,UNAUTHENTICATED"), 0);
   EXPECT_EQ(ValuesOf("gemmd_canaries_total", snapshot_).at("cpu,failed"), 0);
-  EXPECT_EQ(ValuesOf("gemmd_refusals_total", snapshot_).size(), 3 + kRefusalReasons);
+  EXPECT_EQ(ValuesOf("gemmd_refusals_total", snapshot_).size(), 4 + kRefusalReasons);
   EXPECT_EQ(ValuesOf("nv_inference_request_failure", snapshot_).size(), 4U);
 }
 

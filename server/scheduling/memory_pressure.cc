@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/memory_pressure.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gemmd {
+namespace {
+
+// Memory is given back where at least so much has come since the last time and is held by nobody.
+constexpr int64_t kWorthGivingBack = int64_t{16} << 20;
+
+}  // namespace
+
+std::string_view NameOf(Pressure pressure) {
+  constexpr std::string_view kNames[] = {"none", "high", "severe", "critical"};
+  return kNames[static_cast<size_t>(pressure)];
+}
+
+MemoryPressure::MemoryPressure(int64_t limit_bytes, ReadResidentBytes read,
+                               std::function<void()> give_back)
+    : limit_bytes_(limit_bytes), read_(std::move(read)), give_back_(std::move(give_back)) {}
+
+Pressure MemoryPressure::Measure(int64_t held_bytes) {
+  std::optional<int64_t> resident = read_();
+  if (!resident) return last_;
+  floor_bytes_ = floor_bytes_ == 0 ? *resident : std::min(floor_bytes_, *resident);
+  if (*resident - floor_bytes_ - held_bytes >= kWorthGivingBack) {
+    give_back_();
+    resident = read_();
+    if (!resident) return last_;
+    floor_bytes_ = std::max<int64_t>(1, *resident - held_bytes);
+  }
+  // In a hundredth of the limit, which so cannot overflow.
+  const int64_t percent = *resident / std::max<int64_t>(1, limit_bytes_ / 100);
+  last_ = percent >= 95   ? Pressure::kCritical
+          : percent >= 92 ? Pressure::kSevere
+          : percent >= 85 ? Pressure::kHigh
+                          : Pressure::kNone;
+  return last_;
+}
+
+}  // namespace gemmd

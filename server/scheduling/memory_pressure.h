@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How near the process is to the limit of its memory, by what is resident, whatever the account of
+// admission says.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+
+namespace gemmd {
+
+enum class Pressure : uint8_t {
+  kNone,
+  kHigh,      // From 85 % of the limit: no new large products.
+  kSevere,    // From 92 %: no new products at all.
+  kCritical,  // From 95 %: whoever does not read an answer loses the call.
+};
+std::string_view NameOf(Pressure pressure);  // "high"
+
+class MemoryPressure {
+ public:
+  using ReadResidentBytes = std::function<std::optional<int64_t>()>;
+
+  // `give_back` is called where much of what is resident may be free memory.
+  MemoryPressure(int64_t limit_bytes, ReadResidentBytes read, std::function<void()> give_back);
+
+  // Reads what is resident and tells the pressure; without a reading, the last one. `held_bytes`
+  // are those that admission knows of. Threads: one at a time.
+  Pressure Measure(int64_t held_bytes);
+
+ private:
+  const int64_t limit_bytes_;
+  const ReadResidentBytes read_;
+  const std::function<void()> give_back_;
+  int64_t floor_bytes_ = 0;  // What was resident when memory was given back, or later and less.
+  Pressure last_ = Pressure::kNone;
+};
+
+}  // namespace gemmd

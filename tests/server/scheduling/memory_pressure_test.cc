@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/memory_pressure.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "server/scheduling/admission.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kMib = int64_t{1} << 20;
+
+class MemoryPressureTest : public testing::Test {
+ protected:
+  Pressure At(int64_t resident_bytes, int64_t held_bytes) {
+    resident_ = resident_bytes;
+    return memory_.Measure(held_bytes);
+  }
+
+  std::optional<int64_t> resident_;
+  int64_t after_giving_back_ = 0;
+  int given_back_ = 0;
+  MemoryPressure memory_{1000 * kMib, [this] { return resident_; },
+                         [this] {
+                           ++given_back_;
+                           resident_ = after_giving_back_;
+                         }};
+};
+
+TEST_F(MemoryPressureTest, GrowsWithWhatIsResident) {
+  const struct {
+    int64_t percent;
+    Pressure want;
+  } cases[] = {{10, Pressure::kNone},     {84, Pressure::kNone},      {85, Pressure::kHigh},
+               {91, Pressure::kHigh},     {92, Pressure::kSevere},    {94, Pressure::kSevere},
+               {95, Pressure::kCritical}, {200, Pressure::kCritical}, {84, Pressure::kNone}};
+  for (const auto& [percent, want] : cases) {
+    EXPECT_EQ(At(percent * 10 * kMib, percent * 10 * kMib), want) << percent;
+  }
+  EXPECT_EQ(given_back_, 0);
+}
+
+TEST_F(MemoryPressureTest, WithoutAReadingItStaysAsItWas) {
+  EXPECT_EQ(At(950 * kMib, 950 * kMib), Pressure::kCritical);
+  resident_ = std::nullopt;
+  EXPECT_EQ(memory_.Measure(0), Pressure::kCritical);
+}
+
+TEST_F(MemoryPressureTest, MemoryThatNobodyHoldsIsGivenBackOnce) {
+  after_giving_back_ = 60 * kMib;
+  EXPECT_EQ(At(50 * kMib, 0), Pressure::kNone);
+  At(65 * kMib, 0);  // Too little.
+  EXPECT_EQ(given_back_, 0);
+  At(900 * kMib, 850 * kMib);  // It is in use.
+  EXPECT_EQ(given_back_, 0);
+  EXPECT_EQ(At(900 * kMib, 0), Pressure::kNone);
+  EXPECT_EQ(given_back_, 1);
+  At(60 * kMib, 0);  // What is left cannot be given back, and is not tried again.
+  At(75 * kMib, 0);
+  EXPECT_EQ(given_back_, 1);
+}
+
+TEST(AdmissionPressureTest, RefusesLargeProductsThenAll) {
+  Admission admission({.max_requests = 10, .max_bytes = std::numeric_limits<int64_t>::max()});
+  constexpr int64_t kLarge = Admission::kLargeBytes;
+  admission.SetPressure(Pressure::kHigh);
+  EXPECT_TRUE(admission.Hold(kLarge).ok());
+  EXPECT_EQ(admission.Hold(kLarge + 1).status().code(), absl::StatusCode::kResourceExhausted);
+  admission.SetPressure(Pressure::kSevere);
+  EXPECT_EQ(admission.Hold(0).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(admission.load().refused_for_memory, 2);
+  admission.SetPressure(Pressure::kNone);
+  EXPECT_TRUE(admission.Hold(kLarge + 1).ok());
+}
+
+}  // namespace
+}  // namespace gemmd
