@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "client/connections.h"
 #include "client/status_conversion.h"
@@ -63,6 +64,7 @@ class MultiplyStream::Reactor
   bool sending_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool reading_ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
+  int unreceived_ ABSL_GUARDED_BY(mutex_) = 0;  // Sent, with an answer that was not received.
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::deque<StreamAnswer> answers_ ABSL_GUARDED_BY(mutex_);
 };
@@ -74,6 +76,13 @@ absl::Status MultiplyStream::Reactor::Send(const v1::MultiplyRequest& request) {
     if (sending_closed_)
       return absl::FailedPreconditionError("stream: got Send after CloseSending");
     if (reading_ended_) return EndedStatus();
+    if (unreceived_ >= kMaxUnreceived) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("stream: ", unreceived_,
+                       " products were sent whose answers were not received, "
+                       "the limit: call Receive first"));
+    }
+    ++unreceived_;
     is_writing_ = true;
   }
   StartWrite(&request);
@@ -104,6 +113,7 @@ std::optional<StreamAnswer> MultiplyStream::Reactor::Receive() {
   if (answers_.empty()) return std::nullopt;
   StreamAnswer answer = std::move(answers_.front());
   answers_.pop_front();
+  --unreceived_;
   return answer;
 }
 

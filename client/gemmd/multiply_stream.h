@@ -8,8 +8,8 @@
 //   while (auto answer = stream->Receive()) ...       // answer->request_id, answer->result
 //   absl::Status status = stream->Finish();
 //
-// Answers that nobody received yet are kept in memory: receive while sending where that would be
-// much.
+// At most kMaxUnreceived products may be sent whose answers are not received: so many answers are
+// kept in memory, and more are never asked for. Receive while sending.
 #pragma once
 
 #include <memory>
@@ -36,14 +36,18 @@ class MultiplyStream {
   // callback of MultiplyAsync.
   ~MultiplyStream();
 
+  // The most products that may be sent before an answer is received.
+  static constexpr int kMaxUnreceived = 256;
+
   MultiplyStream(const MultiplyStream&) = delete;
   MultiplyStream& operator=(const MultiplyStream&) = delete;
 
   // Sends one product. Blocks while the connection takes no more bytes; the server stops reading
   // while 64 products of the stream are unanswered. Answers are read at the same time, so one
-  // thread may send everything first and receive afterwards. Errors: FailedPrecondition after
-  // CloseSending; after the end of the stream, the stream's own status, or Unavailable where it
-  // ended with OK.
+  // thread may send kMaxUnreceived products first and receive afterwards. Errors: ResourceExhausted
+  // where that many answers are not received yet, and nothing is sent: receive one and send again;
+  // FailedPrecondition after CloseSending; after the end of the stream, the stream's own status, or
+  // Unavailable where it ended with OK.
   absl::Status Send(const v1::MultiplyRequest& request);
 
   // Says that no more products come. May be repeated.

@@ -92,6 +92,22 @@ TEST(MultiplyStreamTest, MatchesAnswersByIdInAnyOrder) {
   EXPECT_THAT(stream->Finish(), IsOk());
 }
 
+TEST(MultiplyStreamTest, WhoDoesNotReceiveMaySendNoMore) {
+  const FakeServer server(AnsweringScript());
+  const auto stream = Open(server);
+  for (int i = 0; i < MultiplyStream::kMaxUnreceived; ++i) {
+    ASSERT_THAT(stream->Send(RequestNamed(absl::StrCat(i))), IsOk());
+  }
+  EXPECT_EQ(stream->Send(RequestNamed("more")).code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(stream->Receive().has_value());
+  EXPECT_THAT(stream->Send(RequestNamed("more")), IsOk());
+  stream->CloseSending();
+  int answers = 1;
+  while (stream->Receive()) ++answers;
+  EXPECT_EQ(answers, MultiplyStream::kMaxUnreceived + 1);
+  EXPECT_THAT(stream->Finish(), IsOk());
+}
+
 TEST(MultiplyStreamTest, GoesOnAfterARefusedRequest) {
   const FakeServer server(AnsweringScript());
   const auto stream = Open(server);
@@ -119,7 +135,11 @@ TEST(MultiplyStreamTest, SendsFromManyThreadsWhileOneReceives) {
   for (int i = 0; i < kThreads; ++i) {
     senders.emplace_back([&, i] {
       for (int j = 0; j < kRequests; ++j) {
-        EXPECT_THAT(stream->Send(RequestNamed(absl::StrCat(i, "/", j))), IsOk());
+        absl::Status sent;
+        do {
+          sent = stream->Send(RequestNamed(absl::StrCat(i, "/", j)));
+        } while (absl::IsResourceExhausted(sent));  // Until the receiver has caught up.
+        EXPECT_THAT(sent, IsOk());
       }
     });
   }
