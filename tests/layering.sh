@@ -96,7 +96,7 @@ openmp      omp.h                ^omp[.]h$
 blas        cblas.h              ^(cblas|dnnl[a-z_]*)[.]h(pp)?$
 vector      immintrin.h          ^immintrin[.]h$
 cuda        cuda_runtime_api.h   ^((cuda|cublas|cusparse|nv)[A-Za-z_]*|library_types)([.]h)?(/|$)
-posix       unistd.h             ^((arpa|net|netinet|sys)/|(dlfcn|fcntl|fnmatch|netdb|poll|pthread|sched|signal|spawn|time|unistd)[.]h$)
+posix       unistd.h             ^((arpa|net|netinet|sys)/|(dlfcn|fcntl|fnmatch|malloc|netdb|poll|pthread|sched|signal|spawn|time|unistd)[.]h$)
 '
 
 # One line for each line of the table: "FOLDER NAME NAME ...".

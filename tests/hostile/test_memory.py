@@ -4,6 +4,8 @@ so."""
 
 import contextlib
 import gzip
+import pathlib
+import re
 import time
 
 import grpc
@@ -374,3 +376,31 @@ def test_pressure_on_memory(daemons, battery):
     attack = "unread answers at 95 % of the memory"
     battery.holds(attack, most=40, seen=took, unit="s until it is below")
     assert len(daemon.events("memory_pressure")) <= 8, "a line for each change alone"
+
+
+DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
+GIB = 1 << 30
+DEFAULT_QUEUED = 4 * GIB
+# What the daemon takes beside what it accounts for: itself, its libraries, the scratch memory that a
+# device keeps, and the staging memory of a GPU.
+BESIDE = GIB * 3 // 4
+POD_LIMIT = r"limits:\s+cpu: \S+\s+memory: (\d+)Gi"
+
+
+@pytest.mark.parametrize(
+    "limits,limit,arguments",
+    [
+        ("compose.yaml", r"mem_limit: \S+:-(\d+)g}", "compose.yaml"),
+        ("systemd/gemmd.service", r"MemoryMax=(\d+)G", "systemd/gemmd.conf"),
+        ("kubernetes/overlays/cpu/deployment.yaml", POD_LIMIT, "kubernetes/overlays/cpu/arguments.yaml"),
+        ("kubernetes/overlays/gpu/deployment.yaml", POD_LIMIT, "kubernetes/overlays/gpu/arguments.yaml"),
+    ],
+)
+def test_shipped_limits_have_a_margin(battery, limits, limit, arguments):
+    """What is admitted, a quarter of the limit for gRPC's buffers, and what is beside them fit into
+    nine tenths of the limit. The tests above show that what is held is within a tenth of that."""
+    limit_bytes = int(re.search(limit, (DEPLOY / limits).read_text()).group(1)) * GIB
+    named = re.search(r"max-queued-bytes=(\d+)gb", (DEPLOY / arguments).read_text())
+    queued_bytes = int(named.group(1)) * GIB if named else DEFAULT_QUEUED
+    most = queued_bytes + limit_bytes / 4 + BESIDE
+    battery.holds(f"deploy/{limits}", most=0.9 * limit_bytes / GIB, seen=most / GIB, unit="GiB")
