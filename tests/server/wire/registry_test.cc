@@ -142,7 +142,7 @@ TEST_F(RegistryTest, TellsWhatItHasCounted) {
   EXPECT_EQ(response.admitted_requests(), 0);
   EXPECT_EQ(response.max_admitted_requests(), 256);
   EXPECT_EQ(response.max_admitted_bytes(), int64_t{4} << 30);
-  EXPECT_EQ(response.refusals_size(), 13);
+  EXPECT_EQ(response.refusals_size(), 14);
   ASSERT_EQ(response.devices_size(), 1);
   const v1::DeviceStatistics& device = response.devices(0);
   EXPECT_EQ(device.name(), "cpu");
