@@ -75,9 +75,10 @@ struct SimulatorTimes {
 struct HostCosts {
   int threads = 1;  // Those that launches may use; all costs are those of one.
   double launch = 0;
-  double share = 0;                    // Handing work to OpenMP's threads, and waiting for them.
-  double start_thread = 0;             // Starting a thread, and waiting for its end.
-  double memory_bytes_per_second = 0;  // Operands too large for caches; 0: not measured.
+  double share = 0;                     // Handing work to OpenMP's threads, and waiting for them.
+  double start_thread = 0;              // Starting a thread, and waiting for its end.
+  double memory_bytes_per_second = 0;   // Operands too large for caches; 0: not measured.
+  double cleared_bytes_per_second = 0;  // Memory for D that is new; 0: not measured.
   CopyCosts copies;
   EpilogueCosts finish_f32;
   EpilogueCosts finish_f64;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -233,6 +234,14 @@ double MeasureMemoryBytesPerSecond() {
   const double seconds = FastestSeconds(
       [&] { sum += std::accumulate(words.begin(), words.end(), uint64_t{0}); }, 1e-2);
   return sum > 0 ? static_cast<double>(kWords * sizeof(uint64_t)) / seconds : 0;
+}
+
+double MeasureClearedBytesPerSecond() {
+  constexpr size_t kBytes = size_t{4} << 20;
+  size_t sum = 0;
+  const double seconds = FastestSeconds(
+      [&] { sum += std::string(kBytes, '\0').back() == '\0' ? 1 : 0; }, kMostSeconds);
+  return sum > 0 ? static_cast<double>(kBytes) / seconds : 0;
 }
 
 }  // namespace gemmd

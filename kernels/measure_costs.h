@@ -21,4 +21,7 @@ double MeasureThreadStart();
 
 double MeasureMemoryBytesPerSecond();
 
+// Memory that the system gives anew and that is filled with zeros, as that of a large D.
+double MeasureClearedBytesPerSecond();
+
 }  // namespace gemmd

@@ -169,6 +169,10 @@ bool HasRate(const Kernel& kernel, const DeviceProfile& profile) {
 }
 
 int64_t PredictedCopyNs(const Problem& problem, const DeviceProfile& profile) {
+  if (profile.host != nullptr && profile.host->cleared_bytes_per_second > 0) {
+    return ToNanoseconds(static_cast<double>(BytesWritten(problem)) /
+                         profile.host->cleared_bytes_per_second);
+  }
   if (profile.copied_bytes_per_second <= 0) return 0;
   const double bytes =
       static_cast<double>(BytesRead(problem)) + static_cast<double>(BytesWritten(problem));

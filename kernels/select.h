@@ -64,7 +64,8 @@ int64_t PredictedNs(const Kernel& kernel, const Problem& problem, const DevicePr
 // where only engines are measured.
 bool HasRate(const Kernel& kernel, const DeviceProfile& profile);
 
-// The time that operands and result of `problem` should take to the device and back.
+// The time that operands and result of `problem` should take to the device and back. A device of
+// the host reads operands where they lie; only the memory of D is made.
 int64_t PredictedCopyNs(const Problem& problem, const DeviceProfile& profile);
 
 }  // namespace gemmd

@@ -9,14 +9,14 @@
 namespace gemmd {
 namespace {
 
-constexpr double kLargestLogarithm = 4;  // Of kMost.
+constexpr double kLargestLogarithm = 4;  // That of kMost.
 constexpr double kLargestStep = 2;       // How wrong one product may seem: four times.
-constexpr double kPart = 0.25;           // Of the way that one product moves the factor.
+constexpr double kPart = 0.25;           // One product moves the factor so far on its way.
 
 // Times shorter than this are those of clocks and of handing over.
 constexpr double kShortestNs = 1000;
 
-constexpr double kFewOperations = 1e6;  // Of one matrix.
+constexpr double kFewOperations = 1e6;  // In one matrix.
 constexpr int64_t kFewLines = 16;
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -330,6 +331,10 @@ TEST_F(SelectTest, CopiesTakeTimeWhereOperandsAreCopied) {
   EXPECT_EQ(PredictedCopyNs(Cube(), profile), 0);
   profile.copied_bytes_per_second = 1e9;
   EXPECT_EQ(PredictedCopyNs(Cube(), profile), 3 * 4000000);
+  HostCosts costs;
+  costs.cleared_bytes_per_second = 1e9;
+  profile.host = std::make_shared<const HostCosts>(costs);
+  EXPECT_EQ(PredictedCopyNs(Cube(), profile), 4000000);  // Only D is made.
 }
 
 TEST_F(SelectTest, PredictionsOfHugeProblemsDoNotOverflow) {
