@@ -14,8 +14,8 @@ namespace gemmd {
 namespace {
 
 constexpr char kHelp[] =
-    "Example:\n"
-    "  gemmctl --address unix:/run/gemmd/gemmd.sock restart-device cuda:0\n\n"
+    "Examples:\n"
+    "  gemmctl restart-device cuda:0 --address unix:/run/gemmd/gemmd.sock\n\n"
     "The server takes this over a unix socket only. The product that runs on the GPU ends with\n"
     "ABORTED, those that wait with UNAVAILABLE. A GPU that rests after too many restarts is tried\n"
     "again at once. `gemmctl health --service cuda:0 --watch` tells when it is ready.";

@@ -398,12 +398,22 @@ TEST(WorkerFailureTest, AnOperatorReplacesAWorkerThatServes) {
               StatusIs(kUnavailable, HasSubstr("an operator wants another worker")));
 }
 
+TEST(WorkerFailureTest, AKernelThatDoesNothingGivesNoEarlierResult) {
+  WorkerRig rig;
+  SmallProduct product(8, 8, 8);
+  ASSERT_THAT(product.Run(rig.device()).status, IsOk());
+  ASSERT_TRUE(product.IsRight());
+  rig.SetScript("Launch 1 skip");
+  SmallProduct same(8, 8, 8);
+  EXPECT_THAT(same.Run(rig.device()).status, IsOk());  // As far as anybody can tell.
+  EXPECT_EQ(same.d(), std::string(same.d().size(), '\0'));
+}
+
 TEST(WorkerFailureTest, AKernelThatDoesNothingIsFoundByACanary) {
   WorkerDeviceOptions options = QuickOptions();
   options.canary_interval = absl::Milliseconds(1);
   WorkerRig rig(options);
   ExpectRightProduct(rig);
-  // Without the clearing of D it would give the result of the canary before.
   rig.SetScript("Launch 1 skip\nLaunch 2 skip\nLaunch 3 skip\nLaunch 4 skip");
   rig.AwaitReadinesses(3);
   rig.AwaitReady();
