@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <string>
@@ -62,6 +63,14 @@ TEST_F(FairQueueTest, ANewcomerHasTheNextTurn) {
   Run(20);
   Add("light", 10);
   EXPECT_THAT(Run(3), ElementsAre("light", "hog", "hog"));
+}
+
+TEST_F(FairQueueTest, ALateFlowDoesNotCatchUp) {
+  for (int i = 0; i < 40; ++i) Add("hog", 10);
+  Run(20);
+  for (int i = 0; i < 10; ++i) Add("late", 10);
+  const std::vector<std::string> ran = Run(8);
+  EXPECT_EQ(std::count(ran.begin(), ran.end(), "late"), 4);
 }
 
 TEST_F(FairQueueTest, FlowsHaveEqualTimeAndNotEqualCounts) {
