@@ -21,7 +21,7 @@ constexpr double kMostPace = 8;
 }  // namespace
 
 void DeviceQueue::Add(std::string_view flow, Job& job) {
-  job.cost_ns = ExpectedNs(flow, job.priority, job.predicted_ns);
+  job.cost_ns = ExpectedNs(flow, job.priority, job.basis_ns());
   ClassOf(job).fair.Enter(flow, job);
 }
 
@@ -42,10 +42,10 @@ void DeviceQueue::Unlist(Class& of, Job& job) {
 }
 
 void DeviceQueue::LearnPace(const Job& job, int64_t ran_ns, bool is_whole) {
-  if (ran_ns < kShortestLearntNs || job.predicted_ns <= 0) return;
+  if (ran_ns < kShortestLearntNs || job.basis_ns() <= 0) return;
   double& pace = job.flow->pace;
-  const double seen = std::clamp(
-      static_cast<double>(ran_ns) / static_cast<double>(job.predicted_ns), kLeastPace, kMostPace);
+  const double seen = std::clamp(static_cast<double>(ran_ns) / static_cast<double>(job.basis_ns()),
+                                 kLeastPace, kMostPace);
   // What was aborted would have taken longer.
   if (is_whole || seen > pace) pace += kLearnt * (seen - pace);
 }

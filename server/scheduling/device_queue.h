@@ -44,10 +44,14 @@ class DeviceQueue {
  public:
   struct Job : FairQueue::Job {
     int64_t predicted_ns = 0;
+    int64_t expected_ns = 0;  // By what jobs like this one took; 0: as predicted.
     int64_t deadline_ns = kNoDeadlineNs;
     Priority priority = Priority::kNormal;
     bool is_promised = false;  // Nothing that waited was ahead of it when it came.
     bool is_doubtful = false;  // The queue's own.
+
+    // What the caller's pace multiplies.
+    int64_t basis_ns() const { return expected_ns > 0 ? expected_ns : predicted_ns; }
   };
 
   // The job waits. Borrows it until End or Remove.

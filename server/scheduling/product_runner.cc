@@ -206,7 +206,7 @@ absl::Status ProductRunner::Place(PreparedProduct& product) const {
 absl::Status ProductRunner::RefuseTooLate(const PreparedProduct& product, const Arrival& arrival) {
   TimeRefusal refusal =
       scheduler_.Check(*product.served->device, FlowOf(arrival.peer), product.parsed.priority,
-                       product.expected_ns, arrival.deadline_ns);
+                       product.predicted_ns, product.expected_ns, arrival.deadline_ns);
   if (!refusal.status.ok()) stats_.AddRefusal(refusal.reason);
   return std::move(refusal.status);
 }
@@ -269,7 +269,8 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
   submission.device = product.served->device;
   submission.job = job;
   submission.bytes = BytesRead(job.problem) + job.d_bytes;
-  submission.predicted_ns = product.expected_ns;
+  submission.predicted_ns = product.predicted_ns;
+  submission.expected_ns = product.expected_ns;
   submission.deadline_ns = in_flight.arrival.deadline_ns;
   submission.flow = FlowOf(in_flight.arrival.peer);
   submission.priority = product.parsed.priority;

@@ -35,14 +35,14 @@ int64_t Scheduler::RestNs(const State& state, int64_t now_ns) {
 }
 
 TimeRefusal Scheduler::Check(const Device& device, std::string_view flow, Priority priority,
-                             int64_t predicted_ns, int64_t deadline_ns) const {
+                             int64_t predicted_ns, int64_t expected_ns, int64_t deadline_ns) const {
   TimeAsked asked = {.predicted_ns = predicted_ns};
   {
     MutexLock lock(&mutex_);
     const int64_t now_ns = clock_.NowNs();
     const State& state = states_.at(&device);
     asked.left_ns = LeftNs(deadline_ns, now_ns);
-    asked.expected_ns = state.queue.ExpectedNs(flow, priority, predicted_ns);
+    asked.expected_ns = state.queue.ExpectedNs(flow, priority, expected_ns);
     asked.running_ns = RestNs(state, now_ns);
     const int64_t enough_ns = std::min(asked.left_ns, limits_.max_backlog_ns);
     asked.ahead_ns = state.queue.AheadNs(flow, priority, enough_ns);
@@ -67,6 +67,7 @@ JobId Scheduler::Submit(Submission submission) {
       held.submitted_ns = clock_.NowNs();
       held.place.id = id;
       held.place.predicted_ns = held.submission.predicted_ns;
+      held.place.expected_ns = held.submission.expected_ns;
       held.place.deadline_ns = held.submission.deadline_ns;
       held.place.priority = held.submission.priority;
       held.place.is_promised =

@@ -45,7 +45,10 @@ struct Submission {
   Device* device = nullptr;  // One of the scheduler's devices.
   Job job;                   // Its id is set by Submit.
   int64_t bytes = 0;         // Only for the statistics.
-  int64_t predicted_ns = 0;  // The predicted time on the device.
+  // The predicted time on the device. Whether the job can be in time at all rests on this alone: a
+  // job that is not run corrects no prediction.
+  int64_t predicted_ns = 0;
+  int64_t expected_ns = 0;  // The same, by what jobs like this one took; 0: as predicted.
   int64_t deadline_ns = kNoDeadlineNs;
   std::string flow;  // Whose turn it takes: jobs of equal flows share one.
   Priority priority = Priority::kNormal;
@@ -55,8 +58,7 @@ struct Submission {
 struct DeviceLoad {
   int64_t queued_requests = 0;
   int64_t queued_bytes = 0;
-  int64_t backlog_ns =
-      0;  // The predicted time of the waiting jobs and the rest of the running one.
+  int64_t backlog_ns = 0;  // The expected time of waiting jobs, and the rest of the running one.
   int64_t completed_requests = 0;
   int64_t busy_ns = 0;  // The time that jobs had the device, up to now.
 };
@@ -69,7 +71,8 @@ class Scheduler {
 
   // Whether a job that would be submitted now can be in time; see CheckTime. Threads: any.
   TimeRefusal Check(const Device& device, std::string_view flow, Priority priority,
-                    int64_t predicted_ns, int64_t deadline_ns) const ABSL_LOCKS_EXCLUDED(mutex_);
+                    int64_t predicted_ns, int64_t expected_ns, int64_t deadline_ns) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Queues a job. Threads: any.
   JobId Submit(Submission submission) ABSL_LOCKS_EXCLUDED(mutex_);

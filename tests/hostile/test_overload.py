@@ -253,3 +253,41 @@ def test_the_end_after_the_grace(daemons, battery, signals):
         assert call.code() == grpc.StatusCode.UNAVAILABLE
     assert code == 1
     battery.holds(f"{signals} SIGTERM: the end after the grace", most=END_S, seen=seen, unit="s")
+
+
+# 50 ms for the abort, and what a slow machine takes to notice it.
+ABORT_S = 0.05 + (0.1 if HAS_ROOM else 1)
+
+
+def wait_until_free(channel, start):
+    """Seconds from the start until a product of the simulator is answered."""
+    stub = gemm_pb2_grpc.GemmStub(channel)
+    request = long_product()
+    request.batch = 1
+    stub.Multiply(request, timeout=60, wait_for_ready=True)
+    return time.monotonic() - start
+
+
+def test_a_deadline_ends_what_runs(daemons, battery):
+    daemon = daemons.start(*SIM_FLAGS)
+    with open_channel(daemon.tcp) as channel:
+        start = time.monotonic()
+        # The server must not refuse it by its prediction: it believes that there is time.
+        call = start_long_product(daemon, channel, timeout_s=300)
+        call.cancel()
+        cancelled = time.monotonic()
+        seen = wait_until_free(channel, cancelled)
+        battery.holds("a cancelled product: the device is free after", most=ABORT_S, seen=seen, unit="s")
+    wait_until(lambda: any(line["status"] == "CANCELLED" for line in daemon.events("request")), 30, "logged")
+    assert time.monotonic() - start < 60
+
+
+def test_cancelled_products_free_their_device(daemons, battery):
+    """One after the other: each would run for minutes."""
+    daemon = daemons.start(*SIM_FLAGS)
+    with open_channel(daemon.tcp) as channel:
+        for _ in range(20 if battery.is_long else 5):
+            call = start_long_product(daemon, channel)
+            call.cancel()
+            seen = wait_until_free(channel, time.monotonic())
+            battery.holds("products cancelled in turn: free after", most=ABORT_S, seen=seen, unit="s")

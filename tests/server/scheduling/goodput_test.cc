@@ -131,7 +131,7 @@ class Simulation {
     const auto predicted_ns = static_cast<int64_t>(service_ns * ErrorFactor());
     const int64_t deadline_ns = clock_.NowNs() + static_cast<int64_t>(load_.deadline_s * kSecond);
     const std::string flow = std::to_string(random_() % static_cast<unsigned>(load_.flows));
-    if (!scheduler_.Check(device_, flow, Priority::kNormal, predicted_ns, deadline_ns)
+    if (!scheduler_.Check(device_, flow, Priority::kNormal, predicted_ns, predicted_ns, deadline_ns)
              .status.ok()) {
       ++refused_;
       return;

@@ -86,7 +86,6 @@ TEST(StatsTest, SumsStopAtTheLargestNumber) {
   EXPECT_EQ(totals.bytes_read, kMost);
   EXPECT_EQ(totals.bytes_written, kMost);
   EXPECT_EQ(totals.matrices, kMost);
-  EXPECT_EQ(totals.busy_ns, kMost);
   EXPECT_EQ(totals.total.sum_ns, kMost);
   EXPECT_EQ(stats.kernels()[0].stages[0].sum_ns, kMost);
 }
