@@ -47,7 +47,7 @@ struct ServerOptions {
   absl::Duration canary_timeout = absl::Seconds(30);
   SendWatch::Limits sending;
   int64_t memory_limit_bytes = 0;  // 0 takes that of the control group or of the machine.
-  std::string metrics_listen;  // host:port; metrics are not served where it is empty.
+  std::string metrics_listen;      // host:port; metrics are not served where it is empty.
   std::function<LogCounts()> log_counts = [] { return LogCounts(); };  // For metrics.
   LifeCheck::Options life_check;
 };

@@ -57,15 +57,28 @@ TEST(OptionsTest, ReadsEveryKindOfValue) {
 
 // Values that are all different: none is taken for another.
 TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
-  const ParsedOptions parsed =
-      Parse({"--max-message-bytes=1001", "--max-queued-requests=1002", "--max-queued-bytes=1003",
-             "--memory-quota-bytes=1004", "--max-concurrent-streams=1005",
-             "--gpu-staging-bytes=1006", "--gpu-memory-bytes=1007", "--handshake-timeout=1s",
-             "--max-connection-idle=2s", "--max-connection-age=3s", "--max-connection-age-grace=4s",
-             "--keepalive-time=5s", "--keepalive-timeout=6s", "--min-ping-interval=7s",
-             "--lame-duck=8s", "--grace=9s", "--watchdog-most=10s", "--max-product-seconds=0.01",
-             "--max-backlog=11s", "--send-timeout=11s", "--send-least-rate=1008",
-             "--memory-limit-bytes=1009"});
+  const ParsedOptions parsed = Parse({"--max-message-bytes=1001",
+                                      "--max-queued-requests=1002",
+                                      "--max-queued-bytes=1003",
+                                      "--memory-quota-bytes=1004",
+                                      "--max-concurrent-streams=1005",
+                                      "--gpu-staging-bytes=1006",
+                                      "--gpu-memory-bytes=1007",
+                                      "--handshake-timeout=1s",
+                                      "--max-connection-idle=2s",
+                                      "--max-connection-age=3s",
+                                      "--max-connection-age-grace=4s",
+                                      "--keepalive-time=5s",
+                                      "--keepalive-timeout=6s",
+                                      "--min-ping-interval=7s",
+                                      "--lame-duck=8s",
+                                      "--grace=9s",
+                                      "--watchdog-most=10s",
+                                      "--max-product-seconds=0.01",
+                                      "--max-backlog=11s",
+                                      "--send-timeout=11s",
+                                      "--send-least-rate=1008",
+                                      "--memory-limit-bytes=1009"});
   ASSERT_TRUE(parsed.should_run) << parsed.text;
   const Options& options = parsed.options;
   const TransportOptions& transport = options.server.transport;

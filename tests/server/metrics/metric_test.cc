@@ -153,12 +153,13 @@ TEST_F(MetricValueTest, OfAdmission) {
   EXPECT_THAT(ValuesOf("gemmd_admissions_total", snapshot_), ElementsAre(Pair("", 50)));
   EXPECT_THAT(ValuesOf("gemmd_admitted_requests", snapshot_), ElementsAre(Pair("", 3)));
   EXPECT_THAT(ValuesOf("gemmd_admitted_bytes", snapshot_), ElementsAre(Pair("", 70)));
-  EXPECT_THAT(ValuesOf("gemmd_refusals_total", snapshot_),
-              UnorderedElementsAre(Pair("queue_requests", 7), Pair("queue_bytes", 8),
-                                   Pair("draining", 9), Pair("memory", 14), Pair("invalid", 1), Pair("not_found", 2),
-                                   Pair("unsupported", 3), Pair("too_large", 4),
-                                   Pair("not_ready", 5), Pair("internal", 6), Pair("too_long", 10),
-                                   Pair("deadline", 11), Pair("backlog", 12), Pair("share", 13)));
+  EXPECT_THAT(
+      ValuesOf("gemmd_refusals_total", snapshot_),
+      UnorderedElementsAre(Pair("queue_requests", 7), Pair("queue_bytes", 8), Pair("draining", 9),
+                           Pair("memory", 14), Pair("invalid", 1), Pair("not_found", 2),
+                           Pair("unsupported", 3), Pair("too_large", 4), Pair("not_ready", 5),
+                           Pair("internal", 6), Pair("too_long", 10), Pair("deadline", 11),
+                           Pair("backlog", 12), Pair("share", 13)));
   EXPECT_THAT(ValuesOf("gemmd_memory_pressure", snapshot_), ElementsAre(Pair("", 2)));
   EXPECT_THAT(ValuesOf("gemmd_silent_calls_total", snapshot_), ElementsAre(Pair("", 15)));
 }
