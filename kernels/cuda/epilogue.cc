@@ -20,6 +20,15 @@ EpilogueScale ScaleOf(absl::Span<const float> values) {
   return {.values = values.data(), .varies = values.size() > 1};
 }
 
+bool PairsAreAligned(const Problem& problem) {
+  const int64_t pair_bytes = 2 * BitsOf(problem.d.type) / 8;
+  if (pair_bytes == 0) return false;
+  return problem.d.line_stride_bytes() % pair_bytes == 0 &&
+         (problem.batch == 1 || problem.d.batch_stride_bytes % pair_bytes == 0);
+}
+
+}  // namespace
+
 bool StoresDirectly(const Problem& problem, ElementType accumulators) {
   Problem without_alpha = problem;
   without_alpha.alpha = 1;
@@ -33,15 +42,6 @@ bool StoresDirectly(const Problem& problem, ElementType accumulators) {
     default: return false;
   }
 }
-
-bool PairsAreAligned(const Problem& problem) {
-  const int64_t pair_bytes = 2 * BitsOf(problem.d.type) / 8;
-  if (pair_bytes == 0) return false;
-  return problem.d.line_stride_bytes() % pair_bytes == 0 &&
-         (problem.batch == 1 || problem.d.batch_stride_bytes % pair_bytes == 0);
-}
-
-}  // namespace
 
 EpilogueParameters EpilogueOf(const GemmArgs& args, ElementType accumulators) {
   const Problem& problem = args.problem;

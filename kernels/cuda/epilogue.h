@@ -52,6 +52,9 @@ struct EpilogueParameters {
   bool pairs_are_aligned = false;
 };
 
+// Whether StoreDirectly does the whole epilogue of a product.
+bool StoresDirectly(const Problem& problem, ElementType accumulators);
+
 // `accumulators` is the type of the accumulators as the epilogue gets them: f32 (f16 is widened),
 // f64 or s32.
 EpilogueParameters EpilogueOf(const GemmArgs& args, ElementType accumulators);

@@ -25,7 +25,7 @@ constexpr int AccumulatorStride(const CudaRow& row) { return row.tile.n + 2; }
 // words that the lanes of one row of instructions take in the steps of the tile.
 constexpr int MetadataLineBytes(const CudaRow& row) { return StepsOfTile(row) * 32 * 4; }
 constexpr int MetadataBytes(const CudaRow& row) {
-  return row.instruction.is_sparse() && LoadsAhead(row)
+  return row.instruction.is_sparse() && HasRing(row)
              ? row.tile.m / row.instruction.m * MetadataLineBytes(row)
              : 0;
 }
@@ -67,14 +67,14 @@ constexpr TileLines TileLinesOf(const CudaRow& row, mma::Operand operand) {
   const LineAxis axis = LineAxisOf(row.instruction, operand);
   const bool is_along_k = axis == LineAxis::kK;
   return {axis, is_along_k ? across : along, (is_along_k ? along : across) * bits / 8,
-          bits == 64 && !LoadsAhead(row), row.instruction.family == mma::Family::kWmma};
+          bits == 64 && !HasRing(row), row.instruction.family == mma::Family::kWmma};
 }
 
 // Whether fragments of f64 take the lines of every eight in the order of SpreadLine, so that a
 // lane's f64 of four lines meet every bank once although chunks trade places as the copy engine has
 // it. Rows and columns of D follow that order.
 constexpr bool TakesLinesSpread(const CudaRow& row) {
-  return row.instruction.a == ElementType::kF64 && LoadsAhead(row);
+  return row.instruction.a == ElementType::kF64 && HasRing(row);
 }
 constexpr int SpreadLine(int line) { return line / 8 * 8 + line % 4 * 2 + line % 8 / 4; }
 
@@ -86,7 +86,7 @@ constexpr int TileBytes(const CudaRow& row) {
          MetadataBytes(row);
 }
 constexpr int StageBytes(const CudaRow& row) {
-  if (!LoadsAhead(row)) return TileBytes(row);
+  if (!HasRing(row)) return TileBytes(row);
   return (TileBytes(row) + kSwizzleBytes - 1) / kSwizzleBytes * kSwizzleBytes;
 }
 
@@ -94,7 +94,19 @@ constexpr int StageBytes(const CudaRow& row) {
 // accumulators takes their place. Two barriers for each stage follow, beyond the tile: other blocks
 // may arrive at them to the end.
 inline constexpr int kBarrierBytes = 16;
+//
+// Warpgroups keep the stages full while they store D: each has room of its own after the stages,
+// for as many columns of its instruction's rows as an instruction has in 16 bits. The copy engine
+// takes blocks of 128 bytes of each row from there.
+inline constexpr int kBlockOfRowBytes = 128;
+constexpr int BlocksOfRows(const CudaRow& row) {
+  return HasWarpgroups(row) ? row.instruction.n * 2 / kBlockOfRowBytes : 0;
+}
+constexpr int StoreBytes(const CudaRow& row) {
+  return BlocksOfRows(row) * kBlockOfRowBytes * row.instruction_rows();
+}
 constexpr int BarriersOffset(const CudaRow& row) {
+  if (HasWarpgroups(row)) return row.stages * StageBytes(row) + WarpgroupsOf(row) * StoreBytes(row);
   const int stages = row.stages * StageBytes(row) + row.warps_m * row.warps_n *
                                                         ExchangeElements(row) *
                                                         BitsOf(ElementType::kF32) / 8;
@@ -110,6 +122,22 @@ constexpr int SharedBytes(const CudaRow& row) {
 constexpr int64_t TilesDown(const CudaRow& row, int64_t m) {
   const int64_t rows = int64_t{row.tile.m} * row.cluster;
   return (m + rows - 1) / rows * row.cluster;
+}
+
+// So many tiles above each other are successive: what runs at the same time then shares lines of A
+// and B. Blocks that stay on their multiprocessors run in step, so the tiles of one round should
+// form a square.
+constexpr int TilesOfGroup(const CudaRow& row) {
+  constexpr int kMultiprocessors = 132;
+  if (!HasWarpgroups(row)) return 8;
+  int best = 1;
+  const auto lines = [&](int group) {
+    return group * row.tile.m + (kMultiprocessors + group - 1) / group * row.tile.n;
+  };
+  for (int group = 2; group <= 32; ++group) {
+    if (lines(group) < lines(best)) best = group;
+  }
+  return best;
 }
 
 // Whether the registers suffice: an instruction that the chip's assembler expands takes registers

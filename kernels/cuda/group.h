@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Groups of rows. Each group has one source file (kernels/cuda/device/groups), so that their code
-// is compiled side by side. Every instruction of a warp belongs to exactly one group.
+// is compiled side by side. Every instruction belongs to exactly one group.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,13 @@ enum class CudaGroup : uint8_t {
   kSparseScaled,  // mma.sp with factors of blocks along k (kinds mxf8f6f4, mxf4, mxf4nvf4).
   kWmmaF16,       // wmma with f16.
   kWmmaOthers,    // wmma with every type but f16.
+  kWgmmaF16,      // wgmma with f16 and bf16.
+  kWgmmaFp8,      // wgmma with e4m3 and e5m2.
+  kWgmmaInt8,     // wgmma with s8 and u8.
+  kWgmmaTf32,     // wgmma with tf32.
+  kWgmmaOthers,   // wgmma with b1, and wgmma.sp.
 };
-inline constexpr size_t kCudaGroups = static_cast<size_t>(CudaGroup::kWmmaOthers) + 1;
+inline constexpr size_t kCudaGroups = static_cast<size_t>(CudaGroup::kWgmmaOthers) + 1;
 
 constexpr CudaGroup GroupOf(const mma::Instruction& instruction) {
   using enum CudaGroup;
@@ -38,6 +43,12 @@ constexpr CudaGroup GroupOf(const mma::Instruction& instruction) {
   if (instruction.family == mma::Family::kWmma)
     return a == ElementType::kF16 ? kWmmaF16 : kWmmaOthers;
   const bool is_sparse = instruction.is_sparse();
+  if (instruction.is_warpgroup()) {
+    if (is_sparse || a == ElementType::kB1) return kWgmmaOthers;
+    if (IsInteger(a)) return kWgmmaInt8;
+    if (a == ElementType::kTf32) return kWgmmaTf32;
+    return BitsOf(a) == 16 ? kWgmmaF16 : kWgmmaFp8;
+  }
   if (instruction.scales > 0) return is_sparse ? kSparseScaled : kMmaScaled;
   if (a == ElementType::kB1) return kMmaBits;
   if (IsInteger(a)) {

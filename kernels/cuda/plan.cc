@@ -2,6 +2,7 @@
 #include "kernels/cuda/plan.h"
 
 #include "kernels/checked.h"
+#include "kernels/cuda/epilogue.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
@@ -104,6 +105,26 @@ absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& w
   return absl::OkStatus();
 }
 
+// Whether the copy engine writes D as warpgroups lay it out. It writes whole chunks of 16 bytes,
+// also at the end of a line, and what is between lines must stay as it is.
+bool StoresWhole(const CudaRow& row, const Problem& problem) {
+  return StoresDirectly(problem, AccumulatorType(row)) && problem.d.order == Order::kRowMajor &&
+         problem.n * BitsOf(problem.d.type) % (8 * kLineAlignment) == 0 &&
+         IsAligned(problem.d.line_stride_bytes()) && IsAligned(problem.d.batch_stride_bytes);
+}
+
+SumsPlan PlanSums(const CudaRow& row, const Problem& problem, Allocator& workspace) {
+  SumsPlan plan;
+  if (!HasWarpgroups(row) || StoresWhole(row, problem)) return plan;
+  plan.are_kept = true;
+  const Checked line = Checked(problem.n) * Checked(BitsOf(AccumulatorType(row)) / 8);
+  plan.line_stride_bytes = RoundUp(line.value().value_or(0), kLineAlignment);
+  const Checked bytes = (line + Checked(kLineAlignment)) * Checked(problem.m);
+  plan.batch_stride_bytes = problem.m * plan.line_stride_bytes;
+  plan.offset = workspace.Take(bytes * Checked(problem.batch));
+  return plan;
+}
+
 }  // namespace
 
 LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout) {
@@ -122,6 +143,8 @@ absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem) {
   }
   plan.a_workspace_bytes = workspace.total().value().value_or(0);
   plan.b = PlanDense(row, mma::Operand::kB, problem, workspace);
+  plan.b_workspace_bytes = workspace.total().value().value_or(0) - plan.a_workspace_bytes;
+  plan.sums = PlanSums(row, problem, workspace);
   const std::optional<int64_t> total = workspace.total().value();
   if (!total) return absl::ResourceExhaustedError("workspace: more than 2^63 bytes");
   plan.workspace_bytes = *total;

@@ -28,6 +28,14 @@ struct OperandPlan {
   friend bool operator==(const OperandPlan&, const OperandPlan&) = default;
 };
 
+// Where a row of warpgroups leaves its sums, row major, for a D that it does not store itself.
+struct SumsPlan {
+  bool are_kept = false;
+  int64_t offset = 0;  // In the workspace.
+  int64_t line_stride_bytes = 0;
+  int64_t batch_stride_bytes = 0;
+};
+
 struct CudaPlan {
   OperandPlan a;  // For a sparse A, the plan of its values.
   OperandPlan b;
@@ -35,8 +43,10 @@ struct CudaPlan {
   // instruction.m rows, instruction.k columns and lane, in this order.
   int64_t metadata_offset = 0;
   int64_t metadata_batch_stride_bytes = 0;
-  // The workspace holds first what is made of A, then what is made of B.
+  SumsPlan sums;
+  // The workspace holds first what is made of A, then what is made of B, then sums.
   int64_t a_workspace_bytes = 0;
+  int64_t b_workspace_bytes = 0;
   int64_t workspace_bytes = 0;
 };
 

@@ -7,6 +7,9 @@
 // block walks along k in steps of tile.k, several of which are on their way from memory at a time
 // (stages). The tiles of a cluster's blocks lie above each other in D: each block brings a part of
 // their common tile of B for all of them.
+//
+// Where warpgroups multiply, warps_m counts all of their warps, and the warpgroups' parts of the
+// tile lie above each other.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +32,9 @@ struct Tile {
 enum class Pipeline : uint8_t {
   kPlain,  // Threads copy the tiles, and fragments are loaded just before they are multiplied.
   kRing,   // The copy engine fills a ring of stages, and fragments are loaded ahead.
+  // The copy engine fills a ring of stages, and warpgroups multiply what lies there. Blocks stay
+  // for one tile of D after the other.
+  kWarpgroups,
 };
 
 struct CudaRow {

@@ -16,6 +16,7 @@
 #include "kernels/cuda/groups/mma_sparse_int8.h"
 #include "kernels/cuda/groups/mma_tf32.h"
 #include "kernels/cuda/groups/small.h"
+#include "kernels/cuda/groups/wgmma.h"
 #include "kernels/cuda/tiles.h"
 #include "kernels/mma/instructions.h"
 
@@ -38,7 +39,7 @@ constexpr RowShapes TilesOf(const mma::Instruction& instruction) {
 // Every row, in the order of the instructions; the largest tile of each instruction comes first.
 inline constexpr auto kCudaRows = CollectRows([](const auto& add) {
   for (const mma::Instruction& instruction : mma::kInstructions) {
-    if (!instruction.is_warpgroup()) ForEachRow(instruction, TilesOf(instruction), add);
+    ForEachRow(instruction, TilesOf(instruction), add);
   }
 });
 

@@ -128,6 +128,11 @@ struct Ring {
   static constexpr Pipeline kPipeline = Pipeline::kRing;
   static constexpr int kStages = kOf;
 };
+template <int kOf>
+struct Warpgroups {
+  static constexpr Pipeline kPipeline = Pipeline::kWarpgroups;
+  static constexpr int kStages = kOf;
+};
 template <Pipeline kOf, int kStages>
 struct StagesOf;
 template <int kStages>
@@ -137,6 +142,10 @@ struct StagesOf<Pipeline::kPlain, kStages> {
 template <int kStages>
 struct StagesOf<Pipeline::kRing, kStages> {
   using Type = Ring<kStages>;
+};
+template <int kStages>
+struct StagesOf<Pipeline::kWarpgroups, kStages> {
+  using Type = Warpgroups<kStages>;
 };
 
 template <int kOf>

@@ -88,7 +88,7 @@ absl::StatusOr<DerivedOperand> Derived(const Kernel& kernel, const Problem& prob
                                        mma::Operand operand) {
   ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(RowOf(kernel), problem));
   if (operand == mma::Operand::kA) return DerivedOperand{0, plan.a_workspace_bytes};
-  return DerivedOperand{plan.a_workspace_bytes, plan.workspace_bytes - plan.a_workspace_bytes};
+  return DerivedOperand{plan.a_workspace_bytes, plan.b_workspace_bytes};
 }
 
 constexpr KernelFamily kCudaFamily = {.available = Available,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The tiles that rows are made of, and how a tile and an instruction make a row. Every instruction
-// has the small tile; the groups (kernels/cuda/groups) say which others their instructions have.
+// of a warp has the small tile; the groups (kernels/cuda/groups) say which others their
+// instructions have.
 #pragma once
 
 #include <array>
@@ -45,6 +46,21 @@ inline constexpr std::array<RowShape, 6> kSparseTiles = {{{256, 192, 128, 4, 2, 
                                                           {128, 128, 128, 2, 2, 3},
                                                           {64, 64, 128, 2, 2, 4},
                                                           {64, 64, 128, 2, 2, 12}}};
+// The tiles of warpgroups, by the n of their instruction. 256x192 brings the fewest bytes for its
+// operations; 128x256 and 256x128 divide more matrices well, and 128x128 serves smaller ones.
+inline constexpr std::array<RowShape, 1> kWarpgroupTilesOf256 = {{{128, 256, 128, 8, 1, 3}}};
+inline constexpr std::array<RowShape, 1> kWarpgroupTilesOf192 = {{{256, 192, 128, 8, 1, 3}}};
+inline constexpr std::array<RowShape, 2> kWarpgroupTilesOf128 = {
+    {{256, 128, 128, 8, 1, 4}, {128, 128, 128, 8, 1, 6}}};
+constexpr RowShapes WarpgroupTiles(const mma::Instruction& instruction) {
+  switch (instruction.n) {
+    case 256: return kWarpgroupTilesOf256;
+    case 192: return kWarpgroupTilesOf192;
+    case 128: return kWarpgroupTilesOf128;
+    default: return {};
+  }
+}
+
 // The tiles of instructions that clamp after each step.
 inline constexpr std::array<RowShape, 2> kSaturatingTiles = {
     {{128, 128, 128, 2, 2, 3}, {64, 64, 128, 2, 2, 4}}};
@@ -66,8 +82,8 @@ constexpr bool IsDeepestOnHopper(const mma::Instruction& instruction) {
 template <CudaGroup kGroup>
 struct GroupTiles;
 
-// The tile of every instruction's last row. One step fills the registers if ptxas expands the
-// instruction.
+// The tile of the last row of every instruction of a warp. One step fills the registers if ptxas
+// expands the instruction.
 constexpr RowShape SmallTile(const mma::Instruction& instruction) {
   const bool is_deep = instruction.is_sparse() && IsShapedNative(instruction);
   return {64, 64, static_cast<int16_t>(is_deep ? 128 : 64), 2, 2, 3};
@@ -83,7 +99,9 @@ constexpr CudaRow MakeRow(const mma::Instruction& instruction, const RowShape& s
   row.warps_n = shape.warps_n;
   row.stages = shape.stages;
   row.cluster = shape.cluster;
-  row.pipeline = CanLoadAhead(row) ? Pipeline::kRing : Pipeline::kPlain;
+  row.pipeline = instruction.is_warpgroup() ? Pipeline::kWarpgroups
+                 : CanLoadAhead(row)        ? Pipeline::kRing
+                                            : Pipeline::kPlain;
   return row;
 }
 
@@ -91,6 +109,7 @@ constexpr CudaRow MakeRow(const mma::Instruction& instruction, const RowShape& s
 template <typename Add>
 constexpr void ForEachRow(const mma::Instruction& instruction, RowShapes shapes, const Add& add) {
   for (const RowShape& shape : shapes) add(MakeRow(instruction, shape));
+  if (instruction.is_warpgroup()) return;
   add(MakeRow(instruction, SmallTile(instruction)));
 }
 

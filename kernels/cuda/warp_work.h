@@ -13,9 +13,15 @@
 
 namespace gemmd {
 
-// A warp's part of the tile, in instructions.
+// Whether warpgroups, groups of four warps, multiply together.
+constexpr bool HasWarpgroups(const CudaRow& row) { return row.pipeline == Pipeline::kWarpgroups; }
+inline constexpr int kThreadsOfWarpgroup = 128;
+constexpr int WarpgroupsOf(const CudaRow& row) { return row.threads() / kThreadsOfWarpgroup; }
+
+// The part of the tile of a warp, or of a warpgroup, in instructions.
 constexpr int InstructionsDown(const CudaRow& row) {
-  return row.tile.m / row.warps_m / row.instruction_rows();
+  const int parts = HasWarpgroups(row) ? WarpgroupsOf(row) : row.warps_m;
+  return row.tile.m / parts / row.instruction_rows();
 }
 constexpr int InstructionsAcross(const CudaRow& row) {
   return row.tile.n / row.warps_n / row.instruction.n;
@@ -109,36 +115,39 @@ constexpr bool CanLoadAhead(const CudaRow& row) {
   return FragmentRegisters(row, mma::Operand::kD) + RegistersAhead(row) + kOthers <= kMostRegisters;
 }
 
-// Whether fragments are loaded ahead of the instructions that take them.
-constexpr bool LoadsAhead(const CudaRow& row) { return row.pipeline == Pipeline::kRing; }
+// Whether the copy engine fills a ring of stages. Then fragments are loaded ahead of the
+// instructions that take them, or warpgroups take operands where they lie.
+constexpr bool HasRing(const CudaRow& row) { return row.pipeline != Pipeline::kPlain; }
 
 // The number of parts in which code that does not load ahead holds a warp's fragments of B, one
 // part after the other.
 constexpr int PartsOfB(const CudaRow& row) {
-  return LoadsAhead(row) ? InstructionsAcross(row) / InstructionsOfLoad(row, mma::Operand::kB) : 1;
+  return row.pipeline == Pipeline::kRing
+             ? InstructionsAcross(row) / InstructionsOfLoad(row, mma::Operand::kB)
+             : 1;
 }
 
-// Whether the code for a chip loads ahead. That takes the copy engine, and a chip whose assembler
+// Whether the code for a chip has the ring. That takes the copy engine, and a chip whose assembler
 // expands the instruction has no registers left for it.
-constexpr bool LoadsAheadOn(const CudaRow& row, mma::Chip chip) {
-  return LoadsAhead(row) && mma::HasTileCopies(chip) &&
+constexpr bool HasRingOn(const CudaRow& row, mma::Chip chip) {
+  return HasRing(row) && mma::HasTileCopies(chip) &&
          mma::SupportOn(row.instruction, chip) == mma::Support::kNative;
 }
 
 // The number of blocks that share their tile of B: more than one only where the copy engine can
 // write to several at once.
 constexpr int ClusterOn(const CudaRow& row, mma::Chip chip) {
-  return LoadsAheadOn(row, chip) && mma::HasMulticast(chip) ? row.cluster : 1;
+  return HasRingOn(row, chip) && mma::HasMulticast(chip) ? row.cluster : 1;
 }
 
 // Where fragments are loaded ahead, one more warp tells the copy engine what to bring. Eight warps
 // that multiply may need the registers of three groups of four warps: then three idle warps come
 // with that one, and these four leave their registers to the others.
 constexpr bool MovesRegisters(const CudaRow& row, mma::Chip chip) {
-  return LoadsAheadOn(row, chip) && row.threads() == 256;
+  return HasRingOn(row, chip) && (row.threads() == 256 || HasWarpgroups(row));
 }
 constexpr int ThreadsOfBlock(const CudaRow& row, mma::Chip chip) {
-  if (!LoadsAheadOn(row, chip)) return row.threads();
+  if (!HasRingOn(row, chip)) return row.threads();
   return row.threads() + (MovesRegisters(row, chip) ? 128 : 32);
 }
 
@@ -152,7 +161,7 @@ constexpr int RegistersOf(const CudaRow& row, mma::Chip chip) {
       mma::CapabilityOf(chip) >= 100 && row.instruction.m == 8 && IsInteger(row.instruction.a);
   const int filling = is_filled ? 2 : 1;
   const int fragments =
-      LoadsAheadOn(row, chip)
+      HasRingOn(row, chip)
           ? RegistersAhead(row)
           : filling * FragmentRegisters(row, mma::Operand::kA) +
                 FragmentRegisters(row, mma::Operand::kB) / PartsOfB(row) +

@@ -63,9 +63,10 @@ std::vector<std::byte> DirectlyWhereItCan(const TileEpilogueCase& test) {
 }
 
 std::vector<std::byte> WithoutProduct(const TileEpilogueCase& test) {
-  return OnGpu(test,
-               [&](const GemmArgs& args, const EpilogueParameters&, const std::byte*,
-                   CUstream_st* stream) { return LaunchEpilogueAlone(args, test.type, stream); });
+  return OnGpu(test, [&](const GemmArgs& args, const EpilogueParameters&, const std::byte*,
+                         CUstream_st* stream) {
+    return LaunchEpilogueAlone(args, test.type, SumsInMemory(), stream);
+  });
 }
 
 class EpilogueOnGpuTest : public GpuTest {};

@@ -13,7 +13,11 @@ TENSOR_OPCODES = {
     0x27A: "QMMA",
     0x47A: "QMMA",  # .SF
     0x47F: "OMMA",
-    0xDF0: "HGMMA",
+    0x9F0: "HGMMA",  # A in shared memory.
+    0x9F1: "IGMMA",
+    0x9F2: "BGMMA",
+    0x9F3: "QGMMA",
+    0xDF0: "HGMMA",  # A in registers.
     0xDF1: "IGMMA",
     0xDF2: "BGMMA",
     0xDF3: "QGMMA",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/device/launch.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <span>
@@ -114,6 +115,47 @@ absl::Status MakeTileMaps(const CudaRow& row, mma::Chip chip, const CudaPlan& pl
   return absl::OkStatus();
 }
 
+// What the copy engine writes for a row of warpgroups.
+absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& plan,
+                      MmaParameters& parameters) {
+  const Problem& problem = args.problem;
+  const SumsPlan& sums = plan.sums;
+  parameters.stored_type = sums.are_kept ? AccumulatorType(row) : problem.d.type;
+  parameters.stored_alpha = sums.are_kept ? 1 : static_cast<float>(problem.alpha);
+  const int element_bytes = BitsOf(parameters.stored_type) / 8;
+  const int64_t stride = sums.are_kept ? sums.line_stride_bytes : problem.d.line_stride_bytes();
+  if (problem.m > kMostBlocks || stride > kMostLineBytes) {
+    return absl::ResourceExhaustedError(Concat("d: got ", problem.m, " lines every ", stride,
+                                               " bytes, want at most 2^31 - 1 every 2^31"));
+  }
+  const OperandLines lines = {
+      .data = sums.are_kept ? args.workspace.data() + sums.offset : args.d,
+      .batch_stride_bytes = sums.are_kept ? sums.batch_stride_bytes : problem.d.batch_stride_bytes,
+      .lines = static_cast<int>(problem.m),
+      .line_bytes = static_cast<int>(problem.n * element_bytes),
+      .line_stride_bytes = static_cast<int>(stride)};
+  const TileBox box = {.line_bytes = kBlockOfRowBytes,
+                       .lines = row.instruction_rows(),
+                       .is_swizzled = true,
+                       .element_bytes = element_bytes,
+                       .line_multiple = element_bytes};
+  ASSIGN_OR_RETURN(parameters.d_map, TileMapOf(lines, box, problem.batch));
+  return absl::OkStatus();
+}
+
+// The tiles of all matrices, and the blocks that share them: one on each multiprocessor.
+absl::Status SetTiles(const GemmArgs& args, MmaParameters& parameters) {
+  const int64_t tiles = int64_t{parameters.tiles_m} * parameters.tiles_n;
+  const int64_t batch = args.problem.batch;
+  if (batch > kMostBlocks / tiles) {
+    return absl::ResourceExhaustedError(
+        Concat("batch: got ", batch, " matrices of ", tiles, " tiles, want at most 2^31 tiles"));
+  }
+  parameters.tiles = static_cast<int>(tiles * batch);
+  parameters.blocks = std::min(parameters.tiles, std::max(1, args.target.multiprocessors));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, const GemmArgs& args,
                                            const CudaPlan& plan) {
   const Problem& problem = args.problem;
@@ -140,8 +182,12 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, c
   parameters.tiles_k = static_cast<int>(tiles_k);
   parameters.first_batch = 0;
   parameters.epilogue = EpilogueOf(args, AccumulatorType(row));
-  if (LoadsAheadOn(row, chip)) {
+  if (HasRingOn(row, chip)) {
     RETURN_IF_ERROR(MakeTileMaps(row, chip, plan, problem, parameters));
+  }
+  if (HasWarpgroups(row)) {
+    RETURN_IF_ERROR(SetStore(row, args, plan, parameters));
+    RETURN_IF_ERROR(SetTiles(args, parameters));
   }
   return parameters;
 }
@@ -172,11 +218,14 @@ absl::Status LaunchProduct(const Kernel& kernel, const Code& code, MmaParameters
       CudaStatus(cudaFuncSetAttribute(code.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       SharedBytes(row)),
                  kernel.name));
-  for (int64_t first = 0; first < batch; first += kMostBatches) {
+  const bool is_persistent = HasWarpgroups(row);
+  for (int64_t first = 0; first < batch; first += is_persistent ? batch : kMostBatches) {
     parameters.first_batch = first;
     const int64_t batches = batch - first < kMostBatches ? batch - first : kMostBatches;
-    const dim3 grid(static_cast<unsigned>(parameters.tiles_m * parameters.tiles_n), 1,
-                    static_cast<unsigned>(batches));
+    const dim3 grid = is_persistent
+                          ? dim3(static_cast<unsigned>(parameters.blocks))
+                          : dim3(static_cast<unsigned>(parameters.tiles_m * parameters.tiles_n), 1,
+                                 static_cast<unsigned>(batches));
     void* arguments[] = {&parameters};
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -205,11 +254,19 @@ absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream
   ASSIGN_OR_RETURN(const Code code, CodeOf(kernel));
   const CudaRow& row = *CudaRowOf(kernel);
   if (!args.problem.has_output()) return absl::OkStatus();
-  if (!args.problem.has_product()) return LaunchEpilogueAlone(args, AccumulatorType(row), stream);
+  if (!args.problem.has_product()) {
+    return LaunchEpilogueAlone(args, AccumulatorType(row), SumsInMemory(), stream);
+  }
   ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, args.problem));
   ASSIGN_OR_RETURN(MmaParameters parameters, ParametersOf(row, code.chip, args, plan));
   RETURN_IF_ERROR(PrepareOperands(row, args, plan, stream));
-  return LaunchProduct(kernel, code, parameters, args.problem.batch, stream);
+  RETURN_IF_ERROR(LaunchProduct(kernel, code, parameters, args.problem.batch, stream));
+  if (!plan.sums.are_kept) return absl::OkStatus();
+  return LaunchEpilogueAlone(args, AccumulatorType(row),
+                             {.data = args.workspace.data() + plan.sums.offset,
+                              .line_stride_bytes = plan.sums.line_stride_bytes,
+                              .batch_stride_bytes = plan.sums.batch_stride_bytes},
+                             stream);
 }
 
 }  // namespace gemmd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The argument of every kernel of mma and wmma.
+// The argument of every kernel of mma, wmma and wgmma.
 #pragma once
 
 #include <cstddef>
@@ -41,6 +41,14 @@ struct MmaParameters {
   int tiles_k;
   int64_t first_batch;  // The first matrix of this launch.
   EpilogueParameters epilogue;
+
+  // For rows of warpgroups: the tiles of all matrices, and the blocks that share them. What they
+  // store is D, or the sums in the workspace.
+  TileMap d_map;
+  int tiles;
+  int blocks;
+  ElementType stored_type;
+  float stored_alpha;
 };
 
 }  // namespace gemmd

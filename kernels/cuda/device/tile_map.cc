@@ -14,9 +14,6 @@ namespace {
 
 static_assert(sizeof(TileMap) == sizeof(CUtensorMap) && alignof(TileMap) >= alignof(CUtensorMap));
 
-// Elements are words of this size: the copy engine takes at most 256 elements of a line.
-constexpr int kWordBytes = 4;
-
 using EncodeFunction = decltype(&cuTensorMapEncodeTiled);
 
 // Finds the function by way of the runtime, so that nothing is linked with the driver.
@@ -49,21 +46,24 @@ absl::StatusOr<TileMap> TileMapOf(const OperandLines& operand, const TileBox& bo
   static const absl::StatusOr<EncodeFunction> encode = FindEncode();
   RETURN_IF_ERROR(encode.status());
   const bool is_shared = operand.batch_stride_bytes == 0;
-  const cuuint64_t extents[] = {
-      static_cast<cuuint64_t>((operand.line_bytes + kLineAlignment - 1) / kLineAlignment *
-                              kLineAlignment / kWordBytes),
-      static_cast<cuuint64_t>(operand.lines), static_cast<cuuint64_t>(is_shared ? 1 : batch)};
+  const int line_bytes =
+      (operand.line_bytes + box.line_multiple - 1) / box.line_multiple * box.line_multiple;
+  const cuuint64_t extents[] = {static_cast<cuuint64_t>(line_bytes / box.element_bytes),
+                                static_cast<cuuint64_t>(operand.lines),
+                                static_cast<cuuint64_t>(is_shared ? 1 : batch)};
   const cuuint64_t strides[] = {
       static_cast<cuuint64_t>(operand.line_stride_bytes),
       static_cast<cuuint64_t>(is_shared ? operand.line_stride_bytes : operand.batch_stride_bytes)};
-  const cuuint32_t words[] = {static_cast<cuuint32_t>(box.line_bytes / kWordBytes),
-                              static_cast<cuuint32_t>(box.lines), 1};
+  const cuuint32_t elements[] = {static_cast<cuuint32_t>(box.line_bytes / box.element_bytes),
+                                 static_cast<cuuint32_t>(box.lines), 1};
   const cuuint32_t steps[] = {1, 1, 1};
   CUtensorMap map;
-  const CUresult result =
-      (*encode)(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, const_cast<std::byte*>(operand.data),
-                extents, strides, words, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(box),
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = (*encode)(
+      &map,
+      box.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT32, 3,
+      const_cast<std::byte*>(operand.data), extents, strides, elements, steps,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(box), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return absl::InternalError(Concat("cuTensorMapEncodeTiled: error ", static_cast<int>(result),
                                       " for ", operand.lines, " lines of ", operand.line_bytes,

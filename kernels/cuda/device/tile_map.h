@@ -17,10 +17,13 @@ struct TileBox {
   int line_bytes;
   int lines;
   bool is_swizzled;  // As TileLines describes it; then lines have at most 128 bytes.
+  int element_bytes = 4;
+  int line_multiple = kLineAlignment;  // The map's lines end on a multiple of so many bytes.
 };
 
-// Maps an operand whose lines run along k: x counts words of 4 bytes in a line, y lines, z matrices
-// of the batch (one where all share it). The part of a box that lies beyond the operand is zero.
+// Maps a matrix by its lines: x counts elements in a line, y lines, z matrices of the batch (one
+// where all share it). The part of a box that lies beyond the matrix is read as zero, and not
+// written.
 // Errors: Internal as CUDA's driver reports it.
 absl::StatusOr<TileMap> TileMapOf(const OperandLines& operand, const TileBox& box, int64_t batch);
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import cubin  # noqa: E402, pylint: disable=wrong-import-position
 
 # A template over the row as a type; the other kernels are none.
-ROW_KERNEL = re.compile(r"\bgemmd::MmaKernel<(gemmd::row_type::Row<.*>)\s*>\(")
+ROW_KERNEL = re.compile(r"\bgemmd::(?:Mma|Warpgroup)Kernel<(gemmd::row_type::Row<.*>)\s*>\(")
 
 
 Row = collections.namedtuple("Row", "opcode divisor moves mnemonic name")

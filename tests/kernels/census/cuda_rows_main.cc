@@ -37,7 +37,7 @@ std::string OpcodeOf(const CudaRow& row, mma::Chip chip) {
   const mma::Instruction& instruction = row.instruction;
   if (!RunsOn(row, chip)) return "absent";
   if (mma::SupportOn(instruction, chip) == mma::Support::kNative) {
-    return Concat(TensorUnitOf(instruction), "MMA");
+    return Concat(TensorUnitOf(instruction), HasWarpgroups(row) ? "GMMA" : "MMA");
   }
   if (instruction.products() > 1) return "none";
   if (instruction.a == ElementType::kF64) return "DMMA";
@@ -49,7 +49,8 @@ std::string OpcodeOf(const CudaRow& row, mma::Chip chip) {
 // all parts call.
 int DivisorOf(const CudaRow& row, mma::Chip chip) {
   if (mma::SupportOn(row.instruction, chip) != mma::Support::kNative) return 1;
-  const int parts = LoadsAheadOn(row, chip) ? StreamedParts(row) : PartsOfB(row);
+  if (HasWarpgroups(row)) return InstructionsDown(row) * StepsOfTile(row);
+  const int parts = HasRingOn(row, chip) ? StreamedParts(row) : PartsOfB(row);
   return InstructionsDown(row) * InstructionsAcross(row) / parts;
 }
 

@@ -93,18 +93,15 @@ TEST(ChipsTest, StepsOfZerosLeaveAccumulatorsAsTheyAre) {
     for (const CudaRow& row : kCudaRows) {
       const mma::Instruction& instruction = row.instruction;
       if (!RunsOn(row, chip) || StepsOfTile(row) == 1 || CountsEveryStep(row)) continue;
-      const auto words = [&](mma::Operand operand) {
-        return std::vector<uint32_t>(
-            static_cast<size_t>(32 * mma::WordsPerLane(instruction, operand)));
-      };
-      const std::vector<uint32_t> a = words(mma::Operand::kA);
-      const std::vector<uint32_t> b = words(mma::Operand::kB);
-      const std::vector<uint32_t> metadata(instruction.is_sparse() ? 32 : 0);
-      std::vector<uint32_t> c = words(mma::Operand::kC);
+      sim::Unit unit(instruction, chip);
+      const std::vector<uint32_t> a(unit.a_map().words());
+      const std::vector<uint32_t> b(unit.b_map().words());
+      const std::vector<uint32_t> metadata(
+          instruction.is_sparse() ? static_cast<size_t>(instruction.lanes()) : 0);
+      std::vector<uint32_t> c(unit.c_map().words());
       std::vector<uint32_t> d = c;
       const std::vector<uint32_t> sums = SumsOf(instruction);
       for (size_t i = 0; i < c.size(); ++i) c[i] = sums[i % sums.size()];
-      sim::Unit unit(instruction, chip);
       sim::OperandRegisters operands;
       operands.a = a;
       operands.b = b;

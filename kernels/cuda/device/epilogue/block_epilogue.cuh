@@ -58,7 +58,7 @@ class BlockEpilogue {
   // The code has a store for each pair then, so only rows that load ahead, which are meant to be
   // fast, do this.
   static constexpr bool kStoresPairs =
-      LoadsAheadOn(kOf, ptx::kChip) && kInstruction.d != ElementType::kF64;
+      HasRingOn(kOf, ptx::kChip) && kInstruction.d != ElementType::kF64;
 
   __device__ void StoreSums() const {
     if constexpr (kInstruction.d == ElementType::kS32) {

@@ -29,19 +29,28 @@ Tiling TilingOf(const Problem& problem) {
   return tiling;
 }
 
+// Without the 1, ptxas was seen to spill for the sake of more blocks.
 template <typename Accumulator>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, 1)
     EpilogueKernel(const __grid_constant__ EpilogueParameters parameters,
-                   const __grid_constant__ Tiling tiling) {
+                   const __grid_constant__ Tiling tiling,
+                   const __grid_constant__ SumsInMemory sums) {
   for (int64_t tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
     const int64_t in_matrix = tile % tiling.tiles_of_matrix;
-    const StagedTile<Accumulator> zeros = {
+    StagedTile<Accumulator> staged = {
         .rows = tiling.rows,
         .columns = tiling.columns,
+        .stride = static_cast<int>(sums.line_stride_bytes / int64_t{sizeof(Accumulator)}),
         .batch_index = tile / tiling.tiles_of_matrix,
         .first_row = in_matrix / tiling.tiles_along_rows * tiling.rows,
         .first_column = in_matrix % tiling.tiles_along_rows * tiling.columns};
-    ApplyEpilogueToPart<DeviceEncoder>(parameters, zeros, static_cast<int>(threadIdx.x),
+    if (sums.data != nullptr) {
+      staged.data = reinterpret_cast<const Accumulator*>(
+                        sums.data + staged.batch_index * sums.batch_stride_bytes +
+                        staged.first_row * sums.line_stride_bytes) +
+                    staged.first_column;
+    }
+    ApplyEpilogueToPart<DeviceEncoder>(parameters, staged, static_cast<int>(threadIdx.x),
                                        kBlockThreads);
   }
 }
@@ -49,16 +58,20 @@ __global__ void __launch_bounds__(kBlockThreads)
 }  // namespace
 
 absl::Status LaunchEpilogueAlone(const GemmArgs& args, ElementType accumulators,
-                                 CUstream_st* stream) {
+                                 const SumsInMemory& sums, CUstream_st* stream) {
   if (!args.problem.has_output()) return absl::OkStatus();
   EpilogueParameters parameters = EpilogueOf(args, accumulators);
-  parameters.has_product = false;
+  parameters.has_product = sums.data != nullptr;
   const Tiling tiling = TilingOf(args.problem);
   const unsigned blocks = BlocksFor(tiling.tiles);
-  if (accumulators == ElementType::kF32) {
-    EpilogueKernel<float><<<blocks, kBlockThreads, 0, stream>>>(parameters, tiling);
-  } else {
-    EpilogueKernel<double><<<blocks, kBlockThreads, 0, stream>>>(parameters, tiling);
+  switch (accumulators) {
+    case ElementType::kF32:
+      EpilogueKernel<float><<<blocks, kBlockThreads, 0, stream>>>(parameters, tiling, sums);
+      break;
+    case ElementType::kS32:
+      EpilogueKernel<int32_t><<<blocks, kBlockThreads, 0, stream>>>(parameters, tiling, sums);
+      break;
+    default: EpilogueKernel<double><<<blocks, kBlockThreads, 0, stream>>>(parameters, tiling, sums);
   }
   return LaunchStatus("epilogue");
 }

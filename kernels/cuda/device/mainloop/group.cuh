@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/device/functions.h"
 #include "kernels/cuda/device/mainloop/product.cuh"
+#include "kernels/cuda/device/mainloop/warpgroup_product.cuh"
 #include "kernels/cuda/row_type.h"
 #include "kernels/cuda/tiles.h"
 #include "kernels/mma/find.h"
@@ -19,7 +20,7 @@ namespace gemmd {
 template <CudaGroup kGroup>
 inline constexpr auto kGroupRows = CollectRows([](const auto& add) {
   for (const mma::Instruction& instruction : mma::kInstructions) {
-    if (instruction.is_warpgroup() || GroupOf(instruction) != kGroup) continue;
+    if (GroupOf(instruction) != kGroup) continue;
     ForEachRow(instruction, GroupTiles<kGroup>::Of(instruction), add);
   }
 });
@@ -37,7 +38,11 @@ template <const auto& kRows, size_t kAt>
 CudaFunction FunctionAt() {
   if constexpr (RunsInThisBuild(kRows[kAt])) {
     using Row = typename row_type::RowAt<kRows, kAt>::Type;
-    return {kRows[kAt], reinterpret_cast<const void*>(&MmaKernel<Row>)};
+    if constexpr (HasWarpgroups(kRows[kAt])) {
+      return {kRows[kAt], reinterpret_cast<const void*>(&WarpgroupKernel<Row>)};
+    } else {
+      return {kRows[kAt], reinterpret_cast<const void*>(&MmaKernel<Row>)};
+    }
   }
   return {kRows[kAt], nullptr};
 }

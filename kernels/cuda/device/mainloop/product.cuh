@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel of every row: a multistage product on tensor cores.
+// The kernel of every row but those of warpgroups: a multistage product on tensor cores.
 //
 // Tiles of A and B come into shared memory several stages ahead, by the copy engine (from sm_90 on)
 // or by cp.async. From there they come into fragments by ldmatrix, for f64 and m8n8k4 by loads of 8
@@ -26,7 +26,7 @@ class MmaBlock {
       : parameters_(parameters), shared_(shared) {}
 
   __device__ void Run() {
-    if constexpr (LoadsAheadOn(kOf, ptx::kChip)) {
+    if constexpr (HasRingOn(kOf, ptx::kChip)) {
       RunAhead();
     } else {
       sums_.Clear();
@@ -48,7 +48,11 @@ class MmaBlock {
     const Place place = FindPlace<Row>(parameters_);
     if (place.thread >= kOf.threads()) {
       if constexpr (kMovesRegisters) ptx::LeaveRegisters<kRegistersToFill>();
-      if (place.thread == kOf.threads()) pipe.Fill(place);
+      if (place.thread == kOf.threads()) {
+        typename TilePipe<Row>::Cursor end;
+        pipe.Fill(place, end);
+        pipe.WaitForReleases(end);
+      }
       ptx::Exit();
     }
     if constexpr (kMovesRegisters) ptx::TakeRegisters<kMostRegisters>();

@@ -18,6 +18,8 @@ inline constexpr CudaRow kRow = Row::Make();
 template <typename Row>
 struct RowMnemonic {
   static constexpr mma::PtxMnemonic kSource = mma::PtxOf(kRow<Row>.instruction);
+  static constexpr int kOperandBits = BitsOf(kRow<Row>.instruction.a);
+  static constexpr bool kIsInteger = IsInteger(kRow<Row>.instruction.a);
 };
 
 template <typename Row, bool kIsA>

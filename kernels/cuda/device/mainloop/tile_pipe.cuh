@@ -55,15 +55,26 @@ class TilePipe {
     __device__ int offset() const { return stage * kStageBytes; }
   };
 
-  // One thread calls this to have every tile brought as stages become empty.
-  __device__ void Fill(const Place& place) const {
-    Cursor at;
+  // One thread calls this to have every tile along k brought as stages become empty; it moves on
+  // the place in the ring.
+  __device__ void Fill(const Place& place, Cursor& at) const {
     for (int tile = 0; tile < parameters_.tiles_k; ++tile, at.Advance()) {
       // Every stage is empty at first.
       ptx::WaitForPhase(Empty(at.stage), at.parity ^ 1);
       Copy(place, tile, at);
     }
-    WaitForReleases(at);
+  }
+
+  // Waits until every arrival that another block sends to these barriers is there: the block must
+  // not exit before. `end` is the place after the last tile; warps release all tiles but the last.
+  __device__ void WaitForReleases(Cursor end) const {
+    if constexpr (kCluster > 1) {
+      for (int tile = 0; tile < kOf.stages; ++tile, end.Advance()) {
+        const bool is_of_last_tile = tile == kOf.stages - 1;
+        const bool was_filled = parameters_.tiles_k >= kOf.stages - tile;
+        if (was_filled && !is_of_last_tile) ptx::WaitForPhase(Empty(end.stage), end.parity ^ 1);
+      }
+    }
   }
 
   __device__ void WaitFor(const Cursor& at) const { ptx::WaitForPhase(Full(at.stage), at.parity); }
@@ -93,9 +104,8 @@ class TilePipe {
   }
   __device__ uint32_t Empty(int stage) const { return Full(stage) + kBarrierBytes / 2; }
 
-  __device__ int MatrixOf(const OperandLines& operand) const {
-    return operand.batch_stride_bytes == 0 ? 0
-                                           : static_cast<int>(blockIdx.z + parameters_.first_batch);
+  __device__ int MatrixOf(const OperandLines& operand, const Place& place) const {
+    return operand.batch_stride_bytes == 0 ? 0 : static_cast<int>(place.batch);
   }
 
   // Each block of a cluster brings a part of B's tile for all of them.
@@ -109,8 +119,8 @@ class TilePipe {
     const uint32_t stage = stages_ + at.offset();
     const int row = static_cast<int>(place.row);
     const int column = static_cast<int>(place.column);
-    const int a_matrix = MatrixOf(parameters_.a);
-    const int b_matrix = MatrixOf(parameters_.b);
+    const int a_matrix = MatrixOf(parameters_.a, place);
+    const int b_matrix = MatrixOf(parameters_.b, place);
     ptx::ArriveAndAnnounce(barrier, kTileBytes);
     ptx::CopyTileAsync(stage, &parameters_.a_map, tile * (kA.line_bytes / 4), row, a_matrix,
                        barrier);
@@ -128,18 +138,6 @@ class TilePipe {
       ptx::CopyTileToAllAsync(stage + kABytes + first * kB.line_bytes, &parameters_.b_map,
                               tile * (kB.line_bytes / 4), column + first, b_matrix, barrier,
                               (1 << kCluster) - 1);
-    }
-  }
-
-  // Waits until every arrival that another block sends to these barriers is there: the block must
-  // not exit before. `end` is the place after the last tile; warps release all tiles but the last.
-  __device__ void WaitForReleases(Cursor end) const {
-    if constexpr (kCluster > 1) {
-      for (int tile = 0; tile < kOf.stages; ++tile, end.Advance()) {
-        const bool is_of_last_tile = tile == kOf.stages - 1;
-        const bool was_filled = parameters_.tiles_k >= kOf.stages - tile;
-        if (was_filled && !is_of_last_tile) ptx::WaitForPhase(Empty(end.stage), end.parity ^ 1);
-      }
     }
   }
 

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The way of a warpgroup's sums to memory: they are encoded, laid into the warpgroup's room in
+// shared memory, and written from there by the copy engine while the warpgroup multiplies on.
+//
+// What is stored is D where its epilogue is alpha alone; for any other product the sums are stored
+// as they are, and LaunchEpilogue makes D of them.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/device/epilogue/epilogue.cuh"
+#include "kernels/cuda/device/mainloop/place.cuh"
+#include "kernels/cuda/device/mainloop/row_constants.cuh"
+#include "kernels/cuda/device/ptx/wgmma_ptx.cuh"
+
+namespace gemmd {
+
+template <typename Row>
+class WarpgroupStore {
+ public:
+  static constexpr CudaRow kOf = kRow<Row>;
+  using Sum = std::conditional_t<kOf.instruction.d == ElementType::kS32, int32_t, float>;
+  static constexpr int kDown = InstructionsDown(kOf);
+  static constexpr int kSums = kOf.instruction.n / 2;  // Of one instruction, in a thread.
+
+  __device__ WarpgroupStore(const MmaParameters& parameters, uint32_t shared, int warpgroup,
+                            int thread)
+      : parameters_(parameters),
+        room_(shared + kOf.stages * kStageBytes + warpgroup * kRoomBytes),
+        warpgroup_(warpgroup),
+        thread_(thread) {}
+
+  __device__ void Run(const Place& place, const Sum (&sums)[kDown][kSums]) const {
+    if constexpr (std::is_same_v<Sum, int32_t>) {
+      RunAs<ElementType::kS32>(place, sums);
+    } else if (parameters_.stored_type == ElementType::kF32) {
+      RunAs<ElementType::kF32>(place, sums);
+    } else if (parameters_.stored_type == ElementType::kF16) {
+      RunAs<ElementType::kF16>(place, sums);
+    } else {
+      RunAs<ElementType::kBf16>(place, sums);
+    }
+  }
+
+  // To be called before the block ends.
+  __device__ void Finish() const {
+    if (thread_ == 0) ptx::WaitForStores();
+  }
+
+ private:
+  static constexpr int kStageBytes = StageBytes(kOf);
+  static constexpr int kRoomBytes = StoreBytes(kOf);
+  static constexpr int kRows = kOf.instruction.m;
+  static constexpr int kBlockBytes = kRows * kBlockOfRowBytes;
+  static constexpr int kBlocks = BlocksOfRows(kOf);  // So many fit into the room.
+
+  template <ElementType kType>
+  __device__ void RunAs(const Place& place, const Sum (&sums)[kDown][kSums]) const {
+    constexpr int kBytes = BitsOf(kType) / 8;
+    constexpr int kColumns = kBlockOfRowBytes / kBytes;  // Of a block.
+    constexpr int kBlocksOfTile = kOf.tile.n / kColumns;
+#pragma unroll
+    for (int i = 0; i < kDown; ++i) {
+#pragma unroll
+      for (int first = 0; first < kBlocksOfTile; first += kBlocks) {
+        if (thread_ == 0) ptx::WaitUntilStoresHaveRead();
+        ptx::SynchronizeWarpgroup(warpgroup_);
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block) LayBlock<kType>(sums[i], first, block);
+        ptx::ShowToCopyEngine();
+        ptx::SynchronizeWarpgroup(warpgroup_);
+        if (thread_ == 0) {
+          const int row = static_cast<int>(place.row) + (warpgroup_ * kDown + i) * kRows;
+#pragma unroll
+          for (int block = 0; block < kBlocks; ++block) {
+            const int column = static_cast<int>(place.column) + (first + block) * kColumns;
+            if (column < parameters_.epilogue.n && row < parameters_.epilogue.m) {
+              ptx::StoreTileAsync(&parameters_.d_map, column, row, static_cast<int>(place.batch),
+                                  room_ + block * kBlockBytes);
+            }
+          }
+          ptx::CommitStores();
+        }
+      }
+    }
+  }
+
+  // Lays the sums of a block of columns into its place in the room, swizzled as the copy engine
+  // takes them: 16 bytes trade places with the row's number modulo 8.
+  template <ElementType kType>
+  __device__ void LayBlock(const Sum (&sums)[kSums], int first, int block) const {
+    constexpr int kChunks = kBlockOfRowBytes / 16;
+    const uint32_t target = room_ + block * kBlockBytes;
+    const int lane = thread_ % 32;
+    const int warp_row = thread_ / 32 * 16;
+    if constexpr (BitsOf(kType) == 16) {
+      // Four matrices at a time: rows 0 to 7 and 8 to 15 of 16 columns.
+      const int row = warp_row + lane % 16;
+      const uint32_t line = target + row * kBlockOfRowBytes;
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; chunk += 2) {
+        const Sum* const of = sums + ((first + block) * kChunks + chunk) * 4;
+        const uint32_t words[4] = {Pair<kType>(of[0], of[1]), Pair<kType>(of[2], of[3]),
+                                   Pair<kType>(of[4], of[5]), Pair<kType>(of[6], of[7])};
+        ptx::StoreMatrices(line + (((chunk + lane / 16) ^ (row & 7)) << 4), words);
+      }
+    } else {
+      // Two columns at a time, of rows r and r + 8.
+      const int row = warp_row + lane / 4;
+      const uint32_t line = target + row * kBlockOfRowBytes + (lane & 1) * 8;
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; chunk += 2) {
+        const Sum* const of = sums + ((first + block) * kChunks + chunk) / 2 * 4;
+        const uint32_t at = line + (((chunk + (lane & 2) / 2) ^ (row & 7)) << 4);
+        ptx::StoreShared64(at, Word(of[0]), Word(of[1]));
+        ptx::StoreShared64(at + 8 * kBlockOfRowBytes, Word(of[2]), Word(of[3]));
+      }
+    }
+  }
+
+  // 1 as alpha changes nothing but the bits of NaNs, of which there is one in the end.
+  template <ElementType kType>
+  __device__ uint32_t Pair(float x0, float x1) const {
+    const float alpha = parameters_.stored_alpha;
+    return kType == ElementType::kF16 ? EncodeF16Pair(x0 * alpha, x1 * alpha)
+                                      : EncodeBf16Pair(x0 * alpha, x1 * alpha);
+  }
+  __device__ uint32_t Word(float x) const { return __float_as_uint(x * parameters_.stored_alpha); }
+  __device__ uint32_t Word(int32_t x) const { return static_cast<uint32_t>(x); }
+
+  const MmaParameters& parameters_;
+  const uint32_t room_;
+  const int warpgroup_;
+  const int thread_;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernel of the rows of warpgroups: blocks stay on their multiprocessors and compute one tile
+// of D after the other.
+//
+// One thread has the ring of stages filled, tile after tile, without a pause between them. Each
+// warpgroup multiplies its rows of the tile by all of its columns, straight out of the stages, and
+// hands its part of D to the copy engine (WarpgroupStore), which writes it while the warpgroup
+// multiplies on. The sums of an element get the instructions in ascending k.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/device/epilogue/warpgroup_store.cuh"
+#include "kernels/cuda/device/mainloop/tile_pipe.cuh"
+#include "kernels/cuda/device/ptx/wgmma_ptx.cuh"
+
+namespace gemmd {
+
+template <typename Row>
+class WarpgroupBlock {
+ public:
+  __device__ WarpgroupBlock(const MmaParameters& parameters, std::byte* shared)
+      : parameters_(parameters), shared_(ptx::SharedAddress(shared)), pipe_(parameters, shared_) {}
+
+  __device__ void Run() {
+    pipe_.Begin();
+    const int thread = ptx::ThreadInBlock();
+    if (thread >= kOf.threads()) {
+      ptx::LeaveRegisters<kRegistersToFill>();
+      if (thread == kOf.threads()) Fill();
+    } else {
+      ptx::TakeRegisters<kMostRegisters>();
+      Multiply(thread);
+    }
+  }
+
+ private:
+  static constexpr CudaRow kOf = kRow<Row>;
+  static constexpr int kDown = InstructionsDown(kOf);
+  static constexpr int kSteps = StepsOfTile(kOf);
+  static constexpr int kABytes = TileLinesOf(kOf, mma::Operand::kA).bytes();
+  static constexpr int kLineBytes = TileLinesOf(kOf, mma::Operand::kA).line_bytes;
+  static constexpr int kStepBytes = kLineBytes / kSteps;
+  static constexpr int kInstructionBytes = kOf.instruction.m * kLineBytes;
+  static_assert(kLineBytes == 128 && kStepBytes == 32, "as DescribeLines has them");
+  using Store = WarpgroupStore<Row>;
+  using Sum = typename Store::Sum;
+  using Cursor = typename TilePipe<Row>::Cursor;
+
+  __device__ void Fill() const {
+    Cursor at;
+    for (int tile = ptx::BlockInGrid(); tile < parameters_.tiles; tile += parameters_.blocks) {
+      pipe_.Fill(PlaceOfTile<Row>(parameters_, tile), at);
+    }
+  }
+
+  __device__ void Multiply(int thread) const {
+    const int warpgroup = thread / kThreadsOfWarpgroup;
+    const Store store(parameters_, shared_, warpgroup, thread % kThreadsOfWarpgroup);
+    const uint32_t a = shared_ + warpgroup * kDown * kInstructionBytes;
+    Cursor at;
+    for (int tile = ptx::BlockInGrid(); tile < parameters_.tiles; tile += parameters_.blocks) {
+      Sum sums[kDown][Store::kSums];
+      MultiplyTile(a, at, sums);
+      store.Run(PlaceOfTile<Row>(parameters_, tile), sums);
+    }
+    store.Finish();
+  }
+
+  __device__ void MultiplyTile(uint32_t a, Cursor& at, Sum (&sums)[kDown][Store::kSums]) const {
+    int released = 0;
+    for (int k = 0; k < parameters_.tiles_k; ++k) {
+      pipe_.WaitFor(at);
+      const uint64_t a_lines = ptx::DescribeLines(a + at.offset());
+      const uint64_t b_lines = ptx::DescribeLines(shared_ + at.offset() + kABytes);
+      ptx::BeginProducts();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const uint64_t along = ptx::DescribedBytes(step * kStepBytes);
+#pragma unroll
+        for (int i = 0; i < kDown; ++i) {
+          ptx::Wgmma<RowMnemonic<Row>>(sums[i],
+                                       a_lines + ptx::DescribedBytes(i * kInstructionBytes) + along,
+                                       b_lines + along, k > 0 || step > 0);
+        }
+      }
+      ptx::CommitProducts();
+      // The products of the stage before are done then.
+      ptx::WaitForProducts<1>();
+      if (k > 0) pipe_.Release(released);
+      released = at.stage;
+      at.Advance();
+    }
+    ptx::WaitForProducts<0>();
+    pipe_.Release(released);
+  }
+
+  const MmaParameters& parameters_;
+  const uint32_t shared_;
+  const TilePipe<Row> pipe_;
+};
+
+template <typename Row>
+__global__ void __launch_bounds__(ThreadsOfBlock(kRow<Row>, ptx::kChip), 1)
+    WarpgroupKernel(const __grid_constant__ MmaParameters parameters) {
+  if constexpr (RunsOn(kRow<Row>, ptx::kChip)) {
+    extern __shared__ __align__(1024) std::byte shared_memory[];
+    WarpgroupBlock<Row>(parameters, shared_memory).Run();
+  }
+}
+
+}  // namespace gemmd

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// wgmma: whole warpgroups multiply, out of shared memory, on sm_90 alone. Sums are 32 bits wide.
+#pragma once
+
+#include "kernels/cuda/tiles.h"
+
+namespace gemmd {
+
+template <>
+struct GroupTiles<CudaGroup::kWgmmaF16> {
+  static constexpr RowShapes Of(const mma::Instruction& instruction) {
+    return instruction.d == ElementType::kF32 ? WarpgroupTiles(instruction) : RowShapes();
+  }
+};
+
+// Pairs of types that are seldom asked for have the smaller tiles alone.
+template <>
+struct GroupTiles<CudaGroup::kWgmmaFp8> {
+  static constexpr RowShapes Of(const mma::Instruction& instruction) {
+    const bool is_usual =
+        instruction.a == ElementType::kE4m3 && instruction.b == ElementType::kE4m3;
+    if (instruction.d != ElementType::kF32 || (!is_usual && instruction.n > 128)) return {};
+    return WarpgroupTiles(instruction);
+  }
+};
+
+template <>
+struct GroupTiles<CudaGroup::kWgmmaInt8> {
+  static constexpr RowShapes Of(const mma::Instruction& instruction) {
+    const bool is_usual = instruction.a == ElementType::kS8 && instruction.b == ElementType::kS8;
+    if (instruction.saturates || (!is_usual && instruction.n > 128)) return {};
+    return WarpgroupTiles(instruction);
+  }
+};
+
+template <>
+struct GroupTiles<CudaGroup::kWgmmaTf32> {
+  static constexpr RowShapes Of(const mma::Instruction& instruction) {
+    return WarpgroupTiles(instruction);
+  }
+};
+
+template <>
+struct GroupTiles<CudaGroup::kWgmmaOthers> {
+  static constexpr RowShapes Of(const mma::Instruction&) { return {}; }
+};
+
+}  // namespace gemmd
