@@ -222,7 +222,7 @@ void Scheduler::AbortIfEnded(JobId id, Device& device) {
   device.Abort(id);
 }
 
-void Scheduler::OnDone(JobId id, Device& device, JobOutcome outcome) {
+void Scheduler::OnDone([[maybe_unused]] JobId id, Device& device, JobOutcome outcome) {
   Jobs::node_type node;
   {
     MutexLock lock(&mutex_);

@@ -175,7 +175,8 @@ absl::StatusOr<ListeningSocket> ListeningSocket::Open(const std::string& address
   ListeningSocket made;
   absl::string_view rest = address;
   if (absl::ConsumePrefix(&rest, "unix-abstract:")) {
-    const std::string name = std::string(1, '\0') + std::string(rest);
+    std::string name(1, '\0');
+    name.append(rest.data(), rest.size());
     ASSIGN_OR_RETURN(made.files_, ListenOnPath(address, name));
     made.address_ = address;
   } else if (absl::ConsumePrefix(&rest, "unix:")) {

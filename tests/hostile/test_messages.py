@@ -146,7 +146,7 @@ def test_an_unreadable_request_does_not_end_its_stream(attacked, channel, rng):
     refusals = [answer.error for answer in answers if answer.HasField("error")]
     assert len(answers) == 3
     assert [refusal.code for refusal in refusals] == [grpc.StatusCode.INVALID_ARGUMENT.value[0]]
-    assert refusals[0].message.startswith(UNREADABLE_TEXT)
+    assert UNREADABLE_TEXT.match(refusals[0].message)
 
 
 def drain(call, proper):
