@@ -69,12 +69,13 @@ absl::StatusOr<MatrixLayout> SampleOperand(const CudaRow& row, mma::Operand oper
 // The problem has one tile for each multiprocessor, operands as the kernel reads them, and so many
 // steps along k that the beginning and the end hardly count.
 absl::StatusOr<Problem> Sample(const Kernel& kernel, const Target& target) {
-  constexpr int kSteps = 16;
   const CudaRow& row = RowOf(kernel);
+  // Warpgroups are through with a step so soon that the beginning and the end count for longer.
+  const int steps = HasWarpgroups(row) ? 48 : 16;
   Problem problem;
   problem.m = int64_t{row.tile.m} * std::max(1, target.multiprocessors);
   problem.n = row.tile.n;
-  problem.k = int64_t{row.tile.k} * kSteps;
+  problem.k = int64_t{row.tile.k} * steps;
   problem.accumulation = kernel.recipe.accumulation;
   if (row.instruction.bit_count == mma::BitCount::kXor) problem.bit_operation = BitOperation::kXor;
   ASSIGN_OR_RETURN(problem.a, SampleOperand(row, mma::Operand::kA, kernel.a, problem.m, problem.k));

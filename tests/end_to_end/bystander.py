@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must hold during and after every attack: others are served, and nothing is kept."""
 
+import os
 import random
 
 import grpc
@@ -14,7 +15,7 @@ DEADLINE_S = 30
 # Threads that gRPC may start under load and keep for the next one: its executors grow to twice the
 # count of cores each, its pools of completion queues and of events by a few. All are bounded, and
 # few beside the hundreds of calls and connections of any attack here.
-KEPT_THREADS = 16
+KEPT_THREADS = max(16, 6 * os.cpu_count())
 
 
 class Bystander:

@@ -166,7 +166,7 @@ def test_explain_is_short_unless_asked(ctl):
     flags = ("explain", "--random", "64,64,64", "--type", "f16", "--chip", "sm_90")
     lines = ctl(*flags).splitlines()
     assert lines[0] == "device   sim:sm_90"
-    assert lines[5].startswith("mma.m16n8k16.f32.f16.f16.f32")
+    assert lines[5].startswith("mma.")
     assert len(lines) < 50
     assert len(ctl(*flags, "--all").splitlines()) > 1500
 

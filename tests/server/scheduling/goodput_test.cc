@@ -68,7 +68,7 @@ struct Load {
   Error error = Error::kNone;
   int flows = 1;
   TimeLimits limits = {};
-  double seconds = kIsSanitized ? 5 : 20;
+  double seconds = 20;
 };
 
 struct Outcome {
