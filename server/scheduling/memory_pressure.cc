@@ -10,6 +10,10 @@ namespace {
 // Memory is given back where at least so much has come since the last time and is held by nobody.
 constexpr int64_t kWorthGivingBack = int64_t{16} << 20;
 
+// What could not be given back may have been in use by gRPC, which says nothing of it: so it is
+// tried again after this many measurements.
+constexpr int kMeasuresToNextTry = 20;
+
 }  // namespace
 
 std::string_view NameOf(Pressure pressure) {
@@ -24,9 +28,15 @@ MemoryPressure::MemoryPressure(int64_t limit_bytes, ReadResidentBytes read,
 Pressure MemoryPressure::Measure(int64_t held_bytes) {
   std::optional<int64_t> resident = read_();
   if (!resident) return last_;
-  floor_bytes_ = floor_bytes_ == 0 ? *resident : std::min(floor_bytes_, *resident);
-  if (*resident - floor_bytes_ - held_bytes >= kWorthGivingBack) {
+  if (lowest_bytes_ == 0) floor_bytes_ = lowest_bytes_ = *resident;
+  floor_bytes_ = std::min(floor_bytes_, *resident);
+  lowest_bytes_ = std::min(lowest_bytes_, *resident);
+  ++measures_;
+  const bool is_retried = measures_ >= kMeasuresToNextTry;
+  const int64_t usual_bytes = is_retried ? lowest_bytes_ : floor_bytes_;
+  if (*resident - usual_bytes - held_bytes >= kWorthGivingBack) {
     give_back_();
+    measures_ = 0;
     resident = read_();
     if (!resident) return last_;
     floor_bytes_ = std::max<int64_t>(1, *resident - held_bytes);

@@ -34,7 +34,9 @@ class MemoryPressure {
   const int64_t limit_bytes_;
   const ReadResidentBytes read_;
   const std::function<void()> give_back_;
-  int64_t floor_bytes_ = 0;  // What was resident when memory was given back, or later and less.
+  int64_t floor_bytes_ = 0;   // What was resident when memory was given back, or later and less.
+  int64_t lowest_bytes_ = 0;  // What was resident at the least.
+  int measures_ = 0;          // Since memory was given back.
   Pressure last_ = Pressure::kNone;
 };
 

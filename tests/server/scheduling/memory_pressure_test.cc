@@ -62,6 +62,20 @@ TEST_F(MemoryPressureTest, MemoryThatNobodyHoldsIsGivenBackOnce) {
   EXPECT_EQ(given_back_, 1);
 }
 
+TEST_F(MemoryPressureTest, WhatWasInUseAtFirstIsGivenBackLater) {
+  At(50 * kMib, 0);
+  after_giving_back_ = 180 * kMib;  // Some of it is gRPC's.
+  At(300 * kMib, 0);
+  EXPECT_EQ(given_back_, 1);
+  after_giving_back_ = 50 * kMib;
+  for (int i = 0; i < 19; ++i) At(180 * kMib, 0);
+  EXPECT_EQ(given_back_, 1);
+  At(180 * kMib, 0);
+  EXPECT_EQ(given_back_, 2);
+  for (int i = 0; i < 100; ++i) At(50 * kMib, 0);
+  EXPECT_EQ(given_back_, 2);
+}
+
 TEST(AdmissionPressureTest, RefusesLargeProductsThenAll) {
   Admission admission({.max_requests = 10, .max_bytes = std::numeric_limits<int64_t>::max()});
   constexpr int64_t kLarge = Admission::kLargeBytes;
