@@ -10,7 +10,7 @@ namespace {
 // Where a logarithm of an extent lies among those of the grid.
 struct Place {
   size_t below;
-  double part;  // Of the way to the next.
+  double part;  // How far it is on the way to the next point, from 0 to 1.
 };
 
 template <size_t kSize>

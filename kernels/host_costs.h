@@ -34,8 +34,8 @@ struct EpilogueCosts {
   double load_integer_from_float = 0;  // An s32 accumulator that f64 holds.
   double scale = 0;
   double alpha = 0;
-  double c = 0;         // Of D's order, beside decoding.
-  double c_across = 0;  // Of the other order.
+  double c = 0;         // An element of C in D's order, beside decoding.
+  double c_across = 0;  // The same where C lies in the other order.
   double bias = 0;
   ByType decode;  // C or bias.
   std::array<double, 5> activation = {};
@@ -46,7 +46,7 @@ struct EpilogueCosts {
 struct CopyCosts {
   double matrix = 0;
   double line = 0;
-  double biased_line = 0;                                  // Of u8 less 128.
+  double biased_line = 0;  // A line of u8 that becomes s8, less 128.
   std::array<ByType, kAllElementTypes.size()> widen = {};  // [from][to]
   ByType expand;  // An element of the dense matrix that a sparse one becomes.
 };
@@ -69,7 +69,7 @@ struct SimulatedWork {
 
 struct SimulatorTimes {
   std::string engine;
-  SimulatedWork seconds;  // Of one of each.
+  SimulatedWork seconds;  // The time that one of each takes.
 };
 
 struct HostCosts {

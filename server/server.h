@@ -126,7 +126,7 @@ class Server {
   std::atomic<const Health*> shown_health_ = nullptr;  // Set once the server listens.
   // Ends first, since it looks at everything above.
   std::unique_ptr<HttpListener> metrics_;
-  std::unique_ptr<Periodic> watch_;  // Of peers, while there are calls.
+  std::unique_ptr<Periodic> watch_;  // Looks at peers and memory while there are calls.
   bool drained_ = false;
 };
 

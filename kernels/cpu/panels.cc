@@ -21,7 +21,8 @@ constexpr int64_t kCacheLine = 64;
 constexpr int64_t kLeastExtent = 256;
 constexpr int64_t kGranule = 64;  // Extents of panels are multiples of it: whole tiles and lines.
 
-// Of a matrix of so many lines. A short line of a large matrix still takes a cache line.
+// The bytes that a matrix of so many lines takes from memory. A short line of a large matrix still
+// takes a cache line.
 double BytesOfLines(double lines, double length, ElementType type) {
   return lines * std::max<double>(kCacheLine, length * BitsOf(type) / 8);
 }

@@ -111,7 +111,7 @@ struct JobRequest {
   RecordHeader header = {.kind = kKind};
   uint64_t id = 0;           // Ascending from 1.
   uint32_t kernel = 0;       // Position in Catalog(DeviceKind::kCuda).
-  int64_t predicted_ns = 0;  // Of the launch; a long one is made in panels.
+  int64_t predicted_ns = 0;  // What the launch should take; a long one is made in panels.
   Problem problem;
 };
 

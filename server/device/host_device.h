@@ -63,7 +63,7 @@ class HostDevice final : public Device {
   bool measured_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::atomic<bool> abort_ = false;  // Of the job that runs; changed under the mutex.
+  std::atomic<bool> abort_ = false;  // Ends the job that runs. Changed under the mutex.
 
   // Owned by the device's thread.
   std::unique_ptr<std::byte, FreeDeleter> workspace_;

@@ -16,8 +16,8 @@ namespace gemmd {
 struct GpuPanels {
   enum class Axis : uint8_t { kBatch, kRows, kColumns };
   Axis axis = Axis::kBatch;
-  int64_t extent = 0;  // Of the problem along the axis.
-  int64_t step = 0;    // Of every panel but the last.
+  int64_t extent = 0;  // The problem is so long along the axis.
+  int64_t step = 0;    // Every panel but the last is so long.
 
   int64_t count() const { return extent == 0 ? 0 : (extent - 1) / step + 1; }
 };

@@ -15,7 +15,7 @@ DEADLINE_S = 30
 # Threads that gRPC may start under load and keep for the next one: its executors grow to twice the
 # count of cores each, its pools of completion queues and of events by a few. All are bounded, and
 # few beside the hundreds of calls and connections of any attack here.
-KEPT_THREADS = max(16, 6 * os.cpu_count())
+KEPT_THREADS = 2 * 2 * os.cpu_count() + 8
 
 
 class Bystander:

@@ -335,7 +335,7 @@ def test_long_uploads_at_once(daemons, battery):
     bound = queued + quota
     battery.holds("32 uploads of 51 MiB at once", most=1.1 * bound / MIB, seen=grown / MIB, unit="MiB")
     # It looks each 250 ms for what it can give back; gRPC takes a while to see that peers have gone.
-    end = time.monotonic() + 60
+    end = time.monotonic() + 15
     while daemon.rss_bytes() - before > 0.1 * bound and time.monotonic() < end:
         time.sleep(0.25)
     kept = daemon.rss_bytes() - before

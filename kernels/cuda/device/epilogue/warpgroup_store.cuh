@@ -23,7 +23,7 @@ class WarpgroupStore {
   static constexpr CudaRow kOf = kRow<Row>;
   using Sum = std::conditional_t<kOf.instruction.d == ElementType::kS32, int32_t, float>;
   static constexpr int kDown = InstructionsDown(kOf);
-  static constexpr int kSums = kOf.instruction.n / 2;  // Of one instruction, in a thread.
+  static constexpr int kSums = kOf.instruction.n / 2;  // A thread has so many of one instruction.
 
   __device__ WarpgroupStore(const MmaParameters& parameters, uint32_t shared, int warpgroup,
                             int thread)
@@ -59,7 +59,7 @@ class WarpgroupStore {
   template <ElementType kType>
   __device__ void RunAs(const Place& place, const Sum (&sums)[kDown][kSums]) const {
     constexpr int kBytes = BitsOf(kType) / 8;
-    constexpr int kColumns = kBlockOfRowBytes / kBytes;  // Of a block.
+    constexpr int kColumns = kBlockOfRowBytes / kBytes;  // A block has so many.
     constexpr int kBlocksOfTile = kOf.tile.n / kColumns;
 #pragma unroll
     for (int i = 0; i < kDown; ++i) {
