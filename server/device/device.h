@@ -20,6 +20,8 @@
 
 namespace gemmd {
 
+class DeviceMemory;
+
 // The submitter's number for a job, ascending from 1; 0 for a job that is never aborted.
 using JobId = uint64_t;
 
@@ -103,6 +105,10 @@ class Device {
   // OK where a product is not too large for the device, whatever else it does; otherwise
   // ResourceExhausted, with the limit. Threads: any.
   virtual absl::Status CheckSize(const Problem& /*problem*/) const { return absl::OkStatus(); }
+
+  // Memory in which tensors stay; null where they stay in memory of the host, which the device
+  // reads and writes. The device owns it.
+  virtual DeviceMemory* memory() { return nullptr; }
 
   // Queues the job without waiting; `done` is called exactly once, from the device's own thread.
   // Outcome: InvalidArgument where the bytes of the operands are wrong (operand_check.h); Cancelled

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory of a device made of the host's, with a thread of its own that serves the calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "server/device/device_memory.h"
+#include "server/system/mutex.h"
+
+namespace gemmd {
+
+class FakeDeviceMemory final : public DeviceMemory {
+ public:
+  explicit FakeDeviceMemory(int64_t capacity_bytes);
+  // Serves what is left.
+  ~FakeDeviceMemory() override;
+
+  int64_t capacity_bytes() const override { return capacity_bytes_; }
+  int64_t used_bytes() const override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Allocate(int64_t bytes, AllocateDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Free(DeviceBlock block) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Write(DeviceBlock block, int64_t offset, std::vector<absl::Span<const std::byte>> pieces,
+             Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Read(DeviceBlock block, int64_t offset, absl::Span<std::byte> to, Done done) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  uint64_t generation() const override ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // From now on calls wait, until this is called with false. An Allocate has its bytes meanwhile.
+  void Hold(bool hold) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls that wait.
+  int held() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls so far, by the name of their function.
+  int calls(const std::string& function) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The next call of the function that is served fails with the status.
+  void FailNext(const std::string& function, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // As where the worker is replaced: all blocks are gone, and what waits fails. While it is not
+  // ready, Allocate is refused with Unavailable.
+  void Lose(bool is_ready_again = true) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetReady() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What is in a block now; empty where there is none.
+  std::string bytes(DeviceBlock block) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The memory of a block, for a job that a test runs in it; null where it has not these bytes.
+  std::byte* memory(DeviceBlock block, int64_t offset, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  size_t blocks() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Call {
+    std::string function;
+    DeviceBlock block = 0;
+    int64_t offset = 0;
+    int64_t bytes = 0;
+    std::vector<absl::Span<const std::byte>> pieces;
+    absl::Span<std::byte> to;
+    AllocateDone allocated;
+    Done done;
+  };
+
+  void Add(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Serve() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Do(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Check(DeviceBlock block, int64_t offset, int64_t bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const int64_t capacity_bytes_;
+  mutable Mutex mutex_;
+  std::deque<Call> calls_ ABSL_GUARDED_BY(mutex_);
+  std::map<DeviceBlock, std::vector<std::byte>> blocks_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, int> counts_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
+  int64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  DeviceBlock last_block_ ABSL_GUARDED_BY(mutex_) = 0;
+  DeviceBlock last_lost_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 1;
+  bool is_held_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_ready_ ABSL_GUARDED_BY(mutex_) = true;
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace gemmd
