@@ -48,7 +48,7 @@ int64_t ExpectedValue(int64_t i, int64_t j) {
 struct Attempt {
   std::string a;
   std::string b;
-  std::string d;
+  SourcePieces pieces;
 
   Mutex mutex;
   std::optional<JobOutcome> outcome ABSL_GUARDED_BY(mutex);
@@ -79,9 +79,8 @@ absl::Status RunOne(Device& device, ElementType type, absl::Duration timeout) {
   auto attempt = std::make_shared<Attempt>();
   attempt->a = PackedMatrix(type, kM, kK, AValue);
   attempt->b = PackedMatrix(type, kK, kN, BValue);
-  job.a = reinterpret_cast<const std::byte*>(attempt->a.data());
-  job.b = reinterpret_cast<const std::byte*>(attempt->b.data());
-  job.d = &attempt->d;
+  job.a = attempt->pieces.Add(PieceOf(attempt->a));
+  job.b = attempt->pieces.Add(PieceOf(attempt->b));
   device.Submit(job, [attempt](JobOutcome outcome) {
     MutexLock lock(&attempt->mutex);
     attempt->outcome = std::move(outcome);
@@ -95,7 +94,8 @@ absl::Status RunOne(Device& device, ElementType type, absl::Duration timeout) {
         Concat("canary: no answer within ", absl::FormatDuration(timeout)));
   }
   RETURN_IF_ERROR(attempt->outcome->status);
-  if (attempt->d != PackedMatrix(d_type, kM, kN, ExpectedValue)) {
+  const absl::Span<const std::byte> d = attempt->outcome->d.bytes();
+  if (d != PieceOf(PackedMatrix(d_type, kM, kN, ExpectedValue))) {
     return absl::DataLossError(
         Concat("canary: kernel ", job.kernel->name, " gave a wrong product"));
   }

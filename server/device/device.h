@@ -6,53 +6,20 @@
 // queues, deadlines or gRPC: the scheduler hands it one job at a time.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "kernels/kernel.h"
 #include "kernels/problem.h"
 #include "kernels/select.h"
+#include "server/device/job.h"
 
 namespace gemmd {
 
 class DeviceMemory;
-
-// The submitter's number for a job, ascending from 1; 0 for a job that is never aborted.
-using JobId = uint64_t;
-
-// One launch. Everything is borrowed until the job is done; operands are as GemmArgs says.
-struct Job {
-  JobId id = 0;
-  Problem problem;
-  const Kernel* kernel = nullptr;
-  int64_t workspace_bytes = 0;
-  int64_t d_bytes = 0;
-  const std::byte* a = nullptr;
-  const std::byte* b = nullptr;
-  const std::byte* c = nullptr;
-  const std::byte* bias = nullptr;
-  absl::Span<const float> a_scale;
-  absl::Span<const float> b_scale;
-  std::string* d = nullptr;  // The device makes it d_bytes long; padding between lines is zero.
-};
-
-// The launch of a job on memory of the host, once `d` is d_bytes long. Borrows what the job
-// borrows.
-GemmArgs ArgsOf(const Job& job, const Target& target, absl::Span<std::byte> workspace);
-
-// How a job ended, and how long each stage on the device took, in nanoseconds.
-struct JobOutcome {
-  absl::Status status;
-  int64_t wait_ns = 0;  // From Submit to the start on the device's thread.
-  int64_t copy_in_ns = 0;
-  int64_t compute_ns = 0;
-  int64_t copy_out_ns = 0;
-};
 
 struct DeviceInfo {
   std::string name;  // As requests name it: "cpu", "sim:sm_90", "cuda:0".

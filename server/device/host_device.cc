@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/host.h"
 #include "kernels/host_rates.h"
+#include "kernels/status_macros.h"
 #include "server/device/operand_check.h"
 
 namespace gemmd {
@@ -22,8 +24,6 @@ constexpr size_t kWorkspaceAlignment = 64;  // GemmArgs::workspace.
 
 // A workspace larger than this goes back to the system after the job that needed it.
 constexpr int64_t kKeptWorkspaceBytes = int64_t{64} << 20;
-
-constexpr size_t kClearedAtOnce = size_t{4} << 20;  // Takes a millisecond or two.
 
 int AllowedCores() {
   cpu_set_t allowed;
@@ -131,23 +131,24 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   JobOutcome outcome;
   const int64_t start_ns = clock_.NowNs();
   outcome.wait_ns = start_ns - pending.submitted_ns;
-  outcome.status = CheckOperands(job);
-  if (outcome.status.ok()) outcome.status = ReserveWorkspace(job.workspace_bytes);
-  if (outcome.status.ok()) outcome.status = ReserveOutput(job);
+  Gathering gathering;
+  const absl::StatusOr<GemmArgs> args = Prepare(job, gathering, outcome.d);
   const int64_t ready_ns = clock_.NowNs();
   outcome.copy_in_ns = ready_ns - start_ns;
-  if (!outcome.status.ok()) return outcome;
+  outcome.status = args.status();
+  if (!outcome.status.ok()) {
+    outcome.d = HeldBytes();
+    return outcome;
+  }
 
-  const auto workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_));
-  GemmArgs args = ArgsOf(job, profile_.target, workspace);
-  args.abort = &abort_;
   try {
-    outcome.status = job.kernel->launch(args);
+    outcome.status = job.kernel->launch(*args);
   } catch (const std::bad_alloc&) {
     outcome.status = absl::ResourceExhaustedError(
         absl::StrCat("kernel: no memory for its scratch on device ", info_.name));
   }
   outcome.compute_ns = clock_.NowNs() - ready_ns;
+  if (!outcome.status.ok()) outcome.d = HeldBytes();
   if (workspace_bytes_ > kKeptWorkspaceBytes) {
     workspace_.reset();
     workspace_bytes_ = 0;
@@ -155,21 +156,28 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   return outcome;
 }
 
-// Fills D with zeros, which takes a second for some gigabytes.
-absl::Status HostDevice::ReserveOutput(const Job& job) const {
-  const auto bytes = static_cast<size_t>(job.d_bytes);
-  try {
-    job.d->clear();
-    job.d->reserve(bytes);
-    while (job.d->size() < bytes) {
-      if (IsSet(&abort_)) return AbortedLaunch();
-      job.d->append(std::min(kClearedAtOnce, bytes - job.d->size()), '\0');
-    }
-  } catch (const std::bad_alloc&) {
+// What a launch needs beside its code.
+absl::StatusOr<GemmArgs> HostDevice::Prepare(const Job& job, Gathering& gathering, HeldBytes& d) {
+  RETURN_IF_ERROR(ReserveWorkspace(job.workspace_bytes));
+  const auto workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_));
+  ASSIGN_OR_RETURN(std::byte* const to, PlaceOutput(job, d));
+  ASSIGN_OR_RETURN(GemmArgs args, ArgsOf(job, profile_.target, workspace, to, &abort_, gathering));
+  RETURN_IF_ERROR(CheckOperands(job.problem, args.a));
+  if (IsSet(&abort_)) return AbortedLaunch();
+  return args;
+}
+
+// Where D goes.
+absl::StatusOr<std::byte*> HostDevice::PlaceOutput(const Job& job, HeldBytes& d) const {
+  if (job.d.block != 0) return absl::InternalError("job: a block is no memory of the host");
+  if (job.d.memory != nullptr) return job.d.memory;
+  std::optional<HeldBytes> zeros = HeldBytes::Zeros(job.d_bytes);
+  if (!zeros.has_value()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("d: no memory for ", job.d_bytes, " bytes on device ", info_.name));
   }
-  return IsSet(&abort_) ? AbortedLaunch() : absl::OkStatus();
+  d = *std::move(zeros);
+  return d.bytes().data();
 }
 
 absl::Status HostDevice::ReserveWorkspace(int64_t bytes) {

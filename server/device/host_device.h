@@ -2,7 +2,7 @@
 //
 // The devices of the host: `cpu` runs the rows of the libraries, `sim:<chip>` those of the
 // simulator. Each has one thread of its own, which kernels multiply by the threads they are given.
-// Operands are read where the request left them.
+// Operands are read where the request left them, or put together first where they are in pieces.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,9 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "server/device/device.h"
+#include "server/device/gather.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
 
@@ -49,7 +51,8 @@ class HostDevice final : public Device {
   void Run(const Target& target) ABSL_LOCKS_EXCLUDED(mutex_);
   bool TakeNext(Pending& next) ABSL_LOCKS_EXCLUDED(mutex_);
   JobOutcome Execute(const Pending& pending);
-  absl::Status ReserveOutput(const Job& job) const;
+  absl::StatusOr<GemmArgs> Prepare(const Job& job, Gathering& gathering, HeldBytes& d);
+  absl::StatusOr<std::byte*> PlaceOutput(const Job& job, HeldBytes& d) const;
   absl::Status ReserveWorkspace(int64_t bytes);
 
   // Constant after construction.

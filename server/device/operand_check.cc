@@ -7,20 +7,29 @@
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/device/gather.h"
 
 namespace gemmd {
 
-absl::Status CheckOperands(const Job& job) {
-  const MatrixLayout& a = job.problem.a;
-  if (!a.is_sparse() || job.a == nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const SparseLayout one, SparseLayoutOf("a", a.type, a.rows, a.columns));
-  const int64_t batch = job.problem.batch;
-  const int64_t matrices = a.batch_stride_bytes == 0 ? std::min<int64_t>(1, batch) : batch;
+absl::Status CheckOperands(const Problem& problem, const std::byte* a) {
+  const MatrixLayout& layout = problem.a;
+  if (!layout.is_sparse() || a == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const SparseLayout one,
+                   SparseLayoutOf("a", layout.type, layout.rows, layout.columns));
+  const int64_t batch = problem.batch;
+  const int64_t matrices = layout.batch_stride_bytes == 0 ? std::min<int64_t>(1, batch) : batch;
   for (int64_t i = 0; i < matrices; ++i) {
     const std::string place = matrices == 1 ? "a.data" : Concat("a.data: matrix ", i);
-    RETURN_IF_ERROR(CheckCompressed(place, one, job.a + i * a.batch_stride_bytes));
+    RETURN_IF_ERROR(CheckCompressed(place, one, a + i * layout.batch_stride_bytes));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckOperands(const Job& job) {
+  if (!job.problem.a.is_sparse()) return absl::OkStatus();
+  Gathering gathering;
+  ASSIGN_OR_RETURN(const std::byte* const a, gathering.Take(job.a, 1, nullptr));
+  return CheckOperands(job.problem, a);
 }
 
 }  // namespace gemmd

@@ -4,6 +4,8 @@
 // own thread looks, and not the thread of gRPC that took the request.
 #pragma once
 
+#include <cstddef>
+
 #include "absl/status/status.h"
 #include "server/device/device.h"
 
@@ -11,6 +13,10 @@ namespace gemmd {
 
 // Errors: InvalidArgument where a sparse A is not in the portable 2:4 form: "a.data: row 3, group
 // 17: got indices 2, 2, want increasing".
+absl::Status CheckOperands(const Problem& problem, const std::byte* a);
+
+// The same for a job that lies in memory of the host; an A in pieces is put together for it.
+// Errors: ResourceExhausted besides.
 absl::Status CheckOperands(const Job& job);
 
 }  // namespace gemmd

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <new>
+#include <optional>
 #include <utility>
 
 #include "kernels/catalog.h"
@@ -24,10 +24,26 @@ namespace {
 constexpr int64_t kTickNs = 100'000'000;
 
 // Copying so much takes some 2 ms.
-constexpr int64_t kCopiedAtOnce = int64_t{8} << 20;
+constexpr size_t kCopiedAtOnce = size_t{8} << 20;
 
 // How long a worker may take to end a job that nobody wants any more.
 constexpr int64_t kTimeToAbortNs = 1'000'000'000;
+
+// A source that were too short would leave bytes of an earlier job in its place.
+absl::Status CheckSources(const Job& job, const JobLayout& layout) {
+  const std::pair<const Source*, const JobRange*> matrices[] = {{&job.a, &layout.a},
+                                                                {&job.b, &layout.b},
+                                                                {&job.c, &layout.c},
+                                                                {&job.bias, &layout.bias},
+                                                                {&job.a_scale, &layout.a_scale},
+                                                                {&job.b_scale, &layout.b_scale}};
+  for (const auto& [source, range] : matrices) {
+    if (source->block == 0 && source->bytes == range->bytes) continue;
+    return absl::InternalError(Concat("job: got a matrix of ", source->bytes, " bytes, want ",
+                                      range->bytes, " in memory of the host"));
+  }
+  return absl::OkStatus();
+}
 
 absl::Span<std::byte> Place(absl::Span<std::byte> staging, const JobRange& range) {
   return staging.subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.bytes));
@@ -101,6 +117,7 @@ std::unique_ptr<WorkerDevice::Pending> WorkerDevice::MakePending(const Job& job,
   const absl::StatusOr<JobLayout> layout = LayOut(job.problem);
   if (layout.ok()) {
     pending->layout = *layout;
+    pending->refusal = CheckSources(job, *layout);
   } else {
     pending->refusal = layout.status();
   }
@@ -124,16 +141,19 @@ absl::Duration WorkerDevice::LongestRun(const Job& job) const {
 // Leaves nothing of an earlier job between this matrix and the next one. False where the job was
 // aborted meanwhile.
 bool WorkerDevice::CopyInChunks(const Pending& pending, const JobRange& range,
-                                const void* from) const {
-  if (range.bytes == 0) return true;
-  std::byte* const to = staging_.matrices().data() + range.offset;
-  for (int64_t at = 0; at < range.bytes; at += kCopiedAtOnce) {
-    if (IsAborted(pending)) return false;
-    std::memcpy(to + at, static_cast<const std::byte*>(from) + at,
-                static_cast<size_t>(std::min(kCopiedAtOnce, range.bytes - at)));
+                                const Source& from) const {
+  std::byte* to = staging_.matrices().data() + range.offset;
+  for (Piece rest : from.pieces) {
+    while (!rest.empty()) {
+      if (IsAborted(pending)) return false;
+      const Piece chunk = rest.first(std::min(rest.size(), kCopiedAtOnce));
+      std::memcpy(to, chunk.data(), chunk.size());
+      to += chunk.size();
+      rest.remove_prefix(chunk.size());
+    }
   }
   const auto bytes = static_cast<size_t>(range.bytes);
-  std::memset(to + bytes, 0, -bytes % static_cast<size_t>(kJobAlignment));
+  std::memset(to, 0, -bytes % static_cast<size_t>(kJobAlignment));
   return true;
 }
 
@@ -146,8 +166,8 @@ void WorkerDevice::HandOver(Pending& pending) const {
   [[maybe_unused]] const bool is_whole =
       CopyInChunks(pending, layout.a, job.a) && CopyInChunks(pending, layout.b, job.b) &&
       CopyInChunks(pending, layout.c, job.c) && CopyInChunks(pending, layout.bias, job.bias) &&
-      CopyInChunks(pending, layout.a_scale, job.a_scale.data()) &&
-      CopyInChunks(pending, layout.b_scale, job.b_scale.data());
+      CopyInChunks(pending, layout.a_scale, job.a_scale) &&
+      CopyInChunks(pending, layout.b_scale, job.b_scale);
   stamps_.Put(Place(staging_.matrices(), layout.d));
   JobRequest request;
   request.id = pending.id;
@@ -244,26 +264,29 @@ JobOutcome WorkerDevice::Finish(const Pending& pending, const Result& result) co
   outcome.compute_ns = result.compute_ns;
   outcome.status = result.status.get();
   if (!outcome.status.ok()) return outcome;
-  outcome.status = TakeOutput(pending);
+  outcome.status = TakeOutput(pending, outcome.d);
+  if (!outcome.status.ok()) outcome.d = HeldBytes();
   outcome.copy_out_ns = result.copy_out_ns + clock_.NowNs() - received_ns;
   return outcome;
 }
 
 // Copies D out of the staging area.
-absl::Status WorkerDevice::TakeOutput(const Pending& pending) const {
+absl::Status WorkerDevice::TakeOutput(const Pending& pending, HeldBytes& d) const {
   const JobRange& range = pending.layout.d;
-  const char* const from = reinterpret_cast<const char*>(staging_.matrices().data()) + range.offset;
-  std::string& d = *pending.job.d;
-  try {
-    d.clear();
-    d.reserve(static_cast<size_t>(range.bytes));
-    for (int64_t at = 0; at < range.bytes; at += kCopiedAtOnce) {
-      if (IsAborted(pending)) return AbortedLaunch();
-      d.append(from + at, static_cast<size_t>(std::min(kCopiedAtOnce, range.bytes - at)));
+  const Piece from = Place(staging_.matrices(), range);
+  std::byte* to = pending.job.d.memory;
+  if (to == nullptr) {
+    std::optional<HeldBytes> zeros = HeldBytes::Zeros(range.bytes);
+    if (!zeros.has_value()) {
+      return absl::ResourceExhaustedError(
+          Concat("d: no memory for ", range.bytes, " bytes of a result of device ", info_.name));
     }
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(
-        Concat("d: no memory for ", range.bytes, " bytes of a result of device ", info_.name));
+    d = *std::move(zeros);
+    to = d.bytes().data();
+  }
+  for (size_t at = 0; at < from.size(); at += kCopiedAtOnce) {
+    if (IsAborted(pending)) return AbortedLaunch();
+    std::memcpy(to + at, from.data() + at, std::min(kCopiedAtOnce, from.size() - at));
   }
   return absl::OkStatus();
 }

@@ -111,8 +111,8 @@ class WorkerDevice final : public Device {
   void RefusePending() ABSL_LOCKS_EXCLUDED(mutex_);
   void AnswerAborted() ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsAborted(const Pending& pending) const;
-  bool CopyInChunks(const Pending& pending, const JobRange& range, const void* from) const;
-  absl::Status TakeOutput(const Pending& pending) const;
+  bool CopyInChunks(const Pending& pending, const JobRange& range, const Source& from) const;
+  absl::Status TakeOutput(const Pending& pending, HeldBytes& d) const;
   Pending* current() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The life of workers.

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,6 +28,7 @@ inline constexpr int64_t kAnswerOverheadBytes = 4096;
 // A valid request. `job` borrows the operands; its kernel, sizes and destination are not set yet.
 struct ParsedRequest {
   Job job;
+  std::unique_ptr<SourcePieces> pieces;  // What the job's sources point into, if anything.
   Constraints constraints;
   std::string device;  // Empty where the request names none.
   Priority priority = Priority::kNormal;
@@ -60,6 +62,7 @@ struct ProductOutcome {
   Problem problem;
   const Kernel* kernel = nullptr;
   std::string_view device;  // The device's name.
+  HeldBytes d;              // D, where the device gave the memory.
   ProductTiming timing;     // Zeros where the status is not OK.
 };
 

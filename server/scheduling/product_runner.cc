@@ -257,7 +257,6 @@ absl::StatusOr<JobId> ProductRunner::Start(absl::StatusOr<ParsedRequest> parsed,
 Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arrival,
                                          ProductCaller caller) {
   Job& job = product.parsed.job;
-  job.d = caller.d;
   InFlight in_flight = {.arrival = std::move(arrival),
                         .admitted_ns = clock_.NowNs(),
                         .problem = job.problem,
@@ -275,12 +274,14 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
   submission.flow = FlowOf(in_flight.arrival.peer);
   submission.priority = product.parsed.priority;
   submission.done = [this, in_flight = std::move(in_flight),
+                     pieces = std::move(product.parsed.pieces),
                      caller = std::move(caller)](JobResult result) mutable {
     const int64_t done_ns = clock_.NowNs();
     ProductOutcome outcome = {.status = result.outcome.status,
                               .problem = in_flight.problem,
                               .kernel = in_flight.kernel,
                               .device = in_flight.device,
+                              .d = std::move(result.outcome.d),
                               .timing = {}};
     if (outcome.status.ok()) {
       const JobOutcome& took = result.outcome;
@@ -296,7 +297,7 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
     stats_.AddCompletion(
         CompletionOf(outcome, static_cast<size_t>(in_flight.served - devices_.data())));
     LogRequest(in_flight, result, clock_.NowNs());
-    std::move(caller.done)(outcome);
+    std::move(caller.done)(std::move(outcome));
   };
   return submission;
 }

@@ -33,11 +33,10 @@ struct PreparedProduct {
 
 // The caller that waits for a product.
 struct ProductCaller {
-  std::string* d = nullptr;  // Where D goes.
   // Makes the answer, except for its timing. Called before `done`, and only where the product is
   // OK. The time that it takes is the stage kSendPrepare.
   absl::AnyInvocable<void(const ProductOutcome&)> prepare;
-  absl::AnyInvocable<void(const ProductOutcome&) &&> done;
+  absl::AnyInvocable<void(ProductOutcome) &&> done;
 };
 
 class ProductRunner {
@@ -52,7 +51,7 @@ class ProductRunner {
   absl::StatusOr<Admission::Ticket> Hold(int64_t message_bytes, const Arrival& arrival);
 
   // Starts one product. Where this returns OK, `caller.done` is called exactly once from another
-  // thread (or from Cancel); operands and D must live until then. The caller keeps `ticket`, which
+  // thread (or from Cancel); operands must live until then. The caller keeps `ticket`, which
   // holds the bytes of the message and gets those of result and scratch, until the answer has left.
   // A request that could not be parsed is counted and logged here like any other refusal, and its
   // status is returned.

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -30,12 +31,13 @@ absl::StatusOr<ScaleKind> ParseScale(std::string_view field, std::string_view ex
                                            " values, want 0, 1 or ", extent_name, " = ", extent));
 }
 
-absl::Span<const float> ScaleValues(const v1::Operand& operand) {
-  return {operand.scale().values().data(), static_cast<size_t>(operand.scale().values_size())};
+Piece ScaleValues(const v1::Operand& operand) {
+  const auto& values = operand.scale().values();
+  return PieceOf(absl::MakeConstSpan(values.data(), static_cast<size_t>(values.size())));
 }
 
-absl::Status ParseBias(const v1::Bias& bias, OperandBytes bytes, Job& job) {
-  Problem& problem = job.problem;
+absl::Status ParseBias(const v1::Bias& bias, OperandBytes bytes, ParsedRequest& parsed) {
+  Problem& problem = parsed.job.problem;
   ASSIGN_OR_RETURN(problem.bias_type, ParseType("bias.type", bias.type(), problem.d.type));
   if (!v1::BiasAxis_IsValid(bias.axis())) return UnknownValue("bias.axis", bias.axis());
   if (bias.axis() == v1::BIAS_AXIS_UNSPECIFIED) {
@@ -53,7 +55,7 @@ absl::Status ParseBias(const v1::Bias& bias, OperandBytes bytes, Job& job) {
         Concat("bias.data: got ", got, " bytes, want ", along_rows ? "m" : "n", " = ", extent,
                " elements of ", BitsOf(problem.bias_type), " bits = ", line.line_stride_bytes()));
   }
-  job.bias = reinterpret_cast<const std::byte*>(bias.data().data());
+  parsed.job.bias = parsed.pieces->Add(PieceOf(bias.data()));
   return absl::OkStatus();
 }
 
@@ -96,21 +98,19 @@ absl::Status ExpectDense(std::string_view field, const v1::Operand& operand) {
 }
 
 // A and B: layouts and scales.
-absl::Status ParseProduct(const v1::MultiplyRequest& request, Job& job) {
-  Problem& problem = job.problem;
+absl::Status ParseProduct(const v1::MultiplyRequest& request, Problem& problem) {
   ASSIGN_OR_RETURN(problem.a, ParseOperandLayout("a", request.a(), problem.m, problem.k, {}));
   RETURN_IF_ERROR(ExpectDense("b", request.b()));
   ASSIGN_OR_RETURN(problem.b, ParseOperandLayout("b", request.b(), problem.k, problem.n, {}));
   ASSIGN_OR_RETURN(problem.a_scale, ParseScale("a", "m", problem.m, request.a().scale()));
   ASSIGN_OR_RETURN(problem.b_scale, ParseScale("b", "n", problem.n, request.b().scale()));
-  job.a_scale = ScaleValues(request.a());
-  job.b_scale = ScaleValues(request.b());
   return absl::OkStatus();
 }
 
 // C, bias and D, once the accumulation type is known.
-absl::Status ParseResult(const v1::MultiplyRequest& request, OperandBytes bytes, Job& job) {
-  Problem& problem = job.problem;
+absl::Status ParseResult(const v1::MultiplyRequest& request, OperandBytes bytes,
+                         ParsedRequest& parsed) {
+  Problem& problem = parsed.job.problem;
   ASSIGN_OR_RETURN(const ElementType default_accumulation,
                    DefaultAccumulation(problem.a.type, problem.b.type));
   ASSIGN_OR_RETURN(problem.accumulation, ParseType("accumulation_type", request.accumulation_type(),
@@ -134,21 +134,27 @@ absl::Status ParseResult(const v1::MultiplyRequest& request, OperandBytes bytes,
   } else if (request.has_c()) {
     return absl::InvalidArgumentError("c: got C, want none where beta is 0");
   }
-  if (request.has_bias()) RETURN_IF_ERROR(ParseBias(request.bias(), bytes, job));
+  if (request.has_bias()) RETURN_IF_ERROR(ParseBias(request.bias(), bytes, parsed));
   return absl::OkStatus();
 }
 
-absl::Status ParseAllBytes(const v1::MultiplyRequest& request, Job& job) {
+absl::Status ParseAllBytes(const v1::MultiplyRequest& request, ParsedRequest& parsed) {
+  Job& job = parsed.job;
+  SourcePieces& pieces = *parsed.pieces;
   const Problem& problem = job.problem;
   const bool is_read = problem.has_product();
-  ASSIGN_OR_RETURN(job.a, ParseBytes("a", request.a().transpose() ? "k*m" : "m*k", request.a(),
-                                     problem.a, problem.batch, is_read));
-  ASSIGN_OR_RETURN(job.b, ParseBytes("b", request.b().transpose() ? "n*k" : "k*n", request.b(),
-                                     problem.b, problem.batch, is_read));
-  if (problem.has_c()) {
-    ASSIGN_OR_RETURN(job.c, ParseBytes("c", request.c().transpose() ? "n*m" : "m*n", request.c(),
-                                       problem.c, problem.batch, true));
-  }
+  ASSIGN_OR_RETURN(const Piece a, ParseBytes("a", request.a().transpose() ? "k*m" : "m*k",
+                                             request.a(), problem.a, problem.batch, is_read));
+  ASSIGN_OR_RETURN(const Piece b, ParseBytes("b", request.b().transpose() ? "n*k" : "k*n",
+                                             request.b(), problem.b, problem.batch, is_read));
+  job.a = pieces.Add(a);
+  job.b = pieces.Add(b);
+  job.a_scale = pieces.Add(ScaleValues(request.a()));
+  job.b_scale = pieces.Add(ScaleValues(request.b()));
+  if (!problem.has_c()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Piece c, ParseBytes("c", request.c().transpose() ? "n*m" : "m*n",
+                                             request.c(), problem.c, problem.batch, true));
+  job.c = pieces.Add(c);
   return absl::OkStatus();
 }
 
@@ -174,10 +180,11 @@ absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
   ParsedRequest parsed;
   RETURN_IF_ERROR(ParseShape(request, parsed.job.problem));
   RETURN_IF_ERROR(ParseScalars(request, parsed.job.problem));
-  RETURN_IF_ERROR(ParseProduct(request, parsed.job));
-  RETURN_IF_ERROR(ParseResult(request, bytes, parsed.job));
+  RETURN_IF_ERROR(ParseProduct(request, parsed.job.problem));
+  if (bytes == OperandBytes::kRequired) parsed.pieces = std::make_unique<SourcePieces>();
+  RETURN_IF_ERROR(ParseResult(request, bytes, parsed));
   RETURN_IF_ERROR(Validate(parsed.job.problem));
-  if (bytes == OperandBytes::kRequired) RETURN_IF_ERROR(ParseAllBytes(request, parsed.job));
+  if (bytes == OperandBytes::kRequired) RETURN_IF_ERROR(ParseAllBytes(request, parsed));
   if (!request.kernel().empty() && request.kernel() != "auto") {
     ASSIGN_OR_RETURN(parsed.constraints.kernel, FindKernel(request.kernel()));
   }

@@ -154,19 +154,19 @@ absl::StatusOr<MatrixLayout> ParseOperandLayout(std::string_view field, const v1
   return ParseLayout(field, type, used, rows, columns, StridesOf(operand));
 }
 
-absl::StatusOr<const std::byte*> ParseBytes(std::string_view field, std::string_view shape,
-                                            const v1::Operand& operand, const MatrixLayout& layout,
-                                            int64_t batch, bool is_read) {
+absl::StatusOr<Piece> ParseBytes(std::string_view field, std::string_view shape,
+                                 const v1::Operand& operand, const MatrixLayout& layout,
+                                 int64_t batch, bool is_read) {
   ASSIGN_OR_RETURN(const ByteCount count, BytesOf(field, layout, batch));
   const bool is_given = operand.source_case() == v1::Operand::kData;
   const int64_t got = static_cast<int64_t>(operand.data().size());
-  if (!is_given && (!is_read || count.least == 0)) return nullptr;
+  if (!is_given && (!is_read || count.least == 0)) return Piece();
   if (got < count.least || got > count.full) {
     return absl::InvalidArgumentError(Concat(field, ".data: got ", got, " bytes, want ",
                                              WantedBytes(shape, layout, batch, count)));
   }
-  if (got == 0) return nullptr;
-  return reinterpret_cast<const std::byte*>(operand.data().data());
+  if (!is_read) return Piece();
+  return PieceOf(operand.data()).first(static_cast<size_t>(count.least));
 }
 
 v1::ElementType ToWire(ElementType type) {

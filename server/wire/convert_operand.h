@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "gemmd/v1/tensors.pb.h"
 #include "kernels/problem.h"
+#include "server/device/job.h"
 
 namespace gemmd {
 
@@ -50,11 +51,11 @@ absl::StatusOr<MatrixLayout> ParseOperandLayout(std::string_view field, const v1
                                                 int64_t rows, int64_t columns,
                                                 std::optional<ElementType> default_type);
 
-// The bytes of an operand; null where the matrix is empty. `shape` ("m*k") is for the message;
-// where `is_read` is false the bytes may be left out. Errors: InvalidArgument where their count is
-// not that of the layout.
-absl::StatusOr<const std::byte*> ParseBytes(std::string_view field, std::string_view shape,
-                                            const v1::Operand& operand, const MatrixLayout& layout,
-                                            int64_t batch, bool is_read);
+// The bytes of an operand without the last padding; none where the matrix is empty or not read.
+// `shape` ("m*k") is for the message; where `is_read` is false the bytes may be left out. Errors:
+// InvalidArgument where their count is not that of the layout.
+absl::StatusOr<Piece> ParseBytes(std::string_view field, std::string_view shape,
+                                 const v1::Operand& operand, const MatrixLayout& layout,
+                                 int64_t batch, bool is_read);
 
 }  // namespace gemmd

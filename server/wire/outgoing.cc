@@ -35,29 +35,29 @@ std::string HeadOf(v1::MultiplyResponse answer, size_t d_bytes) {
   return head += matrix;
 }
 
-void Free(void* matrix) { delete static_cast<std::string*>(matrix); }
+void LetGo(void* matrix) { delete static_cast<HeldBytes*>(matrix); }
 
-grpc::ByteBuffer Joined(std::string head, std::string d) {
+grpc::ByteBuffer Joined(std::string head, HeldBytes d) {
   if (d.size() <= kCopiedBytes) {
-    head += d;
+    head.append(reinterpret_cast<const char*>(d.bytes().data()), d.size());
     const grpc::Slice slice(head);
     return grpc::ByteBuffer(&slice, 1);
   }
-  auto* const matrix = new std::string(std::move(d));
+  auto* const matrix = new HeldBytes(std::move(d));
   const grpc::Slice slices[] = {grpc::Slice(head),
-                                grpc::Slice(matrix->data(), matrix->size(), Free, matrix)};
+                                grpc::Slice(matrix->bytes().data(), matrix->size(), LetGo, matrix)};
   return grpc::ByteBuffer(slices, 2);
 }
 
 }  // namespace
 
-grpc::ByteBuffer UnaryAnswer(v1::MultiplyResponse answer, std::string d) {
+grpc::ByteBuffer UnaryAnswer(v1::MultiplyResponse answer, HeldBytes d) {
   std::string head = HeadOf(std::move(answer), d.size());
   return Joined(std::move(head), std::move(d));
 }
 
 grpc::ByteBuffer StreamAnswer(const std::string& request_id, v1::MultiplyResponse answer,
-                              std::string d) {
+                              HeldBytes d) {
   const std::string head = HeadOf(std::move(answer), d.size());
   std::string outer;
   AppendFieldStart(v1::MultiplyStreamResponse::kRequestIdFieldNumber, request_id.size(), outer);

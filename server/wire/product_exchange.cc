@@ -56,14 +56,14 @@ absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, grpc:
 
 ProductCaller ProductExchange::CallerFor(Answer answer) {
   return {
-      .d = &d_,
       .prepare =
           [this](const ProductOutcome& outcome) { FillResponse(outcome, request_id_, answer_); },
       .done =
-          [this, answer = std::move(answer)](const ProductOutcome& outcome) mutable {
+          [this, answer = std::move(answer)](ProductOutcome outcome) mutable {
             // Freed when the answer is on its way: that takes a while for long operands.
             const std::unique_ptr<v1::MultiplyRequest> request = std::move(request_);
             if (outcome.status.ok()) {
+              d_ = std::move(outcome.d);
               *answer_.mutable_timing() = ToWire(outcome.timing);
             } else {
               Release();
@@ -74,7 +74,7 @@ ProductCaller ProductExchange::CallerFor(Answer answer) {
 
 void ProductExchange::Release() {
   request_.reset();
-  d_ = std::string();
+  d_ = HeldBytes();
   ticket_ = Admission::Ticket();
 }
 

@@ -52,7 +52,7 @@ class ProductExchange {
   std::string request_id_;
   std::unique_ptr<v1::MultiplyRequest> request_;  // Until the product is done.
   v1::MultiplyResponse answer_;                   // Without the bytes of D.
-  std::string d_;
+  HeldBytes d_;
   Admission::Ticket ticket_;
 };
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstring>
+#include <string>
 
 #include "kernels/kernel.h"
 #include "server/device/device.h"
@@ -50,7 +51,8 @@ inline Job TestJob(std::string* d) {
   job.problem.b = job.problem.a;
   job.problem.d = job.problem.a;
   job.d_bytes = 4;
-  job.d = d;
+  d->resize(4);
+  job.d.memory = reinterpret_cast<std::byte*>(d->data());
   return job;
 }
 

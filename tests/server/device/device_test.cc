@@ -62,7 +62,8 @@ TEST(HostDeviceTest, RefusesIndicesThatDoNotIncrease) {
   Job job = TestJob(&d);
   job.problem.a = TightSparseLayout("a", ElementType::kF16, 4, 6).value();
   std::string a(4 * 8 + 4, '\x44');
-  job.a = reinterpret_cast<const std::byte*>(a.data());
+  SourcePieces pieces;
+  job.a = pieces.Add(PieceOf(a));
   EXPECT_TRUE(RunOn(device, job).status.ok());
   a.back() = 0x40;
   EXPECT_EQ(
@@ -113,11 +114,11 @@ TEST(HostDeviceTest, TimesTheWaitAndTheComputingApart) {
   const JobOutcome first = ends[0].get_future().get();
   const JobOutcome second = ends[1].get_future().get();
   const int64_t took_ns = clock.NowNs() - start_ns;
-  for (const JobOutcome& outcome : {first, second}) {
-    EXPECT_GE(outcome.compute_ns, SlowKernel::kTakesNs);
-    EXPECT_GE(outcome.wait_ns, 0);
-    EXPECT_GE(outcome.copy_in_ns, 0);
-    EXPECT_LE(outcome.wait_ns + outcome.copy_in_ns + outcome.compute_ns, took_ns);
+  for (const JobOutcome* const outcome : {&first, &second}) {
+    EXPECT_GE(outcome->compute_ns, SlowKernel::kTakesNs);
+    EXPECT_GE(outcome->wait_ns, 0);
+    EXPECT_GE(outcome->copy_in_ns, 0);
+    EXPECT_LE(outcome->wait_ns + outcome->copy_in_ns + outcome->compute_ns, took_ns);
   }
   // It was submitted after the first one, which was computed no sooner than it was submitted.
   EXPECT_GE(second.wait_ns, SlowKernel::kTakesNs - (submitted_ns - start_ns));
@@ -193,8 +194,8 @@ class CorruptingDevice final : public Device {
   const DeviceInfo& info() const override { return inner_.info(); }
   const DeviceProfile& profile() const override { return inner_.profile(); }
   void Submit(const Job& job, Done done) override {
-    inner_.Submit(job, [d = job.d, done = std::move(done)](JobOutcome outcome) mutable {
-      d->back() = static_cast<char>(d->back() ^ 1);
+    inner_.Submit(job, [done = std::move(done)](JobOutcome outcome) mutable {
+      outcome.d.bytes().back() ^= std::byte{1};
       std::move(done)(std::move(outcome));
     });
   }

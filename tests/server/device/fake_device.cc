@@ -5,11 +5,12 @@
 #include <cassert>
 #include <utility>
 
+#include "server/device/gather.h"
+
 namespace gemmd {
 namespace {
 
 JobOutcome RunOnCallingThread(const Job& job) {
-  job.d->assign(static_cast<size_t>(job.d_bytes), '\0');
   // std::max_align_t is not enough for GemmArgs::workspace: leave room to align.
   constexpr uintptr_t kAlignment = 64;
   std::vector<std::byte> memory(static_cast<size_t>(job.workspace_bytes) + kAlignment);
@@ -18,7 +19,13 @@ JobOutcome RunOnCallingThread(const Job& job) {
   const auto workspace =
       absl::MakeSpan(memory.data() + skipped, static_cast<size_t>(job.workspace_bytes));
   JobOutcome outcome;
-  outcome.status = job.kernel->launch(ArgsOf(job, {}, workspace));
+  std::byte* d = job.d.memory;
+  if (d == nullptr) {
+    outcome.d = HeldBytes::Zeros(job.d_bytes).value();
+    d = outcome.d.bytes().data();
+  }
+  Gathering gathering;
+  outcome.status = job.kernel->launch(ArgsOf(job, {}, workspace, d, nullptr, gathering).value());
   outcome.compute_ns = 1;
   return outcome;
 }

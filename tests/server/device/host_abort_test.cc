@@ -55,14 +55,16 @@ class HostAbortTest : public testing::Test {
     slow_.id = 1;
     slow_.kernel = &kernel_;
     slow_.workspace_bytes = *kernel_.workspace_bytes(problem);
-    slow_.a = slow_.b = operands_.data();
+    slow_.a = slow_.b = pieces_.Add(operands_);
     slow_.d_bytes = problem.d.lines() * problem.d.line_stride_bytes();
-    slow_.d = &d_;
+    d_.resize(static_cast<size_t>(slow_.d_bytes));
+    slow_.d.memory = reinterpret_cast<std::byte*>(d_.data());
   }
 
   HostDevice device_;
   const Kernel& kernel_;
   const std::vector<std::byte> operands_ = std::vector<std::byte>(4096);
+  SourcePieces pieces_;
   std::string d_;
   Job slow_;
 };
@@ -80,10 +82,14 @@ TEST_F(HostAbortTest, FreesTheDeviceSoon) {
   EXPECT_LT(absl::Now() - aborted, kSoon);
 }
 
-TEST_F(HostAbortTest, EndsTheClearingOfALargeOutput) {
-  Job job = TestJob(&d_);
+TEST_F(HostAbortTest, EndsThePuttingTogetherOfALargeOperand) {
+  // 16 GiB to copy, out of 64 MiB.
+  const std::vector<std::byte> part(size_t{64} << 20);
+  SourcePieces pieces;
+  std::string d;
+  Job job = TestJob(&d);
   job.id = 7;
-  job.d_bytes = int64_t{4} << 30;  // The kernel would write four bytes of it.
+  job.a = pieces.Add(std::vector<Piece>(256, part));
   std::future<JobOutcome> ended = Start(device_, job);
   EXPECT_EQ(ended.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   const absl::Time aborted = absl::Now();

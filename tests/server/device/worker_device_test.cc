@@ -157,25 +157,32 @@ TEST(WorkerDeviceTest, PassesOnEveryOperand) {
   const std::vector<float> bias = {1, -2, 30, 4, 500};
   const std::vector<float> a_scale = {0.5, 1, 2, 3, 4};
   const float b_scale = 0.25;
-  job.a = bytes.data();
-  job.b = bytes.data() + 1000;
-  job.c = bytes.data() + 2000;
-  job.bias = reinterpret_cast<const std::byte*>(bias.data());
-  job.a_scale = a_scale;
-  job.b_scale = absl::MakeConstSpan(&b_scale, 1);
+  const auto part = [&](size_t at, const MatrixLayout& layout) {
+    return absl::MakeConstSpan(bytes).subspan(
+        at, static_cast<size_t>(BytesOf("", layout, problem.batch)->least));
+  };
+  SourcePieces pieces;
+  job.a = pieces.Add({part(0, problem.a).first(100), part(0, problem.a).subspan(100)});
+  job.b = pieces.Add(part(1000, problem.b));
+  job.c = pieces.Add(part(2000, problem.c));
+  job.bias = pieces.Add(PieceOf(bias));
+  job.a_scale = pieces.Add(PieceOf(a_scale));
+  job.b_scale = pieces.Add(PieceOf(absl::MakeConstSpan(&b_scale, 1)));
   job.d_bytes = BytesWritten(problem);
-  std::string got;
-  std::string want = "x";
-  for (auto& [device, d] : {std::pair<Device*, std::string*>(&rig.device(), &got), {&sim, &want}}) {
+  HeldBytes got;
+  HeldBytes want;
+  for (auto& [device, d] : {std::pair<Device*, HeldBytes*>(&rig.device(), &got), {&sim, &want}}) {
     job.kernel =
         Choose(Catalog(device->info().kind), problem, Constraints(), device->profile()).value();
     job.workspace_bytes = job.kernel->workspace_bytes(problem).value();
-    job.d = d;
     std::promise<JobOutcome> outcome;
     device->Submit(job, [&](JobOutcome result) { outcome.set_value(std::move(result)); });
-    ASSERT_THAT(outcome.get_future().get().status, IsOk());
+    JobOutcome ended = outcome.get_future().get();
+    ASSERT_THAT(ended.status, IsOk());
+    *d = std::move(ended.d);
   }
-  EXPECT_EQ(got, want);
+  EXPECT_EQ(std::ssize(got.bytes()), job.d_bytes);
+  EXPECT_EQ(got.bytes(), want.bytes());
 }
 
 // Of one that the submitting thread hands over, and of one that waits for the device's thread.
@@ -187,6 +194,9 @@ TEST(WorkerDeviceTest, RefusesIndicesThatDoNotIncrease) {
     Job job = product.JobFor(rig.device());
     // The zeros among the integers stand for two indices of 0.
     job.problem.a = TightSparseLayout("a", ElementType::kF16, extent, extent).value();
+    SourcePieces pieces;
+    const int64_t sparse_bytes = BytesOf("a", job.problem.a, 1)->least;
+    job.a = pieces.Add(job.a.pieces[0].first(static_cast<size_t>(sparse_bytes)));
     std::promise<JobOutcome> outcome;
     rig.device().Submit(job, [&](JobOutcome result) { outcome.set_value(std::move(result)); });
     std::future<JobOutcome> after = next.Start(rig.device());

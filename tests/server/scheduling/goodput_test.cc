@@ -38,7 +38,7 @@ class TimedDevice final : public Device {
     id_ = job.id;
     done_ = std::move(done);
     // The service time stands where D would be.
-    end_ns_ = clock_.NowNs() + *reinterpret_cast<const int64_t*>(job.a);
+    end_ns_ = clock_.NowNs() + *reinterpret_cast<const int64_t*>(job.a.pieces[0].data());
   }
   void Abort(JobId id) override {
     if (id == id_ && done_) End(absl::CancelledError("aborted"));
@@ -137,14 +137,17 @@ class Simulation {
       return;
     }
     auto service = std::make_unique<int64_t>(static_cast<int64_t>(service_ns));
+    auto pieces = std::make_unique<SourcePieces>();
     Submission submission;
     submission.device = &device_;
     submission.job = TestJob(&d_);
-    submission.job.a = reinterpret_cast<const std::byte*>(service.get());
+    submission.job.a =
+        pieces->Add({reinterpret_cast<const std::byte*>(service.get()), sizeof(int64_t)});
     submission.predicted_ns = predicted_ns;
     submission.deadline_ns = deadline_ns;
     submission.flow = flow;
-    submission.done = [this, deadline_ns, service = std::move(service)](JobResult result) {
+    submission.done = [this, deadline_ns, service = std::move(service),
+                       pieces = std::move(pieces)](JobResult result) {
       if (!result.outcome.status.ok() || clock_.NowNs() > deadline_ns) return;
       ++ok_;
       useful_ns_ += *service;

@@ -92,9 +92,8 @@ class ProductRunnerTest : public testing::Test {
   // Starts a product that has arrived now. Its ticket lives as long as the test.
   absl::Status Start(ParsedRequest request, Arrival arrival = {}) {
     if (arrival.arrived_ns == 0) arrival.arrived_ns = clock_.NowNs();
-    ProductCaller caller = {.d = &outputs_.emplace_back(),
-                            .prepare = [this](const ProductOutcome&) { clock_.Advance(19); },
-                            .done = [this](const ProductOutcome& outcome) { last_ = outcome; }};
+    ProductCaller caller = {.prepare = [this](const ProductOutcome&) { clock_.Advance(19); },
+                            .done = [this](ProductOutcome outcome) { last_ = std::move(outcome); }};
     return runner_
         ->Start(std::move(request), std::move(arrival), tickets_.emplace_back(), std::move(caller))
         .status();
@@ -106,7 +105,6 @@ class ProductRunnerTest : public testing::Test {
   const std::vector<Device*> devices_ = {&device_};
   Scheduler scheduler_{devices_, clock_};
   Stats stats_{1};
-  std::deque<std::string> outputs_;
   std::unique_ptr<Admission> admission_;
   std::deque<Admission::Ticket> tickets_;
   std::unique_ptr<ProductRunner> runner_;
@@ -181,21 +179,24 @@ TEST_F(ProductRunnerTest, RefusalsSayWhenTheDeviceWillBeDone) {
 // An f16 result is first summed in f32, in scratch memory.
 TEST_F(ProductRunnerTest, ScratchMemoryIsAdmittedToo) {
   const Kernel* const kernel = FindKernel("openblas.f32.f32.f32").value();
-  ParsedRequest request = Request(30, 40, 50, ElementType::kF16);
-  request.constraints.kernel = kernel;
-  const Problem& problem = request.job.problem;
+  const auto make_request = [kernel] {
+    ParsedRequest request = Request(30, 40, 50, ElementType::kF16);
+    request.constraints.kernel = kernel;
+    return request;
+  };
+  const Problem problem = make_request().job.problem;
   const int64_t matrix_bytes = (30 * 50 + 50 * 40) * 4 + 30 * 40 * 2;
   const int64_t scratch_bytes = kernel->workspace_bytes(problem).value();
   ASSERT_GE(scratch_bytes, 30 * 40 * 4);
   const int64_t whole_bytes = matrix_bytes + scratch_bytes;
 
   SetLimits({.admission = {.max_requests = 10, .max_bytes = whole_bytes}});
-  ASSERT_THAT(Start(request), IsOk());
+  ASSERT_THAT(Start(make_request()), IsOk());
   EXPECT_EQ(admission_->load().bytes, whole_bytes);
 
   SetLimits({.admission = {.max_requests = 10, .max_bytes = whole_bytes - 1}});
-  EXPECT_THAT(Start(request), StatusIs(absl::StatusCode::kResourceExhausted,
-                                       HasSubstr("queue: the request needs ")));
+  EXPECT_THAT(Start(make_request()), StatusIs(absl::StatusCode::kResourceExhausted,
+                                              HasSubstr("queue: the request needs ")));
 }
 
 TEST_F(ProductRunnerTest, AnAnswerNeedsRoomBesideItsMatrix) {
@@ -280,7 +281,7 @@ TEST_F(ProductRunnerTest, LowPriorityWaits) {
   ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
   ParsedRequest low = Request(8, 8, 16);
   low.priority = Priority::kLow;
-  ASSERT_THAT(Start(low), IsOk());
+  ASSERT_THAT(Start(std::move(low)), IsOk());
   ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
   device_.End({});
   device_.End({});

@@ -42,7 +42,7 @@ class Crossing {
     const timespec pause = {.tv_sec = 0, .tv_nsec = pause_ns_};
     if (pause_ns_ > 0) nanosleep(&pause, nullptr);
     start_ns_ = NowNs();
-    device_.Submit(job_, [this](const JobOutcome& outcome) {
+    device_.Submit(job_, [this](JobOutcome outcome) {
       const int64_t stages_ns = outcome.copy_in_ns + outcome.compute_ns + outcome.copy_out_ns;
       times_ns_.push_back(NowNs() - start_ns_ - stages_ns);
       if (!outcome.status.ok()) std::exit(1);

@@ -34,6 +34,8 @@ SmallProduct::SmallProduct(int64_t m, int64_t n, int64_t k)
   problem_.a = TightLayout("a", ElementType::kF16, Order::kRowMajor, m, k).value();
   problem_.b = TightLayout("b", ElementType::kF16, Order::kRowMajor, k, n).value();
   problem_.d = TightLayout("d", ElementType::kF32, Order::kRowMajor, m, n).value();
+  a_source_ = pieces_.Add(PieceOf(a_));
+  b_source_ = pieces_.Add(PieceOf(b_));
 }
 
 Job SmallProduct::JobFor(const Device& device) {
@@ -43,9 +45,10 @@ Job SmallProduct::JobFor(const Device& device) {
       Choose(Catalog(device.info().kind), problem_, Constraints(), device.profile()).value();
   job.workspace_bytes = job.kernel->workspace_bytes(problem_).value();
   job.d_bytes = BytesWritten(problem_);
-  job.a = reinterpret_cast<const std::byte*>(a_.data());
-  job.b = reinterpret_cast<const std::byte*>(b_.data());
-  job.d = &d_;
+  job.a = a_source_;
+  job.b = b_source_;
+  d_.assign(static_cast<size_t>(job.d_bytes), 'x');
+  job.d.memory = reinterpret_cast<std::byte*>(d_.data());
   return job;
 }
 

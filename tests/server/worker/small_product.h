@@ -35,7 +35,10 @@ class SmallProduct {
   Problem problem_;
   std::string a_;
   std::string b_;
-  std::string d_ = "left over from before";
+  std::string d_;  // What was left there from before, until a job is done.
+  SourcePieces pieces_;
+  Source a_source_;
+  Source b_source_;
 };
 
 }  // namespace gemmd

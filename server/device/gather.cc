@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/device/gather.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+namespace {
+
+// Copying so much takes some 2 ms.
+constexpr size_t kCopiedAtOnce = size_t{8} << 20;
+
+}  // namespace
+
+bool CopyPieces(absl::Span<const Piece> pieces, std::byte* to, AbortFlag abort) {
+  for (const Piece& piece : pieces) {
+    for (size_t at = 0; at < piece.size(); at += kCopiedAtOnce) {
+      if (IsSet(abort)) return false;
+      const size_t size = std::min(kCopiedAtOnce, piece.size() - at);
+      std::memcpy(to, piece.data() + at, size);
+      to += size;
+    }
+  }
+  return true;
+}
+
+absl::StatusOr<const std::byte*> Gathering::Take(const Source& source, size_t alignment,
+                                                 AbortFlag abort) {
+  if (source.block != 0) return absl::InternalError("job: a block is no memory of the host");
+  if (source.bytes == 0) return nullptr;
+  const std::byte* const first = source.pieces.front().data();
+  const bool is_aligned = reinterpret_cast<uintptr_t>(first) % alignment == 0;
+  if (source.pieces.size() == 1 && is_aligned) return first;
+  std::optional<HeldBytes> copy = HeldBytes::Zeros(source.bytes);
+  if (!copy.has_value()) {
+    return absl::ResourceExhaustedError(
+        Concat("job: no memory to put ", source.bytes, " bytes of a matrix together"));
+  }
+  if (!CopyPieces(source.pieces, copy->bytes().data(), abort)) return AbortedLaunch();
+  copies_.push_back(*std::move(copy));
+  return copies_.back().bytes().data();
+}
+
+absl::StatusOr<GemmArgs> ArgsOf(const Job& job, const Target& target,
+                                absl::Span<std::byte> workspace, std::byte* d, AbortFlag abort,
+                                Gathering& gathering) {
+  // GemmArgs: matrices need no alignment.
+  const auto matrix = [&](const Source& source) { return gathering.Take(source, 1, abort); };
+  const auto factors = [&](const Source& source) -> absl::StatusOr<absl::Span<const float>> {
+    ASSIGN_OR_RETURN(const std::byte* const first, gathering.Take(source, alignof(float), abort));
+    return absl::MakeConstSpan(reinterpret_cast<const float*>(first),
+                               static_cast<size_t>(source.bytes) / sizeof(float));
+  };
+  ASSIGN_OR_RETURN(const std::byte* const a, matrix(job.a));
+  ASSIGN_OR_RETURN(const std::byte* const b, matrix(job.b));
+  ASSIGN_OR_RETURN(const std::byte* const c, matrix(job.c));
+  ASSIGN_OR_RETURN(const std::byte* const bias, matrix(job.bias));
+  ASSIGN_OR_RETURN(const absl::Span<const float> a_scale, factors(job.a_scale));
+  ASSIGN_OR_RETURN(const absl::Span<const float> b_scale, factors(job.b_scale));
+  return GemmArgs{.problem = job.problem,
+                  .target = target,
+                  .a = a,
+                  .b = b,
+                  .c = c,
+                  .bias = bias,
+                  .a_scale = a_scale,
+                  .b_scale = b_scale,
+                  .d = d,
+                  .workspace = workspace,
+                  .abort = abort};
+}
+
+}  // namespace gemmd

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a device is given to do and what comes of it: plain data.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/kernel.h"
+#include "kernels/problem.h"
+#include "server/device/device_memory.h"
+#include "server/device/held_bytes.h"
+
+namespace gemmd {
+
+// The submitter's number for a job, ascending from 1; 0 for a job that is never aborted.
+using JobId = uint64_t;
+
+using Piece = absl::Span<const std::byte>;
+inline Piece PieceOf(std::string_view bytes) {
+  return {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()};
+}
+inline Piece PieceOf(absl::Span<const float> values) {
+  return {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)};
+}
+
+// Where a matrix that a job reads lies: in memory of the host, in pieces that follow each other, or
+// in a block of the device's.
+struct Source {
+  absl::Span<const Piece> pieces;  // None is empty. Borrowed until the job is done.
+  DeviceBlock block = 0;  // Not 0: there, from `offset` on; devices with memory of their own only.
+  int64_t offset = 0;
+  int64_t bytes = 0;  // Of all pieces, or in the block. 0: there is no such matrix.
+};
+
+// The pieces of the matrices of one job, for as long as the job needs them. Not moved: sources
+// point into it.
+class SourcePieces {
+ public:
+  SourcePieces() = default;
+  SourcePieces(const SourcePieces&) = delete;
+  SourcePieces& operator=(const SourcePieces&) = delete;
+
+  // A source of host memory, which is borrowed for longer than this lives. At most kMost times.
+  Source Add(Piece whole) { return Add(std::vector<Piece>(1, whole)); }
+  Source Add(std::vector<Piece> pieces);
+
+  static constexpr size_t kMost = 6;
+
+ private:
+  std::array<std::vector<Piece>, kMost> lists_;
+  size_t used_ = 0;
+};
+
+// Where D goes: into a block of the device's, into memory of the host, or, where both are 0, into
+// memory that the device gives with the outcome.
+struct Destination {
+  DeviceBlock block = 0;
+  int64_t offset = 0;
+  std::byte* memory = nullptr;  // d_bytes of them, borrowed until the job is done.
+};
+
+// One launch. Everything is borrowed until the job is done; operands are as GemmArgs says.
+//
+// Padding between the lines of D is zero in memory that the device gives, and elsewhere is left
+// alone.
+struct Job {
+  JobId id = 0;
+  Problem problem;
+  const Kernel* kernel = nullptr;
+  int64_t workspace_bytes = 0;
+  int64_t d_bytes = 0;
+  Source a;
+  Source b;
+  Source c;
+  Source bias;
+  Source a_scale;  // Floats.
+  Source b_scale;
+  Destination d;
+};
+
+// How a job ended, and how long each stage on the device took, in nanoseconds.
+struct JobOutcome {
+  absl::Status status;
+  int64_t wait_ns = 0;  // From Submit to the start on the device's thread.
+  int64_t copy_in_ns = 0;
+  int64_t compute_ns = 0;
+  int64_t copy_out_ns = 0;
+  HeldBytes d = {};  // D, where the device gave the memory and the status is OK.
+};
+
+}  // namespace gemmd
