@@ -33,6 +33,7 @@ void ClientState::Prepare(grpc::ClientContext& context, const CallOptions& optio
   if (!options.traceparent.empty() && can_be_sent) {
     context.AddMetadata("traceparent", options.traceparent);
   }
+  session->AddMetadata(context);
 }
 
 absl::StatusOr<Client> Client::Create(absl::string_view address, const ClientOptions& options) {
@@ -43,8 +44,11 @@ absl::StatusOr<Client> Client::Create(absl::string_view address, const ClientOpt
   state->timeout = options.timeout;
   for (std::shared_ptr<grpc::Channel>& channel : *channels) {
     state->connections.push_back({channel, v1::Gemm::NewStub(channel),
-                                  v1::Registry::NewStub(channel), v1::Admin::NewStub(channel)});
+                                  v1::Registry::NewStub(channel), v1::Admin::NewStub(channel),
+                                  v1::Tensors::NewStub(channel)});
   }
+  state->session =
+      std::make_unique<ClientSession>(std::string(address), options, channels->front());
   return Client(std::move(state));
 }
 

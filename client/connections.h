@@ -17,10 +17,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/client_session.h"
 #include "gemmd/client.h"
 #include "gemmd/v1/admin.grpc.pb.h"
 #include "gemmd/v1/gemm.grpc.pb.h"
 #include "gemmd/v1/registry.grpc.pb.h"
+#include "gemmd/v1/resident.grpc.pb.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
@@ -33,6 +35,7 @@ struct Connection {
   std::unique_ptr<v1::Gemm::Stub> gemm;
   std::unique_ptr<v1::Registry::Stub> registry;
   std::unique_ptr<v1::Admin::Stub> admin;
+  std::unique_ptr<v1::Tensors::Stub> tensors;
 };
 
 // The asynchronous calls of one client that have not ended.
@@ -69,6 +72,7 @@ struct ClientState {
   absl::Duration timeout;               // Constant after construction.
   std::atomic<size_t> next = 0;
   OutstandingCalls outstanding;
+  std::unique_ptr<ClientSession> session;  // Never null.
 
   Connection& Next() {
     return connections[next.fetch_add(1, std::memory_order_relaxed) % connections.size()];

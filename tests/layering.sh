@@ -65,7 +65,7 @@ client/gemmd:               proto/gemmd/v1
                             <std> <absl> <grpc>
 client/gemmd/health:
 client:                     client/gemmd client/gemmd/health proto/gemmd/v1
-                            <std> <posix> <absl> <grpc> <protobuf>
+                            <std> <posix> <absl> <grpc> <protobuf> <crypto>
 client/matrix:              client client/gemmd proto/gemmd/v1
                             <std> <posix> <absl>
 client/terminal:            client client/gemmd proto/gemmd/v1
@@ -96,6 +96,7 @@ openmp      omp.h                ^omp[.]h$
 blas        cblas.h              ^(cblas|dnnl[a-z_]*)[.]h(pp)?$
 vector      immintrin.h          ^immintrin[.]h$
 cuda        cuda_runtime_api.h   ^((cuda|cublas|cusparse|nv)[A-Za-z_]*|library_types)([.]h)?(/|$)
+crypto      openssl/sha.h        ^openssl/
 posix       unistd.h             ^((arpa|net|netinet|sys)/|(dlfcn|fcntl|fnmatch|malloc|netdb|poll|pthread|sched|signal|spawn|time|unistd)[.]h$)
 '
 

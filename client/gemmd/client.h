@@ -26,6 +26,7 @@
 #include "absl/time/time.h"
 #include "gemmd/multiply_stream.h"
 #include "gemmd/product.h"
+#include "gemmd/tensor.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/registry.pb.h"
 #include "grpcpp/security/credentials.h"
@@ -141,6 +142,57 @@ class Client {
   // Opens a stream of products; see multiply_stream.h. The timeout is that of the whole stream.
   // It may outlive the client.
   std::unique_ptr<MultiplyStream> OpenMultiplyStream(const CallOptions& options = {});
+
+  // Opens the session of this client's tensors, or joins the one whose token it has; calls that
+  // make or name tensors open one by themselves. The client says whose it is with every call.
+  // Errors: Unauthenticated for an unknown token; FailedPrecondition where it has another session.
+  absl::StatusOr<SessionInfo> OpenSession(absl::string_view token = "",
+                                          const CallOptions& options = {});
+
+  // Uploads a tensor: the matrix as it is stored, without `transpose`. Blocks until the server has
+  // all of it. The bytes are read where they lie, by threads of gRPC, until it returns. What a
+  // broken connection lost is sent again. Errors: as Tensors.Put; InvalidArgument where the bytes
+  // do not fit the shape.
+  absl::StatusOr<ResidentTensor> Put(const MatrixView& matrix, const PutOptions& options = {});
+
+  // Downloads the bytes of a tensor, or a range of them, to memory of exactly as many bytes, or to
+  // where they are taken as they arrive. Blocks; gives the tensor's description.
+  // Errors: as Tensors.Get; InvalidArgument where `into` is of another size.
+  absl::StatusOr<v1::TensorInfo> Get(const v1::TensorRef& tensor, std::span<std::byte> into,
+                                     const GetOptions& options = {});
+  absl::StatusOr<v1::TensorInfo> Get(const v1::TensorRef& tensor, const TensorSink& sink,
+                                     const GetOptions& options = {});
+
+  // The session's tensors whose names match `pattern` (`*`: any run of characters, `?`: any one;
+  // empty: all, also those without a name).
+  absl::StatusOr<v1::ListTensorsResponse> ListTensors(absl::string_view pattern = "",
+                                                      const CallOptions& options = {});
+  absl::StatusOr<v1::TensorInfo> Describe(const v1::TensorRef& tensor,
+                                          const CallOptions& options = {});
+  absl::Status Delete(const v1::TensorRef& tensor, const CallOptions& options = {});
+
+  // Renews a tensor's lease, as each use does, and changes how it is kept.
+  absl::StatusOr<v1::TensorInfo> KeepAlive(const v1::TensorRef& tensor,
+                                           const KeepAliveOptions& keep = {},
+                                           const CallOptions& options = {});
+  absl::Status KeepAlive(ResidentTensor& tensor, const KeepAliveOptions& keep = {},
+                         const CallOptions& options = {});
+
+  // Makes a 2:4 tensor of a dense one on the server.
+  absl::StatusOr<ResidentTensor> Compress(const v1::TensorRef& tensor,
+                                          const CompressOptions& compress = {},
+                                          const CallOptions& options = {});
+
+  // Computes D from operands of which at least one is on the server.
+  absl::StatusOr<MultiplyResult> Multiply(const Operand& a, const Operand& b,
+                                          const ProductOptions& product_options = {},
+                                          const CallOptions& call_options = {});
+
+  // Computes D and leaves it on the server: see ChainOptions. Where operands are there too, nothing
+  // but the request and its answer travels.
+  absl::StatusOr<ChainResult> Chain(const Operand& a, const Operand& b,
+                                    const ChainOptions& chain = {},
+                                    const CallOptions& options = {});
 
   // Kernels whose name matches `name_pattern` (`*`: any run of characters; empty: all), in order.
   absl::StatusOr<v1::ListKernelsResponse> ListKernels(absl::string_view name_pattern = "",

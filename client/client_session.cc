@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/client_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/channel.h"
+#include "client/status_conversion.h"
+#include "grpcpp/support/client_callback.h"
+
+namespace gemmd {
+namespace {
+
+constexpr char kSessionKey[] = "gemmd-session";
+
+// Between two tries to take up a session; all of them lie within its linger, or it is gone.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
+constexpr absl::Duration kLongestPause = absl::Seconds(2);
+
+// Nobody waits for a deletion for longer.
+constexpr absl::Duration kDeletionTimeout = absl::Seconds(10);
+
+bool IsToken(const std::string& token) {
+  return !token.empty() && std::all_of(token.begin(), token.end(),
+                                       [](unsigned char c) { return c > ' ' && c <= '~'; });
+}
+
+// Whether a stream that ended so may be opened again under the same token.
+bool MayReturn(const absl::Status& status) {
+  return !absl::IsUnauthenticated(status) && !absl::IsUnimplemented(status) &&
+         !absl::IsInvalidArgument(status) && !absl::IsNotFound(status);
+}
+
+}  // namespace
+
+// One call that deletes a tensor. It is gone, and its reference to the channel with it, before the
+// session forgets it: connections.h says why.
+class ClientSession::Deletion final : public grpc::ClientUnaryReactor {
+ public:
+  Deletion(ClientSession& session, const std::string& handle) : session_(session) {
+    request_.set_handle(handle);
+    context_.set_deadline(absl::ToChronoTime(absl::Now() + kDeletionTimeout));
+  }
+
+  grpc::ClientContext& context() { return context_; }
+  void Start(v1::Tensors::Stub& stub) {
+    stub.async()->Delete(&context_, &request_, &response_, this);
+    StartCall();
+  }
+  void OnDone(const grpc::Status& /*status*/) override { session_.EndDeletion(this); }
+
+ private:
+  ClientSession& session_;
+  grpc::ClientContext context_;
+  v1::TensorRef request_;
+  v1::DeleteTensorResponse response_;
+};
+
+ClientSession::ClientSession(std::string address, ClientOptions options,
+                             std::shared_ptr<grpc::Channel> channel)
+    : address_(std::move(address)),
+      options_(std::move(options)),
+      channel_(std::move(channel)),
+      stub_(v1::Tensors::NewStub(channel_)) {
+  absl::MutexLock lock(&owner_->mutex);
+  owner_->session = this;
+}
+
+ClientSession::~ClientSession() {
+  {
+    absl::MutexLock lock(&owner_->mutex);
+    owner_->session = nullptr;
+  }
+  std::thread keeper;
+  {
+    absl::MutexLock lock(&mutex_);
+    is_closing_ = true;
+    if (stream_ != nullptr) stream_->TryCancel();
+    keeper.swap(keeper_);
+    // Deletions that were asked for are still made, but for those that nobody answers.
+    mutex_.AwaitWithTimeout(absl::Condition(this, &ClientSession::HasNoDeletions),
+                            absl::Seconds(1));
+    for (const auto& [deletion, owned] : deletions_) deletion->context().TryCancel();
+    mutex_.Await(absl::Condition(this, &ClientSession::HasNoDeletions));
+  }
+  if (keeper.joinable()) keeper.join();
+}
+
+std::string ClientSession::token() const {
+  absl::MutexLock lock(&mutex_);
+  return info_.token;
+}
+
+void ClientSession::AddMetadata(grpc::ClientContext& context) const {
+  const std::string current = token();
+  if (!current.empty()) context.AddMetadata(kSessionKey, current);
+}
+
+absl::StatusOr<SessionInfo> ClientSession::Open(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  if (state_ == State::kFailed && was_joined_) return status_;
+  if (state_ == State::kNone || state_ == State::kFailed) {
+    info_ = {};
+    StartKeeper();
+  }
+  return AwaitOpen(deadline);
+}
+
+absl::StatusOr<SessionInfo> ClientSession::Join(const std::string& token, absl::Time deadline) {
+  if (!IsToken(token)) {
+    return absl::InvalidArgumentError(
+        "token: got none or one with other characters than printable ones, want that of a session");
+  }
+  absl::MutexLock lock(&mutex_);
+  const bool has_another = !info_.token.empty() && info_.token != token;
+  if (has_another && (state_ == State::kOpening || state_ == State::kOpen)) {
+    return absl::FailedPreconditionError(
+        "token: got another one than that of the client's session");
+  }
+  if (state_ == State::kNone || state_ == State::kFailed) {
+    info_ = {.token = token, .linger = {}, .lease = {}, .max_bytes = 0};
+    was_joined_ = true;
+    StartKeeper();
+  }
+  return AwaitOpen(deadline);
+}
+
+absl::StatusOr<SessionInfo> ClientSession::AwaitOpen(absl::Time deadline) {
+  if (!mutex_.AwaitWithDeadline(absl::Condition(this, &ClientSession::HasOpened), deadline)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("session: the server at ", address_, " did not open it in time"));
+  }
+  if (state_ == State::kFailed) return status_;
+  return info_;
+}
+
+void ClientSession::StartKeeper() {
+  // The one before has ended: it says so last of all.
+  if (keeper_.joinable()) keeper_.join();
+  state_ = State::kOpening;
+  keeper_ = std::thread([this] { Keep(); });
+}
+
+void ClientSession::Keep() {
+  absl::Duration pause = kFirstPause;
+  bool was_open = false;
+  while (true) {
+    bool has_opened = false;
+    absl::Status status = ServeOnce(&has_opened);
+    if (has_opened) pause = kFirstPause;
+    was_open = was_open || has_opened;
+    absl::MutexLock lock(&mutex_);
+    if (is_closing_) return;
+    // A first failure is told to whoever waits; what was open once is taken up again.
+    if (!was_open || !MayReturn(status)) {
+      if (status.ok()) status = absl::UnavailableError("session: the server has ended its stream");
+      status_ = status;
+      state_ = State::kFailed;
+      if (!was_joined_) info_.token.clear();
+      return;
+    }
+    mutex_.AwaitWithTimeout(absl::Condition(&is_closing_), pause);
+    if (is_closing_) return;
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+absl::Status ClientSession::ServeOnce(bool* has_opened) {
+  grpc::ClientContext context;
+  v1::OpenSessionRequest request;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (is_closing_) return absl::CancelledError("session: the client ends");
+    request.set_token(info_.token);
+    if (!info_.token.empty()) context.AddMetadata(kSessionKey, info_.token);
+    stream_ = &context;
+  }
+  const auto reader = stub_->OpenSession(&context, request);
+  v1::OpenSessionResponse response;
+  while (reader->Read(&response)) {
+    absl::MutexLock lock(&mutex_);
+    *has_opened = true;
+    info_ = {.token = response.token(),
+             .linger = absl::Nanoseconds(response.linger_ns()),
+             .lease = absl::Nanoseconds(response.lease_ns()),
+             .max_bytes = response.max_session_bytes()};
+    state_ = State::kOpen;
+  }
+  const absl::Status status = ToAbslStatus(reader->Finish(), context);
+  absl::MutexLock lock(&mutex_);
+  stream_ = nullptr;
+  return status;
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> ClientSession::Lanes(int count) {
+  absl::MutexLock lock(&mutex_);
+  const size_t wanted = static_cast<size_t>(count);
+  if (lanes_.size() < wanted) {
+    ClientOptions options = options_;
+    options.channels = count - static_cast<int>(lanes_.size());
+    auto made = MakeChannels(address_, options);
+    if (!made.ok()) return made.status();
+    lanes_.insert(lanes_.end(), made->begin(), made->end());
+  }
+  return std::vector<std::shared_ptr<grpc::Channel>>(lanes_.begin(), lanes_.begin() + count);
+}
+
+void ClientSession::DeleteSoon(const std::string& handle) {
+  auto deletion = std::make_unique<Deletion>(*this, handle);
+  Deletion* const started = deletion.get();
+  AddMetadata(started->context());
+  {
+    absl::MutexLock lock(&mutex_);
+    deletions_.emplace(started, std::move(deletion));
+  }
+  started->Start(*stub_);
+}
+
+void ClientSession::EndDeletion(Deletion* deletion) {
+  std::unique_ptr<Deletion> ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    ended = std::move(deletions_.extract(deletion).mapped());
+    ++ending_deletions_;
+  }
+  ended = nullptr;
+  absl::MutexLock lock(&mutex_);
+  --ending_deletions_;
+}
+
+void ClientSession::AwaitDeletions(absl::Time deadline) const {
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithDeadline(absl::Condition(this, &ClientSession::HasNoDeletions), deadline);
+}
+
+}  // namespace gemmd

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The session of one client: its token, the stream that keeps it open, and what goes on in its name
+// without a caller who waits.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "gemmd/client.h"
+#include "gemmd/tensor.h"
+#include "gemmd/v1/resident.grpc.pb.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+
+namespace gemmd {
+
+class ClientSession;
+
+// What a ResidentTensor knows of its client. It outlives the client, and then has no session.
+struct TensorOwner {
+  absl::Mutex mutex;
+  ClientSession* session ABSL_GUARDED_BY(mutex) = nullptr;
+};
+
+// Threads: any, for all but construction and destruction.
+class ClientSession {
+ public:
+  // `channel`: that of the session's stream and of calls in its name. Nothing is called yet.
+  ClientSession(std::string address, ClientOptions options, std::shared_ptr<grpc::Channel> channel);
+
+  // Ends the stream, and waits until nothing in the session's name is under way.
+  ~ClientSession();
+
+  // The session that the server described; opens one where there is none.
+  // Errors: the server's own; Unauthenticated where the session that was joined is no more;
+  // DeadlineExceeded.
+  absl::StatusOr<SessionInfo> Open(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Joins the session of that token. Errors: also FailedPrecondition where there is another one.
+  absl::StatusOr<SessionInfo> Join(const std::string& token, absl::Time deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Empty: there is no session.
+  std::string token() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Says in whose name a call is made, where there is a session.
+  void AddMetadata(grpc::ClientContext& context) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // That many connections that carry nothing but bytes of tensors, made where they are missing, so
+  // that products do not wait behind them.
+  absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> Lanes(int count)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Deletes a tensor, without waiting for the answer.
+  void DeleteSoon(const std::string& handle) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Until the server has answered the deletions of before, so that their bytes are free.
+  void AwaitDeletions(absl::Time deadline) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::shared_ptr<TensorOwner>& owner() const { return owner_; }
+
+ private:
+  class Deletion;
+  enum class State { kNone, kOpening, kOpen, kFailed };
+
+  void StartKeeper() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Keep() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status ServeOnce(bool* has_opened) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<SessionInfo> AwaitOpen(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndDeletion(Deletion* deletion) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasOpened() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return state_ == State::kOpen || state_ == State::kFailed;
+  }
+  bool HasNoDeletions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return deletions_.empty() && ending_deletions_ == 0;
+  }
+
+  // Constant after construction.
+  const std::string address_;
+  const ClientOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Tensors::Stub> stub_;
+  const std::shared_ptr<TensorOwner> owner_ = std::make_shared<TensorOwner>();
+
+  mutable absl::Mutex mutex_;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kNone;
+  SessionInfo info_ ABSL_GUARDED_BY(mutex_);
+  bool was_joined_ ABSL_GUARDED_BY(mutex_) = false;  // By a token that the user gave.
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);      // Why the session is no more.
+  bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;  // The one that is open.
+  std::thread keeper_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<grpc::Channel>> lanes_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<Deletion*, std::unique_ptr<Deletion>> deletions_ ABSL_GUARDED_BY(mutex_);
+  int ending_deletions_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gemmd/tensor.h"
+
+#include <openssl/sha.h>
+
+#include <utility>
+
+#include "client/client_session.h"
+
+namespace gemmd {
+
+std::string Sha256Of(std::span<const std::byte> bytes) {
+  std::string digest(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
+         reinterpret_cast<unsigned char*>(digest.data()));
+  return digest;
+}
+
+v1::TensorRef NamedTensor(absl::string_view name) {
+  v1::TensorRef ref;
+  ref.set_name(std::string(name));
+  return ref;
+}
+
+v1::TensorRef TensorOfHandle(absl::string_view handle) {
+  v1::TensorRef ref;
+  ref.set_handle(std::string(handle));
+  return ref;
+}
+
+TensorView TensorView::Rows(int64_t first, int64_t count) const {
+  TensorView view = *this;
+  view.first_row += first;
+  view.rows = count;
+  view.is_whole = false;
+  return view;
+}
+
+TensorView TensorView::Columns(int64_t first, int64_t count) const {
+  TensorView view = *this;
+  view.first_column += first;
+  view.columns = count;
+  view.is_whole = false;
+  return view;
+}
+
+TensorView TensorView::Matrices(int64_t first, int64_t count) const {
+  TensorView view = *this;
+  view.first_matrix += first;
+  view.matrices = count;
+  view.is_whole = false;
+  return view;
+}
+
+TensorView TensorView::Transposed() const {
+  TensorView view = *this;
+  view.transpose = !transpose;
+  return view;
+}
+
+v1::TensorPart TensorView::part() const {
+  v1::TensorPart part;
+  *part.mutable_tensor() = tensor;
+  if (is_whole) return part;
+  part.set_first_row(first_row);
+  part.set_rows(rows);
+  part.set_first_column(first_column);
+  part.set_columns(columns);
+  part.set_first_matrix(first_matrix);
+  part.set_matrices(matrices);
+  return part;
+}
+
+TensorView ViewOf(const v1::TensorInfo& info) {
+  const v1::TensorSpec& spec = info.spec();
+  TensorView view;
+  view.tensor = TensorOfHandle(info.handle());
+  view.type = spec.type();
+  view.order = spec.order();
+  view.sparsity = spec.sparsity();
+  view.rows = spec.rows();
+  view.columns = spec.columns();
+  view.matrices = spec.has_matrices() ? spec.matrices() : 1;
+  return view;
+}
+
+ResidentTensor::ResidentTensor(v1::TensorInfo info, std::weak_ptr<TensorOwner> owner)
+    : info_(std::move(info)), owner_(std::move(owner)) {}
+
+ResidentTensor::ResidentTensor(ResidentTensor&& other) noexcept
+    : info_(std::move(other.info_)), owner_(std::move(other.owner_)) {
+  other.owner_.reset();
+}
+
+ResidentTensor& ResidentTensor::operator=(ResidentTensor&& other) noexcept {
+  if (this == &other) return *this;
+  DeleteFromServer();
+  info_ = std::move(other.info_);
+  owner_ = std::move(other.owner_);
+  other.owner_.reset();
+  return *this;
+}
+
+ResidentTensor::~ResidentTensor() { DeleteFromServer(); }
+
+std::string ResidentTensor::Release() && {
+  owner_.reset();
+  return info_.handle();
+}
+
+void ResidentTensor::DeleteFromServer() {
+  const auto owner = owner_.lock();
+  owner_.reset();
+  if (owner == nullptr || info_.pinned()) return;
+  // The session cannot go meanwhile.
+  absl::MutexLock lock(&owner->mutex);
+  if (owner->session != nullptr) owner->session->DeleteSoon(info_.handle());
+}
+
+Operand::Operand(const MatrixView& view) : matrix_(view) {}
+Operand::Operand(const TensorView& view) : tensor_(view) {}
+Operand::Operand(const ResidentTensor& tensor) : tensor_(tensor.view()) {}
+
+}  // namespace gemmd

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The client's calls that make, move and name tensors.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/connections.h"
+#include "client/download_call.h"
+#include "client/operand_size.h"
+#include "client/status_conversion.h"
+#include "client/upload_call.h"
+#include "gemmd/client.h"
+
+namespace gemmd {
+namespace {
+
+absl::Time DeadlineOf(const ClientState& state, const std::optional<absl::Duration>& timeout) {
+  return absl::Now() + timeout.value_or(state.timeout);
+}
+
+// Calls in the client's name, which has a session from then on.
+template <typename Response, typename Call>
+absl::StatusOr<Response> CallTensors(ClientState& state, const CallOptions& options, Call call) {
+  const auto session = state.session->Open(DeadlineOf(state, options.timeout));
+  if (!session.ok()) return session.status();
+  grpc::ClientContext context;
+  state.Prepare(context, options);
+  Response response;
+  const grpc::Status status = call(*state.Next().tensors, &context, &response);
+  if (!status.ok()) return ToAbslStatus(status, context);
+  return response;
+}
+
+void FillKeep(const KeepOptions& keep, v1::NewTensor& message) {
+  message.set_name(keep.name);
+  message.set_pinned(keep.pinned);
+  message.set_lease_ns(absl::ToInt64Nanoseconds(keep.lease));
+}
+
+absl::Status CheckIsAsStored(const MatrixView& matrix, int64_t matrices) {
+  if (matrix.transpose) {
+    return absl::InvalidArgumentError(
+        "matrix.transpose: got true, want false: a product uses a tensor transposed");
+  }
+  if (matrix.batch_stride.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("matrix.batch_stride: got ",
+                                                   *matrix.batch_stride,
+                                                   ", want none: matrices follow each other"));
+  }
+  if (matrices >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("matrices: got ", matrices, ", want 1 or more"));
+}
+
+void FillSpec(const MatrixView& matrix, int64_t matrices, v1::TensorSpec& spec) {
+  spec.set_type(matrix.type);
+  spec.set_order(matrix.order);
+  spec.set_rows(matrix.rows);
+  spec.set_columns(matrix.columns);
+  spec.set_leading_dimension(matrix.leading_dimension);
+  spec.set_sparsity(matrix.sparsity);
+  if (matrices != 1) spec.set_matrices(matrices);
+  spec.mutable_scale()->mutable_values()->Add(matrix.scale.begin(), matrix.scale.end());
+}
+
+}  // namespace
+
+absl::StatusOr<SessionInfo> Client::OpenSession(absl::string_view token,
+                                                const CallOptions& options) {
+  const absl::Time deadline = DeadlineOf(*state_, options.timeout);
+  return token.empty() ? state_->session->Open(deadline)
+                       : state_->session->Join(std::string(token), deadline);
+}
+
+absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOptions& options) {
+  if (absl::Status status = CheckIsAsStored(matrix, options.matrices); !status.ok()) return status;
+  const OperandShape shape = {.type = matrix.type,
+                              .order = matrix.order,
+                              .rows = matrix.rows,
+                              .columns = matrix.columns,
+                              .leading_dimension = matrix.leading_dimension,
+                              .batch_stride = {},
+                              .batch = options.matrices,
+                              .sparsity = matrix.sparsity};
+  absl::Status status =
+      CheckOperandBytes("matrix", "rows*columns", shape, static_cast<int64_t>(matrix.data.size()));
+  if (!status.ok()) return status;
+  const int64_t bytes = SizeOperand("matrix", shape)->full;
+  const std::vector<std::byte> padding(static_cast<size_t>(bytes) - matrix.data.size());
+
+  const absl::Time deadline = DeadlineOf(*state_, options.timeout);
+  const auto session = state_->session->Open(deadline);
+  if (!session.ok()) return session.status();
+  // What was let go of before is free for this one.
+  state_->session->AwaitDeletions(deadline);
+  UploadPlan plan = {
+      .begin = {},
+      .source = {.data = matrix.data, .padding = padding},
+      .connections = options.connections,
+      .terms = {
+          .progress = options.progress, .timeout = options.timeout, .patience = state_->timeout}};
+  FillSpec(matrix, options.matrices, *plan.begin.mutable_spec());
+  FillKeep({.name = options.name, .pinned = options.pinned, .lease = options.lease},
+           *plan.begin.mutable_keep());
+  plan.begin.set_sha256(options.sha256);
+  plan.begin.set_device(options.device);
+  auto info = RunUpload(*state_->session, std::move(plan));
+  if (!info.ok()) return info.status();
+  return ResidentTensor(*std::move(info), state_->session->owner());
+}
+
+absl::StatusOr<v1::TensorInfo> Client::Get(const v1::TensorRef& tensor, std::span<std::byte> into,
+                                           const GetOptions& options) {
+  const int64_t bytes = static_cast<int64_t>(into.size());
+  if (options.bytes.has_value() && *options.bytes != bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("into: got ", bytes, " bytes, want ",
+                                                   *options.bytes, " as options.bytes says"));
+  }
+  const auto session = state_->session->Open(DeadlineOf(*state_, options.timeout));
+  if (!session.ok()) return session.status();
+  v1::TensorRef ref = tensor;
+  if (!tensor.name().empty()) {
+    // Another version of that name is not to be mixed with this one.
+    const auto info = Describe(tensor);
+    if (!info.ok()) return info.status();
+    ref = TensorOfHandle(info->handle());
+  }
+  const auto sink = [into](int64_t offset, std::span<const std::byte> piece) {
+    std::memcpy(into.data() + offset, piece.data(), piece.size());
+    return absl::OkStatus();
+  };
+  return RunDownload(*state_->session, {.tensor = ref,
+                                        .offset = options.offset,
+                                        .bytes = bytes,
+                                        .is_rest = !options.bytes.has_value(),
+                                        .sink = sink,
+                                        .connections = options.connections,
+                                        .terms = {.progress = options.progress,
+                                                  .timeout = options.timeout,
+                                                  .patience = state_->timeout}});
+}
+
+absl::StatusOr<v1::TensorInfo> Client::Get(const v1::TensorRef& tensor, const TensorSink& sink,
+                                           const GetOptions& options) {
+  const auto info = Describe(tensor);
+  if (!info.ok()) return info.status();
+  const int64_t left = info->bytes() - options.offset;
+  if (options.offset < 0 || left < 0 || options.bytes.value_or(left) > left ||
+      options.bytes.value_or(0) < 0) {
+    return absl::OutOfRangeError(
+        absl::StrCat("range: got ", options.bytes.value_or(left), " bytes from ", options.offset,
+                     " on, want them within the tensor's ", info->bytes()));
+  }
+  return RunDownload(*state_->session, {.tensor = TensorOfHandle(info->handle()),
+                                        .offset = options.offset,
+                                        .bytes = options.bytes.value_or(left),
+                                        .is_rest = !options.bytes.has_value(),
+                                        .sink = sink,
+                                        .connections = options.connections,
+                                        .terms = {.progress = options.progress,
+                                                  .timeout = options.timeout,
+                                                  .patience = state_->timeout}});
+}
+
+absl::StatusOr<v1::ListTensorsResponse> Client::ListTensors(absl::string_view pattern,
+                                                            const CallOptions& options) {
+  v1::ListTensorsRequest request;
+  request.set_pattern(std::string(pattern));
+  return CallTensors<v1::ListTensorsResponse>(*state_, options,
+                                              [&](auto& stub, auto* context, auto* response) {
+                                                return stub.List(context, request, response);
+                                              });
+}
+
+absl::StatusOr<v1::TensorInfo> Client::Describe(const v1::TensorRef& tensor,
+                                                const CallOptions& options) {
+  return CallTensors<v1::TensorInfo>(*state_, options,
+                                     [&](auto& stub, auto* context, auto* response) {
+                                       return stub.Describe(context, tensor, response);
+                                     });
+}
+
+absl::Status Client::Delete(const v1::TensorRef& tensor, const CallOptions& options) {
+  return CallTensors<v1::DeleteTensorResponse>(*state_, options,
+                                               [&](auto& stub, auto* context, auto* response) {
+                                                 return stub.Delete(context, tensor, response);
+                                               })
+      .status();
+}
+
+absl::StatusOr<v1::TensorInfo> Client::KeepAlive(const v1::TensorRef& tensor,
+                                                 const KeepAliveOptions& keep,
+                                                 const CallOptions& options) {
+  v1::KeepAliveRequest request;
+  *request.mutable_tensor() = tensor;
+  if (keep.lease.has_value()) request.set_lease_ns(absl::ToInt64Nanoseconds(*keep.lease));
+  if (keep.pinned.has_value()) request.set_pinned(*keep.pinned);
+  return CallTensors<v1::TensorInfo>(*state_, options,
+                                     [&](auto& stub, auto* context, auto* response) {
+                                       return stub.KeepAlive(context, request, response);
+                                     });
+}
+
+absl::Status Client::KeepAlive(ResidentTensor& tensor, const KeepAliveOptions& keep,
+                               const CallOptions& options) {
+  auto info = KeepAlive(tensor.ref(), keep, options);
+  if (!info.ok()) return info.status();
+  tensor.info_ = *std::move(info);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ResidentTensor> Client::Compress(const v1::TensorRef& tensor,
+                                                const CompressOptions& compress,
+                                                const CallOptions& options) {
+  v1::CompressRequest request;
+  *request.mutable_tensor() = tensor;
+  FillKeep(compress.keep, *request.mutable_keep());
+  if (compress.mask.has_value()) *request.mutable_mask() = *compress.mask;
+  state_->session->AwaitDeletions(DeadlineOf(*state_, options.timeout));
+  auto info =
+      CallTensors<v1::TensorInfo>(*state_, options, [&](auto& stub, auto* context, auto* response) {
+        return stub.Compress(context, request, response);
+      });
+  if (!info.ok()) return info.status();
+  return ResidentTensor(*std::move(info), state_->session->owner());
+}
+
+absl::StatusOr<MultiplyResult> Client::Multiply(const Operand& a, const Operand& b,
+                                                const ProductOptions& product_options,
+                                                const CallOptions& call_options) {
+  const auto request = BuildRequest(a, b, product_options);
+  if (!request.ok()) return request.status();
+  auto response = Multiply(*request, call_options);
+  if (!response.ok()) return response.status();
+  return MultiplyResult::FromResponse(*std::move(response));
+}
+
+absl::StatusOr<ChainResult> Client::Chain(const Operand& a, const Operand& b,
+                                          const ChainOptions& chain, const CallOptions& options) {
+  const auto request = BuildChainRequest(a, b, chain);
+  if (!request.ok()) return request.status();
+  const absl::Time deadline = DeadlineOf(*state_, options.timeout);
+  const auto session = state_->session->Open(deadline);
+  if (!session.ok()) return session.status();
+  if (!chain.into.has_value()) state_->session->AwaitDeletions(deadline);
+  auto response = Multiply(*request, options);
+  if (!response.ok()) return response.status();
+  ChainResult result = {.tensor = {}, .response = *std::move(response)};
+  if (chain.into.has_value()) return result;
+  if (!result.response.has_tensor()) {
+    return absl::DataLossError("chain: got no tensor, want the one that D went into");
+  }
+  result.tensor = ResidentTensor(result.response.tensor(), state_->session->owner());
+  return result;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/transfer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int kMostLanes = 16;
+constexpr int kLanesOfLarge = 4;
+constexpr int64_t kLargeBytes = int64_t{8} << 20;
+
+// The clock of gRPC ends before absl's does.
+constexpr absl::Duration kLongest = absl::Hours(365 * 24);
+
+}  // namespace
+
+absl::StatusOr<int> LanesFor(int64_t bytes, int asked) {
+  if (asked < 0 || asked > kMostLanes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("connections: got ", asked, ", want 0 to ", kMostLanes));
+  }
+  const int wanted = asked > 0 ? asked : (bytes > kLargeBytes ? kLanesOfLarge : 1);
+  const int64_t chunks = std::max<int64_t>(1, (bytes + kChunkBytes - 1) / kChunkBytes);
+  return static_cast<int>(std::min<int64_t>(wanted, chunks));
+}
+
+bool IsBrokenConnection(const absl::Status& status) { return absl::IsUnavailable(status); }
+
+TransferWatch::TransferWatch(TransferTerms terms, int64_t bytes_total)
+    : terms_(std::move(terms)), start_(absl::Now()), total_(bytes_total), moved_at_(start_) {
+  deadline_ =
+      start_ + std::clamp(terms_.timeout.value_or(kLongest), absl::ZeroDuration(), kLongest);
+}
+
+absl::Status TransferWatch::Look(int64_t bytes_done) {
+  const absl::Time now = absl::Now();
+  if (bytes_done != moved_bytes_) {
+    moved_bytes_ = bytes_done;
+    moved_at_ = now;
+  }
+  Tell(bytes_done);
+  if (now >= deadline_) {
+    return absl::DeadlineExceededError(absl::StrCat("transfer: ", bytes_done, " of ", total_,
+                                                    " bytes within ",
+                                                    absl::FormatDuration(*terms_.timeout)));
+  }
+  if (terms_.timeout.has_value() || now - moved_at_ < terms_.patience) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat("transfer: ", bytes_done, " of ", total_,
+                                                  " bytes, and none for ",
+                                                  absl::FormatDuration(terms_.patience)));
+}
+
+void TransferWatch::Finish() { Tell(total_); }
+
+void TransferWatch::Tell(int64_t bytes_done) const {
+  if (!terms_.progress) return;
+  terms_.progress(
+      {.bytes_done = bytes_done, .bytes_total = total_, .elapsed = absl::Now() - start_});
+}
+
+}  // namespace gemmd

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tensors on the server: sessions, handles, and products that name them.
+#include "gemmd/tensor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gemmd/client.h"
+#include "tests/client/fake_tensors.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::string TextOf(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+TEST(TensorTest, IsUploadedAndDeletedWithItsHandle) {
+  const FakeTensors server;
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  const std::vector<float> values = {1, 2, 3, 4, 5, 6};
+  std::string handle;
+  {
+    const auto tensor = client->Put(View(values, 2, 3), {.name = "w"});
+    ASSERT_THAT(tensor, IsOk());
+    EXPECT_EQ(tensor->rows(), 2);
+    EXPECT_EQ(tensor->columns(), 3);
+    EXPECT_EQ(tensor->type(), v1::ELEMENT_TYPE_F32);
+    EXPECT_EQ(tensor->info().name(), "w");
+    handle = tensor->handle();
+    EXPECT_EQ(server.bytes_of(handle), TextOf(values));
+    EXPECT_THAT(server.deleted(), IsEmpty());
+  }
+  // The next upload waits for the deletion.
+  const auto other = client->Put(View(values, 3, 2));
+  ASSERT_THAT(other, IsOk());
+  EXPECT_THAT(server.deleted(), ElementsAre(handle));
+  EXPECT_EQ(server.sessions_opened(), 1);
+}
+
+TEST(TensorTest, StaysWhereItIsPinnedOrReleased) {
+  const FakeTensors server;
+  {
+    auto client = Client::Create(server.address());
+    ASSERT_THAT(client, IsOk());
+    const std::vector<float> values(4);
+    auto pinned = client->Put(View(values, 2, 2), {.pinned = true});
+    auto released = client->Put(View(values, 2, 2));
+    auto moved = client->Put(View(values, 2, 2));
+    auto pinned_later = client->Put(View(values, 2, 2));
+    ASSERT_THAT(pinned, IsOk());
+    ASSERT_THAT(released, IsOk());
+    ASSERT_THAT(moved, IsOk());
+    ASSERT_THAT(pinned_later, IsOk());
+    EXPECT_THAT(std::move(*released).Release(), testing::SizeIs(16));
+    const std::optional<ResidentTensor> mover = std::move(*moved);
+    ASSERT_THAT(client->KeepAlive(*pinned_later, {.pinned = true}), IsOk());
+    EXPECT_TRUE(pinned_later->info().pinned());
+  }
+  // The client waits for the deletions that were asked for: that of the one that was moved.
+  EXPECT_EQ(server.deleted().size(), 1u);
+  EXPECT_EQ(server.tensors(), 3u);
+}
+
+TEST(TensorTest, MayOutliveItsClient) {
+  const FakeTensors server;
+  std::optional<ResidentTensor> tensor;
+  {
+    auto client = Client::Create(server.address());
+    ASSERT_THAT(client, IsOk());
+    auto made = client->Put(View(std::vector<float>(4), 2, 2));
+    ASSERT_THAT(made, IsOk());
+    tensor = *std::move(made);
+  }
+  tensor.reset();
+  EXPECT_THAT(server.deleted(), IsEmpty());
+}
+
+TEST(TensorTest, TheSessionIsTakenUpAgain) {
+  FakeTensors server;
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  const auto session = client->OpenSession();
+  ASSERT_THAT(session, IsOk());
+  EXPECT_EQ(session->token, "token1");
+  EXPECT_EQ(session->linger, absl::Seconds(30));
+  EXPECT_EQ(session->lease, absl::Minutes(10));
+  const std::vector<float> values(4);
+  const auto tensor = client->Put(View(values, 2, 2));
+  ASSERT_THAT(tensor, IsOk());
+  server.BreakSessions(false);
+  const absl::Time most = absl::Now() + absl::Seconds(30);
+  while (server.sessions_opened() < 2 && absl::Now() < most) {
+    ASSERT_THAT(client->Describe(tensor->ref()), IsOk());
+  }
+  EXPECT_EQ(server.sessions_opened(), 2);
+  EXPECT_THAT(client->OpenSession("token1"), IsOk());
+  EXPECT_THAT(client->OpenSession("token9"), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST(TensorTest, ALostSessionIsFollowedByANewOne) {
+  FakeTensors server;
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  const std::vector<float> values(4);
+  const auto tensor = client->Put(View(values, 2, 2));
+  ASSERT_THAT(tensor, IsOk());
+  server.BreakSessions(true);
+  EXPECT_THAT(client->Describe(tensor->ref()), StatusIs(absl::StatusCode::kUnauthenticated));
+  const absl::Time most = absl::Now() + absl::Seconds(30);
+  absl::StatusOr<ResidentTensor> again = absl::UnknownError("");
+  while (!again.ok() && absl::Now() < most) again = client->Put(View(values, 2, 2));
+  ASSERT_THAT(again, IsOk());
+}
+
+TEST(TensorTest, ASessionIsJoinedByItsToken) {
+  const FakeTensors server;
+  auto first = Client::Create(server.address());
+  auto second = Client::Create(server.address());
+  ASSERT_THAT(first, IsOk());
+  ASSERT_THAT(second, IsOk());
+  const auto session = first->OpenSession();
+  ASSERT_THAT(session, IsOk());
+  const std::vector<float> values(4);
+  const auto tensor = first->Put(View(values, 2, 2), {.name = "w"});
+  ASSERT_THAT(tensor, IsOk());
+  ASSERT_THAT(second->OpenSession(session->token), IsOk());
+  EXPECT_THAT(second->Describe(NamedTensor("w")), IsOk());
+  auto third = Client::Create(server.address());
+  ASSERT_THAT(third, IsOk());
+  EXPECT_THAT(third->OpenSession("token9"),
+              StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("unknown token")));
+  // It was asked for, so no other takes its place.
+  EXPECT_THAT(third->ListTensors(), StatusIs(absl::StatusCode::kUnauthenticated));
+  EXPECT_THAT(third->OpenSession("two\nlines"), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(TensorTest, SessionsOfAServerThatIsNotThereFail) {
+  auto client = Client::Create("127.0.0.1:1", {.timeout = absl::Seconds(20), .max_attempts = 1});
+  ASSERT_THAT(client, IsOk());
+  EXPECT_THAT(client->Put(View(std::vector<float>(4), 2, 2)),
+              StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(client->ListTensors(), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(TensorTest, ProductsNameTensors) {
+  const FakeTensors server;
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  const std::vector<float> a(2 * 3);
+  const auto b = client->Put(View(std::vector<float>(3 * 4), 3, 4));
+  ASSERT_THAT(b, IsOk());
+  ASSERT_THAT(client->Multiply(View(a, 2, 3), *b), IsOk());
+  const auto products = server.products();
+  ASSERT_EQ(products.size(), 1u);
+  EXPECT_EQ(products[0].m(), 2);
+  EXPECT_EQ(products[0].n(), 4);
+  EXPECT_EQ(products[0].k(), 3);
+  EXPECT_EQ(products[0].a().data().size(), a.size() * sizeof(float));
+  EXPECT_EQ(products[0].b().tensor().tensor().handle(), b->handle());
+  EXPECT_FALSE(products[0].b().tensor().has_rows());
+  EXPECT_EQ(products[0].b().type(), v1::ELEMENT_TYPE_UNSPECIFIED);
+}
+
+TEST(TensorTest, ChainsLeaveTheirResultsOnTheServer) {
+  const FakeTensors server;
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  const auto a = client->Put(View(std::vector<float>(2 * 3), 2, 3));
+  const auto b = client->Put(View(std::vector<float>(3 * 4), 3, 4));
+  ASSERT_THAT(a, IsOk());
+  ASSERT_THAT(b, IsOk());
+  auto d = client->Chain(*a, *b, {.keep = {.name = "d", .lease = absl::Seconds(5)}});
+  ASSERT_THAT(d, IsOk());
+  ASSERT_TRUE(d->tensor.has_value());
+  EXPECT_EQ(d->tensor->rows(), 2);
+  EXPECT_EQ(d->tensor->columns(), 4);
+  EXPECT_EQ(d->tensor->info().name(), "d");
+  // In place: D is C.
+  const auto again = client->Chain(
+      *a, *b, {.product = {.beta = 1}, .c = d->tensor->view(), .into = d->tensor->view()});
+  ASSERT_THAT(again, IsOk());
+  EXPECT_FALSE(again->tensor.has_value());
+  const auto products = server.products();
+  ASSERT_EQ(products.size(), 2u);
+  EXPECT_EQ(products[0].d().new_tensor().lease_ns(), 5'000'000'000);
+  EXPECT_EQ(products[1].d().tensor().tensor().handle(), d->tensor->handle());
+  EXPECT_EQ(products[1].c().tensor().tensor().handle(), d->tensor->handle());
+  EXPECT_EQ(products[1].beta(), 1);
+}
+
+TEST(TensorTest, PartsAreCountedFromThePartTheyAreOf) {
+  TensorView whole;
+  whole.rows = 100;
+  whole.columns = 50;
+  EXPECT_FALSE(whole.part().has_rows());
+  const v1::TensorPart part = whole.Rows(10, 20).Columns(5, 6).Rows(1, 2).part();
+  EXPECT_EQ(part.first_row(), 11);
+  EXPECT_EQ(part.rows(), 2);
+  EXPECT_EQ(part.first_column(), 5);
+  EXPECT_EQ(part.columns(), 6);
+  EXPECT_EQ(part.matrices(), 1);
+}
+
+TensorView TensorOf(int64_t rows, int64_t columns) {
+  TensorView view;
+  view.tensor = NamedTensor("t");
+  view.type = v1::ELEMENT_TYPE_F32;
+  view.rows = rows;
+  view.columns = columns;
+  return view;
+}
+
+TEST(TensorTest, RequestsAreCheckedAsThoseOfMatricesAre) {
+  const std::vector<float> values(6);
+  EXPECT_THAT(
+      BuildRequest(TensorOf(2, 3), TensorOf(4, 5)),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got 4 rows of op(B), want k = 3")));
+  EXPECT_THAT(BuildRequest(TensorOf(2, 3), TensorOf(5, 3).Transposed()), IsOk());
+  // A matrix that is not on the server needs its bytes.
+  EXPECT_THAT(BuildRequest(PackedView(v1::ELEMENT_TYPE_F32, {}, 2, 3), TensorOf(3, 5)),
+              StatusIs(absl::StatusCode::kInvalidArgument, "a.data: got 0 bytes, want m*k*4 = 24"));
+  EXPECT_THAT(BuildRequest(TensorOf(2, 3), TensorOf(3, 5).Matrices(0, 3), {.batch = 2}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("b.tensor: got 3 matrices")));
+  EXPECT_THAT(
+      BuildChainRequest(TensorOf(2, 3), TensorOf(3, 5), {.into = TensorOf(5, 2)}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("into: got 5x2, want m*n = 2x5")));
+  EXPECT_THAT(BuildRequest(TensorOf(2, 3), TensorOf(3, 5), {.beta = 1, .c = View(values, 2, 3)},
+                           TensorOf(2, 5)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("want one of them")));
+}
+
+TEST(TensorTest, IsFoundListedCompressedAndDeleted) {
+  const FakeTensors server;
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  const auto tensor = client->Put(View(std::vector<float>(8), 2, 4), {.name = "w"});
+  ASSERT_THAT(tensor, IsOk());
+  const auto found = client->Describe(NamedTensor("w"));
+  ASSERT_THAT(found, IsOk());
+  EXPECT_EQ(ViewOf(*found).columns, 4);
+  const auto sparse = client->Compress(tensor->ref(), {.keep = {.name = "w24"}});
+  ASSERT_THAT(sparse, IsOk());
+  EXPECT_EQ(sparse->info().spec().sparsity(), v1::SPARSITY_2_4);
+  const auto listed = client->ListTensors();
+  ASSERT_THAT(listed, IsOk());
+  EXPECT_EQ(listed->tensors_size(), 2);
+  EXPECT_THAT(client->Delete(NamedTensor("w24")), IsOk());
+  EXPECT_THAT(client->Delete(NamedTensor("w24")), StatusIs(absl::StatusCode::kNotFound));
+}
+
+}  // namespace
+}  // namespace gemmd
