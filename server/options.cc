@@ -180,6 +180,37 @@ void AddLimits(CLI::App& app, Options& options) {
       ->group(kGroup);
 }
 
+void AddTensors(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Resident tensors";
+  StoreOptions& tensors = options.server.tensors;
+  AddBytes(
+      app, "--tensor-bytes", tensors.max_bytes,
+      "Memory of the host for the tensors of all sessions, uploads included; a tensor that "
+      "finds no room is refused with RESOURCE_EXHAUSTED. 0 takes an eighth of the memory limit "
+      "of the process, so that it holds beside the defaults of the other limits: where weights "
+      "are to stay, raise this and lower --max-queued-bytes",
+      kGroup);
+  AddBytes(app, "--session-tensor-bytes", tensors.max_session_bytes,
+           "Memory of the host for the tensors of one session; 0 takes half of --tensor-bytes",
+           kGroup);
+  app.add_option(
+         "--max-sessions", tensors.max_sessions,
+         "Most sessions at once; one host may have seven times as many of them as are free, "
+         "so that others find one. One more is refused with RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->default_str(std::to_string(tensors.max_sessions))
+      ->type_name("COUNT")
+      ->group(kGroup);
+  AddDuration(app, "--session-linger", tensors.linger,
+              "Delete the tensors of a session, but for pinned ones, this long after its last "
+              "connection has gone and its last call has ended; until then a client can come back",
+              kGroup);
+  AddDuration(app, "--tensor-lease", tensors.lease,
+              "Delete a tensor this long after its last use, where its owner asked for no other "
+              "time and has not pinned it, and an upload this long after its last byte",
+              kGroup);
+}
+
 void AddConnections(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Connections";
   TransportOptions& transport = options.server.transport;
@@ -281,6 +312,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
   AddListening(app, parsed.options);
   AddDevices(app, parsed.options);
   AddLimits(app, parsed.options);
+  AddTensors(app, parsed.options);
   AddConnections(app, parsed.options);
   AddShutdown(app, parsed.options);
   AddLogging(app, parsed.options);

@@ -5,6 +5,7 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,7 @@
 #include "server/wire/gemm_service.h"
 #include "server/wire/registry_service.h"
 #include "server/wire/self_call.h"
+#include "server/wire/tensor_service.h"
 #include "server/wire/transport.h"
 
 namespace gemmd {
@@ -47,6 +49,19 @@ int64_t MemoryLimitOf(const ServerOptions& options) {
   return options.memory_limit_bytes > 0 ? options.memory_limit_bytes : MemoryLimitBytes();
 }
 
+// As admission has it for products.
+int64_t LargestTensor(Pressure pressure) {
+  if (pressure == Pressure::kNone) return std::numeric_limits<int64_t>::max();
+  return pressure == Pressure::kHigh ? Admission::kLargeBytes : -1;
+}
+
+StoreOptions StoreOptionsOf(const ServerOptions& options) {
+  StoreOptions store = options.tensors;
+  if (store.max_bytes == 0) store.max_bytes = MemoryLimitOf(options) / 8;
+  if (store.max_session_bytes == 0) store.max_session_bytes = store.max_bytes / 2;
+  return store;
+}
+
 // Kernels without a measured rate are chosen by a guess: whoever runs the daemon should know.
 void LogUnmeasured(const std::string& device, const DeviceProfile& profile) {
   size_t available = 0;
@@ -70,10 +85,13 @@ class Server::Services {
       : gemm(*server.runner_, server.sends_, server.handler_times_, server.clock_),
         registry(MakeRegistryService(server.served_, *server.runner_, *server.observer_,
                                      server.handler_times_, server.clock_, LimitsOf(options))),
+        tensors(MakeTensorService(server.tensors_, server.sends_, server.handler_times_,
+                                  server.clock_)),
         admin(MakeAdminService(server.served_)) {}
 
   GemmService gemm;
   std::unique_ptr<grpc::Service> registry;
+  std::unique_ptr<grpc::Service> tensors;
   std::unique_ptr<grpc::Service> admin;
 
  private:
@@ -126,6 +144,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices)
     : log_counts_(options.log_counts),
       admission_(options.admission),
+      tensors_(StoreOptionsOf(options), clock_),
       devices_(std::move(devices)),
       stats_(devices_.size()),
       memory_(MemoryLimitOf(options), ResidentBytes, GiveBackFreeMemory),
@@ -183,6 +202,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   RETURN_IF_ERROR(ConfigureTransport(transport, builder));
   builder.RegisterService(&services_->gemm);
   builder.RegisterService(services_->registry.get());
+  builder.RegisterService(services_->tensors.get());
   builder.RegisterService(services_->admin.get());
 
   ASSIGN_OR_RETURN(std::vector<ListeningSocket> sockets, OpenAll(options.transport.listen));
@@ -216,8 +236,9 @@ absl::Status Server::Listen(const ServerOptions& options) {
 }
 
 void Server::WatchMemory() {
-  const Pressure pressure = memory_.Measure(admission_.load().bytes);
+  const Pressure pressure = memory_.Measure(admission_.load().bytes + tensors_.load().bytes);
   admission_.SetPressure(pressure);
+  tensors_.SetMostNewBytes(LargestTensor(pressure));
   if (pressure == pressure_) return;
   pressure_ = pressure;
   const auto level = pressure == Pressure::kNone ? spdlog::level::info : spdlog::level::warn;
@@ -312,6 +333,7 @@ absl::Status Server::Drain(absl::Duration grace) {
   if (grpc_server_ == nullptr) return absl::OkStatus();
   if (health_ != nullptr) EnterLameDuck();  // Null where some address could not be had.
   admission_.Close();
+  tensors_.Close();
   const int64_t start_ns = clock_.NowNs();
   const bool finished = admission_.WaitUntilIdle(grace);
   const absl::Duration waited = absl::Nanoseconds(clock_.NowNs() - start_ns);

@@ -28,6 +28,7 @@
 #include "server/scheduling/product_runner.h"
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"
+#include "server/store/tensor_store.h"
 #include "server/system/clock.h"
 #include "server/system/life_check.h"
 #include "server/system/log_sink.h"
@@ -46,6 +47,8 @@ struct ServerOptions {
   TimeLimits time;
   absl::Duration canary_timeout = absl::Seconds(30);
   SendWatch::Limits sending;
+  // Their bytes: 0 takes an eighth of the memory limit for all, and half of that for one session.
+  StoreOptions tensors = {.max_bytes = 0, .max_session_bytes = 0};
   int64_t memory_limit_bytes = 0;  // 0 takes that of the control group or of the machine.
   std::string metrics_listen;      // host:port; metrics are not served where it is empty.
   std::function<LogCounts()> log_counts = [] { return LogCounts(); };  // For metrics.
@@ -101,6 +104,7 @@ class Server {
   const SteadyClock clock_;
   const std::function<LogCounts()> log_counts_;
   Admission admission_;
+  TensorStore tensors_;
   // Destroyed after the devices, whose threads call into it.
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<Device>> devices_;

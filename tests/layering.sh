@@ -49,16 +49,18 @@ server/worker/cuda:         server/worker server/crossing server/system
                             <std> <posix> <absl> <cuda>
 server/device:              server/crossing server/system kernels kernels/mma kernels/cpu
                             <std> <posix> <absl>
-server/scheduling:          server/device server/crossing server/system kernels kernels/mma
+server/store:               server/device server/crossing server/system kernels kernels/mma
+                            <std> <posix> <absl> <crypto>
+server/scheduling:          server/store server/device server/crossing server/system kernels kernels/mma
                             <std> <posix> <absl>
-server/metrics:             server/scheduling server/device server/crossing server/system
-                            kernels kernels/mma
+server/metrics:             server/scheduling server/store server/device server/crossing
+                            server/system kernels kernels/mma
                             <std> <posix> <absl> <prometheus>
-server/wire:                server/metrics server/scheduling server/device server/crossing
-                            server/system kernels kernels/mma kernels/cpu proto/gemmd/v1
+server/wire:                server/metrics server/scheduling server/store server/device
+                            server/crossing server/system kernels kernels/mma kernels/cpu proto/gemmd/v1
                             <std> <posix> <absl> <grpc> <protobuf>
-server:                     server/wire server/metrics server/scheduling server/device
-                            server/crossing server/system kernels kernels/mma kernels/cpu
+server:                     server/wire server/metrics server/scheduling server/store
+                            server/device server/crossing server/system kernels kernels/mma kernels/cpu
                             <std> <posix> <absl> <grpc> <spdlog> <cli>
 
 client/gemmd:               proto/gemmd/v1

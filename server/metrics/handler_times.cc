@@ -14,6 +14,14 @@ std::string_view NameOf(Handler handler) {
     case Handler::kGetStatistics: return "GetStatistics";
     case Handler::kListInstructions: return "ListInstructions";
     case Handler::kDescribeFragment: return "DescribeFragment";
+    case Handler::kOpenSession: return "OpenSession";
+    case Handler::kPut: return "Put";
+    case Handler::kGet: return "Get";
+    case Handler::kList: return "List";
+    case Handler::kDescribe: return "Describe";
+    case Handler::kDelete: return "Delete";
+    case Handler::kKeepAlive: return "KeepAlive";
+    case Handler::kCompress: return "Compress";
   }
   return "";
 }

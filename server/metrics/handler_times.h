@@ -23,9 +23,17 @@ enum class Handler : uint8_t {
   kGetServerInfo,
   kGetStatistics,
   kListInstructions,
-  kDescribeFragment
+  kDescribeFragment,
+  kOpenSession,
+  kPut,  // For each message of a stream.
+  kGet,  // Up to the first chunk.
+  kList,
+  kDescribe,
+  kDelete,
+  kKeepAlive,
+  kCompress
 };
-inline constexpr size_t kHandlers = 9;
+inline constexpr size_t kHandlers = 17;
 std::string_view NameOf(Handler handler);  // The method's: "ListKernels".
 
 class HandlerTimes {

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/account.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+
+Account::Charge::Charge(Charge&& other) noexcept
+    : account_(std::move(other.account_)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Account::Charge& Account::Charge::operator=(Charge&& other) noexcept {
+  std::swap(account_, other.account_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+void Account::Charge::ShrinkTo(int64_t bytes) {
+  if (bytes >= bytes_) return;
+  account_->GiveBack(bytes_ - bytes);
+  bytes_ = bytes;
+}
+
+absl::Status Account::Add(int64_t bytes) {
+  MutexLock lock(&mutex_);
+  // used_ <= limit_ always holds, so the difference cannot overflow.
+  if (bytes > limit_ - used_) {
+    return absl::ResourceExhaustedError(Concat("quota: got ", bytes, " bytes, want at most the ",
+                                               limit_ - used_, " of ", limit_, " that are free of ",
+                                               name_, " (", option_, ")"));
+  }
+  used_ += bytes;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Account::Charge> Account::Take(int64_t bytes) {
+  RETURN_IF_ERROR(Add(bytes));
+  if (within_ != nullptr) {
+    if (absl::Status status = within_->Add(bytes); !status.ok()) {
+      MutexLock lock(&mutex_);
+      used_ -= bytes;
+      return status;
+    }
+  }
+  return Charge(shared_from_this(), bytes);
+}
+
+void Account::GiveBack(int64_t bytes) {
+  {
+    MutexLock lock(&mutex_);
+    used_ -= bytes;
+  }
+  if (within_ != nullptr) within_->GiveBack(bytes);
+}
+
+int64_t Account::used() const {
+  MutexLock lock(&mutex_);
+  return used_;
+}
+
+int64_t Account::free() const {
+  const int64_t own = limit_ - used();
+  return within_ == nullptr ? own : std::min(own, within_->free());
+}
+
+}  // namespace gemmd

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The owner of tensors, as the store keeps it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "server/store/account.h"
+#include "server/store/random_id.h"
+#include "server/store/sha256.h"
+#include "server/store/tensor.h"
+#include "server/store/upload.h"
+
+namespace gemmd {
+
+// What the store knows of a tensor of a session.
+struct TensorEntry {
+  std::shared_ptr<const Tensor> tensor;
+  int64_t lease_ns = 0;
+  bool pinned = false;
+  int64_t used_ns = 0;  // When its last use ended.
+  int users = 0;        // Products and answers that have it now.
+  int64_t products = 0;
+
+  bool HasExpired(int64_t now_ns) const {
+    return !pinned && users == 0 && now_ns - used_ns >= lease_ns;
+  }
+};
+
+// All of it is guarded by the store's lock; constant is what says so.
+struct Session {
+  // What tensors share: sparse and dense ones are never the same memory, since the
+  // indices of a sparse one are checked.
+  using Content = std::pair<Sha256Digest, Sparsity>;
+
+  Session(const RandomId& session_token, std::string session_peer,
+          std::shared_ptr<Account> session_account)
+      : token(session_token), peer(std::move(session_peer)), account(std::move(session_account)) {}
+
+  const RandomId token;
+  const std::string peer;
+  const std::shared_ptr<Account> account;
+  int64_t used_ns = 0;  // When its last use ended.
+  int users = 0;        // Streams, calls and products.
+  bool is_over = false;
+  absl::flat_hash_map<RandomId, TensorEntry> tensors;
+  absl::flat_hash_map<std::string, RandomId> names;
+  absl::flat_hash_map<RandomId, std::shared_ptr<Upload>> uploads;
+  absl::flat_hash_map<Content, std::weak_ptr<TensorBytes>> contents;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/tensor.h"
+
+#include <utility>
+
+#include "kernels/status_macros.h"
+
+namespace gemmd {
+
+absl::StatusOr<TensorSpec> MakeTensorSpec(const MatrixLayout& layout, int64_t matrices,
+                                          std::vector<float> scale) {
+  ASSIGN_OR_RETURN(const ByteCount count, BytesOf("spec", layout, matrices));
+  return TensorSpec{layout, matrices, std::move(scale), count.full};
+}
+
+absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
+    int64_t bytes, Account& account, const std::shared_ptr<Background>& background) {
+  ASSIGN_OR_RETURN(Account::Charge charge, account.Take(bytes));
+  ASSIGN_OR_RETURN(HostMemory host, HostMemory::Allocate(bytes));
+  const auto give_back = [background](TensorBytes* tensor) {
+    std::unique_ptr<TensorBytes> owned(tensor);
+    if (owned->bytes() <= kFreedAtOnceBytes) return;
+    // The room is free at once for whoever comes next: the system takes memory back many times
+    // faster than anybody can fill it.
+    owned->charge_ = Account::Charge();
+    background->Post([owned = std::move(owned)]() mutable { owned.reset(); });
+  };
+  return std::shared_ptr<TensorBytes>(new TensorBytes(std::move(host), std::move(charge)),
+                                      give_back);
+}
+
+}  // namespace gemmd

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a resident tensor is, and its bytes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/problem.h"
+#include "server/store/account.h"
+#include "server/store/background.h"
+#include "server/store/host_memory.h"
+#include "server/store/random_id.h"
+#include "server/store/sha256.h"
+
+namespace gemmd {
+
+// A matrix, or a batch of matrices of one shape that follow each other without a gap.
+struct TensorSpec {
+  MatrixLayout layout;  // As it is stored.
+  int64_t matrices = 1;
+  std::vector<float> scale;  // None, one, or one for each row or column.
+  int64_t bytes = 0;         // What all matrices take, with the padding of the last line.
+};
+
+// Completes the specification of a valid layout. Errors: InvalidArgument where the matrices take
+// 2^63 bytes or more.
+absl::StatusOr<TensorSpec> MakeTensorSpec(const MatrixLayout& layout, int64_t matrices,
+                                          std::vector<float> scale);
+
+// How a tensor is kept.
+struct Keeping {
+  std::string name;
+  int64_t lease_ns = 0;  // 0: the default one.
+  bool pinned = false;
+};
+
+// The bytes of a tensor, or of several tensors of one content. They are there as long as somebody
+// holds them: the session, a product, an answer that is being sent.
+class TensorBytes {
+ public:
+  // Longer memory is given back to the system by the background: it takes a millisecond for 16 MiB.
+  static constexpr int64_t kFreedAtOnceBytes = int64_t{16} << 20;
+
+  // Errors: ResourceExhausted where the account or the machine has no room.
+  static absl::StatusOr<std::shared_ptr<TensorBytes>> Allocate(
+      int64_t bytes, Account& account, const std::shared_ptr<Background>& background);
+
+  std::byte* host() const { return host_.data(); }
+  int64_t bytes() const { return host_.bytes(); }
+  int64_t charged_bytes() const { return charge_.bytes(); }
+
+  // The hash of the bytes, where they were hashed and nobody has changed them since. Guarded by the
+  // store's lock.
+  std::optional<Sha256Digest> digest;
+
+ private:
+  TensorBytes(HostMemory host, Account::Charge charge)
+      : host_(std::move(host)), charge_(std::move(charge)) {}
+
+  HostMemory host_;
+  Account::Charge charge_;
+};
+
+// A tensor that is being made: its room is taken, and nobody can find it yet.
+struct TensorDraft {
+  TensorSpec spec;
+  Keeping keep;
+  std::shared_ptr<TensorBytes> bytes;
+  Account::Charge charge;  // What it takes beside its bytes.
+};
+
+// Constant, but for its bytes.
+struct Tensor {
+  RandomId handle;
+  int64_t number = 0;  // Later ones have higher numbers.
+  std::string name;    // Empty where it has none.
+  TensorSpec spec;
+  std::shared_ptr<TensorBytes> bytes;
+  Account::Charge charge;  // What it takes beside its bytes.
+};
+
+// Where the bytes of a tensor are.
+struct TensorPlace {
+  std::string device;  // "host", or the device's name.
+  int64_t bytes = 0;
+};
+
+// A tensor at one moment.
+struct TensorState {
+  std::shared_ptr<const Tensor> tensor;
+  int64_t kept_bytes = 0;
+  bool pinned = false;
+  int64_t lease_ns = 0;
+  int64_t expires_in_ns = 0;
+  std::vector<TensorPlace> places;
+  bool lost = false;
+  int64_t products = 0;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The tensors of a session. Sessions are in tensor_store_sessions.cc, uploads in
+// tensor_store_uploads.cc.
+#include "server/store/tensor_store.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "kernels/peer_text.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/store/leftovers.h"
+
+namespace gemmd {
+namespace {
+
+// How often the store looks for what has expired.
+constexpr absl::Duration kPause = absl::Milliseconds(250);
+
+absl::Status NoSuchTensor() {
+  return absl::NotFoundError(
+      "tensor: got a name or handle of none, want that of a tensor of this session whose lease has "
+      "not ended");
+}
+
+}  // namespace
+
+TensorStore::TensorStore(const StoreOptions& options, const Clock& clock)
+    : options_(options),
+      clock_(clock),
+      account_(
+          std::make_shared<Account>("all sessions", "--tensor-bytes", options.max_bytes, nullptr)),
+      most_new_bytes_(std::numeric_limits<int64_t>::max()),
+      background_(std::make_shared<Background>(kPause, [this] { Expire(); })) {}
+
+TensorStore::~TensorStore() { background_->Stop(); }
+
+TensorStore::TensorUse::TensorUse(TensorUse&& other) noexcept { *this = std::move(other); }
+
+TensorStore::TensorUse& TensorStore::TensorUse::operator=(TensorUse&& other) noexcept {
+  std::swap(store_, other.store_);
+  std::swap(session_, other.session_);
+  std::swap(tensor_, other.tensor_);
+  return *this;
+}
+
+TensorStore::TensorUse::~TensorUse() {
+  if (store_ != nullptr) store_->End(*session_, *tensor_);
+}
+
+void TensorStore::End(Session& session, const Tensor& tensor) {
+  MutexLock lock(&mutex_);
+  session.used_ns = clock_.NowNs();
+  --session.users;
+  const auto entry = session.tensors.find(tensor.handle);
+  if (entry == session.tensors.end()) return;  // It was deleted or replaced meanwhile.
+  entry->second.used_ns = session.used_ns;
+  --entry->second.users;
+}
+
+int64_t TensorStore::LeaseOf(const Keeping& keep) const {
+  return keep.lease_ns > 0 ? keep.lease_ns : absl::ToInt64Nanoseconds(options_.lease);
+}
+
+absl::Status TensorStore::CheckKeeping(const Keeping& keep) const {
+  RETURN_IF_ERROR(CheckNameLength("name", keep.name));
+  if (keep.lease_ns < 0) {
+    return absl::InvalidArgumentError(Concat("lease_ns: got ", keep.lease_ns, ", want at least 0"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TensorStore::CheckRoom(const Session& session, int64_t bytes) {
+  if (is_closed_) return absl::UnavailableError("the server is draining");
+  if (bytes > most_new_bytes_) {
+    return absl::ResourceExhaustedError(
+        Concat("memory: the server has little left, and the tensor needs ", bytes,
+               " bytes: try again later"));
+  }
+  const size_t count = session.tensors.size() + session.uploads.size();
+  if (count >= kMaxTensors) {
+    return absl::ResourceExhaustedError(Concat(
+        "quota: got ", count, " tensors and uploads of the session, want at most ", kMaxTensors));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const Session& session, TensorSpec spec,
+                                                   Keeping keep,
+                                                   std::shared_ptr<TensorBytes> bytes) {
+  const auto scale_bytes = static_cast<int64_t>(spec.scale.size() * sizeof(float));
+  TensorDraft draft;
+  ASSIGN_OR_RETURN(draft.charge, session.account->Take(kTensorBytes + scale_bytes));
+  if (bytes == nullptr) {
+    ASSIGN_OR_RETURN(bytes, TensorBytes::Allocate(spec.bytes, *session.account, background_));
+  }
+  draft.bytes = std::move(bytes);
+  draft.spec = std::move(spec);
+  draft.keep = std::move(keep);
+  return draft;
+}
+
+absl::StatusOr<TensorState> TensorStore::Publish(Session& session, TensorDraft draft,
+                                                 Leftovers& left) {
+  TensorEntry entry;
+  ASSIGN_OR_RETURN(const RandomId handle, RandomId::Make());
+  entry.lease_ns = LeaseOf(draft.keep);
+  entry.pinned = draft.keep.pinned;
+  entry.used_ns = clock_.NowNs();
+  const std::string name = draft.keep.name;
+  entry.tensor = std::make_shared<const Tensor>(
+      Tensor{handle, ++last_number_, std::move(draft.keep.name), std::move(draft.spec),
+             std::move(draft.bytes), std::move(draft.charge)});
+  if (!name.empty()) {
+    const auto earlier = session.names.find(name);
+    if (earlier != session.names.end()) Erase(session, RandomId(earlier->second), left);
+    session.names[name] = handle;
+  }
+  const TensorState state = StateOf(entry);
+  session.tensors.emplace(handle, std::move(entry));
+  return state;
+}
+
+void TensorStore::Erase(Session& session, const RandomId& handle, Leftovers& left) {
+  const auto entry = session.tensors.find(handle);
+  const std::string& name = entry->second.tensor->name;
+  const auto named = session.names.find(name);
+  if (named != session.names.end() && named->second == handle) session.names.erase(named);
+  left.tensors.push_back(std::move(entry->second.tensor));
+  session.tensors.erase(entry);
+}
+
+TensorEntry* TensorStore::FindEntry(Session& session, const TensorName& name, Leftovers& left) {
+  const RandomId* handle = std::get_if<RandomId>(&name);
+  if (handle == nullptr) {
+    const auto named = session.names.find(std::get<std::string>(name));
+    if (named == session.names.end()) return nullptr;
+    handle = &named->second;
+  }
+  const auto entry = session.tensors.find(*handle);
+  if (entry == session.tensors.end()) return nullptr;
+  if (!entry->second.HasExpired(clock_.NowNs())) return &entry->second;
+  ++counts_.tensors_expired;
+  Erase(session, RandomId(*handle), left);
+  return nullptr;
+}
+
+TensorState TensorStore::StateOf(const TensorEntry& entry) const {
+  const Tensor& tensor = *entry.tensor;
+  TensorState state;
+  state.tensor = entry.tensor;
+  state.kept_bytes = tensor.bytes->charged_bytes() + tensor.charge.bytes();
+  state.pinned = entry.pinned;
+  state.lease_ns = entry.lease_ns;
+  if (!entry.pinned) {
+    const int64_t unused_ns = entry.users > 0 ? 0 : clock_.NowNs() - entry.used_ns;
+    state.expires_in_ns = std::max<int64_t>(0, entry.lease_ns - unused_ns);
+  }
+  state.places.push_back({"host", tensor.spec.bytes});
+  state.products = entry.products;
+  return state;
+}
+
+absl::StatusOr<TensorStore::TensorUse> TensorStore::Find(const SessionUse& session,
+                                                         const TensorName& name) {
+  Leftovers left;
+  MutexLock lock(&mutex_);
+  TensorEntry* const entry = FindEntry(*session.session_, name, left);
+  if (entry == nullptr) return NoSuchTensor();
+  ++entry->users;
+  ++session.session_->users;
+  return TensorUse(this, session.session_, entry->tensor);
+}
+
+absl::StatusOr<TensorState> TensorStore::Describe(const SessionUse& session,
+                                                  const TensorName& name) {
+  Leftovers left;
+  MutexLock lock(&mutex_);
+  const TensorEntry* const entry = FindEntry(*session.session_, name, left);
+  if (entry == nullptr) return NoSuchTensor();
+  return StateOf(*entry);
+}
+
+std::vector<TensorState> TensorStore::List(const SessionUse& session) {
+  std::vector<TensorState> states;
+  {
+    MutexLock lock(&mutex_);
+    const int64_t now_ns = clock_.NowNs();
+    for (const auto& [handle, entry] : session.session_->tensors) {
+      if (!entry.HasExpired(now_ns)) states.push_back(StateOf(entry));
+    }
+  }
+  std::sort(states.begin(), states.end(), [](const TensorState& a, const TensorState& b) {
+    const int by_name = a.tensor->name.compare(b.tensor->name);
+    return by_name != 0 ? by_name < 0 : a.tensor->number < b.tensor->number;
+  });
+  return states;
+}
+
+absl::Status TensorStore::Delete(const SessionUse& session, const TensorName& name) {
+  Leftovers left;
+  MutexLock lock(&mutex_);
+  const TensorEntry* const entry = FindEntry(*session.session_, name, left);
+  if (entry == nullptr) return NoSuchTensor();
+  Erase(*session.session_, RandomId(entry->tensor->handle), left);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorState> TensorStore::KeepAlive(const SessionUse& session,
+                                                   const TensorName& name,
+                                                   std::optional<int64_t> lease_ns,
+                                                   std::optional<bool> pinned) {
+  Keeping keep;
+  keep.lease_ns = lease_ns.value_or(0);
+  RETURN_IF_ERROR(CheckKeeping(keep));
+  Leftovers left;
+  MutexLock lock(&mutex_);
+  TensorEntry* const entry = FindEntry(*session.session_, name, left);
+  if (entry == nullptr) return NoSuchTensor();
+  if (lease_ns) entry->lease_ns = LeaseOf(keep);
+  if (pinned) entry->pinned = *pinned;
+  entry->used_ns = clock_.NowNs();
+  return StateOf(*entry);
+}
+
+TensorStore::Load TensorStore::load() const {
+  MutexLock lock(&mutex_);
+  Load load = counts_;
+  load.max_sessions = options_.max_sessions;
+  load.max_bytes = options_.max_bytes;
+  load.bytes = account_->used();
+  load.sessions = static_cast<int64_t>(sessions_.size());
+  for (const auto& [key, session] : sessions_) {
+    load.tensors += static_cast<int64_t>(session->tensors.size());
+    load.uploads += static_cast<int64_t>(session->uploads.size());
+  }
+  return load;
+}
+
+}  // namespace gemmd

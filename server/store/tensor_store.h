@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The resident tensors: sessions, which own them, uploads, names, leases and quotas.
+//
+// A tensor is found by its owner alone; for everybody else it is as if it were not there. Whoever
+// holds a use of a tensor has its bytes, whatever becomes of its name, its lease or its session.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/store/account.h"
+#include "server/store/background.h"
+#include "server/store/session.h"
+#include "server/store/tensor.h"
+#include "server/store/upload.h"
+#include "server/system/clock.h"
+#include "server/system/mutex.h"
+
+namespace gemmd {
+
+struct StoreOptions {
+  int64_t max_sessions = 1000;
+  int64_t max_bytes = int64_t{1} << 30;          // What all tensors may take.
+  int64_t max_session_bytes = int64_t{1} << 29;  // What those of one session may take.
+  absl::Duration linger = absl::Seconds(30);
+  absl::Duration lease = absl::Minutes(10);
+};
+
+// How a caller names a tensor: by its handle or by its name.
+using TensorName = std::variant<RandomId, std::string>;
+
+class TensorStore {
+ public:
+  // Tensors and uploads of one session; each takes kTensorBytes at least.
+  static constexpr size_t kMaxTensors = 4096;
+  static constexpr int64_t kTensorBytes = 1024;
+
+  // A session stays while somebody uses it. Movable. Threads: one at a time.
+  class SessionUse {
+   public:
+    SessionUse() = default;
+    SessionUse(SessionUse&& other) noexcept;
+    SessionUse& operator=(SessionUse&& other) noexcept;
+    ~SessionUse();
+
+    // Only where it is the use of a session.
+    const RandomId& token() const { return session_->token; }
+    const Account& account() const { return *session_->account; }
+
+   private:
+    friend class TensorStore;
+    SessionUse(TensorStore* store, std::shared_ptr<Session> session)
+        : store_(store), session_(std::move(session)) {}
+
+    TensorStore* store_ = nullptr;
+    std::shared_ptr<Session> session_;
+  };
+
+  // The tensor stays while somebody uses it, and its lease begins anew at the end. Movable.
+  // Threads: one at a time.
+  class TensorUse {
+   public:
+    TensorUse() = default;
+    TensorUse(TensorUse&& other) noexcept;
+    TensorUse& operator=(TensorUse&& other) noexcept;
+    ~TensorUse();
+
+    const Tensor* operator->() const { return tensor_.get(); }
+    const std::shared_ptr<const Tensor>& tensor() const { return tensor_; }
+
+   private:
+    friend class TensorStore;
+    TensorUse(TensorStore* store, std::shared_ptr<Session> session,
+              std::shared_ptr<const Tensor> tensor)
+        : store_(store), session_(std::move(session)), tensor_(std::move(tensor)) {}
+
+    TensorStore* store_ = nullptr;
+    std::shared_ptr<Session> session_;
+    std::shared_ptr<const Tensor> tensor_;
+  };
+
+  // What is counted, and what there is now.
+  struct Load {
+    int64_t sessions = 0;
+    int64_t max_sessions = 0;
+    int64_t tensors = 0;
+    int64_t uploads = 0;
+    int64_t bytes = 0;  // In the account of all.
+    int64_t max_bytes = 0;
+    // Since the start:
+    int64_t uploads_complete = 0;
+    int64_t uploads_known = 0;       // Nothing had to be sent.
+    int64_t uploads_resumed = 0;     // Gone on with after all streams had gone.
+    int64_t uploads_mismatched = 0;  // Had another hash.
+    int64_t tensors_expired = 0;
+  };
+
+  // Borrows the clock.
+  TensorStore(const StoreOptions& options, const Clock& clock);
+  ~TensorStore();
+
+  const StoreOptions& options() const { return options_; }
+
+  // Opens a session, or joins the one of the token. `peer` is whoever asks, as far as places are
+  // shared. Errors: Unauthenticated an unknown token; ResourceExhausted too many sessions;
+  // Unavailable once the store is closed.
+  absl::StatusOr<SessionUse> OpenSession(std::string_view token, std::string_view peer)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Errors: Unauthenticated.
+  absl::StatusOr<SessionUse> Use(std::string_view token) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What an upload begins with: the tensor where its bytes were there already, or the upload.
+  struct Beginning {
+    std::optional<TensorState> tensor;
+    std::shared_ptr<Upload> upload;
+  };
+  // Errors: InvalidArgument a name too long or a negative lease; ResourceExhausted a quota, or too
+  // many tensors; Unavailable once the store is closed.
+  absl::StatusOr<Beginning> Begin(const SessionUse& session, TensorSpec spec, Keeping keep,
+                                  const std::optional<Sha256Digest>& digest)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Errors: NotFound; Unavailable once the store is closed.
+  absl::StatusOr<std::shared_ptr<Upload>> Join(const SessionUse& session, std::string_view id)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Serves an upload from now on: the listener learns how it ended. Leave takes it back.
+  Upload::StreamId Attach(const std::shared_ptr<Upload>& upload, Upload::Listener listener);
+  void Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId stream);
+  // Errors: as Upload::Write.
+  absl::Status Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
+                     int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces);
+
+  // Uses a tensor. Errors: NotFound.
+  absl::StatusOr<TensorUse> Find(const SessionUse& session, const TensorName& name)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<TensorState> Describe(const SessionUse& session, const TensorName& name)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // In order of name, then of age.
+  std::vector<TensorState> List(const SessionUse& session) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Delete(const SessionUse& session, const TensorName& name)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Errors: NotFound; InvalidArgument a negative lease.
+  absl::StatusOr<TensorState> KeepAlive(const SessionUse& session, const TensorName& name,
+                                        std::optional<int64_t> lease_ns, std::optional<bool> pinned)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Refuses new sessions and uploads from now on.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Refuses tensors of more bytes until it is told otherwise, because memory is short.
+  void SetMostNewBytes(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Ends what has expired; the store does it by itself now and then.
+  void Expire() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Load load() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // What is to be freed, or told, once the lock is free.
+  struct Leftovers;
+
+  int64_t LeaseOf(const Keeping& keep) const;
+  absl::Status CheckKeeping(const Keeping& keep) const;
+  absl::Status CheckRoom(const Session& session, int64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SessionUse UseLocked(const std::shared_ptr<Session>& session)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Session> FindSession(std::string_view token, Leftovers& left)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ExpireSession(Session& session, Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  TensorEntry* FindEntry(Session& session, const TensorName& name, Leftovers& left)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Erase(Session& session, const RandomId& handle, Leftovers& left)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<TensorDraft> MakeDraft(const Session& session, TensorSpec spec, Keeping keep,
+                                        std::shared_ptr<TensorBytes> bytes);
+  std::shared_ptr<TensorBytes> FindContent(Session& session, const TensorSpec& spec,
+                                           const Sha256Digest& digest)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<TensorState> Publish(Session& session, TensorDraft draft, Leftovers& left)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  TensorState StateOf(const TensorEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Advance(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload,
+               int64_t most_bytes);
+  void CatchUp(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload);
+  void Complete(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload,
+                bool is_mismatch) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(Session& session) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(Session& session, const Tensor& tensor) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const StoreOptions options_;
+  const Clock& clock_;
+  const std::shared_ptr<Account> account_;
+  mutable Mutex mutex_;
+  // By the hash of its token: what a search for a token takes tells nothing about other tokens.
+  absl::flat_hash_map<Sha256Digest, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
+  bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t most_new_bytes_ ABSL_GUARDED_BY(mutex_);
+  Load counts_ ABSL_GUARDED_BY(mutex_);              // What is counted.
+  int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;  // The last tensor has it.
+  // The last member: its thread uses the others.
+  std::shared_ptr<Background> background_;
+};
+
+}  // namespace gemmd

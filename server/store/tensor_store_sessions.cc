@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/store/leftovers.h"
+#include "server/store/sha256.h"
+#include "server/store/tensor_store.h"
+
+namespace gemmd {
+namespace {
+
+// One peer may have so many times as many sessions as places are free, so that others find one.
+constexpr int64_t kShare = 7;
+
+Sha256Digest KeyOf(const RandomId& token) {
+  return Sha256::Of({reinterpret_cast<const std::byte*>(token.bytes.data()), token.bytes.size()});
+}
+
+absl::Status NoSuchSession() {
+  return absl::UnauthenticatedError(
+      "gemmd-session: got no token of a session in the metadata, want the one that "
+      "Tensors.OpenSession gave");
+}
+
+}  // namespace
+
+TensorStore::SessionUse::SessionUse(SessionUse&& other) noexcept { *this = std::move(other); }
+
+TensorStore::SessionUse& TensorStore::SessionUse::operator=(SessionUse&& other) noexcept {
+  std::swap(store_, other.store_);
+  std::swap(session_, other.session_);
+  return *this;
+}
+
+TensorStore::SessionUse::~SessionUse() {
+  if (store_ != nullptr) store_->End(*session_);
+}
+
+void TensorStore::End(Session& session) {
+  MutexLock lock(&mutex_);
+  session.used_ns = clock_.NowNs();
+  --session.users;
+}
+
+TensorStore::SessionUse TensorStore::UseLocked(const std::shared_ptr<Session>& session) {
+  ++session->users;
+  return SessionUse(this, session);
+}
+
+std::shared_ptr<Session> TensorStore::FindSession(std::string_view token, Leftovers& left) {
+  const std::optional<RandomId> id = RandomId::FromHex(token);
+  if (!id) return nullptr;
+  const auto found = sessions_.find(KeyOf(*id));
+  if (found == sessions_.end()) return nullptr;
+  const std::shared_ptr<Session> session = found->second;
+  if (!ExpireSession(*session, left)) return session;
+  left.sessions.push_back(session);
+  sessions_.erase(found);
+  return nullptr;
+}
+
+absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_view token,
+                                                                 std::string_view peer) {
+  ASSIGN_OR_RETURN(const RandomId made, RandomId::Make());
+  Leftovers left;
+  MutexLock lock(&mutex_);
+  if (is_closed_) return absl::UnavailableError("the server is draining");
+  if (!token.empty()) {
+    const std::shared_ptr<Session> session = FindSession(token, left);
+    if (session == nullptr) return NoSuchSession();
+    return UseLocked(session);
+  }
+  const auto count = static_cast<int64_t>(sessions_.size());
+  const int64_t free = options_.max_sessions - count;
+  if (free <= 0) {
+    return absl::ResourceExhaustedError(
+        Concat("session: got ", count, " sessions, want fewer to open one more (--max-sessions)"));
+  }
+  if (count >= kShare * free) {
+    const int64_t own = std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& other) {
+      return other.second->peer == peer;
+    });
+    if (own >= kShare * free) {
+      return absl::ResourceExhaustedError(
+          Concat("session: got ", own, " sessions of the caller's host, want fewer: the last ",
+                 free, " places are kept for others (--max-sessions)"));
+    }
+  }
+  const auto session =
+      std::make_shared<Session>(made, std::string(peer),
+                                std::make_shared<Account>("the session", "--session-tensor-bytes",
+                                                          options_.max_session_bytes, account_));
+  session->used_ns = clock_.NowNs();
+  sessions_.emplace(KeyOf(made), session);
+  return UseLocked(session);
+}
+
+absl::StatusOr<TensorStore::SessionUse> TensorStore::Use(std::string_view token) {
+  Leftovers left;
+  MutexLock lock(&mutex_);
+  const std::shared_ptr<Session> session = FindSession(token, left);
+  if (session == nullptr) return NoSuchSession();
+  return UseLocked(session);
+}
+
+// Ends what has expired of the session; true where nothing is left of it.
+bool TensorStore::ExpireSession(Session& session, Leftovers& left) {
+  const int64_t now_ns = clock_.NowNs();
+  const bool is_idle =
+      session.users == 0 && now_ns - session.used_ns >= absl::ToInt64Nanoseconds(options_.linger);
+  std::vector<RandomId> expired;
+  for (const auto& [handle, entry] : session.tensors) {
+    if (entry.HasExpired(now_ns) || (is_idle && !entry.pinned)) expired.push_back(handle);
+  }
+  for (const RandomId& handle : expired) Erase(session, handle, left);
+  counts_.tensors_expired += static_cast<int64_t>(expired.size());
+  for (auto next = session.uploads.begin(); next != session.uploads.end();) {
+    const auto upload = next++;
+    if (!upload->second->HasExpired(now_ns) && (!is_idle || upload->second->pinned())) continue;
+    left.uploads.push_back(std::move(upload->second));
+    session.uploads.erase(upload);
+  }
+  for (auto next = session.contents.begin(); next != session.contents.end();) {
+    const auto content = next++;
+    if (content->second.expired()) session.contents.erase(content);
+  }
+  session.is_over = is_idle && session.tensors.empty() && session.uploads.empty();
+  return session.is_over;
+}
+
+void TensorStore::Expire() {
+  std::vector<Sha256Digest> keys;
+  {
+    MutexLock lock(&mutex_);
+    for (const auto& [key, session] : sessions_) keys.push_back(key);
+  }
+  // The lock is free in between, so that nobody waits for all sessions.
+  for (const Sha256Digest& key : keys) {
+    Leftovers left;
+    MutexLock lock(&mutex_);
+    const auto found = sessions_.find(key);
+    if (found == sessions_.end() || !ExpireSession(*found->second, left)) continue;
+    left.sessions.push_back(std::move(found->second));
+    sessions_.erase(found);
+  }
+}
+
+void TensorStore::Close() {
+  MutexLock lock(&mutex_);
+  is_closed_ = true;
+}
+
+void TensorStore::SetMostNewBytes(int64_t bytes) {
+  MutexLock lock(&mutex_);
+  most_new_bytes_ = bytes;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/store/leftovers.h"
+#include "server/store/tensor_store.h"
+
+namespace gemmd {
+namespace {
+
+// Hashed by the thread that brings a chunk: more than it brings, so that a gap that has closed is
+// caught up with, and less than takes a gRPC thread 5 ms.
+constexpr int64_t kHashedByCaller = int64_t{3} << 19;
+
+// Hashed by the background at once, between other tasks.
+constexpr int64_t kHashedByBackground = int64_t{8} << 20;
+
+}  // namespace
+
+std::shared_ptr<TensorBytes> TensorStore::FindContent(Session& session, const TensorSpec& spec,
+                                                      const Sha256Digest& digest) {
+  const auto found = session.contents.find({digest, spec.layout.sparsity});
+  if (found == session.contents.end()) return nullptr;
+  std::shared_ptr<TensorBytes> bytes = found->second.lock();
+  const bool is_same = bytes != nullptr && bytes->bytes() == spec.bytes && bytes->digest == digest;
+  return is_same ? bytes : nullptr;
+}
+
+absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(
+    const SessionUse& session, TensorSpec spec, Keeping keep,
+    const std::optional<Sha256Digest>& digest) {
+  RETURN_IF_ERROR(CheckKeeping(keep));
+  ASSIGN_OR_RETURN(const RandomId id, RandomId::Make());
+  Session& owner = *session.session_;
+  std::shared_ptr<TensorBytes> known;
+  {
+    MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(CheckRoom(owner, spec.bytes));
+    if (digest) known = FindContent(owner, spec, *digest);
+  }
+  const bool is_known = known != nullptr;
+  const int64_t lease_ns = std::min(LeaseOf(keep), absl::ToInt64Nanoseconds(options_.lease));
+  ASSIGN_OR_RETURN(TensorDraft draft,
+                   MakeDraft(owner, std::move(spec), std::move(keep), std::move(known)));
+  Beginning beginning;
+  if (is_known) {
+    Leftovers left;
+    MutexLock lock(&mutex_);
+    ASSIGN_OR_RETURN(beginning.tensor, Publish(owner, std::move(draft), left));
+    ++counts_.uploads_known;
+    return beginning;
+  }
+  ASSIGN_OR_RETURN(Account::Charge overhead, owner.account->Take(Upload::kOverheadBytes));
+  beginning.upload = std::make_shared<Upload>(id, lease_ns, std::move(draft), std::move(overhead),
+                                              digest, clock_.NowNs());
+  {
+    MutexLock lock(&mutex_);
+    owner.uploads.emplace(id, beginning.upload);
+  }
+  Advance(session.session_, beginning.upload, 0);  // A tensor without bytes is complete.
+  return beginning;
+}
+
+absl::StatusOr<std::shared_ptr<Upload>> TensorStore::Join(const SessionUse& session,
+                                                          std::string_view id) {
+  const std::optional<RandomId> wanted = RandomId::FromBytes(id);
+  MutexLock lock(&mutex_);
+  if (is_closed_) return absl::UnavailableError("the server is draining");
+  const auto& uploads = session.session_->uploads;
+  const auto found = wanted ? uploads.find(*wanted) : uploads.end();
+  if (found == uploads.end()) return Leftovers::NoSuchUpload();
+  if (!found->second->has_streams()) ++counts_.uploads_resumed;
+  return found->second;
+}
+
+Upload::StreamId TensorStore::Attach(const std::shared_ptr<Upload>& upload,
+                                     Upload::Listener listener) {
+  return upload->Attach(std::move(listener), clock_.NowNs());
+}
+
+void TensorStore::Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId stream) {
+  upload->Detach(stream, clock_.NowNs());
+}
+
+absl::Status TensorStore::Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
+                                int64_t offset,
+                                absl::Span<const absl::Span<const std::byte>> pieces) {
+  RETURN_IF_ERROR(upload->Write(offset, pieces, clock_.NowNs()));
+  Advance(session.session_, upload, kHashedByCaller);
+  return absl::OkStatus();
+}
+
+void TensorStore::Advance(const std::shared_ptr<Session>& session,
+                          const std::shared_ptr<Upload>& upload, int64_t most_bytes) {
+  switch (upload->Advance(most_bytes)) {
+    case Upload::Progress::kWaiting: return;
+    case Upload::Progress::kBehind:
+      if (upload->ClaimCatchingUp()) CatchUp(session, upload);
+      return;
+    case Upload::Progress::kComplete: return Complete(session, upload, /*is_mismatch=*/false);
+    case Upload::Progress::kMismatch: return Complete(session, upload, /*is_mismatch=*/true);
+  }
+}
+
+void TensorStore::CatchUp(const std::shared_ptr<Session>& session,
+                          const std::shared_ptr<Upload>& upload) {
+  background_->Post([this, session, upload] {
+    upload->EndCatchingUp();
+    Advance(session, upload, kHashedByBackground);
+  });
+}
+
+void TensorStore::Complete(const std::shared_ptr<Session>& session,
+                           const std::shared_ptr<Upload>& upload, bool is_mismatch) {
+  absl::StatusOr<TensorState> result = absl::DataLossError(
+      "sha256: got bytes with another hash, want those of the hash that was given: nothing is "
+      "kept");
+  {
+    Leftovers left;
+    MutexLock lock(&mutex_);
+    const bool is_there = session->uploads.erase(upload->id()) > 0;
+    TensorDraft draft = upload->TakeDraft();
+    if (is_mismatch) {
+      ++counts_.uploads_mismatched;
+    } else if (!is_there) {
+      result = Leftovers::NoSuchUpload();
+    } else {
+      ++counts_.uploads_complete;
+      if (upload->digest()) {
+        draft.bytes->digest = upload->digest();
+        session->contents[{*upload->digest(), draft.spec.layout.sparsity}] = draft.bytes;
+      }
+      result = Publish(*session, std::move(draft), left);
+    }
+  }
+  upload->End(result);
+}
+
+}  // namespace gemmd

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/upload.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/text.h"
+
+namespace gemmd {
+namespace {
+
+// Copies the part `range` of pieces that begin at `offset` of the tensor.
+void Copy(absl::Span<const absl::Span<const std::byte>> pieces, int64_t offset,
+          const ByteRange& range, std::byte* tensor) {
+  int64_t at = offset;
+  for (const absl::Span<const std::byte> piece : pieces) {
+    const int64_t end = at + static_cast<int64_t>(piece.size());
+    const int64_t first = std::max(at, range.offset);
+    const int64_t last = std::min(end, range.end());
+    if (first < last) {
+      std::memcpy(tensor + first, piece.data() + (first - at), static_cast<size_t>(last - first));
+    }
+    at = end;
+  }
+}
+
+}  // namespace
+
+Upload::Upload(const RandomId& id, int64_t lease_ns, TensorDraft draft, Account::Charge overhead,
+               const std::optional<Sha256Digest>& digest, int64_t now_ns)
+    : id_(id),
+      lease_ns_(lease_ns),
+      pinned_(draft.keep.pinned),
+      size_(draft.spec.bytes),
+      bytes_(draft.bytes),
+      overhead_(std::move(overhead)),
+      wanted_(digest),
+      draft_(std::move(draft)),
+      used_ns_(now_ns) {}
+
+absl::Status Upload::Write(int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces,
+                           int64_t now_ns) {
+  int64_t bytes = 0;
+  for (const absl::Span<const std::byte> piece : pieces) {
+    bytes += static_cast<int64_t>(piece.size());
+  }
+  if (offset < 0 || offset > size_ || bytes > size_ - offset) {
+    return absl::InvalidArgumentError(Concat("chunk: got ", bytes, " bytes from ", offset,
+                                             " on, want bytes of a tensor of ", size_));
+  }
+  std::vector<ByteRange> claimed;
+  {
+    MutexLock lock(&mutex_);
+    used_ns_ = now_ns;
+    const ByteRange range = {offset, bytes};
+    if (claimed_.count() >= kMaxRanges && !claimed_.Touches(range)) {
+      return absl::InvalidArgumentError(Concat("chunk: got bytes with more than ", kMaxRanges - 1,
+                                               " gaps between them, want fewer"));
+    }
+    claimed = claimed_.Add(range);
+  }
+  if (claimed.empty()) return absl::OkStatus();
+  for (const ByteRange& range : claimed) Copy(pieces, offset, range, bytes_->host());
+  MutexLock lock(&mutex_);
+  for (const ByteRange& range : claimed) received_.Add(range);
+  return absl::OkStatus();
+}
+
+std::vector<ByteRange> Upload::Missing() const {
+  MutexLock lock(&mutex_);
+  return received_.Missing(size_);
+}
+
+Upload::Progress Upload::Advance(int64_t most_bytes) {
+  // So that a caller never waits for long for what another one hashes.
+  constexpr int64_t kHashedAtOnce = int64_t{256} << 10;
+  while (true) {
+    absl::Span<const std::byte> next;
+    {
+      MutexLock lock(&mutex_);
+      if (is_hashing_ || is_complete_) return Progress::kWaiting;
+      const int64_t there = received_.PrefixBytes();
+      if (!wanted_) hashed_bytes_ = there;
+      if (hashed_bytes_ == there && there < size_) return Progress::kWaiting;
+      if (hashed_bytes_ == size_) {
+        is_complete_ = true;
+        break;
+      }
+      if (most_bytes <= 0) return Progress::kBehind;
+      const int64_t count = std::min({there - hashed_bytes_, kHashedAtOnce, most_bytes});
+      next = {bytes_->host() + hashed_bytes_, static_cast<size_t>(count)};
+      is_hashing_ = true;
+    }
+    hash_.Add(next);
+    most_bytes -= static_cast<int64_t>(next.size());
+    MutexLock lock(&mutex_);
+    is_hashing_ = false;
+    hashed_bytes_ += static_cast<int64_t>(next.size());
+  }
+  return !wanted_ || hash_.Finish() == *wanted_ ? Progress::kComplete : Progress::kMismatch;
+}
+
+bool Upload::ClaimCatchingUp() {
+  MutexLock lock(&mutex_);
+  return !std::exchange(is_catching_up_, true);
+}
+
+void Upload::EndCatchingUp() {
+  MutexLock lock(&mutex_);
+  is_catching_up_ = false;
+}
+
+Upload::StreamId Upload::Attach(Listener listener, int64_t now_ns) {
+  std::optional<absl::StatusOr<TensorState>> result;
+  StreamId stream = 0;
+  {
+    MutexLock lock(&mutex_);
+    used_ns_ = now_ns;
+    stream = ++last_stream_;
+    result = result_;
+    if (!result) listeners_.emplace(stream, std::move(listener));
+  }
+  if (result) std::move(listener)(*result);
+  return stream;
+}
+
+void Upload::Detach(StreamId stream, int64_t now_ns) {
+  // Destroyed once the lock is free: it may hold the last of a call.
+  Listener listener;
+  MutexLock lock(&mutex_);
+  used_ns_ = now_ns;
+  const auto found = listeners_.find(stream);
+  if (found == listeners_.end()) return;
+  listener = std::move(found->second);
+  listeners_.erase(found);
+}
+
+void Upload::End(const absl::StatusOr<TensorState>& result) {
+  absl::flat_hash_map<StreamId, Listener> listeners;
+  {
+    MutexLock lock(&mutex_);
+    if (result_) return;
+    result_ = result;
+    listeners.swap(listeners_);
+  }
+  for (auto& [stream, listener] : listeners) std::move(listener)(result);
+}
+
+bool Upload::has_streams() const {
+  MutexLock lock(&mutex_);
+  return !listeners_.empty();
+}
+
+int64_t Upload::used_ns() const {
+  MutexLock lock(&mutex_);
+  return used_ns_;
+}
+
+}  // namespace gemmd

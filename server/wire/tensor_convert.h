@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Between the wire's messages of resident tensors and the words of server/store.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "gemmd/v1/resident.pb.h"
+#include "server/store/tensor_store.h"
+
+namespace gemmd {
+
+// Errors of all: InvalidArgument, as the wire contract says: "field: got X, want Y".
+absl::StatusOr<TensorSpec> ParseTensorSpec(const v1::TensorSpec& spec);
+absl::StatusOr<TensorName> ParseTensorRef(std::string_view field, const v1::TensorRef& ref);
+Keeping ParseKeeping(const v1::NewTensor& keep);
+
+// Whether the factors of 8-bit types are told: a listing would be long.
+enum class Scales { kTold, kLeftOut };
+v1::TensorInfo ToWire(const TensorState& state, Scales scales = Scales::kTold);
+
+}  // namespace gemmd

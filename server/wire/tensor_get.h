@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One Tensors.Get call: the bytes of a tensor leave as slices of its memory.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include "server/store/tensor_store.h"
+#include "server/wire/send_watch.h"
+
+namespace gemmd {
+
+// The reactor owns itself until gRPC is done with it. Borrows everything but the request.
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGetCall(TensorStore& store, SendWatch& watch,
+                                                         grpc::CallbackServerContext& context,
+                                                         const grpc::ByteBuffer& request);
+
+}  // namespace gemmd

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/tensor_session.h"
+
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "gemmd/v1/resident.pb.h"
+#include "kernels/status_macros.h"
+#include "server/scheduling/flow.h"
+#include "server/system/mutex.h"
+#include "server/wire/grpc_status.h"
+#include "server/wire/registry_call.h"
+
+namespace gemmd {
+namespace {
+
+// Tells the token once and then keeps the session until the client has gone.
+class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  SessionReactor(SendWatch& watch, grpc::CallbackServerContext& context)
+      : sending_(watch, context) {}
+
+  void Start(TensorStore& store, grpc::CallbackServerContext& context,
+             const grpc::ByteBuffer& request) {
+    if (const absl::Status status = Open(store, context, request); !status.ok()) {
+      Finish(ToGrpcStatus(status));
+      return;
+    }
+    sending_.Begin(static_cast<int64_t>(answer_.Length()));
+    StartWrite(&answer_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    sending_.End();
+    {
+      MutexLock lock(&mutex_);
+      is_written_ = true;
+      is_over_ |= !ok;
+      if (!is_over_) return;
+    }
+    Finish(grpc::Status::CANCELLED);
+  }
+
+  void OnCancel() override {
+    {
+      MutexLock lock(&mutex_);
+      is_over_ = true;
+      // A call that was refused has finished; otherwise the write ends it.
+      if (!is_written_) return;
+    }
+    Finish(grpc::Status::CANCELLED);
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  absl::Status Open(TensorStore& store, grpc::CallbackServerContext& context,
+                    const grpc::ByteBuffer& request) {
+    v1::OpenSessionRequest wire;
+    RETURN_IF_ERROR(ReadRequest(request, wire));
+    ASSIGN_OR_RETURN(session_, store.OpenSession(wire.token(), FlowOf(context.peer())));
+    v1::OpenSessionResponse response;
+    response.set_token(session_.token().ToHex());
+    response.set_linger_ns(absl::ToInt64Nanoseconds(store.options().linger));
+    response.set_lease_ns(absl::ToInt64Nanoseconds(store.options().lease));
+    response.set_max_session_bytes(store.options().max_session_bytes);
+    answer_ = AnswerOf(response).bytes;
+    return absl::OkStatus();
+  }
+
+  SendWatch::Call sending_;
+  TensorStore::SessionUse session_;
+  grpc::ByteBuffer answer_;
+  Mutex mutex_;
+  bool is_written_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // The client has gone.
+};
+
+}  // namespace
+
+absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store,
+                                                  const grpc::CallbackServerContext& context) {
+  const auto [first, last] = context.client_metadata().equal_range(kSessionKey);
+  // Two tokens cannot both be meant.
+  const bool is_one = first != last && std::next(first) == last;
+  return store.Use(is_one ? std::string_view(first->second.data(), first->second.size()) : "");
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(TensorStore& store, SendWatch& watch,
+                                                             grpc::CallbackServerContext& context,
+                                                             const grpc::ByteBuffer& request) {
+  auto* const reactor = new SessionReactor(watch, context);
+  reactor->Start(store, context, request);
+  return reactor;
+}
+
+}  // namespace gemmd

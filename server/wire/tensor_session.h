@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The session in whose name a call comes, and the call that keeps one open.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include "server/store/tensor_store.h"
+#include "server/wire/send_watch.h"
+
+namespace gemmd {
+
+// The metadata of a call that have the token of its session.
+inline constexpr char kSessionKey[] = "gemmd-session";
+
+// Errors: Unauthenticated where there is not exactly one token, or no such session.
+absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store,
+                                                  const grpc::CallbackServerContext& context);
+
+// One Tensors.OpenSession call. The reactor owns itself. Borrows everything but the request.
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(TensorStore& store, SendWatch& watch,
+                                                             grpc::CallbackServerContext& context,
+                                                             const grpc::ByteBuffer& request);
+
+}  // namespace gemmd

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sessions, leases, names and quotas on a clock that stands still until the test moves it.
+#include "server/store/tensor_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using SessionUse = TensorStore::SessionUse;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kMebi = int64_t{1} << 20;
+
+TensorSpec Row(int64_t bytes) {
+  return MakeTensorSpec(TightLayout("spec", ElementType::kU8, Order::kRowMajor, 1, bytes).value(),
+                        1, {})
+      .value();
+}
+
+class TensorStoreTest : public testing::Test {
+ protected:
+  SessionUse Open(const std::string& token = "", const std::string& peer = "a") {
+    absl::StatusOr<SessionUse> session = store_.OpenSession(token, peer);
+    EXPECT_THAT(session, IsOk());
+    return *std::move(session);
+  }
+
+  std::optional<Sha256Digest> HashOf(const std::string& text) {
+    return Sha256::Of({reinterpret_cast<const std::byte*>(text.data()), text.size()});
+  }
+
+  absl::Status Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
+                     const std::string& text, int64_t offset = 0) {
+    const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(text.data()),
+                                            text.size());
+    return store_.Write(session, upload, offset, {bytes});
+  }
+
+  absl::StatusOr<TensorState> Put(const SessionUse& session, const std::string& text,
+                                  Keeping keep = {},
+                                  const std::optional<Sha256Digest>& digest = {}) {
+    absl::StatusOr<TensorStore::Beginning> begun =
+        store_.Begin(session, Row(static_cast<int64_t>(text.size())), std::move(keep), digest);
+    if (!begun.ok()) return begun.status();
+    if (begun->tensor) return *begun->tensor;
+    absl::StatusOr<TensorState> result = absl::UnknownError("not told");
+    store_.Attach(begun->upload,
+                  [&result](const absl::StatusOr<TensorState>& told) { result = told; });
+    EXPECT_THAT(Write(session, begun->upload, text), IsOk());
+    return result;
+  }
+
+  std::string TextOf(const SessionUse& session, const TensorName& name) {
+    const absl::StatusOr<TensorStore::TensorUse> use = store_.Find(session, name);
+    if (!use.ok()) return std::string(use.status().message());
+    const TensorBytes& bytes = *(*use)->bytes;
+    return std::string(reinterpret_cast<const char*>(bytes.host()),
+                       static_cast<size_t>(bytes.bytes()));
+  }
+
+  bool Exists(const SessionUse& session, const std::string& name) {
+    return store_.Describe(session, name).ok();
+  }
+
+  std::vector<std::string> Names(const SessionUse& session) {
+    std::vector<std::string> names;
+    for (const TensorState& state : store_.List(session)) names.push_back(state.tensor->name);
+    return names;
+  }
+
+  FakeClock clock_;
+  TensorStore store_{{.max_sessions = 8, .max_bytes = 16 * kMebi, .max_session_bytes = 8 * kMebi},
+                     clock_};
+};
+
+TEST_F(TensorStoreTest, OnlyTheOwnerFindsATensor) {
+  const SessionUse owner = Open();
+  const SessionUse other = Open();
+  const absl::StatusOr<TensorState> put = Put(owner, "abc", {.name = "w"});
+  ASSERT_THAT(put, IsOk());
+  EXPECT_EQ(TextOf(owner, "w"), "abc");
+  EXPECT_EQ(TextOf(owner, put->tensor->handle), "abc");
+  const std::string words = TextOf(other, RandomId());
+  EXPECT_THAT(words, HasSubstr("tensor: "));
+  EXPECT_EQ(TextOf(other, "w"), words);
+  EXPECT_EQ(TextOf(other, put->tensor->handle), words);
+}
+
+TEST_F(TensorStoreTest, LeasesEndAfterTheLastUse) {
+  const SessionUse session = Open();
+  ASSERT_THAT(Put(session, "a", {.name = "short", .lease_ns = 5 * kSecond}), IsOk());
+  ASSERT_THAT(Put(session, "b", {.name = "default"}), IsOk());
+  ASSERT_THAT(Put(session, "c", {.name = "pinned", .lease_ns = kSecond, .pinned = true}), IsOk());
+  clock_.Advance(4 * kSecond);
+  EXPECT_EQ(TextOf(session, "short"), "a") << "which is a use";
+  clock_.Advance(5 * kSecond - 1);
+  EXPECT_EQ(store_.Describe(session, "short")->expires_in_ns, 1) << "which is none";
+  clock_.Advance(1);
+  EXPECT_THAT(Names(session), ElementsAre("default", "pinned"));
+  EXPECT_FALSE(Exists(session, "short"));
+  clock_.Advance(600 * kSecond);
+  store_.Expire();
+  EXPECT_THAT(Names(session), ElementsAre("pinned"));
+  EXPECT_EQ(store_.load().tensors_expired, 2);
+}
+
+TEST_F(TensorStoreTest, WhatIsUsedStays) {
+  const SessionUse session = Open();
+  ASSERT_THAT(Put(session, "a", {.name = "x", .lease_ns = kSecond}), IsOk());
+  {
+    const absl::StatusOr<TensorStore::TensorUse> use = store_.Find(session, "x");
+    clock_.Advance(10 * kSecond);
+    store_.Expire();
+    EXPECT_TRUE(Exists(session, "x"));
+    EXPECT_EQ(store_.Describe(session, "x")->expires_in_ns, kSecond);
+  }
+  EXPECT_TRUE(Exists(session, "x"));
+  clock_.Advance(kSecond);
+  EXPECT_FALSE(Exists(session, "x"));
+}
+
+TEST_F(TensorStoreTest, WhoHoldsATensorKeepsItsBytes) {
+  const SessionUse session = Open();
+  ASSERT_THAT(Put(session, "old", {.name = "x"}), IsOk());
+  absl::StatusOr<TensorStore::TensorUse> use = store_.Find(session, "x");
+  ASSERT_THAT(use, IsOk());
+  ASSERT_THAT(Put(session, "new", {.name = "x"}), IsOk());
+  EXPECT_EQ(TextOf(session, "x"), "new");
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>((*use)->bytes->host()), 3), "old");
+  ASSERT_THAT(store_.Delete(session, "x"), IsOk());
+  EXPECT_GT(store_.load().bytes, 0);
+  use = TensorStore::TensorUse();
+  EXPECT_EQ(store_.load().bytes, 0);
+}
+
+TEST_F(TensorStoreTest, KeepAliveRenewsAndChanges) {
+  const SessionUse session = Open();
+  ASSERT_THAT(Put(session, "a", {.name = "x", .lease_ns = 5 * kSecond}), IsOk());
+  clock_.Advance(4 * kSecond);
+  EXPECT_EQ(store_.KeepAlive(session, "x", {}, {})->expires_in_ns, 5 * kSecond);
+  clock_.Advance(4 * kSecond);
+  EXPECT_TRUE(store_.KeepAlive(session, "x", {}, true)->pinned);
+  clock_.Advance(100 * kSecond);
+  EXPECT_EQ(store_.KeepAlive(session, "x", 0, false)->expires_in_ns, 600 * kSecond);
+  EXPECT_THAT(store_.KeepAlive(session, "x", -1, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lease_ns: got -1")));
+  EXPECT_THAT(store_.KeepAlive(session, "y", {}, {}), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(TensorStoreTest, ASessionLingersAfterItsLastUse) {
+  SessionUse session = Open();
+  const std::string token = session.token().ToHex();
+  ASSERT_THAT(Put(session, "a", {.name = "x"}), IsOk());
+  clock_.Advance(100 * kSecond);
+  store_.Expire();
+  session = SessionUse();
+  clock_.Advance(29 * kSecond);
+  store_.Expire();
+  ASSERT_THAT(store_.Use(token), IsOk()) << "which is a use";
+  clock_.Advance(29 * kSecond);
+  session = Open(token);
+  EXPECT_TRUE(Exists(session, "x"));
+  ASSERT_THAT(Put(session, "b", {.name = "kept", .pinned = true}), IsOk());
+  session = SessionUse();
+  clock_.Advance(30 * kSecond);
+  session = Open(token);
+  EXPECT_THAT(Names(session), ElementsAre("kept")) << "before anybody looked for what has expired";
+  ASSERT_THAT(store_.Delete(session, "kept"), IsOk());
+  session = SessionUse();
+  clock_.Advance(30 * kSecond);
+  EXPECT_THAT(store_.Use(token), StatusIs(absl::StatusCode::kUnauthenticated));
+  EXPECT_EQ(store_.load().sessions, 0);
+  EXPECT_EQ(store_.load().bytes, 0);
+}
+
+TEST_F(TensorStoreTest, OneHostLeavesPlacesForOthers) {
+  std::vector<SessionUse> sessions;
+  for (int i = 0; i < 7; ++i) sessions.push_back(Open("", "greedy"));
+  EXPECT_THAT(store_.OpenSession("", "greedy"),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("got 7 sessions")));
+  sessions.push_back(Open("", "other"));
+  EXPECT_THAT(store_.OpenSession("", "third"),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--max-sessions")));
+}
+
+TEST_F(TensorStoreTest, QuotasHoldForTheSessionAndForAll) {
+  const SessionUse first = Open();
+  const auto begin = [this](const SessionUse& session, int64_t bytes) {
+    return store_.Begin(session, Row(bytes), {}, {});
+  };
+  EXPECT_THAT(begin(first, 8 * kMebi),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("free of the session (--session-tensor-bytes)")));
+  EXPECT_EQ(store_.load().bytes, 0) << "what was refused takes nothing";
+  ASSERT_THAT(begin(first, 6 * kMebi), IsOk());
+  EXPECT_THAT(begin(first, 2 * kMebi), StatusIs(absl::StatusCode::kResourceExhausted));
+  const SessionUse second = Open();
+  ASSERT_THAT(begin(second, 7 * kMebi), IsOk());
+  const SessionUse third = Open();
+  EXPECT_THAT(begin(third, 4 * kMebi),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("free of all sessions (--tensor-bytes)")));
+  EXPECT_EQ(third.account().used(), 0);
+  EXPECT_LT(third.account().free(), 3 * kMebi);
+}
+
+TEST_F(TensorStoreTest, ASessionHasABoundedNumberOfTensors) {
+  TensorStore store({.max_bytes = int64_t{1} << 40, .max_session_bytes = int64_t{1} << 40}, clock_);
+  const SessionUse session = store.OpenSession("", "a").value();
+  for (size_t i = 0; i < TensorStore::kMaxTensors; ++i) {
+    ASSERT_THAT(store.Begin(session, Row(0), {}, {}), IsOk());
+  }
+  EXPECT_THAT(store.Begin(session, Row(0), {}, {}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("want at most 4096")));
+}
+
+TEST_F(TensorStoreTest, KnownBytesAreSharedWithinASession) {
+  const SessionUse session = Open();
+  const SessionUse other = Open();
+  const std::string text(kMebi, 'x');
+  ASSERT_THAT(Put(session, text, {.name = "a"}, HashOf(text)), IsOk());
+  const int64_t used = store_.load().bytes;
+  ASSERT_TRUE(store_.Begin(session, Row(kMebi), {.name = "b"}, HashOf(text))->tensor);
+  EXPECT_EQ(store_.load().bytes, used + TensorStore::kTensorBytes);
+  EXPECT_EQ(store_.load().uploads_known, 1);
+  EXPECT_TRUE(store_.Begin(other, Row(kMebi), {}, HashOf(text))->upload != nullptr);
+  ASSERT_THAT(store_.Delete(session, "a"), IsOk());
+  EXPECT_EQ(TextOf(session, "b"), text);
+  ASSERT_THAT(store_.Delete(session, "b"), IsOk());
+  EXPECT_TRUE(store_.Begin(session, Row(kMebi), {}, HashOf(text))->upload != nullptr)
+      << "nobody has the bytes any more";
+}
+
+// The indices of a sparse tensor are looked at; a dense one of the same bytes can be written.
+TEST_F(TensorStoreTest, SparseAndDenseShareNothing) {
+  const SessionUse session = Open();
+  const TensorSpec sparse =
+      MakeTensorSpec(TightSparseLayout("spec", ElementType::kU8, 1, 8).value(), 1, {}).value();
+  const std::string text(static_cast<size_t>(sparse.bytes), '\x44');
+  ASSERT_THAT(Put(session, text, {}, HashOf(text)), IsOk());
+  EXPECT_TRUE(store_.Begin(session, sparse, {}, HashOf(text))->upload != nullptr);
+}
+
+TEST_F(TensorStoreTest, AnotherHashLeavesNothing) {
+  const SessionUse session = Open();
+  EXPECT_THAT(Put(session, "abc", {.name = "x"}, HashOf("abd")),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("sha256")));
+  EXPECT_THAT(Names(session), IsEmpty());
+  EXPECT_EQ(store_.load().bytes, 0);
+  EXPECT_EQ(store_.load().uploads, 0);
+  EXPECT_EQ(store_.load().uploads_mismatched, 1);
+}
+
+TEST_F(TensorStoreTest, UploadsWaitForTheirLease) {
+  const SessionUse session = Open();
+  const Keeping long_lease = {.name = "x", .lease_ns = 10'000 * kSecond};
+  const std::shared_ptr<Upload> upload = store_.Begin(session, Row(2), long_lease, {})->upload;
+  const std::string id = upload->id().ToBytes();
+  std::vector<absl::Status> told;
+  store_.Attach(upload, [&told](const auto& result) { told.push_back(result.status()); });
+  clock_.Advance(599 * kSecond);
+  ASSERT_THAT(Write(session, upload, "a"), IsOk());
+  clock_.Advance(599 * kSecond);
+  store_.Expire();
+  EXPECT_THAT(store_.Join(session, id), IsOk());
+  clock_.Advance(kSecond);
+  store_.Expire();
+  EXPECT_THAT(told, ElementsAre(StatusIs(absl::StatusCode::kNotFound)))
+      << "a silent stream holds no room for longer, whatever lease the tensor is to have";
+  EXPECT_THAT(store_.Join(session, id), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(TensorStoreTest, UploadsGoWithTheirSession) {
+  SessionUse session = Open();
+  const std::string token = session.token().ToHex();
+  std::string id = store_.Begin(session, Row(2), {}, {})->upload->id().ToBytes();
+  session = SessionUse();
+  clock_.Advance(30 * kSecond);
+  store_.Expire();
+  EXPECT_EQ(store_.load().uploads, 0);
+  EXPECT_EQ(store_.load().bytes, 0);
+}
+
+TEST_F(TensorStoreTest, OnlyTheOwnerJoinsAnUpload) {
+  const SessionUse session = Open();
+  const SessionUse other = Open();
+  const std::string id = store_.Begin(session, Row(2), {}, {})->upload->id().ToBytes();
+  EXPECT_THAT(store_.Join(other, id), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(store_.Join(session, "short"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(store_.Join(session, id), IsOk());
+  EXPECT_EQ(store_.load().uploads_resumed, 1);
+}
+
+TEST_F(TensorStoreTest, AClosedStoreTakesNothingNew) {
+  const SessionUse session = Open();
+  const std::shared_ptr<Upload> upload = store_.Begin(session, Row(2), {}, {})->upload;
+  store_.Close();
+  EXPECT_THAT(store_.OpenSession("", "a"), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(store_.Begin(session, Row(2), {}, {}), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(store_.Join(session, upload->id().ToBytes()),
+              StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST_F(TensorStoreTest, ShortMemoryRefusesLargeTensors) {
+  const SessionUse session = Open();
+  store_.SetMostNewBytes(1000);
+  EXPECT_THAT(store_.Begin(session, Row(1000), {}, {}), IsOk());
+  EXPECT_THAT(store_.Begin(session, Row(1001), {}, {}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: ")));
+}
+
+// Where a gap closes late, the background hashes what the callers did not.
+TEST_F(TensorStoreTest, CatchesUpWithAHashInTheBackground) {
+  const SessionUse session = Open();
+  const std::string text = std::string(6 * kMebi, 'x') + "end";
+  const std::shared_ptr<Upload> upload =
+      store_.Begin(session, Row(static_cast<int64_t>(text.size())), {}, HashOf(text))->upload;
+  Mutex mutex;
+  std::optional<absl::Status> told;
+  store_.Attach(upload, [&](const auto& result) {
+    MutexLock lock(&mutex);
+    told = result.status();
+  });
+  ASSERT_THAT(Write(session, upload, text.substr(1), 1), IsOk());
+  ASSERT_THAT(Write(session, upload, text.substr(0, 1)), IsOk());
+  MutexLock lock(&mutex);
+  mutex.Await([&] { return told.has_value(); });
+  EXPECT_THAT(*told, IsOk());
+}
+
+}  // namespace
+}  // namespace gemmd
