@@ -76,13 +76,19 @@ void LogUnmeasured(const std::string& device, const DeviceProfile& profile) {
                available);
 }
 
+int64_t ReceiveQuotaOf(const ServerOptions& options) {
+  const int64_t asked = options.transport.memory_quota_bytes;
+  return asked > 0 ? asked : MemoryLimitOf(options) / 4;
+}
+
 }  // namespace
 
 // The services, which live as long as the gRPC server.
 class Server::Services {
  public:
   Services(Server& server, const ServerOptions& options)
-      : gemm(*server.runner_, server.sends_, server.handler_times_, server.clock_),
+      : gemm(*server.runner_, server.receiving_, server.sends_, server.handler_times_,
+             server.clock_),
         registry(MakeRegistryService(server.served_, *server.runner_, *server.observer_,
                                      server.handler_times_, server.clock_, LimitsOf(options))),
         tensors(MakeTensorService(server.tensors_, server.sends_, server.handler_times_,
@@ -144,6 +150,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices)
     : log_counts_(options.log_counts),
       admission_(options.admission),
+      receiving_(ReceiveQuotaOf(options)),
       tensors_(StoreOptionsOf(options), clock_),
       devices_(std::move(devices)),
       stats_(devices_.size()),
@@ -197,9 +204,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  TransportOptions transport = options.transport;
-  if (transport.memory_quota_bytes == 0) transport.memory_quota_bytes = MemoryLimitOf(options) / 4;
-  RETURN_IF_ERROR(ConfigureTransport(transport, builder));
+  RETURN_IF_ERROR(ConfigureTransport(options.transport, receiving_, builder));
   builder.RegisterService(&services_->gemm);
   builder.RegisterService(services_->registry.get());
   builder.RegisterService(services_->tensors.get());

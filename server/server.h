@@ -104,6 +104,7 @@ class Server {
   const SteadyClock clock_;
   const std::function<LogCounts()> log_counts_;
   Admission admission_;
+  ReceiveQuota receiving_;
   TensorStore tensors_;
   // Destroyed after the devices, whose threads call into it.
   std::unique_ptr<Scheduler> scheduler_;

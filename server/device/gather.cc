@@ -1,33 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/device/gather.h"
 
-#include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/device/copy_pieces.h"
 
 namespace gemmd {
-namespace {
-
-// Copying so much takes some 2 ms.
-constexpr size_t kCopiedAtOnce = size_t{8} << 20;
-
-}  // namespace
-
-bool CopyPieces(absl::Span<const Piece> pieces, std::byte* to, AbortFlag abort) {
-  for (const Piece& piece : pieces) {
-    for (size_t at = 0; at < piece.size(); at += kCopiedAtOnce) {
-      if (IsSet(abort)) return false;
-      const size_t size = std::min(kCopiedAtOnce, piece.size() - at);
-      std::memcpy(to, piece.data() + at, size);
-      to += size;
-    }
-  }
-  return true;
-}
 
 absl::StatusOr<const std::byte*> Gathering::Take(const Source& source, size_t alignment,
                                                  AbortFlag abort) {
@@ -41,7 +22,8 @@ absl::StatusOr<const std::byte*> Gathering::Take(const Source& source, size_t al
     return absl::ResourceExhaustedError(
         Concat("job: no memory to put ", source.bytes, " bytes of a matrix together"));
   }
-  if (!CopyPieces(source.pieces, copy->bytes().data(), abort)) return AbortedLaunch();
+  const auto is_aborted = [abort] { return IsSet(abort); };
+  if (!CopyPieces(source, copy->bytes().data(), threads_, is_aborted)) return AbortedLaunch();
   copies_.push_back(*std::move(copy));
   return copies_.back().bytes().data();
 }

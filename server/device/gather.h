@@ -14,13 +14,12 @@
 
 namespace gemmd {
 
-// Copies the pieces one after the other to `to`, which has room for all. False where the copying
-// was aborted on its way.
-bool CopyPieces(absl::Span<const Piece> pieces, std::byte* to, AbortFlag abort);
-
 // Matrices that were not in one piece, put together.
 class Gathering {
  public:
+  // At most so many threads copy.
+  explicit Gathering(int threads = 1) : threads_(threads) {}
+
   // Where the matrix begins; null where there is none. What lies in one piece at a multiple of
   // `alignment` stays where it is.
   // Errors: ResourceExhausted where there is no memory; Cancelled where the job was aborted;
@@ -28,6 +27,7 @@ class Gathering {
   absl::StatusOr<const std::byte*> Take(const Source& source, size_t alignment, AbortFlag abort);
 
  private:
+  const int threads_;
   std::vector<HeldBytes> copies_;
 };
 

@@ -131,7 +131,7 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   JobOutcome outcome;
   const int64_t start_ns = clock_.NowNs();
   outcome.wait_ns = start_ns - pending.submitted_ns;
-  Gathering gathering;
+  Gathering gathering(info_.threads);
   const absl::StatusOr<GemmArgs> args = Prepare(job, gathering, outcome.d);
   const int64_t ready_ns = clock_.NowNs();
   outcome.copy_in_ns = ready_ns - start_ns;

@@ -29,10 +29,20 @@ inline Piece PieceOf(absl::Span<const float> values) {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)};
 }
 
+// Who keeps the pieces of a source.
+class PieceKeeper {
+ public:
+  virtual ~PieceKeeper() = default;
+  // So many pieces, from `first` on, have been copied and are not looked at again. Called at most
+  // once for each piece. Threads: any.
+  virtual void LetGo(size_t first, size_t count) = 0;
+};
+
 // Where a matrix that a job reads lies: in memory of the host, in pieces that follow each other, or
 // in a block of the device's.
 struct Source {
   absl::Span<const Piece> pieces;  // None is empty. Borrowed until the job is done.
+  PieceKeeper* keeper = nullptr;   // Not null: may be told of pieces that are no longer needed.
   DeviceBlock block = 0;  // Not 0: there, from `offset` on; devices with memory of their own only.
   int64_t offset = 0;
   int64_t bytes = 0;  // Of all pieces, or in the block. 0: there is no such matrix.
@@ -47,8 +57,8 @@ class SourcePieces {
   SourcePieces& operator=(const SourcePieces&) = delete;
 
   // A source of host memory, which is borrowed for longer than this lives. At most kMost times.
-  Source Add(Piece whole) { return Add(std::vector<Piece>(1, whole)); }
-  Source Add(std::vector<Piece> pieces);
+  Source Add(Piece whole) { return Add(std::vector<Piece>(whole.empty() ? 0 : 1, whole)); }
+  Source Add(std::vector<Piece> pieces, PieceKeeper* keeper = nullptr);
 
   static constexpr size_t kMost = 6;
 

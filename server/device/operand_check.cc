@@ -27,8 +27,10 @@ absl::Status CheckOperands(const Problem& problem, const std::byte* a) {
 
 absl::Status CheckOperands(const Job& job) {
   if (!job.problem.a.is_sparse()) return absl::OkStatus();
+  Source source = job.a;
+  source.keeper = nullptr;  // The pieces are copied again afterwards.
   Gathering gathering;
-  ASSIGN_OR_RETURN(const std::byte* const a, gathering.Take(job.a, 1, nullptr));
+  ASSIGN_OR_RETURN(const std::byte* const a, gathering.Take(source, 1, nullptr));
   return CheckOperands(job.problem, a);
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/catalog.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/device/copy_pieces.h"
 #include "server/device/operand_check.h"
 
 namespace gemmd {
@@ -142,18 +143,11 @@ absl::Duration WorkerDevice::LongestRun(const Job& job) const {
 // aborted meanwhile.
 bool WorkerDevice::CopyInChunks(const Pending& pending, const JobRange& range,
                                 const Source& from) const {
-  std::byte* to = staging_.matrices().data() + range.offset;
-  for (Piece rest : from.pieces) {
-    while (!rest.empty()) {
-      if (IsAborted(pending)) return false;
-      const Piece chunk = rest.first(std::min(rest.size(), kCopiedAtOnce));
-      std::memcpy(to, chunk.data(), chunk.size());
-      to += chunk.size();
-      rest.remove_prefix(chunk.size());
-    }
-  }
+  std::byte* const to = staging_.matrices().data() + range.offset;
+  const auto is_aborted = [&] { return IsAborted(pending); };
+  if (!CopyPieces(from, to, /*threads=*/4, is_aborted)) return false;
   const auto bytes = static_cast<size_t>(range.bytes);
-  std::memset(to, 0, -bytes % static_cast<size_t>(kJobAlignment));
+  std::memset(to + bytes, 0, -bytes % static_cast<size_t>(kJobAlignment));
   return true;
 }
 

@@ -36,7 +36,7 @@ Piece ScaleValues(const v1::Operand& operand) {
   return PieceOf(absl::MakeConstSpan(values.data(), static_cast<size_t>(values.size())));
 }
 
-absl::Status ParseBias(const v1::Bias& bias, OperandBytes bytes, ParsedRequest& parsed) {
+absl::Status ParseBias(const v1::Bias& bias, const HeldFields* held, ParsedRequest& parsed) {
   Problem& problem = parsed.job.problem;
   ASSIGN_OR_RETURN(problem.bias_type, ParseType("bias.type", bias.type(), problem.d.type));
   if (!v1::BiasAxis_IsValid(bias.axis())) return UnknownValue("bias.axis", bias.axis());
@@ -44,18 +44,19 @@ absl::Status ParseBias(const v1::Bias& bias, OperandBytes bytes, ParsedRequest& 
     return absl::InvalidArgumentError("bias.axis: got none, want ROWS or COLUMNS");
   }
   problem.bias_axis = static_cast<BiasAxis>(bias.axis());
-  if (bytes == OperandBytes::kIgnored) return absl::OkStatus();
+  if (held == nullptr) return absl::OkStatus();
   const bool along_rows = problem.bias_axis == BiasAxis::kRows;
   const int64_t extent = along_rows ? problem.m : problem.n;
   ASSIGN_OR_RETURN(const MatrixLayout line,
                    TightLayout("bias", problem.bias_type, Order::kRowMajor, 1, extent));
-  const int64_t got = static_cast<int64_t>(bias.data().size());
+  FieldBytes bytes = FindBytes(bias, v1::Bias::kDataFieldNumber, bias.data(), *held);
+  const int64_t got = bytes.size();
   if (got != line.line_stride_bytes()) {
     return absl::InvalidArgumentError(
         Concat("bias.data: got ", got, " bytes, want ", along_rows ? "m" : "n", " = ", extent,
                " elements of ", BitsOf(problem.bias_type), " bits = ", line.line_stride_bytes()));
   }
-  parsed.job.bias = parsed.pieces->Add(PieceOf(bias.data()));
+  parsed.job.bias = parsed.pieces->Add(std::move(bytes.pieces), bytes.keeper);
   return absl::OkStatus();
 }
 
@@ -108,7 +109,7 @@ absl::Status ParseProduct(const v1::MultiplyRequest& request, Problem& problem) 
 }
 
 // C, bias and D, once the accumulation type is known.
-absl::Status ParseResult(const v1::MultiplyRequest& request, OperandBytes bytes,
+absl::Status ParseResult(const v1::MultiplyRequest& request, const HeldFields* held,
                          ParsedRequest& parsed) {
   Problem& problem = parsed.job.problem;
   ASSIGN_OR_RETURN(const ElementType default_accumulation,
@@ -134,27 +135,30 @@ absl::Status ParseResult(const v1::MultiplyRequest& request, OperandBytes bytes,
   } else if (request.has_c()) {
     return absl::InvalidArgumentError("c: got C, want none where beta is 0");
   }
-  if (request.has_bias()) RETURN_IF_ERROR(ParseBias(request.bias(), bytes, parsed));
+  if (request.has_bias()) RETURN_IF_ERROR(ParseBias(request.bias(), held, parsed));
   return absl::OkStatus();
 }
 
-absl::Status ParseAllBytes(const v1::MultiplyRequest& request, ParsedRequest& parsed) {
+absl::Status ParseAllBytes(const v1::MultiplyRequest& request, const HeldFields& held,
+                           ParsedRequest& parsed) {
   Job& job = parsed.job;
-  SourcePieces& pieces = *parsed.pieces;
   const Problem& problem = job.problem;
+  const auto add = [&](FieldBytes bytes) {
+    return parsed.pieces->Add(std::move(bytes.pieces), bytes.keeper);
+  };
   const bool is_read = problem.has_product();
-  ASSIGN_OR_RETURN(const Piece a, ParseBytes("a", request.a().transpose() ? "k*m" : "m*k",
-                                             request.a(), problem.a, problem.batch, is_read));
-  ASSIGN_OR_RETURN(const Piece b, ParseBytes("b", request.b().transpose() ? "n*k" : "k*n",
-                                             request.b(), problem.b, problem.batch, is_read));
-  job.a = pieces.Add(a);
-  job.b = pieces.Add(b);
-  job.a_scale = pieces.Add(ScaleValues(request.a()));
-  job.b_scale = pieces.Add(ScaleValues(request.b()));
+  ASSIGN_OR_RETURN(FieldBytes a, ParseBytes("a", request.a().transpose() ? "k*m" : "m*k",
+                                            request.a(), held, problem.a, problem.batch, is_read));
+  ASSIGN_OR_RETURN(FieldBytes b, ParseBytes("b", request.b().transpose() ? "n*k" : "k*n",
+                                            request.b(), held, problem.b, problem.batch, is_read));
+  job.a = add(std::move(a));
+  job.b = add(std::move(b));
+  job.a_scale = parsed.pieces->Add(ScaleValues(request.a()));
+  job.b_scale = parsed.pieces->Add(ScaleValues(request.b()));
   if (!problem.has_c()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const Piece c, ParseBytes("c", request.c().transpose() ? "n*m" : "m*n",
-                                             request.c(), problem.c, problem.batch, true));
-  job.c = pieces.Add(c);
+  ASSIGN_OR_RETURN(FieldBytes c, ParseBytes("c", request.c().transpose() ? "n*m" : "m*n",
+                                            request.c(), held, problem.c, problem.batch, true));
+  job.c = add(std::move(c));
   return absl::OkStatus();
 }
 
@@ -173,7 +177,7 @@ void FillMatrix(const Problem& problem, v1::Matrix& matrix) {
 }  // namespace
 
 absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
-                                            OperandBytes bytes) {
+                                            const HeldFields* held) {
   RETURN_IF_ERROR(CheckNameLength("request_id", request.request_id()));
   RETURN_IF_ERROR(CheckNameLength("kernel", request.kernel()));
   RETURN_IF_ERROR(CheckNameLength("device", request.device()));
@@ -181,10 +185,10 @@ absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
   RETURN_IF_ERROR(ParseShape(request, parsed.job.problem));
   RETURN_IF_ERROR(ParseScalars(request, parsed.job.problem));
   RETURN_IF_ERROR(ParseProduct(request, parsed.job.problem));
-  if (bytes == OperandBytes::kRequired) parsed.pieces = std::make_unique<SourcePieces>();
-  RETURN_IF_ERROR(ParseResult(request, bytes, parsed));
+  if (held != nullptr) parsed.pieces = std::make_unique<SourcePieces>();
+  RETURN_IF_ERROR(ParseResult(request, held, parsed));
   RETURN_IF_ERROR(Validate(parsed.job.problem));
-  if (bytes == OperandBytes::kRequired) RETURN_IF_ERROR(ParseAllBytes(request, parsed));
+  if (held != nullptr) RETURN_IF_ERROR(ParseAllBytes(request, *held, parsed));
   if (!request.kernel().empty() && request.kernel() != "auto") {
     ASSIGN_OR_RETURN(parsed.constraints.kernel, FindKernel(request.kernel()));
   }

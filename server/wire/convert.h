@@ -9,15 +9,17 @@
 #include "absl/status/statusor.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "server/scheduling/product.h"
+#include "server/wire/held_fields.h"
 
 namespace gemmd {
 
-// Whether a request must bring the bytes of its operands.
-enum class OperandBytes { kRequired, kIgnored };
-
 // Errors: InvalidArgument, as the wire contract says: "field: got X, want Y"; NotFound for an
 // unknown kernel.
-absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request, OperandBytes bytes);
+//
+// `held` has the bytes of operands that the request itself has not; what is returned borrows both.
+// Null: the bytes of the operands are not looked at, nor need they be there.
+absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
+                                            const HeldFields* held);
 
 // Fills the answer of a product that is OK, except for its timing; the bytes of D are there.
 void FillResponse(const ProductOutcome& outcome, const std::string& request_id,

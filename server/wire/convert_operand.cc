@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/convert_operand.h"
 
+#include <algorithm>
 #include <string>
 
 #include "kernels/sparse24.h"
@@ -154,19 +155,41 @@ absl::StatusOr<MatrixLayout> ParseOperandLayout(std::string_view field, const v1
   return ParseLayout(field, type, used, rows, columns, StridesOf(operand));
 }
 
-absl::StatusOr<Piece> ParseBytes(std::string_view field, std::string_view shape,
-                                 const v1::Operand& operand, const MatrixLayout& layout,
-                                 int64_t batch, bool is_read) {
+int64_t FieldBytes::size() const {
+  int64_t bytes = 0;
+  for (const Piece& piece : pieces) bytes += static_cast<int64_t>(piece.size());
+  return bytes;
+}
+
+FieldBytes FindBytes(const google::protobuf::Message& message, int number,
+                     const std::string& own_bytes, const HeldFields& held) {
+  if (HeldField* const field = held.Find(message, number)) return {field->pieces(), field};
+  if (own_bytes.empty()) return {};
+  return {{PieceOf(own_bytes)}, nullptr};
+}
+
+absl::StatusOr<FieldBytes> ParseBytes(std::string_view field, std::string_view shape,
+                                      const v1::Operand& operand, const HeldFields& held,
+                                      const MatrixLayout& layout, int64_t batch, bool is_read) {
   ASSIGN_OR_RETURN(const ByteCount count, BytesOf(field, layout, batch));
   const bool is_given = operand.source_case() == v1::Operand::kData;
-  const int64_t got = static_cast<int64_t>(operand.data().size());
-  if (!is_given && (!is_read || count.least == 0)) return Piece();
+  if (!is_given && (!is_read || count.least == 0)) return FieldBytes();
+  FieldBytes bytes;
+  if (is_given) bytes = FindBytes(operand, v1::Operand::kDataFieldNumber, operand.data(), held);
+  const int64_t got = bytes.size();
   if (got < count.least || got > count.full) {
     return absl::InvalidArgumentError(Concat(field, ".data: got ", got, " bytes, want ",
                                              WantedBytes(shape, layout, batch, count)));
   }
-  if (!is_read) return Piece();
-  return PieceOf(operand.data()).first(static_cast<size_t>(count.least));
+  if (!is_read) return FieldBytes();
+  for (int64_t rest = got - count.least; rest > 0;) {
+    Piece& last = bytes.pieces.back();
+    const size_t cut = std::min(last.size(), static_cast<size_t>(rest));
+    last.remove_suffix(cut);
+    rest -= static_cast<int64_t>(cut);
+    if (last.empty()) bytes.pieces.pop_back();
+  }
+  return bytes;
 }
 
 v1::ElementType ToWire(ElementType type) {

@@ -6,13 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gemmd/v1/tensors.pb.h"
 #include "kernels/problem.h"
 #include "server/device/job.h"
+#include "server/wire/held_fields.h"
 
 namespace gemmd {
 
@@ -51,11 +54,21 @@ absl::StatusOr<MatrixLayout> ParseOperandLayout(std::string_view field, const v1
                                                 int64_t rows, int64_t columns,
                                                 std::optional<ElementType> default_type);
 
+// The bytes of a field where they lie: held apart from the message, or in it.
+struct FieldBytes {
+  std::vector<Piece> pieces;
+  PieceKeeper* keeper = nullptr;
+
+  int64_t size() const;
+};
+FieldBytes FindBytes(const google::protobuf::Message& message, int number,
+                     const std::string& own_bytes, const HeldFields& held);
+
 // The bytes of an operand without the last padding; none where the matrix is empty or not read.
 // `shape` ("m*k") is for the message; where `is_read` is false the bytes may be left out. Errors:
 // InvalidArgument where their count is not that of the layout.
-absl::StatusOr<Piece> ParseBytes(std::string_view field, std::string_view shape,
-                                 const v1::Operand& operand, const MatrixLayout& layout,
-                                 int64_t batch, bool is_read);
+absl::StatusOr<FieldBytes> ParseBytes(std::string_view field, std::string_view shape,
+                                      const v1::Operand& operand, const HeldFields& held,
+                                      const MatrixLayout& layout, int64_t batch, bool is_read);
 
 }  // namespace gemmd

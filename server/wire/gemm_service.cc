@@ -18,13 +18,17 @@ constexpr int kMultiplyStream = 1;
 // One unary call. Owns itself until OnDone, which gRPC calls after Finish and after any OnCancel.
 class MultiplyReactor final : public grpc::ServerUnaryReactor {
  public:
-  MultiplyReactor(ProductRunner& runner, SendWatch& watch, grpc::CallbackServerContext& context,
-                  WireBytes& response)
-      : runner_(runner), context_(context), response_(response), sending_(watch, context) {}
+  MultiplyReactor(ProductRunner& runner, ReceiveQuota& quota, SendWatch& watch,
+                  grpc::CallbackServerContext& context, WireBytes& response)
+      : runner_(runner),
+        quota_(quota),
+        context_(context),
+        response_(response),
+        sending_(watch, context) {}
 
   void Start(grpc::ByteBuffer& request, Arrival arrival) {
     absl::StatusOr<JobId> id =
-        exchange_.Start(runner_, request, std::move(arrival),
+        exchange_.Start(runner_, quota_, request, std::move(arrival),
                         [this](const absl::Status& status) { Answer(status); });
     if (id.ok()) {
       job_id_ = *id;
@@ -48,6 +52,7 @@ class MultiplyReactor final : public grpc::ServerUnaryReactor {
   }
 
   ProductRunner& runner_;
+  ReceiveQuota& quota_;
   grpc::CallbackServerContext& context_;
   WireBytes& response_;
   ProductExchange exchange_;
@@ -57,9 +62,9 @@ class MultiplyReactor final : public grpc::ServerUnaryReactor {
 
 }  // namespace
 
-GemmService::GemmService(ProductRunner& runner, SendWatch& watch, HandlerTimes& times,
-                         const Clock& clock)
-    : runner_(runner), watch_(watch), times_(times), clock_(clock) {
+GemmService::GemmService(ProductRunner& runner, ReceiveQuota& quota, SendWatch& watch,
+                         HandlerTimes& times, const Clock& clock)
+    : runner_(runner), quota_(quota), watch_(watch), times_(times), clock_(clock) {
   MarkMethodRawCallback(kMultiply, new grpc::internal::CallbackUnaryHandler<WireBytes, WireBytes>(
                                        [this](grpc::CallbackServerContext* context,
                                               const WireBytes* request, WireBytes* response) {
@@ -78,7 +83,7 @@ grpc::ServerUnaryReactor* GemmService::StartMultiply(grpc::CallbackServerContext
   const int64_t arrived_ns = clock_.NowNs();
   const HandlerTimer timer(times_, clock_, Handler::kMultiply, arrived_ns);
   Arrival arrival = ArrivalOf(context, arrived_ns, clock_);
-  auto* reactor = new MultiplyReactor(runner_, watch_, context, response);
+  auto* reactor = new MultiplyReactor(runner_, quota_, watch_, context, response);
   arrival.span = StartSpan(context);
   reactor->Start(request.buffer, std::move(arrival));
   return reactor;
@@ -86,7 +91,7 @@ grpc::ServerUnaryReactor* GemmService::StartMultiply(grpc::CallbackServerContext
 
 grpc::ServerBidiReactor<WireBytes, WireBytes>* GemmService::StartStream(
     grpc::CallbackServerContext& context) {
-  return StartMultiplyStream(runner_, watch_, times_, context, clock_);
+  return StartMultiplyStream(runner_, quota_, watch_, times_, context, clock_);
 }
 
 }  // namespace gemmd

@@ -14,6 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/wire/examination.h"
+#include "server/wire/held_fields.h"
+#include "server/wire/receive_quota.h"
 
 namespace gemmd {
 
@@ -34,14 +37,22 @@ class Incoming {
   // kMaxUnknownBytes that are unknown; ResourceExhausted where there is no memory.
   absl::StatusOr<int64_t> Examine(google::protobuf::Message& message);
 
-  // Parses into the message that was examined. The wire's bytes are freed as they are parsed, and
-  // are gone afterwards. Errors: as Examine.
-  absl::Status Parse(google::protobuf::Message& message);
+  // Parses into the message that was examined, which stays where it is. The wire's bytes are freed
+  // as they are parsed, except those of long fields (kHeldFromBytes), which the message gets
+  // without their bytes: they are not copied, but stay with `held`. Borrows the quota for `held`.
+  // Errors: as Examine.
+  absl::Status Parse(google::protobuf::Message& message, ReceiveQuota& quota, HeldFields& held);
 
  private:
+  absl::Status Take(const std::vector<ParsingStep>& steps, google::protobuf::Message& message);
+  std::vector<grpc::Slice> SlicesOf(WireRange range) const;
+
   std::vector<grpc::Slice> slices_;
   int64_t wire_bytes_ = 0;
+  // What the examination found.
   bool has_unknown_fields_ = false;
+  std::vector<ParsingStep> steps_;
+  std::vector<FieldToHold> to_hold_;
 };
 
 }  // namespace gemmd

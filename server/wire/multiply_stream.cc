@@ -32,9 +32,11 @@ struct Exchange {
 class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
                                     public std::enable_shared_from_this<MultiplyStreamReactor> {
  public:
-  MultiplyStreamReactor(ProductRunner& runner, SendWatch& watch, HandlerTimes& times,
-                        grpc::CallbackServerContext& context, const Clock& clock)
+  MultiplyStreamReactor(ProductRunner& runner, ReceiveQuota& quota, SendWatch& watch,
+                        HandlerTimes& times, grpc::CallbackServerContext& context,
+                        const Clock& clock)
       : runner_(runner),
+        quota_(quota),
         times_(times),
         context_(context),
         clock_(clock),
@@ -91,7 +93,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
     Arrival arrival = ArrivalOf(context_, clock_.NowNs(), clock_);
     if (span_) arrival.span = ChildOf(*span_);
     absl::StatusOr<JobId> id =
-        exchange->product.Start(runner_, exchange->request.buffer, std::move(arrival),
+        exchange->product.Start(runner_, quota_, exchange->request.buffer, std::move(arrival),
                                 [self = shared_from_this(), exchange](const absl::Status& status) {
                                   self->Answer(exchange, status);
                                 });
@@ -156,6 +158,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   }
 
   ProductRunner& runner_;
+  ReceiveQuota& quota_;
   HandlerTimes& times_;
   grpc::CallbackServerContext& context_;
   const Clock& clock_;
@@ -176,10 +179,10 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
 }  // namespace
 
 grpc::ServerBidiReactor<WireBytes, WireBytes>* StartMultiplyStream(
-    ProductRunner& runner, SendWatch& watch, HandlerTimes& times,
+    ProductRunner& runner, ReceiveQuota& quota, SendWatch& watch, HandlerTimes& times,
     grpc::CallbackServerContext& context, const Clock& clock) {
   const auto reactor =
-      std::make_shared<MultiplyStreamReactor>(runner, watch, times, context, clock);
+      std::make_shared<MultiplyStreamReactor>(runner, quota, watch, times, context, clock);
   reactor->Start();
   return reactor.get();
 }

@@ -27,30 +27,33 @@ int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
 
 }  // namespace
 
-absl::StatusOr<JobId> ProductExchange::Start(ProductRunner& runner, grpc::ByteBuffer& bytes,
-                                             Arrival arrival, Answer answer) {
-  absl::StatusOr<JobId> id = StartProduct(runner, bytes, std::move(arrival), std::move(answer));
+absl::StatusOr<JobId> ProductExchange::Start(ProductRunner& runner, ReceiveQuota& quota,
+                                             grpc::ByteBuffer& bytes, Arrival arrival,
+                                             Answer answer) {
+  absl::StatusOr<JobId> id =
+      StartProduct(runner, quota, bytes, std::move(arrival), std::move(answer));
   if (!id.ok()) Release();
   return id;
 }
 
-absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, grpc::ByteBuffer& bytes,
-                                                    Arrival arrival, Answer answer) {
+absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, ReceiveQuota& quota,
+                                                    grpc::ByteBuffer& bytes, Arrival arrival,
+                                                    Answer answer) {
   Incoming incoming(bytes);
-  request_ = std::make_unique<v1::MultiplyRequest>();
-  const absl::StatusOr<int64_t> most_bytes = incoming.Examine(*request_);
+  request_ = std::make_unique<Request>();
+  v1::MultiplyRequest& message = request_->message;
+  const absl::StatusOr<int64_t> most_bytes = incoming.Examine(message);
   absl::Status status = most_bytes.status();
   if (status.ok()) {
     ASSIGN_OR_RETURN(ticket_, runner.Hold(*most_bytes, arrival));
-    status = incoming.Parse(*request_);
+    status = incoming.Parse(message, quota, request_->held);
   }
   if (status.ok()) {
-    request_id_ = CutAtCharacter(request_->request_id(), kMaxNameBytes);
+    request_id_ = CutAtCharacter(message.request_id(), kMaxNameBytes);
     arrival.request_id = request_id_;
   }
-  absl::StatusOr<ParsedRequest> parsed = status.ok()
-                                             ? ParseMultiply(*request_, OperandBytes::kRequired)
-                                             : absl::StatusOr<ParsedRequest>(status);
+  absl::StatusOr<ParsedRequest> parsed =
+      status.ok() ? ParseMultiply(message, &request_->held) : absl::StatusOr<ParsedRequest>(status);
   return runner.Start(std::move(parsed), std::move(arrival), ticket_, CallerFor(std::move(answer)));
 }
 
@@ -61,7 +64,7 @@ ProductCaller ProductExchange::CallerFor(Answer answer) {
       .done =
           [this, answer = std::move(answer)](ProductOutcome outcome) mutable {
             // Freed when the answer is on its way: that takes a while for long operands.
-            const std::unique_ptr<v1::MultiplyRequest> request = std::move(request_);
+            const std::unique_ptr<Request> request = std::move(request_);
             if (outcome.status.ok()) {
               d_ = std::move(outcome.d);
               *answer_.mutable_timing() = ToWire(outcome.timing);

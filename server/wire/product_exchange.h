@@ -17,7 +17,9 @@
 #include "gemmd/v1/gemm.pb.h"
 #include "server/scheduling/product_runner.h"
 #include "server/system/clock.h"
+#include "server/wire/held_fields.h"
 #include "server/wire/outgoing.h"
+#include "server/wire/receive_quota.h"
 
 namespace gemmd {
 
@@ -25,11 +27,11 @@ class ProductExchange {
  public:
   using Answer = absl::AnyInvocable<void(const absl::Status&) &&>;
 
-  // Parses the request, which is taken out of `bytes`, and starts its product. Where this returns
-  // OK, `answer` is called exactly once, perhaps before this returns; the exchange lives until
-  // then. Errors: as Gemm.Multiply of the wire contract; `answer` is then never called.
-  absl::StatusOr<JobId> Start(ProductRunner& runner, grpc::ByteBuffer& bytes, Arrival arrival,
-                              Answer answer);
+  // Parses the request, which is taken out of `bytes`, and starts its product. Borrows both. Where
+  // this returns OK, `answer` is called exactly once, perhaps before this returns; the exchange
+  // lives until then. Errors: as Gemm.Multiply of the wire contract; `answer` is then never called.
+  absl::StatusOr<JobId> Start(ProductRunner& runner, ReceiveQuota& quota, grpc::ByteBuffer& bytes,
+                              Arrival arrival, Answer answer);
 
   // The id of the request; empty where it could not be parsed.
   const std::string& request_id() const { return request_id_; }
@@ -43,15 +45,20 @@ class ProductExchange {
   grpc::ByteBuffer TakeStreamAnswer();
 
  private:
-  absl::StatusOr<JobId> StartProduct(ProductRunner& runner, grpc::ByteBuffer& bytes,
-                                     Arrival arrival, Answer answer);
+  absl::StatusOr<JobId> StartProduct(ProductRunner& runner, ReceiveQuota& quota,
+                                     grpc::ByteBuffer& bytes, Arrival arrival, Answer answer);
   ProductCaller CallerFor(Answer answer);
   void Release();
   void LeaveQueue();
 
   std::string request_id_;
-  std::unique_ptr<v1::MultiplyRequest> request_;  // Until the product is done.
-  v1::MultiplyResponse answer_;                   // Without the bytes of D.
+  // A request without the bytes that are held apart from it, until the product is done.
+  struct Request {
+    v1::MultiplyRequest message;
+    HeldFields held;
+  };
+  std::unique_ptr<Request> request_;
+  v1::MultiplyResponse answer_;  // Without the bytes of D.
   HeldBytes d_;
   Admission::Ticket ticket_;
 };

@@ -163,7 +163,7 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
   }
 
   absl::StatusOr<RegistryAnswer> ExplainProduct(const v1::MultiplyRequest& request) const {
-    ASSIGN_OR_RETURN(const ParsedRequest parsed, ParseMultiply(request, OperandBytes::kIgnored));
+    ASSIGN_OR_RETURN(const ParsedRequest parsed, ParseMultiply(request, nullptr));
     ASSIGN_OR_RETURN(const ProductRunner::Placement place, runner_.FindPlace(parsed));
     const Device& device = *place.served->device;
     const Problem& problem = parsed.job.problem;

@@ -2,7 +2,6 @@
 #include "server/wire/transport.h"
 
 #include <grpc/grpc.h>
-#include <grpcpp/resource_quota.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -48,7 +47,8 @@ int64_t LimitFromFile(const char* path) {
 
 }  // namespace
 
-absl::Status ConfigureTransport(const TransportOptions& options, grpc::ServerBuilder& builder) {
+absl::Status ConfigureTransport(const TransportOptions& options, const ReceiveQuota& quota,
+                                grpc::ServerBuilder& builder) {
   if (options.max_message_bytes < 1 ||
       options.max_message_bytes > std::numeric_limits<int>::max()) {
     return absl::InvalidArgumentError(
@@ -82,11 +82,7 @@ absl::Status ConfigureTransport(const TransportOptions& options, grpc::ServerBui
                                   GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                   options.min_ping_interval, builder));
 
-  const int64_t quota =
-      options.memory_quota_bytes > 0 ? options.memory_quota_bytes : MemoryLimitBytes() / 4;
-  grpc::ResourceQuota resources("gemmd");
-  resources.Resize(static_cast<size_t>(quota));
-  builder.SetResourceQuota(resources);
+  builder.SetResourceQuota(quota.of_grpc());
   return absl::OkStatus();
 }
 

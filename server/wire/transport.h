@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/wire/connection_table.h"
+#include "server/wire/receive_quota.h"
 
 namespace gemmd {
 
@@ -35,7 +36,9 @@ struct TransportOptions {
 };
 
 // Errors: InvalidArgument for a value that gRPC cannot take; the message names the option.
-absl::Status ConfigureTransport(const TransportOptions& options, grpc::ServerBuilder& builder);
+// The quota stands for `memory_quota_bytes`.
+absl::Status ConfigureTransport(const TransportOptions& options, const ReceiveQuota& quota,
+                                grpc::ServerBuilder& builder);
 
 // Refuses the path of a unix socket on which another process listens: gRPC would silently take it
 // from that process. Errors: InvalidArgument for an empty path, Unavailable where it is in use.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <memory>
@@ -12,11 +13,14 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
 #include "server/device/canary.h"
+#include "server/device/copy_pieces.h"
 #include "server/device/host_device.h"
 #include "server/system/clock.h"
 #include "tests/server/device/fake_device.h"
+#include "tests/testing/status_matchers.h"
 #include "tests/testing/test_kernel.h"
 
 namespace gemmd {
@@ -69,6 +73,68 @@ TEST(HostDeviceTest, RefusesIndicesThatDoNotIncrease) {
   EXPECT_EQ(
       RunOn(device, job).status,
       absl::InvalidArgumentError("a.data: row 3, group 0: got indices 0, 0, want increasing"));
+}
+
+// Pieces of odd lengths at odd addresses, as a network gives them, some of them long.
+TEST(CopyPiecesTest, PutsPiecesTogetherAndLetsGoOfEachOnce) {
+  class Keeper final : public PieceKeeper {
+   public:
+    explicit Keeper(size_t count) : let_go_(count) {}
+    void LetGo(size_t first, size_t count) override {
+      for (size_t i = first; i < first + count; ++i) ++let_go_[i];
+    }
+    int times(size_t i) const { return let_go_[i]; }
+
+   private:
+    std::vector<std::atomic<int>> let_go_;
+  };
+  std::vector<std::byte> bytes(size_t{50} << 20);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 65537);
+  for (const size_t longest : {size_t{100}, size_t{70'000}, size_t{30} << 20}) {
+    const size_t whole = longest == 100 ? 10'000 : bytes.size() - 3;
+    std::vector<Piece> list;
+    for (size_t at = 3, i = 1; at < 3 + whole; ++i) {
+      const size_t size = std::min(1 + i * 999'983 % longest, 3 + whole - at);
+      list.push_back(absl::MakeConstSpan(bytes).subspan(at, size));
+      at += size;
+    }
+    for (const int threads : {1, 4}) {
+      Keeper keeper(list.size());
+      SourcePieces pieces;
+      const Source source = pieces.Add(list, &keeper);
+      EXPECT_EQ(source.bytes, static_cast<int64_t>(whole));
+      std::vector<std::byte> copy(whole + 1, std::byte{9});
+      EXPECT_TRUE(CopyPieces(source, copy.data(), threads, [] { return false; }));
+      EXPECT_TRUE(std::equal(copy.begin(), copy.end() - 1, bytes.begin() + 3));
+      EXPECT_EQ(copy.back(), std::byte{9});
+      for (size_t i = 0; i < list.size(); ++i) {
+        // Parts of a long piece may be copied by several threads, so nobody lets go of it.
+        ASSERT_EQ(keeper.times(i), list[i].size() <= (size_t{4} << 20) ? 1 : 0) << i;
+      }
+      EXPECT_FALSE(CopyPieces(source, copy.data(), threads, [] { return true; }));
+    }
+  }
+}
+
+TEST(HostDeviceTest, TakesOperandsInPieces) {
+  HostDevice device(HostTarget(), 1);
+  const std::vector<float> a = {1, 2, 3, 4};
+  const std::vector<float> b = {5, 6, 7, 8};
+  std::string d(16, '\0');
+  Job job = TestJob(&d);
+  Problem& problem = job.problem;
+  problem.m = problem.n = problem.k = 2;
+  problem.a = problem.b = problem.d = *TightLayout("a", ElementType::kF32, Order::kRowMajor, 2, 2);
+  job.kernel = Choose(Catalog(DeviceKind::kCpu), problem, {}, device.profile()).value();
+  job.workspace_bytes = job.kernel->workspace_bytes(problem).value();
+  job.d_bytes = 16;
+  job.d.memory = nullptr;
+  SourcePieces pieces;
+  job.a = pieces.Add({PieceOf(a).first(5), PieceOf(a).subspan(5)});
+  job.b = pieces.Add(PieceOf(b));
+  const JobOutcome outcome = RunOn(device, job);
+  ASSERT_THAT(outcome.status, IsOk());
+  EXPECT_EQ(Piece(outcome.d.bytes()), PieceOf(std::vector<float>{19, 22, 43, 50}));
 }
 
 // Kernels that take as long as the test says: each ends once the device's clock has come so far.

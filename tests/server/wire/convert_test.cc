@@ -22,6 +22,8 @@
 namespace gemmd {
 namespace {
 
+const HeldFields kNothingHeld;
+
 v1::MultiplyRequest Request() {
   v1::MultiplyRequest request;
   request.set_m(4);
@@ -33,7 +35,7 @@ v1::MultiplyRequest Request() {
 }
 
 ParsedRequest Parse(const v1::MultiplyRequest& request) {
-  absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, OperandBytes::kIgnored);
+  absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, nullptr);
   EXPECT_TRUE(parsed.ok()) << parsed.status();
   return *std::move(parsed);
 }
@@ -112,8 +114,8 @@ v1::MultiplyRequest SparseRequest() {
 }
 
 TEST(ConvertTest, SparseOperand) {
-  const absl::StatusOr<ParsedRequest> parsed =
-      ParseMultiply(SparseRequest(), OperandBytes::kRequired);
+  const v1::MultiplyRequest request = SparseRequest();
+  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNothingHeld);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   const Problem& problem = parsed->job.problem;
   EXPECT_EQ(problem.a, *TightSparseLayout("a", ElementType::kF16, 4, 6));
@@ -138,7 +140,7 @@ class SparseRefusalTest : public testing::TestWithParam<SparseRefusal> {};
 TEST_P(SparseRefusalTest, SaysWhatAndWhy) {
   v1::MultiplyRequest request = SparseRequest();
   GetParam().spoil(request);
-  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, OperandBytes::kRequired);
+  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNothingHeld);
   EXPECT_THAT(parsed.ok() ? CheckOperands(parsed->job) : parsed.status(),
               StatusIs(absl::StatusCode::kInvalidArgument, GetParam().message));
 }
@@ -147,7 +149,7 @@ TEST_P(SparseRefusalTest, SaysWhatAndWhy) {
 TEST(ConvertTest, IndicesAreLeftToTheDevice) {
   v1::MultiplyRequest request = SparseRequest();
   (*request.mutable_a()->mutable_data())[4 * 8] = 0;
-  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, OperandBytes::kRequired);
+  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNothingHeld);
   ASSERT_THAT(parsed, IsOk());
   EXPECT_THAT(CheckOperands(parsed->job), StatusIs(absl::StatusCode::kInvalidArgument));
 }
@@ -160,7 +162,7 @@ TEST(ConvertTest, NamesHaveABoundedLength) {
     if (field == "device") request.set_device(name);
     if (field == "request_id") request.set_request_id(name);
     request.set_m(-1);  // Would be refused, but later.
-    return ParseMultiply(request, OperandBytes::kRequired).status();
+    return ParseMultiply(request, &kNothingHeld).status();
   };
   for (const std::string field : {"kernel", "device", "request_id"}) {
     EXPECT_THAT(set(field, 129), StatusIs(absl::StatusCode::kInvalidArgument,
@@ -240,7 +242,7 @@ TEST(ConvertTest, UnreadSparseOperand) {
   v1::MultiplyRequest request = SparseRequest();
   request.set_alpha(0);
   request.mutable_a()->clear_data();
-  EXPECT_THAT(ParseMultiply(request, OperandBytes::kRequired), IsOk());
+  EXPECT_THAT(ParseMultiply(request, &kNothingHeld), IsOk());
 }
 
 TEST(ConvertTest, OptionsArrive) {
@@ -381,10 +383,10 @@ TEST(ConvertTest, ConstraintsAreToldApart) {
 TEST(ConvertTest, ARequestIdMayHave128Bytes) {
   v1::MultiplyRequest request = Request();
   request.set_request_id(std::string(128, 'x'));
-  EXPECT_THAT(ParseMultiply(request, OperandBytes::kIgnored), IsOk());
+  EXPECT_THAT(ParseMultiply(request, nullptr), IsOk());
   request.set_request_id(std::string(129, 'x'));
   EXPECT_THAT(
-      ParseMultiply(request, OperandBytes::kIgnored),
+      ParseMultiply(request, nullptr),
       StatusIs(absl::StatusCode::kInvalidArgument, "request_id: got 129 bytes, want at most 128"));
 }
 

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages whose long fields stay where they arrived, against protobuf's own parsing of the same
+// bytes: random fields, some given twice, some spoilt, in slices cut at random places.
+#include "server/wire/incoming.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Random {
+ public:
+  explicit Random(unsigned seed) : engine_(seed) {}
+  size_t Below(size_t end) { return std::uniform_int_distribution<size_t>(0, end - 1)(engine_); }
+  bool Once(size_t in) { return Below(in) == 0; }
+  std::string Bytes(size_t count) {
+    std::string bytes(count, '\0');
+    const size_t step = count / 64 + 1;
+    for (size_t i = 0; i < count; i += step) bytes[i] = static_cast<char>(Below(256));
+    return bytes;
+  }
+  // Of a field that stays, or of one that does not.
+  std::string Data() {
+    const size_t sizes[] = {0, 7, 1000, kHeldFromBytes - 1, kHeldFromBytes, 3 * kHeldFromBytes};
+    return Bytes(sizes[Below(std::size(sizes))]);
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+v1::Operand RandomOperand(Random& random) {
+  v1::Operand operand;
+  if (random.Once(2)) operand.set_type(v1::ELEMENT_TYPE_F16);
+  if (random.Once(3)) operand.set_batch_stride(static_cast<int64_t>(random.Below(1000)));
+  if (random.Once(3)) operand.mutable_scale()->mutable_values()->Resize(20, 0.5f);
+  switch (random.Below(6)) {
+    case 0: operand.mutable_tensor()->mutable_tensor()->set_handle(random.Data()); break;
+    case 1: operand.mutable_tensor()->mutable_tensor()->set_name("weights"); break;
+    case 2: break;
+    default: operand.set_data(random.Data());
+  }
+  return operand;
+}
+
+v1::MultiplyRequest RandomRequest(Random& random) {
+  v1::MultiplyRequest request;
+  if (random.Once(2)) request.set_request_id("request " + std::to_string(random.Below(100)));
+  if (random.Once(2)) request.set_m(static_cast<int64_t>(random.Below(1 << 20)));
+  if (random.Once(2)) *request.mutable_a() = RandomOperand(random);
+  if (random.Once(2)) *request.mutable_b() = RandomOperand(random);
+  if (random.Once(4)) *request.mutable_c() = RandomOperand(random);
+  if (random.Once(4)) request.mutable_bias()->set_data(random.Data());
+  if (random.Once(4)) request.set_alpha(0.5);
+  if (random.Once(4)) request.mutable_d()->set_leading_dimension(77);
+  if (random.Once(4)) request.set_kernel("auto");
+  return request;
+}
+
+// Messages that follow each other are one message, in which the last value of each field counts.
+std::string RandomBytes(Random& random) {
+  std::string bytes;
+  for (size_t i = 0; i < 1 + random.Below(3); ++i) {
+    bytes += RandomRequest(random).SerializeAsString();
+    if (random.Once(4)) bytes += "\xf8\x3e\x05";  // Field 1007, which there is not.
+  }
+  if (random.Once(4) && !bytes.empty()) bytes.resize(random.Below(bytes.size()));
+  for (size_t i = 0; random.Once(4) && i < 3 && !bytes.empty(); ++i) {
+    // Near the beginning of a field more often than within a long one.
+    const size_t end = random.Once(2) ? std::min<size_t>(bytes.size(), 100) : bytes.size();
+    bytes[random.Below(end)] = static_cast<char>(random.Below(256));
+  }
+  return bytes;
+}
+
+grpc::ByteBuffer Cut(const std::string& bytes, Random& random) {
+  const size_t longest[] = {3, 50, 9000, 70000, 1 << 20};
+  const size_t most = longest[random.Below(std::size(longest))];
+  std::vector<grpc::Slice> slices;
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t size = std::min(1 + random.Below(most), bytes.size() - at);
+    slices.emplace_back(bytes.data() + at, size);
+    at += size;
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+std::string Joined(const HeldField& field) {
+  std::string bytes;
+  for (const Piece& piece : field.pieces()) {
+    bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  }
+  return bytes;
+}
+
+// Puts the field into the message if it is held apart, in which the message has it empty.
+template <typename Message>
+int Restore(Message& message, const HeldFields& held) {
+  HeldField* const field = held.Find(message, Message::kDataFieldNumber);
+  if (field == nullptr) return 0;
+  EXPECT_EQ(message.data(), "");
+  EXPECT_EQ(field->bytes(), std::ssize(Joined(*field)));
+  message.set_data(Joined(*field));
+  return 1;
+}
+
+class IncomingTest : public testing::Test {
+ protected:
+  absl::Status Parse(grpc::ByteBuffer bytes, v1::MultiplyRequest& request, HeldFields& held) {
+    Incoming incoming(bytes);
+    const absl::StatusOr<int64_t> most_bytes = incoming.Examine(request);
+    if (!most_bytes.ok()) return most_bytes.status();
+    EXPECT_GE(*most_bytes, incoming.wire_bytes());
+    return incoming.Parse(request, quota_, held);
+  }
+
+  ReceiveQuota quota_{1 << 20};
+};
+
+TEST_F(IncomingTest, AgreesWithProtobuf) {
+  Random random(13);
+  int held_count = 0;
+  int ok_count = 0;
+  constexpr int kMessages = 3000;
+  for (int i = 0; i < kMessages; ++i) {
+    const std::string bytes = RandomBytes(random);
+    v1::MultiplyRequest want;
+    const bool is_message = want.ParseFromString(bytes);
+    want.DiscardUnknownFields();
+    v1::MultiplyRequest got;
+    HeldFields held;
+    const absl::Status status = Parse(Cut(bytes, random), got, held);
+    // Protobuf itself takes any number of them.
+    if (absl::StrContains(status.message(), "unknown fields")) continue;
+    ASSERT_EQ(status.ok(), is_message) << "message " << i << ": " << status;
+    if (!is_message) {
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument)) << "message " << i;
+      continue;
+    }
+    ++ok_count;
+    for (v1::Operand* const operand :
+         {got.has_a() ? got.mutable_a() : nullptr, got.has_b() ? got.mutable_b() : nullptr,
+          got.has_c() ? got.mutable_c() : nullptr}) {
+      if (operand != nullptr) held_count += Restore(*operand, held);
+    }
+    if (got.has_bias()) held_count += Restore(*got.mutable_bias(), held);
+    ASSERT_EQ(got.SerializeAsString(), want.SerializeAsString()) << "message " << i;
+  }
+  // Neither all nor nothing.
+  EXPECT_GT(ok_count, kMessages / 2);
+  EXPECT_LT(ok_count, kMessages);
+  EXPECT_GT(held_count, kMessages / 10);
+}
+
+v1::MultiplyRequest LongRequest() {
+  v1::MultiplyRequest request;
+  request.mutable_a()->set_data(std::string(100'000, 'a'));
+  request.mutable_b()->set_data("short");
+  request.set_kernel("auto");
+  return request;
+}
+
+grpc::ByteBuffer InSlicesOf(const std::string& bytes, size_t most) {
+  std::vector<grpc::Slice> slices;
+  for (size_t at = 0; at < bytes.size(); at += most) {
+    slices.emplace_back(bytes.data() + at, std::min(most, bytes.size() - at));
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+TEST_F(IncomingTest, HoldsWhatIsLongInFewSlices) {
+  const v1::MultiplyRequest sent = LongRequest();
+  v1::MultiplyRequest got;
+  HeldFields held;
+  ASSERT_THAT(Parse(InSlicesOf(sent.SerializeAsString(), 16384), got, held), IsOk());
+  EXPECT_EQ(got.a().source_case(), v1::Operand::kData);
+  EXPECT_EQ(got.a().data().capacity(), std::string().capacity());
+  EXPECT_EQ(got.b().data(), "short");
+  EXPECT_EQ(got.kernel(), "auto");
+  ASSERT_NE(held.Find(got.a(), v1::Operand::kDataFieldNumber), nullptr);
+  EXPECT_EQ(Joined(*held.Find(got.a(), v1::Operand::kDataFieldNumber)), sent.a().data());
+  EXPECT_EQ(held.Find(got.b(), v1::Operand::kDataFieldNumber), nullptr);
+}
+
+// What names each scrap would take more than its bytes.
+TEST_F(IncomingTest, CopiesWhatCameInScraps) {
+  const v1::MultiplyRequest sent = LongRequest();
+  v1::MultiplyRequest got;
+  HeldFields held;
+  ASSERT_THAT(Parse(InSlicesOf(sent.SerializeAsString(), 3000), got, held), IsOk());
+  EXPECT_TRUE(held.empty());
+  EXPECT_EQ(got.SerializeAsString(), sent.SerializeAsString());
+}
+
+// Of an operand that is given again without data, the data stay; a tensor replaces them.
+TEST_F(IncomingTest, TheLastOneOfAOneofCounts) {
+  const std::string sent = LongRequest().SerializeAsString();
+  v1::MultiplyRequest again;
+  again.mutable_a()->set_transpose(true);
+  v1::MultiplyRequest tensor;
+  tensor.mutable_a()->mutable_tensor()->mutable_tensor()->set_name("weights");
+  {
+    v1::MultiplyRequest got;
+    HeldFields held;
+    ASSERT_THAT(Parse(InSlicesOf(sent + again.SerializeAsString(), 16384), got, held), IsOk());
+    EXPECT_TRUE(got.a().transpose());
+    EXPECT_NE(held.Find(got.a(), v1::Operand::kDataFieldNumber), nullptr);
+  }
+  v1::MultiplyRequest got;
+  HeldFields held;
+  ASSERT_THAT(Parse(InSlicesOf(sent + tensor.SerializeAsString(), 16384), got, held), IsOk());
+  EXPECT_TRUE(held.empty());
+  EXPECT_EQ(got.a().source_case(), v1::Operand::kTensor);
+}
+
+// In the order of a peer's choice.
+TEST_F(IncomingTest, CountsUnknownFieldsAroundHeldOnes) {
+  const std::string unknown = "\xc2\x3e\xe8\x07" + std::string(1000, 'x');  // 1004 bytes.
+  const std::string sent = LongRequest().SerializeAsString();
+  v1::MultiplyRequest got;
+  HeldFields held;
+  ASSERT_THAT(Parse(InSlicesOf(unknown + sent, 16384), got, held), IsOk());
+  EXPECT_EQ(got.GetReflection()->GetUnknownFields(got).field_count(), 0);
+  EXPECT_THAT(Parse(InSlicesOf(unknown + sent + unknown, 16384), got, held),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("unknown fields")));
+}
+
+TEST_F(IncomingTest, LetsGoOfPiecesOnceTheyAreCopied) {
+  static int freed;
+  freed = 0;
+  std::vector<char> memory(100);
+  std::vector<grpc::Slice> slices;
+  for (size_t i = 0; i < 3; ++i) {
+    slices.emplace_back(memory.data() + 30 * i, 30, [](void*) { ++freed; });
+  }
+  HeldField field(std::move(slices), quota_);
+  EXPECT_EQ(field.bytes(), 90);
+  field.LetGo(0, 2);
+  EXPECT_EQ(freed, 2);
+  field.LetGo(2, 1);
+  EXPECT_EQ(freed, 3);
+}
+
+}  // namespace
+}  // namespace gemmd
