@@ -15,11 +15,11 @@
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/message_json.h"
 #include "client/gemmctl/operand_input.h"
-#include "client/matrix/element_codec.h"
 #include "client/matrix/npy.h"
 #include "client/operand_size.h"
 #include "client/terminal/option.h"
 #include "client/terminal/text_table.h"
+#include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {

@@ -7,9 +7,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "client/matrix/element_codec.h"
 #include "client/matrix/random_matrix.h"
 #include "client/operand_size.h"
+#include "gemmd/element_codec.h"
 
 namespace gemmd {
 namespace {

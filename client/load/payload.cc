@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/matrix/element_codec.h"
 #include "client/matrix/matrix_reader.h"
 #include "client/matrix/random_matrix.h"
 #include "client/matrix/reference.h"
-#include "client/matrix/sparse_operand.h"
 #include "client/matrix/splitmix.h"
 #include "client/matrix/verify.h"
+#include "client/sparse_operand.h"
+#include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/matrix/matrix_reader.h"
 
-#include "client/matrix/sparse_operand.h"
+#include "client/sparse_operand.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {

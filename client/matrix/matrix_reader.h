@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "client/matrix/element_codec.h"
+#include "gemmd/element_codec.h"
 #include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {

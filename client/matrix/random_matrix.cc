@@ -5,8 +5,8 @@
 #include <numbers>
 #include <utility>
 
-#include "client/matrix/element_codec.h"
 #include "client/matrix/splitmix.h"
+#include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/matrix/element_codec.h"
 #include "client/matrix/matrix_reader.h"
 #include "client/matrix/reference.h"
+#include "gemmd/element_codec.h"
 
 namespace gemmd {
 namespace {

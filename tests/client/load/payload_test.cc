@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "client/matrix/element_codec.h"
 #include "client/matrix/matrix_reader.h"
+#include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 #include "tests/testing/status_matchers.h"
 

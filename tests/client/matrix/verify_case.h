@@ -7,8 +7,8 @@
 #include <functional>
 #include <string>
 
-#include "client/matrix/element_codec.h"
 #include "client/matrix/matrix_reader.h"
+#include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"
 

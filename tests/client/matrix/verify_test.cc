@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "client/matrix/sparse_operand.h"
+#include "client/sparse_operand.h"
 #include "gemmd/product.h"
 #include "tests/client/matrix/verify_case.h"
 #include "tests/testing/status_matchers.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/matrix/element_codec.h"
+#include "gemmd/element_codec.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values of matrix elements, for making random operands and for checking the server's results.
+// Values of matrix elements: what a pattern of bits stands for, and the pattern nearest to a value.
 //
 // Written from the definitions in proto/gemmd/v1/tensors.proto alone and on purpose without a line
 // in common with the server's own conversions: a mistake made twice would go unseen.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/matrix/sparse_operand.h"
+#include "client/sparse_operand.h"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/matrix/element_codec.h"
 #include "client/operand_size.h"
+#include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {

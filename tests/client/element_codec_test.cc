@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The client's own reading and writing of element values.
-#include "client/matrix/element_codec.h"
+#include "gemmd/element_codec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sparse operands made and unmade; the bytes are those of tests/kernels/sparse24_test.cc.
-#include "client/matrix/sparse_operand.h"
+#include "client/sparse_operand.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "client/matrix/element_codec.h"
 #include "client/matrix/random_matrix.h"
 #include "client/operand_size.h"
+#include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 #include "tests/testing/status_matchers.h"
 

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Matrices made ready for the server here: of another type, scaled down to 8 bits, or pruned to
+// 2:4.
+//
+//   auto w8 = gemmd::Quantize(w, k, n, gemmd::v1::ELEMENT_TYPE_E4M3, gemmd::ScalePer::kColumn);
+//   auto weights = client->Put(w8->view());
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gemmd/product.h"
+
+namespace gemmd {
+
+// A matrix, or a batch of them without gaps, that owns its bytes. Row major.
+struct OwnedMatrix {
+  v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  v1::Sparsity sparsity = v1::SPARSITY_NONE;
+  std::string data = {};  // Lines without gaps, packed as tensors.proto says.
+  std::vector<float> scale = {};
+  int64_t dropped = 0;  // Nonzero elements that pruning left out.
+
+  // Valid while this is there, unchanged.
+  MatrixView view() const;
+};
+
+// `rows` x `columns` values as elements of `type`, which rounds to nearest, ties to even; see
+// OutputSpec.type for what exceeds it.
+// Errors: InvalidArgument for an unknown type, or another count of values.
+absl::StatusOr<OwnedMatrix> Encode(std::span<const float> values, int64_t rows, int64_t columns,
+                                   v1::ElementType type);
+
+// The values of a dense matrix, in row-major order, whatever its own; a batch one after the other.
+// f64 and s32 round. Errors: InvalidArgument where the bytes do not fit the shape, or are sparse.
+absl::StatusOr<std::vector<float>> Decode(const MatrixView& matrix);
+
+// How many factors a quantized matrix has: one for all of it, or one for each row or column, which
+// must be those that the product scales by: rows of op(A), columns of op(B).
+enum class ScalePer { kMatrix, kRow, kColumn };
+
+// `rows` x `columns` values as elements of an 8-bit type (e4m3, e5m2, s8, u8) times factors: each
+// factor brings the largest magnitude that it is for to the largest value of the type (127 for s8).
+// Errors: InvalidArgument for another type, another count of values, negative ones for u8, or
+// infinities and NaN.
+absl::StatusOr<OwnedMatrix> Quantize(std::span<const float> values, int64_t rows, int64_t columns,
+                                     v1::ElementType type, ScalePer per = ScalePer::kMatrix);
+
+// What becomes of a group that has more nonzero elements than a 2:4 matrix keeps.
+enum class Prune { kRefuse, kSmallest };
+
+// The 2:4 form (Sparsity in tensors.proto) of a dense matrix, of op(X) where it is transposed. The
+// smallest magnitudes go; of equal ones the last.
+// Errors: InvalidArgument where the bytes do not fit the shape, the type has no such form, the
+// lines are padded, or a group has too many elements and none may go.
+absl::StatusOr<OwnedMatrix> Pack24(const MatrixView& dense, Prune prune = Prune::kSmallest);
+
+}  // namespace gemmd

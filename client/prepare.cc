@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gemmd/prepare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/operand_size.h"
+#include "client/sparse_operand.h"
+#include "gemmd/element_codec.h"
+
+namespace gemmd {
+namespace {
+
+absl::Status CheckCount(std::span<const float> values, int64_t rows, int64_t columns) {
+  int64_t want = 0;
+  const bool overflows = __builtin_mul_overflow(rows, columns, &want);
+  if (rows >= 0 && columns >= 0 && !overflows && static_cast<size_t>(want) == values.size()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("values: got ", values.size(), ", want ", rows, "x", columns));
+}
+
+// The nearest bf16 of a float, without the way through a double that every type can go.
+uint16_t Bf16Bits(float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+absl::StatusOr<OwnedMatrix> EmptyMatrix(v1::ElementType type, int64_t rows, int64_t columns) {
+  OwnedMatrix matrix;
+  matrix.type = type;
+  matrix.rows = rows;
+  matrix.columns = columns;
+  const auto bytes = SizeOperand("matrix", {.type = type, .rows = rows, .columns = columns});
+  if (!bytes.ok()) return bytes.status();
+  matrix.data.resize(static_cast<size_t>(bytes->full));
+  return matrix;
+}
+
+bool IsQuantized(v1::ElementType type) {
+  return type == v1::ELEMENT_TYPE_E4M3 || type == v1::ELEMENT_TYPE_E5M2 ||
+         type == v1::ELEMENT_TYPE_S8 || type == v1::ELEMENT_TYPE_U8;
+}
+
+// The largest value of a type that has one factor to the largest magnitude; s8 is symmetric.
+double LargestOf(v1::ElementType type) {
+  switch (type) {
+    case v1::ELEMENT_TYPE_E4M3: return 448;
+    case v1::ELEMENT_TYPE_E5M2: return 57344;
+    case v1::ELEMENT_TYPE_S8: return 127;
+    default: return 255;
+  }
+}
+
+size_t FactorOf(ScalePer per, int64_t row, int64_t column) {
+  if (per == ScalePer::kMatrix) return 0;
+  return static_cast<size_t>(per == ScalePer::kRow ? row : column);
+}
+
+// The largest magnitude that each factor is for.
+absl::StatusOr<std::vector<float>> Magnitudes(std::span<const float> values, int64_t rows,
+                                              int64_t columns, v1::ElementType type, ScalePer per) {
+  const int64_t count = per == ScalePer::kMatrix ? 1 : (per == ScalePer::kRow ? rows : columns);
+  std::vector<float> largest(static_cast<size_t>(count));
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      const float value = values[static_cast<size_t>(i * columns + j)];
+      const bool has_sign = type != v1::ELEMENT_TYPE_U8;
+      if (!std::isfinite(value) || (value < 0 && !has_sign)) {
+        return absl::InvalidArgumentError(absl::StrCat("values: got ", value, " at [", i, ", ", j,
+                                                       "], want a finite value",
+                                                       has_sign ? "" : " of at least 0"));
+      }
+      float& of_factor = largest[FactorOf(per, i, j)];
+      of_factor = std::max(of_factor, std::fabs(value));
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
+MatrixView OwnedMatrix::view() const {
+  MatrixView view = PackedView(type, std::as_bytes(std::span(data)), rows, columns);
+  view.sparsity = sparsity;
+  view.scale = scale;
+  return view;
+}
+
+absl::StatusOr<OwnedMatrix> Encode(std::span<const float> values, int64_t rows, int64_t columns,
+                                   v1::ElementType type) {
+  if (absl::Status status = CheckCount(values, rows, columns); !status.ok()) return status;
+  auto matrix = EmptyMatrix(type, rows, columns);
+  if (!matrix.ok()) return matrix.status();
+  char* const data = matrix->data.data();
+  if (type == v1::ELEMENT_TYPE_F32) {
+    if (!values.empty()) std::memcpy(data, values.data(), values.size_bytes());
+    return matrix;
+  }
+  if (type == v1::ELEMENT_TYPE_BF16) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const uint16_t bits = Bf16Bits(values[i]);
+      std::memcpy(data + i * sizeof(bits), &bits, sizeof(bits));
+    }
+    return matrix;
+  }
+  const int64_t line_bytes = *PackedLineBytes(type, columns);
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      const double value = values[static_cast<size_t>(i * columns + j)];
+      StoreElement(type, ElementPattern(type, value), j, data + i * line_bytes);
+    }
+  }
+  return matrix;
+}
+
+absl::StatusOr<std::vector<float>> Decode(const MatrixView& matrix) {
+  if (matrix.sparsity != v1::SPARSITY_NONE) {
+    return absl::InvalidArgumentError("matrix.sparsity: got 2:4, want none");
+  }
+  const OperandShape shape = {.type = matrix.type,
+                              .order = matrix.order,
+                              .rows = matrix.rows,
+                              .columns = matrix.columns,
+                              .leading_dimension = matrix.leading_dimension};
+  const int64_t got = static_cast<int64_t>(matrix.data.size());
+  if (absl::Status status = CheckOperandBytes("matrix", "rows*columns", shape, got); !status.ok()) {
+    return status;
+  }
+  const int64_t stride = SizeOperand("matrix", shape)->line_stride;
+  const absl::string_view data(reinterpret_cast<const char*>(matrix.data.data()),
+                               matrix.data.size());
+  const bool by_columns = matrix.order == v1::ORDER_COLUMN_MAJOR;
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(matrix.rows * matrix.columns));
+  for (int64_t i = 0; i < matrix.rows; ++i) {
+    for (int64_t j = 0; j < matrix.columns; ++j) {
+      const auto line = data.substr(static_cast<size_t>((by_columns ? j : i) * stride));
+      const uint64_t pattern = LoadElement(matrix.type, line, by_columns ? i : j);
+      values.push_back(static_cast<float>(ElementValue(matrix.type, pattern)));
+    }
+  }
+  return values;
+}
+
+absl::StatusOr<OwnedMatrix> Quantize(std::span<const float> values, int64_t rows, int64_t columns,
+                                     v1::ElementType type, ScalePer per) {
+  if (!IsQuantized(type)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("type: got ", ElementTypeName(type), ", want e4m3, e5m2, s8 or u8"));
+  }
+  if (absl::Status status = CheckCount(values, rows, columns); !status.ok()) return status;
+  auto largest = Magnitudes(values, rows, columns, type, per);
+  if (!largest.ok()) return largest.status();
+  auto matrix = EmptyMatrix(type, rows, columns);
+  if (!matrix.ok()) return matrix.status();
+  for (const float magnitude : *largest) {
+    // Zeros need no factor, and the least magnitudes none that would be 0.
+    const float factor = static_cast<float>(magnitude / LargestOf(type));
+    matrix->scale.push_back(factor > 0 ? factor : 1.0f);
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      const size_t at = static_cast<size_t>(i * columns + j);
+      // In double, so that the largest magnitude does not round past the largest value of s8.
+      const double scaled = std::clamp(values[at] / double{matrix->scale[FactorOf(per, i, j)]},
+                                       -LargestOf(type), LargestOf(type));
+      matrix->data[at] = static_cast<char>(ElementPattern(type, scaled));
+    }
+  }
+  return matrix;
+}
+
+absl::StatusOr<OwnedMatrix> Pack24(const MatrixView& dense, Prune prune) {
+  const OperandShape shape = {.type = dense.type,
+                              .order = dense.order,
+                              .rows = dense.rows,
+                              .columns = dense.columns,
+                              .leading_dimension = dense.leading_dimension};
+  const auto bytes = SizeOperand("dense", shape);
+  if (!bytes.ok()) return bytes.status();
+  const int64_t got = static_cast<int64_t>(dense.data.size());
+  if (absl::Status status = CheckOperandBytes("dense", "rows*columns", shape, got); !status.ok()) {
+    return status;
+  }
+  const bool by_columns = dense.order == v1::ORDER_COLUMN_MAJOR;
+  if (bytes->line_stride != PackedLineBytes(dense.type, by_columns ? dense.rows : dense.columns)) {
+    return absl::InvalidArgumentError(absl::StrCat("dense.leading_dimension: got ",
+                                                   dense.leading_dimension,
+                                                   ", want 0 or the length of a line"));
+  }
+  auto packed = CompressOperand("dense", dense, 1,
+                                prune == Prune::kSmallest ? Pruning::kByMagnitude : Pruning::kNone);
+  if (!packed.ok()) return packed.status();
+  OwnedMatrix matrix;
+  matrix.type = dense.type;
+  matrix.rows = dense.transpose ? dense.columns : dense.rows;
+  matrix.columns = dense.transpose ? dense.rows : dense.columns;
+  matrix.sparsity = v1::SPARSITY_2_4;
+  matrix.data = std::move(packed->data);
+  matrix.dropped = packed->dropped;
+  return matrix;
+}
+
+}  // namespace gemmd
