@@ -164,7 +164,7 @@ Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>
   scheduler_ = std::make_unique<Scheduler>(borrowed, clock_, options.time);
   expiry_timer_ = std::make_unique<ExpiryTimer>(*scheduler_, clock_);
   runner_ = std::make_unique<ProductRunner>(served_, *scheduler_, admission_, stats_, clock_,
-                                            options.transport.max_message_bytes);
+                                            options.transport.max_message_bytes, &tensors_);
 }
 
 absl::Status Server::CheckDevices(absl::Duration timeout) {

@@ -18,6 +18,7 @@
 #include "server/device/device.h"
 #include "server/scheduling/priority.h"
 #include "server/scheduling/trace_context.h"
+#include "server/store/product_tensors.h"
 #include "server/system/clock.h"
 
 namespace gemmd {
@@ -28,7 +29,8 @@ inline constexpr int64_t kAnswerOverheadBytes = 4096;
 // A valid request. `job` borrows the operands; its kernel, sizes and destination are not set yet.
 struct ParsedRequest {
   Job job;
-  std::unique_ptr<SourcePieces> pieces;  // What the job's sources point into, if anything.
+  std::unique_ptr<SourcePieces> pieces;     // What the job's sources point into, if anything.
+  std::unique_ptr<ProductTensors> tensors;  // Null where no matrix is a resident tensor.
   Constraints constraints;
   std::string device;  // Empty where the request names none.
   Priority priority = Priority::kNormal;
@@ -39,7 +41,8 @@ struct Arrival {
   int64_t arrived_ns = 0;  // When the last byte of the request was there.
   int64_t deadline_ns = kNoDeadlineNs;
   std::string request_id;
-  std::string peer;  // As gRPC names it: "ipv4:192.0.2.1:50123".
+  std::string peer;     // As gRPC names it: "ipv4:192.0.2.1:50123".
+  std::string session;  // The token of the caller's session; empty where there is none.
   std::optional<TraceSpan> span;
 };
 
@@ -61,9 +64,10 @@ struct ProductOutcome {
   absl::Status status;
   Problem problem;
   const Kernel* kernel = nullptr;
-  std::string_view device;  // The device's name.
-  HeldBytes d;              // D, where the device gave the memory.
-  ProductTiming timing;     // Zeros where the status is not OK.
+  std::string_view device;                 // The device's name.
+  HeldBytes d;                             // D, where the device gave the memory.
+  std::optional<TensorState> tensor = {};  // Into which D went.
+  ProductTiming timing;                    // Zeros where the status is not OK.
 };
 
 }  // namespace gemmd

@@ -91,6 +91,16 @@ void LogRequest(const InFlight& in_flight, const JobResult& result, int64_t now_
               TraceFields(in_flight.arrival.span));
 }
 
+// Shows the tensor of D to its owner.
+void KeepResult(ProductTensors& tensors, ProductOutcome& outcome) {
+  absl::StatusOr<std::optional<TensorState>> kept = tensors.Finish(outcome.status.ok());
+  if (kept.ok()) {
+    outcome.tensor = *std::move(kept);
+  } else {
+    outcome.status = kept.status();
+  }
+}
+
 absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>& devices) {
   const auto append_name = [](std::string* names, const ServedDevice& served) {
     *names += served.device->info().name;
@@ -103,13 +113,14 @@ absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>
 
 ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
                              Admission& admission, Stats& stats, const Clock& clock,
-                             int64_t max_message_bytes)
+                             int64_t max_message_bytes, TensorStore* tensors)
     : devices_(devices),
       scheduler_(scheduler),
       admission_(admission),
       stats_(stats),
       clock_(clock),
       max_message_bytes_(max_message_bytes),
+      tensors_(tensors),
       correction_(devices) {}
 
 absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(
@@ -168,8 +179,13 @@ absl::StatusOr<PreparedProduct> ProductRunner::Prepare(absl::StatusOr<ParsedRequ
   ASSIGN_OR_RETURN(product.parsed, std::move(parsed));
   RETURN_IF_ERROR(Place(product));
   const Job& job = product.parsed.job;
-  product.bytes = std::max(message_bytes, BytesRead(job.problem));
-  if (__builtin_add_overflow(product.bytes, job.d_bytes, &product.bytes) ||
+  const ProductTensors* const tensors = product.parsed.tensors.get();
+  // Tensors are charged to their owner.
+  const int64_t resident_bytes =
+      tensors == nullptr ? 0 : tensors->resident_bytes() - tensors->copied_bytes();
+  const int64_t d_bytes = tensors != nullptr && tensors->takes_d() ? 0 : job.d_bytes;
+  product.bytes = std::max(message_bytes, BytesRead(job.problem) - resident_bytes);
+  if (__builtin_add_overflow(product.bytes, d_bytes, &product.bytes) ||
       __builtin_add_overflow(product.bytes, job.workspace_bytes, &product.bytes)) {
     return absl::ResourceExhaustedError("queue: the request needs more than 2^63 bytes");
   }
@@ -190,7 +206,8 @@ absl::Status ProductRunner::Place(PreparedProduct& product) const {
   }
   RETURN_IF_ERROR(product.served->device->CheckSize(job.problem));
   job.d_bytes = BytesWritten(job.problem);
-  if (job.d_bytes > max_message_bytes_ - kAnswerOverheadBytes) {
+  const bool is_sent = product.parsed.tensors == nullptr || !product.parsed.tensors->takes_d();
+  if (is_sent && job.d_bytes > max_message_bytes_ - kAnswerOverheadBytes) {
     return absl::ResourceExhaustedError(Concat("d: the result takes ", job.d_bytes,
                                                " bytes, a message holds at most ",
                                                max_message_bytes_ - kAnswerOverheadBytes));
@@ -275,6 +292,7 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
   submission.priority = product.parsed.priority;
   submission.done = [this, in_flight = std::move(in_flight),
                      pieces = std::move(product.parsed.pieces),
+                     tensors = std::move(product.parsed.tensors),
                      caller = std::move(caller)](JobResult result) mutable {
     const int64_t done_ns = clock_.NowNs();
     ProductOutcome outcome = {.status = result.outcome.status,
@@ -283,6 +301,7 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
                               .device = in_flight.device,
                               .d = std::move(result.outcome.d),
                               .timing = {}};
+    if (tensors != nullptr) KeepResult(*tensors, outcome);
     if (outcome.status.ok()) {
       const JobOutcome& took = result.outcome;
       correction_.Observe(IndexOf(*in_flight.served), *in_flight.kernel, in_flight.problem,

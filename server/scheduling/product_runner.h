@@ -43,7 +43,11 @@ class ProductRunner {
  public:
   // Borrows everything; the first device is the default one.
   ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
-                Admission& admission, Stats& stats, const Clock& clock, int64_t max_message_bytes);
+                Admission& admission, Stats& stats, const Clock& clock, int64_t max_message_bytes,
+                TensorStore* tensors = nullptr);
+
+  // Those that requests may name; only where there are any.
+  TensorStore& tensors() const { return *tensors_; }
 
   // Room for a message that has arrived and may ask for a product. Its ticket is for Start.
   // Errors: Unavailable while the server drains, ResourceExhausted where there is no room.
@@ -101,6 +105,7 @@ class ProductRunner {
   Stats& stats_;
   const Clock& clock_;
   const int64_t max_message_bytes_;
+  TensorStore* const tensors_;
   PredictionCorrection correction_;
 };
 

@@ -57,6 +57,8 @@ class TensorBytes {
   // The hash of the bytes, where they were hashed and nobody has changed them since. Guarded by the
   // store's lock.
   std::optional<Sha256Digest> digest;
+  // Whether several tensors have had the bytes. Guarded by the store's lock.
+  bool are_shared = false;
 
  private:
   TensorBytes(HostMemory host, Account::Charge charge)

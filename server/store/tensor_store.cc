@@ -183,6 +183,50 @@ absl::StatusOr<TensorState> TensorStore::Describe(const SessionUse& session,
   return StateOf(*entry);
 }
 
+absl::Status TensorStore::BeginWriting(const TensorUse& use) {
+  MutexLock lock(&mutex_);
+  TensorBytes& bytes = *use->bytes;
+  if (bytes.are_shared) {
+    return absl::FailedPreconditionError(
+        "d.tensor: got a tensor whose bytes were those of another one of the same hash, want one "
+        "that was uploaded without a hash or made by a product");
+  }
+  // Nobody shares the bytes from now on.
+  bytes.digest.reset();
+  return absl::OkStatus();
+}
+
+void TensorStore::CountProduct(const TensorUse& use) {
+  MutexLock lock(&mutex_);
+  const auto entry = use.session_->tensors.find(use->handle);
+  if (entry != use.session_->tensors.end()) ++entry->second.products;
+}
+
+TensorState TensorStore::StateOf(const TensorUse& use) {
+  MutexLock lock(&mutex_);
+  const auto entry = use.session_->tensors.find(use->handle);
+  if (entry != use.session_->tensors.end()) return StateOf(entry->second);
+  TensorEntry gone;
+  gone.tensor = use.tensor();
+  return StateOf(gone);
+}
+
+absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const SessionUse& session, TensorSpec spec,
+                                                   Keeping keep) {
+  RETURN_IF_ERROR(CheckKeeping(keep));
+  {
+    MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(CheckRoom(*session.session_, spec.bytes));
+  }
+  return MakeDraft(*session.session_, std::move(spec), std::move(keep), nullptr);
+}
+
+absl::StatusOr<TensorState> TensorStore::Publish(const SessionUse& session, TensorDraft draft) {
+  Leftovers left;
+  MutexLock lock(&mutex_);
+  return Publish(*session.session_, std::move(draft), left);
+}
+
 std::vector<TensorState> TensorStore::List(const SessionUse& session) {
   std::vector<TensorState> states;
   {

@@ -155,6 +155,20 @@ class TensorStore {
                                         std::optional<int64_t> lease_ns, std::optional<bool> pinned)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // A product is about to write the tensor. Errors: FailedPrecondition where other tensors have had
+  // the same bytes.
+  absl::Status BeginWriting(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A product uses the tensor.
+  void CountProduct(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The tensor as it is now, also where nobody can find it any more.
+  TensorState StateOf(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Room for a tensor that is to be made. Errors: as Begin.
+  absl::StatusOr<TensorDraft> MakeDraft(const SessionUse& session, TensorSpec spec, Keeping keep)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Shows it to its session. Errors: Unavailable where the system gives no random numbers.
+  absl::StatusOr<TensorState> Publish(const SessionUse& session, TensorDraft draft)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Refuses new sessions and uploads from now on.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
   // Refuses tensors of more bytes until it is told otherwise, because memory is short.

@@ -34,24 +34,23 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(
   RETURN_IF_ERROR(CheckKeeping(keep));
   ASSIGN_OR_RETURN(const RandomId id, RandomId::Make());
   Session& owner = *session.session_;
-  std::shared_ptr<TensorBytes> known;
-  {
-    MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(CheckRoom(owner, spec.bytes));
-    if (digest) known = FindContent(owner, spec, *digest);
-  }
-  const bool is_known = known != nullptr;
-  const int64_t lease_ns = std::min(LeaseOf(keep), absl::ToInt64Nanoseconds(options_.lease));
-  ASSIGN_OR_RETURN(TensorDraft draft,
-                   MakeDraft(owner, std::move(spec), std::move(keep), std::move(known)));
   Beginning beginning;
-  if (is_known) {
+  {
     Leftovers left;
     MutexLock lock(&mutex_);
-    ASSIGN_OR_RETURN(beginning.tensor, Publish(owner, std::move(draft), left));
-    ++counts_.uploads_known;
-    return beginning;
+    RETURN_IF_ERROR(CheckRoom(owner, spec.bytes));
+    std::shared_ptr<TensorBytes> known = digest ? FindContent(owner, spec, *digest) : nullptr;
+    if (known != nullptr) {
+      known->are_shared = true;
+      ASSIGN_OR_RETURN(TensorDraft draft,
+                       MakeDraft(owner, std::move(spec), std::move(keep), std::move(known)));
+      ASSIGN_OR_RETURN(beginning.tensor, Publish(owner, std::move(draft), left));
+      ++counts_.uploads_known;
+      return beginning;
+    }
   }
+  const int64_t lease_ns = std::min(LeaseOf(keep), absl::ToInt64Nanoseconds(options_.lease));
+  ASSIGN_OR_RETURN(TensorDraft draft, MakeDraft(owner, std::move(spec), std::move(keep), nullptr));
   ASSIGN_OR_RETURN(Account::Charge overhead, owner.account->Take(Upload::kOverheadBytes));
   beginning.upload = std::make_shared<Upload>(id, lease_ns, std::move(draft), std::move(overhead),
                                               digest, clock_.NowNs());

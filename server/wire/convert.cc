@@ -12,6 +12,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/wire/convert_operand.h"
+#include "server/wire/tensor_convert.h"
 
 namespace gemmd {
 namespace {
@@ -211,6 +212,7 @@ void FillResponse(const ProductOutcome& outcome, const std::string& request_id,
   response.set_operations(Operations(outcome.problem));
   response.set_bytes_read(BytesRead(outcome.problem));
   response.set_bytes_written(BytesWritten(outcome.problem));
+  if (outcome.tensor) *response.mutable_tensor() = ToWire(*outcome.tensor);
 }
 
 v1::Timing ToWire(const ProductTiming& timing) {

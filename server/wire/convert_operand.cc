@@ -171,6 +171,7 @@ FieldBytes FindBytes(const google::protobuf::Message& message, int number,
 absl::StatusOr<FieldBytes> ParseBytes(std::string_view field, std::string_view shape,
                                       const v1::Operand& operand, const HeldFields& held,
                                       const MatrixLayout& layout, int64_t batch, bool is_read) {
+  if (operand.has_tensor()) return FieldBytes();  // Resident bytes: see tensor_operands.h.
   ASSIGN_OR_RETURN(const ByteCount count, BytesOf(field, layout, batch));
   const bool is_given = operand.source_case() == v1::Operand::kData;
   if (!is_given && (!is_read || count.least == 0)) return FieldBytes();

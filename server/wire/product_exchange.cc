@@ -12,6 +12,8 @@
 #include "server/system/log.h"
 #include "server/wire/convert.h"
 #include "server/wire/incoming.h"
+#include "server/wire/tensor_operands.h"
+#include "server/wire/tensor_session.h"
 
 namespace gemmd {
 namespace {
@@ -53,7 +55,8 @@ absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, Recei
     arrival.request_id = request_id_;
   }
   absl::StatusOr<ParsedRequest> parsed =
-      status.ok() ? ParseMultiply(message, &request_->held) : absl::StatusOr<ParsedRequest>(status);
+      status.ok() ? ParseWithTensors(runner.tensors(), arrival.session, message, &request_->held)
+                  : absl::StatusOr<ParsedRequest>(status);
   return runner.Start(std::move(parsed), std::move(arrival), ticket_, CallerFor(std::move(answer)));
 }
 
@@ -111,6 +114,7 @@ Arrival ArrivalOf(const grpc::CallbackServerContext& context, int64_t arrived_ns
   arrival.arrived_ns = arrived_ns;
   arrival.deadline_ns = DeadlineNs(context.raw_deadline(), clock.NowNs());
   arrival.peer = context.peer();
+  arrival.session = SessionTokenOf(context);
   return arrival;
 }
 

@@ -18,6 +18,8 @@
 #include "server/wire/convert_registry.h"
 #include "server/wire/convert_statistics.h"
 #include "server/wire/registry_call.h"
+#include "server/wire/tensor_operands.h"
+#include "server/wire/tensor_session.h"
 
 namespace gemmd {
 namespace {
@@ -116,8 +118,9 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
                                     const grpc::ByteBuffer* request,
                                     grpc::ByteBuffer* response) override {
     return Answer<v1::ExplainRequest>(
-        Handler::kExplain, *context, *request, *response,
-        [this](const v1::ExplainRequest& wire) { return ExplainProduct(wire.request()); });
+        Handler::kExplain, *context, *request, *response, [&](v1::ExplainRequest& wire) {
+          return ExplainProduct(*wire.mutable_request(), SessionTokenOf(*context));
+        });
   }
 
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
@@ -162,8 +165,10 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
     return response;
   }
 
-  absl::StatusOr<RegistryAnswer> ExplainProduct(const v1::MultiplyRequest& request) const {
-    ASSIGN_OR_RETURN(const ParsedRequest parsed, ParseMultiply(request, nullptr));
+  absl::StatusOr<RegistryAnswer> ExplainProduct(v1::MultiplyRequest& request,
+                                                const std::string& session) const {
+    ASSIGN_OR_RETURN(const ParsedRequest parsed,
+                     ParseWithTensors(runner_.tensors(), session, request, nullptr));
     ASSIGN_OR_RETURN(const ProductRunner::Placement place, runner_.FindPlace(parsed));
     const Device& device = *place.served->device;
     const Problem& problem = parsed.job.problem;

@@ -80,12 +80,16 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
 }  // namespace
 
-absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store,
-                                                  const grpc::CallbackServerContext& context) {
+std::string SessionTokenOf(const grpc::CallbackServerContext& context) {
   const auto [first, last] = context.client_metadata().equal_range(kSessionKey);
   // Two tokens cannot both be meant.
   const bool is_one = first != last && std::next(first) == last;
-  return store.Use(is_one ? std::string_view(first->second.data(), first->second.size()) : "");
+  return is_one ? std::string(first->second.data(), first->second.size()) : "";
+}
+
+absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store,
+                                                  const grpc::CallbackServerContext& context) {
+  return store.Use(SessionTokenOf(context));
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(TensorStore& store, SendWatch& watch,

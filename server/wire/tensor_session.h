@@ -5,6 +5,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <string>
+
 #include "server/store/tensor_store.h"
 #include "server/wire/send_watch.h"
 
@@ -12,6 +14,9 @@ namespace gemmd {
 
 // The metadata of a call that have the token of its session.
 inline constexpr char kSessionKey[] = "gemmd-session";
+
+// Empty where there is not exactly one.
+std::string SessionTokenOf(const grpc::CallbackServerContext& context);
 
 // Errors: Unauthenticated where there is not exactly one token, or no such session.
 absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store,

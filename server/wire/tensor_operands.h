@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products whose matrices are resident tensors, or parts of them.
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "server/scheduling/product.h"
+#include "server/store/tensor_store.h"
+#include "server/wire/held_fields.h"
+
+namespace gemmd {
+
+// Parses a request as ParseMultiply does, which knows of no tensors: what it needs to be told of
+// them is written into the request before, and the job is told where they are afterwards. Errors:
+// those of ParseMultiply, and as Operand.tensor and OutputSpec of the wire contract;
+// Unauthenticated where there are tensors but no session of this token.
+absl::StatusOr<ParsedRequest> ParseWithTensors(TensorStore& store, std::string_view token,
+                                               v1::MultiplyRequest& request,
+                                               const HeldFields* held);
+
+}  // namespace gemmd

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of tensors that stay on the server: whole, in part, overwritten and made anew."""
+
+import grpc
+import numpy as np
+import pytest
+from elements import BY_NUMBER, COLUMN_MAJOR, ELEMENTS, ROW_MAJOR, load
+from gemmd.v1 import gemm_pb2, registry_pb2, registry_pb2_grpc, resident_pb2, tensors_pb2
+from product import DEADLINE_S, Layout, Product, check_bytes, small_integers, transposed_orders
+from tensors import Session, by_handle, by_name
+
+GEMMD_FLAGS = ["--devices=cpu,sim:sm_90", "--tensor-bytes=256MiB", "--session-tensor-bytes=64MiB"]
+
+F32 = tensors_pb2.ELEMENT_TYPE_F32
+FAILED_PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
+INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
+NOT_FOUND = grpc.StatusCode.NOT_FOUND
+OUT_OF_RANGE = grpc.StatusCode.OUT_OF_RANGE
+RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.fixture
+def session(channel):
+    with Session(channel) as session:
+        yield session
+
+
+def refusal(call, *arguments):
+    with pytest.raises(grpc.RpcError) as raised:
+        call(*arguments)
+    return raised.value.code(), raised.value.details()
+
+
+def spec_of(array, **fields):
+    """Of a batch x rows x columns array."""
+    element = next(e for e in ELEMENTS.values() if e.dtype == array.dtype.type and e.name != "tf32")
+    matrices, rows, columns = array.shape
+    return resident_pb2.TensorSpec(
+        type=element.number, rows=rows, columns=columns, matrices=matrices, **fields
+    )
+
+
+def put_array(session, array, **keep):
+    scale = keep.pop("scale", None)
+    spec = spec_of(array, scale=tensors_pb2.Scale(values=scale or []))
+    return session.put(array.tobytes(), spec=spec, **keep)
+
+
+def part(ref, **fields):
+    return tensors_pb2.TensorPart(tensor=ref, **fields)
+
+
+def operand(ref, transpose=False, **fields):
+    return tensors_pb2.Operand(tensor=part(ref, **fields), transpose=transpose)
+
+
+def integers(rng, *shape, dtype=np.float32):
+    return np.array([rng.randint(-4, 4) for _ in range(int(np.prod(shape)))], dtype).reshape(shape)
+
+
+def product(m, n, k, a, b, batch=1, **fields):
+    return gemm_pb2.MultiplyRequest(m=m, n=n, k=k, a=a, b=b, batch=batch, **fields)
+
+
+def array_of(session, info):
+    _, data = session.get(by_handle(info))
+    spec = info.spec
+    assert spec.order == ROW_MAJOR and spec.leading_dimension == spec.columns
+    dtype = BY_NUMBER[spec.type].dtype
+    return np.frombuffer(data, dtype).reshape(spec.matrices, spec.rows, spec.columns)
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:sm_90"])
+@pytest.mark.parametrize("kind", ["f32", "f16", "s8", "e2m1", "b1", "e3m2"])
+def test_tensors_give_the_bits_of_inline_operands(session, rng, device, kind):
+    """In every order, transposed or not, padded or not."""
+    for turn, (a_form, b_form) in enumerate(zip(transposed_orders(), transposed_orders()[::-1])):
+        m, n, k = 9, 17, 33
+        want = Product(
+            a=small_integers(rng, ELEMENTS[kind], 1, m, k),
+            b=small_integers(rng, ELEMENTS[kind], 1, k, n),
+            a_type=kind,
+            b_type=kind,
+        )
+        padding = turn % 2 * 3
+        want.layouts = {
+            "a": Layout(a_form.order, a_form.transpose, padding),
+            "b": Layout(b_form.order, b_form.transpose, padding),
+        }
+        request = want.request()
+        request.device = device
+        try:
+            inline = session.multiply(request)
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.UNIMPLEMENTED
+            continue
+        for name, rows, columns in (("a", m, k), ("b", k, n)):
+            field = getattr(request, name)
+            data = field.data
+            transposed = field.transpose
+            spec = resident_pb2.TensorSpec(
+                type=field.type,
+                order=field.order,
+                rows=columns if transposed else rows,
+                columns=rows if transposed else columns,
+                leading_dimension=field.leading_dimension,
+            )
+            lines = spec.rows if spec.order == ROW_MAJOR else spec.columns
+            length = spec.columns if spec.order == ROW_MAJOR else spec.rows
+            stride = ((spec.leading_dimension or length) * ELEMENTS[kind].bits + 7) // 8
+            tensor = session.put(data.ljust(lines * stride, b"\0"), spec=spec)
+            field.CopyFrom(operand(by_handle(tensor), transposed))
+        answer = session.multiply(request)
+        assert answer.d == inline.d
+        check_bytes(answer.d, want)
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:sm_90"])
+def test_parts_of_tensors(session, rng, device):
+    whole = integers(rng, 3, 20, 30, dtype=np.float16)
+    other = integers(rng, 1, 40, 25, dtype=np.float16)
+    a = by_handle(put_array(session, whole))
+    b = by_handle(put_array(session, other))
+
+    def multiply(left, right, want, batch=1):
+        request = product(*want.shape[1:], left.tensor.columns, left, right, batch, device=device)
+        answer = session.multiply(request)
+        assert (load(answer.d) == want).all()
+
+    rows = operand(a, first_row=3, rows=7, first_column=5, columns=11, first_matrix=1, matrices=1)
+    columns = operand(b, first_row=2, rows=11, first_column=20)
+    multiply(rows, columns, whole[1:2, 3:10, 5:16] @ other[:, 2:13, 20:])
+    # A batch, of which one matrix of B serves all.
+    batch = operand(a, first_row=3, rows=7, first_column=5, columns=11)
+    multiply(batch, columns, whole[:, 3:10, 5:16] @ other[:, 2:13, 20:], 3)
+    two = operand(a, first_row=3, rows=7, first_column=5, columns=11, first_matrix=1)
+    multiply(two, columns, whole[1:, 3:10, 5:16] @ other[:, 2:13, 20:], 2)
+    # Both operands are parts of one tensor, one transposed.
+    transposed = operand(a, True, first_row=1, rows=6, first_column=4, columns=11, matrices=1)
+    multiply(rows, transposed, whole[1:2, 3:10, 5:16] @ whole[:1, 1:7, 4:15].swapaxes(1, 2))
+
+
+def test_factors_of_a_part(session, rng):
+    a, b = integers(rng, 1, 6, 8, dtype=np.int8), integers(rng, 1, 8, 5, dtype=np.int8)
+    by_row = [float(2**i) for i in range(6)]
+    by_column = [float(2 ** (i % 3)) for i in range(5)]
+    left = by_handle(put_array(session, a, scale=by_row))
+    right = by_handle(put_array(session, b, scale=by_column))
+    request = product(
+        3, 2, 8, operand(left, first_row=2, rows=3), operand(right, first_column=3),
+        accumulation_type=tensors_pb2.ELEMENT_TYPE_S32,
+        d=tensors_pb2.OutputSpec(type=F32),
+    )
+    want = (a[:, 2:5].astype(np.float32) * np.array(by_row[2:5]).reshape(1, 3, 1)) @ (
+        b[:, :, 3:].astype(np.float32) * np.array(by_column[3:])
+    )
+    assert (load(session.multiply(request).d) == want).all()
+    # B by its transpose wants factors of its rows.
+    request = product(6, 8, 5, operand(by_handle(put_array(session, integers(rng, 1, 6, 5, dtype=np.int8)))),
+                      operand(right, True), d=tensors_pb2.OutputSpec(type=F32))
+    code, text = refusal(session.multiply, request)
+    assert code == INVALID_ARGUMENT and "b.tensor: got 5 factors" in text
+
+
+def test_results_stay_for_the_next_product(session, rng):
+    """A chain, of which nothing but the end is sent."""
+    x, w1, w2 = integers(rng, 2, 4, 6), integers(rng, 1, 6, 5), integers(rng, 1, 5, 3)
+    a, b, c = (by_handle(put_array(session, array)) for array in (x, w1, w2))
+    first = product(4, 5, 6, operand(a), operand(b), 2)
+    first.d.new_tensor.name = "hidden"
+    answer = session.multiply(first)
+    assert answer.d.data == b"" and answer.d.rows == 4 and answer.tensor.name == "hidden"
+    assert answer.tensor.bytes == 2 * 4 * 5 * 4 and answer.tensor.spec.matrices == 2
+    assert (array_of(session, answer.tensor) == x @ w1).all()
+    second = product(4, 3, 5, operand(by_name("hidden")), operand(c), 2)
+    assert (load(session.multiply(second).d) == x @ w1 @ w2).all()
+    assert session.describe(by_name("hidden")).products == 1
+    # The next one takes its name, and can read the one before.
+    again = product(4, 5, 5, operand(by_name("hidden")), operand(by_handle(put_array(session, w1[:, :5]))), 2)
+    again.d.new_tensor.name = "hidden"
+    answer = session.multiply(again)
+    assert (array_of(session, answer.tensor) == x @ w1 @ w1[:, :5]).all()
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:sm_90"])
+def test_results_overwrite_a_part(session, rng, device):
+    # Every sum is exact, and rounded once to f16.
+    a, b, whole = (
+        integers(rng, *shape, dtype=np.float16) for shape in ((2, 3, 6), (2, 6, 4), (3, 8, 9))
+    )
+    left, right = (by_handle(put_array(session, array)) for array in (a, b))
+    into = by_handle(put_array(session, whole, hashed=False))
+    request = product(3, 4, 6, operand(left), operand(right), 2, device=device)
+    request.d.tensor.CopyFrom(part(into, first_row=2, rows=3, first_column=5, first_matrix=1))
+    answer = session.multiply(request)
+    want = whole.copy()
+    want[1:, 2:5, 5:] = a @ b
+    assert answer.d.data == b"" and answer.tensor.handle == into.handle
+    assert (array_of(session, answer.tensor) == want).all()
+    # C is what D overwrites.
+    request.beta = 2
+    request.c.CopyFrom(operand(into, first_row=2, rows=3, first_column=5, first_matrix=1))
+    answer = session.multiply(request)
+    want[1:, 2:5, 5:] = a @ b + 2 * want[1:, 2:5, 5:]
+    assert (array_of(session, answer.tensor) == want).all()
+    # Another part of the same tensor is read.
+    request = product(3, 2, 4, operand(into, first_row=2, rows=3, first_column=5, matrices=1),
+                      operand(into, rows=4, first_column=3, columns=2, matrices=1), device=device)
+    request.d.tensor.CopyFrom(part(into, first_row=5, rows=3, columns=2, matrices=1))
+    answer = session.multiply(request)
+    wide = want.astype(np.float32)
+    want[:1, 5:, :2] = wide[:1, 2:5, 5:] @ wide[:1, :4, 3:5]
+    assert (array_of(session, answer.tensor) == want).all()
+
+
+def test_a_result_in_columns(session, rng):
+    a, b = integers(rng, 1, 3, 6), integers(rng, 1, 6, 4)
+    request = product(3, 4, 6, operand(by_handle(put_array(session, a))),
+                      operand(by_handle(put_array(session, b))))
+    request.d.order = COLUMN_MAJOR
+    request.d.leading_dimension = 5
+    request.d.new_tensor.SetInParent()
+    info = session.multiply(request).tensor
+    assert (info.spec.order, info.spec.leading_dimension, info.bytes) == (COLUMN_MAJOR, 5, 80)
+    _, data = session.get(by_handle(info))
+    lines = np.frombuffer(data, np.float32).reshape(4, 5)
+    assert (lines[:, :3] == (a @ b)[0].T).all() and (lines[:, 3:] == 0).all()
+    request.d.Clear()
+    request.d.tensor.CopyFrom(part(by_handle(info)))
+    assert session.multiply(request).tensor.handle == info.handle
+
+
+def bad_products(session, rng):
+    """What is wrong, the request, and its refusal."""
+    a = by_handle(put_array(session, integers(rng, 2, 4, 6)))
+    b = by_handle(put_array(session, integers(rng, 1, 6, 5)))
+    square = by_handle(put_array(session, integers(rng, 1, 8, 8), hashed=False))
+    halves = by_handle(session.put(bytes(8), spec=resident_pb2.TensorSpec(
+        type=tensors_pb2.ELEMENT_TYPE_S4, rows=4, columns=4), hashed=False))
+    one = {"matrices": 1}
+
+    def good(**fields):
+        return product(4, 5, 6, operand(a, **one), operand(b), **fields)
+
+    request = good()
+    request.a.tensor.tensor.handle = bytes(16)
+    yield "unknown", request, NOT_FOUND, "tensor: got a name or handle of none"
+    request = good()
+    request.a.tensor.tensor.handle = b"x"
+    yield "short handle", request, INVALID_ARGUMENT, "a.tensor.handle: got 1 bytes"
+    request = good()
+    request.a.tensor.ClearField("tensor")
+    yield "no reference", request, INVALID_ARGUMENT, "a.tensor: got none"
+    for member, value in (("order", 1), ("leading_dimension", 6), ("batch_stride", 0), ("sparsity", 1)):
+        request = good()
+        setattr(request.b, member, value)
+        yield member, request, INVALID_ARGUMENT, f"b.{member}: got a value, want none"
+    request = good()
+    request.a.scale.values.append(1)
+    yield "scale", request, INVALID_ARGUMENT, "a.scale: got a value"
+    request = good()
+    request.a.type = tensors_pb2.ELEMENT_TYPE_F16
+    yield "type", request, INVALID_ARGUMENT, "a.type: got ELEMENT_TYPE_F16, want that of the tensor, f32"
+    for fields in ({"first_row": 5}, {"first_row": -1}, {"rows": 5}, {"rows": -1}, {"first_column": 7},
+                   {"first_matrix": 2, "matrices": 1}, {"matrices": 3}, {"first_row": 1, "rows": (1 << 63) - 1}):
+        request = good()
+        request.a.CopyFrom(operand(a, **{**one, **fields}))
+        yield f"range {fields}", request, OUT_OF_RANGE, "a.tensor: got "
+    request = good()
+    request.m = 3
+    yield "shape", request, INVALID_ARGUMENT, "a.tensor: got 4 rows and 6 columns, want 3 and 6"
+    request = good()
+    request.a.transpose = True
+    yield "transposed", request, INVALID_ARGUMENT, "a.tensor: got 4 rows and 6 columns, want 6 and 4"
+    request = good(batch=3)
+    request.a.CopyFrom(operand(a))
+    yield "batch", request, INVALID_ARGUMENT, "a.tensor: got 2 matrices, want 1 or batch = 3"
+    request = product(4, 4, 3, operand(halves, first_column=1), operand(halves, rows=3))
+    yield "half a byte", request, INVALID_ARGUMENT, "a.tensor: got lines from element 1 on"
+
+    def overwriting(into, **fields):
+        request = product(4, 4, 4, operand(square, rows=4, columns=4),
+                          operand(square, first_row=4, columns=4))
+        request.d.tensor.CopyFrom(part(into, **fields))
+        return request
+
+    yield "over A", overwriting(square, first_row=3, rows=4, first_column=3, columns=4), \
+        INVALID_ARGUMENT, "d.tensor: got bytes of a.tensor"
+    yield "over B", overwriting(square, first_row=4, first_column=0, columns=4), \
+        INVALID_ARGUMENT, "d.tensor: got bytes of b.tensor"
+    request = overwriting(square, rows=4, first_column=4)
+    request.beta = 1
+    request.c.CopyFrom(operand(square, first_row=1, rows=4, first_column=4))
+    yield "over a part of C", request, INVALID_ARGUMENT, "d.tensor: got bytes of c.tensor"
+    request.c.CopyFrom(operand(square, True, rows=4, first_column=4))
+    yield "over C transposed", request, INVALID_ARGUMENT, "d.tensor: got bytes of c.tensor"
+    yield "shape of D", overwriting(square, rows=3, first_column=4), INVALID_ARGUMENT, \
+        "d.tensor: got 3 rows and 4 columns, want 4 and 4"
+    request = overwriting(square, rows=4, first_column=4)
+    request.batch = 2
+    request.a.CopyFrom(operand(square, rows=4, columns=4))
+    yield "batch of D", request, INVALID_ARGUMENT, "d.tensor: got 1 matrices, want batch = 2"
+    request = overwriting(square, rows=4, first_column=4)
+    request.d.type = tensors_pb2.ELEMENT_TYPE_F16
+    yield "type of D", request, INVALID_ARGUMENT, "d.type: got ELEMENT_TYPE_F16"
+    request = overwriting(square, rows=4, first_column=4)
+    request.d.order = COLUMN_MAJOR
+    yield "order of D", request, INVALID_ARGUMENT, "d.order: got COLUMN_MAJOR"
+    request = overwriting(square, rows=4, first_column=4)
+    request.d.leading_dimension = 4
+    yield "leading dimension of D", request, INVALID_ARGUMENT, "d.leading_dimension: got 4"
+    twins = integers(rng, 1, 4, 5)
+    twin = by_handle(put_array(session, twins))
+    put_array(session, twins)
+    request = good()
+    request.d.tensor.CopyFrom(part(twin))
+    yield "shared bytes", request, FAILED_PRECONDITION, "d.tensor: got a tensor whose bytes"
+    request = good()
+    request.d.new_tensor.name = "x" * 129
+    yield "long name", request, INVALID_ARGUMENT, "name: got 129"
+    request = good()
+    request.d.new_tensor.lease_ns = -1
+    yield "negative lease", request, INVALID_ARGUMENT, "lease_ns: got -1"
+    request = product(1 << 12, 1 << 13, 1, operand(by_handle(put_array(session, integers(rng, 1, 1 << 12, 1)))),
+                      operand(by_handle(put_array(session, integers(rng, 1, 1, 1 << 13)))))
+    request.d.new_tensor.name = "large"
+    yield "quota", request, RESOURCE_EXHAUSTED, "quota: got 134217728 bytes"
+    request = good(batch=2)
+    request.a.CopyFrom(operand(a))
+    request.d.batch_stride = 32
+    request.d.new_tensor.SetInParent()
+    yield "gap", request, INVALID_ARGUMENT, "d.batch_stride: got a gap"
+
+
+def test_bad_products_are_refused(session, rng):
+    for what, request, code, text in bad_products(session, rng):
+        used = session.list().session_bytes
+        got = refusal(session.multiply, request)
+        assert got[0] == code and text in got[1], (what, got)
+        assert session.list().session_bytes == used, what
+    assert not [tensor for tensor in session.list().tensors if tensor.name]
+
+
+def test_a_failed_product_leaves_no_tensor(session, rng):
+    """It was admitted, and its device found its indices wrong."""
+    request = gemm_pb2.MultiplyRequest(m=1, n=1, k=8)
+    request.a.type = request.b.type = tensors_pb2.ELEMENT_TYPE_S8
+    request.a.sparsity = tensors_pb2.SPARSITY_2_4
+    request.a.data = bytes(4) + b"\0"
+    request.b.data = bytes(8)
+    request.d.new_tensor.name = "never"
+    used = session.list().session_bytes
+    code, text = refusal(session.multiply, request)
+    assert code == INVALID_ARGUMENT and "indices" in text
+    assert session.list().session_bytes == used
+    # The same as a tensor, whose indices are looked at as well.
+    tensor = session.put(bytes(5), spec=resident_pb2.TensorSpec(
+        type=tensors_pb2.ELEMENT_TYPE_S8, rows=1, columns=8, sparsity=tensors_pb2.SPARSITY_2_4))
+    request.a.CopyFrom(operand(by_handle(tensor)))
+    assert refusal(session.multiply, request) == (code, text)
+    assert [t.name for t in session.list().tensors] == [""]
+
+
+def test_products_of_others_tensors(channel, session, rng):
+    put_array(session, integers(rng, 1, 2, 2), name="x")
+    request = product(2, 2, 2, operand(by_name("x")), operand(by_name("x")))
+    assert session.multiply(request).d.rows == 2
+    with Session(channel) as other:
+        assert refusal(other.multiply, request)[0] == NOT_FOUND
+    call = session.gemm.Multiply
+    with pytest.raises(grpc.RpcError) as raised:
+        call(request, timeout=DEADLINE_S)
+    assert raised.value.code() == UNAUTHENTICATED
+
+
+def test_streams_of_products_name_tensors(session, rng):
+    a, b = integers(rng, 1, 4, 6), integers(rng, 1, 6, 5)
+    left, right = (by_handle(put_array(session, array)) for array in (a, b))
+    requests = [product(4, 5, 6, operand(left), operand(right), request_id=str(i)) for i in range(5)]
+    requests[3].d.new_tensor.name = "kept"
+    answers = {
+        answer.request_id: answer.response
+        for answer in session.gemm.MultiplyStream(
+            iter(requests), metadata=session.metadata, timeout=DEADLINE_S
+        )
+    }
+    for i in (0, 1, 2, 4):
+        assert (load(answers[str(i)].d) == a @ b).all()
+    assert (array_of(session, answers["3"].tensor) == a @ b).all()
+
+
+def test_explanations_name_tensors(channel, session, rng):
+    a = put_array(session, integers(rng, 1, 64, 64), name="a")
+    request = product(64, 64, 64, operand(by_name("a")), operand(by_name("a")))
+    request.d.new_tensor.name = "result"
+    registry = registry_pb2_grpc.RegistryStub(channel)
+    explain = registry_pb2.ExplainRequest(request=request)
+    answer = registry.Explain(explain, metadata=session.metadata, timeout=DEADLINE_S)
+    assert answer.candidates
+    assert [tensor.handle for tensor in session.list().tensors] == [a.handle]
+    with pytest.raises(grpc.RpcError) as raised:
+        registry.Explain(explain, timeout=DEADLINE_S)
+    assert raised.value.code() == UNAUTHENTICATED
