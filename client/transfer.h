@@ -17,7 +17,7 @@ namespace gemmd {
 
 // A message with bytes of a tensor. Of 256 KiB to 4 MiB, the rates of one connection differ by less
 // than a tenth; four connections gain until here.
-inline constexpr int64_t kChunkBytes = int64_t{2} << 20;
+inline constexpr int64_t kTransferChunkBytes = int64_t{2} << 20;
 
 // Between two looks at what goes on.
 inline constexpr absl::Duration kLookEvery = absl::Milliseconds(100);

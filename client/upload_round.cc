@@ -187,8 +187,8 @@ std::optional<UploadRound::Chunk> UploadRound::TakeChunk() {
   if (!status_.ok() && !IsBrokenConnection(status_)) return std::nullopt;
   if (tensor_.has_value() || !state_.has_value()) return std::nullopt;
   const int64_t most = state_->max_chunk_bytes() > 0
-                           ? std::min(kChunkBytes, state_->max_chunk_bytes())
-                           : kChunkBytes;
+                           ? std::min(kTransferChunkBytes, state_->max_chunk_bytes())
+                           : kTransferChunkBytes;
   for (; next_range_ < state_->missing_size(); ++next_range_, next_in_range_ = 0) {
     const v1::ByteRange& range = state_->missing(next_range_);
     const int64_t left = range.bytes() - next_in_range_;

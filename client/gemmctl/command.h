@@ -20,6 +20,8 @@ struct GlobalFlags {
   std::string address;
   std::string timeout;  // "60", "500ms"; empty: the command's default.
   bool json = false;
+  std::string session;         // The token of a session; empty: the one that is kept.
+  std::string runtime_folder;  // Where those are kept; empty: nowhere.
 };
 
 // Prints a command's result or its error and says how it went. It owns the flags of the command.

@@ -27,6 +27,10 @@ void AddGlobalFlags(CLI::App& app, GlobalFlags& global) {
       ->capture_default_str();
   app.add_option("--timeout", global.timeout,
                  "Longest time for one call with its retries: seconds, or 500ms, 2m (default 60)");
+  app.add_option("--session", global.session,
+                 "Token of the session that tensors belong to; also $GEMMD_SESSION (default: the "
+                 "one that `gemmctl put` keeps for the address)")
+      ->type_name("TOKEN");
   app.add_flag("--json", global.json, "Print JSON, one value per line, instead of tables");
 }
 
@@ -38,13 +42,16 @@ struct KnownCommand {
 
 }  // namespace
 
-ExitCode RunCommandLine(const std::vector<std::string>& arguments, const std::string& address,
+ExitCode RunCommandLine(const std::vector<std::string>& arguments, const Environment& environment,
                         const Console& console) {
   CLI::App app("Matrix products on a gemmd server", "gemmctl");
   app.footer(kExitCodes);
   app.require_subcommand(1);
   app.fallthrough();
-  GlobalFlags global = {.address = address, .timeout = ""};
+  GlobalFlags global = {.address = environment.address,
+                        .timeout = "",
+                        .session = environment.session,
+                        .runtime_folder = environment.runtime_folder};
   AddGlobalFlags(app, global);
   std::vector<KnownCommand> commands;
   for (const Command* command : kCommands) {

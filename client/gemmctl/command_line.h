@@ -10,9 +10,15 @@
 
 namespace gemmd {
 
-// Runs gemmctl with the arguments after its name. `address`: where the server is if no flag says
-// so.
-ExitCode RunCommandLine(const std::vector<std::string>& arguments, const std::string& address,
+// What the environment says, where no flag does.
+struct Environment {
+  std::string address;              // Where the server is.
+  std::string session = {};         // A token.
+  std::string runtime_folder = {};  // For files of this login; empty: there is none.
+};
+
+// Runs gemmctl with the arguments after its name.
+ExitCode RunCommandLine(const std::vector<std::string>& arguments, const Environment& environment,
                         const Console& console);
 
 }  // namespace gemmd

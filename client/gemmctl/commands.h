@@ -11,6 +11,12 @@ extern const Command kMultiplyCommand;
 extern const Command kExplainCommand;
 extern const Command kRandomCommand;
 extern const Command kConvertCommand;
+extern const Command kPutCommand;
+extern const Command kGetCommand;
+extern const Command kLsCommand;
+extern const Command kRmCommand;
+extern const Command kKeepCommand;
+extern const Command kCompressCommand;
 extern const Command kKernelsCommand;
 extern const Command kInstructionsCommand;
 extern const Command kFragmentCommand;
@@ -21,9 +27,11 @@ extern const Command kHealthCommand;
 extern const Command kRestartDeviceCommand;
 
 inline constexpr const Command* kCommands[] = {
-    &kMultiplyCommand, &kExplainCommand,      &kRandomCommand,   &kConvertCommand,
-    &kKernelsCommand,  &kInstructionsCommand, &kFragmentCommand, &kDevicesCommand,
-    &kInfoCommand,     &kTopCommand,          &kHealthCommand,   &kRestartDeviceCommand,
+    &kMultiplyCommand, &kExplainCommand,       &kRandomCommand,  &kConvertCommand,
+    &kPutCommand,      &kGetCommand,           &kLsCommand,      &kRmCommand,
+    &kKeepCommand,     &kCompressCommand,      &kKernelsCommand, &kInstructionsCommand,
+    &kFragmentCommand, &kDevicesCommand,       &kInfoCommand,    &kTopCommand,
+    &kHealthCommand,   &kRestartDeviceCommand,
 };
 
 }  // namespace gemmd

@@ -10,6 +10,7 @@
 #include "client/gemmctl/message_json.h"
 #include "client/gemmctl/product_flags.h"
 #include "client/gemmctl/product_input.h"
+#include "client/gemmctl/tensor_session.h"
 #include "client/terminal/option.h"
 
 namespace gemmd {
@@ -27,10 +28,11 @@ struct ExplainFlags {
 };
 
 ExitCode RunExplain(const GlobalFlags& global, const ExplainFlags& flags, const Console& console) {
-  const auto request = ProductRequest(flags.product, false, console);
+  auto client =
+      NamesTensors(flags.product) ? ConnectSession(global, false, console) : Connect(global);
+  if (!client.ok()) return FailSession(console, client.status());
+  const auto request = ProductRequest(flags.product, false, console, &*client);
   if (!request.ok()) return FailLocally(console, request.status());
-  auto client = Connect(global);
-  if (!client.ok()) return FailLocally(console, client.status());
   const auto explanation = client->Explain(*request);
   if (!explanation.ok()) return FailCall(console, explanation.status());
   console.Print(global.json ? JsonLine(MessageJson(*explanation))

@@ -8,13 +8,24 @@
 
 #include "client/gemmctl/command_line.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+// What a variable of the environment says; one that is empty says nothing.
+std::string Variable(const char* name, const char* otherwise = "") {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): there is only one thread yet.
-  const char* const address = std::getenv("GEMMD_ADDRESS");
+  const char* const value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : otherwise;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const gemmd::Environment environment = {.address = Variable("GEMMD_ADDRESS", "127.0.0.1:8470"),
+                                          .session = Variable("GEMMD_SESSION"),
+                                          .runtime_folder = Variable("XDG_RUNTIME_DIR")};
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const gemmd::Console console = {stdin, stdout, stderr, "gemmctl"};
-  const gemmd::ExitCode code = gemmd::RunCommandLine(
-      arguments, address != nullptr && *address != '\0' ? address : "127.0.0.1:8470", console);
+  const gemmd::ExitCode code = gemmd::RunCommandLine(arguments, environment, console);
   const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   // A full disk, for example, kept the result from its file.
   if (!is_written && code == gemmd::ExitCode::kOk) return static_cast<int>(gemmd::ExitCode::kUsage);

@@ -17,6 +17,8 @@
 #include "client/gemmctl/operand_input.h"
 #include "client/gemmctl/product_flags.h"
 #include "client/gemmctl/product_input.h"
+#include "client/gemmctl/tensor_session.h"
+#include "client/gemmctl/tensor_table.h"
 #include "client/gemmctl/timing_report.h"
 #include "client/matrix/npy.h"
 #include "client/matrix/verify.h"
@@ -35,7 +37,10 @@ constexpr char kHelp[] =
     "-o D.npy\n"
     "  gemmctl multiply - B.npy -o - < A.npy > D.npy         A from a pipe, D into one\n"
     "  gemmctl multiply --random 4096,4096,4096 --type bf16 --repeat 20 --warmup 3\n"
-    "  gemmctl multiply --random 65,33,129 --type s8 --batch 4 --verify";
+    "  gemmctl multiply --random 65,33,129 --type s8 --batch 4 --verify\n"
+    "  gemmctl put W.npy --name w && gemmctl multiply A.npy @w --keep-result d\n"
+    "  gemmctl multiply @d V.npy --into @e                   D overwrites a tensor of the "
+    "server\n\n";
 
 struct MultiplyFlags {
   ProductFlags product;
@@ -44,11 +49,55 @@ struct MultiplyFlags {
   int64_t warmup = 0;
   bool verify = false;
   std::string traceparent;  // Empty: none is sent.
+  std::string into;         // A tensor that D overwrites; empty: none.
+  std::string keep;         // The name of a new tensor for D; empty: none.
+
+  bool IsKept() const { return !into.empty() || !keep.empty(); }
 };
 
+// A client for the product: one with a session where tensors are named or made.
+absl::StatusOr<Client> ConnectFor(const GlobalFlags& global, const MultiplyFlags& flags,
+                                  const Console& console) {
+  if (!flags.IsKept() && !NamesTensors(flags.product)) return Connect(global);
+  const bool may_open = flags.into.empty() && !NamesTensors(flags.product);
+  return ConnectSession(global, may_open, console);
+}
+
+// What cannot be had together.
+absl::Status CheckFlags(const MultiplyFlags& flags) {
+  if (!flags.into.empty() && !flags.keep.empty()) {
+    return absl::InvalidArgumentError("--into: got --keep-result too, want one of them");
+  }
+  if (flags.IsKept() && !flags.output_path.empty()) {
+    return absl::InvalidArgumentError(
+        "--output: got a file for a D that stays on the server, want none: `gemmctl get` writes "
+        "it");
+  }
+  if (flags.verify && (flags.IsKept() || NamesTensors(flags.product))) {
+    return absl::InvalidArgumentError(
+        "--verify: got tensors of the server, want A, B and D here: `gemmctl get` brings them");
+  }
+  return absl::OkStatus();
+}
+
+// Says where D goes.
+absl::Status PlaceResult(Client& client, const MultiplyFlags& flags, v1::MultiplyRequest& request) {
+  if (!flags.keep.empty()) {
+    request.mutable_d()->mutable_new_tensor()->set_name(flags.keep);
+    request.mutable_d()->mutable_new_tensor()->set_pinned(true);
+  }
+  if (flags.into.empty()) return absl::OkStatus();
+  const auto info = client.Describe(TensorNamed(flags.into));
+  if (!info.ok()) return info.status();
+  request.mutable_d()->set_order(v1::ORDER_ROW_MAJOR);
+  *request.mutable_d()->mutable_tensor() = ViewOf(*info).part();
+  return absl::OkStatus();
+}
+
 // Calls as often as the flags ask, and keeps the time of every call and the last answer.
-absl::StatusOr<MultiplyResult> Measure(Client& client, const v1::MultiplyRequest& request,
-                                       const MultiplyFlags& flags, std::vector<CallTiming>& calls) {
+absl::StatusOr<v1::MultiplyResponse> Measure(Client& client, const v1::MultiplyRequest& request,
+                                             const MultiplyFlags& flags,
+                                             std::vector<CallTiming>& calls) {
   absl::StatusOr<v1::MultiplyResponse> response = absl::UnknownError("no call was made");
   for (int64_t i = 0; i < flags.warmup + flags.repeat; ++i) {
     const auto start = std::chrono::steady_clock::now();
@@ -58,7 +107,7 @@ absl::StatusOr<MultiplyResult> Measure(Client& client, const v1::MultiplyRequest
     if (i < flags.warmup) continue;
     calls.push_back({response->timing(), std::chrono::nanoseconds(round_trip).count()});
   }
-  return MultiplyResult::FromResponse(*std::move(response));
+  return response;
 }
 
 absl::Status WriteResult(const v1::Matrix& d, bool is_batch, const std::string& path,
@@ -74,13 +123,17 @@ absl::Status WriteResult(const v1::Matrix& d, bool is_batch, const std::string& 
 
 std::string TypeText(v1::ElementType type) { return std::string(ElementTypeName(type)); }
 
+std::string OperandTypeText(const v1::Operand& operand) {
+  return operand.has_tensor() ? "a tensor" : TypeText(operand.type());
+}
+
 std::string Heading(const v1::MultiplyRequest& request, const v1::MultiplyResponse& response) {
   return absl::StrCat(
       "kernel   ", response.kernel().empty() ? "none (nothing to compute)" : response.kernel(),
       "\n", "device   ", response.device(), "\n", "product  ",
       response.d().batch() == 1 ? "" : absl::StrCat(response.d().batch(), " of "), request.m(),
       " x ", request.n(), " x ", request.k(), ", ", TypeText(response.d().type()), " <- ",
-      TypeText(request.a().type()), request.a().sparsity() == v1::SPARSITY_NONE ? "" : " 2:4",
+      OperandTypeText(request.a()), request.a().sparsity() == v1::SPARSITY_NONE ? "" : " 2:4",
       " x ", TypeText(request.b().type()), ", ", FormatCount(response.operations()),
       " operations\n", "bytes    ", FormatBytes(response.bytes_read()), " read, ",
       FormatBytes(response.bytes_written()), " written\n\n");
@@ -125,14 +178,40 @@ absl::Status VerificationStatus(const Verification& result, int64_t batches) {
       result.worst.got, result.worst.want, result.worst.bound));
 }
 
+// The report of a product whose D stayed on the server.
+ExitCode ReportKept(const GlobalFlags& global, const v1::MultiplyRequest& request,
+                    const v1::MultiplyResponse& response, const std::vector<CallTiming>& calls,
+                    const Console& console) {
+  if (global.json) {
+    console.Print(JsonLine({{"response", MessageJson(response)},
+                            {"tensor", TensorJson(response.tensor())},
+                            {"calls", calls.size()},
+                            {"stages", TimingJson(calls)}}));
+    return ExitCode::kOk;
+  }
+  console.Print(Heading(request, response));
+  console.Print(TimingTable(calls, response.operations()));
+  console.Print("\n" + TensorText(response.tensor()));
+  return ExitCode::kOk;
+}
+
 ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
                      const Console& console) {
-  const auto request = ProductRequest(flags.product, true, console);
+  if (const absl::Status status = CheckFlags(flags); !status.ok()) {
+    return FailLocally(console, status);
+  }
+  auto client = ConnectFor(global, flags, console);
+  if (!client.ok()) return FailSession(console, client.status());
+  auto request = ProductRequest(flags.product, true, console, &*client);
   if (!request.ok()) return FailLocally(console, request.status());
-  auto client = Connect(global);
-  if (!client.ok()) return FailLocally(console, client.status());
+  if (const absl::Status status = PlaceResult(*client, flags, *request); !status.ok()) {
+    return FailCall(console, status);
+  }
   std::vector<CallTiming> calls;
-  const auto product = Measure(*client, *request, flags, calls);
+  auto measured = Measure(*client, *request, flags, calls);
+  if (!measured.ok()) return FailCall(console, measured.status());
+  if (flags.IsKept()) return ReportKept(global, *request, *measured, calls, console);
+  const auto product = MultiplyResult::FromResponse(*std::move(measured));
   if (!product.ok()) return FailCall(console, product.status());
   const v1::MultiplyResponse& response = product->response();
 
@@ -177,9 +256,17 @@ bool IsTraceparent(const std::string& text) {
 
 CommandRun AddMultiply(CLI::App& app) {
   auto flags = std::make_unique<MultiplyFlags>();
-  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kHelp));
+  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kHelp, kSessionHelp));
   AddProductFlags(app, flags->product);
   AddOption(app, "-o,--output", flags->output_path, "File for D, a .npy file; - is standard output")
+      .Group("Output");
+  AddOption(app, "--keep-result", flags->keep,
+            "Leave D on the server, as a pinned tensor of this name; nothing of it comes back")
+      .TypeName("NAME")
+      .Group("Output");
+  AddOption(app, "--into", flags->into,
+            "Leave D on the server, in this tensor of exactly its type and shape; it may be C")
+      .TypeName("@NAME")
       .Group("Output");
   AddOption(app, "--repeat", flags->repeat,
             "Number of calls; several are reported by min, p50 and p99 of every stage")

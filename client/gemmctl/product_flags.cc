@@ -8,9 +8,13 @@ namespace {
 
 void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
   const std::string group = "Operands";
-  AddOption(app, "A", flags.a_path, "A, a .npy file: m x k, or batch x m x k; - is standard input")
+  AddOption(app, "A", flags.a_path,
+            "A, a .npy file: m x k, or batch x m x k; - is standard input, @NAME a tensor of "
+            "the server")
       .Group(group);
-  AddOption(app, "B", flags.b_path, "B, a .npy file: k x n, or batch x k x n; - is standard input")
+  AddOption(app, "B", flags.b_path,
+            "B, a .npy file: k x n, or batch x k x n; - is standard input, @NAME a tensor of "
+            "the server")
       .Group(group);
   AddOption(app, "--random", flags.random, "Multiply random matrices instead: m,n,k")
       .Separate(',')
@@ -70,7 +74,7 @@ void AddResultFlags(CLI::App& app, ProductFlags& flags) {
   AddOption(app, "--alpha", flags.alpha, "Factor of the product").ShowDefault().Group(group);
   AddOption(app, "--beta", flags.beta, "Factor of C").ShowDefault().Group(group);
   AddOption(app, "--c", flags.c_path,
-            "C, a .npy file; without it, --random with --beta makes a random C")
+            "C, a .npy file, or @NAME; without it, --random with --beta makes a random C")
       .Group(group);
   AddTypeOption(app, "--c-type", flags.c_type, "Type of C").Group(group);
   AddOption(app, "--bias", flags.bias_path, "Bias, a .npy vector that is added along --bias-axis")

@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/gemmctl/operand_input.h"
+#include "client/gemmctl/tensor_session.h"
 #include "client/matrix/reference.h"
 #include "client/operand_size.h"
 #include "client/sparse_operand.h"
@@ -45,7 +47,37 @@ struct Operands {
   std::vector<float> a_scale;
   std::vector<float> b_scale;
   int64_t batch = 1;
+
+  // Those that are on the server; the arrays then have their shape alone.
+  std::optional<TensorView> a_tensor;
+  std::optional<TensorView> b_tensor;
+  std::optional<TensorView> c_tensor;
 };
+
+bool IsTensor(const std::string& path) { return absl::StartsWith(path, "@"); }
+
+// A matrix of a file, or the shape of one that is on the server.
+absl::StatusOr<NpyArray> ReadOrDescribe(const std::string& path, v1::ElementType hint,
+                                        const Console& console, Client* client,
+                                        std::optional<TensorView>& tensor) {
+  if (!IsTensor(path)) return ReadArray(path, hint, console);
+  const auto info = client->Describe(TensorNamed(path));
+  if (!info.ok()) {
+    return absl::Status(info.status().code(), absl::StrCat(path, ": ", info.status().message()));
+  }
+  if (hint != v1::ELEMENT_TYPE_UNSPECIFIED && hint != info->spec().type()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": got a tensor of type ", ElementTypeName(info->spec().type()),
+                     ", want ", ElementTypeName(hint), " as its type was given"));
+  }
+  tensor = ViewOf(*info);
+  NpyArray shape;
+  shape.type = tensor->type;
+  shape.order = tensor->order;
+  if (tensor->matrices != 1) shape.shape.push_back(tensor->matrices);
+  shape.shape.insert(shape.shape.end(), {tensor->rows, tensor->columns});
+  return shape;
+}
 
 // A random C in D's own type: what --beta without --c means for random products.
 RandomOperand RandomC(const ProductFlags& flags, v1::ElementType a_type, int64_t batch) {
@@ -101,14 +133,18 @@ int64_t BatchOf(const ProductFlags& flags, const NpyArray& a, const NpyArray& b)
   return b.shape.size() == 3 ? b.shape[0] : 1;
 }
 
-absl::Status ReadOperands(const ProductFlags& flags, const Console& console, Operands& operands) {
+absl::Status ReadOperands(const ProductFlags& flags, const Console& console, Client* client,
+                          Operands& operands) {
   if (flags.a_path.empty() || flags.b_path.empty()) {
-    return absl::InvalidArgumentError("A, B: got none, want two .npy files or --random m,n,k");
+    return absl::InvalidArgumentError(
+        "A, B: got none, want two .npy files, tensors as @NAME, or --random m,n,k");
   }
   const v1::ElementType type = TypeOf(flags.type);
-  auto a = ReadArray(flags.a_path, TypeOr(flags.a_type, type), console);
+  auto a =
+      ReadOrDescribe(flags.a_path, TypeOr(flags.a_type, type), console, client, operands.a_tensor);
   if (!a.ok()) return a.status();
-  auto b = ReadArray(flags.b_path, TypeOr(flags.b_type, type), console);
+  auto b =
+      ReadOrDescribe(flags.b_path, TypeOr(flags.b_type, type), console, client, operands.b_tensor);
   if (!b.ok()) return b.status();
   operands.batch = BatchOf(flags, *a, *b);
   operands.a = *std::move(a);
@@ -116,9 +152,10 @@ absl::Status ReadOperands(const ProductFlags& flags, const Console& console, Ope
   return absl::OkStatus();
 }
 
-absl::Status ReadRest(const ProductFlags& flags, const Console& console, Operands& operands) {
+absl::Status ReadRest(const ProductFlags& flags, const Console& console, Client* client,
+                      Operands& operands) {
   if (!flags.c_path.empty()) {
-    auto c = ReadArray(flags.c_path, TypeOf(flags.c_type), console);
+    auto c = ReadOrDescribe(flags.c_path, TypeOf(flags.c_type), console, client, operands.c_tensor);
     if (!c.ok()) return c.status();
     operands.c = *std::move(c);
   }
@@ -186,6 +223,12 @@ ProductOptions OptionsFor(const ProductFlags& flags, const Operands& operands) {
   return options;
 }
 
+// The matrix, or the tensor that has its shape.
+Operand OperandOf(const MatrixView& matrix, const std::optional<TensorView>& tensor) {
+  if (!tensor.has_value()) return matrix;
+  return matrix.transpose ? tensor->Transposed() : *tensor;
+}
+
 // Puts a sparse matrix in the place of A; its bytes lie in `compressed`.
 absl::Status MakeSparse(const ProductFlags& flags, bool with_data, int64_t batch,
                         const Console& console, MatrixView& a, SparseOperand& compressed) {
@@ -215,14 +258,18 @@ absl::Status MakeSparse(const ProductFlags& flags, bool with_data, int64_t batch
 
 }  // namespace
 
+bool NamesTensors(const ProductFlags& flags) {
+  return IsTensor(flags.a_path) || IsTensor(flags.b_path) || IsTensor(flags.c_path);
+}
+
 absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bool with_data,
-                                                   const Console& console) {
+                                                   const Console& console, Client* client) {
   const auto device = DeviceOf(flags);
   if (!device.ok()) return device.status();
   Operands operands;
-  absl::Status status = flags.random.empty() ? ReadOperands(flags, console, operands)
+  absl::Status status = flags.random.empty() ? ReadOperands(flags, console, client, operands)
                                              : MakeRandomOperands(flags, with_data, operands);
-  if (status.ok()) status = ReadRest(flags, console, operands);
+  if (status.ok()) status = ReadRest(flags, console, client, operands);
   if (status.ok()) status = ExpectAllRead(flags, console);
   if (!status.ok()) return status;
   auto a = ViewArray("a", operands.a, flags.transpose_a, operands.batch);
@@ -230,10 +277,22 @@ absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bo
   auto b = ViewArray("b", operands.b, flags.transpose_b, operands.batch);
   if (!b.ok()) return b.status();
   SparseOperand compressed;
+  if (flags.sparse_a && operands.a_tensor.has_value()) {
+    return absl::InvalidArgumentError(
+        "--sparse-a: got a tensor of the server, want a file: `gemmctl compress` makes a 2:4 "
+        "tensor");
+  }
   if (flags.sparse_a) {
     status = MakeSparse(flags, with_data, operands.batch, console, *a, compressed);
     if (!status.ok()) return status;
   }
+  if ((operands.a_tensor.has_value() && !operands.a_scale.empty()) ||
+      (operands.b_tensor.has_value() && !operands.b_scale.empty())) {
+    return absl::InvalidArgumentError(
+        "--scale-a, --scale-b: got factors of a tensor of the server, which has its own, want "
+        "none");
+  }
+  if (operands.a_tensor.has_value()) a->sparsity = operands.a_tensor->sparsity;
   a->scale = operands.a_scale;
   b->scale = operands.b_scale;
   ProductOptions options = OptionsFor(flags, operands);
@@ -241,9 +300,14 @@ absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bo
   if (operands.c.has_value()) {
     auto c = ViewArray("c", *operands.c, false, operands.batch);
     if (!c.ok()) return c.status();
+    if (operands.c_tensor.has_value()) c->sparsity = operands.c_tensor->sparsity;
     options.c = *c;
   }
-  return with_data ? BuildRequest(*a, *b, options) : DescribeRequest(*a, *b, options);
+  if (!with_data) return DescribeRequest(*a, *b, options);
+  if (!NamesTensors(flags)) return BuildRequest(*a, *b, options);
+  if (operands.c_tensor.has_value()) options.c.reset();
+  return BuildRequest(OperandOf(*a, operands.a_tensor), OperandOf(*b, operands.b_tensor), options,
+                      operands.c_tensor);
 }
 
 }  // namespace gemmd

@@ -16,8 +16,8 @@ struct Outcome {
   std::string err;
 };
 
-// `address`: what GEMMD_ADDRESS would say. `in`: standard input.
+// `address`: what GEMMD_ADDRESS would say. `in`: standard input. `runtime_folder`: XDG_RUNTIME_DIR.
 Outcome RunGemmctl(const std::vector<std::string>& arguments, const std::string& address,
-                   const std::string& in = "");
+                   const std::string& in = "", const std::string& runtime_folder = "");
 
 }  // namespace gemmd

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/gemmctl/tensor_session.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <span>
+#include <system_error>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "client/gemmctl/connect.h"
+
+namespace gemmd {
+namespace {
+
+constexpr size_t kMostTokenBytes = 256;
+constexpr size_t kHandleDigits = 32;
+
+std::string FolderOf(const GlobalFlags& flags) {
+  return flags.runtime_folder.empty() ? "" : flags.runtime_folder + "/gemmd";
+}
+
+absl::Status Failed(const std::string& path, const char* what) {
+  const int error = errno;
+  return absl::InternalError(
+      absl::StrCat(path, ": ", what, ": ", std::generic_category().message(error)));
+}
+
+// Nothing where there is no such file. Errors: where somebody else could have written it.
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) return errno == ENOENT ? absl::StatusOr<std::string>("") : Failed(path, "open");
+  struct stat facts = {};
+  const bool is_ours = fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) &&
+                       facts.st_uid == geteuid() && (facts.st_mode & 077) == 0;
+  char text[kMostTokenBytes];
+  const ssize_t got = is_ours ? read(file, text, sizeof(text)) : 0;
+  close(file);
+  if (!is_ours) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, ": got a file that others may read or write, want one of mode 0600"));
+  }
+  return std::string(
+      absl::StripAsciiWhitespace({text, static_cast<size_t>(std::max<ssize_t>(got, 0))}));
+}
+
+// False where another process has kept one meanwhile.
+absl::StatusOr<bool> KeepToken(const GlobalFlags& flags, const std::string& token) {
+  const std::string folder = FolderOf(flags);
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Failed(folder, "mkdir");
+  const std::string path = SessionPath(flags);
+  const std::string fresh = absl::StrCat(path, ".", getpid());
+  const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) return Failed(fresh, "open");
+  const std::string text = token + "\n";
+  const bool is_written =
+      write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool is_closed = close(file) == 0;
+  // A link is made only where nothing is yet, and all at once.
+  const bool is_linked = is_written && is_closed && link(fresh.c_str(), path.c_str()) == 0;
+  const int error = errno;
+  unlink(fresh.c_str());
+  errno = error;
+  if (is_linked) return true;
+  if (is_written && is_closed && error == EEXIST) return false;
+  return Failed(path, "write");
+}
+
+absl::StatusOr<Client> Join(const GlobalFlags& flags, const std::string& token) {
+  auto client = Connect(flags);
+  if (!client.ok()) return client.status();
+  if (const auto session = client->OpenSession(token); !session.ok()) return session.status();
+  return client;
+}
+
+absl::StatusOr<Client> OpenNew(const GlobalFlags& flags, const Console& console) {
+  auto client = Connect(flags);
+  if (!client.ok()) return client.status();
+  const auto session = client->OpenSession();
+  if (!session.ok()) return session.status();
+  if (SessionPath(flags).empty()) {
+    const std::string note = absl::StrCat(
+        console.program,
+        ": opened a session; $XDG_RUNTIME_DIR is not set, so other commands reach it with\n",
+        "  --session ", session->token, "\n");
+    std::fwrite(note.data(), 1, note.size(), console.err);
+    return client;
+  }
+  const auto is_kept = KeepToken(flags, session->token);
+  if (!is_kept.ok()) return is_kept.status();
+  if (*is_kept) return client;
+  const auto token = ReadToken(SessionPath(flags));
+  if (!token.ok()) return token.status();
+  return Join(flags, *token);
+}
+
+}  // namespace
+
+std::string SessionPath(const GlobalFlags& flags) {
+  const std::string folder = FolderOf(flags);
+  if (folder.empty()) return "";
+  // Addresses hold characters that names of files may not, and paths longer than those.
+  const std::string digest = Sha256Of(std::as_bytes(std::span(flags.address)));
+  return absl::StrCat(folder, "/", absl::BytesToHexString(digest.substr(0, 16)), ".session");
+}
+
+absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
+                                      const Console& console) {
+  if (!flags.session.empty()) return Join(flags, flags.session);
+  const std::string path = SessionPath(flags);
+  if (!path.empty()) {
+    const auto token = ReadToken(path);
+    if (!token.ok()) return token.status();
+    if (!token->empty()) {
+      auto client = Join(flags, *token);
+      if (client.ok() || !absl::IsUnauthenticated(client.status())) return client;
+    }
+    // It has ended, or somebody has cut the file short.
+    unlink(path.c_str());
+  }
+  if (may_open) return OpenNew(flags, console);
+  return absl::FailedPreconditionError(absl::StrCat(
+      "session: got none at ", flags.address, ", want one: `", console.program,
+      " put` opens one, and it ends 30 s after its last command unless a tensor is pinned"));
+}
+
+ExitCode FailSession(const Console& console, const absl::Status& status) {
+  const bool is_ours = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||
+                       absl::IsPermissionDenied(status) || absl::IsInternal(status);
+  return is_ours ? FailLocally(console, status) : FailCall(console, status);
+}
+
+v1::TensorRef TensorNamed(const std::string& text) {
+  const absl::string_view name = absl::StripPrefix(text, "@");
+  const bool is_handle = name.size() == kHandleDigits &&
+                         std::all_of(name.begin(), name.end(),
+                                     [](unsigned char c) { return absl::ascii_isxdigit(c); });
+  return is_handle ? TensorOfHandle(absl::HexStringToBytes(name)) : NamedTensor(name);
+}
+
+}  // namespace gemmd

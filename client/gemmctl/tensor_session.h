@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The session that commands about tensors share. Each command is a process of its own, so the token
+// is kept: a file for each address, which nobody else can read.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/gemmctl/command.h"
+#include "client/terminal/console.h"
+#include "gemmd/client.h"
+
+namespace gemmd {
+
+// Ends the help of each of these commands.
+inline constexpr char kSessionHelp[] =
+    "Tensors belong to a session, whose token gemmctl keeps for each address in\n"
+    "$XDG_RUNTIME_DIR/gemmd; --session or $GEMMD_SESSION name another one. A session ends 30 s\n"
+    "(--session-linger of the daemon) after its last command, and tensors that are not pinned\n"
+    "with it.";
+
+// The file that keeps the session of an address; empty where there is no folder for it.
+std::string SessionPath(const GlobalFlags& flags);
+
+// A client that has joined the session; where there is none, `may_open` one and keeps its token.
+// Errors: InvalidArgument as Connect; FailedPrecondition where there is none; Unauthenticated where
+// the one that was named is no more; those of the server.
+absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
+                                      const Console& console);
+
+// Prints why there is no session, and says what kind of failure that is.
+ExitCode FailSession(const Console& console, const absl::Status& status);
+
+// "@weights", "weights", or a handle in 32 hexadecimal digits.
+v1::TensorRef TensorNamed(const std::string& text);
+
+}  // namespace gemmd

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gemmctl and tensors that stay, each command a process of its own."""
+
+import json
+import subprocess
+
+import numpy as np
+import pytest
+
+LIMIT_S = 60
+
+
+@pytest.fixture
+def ctl(gemmctl, daemon, tmp_path):
+    def run(*arguments, session=None):
+        environment = {"XDG_RUNTIME_DIR": str(tmp_path), "GEMMD_ADDRESS": daemon.unix}
+        if session:
+            environment["GEMMD_SESSION"] = session
+        done = subprocess.run(
+            [gemmctl, *arguments], env=environment, capture_output=True, timeout=LIMIT_S, check=False
+        )
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    return run
+
+
+def random_matrix(rng, rows, columns):
+    return np.frombuffer(rng.randbytes(rows * columns * 8), dtype=np.float64).reshape(rows, columns)
+
+
+def test_a_large_file_goes_and_comes_back(ctl, tmp_path, rng):
+    # More than one connection's worth, and not a whole number of chunks.
+    np.save(tmp_path / "w.npy", random_matrix(rng, 1537, 2049))
+    code, out, err = ctl("put", tmp_path / "w.npy", "--name", "weights/w", "--known", "--json")
+    assert code == 0, err
+    put = json.loads(out)
+    assert put["pinned"] and put["bytes"] == 1537 * 2049 * 8
+    code, _, err = ctl("get", "weights/w", tmp_path / "back.npy")
+    assert code == 0, err
+    assert (tmp_path / "back.npy").read_bytes() == (tmp_path / "w.npy").read_bytes()
+    code, out, err = ctl("ls", "weights/*")
+    assert code == 0 and put["handle"] in out, err
+    assert ctl("get", put["handle"], tmp_path / "again.npy")[0] == 0
+    assert ctl("rm", "weights/w")[0] == 0
+    code, _, err = ctl("get", "weights/w", tmp_path / "gone.npy")
+    assert code == 1 and "NOT_FOUND" in err
+    assert not list(tmp_path.glob("gone*"))
+
+
+def test_the_environment_names_a_session(ctl, tmp_path, rng):
+    np.save(tmp_path / "w.npy", random_matrix(rng, 3, 4))
+    assert ctl("put", tmp_path / "w.npy", "--name", "w")[0] == 0
+    (kept,) = (tmp_path / "gemmd").iterdir()
+    token = kept.read_text().strip()
+    kept.unlink()
+    code, _, err = ctl("ls")
+    assert code == 2 and "gemmctl put" in err
+    code, out, err = ctl("ls", session=token)
+    assert code == 0 and "3 x 4 f64" in out, err
+    code, _, err = ctl("ls", session="0" * 32)
+    assert code == 1 and "UNAUTHENTICATED" in err
