@@ -102,11 +102,19 @@ void AddDevices(CLI::App& app, Options& options) {
       ->type_name("COUNT")
       ->group(kGroup);
   AddBytes(app, "--gpu-staging-bytes", options.devices.gpu_staging_bytes,
-           "Memory of the host through which operands and results go to and from each GPU; a "
-           "product that needs more is refused with RESOURCE_EXHAUSTED",
+           "Memory of the host through which operands and results go to and from each GPU: two "
+           "thirds for products under way, a third for results until they are sent; a product "
+           "that needs more than the two thirds is refused with RESOURCE_EXHAUSTED",
            kGroup);
-  AddBytes(app, "--gpu-memory-bytes", options.devices.gpu_memory_bytes,
-           "Memory of each GPU that products may use; 0 takes nine tenths of what is free", kGroup);
+  AddBytes(
+      app, "--gpu-memory-bytes", options.devices.gpu_memory_bytes,
+      "Memory of each GPU that products and tensors may use; 0 takes nine tenths of what is free",
+      kGroup);
+  AddBytes(
+      app, "--gpu-tensor-bytes", options.devices.gpu_tensor_bytes,
+      "How much of the memory of each GPU tensors may take that stay there; 0 takes four fifths "
+      "of --gpu-memory-bytes. What they leave is for products",
+      kGroup);
   AddDuration(app, "--worker-rest", options.devices.worker_rest,
               "After five restarts of its worker in a minute a GPU stays out of service for this "
               "time and is then tried again; gemmctl restart-device ends the rest",

@@ -12,7 +12,8 @@ namespace {
 // Puts one range after the other.
 class Ranges {
  public:
-  JobRange Take(Checked bytes) {
+  JobRange Take(Checked bytes, const JobPlace& place) {
+    if (place.block != 0) return {place.offset, bytes.value().value_or(0)};
     const JobRange range = {end_.value().value_or(0), bytes.value().value_or(0)};
     const Checked padded = end_ + bytes + Checked(kJobAlignment - 1);
     end_ = padded.value() ? Checked(*padded.value() / kJobAlignment * kJobAlignment) : padded;
@@ -48,7 +49,20 @@ Checked BiasBytes(const Problem& problem) {
 
 }  // namespace
 
-absl::StatusOr<JobLayout> LayOutJob(const Problem& problem) {
+std::vector<BlockUse> UsesOf(const JobPlaces& places) {
+  std::vector<BlockUse> uses;
+  if (places.d.block != 0) uses.push_back({.block = places.d.block, .is_write = true});
+  for (const JobPlace& place :
+       {places.a, places.b, places.c, places.bias, places.a_scale, places.b_scale}) {
+    const bool is_known = std::any_of(uses.begin(), uses.end(), [&place](const BlockUse& use) {
+      return use.block == place.block;
+    });
+    if (place.block != 0 && !is_known) uses.push_back({.block = place.block});
+  }
+  return uses;
+}
+
+absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& places) {
   ByteCount a;
   ByteCount b;
   ByteCount c;
@@ -59,39 +73,68 @@ absl::StatusOr<JobLayout> LayOutJob(const Problem& problem) {
   if (problem.has_c()) {
     ASSIGN_OR_RETURN(c, BytesOf("c", problem.c, problem.batch));
   }
+  int64_t d_bytes = BytesWritten(problem);
+  if (places.d.block != 0) {
+    ASSIGN_OR_RETURN(const ByteCount d, BytesOf("d", problem.d, problem.batch));
+    d_bytes = d.least;
+  }
   Ranges ranges;
   JobLayout layout;
-  layout.a = ranges.Take(a.least);
-  layout.b = ranges.Take(b.least);
-  layout.c = ranges.Take(c.least);
-  layout.bias = ranges.Take(BiasBytes(problem));
-  layout.a_scale = ranges.Take(FactorBytes(problem.a_scale, problem.m));
-  layout.b_scale = ranges.Take(FactorBytes(problem.b_scale, problem.n));
-  layout.d = ranges.Take(BytesWritten(problem));
+  layout.a = ranges.Take(a.least, places.a);
+  layout.b = ranges.Take(b.least, places.b);
+  layout.c = ranges.Take(c.least, places.c);
+  layout.bias = ranges.Take(BiasBytes(problem), places.bias);
+  layout.a_scale = ranges.Take(FactorBytes(problem.a_scale, problem.m), places.a_scale);
+  layout.b_scale = ranges.Take(FactorBytes(problem.b_scale, problem.n), places.b_scale);
+  layout.input_bytes = ranges.end().value_or(0);
+  layout.d = ranges.Take(d_bytes, places.d);
   if (!ranges.end()) return absl::ResourceExhaustedError("the matrices take more than 2^63 bytes");
   layout.end = *ranges.end();
   return layout;
 }
 
+std::array<PlacedRange, 7> RangesOf(const JobLayout& layout, const JobPlaces& places) {
+  return {{{layout.a, places.a},
+           {layout.b, places.b},
+           {layout.c, places.c},
+           {layout.bias, places.bias},
+           {layout.a_scale, places.a_scale},
+           {layout.b_scale, places.b_scale},
+           {layout.d, places.d}}};
+}
+
 GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& layout,
-                std::byte* block, absl::Span<std::byte> workspace) {
-  const auto place = [block](const JobRange& range) {
-    return range.bytes == 0 ? nullptr : block + range.offset;
-  };
-  const auto factors = [&](const JobRange& range) {
-    return absl::MakeConstSpan(reinterpret_cast<const float*>(place(range)),
+                const JobPointers& pointers, absl::Span<std::byte> workspace) {
+  const auto factors = [](const std::byte* at, const JobRange& range) {
+    return absl::MakeConstSpan(reinterpret_cast<const float*>(at),
                                static_cast<size_t>(range.bytes) / sizeof(float));
   };
   return {.problem = problem,
           .target = target,
-          .a = place(layout.a),
-          .b = place(layout.b),
-          .c = place(layout.c),
-          .bias = place(layout.bias),
-          .a_scale = factors(layout.a_scale),
-          .b_scale = factors(layout.b_scale),
-          .d = place(layout.d),
+          .a = pointers.a,
+          .b = pointers.b,
+          .c = pointers.c,
+          .bias = pointers.bias,
+          .a_scale = factors(pointers.a_scale, layout.a_scale),
+          .b_scale = factors(pointers.b_scale, layout.b_scale),
+          .d = pointers.d,
           .workspace = workspace};
+}
+
+GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& layout,
+                std::byte* block, absl::Span<std::byte> workspace) {
+  const auto at = [block](const JobRange& range) {
+    return range.bytes == 0 ? nullptr : block + range.offset;
+  };
+  return ArgsAt(problem, target, layout,
+                JobPointers{.a = at(layout.a),
+                            .b = at(layout.b),
+                            .c = at(layout.c),
+                            .bias = at(layout.bias),
+                            .a_scale = at(layout.a_scale),
+                            .b_scale = at(layout.b_scale),
+                            .d = at(layout.d)},
+                workspace);
 }
 
 }  // namespace gemmd

@@ -4,8 +4,10 @@
 // after the other, first what is read, then D.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -24,7 +26,33 @@ struct JobRange {
   friend bool operator==(const JobRange&, const JobRange&) = default;
 };
 
+// Where a matrix lies: in the staging area, at the place that its layout gives it, or in a block.
+struct JobPlace {
+  uint64_t block = 0;  // 0: in the staging area.
+  int64_t offset = 0;  // In the block.
+};
+
+struct JobPlaces {
+  JobPlace a;
+  JobPlace b;
+  JobPlace c;
+  JobPlace bias;
+  JobPlace a_scale;
+  JobPlace b_scale;
+  JobPlace d;
+};
+
+// What a request does with one block.
+struct BlockUse {
+  uint64_t block = 0;
+  bool is_write = false;
+};
+
+// Each block that a job uses, once.
+std::vector<BlockUse> UsesOf(const JobPlaces& places);
+
 struct JobLayout {
+  // Staged matrices lie at their offsets; those in blocks have the offsets of their places.
   JobRange a;
   JobRange b;
   JobRange c;
@@ -32,17 +60,41 @@ struct JobLayout {
   JobRange a_scale;
   JobRange b_scale;
   JobRange d;
+  int64_t input_bytes = 0;  // What is staged and read ends here, and a staged D begins.
   int64_t end = 0;
 
-  // Everything before D is read.
-  int64_t input_bytes() const { return d.offset; }
+  // With what is left to the next multiple of kJobAlignment; 0 where D lies in a block.
+  int64_t staged_d_bytes() const { return end - input_bytes; }
 };
 
-// Lays out the matrices of a valid problem.
+// Lays out the matrices of a valid problem. A D in a block ends with its last element, a staged one
+// with the padding of its last line.
 // Errors: ResourceExhausted where they take 2^63 bytes or more.
-absl::StatusOr<JobLayout> LayOutJob(const Problem& problem);
+absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& places = {});
 
-// The launch of a problem whose matrices lie in `block`, by its layout. Borrows all of it.
+// Each range of the layout with its place, D last.
+struct PlacedRange {
+  JobRange range;
+  JobPlace place;
+};
+std::array<PlacedRange, 7> RangesOf(const JobLayout& layout, const JobPlaces& places);
+
+// The matrices of a launch in memory, in the order of RangesOf; null where there is none.
+struct JobPointers {
+  std::byte* a = nullptr;
+  std::byte* b = nullptr;
+  std::byte* c = nullptr;
+  std::byte* bias = nullptr;
+  std::byte* a_scale = nullptr;
+  std::byte* b_scale = nullptr;
+  std::byte* d = nullptr;
+};
+
+// The launch of a problem. Borrows all of it.
+GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& layout,
+                const JobPointers& pointers, absl::Span<std::byte> workspace);
+
+// The launch of a problem all of whose matrices lie in `block`, by its layout.
 GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& layout,
                 std::byte* block, absl::Span<std::byte> workspace);
 

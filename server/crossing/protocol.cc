@@ -41,6 +41,12 @@ absl::Status CheckEnumerators(const Problem& problem) {
   return CheckEnumerator("activation", problem.activation, Activation::kSilu);
 }
 
+absl::Status CheckSlot(uint32_t slot) {
+  if (slot < kMostInFlight) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      GotWant("slot", Concat(slot), Concat("less than ", kMostInFlight)));
+}
+
 }  // namespace
 
 void RecordStatus::Set(const absl::Status& status) {
@@ -66,7 +72,16 @@ uint64_t CatalogFingerprint() {
   return hash;
 }
 
-absl::Status CheckJob(const JobRequest& request) {
+absl::Status CheckRange(std::string_view of, int64_t offset, int64_t bytes, int64_t all_bytes) {
+  if (offset >= 0 && bytes >= 0 && offset <= all_bytes && bytes <= all_bytes - offset) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(GotWant(of, Concat(bytes, " bytes from ", offset, " on"),
+                                            Concat("a range of its ", all_bytes)));
+}
+
+absl::Status CheckJob(const JobRequest& request, int64_t staging_bytes) {
+  RETURN_IF_ERROR(CheckSlot(request.slot));
   RETURN_IF_ERROR(CheckEnumerators(request.problem));
   RETURN_IF_ERROR(Validate(request.problem));
   const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
@@ -74,7 +89,25 @@ absl::Status CheckJob(const JobRequest& request) {
     return absl::InvalidArgumentError(
         GotWant("kernel", Concat("number ", request.kernel), Concat("less than ", kernels.size())));
   }
-  return kernels[request.kernel].supports(request.problem);
+  RETURN_IF_ERROR(kernels[request.kernel].supports(request.problem));
+  ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(request.problem, request.places));
+  RETURN_IF_ERROR(CheckRange("staging", request.staged_inputs, layout.input_bytes, staging_bytes));
+  return CheckRange("staging", request.staged_d, layout.staged_d_bytes(), staging_bytes);
+}
+
+absl::Status CheckMemoryRequest(const MemoryRequest& request, int64_t staging_bytes) {
+  RETURN_IF_ERROR(CheckSlot(request.slot));
+  RETURN_IF_ERROR(CheckEnumerator("action", request.action, MemoryAction::kRead));
+  if (request.block == 0) return absl::InvalidArgumentError(GotWant("block", "0", "a number"));
+  switch (request.action) {
+    case MemoryAction::kAllocate:
+      if (request.bytes > 0) return absl::OkStatus();
+      return absl::InvalidArgumentError(GotWant("bytes", Concat(request.bytes), "1 or more"));
+    case MemoryAction::kFree: return absl::OkStatus();
+    case MemoryAction::kWrite:
+    case MemoryAction::kRead: break;
+  }
+  return CheckRange("staging", request.staged, request.bytes, staging_bytes);
 }
 
 absl::Status SendBytes(int socket, absl::Span<const std::byte> bytes) {

@@ -2,12 +2,18 @@
 //
 // What the front and the worker of a GPU say to each other: records of plain data, one to a packet
 // of a unix socket (SOCK_SEQPACKET). Matrices do not travel: they lie in the staging area
-// (staging.h), at places that both sides work out from the problem (job_layout.h).
+// (staging.h), at places that both sides work out from the problem (job_layout.h), or in blocks,
+// which are memory of the GPU that outlives jobs.
 //
 //   worker: Hello, or a Hello with an error and the end
 //   front:  MeasureRequest   worker: RatesPart, until all are told
-//   front:  JobRequest       worker: Result     one at a time; StagingControl ends one early
+//   front:  JobRequest       worker: Result     StagingControl ends one early
+//   front:  MemoryRequest    worker: Result
 //   either: closes the socket, and the worker ends
+//
+// Requests have a slot each, of kMostInFlight, until they are answered. Those that name the same
+// block are done in the order in which they were sent; others may overtake, and answers come in any
+// order.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +30,8 @@
 #include "absl/types/span.h"
 #include "kernels/peer_text.h"
 #include "kernels/problem.h"
+#include "server/crossing/job_layout.h"
+#include "server/crossing/staging.h"
 
 namespace gemmd {
 
@@ -31,9 +39,9 @@ namespace gemmd {
 inline constexpr int kWorkerSocket = 3;
 inline constexpr int kWorkerStaging = 4;
 
-inline constexpr uint32_t kWorkerProtocol = 2;
+inline constexpr uint32_t kWorkerProtocol = 3;
 
-enum class RecordKind : uint32_t { kHello = 1, kMeasure, kRates, kJob, kResult };
+enum class RecordKind : uint32_t { kHello = 1, kMeasure, kRates, kJob, kResult, kMemory };
 
 struct RecordHeader {
   uint32_t protocol = kWorkerProtocol;
@@ -72,7 +80,8 @@ struct Hello {
   int32_t capability = 0;       // 90.
   int32_t multiprocessors = 0;
   int64_t memory_bytes = 0;
-  int64_t memory_limit_bytes = 0;  // What jobs may use of it.
+  int64_t memory_limit_bytes = 0;  // What jobs and blocks may use of it.
+  int64_t tensor_limit_bytes = 0;  // What blocks may use of that.
   int64_t clock_khz = 0;           // The highest clock of the multiprocessors.
   int64_t memory_clock_khz = 0;
   int32_t driver_version = 0;   // CUDA's: 1000 * major + 10 * minor.
@@ -109,12 +118,35 @@ struct RatesPart {
 struct JobRequest {
   static constexpr RecordKind kKind = RecordKind::kJob;
   RecordHeader header = {.kind = kKind};
-  uint64_t id = 0;           // Ascending from 1.
-  uint32_t kernel = 0;       // Position in Catalog(DeviceKind::kCuda).
-  int64_t predicted_ns = 0;  // What the launch should take; a long one is made in panels.
+  uint64_t id = 0;            // Ascending from 1, over all requests.
+  uint32_t slot = 0;          // Less than kMostInFlight.
+  uint32_t kernel = 0;        // Position in Catalog(DeviceKind::kCuda).
+  int64_t predicted_ns = 0;   // What the launch should take; a long one is made in panels.
+  int64_t staged_inputs = 0;  // Offsets in the staging area, aligned to kJobAlignment: of what is
+  int64_t staged_d = 0;       //   read (JobLayout::input_bytes), and of D.
+  JobPlaces places;
   Problem problem;
 };
 
+enum class MemoryAction : uint32_t { kAllocate, kFree, kWrite, kRead };
+
+// Something to do with a block. A block is zeros at first.
+struct MemoryRequest {
+  static constexpr RecordKind kKind = RecordKind::kMemory;
+  RecordHeader header = {.kind = kKind};
+  uint64_t id = 0;
+  uint32_t slot = 0;
+  MemoryAction action = {};
+  uint64_t block = 0;  // The front's number for it, never 0 and never used again.
+  // kAllocate alone: the block is for a product that goes through the GPU's memory in parts, and
+  // counts as memory of jobs.
+  uint32_t is_scratch = 0;
+  int64_t offset = 0;  // In the block.
+  int64_t bytes = 0;   // Of the new block, or to be copied.
+  int64_t staged = 0;  // Where in the staging area they come from or go to.
+};
+
+// The answer to a JobRequest or a MemoryRequest.
 struct Result {
   static constexpr RecordKind kKind = RecordKind::kResult;
   RecordHeader header = {.kind = kKind};
@@ -137,14 +169,22 @@ absl::Status SendRates(int socket, const GpuRates& rates);
 // Errors: InvalidArgument where it is not the next one, or of another number of kernels.
 absl::Status AppendRates(const RatesPart& part, size_t kernels, GpuRates& rates);
 
-// OK where every enumerator is known, the problem valid, and the kernel is there and supports it.
+// OK where every enumerator is known, the problem valid, the kernel is there and supports it, and
+// what is staged lies within so many bytes of a staging area. Blocks are looked at by who has them.
 // Errors: InvalidArgument, Unimplemented.
-absl::Status CheckJob(const JobRequest& request);
+absl::Status CheckJob(const JobRequest& request, int64_t staging_bytes);
+
+// The same for what is asked of a block.
+absl::Status CheckMemoryRequest(const MemoryRequest& request, int64_t staging_bytes);
+
+// OK where the range lies within so many bytes, which `of` names.
+// Errors: InvalidArgument.
+absl::Status CheckRange(std::string_view of, int64_t offset, int64_t bytes, int64_t all_bytes);
 
 // One packet as it came in.
 struct Packet {
-  std::array<std::byte,
-             std::max({sizeof(Hello), sizeof(RatesPart), sizeof(JobRequest), sizeof(Result)})>
+  std::array<std::byte, std::max({sizeof(Hello), sizeof(RatesPart), sizeof(JobRequest),
+                                  sizeof(MemoryRequest), sizeof(Result)})>
       bytes;
   size_t size = 0;
 };

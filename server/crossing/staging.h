@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -15,12 +16,16 @@
 
 namespace gemmd {
 
-// What one side must know of the other while that says nothing.
+// The most requests that a worker has at once.
+inline constexpr size_t kMostInFlight = 32;
+
+// What one side must know of the other while that says nothing, by slots of requests.
 struct StagingControl {
-  // The worker's: the last job that was given to the GPU.
-  std::atomic<uint64_t> started_id = 0;
-  // The front's: the last job that nobody wants any more. The worker looks at it between steps.
-  std::atomic<uint64_t> aborted_id = 0;
+  // The worker's: the last request of the slot of which something was given to the GPU.
+  std::array<std::atomic<uint64_t>, kMostInFlight> started_ids = {};
+  // The front's: the last request of the slot that nobody wants any more. The worker looks at it
+  // between steps.
+  std::array<std::atomic<uint64_t>, kMostInFlight> aborted_ids = {};
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 

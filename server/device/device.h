@@ -2,8 +2,9 @@
 //
 // The seam between the service and what computes: submit a job, be told when it is done.
 //
-// A device runs its jobs in the order of submission, one after the other. It knows nothing of
-// queues, deadlines or gRPC: the scheduler hands it one job at a time.
+// A device runs its jobs in the order of submission, one after the other or, where it says so, some
+// beside each other. It knows nothing of queues, deadlines or gRPC: the scheduler hands it as many
+// jobs as it says.
 #pragma once
 
 #include <cstdint>
@@ -72,6 +73,10 @@ class Device {
   // OK where a product is not too large for the device, whatever else it does; otherwise
   // ResourceExhausted, with the limit. Threads: any.
   virtual absl::Status CheckSize(const Problem& /*problem*/) const { return absl::OkStatus(); }
+
+  // How many jobs it is to be given before the first of them is done, so that one is copied while
+  // another is computed. They may end in any order. Constant.
+  virtual int depth() const { return 1; }
 
   // Memory in which tensors stay; null where they stay in memory of the host, which the device
   // reads and writes. The device owns it.

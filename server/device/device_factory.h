@@ -21,8 +21,9 @@ struct DeviceOptions {
   std::vector<std::string> names;
   int cpu_threads = 0;        // For each device of the host; 0: every core that it may use.
   std::string worker_binary;  // Empty: `gemmd-worker` beside this process's own binary.
-  int64_t gpu_staging_bytes = int64_t{256} << 20;     // WorkerDeviceOptions::staging_bytes.
+  int64_t gpu_staging_bytes = int64_t{512} << 20;     // WorkerDeviceOptions::staging_bytes.
   int64_t gpu_memory_bytes = 0;                       // WorkerCommand::memory_limit_bytes.
+  int64_t gpu_tensor_bytes = 0;                       // WorkerCommand::tensor_limit_bytes.
   absl::Duration worker_rest = absl::Minutes(5);      // RestartPolicy::Limits::rest_ns.
   absl::Duration canary_interval = absl::Minutes(1);  // WorkerDeviceOptions::canary_interval.
   absl::Duration watchdog_most = absl::Minutes(5);    // WorkerDeviceOptions::watchdog_most.

@@ -2,15 +2,18 @@
 //
 // A GPU as a device: its worker process, kept running.
 //
-// A thread of the device's own speaks with the worker: it copies operands into the staging area and
-// results out of it, one job at a time, and watches the time. (A small job that meets an idle
-// worker is handed over by the thread that submits it.) A worker that ends, that loses its GPU or
-// that does not answer in time is killed and started again; what ran is answered Aborted, what
-// waits Unavailable. After too many restarts the device rests before the next one.
+// What the worker is asked for are errands (errand.h), many at once: while it computes one job,
+// operands of the next are copied into the staging area and the result of the one before out of it.
+// A thread of the device's own begins them, takes the answers and watches the time; large matrices
+// are copied by other threads, and a small job is handed over by the thread that submits it. A
+// worker that ends, that loses its GPU or that does not answer in time is killed and started again;
+// what ran is answered Aborted, what waits Unavailable, and its blocks are lost. After too many
+// restarts the device rests before the next one.
 #pragma once
 
+#include <array>
 #include <atomic>
-#include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,23 +24,28 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/crossing/job_layout.h"
 #include "server/crossing/protocol.h"
-#include "server/crossing/staging.h"
+#include "server/device/copy_threads.h"
 #include "server/device/device.h"
+#include "server/device/errand.h"
+#include "server/device/errand_queue.h"
 #include "server/device/restart_policy.h"
 #include "server/device/result_stamps.h"
+#include "server/device/staging_area.h"
+#include "server/device/waker.h"
+#include "server/device/worker_memory.h"
 #include "server/device/worker_process.h"
 #include "server/system/clock.h"
-#include "server/system/file_descriptor.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
 
 struct WorkerDeviceOptions {
   WorkerCommand command;
-  // Operands and result of one job; a larger job is ResourceExhausted.
-  int64_t staging_bytes = int64_t{256} << 20;
+  // Of the staging area. Two thirds are for the operands and results of jobs under way; a larger
+  // job is ResourceExhausted.
+  int64_t staging_bytes = int64_t{512} << 20;
+  int copy_threads = CopyThreads::DefaultThreads();
   absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has its GPU.
   absl::Duration canary_timeout = absl::Seconds(10);
   // A job may take this many times its predicted time, but at most watchdog_most, so that a
@@ -64,6 +72,8 @@ class WorkerDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
   const DeviceProfile& profile() const override { return profile_; }
   absl::Status CheckSize(const Problem& problem) const override;
+  int depth() const override { return kDepth; }
+  DeviceMemory* memory() override { return &memory_; }
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(JobId id) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status readiness() const override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -76,44 +86,44 @@ class WorkerDevice final : public Device {
 
  private:
   class Checked;
-
-  // A job that waits or that the worker has.
-  struct Pending {
-    Job job;
-    Done done;
-    JobLayout layout;
-    absl::Status refusal;  // Where it cannot be done at all.
-    int64_t submitted_ns = 0;
-    uint64_t id = 0;  // This and what follows: set once the worker has the job.
-    int64_t begun_ns = 0;
-    int64_t sent_ns = 0;
-    int64_t deadline_ns = 0;
-
-    // Whether the thread that submits it may check it and hand it over.
-    bool is_small() const;
-  };
   enum class Event { kRecord, kWoken, kTime };
+  using Errands = std::vector<std::unique_ptr<Errand>>;
 
-  // The life of jobs.
-  absl::StatusOr<JobLayout> LayOut(const Problem& problem) const;
-  std::unique_ptr<Pending> MakePending(const Job& job, Done done) const;
-  void MakeCurrent(std::unique_ptr<Pending> pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Duration LongestRun(const Job& job) const;
-  void HandOver(Pending& pending) const;
-  void HandOverNext() ABSL_LOCKS_EXCLUDED(mutex_);
-  Pending* TakeNext() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status TakeResult() ABSL_LOCKS_EXCLUDED(mutex_);
-  JobOutcome Finish(const Pending& pending, const Result& result) const;
-  absl::Status CheckResult(const Pending& pending, const Result& result) const;
-  absl::Status CheckTime() const ABSL_LOCKS_EXCLUDED(mutex_);
-  void Answer(Pending& pending, const absl::Status& status) const;
-  void AnswerLost(std::string_view reason) ABSL_LOCKS_EXCLUDED(mutex_);
-  void RefusePending() ABSL_LOCKS_EXCLUDED(mutex_);
-  void AnswerAborted() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool IsAborted(const Pending& pending) const;
-  bool CopyInChunks(const Pending& pending, const JobRange& range, const Source& from) const;
-  absl::Status TakeOutput(const Pending& pending, HeldBytes& d) const;
-  Pending* current() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Jobs that the worker has at once, and errands of blocks beside them.
+  static constexpr int kDepth = 24;
+  static constexpr int kMemoryErrands = static_cast<int>(kMostInFlight) - kDepth;
+
+  // The life of errands.
+  absl::Status CheckStaged(int64_t bytes) const;
+  std::unique_ptr<Errand> MakeJobErrand(const Job& job, Done done) const;
+  void Give(Errands errands) ABSL_LOCKS_EXCLUDED(mutex_);
+  ErrandQueue::Room TakeRoom(Errand& errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginNext() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::unique_ptr<Errand> TakeNext() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Begin(std::unique_ptr<Errand> errand) ABSL_LOCKS_EXCLUDED(mutex_);
+  void BeginSmall(std::unique_ptr<Errand> errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginLarge(std::unique_ptr<Errand> errand) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FreeSlot(const Errand& errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnCopiedIn(Errand* errand, const absl::Status& checked) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Send(std::unique_ptr<Errand> errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End(std::unique_ptr<Errand> errand, const absl::Status& status) const;
+  void RefuseWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndAborted() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool WasStarted(const Errand& errand) const;
+  bool IsIdle() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsFinished() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Answers (worker_device_answers.cc).
+  absl::Status TakeResults() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status TakeAnswer(const Result& result) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckTimes(const Errand& errand, const Result& result) const;
+  void Finish(std::unique_ptr<Errand> errand, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void FinishLarge(std::unique_ptr<Errand> errand, absl::Span<const std::byte> written,
+                   std::vector<CopiedBytes> copies) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckTime() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Duration LongestRun(int64_t predicted_ns) const;
+  void EndLost(std::string_view reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The life of workers.
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -135,7 +145,6 @@ class WorkerDevice final : public Device {
   absl::StatusOr<Packet> AwaitPacket(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   bool AwaitEnd(int64_t patience_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Pause(int64_t pause_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Wake() const;
   bool stopping() const ABSL_LOCKS_EXCLUDED(mutex_);
   void SetReadiness(absl::Status new_readiness) ABSL_LOCKS_EXCLUDED(listener_mutex_, mutex_);
 
@@ -143,10 +152,11 @@ class WorkerDevice final : public Device {
   const WorkerDeviceOptions options_;
   const SteadyClock clock_;
   const ResultStamps stamps_;
+  const std::shared_ptr<const Waker> waker_ = std::make_shared<Waker>();
   DeviceInfo info_;
   DeviceProfile profile_;
-  Staging staging_;
-  FileDescriptor wake_;
+  std::shared_ptr<StagingArea> staging_;
+  WorkerMemory memory_;
 
   // Held while the readiness changes and is told; taken before mutex_.
   mutable Mutex listener_mutex_;
@@ -155,19 +165,23 @@ class WorkerDevice final : public Device {
   mutable Mutex mutex_;
   absl::Status readiness_ ABSL_GUARDED_BY(mutex_) = absl::UnavailableError("starting");
   std::optional<absl::Status> started_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::unique_ptr<Pending>> pending_ ABSL_GUARDED_BY(mutex_);
-  // The worker's job. What it points at belongs to the device's thread once it was handed over.
-  std::unique_ptr<Pending> current_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Pending>> aborted_ ABSL_GUARDED_BY(mutex_);  // They waited.
+  ErrandQueue queue_ ABSL_GUARDED_BY(mutex_);
+  Errands aborted_ ABSL_GUARDED_BY(mutex_);  // They waited.
+  // Their operands are being copied; with why they end where the worker is lost meanwhile.
+  std::map<Errand*, std::unique_ptr<Errand>> copied_ ABSL_GUARDED_BY(mutex_);
+  // What the worker has; a slot is taken from the beginning of the copy on.
+  std::array<std::unique_ptr<Errand>, kMostInFlight> sent_ ABSL_GUARDED_BY(mutex_);
+  std::array<bool, kMostInFlight> is_slot_taken_ ABSL_GUARDED_BY(mutex_) = {};
+  int jobs_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  int memory_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  int finishing_ ABSL_GUARDED_BY(mutex_) = 0;  // Their results are being copied.
+  Errands false_ ABSL_GUARDED_BY(mutex_);      // Answered, and nothing was written.
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t abort_deadline_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // Until the worker ends aborted_id_.
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_restart_asked_ ABSL_GUARDED_BY(mutex_) = false;
-  // While a canary has the worker between two jobs, all jobs wait.
+  // While a canary waits for the worker between two jobs, or has it, all errands wait.
   bool is_checking_ ABSL_GUARDED_BY(mutex_) = false;
   DeviceCondition condition_ ABSL_GUARDED_BY(mutex_);
-  // The worker's job that nobody wants any more: the last one, by Pending::id.
-  std::atomic<uint64_t> aborted_id_ = 0;
   // Changed by the device's thread alone, and then locked; its socket is used by any that hands
   // over.
   WorkerProcess process_;
@@ -178,11 +192,17 @@ class WorkerDevice final : public Device {
   // Owned by the device's thread.
   RestartPolicy restarts_;
   bool is_measured_ = false;
+  // The errand that the worker has had for the longest, and since when that is so.
+  uint64_t oldest_id_ = 0;
+  int64_t oldest_since_ns_ = 0;
+  int64_t last_answer_ns_ = 0;
   int64_t spin_until_ns_ = 0;
   int64_t next_canary_ns_ = 0;
   std::string end_;  // How the last worker ended.
 
   std::thread thread_;
+  // Their work ends before anything else goes.
+  std::unique_ptr<CopyThreads> copy_threads_;
 };
 
 }  // namespace gemmd

@@ -2,7 +2,6 @@
 //
 // The life of workers, one after the other.
 #include <pthread.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <utility>
@@ -23,6 +22,14 @@ constexpr int64_t kTimeToDieNs = 10'000'000'000;
 constexpr int64_t kTimeToEndNs = 5'000'000'000;
 constexpr int64_t kReapIntervalNs = 1'000'000;
 
+// A third of what is for jobs at most is under way in chunks.
+int64_t ChunkBytes(int64_t staging_bytes) {
+  constexpr int64_t kMostBytes = int64_t{4} << 20;
+  constexpr int64_t kChunks = 24;
+  const int64_t bytes = StagingArea::BytesForJobs(staging_bytes) / kChunks;
+  return std::clamp(bytes / kJobAlignment * kJobAlignment, kJobAlignment, kMostBytes);
+}
+
 std::string VersionText(int32_t version) {
   return Concat(version / 1000, ".", version % 1000 / 10);
 }
@@ -37,19 +44,24 @@ class WorkerDevice::Checked final : public Device {
   const DeviceProfile& profile() const override { return device_.profile_; }
 
   void Submit(const Job& job, Done done) override {
-    std::unique_ptr<Pending> pending = device_.MakePending(job, std::move(done));
-    if (!pending->refusal.ok()) {
-      device_.Answer(*pending, pending->refusal);
+    std::unique_ptr<Errand> errand = device_.MakeJobErrand(job, std::move(done));
+    errand->submitted_ns = device_.clock_.NowNs();
+    if (errand->verdict) {
+      const absl::Status verdict = *errand->verdict;
+      device_.End(std::move(errand), verdict);
       return;
     }
     {
       MutexLock lock(&device_.mutex_);
-      device_.MakeCurrent(std::move(pending));
+      if (device_.TakeRoom(*errand) == ErrandQueue::Room::kTaken) {
+        device_.BeginSmall(std::move(errand));
+      }
     }
-    device_.HandOver(*device_.current());
-    while (device_.current() != nullptr) {
+    // Nothing else is under way, so there is room.
+    if (errand != nullptr) device_.End(std::move(errand), absl::InternalError("canary: no room"));
+    while (!device_.IsIdle()) {
       const absl::Status status = device_.Step();
-      if (!status.ok()) device_.AnswerLost(std::string(status.message()));
+      if (!status.ok()) device_.EndLost(std::string(status.message()));
     }
   }
 
@@ -59,8 +71,10 @@ class WorkerDevice::Checked final : public Device {
 
 WorkerDevice::WorkerDevice(WorkerDeviceOptions options)
     : options_(std::move(options)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      restarts_(options_.restarts) {
+      memory_([this](Errands errands) { Give(std::move(errands)); },
+              ChunkBytes(options_.staging_bytes)),
+      restarts_(options_.restarts),
+      copy_threads_(std::make_unique<CopyThreads>(options_.copy_threads)) {
   info_.name = Concat("cuda:", options_.command.ordinal);
   info_.kind = DeviceKind::kCuda;
   thread_ = std::thread([this] { Run(); });
@@ -71,7 +85,7 @@ WorkerDevice::~WorkerDevice() {
     MutexLock lock(&mutex_);
     stopping_ = true;
   }
-  Wake();
+  waker_->Wake();
   thread_.join();
 }
 
@@ -112,9 +126,9 @@ void WorkerDevice::Run() {
   EndWorker(is_alive ? kTimeToEndNs : 0);
   while (!stopping()) {
     WaitForEvent(kNoDeadlineNs);
-    RefusePending();
+    RefuseWaiting();
   }
-  RefusePending();
+  RefuseWaiting();
 }
 
 // Errors: the reason for which the worker is of no more use. OK where all is done and the device
@@ -123,8 +137,8 @@ absl::Status WorkerDevice::Serve() {
   while (true) {
     if (TakeRestartRequest()) return absl::CancelledError("an operator wants another worker");
     RETURN_IF_ERROR(CheckCanaryIfDue());
-    HandOverNext();
-    if (stopping() && current() == nullptr) return absl::OkStatus();
+    BeginNext();
+    if (stopping() && IsFinished()) return absl::OkStatus();
     RETURN_IF_ERROR(Step());
   }
 }
@@ -132,16 +146,16 @@ absl::Status WorkerDevice::Serve() {
 // Waits for one event and handles it.
 absl::Status WorkerDevice::Step() {
   switch (WaitForEvent(kNoDeadlineNs)) {
-    case Event::kRecord: RETURN_IF_ERROR(TakeResult()); break;
+    case Event::kRecord: RETURN_IF_ERROR(TakeResults()); break;
     case Event::kWoken:
-      if (!readiness().ok()) RefusePending();
+      if (!readiness().ok()) RefuseWaiting();
       break;
     case Event::kTime: break;
   }
   return CheckTime();
 }
 
-// Ends the worker, answers its job and those that wait, and starts another one when that is
+// Ends the worker, answers its errands and those that wait, and starts another one when that is
 // allowed. False where the device stops before.
 bool WorkerDevice::Restart(absl::Status reason) {
   while (true) {
@@ -153,13 +167,18 @@ bool WorkerDevice::Restart(absl::Status reason) {
     if (absl::IsCancelled(reason)) restarts_.Forget();
     const RestartPolicy::Pause pause = restarts_.Next(clock_.NowNs());
     const std::string rest = absl::FormatDuration(absl::Nanoseconds(pause.ns));
+    {
+      MutexLock lock(&mutex_);
+      is_checking_ = false;
+    }
     SetReadiness(absl::UnavailableError(
         Concat("device: ", info_.name,
                pause.is_rest ? Concat(" is out of service after too many starts, for ", rest, ": ")
                              : " is starting again: ",
                why)));
-    AnswerLost(why);
-    RefusePending();
+    memory_.ledger().Lose();
+    EndLost(why);
+    RefuseWaiting();
     // One that hangs in the driver may never die, and holds the GPU until then.
     while (!is_gone && !AwaitEnd(kTimeToDieNs)) {
       SetReadiness(absl::UnavailableError(
@@ -182,14 +201,16 @@ bool WorkerDevice::Restart(absl::Status reason) {
 
 // Starts a worker. OK once it has its GPU and gave the right products.
 absl::Status WorkerDevice::StartWorker() {
-  if (!wake_.is_open()) return absl::ResourceExhaustedError("no file descriptor is left");
-  if (staging_.matrices().empty()) {
-    ASSIGN_OR_RETURN(staging_, Staging::Create(options_.staging_bytes));
+  if (!waker_->is_open()) return absl::ResourceExhaustedError("no file descriptor is left");
+  if (staging_ == nullptr) {
+    ASSIGN_OR_RETURN(std::shared_ptr<StagingArea> staging,
+                     StagingArea::Create(options_.staging_bytes, waker_));
     MutexLock lock(&mutex_);
-    condition_.staging_bytes = static_cast<int64_t>(staging_.matrices().size());
+    staging_ = std::move(staging);
+    condition_.staging_bytes = staging_->bytes();
   }
   ASSIGN_OR_RETURN(WorkerProcess process,
-                   WorkerProcess::Start(options_.command, staging_.descriptor()));
+                   WorkerProcess::Start(options_.command, staging_->descriptor()));
   {
     MutexLock lock(&mutex_);
     process_ = std::move(process);
@@ -209,14 +230,16 @@ absl::Status WorkerDevice::CheckCanary() {
   return canary;
 }
 
+// Lets nothing begin once it is due, and gives it once nothing is under way.
 // Errors: as RunCanary. The worker is then of no more use.
 absl::Status WorkerDevice::CheckCanaryIfDue() {
   if (clock_.NowNs() < next_canary_ns_) return absl::OkStatus();
   {
     MutexLock lock(&mutex_);
-    if (current_ != nullptr || stopping_) return absl::OkStatus();
-    is_checking_ = true;
+    is_checking_ = !stopping_;
+    if (stopping_) return absl::OkStatus();
   }
+  if (!IsIdle()) return absl::OkStatus();
   absl::Status canary = CheckCanary();
   MutexLock lock(&mutex_);
   is_checking_ = false;
@@ -237,7 +260,7 @@ absl::Status WorkerDevice::RestartWorker() {
     }
     is_restart_asked_ = true;
   }
-  Wake();
+  waker_->Wake();
   return absl::OkStatus();
 }
 
@@ -271,6 +294,7 @@ absl::Status WorkerDevice::Describe(const Hello& hello) {
   info_.multiprocessors = hello.multiprocessors;
   info_.memory_bytes = hello.memory_bytes;
   info_.memory_limit_bytes = hello.memory_limit_bytes;
+  memory_.ledger().SetCapacity(hello.tensor_limit_bytes);
   info_.clock_khz = hello.clock_khz;
   info_.memory_clock_khz = hello.memory_clock_khz;
   info_.driver = VersionText(hello.driver_version);
@@ -328,7 +352,7 @@ bool WorkerDevice::AwaitEnd(int64_t patience_ns) {
     const int64_t now_ns = clock_.NowNs();
     if (now_ns >= until_ns) return false;
     WaitForEvent(now_ns + kReapIntervalNs);
-    if (!readiness().ok()) RefusePending();
+    if (!readiness().ok()) RefuseWaiting();
   }
 }
 
@@ -338,7 +362,7 @@ absl::StatusOr<Packet> WorkerDevice::AwaitPacket(absl::Duration timeout) {
   const int64_t until_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(timeout);
   while (clock_.NowNs() < until_ns) {
     const Event event = WaitForEvent(until_ns);
-    if (event == Event::kWoken) RefusePending();
+    if (event == Event::kWoken) RefuseWaiting();
     if (stopping()) return absl::UnavailableError("stopping");
     if (event != Event::kRecord) continue;
     Packet packet;
@@ -360,7 +384,7 @@ bool WorkerDevice::Pause(int64_t pause_ns) {
     }
     if (is_over) return true;
     WaitForEvent(until_ns);
-    RefusePending();
+    RefuseWaiting();
   }
   return false;
 }

@@ -69,9 +69,11 @@ class Preparation {
     std::string ordinal = std::to_string(command.ordinal);
     std::string parent = std::to_string(getpid());
     std::string limit = std::to_string(command.memory_limit_bytes);
+    std::string tensors = std::to_string(command.tensor_limit_bytes);
     std::string spin = std::to_string(command.spin_ns);
-    const std::array<char*, 6> arguments = {binary.data(), ordinal.data(), parent.data(),
-                                            limit.data(),  spin.data(),    nullptr};
+    const std::array<char*, 7> arguments = {binary.data(), ordinal.data(), parent.data(),
+                                            limit.data(),  tensors.data(), spin.data(),
+                                            nullptr};
     return posix_spawn(pid, command.binary.c_str(), &actions_, &attributes_, arguments.data(),
                        environ);
   }

@@ -21,6 +21,7 @@ struct WorkerCommand {
   std::string binary;
   int ordinal = 0;
   int64_t memory_limit_bytes = 0;  // As WorkerOptions.
+  int64_t tensor_limit_bytes = 0;  // As WorkerOptions.
   // Between jobs, the front's thread and the worker look for the next record for so long before
   // they sleep: waking them takes longer than a small job.
   int64_t spin_ns = DefaultSpinNs();

@@ -1,24 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/worker/worker.h"
 
+#include <poll.h>
+
+#include <algorithm>
 #include <chrono>
+#include <list>
 #include <memory>
 
 #include "kernels/catalog.h"
 #include "kernels/mma/chip.h"
 #include "kernels/status_macros.h"
-#include "kernels/text.h"
-#include "server/crossing/job_layout.h"
+#include "server/worker/block_table.h"
 #include "server/worker/device_arena.h"
-#include "server/worker/panels.h"
+#include "server/worker/job_run.h"
+#include "server/worker/lanes.h"
+#include "server/worker/memory_run.h"
+#include "server/worker/run.h"
 
 namespace gemmd {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A link of 12 GB/s, as that of PCIe 3, takes 11 ms for it.
-constexpr size_t kCopiedAtOnce = size_t{128} << 20;
+// While the GPU works the worker looks all the time, where there are processors to spare, and after
+// this time at intervals.
+constexpr std::chrono::milliseconds kTimeToLook(5);
+constexpr timespec kLookInterval = {.tv_sec = 0, .tv_nsec = 50'000};
 
 class Worker {
  public:
@@ -33,24 +41,32 @@ class Worker {
  private:
   absl::StatusOr<Hello> Open(int staging_file);
   absl::Status Receive(Packet& packet) const;
+  absl::Status Take(const Packet& packet);
+  absl::Status TakeMore();
+  absl::Status TakeJob(const JobRequest& request);
+  absl::Status TakeMemoryRequest(const MemoryRequest& request);
+  absl::Status Refuse(uint64_t id, const absl::Status& status) const;
   absl::Status Measure();
-  absl::Status RunJob(const JobRequest& request);
-  absl::Status Compute(const JobRequest& request, Result& result);
-  absl::Status Queue(const Kernel& kernel, const JobRequest& request, const JobLayout& layout,
-                     std::byte* block, absl::Span<std::byte> workspace);
-  absl::Status CopyIn(uint64_t id, const JobLayout& layout, std::byte* block);
-  absl::Status Launch(uint64_t id, const Kernel& kernel, const GemmArgs& args,
-                      const GpuPanels& panels);
-  absl::Status CopyOut(uint64_t id, const JobLayout& layout, const std::byte* block);
-  absl::Status CheckWanted(uint64_t id) const;
-  absl::Status FillTimes(Result& result);
+  void AdvanceAll();
+  void Fail(Run& run, const absl::Status& status);
+  void LookAtLanes();
+  absl::Status AnswerDone();
+  void Rest();
+
+  int64_t staging_bytes() const { return static_cast<int64_t>(staging_.matrices().size()); }
 
   const WorkerOptions& options_;
   GpuRuntime& runtime_;
   const int socket_;
   Staging staging_;
   GpuDescription gpu_;
+  // Set once the GPU is open. Requests go before what they use.
+  std::unique_ptr<Lanes> lanes_;
+  std::unique_ptr<BlockTable> blocks_;
   std::unique_ptr<DeviceArena> arena_;
+  std::unique_ptr<RunContext> context_;
+  std::list<std::unique_ptr<Run>> runs_;  // In the order in which they came.
+  Clock::time_point last_progress_;
 };
 
 absl::StatusOr<Hello> Worker::Open(int staging_file) {
@@ -59,7 +75,20 @@ absl::StatusOr<Hello> Worker::Open(int staging_file) {
   RETURN_IF_ERROR(runtime_.RegisterStaging(staging_.matrices()));
   const int64_t limit = options_.memory_limit_bytes > 0 ? options_.memory_limit_bytes
                                                         : gpu_.free_memory_bytes / 10 * 9;
+  const int64_t tensor_limit = options_.tensor_limit_bytes > 0
+                                   ? std::min(options_.tensor_limit_bytes, limit)
+                                   : limit / 5 * 4;
+  lanes_ = std::make_unique<Lanes>(runtime_);
+  blocks_ = std::make_unique<BlockTable>(runtime_);
   arena_ = std::make_unique<DeviceArena>(runtime_, limit);
+  context_ = std::unique_ptr<RunContext>(new RunContext{.runtime = runtime_,
+                                                        .lanes = *lanes_,
+                                                        .blocks = *blocks_,
+                                                        .arena = *arena_,
+                                                        .staging = staging_,
+                                                        .target = gpu_.target,
+                                                        .memory_limit_bytes = limit,
+                                                        .tensor_limit_bytes = tensor_limit});
   Hello hello;
   hello.catalog = CatalogFingerprint();
   hello.description.Set(gpu_.name);
@@ -67,6 +96,7 @@ absl::StatusOr<Hello> Worker::Open(int staging_file) {
   hello.multiprocessors = gpu_.target.multiprocessors;
   hello.memory_bytes = gpu_.memory_bytes;
   hello.memory_limit_bytes = limit;
+  hello.tensor_limit_bytes = tensor_limit;
   hello.clock_khz = gpu_.clock_khz;
   hello.memory_clock_khz = gpu_.memory_clock_khz;
   hello.driver_version = gpu_.driver_version;
@@ -87,13 +117,12 @@ absl::Status Worker::Serve() {
   Packet packet;
   while (true) {
     RETURN_IF_ERROR(Receive(packet));
-    ASSIGN_OR_RETURN(const RecordKind kind, KindOf(packet));
-    if (kind == RecordKind::kMeasure) {
-      RETURN_IF_ERROR(ParseRecord<MeasureRequest>(packet).status());
-      RETURN_IF_ERROR(Measure());
-    } else {
-      ASSIGN_OR_RETURN(const JobRequest request, ParseRecord<JobRequest>(packet));
-      RETURN_IF_ERROR(RunJob(request));
+    RETURN_IF_ERROR(Take(packet));
+    while (!runs_.empty()) {
+      AdvanceAll();
+      LookAtLanes();
+      RETURN_IF_ERROR(AnswerDone());
+      if (!runs_.empty()) RETURN_IF_ERROR(TakeMore());
     }
   }
 }
@@ -108,120 +137,116 @@ absl::Status Worker::Receive(Packet& packet) const {
   return ReceivePacket(socket_, /*should_wait=*/true, packet);
 }
 
+absl::Status Worker::Take(const Packet& packet) {
+  last_progress_ = Clock::now();
+  ASSIGN_OR_RETURN(const RecordKind kind, KindOf(packet));
+  if (kind == RecordKind::kMeasure) {
+    RETURN_IF_ERROR(ParseRecord<MeasureRequest>(packet).status());
+    return Measure();
+  }
+  if (kind == RecordKind::kMemory) {
+    ASSIGN_OR_RETURN(const MemoryRequest request, ParseRecord<MemoryRequest>(packet));
+    return TakeMemoryRequest(request);
+  }
+  ASSIGN_OR_RETURN(const JobRequest request, ParseRecord<JobRequest>(packet));
+  return TakeJob(request);
+}
+
+// Takes what has come in while the GPU works; waits for it now and then.
+absl::Status Worker::TakeMore() {
+  Packet packet;
+  while (runs_.size() < kMostInFlight) {
+    const absl::Status status = ReceivePacket(socket_, /*should_wait=*/false, packet);
+    if (absl::IsNotFound(status)) break;
+    RETURN_IF_ERROR(status);
+    RETURN_IF_ERROR(Take(packet));
+  }
+  Rest();
+  return absl::OkStatus();
+}
+
+void Worker::Rest() {
+  const bool has_time_to_look = options_.spin_ns > 0;
+  if (has_time_to_look && Clock::now() - last_progress_ < kTimeToLook) return;
+  pollfd file = {.fd = socket_, .events = POLLIN, .revents = 0};
+  const nfds_t files = runs_.size() < kMostInFlight ? 1 : 0;
+  ppoll(&file, files, &kLookInterval, nullptr);
+}
+
 absl::Status Worker::Measure() {
+  if (!runs_.empty()) return absl::InvalidArgumentError("record: got kind 2 during a job");
   GpuRates rates;
   RETURN_IF_ERROR(options_.measure(runtime_, gpu_, staging_.matrices(), rates));
   return SendRates(socket_, rates);
 }
 
-absl::Status Worker::RunJob(const JobRequest& request) {
+absl::Status Worker::Refuse(uint64_t id, const absl::Status& status) const {
   Result result;
-  result.id = request.id;
-  const absl::Status status = Compute(request, result);
+  result.id = id;
   result.status.Set(status);
-  if (!status.ok()) {
-    // What is still under way must not touch the next job's memory.
+  return SendRecord(socket_, result);
+}
+
+absl::Status Worker::TakeJob(const JobRequest& request) {
+  const absl::Status checked = CheckJob(request, staging_bytes());
+  if (!checked.ok()) return Refuse(request.id, checked);
+  runs_.push_back(std::make_unique<JobRun>(*context_, request));
+  return absl::OkStatus();
+}
+
+absl::Status Worker::TakeMemoryRequest(const MemoryRequest& request) {
+  const absl::Status checked = CheckMemoryRequest(request, staging_bytes());
+  if (!checked.ok()) return Refuse(request.id, checked);
+  runs_.push_back(std::make_unique<MemoryRun>(*context_, request));
+  return absl::OkStatus();
+}
+
+void Worker::AdvanceAll() {
+  context_->is_memory_short = false;
+  context_->is_first = true;
+  for (const std::unique_ptr<Run>& run : runs_) {
+    const absl::Status status = run->Advance();
+    if (!status.ok()) Fail(*run, status);
+    context_->is_first = false;
+  }
+}
+
+// What it was given before may still be under way, and must not touch the memory of the next one:
+// where that cannot be marked, everything is waited for.
+void Worker::Fail(Run& run, const absl::Status& status) {
+  const bool is_marked = absl::IsCancelled(status) && run.is_started() && run.AwaitAll().ok();
+  if (run.is_started() && !is_marked) {
     runtime_.Wait().IgnoreError();
-    result.is_lost = runtime_.IsLost() ? 1 : 0;
+    lanes_->ReachAll();
   }
-  RETURN_IF_ERROR(SendRecord(socket_, result));
-  return result.is_lost != 0 ? status : absl::OkStatus();
+  run.End(status);
 }
 
-absl::Status Worker::Compute(const JobRequest& request, Result& result) {
-  RETURN_IF_ERROR(CheckJob(request));
-  RETURN_IF_ERROR(CheckWanted(request.id));
-  const Kernel& kernel = Catalog(DeviceKind::kCuda)[request.kernel];
-  const Problem& problem = request.problem;
-  ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(problem));
-  if (layout.end > static_cast<int64_t>(staging_.matrices().size())) {
-    return absl::InvalidArgumentError(GotWant("job", Concat(layout.end, " bytes of matrices"),
-                                              Concat("at most ", staging_.matrices().size())));
+// A failure shows in any of the requests that are under way: it is the first one's.
+void Worker::LookAtLanes() {
+  const absl::Status status = lanes_->Update();
+  if (status.ok()) return;
+  for (const std::unique_ptr<Run>& run : runs_) {
+    if (run->is_started() && !run->IsDone()) return Fail(*run, status);
   }
-  ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel.workspace_bytes(problem));
-  int64_t bytes = 0;
-  if (__builtin_add_overflow(layout.end, workspace_bytes, &bytes)) {
-    return absl::ResourceExhaustedError("workspace: more than 2^63 bytes");
-  }
-  ASSIGN_OR_RETURN(std::byte* const block, arena_->Reserve(bytes));
-  staging_.control().started_id.store(request.id, std::memory_order_release);
-  RETURN_IF_ERROR(Queue(kernel, request, layout, block,
-                        absl::MakeSpan(block + layout.end, static_cast<size_t>(workspace_bytes))));
-  RETURN_IF_ERROR(runtime_.Wait());
-  return FillTimes(result);
 }
 
-// Errors: Cancelled once nobody wants the job any more.
-absl::Status Worker::CheckWanted(uint64_t id) const {
-  const bool is_aborted = staging_.control().aborted_id.load(std::memory_order_relaxed) == id;
-  return is_aborted ? AbortedLaunch() : absl::OkStatus();
-}
-
-// Everything that the GPU does for one job. What takes long is done in steps.
-absl::Status Worker::Queue(const Kernel& kernel, const JobRequest& request, const JobLayout& layout,
-                           std::byte* block, absl::Span<std::byte> workspace) {
-  const Problem& problem = request.problem;
-  RETURN_IF_ERROR(runtime_.Mark(Moment::kStart));
-  RETURN_IF_ERROR(CopyIn(request.id, layout, block));
-  // All that the copy did not overwrite: nothing of an earlier job, which may have been another
-  // caller's, is left to this one, and a kernel that does nothing gives no earlier result.
-  const int64_t rest_bytes = layout.end - layout.d.offset + static_cast<int64_t>(workspace.size());
-  if (rest_bytes > 0) {
-    RETURN_IF_ERROR(runtime_.Clear(block + layout.d.offset, rest_bytes));
+// Errors: the GPU is lost, or the front is.
+absl::Status Worker::AnswerDone() {
+  for (auto run = runs_.begin(); run != runs_.end();) {
+    if (!(*run)->IsDone()) {
+      ++run;
+      continue;
+    }
+    Result result = (*run)->MakeResult();
+    const absl::Status status = result.status.get();
+    const bool has_failed = !status.ok() && !absl::IsCancelled(status);
+    if (has_failed) result.is_lost = runtime_.IsLost() ? 1 : 0;
+    run = runs_.erase(run);
+    RETURN_IF_ERROR(SendRecord(socket_, result));
+    if (result.is_lost != 0) return status;
+    last_progress_ = Clock::now();
   }
-  RETURN_IF_ERROR(runtime_.Mark(Moment::kCopiedIn));
-  if (problem.has_output()) {
-    RETURN_IF_ERROR(Launch(request.id, kernel,
-                           ArgsAt(problem, gpu_.target, layout, block, workspace),
-                           DivideLaunch(problem, request.predicted_ns)));
-  }
-  RETURN_IF_ERROR(runtime_.Mark(Moment::kComputed));
-  RETURN_IF_ERROR(CopyOut(request.id, layout, block));
-  return runtime_.Mark(Moment::kCopiedOut);
-}
-
-absl::Status Worker::CopyIn(uint64_t id, const JobLayout& layout, std::byte* block) {
-  const absl::Span<std::byte> inputs =
-      staging_.matrices().first(static_cast<size_t>(layout.input_bytes()));
-  for (size_t at = 0; at < inputs.size(); at += kCopiedAtOnce) {
-    RETURN_IF_ERROR(CheckWanted(id));
-    RETURN_IF_ERROR(runtime_.CopyIn(block + at, inputs.subspan(at, kCopiedAtOnce)));
-    if (inputs.size() > kCopiedAtOnce) RETURN_IF_ERROR(runtime_.EndStep());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Worker::Launch(uint64_t id, const Kernel& kernel, const GemmArgs& args,
-                            const GpuPanels& panels) {
-  const int64_t count = panels.count();
-  if (count <= 1) return runtime_.Launch(kernel, args);
-  for (int64_t index = 0; index < count; ++index) {
-    RETURN_IF_ERROR(CheckWanted(id));
-    const Problem panel = PanelProblem(args.problem, panels, index);
-    RETURN_IF_ERROR(runtime_.Launch(kernel, PanelArgs(args, panels, index, panel)));
-    RETURN_IF_ERROR(runtime_.EndStep());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Worker::CopyOut(uint64_t id, const JobLayout& layout, const std::byte* block) {
-  const absl::Span<std::byte> d = staging_.matrices().subspan(static_cast<size_t>(layout.d.offset),
-                                                              static_cast<size_t>(layout.d.bytes));
-  for (size_t at = 0; at < d.size(); at += kCopiedAtOnce) {
-    RETURN_IF_ERROR(CheckWanted(id));
-    RETURN_IF_ERROR(runtime_.CopyOut(d.subspan(at, kCopiedAtOnce), block + layout.d.offset + at));
-    if (d.size() > kCopiedAtOnce) RETURN_IF_ERROR(runtime_.EndStep());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Worker::FillTimes(Result& result) {
-  ASSIGN_OR_RETURN(result.copy_in_ns,
-                   runtime_.NanosecondsBetween(Moment::kStart, Moment::kCopiedIn));
-  ASSIGN_OR_RETURN(result.compute_ns,
-                   runtime_.NanosecondsBetween(Moment::kCopiedIn, Moment::kComputed));
-  ASSIGN_OR_RETURN(result.copy_out_ns,
-                   runtime_.NanosecondsBetween(Moment::kComputed, Moment::kCopiedOut));
   return absl::OkStatus();
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The worker of one GPU: does what the front asks for, job after job, until the front is gone or
-// the GPU is lost. It knows neither gRPC nor queues.
+// The worker of one GPU: does what the front asks for, until the front is gone or the GPU is lost.
+// It knows neither gRPC nor queues. Many requests are under way at once (run.h): one thread gives
+// the GPU what there is room for, looks how far it has come, and answers what is done.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,11 @@ using MeasureGpu = std::function<absl::Status(GpuRuntime&, const GpuDescription&
 
 struct WorkerOptions {
   int ordinal = 0;
-  int64_t memory_limit_bytes = 0;  // For jobs; 0: nine tenths of what is free at the start.
-  int64_t spin_ns = 0;             // Time to look for the next record before it sleeps.
+  // For jobs and blocks; 0: nine tenths of what is free at the start.
+  int64_t memory_limit_bytes = 0;
+  // For blocks, of that; 0: four fifths of it.
+  int64_t tensor_limit_bytes = 0;
+  int64_t spin_ns = 0;  // Time to look for the next record before it sleeps.
   MeasureGpu measure;
 };
 

@@ -24,10 +24,11 @@ bool DieWithParent(int64_t parent) {
 int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, MeasureGpu measure) {
   WorkerOptions options;
   int64_t parent = 0;
-  if (argc != 5 || !absl::SimpleAtoi(argv[1], &options.ordinal) ||
+  if (argc != 6 || !absl::SimpleAtoi(argv[1], &options.ordinal) ||
       !absl::SimpleAtoi(argv[2], &parent) ||
       !absl::SimpleAtoi(argv[3], &options.memory_limit_bytes) ||
-      !absl::SimpleAtoi(argv[4], &options.spin_ns)) {
+      !absl::SimpleAtoi(argv[4], &options.tensor_limit_bytes) ||
+      !absl::SimpleAtoi(argv[5], &options.spin_ns)) {
     std::fputs("This is a part of gemmd, which starts it for each GPU.\n", stderr);
     return 2;
   }

@@ -64,6 +64,7 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
                                       "--max-concurrent-streams=1005",
                                       "--gpu-staging-bytes=1006",
                                       "--gpu-memory-bytes=1007",
+                                      "--gpu-tensor-bytes=1008",
                                       "--handshake-timeout=1s",
                                       "--max-connection-idle=2s",
                                       "--max-connection-age=3s",
@@ -89,6 +90,7 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   EXPECT_EQ(transport.max_concurrent_streams, 1005);
   EXPECT_EQ(options.devices.gpu_staging_bytes, 1006);
   EXPECT_EQ(options.devices.gpu_memory_bytes, 1007);
+  EXPECT_EQ(options.devices.gpu_tensor_bytes, 1008);
   EXPECT_EQ(transport.handshake_timeout, absl::Seconds(1));
   EXPECT_EQ(transport.max_connection_idle, absl::Seconds(2));
   EXPECT_EQ(transport.max_connection_age, absl::Seconds(3));

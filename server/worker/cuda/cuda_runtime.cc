@@ -3,8 +3,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/runtime.h"
@@ -47,6 +51,43 @@ absl::StatusOr<std::string> NameOfGpu(int ordinal) {
   return std::string(properties.name);
 }
 
+// Memory that the driver keeps for this process once it had it: taking it and giving it back then
+// waits for no stream, as cudaMalloc and cudaFree do.
+class MemoryPool {
+ public:
+  absl::Status Open(int ordinal) {
+    cudaMemPoolProps properties = {};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location = {.type = cudaMemLocationTypeDevice, .id = ordinal};
+    RETURN_IF_ERROR(CudaStatus(cudaMemPoolCreate(&pool_, &properties), "pool of memory"));
+    uint64_t kept_bytes = std::numeric_limits<uint64_t>::max();
+    RETURN_IF_ERROR(
+        CudaStatus(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &kept_bytes),
+                   "pool of memory"));
+    ASSIGN_OR_RETURN(stream_, Stream::Create());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::byte*> Take(int64_t bytes) {
+    void* memory = nullptr;
+    RETURN_IF_ERROR(CudaStatus(
+        cudaMallocFromPoolAsync(&memory, static_cast<size_t>(bytes), pool_, stream_.get()),
+        "memory of the GPU"));
+    // The stream does nothing else, and then every stream may use the memory.
+    if (absl::Status status = stream_.Wait(); !status.ok()) {
+      cudaFreeAsync(memory, stream_.get());
+      return status;
+    }
+    return static_cast<std::byte*>(memory);
+  }
+
+  void GiveBack(std::byte* memory) { cudaFreeAsync(memory, stream_.get()); }
+
+ private:
+  cudaMemPool_t pool_ = nullptr;  // Goes with the process.
+  Stream stream_;
+};
+
 class CudaRuntime final : public GpuRuntime {
  public:
   absl::StatusOr<GpuDescription> Open(int ordinal) override {
@@ -57,12 +98,9 @@ class CudaRuntime final : public GpuRuntime {
           GotWant("GPU", Concat(ordinal), Concat("less than ", count, ", as many as there are")));
     }
     RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal), "choice of the GPU"));
-    ASSIGN_OR_RETURN(stream_, Stream::Create());
-    for (Event& event : events_) {
-      ASSIGN_OR_RETURN(event, Event::Create());
-    }
-    for (Event& event : step_ends_) {
-      ASSIGN_OR_RETURN(event, Event::Create());
+    RETURN_IF_ERROR(pool_.Open(ordinal));
+    for (Stream& stream : streams_) {
+      ASSIGN_OR_RETURN(stream, Stream::Create());
     }
     return Describe(ordinal);
   }
@@ -72,47 +110,75 @@ class CudaRuntime final : public GpuRuntime {
                       "registration of the staging area");
   }
 
-  absl::StatusOr<std::byte*> Allocate(int64_t bytes) override {
-    ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Allocate(bytes));
-    return memory.Release();
-  }
-  void Free(std::byte* memory) override { cudaFree(memory); }
+  absl::StatusOr<std::byte*> Allocate(int64_t bytes) override { return pool_.Take(bytes); }
+  void Free(std::byte* memory) override { pool_.GiveBack(memory); }
 
-  absl::Status CopyIn(std::byte* to, absl::Span<const std::byte> from) override {
+  absl::Status CopyIn(Lane lane, std::byte* to, absl::Span<const std::byte> from) override {
     return CudaStatus(
-        cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, stream_.get()),
+        cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, Of(lane).get()),
         "copy to the GPU");
   }
-  absl::Status CopyOut(absl::Span<std::byte> to, const std::byte* from) override {
+  absl::Status CopyOut(Lane lane, absl::Span<std::byte> to, const std::byte* from) override {
     return CudaStatus(
-        cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, stream_.get()),
+        cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, Of(lane).get()),
         "copy from the GPU");
   }
-  absl::Status Clear(std::byte* memory, int64_t bytes) override {
-    return CudaStatus(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), stream_.get()),
+  absl::Status CopyLines(Lane lane, const MemoryLines& lines) override {
+    const auto size = [](int64_t value) { return static_cast<size_t>(value); };
+    const bool are_joined =
+        lines.to_stride_bytes == lines.line_bytes && lines.from_stride_bytes == lines.line_bytes;
+    if (are_joined || lines.lines == 1) {
+      return CudaStatus(cudaMemcpyAsync(lines.to, lines.from, size(lines.line_bytes * lines.lines),
+                                        cudaMemcpyDeviceToDevice, Of(lane).get()),
+                        "copy on the GPU");
+    }
+    return CudaStatus(
+        cudaMemcpy2DAsync(lines.to, size(lines.to_stride_bytes), lines.from,
+                          size(lines.from_stride_bytes), size(lines.line_bytes), size(lines.lines),
+                          cudaMemcpyDeviceToDevice, Of(lane).get()),
+        "copy of lines on the GPU");
+  }
+  absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) override {
+    return CudaStatus(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), Of(lane).get()),
                       "clearing");
   }
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
-    return LaunchOnStream(kernel, args, stream_.get());
+    return LaunchOnStream(kernel, args, Of(Lane::kCompute).get());
   }
-  absl::Status Mark(Moment moment) override { return EventOf(moment).Record(stream_); }
-  absl::Status Wait() override { return stream_.Wait(); }
-  absl::Status EndStep() override {
-    RETURN_IF_ERROR(step_ends_[steps_++ % step_ends_.size()].Record(stream_));
-    // The other event is that of the step before; one that was never recorded counts as reached.
-    return CudaStatus(cudaEventSynchronize(step_ends_[steps_ % step_ends_.size()].get()), "step");
+  absl::Status Mark(Lane lane, Moment moment) override {
+    while (events_.size() <= moment) {
+      ASSIGN_OR_RETURN(Event event, Event::Create());
+      events_.push_back(std::move(event));
+    }
+    return events_[moment].Record(Of(lane));
+  }
+  absl::Status Follow(Lane lane, Moment moment) override {
+    return CudaStatus(cudaStreamWaitEvent(Of(lane).get(), events_[moment].get(), 0),
+                      "a stream's wait for another");
+  }
+  absl::StatusOr<bool> IsReached(Moment moment) override {
+    const cudaError_t error = cudaEventQuery(events_[moment].get());
+    if (error == cudaErrorNotReady) return false;
+    RETURN_IF_ERROR(CudaStatus(error, "work of the GPU"));
+    return true;
+  }
+  absl::Status Wait() override {
+    for (const Stream& stream : streams_) RETURN_IF_ERROR(stream.Wait());
+    return absl::OkStatus();
   }
   absl::StatusOr<int64_t> NanosecondsBetween(Moment start, Moment end) override {
-    return EventOf(end).NanosecondsSince(EventOf(start));
+    return events_[end].NanosecondsSince(events_[start]);
   }
 
   bool IsLost() override {
     cudaGetLastError();  // Forget what is not sticky.
-    return IsSticky(cudaStreamSynchronize(stream_.get()));
+    return std::any_of(streams_.begin(), streams_.end(), [](const Stream& stream) {
+      return IsSticky(cudaStreamQuery(stream.get()));
+    });
   }
 
  private:
-  Event& EventOf(Moment moment) { return events_[static_cast<size_t>(moment)]; }
+  const Stream& Of(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
 
   static absl::StatusOr<GpuDescription> Describe(int ordinal) {
     GpuDescription gpu;
@@ -131,10 +197,9 @@ class CudaRuntime final : public GpuRuntime {
     return gpu;
   }
 
-  Stream stream_;
-  std::array<Event, 4> events_;
-  std::array<Event, 2> step_ends_;
-  size_t steps_ = 0;
+  MemoryPool pool_;
+  std::array<Stream, kAllLanes.size()> streams_;
+  std::vector<Event> events_;  // By moment.
 };
 
 }  // namespace

@@ -107,7 +107,7 @@ TEST_F(SocketTest, OtherPacketsAreRefused) {
       receive(std::string(most + 1, 'x')),
       StatusIs(kInvalid, absl::StrCat("record: got ", most + 1, " bytes, want at most ", most)));
   ++job.header.protocol;
-  EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, "record.protocol: got 3, want 2"));
+  EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, "record.protocol: got 4, want 3"));
   job = SomeJob();
   job.header.kind = static_cast<RecordKind>(77);
   EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, HasSubstr("got kind 77")));
@@ -133,11 +133,11 @@ TEST(RecordTest, StatusesThatAreNoneAreUnknown) {
 }
 
 TEST(RecordTest, JobsAreChecked) {
-  EXPECT_THAT(CheckJob(SomeJob()), IsOk());
+  EXPECT_THAT(CheckJob(SomeJob(), 4096), IsOk());
   const auto refused = [](void (*change)(JobRequest&), const std::string& why) {
     JobRequest job = SomeJob();
     change(job);
-    EXPECT_THAT(CheckJob(job), StatusIs(kInvalid, why));
+    EXPECT_THAT(CheckJob(job, 4096), StatusIs(kInvalid, why));
   };
   refused([](JobRequest& job) { job.kernel = 1 << 20; },
           absl::StrCat("kernel: got number 1048576, want less than ",
@@ -162,7 +162,7 @@ TEST(RecordTest, AKernelRunsOnlyWhatItSupports) {
   problem.a = TightLayout("a", ElementType::kBf16, Order::kRowMajor, 3, 7).value();
   problem.b = TightLayout("b", ElementType::kBf16, Order::kRowMajor, 7, 5).value();
   ASSERT_THAT(Validate(problem), IsOk());
-  EXPECT_THAT(CheckJob(job),
+  EXPECT_THAT(CheckJob(job, 4096),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("a.type: got bf16")));
 }
 
@@ -171,7 +171,8 @@ TEST(RecordTest, EnumeratorsAreChecked) {
     JobRequest job = SomeJob();
     auto& value = member(job.problem);
     value = static_cast<std::remove_reference_t<decltype(value)>>(99);
-    EXPECT_THAT(CheckJob(job), StatusIs(kInvalid, HasSubstr(field + ": got unknown value 99")));
+    EXPECT_THAT(CheckJob(job, 4096),
+                StatusIs(kInvalid, HasSubstr(field + ": got unknown value 99")));
   };
   check(
       [](Problem & p) -> auto& { return p.a.type; }, "a.type");
@@ -214,7 +215,7 @@ TEST(JobLayoutTest, PutsInputsBeforeTheResultAndAlignsAll) {
   EXPECT_EQ(layout.bias, (JobRange{768, 5 * 2}));
   EXPECT_EQ(layout.a_scale, (JobRange{1024, 0}));
   EXPECT_EQ(layout.d, (JobRange{1024, 2 * 3 * 5 * 4}));
-  EXPECT_EQ(layout.input_bytes(), 1024);
+  EXPECT_EQ(layout.input_bytes, 1024);
   EXPECT_EQ(layout.end, 1280);
 }
 
@@ -222,7 +223,7 @@ TEST(JobLayoutTest, TakesNoPlaceForWhatIsNotRead) {
   Problem problem = SomeProblem();
   problem.alpha = 0;
   const JobLayout layout = LayOutJob(problem).value();
-  EXPECT_EQ(layout.input_bytes(), 0);
+  EXPECT_EQ(layout.input_bytes, 0);
   EXPECT_EQ(layout.d, (JobRange{0, 3 * 5 * 4}));
 }
 
@@ -245,10 +246,10 @@ TEST(StagingTest, IsSharedAndCannotChangeItsSize) {
   EXPECT_EQ(worker.matrices().size(), 10000u);
   worker.matrices().back() = std::byte{7};
   EXPECT_EQ(front.matrices().back(), std::byte{7});
-  worker.control().started_id = 9;
-  EXPECT_EQ(front.control().started_id, 9u);
-  front.control().aborted_id = 8;
-  EXPECT_EQ(worker.control().aborted_id, 8u);
+  worker.control().started_ids[3] = 9;
+  EXPECT_EQ(front.control().started_ids[3], 9u);
+  front.control().aborted_ids[31] = 8;
+  EXPECT_EQ(worker.control().aborted_ids[31], 8u);
   EXPECT_NE(ftruncate(front.descriptor(), 20000), 0);
   EXPECT_NE(ftruncate(front.descriptor(), 100), 0);
 }

@@ -56,7 +56,12 @@ void FakeDeviceMemory::Free(DeviceBlock block) {
   Call call;
   call.function = "Free";
   call.block = block;
-  Add(std::move(call));
+  MutexLock lock(&mutex_);
+  ++counts_[call.function];
+  const auto found = blocks_.find(block);
+  if (found == blocks_.end() || !freed_.insert(block).second) return;
+  used_bytes_ -= BlockBytes(static_cast<int64_t>(found->second.size()));
+  calls_.push_back(std::move(call));
 }
 
 void FakeDeviceMemory::Write(DeviceBlock block, int64_t offset,
@@ -123,7 +128,6 @@ absl::Status FakeDeviceMemory::Do(const Call& call) {
   std::vector<std::byte>& block = blocks_[call.block];
   std::byte* at = block.data() + call.offset;
   if (call.function == "Free") {
-    used_bytes_ -= BlockBytes(static_cast<int64_t>(block.size()));
     blocks_.erase(call.block);
   } else if (call.function == "Write") {
     for (const absl::Span<const std::byte>& piece : call.pieces) {
@@ -181,6 +185,7 @@ void FakeDeviceMemory::FailNext(const std::string& function, const absl::Status&
 void FakeDeviceMemory::Lose(bool is_ready_again) {
   MutexLock lock(&mutex_);
   blocks_.clear();
+  freed_.clear();
   used_bytes_ = 0;
   last_lost_ = last_block_;
   is_ready_ = is_ready_again;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -77,6 +78,7 @@ class FakeDeviceMemory final : public DeviceMemory {
   mutable Mutex mutex_;
   std::deque<Call> calls_ ABSL_GUARDED_BY(mutex_);
   std::map<DeviceBlock, std::vector<std::byte>> blocks_ ABSL_GUARDED_BY(mutex_);
+  std::set<DeviceBlock> freed_ ABSL_GUARDED_BY(mutex_);  // They are there until that is served.
   std::map<std::string, int> counts_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
   int64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -223,10 +223,10 @@ TEST(WorkerDeviceTest, JobsLargerThanTheStagingAreaAreRefused) {
   SmallProduct large(200, 200, 16);
   EXPECT_THAT(large.Run(rig.device()).status,
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("cuda:0 is given at most 131072 bytes"),
+                       AllOf(HasSubstr("cuda:0 is given at most 87296 bytes"),
                              HasSubstr("--gpu-staging-bytes"))));
   EXPECT_EQ(rig.device().CheckSize(large.problem()), large.Run(rig.device()).status);
-  SmallProduct most(160, 160, 16);
+  SmallProduct most(130, 130, 16);
   EXPECT_THAT(rig.device().CheckSize(most.problem()), IsOk());
   EXPECT_THAT(most.Run(rig.device()).status, IsOk());
   EXPECT_TRUE(most.IsRight());

@@ -92,7 +92,8 @@ TEST(WorkerFailureTest, AWorkerKilledDuringAJobAbortsItAndWhatWaitsIsUnavailable
                                        HasSubstr("signal 9"))));
   const JobOutcome waited =
       Awaited(std::move(waiting_outcome), "the outcome of the job that waited");
-  EXPECT_THAT(waited.status, StatusIs(kUnavailable, HasSubstr("device: cuda:0 is starting again")));
+  EXPECT_THAT(waited.status,
+              StatusIs(kUnavailable, HasSubstr("was lost before the product started")));
   EXPECT_GE(waited.wait_ns, killed_ns - submitted_ns);
   ExpectRestarted(rig, pid);
 }
@@ -150,7 +151,7 @@ TEST(WorkerFailureTest, AWorkerThatHangsIsKilledByTheWatchdog) {
   options.watchdog_least = absl::Seconds(1);
   WorkerRig rig(options);
   const pid_t pid = rig.device().worker_pid();
-  rig.SetScript("Wait 1 hang");
+  rig.SetScript("IsReached 1 hang");
   SmallProduct product(8, 8, 8);
   const absl::Time start = absl::Now();
   EXPECT_THAT(product.Run(rig.device()).status,
@@ -226,6 +227,13 @@ class EveryCallTest : public testing::TestWithParam<ScriptedCall> {
   }
 
   // A job does not fail where memory cannot be freed.
+  // So that the block of the canary must go.
+  static WorkerDeviceOptions Options() {
+    WorkerDeviceOptions options = QuickOptions();
+    options.command.memory_limit_bytes = int64_t{4} << 20;
+    return options;
+  }
+
   static testing::Matcher<absl::Status> Fails(absl::StatusCode code) {
     if (GetParam().function == "Free") return IsOk();
     return StatusIs(code, HasSubstr(GetParam().function + ": scripted"));
@@ -235,7 +243,7 @@ class EveryCallTest : public testing::TestWithParam<ScriptedCall> {
 };
 
 TEST_P(EveryCallTest, WithoutMemoryIsResourceExhausted) {
-  WorkerRig rig;
+  WorkerRig rig(Options());
   const pid_t pid = rig.device().worker_pid();
   EXPECT_THAT(RunWith(rig, "memory"), Fails(absl::StatusCode::kResourceExhausted));
   ExpectRightProduct(rig);
@@ -244,7 +252,7 @@ TEST_P(EveryCallTest, WithoutMemoryIsResourceExhausted) {
 }
 
 TEST_P(EveryCallTest, APassingErrorIsInternalAndTheWorkerLives) {
-  WorkerRig rig;
+  WorkerRig rig(Options());
   const pid_t pid = rig.device().worker_pid();
   EXPECT_THAT(RunWith(rig, "error"), Fails(kInternal));
   ExpectRightProduct(rig);
@@ -257,7 +265,7 @@ absl::StatusCode LostCode(const std::string& function) {
 }
 
 TEST_P(EveryCallTest, ALostGpuIsReplaced) {
-  WorkerRig rig;
+  WorkerRig rig(Options());
   const pid_t pid = rig.device().worker_pid();
   EXPECT_THAT(RunWith(rig, "lost"),
               StatusIs(LostCode(GetParam().function),
@@ -266,7 +274,7 @@ TEST_P(EveryCallTest, ALostGpuIsReplaced) {
 }
 
 TEST_P(EveryCallTest, ACrashIsReplaced) {
-  WorkerRig rig;
+  WorkerRig rig(Options());
   const pid_t pid = rig.device().worker_pid();
   EXPECT_THAT(RunWith(rig, "exit"),
               StatusIs(LostCode(GetParam().function),
@@ -287,7 +295,7 @@ std::vector<ScriptedCall> Calls() {
           {"Mark", 3},
           {"CopyOut", 1},
           {"Mark", 4},
-          {"Wait", 1},
+          {"IsReached", 1},
           {"NanosecondsBetween", 1},
           {"NanosecondsBetween", 2},
           {"NanosecondsBetween", 3}};
@@ -309,7 +317,7 @@ TEST(WorkerFailureTest, AFaultingKernelLosesTheGpu) {
 
 TEST(WorkerFailureTest, AWorkerThatDiesWhileItStartsIsReplaced) {
   for (const std::string script : {"Open 1 error", "Open 1 abort", "RegisterStaging 1 error",
-                                   "Allocate 1 error", "Wait 1 lost"}) {
+                                   "Allocate 1 error", "IsReached 1 lost"}) {
     SCOPED_TRACE(script);
     WorkerRig rig;
     // Stopped, so that the script is the next worker's.
@@ -466,7 +474,7 @@ TEST_F(RogueWorkerTest, TalksNonsense) {
   EXPECT_THAT(StartOf("printf x >&3; exec sleep 1000"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record: got 1 bytes")));
   EXPECT_THAT(
-      StartOf(R"(printf '\002\000\000\000\002\000\000\000' >&3; exec sleep 1000)"),
+      StartOf(R"(printf '\003\000\000\000\002\000\000\000' >&3; exec sleep 1000)"),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record: got kind 2, 8 bytes")));
   EXPECT_THAT(StartOf("dd if=/dev/zero bs=100000 count=1 >&3 2>/dev/null; exec sleep 1000"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("bytes, want at most")));

@@ -68,18 +68,26 @@ void FakeGpuRuntime::Free(std::byte* memory) {
   std::free(memory);
 }
 
-absl::Status FakeGpuRuntime::CopyIn(std::byte* to, absl::Span<const std::byte> from) {
+absl::Status FakeGpuRuntime::CopyIn(Lane, std::byte* to, absl::Span<const std::byte> from) {
   std::memcpy(to, from.data(), from.size());
   return absl::OkStatus();
 }
 
-absl::Status FakeGpuRuntime::CopyOut(absl::Span<std::byte> to, const std::byte* from) {
+absl::Status FakeGpuRuntime::CopyOut(Lane, absl::Span<std::byte> to, const std::byte* from) {
   std::memcpy(to.data(), from, to.size());
   return absl::OkStatus();
 }
 
-absl::Status FakeGpuRuntime::Clear(std::byte* memory, int64_t bytes) {
+absl::Status FakeGpuRuntime::Clear(Lane, std::byte* memory, int64_t bytes) {
   std::memset(memory, 0, static_cast<size_t>(bytes));
+  return absl::OkStatus();
+}
+
+absl::Status FakeGpuRuntime::CopyLines(Lane, const MemoryLines& lines) {
+  for (int64_t i = 0; i < lines.lines; ++i) {
+    std::memcpy(lines.to + i * lines.to_stride_bytes, lines.from + i * lines.from_stride_bytes,
+                static_cast<size_t>(lines.line_bytes));
+  }
   return absl::OkStatus();
 }
 
@@ -118,9 +126,16 @@ absl::Status FakeGpuRuntime::Launch(const Kernel& kernel, const GemmArgs& args) 
   return simulated->launch(simulated_args);
 }
 
-absl::Status FakeGpuRuntime::Mark(Moment moment) {
-  marks_ns_[static_cast<size_t>(moment)] = NowNs();
+absl::Status FakeGpuRuntime::Mark(Lane, Moment moment) {
+  marks_ns_[moment] = NowNs();
   return absl::OkStatus();
+}
+
+absl::Status FakeGpuRuntime::Follow(Lane, Moment) { return absl::OkStatus(); }
+
+absl::StatusOr<bool> FakeGpuRuntime::IsReached(Moment) {
+  RETURN_IF_ERROR(Wait());
+  return true;
 }
 
 absl::Status FakeGpuRuntime::Wait() {
@@ -128,7 +143,7 @@ absl::Status FakeGpuRuntime::Wait() {
 }
 
 absl::StatusOr<int64_t> FakeGpuRuntime::NanosecondsBetween(Moment start, Moment end) {
-  return marks_ns_[static_cast<size_t>(end)] - marks_ns_[static_cast<size_t>(start)];
+  return marks_ns_[end] - marks_ns_[start];
 }
 
 absl::Status MeasureNothing(GpuRuntime&, const GpuDescription&, absl::Span<std::byte>,

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A GPU made of the host's memory and the simulator: a kernel computes what the simulator's kernel
-// of its instruction computes, which is what a GPU would. It is lost, as a GPU is, once a kernel's
-// D is not in its memory.
+// of its instruction computes, which is what a GPU would. All is done within the call that asks for
+// it. It is lost, as a GPU is, once a kernel's D is not in its memory.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 
@@ -24,13 +23,15 @@ class FakeGpuRuntime : public GpuRuntime {
   absl::Status RegisterStaging(absl::Span<std::byte> staging) override;
   absl::StatusOr<std::byte*> Allocate(int64_t bytes) override;
   void Free(std::byte* memory) override;
-  absl::Status CopyIn(std::byte* to, absl::Span<const std::byte> from) override;
-  absl::Status CopyOut(absl::Span<std::byte> to, const std::byte* from) override;
-  absl::Status Clear(std::byte* memory, int64_t bytes) override;
+  absl::Status CopyIn(Lane lane, std::byte* to, absl::Span<const std::byte> from) override;
+  absl::Status CopyOut(Lane lane, absl::Span<std::byte> to, const std::byte* from) override;
+  absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) override;
+  absl::Status CopyLines(Lane lane, const MemoryLines& lines) override;
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
-  absl::Status Mark(Moment moment) override;
+  absl::Status Mark(Lane lane, Moment moment) override;
+  absl::Status Follow(Lane lane, Moment moment) override;
+  absl::StatusOr<bool> IsReached(Moment moment) override;
   absl::Status Wait() override;
-  absl::Status EndStep() override { return Wait(); }
   absl::StatusOr<int64_t> NanosecondsBetween(Moment start, Moment end) override;
   bool IsLost() override { return is_lost_; }
 
@@ -38,7 +39,7 @@ class FakeGpuRuntime : public GpuRuntime {
   bool IsMemory(const std::byte* address) const;
 
   std::map<const std::byte*, int64_t> blocks_;  // Each with its size in bytes.
-  std::array<int64_t, 4> marks_ns_ = {};
+  std::map<Moment, int64_t> marks_ns_;
   bool is_lost_ = false;
 };
 

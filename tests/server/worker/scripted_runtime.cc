@@ -79,19 +79,24 @@ void ScriptedRuntime::Free(std::byte* memory) {
   inner_.Free(memory);
 }
 
-absl::Status ScriptedRuntime::CopyIn(std::byte* to, absl::Span<const std::byte> from) {
+absl::Status ScriptedRuntime::CopyIn(Lane lane, std::byte* to, absl::Span<const std::byte> from) {
   RETURN_IF_ERROR(Act("CopyIn"));
-  return inner_.CopyIn(to, from);
+  return inner_.CopyIn(lane, to, from);
 }
 
-absl::Status ScriptedRuntime::CopyOut(absl::Span<std::byte> to, const std::byte* from) {
+absl::Status ScriptedRuntime::CopyOut(Lane lane, absl::Span<std::byte> to, const std::byte* from) {
   RETURN_IF_ERROR(Act("CopyOut"));
-  return inner_.CopyOut(to, from);
+  return inner_.CopyOut(lane, to, from);
 }
 
-absl::Status ScriptedRuntime::Clear(std::byte* memory, int64_t bytes) {
+absl::Status ScriptedRuntime::Clear(Lane lane, std::byte* memory, int64_t bytes) {
   RETURN_IF_ERROR(Act("Clear"));
-  return inner_.Clear(memory, bytes);
+  return inner_.Clear(lane, memory, bytes);
+}
+
+absl::Status ScriptedRuntime::CopyLines(Lane lane, const MemoryLines& lines) {
+  RETURN_IF_ERROR(Act("CopyLines"));
+  return inner_.CopyLines(lane, lines);
 }
 
 absl::Status ScriptedRuntime::Launch(const Kernel& kernel, const GemmArgs& args) {
@@ -107,19 +112,24 @@ absl::Status ScriptedRuntime::Launch(const Kernel& kernel, const GemmArgs& args)
   return inner_.Launch(kernel, args);
 }
 
-absl::Status ScriptedRuntime::Mark(Moment moment) {
+absl::Status ScriptedRuntime::Mark(Lane lane, Moment moment) {
   RETURN_IF_ERROR(Act("Mark"));
-  return inner_.Mark(moment);
+  return inner_.Mark(lane, moment);
+}
+
+absl::Status ScriptedRuntime::Follow(Lane lane, Moment moment) {
+  RETURN_IF_ERROR(Act("Follow"));
+  return inner_.Follow(lane, moment);
+}
+
+absl::StatusOr<bool> ScriptedRuntime::IsReached(Moment moment) {
+  RETURN_IF_ERROR(Act("IsReached"));
+  return inner_.IsReached(moment);
 }
 
 absl::Status ScriptedRuntime::Wait() {
   RETURN_IF_ERROR(Act("Wait"));
   return inner_.Wait();
-}
-
-absl::Status ScriptedRuntime::EndStep() {
-  RETURN_IF_ERROR(Act("EndStep"));
-  return inner_.EndStep();
 }
 
 absl::StatusOr<int64_t> ScriptedRuntime::NanosecondsBetween(Moment start, Moment end) {

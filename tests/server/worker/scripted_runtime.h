@@ -39,13 +39,15 @@ class ScriptedRuntime final : public GpuRuntime {
   absl::Status RegisterStaging(absl::Span<std::byte> staging) override;
   absl::StatusOr<std::byte*> Allocate(int64_t bytes) override;
   void Free(std::byte* memory) override;
-  absl::Status CopyIn(std::byte* to, absl::Span<const std::byte> from) override;
-  absl::Status CopyOut(absl::Span<std::byte> to, const std::byte* from) override;
-  absl::Status Clear(std::byte* memory, int64_t bytes) override;
+  absl::Status CopyIn(Lane lane, std::byte* to, absl::Span<const std::byte> from) override;
+  absl::Status CopyOut(Lane lane, absl::Span<std::byte> to, const std::byte* from) override;
+  absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) override;
+  absl::Status CopyLines(Lane lane, const MemoryLines& lines) override;
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
-  absl::Status Mark(Moment moment) override;
+  absl::Status Mark(Lane lane, Moment moment) override;
+  absl::Status Follow(Lane lane, Moment moment) override;
+  absl::StatusOr<bool> IsReached(Moment moment) override;
   absl::Status Wait() override;
-  absl::Status EndStep() override;
   absl::StatusOr<int64_t> NanosecondsBetween(Moment start, Moment end) override;
   bool IsLost() override { return is_lost_ || inner_.IsLost(); }
 

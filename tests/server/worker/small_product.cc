@@ -52,13 +52,17 @@ Job SmallProduct::JobFor(const Device& device) {
   return job;
 }
 
-std::future<JobOutcome> SmallProduct::Start(Device& device, JobId id) {
+std::future<JobOutcome> StartJob(Device& device, const Job& job) {
   auto promise = std::make_shared<std::promise<JobOutcome>>();
   std::future<JobOutcome> outcome = promise->get_future();
-  Job job = JobFor(device);
-  job.id = id;
   device.Submit(job, [promise](JobOutcome result) { promise->set_value(std::move(result)); });
   return outcome;
+}
+
+std::future<JobOutcome> SmallProduct::Start(Device& device, JobId id) {
+  Job job = JobFor(device);
+  job.id = id;
+  return StartJob(device, job);
 }
 
 std::string SmallProduct::Expected() const {

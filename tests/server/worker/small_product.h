@@ -12,6 +12,9 @@
 
 namespace gemmd {
 
+// Submits a job; the outcome comes later.
+std::future<JobOutcome> StartJob(Device& device, const Job& job);
+
 // A of m x k and B of k x n in f16, D in f32, exact; owns its operands. Not copied: jobs borrow it.
 class SmallProduct {
  public:
@@ -27,6 +30,8 @@ class SmallProduct {
   std::future<JobOutcome> Start(Device& device, JobId id = 0);
   JobOutcome Run(Device& device) { return Awaited(Start(device), "the outcome of a job"); }
 
+  const std::string& a() const { return a_; }
+  const std::string& b() const { return b_; }
   const std::string& d() const { return d_; }
   bool IsRight() const { return d_ == Expected(); }
   std::string Expected() const;

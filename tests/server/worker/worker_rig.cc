@@ -23,7 +23,7 @@ std::string FreshPath() {
 WorkerDeviceOptions QuickOptions() {
   WorkerDeviceOptions options;
   options.command.binary = GEMMD_FAKE_WORKER;
-  options.staging_bytes = int64_t{4} << 20;
+  options.staging_bytes = int64_t{6} << 20;
   options.restarts.first_pause_ns = 1'000'000;
   options.watchdog_least = kPatience;  // Slow machines are no failure.
   return options;

@@ -61,6 +61,7 @@ class WorkerTest : public testing::Test {
   // What becomes of a job of so many rows.
   absl::Status StatusOfJob(JobRequest request) {
     request.id = 1;
+    request.staged_d = LayOutJob(request.problem).value().input_bytes;
     EXPECT_THAT(SendRecord(front_.get(), request), IsOk());
     const absl::StatusOr<Result> result = Receive<Result>();
     return result.ok() ? result->status.get() : result.status();
@@ -91,7 +92,7 @@ TEST_F(WorkerTest, EndsWellWithTheFront) { EXPECT_THAT(End(), IsOk()); }
 
 TEST_F(WorkerTest, RefusesJobsThatAreNoneAndGoesOn) {
   EXPECT_THAT(StatusOfJob(JobOfRows(10)), IsOk());
-  EXPECT_EQ(staging_.control().started_id, 1u);
+  EXPECT_EQ(staging_.control().started_ids[0], 1u);
   JobRequest request = JobOfRows(10);
   request.problem.k = 2;
   EXPECT_THAT(StatusOfJob(request), StatusIs(absl::StatusCode::kInvalidArgument));
@@ -101,7 +102,7 @@ TEST_F(WorkerTest, RefusesJobsThatAreNoneAndGoesOn) {
   // 2 KiB of A, 256 bytes for B, 4 KiB of D.
   EXPECT_THAT(StatusOfJob(JobOfRows(1024)),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       "job: got 6400 bytes of matrices, want at most 4096"));
+                       "staging: got 4096 bytes from 2304 on, want a range of its 4096"));
   EXPECT_THAT(StatusOfJob(JobOfRows(10)), IsOk());
 }
 
@@ -186,21 +187,15 @@ class AbortedRuntime final : public FakeGpuRuntime {
   explicit AbortedRuntime(const Staging& staging) : staging_(staging) {}
 
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
-    if (++launches_ == 3) staging_.control().aborted_id = 1;
+    if (++launches_ == 3) staging_.control().aborted_ids[0] = 1;
     return FakeGpuRuntime::Launch(kernel, args);
-  }
-  absl::Status EndStep() override {
-    ++steps_;
-    return absl::OkStatus();
   }
   // Once the worker has answered.
   int launches() const { return launches_; }
-  int steps() const { return steps_; }
 
  private:
   const Staging& staging_;
   std::atomic<int> launches_ = 0;
-  std::atomic<int> steps_ = 0;
 };
 
 class AbortedJobTest : public WorkerTest {
@@ -215,17 +210,15 @@ TEST_F(AbortedJobTest, EndsBetweenTwoPanels) {
   request.predicted_ns = 1'000'000'000;
   EXPECT_THAT(StatusOfJob(request), StatusIs(absl::StatusCode::kCancelled));
   EXPECT_EQ(runtime_.launches(), 3);
-  EXPECT_EQ(runtime_.steps(), 3);
   // It is not even begun once nobody wants it, and the next one is done.
   EXPECT_THAT(StatusOfJob(request), StatusIs(absl::StatusCode::kCancelled));
   EXPECT_EQ(runtime_.launches(), 3);
-  staging_.control().aborted_id = 77;
+  staging_.control().aborted_ids[0] = 77;
   EXPECT_THAT(StatusOfJob(request), IsOk());
   EXPECT_EQ(runtime_.launches(), 8);
   request.predicted_ns = 1000;
   EXPECT_THAT(StatusOfJob(request), IsOk());
   EXPECT_EQ(runtime_.launches(), 9);
-  EXPECT_EQ(runtime_.steps(), 8);
 }
 
 // Counts blocks and takes a fixed time for everything.
@@ -240,20 +233,24 @@ class CountingRuntime final : public GpuRuntime {
     return &block;
   }
   void Free(std::byte*) override { --blocks; }
-  absl::Status CopyIn(std::byte*, absl::Span<const std::byte>) override { return absl::OkStatus(); }
-  absl::Status CopyOut(absl::Span<std::byte>, const std::byte*) override {
+  absl::Status CopyIn(Lane, std::byte*, absl::Span<const std::byte>) override {
     return absl::OkStatus();
   }
-  absl::Status Clear(std::byte*, int64_t) override { return absl::OkStatus(); }
+  absl::Status CopyOut(Lane, absl::Span<std::byte>, const std::byte*) override {
+    return absl::OkStatus();
+  }
+  absl::Status CopyLines(Lane, const MemoryLines&) override { return absl::OkStatus(); }
+  absl::Status Clear(Lane, std::byte*, int64_t) override { return absl::OkStatus(); }
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
     if (kernel.instruction->is_sparse()) return absl::FailedPreconditionError("no code");
     ++launches;
     last_operations = static_cast<double>(Operations(args.problem));
     return args.problem.has_product() ? Validate(args.problem) : absl::InternalError("nothing");
   }
-  absl::Status Mark(Moment) override { return absl::OkStatus(); }
+  absl::Status Mark(Lane, Moment) override { return absl::OkStatus(); }
+  absl::Status Follow(Lane, Moment) override { return absl::OkStatus(); }
+  absl::StatusOr<bool> IsReached(Moment) override { return true; }
   absl::Status Wait() override { return absl::OkStatus(); }
-  absl::Status EndStep() override { return absl::OkStatus(); }
   absl::StatusOr<int64_t> NanosecondsBetween(Moment, Moment) override { return 1000; }
   bool IsLost() override { return false; }
 
@@ -267,34 +264,65 @@ class CountingRuntime final : public GpuRuntime {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-TEST(DeviceArenaTest, KeepsItsBlock) {
+// A range of the arena for as long as this lives.
+class Reserved {
+ public:
+  Reserved(DeviceArena& arena, int64_t bytes) : arena_(arena), range_(arena.Reserve(bytes)) {}
+  Reserved(const Reserved&) = delete;
+  Reserved& operator=(const Reserved&) = delete;
+  ~Reserved() {
+    if (range_.ok()) arena_.GiveBack(*range_);
+  }
+  absl::Status status() const { return range_.status(); }
+
+ private:
+  DeviceArena& arena_;
+  absl::StatusOr<DeviceArena::Range> range_;
+};
+
+TEST(DeviceArenaTest, KeepsItsSlabs) {
   CountingRuntime runtime;
   {
-    DeviceArena arena(runtime, 5 * kMiB);
-    EXPECT_THAT(arena.Reserve(0), IsOk());
-    EXPECT_TRUE(runtime.sizes.empty());
-    EXPECT_THAT(arena.Reserve(100), IsOk());
-    EXPECT_THAT(arena.Reserve(2 * kMiB), IsOk());
-    EXPECT_THAT(arena.Reserve(1), IsOk());
-    EXPECT_EQ(runtime.blocks, 1);
-    EXPECT_THAT(arena.Reserve(2 * kMiB + 1), IsOk());
-    EXPECT_THAT(arena.Reserve(5 * kMiB), IsOk());
-    EXPECT_EQ(runtime.blocks, 1);
+    DeviceArena arena(runtime, 12 * kMiB);
+    for (const int64_t bytes : {int64_t{0}, int64_t{100}, 2 * kMiB, int64_t{1}}) {
+      EXPECT_THAT(Reserved(arena, bytes).status(), IsOk());
+    }
+    EXPECT_THAT(Reserved(arena, 2 * kMiB + 1).status(), IsOk());
+    EXPECT_EQ(runtime.blocks, 2);
+    const Reserved first(arena, 4 * kMiB);
+    const Reserved second(arena, 2 * kMiB);
+    EXPECT_EQ(runtime.blocks, 2);
+    EXPECT_EQ(arena.bytes(), 6 * kMiB);
+    const Reserved third(arena, 5 * kMiB + 1);
+    EXPECT_THAT(third.status(), IsOk());
+    EXPECT_EQ(arena.bytes(), 12 * kMiB);
   }
   EXPECT_EQ(runtime.blocks, 0);
-  EXPECT_THAT(runtime.sizes, testing::ElementsAre(2 * kMiB, 4 * kMiB, 5 * kMiB));
+  EXPECT_THAT(runtime.sizes, testing::ElementsAre(2 * kMiB, 4 * kMiB, 6 * kMiB));
+}
+
+TEST(DeviceArenaTest, MakesRoomOfWhatNobodyUses) {
+  CountingRuntime runtime;
+  DeviceArena arena(runtime, 8 * kMiB);
+  EXPECT_THAT(Reserved(arena, 2 * kMiB).status(), IsOk());
+  EXPECT_THAT(Reserved(arena, 8 * kMiB).status(), IsOk());
+  EXPECT_EQ(runtime.blocks, 1);
+  const Reserved some(arena, 100);
+  EXPECT_THAT(Reserved(arena, 8 * kMiB).status(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(Reserved(arena, 7 * kMiB).status(), IsOk());
 }
 
 TEST(DeviceArenaTest, TakesNoMoreThanItMayAndThanThereIs) {
   CountingRuntime runtime;
   DeviceArena arena(runtime, 8 * kMiB);
-  EXPECT_THAT(arena.Reserve(8 * kMiB + 1),
+  EXPECT_THAT(Reserved(arena, 8 * kMiB + 1).status(),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 8388608")));
-  EXPECT_THAT(arena.Reserve(2 * kMiB), IsOk());
+  EXPECT_THAT(Reserved(arena, 2 * kMiB).status(), IsOk());
   runtime.available = 4 * kMiB;
-  EXPECT_THAT(arena.Reserve(6 * kMiB), StatusIs(absl::StatusCode::kResourceExhausted, "full"));
+  EXPECT_THAT(Reserved(arena, 6 * kMiB).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted, "full"));
   EXPECT_EQ(runtime.blocks, 0);
-  EXPECT_THAT(arena.Reserve(3 * kMiB), IsOk());
+  EXPECT_THAT(Reserved(arena, 3 * kMiB).status(), IsOk());
   EXPECT_EQ(runtime.blocks, 1);
 }
 

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/device/job_errand.h"
+
+#include <array>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "kernels/select.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/device/operand_check.h"
+
+namespace gemmd {
+namespace {
+
+constexpr size_t kSources = 6;
+
+// In the order of RangesOf.
+std::array<const Source*, kSources> SourcesOf(const Job& job) {
+  return {&job.a, &job.b, &job.c, &job.bias, &job.a_scale, &job.b_scale};
+}
+
+JobPlace PlaceOf(const Source& source) { return {.block = source.block, .offset = source.offset}; }
+
+// A source that were too short would leave bytes of an earlier job in its place.
+absl::Status CheckSources(const Job& job, const JobLayout& layout, const JobPlaces& places) {
+  const std::array<PlacedRange, 7> ranges = RangesOf(layout, places);
+  for (size_t i = 0; i < kSources; ++i) {
+    const Source& source = *SourcesOf(job)[i];
+    const int64_t want = ranges[i].range.bytes;
+    const bool is_enough = source.block != 0 ? source.bytes >= want : source.bytes == want;
+    if (is_enough) continue;
+    return absl::InternalError(
+        Concat("job: got a matrix of ", source.bytes, " bytes, want ", want));
+  }
+  return absl::OkStatus();
+}
+
+// D where its lines have gaps: without them.
+void AppendLines(const Problem& problem, std::byte* to, const std::byte* from,
+                 std::vector<CopiedBytes>& copies) {
+  const MatrixLayout& d = problem.d;
+  const auto line_bytes = static_cast<size_t>((d.line_length() * BitsOf(d.type) + 7) / 8);
+  for (int64_t i = 0; i < problem.batch; ++i) {
+    for (int64_t line = 0; line < d.lines(); ++line) {
+      const int64_t at = i * d.batch_stride_bytes + line * d.line_stride_bytes();
+      copies.push_back({.to = to + at, .from = from + at, .bytes = line_bytes});
+    }
+  }
+}
+
+bool HasGaps(const Problem& problem) {
+  const MatrixLayout& d = problem.d;
+  return d.leading_dimension != d.line_length() ||
+         (problem.batch > 1 && d.batch_stride_bytes != d.lines() * d.line_stride_bytes());
+}
+
+}  // namespace
+
+JobPlaces JobErrand::PlacesOf(const Job& job) {
+  return {.a = PlaceOf(job.a),
+          .b = PlaceOf(job.b),
+          .c = PlaceOf(job.c),
+          .bias = PlaceOf(job.bias),
+          .a_scale = PlaceOf(job.a_scale),
+          .b_scale = PlaceOf(job.b_scale),
+          .d = {.block = job.d.block, .offset = job.d.offset}};
+}
+
+JobErrand::JobErrand(const Job& job, Device::Done done, const DeviceProfile& profile)
+    : Errand(Kind::kJob), job_(job), done_(std::move(done)), places_(PlacesOf(job)) {
+  job_id = job.id;
+  uses = UsesOf(places_);
+  const absl::StatusOr<JobLayout> layout = LayOutJob(job.problem, places_);
+  if (!layout.ok()) verdict = layout.status();
+  if (!layout.ok()) return;
+  layout_ = *layout;
+  if (absl::Status wrong = CheckSources(job, layout_, places_); !wrong.ok()) {
+    verdict = std::move(wrong);
+  }
+  in_bytes = layout_.input_bytes;
+  out_bytes = layout_.staged_d_bytes();
+  out_may_stay = job.d.memory == nullptr;
+  kernel_ns_ = PredictedNs(*job.kernel, job.problem, profile);
+  predicted_ns = kernel_ns_ + PredictedCopyNs(job.problem, profile);
+}
+
+std::vector<PlacedRange> JobErrand::InBlocks() const {
+  std::vector<PlacedRange> placed;
+  for (const PlacedRange& one : RangesOf(layout_, places_)) {
+    if (one.place.block != 0) placed.push_back(one);
+  }
+  return placed;
+}
+
+// What lies in a block was looked at when it came there.
+absl::Status JobErrand::CheckOperands() const {
+  if (job_.a.block != 0) return absl::OkStatus();
+  return gemmd::CheckOperands(job_);
+}
+
+std::vector<CopiedBytes> JobErrand::CopiesIn() const {
+  std::vector<CopiedBytes> copies;
+  const std::array<PlacedRange, 7> ranges = RangesOf(layout_, places_);
+  for (size_t i = 0; i < kSources; ++i) {
+    const auto& [range, place] = ranges[i];
+    if (place.block != 0 || range.bytes == 0) continue;
+    std::byte* to = in.bytes().data() + range.offset;
+    const Source& source = *SourcesOf(job_)[i];
+    for (size_t piece = 0; piece < source.pieces.size(); ++piece) {
+      const Piece& bytes = source.pieces[piece];
+      copies.push_back({to, bytes.data(), bytes.size(), source.keeper, piece});
+      to += bytes.size();
+    }
+    // Leaves nothing of an earlier job between this matrix and the next one.
+    const auto bytes = static_cast<size_t>(range.bytes);
+    std::memset(to, 0, -bytes % static_cast<size_t>(kJobAlignment));
+  }
+  return copies;
+}
+
+absl::Status JobErrand::Send(int socket) const {
+  JobRequest request;
+  request.id = id;
+  request.slot = slot;
+  request.kernel = static_cast<uint32_t>(job_.kernel->position);
+  request.predicted_ns = kernel_ns_;
+  request.staged_inputs = in.offset();
+  request.staged_d = out.offset();
+  request.places = places_;
+  request.problem = job_.problem;
+  return SendRecord(socket, request);
+}
+
+absl::Span<std::byte> JobErrand::written() const {
+  return out.bytes().first(out_bytes == 0 ? 0 : static_cast<size_t>(layout_.d.bytes));
+}
+
+absl::Status JobErrand::PlaceResult(std::vector<CopiedBytes>& copies) {
+  const absl::Span<std::byte> d = written();
+  if (d.empty()) return absl::OkStatus();
+  if (std::byte* const to = job_.d.memory; to != nullptr) {
+    if (HasGaps(job_.problem)) {
+      AppendLines(job_.problem, to, d.data(), copies);
+    } else {
+      copies.push_back({.to = to, .from = d.data(), .bytes = d.size()});
+    }
+    return absl::OkStatus();
+  }
+  if (out.is_for_results()) {
+    d_ = HeldBytes(d, [range = std::move(out)] {});
+    return absl::OkStatus();
+  }
+  std::optional<HeldBytes> memory = HeldBytes::Zeros(static_cast<int64_t>(d.size()));
+  if (!memory.has_value()) {
+    return absl::ResourceExhaustedError(
+        Concat("d: no memory for ", d.size(), " bytes of a result"));
+  }
+  d_ = *std::move(memory);
+  copies.push_back({.to = d_.bytes().data(), .from = d.data(), .bytes = d.size()});
+  return absl::OkStatus();
+}
+
+void JobErrand::End(const absl::Status& status, const Times& took) {
+  JobOutcome outcome;
+  outcome.status = status;
+  outcome.wait_ns = took.wait_ns;
+  outcome.copy_in_ns = took.copy_in_ns;
+  outcome.compute_ns = took.compute_ns;
+  outcome.copy_out_ns = took.copy_out_ns;
+  if (status.ok()) outcome.d = std::move(d_);
+  std::move(done_)(std::move(outcome));
+}
+
+}  // namespace gemmd

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The memory of a GPU that outlives jobs, by way of its worker.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "server/device/block_ledger.h"
+#include "server/device/device_memory.h"
+#include "server/device/errand.h"
+
+namespace gemmd {
+
+class WorkerMemory final : public DeviceMemory {
+ public:
+  // Gives an errand to the worker; in order.
+  using Give = std::function<void(std::vector<std::unique_ptr<Errand>>)>;
+
+  // Chunks of copies have at most so many bytes.
+  WorkerMemory(Give give, int64_t chunk_bytes)
+      : give_(std::move(give)), chunk_bytes_(chunk_bytes) {}
+
+  int64_t capacity_bytes() const override { return ledger_.capacity_bytes(); }
+  int64_t used_bytes() const override { return ledger_.used_bytes(); }
+  void Allocate(int64_t bytes, AllocateDone done) override {
+    AllocateAs(/*is_scratch=*/false, bytes, std::move(done));
+  }
+  void Free(DeviceBlock block) override;
+  void Write(DeviceBlock block, int64_t offset, std::vector<absl::Span<const std::byte>> pieces,
+             Done done) override;
+  void Read(DeviceBlock block, int64_t offset, absl::Span<std::byte> to, Done done) override;
+  uint64_t generation() const override { return ledger_.generation(); }
+
+  // A block for one product: of the memory of jobs.
+  void AllocateScratch(int64_t bytes, AllocateDone done) {
+    AllocateAs(/*is_scratch=*/true, bytes, std::move(done));
+  }
+
+  BlockLedger& ledger() { return ledger_; }
+  const BlockLedger& ledger() const { return ledger_; }
+
+ private:
+  void AllocateAs(bool is_scratch, int64_t bytes, AllocateDone done);
+  // Tells of it from the device's thread.
+  void EndWith(const absl::Status& status, Done done);
+  // A failure of a block that is lost is that it is lost.
+  Done WithLoss(DeviceBlock block, Done done);
+
+  const Give give_;
+  const int64_t chunk_bytes_;
+  BlockLedger ledger_;
+};
+
+}  // namespace gemmd

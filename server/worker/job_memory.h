@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where the matrices of a job lie in the memory of a GPU: staged ones in a range of the arena,
+// those of blocks there, or as copies in the range where a kernel cannot read or write them as they
+// lie.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/crossing/job_layout.h"
+#include "server/crossing/protocol.h"
+#include "server/worker/block_table.h"
+#include "server/worker/device_arena.h"
+#include "server/worker/gpu_runtime.h"
+
+namespace gemmd {
+
+class JobMemory {
+ public:
+  // Works out what the job needs; nothing is taken.
+  // Errors: FailedPrecondition and InvalidArgument for places in blocks; ResourceExhausted.
+  static absl::StatusOr<JobMemory> Of(const JobRequest& request, int64_t workspace_bytes,
+                                      const BlockTable& blocks);
+
+  // Of the arena. It begins as the staged matrices do in their layout.
+  int64_t bytes() const { return bytes_; }
+  // What follows the staged inputs in the range and is to be zeros before the launch: D, and the
+  // workspace.
+  int64_t cleared_bytes() const { return copies_begin_ - layout_.input_bytes; }
+  const JobLayout& layout() const { return layout_; }
+
+  // With the range at this address. Borrows the problem of the request.
+  GemmArgs ArgsIn(std::byte* range, const Problem& problem, const Target& target) const;
+  // Before the launch: operands that do not lie where a kernel reads them.
+  std::vector<MemoryLines> CopiesIn(std::byte* range) const;
+  // After it: D, to where it belongs.
+  std::vector<MemoryLines> CopiesOut(std::byte* range, const Problem& problem) const;
+  // The staged D in the range.
+  std::byte* StagedD(std::byte* range) const { return range + layout_.input_bytes; }
+
+ private:
+  // One matrix: at an address, or at an offset of the range, into which it may have to be copied.
+  struct Matrix {
+    std::byte* in_block = nullptr;
+    int64_t in_range = -1;
+    int64_t bytes = 0;
+  };
+  static constexpr size_t kD = 6;  // As RangesOf counts them.
+
+  static std::byte* At(const Matrix& matrix, std::byte* range) {
+    if (matrix.bytes == 0) return nullptr;
+    return matrix.in_range >= 0 ? range + matrix.in_range : matrix.in_block;
+  }
+  absl::Status Place(const JobRequest& request, const BlockTable& blocks);
+
+  JobLayout layout_;
+  std::array<Matrix, 7> matrices_;
+  int64_t workspace_begin_ = 0;
+  int64_t workspace_bytes_ = 0;
+  int64_t copies_begin_ = 0;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace gemmd
