@@ -134,7 +134,7 @@ std::string Heading(const v1::MultiplyRequest& request, const v1::MultiplyRespon
       response.d().batch() == 1 ? "" : absl::StrCat(response.d().batch(), " of "), request.m(),
       " x ", request.n(), " x ", request.k(), ", ", TypeText(response.d().type()), " <- ",
       OperandTypeText(request.a()), request.a().sparsity() == v1::SPARSITY_NONE ? "" : " 2:4",
-      " x ", TypeText(request.b().type()), ", ", FormatCount(response.operations()),
+      " x ", OperandTypeText(request.b()), ", ", FormatCount(response.operations()),
       " operations\n", "bytes    ", FormatBytes(response.bytes_read()), " read, ",
       FormatBytes(response.bytes_written()), " written\n\n");
 }

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/load/mix.h"
-#include "client/load/payload.h"
+#include "client/load/operand_place.h"
 #include "client/terminal/option.h"
 
 namespace gemmd {
@@ -67,7 +67,7 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
       ->group(group);
   std::string modes = "Place of the operands:";
   std::vector<std::string> mode_names;
-  for (const OperandMode& mode : OperandModes()) {
+  for (const OperandPlace& mode : OperandPlaces()) {
     mode_names.emplace_back(mode.name);
     absl::StrAppend(&modes, " ", mode.name, " (", mode.what, ")");
   }
@@ -188,6 +188,13 @@ void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
       ->delimiter(',')
       ->type_name("ADDRESS,...");
   app.add_option("--channels", flags.channels, "Number of connections to each server")
+      ->check(CLI::Range(1, 1024).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option(
+         "--owners", flags.owners,
+         "Number of clients of each server, which take turns: each has connections, a session "
+         "and resident operands of its own")
       ->check(CLI::Range(1, 1024).description(""))
       ->type_name("N")
       ->capture_default_str();

@@ -18,6 +18,7 @@ namespace gemmd {
 struct LoadFlags {
   std::vector<std::string> addresses;
   int channels = 1;
+  int owners = 1;
   int retries = 0;
 
   // What is multiplied.

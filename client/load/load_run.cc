@@ -66,6 +66,7 @@ class Run {
     int64_t intended_ns = 0;
     int64_t admitted_ns = 0;
     int64_t sent_ns = 0;
+    ResultSlot* slot = nullptr;  // Where D stays until it was checked; null where it is not.
   };
 
   void RunOpen(const OpenLoop& open) {
@@ -124,8 +125,13 @@ class Run {
     if (late_ns > kMillisecondNs && call.intended_ns >= window_.from_ns) {
       sent_late_.fetch_add(1, std::memory_order_relaxed);
     }
+    const Payload& payload = (*targets_.payloads)[call.product];
+    // A result that stays is overwritten by the next call, unless it has a place to itself.
+    if (!payload.answers_inline && targets_.verifier->Wants(call.product, call.number)) {
+      call.slot = payload.TakeSlot(client);
+    }
     targets_.clients[client].MultiplyAsync(
-        (*targets_.payloads)[call.product].RequestFor(client),
+        call.slot != nullptr ? call.slot->request : payload.RequestFor(client),
         [this, call](absl::StatusOr<v1::MultiplyResponse> response) {
           OnAnswer(call, std::move(response));
         },
@@ -143,12 +149,17 @@ class Run {
                          .ended_ns = ended_ns,
                          .code = response.status().code(),
                          .operations = payload.operations,
-                         .bytes = payload.sent_bytes + payload.answer_bytes};
+                         .bytes = payload.wire_bytes()};
     if (response.ok()) sample.timing = response->timing();
     recorder_.Add(sample);
     if (!response.ok() && call.intended_ns >= window_.from_ns) KeepMessage(response.status());
-    if (response.ok() && targets_.verifier->Wants(call.product, call.number)) {
+    const bool is_checked = payload.answers_inline ? response.ok() && targets_.verifier->Wants(
+                                                                          call.product, call.number)
+                                                   : call.slot != nullptr;
+    if (is_checked && response.ok()) {
       targets_.verifier->Offer(call.product, *std::move(response));
+    } else if (is_checked) {
+      call.slot->is_taken = false;
     }
     // The next call of a closed loop takes this one's place.
     const bool is_closed = std::holds_alternative<ClosedLoop>(step_.loop);

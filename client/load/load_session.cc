@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/load/endpoint.h"
+#include "client/load/operand_place.h"
 #include "client/load/slo_search.h"
 #include "client/load/verifier.h"
 #include "client/terminal/text_table.h"
@@ -66,13 +67,17 @@ class Session {
     Describe();
     const std::string host_name = HostName();
     for (const std::string& address : flags_.addresses) {
-      auto client = Connect(flags_, address, stop_);
-      if (!client.ok()) return client.status();
-      const auto info = client->GetServerInfo({.timeout = absl::Seconds(5)});
+      for (int owner = 0; owner < flags_.owners; ++owner) {
+        auto client = Connect(flags_, address, stop_);
+        if (!client.ok()) return client.status();
+        targets_.clients.push_back(*std::move(client));
+        address_of_client_.push_back(address);
+      }
+      const auto info = targets_.clients.back().GetServerInfo({.timeout = absl::Seconds(5)});
       report_.servers.push_back({address, info.ok() ? info->version() : ""});
       report_.is_same_machine |= IsThisMachine(address, host_name);
-      targets_.clients.push_back(*std::move(client));
     }
+    readers_.resize(targets_.clients.size());
     return MakePayloads();
   }
 
@@ -92,26 +97,37 @@ class Session {
 
  private:
   absl::Status MakePayloads() {
-    const OperandMode* mode = nullptr;
-    for (const OperandMode& known : OperandModes()) {
-      if (known.name == flags_.operands) mode = &known;
-    }
-    if (mode == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("--operands: got \"", flags_.operands, "\""));
-    }
     const OperandValues values =
         flags_.values == "normal" ? OperandValues::kNormal : OperandValues::kIntegers;
     for (const LoadProduct& product : plan_.mix) {
       if (absl::Status status = CheckStop(stop_); !status.ok()) return status;
       auto payload = MakePayload(product, values, flags_.seed + payloads_.size());
       if (!payload.ok()) return payload.status();
-      for (Client& client : targets_.clients) {
-        auto placed = mode->place(payload->request, client);
-        if (!placed.ok()) return placed.status();
-        payload->placed.push_back(*std::move(placed));
-      }
-      payload->sent_bytes = static_cast<int64_t>(payload->placed[0]->ByteSizeLong());
+      if (absl::Status status = Place(product, *payload); !status.ok()) return status;
       payloads_.push_back(*std::move(payload));
+    }
+    return absl::OkStatus();
+  }
+
+  // Puts the operands where the product, or else the flag, wants them; on each client's server, in
+  // each client's session.
+  absl::Status Place(const LoadProduct& product, Payload& payload) {
+    const OperandPlace* const place =
+        FindOperandPlace(product.operands.empty() ? flags_.operands : product.operands);
+    if (place == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--operands: got \"", flags_.operands, "\", want a place of the help"));
+    }
+    for (size_t i = 0; i < targets_.clients.size(); ++i) {
+      if (absl::Status status = CheckStop(stop_); !status.ok()) return status;
+      if (place->keeps_ad && readers_[i] == nullptr) {
+        auto reader = Client::Create(address_of_client_[i]);
+        if (!reader.ok()) return reader.status();
+        readers_[i] = std::make_shared<Client>(*std::move(reader));
+      }
+      absl::Status status =
+          PlaceOperands(*place, product, targets_.clients[i], readers_[i], payload);
+      if (!status.ok()) return status;
     }
     return absl::OkStatus();
   }
@@ -126,6 +142,7 @@ class Session {
                   : flags_.profile.empty()   ? "small"
                                              : flags_.profile;
     report_.operands = absl::StrCat(flags_.operands, " ", flags_.values);
+    report_.owners = flags_.owners;
     const bool is_open = std::holds_alternative<OpenLoop>(plan_.steps[0].step.loop);
     report_.arrivals = !is_open                      ? "closed loop"
                        : !flags_.replay_path.empty() ? "open loop, replayed"
@@ -220,8 +237,10 @@ class Session {
   const StopRequests& stop_;
   LiveView& view_;
   const MixPicker picker_;
-  std::vector<Payload> payloads_;
   LoadTargets targets_;
+  std::vector<std::string> address_of_client_;
+  std::vector<std::shared_ptr<Client>> readers_;  // Of each client whose results stay.
+  std::vector<Payload> payloads_;  // Goes before the clients, so that its tensors are deleted.
   LoadReport report_;
 };
 

@@ -51,6 +51,12 @@ class ProductParser {
     if (key == "name") return SetText(key, value, product_.name);
     if (key == "kernel") return SetText(key, value, product_.kernel);
     if (key == "device") return SetText(key, value, product_.device);
+    if (key == "operands") {
+      const bool is_known = value.is_string() &&
+                            (value == "inline" || value == "resident" || value == "resident-all");
+      if (!is_known) return Error(key, value, "inline, resident or resident-all");
+      return SetText(key, value, product_.operands);
+    }
     if (key == "sparse") {
       if (!value.is_boolean()) return Error(key, value, "true or false");
       product_.is_sparse = value.get<bool>();
@@ -63,7 +69,7 @@ class ProductParser {
     }
     return Error(key, value,
                  "m, n, k, name, batch, type, accumulation_type, output_type, sparse, kernel, "
-                 "device or weight");
+                 "device, operands or weight");
   }
 
   absl::Status SetSize(absl::string_view key, const Json& value, int64_t& size) const {
@@ -107,7 +113,8 @@ std::string NameOf(const LoadProduct& product) {
                       product.is_sparse ? " 2:4" : "", TypeText(" in ", product.accumulation_type),
                       TypeText(" to ", product.output_type),
                       product.kernel.empty() ? "" : absl::StrCat(" ", product.kernel),
-                      product.device.empty() ? "" : absl::StrCat(" on ", product.device));
+                      product.device.empty() ? "" : absl::StrCat(" on ", product.device),
+                      product.operands.empty() ? "" : absl::StrCat(", ", product.operands));
 }
 
 void MakeNamesUnique(Mix& mix) {

@@ -27,6 +27,7 @@ struct LoadProduct {
   bool is_sparse = false;  // A is sent in the 2:4 form.
   std::string kernel;      // Empty: the server chooses.
   std::string device;      // Empty: the server's default.
+  std::string operands;    // Where its operands are (operand_place.h). Empty: as the flag says.
   double weight = 1;       // Its share, relative to the other weights. Positive.
 };
 
@@ -50,7 +51,7 @@ const std::vector<Profile>& Profiles();
 absl::StatusOr<Mix> FindProfile(absl::string_view name);
 
 // A mix from a JSON array of objects: m, n and k, and as one likes name, batch, type,
-// accumulation_type, output_type, sparse, kernel, device, weight.
+// accumulation_type, output_type, sparse, kernel, device, operands, weight.
 // Errors: InvalidArgument: "mix[2].type: got "f33", want ...".
 absl::StatusOr<Mix> ParseMix(absl::string_view json);
 

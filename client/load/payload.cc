@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,11 +54,6 @@ v1::ElementType AccumulationOf(const LoadProduct& product) {
   return product.accumulation_type == v1::ELEMENT_TYPE_UNSPECIFIED
              ? DefaultAccumulationType(product.type)
              : product.accumulation_type;
-}
-
-v1::ElementType OutputOf(const LoadProduct& product) {
-  return product.output_type == v1::ELEMENT_TYPE_UNSPECIFIED ? AccumulationOf(product)
-                                                             : product.output_type;
 }
 
 // Sums below this are exact in any order. Tensor cores add the products of 8-bit floats and
@@ -212,24 +208,38 @@ absl::Status CheckSize(const LoadProduct& product) {
   }
   // After this check the number of operations fits 63 bits too.
   const double answer_bytes = static_cast<double>(product.m) * static_cast<double>(product.n) *
-                              static_cast<double>(product.batch) * ElementBits(OutputOf(product)) /
-                              8;
+                              static_cast<double>(product.batch) *
+                              ElementBits(OutputTypeOf(product)) / 8;
   if (answer_bytes < 0x1p31) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(product.name, ": got ", answer_bytes, " bytes of d, want less than 2^31"));
 }
 
-absl::StatusOr<std::shared_ptr<const v1::MultiplyRequest>> PlaceInline(
-    const std::shared_ptr<const v1::MultiplyRequest>& request, Client& /*client*/) {
-  return request;
+// Brings a result that stayed on the server, and frees its slot.
+absl::Status FetchResult(const Payload& payload, v1::MultiplyResponse& response) {
+  const auto slot = payload.slots.find(response.tensor().handle());
+  if (slot == payload.slots.end()) {
+    return absl::DataLossError("d: got another tensor than the one that was named");
+  }
+  std::string bytes(static_cast<size_t>(payload.answer_bytes), '\0');
+  const auto got = slot->second->reader->Get(TensorOfHandle(response.tensor().handle()),
+                                             std::as_writable_bytes(std::span(bytes)));
+  slot->second->is_taken = false;
+  if (!got.ok()) return got.status();
+  *response.mutable_d()->mutable_data() = std::move(bytes);
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-const std::vector<OperandMode>& OperandModes() {
-  static const auto& modes =
-      *new std::vector<OperandMode>{{"inline", "their bytes travel with each call", PlaceInline}};
-  return modes;
+v1::ElementType OutputTypeOf(const LoadProduct& product) {
+  return product.output_type == v1::ELEMENT_TYPE_UNSPECIFIED ? AccumulationOf(product)
+                                                             : product.output_type;
+}
+
+void Payload::LetGo(const v1::MultiplyResponse& response) const {
+  const auto slot = slots.find(response.tensor().handle());
+  if (slot != slots.end()) slot->second->is_taken = false;
 }
 
 absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues values,
@@ -247,12 +257,15 @@ absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues va
   payload.operations = 2 * product.m * product.n * product.k * product.batch;
   payload.sent_bytes = static_cast<int64_t>(request->ByteSizeLong());
   payload.answer_bytes =
-      product.batch * product.m * ((product.n * ElementBits(OutputOf(product)) + 7) / 8);
+      product.batch * product.m * ((product.n * ElementBits(OutputTypeOf(product)) + 7) / 8);
   payload.request = std::make_shared<const v1::MultiplyRequest>(*std::move(request));
   return payload;
 }
 
 absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response) {
+  if (!payload.answers_inline) {
+    if (absl::Status status = FetchResult(payload, response); !status.ok()) return status;
+  }
   // After this check its layout fits its bytes.
   const auto result = MultiplyResult::FromResponse(std::move(response));
   if (!result.ok()) return result.status();

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The request of each product of a mix, made once and sent many times, and what its answer must be.
+// operand_place.h has the places where its operands may lie.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,9 +15,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "client/load/mix.h"
 #include "gemmd/client.h"
+#include "gemmd/tensor.h"
 #include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
@@ -30,30 +33,48 @@ struct Fingerprint {
   std::vector<int64_t> dx;  // batch * m values.
 };
 
+// A tensor that a call whose result is checked has to itself until the result was fetched: other
+// calls of the product overwrite one tensor all the time.
+struct ResultSlot {
+  std::shared_ptr<const v1::MultiplyRequest> request;  // Leaves D there.
+  std::shared_ptr<Client> reader;                      // Brings it.
+  std::atomic<bool> is_taken = false;
+};
+
 struct Payload {
   std::shared_ptr<const v1::MultiplyRequest> request;  // With its operands, by which D is checked.
   // What is sent to each client where that is not `request`: operands may lie on its server.
   std::vector<std::shared_ptr<const v1::MultiplyRequest>> placed = {};
+  std::vector<ResidentTensor> tensors = {};  // Those operands, and results that stay there.
+  // Where results stay on the server: for each client the slot of calls that are checked, and all
+  // by the handles of their tensors.
+  std::vector<ResultSlot*> slot_of_client = {};
+  std::map<std::string, std::unique_ptr<ResultSlot>> slots = {};
   std::optional<Fingerprint> fingerprint;  // Absent where D is not made of exact integers.
   int64_t operations = 0;
-  int64_t sent_bytes = 0;
-  int64_t answer_bytes = 0;
+  int64_t sent_bytes = 0;      // With each call.
+  int64_t answer_bytes = 0;    // Those of D.
+  bool answers_inline = true;  // D comes back with each answer.
+
+  // Those of a call and its answer on the wire, but for the headers.
+  int64_t wire_bytes() const { return sent_bytes + (answers_inline ? answer_bytes : 0); }
+
+  // The slot of a client, for one call; null where another call has it. Any thread.
+  ResultSlot* TakeSlot(size_t client) const {
+    ResultSlot* const slot = slot_of_client[client];
+    return slot->is_taken.exchange(true) ? nullptr : slot;
+  }
+
+  // Frees the slot of a result that nobody will fetch. Any thread.
+  void LetGo(const v1::MultiplyResponse& response) const;
 
   const std::shared_ptr<const v1::MultiplyRequest>& RequestFor(size_t client) const {
     return placed.empty() ? request : placed[client];
   }
 };
 
-// The place of the operands when a call is made. Today they are in the call itself; a mode that
-// keeps them on the server would upload the inline bytes of a request through `client` and name
-// them instead. Each client sends the request that was placed for it.
-struct OperandMode {
-  absl::string_view name;
-  absl::string_view what;
-  absl::StatusOr<std::shared_ptr<const v1::MultiplyRequest>> (*place)(
-      const std::shared_ptr<const v1::MultiplyRequest>& request, Client& client);
-};
-const std::vector<OperandMode>& OperandModes();
+// The type of D.
+v1::ElementType OutputTypeOf(const LoadProduct& product);
 
 // Errors: InvalidArgument for a product too large to be sent, or without a sparse form.
 absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues values,

@@ -46,6 +46,36 @@ def test_profiles_are_computed_and_checked(load, profile):
     assert step["stages"]["compute"]["count"] == 40
 
 
+@pytest.mark.parametrize("place,most_bytes", [("resident", 16 * 256 * 8 + 200), ("resident-all", 200)])
+def test_operands_that_stay_do_not_travel(load, place, most_bytes):
+    code, text, report = load(
+        "--shape", "16,256,256", "--operands", place, "--owners", "3", "--concurrency", "6",
+        "--count", "300", "--warmup", "0", "--verify", "0.5",
+    )  # fmt: skip
+    assert code == 0, text
+    step = report["steps"][0]
+    assert step["calls_by_status"] == {"OK": 300}
+    assert 0 < step["bytes_per_call"] <= most_bytes
+    assert step["verification"]["wrong"] == 0 and step["verification"]["checked"] > 0
+
+
+def test_a_mix_may_have_operands_of_both_kinds(load, tmp_path):
+    (tmp_path / "mix.json").write_text(
+        json.dumps(
+            [
+                {"m": 8, "n": 64, "k": 64, "operands": "resident"},
+                {"m": 4, "n": 32, "k": 32, "batch": 3, "operands": "resident-all"},
+                {"m": 64, "n": 64, "k": 64, "type": "bf16", "sparse": True, "operands": "resident-all"},
+                {"m": 16, "n": 16, "k": 16},
+            ]
+        )
+    )
+    arguments = ["--mix", tmp_path / "mix.json", "--count", "80", "--warmup", "0", "--verify", "1"]
+    code, text, report = load(*arguments)
+    assert code == 0, text
+    assert report["steps"][0]["verification"]["wrong"] == 0
+
+
 def test_a_stopped_daemon_shows_in_the_corrected_percentiles(gemmload, daemons, tmp_path):
     daemon = daemons.start("--lame-duck=1ms")
     report = tmp_path / "report.json"

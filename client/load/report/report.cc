@@ -78,7 +78,11 @@ std::string Heading(const LoadReport& report) {
   for (const ReportedServer& server : report.servers) {
     absl::StrAppend(&text, "server    ", server.Text(), "\n");
   }
-  absl::StrAppend(&text, "channels  ", report.channels, " for each server\n", "mix       ",
+  if (report.owners > 1) {
+    absl::StrAppend(&text, "owners    ", report.owners, " of each server, each with a session\n");
+  }
+  absl::StrAppend(&text, "channels  ", report.channels,
+                  report.owners > 1 ? " for each owner\n" : " for each server\n", "mix       ",
                   report.mix, ", operands ", report.operands, "\n", "arrivals  ", report.arrivals,
                   "\n");
   return text;
@@ -176,9 +180,10 @@ std::string StepText(const LoadReport& report, const ReportStep& step) {
   const double seconds = result.window_s;
   if (seconds > 0 && tally.ok() > 0) {
     const double share = result.rate / static_cast<double>(tally.ok());
-    absl::StrAppend(
-        &text, ", ", OperationRate(report, static_cast<double>(tally.operations) * share), ", ",
-        FormatBytes(static_cast<int64_t>(static_cast<double>(tally.bytes) * share)), "/s");
+    absl::StrAppend(&text, ", ",
+                    OperationRate(report, static_cast<double>(tally.operations) * share), ", ",
+                    FormatBytes(static_cast<int64_t>(static_cast<double>(tally.bytes) * share)),
+                    "/s, ", FormatBytes(tally.bytes / tally.ok()), " per call on the wire");
   }
   absl::StrAppendFormat(
       &text,

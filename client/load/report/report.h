@@ -61,6 +61,7 @@ struct LoadReport {
   std::string command;
   std::vector<ReportedServer> servers;
   int channels = 1;
+  int owners = 1;  // Clients of each server.
   bool is_same_machine = false;
   std::string mix;  // The name of the profile or file.
   std::string arrivals;

@@ -68,6 +68,10 @@ Json StepJson(const LoadReport& report, const ReportStep& step) {
                {"interrupted", result.was_interrupted},
                {"operations", tally.operations},
                {"bytes", tally.bytes},
+               {"bytes_per_call", tally.ok() > 0 ? tally.bytes / tally.ok() : 0},
+               {"bytes_per_s", tally.ok() > 0 ? static_cast<double>(tally.bytes) * result.rate /
+                                                    static_cast<double>(tally.ok())
+                                              : 0},
                {"latency", HistogramJson(tally.latency, Detail::kBuckets)},
                {"service", HistogramJson(tally.service, Detail::kBuckets)},
                {"blocked", HistogramJson(tally.blocked, Detail::kPercentiles)},
@@ -103,6 +107,7 @@ Json ReportJson(const LoadReport& report) {
                {"started", report.started},
                {"command", report.command},
                {"channels", report.channels},
+               {"owners", report.owners},
                {"same_machine", report.is_same_machine},
                {"mix", report.mix},
                {"operands", report.operands},

@@ -18,7 +18,7 @@ TEST(MixTest, ParsesEveryKey) {
   const auto mix = ParseMix(R"([
     {"m": 1, "n": 2, "k": 3},
     {"name": "big", "m": 64, "n": 32, "k": 16, "batch": 4, "type": "bf16", "sparse": true,
-     "accumulation_type": "f32", "output_type": "f16", "kernel": "x", "device": "cpu", "weight": 2.5}
+     "accumulation_type": "f32", "output_type": "f16", "kernel": "x", "device": "cpu", "operands": "resident", "weight": 2.5}
   ])");
   ASSERT_THAT(mix, IsOk());
   ASSERT_EQ(mix->size(), 2);
