@@ -2,7 +2,6 @@
 #include "server/scheduling/scheduler.h"
 
 #include <algorithm>
-#include <cassert>
 
 #include "kernels/text.h"
 
@@ -24,14 +23,31 @@ Scheduler::Scheduler(absl::Span<Device* const> devices, const Clock& clock, Time
   for (const Device* device : devices) states_[device];
 }
 
+// When the device began with what it has had for the longest: it works on one after the other, as
+// far as the times of jobs go.
+int64_t Scheduler::BeginNs(const State& state) {
+  return std::max(state.running.front()->launched_ns, state.last_end_ns);
+}
+
 // The rest of what runs. A job that has taken longer than predicted is expected to go on for as
-// long again as it is late: the longer a prediction has been wrong, the less it is worth.
+// long again as it is late: the longer a prediction has been wrong, the less it is worth. An abort
+// takes next to no time.
 int64_t Scheduler::RestNs(const State& state, int64_t now_ns) {
-  // An abort takes next to no time.
-  if (state.running == nullptr || !state.running->end.ok()) return 0;
-  const int64_t ran_ns = now_ns - state.running->launched_ns;
-  const int64_t expected_ns = state.running->place.cost_ns;
-  return ran_ns <= expected_ns ? expected_ns - ran_ns : ran_ns - expected_ns;
+  int64_t rest_ns = 0;
+  for (const Held* const held : state.running) {
+    if (!held->end.ok()) continue;
+    const int64_t expected_ns = held->place.cost_ns;
+    const bool is_first = held == state.running.front();
+    const int64_t ran_ns = is_first ? now_ns - BeginNs(state) : 0;
+    rest_ns += ran_ns <= expected_ns ? expected_ns - ran_ns : ran_ns - expected_ns;
+  }
+  return rest_ns;
+}
+
+bool Scheduler::HasRoom(const Device& device, const State& state, int64_t now_ns) {
+  if (state.running.empty()) return true;
+  return static_cast<int>(state.running.size()) < device.depth() &&
+         RestNs(state, now_ns) <= kMostAheadNs;
 }
 
 TimeRefusal Scheduler::Check(const Device& device, std::string_view flow, Priority priority,
@@ -178,16 +194,24 @@ void Scheduler::Stop(const absl::Status& status) {
 }
 
 void Scheduler::LaunchNext(Device& device) {
+  while (LaunchOne(device)) {
+  }
+}
+
+// False where nothing is left that the device has room for.
+bool Scheduler::LaunchOne(Device& device) {
   Ended ended;
   Job job;
   {
     MutexLock lock(&mutex_);
     State& state = states_.at(&device);
-    if (state.running != nullptr) return;
     const int64_t now_ns = clock_.NowNs();
-    const DeviceQueue::Choice choice = state.queue.TakeNext(now_ns);
+    if (!HasRoom(device, state, now_ns)) return false;
+    // It begins once the device has done what it has.
+    const int64_t begin_ns = now_ns + RestNs(state, now_ns);
+    const DeviceQueue::Choice choice = state.queue.TakeNext(begin_ns);
     for (const DeviceQueue::Job* const late : choice.too_late) {
-      const int64_t left_ns = std::max(late->deadline_ns - now_ns, int64_t{0});
+      const int64_t left_ns = std::max(late->deadline_ns - begin_ns, int64_t{0});
       absl::Status status = TooLateForDeadline(late->predicted_ns, left_ns);
       ended.dropped.emplace_back(Take(jobs_.at(late->id)), std::move(status));
     }
@@ -197,7 +221,7 @@ void Scheduler::LaunchNext(Device& device) {
       state.load.queued_bytes -= held.submission.bytes;
       held.is_running = true;
       held.launched_ns = now_ns;
-      state.running = &held;
+      state.running.push_back(&held);
       job = held.submission.job;
     }
   }
@@ -208,6 +232,7 @@ void Scheduler::LaunchNext(Device& device) {
     AbortIfEnded(job.id, device);
   }
   Finish(std::move(ended));
+  return job.id != 0;
 }
 
 // The device has the job from now on. Somebody may have ended it on its way there.
@@ -222,18 +247,21 @@ void Scheduler::AbortIfEnded(JobId id, Device& device) {
   device.Abort(id);
 }
 
-void Scheduler::OnDone([[maybe_unused]] JobId id, Device& device, JobOutcome outcome) {
+void Scheduler::OnDone(JobId id, Device& device, JobOutcome outcome) {
   Jobs::node_type node;
   {
     MutexLock lock(&mutex_);
     State& state = states_.at(&device);
-    const int64_t ran_ns = clock_.NowNs() - state.running->launched_ns;
-    state.queue.End(state.running->place, ran_ns, outcome.status.ok());
-    node = Take(*state.running);
-    assert(node.key() == id);
-    state.running = nullptr;
+    Held& held = jobs_.at(id);
+    const int64_t now_ns = clock_.NowNs();
+    // What the device had beside it counts once.
+    const int64_t ran_ns = now_ns - std::max(held.launched_ns, state.last_end_ns);
+    state.queue.End(held.place, ran_ns, outcome.status.ok());
+    state.last_end_ns = now_ns;
+    state.running.erase(std::find(state.running.begin(), state.running.end(), &held));
     state.load.busy_ns += ran_ns;
     ++state.load.completed_requests;
+    node = Take(held);
   }
   // The device gets its next job first, so that it does not wait while this job's answer is made.
   LaunchNext(device);
@@ -251,7 +279,7 @@ DeviceLoad Scheduler::load(const Device& device) const {
   DeviceLoad load = state.load;
   const int64_t now_ns = clock_.NowNs();
   load.backlog_ns = state.queue.waiting_ns() + RestNs(state, now_ns);
-  if (state.running != nullptr) load.busy_ns += now_ns - state.running->launched_ns;
+  if (!state.running.empty()) load.busy_ns += now_ns - BeginNs(state);
   return load;
 }
 

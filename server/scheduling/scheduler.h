@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Queues jobs per device, in fair turns of their callers, hands each device one at a time, and ends
-// those that nobody waits for any longer.
+// Queues jobs per device, in fair turns of their callers, hands each device as many as it works on
+// at once, and ends those that nobody waits for any longer.
+//
+// A device that takes several (Device::depth) has no more than kMostAheadNs of work beside the job
+// that it began first: what it has is no longer in turns. Its jobs count as if it worked on them
+// one after the other: each has the time from the end of the one before, so that what overlaps
+// shows as shorter jobs, and predictions learn that.
 //
 // A job waits, then is launched, then is done. It is dropped while it waits, or aborted while it
 // runs, where its caller cancels, its deadline passes or the server stops; it is also dropped where
@@ -58,7 +63,7 @@ struct Submission {
 struct DeviceLoad {
   int64_t queued_requests = 0;
   int64_t queued_bytes = 0;
-  int64_t backlog_ns = 0;  // The expected time of waiting jobs, and the rest of the running one.
+  int64_t backlog_ns = 0;  // The expected time of waiting jobs, and the rest of those that run.
   int64_t completed_requests = 0;
   int64_t busy_ns = 0;  // The time that jobs had the device, up to now.
 };
@@ -113,7 +118,8 @@ class Scheduler {
   using Jobs = std::unordered_map<JobId, Held>;
   struct State {
     DeviceQueue queue;
-    Held* running = nullptr;
+    std::vector<Held*> running;  // What the device has, in the order in which it got it.
+    int64_t last_end_ns = 0;
     DeviceLoad load;
   };
   // What has to be done once the lock is given up.
@@ -122,14 +128,20 @@ class Scheduler {
     std::vector<std::pair<Device*, JobId>> aborted;
   };
 
+  // As long as the work that a device has is expected to take less than this, it gets more.
+  static constexpr int64_t kMostAheadNs = 100'000'000;
+
   void LaunchNext(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool LaunchOne(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
   void AbortIfEnded(JobId id, Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone(JobId id, Device& device, JobOutcome outcome) ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes a job out of everything; it has been taken out of its queue.
   Jobs::node_type Take(Held& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(Held& held, const absl::Status& why, Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(Ended ended) const ABSL_LOCKS_EXCLUDED(mutex_);
+  static int64_t BeginNs(const State& state);
   static int64_t RestNs(const State& state, int64_t now_ns);
+  static bool HasRoom(const Device& device, const State& state, int64_t now_ns);
 
   const Clock& clock_;
   const TimeLimits limits_;

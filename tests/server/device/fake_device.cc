@@ -32,7 +32,8 @@ JobOutcome RunOnCallingThread(const Job& job) {
 
 }  // namespace
 
-FakeDevice::FakeDevice(std::string name, DeviceProfile profile) : profile_(std::move(profile)) {
+FakeDevice::FakeDevice(std::string name, DeviceProfile profile, int depth)
+    : profile_(std::move(profile)), depth_(depth) {
   info_.name = std::move(name);
   info_.description = "fake device";
   info_.threads = 1;
@@ -130,13 +131,28 @@ void FakeDevice::CompleteNext(const absl::Status& status) {
     next = std::move(held_.front());
     held_.pop_front();
   }
+  Complete(std::move(next), status);
+}
+
+void FakeDevice::CompleteLast() {
+  Held last;
+  {
+    MutexLock lock(&mutex_);
+    assert(!held_.empty());
+    last = std::move(held_.back());
+    held_.pop_back();
+  }
+  Complete(std::move(last), absl::OkStatus());
+}
+
+void FakeDevice::Complete(Held held, const absl::Status& status) {
   JobOutcome outcome;
   if (status.ok()) {
-    outcome = RunOnCallingThread(next.job);
+    outcome = RunOnCallingThread(held.job);
   } else {
     outcome.status = status;
   }
-  std::move(next.done)(std::move(outcome));
+  std::move(held.done)(std::move(outcome));
 }
 
 }  // namespace gemmd

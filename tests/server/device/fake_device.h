@@ -19,13 +19,14 @@ namespace gemmd {
 class FakeDevice final : public Device {
  public:
   // Claims the features and rates of `profile`.
-  FakeDevice(std::string name, DeviceProfile profile);
+  FakeDevice(std::string name, DeviceProfile profile, int depth = 1);
 
   // Jobs still held end with Unavailable.
   ~FakeDevice() override;
 
   const DeviceInfo& info() const override { return info_; }
   const DeviceProfile& profile() const override { return profile_; }
+  int depth() const override { return depth_; }
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends a held job at once, from the calling thread.
   void Abort(JobId id) override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -55,6 +56,8 @@ class FakeDevice final : public Device {
   // Ends the oldest held job from the calling thread: with its product where `status` is OK, with
   // the status otherwise. There must be one.
   void CompleteNext(const absl::Status& status = absl::OkStatus()) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same for the job that it got last.
+  void CompleteLast() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Held {
@@ -62,9 +65,12 @@ class FakeDevice final : public Device {
     Done done;
   };
 
+  static void Complete(Held held, const absl::Status& status);
+
   // Constant after construction.
   DeviceInfo info_;
   DeviceProfile profile_;
+  const int depth_;
 
   Listener listener_;
   mutable Mutex mutex_;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <iostream>
 #include <memory>
 #include <random>
@@ -26,37 +27,50 @@ namespace {
 
 constexpr double kSecond = 1e9;
 
-// Takes as long for each job as the test says, in the time of a FakeClock.
+// Takes as long for each job as the test says, in the time of a FakeClock, one after the other; has
+// up to `depth` of them.
 class TimedDevice final : public Device {
  public:
-  explicit TimedDevice(const Clock& clock) : clock_(clock) {}
+  TimedDevice(const Clock& clock, int depth) : clock_(clock), depth_(depth) {}
 
   const DeviceInfo& info() const override { return info_; }
   const DeviceProfile& profile() const override { return profile_; }
+  int depth() const override { return depth_; }
 
   void Submit(const Job& job, Done done) override {
-    id_ = job.id;
-    done_ = std::move(done);
-    // The service time stands where D would be.
-    end_ns_ = clock_.NowNs() + *reinterpret_cast<const int64_t*>(job.a.pieces[0].data());
+    // The service time stands where A would be.
+    const auto service_ns = *reinterpret_cast<const int64_t*>(job.a.pieces[0].data());
+    if (held_.empty()) end_ns_ = clock_.NowNs() + service_ns;
+    held_.push_back({job.id, service_ns, std::move(done)});
   }
   void Abort(JobId id) override {
-    if (id == id_ && done_) End(absl::CancelledError("aborted"));
+    for (size_t i = 0; i < held_.size(); ++i) {
+      if (held_[i].id == id) return End(i, absl::CancelledError("aborted"));
+    }
   }
 
-  int64_t end_ns() const { return done_ ? end_ns_ : kNoDeadlineNs; }
-  void End(absl::Status status = absl::OkStatus()) {
-    Done done = std::move(done_);
-    done_ = nullptr;
+  int64_t end_ns() const { return held_.empty() ? kNoDeadlineNs : end_ns_; }
+  void End() { End(0, absl::OkStatus()); }
+
+ private:
+  struct Held {
+    JobId id = 0;
+    int64_t service_ns = 0;
+    Done done;
+  };
+
+  void End(size_t index, absl::Status status) {
+    Done done = std::move(held_[index].done);
+    held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(index));
+    if (index == 0 && !held_.empty()) end_ns_ = clock_.NowNs() + held_.front().service_ns;
     std::move(done)({.status = std::move(status)});
   }
 
- private:
   const Clock& clock_;
+  const int depth_;
   DeviceInfo info_;
   DeviceProfile profile_;
-  JobId id_ = 0;
-  Done done_;
+  std::deque<Held> held_;
   int64_t end_ns_ = 0;
 };
 
@@ -67,6 +81,7 @@ struct Load {
   double deadline_s = 1;
   Error error = Error::kNone;
   int flows = 1;
+  int depth = 1;
   TimeLimits limits = {};
   double seconds = 20;
 };
@@ -158,7 +173,7 @@ class Simulation {
   const Load load_;
   std::mt19937_64 random_;
   FakeClock clock_;
-  TimedDevice device_{clock_};
+  TimedDevice device_{clock_, load_.depth};
   std::vector<Device*> devices_ = {&device_};
   Scheduler scheduler_{devices_, clock_, load_.limits};
   std::string d_;
@@ -197,6 +212,25 @@ INSTANTIATE_TEST_SUITE_P(Overload, GoodputTest,
                                             ::testing::Values(Error::kNone, Error::kRandom,
                                                               Error::kTooShort, Error::kTooLong,
                                                               Error::kSlowMachine)));
+
+// A device that has many jobs at once has them in no better order than the scheduler gave them.
+TEST(GoodputTest, StaysAtThePeakWithManyJobsOnTheDevice) {
+  for (const double times_capacity : {1.2, 10.0}) {
+    for (const double deadline_s : {0.3, 1.0}) {
+      for (const Error error :
+           {Error::kNone, Error::kRandom, Error::kTooShort, Error::kTooLong, Error::kSlowMachine}) {
+        const Load load = {.times_capacity = times_capacity,
+                           .deadline_s = deadline_s,
+                           .error = error,
+                           .flows = 10,
+                           .depth = 24};
+        const Outcome outcome = Simulation(load).Run();
+        EXPECT_GE(outcome.goodput, 0.95) << Describe(load, outcome);
+        std::cout << Describe(load, outcome) << "\n";
+      }
+    }
+  }
+}
 
 // Without a bound of the backlog, the queue is as long as the deadline, and all errors add up.
 TEST(GoodputTest, NeedsNoBoundOfTheBacklog) {
