@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "gemmd/client.h"
+#include "gemmd/prepare.h"
+#include "gemmd/storage_types.h"
 
 namespace {
 
@@ -30,6 +32,32 @@ int Multiply(gemmd::Client& client) {
   return std::vector<float>(d.begin(), d.end()) == want ? 0 : 1;
 }
 
+// The same product of a matrix that stays on the server, left there and fetched.
+int MultiplyTensors(gemmd::Client& client) {
+  const std::vector<gemmd::Bf16> a = {gemmd::Bf16(1), gemmd::Bf16(2), gemmd::Bf16(3),
+                                      gemmd::Bf16(4), gemmd::Bf16(5), gemmd::Bf16(6)};
+  const std::vector<float> b = {1, 0, 0, 1, 1, 1};
+  const auto weights = gemmd::Encode(b, 3, 2, gemmd::v1::ELEMENT_TYPE_BF16);
+  if (!weights.ok()) return 1;
+  auto tensor = client.Put(weights->view(), {.name = "weights"});
+  if (!tensor.ok()) {
+    std::fprintf(stderr, "%s\n", tensor.status().ToString().c_str());
+    return 1;
+  }
+  auto chained = client.Chain(gemmd::View(a, 2, 3), *tensor);
+  if (!chained.ok()) {
+    std::fprintf(stderr, "%s\n", chained.status().ToString().c_str());
+    return 1;
+  }
+  std::vector<float> d(4);
+  const auto got = client.Get(chained->tensor->ref(), std::as_writable_bytes(std::span(d)));
+  if (!got.ok()) {
+    std::fprintf(stderr, "%s\n", got.status().ToString().c_str());
+    return 1;
+  }
+  return d == std::vector<float>{4, 5, 10, 11} ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -40,7 +68,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", client.status().ToString().c_str());
     return 1;
   }
-  if (argc > 1) return Multiply(*client);
+  if (argc > 1) return Multiply(*client) + MultiplyTensors(*client);
   const absl::Status status = client->GetServerInfo().status();
   std::printf("%s\n", status.ToString().c_str());
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ? 0 : 1;
