@@ -9,6 +9,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/wire/grpc_status.h"
+#include "server/wire/incoming.h"
 
 namespace gemmd {
 namespace {
@@ -31,16 +32,23 @@ class Reactor final : public grpc::ServerUnaryReactor {
 
 }  // namespace
 
-absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& request) {
+absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message& request) {
   if (bytes.Length() > kMaxRegistryRequestBytes) {
     return absl::ResourceExhaustedError(GotWant("request", Concat(bytes.Length(), " bytes"),
                                                 Concat("at most ", kMaxRegistryRequestBytes)));
   }
-  grpc::ByteBuffer copy(bytes);  // References only: the reader takes a buffer that it may change.
-  grpc::ProtoBufferReader reader(&copy);
-  if (reader.status().ok() && request.ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      GotWant("request", "bytes that are no message", request.GetTypeName()));
+  grpc::ByteBuffer references(bytes);  // To the same memory: they are taken out of a buffer.
+  Incoming incoming(references);
+  RETURN_IF_ERROR(incoming.Examine(request).status());
+  request.Clear();
+  grpc::ByteBuffer parsed(bytes);
+  grpc::ProtoBufferReader reader(&parsed);
+  // It has been looked through: only memory can be missing.
+  if (!reader.status().ok() || !request.ParseFromZeroCopyStream(&reader)) {
+    return absl::ResourceExhaustedError("request: no memory to parse it in, try again later");
+  }
+  request.DiscardUnknownFields();
+  return absl::OkStatus();
 }
 
 RegistryAnswer AnswerOf(const google::protobuf::MessageLite& message) {

@@ -4,7 +4,7 @@
 // of any length before the service sees it, and write every answer anew.
 #pragma once
 
-#include <google/protobuf/message_lite.h>
+#include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
 
 #include "absl/functional/function_ref.h"
@@ -23,8 +23,8 @@ struct RegistryAnswer {
 };
 
 // Errors: ResourceExhausted, as gRPC has it, for too many bytes; InvalidArgument for bytes that are
-// no such message.
-absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite& request);
+// no such message, or have more unknown fields than Incoming allows.
+absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message& request);
 
 // The answer that a message is.
 RegistryAnswer AnswerOf(const google::protobuf::MessageLite& message);

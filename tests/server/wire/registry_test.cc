@@ -2,6 +2,7 @@
 //
 // Registry, health and reflection over the wire.
 #include <gmock/gmock.h>
+#include <google/protobuf/unknown_field_set.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
@@ -207,9 +208,15 @@ TEST_F(RegistryTest, RefusesWhatItCannotRead) {
   std::string response;
   grpc::Status status = CallRaw(running_.channel(), method, "\xff\xff", &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(status.error_message(),
-            "request: got bytes that are no message, want gemmd.v1.ListKernelsRequest");
+  EXPECT_EQ(status.error_message(), "message: got bytes that are no message of this method");
   v1::ListKernelsRequest request;
+  google::protobuf::UnknownFieldSet* const unknown =
+      request.GetReflection()->MutableUnknownFields(&request);
+  for (int i = 0; i < 1000; ++i) unknown->AddGroup(1000);
+  status = CallRaw(running_.channel(), method, request.SerializeAsString(), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), testing::HasSubstr("of unknown fields, want at most 1024"));
+  unknown->Clear();
   request.set_name_pattern(std::string(size_t{1} << 20, '*'));
   status = CallRaw(running_.channel(), method, request.SerializeAsString(), &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
