@@ -65,30 +65,39 @@ def closed_loop_rate(address, request, callers, seconds):
     return sum(counts) / seconds
 
 
+CONNECTIONS = 4
+
+
 class OpenLoop:
-    """Calls at a fixed rate, whatever becomes of them. Counts the answers between the first deadline
-    and the last call: at the beginning the queue is short, and at the end nobody adds to it."""
+    """Calls at a fixed rate, whatever becomes of them. Counts the answers of a while after the first
+    deadline: at the beginning the queue is short, and at the end nobody adds to it. Messages are bytes
+    here, because this process would otherwise take longer over them than the daemon does."""
 
     def __init__(self, address, request, rate, seconds, deadline_s):
         self.in_time = 0
         self.refusal_s = []
         self.has_pushback = True
         self._left = threading.Semaphore(0)
-        with open_channel(address) as channel:
-            stub = gemm_pb2_grpc.GemmStub(channel)
-            start = time.monotonic()
-            self._counts_from = start + deadline_s
-            count = int(rate * seconds)
-            for i in range(count):
-                time.sleep(max(0.0, start + i / rate - time.monotonic()))
-                self._call(stub, request, deadline_s)
-            self.goodput = self.in_time / (time.monotonic() - self._counts_from)
-            for _ in range(count):
-                assert self._left.acquire(timeout=deadline_s + 30)
+        channels = [open_channel(address) for _ in range(CONNECTIONS)]
+        methods = [channel.unary_unary("/gemmd.v1.Gemm/Multiply") for channel in channels]
+        message = request.SerializeToString()
+        start = time.monotonic()
+        # The queue is as long as it gets once the first deadlines have passed, or it is full.
+        warm_up_s = min(deadline_s, seconds / 2)
+        self._counts_from = start + warm_up_s
+        count = int(rate * seconds)
+        for i in range(count):
+            time.sleep(max(0.0, start + i / rate - time.monotonic()))
+            self._call(methods[i % CONNECTIONS], message, deadline_s)
+        self.goodput = self.in_time / (time.monotonic() - self._counts_from)
+        for _ in range(count):
+            assert self._left.acquire(timeout=deadline_s + 30)
+        for channel in channels:
+            channel.close()
 
-    def _call(self, stub, request, deadline_s):
+    def _call(self, method, message, deadline_s):
         asked = time.monotonic()
-        call = stub.Multiply.future(request, timeout=deadline_s)
+        call = method.future(message, timeout=deadline_s)
 
         def ended(call):
             took = time.monotonic() - asked
@@ -107,13 +116,19 @@ def p99(values):
     return sorted(values)[int(0.99 * (len(values) - 1))]
 
 
-@pytest.mark.parametrize("deadline_s", [0.3, 1])
+def pytest_generate_tests(metafunc):
+    # With deadlines of a minute --max-backlog decides, and it takes a minute to come to that.
+    if "deadline_s" in metafunc.fixturenames:
+        is_long = metafunc.config.getoption("--long")
+        metafunc.parametrize("deadline_s", [0.3, 1, 60] if is_long else [0.3, 1])
+
+
 def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
     """The daemon works for callers who get their answers before their deadlines."""
     daemon = daemons.start(*FLAGS)
     with open_channel(daemon.tcp) as channel:
         request = product_of(gemm_pb2_grpc.GemmStub(channel), seconds=0.04)
-    seconds = 20 if battery.is_long else 3
+    seconds = max(20, deadline_s) if battery.is_long else 3
     peak = closed_loop_rate(daemon.tcp, request, callers=3, seconds=3)
     for times in (1.2, 2, 10) if battery.is_long else (5,):
         loop = OpenLoop(daemon.tcp, request, times * peak, seconds, deadline_s)
@@ -123,7 +138,9 @@ def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
         battery.holds(f"{name}: goodput", least=least, seen=loop.goodput / peak, unit="of the peak")
         assert loop.has_pushback
         if not loop.refusal_s:
-            assert times == 1.2 or not HAS_ROOM, "nobody was refused"
+            # A minute's deadline leaves room for what comes too much in a minute, but ten times as much.
+            has_time = times == 1.2 or (deadline_s == 60 and times == 2)
+            assert has_time or not HAS_ROOM, "nobody was refused"
             continue
         # At twenty times what is wanted of an idle machine; without refusals it is the deadline.
         most = 5 if HAS_ROOM and not is_sanitized else 100
@@ -197,11 +214,13 @@ def test_a_light_caller_beside_a_hog(daemons, battery, is_sanitized):
     finally:
         hog.end()
     battery.holds("a caller beside 400 calls: answered", least=0.95, seen=len(beside) / count, unit="of its calls")
-    # The time of the running product, which is as long, and of its own: on two cores the hog's client
-    # takes from both.
-    at_most = 3 if HAS_ROOM and not is_sanitized else 10
+    # The running product is as long as its own; on two cores the hog's client takes from both.
+    is_idle = HAS_ROOM and not is_sanitized
     held = statistics.median(beside) / statistics.median(alone)
-    battery.holds("a caller beside 400 calls: median", most=at_most, seen=held, unit="times alone")
+    battery.holds("a caller beside 400 calls: median", most=3 if is_idle else 10, seen=held, unit="times alone")
+    if is_idle:
+        most = 2 * p99(alone) + statistics.median(alone)
+        battery.holds("a caller beside 400 calls: p99", most=most, seen=p99(beside), unit="s")
 
 
 def long_product():
