@@ -124,8 +124,18 @@ class GpuTableTest(unittest.TestCase):
             path.write_text(json.dumps(REPORT))
             self.assertEqual(tables.read_report(path), REPORT)
 
+    def test_a_headline_is_the_fastest_kernel_for_the_large_cube(self):
+        name = "wgmma.m64n{}k16.f32.bf16.bf16"
+        report = with_measurements(
+            {"instruction": name.format(256), "seconds": 0.0016},
+            {"instruction": name.format(192), "seconds": 0.0015},
+            {"instruction": name.format(128), "seconds": 0.0001, "m": 4096},
+        )
+        found = tables.headline_of(report, "bf16", r"wgmma\.m64n\d+k16\.f32\.bf16\.bf16")
+        self.assertEqual(found["seconds"], 0.0015)
+
     def test_a_headline_needs_its_measurement(self):
-        with self.assertRaisesRegex(tables.BadTable, "has no measurement of .*mma.m16n8k16.f64"):
+        with self.assertRaisesRegex(tables.BadTable, "has no measurement of f16 into f32, want wgmma"):
             tables.headline_table(REPORT)
 
 
