@@ -50,6 +50,8 @@ struct Engine {
   // Operations a second of one thread by which one call is made short enough (panels.h). Half of
   // this, as on a processor without AVX-512, still is.
   double panel_rate;
+  // A processor with AMX does so many times as much.
+  double panel_rate_gain_of_amx = 1;
   // Whether panels along k cost less than panels of rows. A library that goes along k in blocks
   // anyway has nothing to do twice then.
   bool prefers_panels_along_k;
@@ -106,6 +108,7 @@ inline constexpr Engine kOneDnnBf16 = {
     .flushes_subnormals = true,
     .max_extent = kAnyExtent,
     .panel_rate = 1e11,
+    .panel_rate_gain_of_amx = 5,
     .prefers_panels_along_k = false,
     .needs_even_depth = NeedsEvenDepthOneDnnBf16,
     .available = AvailableWithAvx512,

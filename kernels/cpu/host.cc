@@ -43,6 +43,8 @@ Target HostTarget() {
           .has_avx512_core = HasFeatures(dnnl_cpu_isa_avx512_core)};
 }
 
+bool HasAmx() { return HasFeatures(dnnl_cpu_isa_avx512_core_amx); }
+
 std::string ProcessorName() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

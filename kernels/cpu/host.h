@@ -15,6 +15,7 @@ void SetThreads(int threads);
 
 // Features of this processor.
 Target HostTarget();
+bool HasAmx();
 
 // The processor's own name ("AMD EPYC ...").
 std::string ProcessorName();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/cpu/host.h"
 #include "kernels/kernel.h"
 #include "kernels/status_macros.h"
 
@@ -41,7 +42,7 @@ double SecondsOf(const Engine& engine, const Product& product, const PanelShape&
   const double bytes =
       BytesOf(product.x, panel.m, panel.k) + BytesOf(product.y, panel.k, panel.n) +
       BytesOfLines(static_cast<double>(panel.m), static_cast<double>(panel.n), engine.accumulator);
-  return std::max(operations / (engine.panel_rate * threads), bytes / kBytesPerSecond);
+  return std::max(operations / (PanelRate(engine) * threads), bytes / kBytesPerSecond);
 }
 
 // The part of a factor that begins at an element.
@@ -67,6 +68,10 @@ Product PartOf(const Engine& engine, const Product& product, const PanelShape& p
 }
 
 }  // namespace
+
+double PanelRate(const Engine& engine) {
+  return HasAmx() ? engine.panel_rate_gain_of_amx * engine.panel_rate : engine.panel_rate;
+}
 
 PanelShape PanelOf(const Engine& engine, const Product& product, int threads) {
   PanelShape panel = {product.m, product.n, product.k};

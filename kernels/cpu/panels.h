@@ -21,6 +21,9 @@ struct PanelShape {
   friend bool operator==(const PanelShape&, const PanelShape&) = default;
 };
 
+// Operations a second of one thread by which calls of the engine are made short on this processor.
+double PanelRate(const Engine& engine);
+
 // The whole product if one call on so many threads takes no more than some 20 ms. The shape depends
 // on nothing else, so that the same request gives the same bits. Panels along k add to D: exact
 // sums stay exact, and floats are rounded once more for each panel, as the libraries do for each of

@@ -122,7 +122,7 @@ TEST_P(PanelTest, AreThePanelsOfTheShapeAndTheThreadsAlone) {
       const PanelShape panel = panel_of(shape.m, shape.n, shape.k, threads);
       const double operations = 2.0 * static_cast<double>(panel.m) * static_cast<double>(panel.n) *
                                 static_cast<double>(panel.k);
-      EXPECT_LE(operations, 0.02 * engine_.panel_rate * threads);
+      EXPECT_LE(operations, 0.02 * PanelRate(engine_) * threads);
       // A line of one element is a cache line of 64 bytes, and 5 GB/s are read anywhere.
       EXPECT_LE(std::max({panel.m, panel.n, panel.k}), int64_t{1} << 21);
       // Panels of nothing would never end, and tiny ones would take long.
