@@ -14,14 +14,15 @@ double Tiles(int64_t extent, int tile) {
   return std::ceil(static_cast<double>(extent) / static_cast<double>(tile));
 }
 
-double ComputeSeconds(const CudaRow& row, const Problem& problem, int multiprocessors,
-                      double rate) {
-  const double tiles = static_cast<double>(TilesDown(row, problem.m)) *
-                       Tiles(problem.n, row.tile.n) * static_cast<double>(problem.batch);
+double TilesOf(const CudaRow& row, const Problem& problem) {
+  return static_cast<double>(TilesDown(row, problem.m)) * Tiles(problem.n, row.tile.n) *
+         static_cast<double>(problem.batch);
+}
+
+double ComputeSeconds(const CudaRow& row, const Problem& problem, double at_once, double rate) {
   const double operations_of_tile =
       2.0 * row.tile.m * row.tile.n * row.tile.k * Tiles(problem.k, row.tile.k);
-  const double at_once = std::max(1, multiprocessors);
-  return std::ceil(tiles / at_once) * operations_of_tile / (rate / at_once);
+  return std::ceil(TilesOf(row, problem) / at_once) * operations_of_tile / (rate / at_once);
 }
 
 // A matrix that all products share is counted once.
@@ -30,9 +31,10 @@ double Bytes(const Problem& problem) {
 }
 
 // The kernel itself, and one for each operand that is packed; a sparse A's metadata always are.
-double LaunchesOf(const CudaPlan& plan, const Problem& problem) {
-  return 1 + (plan.a.is_packed ? 1 : 0) + (plan.b.is_packed ? 1 : 0) +
-         (problem.a.is_sparse() ? 1 : 0);
+double LaunchSeconds(const CudaPlan& plan, const Problem& problem) {
+  const int packs =
+      (plan.a.is_packed ? 1 : 0) + (plan.b.is_packed ? 1 : 0) + (problem.a.is_sparse() ? 1 : 0);
+  return kLaunchSeconds + packs * kPackSeconds;
 }
 
 }  // namespace
@@ -44,12 +46,14 @@ double PredictedSeconds(const CudaRow& row, const Problem& problem, const Device
   if (!problem.has_output()) return 0;
   if (!problem.has_product()) return kLaunchSeconds + moving;
   const absl::StatusOr<CudaPlan> plan = PlanOf(row, problem);
-  const double launches = plan.ok() ? LaunchesOf(*plan, problem) : 1;
+  const double launching = plan.ok() ? LaunchSeconds(*plan, problem) : kLaunchSeconds;
   const double packed_bytes = plan.ok() ? static_cast<double>(plan->workspace_bytes) : 0;
   // Packed bytes are read once and written once.
   const double packing = bandwidth > 0 ? 2 * packed_bytes / bandwidth : 0;
-  const double computing = ComputeSeconds(row, problem, profile.target.multiprocessors, rate);
-  return launches * kLaunchSeconds + packing + std::max(moving, computing);
+  const double at_once = std::max(1, profile.target.multiprocessors);
+  const double idle_part = std::max(1.0, at_once / TilesOf(row, problem));
+  const double computing = ComputeSeconds(row, problem, at_once, rate);
+  return launching + packing + std::max(moving * idle_part, computing);
 }
 
 }  // namespace gemmd

@@ -65,10 +65,13 @@ TEST(PredictionTest, WithoutMultiprocessorsTilesRunOneByOneAtTheFullRate) {
 
 TEST(PredictionTest, MemoryLimits) {
   DeviceProfile profile = FourMultiprocessors();
-  const Problem problem = ProblemOf(128, 64, 64);
-  const double bytes = 2.0 * 128 * 64 + 2.0 * 64 * 64 + 4.0 * 128 * 64;
+  const Problem problem = ProblemOf(256, 128, 64);
+  const double bytes = 2.0 * 256 * 64 + 2.0 * 128 * 64 + 4.0 * 256 * 128;
   profile.memory_bytes_per_second = 1e9;
   EXPECT_NEAR(Seconds(problem, profile), bytes / 1e9, kRounding);
+  // One tile has one multiprocessor's quarter of the bandwidth.
+  const double bytes_of_one = 2.0 * 128 * 64 + 2.0 * 64 * 64 + 4.0 * 128 * 64;
+  EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64), profile), 4 * bytes_of_one / 1e9, kRounding);
   profile.memory_bytes_per_second = 1e15;
   EXPECT_NEAR(Seconds(problem, profile), kTileSeconds, kRounding);
 }
@@ -79,7 +82,7 @@ TEST(PredictionTest, PackingTakesTime) {
   Problem problem = ProblemOf(128, 64, 64);
   const double in_place = Seconds(problem, profile);
   problem.b.order = Order::kRowMajor;
-  EXPECT_NEAR(Seconds(problem, profile), in_place + kLaunchSeconds + 2 * (2.0 * 64 * 64) / 1e9,
+  EXPECT_NEAR(Seconds(problem, profile), in_place + kPackSeconds + 2 * (2.0 * 64 * 64) / 1e9,
               kRounding);
 }
 
