@@ -165,6 +165,21 @@ void AddLimits(CLI::App& app, Options& options) {
       ->default_str("60")
       ->type_name("SECONDS")
       ->group(kGroup);
+  app.add_option_function<int64_t>(
+         "--batch-window-us",
+         [&options](int64_t us) { options.server.joins.window_ns = us * 1000; },
+         "How long a product that finds its device idle waits for others with which it can run as "
+         "one. Products that wait anyway run as one without it, and no deadline is risked for it")
+      ->check(CLI::Range(0, 1'000'000))
+      ->default_str("0")
+      ->type_name("MICROSECONDS")
+      ->group(kGroup);
+  app.add_option("--batch-most", options.server.joins.limits.max_jobs,
+                 "Most products that run as one; 1 lets each run alone")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str()
+      ->type_name("COUNT")
+      ->group(kGroup);
   AddDuration(app, "--max-backlog", options.max_backlog,
               "Longest wait of a product for others that wait for its device before it, by their "
               "predicted times; a product that would wait longer is refused with "

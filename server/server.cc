@@ -161,7 +161,7 @@ Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>
     borrowed.push_back(device.get());
     served_.push_back({.device = device.get(), .canary = absl::UnavailableError("not checked")});
   }
-  scheduler_ = std::make_unique<Scheduler>(borrowed, clock_, options.time);
+  scheduler_ = std::make_unique<Scheduler>(borrowed, clock_, options.time, options.joins);
   expiry_timer_ = std::make_unique<ExpiryTimer>(*scheduler_, clock_);
   runner_ = std::make_unique<ProductRunner>(served_, *scheduler_, admission_, stats_, clock_,
                                             options.transport.max_message_bytes, &tensors_);

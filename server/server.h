@@ -45,6 +45,7 @@ struct ServerOptions {
   TransportOptions transport;
   Admission::Limits admission = {.max_requests = 256, .max_bytes = int64_t{4} << 30};
   TimeLimits time;
+  JoinRules joins;
   absl::Duration canary_timeout = absl::Seconds(30);
   SendWatch::Limits sending;
   // Their bytes: 0 takes an eighth of the memory limit for all, and half of that for one session.

@@ -3,6 +3,9 @@
 // The metrics of devices, their queues and workers, and the kernels that ran on them. The label
 // `device` has the names of served devices, `kernel` those of the first kernels that ran
 // (Stats::kMostKernels): callers cannot add values to either.
+#include <array>
+#include <string_view>
+
 #include "server/metrics/metric.h"
 
 namespace gemmd {
@@ -51,6 +54,23 @@ void CollectCanaries(const Snapshot& now, Samples& samples) {
   for (const DeviceSnapshot& device : now.devices) {
     samples.Add({device.info->name, "passed"}, device.condition.canaries_passed);
     samples.Add({device.info->name, "failed"}, device.condition.canaries_failed);
+  }
+}
+
+void CollectLaunches(const Snapshot& now, Samples& samples) {
+  constexpr std::array<std::string_view, kLaunchSizes> kProducts = {
+      "1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", "129-"};
+  for (const DeviceSnapshot& device : now.devices) {
+    for (size_t size = 0; size < kLaunchSizes; ++size) {
+      samples.Add({device.info->name, kProducts[size]}, device.load.launches[size]);
+    }
+  }
+}
+
+void CollectJoined(const Snapshot& now, Samples& samples) {
+  for (const DeviceSnapshot& device : now.devices) {
+    samples.Add({device.info->name, "stacked"}, device.load.stacked_requests);
+    samples.Add({device.info->name, "batched"}, device.load.batched_requests);
   }
 }
 
@@ -128,6 +148,17 @@ constexpr Metric kMetrics[] = {
          [](const Snapshot& now, Samples& s) {
            OfEach(now, s, [](const auto& device) { return Seconds(device.load.busy_ns); });
          }},
+    {.name = "gemmd_launches_total",
+     .type = MetricType::kCounter,
+     .labels = {"device", "products"},
+     .help = "Launches on the device, by how many products ran as one",
+     .collect = CollectLaunches},
+    {.name = "gemmd_joined_products_total",
+     .type = MetricType::kCounter,
+     .labels = {"device", "how"},
+     .help = "Products of launches that had more than one: stacked, with one B for all, or "
+             "batched, with one shape for all",
+     .collect = CollectJoined},
     {.name = "gemmd_queue_requests",
      .labels = {"device"},
      .help = "Products that wait for the device",

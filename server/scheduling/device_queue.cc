@@ -57,6 +57,8 @@ void DeviceQueue::SetAside(Class& of, Job& job) {
   of.doubtful_ns += job.cost_ns;
 }
 
+bool DeviceQueue::empty() const { return classes_[kNormal].empty() && classes_[kLow].empty(); }
+
 // The class whose turn it is; null where nothing waits.
 DeviceQueue::Class* DeviceQueue::NextClass() {
   Class& normal = classes_[kNormal];

@@ -68,6 +68,13 @@ class DeviceQueue {
   };
   Choice TakeNext(int64_t now_ns);
 
+  // A waiting job is launched together with the one that TakeNext gave.
+  void TakeAlso(Job& job) { Launch(ClassOf(job), job); }
+
+  bool empty() const;
+  // The job that TakeNext would look at first. There must be one.
+  const Job& first() { return NextClass()->first(); }
+
   // A job that was launched has ended, and had the device for `ran_ns`; it was aborted where it is
   // not whole.
   void End(Job& job, int64_t ran_ns, bool is_whole);

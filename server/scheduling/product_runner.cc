@@ -304,9 +304,12 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
     if (tensors != nullptr) KeepResult(*tensors, outcome);
     if (outcome.status.ok()) {
       const JobOutcome& took = result.outcome;
-      correction_.Observe(IndexOf(*in_flight.served), *in_flight.kernel, in_flight.problem,
-                          in_flight.predicted_ns,
-                          took.copy_in_ns + took.compute_ns + took.copy_out_ns);
+      // Several that ran as one say nothing of what one of them would have taken.
+      if (result.joined == 1) {
+        correction_.Observe(IndexOf(*in_flight.served), *in_flight.kernel, in_flight.problem,
+                            in_flight.predicted_ns,
+                            took.copy_in_ns + took.compute_ns + took.copy_out_ns);
+      }
       outcome.timing = TimingOf(result, in_flight);
       caller.prepare(outcome);
       const int64_t now_ns = clock_.NowNs();

@@ -2,6 +2,9 @@
 #include "server/scheduling/scheduler.h"
 
 #include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cstdlib>
 
 #include "kernels/text.h"
 
@@ -15,18 +18,29 @@ absl::Status Annotated(const absl::Status& why, std::string_view when) {
   return absl::Status(why.code(), Concat(std::string(why.message()), when));
 }
 
+template <typename List>
+auto FindById(List& all, JobId id) {
+  return std::find_if(all.begin(), all.end(), [id](const auto& one) { return one.id == id; });
+}
+
 }  // namespace
 
-Scheduler::Scheduler(absl::Span<Device* const> devices, const Clock& clock, TimeLimits limits)
-    : clock_(clock), limits_(limits) {
+Scheduler::Scheduler(absl::Span<Device* const> devices, const Clock& clock, TimeLimits limits,
+                     JoinRules joins)
+    : clock_(clock), limits_(limits), joins_(joins) {
   MutexLock lock(&mutex_);
-  for (const Device* device : devices) states_[device];
+  for (Device* device : devices) states_[device].device = device;
+}
+
+bool Scheduler::IsEnded(const Running& running) {
+  return std::all_of(running.members.begin(), running.members.end(),
+                     [](const Held* held) { return !held->end.ok(); });
 }
 
 // When the device began with what it has had for the longest: it works on one after the other, as
 // far as the times of jobs go.
 int64_t Scheduler::BeginNs(const State& state) {
-  return std::max(state.running.front()->launched_ns, state.last_end_ns);
+  return std::max(state.running.front().launched_ns, state.last_end_ns);
 }
 
 // The rest of what runs. A job that has taken longer than predicted is expected to go on for as
@@ -34,19 +48,18 @@ int64_t Scheduler::BeginNs(const State& state) {
 // takes next to no time.
 int64_t Scheduler::RestNs(const State& state, int64_t now_ns) {
   int64_t rest_ns = 0;
-  for (const Held* const held : state.running) {
-    if (!held->end.ok()) continue;
-    const int64_t expected_ns = held->place.cost_ns;
-    const bool is_first = held == state.running.front();
+  for (const Running& running : state.running) {
+    if (IsEnded(running)) continue;
+    const bool is_first = &running == &state.running.front();
     const int64_t ran_ns = is_first ? now_ns - BeginNs(state) : 0;
-    rest_ns += ran_ns <= expected_ns ? expected_ns - ran_ns : ran_ns - expected_ns;
+    rest_ns += std::abs(running.cost_ns - ran_ns);
   }
   return rest_ns;
 }
 
-bool Scheduler::HasRoom(const Device& device, const State& state, int64_t now_ns) {
+bool Scheduler::HasRoom(const State& state, int64_t now_ns) {
   if (state.running.empty()) return true;
-  return static_cast<int>(state.running.size()) < device.depth() &&
+  return static_cast<int>(state.running.size()) < state.device->depth() &&
          RestNs(state, now_ns) <= kMostAheadNs;
 }
 
@@ -86,9 +99,12 @@ JobId Scheduler::Submit(Submission submission) {
       held.place.expected_ns = held.submission.expected_ns;
       held.place.deadline_ns = held.submission.deadline_ns;
       held.place.priority = held.submission.priority;
+      held.keys = JoinKeysOf(held.submission.job);
       held.place.is_promised =
           state.queue.AheadNs(held.submission.flow, held.submission.priority, 0) == 0;
       state.queue.Add(held.submission.flow, held.place);
+      if (!held.keys.stacked.empty()) state.stacked[held.keys.stacked].insert(id);
+      if (!held.keys.batched.empty()) state.batched[held.keys.batched].insert(id);
       ++state.load.queued_requests;
       state.load.queued_bytes += held.submission.bytes;
       if (held.place.deadline_ns != kNoDeadlineNs) {
@@ -105,24 +121,34 @@ JobId Scheduler::Submit(Submission submission) {
     return id;
   }
   if (is_earlier && deadline_listener_) deadline_listener_();
-  LaunchNext(device);
+  LaunchAll(device);
   return id;
+}
+
+// The job does not wait any longer.
+void Scheduler::LeaveQueue(State& state, Held& held) {
+  --state.load.queued_requests;
+  state.load.queued_bytes -= held.submission.bytes;
+  const auto unlist = [&](Waiting& waiting, const std::string& key) {
+    const auto position = waiting.find(key);
+    if (position == waiting.end()) return;
+    position->second.erase(held.place.id);
+    if (position->second.empty()) waiting.erase(position);
+  };
+  unlist(state.stacked, held.keys.stacked);
+  unlist(state.batched, held.keys.batched);
 }
 
 Scheduler::Jobs::node_type Scheduler::Take(Held& held) {
   const JobId id = held.place.id;
   if (held.place.deadline_ns != kNoDeadlineNs) deadlines_.erase({held.place.deadline_ns, id});
-  if (!held.is_running) {
-    DeviceLoad& load = states_.at(held.submission.device).load;
-    --load.queued_requests;
-    load.queued_bytes -= held.submission.bytes;
-  }
+  if (held.running == nullptr) LeaveQueue(states_.at(held.submission.device), held);
   return jobs_.extract(id);
 }
 
 // Ends a job early: at once where it waits, and by its device where it runs.
 void Scheduler::End(Held& held, const absl::Status& why, Ended& ended) {
-  if (!held.is_running) {
+  if (held.running == nullptr) {
     states_.at(held.submission.device).queue.Remove(held.place);
     absl::Status status = Annotated(why, " while it waited for the device");
     ended.dropped.emplace_back(Take(held), std::move(status));
@@ -130,8 +156,12 @@ void Scheduler::End(Held& held, const absl::Status& why, Ended& ended) {
   }
   if (!held.end.ok()) return;  // It is being aborted already.
   held.end = Annotated(why, " while it ran");
-  // A job that is on its way to the device is aborted once it is there.
-  if (held.is_on_device) ended.aborted.emplace_back(held.submission.device, held.place.id);
+  // A job that is on its way to the device is aborted once it is there, and several that run as one
+  // once nobody waits for any of them.
+  const Running& running = *held.running;
+  if (running.is_on_device && IsEnded(running)) {
+    ended.aborted.emplace_back(held.submission.device, running.id);
+  }
 }
 
 void Scheduler::Finish(Ended ended) const {
@@ -164,6 +194,7 @@ void Scheduler::Cancel(absl::Span<const JobId> ids) {
 
 int64_t Scheduler::EndExpired() {
   Ended ended;
+  std::vector<Device*> due;
   int64_t next_ns = kNoDeadlineNs;
   {
     MutexLock lock(&mutex_);
@@ -174,8 +205,16 @@ int64_t Scheduler::EndExpired() {
       End(held, Expired(), ended);
     }
     if (!deadlines_.empty()) next_ns = deadlines_.begin()->first;
+    for (auto& [device, state] : states_) {
+      if (state.held_until_ns <= now_ns) {
+        state.held_until_ns = kNoDeadlineNs;
+        due.push_back(state.device);
+      }
+      next_ns = std::min(next_ns, state.held_until_ns);
+    }
     watched_ns_ = next_ns;
   }
+  for (Device* const device : due) LaunchAll(*device);
   Finish(std::move(ended));
   return next_ns;
 }
@@ -193,84 +232,78 @@ void Scheduler::Stop(const absl::Status& status) {
   Finish(std::move(ended));
 }
 
-void Scheduler::LaunchNext(Device& device) {
-  while (LaunchOne(device)) {
-  }
-}
-
-// False where nothing is left that the device has room for.
-bool Scheduler::LaunchOne(Device& device) {
-  Ended ended;
-  Job job;
-  {
-    MutexLock lock(&mutex_);
-    State& state = states_.at(&device);
-    const int64_t now_ns = clock_.NowNs();
-    if (!HasRoom(device, state, now_ns)) return false;
-    // It begins once the device has done what it has.
-    const int64_t begin_ns = now_ns + RestNs(state, now_ns);
-    const DeviceQueue::Choice choice = state.queue.TakeNext(begin_ns);
-    for (const DeviceQueue::Job* const late : choice.too_late) {
-      const int64_t left_ns = std::max(late->deadline_ns - begin_ns, int64_t{0});
-      absl::Status status = TooLateForDeadline(late->predicted_ns, left_ns);
-      ended.dropped.emplace_back(Take(jobs_.at(late->id)), std::move(status));
-    }
-    if (choice.next != nullptr) {
-      Held& held = jobs_.at(choice.next->id);
-      --state.load.queued_requests;
-      state.load.queued_bytes -= held.submission.bytes;
-      held.is_running = true;
-      held.launched_ns = now_ns;
-      state.running.push_back(&held);
-      job = held.submission.job;
-    }
-  }
-  if (job.id != 0) {
-    device.Submit(job, [this, &device, id = job.id](JobOutcome outcome) {
-      OnDone(id, device, std::move(outcome));
-    });
-    AbortIfEnded(job.id, device);
-  }
-  Finish(std::move(ended));
-  return job.id != 0;
-}
-
 // The device has the job from now on. Somebody may have ended it on its way there.
 void Scheduler::AbortIfEnded(JobId id, Device& device) {
   {
     MutexLock lock(&mutex_);
-    const auto position = jobs_.find(id);
-    if (position == jobs_.end()) return;  // It is done already.
-    position->second.is_on_device = true;
-    if (position->second.end.ok()) return;
+    std::list<Running>& all = states_.at(&device).running;
+    const auto position = FindById(all, id);
+    if (position == all.end()) return;  // It is done already.
+    position->is_on_device = true;
+    if (!IsEnded(*position)) return;
   }
   device.Abort(id);
 }
 
 void Scheduler::OnDone(JobId id, Device& device, JobOutcome outcome) {
-  Jobs::node_type node;
+  std::list<Running> done;
+  std::vector<Jobs::node_type> nodes;
   {
     MutexLock lock(&mutex_);
     State& state = states_.at(&device);
-    Held& held = jobs_.at(id);
+    const auto position = FindById(state.running, id);
+    assert(position != state.running.end());
+    done.splice(done.end(), state.running, position);
+    const Running& running = done.front();
     const int64_t now_ns = clock_.NowNs();
     // What the device had beside it counts once.
-    const int64_t ran_ns = now_ns - std::max(held.launched_ns, state.last_end_ns);
-    state.queue.End(held.place, ran_ns, outcome.status.ok());
+    const int64_t ran_ns = now_ns - std::max(running.launched_ns, state.last_end_ns);
     state.last_end_ns = now_ns;
-    state.running.erase(std::find(state.running.begin(), state.running.end(), &held));
+    // Several that ran as one say nothing of what one of them would have taken.
+    const bool is_whole = outcome.status.ok() && running.joined == nullptr;
+    const auto count = static_cast<int64_t>(running.members.size());
+    for (Held* const held : running.members) {
+      state.queue.End(held->place, ran_ns / count, is_whole);
+      nodes.push_back(Take(*held));
+    }
     state.load.busy_ns += ran_ns;
-    ++state.load.completed_requests;
-    node = Take(held);
+    state.load.completed_requests += count;
   }
   // The device gets its next job first, so that it does not wait while this job's answer is made.
-  LaunchNext(device);
-  Held& held = node.mapped();
-  // Where the abort came too late, or the device was lost first, its own answer is the truth.
-  if (absl::IsCancelled(outcome.status) && !held.end.ok()) outcome.status = std::move(held.end);
-  const int64_t queue_ns = held.launched_ns - held.submitted_ns;
-  const int64_t waited_ns = queue_ns + outcome.wait_ns;
-  std::move(held.submission.done)(JobResult{std::move(outcome), waited_ns});
+  LaunchAll(device);
+  Answer(done.front(), std::move(nodes), std::move(outcome));
+}
+
+void Scheduler::Answer(const Running& running, std::vector<Jobs::node_type> nodes,
+                       JobOutcome outcome) {
+  std::vector<absl::StatusOr<HeldBytes>> parts;
+  if (running.joined != nullptr && outcome.status.ok()) {
+    parts = running.joined->Split(outcome.d.bytes());
+  }
+  outcome.d = parts.empty() ? std::move(outcome.d) : HeldBytes();
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    Held& held = nodes[i].mapped();
+    JobResult result;
+    result.joined = static_cast<int64_t>(nodes.size());
+    result.outcome = {.status = outcome.status,
+                      .wait_ns = outcome.wait_ns,
+                      .copy_in_ns = outcome.copy_in_ns,
+                      .compute_ns = outcome.compute_ns,
+                      .copy_out_ns = outcome.copy_out_ns};
+    if (parts.empty()) {
+      result.outcome.d = std::move(outcome.d);
+    } else if (parts[i].ok()) {
+      result.outcome.d = *std::move(parts[i]);
+    } else {
+      result.outcome.status = parts[i].status();
+    }
+    // Where the abort came too late, or the device was lost first, its own answer is the truth.
+    if (absl::IsCancelled(outcome.status) && !held.end.ok()) {
+      result.outcome.status = std::move(held.end);
+    }
+    result.queue_ns = running.launched_ns - held.submitted_ns + outcome.wait_ns;
+    std::move(held.submission.done)(std::move(result));
+  }
 }
 
 DeviceLoad Scheduler::load(const Device& device) const {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Queues jobs per device, in fair turns of their callers, hands each device as many as it works on
-// at once, and ends those that nobody waits for any longer.
+// at once, and ends those that nobody waits for any longer. Jobs that wait together and can run as
+// one are handed over as one (joining.h).
 //
 // A device that takes several (Device::depth) has no more than kMostAheadNs of work beside the job
 // that it began first: what it has is no longer in turns. Its jobs count as if it worked on them
@@ -15,9 +16,13 @@
 // ExpiryTimer calls EndExpired when a deadline passes.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -32,6 +37,7 @@
 #include "absl/types/span.h"
 #include "server/device/device.h"
 #include "server/scheduling/device_queue.h"
+#include "server/scheduling/joining.h"
 #include "server/scheduling/priority.h"
 #include "server/scheduling/time_rule.h"
 #include "server/system/clock.h"
@@ -44,6 +50,7 @@ namespace gemmd {
 struct JobResult {
   JobOutcome outcome;
   int64_t queue_ns = 0;  // From Submit to the start on the device, or to the drop.
+  int64_t joined = 1;    // So many jobs ran as one, whose stages these are.
 };
 
 struct Submission {
@@ -60,19 +67,33 @@ struct Submission {
   absl::AnyInvocable<void(JobResult) &&> done;
 };
 
+inline constexpr size_t kLaunchSizes = 9;
+
 struct DeviceLoad {
   int64_t queued_requests = 0;
   int64_t queued_bytes = 0;
   int64_t backlog_ns = 0;  // The expected time of waiting jobs, and the rest of those that run.
   int64_t completed_requests = 0;
   int64_t busy_ns = 0;  // The time that jobs had the device, up to now.
+  // Launches by how many jobs ran as one: 1, 2, 3 to 4, 5 to 8 and so on; the last counts all more.
+  std::array<int64_t, kLaunchSizes> launches = {};
+  int64_t stacked_requests = 0;  // That ran as one with others, in either way.
+  int64_t batched_requests = 0;
+};
+
+// How long jobs may wait for others with which they run as one.
+struct JoinRules {
+  JoinLimits limits;
+  // A job that finds its device idle waits so long for others. 0: only what waits anyway joins.
+  int64_t window_ns = 0;
 };
 
 class Scheduler {
  public:
   // Borrows the devices and the clock; both outlive it. There must be no job left when it is
   // destroyed.
-  Scheduler(absl::Span<Device* const> devices, const Clock& clock, TimeLimits limits = {});
+  Scheduler(absl::Span<Device* const> devices, const Clock& clock, TimeLimits limits = {},
+            JoinRules joins = {});
 
   // Whether a job that would be submitted now can be in time; see CheckTime. Threads: any.
   TimeRefusal Check(const Device& device, std::string_view flow, Priority priority,
@@ -88,8 +109,8 @@ class Scheduler {
   // All at once, so that none of them is launched in place of another.
   void Cancel(absl::Span<const JobId> ids) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends every job whose deadline has passed, as Cancel does, with DeadlineExceeded. Returns the
-  // next deadline, at which it is to be called again. Threads: any.
+  // Ends every job whose deadline has passed, as Cancel does, with DeadlineExceeded, and launches
+  // what has waited long enough for others. Returns when it is to be called again. Threads: any.
   int64_t EndExpired() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Calls the listener when EndExpired is wanted earlier than its last call said. Set before the
@@ -106,20 +127,35 @@ class Scheduler {
   int64_t InsideOf(std::string_view flow) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  struct Running;
   struct Held {
     Submission submission;
     DeviceQueue::Job place;
+    JoinKeys keys;
     int64_t submitted_ns = 0;
+    Running* running = nullptr;  // Null while it waits.
+    absl::Status end;            // Why it is aborted; OK where it is not.
+  };
+  // What the device was given at once.
+  struct Running {
+    JobId id = 0;  // The device's: that of the job, or a new one for several.
+    std::vector<Held*> members;
+    std::unique_ptr<JoinedJob> joined;  // Null for one job.
     int64_t launched_ns = 0;
-    bool is_running = false;  // Taken from the queue.
-    bool is_on_device = false;
-    absl::Status end;  // Why it is aborted; OK where it is not.
+    int64_t begin_ns = 0;       // When the device should have done what it has.
+    int64_t cost_ns = 0;        // The time that it is expected to take.
+    bool is_on_device = false;  // It is not on its way there any longer.
   };
   using Jobs = std::unordered_map<JobId, Held>;
+  using Waiting = std::unordered_map<std::string, std::set<JobId>>;
   struct State {
+    Device* device = nullptr;
     DeviceQueue queue;
-    std::vector<Held*> running;  // What the device has, in the order in which it got it.
+    std::list<Running> running;  // In the order of their launches.
+    Waiting stacked;             // The jobs that wait, by their keys.
+    Waiting batched;
     int64_t last_end_ns = 0;
+    int64_t held_until_ns = kNoDeadlineNs;  // The device is idle so long, for jobs to come.
     DeviceLoad load;
   };
   // What has to be done once the lock is given up.
@@ -131,20 +167,32 @@ class Scheduler {
   // As long as the work that a device has is expected to take less than this, it gets more.
   static constexpr int64_t kMostAheadNs = 100'000'000;
 
-  void LaunchNext(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool LaunchOne(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LaunchAll(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool LaunchNext(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
+  Running* TakeNext(State& state, Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsHeldBack(State& state, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Join(Joining joining, State& state, Running& running) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool CanRunAs(const State& state, const Running& running, absl::Span<Held* const> mates,
+                JoinedJob& joined, int64_t& cost_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Held*> MatesOf(Joining joining, State& state, const Held& first)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LeaveQueue(State& state, Held& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AbortIfEnded(JobId id, Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone(JobId id, Device& device, JobOutcome outcome) ABSL_LOCKS_EXCLUDED(mutex_);
+  static void Answer(const Running& running, std::vector<Jobs::node_type> nodes,
+                     JobOutcome outcome);
+  static bool IsEnded(const Running& running);
   // Takes a job out of everything; it has been taken out of its queue.
   Jobs::node_type Take(Held& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(Held& held, const absl::Status& why, Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(Ended ended) const ABSL_LOCKS_EXCLUDED(mutex_);
   static int64_t BeginNs(const State& state);
   static int64_t RestNs(const State& state, int64_t now_ns);
-  static bool HasRoom(const Device& device, const State& state, int64_t now_ns);
+  static bool HasRoom(const State& state, int64_t now_ns);
 
   const Clock& clock_;
   const TimeLimits limits_;
+  const JoinRules joins_;
   std::function<void()> deadline_listener_;
   mutable Mutex mutex_;
   JobId last_id_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/convert_statistics.h"
 
+#include <numeric>
 #include <optional>
 #include <string>
 
@@ -50,6 +51,10 @@ void FillDevice(const DeviceSnapshot& device, v1::DeviceStatistics& wire) {
   wire.set_bytes_read(totals.bytes_read);
   wire.set_bytes_written(totals.bytes_written);
   wire.set_busy_ns(device.load.busy_ns);
+  const auto& launches = device.load.launches;
+  wire.set_launches(std::accumulate(launches.begin(), launches.end(), int64_t{0}));
+  wire.set_stacked_products(device.load.stacked_requests);
+  wire.set_batched_products(device.load.batched_requests);
   FillHistogram(totals.total, *wire.mutable_total());
   wire.set_worker_restarts(device.condition.worker_restarts);
   wire.set_canaries_passed(device.condition.canaries_passed);

@@ -39,7 +39,7 @@ struct ParsingStep {
   };
   Kind kind;
   const google::protobuf::FieldDescriptor* field = nullptr;
-  WireRange range = {};  // Of kMerge alone.
+  WireRange range = {};  // Where the step is kMerge.
 };
 
 // A field whose bytes stay: of all its occurrences the last one, which counts.

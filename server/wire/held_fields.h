@@ -42,7 +42,7 @@ class HeldField final : public PieceKeeper {
 // The fields of one message, some of which are held.
 class HeldFields {
  public:
-  // Of a field of bytes that is held; null where the message itself has them.
+  // What is held of a field of bytes; null where the message itself has them.
   HeldField* Find(const google::protobuf::Message& message, int number) const;
 
   // `message` is where it is when the whole message is used.

@@ -204,8 +204,13 @@ TEST(HandlerTimerTest, AddsTheTimeForWhichItWasThere) {
 TEST_F(MetricValueTest, OfDevices) {
   EndsOf(0, absl::StatusCode::kOk) = 10;
   EndsOf(0, absl::StatusCode::kAborted) = 2;
-  snapshot_.devices[1].load = {
-      .queued_requests = 4, .queued_bytes = 99, .backlog_ns = 1'500'000, .busy_ns = 250'000'000};
+  snapshot_.devices[1].load = {.queued_requests = 4,
+                               .queued_bytes = 99,
+                               .backlog_ns = 1'500'000,
+                               .busy_ns = 250'000'000,
+                               .launches = {7, 0, 3},
+                               .stacked_requests = 8,
+                               .batched_requests = 4};
   snapshot_.devices[0].condition = {.worker_restarts = 5,
                                     .canaries_passed = 7,
                                     .canaries_failed = 1,
@@ -222,6 +227,13 @@ TEST_F(MetricValueTest, OfDevices) {
               UnorderedElementsAre(Pair("cuda:0", 0), Pair("cpu", 0.0015)));
   EXPECT_THAT(ValuesOf("gemmd_device_busy_seconds_total", snapshot_),
               UnorderedElementsAre(Pair("cuda:0", 0), Pair("cpu", 0.25)));
+  const std::map<std::string, double> launches = ValuesOf("gemmd_launches_total", snapshot_);
+  EXPECT_EQ(launches.at("cpu,1"), 7);
+  EXPECT_EQ(launches.at("cpu,3-4"), 3);
+  EXPECT_EQ(launches.at("cpu,129-"), 0);
+  EXPECT_THAT(ValuesOf("gemmd_joined_products_total", snapshot_),
+              UnorderedElementsAre(Pair("cuda:0,stacked", 0), Pair("cuda:0,batched", 0),
+                                   Pair("cpu,stacked", 8), Pair("cpu,batched", 4)));
   EXPECT_THAT(ValuesOf("gemmd_device_ready", snapshot_),
               UnorderedElementsAre(Pair("cuda:0", 1), Pair("cpu", 0)));
   EXPECT_THAT(ValuesOf("gemmd_worker_restarts_total", snapshot_), ElementsAre(Pair("cuda:0", 5)));

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the scheduler runs as one, and how that ends for each.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "server/scheduling/scheduler.h"
+#include "tests/server/device/fake_device.h"
+#include "tests/server/scheduling/joinable_product.h"
+#include "tests/testing/fake_clock.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+DeviceProfile Simulated() { return {.target = SimulatedH100(), .rates = {}, .kernel_rates = {}}; }
+
+class JoinedJobsTest : public testing::Test {
+ protected:
+  struct Answer {
+    absl::Status status;
+    std::vector<std::byte> d;
+    int64_t joined = 0;
+  };
+
+  // Its id is its position among the answers.
+  JobId Submit(Scheduler& scheduler, JoinableProduct& product, int64_t deadline_ns = kNoDeadlineNs,
+               std::string flow = "one", Priority priority = Priority::kNormal) {
+    const size_t place = answers_.size();
+    answers_.emplace_back();
+    Submission submission;
+    submission.device = &device_;
+    submission.job = product.job;
+    submission.bytes = 100;
+    submission.predicted_ns = 1000;
+    submission.deadline_ns = deadline_ns;
+    submission.flow = std::move(flow);
+    submission.priority = priority;
+    submission.done = [this, place](JobResult result) {
+      const absl::Span<const std::byte> d = result.outcome.d.bytes();
+      answers_[place] = {result.outcome.status, {d.begin(), d.end()}, result.joined};
+    };
+    return scheduler.Submit(std::move(submission));
+  }
+
+  JoinableProduct& Product(int64_t m = 3) {
+    return products_.emplace_back(random_, kernel_, JoinableProduct::Shape{.m = m, .n = 8, .k = 16},
+                                  &b_);
+  }
+  // What cannot run with any other.
+  JoinableProduct& Loner() {
+    JoinableProduct& product = Product();
+    product.job.problem.b.order = Order::kRowMajor;
+    product.job.problem.b = *TightLayout("b", kernel_.b, Order::kRowMajor, 16, 8);
+    product.job.problem.alpha = static_cast<double>(products_.size());
+    return product;
+  }
+
+  void ExpectRight(size_t place, const JoinableProduct& product) {
+    EXPECT_EQ(answers_[place].status, absl::OkStatus());
+    EXPECT_EQ(answers_[place].d, ResultOf(product.job, std::byte{0x5a})) << place;
+  }
+
+  RandomSource random_;
+  const Kernel& kernel_ = SimulatedKernel("mma.m16n8k16.f32.f16.f16.f32");
+  const std::vector<std::byte> b_ = RandomBytes(random_, 2 * 8 * 16);
+  std::deque<JoinableProduct> products_;
+  std::deque<Answer> answers_;
+  FakeClock clock_;
+  FakeDevice device_{"device", Simulated()};
+  std::vector<Device*> devices_ = {&device_};
+  Scheduler scheduler_{devices_, clock_};
+};
+
+TEST_F(JoinedJobsTest, WhatWaitsTogetherRunsAsOne) {
+  Submit(scheduler_, Loner());
+  for (const int64_t m : {3, 1, 20}) Submit(scheduler_, Product(m));
+  Submit(scheduler_, Loner());
+  device_.CompleteNext();
+  EXPECT_EQ(device_.submitted(), 2);
+  EXPECT_EQ(scheduler_.load(device_).queued_requests, 1);
+  device_.CompleteNext();
+  EXPECT_EQ(device_.submitted(), 3);
+  device_.CompleteNext();
+  for (size_t i = 0; i < products_.size(); ++i) ExpectRight(i, products_[i]);
+  EXPECT_EQ(answers_[0].joined, 1);
+  EXPECT_EQ(answers_[2].joined, 3);
+  const DeviceLoad load = scheduler_.load(device_);
+  EXPECT_EQ(load.stacked_requests, 3);
+  EXPECT_EQ(load.batched_requests, 0);
+  EXPECT_THAT(load.launches, testing::ElementsAre(2, 0, 1, 0, 0, 0, 0, 0, 0));
+  EXPECT_EQ(load.completed_requests, 5);
+  EXPECT_EQ(load.queued_requests, 0);
+  EXPECT_EQ(load.queued_bytes, 0);
+  EXPECT_EQ(load.backlog_ns, 0);
+}
+
+TEST_F(JoinedJobsTest, ProductsOfOtherMatricesAreBatched) {
+  Submit(scheduler_, Loner());
+  for (int i = 0; i < 4; ++i) {
+    products_.emplace_back(random_, kernel_, JoinableProduct::Shape{});
+    Submit(scheduler_, products_.back());
+  }
+  device_.CompleteNext();
+  device_.CompleteNext();
+  for (size_t i = 0; i < products_.size(); ++i) ExpectRight(i, products_[i]);
+  EXPECT_EQ(scheduler_.load(device_).batched_requests, 4);
+}
+
+TEST_F(JoinedJobsTest, PrioritiesDoNotMix) {
+  Submit(scheduler_, Loner());
+  Submit(scheduler_, Product());
+  Submit(scheduler_, Product(), kNoDeadlineNs, "one", Priority::kLow);
+  device_.CompleteNext();
+  device_.CompleteNext();
+  EXPECT_EQ(device_.submitted(), 3);
+  EXPECT_EQ(answers_[1].joined, 1);
+  device_.CompleteNext();
+}
+
+TEST_F(JoinedJobsTest, ACancelledOneTakesNoOtherWithIt) {
+  Submit(scheduler_, Loner());
+  Submit(scheduler_, Product());
+  const JobId cancelled = Submit(scheduler_, Product());
+  Submit(scheduler_, Product());
+  device_.CompleteNext();
+  scheduler_.Cancel(cancelled);
+  EXPECT_EQ(device_.aborts(), 0);
+  device_.CompleteNext();
+  ExpectRight(1, products_[1]);
+  ExpectRight(3, products_[3]);
+}
+
+TEST_F(JoinedJobsTest, IsAbortedOnceNobodyWaits) {
+  Submit(scheduler_, Loner());
+  const JobId first = Submit(scheduler_, Product());
+  const JobId second = Submit(scheduler_, Product());
+  device_.CompleteNext();
+  scheduler_.Cancel(second);
+  EXPECT_EQ(device_.aborts(), 0);
+  scheduler_.Cancel(first);
+  EXPECT_EQ(device_.aborts(), 1);
+  EXPECT_EQ(answers_[1].status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(answers_[2].status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(answers_[1].status.message(), "cancelled while it ran");
+}
+
+TEST_F(JoinedJobsTest, AllAreToldOfAFailure) {
+  Submit(scheduler_, Loner());
+  Submit(scheduler_, Product());
+  Submit(scheduler_, Product());
+  device_.CompleteNext();
+  device_.CompleteNext(absl::AbortedError("lost"));
+  EXPECT_EQ(answers_[1].status, absl::AbortedError("lost"));
+  EXPECT_EQ(answers_[2].status, absl::AbortedError("lost"));
+}
+
+// The whole would take longer than is left: what has time waits for its own turn.
+TEST_F(JoinedJobsTest, NoDeadlineIsRisked) {
+  Submit(scheduler_, Loner());
+  Submit(scheduler_, Product(), clock_.NowNs() + SafeNs(1000));
+  Submit(scheduler_, Product());
+  device_.CompleteNext();
+  device_.CompleteNext();
+  EXPECT_EQ(device_.submitted(), 3);
+  device_.CompleteNext();
+  EXPECT_EQ(answers_[1].joined, 1);
+}
+
+TEST_F(JoinedJobsTest, LimitsHold) {
+  Scheduler scheduler(devices_, clock_, {}, {.limits = {.max_jobs = 3}});
+  Submit(scheduler, Loner());
+  for (int i = 0; i < 5; ++i) Submit(scheduler, Product());
+  for (int i = 0; i < 3; ++i) device_.CompleteNext();
+  EXPECT_EQ(answers_[1].joined, 3);
+  EXPECT_EQ(answers_[4].joined, 2);
+  const int64_t bytes = JoinBytesOf(products_[1].job);
+  Scheduler narrow(devices_, clock_, {}, {.limits = {.max_bytes = 2 * bytes}});
+  answers_.clear();
+  Submit(narrow, products_[0]);
+  for (size_t i = 1; i < 5; ++i) Submit(narrow, products_[i]);
+  for (int i = 0; i < 3; ++i) device_.CompleteNext();
+  EXPECT_EQ(answers_[1].joined, 2);
+  EXPECT_EQ(answers_[4].joined, 2);
+}
+
+TEST_F(JoinedJobsTest, AnIdleDeviceWaitsForTheWindow) {
+  Scheduler scheduler(devices_, clock_, {}, {.limits = {}, .window_ns = 2 * kMs});
+  int wakes = 0;
+  scheduler.WatchDeadlines([&wakes] { ++wakes; });
+  EXPECT_EQ(scheduler.EndExpired(), kNoDeadlineNs);
+  const int64_t start_ns = clock_.NowNs();
+  Submit(scheduler, Product());
+  EXPECT_EQ(device_.held(), 0);
+  EXPECT_EQ(wakes, 1);
+  clock_.Advance(kMs);
+  Submit(scheduler, Product());
+  EXPECT_EQ(device_.held(), 0);
+  EXPECT_EQ(scheduler.EndExpired(), start_ns + 2 * kMs);
+  clock_.Advance(kMs);
+  scheduler.EndExpired();
+  EXPECT_EQ(device_.held(), 1);
+  device_.CompleteNext();
+  EXPECT_EQ(answers_[0].joined, 2);
+  ExpectRight(0, products_[0]);
+  ExpectRight(1, products_[1]);
+  // What can run with nothing does not wait, and no deadline is risked.
+  Submit(scheduler, Loner(), clock_.NowNs() + SafeNs(1000));
+  EXPECT_EQ(device_.held(), 1);
+  device_.CompleteNext();
+  Submit(scheduler, Product(), clock_.NowNs() + SafeNs(1000));
+  EXPECT_EQ(device_.held(), 1);
+  device_.CompleteNext();
+  scheduler.WatchDeadlines(nullptr);
+}
+
+}  // namespace
+}  // namespace gemmd
