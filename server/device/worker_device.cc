@@ -26,8 +26,9 @@ constexpr int64_t kTimeToAbortNs = 1'000'000'000;
 }  // namespace
 
 void WorkerDevice::Submit(const Job& job, Done done) {
+  const int64_t submitted_ns = clock_.NowNs();
   std::unique_ptr<Errand> errand = MakeJobErrand(job, std::move(done));
-  errand->submitted_ns = clock_.NowNs();
+  errand->submitted_ns = submitted_ns;
   {
     MutexLock lock(&mutex_);
     const bool may_begin = readiness_.ok() && !is_checking_ && !errand->verdict &&
@@ -35,6 +36,7 @@ void WorkerDevice::Submit(const Job& job, Done done) {
                            TakeRoom(*errand) == ErrandQueue::Room::kTaken;
     if (may_begin) {
       queue_.Enter(*errand);
+      errand->begun_ns = submitted_ns;  // It has waited for nothing.
       BeginSmall(std::move(errand));
       return;
     }
@@ -147,11 +149,11 @@ std::unique_ptr<Errand> WorkerDevice::TakeNext() {
 void WorkerDevice::Begin(std::unique_ptr<Errand> errand) {
   if (!errand->is_small()) return BeginLarge(std::move(errand));
   MutexLock lock(&mutex_);
+  errand->begun_ns = clock_.NowNs();
   BeginSmall(std::move(errand));
 }
 
 void WorkerDevice::BeginSmall(std::unique_ptr<Errand> errand) {
-  errand->begun_ns = clock_.NowNs();
   CopyAll(errand->CopiesIn());
   stamps_.Put(errand->written());
   Send(std::move(errand));

@@ -54,6 +54,7 @@ class WorkerDevice::Checked final : public Device {
     {
       MutexLock lock(&device_.mutex_);
       if (device_.TakeRoom(*errand) == ErrandQueue::Room::kTaken) {
+        errand->begun_ns = errand->submitted_ns;
         device_.BeginSmall(std::move(errand));
       }
     }
