@@ -104,12 +104,12 @@ void AddDevices(CLI::App& app, Options& options) {
   AddBytes(app, "--gpu-staging-bytes", options.devices.gpu_staging_bytes,
            "Memory of the host through which operands and results go to and from each GPU: two "
            "thirds for products under way, a third for results until they are sent; a product "
-           "that needs more than the two thirds is refused with RESOURCE_EXHAUSTED",
+           "that needs more than the two thirds goes through it in parts",
            kGroup);
-  AddBytes(
-      app, "--gpu-memory-bytes", options.devices.gpu_memory_bytes,
-      "Memory of each GPU that products and tensors may use; 0 takes nine tenths of what is free",
-      kGroup);
+  AddBytes(app, "--gpu-memory-bytes", options.devices.gpu_memory_bytes,
+           "Memory of each GPU that products and tensors may use; 0 takes nine tenths of what is "
+           "free. A product that needs more is refused with RESOURCE_EXHAUSTED",
+           kGroup);
   AddBytes(
       app, "--gpu-tensor-bytes", options.devices.gpu_tensor_bytes,
       "How much of the memory of each GPU tensors may take that stay there; 0 takes four fifths "

@@ -23,20 +23,6 @@ std::array<const Source*, kSources> SourcesOf(const Job& job) {
 
 JobPlace PlaceOf(const Source& source) { return {.block = source.block, .offset = source.offset}; }
 
-// A source that were too short would leave bytes of an earlier job in its place.
-absl::Status CheckSources(const Job& job, const JobLayout& layout, const JobPlaces& places) {
-  const std::array<PlacedRange, 7> ranges = RangesOf(layout, places);
-  for (size_t i = 0; i < kSources; ++i) {
-    const Source& source = *SourcesOf(job)[i];
-    const int64_t want = ranges[i].range.bytes;
-    const bool is_enough = source.block != 0 ? source.bytes >= want : source.bytes == want;
-    if (is_enough) continue;
-    return absl::InternalError(
-        Concat("job: got a matrix of ", source.bytes, " bytes, want ", want));
-  }
-  return absl::OkStatus();
-}
-
 // D where its lines have gaps: without them.
 void AppendLines(const Problem& problem, std::byte* to, const std::byte* from,
                  std::vector<CopiedBytes>& copies) {
@@ -68,6 +54,20 @@ JobPlaces JobErrand::PlacesOf(const Job& job) {
           .d = {.block = job.d.block, .offset = job.d.offset}};
 }
 
+// A source that were too short would leave bytes of an earlier job in its place.
+absl::Status JobErrand::CheckSources(const Job& job, const JobLayout& layout) {
+  const std::array<PlacedRange, 7> ranges = RangesOf(layout, PlacesOf(job));
+  for (size_t i = 0; i < kSources; ++i) {
+    const Source& source = *SourcesOf(job)[i];
+    const int64_t want = ranges[i].range.bytes;
+    const bool is_enough = source.block != 0 ? source.bytes >= want : source.bytes == want;
+    if (is_enough) continue;
+    return absl::InternalError(
+        Concat("job: got a matrix of ", source.bytes, " bytes, want ", want));
+  }
+  return absl::OkStatus();
+}
+
 JobErrand::JobErrand(const Job& job, Device::Done done, const DeviceProfile& profile)
     : Errand(Kind::kJob), job_(job), done_(std::move(done)), places_(PlacesOf(job)) {
   job_id = job.id;
@@ -76,7 +76,7 @@ JobErrand::JobErrand(const Job& job, Device::Done done, const DeviceProfile& pro
   if (!layout.ok()) verdict = layout.status();
   if (!layout.ok()) return;
   layout_ = *layout;
-  if (absl::Status wrong = CheckSources(job, layout_, places_); !wrong.ok()) {
+  if (absl::Status wrong = CheckSources(job, layout_); !wrong.ok()) {
     verdict = std::move(wrong);
   }
   in_bytes = layout_.input_bytes;

@@ -30,6 +30,8 @@ class JobErrand final : public Errand {
   std::vector<PlacedRange> InBlocks() const;
 
   static JobPlaces PlacesOf(const Job& job);
+  // Errors: Internal where the sources are not as long as their matrices.
+  static absl::Status CheckSources(const Job& job, const JobLayout& layout);
 
  private:
   const Job job_;

@@ -26,6 +26,7 @@ constexpr int64_t kTimeToAbortNs = 1'000'000'000;
 }  // namespace
 
 void WorkerDevice::Submit(const Job& job, Done done) {
+  if (SubmitStreamed(job, done)) return;
   const int64_t submitted_ns = clock_.NowNs();
   std::unique_ptr<Errand> errand = MakeJobErrand(job, std::move(done));
   errand->submitted_ns = submitted_ns;
@@ -67,6 +68,12 @@ void WorkerDevice::Abort(JobId id) {
       staging_->control().aborted_ids[sent->slot].store(sent->id, std::memory_order_relaxed);
       if (WasStarted(*sent)) return;
     }
+    for (const std::shared_ptr<StreamedJob>& stream : streams_) {
+      if (stream->id() == id) stream->Abort();
+    }
+    for (const std::shared_ptr<StreamedJob>& stream : streams_waiting_) {
+      if (stream->id() == id) stream->Abort();
+    }
     for (const auto& [errand, owner] : copied_) {
       if (errand->job_id == id) errand->is_aborted = true;
     }
@@ -78,7 +85,10 @@ void WorkerDevice::Abort(JobId id) {
 
 absl::Status WorkerDevice::CheckSize(const Problem& problem) const {
   ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(problem));
-  return CheckStaged(layout.end);
+  if (layout.end <= info_.memory_limit_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(Concat(
+      "device: ", info_.name, " has ", info_.memory_limit_bytes,
+      " bytes for products (--gpu-memory-bytes), got ", layout.end, " of operands and result"));
 }
 
 // Errors: ResourceExhausted where the staging area is too small.
@@ -88,6 +98,51 @@ absl::Status WorkerDevice::CheckStaged(int64_t bytes) const {
   return absl::ResourceExhaustedError(Concat(
       "device: ", info_.name, " is given at most ", most,
       " bytes of operands and result at once (two thirds of --gpu-staging-bytes), got ", bytes));
+}
+
+// False, and nothing is done, where the job fits into the staging area, or never will.
+bool WorkerDevice::SubmitStreamed(const Job& job, Done& done) {
+  const absl::StatusOr<JobLayout> layout = LayOutJob(job.problem, JobErrand::PlacesOf(job));
+  if (!layout.ok() || CheckStaged(layout->end).ok() || !CheckSize(job.problem).ok()) return false;
+  if (!JobErrand::CheckSources(job, *layout).ok()) return false;
+  const auto ended = [this](const StreamedJob& ended_job) {
+    {
+      MutexLock lock(&mutex_);
+      std::erase_if(streams_, [&ended_job](const std::shared_ptr<StreamedJob>& one) {
+        return one.get() == &ended_job;
+      });
+    }
+    StartStreamed();
+    waker_->Wake();
+  };
+  const auto submit = [this](const Job& inner, Done inner_done) {
+    Submit(inner, std::move(inner_done));
+  };
+  auto stream = std::make_shared<StreamedJob>(job, std::move(done), layout->end, memory_, clock_,
+                                              submit, ended);
+  {
+    MutexLock lock(&mutex_);
+    streams_waiting_.push_back(std::move(stream));
+  }
+  StartStreamed();
+  return true;
+}
+
+// Begins with the next one that there is memory for beside the others.
+void WorkerDevice::StartStreamed() {
+  std::shared_ptr<StreamedJob> next;
+  {
+    MutexLock lock(&mutex_);
+    if (streams_waiting_.empty()) return;
+    int64_t bytes = streams_waiting_.front()->bytes();
+    for (const std::shared_ptr<StreamedJob>& one : streams_) bytes += one->bytes();
+    const int64_t most = info_.memory_limit_bytes - memory_.capacity_bytes();
+    if (!streams_.empty() && bytes > most) return;
+    next = std::move(streams_waiting_.front());
+    streams_waiting_.pop_front();
+    streams_.push_back(next);
+  }
+  copy_threads_->Run([next = std::move(next)] { next->Start(); });
 }
 
 std::unique_ptr<Errand> WorkerDevice::MakeJobErrand(const Job& job, Done done) const {
@@ -272,7 +327,8 @@ bool WorkerDevice::IsIdle() const {
 bool WorkerDevice::IsFinished() const {
   if (!IsIdle()) return false;
   MutexLock lock(&mutex_);
-  return queue_.is_empty() && aborted_.empty() && false_.empty();
+  return queue_.is_empty() && aborted_.empty() && false_.empty() && streams_.empty() &&
+         streams_waiting_.empty();
 }
 
 absl::Status WorkerDevice::readiness() const {

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -32,6 +33,7 @@
 #include "server/device/restart_policy.h"
 #include "server/device/result_stamps.h"
 #include "server/device/staging_area.h"
+#include "server/device/streamed_job.h"
 #include "server/device/waker.h"
 #include "server/device/worker_memory.h"
 #include "server/device/worker_process.h"
@@ -42,8 +44,8 @@ namespace gemmd {
 
 struct WorkerDeviceOptions {
   WorkerCommand command;
-  // Of the staging area. Two thirds are for the operands and results of jobs under way; a larger
-  // job is ResourceExhausted.
+  // Of the staging area. Two thirds are for the operands and results of jobs under way; larger jobs
+  // go through it in parts.
   int64_t staging_bytes = int64_t{512} << 20;
   int copy_threads = CopyThreads::DefaultThreads();
   absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has its GPU.
@@ -95,6 +97,8 @@ class WorkerDevice final : public Device {
 
   // The life of errands.
   absl::Status CheckStaged(int64_t bytes) const;
+  bool SubmitStreamed(const Job& job, Done& done) ABSL_LOCKS_EXCLUDED(mutex_);
+  void StartStreamed() ABSL_LOCKS_EXCLUDED(mutex_);
   std::unique_ptr<Errand> MakeJobErrand(const Job& job, Done done) const;
   void Give(Errands errands) ABSL_LOCKS_EXCLUDED(mutex_);
   ErrandQueue::Room TakeRoom(Errand& errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -174,6 +178,9 @@ class WorkerDevice final : public Device {
   std::array<bool, kMostInFlight> is_slot_taken_ ABSL_GUARDED_BY(mutex_) = {};
   int jobs_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
   int memory_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Jobs that go through the staging area in parts: those that wait, and those under way.
+  std::deque<std::shared_ptr<StreamedJob>> streams_waiting_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<StreamedJob>> streams_ ABSL_GUARDED_BY(mutex_);
   int finishing_ ABSL_GUARDED_BY(mutex_) = 0;  // Their results are being copied.
   Errands false_ ABSL_GUARDED_BY(mutex_);      // Answered, and nothing was written.
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -181,7 +181,7 @@ def test_callers_cannot_make_series(start, multiply):
 
 
 def test_what_is_too_large_for_a_gpu_is_refused_not_admitted(start, multiply):
-    daemon = start("--gpu-staging-bytes=64KiB")
+    daemon = start("--gpu-memory-bytes=96KiB")
     with pytest.raises(grpc.RpcError) as error:
         multiply(daemon, "cuda:0", "f16", size=128)
     assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -312,13 +312,18 @@ def test_a_gpu_that_there_is_not(gemmd, fake_worker):
     assert "device: cuda:7 does not start: GPU: got 7, want less than 2" in done.stderr
 
 
-def test_the_staging_area_limits_products(gpus, client):
+def test_products_larger_than_the_staging_area_go_through_it_in_parts(gpus, client):
     one = client(gpus("--gpu-staging-bytes=64KiB"))
+    assert one.code_of(product=f16_product(size=128)) == grpc.StatusCode.OK
+
+
+def test_the_memory_of_the_gpu_limits_products(gpus, client):
+    one = client(gpus("--gpu-memory-bytes=96KiB"))
     assert one.code_of(product=f16_product(size=32)) == grpc.StatusCode.OK
     with pytest.raises(grpc.RpcError) as error:
         one.multiply(product=f16_product(size=128))
     assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "--gpu-staging-bytes" in error.value.details()
+    assert "--gpu-memory-bytes" in error.value.details()
     assert one.code_of(product=f16_product(size=32)) == grpc.StatusCode.OK
 
 

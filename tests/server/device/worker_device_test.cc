@@ -216,17 +216,17 @@ TEST(WorkerDeviceTest, EmptyProductsAndProductsOfNothing) {
   }
 }
 
-TEST(WorkerDeviceTest, JobsLargerThanTheStagingAreaAreRefused) {
+TEST(WorkerDeviceTest, JobsLargerThanTheMemoryOfTheGpuAreRefused) {
   WorkerDeviceOptions options = QuickOptions();
-  options.staging_bytes = 128 << 10;
+  options.command.memory_limit_bytes = 128 << 10;
   WorkerRig rig(options);
   SmallProduct large(200, 200, 16);
-  EXPECT_THAT(large.Run(rig.device()).status,
+  EXPECT_THAT(rig.device().CheckSize(large.problem()),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("cuda:0 is given at most 87296 bytes"),
-                             HasSubstr("--gpu-staging-bytes"))));
-  EXPECT_EQ(rig.device().CheckSize(large.problem()), large.Run(rig.device()).status);
-  SmallProduct most(130, 130, 16);
+                       AllOf(HasSubstr("cuda:0 has 131072 bytes for products"),
+                             HasSubstr("--gpu-memory-bytes"))));
+  EXPECT_THAT(large.Run(rig.device()).status, StatusIs(absl::StatusCode::kResourceExhausted));
+  SmallProduct most(100, 100, 16);
   EXPECT_THAT(rig.device().CheckSize(most.problem()), IsOk());
   EXPECT_THAT(most.Run(rig.device()).status, IsOk());
   EXPECT_TRUE(most.IsRight());
