@@ -163,6 +163,7 @@ class Probe {
       arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
       stubs_.push_back(std::make_unique<grpc::GenericStub>(
           grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments)));
+      areas_.emplace_back(size_t{64} << 20);
     }
     std::vector<std::unique_ptr<ProbeStream>> streams;
     const size_t chunks = bytes / kChunkBytes / static_cast<size_t>(connections);
