@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/server/worker/worker_rig.h"
 
+#include <gmock/gmock.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -9,6 +10,8 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "tests/server/worker/small_product.h"
+#include "tests/testing/status_matchers.h"
 
 namespace gemmd {
 namespace {
@@ -75,6 +78,24 @@ void WorkerRig::AwaitReady() const {
     return readinesses_.back().ok();
   };
   EXPECT_TRUE(mutex_.AwaitWithTimeout(is_ready, kPatience)) << readinesses_.back();
+}
+
+void ExpectRightProduct(WorkerRig& rig) {
+  SmallProduct product(20, 30, 40);
+  EXPECT_THAT(product.Run(rig.device()).status, IsOk());
+  EXPECT_TRUE(product.IsRight());
+}
+
+void ExpectRestarted(WorkerRig& rig, pid_t old_pid) {
+  rig.AwaitReady();
+  const std::vector<absl::Status> readinesses = rig.readinesses();
+  ASSERT_EQ(readinesses.size(), 3u);
+  EXPECT_THAT(readinesses[0], IsOk());
+  EXPECT_THAT(readinesses[1], StatusIs(absl::StatusCode::kUnavailable,
+                                       testing::HasSubstr("device: cuda:0 is starting again: ")));
+  EXPECT_THAT(readinesses[2], IsOk());
+  EXPECT_NE(rig.device().worker_pid(), old_pid);
+  ExpectRightProduct(rig);
 }
 
 }  // namespace gemmd

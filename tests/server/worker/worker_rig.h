@@ -48,4 +48,9 @@ class WorkerRig {
   std::unique_ptr<WorkerDevice> device_;
 };
 
+// A product of the rig's device is right.
+void ExpectRightProduct(WorkerRig& rig);
+// The worker was lost once and has come back.
+void ExpectRestarted(WorkerRig& rig, pid_t old_pid);
+
 }  // namespace gemmd

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Workers that fail again and again or never become what they should be, and operators who replace
+// them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/system/clock.h"
+#include "tests/server/worker/small_product.h"
+#include "tests/server/worker/worker_rig.h"
+#include "tests/testing/patience.h"
+#include "tests/testing/sanitized.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+
+constexpr absl::StatusCode kAborted = absl::StatusCode::kAborted;
+constexpr absl::StatusCode kUnavailable = absl::StatusCode::kUnavailable;
+constexpr absl::StatusCode kInternal = absl::StatusCode::kInternal;
+
+TEST(WorkerFailureTest, AWorkerThatDiesWhileItStartsIsReplaced) {
+  for (const std::string script : {"Open 1 error", "Open 1 abort", "RegisterStaging 1 error",
+                                   "Allocate 1 error", "IsReached 1 lost"}) {
+    SCOPED_TRACE(script);
+    WorkerRig rig;
+    // Stopped, so that the script is the next worker's.
+    kill(rig.device().worker_pid(), SIGSTOP);
+    rig.SetScript(script);
+    kill(rig.device().worker_pid(), SIGKILL);
+    rig.AwaitReadinesses(4);
+    EXPECT_THAT(rig.readinesses()[2], StatusIs(kUnavailable, HasSubstr("is starting again")));
+    rig.AwaitReady();
+    ExpectRightProduct(rig);
+  }
+}
+
+TEST(WorkerFailureTest, AWorkerWithAWrongProductIsReplaced) {
+  WorkerRig rig;
+  kill(rig.device().worker_pid(), SIGSTOP);
+  rig.SetScript("Launch 2 skip");  // The second launch of its canaries.
+  kill(rig.device().worker_pid(), SIGKILL);
+  rig.AwaitReadinesses(4);
+  EXPECT_THAT(rig.readinesses()[2],
+              StatusIs(kUnavailable, AllOf(HasSubstr("canary: kernel "),
+                                           HasSubstr("gave a wrong product (signal 9)"))));
+  rig.AwaitReady();
+  ExpectRightProduct(rig);
+  const DeviceCondition condition = rig.device().condition();
+  EXPECT_EQ(condition.worker_restarts, 2);
+  EXPECT_EQ(condition.canaries_passed, 2);
+  EXPECT_EQ(condition.canaries_failed, 1);
+}
+
+TEST(WorkerFailureTest, FiveRestartsInAMinuteAreTheLast) {
+  WorkerRig rig;
+  for (size_t restart = 1; restart <= 5; ++restart) {
+    kill(rig.device().worker_pid(), SIGKILL);
+    rig.AwaitReadinesses(1 + 2 * restart);
+    ExpectRightProduct(rig);
+  }
+  kill(rig.device().worker_pid(), SIGKILL);
+  rig.AwaitReadinesses(12);
+  const auto is_out =
+      StatusIs(kUnavailable, HasSubstr("device: cuda:0 is out of service after too many starts"));
+  EXPECT_THAT(rig.readinesses().back(), is_out);
+  EXPECT_THAT(rig.device().readiness(), is_out);
+  SmallProduct product(8, 8, 8);
+  EXPECT_THAT(product.Run(rig.device()).status, is_out);
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a process is left";
+  rig.Stop();
+}
+
+TEST(WorkerFailureTest, AfterARestItIsTriedAgain) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.restarts.restarts = 1;
+  options.restarts.rest_ns = 1'000'000;
+  WorkerRig rig(options);
+  for (size_t restart = 1; restart <= 4; ++restart) {
+    kill(rig.device().worker_pid(), SIGKILL);
+    rig.AwaitReadinesses(1 + 2 * restart);
+    ExpectRightProduct(rig);
+  }
+  EXPECT_THAT(rig.readinesses()[3],
+              StatusIs(kUnavailable, HasSubstr("out of service after too many starts, for 1ms: ")));
+}
+
+TEST(WorkerFailureTest, AnOperatorEndsARest) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.restarts.restarts = 0;
+  WorkerRig rig(options);
+  kill(rig.device().worker_pid(), SIGKILL);
+  rig.AwaitReadinesses(2);
+  EXPECT_THAT(rig.device().readiness(), StatusIs(kUnavailable, HasSubstr(", for 5m: ")));
+  EXPECT_THAT(rig.device().RestartWorker(), IsOk());
+  rig.AwaitReadinesses(3);
+  ExpectRightProduct(rig);
+}
+
+TEST(WorkerFailureTest, AnOperatorReplacesAWorkerThatServes) {
+  WorkerRig rig;
+  const pid_t before = rig.device().worker_pid();
+  for (size_t restart = 1; restart <= 8; ++restart) {  // More than a worker that fails has.
+    EXPECT_THAT(rig.device().RestartWorker(), IsOk());
+    rig.AwaitReadinesses(1 + 2 * restart);
+    ExpectRightProduct(rig);
+  }
+  EXPECT_NE(rig.device().worker_pid(), before);
+  EXPECT_THAT(rig.readinesses()[1],
+              StatusIs(kUnavailable, HasSubstr("an operator wants another worker")));
+}
+
+TEST(WorkerFailureTest, AKernelThatDoesNothingGivesNoEarlierResult) {
+  WorkerRig rig;
+  SmallProduct product(8, 8, 8);
+  ASSERT_THAT(product.Run(rig.device()).status, IsOk());
+  ASSERT_TRUE(product.IsRight());
+  rig.SetScript("Launch 1 skip");
+  SmallProduct same(8, 8, 8);
+  EXPECT_THAT(same.Run(rig.device()).status, IsOk());  // As far as anybody can tell.
+  EXPECT_EQ(same.d(), std::string(same.d().size(), '\0'));
+}
+
+TEST(WorkerFailureTest, AKernelThatDoesNothingIsFoundByACanary) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.canary_interval = absl::Milliseconds(1);
+  WorkerRig rig(options);
+  ExpectRightProduct(rig);
+  rig.SetScript("Launch 1 skip\nLaunch 2 skip\nLaunch 3 skip\nLaunch 4 skip");
+  rig.AwaitReadinesses(3);
+  rig.AwaitReady();
+  EXPECT_THAT(rig.readinesses()[1], StatusIs(kUnavailable, HasSubstr("gave a wrong product")));
+  EXPECT_GE(rig.device().condition().canaries_failed, 1);
+  ExpectRightProduct(rig);
+}
+
+TEST(WorkerFailureTest, JobsDuringARestartAreRefusedAtOnce) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.restarts.first_pause_ns = options.restarts.longest_pause_ns = 3600'000'000'000;
+  WorkerRig rig(options);
+  kill(rig.device().worker_pid(), SIGKILL);
+  rig.AwaitReadinesses(3);
+  kill(rig.device().worker_pid(), SIGKILL);  // From now on it pauses for an hour.
+  rig.AwaitReadinesses(4);
+  for (int i = 0; i < 3; ++i) {
+    SmallProduct product(8, 8, 8);
+    EXPECT_THAT(product.Run(rig.device()).status,
+                StatusIs(kUnavailable, HasSubstr("is starting again")));
+  }
+}
+
+// Programs that are not workers.
+class RogueWorkerTest : public testing::Test {
+ protected:
+  absl::Status StartOf(const std::string& program) {
+    const std::string path = absl::StrCat(testing::TempDir(), "/gemmd-rogue-", getpid());
+    std::ofstream(path) << "#!/bin/sh\n" << program << "\n";
+    chmod(path.c_str(), 0700);
+    WorkerDeviceOptions options = QuickOptions();
+    options.command.binary = path;
+    options.start_timeout = absl::Milliseconds(300);
+    WorkerDevice device(options);
+    const absl::Status status = device.WaitUntilStarted();
+    EXPECT_THAT(device.readiness(),
+                StatusIs(kUnavailable, HasSubstr("device: cuda:0 did not start: ")));
+    std::remove(path.c_str());
+    return status;
+  }
+};
+
+TEST_F(RogueWorkerTest, EndsAtOnce) {
+  EXPECT_THAT(StartOf("exit 7"), StatusIs(kUnavailable, HasSubstr("is gone")));
+}
+
+TEST_F(RogueWorkerTest, TalksNonsense) {
+  EXPECT_THAT(StartOf("echo nonsense >&3; exec sleep 1000"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record.protocol: got ")));
+  EXPECT_THAT(StartOf("printf x >&3; exec sleep 1000"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record: got 1 bytes")));
+  EXPECT_THAT(
+      StartOf(R"(printf '\003\000\000\000\002\000\000\000' >&3; exec sleep 1000)"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record: got kind 2, 8 bytes")));
+  EXPECT_THAT(StartOf("dd if=/dev/zero bs=100000 count=1 >&3 2>/dev/null; exec sleep 1000"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("bytes, want at most")));
+}
+
+TEST_F(RogueWorkerTest, SaysNothing) {
+  EXPECT_THAT(StartOf("exec sleep 1000"),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("said nothing for 300ms")));
+}
+
+TEST(WorkerFailureTest, WithoutABinaryThereIsNoDevice) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.command.binary = "/nonexistent/gemmd-worker";
+  WorkerDevice device(options);
+  EXPECT_THAT(device.WaitUntilStarted(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("worker-binary: got /nonexistent/gemmd-worker, want")));
+}
+
+TEST(WorkerFailureTest, WithoutTheGpuThereIsNoDevice) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.command.ordinal = 2;
+  WorkerDevice device(options);
+  EXPECT_THAT(device.WaitUntilStarted(),
+              StatusIs(absl::StatusCode::kNotFound, "GPU: got 2, want less than 2"));
+}
+
+}  // namespace
+}  // namespace gemmd
