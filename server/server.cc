@@ -13,6 +13,7 @@
 #include "kernels/select.h"
 #include "kernels/status_macros.h"
 #include "server/device/canary.h"
+#include "server/store/resident_device.h"
 #include "server/system/log.h"
 #include "server/system/resident_memory.h"
 #include "server/wire/admin_service.h"
@@ -60,6 +61,11 @@ StoreOptions StoreOptionsOf(const ServerOptions& options) {
   if (store.max_bytes == 0) store.max_bytes = MemoryLimitOf(options) / 8;
   if (store.max_session_bytes == 0) store.max_session_bytes = store.max_bytes / 2;
   return store;
+}
+
+std::vector<std::unique_ptr<Device>> WithTensors(std::vector<std::unique_ptr<Device>> devices) {
+  for (std::unique_ptr<Device>& device : devices) device = gemmd::WithTensors(std::move(device));
+  return devices;
 }
 
 // Kernels without a measured rate are chosen by a guess: whoever runs the daemon should know.
@@ -152,7 +158,7 @@ Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>
       admission_(options.admission),
       receiving_(ReceiveQuotaOf(options)),
       tensors_(StoreOptionsOf(options), clock_),
-      devices_(std::move(devices)),
+      devices_(WithTensors(std::move(devices))),
       stats_(devices_.size()),
       memory_(MemoryLimitOf(options), ResidentBytes, GiveBackFreeMemory),
       sends_(options.sending, clock_) {
@@ -196,7 +202,7 @@ void Server::ReadGpus() {
   }
   observer_ = std::make_unique<Observer>(
       served_, *scheduler_, admission_, stats_, handler_times_, *gpus_,
-      [this] { return connection_counts(); }, log_counts_);
+      [this] { return connection_counts(); }, log_counts_, [this] { return tensors_.load(); });
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {

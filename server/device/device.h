@@ -49,6 +49,12 @@ struct DeviceCondition {
   int64_t canaries_failed = 0;
   int64_t staging_bytes = 0;  // Memory of the host through which operands go to it.
   int64_t staging_used_bytes = 0;
+  // Copies of resident tensors in memory of its own: their bytes now, and since the start how often
+  // one was there when it was needed, had to be made, or was given up for another one.
+  int64_t tensor_bytes = 0;
+  int64_t tensor_hits = 0;
+  int64_t tensors_brought = 0;
+  int64_t tensors_evicted = 0;
   // When the device's own thread last looked around, which it does at least ten times a second but
   // while it copies or answers; 0 where it has none that does.
   int64_t thread_turn_ns = 0;

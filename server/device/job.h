@@ -21,6 +21,9 @@ namespace gemmd {
 // The submitter's number for a job, ascending from 1; 0 for a job that is never aborted.
 using JobId = uint64_t;
 
+// The resident tensors that a job reads, which may have to be brought to its device (server/store).
+class ProductTensors;
+
 using Piece = absl::Span<const std::byte>;
 inline Piece PieceOf(std::string_view bytes) {
   return {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()};
@@ -92,6 +95,7 @@ struct Job {
   Source a_scale;  // Floats.
   Source b_scale;
   Destination d;
+  ProductTensors* tensors = nullptr;  // Borrowed until the job is done. Null: there are none.
 };
 
 // How a job ended, and how long each stage on the device took, in nanoseconds.

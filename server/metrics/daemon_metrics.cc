@@ -122,7 +122,7 @@ constexpr Metric kMetrics[] = {
 
 absl::Span<const Metric> DaemonMetrics() { return kMetrics; }
 std::vector<absl::Span<const Metric>> OwnMetrics() {
-  return {DaemonMetrics(), DeviceMetrics(), GpuMetrics(), ProcessMetrics()};
+  return {DaemonMetrics(), DeviceMetrics(), GpuMetrics(), TensorMetrics(), ProcessMetrics()};
 }
 
 }  // namespace gemmd

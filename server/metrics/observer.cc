@@ -23,6 +23,7 @@ Snapshot Observer::Observe() const {
                        .refusals = stats_.refusals(),
                        .connections = connections_(),
                        .log = log_(),
+                       .tensors = tensors_(),
                        .silent_calls = stats_.silent_calls(),
                        .devices = {},
                        .kernels = {},

@@ -18,6 +18,7 @@
 #include "server/scheduling/admission.h"
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"
+#include "server/store/tensor_store.h"
 #include "server/system/log_sink.h"
 
 namespace gemmd {
@@ -50,6 +51,7 @@ struct Snapshot {
   std::array<int64_t, kRefusalReasons> refusals = {};  // Indexed by RefusalReason.
   ConnectionCounts connections;
   LogCounts log;
+  TensorStore::Load tensors;
   int64_t silent_calls = 0;  // Ended because their peer did not read the answer.
   std::vector<DeviceSnapshot> devices;
   std::vector<Stats::KernelTotals> kernels;  // Filled by ObserveWithKernels alone.
@@ -72,7 +74,8 @@ class Observer {
       const Admission& admission, const Stats& stats, const HandlerTimes& handlers,
       const GpuSampler& gpus,
       std::function<ConnectionCounts()> connections = [] { return ConnectionCounts(); },
-      std::function<LogCounts()> log = [] { return LogCounts(); })
+      std::function<LogCounts()> log = [] { return LogCounts(); },
+      std::function<TensorStore::Load()> tensors = [] { return TensorStore::Load(); })
       : devices_(devices),
         scheduler_(scheduler),
         admission_(admission),
@@ -80,7 +83,8 @@ class Observer {
         handlers_(handlers),
         gpus_(gpus),
         connections_(std::move(connections)),
-        log_(std::move(log)) {}
+        log_(std::move(log)),
+        tensors_(std::move(tensors)) {}
 
   // These hold locks of other parts only while they copy a few numbers. Threads: any.
   Snapshot Observe() const;
@@ -97,6 +101,7 @@ class Observer {
   const GpuSampler& gpus_;
   const std::function<ConnectionCounts()> connections_;
   const std::function<LogCounts()> log_;
+  const std::function<TensorStore::Load()> tensors_;
 };
 
 }  // namespace gemmd

@@ -71,7 +71,10 @@ Source ProductTensors::SourceOf(Operand operand) {
 }
 
 absl::Status ProductTensors::Place(Job& job) {
-  if (written() != nullptr) RETURN_IF_ERROR(store_.BeginWriting(d_use_));
+  if (written() != nullptr) {
+    RETURN_IF_ERROR(store_.BeginWriting(d_use_));
+    d_use_->bytes->DropCopies();
+  }
   for (const Part& part : parts_) {
     if (part.use.tensor() != nullptr) store_.CountProduct(part.use);
   }
@@ -81,11 +84,44 @@ absl::Status ProductTensors::Place(Job& job) {
   if (read(Operand::kC) != nullptr) job.c = SourceOf(Operand::kC);
   if (written() != nullptr) job.d.memory = d_use_->bytes->host() + d_offset_;
   if (draft_) job.d.memory = draft_->bytes->host();
+  job.tensors = this;
   return absl::OkStatus();
+}
+
+void ProductTensors::Bring(DeviceCopies& copies, Job& job, absl::AnyInvocable<void() &&> done) {
+  const std::array<Source*, kOperands> sources = {&job.a, &job.b, &job.c};
+  brought_ = std::move(done);
+  to_bring_ = 1;
+  for (size_t i = 0; i < kOperands; ++i) {
+    Part& part = parts_[i];
+    // What is overwritten would be brought for this one product. Where several products run as one,
+    // a matrix may be made of those of all of them.
+    const bool is_own = sources[i]->pieces.data() == part.pieces.data();
+    if (part.bytes == 0 || !is_own || part.use.tensor() == d_use_.tensor()) continue;
+    ++to_bring_;
+    copies.Bring(part.use->bytes,
+                 [this, &part, source = sources[i]](absl::StatusOr<DeviceCopies::Use> copy) {
+                   if (copy.ok()) {
+                     part.copy = *std::move(copy);
+                     source->pieces = {};
+                     source->block = part.copy.block();
+                     source->offset = part.offset;
+                     source->bytes = part.bytes;
+                   }
+                   FinishBringing();
+                 });
+  }
+  FinishBringing();
+}
+
+void ProductTensors::FinishBringing() {
+  if (--to_bring_ == 0) std::exchange(brought_, nullptr)();
 }
 
 absl::StatusOr<std::optional<TensorState>> ProductTensors::Finish(bool is_ok) {
   std::optional<TensorState> state;
+  // Copies that were made meanwhile may have some of the old bytes and some of the new ones.
+  if (written() != nullptr) d_use_->bytes->DropCopies();
   if (!is_ok) {
     draft_.reset();
   } else if (draft_) {

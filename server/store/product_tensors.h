@@ -6,13 +6,16 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/device/job.h"
+#include "server/store/device_copies.h"
 #include "server/store/tensor_store.h"
 
 namespace gemmd {
@@ -51,6 +54,11 @@ class ProductTensors {
   // another tensor too.
   absl::Status Place(Job& job);
 
+  // Brings what the job reads to the device, and has the job read it there. Where a tensor finds no
+  // room on the device, the job reads it from memory of the host. Calls `done` once, from any
+  // thread, perhaps before this returns; this and the job live until then.
+  void Bring(DeviceCopies& copies, Job& job, absl::AnyInvocable<void() &&> done);
+
   // Once the product has ended: what has become of the tensor of D, where there is one. A product
   // that failed leaves no new tensor. Errors: why there is no new tensor after all.
   absl::StatusOr<std::optional<TensorState>> Finish(bool is_ok);
@@ -61,6 +69,7 @@ class ProductTensors {
     int64_t offset = 0;
     int64_t bytes = 0;
     std::array<Piece, 2> pieces;
+    DeviceCopies::Use copy;
   };
 
   ProductTensors(TensorStore& store, TensorStore::SessionUse session)
@@ -69,12 +78,15 @@ class ProductTensors {
   // Whether C is what D overwrites: kernels want them apart, so C is copied before the launch.
   bool is_in_place() const;
   Source SourceOf(Operand operand);
+  void FinishBringing();
 
   TensorStore& store_;
   TensorStore::SessionUse session_;
   std::array<Part, kOperands> parts_;
   std::array<Piece, 2> factors_;
   size_t factors_count_ = 0;
+  std::atomic<int> to_bring_ = 0;
+  absl::AnyInvocable<void() &&> brought_;
   TensorStore::TensorUse d_use_;
   int64_t d_offset_ = 0;
   std::optional<TensorDraft> draft_;

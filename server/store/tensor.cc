@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/status_macros.h"
+#include "server/store/device_copies.h"
 
 namespace gemmd {
 
@@ -11,6 +12,21 @@ absl::StatusOr<TensorSpec> MakeTensorSpec(const MatrixLayout& layout, int64_t ma
                                           std::vector<float> scale) {
   ASSIGN_OR_RETURN(const ByteCount count, BytesOf("spec", layout, matrices));
   return TensorSpec{layout, matrices, std::move(scale), count.full};
+}
+
+void TensorBytes::DropCopies() {
+  absl::flat_hash_map<const DeviceCopies*, std::shared_ptr<DeviceCopy>> dropped;
+  MutexLock lock(&copies_mutex);
+  dropped.swap(copies);
+}
+
+std::vector<std::string> TensorBytes::DevicesWithCopies() {
+  std::vector<std::string> devices;
+  MutexLock lock(&copies_mutex);
+  for (const auto& [owner, copy] : copies) {
+    if (owner->Has(*copy)) devices.push_back(owner->device());
+  }
+  return devices;
 }
 
 absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(

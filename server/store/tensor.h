@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "kernels/problem.h"
 #include "server/store/account.h"
@@ -16,8 +18,12 @@
 #include "server/store/host_memory.h"
 #include "server/store/random_id.h"
 #include "server/store/sha256.h"
+#include "server/system/mutex.h"
 
 namespace gemmd {
+
+class DeviceCopies;
+class DeviceCopy;
 
 // A matrix, or a batch of matrices of one shape that follow each other without a gap.
 struct TensorSpec {
@@ -53,6 +59,15 @@ class TensorBytes {
   std::byte* host() const { return host_.data(); }
   int64_t bytes() const { return host_.bytes(); }
   int64_t charged_bytes() const { return charge_.bytes(); }
+
+  // Copies in memory of devices, by their owner; made by DeviceCopies alone.
+  Mutex copies_mutex;
+  absl::flat_hash_map<const DeviceCopies*, std::shared_ptr<DeviceCopy>> copies
+      ABSL_GUARDED_BY(copies_mutex);
+  // The bytes change: whoever uses a copy keeps it, and nobody else gets it.
+  void DropCopies() ABSL_LOCKS_EXCLUDED(copies_mutex);
+  // Names of devices that have a copy.
+  std::vector<std::string> DevicesWithCopies() ABSL_LOCKS_EXCLUDED(copies_mutex);
 
   // The hash of the bytes, where they were hashed and nobody has changed them since. Guarded by the
   // store's lock.

@@ -159,6 +159,9 @@ TensorState TensorStore::StateOf(const TensorEntry& entry) const {
     state.expires_in_ns = std::max<int64_t>(0, entry.lease_ns - unused_ns);
   }
   state.places.push_back({"host", tensor.spec.bytes});
+  for (std::string& device : tensor.bytes->DevicesWithCopies()) {
+    state.places.push_back({std::move(device), tensor.spec.bytes});
+  }
   state.products = entry.products;
   return state;
 }

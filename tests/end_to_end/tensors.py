@@ -6,6 +6,7 @@ import hashlib
 import queue
 
 import grpc
+from daemon import wait_until
 from gemmd.v1 import gemm_pb2_grpc, resident_pb2, resident_pb2_grpc, tensors_pb2
 
 DEADLINE_S = 60
@@ -124,6 +125,16 @@ class Session:
     def list(self, pattern=""):
         request = resident_pb2.ListTensorsRequest(pattern=pattern)
         return self.stub.List(request, metadata=self.metadata, timeout=DEADLINE_S)
+
+    def settled(self):
+        """The listing once nothing but tensors has room: an upload's own goes after its last answer."""
+
+        def listing():
+            told = self.list()
+            kept = sum(tensor.kept_bytes for tensor in told.tensors)
+            return told if told.session_bytes == kept else None
+
+        return wait_until(listing, DEADLINE_S, "the account has the tensors alone")
 
     def describe(self, ref):
         return self.stub.Describe(ref, metadata=self.metadata, timeout=DEADLINE_S)

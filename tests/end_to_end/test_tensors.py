@@ -120,7 +120,7 @@ def test_an_upload_goes_on_after_every_chunk(daemon, session, rng):
 def test_bytes_that_are_there_are_not_sent_again(session, rng):
     data = rng.randbytes(2 * MIB)
     first = session.put(data, name="first")
-    used = session.list().session_bytes
+    used = session.settled().session_bytes
     stream = session.put_stream()
     state = stream.begin(
         bytes_spec(len(data)), name="second", sha256=hashlib.sha256(data).digest()
@@ -161,7 +161,7 @@ def test_names_are_replaced_when_complete(session, rng):
 def test_listing(session):
     for name in ("b", "a/2", "a/1", ""):
         session.put(bytes(10), name=name, hashed=False)
-    listing = session.list()
+    listing = session.settled()
     assert [tensor.name for tensor in listing.tensors] == ["", "a/1", "a/2", "b"]
     assert listing.max_session_bytes == 64 * MIB
     assert listing.free_bytes == listing.max_session_bytes - listing.session_bytes
@@ -302,11 +302,12 @@ def test_bad_uploads_are_refused(session, steps, code, text):
 
 def test_quotas_say_what_is_free(daemon, channel, session):
     session.put(bytes(60 * MIB), hashed=False)
+    session.settled()
     stream = session.put_stream()
     stream.send(**begun(bytes_spec(10 * MIB)))
     code, text = stream.error()
     assert code == RESOURCE_EXHAUSTED
-    free = session.list().free_bytes
+    free = session.settled().free_bytes
     told = re.search(r"got 10485760 bytes, want at most the (\d+) of 67108864 that are free", text)
     assert free - 4096 < int(told[1]) <= free
     with contextlib.ExitStack() as stack:

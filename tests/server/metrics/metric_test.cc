@@ -162,6 +162,28 @@ TEST_F(MetricValueTest, OfAdmission) {
                            Pair("backlog", 12), Pair("share", 13)));
   EXPECT_THAT(ValuesOf("gemmd_memory_pressure", snapshot_), ElementsAre(Pair("", 2)));
   EXPECT_THAT(ValuesOf("gemmd_silent_calls_total", snapshot_), ElementsAre(Pair("", 15)));
+  snapshot_.tensors = {.sessions = 1,
+                       .max_sessions = 2,
+                       .tensors = 3,
+                       .uploads = 4,
+                       .bytes = 5,
+                       .max_bytes = 6,
+                       .uploads_complete = 7,
+                       .uploads_known = 8,
+                       .uploads_resumed = 9,
+                       .uploads_mismatched = 10,
+                       .tensors_expired = 11};
+  EXPECT_THAT(ValuesOf("gemmd_sessions", snapshot_), ElementsAre(Pair("", 1)));
+  EXPECT_THAT(ValuesOf("gemmd_sessions_limit", snapshot_), ElementsAre(Pair("", 2)));
+  EXPECT_THAT(ValuesOf("gemmd_tensors", snapshot_), ElementsAre(Pair("", 3)));
+  EXPECT_THAT(ValuesOf("gemmd_tensor_uploads", snapshot_), ElementsAre(Pair("", 4)));
+  EXPECT_THAT(ValuesOf("gemmd_tensor_bytes", snapshot_), testing::Contains(Pair("host", 5)));
+  EXPECT_THAT(ValuesOf("gemmd_tensor_bytes_limit", snapshot_), ElementsAre(Pair("", 6)));
+  EXPECT_THAT(
+      ValuesOf("gemmd_tensor_uploads_total", snapshot_),
+      testing::UnorderedElementsAre(Pair("complete", 7), Pair("known", 8), Pair("mismatch", 10)));
+  EXPECT_THAT(ValuesOf("gemmd_tensor_uploads_resumed_total", snapshot_), ElementsAre(Pair("", 9)));
+  EXPECT_THAT(ValuesOf("gemmd_tensors_expired_total", snapshot_), ElementsAre(Pair("", 11)));
 }
 
 TEST_F(MetricValueTest, OfHandlers) {

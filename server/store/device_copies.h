@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Copies of tensors in the memory of one device. The bytes in memory of the host stay, and a copy
+// is a cache of them: made where a product first needs it, given up where room is needed for
+// another one, made anew where the device lost it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "server/device/device_memory.h"
+#include "server/device/job.h"
+#include "server/store/tensor.h"
+#include "server/system/mutex.h"
+
+namespace gemmd {
+
+class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
+ public:
+  // A copy is not given up while somebody uses it. Movable. Threads: one at a time.
+  class Use {
+   public:
+    Use() = default;
+    Use(Use&& other) noexcept = default;
+    Use& operator=(Use&& other) noexcept;
+    ~Use();
+
+    DeviceBlock block() const { return block_; }
+
+   private:
+    friend class DeviceCopies;
+    Use(std::shared_ptr<DeviceCopy> copy, DeviceBlock block)
+        : copy_(std::move(copy)), block_(block) {}
+
+    std::shared_ptr<DeviceCopy> copy_;
+    DeviceBlock block_ = 0;
+  };
+  using Done = absl::AnyInvocable<void(absl::StatusOr<Use>) &&>;
+
+  struct Counts {
+    int64_t copies = 0;
+    int64_t bytes = 0;
+    // Since the start:
+    int64_t hits = 0;       // The copy was there.
+    int64_t made = 0;       // It had to be made.
+    int64_t evictions = 0;  // It was given up for another one.
+  };
+
+  // Borrows the memory until Close. `device` is the device's name.
+  DeviceCopies(DeviceMemory& memory, std::string device)
+      : memory_(memory), device_(std::move(device)) {}
+
+  const std::string& device() const { return device_; }
+
+  // The memory is about to go: it is not used any more, and nothing is brought.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Calls `done` once, from any thread, perhaps before this returns: with a use of the copy, or why
+  // there is none. Errors: ResourceExhausted where there is no room beside copies that are used,
+  // and those of DeviceMemory. Threads: any.
+  void Bring(const std::shared_ptr<TensorBytes>& bytes, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Whether the copy is there, as far as is known.
+  bool Has(const DeviceCopy& copy) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  friend class DeviceCopy;
+  using Waiters = std::vector<Done>;
+
+  // The tensor's copy here, made where there is none yet.
+  std::shared_ptr<DeviceCopy> CopyOf(TensorBytes& bytes);
+  // Tries it so often: what was freed for it may be on its way.
+  static constexpr int kTries = 100;
+  void Allocate(std::shared_ptr<DeviceCopy> copy, std::shared_ptr<TensorBytes> bytes, int tries)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Fill(std::shared_ptr<DeviceCopy> copy, std::shared_ptr<TensorBytes> bytes,
+            DeviceBlock block);
+  void Finish(const std::shared_ptr<DeviceCopy>& copy, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Gives up copies, those that were used least recently first, until all that are being made fit.
+  absl::Status MakeRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  DeviceCopy* LeastRecentlyUsed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(DeviceCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  DeviceMemory& memory_;
+  const std::string device_;
+  mutable Mutex mutex_;
+  bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t last_turn_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t promised_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // To copies that have no block yet.
+  absl::flat_hash_set<DeviceCopy*> resident_ ABSL_GUARDED_BY(mutex_);  // Those with a block.
+  Counts counts_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The copy of one tensor on one device, which the tensor keeps. All of it is guarded by the lock of
+// its owner.
+class DeviceCopy {
+ public:
+  DeviceCopy(std::shared_ptr<DeviceCopies> owner, int64_t bytes)
+      : owner_(std::move(owner)), bytes_(bytes) {}
+  DeviceCopy(const DeviceCopy&) = delete;
+  DeviceCopy& operator=(const DeviceCopy&) = delete;
+  ~DeviceCopy();
+
+ private:
+  friend class DeviceCopies;
+  const std::shared_ptr<DeviceCopies> owner_;
+  const int64_t bytes_;
+  DeviceBlock block_ = 0;  // Once it is filled.
+  uint64_t generation_ = 0;
+  int64_t turn_ = 0;  // When it was used last, counted in uses.
+  int users_ = 0;
+  bool is_being_made_ = false;
+  bool is_promised_ = false;  // It counts in promised_bytes_.
+  DeviceCopies::Waiters waiters_;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/resident_device.h"
+
+#include <utility>
+
+#include "server/store/product_tensors.h"
+
+namespace gemmd {
+
+ResidentDevice::ResidentDevice(std::unique_ptr<Device> device)
+    : copies_(std::make_shared<DeviceCopies>(*device->memory(), device->info().name)),
+      device_(std::move(device)) {}
+
+ResidentDevice::~ResidentDevice() {
+  {
+    MutexLock lock(&mutex_);
+    is_stopping_ = true;
+  }
+  // Tensors that outlive the device free nothing there.
+  copies_->Close();
+}
+
+void ResidentDevice::Submit(const Job& job, Done done) {
+  if (job.tensors == nullptr) return device_->Submit(job, std::move(done));
+  auto bringing = std::make_unique<Bringing>(Bringing{job, std::move(done), clock_.NowNs()});
+  {
+    MutexLock lock(&mutex_);
+    on_their_way_.emplace(job.id, false);
+  }
+  Job& brought = bringing->job;
+  job.tensors->Bring(*copies_, brought, [this, bringing = std::move(bringing)]() mutable {
+    SubmitBrought(std::move(bringing));
+  });
+}
+
+void ResidentDevice::SubmitBrought(std::unique_ptr<Bringing> bringing) {
+  const JobId id = bringing->job.id;
+  absl::Status refused;
+  {
+    MutexLock lock(&mutex_);
+    if (is_stopping_) refused = absl::UnavailableError("the server is stopping");
+    if (on_their_way_[id]) refused = AbortedLaunch();
+    if (!refused.ok()) on_their_way_.erase(id);
+  }
+  if (!refused.ok()) {
+    JobOutcome outcome;
+    outcome.status = refused;
+    return std::move(bringing->done)(std::move(outcome));
+  }
+  const int64_t bring_ns = clock_.NowNs() - bringing->began_ns;
+  device_->Submit(bringing->job,
+                  [bring_ns, done = std::move(bringing->done)](JobOutcome outcome) mutable {
+                    outcome.copy_in_ns += bring_ns;
+                    std::move(done)(std::move(outcome));
+                  });
+  bool is_aborted = false;
+  {
+    MutexLock lock(&mutex_);
+    // It may have been aborted since the last look, when the device did not know it yet.
+    is_aborted = on_their_way_[id];
+    on_their_way_.erase(id);
+  }
+  if (is_aborted) device_->Abort(id);
+}
+
+void ResidentDevice::Abort(JobId id) {
+  {
+    MutexLock lock(&mutex_);
+    const auto found = on_their_way_.find(id);
+    if (found != on_their_way_.end()) found->second = true;
+  }
+  device_->Abort(id);
+}
+
+DeviceCondition ResidentDevice::condition() const {
+  DeviceCondition condition = device_->condition();
+  const DeviceCopies::Counts copies = copies_->counts();
+  condition.tensor_bytes = copies.bytes;
+  condition.tensor_hits = copies.hits;
+  condition.tensors_brought = copies.made;
+  condition.tensors_evicted = copies.evictions;
+  return condition;
+}
+
+std::unique_ptr<Device> WithTensors(std::unique_ptr<Device> device) {
+  if (device->memory() == nullptr) return device;
+  return std::make_unique<ResidentDevice>(std::move(device));
+}
+
+}  // namespace gemmd

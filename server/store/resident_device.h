@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A device with memory of its own, to which the resident tensors of a job are brought before the
+// job is: as far as others can tell, that is a part of the job.
+#pragma once
+
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "server/device/device.h"
+#include "server/store/device_copies.h"
+#include "server/system/clock.h"
+#include "server/system/mutex.h"
+
+namespace gemmd {
+
+class ResidentDevice final : public Device {
+ public:
+  // The device has started, and has memory.
+  explicit ResidentDevice(std::unique_ptr<Device> device);
+  ~ResidentDevice() override;
+
+  const DeviceInfo& info() const override { return device_->info(); }
+  const DeviceProfile& profile() const override { return device_->profile(); }
+  absl::Status CheckSize(const Problem& problem) const override {
+    return device_->CheckSize(problem);
+  }
+  int depth() const override { return device_->depth(); }
+  DeviceMemory* memory() override { return device_->memory(); }
+  void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Abort(JobId id) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status readiness() const override { return device_->readiness(); }
+  DeviceCondition condition() const override;
+  absl::Status RestartWorker() override { return device_->RestartWorker(); }
+  void WatchReadiness(Listener listener) override { device_->WatchReadiness(std::move(listener)); }
+
+ private:
+  // A job whose tensors are on their way.
+  struct Bringing {
+    Job job;
+    Done done;
+    int64_t began_ns = 0;
+  };
+
+  void SubmitBrought(std::unique_ptr<Bringing> bringing) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const SteadyClock clock_;
+  Mutex mutex_;
+  // Jobs that are being brought, and whether they were aborted.
+  absl::flat_hash_map<JobId, bool> on_their_way_ ABSL_GUARDED_BY(mutex_);
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<DeviceCopies> copies_;
+  std::unique_ptr<Device> device_;  // The last member: its threads call into the others.
+};
+
+// The device itself, or, where it has memory of its own, one that keeps tensors there.
+std::unique_ptr<Device> WithTensors(std::unique_ptr<Device> device);
+
+}  // namespace gemmd

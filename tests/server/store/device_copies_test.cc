@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Copies of tensors in memory of a device: made once, given up least recently used first, made anew
+// where they were lost, and jobs that read them there.
+#include "server/store/device_copies.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/host.h"
+#include "server/store/product_tensors.h"
+#include "server/store/resident_device.h"
+#include "tests/server/device/fake_device_memory.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::HasSubstr;
+using Use = DeviceCopies::Use;
+
+// The outcome of one call of Bring, which another thread may bring.
+class Brought {
+ public:
+  DeviceCopies::Done Take() {
+    return [this](absl::StatusOr<Use> use) {
+      MutexLock lock(&mutex_);
+      use_ = std::move(use);
+    };
+  }
+  absl::StatusOr<Use>& Wait() {
+    MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(
+        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return use_.has_value(); },
+        absl::Seconds(60)));
+    return *use_;
+  }
+  bool is_there() {
+    MutexLock lock(&mutex_);
+    return use_.has_value();
+  }
+
+ private:
+  Mutex mutex_;
+  std::optional<absl::StatusOr<Use>> use_ ABSL_GUARDED_BY(mutex_);
+};
+
+class DeviceCopiesTest : public testing::Test {
+ protected:
+  static constexpr int64_t kBlock = kBlockGranuleBytes;
+
+  std::shared_ptr<TensorBytes> Bytes(const std::string& text, int64_t bytes = kBlock) {
+    auto made = TensorBytes::Allocate(bytes, *account_, background_).value();
+    std::memcpy(made->host(), text.data(), text.size());
+    return made;
+  }
+  absl::StatusOr<Use> Bring(const std::shared_ptr<TensorBytes>& bytes) {
+    Brought brought;
+    copies_->Bring(bytes, brought.Take());
+    return std::move(brought.Wait());
+  }
+  std::string Text(const Use& use, size_t size) {
+    return memory_.bytes(use.block()).substr(0, size);
+  }
+
+  const std::shared_ptr<Account> account_ =
+      std::make_shared<Account>("all", "--all", int64_t{1} << 30, nullptr);
+  const std::shared_ptr<Background> background_ =
+      std::make_shared<Background>(absl::Seconds(1), [] {});
+  FakeDeviceMemory memory_{3 * kBlock};
+  const std::shared_ptr<DeviceCopies> copies_ = std::make_shared<DeviceCopies>(memory_, "fake:0");
+};
+
+TEST_F(DeviceCopiesTest, AreMadeOnceAndGoWithTheirTensor) {
+  std::shared_ptr<TensorBytes> bytes = Bytes("abc");
+  {
+    const absl::StatusOr<Use> first = Bring(bytes);
+    ASSERT_THAT(first, IsOk());
+    EXPECT_EQ(Text(*first, 3), "abc");
+    const absl::StatusOr<Use> second = Bring(bytes);
+    ASSERT_THAT(second, IsOk());
+    EXPECT_EQ(second->block(), first->block());
+  }
+  EXPECT_EQ(memory_.calls("Write"), 1);
+  EXPECT_EQ(copies_->counts().made, 1);
+  EXPECT_EQ(copies_->counts().hits, 1);
+  EXPECT_THAT(bytes->DevicesWithCopies(), testing::ElementsAre("fake:0"));
+  // The device's thread has let go of the first tensor once it serves another one.
+  const auto other = Bytes("other");
+  ASSERT_THAT(Bring(other), IsOk());
+  EXPECT_EQ(copies_->counts().copies, 2);
+  bytes = nullptr;
+  EXPECT_EQ(copies_->counts().copies, 1);
+}
+
+TEST_F(DeviceCopiesTest, TheLeastRecentlyUsedGoesFirst) {
+  const auto a = Bytes("a");
+  const auto b = Bytes("b");
+  const auto c = Bytes("c");
+  const auto d = Bytes("d");
+  for (const auto& bytes : {a, b, c, a}) ASSERT_THAT(Bring(bytes), IsOk());
+  EXPECT_EQ(copies_->counts().evictions, 0);
+  ASSERT_THAT(Bring(d), IsOk());
+  EXPECT_EQ(copies_->counts().evictions, 1);
+  EXPECT_TRUE(b->DevicesWithCopies().empty());
+  EXPECT_FALSE(a->DevicesWithCopies().empty());
+  const absl::StatusOr<Use> again = Bring(b);
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(Text(*again, 1), "b");
+}
+
+TEST_F(DeviceCopiesTest, WhatIsUsedStays) {
+  const auto a = Bytes("a");
+  const auto large = Bytes("large", 2 * kBlock);
+  const auto other = Bytes("other", 2 * kBlock);
+  const absl::StatusOr<Use> used = Bring(a);
+  absl::StatusOr<Use> also_used = Bring(large);
+  ASSERT_THAT(also_used, IsOk());
+  EXPECT_THAT(Bring(other), StatusIs(absl::StatusCode::kResourceExhausted));
+  also_used = absl::UnknownError("");
+  EXPECT_THAT(Bring(other), IsOk());
+  EXPECT_EQ(Text(*used, 1), "a");
+}
+
+TEST_F(DeviceCopiesTest, WhatNeverFitsEvictsNothing) {
+  const auto a = Bytes("a");
+  ASSERT_THAT(Bring(a), IsOk());
+  EXPECT_THAT(Bring(Bytes("x", 4 * kBlock)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("tensor: got 1024 bytes")));
+  EXPECT_EQ(copies_->counts().evictions, 0);
+}
+
+TEST_F(DeviceCopiesTest, AreMadeAnewAfterALoss) {
+  const auto a = Bytes("a");
+  ASSERT_THAT(Bring(a), IsOk());
+  memory_.Lose();
+  EXPECT_TRUE(a->DevicesWithCopies().empty());
+  const absl::StatusOr<Use> again = Bring(a);
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(Text(*again, 1), "a");
+  EXPECT_EQ(copies_->counts().made, 2);
+  EXPECT_EQ(copies_->counts().copies, 1);
+}
+
+TEST_F(DeviceCopiesTest, ManyWaitForOneCopyAndLearnThatItFailed) {
+  const auto a = Bytes("a");
+  memory_.Hold(true);
+  Brought first;
+  Brought second;
+  copies_->Bring(a, first.Take());
+  copies_->Bring(a, second.Take());
+  EXPECT_FALSE(first.is_there());
+  memory_.FailNext("Write", absl::InternalError("bad"));
+  memory_.Hold(false);
+  EXPECT_THAT(first.Wait(), StatusIs(absl::StatusCode::kInternal));
+  EXPECT_THAT(second.Wait(), StatusIs(absl::StatusCode::kInternal));
+  EXPECT_EQ(copies_->counts().copies, 0);
+  EXPECT_THAT(Bring(a), IsOk());
+  EXPECT_EQ(memory_.calls("Allocate"), 2);
+}
+
+TEST_F(DeviceCopiesTest, ChangedBytesAreCopiedAnew) {
+  const auto a = Bytes("old");
+  const absl::StatusOr<Use> old = Bring(a);
+  std::memcpy(a->host(), "new", 3);
+  a->DropCopies();
+  const absl::StatusOr<Use> now = Bring(a);
+  ASSERT_THAT(now, IsOk());
+  EXPECT_EQ(Text(*now, 3), "new");
+  EXPECT_EQ(Text(*old, 3), "old") << "whoever began with it keeps it";
+}
+
+TEST_F(DeviceCopiesTest, NothingTouchesTheMemoryOnceItIsClosed) {
+  std::shared_ptr<TensorBytes> a = Bytes("a");
+  ASSERT_THAT(Bring(a), IsOk());
+  copies_->Close();
+  EXPECT_THAT(Bring(a), StatusIs(absl::StatusCode::kUnavailable));
+  a = nullptr;
+  EXPECT_EQ(memory_.calls("Free"), 0);
+}
+
+// Ends each job as soon as it has it, and says what it was given.
+class NotingDevice final : public Device {
+ public:
+  explicit NotingDevice(DeviceMemory& memory) : memory_(memory) {
+    info_.name = "fake:0";
+    profile_.target = HostTarget();
+  }
+  const DeviceInfo& info() const override { return info_; }
+  const DeviceProfile& profile() const override { return profile_; }
+  DeviceMemory* memory() override { return &memory_; }
+  void Submit(const Job& job, Done done) override {
+    {
+      MutexLock lock(&mutex_);
+      jobs_.push_back(job);
+    }
+    std::move(done)(JobOutcome());
+  }
+  std::vector<Job> jobs() {
+    MutexLock lock(&mutex_);
+    return jobs_;
+  }
+
+ private:
+  DeviceMemory& memory_;
+  DeviceInfo info_;
+  DeviceProfile profile_;
+  Mutex mutex_;
+  std::vector<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+};
+
+class ResidentDeviceTest : public testing::Test {
+ protected:
+  ResidentDeviceTest() {
+    auto noting = std::make_unique<NotingDevice>(memory_);
+    noting_ = noting.get();
+    device_ = WithTensors(std::move(noting));
+  }
+
+  // A job whose A is a tensor of these bytes, from `offset` on.
+  Job JobOf(const std::string& text, int64_t offset) {
+    const TensorStore::SessionUse session = store_.OpenSession("", "a").value();
+    const TensorSpec spec = MakeTensorSpec(TightLayout("spec", ElementType::kU8, Order::kRowMajor,
+                                                       1, static_cast<int64_t>(text.size()))
+                                               .value(),
+                                           1, {})
+                                .value();
+    const auto upload = store_.Begin(session, spec, {.name = "a"}, {})->upload;
+    const Piece piece = PieceOf(text);
+    EXPECT_THAT(store_.Write(session, upload, 0, {piece}), IsOk());
+    tensors_ = ProductTensors::Make(store_, session.token().ToHex()).value();
+    EXPECT_THAT(tensors_->Read(ProductTensors::Operand::kA, std::string("a")), IsOk());
+    tensors_->SetPart(ProductTensors::Operand::kA, offset,
+                      static_cast<int64_t>(text.size()) - offset);
+    Job job;
+    job.id = 7;
+    EXPECT_THAT(tensors_->Place(job), IsOk());
+    return job;
+  }
+
+  absl::Status Wait() {
+    MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(
+        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_.has_value(); },
+        absl::Seconds(60)));
+    return *ended_;
+  }
+  Device::Done TakeEnd() {
+    return [this](const JobOutcome& outcome) {
+      MutexLock lock(&mutex_);
+      ended_ = outcome.status;
+    };
+  }
+
+  FakeClock clock_;
+  TensorStore store_{{}, clock_};
+  FakeDeviceMemory memory_{1024};
+  NotingDevice* noting_ = nullptr;
+  std::unique_ptr<ProductTensors> tensors_;
+  std::unique_ptr<Device> device_;
+  Mutex mutex_;
+  std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST_F(ResidentDeviceTest, JobsReadTensorsInTheMemoryOfTheDevice) {
+  device_->Submit(JobOf("0123456789", 3), TakeEnd());
+  EXPECT_THAT(Wait(), IsOk());
+  const Source a = noting_->jobs().at(0).a;
+  EXPECT_EQ(a.offset, 3);
+  EXPECT_EQ(a.bytes, 7);
+  EXPECT_TRUE(a.pieces.empty());
+  EXPECT_EQ(memory_.bytes(a.block).substr(0, 10), "0123456789");
+}
+
+// Where products run as one, the rows of all of them are the A of the job.
+TEST_F(ResidentDeviceTest, AMatrixOfSeveralProductsIsLeftAlone) {
+  Job job = JobOf("0123456789", 0);
+  const std::vector<Piece> rows = {PieceOf("0123456789"), PieceOf("abcdefghij")};
+  job.a.pieces = rows;
+  job.a.bytes = 20;
+  device_->Submit(job, TakeEnd());
+  EXPECT_THAT(Wait(), IsOk());
+  EXPECT_EQ(noting_->jobs().at(0).a.block, 0);
+  EXPECT_EQ(noting_->jobs().at(0).a.bytes, 20);
+}
+
+TEST_F(ResidentDeviceTest, WhatFindsNoRoomIsReadFromTheHost) {
+  device_->Submit(JobOf(std::string(2000, 'x'), 0), TakeEnd());
+  EXPECT_THAT(Wait(), IsOk());
+  const Source a = noting_->jobs().at(0).a;
+  EXPECT_EQ(a.block, 0);
+  EXPECT_EQ(a.pieces.size(), 1);
+}
+
+TEST_F(ResidentDeviceTest, AnAbortedJobIsNotGivenToTheDevice) {
+  memory_.Hold(true);
+  device_->Submit(JobOf("0123456789", 0), TakeEnd());
+  device_->Abort(7);
+  memory_.Hold(false);
+  EXPECT_THAT(Wait(), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_TRUE(noting_->jobs().empty());
+}
+
+TEST_F(ResidentDeviceTest, OtherJobsPassThrough) {
+  Job job;
+  job.id = 1;
+  device_->Submit(job, TakeEnd());
+  EXPECT_THAT(Wait(), IsOk());
+  EXPECT_EQ(noting_->jobs().size(), 1);
+  EXPECT_EQ(memory_.calls("Allocate"), 0);
+}
+
+}  // namespace
+}  // namespace gemmd
