@@ -75,16 +75,6 @@ void Client::Close() {
   }
 }
 
-absl::StatusOr<MultiplyResult> Client::Multiply(const MatrixView& a, const MatrixView& b,
-                                                const ProductOptions& product_options,
-                                                const CallOptions& call_options) {
-  const auto request = BuildRequest(a, b, product_options);
-  if (!request.ok()) return request.status();
-  auto response = Multiply(*request, call_options);
-  if (!response.ok()) return response.status();
-  return MultiplyResult::FromResponse(*std::move(response));
-}
-
 absl::StatusOr<v1::MultiplyResponse> Client::Multiply(const v1::MultiplyRequest& request,
                                                       const CallOptions& options) {
   grpc::ClientContext context;

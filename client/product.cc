@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "client/lent_request.h"
 #include "client/operand_size.h"
 
 namespace gemmd {
@@ -56,13 +57,15 @@ void FillOperand(const MatrixView& view, bool with_data, v1::Operand& operand) {
     operand.mutable_scale()->mutable_values()->Add(view.scale.begin(), view.scale.end());
 }
 
-// What a request is for: to be computed, or described without its bytes.
-enum class Purpose { kMultiply, kDescribe };
+// What a request is for: to be computed, with its bytes in it or apart from it, or described
+// without bytes.
+enum class Purpose { kMultiply, kLend, kDescribe };
 
 // A, B or C of a request, checked. `extents` spells op(X)'s shape, "mk" for A. Operands that are
 // not read may come without their bytes.
 absl::Status AddOperand(absl::string_view field, absl::string_view extents, const MatrixView& view,
-                        const OperandShape& shape, bool is_read, v1::Operand& operand) {
+                        const OperandShape& shape, bool is_read, Purpose purpose,
+                        v1::Operand& operand) {
   absl::Status status = CheckSparsity(field, view);
   if (!status.ok()) return status;
   const bool with_data = is_read || !view.data.empty();
@@ -73,7 +76,7 @@ absl::Status AddOperand(absl::string_view field, absl::string_view extents, cons
                ? CheckOperandBytes(field, stored, shape, static_cast<int64_t>(view.data.size()))
                : SizeOperand(field, shape).status();
   if (!status.ok()) return status;
-  FillOperand(view, with_data, operand);
+  FillOperand(view, with_data && purpose != Purpose::kLend, operand);
   return absl::OkStatus();
 }
 
@@ -98,10 +101,10 @@ absl::Status AddC(const ProductOptions& options, Purpose purpose, v1::MultiplyRe
   const v1::ElementType type =
       c.type != v1::ELEMENT_TYPE_UNSPECIFIED ? c.type : options.output_type;
   return AddOperand("c", "mn", c, ShapeOf(c, type, options.batch.value_or(1)),
-                    purpose == Purpose::kMultiply, *request.mutable_c());
+                    purpose != Purpose::kDescribe, purpose, *request.mutable_c());
 }
 
-absl::Status AddBias(const ProductOptions& options, v1::MultiplyRequest& request) {
+absl::Status AddBias(const ProductOptions& options, Purpose purpose, v1::MultiplyRequest& request) {
   if (!options.bias.has_value()) return absl::OkStatus();
   const BiasView& bias = *options.bias;
   const bool along_rows = bias.axis == v1::BIAS_AXIS_ROWS;
@@ -117,7 +120,9 @@ absl::Status AddBias(const ProductOptions& options, v1::MultiplyRequest& request
   }
   request.mutable_bias()->set_type(bias.type);
   request.mutable_bias()->set_axis(bias.axis);
-  request.mutable_bias()->set_data(bias.data.data(), bias.data.size());
+  if (purpose != Purpose::kLend) {
+    request.mutable_bias()->set_data(bias.data.data(), bias.data.size());
+  }
   return absl::OkStatus();
 }
 
@@ -148,13 +153,15 @@ absl::StatusOr<v1::MultiplyRequest> MakeRequest(const MatrixView& a, const Matri
   if (!status.ok()) return status;
   FillChoices(options, request);
   const int64_t batch = options.batch.value_or(1);
-  const bool is_read = purpose == Purpose::kMultiply && request.k() > 0 && options.alpha != 0;
-  status = AddOperand("a", "mk", a, ShapeOf(a, a.type, batch), is_read, *request.mutable_a());
+  const bool is_read = purpose != Purpose::kDescribe && request.k() > 0 && options.alpha != 0;
+  status =
+      AddOperand("a", "mk", a, ShapeOf(a, a.type, batch), is_read, purpose, *request.mutable_a());
   if (status.ok()) {
-    status = AddOperand("b", "kn", b, ShapeOf(b, b.type, batch), is_read, *request.mutable_b());
+    status =
+        AddOperand("b", "kn", b, ShapeOf(b, b.type, batch), is_read, purpose, *request.mutable_b());
   }
   if (status.ok()) status = AddC(options, purpose, request);
-  if (status.ok()) status = AddBias(options, request);
+  if (status.ok()) status = AddBias(options, purpose, request);
   if (!status.ok()) return status;
   return request;
 }
@@ -181,8 +188,23 @@ absl::StatusOr<v1::MultiplyRequest> DescribeRequest(const MatrixView& a, const M
   return MakeRequest(a, b, options, Purpose::kDescribe);
 }
 
-absl::StatusOr<MultiplyResult> MultiplyResult::FromResponse(v1::MultiplyResponse response) {
-  const v1::Matrix& d = response.d();
+absl::StatusOr<LentRequest> BuildLentRequest(const MatrixView& a, const MatrixView& b,
+                                             const ProductOptions& options) {
+  auto message = MakeRequest(a, b, options, Purpose::kLend);
+  if (!message.ok()) return message.status();
+  LentRequest request = {.message = *std::move(message)};
+  const bool is_read = request.message.k() > 0 && options.alpha != 0;
+  if (is_read || !a.data.empty()) request.a = a.data;
+  if (is_read || !b.data.empty()) request.b = b.data;
+  if (options.c.has_value()) request.c = options.c->data;
+  if (options.bias.has_value()) request.bias = options.bias->data;
+  return request;
+}
+
+namespace {
+
+// Errors: DataLoss where so many bytes do not fit the shape that D claims.
+absl::Status CheckAnswer(const v1::Matrix& d, int64_t got) {
   const OperandShape one = {.type = d.type(),
                             .order = d.order(),
                             .rows = d.rows(),
@@ -195,20 +217,50 @@ absl::StatusOr<MultiplyResult> MultiplyResult::FromResponse(v1::MultiplyResponse
   const bool is_empty = d.batch() == 0 || bytes->full == 0;
   int64_t before = 0;  // The last matrix.
   const bool overflows = __builtin_mul_overflow(d.batch() - 1, d.batch_stride(), &before);
-  const int64_t got = static_cast<int64_t>(d.data().size());
   const bool fits = is_empty
                         ? got == 0
                         : d.batch() > 0 && (d.batch() == 1 || d.batch_stride() >= bytes->least) &&
                               !overflows && before <= got && bytes->least <= got - before &&
                               got - before <= bytes->full;
-  if (fits) return MultiplyResult(std::move(response));
+  if (fits) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
       "d.data: got ", got, " bytes for ", d.batch(), " matrices of ", d.rows(), "x", d.columns(),
       " elements of type ", ElementTypeName(d.type()), ", want as many as its layout takes"));
 }
 
+}  // namespace
+
+absl::StatusOr<MultiplyResult> MultiplyResult::FromResponse(v1::MultiplyResponse response) {
+  absl::Status status = CheckAnswer(response.d(), static_cast<int64_t>(response.d().data().size()));
+  if (!status.ok()) return status;
+  return MultiplyResult(std::move(response));
+}
+
+absl::StatusOr<MultiplyResult> MultiplyResult::FromParts(v1::MultiplyResponse response,
+                                                         std::span<const std::byte> data,
+                                                         std::unique_ptr<std::byte[]> own) {
+  absl::Status status = CheckAnswer(response.d(), static_cast<int64_t>(data.size()));
+  if (!status.ok()) return status;
+  MultiplyResult result(std::move(response));
+  result.is_apart_ = true;
+  result.apart_ = data;
+  result.own_ = std::move(own);
+  return result;
+}
+
 std::span<const std::byte> MultiplyResult::data() const {
+  if (is_apart_) return apart_;
   return std::as_bytes(std::span(response_.d().data().data(), response_.d().data().size()));
+}
+
+absl::Status MultiplyResult::CheckElements(v1::ElementType wanted, size_t alignment) const {
+  if (type() != wanted) {
+    return absl::InvalidArgumentError(absl::StrCat("elements: got ", ElementTypeName(wanted),
+                                                   ", want D's type, ", ElementTypeName(type())));
+  }
+  if (reinterpret_cast<uintptr_t>(data().data()) % alignment == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("into: got an address that is no multiple of ", alignment, " bytes"));
 }
 
 }  // namespace gemmd

@@ -6,11 +6,11 @@
 //   std::vector<float> a(m * k), b(k * n);
 //   auto product = client->Multiply(gemmd::View(a, m, k), gemmd::View(b, k, n));
 //   if (!product.ok()) return product.status();
-//   std::span<const float> d = product->elements<float>();
+//   std::span<const float> d = *product->elements<float>();
 //
-// Every call has a deadline. A call that the server refused or lost with UNAVAILABLE is sent again,
-// with exponential backoff or after the pause that the server asked for; no other failure is
-// retried.
+// Every call has a deadline, which counts from its entry. A call that the server refused or lost
+// with UNAVAILABLE is sent again, with exponential backoff or after the pause that the server asked
+// for; no other failure is retried.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gemmd/multiply_stream.h"
+#include "gemmd/pending_product.h"
 #include "gemmd/product.h"
 #include "gemmd/tensor.h"
 #include "gemmd/v1/gemm.pb.h"
@@ -119,11 +120,17 @@ class Client {
   // Streams live on.
   ~Client();
 
-  // Computes D. Blocks.
+  // Computes D. Blocks. The matrices are sent from where they lie; they are not copied.
   // Shapes: see product.h. Errors: also InvalidArgument found before sending, see BuildRequest.
   absl::StatusOr<MultiplyResult> Multiply(const MatrixView& a, const MatrixView& b,
                                           const ProductOptions& product_options = {},
                                           const CallOptions& call_options = {});
+
+  // The same without blocking: what is returned waits for D, and the matrices and `into` stay
+  // where they are until it has.
+  PendingProduct MultiplyAsync(const MatrixView& a, const MatrixView& b,
+                               const ProductOptions& product_options = {},
+                               const CallOptions& call_options = {});
 
   // Computes D from the wire's own messages.
   absl::StatusOr<v1::MultiplyResponse> Multiply(const v1::MultiplyRequest& request,

@@ -11,11 +11,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <ranges>
 #include <span>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gemmd/element_type.h"
 #include "gemmd/v1/gemm.pb.h"
@@ -84,6 +86,11 @@ struct ProductOptions {
   bool require_deterministic = false;
   bool require_batch_invariant = false;
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;  // Normal.
+
+  // Where D's bytes go, exactly as many as D has; the result then borrows them. Empty: to memory of
+  // the result's own. Not written unless D arrives; then, even where the answer is found to be
+  // spoilt.
+  std::span<std::byte> into = {};
 };
 
 // The request for a product; m, n and k come from the views. Copies the bytes.
@@ -98,36 +105,48 @@ absl::StatusOr<v1::MultiplyRequest> BuildRequest(const MatrixView& a, const Matr
 absl::StatusOr<v1::MultiplyRequest> DescribeRequest(const MatrixView& a, const MatrixView& b,
                                                     const ProductOptions& options = {});
 
-// The answer to one product: D and what the server says about its making. Movable; owns D's bytes.
+// The answer to one product: D and what the server says about its making. Movable; owns D's bytes
+// unless they went to ProductOptions::into.
 class MultiplyResult {
  public:
   // Errors: DataLoss where the answer's bytes do not fit the shape that it claims.
   static absl::StatusOr<MultiplyResult> FromResponse(v1::MultiplyResponse response);
+  // The same where D's bytes are apart from the answer: in `own`, or elsewhere if that is null.
+  static absl::StatusOr<MultiplyResult> FromParts(v1::MultiplyResponse response,
+                                                  std::span<const std::byte> data,
+                                                  std::unique_ptr<std::byte[]> own);
 
   int64_t rows() const { return response_.d().rows(); }        // m
   int64_t columns() const { return response_.d().columns(); }  // n
   int64_t batch() const { return response_.d().batch(); }
   v1::ElementType type() const { return response_.d().type(); }
   const v1::Timing& timing() const { return response_.timing(); }
+  // Without D's bytes where those are apart from it, as data() gives them.
   const v1::MultiplyResponse& response() const { return response_; }
 
   // D's bytes, in the order asked for (row major by default), matrix after matrix.
   std::span<const std::byte> data() const;
 
   // D's elements: batch * m * n of them, unless the request asked for padding, which is then here
-  // too. Valid while the product lives where it is. Precondition: type() is kElementTypeOf<T>; the
-  // span is empty where it is not.
+  // too. Valid while the product lives where it is.
+  // Errors: InvalidArgument where type() is not kElementTypeOf<T>, or where D went to an address
+  // that no T may have.
   template <NativeElement T>
-  std::span<const T> elements() const {
-    if (type() != kElementTypeOf<T>) return {};
-    return {reinterpret_cast<const T*>(response_.d().data().data()),
-            response_.d().data().size() / sizeof(T)};
+  absl::StatusOr<std::span<const T>> elements() const {
+    if (absl::Status status = CheckElements(kElementTypeOf<T>, alignof(T)); !status.ok()) {
+      return status;
+    }
+    return std::span<const T>(reinterpret_cast<const T*>(data().data()), data().size() / sizeof(T));
   }
 
  private:
   explicit MultiplyResult(v1::MultiplyResponse response) : response_(std::move(response)) {}
+  absl::Status CheckElements(v1::ElementType wanted, size_t alignment) const;
 
   v1::MultiplyResponse response_;
+  bool is_apart_ = false;
+  std::span<const std::byte> apart_;  // D's bytes, if they are not in the answer.
+  std::unique_ptr<std::byte[]> own_;
 };
 
 }  // namespace gemmd

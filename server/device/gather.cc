@@ -17,7 +17,7 @@ absl::StatusOr<const std::byte*> Gathering::Take(const Source& source, size_t al
   const std::byte* const first = source.pieces.front().data();
   const bool is_aligned = reinterpret_cast<uintptr_t>(first) % alignment == 0;
   if (source.pieces.size() == 1 && is_aligned) return first;
-  std::optional<HeldBytes> copy = HeldBytes::Zeros(source.bytes);
+  std::optional<HeldBytes> copy = memory_.Take(source.bytes);
   if (!copy.has_value()) {
     return absl::ResourceExhaustedError(
         Concat("job: no memory to put ", source.bytes, " bytes of a matrix together"));

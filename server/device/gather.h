@@ -11,14 +11,15 @@
 #include "absl/types/span.h"
 #include "kernels/abort.h"
 #include "server/device/job.h"
+#include "server/device/warm_memory.h"
 
 namespace gemmd {
 
 // Matrices that were not in one piece, put together.
 class Gathering {
  public:
-  // At most so many threads copy.
-  explicit Gathering(int threads = 1) : threads_(threads) {}
+  // At most so many threads copy. Borrows the memory's owner.
+  Gathering(WarmMemory& memory, int threads) : memory_(memory), threads_(threads) {}
 
   // Where the matrix begins; null where there is none. What lies in one piece at a multiple of
   // `alignment` stays where it is.
@@ -27,6 +28,7 @@ class Gathering {
   absl::StatusOr<const std::byte*> Take(const Source& source, size_t alignment, AbortFlag abort);
 
  private:
+  WarmMemory& memory_;
   const int threads_;
   std::vector<HeldBytes> copies_;
 };

@@ -25,6 +25,19 @@ constexpr size_t kWorkspaceAlignment = 64;  // GemmArgs::workspace.
 // A workspace larger than this goes back to the system after the job that needed it.
 constexpr int64_t kKeptWorkspaceBytes = int64_t{64} << 20;
 
+// Results and operands put together that are kept warm for the next product,
+constexpr int64_t kKeptWarmBytes = int64_t{128} << 20;
+// for so long.
+constexpr absl::Duration kKeptWarm = absl::Seconds(1);
+
+// Whether there are bits between the elements of D that no kernel writes.
+bool HasGaps(const Problem& problem) {
+  const MatrixLayout& d = problem.d;
+  const int64_t line_bits = d.line_length() * BitsOf(d.type);
+  if (line_bits != 8 * d.line_stride_bytes()) return true;
+  return problem.batch > 1 && d.batch_stride_bytes != d.lines() * d.line_stride_bytes();
+}
+
 int AllowedCores() {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
@@ -60,7 +73,8 @@ DeviceInfo DescribeSimulator(mma::Chip chip) {
 void HostDevice::FreeDeleter::operator()(std::byte* memory) const { std::free(memory); }
 
 HostDevice::HostDevice(const Target& target, int threads)
-    : info_(target.kind == DeviceKind::kSim ? DescribeSimulator(target.chip) : DescribeCpu()) {
+    : info_(target.kind == DeviceKind::kSim ? DescribeSimulator(target.chip) : DescribeCpu()),
+      memory_(kKeptWarmBytes) {
   info_.kind = target.kind;
   info_.threads = threads > 0 ? threads : AllowedCores();
   info_.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
@@ -117,7 +131,10 @@ bool HostDevice::TakeNext(Pending& next) {
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !pending_.empty();
   };
-  mutex_.Await(has_work);
+  if (!mutex_.AwaitWithTimeout(has_work, kKeptWarm)) {
+    memory_.Cool();
+    mutex_.Await(has_work);
+  }
   if (pending_.empty()) return false;
   next = std::move(pending_.front());
   pending_.pop_front();
@@ -131,7 +148,7 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   JobOutcome outcome;
   const int64_t start_ns = clock_.NowNs();
   outcome.wait_ns = start_ns - pending.submitted_ns;
-  Gathering gathering(info_.threads);
+  Gathering gathering(memory_, info_.threads);
   const absl::StatusOr<GemmArgs> args = Prepare(job, gathering, outcome.d);
   const int64_t ready_ns = clock_.NowNs();
   outcome.copy_in_ns = ready_ns - start_ns;
@@ -168,15 +185,17 @@ absl::StatusOr<GemmArgs> HostDevice::Prepare(const Job& job, Gathering& gatherin
 }
 
 // Where D goes.
-absl::StatusOr<std::byte*> HostDevice::PlaceOutput(const Job& job, HeldBytes& d) const {
+absl::StatusOr<std::byte*> HostDevice::PlaceOutput(const Job& job, HeldBytes& d) {
   if (job.d.block != 0) return absl::InternalError("job: a block is no memory of the host");
   if (job.d.memory != nullptr) return job.d.memory;
-  std::optional<HeldBytes> zeros = HeldBytes::Zeros(job.d_bytes);
-  if (!zeros.has_value()) {
+  // The kernel writes all of D but its gaps. Zeros that the system gives are not written at all.
+  std::optional<HeldBytes> memory =
+      HasGaps(job.problem) ? HeldBytes::Zeros(job.d_bytes) : memory_.Take(job.d_bytes);
+  if (!memory.has_value()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("d: no memory for ", job.d_bytes, " bytes on device ", info_.name));
   }
-  d = *std::move(zeros);
+  d = *std::move(memory);
   return d.bytes().data();
 }
 

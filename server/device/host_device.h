@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "server/device/device.h"
 #include "server/device/gather.h"
+#include "server/device/warm_memory.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
 
@@ -52,12 +53,13 @@ class HostDevice final : public Device {
   bool TakeNext(Pending& next) ABSL_LOCKS_EXCLUDED(mutex_);
   JobOutcome Execute(const Pending& pending);
   absl::StatusOr<GemmArgs> Prepare(const Job& job, Gathering& gathering, HeldBytes& d);
-  absl::StatusOr<std::byte*> PlaceOutput(const Job& job, HeldBytes& d) const;
+  absl::StatusOr<std::byte*> PlaceOutput(const Job& job, HeldBytes& d);
   absl::Status ReserveWorkspace(int64_t bytes);
 
   // Constant after construction.
   const SteadyClock clock_;
   DeviceInfo info_;
+  WarmMemory memory_;
   DeviceProfile profile_;
 
   Mutex mutex_;

@@ -29,7 +29,8 @@ absl::Status CheckOperands(const Job& job) {
   if (!job.problem.a.is_sparse()) return absl::OkStatus();
   Source source = job.a;
   source.keeper = nullptr;  // The pieces are copied again afterwards.
-  Gathering gathering;
+  WarmMemory memory(0);
+  Gathering gathering(memory, /*threads=*/1);
   ASSIGN_OR_RETURN(const std::byte* const a, gathering.Take(source, 1, nullptr));
   return CheckOperands(job.problem, a);
 }

@@ -24,7 +24,7 @@ int Multiply(gemmd::Client& client) {
     std::fprintf(stderr, "%s\n", product.status().ToString().c_str());
     return 1;
   }
-  std::span<const float> d = product->elements<float>();
+  std::span<const float> d = *product->elements<float>();
   const std::vector<float> want = {4, 5, 10, 11};
   for (float value : d) std::printf("%g ", value);
   std::printf("from %s in %lld ns\n", product->response().kernel().c_str(),

@@ -18,6 +18,7 @@
 #include "server/device/canary.h"
 #include "server/device/copy_pieces.h"
 #include "server/device/host_device.h"
+#include "server/device/warm_memory.h"
 #include "server/system/clock.h"
 #include "tests/server/device/fake_device.h"
 #include "tests/testing/status_matchers.h"
@@ -116,6 +117,44 @@ TEST(CopyPiecesTest, PutsPiecesTogetherAndLetsGoOfEachOnce) {
   }
 }
 
+TEST(WarmMemoryTest, KeepsWhatNobodyUsesUpToItsBound) {
+  constexpr int64_t kMib = int64_t{1} << 20;
+  WarmMemory memory(20 * kMib);
+  std::byte* first = nullptr;
+  {
+    const HeldBytes taken = memory.Take(8 * kMib).value();
+    ASSERT_EQ(std::ssize(taken.bytes()), 8 * kMib);
+    first = taken.bytes().data();
+    taken.bytes().front() = taken.bytes().back() = std::byte{1};
+    EXPECT_EQ(memory.kept_bytes(), 0);
+  }
+  EXPECT_EQ(memory.kept_bytes(), 8 * kMib);
+  {
+    const HeldBytes again = memory.Take(5 * kMib).value();
+    EXPECT_EQ(again.bytes().data(), first);
+    EXPECT_EQ(std::ssize(again.bytes()), 5 * kMib);
+    // What is in use is not given twice, and what is far too long not at all.
+    const HeldBytes other = memory.Take(8 * kMib).value();
+    EXPECT_NE(other.bytes().data(), first);
+  }
+  EXPECT_EQ(memory.kept_bytes(), 16 * kMib);
+  { const HeldBytes shorter = memory.Take(2 * kMib).value(); }
+  EXPECT_EQ(memory.kept_bytes(), 18 * kMib);
+  { const HeldBytes longer = memory.Take(16 * kMib).value(); }
+  EXPECT_LE(memory.kept_bytes(), 20 * kMib);
+  { const HeldBytes small = memory.Take(1000).value(); }
+  memory.Cool();
+  EXPECT_EQ(memory.kept_bytes(), 0);
+  EXPECT_FALSE(memory.Take(int64_t{1} << 60).has_value());
+  EXPECT_EQ(memory.Take(0).value().size(), 0u);
+}
+
+TEST(WarmMemoryTest, MayGoBeforeWhatWasTaken) {
+  HeldBytes taken;
+  { taken = WarmMemory(int64_t{1} << 30).Take(int64_t{3} << 20).value(); }
+  taken.bytes().back() = std::byte{1};
+}
+
 TEST(HostDeviceTest, TakesOperandsInPieces) {
   HostDevice device(HostTarget(), 1);
   const std::vector<float> a = {1, 2, 3, 4};
@@ -135,6 +174,36 @@ TEST(HostDeviceTest, TakesOperandsInPieces) {
   const JobOutcome outcome = RunOn(device, job);
   ASSERT_THAT(outcome.status, IsOk());
   EXPECT_EQ(Piece(outcome.d.bytes()), PieceOf(std::vector<float>{19, 22, 43, 50}));
+}
+
+// The kernel leaves gaps alone, and the memory was another product's before.
+TEST(HostDeviceTest, GapsOfAResultAreZero) {
+  HostDevice device(HostTarget(), 1);
+  const std::vector<float> ones(2048 * 2048, 1);
+  SourcePieces pieces;
+  std::string unused;
+  Job job = TestJob(&unused);
+  Problem& problem = job.problem;
+  problem.m = problem.n = 2048;
+  problem.a = *TightLayout("a", ElementType::kF32, Order::kRowMajor, 2048, 1);
+  problem.b = *TightLayout("b", ElementType::kF32, Order::kRowMajor, 1, 2048);
+  problem.d = *TightLayout("d", ElementType::kF32, Order::kRowMajor, 2048, 2048);
+  job.kernel = Choose(Catalog(DeviceKind::kCpu), problem, {}, device.profile()).value();
+  job.workspace_bytes = job.kernel->workspace_bytes(problem).value();
+  job.d.memory = nullptr;
+  job.a = pieces.Add(PieceOf(ones).first(4 * 2048));
+  job.b = pieces.Add(PieceOf(ones).first(4 * 2048));
+  for (const int64_t leading_dimension : {2048, 2050}) {
+    problem.d.leading_dimension = leading_dimension;
+    problem.d.batch_stride_bytes = 4 * 2048 * leading_dimension;
+    job.d_bytes = BytesWritten(problem);
+    const JobOutcome outcome = RunOn(device, job);
+    ASSERT_THAT(outcome.status, IsOk());
+    const auto* const d = reinterpret_cast<const float*>(outcome.d.bytes().data());
+    for (int64_t i = 0; i < job.d_bytes / 4; ++i) {
+      ASSERT_EQ(d[i], i % leading_dimension < 2048 ? 1 : 0) << i;
+    }
+  }
 }
 
 // Kernels that take as long as the test says: each ends once the device's clock has come so far.

@@ -24,7 +24,8 @@ JobOutcome RunOnCallingThread(const Job& job) {
     outcome.d = HeldBytes::Zeros(job.d_bytes).value();
     d = outcome.d.bytes().data();
   }
-  Gathering gathering;
+  WarmMemory copies(0);
+  Gathering gathering(copies, /*threads=*/1);
   outcome.status = job.kernel->launch(ArgsOf(job, {}, workspace, d, nullptr, gathering).value());
   outcome.compute_ns = 1;
   return outcome;
