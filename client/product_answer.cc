@@ -45,7 +45,9 @@ class AnswerReader {
         continue;
       }
       int bytes = 0;
-      if (!input_.ReadVarintSizeAsInt(&bytes)) return NoAnswer();
+      if (!input_.ReadVarintSizeAsInt(&bytes) || bytes > input_.BytesUntilLimit()) {
+        return NoAnswer();
+      }
       const CodedInputStream::Limit limit = input_.PushLimit(bytes);
       if (absl::Status status = ReadMatrix(); !status.ok()) return status;
       input_.PopLimit(limit);

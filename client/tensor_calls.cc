@@ -11,6 +11,7 @@
 #include "client/connections.h"
 #include "client/download_call.h"
 #include "client/operand_size.h"
+#include "client/product_call.h"
 #include "client/status_conversion.h"
 #include "client/upload_call.h"
 #include "gemmd/client.h"
@@ -231,11 +232,12 @@ absl::StatusOr<ResidentTensor> Client::Compress(const v1::TensorRef& tensor,
 absl::StatusOr<MultiplyResult> Client::Multiply(const Operand& a, const Operand& b,
                                                 const ProductOptions& product_options,
                                                 const CallOptions& call_options) {
-  const auto request = BuildRequest(a, b, product_options);
-  if (!request.ok()) return request.status();
-  auto response = Multiply(*request, call_options);
-  if (!response.ok()) return response.status();
-  return MultiplyResult::FromResponse(*std::move(response));
+  ProductCall call(state_->Next().channel);
+  state_->Prepare(call.context(), call_options);
+  auto message = BuildRequest(a, b, product_options);
+  if (!message.ok()) return message.status();
+  call.Start({.message = *std::move(message)}, product_options.into);
+  return call.Wait();
 }
 
 absl::StatusOr<ChainResult> Client::Chain(const Operand& a, const Operand& b,
