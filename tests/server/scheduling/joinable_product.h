@@ -99,7 +99,8 @@ inline std::vector<std::byte> ResultOf(const Job& job, std::byte poison) {
   void* start = memory.data();
   size_t space = memory.size();
   std::align(kAlignment, static_cast<size_t>(job.workspace_bytes), start, space);
-  Gathering gathering;
+  WarmMemory copies(0);
+  Gathering gathering(copies, /*threads=*/1);
   const absl::StatusOr<GemmArgs> args =
       ArgsOf(job, SimulatedH100(), absl::MakeSpan(static_cast<std::byte*>(start), space), d.data(),
              nullptr, gathering);
