@@ -191,7 +191,7 @@ ExitCode ReportKept(const GlobalFlags& global, const v1::MultiplyRequest& reques
   }
   console.Print(Heading(request, response));
   console.Print(TimingTable(calls, response.operations()));
-  console.Print("\n" + TensorText(response.tensor()));
+  console.Print(absl::StrCat("\n", TensorText(response.tensor())));
   return ExitCode::kOk;
 }
 
