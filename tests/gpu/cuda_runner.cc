@@ -184,7 +184,7 @@ class TogetherRunner : public CudaRunner {
     for (size_t i = 0; i < products.size(); ++i) places_[i].output = Take(outputs[i]);
     RETURN_IF_ERROR(host_.Reserve(end_));
     if (device_.bytes() < end_ + workspace_bytes_) {
-      ASSIGN_OR_RETURN(device_, DeviceMemory::Allocate(2 * (end_ + workspace_bytes_)));
+      ASSIGN_OR_RETURN(device_, DeviceBuffer::Allocate(2 * (end_ + workspace_bytes_)));
     }
     for (size_t i = 0; i < products.size(); ++i) {
       const Product& product = products[i];
@@ -221,7 +221,7 @@ class TogetherRunner : public CudaRunner {
   }
 
   PinnedMemory host_;
-  DeviceMemory device_;
+  DeviceBuffer device_;
   std::vector<Places> places_;
   int64_t end_ = 0;
   int64_t outputs_start_ = 0;
@@ -243,9 +243,9 @@ class ApartRunner : public CudaRunner {
 
  private:
   template <typename T>
-  absl::StatusOr<DeviceMemory> Upload(const T* data, size_t count) {
-    ASSIGN_OR_RETURN(DeviceMemory memory,
-                     DeviceMemory::Allocate(static_cast<int64_t>(count * sizeof(T))));
+  absl::StatusOr<DeviceBuffer> Upload(const T* data, size_t count) {
+    ASSIGN_OR_RETURN(DeviceBuffer memory,
+                     DeviceBuffer::Allocate(static_cast<int64_t>(count * sizeof(T))));
     if (count > 0) {
       RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(memory.data(), data, count * sizeof(T),
                                                  cudaMemcpyHostToDevice, stream_.get()),
@@ -257,17 +257,17 @@ class ApartRunner : public CudaRunner {
   absl::Status RunOne(const Kernel& kernel, const Product& product,
                       std::vector<std::byte>& output) {
     const size_t d_bytes = output.size() - 2 * kGuardBytes;
-    ASSIGN_OR_RETURN(const DeviceMemory a, Upload(product.a.data(), product.a.size()));
-    ASSIGN_OR_RETURN(const DeviceMemory b, Upload(product.b.data(), product.b.size()));
-    ASSIGN_OR_RETURN(const DeviceMemory c, Upload(product.c.data(), product.c.size()));
-    ASSIGN_OR_RETURN(const DeviceMemory bias, Upload(product.bias.data(), product.bias.size()));
-    ASSIGN_OR_RETURN(const DeviceMemory a_scale,
+    ASSIGN_OR_RETURN(const DeviceBuffer a, Upload(product.a.data(), product.a.size()));
+    ASSIGN_OR_RETURN(const DeviceBuffer b, Upload(product.b.data(), product.b.size()));
+    ASSIGN_OR_RETURN(const DeviceBuffer c, Upload(product.c.data(), product.c.size()));
+    ASSIGN_OR_RETURN(const DeviceBuffer bias, Upload(product.bias.data(), product.bias.size()));
+    ASSIGN_OR_RETURN(const DeviceBuffer a_scale,
                      Upload(product.a_scale.data(), product.a_scale.size()));
-    ASSIGN_OR_RETURN(const DeviceMemory b_scale,
+    ASSIGN_OR_RETURN(const DeviceBuffer b_scale,
                      Upload(product.b_scale.data(), product.b_scale.size()));
-    ASSIGN_OR_RETURN(const DeviceMemory d, Upload(output.data() + kGuardBytes, d_bytes));
+    ASSIGN_OR_RETURN(const DeviceBuffer d, Upload(output.data() + kGuardBytes, d_bytes));
     ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel.workspace_bytes(product.problem));
-    ASSIGN_OR_RETURN(const DeviceMemory workspace, DeviceMemory::Allocate(workspace_bytes));
+    ASSIGN_OR_RETURN(const DeviceBuffer workspace, DeviceBuffer::Allocate(workspace_bytes));
     const Addresses addresses = {.a = a.data(),
                                  .b = b.data(),
                                  .c = c.data(),

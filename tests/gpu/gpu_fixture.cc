@@ -13,7 +13,7 @@ void GpuTest::SetUp() {
 }
 
 DeviceCopy::DeviceCopy(const std::vector<std::byte>& bytes) {
-  absl::StatusOr<DeviceMemory> memory = DeviceMemory::Allocate(static_cast<int64_t>(bytes.size()));
+  absl::StatusOr<DeviceBuffer> memory = DeviceBuffer::Allocate(static_cast<int64_t>(bytes.size()));
   ExpectDone(memory.status());
   if (!memory.ok() || bytes.empty()) return;
   memory_ = *std::move(memory);

@@ -34,7 +34,7 @@ class DeviceCopy {
   std::vector<std::byte> Read(const Stream& stream) const;
 
  private:
-  DeviceMemory memory_;
+  DeviceBuffer memory_;
 };
 
 // A stream, and a failure where there is none.

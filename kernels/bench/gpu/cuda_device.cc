@@ -142,9 +142,9 @@ absl::Status CudaDevice::ReadFacts(int index) {
 }
 
 absl::StatusOr<DeviceBytes> CudaDevice::Allocate(int64_t bytes) {
-  ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Allocate(bytes));
+  ASSIGN_OR_RETURN(DeviceBuffer memory, DeviceBuffer::Allocate(bytes));
   std::byte* const data = memory.data();
-  auto owner = std::make_shared<DeviceMemory>(std::move(memory));
+  auto owner = std::make_shared<DeviceBuffer>(std::move(memory));
   return DeviceBytes(data, [owner](std::byte*) mutable { owner.reset(); });
 }
 

@@ -37,8 +37,8 @@ bool IsSticky(cudaError_t error) {
   }
 }
 
-absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(int64_t bytes) {
-  DeviceMemory memory;
+absl::StatusOr<DeviceBuffer> DeviceBuffer::Allocate(int64_t bytes) {
+  DeviceBuffer memory;
   if (bytes == 0) return memory;
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
@@ -51,13 +51,13 @@ absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(int64_t bytes) {
   return memory;
 }
 
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }
 
-DeviceMemory::~DeviceMemory() {
+DeviceBuffer::~DeviceBuffer() {
   if (data_ != nullptr) cudaFree(data_);
 }
 

@@ -22,16 +22,16 @@ absl::Status CudaStatus(cudaError_t error, std::string_view what);
 // Whether the context is lost with this error, so that every later call on it fails.
 bool IsSticky(cudaError_t error);
 
-class DeviceMemory {
+class DeviceBuffer {
  public:
   // Takes memory of the current GPU, aligned to 256 bytes; none for 0 bytes.
   // Errors: ResourceExhausted.
-  static absl::StatusOr<DeviceMemory> Allocate(int64_t bytes);
+  static absl::StatusOr<DeviceBuffer> Allocate(int64_t bytes);
 
-  DeviceMemory() = default;
-  DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
-  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
-  ~DeviceMemory();
+  DeviceBuffer() = default;
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  ~DeviceBuffer();
 
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
