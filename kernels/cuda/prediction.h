@@ -13,7 +13,7 @@ namespace gemmd {
 // kernel's own beginning and end are a part.
 inline constexpr double kLaunchSeconds = 6e-6;
 // What one more kernel of the same product takes, which packs an operand.
-inline constexpr double kPackSeconds = 4e-6;
+inline constexpr double kPackSeconds = 8e-6;
 
 // Adds launches and the packing of operands to the longer of two times: that of reading and writing
 // every matrix once, and that of computing tiles in waves. A wave has one tile on each

@@ -18,7 +18,7 @@ __global__ void ReadUntilItChanges(const volatile int* word) {
 
 absl::Status RunEndlessLoop() {
   ASSIGN_OR_RETURN(const Stream stream, Stream::Create());
-  ASSIGN_OR_RETURN(const DeviceMemory word, DeviceMemory::Allocate(sizeof(int)));
+  ASSIGN_OR_RETURN(const DeviceBuffer word, DeviceBuffer::Allocate(sizeof(int)));
   RETURN_IF_ERROR(
       CudaStatus(cudaMemsetAsync(word.data(), 0, sizeof(int), stream.get()), "word of the loop"));
   ReadUntilItChanges<<<1, 1, 0, stream.get()>>>(reinterpret_cast<const int*>(word.data()));
