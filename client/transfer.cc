@@ -25,7 +25,8 @@ absl::StatusOr<int> LanesFor(int64_t bytes, int asked) {
         absl::StrCat("connections: got ", asked, ", want 0 to ", kMostLanes));
   }
   const int wanted = asked > 0 ? asked : (bytes > kLargeBytes ? kLanesOfLarge : 1);
-  const int64_t chunks = std::max<int64_t>(1, (bytes + kTransferChunkBytes - 1) / kTransferChunkBytes);
+  const int64_t chunks =
+      std::max<int64_t>(1, (bytes + kTransferChunkBytes - 1) / kTransferChunkBytes);
   return static_cast<int>(std::min<int64_t>(wanted, chunks));
 }
 

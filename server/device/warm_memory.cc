@@ -3,8 +3,8 @@
 
 #include <sys/mman.h>
 
-#include <cstdlib>
 #include <map>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -101,9 +101,9 @@ std::optional<HeldBytes> WarmMemory::Take(int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
   if (size == 0) return HeldBytes();
   if (bytes < kLeastBytes) {
-    auto* const memory = static_cast<std::byte*>(std::malloc(size));
+    auto* const memory = static_cast<std::byte*>(::operator new(size, std::nothrow));
     if (memory == nullptr) return std::nullopt;
-    return HeldBytes({memory, size}, [memory] { std::free(memory); });
+    return HeldBytes({memory, size}, [memory] { ::operator delete(memory); });
   }
   Mapping mapping = kept_->Find(size);
   if (mapping.memory == nullptr) mapping = Map(size);

@@ -192,7 +192,11 @@ struct Row {
 
 int Main(std::vector<std::string> arguments) {
   double seconds = 10;
-  if (!arguments.empty() && absl::SimpleAtod(arguments.back(), &seconds)) arguments.pop_back();
+  double asked = 0;
+  if (!arguments.empty() && absl::SimpleAtod(arguments.back(), &asked)) {
+    seconds = asked;
+    arguments.pop_back();
+  }
   Probe probe;
   std::vector<Row> rows;
   rows.push_back({"bare gRPC, one copy", [&] { probe.Up(); }, [&] { probe.Down(); },

@@ -64,31 +64,32 @@ grpc::Status Multiply(RunningServer& running, const grpc::ByteBuffer& request) {
 v1::MultiplyRequest Scaled() {
   v1::MultiplyRequest request;
   request.set_m(1);
-  request.set_n(1 << 15);
-  request.set_k(64);
+  request.set_n(1 << 14);
+  request.set_k(32);
   request.mutable_a()->set_type(v1::ELEMENT_TYPE_S8);
-  request.mutable_a()->set_data(std::string(64, '\1'));
+  request.mutable_a()->set_data(std::string(32, '\1'));
   request.mutable_b()->set_type(v1::ELEMENT_TYPE_S8);
-  request.mutable_b()->set_data(std::string(size_t{64} << 15, '\1'));
-  request.mutable_b()->mutable_scale()->mutable_values()->Resize(1 << 15, 1.0f);
+  request.mutable_b()->set_data(std::string(size_t{32} << 14, '\1'));
+  request.mutable_b()->mutable_scale()->mutable_values()->Resize(1 << 14, 1.0f);
   return request;
 }
 
 v1::MultiplyRequest Converted(v1::ElementType type, int bytes) {
   v1::MultiplyRequest request;
-  request.set_m(512);
-  request.set_n(512);
-  request.set_k(512);
+  request.set_m(400);
+  request.set_n(400);
+  request.set_k(400);
   for (v1::Operand* operand : {request.mutable_a(), request.mutable_b()}) {
     operand->set_type(type);
-    operand->set_data(std::string(static_cast<size_t>(512 * 512 * bytes), '\0'));
+    operand->set_data(std::string(static_cast<size_t>(400 * 400 * bytes), '\0'));
   }
   return request;
 }
 
+// Nothing here is as long as what the daemon keeps from one product to the next (WarmMemory).
 TEST(AllocationTest, EachThatFailsRefusesItsRequestAlone) {
   RunningServer running(TestDevice::kCpu);
-  const v1::MultiplyRequest requests[] = {IntegerRequest(600, 500, 600), Scaled(),
+  const v1::MultiplyRequest requests[] = {IntegerRequest(300, 400, 500), Scaled(),
                                           Converted(v1::ELEMENT_TYPE_F16, 2),
                                           Converted(v1::ELEMENT_TYPE_E4M3, 1)};
   for (const v1::MultiplyRequest& request : requests) {
