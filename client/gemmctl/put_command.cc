@@ -99,7 +99,7 @@ CommandRun AddPut(CLI::App& app) {
             "Do not pin it; delete it so long after its last use, or with its session, which ends "
             "30 s after its last command: seconds, or 500ms, 2m")
       .TypeName("TIME");
-  AddOption(app, "--device", flags->device, "Bring it to this device at once").TypeName("NAME");
+  AddOption(app, "--device", flags->device, "Device that will need it; a hint").TypeName("NAME");
   AddFlag(app, "--known", flags->known,
           "Hash it first: nothing is sent where the session has these bytes, and what is sent is "
           "checked");

@@ -43,9 +43,9 @@ absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Messag
   request.Clear();
   grpc::ByteBuffer parsed(bytes);
   grpc::ProtoBufferReader reader(&parsed);
-  // It has been looked through: only memory can be missing.
+  // Text that is no UTF-8 shows only now.
   if (!reader.status().ok() || !request.ParseFromZeroCopyStream(&reader)) {
-    return absl::ResourceExhaustedError("request: no memory to parse it in, try again later");
+    return absl::InvalidArgumentError("message: got bytes that are no message of this method");
   }
   request.DiscardUnknownFields();
   return absl::OkStatus();

@@ -28,6 +28,7 @@ PROPER = {
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNAUTHENTICATED,  # An operand that is a tensor, in a call without a session.
 }
 # What gRPC itself answers where the bytes are no such message, before any of our code sees them:
 # UNIMPLEMENTED without a text in 1.51, INTERNAL in other versions.
