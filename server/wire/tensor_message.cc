@@ -120,7 +120,8 @@ absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
     if (message.other.step_case() == v1::PutRequest::kChunk) {
       message.slices.assign(1, grpc::Slice(message.other.chunk().data()));
       const grpc::Slice& data = message.slices.front();
-      PutMessage::Chunk& chunk = message.chunk.emplace();
+      message.chunk = PutMessage::Chunk();
+      PutMessage::Chunk& chunk = *message.chunk;
       chunk.offset = message.other.chunk().offset();
       chunk.pieces.push_back({reinterpret_cast<const std::byte*>(data.begin()), data.size()});
     }
