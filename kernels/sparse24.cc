@@ -39,10 +39,12 @@ uint64_t BadGroups(const SparseForm& form, uint64_t indices) {
   return ~increases & kLowBits;
 }
 
-// The first bad group of a line of indices; absent if all are good.
-std::optional<int64_t> FirstBadGroup(const SparseLayout& layout, const std::byte* line) {
+// The first bad group of a line of indices; absent if all are good, or those before the flag was
+// set.
+std::optional<int64_t> FirstBadGroup(const SparseLayout& layout, const std::byte* line,
+                                     AbortFlag abort) {
   const int64_t bits = layout.groups * layout.form.index_bits();
-  for (int64_t first = 0; first < bits; first += kWordBits) {
+  for (int64_t first = 0; first < bits && !IsSet(abort); first += kWordBits) {
     const int64_t count = std::min(kWordBits, bits - first);
     uint64_t word = 0;
     std::memcpy(&word, line + first / 8, static_cast<size_t>((count + 7) / 8));
@@ -226,11 +228,17 @@ absl::StatusOr<SparseLayout> SparseLayoutOf(std::string_view field, ElementType 
 }
 
 absl::Status CheckCompressed(std::string_view field, const SparseLayout& layout,
-                             const std::byte* compressed) {
+                             const std::byte* compressed, AbortFlag abort) {
+  return CheckCompressedRows(field, layout, compressed, 0, layout.rows, abort);
+}
+
+absl::Status CheckCompressedRows(std::string_view field, const SparseLayout& layout,
+                                 const std::byte* compressed, int64_t first_row, int64_t end_row,
+                                 AbortFlag abort) {
   if (layout.columns == 0) return absl::OkStatus();
-  for (int64_t row = 0; row < layout.rows; ++row) {
+  for (int64_t row = first_row; row < end_row && !IsSet(abort); ++row) {
     const std::byte* indices = compressed + layout.indices_offset(row);
-    const std::optional<int64_t> group = FirstBadGroup(layout, indices);
+    const std::optional<int64_t> group = FirstBadGroup(layout, indices, abort);
     if (group) {
       const int64_t first = *group * layout.form.kept_units();
       return RefuseIndices(

@@ -97,11 +97,16 @@ absl::StatusOr<SparseLayout> SparseLayoutOf(std::string_view field, ElementType 
                                             int64_t columns);
 
 // Checks what Expand and the kernels rely on: indices increase in every group, and what they place
-// beyond k is zero.
+// beyond k is zero. Once the flag is set, the rest is not looked at.
 // Errors: InvalidArgument for the first bad group; `field` names the bytes ("a.data"):
 // "a.data: row 3, group 17: got indices 2, 2, want increasing".
 absl::Status CheckCompressed(std::string_view field, const SparseLayout& layout,
-                             const std::byte* compressed);
+                             const std::byte* compressed, AbortFlag abort = nullptr);
+
+// The same for the rows from `first_row` to `end_row` alone, both within the matrix.
+absl::Status CheckCompressedRows(std::string_view field, const SparseLayout& layout,
+                                 const std::byte* compressed, int64_t first_row, int64_t end_row,
+                                 AbortFlag abort = nullptr);
 
 // Writes the dense matrix; bits after the last element of a line become 0. Compressed bytes that
 // CheckCompressed refuses give an arbitrary matrix, without access outside either buffer. Once the

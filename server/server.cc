@@ -226,6 +226,8 @@ absl::Status Server::Listen(const ServerOptions& options) {
   grpc_server_ = builder.BuildAndStart();
   if (grpc_server_ == nullptr) return absl::InternalError("listen: gRPC did not start");
   WatchDevices();
+  // What is resident before anybody has come is what is to stay.
+  WatchMemory();
   for (const ListeningSocket& socket : sockets) {
     addresses_.push_back(socket.address());
     spdlog::info("event=listening address={}", LogValue(socket.address()));

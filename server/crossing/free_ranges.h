@@ -23,7 +23,7 @@ class FreeRanges {
 
   int64_t bytes() const { return bytes_; }
   int64_t taken_bytes() const { return taken_bytes_; }
-  // Of the longest free range.
+  // The length of the longest free range.
   int64_t longest_bytes() const;
 
   static constexpr int64_t kAlignment = 256;

@@ -142,7 +142,7 @@ struct MemoryRequest {
   // counts as memory of jobs.
   uint32_t is_scratch = 0;
   int64_t offset = 0;  // In the block.
-  int64_t bytes = 0;   // Of the new block, or to be copied.
+  int64_t bytes = 0;   // How long the new block is, or how much is copied.
   int64_t staged = 0;  // Where in the staging area they come from or go to.
 };
 

@@ -61,7 +61,7 @@ class Errand {
   // Set before it is given to the device, and constant.
   const Kind kind;
   JobId job_id = 0;
-  int64_t in_bytes = 0;  // Of the staging area.
+  int64_t in_bytes = 0;  // What it takes of the staging area.
   int64_t out_bytes = 0;
   bool out_may_stay = false;  // Among the results, until somebody has read them.
   std::vector<BlockUse> uses;
@@ -74,7 +74,7 @@ class Errand {
   StagingRange in;
   StagingRange out;
   uint32_t slot = 0;
-  uint64_t id = 0;  // Of its record, once it is sent.
+  uint64_t id = 0;  // Its record's, once it is sent.
   int64_t submitted_ns = 0;
   int64_t begun_ns = 0;
   int64_t sent_ns = 0;

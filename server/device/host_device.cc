@@ -27,7 +27,7 @@ constexpr int64_t kKeptWorkspaceBytes = int64_t{64} << 20;
 
 // Results and operands put together that are kept warm for the next product,
 constexpr int64_t kKeptWarmBytes = int64_t{128} << 20;
-// for so long.
+// for so long, as the workspace is.
 constexpr absl::Duration kKeptWarm = absl::Seconds(1);
 
 // Whether there are bits between the elements of D that no kernel writes.
@@ -133,6 +133,7 @@ bool HostDevice::TakeNext(Pending& next) {
   };
   if (!mutex_.AwaitWithTimeout(has_work, kKeptWarm)) {
     memory_.Cool();
+    DropWorkspace();
     mutex_.Await(has_work);
   }
   if (pending_.empty()) return false;
@@ -166,10 +167,7 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   }
   outcome.compute_ns = clock_.NowNs() - ready_ns;
   if (!outcome.status.ok()) outcome.d = HeldBytes();
-  if (workspace_bytes_ > kKeptWorkspaceBytes) {
-    workspace_.reset();
-    workspace_bytes_ = 0;
-  }
+  if (workspace_bytes_ > kKeptWorkspaceBytes) DropWorkspace();
   return outcome;
 }
 
@@ -179,7 +177,7 @@ absl::StatusOr<GemmArgs> HostDevice::Prepare(const Job& job, Gathering& gatherin
   const auto workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_));
   ASSIGN_OR_RETURN(std::byte* const to, PlaceOutput(job, d));
   ASSIGN_OR_RETURN(GemmArgs args, ArgsOf(job, profile_.target, workspace, to, &abort_, gathering));
-  RETURN_IF_ERROR(CheckOperands(job.problem, args.a));
+  RETURN_IF_ERROR(CheckOperands(job.problem, args.a, &abort_));
   if (IsSet(&abort_)) return AbortedLaunch();
   return args;
 }
@@ -199,10 +197,14 @@ absl::StatusOr<std::byte*> HostDevice::PlaceOutput(const Job& job, HeldBytes& d)
   return d.bytes().data();
 }
 
-absl::Status HostDevice::ReserveWorkspace(int64_t bytes) {
-  if (bytes <= workspace_bytes_) return absl::OkStatus();
+void HostDevice::DropWorkspace() {
   workspace_.reset();
   workspace_bytes_ = 0;
+}
+
+absl::Status HostDevice::ReserveWorkspace(int64_t bytes) {
+  if (bytes <= workspace_bytes_) return absl::OkStatus();
+  DropWorkspace();
   void* memory = nullptr;
   if (posix_memalign(&memory, kWorkspaceAlignment, static_cast<size_t>(bytes)) != 0) {
     return absl::ResourceExhaustedError(

@@ -55,6 +55,7 @@ class HostDevice final : public Device {
   absl::StatusOr<GemmArgs> Prepare(const Job& job, Gathering& gathering, HeldBytes& d);
   absl::StatusOr<std::byte*> PlaceOutput(const Job& job, HeldBytes& d);
   absl::Status ReserveWorkspace(int64_t bytes);
+  void DropWorkspace();
 
   // Constant after construction.
   const SteadyClock clock_;

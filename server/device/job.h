@@ -48,7 +48,7 @@ struct Source {
   PieceKeeper* keeper = nullptr;   // Not null: may be told of pieces that are no longer needed.
   DeviceBlock block = 0;  // Not 0: there, from `offset` on; devices with memory of their own only.
   int64_t offset = 0;
-  int64_t bytes = 0;  // Of all pieces, or in the block. 0: there is no such matrix.
+  int64_t bytes = 0;  // All pieces, or what is used of the block. 0: there is no such matrix.
 };
 
 // The pieces of the matrices of one job, for as long as the job needs them. Not moved: sources

@@ -97,7 +97,7 @@ std::vector<PlacedRange> JobErrand::InBlocks() const {
 // What lies in a block was looked at when it came there.
 absl::Status JobErrand::CheckOperands() const {
   if (job_.a.block != 0) return absl::OkStatus();
-  return gemmd::CheckOperands(job_);
+  return gemmd::CheckOperands(job_, &is_aborted);
 }
 
 std::vector<CopiedBytes> JobErrand::CopiesIn() const {

@@ -7,16 +7,18 @@
 #include <cstddef>
 
 #include "absl/status/status.h"
+#include "kernels/abort.h"
 #include "server/device/device.h"
 
 namespace gemmd {
 
 // Errors: InvalidArgument where a sparse A is not in the portable 2:4 form: "a.data: row 3, group
 // 17: got indices 2, 2, want increasing".
-absl::Status CheckOperands(const Problem& problem, const std::byte* a);
+// Once the flag is set, the rest is not looked at.
+absl::Status CheckOperands(const Problem& problem, const std::byte* a, AbortFlag abort);
 
 // The same for a job that lies in memory of the host; an A in pieces is put together for it.
-// Errors: ResourceExhausted besides.
-absl::Status CheckOperands(const Job& job);
+// Errors: ResourceExhausted besides; Cancelled where it was aborted while A was put together.
+absl::Status CheckOperands(const Job& job, AbortFlag abort);
 
 }  // namespace gemmd

@@ -54,7 +54,7 @@ StreamedJob::StreamedJob(const Job& job, Device::Done done, int64_t bytes, Worke
 
 // What lies in a block is not looked at again.
 void StreamedJob::Start() {
-  if (GoesOn(CheckOperands(job_))) PlaceNext();
+  if (GoesOn(CheckOperands(job_, &is_aborted_))) PlaceNext();
 }
 
 bool StreamedJob::GoesOn(const absl::Status& status) {

@@ -60,9 +60,9 @@ class StreamedJob : public std::enable_shared_from_this<StreamedJob> {
 
   // One step after the other uses what follows.
   Job inner_;
-  std::vector<Source*> to_place_;  // Of `inner_`.
+  std::vector<Source*> to_place_;  // Sources in `inner_`.
   size_t placing_ = 0;
-  std::vector<Piece> left_;  // Of the matrix that is written, in slices.
+  std::vector<Piece> left_;  // What is left of the matrix that is written, in slices.
   int64_t written_ = 0;
   std::vector<DeviceBlock> blocks_;
   HeldBytes d_;

@@ -44,8 +44,8 @@ namespace gemmd {
 
 struct WorkerDeviceOptions {
   WorkerCommand command;
-  // Of the staging area. Two thirds are for the operands and results of jobs under way; larger jobs
-  // go through it in parts.
+  // The length of the staging area. Two thirds are for the operands and results of jobs under way;
+  // larger jobs go through it in parts.
   int64_t staging_bytes = int64_t{512} << 20;
   int copy_threads = CopyThreads::DefaultThreads();
   absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has its GPU.

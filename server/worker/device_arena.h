@@ -37,7 +37,7 @@ class DeviceArena {
 
   // What the slabs may take together from now on. They may take more already.
   void SetLimit(int64_t limit_bytes) { limit_bytes_ = limit_bytes; }
-  int64_t bytes() const { return bytes_; }  // Of all slabs.
+  int64_t bytes() const { return bytes_; }  // What all slabs take.
   // Frees the slabs in which no range is taken.
   void FreeIdle();
 

@@ -25,7 +25,7 @@ class JobMemory {
   static absl::StatusOr<JobMemory> Of(const JobRequest& request, int64_t workspace_bytes,
                                       const BlockTable& blocks);
 
-  // Of the arena. It begins as the staged matrices do in their layout.
+  // What the range of the arena takes. It begins as the staged matrices do in their layout.
   int64_t bytes() const { return bytes_; }
   // What follows the staged inputs in the range and is to be zeros before the launch: D, and the
   // workspace.

@@ -23,7 +23,7 @@ constexpr Lane kLane = Lane::kCompute;
 constexpr Moment kStart = 0;
 constexpr Moment kEnd = 1;
 
-// Of the shortest of some runs of what `start` puts under way.
+// How long the shortest of some runs takes of what `start` puts under way.
 template <typename Start>
 absl::StatusOr<double> ShortestSeconds(GpuRuntime& runtime, const Start& start) {
   int64_t shortest_ns = std::numeric_limits<int64_t>::max();

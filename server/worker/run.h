@@ -30,7 +30,7 @@ struct RunContext {
 
   // The request whose kernels are being launched, so that those of two do not mix; 0: none.
   uint64_t computing = 0;
-  // Of this look at the requests: whether an earlier one waits for memory, which the later ones
+  // In this look at the requests: whether an earlier one waits for memory, which the later ones
   // then do not take before it, and whether there is any earlier one.
   bool is_memory_short = false;
   bool is_first = true;
