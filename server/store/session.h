@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -34,9 +34,14 @@ struct TensorEntry {
 
 // All of it is guarded by the store's lock; constant is what says so.
 struct Session {
-  // What tensors share: sparse and dense ones are never the same memory, since the
-  // indices of a sparse one are checked.
-  using Content = std::pair<Sha256Digest, Sparsity>;
+  // What tensors share. Sparse ones share memory only where their shape and type are the same too:
+  // which indices are good depends on them. They are 0 for dense ones.
+  using Content = std::tuple<Sha256Digest, Sparsity, ElementType, int64_t, int64_t>;
+  static Content ContentOf(const TensorSpec& spec, const Sha256Digest& digest) {
+    const MatrixLayout& layout = spec.layout;
+    if (!layout.is_sparse()) return {digest, layout.sparsity, {}, 0, 0};
+    return {digest, layout.sparsity, layout.type, layout.rows, layout.columns};
+  }
 
   Session(const RandomId& session_token, std::string session_peer,
           std::shared_ptr<Account> session_account)

@@ -30,6 +30,8 @@
 
 namespace gemmd {
 
+class SparseCheck;
+
 struct StoreOptions {
   int64_t max_sessions = 1000;
   int64_t max_bytes = int64_t{1} << 30;          // What all tensors may take.
@@ -208,7 +210,9 @@ class TensorStore {
                int64_t most_bytes);
   void CatchUp(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload);
   void Complete(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload,
-                bool is_mismatch) ABSL_LOCKS_EXCLUDED(mutex_);
+                const absl::Status& verdict) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CheckIndices(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload,
+                    const std::shared_ptr<SparseCheck>& check);
   void End(Session& session) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(Session& session, const Tensor& tensor) ABSL_LOCKS_EXCLUDED(mutex_);
 

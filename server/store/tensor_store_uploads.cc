@@ -5,6 +5,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/store/leftovers.h"
+#include "server/store/sparse_check.h"
 #include "server/store/tensor_store.h"
 
 namespace gemmd {
@@ -17,11 +18,14 @@ constexpr int64_t kHashedByCaller = int64_t{3} << 19;
 // Hashed by the background at once, between other tasks.
 constexpr int64_t kHashedByBackground = int64_t{8} << 20;
 
+// Bytes of a sparse tensor whose indices it looks at, likewise.
+constexpr int64_t kCheckedByBackground = int64_t{16} << 20;
+
 }  // namespace
 
 std::shared_ptr<TensorBytes> TensorStore::FindContent(Session& session, const TensorSpec& spec,
                                                       const Sha256Digest& digest) {
-  const auto found = session.contents.find({digest, spec.layout.sparsity});
+  const auto found = session.contents.find(Session::ContentOf(spec, digest));
   if (found == session.contents.end()) return nullptr;
   std::shared_ptr<TensorBytes> bytes = found->second.lock();
   const bool is_same = bytes != nullptr && bytes->bytes() == spec.bytes && bytes->digest == digest;
@@ -98,8 +102,14 @@ void TensorStore::Advance(const std::shared_ptr<Session>& session,
     case Upload::Progress::kBehind:
       if (upload->ClaimCatchingUp()) CatchUp(session, upload);
       return;
-    case Upload::Progress::kComplete: return Complete(session, upload, /*is_mismatch=*/false);
-    case Upload::Progress::kMismatch: return Complete(session, upload, /*is_mismatch=*/true);
+    case Upload::Progress::kComplete:
+      if (!upload->spec().layout.is_sparse()) return Complete(session, upload, absl::OkStatus());
+      return CheckIndices(session, upload,
+                          std::make_shared<SparseCheck>(upload->spec(), upload->bytes()));
+    case Upload::Progress::kMismatch:
+      return Complete(session, upload,
+                      absl::DataLossError("sha256: got bytes with another hash, want those of the "
+                                          "hash that was given: nothing is kept"));
   }
 }
 
@@ -111,25 +121,31 @@ void TensorStore::CatchUp(const std::shared_ptr<Session>& session,
   });
 }
 
+void TensorStore::CheckIndices(const std::shared_ptr<Session>& session,
+                               const std::shared_ptr<Upload>& upload,
+                               const std::shared_ptr<SparseCheck>& check) {
+  background_->Post([this, session, upload, check] {
+    const absl::StatusOr<bool> is_over = check->Advance(kCheckedByBackground);
+    if (is_over.ok() && !*is_over) return CheckIndices(session, upload, check);
+    Complete(session, upload, is_over.status());
+  });
+}
+
 void TensorStore::Complete(const std::shared_ptr<Session>& session,
-                           const std::shared_ptr<Upload>& upload, bool is_mismatch) {
-  absl::StatusOr<TensorState> result = absl::DataLossError(
-      "sha256: got bytes with another hash, want those of the hash that was given: nothing is "
-      "kept");
+                           const std::shared_ptr<Upload>& upload, const absl::Status& verdict) {
+  absl::StatusOr<TensorState> result = verdict.ok() ? Leftovers::NoSuchUpload() : verdict;
   {
     Leftovers left;
     MutexLock lock(&mutex_);
     const bool is_there = session->uploads.erase(upload->id()) > 0;
     TensorDraft draft = upload->TakeDraft();
-    if (is_mismatch) {
-      ++counts_.uploads_mismatched;
-    } else if (!is_there) {
-      result = Leftovers::NoSuchUpload();
-    } else {
+    if (!verdict.ok()) {
+      if (absl::IsDataLoss(verdict)) ++counts_.uploads_mismatched;
+    } else if (is_there) {
       ++counts_.uploads_complete;
       if (upload->digest()) {
         draft.bytes->digest = upload->digest();
-        session->contents[{*upload->digest(), draft.spec.layout.sparsity}] = draft.bytes;
+        session->contents[Session::ContentOf(draft.spec, *upload->digest())] = draft.bytes;
       }
       result = Publish(*session, std::move(draft), left);
     }

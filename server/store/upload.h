@@ -41,6 +41,10 @@ class Upload {
   int64_t lease_ns() const { return lease_ns_; }
   const std::optional<Sha256Digest>& digest() const { return wanted_; }
 
+  // What came, for whoever was told that it is complete, until the draft is taken.
+  const TensorSpec& spec() const { return draft_.spec; }
+  const std::byte* bytes() const { return bytes_->host(); }
+
   // What the upload becomes, for the one caller who was told that it is complete.
   TensorDraft TakeDraft() { return std::move(draft_); }
 

@@ -185,7 +185,7 @@ TEST(WorkerDeviceTest, PassesOnEveryOperand) {
   EXPECT_EQ(got.bytes(), want.bytes());
 }
 
-// Of one that the submitting thread hands over, and of one that waits for the device's thread.
+// For a job that the submitting thread hands over, and for one that waits for the device's thread.
 TEST(WorkerDeviceTest, RefusesIndicesThatDoNotIncrease) {
   WorkerRig rig;
   for (const int64_t extent : {16, 400}) {

@@ -87,9 +87,9 @@ struct Load {
 };
 
 struct Outcome {
-  double goodput = 0;          // Of the device's time.
-  double refused_at_once = 0;  // Of all that were not OK.
-  double ok = 0;               // Of all.
+  double goodput = 0;          // A share of the device's time.
+  double refused_at_once = 0;  // A share of all that were not OK.
+  double ok = 0;               // A share of all.
 };
 
 class Simulation {

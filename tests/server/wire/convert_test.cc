@@ -141,7 +141,7 @@ TEST_P(SparseRefusalTest, SaysWhatAndWhy) {
   v1::MultiplyRequest request = SparseRequest();
   GetParam().spoil(request);
   const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNothingHeld);
-  EXPECT_THAT(parsed.ok() ? CheckOperands(parsed->job) : parsed.status(),
+  EXPECT_THAT(parsed.ok() ? CheckOperands(parsed->job, nullptr) : parsed.status(),
               StatusIs(absl::StatusCode::kInvalidArgument, GetParam().message));
 }
 
@@ -151,7 +151,7 @@ TEST(ConvertTest, IndicesAreLeftToTheDevice) {
   (*request.mutable_a()->mutable_data())[4 * 8] = 0;
   const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNothingHeld);
   ASSERT_THAT(parsed, IsOk());
-  EXPECT_THAT(CheckOperands(parsed->job), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(CheckOperands(parsed->job, nullptr), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST(ConvertTest, NamesHaveABoundedLength) {

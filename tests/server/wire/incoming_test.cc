@@ -31,7 +31,7 @@ class Random {
     for (size_t i = 0; i < count; i += step) bytes[i] = static_cast<char>(Below(256));
     return bytes;
   }
-  // Of a field that stays, or of one that does not.
+  // The length of a field that stays, or of one that does not.
   std::string Data() {
     const size_t sizes[] = {0, 7, 1000, kHeldFromBytes - 1, kHeldFromBytes, 3 * kHeldFromBytes};
     return Bytes(sizes[Below(std::size(sizes))]);
@@ -204,7 +204,7 @@ TEST_F(IncomingTest, CopiesWhatCameInScraps) {
   EXPECT_EQ(got.SerializeAsString(), sent.SerializeAsString());
 }
 
-// Of an operand that is given again without data, the data stay; a tensor replaces them.
+// An operand that is given again without data keeps its data; a tensor replaces them.
 TEST_F(IncomingTest, TheLastOneOfAOneofCounts) {
   const std::string sent = LongRequest().SerializeAsString();
   v1::MultiplyRequest again;

@@ -164,7 +164,7 @@ TEST_F(InstructionTest, Fp4InBytesHasAContainerOfItsOwn) {
 }
 
 TEST_F(InstructionTest, DescribesMetadataBySelector) {
-  // Of m16n8k16 the selector names the lane of each quad; of m16n8k32 a pair of lanes.
+  // The selector of m16n8k16 names the lane of each quad; that of m16n8k32 a pair of lanes.
   using Places = std::vector<std::pair<int, int>>;
   const Places all = {{1, 0}, {1, 1}, {1, 2}, {1, 3}, {9, 0}, {9, 1}, {9, 2}, {9, 3}};
   const std::string shallow = "mma.sp.m16n8k16.f32.f16.f16.f32";

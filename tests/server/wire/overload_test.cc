@@ -50,7 +50,7 @@ void WaitForQueued(RunningServer& running, int64_t count) {
   } while (response.devices(0).queued_requests() != count);
 }
 
-// Of operands and results that wait, as both lists of devices tell it.
+// How many bytes of operands and results wait, as both lists of devices tell it.
 void ExpectQueuedBytes(RunningServer& running, int64_t bytes) {
   grpc::ClientContext context;
   AllowTime(context);
