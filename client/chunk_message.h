@@ -28,7 +28,7 @@ struct GetStep {
   v1::TensorInfo tensor = {};
   int64_t offset = 0;
   std::vector<grpc::Slice> data = {};
-  int64_t bytes = 0;  // Of all slices.
+  int64_t bytes = 0;  // What all slices have.
 };
 
 // Errors: DataLoss where the bytes are no such answer.

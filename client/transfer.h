@@ -34,7 +34,7 @@ bool IsBrokenConnection(const absl::Status& status);
 
 struct TransferTerms {
   std::function<void(const TransferProgress&)> progress = {};
-  std::optional<absl::Duration> timeout = {};  // Of all of it.
+  std::optional<absl::Duration> timeout = {};  // For all of it.
   absl::Duration patience;                     // Without any byte, where there is no timeout.
 };
 

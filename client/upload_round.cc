@@ -115,7 +115,7 @@ class UploadRound::Stream final
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericStub> stub_;
   grpc::ByteBuffer incoming_;
-  grpc::ByteBuffer outgoing_;  // Of the write under way.
+  grpc::ByteBuffer outgoing_;  // The write under way.
 
   bool is_writing_ ABSL_GUARDED_BY(round_.mutex_) = true;  // The first message.
   bool may_send_ ABSL_GUARDED_BY(round_.mutex_) = false;   // The server has answered.

@@ -74,7 +74,7 @@ std::optional<int64_t> CountOf(const std::vector<int64_t>& shape) {
 class Places {
  public:
   struct Place {
-    size_t first_byte;  // Of the element's line.
+    size_t first_byte;  // Where the element's line begins.
     int64_t index;      // In its line.
   };
 
@@ -98,7 +98,7 @@ class Places {
  private:
   Extents extents_;
   bool by_columns_;
-  int64_t lines_;  // Of one matrix.
+  int64_t lines_;  // Those of one matrix.
   int64_t line_bytes_;
 };
 

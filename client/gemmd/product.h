@@ -28,8 +28,8 @@ namespace gemmd {
 struct MatrixView {
   v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
   std::span<const std::byte> data = {};
-  int64_t rows = 0;     // Of the stored matrix.
-  int64_t columns = 0;  // Of the stored matrix.
+  int64_t rows = 0;     // Those of the stored matrix.
+  int64_t columns = 0;  // Those of the stored matrix.
   v1::Order order = v1::ORDER_ROW_MAJOR;
   bool transpose = false;
   int64_t leading_dimension = 0;  // Elements between starts of lines. 0: the line's length.
@@ -38,7 +38,7 @@ struct MatrixView {
   // SPARSITY_2_4: `data` is that of a sparse A, as Sparsity in tensors.proto says; rows and columns
   // are those of the dense matrix that it stands for.
   v1::Sparsity sparsity = v1::SPARSITY_NONE;
-  std::span<const float> scale = {};  // Of A or B of an 8-bit type: 1 value, or one per row of
+  std::span<const float> scale = {};  // For A or B of an 8-bit type: 1 value, or one per row of
                                       // op(A) or column of op(B). Empty: none.
 };
 

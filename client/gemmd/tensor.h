@@ -32,14 +32,14 @@ struct SessionInfo {
   std::string token = {};  // Whoever has it owns the session's tensors: keep it as a password.
   absl::Duration linger =
       {};  // From the session's last connection to the end of what is not pinned.
-  absl::Duration lease = {};  // Of tensors that ask for no other: from one use to their end.
+  absl::Duration lease = {};  // For tensors that ask for no other: from one use to their end.
   int64_t max_bytes = 0;      // What all tensors of the session may take.
 };
 
 // How far an upload or a download has come.
 struct TransferProgress {
   int64_t bytes_done = 0;       // Those that the server had already among them.
-  int64_t bytes_total = 0;      // Of the tensor, or of the range that was asked for.
+  int64_t bytes_total = 0;      // The tensor's, or those of the range that was asked for.
   absl::Duration elapsed = {};  // Since the call.
 };
 
@@ -198,7 +198,7 @@ struct ChainOptions {
   ProductOptions product = {};  // `output_type` and so on; without `into`, those of the new tensor.
   std::optional<TensorView> c = {};     // A resident C, in the place of product.c.
   std::optional<TensorView> into = {};  // D overwrites it. Absent: D is a new tensor.
-  KeepOptions keep = {};                // Of the new tensor.
+  KeepOptions keep = {};                // How the new tensor is kept.
 };
 
 // A request for a product with operands on the server. D is in the answer.

@@ -239,7 +239,7 @@ class Session {
   const MixPicker picker_;
   LoadTargets targets_;
   std::vector<std::string> address_of_client_;
-  std::vector<std::shared_ptr<Client>> readers_;  // Of each client whose results stay.
+  std::vector<std::shared_ptr<Client>> readers_;  // One for each client whose results stay.
   std::vector<Payload> payloads_;  // Goes before the clients, so that its tensors are deleted.
   LoadReport report_;
 };

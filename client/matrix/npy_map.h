@@ -33,11 +33,11 @@ class MappedNpy {
 
  private:
   NpyArray array_;
-  std::unique_ptr<std::byte, FileUnmapper> mapping_;  // Of the whole file.
+  std::unique_ptr<std::byte, FileUnmapper> mapping_;  // The whole file.
   size_t first_ = 0;                                  // Where the elements begin.
 };
 
-// Of an array that a file holds: prefix, header and all up to the elements.
+// What a file has before the elements of its array: prefix and header.
 // Precondition: elements of whole bytes, and no batch of columns.
 std::string NpyBeginning(const NpyArray& array);
 

@@ -22,7 +22,7 @@ namespace gemmd {
 // What goes wrong. Numbers count from 1 over all streams of the server's life.
 struct TensorFaults {
   int64_t max_chunk_bytes = int64_t{1} << 20;
-  int64_t max_bytes = int64_t{1} << 40;  // Of all tensors: RESOURCE_EXHAUSTED.
+  int64_t max_bytes = int64_t{1} << 40;  // For all tensors; more is RESOURCE_EXHAUSTED.
   std::set<int> broken_put_chunks =
       {};  // The stream that brings one ends with UNAVAILABLE, the chunk lost.
   std::set<int> broken_get_chunks = {};  // The same of those that are asked for.

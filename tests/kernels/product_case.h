@@ -19,7 +19,7 @@
 namespace gemmd {
 
 enum class Pattern {
-  kZeros,         // Of both signs.
+  kZeros,         // Zeros of both signs.
   kOneHot,        // A has a single 1 in each matrix, B counts.
   kRamps,         // Small integers that count along rows and columns.
   kLargest,       // The largest magnitudes whose sums of products stay finite.

@@ -249,7 +249,7 @@ TEST_P(PruneTest, KeepsTheLargestOfAnyBits) {
   }
   for (const SparseLayout& layout : layouts) {
     DenseBits dense = AnyMatrix(layout);
-    std::vector<uint32_t> kept;  // Of each group, row by row.
+    std::vector<uint32_t> kept;  // One for each group, row by row.
     for (int64_t i = 0; i < layout.rows * layout.groups; ++i) {
       kept.push_back(LargestUnits(layout, dense, i / layout.groups, i % layout.groups));
     }

@@ -17,7 +17,7 @@ namespace gemmd {
 
 inline constexpr int64_t kMillisecondNs = 1'000'000;
 
-// Of a server that never answers.
+// The script of a server that never answers.
 inline FakeScript SilentScript() {
   FakeScript script;
   script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest&,

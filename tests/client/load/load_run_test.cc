@@ -215,7 +215,7 @@ TEST_F(LoadRunTest, RampsFromOneRateToTheOther) {
   step_.duration_ns = 1000 * kMillisecondNs;
   const StepResult result = Run({server.address()});
   EXPECT_EQ(result.tally.ok(), 200);
-  // Of the first half 75.
+  // In the first half there are 75.
   int64_t early = 0;
   for (const LoadInterval& interval : result.intervals) {
     if (interval.to_ns <= 500 * kMillisecondNs) early += interval.ok;

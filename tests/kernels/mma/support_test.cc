@@ -23,7 +23,7 @@ using mma::Support;
 constexpr Chip kTargets[] = {Chip::kSm75, Chip::kSm80,  Chip::kSm89,
                              Chip::kSm90, Chip::kSm100, Chip::kSm120};
 
-// Of sm_75, 80, 89, 90, 100 and 120: N native, E emulated, - refused.
+// On sm_75, 80, 89, 90, 100 and 120: N native, E emulated, - refused.
 struct SupportRows {
   std::string_view support;
   std::vector<std::string_view> names;

@@ -171,7 +171,7 @@ class Probe {
   static constexpr int kC = -1;
 
   struct Term {
-    int place;     // Of a product, or kC.
+    int place;     // A product's, or kC.
     double value;  // In units of 2^top_.
   };
   struct Factors {

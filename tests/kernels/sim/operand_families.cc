@@ -51,7 +51,7 @@ struct Window {
   int64_t a_low;
   int64_t b_low;
   int64_t width;
-  bool has_ties = false;  // Of f16 sums; see Tie.
+  bool has_ties = false;  // Its f16 sums do; see Tie.
 };
 
 Window MakeWindow(const mma::Instruction& instruction, RandomSource& random) {

@@ -63,7 +63,7 @@ std::vector<Shape> ShapesFor(const Instruction& instruction) {
   return shapes;
 }
 
-// Of few values, so that sums of 300 products stay below 2^11, where f16 has every integer.
+// From few values, so that sums of 300 products stay below 2^11, where f16 has every integer.
 int32_t SmallInteger(ElementType type, RandomSource& random) {
   if (type == ElementType::kB1) return static_cast<int32_t>(random.Bits() & 1);
   const int32_t value = static_cast<int32_t>(random.Bits() % 4);  // 0 to 3.

@@ -152,7 +152,7 @@ TEST(WarningsTest, NameEverythingElse) {
 
 TEST(WarningsTest, TellABacklogFromLatency) {
   const auto behind = HasSubstr("latencies grow with the length of the run");
-  // Of 2000 calls in 2 s, 200 are not answered, and latencies grow to 200 ms.
+  // 200 of 2000 calls in 2 s are not answered, and latencies grow to 200 ms.
   ReportStep growing = SampleStep("s", 2000, [](int64_t call) { return call * 100'000; });
   growing.result.rate = 900;
   EXPECT_THAT(WarningsOf(growing, false), Contains(HasSubstr("900.0/s were answered of 1000.0/s")));
