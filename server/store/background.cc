@@ -8,8 +8,11 @@
 
 namespace gemmd {
 
-Background::Background(absl::Duration pause, std::function<void()> now_and_then)
-    : pause_(pause), now_and_then_(std::move(now_and_then)), thread_([this] { Run(); }) {}
+Background::Background(const char* thread, absl::Duration pause, std::function<void()> now_and_then)
+    : name_(thread),
+      pause_(pause),
+      now_and_then_(std::move(now_and_then)),
+      thread_([this] { Run(); }) {}
 
 void Background::Post(Task task) {
   {
@@ -31,7 +34,7 @@ void Background::Stop() {
 }
 
 void Background::Run() {
-  pthread_setname_np(pthread_self(), "gemmd-tensors");
+  pthread_setname_np(pthread_self(), name_);
   auto last = std::chrono::steady_clock::now();
   while (true) {
     Task task;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The thread that does for the tensors what takes longer than a thread of gRPC may be held: hashing
-// what came out of order, giving memory back, ending leases.
+// A thread that does for the tensors what takes longer than a thread of gRPC may be held: hashing
+// what came out of order, giving memory back, ending leases; compressing, on one of its own.
 #pragma once
 
 #include <deque>
@@ -19,8 +19,9 @@ class Background {
  public:
   using Task = absl::AnyInvocable<void() &&>;
 
-  // Calls `now_and_then` between the tasks, after each `pause` without one at the latest.
-  Background(absl::Duration pause, std::function<void()> now_and_then);
+  // Calls `now_and_then` between the tasks, after each `pause` without one at the latest. `thread`
+  // is the thread's name, of 15 characters at most.
+  Background(const char* thread, absl::Duration pause, std::function<void()> now_and_then);
   ~Background() { Stop(); }
 
   // Tasks run one after the other, in their order. Once it is stopped, a task runs at once, where
@@ -33,6 +34,7 @@ class Background {
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  const char* const name_;
   const absl::Duration pause_;
   const std::function<void()> now_and_then_;
   Mutex mutex_;

@@ -33,7 +33,7 @@ TensorStore::TensorStore(const StoreOptions& options, const Clock& clock)
       account_(
           std::make_shared<Account>("all sessions", "--tensor-bytes", options.max_bytes, nullptr)),
       most_new_bytes_(std::numeric_limits<int64_t>::max()),
-      background_(std::make_shared<Background>(kPause, [this] { Expire(); })) {}
+      background_(std::make_shared<Background>("gemmd-tensors", kPause, [this] { Expire(); })) {}
 
 TensorStore::~TensorStore() { background_->Stop(); }
 
@@ -270,6 +270,11 @@ absl::StatusOr<TensorState> TensorStore::KeepAlive(const SessionUse& session,
   if (pinned) entry->pinned = *pinned;
   entry->used_ns = clock_.NowNs();
   return StateOf(*entry);
+}
+
+bool TensorStore::is_closed() const {
+  MutexLock lock(&mutex_);
+  return is_closed_;
 }
 
 TensorStore::Load TensorStore::load() const {

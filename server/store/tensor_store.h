@@ -173,6 +173,7 @@ class TensorStore {
 
   // Refuses new sessions and uploads from now on.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool is_closed() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Refuses tensors of more bytes until it is told otherwise, because memory is short.
   void SetMostNewBytes(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -6,8 +6,10 @@
 
 #include "gemmd/v1/resident.grpc.pb.h"
 #include "kernels/status_macros.h"
+#include "server/store/compressor.h"
 #include "server/wire/name_pattern.h"
 #include "server/wire/registry_call.h"
+#include "server/wire/tensor_compress.h"
 #include "server/wire/tensor_convert.h"
 #include "server/wire/tensor_get.h"
 #include "server/wire/tensor_put.h"
@@ -31,7 +33,12 @@ using RawAnswers =
 class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> {
  public:
   TensorService(TensorStore& store, SendWatch& watch, HandlerTimes& times, const Clock& clock)
-      : store_(store), watch_(watch), times_(times), clock_(clock), unread_(kMaxUnreadBytes) {}
+      : store_(store),
+        watch_(watch),
+        times_(times),
+        clock_(clock),
+        unread_(kMaxUnreadBytes),
+        compressor_(store) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* OpenSession(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override {
@@ -107,12 +114,8 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
   grpc::ServerUnaryReactor* Compress(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
-    return Answer<v1::CompressRequest>(
-        Handler::kCompress, *context, *request, *response,
-        [](const TensorStore::SessionUse&,
-           const v1::CompressRequest&) -> absl::StatusOr<RegistryAnswer> {
-          return absl::UnimplementedError("compress: the server cannot compress tensors yet");
-        });
+    const HandlerTimer timer(times_, clock_, Handler::kCompress, clock_.NowNs());
+    return StartCompressCall(store_, compressor_, unread_, *context, *request, *response);
   }
 
  private:
@@ -151,6 +154,7 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
   HandlerTimes& times_;
   const Clock& clock_;
   UnreadAnswers unread_;
+  Compressor compressor_;
 };
 
 }  // namespace

@@ -47,6 +47,24 @@ def test_a_large_file_goes_and_comes_back(ctl, tmp_path, rng):
     assert not list(tmp_path.glob("gone*"))
 
 
+def test_compress(ctl, tmp_path):
+    # The large ones of each group stand at its end.
+    values = np.arange(1, 33, dtype=np.float16).reshape(4, 8)
+    np.save(tmp_path / "w.npy", values)
+    np.save(tmp_path / "ones.npy", np.eye(8, dtype=np.float16))
+    assert ctl("put", tmp_path / "w.npy", "--name", "w")[0] == 0
+    code, out, err = ctl("compress", "w", "--name", "w24")
+    assert code == 0 and "4 x 8 f16 2:4" in out, err
+    code, _, err = ctl("multiply", "@w24", tmp_path / "ones.npy", "-o", tmp_path / "d.npy")
+    assert code == 0, err
+    kept = np.where(np.arange(8) % 4 >= 2, values, 0)
+    assert (np.load(tmp_path / "d.npy") == kept).all()
+    code, _, err = ctl("compress", "w", "--mask", "w")
+    assert code == 1 and "mask.type: got f16, want b1" in err
+    code, _, err = ctl("compress", "nothing")
+    assert code == 1 and "NOT_FOUND" in err
+
+
 def test_the_environment_names_a_session(ctl, tmp_path, rng):
     np.save(tmp_path / "w.npy", random_matrix(rng, 3, 4))
     assert ctl("put", tmp_path / "w.npy", "--name", "w")[0] == 0

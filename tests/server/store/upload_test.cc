@@ -62,7 +62,7 @@ class UploadTest : public testing::Test {
   const std::shared_ptr<Account> account_ =
       std::make_shared<Account>("all", "--all", int64_t{1} << 30, nullptr);
   const std::shared_ptr<Background> background_ =
-      std::make_shared<Background>(absl::Seconds(1), [] {});
+      std::make_shared<Background>("background", absl::Seconds(1), [] {});
   std::shared_ptr<TensorBytes> tensor_;
 };
 

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/compressor.h"
+
+#include <utility>
+
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd {
+namespace {
+
+// There is nothing to be done now and then.
+constexpr absl::Duration kPause = absl::Hours(1);
+
+}  // namespace
+
+class Compressor::Place {
+ public:
+  Place(Compressor& compressor, const RandomId& session)
+      : compressor_(compressor), session_(session) {}
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  ~Place() { compressor_.GiveBackPlace(session_); }
+
+ private:
+  Compressor& compressor_;
+  const RandomId session_;
+};
+
+// What a task holds until it is over.
+struct Compressor::Task::Work {
+  std::unique_ptr<Place> place;
+  TensorStore::SessionUse session;
+  TensorStore::TensorUse tensor;
+  TensorStore::TensorUse mask;
+  TensorDraft draft;
+  std::optional<Compression> compression;
+};
+
+void Compressor::Task::Abort() {
+  Done done = TakeDone();
+  if (done) std::move(done)(absl::CancelledError("compress: the caller gave it up"));
+}
+
+Compressor::Done Compressor::Task::TakeDone() {
+  MutexLock lock(&mutex_);
+  return std::exchange(done_, nullptr);
+}
+
+bool Compressor::Task::is_over() const {
+  MutexLock lock(&mutex_);
+  return done_ == nullptr;
+}
+
+Compressor::Compressor(TensorStore& store)
+    : store_(store), background_("gemmd-compress", kPause, [] {}) {}
+
+Compressor::~Compressor() {
+  is_stopping_ = true;
+  background_.Stop();
+}
+
+absl::Status Compressor::TakePlace(const RandomId& session) {
+  MutexLock lock(&mutex_);
+  int& own = of_sessions_[session];
+  const bool is_own_full = own >= kMostOfSession;
+  if (!is_own_full && at_work_ < kMost) {
+    ++own;
+    ++at_work_;
+    return absl::OkStatus();
+  }
+  const int count = is_own_full ? own : at_work_;
+  const int most = is_own_full ? kMostOfSession : kMost;
+  if (own == 0) of_sessions_.erase(session);
+  return absl::ResourceExhaustedError(Concat("compress: got ", count, " tensors at once",
+                                             is_own_full ? " of the session" : "",
+                                             ", want at most ", most, ": try again later"));
+}
+
+void Compressor::GiveBackPlace(const RandomId& session) {
+  MutexLock lock(&mutex_);
+  --at_work_;
+  const auto own = of_sessions_.find(session);
+  if (--own->second == 0) of_sessions_.erase(own);
+}
+
+absl::StatusOr<std::weak_ptr<Compressor::Task>> Compressor::Begin(TensorStore::SessionUse session,
+                                                                  const Request& request,
+                                                                  Done done) {
+  auto work = std::make_shared<Task::Work>();
+  ASSIGN_OR_RETURN(work->tensor, store_.Find(session, request.tensor));
+  if (request.mask) {
+    ASSIGN_OR_RETURN(work->mask, store_.Find(session, *request.mask));
+  }
+  const Tensor& dense = *work->tensor.tensor();
+  const Tensor* const mask = work->mask.tensor().get();
+  ASSIGN_OR_RETURN(const CompressionPlan plan,
+                   PlanCompression(dense.spec, mask == nullptr ? nullptr : &mask->spec));
+  RETURN_IF_ERROR(TakePlace(session.token()));
+  work->place = std::make_unique<Place>(*this, session.token());
+  ASSIGN_OR_RETURN(work->draft, store_.MakeDraft(session, plan.result, request.keep));
+  work->compression.emplace(plan, dense.bytes->host(),
+                            mask == nullptr ? nullptr : mask->bytes->host(),
+                            work->draft.bytes->host());
+  work->session = std::move(session);
+  auto task = std::make_shared<Task>(std::move(done));
+  task->work_ = std::move(work);
+  Post(task);
+  return std::weak_ptr<Task>(task);
+}
+
+void Compressor::Post(std::shared_ptr<Task> task) {
+  background_.Post([this, task = std::move(task)]() mutable { TakeTurn(std::move(task)); });
+}
+
+void Compressor::TakeTurn(std::shared_ptr<Task> task) {
+  if (task->is_over()) {
+    task->work_.reset();
+    return;
+  }
+  if (is_stopping_ || store_.is_closed()) {
+    return End(*task, absl::UnavailableError("the server is draining"));
+  }
+  const absl::StatusOr<bool> is_done = task->work_->compression->Step(scratch_);
+  if (is_done.ok() && !*is_done) return Post(std::move(task));
+  End(*task, is_done.status());
+}
+
+void Compressor::End(Task& task, const absl::Status& result) {
+  // Whoever has begun another one by the time that this one is told has its room.
+  const std::shared_ptr<Task::Work> work = std::move(task.work_);
+  Done done = task.TakeDone();
+  if (!done) return;
+  absl::StatusOr<TensorState> state =
+      result.ok() ? store_.Publish(work->session, std::move(work->draft)) : result;
+  work->place.reset();
+  work->tensor = TensorStore::TensorUse();
+  work->mask = TensorStore::TensorUse();
+  work->draft = TensorDraft();
+  std::move(done)(std::move(state));
+}
+
+}  // namespace gemmd

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that have tensors compressed and do not wait for it. What they took is free again, no call
+holds a thread of gRPC's, and others are served meanwhile."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import grpc
+import metrics_page
+from daemon import wait_until
+from gemmd.v1 import resident_pb2
+from tensors import MIB, Session, by_handle
+
+DEADLINE_S = 60
+GEMMD_FLAGS = [
+    "--devices=cpu",
+    "--max-queued-bytes=200MiB",
+    "--metrics-listen=127.0.0.1:0",
+    "--tensor-bytes=512MiB",
+    "--session-tensor-bytes=256MiB",
+    "--session-linger=0.5s",
+]
+RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+# Runs in a process of its own and is killed in the middle of it.
+VICTIM = """
+import sys, threading
+sys.path[:0] = sys.argv[2:]
+import grpc
+from gemmd.v1 import resident_pb2
+from tensors import MIB, Session, by_name
+
+session = Session(grpc.insecure_channel(sys.argv[1]))
+session.put(bytes(32 * MIB), name="large", hashed=False)
+request = resident_pb2.CompressRequest(tensor=by_name("large"))
+calls = [session.stub.Compress.future(request, metadata=session.metadata) for _ in range(4)]
+print("ready", flush=True)
+threading.Event().wait()
+"""
+
+
+def future(session, tensor):
+    request = resident_pb2.CompressRequest(tensor=tensor)
+    return session.stub.Compress.future(request, metadata=session.metadata, timeout=DEADLINE_S)
+
+
+def wait_until_nothing_is_left(daemon):
+    def is_empty():
+        page = metrics_page.scrape(daemon)
+        [(_, used)] = page.with_labels("gemmd_tensor_bytes")
+        return used == 0
+
+    wait_until(is_empty, DEADLINE_S, "the room of all tensors is free")
+
+
+def test_cancelled_compressions_leave_nothing(attacked, battery, is_sanitized):
+    """Begun and cancelled, again and again, while others are served."""
+    daemon = attacked.daemon
+    with grpc.insecure_channel(daemon.tcp) as channel, Session(channel) as session:
+        large = by_handle(session.put(bytes(32 * MIB), name="large", hashed=False))
+        used = session.settled().session_bytes
+        least = float("inf")
+        resident = daemon.rss_bytes()
+        rounds = 100 if battery.is_long else 20
+        for _ in range(rounds):
+            calls = [future(session, large) for _ in range(4)]
+            wait_until(
+                lambda: session.list().session_bytes > used, DEADLINE_S, "they have begun"
+            )
+            attacked.check_served()
+            for call in calls:
+                call.cancel()
+            began = time.monotonic()
+            wait_until(
+                lambda: session.list().session_bytes == used, DEADLINE_S, "their room is free"
+            )
+            least = min(least, time.monotonic() - began)
+        grown = (daemon.rss_bytes() - resident) / MIB
+    wait_until_nothing_is_left(daemon)
+    if not is_sanitized:
+        # One of them has 20 MiB of results at most.
+        what = f"{4 * rounds} compressions cancelled: growth"
+        battery.holds(what, most=100, seen=grown, unit="MiB")
+    limit = 2 if is_sanitized else 0.2
+    battery.holds("4 cancelled compressions of 32 MiB", most=limit, seen=least, unit="s")
+
+
+def test_clients_killed_meanwhile_leave_nothing(attacked, request, battery):
+    daemon = attacked.daemon
+    paths = [str(os.path.dirname(sys.modules["tensors"].__file__)), request.config.stubs]
+    rounds = 30 if battery.is_long else 3
+    for _ in range(rounds):
+        command = [sys.executable, "-c", VICTIM, daemon.unix, *paths]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as victim:
+            assert victim.stdout.readline() == b"ready\n"
+            victim.send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    wait_until_nothing_is_left(daemon)
+    seen = time.monotonic() - began
+    battery.holds(f"{rounds} clients killed: their room", most=20, seen=seen, unit="s")
+
+
+def test_many_at_once_are_refused(attacked, battery, is_sanitized):
+    """And no call holds a thread, however large its tensor is."""
+    daemon = attacked.daemon
+    with grpc.insecure_channel(daemon.tcp) as channel, Session(channel) as session:
+        large = by_handle(session.put(bytes(4 * MIB), name="large", hashed=False))
+        longest = float("inf")
+        most = 0
+        # On a busy machine a thread may lose its processor in the middle; not every time.
+        for _ in range(3):
+            before = metrics_page.scrape(daemon)
+            calls = [future(session, large) for _ in range(30)]
+            codes = [call.code() for call in calls]
+            assert set(codes) <= {grpc.StatusCode.OK, RESOURCE_EXHAUSTED}
+            for call in calls:
+                if call.code() == grpc.StatusCode.OK:
+                    session.delete(by_handle(call.result()))
+            refused = [call.details() for call in calls if call.code() != grpc.StatusCode.OK]
+            assert all("compress: got 8 tensors at once" in text for text in refused), refused
+            most = max(most, len(refused))
+            longest = min(longest, longest_ms(metrics_page.scrape(daemon), before))
+    wait_until_nothing_is_left(daemon)
+    battery.holds("30 compressions at once: refused", least=1, seen=most)
+    limit = 20 if is_sanitized else 5
+    battery.holds("a call of Compress", most=limit, seen=longest, unit="ms")
+
+
+def longest_ms(page, before):
+    """The bound of the longest bucket to which Compress has added since."""
+    buckets = []
+    for labels, count in page.with_labels("gemmd_handler_seconds_bucket"):
+        if labels["method"] == "Compress":
+            key = ("gemmd_handler_seconds_bucket", frozenset(labels.items()))
+            buckets.append((float(labels["le"]), count - before.samples[key]))
+    buckets.sort()
+    total = buckets[-1][1]
+    assert total > 0
+    return 1e3 * next(bound for bound, count in buckets if count == total)
