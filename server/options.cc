@@ -232,6 +232,21 @@ void AddTensors(CLI::App& app, Options& options) {
               "Delete a tensor this long after its last use, where its owner asked for no other "
               "time and has not pinned it, and an upload this long after its last byte",
               kGroup);
+  const auto set_copies = [&tensors](const std::string& which) {
+    tensors.host_copies = which == "all"    ? HostCopies::kAll
+                          : which == "none" ? HostCopies::kNone
+                                            : HostCopies::kPinned;
+  };
+  app.add_option_function<std::string>(
+         "--host-copies", set_copies,
+         "Results in memory of a GPU that are copied to memory of the host as well, in the "
+         "background: pinned tensors, all, or none but those that are read there. What a "
+         "GPU alone has is lost with its worker. With all, a tensor that products overwrite "
+         "again and again is copied each time, which takes longer than to compute it")
+      ->check(CLI::IsMember({"pinned", "all", "none"}))
+      ->default_str("pinned")
+      ->type_name("WHICH")
+      ->group(kGroup);
 }
 
 void AddConnections(CLI::App& app, Options& options) {

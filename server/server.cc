@@ -63,8 +63,11 @@ StoreOptions StoreOptionsOf(const ServerOptions& options) {
   return store;
 }
 
-std::vector<std::unique_ptr<Device>> WithTensors(std::vector<std::unique_ptr<Device>> devices) {
-  for (std::unique_ptr<Device>& device : devices) device = gemmd::WithTensors(std::move(device));
+std::vector<std::unique_ptr<Device>> WithTensors(std::vector<std::unique_ptr<Device>> devices,
+                                                 TensorStore& store) {
+  for (std::unique_ptr<Device>& device : devices) {
+    device = gemmd::WithTensors(std::move(device), store);
+  }
   return devices;
 }
 
@@ -158,7 +161,7 @@ Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>
       admission_(options.admission),
       receiving_(ReceiveQuotaOf(options)),
       tensors_(StoreOptionsOf(options), clock_),
-      devices_(WithTensors(std::move(devices))),
+      devices_(WithTensors(std::move(devices), tensors_)),
       stats_(devices_.size()),
       memory_(MemoryLimitOf(options), ResidentBytes, GiveBackFreeMemory),
       sends_(options.sending, clock_) {

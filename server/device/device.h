@@ -55,6 +55,7 @@ struct DeviceCondition {
   int64_t tensor_hits = 0;
   int64_t tensors_brought = 0;
   int64_t tensors_evicted = 0;
+  int64_t tensors_written_back = 0;  // To memory of the host, to be given up then.
   // When the device's own thread last looked around, which it does at least ten times a second but
   // while it copies or answers; 0 where it has none that does.
   int64_t thread_turn_ns = 0;

@@ -49,6 +49,8 @@ struct Source {
   DeviceBlock block = 0;  // Not 0: there, from `offset` on; devices with memory of their own only.
   int64_t offset = 0;
   int64_t bytes = 0;  // All pieces, or what is used of the block. 0: there is no such matrix.
+  // What is to be read is on a device, and comes into the pieces before the launch (server/store).
+  bool is_away = false;
 };
 
 // The pieces of the matrices of one job, for as long as the job needs them. Not moved: sources

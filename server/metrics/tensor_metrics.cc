@@ -27,6 +27,7 @@ void CollectCopies(const Snapshot& now, Samples& samples) {
     samples.Add({device.info->name, "found"}, device.condition.tensor_hits);
     samples.Add({device.info->name, "made"}, device.condition.tensors_brought);
     samples.Add({device.info->name, "evicted"}, device.condition.tensors_evicted);
+    samples.Add({device.info->name, "written_back"}, device.condition.tensors_written_back);
   }
 }
 
@@ -70,11 +71,16 @@ constexpr Metric kMetrics[] = {
      .type = MetricType::kCounter,
      .help = "Tensors deleted because the lease or the session had ended",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.tensors_expired); }},
+    {.name = "gemmd_tensors_lost_total",
+     .type = MetricType::kCounter,
+     .help = "Tensors lost because the only copy was on a GPU whose worker was replaced",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.tensors_lost); }},
     {.name = "gemmd_tensor_copies_total",
      .type = MetricType::kCounter,
      .labels = {"device", "event"},
-     .help = "Copies of tensors in memory of a GPU that products needed: found there, made, or "
-             "evicted to make room for another one",
+     .help =
+         "Copies of tensors in memory of a GPU that products needed: found there, made, evicted "
+         "to make room for another one, or written_back to memory of the host for that",
      .collect = CollectCopies},
 };
 

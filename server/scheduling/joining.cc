@@ -33,7 +33,10 @@ class Key {
   std::string text_;
 };
 
+// Jobs are put together of pieces of the host's memory. A matrix that all of them read as it is may
+// be elsewhere.
 bool IsOnHost(const Source& source) { return source.block == 0; }
+bool IsHere(const Source& source) { return IsOnHost(source) && !source.is_away; }
 
 // Whether both are the same bytes in the same place.
 bool IsSame(const Source& x, const Source& y) {
@@ -104,9 +107,9 @@ bool IsRows(const MatrixLayout& layout, int64_t bytes) {
 
 std::string StackedKeyOf(const Job& job) {
   const Problem& problem = job.problem;
-  const bool is_stack = problem.batch == 1 && IsOnHost(job.a) && IsRows(problem.a, job.a.bytes) &&
+  const bool is_stack = problem.batch == 1 && IsHere(job.a) && IsRows(problem.a, job.a.bytes) &&
                         IsRows(problem.d, job.d_bytes) && job.b.pieces.size() <= 1 &&
-                        (!problem.has_c() || (IsOnHost(job.c) && IsRows(problem.c, job.c.bytes))) &&
+                        (!problem.has_c() || (IsHere(job.c) && IsRows(problem.c, job.c.bytes))) &&
                         problem.bias_axis != BiasAxis::kRows &&
                         problem.a_scale != ScaleKind::kVector;
   if (!is_stack) return "";
@@ -123,6 +126,7 @@ std::string StackedKeyOf(const Job& job) {
 // gap, or one matrix of the device's for all.
 bool AddBatched(const Source& source, const MatrixLayout& layout, int64_t batch, Key& key) {
   AddLayout(layout, key);
+  if (source.is_away) return false;
   if (IsOnHost(source)) return source.bytes == batch * layout.batch_stride_bytes;
   AddPlace(source, key);
   return batch == 1 || layout.batch_stride_bytes == 0;

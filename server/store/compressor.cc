@@ -57,6 +57,11 @@ Compressor::Compressor(TensorStore& store)
 
 Compressor::~Compressor() {
   is_stopping_ = true;
+  {
+    // Devices answer, and outlive this.
+    MutexLock lock(&mutex_);
+    mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return being_brought_ == 0; });
+  }
   background_.Stop();
 }
 
@@ -105,8 +110,34 @@ absl::StatusOr<std::weak_ptr<Compressor::Task>> Compressor::Begin(TensorStore::S
   work->session = std::move(session);
   auto task = std::make_shared<Task>(std::move(done));
   task->work_ = std::move(work);
-  Post(task);
+  Bring(task);
   return std::weak_ptr<Task>(task);
+}
+
+// What a device alone has comes to memory of the host first.
+void Compressor::Bring(const std::shared_ptr<Task>& task) {
+  {
+    MutexLock lock(&mutex_);
+    ++being_brought_;
+  }
+  task->work_->tensor->bytes->BringToHost([this, task](const absl::Status& status) {
+    const Task::Work& work = *task->work_;
+    if (!status.ok()) return EndBringing(task, WithName(status, *work.tensor.tensor()));
+    if (work.mask.tensor() == nullptr) return EndBringing(task, absl::OkStatus());
+    work.mask->bytes->BringToHost([this, task](const absl::Status& mask_status) {
+      EndBringing(task, WithName(mask_status, *task->work_->mask.tensor()));
+    });
+  });
+}
+
+void Compressor::EndBringing(const std::shared_ptr<Task>& task, const absl::Status& status) {
+  if (status.ok()) {
+    Post(task);
+  } else {
+    background_.Post([this, task, status] { End(*task, status); });
+  }
+  MutexLock lock(&mutex_);
+  --being_brought_;
 }
 
 void Compressor::Post(std::shared_ptr<Task> task) {

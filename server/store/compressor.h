@@ -62,7 +62,8 @@ class Compressor {
   // Takes the new tensor's room and begins. Errors, after which `done` is not called: NotFound;
   // InvalidArgument, as PlanCompression; ResourceExhausted a quota, or too many at once;
   // Unavailable once the store is closed. It may still end with InvalidArgument for what the mask
-  // says, and with Unavailable once the store is closed. Threads: any.
+  // says, with FailedPrecondition where a tensor is lost, and with Unavailable once the store is
+  // closed. Threads: any.
   absl::StatusOr<std::weak_ptr<Task>> Begin(TensorStore::SessionUse session, const Request& request,
                                             Done done) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -72,6 +73,9 @@ class Compressor {
 
   absl::Status TakePlace(const RandomId& session) ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveBackPlace(const RandomId& session) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Bring(const std::shared_ptr<Task>& task) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndBringing(const std::shared_ptr<Task>& task, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Post(std::shared_ptr<Task> task);
   void TakeTurn(std::shared_ptr<Task> task);
   // Ends the task; where `result` is OK, the tensor is shown to its session first.
@@ -81,6 +85,7 @@ class Compressor {
   std::atomic<bool> is_stopping_ = false;
   Mutex mutex_;
   int at_work_ ABSL_GUARDED_BY(mutex_) = 0;
+  int being_brought_ ABSL_GUARDED_BY(mutex_) = 0;  // Their tensors are.
   absl::flat_hash_map<RandomId, int> of_sessions_ ABSL_GUARDED_BY(mutex_);
   Compression::Scratch scratch_;  // Owned by the background's thread.
   // The last member: its thread uses the others.

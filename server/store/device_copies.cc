@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "kernels/status_macros.h"
 #include "kernels/text.h"
 
 namespace gemmd {
@@ -40,77 +41,111 @@ void DeviceCopies::Close() {
   is_closed_ = true;
 }
 
-std::shared_ptr<DeviceCopy> DeviceCopies::CopyOf(TensorBytes& bytes) {
-  MutexLock lock(&bytes.copies_mutex);
-  std::shared_ptr<DeviceCopy>& copy = bytes.copies[this];
-  if (copy == nullptr) copy = std::make_shared<DeviceCopy>(shared_from_this(), bytes.bytes());
-  return copy;
-}
-
-void DeviceCopies::Bring(const std::shared_ptr<TensorBytes>& bytes, Done done) {
-  std::shared_ptr<DeviceCopy> copy = CopyOf(*bytes);
+void DeviceCopies::BringAs(const std::shared_ptr<PlacedBytes>& bytes, bool is_new, Done done) {
+  Making making = {.copy = bytes->CopyOn(*this), .bytes = bytes, .is_new = is_new};
+  DeviceCopy& copy = *making.copy;
   Use use;
   absl::Status refused;
   {
     MutexLock lock(&mutex_);
-    copy->turn_ = ++last_turn_;
-    if (copy->block_ != 0 && !is_closed_ && copy->generation_ != memory_.generation()) Drop(*copy);
+    copy.turn_ = ++last_turn_;
+    if (copy.block_ != 0 && !is_closed_ && copy.generation_ != memory_.generation()) Drop(copy);
     if (is_closed_) {
       refused = absl::UnavailableError("the server is stopping");
-    } else if (copy->block_ != 0) {
+    } else if (copy.block_ != 0 && !copy.is_being_made_) {
       ++counts_.hits;
-      ++copy->users_;
-      use = Use(copy, copy->block_);
-    } else if (BlockBytes(copy->bytes_) > memory_.capacity_bytes()) {
+      ++copy.users_;
+      use = Use(making.copy, copy.block_);
+    } else if (BlockBytes(copy.bytes_) > memory_.capacity_bytes()) {
       refused = absl::ResourceExhaustedError(
-          Concat("tensor: got ", copy->bytes_, " bytes, want at most the ",
-                 memory_.capacity_bytes(), " that tensors may take on the device"));
+          Concat("tensor: got ", copy.bytes_, " bytes, want at most the ", memory_.capacity_bytes(),
+                 " that tensors may take on the device"));
     } else {
-      copy->waiters_.push_back(std::move(done));
-      if (std::exchange(copy->is_being_made_, true)) return;
-      copy->is_promised_ = true;
-      promised_bytes_ += BlockBytes(copy->bytes_);
+      copy.waiters_.push_back(std::move(done));
+      if (std::exchange(copy.is_being_made_, true)) return;
+      copy.is_promised_ = true;
+      promised_bytes_ += BlockBytes(copy.bytes_);
     }
   }
   if (!refused.ok()) return std::move(done)(refused);
   if (use.block() != 0) return std::move(done)(std::move(use));
-  Allocate(std::move(copy), bytes, kTries);
+  if (is_new) return Allocate(std::move(making));
+  bytes->BringToHost(
+      [self = shared_from_this(), making = std::move(making)](const absl::Status& status) mutable {
+        status.ok() ? self->Allocate(std::move(making)) : self->Finish(making, status);
+      });
 }
 
-void DeviceCopies::Allocate(std::shared_ptr<DeviceCopy> copy, std::shared_ptr<TensorBytes> bytes,
-                            int tries) {
-  absl::Status room;
-  {
-    MutexLock lock(&mutex_);
-    room = MakeRoom(copy->bytes_);
+void DeviceCopies::Allocate(Making making) {
+  std::shared_ptr<PlacedBytes> to_write_back;
+  const absl::Status room = MakeRoom(making.copy->bytes_, to_write_back);
+  if (!room.ok()) return Finish(making, room);
+  if (to_write_back != nullptr) {
+    return to_write_back->BringToHost([self = shared_from_this(), making = std::move(making)](
+                                          const absl::Status& status) mutable {
+      // What is lost needs no room any more.
+      const bool is_gone = absl::IsFailedPrecondition(status) && --making.tries > 0;
+      status.ok() || is_gone ? self->Allocate(std::move(making)) : self->Finish(making, status);
+    });
   }
-  if (!room.ok()) return Finish(copy, room);
-  const int64_t size = copy->bytes_;
-  memory_.Allocate(size,
-                   [self = shared_from_this(), copy = std::move(copy), bytes = std::move(bytes),
-                    tries](absl::StatusOr<DeviceBlock> block) mutable {
-                     if (block.ok()) {
-                       self->Fill(std::move(copy), std::move(bytes), *block);
-                     } else if (absl::IsResourceExhausted(block.status()) && tries > 1) {
-                       self->Allocate(std::move(copy), std::move(bytes), tries - 1);
-                     } else {
-                       self->Finish(copy, block.status());
-                     }
-                   });
+  const int64_t size = making.copy->bytes_;
+  memory_.Allocate(size, [self = shared_from_this(),
+                          making = std::move(making)](absl::StatusOr<DeviceBlock> block) mutable {
+    if (block.ok()) {
+      self->Fill(std::move(making), *block);
+    } else if (absl::IsResourceExhausted(block.status()) && making.tries > 1) {
+      --making.tries;
+      self->Allocate(std::move(making));
+    } else {
+      self->Finish(making, block.status());
+    }
+  });
 }
 
-absl::Status DeviceCopies::MakeRoom(int64_t bytes) {
+absl::Status DeviceCopies::MakeRoom(int64_t bytes, std::shared_ptr<PlacedBytes>& to_write_back) {
+  while (true) {
+    std::shared_ptr<DeviceCopy> oldest;
+    std::shared_ptr<PlacedBytes> tensor;
+    RETURN_IF_ERROR(FindOldest(bytes, oldest, tensor));
+    if (oldest == nullptr) return absl::OkStatus();
+    switch (tensor->GiveUp(*this, *oldest)) {
+      case PlacedBytes::Leaving::kInUse: break;
+      case PlacedBytes::Leaving::kGone: {
+        MutexLock lock(&mutex_);
+        ++counts_.evictions;
+        break;
+      }
+      case PlacedBytes::Leaving::kIsOnlyPlace: {
+        MutexLock lock(&mutex_);
+        ++counts_.written_back;
+        to_write_back = std::move(tensor);
+        return absl::OkStatus();
+      }
+    }
+  }
+}
+
+absl::Status DeviceCopies::FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>& oldest,
+                                      std::shared_ptr<PlacedBytes>& tensor) {
+  // Whoever lets go of the last one needs the lock.
+  std::vector<std::shared_ptr<const void>> passed;
+  MutexLock lock(&mutex_);
   if (is_closed_) return absl::UnavailableError("the server is stopping");
   const int64_t capacity = memory_.capacity_bytes();
   while (counts_.bytes > capacity - promised_bytes_) {
-    DeviceCopy* const oldest = LeastRecentlyUsed();
-    if (oldest == nullptr) {
+    DeviceCopy* const found = LeastRecentlyUsed();
+    if (found == nullptr) {
       return absl::ResourceExhaustedError(Concat("tensor: got ", bytes,
                                                  " bytes, want room on the device, whose ",
                                                  capacity, " bytes for tensors are in use"));
     }
-    ++counts_.evictions;
-    Drop(*oldest);
+    oldest = found->weak_from_this().lock();
+    tensor = found->tensor_.lock();
+    if (oldest != nullptr && tensor != nullptr) return absl::OkStatus();
+    // It is about to go with its tensor.
+    Drop(*found);
+    passed.push_back(std::move(oldest));
+    passed.push_back(std::move(tensor));
   }
   return absl::OkStatus();
 }
@@ -124,29 +159,31 @@ DeviceCopy* DeviceCopies::LeastRecentlyUsed() {
   return oldest;
 }
 
-void DeviceCopies::Fill(std::shared_ptr<DeviceCopy> copy, std::shared_ptr<TensorBytes> bytes,
-                        DeviceBlock block) {
+void DeviceCopies::Fill(Making making, DeviceBlock block) {
+  DeviceCopy& copy = *making.copy;
   bool is_closed = false;
   {
     MutexLock lock(&mutex_);
     is_closed = is_closed_;
-    copy->block_ = block;
+    copy.block_ = block;
     // Where the block is of an earlier generation, the Write fails.
-    copy->generation_ = is_closed ? 0 : memory_.generation();
-    resident_.insert(copy.get());
+    copy.generation_ = is_closed ? 0 : memory_.generation();
+    resident_.insert(&copy);
     ++counts_.copies;
-    counts_.bytes += BlockBytes(copy->bytes_);
-    copy->is_promised_ = false;
-    promised_bytes_ -= BlockBytes(copy->bytes_);
+    counts_.bytes += BlockBytes(copy.bytes_);
+    copy.is_promised_ = false;
+    promised_bytes_ -= BlockBytes(copy.bytes_);
   }
-  if (is_closed) return Finish(copy, absl::UnavailableError("the server is stopping"));
-  const Piece whole(bytes->host(), static_cast<size_t>(bytes->bytes()));
+  if (is_closed) return Finish(making, absl::UnavailableError("the server is stopping"));
+  if (making.is_new) return Finish(making, absl::OkStatus());
+  const Piece whole(making.bytes->host(), static_cast<size_t>(making.bytes->bytes()));
   memory_.Write(block, 0, {whole},
-                [self = shared_from_this(), copy = std::move(copy), bytes = std::move(bytes)](
-                    const absl::Status& status) { self->Finish(copy, status); });
+                [self = shared_from_this(), making = std::move(making)](
+                    const absl::Status& status) { self->Finish(making, status); });
 }
 
-void DeviceCopies::Finish(const std::shared_ptr<DeviceCopy>& copy, const absl::Status& status) {
+void DeviceCopies::Finish(const Making& making, const absl::Status& status) {
+  const std::shared_ptr<DeviceCopy>& copy = making.copy;
   Waiters waiters;
   std::vector<Use> uses;
   {
@@ -155,7 +192,7 @@ void DeviceCopies::Finish(const std::shared_ptr<DeviceCopy>& copy, const absl::S
     copy->is_being_made_ = false;
     if (std::exchange(copy->is_promised_, false)) promised_bytes_ -= BlockBytes(copy->bytes_);
     if (status.ok()) {
-      ++counts_.made;
+      if (!making.is_new) ++counts_.made;
       copy->users_ += static_cast<int>(waiters.size());
       for (size_t i = 0; i < waiters.size(); ++i) uses.push_back(Use(copy, copy->block_));
     } else {
@@ -171,10 +208,29 @@ void DeviceCopies::Finish(const std::shared_ptr<DeviceCopy>& copy, const absl::S
   }
 }
 
-bool DeviceCopies::Has(const DeviceCopy& copy) const {
-  MutexLock lock(&mutex_);
+bool DeviceCopies::HasLocked(const DeviceCopy& copy) const {
   return copy.block_ != 0 && !copy.is_being_made_ && !is_closed_ &&
          copy.generation_ == memory_.generation();
+}
+
+bool DeviceCopies::Has(const DeviceCopy& copy) const {
+  MutexLock lock(&mutex_);
+  return HasLocked(copy);
+}
+
+// The block may be freed as soon as this returns: the device reads it before.
+bool DeviceCopies::Read(const DeviceCopy& copy, absl::Span<std::byte> to, DeviceMemory::Done done) {
+  MutexLock lock(&mutex_);
+  if (!HasLocked(copy)) return false;
+  memory_.Read(copy.block_, 0, to, std::move(done));
+  return true;
+}
+
+bool DeviceCopies::DropUnused(DeviceCopy& copy) {
+  MutexLock lock(&mutex_);
+  if (copy.users_ > 0 || copy.is_being_made_) return false;
+  Drop(copy);
+  return true;
 }
 
 DeviceCopies::Counts DeviceCopies::counts() const {

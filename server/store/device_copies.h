@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies of tensors in the memory of one device. The bytes in memory of the host stay, and a copy
-// is a cache of them: made where a product first needs it, given up where room is needed for
-// another one, made anew where the device lost it.
+// Copies of tensors in the memory of one device: made where a product first needs them or leaves
+// its result there, and given up where room is needed for another one. The copy that alone is
+// current is written back to memory of the host before.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "server/device/device_memory.h"
 #include "server/device/job.h"
-#include "server/store/tensor.h"
+#include "server/store/placed_bytes.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
@@ -48,9 +48,10 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
     int64_t copies = 0;
     int64_t bytes = 0;
     // Since the start:
-    int64_t hits = 0;       // The copy was there.
-    int64_t made = 0;       // It had to be made.
-    int64_t evictions = 0;  // It was given up for another one.
+    int64_t hits = 0;          // The copy was there.
+    int64_t made = 0;          // It had to be made.
+    int64_t evictions = 0;     // It was given up for another one,
+    int64_t written_back = 0;  // and had to be written to memory of the host for that.
   };
 
   // Borrows the memory until Close. `device` is the device's name.
@@ -64,11 +65,22 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
 
   // Calls `done` once, from any thread, perhaps before this returns: with a use of the copy, or why
   // there is none. Errors: ResourceExhausted where there is no room beside copies that are used,
-  // and those of DeviceMemory. Threads: any.
-  void Bring(const std::shared_ptr<TensorBytes>& bytes, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
+  // FailedPrecondition where the bytes are lost, and those of DeviceMemory. Threads: any.
+  void Bring(const std::shared_ptr<PlacedBytes>& bytes, Done done) ABSL_LOCKS_EXCLUDED(mutex_) {
+    BringAs(bytes, /*is_new=*/false, std::move(done));
+  }
+  // The same for bytes that nobody has written yet, or can find: they are zeros.
+  void MakeNew(const std::shared_ptr<PlacedBytes>& bytes, Done done) ABSL_LOCKS_EXCLUDED(mutex_) {
+    BringAs(bytes, /*is_new=*/true, std::move(done));
+  }
 
   // Whether the copy is there, as far as is known.
   bool Has(const DeviceCopy& copy) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reads the copy where it is there, as DeviceMemory::Read does; false where it is not.
+  bool Read(const DeviceCopy& copy, absl::Span<std::byte> to, DeviceMemory::Done done)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // False where somebody uses it.
+  bool DropUnused(DeviceCopy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -76,19 +88,30 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   friend class DeviceCopy;
   using Waiters = std::vector<Done>;
 
-  // The tensor's copy here, made where there is none yet.
-  std::shared_ptr<DeviceCopy> CopyOf(TensorBytes& bytes);
+  // A copy that is being made.
+  struct Making {
+    std::shared_ptr<DeviceCopy> copy;
+    std::shared_ptr<PlacedBytes> bytes;
+    bool is_new = false;
+    int tries = kTries;
+  };
   // Tries it so often: what was freed for it may be on its way.
   static constexpr int kTries = 100;
-  void Allocate(std::shared_ptr<DeviceCopy> copy, std::shared_ptr<TensorBytes> bytes, int tries)
+
+  void BringAs(const std::shared_ptr<PlacedBytes>& bytes, bool is_new, Done done)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void Fill(std::shared_ptr<DeviceCopy> copy, std::shared_ptr<TensorBytes> bytes,
-            DeviceBlock block);
-  void Finish(const std::shared_ptr<DeviceCopy>& copy, const absl::Status& status)
+  void Allocate(Making making) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Fill(Making making, DeviceBlock block) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Finish(const Making& making, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Gives up copies, those that were used least recently first, until all that are being made fit,
+  // or until it comes to one that has to be written to memory of the host before.
+  absl::Status MakeRoom(int64_t bytes, std::shared_ptr<PlacedBytes>& to_write_back)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives up copies, those that were used least recently first, until all that are being made fit.
-  absl::Status MakeRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The copy that is to go next, and what it is a copy of; null where there is room.
+  absl::Status FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>& oldest,
+                          std::shared_ptr<PlacedBytes>& tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   DeviceCopy* LeastRecentlyUsed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasLocked(const DeviceCopy& copy) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(DeviceCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   DeviceMemory& memory_;
@@ -101,19 +124,22 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   Counts counts_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The copy of one tensor on one device, which the tensor keeps. All of it is guarded by the lock of
-// its owner.
-class DeviceCopy {
+// The copy of one tensor on one device, which the tensor keeps. What changes is guarded by the lock
+// of its owner.
+class DeviceCopy : public std::enable_shared_from_this<DeviceCopy> {
  public:
-  DeviceCopy(std::shared_ptr<DeviceCopies> owner, int64_t bytes)
-      : owner_(std::move(owner)), bytes_(bytes) {}
+  DeviceCopy(std::shared_ptr<DeviceCopies> owner, std::weak_ptr<PlacedBytes> tensor, int64_t bytes)
+      : owner_(std::move(owner)), tensor_(std::move(tensor)), bytes_(bytes) {}
   DeviceCopy(const DeviceCopy&) = delete;
   DeviceCopy& operator=(const DeviceCopy&) = delete;
   ~DeviceCopy();
 
+  DeviceCopies& owner() const { return *owner_; }
+
  private:
   friend class DeviceCopies;
   const std::shared_ptr<DeviceCopies> owner_;
+  const std::weak_ptr<PlacedBytes> tensor_;
   const int64_t bytes_;
   DeviceBlock block_ = 0;  // Once it is filled.
   uint64_t generation_ = 0;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/status_macros.h"
+#include "kernels/text.h"
 
 namespace gemmd {
 
@@ -67,14 +68,12 @@ Source ProductTensors::SourceOf(Operand operand) {
   part.pieces = {whole.first(first), whole.subspan(first)};
   source.pieces = absl::MakeConstSpan(part.pieces.data(), is_copied ? 2 : 1);
   source.bytes = part.bytes;
+  source.is_away = !part.use->bytes->is_on_host();
   return source;
 }
 
 absl::Status ProductTensors::Place(Job& job) {
-  if (written() != nullptr) {
-    RETURN_IF_ERROR(store_.BeginWriting(d_use_));
-    d_use_->bytes->DropCopies();
-  }
+  if (written() != nullptr) RETURN_IF_ERROR(store_.BeginWriting(d_use_));
   for (const Part& part : parts_) {
     if (part.use.tensor() != nullptr) store_.CountProduct(part.use);
   }
@@ -88,40 +87,121 @@ absl::Status ProductTensors::Place(Job& job) {
   return absl::OkStatus();
 }
 
-void ProductTensors::Bring(DeviceCopies& copies, Job& job, absl::AnyInvocable<void() &&> done) {
+void ProductTensors::Bring(DeviceCopies* copies, Job& job,
+                           absl::AnyInvocable<void(const absl::Status&) &&> done) {
   const std::array<Source*, kOperands> sources = {&job.a, &job.b, &job.c};
-  brought_ = std::move(done);
-  to_bring_ = 1;
-  for (size_t i = 0; i < kOperands; ++i) {
-    Part& part = parts_[i];
-    // What is overwritten would be brought for this one product. Where several products run as one,
-    // a matrix may be made of those of all of them.
-    const bool is_own = sources[i]->pieces.data() == part.pieces.data();
-    if (part.bytes == 0 || !is_own || part.use.tensor() == d_use_.tensor()) continue;
-    ++to_bring_;
-    copies.Bring(part.use->bytes,
-                 [this, &part, source = sources[i]](absl::StatusOr<DeviceCopies::Use> copy) {
-                   if (copy.ok()) {
-                     part.copy = *std::move(copy);
-                     source->pieces = {};
-                     source->block = part.copy.block();
-                     source->offset = part.offset;
-                     source->bytes = part.bytes;
-                   }
-                   FinishBringing();
-                 });
+  bringing_ = {.copies = copies, .job = &job, .done = std::move(done)};
+  std::array<bool, kOperands> is_brought = {};
+  {
+    MutexLock lock(&mutex_);
+    to_bring_ = 1;
+    for (size_t i = 0; i < kOperands; ++i) {
+      const Part& part = parts_[i];
+      // What D overwrites comes with D. Where several products run as one, a matrix may be made of
+      // those of all of them.
+      is_brought[i] = part.bytes > 0 && sources[i]->pieces.data() == part.pieces.data() &&
+                      part.use.tensor() != d_use_.tensor();
+      if (is_brought[i]) ++to_bring_;
+    }
   }
-  FinishBringing();
+  for (size_t i = 0; i < kOperands; ++i) {
+    if (is_brought[i]) BringPart(parts_[i], *sources[i]);
+  }
+  EndBringing(absl::OkStatus());
 }
 
-void ProductTensors::FinishBringing() {
-  if (--to_bring_ == 0) std::exchange(brought_, nullptr)();
+void ProductTensors::BringPart(Part& part, Source& source) {
+  if (bringing_.copies == nullptr) return BringPartToHost(part);
+  bringing_.copies->Bring(part.use->bytes, [this, &part,
+                                            &source](absl::StatusOr<DeviceCopies::Use> copy) {
+    if (!copy.ok()) return BringPartToHost(part);
+    part.copy = *std::move(copy);
+    source = {.pieces = {}, .block = part.copy.block(), .offset = part.offset, .bytes = part.bytes};
+    EndBringing(absl::OkStatus());
+  });
+}
+
+void ProductTensors::BringPartToHost(Part& part) {
+  part.use->bytes->BringToHost([this, &part](const absl::Status& status) {
+    EndBringing(WithName(status, *part.use.tensor()));
+  });
+}
+
+void ProductTensors::EndBringing(const absl::Status& status) {
+  absl::Status brought;
+  {
+    MutexLock lock(&mutex_);
+    brought_.Update(status);
+    if (--to_bring_ > 0) return;
+    brought = brought_;
+  }
+  if (!brought.ok() || !takes_d()) return FinishBringing(brought);
+  TakeD(bringing_.copies);
+}
+
+void ProductTensors::TakeD(DeviceCopies* place) {
+  d_place_ = place;
+  BytesOfD()->TakeWriting(place, [this] { BringD(); });
+}
+
+void ProductTensors::BringD() {
+  if (d_place_ == nullptr) {
+    return BytesOfD()->BringToHost([this](const absl::Status& status) { BeginD(status); });
+  }
+  auto brought = [this](absl::StatusOr<DeviceCopies::Use> copy) {
+    if (copy.ok()) {
+      d_copy_ = *std::move(copy);
+      return BeginD(absl::OkStatus());
+    }
+    BytesOfD()->EndWriting(d_place_, /*has_begun=*/false, /*is_ok=*/false);
+    TakeD(nullptr);
+  };
+  draft_ ? d_place_->MakeNew(BytesOfD(), std::move(brought))
+         : d_place_->Bring(BytesOfD(), std::move(brought));
+}
+
+void ProductTensors::BeginD(const absl::Status& status) {
+  if (!status.ok()) {
+    BytesOfD()->EndWriting(d_place_, /*has_begun=*/false, /*is_ok=*/false);
+    return FinishBringing(draft_ ? status : WithName(status, *d_use_.tensor()));
+  }
+  BytesOfD()->BeginWriting(d_place_);
+  writes_d_ = true;
+  if (d_place_ == nullptr) return FinishBringing(absl::OkStatus());
+  Job& job = *bringing_.job;
+  job.d = {.block = d_copy_.block(), .offset = d_offset_};
+  const std::array<Source*, kOperands> sources = {&job.a, &job.b, &job.c};
+  for (size_t i = 0; i < kOperands; ++i) {
+    const Part& part = parts_[i];
+    if (part.bytes == 0 || part.use.tensor() != d_use_.tensor()) continue;
+    *sources[i] = {
+        .pieces = {}, .block = d_copy_.block(), .offset = part.offset, .bytes = part.bytes};
+  }
+  FinishBringing(absl::OkStatus());
+}
+
+void ProductTensors::FinishBringing(const absl::Status& status) {
+  std::exchange(bringing_.done, nullptr)(status);
+}
+
+absl::Status ProductTensors::EndJob(const absl::Status& status) {
+  if (std::exchange(writes_d_, false)) {
+    BytesOfD()->EndWriting(d_place_, /*has_begun=*/true, status.ok());
+  }
+  d_copy_ = DeviceCopies::Use();
+  for (Part& part : parts_) part.copy = DeviceCopies::Use();
+  if (!absl::IsFailedPrecondition(status)) return status;
+  for (const TensorStore::TensorUse* const use :
+       {&parts_[0].use, &parts_[1].use, &parts_[2].use, &d_use_}) {
+    if (use->tensor() == nullptr || !(*use)->bytes->is_lost()) continue;
+    return WithName(absl::FailedPreconditionError("tensor lost"), *use->tensor());
+  }
+  return absl::UnavailableError(Concat("device: lost before the product started, try again: ",
+                                       std::string(status.message())));
 }
 
 absl::StatusOr<std::optional<TensorState>> ProductTensors::Finish(bool is_ok) {
   std::optional<TensorState> state;
-  // Copies that were made meanwhile may have some of the old bytes and some of the new ones.
-  if (written() != nullptr) d_use_->bytes->DropCopies();
   if (!is_ok) {
     draft_.reset();
   } else if (draft_) {
@@ -130,6 +210,7 @@ absl::StatusOr<std::optional<TensorState>> ProductTensors::Finish(bool is_ok) {
   } else if (written() != nullptr) {
     state = store_.StateOf(d_use_);
   }
+  if (state) store_.KeepOnHost(*state);
   return state;
 }
 

@@ -6,17 +6,18 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/device/job.h"
 #include "server/store/device_copies.h"
 #include "server/store/tensor_store.h"
+#include "server/system/mutex.h"
 
 namespace gemmd {
 
@@ -49,15 +50,21 @@ class ProductTensors {
   int64_t resident_bytes() const;
   int64_t copied_bytes() const;
 
-  // Completes a job for a device that reads and writes memory of the host. The job borrows the
-  // bytes for as long as this lives. Errors: FailedPrecondition where D would overwrite bytes of
-  // another tensor too.
+  // Completes a job with where the tensors lie in memory of the host. The job borrows the bytes for
+  // as long as this lives. Errors: FailedPrecondition where D would overwrite bytes of another
+  // tensor too.
   absl::Status Place(Job& job);
 
-  // Brings what the job reads to the device, and has the job read it there. Where a tensor finds no
-  // room on the device, the job reads it from memory of the host. Calls `done` once, from any
-  // thread, perhaps before this returns; this and the job live until then.
-  void Bring(DeviceCopies& copies, Job& job, absl::AnyInvocable<void() &&> done);
+  // Brings what the job reads to the device, and has the job read it there and leave D there. What
+  // finds no room on the device is read from memory of the host, or goes there; so does everything
+  // where the device has no memory of its own, and `copies` is null. Calls `done` once, from any
+  // thread, perhaps before this returns; this and the job live until then. Errors:
+  // FailedPrecondition where a tensor is lost, and those of DeviceMemory.
+  void Bring(DeviceCopies* copies, Job& job, absl::AnyInvocable<void(const absl::Status&) &&> done);
+
+  // The job that was brought has ended: others may overwrite the tensor of D. Gives the status
+  // back; where a block was lost before the job began, as what it means for the product.
+  absl::Status EndJob(const absl::Status& status);
 
   // Once the product has ended: what has become of the tensor of D, where there is one. A product
   // that failed leaves no new tensor. Errors: why there is no new tensor after all.
@@ -71,6 +78,12 @@ class ProductTensors {
     std::array<Piece, 2> pieces;
     DeviceCopies::Use copy;
   };
+  // A job on its way to a device.
+  struct Bringing {
+    DeviceCopies* copies = nullptr;
+    Job* job = nullptr;
+    absl::AnyInvocable<void(const absl::Status&) &&> done;
+  };
 
   ProductTensors(TensorStore& store, TensorStore::SessionUse session)
       : store_(store), session_(std::move(session)) {}
@@ -78,18 +91,34 @@ class ProductTensors {
   // Whether C is what D overwrites: kernels want them apart, so C is copied before the launch.
   bool is_in_place() const;
   Source SourceOf(Operand operand);
-  void FinishBringing();
+  const std::shared_ptr<TensorBytes>& BytesOfD() const {
+    return draft_ ? draft_->bytes : d_use_->bytes;
+  }
+  void BringPart(Part& part, Source& source);
+  void BringPartToHost(Part& part);
+  void EndBringing(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // D last: whoever has the right to write it waits for nothing else.
+  void TakeD(DeviceCopies* place);
+  void BringD();
+  void BeginD(const absl::Status& status);
+  void FinishBringing(const absl::Status& status);
 
   TensorStore& store_;
   TensorStore::SessionUse session_;
   std::array<Part, kOperands> parts_;
   std::array<Piece, 2> factors_;
   size_t factors_count_ = 0;
-  std::atomic<int> to_bring_ = 0;
-  absl::AnyInvocable<void() &&> brought_;
   TensorStore::TensorUse d_use_;
   int64_t d_offset_ = 0;
   std::optional<TensorDraft> draft_;
+
+  Bringing bringing_;
+  Mutex mutex_;
+  int to_bring_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status brought_ ABSL_GUARDED_BY(mutex_);
+  DeviceCopies* d_place_ = nullptr;  // Null: memory of the host.
+  DeviceCopies::Use d_copy_;
+  bool writes_d_ = false;
 };
 
 }  // namespace gemmd

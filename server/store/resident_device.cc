@@ -8,7 +8,9 @@
 namespace gemmd {
 
 ResidentDevice::ResidentDevice(std::unique_ptr<Device> device)
-    : copies_(std::make_shared<DeviceCopies>(*device->memory(), device->info().name)),
+    : copies_(device->memory() == nullptr
+                  ? nullptr
+                  : std::make_shared<DeviceCopies>(*device->memory(), device->info().name)),
       device_(std::move(device)) {}
 
 ResidentDevice::~ResidentDevice() {
@@ -17,7 +19,7 @@ ResidentDevice::~ResidentDevice() {
     is_stopping_ = true;
   }
   // Tensors that outlive the device free nothing there.
-  copies_->Close();
+  if (copies_ != nullptr) copies_->Close();
 }
 
 void ResidentDevice::Submit(const Job& job, Done done) {
@@ -28,14 +30,15 @@ void ResidentDevice::Submit(const Job& job, Done done) {
     on_their_way_.emplace(job.id, false);
   }
   Job& brought = bringing->job;
-  job.tensors->Bring(*copies_, brought, [this, bringing = std::move(bringing)]() mutable {
-    SubmitBrought(std::move(bringing));
-  });
+  job.tensors->Bring(copies_.get(), brought,
+                     [this, bringing = std::move(bringing)](const absl::Status& status) mutable {
+                       SubmitBrought(std::move(bringing), status);
+                     });
 }
 
-void ResidentDevice::SubmitBrought(std::unique_ptr<Bringing> bringing) {
+void ResidentDevice::SubmitBrought(std::unique_ptr<Bringing> bringing, const absl::Status& status) {
   const JobId id = bringing->job.id;
-  absl::Status refused;
+  absl::Status refused = status;
   {
     MutexLock lock(&mutex_);
     if (is_stopping_) refused = absl::UnavailableError("the server is stopping");
@@ -45,14 +48,16 @@ void ResidentDevice::SubmitBrought(std::unique_ptr<Bringing> bringing) {
   if (!refused.ok()) {
     JobOutcome outcome;
     outcome.status = refused;
+    bringing->job.tensors->EndJob(refused).IgnoreError();
     return std::move(bringing->done)(std::move(outcome));
   }
   const int64_t bring_ns = clock_.NowNs() - bringing->began_ns;
-  device_->Submit(bringing->job,
-                  [bring_ns, done = std::move(bringing->done)](JobOutcome outcome) mutable {
-                    outcome.copy_in_ns += bring_ns;
-                    std::move(done)(std::move(outcome));
-                  });
+  device_->Submit(bringing->job, [bring_ns, tensors = bringing->job.tensors,
+                                  done = std::move(bringing->done)](JobOutcome outcome) mutable {
+    outcome.copy_in_ns += bring_ns;
+    outcome.status = tensors->EndJob(outcome.status);
+    std::move(done)(std::move(outcome));
+  });
   bool is_aborted = false;
   {
     MutexLock lock(&mutex_);
@@ -74,17 +79,20 @@ void ResidentDevice::Abort(JobId id) {
 
 DeviceCondition ResidentDevice::condition() const {
   DeviceCondition condition = device_->condition();
+  if (copies_ == nullptr) return condition;
   const DeviceCopies::Counts copies = copies_->counts();
   condition.tensor_bytes = copies.bytes;
   condition.tensor_hits = copies.hits;
   condition.tensors_brought = copies.made;
   condition.tensors_evicted = copies.evictions;
+  condition.tensors_written_back = copies.written_back;
   return condition;
 }
 
-std::unique_ptr<Device> WithTensors(std::unique_ptr<Device> device) {
-  if (device->memory() == nullptr) return device;
-  return std::make_unique<ResidentDevice>(std::move(device));
+std::unique_ptr<Device> WithTensors(std::unique_ptr<Device> device, TensorStore& store) {
+  auto resident = std::make_unique<ResidentDevice>(std::move(device));
+  store.AddDevice(resident->info().name, resident->copies());
+  return resident;
 }
 
 }  // namespace gemmd

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device with memory of its own, to which the resident tensors of a job are brought before the
-// job is: as far as others can tell, that is a part of the job.
+// A device to whose memory, or to memory of the host, the resident tensors of a job are brought
+// before the job is: as far as others can tell, that is a part of the job.
 #pragma once
 
 #include <memory>
@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "server/device/device.h"
 #include "server/store/device_copies.h"
+#include "server/store/tensor_store.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
 
@@ -17,7 +18,7 @@ namespace gemmd {
 
 class ResidentDevice final : public Device {
  public:
-  // The device has started, and has memory.
+  // The device has started.
   explicit ResidentDevice(std::unique_ptr<Device> device);
   ~ResidentDevice() override;
 
@@ -32,6 +33,8 @@ class ResidentDevice final : public Device {
   void Abort(JobId id) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status readiness() const override { return device_->readiness(); }
   DeviceCondition condition() const override;
+  // Null where the device has no memory of its own.
+  const std::shared_ptr<DeviceCopies>& copies() const { return copies_; }
   absl::Status RestartWorker() override { return device_->RestartWorker(); }
   void WatchReadiness(Listener listener) override { device_->WatchReadiness(std::move(listener)); }
 
@@ -43,18 +46,19 @@ class ResidentDevice final : public Device {
     int64_t began_ns = 0;
   };
 
-  void SubmitBrought(std::unique_ptr<Bringing> bringing) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SubmitBrought(std::unique_ptr<Bringing> bringing, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   const SteadyClock clock_;
   Mutex mutex_;
   // Jobs that are being brought, and whether they were aborted.
   absl::flat_hash_map<JobId, bool> on_their_way_ ABSL_GUARDED_BY(mutex_);
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<DeviceCopies> copies_;
+  const std::shared_ptr<DeviceCopies> copies_;  // Null where the device has no memory of its own.
   std::unique_ptr<Device> device_;  // The last member: its threads call into the others.
 };
 
-// The device itself, or, where it has memory of its own, one that keeps tensors there.
-std::unique_ptr<Device> WithTensors(std::unique_ptr<Device> device);
+// The device with the tensors of the store, which then knows where they may be brought.
+std::unique_ptr<Device> WithTensors(std::unique_ptr<Device> device, TensorStore& store);
 
 }  // namespace gemmd

@@ -26,6 +26,7 @@ struct TensorEntry {
   int64_t used_ns = 0;  // When its last use ended.
   int users = 0;        // Products and answers that have it now.
   int64_t products = 0;
+  bool was_lost = false;  // It counts among those that were lost.
 
   bool HasExpired(int64_t now_ns) const {
     return !pinned && users == 0 && now_ns - used_ns >= lease_ns;

@@ -3,8 +3,9 @@
 
 #include <utility>
 
+#include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
-#include "server/store/device_copies.h"
+#include "kernels/text.h"
 
 namespace gemmd {
 
@@ -14,19 +15,12 @@ absl::StatusOr<TensorSpec> MakeTensorSpec(const MatrixLayout& layout, int64_t ma
   return TensorSpec{layout, matrices, std::move(scale), count.full};
 }
 
-void TensorBytes::DropCopies() {
-  absl::flat_hash_map<const DeviceCopies*, std::shared_ptr<DeviceCopy>> dropped;
-  MutexLock lock(&copies_mutex);
-  dropped.swap(copies);
-}
-
-std::vector<std::string> TensorBytes::DevicesWithCopies() {
-  std::vector<std::string> devices;
-  MutexLock lock(&copies_mutex);
-  for (const auto& [owner, copy] : copies) {
-    if (owner->Has(*copy)) devices.push_back(owner->device());
-  }
-  return devices;
+absl::Status WithName(const absl::Status& status, const Tensor& tensor) {
+  if (!absl::IsFailedPrecondition(status)) return status;
+  const std::string name = tensor.name.empty() ? "a tensor without a name" : Shown(tensor.name);
+  return absl::FailedPreconditionError(
+      Concat("tensor lost: got ", name, ", handle ", tensor.handle.ToHex(),
+             ", which was on a device that is gone, want one that is uploaded or computed anew"));
 }
 
 absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(

@@ -9,21 +9,17 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/problem.h"
 #include "server/store/account.h"
 #include "server/store/background.h"
 #include "server/store/host_memory.h"
+#include "server/store/placed_bytes.h"
 #include "server/store/random_id.h"
 #include "server/store/sha256.h"
-#include "server/system/mutex.h"
 
 namespace gemmd {
-
-class DeviceCopies;
-class DeviceCopy;
 
 // A matrix, or a batch of matrices of one shape that follow each other without a gap.
 struct TensorSpec {
@@ -46,8 +42,9 @@ struct Keeping {
 };
 
 // The bytes of a tensor, or of several tensors of one content. They are there as long as somebody
-// holds them: the session, a product, an answer that is being sent.
-class TensorBytes {
+// holds them: the session, a product, an answer that is being sent. Their room in memory of the
+// host is charged from the beginning, wherever they are: what leaves a device finds it.
+class TensorBytes final : public PlacedBytes {
  public:
   // Longer memory is given back to the system by the background: it takes a millisecond for 16 MiB.
   static constexpr int64_t kFreedAtOnceBytes = int64_t{16} << 20;
@@ -56,18 +53,7 @@ class TensorBytes {
   static absl::StatusOr<std::shared_ptr<TensorBytes>> Allocate(
       int64_t bytes, Account& account, const std::shared_ptr<Background>& background);
 
-  std::byte* host() const { return host_.data(); }
-  int64_t bytes() const { return host_.bytes(); }
   int64_t charged_bytes() const { return charge_.bytes(); }
-
-  // Copies in memory of devices, by their owner; made by DeviceCopies alone.
-  Mutex copies_mutex;
-  absl::flat_hash_map<const DeviceCopies*, std::shared_ptr<DeviceCopy>> copies
-      ABSL_GUARDED_BY(copies_mutex);
-  // The bytes change: whoever uses a copy keeps it, and nobody else gets it.
-  void DropCopies() ABSL_LOCKS_EXCLUDED(copies_mutex);
-  // Names of devices that have a copy.
-  std::vector<std::string> DevicesWithCopies() ABSL_LOCKS_EXCLUDED(copies_mutex);
 
   // The hash of the bytes, where they were hashed and nobody has changed them since. Guarded by the
   // store's lock.
@@ -77,9 +63,8 @@ class TensorBytes {
 
  private:
   TensorBytes(HostMemory host, Account::Charge charge)
-      : host_(std::move(host)), charge_(std::move(charge)) {}
+      : PlacedBytes(std::move(host)), charge_(std::move(charge)) {}
 
-  HostMemory host_;
   Account::Charge charge_;
 };
 
@@ -100,6 +85,9 @@ struct Tensor {
   std::shared_ptr<TensorBytes> bytes;
   Account::Charge charge;  // What it takes beside its bytes.
 };
+
+// Names the tensor where the status says that it is lost.
+absl::Status WithName(const absl::Status& status, const Tensor& tensor);
 
 // Where the bytes of a tensor are.
 struct TensorPlace {

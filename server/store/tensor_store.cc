@@ -158,10 +158,11 @@ TensorState TensorStore::StateOf(const TensorEntry& entry) const {
     const int64_t unused_ns = entry.users > 0 ? 0 : clock_.NowNs() - entry.used_ns;
     state.expires_in_ns = std::max<int64_t>(0, entry.lease_ns - unused_ns);
   }
-  state.places.push_back({"host", tensor.spec.bytes});
-  for (std::string& device : tensor.bytes->DevicesWithCopies()) {
+  if (tensor.bytes->is_on_host()) state.places.push_back({"host", tensor.spec.bytes});
+  for (std::string& device : tensor.bytes->Devices()) {
     state.places.push_back({std::move(device), tensor.spec.bytes});
   }
+  state.lost = tensor.bytes->is_lost();
   state.products = entry.products;
   return state;
 }
@@ -262,14 +263,19 @@ absl::StatusOr<TensorState> TensorStore::KeepAlive(const SessionUse& session,
   Keeping keep;
   keep.lease_ns = lease_ns.value_or(0);
   RETURN_IF_ERROR(CheckKeeping(keep));
-  Leftovers left;
-  MutexLock lock(&mutex_);
-  TensorEntry* const entry = FindEntry(*session.session_, name, left);
-  if (entry == nullptr) return NoSuchTensor();
-  if (lease_ns) entry->lease_ns = LeaseOf(keep);
-  if (pinned) entry->pinned = *pinned;
-  entry->used_ns = clock_.NowNs();
-  return StateOf(*entry);
+  TensorState state;
+  {
+    Leftovers left;
+    MutexLock lock(&mutex_);
+    TensorEntry* const entry = FindEntry(*session.session_, name, left);
+    if (entry == nullptr) return NoSuchTensor();
+    if (lease_ns) entry->lease_ns = LeaseOf(keep);
+    if (pinned) entry->pinned = *pinned;
+    entry->used_ns = clock_.NowNs();
+    state = StateOf(*entry);
+  }
+  KeepOnHost(state);
+  return state;
 }
 
 bool TensorStore::is_closed() const {

@@ -30,7 +30,12 @@
 
 namespace gemmd {
 
+class DeviceCopies;
 class SparseCheck;
+
+// Of which tensors memory of the host gets a copy where a product has left them on a device: a
+// device that is lost takes the others with it.
+enum class HostCopies : uint8_t { kPinned, kAll, kNone };
 
 struct StoreOptions {
   int64_t max_sessions = 1000;
@@ -38,6 +43,7 @@ struct StoreOptions {
   int64_t max_session_bytes = int64_t{1} << 29;  // What those of one session may take.
   absl::Duration linger = absl::Seconds(30);
   absl::Duration lease = absl::Minutes(10);
+  HostCopies host_copies = HostCopies::kPinned;
 };
 
 // How a caller names a tensor: by its handle or by its name.
@@ -107,6 +113,7 @@ class TensorStore {
     int64_t uploads_resumed = 0;     // Gone on with after all streams had gone.
     int64_t uploads_mismatched = 0;  // Had another hash.
     int64_t tensors_expired = 0;
+    int64_t tensors_lost = 0;  // Were on a device alone that lost them.
   };
 
   // Borrows the clock.
@@ -114,6 +121,14 @@ class TensorStore {
   ~TensorStore();
 
   const StoreOptions& options() const { return options_; }
+
+  // A device on which products run, with the copies in its memory; null where it has none of its
+  // own. Before anything else is called.
+  void AddDevice(std::string name, std::shared_ptr<DeviceCopies> copies)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Has the bytes of a tensor that a product has left on a device copied to memory of the host,
+  // where the options say so.
+  void KeepOnHost(const TensorState& tensor) const;
 
   // Opens a session, or joins the one of the token. `peer` is whoever asks, as far as places are
   // shared. Errors: Unauthenticated an unknown token; ResourceExhausted too many sessions;
@@ -128,11 +143,12 @@ class TensorStore {
     std::optional<TensorState> tensor;
     std::shared_ptr<Upload> upload;
   };
-  // Errors: InvalidArgument a name too long or a negative lease; ResourceExhausted a quota, or too
-  // many tensors; Unavailable once the store is closed.
+  // The complete tensor is brought to the memory of `device`, where that is not empty and has room.
+  // Errors: InvalidArgument a name too long or a negative lease; NotFound a device that there is
+  // not; ResourceExhausted a quota, or too many tensors; Unavailable once the store is closed.
   absl::StatusOr<Beginning> Begin(const SessionUse& session, TensorSpec spec, Keeping keep,
-                                  const std::optional<Sha256Digest>& digest)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+                                  const std::optional<Sha256Digest>& digest,
+                                  std::string_view device = "") ABSL_LOCKS_EXCLUDED(mutex_);
   // Errors: NotFound; Unavailable once the store is closed.
   absl::StatusOr<std::shared_ptr<Upload>> Join(const SessionUse& session, std::string_view id)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -214,6 +230,10 @@ class TensorStore {
                 const absl::Status& verdict) ABSL_LOCKS_EXCLUDED(mutex_);
   void CheckIndices(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload,
                     const std::shared_ptr<SparseCheck>& check);
+  absl::Status CheckDevice(std::string_view device) ABSL_LOCKS_EXCLUDED(mutex_);
+  void BringTo(const std::string& device, const std::shared_ptr<TensorBytes>& bytes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void CountLost(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(Session& session) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(Session& session, const Tensor& tensor) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -223,6 +243,7 @@ class TensorStore {
   mutable Mutex mutex_;
   // By the hash of its token: what a search for a token takes tells nothing about other tokens.
   absl::flat_hash_map<Sha256Digest, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::shared_ptr<DeviceCopies>> devices_ ABSL_GUARDED_BY(mutex_);
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t most_new_bytes_ ABSL_GUARDED_BY(mutex_);
   Load counts_ ABSL_GUARDED_BY(mutex_);              // What is counted.

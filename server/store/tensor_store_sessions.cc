@@ -144,7 +144,9 @@ void TensorStore::Expire() {
     Leftovers left;
     MutexLock lock(&mutex_);
     const auto found = sessions_.find(key);
-    if (found == sessions_.end() || !ExpireSession(*found->second, left)) continue;
+    if (found == sessions_.end()) continue;
+    CountLost(*found->second);
+    if (!ExpireSession(*found->second, left)) continue;
     left.sessions.push_back(std::move(found->second));
     sessions_.erase(found);
   }

@@ -32,10 +32,12 @@ std::shared_ptr<TensorBytes> TensorStore::FindContent(Session& session, const Te
   return is_same ? bytes : nullptr;
 }
 
-absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(
-    const SessionUse& session, TensorSpec spec, Keeping keep,
-    const std::optional<Sha256Digest>& digest) {
+absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& session,
+                                                          TensorSpec spec, Keeping keep,
+                                                          const std::optional<Sha256Digest>& digest,
+                                                          std::string_view device) {
   RETURN_IF_ERROR(CheckKeeping(keep));
+  RETURN_IF_ERROR(CheckDevice(device));
   ASSIGN_OR_RETURN(const RandomId id, RandomId::Make());
   Session& owner = *session.session_;
   Beginning beginning;
@@ -50,14 +52,17 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(
                        MakeDraft(owner, std::move(spec), std::move(keep), std::move(known)));
       ASSIGN_OR_RETURN(beginning.tensor, Publish(owner, std::move(draft), left));
       ++counts_.uploads_known;
-      return beginning;
     }
+  }
+  if (beginning.tensor) {
+    BringTo(std::string(device), beginning.tensor->tensor->bytes);
+    return beginning;
   }
   const int64_t lease_ns = std::min(LeaseOf(keep), absl::ToInt64Nanoseconds(options_.lease));
   ASSIGN_OR_RETURN(TensorDraft draft, MakeDraft(owner, std::move(spec), std::move(keep), nullptr));
   ASSIGN_OR_RETURN(Account::Charge overhead, owner.account->Take(Upload::kOverheadBytes));
   beginning.upload = std::make_shared<Upload>(id, lease_ns, std::move(draft), std::move(overhead),
-                                              digest, clock_.NowNs());
+                                              digest, clock_.NowNs(), device);
   {
     MutexLock lock(&mutex_);
     owner.uploads.emplace(id, beginning.upload);
@@ -150,6 +155,7 @@ void TensorStore::Complete(const std::shared_ptr<Session>& session,
       result = Publish(*session, std::move(draft), left);
     }
   }
+  if (result.ok()) BringTo(upload->device(), result->tensor->bytes);
   upload->End(result);
 }
 

@@ -28,7 +28,7 @@ void Copy(absl::Span<const absl::Span<const std::byte>> pieces, int64_t offset,
 }  // namespace
 
 Upload::Upload(const RandomId& id, int64_t lease_ns, TensorDraft draft, Account::Charge overhead,
-               const std::optional<Sha256Digest>& digest, int64_t now_ns)
+               const std::optional<Sha256Digest>& digest, int64_t now_ns, std::string_view device)
     : id_(id),
       lease_ns_(lease_ns),
       pinned_(draft.keep.pinned),
@@ -36,6 +36,7 @@ Upload::Upload(const RandomId& id, int64_t lease_ns, TensorDraft draft, Account:
       bytes_(draft.bytes),
       overhead_(std::move(overhead)),
       wanted_(digest),
+      device_(device),
       draft_(std::move(draft)),
       used_ns_(now_ns) {}
 

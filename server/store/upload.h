@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -34,12 +36,14 @@ class Upload {
 
   // Without a digest the bytes are not hashed.
   Upload(const RandomId& id, int64_t lease_ns, TensorDraft draft, Account::Charge overhead,
-         const std::optional<Sha256Digest>& digest, int64_t now_ns);
+         const std::optional<Sha256Digest>& digest, int64_t now_ns, std::string_view device = "");
 
   const RandomId& id() const { return id_; }
   bool pinned() const { return pinned_; }
   int64_t lease_ns() const { return lease_ns_; }
   const std::optional<Sha256Digest>& digest() const { return wanted_; }
+  // Where the tensor is brought once it is complete; empty: nowhere.
+  const std::string& device() const { return device_; }
 
   // What came, for whoever was told that it is complete, until the draft is taken.
   const TensorSpec& spec() const { return draft_.spec; }
@@ -88,6 +92,7 @@ class Upload {
   const std::shared_ptr<TensorBytes> bytes_;
   const Account::Charge overhead_;
   const std::optional<Sha256Digest> wanted_;
+  const std::string device_;
   TensorDraft draft_;
 
   mutable Mutex mutex_;

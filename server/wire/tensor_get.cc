@@ -27,7 +27,14 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
       Finish(ToGrpcStatus(status));
       return;
     }
-    Write();
+    // From a device that alone has them, which takes a while.
+    tensor_->bytes->BringToHost([this](const absl::Status& status) {
+      if (status.ok()) {
+        Write();
+      } else {
+        Finish(ToGrpcStatus(WithName(status, *tensor_.tensor())));
+      }
+    });
   }
 
   void OnWriteDone(bool ok) override {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/system/mutex.h"
@@ -116,10 +117,12 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   }
 
   absl::Status Begin(const v1::PutBegin& wire) {
+    RETURN_IF_ERROR(CheckNameLength("begin.device", wire.device()));
     ASSIGN_OR_RETURN(TensorSpec spec, ParseTensorSpec(wire.spec()));
     ASSIGN_OR_RETURN(const std::optional<Sha256Digest> digest, ParseDigest(wire.sha256()));
-    ASSIGN_OR_RETURN(TensorStore::Beginning beginning,
-                     store_.Begin(session_, std::move(spec), ParseKeeping(wire.keep()), digest));
+    ASSIGN_OR_RETURN(
+        TensorStore::Beginning beginning,
+        store_.Begin(session_, std::move(spec), ParseKeeping(wire.keep()), digest, wire.device()));
     if (beginning.tensor) {
       Tell(v1::PutState());
       TellEnd(*beginning.tensor);

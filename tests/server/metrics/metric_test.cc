@@ -172,7 +172,8 @@ TEST_F(MetricValueTest, OfAdmission) {
                        .uploads_known = 8,
                        .uploads_resumed = 9,
                        .uploads_mismatched = 10,
-                       .tensors_expired = 11};
+                       .tensors_expired = 11,
+                       .tensors_lost = 12};
   EXPECT_THAT(ValuesOf("gemmd_sessions", snapshot_), ElementsAre(Pair("", 1)));
   EXPECT_THAT(ValuesOf("gemmd_sessions_limit", snapshot_), ElementsAre(Pair("", 2)));
   EXPECT_THAT(ValuesOf("gemmd_tensors", snapshot_), ElementsAre(Pair("", 3)));
@@ -184,6 +185,7 @@ TEST_F(MetricValueTest, OfAdmission) {
       testing::UnorderedElementsAre(Pair("complete", 7), Pair("known", 8), Pair("mismatch", 10)));
   EXPECT_THAT(ValuesOf("gemmd_tensor_uploads_resumed_total", snapshot_), ElementsAre(Pair("", 9)));
   EXPECT_THAT(ValuesOf("gemmd_tensors_expired_total", snapshot_), ElementsAre(Pair("", 11)));
+  EXPECT_THAT(ValuesOf("gemmd_tensors_lost_total", snapshot_), ElementsAre(Pair("", 12)));
 }
 
 TEST_F(MetricValueTest, OfHandlers) {

@@ -92,7 +92,7 @@ TEST_F(DeviceCopiesTest, AreMadeOnceAndGoWithTheirTensor) {
   EXPECT_EQ(memory_.calls("Write"), 1);
   EXPECT_EQ(copies_->counts().made, 1);
   EXPECT_EQ(copies_->counts().hits, 1);
-  EXPECT_THAT(bytes->DevicesWithCopies(), testing::ElementsAre("fake:0"));
+  EXPECT_THAT(bytes->Devices(), testing::ElementsAre("fake:0"));
   // The device's thread has let go of the first tensor once it serves another one.
   const auto other = Bytes("other");
   ASSERT_THAT(Bring(other), IsOk());
@@ -110,8 +110,8 @@ TEST_F(DeviceCopiesTest, TheLeastRecentlyUsedGoesFirst) {
   EXPECT_EQ(copies_->counts().evictions, 0);
   ASSERT_THAT(Bring(d), IsOk());
   EXPECT_EQ(copies_->counts().evictions, 1);
-  EXPECT_TRUE(b->DevicesWithCopies().empty());
-  EXPECT_FALSE(a->DevicesWithCopies().empty());
+  EXPECT_TRUE(b->Devices().empty());
+  EXPECT_FALSE(a->Devices().empty());
   const absl::StatusOr<Use> again = Bring(b);
   ASSERT_THAT(again, IsOk());
   EXPECT_EQ(Text(*again, 1), "b");
@@ -142,7 +142,7 @@ TEST_F(DeviceCopiesTest, AreMadeAnewAfterALoss) {
   const auto a = Bytes("a");
   ASSERT_THAT(Bring(a), IsOk());
   memory_.Lose();
-  EXPECT_TRUE(a->DevicesWithCopies().empty());
+  EXPECT_TRUE(a->Devices().empty());
   const absl::StatusOr<Use> again = Bring(a);
   ASSERT_THAT(again, IsOk());
   EXPECT_EQ(Text(*again, 1), "a");
@@ -170,8 +170,10 @@ TEST_F(DeviceCopiesTest, ManyWaitForOneCopyAndLearnThatItFailed) {
 TEST_F(DeviceCopiesTest, ChangedBytesAreCopiedAnew) {
   const auto a = Bytes("old");
   const absl::StatusOr<Use> old = Bring(a);
+  a->TakeWriting(nullptr, [] {});
+  a->BeginWriting(nullptr);
   std::memcpy(a->host(), "new", 3);
-  a->DropCopies();
+  a->EndWriting(nullptr, /*has_begun=*/true, /*is_ok=*/true);
   const absl::StatusOr<Use> now = Bring(a);
   ASSERT_THAT(now, IsOk());
   EXPECT_EQ(Text(*now, 3), "new");
@@ -222,7 +224,7 @@ class ResidentDeviceTest : public testing::Test {
   ResidentDeviceTest() {
     auto noting = std::make_unique<NotingDevice>(memory_);
     noting_ = noting.get();
-    device_ = WithTensors(std::move(noting));
+    device_ = WithTensors(std::move(noting), store_);
   }
 
   // A job whose A is a tensor of these bytes, from `offset` on.

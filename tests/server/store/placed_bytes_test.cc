@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which places have the bytes that were written last, and how the others get them.
+#include "server/store/placed_bytes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/store/device_copies.h"
+#include "server/store/tensor.h"
+#include "tests/server/device/fake_device_memory.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Use = DeviceCopies::Use;
+
+// What one call brings, perhaps from another thread.
+template <typename Value>
+class Later {
+ public:
+  void Set(Value value) {
+    MutexLock lock(&mutex_);
+    value_ = std::move(value);
+  }
+  bool is_there() {
+    MutexLock lock(&mutex_);
+    return value_.has_value();
+  }
+  Value Wait() {
+    MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(
+        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return value_.has_value(); },
+        absl::Seconds(60)));
+    return std::move(*value_);
+  }
+
+ private:
+  Mutex mutex_;
+  std::optional<Value> value_ ABSL_GUARDED_BY(mutex_);
+};
+
+class PlacedBytesTest : public testing::Test {
+ protected:
+  static constexpr int64_t kBlock = kBlockGranuleBytes;
+
+  std::shared_ptr<TensorBytes> Bytes(const std::string& text, int64_t bytes = kBlock) {
+    auto made = TensorBytes::Allocate(bytes, *account_, background_).value();
+    std::memcpy(made->host(), text.data(), text.size());
+    return made;
+  }
+  static std::string OnHost(const TensorBytes& bytes, size_t size) {
+    return {reinterpret_cast<const char*>(bytes.host()), size};
+  }
+  absl::StatusOr<Use> Bring(DeviceCopies& copies, const std::shared_ptr<TensorBytes>& bytes) {
+    Later<absl::StatusOr<Use>> use;
+    copies.Bring(bytes, [&](absl::StatusOr<Use> brought) { use.Set(std::move(brought)); });
+    return use.Wait();
+  }
+  static absl::Status BringToHost(TensorBytes& bytes) {
+    Later<absl::Status> status;
+    bytes.BringToHost([&](const absl::Status& brought) { status.Set(brought); });
+    return status.Wait();
+  }
+  // Begins as a product on the device does.
+  Use BeginAt(const std::shared_ptr<DeviceCopies>& copies,
+              const std::shared_ptr<TensorBytes>& bytes) {
+    bytes->TakeWriting(copies.get(), [] {});
+    Use use = Bring(*copies, bytes).value();
+    bytes->BeginWriting(copies.get());
+    return use;
+  }
+  void Put(FakeDeviceMemory& memory, const Use& use, const std::string& text) {
+    std::memcpy(memory.memory(use.block(), 0, kBlock), text.data(), text.size());
+  }
+  // Leaves the text in the first device alone.
+  std::shared_ptr<TensorBytes> OnlyAtFirst(const std::string& text) {
+    auto bytes = Bytes("old");
+    const Use use = BeginAt(first_, bytes);
+    Put(memory_, use, text);
+    bytes->EndWriting(first_.get(), true, true);
+    return bytes;
+  }
+
+  const std::shared_ptr<Account> account_ =
+      std::make_shared<Account>("all", "--all", int64_t{1} << 30, nullptr);
+  const std::shared_ptr<Background> background_ =
+      std::make_shared<Background>("tensors", absl::Seconds(1), [] {});
+  FakeDeviceMemory memory_{2 * kBlock};
+  FakeDeviceMemory other_memory_{2 * kBlock};
+  const std::shared_ptr<DeviceCopies> first_ = std::make_shared<DeviceCopies>(memory_, "fake:0");
+  const std::shared_ptr<DeviceCopies> second_ =
+      std::make_shared<DeviceCopies>(other_memory_, "fake:1");
+};
+
+TEST_F(PlacedBytesTest, WhatADeviceWroteComesToTheHostWhenItIsRead) {
+  const auto bytes = OnlyAtFirst("new");
+  EXPECT_FALSE(bytes->is_on_host());
+  EXPECT_THAT(bytes->Devices(), ElementsAre("fake:0"));
+  EXPECT_EQ(memory_.calls("Read"), 0);
+  EXPECT_THAT(BringToHost(*bytes), IsOk());
+  EXPECT_EQ(OnHost(*bytes, 3), "new");
+  EXPECT_TRUE(bytes->is_on_host());
+  EXPECT_THAT(bytes->Devices(), ElementsAre("fake:0")) << "it stays there, too";
+  EXPECT_THAT(BringToHost(*bytes), IsOk());
+  EXPECT_EQ(memory_.calls("Read"), 1);
+}
+
+TEST_F(PlacedBytesTest, AnotherDeviceGetsItByWayOfTheHost) {
+  const auto bytes = OnlyAtFirst("new");
+  const absl::StatusOr<Use> use = Bring(*second_, bytes);
+  ASSERT_THAT(use, IsOk());
+  EXPECT_EQ(other_memory_.bytes(use->block()).substr(0, 3), "new");
+}
+
+TEST_F(PlacedBytesTest, WritingMakesOtherPlacesOutdated) {
+  const auto bytes = OnlyAtFirst("new");
+  ASSERT_THAT(Bring(*second_, bytes), IsOk());
+  {
+    const Use use = BeginAt(first_, bytes);
+    EXPECT_FALSE(bytes->is_on_host());
+    EXPECT_THAT(bytes->Devices(), ElementsAre("fake:0"));
+    Put(memory_, use, "yet");
+    bytes->EndWriting(first_.get(), true, true);
+  }
+  const absl::StatusOr<Use> use = Bring(*second_, bytes);
+  ASSERT_THAT(use, IsOk());
+  EXPECT_EQ(other_memory_.bytes(use->block()).substr(0, 3), "yet");
+}
+
+// Who asks after a product has ended must not get what was read before.
+TEST_F(PlacedBytesTest, WhatWasReadBeforeAChangeDoesNotServeWhoAsksAfterIt) {
+  const auto bytes = OnlyAtFirst("one");
+  memory_.Hold(true);
+  Later<absl::Status> early;
+  bytes->BringToHost([&](const absl::Status& status) { early.Set(status); });
+  Later<absl::Status> late;
+  {
+    Later<absl::StatusOr<Use>> brought;
+    bytes->TakeWriting(first_.get(), [] {});
+    first_->Bring(bytes, [&](absl::StatusOr<Use> use) { brought.Set(std::move(use)); });
+    const Use use = brought.Wait().value();
+    bytes->BeginWriting(first_.get());
+    memory_.Hold(false);
+    EXPECT_THAT(early.Wait(), IsOk());
+    EXPECT_FALSE(bytes->is_on_host());
+    memory_.Hold(true);
+    Later<absl::Status> meanwhile;
+    bytes->BringToHost([&](const absl::Status& status) { meanwhile.Set(status); });
+    Put(memory_, use, "two");
+    bytes->EndWriting(first_.get(), true, true);
+    bytes->BringToHost([&](const absl::Status& status) { late.Set(status); });
+    memory_.Hold(false);
+    EXPECT_THAT(meanwhile.Wait(), IsOk());
+  }
+  EXPECT_THAT(late.Wait(), IsOk());
+  EXPECT_EQ(memory_.calls("Read"), 3);
+  EXPECT_EQ(OnHost(*bytes, 3), "two");
+  EXPECT_TRUE(bytes->is_on_host());
+}
+
+TEST_F(PlacedBytesTest, WritersElsewhereWaitForEachOther) {
+  const auto bytes = Bytes("old");
+  const Use use = BeginAt(first_, bytes);
+  bool is_host_granted = false;
+  bytes->TakeWriting(nullptr, [&] { is_host_granted = true; });
+  bool is_beside_granted = false;
+  bytes->TakeWriting(first_.get(), [&] { is_beside_granted = true; });
+  EXPECT_FALSE(is_host_granted);
+  EXPECT_FALSE(is_beside_granted) << "it came after one that waits";
+  Put(memory_, use, "new");
+  bytes->EndWriting(first_.get(), true, true);
+  EXPECT_TRUE(is_host_granted);
+  EXPECT_FALSE(is_beside_granted);
+  EXPECT_THAT(BringToHost(*bytes), IsOk());
+  bytes->BeginWriting(nullptr);
+  EXPECT_EQ(OnHost(*bytes, 3), "new");
+  EXPECT_THAT(bytes->Devices(), IsEmpty());
+  bytes->EndWriting(nullptr, true, true);
+  EXPECT_TRUE(is_beside_granted);
+  bytes->EndWriting(first_.get(), false, false);
+}
+
+TEST_F(PlacedBytesTest, TheOnlyCopyIsWrittenBackBeforeItGoes) {
+  const auto result = OnlyAtFirst("result");
+  const auto large = Bytes("large", 2 * kBlock);
+  ASSERT_THAT(Bring(*first_, large), IsOk());
+  EXPECT_TRUE(result->is_on_host());
+  EXPECT_THAT(result->Devices(), IsEmpty());
+  EXPECT_EQ(OnHost(*result, 6), "result");
+  EXPECT_EQ(first_->counts().written_back, 1);
+  EXPECT_EQ(first_->counts().evictions, 1);
+}
+
+TEST_F(PlacedBytesTest, TheOnlyCopyStaysWhereItCannotBeWrittenBack) {
+  const auto result = OnlyAtFirst("result");
+  const auto large = Bytes("large", 2 * kBlock);
+  memory_.FailNext("Read", absl::InternalError("bad"));
+  EXPECT_THAT(Bring(*first_, large), StatusIs(absl::StatusCode::kInternal));
+  EXPECT_THAT(result->Devices(), ElementsAre("fake:0"));
+  EXPECT_THAT(BringToHost(*result), IsOk());
+  EXPECT_EQ(OnHost(*result, 6), "result");
+}
+
+TEST_F(PlacedBytesTest, TheOnlyCopyIsLostWithItsDevice) {
+  const auto result = OnlyAtFirst("result");
+  const auto kept = OnlyAtFirst("kept");
+  EXPECT_THAT(BringToHost(*kept), IsOk());
+  memory_.Lose();
+  EXPECT_TRUE(result->is_lost());
+  EXPECT_FALSE(kept->is_lost());
+  const auto is_lost = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("tensor lost"));
+  EXPECT_THAT(BringToHost(*result), is_lost);
+  EXPECT_THAT(Bring(*first_, result), is_lost);
+  EXPECT_THAT(Bring(*second_, result), is_lost);
+  EXPECT_THAT(Bring(*first_, kept), IsOk()) << "it comes back by itself";
+}
+
+TEST_F(PlacedBytesTest, WhoReadsWhileTheDeviceIsLostLearnsOfIt) {
+  const auto result = OnlyAtFirst("result");
+  memory_.Hold(true);
+  Later<absl::Status> read;
+  result->BringToHost([&](const absl::Status& status) { read.Set(status); });
+  memory_.Lose();
+  memory_.Hold(false);
+  EXPECT_THAT(read.Wait(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("tensor lost")));
+}
+
+// The product failed, and its tensor's elements are undefined: those of before will do.
+TEST_F(PlacedBytesTest, TheHostsBytesCountAgainWhereTheFirstWriterWasLost) {
+  const auto bytes = Bytes("old");
+  const Use use = BeginAt(first_, bytes);
+  memory_.Lose();
+  Later<absl::Status> read;
+  bytes->BringToHost([&](const absl::Status& status) { read.Set(status); });
+  EXPECT_FALSE(read.is_there());
+  EXPECT_FALSE(bytes->is_lost());
+  bytes->EndWriting(first_.get(), true, /*is_ok=*/false);
+  EXPECT_THAT(read.Wait(), IsOk());
+  EXPECT_EQ(OnHost(*bytes, 3), "old");
+}
+
+TEST_F(PlacedBytesTest, WhatAnEarlierWriterLeftIsLostWithTheLaterOne) {
+  const auto bytes = Bytes("old");
+  const Use first = BeginAt(first_, bytes);
+  const Use second = BeginAt(first_, bytes);
+  bytes->EndWriting(first_.get(), true, /*is_ok=*/true);
+  memory_.Lose();
+  bytes->EndWriting(first_.get(), true, /*is_ok=*/false);
+  EXPECT_TRUE(bytes->is_lost());
+}
+
+TEST_F(PlacedBytesTest, NewBytesAreZerosAndAreNotCopiedThere) {
+  const auto bytes = Bytes("");
+  Later<absl::StatusOr<Use>> made;
+  first_->MakeNew(bytes, [&](absl::StatusOr<Use> use) { made.Set(std::move(use)); });
+  const absl::StatusOr<Use> use = made.Wait();
+  ASSERT_THAT(use, IsOk());
+  EXPECT_EQ(memory_.bytes(use->block()), std::string(kBlock, '\0'));
+  EXPECT_EQ(memory_.calls("Write"), 0);
+}
+
+}  // namespace
+}  // namespace gemmd

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products whose results are tensors: they stay where they were computed, come to whoever reads
+// them elsewhere, and are lost with their device alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/host.h"
+#include "server/store/product_tensors.h"
+#include "server/store/resident_device.h"
+#include "tests/server/device/fake_device_memory.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::SizeIs;
+using Operand = ProductTensors::Operand;
+
+constexpr int64_t kBytes = 10;
+
+// Adds one to each byte of A, or of C where there is one, when it is told to.
+class AddingDevice final : public Device {
+ public:
+  AddingDevice(std::string name, FakeDeviceMemory* memory) : memory_(memory) {
+    info_.name = std::move(name);
+    profile_.target = HostTarget();
+  }
+  const DeviceInfo& info() const override { return info_; }
+  const DeviceProfile& profile() const override { return profile_; }
+  DeviceMemory* memory() override { return memory_; }
+  void Submit(const Job& job, Done done) override {
+    MutexLock lock(&mutex_);
+    waiting_.push_back({job, std::move(done)});
+  }
+
+  Job Next() {
+    MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(
+        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !waiting_.empty(); },
+        absl::Seconds(60)));
+    return waiting_.front().first;
+  }
+  bool has_job() {
+    MutexLock lock(&mutex_);
+    return !waiting_.empty();
+  }
+  // Runs the next one, or ends it with the status.
+  void Run(const absl::Status& status = absl::OkStatus()) {
+    const Job job = Next();
+    if (status.ok()) Add(job);
+    Done done;
+    {
+      MutexLock lock(&mutex_);
+      done = std::move(waiting_.front().second);
+      waiting_.pop_front();
+    }
+    JobOutcome outcome;
+    outcome.status = status;
+    std::move(done)(std::move(outcome));
+  }
+
+ private:
+  void Add(const Job& job) {
+    const Source& source = job.c.bytes > 0 ? job.c : job.a;
+    std::string bytes;
+    if (source.block != 0) {
+      bytes.assign(
+          reinterpret_cast<const char*>(memory_->memory(source.block, source.offset, source.bytes)),
+          static_cast<size_t>(source.bytes));
+    }
+    for (const Piece& piece : source.pieces) {
+      bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    }
+    for (char& byte : bytes) ++byte;
+    std::byte* const to =
+        job.d.block == 0 ? job.d.memory : memory_->memory(job.d.block, job.d.offset, source.bytes);
+    std::memcpy(to, bytes.data(), bytes.size());
+  }
+
+  FakeDeviceMemory* const memory_;
+  DeviceInfo info_;
+  DeviceProfile profile_;
+  Mutex mutex_;
+  std::deque<std::pair<Job, Done>> waiting_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One device of the test, and what it was given.
+struct Wrapped {
+  Wrapped(const std::string& name, FakeDeviceMemory* memory, TensorStore& store) {
+    auto made = std::make_unique<AddingDevice>(name, memory);
+    adding = made.get();
+    device = WithTensors(std::move(made), store);
+  }
+  AddingDevice* adding = nullptr;
+  std::unique_ptr<Device> device;
+};
+
+// A product under way.
+struct Product {
+  std::unique_ptr<ProductTensors> tensors;
+  Mutex mutex;
+  std::optional<absl::Status> end ABSL_GUARDED_BY(mutex);
+
+  absl::Status Wait() {
+    MutexLock lock(&mutex);
+    EXPECT_TRUE(mutex.AwaitWithTimeout(
+        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return end.has_value(); },
+        absl::Seconds(60)));
+    return *end;
+  }
+};
+
+class ResidentResultsTest : public testing::Test {
+ protected:
+  static TensorSpec Spec(int64_t bytes = kBytes) {
+    return MakeTensorSpec(TightLayout("spec", ElementType::kU8, Order::kRowMajor, 1, bytes).value(),
+                          1, {})
+        .value();
+  }
+  void Upload(const std::string& name, const std::string& text, const std::string& device = "") {
+    const auto upload =
+        store_.Begin(session_, Spec(static_cast<int64_t>(text.size())), {.name = name}, {}, device)
+            ->upload;
+    const Piece piece = PieceOf(text);
+    EXPECT_THAT(store_.Write(session_, upload, 0, {piece}), IsOk());
+  }
+
+  // D becomes the new tensor of this name, or overwrites the tensor, which is C, too.
+  std::unique_ptr<Product> Begin(Device& device, const std::string& operand, const std::string& d,
+                                 Keeping keep = {}) {
+    auto product = std::make_unique<Product>();
+    product->tensors = ProductTensors::Make(store_, session_.token().ToHex()).value();
+    ProductTensors& tensors = *product->tensors;
+    const bool is_in_place = operand == d;
+    const Operand role = is_in_place ? Operand::kC : Operand::kA;
+    EXPECT_THAT(tensors.Read(role, operand), IsOk());
+    tensors.SetPart(role, 0, kBytes);
+    keep.name = d;
+    if (is_in_place) {
+      EXPECT_THAT(tensors.Write(d), IsOk());
+    } else {
+      EXPECT_THAT(tensors.MakeNew(Spec(), keep), IsOk());
+    }
+    Job job;
+    job.id = ++last_id_;
+    EXPECT_THAT(tensors.Place(job), IsOk());
+    device.Submit(job, [p = product.get()](const JobOutcome& outcome) {
+      MutexLock lock(&p->mutex);
+      p->end = outcome.status;
+    });
+    return product;
+  }
+  absl::Status End(Product& product) {
+    const absl::Status status = product.Wait();
+    EXPECT_THAT(product.tensors->Finish(status.ok()), IsOk());
+    return status;
+  }
+  absl::Status Multiply(Wrapped& wrapped, const std::string& operand, const std::string& d,
+                        const Keeping& keep = {}) {
+    const auto product = Begin(*wrapped.device, operand, d, keep);
+    wrapped.adding->Run();
+    return End(*product);
+  }
+
+  std::vector<std::string> PlacesOf(const std::string& name) {
+    std::vector<std::string> places;
+    const TensorState state = store_.Describe(session_, name).value();
+    for (const TensorPlace& place : state.places) places.push_back(place.device);
+    return places;
+  }
+  // What the tensor has, or why that is not known.
+  std::string Read(const std::string& name) {
+    const TensorStore::TensorUse use = store_.Find(session_, name).value();
+    Mutex mutex;
+    std::optional<absl::Status> end;
+    use->bytes->BringToHost([&](const absl::Status& status) {
+      MutexLock lock(&mutex);
+      end = status;
+    });
+    MutexLock lock(&mutex);
+    EXPECT_TRUE(mutex.AwaitWithTimeout([&] { return end.has_value(); }, absl::Seconds(60)));
+    if (!end->ok()) return std::string(end->message());
+    return std::string(reinterpret_cast<const char*>(use->bytes->host()),
+                       static_cast<size_t>(use->bytes->bytes()));
+  }
+
+  FakeClock clock_;
+  TensorStore store_{{}, clock_};
+  const TensorStore::SessionUse session_ = store_.OpenSession("", "a").value();
+  FakeDeviceMemory memory_{4 * kBlockGranuleBytes};
+  FakeDeviceMemory other_memory_{4 * kBlockGranuleBytes};
+  Wrapped gpu_{"fake:0", &memory_, store_};
+  Wrapped other_{"fake:1", &other_memory_, store_};
+  Wrapped cpu_{"cpu", nullptr, store_};
+  JobId last_id_ = 0;
+};
+
+TEST_F(ResidentResultsTest, AChainMovesNothing) {
+  Upload("a", "0123456789");
+  EXPECT_THAT(Multiply(gpu_, "a", "b"), IsOk());
+  EXPECT_THAT(PlacesOf("b"), ElementsAre("fake:0"));
+  EXPECT_THAT(Multiply(gpu_, "b", "c"), IsOk());
+  EXPECT_THAT(Multiply(gpu_, "c", "d"), IsOk());
+  EXPECT_EQ(memory_.calls("Write"), 1) << "of the first operand alone";
+  EXPECT_EQ(memory_.calls("Read"), 0);
+  EXPECT_EQ(Read("d"), "3456789:;<");
+  EXPECT_THAT(PlacesOf("d"), ElementsAre("host", "fake:0"));
+}
+
+TEST_F(ResidentResultsTest, ATensorIsOverwrittenWhereItIs) {
+  Upload("a", "0123456789");
+  EXPECT_THAT(Multiply(gpu_, "a", "a"), IsOk());
+  EXPECT_THAT(Multiply(gpu_, "a", "a"), IsOk());
+  EXPECT_THAT(PlacesOf("a"), ElementsAre("fake:0"));
+  EXPECT_EQ(memory_.calls("Write"), 1);
+  EXPECT_EQ(Read("a"), "23456789:;");
+}
+
+TEST_F(ResidentResultsTest, OtherDevicesReadAndOverwriteIt) {
+  Upload("a", "0123456789");
+  EXPECT_THAT(Multiply(gpu_, "a", "b"), IsOk());
+  EXPECT_THAT(Multiply(cpu_, "b", "c"), IsOk());
+  EXPECT_EQ(Read("c"), "23456789:;");
+  EXPECT_THAT(Multiply(gpu_, "b", "b"), IsOk());
+  EXPECT_THAT(Multiply(other_, "b", "b"), IsOk());
+  EXPECT_THAT(PlacesOf("b"), ElementsAre("fake:1"));
+  EXPECT_THAT(Multiply(cpu_, "b", "b"), IsOk());
+  EXPECT_THAT(PlacesOf("b"), ElementsAre("host"));
+  EXPECT_THAT(Multiply(gpu_, "b", "b"), IsOk());
+  EXPECT_EQ(Read("b"), "56789:;<=>");
+}
+
+TEST_F(ResidentResultsTest, WhoOverwritesElsewhereWaits) {
+  Upload("a", "0123456789");
+  const auto first = Begin(*gpu_.device, "a", "a");
+  gpu_.adding->Next();
+  const auto second = Begin(*cpu_.device, "a", "a");
+  EXPECT_FALSE(cpu_.adding->has_job());
+  gpu_.adding->Run();
+  cpu_.adding->Run();
+  EXPECT_THAT(End(*first), IsOk());
+  EXPECT_THAT(End(*second), IsOk());
+  EXPECT_EQ(Read("a"), "23456789:;");
+}
+
+TEST_F(ResidentResultsTest, AnAbortedProductLetsOthersWrite) {
+  Upload("a", "0123456789");
+  const auto first = Begin(*gpu_.device, "a", "a");
+  const auto second = Begin(*cpu_.device, "a", "a");
+  cpu_.device->Abort(last_id_);
+  gpu_.adding->Run();
+  EXPECT_THAT(End(*first), IsOk());
+  EXPECT_THAT(End(*second), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(Multiply(gpu_, "a", "a"), IsOk());
+  EXPECT_EQ(Read("a"), "23456789:;");
+}
+
+TEST_F(ResidentResultsTest, AProductThatFailedLeavesNoNewTensor) {
+  Upload("a", "0123456789");
+  const auto product = Begin(*gpu_.device, "a", "b");
+  gpu_.adding->Run(absl::InternalError("bad"));
+  EXPECT_THAT(End(*product), StatusIs(absl::StatusCode::kInternal));
+  EXPECT_THAT(store_.List(session_), SizeIs(1));
+  // The device's thread has let go of it once it serves another call.
+  EXPECT_THAT(Multiply(gpu_, "a", "c"), IsOk());
+  EXPECT_EQ(gpu_.device->condition().tensor_bytes, 2 * kBlockGranuleBytes);
+}
+
+TEST_F(ResidentResultsTest, AResultThatFindsNoRoomGoesToTheHost) {
+  FakeDeviceMemory small(kBlockGranuleBytes);
+  Wrapped full("fake:2", &small, store_);
+  Upload("a", "0123456789");
+  EXPECT_THAT(Multiply(full, "a", "b"), IsOk());
+  EXPECT_THAT(PlacesOf("b"), ElementsAre("host"));
+  EXPECT_EQ(Read("b"), "123456789:");
+}
+
+TEST_F(ResidentResultsTest, OlderResultsAreWrittenBackForNewerOnes) {
+  Upload("0", "0000000000");
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_THAT(Multiply(gpu_, std::to_string(i), std::to_string(i + 1)), IsOk());
+  }
+  EXPECT_GT(gpu_.device->condition().tensors_written_back, 0);
+  for (int i = 0; i <= 8; ++i) {
+    EXPECT_EQ(Read(std::to_string(i)), std::string(kBytes, static_cast<char>('0' + i)));
+  }
+}
+
+TEST_F(ResidentResultsTest, WhatWasOnALostDeviceAloneIsLost) {
+  Upload("a", "0123456789");
+  EXPECT_THAT(Multiply(gpu_, "a", "b"), IsOk());
+  memory_.Lose();
+  const auto is_lost =
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("tensor lost: got b,"));
+  EXPECT_TRUE(store_.Describe(session_, std::string("b"))->lost);
+  for (Wrapped* const wrapped : {&gpu_, &other_, &cpu_}) {
+    const auto product = Begin(*wrapped->device, "b", "c");
+    EXPECT_THAT(End(*product), is_lost);
+    const auto in_place = Begin(*wrapped->device, "b", "b");
+    EXPECT_THAT(End(*in_place), is_lost);
+  }
+  store_.Expire();
+  store_.Expire();
+  EXPECT_EQ(store_.load().tensors_lost, 1);
+  EXPECT_THAT(Multiply(gpu_, "a", "b"), IsOk()) << "what the host has comes back by itself";
+  EXPECT_FALSE(store_.Describe(session_, std::string("b"))->lost);
+}
+
+// Between the bringing and the launch, or while the job waits.
+TEST_F(ResidentResultsTest, AProductIsToldWhatTheLossOfItsBlocksMeans) {
+  Upload("a", "0123456789");
+  EXPECT_THAT(Multiply(gpu_, "a", "b"), IsOk());
+  const auto kept = Begin(*gpu_.device, "a", "c");
+  const auto gone = Begin(*gpu_.device, "b", "d");
+  gpu_.adding->Next();
+  memory_.Lose();
+  const absl::Status lost = absl::FailedPreconditionError("tensor lost: block 1");
+  gpu_.adding->Run(lost);
+  gpu_.adding->Run(lost);
+  EXPECT_THAT(End(*kept), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("try again")));
+  EXPECT_THAT(End(*gone),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("tensor lost: got b,")));
+}
+
+TEST_F(ResidentResultsTest, PinnedResultsGetACopyOnTheHost) {
+  Upload("a", "0123456789");
+  EXPECT_THAT(Multiply(gpu_, "a", "b", {.name = "", .pinned = true}), IsOk());
+  EXPECT_THAT(Multiply(gpu_, "a", "c"), IsOk());
+  EXPECT_EQ(memory_.calls("Read"), 1);
+  EXPECT_EQ(Read("b"), "123456789:");
+  EXPECT_THAT(PlacesOf("b"), ElementsAre("host", "fake:0"));
+  EXPECT_EQ(memory_.calls("Read"), 1);
+  EXPECT_THAT(store_.KeepAlive(session_, std::string("c"), {}, true), IsOk());
+  EXPECT_EQ(memory_.calls("Read"), 2);
+}
+
+TEST_F(ResidentResultsTest, AnUploadIsBroughtWhereItWillBeNeeded) {
+  Upload("a", "0123456789", "fake:0");
+  EXPECT_EQ(memory_.calls("Allocate"), 1);
+  EXPECT_THAT(Multiply(gpu_, "a", "b"), IsOk());
+  EXPECT_EQ(gpu_.device->condition().tensors_brought, 1);
+  Upload("c", "0123456789", "cpu");
+  EXPECT_THAT(store_.Begin(session_, Spec(), {}, {}, "fake:7"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("fake:7")));
+}
+
+}  // namespace
+}  // namespace gemmd
