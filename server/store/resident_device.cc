@@ -20,6 +20,9 @@ ResidentDevice::~ResidentDevice() {
   }
   // Tensors that outlive the device free nothing there.
   if (copies_ != nullptr) copies_->Close();
+  // Another device's thread may have brought a tensor here whose job has ended meanwhile.
+  MutexLock lock(&mutex_);
+  mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return on_their_way_.empty(); });
 }
 
 void ResidentDevice::Submit(const Job& job, Done done) {
@@ -63,9 +66,10 @@ void ResidentDevice::SubmitBrought(std::unique_ptr<Bringing> bringing, const abs
     MutexLock lock(&mutex_);
     // It may have been aborted since the last look, when the device did not know it yet.
     is_aborted = on_their_way_[id];
-    on_their_way_.erase(id);
   }
   if (is_aborted) device_->Abort(id);
+  MutexLock lock(&mutex_);
+  on_their_way_.erase(id);
 }
 
 void ResidentDevice::Abort(JobId id) {

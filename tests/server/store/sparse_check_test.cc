@@ -6,14 +6,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "server/store/tensor_store.h"
 #include "tests/testing/fake_clock.h"
+#include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -78,15 +79,10 @@ class SparseUploadTest : public testing::Test {
     const TensorStore::Beginning begun =
         store_.Begin(session_, spec, {}, Sha256::Of(BytesOf(text))).value();
     if (begun.tensor) return *begun.tensor;
-    absl::Notification is_told;
-    absl::StatusOr<TensorState> result = absl::UnknownError("not told");
-    store_.Attach(begun.upload, [&](const absl::StatusOr<TensorState>& told) {
-      result = told;
-      is_told.Notify();
-    });
+    std::promise<absl::StatusOr<TensorState>> result;
+    store_.Attach(begun.upload, [&result](const auto& told) { result.set_value(told); });
     EXPECT_THAT(store_.Write(session_, begun.upload, 0, {BytesOf(text)}), IsOk());
-    is_told.WaitForNotification();
-    return result;
+    return Awaited(result.get_future(), "the end of the upload");
   }
 
   FakeClock clock_;
