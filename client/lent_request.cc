@@ -5,27 +5,14 @@
 #include <utility>
 #include <vector>
 
-#include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/wire_format_lite.h"
+#include "client/field_start.h"
 #include "grpcpp/support/slice.h"
 
 namespace gemmd {
 namespace {
 
-using google::protobuf::internal::WireFormatLite;
-using google::protobuf::io::CodedOutputStream;
-
 // A shorter matrix is copied: one slice more would cost more than its bytes.
 constexpr size_t kCopiedBytes = size_t{16} << 10;
-
-// The beginning of a field of bytes or of a message that has so many bytes.
-void AppendFieldStart(int number, size_t bytes, std::string& to) {
-  uint8_t start[10 + 10];
-  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(
-      WireFormatLite::MakeTag(number, WireFormatLite::WIRETYPE_LENGTH_DELIMITED), start);
-  end = CodedOutputStream::WriteVarint64ToArray(bytes, end);
-  to.append(reinterpret_cast<const char*>(start), static_cast<size_t>(end - start));
-}
 
 class Writer {
  public:

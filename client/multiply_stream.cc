@@ -1,35 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gemmd/multiply_stream.h"
 
+#include <algorithm>
 #include <deque>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "client/connections.h"
+#include "client/request_queue.h"
 #include "client/status_conversion.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/client_callback.h"
 
 namespace gemmd {
+namespace {
 
-// The call behind a stream. gRPC delivers OnDone, the last reaction, when every operation and every
-// hold is gone, so one hold stands for the right of other threads to start writes; it goes when the
-// reading has ended and no write is under way. Destroyed after OnDone and on a thread of the user
-// (connections.h says why).
+using Stub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::MultiplyStreamResponse>;
+
+constexpr char kMultiplyStream[] = "/gemmd.v1.Gemm/MultiplyStream";
+
+StreamAnswer ToStreamAnswer(v1::MultiplyStreamAnswer& received) {
+  StreamAnswer answer;
+  answer.request_id = std::move(*received.mutable_request_id());
+  if (received.has_response()) {
+    answer.result = std::move(*received.mutable_response());
+  } else if (received.has_error()) {
+    answer.result = ToAbslStatus(received.error());
+  } else {
+    answer.result =
+        absl::DataLossError("stream: got an answer with neither a response nor an error");
+  }
+  return answer;
+}
+
+}  // namespace
+
+// The call behind a stream. What is sent while a message is on its way waits, and goes in one
+// message once that has left. gRPC delivers OnDone, the last reaction, when every operation and
+// every hold is gone, so one hold stands for the right of other threads to start writes; it goes
+// when the reading has ended and no write is under way. Destroyed after OnDone and on a thread of
+// the user (connections.h says why).
 class MultiplyStream::Reactor
-    : public grpc::ClientBidiReactor<v1::MultiplyRequest, v1::MultiplyStreamResponse> {
+    : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::MultiplyStreamResponse> {
  public:
-  static std::unique_ptr<Reactor> Start(v1::Gemm::Stub& stub,
+  static std::unique_ptr<Reactor> Start(const std::shared_ptr<grpc::Channel>& channel,
                                         const std::function<void(grpc::ClientContext&)>& prepare) {
-    auto reactor = std::make_unique<Reactor>();
+    auto reactor = std::make_unique<Reactor>(channel);
     prepare(reactor->context_);
-    stub.async()->MultiplyStream(&reactor->context_, reactor.get());
+    reactor->stub_.PrepareBidiStreamingCall(&reactor->context_, kMultiplyStream, {}, reactor.get());
     reactor->AddHold();
     reactor->StartRead(&reactor->incoming_);
     reactor->StartCall();
     return reactor;
   }
+
+  explicit Reactor(const std::shared_ptr<grpc::Channel>& channel) : stub_(channel) {}
 
   absl::Status Send(const v1::MultiplyRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
   void CloseSending() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -43,25 +73,33 @@ class MultiplyStream::Reactor
   void OnDone(const grpc::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  enum class Step { kNone, kWrite, kWritesDone };
+
   void WriteEnded(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What is to be written next; nothing while a write is under way.
+  Step NextStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(Step step);
   // Waits for the end of a stream that takes no more products and says why.
   absl::Status EndedStatus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool CanWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !is_writing_ || reading_ended_;
+  bool TakesNoMore() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return reading_ended_ || write_failed_;
   }
-  bool HasWritten() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !is_writing_; }
   bool CanReceive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !answers_.empty() || is_done_;
   }
   bool IsDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_done_; }
 
+  Stub stub_;
   grpc::ClientContext context_;
   v1::MultiplyStreamResponse incoming_;  // Filled by the read under way.
+  grpc::ByteBuffer outgoing_;            // Read by the write under way.
 
   absl::Mutex mutex_;
+  RequestQueue queue_ ABSL_GUARDED_BY(mutex_);
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool write_failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool sending_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writes_done_ ABSL_GUARDED_BY(mutex_) = false;  // The server is told that it is closed.
   bool reading_ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
   int unreceived_ ABSL_GUARDED_BY(mutex_) = 0;  // Sent, with an answer that was not received.
@@ -70,12 +108,17 @@ class MultiplyStream::Reactor
 };
 
 absl::Status MultiplyStream::Reactor::Send(const v1::MultiplyRequest& request) {
+  std::string part = RequestQueue::PartOf(request);
+  Step step = Step::kNone;
   {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(this, &Reactor::CanWrite));
+    const auto can_go_on = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return queue_.Takes(part) || sending_closed_ || TakesNoMore();
+    };
+    mutex_.Await(absl::Condition(&can_go_on));
     if (sending_closed_)
       return absl::FailedPreconditionError("stream: got Send after CloseSending");
-    if (reading_ended_) return EndedStatus();
+    if (TakesNoMore()) return EndedStatus();
     if (unreceived_ >= kMaxUnreceived) {
       return absl::ResourceExhaustedError(
           absl::StrCat("stream: ", unreceived_,
@@ -83,12 +126,28 @@ absl::Status MultiplyStream::Reactor::Send(const v1::MultiplyRequest& request) {
                        "the limit: call Receive first"));
     }
     ++unreceived_;
-    is_writing_ = true;
+    queue_.Add(std::move(part));
+    step = NextStep();
   }
-  StartWrite(&request);
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &Reactor::HasWritten));
-  return write_failed_ ? EndedStatus() : absl::OkStatus();
+  Do(step);
+  return absl::OkStatus();
+}
+
+MultiplyStream::Reactor::Step MultiplyStream::Reactor::NextStep() {
+  if (is_writing_ || TakesNoMore() || writes_done_) return Step::kNone;
+  if (!queue_.empty()) {
+    outgoing_ = queue_.Take();
+    is_writing_ = true;
+    return Step::kWrite;
+  }
+  if (!sending_closed_) return Step::kNone;
+  writes_done_ = is_writing_ = true;
+  return Step::kWritesDone;
+}
+
+void MultiplyStream::Reactor::Do(Step step) {
+  if (step == Step::kWrite) StartWrite(&outgoing_);
+  if (step == Step::kWritesDone) StartWritesDone();
 }
 
 absl::Status MultiplyStream::Reactor::EndedStatus() {
@@ -97,14 +156,13 @@ absl::Status MultiplyStream::Reactor::EndedStatus() {
 }
 
 void MultiplyStream::Reactor::CloseSending() {
+  Step step = Step::kNone;
   {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(this, &Reactor::CanWrite));
-    if (sending_closed_ || reading_ended_) return;
     sending_closed_ = true;
-    is_writing_ = true;
+    step = NextStep();
   }
-  StartWritesDone();
+  Do(step);
 }
 
 std::optional<StreamAnswer> MultiplyStream::Reactor::Receive() {
@@ -126,19 +184,14 @@ absl::Status MultiplyStream::Reactor::Finish() {
 
 void MultiplyStream::Reactor::OnReadDone(bool ok) {
   if (ok) {
-    StreamAnswer answer;
-    answer.request_id = std::move(*incoming_.mutable_request_id());
-    if (incoming_.has_response()) {
-      answer.result = std::move(*incoming_.mutable_response());
-    } else if (incoming_.has_error()) {
-      answer.result = ToAbslStatus(incoming_.error());
-    } else {
-      answer.result =
-          absl::DataLossError("stream: got an answer with neither a response nor an error");
+    std::vector<StreamAnswer> answers;
+    answers.reserve(static_cast<size_t>(incoming_.answers_size()));
+    for (v1::MultiplyStreamAnswer& answer : *incoming_.mutable_answers()) {
+      answers.push_back(ToStreamAnswer(answer));
     }
     {
       absl::MutexLock lock(&mutex_);
-      answers_.push_back(std::move(answer));
+      std::move(answers.begin(), answers.end(), std::back_inserter(answers_));
     }
     StartRead(&incoming_);
     return;
@@ -153,13 +206,16 @@ void MultiplyStream::Reactor::OnReadDone(bool ok) {
 }
 
 void MultiplyStream::Reactor::WriteEnded(bool ok) {
+  Step step = Step::kNone;
   bool release = false;
   {
     absl::MutexLock lock(&mutex_);
     is_writing_ = false;
     write_failed_ = write_failed_ || !ok;
+    step = NextStep();
     release = reading_ended_;
   }
+  Do(step);
   if (release) RemoveHold();
 }
 
@@ -187,7 +243,7 @@ void MultiplyStream::Cancel() { reactor_->Cancel(); }
 std::unique_ptr<MultiplyStream> Client::OpenMultiplyStream(const CallOptions& options) {
   const auto prepare = [&](grpc::ClientContext& context) { state_->Prepare(context, options); };
   return std::unique_ptr<MultiplyStream>(
-      new MultiplyStream(MultiplyStream::Reactor::Start(*state_->Next().gemm, prepare)));
+      new MultiplyStream(MultiplyStream::Reactor::Start(state_->Next().channel, prepare)));
 }
 
 }  // namespace gemmd

@@ -43,7 +43,7 @@ namespace gemmd {
 
 struct ServerOptions {
   TransportOptions transport;
-  Admission::Limits admission = {.max_requests = 256, .max_bytes = int64_t{4} << 30};
+  Admission::Limits admission = {.max_requests = 4096, .max_bytes = int64_t{4} << 30};
   TimeLimits time;
   JoinRules joins;
   absl::Duration canary_timeout = absl::Seconds(30);

@@ -8,6 +8,9 @@
 //   while (auto answer = stream->Receive()) ...       // answer->request_id, answer->result
 //   absl::Status status = stream->Finish();
 //
+// Products that are sent while the connection takes no more go together, in one message, and so do
+// answers: that costs far less than a message for each.
+//
 // At most kMaxUnreceived products may be sent whose answers are not received: so many answers are
 // kept in memory, and more are never asked for. Receive while sending.
 #pragma once
@@ -37,20 +40,21 @@ class MultiplyStream {
   ~MultiplyStream();
 
   // The most products that may be sent before an answer is received.
-  static constexpr int kMaxUnreceived = 256;
+  static constexpr int kMaxUnreceived = 1024;
 
   MultiplyStream(const MultiplyStream&) = delete;
   MultiplyStream& operator=(const MultiplyStream&) = delete;
 
-  // Sends one product. Blocks while the connection takes no more bytes; the server stops reading
-  // while 64 products of the stream are unanswered. Answers are read at the same time, so one
-  // thread may send kMaxUnreceived products first and receive afterwards. Errors: ResourceExhausted
-  // where that many answers are not received yet, and nothing is sent: receive one and send again;
-  // FailedPrecondition after CloseSending; after the end of the stream, the stream's own status, or
-  // Unavailable where it ended with OK.
+  // Sends one product, or adds it to those that go once the connection takes more bytes. Blocks
+  // while they fill a message; the server stops reading while 1024 products of the stream are
+  // unanswered. Answers are read at the same time, so one thread may send kMaxUnreceived products
+  // first and receive afterwards. Errors: ResourceExhausted where that many answers are not
+  // received yet, and nothing is sent: receive one and send again; FailedPrecondition after
+  // CloseSending; after the end of the stream, the stream's own status, or Unavailable where it
+  // ended with OK.
   absl::Status Send(const v1::MultiplyRequest& request);
 
-  // Says that no more products come. May be repeated.
+  // Says that no more products come, once those that wait have gone. May be repeated.
   void CloseSending();
 
   // The next answer, in order of arrival. Blocks until there is one; nothing at the end of the

@@ -198,6 +198,14 @@ void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
       ->check(CLI::Range(1, 1024).description(""))
       ->type_name("N")
       ->capture_default_str();
+  app.add_option(
+         "--streams", flags.streams,
+         "Number of MultiplyStream calls of each client, over which the products go: those "
+         "that wait to be sent share a message, and neither --timeout nor --retries counts. "
+         "0 makes a call for each product")
+      ->check(CLI::Range(0, 1024).description(""))
+      ->type_name("N")
+      ->capture_default_str();
   app.add_option("--retries", flags.retries,
                  "How often a call is sent again that a server could not take; the report shows "
                  "retries in latencies alone")

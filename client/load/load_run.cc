@@ -5,6 +5,7 @@
 #include <atomic>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/load/cpu_usage.h"
 #include "client/load/recorder.h"
+#include "client/load/stream_calls.h"
 
 namespace gemmd {
 namespace {
@@ -41,7 +43,9 @@ class Run {
         stop_(stop),
         progress_(progress),
         window_(WindowOf(step)),
-        recorder_(window_.from_ns, window_.to_ns) {}
+        recorder_(window_.from_ns, window_.to_ns) {
+    if (targets.streams > 0) streams_.emplace(targets.clients, targets.streams);
+  }
 
   StepResult ToEnd() {
     std::thread monitor([this] { Monitor(); });
@@ -130,15 +134,18 @@ class Run {
     if (!payload.answers_inline && targets_.verifier->Wants(call.product, call.number)) {
       call.slot = payload.TakeSlot(client);
     }
-    targets_.clients[client].MultiplyAsync(
-        call.slot != nullptr ? call.slot->request : payload.RequestFor(client),
-        [this, call](absl::StatusOr<v1::MultiplyResponse> response) {
-          OnAnswer(call, std::move(response));
-        },
-        {.timeout = step_.timeout});
+    const auto& request = call.slot != nullptr ? call.slot->request : payload.RequestFor(client);
+    auto done = [this, call](absl::StatusOr<v1::MultiplyResponse> response) {
+      OnAnswer(call, std::move(response));
+    };
+    if (streams_) {
+      streams_->Send(client, *request, std::move(done));
+    } else {
+      targets_.clients[client].MultiplyAsync(request, std::move(done), {.timeout = step_.timeout});
+    }
   }
 
-  // On a thread of gRPC.
+  // On a thread of gRPC, or of a stream.
   void OnAnswer(const Call& call, absl::StatusOr<v1::MultiplyResponse> response) {
     const int64_t ended_ns = SteadyNowNs();
     const Payload& payload = (*targets_.payloads)[call.product];
@@ -173,6 +180,7 @@ class Run {
 
   void WaitForAnswers() {
     if (!in_flight_.WaitForNone(kNever, 1, stop_)) {
+      if (streams_) streams_->Cancel();
       std::vector<Client> given_up;
       {
         absl::WriterMutexLock lock(&clients_mutex_);
@@ -182,6 +190,7 @@ class Run {
     }
     // A callback may hold it still that has sent a call which has ended since.
     absl::WriterMutexLock lock(&clients_mutex_);
+    streams_.reset();
   }
 
   // Cuts the calls that have ended into intervals.
@@ -260,6 +269,7 @@ class Run {
   std::atomic<int64_t> cpu_from_ns_ = ProcessCpuNs();
   // Callbacks that send read the clients of `targets_`; giving up takes them away.
   absl::Mutex clients_mutex_;
+  std::optional<StreamCalls> streams_;  // Absent where calls go by themselves.
 
   // Used by the sending thread until the end.
   int64_t due_until_ns_ = 0;  // When the next call would have been due, or the window's end.

@@ -33,7 +33,7 @@ struct LoadStep {
   int64_t duration_ns = 10'000'000'000;        // After the warm-up.
   int64_t count = 0;                           // Most calls after the warm-up. 0: as many as come.
   int64_t interval_ns = 1'000'000'000;         // Interval of the series over time.
-  absl::Duration timeout = absl::Seconds(10);  // Longest time for each call.
+  absl::Duration timeout = absl::Seconds(10);  // Longest time for each call, but on streams.
 };
 
 // What calls are made of and where they go. Outlives the run.
@@ -42,6 +42,7 @@ struct LoadTargets {
   const std::vector<Payload>* payloads = nullptr;
   const MixPicker* picker = nullptr;
   Verifier* verifier = nullptr;
+  int streams = 0;  // So many of each client carry the calls. 0: each call goes by itself.
 };
 
 // Called with each interval as it ends, warm-up included, and its calls by status, on a thread of

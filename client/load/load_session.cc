@@ -61,6 +61,7 @@ class Session {
       : flags_(flags), plan_(plan), stop_(stop), view_(view), picker_(plan.mix, flags.seed) {
     targets_.payloads = &payloads_;
     targets_.picker = &picker_;
+    targets_.streams = flags.streams;
   }
 
   absl::Status Prepare() {

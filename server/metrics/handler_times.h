@@ -16,7 +16,7 @@ namespace gemmd {
 // What holds a thread: the code that gRPC calls for a method.
 enum class Handler : uint8_t {
   kMultiply,
-  kMultiplyStream,  // For each request of a stream.
+  kMultiplyStream,  // For each message of a stream.
   kListKernels,
   kListDevices,
   kExplain,

@@ -28,7 +28,7 @@ class MultiplyReactor final : public grpc::ServerUnaryReactor {
 
   void Start(grpc::ByteBuffer& request, Arrival arrival) {
     absl::StatusOr<JobId> id =
-        exchange_.Start(runner_, quota_, request, std::move(arrival),
+        exchange_.Start(runner_, quota_, Incoming(request), std::move(arrival),
                         [this](const absl::Status& status) { Answer(status); });
     if (id.ok()) {
       job_id_ = *id;
@@ -45,6 +45,7 @@ class MultiplyReactor final : public grpc::ServerUnaryReactor {
   void Answer(const absl::Status& status) {
     TellRetryAfter(status, context_);
     if (status.ok()) {
+      exchange_.LeaveQueue();
       sending_.Begin(exchange_.answer_bytes());
       response_.buffer = exchange_.TakeUnaryAnswer();
     }

@@ -15,8 +15,8 @@
 
 namespace gemmd {
 
-// Unanswered requests on one stream before the server stops reading.
-inline constexpr int kMaxStreamRequests = 64;
+// Unanswered products on one stream before the server stops reading.
+inline constexpr int kMaxStreamRequests = 1024;
 
 class GemmService final : public v1::Gemm::Service {
  public:

@@ -2,6 +2,7 @@
 #include "server/wire/incoming.h"
 
 #include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
 
 #include <algorithm>
 #include <memory>
@@ -11,12 +12,14 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/wire/field_start.h"
 #include "server/wire/slice_stream.h"
 
 namespace gemmd {
 namespace {
 
 using google::protobuf::Message;
+using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
 // While the values of a repeated field arrive, there may be an old array and a new one twice as
@@ -53,6 +56,32 @@ bool MergeRange(WireRange range, CodedInputStream& input, Message& message) {
 Incoming::Incoming(grpc::ByteBuffer& buffer) : wire_bytes_(static_cast<int64_t>(buffer.Length())) {
   (void)buffer.Dump(&slices_);  // Fails for compressed messages alone, which are not taken.
   buffer.Clear();
+}
+
+Incoming::Incoming(std::vector<grpc::Slice> slices) : slices_(std::move(slices)) {
+  for (const grpc::Slice& slice : slices_) wire_bytes_ += static_cast<int64_t>(slice.size());
+}
+
+std::string Incoming::ShortText(int number, size_t most_bytes) {
+  std::string text;
+  SliceStream stream(slices_, SliceStream::After::kKeep);
+  CodedInputStream input(&stream);
+  const CodedInputStream::Limit whole = input.PushLimit(static_cast<int>(wire_bytes_));
+  while (const uint32_t tag = input.ReadTag()) {
+    uint32_t bytes = 0;
+    if (tag != DelimitedTag(number)) {
+      if (!WireFormatLite::SkipField(&input, tag)) break;
+    } else if (input.ReadVarint32(&bytes) &&
+               bytes <= static_cast<uint32_t>(input.BytesUntilLimit())) {
+      const int read = static_cast<int>(std::min<size_t>(bytes, most_bytes));
+      (void)input.ReadString(&text, read);
+      (void)input.Skip(static_cast<int>(bytes) - read);
+    } else {
+      break;
+    }
+  }
+  input.PopLimit(whole);
+  return text;
 }
 
 absl::StatusOr<int64_t> Incoming::Examine(Message& message) {

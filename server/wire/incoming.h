@@ -9,7 +9,9 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +30,8 @@ class Incoming {
  public:
   // Takes the bytes out of `buffer`.
   explicit Incoming(grpc::ByteBuffer& buffer);
+  // All of its bytes.
+  explicit Incoming(std::vector<grpc::Slice> slices);
 
   int64_t wire_bytes() const { return wire_bytes_; }
 
@@ -36,6 +40,10 @@ class Incoming {
   // Errors: InvalidArgument where the bytes are no message of this type, or have more than
   // kMaxUnknownBytes that are unknown; ResourceExhausted where there is no memory.
   absl::StatusOr<int64_t> Examine(google::protobuf::Message& message);
+
+  // The beginning of a field of text, before the message is parsed: of its last occurrence before
+  // anything that is malformed.
+  std::string ShortText(int number, size_t most_bytes);
 
   // Parses into the message that was examined, which stays where it is. The wire's bytes are freed
   // as they are parsed, except those of long fields (kHeldFromBytes), which the message gets

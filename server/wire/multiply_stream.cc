@@ -1,28 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/multiply_stream.h"
 
+#include <grpc/support/time.h>
+#include <grpcpp/alarm.h>
+
 #include <deque>
 #include <memory>
 #include <optional>
-#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "server/system/mutex.h"
 #include "server/wire/gemm_service.h"
+#include "server/wire/grpc_status.h"
+#include "server/wire/joint_answer.h"
+#include "server/wire/joint_request.h"
 #include "server/wire/product_exchange.h"
 
 namespace gemmd {
 namespace {
 
-// One request of the stream, from being read to its answer being written.
+// Answers that wait for one before them to leave. Who does not read them is sent no more.
+constexpr size_t kMostWaitingAnswers = kMostJointAnswers;
+
+// So long a message keeps one of gRPC's threads at a time.
+constexpr int64_t kMostAtOnceNs = 1'000'000;
+
+// One product of the stream, from its message being read to its answer being written.
 struct Exchange {
-  WireBytes request;  // Until it is parsed.
-  WireBytes answer;   // From the end of its product.
   ProductExchange product;
   JobId job_id = 0;  // Guarded by the reactor's lock; 0 until the product is queued.
 };
+
+// The end of a product. Nothing is kept of a refused one but its part of a message.
+struct Ended {
+  std::shared_ptr<Exchange> exchange;
+  std::string refusal;
+
+  int64_t bytes() const {
+    return exchange != nullptr ? exchange->product.answer_bytes()
+                               : static_cast<int64_t>(refusal.size());
+  }
+};
+
+grpc::ByteBuffer AnswersOf(const std::vector<Ended>& products) {
+  JointAnswer message;
+  for (const Ended& ended : products) {
+    if (ended.exchange != nullptr) {
+      ended.exchange->product.TakeAnswer(message);
+    } else {
+      message.Add(ended.refusal);
+    }
+  }
+  return message.Take();
+}
 
 // The state changes under the lock; what follows from it (read, write, finish) is decided there and
 // done afterwards. At most one read and one write are under way, and the stream is finished only
@@ -49,27 +83,25 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   }
 
   void OnReadDone(bool ok) override {
-    std::shared_ptr<Exchange> exchange;
     bool is_wanted = false;
     {
       MutexLock lock(&mutex_);
-      exchange = std::exchange(incoming_, nullptr);
       is_wanted = ok && !broken_;
-      if (is_wanted) running_.insert(exchange);
       if (!ok) reads_ended_ = true;
     }
     if (is_wanted) {
-      const HandlerTimer timer(times_, clock_, Handler::kMultiplyStream, clock_.NowNs());
-      Run(exchange);
+      Unpack();
+    } else {
+      EndReading();
     }
-    Advance();
   }
 
   void OnWriteDone(bool ok) override {
     sending_.End();
+    std::vector<Ended> answered;
     {
       MutexLock lock(&mutex_);
-      outgoing_ = nullptr;
+      answered.swap(outgoing_);
       if (!ok) broken_ = true;
     }
     Advance();
@@ -89,11 +121,62 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   void OnDone() override { self_.reset(); }
 
  private:
-  void Run(const std::shared_ptr<Exchange>& exchange) {
-    Arrival arrival = ArrivalOf(context_, clock_.NowNs(), clock_);
+  // Cuts the message that was read into its products, and starts them.
+  void Unpack() {
+    const HandlerTimer timer(times_, clock_, Handler::kMultiplyStream, clock_.NowNs());
+    products_.emplace(incoming_.buffer);
+    if (absl::Status status = products_->Cut(); !status.ok()) {
+      {
+        MutexLock lock(&mutex_);
+        refused_ = std::move(status);
+        reads_ended_ = true;
+      }
+      EndReading();
+      return;
+    }
+    arrival_ = ArrivalOf(context_, clock_.NowNs(), clock_);
+    StartSome();
+  }
+
+  // Starts products for a while. Others that wait for this thread come before the rest, which is
+  // started on another one.
+  void StartSome() {
+    const int64_t until_ns = clock_.NowNs() + kMostAtOnceNs;
+    while (products_->size() > 0) {
+      StartNext();
+      if (clock_.NowNs() < until_ns || products_->size() == 0) continue;
+      alarm_.Set(gpr_now(GPR_CLOCK_MONOTONIC), [self = shared_from_this()](bool /*ok*/) {
+        const HandlerTimer timer(self->times_, self->clock_, Handler::kMultiplyStream,
+                                 self->clock_.NowNs());
+        self->StartSome();
+      });
+      return;
+    }
+    EndReading();
+  }
+
+  void EndReading() {
+    products_.reset();
+    {
+      MutexLock lock(&mutex_);
+      is_reading_ = false;
+    }
+    Advance();
+  }
+
+  void StartNext() {
+    const auto exchange = std::make_shared<Exchange>();
+    {
+      MutexLock lock(&mutex_);
+      running_.insert(exchange);
+    }
+    Run(exchange, products_->Take(), arrival_);
+  }
+
+  void Run(const std::shared_ptr<Exchange>& exchange, Incoming request, Arrival arrival) {
     if (span_) arrival.span = ChildOf(*span_);
     absl::StatusOr<JobId> id =
-        exchange->product.Start(runner_, quota_, exchange->request.buffer, std::move(arrival),
+        exchange->product.Start(runner_, quota_, std::move(request), std::move(arrival),
                                 [self = shared_from_this(), exchange](const absl::Status& status) {
                                   self->Answer(exchange, status);
                                 });
@@ -111,50 +194,68 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   }
 
   void Answer(const std::shared_ptr<Exchange>& exchange, const absl::Status& status) {
-    ProductExchange& product = exchange->product;
-    exchange->answer.buffer =
-        status.ok() ? product.TakeStreamAnswer() : StreamRefusal(product.request_id(), status);
+    Ended ended;
+    if (status.ok()) {
+      exchange->product.LeaveQueue();
+      ended.exchange = exchange;
+    } else {
+      ended.refusal = JointAnswer::RefusalOf(exchange->product.request_id(), status);
+    }
     {
       MutexLock lock(&mutex_);
       running_.erase(exchange);
-      answers_.push_back(exchange);
+      answers_.push_back(std::move(ended));
     }
     Advance();
   }
 
   size_t UnansweredRequests() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return running_.size() + answers_.size() + (outgoing_ != nullptr ? 1 : 0);
+    return running_.size() + answers_.size() + outgoing_.size();
+  }
+
+  bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !is_reading_ && !reads_ended_ && !broken_ && UnansweredRequests() < kMaxStreamRequests &&
+           answers_.size() < kMostWaitingAnswers;
+  }
+
+  // Moves as many answers as one message holds to those that are written.
+  void TakeAnswers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    int64_t bytes = 0;
+    while (!answers_.empty() && outgoing_.size() < kMostJointAnswers) {
+      bytes += answers_.front().bytes();
+      if (!outgoing_.empty() && bytes > kMostJointAnswerBytes) break;
+      outgoing_.push_back(std::move(answers_.front()));
+      answers_.pop_front();
+    }
   }
 
   void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
-    WireBytes* to_read = nullptr;
-    const WireBytes* to_write = nullptr;
-    bool is_last = false;
+    bool shall_read = false;
+    bool shall_finish = false;
+    std::vector<Ended> to_write;
+    std::deque<Ended> unwanted;
     grpc::Status status;
     {
       MutexLock lock(&mutex_);
-      if (broken_) answers_.clear();
-      if (outgoing_ == nullptr && !answers_.empty()) {
-        outgoing_ = std::move(answers_.front());
-        answers_.pop_front();
-        to_write = &outgoing_->answer;
+      if (broken_) unwanted.swap(answers_);
+      if (outgoing_.empty() && !answers_.empty()) {
+        TakeAnswers();
+        to_write = outgoing_;
       }
-      const bool may_read = incoming_ == nullptr && !reads_ended_ && !broken_;
-      if (may_read && UnansweredRequests() < kMaxStreamRequests) {
-        incoming_ = std::make_shared<Exchange>();
-        to_read = &incoming_->request;
-      }
-      if (incoming_ == nullptr && UnansweredRequests() == 0 && !finished_) {
-        is_last = finished_ = true;
-        if (broken_) status = grpc::Status::CANCELLED;
+      if (MayRead()) shall_read = is_reading_ = true;
+      if (!is_reading_ && UnansweredRequests() == 0 && !finished_) {
+        shall_finish = finished_ = true;
+        status = broken_ ? grpc::Status::CANCELLED : ToGrpcStatus(refused_);
       }
     }
-    if (to_write != nullptr) {
-      sending_.Begin(static_cast<int64_t>(to_write->buffer.Length()));
-      StartWrite(to_write);
+    if (!to_write.empty()) {
+      answer_.buffer = AnswersOf(to_write);
+      to_write.clear();
+      sending_.Begin(static_cast<int64_t>(answer_.buffer.Length()));
+      StartWrite(&answer_);
     }
-    if (to_read != nullptr) StartRead(to_read);
-    if (is_last) Finish(status);
+    if (shall_read) StartRead(&incoming_);
+    if (shall_finish) Finish(status);
   }
 
   ProductRunner& runner_;
@@ -166,13 +267,22 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   SendWatch::Call sending_;
   std::shared_ptr<MultiplyStreamReactor> self_;
 
+  WireBytes answer_;  // The message that is written.
+
+  // The message that is read, until its products are started. Its reader's alone.
+  WireBytes incoming_;
+  std::optional<JointRequest> products_;
+  Arrival arrival_;
+  grpc::Alarm alarm_;
+
   Mutex mutex_;
-  std::shared_ptr<Exchange> incoming_ ABSL_GUARDED_BY(mutex_);             // Being read.
-  std::set<std::shared_ptr<Exchange>> running_ ABSL_GUARDED_BY(mutex_);    // Products under way.
-  std::deque<std::shared_ptr<Exchange>> answers_ ABSL_GUARDED_BY(mutex_);  // To be written.
-  std::shared_ptr<Exchange> outgoing_ ABSL_GUARDED_BY(mutex_);             // Being written.
-  bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;  // The client has closed its side.
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;       // Cancelled, or a write failed.
+  absl::flat_hash_set<std::shared_ptr<Exchange>> running_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Ended> answers_ ABSL_GUARDED_BY(mutex_);    // To be written.
+  std::vector<Ended> outgoing_ ABSL_GUARDED_BY(mutex_);  // Being written.
+  bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;      // Until what was read is started.
+  bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;     // Closed by the client, or refused.
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;          // Cancelled, or a write failed.
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);         // Why a message was; OK where none was.
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -5,10 +5,10 @@
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/slice.h>
 
-#include <string>
+#include <cstddef>
 
-#include "absl/status/status.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "server/device/held_bytes.h"
 
@@ -17,11 +17,10 @@ namespace gemmd {
 // The wire's bytes of `answer` with `d` as the bytes of its matrix, which it does not have itself.
 grpc::ByteBuffer UnaryAnswer(v1::MultiplyResponse answer, HeldBytes d);
 
-// The wire's bytes of the MultiplyStreamResponse that holds it.
-grpc::ByteBuffer StreamAnswer(const std::string& request_id, v1::MultiplyResponse answer,
-                              HeldBytes d);
+// A shorter matrix is copied: one slice more would cost more than its bytes.
+inline constexpr size_t kCopiedBytes = size_t{16} << 10;
 
-// The wire's bytes of the MultiplyStreamResponse that refuses a request.
-grpc::ByteBuffer StreamRefusal(const std::string& request_id, const absl::Status& status);
+// The bytes without a copy.
+grpc::Slice SliceOf(HeldBytes bytes);
 
 }  // namespace gemmd

@@ -4,6 +4,8 @@
 #include <grpc/support/time.h>
 
 #include <iterator>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -11,7 +13,7 @@
 #include "kernels/status_macros.h"
 #include "server/system/log.h"
 #include "server/wire/convert.h"
-#include "server/wire/incoming.h"
+#include "server/wire/field_start.h"
 #include "server/wire/tensor_operands.h"
 #include "server/wire/tensor_session.h"
 
@@ -27,28 +29,44 @@ int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
   return left_ns < kNoDeadlineNs - now_ns ? now_ns + left_ns : kNoDeadlineNs;
 }
 
+// The id of a request that is refused before it is parsed; empty where it is no text.
+std::string UnparsedId(Incoming& request) {
+  constexpr int kNumber = v1::MultiplyRequest::kRequestIdFieldNumber;
+  const std::string beginning = request.ShortText(kNumber, kMaxNameBytes + 1);
+  const std::string_view id = CutAtCharacter(beginning, kMaxNameBytes);
+  std::string field;
+  AppendFieldStart(kNumber, id.size(), field);
+  v1::MultiplyRequest message;
+  return message.ParseFromString(field.append(id)) ? message.request_id() : "";
+}
+
 }  // namespace
 
 absl::StatusOr<JobId> ProductExchange::Start(ProductRunner& runner, ReceiveQuota& quota,
-                                             grpc::ByteBuffer& bytes, Arrival arrival,
-                                             Answer answer) {
+                                             Incoming request, Arrival arrival, Answer answer) {
   absl::StatusOr<JobId> id =
-      StartProduct(runner, quota, bytes, std::move(arrival), std::move(answer));
+      StartProduct(runner, quota, request, std::move(arrival), std::move(answer));
   if (!id.ok()) Release();
   return id;
 }
 
 absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, ReceiveQuota& quota,
-                                                    grpc::ByteBuffer& bytes, Arrival arrival,
+                                                    Incoming& request, Arrival arrival,
                                                     Answer answer) {
-  Incoming incoming(bytes);
   request_ = std::make_unique<Request>();
   v1::MultiplyRequest& message = request_->message;
-  const absl::StatusOr<int64_t> most_bytes = incoming.Examine(message);
+  const absl::StatusOr<int64_t> most_bytes = request.Examine(message);
   absl::Status status = most_bytes.status();
   if (status.ok()) {
-    ASSIGN_OR_RETURN(ticket_, runner.Hold(*most_bytes, arrival));
-    status = incoming.Parse(message, quota, request_->held);
+    absl::StatusOr<Admission::Ticket> ticket = runner.Hold(*most_bytes, arrival);
+    if (!ticket.ok()) {
+      request_id_ = UnparsedId(request);
+      return ticket.status();
+    }
+    ticket_ = *std::move(ticket);
+    status = request.Parse(message, quota, request_->held);
+  } else {
+    request_id_ = UnparsedId(request);
   }
   if (status.ok()) {
     request_id_ = CutAtCharacter(message.request_id(), kMaxNameBytes);
@@ -85,13 +103,11 @@ void ProductExchange::Release() {
 }
 
 grpc::ByteBuffer ProductExchange::TakeUnaryAnswer() {
-  LeaveQueue();
   return UnaryAnswer(std::move(answer_), std::move(d_));
 }
 
-grpc::ByteBuffer ProductExchange::TakeStreamAnswer() {
-  LeaveQueue();
-  return StreamAnswer(request_id_, std::move(answer_), std::move(d_));
+void ProductExchange::TakeAnswer(JointAnswer& to) {
+  to.Add(request_id_, std::move(answer_), std::move(d_));
 }
 
 void ProductExchange::LeaveQueue() {

@@ -18,6 +18,8 @@
 #include "server/scheduling/product_runner.h"
 #include "server/system/clock.h"
 #include "server/wire/held_fields.h"
+#include "server/wire/incoming.h"
+#include "server/wire/joint_answer.h"
 #include "server/wire/outgoing.h"
 #include "server/wire/receive_quota.h"
 
@@ -27,29 +29,31 @@ class ProductExchange {
  public:
   using Answer = absl::AnyInvocable<void(const absl::Status&) &&>;
 
-  // Parses the request, which is taken out of `bytes`, and starts its product. Borrows both. Where
-  // this returns OK, `answer` is called exactly once, perhaps before this returns; the exchange
-  // lives until then. Errors: as Gemm.Multiply of the wire contract; `answer` is then never called.
-  absl::StatusOr<JobId> Start(ProductRunner& runner, ReceiveQuota& quota, grpc::ByteBuffer& bytes,
+  // Parses the request and starts its product. Borrows runner and quota. Where this returns OK,
+  // `answer` is called exactly once, perhaps before this returns; the exchange lives until then.
+  // Errors: as Gemm.Multiply of the wire contract; `answer` is then never called.
+  absl::StatusOr<JobId> Start(ProductRunner& runner, ReceiveQuota& quota, Incoming request,
                               Arrival arrival, Answer answer);
 
-  // The id of the request; empty where it could not be parsed.
+  // The id of the request, as far as it could be read.
   const std::string& request_id() const { return request_id_; }
 
   // The bytes of the answer and what gRPC adds, once the product is OK.
   int64_t answer_bytes() const { return static_cast<int64_t>(d_.size()) + kAnswerOverheadBytes; }
 
-  // The answer to a product that is OK, once. From then on the exchange's place among the requests
-  // is free, and its bytes are those of the answer.
+  // The product is OK and waits to be answered: its place among the requests is free, and its bytes
+  // are those of the answer.
+  void LeaveQueue();
+
+  // The answer to a product that is OK and has left the queue, once.
   grpc::ByteBuffer TakeUnaryAnswer();
-  grpc::ByteBuffer TakeStreamAnswer();
+  void TakeAnswer(JointAnswer& to);
 
  private:
-  absl::StatusOr<JobId> StartProduct(ProductRunner& runner, ReceiveQuota& quota,
-                                     grpc::ByteBuffer& bytes, Arrival arrival, Answer answer);
+  absl::StatusOr<JobId> StartProduct(ProductRunner& runner, ReceiveQuota& quota, Incoming& request,
+                                     Arrival arrival, Answer answer);
   ProductCaller CallerFor(Answer answer);
   void Release();
-  void LeaveQueue();
 
   std::string request_id_;
   // A request without the bytes that are held apart from it, until the product is done.

@@ -57,7 +57,8 @@ class FakeServer::Gemm : public v1::Gemm::WithCallbackMethod_Multiply<v1::Gemm::
 
   grpc::Status MultiplyStream(
       grpc::ServerContext* context,
-      grpc::ServerReaderWriter<v1::MultiplyStreamResponse, v1::MultiplyRequest>* stream) override {
+      grpc::ServerReaderWriter<v1::MultiplyStreamResponse, v1::MultiplyStreamRequest>* stream)
+      override {
     return script_.multiply_stream ? script_.multiply_stream(*context, *stream) : Unscripted();
   }
 

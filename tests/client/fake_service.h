@@ -24,7 +24,7 @@ struct FakeScript {
       multiply;
   std::function<grpc::Status(
       grpc::ServerContext&,
-      grpc::ServerReaderWriter<v1::MultiplyStreamResponse, v1::MultiplyRequest>&)>
+      grpc::ServerReaderWriter<v1::MultiplyStreamResponse, v1::MultiplyStreamRequest>&)>
       multiply_stream;
   std::function<grpc::Status(const v1::ListKernelsRequest&, v1::ListKernelsResponse&)> list_kernels;
   std::function<grpc::Status(v1::ListDevicesResponse&)> list_devices;

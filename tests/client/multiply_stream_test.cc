@@ -6,11 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "client/request_queue.h"
 #include "gemmd/client.h"
 #include "tests/client/fake_service.h"
 #include "tests/testing/status_matchers.h"
@@ -18,7 +21,7 @@
 namespace gemmd {
 namespace {
 
-using Stream = grpc::ServerReaderWriter<v1::MultiplyStreamResponse, v1::MultiplyRequest>;
+using Stream = grpc::ServerReaderWriter<v1::MultiplyStreamResponse, v1::MultiplyStreamRequest>;
 
 v1::MultiplyRequest RequestNamed(const std::string& id) {
   v1::MultiplyRequest request;
@@ -26,8 +29,8 @@ v1::MultiplyRequest RequestNamed(const std::string& id) {
   return request;
 }
 
-v1::MultiplyStreamResponse AnswerTo(const v1::MultiplyRequest& request) {
-  v1::MultiplyStreamResponse answer;
+v1::MultiplyStreamAnswer AnswerTo(const v1::MultiplyRequest& request) {
+  v1::MultiplyStreamAnswer answer;
   answer.set_request_id(request.request_id());
   if (request.request_id() == "bad") {
     answer.mutable_error()->set_code(grpc::StatusCode::INVALID_ARGUMENT);
@@ -41,12 +44,20 @@ v1::MultiplyStreamResponse AnswerTo(const v1::MultiplyRequest& request) {
   return answer;
 }
 
-// Answers each request at once.
+v1::MultiplyStreamResponse AnswersTo(const v1::MultiplyStreamRequest& message) {
+  v1::MultiplyStreamResponse answers;
+  for (const v1::MultiplyRequest& request : message.requests()) {
+    *answers.add_answers() = AnswerTo(request);
+  }
+  return answers;
+}
+
+// Answers each message at once.
 FakeScript AnsweringScript() {
   FakeScript script;
   script.multiply_stream = [](grpc::ServerContext&, Stream& stream) {
-    v1::MultiplyRequest request;
-    while (stream.Read(&request)) stream.Write(AnswerTo(request));
+    v1::MultiplyStreamRequest message;
+    while (stream.Read(&message)) stream.Write(AnswersTo(message));
     return grpc::Status::OK;
   };
   return script;
@@ -56,10 +67,11 @@ FakeScript AnsweringScript() {
 FakeScript ReversingScript() {
   FakeScript script;
   script.multiply_stream = [](grpc::ServerContext&, Stream& stream) {
-    std::vector<v1::MultiplyRequest> requests;
-    v1::MultiplyRequest request;
-    while (stream.Read(&request)) requests.push_back(request);
-    for (auto it = requests.rbegin(); it != requests.rend(); ++it) stream.Write(AnswerTo(*it));
+    v1::MultiplyStreamRequest all;
+    v1::MultiplyStreamRequest message;
+    while (stream.Read(&message)) all.MergeFrom(message);
+    std::reverse(all.mutable_requests()->begin(), all.mutable_requests()->end());
+    stream.Write(AnswersTo(all));
     return grpc::Status::OK;
   };
   return script;
@@ -149,6 +161,68 @@ TEST(MultiplyStreamTest, SendsFromManyThreadsWhileOneReceives) {
   EXPECT_EQ(ids.size(), static_cast<size_t>(kThreads * kRequests));
 }
 
+// The first product goes at once; those after it wait for a server that does not read, and go
+// together.
+TEST(MultiplyStreamTest, WhatWaitsGoesTogether) {
+  constexpr int kRequests = 300;
+  absl::Notification may_read;
+  std::vector<int> sizes;
+  FakeScript script;
+  script.multiply_stream = [&](grpc::ServerContext&, Stream& stream) {
+    may_read.WaitForNotification();
+    v1::MultiplyStreamRequest message;
+    while (stream.Read(&message)) {
+      sizes.push_back(message.requests_size());
+      stream.Write(AnswersTo(message));
+    }
+    return grpc::Status::OK;
+  };
+  {
+    const FakeServer server(script);
+    const auto stream = Open(server);
+    // More than the connection takes of a server that does not read.
+    v1::MultiplyRequest large = RequestNamed("large");
+    large.mutable_a()->set_data(std::string(8 << 20, 'x'));
+    ASSERT_THAT(stream->Send(large), IsOk());
+    for (int i = 0; i < RequestQueue::kMostRequests; ++i) {
+      ASSERT_THAT(stream->Send(RequestNamed(absl::StrCat(i))), IsOk());
+    }
+    may_read.Notify();
+    for (int i = RequestQueue::kMostRequests; i < kRequests; ++i) {
+      ASSERT_THAT(stream->Send(RequestNamed(absl::StrCat(i))), IsOk());
+    }
+    EXPECT_THAT(stream->Finish(), IsOk());
+    int received = 0;
+    while (stream->Receive()) ++received;
+    EXPECT_EQ(received, kRequests + 1);
+  }
+  ASSERT_GE(sizes.size(), 3u);
+  EXPECT_EQ(sizes[0], 1);
+  EXPECT_EQ(sizes[1], RequestQueue::kMostRequests);
+}
+
+TEST(RequestQueueTest, TakesWhatAMessageHolds) {
+  RequestQueue queue;
+  v1::MultiplyRequest request;
+  request.mutable_a()->set_data(std::string(RequestQueue::kMostBytes / 2, 'x'));
+  const std::string part = RequestQueue::PartOf(request);
+  queue.Add(part);
+  EXPECT_FALSE(queue.Takes(part));
+  EXPECT_TRUE(queue.Takes(RequestQueue::PartOf(RequestNamed("small"))));
+  queue.Add(RequestQueue::PartOf(RequestNamed("small")));
+  const grpc::ByteBuffer bytes = queue.Take();
+  EXPECT_TRUE(queue.empty());
+  EXPECT_TRUE(queue.Takes(std::string(2 * RequestQueue::kMostBytes, 'x')));
+  std::vector<grpc::Slice> slices;
+  ASSERT_TRUE(bytes.Dump(&slices).ok());
+  ASSERT_EQ(slices.size(), 1u);
+  v1::MultiplyStreamRequest message;
+  ASSERT_TRUE(message.ParseFromArray(slices[0].begin(), static_cast<int>(slices[0].size())));
+  ASSERT_EQ(message.requests_size(), 2);
+  EXPECT_EQ(message.requests(0).a().data(), request.a().data());
+  EXPECT_EQ(message.requests(1).request_id(), "small");
+}
+
 TEST(MultiplyStreamTest, OneThreadMaySendEverythingFirst) {
   const FakeServer server(AnsweringScript());
   const auto stream = Open(server);
@@ -174,9 +248,9 @@ TEST(MultiplyStreamTest, RefusesToSendOnceClosed) {
 TEST(MultiplyStreamTest, TellsSendersWhyTheServerEndedIt) {
   FakeScript script;
   script.multiply_stream = [](grpc::ServerContext&, Stream& stream) {
-    v1::MultiplyRequest request;
-    stream.Read(&request);
-    stream.Write(AnswerTo(request));
+    v1::MultiplyStreamRequest message;
+    stream.Read(&message);
+    stream.Write(AnswersTo(message));
     return grpc::Status(grpc::StatusCode::ABORTED, "device lost");
   };
   const FakeServer server(script);
@@ -201,8 +275,8 @@ TEST(MultiplyStreamTest, TellsSendersThatAnEarlyEndIsNoSuccess) {
 TEST(MultiplyStreamTest, CancelsAndExpires) {
   FakeScript script;
   script.multiply_stream = [](grpc::ServerContext&, Stream& stream) {
-    v1::MultiplyRequest request;
-    while (stream.Read(&request)) {
+    v1::MultiplyStreamRequest message;
+    while (stream.Read(&message)) {
     }
     return grpc::Status::OK;
   };

@@ -11,6 +11,7 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.exceptions
+import h2.settings
 
 MULTIPLY = "/gemmd.v1.Gemm/Multiply"
 MULTIPLY_STREAM = "/gemmd.v1.Gemm/MultiplyStream"
@@ -21,6 +22,19 @@ GOAWAY = 7  # The type of the frame.
 def message(payload, declared=None, flags=0):
     """A gRPC message: flags, length (of `declared` bytes where given), payload."""
     return struct.pack(">BI", flags, len(payload) if declared is None else declared) + payload
+
+
+def varint(value):
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
+def joint_bytes(*products):
+    """A MultiplyStreamRequest of products that may be damaged."""
+    return b"".join(b"\x0a" + varint(len(product)) + product for product in products)
 
 
 def open_socket(address, limit_s=10):
@@ -192,3 +206,11 @@ class Http2Peer:
             assert time.monotonic() < deadline, f"no answer within {limit_s} s"
             self.receive(0.1)
         return self.answers[stream]
+
+
+def open_with_closed_windows(address):
+    """A peer to whom no byte of an answer may be sent."""
+    peer = Http2Peer(address)
+    peer.connection.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    peer.flush()
+    return peer

@@ -50,3 +50,20 @@ def promtool(page):
         ["promtool", "check", "metrics"], input=page.text, capture_output=True, text=True, timeout=60
     )
     return done.returncode, done.stdout + done.stderr
+
+
+def longest_handler_ms(page, before):
+    """How long calls have held a thread of gRPC since: the bound of the longest bucket to which a
+    method has added; by method."""
+    bounds = {}
+    for labels, count in page.with_labels("gemmd_handler_seconds_bucket"):
+        key = frozenset(labels.items())
+        earlier = before.samples[("gemmd_handler_seconds_bucket", key)]
+        bounds.setdefault(labels["method"], []).append((float(labels["le"]), count - earlier))
+    longest = {}
+    for method, buckets in bounds.items():
+        buckets.sort()
+        total = buckets[-1][1]
+        if total > 0:
+            longest[method] = 1e3 * next(bound for bound, count in buckets if count == total)
+    return longest

@@ -16,6 +16,7 @@ from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, registry_pb2, registry_pb2_grpc, t
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from http2_peer import Http2Peer, message
 from product import Product, check_bytes
+from streams import answers_in, joint
 
 LAME_DUCK_S = 0.5
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -151,9 +152,8 @@ def test_streams_under_load(daemons):
                 request.request_id = str(turn)
                 yield request
 
-        for answer in gemm_pb2_grpc.GemmStub(channel).MultiplyStream(
-            requests(), timeout=DEADLINE_S
-        ):
+        stub = gemm_pb2_grpc.GemmStub(channel)
+        for answer in answers_in(stub.MultiplyStream(joint(requests()), timeout=DEADLINE_S)):
             outcomes[answer.request_id] = answer.WhichOneof("outcome")
             if len(outcomes) == 100:
                 daemon.signal(signal.SIGTERM)
@@ -296,7 +296,9 @@ def test_idle_streams_do_not_hold_up_the_end(daemons):
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         never = queue.Queue()
         stub = gemm_pb2_grpc.GemmStub(channel)
-        stream = stub.MultiplyStream(iter(never.get, None), timeout=DEADLINE_S)
+        stream = answers_in(
+            stub.MultiplyStream(joint(iter(never.get, None)), timeout=DEADLINE_S)
+        )
         never.put(gemm_pb2.MultiplyRequest())
         assert next(stream).error.message
         daemon.signal(signal.SIGTERM)

@@ -46,17 +46,34 @@ def test_profiles_are_computed_and_checked(load, profile):
     assert step["stages"]["compute"]["count"] == 40
 
 
+@pytest.mark.parametrize("streams", [0, 2])
 @pytest.mark.parametrize("place,most_bytes", [("resident", 16 * 256 * 8 + 200), ("resident-all", 200)])
-def test_operands_that_stay_do_not_travel(load, place, most_bytes):
+def test_operands_that_stay_do_not_travel(load, place, most_bytes, streams):
     code, text, report = load(
         "--shape", "16,256,256", "--operands", place, "--owners", "3", "--concurrency", "6",
-        "--count", "300", "--warmup", "0", "--verify", "0.5",
+        "--count", "300", "--warmup", "0", "--verify", "0.5", "--streams", str(streams),
     )  # fmt: skip
     assert code == 0, text
     step = report["steps"][0]
     assert step["calls_by_status"] == {"OK": 300}
     assert 0 < step["bytes_per_call"] <= most_bytes
     assert step["verification"]["wrong"] == 0 and step["verification"]["checked"] > 0
+
+
+def test_a_load_on_streams_outlives_its_daemon(gemmload, daemons, tmp_path):
+    daemon = daemons.start("--lame-duck=1ms")
+    report = tmp_path / "report.json"
+    command = [gemmload, "--address", daemon.unix, "--shape", "8,8,8", "--streams", "2"]
+    command += ["--concurrency", "16", "--duration", "3", "--warmup", "100ms", "--json", report]
+    load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert any("warm-up" in line for line in load.stderr)
+    time.sleep(1)
+    daemon.signal(signal.SIGTERM)
+    output, error = load.communicate(timeout=LIMIT_S)
+    assert daemon.wait() == 0
+    assert load.returncode != 0, output + error
+    calls = json.loads(report.read_text())["steps"][0]["calls_by_status"]
+    assert calls["OK"] > 0 and calls["UNAVAILABLE"] > 0
 
 
 def test_a_mix_may_have_operands_of_both_kinds(load, tmp_path):

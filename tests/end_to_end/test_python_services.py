@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 from product import DEADLINE_S, Product, check_bytes, small_integers
+from streams import answers_in, joint
 
 SERVICES = ("gemmd.v1.Gemm", "gemmd.v1.Registry")
 
@@ -82,9 +83,10 @@ def test_timing_adds_up(gemm, rng):
     assert sum(stages) <= timing.total_ns < DEADLINE_S * 10**9
 
 
-def test_stream(gemm, rng):
-    """Three times as many requests as may be unanswered; each answer is its own request's, and a
-    bad request is told its error without ending the stream."""
+@pytest.mark.parametrize("size", [1, 7, 201])
+def test_stream(gemm, rng, size):
+    """So many products in each message; each answer is its own request's, and a bad request is told
+    its error without ending the stream."""
     products = {
         str(i): integers(rng, 1 + i % 17, 1 + i % 5, 1 + i % 23, request_id=str(i))
         for i in range(200)
@@ -94,7 +96,7 @@ def test_stream(gemm, rng):
     bad.a.data = bad.a.data[1:]
     requests.insert(100, bad)
     answered = set()
-    for answer in gemm.MultiplyStream(iter(requests), timeout=DEADLINE_S):
+    for answer in answers_in(gemm.MultiplyStream(joint(requests, size), timeout=DEADLINE_S)):
         assert answer.request_id not in answered
         answered.add(answer.request_id)
         if answer.request_id == "bad":
@@ -110,13 +112,14 @@ def test_stream_answers_before_it_is_closed(gemm, rng):
     """Request by request, as an interactive client would."""
     product = integers(rng, 4, 4, 4, request_id="one")
     requests = queue.Queue()
-    answers = gemm.MultiplyStream(iter(requests.get, None), timeout=DEADLINE_S)
+    call = gemm.MultiplyStream(joint(iter(requests.get, None)), timeout=DEADLINE_S)
+    answers = answers_in(call)
     for _ in range(10):
         requests.put(product.request())
         check_bytes(next(answers).response.d, product)
     requests.put(None)
     assert list(answers) == []
-    assert answers.code() == grpc.StatusCode.OK
+    assert call.code() == grpc.StatusCode.OK
 
 
 def test_every_available_kernel_by_name(gemm, registry, rng):
@@ -213,8 +216,8 @@ def test_server_info(registry):
     assert {library.name for library in first.libraries} >= {"gRPC", "oneDNN", "OpenBLAS"}
     assert all(library.version for library in first.libraries)
     assert first.limits.max_message_bytes == 512 << 20
-    assert (first.limits.max_queued_requests, first.limits.max_queued_bytes) == (256, 4 << 30)
-    assert (first.limits.max_concurrent_streams, first.limits.max_stream_requests) == (100, 64)
+    assert (first.limits.max_queued_requests, first.limits.max_queued_bytes) == (4096, 4 << 30)
+    assert (first.limits.max_concurrent_streams, first.limits.max_stream_requests) == (100, 1024)
     assert "multiply-stream" in first.features
     assert first.default_device == "cpu" and not first.draining
     assert 0 < first.uptime_ns < second.uptime_ns

@@ -13,6 +13,7 @@ from daemon import wait_until
 from elements import BY_NUMBER, COLUMN_MAJOR, ELEMENTS, ROW_MAJOR, load
 from gemmd.v1 import gemm_pb2, registry_pb2, registry_pb2_grpc, resident_pb2, tensors_pb2
 from product import DEADLINE_S, Layout, Product, check_bytes, small_integers, transposed_orders
+from streams import answers_in, joint
 from tensors import Session, by_handle, by_name
 
 GEMMD_FLAGS = ["--devices=cpu,sim:sm_90", "--tensor-bytes=256MiB", "--session-tensor-bytes=64MiB"]
@@ -389,8 +390,10 @@ def test_streams_of_products_name_tensors(session, rng):
     requests[3].d.new_tensor.name = "kept"
     answers = {
         answer.request_id: answer.response
-        for answer in session.gemm.MultiplyStream(
-            iter(requests), metadata=session.metadata, timeout=DEADLINE_S
+        for answer in answers_in(
+            session.gemm.MultiplyStream(
+                joint(requests, 2), metadata=session.metadata, timeout=DEADLINE_S
+            )
         )
     }
     for i in (0, 1, 2, 4):

@@ -9,6 +9,7 @@ import pytest
 from daemon import wait_until
 from gemmd.v1 import gemm_pb2_grpc
 from product import Product
+from streams import answers_in, joint
 
 GEMMD_FLAGS = ["--devices=cpu", "--log-level=debug"]
 DEADLINE_S = 60
@@ -53,11 +54,11 @@ def test_each_product_of_a_stream_has_a_span_of_its_own(daemon, channel):
     for i, request in enumerate(requests):
         request.request_id = f"streamed-{i}"
     call = gemm_pb2_grpc.GemmStub(channel).MultiplyStream(
-        iter(requests),
+        joint(requests, 2),
         timeout=DEADLINE_S,
         metadata=[("traceparent", f"00-{TRACE}-{PARENT}-01")],
     )
-    assert len(list(call)) == 3
+    assert len(list(answers_in(call))) == 3
     stream_span = dict(call.trailing_metadata())["traceparent"].split("-")[2]
     lines = [line_of(daemon, f"streamed-{i}") for i in range(3)]
     assert {(line["trace_id"], line["parent_id"]) for line in lines} == {(TRACE, stream_span)}

@@ -15,7 +15,13 @@ import signal
 import sys
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "end_to_end"))
-from http2_peer import MULTIPLY_STREAM, Http2Peer, message, open_socket  # noqa: E402
+from http2_peer import (  # noqa: E402
+    MULTIPLY_STREAM,
+    Http2Peer,
+    joint_bytes,
+    message,
+    open_socket,
+)
 
 STAGE_LIMIT_S = 30
 LIFE_LIMIT_S = 60
@@ -64,7 +70,8 @@ def streaming(address, request):
     """Has sent many requests on one stream and seen the beginning of the first answer."""
     peer = Http2Peer(address)
     stream = peer.start(MULTIPLY_STREAM)
-    peer.send(stream, request * 4)
+    product = request[5:]  # Without the header of its message.
+    peer.send(stream, message(joint_bytes(product)) * 4)
     while not peer.answers[stream].data and peer.receive(STAGE_LIMIT_S):
         pass
     return peer

@@ -26,6 +26,7 @@ from gemmd.v1 import (
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from http2_peer import Http2Peer, message
 from product import Product
+from streams import answers_in, joint
 
 MIB = 1 << 20
 DEADLINE_S = 60
@@ -162,27 +163,11 @@ def test_unknown_names_do_not_end_a_stream(attacked, large):
     requests.append(small_product(request_id="🐍" * MIB))
     answers = {
         answer.request_id: answer.error.code
-        for answer in gemm.MultiplyStream(iter(requests), timeout=DEADLINE_S)
+        for answer in answers_in(gemm.MultiplyStream(joint(requests), timeout=DEADLINE_S))
     }
     long_id = answers.pop("🐍" * (LONGEST_NAME // 4))
     assert long_id == answers.pop("too long") == INVALID_ARGUMENT.value[0]
     assert answers == dict.fromkeys([*"0123", "device"], NOT_FOUND.value[0])
-
-
-def longest_ms(page, before):
-    """The bound of the longest bucket to which any method has added since; by method."""
-    bounds = {}
-    for labels, count in page.with_labels("gemmd_handler_seconds_bucket"):
-        key = frozenset(labels.items())
-        earlier = before.samples[("gemmd_handler_seconds_bucket", key)]
-        bounds.setdefault(labels["method"], []).append((float(labels["le"]), count - earlier))
-    longest = {}
-    for method, buckets in bounds.items():
-        buckets.sort()
-        total = buckets[-1][1]
-        if total > 0:
-            longest[method] = 1e3 * next(bound for bound, count in buckets if count == total)
-    return longest
 
 
 def bad_sparse_product():
@@ -248,7 +233,7 @@ def test_no_call_holds_a_thread_for_long(attacked, large, battery, is_sanitized)
             before = metrics_page.scrape(attacked.daemon)
             with contextlib.suppress(grpc.RpcError):
                 call(request, timeout=DEADLINE_S)
-            seen.append(longest_ms(metrics_page.scrape(attacked.daemon), before))
+            seen.append(metrics_page.longest_handler_ms(metrics_page.scrape(attacked.daemon), before))
             if max(seen[-1].values()) <= 5:
                 break
         assert all(seen), f"no handler was timed for {name}"

@@ -9,14 +9,21 @@ import re
 import time
 
 import grpc
-import h2.settings
 import numpy as np
 import pytest
 from bystander import Bystander
 from daemon import wait_until
 from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
-from http2_peer import MULTIPLY, MULTIPLY_STREAM, Http2Peer, message
+from http2_peer import (
+    MULTIPLY,
+    MULTIPLY_STREAM,
+    Http2Peer,
+    joint_bytes,
+    message,
+    open_with_closed_windows,
+    varint,
+)
 from product import Product
 
 MIB = 1 << 20
@@ -36,14 +43,6 @@ MESSAGE_BYTES = 4 * MIB
 SENT_BYTES = MESSAGE_BYTES * 15 // 16
 
 
-def varint(value):
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])
-
-
 def tag(number, wire_type):
     return varint(number << 3 | wire_type)
 
@@ -57,14 +56,6 @@ def zeros_request(count):
     zeros = gemm_pb2.MultiplyRequest(m=1, n=count, k=0)
     zeros.a.type = zeros.b.type = zeros.d.type = ELEMENTS["s8"].number
     return zeros.SerializeToString()
-
-
-def open_with_closed_windows(address):
-    """A peer to whom no byte of an answer may be sent."""
-    peer = Http2Peer(address)
-    peer.connection.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
-    peer.flush()
-    return peer
 
 
 def hold_half_sent_messages(daemon, stack):
@@ -229,9 +220,9 @@ def refused_bodies():
     "name", ["too long an operand", "too many scales", "an unknown field", "unknown groups"]
 )
 def test_refused_requests_of_a_peer_that_reads_nothing(daemons, battery, name):
-    """The server reads on until 64 answers of a stream wait. It keeps the refusals alone."""
+    """The server reads on until 256 answers of a stream wait. It keeps the refusals alone."""
     daemon = daemons.start("--lame-duck=1ms", "--max-queued-bytes=64MiB")
-    body = message(refused_bodies()[name])
+    body = message(joint_bytes(refused_bodies()[name]))
     with Bystander(daemon) as bystander:
         before = daemon.rss_bytes()
         with open_with_closed_windows(daemon.tcp) as peer:
@@ -267,7 +258,9 @@ def test_answers_that_nobody_reads(daemons, battery, path):
             peers = [stack.enter_context(open_with_closed_windows(daemon.tcp)) for _ in range(2)]
             calls = [(peers[i % 2], peers[i % 2].start(path)) for i in range(count)]
             for peer, stream in calls:
-                peer.send(stream, message(zeros_request(answer)), end=True)
+                request = zeros_request(answer)
+                body = joint_bytes(request) if path == MULTIPLY_STREAM else request
+                peer.send(stream, message(body), end=True)
             wait_until(lambda: daemon.rss_bytes() - before > answer * count * 9 // 10, 20, "held")
             started = time.monotonic()
             time.sleep(1)

@@ -11,7 +11,9 @@ from gemmd.v1 import gemm_pb2, registry_pb2
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
+from http2_peer import joint_bytes
 from mutation import bad_product, bad_small, good_requests
+from streams import answers_in
 
 COUNT = 4000  # Damaged products; methods with smaller requests get a tenth of it.
 AT_ONCE = 50
@@ -116,6 +118,15 @@ def test_registry(attacked, channel, rng, name, good):
     assert set(check_outcomes(type(good), requests, outcomes)) == {OK, "unreadable"}
 
 
+def in_messages(products, rng):
+    """A few products in each message."""
+    products = list(products)
+    while products:
+        size = rng.randrange(1, 6)
+        yield joint_bytes(*products[:size])
+        del products[:size]
+
+
 def test_multiply_stream(attacked, channel, rng):
     """Each request is answered, readable or not."""
     good = good_requests(rng)
@@ -124,9 +135,10 @@ def test_multiply_stream(attacked, channel, rng):
     for _ in range(COUNT // 80):
         requests = [bad_product(rng, good) for _ in range(40)]
         readable = [request.data for request in requests if not request.is_damaged]
-        answers = list(method(iter(readable), timeout=DEADLINE_S))
+        call = method(in_messages(readable, rng), timeout=DEADLINE_S)
+        answers = list(answers_in(map(gemm_pb2.MultiplyStreamResponse.FromString, call)))
         assert len(answers) == len(readable)
-        for answer in map(gemm_pb2.MultiplyStreamResponse.FromString, answers):
+        for answer in answers:
             if answer.WhichOneof("outcome") == "error":
                 assert answer.error.code in {code.value[0] for code in PROPER - {OK}}, answer
                 assert answer.error.message
@@ -134,16 +146,18 @@ def test_multiply_stream(attacked, channel, rng):
                 assert len(answer.response.d.data) == answer.response.bytes_written
         answered += len(answers)
         # Unreadable ones among the others.
-        call = method((request.data for request in requests), timeout=DEADLINE_S)
-        assert len(list(call)) == len(requests)
+        everything = in_messages([request.data for request in requests], rng)
+        call = method(everything, timeout=DEADLINE_S)
+        responses = map(gemm_pb2.MultiplyStreamResponse.FromString, call)
+        assert len(list(answers_in(responses))) == len(requests)
     assert answered > COUNT // 8
 
 
 def test_an_unreadable_request_does_not_end_its_stream(attacked, channel, rng):
     method = channel.stream_stream("/gemmd.v1.Gemm/MultiplyStream")
     good = good_requests(rng)[0].SerializeToString()
-    call = method(iter([good, b"\xff\xff\xff", good]), timeout=DEADLINE_S)
-    answers = [gemm_pb2.MultiplyStreamResponse.FromString(answer) for answer in call]
+    call = method(iter([joint_bytes(good, b"\xff\xff\xff", good)]), timeout=DEADLINE_S)
+    answers = list(answers_in(map(gemm_pb2.MultiplyStreamResponse.FromString, call)))
     refusals = [answer.error for answer in answers if answer.HasField("error")]
     assert len(answers) == 3
     assert [refusal.code for refusal in refusals] == [grpc.StatusCode.INVALID_ARGUMENT.value[0]]

@@ -18,6 +18,7 @@ from daemon import wait_until
 from gemmd.v1 import gemm_pb2_grpc
 from http2_peer import MULTIPLY, MULTIPLY_STREAM, Http2Peer, message, open_socket
 from product import Product
+from streams import joint
 
 HANDSHAKE_S = 1
 GEMMD_FLAGS = ["--max-queued-bytes=32MiB", f"--handshake-timeout={HANDSHAKE_S}s"]
@@ -220,7 +221,9 @@ def test_cancel_storm(attacked, channel, rng):
         seen |= {call.code() for call in calls}
     assert seen <= honest
     assert seen >= {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}
-    streams = [stub.MultiplyStream(itertools.repeat(request, 80), timeout=30) for _ in range(20)]
+    streams = [
+        stub.MultiplyStream(joint(itertools.repeat(request, 80)), timeout=30) for _ in range(20)
+    ]
     for stream in streams:
         next(stream)
         stream.cancel()

@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "tests/server/wire/product_stream.h"
 #include "tests/server/wire/running_server.h"
 
 namespace gemmd {
@@ -128,12 +129,12 @@ TEST(TraceContextTest, IsReturnedAtTheEndOfAStream) {
   grpc::ClientContext context;
   AllowTime(context);
   context.AddMetadata("traceparent", kValid);
-  const auto stream = server.gemm().MultiplyStream(&context);
-  EXPECT_TRUE(stream->Write(IntegerRequest(3, 4, 5)));
-  v1::MultiplyStreamResponse answer;
-  EXPECT_TRUE(stream->Read(&answer));
-  stream->WritesDone();
-  EXPECT_TRUE(stream->Finish().ok());
+  ProductStream stream(server.gemm(), &context);
+  EXPECT_TRUE(stream.Write(IntegerRequest(3, 4, 5)));
+  v1::MultiplyStreamAnswer answer;
+  EXPECT_TRUE(stream.Read(&answer));
+  stream.WritesDone();
+  EXPECT_TRUE(stream.Finish().ok());
   EXPECT_THAT(Returned(context), MatchesRegex(kChild));
 }
 

@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/host.h"
 #include "server/device/host_device.h"
+#include "tests/server/wire/product_stream.h"
 #include "tests/server/wire/running_server.h"
 #include "tests/testing/patience.h"
 
@@ -90,15 +91,15 @@ TEST(DrainTest, OpenStreamsWithoutProductsDoNotHoldItUp) {
   RunningServer running(TestDevice::kCpu);
   grpc::ClientContext context;
   AllowTime(context);
-  const auto stream = running.gemm().MultiplyStream(&context);
-  ASSERT_TRUE(stream->Write(IntegerRequest(2, 2, 2)));
-  v1::MultiplyStreamResponse answer;
-  ASSERT_TRUE(stream->Read(&answer));
+  ProductStream stream(running.gemm(), &context);
+  ASSERT_TRUE(stream.Write(IntegerRequest(2, 2, 2)));
+  v1::MultiplyStreamAnswer answer;
+  ASSERT_TRUE(stream.Read(&answer));
   const absl::Time start = absl::Now();
   EXPECT_EQ(running.server().Drain(absl::Seconds(60)), absl::OkStatus());
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
-  EXPECT_FALSE(stream->Read(&answer));
-  EXPECT_FALSE(stream->Finish().ok());
+  EXPECT_FALSE(stream.Read(&answer));
+  EXPECT_FALSE(stream.Finish().ok());
 }
 
 TEST(DrainTest, DestructionStopsWithoutADrain) {

@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/wire/gemm_service.h"
+#include "server/wire/joint_request.h"
+#include "tests/server/wire/product_stream.h"
 #include "tests/server/wire/running_server.h"
 #include "tests/testing/patience.h"
 
@@ -18,8 +20,6 @@ namespace gemmd {
 namespace {
 
 using ::testing::HasSubstr;
-
-using Stream = grpc::ClientReaderWriter<v1::MultiplyRequest, v1::MultiplyStreamResponse>;
 
 v1::MultiplyRequest NumberedRequest(int number) {
   v1::MultiplyRequest request = IntegerRequest(number % 7 + 1, number % 5 + 1, number % 11);
@@ -42,14 +42,14 @@ TEST(MultiplyStreamTest, AnswersEveryRequestOnce) {
   RunningServer running(TestDevice::kCpu);
   grpc::ClientContext context;
   AllowTime(context);
-  const std::unique_ptr<Stream> stream = running.gemm().MultiplyStream(&context);
+  ProductStream stream(running.gemm(), &context);
   std::thread writer([&] {
-    for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(stream->Write(NumberedRequest(i)));
-    stream->WritesDone();
+    for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(stream.Write(NumberedRequest(i)));
+    stream.WritesDone();
   });
   std::set<std::string> answered;
-  v1::MultiplyStreamResponse answer;
-  while (stream->Read(&answer)) {
+  v1::MultiplyStreamAnswer answer;
+  while (stream.Read(&answer)) {
     EXPECT_TRUE(answered.insert(answer.request_id()).second) << answer.request_id();
     ASSERT_TRUE(answer.has_response()) << answer.error().message();
     EXPECT_EQ(answer.response().request_id(), answer.request_id());
@@ -58,7 +58,7 @@ TEST(MultiplyStreamTest, AnswersEveryRequestOnce) {
     EXPECT_GT(answer.response().timing().total_ns(), 0);
   }
   writer.join();
-  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(answered.size(), static_cast<size_t>(kRequests));
 }
 
@@ -66,44 +66,153 @@ TEST(MultiplyStreamTest, ARefusedRequestDoesNotEndTheStream) {
   RunningServer running(TestDevice::kCpu);
   grpc::ClientContext context;
   AllowTime(context);
-  const std::unique_ptr<Stream> stream = running.gemm().MultiplyStream(&context);
+  ProductStream stream(running.gemm(), &context);
   v1::MultiplyRequest bad = NumberedRequest(3);
   bad.mutable_a()->set_data("x");
-  ASSERT_TRUE(stream->Write(bad));
-  v1::MultiplyStreamResponse answer;
-  ASSERT_TRUE(stream->Read(&answer));
+  ASSERT_TRUE(stream.Write(bad));
+  v1::MultiplyStreamAnswer answer;
+  ASSERT_TRUE(stream.Read(&answer));
   ASSERT_TRUE(answer.has_error());
   EXPECT_EQ(answer.request_id(), "3");
   EXPECT_EQ(answer.error().code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(answer.error().message(), HasSubstr("a.data: got 1 bytes"));
-  ASSERT_TRUE(stream->Write(NumberedRequest(4)));
-  ASSERT_TRUE(stream->Read(&answer));
+  ASSERT_TRUE(stream.Write(NumberedRequest(4)));
+  ASSERT_TRUE(stream.Read(&answer));
   EXPECT_TRUE(answer.has_response());
-  stream->WritesDone();
-  EXPECT_FALSE(stream->Read(&answer));
-  EXPECT_TRUE(stream->Finish().ok());
+  stream.WritesDone();
+  EXPECT_FALSE(stream.Read(&answer));
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+v1::MultiplyStreamRequest Together(int first, int count) {
+  v1::MultiplyStreamRequest message;
+  for (int i = first; i < first + count; ++i) *message.add_requests() = NumberedRequest(i);
+  return message;
+}
+
+TEST(MultiplyStreamTest, ProductsOfAMessageAreAnsweredEachByItself) {
+  RunningServer running(TestDevice::kCpu);
+  grpc::ClientContext context;
+  AllowTime(context);
+  ProductStream stream(running.gemm(), &context);
+  constexpr int kProducts = static_cast<int>(kMostJointRequests);
+  v1::MultiplyStreamRequest message = Together(0, kProducts);
+  message.mutable_requests(7)->mutable_a()->set_data("x");
+  message.mutable_requests(9)->set_kernel("none");
+  ASSERT_TRUE(stream.Write(v1::MultiplyStreamRequest()));  // Asks for nothing.
+  ASSERT_TRUE(stream.Write(message));
+  ASSERT_TRUE(stream.Write(Together(kProducts, 1)));
+  stream.WritesDone();
+  std::set<std::string> answered;
+  v1::MultiplyStreamAnswer answer;
+  while (stream.Read(&answer)) {
+    EXPECT_TRUE(answered.insert(answer.request_id()).second) << answer.request_id();
+    if (answer.request_id() == "7" || answer.request_id() == "9") {
+      EXPECT_TRUE(answer.has_error());
+      continue;
+    }
+    const v1::MultiplyRequest request = NumberedRequest(std::stoi(answer.request_id()));
+    EXPECT_TRUE(IsRightProduct(request, answer.response()));
+  }
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(answered.size(), static_cast<size_t>(kProducts + 1));
+}
+
+TEST(MultiplyStreamTest, AnswersThatAreReadyTogetherShareAMessage) {
+  RunningServer running(TestDevice::kFake);
+  grpc::ClientContext context;
+  AllowTime(context);
+  ProductStream stream(running.gemm(), &context);
+  constexpr int kProducts = 200;
+  ASSERT_TRUE(stream.Write(Together(1, kProducts)));
+  ASSERT_TRUE(Eventually([&] { return QueuedRequests(running) == kProducts - 1; }));
+  running.fake().RunJobs(true);
+  running.fake().CompleteNext();
+  stream.WritesDone();
+  v1::MultiplyStreamAnswer answer;
+  int answers = 0;
+  while (stream.Read(&answer)) ++answers;
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(answers, kProducts);
+  EXPECT_LT(stream.messages(), kProducts);
+}
+
+// What is refused is the message. Products before it are answered.
+TEST(MultiplyStreamTest, AMessageBeyondItsBoundsEndsTheStream) {
+  RunningServer running(TestDevice::kCpu);
+  const auto ends_with = [&](const v1::MultiplyStreamRequest& message) {
+    grpc::ClientContext context;
+    AllowTime(context);
+    ProductStream stream(running.gemm(), &context);
+    EXPECT_TRUE(stream.Write(NumberedRequest(5)));
+    EXPECT_TRUE(stream.Write(message));
+    v1::MultiplyStreamAnswer answer;
+    EXPECT_TRUE(stream.Read(&answer));
+    EXPECT_TRUE(IsRightProduct(NumberedRequest(5), answer.response()));
+    EXPECT_FALSE(stream.Read(&answer));
+    const grpc::Status status = stream.Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return status.error_message();
+  };
+  EXPECT_EQ(ends_with(Together(0, static_cast<int>(kMostJointRequests) + 1)),
+            "requests: got more, want at most 256 in one message");
+  v1::MultiplyStreamRequest large = Together(1, 2);
+  large.mutable_requests(0)->mutable_a()->set_data(std::string(kMostJointBytes, 'x'));
+  EXPECT_THAT(ends_with(large), HasSubstr("want one alone, or at most 4194304 bytes"));
+  v1::MultiplyStreamRequest unknown = Together(1, 1);
+  unknown.GetReflection()->MutableUnknownFields(&unknown)->AddLengthDelimited(
+      99, std::string(2000, 'x'));
+  EXPECT_THAT(ends_with(unknown), HasSubstr("bytes of unknown fields, want at most 1024"));
+  // One alone may be as large as any.
+  large = Together(1, 1);
+  large.mutable_requests(0)->mutable_a()->set_data(std::string(kMostJointBytes, 'x'));
+  grpc::ClientContext context;
+  AllowTime(context);
+  ProductStream stream(running.gemm(), &context);
+  ASSERT_TRUE(stream.Write(large));
+  v1::MultiplyStreamAnswer answer;
+  ASSERT_TRUE(stream.Read(&answer));
+  EXPECT_THAT(answer.error().message(), HasSubstr("a.data: got 4194304 bytes"));
+}
+
+TEST(MultiplyStreamTest, TellsWhichProductCouldNotBeRead) {
+  RunningServer running(TestDevice::kCpu);
+  grpc::ClientContext context;
+  AllowTime(context);
+  ProductStream stream(running.gemm(), &context);
+  v1::MultiplyStreamRequest message = Together(1, 3);
+  v1::MultiplyRequest& bad = *message.mutable_requests(1);
+  bad.GetReflection()->MutableUnknownFields(&bad)->AddLengthDelimited(99, std::string(2000, 'x'));
+  ASSERT_TRUE(stream.Write(message));
+  stream.WritesDone();
+  std::set<std::string> refused;
+  v1::MultiplyStreamAnswer answer;
+  while (stream.Read(&answer)) {
+    if (answer.has_error()) refused.insert(answer.request_id());
+  }
+  EXPECT_EQ(refused, std::set<std::string>{"2"});
 }
 
 TEST(MultiplyStreamTest, EndsWithOkWhereNothingIsAsked) {
   RunningServer running(TestDevice::kCpu);
   grpc::ClientContext context;
   AllowTime(context);
-  const std::unique_ptr<Stream> stream = running.gemm().MultiplyStream(&context);
-  stream->WritesDone();
-  v1::MultiplyStreamResponse answer;
-  EXPECT_FALSE(stream->Read(&answer));
-  EXPECT_TRUE(stream->Finish().ok());
+  ProductStream stream(running.gemm(), &context);
+  stream.WritesDone();
+  v1::MultiplyStreamAnswer answer;
+  EXPECT_FALSE(stream.Read(&answer));
+  EXPECT_TRUE(stream.Finish().ok());
 }
 
 TEST(MultiplyStreamTest, StopsReadingWhileTooManyAreUnanswered) {
   RunningServer running(TestDevice::kFake);
   grpc::ClientContext context;
   AllowTime(context);
-  const std::unique_ptr<Stream> stream = running.gemm().MultiplyStream(&context);
-  constexpr int kRequests = 3 * kMaxStreamRequests;
+  ProductStream stream(running.gemm(), &context);
+  constexpr int kRequests = 2 * kMaxStreamRequests;
   std::thread writer([&] {
-    for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(stream->Write(NumberedRequest(i)));
-    stream->WritesDone();
+    for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(stream.Write(NumberedRequest(i)));
+    stream.WritesDone();
   });
   // One is on the device, the others wait; the bound holds however long the writer goes on.
   const auto queued = [&] { return QueuedRequests(running); };
@@ -113,10 +222,10 @@ TEST(MultiplyStreamTest, StopsReadingWhileTooManyAreUnanswered) {
   running.fake().RunJobs(true);
   running.fake().CompleteNext();
   int answers = 0;
-  v1::MultiplyStreamResponse answer;
-  while (stream->Read(&answer)) ++answers;
+  v1::MultiplyStreamAnswer answer;
+  while (stream.Read(&answer)) ++answers;
   writer.join();
-  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(answers, kRequests);
 }
 
@@ -126,11 +235,11 @@ TEST(MultiplyStreamTest, CancellingDropsWhatWaitsAndAbortsWhatRuns) {
   {
     grpc::ClientContext context;
     AllowTime(context);
-    const std::unique_ptr<Stream> stream = running.gemm().MultiplyStream(&context);
-    for (int i = 0; i < 10; ++i) ASSERT_TRUE(stream->Write(NumberedRequest(i + 1)));
+    ProductStream stream(running.gemm(), &context);
+    for (int i = 0; i < 10; ++i) ASSERT_TRUE(stream.Write(NumberedRequest(i + 1)));
     ASSERT_TRUE(Eventually([&] { return QueuedRequests(running) == 9; }));
     context.TryCancel();
-    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+    EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
   EXPECT_TRUE(Eventually([&] { return QueuedRequests(running) == 0; })) << "requests still wait";
   EXPECT_TRUE(Eventually([&] { return running.fake().held() == 0; })) << "one still runs";

@@ -141,7 +141,7 @@ TEST_F(RegistryTest, TellsWhatItHasCounted) {
   EXPECT_FALSE(response.draining());
   EXPECT_EQ(response.admissions(), 1);
   EXPECT_EQ(response.admitted_requests(), 0);
-  EXPECT_EQ(response.max_admitted_requests(), 256);
+  EXPECT_EQ(response.max_admitted_requests(), 4096);
   EXPECT_EQ(response.max_admitted_bytes(), int64_t{4} << 30);
   EXPECT_EQ(response.refusals_size(), 14);
   ASSERT_EQ(response.devices_size(), 1);
@@ -169,7 +169,7 @@ TEST_F(RegistryTest, TellsVersionLimitsAndLibraries) {
   EXPECT_GT(response.uptime_ns(), 0);
   EXPECT_EQ(response.limits().max_message_bytes(), int64_t{512} << 20);
   EXPECT_EQ(response.limits().max_concurrent_streams(), 100);
-  EXPECT_EQ(response.limits().max_stream_requests(), 64);
+  EXPECT_EQ(response.limits().max_stream_requests(), 1024);
   std::set<std::string> names;
   for (const v1::Library& library : response.libraries()) {
     EXPECT_NE(library.version(), "") << library.name();

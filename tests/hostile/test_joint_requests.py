@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of a stream that hold many products: whoever fills them up keeps no thread of gRPC's from
+others, and takes no more memory than with as many messages."""
+
+import grpc
+import metrics_page
+import numpy as np
+from bystander import Bystander
+from daemon import wait_until
+from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
+from http2_peer import (
+    MULTIPLY_STREAM,
+    Http2Peer,
+    joint_bytes,
+    message,
+    open_with_closed_windows,
+)
+from product import Product
+from streams import answers_in, joint
+
+MIB = 1 << 20
+DEADLINE_S = 60
+GEMMD_FLAGS = [
+    "--devices=cpu",
+    "--metrics-listen=127.0.0.1:0",
+    "--max-queued-bytes=200MiB",
+]
+PRODUCTS = 256  # The most in one message.
+LONGEST_NAME = 128
+# The clock of a handler runs on while its thread waits for a processor of a busy machine, so each
+# message is tried so often, and the least of the longest times counts.
+ROUNDS = 5
+INVALID_ARGUMENT = 3
+
+
+def full_messages():
+    """What to call it, and the message: as many products as one holds."""
+    small = Product(a=np.ones((1, 2, 2)), b=np.ones((1, 2, 2))).request()
+    unknown = gemm_pb2.MultiplyRequest()
+    unknown.CopyFrom(small)
+    unknown.kernel = "x" * LONGEST_NAME
+    yield "small products", [small] * PRODUCTS
+    yield "unknown kernels", [unknown] * PRODUCTS
+    # 15 KiB each, which are copied.
+    large = Product(a=np.ones((1, 40, 40)), b=np.ones((1, 40, 40))).request()
+    yield "copied operands", [large] * PRODUCTS
+    yield "unreadable products", [gemm_pb2.MultiplyRequest(m=-1)] * PRODUCTS
+
+
+def test_no_message_of_products_holds_a_thread_for_long(attacked, channel, battery, is_sanitized):
+    gemm = gemm_pb2_grpc.GemmStub(channel)
+    longest = {}
+    for name, requests in full_messages():
+        seen = []
+        for _ in range(ROUNDS):
+            before = metrics_page.scrape(attacked.daemon)
+            answers = answers_in(gemm.MultiplyStream(joint(requests, PRODUCTS), timeout=DEADLINE_S))
+            assert len(list(answers)) == len(requests)
+            page = metrics_page.scrape(attacked.daemon)
+            seen.append(metrics_page.longest_handler_ms(page, before)["MultiplyStream"])
+            if seen[-1] <= 5:
+                break
+        longest[name] = min(seen)
+    print(longest)
+    slowest = max(longest, key=longest.get)
+    most = 20 if is_sanitized else 5
+    battery.holds(f"a message of {PRODUCTS} {slowest}", most=most, seen=longest[slowest], unit="ms")
+
+
+def test_messages_beyond_the_bounds_end_their_stream(attacked):
+    small = gemm_pb2.MultiplyRequest(m=-1).SerializeToString()
+    large = gemm_pb2.MultiplyRequest(a={"data": bytes(5 * MIB)}).SerializeToString()
+    for body in (
+        joint_bytes(*[small] * (PRODUCTS + 1)),
+        joint_bytes(large, small),
+        joint_bytes(small) + b"\xfa\x01\xff\xff\x03" + bytes(65535),  # An unknown field.
+        joint_bytes(small)[:-1],
+        b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\xff" * 100,
+    ):
+        with Http2Peer(attacked.daemon.tcp) as peer:
+            stream = peer.start(MULTIPLY_STREAM)
+            peer.send(stream, message(body))
+            assert peer.wait(stream).status == INVALID_ARGUMENT
+    attacked.check_served()
+
+
+def test_refusals_that_nobody_reads_take_little(daemons, battery):
+    """Two hundred thousand refused products, in messages as full as they may be: a stream is read until 256
+    of its answers wait."""
+    daemon = daemons.start("--lame-duck=1ms", *GEMMD_FLAGS)
+    body = message(joint_bytes(*[b"\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"] * PRODUCTS))
+    streams = 80
+    with Bystander(daemon) as bystander:
+        before = daemon.rss_bytes()
+        with open_with_closed_windows(daemon.tcp) as peer:
+            calls = [peer.start(MULTIPLY_STREAM) for _ in range(streams)]
+            for _ in range(10):
+                for call in calls:
+                    peer.send(call, body, limit_s=0.2)
+            wait_until(bystander.is_served, 20, "others served")
+            kept = daemon.rss_bytes() - before
+        # Each keeps up to three messages of refusals, of 120 bytes each, beside what a call takes.
+        most = streams * (3 * PRODUCTS * 256 + (64 << 10)) + 24 * MIB
+        battery.holds("unread refusals", most=most / MIB, seen=kept / MIB, unit="MiB")
+        bystander.check()
