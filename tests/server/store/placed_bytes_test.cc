@@ -55,6 +55,12 @@ class PlacedBytesTest : public testing::Test {
  protected:
   static constexpr int64_t kBlock = kBlockGranuleBytes;
 
+  // The thread of one memory may hold tensors that are in the other one, too.
+  ~PlacedBytesTest() override {
+    first_->Close();
+    second_->Close();
+  }
+
   std::shared_ptr<TensorBytes> Bytes(const std::string& text, int64_t bytes = kBlock) {
     auto made = TensorBytes::Allocate(bytes, *account_, background_).value();
     std::memcpy(made->host(), text.data(), text.size());
