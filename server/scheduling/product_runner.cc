@@ -142,8 +142,31 @@ absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(
     if (kernel != nullptr) break;
   }
   if (place.served == nullptr) return NoSuchDevice(parsed.device, devices_);
+  if (parsed.device.empty() && parsed.tensors != nullptr) place = NearTensors(parsed, place);
   RETURN_IF_ERROR(place.served->readiness());
   return place;
+}
+
+// Bringing a tensor to a GPU takes longer than most products with it.
+ProductRunner::Placement ProductRunner::NearTensors(const ParsedRequest& parsed,
+                                                    const Placement& first) const {
+  const DeviceInfo& wanted = first.served->device->info();
+  if (wanted.kind != DeviceKind::kCuda || first.kernel == nullptr) return first;
+  Placement nearest = first;
+  int64_t most_bytes = parsed.tensors->BytesOn(wanted.name);
+  for (const ServedDevice& served : devices_) {
+    const DeviceInfo& info = served.device->info();
+    const bool is_equal = info.kind == wanted.kind && info.description == wanted.description;
+    if (!is_equal || !served.readiness().ok()) continue;
+    const int64_t bytes = parsed.tensors->BytesOn(info.name);
+    if (bytes <= most_bytes) continue;
+    const Kernel* const kernel = FindBest(Catalog(info.kind), parsed.job.problem,
+                                          parsed.constraints, served.device->profile());
+    if (kernel == nullptr) continue;
+    most_bytes = bytes;
+    nearest = {&served, kernel};
+  }
+  return nearest;
 }
 
 // A request that no free room would be enough for.

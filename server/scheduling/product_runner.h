@@ -70,7 +70,8 @@ class ProductRunner {
   void Cancel(absl::Span<const JobId> ids) { scheduler_.Cancel(ids); }
 
   // Where a product runs: on the device that it names, otherwise on the first device that has a
-  // kernel for it. Where no device has one, the device that best says why.
+  // kernel for it, or on an equal GPU that has more of its tensors. Where no device has one, the
+  // device that best says why.
   struct Placement {
     const ServedDevice* served = nullptr;
     const Kernel* kernel = nullptr;  // Null where no kernel of the device runs the product.
@@ -91,6 +92,7 @@ class ProductRunner {
   }
   absl::StatusOr<PreparedProduct> Prepare(absl::StatusOr<ParsedRequest> parsed,
                                           int64_t message_bytes) const;
+  Placement NearTensors(const ParsedRequest& parsed, const Placement& first) const;
   absl::Status CheckAdmissible(int64_t bytes) const;
   absl::Status Place(PreparedProduct& product) const;
   absl::Status Admit(const PreparedProduct& product, const Arrival& arrival,

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/store/product_tensors.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
@@ -52,6 +55,18 @@ int64_t ProductTensors::resident_bytes() const {
 }
 
 int64_t ProductTensors::copied_bytes() const { return is_in_place() ? At(Operand::kC).bytes : 0; }
+
+int64_t ProductTensors::BytesOn(std::string_view device) const {
+  const auto bytes_of = [device](const TensorStore::TensorUse& use, int64_t bytes) {
+    if (use.tensor() == nullptr) return int64_t{0};
+    const std::vector<std::string> devices = use->bytes->Devices();
+    return std::find(devices.begin(), devices.end(), device) == devices.end() ? 0 : bytes;
+  };
+  int64_t bytes = 0;
+  for (const Part& part : parts_) bytes += bytes_of(part.use, part.bytes);
+  if (written() != nullptr && !is_in_place()) bytes += bytes_of(d_use_, d_use_->spec.bytes);
+  return bytes;
+}
 
 bool ProductTensors::is_in_place() const {
   return written() != nullptr && read(Operand::kC) == written();

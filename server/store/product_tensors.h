@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
@@ -49,6 +50,8 @@ class ProductTensors {
   // Bytes of operands that are here already, and bytes that the product copies although they are.
   int64_t resident_bytes() const;
   int64_t copied_bytes() const;
+  // Bytes of the operands that the device has, and of the tensor that D overwrites.
+  int64_t BytesOn(std::string_view device) const;
 
   // Completes a job with where the tensors lie in memory of the host. The job borrows the bytes for
   // as long as this lives. Errors: FailedPrecondition where D would overwrite bytes of another

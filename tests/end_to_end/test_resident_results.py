@@ -229,6 +229,19 @@ def test_an_upload_goes_where_it_will_be_needed(gpus, open_session):
     assert begin("x" * 129).error()[0] == INVALID_ARGUMENT
 
 
+def test_products_go_where_their_tensors_are(gpus, open_session):
+    daemon = gpus(devices="cuda:0,cuda:1,cpu")
+    session = open_session(daemon)
+    x = np.ones((SIZE, SIZE), np.float16)
+    put(session, x, "x")
+    assert plus_identity(session, "x", "first", "").device == "cuda:0"
+    assert plus_identity(session, "x", "other", "cuda:1").device == "cuda:1"
+    for _ in range(3):
+        assert plus_identity(session, "other", "other", "").device == "cuda:1"
+        assert plus_identity(session, "first", "first", "").device == "cuda:0"
+    assert (download(session, "other") == x + 4 * IDENTITY).all()
+
+
 def test_workers_die_under_chains_of_products(gpus, open_session):
     """Each product is answered once: with D, with what it may try again after, or with the name of what
     is lost; and what can be read is what some product left there."""
