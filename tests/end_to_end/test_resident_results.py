@@ -229,6 +229,22 @@ def test_an_upload_goes_where_it_will_be_needed(gpus, open_session):
     assert begin("x" * 129).error()[0] == INVALID_ARGUMENT
 
 
+def test_a_result_on_the_gpu_is_compressed(gpus, open_session):
+    daemon = gpus()
+    session = open_session(daemon)
+    x = np.arange(SIZE * SIZE, dtype=np.float16).reshape(SIZE, SIZE)
+    put(session, x, "x")
+    plus_identity(session, "x", "y", "cuda:0")
+    put(session, x + IDENTITY, "uploaded")
+
+    def compressed(name):
+        request = resident_pb2.CompressRequest(tensor=by_name(name))
+        info = session.stub.Compress(request, metadata=session.metadata, timeout=DEADLINE_S)
+        return session.get(by_handle(info))[1]
+
+    assert compressed("y") == compressed("uploaded")
+
+
 def test_products_go_where_their_tensors_are(gpus, open_session):
     daemon = gpus(devices="cuda:0,cuda:1,cpu")
     session = open_session(daemon)
