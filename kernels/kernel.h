@@ -50,6 +50,13 @@ struct Recipe {
   bool flushes_subnormals;   // Subnormal operands and results may count as zero.
 };
 
+// Memory for what a launch derives from one operand (Kernel::derived), which outlives the launch:
+// the next one finds it made. 64-byte aligned.
+struct OperandForm {
+  std::byte* bytes = nullptr;  // Null: that part of the workspace serves.
+  bool is_made = false;        // Otherwise this launch makes it, if it succeeds.
+};
+
 // The operands of one launch. Everything is borrowed and outlives the launch.
 //
 // Matrices lie as the problem's layouts say and need no alignment. `d` overlaps nothing.
@@ -66,6 +73,9 @@ struct GemmArgs {
   absl::Span<std::byte> workspace;  // At least workspace_bytes(problem), 64-byte aligned.
   // Becomes true, from any thread, once nobody wants D any more. Null: somebody always does.
   AbortFlag abort = nullptr;
+  // Only where Kernel::derived tells of bytes. Kernels of GPUs take none.
+  OperandForm a_form = {};
+  OperandForm b_form = {};
 };
 
 // Whether the launch should end now, with AbortedLaunch(). Kernels of the host ask between tiles,
@@ -81,6 +91,9 @@ absl::Status AbortedLaunch();
 struct DerivedOperand {
   int64_t offset = 0;
   int64_t bytes = 0;
+  // Launches that derive the same bytes from the same operand have the same number, also those of
+  // other kernels of the same kind of device.
+  uint32_t form = 0;
 };
 
 struct DeviceProfile;  // kernels/device_profile.h

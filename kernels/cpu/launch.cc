@@ -181,21 +181,24 @@ absl::Status CheckExtents(const Engine& engine, const Problem& problem) {
   return CheckExtent(engine, "d.leading_dimension", problem.d.leading_dimension);
 }
 
-// The operand of one matrix of the batch, expanded and copied into the workspace first if the plan
-// says so.
+// The operand of one matrix of the batch, expanded and copied first if the plan says so: into the
+// workspace, or into memory for its form.
 const std::byte* Prepare(const OperandPlan& plan, const MatrixLayout& operand,
-                         const std::byte* data, int64_t index, const GemmArgs& args) {
-  const absl::Span<std::byte> workspace = args.workspace;
+                         const std::byte* data, int64_t index, const OperandForm& form,
+                         const GemmArgs& args) {
+  const auto place = [&](int64_t offset, bool is_form) {
+    return is_form && form.bytes != nullptr ? form.bytes : args.workspace.data() + offset;
+  };
   const std::byte* matrix = data + index * operand.batch_stride_bytes;
-  const bool is_copied_already = index > 0 && operand.batch_stride_bytes == 0;
+  const bool is_made = form.is_made || (index > 0 && operand.batch_stride_bytes == 0);
   if (plan.sparse) {
-    std::byte* dense = workspace.data() + plan.dense_offset;
-    if (!is_copied_already) Expand(*plan.sparse, matrix, dense, args.abort);
+    std::byte* dense = place(plan.dense_offset, /*is_form=*/!plan.widening);
+    if (!is_made) Expand(*plan.sparse, matrix, dense, args.abort);
     matrix = dense;
   }
   if (!plan.widening) return matrix;
-  std::byte* copy = workspace.data() + plan.offset;
-  if (!is_copied_already) {
+  std::byte* copy = place(plan.offset, /*is_form=*/true);
+  if (!is_made) {
     Widen(*plan.widening, plan.dense, matrix, plan.layout, copy, args.abort);
   }
   return copy;
@@ -213,8 +216,8 @@ absl::Status MultiplyOne(const CpuRow& row, const Plan& plan, const GemmArgs& ar
                          std::byte* accumulators) {
   const Problem& problem = args.problem;
   const bool is_swapped = IsSwapped(problem);
-  const std::byte* a = Prepare(plan.a, problem.a, args.a, index, args);
-  const std::byte* b = Prepare(plan.b, problem.b, args.b, index, args);
+  const std::byte* a = Prepare(plan.a, problem.a, args.a, index, args.a_form, args);
+  const std::byte* b = Prepare(plan.b, problem.b, args.b, index, args.b_form, args);
   const OperandPlan& y_plan = is_swapped ? plan.a : plan.b;
   Product product = {
       .m = problem.m,
@@ -304,6 +307,26 @@ absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& prob
   return plan.workspace_bytes;
 }
 
+// The copy of an operand that the engine gets. The workspace holds one matrix at a time, so there
+// is none of a batch. The number of the form says what was done to the operand.
+absl::StatusOr<DerivedOperand> Derived(const Kernel& kernel, const Problem& problem,
+                                       mma::Operand operand) {
+  const bool is_a = operand == mma::Operand::kA;
+  const MatrixLayout& given = is_a ? problem.a : problem.b;
+  const bool is_one = problem.batch == 1 || given.batch_stride_bytes == 0;
+  if (!problem.has_output() || !problem.has_product() || !is_one) return DerivedOperand{};
+  ASSIGN_OR_RETURN(const Plan whole, MakePlan(RowOf(kernel), problem));
+  const OperandPlan& plan = is_a ? whole.a : whole.b;
+  if (!plan.widening && !plan.sparse) return DerivedOperand{};
+  const MatrixLayout& copy = plan.widening ? plan.layout : plan.dense;
+  const bool is_deeper = copy.rows != given.rows || copy.columns != given.columns;
+  const auto widening = plan.widening ? 1 + static_cast<uint32_t>(*plan.widening) : 0;
+  const auto type = static_cast<uint32_t>(copy.type);
+  return DerivedOperand{.offset = plan.widening ? plan.offset : plan.dense_offset,
+                        .bytes = copy.batch_stride_bytes,
+                        .form = widening << 16 | type << 8 | (is_deeper ? 1 : 0)};
+}
+
 // What an operand is widened into.
 std::optional<ElementType> WidenedType(const OperandPlan& plan) {
   return plan.widening ? std::optional(plan.layout.type) : std::nullopt;
@@ -363,6 +386,7 @@ const KernelFamily kCpuFamily = {.available = Available,
                                  .supports = Supports,
                                  .workspace_bytes = WorkspaceBytes,
                                  .launch = Launch,
-                                 .predicted_seconds = Predict};
+                                 .predicted_seconds = Predict,
+                                 .derived = Derived};
 
 }  // namespace gemmd

@@ -68,6 +68,18 @@ DeviceInfo DescribeSimulator(mma::Chip chip) {
   return info;
 }
 
+// Has the launch derive what it can from operands that stay where the next one finds it.
+void TakeForms(const Job& job, GemmArgs& args) {
+  if (job.forms == nullptr) return;
+  const auto take = [&](const Source& source, const MatrixLayout& layout, mma::Operand operand) {
+    const absl::StatusOr<DerivedOperand> derived = job.kernel->derived(job.problem, operand);
+    if (!derived.ok() || derived->bytes == 0) return OperandForm();
+    return job.forms->TakeForm(source, layout, *derived);
+  };
+  args.a_form = take(job.a, job.problem.a, mma::Operand::kA);
+  args.b_form = take(job.b, job.problem.b, mma::Operand::kB);
+}
+
 }  // namespace
 
 void HostDevice::FreeDeleter::operator()(std::byte* memory) const { std::free(memory); }
@@ -150,7 +162,7 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   const int64_t start_ns = clock_.NowNs();
   outcome.wait_ns = start_ns - pending.submitted_ns;
   Gathering gathering(memory_, info_.threads);
-  const absl::StatusOr<GemmArgs> args = Prepare(job, gathering, outcome.d);
+  absl::StatusOr<GemmArgs> args = Prepare(job, gathering, outcome.d);
   const int64_t ready_ns = clock_.NowNs();
   outcome.copy_in_ns = ready_ns - start_ns;
   outcome.status = args.status();
@@ -159,6 +171,7 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
     return outcome;
   }
 
+  TakeForms(job, *args);
   try {
     outcome.status = job.kernel->launch(*args);
   } catch (const std::bad_alloc&) {
@@ -166,6 +179,7 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
         absl::StrCat("kernel: no memory for its scratch on device ", info_.name));
   }
   outcome.compute_ns = clock_.NowNs() - ready_ns;
+  if (job.forms != nullptr) job.forms->EndForms(outcome.status.ok());
   if (!outcome.status.ok()) outcome.d = HeldBytes();
   if (workspace_bytes_ > kKeptWorkspaceBytes) DropWorkspace();
   return outcome;

@@ -53,6 +53,19 @@ struct Source {
   bool is_away = false;
 };
 
+// Keeps what kernels derive from operands that stay (Kernel::derived), from one job to the next.
+class FormKeeper {
+ public:
+  virtual ~FormKeeper() = default;
+  // Memory for what the job derives from the matrix of a source, whose layout is `layout`; valid
+  // until EndForms. No memory: it is not kept. At most once for A and once for B. Threads: the
+  // device's.
+  virtual OperandForm TakeForm(const Source& source, const MatrixLayout& layout,
+                               const DerivedOperand& derived) = 0;
+  // The launch is over, and what it was to make is made where it is OK. Threads: as TakeForm.
+  virtual void EndForms(bool is_ok) = 0;
+};
+
 // The pieces of the matrices of one job, for as long as the job needs them. Not moved: sources
 // point into it.
 class SourcePieces {
@@ -98,6 +111,7 @@ struct Job {
   Source b_scale;
   Destination d;
   ProductTensors* tensors = nullptr;  // Borrowed until the job is done. Null: there are none.
+  FormKeeper* forms = nullptr;        // Likewise.
 };
 
 // How a job ended, and how long each stage on the device took, in nanoseconds.

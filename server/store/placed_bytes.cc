@@ -55,6 +55,7 @@ bool PlacedBytes::StartReading() {
 }
 
 void PlacedBytes::EndReading(const absl::Status& status) {
+  DropForms();
   Answers answers;
   {
     MutexLock lock(&mutex_);
@@ -101,6 +102,7 @@ void PlacedBytes::BeginWriting(Place place) {
 }
 
 void PlacedBytes::EndWriting(Place place, bool has_begun, bool is_ok) {
+  if (has_begun) DropForms();
   Copies outdated;
   Answers answers;
   std::vector<Taken> granted;

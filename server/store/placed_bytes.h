@@ -71,6 +71,10 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   explicit PlacedBytes(HostMemory host) : host_(std::move(host)) {}
   ~PlacedBytes() = default;
 
+  // Memory of the host has other bytes than before: what was derived from it is of no use. Called
+  // without the lock, before anybody is told.
+  virtual void DropForms() {}
+
  private:
   using Copies = absl::flat_hash_map<const DeviceCopies*, std::shared_ptr<DeviceCopy>>;
 

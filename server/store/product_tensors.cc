@@ -99,6 +99,7 @@ absl::Status ProductTensors::Place(Job& job) {
   if (written() != nullptr) job.d.memory = d_use_->bytes->host() + d_offset_;
   if (draft_) job.d.memory = draft_->bytes->host();
   job.tensors = this;
+  job.forms = this;
   return absl::OkStatus();
 }
 
@@ -213,6 +214,29 @@ absl::Status ProductTensors::EndJob(const absl::Status& status) {
   }
   return absl::UnavailableError(Concat("device: lost before the product started, try again: ",
                                        std::string(status.message())));
+}
+
+OperandForm ProductTensors::TakeForm(const Source& source, const MatrixLayout& layout,
+                                     const DerivedOperand& derived) {
+  for (Part& part : parts_) {
+    // Where several products run as one, a matrix may be made of those of all of them. One part is
+    // A and B where both are the same source.
+    const bool is_own = part.bytes > 0 && source.pieces.data() == part.pieces.data();
+    if (!is_own || part.form.form != nullptr || part.use.tensor() == d_use_.tensor()) continue;
+    part.form = store_.TakeForm(
+        part.use,
+        {.form = derived.form, .bytes = derived.bytes, .offset = part.offset, .layout = layout});
+    if (part.form.form == nullptr) return {};
+    return {part.form.form->data(), part.form.is_made};
+  }
+  return {};
+}
+
+void ProductTensors::EndForms(bool is_ok) {
+  for (Part& part : parts_) {
+    if (part.form.form != nullptr && !part.form.is_made) store_.forms().End(part.form.form, is_ok);
+    part.form = {};
+  }
 }
 
 absl::StatusOr<std::optional<TensorState>> ProductTensors::Finish(bool is_ok) {

@@ -22,7 +22,7 @@
 
 namespace gemmd {
 
-class ProductTensors {
+class ProductTensors final : public FormKeeper {
  public:
   enum class Operand : uint8_t { kA, kB, kC };
   static constexpr size_t kOperands = 3;
@@ -69,6 +69,11 @@ class ProductTensors {
   // back; where a block was lost before the job began, as what it means for the product.
   absl::Status EndJob(const absl::Status& status);
 
+  // Of the tensors that are read and not written.
+  OperandForm TakeForm(const Source& source, const MatrixLayout& layout,
+                       const DerivedOperand& derived) override;
+  void EndForms(bool is_ok) override;
+
   // Once the product has ended: what has become of the tensor of D, where there is one. A product
   // that failed leaves no new tensor. Errors: why there is no new tensor after all.
   absl::StatusOr<std::optional<TensorState>> Finish(bool is_ok);
@@ -80,6 +85,7 @@ class ProductTensors {
     int64_t bytes = 0;
     std::array<Piece, 2> pieces;
     DeviceCopies::Use copy;
+    KeptForms::Use form;
   };
   // A job on its way to a device.
   struct Bringing {

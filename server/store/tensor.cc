@@ -6,6 +6,7 @@
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/store/kept_forms.h"
 
 namespace gemmd {
 
@@ -23,13 +24,32 @@ absl::Status WithName(const absl::Status& status, const Tensor& tensor) {
              ", which was on a device that is gone, want one that is uploaded or computed anew"));
 }
 
+TensorBytes::TensorBytes(HostMemory host, Account::Charge charge)
+    : PlacedBytes(std::move(host)), charge_(std::move(charge)) {}
+
+TensorBytes::~TensorBytes() = default;
+
+int64_t TensorBytes::form_bytes() {
+  int64_t bytes = 0;
+  MutexLock lock(&forms_mutex);
+  for (const std::shared_ptr<KeptForm>& form : forms) bytes += form->bytes();
+  return bytes;
+}
+
+void TensorBytes::DropForms() {
+  std::vector<std::shared_ptr<KeptForm>> dropped;
+  MutexLock lock(&forms_mutex);
+  dropped.swap(forms);
+}
+
 absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
-    int64_t bytes, Account& account, const std::shared_ptr<Background>& background) {
+    int64_t bytes, Account& account, const std::shared_ptr<Background>& background,
+    int64_t freed_at_once_bytes) {
   ASSIGN_OR_RETURN(Account::Charge charge, account.Take(bytes));
   ASSIGN_OR_RETURN(HostMemory host, HostMemory::Allocate(bytes));
-  const auto give_back = [background](TensorBytes* tensor) {
+  const auto give_back = [background, freed_at_once_bytes](TensorBytes* tensor) {
     std::unique_ptr<TensorBytes> owned(tensor);
-    if (owned->bytes() <= kFreedAtOnceBytes) return;
+    if (owned->bytes() <= freed_at_once_bytes) return;
     // The room is free at once for whoever comes next: the system takes memory back many times
     // faster than anybody can fill it.
     owned->charge_ = Account::Charge();

@@ -21,6 +21,9 @@
 
 namespace gemmd {
 
+class KeptForm;
+struct FormKey;
+
 // A matrix, or a batch of matrices of one shape that follow each other without a gap.
 struct TensorSpec {
   MatrixLayout layout;  // As it is stored.
@@ -51,9 +54,19 @@ class TensorBytes final : public PlacedBytes {
 
   // Errors: ResourceExhausted where the account or the machine has no room.
   static absl::StatusOr<std::shared_ptr<TensorBytes>> Allocate(
-      int64_t bytes, Account& account, const std::shared_ptr<Background>& background);
+      int64_t bytes, Account& account, const std::shared_ptr<Background>& background,
+      int64_t freed_at_once_bytes = kFreedAtOnceBytes);
 
   int64_t charged_bytes() const { return charge_.bytes(); }
+
+  // What kernels of the host derive from the bytes, and what they would have used once; made by
+  // KeptForms alone.
+  Mutex forms_mutex;
+  std::vector<std::shared_ptr<KeptForm>> forms ABSL_GUARDED_BY(forms_mutex);
+  std::vector<FormKey> wanted_forms ABSL_GUARDED_BY(forms_mutex);
+  // What the forms take.
+  int64_t form_bytes() ABSL_LOCKS_EXCLUDED(forms_mutex);
+  ~TensorBytes();
 
   // The hash of the bytes, where they were hashed and nobody has changed them since. Guarded by the
   // store's lock.
@@ -62,8 +75,9 @@ class TensorBytes final : public PlacedBytes {
   bool are_shared = false;
 
  private:
-  TensorBytes(HostMemory host, Account::Charge charge)
-      : PlacedBytes(std::move(host)), charge_(std::move(charge)) {}
+  TensorBytes(HostMemory host, Account::Charge charge);
+  // Whoever uses a form keeps it, and nobody else gets it.
+  void DropForms() override ABSL_LOCKS_EXCLUDED(forms_mutex);
 
   Account::Charge charge_;
 };

@@ -33,7 +33,8 @@ TensorStore::TensorStore(const StoreOptions& options, const Clock& clock)
       account_(
           std::make_shared<Account>("all sessions", "--tensor-bytes", options.max_bytes, nullptr)),
       most_new_bytes_(std::numeric_limits<int64_t>::max()),
-      background_(std::make_shared<Background>("gemmd-tensors", kPause, [this] { Expire(); })) {}
+      background_(std::make_shared<Background>("gemmd-tensors", kPause, [this] { Expire(); })),
+      forms_(background_) {}
 
 TensorStore::~TensorStore() { background_->Stop(); }
 
@@ -91,6 +92,9 @@ absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const Session& session, Tenso
                                                    Keeping keep,
                                                    std::shared_ptr<TensorBytes> bytes) {
   const auto scale_bytes = static_cast<int64_t>(spec.scale.size() * sizeof(float));
+  // What an upload takes on its way counts too: it is taken next.
+  forms_.MakeRoom(*session.account, kTensorBytes + scale_bytes + Upload::kOverheadBytes +
+                                        (bytes == nullptr ? spec.bytes : 0));
   TensorDraft draft;
   ASSIGN_OR_RETURN(draft.charge, session.account->Take(kTensorBytes + scale_bytes));
   if (bytes == nullptr) {
@@ -151,7 +155,8 @@ TensorState TensorStore::StateOf(const TensorEntry& entry) const {
   const Tensor& tensor = *entry.tensor;
   TensorState state;
   state.tensor = entry.tensor;
-  state.kept_bytes = tensor.bytes->charged_bytes() + tensor.charge.bytes();
+  state.kept_bytes =
+      tensor.bytes->charged_bytes() + tensor.charge.bytes() + tensor.bytes->form_bytes();
   state.pinned = entry.pinned;
   state.lease_ns = entry.lease_ns;
   if (!entry.pinned) {
@@ -281,6 +286,19 @@ absl::StatusOr<TensorState> TensorStore::KeepAlive(const SessionUse& session,
 bool TensorStore::is_closed() const {
   MutexLock lock(&mutex_);
   return is_closed_;
+}
+
+int64_t TensorStore::FreeBytes(const SessionUse& session) const {
+  const Account& account = *session.session_->account;
+  return std::min(account.free() + forms_.BytesOf(account), account.limit());
+}
+
+KeptForms::Use TensorStore::TakeForm(const TensorUse& use, const FormKey& key) {
+  {
+    MutexLock lock(&mutex_);
+    if (most_new_bytes_ < std::numeric_limits<int64_t>::max()) return {};  // Memory is short.
+  }
+  return forms_.Take(use->bytes, *use.session_->account, key);
 }
 
 TensorStore::Load TensorStore::load() const {

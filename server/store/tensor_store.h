@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "server/store/account.h"
 #include "server/store/background.h"
+#include "server/store/kept_forms.h"
 #include "server/store/session.h"
 #include "server/store/tensor.h"
 #include "server/store/upload.h"
@@ -178,6 +179,11 @@ class TensorStore {
   absl::Status BeginWriting(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
   // A product uses the tensor.
   void CountProduct(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What a kernel derives from the tensor, where it is kept.
+  KeptForms::Use TakeForm(const TensorUse& use, const FormKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
+  KeptForms& forms() { return forms_; }
+  // What another tensor of the session may take now: forms make room for it.
+  int64_t FreeBytes(const SessionUse& session) const;
   // The tensor as it is now, also where nobody can find it any more.
   TensorState StateOf(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
   // Room for a tensor that is to be made. Errors: as Begin.
@@ -248,8 +254,9 @@ class TensorStore {
   int64_t most_new_bytes_ ABSL_GUARDED_BY(mutex_);
   Load counts_ ABSL_GUARDED_BY(mutex_);              // What is counted.
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;  // The last tensor has it.
-  // The last member: its thread uses the others.
+  // Its thread uses the other members: it is stopped first.
   std::shared_ptr<Background> background_;
+  KeptForms forms_;
 };
 
 }  // namespace gemmd

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -158,8 +159,11 @@ void TensorStore::Close() {
 }
 
 void TensorStore::SetMostNewBytes(int64_t bytes) {
-  MutexLock lock(&mutex_);
-  most_new_bytes_ = bytes;
+  {
+    MutexLock lock(&mutex_);
+    most_new_bytes_ = bytes;
+  }
+  if (bytes < std::numeric_limits<int64_t>::max()) forms_.DropAll();
 }
 
 }  // namespace gemmd

@@ -145,7 +145,7 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
     const Account& account = session.account();
     response.set_session_bytes(account.used());
     response.set_max_session_bytes(account.limit());
-    response.set_free_bytes(account.free());
+    response.set_free_bytes(store_.FreeBytes(session));
     return AnswerOf(response);
   }
 
