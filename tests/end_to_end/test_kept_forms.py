@@ -111,7 +111,7 @@ def test_forms_make_room_for_tensors(session, rng):
     request.a.data = bytes(K // 2)
     request.b.tensor.tensor.handle = tensor.handle
     request.b.transpose = True
-    free = session.list().free_bytes
+    free = session.settled().free_bytes
     # Twice or four times the elements' bytes: what finds no room is not kept, and the product runs.
     for _ in range(3):
         session.multiply(request)
@@ -121,7 +121,7 @@ def test_forms_make_room_for_tensors(session, rng):
     for _ in range(3):
         session.multiply(request)
     assert session.describe(by_name("small")).kept_bytes > small.kept_bytes
-    free = session.list().free_bytes
+    free = session.settled().free_bytes
     # An upload takes 65 KiB beside its bytes.
     session.put(bytes(free - 66 * 1024), hashed=False)
     assert session.describe(by_name("small")).kept_bytes == small.kept_bytes
