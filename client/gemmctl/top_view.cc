@@ -92,17 +92,79 @@ std::string GpusText(const v1::GetStatisticsResponse& now) {
   return has_gpus ? absl::StrCat("\n", table.Print()) : "";
 }
 
+// Empty where no products ran as one.
+std::string JoinedText(const v1::GetStatisticsResponse& now) {
+  TextTable table({{"ran as one"},
+                   {"launches", Align::kRight},
+                   {"stacked", Align::kRight},
+                   {"batched", Align::kRight},
+                   {"most products at once", Align::kRight}});
+  bool has_joined = false;
+  for (const v1::DeviceStatistics& device : now.devices()) {
+    if (device.stacked_products() + device.batched_products() == 0) continue;
+    has_joined = true;
+    int most = device.launches_by_products_size();
+    while (most > 0 && device.launches_by_products(most - 1) == 0) --most;
+    const bool is_known = most > 0 && most < device.launches_by_products_size();
+    const std::string bound = is_known ? FormatCount(int64_t{1} << (most - 1)) : "more";
+    table.AddRow({device.name(), FormatCount(device.launches()),
+                  FormatCount(device.stacked_products()), FormatCount(device.batched_products()),
+                  bound});
+  }
+  return has_joined ? absl::StrCat("\n", table.Print()) : "";
+}
+
+std::string CopiesText(const v1::GetStatisticsResponse& now) {
+  TextTable table({{"memory"},
+                   {"tensors", Align::kRight},
+                   {"found", Align::kRight},
+                   {"brought", Align::kRight},
+                   {"evicted", Align::kRight}});
+  bool has_copies = false;
+  for (const v1::DeviceStatistics& device : now.devices()) {
+    if (device.tensor_bytes() + device.tensor_hits() + device.tensors_brought() == 0) continue;
+    has_copies = true;
+    table.AddRow({device.name(), FormatBytes(device.tensor_bytes()),
+                  FormatCount(device.tensor_hits()), FormatCount(device.tensors_brought()),
+                  FormatCount(device.tensors_evicted())});
+  }
+  return has_copies ? table.Print() : "";
+}
+
+std::string OwnersText(const v1::TensorStatistics& tensors) {
+  if (tensors.owners().empty()) return "";
+  TextTable table({{"owner"}, {"tensors", Align::kRight}, {"on the host", Align::kRight}});
+  for (const v1::OwnerStatistics& owner : tensors.owners()) {
+    table.AddRow({owner.name(), FormatCount(owner.tensors()), FormatBytes(owner.host_bytes())});
+  }
+  return table.Print();
+}
+
+// Empty where there are no sessions, and never were tensors.
+std::string TensorsText(const v1::GetStatisticsResponse& now) {
+  const v1::TensorStatistics& tensors = now.tensors();
+  if (tensors.sessions() + tensors.uploads_complete() + tensors.expired() == 0) return "";
+  return absl::StrCat(
+      "\ntensors  ", FormatCount(tensors.tensors()), " of ", FormatCount(tensors.sessions()),
+      " sessions, ", FormatBytes(tensors.host_bytes()), " of ",
+      FormatBytes(tensors.max_host_bytes()),
+      " on the host; uploads: ", FormatCount(tensors.uploads()), " now, ",
+      FormatCount(tensors.uploads_complete()), " complete, ", FormatCount(tensors.uploads_known()),
+      " known; ", FormatCount(tensors.expired()), " expired, ", FormatCount(tensors.lost()),
+      " lost\n", CopiesText(now), OwnersText(tensors));
+}
+
 }  // namespace
 
 std::string TopText(const std::string& address, const v1::GetStatisticsResponse& now,
                     const ActivityRates& rates) {
   return absl::StrFormat(
-      "gemmd %s   %s   up %s   admitted %s of %s, %s of %s   %s/s admitted   %s/s refused\n\n%s%s",
+      "gemmd %s   %s   up %s   admitted %s of %s, %s of %s   %s/s admitted   %s/s refused\n\n%s",
       address, now.draining() ? "draining" : "serving", FormatNanoseconds(now.uptime_ns()),
       FormatCount(now.admitted_requests()), FormatCount(now.max_admitted_requests()),
       FormatBytes(now.admitted_bytes()), FormatBytes(now.max_admitted_bytes()),
       FormatPerSecond(rates.admissions_per_second), FormatPerSecond(rates.refusals_per_second),
-      DevicesText(now, rates), GpusText(now));
+      absl::StrCat(DevicesText(now, rates), GpusText(now), JoinedText(now), TensorsText(now)));
 }
 
 std::string NoAnswerText(const std::string& address, const absl::Status& status) {

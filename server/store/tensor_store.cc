@@ -312,6 +312,7 @@ TensorStore::Load TensorStore::load() const {
     load.tensors += static_cast<int64_t>(session->tensors.size());
     load.uploads += static_cast<int64_t>(session->uploads.size());
   }
+  load.owners = LargestOwners();
   return load;
 }
 

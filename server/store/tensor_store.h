@@ -100,6 +100,14 @@ class TensorStore {
     std::shared_ptr<const Tensor> tensor_;
   };
 
+  // What one session has.
+  struct OwnerLoad {
+    std::string name;  // Of its token's hash, because who knows the token has the session.
+    int64_t tensors = 0;
+    int64_t bytes = 0;
+  };
+  static constexpr size_t kMostOwners = 10;
+
   // What is counted, and what there is now.
   struct Load {
     int64_t sessions = 0;
@@ -114,7 +122,8 @@ class TensorStore {
     int64_t uploads_resumed = 0;     // Gone on with after all streams had gone.
     int64_t uploads_mismatched = 0;  // Had another hash.
     int64_t tensors_expired = 0;
-    int64_t tensors_lost = 0;  // Were on a device alone that lost them.
+    int64_t tensors_lost = 0;            // Were on a device alone that lost them.
+    std::vector<OwnerLoad> owners = {};  // Those with the most bytes, at most kMostOwners.
   };
 
   // Borrows the clock.
@@ -216,6 +225,7 @@ class TensorStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Session> FindSession(std::string_view token, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<OwnerLoad> LargestOwners() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ExpireSession(Session& session, Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TensorEntry* FindEntry(Session& session, const TensorName& name, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/store/leftovers.h"
@@ -26,6 +27,13 @@ absl::Status NoSuchSession() {
   return absl::UnauthenticatedError(
       "gemmd-session: got no token of a session in the metadata, want the one that "
       "Tensors.OpenSession gave");
+}
+
+std::string NameOfOwner(const RandomId& token) {
+  const Sha256Digest digest = KeyOf(token);
+  std::string name;
+  for (size_t i = 0; i < 4; ++i) absl::StrAppend(&name, absl::Hex(digest[i], absl::kZeroPad2));
+  return name;
 }
 
 }  // namespace
@@ -164,6 +172,25 @@ void TensorStore::SetMostNewBytes(int64_t bytes) {
     most_new_bytes_ = bytes;
   }
   if (bytes < std::numeric_limits<int64_t>::max()) forms_.DropAll();
+}
+
+std::vector<TensorStore::OwnerLoad> TensorStore::LargestOwners() const {
+  std::vector<std::pair<int64_t, const Session*>> owners;
+  for (const auto& [key, session] : sessions_) {
+    if (const int64_t bytes = session->account->used(); bytes > 0) {
+      owners.emplace_back(bytes, session.get());
+    }
+  }
+  const auto is_larger = [](const auto& x, const auto& y) { return x.first > y.first; };
+  const auto end = owners.begin() + static_cast<int64_t>(std::min(owners.size(), kMostOwners));
+  std::partial_sort(owners.begin(), end, owners.end(), is_larger);
+  owners.erase(end, owners.end());
+  std::vector<OwnerLoad> loads;
+  for (const auto& [bytes, session] : owners) {
+    loads.push_back(
+        {NameOfOwner(session->token), static_cast<int64_t>(session->tensors.size()), bytes});
+  }
+  return loads;
 }
 
 }  // namespace gemmd

@@ -59,7 +59,30 @@ void FillDevice(const DeviceSnapshot& device, v1::DeviceStatistics& wire) {
   wire.set_worker_restarts(device.condition.worker_restarts);
   wire.set_canaries_passed(device.condition.canaries_passed);
   wire.set_canaries_failed(device.condition.canaries_failed);
+  for (const int64_t count : launches) wire.add_launches_by_products(count);
+  wire.set_tensor_bytes(device.condition.tensor_bytes);
+  wire.set_tensor_hits(device.condition.tensor_hits);
+  wire.set_tensors_brought(device.condition.tensors_brought);
+  wire.set_tensors_evicted(device.condition.tensors_evicted);
   if (device.gpu) FillGpu(*device.gpu, *wire.mutable_gpu());
+}
+
+void FillTensors(const TensorStore::Load& tensors, v1::TensorStatistics& wire) {
+  wire.set_sessions(tensors.sessions);
+  wire.set_tensors(tensors.tensors);
+  wire.set_uploads(tensors.uploads);
+  wire.set_host_bytes(tensors.bytes);
+  wire.set_max_host_bytes(tensors.max_bytes);
+  wire.set_uploads_complete(tensors.uploads_complete);
+  wire.set_uploads_known(tensors.uploads_known);
+  wire.set_expired(tensors.tensors_expired);
+  wire.set_lost(tensors.tensors_lost);
+  for (const TensorStore::OwnerLoad& owner : tensors.owners) {
+    v1::OwnerStatistics& one = *wire.add_owners();
+    one.set_name(owner.name);
+    one.set_tensors(owner.tensors);
+    one.set_host_bytes(owner.bytes);
+  }
 }
 
 }  // namespace
@@ -79,6 +102,7 @@ v1::GetStatisticsResponse ToWire(const Snapshot& snapshot, int64_t uptime_ns,
     AddCount(refusal.reason, refusal.count, *wire.mutable_refusals());
   }
   for (const DeviceSnapshot& device : snapshot.devices) FillDevice(device, *wire.add_devices());
+  FillTensors(snapshot.tensors, *wire.mutable_tensors());
   return wire;
 }
 

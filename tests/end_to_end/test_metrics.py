@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a running daemon tells Prometheus: after products, refusals, restarts, and while it ends."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ from daemon import wait_until
 from gemmd.v1 import gemm_pb2_grpc
 from metrics_page import address, promtool, scrape
 from product import Product, check_bytes
+from tensors import MIB, Session
 
 DEADLINE_S = 60
 README = pathlib.Path(__file__).resolve().parents[2] / "server/metrics/README.md"
@@ -208,8 +210,28 @@ def test_gemmctl_top_tells_the_same(start, multiply, gemmctl):
     assert sum(gpu["total"]["counts"]) == 3
     assert len(gpu["total"]["counts"]) == len(gpu["total"]["bounds_ns"]) + 1
     assert gpu["gpu"]["power_watts"] == 512.25 and "gpu" not in cpu
+    assert sum(gpu["launches_by_products"]) == gpu["launches"] == 3
+    assert statistics["tensors"]["max_host_bytes"] == page.value("gemmd_tensor_bytes_limit")
+    assert "tensors" not in text.stdout
     names = {labels["reason"] for labels, _ in page.with_labels("gemmd_refusals_total")}
     assert {count["name"] for count in statistics["refusals"]} == names
+
+
+def test_gemmctl_top_tells_of_tensors(start, gemmctl):
+    daemon = start(devices="cpu", has_nvml=False)
+    with grpc.insecure_channel(daemon.tcp) as channel, Session(channel) as session:
+        session.put(bytes(MIB), name="kept")
+        command = [gemmctl, "--address", daemon.tcp, "top", "--once", "--interval=50ms"]
+        text = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+        assert "tensors  1 of 1 sessions, 1.00 MiB of " in text.stdout, text.stdout + text.stderr
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True)
+        [owner] = json.loads(done.stdout)["statistics"]["tensors"]["owners"]
+        token = dict(session.metadata)["gemmd-session"]
+        assert owner["name"] == hashlib.sha256(bytes.fromhex(token)).hexdigest()[:8]
+        assert owner["tensors"] == 1
+        assert MIB <= owner["host_bytes"] <= MIB + 4096  # With what the tensor itself takes.
+        assert re.search(f"{owner['name']} +1 +1.00 MiB", text.stdout)
+        assert token not in text.stdout + done.stdout
 
 
 def test_restarts_and_canaries_of_workers(start, multiply):

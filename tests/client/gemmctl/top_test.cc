@@ -18,6 +18,7 @@ namespace gemmd {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -53,6 +54,45 @@ v1::GetStatisticsResponse After(int64_t seconds) {
     device.mutable_total()->add_counts(count);
   }
   return statistics;
+}
+
+TEST(TopTest, ShowsTensorsWhereTheServerKeepsThem) {
+  v1::GetStatisticsResponse now = After(10);
+  const ActivityRates rates = RatesBetween(After(9), now);
+  EXPECT_THAT(TopText("a", now, rates), Not(HasSubstr("tensors")));
+  now.mutable_tensors()->set_tensors(1234);
+  now.mutable_tensors()->set_sessions(2);
+  now.mutable_tensors()->set_host_bytes(int64_t{3} << 30);
+  now.mutable_tensors()->set_max_host_bytes(int64_t{4} << 30);
+  now.mutable_tensors()->set_uploads_known(7);
+  v1::OwnerStatistics& owner = *now.mutable_tensors()->add_owners();
+  owner.set_name("0123abcd");
+  owner.set_tensors(12);
+  owner.set_host_bytes(int64_t{2} << 30);
+  EXPECT_THAT(TopText("a", now, rates),
+              AllOf(HasSubstr("tensors  1,234 of 2 sessions, 3.00 GiB of 4.00 GiB on the host"),
+                    HasSubstr("7 known"), Not(HasSubstr("evicted")),
+                    ContainsRegex("0123abcd +12 +2.00 GiB")));
+  now.mutable_devices(0)->set_tensor_bytes(1 << 20);
+  now.mutable_devices(0)->set_tensor_hits(55);
+  now.mutable_devices(0)->set_tensors_evicted(3);
+  const std::string text = TopText("a", now, rates);
+  EXPECT_THAT(text, HasSubstr("evicted"));
+  EXPECT_THAT(text.substr(text.rfind("cuda:0")),
+              AllOf(HasSubstr("1.00 MiB"), HasSubstr("55"), HasSubstr("3")));
+}
+
+TEST(TopTest, ShowsWhatRanAsOne) {
+  v1::GetStatisticsResponse now = After(10);
+  const ActivityRates rates = RatesBetween(After(9), now);
+  EXPECT_THAT(TopText("a", now, rates), Not(HasSubstr("ran as one")));
+  v1::DeviceStatistics& device = *now.mutable_devices(0);
+  device.set_launches(20);
+  device.set_stacked_products(1234);
+  for (const int64_t count : {3, 0, 17, 0, 0}) device.add_launches_by_products(count);
+  EXPECT_THAT(TopText("a", now, rates), ContainsRegex("cuda:0 +20 +1,234 +0 +4\n"));
+  device.set_launches_by_products(4, 1);
+  EXPECT_THAT(TopText("a", now, rates), ContainsRegex("cuda:0 +20 +1,234 +0 +more\n"));
 }
 
 TEST(RatesTest, AreDifferencesOverTheServersOwnTime) {
