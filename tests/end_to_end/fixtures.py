@@ -177,6 +177,15 @@ def channel(daemon):
         yield channel
 
 
+@pytest.fixture
+def session(channel):
+    """A session of gemmd.v1.Tensors."""
+    from tensors import Session  # Needs the stubs.
+
+    with Session(channel) as session:
+        yield session
+
+
 @pytest.fixture(scope="module")
 def bystander(daemon):
     from bystander import Bystander  # Needs the stubs.

@@ -6,11 +6,22 @@ import hashlib
 import queue
 
 import grpc
+import pytest
 from daemon import wait_until
 from gemmd.v1 import gemm_pb2_grpc, resident_pb2, resident_pb2_grpc, tensors_pb2
 
 DEADLINE_S = 60
 MIB = 1 << 20
+
+# A daemon whose tensors have little room.
+FLAGS = ["--devices=cpu,sim:sm_90", "--tensor-bytes=256MiB", "--session-tensor-bytes=64MiB"]
+
+
+def refusal(call, *arguments, **keywords):
+    """The code and the words with which a call is refused."""
+    with pytest.raises(grpc.RpcError) as raised:
+        call(*arguments, **keywords)
+    return raised.value.code(), raised.value.details()
 
 
 def bytes_spec(size, matrices=None):

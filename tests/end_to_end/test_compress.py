@@ -9,9 +9,9 @@ import pytest
 from elements import ELEMENTS, convert, load, store
 from gemmd.v1 import gemm_pb2, resident_pb2, tensors_pb2
 from product import DEADLINE_S
-from tensors import MIB, Session, by_handle, by_name
+from tensors import FLAGS, MIB, Session, by_handle, by_name, refusal
 
-GEMMD_FLAGS = ["--devices=cpu,sim:sm_90", "--tensor-bytes=256MiB", "--session-tensor-bytes=64MiB"]
+GEMMD_FLAGS = FLAGS
 
 SPARSITY_2_4 = tensors_pb2.SPARSITY_2_4
 INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
@@ -21,21 +21,9 @@ RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 FORMS = {"f32": (2, 1, 1), "tf32": (2, 1, 1), "e2m1": (8, 4, 2), "s4": (8, 4, 2), "u4": (8, 4, 2)}
 
 
-@pytest.fixture
-def session(channel):
-    with Session(channel) as session:
-        yield session
-
-
 def compress(session, tensor, timeout=DEADLINE_S, **fields):
     request = resident_pb2.CompressRequest(tensor=tensor, **fields)
     return session.stub.Compress(request, metadata=session.metadata, timeout=timeout)
-
-
-def refusal(call, *arguments, **keywords):
-    with pytest.raises(grpc.RpcError) as raised:
-        call(*arguments, **keywords)
-    return raised.value.code(), raised.value.details()
 
 
 def put(session, values, element, padding=0, **keep):

@@ -6,16 +6,10 @@ import numpy as np
 import pytest
 from elements import ELEMENTS, convert, store
 from gemmd.v1 import gemm_pb2, resident_pb2
-from tensors import MIB, Session, by_handle, by_name
+from tensors import MIB, by_handle, by_name
 
 GEMMD_FLAGS = ["--devices=cpu", "--tensor-bytes=64MiB", "--session-tensor-bytes=32MiB"]
 M, N, K = 5, 300, 130
-
-
-@pytest.fixture
-def session(channel):
-    with Session(channel) as session:
-        yield session
 
 
 def put(session, values, element, **keep):

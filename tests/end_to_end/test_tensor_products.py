@@ -10,72 +10,19 @@ import metrics_page
 import numpy as np
 import pytest
 from daemon import wait_until
-from elements import BY_NUMBER, COLUMN_MAJOR, ELEMENTS, ROW_MAJOR, load
-from gemmd.v1 import gemm_pb2, registry_pb2, registry_pb2_grpc, resident_pb2, tensors_pb2
+from elements import COLUMN_MAJOR, ELEMENTS, ROW_MAJOR, load
+from gemmd.v1 import registry_pb2, registry_pb2_grpc, resident_pb2, tensors_pb2
 from product import DEADLINE_S, Layout, Product, check_bytes, small_integers, transposed_orders
 from streams import answers_in, joint
-from tensors import Session, by_handle, by_name
+from tensor_operands import array_of, integers, operand, part, product, put_array
+from tensors import FLAGS, Session, by_handle, by_name, refusal
 
-GEMMD_FLAGS = ["--devices=cpu,sim:sm_90", "--tensor-bytes=256MiB", "--session-tensor-bytes=64MiB"]
+GEMMD_FLAGS = FLAGS
 
 F32 = tensors_pb2.ELEMENT_TYPE_F32
-FAILED_PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
-OUT_OF_RANGE = grpc.StatusCode.OUT_OF_RANGE
-RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
-
-
-@pytest.fixture
-def session(channel):
-    with Session(channel) as session:
-        yield session
-
-
-def refusal(call, *arguments):
-    with pytest.raises(grpc.RpcError) as raised:
-        call(*arguments)
-    return raised.value.code(), raised.value.details()
-
-
-def spec_of(array, **fields):
-    """Of a batch x rows x columns array."""
-    element = next(e for e in ELEMENTS.values() if e.dtype == array.dtype.type and e.name != "tf32")
-    matrices, rows, columns = array.shape
-    return resident_pb2.TensorSpec(
-        type=element.number, rows=rows, columns=columns, matrices=matrices, **fields
-    )
-
-
-def put_array(session, array, **keep):
-    scale = keep.pop("scale", None)
-    spec = spec_of(array, scale=tensors_pb2.Scale(values=scale or []))
-    return session.put(array.tobytes(), spec=spec, **keep)
-
-
-def part(ref, **fields):
-    return tensors_pb2.TensorPart(tensor=ref, **fields)
-
-
-def operand(ref, transpose=False, **fields):
-    return tensors_pb2.Operand(tensor=part(ref, **fields), transpose=transpose)
-
-
-def integers(rng, *shape, dtype=np.float32):
-    return np.array([rng.randint(-4, 4) for _ in range(int(np.prod(shape)))], dtype).reshape(shape)
-
-
-def product(m, n, k, a, b, batch=1, **fields):
-    return gemm_pb2.MultiplyRequest(m=m, n=n, k=k, a=a, b=b, batch=batch, **fields)
-
-
-def array_of(session, info):
-    _, data = session.get(by_handle(info))
-    spec = info.spec
-    assert spec.order == ROW_MAJOR and spec.leading_dimension == spec.columns
-    dtype = BY_NUMBER[spec.type].dtype
-    return np.frombuffer(data, dtype).reshape(spec.matrices, spec.rows, spec.columns)
 
 
 @pytest.mark.parametrize("device", ["cpu", "sim:sm_90"])
@@ -236,141 +183,6 @@ def test_a_result_in_columns(session, rng):
     request.d.Clear()
     request.d.tensor.CopyFrom(part(by_handle(info)))
     assert session.multiply(request).tensor.handle == info.handle
-
-
-def bad_products(session, rng):
-    """What is wrong, the request, and its refusal."""
-    a = by_handle(put_array(session, integers(rng, 2, 4, 6)))
-    b = by_handle(put_array(session, integers(rng, 1, 6, 5)))
-    square = by_handle(put_array(session, integers(rng, 1, 8, 8), hashed=False))
-    halves = by_handle(session.put(bytes(8), spec=resident_pb2.TensorSpec(
-        type=tensors_pb2.ELEMENT_TYPE_S4, rows=4, columns=4), hashed=False))
-    one = {"matrices": 1}
-
-    def good(**fields):
-        return product(4, 5, 6, operand(a, **one), operand(b), **fields)
-
-    request = good()
-    request.a.tensor.tensor.handle = bytes(16)
-    yield "unknown", request, NOT_FOUND, "tensor: got a name or handle of none"
-    request = good()
-    request.a.tensor.tensor.handle = b"x"
-    yield "short handle", request, INVALID_ARGUMENT, "a.tensor.handle: got 1 bytes"
-    request = good()
-    request.a.tensor.ClearField("tensor")
-    yield "no reference", request, INVALID_ARGUMENT, "a.tensor: got none"
-    for member, value in (("order", 1), ("leading_dimension", 6), ("batch_stride", 0), ("sparsity", 1)):
-        request = good()
-        setattr(request.b, member, value)
-        yield member, request, INVALID_ARGUMENT, f"b.{member}: got a value, want none"
-    request = good()
-    request.a.scale.values.append(1)
-    yield "scale", request, INVALID_ARGUMENT, "a.scale: got a value"
-    request = good()
-    request.a.type = tensors_pb2.ELEMENT_TYPE_F16
-    yield "type", request, INVALID_ARGUMENT, "a.type: got ELEMENT_TYPE_F16, want that of the tensor, f32"
-    for fields in ({"first_row": 5}, {"first_row": -1}, {"rows": 5}, {"rows": -1}, {"first_column": 7},
-                   {"first_matrix": 2, "matrices": 1}, {"matrices": 3}, {"first_row": 1, "rows": (1 << 63) - 1}):
-        request = good()
-        request.a.CopyFrom(operand(a, **{**one, **fields}))
-        yield f"range {fields}", request, OUT_OF_RANGE, "a.tensor: got "
-    request = good()
-    request.m = 3
-    yield "shape", request, INVALID_ARGUMENT, "a.tensor: got 4 rows and 6 columns, want 3 and 6"
-    request = good()
-    request.a.transpose = True
-    yield "transposed", request, INVALID_ARGUMENT, "a.tensor: got 4 rows and 6 columns, want 6 and 4"
-    request = good(batch=3)
-    request.a.CopyFrom(operand(a))
-    yield "batch", request, INVALID_ARGUMENT, "a.tensor: got 2 matrices, want 1 or batch = 3"
-    request = product(4, 4, 3, operand(halves, first_column=1), operand(halves, rows=3))
-    yield "half a byte", request, INVALID_ARGUMENT, "a.tensor: got lines from element 1 on"
-
-    def overwriting(into, **fields):
-        request = product(4, 4, 4, operand(square, rows=4, columns=4),
-                          operand(square, first_row=4, columns=4))
-        request.d.tensor.CopyFrom(part(into, **fields))
-        return request
-
-    yield "over A", overwriting(square, first_row=3, rows=4, first_column=3, columns=4), \
-        INVALID_ARGUMENT, "d.tensor: got bytes of a.tensor"
-    yield "over B", overwriting(square, first_row=4, first_column=0, columns=4), \
-        INVALID_ARGUMENT, "d.tensor: got bytes of b.tensor"
-    request = overwriting(square, rows=4, first_column=4)
-    request.beta = 1
-    request.c.CopyFrom(operand(square, first_row=1, rows=4, first_column=4))
-    yield "over a part of C", request, INVALID_ARGUMENT, "d.tensor: got bytes of c.tensor"
-    request.c.CopyFrom(operand(square, True, rows=4, first_column=4))
-    yield "over C transposed", request, INVALID_ARGUMENT, "d.tensor: got bytes of c.tensor"
-    yield "shape of D", overwriting(square, rows=3, first_column=4), INVALID_ARGUMENT, \
-        "d.tensor: got 3 rows and 4 columns, want 4 and 4"
-    request = overwriting(square, rows=4, first_column=4)
-    request.batch = 2
-    request.a.CopyFrom(operand(square, rows=4, columns=4))
-    yield "batch of D", request, INVALID_ARGUMENT, "d.tensor: got 1 matrices, want batch = 2"
-    request = overwriting(square, rows=4, first_column=4)
-    request.d.type = tensors_pb2.ELEMENT_TYPE_F16
-    yield "type of D", request, INVALID_ARGUMENT, "d.type: got ELEMENT_TYPE_F16"
-    request = overwriting(square, rows=4, first_column=4)
-    request.d.order = COLUMN_MAJOR
-    yield "order of D", request, INVALID_ARGUMENT, "d.order: got COLUMN_MAJOR"
-    request = overwriting(square, rows=4, first_column=4)
-    request.d.leading_dimension = 4
-    yield "leading dimension of D", request, INVALID_ARGUMENT, "d.leading_dimension: got 4"
-    twins = integers(rng, 1, 4, 5)
-    twin = by_handle(put_array(session, twins))
-    put_array(session, twins)
-    request = good()
-    request.d.tensor.CopyFrom(part(twin))
-    yield "shared bytes", request, FAILED_PRECONDITION, "d.tensor: got a tensor whose bytes"
-    request = good()
-    request.d.new_tensor.name = "x" * 129
-    yield "long name", request, INVALID_ARGUMENT, "name: got 129"
-    request = good()
-    request.d.new_tensor.lease_ns = -1
-    yield "negative lease", request, INVALID_ARGUMENT, "lease_ns: got -1"
-    request = product(1 << 12, 1 << 13, 1, operand(by_handle(put_array(session, integers(rng, 1, 1 << 12, 1)))),
-                      operand(by_handle(put_array(session, integers(rng, 1, 1, 1 << 13)))))
-    request.d.new_tensor.name = "large"
-    yield "quota", request, RESOURCE_EXHAUSTED, "quota: got 134217728 bytes"
-    request = good(batch=2)
-    request.a.CopyFrom(operand(a))
-    request.d.batch_stride = 32
-    request.d.new_tensor.SetInParent()
-    yield "gap", request, INVALID_ARGUMENT, "d.batch_stride: got a gap"
-
-
-def test_bad_products_are_refused(session, rng):
-    for what, request, code, text in bad_products(session, rng):
-        used = session.list().session_bytes
-        got = refusal(session.multiply, request)
-        assert got[0] == code and text in got[1], (what, got)
-        wait_until(
-            lambda used=used: session.list().session_bytes <= used, DEADLINE_S, f"{what}: room is free"
-        )
-    assert not [tensor for tensor in session.list().tensors if tensor.name]
-
-
-def test_a_failed_product_leaves_no_tensor(session, rng):
-    """It was admitted, and its device found its indices wrong."""
-    request = gemm_pb2.MultiplyRequest(m=1, n=1, k=8)
-    request.a.type = request.b.type = tensors_pb2.ELEMENT_TYPE_S8
-    request.a.sparsity = tensors_pb2.SPARSITY_2_4
-    request.a.data = bytes(4) + b"\0"
-    request.b.data = bytes(8)
-    request.d.new_tensor.name = "never"
-    used = session.list().session_bytes
-    code, text = refusal(session.multiply, request)
-    assert code == INVALID_ARGUMENT and "indices" in text
-    assert session.list().session_bytes == used
-    # A tensor with such indices never becomes one.
-    spec = resident_pb2.TensorSpec(
-        type=tensors_pb2.ELEMENT_TYPE_S8, rows=1, columns=8, sparsity=tensors_pb2.SPARSITY_2_4
-    )
-    with pytest.raises(grpc.RpcError) as raised:
-        session.put(bytes(5), spec=spec)
-    assert raised.value.code() == INVALID_ARGUMENT and "indices" in raised.value.details()
-    assert not session.list().tensors
 
 
 def test_products_of_others_tensors(channel, session, rng):

@@ -11,9 +11,9 @@ import grpc
 import pytest
 from daemon import wait_until
 from gemmd.v1 import resident_pb2, tensors_pb2
-from tensors import DEADLINE_S, MIB, Session, by_handle, by_name, bytes_spec
+from tensors import DEADLINE_S, FLAGS, MIB, Session, by_handle, by_name, bytes_spec, refusal
 
-GEMMD_FLAGS = ["--devices=cpu,sim:sm_90", "--tensor-bytes=256MiB", "--session-tensor-bytes=64MiB"]
+GEMMD_FLAGS = FLAGS
 
 DATA_LOSS = grpc.StatusCode.DATA_LOSS
 FAILED_PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
@@ -22,18 +22,6 @@ NOT_FOUND = grpc.StatusCode.NOT_FOUND
 OUT_OF_RANGE = grpc.StatusCode.OUT_OF_RANGE
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
-
-
-@pytest.fixture
-def session(channel):
-    with Session(channel) as session:
-        yield session
-
-
-def refusal(call, *arguments, **keywords):
-    with pytest.raises(grpc.RpcError) as raised:
-        call(*arguments, **keywords)
-    return raised.value.code(), raised.value.details()
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, MIB, 3 * MIB + 17])
