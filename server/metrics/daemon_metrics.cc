@@ -114,7 +114,7 @@ constexpr Metric kMetrics[] = {
      .unit = "seconds",
      .help = "Time for which a call holds a thread of gRPC, so that no other call has the thread: "
              "the code of the method, with the parsing of a unary product; of a stream each "
-             "request counts",
+             "message counts",
      .collect = CollectHandlers},
 };
 

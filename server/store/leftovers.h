@@ -22,7 +22,7 @@ struct TensorStore::Leftovers {
   // The same words whether there never was such an upload, or it has expired.
   static absl::Status NoSuchUpload() {
     return absl::NotFoundError(
-        "upload: got the id of none, want that of an upload of this session whose lease has not "
+        "upload: got an unknown id, want that of an upload of this session whose lease has not "
         "ended");
   }
 

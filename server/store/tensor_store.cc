@@ -21,7 +21,8 @@ constexpr absl::Duration kPause = absl::Milliseconds(250);
 
 absl::Status NoSuchTensor() {
   return absl::NotFoundError(
-      "tensor: got a name or handle of none, want that of a tensor of this session whose lease has "
+      "tensor: got an unknown name or handle, want that of a tensor of this session whose lease "
+      "has "
       "not ended");
 }
 

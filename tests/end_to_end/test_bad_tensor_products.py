@@ -32,7 +32,7 @@ def bad_products(session, rng):
 
     request = good()
     request.a.tensor.tensor.handle = bytes(16)
-    yield "unknown", request, NOT_FOUND, "tensor: got a name or handle of none"
+    yield "unknown", request, NOT_FOUND, "tensor: got an unknown name or handle"
     request = good()
     request.a.tensor.tensor.handle = b"x"
     yield "short handle", request, INVALID_ARGUMENT, "a.tensor.handle: got 1 bytes"
