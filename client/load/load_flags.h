@@ -19,7 +19,7 @@ struct LoadFlags {
   std::vector<std::string> addresses;
   int channels = 1;
   int owners = 1;
-  int streams = 0;  // Of each client; 0: each call goes by itself.
+  int streams = 0;  // Each client has so many; 0: each call goes by itself.
   int retries = 0;
 
   // What is multiplied.

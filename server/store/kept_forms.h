@@ -24,7 +24,7 @@ namespace gemmd {
 struct FormKey {
   uint32_t form = 0;  // DerivedOperand::form.
   int64_t bytes = 0;
-  int64_t offset = 0;  // Of the part, in the tensor's bytes.
+  int64_t offset = 0;  // Where the part begins in the tensor's bytes.
   MatrixLayout layout;
 
   friend bool operator==(const FormKey&, const FormKey&) = default;

@@ -69,7 +69,7 @@ class ProductTensors final : public FormKeeper {
   // back; where a block was lost before the job began, as what it means for the product.
   absl::Status EndJob(const absl::Status& status);
 
-  // Of the tensors that are read and not written.
+  // FormKeeper, for the tensors that are read and not written.
   OperandForm TakeForm(const Source& source, const MatrixLayout& layout,
                        const DerivedOperand& derived) override;
   void EndForms(bool is_ok) override;

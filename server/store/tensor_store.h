@@ -34,7 +34,7 @@ namespace gemmd {
 class DeviceCopies;
 class SparseCheck;
 
-// Of which tensors memory of the host gets a copy where a product has left them on a device: a
+// Which tensors memory of the host gets a copy of where a product has left them on a device: a
 // device that is lost takes the others with it.
 enum class HostCopies : uint8_t { kPinned, kAll, kNone };
 
@@ -102,7 +102,7 @@ class TensorStore {
 
   // What one session has.
   struct OwnerLoad {
-    std::string name;  // Of its token's hash, because who knows the token has the session.
+    std::string name;  // Its token's hash cut short: who knows the token itself has the session.
     int64_t tensors = 0;
     int64_t bytes = 0;
   };

@@ -106,7 +106,7 @@ TEST_F(CompressorTest, MakesATensorOfItsOwn) {
   EXPECT_TRUE(made->pinned);
   const std::string bytes(reinterpret_cast<const char*>(made->tensor->bytes->host()),
                           static_cast<size_t>(made->tensor->spec.bytes));
-  // Of equal ones the first two of each group: indices 0 and 1.
+  // Where all are equal, the first two of each group stay: indices 0 and 1.
   EXPECT_EQ(bytes, std::string(12, '\x33') + std::string(3, '\x44'));
   EXPECT_THAT(store_.Describe(session, "w24"), IsOk());
   EXPECT_EQ(store_.Describe(session, "w")->tensor->spec.bytes, 24);
