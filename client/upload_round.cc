@@ -66,7 +66,11 @@ class UploadRound::Stream final
     }
   }
 
-  void AllowSending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(round_.mutex_) { may_send_ = true; }
+  // The lock of the round is held: clang cannot see that it is the caller's own.
+  void AllowSending() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    round_.mutex_.AssertHeld();
+    may_send_ = true;
+  }
 
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(round_.mutex_) {
     if (ok) {
