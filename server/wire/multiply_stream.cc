@@ -145,7 +145,10 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
     while (products_->size() > 0) {
       StartNext();
       if (clock_.NowNs() < until_ns || products_->size() == 0) continue;
-      alarm_.Set(gpr_now(GPR_CLOCK_MONOTONIC), [self = shared_from_this()](bool /*ok*/) {
+      // The alarm keeps what it calls, so that must not keep the reactor. The stream does not end
+      // before the message is started.
+      alarm_.Set(gpr_now(GPR_CLOCK_MONOTONIC), [this](bool /*ok*/) {
+        const auto self = shared_from_this();
         const HandlerTimer timer(self->times_, self->clock_, Handler::kMultiplyStream,
                                  self->clock_.NowNs());
         self->StartSome();
