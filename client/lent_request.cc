@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/field_start.h"
+#include "client/request_field.h"
 #include "grpcpp/support/slice.h"
 
 namespace gemmd {
@@ -23,8 +23,8 @@ class Writer {
   // A message within the message, which ends with the field of its bytes.
   void AppendMatrix(int number, std::string matrix, int data_number,
                     std::span<const std::byte> data) {
-    AppendFieldStart(data_number, data.size(), matrix);
-    AppendFieldStart(number, matrix.size() + data.size(), copied_);
+    AppendRequestField(data_number, data.size(), matrix);
+    AppendRequestField(number, matrix.size() + data.size(), copied_);
     copied_ += matrix;
     if (data.size() <= kCopiedBytes) {
       copied_.append(reinterpret_cast<const char*>(data.data()), data.size());

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "client/field_start.h"
+#include "client/request_field.h"
 #include "grpcpp/support/slice.h"
 
 namespace gemmd {
@@ -15,7 +15,7 @@ void LetGo(void* text) { delete static_cast<std::string*>(text); }
 
 std::string RequestQueue::PartOf(const v1::MultiplyRequest& request) {
   std::string part;
-  AppendFieldStart(v1::MultiplyStreamRequest::kRequestsFieldNumber, request.ByteSizeLong(), part);
+  AppendRequestField(v1::MultiplyStreamRequest::kRequestsFieldNumber, request.ByteSizeLong(), part);
   request.AppendToString(&part);
   return part;
 }

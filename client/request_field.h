@@ -13,7 +13,7 @@
 namespace gemmd {
 
 // The beginning of a field of bytes or of a message that has so many bytes.
-inline void AppendFieldStart(int number, size_t bytes, std::string& to) {
+inline void AppendRequestField(int number, size_t bytes, std::string& to) {
   using google::protobuf::internal::WireFormatLite;
   using google::protobuf::io::CodedOutputStream;
   uint8_t start[10 + 10];
