@@ -252,7 +252,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
 }
 
 void Server::WatchMemory() {
-  const Pressure pressure = memory_.Measure(admission_.load().bytes + tensors_.load().bytes);
+  const Pressure pressure = memory_.Measure(admission_.load().bytes + tensors_.used_bytes());
   admission_.SetPressure(pressure);
   tensors_.SetMostNewBytes(LargestTensor(pressure));
   if (pressure == pressure_) return;

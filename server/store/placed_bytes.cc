@@ -161,6 +161,13 @@ bool PlacedBytes::is_lost() const {
   return !is_on_host_ && begun_ == 0 && !IsCurrentOnDevice();
 }
 
+bool PlacedBytes::is_on(std::string_view device) const {
+  MutexLock lock(&mutex_);
+  return std::any_of(copies_.begin(), copies_.end(), [device](const auto& one) {
+    return one.first->device() == device && one.first->Has(*one.second);
+  });
+}
+
 std::vector<std::string> PlacedBytes::Devices() const {
   std::vector<std::string> devices;
   MutexLock lock(&mutex_);

@@ -14,6 +14,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,8 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   bool is_on_host() const ABSL_LOCKS_EXCLUDED(mutex_);
   // No place is current: the only one was on a device that lost it.
   bool is_lost() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether the device of this name has a copy.
+  bool is_on(std::string_view device) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Names of devices that have a copy.
   std::vector<std::string> Devices() const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/store/product_tensors.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
@@ -58,9 +56,7 @@ int64_t ProductTensors::copied_bytes() const { return is_in_place() ? At(Operand
 
 int64_t ProductTensors::BytesOn(std::string_view device) const {
   const auto bytes_of = [device](const TensorStore::TensorUse& use, int64_t bytes) {
-    if (use.tensor() == nullptr) return int64_t{0};
-    const std::vector<std::string> devices = use->bytes->Devices();
-    return std::find(devices.begin(), devices.end(), device) == devices.end() ? 0 : bytes;
+    return use.tensor() != nullptr && use->bytes->is_on(device) ? bytes : 0;
   };
   int64_t bytes = 0;
   for (const Part& part : parts_) bytes += bytes_of(part.use, part.bytes);
@@ -103,6 +99,13 @@ absl::Status ProductTensors::Place(Job& job) {
   return absl::OkStatus();
 }
 
+// What D overwrites comes with D. Where several products run as one, a matrix may be made of those
+// of all of them.
+bool ProductTensors::IsReadAlone(const Part& part, const Source& source) const {
+  return part.bytes > 0 && source.pieces.data() == part.pieces.data() &&
+         part.use.tensor() != d_use_.tensor();
+}
+
 void ProductTensors::Bring(DeviceCopies* copies, Job& job,
                            absl::AnyInvocable<void(const absl::Status&) &&> done) {
   const std::array<Source*, kOperands> sources = {&job.a, &job.b, &job.c};
@@ -113,10 +116,7 @@ void ProductTensors::Bring(DeviceCopies* copies, Job& job,
     to_bring_ = 1;
     for (size_t i = 0; i < kOperands; ++i) {
       const Part& part = parts_[i];
-      // What D overwrites comes with D. Where several products run as one, a matrix may be made of
-      // those of all of them.
-      is_brought[i] = part.bytes > 0 && sources[i]->pieces.data() == part.pieces.data() &&
-                      part.use.tensor() != d_use_.tensor();
+      is_brought[i] = IsReadAlone(part, *sources[i]);
       if (is_brought[i]) ++to_bring_;
     }
   }
@@ -219,10 +219,8 @@ absl::Status ProductTensors::EndJob(const absl::Status& status) {
 OperandForm ProductTensors::TakeForm(const Source& source, const MatrixLayout& layout,
                                      const DerivedOperand& derived) {
   for (Part& part : parts_) {
-    // Where several products run as one, a matrix may be made of those of all of them. One part is
-    // A and B where both are the same source.
-    const bool is_own = part.bytes > 0 && source.pieces.data() == part.pieces.data();
-    if (!is_own || part.form.form != nullptr || part.use.tensor() == d_use_.tensor()) continue;
+    // One part is A and B where both are the same source.
+    if (!IsReadAlone(part, source) || part.form.form != nullptr) continue;
     part.form = store_.TakeForm(
         part.use,
         {.form = derived.form, .bytes = derived.bytes, .offset = part.offset, .layout = layout});

@@ -100,6 +100,8 @@ class ProductTensors final : public FormKeeper {
   // Whether C is what D overwrites: kernels want them apart, so C is copied before the launch.
   bool is_in_place() const;
   Source SourceOf(Operand operand);
+  // Whether the source is the part as it lies in its tensor, which the product does not write.
+  bool IsReadAlone(const Part& part, const Source& source) const;
   const std::shared_ptr<TensorBytes>& BytesOfD() const {
     return draft_ ? draft_->bytes : d_use_->bytes;
   }

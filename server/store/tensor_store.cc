@@ -307,7 +307,7 @@ TensorStore::Load TensorStore::load() const {
   Load load = counts_;
   load.max_sessions = options_.max_sessions;
   load.max_bytes = options_.max_bytes;
-  load.bytes = account_->used();
+  load.bytes = used_bytes();
   load.sessions = static_cast<int64_t>(sessions_.size());
   for (const auto& [key, session] : sessions_) {
     load.tensors += static_cast<int64_t>(session->tensors.size());

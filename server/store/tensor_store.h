@@ -211,7 +211,10 @@ class TensorStore {
   // Ends what has expired; the store does it by itself now and then.
   void Expire() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Looks at every session, for whoever shows it.
   Load load() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What all tensors and uploads take.
+  int64_t used_bytes() const { return account_->used(); }
 
  private:
   // What is to be freed, or told, once the lock is free.
