@@ -29,6 +29,8 @@ COMMENTED = (
     "server/system",
     "server/wire",
 )
+# What running and building leave beside the sources.
+LEFT_BEHIND = {"__pycache__", "build", "gemmd.egg-info"}
 BAD_COMMENT = re.compile(r"(?<!:)(//|#) Of\b")
 
 
@@ -85,7 +87,7 @@ def folders_with_files(root):
     found = set()
     for top in TOP_FOLDERS:
         for path in (root / top).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.is_file() and not LEFT_BEHIND & set(path.relative_to(root).parts):
                 found.add(path.parent.relative_to(root))
     return {
         pathlib.Path(*folder.parts[:2]) if folder.parts[0] == "deploy" else folder for folder in found

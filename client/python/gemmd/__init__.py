@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products on a gemmd server, for NumPy arrays.
+
+::
+
+    import gemmd, numpy as np
+
+    client = gemmd.Client("127.0.0.1:8470")
+    d = client.matmul(np.ones((300, 200), np.float32), np.ones((200, 100), np.float32))
+"""
+
+from gemmd.channel import ClientOptions
+from gemmd.client import Client
+from gemmd.errors import (
+    Aborted,
+    Cancelled,
+    DataLoss,
+    DeadlineExceeded,
+    Error,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    PermissionDenied,
+    ResourceExhausted,
+    Unauthenticated,
+    Unavailable,
+    Unimplemented,
+)
+from gemmd.product import Product, ProductOptions
+
+__all__ = [
+    "Aborted",
+    "Cancelled",
+    "Client",
+    "ClientOptions",
+    "DataLoss",
+    "DeadlineExceeded",
+    "Error",
+    "FailedPrecondition",
+    "Internal",
+    "InvalidArgument",
+    "NotFound",
+    "OutOfRange",
+    "PermissionDenied",
+    "Product",
+    "ProductOptions",
+    "ResourceExhausted",
+    "Unauthenticated",
+    "Unavailable",
+    "Unimplemented",
+]

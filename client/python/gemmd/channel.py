@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to a server: addresses, what gRPC is told of them, and the calls that there are."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, TypedDict
+
+import grpc
+
+from gemmd.errors import Error, refusal
+from gemmd.product import Answer, Request
+from gemmd.v1 import registry_pb2, statistics_pb2
+
+Metadata: TypeAlias = Sequence[tuple[str, str]]
+
+_SCHEMES = ("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:")
+# Addresses that may stand for several servers, which calls then go round.
+_SEVERAL = ("dns:", "ipv4:", "ipv6:")
+_MOST_MESSAGE_BYTES = 2**31 - 1
+_MOST_ATTEMPTS = 5  # gRPC itself allows no more.
+
+
+class Method(NamedTuple):
+    """One call of the contract."""
+
+    path: str
+    serialize: Callable[[Any], bytes]
+    parse: Callable[[bytes], Any]
+
+
+def _method(service: str, name: str, request: Any, response: Any) -> Method:
+    return Method(f"/gemmd.v1.{service}/{name}", request.SerializeToString, response.FromString)
+
+
+MULTIPLY = Method("/gemmd.v1.Gemm/Multiply", Request.serialize, Answer.parse)
+LIST_DEVICES = _method(
+    "Registry", "ListDevices", registry_pb2.ListDevicesRequest, registry_pb2.ListDevicesResponse
+)
+LIST_KERNELS = _method(
+    "Registry", "ListKernels", registry_pb2.ListKernelsRequest, registry_pb2.ListKernelsResponse
+)
+EXPLAIN = _method("Registry", "Explain", registry_pb2.ExplainRequest, registry_pb2.ExplainResponse)
+SERVER_INFO = _method(
+    "Registry",
+    "GetServerInfo",
+    registry_pb2.GetServerInfoRequest,
+    registry_pb2.GetServerInfoResponse,
+)
+STATISTICS = _method(
+    "Registry",
+    "GetStatistics",
+    statistics_pb2.GetStatisticsRequest,
+    statistics_pb2.GetStatisticsResponse,
+)
+
+
+class ClientOptions(TypedDict, total=False):
+    """How a client behaves; each may be left out."""
+
+    timeout: float  #: Seconds that a call may take, retries included, where it does not say. 60.
+    max_message_bytes: int  #: The longest message sent or received. 512 MiB.
+    max_attempts: int  #: How often a call is tried in all, 1 to 5. 5.
+    keepalive_s: float  #: A vanished server is noticed after about this time, at least 10. 20.
+    metadata: Metadata  #: Sent with every call.
+    credentials: grpc.ChannelCredentials | None  #: None, the default: no encryption.
+    wait_when_full: bool  #: A product that is refused because the queue is full is sent again after
+    #: the pause that the server asks for, as long as its timeout allows. False.
+    channel_options: Sequence[tuple[str, Any]]  #: Options of gRPC; those that the client sets win.
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a client, with their defaults."""
+
+    address: str
+    timeout: float = 60.0
+    max_message_bytes: int = 512 << 20
+    max_attempts: int = _MOST_ATTEMPTS
+    keepalive_s: float = 20.0
+    metadata: Metadata = ()
+    credentials: grpc.ChannelCredentials | None = None
+    wait_when_full: bool = False
+    channel_options: Sequence[tuple[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        _check_address(self.address)
+        if not 0 < self.timeout < float("inf"):
+            raise refusal("timeout", self.timeout, "a positive finite time")
+        if not 0 < self.max_message_bytes <= _MOST_MESSAGE_BYTES:
+            raise refusal(
+                "max_message_bytes", self.max_message_bytes, f"1 to {_MOST_MESSAGE_BYTES}"
+            )
+        if not 1 <= self.max_attempts <= _MOST_ATTEMPTS:
+            raise refusal("max_attempts", self.max_attempts, f"1 to {_MOST_ATTEMPTS}")
+        # The server closes connections with pings that come faster than every 10 s.
+        if not self.keepalive_s >= 10:
+            raise refusal("keepalive_s", self.keepalive_s, "10 or more")
+
+    def options(self) -> list[tuple[str, Any]]:
+        """gRPC's options for one connection."""
+        retry_bytes = min(_MOST_MESSAGE_BYTES, self.max_message_bytes + (64 << 10))
+        return [
+            *self.channel_options,
+            ("grpc.max_receive_message_length", self.max_message_bytes),
+            ("grpc.max_send_message_length", self.max_message_bytes),
+            ("grpc.service_config", self._service_config()),
+            # A call whose messages exceed this buffer is not sent again. The bytes are shared with
+            # the message under way, not a copy.
+            ("grpc.per_rpc_retry_buffer_size", retry_bytes),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 5000),
+            ("grpc.keepalive_time_ms", int(self.keepalive_s * 1000)),
+            ("grpc.keepalive_timeout_ms", 10000),
+            # Without a limit of pings a call that computes for long would go unwatched.
+            ("grpc.http2.max_pings_without_data", 0),
+            # Random matrices do not compress, and a compressed answer could be a bomb.
+            ("grpc.compression_enabled_algorithms_bitset", 1),
+            # Channels with equal options would otherwise share one connection.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+
+    def _service_config(self) -> str:
+        config: dict[str, Any] = {}
+        if self.address.startswith(_SEVERAL):
+            config["loadBalancingConfig"] = [{"round_robin": {}}]
+            config["healthCheckConfig"] = {"serviceName": "gemmd.v1.Gemm"}
+        if self.max_attempts > 1:
+            policy = {
+                "maxAttempts": self.max_attempts,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "2s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            }
+            config["methodConfig"] = [{"name": [{}], "retryPolicy": policy}]
+        return json.dumps(config)
+
+
+def _check_address(address: str) -> None:
+    """Catches what gRPC would tell only with the first call, in words of its own."""
+    if any(address.startswith(scheme) and len(address) > len(scheme) for scheme in _SCHEMES):
+        return
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 65536):
+        raise refusal("address", repr(address), "host:port or unix:/path")
+
+
+class Deadline:
+    """When a call has to end, retries included; counted from its entry."""
+
+    def __init__(self, timeout: float) -> None:
+        self._end = time.monotonic() + timeout
+
+    def left(self) -> float:
+        """The seconds that are left, never below 0."""
+        return max(0.0, self._end - time.monotonic())
+
+
+def pause_before_retry(error: Error, deadline: Deadline, settings: Settings) -> float | None:
+    """The seconds to wait before a refused call is sent again; None where it shall not be."""
+    if not settings.wait_when_full or error.code is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return None
+    if error.pushback_s is None or error.pushback_s >= deadline.left():
+        return None
+    return error.pushback_s

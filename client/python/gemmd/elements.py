@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Element types: the wire's, as types of NumPy and ml_dtypes, and how their elements are packed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from gemmd.errors import refusal
+from gemmd.v1 import tensors_pb2
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element type: its name (``bf16``), its width on the wire, and its type in arrays.
+
+    An array has at least one byte for each element; narrower ones are packed on their way.
+    """
+
+    name: str
+    bits: int
+    dtype: np.dtype
+
+    @property
+    def number(self) -> int:
+        """The value of gemmd.v1.ElementType."""
+        return tensors_pb2.ElementType.Value("ELEMENT_TYPE_" + self.name.upper())
+
+    def line_bytes(self, length: int) -> int:
+        """The bytes of a line of so many elements."""
+        return (length * self.bits + 7) // 8
+
+
+ELEMENTS: dict[str, Element] = {
+    name: Element(name, bits, np.dtype(dtype))
+    for name, bits, dtype in (
+        ("f64", 64, np.float64),
+        ("f32", 32, np.float32),
+        ("f16", 16, np.float16),
+        ("bf16", 16, ml_dtypes.bfloat16),
+        ("e4m3", 8, ml_dtypes.float8_e4m3fn),
+        ("e5m2", 8, ml_dtypes.float8_e5m2),
+        ("e3m2", 6, ml_dtypes.float6_e3m2fn),
+        ("e2m3", 6, ml_dtypes.float6_e2m3fn),
+        ("e2m1", 4, ml_dtypes.float4_e2m1fn),
+        ("s8", 8, np.int8),
+        ("u8", 8, np.uint8),
+        ("s4", 4, ml_dtypes.int4),
+        ("u4", 4, ml_dtypes.uint4),
+        ("b1", 1, np.bool_),
+        ("s32", 32, np.int32),
+        # Last, so that an array of float32 is f32 unless somebody says otherwise.
+        ("tf32", 32, np.float32),
+    )
+}
+_BY_NUMBER = {element.number: element for element in ELEMENTS.values()}
+_BY_DTYPE = {element.dtype: element for element in reversed(ELEMENTS.values())}
+
+
+def element_of(dtype: np.dtype, field: str) -> Element:
+    """The element type of an array; `field` is whose it is, for the error."""
+    element = _BY_DTYPE.get(dtype.newbyteorder("=") if dtype.byteorder in "<>" else dtype)
+    if element is None:
+        raise refusal(f"{field}.dtype", dtype, "one of " + ", ".join(str(d) for d in _BY_DTYPE))
+    return element
+
+
+def named_element(name: object, field: str) -> Element:
+    """The element type of a name (``"bf16"``) or of anything that stands for a dtype."""
+    if isinstance(name, str) and name in ELEMENTS:
+        return ELEMENTS[name]
+    try:
+        return element_of(np.dtype(name), field)
+    except TypeError:
+        raise refusal(field, repr(name), "a dtype or one of " + ", ".join(ELEMENTS)) from None
+
+
+def numbered_element(number: int) -> Element:
+    """The element type of a value of gemmd.v1.ElementType."""
+    return _BY_NUMBER[number]
+
+
+def typed(array: np.ndarray, name: object, field: str) -> tuple[np.ndarray, Element]:
+    """An array and its element type, `name` where it is given: one that the array's dtype can hold
+    (``"tf32"`` in float32), or that has the width of an array of unsigned codes."""
+    if name is None:
+        return array, element_of(array.dtype, field)
+    element = named_element(name, f"{field}_type")
+    if array.dtype == element.dtype:
+        return array, element
+    is_codes = array.dtype.kind == "u" and array.dtype.itemsize == element.dtype.itemsize
+    if not is_codes:
+        raise refusal(f"{field}.dtype", array.dtype, f"{element.dtype} for {element.name}")
+    return array.view(element.dtype), element
+
+
+def pack(lines: np.ndarray, element: Element) -> np.ndarray:
+    """The bytes of lines without gaps: the last axis is the line. Copies only what is narrower than
+    a byte."""
+    if element.bits >= 8:
+        return lines.reshape(-1).view(np.uint8)
+    codes = lines.view(np.uint8) & np.uint8((1 << element.bits) - 1)
+    length = codes.shape[-1]
+    if element.bits == 4:
+        if length % 2:
+            codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], 1), np.uint8)], axis=-1)
+        return (codes[..., 0::2] | codes[..., 1::2] << 4).reshape(-1)
+    if element.bits > 1:
+        codes = codes[..., None] >> np.arange(element.bits, dtype=np.uint8) & 1
+        codes = codes.reshape(*lines.shape[:-1], length * element.bits)
+    return np.packbits(codes, axis=-1, bitorder="little").reshape(-1)
+
+
+def unpack(data: np.ndarray, element: Element, shape: tuple[int, ...]) -> np.ndarray:
+    """Lines of the shape, the last axis along the line, from their packed bytes. A view of the bytes
+    where elements are no narrower than a byte."""
+    if element.bits >= 8:
+        return data.view(element.dtype).reshape(shape)
+    *lines, length = shape
+    data = data.reshape(*lines, element.line_bytes(length))
+    if element.bits == 4:
+        pairs = np.stack([data & 0xF, data >> 4], axis=-1).reshape(*lines, -1)
+        return np.ascontiguousarray(pairs[..., :length]).view(element.dtype)
+    bits = np.unpackbits(data, axis=-1, bitorder="little", count=length * element.bits)
+    if element.bits == 1:
+        return bits.view(element.dtype)
+    weights = np.uint8(1) << np.arange(element.bits, dtype=np.uint8)
+    bits = bits.reshape(*lines, length, element.bits)
+    return (bits * weights).sum(axis=-1, dtype=np.uint8).view(element.dtype)

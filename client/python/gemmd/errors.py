@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call may end with instead of an answer.
+
+The server names the field that it refuses, what it got and what it wants: ``a.data: got 4096 bytes,
+want m*k*4 = 8192``. Every exception here has the three apart, where the message has them::
+
+    try:
+        client.matmul(a, b, kernel="no.such")
+    except gemmd.NotFound as error:
+        print(error.field, error.got, error.want)
+"""
+
+from __future__ import annotations
+
+import re
+
+import grpc
+
+_REFUSAL = re.compile(r"(?P<field>[^;]+?): got (?P<got>.*), want (?P<want>.*)", re.DOTALL)
+
+
+class Error(Exception):
+    """A call that failed.
+
+    Attributes:
+        code: the gRPC status code.
+        message: what the server, or this client before it sent anything, says.
+        field, got, want: the parts of a refusal; None where the message has no such parts.
+        pushback_s: the seconds after which the server wants to be asked again; None where it did not
+            say.
+    """
+
+    code = grpc.StatusCode.UNKNOWN
+
+    def __init__(
+        self,
+        message: str,
+        code: grpc.StatusCode | None = None,
+        pushback_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or type(self).code
+        self.pushback_s = pushback_s
+        parts = _REFUSAL.fullmatch(message)
+        self.field = parts["field"] if parts else None
+        self.got = parts["got"] if parts else None
+        self.want = parts["want"] if parts else None
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.message}"
+
+
+class InvalidArgument(Error, ValueError):
+    """A shape, type, count of bytes or option that does not fit."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class NotFound(Error, LookupError):
+    """There is no such kernel, device or tensor."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
+class OutOfRange(Error, IndexError):
+    """A part lies outside of its tensor."""
+
+    code = grpc.StatusCode.OUT_OF_RANGE
+
+
+class FailedPrecondition(Error):
+    """A tensor is lost, or must not be overwritten."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class Unimplemented(Error, NotImplementedError):
+    """No kernel of the device supports the product."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
+
+
+class ResourceExhausted(Error):
+    """The queue is full, a quota is used up, or a message would be too long."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class DeadlineExceeded(Error, TimeoutError):
+    """The call took longer than its timeout, or the server predicted so."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+class Cancelled(Error):
+    """Somebody asked for the end of the call."""
+
+    code = grpc.StatusCode.CANCELLED
+
+
+class Unavailable(Error, ConnectionError):
+    """The server cannot be reached, drains, or has lost the device."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+
+class Aborted(Error):
+    """The device's worker was replaced while the product ran."""
+
+    code = grpc.StatusCode.ABORTED
+
+
+class DataLoss(Error):
+    """Bytes that arrived are not those that were sent."""
+
+    code = grpc.StatusCode.DATA_LOSS
+
+
+class PermissionDenied(Error, PermissionError):
+    """The server takes this call from its own host only."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+
+class Unauthenticated(Error, PermissionError):
+    """The server does not know the session's token."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+
+class Internal(Error):
+    """A fault of the server."""
+
+    code = grpc.StatusCode.INTERNAL
+
+
+_CLASSES = {kind.code: kind for kind in Error.__subclasses__()}
+
+
+def error_of(code: grpc.StatusCode, message: str, pushback_s: float | None = None) -> Error:
+    """The exception for a status."""
+    return _CLASSES.get(code, Error)(message, code, pushback_s)
+
+
+def numbered_error(number: int, message: str) -> Error:
+    """The exception for a status code as messages carry it."""
+    code = next((c for c in grpc.StatusCode if c.value[0] == number), grpc.StatusCode.UNKNOWN)
+    return error_of(code, message)
+
+
+def refusal(field: str, got: object, want: str) -> InvalidArgument:
+    """The exception for what this client refuses by itself, in the server's own words."""
+    return InvalidArgument(f"{field}: got {got}, want {want}")
+
+
+def from_rpc_error(error: grpc.RpcError) -> Error:
+    """The exception for a failed call of grpcio, synchronous or not."""
+    trailers = {key: value for key, value in error.trailing_metadata() or ()}
+    pushback = trailers.get("grpc-retry-pushback-ms", "")
+    pushback_s = int(pushback) / 1000 if pushback.isdigit() else None
+    return error_of(error.code(), error.details() or "", pushback_s)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays as operands: which order they have in memory, and their bytes, copied only where a matrix
+does not lie in lines that follow each other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from gemmd.elements import Element, pack, typed, unpack
+from gemmd.errors import DataLoss, refusal
+from gemmd.v1 import tensors_pb2
+
+ROW_MAJOR = tensors_pb2.ORDER_ROW_MAJOR
+COLUMN_MAJOR = tensors_pb2.ORDER_COLUMN_MAJOR
+
+
+@runtime_checkable
+class StoredOperand(Protocol):
+    """What is an operand without being an array: a tensor on the server, or packed bytes."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def as_operand(self, batch: int) -> tuple[tensors_pb2.Operand, memoryview | None]:
+        """The wire's message for a product of so many matrices, and the bytes that belong into it."""
+        ...
+
+
+def as_matrix(operand: Any, field: str, *, vector_is_column: bool) -> tuple[Any, bool]:
+    """An operand of two dimensions or more, and whether it was a vector."""
+    if isinstance(operand, StoredOperand) and not isinstance(operand, np.ndarray):
+        return operand, False
+    array = np.asarray(operand)
+    if array.ndim == 0:
+        raise refusal(field, "a number", "an array of 1 dimension or more")
+    if array.ndim > 1:
+        return array, False
+    return array[:, None] if vector_is_column else array[None, :], True
+
+
+def lines_of(stack: np.ndarray) -> tuple[int, np.ndarray]:
+    """The order of the matrices of a batch, and their lines without gaps, the last axis along a
+    line. Copies the elements only where they do not lie so."""
+    if stack.dtype.byteorder == ">":
+        stack = stack.astype(stack.dtype.newbyteorder("<"))
+    if stack.flags.c_contiguous:
+        return ROW_MAJOR, stack
+    columns = stack.swapaxes(1, 2)
+    if columns.flags.c_contiguous or abs(stack.strides[1]) < abs(stack.strides[2]):
+        return COLUMN_MAJOR, np.ascontiguousarray(columns)
+    return ROW_MAJOR, np.ascontiguousarray(stack)
+
+
+def bytes_of(lines: np.ndarray, element: Element) -> memoryview:
+    """The bytes of lines without gaps."""
+    return memoryview(pack(lines, element))
+
+
+def _is_one_matrix(array: np.ndarray) -> bool:
+    """Whether every matrix of the array is the same memory."""
+    leading = zip(array.shape[:-2], array.strides[:-2], strict=True)
+    return array.size > 0 and all(count == 1 or stride == 0 for count, stride in leading)
+
+
+def operand_of(
+    operand: Any, leading: tuple[int, ...], type_name: object, scale: Any, field: str
+) -> tuple[tensors_pb2.Operand, memoryview | None]:
+    """The wire's message for an operand of a batch of the shape `leading`, without its bytes, and
+    its bytes."""
+    batch = math.prod(leading)
+    if not isinstance(operand, np.ndarray):
+        message, data = operand.as_operand(batch)
+    else:
+        array, element = typed(operand, type_name, field)
+        message = tensors_pb2.Operand(type=element.number)
+        if _is_one_matrix(array) and batch > 0:
+            stack = array[(0,) * (array.ndim - 2)][None]
+            if batch != 1:
+                message.batch_stride = 0
+        else:
+            stack = np.broadcast_to(array, (*leading, *array.shape[-2:]))
+            stack = stack.reshape(batch, *array.shape[-2:])
+        message.order, lines = lines_of(stack)
+        data = bytes_of(lines, element)
+    if scale is not None:
+        message.scale.values.extend(np.asarray(scale, np.float32).reshape(-1).tolist())
+    return message, data
+
+
+def array_of(
+    data: memoryview, element: Element, order: int, shape: tuple[int, int, int]
+) -> np.ndarray:
+    """Matrices without gaps, batch x rows x columns: a view of the bytes where it can be one."""
+    batch, rows, columns = shape
+    lines = (batch, rows, columns) if order == ROW_MAJOR else (batch, columns, rows)
+    want = lines[0] * lines[1] * element.line_bytes(lines[2])
+    if data.nbytes != want:
+        raise DataLoss(f"d.data: got {data.nbytes} bytes, want {want}")
+    array = unpack(np.frombuffer(data, np.uint8), element, lines)
+    return array if order == ROW_MAJOR else array.swapaxes(1, 2)

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A product in terms of NumPy: arrays in, a request out; an answer in, an array out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmd.elements import named_element, numbered_element, typed
+from gemmd.errors import DataLoss, InvalidArgument, refusal
+from gemmd.operands import (
+    COLUMN_MAJOR,
+    ROW_MAJOR,
+    array_of,
+    as_matrix,
+    bytes_of,
+    lines_of,
+    operand_of,
+)
+from gemmd.v1 import gemm_pb2, resident_pb2, tensors_pb2
+from gemmd.wire import Buffer, nested, without
+
+# A shorter answer is parsed as a whole: taking it apart costs more than copying it.
+_LONG_BYTES = 32 << 10
+
+
+class ProductOptions(TypedDict, total=False):
+    """Everything about a product beside A and B; each may be left out.
+
+    D = activation(alpha * A B + beta * C + bias), converted to ``out_type``.
+    """
+
+    c: Any  #: An array or a tensor of D's shape, or one matrix for the whole batch.
+    alpha: float  #: 1 unless given.
+    beta: float  #: 1 where C is given.
+    bias: npt.ArrayLike  #: n values, added to every row; or an m x 1 array, added to every column.
+    activation: str  #: ``relu``, ``gelu_erf``, ``gelu_tanh`` or ``silu``.
+    out: np.ndarray  #: D is written to it; its type is D's, and its order is asked for.
+    out_type: Any  #: A dtype or a name such as ``bf16``. The accumulation type unless given.
+    order: str  #: ``C`` or ``F``, the order of each matrix of D. ``C`` unless given.
+    writable: bool  #: False: D may be a view of the received message, which saves a copy.
+    accumulation_type: Any  #: The least precise type in which products may be added up.
+    a_type: Any  #: For arrays whose dtype says too little: ``tf32``.
+    b_type: Any
+    a_scale: npt.ArrayLike  #: One factor, or one for each row of A, which is of an 8-bit type.
+    b_scale: npt.ArrayLike  #: One factor, or one for each column of B, which is of an 8-bit type.
+    bit_operation: str  #: ``and`` or ``xor``, for arrays of bool.
+    kernel: str  #: A name that `Client.kernels` gives; the server chooses unless given.
+    device: str  #: A name that `Client.devices` gives; the server chooses unless given.
+    deterministic: bool  #: True: only kernels that always give the same bits.
+    batch_invariant: bool  #: True: only kernels whose rows of D depend neither on m nor the batch.
+    priority: str  #: ``normal`` or ``low``.
+    request_id: str  #: Comes back with the answer and is in the server's log.
+
+
+@dataclass
+class Product:
+    """D, and what the server says about its making.
+
+    Attributes:
+        array: D; the array ``out`` where that was given. None where D stayed on the server.
+        kernel, device: what computed it; empty where D is empty.
+        timing: where the time went, in nanoseconds (gemmd.v1.Timing).
+        operations: multiplications and additions, 2*m*n*k for each matrix.
+        bytes_read, bytes_written: those of the operands as sent, and of D.
+        request_id: that of the request.
+    """
+
+    array: np.ndarray | None
+    kernel: str
+    device: str
+    timing: gemm_pb2.Timing
+    operations: int
+    bytes_read: int
+    bytes_written: int
+    request_id: str
+    tensor_info: resident_pb2.TensorInfo | None = field(default=None, repr=False)
+
+
+@dataclass
+class Request:
+    """A request whose matrices are apart from it, and how its answer is to be read."""
+
+    message: gemm_pb2.MultiplyRequest
+    lent: dict[str, tuple[Any, memoryview]]
+    shape: tuple[int, ...]  # D's, as NumPy has it.
+    out: np.ndarray | None
+    writable: bool
+
+    def pieces(self) -> list[Buffer]:
+        """The serialised message, in pieces that follow each other."""
+        pieces: list[Buffer] = [self.message.SerializeToString()]
+        numbers = gemm_pb2.MultiplyRequest.DESCRIPTOR.fields_by_name
+        for name, (part, data) in self.lent.items():
+            inner = part.DESCRIPTOR.fields_by_name["data"].number
+            pieces += nested(numbers[name].number, part.SerializeToString(), inner, data)
+        return pieces
+
+    def serialize(self) -> bytes:
+        """The message in one piece. This is the one copy of the matrices that Python code makes."""
+        return b"".join(self.pieces())
+
+    def result(self, answer: Answer) -> Product:
+        """What the caller gets of an answer."""
+        response = answer.response
+        has_tensor = response.HasField("tensor")
+        return Product(
+            array=None if has_tensor else self._array(response.d, answer.data),
+            kernel=response.kernel,
+            device=response.device,
+            timing=response.timing,
+            operations=response.operations,
+            bytes_read=response.bytes_read,
+            bytes_written=response.bytes_written,
+            request_id=response.request_id,
+            tensor_info=response.tensor if has_tensor else None,
+        )
+
+    def _array(self, d: tensors_pb2.Matrix, data: memoryview) -> np.ndarray:
+        shape = (d.batch, d.rows, d.columns)
+        if math.prod(shape) != math.prod(self.shape):
+            raise DataLoss(f"d: got {shape}, want {self.shape}")
+        array = array_of(data, numbered_element(d.type), d.order, shape)
+        if self.out is not None:
+            np.copyto(self.out, array.reshape(self.shape))
+            return self.out
+        if self.writable and not array.flags.writeable:
+            array = array.copy(order="K")
+        return array.reshape(self.shape)
+
+
+@dataclass
+class Answer:
+    """An answer whose matrix is apart from it."""
+
+    response: gemm_pb2.MultiplyResponse
+    data: memoryview
+
+    @staticmethod
+    def parse(message: Buffer) -> Answer:
+        """Takes an answer apart; the matrix stays where it is in the message."""
+        view = memoryview(message)
+        if view.nbytes < _LONG_BYTES:
+            response = gemm_pb2.MultiplyResponse.FromString(bytes(view))
+            return Answer(response, memoryview(response.d.data))
+        rest, d = without(view, gemm_pb2.MultiplyResponse.D_FIELD_NUMBER)
+        response = gemm_pb2.MultiplyResponse.FromString(rest)
+        if d is None:
+            return Answer(response, memoryview(b""))
+        matrix, data = without(d, tensors_pb2.Matrix.DATA_FIELD_NUMBER)
+        response.d.MergeFromString(matrix)
+        return Answer(response, memoryview(b"") if data is None else data)
+
+
+def _choice(kind: Any, prefix: str, name: object, option: str) -> int:
+    """The value of an enumeration that a user names without its prefix."""
+    full = f"{prefix}_{name}".upper()
+    if full not in kind.keys() or full.endswith("UNSPECIFIED"):
+        names = [key.removeprefix(prefix + "_").lower() for key in kind.keys()]
+        raise refusal(option, repr(name), "one of " + ", ".join(sorted(names)))
+    return kind.Value(full)
+
+
+def _order(array: np.ndarray) -> int:
+    """The order of D that fits an array best."""
+    if array.ndim < 2 or abs(array.strides[-2]) >= abs(array.strides[-1]):
+        return ROW_MAJOR
+    return COLUMN_MAJOR
+
+
+def _set_output(
+    output: tensors_pb2.OutputSpec, shape: tuple[int, ...], options: ProductOptions
+) -> None:
+    out, out_type = options.get("out"), options.get("out_type")
+    match options.get("order", "C"):
+        case "C":
+            output.order = ROW_MAJOR
+        case "F":
+            output.order = COLUMN_MAJOR
+        case order:
+            raise refusal("order", repr(order), "C or F")
+    if out is not None:
+        if out.shape != shape:
+            raise refusal("out.shape", out.shape, str(shape))
+        if not out.flags.writeable:
+            raise refusal("out", "a read-only array", "one that can be written")
+        output.order = _order(out)
+        out_type = out.dtype if out_type is None else out_type
+    if out_type is not None:
+        output.type = named_element(out_type, "out_type").number
+
+
+def _set_choices(message: gemm_pb2.MultiplyRequest, options: ProductOptions) -> None:
+    if "alpha" in options:
+        message.alpha = options["alpha"]
+    if "activation" in options:
+        name = options["activation"]
+        message.activation = _choice(gemm_pb2.Activation, "ACTIVATION", name, "activation")
+    if "bit_operation" in options:
+        name = options["bit_operation"]
+        message.bit_operation = _choice(
+            gemm_pb2.BitOperation, "BIT_OPERATION", name, "bit_operation"
+        )
+    if "priority" in options:
+        message.priority = _choice(gemm_pb2.Priority, "PRIORITY", options["priority"], "priority")
+    if options.get("accumulation_type") is not None:
+        element = named_element(options["accumulation_type"], "accumulation_type")
+        message.accumulation_type = element.number
+    message.kernel = options.get("kernel", "")
+    message.device = options.get("device", "")
+    message.require_deterministic = options.get("deterministic", False)
+    message.require_batch_invariant = options.get("batch_invariant", False)
+    message.request_id = options.get("request_id", "")
+
+
+def _lend_bias(request: Request, bias: npt.ArrayLike, m: int, n: int) -> None:
+    array, element = typed(np.asarray(bias), None, "bias")
+    if array.shape in ((n,), (1, n)):
+        axis = tensors_pb2.BIAS_AXIS_COLUMNS
+    elif array.shape == (m, 1):
+        axis = tensors_pb2.BIAS_AXIS_ROWS
+    else:
+        raise refusal("bias.shape", array.shape, f"({n},) or ({m}, 1)")
+    _, lines = lines_of(array.reshape(1, 1, -1))
+    message = tensors_pb2.Bias(type=element.number, axis=axis)
+    request.lent["bias"] = (message, bytes_of(lines, element))
+
+
+def _lend(request: Request, name: str, message: tensors_pb2.Operand, data: memoryview | None):
+    """Puts an operand into the request, or beside it where it has bytes."""
+    if data is None:
+        getattr(request.message, name).CopyFrom(message)
+    else:
+        request.lent[name] = (message, data)
+
+
+def _leading(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the batch of D."""
+    try:
+        return np.broadcast_shapes(a[:-2], b[:-2])
+    except ValueError:
+        raise refusal("b.shape", b, f"a batch that goes with {a}") from None
+
+
+def build_request(a: Any, b: Any, options: ProductOptions) -> Request:
+    """The request for a product, in the shapes of `numpy.matmul`.
+
+    Leading dimensions are a batch and are broadcast; where one matrix serves a whole batch, it is
+    sent once. Raises InvalidArgument where shapes contradict each other; what only the server can know
+    is left to it.
+    """
+    unknown = options.keys() - ProductOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+    a, a_is_vector = as_matrix(a, "a", vector_is_column=False)
+    b, b_is_vector = as_matrix(b, "b", vector_is_column=True)
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    if b.shape[-2] != k:
+        raise refusal("b.shape", tuple(b.shape), f"{k} rows, as many as A has columns")
+    leading = _leading(tuple(a.shape), tuple(b.shape))
+    shape = (*leading, *(() if a_is_vector else (m,)), *(() if b_is_vector else (n,)))
+
+    message = gemm_pb2.MultiplyRequest(m=m, n=n, k=k)
+    if leading:
+        message.batch = math.prod(leading)
+    request = Request(message, {}, shape, options.get("out"), options.get("writable", True))
+    for name, operand in (("a", a), ("b", b)):
+        type_name, scale = options.get(f"{name}_type"), options.get(f"{name}_scale")
+        _lend(request, name, *operand_of(operand, leading, type_name, scale, name))
+    if options.get("c") is not None:
+        c, _ = as_matrix(options["c"], "c", vector_is_column=b_is_vector and not a_is_vector)
+        if c.shape[-2:] != (m, n):
+            raise refusal("c.shape", tuple(c.shape), f"{m} x {n}")
+        _lend(request, "c", *operand_of(c, leading, None, None, "c"))
+        message.beta = options.get("beta", 1.0)
+    elif options.get("beta"):
+        raise InvalidArgument("c: got none, want one where beta is not 0")
+    if options.get("bias") is not None:
+        _lend_bias(request, options["bias"], m, n)
+    _set_choices(message, options)
+    _set_output(message.d, shape, options)
+    return request

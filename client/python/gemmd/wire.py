@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages around long fields of bytes, without the copies that a message object makes.
+
+A message object copies the bytes of a matrix when the field is set and again when it is serialised.
+Here the small fields are serialised by protobuf, and the long ones are put between them: the parts of
+a message may come in any order, and a message within a message may come in several pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+
+
+def varint(value: int) -> bytes:
+    """An unsigned number as protobuf writes it."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def head(number: int, size: int) -> bytes:
+    """What stands before the bytes of a field of `size` bytes."""
+    return varint(number << 3 | _LENGTH) + varint(size)
+
+
+def nested(outer: int, message: bytes, inner: int, data: memoryview) -> list[Buffer]:
+    """The field `outer`, a message of which all but the bytes of its field `inner` are serialised."""
+    before = message + head(inner, data.nbytes)
+    return [head(outer, len(before) + data.nbytes) + before, data]
+
+
+def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = view[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def fields(view: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
+    """The fields of a serialised message: the number, the whole field, and its contents, which are
+    empty unless the field has a length."""
+    at = 0
+    while at < len(view):
+        start = at
+        tag, at = _read_varint(view, at)
+        contents = view[:0]
+        match tag & 7:
+            case 0:
+                _, at = _read_varint(view, at)
+            case 1:
+                at += 8
+            case 2:
+                size, at = _read_varint(view, at)
+                contents = view[at : at + size]
+                at += size
+            case 5:
+                at += 4
+            case kind:
+                raise ValueError(f"a field of kind {kind}")
+        if at > len(view):
+            raise ValueError("a field that is longer than its message")
+        yield tag >> 3, view[start:at], contents
+
+
+def without(view: memoryview, number: int) -> tuple[bytes, memoryview | None]:
+    """A serialised message without a field of bytes, and the bytes, which stay where they are."""
+    rest, taken = [], None
+    for field, whole, contents in fields(view):
+        if field == number:
+            taken = contents
+        else:
+            rest.append(whole)
+    return b"".join(rest), taken

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generates the messages and stubs of the wire contract while the package is built."""
+
+import pathlib
+import shutil
+from importlib import metadata
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+HERE = pathlib.Path(__file__).resolve().parent
+# In the repository, and in a source distribution, which has a copy.
+PROTO_FOLDERS = (HERE.parents[1] / "proto", HERE / "proto")
+
+
+def proto_folder():
+    for folder in PROTO_FOLDERS:
+        if (folder / "gemmd/v1/gemm.proto").is_file():
+            return folder
+    raise FileNotFoundError(
+        f"gemmd/v1/gemm.proto is in none of {', '.join(map(str, PROTO_FOLDERS))}"
+    )
+
+
+def generate_stubs(target):
+    """Writes gemmd/v1/*_pb2.py, *_pb2.pyi and *_pb2_grpc.py below a folder."""
+    from grpc_tools import protoc
+
+    protos = proto_folder()
+    outputs = [f"--{kind}_out={target}" for kind in ("python", "pyi", "grpc_python")]
+    files = sorted(str(path) for path in protos.glob("gemmd/v1/*.proto"))
+    if protoc.main(["protoc", f"-I{protos}", *outputs, *files]) != 0:
+        raise RuntimeError("protoc failed")
+
+
+class BuildWithStubs(build_py):
+    def run(self):
+        super().run()
+        # An editable install runs from the sources, and so do its stubs, which git ignores.
+        generate_stubs(HERE if self.editable_mode else self.build_lib)
+
+
+class SourcesWithProtos(sdist):
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, files)
+        target = pathlib.Path(base_dir) / "proto"
+        shutil.copytree(
+            proto_folder(),
+            target,
+            ignore=lambda _, names: [n for n in names if n == "CMakeLists.txt"],
+        )
+
+
+setup(
+    cmdclass={"build_py": BuildWithStubs, "sdist": SourcesWithProtos},
+    # Generated code runs with the libraries that it was generated for, and with newer ones.
+    install_requires=[
+        f"grpcio>={metadata.version('grpcio-tools')}",
+        f"protobuf>={metadata.version('protobuf')}",
+        "ml_dtypes>=0.5",
+        "numpy>=1.26",
+    ],
+)

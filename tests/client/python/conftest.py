@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package of client/python from its sources, beside generated stubs; the fixtures and daemons are
+those of tests/end_to_end."""
+
+import pathlib
+import shutil
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/end_to_end"))
+import fixtures  # noqa: E402
+from fixtures import *  # noqa: E402, F403
+
+
+def pytest_configure(config):
+    fixtures.pytest_configure(config)
+    package = pathlib.Path(config.stubs) / "gemmd"
+    shutil.copytree(ROOT / "client/python/gemmd", package, dirs_exist_ok=True)
+
+
+@pytest.fixture
+def client(daemon):
+    import gemmd
+
+    with gemmd.Client(daemon.tcp) as client:
+        yield client
+
+
+@pytest.fixture
+def numbers(seed):
+    import numpy as np
+
+    return np.random.default_rng(seed)

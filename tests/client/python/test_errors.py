@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How calls fail: exceptions with field, got and want, deadlines, and what is sent again."""
+
+import subprocess
+import threading
+import time
+from concurrent import futures
+
+import gemmd
+import grpc
+import numpy as np
+import pytest
+from gemmd.channel import Settings
+from gemmd.errors import error_of
+from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
+
+GEMMD_FLAGS = ["--devices=cpu,sim:sm_90"]
+
+ONE = np.ones((1, 1), np.float32)
+
+
+def refused(kind, call, *arguments, **keywords):
+    with pytest.raises(kind) as raised:
+        call(*arguments, **keywords)
+    return raised.value
+
+
+def test_the_server_s_refusals(client):
+    error = refused(gemmd.NotFound, client.matmul, ONE, ONE, kernel="no.such")
+    assert error.code is grpc.StatusCode.NOT_FOUND
+    assert "no.such" in error.message
+    error = refused(gemmd.InvalidArgument, client.matmul, ONE, ONE, accumulation_type="s32")
+    assert (error.field, error.got) == ("accumulation_type", "s32")
+    assert error.want
+    assert isinstance(error, ValueError)
+    error = refused(gemmd.InvalidArgument, client.matmul, ONE, ONE.astype(np.int8))
+    assert (error.field, error.got, error.want) == ("b.type", "s8", "f32 with a.type f32")
+    kernel = "mma.m16n8k16.f32.bf16.bf16.f32"
+    refused(gemmd.Unimplemented, client.matmul, ONE, ONE, kernel=kernel, device="sim:sm_90")
+
+
+@pytest.mark.parametrize(
+    "message, parts",
+    [
+        ("a.data: got 4096 bytes, want m*k*4 = 8192", ("a.data", "4096 bytes", "m*k*4 = 8192")),
+        ("mask: row 3, group 17: got 3 of it, want 2", ("mask: row 3, group 17", "3 of it", "2")),
+        ('name: got "x, want y", want z', ("name", '"x, want y"', "z")),
+        ("no kernel; f: a.type: got f32, want f16; g: a.type: got f32, want s8", (None,) * 3),
+        ("the server drains", (None, None, None)),
+    ],
+)
+def test_parts_of_a_message(message, parts):
+    error = error_of(grpc.StatusCode.INVALID_ARGUMENT, message)
+    assert (error.field, error.got, error.want) == parts
+    assert str(error) == f"INVALID_ARGUMENT: {message}"
+
+
+def zeros(*shape, dtype=np.float32):
+    return np.zeros(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    "a, b, options, field",
+    [
+        (zeros(2, 3), zeros(2, 3), {}, "b.shape"),
+        (zeros(2, 3, 4), zeros(3, 4, 5), {}, "b.shape"),
+        (zeros(2, 3, dtype=np.int64), zeros(3, 2), {}, "a.dtype"),
+        (np.float32(2), zeros(3, 2), {}, "a"),
+        (ONE, ONE, {"out": zeros(2, 2)}, "out.shape"),
+        (ONE, ONE, {"out": np.broadcast_to(ONE, (1, 1))}, "out"),
+        (ONE, ONE, {"order": "K"}, "order"),
+        (ONE, ONE, {"activation": "tanh"}, "activation"),
+        (ONE, ONE, {"priority": "unspecified"}, "priority"),
+        (ONE, ONE, {"out_type": "f31"}, "out_type"),
+        (ONE, ONE, {"a_type": "f16"}, "a.dtype"),
+        (ONE, ONE, {"bias": zeros(2)}, "bias.shape"),
+        (ONE, ONE, {"c": zeros(2, 2)}, "c.shape"),
+        (ONE, ONE, {"beta": 1.0}, "c"),
+    ],
+)
+def test_what_is_refused_before_it_is_sent(client, a, b, options, field):
+    assert refused(gemmd.InvalidArgument, client.matmul, a, b, **options).field == field
+
+
+def test_unknown_options(client):
+    assert "aplha" in str(refused(TypeError, client.matmul, ONE, ONE, aplha=2))
+
+
+@pytest.mark.parametrize(
+    "address, options, field",
+    [
+        ("localhost", {}, "address"),
+        ("unix:", {}, "address"),
+        ("host:99999", {}, "address"),
+        ("host:1", {"timeout": 0}, "timeout"),
+        ("host:1", {"timeout": float("nan")}, "timeout"),
+        ("host:1", {"max_message_bytes": 1 << 31}, "max_message_bytes"),
+        ("host:1", {"max_attempts": 6}, "max_attempts"),
+        ("host:1", {"keepalive_s": 1}, "keepalive_s"),
+    ],
+)
+def test_bad_clients(address, options, field):
+    assert refused(gemmd.InvalidArgument, gemmd.Client, address, **options).field == field
+
+
+def test_nobody_there(tmp_path):
+    with gemmd.Client(f"unix:{tmp_path}/none", max_attempts=1) as client:
+        error = refused(gemmd.Unavailable, client.devices)
+    assert isinstance(error, ConnectionError)
+
+
+def test_deadline(client):
+    large = np.ones((1500, 1500), np.float32)
+    error = refused(
+        gemmd.DeadlineExceeded, client.matmul, large, large, device="cpu", timeout=0.001
+    )
+    assert isinstance(error, TimeoutError)
+
+
+def test_messages_have_a_limit(daemon):
+    with gemmd.Client(daemon.tcp, max_message_bytes=1 << 20) as client:
+        large = np.ones((1024, 1024), np.float32)
+        refused(gemmd.ResourceExhausted, client.matmul, large, large)
+
+
+class FullAtFirst(gemm_pb2_grpc.GemmServicer):
+    """Refuses its first products as a server whose queue is full."""
+
+    def __init__(self, refusals):
+        self.refusals = refusals
+        self.calls = []
+        self._lock = threading.Lock()
+
+    def Multiply(self, request, context):
+        with self._lock:
+            self.calls.append(dict(context.invocation_metadata()))
+            self.refusals -= 1
+            is_refused = self.refusals >= 0
+        if is_refused:
+            context.set_trailing_metadata([("grpc-retry-pushback-ms", "20")])
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue: got 9 requests, want 8")
+        response = gemm_pb2.MultiplyResponse(kernel="fake")
+        response.d.CopyFrom(gemm_pb2.MultiplyResponse().d)
+        response.d.type, response.d.data = 2, np.float32(3).tobytes()
+        response.d.rows = response.d.columns = response.d.batch = 1
+        return response
+
+
+@pytest.fixture
+def serve():
+    """Serves a Gemm service, with TLS where there are credentials; gives its port."""
+    servers = []
+
+    def start(service, credentials=None):
+        server = grpc.server(futures.ThreadPoolExecutor(2))
+        gemm_pb2_grpc.add_GemmServicer_to_server(service, server)
+        if credentials is None:
+            port = server.add_insecure_port("127.0.0.1:0")
+        else:
+            port = server.add_secure_port("127.0.0.1:0", credentials)
+        server.start()
+        servers.append(server)
+        return port
+
+    yield start
+    for server in servers:
+        server.stop(0).wait()
+
+
+def test_pushback_is_told(serve):
+    with gemmd.Client(f"127.0.0.1:{serve(FullAtFirst(1))}") as client:
+        error = refused(gemmd.ResourceExhausted, client.matmul, ONE, ONE)
+    assert (error.pushback_s, error.field) == (0.02, "queue")
+
+
+def test_pushback_is_waited_for(serve):
+    service = FullAtFirst(3)
+    with gemmd.Client(f"127.0.0.1:{serve(service)}", wait_when_full=True) as client:
+        start = time.monotonic()
+        assert client.matmul(ONE, ONE) == 3
+        assert time.monotonic() - start >= 0.06
+        service.refusals = 1 << 30
+        # The pause would not end before the call has to.
+        refused(gemmd.ResourceExhausted, client.matmul, ONE, ONE, timeout=0.01 + 0.01)
+    assert len(service.calls) >= 5
+
+
+def test_metadata(serve):
+    service = FullAtFirst(0)
+    with gemmd.Client(f"127.0.0.1:{serve(service)}", metadata=[("a", "1")]) as client:
+        client.matmul(ONE, ONE, metadata=[("b", "2")])
+    assert service.calls[0].items() >= {"a": "1", "b": "2"}.items()
+
+
+def test_several_servers_share_a_client():
+    config = Settings("dns:///gemmd:8470").options()
+    assert "round_robin" in dict(config)["grpc.service_config"]
+    config = Settings("gemmd:8470").options()
+    assert "round_robin" not in dict(config)["grpc.service_config"]
+
+
+def test_tls(serve, tmp_path):
+    """The daemon speaks no TLS; a proxy before it may."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+        + ["-nodes", "-keyout", key, "-out", certificate, "-days", "1", "-subj", "/CN=localhost"]
+        + ["-addext", "subjectAltName=DNS:localhost"],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    pair = (key.read_bytes(), certificate.read_bytes())
+    port = serve(FullAtFirst(0), grpc.ssl_server_credentials([pair]))
+    credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+    with gemmd.Client(f"localhost:{port}", credentials=credentials) as client:
+        assert client.matmul(ONE, ONE) == 3
+    with gemmd.Client(f"localhost:{port}", max_attempts=1) as client:
+        refused(gemmd.Unavailable, client.matmul, ONE, ONE)
