@@ -102,6 +102,15 @@ def gemmload(request):
 
 
 @pytest.fixture(scope="session")
+def fake_worker(request):
+    """A worker without a GPU."""
+    path = request.config.getoption("--fake-worker")
+    if not path:
+        pytest.fail("no worker: give --fake-worker=PATH")
+    return pathlib.Path(path).resolve(strict=True)
+
+
+@pytest.fixture(scope="session")
 def chromium(request):
     path = request.config.getoption("--chromium")
     if not path:

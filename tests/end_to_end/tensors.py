@@ -92,6 +92,7 @@ class Session:
     """A session on a channel, with its tensors."""
 
     def __init__(self, channel, token=""):
+        self.channel = channel
         self.stub = resident_pb2_grpc.TensorsStub(channel)
         self.gemm = gemm_pb2_grpc.GemmStub(channel)
         self.stream = self.stub.OpenSession(resident_pb2.OpenSessionRequest(token=token))

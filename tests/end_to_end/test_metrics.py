@@ -25,9 +25,8 @@ STAGES = {"receive", "queue", "copy_in", "compute", "copy_out", "send_prepare"}
 
 
 @pytest.fixture
-def start(daemons, request, monkeypatch):
+def start(daemons, fake_worker, request, monkeypatch):
     """Starts a daemon with metrics, the fake GPU cuda:0 and the CPU."""
-    worker = os.path.realpath(request.config.getoption("--fake-worker"))
     nvml = os.path.realpath(request.config.getoption("--fake-nvml"))
 
     def start(*flags, devices="cuda:0,cpu", has_nvml=True, lame_duck="1ms"):
@@ -37,7 +36,7 @@ def start(daemons, request, monkeypatch):
             f"--lame-duck={lame_duck}",
             "--metrics-listen=127.0.0.1:0",
             f"--devices={devices}",
-            f"--worker-binary={worker}",
+            f"--worker-binary={fake_worker}",
             *flags,
         )
 

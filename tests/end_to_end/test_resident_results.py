@@ -27,14 +27,12 @@ IDENTITY = np.eye(SIZE, dtype=np.float16)
 
 
 @pytest.fixture
-def gpus(daemons, request):
-    worker = os.path.realpath(request.config.getoption("--fake-worker"))
-
+def gpus(daemons, fake_worker):
     def start(*flags, devices="cuda:0,cpu"):
         return daemons.start(
             "--lame-duck=1ms",
             f"--devices={devices}",
-            f"--worker-binary={worker}",
+            f"--worker-binary={fake_worker}",
             "--metrics-listen=127.0.0.1:0",
             *flags,
         )

@@ -234,13 +234,12 @@ def copies(daemon, event):
     return page.value("gemmd_tensor_copies_total", device="cuda:0", event=event)
 
 
-def test_a_gpu_keeps_copies(daemons, request, rng):
+def test_a_gpu_keeps_copies(daemons, fake_worker, rng):
     """With a worker that simulates its GPU: made once, given up for others, made anew in a new worker."""
-    worker = os.path.realpath(request.config.getoption("--fake-worker"))
     daemon = daemons.start(
         "--lame-duck=1ms",
         "--devices=cuda:0,cpu",
-        f"--worker-binary={worker}",
+        f"--worker-binary={fake_worker}",
         "--gpu-tensor-bytes=8KiB",
         "--metrics-listen=127.0.0.1:0",
     )

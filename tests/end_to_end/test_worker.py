@@ -21,14 +21,6 @@ UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.fixture
-def fake_worker(request):
-    path = request.config.getoption("--fake-worker")
-    if not path:
-        pytest.fail("no worker: give --fake-worker=PATH")
-    return os.path.realpath(path)
-
-
-@pytest.fixture
 def gpus(daemons, fake_worker, tmp_path, monkeypatch):
     """Starts a daemon with the devices cuda:0 and cpu, whose worker obeys `script`."""
 

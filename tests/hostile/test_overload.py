@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More work than the daemon can do, and callers that want more than their share: those whose answers
-can come in time get them, the rest is told at once, and the daemon ends when it is told to."""
+"""Callers that want more than their share, or work for minutes: others are served meanwhile, what is
+cancelled frees its device, and the daemon ends when it is told to."""
 
-import os
 import signal
 import statistics
 import threading
@@ -13,139 +12,10 @@ import numpy as np
 import pytest
 from daemon import wait_until
 from gemmd.v1 import gemm_pb2_grpc, registry_pb2_grpc, statistics_pb2
+from open_loop import HAS_ROOM, OK, RESOURCE_EXHAUSTED, open_channel, p99, product_of
 from product import Product
 
 FLAGS = ["--lame-duck=1ms", "--devices=cpu", "--cpu-threads=1"]
-OK = grpc.StatusCode.OK
-RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
-# Where clients, the daemon and other programs take turns on two cores, a product of one core takes up
-# to twice as long as alone, and what is measured is mostly that.
-HAS_ROOM = (os.cpu_count() or 1) >= 8
-
-
-def open_channel(address):
-    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
-    return grpc.insecure_channel(address, options)
-
-
-def one_matrix():
-    """A product that the daemon predicts well."""
-    return Product(a=np.ones((1, 64, 2048), np.float32), b=np.ones((1, 2048, 64), np.float32))
-
-
-def product_of(stub, seconds):
-    """The request of a product that takes about so long: the same matrices many times."""
-    request = one_matrix().request()
-    request.a.batch_stride = request.b.batch_stride = 0
-    request.batch = 50
-    times_ns = [stub.Multiply(request, timeout=60).timing.compute_ns for _ in range(5)]
-    request.batch = max(1, int(50 * seconds * 1e9 / statistics.median(times_ns)))
-    return request
-
-
-def closed_loop_rate(address, request, callers, seconds):
-    """Answers a second to so many callers that each wait for the last answer."""
-    end = time.monotonic() + seconds
-    counts = []
-
-    def call():
-        with open_channel(address) as channel:
-            stub = gemm_pb2_grpc.GemmStub(channel)
-            count = 0
-            while time.monotonic() < end:
-                stub.Multiply(request, timeout=60)
-                count += 1
-            counts.append(count)
-
-    threads = [threading.Thread(target=call) for _ in range(callers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(counts) / seconds
-
-
-CONNECTIONS = 4
-
-
-class OpenLoop:
-    """Calls at a fixed rate, whatever becomes of them. Counts the answers of a while after the first
-    deadline: at the beginning the queue is short, and at the end nobody adds to it. Messages are bytes
-    here, because this process would otherwise take longer over them than the daemon does."""
-
-    def __init__(self, address, request, rate, seconds, deadline_s):
-        self.in_time = 0
-        self.refusal_s = []
-        self.has_pushback = True
-        self._left = threading.Semaphore(0)
-        channels = [open_channel(address) for _ in range(CONNECTIONS)]
-        methods = [channel.unary_unary("/gemmd.v1.Gemm/Multiply") for channel in channels]
-        message = request.SerializeToString()
-        start = time.monotonic()
-        # The queue is as long as it gets once the first deadlines have passed, or it is full.
-        warm_up_s = min(deadline_s, seconds / 2)
-        self._counts_from = start + warm_up_s
-        count = int(rate * seconds)
-        for i in range(count):
-            time.sleep(max(0.0, start + i / rate - time.monotonic()))
-            self._call(methods[i % CONNECTIONS], message, deadline_s)
-        self.goodput = self.in_time / (time.monotonic() - self._counts_from)
-        for _ in range(count):
-            assert self._left.acquire(timeout=deadline_s + 30)
-        for channel in channels:
-            channel.close()
-
-    def _call(self, method, message, deadline_s):
-        asked = time.monotonic()
-        call = method.future(message, timeout=deadline_s)
-
-        def ended(call):
-            took = time.monotonic() - asked
-            if call.code() == OK:
-                self.in_time += time.monotonic() > self._counts_from
-            elif call.code() == RESOURCE_EXHAUSTED:
-                self.refusal_s.append(took)
-                keys = [key for key, _ in call.trailing_metadata()]
-                self.has_pushback &= "grpc-retry-pushback-ms" in keys
-            self._left.release()
-
-        call.add_done_callback(ended)
-
-
-def p99(values):
-    return sorted(values)[int(0.99 * (len(values) - 1))]
-
-
-def pytest_generate_tests(metafunc):
-    # With deadlines of a minute --max-backlog decides, and it takes a minute to come to that.
-    if "deadline_s" in metafunc.fixturenames:
-        is_long = metafunc.config.getoption("--long")
-        metafunc.parametrize("deadline_s", [0.3, 1, 60] if is_long else [0.3, 1])
-
-
-def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
-    """The daemon works for callers who get their answers before their deadlines."""
-    daemon = daemons.start(*FLAGS)
-    with open_channel(daemon.tcp) as channel:
-        request = product_of(gemm_pb2_grpc.GemmStub(channel), seconds=0.04)
-    seconds = max(20, deadline_s) if battery.is_long else 3
-    peak = closed_loop_rate(daemon.tcp, request, callers=3, seconds=3)
-    for times in (1.2, 2, 10) if battery.is_long else (5,):
-        loop = OpenLoop(daemon.tcp, request, times * peak, seconds, deadline_s)
-        name = f"{times}x the load, deadlines of {deadline_s} s"
-        # A daemon that looks at nothing but the deadline has 0.13 and less left.
-        least = 0.95 if HAS_ROOM and not is_sanitized else 0.5
-        battery.holds(f"{name}: goodput", least=least, seen=loop.goodput / peak, unit="of the peak")
-        assert loop.has_pushback
-        if not loop.refusal_s:
-            # A minute's deadline leaves room for what comes too much in a minute, but ten times as much.
-            has_time = times == 1.2 or (deadline_s == 60 and times == 2)
-            assert has_time or not HAS_ROOM, "nobody was refused"
-            continue
-        # At twenty times what is wanted of an idle machine; without refusals it is the deadline.
-        most = 5 if HAS_ROOM and not is_sanitized else 100
-        seen = (p99(loop.refusal_s) if HAS_ROOM else statistics.median(loop.refusal_s)) * 1e3
-        battery.holds(f"{name}: a refusal", most=most, seen=seen, unit="ms")
 
 
 class Hog:

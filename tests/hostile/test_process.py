@@ -49,14 +49,6 @@ def multiply_many(address, count):
 
 
 @pytest.fixture
-def fake_worker(request):
-    path = request.config.getoption("--fake-worker")
-    if not path:
-        pytest.fail("no worker: give --fake-worker=PATH")
-    return os.path.realpath(path)
-
-
-@pytest.fixture
 def piped(gemmd, tmp_path):
     """A daemon whose standard error is a pipe that the test reads, or does not."""
     started = []

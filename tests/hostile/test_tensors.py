@@ -1,26 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Owners of tensors that are careless or hostile: killed at any moment, silent, greedy. What they took
-is free again, and others are served meanwhile."""
+"""Owners of tensors that are careless or hostile: silent, greedy. What they took is free again, and
+others are served meanwhile."""
 
 import contextlib
 import hashlib
-import os
-import signal
-import subprocess
-import sys
 import time
 
 import grpc
 import metrics_page
-import pytest
 from bystander import Bystander
 from daemon import wait_until
 from gemmd.v1 import resident_pb2, tensors_pb2
 from http2_peer import Http2Peer, message
+from tensor_account import DEADLINE_S, wait_until_nothing_is_held
 from tensors import MIB, Session, bytes_spec
 
 LINGER_S = 0.5
-DEADLINE_S = 60
 GEMMD_FLAGS = [
     "--devices=cpu",
     "--max-queued-bytes=200MiB",
@@ -34,81 +29,6 @@ GEMMD_FLAGS = [
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
-
-# Runs in a process of its own and is killed in the middle of it.
-VICTIM = """
-import sys
-sys.path[:0] = sys.argv[3:]
-import grpc, threading
-from gemmd.v1 import gemm_pb2, tensors_pb2
-from http2_peer import Http2Peer, message
-from tensors import MIB, Session, bytes_spec
-from gemmd.v1 import resident_pb2
-
-session = Session(grpc.insecure_channel(sys.argv[1]))
-what = sys.argv[2]
-if what == "upload":
-    streams = [session.put_stream() for _ in range(2)]
-    upload = streams[0].begin(bytes_spec(24 * MIB)).upload
-    streams[1].join(upload)
-    for i in range(10):
-        streams[i % 2].chunk(i * MIB, bytes(MIB))
-elif what == "holding":
-    for i in range(4):
-        session.put(bytes(4 * MIB), name=str(i), hashed=False)
-else:
-    n = 1024
-    spec = resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_F32, rows=n, columns=n)
-    tensor = session.put(bytes(4 * n * n), spec=spec)
-    request = gemm_pb2.MultiplyRequest(m=n, n=n, k=n)
-    for operand in (request.a, request.b):
-        operand.tensor.tensor.handle = tensor.handle
-    request.d.new_tensor.SetInParent()
-    calls = [session.gemm.Multiply.future(request, metadata=session.metadata) for _ in range(4)]
-print("ready", flush=True)
-threading.Event().wait()
-"""
-
-
-def page_values(daemon):
-    page = metrics_page.scrape(daemon)
-    names = ("gemmd_sessions", "gemmd_tensors", "gemmd_tensor_uploads")
-    values = {name: page.samples[(name, frozenset())] for name in names}
-    [(_, values["bytes"])] = page.with_labels("gemmd_tensor_bytes")
-    return values
-
-
-def wait_until_nothing_is_left(daemon):
-    wait_until(
-        lambda: not any(page_values(daemon).values()), DEADLINE_S, "sessions and tensors are gone"
-    )
-
-
-@pytest.mark.parametrize("what", ["upload", "holding", "product"])
-def test_killed_clients_leave_nothing(attacked, request, battery, is_sanitized, what):
-    daemon = attacked.daemon
-    wait_until_nothing_is_left(daemon)
-    paths = [str(os.path.dirname(sys.modules["tensors"].__file__)), request.config.stubs]
-    command = [sys.executable, "-c", VICTIM, daemon.unix, what, *paths]
-
-    def kill_one():
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as victim:
-            assert victim.stdout.readline() == b"ready\n"
-            victim.send_signal(signal.SIGKILL)
-        assert victim.returncode == -signal.SIGKILL
-
-    kill_one()
-    wait_until_nothing_is_left(daemon)
-    files, resident = daemon.open_files(), daemon.rss_bytes()
-    rounds = 70 if battery.is_long else 4  # Three kinds: 200 in all.
-    for _ in range(rounds):
-        kill_one()
-    wait_until_nothing_is_left(daemon)
-    wait_until(lambda: daemon.open_files() <= files, DEADLINE_S, "descriptors are closed")
-    grown = (daemon.rss_bytes() - resident) / MIB
-    # The memory of one victim is 16 to 24 MiB; what a kernel's library keeps is not the tensors'.
-    if not is_sanitized:
-        battery.holds(f"{rounds} clients killed ({what}): growth", most=40, seen=grown, unit="MiB")
 
 
 def test_sessions_and_names_are_bounded(attacked, battery):
@@ -145,7 +65,7 @@ def test_sessions_and_names_are_bounded(attacked, battery):
                 code = error.code()
         assert code == RESOURCE_EXHAUSTED
         battery.holds("names of one session", most=4096, seen=names)
-    wait_until_nothing_is_left(daemon)
+    wait_until_nothing_is_held(daemon)
 
 
 def test_uploads_that_never_send_hold_no_room(attacked, battery, is_sanitized):
@@ -171,6 +91,7 @@ def test_uploads_that_never_send_hold_no_room(attacked, battery, is_sanitized):
         for stream in streams:
             assert stream.error()[0] == NOT_FOUND
         battery.holds("the lease of 2 s", most=10, seen=time.monotonic() - began, unit="s")
+        session.settled()
         session.put(bytes(16 * MIB), hashed=False)
 
 
@@ -235,7 +156,7 @@ def test_no_message_holds_a_thread_for_long(attacked, rng, battery, is_sanitized
             least = min(least, max(longest.values()))
             if least <= 5:
                 break
-        wait_until_nothing_is_left(daemon)
+        wait_until_nothing_is_held(daemon)
     battery.holds("a message of 1 MiB", most=20 if is_sanitized else 5, seen=least, unit="ms")
 
 

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An owner of tensors that is killed in the middle of something.
+
+    python doomed_owner.py ADDRESS DEVICE upload|holding|product FOLDER...
+
+The folders are those of the modules that it needs. It goes as far as it is told, prints a line and
+waits to be killed.
+"""
+
+import sys
+import threading
+
+sys.path[:0] = sys.argv[4:]
+import grpc  # noqa: E402
+from daemon import wait_until  # noqa: E402
+from gemmd.v1 import (  # noqa: E402
+    gemm_pb2,
+    registry_pb2,
+    registry_pb2_grpc,
+    resident_pb2,
+    tensors_pb2,
+)
+from tensors import MIB, Session, bytes_spec  # noqa: E402
+
+LIFE_LIMIT_S = 120
+F16 = tensors_pb2.ELEMENT_TYPE_F16
+
+
+def upload(session, device):
+    """Two streams of one upload, each with a chunk on its way."""
+    begin = resident_pb2.PutBegin(spec=bytes_spec(24 * MIB), device=device)
+    streams = [session.put_stream() for _ in range(2)]
+    streams[0].send(begin=begin)
+    streams[1].join(streams[0].state().upload)
+    for i in range(10):
+        streams[i % 2].chunk(i * MIB, bytes(MIB))
+
+
+def squares(session, device, n):
+    """A product of a tensor with itself, whose result stays with the device."""
+    spec = resident_pb2.TensorSpec(type=F16, rows=n, columns=n)
+    tensor = session.put(bytes(2 * n * n), spec=spec)
+    request = gemm_pb2.MultiplyRequest(m=n, n=n, k=n, device=device)
+    for operand in (request.a, request.b):
+        operand.tensor.tensor.handle = tensor.handle
+    request.d.new_tensor.SetInParent()
+    return request
+
+
+def holding(session, device):
+    """Tensors in memory of the host, and in that of the device if it has any."""
+    for i in range(4):
+        session.put(bytes(4 * MIB), name=str(i), hashed=False)
+    session.multiply(squares(session, device, 32))
+
+
+def product(session, device):
+    """Products of a tenth of a second and more, some of which wait for the first."""
+    request = squares(session, device, 512 if device.startswith("cuda") else 2048)
+    calls = [session.gemm.Multiply.future(request, metadata=session.metadata) for _ in range(4)]
+    registry = registry_pb2_grpc.RegistryStub(session.channel)
+
+    def some_wait():
+        devices = registry.ListDevices(registry_pb2.ListDevicesRequest()).devices
+        return any(device.queued_requests > 1 for device in devices)
+
+    wait_until(some_wait, LIFE_LIMIT_S, "products wait")
+    return calls
+
+
+def main():
+    address, device, what = sys.argv[1:4]
+    session = Session(grpc.insecure_channel(address))
+    kept = {"upload": upload, "holding": holding, "product": product}[what](session, device)
+    print("ready", flush=True)
+    threading.Event().wait(LIFE_LIMIT_S)
+    del kept
+
+
+if __name__ == "__main__":
+    main()
