@@ -77,16 +77,17 @@ void LogSink::WriteKept() {
   }
 }
 
-// Puts a line before the next one where lines were lost and there is room again.
+// Puts a line before the next one where lines were lost and half of the room is free again: where
+// each line made room for one, half of all lines would tell of the others.
 void LogSink::TellLost() {
-  if (lost_untold_ == 0 || !kept_.empty()) return;
+  if (lost_untold_ == 0 || kept_bytes_ > options_.most_kept_bytes / 2) return;
   const int64_t untold = std::exchange(lost_untold_, 0);
   std::string line = OwnLine(absl::StrCat("event=log_lines_lost lines=", untold));
   kept_bytes_ += line.size();
   kept_.push_back(std::move(line));
   WriteKept();
   if (lost_untold_ == 0) return;
-  lost_untold_ = untold;  // The line that tells of them is itself lost, and none of them.
+  lost_untold_ += untold - 1;  // The line that tells of them is itself lost, and none of them.
   --lost_;
 }
 
@@ -118,6 +119,7 @@ void LogSink::Run() {
     const bool is_ending = end_ns_ != kNoDeadlineNs;
     TellSuppressed(is_ending ? kNoDeadlineNs : now_ns);
     WriteKept();
+    TellLost();  // No further line may come.
     if (is_ending && (kept_.empty() || now_ns >= end_ns_)) break;
     const int64_t until_ns = std::min(repeats_.next_end_ns(), end_ns_);
     const bool is_room_awaited = !kept_.empty();

@@ -15,6 +15,9 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "server/system/log.h"
 #include "tests/testing/fake_clock.h"
 
@@ -97,6 +100,16 @@ TEST_P(LogSinkTest, AReaderThatStandsStillHoldsUpNobody) {
   EXPECT_EQ(all.rfind("event=line number=0\n") != all.npos, true);
   EXPECT_THAT(all, HasSubstr("level=warning event=log_lines_lost lines="));
   sink_->Close(absl::Seconds(30));
+}
+
+TEST_P(LogSinkTest, LostLinesAreToldThoughNoLineFollows) {
+  Start({.most_kept_bytes = 10'000, .repeats = {}});
+  for (int i = 0; i < 100'000; ++i) log_->info("event=line number={}", i);
+  const std::string told = absl::StrCat("event=log_lines_lost lines=", sink_->counts().lost, "\n");
+  std::string all;
+  const absl::Time limit = absl::Now() + absl::Seconds(30);
+  while (!absl::StrContains(all, told) && absl::Now() < limit) all += reader_.Read();
+  EXPECT_THAT(all, EndsWith(told));
 }
 
 TEST_P(LogSinkTest, AReaderThatHasGoneEndsNothing) {

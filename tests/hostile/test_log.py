@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whoever reads the log, or does not, neither ends the daemon nor stops it, and what peers make it write is
+bounded."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+from daemon import parse_log_line, wait_until
+from gemmd.v1 import gemm_pb2_grpc
+from http2_peer import MULTIPLY, Http2Peer, message
+from product import Product
+from small_product import SMALL, multiply
+
+DEADLINE_S = 60
+
+
+def multiply_many(address, count):
+    """Each leaves some 900 bytes in a log of level debug; the longest time that one took."""
+    slowest = 0
+    with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        stub = gemm_pb2_grpc.GemmStub(channel)
+        for number in range(count):
+            request = SMALL.request()
+            request.request_id = f"{number}" + 120 * "\x01"
+            start = time.monotonic()
+            stub.Multiply(request, timeout=DEADLINE_S)
+            slowest = max(slowest, time.monotonic() - start)
+    return slowest
+
+
+@pytest.fixture
+def piped(gemmd, tmp_path):
+    """A daemon whose standard error is a pipe that the test reads, or does not."""
+    started = []
+
+    def start(*flags):
+        ready = tmp_path / "ready"
+        process = subprocess.Popen(
+            [gemmd, "--listen=127.0.0.1:0", f"--ready-file={ready}", "--lame-duck=1ms", *flags],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        started.append(process)
+        wait_until(lambda: ready.exists() or process.poll() is not None, DEADLINE_S, "gemmd ready")
+        assert process.poll() is None
+        return process, ready.read_text().strip()
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.stderr.close()
+        process.wait()
+
+
+def test_the_reader_of_the_log_goes_away(piped, battery):
+    process, address = piped("--log-level=debug")
+    process.stderr.close()
+    for _ in range(20):
+        multiply(address)
+    process.send_signal(signal.SIGTERM)
+    battery.holds("reader of the log gone: exit code", most=0, seen=abs(process.wait(DEADLINE_S)))
+
+
+def test_the_reader_of_the_log_stands_still(piped, battery, is_sanitized):
+    """A pipe takes 64 KiB. The end waits a second for the reader."""
+    process, address = piped("--log-level=debug")
+    slowest = multiply_many(address, 300)
+    # A call takes milliseconds; one that waited for the reader would take until its deadline.
+    battery.holds("reader of the log stands still: slowest call", most=20, seen=slowest, unit="s")
+    start = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    code = process.wait(DEADLINE_S)
+    battery.holds(
+        "reader of the log stands still: exit", most=30 if is_sanitized else 15, seen=time.monotonic() - start, unit="s"
+    )
+    assert code == 0
+    whole = process.stderr.read().decode().rsplit("\n", 1)[0]
+    for line in whole.splitlines():
+        parse_log_line(line)
+
+
+def test_the_reader_of_the_log_comes_back(piped):
+    """It sees how many lines it missed. The daemon keeps 1 MiB for it."""
+    process, address = piped("--log-level=debug")
+    multiply_many(address, 2000)
+    lines = []
+    reader = threading.Thread(target=lambda: lines.extend(process.stderr))
+    reader.start()
+    wait_until(lambda: len(lines) > 50, DEADLINE_S, "lines that were kept")
+    multiply(address, request_id="after")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(DEADLINE_S) == 0
+    reader.join(DEADLINE_S)
+    parsed = [parse_log_line(line.decode().rstrip("\n")) for line in lines]
+    requests = [line for line in parsed if line["event"] == "request"]
+    [lost] = [line for line in parsed if line["event"] == "log_lines_lost"]
+    assert int(lost["lines"]) > 0 and len(requests) + int(lost["lines"]) == 2001
+    assert requests[-1]["id"] == "after"
+    parsed.remove(lost)
+    assert parsed[-1]["event"] == "stop"
+
+
+def test_protobuf_writes_into_the_log(daemons):
+    """A string that is no UTF-8 makes protobuf complain, with the name of the field."""
+    daemon = daemons.start("--lame-duck=1ms")
+    request = SMALL.request()
+    request.request_id = "@@@@"
+    broken = request.SerializeToString().replace(b"@@@@", b"\xff\xfe\n\xff")
+    with Http2Peer(daemon.tcp) as peer:
+        stream = peer.start(MULTIPLY)
+        peer.send(stream, message(broken), end=True)
+        assert peer.wait(stream).status not in (None, 0)
+    daemon.stop()
+    complaints = daemon.events("protobuf")  # Which parses every line.
+    assert complaints and {line["level"] for line in complaints} == {"warning"}
+    assert "request_id" in complaints[0]["message"]
+
+
+def test_the_log_as_json(daemons):
+    daemon = daemons.start("--lame-duck=1ms", "--log-level=debug", "--log-format=json")
+    multiply(daemon.tcp, request_id='12 "\n\u00e4')
+    multiply(daemon.tcp, request_id="12")
+    daemon.stop()
+    lines = [json.loads(line) for line in daemon.stderr().splitlines()]
+    assert all({"time", "level", "event"} <= line.keys() for line in lines)
+    [start] = [line for line in lines if line["event"] == "start"]
+    assert isinstance(start["pid"], int) and start["pid"] == daemon.pid
+    requests = [line for line in lines if line["event"] == "request"]
+    assert [line["id"] for line in requests] == ['12 "\n\u00e4', "12"]
+    assert all(isinstance(line["total_ns"], int) for line in requests)
+    assert requests[0]["status"] == "OK"
+
+
+def test_failures_that_repeat_are_logged_at_a_limited_rate(daemons, fake_worker, battery):
+    """A worker is lost while many products wait for it, each of which fails for the same reason."""
+    daemon = daemons.start(
+        "--lame-duck=1ms",
+        "--devices=cuda:0,cpu",
+        f"--worker-binary={fake_worker}",
+        "--max-queued-requests=4096",
+        "--max-concurrent-streams=4096",
+    )
+    product = Product(a=np.ones((1, 8, 8)), b=np.ones((1, 8, 8)), a_type="f16", b_type="f16")
+    request = product.request()
+    request.device = "cuda:0"
+    [worker] = daemon.children()
+    with grpc.insecure_channel(daemon.tcp, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        stub = gemm_pb2_grpc.GemmStub(channel)
+        os.kill(worker, signal.SIGSTOP)  # The daemon's watchdog kills it after two seconds.
+        calls = [stub.Multiply.future(request, timeout=DEADLINE_S) for _ in range(1000)]
+        failed = sum(call.code() != grpc.StatusCode.OK for call in calls)
+    daemon.stop()
+    assert failed > 300, "the attack was none"
+    lines = [line for line in daemon.log() if line["level"] in ("warning", "error")]
+    # The first ten of each kind in each second, and the summaries.
+    battery.holds("failures that repeat: lines of warnings", most=100, seen=len(lines))
+    told = sum(int(line["suppressed"]) for line in lines if line["event"] == "lines_suppressed")
+    written = sum(line["event"] == "request" for line in lines)
+    assert told > 0 and written + told <= failed
+
