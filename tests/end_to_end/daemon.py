@@ -136,15 +136,18 @@ class Daemon:
         with open(f"/proc/{self.pid}/status") as status:
             return int(next(line for line in status if line.startswith(key + ":")).split()[1])
 
-    def rss_bytes(self):
-        return self._status("VmRSS") * 1024
-
     def peak_rss_bytes(self):
         """The most since the start."""
         return self._status("VmHWM") * 1024
 
     def rss_bytes(self):
         return self._status("VmRSS") * 1024
+
+    def children(self):
+        """The processes that it has started and that have not ended."""
+        command = ["ps", "--ppid", str(self.pid), "-o", "pid="]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return {int(child) for child in done.stdout.split()}
 
     def threads(self):
         return self._status("Threads")

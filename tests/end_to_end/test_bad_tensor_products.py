@@ -7,7 +7,7 @@ from daemon import wait_until
 from elements import COLUMN_MAJOR
 from gemmd.v1 import gemm_pb2, resident_pb2, tensors_pb2
 from tensor_operands import integers, operand, part, product, put_array
-from tensors import DEADLINE_S, FLAGS, by_handle, refusal
+from tensors import DEADLINE_S, FLAGS, by_handle, by_name, refusal
 
 GEMMD_FLAGS = FLAGS
 
@@ -129,6 +129,19 @@ def test_bad_products_are_refused(session, rng):
             lambda used=used: session.list().session_bytes <= used, DEADLINE_S, f"{what}: room is free"
         )
     assert not [tensor for tensor in session.list().tensors if tensor.name]
+
+
+def test_tensors_whose_lease_ended_are_unknown(session, rng):
+    """As operands and as results, by the name and by the handle."""
+    tensor = put_array(session, integers(rng, 1, 4, 4), name="short", lease_ns=1_000_000)
+    wait_until(lambda: not session.list().tensors, DEADLINE_S, "the lease ended")
+    good = operand(by_handle(put_array(session, integers(rng, 1, 4, 4))))
+    for ref in (by_handle(tensor), by_name("short")):
+        asked = [product(4, 4, 4, operand(ref), good), product(4, 4, 4, good, good)]
+        asked[1].d.tensor.CopyFrom(part(ref))
+        for request in asked:
+            code, text = refusal(session.multiply, request)
+            assert code == NOT_FOUND and "tensor: got an unknown name or handle" in text
 
 
 def test_a_failed_product_leaves_no_tensor(session, rng):

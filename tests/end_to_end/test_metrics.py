@@ -239,9 +239,8 @@ def test_restarts_and_canaries_of_workers(start, multiply):
     # The worker's own and the server's.
     passed = {"device": "cuda:0", "result": "passed"}
     assert scrape(daemon).value("gemmd_canaries_total", **passed) == 2
-    ps = ["ps", "--ppid", str(daemon.pid), "-o", "pid="]
-    [worker] = subprocess.run(ps, capture_output=True, text=True).stdout.split()
-    os.kill(int(worker), signal.SIGKILL)
+    [worker] = daemon.children()
+    os.kill(worker, signal.SIGKILL)
     wait_until(
         lambda: scrape(daemon).value("gemmd_canaries_total", **passed) == 3, DEADLINE_S, "back"
     )

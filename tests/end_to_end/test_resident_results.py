@@ -4,7 +4,6 @@ when it is read elsewhere, and what is lost with a worker."""
 
 import os
 import signal
-import subprocess
 import threading
 
 import grpc
@@ -92,13 +91,9 @@ def download(session, name):
     return np.frombuffer(data, np.float16).reshape(SIZE, SIZE)
 
 
-def kill_worker(daemon):
-    children = subprocess.run(
-        ["pgrep", "--parent", str(daemon.pid)], capture_output=True, text=True
-    ).stdout.split()
-    for child in children:
-        os.kill(int(child), signal.SIGKILL)
-    return len(children)
+def kill_workers(daemon):
+    for worker in daemon.children():
+        os.kill(worker, signal.SIGKILL)
 
 
 def code_of(call, *arguments, **fields):
@@ -167,7 +162,7 @@ def test_a_lost_worker_takes_what_it_alone_had(gpus, open_session):
     plus_identity(session, "x", "pinned", "cuda:0", pinned=True)
     wait_until(lambda: "host" in places(session, "pinned"), DEADLINE_S, "it has a copy")
     plus_identity(session, "x", "only", "cuda:0")
-    assert kill_worker(daemon) == 1
+    kill_workers(daemon)
     wait_for_worker(session)
     only = session.describe(by_name("only"))
     assert only.lost and not only.places
@@ -201,7 +196,7 @@ def test_all_results_get_a_copy_where_that_is_asked_for(gpus, open_session):
     put(session, x, "x")
     plus_identity(session, "x", "y", "cuda:0")
     wait_until(lambda: "host" in places(session, "y"), DEADLINE_S, "it has a copy")
-    kill_worker(daemon)
+    kill_workers(daemon)
     wait_for_worker(session)
     assert (download(session, "y") == x + IDENTITY).all()
 
@@ -295,7 +290,7 @@ def test_workers_die_under_chains_of_products(gpus, open_session):
     for _ in range(4):
         done = ended["ok"]
         wait_until(lambda done=done: ended["ok"] > done + 100, DEADLINE_S, "products go on")
-        kill_worker(daemon)
+        kill_workers(daemon)
     done = ended["ok"]
     wait_until(lambda: ended["ok"] > done + 100, DEADLINE_S, "products go on")
     is_over.set()

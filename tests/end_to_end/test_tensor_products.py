@@ -3,7 +3,6 @@
 
 import os
 import signal
-import subprocess
 
 import grpc
 import metrics_page
@@ -269,10 +268,8 @@ def test_a_gpu_keeps_copies(daemons, fake_worker, rng):
         multiply(0)
         # The worker is lost, and with it all copies.
         made = copies(daemon, "made")
-        [child] = subprocess.run(
-            ["pgrep", "--parent", str(daemon.pid)], capture_output=True, text=True
-        ).stdout.split()
-        os.kill(int(child), signal.SIGKILL)
+        [worker] = daemon.children()
+        os.kill(worker, signal.SIGKILL)
 
         def works_again():
             try:

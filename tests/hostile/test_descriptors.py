@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""More connections than the daemon may have files: those that are there are served, and new ones as soon as
+there is room."""
+
+import contextlib
+import resource
+import subprocess
+import threading
+import time
+
+import grpc
+from daemon import parse_log_line, wait_until
+from gemmd.v1 import gemm_pb2_grpc
+from http2_peer import open_socket
+from product import check_bytes
+from small_product import SMALL, multiply
+
+DEADLINE_S = 60
+
+
+class Witness:
+    """A client with a connection of its own that multiplies all the time."""
+
+    def __init__(self, address):
+        self.failures = []
+        self.served = 0
+        self._stop = threading.Event()
+        self._channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        self._stub = gemm_pb2_grpc.GemmStub(self._channel)
+        self._multiply()
+        self._thread = threading.Thread(target=self._run)
+
+    def _multiply(self):
+        try:
+            check_bytes(self._stub.Multiply(SMALL.request(), timeout=DEADLINE_S).d, SMALL)
+            self.served += 1
+        except grpc.RpcError as failure:
+            self.failures.append(failure.code())
+
+    def _run(self):
+        while not self._stop.wait(0.01):
+            self._multiply()
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+        self._channel.close()
+
+
+def is_served(address):
+    try:
+        multiply(address)
+    except grpc.RpcError:
+        return False
+    return True
+
+
+def seconds_until_served(address):
+    start = time.monotonic()
+    wait_until(lambda: is_served(address), DEADLINE_S, "a new connection is served")
+    return time.monotonic() - start
+
+
+def flood(stack, daemon, count):
+    """Connections that the daemon may keep or close, as long as the stack is not closed."""
+    for _ in range(count):
+        with contextlib.suppress(ConnectionError):
+            stack.enter_context(open_socket(daemon.tcp))
+
+
+def test_a_flood_of_connections(daemons, battery, is_sanitized):
+    """Ten times as many as there may be, of one peer, who leaves no room for itself."""
+    most, of_peer = 128, 64
+    daemon = daemons.start("--lame-duck=1ms", "--handshake-timeout=120s", open_files=(256, 256))
+    before = daemon.open_files()
+    # One second, and what a call to a daemon under sanitizers takes on a machine with other work.
+    soon_s = 10 if is_sanitized else 1
+    with Witness(daemon.tcp) as witness:
+        with contextlib.ExitStack() as stack:
+            flood(stack, daemon, 10 * most)
+            refused = wait_until(lambda: daemon.events("connection_refused"), 10, "refusals")
+            assert refused[0]["reason"] == "as many as --max-connections-per-peer"
+            assert not is_served(daemon.tcp)
+            others_s = seconds_until_served(daemon.unix)
+            battery.holds("flood of connections: other peers served", most=soon_s, seen=others_s, unit="s")
+            kept = daemon.open_files() - before
+            battery.holds("flood of connections: descriptors", most=of_peer + 16, seen=kept)
+            battery.holds("flood of connections: descriptors", least=of_peer - 16, seen=kept)
+        again_s = seconds_until_served(daemon.tcp)
+        battery.holds("flood of connections: accepts after release", most=soon_s, seen=again_s, unit="s")
+    battery.holds("flood of connections: failed calls before it", most=0, seen=len(witness.failures))
+    assert witness.served > 0
+
+
+def test_no_descriptor_is_left(daemons, battery, is_sanitized):
+    """Something else has taken all: peers are told so at once, and accepted as soon as one is free."""
+    daemon = daemons.start("--lame-duck=1ms", "--handshake-timeout=120s", open_files=(256, 256))
+    with Witness(daemon.tcp) as witness:
+        tight = daemon.open_files() + 5
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (tight, 256))
+        with contextlib.ExitStack() as stack:
+            flood(stack, daemon, 200)
+            refused = wait_until(lambda: daemon.events("connection_refused"), 10, "refusals")
+            assert refused[0]["reason"] == "no file descriptor is left"
+            # Not left waiting: what is refused ends at once.
+            with open_socket(daemon.tcp) as peer:
+                peer.settimeout(DEADLINE_S)
+                with contextlib.suppress(ConnectionError):
+                    assert peer.recv(1) == b""
+        soon_s = 10 if is_sanitized else 1
+        again_s = seconds_until_served(daemon.tcp)
+        battery.holds("no descriptor left: accepts after release", most=soon_s, seen=again_s, unit="s")
+    battery.holds("no descriptor left: failed calls before it", most=0, seen=len(witness.failures))
+
+
+def test_more_connections_than_files(gemmd):
+    done = subprocess.run(
+        [gemmd, "--listen=127.0.0.1:0", "--max-connections=1000000000"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 1
+    assert "max-connections: got" in parse_log_line(done.stderr.splitlines()[-1])["reason"]
