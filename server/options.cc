@@ -108,7 +108,8 @@ void AddDevices(CLI::App& app, Options& options) {
            kGroup);
   AddBytes(app, "--gpu-memory-bytes", options.devices.gpu_memory_bytes,
            "Memory of each GPU that products and tensors may use; 0 takes nine tenths of what is "
-           "free. A product that needs more is refused with RESOURCE_EXHAUSTED",
+           "free. A product that needs more is computed in parts, as long as 8 rows of A fit with "
+           "8 columns of B",
            kGroup);
   AddBytes(
       app, "--gpu-tensor-bytes", options.devices.gpu_tensor_bytes,

@@ -91,6 +91,13 @@ struct Destination {
   DeviceBlock block = 0;
   int64_t offset = 0;
   std::byte* memory = nullptr;  // d_bytes of them, borrowed until the job is done.
+  // Not 0: in `memory` lines begin every so many bytes, whatever the problem's layout says of D,
+  // and d_bytes do not count. Of panels alone (panel.h).
+  int64_t line_stride_bytes = 0;
+
+  int64_t line_stride(const MatrixLayout& d) const {
+    return line_stride_bytes != 0 ? line_stride_bytes : d.line_stride_bytes();
+  }
 };
 
 // One launch. Everything is borrowed until the job is done; operands are as GemmArgs says.

@@ -10,6 +10,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/device/operand_check.h"
+#include "server/device/result_lines.h"
 
 namespace gemmd {
 namespace {
@@ -22,25 +23,6 @@ std::array<const Source*, kSources> SourcesOf(const Job& job) {
 }
 
 JobPlace PlaceOf(const Source& source) { return {.block = source.block, .offset = source.offset}; }
-
-// D where its lines have gaps: without them.
-void AppendLines(const Problem& problem, std::byte* to, const std::byte* from,
-                 std::vector<CopiedBytes>& copies) {
-  const MatrixLayout& d = problem.d;
-  const auto line_bytes = static_cast<size_t>((d.line_length() * BitsOf(d.type) + 7) / 8);
-  for (int64_t i = 0; i < problem.batch; ++i) {
-    for (int64_t line = 0; line < d.lines(); ++line) {
-      const int64_t at = i * d.batch_stride_bytes + line * d.line_stride_bytes();
-      copies.push_back({.to = to + at, .from = from + at, .bytes = line_bytes});
-    }
-  }
-}
-
-bool HasGaps(const Problem& problem) {
-  const MatrixLayout& d = problem.d;
-  return d.leading_dimension != d.line_length() ||
-         (problem.batch > 1 && d.batch_stride_bytes != d.lines() * d.line_stride_bytes());
-}
 
 }  // namespace
 
@@ -141,8 +123,8 @@ absl::Status JobErrand::PlaceResult(std::vector<CopiedBytes>& copies) {
   const absl::Span<std::byte> d = written();
   if (d.empty()) return absl::OkStatus();
   if (std::byte* const to = job_.d.memory; to != nullptr) {
-    if (HasGaps(job_.problem)) {
-      AppendLines(job_.problem, to, d.data(), copies);
+    if (HasGaps(job_)) {
+      AppendLines(job_, 0, d, copies);
     } else {
       copies.push_back({.to = to, .from = d.data(), .bytes = d.size()});
     }

@@ -2,24 +2,24 @@
 #include "server/device/streamed_job.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "kernels/kernel.h"
 #include "kernels/text.h"
 #include "server/device/operand_check.h"
+#include "server/device/result_lines.h"
 
 namespace gemmd {
 namespace {
 
 // Between two slices it may be aborted: copying one takes some 5 ms.
-constexpr size_t kSliceBytes = size_t{32} << 20;
+constexpr int64_t kSliceBytes = int64_t{32} << 20;
 
 // Takes a slice from the front of the pieces.
 std::vector<Piece> TakeSlice(std::vector<Piece>& left) {
   std::vector<Piece> slice;
-  size_t missing = kSliceBytes;
+  auto missing = static_cast<size_t>(kSliceBytes);
   size_t used = 0;
   while (missing > 0 && used < left.size()) {
     Piece& piece = left[used];
@@ -128,42 +128,45 @@ void StreamedJob::Run() {
 
 void StreamedJob::ReadD() {
   if (job_.d.block != 0 || job_.d_bytes == 0) return End(absl::OkStatus());
-  std::optional<HeldBytes> memory = HeldBytes::Zeros(job_.d_bytes);
-  if (!memory.has_value()) {
-    return End(absl::ResourceExhaustedError(
-        Concat("d: no memory for ", job_.d_bytes, " bytes of a result")));
+  to_ = job_.d.memory;
+  if (to_ == nullptr || HasGaps(job_)) {
+    const int64_t bytes = to_ == nullptr ? job_.d_bytes : std::min(kSliceBytes, job_.d_bytes);
+    std::optional<HeldBytes> memory = HeldBytes::Zeros(bytes);
+    if (!memory.has_value()) {
+      return End(
+          absl::ResourceExhaustedError(Concat("d: no memory for ", bytes, " bytes of a result")));
+    }
+    d_ = *std::move(memory);
+    to_ = d_.bytes().data();
   }
-  d_ = *std::move(memory);
   ReadNext();
 }
 
 void StreamedJob::ReadNext() {
   if (read_ == job_.d_bytes) return Finish();
-  const int64_t bytes = std::min(static_cast<int64_t>(kSliceBytes), job_.d_bytes - read_);
+  const bool is_scattered = job_.d.memory != nullptr && d_.size() > 0;
   const int64_t offset = read_;
-  read_ += bytes;
-  memory_.Read(blocks_.back(), offset,
-               d_.bytes().subspan(static_cast<size_t>(offset), static_cast<size_t>(bytes)),
-               [self = shared_from_this()](const absl::Status& status) {
-                 if (self->GoesOn(status)) self->ReadNext();
-               });
+  const auto bytes = static_cast<size_t>(std::min(kSliceBytes, job_.d_bytes - offset));
+  const absl::Span<std::byte> slice(to_ + (is_scattered ? 0 : offset), bytes);
+  read_ += static_cast<int64_t>(bytes);
+  memory_.Read(
+      blocks_.back(), offset, slice,
+      [self = shared_from_this(), is_scattered, offset, slice](const absl::Status& status) {
+        if (!self->GoesOn(status)) return;
+        if (is_scattered) self->Scatter(offset, slice);
+        self->ReadNext();
+      });
+}
+
+void StreamedJob::Scatter(int64_t offset, absl::Span<const std::byte> slice) const {
+  std::vector<CopiedBytes> copies;
+  AppendLines(job_, offset, slice, copies);
+  CopyAll(copies);
 }
 
 void StreamedJob::Finish() {
   outcome_.copy_out_ns += clock_.NowNs() - ran_ns_;
-  if (job_.d.memory == nullptr) {
-    outcome_.d = std::move(d_);
-    return End(absl::OkStatus());
-  }
-  // What lies between the lines is not D's.
-  const MatrixLayout& d = job_.problem.d;
-  const auto line_bytes = static_cast<size_t>((d.line_length() * BitsOf(d.type) + 7) / 8);
-  for (int64_t i = 0; i < job_.problem.batch; ++i) {
-    for (int64_t line = 0; line < d.lines(); ++line) {
-      const int64_t at = i * d.batch_stride_bytes + line * d.line_stride_bytes();
-      std::memcpy(job_.d.memory + at, d_.bytes().data() + at, line_bytes);
-    }
-  }
+  if (job_.d.memory == nullptr) outcome_.d = std::move(d_);
   End(absl::OkStatus());
 }
 

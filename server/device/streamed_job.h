@@ -44,6 +44,8 @@ class StreamedJob : public std::enable_shared_from_this<StreamedJob> {
   void Run();
   void ReadD();
   void ReadNext();
+  // Copies a slice of D to where its lines lie apart.
+  void Scatter(int64_t offset, absl::Span<const std::byte> slice) const;
   void Finish();
   // Whether it goes on; otherwise it has ended.
   bool GoesOn(const absl::Status& status);
@@ -65,7 +67,8 @@ class StreamedJob : public std::enable_shared_from_this<StreamedJob> {
   std::vector<Piece> left_;  // What is left of the matrix that is written, in slices.
   int64_t written_ = 0;
   std::vector<DeviceBlock> blocks_;
-  HeldBytes d_;
+  HeldBytes d_;              // D, or a slice of it where its lines lie apart.
+  std::byte* to_ = nullptr;  // Where it is read to.
   int64_t read_ = 0;
   JobOutcome outcome_;
   int64_t submitted_ns_ = 0;

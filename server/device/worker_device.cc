@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What callers ask for, and waiting. How errands begin is in worker_device_errands.cc, how they end
-// in worker_device_answers.cc, and the life of a worker in worker_device_life.cc.
+// in worker_device_answers.cc, jobs that are too large for one errand in worker_device_large.cc,
+// and the life of a worker in worker_device_life.cc.
 #include "server/device/worker_device.h"
 
 #include <poll.h>
@@ -26,9 +27,11 @@ constexpr int64_t kTimeToAbortNs = 1'000'000'000;
 }  // namespace
 
 void WorkerDevice::Submit(const Job& job, Done done) {
-  if (SubmitStreamed(job, done)) return;
+  absl::Status size;
+  if (SubmitPaneled(job, done, size) || SubmitStreamed(job, done)) return;
   const int64_t submitted_ns = clock_.NowNs();
   std::unique_ptr<Errand> errand = MakeJobErrand(job, std::move(done));
+  if (!size.ok()) errand->verdict = std::move(size);
   errand->submitted_ns = submitted_ns;
   {
     MutexLock lock(&mutex_);
@@ -61,6 +64,9 @@ void WorkerDevice::Abort(JobId id) {
   if (id == 0) return;
   {
     MutexLock lock(&mutex_);
+    for (const std::shared_ptr<PaneledJob>& paneled : paneled_) {
+      if (paneled->id() == id) paneled->Abort();
+    }
     for (const std::unique_ptr<Errand>& sent : sent_) {
       if (sent == nullptr || sent->job_id != id) continue;
       sent->is_aborted = true;
@@ -81,68 +87,6 @@ void WorkerDevice::Abort(JobId id) {
     if (waiting != nullptr) aborted_.push_back(std::move(waiting));
   }
   waker_->Wake();
-}
-
-absl::Status WorkerDevice::CheckSize(const Problem& problem) const {
-  ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(problem));
-  if (layout.end <= info_.memory_limit_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(Concat(
-      "device: ", info_.name, " has ", info_.memory_limit_bytes,
-      " bytes for products (--gpu-memory-bytes), got ", layout.end, " of operands and result"));
-}
-
-// Errors: ResourceExhausted where the staging area is too small.
-absl::Status WorkerDevice::CheckStaged(int64_t bytes) const {
-  const int64_t most = StagingArea::BytesForJobs(options_.staging_bytes);
-  if (bytes <= most) return absl::OkStatus();
-  return absl::ResourceExhaustedError(Concat(
-      "device: ", info_.name, " is given at most ", most,
-      " bytes of operands and result at once (two thirds of --gpu-staging-bytes), got ", bytes));
-}
-
-// False, and nothing is done, where the job fits into the staging area, or never will.
-bool WorkerDevice::SubmitStreamed(const Job& job, Done& done) {
-  const absl::StatusOr<JobLayout> layout = LayOutJob(job.problem, JobErrand::PlacesOf(job));
-  if (!layout.ok() || CheckStaged(layout->end).ok() || !CheckSize(job.problem).ok()) return false;
-  if (!JobErrand::CheckSources(job, *layout).ok()) return false;
-  const auto ended = [this](const StreamedJob& ended_job) {
-    {
-      MutexLock lock(&mutex_);
-      std::erase_if(streams_, [&ended_job](const std::shared_ptr<StreamedJob>& one) {
-        return one.get() == &ended_job;
-      });
-    }
-    StartStreamed();
-    waker_->Wake();
-  };
-  const auto submit = [this](const Job& inner, Done inner_done) {
-    Submit(inner, std::move(inner_done));
-  };
-  auto stream = std::make_shared<StreamedJob>(job, std::move(done), layout->end, memory_, clock_,
-                                              submit, ended);
-  {
-    MutexLock lock(&mutex_);
-    streams_waiting_.push_back(std::move(stream));
-  }
-  StartStreamed();
-  return true;
-}
-
-// Begins with the next one that there is memory for beside the others.
-void WorkerDevice::StartStreamed() {
-  std::shared_ptr<StreamedJob> next;
-  {
-    MutexLock lock(&mutex_);
-    if (streams_waiting_.empty()) return;
-    int64_t bytes = streams_waiting_.front()->bytes();
-    for (const std::shared_ptr<StreamedJob>& one : streams_) bytes += one->bytes();
-    const int64_t most = info_.memory_limit_bytes - memory_.capacity_bytes();
-    if (!streams_.empty() && bytes > most) return;
-    next = std::move(streams_waiting_.front());
-    streams_waiting_.pop_front();
-    streams_.push_back(next);
-  }
-  copy_threads_->Run([next = std::move(next)] { next->Start(); });
 }
 
 std::unique_ptr<Errand> WorkerDevice::MakeJobErrand(const Job& job, Done done) const {
@@ -224,7 +168,7 @@ bool WorkerDevice::IsFinished() const {
   if (!IsIdle()) return false;
   MutexLock lock(&mutex_);
   return queue_.is_empty() && aborted_.empty() && false_.empty() && streams_.empty() &&
-         streams_waiting_.empty();
+         streams_waiting_.empty() && paneled_.empty();
 }
 
 absl::Status WorkerDevice::readiness() const {

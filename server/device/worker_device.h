@@ -30,6 +30,7 @@
 #include "server/device/device.h"
 #include "server/device/errand.h"
 #include "server/device/errand_queue.h"
+#include "server/device/paneled_job.h"
 #include "server/device/restart_policy.h"
 #include "server/device/result_stamps.h"
 #include "server/device/staging_area.h"
@@ -45,7 +46,7 @@ namespace gemmd {
 struct WorkerDeviceOptions {
   WorkerCommand command;
   // The length of the staging area. Two thirds are for the operands and results of jobs under way;
-  // larger jobs go through it in parts.
+  // larger jobs go through it in parts, and those that are larger than the GPU's memory in panels.
   int64_t staging_bytes = int64_t{512} << 20;
   int copy_threads = CopyThreads::DefaultThreads();
   absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has its GPU.
@@ -95,10 +96,17 @@ class WorkerDevice final : public Device {
   static constexpr int kDepth = 24;
   static constexpr int kMemoryErrands = static_cast<int>(kMostInFlight) - kDepth;
 
-  // The life of errands.
+  // Large jobs (worker_device_large.cc).
   absl::Status CheckStaged(int64_t bytes) const;
+  absl::Status Fits(const Problem& problem, const JobPlaces& places, const Kernel* kernel,
+                    int64_t most_bytes) const;
+  absl::StatusOr<PanelPlan> PlanPanels(const Job& job, int64_t left_bytes) const;
+  bool SubmitPaneled(const Job& job, Done& done, absl::Status& size) ABSL_LOCKS_EXCLUDED(mutex_);
+  PaneledJob::Calls PanelCalls();
   bool SubmitStreamed(const Job& job, Done& done) ABSL_LOCKS_EXCLUDED(mutex_);
   void StartStreamed() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The life of errands.
   std::unique_ptr<Errand> MakeJobErrand(const Job& job, Done done) const;
   void Give(Errands errands) ABSL_LOCKS_EXCLUDED(mutex_);
   ErrandQueue::Room TakeRoom(Errand& errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -181,6 +189,8 @@ class WorkerDevice final : public Device {
   // Jobs that go through the staging area in parts: those that wait, and those under way.
   std::deque<std::shared_ptr<StreamedJob>> streams_waiting_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<StreamedJob>> streams_ ABSL_GUARDED_BY(mutex_);
+  // Jobs that are computed in panels, which are jobs and streams themselves.
+  std::vector<std::shared_ptr<PaneledJob>> paneled_ ABSL_GUARDED_BY(mutex_);
   int finishing_ ABSL_GUARDED_BY(mutex_) = 0;  // Their results are being copied.
   Errands false_ ABSL_GUARDED_BY(mutex_);      // Answered, and nothing was written.
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;

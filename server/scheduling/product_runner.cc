@@ -207,9 +207,12 @@ absl::StatusOr<PreparedProduct> ProductRunner::Prepare(absl::StatusOr<ParsedRequ
   const int64_t resident_bytes =
       tensors == nullptr ? 0 : tensors->resident_bytes() - tensors->copied_bytes();
   const int64_t d_bytes = tensors != nullptr && tensors->takes_d() ? 0 : job.d_bytes;
+  // A GPU's is its own memory, whose bounds the worker keeps.
+  const int64_t workspace_bytes =
+      job.kernel->device_kind == DeviceKind::kCuda ? 0 : job.workspace_bytes;
   product.bytes = std::max(message_bytes, BytesRead(job.problem) - resident_bytes);
   if (__builtin_add_overflow(product.bytes, d_bytes, &product.bytes) ||
-      __builtin_add_overflow(product.bytes, job.workspace_bytes, &product.bytes)) {
+      __builtin_add_overflow(product.bytes, workspace_bytes, &product.bytes)) {
     return absl::ResourceExhaustedError("queue: the request needs more than 2^63 bytes");
   }
   RETURN_IF_ERROR(CheckAdmissible(product.bytes));

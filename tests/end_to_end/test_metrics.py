@@ -184,7 +184,7 @@ def test_callers_cannot_make_series(start, multiply):
 def test_what_is_too_large_for_a_gpu_is_refused_not_admitted(start, multiply):
     daemon = start("--gpu-memory-bytes=96KiB")
     with pytest.raises(grpc.RpcError) as error:
-        multiply(daemon, "cuda:0", "f16", size=128)
+        multiply(daemon, "cuda:0", "f16", size=3000)  # 8 rows of A alone take 48 KB.
     assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     page = scrape(daemon)
     assert page.value("gemmd_refusals_total", reason="too_large") == 1

@@ -238,6 +238,62 @@ def test_a_result_on_the_gpu_is_compressed(gpus, open_session):
     assert compressed("y") == compressed("uploaded")
 
 
+def put_matrix(session, array, name):
+    rows, columns = array.shape
+    spec = resident_pb2.TensorSpec(type=F16, rows=rows, columns=columns)
+    return session.put(array.tobytes(), spec=spec, name=name, hashed=False)
+
+
+def test_tensors_larger_than_the_gpu_are_multiplied_there(gpus, open_session):
+    """The product is computed in panels, whose parts of the tensors come from memory of the host."""
+    daemon = gpus("--gpu-memory-bytes=128KiB")
+    session = open_session(daemon)
+    x = (np.arange(150 * 256) % 7).reshape(150, 256).astype(np.float16)
+    w = (np.arange(256 * 256) % 5 - 2).reshape(256, 256).astype(np.float16)
+    put_matrix(session, x, "x")  # 75 KiB, which tensors may have there.
+    put_matrix(session, w, "w")  # 128 KiB.
+    want = (x.astype(np.float64) @ w.astype(np.float64)).astype(np.float16)
+    part = tensors_pb2.Operand(tensor=tensors_pb2.TensorPart(tensor=by_name("w")))
+    for a in (
+        tensors_pb2.Operand(type=F16, data=x.tobytes()),
+        tensors_pb2.Operand(tensor=tensors_pb2.TensorPart(tensor=by_name("x"))),
+    ):
+        request = gemm_pb2.MultiplyRequest(m=150, n=256, k=256, a=a, b=part, device="cuda:0")
+        request.d.type = F16
+        answer = session.multiply(request)
+        assert answer.device == "cuda:0"
+        assert (np.frombuffer(answer.d, np.float16).reshape(150, 256) == want).all()
+        request.d.new_tensor.name = "d"
+        session.multiply(request)
+        _, data = session.get(by_name("d"))
+        assert (np.frombuffer(data, np.float16).reshape(150, 256) == want).all()
+
+
+def test_the_deadline_holds_between_panels(gpus, open_session):
+    daemon = gpus("--gpu-memory-bytes=128KiB")
+    session = open_session(daemon)
+    put_matrix(session, np.ones((2000, 256), np.float16), "x")
+    put_matrix(session, np.ones((256, 2000), np.float16), "w")
+    request = gemm_pb2.MultiplyRequest(m=2000, n=2000, k=256, device="cuda:0")
+    request.a.tensor.tensor.name = "x"
+    request.b.tensor.tensor.name = "w"
+    request.d.type = F16
+    with pytest.raises(grpc.RpcError) as error:
+        session.gemm.Multiply(request, metadata=session.metadata, timeout=0.1)
+    assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    page = wait_until(
+        lambda: (
+            lambda page: page if page.value("gemmd_admitted_bytes") == 0 else None
+        )(metrics_page.scrape(daemon)),
+        DEADLINE_S,
+        "the product's bytes are given back",
+    )
+    assert page.value("gemmd_device_staging_used_bytes", device="cuda:0") == 0
+    assert page.value("gemmd_worker_restarts_total", device="cuda:0") == 0
+    put(session, IDENTITY, "y")
+    plus_identity(session, "y", "z", "cuda:0")
+
+
 def test_products_go_where_their_tensors_are(gpus, open_session):
     daemon = gpus(devices="cuda:0,cuda:1,cpu")
     session = open_session(daemon)

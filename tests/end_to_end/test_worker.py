@@ -309,13 +309,22 @@ def test_products_larger_than_the_staging_area_go_through_it_in_parts(gpus, clie
     assert one.code_of(product=f16_product(size=128)) == grpc.StatusCode.OK
 
 
-def test_the_memory_of_the_gpu_limits_products(gpus, client):
+def test_products_larger_than_the_memory_of_the_gpu_are_made_in_panels(gpus, client):
     one = client(gpus("--gpu-memory-bytes=96KiB"))
-    assert one.code_of(product=f16_product(size=32)) == grpc.StatusCode.OK
+    for size in (32, 128, 200, 32):
+        assert one.code_of(product=f16_product(size=size)) == grpc.StatusCode.OK
+
+
+def test_products_of_which_no_panel_fits_are_refused(gpus, client):
+    one = client(gpus("--gpu-memory-bytes=96KiB"))
+    deep = Product(
+        a=np.ones((1, 16, 10000)), b=np.ones((1, 10000, 16)), a_type="f16", b_type="f16"
+    )
     with pytest.raises(grpc.RpcError) as error:
-        one.multiply(product=f16_product(size=128))
+        one.multiply(product=deep)
     assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "--gpu-memory-bytes" in error.value.details()
+    assert "for the smallest panel of D" in error.value.details()
     assert one.code_of(product=f16_product(size=32)) == grpc.StatusCode.OK
 
 

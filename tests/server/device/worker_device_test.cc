@@ -216,32 +216,13 @@ TEST(WorkerDeviceTest, EmptyProductsAndProductsOfNothing) {
   }
 }
 
-TEST(WorkerDeviceTest, JobsLargerThanTheMemoryOfTheGpuAreRefused) {
-  WorkerDeviceOptions options = QuickOptions();
-  options.command.memory_limit_bytes = 128 << 10;
-  WorkerRig rig(options);
-  SmallProduct large(200, 200, 16);
-  EXPECT_THAT(rig.device().CheckSize(large.problem()),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("cuda:0 has 131072 bytes for products"),
-                             HasSubstr("--gpu-memory-bytes"))));
-  EXPECT_THAT(large.Run(rig.device()).status, StatusIs(absl::StatusCode::kResourceExhausted));
-  SmallProduct most(100, 100, 16);
-  EXPECT_THAT(rig.device().CheckSize(most.problem()), IsOk());
-  EXPECT_THAT(most.Run(rig.device()).status, IsOk());
-  EXPECT_TRUE(most.IsRight());
-}
-
 TEST(WorkerDeviceTest, OutOfMemoryIsResourceExhaustedAndTheWorkerLives) {
-  WorkerDeviceOptions options = QuickOptions();
-  options.command.memory_limit_bytes = int64_t{2} << 20;
-  WorkerRig rig(options);
+  WorkerRig rig;
   const pid_t pid = rig.device().worker_pid();
-  SmallProduct large(70, 80, 16);
-  large.problem().d.leading_dimension = 8000;  // 2.2 MB.
-  large.problem().d.batch_stride_bytes = 70 * 8000 * 4;
+  rig.SetScript("Allocate 1 memory\nAllocate 2 memory");
+  SmallProduct large(700, 800, 16);  // More than the slab that the canary left.
   EXPECT_THAT(large.Run(rig.device()).status,
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 2097152")));
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("scripted: memory")));
   SmallProduct small(70, 80, 16);
   EXPECT_THAT(small.Run(rig.device()).status, IsOk());
   EXPECT_TRUE(small.IsRight());
