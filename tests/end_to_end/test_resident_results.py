@@ -262,7 +262,7 @@ def test_tensors_larger_than_the_gpu_are_multiplied_there(gpus, open_session):
         request.d.type = F16
         answer = session.multiply(request)
         assert answer.device == "cuda:0"
-        assert (np.frombuffer(answer.d, np.float16).reshape(150, 256) == want).all()
+        assert (np.frombuffer(answer.d.data, np.float16).reshape(150, 256) == want).all()
         request.d.new_tensor.name = "d"
         session.multiply(request)
         _, data = session.get(by_name("d"))
@@ -281,13 +281,12 @@ def test_the_deadline_holds_between_panels(gpus, open_session):
     with pytest.raises(grpc.RpcError) as error:
         session.gemm.Multiply(request, metadata=session.metadata, timeout=0.1)
     assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-    page = wait_until(
-        lambda: (
-            lambda page: page if page.value("gemmd_admitted_bytes") == 0 else None
-        )(metrics_page.scrape(daemon)),
-        DEADLINE_S,
-        "the product's bytes are given back",
-    )
+
+    def all_given_back():
+        return metrics_page.scrape(daemon).value("gemmd_admitted_bytes") == 0
+
+    wait_until(all_given_back, DEADLINE_S, "the product's bytes are given back")
+    page = metrics_page.scrape(daemon)
     assert page.value("gemmd_device_staging_used_bytes", device="cuda:0") == 0
     assert page.value("gemmd_worker_restarts_total", device="cuda:0") == 0
     put(session, IDENTITY, "y")

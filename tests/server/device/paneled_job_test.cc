@@ -35,20 +35,7 @@ WorkerDeviceOptions TinyMemory(int64_t bytes = 128 << 10) {
 TEST(PaneledJobTest, GivesTheRightProduct) {
   WorkerRig rig(TinyMemory());
   SmallProduct product(200, 210, 220);
-  EXPECT_THAT(rig.device().CheckSize(product.problem()), IsOk());
-  const JobOutcome outcome = product.Run(rig.device());
-  ASSERT_THAT(outcome.status, IsOk());
-  EXPECT_TRUE(product.IsRight());
-  EXPECT_GT(outcome.copy_in_ns, 0);
-  EXPECT_GT(outcome.compute_ns, 0);
-  EXPECT_GT(outcome.copy_out_ns, 0);
-  Job job = product.JobFor(rig.device());
-  job.d = {};
-  const JobOutcome held = Awaited(StartJob(rig.device(), job), "the outcome of a job");
-  ASSERT_THAT(held.status, IsOk());
-  EXPECT_TRUE(held.d.bytes() == PieceOf(product.Expected()));
-  EXPECT_EQ(rig.device().condition().staging_used_bytes, 0);
-  EXPECT_EQ(rig.device().memory()->used_bytes(), 0);
+  ExpectRightWhereverItGoes(rig, product);
 }
 
 // A job with matrices of any layout.

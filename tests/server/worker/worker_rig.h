@@ -16,6 +16,8 @@
 
 namespace gemmd {
 
+class SmallProduct;
+
 // Limits that tests need not wait long for.
 WorkerDeviceOptions QuickOptions();
 
@@ -48,6 +50,9 @@ class WorkerRig {
   std::unique_ptr<WorkerDevice> device_;
 };
 
+// The product is right in memory of the job's and in memory that the device gives, takes time in
+// every stage, and leaves nothing on the device.
+void ExpectRightWhereverItGoes(WorkerRig& rig, SmallProduct& product);
 // A product of the rig's device is right.
 void ExpectRightProduct(WorkerRig& rig);
 // The worker was lost once and has come back.
