@@ -90,9 +90,11 @@ void ExpectRightWhereverItGoes(WorkerRig& rig, SmallProduct& product) {
   EXPECT_GT(outcome.copy_out_ns, 0);
   Job job = product.JobFor(rig.device());
   job.d = {};
-  const JobOutcome held = Awaited(StartJob(rig.device(), job), "the outcome of a job");
-  ASSERT_THAT(held.status, IsOk());
-  EXPECT_TRUE(held.d.bytes() == PieceOf(product.Expected()));
+  {
+    const JobOutcome held = Awaited(StartJob(rig.device(), job), "the outcome of a job");
+    ASSERT_THAT(held.status, IsOk());
+    EXPECT_TRUE(held.d.bytes() == PieceOf(product.Expected()));
+  }
   EXPECT_EQ(rig.device().condition().staging_used_bytes, 0);
   EXPECT_EQ(rig.device().memory()->used_bytes(), 0);
 }
