@@ -28,7 +28,10 @@ from gemmd.errors import (
     Unavailable,
     Unimplemented,
 )
+from gemmd.part import TensorView
+from gemmd.prepare import QuantizedMatrix, SparseMatrix, pack24, quantize
 from gemmd.product import Product, ProductOptions
+from gemmd.remote import RemoteTensor
 
 __all__ = [
     "Aborted",
@@ -46,8 +49,14 @@ __all__ = [
     "PermissionDenied",
     "Product",
     "ProductOptions",
+    "QuantizedMatrix",
+    "RemoteTensor",
     "ResourceExhausted",
+    "SparseMatrix",
+    "TensorView",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
+    "pack24",
+    "quantize",
 ]

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to a server: addresses, what gRPC is told of them, and the calls that there are."""
+"""Connections to a server: addresses, and what gRPC is told of them."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 import grpc
 
 from gemmd.errors import Error, refusal
-from gemmd.product import Answer, Request
-from gemmd.v1 import registry_pb2, statistics_pb2
 
 Metadata: TypeAlias = Sequence[tuple[str, str]]
 
@@ -22,40 +20,6 @@ _SCHEMES = ("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:")
 _SEVERAL = ("dns:", "ipv4:", "ipv6:")
 _MOST_MESSAGE_BYTES = 2**31 - 1
 _MOST_ATTEMPTS = 5  # gRPC itself allows no more.
-
-
-class Method(NamedTuple):
-    """One call of the contract."""
-
-    path: str
-    serialize: Callable[[Any], bytes]
-    parse: Callable[[bytes], Any]
-
-
-def _method(service: str, name: str, request: Any, response: Any) -> Method:
-    return Method(f"/gemmd.v1.{service}/{name}", request.SerializeToString, response.FromString)
-
-
-MULTIPLY = Method("/gemmd.v1.Gemm/Multiply", Request.serialize, Answer.parse)
-LIST_DEVICES = _method(
-    "Registry", "ListDevices", registry_pb2.ListDevicesRequest, registry_pb2.ListDevicesResponse
-)
-LIST_KERNELS = _method(
-    "Registry", "ListKernels", registry_pb2.ListKernelsRequest, registry_pb2.ListKernelsResponse
-)
-EXPLAIN = _method("Registry", "Explain", registry_pb2.ExplainRequest, registry_pb2.ExplainResponse)
-SERVER_INFO = _method(
-    "Registry",
-    "GetServerInfo",
-    registry_pb2.GetServerInfoRequest,
-    registry_pb2.GetServerInfoResponse,
-)
-STATISTICS = _method(
-    "Registry",
-    "GetStatistics",
-    statistics_pb2.GetStatisticsRequest,
-    statistics_pb2.GetStatisticsResponse,
-)
 
 
 class ClientOptions(TypedDict, total=False):
@@ -69,6 +33,7 @@ class ClientOptions(TypedDict, total=False):
     credentials: grpc.ChannelCredentials | None  #: None, the default: no encryption.
     wait_when_full: bool  #: A product that is refused because the queue is full is sent again after
     #: the pause that the server asks for, as long as its timeout allows. False.
+    session: str  #: The token of a session to join. A new one, where a call needs one.
     channel_options: Sequence[tuple[str, Any]]  #: Options of gRPC; those that the client sets win.
 
 
@@ -84,6 +49,7 @@ class Settings:
     metadata: Metadata = ()
     credentials: grpc.ChannelCredentials | None = None
     wait_when_full: bool = False
+    session: str = ""
     channel_options: Sequence[tuple[str, Any]] = ()
 
     def __post_init__(self) -> None:

@@ -3,18 +3,25 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 import grpc
 import numpy as np
 
-from gemmd import channel as calls
-from gemmd.channel import ClientOptions, Deadline, Metadata, Method, Settings, pause_before_retry
-from gemmd.errors import from_rpc_error
+from gemmd import methods, moving
+from gemmd.channel import ClientOptions, Deadline, Metadata, Settings, pause_before_retry
+from gemmd.errors import Error, from_rpc_error, refusal
+from gemmd.methods import Method
+from gemmd.part import Part, TensorView
 from gemmd.product import Product, ProductOptions, build_request
-from gemmd.v1 import registry_pb2, statistics_pb2
+from gemmd.remote import RemoteTensor
+from gemmd.session import SESSION_KEY, Session
+from gemmd.transfer import Upload, keep_message, lanes_for
+from gemmd.v1 import registry_pb2, resident_pb2, statistics_pb2, tensors_pb2
 
 
 class Client:
@@ -37,12 +44,18 @@ class Client:
 
     def __init__(self, address: str, **settings: Unpack[ClientOptions]) -> None:
         self._settings = Settings(address, **settings)
-        self._channel = self._connect()
+        self._lanes = [self._connect()]
+        self._lock = threading.Lock()
         self._calls: dict[str, Any] = {}
+        self._session = Session(self._lanes[0], self._settings.session)
+        self._dropped: deque[bytes] = deque()  # Handles of tensors that nobody has any more.
 
     def close(self) -> None:
-        """Ends the connection and the calls under way."""
-        self._channel.close()
+        """Ends the connections and the calls under way. The server then deletes the session's tensors,
+        but for pinned ones, after a while (``--session-linger``)."""
+        self._session.close()
+        for channel in self._lanes:
+            channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +98,124 @@ class Client:
     ) -> Product:
         """As `matmul`; tells the kernel, the device and the time of each stage besides."""
         request = build_request(a, b, options)
-        return request.result(self._call(calls.MULTIPLY, request, timeout, metadata))
+        return request.result(self._call(methods.MULTIPLY, request, timeout, metadata))
+
+    def chain(
+        self,
+        a: Any,
+        b: Any,
+        *,
+        into: TensorView | None = None,
+        name: str = "",
+        pinned: bool = False,
+        lease: float | None = None,
+        timeout: float | None = None,
+        **options: Unpack[ProductOptions],
+    ) -> RemoteTensor:
+        """As `matmul`, but D stays on the server: as a new tensor, kept as in `put`, or in place of a
+        tensor or a part of one, ``into``, which must have D's type and shape. Where operands are on the
+        server too, nothing but the request and its answer travels."""
+        if options.get("out") is not None:
+            raise refusal("out", "an array", "none: D stays on the server")
+        self._open_session(timeout)
+        request = build_request(a, b, options)
+        if into is None:
+            request.message.d.new_tensor.CopyFrom(keep_message(name, pinned, lease))
+        else:
+            request.message.d.tensor.CopyFrom(into.as_destination())
+        answer = self._call(methods.MULTIPLY, request, timeout)
+        is_stack = len(request.shape) > 2
+        return RemoteTensor(self, answer.response.tensor, is_stack=is_stack, is_owned=into is None)
+
+    def put(
+        self,
+        array: Any,
+        *,
+        name: str = "",
+        pinned: bool = False,
+        lease: float | None = None,
+        sparse: bool = False,
+        scale: Any = None,
+        element_type: Any = None,
+        device: str = "",
+        sha256: bool = False,
+        connections: int = 0,
+        timeout: float | None = None,
+    ) -> RemoteTensor:
+        """Uploads a matrix, or a batch of them, which stays on the server.
+
+        Args:
+            array: an array, or what `pack24` or `quantize` has made.
+            name: takes the place of the session's tensor of that name.
+            pinned: kept until it is deleted, whatever its lease and session.
+            lease: seconds from one use to its end; None: the server's own.
+            sparse: prunes and packs it to 2:4, for use as A.
+            scale: factors of an 8-bit type: one, or one for each row or column.
+            element_type: for arrays whose dtype says too little: ``tf32``.
+            device: brings it there at once, and not with the first product.
+            sha256: the server checks the bytes, and none are sent where the session has them already.
+            connections: 1 to 16; 0: one for up to 8 MiB and four for more.
+            timeout: seconds for all of it; None: as long as bytes move.
+        """
+        self._open_session(timeout)
+        plan = Upload.of(
+            array,
+            keep_message(name, pinned, lease),
+            element_type=element_type,
+            sparse=sparse,
+            scale=scale,
+            device=device,
+            sha256=sha256,
+        )
+        lanes = lanes_for(plan.data.nbytes, connections)
+        patience = self._settings.timeout
+        info = moving.upload(self._lane, plan, lanes, self._metadata(), patience, timeout)
+        return RemoteTensor(self, info, is_stack=plan.is_stack, is_owned=True)
+
+    def tensor(self, which: str | bytes, *, timeout: float | None = None) -> RemoteTensor:
+        """The session's tensor of a name or a handle, as it is now; it is not deleted with the last
+        reference."""
+        self._open_session(timeout)
+        ref = tensors_pb2.TensorRef()
+        if isinstance(which, str):
+            ref.name = which
+        else:
+            ref.handle = which
+        return RemoteTensor(self, self._describe(ref, timeout))
+
+    def tensors(self, pattern: str = "", *, timeout: float | None = None) -> list[RemoteTensor]:
+        """The session's tensors whose names match a pattern of ``*`` and ``?``; without one all, also
+        those without a name."""
+        self._open_session(timeout)
+        request = resident_pb2.ListTensorsRequest(pattern=pattern)
+        listed = self._call(methods.LIST, request, timeout)
+        return [RemoteTensor(self, info) for info in listed.tensors]
+
+    def compress(
+        self,
+        tensor: RemoteTensor,
+        *,
+        mask: RemoteTensor | None = None,
+        name: str = "",
+        pinned: bool = False,
+        lease: float | None = None,
+        timeout: float | None = None,
+    ) -> RemoteTensor:
+        """A new 2:4 tensor of a dense one, made on the server: the units of the largest magnitude stay,
+        or those with a 1 in ``mask``, a tensor of bits."""
+        self._open_session(timeout)
+        request = resident_pb2.CompressRequest(
+            tensor=tensor.ref, keep=keep_message(name, pinned, lease)
+        )
+        if mask is not None:
+            request.mask.CopyFrom(mask.ref)
+        info = self._call(methods.COMPRESS, request, timeout)
+        return RemoteTensor(self, info, is_stack=tensor.ndim > 2, is_owned=True)
+
+    def session(self, *, timeout: float | None = None) -> resident_pb2.OpenSessionResponse:
+        """The client's session, which is opened if it is not: its token, with which another process
+        joins it (``Client(address, session=token)``), and its limits. The token is as a password."""
+        return self._open_session(timeout)
 
     def explain(
         self, a: Any, b: Any, *, timeout: float | None = None, **options: Unpack[ProductOptions]
@@ -96,27 +226,74 @@ class Client:
         for name, (part, _) in request.lent.items():
             getattr(request.message, name).CopyFrom(part)
         message = registry_pb2.ExplainRequest(request=request.message)
-        return self._call(calls.EXPLAIN, message, timeout)
+        return self._call(methods.EXPLAIN, message, timeout)
 
     def devices(self, *, timeout: float | None = None) -> list[registry_pb2.Device]:
         """The server's devices, the default one first."""
         request = registry_pb2.ListDevicesRequest()
-        return list(self._call(calls.LIST_DEVICES, request, timeout).devices)
+        return list(self._call(methods.LIST_DEVICES, request, timeout).devices)
 
     def kernels(
         self, pattern: str = "", *, timeout: float | None = None
     ) -> list[registry_pb2.Kernel]:
         """The kernels whose names match a shell pattern."""
         request = registry_pb2.ListKernelsRequest(name_pattern=pattern)
-        return list(self._call(calls.LIST_KERNELS, request, timeout).kernels)
+        return list(self._call(methods.LIST_KERNELS, request, timeout).kernels)
 
     def server_info(self, *, timeout: float | None = None) -> registry_pb2.GetServerInfoResponse:
         """Version, limits and features of the server."""
-        return self._call(calls.SERVER_INFO, registry_pb2.GetServerInfoRequest(), timeout)
+        return self._call(methods.SERVER_INFO, registry_pb2.GetServerInfoRequest(), timeout)
 
     def statistics(self, *, timeout: float | None = None) -> statistics_pb2.GetStatisticsResponse:
         """What the server has counted since its start, and what is queued now."""
-        return self._call(calls.STATISTICS, statistics_pb2.GetStatisticsRequest(), timeout)
+        return self._call(methods.STATISTICS, statistics_pb2.GetStatisticsRequest(), timeout)
+
+    def _open_session(self, timeout: float | None) -> resident_pb2.OpenSessionResponse:
+        """Also deletes what nobody has any more, so that what comes next has its room."""
+        deadline = Deadline(self._settings.timeout if timeout is None else timeout)
+        opened = self._session.open(deadline)
+        while self._dropped:
+            try:
+                self._delete(tensors_pb2.TensorRef(handle=self._dropped.popleft()))
+            except (Error, IndexError):
+                break
+        return opened
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        token = self._session.token
+        return [*self._settings.metadata, *([(SESSION_KEY, token)] if token else [])]
+
+    def _lane(self, number: int) -> grpc.Channel:
+        """One of the connections of a transfer, the first of which serves all other calls too."""
+        with self._lock:
+            while len(self._lanes) <= number:
+                self._lanes.append(self._connect())
+            return self._lanes[number]
+
+    def _download(self, part: Part, connections: int, timeout: float | None) -> np.ndarray:
+        span = part.byte_range()
+        ref = tensors_pb2.TensorRef(handle=part.info.handle)
+        lanes = lanes_for(span.count, connections)
+        limit = self._settings.timeout if timeout is None else timeout
+        return part.array(moving.download(self._lane, ref, span, lanes, self._metadata(), limit))
+
+    def _describe(
+        self, ref: tensors_pb2.TensorRef, timeout: float | None = None
+    ) -> resident_pb2.TensorInfo:
+        return self._call(methods.DESCRIBE, ref, timeout)
+
+    def _delete(self, ref: tensors_pb2.TensorRef) -> None:
+        self._call(methods.DELETE, ref, None)
+
+    def _keep_alive(
+        self, ref: tensors_pb2.TensorRef, lease: float | None, pinned: bool | None
+    ) -> None:
+        request = resident_pb2.KeepAliveRequest(tensor=ref)
+        if lease is not None:
+            request.lease_ns = round(lease * 1e9)
+        if pinned is not None:
+            request.pinned = pinned
+        self._call(methods.KEEP_ALIVE, request, None)
 
     def _connect(self) -> grpc.Channel:
         settings = self._settings
@@ -132,14 +309,14 @@ class Client:
         deadline = Deadline(self._settings.timeout if timeout is None else timeout)
         call = self._calls.get(method.path)
         if call is None:
-            call = self._channel.unary_unary(*method)
+            call = self._lanes[0].unary_unary(*method)
             self._calls[method.path] = call
         while True:
             try:
                 return call(
                     request,
                     timeout=deadline.left(),
-                    metadata=[*self._settings.metadata, *metadata],
+                    metadata=[*self._metadata(), *metadata],
                 )
             except grpc.RpcError as refused:
                 error = from_rpc_error(refused)

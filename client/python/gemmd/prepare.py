@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrices made ready for the server here: pruned and packed to 2:4, or scaled down to 8 bits.
+
+The bytes are those that the C++ client's Pack24 and Quantize make.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmd.elements import Element, named_element, pack, typed
+from gemmd.errors import refusal
+from gemmd.operands import operand_of
+from gemmd.v1 import tensors_pb2
+
+# The largest value to which a factor brings the largest magnitude; s8 is symmetric.
+_LARGEST = {"e4m3": 448.0, "e5m2": 57344.0, "s8": 127.0, "u8": 255.0}
+
+
+@dataclass(frozen=True)
+class SparseMatrix:
+    """A 2:4 sparse A, or a batch of them, as `pack24` makes it.
+
+    Attributes:
+        element: the type of its elements.
+        shape: that of the dense array.
+        data: the bytes, as Sparsity in tensors.proto says.
+        dropped: nonzero elements that pruning left out.
+    """
+
+    element: Element
+    shape: tuple[int, ...]
+    data: np.ndarray = field(repr=False)
+    dropped: int = 0
+
+    def as_operand(self, batch: int) -> tuple[tensors_pb2.Operand, memoryview]:
+        """See `gemmd.operands.StoredOperand`."""
+        message = tensors_pb2.Operand(type=self.element.number, sparsity=tensors_pb2.SPARSITY_2_4)
+        if batch != 1 and int(np.prod(self.shape[:-2])) == 1:
+            message.batch_stride = 0
+        return message, memoryview(self.data)
+
+
+@dataclass(frozen=True)
+class QuantizedMatrix:
+    """An 8-bit matrix and the factors that bring its elements back; an operand of a product.
+
+    Attributes:
+        array: the elements.
+        scale: one factor, or one for each row or column.
+    """
+
+    array: np.ndarray
+    scale: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns."""
+        return self.array.shape
+
+    def as_operand(self, batch: int) -> tuple[tensors_pb2.Operand, memoryview | None]:
+        """See `gemmd.operands.StoredOperand`."""
+        return operand_of(self.array, (batch,), None, self.scale, "array")
+
+
+def _group(element: Element) -> tuple[int, int]:
+    """Units in a group, of which half are kept, and elements in a unit."""
+    if element.name in ("f64", "b1", "s32"):
+        raise refusal("type", element.name, "a type that has a sparse form")
+    if element.bits == 32:
+        return 2, 1
+    return 4, 2 if element.bits == 4 else 1
+
+
+def _values(codes: np.ndarray, element: Element) -> np.ndarray:
+    if element.name == "tf32":
+        codes = (codes.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    return codes.astype(np.float64)
+
+
+def _kept_units(values: np.ndarray, kept: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which units stay, ascending (rows x groups x kept), and whether each unit has a nonzero. Of
+    values as rows x groups x units x elements the largest magnitudes stay; NaN is larger than
+    infinity, and of equal ones the first stays."""
+    is_nan = np.isnan(values)
+    magnitude = np.where(is_nan, 0, np.abs(values)).sum(axis=-1)
+    is_nonzero = (values != 0).any(axis=-1)
+    rank = np.where(is_nan.any(axis=-1), 0, np.where(is_nonzero, 1, 2))
+    best_first = np.lexsort((-magnitude, rank), axis=-1)
+    return np.sort(best_first[..., :kept], axis=-1), is_nonzero
+
+
+def _refuse(is_nonzero: np.ndarray, kept: int, unit: int) -> None:
+    """Names the first group that has more than may be kept."""
+    counts = is_nonzero.sum(axis=-1)
+    too_many = np.argwhere(counts > kept)
+    if len(too_many):
+        row, group = too_many[0]
+        what = "nonzero pairs" if unit == 2 else "nonzero elements"
+        raise refusal(
+            f"dense.data: row {row}, group {group}",
+            f"{counts[row, group]} {what}",
+            f"at most {kept}",
+        )
+
+
+def pack24(
+    dense: npt.ArrayLike, *, type: Any = None, prune: Literal["smallest", "refuse"] = "smallest"
+) -> SparseMatrix:
+    """The 2:4 form of an A: half of the elements of each row, and where they were.
+
+    The smallest magnitudes of each group go; of equal ones the last. With ``prune="refuse"`` a group
+    with too many nonzero elements is an InvalidArgument. `type` is for arrays whose dtype says too
+    little (``tf32``).
+    """
+    array, element = typed(np.asarray(dense), type, "dense")
+    if array.ndim < 2:
+        raise refusal("dense.shape", array.shape, "2 dimensions or more")
+    units, unit = _group(element)
+    kept = units // 2
+    rows = int(np.prod(array.shape[:-1]))
+    columns = array.shape[-1]
+    groups = -(-columns // (units * unit))
+    padded = np.zeros((rows, groups * units * unit), array.dtype)
+    padded[:, :columns] = array.reshape(rows, columns)
+    elements = padded.reshape(rows, groups, units, unit)
+    values = _values(elements, element)
+    places, is_nonzero = _kept_units(values, kept)
+    if prune == "refuse":
+        _refuse(is_nonzero, kept, unit)
+    elements[~is_nonzero] = 0
+    lines = np.take_along_axis(elements, places[..., None], axis=2).reshape(rows, -1)
+    kept_nonzeros = np.count_nonzero(np.take_along_axis(values, places[..., None], axis=2) != 0)
+    data = _matrices(array.shape, lines, places.reshape(rows, -1).astype(np.uint8), element)
+    return SparseMatrix(
+        element, array.shape, data, int(np.count_nonzero(values != 0) - kept_nonzeros)
+    )
+
+
+def _matrices(
+    shape: tuple[int, ...], lines: np.ndarray, places: np.ndarray, element: Element
+) -> np.ndarray:
+    """The bytes of a batch: of each matrix its elements, then its indices of two bits."""
+    matrices = int(np.prod(shape[:-2]))
+    bits = np.stack([places & 1, places >> 1], axis=-1).reshape(len(places), -1)
+    indices = np.packbits(bits, axis=-1, bitorder="little")
+    stored = [pack(lines, element), indices.reshape(-1)]
+    return np.concatenate([part.reshape(matrices, -1) for part in stored], axis=1).reshape(-1)
+
+
+def _nearest(values: np.ndarray, element: Element) -> np.ndarray:
+    """The nearest elements, ties to even, of values that are within the type's range. Rounds once,
+    from float64, where a conversion by way of float32 would round twice."""
+    if element.name in ("s8", "u8"):
+        return np.rint(values).astype(element.dtype)
+    codes = np.arange(0x80, dtype=np.uint8).view(element.dtype).astype(np.float64)
+    steps = codes[np.isfinite(codes)]
+    middles = (steps[:-1] + steps[1:]) / 2
+    magnitudes = np.abs(values)
+    nearest = np.searchsorted(middles, magnitudes)
+    is_tie = (nearest < len(middles)) & (
+        middles[np.minimum(nearest, len(middles) - 1)] == magnitudes
+    )
+    nearest += is_tie & (nearest % 2 == 1)
+    return (nearest.astype(np.uint8) | np.signbit(values).astype(np.uint8) << 7).view(element.dtype)
+
+
+def quantize(
+    values: npt.ArrayLike, type: Any, *, per: Literal["matrix", "row", "column"] = "matrix"
+) -> QuantizedMatrix:
+    """A matrix as elements of an 8-bit type (``e4m3``, ``e5m2``, ``s8``, ``u8``) times factors.
+
+    Each factor brings the largest magnitude that it is for to the largest value of the type (127 for
+    s8). ``row`` is for A, ``column`` for B: the server scales rows of op(A) and columns of op(B).
+    """
+    element = named_element(type, "type")
+    if element.name not in _LARGEST:
+        raise refusal("type", element.name, "e4m3, e5m2, s8 or u8")
+    array = np.asarray(values, np.float32)
+    if array.ndim != 2:
+        raise refusal("values.shape", array.shape, "rows and columns")
+    is_bad = ~np.isfinite(array)
+    if element.name == "u8":
+        is_bad |= array < 0
+    if is_bad.any():
+        row, column = np.argwhere(is_bad)[0]
+        want = "a finite value" + (" of at least 0" if element.name == "u8" else "")
+        raise refusal("values", f"{array[row, column]} at [{row}, {column}]", want)
+    largest = _LARGEST[element.name]
+    axes = {"matrix": (0, 1), "row": 1, "column": 0}
+    if per not in axes:
+        raise refusal("per", repr(per), "matrix, row or column")
+    magnitude = np.abs(array).max(axis=axes[per], keepdims=True, initial=0)
+    factors = (magnitude.astype(np.float64) / largest).astype(np.float32)
+    # Zeros need no factor, and the least magnitudes none that would be 0.
+    factors[factors == 0] = 1
+    scaled = np.clip(array / factors.astype(np.float64), -largest, largest)
+    return QuantizedMatrix(_nearest(scaled, element), factors.reshape(-1))

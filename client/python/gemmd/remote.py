@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors on the server, for the synchronous client."""
+
+from __future__ import annotations
+
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from gemmd.errors import NotFound
+from gemmd.part import Part, TensorView
+from gemmd.v1 import resident_pb2, tensors_pb2
+
+if TYPE_CHECKING:
+    from gemmd.client import Client
+
+
+class RemoteView(TensorView):
+    """A part of a tensor on the server.
+
+    ``x @ w`` and ``w @ x`` with an array give an array; ``w @ v`` of two tensors leaves the result on
+    the server and gives a `RemoteTensor`.
+    """
+
+    _client: Client
+
+    def __init__(self, client: Client, part: Part, owner: RemoteView | None = None) -> None:
+        super().__init__(client, part)
+        # A part keeps its tensor: the one that nobody has any more is deleted.
+        self._owner = owner
+
+    def get(self, *, connections: int = 0, timeout: float | None = None) -> np.ndarray:
+        """The elements, as an array of their own."""
+        return self._client._download(self._part, connections, timeout)
+
+    def __matmul__(self, other: Any) -> Any:
+        if isinstance(other, RemoteView):
+            return self._client.chain(self, other)
+        return self._client.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> np.ndarray:
+        return self._client.matmul(other, self)
+
+    def _view(self, part: Part) -> RemoteView:
+        return RemoteView(self._client, part, self)
+
+
+class RemoteTensor(RemoteView):
+    """A tensor on the server.
+
+    As a context it is deleted at its end. One that this client has made, without a name and not pinned,
+    is also deleted after the last reference to it or to a part of it has gone, with the client's next
+    call that makes a tensor. All others stay as long as the server keeps them: for their lease after
+    each use, and no longer than their session, or until they are deleted where they are pinned.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        info: resident_pb2.TensorInfo,
+        *,
+        is_stack: bool | None = None,
+        is_owned: bool = False,
+    ) -> None:
+        super().__init__(client, Part.whole(info, is_stack))
+        self._finalizer = None
+        if is_owned and not info.name and not info.pinned:
+            self._finalizer = weakref.finalize(self, client._dropped.append, info.handle)
+            self._finalizer.atexit = False
+
+    @property
+    def ref(self) -> tensors_pb2.TensorRef:
+        """The tensor as messages name it."""
+        return tensors_pb2.TensorRef(handle=self.info.handle)
+
+    def release(self) -> bytes:
+        """Leaves the tensor on the server for its lease, and gives its handle."""
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        return self.info.handle
+
+    def delete(self) -> None:
+        """Deletes it from the server; products that began with it keep it until they end."""
+        self.release()
+        self._client._delete(self.ref)
+
+    def refresh(self) -> resident_pb2.TensorInfo:
+        """Asks the server what it knows of the tensor now: lease, places, products."""
+        return self._client._describe(self.ref)
+
+    def keep_alive(self, *, lease: float | None = None, pinned: bool | None = None) -> None:
+        """Renews the lease, as every use does; changes it (seconds) and whether the tensor is pinned."""
+        if pinned:
+            self.release()
+        self._client._keep_alive(self.ref, lease, pinned)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.delete()
+        except NotFound:
+            pass

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The session of a client, which owns its tensors: opened when it is needed, and taken up again by its
+token where its connection broke."""
+
+from __future__ import annotations
+
+import threading
+
+import grpc
+
+from gemmd.channel import Deadline
+from gemmd.errors import DeadlineExceeded, Error, Unavailable, from_rpc_error
+from gemmd.methods import OPEN_SESSION
+from gemmd.v1 import resident_pb2
+
+SESSION_KEY = "gemmd-session"
+# Tries to take up a session lie within its linger, or it is gone.
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0
+_FINAL = (
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+)
+
+
+def may_return(error: Error) -> bool:
+    """Whether a stream that ended so may be opened again under the same token."""
+    return error.code not in _FINAL
+
+
+class Session:
+    """A session on one connection. A thread keeps its stream open, from the first call that needs it."""
+
+    def __init__(self, channel: grpc.Channel, token: str) -> None:
+        self._channel = channel
+        self._condition = threading.Condition()
+        self._token = token
+        self._was_joined = bool(token)
+        self._opened: resident_pb2.OpenSessionResponse | None = None
+        self._error: Error | None = None
+        self._thread: threading.Thread | None = None
+        self._stream: grpc.Call | None = None
+        self._is_closing = False
+
+    def open(self, deadline: Deadline) -> resident_pb2.OpenSessionResponse:
+        """What the server says of the session. Blocks until it has opened it."""
+        with self._condition:
+            if self._error is not None and not self._was_joined:
+                # A session that is gone makes room for a new one.
+                self._error = self._thread = None
+            if self._thread is None and self._error is None:
+                self._thread = threading.Thread(target=self._keep, daemon=True)
+                self._thread.start()
+            self._condition.wait_for(lambda: self._opened or self._error, deadline.left())
+            if self._error is not None:
+                raise self._error
+            if self._opened is None:
+                raise DeadlineExceeded("session: the server did not open it in time")
+            return self._opened
+
+    @property
+    def token(self) -> str:
+        """The token; empty where there is no session."""
+        return self._token
+
+    def close(self) -> None:
+        """Ends the stream; the server deletes what is not pinned some time later."""
+        with self._condition:
+            self._is_closing = True
+            if self._stream is not None:
+                self._stream.cancel()
+            self._condition.notify_all()
+
+    def _keep(self) -> None:
+        pause, was_open = FIRST_PAUSE_S, False
+        while True:
+            error, has_opened = self._serve()
+            if has_opened:
+                pause, was_open = FIRST_PAUSE_S, True
+            with self._condition:
+                # A first failure is told to whoever waits; what was open once is taken up again.
+                if self._is_closing or not was_open or not may_return(error):
+                    self._error, self._opened = error, None
+                    if not self._was_joined:
+                        self._token = ""
+                    self._condition.notify_all()
+                    return
+                self._condition.wait_for(lambda: self._is_closing, pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _serve(self) -> tuple[Error, bool]:
+        """Keeps one stream open until it ends, and tells how it ended and whether it was open."""
+        has_opened = False
+        try:
+            with self._condition:
+                if self._is_closing:
+                    return Unavailable("session: the client is closed"), False
+                request = resident_pb2.OpenSessionRequest(token=self._token)
+                metadata = [(SESSION_KEY, self._token)] if self._token else []
+                stream = self._channel.unary_stream(*OPEN_SESSION)(request, metadata=metadata)
+                self._stream = stream
+            for opened in stream:
+                has_opened = True
+                with self._condition:
+                    self._opened, self._token = opened, opened.token
+                    self._condition.notify_all()
+        except grpc.RpcError as error:
+            return from_rpc_error(error), has_opened
+        except ValueError:  # The channel was closed meanwhile.
+            return Unavailable("session: the client is closed"), has_opened
+        return Unavailable("session: the server has ended its stream"), has_opened

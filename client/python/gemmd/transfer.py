@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What uploads and downloads of tensors have in common, whoever makes the calls."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+
+from gemmd.elements import typed
+from gemmd.errors import Error, refusal
+from gemmd.operands import bytes_of, lines_of
+from gemmd.part import Span
+from gemmd.prepare import QuantizedMatrix, SparseMatrix, pack24
+from gemmd.v1 import resident_pb2, tensors_pb2
+from gemmd.wire import Buffer, fields, nested, without
+
+_SMALL_BYTES = 8 << 20  # As many go over one connection, more over several.
+_LANES = 4
+_MOST_LANES = 16
+PIECE_BYTES = 16 << 20  # What one connection asks for at a time.
+_MOST_FRUITLESS_TRIES = 5
+_LONGEST_PAUSE_S = 2.0
+_NS = 1_000_000_000
+
+
+def lanes_for(size: int, asked: int) -> int:
+    """The connections for so many bytes; `asked` is what the caller said, 0 for nothing."""
+    if not 0 <= asked <= _MOST_LANES:
+        raise refusal("connections", asked, f"0 to {_MOST_LANES}")
+    return asked or (1 if size <= _SMALL_BYTES else _LANES)
+
+
+def keep_message(name: str, pinned: bool, lease: float | None) -> tensors_pb2.NewTensor:
+    """How a new tensor is kept; the lease is in seconds."""
+    lease_ns = 0 if lease is None else round(lease * _NS)
+    return tensors_pb2.NewTensor(name=name, pinned=pinned, lease_ns=lease_ns)
+
+
+@dataclass
+class Upload:
+    """A tensor on its way: what it is, and its bytes."""
+
+    begin: resident_pb2.PutBegin
+    data: memoryview
+    is_stack: bool
+
+    @staticmethod
+    def of(
+        array: Any,
+        keep: tensors_pb2.NewTensor,
+        *,
+        element_type: Any = None,
+        sparse: bool = False,
+        scale: Any = None,
+        device: str = "",
+        sha256: bool = False,
+    ) -> Upload:
+        spec = resident_pb2.TensorSpec()
+        if isinstance(array, QuantizedMatrix):
+            array, scale = array.array, array.scale if scale is None else scale
+        if sparse and not isinstance(array, SparseMatrix):
+            array = pack24(array, type=element_type)
+        if isinstance(array, SparseMatrix):
+            element, data = array.element, memoryview(array.data)
+            spec.sparsity = tensors_pb2.SPARSITY_2_4
+        else:
+            array, element = typed(np.asarray(array), element_type, "array")
+        if array_ndim(array) not in (2, 3):
+            raise refusal("array.shape", tuple(array.shape), "2 or 3 dimensions")
+        *matrices, rows, columns = array.shape
+        if isinstance(array, np.ndarray):
+            spec.order, lines = lines_of(array.reshape(math.prod(matrices), rows, columns))
+            data = bytes_of(lines, element)
+        spec.type, spec.rows, spec.columns = element.number, rows, columns
+        if matrices:
+            spec.matrices = matrices[0]
+        if scale is not None:
+            spec.scale.values.extend(np.asarray(scale, np.float32).reshape(-1).tolist())
+        begin = resident_pb2.PutBegin(spec=spec, keep=keep, device=device)
+        if sha256:
+            begin.sha256 = hashlib.sha256(data).digest()
+        return Upload(begin, data, bool(matrices))
+
+
+def array_ndim(array: Any) -> int:
+    """The count of dimensions of an array, or of what has a shape."""
+    return len(array.shape)
+
+
+class Chunks:
+    """The pieces of some ranges of bytes, which several connections take in turns."""
+
+    def __init__(self, ranges: Iterable[Span], most: int) -> None:
+        self._ranges = [span for span in ranges if span.count > 0]
+        self._most = most
+        self._lock = threading.Lock()
+
+    def take(self) -> Span | None:
+        """The next piece; None where all are taken."""
+        with self._lock:
+            if not self._ranges:
+                return None
+            first, count = self._ranges[0].first, self._ranges[0].count
+            size = min(count, self._most)
+            if size == count:
+                del self._ranges[0]
+            else:
+                self._ranges[0] = Span(first + size, count - size)
+            return Span(first, size)
+
+
+def missing_chunks(state: resident_pb2.PutState, total: int) -> Chunks:
+    """What the server wants of a tensor of so many bytes."""
+    ranges = [Span(missing.offset, missing.bytes) for missing in state.missing]
+    for span in ranges:
+        if span.first < 0 or span.count < 0 or span.first + span.count > total:
+            raise refusal(
+                "missing", f"{span.count} bytes from {span.first} on", f"parts of {total}"
+            )
+    return Chunks(ranges, state.max_chunk_bytes or 1 << 20)
+
+
+class Tries:
+    """How often a transfer whose connections broke is tried again without that any byte moved."""
+
+    def __init__(self) -> None:
+        self._fruitless = 0
+        self._pause = 0.1
+
+    def pause_after(self, error: Error, has_moved: bool) -> float:
+        """The seconds to wait before the next try; raises the error where there is none."""
+        if error.code is not grpc.StatusCode.UNAVAILABLE:
+            raise error
+        if has_moved:
+            self._fruitless, self._pause = 0, 0.1
+        self._fruitless += 1
+        if self._fruitless == _MOST_FRUITLESS_TRIES:
+            raise error
+        pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE_S)
+        return pause
+
+
+@dataclass(frozen=True)
+class OutgoingChunk:
+    """Bytes of an upload, which lie where the caller has them."""
+
+    offset: int
+    data: memoryview
+
+
+def serialize_put(step: resident_pb2.PutRequest | OutgoingChunk) -> bytes:
+    """A message of an upload. Bytes of the tensor are copied once."""
+    if isinstance(step, resident_pb2.PutRequest):
+        return step.SerializeToString()
+    begin = resident_pb2.PutChunk(offset=step.offset).SerializeToString()
+    numbers = resident_pb2.PutRequest.CHUNK_FIELD_NUMBER, resident_pb2.PutChunk.DATA_FIELD_NUMBER
+    return b"".join(nested(numbers[0], begin, numbers[1], step.data))
+
+
+def parse_get(message: Buffer) -> tuple[int, memoryview]:
+    """Where the bytes of an answer to Get begin, and the bytes, where they are in the message. The
+    answer that describes the tensor has none."""
+    for number, _, contents in fields(memoryview(message)):
+        if number == resident_pb2.GetResponse.CHUNK_FIELD_NUMBER:
+            rest, data = without(contents, resident_pb2.GetChunk.DATA_FIELD_NUMBER)
+            offset = resident_pb2.GetChunk.FromString(rest).offset
+            return offset, memoryview(b"") if data is None else data
+    return 0, memoryview(b"")

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Uploads and downloads whose connections break go on where they were."""
+
+import gemmd
+import numpy as np
+import pytest
+from breaking_proxy import BreakingProxy
+
+GEMMD_FLAGS = ["--devices=cpu"]
+MIB = 1 << 20
+
+
+@pytest.fixture
+def array(numbers):
+    return numbers.integers(0, 256, (12, MIB), np.uint8)
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+def test_uploads_go_on(daemon, client, array, connections):
+    with (
+        BreakingProxy(daemon.port, after_bytes=3 * MIB, breaks=2) as proxy,
+        gemmd.Client(proxy.address) as broken,
+    ):
+        sha256 = bool(connections == 3)
+        tensor = broken.put(array, connections=connections, sha256=sha256)
+        assert proxy.broken == 2
+        assert np.array_equal(tensor.get(), array)
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+def test_downloads_go_on(daemon, client, array, connections):
+    tensor = client.put(array, name="w")
+    with (
+        BreakingProxy(daemon.port, after_bytes=3 * MIB, breaks=2) as proxy,
+        gemmd.Client(proxy.address, session=client.session().token) as broken,
+    ):
+        assert np.array_equal(broken.tensor("w").get(connections=connections), array)
+        assert proxy.broken == 2
+    tensor.delete()
+
+
+def test_what_breaks_again_and_again_ends(daemon, array):
+    with (
+        BreakingProxy(daemon.port, after_bytes=1000, breaks=10**6) as proxy,
+        gemmd.Client(proxy.address, timeout=20) as broken,
+    ):
+        with pytest.raises((gemmd.Unavailable, gemmd.DeadlineExceeded, gemmd.NotFound)):
+            broken.put(array)
