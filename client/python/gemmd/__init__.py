@@ -32,10 +32,12 @@ from gemmd.part import TensorView
 from gemmd.prepare import QuantizedMatrix, SparseMatrix, pack24, quantize
 from gemmd.product import Product, ProductOptions
 from gemmd.remote import RemoteTensor
+from gemmd.requests import ChainOptions, KeepOptions, PutOptions
 
 __all__ = [
     "Aborted",
     "Cancelled",
+    "ChainOptions",
     "Client",
     "ClientOptions",
     "DataLoss",
@@ -44,11 +46,13 @@ __all__ = [
     "FailedPrecondition",
     "Internal",
     "InvalidArgument",
+    "KeepOptions",
     "NotFound",
     "OutOfRange",
     "PermissionDenied",
     "Product",
     "ProductOptions",
+    "PutOptions",
     "QuantizedMatrix",
     "RemoteTensor",
     "ResourceExhausted",

@@ -14,13 +14,22 @@ import numpy as np
 
 from gemmd import methods, moving
 from gemmd.channel import ClientOptions, Deadline, Metadata, Settings, pause_before_retry
-from gemmd.errors import Error, from_rpc_error, refusal
+from gemmd.errors import Error, from_rpc_error
 from gemmd.methods import Method
-from gemmd.part import Part, TensorView
+from gemmd.part import Part
 from gemmd.product import Product, ProductOptions, build_request
 from gemmd.remote import RemoteTensor
+from gemmd.requests import (
+    ChainOptions,
+    KeepOptions,
+    PutOptions,
+    chain_request,
+    compress_request,
+    explain_request,
+    tensor_ref,
+)
 from gemmd.session import SESSION_KEY, Session
-from gemmd.transfer import Upload, keep_message, lanes_for
+from gemmd.transfer import Upload, lanes_for
 from gemmd.v1 import registry_pb2, resident_pb2, statistics_pb2, tensors_pb2
 
 
@@ -101,87 +110,33 @@ class Client:
         return request.result(self._call(methods.MULTIPLY, request, timeout, metadata))
 
     def chain(
-        self,
-        a: Any,
-        b: Any,
-        *,
-        into: TensorView | None = None,
-        name: str = "",
-        pinned: bool = False,
-        lease: float | None = None,
-        timeout: float | None = None,
-        **options: Unpack[ProductOptions],
+        self, a: Any, b: Any, *, timeout: float | None = None, **options: Unpack[ChainOptions]
     ) -> RemoteTensor:
         """As `matmul`, but D stays on the server: as a new tensor, kept as in `put`, or in place of a
-        tensor or a part of one, ``into``, which must have D's type and shape. Where operands are on the
-        server too, nothing but the request and its answer travels."""
-        if options.get("out") is not None:
-            raise refusal("out", "an array", "none: D stays on the server")
+        tensor or of a part of one, ``into``. Where operands are on the server too, nothing but the
+        request and its answer travels."""
         self._open_session(timeout)
-        request = build_request(a, b, options)
-        if into is None:
-            request.message.d.new_tensor.CopyFrom(keep_message(name, pinned, lease))
-        else:
-            request.message.d.tensor.CopyFrom(into.as_destination())
-        answer = self._call(methods.MULTIPLY, request, timeout)
-        is_stack = len(request.shape) > 2
-        return RemoteTensor(self, answer.response.tensor, is_stack=is_stack, is_owned=into is None)
+        request = chain_request(a, b, options)
+        info = self._call(methods.MULTIPLY, request, timeout).response.tensor
+        is_owned = options.get("into") is None
+        return RemoteTensor(self, info, is_stack=len(request.shape) > 2, is_owned=is_owned)
 
     def put(
-        self,
-        array: Any,
-        *,
-        name: str = "",
-        pinned: bool = False,
-        lease: float | None = None,
-        sparse: bool = False,
-        scale: Any = None,
-        element_type: Any = None,
-        device: str = "",
-        sha256: bool = False,
-        connections: int = 0,
-        timeout: float | None = None,
+        self, array: Any, *, timeout: float | None = None, **options: Unpack[PutOptions]
     ) -> RemoteTensor:
-        """Uploads a matrix, or a batch of them, which stays on the server.
-
-        Args:
-            array: an array, or what `pack24` or `quantize` has made.
-            name: takes the place of the session's tensor of that name.
-            pinned: kept until it is deleted, whatever its lease and session.
-            lease: seconds from one use to its end; None: the server's own.
-            sparse: prunes and packs it to 2:4, for use as A.
-            scale: factors of an 8-bit type: one, or one for each row or column.
-            element_type: for arrays whose dtype says too little: ``tf32``.
-            device: brings it there at once, and not with the first product.
-            sha256: the server checks the bytes, and none are sent where the session has them already.
-            connections: 1 to 16; 0: one for up to 8 MiB and four for more.
-            timeout: seconds for all of it; None: as long as bytes move.
-        """
+        """Uploads a matrix, or a batch of them, which stays on the server: an array, or what `pack24` or
+        `quantize` has made. ``timeout`` is for all of it; None: as long as bytes move."""
         self._open_session(timeout)
-        plan = Upload.of(
-            array,
-            keep_message(name, pinned, lease),
-            element_type=element_type,
-            sparse=sparse,
-            scale=scale,
-            device=device,
-            sha256=sha256,
-        )
-        lanes = lanes_for(plan.data.nbytes, connections)
+        plan = Upload.of(array, options)
         patience = self._settings.timeout
-        info = moving.upload(self._lane, plan, lanes, self._metadata(), patience, timeout)
+        info = moving.upload(self._lane, plan, self._metadata(), patience, timeout)
         return RemoteTensor(self, info, is_stack=plan.is_stack, is_owned=True)
 
     def tensor(self, which: str | bytes, *, timeout: float | None = None) -> RemoteTensor:
         """The session's tensor of a name or a handle, as it is now; it is not deleted with the last
         reference."""
         self._open_session(timeout)
-        ref = tensors_pb2.TensorRef()
-        if isinstance(which, str):
-            ref.name = which
-        else:
-            ref.handle = which
-        return RemoteTensor(self, self._describe(ref, timeout))
+        return RemoteTensor(self, self._call(methods.DESCRIBE, tensor_ref(which), timeout))
 
     def tensors(self, pattern: str = "", *, timeout: float | None = None) -> list[RemoteTensor]:
         """The session's tensors whose names match a pattern of ``*`` and ``?``; without one all, also
@@ -196,20 +151,13 @@ class Client:
         tensor: RemoteTensor,
         *,
         mask: RemoteTensor | None = None,
-        name: str = "",
-        pinned: bool = False,
-        lease: float | None = None,
         timeout: float | None = None,
+        **options: Unpack[KeepOptions],
     ) -> RemoteTensor:
         """A new 2:4 tensor of a dense one, made on the server: the units of the largest magnitude stay,
         or those with a 1 in ``mask``, a tensor of bits."""
         self._open_session(timeout)
-        request = resident_pb2.CompressRequest(
-            tensor=tensor.ref, keep=keep_message(name, pinned, lease)
-        )
-        if mask is not None:
-            request.mask.CopyFrom(mask.ref)
-        info = self._call(methods.COMPRESS, request, timeout)
+        info = self._call(methods.COMPRESS, compress_request(tensor, mask, options), timeout)
         return RemoteTensor(self, info, is_stack=tensor.ndim > 2, is_owned=True)
 
     def session(self, *, timeout: float | None = None) -> resident_pb2.OpenSessionResponse:
@@ -222,11 +170,7 @@ class Client:
     ) -> registry_pb2.ExplainResponse:
         """Which kernel would run a product, which others could, and why each other is refused. The
         elements are not sent."""
-        request = build_request(a, b, options)
-        for name, (part, _) in request.lent.items():
-            getattr(request.message, name).CopyFrom(part)
-        message = registry_pb2.ExplainRequest(request=request.message)
-        return self._call(methods.EXPLAIN, message, timeout)
+        return self._call(methods.EXPLAIN, explain_request(a, b, options), timeout)
 
     def devices(self, *, timeout: float | None = None) -> list[registry_pb2.Device]:
         """The server's devices, the default one first."""
@@ -254,7 +198,7 @@ class Client:
         opened = self._session.open(deadline)
         while self._dropped:
             try:
-                self._delete(tensors_pb2.TensorRef(handle=self._dropped.popleft()))
+                self._call(methods.DELETE, tensor_ref(self._dropped.popleft()), None)
             except (Error, IndexError):
                 break
         return opened
@@ -276,24 +220,6 @@ class Client:
         lanes = lanes_for(span.count, connections)
         limit = self._settings.timeout if timeout is None else timeout
         return part.array(moving.download(self._lane, ref, span, lanes, self._metadata(), limit))
-
-    def _describe(
-        self, ref: tensors_pb2.TensorRef, timeout: float | None = None
-    ) -> resident_pb2.TensorInfo:
-        return self._call(methods.DESCRIBE, ref, timeout)
-
-    def _delete(self, ref: tensors_pb2.TensorRef) -> None:
-        self._call(methods.DELETE, ref, None)
-
-    def _keep_alive(
-        self, ref: tensors_pb2.TensorRef, lease: float | None, pinned: bool | None
-    ) -> None:
-        request = resident_pb2.KeepAliveRequest(tensor=ref)
-        if lease is not None:
-            request.lease_ns = round(lease * 1e9)
-        if pinned is not None:
-            request.pinned = pinned
-        self._call(methods.KEEP_ALIVE, request, None)
 
     def _connect(self) -> grpc.Channel:
         settings = self._settings

@@ -11,15 +11,23 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 
-from gemmd.channel import Deadline, Metadata
-from gemmd.errors import DeadlineExceeded, Error, Unavailable, from_rpc_error
+from gemmd.channel import Metadata
+from gemmd.errors import Error, Unavailable, from_rpc_error
 from gemmd.methods import GET, PUT
 from gemmd.part import Span
-from gemmd.transfer import PIECE_BYTES, Chunks, OutgoingChunk, Tries, Upload, missing_chunks
+from gemmd.transfer import (
+    LOOK_EVERY_S,
+    PIECE_BYTES,
+    Chunks,
+    OutgoingChunk,
+    Patience,
+    Tries,
+    Upload,
+    missing_chunks,
+)
 from gemmd.v1 import resident_pb2, tensors_pb2
 
 Lane = Callable[[int], grpc.Channel]
-_LOOK_EVERY_S = 0.1
 
 
 class _Round:
@@ -64,7 +72,7 @@ class _Round:
 
     def _wait(self, condition: Callable[[], bool], look: Callable[[int], None]) -> None:
         with self._condition:
-            while not self._condition.wait_for(condition, _LOOK_EVERY_S):
+            while not self._condition.wait_for(condition, LOOK_EVERY_S):
                 look(self.sent)
 
     def _steps(
@@ -116,35 +124,16 @@ class _Round:
             self._condition.notify_all()
 
 
-class _Patience:
-    """Gives up where no byte has moved for a while, or all of it takes too long."""
-
-    def __init__(self, patience: float, timeout: float | None) -> None:
-        self._patience = patience
-        self._deadline = None if timeout is None else Deadline(timeout)
-        self._moved = -1
-        self._since = time.monotonic()
-
-    def look(self, moved: int) -> None:
-        if moved != self._moved:
-            self._moved, self._since = moved, time.monotonic()
-        if self._deadline is not None and self._deadline.left() == 0:
-            raise DeadlineExceeded("put: it took longer than its timeout")
-        if time.monotonic() - self._since > self._patience:
-            raise DeadlineExceeded(f"put: no byte has moved for {self._patience} s")
-
-
 def upload(
     lane: Lane,
     upload: Upload,
-    lanes: int,
     metadata: Metadata,
     patience: float,
     timeout: float | None,
 ) -> resident_pb2.TensorInfo:
     """Brings a tensor to the server; goes on with what is missing where connections broke."""
     first = resident_pb2.PutRequest(begin=upload.begin)
-    watch, tries = _Patience(patience, timeout), Tries()
+    watch, tries = Patience(patience, timeout), Tries()
     least_missing = upload.data.nbytes
     while True:
         attempt = _Round(upload.data, metadata)
@@ -153,7 +142,7 @@ def upload(
             attempt.await_state(watch.look)
             if attempt.state is not None and attempt.state.upload:
                 first = resident_pb2.PutRequest(join=attempt.state.upload)
-                for number in range(1, lanes):
+                for number in range(1, upload.lanes):
                     attempt.start(lane(number), first)
             attempt.await_end(watch.look)
         except BaseException:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -209,3 +210,32 @@ class TensorView:
 
     def _view(self, part: Part) -> Self:
         raise NotImplementedError
+
+
+class OwnedTensor(TensorView):
+    """All of a tensor on the server, which somebody may own.
+
+    A tensor that a client has made, without a name and not pinned, is deleted after the last reference
+    to it or to a part of it has gone, with the client's next call that makes a tensor. All others stay
+    as long as the server keeps them: for their lease after each use, and no longer than their session,
+    or, where they are pinned, until they are deleted.
+    """
+
+    def _own(self) -> None:
+        """Has the tensor deleted when nobody has it any more."""
+        if not self.info.name and not self.info.pinned:
+            self._finalizer = weakref.finalize(self, self._client._dropped.append, self.info.handle)
+            self._finalizer.atexit = False
+
+    _finalizer: weakref.finalize | None = None
+
+    @property
+    def ref(self) -> tensors_pb2.TensorRef:
+        """The tensor as messages name it."""
+        return tensors_pb2.TensorRef(handle=self.info.handle)
+
+    def release(self) -> bytes:
+        """Leaves the tensor on the server for its lease, and gives its handle."""
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        return self.info.handle

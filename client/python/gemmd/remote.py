@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from gemmd import methods
 from gemmd.errors import NotFound
-from gemmd.part import Part, TensorView
-from gemmd.v1 import resident_pb2, tensors_pb2
+from gemmd.part import OwnedTensor, Part, TensorView
+from gemmd.requests import keep_alive_request
+from gemmd.v1 import resident_pb2
 
 if TYPE_CHECKING:
     from gemmd.client import Client
@@ -47,14 +48,9 @@ class RemoteView(TensorView):
         return RemoteView(self._client, part, self)
 
 
-class RemoteTensor(RemoteView):
-    """A tensor on the server.
-
-    As a context it is deleted at its end. One that this client has made, without a name and not pinned,
-    is also deleted after the last reference to it or to a part of it has gone, with the client's next
-    call that makes a tensor. All others stay as long as the server keeps them: for their lease after
-    each use, and no longer than their session, or until they are deleted where they are pinned.
-    """
+class RemoteTensor(RemoteView, OwnedTensor):
+    """A tensor on the server; as a context it is deleted at its end. See `OwnedTensor` for how long it
+    lives otherwise."""
 
     def __init__(
         self,
@@ -65,36 +61,23 @@ class RemoteTensor(RemoteView):
         is_owned: bool = False,
     ) -> None:
         super().__init__(client, Part.whole(info, is_stack))
-        self._finalizer = None
-        if is_owned and not info.name and not info.pinned:
-            self._finalizer = weakref.finalize(self, client._dropped.append, info.handle)
-            self._finalizer.atexit = False
-
-    @property
-    def ref(self) -> tensors_pb2.TensorRef:
-        """The tensor as messages name it."""
-        return tensors_pb2.TensorRef(handle=self.info.handle)
-
-    def release(self) -> bytes:
-        """Leaves the tensor on the server for its lease, and gives its handle."""
-        if self._finalizer is not None:
-            self._finalizer.detach()
-        return self.info.handle
+        if is_owned:
+            self._own()
 
     def delete(self) -> None:
         """Deletes it from the server; products that began with it keep it until they end."""
         self.release()
-        self._client._delete(self.ref)
+        self._client._call(methods.DELETE, self.ref, None)
 
     def refresh(self) -> resident_pb2.TensorInfo:
         """Asks the server what it knows of the tensor now: lease, places, products."""
-        return self._client._describe(self.ref)
+        return self._client._call(methods.DESCRIBE, self.ref, None)
 
     def keep_alive(self, *, lease: float | None = None, pinned: bool | None = None) -> None:
         """Renews the lease, as every use does; changes it (seconds) and whether the tensor is pinned."""
         if pinned:
             self.release()
-        self._client._keep_alive(self.ref, lease, pinned)
+        self._client._call(methods.KEEP_ALIVE, keep_alive_request(self.ref, lease, pinned), None)
 
     def __enter__(self) -> Self:
         return self

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +14,13 @@ from typing import Any
 import grpc
 import numpy as np
 
+from gemmd.channel import Deadline
 from gemmd.elements import typed
-from gemmd.errors import Error, refusal
+from gemmd.errors import DeadlineExceeded, Error, refusal
 from gemmd.operands import bytes_of, lines_of
 from gemmd.part import Span
 from gemmd.prepare import QuantizedMatrix, SparseMatrix, pack24
+from gemmd.requests import PutOptions, keep_message
 from gemmd.v1 import resident_pb2, tensors_pb2
 from gemmd.wire import Buffer, fields, nested, without
 
@@ -27,7 +30,7 @@ _MOST_LANES = 16
 PIECE_BYTES = 16 << 20  # What one connection asks for at a time.
 _MOST_FRUITLESS_TRIES = 5
 _LONGEST_PAUSE_S = 2.0
-_NS = 1_000_000_000
+LOOK_EVERY_S = 0.1
 
 
 def lanes_for(size: int, asked: int) -> int:
@@ -37,12 +40,6 @@ def lanes_for(size: int, asked: int) -> int:
     return asked or (1 if size <= _SMALL_BYTES else _LANES)
 
 
-def keep_message(name: str, pinned: bool, lease: float | None) -> tensors_pb2.NewTensor:
-    """How a new tensor is kept; the lease is in seconds."""
-    lease_ns = 0 if lease is None else round(lease * _NS)
-    return tensors_pb2.NewTensor(name=name, pinned=pinned, lease_ns=lease_ns)
-
-
 @dataclass
 class Upload:
     """A tensor on its way: what it is, and its bytes."""
@@ -50,29 +47,26 @@ class Upload:
     begin: resident_pb2.PutBegin
     data: memoryview
     is_stack: bool
+    lanes: int  # Connections that bring it.
 
     @staticmethod
-    def of(
-        array: Any,
-        keep: tensors_pb2.NewTensor,
-        *,
-        element_type: Any = None,
-        sparse: bool = False,
-        scale: Any = None,
-        device: str = "",
-        sha256: bool = False,
-    ) -> Upload:
-        spec = resident_pb2.TensorSpec()
+    def of(array: Any, options: PutOptions) -> Upload:
+        """The upload of an array, or of what `pack24` or `quantize` has made."""
+        spec, scale, element_type = (
+            resident_pb2.TensorSpec(),
+            options.get("scale"),
+            options.get("element_type"),
+        )
         if isinstance(array, QuantizedMatrix):
             array, scale = array.array, array.scale if scale is None else scale
-        if sparse and not isinstance(array, SparseMatrix):
+        if options.get("sparse") and not isinstance(array, SparseMatrix):
             array = pack24(array, type=element_type)
         if isinstance(array, SparseMatrix):
             element, data = array.element, memoryview(array.data)
             spec.sparsity = tensors_pb2.SPARSITY_2_4
         else:
             array, element = typed(np.asarray(array), element_type, "array")
-        if array_ndim(array) not in (2, 3):
+        if len(array.shape) not in (2, 3):
             raise refusal("array.shape", tuple(array.shape), "2 or 3 dimensions")
         *matrices, rows, columns = array.shape
         if isinstance(array, np.ndarray):
@@ -83,15 +77,13 @@ class Upload:
             spec.matrices = matrices[0]
         if scale is not None:
             spec.scale.values.extend(np.asarray(scale, np.float32).reshape(-1).tolist())
-        begin = resident_pb2.PutBegin(spec=spec, keep=keep, device=device)
-        if sha256:
+        begin = resident_pb2.PutBegin(
+            spec=spec, keep=keep_message(options), device=options.get("device", "")
+        )
+        if options.get("sha256"):
             begin.sha256 = hashlib.sha256(data).digest()
-        return Upload(begin, data, bool(matrices))
-
-
-def array_ndim(array: Any) -> int:
-    """The count of dimensions of an array, or of what has a shape."""
-    return len(array.shape)
+        lanes = lanes_for(data.nbytes, options.get("connections", 0))
+        return Upload(begin, data, bool(matrices), lanes)
 
 
 class Chunks:
@@ -145,6 +137,25 @@ class Tries:
             raise error
         pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE_S)
         return pause
+
+
+class Patience:
+    """Gives up where no byte has moved for a while, or all of it takes too long."""
+
+    def __init__(self, patience: float, timeout: float | None) -> None:
+        self._patience = patience
+        self._deadline = None if timeout is None else Deadline(timeout)
+        self._moved = -1
+        self._since = time.monotonic()
+
+    def look(self, moved: int) -> None:
+        """To be called every LOOK_EVERY_S; raises DeadlineExceeded where it is time to give up."""
+        if moved != self._moved:
+            self._moved, self._since = moved, time.monotonic()
+        if self._deadline is not None and self._deadline.left() == 0:
+            raise DeadlineExceeded("put: it took longer than its timeout")
+        if time.monotonic() - self._since > self._patience:
+            raise DeadlineExceeded(f"put: no byte has moved for {self._patience} s")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The requests that both clients make, and the options of their calls about tensors."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict, cast
+
+from gemmd.errors import refusal
+from gemmd.part import OwnedTensor, TensorView
+from gemmd.product import ProductOptions, Request, build_request
+from gemmd.v1 import registry_pb2, resident_pb2, tensors_pb2
+
+_NS = 1_000_000_000
+
+
+class KeepOptions(TypedDict, total=False):
+    """How a new tensor is kept; each may be left out."""
+
+    name: str  #: Takes the place of the session's tensor of that name.
+    pinned: bool  #: Kept until it is deleted, whatever its lease and session.
+    lease: float | None  #: Seconds from one use to its end; None: the server's own.
+
+
+class PutOptions(KeepOptions, total=False):
+    """What else there is to say of an upload; each may be left out."""
+
+    sparse: bool  #: Prunes and packs the array to 2:4, for use as A.
+    scale: Any  #: Factors of an 8-bit type: one, or one for each row or column.
+    element_type: Any  #: For arrays whose dtype says too little: ``tf32``.
+    device: str  #: Brings it there at once, and not with the first product.
+    sha256: bool  #: The server checks the bytes, and none are sent where the session has them.
+    connections: int  #: 1 to 16; 0, the default: one for up to 8 MiB and four for more.
+
+
+class ChainOptions(ProductOptions, KeepOptions, total=False):
+    """A product whose D stays on the server."""
+
+    into: TensorView | None  #: D takes its place; it must have D's type and shape.
+
+
+def keep_message(options: KeepOptions) -> tensors_pb2.NewTensor:
+    """How a new tensor is kept, as the wire has it."""
+    lease = options.get("lease")
+    return tensors_pb2.NewTensor(
+        name=options.get("name", ""),
+        pinned=options.get("pinned", False),
+        lease_ns=0 if lease is None else round(lease * _NS),
+    )
+
+
+def chain_request(a: Any, b: Any, options: ChainOptions) -> Request:
+    """The request for a product whose D stays on the server."""
+    if options.get("out") is not None:
+        raise refusal("out", "an array", "none: D stays on the server")
+    own = KeepOptions.__annotations__.keys() | {"into"}
+    product = {name: value for name, value in options.items() if name not in own}
+    request = build_request(a, b, cast(ProductOptions, product))
+    into = options.get("into")
+    if into is None:
+        request.message.d.new_tensor.CopyFrom(keep_message(options))
+    else:
+        request.message.d.tensor.CopyFrom(into.as_destination())
+    return request
+
+
+def explain_request(a: Any, b: Any, options: ProductOptions) -> registry_pb2.ExplainRequest:
+    """The question how a product would be computed, without its elements."""
+    request = build_request(a, b, options)
+    for name, (part, _) in request.lent.items():
+        getattr(request.message, name).CopyFrom(part)
+    return registry_pb2.ExplainRequest(request=request.message)
+
+
+def compress_request(
+    tensor: OwnedTensor, mask: OwnedTensor | None, options: KeepOptions
+) -> resident_pb2.CompressRequest:
+    """The request for a 2:4 tensor."""
+    request = resident_pb2.CompressRequest(tensor=tensor.ref, keep=keep_message(options))
+    if mask is not None:
+        request.mask.CopyFrom(mask.ref)
+    return request
+
+
+def keep_alive_request(
+    ref: tensors_pb2.TensorRef, lease: float | None, pinned: bool | None
+) -> resident_pb2.KeepAliveRequest:
+    """The renewal of a lease."""
+    request = resident_pb2.KeepAliveRequest(tensor=ref)
+    if lease is not None:
+        request.lease_ns = round(lease * _NS)
+    if pinned is not None:
+        request.pinned = pinned
+    return request
+
+
+def tensor_ref(which: str | bytes) -> tensors_pb2.TensorRef:
+    """A tensor by its name or its handle."""
+    if isinstance(which, str):
+        return tensors_pb2.TensorRef(name=which)
+    return tensors_pb2.TensorRef(handle=which)
