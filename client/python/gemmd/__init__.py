@@ -9,6 +9,7 @@
     d = client.matmul(np.ones((300, 200), np.float32), np.ones((200, 100), np.float32))
 """
 
+from gemmd import aio
 from gemmd.channel import ClientOptions
 from gemmd.client import Client
 from gemmd.errors import (
@@ -33,6 +34,7 @@ from gemmd.prepare import QuantizedMatrix, SparseMatrix, pack24, quantize
 from gemmd.product import Product, ProductOptions
 from gemmd.remote import RemoteTensor
 from gemmd.requests import ChainOptions, KeepOptions, PutOptions
+from gemmd.stream import Stream
 
 __all__ = [
     "Aborted",
@@ -57,6 +59,7 @@ __all__ = [
     "RemoteTensor",
     "ResourceExhausted",
     "SparseMatrix",
+    "Stream",
     "TensorView",
     "Unauthenticated",
     "Unavailable",

@@ -29,6 +29,7 @@ from gemmd.requests import (
     tensor_ref,
 )
 from gemmd.session import SESSION_KEY, Session
+from gemmd.stream import Stream
 from gemmd.transfer import Upload, lanes_for
 from gemmd.v1 import registry_pb2, resident_pb2, statistics_pb2, tensors_pb2
 
@@ -159,6 +160,11 @@ class Client:
         self._open_session(timeout)
         info = self._call(methods.COMPRESS, compress_request(tensor, mask, options), timeout)
         return RemoteTensor(self, info, is_stack=tensor.ndim > 2, is_owned=True)
+
+    def stream(self, *, timeout: float | None = None) -> Stream:
+        """A stream of products; ``timeout`` is that of the whole stream, None: it has none. It may use
+        tensors if the client had its session when the stream began."""
+        return Stream(self._lanes[0], timeout, self._metadata())
 
     def session(self, *, timeout: float | None = None) -> resident_pb2.OpenSessionResponse:
         """The client's session, which is opened if it is not: its token, with which another process

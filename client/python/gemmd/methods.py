@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from gemmd.joint import parse_joint, serialize_joint
 from gemmd.product import Answer, Request
 from gemmd.transfer import parse_get, serialize_put
 from gemmd.v1 import registry_pb2, resident_pb2, statistics_pb2, tensors_pb2
@@ -24,6 +25,7 @@ def _method(service: str, name: str, request: Any, response: Any) -> Method:
 
 
 MULTIPLY = Method("/gemmd.v1.Gemm/Multiply", Request.serialize, Answer.parse)
+MULTIPLY_STREAM = Method("/gemmd.v1.Gemm/MultiplyStream", serialize_joint, parse_joint)
 LIST_DEVICES = _method(
     "Registry", "ListDevices", registry_pb2.ListDevicesRequest, registry_pb2.ListDevicesResponse
 )

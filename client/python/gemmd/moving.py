@@ -136,6 +136,7 @@ def upload(
     watch, tries = Patience(patience, timeout), Tries()
     least_missing = upload.data.nbytes
     while True:
+        watch.look(0)
         attempt = _Round(upload.data, metadata)
         try:
             attempt.start(lane(0), first)

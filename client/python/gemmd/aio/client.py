@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Self, Unpack
+
+import grpc
+import numpy as np
+
+from gemmd import methods
+from gemmd.aio import moving
+from gemmd.aio.remote import RemoteTensor
+from gemmd.aio.session import Session
+from gemmd.aio.stream import Stream
+from gemmd.channel import ClientOptions, Deadline, Metadata, Settings, pause_before_retry
+from gemmd.errors import Error, from_rpc_error
+from gemmd.methods import Method
+from gemmd.part import Part
+from gemmd.product import Product, ProductOptions, build_request
+from gemmd.requests import (
+    ChainOptions,
+    KeepOptions,
+    PutOptions,
+    chain_request,
+    compress_request,
+    explain_request,
+    tensor_ref,
+)
+from gemmd.session import SESSION_KEY
+from gemmd.transfer import Upload, lanes_for
+from gemmd.v1 import registry_pb2, resident_pb2, statistics_pb2
+
+
+class Client:
+    """As `gemmd.Client`; every call is awaited, and belongs to the event loop of the first one.
+
+    Packing and copying of arrays happen on the loop: a program that must not wait for that makes its
+    large uploads from a thread, with `gemmd.Client`.
+    """
+
+    def __init__(self, address: str, **settings: Unpack[ClientOptions]) -> None:
+        self._settings = Settings(address, **settings)
+        self._lanes: list[grpc.aio.Channel] = []
+        self._session = Session(self._lane, self._settings.session)
+        self._dropped: deque[bytes] = deque()  # Handles of tensors that nobody has any more.
+
+    async def close(self) -> None:
+        """As `gemmd.Client.close`."""
+        await self._session.close()
+        for channel in self._lanes:
+            await channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def matmul(
+        self,
+        a: Any,
+        b: Any,
+        *,
+        timeout: float | None = None,
+        metadata: Metadata = (),
+        **options: Unpack[ProductOptions],
+    ) -> np.ndarray:
+        """As `gemmd.Client.matmul`."""
+        product = await self.multiply(a, b, timeout=timeout, metadata=metadata, **options)
+        assert product.array is not None
+        return product.array
+
+    async def multiply(
+        self,
+        a: Any,
+        b: Any,
+        *,
+        timeout: float | None = None,
+        metadata: Metadata = (),
+        **options: Unpack[ProductOptions],
+    ) -> Product:
+        """As `gemmd.Client.multiply`."""
+        request = build_request(a, b, options)
+        return request.result(await self._call(methods.MULTIPLY, request, timeout, metadata))
+
+    async def chain(
+        self, a: Any, b: Any, *, timeout: float | None = None, **options: Unpack[ChainOptions]
+    ) -> RemoteTensor:
+        """As `gemmd.Client.chain`."""
+        await self._open_session(timeout)
+        request = chain_request(a, b, options)
+        answer = await self._call(methods.MULTIPLY, request, timeout)
+        is_owned = options.get("into") is None
+        is_stack = len(request.shape) > 2
+        return RemoteTensor(self, answer.response.tensor, is_stack=is_stack, is_owned=is_owned)
+
+    async def put(
+        self, array: Any, *, timeout: float | None = None, **options: Unpack[PutOptions]
+    ) -> RemoteTensor:
+        """As `gemmd.Client.put`."""
+        await self._open_session(timeout)
+        plan = Upload.of(array, options)
+        patience = self._settings.timeout
+        info = await moving.upload(self._lane, plan, self._metadata(), patience, timeout)
+        return RemoteTensor(self, info, is_stack=plan.is_stack, is_owned=True)
+
+    async def tensor(self, which: str | bytes, *, timeout: float | None = None) -> RemoteTensor:
+        """As `gemmd.Client.tensor`."""
+        await self._open_session(timeout)
+        info = await self._call(methods.DESCRIBE, tensor_ref(which), timeout)
+        return RemoteTensor(self, info)
+
+    async def tensors(
+        self, pattern: str = "", *, timeout: float | None = None
+    ) -> list[RemoteTensor]:
+        """As `gemmd.Client.tensors`."""
+        await self._open_session(timeout)
+        request = resident_pb2.ListTensorsRequest(pattern=pattern)
+        listed = await self._call(methods.LIST, request, timeout)
+        return [RemoteTensor(self, info) for info in listed.tensors]
+
+    async def compress(
+        self,
+        tensor: RemoteTensor,
+        *,
+        mask: RemoteTensor | None = None,
+        timeout: float | None = None,
+        **options: Unpack[KeepOptions],
+    ) -> RemoteTensor:
+        """As `gemmd.Client.compress`."""
+        await self._open_session(timeout)
+        request = compress_request(tensor, mask, options)
+        info = await self._call(methods.COMPRESS, request, timeout)
+        return RemoteTensor(self, info, is_stack=tensor.ndim > 2, is_owned=True)
+
+    def stream(self, *, timeout: float | None = None) -> Stream:
+        """As `gemmd.Client.stream`."""
+        return Stream(self._lane(0), timeout, self._metadata())
+
+    async def session(self, *, timeout: float | None = None) -> resident_pb2.OpenSessionResponse:
+        """As `gemmd.Client.session`."""
+        return await self._open_session(timeout)
+
+    async def explain(
+        self, a: Any, b: Any, *, timeout: float | None = None, **options: Unpack[ProductOptions]
+    ) -> registry_pb2.ExplainResponse:
+        """As `gemmd.Client.explain`."""
+        return await self._call(methods.EXPLAIN, explain_request(a, b, options), timeout)
+
+    async def devices(self, *, timeout: float | None = None) -> list[registry_pb2.Device]:
+        """As `gemmd.Client.devices`."""
+        request = registry_pb2.ListDevicesRequest()
+        return list((await self._call(methods.LIST_DEVICES, request, timeout)).devices)
+
+    async def kernels(
+        self, pattern: str = "", *, timeout: float | None = None
+    ) -> list[registry_pb2.Kernel]:
+        """As `gemmd.Client.kernels`."""
+        request = registry_pb2.ListKernelsRequest(name_pattern=pattern)
+        return list((await self._call(methods.LIST_KERNELS, request, timeout)).kernels)
+
+    async def server_info(
+        self, *, timeout: float | None = None
+    ) -> registry_pb2.GetServerInfoResponse:
+        """As `gemmd.Client.server_info`."""
+        return await self._call(methods.SERVER_INFO, registry_pb2.GetServerInfoRequest(), timeout)
+
+    async def statistics(
+        self, *, timeout: float | None = None
+    ) -> statistics_pb2.GetStatisticsResponse:
+        """As `gemmd.Client.statistics`."""
+        return await self._call(methods.STATISTICS, statistics_pb2.GetStatisticsRequest(), timeout)
+
+    async def _open_session(self, timeout: float | None) -> resident_pb2.OpenSessionResponse:
+        opened = await self._session.open(self._settings.timeout if timeout is None else timeout)
+        while self._dropped:
+            try:
+                await self._call(methods.DELETE, tensor_ref(self._dropped.popleft()), None)
+            except Error:
+                break
+        return opened
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        token = self._session.token
+        return [*self._settings.metadata, *([(SESSION_KEY, token)] if token else [])]
+
+    def _lane(self, number: int) -> grpc.aio.Channel:
+        """As that of `gemmd.Client`; connections belong to the loop that makes them."""
+        settings = self._settings
+        while len(self._lanes) <= number:
+            if settings.credentials is None:
+                lane = grpc.aio.insecure_channel(settings.address, options=settings.options())
+            else:
+                lane = grpc.aio.secure_channel(
+                    settings.address, settings.credentials, options=settings.options()
+                )
+            self._lanes.append(lane)
+        return self._lanes[number]
+
+    async def _download(self, part: Part, connections: int, timeout: float | None) -> np.ndarray:
+        span = part.byte_range()
+        lanes = lanes_for(span.count, connections)
+        limit = self._settings.timeout if timeout is None else timeout
+        ref = tensor_ref(part.info.handle)
+        data = await moving.download(self._lane, ref, span, lanes, self._metadata(), limit)
+        return part.array(data)
+
+    async def _call(
+        self, method: Method, request: Any, timeout: float | None, metadata: Metadata = ()
+    ) -> Any:
+        deadline = Deadline(self._settings.timeout if timeout is None else timeout)
+        call = self._lane(0).unary_unary(*method)
+        while True:
+            try:
+                return await call(
+                    request, timeout=deadline.left(), metadata=(*self._metadata(), *metadata)
+                )
+            except grpc.RpcError as refused:
+                error = from_rpc_error(refused)
+            pause = pause_before_retry(error, deadline, self._settings)
+            if pause is None:
+                raise error
+            await asyncio.sleep(pause)

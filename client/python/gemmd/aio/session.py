@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The session of a client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import grpc
+
+from gemmd.errors import DeadlineExceeded, Error, Unavailable, from_rpc_error
+from gemmd.methods import OPEN_SESSION
+from gemmd.session import FIRST_PAUSE_S, LONGEST_PAUSE_S, SESSION_KEY, may_return
+from gemmd.v1 import resident_pb2
+
+
+class Session:
+    """As `gemmd.session.Session`, with a task that keeps the stream open."""
+
+    def __init__(self, lane: Callable[[int], grpc.aio.Channel], token: str) -> None:
+        self._lane = lane
+        self._was_joined = bool(token)
+        self._opened: asyncio.Future[resident_pb2.OpenSessionResponse] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.token = token
+
+    async def open(self, timeout: float) -> resident_pb2.OpenSessionResponse:
+        """What the server says of the session, once it has opened it."""
+        is_gone = self._opened is not None and self._opened.done() and self._opened.exception()
+        if self._opened is None or (is_gone and not self._was_joined):
+            self._opened = asyncio.get_running_loop().create_future()
+            self._task = asyncio.create_task(self._keep())
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._opened), timeout)
+        except TimeoutError as late:
+            if isinstance(late, Error):
+                raise
+            raise DeadlineExceeded("session: the server did not open it in time") from None
+
+    async def close(self) -> None:
+        """Ends the stream."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._opened is not None and self._opened.done():
+            self._opened.exception()  # Nobody may have asked for it.
+
+    async def _keep(self) -> None:
+        pause, was_open = FIRST_PAUSE_S, False
+        while True:
+            error, has_opened = await self._serve()
+            if has_opened:
+                pause, was_open = FIRST_PAUSE_S, True
+            if not was_open or not may_return(error):
+                self._fail(error)
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _serve(self) -> tuple[Error, bool]:
+        has_opened = False
+        request = resident_pb2.OpenSessionRequest(token=self.token)
+        metadata = ((SESSION_KEY, self.token),) if self.token else ()
+        try:
+            stream = self._lane(0).unary_stream(*OPEN_SESSION)(request, metadata=metadata)
+            async for opened in stream:
+                has_opened = True
+                self.token = opened.token
+                self._take(opened)
+        except grpc.RpcError as error:
+            return from_rpc_error(error), has_opened
+        return Unavailable("session: the server has ended its stream"), has_opened
+
+    def _take(self, opened: resident_pb2.OpenSessionResponse) -> None:
+        if self._opened is None or self._opened.done():
+            self._opened = asyncio.get_running_loop().create_future()
+        self._opened.set_result(opened)
+
+    def _fail(self, error: Error) -> None:
+        if self._opened is None or self._opened.done():
+            self._opened = asyncio.get_running_loop().create_future()
+        self._opened.set_exception(error)
+        if not self._was_joined:
+            self.token = ""

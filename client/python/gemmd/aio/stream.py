@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many products on one stream, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Self, Unpack
+
+import grpc
+
+from gemmd.channel import Metadata
+from gemmd.errors import Cancelled, Error, Unavailable, from_rpc_error
+from gemmd.joint import MOST_UNANSWERED, Queue
+from gemmd.methods import MULTIPLY_STREAM
+from gemmd.product import Product, ProductOptions, build_request
+
+
+class Stream:
+    """As `gemmd.Stream`.
+
+    ::
+
+        async with client.stream() as stream:
+            futures = [await stream.submit(a, b) for a, b in pairs]
+            results = [(await future).array for future in futures]
+    """
+
+    def __init__(
+        self, channel: grpc.aio.Channel, timeout: float | None, metadata: Metadata
+    ) -> None:
+        self._changed = asyncio.Condition()
+        self._queue = Queue()
+        self._is_closed = False
+        self._error: Error | None = None
+        method = channel.stream_stream(*MULTIPLY_STREAM)
+        self._call = method(timeout=timeout, metadata=tuple(metadata))
+        self._writer = asyncio.create_task(self._write())
+        self._reader = asyncio.create_task(self._read())
+
+    async def submit(
+        self, a: Any, b: Any, **options: Unpack[ProductOptions]
+    ) -> asyncio.Future[Product]:
+        """As `gemmd.Stream.submit`; the future is to be awaited."""
+        request = build_request(a, b, options)
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: len(self._queue) < MOST_UNANSWERED or self._is_closed
+            )
+            if self._is_closed:
+                raise self._error or Cancelled("stream: it is closed")
+            future: asyncio.Future[Product] = asyncio.get_running_loop().create_future()
+            self._queue.add(request, future)
+            self._changed.notify_all()
+        return future
+
+    async def close(self) -> None:
+        """Sends no more, and waits until all is answered."""
+        await self._close(None)
+        await self._reader
+
+    async def cancel(self) -> None:
+        """Ends the stream; products without an answer fail with `gemmd.Cancelled`."""
+        self._call.cancel()
+        await self._reader
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await (self.close() if kind is None else self.cancel())
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._queue.has_waiting or self._is_closed)
+                    requests = self._queue.take()
+                if not requests:
+                    await self._call.done_writing()
+                    return
+                await self._call.write(requests)
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            return  # Whoever reads is told why.
+
+    async def _read(self) -> None:
+        error: Error | None = None
+        try:
+            while (answers := await self._call.read()) is not grpc.aio.EOF:
+                async with self._changed:
+                    for number, outcome in answers:
+                        self._queue.answer(number, outcome)
+                    self._changed.notify_all()
+        except grpc.RpcError as ended:
+            error = from_rpc_error(ended)
+        except asyncio.CancelledError:
+            error = Cancelled("stream: it was cancelled")
+        if error is None and not (self._is_closed and len(self._queue) == 0):
+            error = Unavailable("stream: the server ended it")
+        await self._close(error)
+        self._writer.cancel()
+
+    async def _close(self, error: Error | None) -> None:
+        async with self._changed:
+            self._is_closed = True
+            if error is not None:
+                self._error = error
+                self._queue.fail(error)
+            self._changed.notify_all()

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products that travel together on a stream, as messages."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gemmd.errors import Error, numbered_error
+from gemmd.product import Answer, Product, Request
+from gemmd.v1 import gemm_pb2
+from gemmd.wire import Buffer, fields, head, without
+
+MOST_UNANSWERED = 1024  # The server stops reading while so many are.
+_MOST_PRODUCTS = 256
+_MOST_BYTES = 4 << 20  # Of a message of several products.
+
+AnyFuture: TypeAlias = "concurrent.futures.Future[Product] | asyncio.Future[Product]"
+
+
+@dataclass
+class Pending:
+    """A product of a stream."""
+
+    request: Request
+    future: AnyFuture
+    own_id: str  # The caller's; on the stream it has a number.
+
+    @property
+    def nbytes(self) -> int:
+        """About what it takes in a message."""
+        return 256 + sum(data.nbytes for _, data in self.request.lent.values())
+
+
+class Queue:
+    """The products of a stream that wait for a message, and those that wait for an answer. The caller
+    guards it."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Pending] = deque()
+        self._unanswered: dict[str, Pending] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._unanswered)
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, request: Request, future: AnyFuture) -> None:
+        own_id, number = request.message.request_id, str(self._count)
+        request.message.request_id = number
+        self._count += 1
+        self._unanswered[number] = pending = Pending(request, future, own_id)
+        self._waiting.append(pending)
+
+    def take(self) -> list[Request]:
+        """What goes in the next message: one product, or several where they are small."""
+        taken, size = [], 0
+        while self._waiting and len(taken) < _MOST_PRODUCTS:
+            size += self._waiting[0].nbytes
+            if taken and size > _MOST_BYTES:
+                break
+            taken.append(self._waiting.popleft().request)
+        return taken
+
+    def answer(self, number: str, outcome: Answer | Error) -> None:
+        """Gives a product's future its result."""
+        pending = self._unanswered.pop(number)
+        if pending.future.cancelled():
+            return
+        if isinstance(outcome, Error):
+            pending.future.set_exception(outcome)
+            return
+        try:
+            product = pending.request.result(outcome)
+        except Error as error:
+            pending.future.set_exception(error)
+            return
+        product.request_id = pending.own_id
+        pending.future.set_result(product)
+
+    def fail(self, error: Error) -> None:
+        """Fails every product that has no answer."""
+        self._waiting.clear()
+        for number in list(self._unanswered):
+            self.answer(number, error)
+
+
+def serialize_joint(requests: list[Request]) -> bytes:
+    """A message of several products. Matrices are copied once."""
+    pieces: list[Buffer] = []
+    for request in requests:
+        of_request = request.pieces()
+        size = sum(memoryview(piece).nbytes for piece in of_request)
+        pieces.append(head(gemm_pb2.MultiplyStreamRequest.REQUESTS_FIELD_NUMBER, size))
+        pieces += of_request
+    return b"".join(pieces)
+
+
+def parse_joint(message: Buffer) -> list[tuple[str, Answer | Error]]:
+    """The answers of a message, each with its product's number."""
+    return list(_answers(memoryview(message)))
+
+
+def _answers(message: memoryview) -> Iterator[tuple[str, Answer | Error]]:
+    for _, _, contents in fields(message):
+        response_number = gemm_pb2.MultiplyStreamAnswer.RESPONSE_FIELD_NUMBER
+        rest, response = without(contents, response_number)
+        answer = gemm_pb2.MultiplyStreamAnswer.FromString(rest)
+        if response is not None:
+            yield answer.request_id, Answer.parse(response)
+        else:
+            yield answer.request_id, numbered_error(answer.error.code, answer.error.message)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many products on one stream, for the synchronous client."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import grpc
+
+from gemmd.channel import Metadata
+from gemmd.errors import Cancelled, Error, Unavailable, from_rpc_error
+from gemmd.joint import MOST_UNANSWERED, Queue
+from gemmd.methods import MULTIPLY_STREAM
+from gemmd.product import Product, ProductOptions, Request, build_request
+
+
+class Stream:
+    """Products that are answered as they finish; those that wait for the connection share a message.
+
+    ::
+
+        with client.stream() as stream:
+            futures = [stream.submit(a, b) for a, b in pairs]
+            results = [future.result().array for future in futures]
+
+    The end of the ``with`` waits for all answers. Any thread may use a stream. Arrays must stay as they
+    are until their product is answered.
+    """
+
+    def __init__(self, channel: grpc.Channel, timeout: float | None, metadata: Metadata) -> None:
+        self._condition = threading.Condition()
+        self._queue = Queue()
+        self._is_closed = False
+        self._error: Error | None = None
+        call = channel.stream_stream(*MULTIPLY_STREAM)
+        self._call = call(self._messages(), timeout=timeout, metadata=metadata)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def submit(self, a: Any, b: Any, **options: Unpack[ProductOptions]) -> Future[Product]:
+        """Sends a product, as `gemmd.Client.multiply` has it. Blocks while 1024 are unanswered."""
+        request = build_request(a, b, options)
+        future: Future[Product] = Future()
+        future.set_running_or_notify_cancel()
+        with self._condition:
+            self._condition.wait_for(lambda: len(self._queue) < MOST_UNANSWERED or self._is_closed)
+            if self._is_closed:
+                raise self._error or Cancelled("stream: it is closed")
+            self._queue.add(request, future)
+            self._condition.notify_all()
+        return future
+
+    def map(
+        self, pairs: Iterable[tuple[Any, Any]], **options: Unpack[ProductOptions]
+    ) -> Iterator[Product]:
+        """The products of pairs of operands, in their order; at most 1024 are under way at a time."""
+        under_way: deque[Future[Product]] = deque()
+        for a, b in pairs:
+            if len(under_way) == MOST_UNANSWERED:
+                yield under_way.popleft().result()
+            under_way.append(self.submit(a, b, **options))
+        while under_way:
+            yield under_way.popleft().result()
+
+    def close(self) -> None:
+        """Sends no more, and waits until all is answered."""
+        self._close(None)
+        self._reader.join()
+
+    def cancel(self) -> None:
+        """Ends the stream; products without an answer fail with `Cancelled`."""
+        self._call.cancel()
+        self._reader.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.cancel()
+
+    def _messages(self) -> Iterator[list[Request]]:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._queue.has_waiting or self._is_closed)
+                requests = self._queue.take()
+            if not requests:
+                return
+            yield requests
+
+    def _read(self) -> None:
+        error: Error | None = None
+        try:
+            for answers in self._call:
+                with self._condition:
+                    for number, outcome in answers:
+                        self._queue.answer(number, outcome)
+                    self._condition.notify_all()
+        except grpc.RpcError as ended:
+            error = from_rpc_error(ended)
+        if error is None and not (self._is_closed and len(self._queue) == 0):
+            error = Unavailable("stream: the server ended it")
+        self._close(error)
+
+    def _close(self, error: Error | None) -> None:
+        with self._condition:
+            self._is_closed = True
+            if error is not None:
+                self._error = error
+                self._queue.fail(error)
+            self._condition.notify_all()
