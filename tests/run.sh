@@ -18,6 +18,7 @@
 # Only where it is named:
 #
 #   tidy      clang-tidy finds nothing
+#   torch     PyTorch models through gemmd.torch: downloads PyTorch, several GB, into an environment of its own
 #   gpus      builds the kernels for every GPU and counts their instructions; takes over an hour of one core
 set -euo pipefail
 
@@ -100,6 +101,17 @@ stage_tidy() {
   cmake --build --preset clang --target gemmd_proto gemmd_health_messages
   git ls-files '*.cc' | grep -v '^tests/client/consumer/' |
     xargs --max-args=1 --max-procs="$jobs" clang-tidy-14 --quiet -p build/clang 2>/dev/null
+}
+
+stage_torch() {
+  local torch="$root/build/torch_venv"
+  configure release -DGEMMD_BUILD_TESTS=ON -DGEMMD_BUNDLE_LIBRARIES=ON
+  cmake --build --preset release --target gemmd
+  python3 -m venv "$torch"
+  "$torch/bin/python" -m pip install --quiet --requirement tests/end_to_end/requirements.txt \
+    --requirement tests/client/python/requirements_torch.txt
+  "$torch/bin/python" -B -m pytest -p no:cacheprovider --gemmd="$root/build/release/bin/gemmd" \
+    tests/client/python/test_torch.py
 }
 
 stage_gpus() {

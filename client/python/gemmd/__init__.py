@@ -64,6 +64,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
+    "aio",
     "pack24",
     "quantize",
 ]

@@ -18,7 +18,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import dask.array as da
 import numpy as np
@@ -81,7 +81,7 @@ class _Daemons:
 
 @functools.lru_cache(maxsize=16)
 def _daemons(addresses: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> _Daemons:
-    return _Daemons(addresses, ClientOptions(**dict(options)))
+    return _Daemons(addresses, cast(ClientOptions, dict(options)))
 
 
 def _result_dtype(a: np.dtype, options: ProductOptions) -> np.dtype:
@@ -105,14 +105,16 @@ def _block(
 ) -> np.ndarray:
     """One block of D: its products along k one after the other, each added to the sum of those before,
     so that the same blocks always give the same bits."""
-    last = {name: options[name] for name in ("activation", "out_type") if name in options}
-    each = {name: value for name, value in options.items() if name not in last}
+    everything = cast(dict[str, Any], options)
+    last = {name: everything[name] for name in ("activation", "out_type") if name in everything}
+    each = {name: value for name, value in everything.items() if name not in last}
 
     def product(client: Client) -> np.ndarray:
         total = None
         for number, (a, b) in enumerate(zip(a_blocks, b_blocks, strict=True)):
             ending = last if number == len(a_blocks) - 1 else {}
-            total = client.matmul(a, b, c=total, **each, **ending)
+            chosen = cast(ProductOptions, {"c": total, **each, **ending})
+            total = client.matmul(a, b, **chosen)
         assert total is not None
         return total
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -24,7 +25,7 @@ class Element:
     dtype: np.dtype
 
     @property
-    def number(self) -> int:
+    def number(self) -> tensors_pb2.ElementType:
         """The value of gemmd.v1.ElementType."""
         return tensors_pb2.ElementType.Value("ELEMENT_TYPE_" + self.name.upper())
 
@@ -67,7 +68,7 @@ def element_of(dtype: np.dtype, field: str) -> Element:
     return element
 
 
-def named_element(name: object, field: str) -> Element:
+def named_element(name: Any, field: str) -> Element:
     """The element type of a name (``"bf16"``) or of anything that stands for a dtype."""
     if isinstance(name, str) and name in ELEMENTS:
         return ELEMENTS[name]
@@ -77,7 +78,7 @@ def named_element(name: object, field: str) -> Element:
         raise refusal(field, repr(name), "a dtype or one of " + ", ".join(ELEMENTS)) from None
 
 
-def numbered_element(number: int) -> Element:
+def numbered_element(number: tensors_pb2.ElementType) -> Element:
     """The element type of a value of gemmd.v1.ElementType."""
     return _BY_NUMBER[number]
 
@@ -101,7 +102,7 @@ def pack(lines: np.ndarray, element: Element) -> np.ndarray:
     a byte."""
     if element.bits >= 8:
         return lines.reshape(-1).view(np.uint8)
-    codes = lines.view(np.uint8) & np.uint8((1 << element.bits) - 1)
+    codes: np.ndarray = lines.view(np.uint8) & np.uint8((1 << element.bits) - 1)
     length = codes.shape[-1]
     if element.bits == 4:
         if length % 2:

@@ -61,7 +61,8 @@ class Queue:
 
     def take(self) -> list[Request]:
         """What goes in the next message: one product, or several where they are small."""
-        taken, size = [], 0
+        taken: list[Request] = []
+        size = 0
         while self._waiting and len(taken) < _MOST_PRODUCTS:
             size += self._waiting[0].nbytes
             if taken and size > _MOST_BYTES:

@@ -173,9 +173,7 @@ def download(
     def fetch(number: int) -> None:
         call = lane(number).unary_stream(*GET)
         while (piece := pieces.take()) is not None:
-            _fetch(
-                call, tensor, piece, memoryview(into)[piece.first - span.first :], metadata, timeout
-            )
+            _fetch(call, tensor, piece, into.data[piece.first - span.first :], metadata, timeout)
 
     with ThreadPoolExecutor(lanes) as pool:
         for done in [pool.submit(fetch, number) for number in range(lanes)]:

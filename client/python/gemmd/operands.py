@@ -41,7 +41,7 @@ def as_matrix(operand: Any, field: str, *, vector_is_column: bool) -> tuple[Any,
     return array[:, None] if vector_is_column else array[None, :], True
 
 
-def lines_of(stack: np.ndarray) -> tuple[int, np.ndarray]:
+def lines_of(stack: np.ndarray) -> tuple[tensors_pb2.Order, np.ndarray]:
     """The order of the matrices of a batch, and their lines without gaps, the last axis along a
     line. Copies the elements only where they do not lie so."""
     if stack.dtype.byteorder == ">":
@@ -56,7 +56,7 @@ def lines_of(stack: np.ndarray) -> tuple[int, np.ndarray]:
 
 def bytes_of(lines: np.ndarray, element: Element) -> memoryview:
     """The bytes of lines without gaps."""
-    return memoryview(pack(lines, element))
+    return pack(lines, element).data
 
 
 def _is_one_matrix(array: np.ndarray) -> bool:

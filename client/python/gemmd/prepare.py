@@ -42,7 +42,7 @@ class SparseMatrix:
         message = tensors_pb2.Operand(type=self.element.number, sparsity=tensors_pb2.SPARSITY_2_4)
         if batch != 1 and int(np.prod(self.shape[:-2])) == 1:
             message.batch_stride = 0
-        return message, memoryview(self.data)
+        return message, self.data.data
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def quantize(
         want = "a finite value" + (" of at least 0" if element.name == "u8" else "")
         raise refusal("values", f"{array[row, column]} at [{row}, {column}]", want)
     largest = _LARGEST[element.name]
-    axes = {"matrix": (0, 1), "row": 1, "column": 0}
+    axes: dict[str, Any] = {"matrix": (0, 1), "row": 1, "column": 0}
     if per not in axes:
         raise refusal("per", repr(per), "matrix, row or column")
     magnitude = np.abs(array).max(axis=axes[per], keepdims=True, initial=0)

@@ -156,7 +156,7 @@ class Answer:
         return Answer(response, memoryview(b"") if data is None else data)
 
 
-def _choice(kind: Any, prefix: str, name: object, option: str) -> int:
+def _choice(kind: Any, prefix: str, name: object, option: str) -> Any:
     """The value of an enumeration that a user names without its prefix."""
     full = f"{prefix}_{name}".upper()
     if full not in kind.keys() or full.endswith("UNSPECIFIED"):
@@ -165,7 +165,7 @@ def _choice(kind: Any, prefix: str, name: object, option: str) -> int:
     return kind.Value(full)
 
 
-def _order(array: np.ndarray) -> int:
+def _order(array: np.ndarray) -> tensors_pb2.Order:
     """The order of D that fits an array best."""
     if array.ndim < 2 or abs(array.strides[-2]) >= abs(array.strides[-1]):
         return ROW_MAJOR

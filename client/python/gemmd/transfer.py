@@ -62,7 +62,7 @@ class Upload:
         if options.get("sparse") and not isinstance(array, SparseMatrix):
             array = pack24(array, type=element_type)
         if isinstance(array, SparseMatrix):
-            element, data = array.element, memoryview(array.data)
+            element, data = array.element, array.data.data
             spec.sparsity = tensors_pb2.SPARSITY_2_4
         else:
             array, element = typed(np.asarray(array), element_type, "array")

@@ -169,7 +169,7 @@ async def download(
         call = lane(number).unary_stream(*GET)
         while (piece := pieces.take()) is not None:
             at = piece.first - span.first
-            await _fetch(call, tensor, piece, memoryview(into)[at:], tuple(metadata), timeout)
+            await _fetch(call, tensor, piece, into.data[at:], tuple(metadata), timeout)
 
     await asyncio.gather(*(fetch(number) for number in range(lanes)))
     return into

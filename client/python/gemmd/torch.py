@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch models whose products run on a daemon.
+
+::
+
+    with gemmd.torch.offload(client, device="sim:sm_90", kernel="mma.m16n8k16.f32.bf16.bf16.f32"):
+        logits = model(tokens)
+
+Within the context `torch.nn.functional.linear` (and so `torch.nn.Linear`), `torch.matmul`, `torch.mm`,
+`torch.bmm`, `torch.addmm` and ``@`` go to the daemon; everything else stays with PyTorch, also what is
+inside of one function of PyTorch, such as `scaled_dot_product_attention`. Weights go to the daemon once
+and stay there. Products have no gradients, so the context is one of `torch.no_grad` too.
+Needs ``torch``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Self, Unpack
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from gemmd.client import Client
+from gemmd.elements import named_element
+from gemmd.errors import refusal
+from gemmd.prepare import quantize
+from gemmd.product import ProductOptions
+from gemmd.remote import RemoteTensor
+
+# Types of PyTorch that NumPy has from ml_dtypes, with the plain type of the same width.
+_FOREIGN = {
+    torch.bfloat16: (torch.int16, np.dtype(ml_dtypes.bfloat16)),
+    torch.float8_e4m3fn: (torch.uint8, np.dtype(ml_dtypes.float8_e4m3fn)),
+    torch.float8_e5m2: (torch.uint8, np.dtype(ml_dtypes.float8_e5m2)),
+}
+# Types of which PyTorch's products and the daemon's have the same meaning.
+_OFFLOADED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_TYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+_QUANTIZED = ("e4m3", "e5m2", "s8")
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor as an array, of ml_dtypes' types where NumPy has none; shares memory where it can."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype not in _FOREIGN:
+        return tensor.numpy()
+    plain, dtype = _FOREIGN[tensor.dtype]
+    return tensor.view(plain).numpy().view(dtype)
+
+
+def to_tensor(array: np.ndarray) -> torch.Tensor:
+    """An array as a tensor that shares its memory."""
+    for foreign, (plain, dtype) in _FOREIGN.items():
+        if array.dtype == dtype:
+            return torch.from_numpy(
+                array.view(f"{'iu'[plain is torch.uint8]}{dtype.itemsize}")
+            ).view(foreign)
+    return torch.from_numpy(array)
+
+
+class _Weights:
+    """The weights that are on the daemon, each for as long as its tensor lives unchanged."""
+
+    def __init__(self, upload: Callable[[torch.Tensor], RemoteTensor]) -> None:
+        self._upload = upload
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int, RemoteTensor]] = {}
+
+    def find(self, weight: torch.Tensor) -> RemoteTensor:
+        known = self._known.get(id(weight))
+        if known is not None:
+            same, version, address, remote = known
+            is_same = same() is weight and address == weight.data_ptr()
+            if is_same and version == weight._version:
+                return remote
+        remote = self._upload(weight)
+        forget = weakref.ref(weight, lambda _, key=id(weight): self._known.pop(key, None))
+        self._known[id(weight)] = (forget, weight._version, weight.data_ptr(), remote)
+        return remote
+
+
+class Offload(TorchFunctionMode):
+    """The context that `offload` gives.
+
+    Attributes:
+        products: how many products went to the daemon.
+    """
+
+    def __init__(self, client: Client, type: str | None, options: ProductOptions) -> None:
+        super().__init__()
+        if type is not None and type not in (*_TYPES, *_QUANTIZED):
+            raise refusal("type", repr(type), "one of " + ", ".join((*_TYPES, *_QUANTIZED)))
+        self.products = 0
+        self._client = client
+        self._type = type
+        self._options = options
+        self._weights = _Weights(lambda weight: client.put(self._weight_operand(weight)))
+        self._no_grad = torch.no_grad()
+
+    def __enter__(self) -> Self:
+        self._no_grad.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._no_grad.__exit__(*error)
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        product = _PRODUCTS.get(func)
+        tensors = [*args, *kwargs.values()]
+        if product is None or not all(_is_offloaded(each) for each in tensors):
+            return func(*args, **kwargs)
+        try:
+            return product(self, *args, **kwargs)
+        except _OnlyForTorch:
+            return func(*args, **kwargs)
+
+    def linear(
+        self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """input @ weight.T + bias, with all rows of the input in one product."""
+        if weight.ndim != 2 or input.ndim == 0 or 0 in (*input.shape, *weight.shape):
+            raise _OnlyForTorch
+        rows = input.reshape(-1, input.shape[-1])
+        operand = self._convert(rows) if self._type in _QUANTIZED else self._plain(rows)
+        result = self._run(operand, self._weights.find(weight).T, input.dtype, bias)
+        return result.reshape(*input.shape[:-1], weight.shape[0])
+
+    def matmul(self, input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """input @ other; 8-bit types hold for `linear` alone."""
+        if input.ndim == 0 or other.ndim == 0 or input.dtype != other.dtype:
+            raise _OnlyForTorch
+        if 0 in (*input.shape, *other.shape):
+            raise _OnlyForTorch
+        is_weight = isinstance(other, torch.nn.Parameter) and other.ndim == 2
+        if is_weight and self._type not in _QUANTIZED:
+            return self._run(self._plain(input), self._weights.find(other), input.dtype)
+        return self._run(self._plain(input), self._plain(other), input.dtype)
+
+    def addmm(
+        self,
+        input: torch.Tensor,
+        mat1: torch.Tensor,
+        mat2: torch.Tensor,
+        *,
+        beta: float = 1,
+        alpha: float = 1,
+    ) -> torch.Tensor:
+        """beta * input + alpha * mat1 @ mat2, where the input is added to every row."""
+        if beta != 1 or alpha != 1 or input.ndim != 1 or input.shape[0] != mat2.shape[-1]:
+            raise _OnlyForTorch
+        if 0 in (*mat1.shape, *mat2.shape) or mat1.dtype != mat2.dtype:
+            raise _OnlyForTorch
+        is_weight = isinstance(mat2, torch.nn.Parameter) and self._type not in _QUANTIZED
+        operand = self._weights.find(mat2) if is_weight else self._plain(mat2)
+        return self._run(self._plain(mat1), operand, mat1.dtype, input)
+
+    def _run(
+        self, a: Any, b: Any, dtype: torch.dtype, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        options = ProductOptions(**self._options)
+        options["out_type"] = next(name for name, each in _TYPES.items() if each is dtype)
+        if bias is not None:
+            options["bias"] = to_array(bias)
+        self.products += 1
+        return to_tensor(np.ascontiguousarray(self._client.matmul(a, b, **options)))
+
+    def _plain(self, tensor: torch.Tensor) -> np.ndarray:
+        """The operand in the type that was asked for, or its own."""
+        return to_array(tensor.to(_TYPES.get(self._type or "", tensor.dtype)))
+
+    def _convert(self, matrix: torch.Tensor) -> Any:
+        """An 8-bit operand with a factor for each row."""
+        return quantize(
+            to_array(matrix.to(torch.float32)), named_element(self._type, "type").name, per="row"
+        )
+
+    def _weight_operand(self, weight: torch.Tensor) -> Any:
+        return self._convert(weight) if self._type in _QUANTIZED else self._plain(weight)
+
+
+class _OnlyForTorch(Exception):
+    """The daemon does not compute this one."""
+
+
+def _is_offloaded(argument: Any) -> bool:
+    return not isinstance(argument, torch.Tensor) or argument.dtype in _OFFLOADED
+
+
+_PRODUCTS: dict[Any, Callable[..., torch.Tensor]] = {
+    torch.nn.functional.linear: Offload.linear,
+    torch.addmm: Offload.addmm,
+    torch.Tensor.addmm: Offload.addmm,
+    **dict.fromkeys(
+        (
+            torch.matmul,
+            torch.mm,
+            torch.bmm,
+            torch.Tensor.matmul,
+            torch.Tensor.mm,
+            torch.Tensor.bmm,
+            torch.Tensor.__matmul__,
+        ),
+        Offload.matmul,
+    ),
+}
+
+
+def offload(
+    client: Client, *, type: str | None = None, **options: Unpack[ProductOptions]
+) -> Offload:
+    """A context in which products run on the client's daemon.
+
+    Args:
+        client: a `gemmd.Client`; the weights are tensors of its session.
+        type: the type of operands: ``f64``, ``f32``, ``f16``, ``bf16``; ``e4m3``, ``e5m2``, ``s8`` for
+            `linear` alone, with a factor for each row of inputs and weights. None: that of the tensors.
+        options: those of every product: ``device``, ``kernel``, ``deterministic`` and so on.
+
+    Results have the type that PyTorch gives them.
+    """
+    return Offload(client, type, options)

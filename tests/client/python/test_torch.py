@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch models whose products run on a daemon. `tests/run.sh torch` runs this, in an environment that
+has PyTorch."""
+
+import gemmd
+import gemmd.torch
+import numpy as np
+import pytest
+import torch
+
+GEMMD_FLAGS = ["--devices=cpu,sim:sm_90"]
+
+
+def integers(*shape, dtype=torch.float32):
+    return torch.randint(-3, 4, shape).to(dtype)
+
+
+class Attention(torch.nn.Module):
+    """One layer of a model in small integers, of which every product is exact."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(16, 48)
+        self.out = torch.nn.Linear(16, 8, bias=False)
+        self.mix = torch.nn.Parameter(integers(8, 4))
+        for parameter in self.parameters():
+            parameter.data = integers(*parameter.shape)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).clamp(-3, 3).chunk(3, dim=-1)
+        scores = (q @ k.transpose(-1, -2)).clamp(-3, 3)
+        mixed = torch.matmul(scores, v).clamp(-3, 3)
+        return torch.addmm(self.mix[0], self.out(mixed).clamp(-3, 3).reshape(-1, 8), self.mix)
+
+
+@pytest.fixture(autouse=True)
+def seeded(seed):
+    torch.manual_seed(seed)
+
+
+def test_a_model(client):
+    model, x = Attention(), integers(2, 5, 16)
+    want = model(x).detach()
+    before = client.statistics().tensors.uploads_complete
+    with gemmd.torch.offload(client) as offload:
+        for _ in range(3):
+            got = model(x)
+            assert torch.equal(got, want) and not got.requires_grad
+    assert offload.products == 3 * 5
+    # qkv, out and mix went there once.
+    assert client.statistics().tensors.uploads_complete == before + 3
+    assert torch.equal(model(x), want)
+    assert offload.products == 3 * 5
+
+
+def test_weights_that_change(client):
+    layer, x = torch.nn.Linear(8, 4), integers(3, 8)
+    with gemmd.torch.offload(client), torch.no_grad():
+        layer.weight.copy_(integers(4, 8))
+        layer.bias.zero_()
+        first = layer(x)
+        layer.weight.add_(1)
+        assert torch.equal(layer(x), first + x.sum(dim=1, keepdim=True))
+        layer.weight.data = integers(4, 8)
+        assert np.array_equal(layer(x).numpy(), x.numpy() @ layer.weight.numpy().T)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_types(client, dtype):
+    a, b = integers(4, 6, dtype=dtype), integers(6, 5, dtype=dtype)
+    want = a @ b
+    with gemmd.torch.offload(client) as offload:
+        for got in (a @ b, torch.mm(a, b), a.mm(b), torch.matmul(a[0], b)[None], a.matmul(b)):
+            assert got.dtype == dtype
+            assert torch.equal(got, want[: len(got)])
+        assert torch.equal(torch.bmm(a[None], b[None])[0], want)
+        vector = torch.matmul(a, b[:, 0])
+        assert torch.equal(vector, want[:, 0])
+    assert offload.products == 7
+
+
+def test_products_of_a_chip(client):
+    """As on an H100: each product has the bits of the simulated chip."""
+    a, b = torch.randn(9, 40), torch.randn(40, 7)
+    options = {"device": "sim:sm_90", "deterministic": True}
+    with gemmd.torch.offload(client, type="bf16", **options):
+        got = a @ b
+    arrays = [gemmd.torch.to_array(each.to(torch.bfloat16)) for each in (a, b)]
+    want = client.multiply(*arrays, out_type="f32", **options)
+    assert want.device == "sim:sm_90"
+    assert got.dtype == torch.float32
+    assert np.array_equal(got.numpy(), want.array)
+
+
+@pytest.mark.parametrize("name, relative", [("e4m3", 1 / 7), ("e5m2", 1 / 3), ("s8", 1 / 30)])
+def test_eight_bits(client, name, relative):
+    layer, x = torch.nn.Linear(64, 16), torch.randn(2, 5, 64)
+    want = layer(x).detach()
+    with gemmd.torch.offload(client, type=name) as offload:
+        got = layer(x)
+    assert offload.products == 1
+    # Each rounding is off by a part of the largest magnitudes of its row.
+    bound = relative * (x.abs().amax(-1, keepdim=True) * layer.weight.abs().sum(1)).detach()
+    assert got.shape == want.shape and bool(((got - want).abs() <= bound).all())
+    assert not torch.equal(got, want)
+
+
+def test_what_stays_with_pytorch(client):
+    whole = torch.ones(3, 3, dtype=torch.int64)
+    with gemmd.torch.offload(client) as offload:
+        assert torch.equal(whole @ whole, 3 * whole)
+        assert (torch.zeros(0, 3) @ torch.zeros(3, 2)).shape == (0, 2)
+        assert torch.addmm(torch.ones(2, 2), torch.ones(2, 3), torch.ones(3, 2), beta=2).sum() == 20
+        with pytest.raises(RuntimeError):
+            torch.mm(torch.ones(2, 3), torch.ones(3, 2, dtype=torch.float64))
+    assert offload.products == 0
+
+
+def test_errors_are_told(client):
+    with gemmd.torch.offload(client, kernel="no.such"), pytest.raises(gemmd.NotFound):
+        torch.ones(2, 2) @ torch.ones(2, 2)
+    with pytest.raises(gemmd.InvalidArgument, match="type"):
+        gemmd.torch.offload(client, type="f8")
+    # The context has ended.
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).sum() == 8
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float32, torch.int8]
+)
+def test_arrays_and_tensors(dtype):
+    tensor = torch.arange(-6, 6).reshape(3, 4).to(dtype)
+    array = gemmd.torch.to_array(tensor)
+    assert array.astype(np.float32).tolist() == tensor.to(torch.float32).tolist()
+    assert gemmd.torch.to_tensor(array).dtype == dtype
+    assert gemmd.torch.to_tensor(array).tolist() == tensor.tolist()
