@@ -214,6 +214,9 @@ absl::Status Run(Options options, const Logging& logging, const Supervision& sup
                getpid(), open_files, MemoryLimitBytes());
   manager.Tell("STATUS=Checks its devices");
   FeedWatchdog(supervision, options.server.life_check);
+  // What runs as one goes through the staging area at once.
+  int64_t& joined_bytes = options.server.joins.limits.max_bytes;
+  joined_bytes = std::min(joined_bytes, options.devices.gpu_staging_bytes / 4);
   ReadyFile ready_file(options.ready_file);
   EndWatch end_watch(signals, ready_file);
   ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices, MakeDevices(options.devices));

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/crossing/job_layout.h"
 
-#include <algorithm>
-
+#include "absl/container/flat_hash_map.h"
 #include "kernels/checked.h"
 #include "kernels/status_macros.h"
 
@@ -13,7 +12,7 @@ namespace {
 class Ranges {
  public:
   JobRange Take(Checked bytes, const JobPlace& place) {
-    if (place.block != 0) return {place.offset, bytes.value().value_or(0)};
+    if (!place.is_staged()) return {place.offset, bytes.value().value_or(0)};
     const JobRange range = {end_.value().value_or(0), bytes.value().value_or(0)};
     const Checked padded = end_ + bytes + Checked(kJobAlignment - 1);
     end_ = padded.value() ? Checked(*padded.value() / kJobAlignment * kJobAlignment) : padded;
@@ -49,16 +48,26 @@ Checked BiasBytes(const Problem& problem) {
 
 }  // namespace
 
-std::vector<BlockUse> UsesOf(const JobPlaces& places) {
+int64_t CountParts(const JobPlaces& places) {
+  return places.a.parts + places.b.parts + places.c.parts + places.d.parts;
+}
+
+std::vector<BlockUse> UsesOf(const JobPlaces& places, absl::Span<const PlacedPart> parts) {
   std::vector<BlockUse> uses;
-  if (places.d.block != 0) uses.push_back({.block = places.d.block, .is_write = true});
+  absl::flat_hash_map<uint64_t, size_t> known;  // Positions in `uses`.
+  const auto add = [&](uint64_t block, bool is_write) {
+    if (block == 0) return;
+    const auto [place, is_new] = known.emplace(block, uses.size());
+    if (is_new) uses.push_back({.block = block});
+    if (is_write) uses[place->second].is_write = true;
+  };
+  add(places.d.block, /*is_write=*/true);
   for (const JobPlace& place :
        {places.a, places.b, places.c, places.bias, places.a_scale, places.b_scale}) {
-    const bool is_known = std::any_of(uses.begin(), uses.end(), [&place](const BlockUse& use) {
-      return use.block == place.block;
-    });
-    if (place.block != 0 && !is_known) uses.push_back({.block = place.block});
+    add(place.block, /*is_write=*/false);
   }
+  const size_t read = parts.size() - static_cast<size_t>(places.d.parts);
+  for (size_t i = 0; i < parts.size(); ++i) add(parts[i].block, /*is_write=*/i >= read);
   return uses;
 }
 
@@ -86,6 +95,8 @@ absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& pla
   layout.bias = ranges.Take(BiasBytes(problem), places.bias);
   layout.a_scale = ranges.Take(FactorBytes(problem.a_scale, problem.m), places.a_scale);
   layout.b_scale = ranges.Take(FactorBytes(problem.b_scale, problem.n), places.b_scale);
+  const Checked part_bytes(int64_t{sizeof(PlacedPart)});
+  layout.parts = ranges.Take(Checked(CountParts(places)) * part_bytes, {});
   layout.input_bytes = ranges.end().value_or(0);
   layout.d = ranges.Take(d_bytes, places.d);
   if (!ranges.end()) return absl::ResourceExhaustedError("the matrices take more than 2^63 bytes");

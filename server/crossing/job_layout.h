@@ -26,10 +26,26 @@ struct JobRange {
   friend bool operator==(const JobRange&, const JobRange&) = default;
 };
 
-// Where a matrix lies: in the staging area, at the place that its layout gives it, or in a block.
+// Where a matrix lies: in the staging area, at the place that its layout gives it, in a block, or
+// in parts of blocks that follow each other.
 struct JobPlace {
-  uint64_t block = 0;  // 0: in the staging area.
+  uint64_t block = 0;  // 0: in the staging area, or in parts.
   int64_t offset = 0;  // In the block.
+  // Not 0: in so many parts. A, B, C and D alone may be, and D then has no padding.
+  int64_t parts = 0;
+
+  bool is_staged() const { return block == 0 && parts == 0; }
+};
+
+// A matrix has at most so many.
+inline constexpr int64_t kMostParts = 4096;
+
+// A part of a matrix, which follows the part before it. Those of A, B, C and D, in this order, are
+// staged as one list (JobLayout::parts).
+struct PlacedPart {
+  uint64_t block = 0;  // 0: a part of D that nobody wants.
+  int64_t offset = 0;
+  int64_t bytes = 0;
 };
 
 struct JobPlaces {
@@ -48,11 +64,15 @@ struct BlockUse {
   bool is_write = false;
 };
 
-// Each block that a job uses, once.
-std::vector<BlockUse> UsesOf(const JobPlaces& places);
+// Parts of all matrices together.
+int64_t CountParts(const JobPlaces& places);
+
+// Each block that a job uses, once. The parts are as the places say.
+std::vector<BlockUse> UsesOf(const JobPlaces& places, absl::Span<const PlacedPart> parts = {});
 
 struct JobLayout {
-  // Staged matrices lie at their offsets; those in blocks have the offsets of their places.
+  // Staged matrices lie at their offsets; those in blocks have the offsets of their places, and
+  // those in parts none.
   JobRange a;
   JobRange b;
   JobRange c;
@@ -60,10 +80,11 @@ struct JobLayout {
   JobRange a_scale;
   JobRange b_scale;
   JobRange d;
+  JobRange parts;           // The list of the parts, which is read, too.
   int64_t input_bytes = 0;  // What is staged and read ends here, and a staged D begins.
   int64_t end = 0;
 
-  // With what is left to the next multiple of kJobAlignment; 0 where D lies in a block.
+  // With what is left to the next multiple of kJobAlignment; 0 where D lies in blocks.
   int64_t staged_d_bytes() const { return end - input_bytes; }
 };
 

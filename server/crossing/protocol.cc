@@ -47,6 +47,20 @@ absl::Status CheckSlot(uint32_t slot) {
       GotWant("slot", Concat(slot), Concat("less than ", kMostInFlight)));
 }
 
+absl::Status CheckCountsOfParts(const JobPlaces& places) {
+  for (const JobPlace& place : {places.a, places.b, places.c, places.d}) {
+    const bool is_known = place.parts == 0 || place.block == 0;
+    if (is_known && place.parts >= 0 && place.parts <= kMostParts) continue;
+    return absl::InvalidArgumentError(
+        GotWant("parts", Concat(place.parts), Concat("0 to ", kMostParts, ", in no other block")));
+  }
+  for (const JobPlace& place : {places.bias, places.a_scale, places.b_scale}) {
+    if (place.parts == 0) continue;
+    return absl::InvalidArgumentError(GotWant("parts of a vector", Concat(place.parts), "0"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void RecordStatus::Set(const absl::Status& status) {
@@ -90,6 +104,7 @@ absl::Status CheckJob(const JobRequest& request, int64_t staging_bytes) {
         GotWant("kernel", Concat("number ", request.kernel), Concat("less than ", kernels.size())));
   }
   RETURN_IF_ERROR(kernels[request.kernel].supports(request.problem));
+  RETURN_IF_ERROR(CheckCountsOfParts(request.places));
   ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(request.problem, request.places));
   RETURN_IF_ERROR(CheckRange("staging", request.staged_inputs, layout.input_bytes, staging_bytes));
   return CheckRange("staging", request.staged_d, layout.staged_d_bytes(), staging_bytes);

@@ -39,7 +39,7 @@ namespace gemmd {
 inline constexpr int kWorkerSocket = 3;
 inline constexpr int kWorkerStaging = 4;
 
-inline constexpr uint32_t kWorkerProtocol = 3;
+inline constexpr uint32_t kWorkerProtocol = 4;
 
 enum class RecordKind : uint32_t { kHello = 1, kMeasure, kRates, kJob, kResult, kMemory };
 
@@ -170,7 +170,8 @@ absl::Status SendRates(int socket, const GpuRates& rates);
 absl::Status AppendRates(const RatesPart& part, size_t kernels, GpuRates& rates);
 
 // OK where every enumerator is known, the problem valid, the kernel is there and supports it, and
-// what is staged lies within so many bytes of a staging area. Blocks are looked at by who has them.
+// what is staged lies within so many bytes of a staging area. Blocks and the parts of matrices are
+// looked at by who has the blocks.
 // Errors: InvalidArgument, Unimplemented.
 absl::Status CheckJob(const JobRequest& request, int64_t staging_bytes);
 

@@ -12,7 +12,8 @@ namespace gemmd {
 
 absl::StatusOr<const std::byte*> Gathering::Take(const Source& source, size_t alignment,
                                                  AbortFlag abort) {
-  if (source.block != 0) return absl::InternalError("job: a block is no memory of the host");
+  if (source.block != 0 || !source.parts.empty())
+    return absl::InternalError("job: a block is no memory of the host");
   if (source.bytes == 0) return nullptr;
   const std::byte* const first = source.pieces.front().data();
   const bool is_aligned = reinterpret_cast<uintptr_t>(first) % alignment == 0;

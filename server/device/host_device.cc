@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <optional>
 #include <utility>
@@ -78,6 +79,18 @@ void TakeForms(const Job& job, GemmArgs& args) {
   };
   args.a_form = take(job.a, job.problem.a, mma::Operand::kA);
   args.b_form = take(job.b, job.problem.b, mma::Operand::kB);
+}
+
+// Takes D to where its parts belong.
+void PutParts(absl::Span<const DestinationPart> parts, JobOutcome& outcome) {
+  const HeldBytes d = std::move(outcome.d);
+  const std::byte* from = d.bytes().data();
+  for (const DestinationPart& part : parts) {
+    const auto bytes = static_cast<size_t>(part.bytes);
+    if (part.memory != nullptr) std::memcpy(part.memory, from, bytes);
+    from += bytes;
+  }
+  outcome.d = HeldBytes();
 }
 
 }  // namespace
@@ -180,6 +193,7 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   }
   outcome.compute_ns = clock_.NowNs() - ready_ns;
   if (job.forms != nullptr) job.forms->EndForms(outcome.status.ok());
+  if (outcome.status.ok() && !job.d.parts.empty()) PutParts(job.d.parts, outcome);
   if (!outcome.status.ok()) outcome.d = HeldBytes();
   if (workspace_bytes_ > kKeptWorkspaceBytes) DropWorkspace();
   return outcome;
@@ -196,9 +210,12 @@ absl::StatusOr<GemmArgs> HostDevice::Prepare(const Job& job, Gathering& gatherin
   return args;
 }
 
-// Where D goes.
+// Where the kernel leaves D.
 absl::StatusOr<std::byte*> HostDevice::PlaceOutput(const Job& job, HeldBytes& d) {
-  if (job.d.block != 0) return absl::InternalError("job: a block is no memory of the host");
+  const auto is_in_block = [](const DestinationPart& part) { return part.block != 0; };
+  if (job.d.block != 0 || std::any_of(job.d.parts.begin(), job.d.parts.end(), is_in_block)) {
+    return absl::InternalError("job: a block is no memory of the host");
+  }
   if (job.d.memory != nullptr) return job.d.memory;
   // The kernel writes all of D but its gaps. Zeros that the system gives are not written at all.
   std::optional<HeldBytes> memory =

@@ -41,6 +41,13 @@ class PieceKeeper {
   virtual void LetGo(size_t first, size_t count) = 0;
 };
 
+// A part of a matrix in a block of the device's.
+struct BlockPart {
+  DeviceBlock block = 0;
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
 // Where a matrix that a job reads lies: in memory of the host, in pieces that follow each other, or
 // in a block of the device's.
 struct Source {
@@ -48,9 +55,12 @@ struct Source {
   PieceKeeper* keeper = nullptr;   // Not null: may be told of pieces that are no longer needed.
   DeviceBlock block = 0;  // Not 0: there, from `offset` on; devices with memory of their own only.
   int64_t offset = 0;
-  int64_t bytes = 0;  // All pieces, or what is used of the block. 0: there is no such matrix.
-  // What is to be read is on a device, and comes into the pieces before the launch (server/store).
-  bool is_away = false;
+  // Not empty: there instead, one part after the other. For A, B and C alone; borrowed likewise.
+  absl::Span<const BlockPart> parts = {};
+  int64_t bytes = 0;  // All pieces or parts, or what is used of the block. 0: no such matrix.
+  // The bytes are a tensor's, and may be on a device: they come to wherever the job is run before
+  // that (server/store).
+  bool is_resident = false;
 };
 
 // Keeps what kernels derive from operands that stay (Kernel::derived), from one job to the next.
@@ -85,6 +95,15 @@ class SourcePieces {
   size_t used_ = 0;
 };
 
+// Where a part of D goes: into a block of the device's or into memory of the host. Where both are
+// 0, nobody wants it.
+struct DestinationPart {
+  DeviceBlock block = 0;
+  int64_t offset = 0;
+  std::byte* memory = nullptr;  // Borrowed until the job is done.
+  int64_t bytes = 0;
+};
+
 // Where D goes: into a block of the device's, into memory of the host, or, where both are 0, into
 // memory that the device gives with the outcome.
 struct Destination {
@@ -98,7 +117,17 @@ struct Destination {
   int64_t line_stride(const MatrixLayout& d) const {
     return line_stride_bytes != 0 ? line_stride_bytes : d.line_stride_bytes();
   }
+  // Not empty: D, which has no padding then, goes there instead, one part after the other, all of
+  // them in blocks or none. They are borrowed likewise, and share no byte.
+  absl::Span<const DestinationPart> parts = {};
+  bool is_new = false;  // A tensor that nobody can find before the job is done.
+
+  // Whether D does not come with the outcome.
+  bool is_given() const { return block != 0 || memory != nullptr || !parts.empty(); }
 };
+
+// How several jobs run as one (joined_job.h).
+enum class Joining : uint8_t { kStacked, kBatched };
 
 // One launch. Everything is borrowed until the job is done; operands are as GemmArgs says.
 //
@@ -119,6 +148,9 @@ struct Job {
   Destination d;
   ProductTensors* tensors = nullptr;  // Borrowed until the job is done. Null: there are none.
   FormKeeper* forms = nullptr;        // Likewise.
+  // Not empty: the jobs that run as this one. Borrowed until it is done.
+  absl::Span<const Job* const> members = {};
+  Joining joining = Joining::kStacked;  // How they do.
 };
 
 // How a job ended, and how long each stage on the device took, in nanoseconds.
@@ -129,6 +161,8 @@ struct JobOutcome {
   int64_t compute_ns = 0;
   int64_t copy_out_ns = 0;
   HeldBytes d = {};  // D, where the device gave the memory and the status is OK.
+  // Not empty: how each member of the job ended, where that is not the same for all.
+  std::vector<JobOutcome> members = {};
 };
 
 }  // namespace gemmd

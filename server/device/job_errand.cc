@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/device/job_errand.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
@@ -22,7 +23,36 @@ std::array<const Source*, kSources> SourcesOf(const Job& job) {
   return {&job.a, &job.b, &job.c, &job.bias, &job.a_scale, &job.b_scale};
 }
 
-JobPlace PlaceOf(const Source& source) { return {.block = source.block, .offset = source.offset}; }
+JobPlace PlaceOf(const Source& source) {
+  return {.block = source.block,
+          .offset = source.offset,
+          .parts = static_cast<int64_t>(source.parts.size())};
+}
+
+// D in parts that lie in memory of the host is staged as a whole.
+bool IsInBlocks(absl::Span<const DestinationPart> parts) {
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const DestinationPart& part) { return part.block != 0; });
+}
+
+JobPlace PlaceOf(const Destination& d) {
+  const int64_t parts = IsInBlocks(d.parts) ? static_cast<int64_t>(d.parts.size()) : 0;
+  return {.block = d.block, .offset = d.offset, .parts = parts};
+}
+
+std::vector<PlacedPart> PartsOf(const Job& job) {
+  std::vector<PlacedPart> placed;
+  for (const Source* const source : {&job.a, &job.b, &job.c}) {
+    for (const BlockPart& part : source->parts) {
+      placed.push_back({.block = part.block, .offset = part.offset, .bytes = part.bytes});
+    }
+  }
+  if (!IsInBlocks(job.d.parts)) return placed;
+  for (const DestinationPart& part : job.d.parts) {
+    placed.push_back({.block = part.block, .offset = part.offset, .bytes = part.bytes});
+  }
+  return placed;
+}
 
 }  // namespace
 
@@ -33,7 +63,7 @@ JobPlaces JobErrand::PlacesOf(const Job& job) {
           .bias = PlaceOf(job.bias),
           .a_scale = PlaceOf(job.a_scale),
           .b_scale = PlaceOf(job.b_scale),
-          .d = {.block = job.d.block, .offset = job.d.offset}};
+          .d = PlaceOf(job.d)};
 }
 
 // A source that were too short would leave bytes of an earlier job in its place.
@@ -51,9 +81,13 @@ absl::Status JobErrand::CheckSources(const Job& job, const JobLayout& layout) {
 }
 
 JobErrand::JobErrand(const Job& job, Device::Done done, const DeviceProfile& profile)
-    : Errand(Kind::kJob), job_(job), done_(std::move(done)), places_(PlacesOf(job)) {
+    : Errand(Kind::kJob),
+      job_(job),
+      done_(std::move(done)),
+      places_(PlacesOf(job)),
+      parts_(PartsOf(job)) {
   job_id = job.id;
-  uses = UsesOf(places_);
+  uses = UsesOf(places_, parts_);
   const absl::StatusOr<JobLayout> layout = LayOutJob(job.problem, places_);
   if (!layout.ok()) verdict = layout.status();
   if (!layout.ok()) return;
@@ -63,7 +97,7 @@ JobErrand::JobErrand(const Job& job, Device::Done done, const DeviceProfile& pro
   }
   in_bytes = layout_.input_bytes;
   out_bytes = layout_.staged_d_bytes();
-  out_may_stay = job.d.memory == nullptr;
+  out_may_stay = !job.d.is_given();
   kernel_ns_ = PredictedNs(*job.kernel, job.problem, profile);
   predicted_ns = kernel_ns_ + PredictedCopyNs(job.problem, profile);
 }
@@ -73,12 +107,16 @@ std::vector<PlacedRange> JobErrand::InBlocks() const {
   for (const PlacedRange& one : RangesOf(layout_, places_)) {
     if (one.place.block != 0) placed.push_back(one);
   }
+  for (const PlacedPart& part : parts_) {
+    const JobPlace place = {.block = part.block, .offset = part.offset};
+    if (part.block != 0) placed.push_back({{part.offset, part.bytes}, place});
+  }
   return placed;
 }
 
 // What lies in a block was looked at when it came there.
 absl::Status JobErrand::CheckOperands() const {
-  if (job_.a.block != 0) return absl::OkStatus();
+  if (job_.a.block != 0 || !job_.a.parts.empty()) return absl::OkStatus();
   return gemmd::CheckOperands(job_, &is_aborted);
 }
 
@@ -87,7 +125,7 @@ std::vector<CopiedBytes> JobErrand::CopiesIn() const {
   const std::array<PlacedRange, 7> ranges = RangesOf(layout_, places_);
   for (size_t i = 0; i < kSources; ++i) {
     const auto& [range, place] = ranges[i];
-    if (place.block != 0 || range.bytes == 0) continue;
+    if (!place.is_staged() || range.bytes == 0) continue;
     std::byte* to = in.bytes().data() + range.offset;
     const Source& source = *SourcesOf(job_)[i];
     for (size_t piece = 0; piece < source.pieces.size(); ++piece) {
@@ -98,6 +136,12 @@ std::vector<CopiedBytes> JobErrand::CopiesIn() const {
     // Leaves nothing of an earlier job between this matrix and the next one.
     const auto bytes = static_cast<size_t>(range.bytes);
     std::memset(to, 0, -bytes % static_cast<size_t>(kJobAlignment));
+  }
+  if (!parts_.empty()) {
+    const auto bytes = static_cast<size_t>(layout_.parts.bytes);
+    std::byte* const to = in.bytes().data() + layout_.parts.offset;
+    std::memcpy(to, parts_.data(), bytes);
+    std::memset(to + bytes, 0, -bytes % static_cast<size_t>(kJobAlignment));
   }
   return copies;
 }
@@ -122,6 +166,16 @@ absl::Span<std::byte> JobErrand::written() const {
 absl::Status JobErrand::PlaceResult(std::vector<CopiedBytes>& copies) {
   const absl::Span<std::byte> d = written();
   if (d.empty()) return absl::OkStatus();
+  if (!job_.d.parts.empty()) {
+    const std::byte* from = d.data();
+    for (const DestinationPart& part : job_.d.parts) {
+      const auto bytes = static_cast<size_t>(part.bytes);
+      if (part.memory != nullptr)
+        copies.push_back({.to = part.memory, .from = from, .bytes = bytes});
+      from += bytes;
+    }
+    return absl::OkStatus();
+  }
   if (std::byte* const to = job_.d.memory; to != nullptr) {
     if (HasGaps(job_)) {
       AppendLines(job_, 0, d, copies);

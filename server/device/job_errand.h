@@ -37,6 +37,7 @@ class JobErrand final : public Errand {
   const Job job_;
   Device::Done done_;
   const JobPlaces places_;
+  const std::vector<PlacedPart> parts_;
   JobLayout layout_;
   int64_t kernel_ns_ = 0;
   HeldBytes d_;

@@ -28,7 +28,10 @@ constexpr int64_t kTimeToAbortNs = 1'000'000'000;
 
 void WorkerDevice::Submit(const Job& job, Done done) {
   absl::Status size;
-  if (SubmitPaneled(job, done, size) || SubmitStreamed(job, done)) return;
+  // What is in parts is small (JoinLimits), and what is small goes as a whole.
+  const bool is_in_parts =
+      !job.d.parts.empty() || !job.a.parts.empty() || !job.b.parts.empty() || !job.c.parts.empty();
+  if (!is_in_parts && (SubmitPaneled(job, done, size) || SubmitStreamed(job, done))) return;
   const int64_t submitted_ns = clock_.NowNs();
   std::unique_ptr<Errand> errand = MakeJobErrand(job, std::move(done));
   if (!size.ok()) errand->verdict = std::move(size);

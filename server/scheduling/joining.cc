@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/scheduling/joining.h"
 
-#include <algorithm>
-#include <cstring>
-#include <optional>
-#include <string_view>
+#include <iterator>
 #include <type_traits>
 #include <utility>
 
 #include "kernels/kernel.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
 
 namespace gemmd {
 namespace {
 
 // Vectors of up to so many bytes are compared as a part of the key.
 constexpr int64_t kMostVectorBytes = int64_t{16} << 10;
+
+// What says where the matrices of a job lie, at most (PlacedPart), and what lies between them.
+constexpr int64_t kListedBytes = 128;
 
 // Plain values, one after the other.
 class Key {
@@ -33,18 +31,9 @@ class Key {
   std::string text_;
 };
 
-// Jobs are put together of pieces of the host's memory. A matrix that all of them read as it is may
-// be elsewhere.
+// Jobs are put together of pieces of the host's memory, or of tensors, which have such pieces
+// wherever they are. A matrix that all of them read as it is may be elsewhere.
 bool IsOnHost(const Source& source) { return source.block == 0; }
-bool IsHere(const Source& source) { return IsOnHost(source) && !source.is_away; }
-
-// Whether both are the same bytes in the same place.
-bool IsSame(const Source& x, const Source& y) {
-  if (x.block != y.block || x.offset != y.offset || x.bytes != y.bytes) return false;
-  if (!IsOnHost(x)) return true;
-  return x.pieces.size() == 1 && y.pieces.size() == 1 &&
-         x.pieces.front().data() == y.pieces.front().data();
-}
 
 // Vectors are compared byte by byte: bias and scales come with each product anew.
 bool AddVector(const Source& source, Key& key) {
@@ -74,6 +63,16 @@ void AddLayout(const MatrixLayout& layout, Key& key) {
   key.Add(layout.columns);
 }
 
+// Which matrices are tensors: a device brings those together to its own memory, and the others not.
+Key KeyOfPlaces(const Job& job) {
+  Key key;
+  key.Add(job.a.is_resident);
+  key.Add(job.b.is_resident);
+  key.Add(job.c.is_resident);
+  key.Add(job.d.memory != nullptr);
+  return key;
+}
+
 bool AddEpilogue(const Job& job, Key& key) {
   const Problem& problem = job.problem;
   key.Add(job.kernel);
@@ -91,11 +90,19 @@ bool AddEpilogue(const Job& job, Key& key) {
   return AddVector(job.bias, key) && AddVector(job.a_scale, key) && AddVector(job.b_scale, key);
 }
 
+// Whether nothing lies between the lines of a matrix.
+bool IsWhole(const MatrixLayout& layout) {
+  return layout.leading_dimension == layout.line_length() &&
+         layout.line_length() * BitsOf(layout.type) % 8 == 0;
+}
+
 // The bytes of an operand's indices are checked for each job, and a wrong one is no other's fault.
+// A new tensor has no memory of a device yet.
 bool CanJoin(const Job& job) {
   const Problem& problem = job.problem;
-  return job.kernel->batch_invariant && problem.has_output() && problem.has_product() &&
-         !problem.a.is_sparse() && job.d.block == 0 && job.d.memory == nullptr;
+  if (!job.kernel->batch_invariant || !problem.has_output() || !problem.has_product()) return false;
+  if (problem.a.is_sparse() || job.d.block != 0 || job.d.is_new) return false;
+  return job.d.memory == nullptr || IsWhole(problem.d);
 }
 
 // Whether the bytes are rows without gaps, to which further rows can be added.
@@ -107,13 +114,13 @@ bool IsRows(const MatrixLayout& layout, int64_t bytes) {
 
 std::string StackedKeyOf(const Job& job) {
   const Problem& problem = job.problem;
-  const bool is_stack = problem.batch == 1 && IsHere(job.a) && IsRows(problem.a, job.a.bytes) &&
+  const bool is_stack = problem.batch == 1 && IsOnHost(job.a) && IsRows(problem.a, job.a.bytes) &&
                         IsRows(problem.d, job.d_bytes) && job.b.pieces.size() <= 1 &&
-                        (!problem.has_c() || (IsHere(job.c) && IsRows(problem.c, job.c.bytes))) &&
+                        (!problem.has_c() || (IsOnHost(job.c) && IsRows(problem.c, job.c.bytes))) &&
                         problem.bias_axis != BiasAxis::kRows &&
                         problem.a_scale != ScaleKind::kVector;
   if (!is_stack) return "";
-  Key key;
+  Key key = KeyOfPlaces(job);
   AddForm(problem.a, key);
   AddLayout(problem.b, key);
   AddPlace(job.b, key);
@@ -126,7 +133,6 @@ std::string StackedKeyOf(const Job& job) {
 // gap, or one matrix of the device's for all.
 bool AddBatched(const Source& source, const MatrixLayout& layout, int64_t batch, Key& key) {
   AddLayout(layout, key);
-  if (source.is_away) return false;
   if (IsOnHost(source)) return source.bytes == batch * layout.batch_stride_bytes;
   AddPlace(source, key);
   return batch == 1 || layout.batch_stride_bytes == 0;
@@ -134,7 +140,7 @@ bool AddBatched(const Source& source, const MatrixLayout& layout, int64_t batch,
 
 std::string BatchedKeyOf(const Job& job) {
   const Problem& problem = job.problem;
-  Key key;
+  Key key = KeyOfPlaces(job);
   key.Add(problem.m);
   AddLayout(problem.d, key);
   const bool is_batch = AddBatched(job.a, problem.a, problem.batch, key) &&
@@ -154,87 +160,21 @@ JoinKeys JoinKeysOf(const Job& job) {
   return {.stacked = StackedKeyOf(job), .batched = BatchedKeyOf(job)};
 }
 
-int64_t JoinBytesOf(const Job& job) {
-  return CopiedBytes(job.a) + CopiedBytes(job.c) + job.d_bytes;
+int64_t JoinBytesOf(const Job& job, Joining joining) {
+  const int64_t b_bytes = joining == Joining::kStacked ? 0 : CopiedBytes(job.b);
+  return CopiedBytes(job.a) + b_bytes + CopiedBytes(job.c) + job.d_bytes + kListedBytes;
 }
 
-absl::StatusOr<std::unique_ptr<JoinedJob>> JoinedJob::Of(Joining joining,
-                                                         std::vector<const Job*> members) {
-  std::unique_ptr<JoinedJob> joined(new JoinedJob(std::move(members)));
-  RETURN_IF_ERROR(joined->Join(joining));
-  return joined;
-}
-
-absl::Status JoinedJob::Join(Joining joining) {
-  job_ = *members_.front();
-  joining == Joining::kStacked ? Stack() : Batch();
-  RETURN_IF_ERROR(Validate(job_.problem));
-  RETURN_IF_ERROR(job_.kernel->supports(job_.problem));
-  job_.d_bytes = BytesWritten(job_.problem);
-  ASSIGN_OR_RETURN(job_.workspace_bytes, job_.kernel->workspace_bytes(job_.problem));
-  return absl::OkStatus();
-}
-
-// The pieces of all members, in their order.
-Source JoinedJob::Concatenated(Source Job::*of) {
-  std::vector<Piece> pieces;
-  for (const Job* const member : members_) {
-    const absl::Span<const Piece> own = (member->*of).pieces;
-    pieces.insert(pieces.end(), own.begin(), own.end());
-  }
-  return pieces_.Add(std::move(pieces));
-}
-
-void JoinedJob::Stack() {
-  Problem& problem = job_.problem;
-  problem.m = 0;
-  for (const Job* const member : members_) problem.m += member->problem.m;
-  for (MatrixLayout* const layout : {&problem.a, &problem.c, &problem.d}) {
-    layout->rows = problem.m;
-    layout->batch_stride_bytes = problem.m * layout->line_stride_bytes();
-  }
-  job_.a = Concatenated(&Job::a);
-  if (problem.has_c()) job_.c = Concatenated(&Job::c);
-}
-
-void JoinedJob::Batch() {
-  Problem& problem = job_.problem;
-  problem.batch = 0;
-  for (const Job* const member : members_) problem.batch += member->problem.batch;
-  Together(&Job::a, problem.a);
-  Together(&Job::b, problem.b);
-  if (problem.has_c()) Together(&Job::c, problem.c);
-}
-
-// The matrices of all members as one operand.
-void JoinedJob::Together(Source Job::*of, MatrixLayout& layout) {
-  const Source& first = members_.front()->*of;
-  const bool is_one = std::all_of(members_.begin(), members_.end(), [&](const Job* member) {
-    return member->problem.batch == 1 && IsSame(member->*of, first);
-  });
-  if (is_one || !IsOnHost(first)) {
-    layout.batch_stride_bytes = 0;
-  } else {
-    job_.*of = Concatenated(of);
-  }
-}
-
-std::vector<absl::StatusOr<HeldBytes>> JoinedJob::Split(absl::Span<const std::byte> d) const {
-  std::vector<absl::StatusOr<HeldBytes>> parts;
-  parts.reserve(members_.size());
-  for (const Job* const member : members_) {
-    const auto bytes = static_cast<size_t>(member->d_bytes);
-    std::optional<HeldBytes> part = HeldBytes::Zeros(member->d_bytes);
-    if (part) {
-      std::memcpy(part->bytes().data(), d.data(), bytes);
-      parts.push_back(*std::move(part));
-    } else {
-      parts.push_back(absl::ResourceExhaustedError(
-          Concat("d: no memory for ", member->d_bytes, " bytes of a result")));
-    }
-    d.remove_prefix(bytes);
-  }
-  return parts;
+bool OverwrittenPlaces::Add(const Job& job) {
+  const std::byte* const begin = job.d.memory;
+  if (begin == nullptr) return true;
+  const std::byte* const end = begin + job.d_bytes;
+  const auto after = ends_.lower_bound(begin);
+  if (after != ends_.end() && after->first == begin) return after->second == end;
+  if (after != ends_.end() && after->first < end) return false;
+  if (after != ends_.begin() && std::prev(after)->second > begin) return false;
+  ends_.emplace_hint(after, begin, end);
+  return true;
 }
 
 }  // namespace gemmd

@@ -1,24 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products that wait for a device at the same time and can run there as one.
-//
-//   Batched: products of one shape, kernel and epilogue become one batch of matrices.
-//   Stacked: products of one B, which stays with the device or its memory, become one product whose
-//   A has the rows of them all, one below the other.
-//
-// The bits of every product are those that it would have alone: only kernels whose bits of a row
-// depend neither on m nor on the batch join. Knows no queue, no clock and no lock.
+// Products that wait for a device at the same time and can run there as one (JoinedJob). Knows no
+// queue, no clock and no lock.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <map>
 #include <string>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/types/span.h"
-#include "server/device/held_bytes.h"
 #include "server/device/job.h"
+#include "server/device/joined_job.h"
 
 namespace gemmd {
 
@@ -40,37 +32,17 @@ struct JoinKeys {
 JoinKeys JoinKeysOf(const Job& job);
 
 // The bytes of a job that count against JoinLimits.
-int64_t JoinBytesOf(const Job& job);
+int64_t JoinBytesOf(const Job& job, Joining joining);
 
-enum class Joining : uint8_t { kStacked, kBatched };
-
-// Several jobs as one, which borrows what they borrow.
-class JoinedJob {
+// Places of the host's memory that D's of several jobs overwrite together.
+class OverwrittenPlaces {
  public:
-  // Takes at least one job; all have the same key of this kind.
-  // Errors: Unimplemented where the kernel does not run the whole; ResourceExhausted where its
-  // workspace would be too large.
-  static absl::StatusOr<std::unique_ptr<JoinedJob>> Of(Joining joining,
-                                                       std::vector<const Job*> members);
-
-  // Lives as long as this.
-  const Job& job() const { return job_; }
-
-  // Each member's part of D, in their order, in memory of its own: who reads his answer slowly
-  // keeps no other's. Errors: ResourceExhausted where there is no memory.
-  std::vector<absl::StatusOr<HeldBytes>> Split(absl::Span<const std::byte> d) const;
+  // Notes the place of the job's D, if it is given one. False, and nothing is noted, where that
+  // shares bytes with another place but is not the same.
+  bool Add(const Job& job);
 
  private:
-  explicit JoinedJob(std::vector<const Job*> members) : members_(std::move(members)) {}
-  absl::Status Join(Joining joining);
-  void Stack();
-  void Batch();
-  void Together(Source Job::*of, MatrixLayout& layout);
-  Source Concatenated(Source Job::*of);
-
-  const std::vector<const Job*> members_;
-  SourcePieces pieces_;
-  Job job_;
+  std::map<const std::byte*, const std::byte*> ends_;  // By where they begin.
 };
 
 }  // namespace gemmd

@@ -18,6 +18,16 @@ absl::Status Annotated(const absl::Status& why, std::string_view when) {
   return absl::Status(why.code(), Concat(std::string(why.message()), when));
 }
 
+// How one of several jobs ended that ran as one, but for its part of the D that the device gave.
+JobOutcome OutcomeOfMember(JobOutcome& whole, size_t index) {
+  if (!whole.members.empty()) return std::move(whole.members[index]);
+  return {.status = whole.status,
+          .wait_ns = whole.wait_ns,
+          .copy_in_ns = whole.copy_in_ns,
+          .compute_ns = whole.compute_ns,
+          .copy_out_ns = whole.copy_out_ns};
+}
+
 template <typename List>
 auto FindById(List& all, JobId id) {
   return std::find_if(all.begin(), all.end(), [id](const auto& one) { return one.id == id; });
@@ -84,6 +94,7 @@ JobId Scheduler::Submit(Submission submission) {
   JobId id = 0;
   bool is_earlier = false;
   absl::Status stopped;
+  JoinKeys keys = JoinKeysOf(submission.job);
   {
     MutexLock lock(&mutex_);
     id = ++last_id_;
@@ -99,7 +110,7 @@ JobId Scheduler::Submit(Submission submission) {
       held.place.expected_ns = held.submission.expected_ns;
       held.place.deadline_ns = held.submission.deadline_ns;
       held.place.priority = held.submission.priority;
-      held.keys = JoinKeysOf(held.submission.job);
+      held.keys = std::move(keys);
       held.place.is_promised =
           state.queue.AheadNs(held.submission.flow, held.submission.priority, 0) == 0;
       state.queue.Add(held.submission.flow, held.place);
@@ -277,31 +288,23 @@ void Scheduler::OnDone(JobId id, Device& device, JobOutcome outcome) {
 void Scheduler::Answer(const Running& running, std::vector<Jobs::node_type> nodes,
                        JobOutcome outcome) {
   std::vector<absl::StatusOr<HeldBytes>> parts;
-  if (running.joined != nullptr && outcome.status.ok()) {
+  if (running.joined != nullptr && !outcome.d.bytes().empty()) {
     parts = running.joined->Split(outcome.d.bytes());
   }
-  outcome.d = parts.empty() ? std::move(outcome.d) : HeldBytes();
   for (size_t i = 0; i < nodes.size(); ++i) {
     Held& held = nodes[i].mapped();
     JobResult result;
     result.joined = static_cast<int64_t>(nodes.size());
-    result.outcome = {.status = outcome.status,
-                      .wait_ns = outcome.wait_ns,
-                      .copy_in_ns = outcome.copy_in_ns,
-                      .compute_ns = outcome.compute_ns,
-                      .copy_out_ns = outcome.copy_out_ns};
-    if (parts.empty()) {
-      result.outcome.d = std::move(outcome.d);
-    } else if (parts[i].ok()) {
-      result.outcome.d = *std::move(parts[i]);
-    } else {
+    result.outcome = running.joined == nullptr ? std::move(outcome) : OutcomeOfMember(outcome, i);
+    if (!parts.empty() && result.outcome.status.ok()) {
       result.outcome.status = parts[i].status();
+      if (parts[i].ok()) result.outcome.d = *std::move(parts[i]);
     }
     // Where the abort came too late, or the device was lost first, its own answer is the truth.
-    if (absl::IsCancelled(outcome.status) && !held.end.ok()) {
+    if (absl::IsCancelled(result.outcome.status) && !held.end.ok()) {
       result.outcome.status = std::move(held.end);
     }
-    result.queue_ns = running.launched_ns - held.submitted_ns + outcome.wait_ns;
+    result.queue_ns = running.launched_ns - held.submitted_ns + result.outcome.wait_ns;
     std::move(held.submission.done)(std::move(result));
   }
 }

@@ -100,13 +100,16 @@ std::vector<Scheduler::Held*> Scheduler::MatesOf(Joining joining, State& state, 
   const auto position = waiting.find(is_stack ? first.keys.stacked : first.keys.batched);
   if (position == waiting.end()) return mates;
   const JoinLimits& limits = joins_.limits;
-  int64_t bytes = JoinBytesOf(first.submission.job);
+  OverwrittenPlaces places;
+  places.Add(first.submission.job);
+  int64_t bytes = JoinBytesOf(first.submission.job, joining);
   for (const JobId id : position->second) {
     if (static_cast<int64_t>(mates.size()) + 1 >= limits.max_jobs) break;
     Held& mate = jobs_.at(id);
-    bytes += JoinBytesOf(mate.submission.job);
+    bytes += JoinBytesOf(mate.submission.job, joining);
     if (bytes > limits.max_bytes) break;
-    if (mate.place.priority == first.place.priority) mates.push_back(&mate);
+    if (mate.place.priority != first.place.priority) continue;
+    if (places.Add(mate.submission.job)) mates.push_back(&mate);
   }
   return mates;
 }
@@ -118,7 +121,8 @@ void Scheduler::Join(Joining joining, State& state, Running& running) {
   for (; !mates.empty(); mates.resize(mates.size() / 2)) {
     std::vector<const Job*> jobs = {&running.members.front()->submission.job};
     for (const Held* const mate : mates) jobs.push_back(&mate->submission.job);
-    absl::StatusOr<std::unique_ptr<JoinedJob>> joined = JoinedJob::Of(joining, std::move(jobs));
+    absl::StatusOr<std::unique_ptr<JoinedJob>> joined =
+        JoinedJob::Of(joining, last_id_ + 1, std::move(jobs));
     if (!joined.ok()) return;
     int64_t cost_ns = 0;
     if (!CanRunAs(state, running, mates, **joined, cost_ns)) continue;

@@ -76,6 +76,17 @@ void DeviceCopies::BringAs(const std::shared_ptr<PlacedBytes>& bytes, bool is_ne
       });
 }
 
+DeviceCopies::Use DeviceCopies::TakeAtOnce(PlacedBytes& bytes) {
+  std::shared_ptr<DeviceCopy> copy = bytes.CopyOn(*this);
+  MutexLock lock(&mutex_);
+  if (!HasLocked(*copy)) return Use();
+  copy->turn_ = ++last_turn_;
+  ++counts_.hits;
+  ++copy->users_;
+  const DeviceBlock block = copy->block_;
+  return Use(std::move(copy), block);
+}
+
 void DeviceCopies::Allocate(Making making) {
   std::shared_ptr<PlacedBytes> to_write_back;
   const absl::Status room = MakeRoom(making.copy->bytes_, to_write_back);

@@ -74,6 +74,9 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
     BringAs(bytes, /*is_new=*/true, std::move(done));
   }
 
+  // A use of the copy where it is there; of no block where it is not.
+  Use TakeAtOnce(PlacedBytes& bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Whether the copy is there, as far as is known.
   bool Has(const DeviceCopy& copy) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Reads the copy where it is there, as DeviceMemory::Read does; false where it is not.

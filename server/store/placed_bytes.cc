@@ -78,11 +78,22 @@ void PlacedBytes::EndReading(const absl::Status& status) {
   Tell(std::move(answers));
 }
 
+bool PlacedBytes::MayWrite(Place place) const {
+  return writers_ == 0 || (written_at_ == place && waiting_writers_.empty());
+}
+
+bool PlacedBytes::TakeWritingAtOnce(Place place) {
+  MutexLock lock(&mutex_);
+  if (!MayWrite(place)) return false;
+  written_at_ = place;
+  ++writers_;
+  return true;
+}
+
 void PlacedBytes::TakeWriting(Place place, Taken taken) {
   {
     MutexLock lock(&mutex_);
-    const bool is_free = writers_ == 0 || (written_at_ == place && waiting_writers_.empty());
-    if (!is_free) {
+    if (!MayWrite(place)) {
       waiting_writers_.push_back({place, std::move(taken)});
       return;
     }

@@ -49,6 +49,8 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
 
   // Calls `taken` once the caller has the right to write at the place: perhaps before this returns.
   void TakeWriting(Place place, Taken taken) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same where it need not be waited for; false where it must.
+  bool TakeWritingAtOnce(Place place) ABSL_LOCKS_EXCLUDED(mutex_);
   // From now on the place alone is current. Whoever has the right calls it once the place has all
   // bytes, and, on a device, keeps a use of the copy until EndWriting.
   void BeginWriting(Place place) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -95,6 +97,7 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   using Answers = std::vector<std::pair<Done, absl::Status>>;
   static void Tell(Answers answers);
 
+  bool MayWrite(Place place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsCurrentOnDevice() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Answers those who wait for the host's bytes, or has the bytes read for them.
   void ServeReaders(Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -79,7 +79,7 @@ Source ProductTensors::SourceOf(Operand operand) {
   part.pieces = {whole.first(first), whole.subspan(first)};
   source.pieces = absl::MakeConstSpan(part.pieces.data(), is_copied ? 2 : 1);
   source.bytes = part.bytes;
-  source.is_away = !part.use->bytes->is_on_host();
+  source.is_resident = true;
   return source;
 }
 
@@ -93,7 +93,7 @@ absl::Status ProductTensors::Place(Job& job) {
   if (read(Operand::kB) != nullptr) job.b = SourceOf(Operand::kB);
   if (read(Operand::kC) != nullptr) job.c = SourceOf(Operand::kC);
   if (written() != nullptr) job.d.memory = d_use_->bytes->host() + d_offset_;
-  if (draft_) job.d.memory = draft_->bytes->host();
+  if (draft_) job.d = {.memory = draft_->bytes->host(), .is_new = true};
   job.tensors = this;
   job.forms = this;
   return absl::OkStatus();
@@ -183,8 +183,11 @@ void ProductTensors::BeginD(const absl::Status& status) {
   }
   BytesOfD()->BeginWriting(d_place_);
   writes_d_ = true;
-  if (d_place_ == nullptr) return FinishBringing(absl::OkStatus());
-  Job& job = *bringing_.job;
+  if (d_place_ != nullptr) PointToD(*bringing_.job);
+  FinishBringing(absl::OkStatus());
+}
+
+void ProductTensors::PointToD(Job& job) {
   job.d = {.block = d_copy_.block(), .offset = d_offset_};
   const std::array<Source*, kOperands> sources = {&job.a, &job.b, &job.c};
   for (size_t i = 0; i < kOperands; ++i) {
@@ -193,7 +196,60 @@ void ProductTensors::BeginD(const absl::Status& status) {
     *sources[i] = {
         .pieces = {}, .block = d_copy_.block(), .offset = part.offset, .bytes = part.bytes};
   }
-  FinishBringing(absl::OkStatus());
+}
+
+bool ProductTensors::TakeAtOnce(DeviceCopies* place, Job& job) {
+  if (draft_) return false;
+  const std::array<Source*, kOperands> sources = {&job.a, &job.b, &job.c};
+  for (size_t i = 0; i < kOperands; ++i) {
+    if (!IsReadAlone(parts_[i], *sources[i])) continue;
+    if (TakePartAtOnce(place, parts_[i], *sources[i])) continue;
+    GiveBackTaken();
+    return false;
+  }
+  if (written() == nullptr) return true;
+  if (!TakeDAtOnce(place)) {
+    GiveBackTaken();
+    return false;
+  }
+  if (place != nullptr) PointToD(job);
+  return true;
+}
+
+bool ProductTensors::TakePartAtOnce(DeviceCopies* place, Part& part, Source& source) {
+  if (place == nullptr) return part.use->bytes->is_on_host();
+  part.copy = place->TakeAtOnce(*part.use->bytes);
+  if (part.copy.block() == 0) return false;
+  source = {.pieces = {}, .block = part.copy.block(), .offset = part.offset, .bytes = part.bytes};
+  return true;
+}
+
+bool ProductTensors::TakeDAtOnce(DeviceCopies* place) {
+  TensorBytes& bytes = *BytesOfD();
+  if (!bytes.TakeWritingAtOnce(place)) return false;
+  d_place_ = place;
+  if (place != nullptr) d_copy_ = place->TakeAtOnce(bytes);
+  has_right_ = place != nullptr ? d_copy_.block() != 0 : bytes.is_on_host();
+  if (!has_right_) bytes.EndWriting(place, /*has_begun=*/false, /*is_ok=*/false);
+  return has_right_;
+}
+
+void ProductTensors::BeginTaken() {
+  if (!std::exchange(has_right_, false)) return;
+  BytesOfD()->BeginWriting(d_place_);
+  writes_d_ = true;
+}
+
+void ProductTensors::GiveBackTaken() {
+  if (std::exchange(has_right_, false)) {
+    BytesOfD()->EndWriting(d_place_, /*has_begun=*/false, /*is_ok=*/false);
+  }
+  LetGoOfCopies();
+}
+
+void ProductTensors::LetGoOfCopies() {
+  d_copy_ = DeviceCopies::Use();
+  for (Part& part : parts_) part.copy = DeviceCopies::Use();
 }
 
 void ProductTensors::FinishBringing(const absl::Status& status) {
@@ -204,8 +260,7 @@ absl::Status ProductTensors::EndJob(const absl::Status& status) {
   if (std::exchange(writes_d_, false)) {
     BytesOfD()->EndWriting(d_place_, /*has_begun=*/true, status.ok());
   }
-  d_copy_ = DeviceCopies::Use();
-  for (Part& part : parts_) part.copy = DeviceCopies::Use();
+  LetGoOfCopies();
   if (!absl::IsFailedPrecondition(status)) return status;
   for (const TensorStore::TensorUse* const use :
        {&parts_[0].use, &parts_[1].use, &parts_[2].use, &d_use_}) {

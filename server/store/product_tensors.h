@@ -65,6 +65,13 @@ class ProductTensors final : public FormKeeper {
   // FailedPrecondition where a tensor is lost, and those of DeviceMemory.
   void Bring(DeviceCopies* copies, Job& job, absl::AnyInvocable<void(const absl::Status&) &&> done);
 
+  // Does what Bring does where nothing has to be moved and nobody waited for: the job reads and
+  // leaves D at the place, once BeginTaken is called. False, and nothing is changed, elsewhere.
+  bool TakeAtOnce(DeviceCopies* place, Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Either of them after TakeAtOnce, once.
+  void BeginTaken();
+  void GiveBackTaken();
+
   // The job that was brought has ended: others may overwrite the tensor of D. Gives the status
   // back; where a block was lost before the job began, as what it means for the product.
   absl::Status EndJob(const absl::Status& status);
@@ -107,6 +114,11 @@ class ProductTensors final : public FormKeeper {
   }
   void BringPart(Part& part, Source& source);
   void BringPartToHost(Part& part);
+  bool TakePartAtOnce(DeviceCopies* place, Part& part, Source& source);
+  bool TakeDAtOnce(DeviceCopies* place);
+  // The job reads and writes the tensor of D in its block.
+  void PointToD(Job& job);
+  void LetGoOfCopies();
   void EndBringing(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // D last: whoever has the right to write it waits for nothing else.
   void TakeD(DeviceCopies* place);
@@ -129,6 +141,7 @@ class ProductTensors final : public FormKeeper {
   absl::Status brought_ ABSL_GUARDED_BY(mutex_);
   DeviceCopies* d_place_ = nullptr;  // Null: memory of the host.
   DeviceCopies::Use d_copy_;
+  bool has_right_ = false;  // Taken at once, and not used yet.
   bool writes_d_ = false;
 };
 

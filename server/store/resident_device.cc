@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/store/resident_device.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "server/store/brought_jobs.h"
 #include "server/store/product_tensors.h"
 
 namespace gemmd {
@@ -26,6 +28,7 @@ ResidentDevice::~ResidentDevice() {
 }
 
 void ResidentDevice::Submit(const Job& job, Done done) {
+  if (!job.members.empty()) return SubmitJoined(job, std::move(done));
   if (job.tensors == nullptr) return device_->Submit(job, std::move(done));
   auto bringing = std::make_unique<Bringing>(Bringing{job, std::move(done), clock_.NowNs()});
   {
@@ -37,6 +40,46 @@ void ResidentDevice::Submit(const Job& job, Done done) {
                      [this, bringing = std::move(bringing)](const absl::Status& status) mutable {
                        SubmitBrought(std::move(bringing), status);
                      });
+}
+
+void ResidentDevice::SubmitJoined(const Job& job, Done done) {
+  const bool has_tensors =
+      std::any_of(job.members.begin(), job.members.end(),
+                  [](const Job* member) { return member->tensors != nullptr; });
+  if (!has_tensors) return device_->Submit(job, std::move(done));
+  std::unique_ptr<BroughtJobs> brought = BroughtJobs::TakeAtOnce(copies_.get(), job);
+  if (brought == nullptr) return SubmitApart(job, std::move(done));
+  const Job& all = brought->job();
+  device_->Submit(
+      all, [brought = std::move(brought), done = std::move(done)](JobOutcome outcome) mutable {
+        brought->End(outcome);
+        std::move(done)(std::move(outcome));
+      });
+}
+
+// Each member by itself, as if it had never been joined.
+void ResidentDevice::SubmitApart(const Job& job, Done done) {
+  auto apart = std::make_shared<Apart>();
+  apart->left = job.members.size();
+  apart->outcome.members.resize(job.members.size());
+  apart->done = std::move(done);
+  const std::vector<const Job*> members(job.members.begin(), job.members.end());
+  {
+    MutexLock lock(&mutex_);
+    std::vector<JobId>& ids = apart_[job.id];
+    for (const Job* const member : members) ids.push_back(member->id);
+  }
+  for (size_t i = 0; i < members.size(); ++i) {
+    Submit(*members[i], [this, apart, i, id = job.id](JobOutcome outcome) {
+      apart->outcome.members[i] = std::move(outcome);
+      if (--apart->left > 0) return;
+      {
+        MutexLock lock(&mutex_);
+        apart_.erase(id);
+      }
+      std::move(apart->done)(std::move(apart->outcome));
+    });
+  }
 }
 
 void ResidentDevice::SubmitBrought(std::unique_ptr<Bringing> bringing, const absl::Status& status) {
@@ -73,12 +116,15 @@ void ResidentDevice::SubmitBrought(std::unique_ptr<Bringing> bringing, const abs
 }
 
 void ResidentDevice::Abort(JobId id) {
+  std::vector<JobId> members;
   {
     MutexLock lock(&mutex_);
+    if (const auto apart = apart_.find(id); apart != apart_.end()) members = apart->second;
     const auto found = on_their_way_.find(id);
     if (found != on_their_way_.end()) found->second = true;
   }
-  device_->Abort(id);
+  if (members.empty()) return device_->Abort(id);
+  for (const JobId member : members) Abort(member);
 }
 
 DeviceCondition ResidentDevice::condition() const {

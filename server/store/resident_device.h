@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A device to whose memory, or to memory of the host, the resident tensors of a job are brought
-// before the job is: as far as others can tell, that is a part of the job.
+// before the job is: as far as others can tell, that is a part of the job. Jobs that are joined
+// run as one where all their tensors are there, and otherwise each by itself.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -46,6 +50,15 @@ class ResidentDevice final : public Device {
     int64_t began_ns = 0;
   };
 
+  // Jobs that were to run as one.
+  struct Apart {
+    std::atomic<size_t> left = 0;
+    JobOutcome outcome;  // Each job changes its own.
+    Done done;
+  };
+
+  void SubmitJoined(const Job& job, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SubmitApart(const Job& job, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   void SubmitBrought(std::unique_ptr<Bringing> bringing, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -53,6 +66,8 @@ class ResidentDevice final : public Device {
   Mutex mutex_;
   // Jobs that are being brought, and whether they were aborted.
   absl::flat_hash_map<JobId, bool> on_their_way_ ABSL_GUARDED_BY(mutex_);
+  // By the number of what they were joined to: those that run apart.
+  absl::flat_hash_map<JobId, std::vector<JobId>> apart_ ABSL_GUARDED_BY(mutex_);
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   const std::shared_ptr<DeviceCopies> copies_;  // Null where the device has no memory of its own.
   std::unique_ptr<Device> device_;  // The last member: its threads call into the others.

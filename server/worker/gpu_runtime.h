@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/copied_part.h"
 #include "kernels/kernel.h"
 
 namespace gemmd {
@@ -69,6 +70,10 @@ class GpuRuntime {
   virtual absl::Status CopyIn(Lane lane, std::byte* to, absl::Span<const std::byte> from) = 0;
   virtual absl::Status CopyOut(Lane lane, absl::Span<std::byte> to, const std::byte* from) = 0;
   virtual absl::Status CopyLines(Lane lane, const MemoryLines& lines) = 0;
+  // The list lies in memory of the GPU, as all that it points at. No part has more than so many
+  // bytes, and none overlaps what another one writes.
+  virtual absl::Status CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
+                                 int64_t most_bytes) = 0;
   virtual absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) = 0;
   // Does what LaunchOnStream does (kernels/cuda/device/launch.h), in the lane kCompute.
   virtual absl::Status Launch(const Kernel& kernel, const GemmArgs& args) = 0;

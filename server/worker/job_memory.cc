@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/worker/job_memory.h"
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "kernels/checked.h"
 #include "kernels/status_macros.h"
+#include "kernels/text.h"
 
 namespace gemmd {
 namespace {
@@ -35,12 +38,14 @@ class Taken {
 
 }  // namespace
 
-absl::StatusOr<JobMemory> JobMemory::Of(const JobRequest& request, int64_t workspace_bytes,
+absl::StatusOr<JobMemory> JobMemory::Of(const JobRequest& request,
+                                        absl::Span<const PlacedPart> parts, int64_t workspace_bytes,
                                         const BlockTable& blocks) {
   JobMemory memory;
   memory.workspace_bytes_ = workspace_bytes;
   ASSIGN_OR_RETURN(memory.layout_, LayOutJob(request.problem, request.places));
   RETURN_IF_ERROR(memory.Place(request, blocks));
+  RETURN_IF_ERROR(memory.PlaceParts(request, parts, blocks));
   return memory;
 }
 
@@ -53,9 +58,9 @@ absl::Status JobMemory::Place(const JobRequest& request, const BlockTable& block
     ASSIGN_OR_RETURN(d, blocks.Find(d_place.block, d_place.offset, layout_.d.bytes));
   }
   matrices_[kD] = {.in_block = d, .bytes = layout_.d.bytes};
-  if (d == nullptr) {
+  if (d_place.is_staged()) {
     matrices_[kD].in_range = layout_.d.offset;
-  } else if (!IsAligned(d)) {
+  } else if (d == nullptr || !IsAligned(d)) {
     matrices_[kD].in_range = taken.Take(layout_.d.bytes);
   }
   workspace_begin_ = taken.Take(workspace_bytes_);
@@ -66,7 +71,7 @@ absl::Status JobMemory::Place(const JobRequest& request, const BlockTable& block
     matrix.bytes = range.bytes;
     if (range.bytes == 0) continue;
     if (place.block == 0) {
-      matrix.in_range = range.offset;
+      matrix.in_range = place.is_staged() ? range.offset : taken.Take(range.bytes);
       continue;
     }
     ASSIGN_OR_RETURN(matrix.in_block, blocks.Find(place.block, place.offset, range.bytes));
@@ -78,6 +83,50 @@ absl::Status JobMemory::Place(const JobRequest& request, const BlockTable& block
   if (!taken.end()) return absl::ResourceExhaustedError("the job takes more than 2^63 bytes");
   bytes_ = *taken.end();
   return absl::OkStatus();
+}
+
+absl::Status JobMemory::PlaceParts(const JobRequest& request, absl::Span<const PlacedPart> parts,
+                                   const BlockTable& blocks) {
+  const JobPlaces& places = request.places;
+  const std::array<std::pair<size_t, int64_t>, 4> counts = {
+      {{0, places.a.parts}, {1, places.b.parts}, {2, places.c.parts}, {kD, places.d.parts}}};
+  d_parts_ = places.d.parts;
+  for (const auto& [index, count] : counts) {
+    const Matrix& matrix = matrices_[index];
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const PlacedPart& part = parts.front();
+      parts.remove_prefix(1);
+      RETURN_IF_ERROR(CheckRange("parts", bytes, part.bytes, matrix.bytes));
+      Part placed = {.in_range = matrix.in_range + bytes, .bytes = part.bytes};
+      bytes += part.bytes;
+      if (part.block != 0) {
+        ASSIGN_OR_RETURN(placed.in_block, blocks.Find(part.block, part.offset, part.bytes));
+      }
+      const bool is_missing = part.block == 0 && index != kD;
+      if (is_missing) return absl::InvalidArgumentError(GotWant("part.block", "0", "a block"));
+      most_part_bytes_ = std::max(most_part_bytes_, part.bytes);
+      parts_.push_back(placed);
+    }
+    if (count > 0 && bytes != matrix.bytes) {
+      return absl::InvalidArgumentError(
+          GotWant("parts", Concat(bytes, " bytes"), Concat(matrix.bytes)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<CopiedPart> JobMemory::PartCopies(std::byte* range) const {
+  std::vector<CopiedPart> copies;
+  copies.reserve(parts_.size());
+  for (const Part& part : parts_) {
+    const bool is_d = static_cast<int64_t>(copies.size()) >= operand_parts();
+    std::byte* const here = range + part.in_range;
+    copies.push_back({.from = is_d ? here : part.in_block,
+                      .to = is_d ? part.in_block : here,
+                      .bytes = part.in_block == nullptr ? 0 : part.bytes});
+  }
+  return copies;
 }
 
 GemmArgs JobMemory::ArgsIn(std::byte* range, const Problem& problem, const Target& target) const {

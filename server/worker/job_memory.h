@@ -2,7 +2,7 @@
 //
 // Where the matrices of a job lie in the memory of a GPU: staged ones in a range of the arena,
 // those of blocks there, or as copies in the range where a kernel cannot read or write them as they
-// lie.
+// lie, or where they are in parts.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,10 @@ namespace gemmd {
 class JobMemory {
  public:
   // Works out what the job needs; nothing is taken.
-  // Errors: FailedPrecondition and InvalidArgument for places in blocks; ResourceExhausted.
-  static absl::StatusOr<JobMemory> Of(const JobRequest& request, int64_t workspace_bytes,
-                                      const BlockTable& blocks);
+  // `parts` are those of the request. Errors: FailedPrecondition and InvalidArgument for places in
+  // blocks; ResourceExhausted.
+  static absl::StatusOr<JobMemory> Of(const JobRequest& request, absl::Span<const PlacedPart> parts,
+                                      int64_t workspace_bytes, const BlockTable& blocks);
 
   // What the range of the arena takes. It begins as the staged matrices do in their layout.
   int64_t bytes() const { return bytes_; }
@@ -38,6 +39,13 @@ class JobMemory {
   std::vector<MemoryLines> CopiesIn(std::byte* range) const;
   // After it: D, to where it belongs.
   std::vector<MemoryLines> CopiesOut(std::byte* range, const Problem& problem) const;
+  // Copies of parts, in their order: those of the operands into the range, before the launch, and
+  // those of D out of it, after it. They are to be where the list of parts is in the range.
+  std::vector<CopiedPart> PartCopies(std::byte* range) const;
+  int64_t operand_parts() const { return static_cast<int64_t>(parts_.size()) - d_parts_; }
+  int64_t d_parts() const { return d_parts_; }
+  int64_t most_part_bytes() const { return most_part_bytes_; }
+
   // The staged D in the range.
   std::byte* StagedD(std::byte* range) const { return range + layout_.input_bytes; }
 
@@ -54,7 +62,15 @@ class JobMemory {
     if (matrix.bytes == 0) return nullptr;
     return matrix.in_range >= 0 ? range + matrix.in_range : matrix.in_block;
   }
+  struct Part {
+    std::byte* in_block = nullptr;  // Null: nobody wants it.
+    int64_t in_range = 0;
+    int64_t bytes = 0;
+  };
+
   absl::Status Place(const JobRequest& request, const BlockTable& blocks);
+  absl::Status PlaceParts(const JobRequest& request, absl::Span<const PlacedPart> parts,
+                          const BlockTable& blocks);
 
   JobLayout layout_;
   std::array<Matrix, 7> matrices_;
@@ -62,6 +78,9 @@ class JobMemory {
   int64_t workspace_bytes_ = 0;
   int64_t copies_begin_ = 0;
   int64_t bytes_ = 0;
+  std::vector<Part> parts_;
+  int64_t d_parts_ = 0;
+  int64_t most_part_bytes_ = 0;
 };
 
 }  // namespace gemmd

@@ -2,6 +2,8 @@
 #include "server/worker/job_run.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "kernels/catalog.h"
 #include "kernels/status_macros.h"
@@ -15,10 +17,26 @@ constexpr int64_t kCopiedAtOnce = int64_t{128} << 20;
 // Copying so much takes no longer than two lanes take to follow each other.
 constexpr int64_t kMostInOneLane = int64_t{256} << 10;
 
+// Taken out of the staging area once, so that what is checked is what is used.
+std::vector<PlacedPart> StagedParts(const Staging& staging, const JobRequest& request) {
+  std::vector<PlacedPart> parts(static_cast<size_t>(CountParts(request.places)));
+  const absl::StatusOr<JobLayout> layout = LayOutJob(request.problem, request.places);
+  if (parts.empty() || !layout.ok()) return parts;
+  const std::byte* const list =
+      staging.matrices().data() + request.staged_inputs + layout->parts.offset;
+  std::memcpy(parts.data(), list, parts.size() * sizeof(PlacedPart));
+  return parts;
+}
+
 }  // namespace
 
 JobRun::JobRun(RunContext& context, const JobRequest& request)
-    : Run(context, request.id, request.slot, UsesOf(request.places)), request_(request) {}
+    : JobRun(context, request, StagedParts(context.staging, request)) {}
+
+JobRun::JobRun(RunContext& context, const JobRequest& request, std::vector<PlacedPart> parts)
+    : Run(context, request.id, request.slot, UsesOf(request.places, parts)),
+      request_(request),
+      parts_(std::move(parts)) {}
 
 JobRun::~JobRun() { context().arena.GiveBack(range_); }
 
@@ -55,7 +73,7 @@ absl::Status JobRun::TakeMemory() {
   RunContext& context = this->context();
   if (context.is_memory_short) return absl::OkStatus();
   ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel().workspace_bytes(request_.problem));
-  ASSIGN_OR_RETURN(memory_, JobMemory::Of(request_, workspace_bytes, context.blocks));
+  ASSIGN_OR_RETURN(memory_, JobMemory::Of(request_, parts_, workspace_bytes, context.blocks));
   context.arena.SetLimit(context.free_bytes() + context.arena.bytes());
   absl::StatusOr<DeviceArena::Range> range = context.arena.Reserve(memory_.bytes());
   const bool may_wait = absl::IsUnavailable(range.status()) ||
@@ -66,10 +84,28 @@ absl::Status JobRun::TakeMemory() {
   }
   RETURN_IF_ERROR(range.status());
   range_ = *range;
+  StagePartCopies();
   const JobLayout& layout = memory_.layout();
   if (layout.end <= kMostInOneLane) in_lane_ = out_lane_ = Lane::kCompute;
   stage_ = Stage::kIn;
   return absl::OkStatus();
+}
+
+void JobRun::StagePartCopies() const {
+  static_assert(sizeof(CopiedPart) == sizeof(PlacedPart));
+  if (parts_.empty()) return;
+  const std::vector<CopiedPart> copies = memory_.PartCopies(range_.memory);
+  const JobRange& list = memory_.layout().parts;
+  std::memcpy(Staged(request_.staged_inputs + list.offset, list.bytes).data(), copies.data(),
+              copies.size() * sizeof(CopiedPart));
+}
+
+absl::Status JobRun::CopyParts(int64_t first, int64_t count) {
+  if (count == 0) return absl::OkStatus();
+  const auto* const list =
+      reinterpret_cast<const CopiedPart*>(range_.memory + memory_.layout().parts.offset);
+  return context().runtime.CopyParts(Lane::kCompute, list + first, count,
+                                     memory_.most_part_bytes());
 }
 
 bool JobRun::MayCompute() const {
@@ -121,6 +157,7 @@ absl::Status JobRun::BeginCompute() {
   for (const MemoryLines& lines : memory_.CopiesIn(range_.memory)) {
     RETURN_IF_ERROR(context.runtime.CopyLines(Lane::kCompute, lines));
   }
+  RETURN_IF_ERROR(CopyParts(0, memory_.operand_parts()));
   panels_ = DivideLaunch(request_.problem, request_.predicted_ns);
   return absl::OkStatus();
 }
@@ -156,6 +193,7 @@ absl::Status JobRun::EndCompute() {
   for (const MemoryLines& lines : memory_.CopiesOut(range_.memory, request_.problem)) {
     RETURN_IF_ERROR(context.runtime.CopyLines(Lane::kCompute, lines));
   }
+  RETURN_IF_ERROR(CopyParts(memory_.operand_parts(), memory_.d_parts()));
   ASSIGN_OR_RETURN(compute_end_, Mark(Lane::kCompute, request_.predicted_ns /
                                                           std::max<int64_t>(1, panels_.count())));
   context.blocks.SetUsedUntil(compute_end_, uses());

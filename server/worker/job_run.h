@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "server/crossing/protocol.h"
@@ -27,6 +28,8 @@ class JobRun final : public Run {
  private:
   enum class Stage : uint8_t { kMemory, kIn, kCompute, kOut, kIssued };
 
+  JobRun(RunContext& context, const JobRequest& request, std::vector<PlacedPart> parts);
+
   // Each asks for what there is room for, and goes on to the next stage once that is all.
   absl::Status TakeMemory();
   absl::Status IssueIn();
@@ -35,6 +38,9 @@ class JobRun final : public Run {
   absl::Status EndCompute();
   absl::Status IssueOut();
   absl::Status IssueStage();
+  // The copies of the matrices that lie in parts go where the list of those was staged.
+  void StagePartCopies() const;
+  absl::Status CopyParts(int64_t first, int64_t count);
 
   const Kernel& kernel() const;
   bool MayCompute() const;
@@ -42,6 +48,7 @@ class JobRun final : public Run {
   absl::StatusOr<int64_t> Between(const LanePoint& start, const LanePoint& end);
 
   const JobRequest request_;
+  const std::vector<PlacedPart> parts_;
   JobMemory memory_;
   DeviceArena::Range range_;
   Lane in_lane_ = Lane::kIn;

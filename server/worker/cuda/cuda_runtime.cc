@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/device/operands/copy_parts.h"
 #include "kernels/cuda/device/runtime.h"
 #include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
@@ -137,6 +138,10 @@ class CudaRuntime final : public GpuRuntime {
                           size(lines.from_stride_bytes), size(lines.line_bytes), size(lines.lines),
                           cudaMemcpyDeviceToDevice, Of(lane).get()),
         "copy of lines on the GPU");
+  }
+  absl::Status CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
+                         int64_t most_bytes) override {
+    return CopyPartsOnStream(parts, count, most_bytes, Of(lane).get());
   }
   absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) override {
     return CudaStatus(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), Of(lane).get()),

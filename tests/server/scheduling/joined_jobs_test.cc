@@ -179,7 +179,7 @@ TEST_F(JoinedJobsTest, LimitsHold) {
   for (int i = 0; i < 3; ++i) device_.CompleteNext();
   EXPECT_EQ(answers_[1].joined, 3);
   EXPECT_EQ(answers_[4].joined, 2);
-  const int64_t bytes = JoinBytesOf(products_[1].job);
+  const int64_t bytes = JoinBytesOf(products_[1].job, Joining::kStacked);
   Scheduler narrow(devices_, clock_, {}, {.limits = {.max_bytes = 2 * bytes}});
   answers_.clear();
   Submit(narrow, products_[0]);

@@ -45,7 +45,7 @@ class JoiningTest : public testing::TestWithParam<std::string_view> {
       ASSERT_NE(is_stack ? keys.stacked : keys.batched, "");
       ASSERT_EQ(is_stack ? keys.stacked : keys.batched, is_stack ? first.stacked : first.batched);
     }
-    const absl::StatusOr<std::unique_ptr<JoinedJob>> joined = JoinedJob::Of(joining, jobs());
+    const absl::StatusOr<std::unique_ptr<JoinedJob>> joined = JoinedJob::Of(joining, 1, jobs());
     ASSERT_TRUE(joined.ok()) << joined.status();
     const std::vector<std::byte> d = ResultOf((*joined)->job(), std::byte{0xa5});
     const std::vector<absl::StatusOr<HeldBytes>> parts = (*joined)->Split(d);
@@ -151,7 +151,11 @@ TEST(JoinKeysTest, SomeRunAlone) {
       [](Job& job) { job.problem.alpha = 0; },
       [](Job& job) { job.problem.a.sparsity = Sparsity::k2To4; },
       [](Job& job) { job.d.block = 1; },
-      [](Job& job) { job.d.memory = reinterpret_cast<std::byte*>(&job); },
+      [](Job& job) { job.d = {.memory = reinterpret_cast<std::byte*>(&job), .is_new = true}; },
+      [](Job& job) {
+        job.d.memory = reinterpret_cast<std::byte*>(&job);
+        job.problem.d.leading_dimension += 1;
+      },
       [](Job& job) { job.problem.batch = 0; },
   };
   for (size_t i = 0; i < changes.size(); ++i) {
@@ -165,6 +169,48 @@ TEST(JoinKeysTest, SomeRunAlone) {
   JoinableProduct product(random, kernel, {});
   product.job.kernel = &varying;
   EXPECT_EQ(JoinKeysOf(product.job).stacked, "");
+}
+
+// A device brings tensors to its own memory, and the bytes of requests not.
+TEST(JoinKeysTest, TensorsJoinNoBytesOfRequests) {
+  RandomSource random;
+  JoinableProduct product(random, SimulatedKernel(kHalves), {});
+  const JoinKeys sent = JoinKeysOf(product.job);
+  std::byte d = {};
+  const std::vector<std::function<void(Job&)>> changes = {
+      [](Job& job) { job.a.is_resident = true; },
+      [](Job& job) { job.b.is_resident = true; },
+      [&](Job& job) { job.d.memory = &d; },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    Job job = product.job;
+    changes[i](job);
+    EXPECT_NE(JoinKeysOf(job).stacked, "") << i;
+    EXPECT_NE(JoinKeysOf(job).stacked, sent.stacked) << i;
+    EXPECT_NE(JoinKeysOf(job).batched, sent.batched) << i;
+  }
+}
+
+TEST(OverwrittenPlacesTest, ThoseThatOverlapAreTheSame) {
+  std::vector<std::byte> memory(100);
+  OverwrittenPlaces places;
+  const auto add = [&](size_t begin, int64_t bytes) {
+    Job job;
+    job.d.memory = memory.data() + begin;
+    job.d_bytes = bytes;
+    return places.Add(job);
+  };
+  EXPECT_TRUE(add(40, 20));
+  EXPECT_TRUE(add(40, 20));
+  EXPECT_TRUE(add(60, 10));
+  EXPECT_TRUE(add(30, 10));
+  EXPECT_FALSE(add(40, 10));
+  EXPECT_FALSE(add(59, 1));
+  EXPECT_FALSE(add(69, 5));
+  EXPECT_FALSE(add(20, 11));
+  EXPECT_FALSE(add(10, 80));
+  EXPECT_TRUE(add(10, 20));
+  EXPECT_TRUE(places.Add(Job())) << "the device gives the memory of D";
 }
 
 TEST(JoinKeysTest, GapsAndOtherOrdersAreNotStacked) {

@@ -33,6 +33,12 @@ absl::Status DelayedGpuRuntime::CopyLines(Lane lane, const MemoryLines& lines) {
   return absl::OkStatus();
 }
 
+absl::Status DelayedGpuRuntime::CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
+                                          int64_t most_bytes) {
+  Add(lane, [=, this] { FakeGpuRuntime::CopyParts(lane, parts, count, most_bytes).IgnoreError(); });
+  return absl::OkStatus();
+}
+
 absl::Status DelayedGpuRuntime::Clear(Lane lane, std::byte* memory, int64_t bytes) {
   Add(lane, [=, this] { FakeGpuRuntime::Clear(lane, memory, bytes).IgnoreError(); });
   return absl::OkStatus();

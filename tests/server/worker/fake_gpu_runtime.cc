@@ -91,6 +91,19 @@ absl::Status FakeGpuRuntime::CopyLines(Lane, const MemoryLines& lines) {
   return absl::OkStatus();
 }
 
+absl::Status FakeGpuRuntime::CopyParts(Lane, const CopiedPart* parts, int64_t count,
+                                       int64_t most_bytes) {
+  for (const CopiedPart& part : absl::MakeConstSpan(parts, static_cast<size_t>(count))) {
+    if (part.bytes == 0) continue;
+    if (part.bytes > most_bytes || !IsMemory(part.from) || !IsMemory(part.to)) {
+      is_lost_ = true;
+      return absl::OkStatus();
+    }
+    std::memcpy(part.to, part.from, static_cast<size_t>(part.bytes));
+  }
+  return absl::OkStatus();
+}
+
 bool FakeGpuRuntime::IsMemory(const std::byte* address) const {
   const auto after = blocks_.upper_bound(address);
   if (after == blocks_.begin()) return false;

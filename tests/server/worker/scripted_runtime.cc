@@ -99,6 +99,12 @@ absl::Status ScriptedRuntime::CopyLines(Lane lane, const MemoryLines& lines) {
   return inner_.CopyLines(lane, lines);
 }
 
+absl::Status ScriptedRuntime::CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
+                                        int64_t most_bytes) {
+  RETURN_IF_ERROR(Act("CopyParts"));
+  return inner_.CopyParts(lane, parts, count, most_bytes);
+}
+
 absl::Status ScriptedRuntime::Launch(const Kernel& kernel, const GemmArgs& args) {
   const std::string action = TakeAction("Launch");
   if (action == "skip") return absl::OkStatus();

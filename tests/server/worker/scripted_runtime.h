@@ -43,6 +43,8 @@ class ScriptedRuntime final : public GpuRuntime {
   absl::Status CopyOut(Lane lane, absl::Span<std::byte> to, const std::byte* from) override;
   absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) override;
   absl::Status CopyLines(Lane lane, const MemoryLines& lines) override;
+  absl::Status CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
+                         int64_t most_bytes) override;
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
   absl::Status Mark(Lane lane, Moment moment) override;
   absl::Status Follow(Lane lane, Moment moment) override;

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <thread>
 
 #include "kernels/catalog.h"
@@ -103,6 +104,32 @@ TEST_F(WorkerTest, RefusesJobsThatAreNoneAndGoesOn) {
   EXPECT_THAT(StatusOfJob(JobOfRows(1024)),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "staging: got 4096 bytes from 2304 on, want a range of its 4096"));
+  EXPECT_THAT(StatusOfJob(JobOfRows(10)), IsOk());
+}
+
+// The list of the parts is staged, and may say anything.
+TEST_F(WorkerTest, RefusesPartsThatAreNone) {
+  JobRequest request = JobOfRows(10);
+  request.places.a.parts = 2;
+  const JobLayout layout = LayOutJob(request.problem, request.places).value();
+  const auto status_of = [&](const PlacedPart& first, const PlacedPart& second) {
+    const std::array<PlacedPart, 2> parts = {first, second};
+    std::memcpy(staging_.matrices().data() + layout.parts.offset, parts.data(), sizeof(parts));
+    return StatusOfJob(request);
+  };
+  const auto is_invalid = StatusIs(absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status_of({.block = 9, .bytes = 10}, {.block = 9, .bytes = 10}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no block 9")));
+  EXPECT_THAT(status_of({.block = 0, .bytes = 10}, {.block = 9, .bytes = 10}), is_invalid);
+  EXPECT_THAT(status_of({.block = 9, .bytes = 21}, {}), is_invalid);
+  EXPECT_THAT(status_of({.block = 9, .bytes = -1}, {.block = 9, .bytes = 21}), is_invalid);
+  request.places.a.parts = kMostParts + 1;
+  EXPECT_THAT(StatusOfJob(request), is_invalid);
+  request.places.a = {.block = 1, .offset = 0, .parts = 1};
+  EXPECT_THAT(StatusOfJob(request), is_invalid);
+  request.places = {};
+  request.places.bias.parts = 1;
+  EXPECT_THAT(StatusOfJob(request), is_invalid);
   EXPECT_THAT(StatusOfJob(JobOfRows(10)), IsOk());
 }
 
@@ -240,6 +267,9 @@ class CountingRuntime final : public GpuRuntime {
     return absl::OkStatus();
   }
   absl::Status CopyLines(Lane, const MemoryLines&) override { return absl::OkStatus(); }
+  absl::Status CopyParts(Lane, const CopiedPart*, int64_t, int64_t) override {
+    return absl::OkStatus();
+  }
   absl::Status Clear(Lane, std::byte*, int64_t) override { return absl::OkStatus(); }
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
     if (kernel.instruction->is_sparse()) return absl::FailedPreconditionError("no code");

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Many ranges of a GPU's memory, copied by one launch.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/copied_part.h"
+
+struct CUstream_st;  // What cudaStream_t points at.
+
+namespace gemmd {
+
+// Copies the parts on `stream`, without waiting. The list lies in memory of the current GPU, as all
+// that it points at does, and no part has more than `most_bytes`. No part overlaps what another one
+// writes.
+absl::Status CopyPartsOnStream(const CopiedPart* parts, int64_t count, int64_t most_bytes,
+                               CUstream_st* stream);
+
+}  // namespace gemmd
