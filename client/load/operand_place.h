@@ -19,7 +19,7 @@ struct OperandPlace {
   absl::string_view name;
   absl::string_view what;
   bool keeps_b;   // On the server: uploaded once, ahead of the load.
-  bool keeps_ad;  // A too, and D stays in a tensor that each call of the product overwrites.
+  bool keeps_ad;  // A too, and D stays in tensors that the calls of the product overwrite in turn.
 };
 const std::vector<OperandPlace>& OperandPlaces();
 

@@ -34,7 +34,7 @@ struct Fingerprint {
 };
 
 // A tensor that a call whose result is checked has to itself until the result was fetched: other
-// calls of the product overwrite one tensor all the time.
+// calls of the product overwrite a few tensors all the time.
 struct ResultSlot {
   std::shared_ptr<const v1::MultiplyRequest> request;  // Leaves D there.
   std::shared_ptr<Client> reader;                      // Brings it.
@@ -45,6 +45,9 @@ struct Payload {
   std::shared_ptr<const v1::MultiplyRequest> request;  // With its operands, by which D is checked.
   // What is sent to each client where that is not `request`: operands may lie on its server.
   std::vector<std::shared_ptr<const v1::MultiplyRequest>> placed = {};
+  // What takes turns with that: the same product with its result in other tensors.
+  std::vector<std::vector<std::shared_ptr<const v1::MultiplyRequest>>> others = {};
+  std::unique_ptr<std::atomic<uint64_t>> calls = std::make_unique<std::atomic<uint64_t>>(0);
   std::vector<ResidentTensor> tensors = {};  // Those operands, and results that stay there.
   // Where results stay on the server: for each client the slot of calls that are checked, and all
   // by the handles of their tensors.
@@ -68,8 +71,13 @@ struct Payload {
   // Frees the slot of a result that nobody will fetch. Any thread.
   void LetGo(const v1::MultiplyResponse& response) const;
 
+  // The next one to be sent. Any thread.
   const std::shared_ptr<const v1::MultiplyRequest>& RequestFor(size_t client) const {
-    return placed.empty() ? request : placed[client];
+    if (placed.empty()) return request;
+    if (client >= others.size() || others[client].empty()) return placed[client];
+    const uint64_t turn =
+        calls->fetch_add(1, std::memory_order_relaxed) % (others[client].size() + 1);
+    return turn == 0 ? placed[client] : others[client][turn - 1];
   }
 };
 
