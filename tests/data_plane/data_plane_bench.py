@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measures the goals of the data plane, each beside what it is to be compared with in the same run:
+gRPC that moves the same bytes and does nothing else, NumPy, the kernel's own time, and, with
+--baseline, the daemon of an older build. Starts the daemons, prints a table, and exits with 0
+whatever was reached. Wants a machine without other work; needs NumPy and nothing else."""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "end_to_end"))
+
+from daemon import Daemon  # noqa: E402
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", type=pathlib.Path, required=True, help="folder of gemmd")
+    parser.add_argument("--bench", type=pathlib.Path, help="data_plane_bench (default: in --bin)")
+    parser.add_argument("--baseline", type=pathlib.Path, help="folder of an older gemmd")
+    parser.add_argument("--device", default="cpu", help="for products in bf16: cpu or cuda:0")
+    parser.add_argument("--rows", default="", help="inline,transfer,small,stacking,weights,large")
+    parser.add_argument("--transfer-mib", type=int, default=4096, help="length of Put and Get")
+    parser.add_argument("--seconds", type=float, default=2, help="for one measurement")
+    parser.add_argument("--turns", type=int, default=5, help="of which the median counts")
+    parser.add_argument("--json", type=pathlib.Path, help="file for the rows")
+    return parser.parse_args()
+
+
+def show(value):
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def table_line(row):
+    most = "at_most" in row
+    bound = ("<= " if most else ">= ") + f"{row['at_most' if most else 'at_least']:g}"
+    baseline = show(row["baseline"]) if "baseline" in row else ""
+    seen = f"{show(row['seen'])} {row['unit']}"
+    beside = f"{row['measure']}: {show(row['by'])}"
+    return f"| {row['row']} | {seen} | {baseline} | {beside} | {row['ratio']:.2f} | {bound} | {row['verdict']} |"
+
+
+def main():
+    options = parse_arguments()
+    devices = "cpu" if options.device == "cpu" else f"{options.device},cpu"
+    room = f"{2 * options.transfer_mib + 4096}MiB"
+    tensors = [f"--tensor-bytes={room}", f"--session-tensor-bytes={room}"]
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="gemmd-bench-"))
+    daemons = []
+
+    def start(name, binaries, *flags):
+        gemmd = (binaries / "gemmd").resolve()
+        daemons.append(Daemon(gemmd, folder / name, f"--devices={devices}", *flags))
+        return daemons[-1].wait_until_ready(120)
+
+    command = [str(options.bench or options.bin / "data_plane_bench")]
+    rows = []
+    try:
+        now = start("now", options.bin, *tensors)
+        alone = start("alone", options.bin, *tensors, "--batch-most=1")
+        command += [f"--tcp={now.tcp}", f"--unix={now.unix}", f"--alone={alone.unix}"]
+        if options.baseline:
+            before = start("before", options.baseline)
+            command += [f"--baseline-tcp={before.tcp}", f"--baseline-unix={before.unix}"]
+        command += [
+            f"--device={options.device}",
+            f"--numpy={sys.executable} {HERE / 'numpy_product.py'}",
+            f"--transfer-mib={options.transfer_mib}",
+            f"--seconds={options.seconds}",
+            f"--turns={options.turns}",
+            f"--rows={options.rows}",
+        ]
+        print("| what | seen | baseline | beside | ratio | wanted | verdict |")
+        print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as bench:
+            for line in bench.stdout:
+                rows.append(json.loads(line))
+                print(table_line(rows[-1]), flush=True)
+        for daemon in daemons:
+            daemon.stop()
+    finally:
+        for daemon in daemons:
+            daemon.kill()
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    sys.exit(bench.returncode)
+
+
+if __name__ == "__main__":
+    main()

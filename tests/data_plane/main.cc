@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Measures the goals of the data plane against daemons that data_plane_bench.py has started; prints
+// a line of JSON for each.
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "tests/data_plane/rows.h"
+
+namespace gemmd {
+
+Client Connect(const std::string& address) {
+  ClientOptions options;
+  options.timeout = absl::Seconds(120);
+  options.channel_arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return Value(Client::Create(address, options));
+}
+
+std::vector<Bf16> RandomBf16(int64_t count, uint32_t seed) {
+  std::minstd_rand random(seed);
+  std::vector<Bf16> values(static_cast<size_t>(count));
+  for (Bf16& value : values) {
+    // A sign, one of eight exponents from 2^-8 on, and seven bits of the mantissa.
+    const uint32_t bits = static_cast<uint32_t>(random()) >> 8;
+    const uint32_t exponent = 119 + bits % 8;
+    value.bits = static_cast<uint16_t>((bits >> 3 & 1) << 15 | exponent << 7 | (bits >> 4 & 127));
+  }
+  return values;
+}
+
+namespace {
+
+struct Group {
+  std::string name;
+  void (*measure)(const Targets&);
+};
+constexpr auto kUsage =
+    "usage: data_plane_bench --tcp=ADDRESS --unix=ADDRESS --alone=ADDRESS "
+    "[--baseline-tcp=ADDRESS --baseline-unix=ADDRESS] [--device=NAME] [--numpy=COMMAND] "
+    "[--transfer-mib=N] [--seconds=S] [--turns=N] [--rows=NAME,...]";
+
+int Main(const std::vector<std::string>& arguments) {
+  const std::vector<Group> groups = {{"inline", MeasureInline},   {"transfer", MeasureTransfers},
+                                     {"small", MeasureSmall},     {"stacking", MeasureStacking},
+                                     {"weights", MeasureWeights}, {"large", MeasureLarge}};
+  Targets targets;
+  std::string rows;
+  const std::map<std::string, std::string*> texts = {{"--tcp", &targets.tcp},
+                                                     {"--unix", &targets.unix_socket},
+                                                     {"--alone", &targets.alone},
+                                                     {"--baseline-tcp", &targets.baseline_tcp},
+                                                     {"--baseline-unix", &targets.baseline_unix},
+                                                     {"--device", &targets.device},
+                                                     {"--numpy", &targets.numpy},
+                                                     {"--rows", &rows}};
+  for (const std::string& argument : arguments) {
+    const std::pair<std::string, std::string> option =
+        absl::StrSplit(argument, absl::MaxSplits('=', 1));
+    const auto text = texts.find(option.first);
+    bool is_known = text != texts.end();
+    if (is_known) *text->second = option.second;
+    if (option.first == "--transfer-mib") {
+      is_known = absl::SimpleAtoi(option.second, &targets.transfer_mib);
+    }
+    if (option.first == "--seconds") is_known = absl::SimpleAtod(option.second, &targets.seconds);
+    if (option.first == "--turns") is_known = absl::SimpleAtoi(option.second, &targets.turns);
+    if (!is_known) Fail(kUsage);
+  }
+  const std::vector<std::string> wanted = absl::StrSplit(rows, ',', absl::SkipEmpty());
+  for (const Group& group : groups) {
+    const bool is_wanted =
+        wanted.empty() || std::find(wanted.begin(), wanted.end(), group.name) != wanted.end();
+    const bool is_possible = (group.name != "weights" || !targets.numpy.empty()) &&
+                             (group.name != "large" || targets.is_gpu());
+    if (is_wanted && is_possible) group.measure(targets);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace gemmd
+
+int main(int argc, char** argv) { return gemmd::Main({argv + 1, argv + argc}); }

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The goals of the data plane, each with a function that measures it and prints its rows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gemmd/client.h"
+#include "gemmd/storage_types.h"
+#include "tests/data_plane/measure.h"
+
+namespace gemmd {
+
+// Whom to ask: daemons on this machine. An empty address: there is none.
+struct Targets {
+  std::string tcp;
+  std::string unix_socket;
+  std::string alone;         // A daemon that lets each product run alone, over a unix socket.
+  std::string baseline_tcp;  // A daemon of an older commit, which may know no resident tensors.
+  std::string baseline_unix;
+  std::string device = "cpu";
+  std::string numpy;  // A command that answers each line with the seconds of a product.
+  int64_t transfer_mib = 4096;
+  double seconds = 2;  // For one measurement.
+  int turns = 5;
+
+  bool is_gpu() const { return device.starts_with("cuda"); }
+};
+
+// Products whose 64 MiB of operands, or of results, travel with them over one connection.
+void MeasureInline(const Targets& targets);
+// Put and Get over four connections.
+void MeasureTransfers(const Targets& targets);
+// 64^3 in bf16: calls, streams and lists of products, and one caller alone.
+void MeasureSmall(const Targets& targets);
+// 64 callers with one weight matrix, stacked and not.
+void MeasureStacking(const Targets& targets);
+// 8 x 384 times a resident (30522 x 384)^T in f32, beside NumPy in another process.
+void MeasureWeights(const Targets& targets);
+// On a GPU: 8192^3 with all matrices resident, 16x8192x8192 with B resident, and four callers of
+// 4096^3 with none.
+void MeasureLarge(const Targets& targets);
+
+Client Connect(const std::string& address);
+
+// The value, or the end of the program.
+template <typename T>
+T Value(absl::StatusOr<T> value) {
+  if (!value.ok()) Fail(value.status().ToString());
+  return *std::move(value);
+}
+
+// Numbers between -1 and 1 that the seed decides.
+std::vector<Bf16> RandomBf16(int64_t count, uint32_t seed);
+
+}  // namespace gemmd
