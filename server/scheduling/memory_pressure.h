@@ -31,6 +31,8 @@ class MemoryPressure {
   Pressure Measure(int64_t held_bytes);
 
  private:
+  int64_t PercentOf(int64_t bytes) const;
+
   const int64_t limit_bytes_;
   const ReadResidentBytes read_;
   const std::function<void()> give_back_;

@@ -26,6 +26,10 @@ class HostMemory {
   HostMemory& operator=(HostMemory&& other) noexcept;
   ~HostMemory();
 
+  // Gives the pages back to the system; the memory reads as zeros again. False where it is not
+  // mapped for itself, and nothing has changed.
+  bool Clear() const;
+
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 

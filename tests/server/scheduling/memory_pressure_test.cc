@@ -76,6 +76,14 @@ TEST_F(MemoryPressureTest, WhatWasInUseAtFirstIsGivenBackLater) {
   EXPECT_EQ(given_back_, 2);
 }
 
+TEST_F(MemoryPressureTest, WhereMemoryIsShortIsGivenBackWhatIsHeldOrNot) {
+  after_giving_back_ = 800 * kMib;
+  for (int i = 0; i < 19; ++i) EXPECT_EQ(At(850 * kMib, 2000 * kMib), Pressure::kHigh);
+  EXPECT_EQ(given_back_, 0);
+  EXPECT_EQ(At(850 * kMib, 2000 * kMib), Pressure::kNone);
+  EXPECT_EQ(given_back_, 1);
+}
+
 TEST(AdmissionPressureTest, RefusesLargeProductsThenAll) {
   Admission admission({.max_requests = 10, .max_bytes = std::numeric_limits<int64_t>::max()});
   constexpr int64_t kLarge = Admission::kLargeBytes;

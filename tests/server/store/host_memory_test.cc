@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/host_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kMib = int64_t{1} << 20;
+
+// The flags of the mapping that has this address; empty where there is none.
+std::string FlagsOf(const std::byte* address) {
+  const auto wanted = reinterpret_cast<uintptr_t>(address);
+  std::ifstream file("/proc/self/smaps");
+  bool is_wanted = false;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    uintptr_t first = 0;
+    uintptr_t end = 0;
+    char dash = 0;
+    if (words >> std::hex >> first >> dash >> end && dash == '-') {
+      is_wanted = first <= wanted && wanted < end;
+    } else if (is_wanted && line.starts_with("VmFlags:")) {
+      return line + " ";
+    }
+  }
+  return "";
+}
+
+TEST(HostMemoryTest, IsZerosFromEndToEnd) {
+  for (const int64_t bytes : {int64_t{1}, kMib - 1, kMib, 2 * kMib, 5 * kMib + 3}) {
+    const auto memory = HostMemory::Allocate(bytes);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    ASSERT_EQ(memory->bytes(), bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % 64, 0u);
+    EXPECT_TRUE(std::all_of(memory->data(), memory->data() + bytes, [](std::byte byte) {
+      return byte == std::byte{0};
+    })) << bytes;
+    std::fill_n(memory->data(), bytes, std::byte{1});
+  }
+}
+
+TEST(HostMemoryTest, LongMemoryBeginsAtAHugePageAndAsksForThem) {
+  if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) return;
+  for (const int64_t bytes : {2 * kMib, 7 * kMib + 1}) {
+    const auto memory = HostMemory::Allocate(bytes);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % (2 * kMib), 0u);
+    EXPECT_NE(FlagsOf(memory->data()).find(" hg "), std::string::npos);
+    EXPECT_NE(FlagsOf(memory->data() + bytes - 1).find(" hg "), std::string::npos);
+  }
+}
+
+TEST(HostMemoryTest, LongMemoryIsGivenBackAtOnceAndWhole) {
+  constexpr int64_t kBytes = 256 * kMib;
+  const std::byte* data = nullptr;
+  {
+    const auto memory = HostMemory::Allocate(kBytes);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    data = memory->data();
+    ASSERT_NE(FlagsOf(data), "");
+  }
+  EXPECT_EQ(FlagsOf(data).find(" hg "), std::string::npos);
+  EXPECT_EQ(FlagsOf(data + kBytes - 1).find(" hg "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gemmd
