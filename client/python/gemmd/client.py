@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 import grpc
@@ -70,12 +69,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def matmul(

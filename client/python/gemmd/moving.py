@@ -18,33 +18,29 @@ from gemmd.part import Span
 from gemmd.transfer import (
     LOOK_EVERY_S,
     PIECE_BYTES,
+    Arrival,
+    Attempt,
     Chunks,
     OutgoingChunk,
     Patience,
     Tries,
     Upload,
-    missing_chunks,
 )
 from gemmd.v1 import resident_pb2, tensors_pb2
 
 Lane = Callable[[int], grpc.Channel]
 
 
-class _Round:
-    """Streams that bring one upload together, until it is complete or a connection breaks."""
+class _Round(Attempt):
+    """An attempt by threads, of which each reads one stream; what streams send, threads of gRPC ask for."""
 
-    def __init__(self, data: memoryview, metadata: Metadata) -> None:
-        self._data = data
+    def __init__(self, upload: Upload, metadata: Metadata) -> None:
+        super().__init__(upload)
         self._metadata = metadata
         self._condition = threading.Condition()
         self._calls: list[grpc.Call] = []
         self._open = 0
-        self._chunks: Chunks | None = None
         self._is_over = False
-        self.state: resident_pb2.PutState | None = None
-        self.tensor: resident_pb2.TensorInfo | None = None
-        self.error: Error | None = None
-        self.sent = 0
 
     def start(self, channel: grpc.Channel, first: resident_pb2.PutRequest) -> None:
         call = channel.stream_stream(*PUT)(self._steps(first), metadata=self._metadata)
@@ -58,12 +54,6 @@ class _Round:
 
     def await_end(self, look: Callable[[int], None]) -> None:
         self._wait(lambda: self._open == 0, look)
-
-    def missing_bytes(self) -> int:
-        """What the server wanted when the round began."""
-        if self.state is None:
-            return self._data.nbytes
-        return sum(missing.bytes for missing in self.state.missing)
 
     def cancel(self) -> None:
         for call in self._calls:
@@ -81,55 +71,41 @@ class _Round:
         """What one stream sends; it closes its side once the upload is complete or cannot be."""
         yield first
         with self._condition:
-            self._condition.wait_for(lambda: self._chunks is not None or self._is_over)
-            chunks = self._chunks
-        while chunks is not None and self.tensor is None and (span := chunks.take()):
-            yield OutgoingChunk(span.first, self._data[span.first : span.first + span.count])
-            self.sent += span.count
+            self._condition.wait_for(lambda: self.state is not None or self._is_over)
+        while (chunk := self.next_chunk()) is not None:
+            yield chunk
+            self.sent += chunk.data.nbytes
         with self._condition:
             self._condition.wait_for(lambda: self._is_over)
 
     def _read(self, call: grpc.Call) -> None:
-        error: Error | None = Unavailable(
-            "put: the server ended a stream before the tensor was complete"
-        )
+        error: Error = Unavailable("put: the server ended a stream before the tensor was complete")
         try:
             for answer in call:
-                if answer.HasField("tensor"):
-                    self.tensor = answer.tensor
-                    self._end(None)
-                else:
-                    self._take_state(answer.state)
+                with self._condition:
+                    if answer.HasField("tensor"):
+                        self.tensor = answer.tensor
+                        self._is_over = True
+                    else:
+                        self.take_state(answer.state)
+                    self._condition.notify_all()
         except grpc.RpcError as broken:
             error = from_rpc_error(broken)
         except Error as wrong:
             error = wrong
             call.cancel()
-        self._end(None if self.tensor is not None else error, is_stream=True)
+        self._end(None if self.tensor is not None else error, streams=1)
 
-    def _take_state(self, state: resident_pb2.PutState) -> None:
-        with self._condition:
-            if self.state is None:
-                self._chunks = missing_chunks(state, self._data.nbytes)
-                self.state = state
-            self._condition.notify_all()
-
-    def _end(self, error: Error | None, is_stream: bool = False) -> None:
+    def _end(self, error: Error | None, streams: int = 0) -> None:
         with self._condition:
             self._is_over = True
-            self._open -= is_stream
-            # What the server says weighs more than that another connection broke.
-            if error is not None and (self.error is None or isinstance(self.error, Unavailable)):
-                self.error = error
+            self._open -= streams
+            self.note(error)
             self._condition.notify_all()
 
 
 def upload(
-    lane: Lane,
-    upload: Upload,
-    metadata: Metadata,
-    patience: float,
-    timeout: float | None,
+    lane: Lane, upload: Upload, metadata: Metadata, patience: float, timeout: float | None
 ) -> resident_pb2.TensorInfo:
     """Brings a tensor to the server; goes on with what is missing where connections broke."""
     first = resident_pb2.PutRequest(begin=upload.begin)
@@ -137,14 +113,14 @@ def upload(
     least_missing = upload.data.nbytes
     while True:
         watch.look(0)
-        attempt = _Round(upload.data, metadata)
+        attempt = _Round(upload, metadata)
         try:
             attempt.start(lane(0), first)
             attempt.await_state(watch.look)
-            if attempt.state is not None and attempt.state.upload:
-                first = resident_pb2.PutRequest(join=attempt.state.upload)
+            if (join := attempt.join()) is not None:
+                first = join
                 for number in range(1, upload.lanes):
-                    attempt.start(lane(number), first)
+                    attempt.start(lane(number), join)
             attempt.await_end(watch.look)
         except BaseException:
             attempt.cancel()
@@ -152,7 +128,6 @@ def upload(
         if attempt.tensor is not None:
             return attempt.tensor
         assert attempt.error is not None
-        # What was handed to gRPC may not have arrived: only the server knows what has moved.
         missing = attempt.missing_bytes()
         time.sleep(tries.pause_after(attempt.error, missing < least_missing))
         least_missing = min(least_missing, missing)
@@ -173,7 +148,13 @@ def download(
     def fetch(number: int) -> None:
         call = lane(number).unary_stream(*GET)
         while (piece := pieces.take()) is not None:
-            _fetch(call, tensor, piece, into.data[piece.first - span.first :], metadata, timeout)
+            arrival = Arrival(tensor, piece, into.data[piece.first - span.first :])
+            tries = Tries()
+            while not arrival.is_complete:
+                before = arrival.done
+                error = _receive(arrival, call, metadata, timeout)
+                if not arrival.is_complete:
+                    time.sleep(tries.pause_after(error, arrival.done > before))
 
     with ThreadPoolExecutor(lanes) as pool:
         for done in [pool.submit(fetch, number) for number in range(lanes)]:
@@ -181,28 +162,13 @@ def download(
     return into
 
 
-def _fetch(
-    call: grpc.UnaryStreamMultiCallable,
-    tensor: tensors_pb2.TensorRef,
-    piece: Span,
-    into: memoryview,
-    metadata: Metadata,
-    timeout: float,
-) -> None:
-    done, tries = 0, Tries()
-    while done < piece.count:
-        before = done
-        request = resident_pb2.GetRequest(
-            tensor=tensor, offset=piece.first + done, bytes=piece.count - done
-        )
-        error: Error = Unavailable("get: the server ended the stream before the last byte")
-        try:
-            for offset, data in call(request, timeout=timeout, metadata=metadata):
-                if data.nbytes:
-                    at = offset - piece.first
-                    into[at : at + data.nbytes] = data
-                    done = at + data.nbytes
-        except grpc.RpcError as broken:
-            error = from_rpc_error(broken)
-        if done < piece.count:
-            time.sleep(tries.pause_after(error, done > before))
+def _receive(
+    arrival: Arrival, call: grpc.UnaryStreamMultiCallable, metadata: Metadata, timeout: float
+) -> Error:
+    """Takes what one call brings, and tells how it ended."""
+    try:
+        for offset, data in call(arrival.request(), timeout=timeout, metadata=metadata):
+            arrival.take(offset, data)
+    except grpc.RpcError as broken:
+        return from_rpc_error(broken)
+    return Unavailable("get: the server ended the stream before the last byte")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -152,9 +152,11 @@ class TensorView:
     # NumPy leaves `array @ tensor` to the tensor.
     __array_ufunc__ = None
 
-    def __init__(self, client: Any, part: Part) -> None:
+    def __init__(self, client: Any, part: Part, owner: TensorView | None = None) -> None:
         self._client = client
         self._part = part
+        # A part keeps its tensor: the one that nobody has any more is deleted.
+        self._owner = owner
 
     @property
     def info(self) -> resident_pb2.TensorInfo:
@@ -208,7 +210,7 @@ class TensorView:
             raise refusal("into", "a transposed part", "one that is not")
         return self._part.message()
 
-    def _view(self, part: Part) -> Self:
+    def _view(self, part: Part) -> TensorView:
         raise NotImplementedError
 
 
@@ -221,13 +223,19 @@ class OwnedTensor(TensorView):
     or, where they are pinned, until they are deleted.
     """
 
-    def _own(self) -> None:
-        """Has the tensor deleted when nobody has it any more."""
-        if not self.info.name and not self.info.pinned:
-            self._finalizer = weakref.finalize(self, self._client._dropped.append, self.info.handle)
+    def __init__(
+        self,
+        client: Any,
+        info: resident_pb2.TensorInfo,
+        *,
+        is_stack: bool | None = None,
+        is_owned: bool = False,
+    ) -> None:
+        super().__init__(client, Part.whole(info, is_stack))
+        self._finalizer: weakref.finalize | None = None
+        if is_owned and not info.name and not info.pinned:
+            self._finalizer = weakref.finalize(self, client._dropped.append, info.handle)
             self._finalizer.atexit = False
-
-    _finalizer: weakref.finalize | None = None
 
     @property
     def ref(self) -> tensors_pb2.TensorRef:

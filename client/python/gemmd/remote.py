@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -27,11 +26,6 @@ class RemoteView(TensorView):
 
     _client: Client
 
-    def __init__(self, client: Client, part: Part, owner: RemoteView | None = None) -> None:
-        super().__init__(client, part)
-        # A part keeps its tensor: the one that nobody has any more is deleted.
-        self._owner = owner
-
     def get(self, *, connections: int = 0, timeout: float | None = None) -> np.ndarray:
         """The elements, as an array of their own."""
         return self._client._download(self._part, connections, timeout)
@@ -48,21 +42,9 @@ class RemoteView(TensorView):
         return RemoteView(self._client, part, self)
 
 
-class RemoteTensor(RemoteView, OwnedTensor):
+class RemoteTensor(OwnedTensor, RemoteView):
     """A tensor on the server; as a context it is deleted at its end. See `OwnedTensor` for how long it
     lives otherwise."""
-
-    def __init__(
-        self,
-        client: Client,
-        info: resident_pb2.TensorInfo,
-        *,
-        is_stack: bool | None = None,
-        is_owned: bool = False,
-    ) -> None:
-        super().__init__(client, Part.whole(info, is_stack))
-        if is_owned:
-            self._own()
 
     def delete(self) -> None:
         """Deletes it from the server; products that began with it keep it until they end."""
@@ -82,12 +64,7 @@ class RemoteTensor(RemoteView, OwnedTensor):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.delete()
         except NotFound:

@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 import grpc
@@ -80,13 +79,8 @@ class Stream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.close()
         else:
             self.cancel()

@@ -16,7 +16,7 @@ import numpy as np
 
 from gemmd.channel import Deadline
 from gemmd.elements import typed
-from gemmd.errors import DeadlineExceeded, Error, refusal
+from gemmd.errors import DeadlineExceeded, Error, Unavailable, refusal
 from gemmd.operands import bytes_of, lines_of
 from gemmd.part import Span
 from gemmd.prepare import QuantizedMatrix, SparseMatrix, pack24
@@ -164,6 +164,77 @@ class OutgoingChunk:
 
     offset: int
     data: memoryview
+
+
+class Attempt:
+    """What is known of an upload while several streams bring it, until it is complete or a connection
+    breaks."""
+
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+        self.chunks: Chunks | None = None
+        self.state: resident_pb2.PutState | None = None
+        self.tensor: resident_pb2.TensorInfo | None = None
+        self.error: Error | None = None
+        self.sent = 0  # Bytes that were handed to gRPC.
+
+    def missing_bytes(self) -> int:
+        """What the server wanted when the attempt began. Only this tells what has moved: bytes that were
+        handed to gRPC may not have arrived."""
+        if self.state is None:
+            return self._upload.data.nbytes
+        return sum(missing.bytes for missing in self.state.missing)
+
+    def take_state(self, state: resident_pb2.PutState) -> None:
+        """The first answer of a stream; that of the first stream counts."""
+        if self.state is None:
+            self.chunks = missing_chunks(state, self._upload.data.nbytes)
+            self.state = state
+
+    def next_chunk(self) -> OutgoingChunk | None:
+        """What a stream sends next; None where all is sent or the tensor complete."""
+        if self.chunks is None or self.tensor is not None:
+            return None
+        span = self.chunks.take()
+        if span is None:
+            return None
+        return OutgoingChunk(span.first, self._upload.data[span.first : span.first + span.count])
+
+    def note(self, error: Error | None) -> None:
+        """How a stream ended. What the server says weighs more than that another connection broke."""
+        if error is not None and (self.error is None or isinstance(self.error, Unavailable)):
+            self.error = error
+
+    def join(self) -> resident_pb2.PutRequest | None:
+        """The first message of a further stream; None where the server wants no bytes."""
+        if self.state is None or not self.state.upload:
+            return None
+        return resident_pb2.PutRequest(join=self.state.upload)
+
+
+class Arrival:
+    """A range of a tensor's bytes on its way here."""
+
+    def __init__(self, tensor: tensors_pb2.TensorRef, piece: Span, into: memoryview) -> None:
+        self._tensor = tensor
+        self._piece = piece
+        self._into = into
+        self.done = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.done >= self._piece.count
+
+    def request(self) -> resident_pb2.GetRequest:
+        """The question for what has not come."""
+        offset, left = self._piece.first + self.done, self._piece.count - self.done
+        return resident_pb2.GetRequest(tensor=self._tensor, offset=offset, bytes=left)
+
+    def take(self, offset: int, data: memoryview) -> None:
+        if data.nbytes:
+            at = offset - self._piece.first
+            self._into[at : at + data.nbytes] = data
+            self.done = at + data.nbytes
 
 
 def serialize_put(step: resident_pb2.PutRequest | OutgoingChunk) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
@@ -17,43 +17,32 @@ from gemmd.part import Span
 from gemmd.transfer import (
     LOOK_EVERY_S,
     PIECE_BYTES,
+    Arrival,
+    Attempt,
     Chunks,
-    OutgoingChunk,
     Patience,
     Tries,
     Upload,
-    missing_chunks,
 )
 from gemmd.v1 import resident_pb2, tensors_pb2
 
 Lane: TypeAlias = Callable[[int], grpc.aio.Channel]
 
 
-class _Round:
-    """As that of `gemmd.moving`: streams that bring one upload together."""
+class _Round(Attempt):
+    """An attempt by tasks, one for each stream."""
 
     def __init__(self, upload: Upload, metadata: Metadata) -> None:
-        self._upload = upload
+        super().__init__(upload)
         self._metadata = tuple(metadata)
-        self._chunks: Chunks | None = None
         self._has_state = asyncio.Event()
         self._is_over = asyncio.Event()
-        self.state: resident_pb2.PutState | None = None
-        self.tensor: resident_pb2.TensorInfo | None = None
-        self.error: Error | None = None
-        self.sent = 0
-
-    def missing_bytes(self) -> int:
-        if self.state is None:
-            return self._upload.data.nbytes
-        return sum(missing.bytes for missing in self.state.missing)
 
     async def run(self, lane: Lane, first: resident_pb2.PutRequest) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._serve(lane(0), first))
             await self._has_state.wait()
-            if self.state is not None and self.state.upload:
-                join = resident_pb2.PutRequest(join=self.state.upload)
+            if (join := self.join()) is not None:
                 for number in range(1, self._upload.lanes):
                     group.create_task(self._serve(lane(number), join))
 
@@ -62,7 +51,7 @@ class _Round:
         error: Error | None = None
         try:
             await call.write(first)
-            if await self._take(await call.read()):
+            if self._goes_on(await call.read()):
                 reading = asyncio.create_task(self._read(call))
                 try:
                     await self._send(call)
@@ -77,44 +66,35 @@ class _Round:
             error = wrong
         finally:
             call.cancel()
-            self._end(error)
+            self.note(error)
+            self._has_state.set()
+            self._is_over.set()
 
     async def _send(self, call: grpc.aio.StreamStreamCall) -> None:
-        assert self._chunks is not None
-        while self.tensor is None and (span := self._chunks.take()):
-            data = self._upload.data[span.first : span.first + span.count]
-            await call.write(OutgoingChunk(span.first, data))
-            self.sent += span.count
+        while (chunk := self.next_chunk()) is not None:
+            await call.write(chunk)
+            self.sent += chunk.data.nbytes
         await self._is_over.wait()
         if self.tensor is None:
             await call.done_writing()
 
     async def _read(self, call: grpc.aio.StreamStreamCall) -> None:
         try:
-            while await self._take(await call.read()):
+            while self._goes_on(await call.read()):
                 pass
         finally:
             self._is_over.set()
 
-    async def _take(self, answer: resident_pb2.PutResponse) -> bool:
-        """Whether the stream goes on after an answer."""
+    def _goes_on(self, answer: Any) -> bool:
+        """Takes an answer, and tells whether the stream goes on after it."""
         if answer is grpc.aio.EOF:
             return False
         if answer.HasField("tensor"):
             self.tensor = answer.tensor
-            self._end(None)
             return False
-        if self.state is None:
-            self._chunks = missing_chunks(answer.state, self._upload.data.nbytes)
-            self.state = answer.state
-            self._has_state.set()
-        return True
-
-    def _end(self, error: Error | None) -> None:
-        if error is not None and (self.error is None or isinstance(self.error, Unavailable)):
-            self.error = error
+        self.take_state(answer.state)
         self._has_state.set()
-        self._is_over.set()
+        return True
 
 
 async def _end_of(call: grpc.aio.StreamStreamCall) -> Error:
@@ -146,8 +126,7 @@ async def upload(
         if attempt.tensor is not None:
             return attempt.tensor
         assert attempt.error is not None
-        if attempt.state is not None and attempt.state.upload:
-            first = resident_pb2.PutRequest(join=attempt.state.upload)
+        first = attempt.join() or first
         missing = attempt.missing_bytes()
         await asyncio.sleep(tries.pause_after(attempt.error, missing < least_missing))
         least_missing = min(least_missing, missing)
@@ -168,35 +147,25 @@ async def download(
     async def fetch(number: int) -> None:
         call = lane(number).unary_stream(*GET)
         while (piece := pieces.take()) is not None:
-            at = piece.first - span.first
-            await _fetch(call, tensor, piece, into.data[at:], tuple(metadata), timeout)
+            arrival = Arrival(tensor, piece, into.data[piece.first - span.first :])
+            tries = Tries()
+            while not arrival.is_complete:
+                before = arrival.done
+                error = await _receive(arrival, call, metadata, timeout)
+                if not arrival.is_complete:
+                    await asyncio.sleep(tries.pause_after(error, arrival.done > before))
 
     await asyncio.gather(*(fetch(number) for number in range(lanes)))
     return into
 
 
-async def _fetch(
-    call: grpc.aio.UnaryStreamMultiCallable,
-    tensor: tensors_pb2.TensorRef,
-    piece: Span,
-    into: memoryview,
-    metadata: Metadata,
-    timeout: float,
-) -> None:
-    done, tries = 0, Tries()
-    while done < piece.count:
-        before = done
-        error: Error = Unavailable("get: the server ended the stream before the last byte")
-        request = resident_pb2.GetRequest(
-            tensor=tensor, offset=piece.first + done, bytes=piece.count - done
-        )
-        try:
-            async for offset, data in call(request, timeout=timeout, metadata=metadata):
-                if data.nbytes:
-                    at = offset - piece.first
-                    into[at : at + data.nbytes] = data
-                    done = at + data.nbytes
-        except grpc.RpcError as broken:
-            error = from_rpc_error(broken)
-        if done < piece.count:
-            await asyncio.sleep(tries.pause_after(error, done > before))
+async def _receive(
+    arrival: Arrival, call: grpc.aio.UnaryStreamMultiCallable, metadata: Metadata, timeout: float
+) -> Error:
+    try:
+        answers = call(arrival.request(), timeout=timeout, metadata=tuple(metadata))
+        async for offset, data in answers:
+            arrival.take(offset, data)
+    except grpc.RpcError as broken:
+        return from_rpc_error(broken)
+    return Unavailable("get: the server ended the stream before the last byte")

@@ -24,10 +24,6 @@ class RemoteView(TensorView):
 
     _client: Client
 
-    def __init__(self, client: Client, part: Part, owner: RemoteView | None = None) -> None:
-        super().__init__(client, part)
-        self._owner = owner
-
     async def get(self, *, connections: int = 0, timeout: float | None = None) -> np.ndarray:
         """The elements, as an array of their own."""
         return await self._client._download(self._part, connections, timeout)
@@ -44,20 +40,8 @@ class RemoteView(TensorView):
         return RemoteView(self._client, part, self)
 
 
-class RemoteTensor(RemoteView, OwnedTensor):
+class RemoteTensor(OwnedTensor, RemoteView):
     """As `gemmd.RemoteTensor`."""
-
-    def __init__(
-        self,
-        client: Client,
-        info: resident_pb2.TensorInfo,
-        *,
-        is_stack: bool | None = None,
-        is_owned: bool = False,
-    ) -> None:
-        super().__init__(client, Part.whole(info, is_stack))
-        if is_owned:
-            self._own()
 
     async def delete(self) -> None:
         """Deletes it from the server."""
