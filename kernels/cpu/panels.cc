@@ -79,7 +79,7 @@ PanelShape PanelOf(const Engine& engine, const Product& product, int threads) {
                                             ? std::array<int64_t*, 3>{&panel.k, &panel.m, &panel.n}
                                             : std::array<int64_t*, 3>{&panel.m, &panel.k, &panel.n};
   for (int64_t* const extent : order) {
-    while (*extent > 2 * kLeastExtent &&
+    while (*extent >= 2 * kLeastExtent &&
            SecondsOf(engine, product, panel, threads) > kMostSeconds) {
       *extent = (*extent / 2 + kGranule - 1) / kGranule * kGranule;
     }

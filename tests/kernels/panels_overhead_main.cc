@@ -2,10 +2,12 @@
 //
 // What it costs that libraries are called panel by panel, so that their products can be aborted:
 // the time of a cube in panels over that of one call, in turns in one process, for each engine.
+// Beside it the same of the processor's time, which on a busy machine tells what the clock cannot.
 // usage: gemmd-panels-overhead [EXTENT [TURNS [THREADS]]]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -25,10 +27,18 @@ std::vector<std::byte> Ones(ElementType type, int64_t count) {
   return bytes;
 }
 
-double Seconds(const Engine& engine, const Product& product, const PanelShape& panel) {
+double ProcessorSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+struct Cost {
+  double seconds;
+  double processor_seconds;
+};
+
+Cost CostOf(const Engine& engine, const Product& product, const PanelShape& panel) {
   const absl::Time start = absl::Now();
+  const double processor_start = ProcessorSeconds();
   if (!MultiplyInPanels(engine, product, panel, nullptr).ok()) std::abort();
-  return absl::ToDoubleSeconds(absl::Now() - start);
+  return {absl::ToDoubleSeconds(absl::Now() - start), ProcessorSeconds() - processor_start};
 }
 
 double MedianOf(std::vector<double> values) {
@@ -48,21 +58,26 @@ void Measure(const Engine& engine, int64_t extent, int turns, int threads) {
   product.d = d.data();
   const PanelShape whole = {extent, extent, extent};
   const PanelShape panel = PanelOf(engine, product, threads);
-  Seconds(engine, product, whole);
+  CostOf(engine, product, whole);
   std::vector<double> of_whole;
   std::vector<double> of_panels;
   std::vector<double> ratios;
+  std::vector<double> processor_ratios;
   for (int turn = 0; turn < turns; ++turn) {
-    of_whole.push_back(Seconds(engine, product, whole));
-    of_panels.push_back(Seconds(engine, product, panel));
-    ratios.push_back(of_panels.back() / of_whole.back());
+    const Cost one = CostOf(engine, product, whole);
+    const Cost many = CostOf(engine, product, panel);
+    of_whole.push_back(one.seconds);
+    of_panels.push_back(many.seconds);
+    ratios.push_back(many.seconds / one.seconds);
+    processor_ratios.push_back(many.processor_seconds / one.processor_seconds);
   }
-  std::printf("%-14s %5ldx%ldx%ld  %8.2f ms  %8.2f ms  %.3f  %.3f\n",
+  std::printf("%-14s %5ldx%ldx%ld  %8.2f ms  %8.2f ms  %.3f  %.3f  %.3f\n",
               std::string(engine.name).c_str(), static_cast<long>(panel.m),
               static_cast<long>(panel.n), static_cast<long>(panel.k), MedianOf(of_whole) * 1e3,
               MedianOf(of_panels) * 1e3, MedianOf(ratios),
               *std::min_element(of_panels.begin(), of_panels.end()) /
-                  *std::min_element(of_whole.begin(), of_whole.end()));
+                  *std::min_element(of_whole.begin(), of_whole.end()),
+              MedianOf(processor_ratios));
 }
 
 }  // namespace
@@ -74,7 +89,8 @@ int main(int argc, char** argv) {
   const int turns = argc > 2 ? std::atoi(argv[2]) : 21;      // NOLINT(cert-err34-c)
   const int threads = argc > 3 ? std::atoi(argv[3]) : 2;     // NOLINT(cert-err34-c)
   gemmd::SetThreads(threads);
-  std::printf("engine         panel                 one call      panels  median  fastest\n");
+  std::printf(
+      "engine         panel                 one call      panels  median  fastest  processor\n");
   for (const gemmd::Engine* engine : {&gemmd::kOneDnnF32, &gemmd::kOneDnnBf16, &gemmd::kOneDnnS8,
                                       &gemmd::kOpenBlasF32, &gemmd::kOpenBlasF64}) {
     Measure(*engine, extent, turns, threads);
