@@ -228,6 +228,19 @@ def test_explanations_name_tensors(channel, session, rng):
     assert raised.value.code() == UNAUTHENTICATED
 
 
+def test_bytes_that_a_product_overwrote_are_sent_again(session, rng):
+    """They were known by their hash, and are others now."""
+    array = integers(rng, 1, 4, 4)
+    ones = by_handle(put_array(session, np.ones((1, 4, 4), np.float32), hashed=False))
+    tensor = put_array(session, array, name="old")
+    request = product(4, 4, 4, operand(ones), operand(ones))
+    request.d.tensor.CopyFrom(part(by_handle(tensor)))
+    session.multiply(request)
+    again = put_array(session, array, name="new")
+    assert (array_of(session, again) == array).all()
+    assert (array_of(session, tensor) == 4).all()
+
+
 def copies(daemon, event):
     page = metrics_page.scrape(daemon)
     return page.value("gemmd_tensor_copies_total", device="cuda:0", event=event)

@@ -128,6 +128,15 @@ def test_bytes_that_are_there_are_not_sent_again(session, rng):
     assert session.get(by_name("second"))[1] == data
 
 
+def test_an_upload_takes_room_besides_its_bytes(session):
+    """So that there are not thousands of those that never send."""
+    stream = session.put_stream()
+    stream.begin(bytes_spec(1))
+    assert session.list().session_bytes >= 64 << 10
+    stream.chunk(0, b"x").tensor()
+    assert session.settled().session_bytes < 64 << 10
+
+
 def test_names_are_replaced_when_complete(session, rng):
     old, new = rng.randbytes(MIB), rng.randbytes(MIB)
     before = session.put(old, name="w")
@@ -148,6 +157,8 @@ def test_listing(session):
     listing = session.settled()
     assert [tensor.name for tensor in listing.tensors] == ["", "a/1", "a/2", "b"]
     assert listing.max_session_bytes == 64 * MIB
+    # Each takes room besides its bytes, so that tensors without bytes are not without number.
+    assert listing.session_bytes >= 4 * 1024
     assert listing.free_bytes == listing.max_session_bytes - listing.session_bytes
     assert sum(tensor.kept_bytes for tensor in listing.tensors) == listing.session_bytes
     assert [tensor.name for tensor in session.list("a/*").tensors] == ["a/1", "a/2"]

@@ -9,6 +9,7 @@ import threading
 import time
 
 import grpc
+import metrics_page
 import numpy as np
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
 from product import Product
@@ -41,49 +42,56 @@ def product_of(stub, seconds):
 
 
 @dataclasses.dataclass
+class Moment:
+    """What the daemon's device had done by then."""
+
+    at_s: float
+    busy_s: float
+    launches: float
+
+    @staticmethod
+    def of(daemon):
+        page = metrics_page.scrape(daemon)
+        [(_, busy_s)] = page.with_labels("gemmd_device_busy_seconds_total")
+        launches = sum(count for _, count in page.with_labels("gemmd_launches_total"))
+        return Moment(time.monotonic(), busy_s, launches)
+
+
+@dataclasses.dataclass
 class Served:
-    """What came of some time. The share is that of the time in which the device worked for answers in
-    time: a machine that is slow for a while changes the rate, but not the share."""
+    """What came of some time. The share is that of the time for which the device worked for answers that
+    came in time: a machine that is slow for a while changes the rate, but not the share."""
 
     per_s: float
     share: float
 
-
-class Answers:
-    """Counts answers and what the device took for them; several threads add to it."""
-
-    def __init__(self):
-        self._lock = threading.Lock()
-        self._compute_ns = []
-
-    def add(self, answer):
-        with self._lock:
-            self._compute_ns.append(answer.timing.compute_ns)
-
-    def in_seconds(self, seconds):
-        return Served(len(self._compute_ns) / seconds, sum(self._compute_ns) / 1e9 / seconds)
-
-    def median_s(self):
-        return statistics.median(self._compute_ns) / 1e9
+    @staticmethod
+    def between(before, after, answers):
+        seconds = after.at_s - before.at_s
+        wanted = min(1, answers / (after.launches - before.launches))
+        return Served(answers / seconds, (after.busy_s - before.busy_s) / seconds * wanted)
 
 
-def closed_loop(address, request, callers, seconds):
+def closed_loop(daemon, request, callers, seconds):
     """What so many callers are served that each wait for the last answer."""
-    start = time.monotonic()
-    answers = Answers()
+    before = Moment.of(daemon)
+    counts = []
 
     def call():
-        with open_channel(address) as channel:
+        with open_channel(daemon.tcp) as channel:
             stub = gemm_pb2_grpc.GemmStub(channel)
-            while time.monotonic() < start + seconds:
-                answers.add(stub.Multiply(request, timeout=60))
+            count = 0
+            while time.monotonic() < before.at_s + seconds:
+                stub.Multiply(request, timeout=60)
+                count += 1
+            counts.append(count)
 
     threads = [threading.Thread(target=call) for _ in range(callers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return answers.in_seconds(time.monotonic() - start)
+    return Served.between(before, Moment.of(daemon), sum(counts))
 
 
 CONNECTIONS = 4
@@ -94,27 +102,30 @@ class OpenLoop:
     deadline: at the beginning the queue is short, and at the end nobody adds to it. Requests are bytes
     here, because this process would otherwise take longer over them than the daemon does."""
 
-    def __init__(self, address, request, rate, seconds, deadline_s):
+    def __init__(self, daemon, request, rate, seconds, deadline_s):
         self.answer_s = []
+        self.compute_s = []
         self.refusal_s = []
         self.codes = collections.Counter()
         self.has_pushback = True
-        self.answers = Answers()
+        self._ended_at_s = []
         self._left = threading.Semaphore(0)
-        channels = [open_channel(address) for _ in range(CONNECTIONS)]
+        channels = [open_channel(daemon.tcp) for _ in range(CONNECTIONS)]
         methods = [channel.unary_unary("/gemmd.v1.Gemm/Multiply") for channel in channels]
         message = request.SerializeToString()
         start = time.monotonic()
         # The queue is as long as it gets once the first deadlines have passed, or it is full.
         warm_up_s = min(deadline_s, seconds / 2)
-        self._counts_from = start + warm_up_s
-        self._counts_until = float("inf")
+        before = None
         count = int(rate * seconds)
         for i in range(count):
+            if before is None and time.monotonic() > start + warm_up_s:
+                before = Moment.of(daemon)
             time.sleep(max(0.0, start + i / rate - time.monotonic()))
             self._call(methods[i % CONNECTIONS], message, deadline_s)
-        self._counts_until = time.monotonic()
-        self.served = self.answers.in_seconds(self._counts_until - self._counts_from)
+        after = Moment.of(daemon)
+        in_time = sum(before.at_s < ended < after.at_s for ended in list(self._ended_at_s))
+        self.served = Served.between(before, after, in_time)
         for _ in range(count):
             assert self._left.acquire(timeout=deadline_s + 30)
         for channel in channels:
@@ -128,9 +139,10 @@ class OpenLoop:
             now = time.monotonic()
             self.codes[call.code()] += 1
             if call.code() == OK:
+                self._ended_at_s.append(now)
                 self.answer_s.append(now - asked)
-                if self._counts_from < now < self._counts_until:
-                    self.answers.add(gemm_pb2.MultiplyResponse.FromString(call.result()))
+                answer = gemm_pb2.MultiplyResponse.FromString(call.result())
+                self.compute_s.append(answer.timing.compute_ns / 1e9)
             elif call.code() == RESOURCE_EXHAUSTED:
                 self.refusal_s.append(now - asked)
                 keys = [key for key, _ in call.trailing_metadata()]

