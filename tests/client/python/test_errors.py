@@ -128,6 +128,7 @@ class FullAtFirst(gemm_pb2_grpc.GemmServicer):
 
     def __init__(self, refusals):
         self.refusals = refusals
+        self.pushback_ms = "20"
         self.calls = []
         self._lock = threading.Lock()
 
@@ -137,7 +138,7 @@ class FullAtFirst(gemm_pb2_grpc.GemmServicer):
             self.refusals -= 1
             is_refused = self.refusals >= 0
         if is_refused:
-            context.set_trailing_metadata([("grpc-retry-pushback-ms", "20")])
+            context.set_trailing_metadata([("grpc-retry-pushback-ms", self.pushback_ms)])
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue: got 9 requests, want 8")
         response = gemm_pb2.MultiplyResponse(kernel="fake")
         response.d.CopyFrom(gemm_pb2.MultiplyResponse().d)
@@ -179,9 +180,9 @@ def test_pushback_is_waited_for(serve):
         start = time.monotonic()
         assert client.matmul(ONE, ONE) == 3
         assert time.monotonic() - start >= 0.06
-        service.refusals = 1 << 30
-        # The pause would not end before the call has to.
-        refused(gemmd.ResourceExhausted, client.matmul, ONE, ONE, timeout=0.01 + 0.01)
+        # A pause that would not end before the call has to is none.
+        service.refusals, service.pushback_ms = 1, "60000"
+        refused(gemmd.ResourceExhausted, client.matmul, ONE, ONE, timeout=30)
     assert len(service.calls) >= 5
 
 
