@@ -93,6 +93,7 @@ JobId Scheduler::Submit(Submission submission) {
   Device& device = *submission.device;
   JobId id = 0;
   bool is_earlier = false;
+  bool has_room = false;
   absl::Status stopped;
   JoinKeys keys = JoinKeysOf(submission.job);
   {
@@ -114,6 +115,7 @@ JobId Scheduler::Submit(Submission submission) {
       held.place.is_promised =
           state.queue.AheadNs(held.submission.flow, held.submission.priority, 0) == 0;
       state.queue.Add(held.submission.flow, held.place);
+      has_room = HasRoom(state, held.submitted_ns);
       if (!held.keys.stacked.empty()) state.stacked[held.keys.stacked].insert(id);
       if (!held.keys.batched.empty()) state.batched[held.keys.batched].insert(id);
       ++state.load.queued_requests;
@@ -132,7 +134,8 @@ JobId Scheduler::Submit(Submission submission) {
     return id;
   }
   if (is_earlier && deadline_listener_) deadline_listener_();
-  LaunchAll(device);
+  // A device that has enough gets more once it has done some of that.
+  if (has_room) LaunchAll(device);
   return id;
 }
 

@@ -62,6 +62,8 @@ TEST_F(OperandPlaceTest, ResidentAllKeepsEverything) {
   EXPECT_EQ(server_.bytes_of(result).size(), 3u * 5 * 4);
   EXPECT_EQ(payload.wire_bytes(), static_cast<int64_t>(sent.ByteSizeLong()));
   EXPECT_LT(payload.wire_bytes(), 100);
+  // The next call leaves its own somewhere else.
+  EXPECT_NE(payload.RequestFor(0)->d().tensor().tensor().handle(), result);
 }
 
 TEST_F(OperandPlaceTest, OneCallAtATimeHasTheResultThatIsChecked) {
