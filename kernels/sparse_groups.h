@@ -166,26 +166,21 @@ constexpr KeptGroup CompressGroup(const SparseJob& job, uint64_t elements) {
   return result;
 }
 
-// Compresses up to kGroups groups of a row, starting with group `span` * kGroups. Returns the first
-// bad one.
-template <typename Form>
-constexpr BadGroup CompressSpan(const SparseJob& job, int64_t row, int64_t span) {
+// Compresses up to kGroups groups of a row, starting with group `span` * kGroups, from what
+// `elements` gives for each of them in turn.
+template <typename Form, typename Elements>
+constexpr void CompressGroups(const SparseJob& job, int64_t row, int64_t span,
+                              const Elements& elements) {
   const SparseLayout& layout = job.layout;
   std::byte* values = job.compressed + layout.values_offset(row);
   uint32_t indices = 0;
   uint64_t bits = 0;
-  int count = 0;  // Bits not yet stored.
-  BadGroup bad = kNoBadGroup;
+  int count = 0;                         // Bits not yet stored.
   int64_t first = span * Form::kGroups;  // The first group in `bits`.
   for (int i = 0; i < Form::kGroups; ++i) {
     const int64_t group = span * Form::kGroups + i;
     if (group >= layout.groups) break;
-    const uint64_t elements = LoadElements(PlaceOf<Form>(job, row, group));
-    const int nonzero = CountOf(NonzeroUnits<Form>(job, elements));
-    if (nonzero > Form::kKeptUnits && bad == kNoBadGroup) {
-      bad = MakeBadGroup(row * layout.groups + group, static_cast<uint32_t>(nonzero));
-    }
-    const KeptGroup kept = CompressGroup<Form>(job, elements);
+    const KeptGroup kept = CompressGroup<Form>(job, elements(group));
     indices |= kept.indices << i * Form::kIndexBits;
     bits |= uint64_t{kept.values} << count;
     count += Form::kKeptBits;
@@ -197,6 +192,20 @@ constexpr BadGroup CompressSpan(const SparseJob& job, int64_t row, int64_t span)
     count = 0;
   }
   job.compressed[layout.indices_offset(row) + span] = static_cast<std::byte>(indices);
+}
+
+// The same of a dense matrix. Returns the first bad group.
+template <typename Form>
+constexpr BadGroup CompressSpan(const SparseJob& job, int64_t row, int64_t span) {
+  BadGroup bad = kNoBadGroup;
+  CompressGroups<Form>(job, row, span, [&](int64_t group) {
+    const uint64_t elements = LoadElements(PlaceOf<Form>(job, row, group));
+    const int nonzero = CountOf(NonzeroUnits<Form>(job, elements));
+    if (nonzero > Form::kKeptUnits && bad == kNoBadGroup) {
+      bad = MakeBadGroup(row * job.layout.groups + group, static_cast<uint32_t>(nonzero));
+    }
+    return elements;
+  });
   return bad;
 }
 

@@ -125,6 +125,14 @@ absl::Status CheckMemoryRequest(const MemoryRequest& request, int64_t staging_by
   return CheckRange("staging", request.staged, request.bytes, staging_bytes);
 }
 
+absl::Status CheckCompressRequest(const CompressRequest& request, int64_t staging_bytes) {
+  RETURN_IF_ERROR(CheckSlot(request.slot));
+  RETURN_IF_ERROR(CheckEnumerators("tensor", request.task.dense));
+  RETURN_IF_ERROR(CheckEnumerators("mask", request.task.mask));
+  RETURN_IF_ERROR(BytesOf(request.task).status());
+  return CheckRange("staging", request.staged, sizeof(BadGroup), staging_bytes);
+}
+
 absl::Status SendBytes(int socket, absl::Span<const std::byte> bytes) {
   while (true) {
     const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);

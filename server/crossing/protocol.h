@@ -9,6 +9,7 @@
 //   front:  MeasureRequest   worker: RatesPart, until all are told
 //   front:  JobRequest       worker: Result     StagingControl ends one early
 //   front:  MemoryRequest    worker: Result
+//   front:  CompressRequest  worker: Result
 //   either: closes the socket, and the worker ends
 //
 // Requests have a slot each, of kMostInFlight, until they are answered. Those that name the same
@@ -30,6 +31,7 @@
 #include "absl/types/span.h"
 #include "kernels/peer_text.h"
 #include "kernels/problem.h"
+#include "server/crossing/compress_task.h"
 #include "server/crossing/job_layout.h"
 #include "server/crossing/staging.h"
 
@@ -39,9 +41,17 @@ namespace gemmd {
 inline constexpr int kWorkerSocket = 3;
 inline constexpr int kWorkerStaging = 4;
 
-inline constexpr uint32_t kWorkerProtocol = 4;
+inline constexpr uint32_t kWorkerProtocol = 5;
 
-enum class RecordKind : uint32_t { kHello = 1, kMeasure, kRates, kJob, kResult, kMemory };
+enum class RecordKind : uint32_t {
+  kHello = 1,
+  kMeasure,
+  kRates,
+  kJob,
+  kResult,
+  kMemory,
+  kCompress
+};
 
 struct RecordHeader {
   uint32_t protocol = kWorkerProtocol;
@@ -146,7 +156,19 @@ struct MemoryRequest {
   int64_t staged = 0;  // Where in the staging area they come from or go to.
 };
 
-// The answer to a JobRequest or a MemoryRequest.
+// Compresses lines of a block into another one.
+struct CompressRequest {
+  static constexpr RecordKind kKind = RecordKind::kCompress;
+  RecordHeader header = {.kind = kKind};
+  uint64_t id = 0;
+  uint32_t slot = 0;
+  CompressTask task;
+  int64_t predicted_ns = 0;
+  int64_t staged =
+      0;  // Where in the staging area the first bad group is told (kernels/bad_group.h).
+};
+
+// The answer to a JobRequest, a MemoryRequest or a CompressRequest.
 struct Result {
   static constexpr RecordKind kKind = RecordKind::kResult;
   RecordHeader header = {.kind = kKind};
@@ -178,6 +200,9 @@ absl::Status CheckJob(const JobRequest& request, int64_t staging_bytes);
 // The same for what is asked of a block.
 absl::Status CheckMemoryRequest(const MemoryRequest& request, int64_t staging_bytes);
 
+// The same for a compression.
+absl::Status CheckCompressRequest(const CompressRequest& request, int64_t staging_bytes);
+
 // OK where the range lies within so many bytes, which `of` names.
 // Errors: InvalidArgument.
 absl::Status CheckRange(std::string_view of, int64_t offset, int64_t bytes, int64_t all_bytes);
@@ -185,7 +210,7 @@ absl::Status CheckRange(std::string_view of, int64_t offset, int64_t bytes, int6
 // One packet as it came in.
 struct Packet {
   std::array<std::byte, std::max({sizeof(Hello), sizeof(RatesPart), sizeof(JobRequest),
-                                  sizeof(MemoryRequest), sizeof(Result)})>
+                                  sizeof(MemoryRequest), sizeof(CompressRequest), sizeof(Result)})>
       bytes;
   size_t size = 0;
 };

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "server/crossing/compress_task.h"
 
 namespace gemmd {
 
@@ -59,6 +60,11 @@ class DeviceMemory {
 
   // Copies out of the block. `to` is borrowed until `done`.
   virtual void Read(DeviceBlock block, int64_t offset, absl::Span<std::byte> to, Done done) = 0;
+
+  // Compresses some lines of a block into another one, and tells the first group that a mask leaves
+  // too full, or kNoBadGroup.
+  using CompressDone = absl::AnyInvocable<void(absl::StatusOr<BadGroup>) &&>;
+  virtual void Compress(const CompressTask& task, CompressDone done) = 0;
 
   // Grows whenever all blocks are lost, because the worker is replaced: before the first `done` or
   // job's end that tells so, and before the device is ready again.

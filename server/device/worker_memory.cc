@@ -5,6 +5,7 @@
 
 #include "kernels/status_macros.h"
 #include "server/crossing/protocol.h"
+#include "server/device/compress_errand.h"
 #include "server/device/memory_errand.h"
 
 namespace gemmd {
@@ -77,6 +78,26 @@ void WorkerMemory::Read(DeviceBlock block, int64_t offset, absl::Span<std::byte>
   const absl::Status checked = ledger_.Check(block, offset, static_cast<int64_t>(to.size()));
   if (!checked.ok() || to.empty()) return EndWith(checked, std::move(done));
   give_(ReadErrands(block, offset, to, chunk_bytes_, WithLoss(block, std::move(done))));
+}
+
+absl::Status WorkerMemory::Check(const CompressTask& task, const CompressBytes& bytes) const {
+  RETURN_IF_ERROR(ledger_.Check(task.dense_block, 0, bytes.dense));
+  RETURN_IF_ERROR(ledger_.Check(task.result_block, 0, bytes.result));
+  return task.mask_block == 0 ? absl::OkStatus() : ledger_.Check(task.mask_block, 0, bytes.mask);
+}
+
+void WorkerMemory::Compress(const CompressTask& task, CompressDone done) {
+  const absl::StatusOr<CompressBytes> bytes = BytesOf(task);
+  absl::Status checked = bytes.ok() ? Check(task, *bytes) : bytes.status();
+  auto end = [this, task, bytes, done = std::move(done)](absl::StatusOr<BadGroup> bad) mutable {
+    const absl::Status now = bytes.ok() ? Check(task, *bytes) : bytes.status();
+    const bool is_lost = !bad.ok() && absl::IsFailedPrecondition(now);
+    std::move(done)(is_lost ? absl::StatusOr<BadGroup>(now) : std::move(bad));
+  };
+  auto errand =
+      std::make_unique<CompressErrand>(task, bytes.value_or(CompressBytes()), std::move(end));
+  if (!checked.ok()) errand->verdict = std::move(checked);
+  give_(One(std::move(errand)));
 }
 
 }  // namespace gemmd

@@ -32,6 +32,7 @@ class WorkerMemory final : public DeviceMemory {
   void Write(DeviceBlock block, int64_t offset, std::vector<absl::Span<const std::byte>> pieces,
              Done done) override;
   void Read(DeviceBlock block, int64_t offset, absl::Span<std::byte> to, Done done) override;
+  void Compress(const CompressTask& task, CompressDone done) override;
   uint64_t generation() const override { return ledger_.generation(); }
 
   // A block for one product: of the memory of jobs.
@@ -46,6 +47,8 @@ class WorkerMemory final : public DeviceMemory {
   void AllocateAs(bool is_scratch, int64_t bytes, AllocateDone done);
   // Tells of it from the device's thread.
   void EndWith(const absl::Status& status, Done done);
+  // OK where the task's blocks are there, and large enough.
+  absl::Status Check(const CompressTask& task, const CompressBytes& bytes) const;
   // A failure of a block that is lost is that it is lost.
   Done WithLoss(DeviceBlock block, Done done);
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/compress_view.h"
 #include "kernels/mask24.h"
 #include "kernels/prune24.h"
 #include "kernels/status_macros.h"
@@ -139,13 +140,11 @@ absl::Status Compression::Prune(const Block& block, const SparseLayout& layout,
   const std::optional<OverfullGroup> overfull =
       KeepMarked(layout, scratch.mask.data(), scratch.dense.data());
   if (!overfull) return absl::OkStatus();
-  const SparseForm& form = layout.form;
-  const std::string matrix =
-      plan_.result.matrices > 1 ? Concat("matrix ", matrix_, ", ") : std::string();
-  return Refuse(Concat("mask: ", matrix, "row ", block.row + overfull->row, ", group ",
-                       block.column / form.group() + overfull->group),
-                Concat(overfull->units, form.unit == 2 ? " pairs" : " elements", " to be kept"),
-                Concat("at most ", form.kept_units()));
+  const int64_t line = matrix_ * plan_.sparse.rows + block.row + overfull->row;
+  const int64_t group = block.column / layout.form.group() + overfull->group;
+  return RefuseMask(
+      plan_.sparse, plan_.result.matrices,
+      MakeBadGroup(line * plan_.sparse.groups + group, static_cast<uint32_t>(overfull->units)));
 }
 
 void Compression::Store(const Block& block, const SparseLayout& layout,

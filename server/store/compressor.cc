@@ -12,6 +12,8 @@ namespace {
 // There is nothing to be done now and then.
 constexpr absl::Duration kPause = absl::Hours(1);
 
+absl::Status Draining() { return absl::UnavailableError("the server is draining"); }
+
 }  // namespace
 
 class Compressor::Place {
@@ -34,6 +36,7 @@ struct Compressor::Task::Work {
   TensorStore::TensorUse tensor;
   TensorStore::TensorUse mask;
   TensorDraft draft;
+  CompressionPlan plan;
   std::optional<Compression> compression;
 };
 
@@ -52,8 +55,10 @@ bool Compressor::Task::is_over() const {
   return done_ == nullptr;
 }
 
-Compressor::Compressor(TensorStore& store)
-    : store_(store), background_("gemmd-compress", kPause, [] {}) {}
+Compressor::Compressor(TensorStore& store, int64_t device_step_bytes)
+    : store_(store),
+      device_step_bytes_(device_step_bytes),
+      background_("gemmd-compress", kPause, [] {}) {}
 
 Compressor::~Compressor() {
   is_stopping_ = true;
@@ -99,8 +104,9 @@ absl::StatusOr<std::weak_ptr<Compressor::Task>> Compressor::Begin(TensorStore::S
   }
   const Tensor& dense = *work->tensor.tensor();
   const Tensor* const mask = work->mask.tensor().get();
-  ASSIGN_OR_RETURN(const CompressionPlan plan,
+  ASSIGN_OR_RETURN(work->plan,
                    PlanCompression(dense.spec, mask == nullptr ? nullptr : &mask->spec));
+  const CompressionPlan& plan = work->plan;
   RETURN_IF_ERROR(TakePlace(session.token()));
   work->place = std::make_unique<Place>(*this, session.token());
   ASSIGN_OR_RETURN(work->draft, store_.MakeDraft(session, plan.result, request.keep));
@@ -114,12 +120,53 @@ absl::StatusOr<std::weak_ptr<Compressor::Task>> Compressor::Begin(TensorStore::S
   return std::weak_ptr<Task>(task);
 }
 
-// What a device alone has comes to memory of the host first.
 void Compressor::Bring(const std::shared_ptr<Task>& task) {
   {
     MutexLock lock(&mutex_);
     ++being_brought_;
   }
+  const Task::Work& work = *task->work_;
+  std::shared_ptr<DeviceCopies> place = work.tensor->bytes->FindDevice();
+  const bool is_there = place != nullptr && work.plan.result.bytes > 0;
+  is_there ? CompressOn(place, task) : BringToHost(task);
+}
+
+void Compressor::CompressOn(const std::shared_ptr<DeviceCopies>& place,
+                            const std::shared_ptr<Task>& task) {
+  const Task::Work& work = *task->work_;
+  DeviceCompression::Tensors tensors = {
+      .dense = work.tensor->bytes, .mask = nullptr, .result = work.draft.bytes};
+  if (work.mask.tensor() != nullptr) tensors.mask = work.mask->bytes;
+  auto goes_on = [this, task] {
+    if (task->is_over()) return absl::CancelledError("compress: the caller gave it up");
+    if (is_stopping_ || store_.is_closed()) return Draining();
+    return absl::OkStatus();
+  };
+  std::make_shared<DeviceCompression>(
+      place, work.plan, std::move(tensors), device_step_bytes_, std::move(goes_on),
+      [this, task](const absl::Status& status) { EndOnDevice(task, status); })
+      ->Start();
+}
+
+// Where the device has no room, or is lost, the host does it, if it has the tensor.
+void Compressor::EndOnDevice(const std::shared_ptr<Task>& task, const absl::Status& status) {
+  const bool is_said = status.ok() || absl::IsInvalidArgument(status) || task->is_over() ||
+                       is_stopping_ || store_.is_closed();
+  if (!is_said) {
+    // What the device has of the result is of no use.
+    PlacedBytes& result = *task->work_->draft.bytes;
+    result.TakeWriting(nullptr, [] {});
+    result.BeginWriting(nullptr);
+    result.EndWriting(nullptr, /*has_begun=*/true, /*is_ok=*/true);
+    return BringToHost(task);
+  }
+  background_.Post([this, task, status] { End(*task, status); });
+  MutexLock lock(&mutex_);
+  --being_brought_;
+}
+
+// What a device alone has comes to memory of the host first.
+void Compressor::BringToHost(const std::shared_ptr<Task>& task) {
   task->work_->tensor->bytes->BringToHost([this, task](const absl::Status& status) {
     const Task::Work& work = *task->work_;
     if (!status.ok()) return EndBringing(task, WithName(status, *work.tensor.tensor()));
@@ -150,7 +197,7 @@ void Compressor::TakeTurn(std::shared_ptr<Task> task) {
     return;
   }
   if (is_stopping_ || store_.is_closed()) {
-    return End(*task, absl::UnavailableError("the server is draining"));
+    return End(*task, Draining());
   }
   const absl::StatusOr<bool> is_done = task->work_->compression->Step(scratch_);
   if (is_done.ok() && !*is_done) return Post(std::move(task));
@@ -164,6 +211,7 @@ void Compressor::End(Task& task, const absl::Status& result) {
   if (!done) return;
   absl::StatusOr<TensorState> state =
       result.ok() ? store_.Publish(work->session, std::move(work->draft)) : result;
+  if (state.ok()) store_.KeepOnHost(*state);
   work->place.reset();
   work->tensor = TensorStore::TensorUse();
   work->mask = TensorStore::TensorUse();

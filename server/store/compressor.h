@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compresses tensors, on a thread of its own: several at once take turns, each for a step.
+// Compresses tensors: on the device that has them, or on a thread of its own, where several at once
+// take turns, each for a step.
 #pragma once
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "server/store/background.h"
 #include "server/store/compression.h"
+#include "server/store/device_compression.h"
 #include "server/store/tensor_store.h"
 #include "server/system/mutex.h"
 
@@ -54,8 +56,9 @@ class Compressor {
     Keeping keep = {};
   };
 
-  // Borrows the store.
-  explicit Compressor(TensorStore& store);
+  // Borrows the store. A device reads about so many bytes in one step.
+  explicit Compressor(TensorStore& store,
+                      int64_t device_step_bytes = DeviceCompression::kStepBytes);
   // Ends what is under way with Unavailable.
   ~Compressor();
 
@@ -74,6 +77,10 @@ class Compressor {
   absl::Status TakePlace(const RandomId& session) ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveBackPlace(const RandomId& session) ABSL_LOCKS_EXCLUDED(mutex_);
   void Bring(const std::shared_ptr<Task>& task) ABSL_LOCKS_EXCLUDED(mutex_);
+  // On the device that has the tensor.
+  void CompressOn(const std::shared_ptr<DeviceCopies>& place, const std::shared_ptr<Task>& task);
+  void EndOnDevice(const std::shared_ptr<Task>& task, const absl::Status& status);
+  void BringToHost(const std::shared_ptr<Task>& task);
   void EndBringing(const std::shared_ptr<Task>& task, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Post(std::shared_ptr<Task> task);
@@ -82,10 +89,11 @@ class Compressor {
   void End(Task& task, const absl::Status& result);
 
   TensorStore& store_;
+  const int64_t device_step_bytes_;
   std::atomic<bool> is_stopping_ = false;
   Mutex mutex_;
   int at_work_ ABSL_GUARDED_BY(mutex_) = 0;
-  int being_brought_ ABSL_GUARDED_BY(mutex_) = 0;  // Their tensors are.
+  int being_brought_ ABSL_GUARDED_BY(mutex_) = 0;  // Devices are at work for them.
   absl::flat_hash_map<RandomId, int> of_sessions_ ABSL_GUARDED_BY(mutex_);
   Compression::Scratch scratch_;  // Owned by the background's thread.
   // The last member: its thread uses the others.

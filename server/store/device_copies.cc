@@ -237,6 +237,13 @@ bool DeviceCopies::Read(const DeviceCopy& copy, absl::Span<std::byte> to, Device
   return true;
 }
 
+bool DeviceCopies::Compress(const CompressTask& task, DeviceMemory::CompressDone done) {
+  MutexLock lock(&mutex_);
+  if (is_closed_) return false;
+  memory_.Compress(task, std::move(done));
+  return true;
+}
+
 bool DeviceCopies::DropUnused(DeviceCopy& copy) {
   MutexLock lock(&mutex_);
   if (copy.users_ > 0 || copy.is_being_made_) return false;

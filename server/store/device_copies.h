@@ -82,6 +82,9 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   // Reads the copy where it is there, as DeviceMemory::Read does; false where it is not.
   bool Read(const DeviceCopy& copy, absl::Span<std::byte> to, DeviceMemory::Done done)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Compresses on the device, as DeviceMemory::Compress does; false where that is about to go.
+  bool Compress(const CompressTask& task, DeviceMemory::CompressDone done)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // False where somebody uses it.
   bool DropUnused(DeviceCopy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -179,6 +179,14 @@ bool PlacedBytes::is_on(std::string_view device) const {
   });
 }
 
+std::shared_ptr<DeviceCopies> PlacedBytes::FindDevice() const {
+  MutexLock lock(&mutex_);
+  for (const auto& [place, copy] : copies_) {
+    if (place->Has(*copy)) return copy->owner().shared_from_this();
+  }
+  return nullptr;
+}
+
 std::vector<std::string> PlacedBytes::Devices() const {
   std::vector<std::string> devices;
   MutexLock lock(&mutex_);

@@ -63,6 +63,8 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   bool is_lost() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether the device of this name has a copy.
   bool is_on(std::string_view device) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // A device that has a copy; null where none has.
+  std::shared_ptr<DeviceCopies> FindDevice() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Names of devices that have a copy.
   std::vector<std::string> Devices() const ABSL_LOCKS_EXCLUDED(mutex_);
 

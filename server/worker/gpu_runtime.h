@@ -15,10 +15,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/bad_group.h"
 #include "kernels/copied_part.h"
 #include "kernels/kernel.h"
 
 namespace gemmd {
+
+struct CompressView;
 
 struct GpuDescription {
   std::string name;  // "NVIDIA H200".
@@ -77,6 +80,8 @@ class GpuRuntime {
   virtual absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) = 0;
   // Does what LaunchOnStream does (kernels/cuda/device/launch.h), in the lane kCompute.
   virtual absl::Status Launch(const Kernel& kernel, const GemmArgs& args) = 0;
+  // Does what CompressViewOnStream does (kernels/cuda/device/operands/sparse24.h), in kCompute.
+  virtual absl::Status Compress(const CompressView& view, BadGroup* bad) = 0;
   // The moment is reached once everything that the lane was asked for is done.
   virtual absl::Status Mark(Lane lane, Moment moment) = 0;
   // What the lane is asked for from now on begins once the moment is reached. It was marked.

@@ -12,6 +12,7 @@
 #include "kernels/mma/chip.h"
 #include "kernels/status_macros.h"
 #include "server/worker/block_table.h"
+#include "server/worker/compress_run.h"
 #include "server/worker/device_arena.h"
 #include "server/worker/job_run.h"
 #include "server/worker/lanes.h"
@@ -45,6 +46,7 @@ class Worker {
   absl::Status TakeMore();
   absl::Status TakeJob(const JobRequest& request);
   absl::Status TakeMemoryRequest(const MemoryRequest& request);
+  absl::Status TakeCompressRequest(const CompressRequest& request);
   absl::Status Refuse(uint64_t id, const absl::Status& status) const;
   absl::Status Measure();
   void AdvanceAll();
@@ -148,6 +150,10 @@ absl::Status Worker::Take(const Packet& packet) {
     ASSIGN_OR_RETURN(const MemoryRequest request, ParseRecord<MemoryRequest>(packet));
     return TakeMemoryRequest(request);
   }
+  if (kind == RecordKind::kCompress) {
+    ASSIGN_OR_RETURN(const CompressRequest request, ParseRecord<CompressRequest>(packet));
+    return TakeCompressRequest(request);
+  }
   ASSIGN_OR_RETURN(const JobRequest request, ParseRecord<JobRequest>(packet));
   return TakeJob(request);
 }
@@ -198,6 +204,13 @@ absl::Status Worker::TakeMemoryRequest(const MemoryRequest& request) {
   const absl::Status checked = CheckMemoryRequest(request, staging_bytes());
   if (!checked.ok()) return Refuse(request.id, checked);
   runs_.push_back(std::make_unique<MemoryRun>(*context_, request));
+  return absl::OkStatus();
+}
+
+absl::Status Worker::TakeCompressRequest(const CompressRequest& request) {
+  const absl::Status checked = CheckCompressRequest(request, staging_bytes());
+  if (!checked.ok()) return Refuse(request.id, checked);
+  runs_.push_back(std::make_unique<CompressRun>(*context_, request));
   return absl::OkStatus();
 }
 

@@ -230,12 +230,13 @@ def test_a_result_on_the_gpu_is_compressed(gpus, open_session):
     plus_identity(session, "x", "y", "cuda:0")
     put(session, x + IDENTITY, "uploaded")
 
-    def compressed(name):
+    def compressed(name, device):
         request = resident_pb2.CompressRequest(tensor=by_name(name))
         info = session.stub.Compress(request, metadata=session.metadata, timeout=DEADLINE_S)
+        assert {place.device for place in info.places} == {device}
         return session.get(by_handle(info))[1]
 
-    assert compressed("y") == compressed("uploaded")
+    assert compressed("y", "cuda:0") == compressed("uploaded", "host")
 
 
 def put_matrix(session, array, name):

@@ -94,6 +94,26 @@ TEST_F(Sparse24OnGpuTest, Compressing) {
   CheckCompressing(kOnGpu, random);
 }
 
+TEST_F(Sparse24OnGpuTest, CompressingViews) {
+  RandomSource random;
+  CheckCompressingViews(
+      [](CompressView view, const SparseBytes& dense, const SparseBytes& mask,
+         SparseBytes& compressed) {
+        const Stream stream = MakeStream();
+        const DeviceCopy dense_copy(dense);
+        const DeviceCopy mask_copy(mask.empty() ? SparseBytes(1) : mask);
+        const DeviceCopy target(compressed);
+        const DeviceWord bad;
+        view.dense = dense_copy.data();
+        view.mask = mask.empty() ? nullptr : mask_copy.data();
+        view.compressed = target.data();
+        ExpectDone(CompressViewOnStream(view, bad.As<BadGroup>(), stream.get()));
+        compressed = target.Read(stream);
+        return BadGroup{bad.Read(stream)};
+      },
+      random);
+}
+
 TEST_F(Sparse24OnGpuTest, Faults) {
   RandomSource random;
   CheckFaults(kOnGpu, random);

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/operands/copy_parts.h"
+#include "kernels/cuda/device/operands/sparse24.h"
 #include "kernels/cuda/device/runtime.h"
 #include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
@@ -149,6 +150,9 @@ class CudaRuntime final : public GpuRuntime {
   }
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
     return LaunchOnStream(kernel, args, Of(Lane::kCompute).get());
+  }
+  absl::Status Compress(const CompressView& view, BadGroup* bad) override {
+    return CompressViewOnStream(view, bad, Of(Lane::kCompute).get());
   }
   absl::Status Mark(Lane lane, Moment moment) override {
     while (events_.size() <= moment) {

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
+#include "kernels/mask24.h"
 #include "kernels/prune24.h"
 #include "kernels/text.h"
 #include "tests/kernels/sparse_case.h"
@@ -61,7 +64,111 @@ SparseBytes CompressedRandom(const SparseLayout& layout, RandomSource& random) {
   return compressed;
 }
 
+// Several matrices whose lines have gaps.
+struct Views {
+  Views(const SparseLayout& one_of_them, RandomSource& random) : layout(one_of_them) {
+    for (int64_t i = 0; i < matrices; ++i) {
+      one.push_back(RandomDense(layout, random));
+      one_mask.push_back(RandomMask(random));
+    }
+    view.layout = layout;
+    view.dense_line_stride_bytes = layout.dense_line_bytes + random.Between(0, 3) * 4;
+    view.dense_matrix_stride_bytes = view.dense_line_stride_bytes * layout.rows + 12;
+    view.mask_line_stride_bytes = mask_line_bytes() + random.Between(0, 2);
+    view.mask_matrix_stride_bytes = view.mask_line_stride_bytes * layout.rows + 5;
+    view.end_line = matrices * layout.rows;
+    dense = Spread(one, layout.dense_line_bytes, view.dense_line_stride_bytes,
+                   view.dense_matrix_stride_bytes);
+    mask = Spread(one_mask, mask_line_bytes(), view.mask_line_stride_bytes,
+                  view.mask_matrix_stride_bytes);
+  }
+
+  int64_t mask_line_bytes() const { return (layout.columns + 7) / 8; }
+
+  // Marks half of each group, with what lies after the matrix.
+  SparseBytes RandomMask(RandomSource& random) const {
+    const auto unit = static_cast<int>(layout.form.unit);
+    SparseBytes marks(static_cast<size_t>(layout.rows * mask_line_bytes()));
+    for (int64_t row = 0; row < layout.rows; ++row) {
+      for (int64_t column = 0; column < layout.columns; ++column) {
+        const int64_t in_group = column % layout.form.group() / unit;
+        const bool is_kept = (in_group + row) % 2 == 0 && random.Between(0, 3) > 0;
+        std::byte& byte = marks[static_cast<size_t>(row * mask_line_bytes() + column / 8)];
+        if (is_kept) byte |= std::byte{1} << column % 8;
+      }
+    }
+    return marks;
+  }
+
+  SparseBytes Spread(const std::vector<SparseBytes>& all, int64_t line_bytes, int64_t stride,
+                     int64_t matrix_stride) const {
+    SparseBytes bytes(static_cast<size_t>(matrix_stride * matrices), kPoison);
+    for (int64_t i = 0; i < matrices; ++i) {
+      for (int64_t row = 0; row < layout.rows; ++row) {
+        std::copy_n(all[static_cast<size_t>(i)].begin() + row * line_bytes, line_bytes,
+                    bytes.begin() + i * matrix_stride + row * stride);
+      }
+    }
+    return bytes;
+  }
+
+  SparseBytes Want(bool has_mask) const {
+    SparseBytes want;
+    for (size_t i = 0; i < one.size(); ++i) {
+      SparseBytes pruned = one[i];
+      SparseBytes part(static_cast<size_t>(layout.bytes));
+      if (has_mask) {
+        EXPECT_FALSE(KeepMarked(layout, one_mask[i].data(), pruned.data()));
+      } else {
+        Prune(layout, pruned.data());
+      }
+      EXPECT_TRUE(Compress("a.data", layout, pruned.data(), part.data()).ok());
+      want.insert(want.end(), part.begin(), part.end());
+    }
+    return want;
+  }
+
+  const SparseLayout layout;
+  const int64_t matrices = 3;
+  std::vector<SparseBytes> one;
+  std::vector<SparseBytes> one_mask;
+  CompressView view;
+  SparseBytes dense;
+  SparseBytes mask;
+};
+
 }  // namespace
+
+void CheckCompressingViews(const CompressViewFunction& compress, RandomSource& random) {
+  ForLayouts(random, [&](const SparseLayout& layout) {
+    if (layout.rows == 0 || layout.columns == 0) return;
+    const Views views(layout, random);
+    for (const bool has_mask : {false, true}) {
+      SparseBytes got(static_cast<size_t>(views.matrices * layout.bytes), kPoison);
+      // In two parts, which may divide a matrix.
+      const int64_t middle = random.Between(0, views.view.end_line);
+      for (const auto& [first, end] :
+           {std::pair{int64_t{0}, middle}, std::pair{middle, views.view.end_line}}) {
+        CompressView view = views.view;
+        view.first_line = first;
+        view.end_line = end;
+        const SparseBytes mask = has_mask ? views.mask : SparseBytes();
+        ASSERT_EQ(compress(view, views.dense, mask, got), kNoBadGroup) << Describe(layout);
+      }
+      ASSERT_TRUE(got == views.Want(has_mask))
+          << "view, " << (has_mask ? "masked, " : "") << Describe(layout) << ", " << random.trace();
+    }
+    SparseBytes all = views.mask;
+    std::fill(all.begin(), all.end(), std::byte{0xff});
+    SparseBytes got(static_cast<size_t>(views.matrices * layout.bytes));
+    const BadGroup bad = compress(views.view, views.dense, all, got);
+    const auto unit = layout.form.unit;
+    const int64_t units = std::min(layout.form.group_units, (layout.columns + unit - 1) / unit);
+    const bool is_full = units > layout.form.kept_units();
+    ASSERT_EQ(bad, is_full ? MakeBadGroup(0, static_cast<uint32_t>(units)) : kNoBadGroup)
+        << Describe(layout);
+  });
+}
 
 void CheckPruning(const PruneFunctions& functions, RandomSource& random) {
   ForLayouts(random, [&](const SparseLayout& layout) {

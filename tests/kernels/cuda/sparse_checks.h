@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/compress_view.h"
 #include "kernels/sparse24.h"
 #include "tests/testing/random_source.h"
 
@@ -28,9 +29,14 @@ struct SparseFunctions {
   std::function<void(const SparseLayout&, const SparseBytes& compressed, SparseBytes&)> expand;
 };
 
+// Sets the view's pointers to these bytes and does as CompressLines; an empty mask is none.
+using CompressViewFunction = std::function<BadGroup(
+    CompressView view, const SparseBytes& dense, const SparseBytes& mask, SparseBytes& compressed)>;
+
 // Each fails a test of GoogleTest at the first difference.
 void CheckPruning(const PruneFunctions& functions, RandomSource& random);
 void CheckCompressing(const SparseFunctions& functions, RandomSource& random);
+void CheckCompressingViews(const CompressViewFunction& compress, RandomSource& random);
 void CheckFaults(const SparseFunctions& functions, RandomSource& random);
 
 }  // namespace gemmd

@@ -72,6 +72,19 @@ TEST(SparseGroupsTest, Compressing) {
   CheckCompressing(kOnHost, random);
 }
 
+TEST(SparseGroupsTest, CompressingViews) {
+  RandomSource random;
+  CheckCompressingViews(
+      [](CompressView view, const SparseBytes& dense, const SparseBytes& mask,
+         SparseBytes& compressed) {
+        view.dense = dense.data();
+        view.mask = mask.empty() ? nullptr : mask.data();
+        view.compressed = compressed.data();
+        return CompressLines(view);
+      },
+      random);
+}
+
 TEST(SparseGroupsTest, Faults) {
   RandomSource random;
   CheckFaults(kOnHost, random);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "server/device/device_memory.h"
 #include "tests/server/worker/small_product.h"
@@ -56,6 +57,11 @@ class BlocksTest : public testing::Test {
   }
   absl::Status Write(DeviceBlock block, int64_t offset, const std::string& bytes) {
     return Awaited(StartWrite(block, offset, bytes), "a write");
+  }
+  absl::StatusOr<BadGroup> Compress(const CompressTask& task) {
+    std::promise<absl::StatusOr<BadGroup>> done;
+    memory().Compress(task, [&](absl::StatusOr<BadGroup> bad) { done.set_value(std::move(bad)); });
+    return Awaited(done.get_future(), "a compression");
   }
   // The bytes, or the error's message.
   std::string Read(DeviceBlock block, int64_t offset, size_t bytes) {
@@ -187,6 +193,64 @@ TEST_F(BlocksTest, CMayBeD) {
     std::memcpy(want.data() + i, &value, sizeof(value));
   }
   EXPECT_TRUE(Read(sum, 0, want.size()) == want);
+}
+
+CompressTask TaskOf(DeviceBlock dense, DeviceBlock result) {
+  CompressTask task;
+  task.dense = TightLayout("w", ElementType::kF16, Order::kRowMajor, 30, 70).value();
+  task.dense_block = dense;
+  task.result_block = result;
+  task.end_line = 30;
+  return task;
+}
+
+// Lines that follow each other, in two calls, the second of which needs a mask.
+TEST_F(BlocksTest, AreCompressed) {
+  const std::string dense = RandomBytes(30 * 140, 7);
+  const std::string mask(30 * 9, '\x33');
+  std::string want(static_cast<size_t>(SparseLayoutOf("w", ElementType::kF16, 30, 70)->bytes), 'x');
+  CompressTask task = TaskOf(BlockOf(dense), Allocate(static_cast<int64_t>(want.size())).value());
+  task.mask = TightLayout("mask", ElementType::kB1, Order::kRowMajor, 30, 70).value();
+  const DeviceBlock mask_block = BlockOf(mask);
+  for (const auto& [first, end] : {std::pair{0, 11}, std::pair{11, 30}}) {
+    task.first_line = first;
+    task.end_line = end;
+    EXPECT_EQ(Compress(task).value(), kNoBadGroup);
+    CompressLines(ViewOf(task, reinterpret_cast<const std::byte*>(dense.data()),
+                         reinterpret_cast<const std::byte*>(mask.data()),
+                         reinterpret_cast<std::byte*>(want.data())));
+    task.mask_block = mask_block;
+  }
+  EXPECT_TRUE(Read(task.result_block, 0, want.size()) == want);
+  EXPECT_THAT(Write(mask_block, 9 * 20 + 1, "\x73"), IsOk());  // 3 of a group.
+  EXPECT_EQ(Compress(task).value(), MakeBadGroup(20 * 18 + 3, 3));
+  EXPECT_EQ(rig_.device().condition().staging_used_bytes, 0);
+}
+
+TEST_F(BlocksTest, WhatCannotBeCompressedIsRefused) {
+  const CompressTask right = TaskOf(Allocate(30 * 140).value(), Allocate(30 * 81).value());
+  EXPECT_THAT(Compress(right), IsOk());
+  CompressTask task = right;
+  task.end_line = 31;
+  EXPECT_THAT(Compress(task), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lines")));
+  task = right;
+  task.dense.rows = 31;
+  EXPECT_THAT(Compress(task), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("range")));
+  task = right;
+  task.dense.type = ElementType::kF64;
+  EXPECT_THAT(Compress(task), StatusIs(absl::StatusCode::kInvalidArgument));
+  task = right;
+  task.result_block = 77;
+  EXPECT_THAT(Compress(task), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("block")));
+}
+
+TEST_F(BlocksTest, ACompressionWhoseWorkerIsLostIsLost) {
+  const CompressTask task = TaskOf(Allocate(30 * 140).value(), Allocate(30 * 81).value());
+  rig_.SetScript("Compress 1 exit");
+  EXPECT_THAT(Compress(task),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("tensor lost")));
+  rig_.AwaitReadinesses(3);
+  ExpectRightProduct(rig_);
 }
 
 // Nothing is waited for in between.

@@ -90,6 +90,24 @@ void FakeDeviceMemory::Read(DeviceBlock block, int64_t offset, absl::Span<std::b
   Add(std::move(call));
 }
 
+void FakeDeviceMemory::Compress(const CompressTask& task, CompressDone done) {
+  Call call;
+  call.function = "Compress";
+  call.task = task;
+  call.compressed = std::move(done);
+  Add(std::move(call));
+}
+
+absl::StatusOr<BadGroup> FakeDeviceMemory::DoCompress(const CompressTask& task) {
+  ASSIGN_OR_RETURN(const CompressBytes bytes, BytesOf(task));
+  RETURN_IF_ERROR(Check(task.dense_block, 0, bytes.dense));
+  RETURN_IF_ERROR(Check(task.result_block, 0, bytes.result));
+  if (task.mask_block != 0) RETURN_IF_ERROR(Check(task.mask_block, 0, bytes.mask));
+  const std::byte* const mask = task.mask_block == 0 ? nullptr : blocks_[task.mask_block].data();
+  return CompressLines(
+      ViewOf(task, blocks_[task.dense_block].data(), mask, blocks_[task.result_block].data()));
+}
+
 absl::Status FakeDeviceMemory::Check(DeviceBlock block, int64_t offset, int64_t bytes) const {
   if (block <= last_lost_ && block != 0) {
     return absl::FailedPreconditionError("tensor lost: the fake worker was replaced");
@@ -124,6 +142,7 @@ absl::Status FakeDeviceMemory::Do(const Call& call) {
     blocks_[call.block].resize(static_cast<size_t>(call.bytes));
     return absl::OkStatus();
   }
+  if (call.compressed) return absl::OkStatus();
   RETURN_IF_ERROR(Check(call.block, call.offset, call.bytes));
   std::vector<std::byte>& block = blocks_[call.block];
   std::byte* at = block.data() + call.offset;
@@ -144,6 +163,7 @@ void FakeDeviceMemory::Serve() {
   while (true) {
     Call call;
     absl::Status status;
+    absl::StatusOr<BadGroup> bad = kNoBadGroup;
     {
       MutexLock lock(&mutex_);
       mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -153,11 +173,14 @@ void FakeDeviceMemory::Serve() {
       call = std::move(calls_.front());
       calls_.pop_front();
       status = Do(call);
+      if (call.compressed && !status.ok()) bad = status;
+      if (call.compressed && status.ok()) bad = DoCompress(call.task);
     }
     if (call.allocated) {
       std::move(call.allocated)(status.ok() ? absl::StatusOr<DeviceBlock>(call.block) : status);
     }
     if (call.done) std::move(call.done)(status);
+    if (call.compressed) std::move(call.compressed)(std::move(bad));
   }
 }
 

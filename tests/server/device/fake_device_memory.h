@@ -32,6 +32,7 @@ class FakeDeviceMemory final : public DeviceMemory {
              Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Read(DeviceBlock block, int64_t offset, absl::Span<std::byte> to, Done done) override
       ABSL_LOCKS_EXCLUDED(mutex_);
+  void Compress(const CompressTask& task, CompressDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t generation() const override ABSL_LOCKS_EXCLUDED(mutex_);
 
   // From now on calls wait, until this is called with false. An Allocate has its bytes meanwhile.
@@ -66,11 +67,15 @@ class FakeDeviceMemory final : public DeviceMemory {
     absl::Span<std::byte> to;
     AllocateDone allocated;
     Done done;
+    CompressTask task;
+    CompressDone compressed;
   };
 
   void Add(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
   void Serve() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Do(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<BadGroup> DoCompress(const CompressTask& task)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Check(DeviceBlock block, int64_t offset, int64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -12,6 +12,7 @@
 
 #include "kernels/mask24.h"
 #include "kernels/prune24.h"
+#include "tests/server/store/padded_spec.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/status_matchers.h"
 
@@ -19,14 +20,6 @@ namespace gemmd {
 namespace {
 
 using testing::HasSubstr;
-
-TensorSpec Spec(ElementType type, int64_t rows, int64_t columns, int64_t padding = 0,
-                int64_t matrices = 1) {
-  MatrixLayout layout =
-      TightLayout("spec", type, Order::kRowMajor, rows, columns + padding).value();
-  layout.columns = columns;
-  return MakeTensorSpec(layout, matrices, {}).value();
-}
 
 class CompressionTest : public testing::TestWithParam<ElementType> {
  protected:
@@ -126,14 +119,14 @@ std::vector<Shape> SmallShapes() {
 
 TEST_P(CompressionTest, GivesTheBytesOfTheLibrary) {
   for (const Shape& s : SmallShapes()) {
-    const TensorSpec spec = Spec(type_, s.rows, s.columns, s.padding, s.matrices);
+    const TensorSpec spec = PaddedSpec(type_, s.rows, s.columns, s.padding, s.matrices);
     // Any bits: NaN, infinities, zeros of both signs, and what lies behind the end of a line.
     const std::vector<std::byte> dense = AnyBytes(spec.bytes);
     std::vector<std::byte> compressed;
     ASSERT_THAT(Run(spec, dense, compressed), IsOk());
     EXPECT_EQ(compressed, Expected(spec, dense)) << s.rows << "x" << s.columns;
     const TensorSpec mask_spec =
-        Spec(ElementType::kB1, s.rows, s.columns, 3 * s.padding, s.matrices);
+        PaddedSpec(ElementType::kB1, s.rows, s.columns, 3 * s.padding, s.matrices);
     const std::vector<std::byte> mask = AnyMask(mask_spec);
     ASSERT_THAT(Run(spec, dense, compressed, &mask_spec, mask), IsOk());
     EXPECT_EQ(compressed, Expected(spec, dense, &mask_spec, mask)) << s.rows << "x" << s.columns;
@@ -145,9 +138,9 @@ TEST_P(CompressionTest, GoesInSteps) {
   const int64_t step = Compression::kStepBytes * 8 / BitsOf(type_);
   for (const Shape& s : {Shape{2, step + 777, 0, 1}, Shape{step / 500, 999, 0, 1},
                          Shape{1, 5, 0, Compression::kStepBytes / 32}}) {
-    const TensorSpec spec = Spec(type_, s.rows, s.columns, s.padding, s.matrices);
+    const TensorSpec spec = PaddedSpec(type_, s.rows, s.columns, s.padding, s.matrices);
     const std::vector<std::byte> dense = AnyBytes(spec.bytes);
-    const TensorSpec mask_spec = Spec(ElementType::kB1, s.rows, s.columns, 0, s.matrices);
+    const TensorSpec mask_spec = PaddedSpec(ElementType::kB1, s.rows, s.columns, 0, s.matrices);
     const std::vector<std::byte> mask = AnyMask(mask_spec);
     std::vector<std::byte> compressed;
     const absl::StatusOr<int> steps = Run(spec, dense, compressed, &mask_spec, mask);
@@ -162,8 +155,8 @@ TEST_P(CompressionTest, NamesTheGroupThatAMaskLeavesTooFull) {
   // The row is longer than a step, and the group in its second one.
   const int64_t step = Compression::kStepBytes * 8 / BitsOf(type_);
   const int64_t column = (step + 2048) / form_.group() * form_.group();
-  const TensorSpec spec = Spec(type_, 2, step + 5000, 0, 2);
-  const TensorSpec mask_spec = Spec(ElementType::kB1, 2, step + 5000, 0, 2);
+  const TensorSpec spec = PaddedSpec(type_, 2, step + 5000, 0, 2);
+  const TensorSpec mask_spec = PaddedSpec(ElementType::kB1, 2, step + 5000, 0, 2);
   std::vector<std::byte> mask(static_cast<size_t>(mask_spec.bytes));
   std::byte* const line = mask.data() + 3 * mask_spec.layout.line_stride_bytes();
   for (int64_t i = 0; i < form_.group(); ++i) StoreBits(ElementType::kB1, line, column + i, 1);
@@ -183,7 +176,7 @@ TEST_P(CompressionTest, EmptyTensorsAreDoneAtOnce) {
                          Shape{0, 4, 0, int64_t{1} << 60}}) {
     std::vector<std::byte> compressed;
     const absl::StatusOr<int> steps =
-        Run(Spec(type_, s.rows, s.columns, 0, s.matrices), {}, compressed);
+        Run(PaddedSpec(type_, s.rows, s.columns, 0, s.matrices), {}, compressed);
     ASSERT_THAT(steps, IsOk());
     EXPECT_EQ(*steps, 1);
     EXPECT_TRUE(compressed.empty());
@@ -208,32 +201,32 @@ TEST(CompressionPlanTest, RefusesWhatHasNoSparseForm) {
     return std::string(status.message());
   };
   for (const ElementType type : {ElementType::kF64, ElementType::kB1, ElementType::kS32}) {
-    EXPECT_THAT(refusal(Spec(type, 4, 4)), HasSubstr("tensor.sparsity: got 2:4 of type "));
+    EXPECT_THAT(refusal(PaddedSpec(type, 4, 4)), HasSubstr("tensor.sparsity: got 2:4 of type "));
   }
-  TensorSpec columns = Spec(ElementType::kF16, 4, 4);
+  TensorSpec columns = PaddedSpec(ElementType::kF16, 4, 4);
   columns.layout.order = Order::kColumnMajor;
   EXPECT_EQ(refusal(columns), "tensor.order: got COLUMN_MAJOR, want ROW_MAJOR");
   const TensorSpec sparse =
       MakeTensorSpec(TightSparseLayout("spec", ElementType::kF16, 4, 4).value(), 1, {}).value();
   EXPECT_EQ(refusal(sparse), "tensor: got a sparse tensor, want a dense one");
-  TensorSpec scaled = Spec(ElementType::kS8, 4, 8);
+  TensorSpec scaled = PaddedSpec(ElementType::kS8, 4, 8);
   scaled.scale.resize(8);
   EXPECT_THAT(refusal(scaled), HasSubstr("tensor.scale.values: got 8 values, want 0, 1 or rows"));
 
-  const TensorSpec dense = Spec(ElementType::kF16, 4, 8, 0, 2);
-  const TensorSpec bytes = Spec(ElementType::kU8, 4, 8, 0, 2);
+  const TensorSpec dense = PaddedSpec(ElementType::kF16, 4, 8, 0, 2);
+  const TensorSpec bytes = PaddedSpec(ElementType::kU8, 4, 8, 0, 2);
   EXPECT_EQ(refusal(dense, &bytes), "mask.type: got u8, want b1");
-  const TensorSpec short_mask = Spec(ElementType::kB1, 4, 7, 0, 2);
+  const TensorSpec short_mask = PaddedSpec(ElementType::kB1, 4, 7, 0, 2);
   EXPECT_EQ(refusal(dense, &short_mask),
             "mask: got 2 matrices of 4x7, want those of the tensor, 2 matrices of 4x8");
-  TensorSpec mask_of_columns = Spec(ElementType::kB1, 4, 8, 0, 2);
+  TensorSpec mask_of_columns = PaddedSpec(ElementType::kB1, 4, 8, 0, 2);
   mask_of_columns.layout.order = Order::kColumnMajor;
   EXPECT_EQ(refusal(dense, &mask_of_columns), "mask.order: got COLUMN_MAJOR, want ROW_MAJOR");
 }
 
 TEST(CompressionPlanTest, CarriesFactorsOver) {
   for (const size_t count : {0, 1, 4}) {
-    TensorSpec scaled = Spec(ElementType::kS8, 4, 8, 8, 3);
+    TensorSpec scaled = PaddedSpec(ElementType::kS8, 4, 8, 8, 3);
     scaled.scale.assign(count, 0.5F);
     const absl::StatusOr<CompressionPlan> plan = PlanCompression(scaled, nullptr);
     ASSERT_THAT(plan, IsOk());

@@ -27,6 +27,7 @@ class DelayedGpuRuntime final : public FakeGpuRuntime {
                          int64_t most_bytes) override;
   absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) override;
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
+  absl::Status Compress(const CompressView& view, BadGroup* bad) override;
   absl::Status Mark(Lane lane, Moment moment) override;
   absl::Status Follow(Lane lane, Moment moment) override;
   absl::StatusOr<bool> IsReached(Moment moment) override;

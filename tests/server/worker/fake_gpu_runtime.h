@@ -30,6 +30,7 @@ class FakeGpuRuntime : public GpuRuntime {
   absl::Status CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
                          int64_t most_bytes) override;
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
+  absl::Status Compress(const CompressView& view, BadGroup* bad) override;
   absl::Status Mark(Lane lane, Moment moment) override;
   absl::Status Follow(Lane lane, Moment moment) override;
   absl::StatusOr<bool> IsReached(Moment moment) override;

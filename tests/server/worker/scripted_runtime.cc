@@ -118,6 +118,11 @@ absl::Status ScriptedRuntime::Launch(const Kernel& kernel, const GemmArgs& args)
   return inner_.Launch(kernel, args);
 }
 
+absl::Status ScriptedRuntime::Compress(const CompressView& view, BadGroup* bad) {
+  RETURN_IF_ERROR(Act("Compress"));
+  return inner_.Compress(view, bad);
+}
+
 absl::Status ScriptedRuntime::Mark(Lane lane, Moment moment) {
   RETURN_IF_ERROR(Act("Mark"));
   return inner_.Mark(lane, moment);

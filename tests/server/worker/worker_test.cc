@@ -277,6 +277,7 @@ class CountingRuntime final : public GpuRuntime {
     last_operations = static_cast<double>(Operations(args.problem));
     return args.problem.has_product() ? Validate(args.problem) : absl::InternalError("nothing");
   }
+  absl::Status Compress(const CompressView&, BadGroup*) override { return absl::OkStatus(); }
   absl::Status Mark(Lane, Moment) override { return absl::OkStatus(); }
   absl::Status Follow(Lane, Moment) override { return absl::OkStatus(); }
   absl::StatusOr<bool> IsReached(Moment) override { return true; }

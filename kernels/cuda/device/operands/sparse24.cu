@@ -135,6 +135,15 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 template <typename Form>
 __global__ void __launch_bounds__(kBlockThreads)
+    CompressViewKernel(const __grid_constant__ CompressView view, BadGroup* bad) {
+  ForPieces(view.end_line - view.first_line, view.layout.index_line_bytes,
+            [&](int64_t line, int64_t span) {
+              NoteBad(CompressSpanOfView<Form>(view, view.first_line + line, span), bad);
+            });
+}
+
+template <typename Form>
+__global__ void __launch_bounds__(kBlockThreads)
     ExpandKernel(const __grid_constant__ SparseJob job) {
   ForPieces(job.layout.rows, job.layout.groups,
             [&](int64_t row, int64_t group) { ExpandGroup<Form>(job, row, group); });
@@ -212,6 +221,16 @@ absl::Status CompressOnStream(const SparseLayout& layout, const std::byte* dense
     CompressKernel<Form><<<blocks, kBlockThreads, 0, stream>>>(job, bad);
   });
   return LaunchStatus("compress");
+}
+
+absl::Status CompressViewOnStream(const CompressView& view, BadGroup* bad, CUstream_st* stream) {
+  RETURN_IF_ERROR(SetBytes(bad, 0xff, sizeof(*bad), stream));
+  const int64_t spans = (view.end_line - view.first_line) * view.layout.index_line_bytes;
+  if (spans <= 0) return absl::OkStatus();
+  WithGroupForm(view.layout, [&]<typename Form>(Form) {
+    CompressViewKernel<Form><<<BlocksOfThreads(spans), kBlockThreads, 0, stream>>>(view, bad);
+  });
+  return LaunchStatus("compress a view");
 }
 
 absl::Status ExpandOnStream(const SparseLayout& layout, const std::byte* compressed,

@@ -2,8 +2,8 @@
 //
 // The functions of kernels/sparse24.h and prune24.h on a GPU, equal to those byte for byte. All
 // pointers are to memory of the current GPU; `dense` and `compressed` are aligned to 256 bytes. No
-// function waits. Tensors.Compress is to call them for tensors that stay on a GPU; until then only
-// tests do.
+// function waits. Tensors.Compress calls CompressViewOnStream for tensors that are on a GPU; the
+// others are called by tests alone.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/bad_group.h"
+#include "kernels/compress_view.h"
 #include "kernels/sparse24.h"
 
 struct CUstream_st;  // What cudaStream_t points at.
@@ -32,6 +33,10 @@ absl::Status CheckCompressedOnStream(const SparseLayout& layout, const std::byte
 // Checks, and compresses even if a check fails: the result of a bad group has no meaning.
 absl::Status CompressOnStream(const SparseLayout& layout, const std::byte* dense,
                               std::byte* compressed, BadGroup* bad, CUstream_st* stream);
+
+// Prunes and compresses some lines of several matrices (compress_view.h), which need no more than
+// the alignment of their elements. Writes to `bad` what CompressLines returns.
+absl::Status CompressViewOnStream(const CompressView& view, BadGroup* bad, CUstream_st* stream);
 
 absl::Status ExpandOnStream(const SparseLayout& layout, const std::byte* compressed,
                             std::byte* dense, CUstream_st* stream);
