@@ -21,12 +21,25 @@ constexpr ElementType AccumulatorType(const CudaRow& row) {
 // that its columns as well as its rows lie in all banks.
 constexpr int AccumulatorStride(const CudaRow& row) { return row.tile.n + 2; }
 
-// Where fragments are loaded ahead, a sparse A's metadata comes with the tile. A line holds the
-// words that the lanes of one row of instructions take in the steps of the tile.
-constexpr int MetadataLineBytes(const CudaRow& row) { return StepsOfTile(row) * 32 * 4; }
+// A warp has the metadata of so many rows of a sparse A, in an instruction of a warpgroup too.
+inline constexpr int kMetadataRows = 16;
+// Of 16 bits or more, an instruction reads the metadata of half the lanes. Warpgroups have the
+// other half hold the metadata of the next instruction along k.
+constexpr int StepsOfMetadata(const CudaRow& row) {
+  return HasWarpgroups(row) && BitsOf(row.instruction.a) >= 16 ? 2 : 1;
+}
+// The words that a lane takes from one tile lie together where warpgroups multiply.
+constexpr int MetadataWordsTogether(const CudaRow& row) {
+  return HasWarpgroups(row) ? StepsOfTile(row) / StepsOfMetadata(row) : 1;
+}
+// Where there is a ring, a sparse A's metadata comes with the tile. A line holds the words that the
+// lanes of kMetadataRows rows take in the steps of the tile.
+constexpr int MetadataLineBytes(const CudaRow& row) {
+  return StepsOfTile(row) / StepsOfMetadata(row) * 32 * 4;
+}
 constexpr int MetadataBytes(const CudaRow& row) {
   return row.instruction.is_sparse() && HasRing(row)
-             ? row.tile.m / row.instruction.m * MetadataLineBytes(row)
+             ? row.tile.m / kMetadataRows * MetadataLineBytes(row)
              : 0;
 }
 

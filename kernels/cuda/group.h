@@ -12,30 +12,32 @@
 namespace gemmd {
 
 enum class CudaGroup : uint8_t {
-  kMmaBits,       // mma with b1.
-  kMmaF16,        // mma with f16 and bf16.
-  kMmaF64,        // mma with f64.
-  kMmaFp8,        // mma with e4m3 and e5m2.
-  kMmaInt4,       // mma with s4 and u4.
-  kMmaInt8,       // mma with s8 and u8.
-  kMmaNarrow,     // mma with any float type of at most 8 bits, in bytes (kind::f8f6f4).
-  kMmaQuads,      // mma.m8n8k4 with f16, four products at once.
-  kMmaScaled,     // mma with factors of blocks along k (kinds mxf8f6f4, mxf4, mxf4nvf4).
-  kMmaTf32,       // mma with tf32.
-  kSparseFloats,  // mma.sp with f16, bf16, tf32, e4m3 and e5m2.
-  kSparseInt4,    // mma.sp with s4 and u4.
-  kSparseInt8,    // mma.sp with s8 and u8.
-  kSparseNarrow,  // mma.sp with narrow floats in bytes, and with fp8 where the sums are f16.
-  kSparseScaled,  // mma.sp with factors of blocks along k (kinds mxf8f6f4, mxf4, mxf4nvf4).
-  kWmmaF16,       // wmma with f16.
-  kWmmaOthers,    // wmma with every type but f16.
-  kWgmmaF16,      // wgmma with f16 and bf16.
-  kWgmmaFp8,      // wgmma with e4m3 and e5m2.
-  kWgmmaInt8,     // wgmma with s8 and u8.
-  kWgmmaTf32,     // wgmma with tf32.
-  kWgmmaOthers,   // wgmma with b1, and wgmma.sp.
+  kMmaBits,            // mma with b1.
+  kMmaF16,             // mma with f16 and bf16.
+  kMmaF64,             // mma with f64.
+  kMmaFp8,             // mma with e4m3 and e5m2.
+  kMmaInt4,            // mma with s4 and u4.
+  kMmaInt8,            // mma with s8 and u8.
+  kMmaNarrow,          // mma with any float type of at most 8 bits, in bytes (kind::f8f6f4).
+  kMmaQuads,           // mma.m8n8k4 with f16, four products at once.
+  kMmaScaled,          // mma with factors of blocks along k (kinds mxf8f6f4, mxf4, mxf4nvf4).
+  kMmaTf32,            // mma with tf32.
+  kSparseFloats,       // mma.sp with f16, bf16, tf32, e4m3 and e5m2.
+  kSparseInt4,         // mma.sp with s4 and u4.
+  kSparseInt8,         // mma.sp with s8 and u8.
+  kSparseNarrow,       // mma.sp with narrow floats in bytes, and with fp8 where the sums are f16.
+  kSparseScaled,       // mma.sp with factors of blocks along k (kinds mxf8f6f4, mxf4, mxf4nvf4).
+  kWmmaF16,            // wmma with f16.
+  kWmmaOthers,         // wmma with every type but f16.
+  kWgmmaF16,           // wgmma with f16 and bf16.
+  kWgmmaFp8,           // wgmma with e4m3 and e5m2.
+  kWgmmaInt8,          // wgmma with s8 and u8.
+  kWgmmaTf32,          // wgmma with tf32.
+  kWgmmaSparseFloats,  // wgmma.sp with f16, bf16 and tf32.
+  kWgmmaSparseBytes,   // wgmma.sp with e4m3, e5m2, s8 and u8.
+  kWgmmaBits,          // wgmma with b1.
 };
-inline constexpr size_t kCudaGroups = static_cast<size_t>(CudaGroup::kWgmmaOthers) + 1;
+inline constexpr size_t kCudaGroups = static_cast<size_t>(CudaGroup::kWgmmaBits) + 1;
 
 constexpr CudaGroup GroupOf(const mma::Instruction& instruction) {
   using enum CudaGroup;
@@ -44,7 +46,8 @@ constexpr CudaGroup GroupOf(const mma::Instruction& instruction) {
     return a == ElementType::kF16 ? kWmmaF16 : kWmmaOthers;
   const bool is_sparse = instruction.is_sparse();
   if (instruction.is_warpgroup()) {
-    if (is_sparse || a == ElementType::kB1) return kWgmmaOthers;
+    if (is_sparse) return BitsOf(a) >= 16 ? kWgmmaSparseFloats : kWgmmaSparseBytes;
+    if (a == ElementType::kB1) return kWgmmaBits;
     if (IsInteger(a)) return kWgmmaInt8;
     if (a == ElementType::kTf32) return kWgmmaTf32;
     return BitsOf(a) == 16 ? kWgmmaF16 : kWgmmaFp8;

@@ -96,8 +96,8 @@ absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& w
     plan.a.line_bytes = layout.kept() * mma::ContainerBits(instruction, mma::Operand::kA) / 8;
     Pack(plan.a, is_shared, problem.batch, workspace);
   }
-  const int64_t tiles = TilesDown(row, problem.m) * (row.tile.m / instruction.m) *
-                        (RoundUp(problem.k, row.tile.k) / instruction.k);
+  const int64_t tiles = TilesDown(row, problem.m) * (row.tile.m / kMetadataRows) *
+                        (RoundUp(problem.k, row.tile.k) / (instruction.k * StepsOfMetadata(row)));
   constexpr int64_t kBytesOfTile = 32 * sizeof(uint32_t);
   const Checked bytes = Checked(tiles) * Checked(kBytesOfTile);
   plan.metadata_batch_stride_bytes = is_shared ? 0 : bytes.value().value_or(0);

@@ -40,7 +40,7 @@ struct CudaPlan {
   OperandPlan a;  // For a sparse A, the plan of its values.
   OperandPlan b;
   // The metadata of a sparse A is at `metadata_offset` of the workspace: one word for each tile of
-  // instruction.m rows, instruction.k columns and lane, in this order.
+  // kMetadataRows rows, each StepsOfMetadata instructions along k and each lane, in this order.
   int64_t metadata_offset = 0;
   int64_t metadata_batch_stride_bytes = 0;
   SumsPlan sums;

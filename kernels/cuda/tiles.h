@@ -61,6 +61,18 @@ constexpr RowShapes WarpgroupTiles(const mma::Instruction& instruction) {
   }
 }
 
+// Of a sparse A, lines are half as long, so tall tiles bring the fewest bytes.
+inline constexpr std::array<RowShape, 1> kSparseWarpgroupTilesOf192 = {{{256, 192, 128, 8, 1, 4}}};
+inline constexpr std::array<RowShape, 2> kSparseWarpgroupTilesOf128 = {
+    {{256, 128, 128, 8, 1, 5}, {128, 128, 128, 8, 1, 7}}};
+constexpr RowShapes SparseWarpgroupTiles(const mma::Instruction& instruction) {
+  switch (instruction.n) {
+    case 192: return kSparseWarpgroupTilesOf192;
+    case 128: return kSparseWarpgroupTilesOf128;
+    default: return {};
+  }
+}
+
 // The tiles of instructions that clamp after each step.
 inline constexpr std::array<RowShape, 2> kSaturatingTiles = {
     {{128, 128, 128, 2, 2, 3}, {64, 64, 128, 2, 2, 4}}};

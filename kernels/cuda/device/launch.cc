@@ -105,11 +105,11 @@ absl::Status MakeTileMaps(const CudaRow& row, mma::Chip chip, const CudaPlan& pl
   if (!row.instruction.is_sparse()) return absl::OkStatus();
   const OperandLines metadata = {.data = reinterpret_cast<const std::byte*>(parameters.metadata),
                                  .batch_stride_bytes = plan.metadata_batch_stride_bytes,
-                                 .lines = parameters.tiles_m * (row.tile.m / row.instruction.m),
+                                 .lines = parameters.tiles_m * (row.tile.m / kMetadataRows),
                                  .line_bytes = parameters.metadata_steps * kBytesOfStep,
                                  .line_stride_bytes = parameters.metadata_steps * kBytesOfStep};
   const TileBox box = {.line_bytes = MetadataLineBytes(row),
-                       .lines = row.tile.m / row.instruction.m,
+                       .lines = row.tile.m / kMetadataRows,
                        .is_swizzled = false};
   ASSIGN_OR_RETURN(parameters.metadata_map, TileMapOf(metadata, box, problem.batch));
   return absl::OkStatus();
@@ -175,7 +175,7 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, c
   parameters.metadata =
       reinterpret_cast<const uint32_t*>(args.workspace.data() + plan.metadata_offset);
   parameters.metadata_batch_stride_words = plan.metadata_batch_stride_bytes / 4;
-  parameters.metadata_steps = static_cast<int>(steps);
+  parameters.metadata_steps = static_cast<int>(steps / StepsOfMetadata(row));
   parameters.steps = static_cast<int>(DivideUp(problem.k, row.instruction.k));
   parameters.tiles_m = static_cast<int>(tiles_m);
   parameters.tiles_n = static_cast<int>(tiles_n);

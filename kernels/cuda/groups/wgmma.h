@@ -42,7 +42,27 @@ struct GroupTiles<CudaGroup::kWgmmaTf32> {
 };
 
 template <>
-struct GroupTiles<CudaGroup::kWgmmaOthers> {
+struct GroupTiles<CudaGroup::kWgmmaSparseFloats> {
+  static constexpr RowShapes Of(const mma::Instruction& instruction) {
+    return instruction.d == ElementType::kF32 ? SparseWarpgroupTiles(instruction) : RowShapes();
+  }
+};
+
+template <>
+struct GroupTiles<CudaGroup::kWgmmaSparseBytes> {
+  static constexpr RowShapes Of(const mma::Instruction& instruction) {
+    const bool is_usual = instruction.a == instruction.b && (instruction.a == ElementType::kE4m3 ||
+                                                             instruction.a == ElementType::kS8);
+    if (instruction.d == ElementType::kF16 || instruction.saturates ||
+        (!is_usual && instruction.n > 128)) {
+      return {};
+    }
+    return SparseWarpgroupTiles(instruction);
+  }
+};
+
+template <>
+struct GroupTiles<CudaGroup::kWgmmaBits> {
   static constexpr RowShapes Of(const mma::Instruction&) { return {}; }
 };
 

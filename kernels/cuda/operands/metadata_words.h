@@ -27,12 +27,15 @@ struct MetadataHalf {
 struct MetadataLane {
   MetadataHalf halves[2];
 };
-constexpr MetadataLane MetadataLaneOf(const mma::Instruction& instruction, int lane) {
+// A word serves `steps` instructions along k; the selector of each is its number.
+constexpr MetadataLane MetadataLaneOf(const mma::Instruction& instruction, int steps, int lane) {
   MetadataLane result;
-  for (int half = 0; half < 2; ++half) {
-    const mma::MetadataGroup held = mma::MetadataGroupOf(instruction, 0, lane, 4 * half);
-    if (!held.is_held) continue;
-    result.halves[half] = {held.row, held.group};
+  for (int selector = 0; selector < steps; ++selector) {
+    for (int half = 0; half < 2; ++half) {
+      const mma::MetadataGroup held = mma::MetadataGroupOf(instruction, selector, lane, 4 * half);
+      if (!held.is_held) continue;
+      result.halves[half] = {held.row, selector * mma::MetadataGroups(instruction) + held.group};
+    }
   }
   return result;
 }
@@ -40,23 +43,25 @@ constexpr MetadataLane MetadataLaneOf(const mma::Instruction& instruction, int l
 // The work on all matrices of a sparse A.
 struct MetadataJob {
   MetadataLane lanes[kLanes];
-  int rows_of_tile = 0;                // The rows of an instruction.
+  int rows_of_tile = 0;                // The rows that a warp has the metadata of.
   bool has_two_indices = false;        // Each group has two indices, or else one.
   uint32_t nibbles_of_one_index = 0;   // For an index of 0 (lowest bits) and of 1.
   uint32_t nibble_beyond = 0;          // The nibble of groups beyond the matrix.
   const std::byte* indices = nullptr;  // The first line of the first matrix.
-  // An instruction takes 32 words. These follow each other step by step along k, then tile of rows
-  // by tile, then matrix by matrix.
+  // A step, which is one instruction along k or several that share words, takes 32 words. These
+  // follow each other step by step, then tile of rows by tile, then matrix by matrix; but of
+  // 2^together_bits steps, the words of a lane lie together.
   uint32_t* words = nullptr;
   int64_t index_line_bytes = 0;
   int64_t source_batch_stride = 0;  // In bytes.
   int64_t rows = 0;                 // Rows of the matrix.
   int64_t groups = 0;               // Groups of each row.
-  int groups_of_step = 0;           // Groups of a row that an instruction takes: even.
+  int groups_of_step = 0;           // Groups of a row that a step takes: even.
   int64_t steps_of_bytes = 0;       // Steps whose groups are all in the matrix, two indices each.
   int64_t tiles = 0;                // Tiles down a matrix, as the kernel covers it.
   int64_t steps = 0;                // Steps along k.
   int64_t batch = 0;
+  int together_bits = 0;
 };
 
 // The nibble of a group that keeps its places `low` and `high`, counted in units.
@@ -142,7 +147,14 @@ constexpr uint32_t WordOfStep(const MetadataJob& job, const LaneOfTile& at, int6
   return step < at.steps_of_bytes ? WordOfIndexBytes(job, at, step) : WordOfGroups(job, at, step);
 }
 
-// Where lane 0's words of a tile start; each step has 32 words, one for each lane.
+// Where a lane's word of a step is among those of its tile of rows.
+constexpr int64_t PlaceOfWord(const MetadataJob& job, int64_t step, int lane) {
+  const int bits = job.together_bits;
+  const int64_t in_group = step & ((1 << bits) - 1);
+  return (((step >> bits) * kLanes + lane) << bits) + in_group;
+}
+
+// Where the words of a tile start; each step has 32 words, one for each lane.
 constexpr uint32_t* WordsOfTile(const MetadataJob& job, int64_t matrix, int64_t tile) {
   return job.words + (matrix * job.tiles + tile) * job.steps * kLanes;
 }

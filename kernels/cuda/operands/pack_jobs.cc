@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/operands/pack_jobs.h"
 
+#include <bit>
+
 #include "kernels/cuda/geometry.h"
 #include "kernels/status_macros.h"
 
@@ -47,8 +49,12 @@ absl::StatusOr<MetadataJob> MetadataJobOf(const CudaRow& row, const Problem& pro
   ASSIGN_OR_RETURN(const SparseLayout sparse,
                    SparseLayoutOf("a", problem.a.type, problem.m, problem.k));
   MetadataJob job;
-  for (int lane = 0; lane < kLanes; ++lane) job.lanes[lane] = MetadataLaneOf(instruction, lane);
-  job.rows_of_tile = instruction.m;
+  const int steps_of_word = StepsOfMetadata(row);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    job.lanes[lane] = MetadataLaneOf(instruction, steps_of_word, lane);
+  }
+  job.together_bits = std::countr_zero(static_cast<unsigned>(MetadataWordsTogether(row)));
+  job.rows_of_tile = kMetadataRows;
   job.has_two_indices = sparse.form.kept_units() == 2;
   for (uint32_t index = 0; index < 2; ++index) {
     job.nibbles_of_one_index |= NibbleOfPlaces(instruction, sparse.form, index, index) << 4 * index;
@@ -60,10 +66,10 @@ absl::StatusOr<MetadataJob> MetadataJobOf(const CudaRow& row, const Problem& pro
   job.source_batch_stride = problem.a.batch_stride_bytes;
   job.rows = problem.m;
   job.groups = sparse.groups;
-  job.groups_of_step = mma::MetadataGroups(instruction);
+  job.groups_of_step = steps_of_word * mma::MetadataGroups(instruction);
   job.steps_of_bytes = job.has_two_indices ? job.groups / job.groups_of_step : 0;
-  job.tiles = TilesDown(row, problem.m) * (row.tile.m / instruction.m);
-  job.steps = CeilOf(problem.k, row.tile.k) * (row.tile.k / instruction.k);
+  job.tiles = TilesDown(row, problem.m) * (row.tile.m / kMetadataRows);
+  job.steps = CeilOf(problem.k, row.tile.k) * (StepsOfTile(row) / steps_of_word);
   job.batch = plan.metadata_batch_stride_bytes == 0 ? 1 : problem.batch;
   return job;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 
@@ -161,16 +162,37 @@ PackCase MakeSparse(const CudaRow& row, const Shape& shape, int64_t batch, bool 
           RandomSparse(problem, random)};
 }
 
-// The words as the simulator's tiles and metadata make them.
+// The words of all warps of an instruction's rows for one step, as the simulator's tiles and
+// metadata make them: instructions that share words have selectors of their own.
+std::vector<uint32_t> WordsOfStep(const CudaRow& row, const sim::ATiles& tiles, int64_t first_row,
+                                  int64_t first_k) {
+  const mma::Instruction& instruction = row.instruction;
+  std::vector<uint64_t> values(static_cast<size_t>(instruction.m * instruction.a_columns()));
+  std::vector<int> a_k(values.size());
+  std::vector<uint32_t> words(static_cast<size_t>(instruction.m / 16 * kLanesOfWarp));
+  for (int selector = 0; selector < StepsOfMetadata(row); ++selector) {
+    std::vector<uint32_t> lanes(words.size());
+    tiles.Load(first_row, first_k + selector * instruction.k, values.data(), a_k.data());
+    sim::EncodeMetadata(instruction, a_k, selector, lanes);
+    for (size_t lane = 0; lane < lanes.size(); ++lane) words[lane] |= lanes[lane];
+  }
+  return words;
+}
+
+// Turns the words of several steps so that each lane's lie together.
+void AppendTogether(std::span<const uint32_t> steps, std::vector<uint32_t>& words) {
+  for (size_t lane = 0; lane < kLanesOfWarp; ++lane) {
+    for (size_t at = lane; at < steps.size(); at += kLanesOfWarp) words.push_back(steps[at]);
+  }
+}
+
+// Each warp's words of all steps follow each other.
 std::vector<uint32_t> WantedWords(const PackCase& test) {
   const mma::Instruction& instruction = test.row.instruction;
   const Problem& problem = test.problem;
   const auto round_up = [](int64_t value, int64_t to) { return (value + to - 1) / to * to; };
   const int64_t matrices = test.plan.metadata_batch_stride_bytes == 0 ? 1 : problem.batch;
   std::vector<uint32_t> words;
-  std::vector<uint64_t> values(static_cast<size_t>(instruction.m * instruction.a_columns()));
-  std::vector<int> a_k(values.size());
-  std::vector<uint32_t> lanes(kLanesOfWarp);
   for (int64_t matrix = 0; matrix < matrices; ++matrix) {
     const sim::Product2D product = {.instruction = instruction,
                                     .chip = mma::Chip::kSm90,
@@ -180,10 +202,20 @@ std::vector<uint32_t> WantedWords(const PackCase& test) {
     const sim::ATiles tiles(product);
     for (int64_t row = 0; row < TilesDown(test.row, problem.m) * test.row.tile.m;
          row += instruction.m) {
-      for (int64_t k = 0; k < round_up(problem.k, test.row.tile.k); k += instruction.k) {
-        tiles.Load(row, k, values.data(), a_k.data());
-        sim::EncodeMetadata(instruction, a_k, 0, lanes);
-        words.insert(words.end(), lanes.begin(), lanes.end());
+      std::vector<std::vector<uint32_t>> of_warps(static_cast<size_t>(instruction.m / 16));
+      for (int64_t k = 0; k < round_up(problem.k, test.row.tile.k);
+           k += instruction.k * StepsOfMetadata(test.row)) {
+        const std::vector<uint32_t> step = WordsOfStep(test.row, tiles, row, k);
+        for (size_t warp = 0; warp < of_warps.size(); ++warp) {
+          const auto first = step.begin() + static_cast<ptrdiff_t>(warp * kLanesOfWarp);
+          of_warps[warp].insert(of_warps[warp].end(), first, first + kLanesOfWarp);
+        }
+      }
+      const size_t together = MetadataWordsTogether(test.row) * kLanesOfWarp;
+      for (const std::vector<uint32_t>& warp : of_warps) {
+        for (size_t first = 0; first < warp.size(); first += together) {
+          AppendTogether(std::span(warp).subspan(first, together), words);
+        }
       }
     }
   }

@@ -101,9 +101,9 @@ std::vector<std::byte> RepackOnHost(const PackCase& test) {
       for (int64_t tile = 0; tile < job.tiles; ++tile) {
         for (int lane = 0; lane < kLanes; ++lane) {
           const LaneOfTile at = LaneOfTileOf(job, matrix, tile, lane);
-          uint32_t* const words = WordsOfTile(job, matrix, tile) + lane;
+          uint32_t* const words = WordsOfTile(job, matrix, tile);
           for (int64_t step = 0; step < job.steps; ++step) {
-            words[step * kLanes] = WordOfStep(job, at, step);
+            words[PlaceOfWord(job, step, lane)] = WordOfStep(job, at, step);
           }
         }
       }

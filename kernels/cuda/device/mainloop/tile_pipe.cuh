@@ -126,8 +126,7 @@ class TilePipe {
                        barrier);
     if constexpr (kOf.instruction.is_sparse()) {
       ptx::CopyTileAsync(stage + kABytes + kBBytes, &parameters_.metadata_map,
-                         tile * (kMetadataLineBytes / 4), row / kOf.instruction.m, a_matrix,
-                         barrier);
+                         tile * (kMetadataLineBytes / 4), row / kMetadataRows, a_matrix, barrier);
     }
     if constexpr (kCluster == 1) {
       ptx::CopyTileAsync(stage + kABytes, &parameters_.b_map, tile * (kB.line_bytes / 4), column,

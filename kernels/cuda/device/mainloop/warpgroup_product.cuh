@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/device/epilogue/warpgroup_store.cuh"
 #include "kernels/cuda/device/mainloop/tile_pipe.cuh"
+#include "kernels/cuda/device/mainloop/warpgroup_metadata.cuh"
 #include "kernels/cuda/device/ptx/wgmma_ptx.cuh"
 
 namespace gemmd {
@@ -41,14 +42,14 @@ class WarpgroupBlock {
   static constexpr int kDown = InstructionsDown(kOf);
   static constexpr int kSteps = StepsOfTile(kOf);
   static constexpr int kABytes = TileLinesOf(kOf, mma::Operand::kA).bytes();
-  static constexpr int kLineBytes = TileLinesOf(kOf, mma::Operand::kA).line_bytes;
-  static constexpr int kStepBytes = kLineBytes / kSteps;
-  static constexpr int kInstructionBytes = kOf.instruction.m * kLineBytes;
-  static_assert(kLineBytes == 128 && kStepBytes == 32, "as DescribeLines has them");
+  static constexpr int kBBytes = TileLinesOf(kOf, mma::Operand::kB).bytes();
+  static constexpr int kALineBytes = TileLinesOf(kOf, mma::Operand::kA).line_bytes;
+  static constexpr int kBLineBytes = TileLinesOf(kOf, mma::Operand::kB).line_bytes;
+  static constexpr int kInstructionBytes = kOf.instruction.m * kALineBytes;
+  using Metadata = WarpgroupMetadata<Row>;
   using Store = WarpgroupStore<Row>;
   using Sum = typename Store::Sum;
   using Cursor = typename TilePipe<Row>::Cursor;
-
   __device__ void Fill() const {
     Cursor at;
     for (int tile = ptx::BlockInGrid(); tile < parameters_.tiles; tile += parameters_.blocks) {
@@ -60,41 +61,75 @@ class WarpgroupBlock {
     const int warpgroup = thread / kThreadsOfWarpgroup;
     const Store store(parameters_, shared_, warpgroup, thread % kThreadsOfWarpgroup);
     const uint32_t a = shared_ + warpgroup * kDown * kInstructionBytes;
+    const Metadata metadata(shared_ + kABytes + kBBytes, warpgroup, thread % kThreadsOfWarpgroup);
     Cursor at;
     for (int tile = ptx::BlockInGrid(); tile < parameters_.tiles; tile += parameters_.blocks) {
       Sum sums[kDown][Store::kSums];
-      MultiplyTile(a, at, sums);
+      MultiplyTile(a, metadata, at, sums);
       store.Run(PlaceOfTile<Row>(parameters_, tile), sums);
     }
     store.Finish();
   }
 
-  __device__ void MultiplyTile(uint32_t a, Cursor& at, Sum (&sums)[kDown][Store::kSums]) const {
+  __device__ void MultiplyTile(uint32_t a, const Metadata& metadata, Cursor& at,
+                               Sum (&sums)[kDown][Store::kSums]) const {
+    typename Metadata::Words words[Metadata::kSets];
     int released = 0;
-    for (int k = 0; k < parameters_.tiles_k; ++k) {
-      pipe_.WaitFor(at);
-      const uint64_t a_lines = ptx::DescribeLines(a + at.offset());
-      const uint64_t b_lines = ptx::DescribeLines(shared_ + at.offset() + kABytes);
-      ptx::BeginProducts();
+    for (int k = 0; k < parameters_.tiles_k;) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const uint64_t along = ptx::DescribedBytes(step * kStepBytes);
-#pragma unroll
-        for (int i = 0; i < kDown; ++i) {
-          ptx::Wgmma<RowMnemonic<Row>>(sums[i],
-                                       a_lines + ptx::DescribedBytes(i * kInstructionBytes) + along,
-                                       b_lines + along, k > 0 || step > 0);
+      for (int set = 0; set < Metadata::kSets; ++set) {
+        if (set > 0 && k == parameters_.tiles_k) break;
+        MultiplyStage(a, metadata, at, words[set], k > 0, sums);
+        // The products of the stage before are done then.
+        ptx::WaitForProducts<1>();
+        if (k > 0) {
+          Metadata::Keep(words[Metadata::kSets - 1 - set]);
+          pipe_.Release(released);
         }
+        released = at.stage;
+        at.Advance();
+        ++k;
       }
-      ptx::CommitProducts();
-      // The products of the stage before are done then.
-      ptx::WaitForProducts<1>();
-      if (k > 0) pipe_.Release(released);
-      released = at.stage;
-      at.Advance();
     }
     ptx::WaitForProducts<0>();
     pipe_.Release(released);
+  }
+
+  // Has the products of a stage made, and does not wait for them.
+  __device__ void MultiplyStage(uint32_t a, const Metadata& metadata, const Cursor& at,
+                                typename Metadata::Words& words, bool adds,
+                                Sum (&sums)[kDown][Store::kSums]) const {
+    pipe_.WaitFor(at);
+    metadata.Load(at.offset(), words);
+    const uint64_t a_lines = ptx::DescribeLines<kALineBytes>(a + at.offset());
+    const uint64_t b_lines = ptx::DescribeLines<kBLineBytes>(shared_ + at.offset() + kABytes);
+    ptx::BeginProducts();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const uint64_t b_of_step = b_lines + ptx::DescribedBytes(step * kBLineBytes / kSteps);
+#pragma unroll
+      for (int i = 0; i < kDown; ++i) {
+        const uint64_t a_of_step =
+            a_lines + ptx::DescribedBytes(i * kInstructionBytes + step * kALineBytes / kSteps);
+        if constexpr (Metadata::kIsSparse) {
+          MultiplySparse(sums[i], a_of_step, b_of_step, words[i][step / Metadata::kStepsOfWord],
+                         step % Metadata::kStepsOfWord, adds || step > 0);
+        } else {
+          ptx::Wgmma<RowMnemonic<Row>>(sums[i], a_of_step, b_of_step, adds || step > 0);
+        }
+      }
+    }
+    ptx::CommitProducts();
+  }
+
+  // The selector is a part of the instruction; `selector` is known when the loop is unrolled.
+  static __device__ void MultiplySparse(Sum (&sums)[Store::kSums], uint64_t a, uint64_t b,
+                                        uint32_t metadata, int selector, bool adds) {
+    if (selector == 0) {
+      ptx::SparseWgmma<RowMnemonic<Row>, 0>(sums, a, b, metadata, adds);
+    } else if constexpr (Metadata::kStepsOfWord > 1) {
+      ptx::SparseWgmma<RowMnemonic<Row>, 1>(sums, a, b, metadata, adds);
+    }
   }
 
   const MmaParameters& parameters_;

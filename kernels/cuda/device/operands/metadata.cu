@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   for (int64_t matrix = blockIdx.z; matrix < job.batch; matrix += gridDim.z) {
     for (int64_t tile = blockIdx.y; tile < job.tiles; tile += gridDim.y) {
       const LaneOfTile at = LaneOfTileOf(job, matrix, tile, lane);
-      uint32_t* const words = WordsOfTile(job, matrix, tile) + lane;
+      uint32_t* const words = WordsOfTile(job, matrix, tile);
       int64_t step = first;
       // Words are loaded before any is stored: for all that the compiler knows, a store might
       // change what is loaded after it.
@@ -36,10 +36,14 @@ __global__ void __launch_bounds__(kBlockThreads)
           loaded[i] = WordOfIndexBytes(job, at, step + i * stride);
         }
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) words[(step + i * stride) * kLanes] = loaded[i];
+        for (int i = 0; i < kAtOnce; ++i) {
+          words[PlaceOfWord(job, step + i * stride, lane)] = loaded[i];
+        }
       }
 #pragma unroll 1
-      for (; step < job.steps; step += stride) words[step * kLanes] = WordOfStep(job, at, step);
+      for (; step < job.steps; step += stride) {
+        words[PlaceOfWord(job, step, lane)] = WordOfStep(job, at, step);
+      }
     }
   }
 }

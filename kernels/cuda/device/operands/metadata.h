@@ -15,9 +15,9 @@ struct CUstream_st;  // What cudaStream_t points at.
 namespace gemmd {
 
 // Writes the metadata of a sparse A at plan.metadata_offset of the workspace, on `stream`, without
-// waiting: the word of (tile of instruction.m rows, step of instruction.k, lane) is number
-// (tile * steps + step) * 32 + lane, where steps = k rounded up to row.tile.k / instruction.k; the
-// selector is 0. Rows and groups beyond the matrix keep the places that come first.
+// waiting: tile of kMetadataRows rows by tile, step by step, lane by lane (PlaceOfWord), where a
+// step is StepsOfMetadata instructions along k, which are numbered by their selectors. Rows and
+// groups beyond the matrix keep the places that come first.
 // Errors: Internal as CUDA reports it.
 absl::Status RepackMetadata(const CudaRow& row, const Problem& problem, const CudaPlan& plan,
                             const std::byte* a, std::byte* workspace, CUstream_st* stream);

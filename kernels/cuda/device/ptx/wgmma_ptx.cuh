@@ -24,13 +24,19 @@ __device__ inline void WaitForProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
 
-// Describes lines of 128 bytes along k in shared memory, swizzled by the copy engine: eight lines
-// take 1024 bytes, and the eight after them follow. `shared` lies within the first of those bytes.
+// Keeps the compiler from using the value's register for something else before this.
+__device__ inline void KeepRegister(uint32_t value) { asm volatile("" ::"r"(value) : "memory"); }
+
+// Describes lines of 64 or 128 bytes along k in shared memory, swizzled by the copy engine: eight
+// lines follow each other, and the eight after them follow those. `shared` lies within the first
+// line.
+template <int kLineBytes>
 __device__ inline uint64_t DescribeLines(uint32_t shared) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  constexpr uint64_t kStrideOfEightLines = uint64_t{1024 / 16} << 32;
+  static_assert(kLineBytes == 64 || kLineBytes == 128);
+  constexpr uint64_t kSwizzle = uint64_t{kLineBytes == 128 ? 1 : 2} << 62;
+  constexpr uint64_t kStrideOfEightLines = uint64_t{8 * kLineBytes / 16} << 32;
   constexpr uint64_t kUnused = uint64_t{1} << 16;
-  return kSwizzle128 | kStrideOfEightLines | kUnused | (shared & 0x3ffff) >> 4;
+  return kSwizzle | kStrideOfEightLines | kUnused | (shared & 0x3ffff) >> 4;
 }
 // How far descriptions are apart of what lies so many bytes apart.
 constexpr uint64_t DescribedBytes(int bytes) { return static_cast<uint64_t>(bytes / 16); }
@@ -61,14 +67,26 @@ struct WgmmaTail {
 #define GEMMD_64_SUMS(c) GEMMD_32_SUMS(c, 0), GEMMD_32_SUMS(c, 32)
 #define GEMMD_96_SUMS(c) GEMMD_64_SUMS(c), GEMMD_32_SUMS(c, 64)
 #define GEMMD_128_SUMS(c) GEMMD_96_SUMS(c), GEMMD_32_SUMS(c, 96)
+#define GEMMD_WGMMA_TEXT(count, a_at, b_at, sparse, adds_at, name_at, tail_at)                          \
+  "{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds_at ", 0;\n%" #name_at " {" GEMMD_##count              \
+  "}, %" #a_at ", %" #b_at sparse ", adds %" #tail_at ";\n}"
 #define GEMMD_WGMMA(type, constraint, count, a_at, b_at, adds_at, name_at, tail_at)                     \
   template <typename Source>                                                                             \
   __device__ inline void Wgmma(type (&sums)[count], uint64_t a, uint64_t b, bool adds) {                 \
-    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds_at ", 0;\n%" #name_at " {" GEMMD_##count \
-                 "}, %" #a_at ", %" #b_at ", adds %" #tail_at ";\n}"                                      \
+    asm volatile(GEMMD_WGMMA_TEXT(count, a_at, b_at, "", adds_at, name_at, tail_at)                      \
                  : GEMMD_##count##_SUMS(constraint)                                                      \
                  : "l"(a), "l"(b), "r"(static_cast<int>(adds)), "C"(Mnemonic<Source>::kText),            \
                    "C"(WgmmaTail<Source>::kText));                                                       \
+  }
+#define GEMMD_SPARSE_WGMMA(type, constraint, count, a_at, b_at, adds_at, name_at, tail_at, word_at, selector_at) \
+  template <typename Source, int kSelector>                                                              \
+  __device__ inline void SparseWgmma(type (&sums)[count], uint64_t a, uint64_t b, uint32_t metadata,     \
+                                     bool adds) {                                                        \
+    asm volatile(GEMMD_WGMMA_TEXT(count, a_at, b_at, ", %" #word_at ", %" #selector_at, adds_at,         \
+                                  name_at, tail_at)                                                      \
+                 : GEMMD_##count##_SUMS(constraint)                                                      \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(adds)), "C"(Mnemonic<Source>::kText),            \
+                   "C"(WgmmaTail<Source>::kText), "r"(metadata), "n"(kSelector));                        \
   }
 // clang-format on
 
@@ -81,7 +99,15 @@ GEMMD_WGMMA(int32_t, "r", 64, 64, 65, 66, 67, 68)
 GEMMD_WGMMA(int32_t, "r", 96, 96, 97, 98, 99, 100)
 GEMMD_WGMMA(int32_t, "r", 128, 128, 129, 130, 131, 132)
 
+// The same for a sparse A: `a` describes its values, and `metadata` is this thread's word.
+GEMMD_SPARSE_WGMMA(float, "f", 64, 64, 65, 66, 67, 68, 69, 70)
+GEMMD_SPARSE_WGMMA(float, "f", 96, 96, 97, 98, 99, 100, 101, 102)
+GEMMD_SPARSE_WGMMA(int32_t, "r", 64, 64, 65, 66, 67, 68, 69, 70)
+GEMMD_SPARSE_WGMMA(int32_t, "r", 96, 96, 97, 98, 99, 100, 101, 102)
+
+#undef GEMMD_SPARSE_WGMMA
 #undef GEMMD_WGMMA
+#undef GEMMD_WGMMA_TEXT
 #undef GEMMD_128_SUMS
 #undef GEMMD_96_SUMS
 #undef GEMMD_64_SUMS
