@@ -2,6 +2,7 @@
 #include "kernels/problem.h"
 
 #include <string_view>
+#include <utility>
 
 #include "kernels/checked.h"
 #include "kernels/sparse24.h"
@@ -188,6 +189,27 @@ absl::StatusOr<MatrixLayout> TightSparseLayout(std::string_view field, ElementTy
   layout.leading_dimension = columns;
   layout.batch_stride_bytes = sparse.bytes;
   return layout;
+}
+
+Problem Transposed(const Problem& problem) {
+  const auto transpose = [](MatrixLayout layout) {
+    std::swap(layout.rows, layout.columns);
+    layout.order = layout.order == Order::kRowMajor ? Order::kColumnMajor : Order::kRowMajor;
+    return layout;
+  };
+  Problem result = problem;
+  std::swap(result.m, result.n);
+  result.a = transpose(problem.b);
+  result.b = transpose(problem.a);
+  result.c = transpose(problem.c);
+  result.d = transpose(problem.d);
+  std::swap(result.a_scale, result.b_scale);
+  switch (problem.bias_axis) {
+    case BiasAxis::kNone: break;
+    case BiasAxis::kRows: result.bias_axis = BiasAxis::kColumns; break;
+    case BiasAxis::kColumns: result.bias_axis = BiasAxis::kRows; break;
+  }
+  return result;
 }
 
 absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& layout,

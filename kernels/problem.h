@@ -96,6 +96,10 @@ struct Problem {
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 
+// The product whose D is the transpose of a dense problem's: B transposed times A transposed. Each
+// matrix keeps its place in memory.
+Problem Transposed(const Problem& problem);
+
 // Bytes of a batch of matrices: `least` ends after the last element, `full` pads the last line. A
 // sparse matrix has no padding.
 struct ByteCount {

@@ -113,7 +113,7 @@ inline constexpr int kBarrierBytes = 16;
 // takes blocks of 128 bytes of each row from there.
 inline constexpr int kBlockOfRowBytes = 128;
 constexpr int BlocksOfRows(const CudaRow& row) {
-  return HasWarpgroups(row) ? row.instruction.n * 2 / kBlockOfRowBytes : 0;
+  return HasWarpgroups(row) && !IsNarrow(row) ? row.instruction.n * 2 / kBlockOfRowBytes : 0;
 }
 constexpr int StoreBytes(const CudaRow& row) {
   return BlocksOfRows(row) * kBlockOfRowBytes * row.instruction_rows();
@@ -129,6 +129,11 @@ constexpr int BarriersOffset(const CudaRow& row) {
 }
 constexpr int SharedBytes(const CudaRow& row) {
   return BarriersOffset(row) + row.stages * kBarrierBytes;
+}
+
+// Whether the row computes D by its transpose: a narrow row puts the longer side of D down.
+constexpr bool Transposes(const CudaRow& row, int64_t m, int64_t n) {
+  return IsNarrow(row) && m < n;
 }
 
 // The number of tiles above each other that cover m rows, in whole clusters.

@@ -105,10 +105,13 @@ absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& w
   return absl::OkStatus();
 }
 
-// Whether the copy engine writes D as warpgroups lay it out. It writes whole chunks of 16 bytes,
-// also at the end of a line, and what is between lines must stay as it is.
+// Whether warpgroups write D themselves. Of most rows the copy engine writes what they lay out: it
+// writes whole chunks of 16 bytes, also at the end of a line, and what is between lines must stay
+// as it is.
 bool StoresWhole(const CudaRow& row, const Problem& problem) {
-  return StoresDirectly(problem, AccumulatorType(row)) && problem.d.order == Order::kRowMajor &&
+  if (!StoresDirectly(problem, AccumulatorType(row))) return false;
+  if (IsNarrow(row)) return true;
+  return problem.d.order == Order::kRowMajor &&
          problem.n * BitsOf(problem.d.type) % (8 * kLineAlignment) == 0 &&
          IsAligned(problem.d.line_stride_bytes()) && IsAligned(problem.d.batch_stride_bytes);
 }
@@ -130,6 +133,10 @@ SumsPlan PlanSums(const CudaRow& row, const Problem& problem, Allocator& workspa
 LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout) {
   const bool is_along_k = (operand == mma::Operand::kA) == (layout.order == Order::kRowMajor);
   return is_along_k ? LineAxis::kK : LineAxis::kMn;
+}
+
+Problem ProblemOfRow(const CudaRow& row, const Problem& problem) {
+  return Transposes(row, problem.m, problem.n) ? Transposed(problem) : problem;
 }
 
 absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem) {

@@ -53,7 +53,11 @@ struct CudaPlan {
 // The axis along which the lines of a dense operand lie in memory.
 LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout);
 
-// Plans a valid problem that the row supports; the plan is empty where nothing is multiplied.
+// The problem as the row multiplies it: the given one, or its transpose (Transposes).
+Problem ProblemOfRow(const CudaRow& row, const Problem& problem);
+
+// Plans a valid problem that the row supports, as the row multiplies it; the plan is empty where
+// nothing is multiplied.
 // Errors: ResourceExhausted where the size of the workspace does not fit into 63 bits.
 absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem);
 

@@ -45,7 +45,8 @@ absl::Status Available(const Kernel& kernel, const Target& target) {
 }
 
 absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& problem) {
-  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(RowOf(kernel), problem));
+  const CudaRow& row = RowOf(kernel);
+  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, ProblemOfRow(row, problem)));
   return plan.workspace_bytes;
 }
 
@@ -55,7 +56,8 @@ absl::Status Launch(const Kernel& kernel, const GemmArgs&) {
 
 double Predict(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile,
                double rate) {
-  return PredictedSeconds(RowOf(kernel), problem, profile, rate);
+  const CudaRow& row = RowOf(kernel);
+  return PredictedSeconds(row, ProblemOfRow(row, problem), profile, rate);
 }
 
 absl::StatusOr<MatrixLayout> SampleOperand(const CudaRow& row, mma::Operand operand,
@@ -99,8 +101,10 @@ absl::StatusOr<Problem> Sample(const Kernel& kernel, const Target& target) {
 
 absl::StatusOr<DerivedOperand> Derived(const Kernel& kernel, const Problem& problem,
                                        mma::Operand operand) {
-  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(RowOf(kernel), problem));
-  if (operand == mma::Operand::kA) return DerivedOperand{0, plan.a_workspace_bytes};
+  const CudaRow& row = RowOf(kernel);
+  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, ProblemOfRow(row, problem)));
+  const bool is_first = (operand == mma::Operand::kA) != Transposes(row, problem.m, problem.n);
+  if (is_first) return DerivedOperand{0, plan.a_workspace_bytes};
   return DerivedOperand{plan.a_workspace_bytes, plan.b_workspace_bytes};
 }
 

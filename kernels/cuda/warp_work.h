@@ -18,6 +18,10 @@ constexpr bool HasWarpgroups(const CudaRow& row) { return row.pipeline == Pipeli
 inline constexpr int kThreadsOfWarpgroup = 128;
 constexpr int WarpgroupsOf(const CudaRow& row) { return row.threads() / kThreadsOfWarpgroup; }
 
+// Whether the row is for a D that is narrow one way: its instructions have few columns. One
+// warpgroup streams the wide operand through many small stages, and stores its sums itself.
+constexpr bool IsNarrow(const CudaRow& row) { return HasWarpgroups(row) && row.tile.n <= 64; }
+
 // The part of the tile of a warp, or of a warpgroup, in instructions.
 constexpr int InstructionsDown(const CudaRow& row) {
   const int parts = HasWarpgroups(row) ? WarpgroupsOf(row) : row.warps_m;
@@ -144,7 +148,7 @@ constexpr int ClusterOn(const CudaRow& row, mma::Chip chip) {
 // that multiply may need the registers of three groups of four warps: then three idle warps come
 // with that one, and these four leave their registers to the others.
 constexpr bool MovesRegisters(const CudaRow& row, mma::Chip chip) {
-  return HasRingOn(row, chip) && (row.threads() == 256 || HasWarpgroups(row));
+  return HasRingOn(row, chip) && row.threads() == 256;
 }
 constexpr int ThreadsOfBlock(const CudaRow& row, mma::Chip chip) {
   if (!HasRingOn(row, chip)) return row.threads();
@@ -154,7 +158,10 @@ constexpr int ThreadsOfBlock(const CudaRow& row, mma::Chip chip) {
 // All registers of a thread when the block starts.
 constexpr int RegistersOf(const CudaRow& row, mma::Chip chip) {
   constexpr int kMost = 255;
-  if (MovesRegisters(row, chip)) return kRegisters / ThreadsOfBlock(row, chip) / 8 * 8;
+  if (MovesRegisters(row, chip) || HasWarpgroups(row)) {
+    const int each = kRegisters / ThreadsOfBlock(row, chip) / 8 * 8;
+    return each < kMost ? each : kMost;
+  }
   const bool is_native = mma::SupportOn(row.instruction, chip) == mma::Support::kNative;
   // Since sm_100, the assembler fills integer products of 8 rows up to 16 rows.
   const bool is_filled =

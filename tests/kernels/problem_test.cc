@@ -263,6 +263,31 @@ TEST(ProblemTest, SparseCountsAndWords) {
   EXPECT_EQ(BytesRead(problem), a_bytes + 3 * 2 * 6 * 5);
 }
 
+// D transposed is B transposed times A transposed: what belongs to A belongs to B then, and what
+// belongs to rows to columns; bytes stay where they are.
+TEST(ProblemTest, Transposed) {
+  Problem problem;
+  problem.m = 3;
+  problem.n = 5;
+  problem.k = 7;
+  problem.a = TightLayout("a", ElementType::kBf16, Order::kRowMajor, 3, 7).value();
+  problem.b = TightLayout("b", ElementType::kF16, Order::kColumnMajor, 7, 5).value();
+  problem.d = TightLayout("d", ElementType::kF32, Order::kRowMajor, 3, 5).value();
+  problem.bias_axis = BiasAxis::kColumns;
+  problem.a_scale = ScaleKind::kTensor;
+  problem.b_scale = ScaleKind::kVector;
+  const Problem transposed = Transposed(problem);
+  EXPECT_EQ(transposed.m, 5);
+  EXPECT_EQ(transposed.n, 3);
+  EXPECT_EQ(transposed.a, TightLayout("a", ElementType::kF16, Order::kRowMajor, 5, 7).value());
+  EXPECT_EQ(transposed.b, TightLayout("b", ElementType::kBf16, Order::kColumnMajor, 7, 3).value());
+  EXPECT_EQ(transposed.d, TightLayout("d", ElementType::kF32, Order::kColumnMajor, 5, 3).value());
+  EXPECT_EQ(transposed.bias_axis, BiasAxis::kRows);
+  EXPECT_EQ(transposed.a_scale, ScaleKind::kVector);
+  EXPECT_EQ(transposed.b_scale, ScaleKind::kTensor);
+  EXPECT_EQ(Transposed(transposed), problem);
+}
+
 TEST(ProblemTest, HugeBiasOfAnEmptyProduct) {
   Problem problem = Small(kF32, kF32);
   problem.m = problem.a.rows = problem.d.rows = kMax / 2;

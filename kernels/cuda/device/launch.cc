@@ -143,6 +143,21 @@ absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& 
   return absl::OkStatus();
 }
 
+// Sums that a narrow row leaves in the workspace.
+EpilogueParameters EpilogueOfSums(const CudaRow& row, const GemmArgs& args, const SumsPlan& sums) {
+  EpilogueParameters parameters;
+  parameters.m = args.problem.m;
+  parameters.n = args.problem.n;
+  parameters.d = {.data = args.workspace.data() + sums.offset,
+                  .line_stride_bytes = sums.line_stride_bytes,
+                  .batch_stride_bytes = sums.batch_stride_bytes,
+                  .type = AccumulatorType(row),
+                  .order = Order::kRowMajor};
+  parameters.stores_directly = true;
+  parameters.pairs_are_aligned = true;
+  return parameters;
+}
+
 // The tiles of all matrices, and the blocks that share them: one on each multiprocessor.
 absl::Status SetTiles(const GemmArgs& args, MmaParameters& parameters) {
   const int64_t tiles = int64_t{parameters.tiles_m} * parameters.tiles_n;
@@ -185,10 +200,13 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, c
   if (HasRingOn(row, chip)) {
     RETURN_IF_ERROR(MakeTileMaps(row, chip, plan, problem, parameters));
   }
-  if (HasWarpgroups(row)) {
+  if (!HasWarpgroups(row)) return parameters;
+  if (!IsNarrow(row)) {
     RETURN_IF_ERROR(SetStore(row, args, plan, parameters));
-    RETURN_IF_ERROR(SetTiles(args, parameters));
+  } else if (plan.sums.are_kept) {
+    parameters.epilogue = EpilogueOfSums(row, args, plan.sums);
   }
+  RETURN_IF_ERROR(SetTiles(args, parameters));
   return parameters;
 }
 
@@ -242,15 +260,22 @@ absl::Status LaunchProduct(const Kernel& kernel, const Code& code, MmaParameters
   return absl::OkStatus();
 }
 
-}  // namespace
-
-bool HasCode(const Kernel& kernel) {
-  const bool has_code = CodeOf(kernel).ok();
-  cudaGetLastError();  // Clears the error: having no code is an answer.
-  return has_code;
+// The arguments of the transposed problem.
+GemmArgs TransposedArgs(const GemmArgs& args, const Problem& transposed) {
+  return {.problem = transposed,
+          .target = args.target,
+          .a = args.b,
+          .b = args.a,
+          .c = args.c,
+          .bias = args.bias,
+          .a_scale = args.b_scale,
+          .b_scale = args.a_scale,
+          .d = args.d,
+          .workspace = args.workspace,
+          .abort = args.abort};
 }
 
-absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream) {
+absl::Status LaunchAsMultiplied(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream) {
   ASSIGN_OR_RETURN(const Code code, CodeOf(kernel));
   const CudaRow& row = *CudaRowOf(kernel);
   if (!args.problem.has_output()) return absl::OkStatus();
@@ -267,6 +292,22 @@ absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream
                               .line_stride_bytes = plan.sums.line_stride_bytes,
                               .batch_stride_bytes = plan.sums.batch_stride_bytes},
                              stream);
+}
+
+}  // namespace
+
+bool HasCode(const Kernel& kernel) {
+  const bool has_code = CodeOf(kernel).ok();
+  cudaGetLastError();  // Clears the error: having no code is an answer.
+  return has_code;
+}
+
+absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream) {
+  if (!Transposes(*CudaRowOf(kernel), args.problem.m, args.problem.n)) {
+    return LaunchAsMultiplied(kernel, args, stream);
+  }
+  const Problem transposed = Transposed(args.problem);
+  return LaunchAsMultiplied(kernel, TransposedArgs(args, transposed), stream);
 }
 
 }  // namespace gemmd

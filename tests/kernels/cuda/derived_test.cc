@@ -6,22 +6,22 @@
 #include "kernels/catalog.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/warp_work.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
 namespace {
 
 // Operands that lie the other way round than the instruction takes them are packed.
-Problem ProblemOf(const Kernel& kernel, Order a, Order b) {
+Problem ProblemOf(const Kernel& kernel, Order a, Order b, int64_t m = 128) {
   constexpr int64_t kExtent = 128;
   Problem problem;
-  problem.m = problem.n = problem.k = kExtent;
-  problem.a = kernel.instruction->is_sparse()
-                  ? TightSparseLayout("a", kernel.a, kExtent, kExtent).value()
-                  : TightLayout("a", kernel.a, a, kExtent, kExtent).value();
+  problem.m = m;
+  problem.n = problem.k = kExtent;
+  problem.a = kernel.instruction->is_sparse() ? TightSparseLayout("a", kernel.a, m, kExtent).value()
+                                              : TightLayout("a", kernel.a, a, m, kExtent).value();
   problem.b = TightLayout("b", kernel.b, b, kExtent, kExtent).value();
-  problem.d =
-      TightLayout("d", kernel.recipe.accumulation, Order::kRowMajor, kExtent, kExtent).value();
+  problem.d = TightLayout("d", kernel.recipe.accumulation, Order::kRowMajor, m, kExtent).value();
   problem.accumulation = kernel.recipe.accumulation;
   return problem;
 }
@@ -51,6 +51,25 @@ TEST(DerivedOperandTest, PartsOfTheWorkspaceAreThePlans) {
     }
   }
   EXPECT_GT(packed, 100);
+}
+
+// A narrow row computes D of few rows by its transpose: what it makes of B comes first.
+TEST(DerivedOperandTest, ANarrowRowTakesTheTranspose) {
+  int narrow = 0;
+  for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
+    if (!IsNarrow(*CudaRowOf(kernel))) continue;
+    const Problem problem = ProblemOf(kernel, Order::kColumnMajor, Order::kRowMajor, 16);
+    const absl::StatusOr<DerivedOperand> of_a = kernel.derived(problem, mma::Operand::kA);
+    const absl::StatusOr<DerivedOperand> of_b = kernel.derived(problem, mma::Operand::kB);
+    ASSERT_THAT(of_a, IsOk());
+    ASSERT_THAT(of_b, IsOk());
+    EXPECT_EQ(of_b->offset, 0) << kernel.name;
+    EXPECT_EQ(of_a->offset, of_b->bytes) << kernel.name;
+    EXPECT_EQ(of_a->bytes, 16 * 128 * BitsOf(kernel.a) / 8) << kernel.name;
+    EXPECT_EQ(of_b->bytes, 128 * 128 * BitsOf(kernel.b) / 8) << kernel.name;
+    ++narrow;
+  }
+  EXPECT_GE(narrow, 15);
 }
 
 TEST(DerivedOperandTest, OtherFamiliesMakeNothing) {

@@ -11,7 +11,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
+#include "kernels/cuda/device/epilogue/warpgroup_elements.cuh"
 #include "kernels/cuda/device/epilogue/warpgroup_store.cuh"
 #include "kernels/cuda/device/mainloop/tile_pipe.cuh"
 #include "kernels/cuda/device/mainloop/warpgroup_metadata.cuh"
@@ -29,10 +31,10 @@ class WarpgroupBlock {
     pipe_.Begin();
     const int thread = ptx::ThreadInBlock();
     if (thread >= kOf.threads()) {
-      ptx::LeaveRegisters<kRegistersToFill>();
+      if constexpr (kMovesRegisters) ptx::LeaveRegisters<kRegistersToFill>();
       if (thread == kOf.threads()) Fill();
     } else {
-      ptx::TakeRegisters<kMostRegisters>();
+      if constexpr (kMovesRegisters) ptx::TakeRegisters<kMostRegisters>();
       Multiply(thread);
     }
   }
@@ -47,7 +49,8 @@ class WarpgroupBlock {
   static constexpr int kBLineBytes = TileLinesOf(kOf, mma::Operand::kB).line_bytes;
   static constexpr int kInstructionBytes = kOf.instruction.m * kALineBytes;
   using Metadata = WarpgroupMetadata<Row>;
-  using Store = WarpgroupStore<Row>;
+  static constexpr bool kMovesRegisters = MovesRegisters(kOf, ptx::kChip);
+  using Store = std::conditional_t<IsNarrow(kOf), WarpgroupElements<Row>, WarpgroupStore<Row>>;
   using Sum = typename Store::Sum;
   using Cursor = typename TilePipe<Row>::Cursor;
   __device__ void Fill() const {

@@ -55,6 +55,9 @@ struct WgmmaTail {
 
 // clang-format off
 #define GEMMD_TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
+#define GEMMD_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define GEMMD_16 GEMMD_TEN() "%10,%11,%12,%13,%14,%15"
+#define GEMMD_32 GEMMD_TEN() GEMMD_TEN(1) GEMMD_TEN(2) "%30,%31"
 #define GEMMD_64 GEMMD_TEN() GEMMD_TEN(1) GEMMD_TEN(2) GEMMD_TEN(3) GEMMD_TEN(4) GEMMD_TEN(5) "%60,%61,%62,%63"
 #define GEMMD_96 GEMMD_TEN() GEMMD_TEN(1) GEMMD_TEN(2) GEMMD_TEN(3) GEMMD_TEN(4) GEMMD_TEN(5) GEMMD_TEN(6) \
   GEMMD_TEN(7) GEMMD_TEN(8) "%90,%91,%92,%93,%94,%95"
@@ -62,11 +65,14 @@ struct WgmmaTail {
   GEMMD_TEN(7) GEMMD_TEN(8) GEMMD_TEN(9) GEMMD_TEN(10) GEMMD_TEN(11) "%120,%121,%122,%123,%124,%125,%126,%127"
 #define GEMMD_EIGHT_SUMS(c, i) "+" c(sums[i]), "+" c(sums[i + 1]), "+" c(sums[i + 2]), "+" c(sums[i + 3]), \
   "+" c(sums[i + 4]), "+" c(sums[i + 5]), "+" c(sums[i + 6]), "+" c(sums[i + 7])
-#define GEMMD_32_SUMS(c, i) GEMMD_EIGHT_SUMS(c, i), GEMMD_EIGHT_SUMS(c, i + 8), GEMMD_EIGHT_SUMS(c, i + 16), \
+#define GEMMD_SUMS_OF_32(c, i) GEMMD_EIGHT_SUMS(c, i), GEMMD_EIGHT_SUMS(c, i + 8), GEMMD_EIGHT_SUMS(c, i + 16), \
   GEMMD_EIGHT_SUMS(c, i + 24)
-#define GEMMD_64_SUMS(c) GEMMD_32_SUMS(c, 0), GEMMD_32_SUMS(c, 32)
-#define GEMMD_96_SUMS(c) GEMMD_64_SUMS(c), GEMMD_32_SUMS(c, 64)
-#define GEMMD_128_SUMS(c) GEMMD_96_SUMS(c), GEMMD_32_SUMS(c, 96)
+#define GEMMD_8_SUMS(c) GEMMD_EIGHT_SUMS(c, 0)
+#define GEMMD_16_SUMS(c) GEMMD_EIGHT_SUMS(c, 0), GEMMD_EIGHT_SUMS(c, 8)
+#define GEMMD_32_SUMS(c) GEMMD_SUMS_OF_32(c, 0)
+#define GEMMD_64_SUMS(c) GEMMD_SUMS_OF_32(c, 0), GEMMD_SUMS_OF_32(c, 32)
+#define GEMMD_96_SUMS(c) GEMMD_64_SUMS(c), GEMMD_SUMS_OF_32(c, 64)
+#define GEMMD_128_SUMS(c) GEMMD_96_SUMS(c), GEMMD_SUMS_OF_32(c, 96)
 #define GEMMD_WGMMA_TEXT(count, a_at, b_at, sparse, adds_at, name_at, tail_at)                          \
   "{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds_at ", 0;\n%" #name_at " {" GEMMD_##count              \
   "}, %" #a_at ", %" #b_at sparse ", adds %" #tail_at ";\n}"
@@ -92,9 +98,15 @@ struct WgmmaTail {
 
 // Adds A times B to the sums, or makes the product the sums if `adds` is false. `a` and `b`
 // describe one instruction's lines.
+GEMMD_WGMMA(float, "f", 8, 8, 9, 10, 11, 12)
+GEMMD_WGMMA(float, "f", 16, 16, 17, 18, 19, 20)
+GEMMD_WGMMA(float, "f", 32, 32, 33, 34, 35, 36)
 GEMMD_WGMMA(float, "f", 64, 64, 65, 66, 67, 68)
 GEMMD_WGMMA(float, "f", 96, 96, 97, 98, 99, 100)
 GEMMD_WGMMA(float, "f", 128, 128, 129, 130, 131, 132)
+GEMMD_WGMMA(int32_t, "r", 8, 8, 9, 10, 11, 12)
+GEMMD_WGMMA(int32_t, "r", 16, 16, 17, 18, 19, 20)
+GEMMD_WGMMA(int32_t, "r", 32, 32, 33, 34, 35, 36)
 GEMMD_WGMMA(int32_t, "r", 64, 64, 65, 66, 67, 68)
 GEMMD_WGMMA(int32_t, "r", 96, 96, 97, 98, 99, 100)
 GEMMD_WGMMA(int32_t, "r", 128, 128, 129, 130, 131, 132)
@@ -112,10 +124,16 @@ GEMMD_SPARSE_WGMMA(int32_t, "r", 96, 96, 97, 98, 99, 100, 101, 102)
 #undef GEMMD_96_SUMS
 #undef GEMMD_64_SUMS
 #undef GEMMD_32_SUMS
+#undef GEMMD_16_SUMS
+#undef GEMMD_8_SUMS
+#undef GEMMD_SUMS_OF_32
 #undef GEMMD_EIGHT_SUMS
 #undef GEMMD_128
 #undef GEMMD_96
 #undef GEMMD_64
+#undef GEMMD_32
+#undef GEMMD_16
+#undef GEMMD_8
 #undef GEMMD_TEN
 
 // Stores four matrices of 8 lines of 16 bytes, the inverse of LoadMatrices: lane 8i + j gives the

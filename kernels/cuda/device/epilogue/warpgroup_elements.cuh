@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The way of a narrow row's sums to memory: each thread stores its own. D is so small beside the
+// operands that nothing else is worth the shared memory.
+//
+// What is stored is D where its epilogue is alpha alone; for any other product MmaParameters has
+// the epilogue of the sums in the workspace, and LaunchEpilogue makes D of them.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/device/epilogue/epilogue.cuh"
+#include "kernels/cuda/device/mainloop/place.cuh"
+#include "kernels/cuda/device/mainloop/row_constants.cuh"
+
+namespace gemmd {
+
+template <typename Row>
+class WarpgroupElements {
+ public:
+  static constexpr CudaRow kOf = kRow<Row>;
+  using Sum = std::conditional_t<kOf.instruction.d == ElementType::kS32, int32_t, float>;
+  static constexpr int kDown = InstructionsDown(kOf);
+  static constexpr int kSums = kOf.instruction.n / 2;  // A thread has so many of one instruction.
+  static_assert(kDown == 1 && WarpgroupsOf(kOf) == 1);
+
+  // `thread` is a number within the warpgroup.
+  __device__ WarpgroupElements(const MmaParameters& parameters, uint32_t, int, int thread)
+      : parameters_(parameters), thread_(thread) {}
+
+  __device__ void Run(const Place& place, const Sum (&sums)[kDown][kSums]) const {
+#pragma unroll
+    for (int i = 0; i < kSums; i += 2) {
+      const mma::Position at = PositionInFragment<Row, mma::Operand::kD>(thread_, i);
+      const int64_t row = place.row + at.row;
+      const int64_t column = place.column + at.column;
+      if (row < parameters_.epilogue.m && column < parameters_.epilogue.n) {
+        StoreDirectly(parameters_.epilogue, place.batch, row, column, sums[0][i], sums[0][i + 1]);
+      }
+    }
+  }
+
+  __device__ void Finish() const {}
+
+ private:
+  const MmaParameters& parameters_;
+  const int thread_;
+};
+
+}  // namespace gemmd
