@@ -53,11 +53,9 @@ double PredictedSeconds(const CudaRow& row, const Problem& problem, const Device
   const double at_once = std::max(1, profile.target.multiprocessors);
   const double idle_part = std::max(1.0, at_once / TilesOf(row, problem));
   const double computing = ComputeSeconds(row, problem, at_once, rate);
-  // The one hides most of the other, but not all.
-  constexpr double kSeen = 0.25;
   const double longer = std::max(moving * idle_part, computing);
   const double shorter = std::min(moving * idle_part, computing);
-  return launching + packing + longer + kSeen * shorter;
+  return launching + packing + longer + kSeenPart * shorter;
 }
 
 }  // namespace gemmd
