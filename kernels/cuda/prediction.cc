@@ -30,6 +30,13 @@ double Bytes(const Problem& problem) {
   return static_cast<double>(BytesRead(problem)) + static_cast<double>(BytesWritten(problem));
 }
 
+// How many lines a tile brings for each that is in the matrices. From twice on it hardly matters.
+double LinesBrought(const CudaRow& row, const Problem& problem) {
+  const double in_matrices = static_cast<double>(std::min<int64_t>(problem.m, row.tile.m) +
+                                                 std::min<int64_t>(problem.n, row.tile.n));
+  return std::min(2.0, (row.tile.m + row.tile.n) / in_matrices);
+}
+
 // The kernel itself, and one for each operand that is packed; a sparse A's metadata always are.
 double LaunchSeconds(const CudaPlan& plan, const Problem& problem) {
   const int packs =
@@ -51,10 +58,11 @@ double PredictedSeconds(const CudaRow& row, const Problem& problem, const Device
   // Packed bytes are read once and written once.
   const double packing = bandwidth > 0 ? 2 * packed_bytes / bandwidth : 0;
   const double at_once = std::max(1, profile.target.multiprocessors);
-  const double idle_part = std::max(1.0, at_once / TilesOf(row, problem));
+  const double idle_part = std::max(1.0, at_once / TilesOf(row, problem) / kMostShare);
+  const double bringing = moving * idle_part * LinesBrought(row, problem);
   const double computing = ComputeSeconds(row, problem, at_once, rate);
-  const double longer = std::max(moving * idle_part, computing);
-  const double shorter = std::min(moving * idle_part, computing);
+  const double longer = std::max(bringing, computing);
+  const double shorter = std::min(bringing, computing);
   return launching + packing + longer + kSeenPart * shorter;
 }
 

@@ -16,12 +16,15 @@ inline constexpr double kLaunchSeconds = 6e-6;
 inline constexpr double kPackSeconds = 8e-6;
 // Of moving and computing, the longer one hides the shorter one but for this part.
 inline constexpr double kSeenPart = 0.25;
+// Where others are idle, a multiprocessor gets so many times its part of the memory's bandwidth.
+inline constexpr double kMostShare = 1.45;
 
 // Adds launches, the packing of operands, the longer of two times and a part of the shorter one:
 // that of reading and writing every matrix once, and that of computing tiles in waves. A wave has
 // one tile on each multiprocessor, and the last wave takes as long as a full one. Matrices of a
-// batch are tiles of one launch. Each multiprocessor has its part of the memory's bandwidth: where
-// there are few tiles, the rest of it lies idle.
+// batch are tiles of one launch. Each multiprocessor has its part of the memory's bandwidth, and
+// little more: where there are few tiles, the rest of it lies idle. Lines of tiles that are beyond
+// the matrices slow the others down.
 //
 // `rate` is the row's with every multiprocessor busy, in operations a second.
 double PredictedSeconds(const CudaRow& row, const Problem& problem, const DeviceProfile& profile,

@@ -69,12 +69,24 @@ TEST(PredictionTest, MemoryLimits) {
   const double bytes = 2.0 * 256 * 64 + 2.0 * 128 * 64 + 4.0 * 256 * 128;
   profile.memory_bytes_per_second = 1e9;
   EXPECT_NEAR(Seconds(problem, profile), bytes / 1e9 + kSeenPart * kTileSeconds, kRounding);
-  // One tile has one multiprocessor's quarter of the bandwidth.
+  // One tile has little more than one multiprocessor's quarter of the bandwidth.
   const double bytes_of_one = 2.0 * 128 * 64 + 2.0 * 64 * 64 + 4.0 * 128 * 64;
   EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64), profile),
-              4 * bytes_of_one / 1e9 + kSeenPart * kTileSeconds, kRounding);
+              4 / kMostShare * bytes_of_one / 1e9 + kSeenPart * kTileSeconds, kRounding);
   profile.memory_bytes_per_second = 1e15;
   EXPECT_NEAR(Seconds(problem, profile), kTileSeconds + kSeenPart * bytes / 1e15, kRounding);
+}
+
+// A tile of 128x64 brings 192 lines, of which 144 or 72 are in the matrices.
+TEST(PredictionTest, LinesBeyondTheMatricesTakeTime) {
+  DeviceProfile profile = FourMultiprocessors();
+  profile.memory_bytes_per_second = 1e9;
+  const double bytes = 2.0 * 512 * 64 + 2.0 * 16 * 64 + 4.0 * 512 * 16;
+  EXPECT_NEAR(Seconds(ProblemOf(512, 16, 64), profile),
+              192.0 / 144 * bytes / 1e9 + kSeenPart * kTileSeconds, kRounding);
+  const double few = 2.0 * 8 * 64 + 2.0 * 512 * 64 + 4.0 * 8 * 512;
+  EXPECT_NEAR(Seconds(ProblemOf(8, 512, 64), profile),
+              2.0 * few / 1e9 + kSeenPart * 2 * kTileSeconds, kRounding);
 }
 
 TEST(PredictionTest, PackingTakesTime) {
