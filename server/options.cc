@@ -241,7 +241,8 @@ void AddTensors(CLI::App& app, Options& options) {
   app.add_option_function<std::string>(
          "--host-copies", set_copies,
          "Results in memory of a GPU that are copied to memory of the host as well, in the "
-         "background: pinned tensors, all, or none but those that are read there. What a "
+         "background: pinned tensors, all, or none but those that are read there; with none, "
+         "uploads leave memory of the host, too, once they are on a GPU. What a "
          "GPU alone has is lost with its worker. With all, a tensor that products overwrite "
          "again and again is copied each time, which takes longer than to compute it")
       ->check(CLI::IsMember({"pinned", "all", "none"}))

@@ -230,10 +230,11 @@ bool DeviceCopies::Has(const DeviceCopy& copy) const {
 }
 
 // The block may be freed as soon as this returns: the device reads it before.
-bool DeviceCopies::Read(const DeviceCopy& copy, absl::Span<std::byte> to, DeviceMemory::Done done) {
+bool DeviceCopies::Read(const DeviceCopy& copy, int64_t offset, absl::Span<std::byte> to,
+                        DeviceMemory::Done& done) {
   MutexLock lock(&mutex_);
   if (!HasLocked(copy)) return false;
-  memory_.Read(copy.block_, 0, to, std::move(done));
+  memory_.Read(copy.block_, offset, to, std::move(done));
   return true;
 }
 

@@ -79,9 +79,10 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
 
   // Whether the copy is there, as far as is known.
   bool Has(const DeviceCopy& copy) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Reads the copy where it is there, as DeviceMemory::Read does; false where it is not.
-  bool Read(const DeviceCopy& copy, absl::Span<std::byte> to, DeviceMemory::Done done)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reads the copy from `offset` on where it is there, as DeviceMemory::Read does; false where it
+  // is not, and `done` is as it was.
+  bool Read(const DeviceCopy& copy, int64_t offset, absl::Span<std::byte> to,
+            DeviceMemory::Done& done) ABSL_LOCKS_EXCLUDED(mutex_);
   // Compresses on the device, as DeviceMemory::Compress does; false where that is about to go.
   bool Compress(const CompressTask& task, DeviceMemory::CompressDone done)
       ABSL_LOCKS_EXCLUDED(mutex_);

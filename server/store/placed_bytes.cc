@@ -32,26 +32,58 @@ void PlacedBytes::BringToHost(Done done) {
 // meanwhile, it is still being written.
 void PlacedBytes::ServeReaders(Answers& answers) {
   if (is_reading_ || readers_.empty()) return;
-  if (!is_on_host_ && StartReading()) return;
+  if (!is_on_host_ && IsCurrentOnDevice()) {
+    const absl::Status room = TakeRoom();
+    if (!room.ok()) return AnswerReaders(room, answers);
+    if (StartReading()) return;
+  }
   // The device is gone; where whoever writes there has not completed, the host's bytes may count
   // again.
   if (!is_on_host_ && begun_ > 0) return;
-  for (Reader& reader : readers_) {
-    answers.emplace_back(std::move(reader.done), is_on_host_ ? absl::OkStatus() : Lost());
-  }
+  AnswerReaders(is_on_host_ ? absl::OkStatus() : Lost(), answers);
+}
+
+void PlacedBytes::AnswerReaders(const absl::Status& status, Answers& answers) {
+  for (Reader& reader : readers_) answers.emplace_back(std::move(reader.done), status);
   readers_.clear();
 }
 
 bool PlacedBytes::StartReading() {
-  const absl::Span<std::byte> to(host_.data(), static_cast<size_t>(host_.bytes()));
-  for (const auto& [place, copy] : copies_) {
-    is_reading_ = copy->owner().Read(
-        *copy, to,
-        [self = shared_from_this()](const absl::Status& status) { self->EndReading(status); });
-    read_version_ = version_;
-    if (is_reading_) return true;
+  DeviceMemory::Done done = [self = shared_from_this()](const absl::Status& status) {
+    self->EndReading(status);
+  };
+  is_reading_ = ReadOnDevice(0, {host_.data(), static_cast<size_t>(host_.bytes())}, done);
+  read_version_ = version_;
+  return is_reading_;
+}
+
+bool PlacedBytes::ReadOnDevice(int64_t offset, absl::Span<std::byte> to, DeviceMemory::Done& done) {
+  return std::any_of(copies_.begin(), copies_.end(), [&](const auto& one) {
+    return one.second->owner().Read(*one.second, offset, to, done);
+  });
+}
+
+void PlacedBytes::Read(int64_t offset, absl::Span<std::byte> to, Done done) {
+  const auto told = std::make_shared<Done>(std::move(done));
+  {
+    // What the device does not give, because it is lost meanwhile, may be elsewhere.
+    DeviceMemory::Done read = [self = shared_from_this(), offset, to,
+                               told](const absl::Status& status) {
+      if (!status.ok()) return self->ReadOnHost(offset, to, std::move(*told));
+      std::move (*told)(status);
+    };
+    MutexLock lock(&mutex_);
+    if (!is_on_host_ && ReadOnDevice(offset, to, read)) return;
   }
-  return false;
+  ReadOnHost(offset, to, std::move(*told));
+}
+
+void PlacedBytes::ReadOnHost(int64_t offset, absl::Span<std::byte> to, Done done) {
+  BringToHost([self = shared_from_this(), offset, to,
+               done = std::move(done)](const absl::Status& status) mutable {
+    if (status.ok()) std::copy_n(self->host() + offset, to.size(), to.data());
+    std::move(done)(status);
+  });
 }
 
 void PlacedBytes::EndReading(const absl::Status& status) {
@@ -73,6 +105,30 @@ void PlacedBytes::EndReading(const absl::Status& status) {
       }
       readers_.swap(later);
     }
+    ServeReaders(answers);
+  }
+  Tell(std::move(answers));
+}
+
+// What is being given back is as little to be read as what is being brought.
+bool PlacedBytes::BeginLeavingHost() {
+  MutexLock lock(&mutex_);
+  const bool is_used = is_reading_ || !readers_.empty() || writers_ > 0;
+  if (!is_on_host_ || is_used || !IsCurrentOnDevice()) return false;
+  if (host_.bytes() < HostMemory::kMappedBytes) return false;
+  is_on_host_ = false;
+  is_reading_ = true;
+  read_version_ = version_;
+  return true;
+}
+
+void PlacedBytes::EndLeavingHost() {
+  // Where the system refuses, the pages stay, and so does the room.
+  if (host_.Clear()) GiveRoomBack();
+  Answers answers;
+  {
+    MutexLock lock(&mutex_);
+    is_reading_ = false;
     ServeReaders(answers);
   }
   Tell(std::move(answers));

@@ -22,6 +22,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "server/device/device_memory.h"
 #include "server/store/host_memory.h"
 #include "server/system/mutex.h"
 
@@ -38,7 +40,7 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   using Done = absl::AnyInvocable<void(const absl::Status&) &&>;
   using Taken = absl::AnyInvocable<void() &&>;
 
-  // Memory of the host is always there; what is in it may be outdated.
+  // Memory of the host is always there; what is in it may be outdated, or nothing at all.
   std::byte* host() const { return host_.data(); }
   int64_t bytes() const { return host_.bytes(); }
 
@@ -46,6 +48,17 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   // what was written before the call. Errors: FailedPrecondition, "tensor lost: ...", where no
   // place has it, and those of DeviceMemory::Read.
   void BringToHost(Done done) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Copies the bytes from `offset` on to memory of the caller, which stays until `done` is called;
+  // the rest of a tensor that is on a device alone stays there. Errors: as BringToHost.
+  void Read(int64_t offset, absl::Span<std::byte> to, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Gives the host's pages and room back where a device has the bytes; whoever needs them on the
+  // host later has them read from there, and room taken for them. For the only one who holds the
+  // bytes: nobody else looks at memory of the host. False where it is not possible now; otherwise
+  // EndLeavingHost is to be called, which takes a while, and readers wait until then.
+  bool BeginLeavingHost() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndLeavingHost() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Calls `taken` once the caller has the right to write at the place: perhaps before this returns.
   void TakeWriting(Place place, Taken taken) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -81,6 +94,10 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   // Memory of the host has other bytes than before: what was derived from it is of no use. Called
   // without the lock, before anybody is told.
   virtual void DropForms() {}
+  // The account's room for the bytes in memory of the host. Where there is room, or has been taken,
+  // taking it does nothing. Errors: ResourceExhausted.
+  virtual absl::Status TakeRoom() { return absl::OkStatus(); }
+  virtual void GiveRoomBack() {}
 
  private:
   using Copies = absl::flat_hash_map<const DeviceCopies*, std::shared_ptr<DeviceCopy>>;
@@ -103,7 +120,13 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   bool IsCurrentOnDevice() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Answers those who wait for the host's bytes, or has the bytes read for them.
   void ServeReaders(Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AnswerReaders(const absl::Status& status, Answers& answers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool StartReading() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Reads where a device has what was written last; otherwise false, and `done` is as it was.
+  bool ReadOnDevice(int64_t offset, absl::Span<std::byte> to, DeviceMemory::Done& done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReadOnHost(int64_t offset, absl::Span<std::byte> to, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndReading(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<Taken> GrantWriting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Copies TakeOthers(Place place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

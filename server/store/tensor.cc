@@ -24,10 +24,30 @@ absl::Status WithName(const absl::Status& status, const Tensor& tensor) {
              ", which was on a device that is gone, want one that is uploaded or computed anew"));
 }
 
-TensorBytes::TensorBytes(HostMemory host, Account::Charge charge)
-    : PlacedBytes(std::move(host)), charge_(std::move(charge)) {}
+TensorBytes::TensorBytes(HostMemory host, Account& account, Account::Charge charge)
+    : PlacedBytes(std::move(host)),
+      account_(account.shared_from_this()),
+      charge_(std::move(charge)) {}
 
 TensorBytes::~TensorBytes() = default;
+
+int64_t TensorBytes::charged_bytes() const {
+  MutexLock lock(&room_mutex_);
+  return charge_.bytes();
+}
+
+absl::Status TensorBytes::TakeRoom() {
+  MutexLock lock(&room_mutex_);
+  if (charge_.bytes() == bytes()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(charge_, account_->Take(bytes()));
+  return absl::OkStatus();
+}
+
+void TensorBytes::GiveRoomBack() {
+  Account::Charge charge;
+  MutexLock lock(&room_mutex_);
+  charge = std::move(charge_);
+}
 
 int64_t TensorBytes::form_bytes() {
   int64_t bytes = 0;
@@ -52,10 +72,10 @@ absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
     if (owned->bytes() <= freed_at_once_bytes) return;
     // The room is free at once for whoever comes next: the system takes memory back many times
     // faster than anybody can fill it.
-    owned->charge_ = Account::Charge();
+    owned->GiveRoomBack();
     background->Post([owned = std::move(owned)]() mutable { owned.reset(); });
   };
-  return std::shared_ptr<TensorBytes>(new TensorBytes(std::move(host), std::move(charge)),
+  return std::shared_ptr<TensorBytes>(new TensorBytes(std::move(host), account, std::move(charge)),
                                       give_back);
 }
 

@@ -46,7 +46,8 @@ struct Keeping {
 
 // The bytes of a tensor, or of several tensors of one content. They are there as long as somebody
 // holds them: the session, a product, an answer that is being sent. Their room in memory of the
-// host is charged from the beginning, wherever they are: what leaves a device finds it.
+// host is charged from the beginning, wherever they are: what leaves a device finds it, unless it
+// has been given back.
 class TensorBytes final : public PlacedBytes {
  public:
   // Longer memory is given back to the system by the background: it takes a millisecond for 16 MiB.
@@ -57,7 +58,7 @@ class TensorBytes final : public PlacedBytes {
       int64_t bytes, Account& account, const std::shared_ptr<Background>& background,
       int64_t freed_at_once_bytes = kFreedAtOnceBytes);
 
-  int64_t charged_bytes() const { return charge_.bytes(); }
+  int64_t charged_bytes() const ABSL_LOCKS_EXCLUDED(room_mutex_);
 
   // What kernels of the host derive from the bytes, and what they would have used once; made by
   // KeptForms alone.
@@ -73,13 +74,21 @@ class TensorBytes final : public PlacedBytes {
   std::optional<Sha256Digest> digest;
   // Whether several tensors have had the bytes. Guarded by the store's lock.
   bool are_shared = false;
+  // Whether memory of the host gives the bytes up as soon as a device has them. Guarded by the
+  // store's lock.
+  bool shall_leave_host = false;
 
  private:
-  TensorBytes(HostMemory host, Account::Charge charge);
+  TensorBytes(HostMemory host, Account& account, Account::Charge charge);
   // Whoever uses a form keeps it, and nobody else gets it.
   void DropForms() override ABSL_LOCKS_EXCLUDED(forms_mutex);
 
-  Account::Charge charge_;
+  absl::Status TakeRoom() override ABSL_LOCKS_EXCLUDED(room_mutex_);
+  void GiveRoomBack() override ABSL_LOCKS_EXCLUDED(room_mutex_);
+
+  const std::shared_ptr<Account> account_;
+  mutable Mutex room_mutex_;
+  Account::Charge charge_ ABSL_GUARDED_BY(room_mutex_);
 };
 
 // A tensor that is being made: its room is taken, and nobody can find it yet.

@@ -183,6 +183,9 @@ class TensorStore {
                                         std::optional<int64_t> lease_ns, std::optional<bool> pinned)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Memory for a while, in the account of the tensor's session. Errors: ResourceExhausted.
+  absl::StatusOr<std::shared_ptr<TensorBytes>> Lend(const TensorUse& use, int64_t bytes) const;
+
   // A product is about to write the tensor. Errors: FailedPrecondition where other tensors have had
   // the same bytes.
   absl::Status BeginWriting(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -252,6 +255,8 @@ class TensorStore {
   absl::Status CheckDevice(std::string_view device) ABSL_LOCKS_EXCLUDED(mutex_);
   void BringTo(const std::string& device, const std::shared_ptr<TensorBytes>& bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Where the options say so, uploads that are on a device leave memory of the host.
+  void LeaveHost(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountLost(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(Session& session) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(Session& session, const Tensor& tensor) ABSL_LOCKS_EXCLUDED(mutex_);

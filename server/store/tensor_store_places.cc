@@ -40,6 +40,24 @@ void TensorStore::KeepOnHost(const TensorState& tensor) const {
   if (is_kept) tensor.tensor->bytes->BringToHost([](const absl::Status&) {});
 }
 
+absl::StatusOr<std::shared_ptr<TensorBytes>> TensorStore::Lend(const TensorUse& use,
+                                                               int64_t bytes) const {
+  return TensorBytes::Allocate(bytes, *use.session_->account, background_);
+}
+
+void TensorStore::LeaveHost(Session& session) {
+  if (options_.host_copies != HostCopies::kNone) return;
+  for (auto& [handle, entry] : session.tensors) {
+    const std::shared_ptr<TensorBytes>& bytes = entry.tensor->bytes;
+    // Whoever looks at memory of the host has the tensor, or its bytes, and gets them under the
+    // lock.
+    if (!bytes->shall_leave_host || entry.tensor.use_count() > 1 || bytes.use_count() > 1) continue;
+    if (!bytes->BeginLeavingHost()) continue;
+    bytes->shall_leave_host = false;
+    background_->Post([bytes] { bytes->EndLeavingHost(); });
+  }
+}
+
 void TensorStore::CountLost(Session& session) {
   for (auto& [handle, entry] : session.tensors) {
     const bool is_lost = entry.tensor->bytes->is_lost();

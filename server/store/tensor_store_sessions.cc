@@ -155,6 +155,7 @@ void TensorStore::Expire() {
     const auto found = sessions_.find(key);
     if (found == sessions_.end()) continue;
     CountLost(*found->second);
+    LeaveHost(*found->second);
     if (!ExpireSession(*found->second, left)) continue;
     left.sessions.push_back(std::move(found->second));
     sessions_.erase(found);

@@ -152,6 +152,7 @@ void TensorStore::Complete(const std::shared_ptr<Session>& session,
         draft.bytes->digest = upload->digest();
         session->contents[Session::ContentOf(draft.spec, *upload->digest())] = draft.bytes;
       }
+      draft.bytes->shall_leave_host = options_.host_copies == HostCopies::kNone;
       result = Publish(*session, std::move(draft), left);
     }
   }

@@ -143,6 +143,10 @@ class Daemon:
     def rss_bytes(self):
         return self._status("VmRSS") * 1024
 
+    def anonymous_bytes(self):
+        """Without what is shared with a worker."""
+        return self._status("RssAnon") * 1024
+
     def children(self):
         """The processes that it has started and that have not ended."""
         command = ["ps", "--ppid", str(self.pid), "-o", "pid="]

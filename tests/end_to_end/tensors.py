@@ -42,9 +42,9 @@ class Stream:
         self._requests.put(resident_pb2.PutRequest(**step))
         return self
 
-    def begin(self, spec, name="", sha256=b"", lease_ns=0, pinned=False):
+    def begin(self, spec, name="", sha256=b"", lease_ns=0, pinned=False, device=""):
         keep = tensors_pb2.NewTensor(name=name, lease_ns=lease_ns, pinned=pinned)
-        self.send(begin=resident_pb2.PutBegin(spec=spec, keep=keep, sha256=sha256))
+        self.send(begin=resident_pb2.PutBegin(spec=spec, keep=keep, sha256=sha256, device=device))
         return self.state()
 
     def join(self, upload):

@@ -54,11 +54,13 @@ class Later {
 class PlacedBytesTest : public testing::Test {
  protected:
   static constexpr int64_t kBlock = kBlockGranuleBytes;
+  static constexpr int64_t kMapped = HostMemory::kMappedBytes;
 
   // The thread of one memory may hold tensors that are in the other one, too.
   ~PlacedBytesTest() override {
     first_->Close();
     second_->Close();
+    large_->Close();
   }
 
   std::shared_ptr<TensorBytes> Bytes(const std::string& text, int64_t bytes = kBlock) {
@@ -78,6 +80,14 @@ class PlacedBytesTest : public testing::Test {
     Later<absl::Status> status;
     bytes.BringToHost([&](const absl::Status& brought) { status.Set(brought); });
     return status.Wait();
+  }
+  static std::string Read(TensorBytes& bytes, int64_t offset, size_t size) {
+    std::string text(size, '?');
+    Later<absl::Status> status;
+    bytes.Read(offset, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), size),
+               [&](const absl::Status& read) { status.Set(read); });
+    const absl::Status read = status.Wait();
+    return read.ok() ? text : std::string(read.message());
   }
   // Begins as a product on the device does.
   Use BeginAt(const std::shared_ptr<DeviceCopies>& copies,
@@ -105,9 +115,12 @@ class PlacedBytesTest : public testing::Test {
       std::make_shared<Background>("tensors", absl::Seconds(1), [] {});
   FakeDeviceMemory memory_{2 * kBlock};
   FakeDeviceMemory other_memory_{2 * kBlock};
+  FakeDeviceMemory large_memory_{2 * kMapped};
   const std::shared_ptr<DeviceCopies> first_ = std::make_shared<DeviceCopies>(memory_, "fake:0");
   const std::shared_ptr<DeviceCopies> second_ =
       std::make_shared<DeviceCopies>(other_memory_, "fake:1");
+  const std::shared_ptr<DeviceCopies> large_ =
+      std::make_shared<DeviceCopies>(large_memory_, "fake:2");
 };
 
 TEST_F(PlacedBytesTest, WhatADeviceWroteComesToTheHostWhenItIsRead) {
@@ -121,6 +134,76 @@ TEST_F(PlacedBytesTest, WhatADeviceWroteComesToTheHostWhenItIsRead) {
   EXPECT_THAT(bytes->Devices(), ElementsAre("fake:0")) << "it stays there, too";
   EXPECT_THAT(BringToHost(*bytes), IsOk());
   EXPECT_EQ(memory_.calls("Read"), 1);
+}
+
+TEST_F(PlacedBytesTest, APartIsReadWithoutTheRest) {
+  const auto bytes = OnlyAtFirst("a new text");
+  EXPECT_EQ(Read(*bytes, 2, 3), "new");
+  EXPECT_EQ(memory_.calls("Read"), 1);
+  EXPECT_FALSE(bytes->is_on_host());
+  EXPECT_EQ(OnHost(*bytes, 3), "old") << "nothing was written there";
+  EXPECT_THAT(BringToHost(*bytes), IsOk());
+  EXPECT_EQ(Read(*bytes, 6, 4), "text");
+  EXPECT_EQ(memory_.calls("Read"), 2) << "the host has it";
+}
+
+TEST_F(PlacedBytesTest, APartIsReadOnTheHostWhereTheDeviceFails) {
+  const auto bytes = OnlyAtFirst("a new text");
+  memory_.FailNext("Read", absl::InternalError("torn"));
+  EXPECT_EQ(Read(*bytes, 2, 3), "new");
+  EXPECT_TRUE(bytes->is_on_host());
+  const auto lost = OnlyAtFirst("a new text");
+  memory_.Lose();
+  EXPECT_THAT(Read(*lost, 2, 3), HasSubstr("tensor lost"));
+}
+
+TEST_F(PlacedBytesTest, WhatIsOnADeviceLeavesTheHostAndComesBackToWhoReadsItThere) {
+  const auto bytes = Bytes("text", kMapped);
+  EXPECT_FALSE(bytes->BeginLeavingHost()) << "nobody else has it";
+  ASSERT_THAT(Bring(*large_, bytes), IsOk());
+  ASSERT_TRUE(bytes->BeginLeavingHost());
+  EXPECT_FALSE(bytes->BeginLeavingHost()) << "once is enough";
+  Later<absl::Status> read;
+  bytes->BringToHost([&](const absl::Status& status) { read.Set(status); });
+  EXPECT_FALSE(read.is_there()) << "it is not to be read while it leaves";
+  EXPECT_EQ(large_memory_.calls("Read"), 0);
+  bytes->EndLeavingHost();
+  EXPECT_THAT(read.Wait(), IsOk());
+  EXPECT_EQ(OnHost(*bytes, 4), "text");
+  EXPECT_EQ(account_->used(), kMapped);
+  ASSERT_TRUE(bytes->BeginLeavingHost());
+  bytes->EndLeavingHost();
+  EXPECT_EQ(account_->used(), 0);
+  EXPECT_EQ(OnHost(*bytes, 4), std::string(4, '\0'));
+  EXPECT_FALSE(bytes->is_lost());
+}
+
+TEST_F(PlacedBytesTest, WhatHasLeftComesBackAsFarAsThereIsRoom) {
+  const auto bytes = Bytes("text", kMapped);
+  ASSERT_THAT(Bring(*large_, bytes), IsOk());
+  ASSERT_TRUE(bytes->BeginLeavingHost());
+  bytes->EndLeavingHost();
+  {
+    const auto rest = account_->Take(account_->free());
+    ASSERT_THAT(rest, IsOk());
+    EXPECT_THAT(BringToHost(*bytes), StatusIs(absl::StatusCode::kResourceExhausted));
+    EXPECT_EQ(Read(*bytes, 1, 3), "ext") << "a part needs none";
+  }
+  EXPECT_THAT(BringToHost(*bytes), IsOk());
+  EXPECT_EQ(OnHost(*bytes, 4), "text");
+}
+
+TEST_F(PlacedBytesTest, WhatIsWrittenOrShortDoesNotLeaveTheHost) {
+  const auto small = Bytes("text");
+  ASSERT_THAT(Bring(*large_, small), IsOk());
+  EXPECT_FALSE(small->BeginLeavingHost()) << "there would be no page to give back";
+  const auto bytes = Bytes("text", kMapped);
+  ASSERT_THAT(Bring(*large_, bytes), IsOk());
+  bytes->TakeWriting(nullptr, [] {});
+  EXPECT_FALSE(bytes->BeginLeavingHost());
+  bytes->EndWriting(nullptr, /*has_begun=*/false, /*is_ok=*/false);
+  EXPECT_TRUE(bytes->BeginLeavingHost());
+  bytes->EndLeavingHost();
 }
 
 TEST_F(PlacedBytesTest, AnotherDeviceGetsItByWayOfTheHost) {

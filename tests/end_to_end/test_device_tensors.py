@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that are on a GPU alone, whose worker simulates it: parts that are read from there, and
+uploads that leave the host."""
+
+import os
+import signal
+
+import grpc
+import numpy as np
+import pytest
+from daemon import wait_until
+from gemmd.v1 import gemm_pb2, tensors_pb2
+from tensors import Session, by_name
+
+DEADLINE_S = 60
+F16 = tensors_pb2.ELEMENT_TYPE_F16  # Whole numbers up to 2048 are exact.
+
+
+@pytest.fixture
+def gpu(daemons, fake_worker):
+    def start(*flags):
+        worker = f"--worker-binary={fake_worker}"
+        return daemons.start("--lame-duck=1ms", "--devices=cuda:0,cpu", worker, *flags)
+
+    return start
+
+
+@pytest.fixture
+def session_of():
+    opened = []
+
+    def start(daemon):
+        channel = grpc.insecure_channel(daemon.unix)
+        opened.append((Session(channel), channel))
+        return opened[-1][0]
+
+    yield start
+    for session, channel in opened:
+        session.close()
+        channel.close()
+
+
+def multiply(session, a, b, name):
+    """D = A B, which becomes a tensor of the GPU."""
+
+    def operand(matrix):
+        return tensors_pb2.Operand(type=F16, data=matrix.astype(np.float16).tobytes())
+
+    new = tensors_pb2.NewTensor(name=name)
+    request = gemm_pb2.MultiplyRequest(
+        m=a.shape[0],
+        n=b.shape[1],
+        k=a.shape[1],
+        a=operand(a),
+        b=operand(b),
+        d=tensors_pb2.OutputSpec(type=F16, new_tensor=new),
+        device="cuda:0",
+    )
+    session.multiply(request)
+
+
+def places(session, name):
+    return {place.device for place in session.describe(by_name(name)).places}
+
+
+def kill_workers(daemon):
+    for worker in daemon.children():
+        os.kill(worker, signal.SIGKILL)
+
+
+def test_a_range_is_read_where_it_lies(gpu, session_of):
+    """Rows of a result come from the GPU alone, in more than one window; the rest stays there, and
+    the account is as it was."""
+    rows, columns = 12, 1 << 20
+    daemon = gpu("--tensor-bytes=256MiB", "--session-tensor-bytes=256MiB")
+    session = session_of(daemon)
+    a = np.arange(rows).reshape(rows, 1)
+    b = (np.arange(columns) % 64).reshape(1, columns)
+    multiply(session, a, b, "d")
+    want = (a * b).astype(np.float16).tobytes()
+    held = session.settled().session_bytes
+    line = 2 * columns
+    for offset, count in ((0, 1), (3 * line, 5 * line), (len(want) - 7, 7), (line, 0)):
+        _, data = session.get(by_name("d"), offset=offset, bytes=count)
+        assert data == want[offset : offset + count], (offset, count)
+        assert places(session, "d") == {"cuda:0"}
+    wait_until(lambda: session.list().session_bytes == held, DEADLINE_S, "windows are given back")
+    _, data = session.get(by_name("d"))
+    assert data == want
+    assert places(session, "d") == {"cuda:0", "host"}, "all of it stays here, too"
+
+
+def test_uploads_leave_the_host(gpu, session_of, is_sanitized):
+    """With --host-copies=none: their room and pages are free once they are on a GPU. They come back
+    where they are read as a whole, as far as there is room, and are lost with the worker."""
+    size = 20 << 20  # The GPU has room for two of them, the host for one.
+    daemon = gpu("--host-copies=none", "--tensor-bytes=30MiB", "--session-tensor-bytes=30MiB")
+    session = session_of(daemon)
+    data = os.urandom(size)
+    before = daemon.anonymous_bytes()
+
+    def upload(name):
+        session.put(data, name=name, device="cuda:0", hashed=False)
+        wait_until(lambda: places(session, name) == {"cuda:0"}, DEADLINE_S, "it has left the host")
+        wait_until(lambda: session.list().session_bytes < 1 << 20, DEADLINE_S, "its room is free")
+
+    upload("one")
+    upload("two")
+    told = session.describe(by_name("two"))
+    assert told.kept_bytes < 1 << 20 and not told.lost
+    if not is_sanitized:  # Which keeps what the messages took.
+        pages = "the pages of both are free"
+        wait_until(lambda: daemon.anonymous_bytes() - before < 1.5 * size, DEADLINE_S, pages)
+    for name in ("one", "two"):
+        _, part = session.get(by_name(name), offset=5 << 20, bytes=6 << 20)
+        assert part == data[5 << 20 : 11 << 20]
+    assert session.get(by_name("one"))[1] == data
+    assert places(session, "one") == {"cuda:0", "host"}
+    assert session.list().session_bytes >= size
+    with pytest.raises(grpc.RpcError) as raised:
+        session.get(by_name("two"))
+    assert raised.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "quota" in raised.value.details()
+    kill_workers(daemon)
+    wait_until(lambda: session.describe(by_name("two")).lost, DEADLINE_S, "it is lost")
+    assert session.get(by_name("one"))[1] == data
+
+
+def test_a_range_of_a_lost_tensor(gpu, session_of):
+    daemon = gpu()
+    session = session_of(daemon)
+    multiply(session, np.ones((2, 1)), np.ones((1, 8)), "d")
+    kill_workers(daemon)
+    wait_until(lambda: session.describe(by_name("d")).lost, DEADLINE_S, "it is lost")
+    for count in (0, 8):
+        with pytest.raises(grpc.RpcError) as raised:
+            session.get(by_name("d"), offset=2, bytes=count)
+        assert raised.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert "tensor lost" in raised.value.details()
