@@ -34,6 +34,10 @@ uint64_t FakeDeviceMemory::generation() const {
 void FakeDeviceMemory::Add(Call call) {
   MutexLock lock(&mutex_);
   ++counts_[call.function];
+  if (call.function == held_from_) {
+    held_from_.clear();
+    is_held_ = true;
+  }
   calls_.push_back(std::move(call));
 }
 
@@ -187,6 +191,11 @@ void FakeDeviceMemory::Serve() {
 void FakeDeviceMemory::Hold(bool hold) {
   MutexLock lock(&mutex_);
   is_held_ = hold;
+}
+
+void FakeDeviceMemory::HoldFrom(const std::string& function) {
+  MutexLock lock(&mutex_);
+  held_from_ = function;
 }
 
 int FakeDeviceMemory::held() const {

@@ -37,6 +37,8 @@ class FakeDeviceMemory final : public DeviceMemory {
 
   // From now on calls wait, until this is called with false. An Allocate has its bytes meanwhile.
   void Hold(bool hold) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same from the next call of the function on, which waits already.
+  void HoldFrom(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls that wait.
   int held() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls so far, by the name of their function.
@@ -91,6 +93,7 @@ class FakeDeviceMemory final : public DeviceMemory {
   DeviceBlock last_lost_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 1;
   bool is_held_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string held_from_ ABSL_GUARDED_BY(mutex_);  // Empty: from no function.
   bool is_ready_ ABSL_GUARDED_BY(mutex_) = true;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
