@@ -30,8 +30,8 @@ HEADLINES = {
     "f64": r"mma\.m16n8k16\.f64",
     "s8 into s32": r"wgmma\.m64n\d+k32\.s32\.s8\.s8",
     "e4m3 into f32": r"wgmma\.m64n\d+k32\.f32\.e4m3\.e4m3",
-    "f16 into f32, A 2:4 sparse": r"mma\.sp\.m16n8k32\.f32\.f16\.f16\.f32",
-    "s8 into s32, A 2:4 sparse": r"mma\.sp\.m16n8k64\.s32\.s8\.s8\.s32",
+    "f16 into f32, A 2:4 sparse": r"wgmma\.sp\.m64n\d+k32\.f32\.f16\.f16",
+    "s8 into s32, A 2:4 sparse": r"wgmma\.sp\.m64n\d+k64\.s32\.s8\.s8",
 }
 HEADLINE_EXTENT = 8192
 HEADLINE_REPORT = "h200.json"

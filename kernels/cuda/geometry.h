@@ -23,8 +23,8 @@ constexpr int AccumulatorStride(const CudaRow& row) { return row.tile.n + 2; }
 
 // A warp has the metadata of so many rows of a sparse A, in an instruction of a warpgroup too.
 inline constexpr int kMetadataRows = 16;
-// Of 16 bits or more, an instruction reads the metadata of half the lanes. Warpgroups have the
-// other half hold the metadata of the next instruction along k.
+// An instruction for types of 16 bits or more reads the metadata of half the lanes. Warpgroups have
+// the other half hold the metadata of the next instruction along k.
 constexpr int StepsOfMetadata(const CudaRow& row) {
   return HasWarpgroups(row) && BitsOf(row.instruction.a) >= 16 ? 2 : 1;
 }

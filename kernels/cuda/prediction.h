@@ -14,7 +14,7 @@ namespace gemmd {
 inline constexpr double kLaunchSeconds = 6e-6;
 // What one more kernel of the same product takes, which packs an operand.
 inline constexpr double kPackSeconds = 8e-6;
-// Of moving and computing, the longer one hides the shorter one but for this part.
+// The longer one of moving and computing hides the shorter one but for this part.
 inline constexpr double kSeenPart = 0.25;
 // Where others are idle, a multiprocessor gets so many times its part of the memory's bandwidth.
 inline constexpr double kMostShare = 1.45;

@@ -71,7 +71,7 @@ constexpr RowShapes WarpgroupTiles(const mma::Instruction& instruction) {
   }
 }
 
-// Of a sparse A, lines are half as long, so tall tiles bring the fewest bytes.
+// The lines of a sparse A are half as long, so tall tiles bring the fewest bytes.
 inline constexpr std::array<RowShape, 1> kSparseWarpgroupTilesOf192 = {{{256, 192, 128, 8, 1, 4}}};
 inline constexpr std::array<RowShape, 2> kSparseWarpgroupTilesOf128 = {
     {{256, 128, 128, 8, 1, 5}, {128, 128, 128, 8, 1, 7}}};

@@ -28,7 +28,7 @@ Checked Padded(int64_t bytes) {
   return padded.value() ? Checked(*padded.value() / kJobAlignment * kJobAlignment) : padded;
 }
 
-// Of a matrix in a block: whether the worker makes a copy of it for the kernel.
+// Whether the worker makes a copy of a matrix in a block for the kernel.
 bool IsCopied(const PlacedRange& matrix, const PlacedRange& d) {
   if (matrix.place.offset % kJobAlignment != 0) return true;
   return matrix.place.block == d.place.block && &matrix != &d &&

@@ -65,7 +65,9 @@ def main():
         alone = start("alone", options.bin, *tensors, "--batch-most=1")
         command += [f"--tcp={now.tcp}", f"--unix={now.unix}", f"--alone={alone.unix}"]
         if options.baseline:
-            before = start("before", options.baseline)
+            # Builds of then refuse what is larger than their staging area.
+            staging = [] if options.device == "cpu" else ["--gpu-staging-bytes=2GiB"]
+            before = start("before", options.baseline, *staging)
             command += [f"--baseline-tcp={before.tcp}", f"--baseline-unix={before.unix}"]
         command += [
             f"--device={options.device}",

@@ -68,13 +68,16 @@ void MeasureAllResident(const Targets& targets) {
   Print(row);
 }
 
-void MeasureFewRows(const Targets& targets) {
+// Weights lie k x n, or n x k as layers of networks have them: the order that kernels read.
+void MeasureFewRows(const Targets& targets, v1::Order order) {
   constexpr int64_t kRows = 16;
   constexpr int64_t kSide = 8192;
   const std::vector<Bf16> rows = RandomBf16(kRows * kSide, 1);
   const std::vector<Bf16> weights = RandomBf16(kSide * kSide, 2);
   Client client = Connect(targets.unix_socket);
-  const ResidentTensor b = Value(client.Put(View(weights, kSide, kSide)));
+  MatrixView view = View(weights, kSide, kSide);
+  view.order = order;
+  const ResidentTensor b = Value(client.Put(view));
   std::vector<float> d(kRows * kSide);
   ProductOptions options;
   options.device = targets.device;
@@ -86,7 +89,9 @@ void MeasureFewRows(const Targets& targets) {
         SecondsOf([&] { Value(client.Multiply(View(rows, kRows, kSide), b, options)); }));
   }
   seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 4));
-  Row row = {.what = "16x8192x8192 bf16, B resident, round trip p50",
+  const bool is_column_major = order == v1::ORDER_COLUMN_MAJOR;
+  Row row = {.what = std::string("16x8192x8192 bf16, B resident ") +
+                     (is_column_major ? "column major" : "row major") + ", round trip p50",
              .unit = "us",
              .seen = 1e6 * Median(seconds),
              .measure = "400 us",
@@ -97,8 +102,8 @@ void MeasureFewRows(const Targets& targets) {
     Client before = Connect(targets.baseline_unix);
     row.baseline =
         1e6 * InTurns({[&] {
-                        return SecondsOfMessages(before, View(rows, kRows, kSide),
-                                                 View(weights, kSide, kSide), targets.device);
+                        return SecondsOfMessages(before, View(rows, kRows, kSide), view,
+                                                 targets.device);
                       }},
                       3)[0];
   }
@@ -173,7 +178,8 @@ void MeasureFourCallers(const Targets& targets) {
 
 void MeasureLarge(const Targets& targets) {
   MeasureAllResident(targets);
-  MeasureFewRows(targets);
+  MeasureFewRows(targets, v1::ORDER_ROW_MAJOR);
+  MeasureFewRows(targets, v1::ORDER_COLUMN_MAJOR);
   MeasureFourCallers(targets);
 }
 

@@ -123,7 +123,7 @@ def test_products_run_on_the_gpu_that_is_the_default(gpus, client, gemmctl):
     assert gpu.memory_limit_bytes < gpu.memory_bytes and gpu.clock_khz > 0 < gpu.memory_clock_khz
     answer = both.multiply()
     assert answer.device == "cuda:0"
-    assert answer.kernel.startswith("mma.") or answer.kernel.startswith("wmma.")
+    assert answer.kernel.startswith(("mma.", "wmma.", "wgmma."))
     timing = answer.timing
     assert min(timing.copy_in_ns, timing.compute_ns, timing.copy_out_ns) > 0
     stages = timing.receive_ns + timing.queue_ns + timing.copy_in_ns + timing.compute_ns

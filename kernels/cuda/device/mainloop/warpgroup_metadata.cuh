@@ -41,7 +41,7 @@ class WarpgroupMetadata {
         if constexpr (kWords == 1) {
           words[i][0] = ptx::LoadShared32(at);
         } else {
-          // Of single loads, ptxas was seen to delay the second one.
+          // ptxas was seen to delay the second one of two single loads.
           const uint64_t both = ptx::LoadShared64(at);
           words[i][0] = static_cast<uint32_t>(both);
           words[i][1] = static_cast<uint32_t>(both >> 32);
