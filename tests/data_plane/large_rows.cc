@@ -100,12 +100,11 @@ void MeasureFewRows(const Targets& targets, v1::Order order) {
              .is_most = true};
   if (!targets.baseline_unix.empty()) {
     Client before = Connect(targets.baseline_unix);
-    row.baseline =
-        1e6 * InTurns({[&] {
-                        return SecondsOfMessages(before, View(rows, kRows, kSide), view,
-                                                 targets.device);
-                      }},
-                      3)[0];
+    row.baseline = 1e6 * InTurns({[&] {
+                                   return SecondsOfMessages(before, View(rows, kRows, kSide), view,
+                                                            targets.device);
+                                 }},
+                                 3)[0];
   }
   Print(row);
 }
