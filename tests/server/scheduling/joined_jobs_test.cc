@@ -167,7 +167,7 @@ TEST_F(JoinedJobsTest, NoDeadlineIsRisked) {
   Submit(scheduler_, Product());
   device_.CompleteNext();
   device_.CompleteNext();
-  EXPECT_EQ(device_.submitted(), 3);
+  ASSERT_EQ(device_.submitted(), 3);
   device_.CompleteNext();
   EXPECT_EQ(answers_[1].joined, 1);
 }
