@@ -44,6 +44,13 @@ class SchedulerTest : public ::testing::Test {
     return scheduler_.Submit(std::move(submission));
   }
 
+  // Nothing ends after what records it: not even where a test failed.
+  void TearDown() override {
+    for (FakeDevice* const device : {&first_, &second_}) {
+      while (device->held() > 0) device->CompleteNext();
+    }
+  }
+
   FakeClock clock_;
   std::deque<std::string> outputs_;
   FakeDevice first_{"first", {}};
