@@ -20,9 +20,9 @@ template <typename Row>
 class WarpgroupElements {
  public:
   static constexpr CudaRow kOf = kRow<Row>;
-  using Sum = std::conditional_t<kOf.instruction.d == ElementType::kS32, int32_t, float>;
+  using Sum = WarpgroupSum<Row>;
   static constexpr int kDown = InstructionsDown(kOf);
-  static constexpr int kSums = kOf.instruction.n / 2;  // A thread has so many of one instruction.
+  static constexpr int kSums = kWarpgroupSums<Row>;
   static_assert(kDown == 1 && WarpgroupsOf(kOf) == 1);
 
   // `thread` is a number within the warpgroup.

@@ -21,9 +21,9 @@ template <typename Row>
 class WarpgroupStore {
  public:
   static constexpr CudaRow kOf = kRow<Row>;
-  using Sum = std::conditional_t<kOf.instruction.d == ElementType::kS32, int32_t, float>;
+  using Sum = WarpgroupSum<Row>;
   static constexpr int kDown = InstructionsDown(kOf);
-  static constexpr int kSums = kOf.instruction.n / 2;  // A thread has so many of one instruction.
+  static constexpr int kSums = kWarpgroupSums<Row>;
 
   __device__ WarpgroupStore(const MmaParameters& parameters, uint32_t shared, int warpgroup,
                             int thread)

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/geometry.h"
 #include "kernels/mma/ptx.h"
@@ -21,6 +23,13 @@ struct RowMnemonic {
   static constexpr int kOperandBits = BitsOf(kRow<Row>.instruction.a);
   static constexpr bool kIsInteger = IsInteger(kRow<Row>.instruction.a);
 };
+
+// The sums of an instruction of warpgroups: their type, and how many of them a thread has.
+template <typename Row>
+using WarpgroupSum =
+    std::conditional_t<kRow<Row>.instruction.d == ElementType::kS32, int32_t, float>;
+template <typename Row>
+inline constexpr int kWarpgroupSums = kRow<Row>.instruction.n / 2;
 
 template <typename Row, bool kIsA>
 struct WmmaLoadMnemonic {

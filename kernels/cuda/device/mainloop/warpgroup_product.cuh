@@ -95,6 +95,8 @@ class WarpgroupBlock {
       }
     }
     ptx::WaitForProducts<0>();
+#pragma unroll
+    for (int set = 0; set < Metadata::kSets; ++set) Metadata::Keep(words[set]);
     pipe_.Release(released);
   }
 
