@@ -77,37 +77,40 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in dropped]
 
 
+def given_program(request, option, missing):
+    path = request.config.getoption(option)
+    if not path:
+        pytest.fail(missing)
+    return pathlib.Path(path).resolve(strict=True)
+
+
 @pytest.fixture(scope="session")
 def gemmd(request):
-    path = request.config.getoption("--gemmd")
-    if not path:
-        pytest.fail("no daemon: give --gemmd=PATH or set GEMMD_BINARY")
-    return pathlib.Path(path).resolve(strict=True)
+    return given_program(
+        request, "--gemmd", "no daemon: give --gemmd=PATH or set GEMMD_BINARY"
+    )
 
 
 @pytest.fixture(scope="session")
 def gemmctl(request):
-    path = request.config.getoption("--gemmctl")
-    if not path:
-        pytest.fail("no command line client: give --gemmctl=PATH or set GEMMCTL_BINARY")
-    return pathlib.Path(path).resolve(strict=True)
+    return given_program(
+        request,
+        "--gemmctl",
+        "no command line client: give --gemmctl=PATH or set GEMMCTL_BINARY",
+    )
 
 
 @pytest.fixture(scope="session")
 def gemmload(request):
-    path = request.config.getoption("--gemmload")
-    if not path:
-        pytest.fail("no load tester: give --gemmload=PATH or set GEMMLOAD_BINARY")
-    return pathlib.Path(path).resolve(strict=True)
+    return given_program(
+        request, "--gemmload", "no load tester: give --gemmload=PATH or set GEMMLOAD_BINARY"
+    )
 
 
 @pytest.fixture(scope="session")
 def fake_worker(request):
     """A worker without a GPU."""
-    path = request.config.getoption("--fake-worker")
-    if not path:
-        pytest.fail("no worker: give --fake-worker=PATH")
-    return pathlib.Path(path).resolve(strict=True)
+    return given_program(request, "--fake-worker", "no worker: give --fake-worker=PATH")
 
 
 @pytest.fixture(scope="session")
