@@ -20,7 +20,7 @@ namespace gemmd {
 // Row-major matrices, one after the other. All lines of all of them are counted: those of the
 // second matrix follow those of the first.
 struct CompressView {
-  SparseLayout layout;  // Of one matrix.
+  SparseLayout layout;  // Describes one matrix.
   const std::byte* dense = nullptr;
   int64_t dense_line_stride_bytes = 0;
   int64_t dense_matrix_stride_bytes = 0;

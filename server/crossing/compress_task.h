@@ -20,7 +20,7 @@ struct CompressTask {
   uint64_t dense_block = 0;
   uint64_t mask_block = 0;  // 0: the units of the largest magnitude are kept.
   uint64_t result_block = 0;
-  int64_t first_line = 0;  // Of all lines of all matrices.
+  int64_t first_line = 0;  // The lines of all matrices are counted on.
   int64_t end_line = 0;
 };
 

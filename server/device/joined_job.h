@@ -54,7 +54,7 @@ class JoinedJob {
 
   const std::vector<const Job*> members_;
   SourcePieces pieces_;
-  std::vector<std::vector<BlockPart>> block_parts_;  // Of the operands in blocks.
+  std::vector<std::vector<BlockPart>> block_parts_;  // Where operands in blocks lie.
   std::vector<DestinationPart> d_parts_;
   Job job_;
 };

@@ -21,7 +21,7 @@ struct RawTarget {
   // Each in its turn.
   std::vector<grpc::ByteBuffer> requests;
   std::string session = "";  // In whose name; empty: nobody's.
-  int products = 1;          // Of each message.
+  int products = 1;          // Each message has so many.
   bool is_checked = false;   // The answers are those of gemmd: looked at, and counted.
 };
 
