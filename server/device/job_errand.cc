@@ -114,11 +114,7 @@ std::vector<PlacedRange> JobErrand::InBlocks() const {
   return placed;
 }
 
-// What lies in a block was looked at when it came there.
-absl::Status JobErrand::CheckOperands() const {
-  if (job_.a.block != 0 || !job_.a.parts.empty()) return absl::OkStatus();
-  return gemmd::CheckOperands(job_, &is_aborted);
-}
+absl::Status JobErrand::CheckOperands() const { return gemmd::CheckOperands(job_, &is_aborted); }
 
 std::vector<CopiedBytes> JobErrand::CopiesIn() const {
   std::vector<CopiedBytes> copies;

@@ -27,6 +27,7 @@ absl::Status CheckOperands(const Problem& problem, const std::byte* a, AbortFlag
 
 absl::Status CheckOperands(const Job& job, AbortFlag abort) {
   if (!job.problem.a.is_sparse()) return absl::OkStatus();
+  if (job.a.block != 0 || !job.a.parts.empty()) return absl::OkStatus();
   Source source = job.a;
   source.keeper = nullptr;  // The pieces are copied again afterwards.
   WarmMemory memory(0);

@@ -17,7 +17,8 @@ namespace gemmd {
 // Once the flag is set, the rest is not looked at.
 absl::Status CheckOperands(const Problem& problem, const std::byte* a, AbortFlag abort);
 
-// The same for a job that lies in memory of the host; an A in pieces is put together for it.
+// The same for a job. An A in pieces is put together for it; one in a block was looked at when it
+// came there.
 // Errors: ResourceExhausted besides; Cancelled where it was aborted while A was put together.
 absl::Status CheckOperands(const Job& job, AbortFlag abort);
 

@@ -52,7 +52,6 @@ StreamedJob::StreamedJob(const Job& job, Device::Done done, int64_t bytes, Worke
   }
 }
 
-// What lies in a block is not looked at again.
 void StreamedJob::Start() {
   if (GoesOn(CheckOperands(job_, &is_aborted_))) PlaceNext();
 }

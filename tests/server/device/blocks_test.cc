@@ -11,6 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "kernels/prune24.h"
+#include "kernels/sparse24.h"
 #include "server/device/device_memory.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"
@@ -155,6 +157,29 @@ TEST_F(BlocksTest, HoldTheMatricesOfJobs) {
     EXPECT_TRUE(Read(d, offset, static_cast<size_t>(job.d_bytes)) == product.Expected()) << offset;
     EXPECT_EQ(Read(d, offset + job.d_bytes, 10), std::string(10, '\0'));
   }
+}
+
+// D is larger than the staging area. Who put A there has looked at its indices.
+TEST_F(BlocksTest, HoldASparseMatrixOfAJobInParts) {
+  SmallProduct product(200, 200, 40);
+  const SparseLayout one = SparseLayoutOf("a", ElementType::kF16, 200, 40).value();
+  std::string dense = product.a();
+  std::string sparse(static_cast<size_t>(one.bytes), '\0');
+  Prune(one, reinterpret_cast<std::byte*>(dense.data()));
+  ASSERT_THAT(gemmd::Compress("a", one, reinterpret_cast<const std::byte*>(dense.data()),
+                              reinterpret_cast<std::byte*>(sparse.data())),
+              IsOk());
+  product.problem().a = TightSparseLayout("a", ElementType::kF16, 200, 40).value();
+  Job job = product.JobFor(rig_.device());
+  SourcePieces pieces;
+  job.a = pieces.Add(PieceOf(sparse));
+  ASSERT_THAT(Run(job), IsOk());
+  const std::string want = product.d();
+  EXPECT_FALSE(product.IsRight()) << "nothing was pruned";
+  job = product.JobFor(rig_.device());
+  job.a = In(BlockOf(sparse), sparse);
+  ASSERT_THAT(Run(job), IsOk());
+  EXPECT_TRUE(product.d() == want);
 }
 
 TEST_F(BlocksTest, WhatLiesBetweenTheLinesOfDStays) {
