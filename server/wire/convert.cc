@@ -199,6 +199,9 @@ absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
     return UnknownValue("priority", request.priority());
   }
   if (request.priority() == v1::PRIORITY_LOW) parsed.priority = Priority::kLow;
+  if (request.verify().mode() > v1::VERIFY_MODE_NONE) {
+    return absl::UnimplementedError("verify.mode: this server checks no answers");
+  }
   parsed.device = request.device();
   return parsed;
 }

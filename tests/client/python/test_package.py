@@ -13,7 +13,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 STUBS = {
     f"gemmd/v1/{name}_pb2{kind}"
-    for name in ("admin", "gemm", "instructions", "registry", "resident", "statistics", "tensors")
+    for name in ("admin", "gemm", "incidents", "instructions", "registry", "resident", "statistics", "tensors")
     for kind in (".py", ".pyi", "_grpc.py")
 }
 PRODUCT = """
