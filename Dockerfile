@@ -78,7 +78,8 @@ FROM program AS daemon
 ENV GEMMD_ADDRESS=127.0.0.1:8470
 EXPOSE 8470 8471
 ENTRYPOINT ["/opt/gemmd/bin/gemmd"]
-CMD ["--listen=[::]:8470", "--metrics-listen=[::]:8471"]
+# The network is the container's own: who publishes the port decides who reaches it.
+CMD ["--listen=[::]:8470", "--insecure-allow-remote", "--metrics-listen=[::]:8471"]
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
   CMD ["/opt/gemmd/bin/gemmctl", "--timeout=3s", "health"]
 

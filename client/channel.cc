@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "client/credentials.h"
 #include "gemmd/v1/gemm.grpc.pb.h"
 #include "grpc/compression.h"
 #include "grpc/grpc.h"
@@ -61,14 +62,18 @@ absl::Status CheckOptions(const ClientOptions& options) {
 
 // Catches what gRPC would only report with the first call, minutes later and in words of its own.
 absl::Status CheckAddress(absl::string_view address) {
+  const absl::string_view whole = address;
+  const absl::string_view want_any = "host:port (port 1 to 65535), tls:host:port or unix:/path";
   const auto error = [&](absl::string_view want) {
     return absl::InvalidArgumentError(
-        absl::StrCat("address: got \"", absl::CEscape(address), "\", want ", want));
+        absl::StrCat("address: got \"", absl::CEscape(whole), "\", want ", want));
   };
   const bool has_strange_character = std::any_of(address.begin(), address.end(), [](char c) {
     return !absl::ascii_isgraph(static_cast<unsigned char>(c));
   });
-  if (address.empty() || has_strange_character) return error("host:port or unix:/path");
+  if (address.empty() || has_strange_character) return error(want_any);
+  address = WithoutTls(address);
+  if (WithoutTls(address) != address) return error(want_any);
   for (absl::string_view scheme : {"unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:"}) {
     if (!absl::StartsWith(address, scheme)) continue;
     return address.size() > scheme.size() ? absl::OkStatus() : error("something after the scheme");
@@ -77,7 +82,7 @@ absl::Status CheckAddress(absl::string_view address) {
   int port = 0;
   if (colon == absl::string_view::npos || colon == 0 ||
       !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
-    return error("host:port (port 1 to 65535) or unix:/path");
+    return error(want_any);
   }
   return absl::OkStatus();
 }
@@ -147,12 +152,16 @@ absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> MakeChannels(
   absl::Status status = CheckAddress(address);
   status.Update(CheckOptions(options));
   if (!status.ok()) return status;
-  const auto credentials =
-      options.credentials ? options.credentials : grpc::InsecureChannelCredentials();
-  const grpc::ChannelArguments arguments = ChannelArgumentsFor(address, options);
+  auto credentials = MakeCredentials(address, options);
+  if (!credentials.ok()) return credentials.status();
+  const absl::string_view target = WithoutTls(address);
+  grpc::ChannelArguments arguments = ChannelArgumentsFor(target, options);
+  if (!options.tls.server_name.empty()) {
+    arguments.SetSslTargetNameOverride(options.tls.server_name);
+  }
   std::vector<std::shared_ptr<grpc::Channel>> channels(static_cast<size_t>(options.channels));
   for (std::shared_ptr<grpc::Channel>& channel : channels) {
-    channel = grpc::CreateCustomChannel(std::string(address), credentials, arguments);
+    channel = grpc::CreateCustomChannel(std::string(target), *credentials, arguments);
   }
   return channels;
 }

@@ -93,8 +93,15 @@ std::string ClientSession::token() const {
 }
 
 void ClientSession::AddMetadata(grpc::ClientContext& context) const {
+  AddToken(context);
   const std::string current = token();
   if (!current.empty()) context.AddMetadata(kSessionKey, current);
+}
+
+void ClientSession::AddToken(grpc::ClientContext& context) const {
+  if (!options_.token.empty()) {
+    context.AddMetadata("authorization", absl::StrCat("Bearer ", options_.token));
+  }
 }
 
 absl::StatusOr<SessionInfo> ClientSession::Open(absl::Time deadline) {
@@ -168,6 +175,7 @@ void ClientSession::Keep() {
 
 absl::Status ClientSession::ServeOnce(bool* has_opened) {
   grpc::ClientContext context;
+  AddToken(context);
   v1::OpenSessionRequest request;
   {
     absl::MutexLock lock(&mutex_);

@@ -52,7 +52,7 @@ class ClientSession {
   // Empty: there is no session.
   std::string token() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Says in whose name a call is made, where there is a session.
+  // Says who makes a call, and in the name of which session, where there is one.
   void AddMetadata(grpc::ClientContext& context) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // That many connections that carry nothing but bytes of tensors, made where they are missing, so
@@ -72,6 +72,7 @@ class ClientSession {
   class Deletion;
   enum class State { kNone, kOpening, kOpen, kFailed };
 
+  void AddToken(grpc::ClientContext& context) const;
   void StartKeeper() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Keep() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ServeOnce(bool* has_opened) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -54,6 +54,14 @@ void PreferBetterLibrarySettings(char** argv) {
   PreferSettings(settings, argv);
 }
 
+// gRPC 1.51 knows no least version of TLS but 1.2. Of TLS 1.2 it is given one cipher, which needs a
+// secret that both sides know beforehand; nobody has one, so only TLS 1.3 is left, whose ciphers
+// OpenSSL chooses. To let the environment decide would be to let it weaken the daemon.
+// Threads: called before any other thread exists.
+void AllowNothingBelowTls13() {
+  setenv("GRPC_SSL_CIPHER_SUITES", "PSK-AES256-GCM-SHA384", 1);  // NOLINT(concurrency-mt-unsafe)
+}
+
 // The log, which is written out, as far as somebody takes it, when this ends.
 class Logging {
  public:
@@ -247,6 +255,7 @@ int Main(int argc, char** argv) {
     return parsed.exit_code;
   }
   PreferBetterLibrarySettings(argv);
+  AllowNothingBelowTls13();
   KeepLittleFreeMemory(static_cast<int>(std::thread::hardware_concurrency()));
   // Blocked before any thread exists, so that only a thread that waits for a signal gets it.
   sigset_t signals;

@@ -54,14 +54,39 @@ CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::st
       ->default_str(absl::StrJoin(values, ","));
 }
 
+void AddCertificates(CLI::App& app, TransportOptions& transport) {
+  constexpr char kGroup[] = "Listening";
+  app.add_option("--tls-cert", transport.certificates.certificate,
+                 "Certificate of the daemon for tls: and mtls: addresses, in PEM, followed by "
+                 "those between it and a root. This file, --tls-key and --client-ca are looked at "
+                 "each second: what has changed and makes sense serves new connections, and the "
+                 "others live on")
+      ->type_name("FILE")
+      ->group(kGroup);
+  app.add_option("--tls-key", transport.certificates.key,
+                 "Private key of that certificate, in PEM, without a passphrase")
+      ->type_name("FILE")
+      ->group(kGroup);
+  app.add_option("--client-ca", transport.certificates.client_ca,
+                 "Certificates, in PEM, of those who may sign certificates of clients, for mtls: "
+                 "addresses")
+      ->type_name("FILE")
+      ->group(kGroup);
+  app.add_flag("--insecure-allow-remote", transport.insecure_allow_remote,
+               "Allow HOST:PORT of --listen to be reached from other machines without encryption: "
+               "behind a proxy that adds it, or in a network of its own, as a container's")
+      ->group(kGroup);
+}
+
 void AddListening(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Listening";
   AddList(app, "--listen", options.server.transport.listen,
-          "Addresses to listen on, HOST:PORT or unix:PATH; port 0 takes a free one. There is no "
-          "encryption and no authentication yet: listen on loopback, or behind a proxy that adds "
-          "both")
+          "Addresses to listen on: HOST:PORT on loopback or unix:PATH without encryption; "
+          "tls:HOST:PORT with TLS 1.3; mtls:HOST:PORT for clients that show a certificate of "
+          "--client-ca. Port 0 takes a free one")
       ->type_name("ADDRESS,...")
       ->group(kGroup);
+  AddCertificates(app, options.server.transport);
   app.add_option_function<std::string>(
          "--metrics-listen",
          [&options](const std::string& text) {

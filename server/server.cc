@@ -37,10 +37,15 @@ constexpr absl::Duration kLeastSendTimeout = absl::Milliseconds(100);
 // The longest pause between two looks at the peers and at the memory.
 constexpr absl::Duration kMostPause = absl::Milliseconds(250);
 
-absl::StatusOr<std::vector<ListeningSocket>> OpenAll(const std::vector<std::string>& addresses) {
+// The pause between two looks at the files of certificates.
+constexpr absl::Duration kCertificatePause = absl::Seconds(1);
+
+absl::StatusOr<std::vector<ListeningSocket>> OpenAll(const TransportOptions& options) {
+  const auto reach = options.insecure_allow_remote ? ListeningSocket::PlainReach::kAnywhere
+                                                   : ListeningSocket::PlainReach::kLoopback;
   std::vector<ListeningSocket> sockets;
-  for (const std::string& address : addresses) {
-    ASSIGN_OR_RETURN(ListeningSocket socket, ListeningSocket::Open(address));
+  for (const std::string& address : options.listen) {
+    ASSIGN_OR_RETURN(ListeningSocket socket, ListeningSocket::Open(address, reach));
     sockets.push_back(std::move(socket));
   }
   return sockets;
@@ -137,12 +142,18 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
                                                    options.sending.least_bytes_per_second,
                                                    ", want at least 1 byte a second"));
   }
+  RETURN_IF_ERROR(CheckCertificateFiles(options.transport));
+  std::unique_ptr<ServedCertificates> certificates;
+  if (!options.transport.certificates.certificate.empty()) {
+    ASSIGN_OR_RETURN(certificates, ServedCertificates::Load(options.transport.certificates));
+  }
   // The check of the devices takes longer: an address that cannot be had is told before it.
   HttpSocket metrics_socket;
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(metrics_socket, ListenForHttp(options.metrics_listen));
   }
   std::unique_ptr<Server> server(new Server(options, std::move(devices)));
+  server->certificates_ = std::move(certificates);
   RETURN_IF_ERROR(server->CheckDevices(options.canary_timeout));
   server->ReadGpus();
   if (metrics_socket.socket.is_open()) {
@@ -219,13 +230,11 @@ absl::Status Server::Listen(const ServerOptions& options) {
   builder.RegisterService(services_->tensors.get());
   builder.RegisterService(services_->admin.get());
 
-  ASSIGN_OR_RETURN(std::vector<ListeningSocket> sockets, OpenAll(options.transport.listen));
+  ASSIGN_OR_RETURN(std::vector<ListeningSocket> sockets, OpenAll(options.transport));
   ASSIGN_OR_RETURN(const int64_t open_files, OpenFileLimit());
   ASSIGN_OR_RETURN(const ConnectionLimits limits,
                    ConnectionLimitsOf(options.transport, open_files));
-  connections_ = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      grpc::InsecureServerCredentials());
+  AddAcceptors(builder);
   grpc_server_ = builder.BuildAndStart();
   if (grpc_server_ == nullptr) return absl::InternalError("listen: gRPC did not start");
   WatchDevices();
@@ -235,7 +244,9 @@ absl::Status Server::Listen(const ServerOptions& options) {
     addresses_.push_back(socket.address());
     spdlog::info("event=listening address={}", LogValue(socket.address()));
   }
-  const auto take = [this](int descriptor) { GiveToGrpc(descriptor); };
+  const auto take = [this](ConnectionKind kind, int descriptor) {
+    connections_.Give(kind, descriptor);
+  };
   ASSIGN_OR_RETURN(auto acceptor,
                    ConnectionAcceptor::Start(std::move(sockets), limits,
                                              options.transport.keepalive_timeout, take, clock_));
@@ -248,7 +259,23 @@ absl::Status Server::Listen(const ServerOptions& options) {
     WatchMemory();
     WatchPeers();
   });
+  if (certificates_ != nullptr) {
+    certificate_watch_ =
+        std::make_unique<Periodic>(kCertificatePause, [this] { certificates_->Refresh(); });
+  }
   return absl::OkStatus();
+}
+
+void Server::AddAcceptors(grpc::ServerBuilder& builder) {
+  for (const ConnectionKind kind :
+       {ConnectionKind::kSelf, ConnectionKind::kPlain, ConnectionKind::kUnix}) {
+    connections_.Add(kind, grpc::InsecureServerCredentials(), builder);
+  }
+  if (certificates_ == nullptr) return;
+  using Peer = ServedCertificates::Peer;
+  connections_.Add(ConnectionKind::kTls, certificates_->CredentialsFor(Peer::kAnybody), builder);
+  if (!certificates_->asks_clients()) return;
+  connections_.Add(ConnectionKind::kMtls, certificates_->CredentialsFor(Peer::kCertified), builder);
 }
 
 void Server::WatchMemory() {
@@ -271,12 +298,6 @@ void Server::WatchPeers() {
   spdlog::info("event=silent_calls_ended calls={}", ended);
 }
 
-void Server::GiveToGrpc(int descriptor) {
-  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-  connection.fd = descriptor;
-  connections_->HandleNewConnection(&connection);
-}
-
 absl::Status Server::CheckLife() {
   // On a machine with too much to do an answer may take seconds, and nothing is wrong.
   constexpr absl::Duration kPatience = absl::Seconds(10);
@@ -288,8 +309,10 @@ absl::Status Server::CheckLife() {
           absl::StrCat("the thread of device ", device->info().name, " stands still"));
     }
   }
-  const absl::Status answer =
-      CallSelf([this](int descriptor) { GiveToGrpc(descriptor); }, kPatience);
+  const auto take = [this](int descriptor) {
+    connections_.Give(ConnectionKind::kSelf, descriptor);
+  };
+  const absl::Status answer = CallSelf(take, kPatience);
   // To have no room is no reason to be started again.
   return absl::IsResourceExhausted(answer) ? absl::OkStatus() : answer;
 }
@@ -365,6 +388,7 @@ absl::Status Server::Drain(absl::Duration grace) {
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kFarewell));
   grpc_server_->Wait();
   watch_.reset();
+  certificate_watch_.reset();
   // Up to here a scrape sees how far the drain is.
   metrics_.reset();
   if (finished) return absl::OkStatus();

@@ -35,8 +35,10 @@
 #include "server/system/mutex.h"
 #include "server/system/periodic.h"
 #include "server/wire/connection_acceptor.h"
+#include "server/wire/grpc_acceptors.h"
 #include "server/wire/health.h"
 #include "server/wire/send_watch.h"
+#include "server/wire/served_certificates.h"
 #include "server/wire/transport.h"
 
 namespace gemmd {
@@ -92,7 +94,7 @@ class Server {
   absl::Status CheckDevices(absl::Duration timeout);
   void ReadGpus();
   absl::Status Listen(const ServerOptions& options);
-  void GiveToGrpc(int descriptor);
+  void AddAcceptors(grpc::ServerBuilder& builder);
   absl::Status CheckLife();
   absl::Status life() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   absl::Status serving() const;
@@ -122,7 +124,8 @@ class Server {
   SendWatch sends_;
   std::unique_ptr<Services> services_;
   std::vector<std::string> addresses_;
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
+  std::unique_ptr<ServedCertificates> certificates_;  // Null without TLS.
+  GrpcAcceptors connections_;
   std::unique_ptr<grpc::Server> grpc_server_;
   // Accepts for the server, and ends before it.
   Mutex acceptor_mutex_;  // Metrics are read while these come and go.
@@ -133,6 +136,7 @@ class Server {
   // Ends first, since it looks at everything above.
   std::unique_ptr<HttpListener> metrics_;
   std::unique_ptr<Periodic> watch_;  // Looks at peers and memory while there are calls.
+  std::unique_ptr<Periodic> certificate_watch_;
   bool drained_ = false;
 };
 

@@ -58,7 +58,7 @@ server/metrics:             server/scheduling server/store server/device server/
                             <std> <posix> <absl> <prometheus>
 server/wire:                server/metrics server/scheduling server/store server/device
                             server/crossing server/system kernels kernels/mma kernels/cpu proto/gemmd/v1
-                            <std> <posix> <absl> <grpc> <protobuf>
+                            <std> <posix> <absl> <grpc> <protobuf> <crypto>
 server:                     server/wire server/metrics server/scheduling server/store
                             server/device server/crossing server/system kernels kernels/mma kernels/cpu
                             <std> <posix> <absl> <grpc> <spdlog> <cli>

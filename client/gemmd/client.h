@@ -35,6 +35,21 @@
 
 namespace gemmd {
 
+// How connections are encrypted and who is at their ends. Files are PEM, and are read when the
+// client is made. Any field turns TLS on, as `tls:` before the address does.
+struct TlsOptions {
+  // Who may have signed the server's certificate. Empty: those that the system trusts.
+  std::string ca_file = {};
+
+  // The client's own certificate, followed by those between it and a root, and its key without a
+  // passphrase: both or none. For servers that ask for one, as at an mtls: address.
+  std::string certificate_file = {};
+  std::string key_file = {};
+
+  // The name that the server's certificate must bear. Empty: the host of the address.
+  std::string server_name = {};
+};
+
 struct ClientOptions {
   // Connections; calls take turns on them. All bytes of one connection pass one after the other, so
   // that large matrices hold up the calls after them: many threads gain from a few more. 1 to
@@ -54,7 +69,15 @@ struct ClientOptions {
   absl::Duration initial_backoff = absl::Milliseconds(100);
   absl::Duration max_backoff = absl::Seconds(2);
 
-  // Null: no encryption.
+  // Encryption by files; without it and without tls: before the address there is none.
+  TlsOptions tls = {};
+
+  // Who calls: sent with every call, as `authorization: Bearer TOKEN`. Printable ASCII without
+  // spaces, at most 8192 characters. It is not sent where others could read it: without encryption
+  // the address must be of loopback or a unix socket. No error shows it.
+  std::string token = {};
+
+  // Credentials of gRPC's own making, in place of `tls`; they must encrypt where there is a token.
   std::shared_ptr<grpc::ChannelCredentials> credentials = {};
 
   // Further gRPC channel arguments; those that the client sets itself win.
@@ -102,11 +125,12 @@ absl::string_view ServingStatusName(ServingStatus status);  // "SERVING" ...
 // Threads: every function but move and destruction may be called by any thread at any time.
 class Client {
  public:
-  // `address` is host:port or unix:/path; or stands for several servers that calls go round:
-  // dns:///host:port for all that DNS knows by the name, ipv4:a:1,b:2 for a list. One of those that
-  // says it is not healthy, as each does before it ends, gets no more calls.
-  // Never blocks and never fails because of the server: connecting begins with the first call.
-  // Errors: InvalidArgument for a bad address or option.
+  // `address` is host:port or unix:/path, with tls: before the former where the server speaks TLS
+  // (mtls: where it asks for a certificate as well); or stands for several servers that calls go
+  // round: dns:///host:port for all that DNS knows by the name, ipv4:a:1,b:2 for a list. One of
+  // those that says it is not healthy, as each does before it ends, gets no more calls. Never
+  // blocks and never fails because of the server: connecting begins with the first call. Errors:
+  // InvalidArgument for a bad address or option.
   static absl::StatusOr<Client> Create(absl::string_view address,
                                        const ClientOptions& options = {});
 

@@ -123,9 +123,12 @@ ConnectionCounts ConnectionAcceptor::counts() {
 void ConnectionAcceptor::Run() {
   pthread_setname_np(pthread_self(), "gemmd-accept");
   std::vector<pollfd> files = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+  std::vector<ConnectionKind> kinds = {
+      ConnectionKind::kPlain};  // That of each file; the first has none.
   for (const ListeningSocket& socket : sockets_) {
     for (const FileDescriptor& file : socket.files()) {
       files.push_back({.fd = file.get(), .events = POLLIN, .revents = 0});
+      kinds.push_back(socket.kind());
     }
   }
   while (true) {
@@ -137,21 +140,21 @@ void ConnectionAcceptor::Run() {
     if (pause_ns > 0) continue;
     for (size_t i = 1; i < files.size(); ++i) {
       if (files[i].revents == 0) continue;
-      for (int count = 0; count < kAcceptedAtOnce && AcceptOne(files[i].fd); ++count) {
+      for (int count = 0; count < kAcceptedAtOnce && AcceptOne(kinds[i], files[i].fd); ++count) {
       }
     }
   }
 }
 
 // Whether there may be another one to accept.
-bool ConnectionAcceptor::AcceptOne(int listener) {
+bool ConnectionAcceptor::AcceptOne(ConnectionKind kind, int listener) {
   if (!spare_.is_open()) spare_ = OpenSpare();
   sockaddr_storage address = {};
   socklen_t bytes = sizeof(address);
   FileDescriptor accepted(accept4(listener, reinterpret_cast<sockaddr*>(&address), &bytes,
                                   SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (accepted.is_open()) {
-    Give(std::move(accepted), address);
+    Give(kind, std::move(accepted), address);
     return true;
   }
   const int error = errno;
@@ -184,7 +187,8 @@ bool ConnectionAcceptor::ShedOne(int listener) {
   return was_shed;
 }
 
-void ConnectionAcceptor::Give(FileDescriptor accepted, const sockaddr_storage& address) {
+void ConnectionAcceptor::Give(ConnectionKind kind, FileDescriptor accepted,
+                              const sockaddr_storage& address) {
   const std::string peer = PeerOf(accepted.get(), address);
   ConnectionTable::Verdict verdict;
   {
@@ -202,7 +206,7 @@ void ConnectionAcceptor::Give(FileDescriptor accepted, const sockaddr_storage& a
   }
   ++accepted_;
   Prepare(accepted.get(), unacknowledged_);
-  take_(accepted.Release());
+  take_(kind, accepted.Release());
 }
 
 }  // namespace gemmd

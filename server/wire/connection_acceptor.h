@@ -32,8 +32,8 @@ std::string PeerOf(int descriptor, const sockaddr_storage& address);
 
 class ConnectionAcceptor {
  public:
-  // Owns the descriptor from then on.
-  using Take = std::function<void(int descriptor)>;
+  // Owns the descriptor from then on. `kind` is that of the address it came to.
+  using Take = std::function<void(ConnectionKind kind, int descriptor)>;
 
   // Connections that are one too many are closed at once. `take` is called from the acceptor's
   // thread. A peer that acknowledges nothing for `unacknowledged` is cut off by the kernel.
@@ -53,9 +53,10 @@ class ConnectionAcceptor {
                      absl::Duration unacknowledged, Take take, FileDescriptor wake,
                      const Clock& clock);
   void Run();
-  bool AcceptOne(int listener) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AcceptOne(ConnectionKind kind, int listener) ABSL_LOCKS_EXCLUDED(mutex_);
   bool ShedOne(int listener);
-  void Give(FileDescriptor accepted, const sockaddr_storage& address) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Give(ConnectionKind kind, FileDescriptor accepted, const sockaddr_storage& address)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Constant after construction.
   const std::vector<ListeningSocket> sockets_;

@@ -36,10 +36,22 @@ absl::Status CannotListen(const std::string& address, std::string_view reason) {
   return absl::UnavailableError(Concat("listen: cannot listen on ", address, ": ", reason));
 }
 
+absl::Status NotLoopback(const std::string& address) {
+  return absl::FailedPreconditionError(GotWant(
+      "listen", address,
+      "a loopback address, unix:PATH, tls:HOST:PORT or mtls:HOST:PORT: whoever reaches a plain "
+      "address may use and watch the daemon; --insecure-allow-remote allows it"));
+}
+
 std::string LastError() { return std::error_code(errno, std::generic_category()).message(); }
 
+absl::string_view WithoutKind(absl::string_view address) {
+  if (!absl::ConsumePrefix(&address, "tls:")) absl::ConsumePrefix(&address, "mtls:");
+  return address;
+}
+
 absl::StatusOr<HostAndPort> ParseHostAndPort(const std::string& address) {
-  absl::string_view rest = address;
+  absl::string_view rest = WithoutKind(address);
   if (absl::ConsumePrefix(&rest, "dns:")) absl::ConsumePrefix(&rest, "///");
   if (!absl::ConsumePrefix(&rest, "ipv4:")) absl::ConsumePrefix(&rest, "ipv6:");
   const size_t colon = rest.rfind(':');
@@ -49,8 +61,8 @@ absl::StatusOr<HostAndPort> ParseHostAndPort(const std::string& address) {
                        absl::SimpleAtoi(rest.substr(colon + 1), &parsed.port) && parsed.port >= 0 &&
                        parsed.port <= kMostPort;
   if (!is_good) {
-    return absl::InvalidArgumentError(
-        GotWant("listen", address, "HOST:PORT, [IPV6]:PORT or unix:PATH"));
+    return absl::InvalidArgumentError(GotWant(
+        "listen", address, "HOST:PORT, [IPV6]:PORT, tls:HOST:PORT, mtls:HOST:PORT or unix:PATH"));
   }
   absl::string_view host = rest.substr(0, colon);
   if (absl::ConsumePrefix(&host, "[") && !absl::ConsumeSuffix(&host, "]")) {
@@ -66,6 +78,22 @@ bool IsWildcard(const addrinfo& info) {
   sockaddr_in v4 = {};
   std::memcpy(&v4, info.ai_addr, sizeof(v4));
   return v4.sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+bool IsLoopback(const addrinfo& info) {
+  constexpr int kLoopbackNet = 127;
+  constexpr int kNetShift = 24;
+  if (info.ai_family == AF_INET) {
+    sockaddr_in v4 = {};
+    std::memcpy(&v4, info.ai_addr, sizeof(v4));
+    return ntohl(v4.sin_addr.s_addr) >> kNetShift == kLoopbackNet;
+  }
+  if (info.ai_family != AF_INET6) return false;
+  constexpr size_t kMapped = 12;  // Where an address of IPv4 lies in one of IPv6.
+  sockaddr_in6 v6 = {};
+  std::memcpy(&v6, info.ai_addr, sizeof(v6));
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) return v6.sin6_addr.s6_addr[kMapped] == kLoopbackNet;
+  return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
 void SetPort(sockaddr_storage& storage, int port) {
@@ -119,7 +147,8 @@ FileDescriptor ListenOnPort(const addrinfo& info, int port) {
 }
 
 absl::StatusOr<std::vector<FileDescriptor>> ListenOnHost(const std::string& address,
-                                                         const HostAndPort& where) {
+                                                         const HostAndPort& where,
+                                                         ListeningSocket::PlainReach reach) {
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -128,6 +157,11 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenOnHost(const std::string& addr
   const int error = getaddrinfo(where.host.c_str(), nullptr, &hints, &found);
   if (error != 0) return CannotListen(address, gai_strerror(error));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
+  const bool must_be_loopback = ConnectionKindOf(address) == ConnectionKind::kPlain &&
+                                reach != ListeningSocket::PlainReach::kAnywhere;
+  for (const addrinfo* info = found; must_be_loopback && info != nullptr; info = info->ai_next) {
+    if (!IsLoopback(*info)) return NotLoopback(address);
+  }
   std::vector<FileDescriptor> files;
   std::string reason;
   int port = where.port;
@@ -170,8 +204,22 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenOnPath(const std::string& addr
 
 }  // namespace
 
-absl::StatusOr<ListeningSocket> ListeningSocket::Open(const std::string& address) {
+ConnectionKind ConnectionKindOf(absl::string_view address) {
+  if (absl::StartsWith(address, "tls:")) return ConnectionKind::kTls;
+  if (absl::StartsWith(address, "mtls:")) return ConnectionKind::kMtls;
+  const bool is_unix =
+      absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:");
+  return is_unix ? ConnectionKind::kUnix : ConnectionKind::kPlain;
+}
+
+absl::StatusOr<ListeningSocket> ListeningSocket::Open(const std::string& address,
+                                                      PlainReach reach) {
   RETURN_IF_ERROR(CheckAddress(address));
+  if (ConnectionKindOf(WithoutKind(address)) == ConnectionKind::kUnix &&
+      ConnectionKindOf(address) != ConnectionKind::kUnix) {
+    return absl::InvalidArgumentError(
+        GotWant("listen", address, "unix:PATH without TLS: its bytes never leave the machine"));
+  }
   ListeningSocket made;
   absl::string_view rest = address;
   if (absl::ConsumePrefix(&rest, "unix-abstract:")) {
@@ -186,7 +234,7 @@ absl::StatusOr<ListeningSocket> ListeningSocket::Open(const std::string& address
     made.path_ = std::string(rest);
   } else {
     ASSIGN_OR_RETURN(const HostAndPort where, ParseHostAndPort(address));
-    ASSIGN_OR_RETURN(made.files_, ListenOnHost(address, where));
+    ASSIGN_OR_RETURN(made.files_, ListenOnHost(address, where, reach));
     made.address_ = WithPort(address, PortOf(made.files_.front().get()));
   }
   return made;

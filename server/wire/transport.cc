@@ -19,6 +19,7 @@
 #include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/wire/listening_socket.h"
 
 namespace gemmd {
 namespace {
@@ -83,6 +84,38 @@ absl::Status ConfigureTransport(const TransportOptions& options, const ReceiveQu
                                   options.min_ping_interval, builder));
 
   builder.SetResourceQuota(quota.of_grpc());
+  return absl::OkStatus();
+}
+
+absl::Status CheckCertificateFiles(const TransportOptions& options) {
+  const CertificateFiles& files = options.certificates;
+  const auto missing = [](std::string_view option, const std::string& address) {
+    return absl::InvalidArgumentError(GotWant(option, "none", Concat("a file, for ", address)));
+  };
+  bool has_tls = false;
+  bool has_mtls = false;
+  for (const std::string& address : options.listen) {
+    const ConnectionKind kind = ConnectionKindOf(address);
+    if (kind != ConnectionKind::kTls && kind != ConnectionKind::kMtls) continue;
+    if (files.certificate.empty()) return missing("tls-cert", address);
+    if (files.key.empty()) return missing("tls-key", address);
+    has_tls = true;
+    if (kind != ConnectionKind::kMtls) continue;
+    if (files.client_ca.empty()) return missing("client-ca", address);
+    has_mtls = true;
+  }
+  // Whoever names a file and forgets the prefix would serve without encryption.
+  const bool has_any = !files.certificate.empty() || !files.key.empty();
+  if (has_any && !has_tls) {
+    return absl::InvalidArgumentError(
+        GotWant(files.certificate.empty() ? "tls-key" : "tls-cert",
+                files.certificate.empty() ? files.key : files.certificate,
+                "none, since --listen has no address with tls: or mtls:"));
+  }
+  if (!files.client_ca.empty() && !has_mtls) {
+    return absl::InvalidArgumentError(
+        GotWant("client-ca", files.client_ca, "none, since --listen has no address with mtls:"));
+  }
   return absl::OkStatus();
 }
 

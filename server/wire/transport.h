@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/wire/certificate_files.h"
 #include "server/wire/connection_table.h"
 #include "server/wire/receive_quota.h"
 
@@ -19,7 +20,10 @@ namespace gemmd {
 
 // What gRPC is told. The defaults are those of the command line.
 struct TransportOptions {
-  std::vector<std::string> listen = {"127.0.0.1:8470"};  // host:port, unix:/path
+  // host:port, unix:/path, tls:host:port, mtls:host:port.
+  std::vector<std::string> listen = {"127.0.0.1:8470"};
+  bool insecure_allow_remote = false;  // Whether a plain host:port may be other than loopback.
+  CertificateFiles certificates;       // Needed for tls: and mtls:.
   int64_t max_message_bytes = int64_t{512} << 20;
   int64_t memory_quota_bytes = 0;  // For gRPC's buffers; 0 takes a quarter of the memory limit.
   int max_concurrent_streams = 100;
@@ -39,6 +43,10 @@ struct TransportOptions {
 // The quota stands for `memory_quota_bytes`.
 absl::Status ConfigureTransport(const TransportOptions& options, const ReceiveQuota& quota,
                                 grpc::ServerBuilder& builder);
+
+// Whether the files of certificates are what the addresses ask for.
+// Errors: InvalidArgument, naming the option that is missing, or that has no use.
+absl::Status CheckCertificateFiles(const TransportOptions& options);
 
 // Refuses the path of a unix socket on which another process listens: gRPC would silently take it
 // from that process. Errors: InvalidArgument for an empty path, Unavailable where it is in use.

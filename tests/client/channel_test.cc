@@ -33,22 +33,65 @@ std::optional<int> IntArgument(const grpc::ChannelArguments& arguments, absl::st
 TEST(ChannelTest, TakesTheAddressesThatGrpcTakes) {
   for (const char* address :
        {"127.0.0.1:8470", "gemmd:1", "[::1]:65535", "unix:/run/gemmd.sock", "unix:relative",
-        "unix-abstract:gemmd", "dns:///gemmd.local:8470", "ipv4:10.0.0.1:1", "ipv6:[::1]:1"}) {
+        "unix-abstract:gemmd", "dns:///gemmd.local:8470", "ipv4:10.0.0.1:1", "ipv6:[::1]:1",
+        "tls:gemmd:1", "tls:dns:///gemmd.local:8470"}) {
     EXPECT_THAT(Client::Create(address), IsOk()) << address;
   }
 }
 
 TEST(ChannelTest, RefusesOtherAddresses) {
-  for (const char* address : {"", "localhost", ":8470", "host:", "host:0", "host:65536",
-                              "host:port", "unix:", "a b:1", "host:1\n", "host:-1", "\xff:1"}) {
+  for (const char* address :
+       {"", "localhost", ":8470", "host:", "host:0", "host:65536", "host:port", "unix:", "a b:1",
+        "host:1\n", "host:-1", "\xff:1", "tls:", "tls:host", "tls:tls:h:1", "tls:unix:/path"}) {
     EXPECT_THAT(Client::Create(address),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("address: got")))
         << address;
   }
-  EXPECT_THAT(
-      Client::Create("localhost"),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               "address: got \"localhost\", want host:port (port 1 to 65535) or unix:/path"));
+  EXPECT_THAT(Client::Create("localhost"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "address: got \"localhost\", want host:port (port 1 to 65535), "
+                       "tls:host:port or unix:/path"));
+}
+
+TEST(ChannelTest, SendsNoTokenWhereOthersCouldReadIt) {
+  ClientOptions options;
+  options.token = "a-secret";
+  for (const char* address : {"127.0.0.1:1", "localhost:1", "[::1]:1", "unix:/path", "tls:h:1",
+                              "ipv4:127.0.0.1:1", "dns:///localhost:1"}) {
+    EXPECT_THAT(Client::Create(address, options), IsOk()) << address;
+  }
+  for (const char* address : {"h:1", "10.0.0.1:1", "127.example.org:1", "dns:///h:1",
+                              "ipv4:127.0.0.1:1,10.0.0.1:1", "localhost.example.org:1"}) {
+    const absl::Status status = Client::Create(address, options).status();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tls: before it")));
+    EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr("a-secret"))) << address;
+  }
+  options.tls.server_name = "h";  // Turns TLS on.
+  EXPECT_THAT(Client::Create("h:1", options), IsOk());
+  for (const std::string& token :
+       {std::string("a b"), std::string("a\nb"), std::string(8193, 'a')}) {
+    options.token = token;
+    const absl::Status status = Client::Create("tls:h:1", options).status();
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("options.token: got")));
+    EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr(token)));
+  }
+}
+
+TEST(ChannelTest, SaysWhichFileOfTlsIsMissing) {
+  const auto message_of = [](const char* address, TlsOptions tls) {
+    ClientOptions options;
+    options.tls = std::move(tls);
+    return std::string(Client::Create(address, options).status().message());
+  };
+  EXPECT_EQ(message_of("tls:h:1", {.ca_file = "/missing"}),
+            "options.tls.ca_file: got \"/missing\", want a file that can be read");
+  EXPECT_EQ(message_of("tls:h:1", {.ca_file = "/dev/null"}),
+            "options.tls.ca_file: got \"/dev/null\", want certificates in PEM");
+  EXPECT_THAT(message_of("tls:h:1", {.certificate_file = "/dev/null"}),
+              HasSubstr("options.tls.key_file: got \"\""));
+  EXPECT_THAT(message_of("mtls:h:1", {}), HasSubstr("options.tls.certificate_file: got \"\""));
+  EXPECT_THAT(message_of("unix:/path", {.server_name = "h"}), HasSubstr("not spoken over unix"));
 }
 
 TEST(ChannelTest, RefusesBadOptions) {

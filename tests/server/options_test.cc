@@ -55,6 +55,18 @@ TEST(OptionsTest, ReadsEveryKindOfValue) {
   EXPECT_EQ(parsed.options.log_level, "debug");
 }
 
+TEST(OptionsTest, ReadsTheFilesOfTls) {
+  const ParsedOptions parsed = Parse({"--listen=mtls:[::]:1", "--tls-cert=/c", "--tls-key=/k",
+                                      "--client-ca=/a", "--insecure-allow-remote"});
+  ASSERT_TRUE(parsed.should_run) << parsed.text;
+  const TransportOptions& transport = parsed.options.server.transport;
+  EXPECT_EQ(transport.certificates.certificate, "/c");
+  EXPECT_EQ(transport.certificates.key, "/k");
+  EXPECT_EQ(transport.certificates.client_ca, "/a");
+  EXPECT_TRUE(transport.insecure_allow_remote);
+  EXPECT_FALSE(Parse({}).options.server.transport.insecure_allow_remote);
+}
+
 // Values that are all different: none is taken for another.
 TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   const ParsedOptions parsed = Parse({"--max-message-bytes=1001",

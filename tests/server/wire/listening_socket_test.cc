@@ -24,8 +24,9 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 TEST(ListeningSocketTest, TakesAFreePort) {
-  for (const char* address : {"127.0.0.1:0", "ipv4:127.0.0.1:0", "localhost:0", "0.0.0.0:0"}) {
-    const auto socket = ListeningSocket::Open(address);
+  for (const char* address : {"127.0.0.1:0", "ipv4:127.0.0.1:0", "localhost:0", "0.0.0.0:0",
+                              "tls:127.0.0.1:0", "mtls:0.0.0.0:0"}) {
+    const auto socket = ListeningSocket::Open(address, ListeningSocket::PlainReach::kAnywhere);
     ASSERT_THAT(socket, IsOk()) << address;
     const std::string host(address, std::strlen(address) - 1);
     EXPECT_THAT(socket->address(), StartsWith(host));
@@ -56,6 +57,28 @@ TEST(ListeningSocketTest, ANameNeedsNoFile) {
   EXPECT_EQ(ListeningSocket::Open(address).status().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST(ListeningSocketTest, PlainTcpIsForThisMachine) {
+  for (const char* address :
+       {"0.0.0.0:0", "[::]:0", "ipv4:0.0.0.0:0", "192.0.2.1:0", "[::ffff:192.0.2.1]:0"}) {
+    const absl::Status status = ListeningSocket::Open(address).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << address;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(address));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--insecure-allow-remote"));
+  }
+  for (const char* address : {"127.0.0.2:0", "localhost:0", "tls:0.0.0.0:0", "mtls:[::]:0"}) {
+    EXPECT_THAT(ListeningSocket::Open(address), IsOk()) << address;
+  }
+}
+
+TEST(ListeningSocketTest, KnowsWhoIsAtTheOtherEnd) {
+  EXPECT_EQ(ConnectionKindOf("127.0.0.1:1"), ConnectionKind::kPlain);
+  EXPECT_EQ(ConnectionKindOf("dns:///host:1"), ConnectionKind::kPlain);
+  EXPECT_EQ(ConnectionKindOf("unix:/path"), ConnectionKind::kUnix);
+  EXPECT_EQ(ConnectionKindOf("unix-abstract:name"), ConnectionKind::kUnix);
+  EXPECT_EQ(ConnectionKindOf("tls:ipv4:127.0.0.1:1"), ConnectionKind::kTls);
+  EXPECT_EQ(ConnectionKindOf("mtls:[::]:1"), ConnectionKind::kMtls);
+}
+
 TEST(ListeningSocketTest, SaysWhatIsWrong) {
   const struct {
     const char* address;
@@ -66,7 +89,10 @@ TEST(ListeningSocketTest, SaysWhatIsWrong) {
       {"127.0.0.1:65536", "want HOST:PORT"},
       {"[::1:0", "both brackets"},
       {"unix:", "want a path"},
-      {"192.0.2.1:0", "Cannot assign requested address"},
+      {"tls:127.0.0.1", "want HOST:PORT"},
+      {"tls:unix:/path", "without TLS"},
+      {"tls:tls:127.0.0.1:0", "cannot listen"},
+      {"tls:192.0.2.1:0", "Cannot assign requested address"},
       {"unix:/dev/null/x", "Not a directory"},
   };
   for (const auto& bad : cases) {

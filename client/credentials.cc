@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/credentials.h"
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace gemmd {
+namespace {
+
+constexpr size_t kMostTokenBytes = 8192;
+
+struct Free {
+  void operator()(BIO* bio) const { BIO_free(bio); }
+  void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+};
+using Certificate = std::unique_ptr<X509, Free>;
+using Key = std::unique_ptr<EVP_PKEY, Free>;
+
+absl::Status Bad(absl::string_view option, absl::string_view got, absl::string_view want) {
+  ERR_clear_error();  // What OpenSSL leaves there, gRPC would take for its own.
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, ": got \"", absl::CEscape(got), "\", want ", want));
+}
+
+absl::StatusOr<std::string> ReadFile(absl::string_view option, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file.good() && !file.eof()) return Bad(option, path, "a file that can be read");
+  return bytes;
+}
+
+// A passphrase is never asked for at the terminal.
+int NoPassphrase(char* /*buffer*/, int /*size*/, int /*is_write*/, void* /*data*/) { return -1; }
+
+std::unique_ptr<BIO, Free> Reader(const std::string& pem) {
+  return std::unique_ptr<BIO, Free>(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+}
+
+Certificate FirstCertificate(const std::string& pem) {
+  return Certificate(PEM_read_bio_X509(Reader(pem).get(), nullptr, nullptr, nullptr));
+}
+
+Key FirstKey(const std::string& pem) {
+  return Key(PEM_read_bio_PrivateKey(Reader(pem).get(), nullptr, NoPassphrase, nullptr));
+}
+
+absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
+  auto pem = ReadFile("options.tls.ca_file", path);
+  if (pem.ok() && FirstCertificate(*pem) == nullptr) {
+    return Bad("options.tls.ca_file", path, "certificates in PEM");
+  }
+  return pem;
+}
+
+absl::Status ReadOwn(const TlsOptions& tls, grpc::SslCredentialsOptions& made) {
+  if (tls.certificate_file.empty()) {
+    return Bad("options.tls.certificate_file", "", "that of the key in options.tls.key_file");
+  }
+  if (tls.key_file.empty()) {
+    return Bad("options.tls.key_file", "", "that of the certificate");
+  }
+  auto chain = ReadFile("options.tls.certificate_file", tls.certificate_file);
+  if (!chain.ok()) return chain.status();
+  auto key_pem = ReadFile("options.tls.key_file", tls.key_file);
+  if (!key_pem.ok()) return key_pem.status();
+  const Certificate own = FirstCertificate(*chain);
+  if (own == nullptr) {
+    return Bad("options.tls.certificate_file", tls.certificate_file, "certificates in PEM");
+  }
+  const Key key = FirstKey(*key_pem);
+  if (key == nullptr) {
+    return Bad("options.tls.key_file", tls.key_file, "a private key in PEM without a passphrase");
+  }
+  if (X509_check_private_key(own.get(), key.get()) != 1) {
+    return Bad("options.tls.key_file", tls.key_file,
+               absl::StrCat("the key of the certificate in ", tls.certificate_file));
+  }
+  made.pem_cert_chain = *std::move(chain);
+  made.pem_private_key = *std::move(key_pem);
+  return absl::OkStatus();
+}
+
+bool IsSet(const TlsOptions& tls) {
+  return !(tls.ca_file.empty() && tls.certificate_file.empty() && tls.key_file.empty() &&
+           tls.server_name.empty());
+}
+
+bool IsUnix(absl::string_view address) {
+  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:");
+}
+
+// A host that leads to this machine whatever a resolver says.
+bool IsLoopback(absl::string_view address) {
+  for (absl::string_view scheme : {"dns:", "ipv4:", "ipv6:"}) {
+    if (absl::ConsumePrefix(&address, scheme)) break;
+  }
+  absl::ConsumePrefix(&address, "///");
+  if (absl::StrContains(address, ',')) return false;
+  const absl::string_view host = address.substr(0, address.rfind(':'));
+  return host == "localhost" || host == "[::1]" ||
+         (absl::StartsWith(host, "127.") &&
+          host.find_first_not_of("0123456789.") == absl::string_view::npos);
+}
+
+absl::Status CheckToken(absl::string_view address, bool is_encrypted, const std::string& token) {
+  const bool is_good =
+      token.size() <= kMostTokenBytes &&
+      std::all_of(token.begin(), token.end(), [](char c) { return c > ' ' && c <= '~'; });
+  if (!is_good) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options.token: got ", token.size(),
+                     " characters, want at most 8192 printable ones without spaces"));
+  }
+  if (token.empty() || is_encrypted || IsUnix(address) || IsLoopback(address)) {
+    return absl::OkStatus();
+  }
+  return Bad("address", address,
+             "tls: before it, or one of loopback, so that nobody else reads options.token");
+}
+
+}  // namespace
+
+absl::string_view WithoutTls(absl::string_view address) {
+  if (!absl::ConsumePrefix(&address, "tls:")) absl::ConsumePrefix(&address, "mtls:");
+  return address;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
+    absl::string_view address, const ClientOptions& options) {
+  const TlsOptions& tls = options.tls;
+  const absl::string_view target = WithoutTls(address);
+  const bool has_prefix = target.size() != address.size();
+  const bool has_tls = has_prefix || IsSet(tls);
+  if (has_tls && IsUnix(target)) {
+    return Bad("address", address, "host:port, since TLS is not spoken over unix sockets");
+  }
+  if (has_tls && options.credentials != nullptr) {
+    return Bad("options.credentials", "those of gRPC", "none beside TLS by tls: or options.tls");
+  }
+  absl::Status status =
+      CheckToken(address, has_tls || options.credentials != nullptr, options.token);
+  if (!status.ok()) return status;
+  if (options.credentials != nullptr) return options.credentials;
+  if (!has_tls) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions made;
+  if (!tls.ca_file.empty()) {
+    auto authorities = ReadAuthorities(tls.ca_file);
+    if (!authorities.ok()) return authorities.status();
+    made.pem_root_certs = *std::move(authorities);
+  }
+  const bool must_show = absl::StartsWith(address, "mtls:");
+  if (must_show || !tls.certificate_file.empty() || !tls.key_file.empty()) {
+    status = ReadOwn(tls, made);
+    if (!status.ok()) return status;
+  }
+  return grpc::SslCredentials(made);
+}
+
+}  // namespace gemmd

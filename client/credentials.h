@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the client's channels are encrypted with, and whether a token may pass them.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "gemmd/client.h"
+#include "grpcpp/security/credentials.h"
+
+namespace gemmd {
+
+// The address that gRPC knows: without tls: or mtls:.
+absl::string_view WithoutTls(absl::string_view address);
+
+// Reads the files. Errors: InvalidArgument for options that do not fit each other or the address,
+// and for files that cannot be read or do not hold what they should; it names the option, and shows
+// neither key nor token.
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
+    absl::string_view address, const ClientOptions& options);
+
+}  // namespace gemmd

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/certificate_files.h"
+
+#include <fcntl.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <ctime>
+#include <memory>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/system/file_descriptor.h"
+
+namespace gemmd {
+namespace {
+
+constexpr size_t kMostBytes = size_t{1} << 20;
+
+struct Free {
+  void operator()(BIO* bio) const { BIO_free(bio); }
+  void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+};
+using Bio = std::unique_ptr<BIO, Free>;
+using Certificate = std::unique_ptr<X509, Free>;
+using Key = std::unique_ptr<EVP_PKEY, Free>;
+
+absl::Status Bad(std::string_view option, std::string_view file, std::string_view want) {
+  ERR_clear_error();  // What OpenSSL leaves there, gRPC would take for its own.
+  return absl::InvalidArgumentError(GotWant(option, file, want));
+}
+
+absl::StatusOr<std::string> ReadFile(std::string_view option, const std::string& path) {
+  // Whoever names a pipe does not hold up the daemon.
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  std::string bytes(kMostBytes + 1, '\0');
+  size_t length = 0;
+  ssize_t count = file.is_open() ? 1 : -1;
+  while (count > 0 && length < bytes.size()) {
+    count = read(file.get(), bytes.data() + length, bytes.size() - length);
+    if (count > 0) length += static_cast<size_t>(count);
+  }
+  if (count < 0) {
+    return Bad(option, path,
+               Concat("a file that can be read (",
+                      std::error_code(errno, std::generic_category()).message(), ")"));
+  }
+  if (length > kMostBytes) return Bad(option, path, "a file of at most a megabyte");
+  bytes.resize(length);
+  return bytes;
+}
+
+Bio Reader(const std::string& bytes) {
+  return Bio(BIO_new_mem_buf(bytes.data(), static_cast<int>(bytes.size())));
+}
+
+// The certificates of a file, of which gRPC would take those before the first that is broken.
+absl::StatusOr<std::vector<Certificate>> ReadChain(std::string_view option,
+                                                   const std::string& bytes,
+                                                   const std::string& file) {
+  const Bio reader = Reader(bytes);
+  std::vector<Certificate> chain;
+  ERR_clear_error();
+  while (Certificate next{PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr)}) {
+    chain.push_back(std::move(next));
+  }
+  const unsigned long error = ERR_peek_last_error();
+  const bool is_end =
+      ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  if (chain.empty() || !is_end) return Bad(option, file, "certificates in PEM, all of them whole");
+  return chain;
+}
+
+// A passphrase is never asked for at the terminal.
+int NoPassphrase(char* /*buffer*/, int /*size*/, int /*is_write*/, void* /*data*/) { return -1; }
+
+absl::StatusOr<Key> ReadKey(const std::string& bytes, const std::string& file) {
+  const Bio reader = Reader(bytes);
+  Key key(PEM_read_bio_PrivateKey(reader.get(), nullptr, NoPassphrase, nullptr));
+  if (key == nullptr)
+    return Bad("tls-key", file, "a private key in PEM, whole and without a passphrase");
+  return key;
+}
+
+std::string TextOf(const Bio& bio) {
+  char* text = nullptr;
+  const long length = BIO_get_mem_data(bio.get(), &text);
+  return {text, static_cast<size_t>(length)};
+}
+
+std::string PemOf(const std::vector<Certificate>& chain) {
+  const Bio writer(BIO_new(BIO_s_mem()));
+  for (const Certificate& certificate : chain) PEM_write_bio_X509(writer.get(), certificate.get());
+  return TextOf(writer);
+}
+
+std::string PemOf(EVP_PKEY* key) {
+  const Bio writer(BIO_new(BIO_s_mem()));
+  PEM_write_bio_PrivateKey(writer.get(), key, nullptr, nullptr, 0, nullptr, nullptr);
+  return TextOf(writer);
+}
+
+absl::Time TimeOf(const ASN1_TIME* time) {
+  tm broken = {};
+  if (time == nullptr || ASN1_TIME_to_tm(time, &broken) != 1) return absl::InfinitePast();
+  return absl::FromTM(broken, absl::UTCTimeZone());
+}
+
+}  // namespace
+
+absl::StatusOr<CertificateBytes> ReadCertificateFiles(const CertificateFiles& files) {
+  CertificateBytes bytes;
+  ASSIGN_OR_RETURN(bytes.certificate, ReadFile("tls-cert", files.certificate));
+  ASSIGN_OR_RETURN(bytes.key, ReadFile("tls-key", files.key));
+  if (!files.client_ca.empty()) {
+    ASSIGN_OR_RETURN(bytes.client_ca, ReadFile("client-ca", files.client_ca));
+  }
+  return bytes;
+}
+
+absl::StatusOr<Certificates> CheckCertificates(const CertificateBytes& bytes,
+                                               const CertificateFiles& files) {
+  ASSIGN_OR_RETURN(const std::vector<Certificate> chain,
+                   ReadChain("tls-cert", bytes.certificate, files.certificate));
+  ASSIGN_OR_RETURN(const Key key, ReadKey(bytes.key, files.key));
+  X509* const own = chain.front().get();
+  if (X509_check_private_key(own, key.get()) != 1) {
+    return Bad("tls-key", files.key,
+               Concat("the key of the first certificate in ", files.certificate));
+  }
+  Certificates checked = {.key_and_chain = Concat(PemOf(key.get()), PemOf(chain)),
+                          .client_ca = {},
+                          .not_before = TimeOf(X509_get0_notBefore(own)),
+                          .not_after = TimeOf(X509_get0_notAfter(own))};
+  if (!files.client_ca.empty()) {
+    ASSIGN_OR_RETURN(const std::vector<Certificate> authorities,
+                     ReadChain("client-ca", bytes.client_ca, files.client_ca));
+    checked.client_ca = PemOf(authorities);
+  }
+  return checked;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/served_certificates.h"
+
+#include <fcntl.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/system/log.h"
+
+namespace gemmd {
+namespace {
+
+// How often gRPC looks; it knows no shorter time.
+constexpr int kSecondsBetweenLooks = 1;
+
+absl::Status NoDescriptor() {
+  return absl::UnavailableError("tls-cert: no file descriptor is left");
+}
+
+FileDescriptor EmptyFile() { return FileDescriptor(memfd_create("gemmd-tls", MFD_CLOEXEC)); }
+
+std::string PathOf(const FileDescriptor& file) { return Concat("/proc/self/fd/", file.get()); }
+
+// Makes the descriptor stand for a new file, at once. `version` becomes its time in seconds.
+absl::Status Replace(const FileDescriptor& file, std::string_view bytes, int64_t version) {
+  const FileDescriptor made = EmptyFile();
+  if (!made.is_open()) return NoDescriptor();
+  const std::array<timespec, 2> times = {
+      {{.tv_sec = version, .tv_nsec = 0}, {.tv_sec = version, .tv_nsec = 0}}};
+  const bool is_written =
+      write(made.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()) &&
+      futimens(made.get(), times.data()) == 0 && dup3(made.get(), file.get(), O_CLOEXEC) >= 0;
+  return is_written ? absl::OkStatus() : NoDescriptor();
+}
+
+// gRPC's later versions know a least version of TLS; for 1.51 see main.
+template <typename Credentials>
+void TakeNothingBelowTls13(Credentials& credentials) {
+  if constexpr (requires { credentials.set_min_tls_version(TLS1_3); }) {
+    credentials.set_min_tls_version(TLS1_3);
+  }
+}
+
+std::string Expiry(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
+}
+
+// What nobody will take is no reason not to start, since there may be other ways in.
+bool IsValidNow(const Certificates& certificates) {
+  const absl::Time now = absl::Now();
+  return certificates.not_before <= now && now <= certificates.not_after;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ServedCertificates>> ServedCertificates::Load(
+    CertificateFiles files) {
+  FileDescriptor key_and_chain = EmptyFile();
+  FileDescriptor client_ca = EmptyFile();
+  if (!key_and_chain.is_open() || !client_ca.is_open()) return NoDescriptor();
+  std::unique_ptr<ServedCertificates> made(
+      new ServedCertificates(std::move(files), std::move(key_and_chain), std::move(client_ca)));
+  RETURN_IF_ERROR(made->Change());
+  return made;
+}
+
+ServedCertificates::ServedCertificates(CertificateFiles files, FileDescriptor key_and_chain,
+                                       FileDescriptor client_ca)
+    : files_(std::move(files)),
+      key_and_chain_(std::move(key_and_chain)),
+      client_ca_(std::move(client_ca)) {}
+
+std::shared_ptr<grpc::ServerCredentials> ServedCertificates::CredentialsFor(Peer peer) const {
+  const std::string own = PathOf(key_and_chain_);
+  const std::string authorities = peer == Peer::kCertified ? PathOf(client_ca_) : "";
+  grpc::experimental::TlsServerCredentialsOptions options(
+      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(own, own, authorities,
+                                                                           kSecondsBetweenLooks));
+  options.watch_identity_key_cert_pairs();
+  if (peer == Peer::kCertified) {
+    options.watch_root_certs();
+    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  }
+  TakeNothingBelowTls13(options);
+  return grpc::experimental::TlsServerCredentials(options);
+}
+
+absl::Status ServedCertificates::Change() {
+  absl::StatusOr<CertificateBytes> bytes = ReadCertificateFiles(files_);
+  MutexLock lock(&mutex_);
+  if (seen_ && *seen_ == bytes) return absl::OkStatus();
+  seen_ = bytes;
+  if (!bytes.ok()) return bytes.status();
+  ASSIGN_OR_RETURN(const Certificates certificates, CheckCertificates(*bytes, files_));
+  const bool is_first = state_.loads == 0;
+  if (!IsValidNow(certificates)) {
+    if (!is_first) {
+      return absl::InvalidArgumentError(
+          GotWant("tls-cert", files_.certificate,
+                  Concat("one that is valid now (it is from ", Expiry(certificates.not_before),
+                         " to ", Expiry(certificates.not_after), ")")));
+    }
+    spdlog::warn("event=certificate_not_valid file={} from={} until={}",
+                 LogValue(files_.certificate), Expiry(certificates.not_before),
+                 Expiry(certificates.not_after));
+  }
+  RETURN_IF_ERROR(Show(certificates));
+  spdlog::info("event=certificate_loaded file={} until={}", LogValue(files_.certificate),
+               Expiry(certificates.not_after));
+  return absl::OkStatus();
+}
+
+absl::Status ServedCertificates::Show(const Certificates& certificates) {
+  const int64_t version = state_.loads + 1;
+  RETURN_IF_ERROR(Replace(key_and_chain_, certificates.key_and_chain, version));
+  RETURN_IF_ERROR(Replace(client_ca_, certificates.client_ca, version));
+  state_.loads = version;
+  state_.not_after = certificates.not_after;
+  return absl::OkStatus();
+}
+
+void ServedCertificates::Refresh() {
+  const absl::Status status = Change();
+  if (status.ok()) return;
+  {
+    MutexLock lock(&mutex_);
+    ++state_.refusals;
+  }
+  spdlog::warn("event=certificate_refused reason={}", LogValue(std::string(status.message())));
+}
+
+ServedCertificates::State ServedCertificates::state() const {
+  MutexLock lock(&mutex_);
+  return state_;
+}
+
+}  // namespace gemmd

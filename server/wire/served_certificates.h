@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The certificates that gRPC shows to peers and asks of them, which change while it serves.
+//
+// gRPC 1.51 takes new ones only from files that it looks at each second, and a key that is not that
+// of the certificate then ends all handshakes. So it looks at files in memory, which hold nothing
+// but what was checked: key and chain lie in one of them, which is replaced as a whole, with a time
+// of its own, by which gRPC sees a change while it reads.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/system/file_descriptor.h"
+#include "server/system/mutex.h"
+#include "server/wire/certificate_files.h"
+
+namespace gemmd {
+
+class ServedCertificates {
+ public:
+  struct State {
+    absl::Time not_after;  // Of the certificate that is shown.
+    int64_t loads = 0;     // The first and each change.
+    int64_t refusals = 0;  // Changes that made no sense.
+  };
+
+  // Errors: those of ReadCertificateFiles and CheckCertificates; Unavailable where no file
+  // descriptor is left.
+  static absl::StatusOr<std::unique_ptr<ServedCertificates>> Load(CertificateFiles files);
+
+  // What a peer must show; of kTls or kMtls.
+  enum class Peer { kAnybody, kCertified };
+  // They follow the certificates for as long as this lives.
+  std::shared_ptr<grpc::ServerCredentials> CredentialsFor(Peer peer) const;
+
+  // Takes what the files hold by now. Where that makes no sense, as between the writing of one file
+  // and of the other, what was there stays. Logs each change once. Threads: any.
+  void Refresh() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Whether there is an authority of clients.
+  bool asks_clients() const { return !files_.client_ca.empty(); }
+
+  State state() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  ServedCertificates(CertificateFiles files, FileDescriptor key_and_chain,
+                     FileDescriptor client_ca);
+  absl::Status Show(const Certificates& certificates) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Change() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Constant after construction. The numbers of the descriptors stay, what they stand for changes.
+  const CertificateFiles files_;
+  const FileDescriptor key_and_chain_;
+  const FileDescriptor client_ca_;
+
+  mutable Mutex mutex_;
+  std::optional<absl::StatusOr<CertificateBytes>> seen_ ABSL_GUARDED_BY(mutex_);
+  State state_ ABSL_GUARDED_BY(mutex_) = {.not_after = absl::InfinitePast()};
+};
+
+}  // namespace gemmd
