@@ -22,7 +22,7 @@ struct CertificateFiles {
 struct Certificates {
   std::string key_and_chain;  // PEM: the key, then the chain.
   std::string client_ca;      // PEM.
-  absl::Time not_before;      // Of the daemon's own certificate.
+  absl::Time not_before;      // When the daemon's own certificate is valid.
   absl::Time not_after;
 };
 

@@ -27,7 +27,7 @@ namespace gemmd {
 class ServedCertificates {
  public:
   struct State {
-    absl::Time not_after;  // Of the certificate that is shown.
+    absl::Time not_after;  // When the certificate that is shown ends.
     int64_t loads = 0;     // The first and each change.
     int64_t refusals = 0;  // Changes that made no sense.
   };
