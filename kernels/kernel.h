@@ -48,6 +48,8 @@ struct Recipe {
   ElementType accumulation;  // The type of the accumulators.
   bool exact;                // Accumulators are exact (s32: modulo 2^32).
   bool flushes_subnormals;   // Subnormal operands and results may count as zero.
+
+  bool operator==(const Recipe&) const = default;
 };
 
 // Memory for what a launch derives from one operand (Kernel::derived), which outlives the launch:

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "absl/strings/str_format.h"
+#include "kernels/mma/arithmetic.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -206,6 +207,40 @@ const Kernel* FindBest(absl::Span<const Kernel> catalog, const Problem& problem,
   }
   const auto best = FindPreferred(candidates);
   return best == candidates.end() ? nullptr : best->kernel;
+}
+
+bool GiveSameBits(const Kernel& x, const Kernel& y, mma::Chip chip) {
+  if (&x == &y) return true;
+  const bool is_like = x.device_kind == y.device_kind && x.a == y.a && x.b == y.b &&
+                       x.recipe == y.recipe && x.batch_invariant && y.batch_invariant;
+  if (!is_like || x.instruction == nullptr || y.instruction == nullptr) return false;
+  const mma::Instruction& one = *x.instruction;
+  const mma::Instruction& other = *y.instruction;
+  // Where an instruction ends, D is rounded to become C, and a sum that saturates is cut.
+  const auto has_chain = [](const mma::Instruction& instruction) {
+    return instruction.c == instruction.d && !instruction.saturates && !instruction.is_sparse() &&
+           instruction.scale == mma::ScaleType::kNone;
+  };
+  if (!has_chain(one) || !has_chain(other)) return false;
+  if (one.c != other.c || one.bit_count != other.bit_count) return false;
+  const mma::Arithmetic arithmetic = mma::ArithmeticOf(one, chip);
+  const bool is_chain = arithmetic.algorithm == mma::Algorithm::kFusedSums ||
+                        arithmetic.algorithm == mma::Algorithm::kIntegers ||
+                        arithmetic.algorithm == mma::Algorithm::kBitCounts;
+  return is_chain && arithmetic == mma::ArithmeticOf(other, chip);
+}
+
+const Kernel& FindBestLike(const Kernel& like, absl::Span<const Kernel> catalog,
+                           const Problem& problem, const DeviceProfile& profile) {
+  std::vector<Candidate> candidates;
+  for (const Kernel& kernel : catalog) {
+    if (kernel.a != like.a || kernel.b != like.b) continue;
+    if (!GiveSameBits(kernel, like, profile.target.chip)) continue;
+    if (!Admits(kernel, problem, {}, profile.target).ok()) continue;
+    candidates.push_back({&kernel, PredictedNs(kernel, problem, profile), ""});
+  }
+  const auto best = FindPreferred(candidates);
+  return best == candidates.end() ? like : *best->kernel;
 }
 
 absl::StatusOr<const Kernel*> Choose(absl::Span<const Kernel> catalog, const Problem& problem,

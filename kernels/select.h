@@ -49,6 +49,15 @@ Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
 const Kernel* FindBest(absl::Span<const Kernel> catalog, const Problem& problem,
                        const Constraints& constraints, const DeviceProfile& profile);
 
+// Whether the D of both always has the same bits on the chip, as their instructions say: fused sums
+// over blocks of k of one length, or integers. Rows without such an instruction are like themselves
+// alone.
+bool GiveSameBits(const Kernel& x, const Kernel& y, mma::Chip chip);
+
+// The first candidate among the rows that give the bits of `like`, which runs the problem.
+const Kernel& FindBestLike(const Kernel& like, absl::Span<const Kernel> catalog,
+                           const Problem& problem, const DeviceProfile& profile);
+
 // The first candidate.
 // Errors: Unimplemented if there is none; the message gives the reason for the kernel asked for, or
 // the refusals of the nearest ones, and names the candidates that would exist without the

@@ -137,6 +137,7 @@ struct Job {
   JobId id = 0;
   Problem problem;
   const Kernel* kernel = nullptr;
+  bool is_kernel_given = false;  // The caller named it; otherwise one of the same bits may run.
   int64_t workspace_bytes = 0;
   int64_t d_bytes = 0;
   Source a;
@@ -160,7 +161,8 @@ struct JobOutcome {
   int64_t copy_in_ns = 0;
   int64_t compute_ns = 0;
   int64_t copy_out_ns = 0;
-  HeldBytes d = {};  // D, where the device gave the memory and the status is OK.
+  HeldBytes d = {};                // D, where the device gave the memory and the status is OK.
+  const Kernel* kernel = nullptr;  // What ran, where it is not the job's own.
   // Not empty: how each member of the job ended, where that is not the same for all.
   std::vector<JobOutcome> members = {};
 };

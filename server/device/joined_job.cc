@@ -32,11 +32,17 @@ absl::StatusOr<std::unique_ptr<JoinedJob>> JoinedJob::Of(Joining joining, JobId 
 absl::Status JoinedJob::Join() {
   RETURN_IF_ERROR(job_.joining == Joining::kStacked ? Stack() : Batch());
   RETURN_IF_ERROR(Validate(job_.problem));
-  RETURN_IF_ERROR(job_.kernel->supports(job_.problem));
+  RETURN_IF_ERROR(SetKernel(*job_.kernel));
   job_.d_bytes = BytesWritten(job_.problem);
-  ASSIGN_OR_RETURN(job_.workspace_bytes, job_.kernel->workspace_bytes(job_.problem));
   job_.members = members_;
   if (job_.d.is_given()) Scatter();
+  return absl::OkStatus();
+}
+
+absl::Status JoinedJob::SetKernel(const Kernel& kernel) {
+  RETURN_IF_ERROR(kernel.supports(job_.problem));
+  ASSIGN_OR_RETURN(job_.workspace_bytes, kernel.workspace_bytes(job_.problem));
+  job_.kernel = &kernel;
   return absl::OkStatus();
 }
 

@@ -39,6 +39,10 @@ class JoinedJob {
   // Lives as long as this.
   const Job& job() const { return job_; }
 
+  // Has the whole run by another kernel, which gives the same bits. Errors: as Of; nothing is
+  // changed then.
+  absl::Status SetKernel(const Kernel& kernel);
+
   // Each member's part of the D that the device gave, in their order, in memory of its own: who
   // reads his answer slowly keeps no other's. Errors: ResourceExhausted where there is no memory.
   std::vector<absl::StatusOr<HeldBytes>> Split(absl::Span<const std::byte> d) const;

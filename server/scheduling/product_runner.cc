@@ -225,6 +225,7 @@ absl::Status ProductRunner::Place(PreparedProduct& product) const {
   ASSIGN_OR_RETURN(const Placement place, FindPlace(product.parsed));
   product.served = place.served;
   job.kernel = place.kernel;
+  job.is_kernel_given = product.parsed.constraints.kernel != nullptr;
   const DeviceProfile& profile = product.served->device->profile();
   if (job.kernel == nullptr) {
     return Choose(Catalog(profile.target.kind), job.problem, product.parsed.constraints, profile)
@@ -321,6 +322,7 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
                      tensors = std::move(product.parsed.tensors),
                      caller = std::move(caller)](JobResult result) mutable {
     const int64_t done_ns = clock_.NowNs();
+    if (result.outcome.kernel != nullptr) in_flight.kernel = result.outcome.kernel;
     ProductOutcome outcome = {.status = result.outcome.status,
                               .problem = in_flight.problem,
                               .kernel = in_flight.kernel,

@@ -25,7 +25,8 @@ JobOutcome OutcomeOfMember(JobOutcome& whole, size_t index) {
           .wait_ns = whole.wait_ns,
           .copy_in_ns = whole.copy_in_ns,
           .compute_ns = whole.compute_ns,
-          .copy_out_ns = whole.copy_out_ns};
+          .copy_out_ns = whole.copy_out_ns,
+          .kernel = whole.kernel};
 }
 
 template <typename List>
@@ -290,6 +291,9 @@ void Scheduler::OnDone(JobId id, Device& device, JobOutcome outcome) {
 
 void Scheduler::Answer(const Running& running, std::vector<Jobs::node_type> nodes,
                        JobOutcome outcome) {
+  if (running.joined != nullptr && outcome.members.empty()) {
+    outcome.kernel = running.joined->job().kernel;
+  }
   std::vector<absl::StatusOr<HeldBytes>> parts;
   if (running.joined != nullptr && !outcome.d.bytes().empty()) {
     parts = running.joined->Split(outcome.d.bytes());

@@ -4,10 +4,24 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/catalog.h"
 #include "kernels/select.h"
 #include "server/scheduling/scheduler.h"
 
 namespace gemmd {
+namespace {
+
+// What is best for few rows of D is not so for those of many jobs together.
+void ChooseKernel(const DeviceProfile& profile, JoinedJob& joined) {
+  const Job& job = joined.job();
+  if (job.is_kernel_given) return;
+  const absl::Span<const Kernel> catalog = Catalog(job.kernel->device_kind);
+  const Kernel& best = FindBestLike(*job.kernel, catalog, job.problem, profile);
+  // Where its workspace would be too large, that of the members runs the whole.
+  if (&best != job.kernel) joined.SetKernel(best).IgnoreError();
+}
+
+}  // namespace
 
 // As many as the device takes.
 void Scheduler::LaunchAll(Device& device) {
@@ -124,6 +138,7 @@ void Scheduler::Join(Joining joining, State& state, Running& running) {
     absl::StatusOr<std::unique_ptr<JoinedJob>> joined =
         JoinedJob::Of(joining, last_id_ + 1, std::move(jobs));
     if (!joined.ok()) return;
+    ChooseKernel(state.device->profile(), **joined);
     int64_t cost_ns = 0;
     if (!CanRunAs(state, running, mates, **joined, cost_ns)) continue;
     for (Held* const mate : mates) {

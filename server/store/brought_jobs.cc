@@ -36,7 +36,7 @@ bool BroughtJobs::TakeAll(DeviceCopies* place, const Job& job) {
     for (const Job& member : members_) members.push_back(&member);
     absl::StatusOr<std::unique_ptr<JoinedJob>> joined =
         JoinedJob::Of(job.joining, job.id, std::move(members));
-    if (joined.ok()) {
+    if (joined.ok() && (*joined)->SetKernel(*job.kernel).ok()) {
       joined_ = *std::move(joined);
       return true;
     }
@@ -57,6 +57,7 @@ void BroughtJobs::End(JobOutcome& outcome) {
     own.copy_in_ns = outcome.copy_in_ns;
     own.compute_ns = outcome.compute_ns;
     own.copy_out_ns = outcome.copy_out_ns;
+    own.kernel = joined_->job().kernel;
   }
 }
 

@@ -26,6 +26,7 @@ class JoinedJobsTest : public testing::Test {
     absl::Status status;
     std::vector<std::byte> d;
     int64_t joined = 0;
+    const Kernel* kernel = nullptr;
   };
 
   // Its id is its position among the answers.
@@ -34,7 +35,7 @@ class JoinedJobsTest : public testing::Test {
     const size_t place = answers_.size();
     answers_.emplace_back();
     Submission submission;
-    submission.device = &device_;
+    submission.device = target_;
     submission.job = product.job;
     submission.bytes = 100;
     submission.predicted_ns = 1000;
@@ -43,7 +44,8 @@ class JoinedJobsTest : public testing::Test {
     submission.priority = priority;
     submission.done = [this, place](JobResult result) {
       const absl::Span<const std::byte> d = result.outcome.d.bytes();
-      answers_[place] = {result.outcome.status, {d.begin(), d.end()}, result.joined};
+      answers_[place] = {
+          result.outcome.status, {d.begin(), d.end()}, result.joined, result.outcome.kernel};
     };
     return scheduler.Submit(std::move(submission));
   }
@@ -74,6 +76,7 @@ class JoinedJobsTest : public testing::Test {
   FakeClock clock_;
   FakeDevice device_{"device", Simulated()};
   std::vector<Device*> devices_ = {&device_};
+  Device* target_ = &device_;  // Of the next job.
   Scheduler scheduler_{devices_, clock_};
 };
 
@@ -110,6 +113,34 @@ TEST_F(JoinedJobsTest, ProductsOfOtherMatricesAreBatched) {
   device_.CompleteNext();
   for (size_t i = 0; i < products_.size(); ++i) ExpectRight(i, products_[i]);
   EXPECT_EQ(scheduler_.load(device_).batched_requests, 4);
+}
+
+// One of the same bits, which is faster for the whole. Who named a kernel has that one.
+TEST_F(JoinedJobsTest, TheWholeHasAKernelOfItsOwn) {
+  const Kernel& wide = SimulatedKernel("wgmma.m64n8k16.f32.f16.f16");
+  DeviceProfile profile = Simulated();
+  profile.kernel_rates.assign(Catalog(DeviceKind::kSim).size(), 1e6);
+  profile.kernel_rates[wide.position] = 1e12;
+  FakeDevice device("device", profile);
+  target_ = &device;
+  const std::vector<Device*> devices = {&device};
+  Scheduler scheduler(devices, clock_);
+  Submit(scheduler, Loner());
+  for (const int64_t m : {3, 1}) Submit(scheduler, Product(m));
+  for (const int64_t m : {3, 1}) {
+    JoinableProduct& given = Product(m);
+    given.job.is_kernel_given = true;
+    Submit(scheduler, given);
+  }
+  for (int i = 0; i < 3; ++i) device.CompleteNext();
+  for (size_t i = 0; i < products_.size(); ++i) {
+    ExpectRight(i, products_[i]);
+    EXPECT_EQ(answers_[i].joined, i == 0 ? 1 : 2);
+  }
+  EXPECT_EQ(answers_[0].kernel, nullptr);
+  EXPECT_EQ(answers_[1].kernel, &wide);
+  EXPECT_EQ(answers_[2].kernel, &wide);
+  EXPECT_EQ(answers_[3].kernel, &kernel_);
 }
 
 TEST_F(JoinedJobsTest, PrioritiesDoNotMix) {

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rows that are said to give the same bits do: the simulated rows of every chip, which have the
+// bits of the chip's own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "kernels/catalog.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/cuda/warp_work.h"
+#include "kernels/select.h"
+#include "kernels/sim/rows.h"
+#include "tests/kernels/product_case.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using mma::Chip;
+
+const Kernel& Simulated(std::string_view name) {
+  for (const Kernel& kernel : SimKernels()) {
+    if (kernel.name == name) return kernel;
+  }
+  ADD_FAILURE() << "no kernel " << name;
+  return SimKernels().front();
+}
+
+// The rows that the chip has, those of equal bits together.
+std::vector<std::vector<const Kernel*>> ClassesOn(Chip chip) {
+  const Target target = {.kind = DeviceKind::kSim, .chip = chip};
+  std::vector<std::vector<const Kernel*>> classes;
+  for (const Kernel& kernel : SimKernels()) {
+    if (!kernel.available(target).ok()) continue;
+    auto like = classes.begin();
+    while (like != classes.end() && !GiveSameBits(kernel, *like->front(), chip)) ++like;
+    if (like == classes.end()) like = classes.emplace(classes.end());
+    like->push_back(&kernel);
+  }
+  return classes;
+}
+
+// One of each class with one other, on products of every pattern.
+TEST(SameBitsTest, AreTheSame) {
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  size_t compared = 0;
+  for (const Chip chip : {Chip::kSm70, Chip::kSm80, Chip::kSm89, Chip::kSm90, Chip::kSm120}) {
+    const Target target = {.kind = DeviceKind::kSim, .chip = chip};
+    for (const std::vector<const Kernel*>& like : ClassesOn(chip)) {
+      if (like.size() < 2) continue;
+      const auto other =
+          static_cast<size_t>(random.Between(1, static_cast<int64_t>(like.size()) - 1));
+      const Kernel& one = *like.front();
+      const Kernel& next = *like[other];
+      SCOPED_TRACE(testing::Message() << one.name << " and " << next.name);
+      Problem problem = MakeProblem(one, random.Between(1, 20), random.Between(1, 20),
+                                    random.Between(1, 300), Layouts{});
+      problem.bit_operation = one.instruction->bit_count == mma::BitCount::kXor
+                                  ? BitOperation::kXor
+                                  : BitOperation::kAnd;
+      ASSERT_THAT(one.supports(problem), IsOk());
+      ASSERT_THAT(next.supports(problem), IsOk());
+      const Pattern pattern = kAllPatterns[static_cast<size_t>(random.Between(0, 7))];
+      const Product product = FillCase(problem, pattern, random);
+      const auto bits = RunKernel(one, product, target);
+      ASSERT_THAT(bits, IsOk());
+      const auto others = RunKernel(next, product, target);
+      ASSERT_THAT(others, IsOk());
+      EXPECT_EQ(*others, *bits);
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 40);
+}
+
+TEST(SameBitsTest, AreNotPromisedWhereSumsDiffer) {
+  const auto same = [](std::string_view x, std::string_view y) {
+    return GiveSameBits(Simulated(x), Simulated(y), Chip::kSm90);
+  };
+  EXPECT_TRUE(same("mma.m16n8k16.f32.f16.f16.f32", "wgmma.m64n8k16.f32.f16.f16"));
+  EXPECT_TRUE(same("wgmma.m64n16k8.f32.tf32.tf32", "wgmma.m64n256k8.f32.tf32.tf32"));
+  // The depth of a fused sum is 8 and 16.
+  EXPECT_FALSE(same("mma.m16n8k8.f32.f16.f16.f32", "mma.m16n8k16.f32.f16.f16.f32"));
+  // The chip has no tensor core for the instruction, but makes it of others.
+  EXPECT_FALSE(same("mma.m16n8k32.f32.e4m3.e4m3.f32", "wgmma.m64n8k32.f32.e4m3.e4m3"));
+  EXPECT_FALSE(same("mma.m16n8k16.f32.f16.f16.f32", "mma.m16n8k16.f32.bf16.bf16.f32"));
+  EXPECT_FALSE(same("mma.m16n8k16.f32.f16.f16.f32", "mma.m16n8k16.f16.f16.f16.f16"));
+}
+
+// What a narrow row has begun, a wide one may go on with.
+TEST(SameBitsTest, LetManyRowsOfDHaveAWideTile) {
+  DeviceProfile profile;
+  profile.target = {.kind = DeviceKind::kCuda, .chip = Chip::kSm90, .multiprocessors = 132};
+  profile.memory_bytes_per_second = 4e12;
+  const absl::Span<const Kernel> catalog = Catalog(DeviceKind::kCuda);
+  // Large tiles bring less, and multiply faster.
+  for (const Kernel& kernel : catalog) {
+    const Tile& tile = CudaRowOf(kernel)->tile;
+    profile.kernel_rates.push_back(2e10 * std::min(tile.m * tile.n, 32768));
+  }
+  const auto problem_of = [](int64_t m) {
+    Problem problem;
+    problem.m = m;
+    problem.n = problem.k = 8192;
+    problem.a = TightLayout("a", ElementType::kF16, Order::kRowMajor, m, 8192).value();
+    problem.b = TightLayout("b", ElementType::kF16, Order::kColumnMajor, 8192, 8192).value();
+    problem.d = TightLayout("d", ElementType::kF32, Order::kRowMajor, m, 8192).value();
+    return problem;
+  };
+  const auto few = std::find_if(catalog.begin(), catalog.end(), [&](const Kernel& kernel) {
+    return IsNarrow(*CudaRowOf(kernel)) && kernel.supports(problem_of(8)).ok();
+  });
+  ASSERT_NE(few, catalog.end());
+  const Kernel& many = FindBestLike(*few, catalog, problem_of(2048), profile);
+  EXPECT_FALSE(IsNarrow(*CudaRowOf(many))) << many.name;
+  EXPECT_GT(PredictedNs(*few, problem_of(2048), profile),
+            2 * PredictedNs(many, problem_of(2048), profile));
+}
+
+}  // namespace
+}  // namespace gemmd
