@@ -90,10 +90,20 @@ class Bystander:
         assert answer.d.data == bytes(zeros.n)
         return True
 
+    def _takes_any(self):
+        try:
+            self._check_product(self._gemm)
+        except grpc.RpcError as refused:
+            assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, refused
+            return False
+        return True
+
     def check_nothing_kept(self, limit_s=30):
         """Files, threads, queue and capacity are what they were, within the limit."""
         wait_until(lambda: self.daemon.open_files() <= self.open_files, limit_s, "files closed")
         wait_until(self.is_idle, limit_s, "all requests let go of")
+        # The product that took all of it is let go of a moment after its answer.
+        wait_until(self._takes_any, limit_s, "the last request let go of")
         assert self.daemon.threads() <= self.threads + KEPT_THREADS
 
     def check(self):

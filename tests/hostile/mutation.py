@@ -4,6 +4,7 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
 from elements import COLUMN_MAJOR, ELEMENTS
 from gemmd.v1 import tensors_pb2
 from google.protobuf.descriptor import FieldDescriptor
@@ -56,6 +57,12 @@ def good_requests(rng):
         product.layouts = {name: layout for name in "abcd"}
         requests.append(product.request())
     return requests
+
+
+def large_product():
+    """A small request for a result of 4 MB."""
+    a = np.zeros((1, 1000, 0))
+    return Product(a=a, b=a.transpose(0, 2, 1)).request()
 
 
 def spoil_field(rng, message):

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from http2_peer import joint_bytes
-from mutation import bad_product, bad_small, good_requests
+from mutation import BadRequest, bad_product, bad_small, good_requests, large_product
 from streams import answers_in
 
 COUNT = 4000  # Damaged products; methods with smaller requests get a tenth of it.
@@ -82,6 +82,8 @@ def check_outcomes(message_type, requests, outcomes):
 def test_multiply(attacked, channel, rng):
     good = good_requests(rng)
     requests = [bad_product(rng, good) for _ in range(COUNT)]
+    # Chance alone seldom makes a product that is good but too large.
+    requests.append(BadRequest(large_product().SerializeToString(), is_damaged=False))
     outcomes = list(send_all(channel, "/gemmd.v1.Gemm/Multiply", requests))
     counts = check_outcomes(gemm_pb2.MultiplyRequest, requests, outcomes)
     # The damage is neither so mild nor so gross that one way of refusing is all that was seen.
@@ -160,7 +162,8 @@ def test_an_unreadable_request_does_not_end_its_stream(attacked, channel, rng):
     answers = list(answers_in(map(gemm_pb2.MultiplyStreamResponse.FromString, call)))
     refusals = [answer.error for answer in answers if answer.HasField("error")]
     assert len(answers) == 3
-    assert [refusal.code for refusal in refusals] == [grpc.StatusCode.INVALID_ARGUMENT.value[0]]
+    codes = [refusal.code for refusal in refusals]
+    assert codes == [grpc.StatusCode.INVALID_ARGUMENT.value[0]], refusals
     assert UNREADABLE_TEXT.match(refusals[0].message)
 
 
