@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
@@ -74,19 +73,22 @@ class CompressorTest : public testing::Test {
     explicit Hold(CompressorTest& test) {
       const SessionUse session = test.Open();
       test.Put(session, Spec(ElementType::kU8, 0, 0), "empty");
+      std::promise<void> held;
+      std::future<void> is_held = held.get_future();
+      // The thread has what it waits for, which it may still look at when this is gone.
       EXPECT_THAT(test.compressor_->Begin(test.Again(session), {.tensor = "empty"},
-                                          [this](const Result&) {
-                                            held_.Notify();
-                                            let_go_.WaitForNotification();
+                                          [held = std::move(held),
+                                           let_go = let_go_.get_future()](const Result&) mutable {
+                                            held.set_value();
+                                            let_go.wait();
                                           }),
                   IsOk());
-      EXPECT_TRUE(held_.WaitForNotificationWithTimeout(kPatience));
+      Awaited(std::move(is_held), "the compressor's thread");
     }
-    ~Hold() { let_go_.Notify(); }
+    ~Hold() { let_go_.set_value(); }
 
    private:
-    absl::Notification held_;
-    absl::Notification let_go_;
+    std::promise<void> let_go_;
   };
 
   FakeClock clock_;
