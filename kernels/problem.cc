@@ -160,6 +160,28 @@ absl::Status ValidateBias(const Problem& problem) {
   return TooLarge("bias", Concat(count, " elements of type ", NameOf(problem.bias_type)));
 }
 
+// Of a problem whose matrices have sizes each.
+Checked AllBytesRead(const Problem& problem) {
+  const auto bytes = [&](const MatrixLayout& layout) -> Checked {
+    return BytesOf("", layout, problem.batch).value_or(ByteCount{}).least;
+  };
+  Checked total = 0;
+  if (problem.has_product()) total = bytes(problem.a) + bytes(problem.b);
+  if (problem.has_c()) total = total + bytes(problem.c);
+  if (problem.bias_axis != BiasAxis::kNone) {
+    const int64_t count = problem.bias_axis == BiasAxis::kRows ? problem.m : problem.n;
+    total = total + PackedBytes(problem.bias_type, count);
+  }
+  return total;
+}
+
+absl::Status ValidateTotal(const Problem& problem) {
+  const Checked total = AllBytesRead(problem) + BytesWritten(problem);
+  if (total.value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "a, b, c, d: got 2^63 bytes or more together, want all bytes below 2^63");
+}
+
 }  // namespace
 
 absl::StatusOr<MatrixLayout> TightLayout(std::string_view field, ElementType type, Order order,
@@ -258,7 +280,7 @@ absl::Status Validate(const Problem& problem) {
                                              problem.k, " and batch ", problem.batch,
                                              ", want 2*m*n*k*batch below 2^63"));
   }
-  return absl::OkStatus();
+  return ValidateTotal(problem);
 }
 
 absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b) {
@@ -291,19 +313,7 @@ int64_t Operations(const Problem& problem) {
       0);  // Only products with a factor of 0 can overflow on the way.
 }
 
-int64_t BytesRead(const Problem& problem) {
-  const auto bytes = [&](const MatrixLayout& layout) {
-    return BytesOf("", layout, problem.batch).value_or(ByteCount{}).least;
-  };
-  int64_t total = 0;
-  if (problem.has_product()) total += bytes(problem.a) + bytes(problem.b);
-  if (problem.has_c()) total += bytes(problem.c);
-  if (problem.bias_axis != BiasAxis::kNone) {
-    const int64_t count = problem.bias_axis == BiasAxis::kRows ? problem.m : problem.n;
-    total += PackedBytes(problem.bias_type, count).value().value_or(0);
-  }
-  return total;
-}
+int64_t BytesRead(const Problem& problem) { return AllBytesRead(problem).value().value_or(0); }
 
 int64_t BytesWritten(const Problem& problem) {
   return BytesOf("", problem.d, problem.batch).value_or(ByteCount{}).full;

@@ -112,8 +112,8 @@ absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& la
                                   int64_t batch);
 
 // Checks shapes, layouts, types and options against each other, as the wire contract says (proto/).
-// Every size computed from a valid problem fits 63 bits: bytes of A, B, C, D and bias, and
-// 2*m*n*k*batch.
+// Every size computed from a valid problem fits 63 bits: bytes of A, B, C, D and bias, all of them
+// together, and 2*m*n*k*batch.
 //
 // Errors: InvalidArgument; the message is "field: got X, want Y", with the wire's field names.
 absl::Status Validate(const Problem& problem);
