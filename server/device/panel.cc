@@ -17,9 +17,11 @@ int64_t BytesBefore(ElementType type, int64_t elements) { return elements / 8 * 
 void Narrow(MatrixLayout& layout, JobPlace& place, const Extent& matrices, const Extent& rows,
             const Extent& columns) {
   const MatrixLayout whole = layout;
-  place.offset += matrices.first * whole.batch_stride_bytes;
   layout.rows = rows.count;
   layout.columns = columns.count;
+  // Nothing bounds the strides of what has no elements.
+  if (whole.empty()) return;
+  place.offset += matrices.first * whole.batch_stride_bytes;
   // The values and the indices of sparse rows lie apart.
   if (whole.is_sparse()) {
     const bool is_divided = rows.count < whole.rows;
