@@ -2,8 +2,10 @@
 //
 // Random numbers for tests: the same in every run unless the environment variable GEMMD_TEST_SEED
 // says otherwise. Each source prints its seed, and so stands above what fails after it.
+// GEMMD_TEST_TIMES=100 has tests that count their cases try a hundred times as many.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -28,6 +30,11 @@ class RandomSource {
   // Uniform, both ends included.
   int64_t Between(int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(engine_);
+  }
+  // How many cases a test tries that usually tries so many.
+  static int64_t Cases(int64_t usual) {
+    const char* text = std::getenv("GEMMD_TEST_TIMES");  // NOLINT(concurrency-mt-unsafe)
+    return text == nullptr ? usual : usual * std::max<int64_t>(1, std::strtoll(text, nullptr, 10));
   }
   bool Flip() { return (Bits() & 1) != 0; }
   double Normal() { return std::normal_distribution<double>()(engine_); }
