@@ -234,7 +234,7 @@ TEST(JobLayoutTest, MoreThan63BitsAreExhausted) {
   problem.d.batch_stride_bytes = 3 * (int64_t{1} << 59);
   problem.c = problem.d;  // Each of the two fits on its own.
   problem.beta = 1;
-  ASSERT_THAT(Validate(problem), IsOk());
+  EXPECT_THAT(Validate(problem), StatusIs(kInvalid, HasSubstr("2^63 bytes or more together")));
   EXPECT_THAT(LayOutJob(problem), StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
