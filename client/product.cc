@@ -214,14 +214,16 @@ absl::Status CheckAnswer(const v1::Matrix& d, int64_t got) {
                             .batch = 1};
   const auto bytes = SizeOperand("d", one);
   if (!bytes.ok()) return absl::DataLossError(bytes.status().message());
+  if (d.batch() < 0) {
+    return absl::DataLossError(absl::StrCat("d.batch: got ", d.batch(), ", want at least 0"));
+  }
   const bool is_empty = d.batch() == 0 || bytes->full == 0;
   int64_t before = 0;  // The last matrix.
   const bool overflows = __builtin_mul_overflow(d.batch() - 1, d.batch_stride(), &before);
-  const bool fits = is_empty
-                        ? got == 0
-                        : d.batch() > 0 && (d.batch() == 1 || d.batch_stride() >= bytes->least) &&
-                              !overflows && before <= got && bytes->least <= got - before &&
-                              got - before <= bytes->full;
+  const bool fits = is_empty ? got == 0
+                             : (d.batch() == 1 || d.batch_stride() >= bytes->least) && !overflows &&
+                                   before <= got && bytes->least <= got - before &&
+                                   got - before <= bytes->full;
   if (fits) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
       "d.data: got ", got, " bytes for ", d.batch(), " matrices of ", d.rows(), "x", d.columns(),

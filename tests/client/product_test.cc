@@ -321,6 +321,7 @@ TEST(MultiplyResultTest, ChecksTheServersAnswer) {
   for (const auto& response :
        {ResponseOf(1, 2, 3, 20), ResponseOf(1, 2, 3, 28), ResponseOf(5, 2, 3, 24),
         ResponseOf(-1, 2, 3, 24), ResponseOf(1, -2, 3, 24), ResponseOf(1, 0, 3, 4),
+        ResponseOf(-1, 0, 3, 0), ResponseOf(INT64_MIN, 2, 3, 24),
         ResponseOf(int64_t{1} << 60, 2, 3, 24)}) {
     EXPECT_THAT(MultiplyResult::FromResponse(response), StatusIs(absl::StatusCode::kDataLoss));
   }
