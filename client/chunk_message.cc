@@ -21,6 +21,10 @@ constexpr uint8_t kGetChunkTag = TagOf(v1::GetResponse::kChunkFieldNumber, 2);
 constexpr uint8_t kGetOffsetTag = TagOf(v1::GetChunk::kOffsetFieldNumber, 0);
 constexpr uint8_t kGetDataTag = TagOf(v1::GetChunk::kDataFieldNumber, 2);
 
+// Protobuf reads no more bytes of a length and of a number.
+constexpr int kLengthBytes = 5;
+constexpr int kNumberBytes = 10;
+
 // Three tags and three numbers of at most ten bytes.
 constexpr size_t kMostHeaderBytes = 33;
 
@@ -55,9 +59,9 @@ class HeaderReader {
     return true;
   }
 
-  std::optional<uint64_t> TakeNumber() {
+  std::optional<uint64_t> TakeNumber(int most_bytes) {
     uint64_t value = 0;
-    for (int shift = 0; shift < 64 && at_ < bytes_.size(); shift += 7) {
+    for (int shift = 0; shift < 7 * most_bytes && at_ < bytes_.size(); shift += 7) {
       const uint8_t byte = static_cast<uint8_t>(bytes_[at_++]);
       value |= static_cast<uint64_t>(byte & 0x7F) << shift;
       if (byte < 0x80) return value;
@@ -87,16 +91,16 @@ std::vector<grpc::Slice> Rest(std::vector<grpc::Slice> slices, size_t skipped) {
 std::optional<GetStep> ReadPlainChunk(const std::vector<grpc::Slice>& slices, size_t size) {
   HeaderReader header(slices);
   if (!header.TakeTag(kGetChunkTag)) return std::nullopt;
-  const auto inner = header.TakeNumber();
+  const auto inner = header.TakeNumber(kLengthBytes);
   if (!inner.has_value() || *inner != size - header.taken()) return std::nullopt;
   uint64_t offset = 0;
   if (header.TakeTag(kGetOffsetTag)) {
-    const auto number = header.TakeNumber();
+    const auto number = header.TakeNumber(kNumberBytes);
     if (!number.has_value()) return std::nullopt;
     offset = *number;
   }
   if (!header.TakeTag(kGetDataTag)) return std::nullopt;
-  const auto bytes = header.TakeNumber();
+  const auto bytes = header.TakeNumber(kLengthBytes);
   if (!bytes.has_value() || *bytes != size - header.taken()) return std::nullopt;
   GetStep step;
   step.is_chunk = true;

@@ -28,6 +28,11 @@ constexpr uint32_t kOffsetTag =
 constexpr uint32_t kDataTag =
     Tag(v1::PutChunk::kDataFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
 
+// Protobuf reads no more bytes of a tag, of a length and of a number.
+constexpr int kTagBytes = 5;
+constexpr int kLengthBytes = 5;
+constexpr int kNumberBytes = 10;
+
 // Reads slices in their order.
 class SliceReader {
  public:
@@ -37,9 +42,9 @@ class SliceReader {
 
   size_t left() const { return left_; }
 
-  std::optional<uint64_t> Varint() {
+  std::optional<uint64_t> Varint(int most_bytes) {
     uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
+    for (int shift = 0; shift < 7 * most_bytes; shift += 7) {
       if (left_ == 0) return std::nullopt;
       const std::byte byte = Take(1).front();
       value |= static_cast<uint64_t>(byte & std::byte{0x7f}) << shift;
@@ -82,11 +87,14 @@ class SliceReader {
 // A message that is one chunk and nothing else, as all serializers write it; otherwise nothing.
 std::optional<PutMessage::Chunk> ReadChunk(const std::vector<grpc::Slice>& slices) {
   SliceReader reader(slices);
-  if (reader.Varint() != kChunkTag || reader.Varint() != reader.left()) return std::nullopt;
+  if (reader.Varint(kTagBytes) != kChunkTag || reader.Varint(kLengthBytes) != reader.left()) {
+    return std::nullopt;
+  }
   PutMessage::Chunk chunk;
   while (reader.left() > 0) {
-    const std::optional<uint64_t> tag = reader.Varint();
-    const std::optional<uint64_t> value = reader.Varint();
+    const std::optional<uint64_t> tag = reader.Varint(kTagBytes);
+    const std::optional<uint64_t> value =
+        reader.Varint(tag == kOffsetTag ? kNumberBytes : kLengthBytes);
     if (!value) return std::nullopt;
     if (tag == kOffsetTag) {
       chunk.offset = static_cast<int64_t>(*value);
