@@ -52,10 +52,12 @@ absl::Status ParseBias(const v1::Bias& bias, const HeldFields* held, ParsedReque
                    TightLayout("bias", problem.bias_type, Order::kRowMajor, 1, extent));
   FieldBytes bytes = FindBytes(bias, v1::Bias::kDataFieldNumber, bias.data(), *held);
   const int64_t got = bytes.size();
-  if (got != line.line_stride_bytes()) {
-    return absl::InvalidArgumentError(
-        Concat("bias.data: got ", got, " bytes, want ", along_rows ? "m" : "n", " = ", extent,
-               " elements of ", BitsOf(problem.bias_type), " bits = ", line.line_stride_bytes()));
+  // One line; its stride in bits may leave 63 bits.
+  const int64_t want = line.batch_stride_bytes;
+  if (got != want) {
+    return absl::InvalidArgumentError(Concat("bias.data: got ", got, " bytes, want ",
+                                             along_rows ? "m" : "n", " = ", extent, " elements of ",
+                                             BitsOf(problem.bias_type), " bits = ", want));
   }
   parsed.job.bias = parsed.pieces->Add(std::move(bytes.pieces), bytes.keeper);
   return absl::OkStatus();
