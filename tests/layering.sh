@@ -40,6 +40,8 @@ kernels/bench/gpu:          kernels kernels/mma kernels/bench kernels/cuda/devic
                             <std> <posix> <absl> <cuda> <json>
 
 server/system:              <std> <posix> <absl> <spdlog>
+server/trust:               server/system kernels
+                            <std> <posix> <absl> <crypto> <json>
 server/crossing:            server/system kernels kernels/mma
                             <std> <posix> <absl>
 server/worker:              server/crossing server/system kernels kernels/mma
@@ -51,16 +53,17 @@ server/device:              server/crossing server/system kernels kernels/mma ke
                             <std> <posix> <absl>
 server/store:               server/device server/crossing server/system kernels kernels/mma
                             <std> <posix> <absl> <crypto>
-server/scheduling:          server/store server/device server/crossing server/system kernels kernels/mma
+server/scheduling:          server/trust server/store server/device server/crossing server/system
+                            kernels kernels/mma
                             <std> <posix> <absl>
-server/metrics:             server/scheduling server/store server/device server/crossing
-                            server/system kernels kernels/mma
+server/metrics:             server/scheduling server/trust server/store server/device
+                            server/crossing server/system kernels kernels/mma
                             <std> <posix> <absl> <prometheus>
-server/wire:                server/metrics server/scheduling server/store server/device
-                            server/crossing server/system kernels kernels/mma kernels/cpu proto/gemmd/v1
+server/wire:                server/metrics server/scheduling server/trust server/store
+                            server/device server/crossing server/system kernels kernels/mma kernels/cpu proto/gemmd/v1
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>
-server:                     server/wire server/metrics server/scheduling server/store
-                            server/device server/crossing server/system kernels kernels/mma kernels/cpu
+server:                     server/wire server/metrics server/scheduling server/trust
+                            server/store server/device server/crossing server/system kernels kernels/mma kernels/cpu
                             <std> <posix> <absl> <grpc> <spdlog> <cli>
 
 client/gemmd:               proto/gemmd/v1

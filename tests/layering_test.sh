@@ -82,12 +82,12 @@ wall 'server*' 'client*'
 wall 'server*' 'proto*' server/wire
 wall 'server*' '<protobuf>' server/wire
 wall 'server*' '<grpc>' server/wire server
-wall '*' '<crypto>' server/store client
+wall '*' '<crypto>' server/store server/trust client
 wall 'client*' 'kernels*'
 wall 'client*' 'server*'
 # Of the daemon's folders each knows only those before it, and nobody knows the worker.
 wall '*' 'server/worker*' 'server/worker/*'
-order=(server/{system,crossing,device,store,scheduling,metrics,wire} server)
+order=(server/{system,trust,crossing,device,store,scheduling,metrics,wire} server)
 for ((low = 0; low < ${#order[@]}; ++low)); do
   for higher in "${order[@]:low + 1}"; do wall "${order[low]}" "$higher"; done
 done

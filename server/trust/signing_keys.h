@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The public keys of whoever signs tokens: a JSON Web Key Set (RFC 7517).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+struct evp_pkey_st;
+
+namespace gemmd {
+
+// The algorithms that are taken. None of them has a secret that the server would know.
+enum class Signing : uint8_t { kRs256, kEs256, kEdDsa };
+std::optional<Signing> SigningOf(std::string_view algorithm);  // As RFC 7518 and 8037 name it.
+
+class SigningKeys {
+ public:
+  static constexpr size_t kMostBytes = size_t{1} << 18;
+  static constexpr size_t kMostKeys = 64;
+
+  // Keys of other kinds, and those that are not for signing, are left out (RFC 7517, 5).
+  // Errors: InvalidArgument, which names the key and its member: for private or symmetric keys, RSA
+  // of less than 2048 or more than 8192 bits, a kid that stands twice, and where no key is left.
+  static absl::StatusOr<SigningKeys> Parse(std::string_view text);
+
+  // Whether the signature is that of the key with this id over the text. Where the token names no
+  // key, the only one of its algorithm is meant.
+  bool Verify(Signing algorithm, const std::optional<std::string>& key_id, std::string_view text,
+              std::string_view signature) const;
+
+ private:
+  struct FreeKey {
+    void operator()(evp_pkey_st* key) const;
+  };
+  using KeyHandle = std::unique_ptr<evp_pkey_st, FreeKey>;
+  struct Key {
+    std::optional<std::string> id;
+    Signing algorithm;
+    KeyHandle key;
+  };
+  friend class KeyReader;
+
+  std::vector<Key> keys_;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/trust/trust.h"
+
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+#include "server/trust/rules.h"
+#include "server/trust/signing_keys.h"
+#include "server/trust/text_digest.h"
+#include "server/trust/token_hashes.h"
+
+namespace gemmd {
+namespace {
+
+// What is remembered of callers, so that most calls cost one look into a table.
+constexpr size_t kMostKnown = 4096;
+
+constexpr size_t kMostTokenBytes = kMostWebTokenBytes;
+
+// Reads no more than one byte beyond what a file may have.
+absl::StatusOr<std::string> ReadFile(const char* option, const std::string& path,
+                                     size_t most_bytes) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(most_bytes + 1, '\0');
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file && !file.eof()) {
+    return absl::InvalidArgumentError(absl::StrCat(option, ": cannot read ", path));
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+template <typename Parsed>
+absl::StatusOr<Parsed> ReadAndParse(const char* option, const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(option, path, Parsed::kMostBytes));
+  absl::StatusOr<Parsed> parsed = Parsed::Parse(text);
+  if (parsed.ok()) return parsed;
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, ": ", path, ": ", parsed.status().message()));
+}
+
+absl::Status Unauthenticated(const char* why) { return absl::UnauthenticatedError(why); }
+
+}  // namespace
+
+// The files as they were read once, and what was found out with them: all of it is forgotten
+// together.
+class Trust::Snapshot {
+ public:
+  using Found = absl::StatusOr<std::shared_ptr<const Identity>>;
+
+  Snapshot(Trust& trust, Rules rules, TokenHashes tokens, std::optional<SigningKeys> keys)
+      : trust_(trust),
+        rules_(std::move(rules)),
+        tokens_(std::move(tokens)),
+        keys_(std::move(keys)) {}
+
+  size_t size() const { return rules_.size(); }
+
+  Found ByToken(std::string_view token) {
+    if (token.empty() || token.size() > kMostTokenBytes) return Unauthenticated("token: too long");
+    const TextDigest digest = TextDigest::Of(token);
+    const int64_t now_s = absl::ToUnixSeconds(trust_.now_());
+    {
+      MutexLock lock(&mutex_);
+      const auto known = by_token_.find(digest.Key());
+      if (known != by_token_.end() && known->second.digest.Equals(digest) &&
+          known->second.token.IsGoodAt(now_s)) {
+        return known->second.identity;
+      }
+    }
+    ASSIGN_OR_RETURN(const WebToken good, Examine(token, digest, now_s));
+    std::shared_ptr<const Identity> identity = ByName(good.name);
+    MutexLock lock(&mutex_);
+    MakeRoom(now_s);
+    by_token_.insert_or_assign(digest.Key(), Known{digest, good, identity});
+    return identity;
+  }
+
+  // The name is one that something outside the rules vouches for.
+  std::shared_ptr<const Identity> ByName(const std::string& name) {
+    MutexLock lock(&mutex_);
+    const auto known = by_name_.find(name);
+    if (known != by_name_.end()) return known->second;
+    auto identity = std::make_shared<Identity>();
+    identity->name = name;
+    if (const Grant* const grant = rules_.Find(name)) identity->grant = *grant;
+    identity->meter = trust_.MeterOf(name);
+    // Those that somebody still holds stay valid.
+    if (by_name_.size() >= kMostKnown) by_name_.clear();
+    by_name_.emplace(name, identity);
+    return identity;
+  }
+
+  // The first name that a rule is for, otherwise the first that is one at all.
+  Found ByCertificate(const std::vector<std::string_view>& names) {
+    std::string first;
+    for (const std::string_view name : names) {
+      if (!IsOutsideName(name)) continue;
+      if (rules_.Find(name) != nullptr) return ByName(std::string(name));
+      if (first.empty()) first = name;
+    }
+    if (first.empty()) return Unauthenticated("certificate: it has no name");
+    return ByName(first);
+  }
+
+  bool Knows(std::string_view name) const { return rules_.Find(name) != nullptr; }
+
+ private:
+  struct Known {
+    TextDigest digest;
+    WebToken token;
+    std::shared_ptr<const Identity> identity;
+  };
+
+  absl::StatusOr<WebToken> Examine(std::string_view token, const TextDigest& digest,
+                                   int64_t now_s) const {
+    if (const std::optional<std::string> name = tokens_.Find(digest)) {
+      return WebToken{.name = *name,
+                      .begins_s = std::numeric_limits<int64_t>::min(),
+                      .ends_s = std::numeric_limits<int64_t>::max()};
+    }
+    if (!keys_ || !LooksLikeWebToken(token)) return Unauthenticated("token: it is not known");
+    return VerifyWebToken(token, *keys_, trust_.options_.jwt, now_s);
+  }
+
+  void MakeRoom(int64_t now_s) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (by_token_.size() < kMostKnown) return;
+    std::erase_if(by_token_,
+                  [now_s](const auto& known) { return !known.second.token.IsGoodAt(now_s); });
+    if (by_token_.size() >= kMostKnown) by_token_.erase(by_token_.begin());
+  }
+
+  Trust& trust_;
+  const Rules rules_;
+  const TokenHashes tokens_;
+  const std::optional<SigningKeys> keys_;
+  Mutex mutex_;
+  std::unordered_map<uint64_t, Known> by_token_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<const Identity>> by_name_ ABSL_GUARDED_BY(mutex_);
+};
+
+Trust::~Trust() = default;
+
+absl::StatusOr<std::unique_ptr<Trust>> Trust::Load(TrustOptions options, WallClock now) {
+  if (!options.jwt_keys_file.empty() && options.jwt.audience.empty()) {
+    return absl::InvalidArgumentError(
+        "jwt-audience: got nothing, want whom tokens are for, beside --jwt-keys");
+  }
+  if (options.jwt.clock_skew_s < 0 || options.jwt.clock_skew_s > kMostClockSkewS) {
+    return absl::InvalidArgumentError(absl::StrCat("jwt-clock-skew: got ", options.jwt.clock_skew_s,
+                                                   " seconds, want 0 to ", kMostClockSkewS));
+  }
+  std::unique_ptr<Trust> trust(new Trust(std::move(options), std::move(now)));
+  RETURN_IF_ERROR(trust->Reload());
+  return trust;
+}
+
+absl::StatusOr<std::shared_ptr<Trust::Snapshot>> Trust::Read() {
+  ASSIGN_OR_RETURN(Rules rules, ReadAndParse<Rules>("rules", options_.rules_file));
+  TokenHashes tokens;
+  if (!options_.tokens_file.empty()) {
+    ASSIGN_OR_RETURN(tokens, ReadAndParse<TokenHashes>("tokens", options_.tokens_file));
+  }
+  std::optional<SigningKeys> keys;
+  if (!options_.jwt_keys_file.empty()) {
+    ASSIGN_OR_RETURN(keys, ReadAndParse<SigningKeys>("jwt-keys", options_.jwt_keys_file));
+  }
+  return std::make_shared<Snapshot>(*this, std::move(rules), std::move(tokens), std::move(keys));
+}
+
+absl::Status Trust::Reload() {
+  ASSIGN_OR_RETURN(std::shared_ptr<Snapshot> read, Read());
+  MutexLock lock(&mutex_);
+  snapshot_.swap(read);
+  return absl::OkStatus();
+}
+
+std::shared_ptr<Trust::Snapshot> Trust::now() const {
+  MutexLock lock(&mutex_);
+  return snapshot_;
+}
+
+size_t Trust::size() const { return now()->size(); }
+
+absl::StatusOr<std::shared_ptr<const Identity>> Trust::Identify(const Evidence& evidence) {
+  const std::shared_ptr<Snapshot> snapshot = now();
+  if (!evidence.authorization.empty()) {
+    constexpr std::string_view kBearer = "Bearer ";
+    const std::string_view value = evidence.authorization.front();
+    // Schemes are the same in any case (RFC 9110, 11.1).
+    const bool is_bearer =
+        evidence.authorization.size() == 1 && value.size() > kBearer.size() &&
+        absl::EqualsIgnoreCase({value.data(), kBearer.size()}, {kBearer.data(), kBearer.size()});
+    if (!is_bearer) return Unauthenticated("authorization: want one bearer token");
+    return snapshot->ByToken(value.substr(kBearer.size()));
+  }
+  if (!evidence.names.empty()) return snapshot->ByCertificate(evidence.names);
+  // A user without a rule is as good as anybody else who shows nothing.
+  if (!evidence.user.empty() && snapshot->Knows(evidence.user)) {
+    return snapshot->ByName(std::string(evidence.user));
+  }
+  if (snapshot->Knows(kAnonymous)) return snapshot->ByName(std::string(kAnonymous));
+  return Unauthenticated("caller: it shows nothing that is known");
+}
+
+std::shared_ptr<Meter> Trust::MeterOf(const std::string& name) {
+  MutexLock lock(&meters_mutex_);
+  std::weak_ptr<Meter>& kept = meters_[name];
+  std::shared_ptr<Meter> meter = kept.lock();
+  if (meter == nullptr) {
+    meter = std::make_shared<Meter>();
+    kept = meter;
+    if (meters_.size() > 2 * kMostKnown) {
+      std::erase_if(meters_, [](const auto& named) { return named.second.expired(); });
+    }
+  }
+  return meter;
+}
+
+}  // namespace gemmd

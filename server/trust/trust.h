@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who a caller is, by what it shows, and what the rules give to it. Rules, tokens and keys come
+// from files, which may be read again while calls go on.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "server/system/mutex.h"
+#include "server/trust/identity.h"
+#include "server/trust/web_token.h"
+
+namespace gemmd {
+
+struct TrustOptions {
+  std::string rules_file;     // Callers are known by their host alone where it is empty.
+  std::string tokens_file;    // Of hashes; empty where there are none.
+  std::string jwt_keys_file;  // A set of public keys; empty where no signed tokens are taken.
+  WebTokenRules jwt;
+};
+
+// What a caller shows. Borrows the texts.
+struct Evidence {
+  std::vector<std::string_view> authorization = {};  // The values of that metadata.
+  std::vector<std::string_view> names = {};          // Of its certificate: URIs, then hosts.
+  std::string_view user = {};  // Of a unix socket: "uid:1000"; otherwise empty.
+};
+
+class Trust {
+ public:
+  using WallClock = std::function<absl::Time()>;
+
+  // Errors: InvalidArgument, which names the option or the file, and what is wrong.
+  static absl::StatusOr<std::unique_ptr<Trust>> Load(TrustOptions options,
+                                                     WallClock now = absl::Now);
+  ~Trust();
+
+  // Reads the files again. Where one of them is bad, everything stays as it was. Callers are held
+  // to the new rules from their next call on, and what they have under way still counts.
+  // Errors: as Load. Threads: any.
+  absl::Status Reload() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A bearer token stands above a certificate, and that above the user of a unix socket; a bad
+  // token is never made good by them. Whoever shows nothing is `anonymous`.
+  //
+  // Errors: Unauthenticated, with a reason that is not for the caller: it would help to guess.
+  // Threads: any.
+  absl::StatusOr<std::shared_ptr<const Identity>> Identify(const Evidence& evidence)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // How many identities and patterns the rules name.
+  size_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  class Snapshot;
+
+  Trust(TrustOptions options, WallClock now) : options_(std::move(options)), now_(std::move(now)) {}
+  absl::StatusOr<std::shared_ptr<Snapshot>> Read();
+  std::shared_ptr<Meter> MeterOf(const std::string& name) ABSL_LOCKS_EXCLUDED(meters_mutex_);
+  std::shared_ptr<Snapshot> now() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const TrustOptions options_;
+  const WallClock now_;
+  mutable Mutex mutex_;
+  std::shared_ptr<Snapshot> snapshot_ ABSL_GUARDED_BY(mutex_);
+  Mutex meters_mutex_;
+  std::map<std::string, std::weak_ptr<Meter>> meters_ ABSL_GUARDED_BY(meters_mutex_);
+};
+
+}  // namespace gemmd

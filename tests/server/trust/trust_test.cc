@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/trust/trust.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "server/trust/text_digest.h"
+#include "tests/server/trust/token_signer.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kRules[] = R"({"identities": {
+  "batch": {"may": ["multiply"]}, "uid:7": {"may": ["administer"]},
+  "spiffe://a/*": {"may": ["tensors"]}, "alice": {"may": ["registry"]}}})";
+
+// The digest of "secret" (printf secret | sha256sum).
+constexpr char kSecretHash[] = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
+
+class TrustTest : public ::testing::Test {
+ protected:
+  TrustTest() {
+    std::filesystem::create_directory(folder_);
+    options_.rules_file = Write("rules.json", kRules);
+    options_.tokens_file = Write("tokens", std::string("# Comment.\n\nbatch: ") + kSecretHash);
+    options_.jwt_keys_file = Write("keys", R"({"keys":[)" + signer_.PublicKey() + "]}");
+    options_.jwt.audience = "gemmd";
+  }
+  ~TrustTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Write(const std::string& name, const std::string& text) {
+    const std::string path = folder_ + "/" + name;
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  std::unique_ptr<Trust> Load() {
+    absl::StatusOr<std::unique_ptr<Trust>> trust =
+        Trust::Load(options_, [this] { return absl::FromUnixSeconds(now_s_); });
+    EXPECT_THAT(trust, IsOk());
+    return trust.ok() ? *std::move(trust) : nullptr;
+  }
+
+  static std::string NameOf(const absl::StatusOr<std::shared_ptr<const Identity>>& identity) {
+    return identity.ok() ? (*identity)->name : identity.status().ToString();
+  }
+
+  const std::string folder_ = ::testing::TempDir() + "trust_test_" + std::to_string(getpid());
+  const TokenSigner signer_{TokenSigner::Kind::kEd25519, "e"};
+  TrustOptions options_;
+  int64_t now_s_ = 1000;
+};
+
+TEST_F(TrustTest, KnowsCallersByWhatTheyShow) {
+  const auto trust = Load();
+  EXPECT_EQ(trust->size(), 4u);
+  EXPECT_EQ(NameOf(trust->Identify({.authorization = {"Bearer secret"}})), "batch");
+  EXPECT_EQ(NameOf(trust->Identify({.authorization = {"bearer secret"}})), "batch");
+  EXPECT_EQ(NameOf(trust->Identify({.names = {"spiffe://b/x", "spiffe://a/x", "host"}})),
+            "spiffe://a/x");
+  EXPECT_EQ(NameOf(trust->Identify({.user = "uid:7"})), "uid:7");
+  const auto stranger = trust->Identify({.names = {"host"}});
+  EXPECT_EQ(NameOf(stranger), "host");
+  EXPECT_FALSE((*stranger)->grant.roles.Has(Role::kMultiply));
+  for (const Evidence& nobody :
+       {Evidence{}, Evidence{.user = "uid:8"}, Evidence{.names = {"uid:7", ""}},
+        Evidence{.authorization = {"Bearer secret2"}}, Evidence{.authorization = {"Basic secret"}},
+        Evidence{.authorization = {"Bearer "}}, Evidence{.authorization = {""}},
+        Evidence{.authorization = {"Bearer secret", "Bearer secret"}}}) {
+    EXPECT_THAT(trust->Identify(nobody), StatusIs(absl::StatusCode::kUnauthenticated));
+  }
+  // A bad token is not made good by anything else.
+  EXPECT_THAT(trust->Identify({.authorization = {"Bearer no"}, .names = {"spiffe://a/x"}}),
+              Not(IsOk()));
+}
+
+TEST_F(TrustTest, RemembersATokenOnlyAsLongAsItIsGood) {
+  const auto trust = Load();
+  const std::string value =
+      "Bearer " + signer_.Sign(R"({"sub":"alice","aud":"gemmd","exp":2000,"nbf":900})");
+  for (now_s_ = 1000; now_s_ < 2060; now_s_ += 53) {
+    EXPECT_EQ(NameOf(trust->Identify({.authorization = {value}})), "alice") << now_s_;
+  }
+  now_s_ = 2060;
+  EXPECT_THAT(trust->Identify({.authorization = {value}}), Not(IsOk()));
+  now_s_ = 100;  // The clock was set back.
+  EXPECT_THAT(trust->Identify({.authorization = {value}}), Not(IsOk()));
+}
+
+TEST_F(TrustTest, ReadsItsFilesAgainAndKeepsThemWhereOneIsBad) {
+  const auto trust = Load();
+  const auto before = *trust->Identify({.authorization = {"Bearer secret"}});
+  Write("rules.json", R"({"identities": {"batch": {"may": []}, "anonymous": {"may": []}}})");
+  Write("tokens", "batch: short");
+  EXPECT_THAT(trust->Reload(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("tokens: line 1: got no SHA")));
+  EXPECT_EQ(*trust->Identify({.authorization = {"Bearer secret"}}), before);
+  Write("tokens", std::string("batch : ") + kSecretHash + "\r\n");
+  ASSERT_THAT(trust->Reload(), IsOk());
+  const auto after = *trust->Identify({.authorization = {"Bearer secret"}});
+  EXPECT_FALSE(after->grant.roles.Has(Role::kMultiply));
+  EXPECT_EQ(after->meter, before->meter);
+  EXPECT_EQ(NameOf(trust->Identify({.user = "uid:7"})), "anonymous");
+  Write("tokens", "");
+  ASSERT_THAT(trust->Reload(), IsOk());
+  EXPECT_THAT(trust->Identify({.authorization = {"Bearer secret"}}), Not(IsOk()));
+}
+
+TEST_F(TrustTest, SaysWhichFileIsBad) {
+  const auto refused = [this](const std::string& why) {
+    EXPECT_THAT(Trust::Load(options_).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
+  };
+  Write("tokens", std::string("batch: ") + kSecretHash + "\nother: " + kSecretHash);
+  refused("line 2: got a hash for the second time");
+  Write("tokens", std::string("uid:0: ") + kSecretHash);
+  refused("a name that no token may give");
+  Write("tokens", "word");
+  refused("no colon");
+  options_.jwt.audience = "";
+  refused("jwt-audience");
+  options_.jwt = {.audience = "gemmd", .issuer = "", .clock_skew_s = 301};
+  refused("jwt-clock-skew: got 301");
+  options_.jwt.clock_skew_s = 0;
+  options_.rules_file += "x";
+  refused("rules: cannot read");
+}
+
+TEST_F(TrustTest, RemembersABoundedNumberOfCallers) {
+  Write("rules.json", R"({"identities": {"spiffe://*": {"may": ["multiply"]}}})");
+  const auto trust = Load();
+  for (int i = 0; i < 10'000; ++i) {
+    const std::string name = "spiffe://" + std::to_string(i);
+    EXPECT_EQ(NameOf(trust->Identify({.names = {name}})), name);
+  }
+}
+
+TEST(TextDigestTest, IsSha256) {
+  const TextDigest digest = TextDigest::Of("secret");
+  const std::optional<TextDigest> known = TextDigest::FromHex(kSecretHash);
+  ASSERT_TRUE(known);
+  EXPECT_TRUE(digest.Equals(*known));
+  EXPECT_FALSE(TextDigest::Of("secreT").Equals(*known));
+  EXPECT_FALSE(TextDigest::FromHex(std::string(63, '0')));
+  EXPECT_FALSE(TextDigest::FromHex(std::string(63, '0') + "g"));
+}
+
+}  // namespace
+}  // namespace gemmd
