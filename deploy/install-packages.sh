@@ -13,8 +13,8 @@ build_packages=(
   protobuf-compiler-grpc)
 # The package prometheus has promtool, which checks the metrics.
 test_packages=(
-  chromium clang-14 clang-format-14 clang-tidy-14 git libgmock-dev libgtest-dev libomp-14-dev
-  prometheus python3 python3-pip python3-venv xz-utils)
+  chromium clang-14 clang-format-14 clang-tidy-14 git libclang-rt-14-dev libgmock-dev libgtest-dev
+  libomp-14-dev prometheus python3 python3-pip python3-venv xz-utils)
 deploy_packages=(buildah debootstrap procps strace systemd)
 
 case "${1:-}" in

@@ -8,15 +8,18 @@
 #include "client/matrix/npy.h"
 #include "tests/client/matrix/npy_text.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) return 0;
-  const auto hint = static_cast<gemmd::v1::ElementType>(data[0] % gemmd::v1::ElementType_ARRAYSIZE);
+namespace gemmd {
+
+void FuzzNpy(const uint8_t* data, size_t size) {
+  if (size == 0) return;
+  const auto hint = static_cast<v1::ElementType>(data[0] % v1::ElementType_ARRAYSIZE);
   const absl::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const auto array = gemmd::ReadNpyText(text, hint);
-  if (!array.ok()) return 0;
-  const auto again = gemmd::ReadNpyText(gemmd::WriteNpyText(*array), array->type);
+  const auto array = ReadNpyText(text, hint);
+  if (!array.ok()) return;
+  const auto again = ReadNpyText(WriteNpyText(*array), array->type);
   const bool is_same = again.ok() && again->shape == array->shape && again->order == array->order &&
                        again->data == array->data;
   if (!is_same) std::abort();
-  return 0;
 }
+
+}  // namespace gemmd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fuzzer's entry over a bounded, seeded set of mutated files.
+// The fuzzer's demands over a bounded, seeded set of mutated files.
 #include "tests/client/matrix/npy_fuzz.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace gemmd {
 namespace {
 
 void RunEntry(const std::string& input) {
-  LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
+  FuzzNpy(reinterpret_cast<const uint8_t*>(input.data()), input.size());
 }
 
 std::vector<std::string> Seeds() {

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The fuzzer: `gemmd-fuzz --target=NAME FLAGS-OF-LIBFUZZER CORPUS` feeds one target, `gemmd-fuzz
+// --list` prints the names of all, and `gemmd-fuzz --target=NAME --seeds=FOLDER` writes the inputs
+// that it begins with.
+#include <google/protobuf/stubs/common.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/fuzz/message_mutator.h"
+#include "tests/fuzz/target.h"
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
+
+namespace gemmd::fuzz {
+namespace {
+
+const std::vector<Target>& Targets() {
+  static const std::vector<Target>* const targets = [] {
+    auto* const all = new std::vector<Target>();
+    for (const auto list : {ProductTargets, TensorTargets, AnswerTargets, RegistryTargets,
+                            RecordTargets, FileTargets, HeaderTargets}) {
+      for (const Target& target : list()) all->push_back(target);
+    }
+    return all;
+  }();
+  return *targets;
+}
+
+// The one that this process feeds, from the beginning on.
+const Target* chosen = nullptr;
+
+[[noreturn]] void List() {
+  for (const Target& target : Targets()) std::cout << target.name << "\n";
+  std::cout.flush();
+  std::exit(0);  // NOLINT(concurrency-mt-unsafe)
+}
+
+[[noreturn]] void WriteSeeds(const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  int number = 0;
+  for (const std::string& seed : chosen->seeds()) {
+    std::ofstream(folder / std::to_string(number++), std::ios::binary) << seed;
+  }
+  std::exit(0);  // NOLINT(concurrency-mt-unsafe)
+}
+
+// What follows the flag, where the argument is that flag.
+std::string_view ValueOf(std::string_view flag, std::string_view argument) {
+  return argument.starts_with(flag) ? argument.substr(flag.size()) : std::string_view();
+}
+
+size_t MutateAsMessage(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  Choices choices(seed);
+  if (chosen->message == nullptr || choices.OnceIn(5))
+    return LLVMFuzzerMutate(data, size, max_size);
+  const std::unique_ptr<google::protobuf::Message> message(chosen->message()->New());
+  if (!message->ParseFromArray(data, static_cast<int>(size))) {
+    return LLVMFuzzerMutate(data, size, max_size);
+  }
+  MutateMessage(*message, choices);
+  if (chosen->repair != nullptr && !choices.OnceIn(3)) chosen->repair(*message, choices);
+  const std::string bytes = message->SerializeAsString();
+  if (bytes.size() > max_size) return LLVMFuzzerMutate(data, size, max_size);
+  bytes.copy(reinterpret_cast<char*>(data), bytes.size());
+  return bytes.size();
+}
+
+}  // namespace
+}  // namespace gemmd::fuzz
+
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  using namespace gemmd::fuzz;  // NOLINT(google-build-using-namespace): the entries are C.
+#if GOOGLE_PROTOBUF_VERSION < 3022000
+  google::protobuf::SetLogHandler(
+      nullptr);  // It would write a line for each text that is no UTF-8.
+#endif
+  std::string_view seeds;
+  // libFuzzer does not know these flags, and is not to see them.
+  int kept = 0;
+  for (int i = 0; i < *argc; ++i) {
+    const std::string_view argument = (*argv)[i];
+    const std::string_view name = ValueOf("--target=", argument);
+    if (argument == "--list") List();
+    for (const Target& target : Targets()) {
+      if (target.name == name) chosen = &target;
+    }
+    if (const std::string_view folder = ValueOf("--seeds=", argument); !folder.empty()) {
+      seeds = folder;
+    } else if (name.empty()) {
+      (*argv)[kept++] = (*argv)[i];
+    }
+  }
+  *argc = kept;
+  if (chosen == nullptr) {
+    std::cerr << "--target: want one of those that --list names" << std::endl;
+    return 2;
+  }
+  if (!seeds.empty()) WriteSeeds(seeds);
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (gemmd::fuzz::chosen == nullptr) std::exit(2);  // NOLINT(concurrency-mt-unsafe)
+  gemmd::fuzz::chosen->run({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
+                                          unsigned seed) {
+  return gemmd::fuzz::MutateAsMessage(data, size, max_size, seed);
+}

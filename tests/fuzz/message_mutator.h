@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Changes messages field by field, with the numbers at which sizes and enumerations end.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include "tests/fuzz/target.h"
+
+namespace gemmd::fuzz {
+
+void MutateMessage(google::protobuf::Message& message, Choices& choices);
+
+}  // namespace gemmd::fuzz

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/fuzz/target.h"
+
+#include <grpcpp/support/slice.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+
+namespace gemmd::fuzz {
+
+Choices::Choices(std::string_view input) : state_(14695981039346656037u) {  // FNV-1a.
+  for (const char c : input) state_ = (state_ ^ static_cast<uint8_t>(c)) * 1099511628211u;
+}
+
+// SplitMix64.
+uint64_t Choices::Bits() {
+  uint64_t z = (state_ += 0x9e3779b97f4a7c15);
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+  z = (z ^ z >> 27) * 0x94d049bb133111eb;
+  return z ^ z >> 31;
+}
+
+void Demand(bool holds, std::string_view what) {
+  if (holds) return;
+  std::cerr << "The fuzzer found what must not be: " << what << std::endl;
+  std::abort();
+}
+
+grpc::ByteBuffer Cut(std::string_view bytes, Choices& choices) {
+  const size_t longest[] = {1, 7, 100, 9000, size_t{1} << 20};
+  const size_t most = longest[choices.Below(std::size(longest))];
+  std::vector<grpc::Slice> slices;
+  while (!bytes.empty()) {
+    const size_t size = std::min(1 + choices.Below(most), bytes.size());
+    slices.emplace_back(bytes.data(), size);
+    bytes.remove_prefix(size);
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+std::string Joined(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  (void)buffer.Dump(&slices);  // Fails for compressed messages alone.
+  std::string bytes;
+  for (const grpc::Slice& slice : slices) {
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return bytes;
+}
+
+}  // namespace gemmd::fuzz

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the fuzzer feeds: each target takes bytes of a peer or of a file, and demands more of the
+// code than that it survives them.
+#pragma once
+
+#include <google/protobuf/message.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gemmd::fuzz {
+
+// Numbers that the input alone decides: what a target does beside reading it, such as cutting it
+// into slices, is the same in every run.
+class Choices {
+ public:
+  explicit Choices(uint64_t seed) : state_(seed) {}
+  explicit Choices(std::string_view input);
+
+  uint64_t Bits();
+  size_t Below(size_t end) { return static_cast<size_t>(Bits() % end); }
+  bool OnceIn(size_t times) { return Below(times) == 0; }
+
+ private:
+  uint64_t state_;
+};
+
+struct Target {
+  std::string_view name;
+  void (*run)(std::string_view input);
+  // Inputs to begin with.
+  std::vector<std::string> (*seeds)();
+  // The message that the input is; null where it is text or plain data. Inputs of such a target
+  // are changed field by field.
+  const google::protobuf::Message* (*message)() = nullptr;
+  // Makes a message one that is taken, as far as it can: few random ones would be.
+  void (*repair)(google::protobuf::Message& message, Choices& choices) = nullptr;
+};
+
+// Each file of targets lists its own.
+std::vector<Target> ProductTargets();
+std::vector<Target> TensorTargets();
+std::vector<Target> AnswerTargets();
+std::vector<Target> RegistryTargets();
+std::vector<Target> RecordTargets();
+std::vector<Target> FileTargets();
+std::vector<Target> HeaderTargets();
+
+// Ends the process, with `what` on standard error, unless it holds.
+void Demand(bool holds, std::string_view what);
+
+// The bytes in slices, cut anywhere.
+grpc::ByteBuffer Cut(std::string_view bytes, Choices& choices);
+
+// The bytes of all slices.
+std::string Joined(const grpc::ByteBuffer& buffer);
+
+template <typename Message>
+const google::protobuf::Message* DefaultOf() {
+  return &Message::default_instance();
+}
+
+}  // namespace gemmd::fuzz
