@@ -36,8 +36,10 @@ class ProductParser {
 
  private:
   absl::Status Error(absl::string_view key, const Json& got, absl::string_view want) const {
+    // Not what is nested: it may be nested deeper than the stack is.
+    const std::string text = got.is_structured() ? got.type_name() : got.dump();
     return absl::InvalidArgumentError(absl::StrCat("mix[", index_, "]", key.empty() ? "" : ".", key,
-                                                   ": got ", got.dump(), ", want ", want));
+                                                   ": got ", text, ", want ", want));
   }
 
   absl::Status Set(const std::string& key, const Json& value) {
@@ -132,7 +134,7 @@ absl::StatusOr<Mix> ParseMix(absl::string_view text) {
   // The library says where the text goes wrong by an exception only.
   try {
     json = Json::parse(text.begin(), text.end());
-  } catch (const Json::parse_error& error) {
+  } catch (const Json::exception& error) {
     return absl::InvalidArgumentError(
         absl::StrCat("mix: want a JSON array of one object for each product: ", error.what()));
   }
@@ -140,10 +142,15 @@ absl::StatusOr<Mix> ParseMix(absl::string_view text) {
     return absl::InvalidArgumentError("mix: want a JSON array of one object for each product");
   }
   Mix mix;
+  double weights = 0;
   for (const Json& entry : json) {
     auto product = ProductParser(mix.size()).Parse(entry);
     if (!product.ok()) return product.status();
+    weights += product->weight;
     mix.push_back(*std::move(product));
+  }
+  if (!std::isfinite(weights)) {
+    return absl::InvalidArgumentError("mix: got weights without a sum, want smaller ones");
   }
   return mix;
 }

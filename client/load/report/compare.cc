@@ -19,10 +19,16 @@ using Json = nlohmann::json;
 
 constexpr double kConfidence = 1.96;  // Standard errors of 95 %.
 
+// A count of calls; no more than a session makes, so that counts can be added.
+int64_t ReadCount(const Json& json) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  return std::clamp<int64_t>(json.get<int64_t>(), 0, kMost);
+}
+
 Histogram ReadHistogram(const Json& json) {
   std::vector<Histogram::Bucket> buckets;
   for (const Json& bucket : json.at("buckets")) {
-    buckets.push_back({bucket.at(0).get<int64_t>(), bucket.at(1).get<int64_t>()});
+    buckets.push_back({bucket.at(0).get<int64_t>(), ReadCount(bucket.at(1))});
   }
   const double sum = json.at("mean_ns").get<double>() * json.at("count").get<double>();
   return Histogram::FromBuckets(buckets, json.at("least_ns").get<int64_t>(),
@@ -33,11 +39,11 @@ ComparedStep ReadStep(const Json& json) {
   ComparedStep step;
   step.name = json.at("name").get<std::string>();
   step.rate = json.at("rate_per_s").get<double>();
-  step.unsent = json.at("unsent").get<int64_t>();
-  step.wrong = json.at("verification").at("wrong").get<int64_t>();
-  step.failed = json.at("calls").get<int64_t>();
+  step.unsent = ReadCount(json.at("unsent"));
+  step.wrong = ReadCount(json.at("verification").at("wrong"));
+  step.failed = ReadCount(json.at("calls"));
   if (const Json& codes = json.at("calls_by_status"); codes.contains("OK")) {
-    step.failed -= codes.at("OK").get<int64_t>();
+    step.failed -= ReadCount(codes.at("OK"));
   }
   step.latency = ReadHistogram(json.at("latency"));
   step.service = ReadHistogram(json.at("service"));
@@ -166,7 +172,9 @@ std::string Unmatched(const ComparedReport& report, const std::vector<bool>& is_
 }  // namespace
 
 absl::StatusOr<ComparedReport> ParseReport(absl::string_view text) {
-  const Json json = Json::parse(text.begin(), text.end(), nullptr, false);
+  // What is nested deeper than a report is left out: to print it would take as deep a stack.
+  const auto is_taken = [](int depth, Json::parse_event_t, const Json&) { return depth < 32; };
+  const Json json = Json::parse(text.begin(), text.end(), is_taken, false);
   ComparedReport report;
   // The library reports what is missing or of another type by an exception.
   try {

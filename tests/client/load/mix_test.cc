@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <set>
+#include <string>
 
 #include "tests/testing/status_matchers.h"
 
@@ -48,6 +49,12 @@ TEST(MixTest, NamesWhatIsWrong) {
   refused("[]", "mix: want a JSON array");
   refused("[{\n\"m\": 1,\n]", "line 3, column 1");
   refused("[3]", "mix[0]: got 3, want an object");
+  refused(R"([{"m":1e400,"n":1,"k":1}])", "number overflow");
+  refused(R"([{"m":1,"n":1,"k":1,"weight":1e308},{"m":1,"n":1,"k":1,"weight":1e308}])",
+          "weights without a sum");
+  const size_t depth = 200'000;
+  refused((std::string(depth, '[') + std::string(depth, ']')).c_str(),
+          "mix[0]: got array, want an object");
   refused(R"([{"m":1,"n":1}])", "mix[0].k: got \"nothing\", want a size");
   refused(R"([{"m":1,"n":1,"k":0}])", "mix[0].k: got 0, want 1 to 2147483647");
   refused(R"([{"m":1.5,"n":1,"k":1}])", "mix[0].m: got 1.5");

@@ -44,6 +44,10 @@ TEST(CompareTest, RefusesOtherFiles) {
   for (const char* text : {"", "{}", "[]", R"({"steps": []})", R"({"steps": [{"name": 3}]})"}) {
     EXPECT_THAT(ParseReport(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
+  const size_t depth = 200'000;
+  const std::string deep = std::string(depth, '[') + std::string(depth, ']');
+  EXPECT_THAT(ParseReport(R"({"steps": )" + deep + "}"),
+              StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST(CompareTest, TheSameServerIsWithinNoise) {
