@@ -11,13 +11,13 @@
 #   asan      the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   tsan      the tests that start threads and do not use gRPC under ThreadSanitizer
 #   clang     builds daemon and client with clang and -Wthread-safety
-#   fuzz      feeds every parser what libFuzzer makes (clang's build)
 #   nocuda    as without a CUDA toolkit (asan's build): it is said once, daemon and catalogue are there
 #   quickstart  deploy/quickstart.sh ends with a checked product
 #   deploy    the images, and what else is in deploy/: needs root and the network
 #
 # Only where it is named:
 #
+#   fuzz      feeds every parser what libFuzzer makes, in a build of its own
 #   tidy      clang-tidy finds nothing
 #   torch     PyTorch models through gemmd.torch: downloads PyTorch, several GB, into an environment of its own
 #   gpus      builds the kernels for every GPU and counts their instructions; takes over an hour of one core
@@ -25,7 +25,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-stages=(format release mutants asan tsan clang fuzz nocuda quickstart deploy)
+stages=(format release mutants asan tsan clang nocuda quickstart deploy)
 if [[ ${1:-} == --help ]]; then
   sed -n '4,/^set/p' "$0" | sed -n 's/^# \{0,1\}//p'
   exit 0
@@ -98,9 +98,9 @@ stage_clang() {
 }
 
 stage_fuzz() {
-  cmake --preset clang
-  cmake --build --preset clang --target gemmd-fuzz
-  tests/fuzz/fuzz.sh build/clang/bin/gemmd-fuzz
+  cmake --preset fuzz
+  cmake --build --preset fuzz
+  tests/fuzz/fuzz.sh build/fuzz/bin/gemmd-fuzz
 }
 
 stage_tidy() {

@@ -4,7 +4,8 @@
 # Feeds every target of the fuzzer, two at a time or as many as there are processors.
 # usage: fuzz.sh PROGRAM [SECONDS [TARGET ...]]
 #
-# Without SECONDS: the seeds and 20,000 inputs for each target, nearly the same ones in every run.
+# Without SECONDS: the seeds and 5,000 inputs for each target, or what 5 s are enough for; nearly the
+# same ones in every run.
 # Otherwise so many seconds for each, with other numbers in every run. What was found interesting
 # stays in the folder fuzz beside PROGRAM's, and is where the next run begins.
 set -euo pipefail
@@ -21,7 +22,7 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 
 feed() {
-  local target=$1 corpus=$folder/$1 bounds=(-seed=1 -runs=20000 -max_total_time=20)
+  local target=$1 corpus=$folder/$1 bounds=(-seed=1 -runs=5000 -max_total_time=5)
   mkdir -p "$corpus" "$folder/found"
   "$program" "--target=$target" "--seeds=$corpus"
   if [[ -n $seconds ]]; then bounds=("-max_total_time=$seconds"); fi
