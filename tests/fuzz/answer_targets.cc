@@ -128,6 +128,12 @@ std::vector<std::string> AnswerSeeds() {
     RepairAnswer(answer, choices);
     seeds.push_back(answer.SerializeAsString());
   }
+  v1::MultiplyResponse negative;
+  negative.mutable_d()->set_type(v1::ELEMENT_TYPE_F32);
+  for (const int64_t batch : {int64_t{-1}, INT64_MIN}) {
+    negative.mutable_d()->set_batch(batch);
+    seeds.push_back(negative.SerializeAsString());
+  }
   return seeds;
 }
 
