@@ -58,7 +58,7 @@ void AddCertificates(CLI::App& app, TransportOptions& transport) {
   constexpr char kGroup[] = "Listening";
   app.add_option("--tls-cert", transport.certificates.certificate,
                  "Certificate of the daemon for tls: and mtls: addresses, in PEM, followed by "
-                 "those between it and a root. This file, --tls-key and --client-ca are looked at "
+                 "those between it and a root. This file and the next three are looked at "
                  "each second: what has changed and makes sense serves new connections, and the "
                  "others live on")
       ->type_name("FILE")
@@ -70,6 +70,11 @@ void AddCertificates(CLI::App& app, TransportOptions& transport) {
   app.add_option("--client-ca", transport.certificates.client_ca,
                  "Certificates, in PEM, of those who may sign certificates of clients, for mtls: "
                  "addresses")
+      ->type_name("FILE")
+      ->group(kGroup);
+  app.add_option("--client-crl", transport.certificates.client_crl,
+                 "Lists of revoked certificates of clients, in PEM, each signed by an authority of "
+                 "--client-ca; looked at as the other files are")
       ->type_name("FILE")
       ->group(kGroup);
   app.add_flag("--insecure-allow-remote", transport.insecure_allow_remote,

@@ -142,7 +142,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
                                                    options.sending.least_bytes_per_second,
                                                    ", want at least 1 byte a second"));
   }
-  RETURN_IF_ERROR(CheckCertificateFiles(options.transport));
+  RETURN_IF_ERROR(CheckTls(options.transport));
   std::unique_ptr<ServedCertificates> certificates;
   if (!options.transport.certificates.certificate.empty()) {
     ASSIGN_OR_RETURN(certificates, ServedCertificates::Load(options.transport.certificates));
@@ -216,7 +216,8 @@ void Server::ReadGpus() {
   }
   observer_ = std::make_unique<Observer>(
       served_, *scheduler_, admission_, stats_, handler_times_, *gpus_,
-      [this] { return connection_counts(); }, log_counts_, [this] { return tensors_.load(); });
+      [this] { return connection_counts(); }, log_counts_, [this] { return tensors_.load(); },
+      [this] { return certificate_counts(); });
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {
@@ -330,6 +331,14 @@ absl::Status Server::serving() const {
 ConnectionCounts Server::connection_counts() {
   MutexLock lock(&acceptor_mutex_);
   return acceptor_ == nullptr ? ConnectionCounts() : acceptor_->counts();
+}
+
+CertificateCounts Server::certificate_counts() const {
+  if (certificates_ == nullptr) return {};
+  const ServedCertificates::State state = certificates_->state();
+  return {.not_after_s = absl::ToUnixSeconds(state.not_after),
+          .loads = state.loads,
+          .refusals = state.refusals};
 }
 
 void Server::StopAccepting() {

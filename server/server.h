@@ -100,6 +100,7 @@ class Server {
   absl::Status serving() const;
   void StopAccepting() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   ConnectionCounts connection_counts() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
+  CertificateCounts certificate_counts() const;
   void WatchDevices();
   void WatchMemory();
   void WatchPeers();

@@ -8,6 +8,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "client/terminal/console.h"
+#include "client/terminal/security_flags.h"
 
 namespace CLI {
 class App;
@@ -22,6 +23,7 @@ struct GlobalFlags {
   bool json = false;
   std::string session;         // The token of a session; empty: the one that is kept.
   std::string runtime_folder;  // Where those are kept; empty: nowhere.
+  SecurityFlags security = {};
 };
 
 // Prints a command's result or its error and says how it went. It owns the flags of the command.

@@ -23,7 +23,8 @@ void AddGlobalFlags(CLI::App& app, GlobalFlags& global) {
   app.set_help_all_flag("--help-all", "Print the help of all commands");
   app.set_version_flag("--version", std::string("gemmctl ") + GEMMD_VERSION);
   app.add_option("--address", global.address,
-                 "Address of the server: host:port or unix:/path; also $GEMMD_ADDRESS")
+                 "Address of the server: host:port, tls:host:port or unix:/path; also "
+                 "$GEMMD_ADDRESS")
       ->capture_default_str();
   app.add_option("--timeout", global.timeout,
                  "Longest time for one call with its retries: seconds, or 500ms, 2m (default 60)");
@@ -31,6 +32,7 @@ void AddGlobalFlags(CLI::App& app, GlobalFlags& global) {
                  "Token of the session that tensors belong to; also $GEMMD_SESSION (default: the "
                  "one that `gemmctl put` keeps for the address)")
       ->type_name("TOKEN");
+  AddSecurityFlags(app, global.security);
   app.add_flag("--json", global.json, "Print JSON, one value per line, instead of tables");
 }
 
@@ -51,7 +53,8 @@ ExitCode RunCommandLine(const std::vector<std::string>& arguments, const Environ
   GlobalFlags global = {.address = environment.address,
                         .timeout = "",
                         .session = environment.session,
-                        .runtime_folder = environment.runtime_folder};
+                        .runtime_folder = environment.runtime_folder,
+                        .security = environment.security};
   AddGlobalFlags(app, global);
   std::vector<KnownCommand> commands;
   for (const Command* command : kCommands) {

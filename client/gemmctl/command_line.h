@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/terminal/console.h"
+#include "client/terminal/security_flags.h"
 
 namespace gemmd {
 
@@ -15,6 +16,7 @@ struct Environment {
   std::string address;              // Where the server is.
   std::string session = {};         // A token.
   std::string runtime_folder = {};  // For files of this login; empty: there is none.
+  SecurityFlags security = {};
 };
 
 // Runs gemmctl with the arguments after its name.

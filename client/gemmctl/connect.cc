@@ -26,6 +26,8 @@ absl::StatusOr<Client> Connect(const GlobalFlags& flags, absl::Duration default_
     if (!timeout.ok()) return timeout.status();
     options.timeout = *timeout;
   }
+  const absl::Status status = ApplySecurityFlags(flags.security, options);
+  if (!status.ok()) return status;
   return Client::Create(flags.address, options);
 }
 

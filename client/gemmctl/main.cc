@@ -22,7 +22,9 @@ std::string Variable(const char* name, const char* otherwise = "") {
 int main(int argc, char** argv) {
   const gemmd::Environment environment = {.address = Variable("GEMMD_ADDRESS", "127.0.0.1:8470"),
                                           .session = Variable("GEMMD_SESSION"),
-                                          .runtime_folder = Variable("XDG_RUNTIME_DIR")};
+                                          .runtime_folder = Variable("XDG_RUNTIME_DIR"),
+                                          .security = gemmd::SecurityFlagsOfEnvironment(
+                                              [](const char* name) { return Variable(name); })};
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const gemmd::Console console = {stdin, stdout, stderr, "gemmctl"};
   const gemmd::ExitCode code = gemmd::RunCommandLine(arguments, environment, console);

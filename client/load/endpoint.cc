@@ -28,6 +28,7 @@ bool IsLoopback4(absl::string_view host) {
 }  // namespace
 
 bool IsThisMachine(absl::string_view address, absl::string_view host_name) {
+  if (!absl::ConsumePrefix(&address, "tls:")) absl::ConsumePrefix(&address, "mtls:");
   for (absl::string_view scheme : {"unix:", "unix-abstract:"}) {
     if (absl::StartsWith(address, scheme)) return true;
   }

@@ -96,11 +96,13 @@ ExitCode RunCompare(const CompareFlags& flags, const Console& console) {
 }  // namespace
 
 ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::string& address,
-                     const Console& console, bool is_terminal, const StopRequests& stop) {
+                     const Console& console, bool is_terminal, const StopRequests& stop,
+                     const SecurityFlags& security) {
   CLI::App app("Loads gemmd servers with matrix products and says what became of them", "gemmload");
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("gemmload ") + GEMMD_VERSION);
   LoadFlags flags;
+  flags.security = security;
   CompareFlags compare_flags;
   AddLoadFlags(app, flags);
   CLI::App& compare =

@@ -183,10 +183,11 @@ void AddLengthOptions(CLI::App& app, LoadFlags& flags) {
 
 void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
   app.add_option("--address", flags.addresses,
-                 "Addresses of the servers, which take turns: host:port or unix:/path; also "
-                 "$GEMMD_ADDRESS (default 127.0.0.1:8470)")
+                 "Addresses of the servers, which take turns: host:port, tls:host:port or "
+                 "unix:/path; also $GEMMD_ADDRESS (default 127.0.0.1:8470)")
       ->delimiter(',')
       ->type_name("ADDRESS,...");
+  AddSecurityFlags(app, flags.security);
   app.add_option("--channels", flags.channels, "Number of connections to each server")
       ->check(CLI::Range(1, 1024).description(""))
       ->type_name("N")

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/terminal/security_flags.h"
 
 namespace CLI {
 class App;
@@ -17,6 +18,7 @@ namespace gemmd {
 
 struct LoadFlags {
   std::vector<std::string> addresses;
+  SecurityFlags security = {};
   int channels = 1;
   int owners = 1;
   int streams = 0;  // Each client has so many; 0: each call goes by itself.

@@ -29,6 +29,9 @@ absl::Status CheckStop(const StopRequests& stop) {
 absl::StatusOr<Client> Connect(const LoadFlags& flags, const std::string& address,
                                const StopRequests& stop) {
   ClientOptions options;
+  if (absl::Status status = ApplySecurityFlags(flags.security, options); !status.ok()) {
+    return status;
+  }
   options.channels = flags.channels;
   options.max_attempts = 1 + flags.retries;
   options.max_message_bytes = std::numeric_limits<int32_t>::max();
@@ -122,7 +125,10 @@ class Session {
     for (size_t i = 0; i < targets_.clients.size(); ++i) {
       if (absl::Status status = CheckStop(stop_); !status.ok()) return status;
       if (place->keeps_ad && readers_[i] == nullptr) {
-        auto reader = Client::Create(address_of_client_[i]);
+        ClientOptions options;
+        absl::Status applied = ApplySecurityFlags(flags_.security, options);
+        if (!applied.ok()) return applied;
+        auto reader = Client::Create(address_of_client_[i], options);
         if (!reader.ok()) return reader.status();
         readers_[i] = std::make_shared<Client>(*std::move(reader));
       }

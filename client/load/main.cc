@@ -20,6 +20,13 @@ static_assert(gemmd::StopRequests::is_always_lock_free);
 
 void RequestStop(int /*signal*/) { stop_requests.fetch_add(1); }
 
+// What a variable of the environment says; empty where it is not set.
+std::string Variable(const char* name) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is only one thread yet.
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -33,13 +40,12 @@ int main(int argc, char** argv) {
   sigaction(SIGTERM, &action, nullptr);
   // Reports are written even when the reader of the live view or of the text has gone.
   signal(SIGPIPE, SIG_IGN);
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is only one thread yet.
-  const char* const address = std::getenv("GEMMD_ADDRESS");
+  const std::string address = Variable("GEMMD_ADDRESS");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const gemmd::Console console = {stdin, stdout, stderr, "gemmload"};
   const gemmd::ExitCode code = gemmd::RunGemmload(
-      arguments, address != nullptr && *address != '\0' ? address : "127.0.0.1:8470", console,
-      isatty(STDERR_FILENO) == 1, stop_requests);
+      arguments, address.empty() ? "127.0.0.1:8470" : address, console, isatty(STDERR_FILENO) == 1,
+      stop_requests, gemmd::SecurityFlagsOfEnvironment(Variable));
   const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (!is_written && code == gemmd::ExitCode::kOk) return static_cast<int>(gemmd::ExitCode::kUsage);
   return static_cast<int>(code);

@@ -24,6 +24,11 @@ void CollectRefusedConnections(const Snapshot& now, Samples& samples) {
   samples.Add({"open_files"}, now.connections.refused_for_files);
 }
 
+void CollectCertificateLoads(const Snapshot& now, Samples& samples) {
+  samples.Add({"loaded"}, now.certificate.loads);
+  samples.Add({"refused"}, now.certificate.refusals);
+}
+
 void CollectHandlers(const Snapshot& now, Samples& samples) {
   for (size_t i = 0; i < kHandlers; ++i) {
     samples.Add({NameOf(static_cast<Handler>(i))}, now.handlers[i]);
@@ -99,6 +104,17 @@ constexpr Metric kMetrics[] = {
              "peer (as many as --max-connections-per-peer are open of one peer), open_files (no "
              "file descriptor was left)",
      .collect = CollectRefusedConnections},
+    {.name = "gemmd_tls_certificate_not_after_timestamp_seconds",
+     .unit = "seconds",
+     .help = "When the certificate of --tls-cert ends, in seconds since 1970; 0 without TLS",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.certificate.not_after_s); }},
+    {.name = "gemmd_tls_certificate_loads_total",
+     .type = MetricType::kCounter,
+     .labels = {"outcome"},
+     .help =
+         "Times that files of certificates were read: loaded, at the start and after changes, or "
+         "refused because the content makes no sense, so that the certificate of before stays",
+     .collect = CollectCertificateLoads},
     {.name = "gemmd_log_lines_lost_total",
      .type = MetricType::kCounter,
      .help = "Lines of the log that were lost because the reader was too slow or had gone",

@@ -22,6 +22,7 @@ Snapshot Observer::Observe() const {
                        .is_draining = is_draining(),
                        .refusals = stats_.refusals(),
                        .connections = connections_(),
+                       .certificate = certificate_(),
                        .log = log_(),
                        .tensors = tensors_(),
                        .silent_calls = stats_.silent_calls(),

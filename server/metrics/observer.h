@@ -35,6 +35,13 @@ struct ConnectionCounts {
   int64_t refused_for_files = 0;  // No file descriptor was left.
 };
 
+// The daemon's certificate for TLS; nothing but zeros where it has none.
+struct CertificateCounts {
+  int64_t not_after_s = 0;  // When it ends, in seconds since 1970.
+  int64_t loads = 0;
+  int64_t refusals = 0;  // Files that have changed and make no sense.
+};
+
 struct DeviceSnapshot {
   const DeviceInfo* info = nullptr;
   bool is_ready = false;
@@ -50,6 +57,7 @@ struct Snapshot {
   bool is_draining = false;
   std::array<int64_t, kRefusalReasons> refusals = {};  // Indexed by RefusalReason.
   ConnectionCounts connections;
+  CertificateCounts certificate;
   LogCounts log;
   TensorStore::Load tensors;
   int64_t silent_calls = 0;  // Ended because their peer did not read the answer.
@@ -75,7 +83,8 @@ class Observer {
       const GpuSampler& gpus,
       std::function<ConnectionCounts()> connections = [] { return ConnectionCounts(); },
       std::function<LogCounts()> log = [] { return LogCounts(); },
-      std::function<TensorStore::Load()> tensors = [] { return TensorStore::Load(); })
+      std::function<TensorStore::Load()> tensors = [] { return TensorStore::Load(); },
+      std::function<CertificateCounts()> certificate = [] { return CertificateCounts(); })
       : devices_(devices),
         scheduler_(scheduler),
         admission_(admission),
@@ -84,7 +93,8 @@ class Observer {
         gpus_(gpus),
         connections_(std::move(connections)),
         log_(std::move(log)),
-        tensors_(std::move(tensors)) {}
+        tensors_(std::move(tensors)),
+        certificate_(std::move(certificate)) {}
 
   // These hold locks of other parts only while they copy a few numbers. Threads: any.
   Snapshot Observe() const;
@@ -102,6 +112,7 @@ class Observer {
   const std::function<ConnectionCounts()> connections_;
   const std::function<LogCounts()> log_;
   const std::function<TensorStore::Load()> tensors_;
+  const std::function<CertificateCounts()> certificate_;
 };
 
 }  // namespace gemmd

@@ -126,6 +126,9 @@ absl::StatusOr<CertificateBytes> ReadCertificateFiles(const CertificateFiles& fi
   if (!files.client_ca.empty()) {
     ASSIGN_OR_RETURN(bytes.client_ca, ReadFile("client-ca", files.client_ca));
   }
+  if (!files.client_crl.empty()) {
+    ASSIGN_OR_RETURN(bytes.client_crl, ReadFile("client-crl", files.client_crl));
+  }
   return bytes;
 }
 
@@ -141,12 +144,17 @@ absl::StatusOr<Certificates> CheckCertificates(const CertificateBytes& bytes,
   }
   Certificates checked = {.key_and_chain = Concat(PemOf(key.get()), PemOf(chain)),
                           .client_ca = {},
+                          .revocations = nullptr,
                           .not_before = TimeOf(X509_get0_notBefore(own)),
                           .not_after = TimeOf(X509_get0_notAfter(own))};
   if (!files.client_ca.empty()) {
     ASSIGN_OR_RETURN(const std::vector<Certificate> authorities,
                      ReadChain("client-ca", bytes.client_ca, files.client_ca));
     checked.client_ca = PemOf(authorities);
+  }
+  if (!files.client_crl.empty()) {
+    ASSIGN_OR_RETURN(checked.revocations,
+                     Revocations::Read(bytes.client_crl, bytes.client_ca, files.client_crl));
   }
   return checked;
 }

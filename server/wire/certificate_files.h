@@ -5,24 +5,29 @@
 // every connection.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/wire/revocations.h"
 
 namespace gemmd {
 
-// Paths, each of a file of PEM, as --tls-cert, --tls-key and --client-ca name them.
+// Paths, each of a file of PEM, as --tls-cert, --tls-key, --client-ca and --client-crl name
+// them.
 struct CertificateFiles {
   std::string certificate;  // The daemon's own, and then those between it and a root.
   std::string key;          // Without a passphrase.
   std::string client_ca;    // Who may sign certificates of clients; empty: nobody.
+  std::string client_crl;   // Those that are revoked; empty: none.
 };
 
 struct Certificates {
-  std::string key_and_chain;  // PEM: the key, then the chain.
-  std::string client_ca;      // PEM.
-  absl::Time not_before;      // When the daemon's own certificate is valid.
+  std::string key_and_chain;                       // PEM: the key, then the chain.
+  std::string client_ca;                           // PEM.
+  std::shared_ptr<const Revocations> revocations;  // Null: none.
+  absl::Time not_before;                           // When the daemon's own certificate is valid.
   absl::Time not_after;
 };
 
@@ -31,6 +36,7 @@ struct CertificateBytes {
   std::string certificate;
   std::string key;
   std::string client_ca;
+  std::string client_crl;
 
   bool operator==(const CertificateBytes&) const = default;
 };

@@ -3,12 +3,14 @@
 
 #include <fcntl.h>
 #include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -51,6 +53,27 @@ void TakeNothingBelowTls13(Credentials& credentials) {
   }
 }
 
+// Looks at each client that has shown a certificate of a known authority, also where it goes on
+// with a session of before. Borrows the certificates.
+class ClientCheck : public grpc::experimental::ExternalCertificateVerifier {
+ public:
+  explicit ClientCheck(const ServedCertificates& certificates) : certificates_(certificates) {}
+
+  bool Verify(grpc::experimental::TlsCustomVerificationCheckRequest* request,
+              std::function<void(grpc::Status)> /*callback*/, grpc::Status* status) override {
+    const grpc::string_ref peer = request->peer_cert();
+    const absl::Status checked = certificates_.CheckClient({peer.data(), peer.size()});
+    *status = checked.ok()
+                  ? grpc::Status::OK
+                  : grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(checked.message()));
+    return true;  // It is done.
+  }
+  void Cancel(grpc::experimental::TlsCustomVerificationCheckRequest* /*request*/) override {}
+
+ private:
+  const ServedCertificates& certificates_;
+};
+
 std::string Expiry(absl::Time time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
 }
@@ -90,6 +113,8 @@ std::shared_ptr<grpc::ServerCredentials> ServedCertificates::CredentialsFor(Peer
   if (peer == Peer::kCertified) {
     options.watch_root_certs();
     options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    options.set_certificate_verifier(
+        grpc::experimental::ExternalCertificateVerifier::Create<ClientCheck>(*this));
   }
   TakeNothingBelowTls13(options);
   return grpc::experimental::TlsServerCredentials(options);
@@ -124,6 +149,7 @@ absl::Status ServedCertificates::Show(const Certificates& certificates) {
   const int64_t version = state_.loads + 1;
   RETURN_IF_ERROR(Replace(key_and_chain_, certificates.key_and_chain, version));
   RETURN_IF_ERROR(Replace(client_ca_, certificates.client_ca, version));
+  revocations_ = certificates.revocations;
   state_.loads = version;
   state_.not_after = certificates.not_after;
   return absl::OkStatus();
@@ -137,6 +163,16 @@ void ServedCertificates::Refresh() {
     ++state_.refusals;
   }
   spdlog::warn("event=certificate_refused reason={}", LogValue(std::string(status.message())));
+}
+
+absl::Status ServedCertificates::CheckClient(absl::string_view certificate) const {
+  std::shared_ptr<const Revocations> revocations;
+  {
+    MutexLock lock(&mutex_);
+    revocations = revocations_;
+  }
+  if (revocations == nullptr) return absl::OkStatus();
+  return revocations->Check({certificate.data(), certificate.size()});
 }
 
 ServedCertificates::State ServedCertificates::state() const {

@@ -17,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/system/file_descriptor.h"
 #include "server/system/mutex.h"
@@ -48,6 +49,9 @@ class ServedCertificates {
   // Whether there is an authority of clients.
   bool asks_clients() const { return !files_.client_ca.empty(); }
 
+  // Whether a client's own certificate, in PEM, is not revoked. Threads: any.
+  absl::Status CheckClient(absl::string_view certificate) const ABSL_LOCKS_EXCLUDED(mutex_);
+
   State state() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -63,6 +67,7 @@ class ServedCertificates {
 
   mutable Mutex mutex_;
   std::optional<absl::StatusOr<CertificateBytes>> seen_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const Revocations> revocations_ ABSL_GUARDED_BY(mutex_);
   State state_ ABSL_GUARDED_BY(mutex_) = {.not_after = absl::InfinitePast()};
 };
 

@@ -46,6 +46,41 @@ int64_t LimitFromFile(const char* path) {
   return std::numeric_limits<int64_t>::max();
 }
 
+absl::Status CheckWhichFiles(const TransportOptions& options) {
+  const CertificateFiles& files = options.certificates;
+  const auto missing = [](std::string_view option, const std::string& address) {
+    return absl::InvalidArgumentError(GotWant(option, "none", Concat("a file, for ", address)));
+  };
+  bool has_tls = false;
+  bool has_mtls = false;
+  for (const std::string& address : options.listen) {
+    const ConnectionKind kind = ConnectionKindOf(address);
+    if (kind != ConnectionKind::kTls && kind != ConnectionKind::kMtls) continue;
+    if (files.certificate.empty()) return missing("tls-cert", address);
+    if (files.key.empty()) return missing("tls-key", address);
+    has_tls = true;
+    if (kind != ConnectionKind::kMtls) continue;
+    if (files.client_ca.empty()) return missing("client-ca", address);
+    has_mtls = true;
+  }
+  // Whoever names a file and forgets the prefix would serve without encryption.
+  const bool has_any = !files.certificate.empty() || !files.key.empty();
+  if (has_any && !has_tls) {
+    return absl::InvalidArgumentError(
+        GotWant(files.certificate.empty() ? "tls-key" : "tls-cert",
+                files.certificate.empty() ? files.key : files.certificate,
+                "none, since --listen has no address with tls: or mtls:"));
+  }
+  if (!files.client_crl.empty() && files.client_ca.empty()) {
+    return missing("client-ca", Concat("--client-crl=", files.client_crl));
+  }
+  if (!files.client_ca.empty() && !has_mtls) {
+    return absl::InvalidArgumentError(
+        GotWant("client-ca", files.client_ca, "none, since --listen has no address with mtls:"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ConfigureTransport(const TransportOptions& options, const ReceiveQuota& quota,
@@ -87,36 +122,11 @@ absl::Status ConfigureTransport(const TransportOptions& options, const ReceiveQu
   return absl::OkStatus();
 }
 
-absl::Status CheckCertificateFiles(const TransportOptions& options) {
-  const CertificateFiles& files = options.certificates;
-  const auto missing = [](std::string_view option, const std::string& address) {
-    return absl::InvalidArgumentError(GotWant(option, "none", Concat("a file, for ", address)));
-  };
-  bool has_tls = false;
-  bool has_mtls = false;
-  for (const std::string& address : options.listen) {
-    const ConnectionKind kind = ConnectionKindOf(address);
-    if (kind != ConnectionKind::kTls && kind != ConnectionKind::kMtls) continue;
-    if (files.certificate.empty()) return missing("tls-cert", address);
-    if (files.key.empty()) return missing("tls-key", address);
-    has_tls = true;
-    if (kind != ConnectionKind::kMtls) continue;
-    if (files.client_ca.empty()) return missing("client-ca", address);
-    has_mtls = true;
-  }
-  // Whoever names a file and forgets the prefix would serve without encryption.
-  const bool has_any = !files.certificate.empty() || !files.key.empty();
-  if (has_any && !has_tls) {
-    return absl::InvalidArgumentError(
-        GotWant(files.certificate.empty() ? "tls-key" : "tls-cert",
-                files.certificate.empty() ? files.key : files.certificate,
-                "none, since --listen has no address with tls: or mtls:"));
-  }
-  if (!files.client_ca.empty() && !has_mtls) {
-    return absl::InvalidArgumentError(
-        GotWant("client-ca", files.client_ca, "none, since --listen has no address with mtls:"));
-  }
-  return absl::OkStatus();
+absl::Status CheckTls(const TransportOptions& options) {
+  RETURN_IF_ERROR(CheckWhichFiles(options));
+  if (options.certificates.certificate.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const CertificateBytes bytes, ReadCertificateFiles(options.certificates));
+  return CheckCertificates(bytes, options.certificates).status();
 }
 
 absl::Status CheckAddress(const std::string& address) {

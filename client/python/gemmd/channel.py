@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypedDict
 
 import grpc
 
 from gemmd.errors import Error, refusal
+from gemmd.security import check_token, has_tls, make_credentials, without_tls
 
 Metadata: TypeAlias = Sequence[tuple[str, str]]
 
@@ -30,7 +31,13 @@ class ClientOptions(TypedDict, total=False):
     max_attempts: int  #: How often a call is tried in all, 1 to 5. 5.
     keepalive_s: float  #: A vanished server is noticed after about this time, at least 10. 20.
     metadata: Metadata  #: Sent with every call.
-    credentials: grpc.ChannelCredentials | None  #: None, the default: no encryption.
+    tls_ca: str  #: File of certificates, in PEM, of those who may have signed the server's. It and
+    #: the next three turn TLS on, as ``tls:`` before the address does. Those that gRPC trusts.
+    tls_cert: str  #: File of the client's own certificate, in PEM, for a server at ``mtls:``. None.
+    tls_key: str  #: File of its private key. None.
+    tls_server_name: str  #: What the server's certificate must bear. The host of the address.
+    token: str  #: Who calls; sent over TLS, loopback and unix sockets only. None.
+    credentials: grpc.ChannelCredentials | None  #: Of gRPC's own making, in place of TLS by files.
     wait_when_full: bool  #: A product that is refused because the queue is full is sent again after
     #: the pause that the server asks for, as long as its timeout allows. False.
     session: str  #: The token of a session to join. A new one, where a call needs one.
@@ -47,6 +54,11 @@ class Settings:
     max_attempts: int = _MOST_ATTEMPTS
     keepalive_s: float = 20.0
     metadata: Metadata = ()
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_server_name: str = ""
+    token: str = field(default="", repr=False)
     credentials: grpc.ChannelCredentials | None = None
     wait_when_full: bool = False
     session: str = ""
@@ -65,12 +77,36 @@ class Settings:
         # The server closes connections with pings that come faster than every 10 s.
         if not self.keepalive_s >= 10:
             raise refusal("keepalive_s", self.keepalive_s, "10 or more")
+        files = (self.tls_ca, self.tls_cert, self.tls_key)
+        is_encrypted = has_tls(self.address, *files, self.tls_server_name)
+        if is_encrypted and self.credentials is not None:
+            raise refusal("credentials", "those of gRPC", "none beside TLS by files or tls:")
+        check_token(self.token, self.address, is_encrypted or self.credentials is not None)
+        if is_encrypted:
+            object.__setattr__(self, "credentials", make_credentials(self.address, *files))
+
+    @property
+    def target(self) -> str:
+        """The address that gRPC knows."""
+        return without_tls(self.address)
+
+    @property
+    def call_metadata(self) -> list[tuple[str, str]]:
+        """What is sent with every call."""
+        return [*self.metadata, *self.authorization]
+
+    @property
+    def authorization(self) -> list[tuple[str, str]]:
+        """Who calls."""
+        return [("authorization", f"Bearer {self.token}")] if self.token else []
 
     def options(self) -> list[tuple[str, Any]]:
         """gRPC's options for one connection."""
         retry_bytes = min(_MOST_MESSAGE_BYTES, self.max_message_bytes + (64 << 10))
+        name = self.tls_server_name
         return [
             *self.channel_options,
+            *([("grpc.ssl_target_name_override", name)] if name else []),
             ("grpc.max_receive_message_length", self.max_message_bytes),
             ("grpc.max_send_message_length", self.max_message_bytes),
             ("grpc.service_config", self._service_config()),
@@ -91,7 +127,7 @@ class Settings:
 
     def _service_config(self) -> str:
         config: dict[str, Any] = {}
-        if self.address.startswith(_SEVERAL):
+        if self.target.startswith(_SEVERAL):
             config["loadBalancingConfig"] = [{"round_robin": {}}]
             config["healthCheckConfig"] = {"serviceName": "gemmd.v1.Gemm"}
         if self.max_attempts > 1:
@@ -108,11 +144,14 @@ class Settings:
 
 def _check_address(address: str) -> None:
     """Catches what gRPC would tell only with the first call, in words of its own."""
+    whole, address = address, without_tls(address)
+    if address != without_tls(address):
+        raise refusal("address", repr(whole), "one prefix of TLS")
     if any(address.startswith(scheme) and len(address) > len(scheme) for scheme in _SCHEMES):
         return
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 65536):
-        raise refusal("address", repr(address), "host:port or unix:/path")
+        raise refusal("address", repr(whole), "host:port, tls:host:port or unix:/path")
 
 
 class Deadline:

@@ -46,7 +46,7 @@ class Client:
     is, unless `ClientOptions.wait_when_full` says so. Any thread may use a client at any time.
 
     Args:
-        address: ``host:port`` or ``unix:/path``; ``dns:///host:port`` and ``ipv4:a:1,b:2`` stand for
+        address: ``host:port``, ``tls:host:port`` or ``unix:/path``; ``dns:///host:port`` and ``ipv4:a:1,b:2`` stand for
             several servers.
         settings: see `ClientOptions`.
     """
@@ -56,7 +56,9 @@ class Client:
         self._lanes = [self._connect()]
         self._lock = threading.Lock()
         self._calls: dict[str, Any] = {}
-        self._session = Session(self._lanes[0], self._settings.session)
+        self._session = Session(
+            self._lanes[0], self._settings.session, self._settings.authorization
+        )
         self._dropped: deque[bytes] = deque()  # Handles of tensors that nobody has any more.
 
     def close(self) -> None:
@@ -205,7 +207,7 @@ class Client:
 
     def _metadata(self) -> list[tuple[str, str]]:
         token = self._session.token
-        return [*self._settings.metadata, *([(SESSION_KEY, token)] if token else [])]
+        return [*self._settings.call_metadata, *([(SESSION_KEY, token)] if token else [])]
 
     def _lane(self, number: int) -> grpc.Channel:
         """One of the connections of a transfer, the first of which serves all other calls too."""
@@ -224,9 +226,9 @@ class Client:
     def _connect(self) -> grpc.Channel:
         settings = self._settings
         if settings.credentials is None:
-            return grpc.insecure_channel(settings.address, options=settings.options())
+            return grpc.insecure_channel(settings.target, options=settings.options())
         return grpc.secure_channel(
-            settings.address, settings.credentials, options=settings.options()
+            settings.target, settings.credentials, options=settings.options()
         )
 
     def _call(

@@ -8,7 +8,7 @@ import threading
 
 import grpc
 
-from gemmd.channel import Deadline
+from gemmd.channel import Deadline, Metadata
 from gemmd.errors import DeadlineExceeded, Error, Unavailable, from_rpc_error
 from gemmd.methods import OPEN_SESSION
 from gemmd.v1 import resident_pb2
@@ -33,8 +33,9 @@ def may_return(error: Error) -> bool:
 class Session:
     """A session on one connection. A thread keeps its stream open, from the first call that needs it."""
 
-    def __init__(self, channel: grpc.Channel, token: str) -> None:
+    def __init__(self, channel: grpc.Channel, token: str, metadata: Metadata = ()) -> None:
         self._channel = channel
+        self._metadata = metadata
         self._condition = threading.Condition()
         self._token = token
         self._was_joined = bool(token)
@@ -98,8 +99,10 @@ class Session:
                 if self._is_closing:
                     return Unavailable("session: the client is closed"), False
                 request = resident_pb2.OpenSessionRequest(token=self._token)
-                metadata = [(SESSION_KEY, self._token)] if self._token else []
-                stream = self._channel.unary_stream(*OPEN_SESSION)(request, metadata=metadata)
+                named = [(SESSION_KEY, self._token)] if self._token else []
+                stream = self._channel.unary_stream(*OPEN_SESSION)(
+                    request, metadata=[*self._metadata, *named]
+                )
                 self._stream = stream
             for opened in stream:
                 has_opened = True

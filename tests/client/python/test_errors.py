@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How calls fail: exceptions with field, got and want, deadlines, and what is sent again."""
 
-import subprocess
 import threading
 import time
 from concurrent import futures
 
+import certificates
 import gemmd
 import grpc
 import numpy as np
@@ -201,20 +201,70 @@ def test_several_servers_share_a_client():
 
 
 def test_tls(serve, tmp_path):
-    """The daemon speaks no TLS; a proxy before it may."""
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-        + ["-nodes", "-keyout", key, "-out", certificate, "-days", "1", "-subj", "/CN=localhost"]
-        + ["-addext", "subjectAltName=DNS:localhost"],
-        check=True,
-        capture_output=True,
-        timeout=60,
+    authority = certificates.Authority(tmp_path)
+    server = authority.sign("server", names=["localhost"])
+    ca = str(authority.cert_path)
+    service = FullAtFirst(0)
+    pair = (server.key_pem(), server.cert_pem)
+    port = serve(service, grpc.ssl_server_credentials([pair]))
+    good = [
+        ("localhost", {"tls_ca": ca}),
+        ("tls:localhost", {"tls_ca": ca, "token": "a.secret"}),
+        ("127.0.0.1", {"tls_ca": ca, "tls_server_name": "localhost"}),
+        ("localhost", {"credentials": grpc.ssl_channel_credentials(authority.cert_pem)}),
+    ]
+    for host, settings in good:
+        with gemmd.Client(f"{host}:{port}", **settings) as client:
+            assert client.matmul(ONE, ONE) == 3
+    assert [call.get("authorization") for call in service.calls] == [None, "Bearer a.secret"] + [
+        None
+    ] * 2
+    # In plain text, and where the certificate is that of another host or of a stranger.
+    for address, settings in (
+        (f"localhost:{port}", {}),
+        (f"127.0.0.1:{port}", {"tls_ca": ca}),
+        (f"tls:localhost:{port}", {}),
+    ):
+        with gemmd.Client(address, max_attempts=1, **settings) as client:
+            refused(gemmd.Unavailable, client.matmul, ONE, ONE)
+
+
+def test_mutual_tls(serve, tmp_path):
+    authority = certificates.Authority(tmp_path)
+    server, own = authority.sign("server"), authority.sign("client")
+    pair = (server.key_pem(), server.cert_pem)
+    port = serve(
+        FullAtFirst(0), grpc.ssl_server_credentials([pair], authority.cert_pem, True)
     )
-    pair = (key.read_bytes(), certificate.read_bytes())
-    port = serve(FullAtFirst(0), grpc.ssl_server_credentials([pair]))
-    credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
-    with gemmd.Client(f"localhost:{port}", credentials=credentials) as client:
+    ca, files = str(authority.cert_path), {"tls_cert": str(own.cert_path), "tls_key": str(own.key_path)}
+    with gemmd.Client(f"mtls:127.0.0.1:{port}", tls_ca=ca, **files) as client:
         assert client.matmul(ONE, ONE) == 3
-    with gemmd.Client(f"localhost:{port}", max_attempts=1) as client:
+    with gemmd.Client(f"tls:127.0.0.1:{port}", tls_ca=ca, max_attempts=1) as client:
         refused(gemmd.Unavailable, client.matmul, ONE, ONE)
+
+
+def test_a_token_goes_where_nobody_else_reads_it():
+    for address in ("127.0.0.1:1", "[::1]:1", "localhost:1", "unix:/x", "tls:h:1"):
+        assert "a.secret" not in repr(Settings(address, token="a.secret"))
+    for address in ("h:1", "192.0.2.1:1", "127.example.org:1", "dns:///h:1"):
+        error = refused(gemmd.InvalidArgument, gemmd.Client, address, token="a.secret")
+        assert error.field == "address" and "a.secret" not in str(error)
+    for token in ("a secret", "a\n", "x" * 8193):
+        error = refused(gemmd.InvalidArgument, gemmd.Client, "tls:h:1", token=token)
+        assert error.field == "token" and token not in str(error)
+
+
+@pytest.mark.parametrize(
+    "address, settings, field",
+    [
+        ("h:1", {"tls_ca": "/missing"}, "tls_ca"),
+        ("h:1", {"tls_ca": "/dev/null"}, "tls_ca"),
+        ("h:1", {"tls_key": "/dev/null"}, "tls_key"),
+        ("mtls:h:1", {}, "tls_key"),
+        ("tls:unix:/x", {}, "address"),
+        ("tls:tls:h:1", {}, "address"),
+        ("tls:h:1", {"credentials": grpc.ssl_channel_credentials()}, "credentials"),
+    ],
+)
+def test_tls_that_makes_no_sense(address, settings, field):
+    assert refused(gemmd.InvalidArgument, gemmd.Client, address, **settings).field == field

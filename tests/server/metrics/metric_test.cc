@@ -138,6 +138,14 @@ class MetricValueTest : public testing::Test {
   Snapshot snapshot_;
 };
 
+TEST_F(MetricValueTest, OfTheCertificate) {
+  snapshot_.certificate = {.not_after_s = 1'800'000'000, .loads = 2, .refusals = 3};
+  EXPECT_THAT(ValuesOf("gemmd_tls_certificate_not_after_timestamp_seconds", snapshot_),
+              ElementsAre(Pair("", 1.8e9)));
+  EXPECT_THAT(ValuesOf("gemmd_tls_certificate_loads_total", snapshot_),
+              UnorderedElementsAre(Pair("loaded", 2), Pair("refused", 3)));
+}
+
 TEST_F(MetricValueTest, OfAdmission) {
   snapshot_.admission = {.requests = 3,
                          .bytes = 70,

@@ -44,7 +44,9 @@ class Client:
     def __init__(self, address: str, **settings: Unpack[ClientOptions]) -> None:
         self._settings = Settings(address, **settings)
         self._lanes: list[grpc.aio.Channel] = []
-        self._session = Session(self._lane, self._settings.session)
+        self._session = Session(
+            self._lane, self._settings.session, self._settings.authorization
+        )
         self._dropped: deque[bytes] = deque()  # Handles of tensors that nobody has any more.
 
     async def close(self) -> None:
@@ -185,17 +187,17 @@ class Client:
 
     def _metadata(self) -> list[tuple[str, str]]:
         token = self._session.token
-        return [*self._settings.metadata, *([(SESSION_KEY, token)] if token else [])]
+        return [*self._settings.call_metadata, *([(SESSION_KEY, token)] if token else [])]
 
     def _lane(self, number: int) -> grpc.aio.Channel:
         """As that of `gemmd.Client`; connections belong to the loop that makes them."""
         settings = self._settings
         while len(self._lanes) <= number:
             if settings.credentials is None:
-                lane = grpc.aio.insecure_channel(settings.address, options=settings.options())
+                lane = grpc.aio.insecure_channel(settings.target, options=settings.options())
             else:
                 lane = grpc.aio.secure_channel(
-                    settings.address, settings.credentials, options=settings.options()
+                    settings.target, settings.credentials, options=settings.options()
                 )
             self._lanes.append(lane)
         return self._lanes[number]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import grpc
 
+from gemmd.channel import Metadata
 from gemmd.errors import DeadlineExceeded, Error, Unavailable, from_rpc_error
 from gemmd.methods import OPEN_SESSION
 from gemmd.session import FIRST_PAUSE_S, LONGEST_PAUSE_S, SESSION_KEY, may_return
@@ -18,8 +19,11 @@ from gemmd.v1 import resident_pb2
 class Session:
     """As `gemmd.session.Session`, with a task that keeps the stream open."""
 
-    def __init__(self, lane: Callable[[int], grpc.aio.Channel], token: str) -> None:
+    def __init__(
+        self, lane: Callable[[int], grpc.aio.Channel], token: str, metadata: Metadata = ()
+    ) -> None:
         self._lane = lane
+        self._metadata = metadata
         self._was_joined = bool(token)
         self._opened: asyncio.Future[resident_pb2.OpenSessionResponse] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -62,7 +66,7 @@ class Session:
     async def _serve(self) -> tuple[Error, bool]:
         has_opened = False
         request = resident_pb2.OpenSessionRequest(token=self.token)
-        metadata = ((SESSION_KEY, self.token),) if self.token else ()
+        metadata = (*self._metadata, *(((SESSION_KEY, self.token),) if self.token else ()))
         try:
             stream = self._lane(0).unary_stream(*OPEN_SESSION)(request, metadata=metadata)
             async for opened in stream:

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificates of tests: authorities of a minute, and what they sign, in files of PEM."""
+
+import datetime
+import ipaddress
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DAY = datetime.timedelta(days=1)
+NAMES = ("127.0.0.1", "gemmd.test")
+
+
+def now():
+    return datetime.datetime.now(datetime.UTC)
+
+
+def replace(path, content):
+    """As a whole, so that nobody reads half of it."""
+    part = path.with_suffix(path.suffix + ".part")
+    part.write_bytes(content)
+    part.replace(path)
+
+
+def _name(text):
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _alternative(name):
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+class Pair:
+    """A certificate, its key, and their files."""
+
+    def __init__(self, folder, stem, key, certificate):
+        self.key, self.certificate = key, certificate
+        self.cert_path, self.key_path = folder / f"{stem}.pem", folder / f"{stem}.key"
+        self.write()
+
+    @property
+    def serial(self):
+        return self.certificate.serial_number
+
+    @property
+    def cert_pem(self):
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    def key_pem(self, passphrase=None):
+        protection = (
+            serialization.BestAvailableEncryption(passphrase)
+            if passphrase
+            else serialization.NoEncryption()
+        )
+        return self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, protection
+        )
+
+    def write(self):
+        replace(self.cert_path, self.cert_pem)
+        replace(self.key_path, self.key_pem())
+
+
+class Authority(Pair):
+    """Signs certificates, the first of which is its own."""
+
+    def __init__(self, folder, stem="ca"):
+        self.folder = folder
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _name(f"authority {stem}")
+        builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now() - DAY).not_valid_after(now() + DAY)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        super().__init__(folder, stem, key, builder.sign(key, hashes.SHA256()))
+
+    def sign(self, stem, names=NAMES, start=-DAY, end=DAY, usage=None):
+        """A pair for a server or a client, valid from now + start to now + end."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = x509.CertificateBuilder(
+            self.certificate.subject, _name(stem), key.public_key(), x509.random_serial_number()
+        )
+        builder = builder.not_valid_before(now() + start).not_valid_after(now() + end)
+        alternatives = x509.SubjectAlternativeName([_alternative(name) for name in names])
+        builder = builder.add_extension(alternatives, False)
+        if usage is not None:
+            builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), False)
+        return Pair(self.folder, stem, key, builder.sign(self.key, hashes.SHA256()))
+
+    def revoke(self, path, *pairs):
+        """Writes the list of those that are revoked."""
+        builder = x509.CertificateRevocationListBuilder(
+            self.certificate.subject, now() - DAY, now() + DAY
+        )
+        for pair in pairs:
+            entry = x509.RevokedCertificateBuilder(pair.serial, now() - DAY / 24)
+            builder = builder.add_revoked_certificate(entry.build())
+        signed = builder.sign(self.key, hashes.SHA256())
+        replace(path, signed.public_bytes(serialization.Encoding.PEM))
+
+    def for_servers_only(self, stem):
+        return self.sign(stem, usage=ExtendedKeyUsageOID.SERVER_AUTH)
+
+
+def self_signed(folder, stem):
+    """A pair that nobody vouches for."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(stem)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now() - DAY).not_valid_after(now() + DAY)
+    return Pair(folder, stem, key, builder.sign(key, hashes.SHA256()))
