@@ -82,7 +82,7 @@ wall 'server*' 'client*'
 wall 'server*' 'proto*' server/wire
 wall 'server*' '<protobuf>' server/wire
 wall 'server*' '<grpc>' server/wire server
-wall '*' '<crypto>' server/store server/trust client
+wall '*' '<crypto>' server/store server/wire server/trust client
 wall 'client*' 'kernels*'
 wall 'client*' 'server*'
 # Of the daemon's folders each knows only those before it, and nobody knows the worker.
