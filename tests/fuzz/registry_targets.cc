@@ -26,6 +26,8 @@ bool IsSpecified(std::string_view pattern) {
   for (size_t at = 0; (at = pattern.find('[', at)) != pattern.npos; ++at) {
     const std::string_view rest = pattern.substr(at + 1);
     if (rest.starts_with('=') || rest.starts_with('.')) return false;
+    // A range in brackets that do not end: fnmatch then matches nothing, not even the same text.
+    if (rest.find(']') == rest.npos && rest.find('-') != rest.npos) return false;
     if (!rest.starts_with(':')) continue;
     const std::string_view name = rest.substr(1, rest.find(":]", 1) - 1);
     if (std::find(std::begin(kClasses), std::end(kClasses), name) == std::end(kClasses)) {
