@@ -57,6 +57,8 @@ struct WorkerDeviceOptions {
   absl::Duration watchdog_least = absl::Seconds(2);
   absl::Duration watchdog_most = absl::Minutes(5);
   RestartPolicy::Limits restarts;
+  // The answers to the jobs of a worker that is lost wait so long for how it ended, and tell it.
+  absl::Duration time_to_tell = absl::Milliseconds(50);
   // After this time without one, the worker is given the canary again, between two jobs.
   absl::Duration canary_interval = absl::Minutes(1);
 };

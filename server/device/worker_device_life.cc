@@ -17,7 +17,6 @@ namespace gemmd {
 namespace {
 
 // A worker that was killed is gone at once, or after the driver has cleaned up.
-constexpr int64_t kTimeToTellNs = 50'000'000;
 constexpr int64_t kTimeToDieNs = 10'000'000'000;
 constexpr int64_t kTimeToEndNs = 5'000'000'000;
 constexpr int64_t kReapIntervalNs = 1'000'000;
@@ -162,7 +161,7 @@ bool WorkerDevice::Restart(absl::Status reason) {
   while (true) {
     process_.Kill();
     spin_until_ns_ = 0;
-    const bool is_gone = AwaitEnd(kTimeToTellNs);
+    const bool is_gone = AwaitEnd(absl::ToInt64Nanoseconds(options_.time_to_tell));
     const std::string why =
         Concat(std::string(reason.message()), is_gone ? Concat(" (", end_, ")") : "");
     if (absl::IsCancelled(reason)) restarts_.Forget();

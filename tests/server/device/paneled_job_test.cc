@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <string>
@@ -201,9 +202,14 @@ TEST_F(PanelsOfBlocksTest, OneOperandIsThere) {
     SCOPED_TRACE(job.text());
     const std::string want = job.Run(ample.device());
     const bool is_a = i % 2 == 0;
+    // The largest batches are larger than all that tensors may have.
+    if ((is_a ? job.a() : job.b()).size() >= size_t{180} << 10) continue;
     const DeviceBlock block = BlockOf(is_a ? job.a() : job.b());
     // So little is left that many jobs need panels.
-    const DeviceBlock other = BlockOf(std::string(size_t{120} << 10, 'o'));
+    const DeviceMemory& memory = *rig_.device().memory();
+    const int64_t free_bytes = memory.capacity_bytes() - memory.used_bytes();
+    const int64_t others = std::min(free_bytes >> 10, int64_t{120}) << 10;
+    const DeviceBlock other = BlockOf(std::string(static_cast<size_t>(others), 'o'));
     Source& source = is_a ? job.job().a : job.job().b;
     source = In(block, source);
     EXPECT_TRUE(job.Run(rig_.device()) == want);

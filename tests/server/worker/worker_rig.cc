@@ -29,6 +29,7 @@ WorkerDeviceOptions QuickOptions() {
   options.staging_bytes = int64_t{6} << 20;
   options.restarts.first_pause_ns = 1'000'000;
   options.watchdog_least = kPatience;  // Slow machines are no failure.
+  options.time_to_tell = kPatience;
   return options;
 }
 
