@@ -74,7 +74,7 @@ client:                     client/gemmd client/gemmd/health proto/gemmd/v1
 client/matrix:              client client/gemmd proto/gemmd/v1
                             <std> <posix> <absl>
 client/terminal:            client client/gemmd proto/gemmd/v1
-                            <std> <posix> <absl> <cli>
+                            <std> <posix> <absl> <cli> <json>
 client/gemmctl:             client client/gemmd client/matrix client/terminal proto/gemmd/v1
                             <std> <posix> <absl> <protobuf> <cli> <json>
 client/load:                client client/gemmd client/matrix client/terminal proto/gemmd/v1

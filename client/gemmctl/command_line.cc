@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "client/gemmctl/commands.h"
+#include "client/terminal/usage.h"
 
 namespace gemmd {
 namespace {
@@ -33,7 +34,8 @@ void AddGlobalFlags(CLI::App& app, GlobalFlags& global) {
                  "one that `gemmctl put` keeps for the address)")
       ->type_name("TOKEN");
   AddSecurityFlags(app, global.security);
-  app.add_flag("--json", global.json, "Print JSON, one value per line, instead of tables");
+  app.add_flag("--json", global.json,
+               "Print JSON, one value per line, instead of tables; errors too");
 }
 
 // A command that the command line knows.
@@ -68,14 +70,20 @@ ExitCode RunCommandLine(const std::vector<std::string>& arguments, const Environ
   } catch (const CLI::ParseError& error) {
     std::ostringstream out;
     std::ostringstream err;
-    if (app.exit(error, out, err) != 0)
-      return FailLocally(console, absl::InvalidArgumentError(error.what()));
+    if (app.exit(error, out, err) != 0) {
+      Console own = console;
+      own.errors_are_json =
+          std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
+      return FailLocally(own, absl::InvalidArgumentError(DescribeUsageError(app, error)));
+    }
     console.Print(out.str());
     return ExitCode::kOk;
   }
   const auto given = std::find_if(commands.begin(), commands.end(),
                                   [](const KnownCommand& known) { return known.app->parsed(); });
-  return given->run(global, console);
+  Console own = console;
+  own.errors_are_json = global.json;
+  return given->run(global, own);
 }
 
 }  // namespace gemmd

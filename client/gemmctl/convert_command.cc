@@ -271,12 +271,10 @@ CommandRun AddConvert(CLI::App& app) {
   AddTypeOption(app, "--type", flags->type, "Type of the output (default: that of the input)");
   AddChoice(app, "--order", flags->order,
             "Storage order of the output (default: that of the input)", {"row", "column"});
-  AddOption(app, "--shape", flags->shape,
-            "Shape of the output: columns, rows,columns or batch,rows,columns, with elements "
-            "counted row by row (default: that of the input)")
-      .Separate(',')
-      .TakeOneArgument()
-      .BeNonNegative()
+  AddShape(app, "--shape", flags->shape,
+           "Shape of the output: columns, rows,columns or batch,rows,columns, with elements "
+           "counted row by row (default: that of the input)",
+           {})
       .TypeName("N,...");
   AddOption(app, "-o,--output", flags->output_path, "The file to write; - is standard output")
       .Require()

@@ -16,10 +16,8 @@ void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
             "B, a .npy file: k x n, or batch x k x n; - is standard input, @NAME a tensor of "
             "the server")
       .Group(group);
-  AddOption(app, "--random", flags.random, "Multiply random matrices instead: m,n,k")
-      .Separate(',')
-      .Expect(3, 3)
-      .BeNonNegative()
+  AddShape(app, "--random", flags.random, "Multiply random matrices instead: m,n,k or mxnxk",
+           {.least_extents = 3})
       .TypeName("M,N,K")
       .Group(group);
   AddOption(app, "--batch", flags.batch,

@@ -28,10 +28,6 @@ struct RandomFlags {
 };
 
 ExitCode RunRandom(const RandomFlags& flags, const Console& console) {
-  if (flags.shape.size() < 2 || flags.shape.size() > 3) {
-    return FailLocally(console, absl::InvalidArgumentError(absl::StrCat(
-                                    "SHAPE: got ", flags.shape.size(), " extents, want 2 or 3")));
-  }
   const bool is_batch = flags.shape.size() == 3;
   const RandomOperand operand = {
       .type = ParseElementType(flags.type).value_or(v1::ELEMENT_TYPE_F32),
@@ -51,11 +47,9 @@ ExitCode RunRandom(const RandomFlags& flags, const Console& console) {
 CommandRun AddRandom(CLI::App& app) {
   auto flags = std::make_unique<RandomFlags>();
   SetFooter(app, kHelp);
-  AddOption(app, "SHAPE", flags->shape, "Shape of the matrix: rows,columns or batch,rows,columns")
+  AddShape(app, "SHAPE", flags->shape, "Shape of the matrix: rows,columns or batch,rows,columns",
+           {.least_extents = 2})
       .Require()
-      .Separate(',')
-      .Expect(2, 3)
-      .BeNonNegative()
       .TypeName("");
   AddTypeOption(app, "--type", flags->type, "Type of the elements").ShowDefault();
   AddChoice(app, "--order", flags->order, "Storage order of the matrix", {"row", "column"})

@@ -14,6 +14,7 @@
 #include "client/load/report/compare.h"
 #include "client/load/report/report_files.h"
 #include "client/load/text_file.h"
+#include "client/terminal/usage.h"
 
 namespace gemmd {
 namespace {
@@ -116,7 +117,7 @@ ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::strin
     std::ostringstream out;
     std::ostringstream err;
     if (app.exit(error, out, err) != 0)
-      return FailLocally(console, absl::InvalidArgumentError(error.what()));
+      return FailLocally(console, absl::InvalidArgumentError(DescribeUsageError(app, error)));
     console.Print(out.str());
     return ExitCode::kOk;
   }

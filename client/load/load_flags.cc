@@ -36,29 +36,27 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
           ->type_name("PATH")
           ->excludes(profile)
           ->group(group);
-  CLI::Option* const shape = app.add_option("--shape", flags.shape, "One product: m,n,k");
-  shape->delimiter(',')
-      ->expected(3)
-      ->check(CLI::Range(1, 2147483647).description(""))
-      ->type_name("M,N,K")
-      ->excludes(profile)
-      ->excludes(mix)
-      ->group(group);
+  const CommandOption shape = AddShape(app, "--shape", flags.shape, "One product: m,n,k or mxnxk",
+                                       {.least_extents = 3, .least = 1, .most = 2147483647})
+                                  .TypeName("M,N,K")
+                                  .Exclude(CommandOption(profile))
+                                  .Exclude(CommandOption(mix))
+                                  .Group(group);
   AddTypeOption(app, "--type", flags.type, "Type of A and B, with --shape")
       .ShowDefault()
-      .Need(CommandOption(shape))
+      .Need(shape)
       .Group(group);
   AddTypeOption(app, "--output-type", flags.output_type, "Type of D, with --shape")
-      .Need(CommandOption(shape))
+      .Need(shape)
       .Group(group);
-  app.add_option("--batch", flags.batch, "Number of products in a call, with --shape")
-      ->check(CLI::Range(1, 2147483647).description(""))
-      ->type_name("N")
-      ->needs(shape)
-      ->group(group);
-  app.add_flag("--sparse", flags.sparse, "Send A in its 2:4 form, with --shape")
-      ->needs(shape)
-      ->group(group);
+  CommandOption(app.add_option("--batch", flags.batch, "Number of products in a call, with --shape")
+                    ->check(CLI::Range(1, 2147483647).description("")))
+      .TypeName("N")
+      .Need(shape)
+      .Group(group);
+  AddFlag(app, "--sparse", flags.sparse, "Send A in its 2:4 form, with --shape")
+      .Need(shape)
+      .Group(group);
   app.add_option("--kernel", flags.kernel, "Kernel for products that name none")
       ->type_name("NAME")
       ->group(group);

@@ -23,10 +23,11 @@ struct Console {
   std::FILE* out;       // Results.
   std::FILE* err;       // Messages; results too where a matrix goes to `out`.
   const char* program;  // "gemmctl".
+  bool errors_are_json = false;
 
   void Print(absl::string_view text) const { std::fwrite(text.data(), 1, text.size(), out); }
 
-  // "gemmctl: INVALID_ARGUMENT: a.data: got ...".
+  // "gemmctl: INVALID_ARGUMENT: a.data: got ...", or {"error": {"code", "message"}} in a line.
   void PrintError(const absl::Status& status) const;
 };
 

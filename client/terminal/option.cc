@@ -2,9 +2,13 @@
 #include "client/terminal/option.h"
 
 #include <CLI/CLI.hpp>
+#include <optional>
+#include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {
@@ -18,6 +22,44 @@ std::vector<std::string> TypeNames() {
     if (type != v1::ELEMENT_TYPE_UNSPECIFIED) names.emplace_back(ElementTypeName(type));
   }
   return names;
+}
+
+// "got 10y, want a number from 0 on".
+std::string GotWant(const std::string& got, const std::string& want) {
+  return absl::StrCat("got ", got, ", want ", want);
+}
+
+std::optional<double> NumberOf(const std::string& text) {
+  double number = 0;
+  if (!absl::SimpleAtod(text, &number)) return std::nullopt;
+  return number;
+}
+
+std::string RefuseBelowZero(const std::string& text) {
+  const std::optional<double> number = NumberOf(text);
+  return number && *number >= 0 ? "" : GotWant(text, "a number from 0 on");
+}
+
+std::optional<std::vector<int64_t>> ShapeOf(const std::string& text, const ShapeRule& rule) {
+  std::vector<int64_t> shape;
+  for (const absl::string_view part : absl::StrSplit(text, absl::ByAnyChar(",x"))) {
+    int64_t extent = 0;
+    if (!absl::SimpleAtoi(part, &extent) || extent < rule.least || extent > rule.most) {
+      return std::nullopt;
+    }
+    shape.push_back(extent);
+  }
+  const bool is_right = rule.least_extents <= shape.size() && shape.size() <= rule.most_extents;
+  return is_right ? std::make_optional(std::move(shape)) : std::nullopt;
+}
+
+std::string TextOf(const ShapeRule& rule) {
+  const std::string count = rule.least_extents == rule.most_extents
+                                ? absl::StrCat(rule.least_extents)
+                                : absl::StrCat(rule.least_extents, " to ", rule.most_extents);
+  const std::string most = rule.most == ShapeRule().most ? "on" : absl::StrCat("to ", rule.most);
+  return absl::StrCat(count, " whole numbers from ", rule.least, " ", most,
+                      " with commas or the letter x between them");
 }
 
 }  // namespace
@@ -54,29 +96,18 @@ CommandOption& CommandOption::Need(const CommandOption& other) {
   return *this;
 }
 
-CommandOption& CommandOption::Separate(char delimiter) {
-  option_->delimiter(delimiter);
+CommandOption& CommandOption::Exclude(const CommandOption& other) {
+  option_->excludes(other.option_);
   return *this;
 }
 
-CommandOption& CommandOption::Expect(int least, int most) {
-  option_->expected(least, most);
-  return *this;
-}
-
-CommandOption& CommandOption::TakeOneArgument() {
-  option_->allow_extra_args(false);
-  return *this;
-}
-
-CommandOption& CommandOption::BeNonNegative() {
-  option_->check(CLI::NonNegativeNumber.description(""));
-  return *this;
-}
+CommandOption& CommandOption::BeNonNegative() { return Check(RefuseBelowZero); }
 
 CommandOption& CommandOption::BePositive() {
-  option_->check(CLI::PositiveNumber.description(""));
-  return *this;
+  return Check([](const std::string& text) {
+    const std::optional<double> number = NumberOf(text);
+    return number && *number > 0 ? "" : GotWant(text, "a number above 0");
+  });
 }
 
 CommandOption& CommandOption::Check(const std::function<std::string(const std::string&)>& refuse) {
@@ -109,14 +140,20 @@ CommandOption AddOption(CLI::App& app, const std::string& name, double& value,
   return CommandOption(app.add_option(name, value, help));
 }
 
-CommandOption AddOption(CLI::App& app, const std::string& name, std::vector<int64_t>& value,
-                        const std::string& help) {
-  return CommandOption(app.add_option(name, value, help));
-}
-
 CommandOption AddFlag(CLI::App& app, const std::string& name, bool& value,
                       const std::string& help) {
   return CommandOption(app.add_flag(name, value, help));
+}
+
+CommandOption AddShape(CLI::App& app, const std::string& name, std::vector<int64_t>& value,
+                       const std::string& help, const ShapeRule& rule) {
+  const auto refuse = [rule](const std::string& text) {
+    return ShapeOf(text, rule) ? "" : GotWant(text, TextOf(rule));
+  };
+  const auto set = [&value, rule](const std::string& text) {
+    value = ShapeOf(text, rule).value_or(std::vector<int64_t>());
+  };
+  return CommandOption(app.add_option_function<std::string>(name, set, help)).Check(refuse);
 }
 
 CommandOption AddTypeOption(CLI::App& app, const std::string& name, std::string& value,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -30,10 +31,8 @@ class CommandOption {
   CommandOption& TypeName(const std::string& name);  // How the help calls its value.
   CommandOption& ShowDefault();                      // The help names its value of now.
   CommandOption& Require();
-  CommandOption& Need(const CommandOption& other);  // It is refused without the other one.
-  CommandOption& Separate(char delimiter);          // Between the values of a list.
-  CommandOption& Expect(int least, int most);       // So many values.
-  CommandOption& TakeOneArgument();                 // What follows a list is not part of it.
+  CommandOption& Need(const CommandOption& other);     // It is refused without the other one.
+  CommandOption& Exclude(const CommandOption& other);  // It is refused beside the other one.
   CommandOption& BeNonNegative();
   CommandOption& BePositive();
   // `refuse` gives what is wrong with a value, or nothing.
@@ -54,9 +53,20 @@ CommandOption AddOption(CLI::App& app, const std::string& name, uint64_t& value,
                         const std::string& help);
 CommandOption AddOption(CLI::App& app, const std::string& name, double& value,
                         const std::string& help);
-CommandOption AddOption(CLI::App& app, const std::string& name, std::vector<int64_t>& value,
-                        const std::string& help);
 CommandOption AddFlag(CLI::App& app, const std::string& name, bool& value, const std::string& help);
+
+// How many extents a shape has, and what each may be.
+struct ShapeRule {
+  size_t least_extents = 1;
+  size_t most_extents = 3;
+  int64_t least = 0;
+  int64_t most = std::numeric_limits<int64_t>::max();
+};
+
+// Adds an option whose value is a shape: extents with commas or the letter x between them. It
+// replaces `value`.
+CommandOption AddShape(CLI::App& app, const std::string& name, std::vector<int64_t>& value,
+                       const std::string& help, const ShapeRule& rule);
 
 // Adds an option whose value is the name of an element type.
 CommandOption AddTypeOption(CLI::App& app, const std::string& name, std::string& value,

@@ -152,7 +152,7 @@ TEST(ConvertTest, SaysWhatIsWrong) {
   const Refusal refusals[] = {
       {{"--shape", "5,3"}, "--shape: got 5,3, want a shape of 12 elements, as the input has"},
       {{"--shape", "4294967296,4294967296,4294967296"}, "want a shape of 12 elements"},
-      {{"--shape", "1,1,3,4"}, "--shape: got 4 extents, want 1 to 3"},
+      {{"--shape", "1,1,3,4"}, "--shape: got 1,1,3,4, want 1 to 3 whole numbers"},
       {{"--shape", "12", "--order", "column"},
        "--order: got column for an array of 1 dimensions, want row: "},
       {{"--shape", "1,3,4", "--order", "column"},

@@ -63,6 +63,44 @@ TEST(GemmctlTest, BadUsageIsTwo) {
   }
 }
 
+TEST(GemmctlTest, BadUsageIsToldWithWhatWouldBeRight) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> bad = {
+      {{}, "command: got none, want one of gemmctl (gemmctl --help lists them)"},
+      {{"mutliply"}, "command: got mutliply, want one of gemmctl: did you mean multiply? (gemmctl"},
+      {{"conquer"}, "command: got conquer, want one of gemmctl (gemmctl --help"},
+      {{"--jsn", "ls"}, "option: got --jsn, want an option of gemmctl ls: did you mean --json?"},
+      {{"multiply", "--randm=1,2,3"},
+       "option: got --randm, want an option of gemmctl multiply: did you mean --random? (gemmctl "
+       "multiply --help lists them)"},
+      {{"info", "here"}, "argument: got here, which gemmctl info does not take"},
+      {{"multiply", "--random", "1,2"}, "--random: got 1,2, want 3 whole numbers from 0 on with"},
+      {{"random", "1,2,3,4", "-o", "-"}, "SHAPE: got 1,2,3,4, want 2 to 3 whole numbers"},
+      {{"multiply", "--batch", "-1"}, "--batch: got -1, want a number from 0 on"},
+      {{"multiply", "--repeat", "nan"}, "--repeat: got nan, want a number above 0"},
+  };
+  for (const auto& [arguments, message] : bad) {
+    EXPECT_THAT(RunGemmctl(arguments, "127.0.0.1:1").err,
+                StartsWith("gemmctl: INVALID_ARGUMENT: " + message));
+  }
+}
+
+TEST(GemmctlTest, ShapesMayBeWrittenWithX) {
+  const Outcome letters = RunGemmctl({"random", "2x3x4", "-o", "-"}, "");
+  EXPECT_EQ(letters.code, ExitCode::kOk) << letters.err;
+  EXPECT_EQ(letters.out, RunGemmctl({"random", "2,3,4", "-o", "-"}, "").out);
+}
+
+TEST(GemmctlTest, ErrorsAreJsonWhereResultsAre) {
+  const auto error_of = [](const std::vector<std::string>& arguments) {
+    return nlohmann::json::parse(RunGemmctl(arguments, "127.0.0.1:1").err)["error"];
+  };
+  const nlohmann::json usage = error_of({"ls", "--jsn", "--json"});
+  EXPECT_EQ(usage["code"], "INVALID_ARGUMENT");
+  EXPECT_THAT(usage["message"], StartsWith("option: got --jsn"));
+  EXPECT_EQ(error_of({"info", "--json"})["code"], "UNAVAILABLE");
+  EXPECT_EQ(error_of({"random", "2,2", "-o", "/nowhere/a\"b.npy", "--json"})["code"], "NOT_FOUND");
+}
+
 TEST(GemmctlTest, UnreachableServersAreThree) {
   std::string address;
   {

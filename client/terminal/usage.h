@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is wrong with a command line, said so that the reader knows what would be right.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace CLI {
+class App;
+class ParseError;
+}  // namespace CLI
+
+namespace gemmd {
+
+// The name that looks most like `name`: fewest letters to insert, delete, replace or swap with
+// their neighbour. Empty where none looks like it.
+absl::string_view NearestName(absl::string_view name, absl::Span<const std::string> names);
+
+// Why the program `app` refuses the arguments that it was to parse: "multiply: got option --randm,
+// want one of its options, such as --random; gemmctl multiply --help lists them".
+std::string DescribeUsageError(const CLI::App& app, const CLI::ParseError& error);
+
+}  // namespace gemmd
