@@ -6,6 +6,7 @@
 #include <grpc/grpc.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -256,6 +257,8 @@ int Main(int argc, char** argv) {
     std::fputs(parsed.text.c_str(), parsed.exit_code == 0 ? stdout : stderr);
     return parsed.exit_code;
   }
+  // Before any thread exists, so that all of them and the workers have it.
+  if (parsed.options.devices.is_worker_confined) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   PreferBetterLibrarySettings(argv);
   AllowNothingBelowTls13();
   KeepLittleFreeMemory(static_cast<int>(std::thread::hardware_concurrency()));

@@ -159,6 +159,19 @@ void AddDevices(CLI::App& app, Options& options) {
               "times the predicted time is replaced, at the earliest after 2 s and at the latest "
               "after this, and its product is ABORTED. Raise it where products take minutes",
               kGroup);
+  app.add_option_function<std::string>(
+         "--worker-sandbox",
+         [&options](const std::string& text) { options.devices.is_worker_confined = text == "on"; },
+         "With on, the worker of a GPU gives up what it does not need: it can open no connection, "
+         "start no program, trace no process, write no file outside of /dev where the kernel has "
+         "landlock, and gain no privilege, nor can the daemon; it leaves no core dump, and gets "
+         "the variables CUDA_*, NVIDIA_* and LD_LIBRARY_PATH alone. The devices of the driver in "
+         "/dev must be there, because a setuid nvidia-modprobe cannot make them. Turn it off for "
+         "debuggers and profilers")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->default_str("on")
+      ->type_name("on|off")
+      ->group(kGroup);
   app.add_option("--worker-binary", options.devices.worker_binary,
                  "Program that works for each GPU (default: gemmd-worker in the folder of gemmd)")
       ->type_name("FILE")

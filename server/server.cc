@@ -90,6 +90,15 @@ void LogUnmeasured(const std::string& device, const DeviceProfile& profile) {
                available);
 }
 
+void LogConfinement(const DeviceInfo& info) {
+  if (!info.is_confined) return;
+  spdlog::info("event=worker_confined device={} by={}", LogValue(info.name),
+               LogValue(info.confinement));
+  if (info.unconfined.empty()) return;
+  spdlog::warn("event=confinement_missing device={} reason={}", LogValue(info.name),
+               LogValue(info.unconfined));
+}
+
 int64_t ReceiveQuotaOf(const ServerOptions& options) {
   const int64_t asked = options.transport.memory_quota_bytes;
   return asked > 0 ? asked : MemoryLimitOf(options) / 4;
@@ -195,6 +204,7 @@ absl::Status Server::CheckDevices(absl::Duration timeout) {
       spdlog::info("event=device_ready device={} description={} threads={}", LogValue(info.name),
                    LogValue(info.description), info.threads);
       LogUnmeasured(info.name, served.device->profile());
+      LogConfinement(info);
     } else {
       spdlog::error("event=device_not_ready device={} reason={}", LogValue(info.name),
                     LogValue(served.canary.ToString()));

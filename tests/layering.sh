@@ -45,7 +45,7 @@ server/trust:               server/system kernels
 server/crossing:            server/system kernels kernels/mma
                             <std> <posix> <absl>
 server/worker:              server/crossing server/system kernels kernels/mma
-                            <std> <posix> <absl>
+                            <std> <posix> <absl> <linux>
 server/worker/cuda:         server/worker server/crossing server/system
                             kernels kernels/mma kernels/cuda kernels/cuda/device/**
                             <std> <posix> <absl> <cuda>
@@ -102,6 +102,7 @@ blas        cblas.h              ^(cblas|dnnl[a-z_]*)[.]h(pp)?$
 vector      immintrin.h          ^immintrin[.]h$
 cuda        cuda_runtime_api.h   ^((cuda|cublas|cusparse|nv)[A-Za-z_]*|library_types)([.]h)?(/|$)
 crypto      openssl/sha.h        ^openssl/
+linux       linux/seccomp.h      ^linux/
 posix       unistd.h             ^((arpa|net|netinet|sys)/|(dlfcn|fcntl|fnmatch|malloc|netdb|poll|pthread|sched|signal|spawn|time|unistd)[.]h$)
 '
 

@@ -41,7 +41,7 @@ namespace gemmd {
 inline constexpr int kWorkerSocket = 3;
 inline constexpr int kWorkerStaging = 4;
 
-inline constexpr uint32_t kWorkerProtocol = 5;
+inline constexpr uint32_t kWorkerProtocol = 6;
 
 enum class RecordKind : uint32_t {
   kHello = 1,
@@ -97,6 +97,9 @@ struct Hello {
   int32_t driver_version = 0;   // CUDA's: 1000 * major + 10 * minor.
   int32_t runtime_version = 0;  // In the same form.
   RecordText<32> pci_bus_id;    // "0000:01:00.0".
+  uint32_t is_confined = 0;     // Whether it was to give up rights.
+  RecordText<64> confinement;   // By what it did: "landlock 7, seccomp".
+  RecordText<128> unconfined;   // What was missing for that, and why.
 };
 
 struct MeasureRequest {

@@ -40,6 +40,11 @@ struct DeviceInfo {
   std::string driver;   // The latest CUDA that its driver knows: "13.0".
   std::string runtime;  // The CUDA that runs: "13.0".
   std::string pci_bus_id;
+  // Whether its worker was to give up rights; by what it did: "landlock 7, seccomp"; and what the
+  // system lacked for more.
+  bool is_confined = false;
+  std::string confinement;
+  std::string unconfined;
 };
 
 // What has become of a device since it was made, and what it holds now.

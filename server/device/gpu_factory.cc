@@ -70,6 +70,7 @@ std::unique_ptr<Device> BeginGpu(std::string_view name, const DeviceOptions& opt
   worker.command.ordinal = *OrdinalOf(name);
   worker.command.memory_limit_bytes = options.gpu_memory_bytes;
   worker.command.tensor_limit_bytes = options.gpu_tensor_bytes;
+  worker.command.is_confined = options.is_worker_confined;
   worker.staging_bytes = options.gpu_staging_bytes;
   worker.restarts.rest_ns = absl::ToInt64Nanoseconds(options.worker_rest);
   worker.canary_interval = options.canary_interval;

@@ -300,6 +300,9 @@ absl::Status WorkerDevice::Describe(const Hello& hello) {
   info_.driver = VersionText(hello.driver_version);
   info_.runtime = VersionText(hello.runtime_version);
   info_.pci_bus_id = hello.pci_bus_id.view();
+  info_.is_confined = hello.is_confined != 0;
+  info_.confinement = hello.confinement.view();
+  info_.unconfined = hello.unconfined.view();
   return absl::OkStatus();
 }
 

@@ -7,9 +7,11 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -71,11 +73,16 @@ class Preparation {
     std::string limit = std::to_string(command.memory_limit_bytes);
     std::string tensors = std::to_string(command.tensor_limit_bytes);
     std::string spin = std::to_string(command.spin_ns);
-    const std::array<char*, 7> arguments = {binary.data(), ordinal.data(), parent.data(),
-                                            limit.data(),  tensors.data(), spin.data(),
-                                            nullptr};
+    std::string confined = command.is_confined ? "1" : "0";
+    const std::array<char*, 8> arguments = {binary.data(),   ordinal.data(), parent.data(),
+                                            limit.data(),    tensors.data(), spin.data(),
+                                            confined.data(), nullptr};
+    std::vector<std::string> variables = WorkerEnvironment(environ);
+    std::vector<char*> environment;
+    for (std::string& variable : variables) environment.push_back(variable.data());
+    environment.push_back(nullptr);
     return posix_spawn(pid, command.binary.c_str(), &actions_, &attributes_, arguments.data(),
-                       environ);
+                       command.is_confined ? environment.data() : environ);
   }
 
  private:
@@ -88,6 +95,21 @@ class Preparation {
 int64_t DefaultSpinNs() {
   constexpr unsigned kFewProcessors = 4;
   return std::thread::hardware_concurrency() < kFewProcessors ? 0 : 100'000;
+}
+
+std::vector<std::string> WorkerEnvironment(char** environment) {
+  constexpr std::string_view kKept[] = {
+      "CUDA_",         "NVIDIA_",       "LD_LIBRARY_PATH=", "GLIBC_TUNABLES=", "GEMMD_WORKER_",
+      "ASAN_OPTIONS=", "LSAN_OPTIONS=", "TSAN_OPTIONS=",    "UBSAN_OPTIONS="};
+  std::vector<std::string> kept;
+  for (; *environment != nullptr; ++environment) {
+    const std::string_view variable = *environment;
+    if (std::any_of(std::begin(kKept), std::end(kKept),
+                    [&](std::string_view start) { return variable.starts_with(start); })) {
+      kept.emplace_back(variable);
+    }
+  }
+  return kept;
 }
 
 absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerCommand& command, int staging) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/system/file_descriptor.h"
@@ -25,7 +26,13 @@ struct WorkerCommand {
   // Between jobs, the front's thread and the worker look for the next record for so long before
   // they sleep: waking them takes longer than a small job.
   int64_t spin_ns = DefaultSpinNs();
+  // Whether it gives up its rights and gets WorkerEnvironment() in place of all of the front's.
+  bool is_confined = true;
 };
+
+// The variables that a confined worker gets: those of the GPU's driver and its libraries, the
+// loader's folders, and the tests' own.
+std::vector<std::string> WorkerEnvironment(char** environment);
 
 class WorkerProcess {
  public:

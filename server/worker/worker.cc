@@ -13,6 +13,7 @@
 #include "kernels/status_macros.h"
 #include "server/worker/block_table.h"
 #include "server/worker/compress_run.h"
+#include "server/worker/confinement.h"
 #include "server/worker/device_arena.h"
 #include "server/worker/job_run.h"
 #include "server/worker/lanes.h"
@@ -62,6 +63,7 @@ class Worker {
   const int socket_;
   Staging staging_;
   GpuDescription gpu_;
+  Confinement confinement_;
   // Set once the GPU is open. Requests go before what they use.
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<BlockTable> blocks_;
@@ -72,6 +74,7 @@ class Worker {
 };
 
 absl::StatusOr<Hello> Worker::Open(int staging_file) {
+  if (options_.is_confined) confinement_.LimitFiles(options_.writable);
   ASSIGN_OR_RETURN(staging_, Staging::Map(staging_file));
   ASSIGN_OR_RETURN(gpu_, runtime_.Open(options_.ordinal));
   RETURN_IF_ERROR(runtime_.RegisterStaging(staging_.matrices()));
@@ -91,6 +94,7 @@ absl::StatusOr<Hello> Worker::Open(int staging_file) {
                                                         .target = gpu_.target,
                                                         .memory_limit_bytes = limit,
                                                         .tensor_limit_bytes = tensor_limit});
+  if (options_.is_confined) confinement_.LimitCalls();
   Hello hello;
   hello.catalog = CatalogFingerprint();
   hello.description.Set(gpu_.name);
@@ -104,6 +108,9 @@ absl::StatusOr<Hello> Worker::Open(int staging_file) {
   hello.driver_version = gpu_.driver_version;
   hello.runtime_version = gpu_.runtime_version;
   hello.pci_bus_id.Set(gpu_.pci_bus_id);
+  hello.is_confined = options_.is_confined ? 1 : 0;
+  hello.confinement.Set(confinement_.means());
+  hello.unconfined.Set(confinement_.missing());
   return hello;
 }
 

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "server/crossing/protocol.h"
@@ -27,6 +29,9 @@ struct WorkerOptions {
   int64_t tensor_limit_bytes = 0;
   int64_t spin_ns = 0;  // Time to look for the next record before it sleeps.
   MeasureGpu measure;
+  // Whether it gives up rights, and in which folders it may write all the same.
+  bool is_confined = false;
+  std::vector<std::string> writable = {};
 };
 
 // Errors: the reason for which the worker cannot go on; OK where the front closed the socket.

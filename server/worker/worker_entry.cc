@@ -21,14 +21,16 @@ bool DieWithParent(int64_t parent) {
 
 }  // namespace
 
-int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, MeasureGpu measure) {
+int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, MeasureGpu measure,
+                std::vector<std::string> writable) {
   WorkerOptions options;
   int64_t parent = 0;
-  if (argc != 6 || !absl::SimpleAtoi(argv[1], &options.ordinal) ||
+  if (argc != 7 || !absl::SimpleAtoi(argv[1], &options.ordinal) ||
       !absl::SimpleAtoi(argv[2], &parent) ||
       !absl::SimpleAtoi(argv[3], &options.memory_limit_bytes) ||
       !absl::SimpleAtoi(argv[4], &options.tensor_limit_bytes) ||
-      !absl::SimpleAtoi(argv[5], &options.spin_ns)) {
+      !absl::SimpleAtoi(argv[5], &options.spin_ns) ||
+      !absl::SimpleAtob(argv[6], &options.is_confined)) {
     std::fputs("This is a part of gemmd, which starts it for each GPU.\n", stderr);
     return 2;
   }
@@ -36,6 +38,9 @@ int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, MeasureG
   signal(SIGTERM, SIG_IGN);
   if (!DieWithParent(parent)) return 1;
   options.measure = std::move(measure);
+  // The driver opens its devices, shares memory in /dev/shm and names its threads.
+  options.writable = {"/dev", "/proc/self"};
+  for (std::string& folder : writable) options.writable.push_back(std::move(folder));
   return RunWorker(options, runtime, kWorkerSocket, kWorkerStaging).ok() ? 0 : 1;
 }
 

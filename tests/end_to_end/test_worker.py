@@ -2,6 +2,7 @@
 """The daemon with simulated GPUs: workers over the host's memory and the simulator."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import threading
@@ -110,6 +111,35 @@ def client(request):
 def write_script(tmp_path, text):
     (tmp_path / "part").write_text(text + "\n")
     (tmp_path / "part").rename(tmp_path / "script")
+
+
+def status_of(pid):
+    """The fields of /proc/PID/status, each as its words."""
+    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {key: words.split() for key, words in (line.split(":", 1) for line in lines)}
+
+
+def test_neither_the_daemon_nor_its_worker_gains_privileges(gpus, client):
+    daemon = gpus()
+    client(daemon).multiply("cuda:0")
+    ((worker, _),) = workers_of(daemon)
+    assert status_of(daemon.pid)["NoNewPrivs"] == ["1"]
+    assert status_of(worker)["NoNewPrivs"] == ["1"]
+    assert status_of(daemon.pid)["Seccomp"] == status_of(os.getpid())["Seccomp"]
+    assert status_of(worker)["Seccomp"] == ["2"], "no filter"
+    (confined,) = daemon.events("worker_confined")
+    assert confined["device"] == "cuda:0" and "seccomp" in confined["by"]
+
+
+def test_a_worker_that_may_be_debugged(gpus, client):
+    daemon = gpus("--worker-sandbox=off")
+    client(daemon).multiply("cuda:0")
+    ((worker, _),) = workers_of(daemon)
+    own = status_of(os.getpid())
+    for pid in (daemon.pid, worker):
+        assert status_of(pid)["NoNewPrivs"] == own["NoNewPrivs"]
+        assert status_of(pid)["Seccomp"] == own["Seccomp"]
+    assert not daemon.events("worker_confined")
 
 
 def test_products_run_on_the_gpu_that_is_the_default(gpus, client, gemmctl):

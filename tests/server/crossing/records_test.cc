@@ -107,7 +107,7 @@ TEST_F(SocketTest, OtherPacketsAreRefused) {
       receive(std::string(most + 1, 'x')),
       StatusIs(kInvalid, absl::StrCat("record: got ", most + 1, " bytes, want at most ", most)));
   ++job.header.protocol;
-  EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, "record.protocol: got 6, want 5"));
+  EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, "record.protocol: got 7, want 6"));
   job = SomeJob();
   job.header.kind = static_cast<RecordKind>(77);
   EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, HasSubstr("got kind 77")));

@@ -30,5 +30,6 @@ std::unique_ptr<gemmd::GpuRuntime> MakeRuntime() {
 int main(int argc, char** argv) {
   const std::unique_ptr<gemmd::GpuRuntime> runtime = MakeRuntime();
   gemmd::ScriptedRuntime scripted(*runtime, PauseWithoutEnd);
-  return gemmd::EnterWorker(argc, argv, scripted, gemmd::MeasureNothing);
+  return gemmd::EnterWorker(argc, argv, scripted, gemmd::MeasureNothing,
+                            {scripted.script_folder()});
 }

@@ -8,6 +8,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "tests/server/worker/rights.h"
 
 namespace gemmd {
 namespace {
@@ -24,6 +25,8 @@ std::byte* Nowhere() { return reinterpret_cast<std::byte*>(uintptr_t{256}); }
 
 ScriptedRuntime::ScriptedRuntime(GpuRuntime& inner, EndlessLoop endless_loop)
     : inner_(inner), endless_loop_(endless_loop), script_(ScriptOfEnvironment()) {}
+
+std::string ScriptedRuntime::script_folder() const { return script_.substr(0, script_.rfind('/')); }
 
 void ScriptedRuntime::ReadScript() {
   if (access(script_.c_str(), R_OK) != 0) return;
@@ -53,6 +56,7 @@ absl::Status ScriptedRuntime::Act(const std::string& function, const std::string
   while (action == "hang") pause();
   if (action == "abort") abort();
   if (action == "exit") _exit(1);
+  if (action == "rights") return absl::InternalError(DescribeRights());
   const std::string message = Concat(function, ": scripted: ", action);
   if (action == "memory") return absl::ResourceExhaustedError(message);
   is_lost_ = action == "lost";

@@ -11,6 +11,7 @@
 //   lost            fails with Internal, and so does everything from then on
 //   hang            never returns
 //   abort, exit     the process ends
+//   rights          fails with Internal, and says what the worker may do (rights.h)
 // and at calls of Launch alone:
 //   skip            does nothing and says that it did
 //   illegal_address the kernel writes its result to where there is no memory
@@ -34,6 +35,9 @@ class ScriptedRuntime final : public GpuRuntime {
   // Borrows the runtime. The script is the file that the environment variable GEMMD_WORKER_SCRIPT
   // names.
   ScriptedRuntime(GpuRuntime& inner, EndlessLoop endless_loop);
+
+  // Where the worker must be able to write, to remove the script.
+  std::string script_folder() const;
 
   absl::StatusOr<GpuDescription> Open(int ordinal) override;
   absl::Status RegisterStaging(absl::Span<std::byte> staging) override;

@@ -13,5 +13,6 @@
 int main(int argc, char** argv) {
   const std::unique_ptr<gemmd::GpuRuntime> runtime = gemmd::MakeCudaRuntime();
   gemmd::ScriptedRuntime scripted(*runtime, gemmd::RunEndlessLoop);
-  return gemmd::EnterWorker(argc, argv, scripted, gemmd::MeasureGpuRates);
+  return gemmd::EnterWorker(argc, argv, scripted, gemmd::MeasureGpuRates,
+                            {scripted.script_folder()});
 }
