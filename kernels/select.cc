@@ -51,6 +51,12 @@ absl::Status Admits(const Kernel& kernel, const Problem& problem, const Constrai
   }
   RETURN_IF_ERROR(kernel.available(target));
   RETURN_IF_ERROR(kernel.supports(problem));
+  const auto& refused = constraints.quarantined;
+  if (std::find(refused.begin(), refused.end(), &kernel) != refused.end()) {
+    return absl::UnimplementedError(
+        "kernel: got one that is quarantined on this device because it gave a wrong answer, want "
+        "one that is not");
+  }
   if (constraints.kernel != nullptr && !Answers(kernel, *constraints.kernel)) {
     return absl::UnimplementedError(GotWant("kernel", kernel.name, constraints.kernel->name));
   }

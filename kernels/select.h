@@ -20,6 +20,8 @@ struct Constraints {
   const Kernel* kernel = nullptr;
   bool deterministic = false;
   bool batch_invariant = false;
+  // Kernels that the device is not trusted with, since they gave wrong answers there. Borrowed.
+  absl::Span<const Kernel* const> quarantined = {};
 };
 
 struct Candidate {

@@ -23,6 +23,8 @@ kernels/sim:                kernels kernels/mma kernels/sim/vector
                             <std> <absl> <openmp>
 kernels/sim/vector:         kernels/mma kernels/sim
                             <small> <vector>
+kernels/verify:             kernels kernels/mma kernels/sim
+                            <std> <absl>
 kernels/cuda:               kernels kernels/mma kernels/cuda/groups kernels/cuda/operands
                             <std> <absl>
 kernels/cuda/groups:        kernels kernels/mma kernels/cuda
@@ -54,7 +56,7 @@ server/device:              server/crossing server/system kernels kernels/mma ke
 server/store:               server/device server/crossing server/system kernels kernels/mma
                             <std> <posix> <absl> <crypto>
 server/scheduling:          server/trust server/store server/device server/crossing server/system
-                            kernels kernels/mma
+                            kernels kernels/mma kernels/verify kernels/cpu
                             <std> <posix> <absl>
 server/metrics:             server/scheduling server/trust server/store server/device
                             server/crossing server/system kernels kernels/mma

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/verify/checksum.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <numeric>
+#include <vector>
+
+#include "kernels/element.h"
+#include "kernels/sparse24.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "kernels/verify/gather.h"
+#include "kernels/verify/line_sums.h"
+#include "kernels/verify/recompute.h"
+
+namespace gemmd::verify {
+namespace {
+
+absl::Status Refuse(std::string_view got, std::string_view want) {
+  return absl::UnimplementedError(Concat("verify.mode: got CHECKSUM with ", got, ", want ", want));
+}
+
+// The unit of an accumulation: what one addition may lose, relative. Tensor cores cut off, and add
+// floats of 8 bits and less in 13 bits on some chips.
+double UnitOf(const Kernel& kernel) {
+  switch (kernel.recipe.accumulation) {
+    case ElementType::kF64: return 0x1p-53;
+    case ElementType::kF16: return 0x1p-10;
+    default: break;
+  }
+  if (kernel.instruction == nullptr) return 0x1p-24;
+  return BitsOf(kernel.a) <= 8 ? 0x1p-13 : 0x1p-23;
+}
+
+double OutputUnitOf(ElementType type) {
+  return std::ldexp(1.0, -1 - FactsOf(type).format.fraction_bits);
+}
+
+// The random factors of D's columns: magnitudes from 1 to 2, so that no single error shrinks and no
+// two equal ones cancel, with random signs.
+std::vector<double> DrawFactors(int64_t count, Draw& draw) {
+  std::uniform_real_distribution<double> magnitude(1, 2);
+  std::vector<double> factors(static_cast<size_t>(count));
+  for (double& factor : factors) factor = magnitude(draw) * ((draw() & 1) != 0 ? 1 : -1);
+  return factors;
+}
+
+// One matrix of the batch of each operand, A expanded, and what the epilogue adds.
+struct OneProduct {
+  Problem problem;  // Of the whole batch; A is dense.
+  int64_t batch = 0;
+  bool is_transposed = false;  // It is B transposed times A transposed, of the checked product.
+  const std::byte* a = nullptr;
+  const std::byte* b = nullptr;
+  const std::byte* c = nullptr;
+  const std::byte* d = nullptr;
+  absl::Span<const std::byte> bias;
+  absl::Span<const float> a_scale;
+  absl::Span<const float> b_scale;
+};
+
+// `expanded` holds a sparse A for as long as what is returned.
+OneProduct TakeOne(const CheckedProduct& product, int64_t batch, std::vector<std::byte>& expanded) {
+  const Problem& problem = product.problem;
+  OneProduct one = {
+      .problem = problem,
+      .batch = batch,
+      .a = product.a.data() + batch * problem.a.batch_stride_bytes,
+      .b = product.b.data() + batch * problem.b.batch_stride_bytes,
+      .c = problem.has_c() ? product.c.data() + batch * problem.c.batch_stride_bytes : nullptr,
+      .d = product.d.data() + batch * problem.d.batch_stride_bytes,
+      .bias = product.bias,
+      .a_scale = product.a_scale,
+      .b_scale = product.b_scale};
+  if (!problem.a.is_sparse()) return one;
+  const SparseLayout layout = SparseLayoutOf("a", problem.a.type, problem.m, problem.k).value();
+  expanded.resize(static_cast<size_t>(layout.dense_bytes));
+  Expand(layout, one.a, expanded.data(), product.abort);
+  one.a = expanded.data();
+  one.problem.a = TightLayout("a", problem.a.type, Order::kRowMajor, problem.m, problem.k).value();
+  return one;
+}
+
+OneProduct Turned(const OneProduct& one) {
+  OneProduct turned = one;
+  turned.problem = Transposed(one.problem);
+  turned.is_transposed = true;
+  std::swap(turned.a, turned.b);
+  std::swap(turned.a_scale, turned.b_scale);
+  return turned;
+}
+
+// Computes suspicious rows again, and counts.
+class Suspects {
+ public:
+  Suspects(const CheckedProduct& product, CheckResult& result)
+      : product_(product),
+        result_(result),
+        rows_(static_cast<size_t>(product.problem.m)),
+        columns_(static_cast<size_t>(product.problem.n)) {
+    std::iota(rows_.begin(), rows_.end(), int64_t{0});
+    std::iota(columns_.begin(), columns_.end(), int64_t{0});
+  }
+
+  // A row of one matrix, or a column where that is transposed.
+  absl::Status Add(const OneProduct& one, int64_t line) {
+    ++result_.suspicions;
+    if (result_.end == CheckEnd::kWrong) return absl::OkStatus();
+    if (result_.suspicions > kMostSuspicions) {
+      is_undecided_ = true;
+      return absl::OkStatus();
+    }
+    const int64_t before = result_.elements_checked;
+    const Indices lines = absl::MakeConstSpan(&line, 1);
+    RETURN_IF_ERROR(one.is_transposed ? Recompute(product_, one.batch, rows_, lines, result_)
+                                      : Recompute(product_, one.batch, lines, columns_, result_));
+    if (result_.elements_checked == before) is_nonfinite_ = true;
+    result_.cost += 1 / static_cast<double>(one.problem.m * one.problem.batch);
+    return absl::OkStatus();
+  }
+
+  void AddNonFinite() { is_nonfinite_ = true; }
+
+  // What remains to be said once all rows have been looked at.
+  void End() {
+    if (result_.end == CheckEnd::kWrong) return;
+    if (is_undecided_ || is_nonfinite_) {
+      result_.end = CheckEnd::kNotVerified;
+      result_.reason = is_undecided_ ? "undecided" : "nonfinite";
+      result_.miss_probability = 1;
+    }
+  }
+
+ private:
+  const CheckedProduct& product_;
+  CheckResult& result_;
+  std::vector<int64_t> rows_;
+  std::vector<int64_t> columns_;
+  bool is_undecided_ = false;
+  bool is_nonfinite_ = false;
+};
+
+absl::Status CheckIntegers(const CheckedProduct& product, const OneProduct& one, Draw& draw,
+                           Suspects& suspects) {
+  const Problem& problem = one.problem;
+  const auto n = static_cast<size_t>(problem.n);
+  std::vector<IntegerFactor> factors(n);
+  for (IntegerFactor& factor : factors) {
+    factor = {.word = static_cast<uint32_t>(draw()) | 1, .field = draw() % kFieldPrime};
+  }
+  const std::vector<IntegerFactor> b = IntegerSums(problem.b, one.b, factors);
+  const std::vector<IntegerFactor> want = IntegerSums(problem.a, one.a, b);
+  const std::vector<IntegerFactor> got = IntegerSums(problem.d, one.d, factors);
+  if (IsSet(product.abort)) return AbortedLaunch();
+  // The least and the most that a product can be, by the types alone.
+  const double most = MagnitudeOf(problem.a.type) * MagnitudeOf(problem.b.type);
+  const bool is_below_32_bits = most * static_cast<double>(problem.k) < 0x1p31;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const bool is_right =
+        want[i].word == got[i].word && (!is_below_32_bits || want[i].field == got[i].field);
+    if (!is_right) RETURN_IF_ERROR(suspects.Add(one, static_cast<int64_t>(i)));
+  }
+  return absl::OkStatus();
+}
+
+// The factors of the epilogue for rows: alpha and A's scale, and the bias of each row.
+struct RowTerms {
+  double factor = 1;
+  double bias = 0;
+};
+
+RowTerms TermsOf(const OneProduct& product, int64_t row, double sum_of_factors,
+                 double columns_bias) {
+  const Problem& problem = product.problem;
+  RowTerms terms = {.factor = problem.alpha, .bias = columns_bias};
+  if (!product.a_scale.empty()) {
+    terms.factor *= product.a_scale[product.a_scale.size() == 1 ? 0 : static_cast<size_t>(row)];
+  }
+  if (problem.bias_axis == BiasAxis::kRows) {
+    terms.bias = Decode(problem.bias_type, LoadBits(problem.bias_type, product.bias.data(), row)) *
+                 sum_of_factors;
+  }
+  return terms;
+}
+
+// sum of r_j bias_j, where there is one value for each column.
+double ColumnsBias(const OneProduct& product, const std::vector<double>& factors) {
+  const Problem& problem = product.problem;
+  double sum = 0;
+  if (problem.bias_axis != BiasAxis::kColumns) return 0;
+  for (int64_t j = 0; j < problem.n; ++j) {
+    sum += Decode(problem.bias_type, LoadBits(problem.bias_type, product.bias.data(), j)) *
+           factors[static_cast<size_t>(j)];
+  }
+  return sum;
+}
+
+absl::Status CheckFloats(const CheckedProduct& product, const OneProduct& one, Draw& draw,
+                         Suspects& suspects, CheckResult& result) {
+  const Problem& problem = one.problem;
+  const std::vector<double> factors = DrawFactors(problem.n, draw);
+  std::vector<double> scaled = factors;
+  for (size_t j = 0; j < scaled.size() && !one.b_scale.empty(); ++j) {
+    scaled[j] *= one.b_scale[one.b_scale.size() == 1 ? 0 : j];
+  }
+  // B r and the squares of its terms; then those of A (B r).
+  const LineSums b = SumsOf(problem.b, one.b, scaled, SquaresOf(scaled));
+  const LineSums want = SumsOf(problem.a, one.a, b.sums, b.squares);
+  const LineSums got = SumsOf(problem.d, one.d, factors, SquaresOf(factors));
+  LineSums c;
+  if (problem.has_c()) c = SumsOf(problem.c, one.c, factors, SquaresOf(factors));
+  if (IsSet(product.abort)) return AbortedLaunch();
+
+  const double columns_bias = ColumnsBias(one, factors);
+  const double sum_of_factors = std::accumulate(factors.begin(), factors.end(), 0.0);
+  const double steps = static_cast<double>(problem.k + 4);
+  // The sums of this check round too, once for each of their terms.
+  const double own = 0x1p-53 * std::sqrt(static_cast<double>(problem.k + problem.n));
+  const double unit = UnitOf(product.kernel) * std::sqrt(steps) + own;
+  const double output = OutputUnitOf(problem.d.type);
+  const double epilogue =
+      problem.is_plain()
+          ? 0
+          : (product.kernel.recipe.accumulation == ElementType::kF64 ? 0x1p-52 : 0x1p-23);
+  // What rounds to a subnormal of D may lose so much of each element, however small it is.
+  const FloatFormat format = FactsOf(problem.d.type).format;
+  const double quantum = std::ldexp(1.0, 1 - format.bias - format.fraction_bits);
+  for (int64_t row = 0; row < problem.m; ++row) {
+    const auto i = static_cast<size_t>(row);
+    const RowTerms terms = TermsOf(one, row, sum_of_factors, columns_bias);
+    double expected = terms.factor * want.sums[i] + terms.bias;
+    double magnitude = terms.factor * terms.factor * want.squares[i] + got.squares[i];
+    if (problem.has_c()) {
+      expected += problem.beta * c.sums[i];
+      magnitude += problem.beta * problem.beta * c.squares[i];
+    }
+    if (!std::isfinite(expected) || !std::isfinite(want.squares[i])) {
+      suspects.AddNonFinite();
+      continue;
+    }
+    const double relative = unit * unit + epilogue * epilogue + 4 * own * own;
+    const double variance = relative * magnitude + output * output * got.squares[i] +
+                            4 * quantum * quantum * static_cast<double>(problem.n);
+    const double bound = kDeviations * std::sqrt(variance);
+    // A square of a wrong element may be infinite, and then no difference would be above it.
+    if (!std::isfinite(bound) || !(std::fabs(got.sums[i] - expected) <= bound)) {
+      RETURN_IF_ERROR(suspects.Add(one, row));
+      continue;
+    }
+    // A factor is at least 1, and rounding hides at most as much as the bound.
+    result.least_error = std::max(result.least_error, 2 * bound);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CanCheckSums(const Kernel& kernel, const Problem& problem) {
+  RETURN_IF_ERROR(CanRecompute(kernel));
+  if (!problem.has_product()) return Refuse("no product", "k above 0 and alpha other than 0");
+  if (problem.activation != Activation::kNone) return Refuse("an activation", "none");
+  if (kernel.recipe.accumulation == ElementType::kS32) {
+    if (!kernel.recipe.exact) return Refuse("a kernel that saturates", "sums modulo 2^32");
+    if (!problem.is_plain() || problem.d.type != ElementType::kS32) {
+      return Refuse("integers and an epilogue", "a D of s32 that is the product alone");
+    }
+    if (problem.bit_operation == BitOperation::kXor) return Refuse("XOR", "AND");
+    return absl::OkStatus();
+  }
+  if (!IsFloat(problem.d.type) || BitsOf(problem.d.type) < 16) {
+    return Refuse(Concat("a D of ", NameOf(problem.d.type)), "floats of at least 16 bits");
+  }
+  return absl::OkStatus();
+}
+
+int64_t SumBytes(const Problem& problem) {
+  int64_t bytes = 64 * (problem.m + problem.n + problem.k) + RecomputeBytes(problem, 1, problem.n);
+  if (problem.a.is_sparse()) {
+    const auto layout = SparseLayoutOf("a", problem.a.type, problem.m, problem.k);
+    bytes += layout.ok() ? layout->dense_bytes : 0;
+  }
+  return bytes;
+}
+
+double SumCost(const Problem& problem) {
+  const auto m = static_cast<double>(problem.m);
+  const auto n = static_cast<double>(problem.n);
+  const auto k = static_cast<double>(problem.k);
+  // k n, m k and m n multiplications over m n k; those of floats once more for the columns.
+  const double once = 1 / m + 1 / n + 1 / k;
+  return IsInteger(problem.a.type) ? once : 2 * once;
+}
+
+absl::StatusOr<CheckResult> CheckSums(const CheckedProduct& product, Draw& draw) {
+  const Problem& problem = product.problem;
+  CheckResult result;
+  if (!problem.has_output()) return result;
+  result.cost = SumCost(problem);
+  const bool is_integer = product.kernel.recipe.accumulation == ElementType::kS32;
+  Suspects suspects(product, result);
+  try {
+    for (int64_t batch = 0; batch < problem.batch; ++batch) {
+      if (IsSet(product.abort)) return AbortedLaunch();
+      std::vector<std::byte> expanded;
+      const OneProduct one = TakeOne(product, batch, expanded);
+      if (is_integer) {
+        RETURN_IF_ERROR(CheckIntegers(product, one, draw, suspects));
+        continue;
+      }
+      RETURN_IF_ERROR(CheckFloats(product, one, draw, suspects, result));
+      RETURN_IF_ERROR(CheckFloats(product, Turned(one), draw, suspects, result));
+    }
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("verify: no memory for the sums of rows and columns");
+  }
+  suspects.End();
+  result.elements_checked = problem.m * problem.n * problem.batch;
+  return result;
+}
+
+CheckResult CompareResults(const Problem& problem, absl::Span<const std::byte> d,
+                           absl::Span<const std::byte> again) {
+  CheckResult result;
+  result.cost = 1;
+  if (!problem.has_output()) return result;
+  result.elements_checked = problem.m * problem.n * problem.batch;
+  if (d.size() == again.size() && std::memcmp(d.data(), again.data(), d.size()) == 0) return result;
+  for (int64_t batch = 0; batch < problem.batch; ++batch) {
+    const int64_t offset = batch * problem.d.batch_stride_bytes;
+    for (int64_t row = 0; row < problem.m; ++row) {
+      for (int64_t column = 0; column < problem.n; ++column) {
+        const uint64_t got = BitsAt(problem.d, d.data() + offset, row, column);
+        const uint64_t want = BitsAt(problem.d, again.data() + offset, row, column);
+        if (got == want) continue;
+        ++result.wrong_elements;
+        if (!result.wrong) result.wrong = WrongElement{batch, row, column, got, want};
+      }
+    }
+  }
+  if (result.wrong_elements > 0) result.end = CheckEnd::kWrong;
+  return result;
+}
+
+}  // namespace gemmd::verify

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/verify/recompute.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <vector>
+
+#include "kernels/element.h"
+#include "kernels/epilogue.h"
+#include "kernels/mma/instructions.h"
+#include "kernels/sim/rows.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "kernels/verify/element_bound.h"
+
+namespace gemmd::verify {
+namespace {
+
+// Rows and columns that are computed at once.
+constexpr int64_t kMostLines = 256;
+
+// The simulator's kernel of an instruction; null where there is none.
+const Kernel* SimulatedKernel(const Kernel& kernel) {
+  if (kernel.instruction == nullptr) return nullptr;
+  if (kernel.device_kind == DeviceKind::kSim) return &kernel;
+  for (size_t i = 0; i < mma::kInstructions.size(); ++i) {
+    if (mma::kInstructions[i] == *kernel.instruction) return &SimKernels()[i];
+  }
+  return nullptr;
+}
+
+// The small product of some rows and some columns of one matrix.
+struct SmallProduct {
+  Problem problem;
+  GatheredMatrix a;
+  GatheredMatrix b;
+  GatheredMatrix c;
+  std::vector<std::byte> bias;
+  std::vector<float> a_scale;
+  std::vector<float> b_scale;
+  std::vector<std::byte> d;
+
+  GemmArgs Args(const Target& target, absl::Span<std::byte> workspace, AbortFlag abort) {
+    return {.problem = problem,
+            .target = target,
+            .a = a.bytes.data(),
+            .b = b.bytes.data(),
+            .c = c.bytes.data(),
+            .bias = bias.data(),
+            .a_scale = a_scale,
+            .b_scale = b_scale,
+            .d = d.data(),
+            .workspace = workspace,
+            .abort = abort};
+  }
+};
+
+std::vector<float> GatherScales(absl::Span<const float> scales, Indices indices) {
+  if (scales.size() <= 1) return {scales.begin(), scales.end()};
+  std::vector<float> gathered;
+  gathered.reserve(indices.size());
+  for (const int64_t index : indices) gathered.push_back(scales[static_cast<size_t>(index)]);
+  return gathered;
+}
+
+absl::StatusOr<SmallProduct> Gather(const CheckedProduct& product, int64_t batch, Indices rows,
+                                    Indices columns) {
+  const Problem& whole = product.problem;
+  SmallProduct small;
+  Problem& problem = small.problem;
+  problem = whole;
+  problem.m = static_cast<int64_t>(rows.size());
+  problem.n = static_cast<int64_t>(columns.size());
+  problem.batch = 1;
+  if (whole.has_product()) {
+    small.a = GatherRows(whole.a, product.a.data() + batch * whole.a.batch_stride_bytes, rows);
+    small.b =
+        GatherColumns(whole.b, product.b.data() + batch * whole.b.batch_stride_bytes, columns);
+    problem.a = small.a.layout;
+    problem.b = small.b.layout;
+    small.a_scale = GatherScales(product.a_scale, rows);
+    small.b_scale = GatherScales(product.b_scale, columns);
+  }
+  if (whole.has_c()) {
+    const GatheredMatrix lines =
+        GatherRows(whole.c, product.c.data() + batch * whole.c.batch_stride_bytes, rows);
+    // Rows of the columns: the lines are row major, and so is what is left of them.
+    const GatheredMatrix crossed = GatherColumns(lines.layout, lines.bytes.data(), columns);
+    small.c = crossed;
+    problem.c = small.c.layout;
+  }
+  if (whole.bias_axis != BiasAxis::kNone) {
+    small.bias = GatherVector(whole.bias_type, product.bias.data(),
+                              whole.bias_axis == BiasAxis::kRows ? rows : columns);
+  }
+  ASSIGN_OR_RETURN(problem.d,
+                   TightLayout("d", whole.d.type, Order::kRowMajor, problem.m, problem.n));
+  small.d.resize(static_cast<size_t>(problem.d.batch_stride_bytes));
+  return small;
+}
+
+absl::Status Simulate(const Kernel& kernel, const CheckedProduct& product, SmallProduct& small) {
+  const Target target = {.kind = DeviceKind::kSim, .chip = product.target.chip};
+  ASSIGN_OR_RETURN(const int64_t bytes, kernel.workspace_bytes(small.problem));
+  constexpr size_t kAlignment = 64;
+  std::vector<std::byte> memory(static_cast<size_t>(bytes) + kAlignment);
+  const size_t before = reinterpret_cast<uintptr_t>(memory.data()) % kAlignment;
+  std::byte* const workspace = memory.data() + (kAlignment - before) % kAlignment;
+  return kernel.launch(small.Args(target, {workspace, static_cast<size_t>(bytes)}, product.abort));
+}
+
+// The lines of a gathered matrix as f64, each of `k` elements.
+std::vector<double> Decoded(const GatheredMatrix& matrix, int64_t k) {
+  const auto lines = static_cast<size_t>(matrix.layout.lines());
+  std::vector<double> values(lines * static_cast<size_t>(k));
+  for (size_t i = 0; i < lines; ++i) {
+    DecodeLine(matrix.layout.type,
+               matrix.bytes.data() + static_cast<int64_t>(i) * matrix.layout.line_stride_bytes(), k,
+               values.data() + i * static_cast<size_t>(k));
+  }
+  return values;
+}
+
+// Integers and bits: sums that f64 holds exactly, modulo 2^32 at the end of each part of them.
+int32_t ExactSum(const Problem& problem, const double* a, const double* b) {
+  constexpr int64_t kPart = 1 << 20;  // Of products below 2^17: sums below 2^37.
+  uint32_t sum = 0;
+  for (int64_t first = 0; first < problem.k; first += kPart) {
+    double part = 0;
+    const int64_t end = std::min(problem.k, first + kPart);
+    if (problem.a.type == ElementType::kB1 && problem.bit_operation == BitOperation::kXor) {
+      for (int64_t p = first; p < end; ++p) part += a[p] != b[p] ? 1 : 0;
+    } else {
+      for (int64_t p = first; p < end; ++p) part += a[p] * b[p];
+    }
+    sum += static_cast<uint32_t>(static_cast<int64_t>(part));
+  }
+  return static_cast<int32_t>(sum);
+}
+
+void ComputeExactly(const CheckedProduct& product, SmallProduct& small) {
+  const Problem& problem = small.problem;
+  std::vector<int32_t> sums(static_cast<size_t>(problem.m * problem.n));
+  Accumulators accumulators;
+  accumulators.stored = ElementType::kS32;
+  accumulators.type = ElementType::kS32;
+  accumulators.leading_dimension = problem.n;
+  if (problem.has_product()) {
+    const std::vector<double> a = Decoded(small.a, problem.k);
+    const std::vector<double> b = Decoded(small.b, problem.k);
+    for (int64_t i = 0; i < problem.m; ++i) {
+      for (int64_t j = 0; j < problem.n; ++j) {
+        sums[static_cast<size_t>(i * problem.n + j)] =
+            ExactSum(problem, a.data() + i * problem.k, b.data() + j * problem.k);
+      }
+    }
+    accumulators.data = reinterpret_cast<const std::byte*>(sums.data());
+  }
+  ApplyEpilogue(small.Args({}, {}, product.abort), 0, accumulators);
+}
+
+// Compares elements of D with those of the small product.
+class Comparison {
+ public:
+  Comparison(const CheckedProduct& product, int64_t batch, Indices rows, Indices columns,
+             CheckResult& result)
+      : d_(product.d.data() + batch * product.problem.d.batch_stride_bytes),
+        layout_(product.problem.d),
+        batch_(batch),
+        rows_(rows),
+        columns_(columns),
+        result_(result) {}
+
+  uint64_t Got(size_t i, size_t j) const { return BitsAt(layout_, d_, rows_[i], columns_[j]); }
+
+  void Add(size_t i, size_t j, bool is_right, uint64_t got, uint64_t want) {
+    ++result_.elements_checked;
+    if (is_right) return;
+    ++result_.wrong_elements;
+    result_.end = CheckEnd::kWrong;
+    if (!result_.wrong) result_.wrong = WrongElement{batch_, rows_[i], columns_[j], got, want};
+  }
+
+  void CompareBits(const SmallProduct& small) {
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      for (size_t j = 0; j < columns_.size(); ++j) {
+        const uint64_t want = BitsAt(small.problem.d, small.d.data(), static_cast<int64_t>(i),
+                                     static_cast<int64_t>(j));
+        const uint64_t got = Got(i, j);
+        // A plain f64 keeps its own NaN, which may have any bits.
+        const bool is_nan = layout_.type == ElementType::kF64 &&
+                            std::isnan(Decode(layout_.type, got)) &&
+                            std::isnan(Decode(layout_.type, want));
+        Add(i, j, got == want || is_nan, got, want);
+      }
+    }
+  }
+
+ private:
+  const std::byte* const d_;
+  const MatrixLayout& layout_;
+  const int64_t batch_;
+  const Indices rows_;
+  const Indices columns_;
+  CheckResult& result_;
+};
+
+double ScaleAt(const std::vector<float>& scales, size_t index) {
+  if (scales.empty()) return 1;
+  return scales[scales.size() == 1 ? 0 : index];
+}
+
+void CompareBounds(const CheckedProduct& product, const SmallProduct& small,
+                   Comparison& comparison) {
+  const Problem& problem = small.problem;
+  const bool reads = problem.has_product();
+  const std::vector<double> a = reads ? Decoded(small.a, problem.k) : std::vector<double>();
+  const std::vector<double> b = reads ? Decoded(small.b, problem.k) : std::vector<double>();
+  for (int64_t i = 0; i < problem.m; ++i) {
+    for (int64_t j = 0; j < problem.n; ++j) {
+      const auto row = static_cast<size_t>(i);
+      const auto column = static_cast<size_t>(j);
+      DotProduct dot;
+      if (reads) {
+        const double* const x = a.data() + i * problem.k;
+        const double* const y = b.data() + j * problem.k;
+        for (int64_t p = 0; p < problem.k; ++p) AddProduct(x[p], y[p], dot);
+      }
+      EpilogueTerms terms = {.scale = ScaleAt(small.a_scale, row) * ScaleAt(small.b_scale, column),
+                             .has_scale = problem.has_scales()};
+      if (problem.has_c()) {
+        terms.c = Decode(problem.c.type, BitsAt(problem.c, small.c.bytes.data(), i, j));
+      }
+      if (problem.bias_axis != BiasAxis::kNone) {
+        const int64_t index = problem.bias_axis == BiasAxis::kRows ? i : j;
+        terms.bias =
+            Decode(problem.bias_type, LoadBits(problem.bias_type, small.bias.data(), index));
+      }
+      const BoundedElement element = BoundOf(product.kernel.recipe, problem, dot, terms);
+      const bool hides_nan = std::isnan(element.value) && IsFloat(problem.d.type) &&
+                             !FactsOf(problem.d.type).format.has_nan;
+      if (!element.is_decidable || hides_nan) continue;
+      const uint64_t got = comparison.Got(row, column);
+      uint64_t nearest = 0;
+      const bool is_right = IsWithin(problem.d.type, got, element, nearest);
+      comparison.Add(row, column, is_right, got, nearest);
+    }
+  }
+}
+
+absl::Status CheckBlock(const CheckedProduct& product, int64_t batch, Indices rows, Indices columns,
+                        CheckResult& result) {
+  ASSIGN_OR_RETURN(SmallProduct small, Gather(product, batch, rows, columns));
+  Comparison comparison(product, batch, rows, columns, result);
+  if (const Kernel* const simulated = SimulatedKernel(product.kernel)) {
+    RETURN_IF_ERROR(Simulate(*simulated, product, small));
+    comparison.CompareBits(small);
+  } else if (product.kernel.recipe.exact) {
+    ComputeExactly(product, small);
+    comparison.CompareBits(small);
+  } else {
+    CompareBounds(product, small, comparison);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CanRecompute(const Kernel& kernel) {
+  const bool is_known = SimulatedKernel(kernel) != nullptr || kernel.recipe.exact ||
+                        kernel.device_kind == DeviceKind::kCpu;
+  if (is_known) return absl::OkStatus();
+  return absl::UnimplementedError(
+      Concat("verify.mode: nothing computes elements of ", kernel.name, " again"));
+}
+
+int64_t RecomputeBytes(const Problem& problem, int64_t rows, int64_t columns) {
+  // Both operands as f64 and as they are, some 40 MiB of the simulator's for tiles (launch.cc), and
+  // what the block has of C and D.
+  constexpr int64_t kTiles = int64_t{2} << 20;
+  const int64_t lines = std::min(rows, kMostLines) + std::min(columns, kMostLines);
+  return kTiles + lines * 16 * problem.k + kMostLines * kMostLines * 32;
+}
+
+absl::Status Recompute(const CheckedProduct& product, int64_t batch, Indices rows, Indices columns,
+                       CheckResult& result) {
+  try {
+    for (size_t i = 0; i < rows.size(); i += kMostLines) {
+      for (size_t j = 0; j < columns.size(); j += kMostLines) {
+        if (IsSet(product.abort)) return AbortedLaunch();
+        RETURN_IF_ERROR(CheckBlock(product, batch, rows.subspan(i, kMostLines),
+                                   columns.subspan(j, kMostLines), result));
+      }
+    }
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("verify: no memory for the rows that are computed again");
+  }
+  return IsSet(product.abort) ? AbortedLaunch() : absl::OkStatus();
+}
+
+}  // namespace gemmd::verify

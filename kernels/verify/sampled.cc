@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/verify/sampled.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "kernels/status_macros.h"
+#include "kernels/verify/recompute.h"
+
+namespace gemmd::verify {
+namespace {
+
+constexpr int64_t kStripe = 128;
+
+// How many lines of a stripe of so many are drawn, where `share` of them are wanted. At least one,
+// and never less than the share, but for what the square root has rounded.
+int64_t DrawnOf(int64_t lines, double share) {
+  const double wanted = std::ceil(static_cast<double>(lines) * share - 1e-9);
+  return std::clamp(static_cast<int64_t>(wanted), int64_t{1}, lines);
+}
+
+struct Lines {
+  int64_t drawn = 0;
+  double least_share = 1;  // The least likelihood of a line to be drawn.
+};
+
+Lines PlanLines(int64_t extent, double share) {
+  Lines lines;
+  for (int64_t first = 0; first < extent; first += kStripe) {
+    const int64_t count = std::min(kStripe, extent - first);
+    const int64_t drawn = DrawnOf(count, share);
+    lines.drawn += drawn;
+    lines.least_share =
+        std::min(lines.least_share, static_cast<double>(drawn) / static_cast<double>(count));
+  }
+  return lines;
+}
+
+// Ascending.
+std::vector<int64_t> DrawLines(int64_t extent, double share, Draw& draw) {
+  std::vector<int64_t> lines;
+  std::vector<int64_t> stripe;
+  for (int64_t first = 0; first < extent; first += kStripe) {
+    const int64_t count = std::min(kStripe, extent - first);
+    stripe.resize(static_cast<size_t>(count));
+    std::iota(stripe.begin(), stripe.end(), first);
+    std::sample(stripe.begin(), stripe.end(), std::back_inserter(lines), DrawnOf(count, share),
+                draw);
+  }
+  return lines;
+}
+
+}  // namespace
+
+SamplePlan PlanSample(const Problem& problem, double rate) {
+  SamplePlan plan;
+  if (!problem.has_output()) return {.miss_probability = 0};
+  const double share = std::sqrt(rate);
+  const Lines rows = PlanLines(problem.m, share);
+  const Lines columns = PlanLines(problem.n, share);
+  plan.rows = rows.drawn;
+  plan.columns = columns.drawn;
+  plan.miss_probability = 1 - rows.least_share * columns.least_share;
+  plan.cost = static_cast<double>(rows.drawn) / static_cast<double>(problem.m) *
+              static_cast<double>(columns.drawn) / static_cast<double>(problem.n);
+  plan.bytes = RecomputeBytes(problem, rows.drawn, columns.drawn);
+  return plan;
+}
+
+absl::StatusOr<CheckResult> CheckSample(const CheckedProduct& product, double rate, Draw& draw) {
+  const Problem& problem = product.problem;
+  const SamplePlan plan = PlanSample(problem, rate);
+  CheckResult result;
+  result.cost = plan.cost;
+  result.miss_probability = plan.miss_probability;
+  if (!problem.has_output()) return result;
+  const double share = std::sqrt(rate);
+  for (int64_t batch = 0; batch < problem.batch; ++batch) {
+    const std::vector<int64_t> rows = DrawLines(problem.m, share, draw);
+    const std::vector<int64_t> columns = DrawLines(problem.n, share, draw);
+    RETURN_IF_ERROR(Recompute(product, batch, rows, columns, result));
+  }
+  const bool is_all_skipped = result.elements_checked == 0;
+  if (result.end == CheckEnd::kPassed && is_all_skipped) {
+    result.end = CheckEnd::kNotVerified;
+    result.reason = "nonfinite";
+    result.miss_probability = 1;
+  }
+  return result;
+}
+
+}  // namespace gemmd::verify

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/kernels/verify_figures.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <iostream>
+#include <vector>
+
+#include "kernels/catalog.h"
+#include "kernels/cpu/host.h"
+#include "kernels/element.h"
+#include "kernels/verify/checksum.h"
+#include "kernels/verify/gather.h"
+#include "kernels/verify/sampled.h"
+
+namespace gemmd {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+absl::Span<const std::byte> SpanOf(const Bytes& bytes) { return absl::MakeConstSpan(bytes); }
+
+Bytes Run(const Kernel& kernel, const Product& product) {
+  absl::StatusOr<Bytes> d = RunKernel(kernel, product, TargetOf(kernel));
+  if (!d.ok()) {
+    std::cerr << kernel.name << ": " << d.status() << std::endl;
+    std::abort();
+  }
+  return *std::move(d);
+}
+
+void FlipBit(Bytes& bytes, RandomSource& random) {
+  const auto bit =
+      static_cast<size_t>(random.Between(0, static_cast<int64_t>(bytes.size()) * 8 - 1));
+  bytes[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+}
+
+double ValueAt(const Problem& problem, const Bytes& d, int64_t row, int64_t column) {
+  return Decode(problem.d.type, verify::BitsAt(problem.d, d.data(), row, column));
+}
+
+double RootMeanSquare(const Problem& problem, const Bytes& d) {
+  double sum = 0;
+  for (int64_t row = 0; row < problem.m; ++row) {
+    for (int64_t column = 0; column < problem.n; ++column) {
+      sum += std::pow(ValueAt(problem, d, row, column), 2);
+    }
+  }
+  return std::sqrt(sum / static_cast<double>(problem.m * problem.n));
+}
+
+// The largest difference of two results; infinity where one alone is a number.
+double LargestChange(const Problem& problem, const Bytes& d, const Bytes& flipped) {
+  double largest = 0;
+  for (int64_t row = 0; row < problem.m; ++row) {
+    for (int64_t column = 0; column < problem.n; ++column) {
+      const double change =
+          std::fabs(ValueAt(problem, d, row, column) - ValueAt(problem, flipped, row, column));
+      largest = std::isnan(change) ? INFINITY : std::max(largest, change);
+    }
+  }
+  return largest;
+}
+
+Bytes Converted(const Problem& from, const Bytes& accumulators, const Problem& to) {
+  Bytes d(static_cast<size_t>(BytesWritten(to)));
+  const int64_t elements = from.m * from.n;
+  for (int64_t i = 0; i < elements; ++i) {
+    const double value = Decode(from.d.type, LoadBits(from.d.type, accumulators.data(), i));
+    StoreBits(to.d.type, d.data(), i, Encode(to.d.type, value));
+  }
+  return d;
+}
+
+// One product of random numbers and its flips.
+class Flipper {
+ public:
+  Flipper(const Kernel& kernel, ElementType d, const FlippedShape& shape, RandomSource& random)
+      : kernel_(kernel),
+        random_(random),
+        product_(
+            FillCase(MakeProblem(kernel, shape.m, shape.n, shape.k, {}), Pattern::kRandom, random)),
+        accumulated_(product_.problem),
+        sums_(Run(kernel, product_)) {
+    product_.problem.d = TightLayout("d", d, Order::kRowMajor, shape.m, shape.n).value();
+    d_ = Converted(accumulated_, sums_, product_.problem);
+    scale_ = RootMeanSquare(product_.problem, d_);
+  }
+
+  Bytes Flipped(FlipAt at) {
+    if (at == FlipAt::kResult) {
+      Bytes d = d_;
+      FlipBit(d, random_);
+      return d;
+    }
+    Bytes sums = sums_;
+    if (at == FlipAt::kAccumulator) {
+      FlipBit(sums, random_);
+    } else {
+      Product changed = product_;
+      changed.problem = accumulated_;
+      FlipBit(random_.Flip() ? changed.a : changed.b, random_);
+      sums = Run(kernel_, changed);
+    }
+    return Converted(accumulated_, sums, product_.problem);
+  }
+
+  void Count(FlipAt at, verify::Draw& draw, FlipFigures& figures) {
+    const Bytes flipped = Flipped(at);
+    if (flipped == d_) return;
+    const verify::CheckResult result =
+        verify::CheckSums(ProductToCheck(kernel_, TargetOf(kernel_), product_, SpanOf(flipped)),
+                          draw)
+            .value();
+    const bool is_found = result.end == verify::CheckEnd::kWrong;
+    // What a right row's sum may be off by says what this check finds.
+    const double change = LargestChange(product_.problem, d_, flipped);
+    figures.flips += 1;
+    figures.found += is_found ? 1 : 0;
+    if (!(change <= 0.01 * scale_)) {
+      ++figures.large;
+      figures.large_found += is_found ? 1 : 0;
+    }
+    if (!(change <= result.least_error)) {
+      ++figures.above;
+      figures.above_found += is_found ? 1 : 0;
+    }
+  }
+
+ private:
+  const Kernel& kernel_;
+  RandomSource& random_;
+  Product product_;
+  Problem accumulated_;
+  Bytes sums_;
+  Bytes d_;
+  double scale_ = 0;
+};
+
+bool PassesAll(const Kernel& kernel, const Product& product, verify::Draw& draw,
+               CleanFigures& figures) {
+  const Target target = TargetOf(kernel);
+  const Bytes d = Run(kernel, product);
+  const verify::CheckedProduct checked = ProductToCheck(kernel, target, product, SpanOf(d));
+  std::vector<verify::CheckResult> results;
+  results.push_back(verify::CheckSample(checked, 1.0 / 64, draw).value());
+  if (verify::CanCheckSums(kernel, product.problem).ok()) {
+    results.push_back(verify::CheckSums(checked, draw).value());
+  }
+  bool passes = true;
+  for (const verify::CheckResult& result : results) {
+    figures.suspicions += result.suspicions;
+    if (result.end == verify::CheckEnd::kNotVerified) ++figures.not_verified;
+    if (result.end != verify::CheckEnd::kWrong) continue;
+    passes = false;
+    std::cerr << kernel.name << " " << Describe(product.problem) << ": refused at "
+              << result.wrong->row << "," << result.wrong->column << std::endl;
+  }
+  return passes;
+}
+
+ElementType SomeOutput(const Kernel& kernel, RandomSource& random) {
+  const ElementType own = kernel.recipe.accumulation == ElementType::kF16
+                              ? ElementType::kF32
+                              : kernel.recipe.accumulation;
+  if (own == ElementType::kS32 || random.Flip()) return own;
+  constexpr ElementType kTypes[] = {ElementType::kF64, ElementType::kF32, ElementType::kF16,
+                                    ElementType::kBf16, ElementType::kE4m3};
+  return kTypes[random.Between(0, 4)];
+}
+
+Problem SomeProblem(const Kernel& kernel, RandomSource& random) {
+  const auto order = [&] { return random.Flip() ? Order::kRowMajor : Order::kColumnMajor; };
+  Layouts layouts = {.a = order(), .b = order(), .c = order(), .d = order()};
+  layouts.padding = random.Between(0, 1) * 8;
+  layouts.batch = random.Between(1, 2);
+  Problem problem = MakeProblem(kernel, random.Between(1, 40), random.Between(1, 40),
+                                random.Between(1, 70), layouts);
+  const ElementType d = SomeOutput(kernel, random);
+  problem.d = MakeLayout(d, problem.d.order, problem.m, problem.n, layouts);
+  if (random.Flip() || IsInteger(problem.a.type)) return problem;
+  problem.alpha = random.Normal();
+  if (random.Flip()) {
+    problem.beta = random.Normal();
+    problem.c = MakeLayout(ElementType::kF32, layouts.c, problem.m, problem.n, layouts);
+  }
+  if (random.Flip()) {
+    problem.bias_axis = random.Flip() ? BiasAxis::kRows : BiasAxis::kColumns;
+    problem.bias_type = ElementType::kF32;
+  }
+  if (random.Flip()) problem.a_scale = ScaleKind::kVector;
+  if (random.Flip()) problem.b_scale = ScaleKind::kVector;
+  if (random.Between(0, 3) == 0) problem.activation = Activation::kSilu;
+  return problem;
+}
+
+}  // namespace
+
+std::string_view NameOf(FlipAt at) {
+  switch (at) {
+    case FlipAt::kOperand: return "operand";
+    case FlipAt::kAccumulator: return "accumulator";
+    case FlipAt::kResult: return "D";
+  }
+  return "";
+}
+
+verify::CheckedProduct ProductToCheck(const Kernel& kernel, const Target& target,
+                                      const Product& product, absl::Span<const std::byte> d) {
+  return {.kernel = kernel,
+          .target = target,
+          .problem = product.problem,
+          .a = product.a,
+          .b = product.b,
+          .c = product.c,
+          .bias = product.bias,
+          .a_scale = product.a_scale,
+          .b_scale = product.b_scale,
+          .d = d};
+}
+
+FlipFigures CountFoundBySums(const Kernel& kernel, ElementType d, FlipAt at, int64_t flips,
+                             const FlippedShape& shape, RandomSource& random) {
+  constexpr int64_t kFlipsOfOne = 100;
+  verify::Draw draw(random.Bits());
+  FlipFigures figures;
+  for (int64_t left = flips; left > 0; left -= kFlipsOfOne) {
+    Flipper flipper(kernel, d, shape, random);
+    for (int64_t i = 0; i < std::min(left, kFlipsOfOne); ++i) flipper.Count(at, draw, figures);
+  }
+  return figures;
+}
+
+SampleFigures CountFoundBySample(const Kernel& kernel, int64_t flips, double rate,
+                                 RandomSource& random) {
+  verify::Draw draw(random.Bits());
+  const Problem problem = MakeProblem(kernel, 128, 256, 8, {});
+  const Product product = FillCase(problem, Pattern::kRandom, random);
+  const Bytes d = Run(kernel, product);
+  SampleFigures figures;
+  figures.predicted = 1 - verify::PlanSample(problem, rate).miss_probability;
+  for (int64_t i = 0; i < flips; ++i) {
+    Bytes flipped = d;
+    FlipBit(flipped, random);
+    const verify::CheckResult result =
+        verify::CheckSample(ProductToCheck(kernel, TargetOf(kernel), product, SpanOf(flipped)),
+                            rate, draw)
+            .value();
+    ++figures.flips;
+    figures.found += result.end == verify::CheckEnd::kWrong ? 1 : 0;
+  }
+  return figures;
+}
+
+bool IsAsPredicted(const SampleFigures& figures) {
+  const double mean = figures.predicted * static_cast<double>(figures.flips);
+  const double odds = std::log(2e9);
+  const double above = (odds + std::sqrt(odds * odds + 8 * odds * mean)) / 2;
+  const double below = std::sqrt(2 * odds * mean);
+  const auto found = static_cast<double>(figures.found);
+  return mean - below <= found && found <= mean + above;
+}
+
+CleanFigures CountRefused(int64_t products, RandomSource& random) {
+  std::vector<const Kernel*> kernels;
+  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kSim}) {
+    for (const Kernel& kernel : Catalog(kind)) {
+      if (kernel.available(TargetOf(kernel)).ok()) kernels.push_back(&kernel);
+    }
+  }
+  verify::Draw draw(random.Bits());
+  CleanFigures figures;
+  while (figures.products < products) {
+    const Kernel& kernel =
+        *kernels[static_cast<size_t>(random.Between(0, static_cast<int64_t>(kernels.size()) - 1))];
+    const Problem problem = SomeProblem(kernel, random);
+    if (!Validate(problem).ok() || !kernel.supports(problem).ok()) continue;
+    const bool is_usual = random.Between(0, 3) > 0;
+    const Pattern pattern =
+        is_usual ? Pattern::kRandom : kAllPatterns[static_cast<size_t>(random.Between(0, 7))];
+    ++figures.products;
+    if (!PassesAll(kernel, FillCase(problem, pattern, random), draw, figures)) ++figures.refused;
+  }
+  return figures;
+}
+
+const Kernel& KernelNamed(std::string_view name) {
+  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kSim, DeviceKind::kCuda}) {
+    for (const Kernel& kernel : Catalog(kind)) {
+      if (kernel.name == name) return kernel;
+    }
+  }
+  std::cerr << "no kernel " << name << std::endl;
+  std::abort();
+}
+
+Target TargetOf(const Kernel& kernel) {
+  if (kernel.device_kind != DeviceKind::kCpu) {
+    return {.kind = kernel.device_kind, .chip = mma::Chip::kSm90};
+  }
+  return HostTarget();
+}
+
+}  // namespace gemmd

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How many wrong answers checks find, and how many right ones they refuse: bits of products are
+// flipped, and each product is checked.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/kernel.h"
+#include "kernels/verify/checked_product.h"
+#include "tests/kernels/product_case.h"
+#include "tests/testing/random_source.h"
+
+namespace gemmd {
+
+// Where a bit is flipped: in an operand before the product, in an accumulator before it becomes an
+// element of D, or in D.
+enum class FlipAt : uint8_t { kOperand, kAccumulator, kResult };
+inline constexpr FlipAt kAllFlips[] = {FlipAt::kOperand, FlipAt::kAccumulator, FlipAt::kResult};
+std::string_view NameOf(FlipAt at);
+
+struct FlipFigures {
+  int64_t flips = 0;  // That change D.
+  int64_t found = 0;
+  int64_t large = 0;  // That change an element by more than 1 % of the root mean square of D,
+  int64_t large_found = 0;
+  int64_t above = 0;  // or by more than the check says that it finds.
+  int64_t above_found = 0;
+};
+
+struct FlippedShape {
+  int64_t m = 40;
+  int64_t n = 48;
+  int64_t k = 64;
+};
+
+verify::CheckedProduct ProductToCheck(const Kernel& kernel, const Target& target,
+                                      const Product& product, absl::Span<const std::byte> d);
+
+// Flips so many bits of products of random numbers, one at a time, and looks for each with
+// CheckSums. `d` is the type of D.
+FlipFigures CountFoundBySums(const Kernel& kernel, ElementType d, FlipAt at, int64_t flips,
+                             const FlippedShape& shape, RandomSource& random);
+
+// Flips of one bit of D that CheckSample finds at a rate.
+struct SampleFigures {
+  int64_t flips = 0;
+  int64_t found = 0;
+  double predicted = 0;  // The probability of one to be found.
+};
+SampleFigures CountFoundBySample(const Kernel& kernel, int64_t flips, double rate,
+                                 RandomSource& random);
+// Whether so many of them are what the formula predicts: outside with a probability below 1e-9
+// where it is right (the Chernoff bounds of both tails).
+bool IsAsPredicted(const SampleFigures& figures);
+
+// Right products of random shape, pattern and epilogue that either check does not pass. What has
+// infinities need not pass, but must not be called wrong.
+struct CleanFigures {
+  int64_t products = 0;
+  int64_t refused = 0;
+  int64_t suspicions = 0;
+  int64_t not_verified = 0;
+};
+CleanFigures CountRefused(int64_t products, RandomSource& random);
+
+// A kernel of the catalogue by its name.
+const Kernel& KernelNamed(std::string_view name);
+Target TargetOf(const Kernel& kernel);
+
+}  // namespace gemmd

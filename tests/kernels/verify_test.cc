@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether checks of computed products find what is wrong and nothing else. The figures of long runs
+// come from gemmd-verify-figures.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+#include "kernels/catalog.h"
+#include "kernels/verify/checksum.h"
+#include "kernels/verify/element_bound.h"
+#include "kernels/verify/recompute.h"
+#include "kernels/verify/sampled.h"
+#include "tests/kernels/reference.h"
+#include "tests/kernels/verify_figures.h"
+
+namespace gemmd {
+namespace {
+
+using verify::CheckEnd;
+using verify::CheckResult;
+
+constexpr std::string_view kF16 = "mma.m16n8k16.f32.f16.f16.f32";
+constexpr std::string_view kF32Library = "openblas.f32.f32.f32";
+
+std::vector<std::byte> Computed(const Kernel& kernel, const Product& product) {
+  return RunKernel(kernel, product, TargetOf(kernel)).value();
+}
+
+Product RandomProduct(const Kernel& kernel, const FlippedShape& shape, RandomSource& random) {
+  return FillCase(MakeProblem(kernel, shape.m, shape.n, shape.k, {}), Pattern::kRandom, random);
+}
+
+TEST(VerifyTest, FindsEachFlipOfIntegers) {
+  RandomSource random;
+  const Kernel& kernel = KernelNamed("mma.m16n8k32.s32.s8.s8.s32");
+  for (const FlipAt at : kAllFlips) {
+    const FlipFigures figures = CountFoundBySums(kernel, ElementType::kS32, at, 100, {}, random);
+    EXPECT_GT(figures.flips, 70) << NameOf(at);
+    EXPECT_EQ(figures.found, figures.flips) << NameOf(at);
+  }
+}
+
+TEST(VerifyTest, FindsWhatIsAboveRounding) {
+  RandomSource random;
+  for (const std::string_view name : {kF16, kF32Library}) {
+    for (const FlipAt at : kAllFlips) {
+      const FlipFigures figures =
+          CountFoundBySums(KernelNamed(name), ElementType::kF32, at, 100, {}, random);
+      EXPECT_GT(figures.above, 10) << name << " " << NameOf(at);
+      EXPECT_EQ(figures.above_found, figures.above) << name << " " << NameOf(at);
+    }
+    const FlipFigures figures =
+        CountFoundBySums(KernelNamed(name), ElementType::kF32, FlipAt::kResult, 100, {}, random);
+    EXPECT_EQ(figures.large_found, figures.large) << name;
+  }
+}
+
+TEST(VerifyTest, SamplesAsItsFormulaPredicts) {
+  RandomSource random;
+  for (const double rate : {1.0 / 64, 1.0 / 4}) {
+    const SampleFigures figures = CountFoundBySample(KernelNamed(kF16), 400, rate, random);
+    EXPECT_TRUE(IsAsPredicted(figures))
+        << figures.found << " of " << figures.flips << ", each with " << figures.predicted;
+    if (rate < 0.1) continue;
+    // The bound is no matter of course: three times the probability is another one.
+    SampleFigures wrong = figures;
+    wrong.predicted *= 3;
+    EXPECT_FALSE(IsAsPredicted(wrong));
+  }
+}
+
+TEST(VerifyTest, RefusesNothingThatIsRight) {
+  RandomSource random;
+  const CleanFigures figures = CountRefused(100, random);
+  EXPECT_EQ(figures.refused, 0);
+}
+
+TEST(VerifyTest, AWholeSampleFindsAnyFlipAndSaysWhere) {
+  RandomSource random;
+  const Kernel& kernel = KernelNamed(kF16);
+  const Product product = RandomProduct(kernel, {.m = 17, .n = 19, .k = 33}, random);
+  std::vector<std::byte> d = Computed(kernel, product);
+  const uint64_t before = LoadBits(ElementType::kF32, d.data(), 5 * 19 + 7);
+  d[(5 * 19 + 7) * 4] ^= std::byte{1};  // The last bit.
+  verify::Draw draw(random.Bits());
+  const CheckResult result =
+      verify::CheckSample(ProductToCheck(kernel, TargetOf(kernel), product, d), 1, draw).value();
+  ASSERT_EQ(result.end, CheckEnd::kWrong);
+  EXPECT_EQ(result.elements_checked, 17 * 19);
+  EXPECT_EQ(result.wrong_elements, 1);
+  EXPECT_EQ(result.wrong->row, 5);
+  EXPECT_EQ(result.wrong->column, 7);
+  EXPECT_EQ(result.wrong->want_bits, before);
+  EXPECT_EQ(result.wrong->got_bits, before ^ 1);
+  EXPECT_EQ(result.miss_probability, 0);
+  EXPECT_EQ(result.cost, 1);
+}
+
+// A GPU's rows are computed by the simulator of their instruction.
+TEST(VerifyTest, AGpusRowIsHeldAgainstTheSimulator) {
+  RandomSource random;
+  const Kernel& simulated = KernelNamed(kF16);
+  const Product product = RandomProduct(simulated, {}, random);
+  const std::vector<std::byte> d = Computed(simulated, product);
+  for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
+    if (*kernel.instruction != *simulated.instruction) continue;
+    verify::Draw draw(random.Bits());
+    const CheckResult result =
+        verify::CheckSample(
+            ProductToCheck(kernel, {.kind = DeviceKind::kCuda, .chip = mma::Chip::kSm90}, product,
+                           d),
+            1, draw)
+            .value();
+    EXPECT_EQ(result.end, CheckEnd::kPassed) << kernel.name;
+    return;
+  }
+  FAIL() << "no kernel of a GPU has the instruction";
+}
+
+TEST(VerifyTest, AnInfinityInTheResultAloneIsWrong) {
+  RandomSource random;
+  const Kernel& kernel = KernelNamed(kF32Library);
+  Product product = RandomProduct(kernel, {}, random);
+  std::vector<std::byte> d = Computed(kernel, product);
+  verify::Draw draw(random.Bits());
+  StoreBits(ElementType::kF32, d.data(), 3, 0x7f80'0000);
+  EXPECT_EQ(verify::CheckSums(ProductToCheck(kernel, TargetOf(kernel), product, d), draw)->end,
+            CheckEnd::kWrong);
+}
+
+TEST(VerifyTest, AnInfinityInAnOperandLeavesTheSumsUnverified) {
+  RandomSource random;
+  const Kernel& kernel = KernelNamed(kF32Library);
+  Product product = RandomProduct(kernel, {}, random);
+  StoreBits(ElementType::kF32, product.b.data(), 3, 0x7f80'0000);
+  const std::vector<std::byte> d = Computed(kernel, product);
+  verify::Draw draw(random.Bits());
+  const CheckResult result =
+      verify::CheckSums(ProductToCheck(kernel, TargetOf(kernel), product, d), draw).value();
+  EXPECT_EQ(result.end, CheckEnd::kNotVerified);
+  EXPECT_EQ(result.reason, "nonfinite");
+  EXPECT_EQ(result.miss_probability, 1);
+}
+
+// Large terms that cancel round by more than D's size explains: rows are then computed again, and
+// nothing right is called wrong.
+TEST(VerifyTest, CancellationIsComputedAgain) {
+  RandomSource random;
+  const Kernel& kernel = KernelNamed(kF16);
+  const Problem problem = MakeProblem(kernel, 24, 24, 512, {});
+  Product product = FillCase(problem, Pattern::kRandom, random);
+  const auto set = [&](std::vector<std::byte>& bytes, int64_t line_step, int64_t step,
+                       double sign) {
+    for (int64_t line = 0; line < 24; ++line) {
+      for (int64_t p = 0; p < 512; ++p) {
+        const double value = (p < 256 ? 1.0 : sign) * (30 + std::fabs(random.Normal()));
+        StoreBits(ElementType::kF16, bytes.data(), line * line_step + p * step,
+                  Encode(ElementType::kF16, value));
+      }
+    }
+  };
+  set(product.a, 512, 1, -1);
+  set(product.b, 1, 24, 1);
+  const std::vector<std::byte> d = Computed(kernel, product);
+  verify::Draw draw(random.Bits());
+  const CheckResult result =
+      verify::CheckSums(ProductToCheck(kernel, TargetOf(kernel), product, d), draw).value();
+  EXPECT_NE(result.end, CheckEnd::kWrong);
+}
+
+TEST(VerifyTest, SaysWhatSumsCannotCheck) {
+  const Kernel& kernel = KernelNamed(kF16);
+  Problem problem = MakeProblem(kernel, 8, 8, 8, {});
+  EXPECT_TRUE(verify::CanCheckSums(kernel, problem).ok());
+  problem.activation = Activation::kRelu;
+  EXPECT_EQ(verify::CanCheckSums(kernel, problem).message(),
+            "verify.mode: got CHECKSUM with an activation, want none");
+  const Kernel& integers = KernelNamed("mma.m16n8k32.s32.s8.s8.s32");
+  Problem scaled = MakeProblem(integers, 8, 8, 8, {});
+  scaled.alpha = 2;
+  EXPECT_TRUE(absl::IsUnimplemented(verify::CanCheckSums(integers, scaled)));
+}
+
+TEST(VerifyTest, DuplicatesAreComparedBitByBit) {
+  RandomSource random;
+  const Kernel& kernel = KernelNamed(kF16);
+  const Product product = RandomProduct(kernel, {}, random);
+  const std::vector<std::byte> d = Computed(kernel, product);
+  std::vector<std::byte> again = d;
+  EXPECT_EQ(verify::CompareResults(product.problem, d, again).end, CheckEnd::kPassed);
+  again[4 * 50] ^= std::byte{4};
+  const CheckResult result = verify::CompareResults(product.problem, d, again);
+  EXPECT_EQ(result.end, CheckEnd::kWrong);
+  EXPECT_EQ(result.wrong->row, 50 / 48);
+  EXPECT_EQ(result.wrong->column, 50 % 48);
+}
+
+TEST(VerifyTest, EndsWhenItIsAborted) {
+  RandomSource random;
+  const Kernel& kernel = KernelNamed(kF32Library);
+  const Product product = RandomProduct(kernel, {}, random);
+  const std::vector<std::byte> d = Computed(kernel, product);
+  const std::atomic<bool> abort = true;
+  verify::CheckedProduct checked = ProductToCheck(kernel, TargetOf(kernel), product, d);
+  checked.abort = &abort;
+  verify::Draw draw(random.Bits());
+  EXPECT_TRUE(absl::IsCancelled(verify::CheckSample(checked, 1, draw).status()));
+  EXPECT_TRUE(absl::IsCancelled(verify::CheckSums(checked, draw).status()));
+}
+
+// The default draws one element of each whole tile, and says what that is worth.
+TEST(VerifyTest, PlansASample) {
+  const Problem problem = MakeProblem(KernelNamed(kF16), 4096, 4096, 4096, {});
+  const verify::SamplePlan plan = verify::PlanSample(problem, verify::kDefaultRate);
+  EXPECT_EQ(plan.rows, 32);
+  EXPECT_EQ(plan.columns, 32);
+  EXPECT_DOUBLE_EQ(plan.miss_probability, 1 - 1.0 / 16384);
+  EXPECT_DOUBLE_EQ(plan.cost, 1.0 / 16384);
+  // A stripe that is not whole has its line too.
+  EXPECT_EQ(verify::PlanSample(MakeProblem(KernelNamed(kF16), 129, 7, 8, {}), 1e-6).rows, 2);
+  EXPECT_EQ(verify::PlanSample(problem, 1).miss_probability, 0);
+}
+
+}  // namespace
+}  // namespace gemmd
