@@ -294,6 +294,38 @@ void AddTensors(CLI::App& app, Options& options) {
       ->group(kGroup);
 }
 
+void AddVerification(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Checks of answers";
+  VerifyOptions& verify = options.server.verify;
+  app.add_option_function<std::string>(
+         "--verify",
+         [&verify](const std::string& text) {
+           verify.rule = ParseVerifyRule("--verify", text).value_or(VerifyRule());
+         },
+         "Check each answer before it is given, unless its product asks for another check: none, "
+         "sampled[:RATE] (a part of its elements, drawn at random, is computed again; the default "
+         "rate is 1/16384, one element of each 128 x 128), checksum (all of it, by sums), "
+         "duplicate "
+         "(computed twice). A wrong answer ends its product with DATA_LOSS, its kernel is not used "
+         "on that device any more, and a second one takes the device out of service. Products with "
+         "resident tensors are not checked, and their answers say so")
+      ->check([](const std::string& text) {
+        return std::string(ParseVerifyRule("--verify", text).status().message());
+      })
+      ->default_str("none")
+      ->type_name("HOW")
+      ->group(kGroup);
+  app.add_flag("--verify-retry", verify.retry,
+               "Compute a product whose answer was wrong again, with another kernel or on another "
+               "device, instead of ending it with DATA_LOSS")
+      ->group(kGroup);
+  app.add_option("--incidents", options.server.incidents.file,
+                 "Append a line of JSON to this file for each wrong answer, up to 16 MiB; gemmctl "
+                 "incidents shows the last ones without it")
+      ->type_name("FILE")
+      ->group(kGroup);
+}
+
 void AddConnections(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Connections";
   TransportOptions& transport = options.server.transport;
@@ -396,6 +428,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
   AddDevices(app, parsed.options);
   AddLimits(app, parsed.options);
   AddTensors(app, parsed.options);
+  AddVerification(app, parsed.options);
   AddConnections(app, parsed.options);
   AddShutdown(app, parsed.options);
   AddLogging(app, parsed.options);

@@ -116,7 +116,8 @@ class Server::Services {
                                      server.handler_times_, server.clock_, LimitsOf(options))),
         tensors(MakeTensorService(server.tensors_, server.sends_, server.handler_times_,
                                   server.clock_)),
-        admin(MakeAdminService(server.served_)) {}
+        admin(MakeAdminService(server.served_, server.incidents_,
+                               options.transport.max_message_bytes)) {}
 
   GemmService gemm;
   std::unique_ptr<grpc::Service> registry;
@@ -182,18 +183,26 @@ Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>
       receiving_(ReceiveQuotaOf(options)),
       tensors_(StoreOptionsOf(options), clock_),
       devices_(WithTensors(std::move(devices), tensors_)),
+      trust_(devices_.size()),
+      is_out_(devices_.size()),
+      incidents_(options.incidents),
       stats_(devices_.size()),
       memory_(MemoryLimitOf(options), ResidentBytes, GiveBackFreeMemory),
       sends_(options.sending, clock_) {
   std::vector<Device*> borrowed;
   for (const auto& device : devices_) {
     borrowed.push_back(device.get());
-    served_.push_back({.device = device.get(), .canary = absl::UnavailableError("not checked")});
+    served_.push_back({.device = device.get(),
+                       .canary = absl::UnavailableError("not checked"),
+                       .trust = &trust_[served_.size()]});
   }
   scheduler_ = std::make_unique<Scheduler>(borrowed, clock_, options.time, options.joins);
   expiry_timer_ = std::make_unique<ExpiryTimer>(*scheduler_, clock_);
-  runner_ = std::make_unique<ProductRunner>(served_, *scheduler_, admission_, stats_, clock_,
-                                            options.transport.max_message_bytes, &tensors_);
+  runner_ = std::make_unique<ProductRunner>(
+      served_, *scheduler_, admission_, stats_, clock_, options.transport.max_message_bytes,
+      &tensors_, VerifySetup{options.verify, &incidents_, [this](size_t device) {
+                               return ChipStateOf(device);
+                             }});
 }
 
 absl::Status Server::CheckDevices(absl::Duration timeout) {
@@ -269,6 +278,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   watch_ = std::make_unique<Periodic>(std::min(kMostPause, sends_.limits().timeout / 4), [this] {
     WatchMemory();
     WatchPeers();
+    WatchTrust();
   });
   if (certificates_ != nullptr) {
     certificate_watch_ =
@@ -307,6 +317,37 @@ void Server::WatchPeers() {
   if (ended == 0) return;
   stats_.AddSilentCalls(ended);
   spdlog::info("event=silent_calls_ended calls={}", ended);
+}
+
+// A device that gave wrong answers serves no longer: health tells that as it does of others.
+void Server::WatchTrust() {
+  for (size_t i = 0; i < served_.size(); ++i) {
+    const absl::Status status = served_[i].trust->status();
+    if (status.ok() || is_out_[i]) continue;
+    is_out_[i] = true;
+    const std::string& name = served_[i].device->info().name;
+    health_->SetReady(name, false);
+    spdlog::error("event=device_not_ready device={} reason={}", LogValue(name),
+                  LogValue(std::string(status.message())));
+  }
+}
+
+// What NVML last said of the chip, for the record of an incident.
+std::string Server::ChipStateOf(size_t device) const {
+  const std::optional<GpuSample> sample = gpus_ == nullptr ? std::nullopt : gpus_->sample(device);
+  if (!sample) return "";
+  const GpuReading& reading = sample->reading;
+  std::string text = absl::StrCat("uuid=", sample->uuid);
+  const auto add = [&text](const char* name, const auto& value) {
+    if (value) absl::StrAppend(&text, " ", name, "=", *value);
+  };
+  add("sm_clock_hertz", reading.sm_clock_hertz);
+  add("memory_clock_hertz", reading.memory_clock_hertz);
+  add("temperature_celsius", reading.temperature_celsius);
+  add("power_watts", reading.power_watts);
+  add("ecc_corrected", reading.ecc_corrected);
+  add("ecc_uncorrected", reading.ecc_uncorrected);
+  return text;
 }
 
 absl::Status Server::CheckLife() {
@@ -371,16 +412,18 @@ void Server::WatchDevices() {
       health_->SetReady(name, false);
       continue;
     }
-    served.device->WatchReadiness([this, name, was_ready = true](const absl::Status& now) mutable {
-      health_->SetReady(name, now.ok());
-      if (!now.ok()) {
-        spdlog::error("event=device_not_ready device={} reason={}", LogValue(name),
-                      LogValue(std::string(now.message())));
-      } else if (!was_ready) {
-        spdlog::info("event=device_ready device={}", LogValue(name));
-      }
-      was_ready = now.ok();
-    });
+    const DeviceTrust* const trust = served.trust;
+    served.device->WatchReadiness(
+        [this, name, trust, was_ready = true](const absl::Status& now) mutable {
+          health_->SetReady(name, now.ok() && trust->status().ok());
+          if (!now.ok()) {
+            spdlog::error("event=device_not_ready device={} reason={}", LogValue(name),
+                          LogValue(std::string(now.message())));
+          } else if (!was_ready) {
+            spdlog::info("event=device_ready device={}", LogValue(name));
+          }
+          was_ready = now.ok();
+        });
   }
 }
 
@@ -397,6 +440,7 @@ absl::Status Server::Drain(absl::Duration grace) {
   const absl::Duration waited = absl::Nanoseconds(clock_.NowNs() - start_ns);
   if (!finished) {
     scheduler_->Stop(absl::UnavailableError("the server stopped"));
+    runner_->StopChecks();
   }
   // The calls that are left have no product: open streams, watchers of health. gRPC also waits for
   // a product that its device has not let go of. To shut down before the wait would send clients

@@ -56,6 +56,8 @@ struct ServerOptions {
   std::string metrics_listen;      // host:port; metrics are not served where it is empty.
   std::function<LogCounts()> log_counts = [] { return LogCounts(); };  // For metrics.
   LifeCheck::Options life_check;
+  VerifyOptions verify;
+  IncidentLog::Options incidents;
 };
 
 class Server {
@@ -104,6 +106,8 @@ class Server {
   void WatchDevices();
   void WatchMemory();
   void WatchPeers();
+  void WatchTrust();
+  std::string ChipStateOf(size_t device) const;
 
   const SteadyClock clock_;
   const std::function<LogCounts()> log_counts_;
@@ -113,7 +117,10 @@ class Server {
   // Destroyed after the devices, whose threads call into it.
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<DeviceTrust> trust_;  // One for each device.
+  std::vector<bool> is_out_;        // Whether it was logged that the device serves no longer.
   std::vector<ServedDevice> served_;
+  IncidentLog incidents_;
   Stats stats_;
   HandlerTimes handler_times_;
   std::unique_ptr<GpuSampler> gpus_;

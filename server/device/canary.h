@@ -3,7 +3,11 @@
 // A product with a known answer: a device that gets it wrong is not ready.
 #pragma once
 
+#include <memory>
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/device/device.h"
 
@@ -16,5 +20,19 @@ namespace gemmd {
 // (the device must then not be destroyed before it has answered), otherwise the device's own
 // status. Threads: blocks; nothing else may use the device meanwhile.
 absl::Status RunCanary(Device& device, absl::Duration timeout);
+
+// Such a product for one kernel of a device, to be submitted by whoever shares the device.
+struct CanaryProduct {
+  Job job;  // Borrows the rest.
+  std::string a;
+  std::string b;
+  SourcePieces pieces;
+
+  // Errors: DataLoss where D is wrong.
+  absl::Status Check(absl::Span<const std::byte> d) const;
+};
+
+// Errors: Unimplemented where the kernel takes no such product.
+absl::StatusOr<std::unique_ptr<CanaryProduct>> MakeCanary(const Kernel& kernel);
 
 }  // namespace gemmd

@@ -8,9 +8,10 @@
 namespace gemmd {
 
 absl::Status ServedDevice::readiness() const {
-  if (canary.ok()) return device->readiness();
+  const absl::Status why = canary.ok() && trust != nullptr ? trust->status() : canary;
+  if (why.ok()) return device->readiness();
   return absl::UnavailableError(
-      Concat("device: ", device->info().name, " is not ready: ", std::string(canary.message())));
+      Concat("device: ", device->info().name, " is not ready: ", std::string(why.message())));
 }
 
 }  // namespace gemmd

@@ -18,6 +18,7 @@
 #include "server/device/device.h"
 #include "server/scheduling/priority.h"
 #include "server/scheduling/trace_context.h"
+#include "server/scheduling/verification.h"
 #include "server/store/product_tensors.h"
 #include "server/system/clock.h"
 
@@ -34,6 +35,9 @@ struct ParsedRequest {
   Constraints constraints;
   std::string device;  // Empty where the request names none.
   Priority priority = Priority::kNormal;
+  // What the request asks for; absent where it leaves that to the server. A rate of 0 is also left
+  // to it.
+  std::optional<VerifyRule> verify;
 };
 
 // What is known of a request besides its product.
@@ -64,10 +68,11 @@ struct ProductOutcome {
   absl::Status status;
   Problem problem;
   const Kernel* kernel = nullptr;
-  std::string_view device;                 // The device's name.
-  HeldBytes d;                             // D, where the device gave the memory.
-  std::optional<TensorState> tensor = {};  // Into which D went.
-  ProductTiming timing;                    // Zeros where the status is not OK.
+  std::string_view device;                        // The device's name.
+  HeldBytes d;                                    // D, where the device gave the memory.
+  std::optional<TensorState> tensor = {};         // Into which D went.
+  std::optional<AnswerVerification> verification = {};  // Absent where no check was asked for.
+  ProductTiming timing;                           // Zeros where the status is not OK.
 };
 
 }  // namespace gemmd

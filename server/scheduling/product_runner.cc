@@ -21,21 +21,10 @@ namespace {
 // seven eighths of them, and whoever comes next finds one.
 constexpr int64_t kShare = 7;
 
-// What is remembered of a request until it is answered.
-struct InFlight {
-  Arrival arrival;
-  int64_t admitted_ns = 0;
-  Problem problem;
-  const Kernel* kernel = nullptr;
-  const ServedDevice* served = nullptr;
-  std::string_view device;
-  int64_t predicted_ns = 0;
-};
-
 // The timing so far: the last stage is still to come.
-ProductTiming TimingOf(const JobResult& result, const InFlight& in_flight) {
+ProductTiming TimingOf(const JobResult& result, int64_t receive_ns) {
   ProductTiming timing;
-  timing[Stage::kReceive] = in_flight.admitted_ns - in_flight.arrival.arrived_ns;
+  timing[Stage::kReceive] = receive_ns;
   timing[Stage::kQueue] = result.queue_ns;
   timing[Stage::kCopyIn] = result.outcome.copy_in_ns;
   timing[Stage::kCompute] = result.outcome.compute_ns;
@@ -76,19 +65,30 @@ bool IsFailure(absl::StatusCode code) {
          code == absl::StatusCode::kUnknown;
 }
 
-void LogRequest(const InFlight& in_flight, const JobResult& result, int64_t now_ns) {
-  const absl::Status& status = result.outcome.status;
-  const auto level = IsFailure(status.code()) ? spdlog::level::warn : spdlog::level::debug;
-  if (!spdlog::should_log(level)) return;
-  spdlog::log(level,
-              "event=request id={} problem={} kernel={} device={} status={} reason={} queue_ns={} "
-              "copy_in_ns={} compute_ns={} copy_out_ns={} total_ns={} peer={}{}",
-              LogValue(in_flight.arrival.request_id), LogValue(Describe(in_flight.problem)),
-              in_flight.kernel->name, in_flight.device, absl::StatusCodeToString(status.code()),
-              LogValue(std::string(status.message())), result.queue_ns, result.outcome.copy_in_ns,
-              result.outcome.compute_ns, result.outcome.copy_out_ns,
-              now_ns - in_flight.arrival.arrived_ns, LogValue(in_flight.arrival.peer),
-              TraceFields(in_flight.arrival.span));
+// The best kernel for a product that the device may be given.
+const Kernel* FindTrusted(const ServedDevice& served, const ParsedRequest& parsed) {
+  const std::vector<const Kernel*> quarantined = served.quarantined();
+  Constraints constraints = parsed.constraints;
+  constraints.quarantined = quarantined;
+  return FindBest(Catalog(served.device->info().kind), parsed.job.problem, constraints,
+                  served.device->profile());
+}
+
+// Null where D is not checked.
+std::unique_ptr<CheckedJob> CheckOf(const PreparedProduct& product, const Arrival& arrival,
+                                    const std::string& flow) {
+  if (product.verify.mode == VerifyMode::kNone) return nullptr;
+  auto check = std::make_unique<CheckedJob>();
+  check->job = product.parsed.job;
+  check->served = product.served;
+  check->rule = product.verify;
+  check->constraints = product.parsed.constraints;
+  check->device = product.parsed.device;
+  check->flow = flow;
+  check->priority = product.parsed.priority;
+  check->deadline_ns = arrival.deadline_ns;
+  check->request_id = arrival.request_id;
+  return check;
 }
 
 // Shows the tensor of D to its owner.
@@ -111,9 +111,36 @@ absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>
 
 }  // namespace
 
+struct ProductRunner::InFlight {
+  Arrival arrival;
+  int64_t admitted_ns = 0;
+  Problem problem;
+  const Kernel* kernel = nullptr;
+  const ServedDevice* served = nullptr;
+  std::string_view device;
+  int64_t predicted_ns = 0;
+  std::optional<AnswerVerification> verification = {};
+
+  void Log(const JobResult& result, int64_t now_ns) const;
+};
+
+void ProductRunner::InFlight::Log(const JobResult& result, int64_t now_ns) const {
+  const absl::Status& status = result.outcome.status;
+  const auto level = IsFailure(status.code()) ? spdlog::level::warn : spdlog::level::debug;
+  if (!spdlog::should_log(level)) return;
+  spdlog::log(level,
+              "event=request id={} problem={} kernel={} device={} status={} reason={} queue_ns={} "
+              "copy_in_ns={} compute_ns={} copy_out_ns={} total_ns={} peer={}{}",
+              LogValue(arrival.request_id), LogValue(Describe(problem)), kernel->name, device,
+              absl::StatusCodeToString(status.code()), LogValue(std::string(status.message())),
+              result.queue_ns, result.outcome.copy_in_ns, result.outcome.compute_ns,
+              result.outcome.copy_out_ns, now_ns - arrival.arrived_ns, LogValue(arrival.peer),
+              TraceFields(arrival.span));
+}
+
 ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
                              Admission& admission, Stats& stats, const Clock& clock,
-                             int64_t max_message_bytes, TensorStore* tensors)
+                             int64_t max_message_bytes, TensorStore* tensors, VerifySetup verify)
     : devices_(devices),
       scheduler_(scheduler),
       admission_(admission),
@@ -121,7 +148,10 @@ ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler
       clock_(clock),
       max_message_bytes_(max_message_bytes),
       tensors_(tensors),
-      correction_(devices) {}
+      verify_(verify.options),
+      correction_(devices),
+      checker_(devices, scheduler, stats, clock, verify.options, verify.log,
+               std::move(verify.chip_state)) {}
 
 absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(
     const ParsedRequest& parsed) const {
@@ -133,8 +163,7 @@ absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(
   for (const ServedDevice& served : devices_) {
     const DeviceInfo& info = served.device->info();
     if (!parsed.device.empty() && info.name != parsed.device) continue;
-    const Kernel* const kernel = FindBest(Catalog(info.kind), parsed.job.problem,
-                                          parsed.constraints, served.device->profile());
+    const Kernel* const kernel = FindTrusted(served, parsed);
     // A device of the wanted kernel's kind says best why the kernel does not run the product.
     const bool says_best =
         place.served == nullptr || (is_of_kind(served) && !is_of_kind(*place.served));
@@ -160,8 +189,7 @@ ProductRunner::Placement ProductRunner::NearTensors(const ParsedRequest& parsed,
     if (!is_equal || !served.readiness().ok()) continue;
     const int64_t bytes = parsed.tensors->BytesOn(info.name);
     if (bytes <= most_bytes) continue;
-    const Kernel* const kernel = FindBest(Catalog(info.kind), parsed.job.problem,
-                                          parsed.constraints, served.device->profile());
+    const Kernel* const kernel = FindTrusted(served, parsed);
     if (kernel == nullptr) continue;
     most_bytes = bytes;
     nearest = {&served, kernel};
@@ -201,6 +229,7 @@ absl::StatusOr<PreparedProduct> ProductRunner::Prepare(absl::StatusOr<ParsedRequ
   PreparedProduct product;
   ASSIGN_OR_RETURN(product.parsed, std::move(parsed));
   RETURN_IF_ERROR(Place(product));
+  ASSIGN_OR_RETURN(const VerifyNeeds needs, PlanVerify(product));
   const Job& job = product.parsed.job;
   const ProductTensors* const tensors = product.parsed.tensors.get();
   // Tensors are charged to their owner.
@@ -212,11 +241,42 @@ absl::StatusOr<PreparedProduct> ProductRunner::Prepare(absl::StatusOr<ParsedRequ
       job.kernel->device_kind == DeviceKind::kCuda ? 0 : job.workspace_bytes;
   product.bytes = std::max(message_bytes, BytesRead(job.problem) - resident_bytes);
   if (__builtin_add_overflow(product.bytes, d_bytes, &product.bytes) ||
-      __builtin_add_overflow(product.bytes, workspace_bytes, &product.bytes)) {
+      __builtin_add_overflow(product.bytes, workspace_bytes, &product.bytes) ||
+      __builtin_add_overflow(product.bytes, needs.bytes, &product.bytes)) {
     return absl::ResourceExhaustedError("queue: the request needs more than 2^63 bytes");
   }
   RETURN_IF_ERROR(CheckAdmissible(product.bytes));
   return product;
+}
+
+// How D will be checked. Operands have to stay as they are until it has been.
+absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(PreparedProduct& product) const {
+  const std::optional<VerifyRule>& asked = product.parsed.verify;
+  VerifyRule rule = asked.value_or(verify_.rule);
+  if (rule.rate == 0) {
+    const bool is_servers = verify_.rule.mode == VerifyMode::kSampled;
+    rule.rate = is_servers ? verify_.rule.rate : verify::kDefaultRate;
+  }
+  if (rule.mode == VerifyMode::kNone) return VerifyNeeds();
+  Job& job = product.parsed.job;
+  const bool is_resident = product.parsed.tensors != nullptr;
+  absl::StatusOr<VerifyNeeds> needs =
+      is_resident ? absl::UnimplementedError(
+                        Concat("verify.mode: got ", NameOf(rule.mode),
+                               " with a resident tensor, want operands and D in messages: tensors "
+                               "may change before they are checked"))
+                  : NeedsOf(rule, *job.kernel, job.problem);
+  if (!needs.ok()) {
+    if (asked) return needs.status();
+    product.not_verified =
+        AnswerVerification{.mode = rule.mode, .reason = is_resident ? "resident" : "unsupported"};
+    return VerifyNeeds();
+  }
+  product.verify = rule;
+  for (Source* const source : {&job.a, &job.b, &job.c, &job.bias, &job.a_scale, &job.b_scale}) {
+    source->keeper = nullptr;
+  }
+  return needs;
 }
 
 // Chooses device and kernel and completes the job with the sizes that follow from them.
@@ -228,8 +288,10 @@ absl::Status ProductRunner::Place(PreparedProduct& product) const {
   job.is_kernel_given = product.parsed.constraints.kernel != nullptr;
   const DeviceProfile& profile = product.served->device->profile();
   if (job.kernel == nullptr) {
-    return Choose(Catalog(profile.target.kind), job.problem, product.parsed.constraints, profile)
-        .status();
+    const std::vector<const Kernel*> quarantined = product.served->quarantined();
+    Constraints constraints = product.parsed.constraints;
+    constraints.quarantined = quarantined;
+    return Choose(Catalog(profile.target.kind), job.problem, constraints, profile).status();
   }
   RETURN_IF_ERROR(product.served->device->CheckSize(job.problem));
   job.d_bytes = BytesWritten(job.problem);
@@ -298,6 +360,48 @@ absl::StatusOr<JobId> ProductRunner::Start(absl::StatusOr<ParsedRequest> parsed,
       MakeSubmission(*std::move(prepared), std::move(arrival), std::move(caller)));
 }
 
+// Tells the caller how its product has ended.
+void ProductRunner::End(InFlight& in_flight, CheckedResult checked, ProductTensors* tensors,
+                        ProductCaller& caller) {
+  const int64_t done_ns = clock_.NowNs();
+  JobResult& result = checked.result;
+  if (checked.kernel == nullptr && result.outcome.kernel != nullptr) {
+    in_flight.kernel = result.outcome.kernel;
+  }
+  const bool is_moved = checked.kernel != nullptr && checked.kernel != in_flight.kernel;
+  if (checked.kernel != nullptr) {
+    in_flight.kernel = checked.kernel;
+    in_flight.served = checked.served;
+    in_flight.device = checked.served->device->info().name;
+    in_flight.verification = checked.verification;
+  }
+  ProductOutcome outcome = {.status = result.outcome.status,
+                            .problem = in_flight.problem,
+                            .kernel = in_flight.kernel,
+                            .device = in_flight.device,
+                            .d = std::move(result.outcome.d),
+                            .verification = in_flight.verification,
+                            .timing = {}};
+  if (tensors != nullptr) KeepResult(*tensors, outcome);
+  if (outcome.status.ok()) {
+    const JobOutcome& took = result.outcome;
+    // Several that ran as one say nothing of what one of them would have taken.
+    if (result.joined == 1 && !is_moved) {
+      correction_.Observe(IndexOf(*in_flight.served), *in_flight.kernel, in_flight.problem,
+                          in_flight.predicted_ns,
+                          took.copy_in_ns + took.compute_ns + took.copy_out_ns);
+    }
+    outcome.timing = TimingOf(result, in_flight.admitted_ns - in_flight.arrival.arrived_ns);
+    caller.prepare(outcome);
+    const int64_t now_ns = clock_.NowNs();
+    outcome.timing[Stage::kSendPrepare] = now_ns - done_ns;
+    outcome.timing.total_ns = now_ns - in_flight.arrival.arrived_ns;
+  }
+  stats_.AddCompletion(CompletionOf(outcome, IndexOf(*in_flight.served)));
+  in_flight.Log(result, clock_.NowNs());
+  std::move(caller.done)(std::move(outcome));
+}
+
 Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arrival,
                                          ProductCaller caller) {
   Job& job = product.parsed.job;
@@ -317,37 +421,23 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
   submission.deadline_ns = in_flight.arrival.deadline_ns;
   submission.flow = FlowOf(in_flight.arrival.peer);
   submission.priority = product.parsed.priority;
-  submission.done = [this, in_flight = std::move(in_flight),
+  in_flight.verification = product.not_verified;
+  if (in_flight.verification) {
+    stats_.AddVerification(in_flight.verification->mode, VerifyEnd::kNotVerified, 0);
+  }
+  std::unique_ptr<CheckedJob> check = CheckOf(product, in_flight.arrival, submission.flow);
+  submission.done = [this, in_flight = std::move(in_flight), check = std::move(check),
                      pieces = std::move(product.parsed.pieces),
                      tensors = std::move(product.parsed.tensors),
                      caller = std::move(caller)](JobResult result) mutable {
-    const int64_t done_ns = clock_.NowNs();
-    if (result.outcome.kernel != nullptr) in_flight.kernel = result.outcome.kernel;
-    ProductOutcome outcome = {.status = result.outcome.status,
-                              .problem = in_flight.problem,
-                              .kernel = in_flight.kernel,
-                              .device = in_flight.device,
-                              .d = std::move(result.outcome.d),
-                              .timing = {}};
-    if (tensors != nullptr) KeepResult(*tensors, outcome);
-    if (outcome.status.ok()) {
-      const JobOutcome& took = result.outcome;
-      // Several that ran as one say nothing of what one of them would have taken.
-      if (result.joined == 1) {
-        correction_.Observe(IndexOf(*in_flight.served), *in_flight.kernel, in_flight.problem,
-                            in_flight.predicted_ns,
-                            took.copy_in_ns + took.compute_ns + took.copy_out_ns);
-      }
-      outcome.timing = TimingOf(result, in_flight);
-      caller.prepare(outcome);
-      const int64_t now_ns = clock_.NowNs();
-      outcome.timing[Stage::kSendPrepare] = now_ns - done_ns;
-      outcome.timing.total_ns = now_ns - in_flight.arrival.arrived_ns;
+    if (check == nullptr || !result.outcome.status.ok()) {
+      return End(in_flight, {.result = std::move(result)}, tensors.get(), caller);
     }
-    stats_.AddCompletion(
-        CompletionOf(outcome, static_cast<size_t>(in_flight.served - devices_.data())));
-    LogRequest(in_flight, result, clock_.NowNs());
-    std::move(caller.done)(std::move(outcome));
+    checker_.Check(std::move(check), std::move(result),
+                   [this, in_flight = std::move(in_flight), pieces = std::move(pieces),
+                    caller = std::move(caller)](CheckedResult checked) mutable {
+                     End(in_flight, std::move(checked), nullptr, caller);
+                   });
   };
   return submission;
 }

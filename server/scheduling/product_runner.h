@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,10 +16,13 @@
 #include "absl/types/span.h"
 #include "server/device/served_device.h"
 #include "server/scheduling/admission.h"
+#include "server/scheduling/answer_checker.h"
+#include "server/scheduling/incidents.h"
 #include "server/scheduling/prediction.h"
 #include "server/scheduling/product.h"
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"
+#include "server/scheduling/verification.h"
 #include "server/system/clock.h"
 
 namespace gemmd {
@@ -29,6 +34,16 @@ struct PreparedProduct {
   int64_t predicted_ns = 0;  // Without a correction.
   int64_t expected_ns = 0;   // With it.
   int64_t bytes = 0;         // What message, result and scratch take together.
+  VerifyRule verify;         // How D is checked; kNone where it is not.
+  // Where it is not, although the server would: why, and how it would be.
+  std::optional<AnswerVerification> not_verified;
+};
+
+// How answers are checked, and what is known of the chips that gave wrong ones. Borrowed.
+struct VerifySetup {
+  VerifyOptions options;
+  IncidentLog* log = nullptr;  // Null: incidents are not kept.
+  std::function<std::string(size_t device)> chip_state;
 };
 
 // The caller that waits for a product.
@@ -44,7 +59,7 @@ class ProductRunner {
   // Borrows everything; the first device is the default one.
   ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
                 Admission& admission, Stats& stats, const Clock& clock, int64_t max_message_bytes,
-                TensorStore* tensors = nullptr);
+                TensorStore* tensors = nullptr, VerifySetup verify = {});
 
   // Those that requests may name; only where there are any.
   TensorStore& tensors() const { return *tensors_; }
@@ -65,9 +80,15 @@ class ProductRunner {
   absl::StatusOr<JobId> Start(absl::StatusOr<ParsedRequest> parsed, Arrival arrival,
                               Admission::Ticket& ticket, ProductCaller caller);
 
-  // Drops the product where it waits, and aborts it where it runs.
-  void Cancel(JobId id) { scheduler_.Cancel(id); }
-  void Cancel(absl::Span<const JobId> ids) { scheduler_.Cancel(ids); }
+  // Drops the product where it waits, and aborts it where it runs or is checked. One that goes from
+  // the one to the other at this moment may go on to the end of its check.
+  void Cancel(JobId id) { Cancel(absl::MakeConstSpan(&id, 1)); }
+  void Cancel(absl::Span<const JobId> ids) {
+    scheduler_.Cancel(ids);
+    checker_.Cancel(ids);
+  }
+  // Ends all checks of answers early, and those that come later.
+  void StopChecks() { checker_.Stop(); }
 
   // Where a product runs: on the device that it names, otherwise on the first device that has a
   // kernel for it, or on an equal GPU that has more of its tensors. Where no device has one, the
@@ -95,10 +116,15 @@ class ProductRunner {
   Placement NearTensors(const ParsedRequest& parsed, const Placement& first) const;
   absl::Status CheckAdmissible(int64_t bytes) const;
   absl::Status Place(PreparedProduct& product) const;
+  absl::StatusOr<VerifyNeeds> PlanVerify(PreparedProduct& product) const;
   absl::Status Admit(const PreparedProduct& product, const Arrival& arrival,
                      Admission::Ticket& ticket);
   absl::Status RefuseTooLate(const PreparedProduct& product, const Arrival& arrival);
   absl::Status RefuseBeyondShare(std::string_view flow);
+  // What is remembered of a request until it is answered.
+  struct InFlight;
+  void End(InFlight& in_flight, CheckedResult checked, ProductTensors* tensors,
+           ProductCaller& caller);
   Submission MakeSubmission(PreparedProduct product, Arrival arrival, ProductCaller caller);
 
   const std::vector<ServedDevice>& devices_;
@@ -108,7 +134,9 @@ class ProductRunner {
   const Clock& clock_;
   const int64_t max_message_bytes_;
   TensorStore* const tensors_;
+  const VerifyOptions verify_;
   PredictionCorrection correction_;
+  AnswerChecker checker_;
 };
 
 }  // namespace gemmd

@@ -99,7 +99,8 @@ JobId Scheduler::Submit(Submission submission) {
   JoinKeys keys = JoinKeysOf(submission.job);
   {
     MutexLock lock(&mutex_);
-    id = ++last_id_;
+    // What follows a job has its id, so that whoever ends the one ends the other.
+    id = submission.job.id != 0 ? submission.job.id : ++last_id_;
     stopped = stopped_;
     if (stopped.ok()) {
       State& state = states_.at(&device);
@@ -301,6 +302,7 @@ void Scheduler::Answer(const Running& running, std::vector<Jobs::node_type> node
   for (size_t i = 0; i < nodes.size(); ++i) {
     Held& held = nodes[i].mapped();
     JobResult result;
+    result.id = nodes[i].key();
     result.joined = static_cast<int64_t>(nodes.size());
     result.outcome = running.joined == nullptr ? std::move(outcome) : OutcomeOfMember(outcome, i);
     if (!parts.empty() && result.outcome.status.ok()) {

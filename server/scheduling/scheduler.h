@@ -48,6 +48,7 @@ namespace gemmd {
 // How a job ended: as the device says, or Cancelled, DeadlineExceeded, or the status of Stop. The
 // message says whether it had been launched; what was aborted has no result.
 struct JobResult {
+  JobId id = 0;  // As Submit gave it.
   JobOutcome outcome;
   int64_t queue_ns = 0;  // From Submit to the start on the device, or to the drop.
   int64_t joined = 1;    // So many jobs ran as one, whose stages these are.
@@ -55,7 +56,7 @@ struct JobResult {
 
 struct Submission {
   Device* device = nullptr;  // One of the scheduler's devices.
-  Job job;                   // Its id is set by Submit.
+  Job job;                   // Its id is 0, for Submit to set, or that of a job that is done.
   int64_t bytes = 0;         // Only for the statistics.
   // The predicted time on the device. Whether the job can be in time at all rests on this alone: a
   // job that is not run corrects no prediction.

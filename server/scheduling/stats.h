@@ -17,6 +17,7 @@
 #include "kernels/kernel.h"
 #include "server/scheduling/latency_histogram.h"
 #include "server/scheduling/product.h"
+#include "server/scheduling/verification.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
@@ -83,11 +84,23 @@ class Stats {
   void AddRefusal(RefusalReason reason);
   void AddCompletion(const Completion& completion);
   void AddSilentCalls(int64_t calls) { silent_calls_ += calls; }
+  void AddVerification(VerifyMode mode, VerifyEnd end, int64_t took_ns) {
+    VerifyCounters& counters = verifications_[static_cast<size_t>(mode)];
+    ++counters.ends[static_cast<size_t>(end)];
+    counters.took_ns += took_ns;
+  }
 
   // Threads: any.
   std::array<int64_t, kRefusalReasons> refusals() const;  // Indexed by RefusalReason.
   // Calls that were ended because their peer did not read the answer.
   int64_t silent_calls() const { return silent_calls_; }
+  // Checks of answers by how they ended, and the time from D to their ends.
+  int64_t verifications(VerifyMode mode, VerifyEnd end) const {
+    return verifications_[static_cast<size_t>(mode)].ends[static_cast<size_t>(end)];
+  }
+  int64_t verify_ns(VerifyMode mode) const {
+    return verifications_[static_cast<size_t>(mode)].took_ns;
+  }
   DeviceTotals device(size_t position) const;
   // The kernels that have run and are counted one by one, in the order in which they first ran;
   // then the other kernels of each kind of device.
@@ -121,6 +134,11 @@ class Stats {
 
   std::array<Counter, kRefusalReasons> refusals_ = {};
   Counter silent_calls_ = 0;
+  struct VerifyCounters {
+    std::array<Counter, kVerifyEnds> ends = {};
+    Counter took_ns = 0;
+  };
+  std::array<VerifyCounters, kVerifyModes> verifications_ = {};
   std::vector<DeviceCounters> devices_;
   std::array<KernelHistograms, kMostKernels + kDeviceKinds> kernels_;
   std::vector<std::atomic<Place>> places_;  // One for each row of the catalogue.

@@ -5,8 +5,10 @@
 
 #include "absl/strings/match.h"
 #include "gemmd/v1/admin.grpc.pb.h"
+#include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/system/log.h"
+#include "server/wire/convert_incident.h"
 #include "server/wire/grpc_status.h"
 
 namespace gemmd {
@@ -20,7 +22,9 @@ absl::Status CheckIsLocal(const std::string& peer) {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  explicit AdminService(const std::vector<ServedDevice>& devices) : devices_(devices) {}
+  AdminService(const std::vector<ServedDevice>& devices, const IncidentLog& incidents,
+               int64_t max_message_bytes)
+      : devices_(devices), incidents_(incidents), max_message_bytes_(max_message_bytes) {}
 
   grpc::ServerUnaryReactor* RestartDevice(grpc::CallbackServerContext* context,
                                           const v1::RestartDeviceRequest* request,
@@ -34,7 +38,45 @@ class AdminService final : public v1::Admin::CallbackService {
     return reactor;
   }
 
+  grpc::ServerUnaryReactor* ListIncidents(grpc::CallbackServerContext* context,
+                                          const v1::ListIncidentsRequest*,
+                                          v1::ListIncidentsResponse* response) override {
+    const absl::Status status = CheckIsLocal(context->peer());
+    if (status.ok()) {
+      for (const IncidentLog::Entry& entry : incidents_.entries()) {
+        *response->add_incidents() = ToWire(entry);
+      }
+      response->set_found(incidents_.found());
+    }
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* GetIncidentProduct(grpc::CallbackServerContext* context,
+                                               const v1::GetIncidentProductRequest* request,
+                                               v1::GetIncidentProductResponse* response) override {
+    absl::Status status = CheckIsLocal(context->peer());
+    if (status.ok()) status = FillProduct(request->id(), *response);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
+
  private:
+  absl::Status FillProduct(int64_t id, v1::GetIncidentProductResponse& response) const {
+    for (const IncidentLog::Entry& entry : incidents_.entries()) {
+      if (entry.incident.id != id) continue;
+      ASSIGN_OR_RETURN(*response.mutable_request(), ProductOf(entry));
+      *response.mutable_incident() = ToWire(entry);
+      const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
+      if (bytes <= max_message_bytes_) return absl::OkStatus();
+      return absl::ResourceExhaustedError(Concat(
+          "id: the product takes ", bytes, " bytes, a message holds at most ", max_message_bytes_));
+    }
+    return absl::NotFoundError(Concat("id: got ", id, ", want one that ListIncidents gives"));
+  }
+
   absl::Status Restart(const std::string& name) const {
     for (const ServedDevice& served : devices_) {
       if (served.device->info().name == name) return served.device->RestartWorker();
@@ -43,12 +85,16 @@ class AdminService final : public v1::Admin::CallbackService {
   }
 
   const std::vector<ServedDevice>& devices_;
+  const IncidentLog& incidents_;
+  const int64_t max_message_bytes_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices) {
-  return std::make_unique<AdminService>(devices);
+std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices,
+                                                const IncidentLog& incidents,
+                                                int64_t max_message_bytes) {
+  return std::make_unique<AdminService>(devices, incidents, max_message_bytes);
 }
 
 }  // namespace gemmd

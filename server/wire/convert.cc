@@ -21,6 +21,7 @@ static_assert(static_cast<int>(Activation::kSilu) == v1::ACTIVATION_SILU);
 static_assert(static_cast<int>(BiasAxis::kColumns) == v1::BIAS_AXIS_COLUMNS);
 static_assert(static_cast<int>(Sparsity::k2To4) == v1::SPARSITY_2_4);
 static_assert(static_cast<int>(BitOperation::kXor) == v1::BIT_OPERATION_XOR);
+static_assert(static_cast<int>(VerifyMode::kDuplicate) + 1 == v1::VERIFY_MODE_DUPLICATE);
 
 absl::StatusOr<ScaleKind> ParseScale(std::string_view field, std::string_view extent_name,
                                      int64_t extent, const v1::Scale& scale) {
@@ -165,6 +166,24 @@ absl::Status ParseAllBytes(const v1::MultiplyRequest& request, const HeldFields&
   return absl::OkStatus();
 }
 
+// A rate of 0 is left to the server.
+absl::Status ParseVerify(const v1::Verify& verify, ParsedRequest& parsed) {
+  if (!v1::VerifyMode_IsValid(verify.mode())) return UnknownValue("verify.mode", verify.mode());
+  const double rate = verify.rate();
+  const bool is_sampled = verify.mode() == v1::VERIFY_MODE_SAMPLED;
+  if (rate != 0 && !is_sampled) {
+    return absl::InvalidArgumentError("verify.rate: got a rate, want none unless mode is SAMPLED");
+  }
+  if (!(rate >= 0 && rate <= 1)) {
+    return absl::InvalidArgumentError(
+        Concat("verify.rate: got ", std::to_string(rate), ", want above 0 and at most 1"));
+  }
+  if (verify.mode() == v1::VERIFY_MODE_UNSPECIFIED) return absl::OkStatus();
+  parsed.verify = VerifyRule{.mode = static_cast<VerifyMode>(verify.mode() - v1::VERIFY_MODE_NONE),
+                             .rate = rate};
+  return absl::OkStatus();
+}
+
 // Shape and layout of D.
 void FillMatrix(const Problem& problem, v1::Matrix& matrix) {
   matrix.set_type(ToWire(problem.d.type));
@@ -201,9 +220,7 @@ absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
     return UnknownValue("priority", request.priority());
   }
   if (request.priority() == v1::PRIORITY_LOW) parsed.priority = Priority::kLow;
-  if (request.verify().mode() > v1::VERIFY_MODE_NONE) {
-    return absl::UnimplementedError("verify.mode: this server checks no answers");
-  }
+  RETURN_IF_ERROR(ParseVerify(request.verify(), parsed));
   parsed.device = request.device();
   return parsed;
 }
@@ -218,6 +235,30 @@ void FillResponse(const ProductOutcome& outcome, const std::string& request_id,
   response.set_bytes_read(BytesRead(outcome.problem));
   response.set_bytes_written(BytesWritten(outcome.problem));
   if (outcome.tensor) *response.mutable_tensor() = ToWire(*outcome.tensor);
+  if (outcome.verification) {
+    *response.mutable_verification() = ToWire(*outcome.verification);
+  }
+}
+
+v1::VerifyMode ToWire(VerifyMode mode) {
+  return static_cast<v1::VerifyMode>(static_cast<int>(mode) + 1);
+}
+
+v1::Verification ToWire(const AnswerVerification& verification) {
+  v1::Verification wire;
+  wire.set_mode(ToWire(verification.mode));
+  wire.set_outcome(verification.end == VerifyEnd::kPassed ? v1::VERIFY_OUTCOME_PASSED
+                                                          : v1::VERIFY_OUTCOME_NOT_VERIFIED);
+  wire.set_reason(std::string(verification.reason));
+  wire.set_elements_checked(verification.elements_checked);
+  wire.set_miss_probability(verification.miss_probability);
+  wire.set_cost(verification.cost);
+  wire.set_least_error(verification.least_error);
+  wire.set_verify_ns(verification.verify_ns);
+  wire.set_kernel(std::string(verification.kernel));
+  wire.set_device(std::string(verification.device));
+  wire.set_wrong_answers(verification.wrong_answers);
+  return wire;
 }
 
 v1::Timing ToWire(const ProductTiming& timing) {

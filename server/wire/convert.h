@@ -26,5 +26,7 @@ void FillResponse(const ProductOutcome& outcome, const std::string& request_id,
                   v1::MultiplyResponse& response);
 
 v1::Timing ToWire(const ProductTiming& timing);
+v1::VerifyMode ToWire(VerifyMode mode);
+v1::Verification ToWire(const AnswerVerification& verification);
 
 }  // namespace gemmd

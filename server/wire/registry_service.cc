@@ -174,8 +174,11 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
     const Problem& problem = parsed.job.problem;
     v1::ExplainResponse response;
     response.set_device(device.info().name);
+    const std::vector<const Kernel*> quarantined = place.served->quarantined();
+    Constraints constraints = parsed.constraints;
+    constraints.quarantined = quarantined;
     const Selection selection =
-        Select(Catalog(device.info().kind), problem, parsed.constraints, device.profile());
+        Select(Catalog(device.info().kind), problem, constraints, device.profile());
     RETURN_IF_ERROR(FillExplanation(problem, selection, response));
     for (size_t i = 0; i < selection.candidates.size(); ++i) {
       const Candidate& candidate = selection.candidates[i];

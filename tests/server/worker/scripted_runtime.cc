@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "kernels/element.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "tests/server/worker/rights.h"
@@ -20,6 +21,13 @@ std::string ScriptOfEnvironment() {
 
 // No memory of any GPU or process is there, and it is aligned as D must be.
 std::byte* Nowhere() { return reinterpret_cast<std::byte*>(uintptr_t{256}); }
+
+void FlipBit(const GemmArgs& args) {
+  const int bits = BitsOf(args.problem.d.type);
+  const uint64_t flipped =
+      LoadBits(args.problem.d.type, args.d, 0) ^ uint64_t{1} << (bits > 2 ? bits - 2 : 0);
+  StoreBits(args.problem.d.type, args.d, 0, flipped);
+}
 
 }  // namespace
 
@@ -117,6 +125,11 @@ absl::Status ScriptedRuntime::Launch(const Kernel& kernel, const GemmArgs& args)
     GemmArgs args_to_nowhere = args;
     args_to_nowhere.d = Nowhere();
     return inner_.Launch(kernel, args_to_nowhere);
+  }
+  if (action == "flip") {
+    RETURN_IF_ERROR(inner_.Launch(kernel, args));
+    FlipBit(args);
+    return absl::OkStatus();
   }
   RETURN_IF_ERROR(Act("Launch", action));
   return inner_.Launch(kernel, args);

@@ -14,6 +14,7 @@
 //   rights          fails with Internal, and says what the worker may do (rights.h)
 // and at calls of Launch alone:
 //   skip            does nothing and says that it did
+//   flip            a bit of its D is wrong: the second highest of the element of row and column 0
 //   illegal_address the kernel writes its result to where there is no memory
 //   endless_loop    the GPU runs a kernel without end, and the call waits for it
 #pragma once

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/answer_checker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "kernels/catalog.h"
+#include "kernels/select.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "kernels/verify/checksum.h"
+#include "kernels/verify/recompute.h"
+#include "kernels/verify/sampled.h"
+#include "server/device/canary.h"
+#include "server/store/sha256.h"
+#include "server/system/log.h"
+
+namespace gemmd {
+namespace {
+
+// A wrong answer is computed again so often.
+constexpr int kMostRetries = 2;
+
+// The bytes of a source in one piece.
+class FlatSource {
+ public:
+  explicit FlatSource(const Source& source) {
+    if (source.pieces.size() == 1) {
+      bytes_ = source.pieces.front();
+      return;
+    }
+    copy_.reserve(static_cast<size_t>(source.bytes));
+    for (const Piece piece : source.pieces) copy_.insert(copy_.end(), piece.begin(), piece.end());
+    bytes_ = copy_;
+  }
+  FlatSource(const FlatSource&) = delete;
+  FlatSource& operator=(const FlatSource&) = delete;
+
+  Piece bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> copy_;
+  Piece bytes_;
+};
+
+// A wire's floats may lie anywhere.
+std::vector<float> FloatsOf(const Source& source) {
+  const FlatSource flat(source);
+  std::vector<float> floats(flat.bytes().size() / sizeof(float));
+  if (!floats.empty()) std::memcpy(floats.data(), flat.bytes().data(), flat.bytes().size());
+  return floats;
+}
+
+// All operands of a job, flat.
+struct FlatOperands {
+  explicit FlatOperands(const Job& job)
+      : a(job.a),
+        b(job.b),
+        c(job.c),
+        bias(job.bias),
+        a_scale(FloatsOf(job.a_scale)),
+        b_scale(FloatsOf(job.b_scale)) {}
+
+  FlatSource a;
+  FlatSource b;
+  FlatSource c;
+  FlatSource bias;
+  std::vector<float> a_scale;
+  std::vector<float> b_scale;
+};
+
+verify::CheckedProduct ProductOf(const Job& job, const Kernel& kernel, const Target& target,
+                                 const FlatOperands& operands, absl::Span<const std::byte> d,
+                                 AbortFlag abort) {
+  return {.kernel = kernel,
+          .target = target,
+          .problem = job.problem,
+          .a = operands.a.bytes(),
+          .b = operands.b.bytes(),
+          .c = operands.c.bytes(),
+          .bias = operands.bias.bytes(),
+          .a_scale = operands.a_scale,
+          .b_scale = operands.b_scale,
+          .d = d,
+          .abort = abort};
+}
+
+std::string HashOf(Piece bytes) {
+  if (bytes.empty()) return "";
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const uint8_t byte : Sha256::Of(bytes)) {
+    text += kDigits[byte / 16];
+    text += kDigits[byte % 16];
+  }
+  return text;
+}
+
+std::vector<std::byte> Copied(Piece bytes) { return {bytes.begin(), bytes.end()}; }
+
+// The kernel that ran: the device may have taken another one than it was given.
+const Kernel* KernelOf(const JobResult& result, const Kernel& given) {
+  return result.outcome.kernel != nullptr ? result.outcome.kernel : &given;
+}
+
+std::string WhereOf(const verify::WrongElement& element) {
+  return Concat("row ", element.row, ", column ", element.column, " of matrix ", element.batch);
+}
+
+}  // namespace
+
+struct AnswerChecker::Task {
+  std::unique_ptr<CheckedJob> job;
+  JobResult result;  // That is checked.
+  Done done;
+  Place place;  // That gave the result.
+  int64_t begun_ns = 0;
+  int wrong_answers = 0;
+  // For a product that is computed once more.
+  Place again_place;
+  HeldBytes again;
+};
+
+AnswerChecker::AnswerChecker(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
+                             Stats& stats, const Clock& clock, const VerifyOptions& options,
+                             IncidentLog* log, std::function<std::string(size_t device)> chip_state)
+    : devices_(devices),
+      scheduler_(scheduler),
+      stats_(stats),
+      clock_(clock),
+      options_(options),
+      log_(log),
+      chip_state_(std::move(chip_state)),
+      verifier_(options.threads) {}
+
+AnswerChecker::~AnswerChecker() {
+  {
+    MutexLock lock(&mutex_);
+    if (canaries_ == 0) return;
+  }
+  scheduler_.Stop(absl::UnavailableError("the server stopped"));
+  MutexLock lock(&mutex_);
+  mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return canaries_ == 0; });
+}
+
+void AnswerChecker::Check(std::unique_ptr<CheckedJob> job, JobResult result, Done done) {
+  auto task = std::make_unique<Task>();
+  task->place = {job->served, KernelOf(result, *job->job.kernel)};
+  task->job = std::move(job);
+  task->result = std::move(result);
+  task->done = std::move(done);
+  task->begun_ns = clock_.NowNs();
+  if (task->job->rule.mode == VerifyMode::kDuplicate) return ComputeOnceMore(std::move(task));
+  const JobId id = task->result.id;
+  verifier_.Submit(id, [this, task = std::move(task)](verify::Draw& draw, AbortFlag abort) mutable {
+    Verify(std::move(task), draw, abort);
+  });
+}
+
+void AnswerChecker::Verify(std::unique_ptr<Task> task, verify::Draw& draw, AbortFlag abort) {
+  const CheckedJob& job = *task->job;
+  const FlatOperands operands(job.job);
+  const verify::CheckedProduct product =
+      ProductOf(job.job, *task->place.kernel, task->place.served->device->profile().target,
+                operands, task->result.outcome.d.bytes(), abort);
+  const absl::StatusOr<verify::CheckResult> check =
+      job.rule.mode == VerifyMode::kSampled ? verify::CheckSample(product, job.rule.rate, draw)
+                                            : verify::CheckSums(product, draw);
+  if (!check.ok()) return EndEarly(std::move(task), check.status());
+  if (check->end != verify::CheckEnd::kWrong) return EndOk(std::move(task), *check);
+  const Place place = task->place;
+  EndWrong(std::move(task), place, *check);
+}
+
+// A check that was ended early: by the caller, or because its deadline passed.
+void AnswerChecker::EndEarly(std::unique_ptr<Task> task, const absl::Status& status) {
+  if (!absl::IsCancelled(status)) return EndWith(std::move(task), status);
+  const bool is_late = task->job->deadline_ns <= clock_.NowNs();
+  EndWith(std::move(task),
+          is_late ? absl::DeadlineExceededError("the deadline passed while D was checked")
+                  : absl::CancelledError("cancelled while D was checked"));
+}
+
+void AnswerChecker::EndWith(std::unique_ptr<Task> task, absl::Status status) {
+  CheckedResult checked = {.result = std::move(task->result),
+                           .kernel = task->place.kernel,
+                           .served = task->place.served};
+  checked.result.outcome.status = std::move(status);
+  checked.result.outcome.d = HeldBytes();
+  std::move(task->done)(std::move(checked));
+}
+
+void AnswerChecker::EndOk(std::unique_ptr<Task> task, const verify::CheckResult& check) {
+  const bool is_passed = check.end == verify::CheckEnd::kPassed;
+  CheckedResult checked = {.kernel = task->place.kernel, .served = task->place.served};
+  checked.verification = {.mode = task->job->rule.mode,
+                          .end = is_passed ? VerifyEnd::kPassed : VerifyEnd::kNotVerified,
+                          .reason = check.reason,
+                          .elements_checked = check.elements_checked,
+                          .miss_probability = check.miss_probability,
+                          .cost = check.cost,
+                          .least_error = check.least_error,
+                          .verify_ns = clock_.NowNs() - task->begun_ns,
+                          .wrong_answers = task->wrong_answers};
+  if (task->again_place.kernel != nullptr) {
+    checked.verification.kernel = task->again_place.kernel->name;
+    checked.verification.device = task->again_place.served->device->info().name;
+  }
+  stats_.AddVerification(checked.verification.mode, checked.verification.end,
+                         checked.verification.verify_ns);
+  checked.result = std::move(task->result);
+  std::move(task->done)(std::move(checked));
+}
+
+// The scheduler gives each id to one job at a time: the product's own has ended.
+Submission AnswerChecker::SubmissionFor(const Task& task, Place place) const {
+  const CheckedJob& job = *task.job;
+  const DeviceProfile& profile = place.served->device->profile();
+  Submission submission;
+  submission.device = place.served->device;
+  submission.job = job.job;
+  submission.job.id = task.result.id;
+  submission.job.kernel = place.kernel;
+  submission.job.workspace_bytes =
+      std::max(job.job.workspace_bytes, place.kernel->workspace_bytes(job.job.problem).value_or(0));
+  submission.bytes = BytesRead(job.job.problem) + job.job.d_bytes;
+  submission.predicted_ns = PredictedNs(*place.kernel, job.job.problem, profile) +
+                            PredictedCopyNs(job.job.problem, profile);
+  submission.deadline_ns = job.deadline_ns;
+  submission.flow = job.flow;
+  submission.priority = job.priority;
+  return submission;
+}
+
+void AnswerChecker::ComputeOnceMore(std::unique_ptr<Task> task) {
+  CheckedJob& job = *task->job;
+  job.job.kernel = task->place.kernel;
+  job.served = task->place.served;
+  task->again_place = EqualPlace(job);
+  Submission submission = SubmissionFor(*task, task->again_place);
+  submission.done = [this, task = std::move(task)](JobResult again) mutable {
+    if (!again.outcome.status.ok()) {
+      return EndWith(std::move(task), std::move(again.outcome.status));
+    }
+    task->again_place.kernel = KernelOf(again, *task->again_place.kernel);
+    task->again = std::move(again.outcome.d);
+    const JobId id = task->result.id;
+    verifier_.Submit(id, [this, task = std::move(task)](verify::Draw&, AbortFlag abort) mutable {
+      Compare(std::move(task), abort);
+    });
+  };
+  scheduler_.Submit(std::move(submission));
+}
+
+void AnswerChecker::Compare(std::unique_ptr<Task> task, AbortFlag abort) {
+  const Job& job = task->job->job;
+  verify::CheckResult check =
+      verify::CompareResults(job.problem, task->result.outcome.d.bytes(), task->again.bytes());
+  if (check.end != verify::CheckEnd::kWrong) return EndOk(std::move(task), check);
+  // Which of the two is wrong, the element itself says where it can be computed again.
+  Place blamed = task->place;
+  if (verify::CanRecompute(*task->place.kernel).ok()) {
+    const FlatOperands operands(job);
+    const verify::CheckedProduct product =
+        ProductOf(job, *task->place.kernel, task->place.served->device->profile().target, operands,
+                  task->result.outcome.d.bytes(), abort);
+    verify::CheckResult first;
+    const absl::Status status =
+        verify::Recompute(product, check.wrong->batch, absl::MakeConstSpan(&check.wrong->row, 1),
+                          absl::MakeConstSpan(&check.wrong->column, 1), first);
+    if (!status.ok()) return EndEarly(std::move(task), status);
+    if (first.end == verify::CheckEnd::kPassed) {
+      blamed = task->again_place;
+      std::swap(check.wrong->got_bits, check.wrong->want_bits);
+    }
+  }
+  EndWrong(std::move(task), blamed, check);
+}
+
+void AnswerChecker::EndWrong(std::unique_ptr<Task> task, Place place,
+                             const verify::CheckResult& check) {
+  const std::string& device = place.served->device->info().name;
+  DeviceTrust* const trust = place.served->trust;
+  const bool took_out = trust != nullptr && trust->AddWrongAnswer(*place.kernel);
+  stats_.AddVerification(task->job->rule.mode, VerifyEnd::kFailed, clock_.NowNs() - task->begun_ns);
+  Note(*task, place, check, took_out);
+  spdlog::error("event=wrong_answer device={} kernel={} problem={} element={} mode={} out={}",
+                LogValue(device), place.kernel->name, LogValue(Describe(task->job->job.problem)),
+                LogValue(WhereOf(*check.wrong)), NameOf(task->job->rule.mode), took_out);
+  if (trust != nullptr && trust->status().ok()) RunCanaries(*place.served);
+  ++task->wrong_answers;
+  const Place elsewhere =
+      options_.retry && task->wrong_answers <= kMostRetries ? PlaceForRetry(*task->job) : Place();
+  if (elsewhere.kernel != nullptr) return ComputeElsewhere(std::move(task), elsewhere);
+  absl::Status status = absl::DataLossError(Concat(
+      "d: ", place.kernel->name, " on ", device, " gave a wrong element at ", WhereOf(*check.wrong),
+      "; it is not answered (verify ", NameOf(task->job->rule.mode), ")"));
+  EndWith(std::move(task), std::move(status));
+}
+
+void AnswerChecker::Note(const Task& task, Place place, const verify::CheckResult& check,
+                         bool took_out_device) {
+  if (log_ == nullptr) return;
+  const Job& job = task.job->job;
+  const FlatOperands operands(job);
+  Incident incident;
+  incident.time_unix_ns = absl::ToUnixNanos(absl::Now());
+  incident.device = place.served->device->info().name;
+  incident.kernel = std::string(place.kernel->name);
+  incident.problem = Describe(job.problem);
+  incident.mode = task.job->rule.mode;
+  incident.element = *check.wrong;
+  incident.wrong_elements = check.wrong_elements;
+  incident.element_type = job.problem.d.type;
+  incident.a_sha256 = HashOf(operands.a.bytes());
+  incident.b_sha256 = HashOf(operands.b.bytes());
+  incident.c_sha256 = HashOf(operands.c.bytes());
+  if (chip_state_) {
+    incident.chip_state = chip_state_(static_cast<size_t>(place.served - devices_.data()));
+  }
+  incident.request_id = task.job->request_id;
+  incident.took_out_device = took_out_device;
+  std::shared_ptr<KeptProduct> kept;
+  if (BytesRead(job.problem) <= log_->most_kept_bytes()) {
+    kept = std::make_shared<KeptProduct>();
+    kept->problem = job.problem;
+    kept->a = Copied(operands.a.bytes());
+    kept->b = Copied(operands.b.bytes());
+    kept->c = Copied(operands.c.bytes());
+    kept->bias = Copied(operands.bias.bytes());
+    kept->a_scale = operands.a_scale;
+    kept->b_scale = operands.b_scale;
+  }
+  log_->Add(std::move(incident), std::move(kept));
+}
+
+void AnswerChecker::ComputeElsewhere(std::unique_ptr<Task> task, Place place) {
+  Submission submission = SubmissionFor(*task, place);
+  submission.done = [this, place, task = std::move(task)](JobResult result) mutable {
+    task->place = {place.served, KernelOf(result, *place.kernel)};
+    task->again = HeldBytes();
+    task->again_place = Place();
+    task->result.outcome = std::move(result.outcome);
+    if (!task->result.outcome.status.ok()) {
+      absl::Status status = task->result.outcome.status;
+      return EndWith(std::move(task), std::move(status));
+    }
+    task->job->job.kernel = place.kernel;
+    task->job->served = place.served;
+    if (task->job->rule.mode == VerifyMode::kDuplicate) return ComputeOnceMore(std::move(task));
+    const JobId id = task->result.id;
+    verifier_.Submit(id,
+                     [this, task = std::move(task)](verify::Draw& draw, AbortFlag abort) mutable {
+                       Verify(std::move(task), draw, abort);
+                     });
+  };
+  scheduler_.Submit(std::move(submission));
+}
+
+bool AnswerChecker::CanRun(Place place, const Problem& problem) const {
+  const Device& device = *place.served->device;
+  if (!place.served->readiness().ok() || !device.CheckSize(problem).ok()) return false;
+  if (!place.kernel->available(device.profile().target).ok()) return false;
+  if (!place.kernel->supports(problem).ok()) return false;
+  if (place.served->trust == nullptr) return true;
+  const std::vector<const Kernel*> quarantined = place.served->trust->quarantined();
+  return std::find(quarantined.begin(), quarantined.end(), place.kernel) == quarantined.end();
+}
+
+// Where the same bits come from: an equal device, another kernel of the same instruction, or, where
+// there is neither, the same kernel again.
+AnswerChecker::Place AnswerChecker::EqualPlace(const CheckedJob& job) const {
+  const DeviceInfo& own = job.served->device->info();
+  const Kernel& kernel = *job.job.kernel;
+  for (const ServedDevice& served : devices_) {
+    const DeviceInfo& info = served.device->info();
+    const bool is_equal = info.kind == own.kind && info.description == own.description &&
+                          info.chip == own.chip && &served != job.served;
+    if (is_equal && CanRun({&served, &kernel}, job.job.problem)) return {&served, &kernel};
+  }
+  if (kernel.instruction != nullptr) {
+    for (const Kernel& other : Catalog(own.kind)) {
+      if (&other == &kernel || *other.instruction != *kernel.instruction) continue;
+      if (CanRun({job.served, &other}, job.job.problem)) return {job.served, &other};
+    }
+  }
+  return {job.served, &kernel};
+}
+
+AnswerChecker::Place AnswerChecker::PlaceForRetry(const CheckedJob& job) const {
+  for (const ServedDevice& served : devices_) {
+    const DeviceInfo& info = served.device->info();
+    if (!job.device.empty() && info.name != job.device) continue;
+    if (!served.readiness().ok() || !served.device->CheckSize(job.job.problem).ok()) continue;
+    const std::vector<const Kernel*> quarantined =
+        served.trust == nullptr ? std::vector<const Kernel*>() : served.trust->quarantined();
+    Constraints constraints = job.constraints;
+    constraints.quarantined = quarantined;
+    const Kernel* const kernel =
+        FindBest(Catalog(info.kind), job.job.problem, constraints, served.device->profile());
+    if (kernel != nullptr && NeedsOf(job.rule, *kernel, job.job.problem).ok()) {
+      return {&served, kernel};
+    }
+  }
+  return {};
+}
+
+// One product of known answer for each engine of the device.
+void AnswerChecker::RunCanaries(const ServedDevice& served) {
+  std::set<std::string_view> engines;
+  for (const Kernel& kernel : Catalog(served.device->info().kind)) {
+    if (engines.count(kernel.engine) != 0) continue;
+    absl::StatusOr<std::unique_ptr<CanaryProduct>> made = MakeCanary(kernel);
+    if (!made.ok() || !CanRun({&served, &kernel}, (*made)->job.problem)) continue;
+    engines.insert(kernel.engine);
+    std::shared_ptr<CanaryProduct> canary = *std::move(made);
+    Submission submission;
+    submission.device = served.device;
+    submission.job = canary->job;
+    submission.predicted_ns = PredictedNs(kernel, canary->job.problem, served.device->profile());
+    submission.flow = "canary";
+    submission.done = [this, &served, &kernel, canary](JobResult result) {
+      absl::Status status = result.outcome.status;
+      if (status.ok()) status = canary->Check(result.outcome.d.bytes());
+      EndCanary(served, kernel, status);
+    };
+    {
+      MutexLock lock(&mutex_);
+      ++canaries_;
+    }
+    scheduler_.Submit(std::move(submission));
+  }
+}
+
+void AnswerChecker::EndCanary(const ServedDevice& served, const Kernel& kernel,
+                              const absl::Status& status) {
+  if (absl::IsDataLoss(status)) {
+    served.trust->AddWrongAnswer(kernel);
+    spdlog::error("event=canary_failed device={} kernel={} reason={}",
+                  LogValue(served.device->info().name), kernel.name,
+                  LogValue(std::string(status.message())));
+  }
+  MutexLock lock(&mutex_);
+  --canaries_;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/incidents.h"
+
+#include <fstream>
+#include <utility>
+
+#include "kernels/text.h"
+#include "server/system/log.h"
+
+namespace gemmd {
+namespace {
+
+std::string Quoted(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (code < 0x20) {
+      quoted += "\\u00";
+      quoted += kDigits[code / 16];
+      quoted += kDigits[code % 16];
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted += '"';
+}
+
+std::string Hexadecimal(uint64_t bits) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text = "0x";
+  bool has_begun = false;
+  for (int shift = 60; shift >= 0; shift -= 4) {
+    const uint64_t digit = bits >> shift & 15;
+    has_begun = has_begun || digit != 0 || shift == 0;
+    if (has_begun) text += kDigits[digit];
+  }
+  return text;
+}
+
+}  // namespace
+
+int64_t KeptProduct::bytes() const {
+  return static_cast<int64_t>(a.size() + b.size() + c.size() + bias.size() +
+                              (a_scale.size() + b_scale.size()) * sizeof(float));
+}
+
+int64_t IncidentLog::Add(Incident incident, std::shared_ptr<const KeptProduct> product) {
+  MutexLock lock(&mutex_);
+  incident.id = ++found_;
+  Write(incident);
+  if (product != nullptr && product->bytes() > options_.most_kept_bytes) product = nullptr;
+  if (product != nullptr) kept_bytes_ += product->bytes();
+  entries_.push_back({std::move(incident), std::move(product)});
+  if (entries_.size() > options_.most_incidents) {
+    if (entries_.front().product != nullptr) kept_bytes_ -= entries_.front().product->bytes();
+    entries_.pop_front();
+  }
+  for (Entry& entry : entries_) {
+    if (kept_bytes_ <= options_.most_kept_bytes) break;
+    if (entry.product == nullptr) continue;
+    kept_bytes_ -= entry.product->bytes();
+    entry.product = nullptr;
+  }
+  return found_;
+}
+
+void IncidentLog::Write(const Incident& incident) {
+  if (options_.file.empty()) return;
+  std::ofstream file(options_.file, std::ios::app | std::ios::ate);
+  const std::string line = JsonOf(incident) + "\n";
+  const int64_t written = static_cast<int64_t>(file.tellp());
+  if (file && written + static_cast<int64_t>(line.size()) <= options_.most_file_bytes) {
+    file << line << std::flush;
+    if (file) return;
+  }
+  spdlog::warn("event=incident_not_written id={} file={}", incident.id, LogValue(options_.file));
+}
+
+std::vector<IncidentLog::Entry> IncidentLog::entries() const {
+  MutexLock lock(&mutex_);
+  return {entries_.rbegin(), entries_.rend()};
+}
+
+int64_t IncidentLog::found() const {
+  MutexLock lock(&mutex_);
+  return found_;
+}
+
+std::string JsonOf(const Incident& incident) {
+  return Concat(
+      "{\"id\":", incident.id, ",\"time_unix_ns\":", incident.time_unix_ns,
+      ",\"device\":", Quoted(incident.device), ",\"kernel\":", Quoted(incident.kernel),
+      ",\"problem\":", Quoted(incident.problem), ",\"mode\":", Quoted(NameOf(incident.mode)),
+      ",\"batch\":", incident.element.batch, ",\"row\":", incident.element.row,
+      ",\"column\":", incident.element.column,
+      ",\"element_type\":", Quoted(NameOf(incident.element_type)),
+      ",\"got_bits\":", Quoted(Hexadecimal(incident.element.got_bits)),
+      ",\"want_bits\":", Quoted(Hexadecimal(incident.element.want_bits)),
+      ",\"wrong_elements\":", incident.wrong_elements, ",\"a_sha256\":", Quoted(incident.a_sha256),
+      ",\"b_sha256\":", Quoted(incident.b_sha256), ",\"c_sha256\":", Quoted(incident.c_sha256),
+      ",\"chip_state\":", Quoted(incident.chip_state),
+      ",\"request_id\":", Quoted(incident.request_id),
+      ",\"took_out_device\":", incident.took_out_device ? "true" : "false", "}");
+}
+
+}  // namespace gemmd

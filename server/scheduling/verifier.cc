@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/verifier.h"
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <utility>
+
+#include "kernels/cpu/host.h"
+
+namespace gemmd {
+namespace {
+
+// Seeded from the system's randomness: no device knows what is drawn.
+verify::Draw MakeDraw() {
+  std::random_device device;
+  std::array<uint32_t, 8> words;
+  for (uint32_t& word : words) word = device();
+  std::seed_seq seed(words.begin(), words.end());
+  return verify::Draw(seed);
+}
+
+int ThreadsOf(int asked) {
+  if (asked > 0) return asked;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 4);
+}
+
+}  // namespace
+
+Verifier::Verifier(int threads) : most_threads_(ThreadsOf(threads)) {}
+
+Verifier::~Verifier() {
+  Stop();
+  std::vector<std::thread> threads;
+  {
+    MutexLock lock(&mutex_);
+    is_over_ = true;
+    threads = std::move(threads_);
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void Verifier::Submit(JobId id, Work work) {
+  MutexLock lock(&mutex_);
+  Task& task = waiting_.emplace_back();
+  task.id = id;
+  task.work = std::move(work);
+  task.abort = is_stopped_;
+  const bool is_enough = waiting_.size() + running_.size() <= threads_.size();
+  if (is_enough || static_cast<int>(threads_.size()) == most_threads_) return;
+  threads_.emplace_back([this] { Run(); });
+}
+
+void Verifier::Cancel(absl::Span<const JobId> ids) {
+  MutexLock lock(&mutex_);
+  for (std::list<Task>* const tasks : {&waiting_, &running_}) {
+    for (Task& task : *tasks) {
+      if (std::find(ids.begin(), ids.end(), task.id) != ids.end()) task.abort = true;
+    }
+  }
+}
+
+void Verifier::Stop() {
+  MutexLock lock(&mutex_);
+  is_stopped_ = true;
+  for (std::list<Task>* const tasks : {&waiting_, &running_}) {
+    for (Task& task : *tasks) task.abort = true;
+  }
+}
+
+void Verifier::Run() {
+  SetThreads(1);
+  verify::Draw draw = MakeDraw();
+  while (true) {
+    std::list<Task>::iterator task;
+    {
+      MutexLock lock(&mutex_);
+      mutex_.Await(
+          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_over_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      task = waiting_.begin();
+      running_.splice(running_.end(), waiting_, task);
+    }
+    std::move(task->work)(draw, &task->abort);
+    MutexLock lock(&mutex_);
+    running_.erase(task);
+  }
+}
+
+}  // namespace gemmd

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/convert_incident.h"
+
+#include <string>
+
+#include "server/wire/convert.h"
+#include "server/wire/convert_operand.h"
+
+namespace gemmd {
+namespace {
+
+void Fill(const MatrixLayout& layout, const std::vector<std::byte>& bytes,
+          const std::vector<float>& scale, v1::Operand& wire) {
+  wire.set_type(ToWire(layout.type));
+  wire.set_data(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  for (const float value : scale) wire.mutable_scale()->add_values(value);
+  if (layout.is_sparse()) {
+    wire.set_sparsity(v1::SPARSITY_2_4);
+  } else {
+    wire.set_order(layout.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR);
+    wire.set_leading_dimension(layout.leading_dimension);
+  }
+  wire.set_batch_stride(layout.batch_stride_bytes);
+}
+
+}  // namespace
+
+v1::Incident ToWire(const IncidentLog::Entry& entry) {
+  const Incident& incident = entry.incident;
+  v1::Incident wire;
+  wire.set_id(incident.id);
+  wire.set_time_unix_ns(incident.time_unix_ns);
+  wire.set_device(incident.device);
+  wire.set_kernel(incident.kernel);
+  wire.set_problem(incident.problem);
+  wire.set_mode(ToWire(incident.mode));
+  wire.set_batch(incident.element.batch);
+  wire.set_row(incident.element.row);
+  wire.set_column(incident.element.column);
+  wire.set_element_type(std::string(NameOf(incident.element_type)));
+  wire.set_got_bits(incident.element.got_bits);
+  wire.set_want_bits(incident.element.want_bits);
+  wire.set_wrong_elements(incident.wrong_elements);
+  wire.set_a_sha256(incident.a_sha256);
+  wire.set_b_sha256(incident.b_sha256);
+  wire.set_c_sha256(incident.c_sha256);
+  wire.set_chip_state(incident.chip_state);
+  wire.set_request_id(incident.request_id);
+  wire.set_has_operands(entry.product != nullptr);
+  wire.set_took_out_device(incident.took_out_device);
+  return wire;
+}
+
+absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry) {
+  if (entry.product == nullptr) {
+    return absl::FailedPreconditionError("id: the operands of this incident were not kept");
+  }
+  const KeptProduct& kept = *entry.product;
+  const Problem& problem = kept.problem;
+  v1::MultiplyRequest request;
+  request.set_m(problem.m);
+  request.set_n(problem.n);
+  request.set_k(problem.k);
+  request.set_batch(problem.batch);
+  Fill(problem.a, kept.a, kept.a_scale, *request.mutable_a());
+  Fill(problem.b, kept.b, kept.b_scale, *request.mutable_b());
+  if (problem.has_c()) Fill(problem.c, kept.c, {}, *request.mutable_c());
+  request.set_alpha(problem.alpha);
+  request.set_beta(problem.beta);
+  if (problem.bias_axis != BiasAxis::kNone) {
+    v1::Bias& bias = *request.mutable_bias();
+    bias.set_type(ToWire(problem.bias_type));
+    bias.set_axis(static_cast<v1::BiasAxis>(problem.bias_axis));
+    bias.set_data(reinterpret_cast<const char*>(kept.bias.data()), kept.bias.size());
+  }
+  request.set_activation(static_cast<v1::Activation>(problem.activation));
+  request.set_bit_operation(static_cast<v1::BitOperation>(problem.bit_operation));
+  request.set_accumulation_type(ToWire(problem.accumulation));
+  request.mutable_d()->set_type(ToWire(problem.d.type));
+  request.mutable_d()->set_order(problem.d.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR
+                                                                     : v1::ORDER_COLUMN_MAJOR);
+  request.set_kernel(entry.incident.kernel);
+  request.set_device(entry.incident.device);
+  return request;
+}
+
+}  // namespace gemmd

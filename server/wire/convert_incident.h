@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "gemmd/v1/incidents.pb.h"
+#include "server/scheduling/incidents.h"
+
+namespace gemmd {
+
+v1::Incident ToWire(const IncidentLog::Entry& entry);
+
+// The product that gave the wrong answer, with its operands.
+// Errors: FailedPrecondition where they were not kept.
+absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry);
+
+}  // namespace gemmd
