@@ -225,6 +225,7 @@ Submission AnswerChecker::SubmissionFor(const Task& task, Place place) const {
   submission.job = job.job;
   submission.job.id = task.result.id;
   submission.job.kernel = place.kernel;
+  submission.job.is_kernel_given = true;
   submission.job.workspace_bytes =
       std::max(job.job.workspace_bytes, place.kernel->workspace_bytes(job.job.problem).value_or(0));
   submission.bytes = BytesRead(job.job.problem) + job.job.d_bytes;
@@ -421,6 +422,7 @@ void AnswerChecker::RunCanaries(const ServedDevice& served) {
     Submission submission;
     submission.device = served.device;
     submission.job = canary->job;
+    submission.job.is_kernel_given = true;
     submission.predicted_ns = PredictedNs(kernel, canary->job.problem, served.device->profile());
     submission.flow = "canary";
     submission.done = [this, &served, &kernel, canary](JobResult result) {

@@ -285,7 +285,9 @@ absl::Status ProductRunner::Place(PreparedProduct& product) const {
   ASSIGN_OR_RETURN(const Placement place, FindPlace(product.parsed));
   product.served = place.served;
   job.kernel = place.kernel;
-  job.is_kernel_given = product.parsed.constraints.kernel != nullptr;
+  // Nor may what runs as one with others take a kernel that is quarantined.
+  job.is_kernel_given =
+      product.parsed.constraints.kernel != nullptr || !product.served->quarantined().empty();
   const DeviceProfile& profile = product.served->device->profile();
   if (job.kernel == nullptr) {
     const std::vector<const Kernel*> quarantined = product.served->quarantined();
