@@ -219,8 +219,8 @@ absl::Status Run(Options options, const Logging& logging, const Supervision& sup
   const ServiceManager& manager = supervision.manager;
   options.server.log_counts = [&logging] { return logging.counts(); };
   ASSIGN_OR_RETURN(const int64_t open_files, RaiseOpenFileLimit());
-  spdlog::info("event=start version={} pid={} open_files={} memory_limit_bytes={}", kVersion,
-               getpid(), open_files, MemoryLimitBytes());
+  spdlog::info("event=start version={} commit={} pid={} open_files={} memory_limit_bytes={}",
+               kVersion, kCommit, getpid(), open_files, MemoryLimitBytes());
   // Making devices takes seconds: a file that makes no sense is told before it.
   RETURN_IF_ERROR(CheckTls(options.server.transport));
   manager.Tell("STATUS=Checks its devices");

@@ -416,7 +416,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
       "timing of "
       "every stage.\n\nExample: gemmd --listen=127.0.0.1:8470,unix:/run/gemmd.sock --cpu-threads=8",
       "gemmd");
-  app.set_version_flag("--version", std::string("gemmd ") + kVersion);
+  app.set_version_flag("--version", VersionText("gemmd"));
   app.add_flag_callback(
       "--list-metrics", [] { throw CLI::CallForVersion(MetricsJson(), 0); },
       "Print a list of all metrics as JSON and exit");

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "client/gemmctl/commands.h"
 #include "client/terminal/usage.h"
+#include "client/terminal/version.h"
 
 namespace gemmd {
 namespace {
@@ -22,7 +23,7 @@ constexpr char kExitCodes[] =
 
 void AddGlobalFlags(CLI::App& app, GlobalFlags& global) {
   app.set_help_all_flag("--help-all", "Print the help of all commands");
-  app.set_version_flag("--version", std::string("gemmctl ") + GEMMD_VERSION);
+  app.set_version_flag("--version", ToolVersionText("gemmctl"));
   app.add_option("--address", global.address,
                  "Address of the server: host:port, tls:host:port or unix:/path; also "
                  "$GEMMD_ADDRESS")

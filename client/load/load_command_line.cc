@@ -15,6 +15,7 @@
 #include "client/load/report/report_files.h"
 #include "client/load/text_file.h"
 #include "client/terminal/usage.h"
+#include "client/terminal/version.h"
 
 namespace gemmd {
 namespace {
@@ -101,7 +102,7 @@ ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::strin
                      const SecurityFlags& security) {
   CLI::App app("Loads gemmd servers with matrix products and says what became of them", "gemmload");
   app.footer(kFooter);
-  app.set_version_flag("--version", std::string("gemmload ") + GEMMD_VERSION);
+  app.set_version_flag("--version", ToolVersionText("gemmload"));
   LoadFlags flags;
   flags.security = security;
   CompareFlags compare_flags;

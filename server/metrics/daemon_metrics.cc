@@ -37,9 +37,14 @@ void CollectHandlers(const Snapshot& now, Samples& samples) {
 
 constexpr Metric kMetrics[] = {
     {.name = "gemmd_build_info",
-     .labels = {"version"},
-     .help = "1; the label version tells the version of the daemon",
-     .collect = [](const Snapshot&, Samples& s) { s.Add({kVersion}, 1.0); }},
+     .labels = {"version", "commit", "grpc", "protobuf"},
+     .help =
+         "1; the labels tell the version of the daemon, its commit, and the versions of gRPC and "
+         "protobuf that it is built with",
+     .collect =
+         [](const Snapshot&, Samples& s) {
+           s.Add({kVersion, kCommit, kGrpcVersion, kProtobufVersion}, 1.0);
+         }},
     {.name = "gemmd_draining",
      .help = "1 while the daemon ends and refuses new products, otherwise 0",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.is_draining ? 1.0 : 0.0); }},

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "server/system/version.h"
 
 namespace gemmd {
 namespace {
@@ -23,6 +25,10 @@ bool DieWithParent(int64_t parent) {
 
 int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, MeasureGpu measure,
                 std::vector<std::string> writable) {
+  if (argc == 2 && std::string_view(argv[1]) == "--version") {
+    std::puts(VersionText("gemmd-worker").c_str());
+    return 0;
+  }
   WorkerOptions options;
   int64_t parent = 0;
   if (argc != 7 || !absl::SimpleAtoi(argv[1], &options.ordinal) ||

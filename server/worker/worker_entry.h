@@ -16,6 +16,8 @@ namespace gemmd {
 // `writable`. The process ends with its parent. It ignores the signals that a terminal or an init
 // system sends to all processes of a service, so that the front can finish its work first.
 //
+// With --version it prints what it is, and that is all.
+//
 // Returns the exit code: 0 where the front asked for the end, 1 otherwise, 2 for bad arguments.
 int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, MeasureGpu measure,
                 std::vector<std::string> writable);

@@ -152,9 +152,18 @@ def test_help_and_version(gemmd):
     code, output, error = run(gemmd, "--help")
     assert (code, error) == (0, "")
     assert all(flag in output for flag in ("--listen", "--config", "--memory-quota-bytes"))
-    code, output, error = run(gemmd, "--version")
-    assert (code, error) == (0, "")
-    assert re.fullmatch(r"gemmd \d+\.\d+\.\d+\n", output)
+
+
+def test_every_program_tells_what_it_is_built_from(gemmd, gemmctl, fake_worker):
+    told = {}
+    for program, name in ((gemmd, "gemmd"), (gemmctl, "gemmctl"), (fake_worker, "gemmd-worker")):
+        code, output, error = run(program, "--version")
+        assert (code, error) == (0, "")
+        first, *rest = output.splitlines()
+        assert re.fullmatch(rf"{name} \d+\.\d+\.\d+", first)
+        told[name] = [first.removeprefix(name), *rest]
+    assert [line.split()[0] for line in told["gemmd"][1:]] == ["commit", "gRPC", "protobuf"]
+    assert told["gemmd"] == told["gemmctl"] == told["gemmd-worker"]
 
 
 # The configuration file.

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace gemmd {
+
+// What --version of a tool prints, without the last end of line: version, commit, and the versions
+// of gRPC and protobuf that it is built with.
+std::string ToolVersionText(std::string_view tool);
+
+}  // namespace gemmd
