@@ -31,6 +31,7 @@
 #include "server/device/devices.h"
 #include "server/options.h"
 #include "server/server.h"
+#include "server/system/audit_log.h"
 #include "server/system/clock.h"
 #include "server/system/log.h"
 #include "server/system/log_sink.h"
@@ -96,6 +97,35 @@ class Logging {
 
  private:
   const std::shared_ptr<LogSink> sink_;
+};
+
+// The log of what callers did, where one is asked for, for as long as this lives.
+class Auditing {
+ public:
+  static absl::StatusOr<std::unique_ptr<Auditing>> Start(const Options& options,
+                                                         const Clock& clock) {
+    if (options.audit_log.empty()) return std::make_unique<Auditing>(nullptr);
+    LogFile file = LogFile::StandardError();
+    if (options.audit_log != "stderr") {
+      ASSIGN_OR_RETURN(file, LogFile::Open(options.audit_log));
+    }
+    return std::make_unique<Auditing>(
+        std::make_shared<AuditSink>(std::move(file), options.audit_lines_per_second, clock));
+  }
+
+  explicit Auditing(std::shared_ptr<AuditSink> sink) : sink_(std::move(sink)) {
+    SetAuditLog(sink_);
+  }
+  Auditing(const Auditing&) = delete;
+  Auditing& operator=(const Auditing&) = delete;
+  ~Auditing() {
+    constexpr absl::Duration kFarewell = absl::Seconds(1);
+    SetAuditLog(nullptr);
+    if (sink_ != nullptr) sink_->Close(kFarewell);
+  }
+
+ private:
+  const std::shared_ptr<AuditSink> sink_;
 };
 
 // A file that is there while the daemon serves.
@@ -234,12 +264,18 @@ absl::Status Run(Options options, const Logging& logging, const Supervision& sup
   ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
                    Server::Start(options.server, std::move(devices)));
   RETURN_IF_ERROR(ready_file.Write(server->addresses()));
+  // Without rules the signal has its usual meaning: the terminal has gone.
+  sigset_t awaited = signals;
+  if (!options.server.trust.rules_file.empty()) sigaddset(&awaited, SIGHUP);
   manager.Tell(
       absl::StrCat("READY=1\nSTATUS=Serves on ", absl::StrJoin(server->addresses(), ", ")));
   spdlog::info("event=serving");
 
-  int signal = 0;
-  sigwait(&signals, &signal);
+  int signal = SIGHUP;
+  while (signal == SIGHUP) {
+    sigwait(&awaited, &signal);
+    if (signal == SIGHUP) server->ReloadRules();
+  }
   spdlog::info("event=lame_duck signal={} duration={}", signal,
                absl::FormatDuration(options.lame_duck));
   manager.Tell("STOPPING=1\nSTATUS=Serves on in its lame-duck pause");
@@ -267,7 +303,9 @@ int Main(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  sigset_t blocked = signals;
+  if (!parsed.options.server.trust.rules_file.empty()) sigaddset(&blocked, SIGHUP);
+  pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
 
   // Whoever reads the log may go away; then writing fails, and nothing else.
   signal(SIGPIPE, SIG_IGN);
@@ -277,6 +315,12 @@ int Main(int argc, char** argv) {
   const auto logging = Logging::Start(parsed.options, clock);
   if (!logging.ok()) {
     std::fprintf(stderr, "gemmd: %s\n", std::string(logging.status().message()).c_str());
+    return 2;
+  }
+  const auto auditing = Auditing::Start(parsed.options, clock);
+  if (!auditing.ok()) {
+    std::fprintf(stderr, "gemmd: audit-log: %s\n",
+                 std::string(auditing.status().message()).c_str());
     return 2;
   }
   // Never taken back: the last user of gRPC waits for gRPC's threads, and in gRPC 1.51 one of them

@@ -115,6 +115,35 @@ void AddListening(CLI::App& app, Options& options) {
       ->group(kGroup);
 }
 
+void AddCallers(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Callers (files are read again on SIGHUP)";
+  TrustOptions& trust = options.server.trust;
+  const auto add_text = [&](const char* name, std::string& value, const char* type,
+                            const char* description) {
+    app.add_option(name, value, description)->type_name(type)->group(kGroup);
+  };
+  add_text("--rules", trust.rules_file, "FILE",
+           "Know callers by name, and allow them what this file says (server/trust/README.md has "
+           "its form); all else is refused with UNAUTHENTICATED or PERMISSION_DENIED. Without it, "
+           "whoever reaches an address may multiply, hold tensors and read all lists");
+  add_text("--tokens", trust.tokens_file, "FILE",
+           "Take bearer tokens whose SHA-256 stands in this file: IDENTITY: HEXADECIMAL, one a "
+           "line");
+  add_text("--jwt-keys", trust.jwt_keys_file, "FILE",
+           "Take bearer tokens that are signed by a key of this set (JWKS; RS256, ES256, EdDSA). "
+           "The subject is the identity");
+  add_text("--jwt-audience", trust.jwt.audience, "TEXT",
+           "Whom signed tokens must be for; needed beside --jwt-keys");
+  add_text("--jwt-issuer", trust.jwt.issuer, "TEXT",
+           "Who must have issued signed tokens (default: anybody whose key is in --jwt-keys)");
+  app.add_option("--jwt-clock-skew", trust.jwt.clock_skew_s,
+                 "By how much the clock of whoever issues signed tokens may differ")
+      ->check(CLI::Range(int64_t{0}, kMostClockSkewS))
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->group(kGroup);
+}
+
 void AddDevices(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Devices";
   AddList(app, "--devices", options.devices.names,
@@ -405,6 +434,18 @@ void AddLogging(CLI::App& app, Options& options) {
                  "Append log lines to this file (default: standard error)")
       ->type_name("FILE")
       ->group(kGroup);
+  app.add_option("--audit-log", options.audit_log,
+                 "Append a line of JSON for each product and each call that was refused to this "
+                 "file, or to standard error: identity, peer, method, problem, kernel, device, "
+                 "bytes and status, never operands nor tokens (default: none)")
+      ->type_name("FILE|stderr")
+      ->group(kGroup);
+  app.add_option("--audit-lines-per-second", options.audit_lines_per_second,
+                 "Most lines of the audit log in a second; it says how many were left out")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str()
+      ->type_name("COUNT")
+      ->group(kGroup);
 }
 
 }  // namespace
@@ -425,6 +466,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
       ->type_name("FILE");
   app.allow_config_extras(CLI::config_extras_mode::error);
   AddListening(app, parsed.options);
+  AddCallers(app, parsed.options);
   AddDevices(app, parsed.options);
   AddLimits(app, parsed.options);
   AddTensors(app, parsed.options);

@@ -22,7 +22,9 @@ struct Options {
   absl::Duration max_backlog = absl::Nanoseconds(TimeLimits().max_backlog_ns);
   std::string log_level = "info";
   LogFormat log_format = LogFormat::kText;
-  std::string log_file;  // Empty means standard error.
+  std::string log_file;   // Empty means standard error.
+  std::string audit_log;  // A file, or stderr; empty means none.
+  int64_t audit_lines_per_second = 1000;
 };
 
 // How parsing ended: with options to run with, or with text to show and the exit code.

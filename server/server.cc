@@ -104,19 +104,31 @@ int64_t ReceiveQuotaOf(const ServerOptions& options) {
   return asked > 0 ? asked : MemoryLimitOf(options) / 4;
 }
 
+// Null where there are no rules.
+absl::StatusOr<std::unique_ptr<Trust>> LoadTrust(const TrustOptions& options) {
+  if (!options.rules_file.empty()) return Trust::Load(options);
+  if (!options.tokens_file.empty() || !options.jwt_keys_file.empty()) {
+    return absl::InvalidArgumentError(
+        "rules: got nothing, want a file beside --tokens and --jwt-keys: without rules nobody may "
+        "do more by a token");
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 // The services, which live as long as the gRPC server.
 class Server::Services {
  public:
   Services(Server& server, const ServerOptions& options)
-      : gemm(*server.runner_, server.receiving_, server.sends_, server.handler_times_,
+      : gemm(*server.runner_, server.gate_, server.receiving_, server.sends_, server.handler_times_,
              server.clock_),
-        registry(MakeRegistryService(server.served_, *server.runner_, *server.observer_,
-                                     server.handler_times_, server.clock_, LimitsOf(options))),
-        tensors(MakeTensorService(server.tensors_, server.sends_, server.handler_times_,
-                                  server.clock_)),
-        admin(MakeAdminService(server.served_, server.incidents_,
+        registry(MakeRegistryService(server.served_, *server.runner_, server.gate_,
+                                     *server.observer_, server.handler_times_, server.clock_,
+                                     LimitsOf(options))),
+        tensors(MakeTensorService(server.tensors_, server.gate_, server.sends_,
+                                  server.handler_times_, server.clock_)),
+        admin(MakeAdminService(server.served_, server.gate_, server.incidents_,
                                options.transport.max_message_bytes)) {}
 
   GemmService gemm;
@@ -162,7 +174,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(metrics_socket, ListenForHttp(options.metrics_listen));
   }
-  std::unique_ptr<Server> server(new Server(options, std::move(devices)));
+  ASSIGN_OR_RETURN(std::unique_ptr<Trust> trust, LoadTrust(options.trust));
+  std::unique_ptr<Server> server(new Server(options, std::move(trust), std::move(devices)));
   server->certificates_ = std::move(certificates);
   RETURN_IF_ERROR(server->CheckDevices(options.canary_timeout));
   server->ReadGpus();
@@ -177,7 +190,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   return server;
 }
 
-Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices)
+Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
+               std::vector<std::unique_ptr<Device>> devices)
     : log_counts_(options.log_counts),
       admission_(options.admission),
       receiving_(ReceiveQuotaOf(options)),
@@ -188,7 +202,11 @@ Server::Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>
       incidents_(options.incidents),
       stats_(devices_.size()),
       memory_(MemoryLimitOf(options), ResidentBytes, GiveBackFreeMemory),
-      sends_(options.sending, clock_) {
+      sends_(options.sending, clock_),
+      callers_(std::move(trust)),
+      gate_(callers_.get()),
+      nobody_(),
+      users_(gate_) {
   std::vector<Device*> borrowed;
   for (const auto& device : devices_) {
     borrowed.push_back(device.get());
@@ -264,9 +282,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
     addresses_.push_back(socket.address());
     spdlog::info("event=listening address={}", LogValue(socket.address()));
   }
-  const auto take = [this](ConnectionKind kind, int descriptor) {
-    connections_.Give(kind, descriptor);
-  };
+  const auto take = [this](ConnectionKind kind, int descriptor) { Take(kind, descriptor); };
   ASSIGN_OR_RETURN(auto acceptor,
                    ConnectionAcceptor::Start(std::move(sockets), limits,
                                              options.transport.keepalive_timeout, take, clock_));
@@ -288,15 +304,33 @@ absl::Status Server::Listen(const ServerOptions& options) {
 }
 
 void Server::AddAcceptors(grpc::ServerBuilder& builder) {
-  for (const ConnectionKind kind :
-       {ConnectionKind::kSelf, ConnectionKind::kPlain, ConnectionKind::kUnix}) {
-    connections_.Add(kind, grpc::InsecureServerCredentials(), builder);
-  }
+  connections_.Add(ConnectionKind::kSelf, grpc::InsecureServerCredentials(), builder);
+  connections_.Add(ConnectionKind::kPlain, GuardedPlainCredentials(gate_, nobody_), builder);
+  users_.AddTo(builder);
   if (certificates_ == nullptr) return;
   using Peer = ServedCertificates::Peer;
-  connections_.Add(ConnectionKind::kTls, certificates_->CredentialsFor(Peer::kAnybody), builder);
+  connections_.Add(ConnectionKind::kTls,
+                   Guarded(certificates_->CredentialsFor(Peer::kAnybody), gate_), builder);
   if (!certificates_->asks_clients()) return;
-  connections_.Add(ConnectionKind::kMtls, certificates_->CredentialsFor(Peer::kCertified), builder);
+  connections_.Add(ConnectionKind::kMtls,
+                   Guarded(certificates_->CredentialsFor(Peer::kCertified), gate_), builder);
+}
+
+void Server::Take(ConnectionKind kind, int descriptor) {
+  if (kind == ConnectionKind::kUnix) {
+    users_.Give(descriptor);
+  } else {
+    connections_.Give(kind, descriptor);
+  }
+}
+
+void Server::ReloadRules() {
+  if (callers_ == nullptr) return;
+  if (const absl::Status status = callers_->Reload(); status.ok()) {
+    spdlog::info("event=rules_read identities={}", callers_->size());
+  } else {
+    spdlog::error("event=rules_kept reason={}", LogValue(std::string(status.message())));
+  }
 }
 
 void Server::WatchMemory() {

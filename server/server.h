@@ -34,17 +34,22 @@
 #include "server/system/log_sink.h"
 #include "server/system/mutex.h"
 #include "server/system/periodic.h"
+#include "server/trust/trust.h"
 #include "server/wire/connection_acceptor.h"
+#include "server/wire/gate.h"
 #include "server/wire/grpc_acceptors.h"
+#include "server/wire/guarded_credentials.h"
 #include "server/wire/health.h"
 #include "server/wire/send_watch.h"
 #include "server/wire/served_certificates.h"
 #include "server/wire/transport.h"
+#include "server/wire/user_acceptors.h"
 
 namespace gemmd {
 
 struct ServerOptions {
   TransportOptions transport;
+  TrustOptions trust;
   Admission::Limits admission = {.max_requests = 4096, .max_bytes = int64_t{4} << 30};
   TimeLimits time;
   JoinRules joins;
@@ -86,16 +91,22 @@ class Server {
   // Errors: DeadlineExceeded where the grace did not suffice.
   absl::Status Drain(absl::Duration grace);
 
+  // Reads rules, tokens and keys again; where they are bad, everything stays as it was. Both are
+  // logged. Threads: any.
+  void ReloadRules();
+
   // Ends the grace of a Drain, whether it waits now or is called later. Threads: any.
   void EndGrace() { admission_.StopWaiting(); }
 
  private:
   class Services;
 
-  Server(const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices);
+  Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
+         std::vector<std::unique_ptr<Device>> devices);
   absl::Status CheckDevices(absl::Duration timeout);
   void ReadGpus();
   absl::Status Listen(const ServerOptions& options);
+  void Take(ConnectionKind kind, int descriptor);
   void AddAcceptors(grpc::ServerBuilder& builder);
   absl::Status CheckLife();
   absl::Status life() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
@@ -134,6 +145,10 @@ class Server {
   std::vector<std::string> addresses_;
   std::unique_ptr<ServedCertificates> certificates_;  // Null without TLS.
   GrpcAcceptors connections_;
+  const std::unique_ptr<Trust> callers_;  // Null where callers are known by their host alone.
+  const Gate gate_;
+  const ConnectionUser nobody_;
+  UserAcceptors users_;
   std::unique_ptr<grpc::Server> grpc_server_;
   // Accepts for the server, and ends before it.
   Mutex acceptor_mutex_;  // Metrics are read while these come and go.

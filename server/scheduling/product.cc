@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/scheduling/product.h"
 
+#include "server/scheduling/flow.h"
+
 namespace gemmd {
 
 std::string_view NameOf(Stage stage) {
@@ -14,5 +16,7 @@ std::string_view NameOf(Stage stage) {
   }
   return "";
 }
+
+std::string_view Arrival::flow() const { return caller != nullptr ? caller->name : FlowOf(peer); }
 
 }  // namespace gemmd

@@ -21,6 +21,7 @@
 #include "server/scheduling/verification.h"
 #include "server/store/product_tensors.h"
 #include "server/system/clock.h"
+#include "server/trust/identity.h"
 
 namespace gemmd {
 
@@ -48,6 +49,10 @@ struct Arrival {
   std::string peer;     // As gRPC names it: "ipv4:192.0.2.1:50123".
   std::string session;  // The token of the caller's session; empty where there is none.
   std::optional<TraceSpan> span;
+  std::shared_ptr<const Identity> caller;  // Null where callers are known by their host alone.
+
+  // Who shares a turn with it.
+  std::string_view flow() const;
 };
 
 // The stages of a product in their order, as Timing of the wire contract has them.

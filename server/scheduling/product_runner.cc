@@ -10,8 +10,8 @@
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/scheduling/flow.h"
 #include "server/scheduling/time_rule.h"
+#include "server/system/audit_log.h"
 #include "server/system/log.h"
 
 namespace gemmd {
@@ -89,6 +89,84 @@ std::unique_ptr<CheckedJob> CheckOf(const PreparedProduct& product, const Arriva
   check->deadline_ns = arrival.deadline_ns;
   check->request_id = arrival.request_id;
   return check;
+}
+
+std::string NameOf(const Arrival& arrival) {
+  return LogValue(arrival.caller == nullptr ? "" : arrival.caller->name);
+}
+
+void Audit(const Arrival& arrival, const Problem& problem, std::string_view kernel,
+           std::string_view device, int64_t bytes, absl::StatusCode code) {
+  const std::shared_ptr<spdlog::logger> log = AuditLog();
+  if (log == nullptr) return;
+  log->info(
+      "event=product identity={} peer={} method=Multiply id={} problem={} kernel={} device={} "
+      "bytes={} status={}",
+      NameOf(arrival), LogValue(arrival.peer), LogValue(arrival.request_id),
+      LogValue(Describe(problem)), LogValue(kernel), LogValue(device), bytes,
+      absl::StatusCodeToString(code));
+}
+
+// The product was refused, perhaps before it was known what it is.
+void Audit(const Arrival& arrival, int64_t bytes, const absl::Status& status) {
+  const std::shared_ptr<spdlog::logger> log = AuditLog();
+  if (log == nullptr) return;
+  log->info("event=product_refused identity={} peer={} method=Multiply id={} bytes={} status={}",
+            NameOf(arrival), LogValue(arrival.peer), LogValue(arrival.request_id), bytes,
+            absl::StatusCodeToString(status.code()));
+}
+
+absl::Status CheckMessage(int64_t bytes, const Arrival& arrival) {
+  if (arrival.caller == nullptr || bytes <= arrival.caller->grant.message_bytes) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(Concat("request: got ", bytes,
+                                             " bytes, the caller's rules allow ",
+                                             arrival.caller->grant.message_bytes));
+}
+
+// Holds a request to what rules say of its caller: its priority, and devices that it may use.
+absl::Status Restrict(const ProductRunner& runner, const std::vector<ServedDevice>& devices,
+                      const Grant& grant, ParsedRequest& parsed) {
+  if (grant.is_low_priority) parsed.priority = Priority::kLow;
+  if (grant.devices.empty() || grant.MayUse(parsed.device)) return absl::OkStatus();
+  std::string first;
+  for (const ServedDevice& served : devices) {
+    const std::string& name = served.device->info().name;
+    if (!parsed.device.empty() || !grant.MayUse(name)) continue;
+    if (first.empty()) first = name;
+    parsed.device = name;
+    const absl::StatusOr<ProductRunner::Placement> place = runner.FindPlace(parsed);
+    if (place.ok() && place->kernel != nullptr) return absl::OkStatus();
+    parsed.device.clear();
+  }
+  parsed.device = first;  // It says best why it has no kernel.
+  if (!first.empty()) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      Concat("device: got one that the rules do not allow to this caller, want one of ",
+             absl::StrJoin(grant.devices, ", ")));
+}
+
+// Counts the product among those of its caller until it is done.
+// Errors: as Meter::Enter, with the time after which to try again.
+absl::Status Enter(const Identity& identity, const PreparedProduct& product, int64_t now_ns,
+                   ProductCaller& caller) {
+  int64_t retry_after_ns = 0;
+  absl::StatusOr<Meter::Entry> entry = identity.meter->Enter(
+      identity.grant.in_flight, product.bytes, product.expected_ns, now_ns, &retry_after_ns);
+  if (!entry.ok()) {
+    return WithRetryAfterMs(entry.status(), RetryMs(std::max(retry_after_ns, product.expected_ns)));
+  }
+  // Several that ran as one all took the time of the whole, so that the caller would pay it anew
+  // for each of them.
+  const int64_t most_ns =
+      2 * std::min(product.expected_ns, std::numeric_limits<int64_t>::max() / 2);
+  caller.done = [entry = *std::move(entry), most_ns,
+                 done = std::move(caller.done)](ProductOutcome outcome) mutable {
+    if (outcome.status.ok()) entry.Took(std::min(outcome.timing[Stage::kCompute], most_ns));
+    std::move(done)(std::move(outcome));
+  };
+  return absl::OkStatus();
 }
 
 // Shows the tensor of D to its owner.
@@ -207,7 +285,9 @@ absl::Status ProductRunner::CheckAdmissible(int64_t bytes) const {
 
 absl::StatusOr<Admission::Ticket> ProductRunner::Hold(int64_t message_bytes,
                                                       const Arrival& arrival) {
-  if (const absl::Status status = CheckAdmissible(message_bytes); !status.ok()) {
+  absl::Status status = CheckMessage(message_bytes, arrival);
+  if (status.ok()) status = CheckAdmissible(message_bytes);
+  if (!status.ok()) {
     stats_.AddRefusal(ReasonOf(status));
     LogRefusal(arrival, status);
     return status;
@@ -313,7 +393,7 @@ absl::Status ProductRunner::Place(PreparedProduct& product) const {
 // Refuses a product that cannot be in time.
 absl::Status ProductRunner::RefuseTooLate(const PreparedProduct& product, const Arrival& arrival) {
   TimeRefusal refusal =
-      scheduler_.Check(*product.served->device, FlowOf(arrival.peer), product.parsed.priority,
+      scheduler_.Check(*product.served->device, arrival.flow(), product.parsed.priority,
                        product.predicted_ns, product.expected_ns, arrival.deadline_ns);
   if (!refusal.status.ok()) stats_.AddRefusal(refusal.reason);
   return std::move(refusal.status);
@@ -337,7 +417,7 @@ absl::Status ProductRunner::Admit(const PreparedProduct& product, const Arrival&
   // A server that drains says so, whatever else it would say.
   const bool is_closed = admission_.closed();
   if (!is_closed) RETURN_IF_ERROR(RefuseTooLate(product, arrival));
-  absl::Status refused = is_closed ? absl::OkStatus() : RefuseBeyondShare(FlowOf(arrival.peer));
+  absl::Status refused = is_closed ? absl::OkStatus() : RefuseBeyondShare(arrival.flow());
   if (refused.ok()) {
     refused = admission_.Admit(ticket, product.bytes);
     if (!absl::IsResourceExhausted(refused)) return refused;
@@ -348,14 +428,26 @@ absl::Status ProductRunner::Admit(const PreparedProduct& product, const Arrival&
 
 absl::StatusOr<JobId> ProductRunner::Start(absl::StatusOr<ParsedRequest> parsed, Arrival arrival,
                                            Admission::Ticket& ticket, ProductCaller caller) {
+  if (parsed.ok() && arrival.caller != nullptr) {
+    const absl::Status status = Restrict(*this, devices_, arrival.caller->grant, *parsed);
+    if (!status.ok()) parsed = status;
+  }
   absl::StatusOr<PreparedProduct> prepared = Prepare(std::move(parsed), ticket.bytes());
   if (!prepared.ok()) {
     stats_.AddRefusal(ReasonOf(prepared.status()));
     LogRefusal(arrival, prepared.status());
+    Audit(arrival, ticket.bytes(), prepared.status());
     return prepared.status();
   }
-  if (const absl::Status status = Admit(*prepared, arrival, ticket); !status.ok()) {
+  absl::Status status;
+  if (arrival.caller != nullptr) {
+    status = Enter(*arrival.caller, *prepared, clock_.NowNs(), caller);
+    if (!status.ok()) stats_.AddRefusal(RefusalReason::kShare);
+  }
+  if (status.ok()) status = Admit(*prepared, arrival, ticket);
+  if (!status.ok()) {
     LogRefusal(arrival, status);
+    Audit(arrival, ticket.bytes(), status);
     return status;
   }
   return scheduler_.Submit(
@@ -401,6 +493,8 @@ void ProductRunner::End(InFlight& in_flight, CheckedResult checked, ProductTenso
   }
   stats_.AddCompletion(CompletionOf(outcome, IndexOf(*in_flight.served)));
   in_flight.Log(result, clock_.NowNs());
+  Audit(in_flight.arrival, in_flight.problem, in_flight.kernel->name, in_flight.device,
+        BytesRead(in_flight.problem) + BytesWritten(in_flight.problem), outcome.status.code());
   std::move(caller.done)(std::move(outcome));
 }
 
@@ -421,7 +515,7 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
   submission.predicted_ns = product.predicted_ns;
   submission.expected_ns = product.expected_ns;
   submission.deadline_ns = in_flight.arrival.deadline_ns;
-  submission.flow = FlowOf(in_flight.arrival.peer);
+  submission.flow = in_flight.arrival.flow();
   submission.priority = product.parsed.priority;
   in_flight.verification = product.not_verified;
   if (in_flight.verification) {

@@ -10,8 +10,9 @@
 namespace gemmd {
 
 absl::StatusOr<std::unique_ptr<ProductTensors>> ProductTensors::Make(TensorStore& store,
-                                                                     std::string_view token) {
-  ASSIGN_OR_RETURN(TensorStore::SessionUse session, store.Use(token));
+                                                                     std::string_view token,
+                                                                     std::string_view owner) {
+  ASSIGN_OR_RETURN(TensorStore::SessionUse session, store.Use(token, owner));
   return std::unique_ptr<ProductTensors>(new ProductTensors(store, std::move(session)));
 }
 

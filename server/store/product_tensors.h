@@ -27,9 +27,10 @@ class ProductTensors final : public FormKeeper {
   enum class Operand : uint8_t { kA, kB, kC };
   static constexpr size_t kOperands = 3;
 
-  // Errors: Unauthenticated, as TensorStore::Use. Borrows the store.
+  // Token and owner as TensorStore::Use has them. Errors: Unauthenticated. Borrows the store.
   static absl::StatusOr<std::unique_ptr<ProductTensors>> Make(TensorStore& store,
-                                                              std::string_view token);
+                                                              std::string_view token,
+                                                              std::string_view owner = {});
 
   // The tensor that an operand is a part of. Errors: NotFound.
   absl::StatusOr<const Tensor*> Read(Operand operand, const TensorName& name);

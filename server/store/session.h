@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -31,6 +32,12 @@ struct TensorEntry {
   bool HasExpired(int64_t now_ns) const {
     return !pinned && users == 0 && now_ns - used_ns >= lease_ns;
   }
+};
+
+// Who opens a session, where owners are known by name.
+struct SessionOwner {
+  bool is_known = false;
+  int64_t max_bytes = std::numeric_limits<int64_t>::max();  // Of all its sessions.
 };
 
 // All of it is guarded by the store's lock; constant is what says so.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -141,12 +142,15 @@ class TensorStore {
   void KeepOnHost(const TensorState& tensor) const;
 
   // Opens a session, or joins the one of the token. `peer` is whoever asks, as far as places are
-  // shared. Errors: Unauthenticated an unknown token; ResourceExhausted too many sessions;
-  // Unavailable once the store is closed.
-  absl::StatusOr<SessionUse> OpenSession(std::string_view token, std::string_view peer)
+  // shared; of an owner, its name.
+  // Errors: Unauthenticated an unknown token, or that of another owner's session; ResourceExhausted
+  // too many sessions; Unavailable once the store is closed.
+  absl::StatusOr<SessionUse> OpenSession(std::string_view token, std::string_view peer,
+                                         const SessionOwner& owner = {})
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Errors: Unauthenticated.
-  absl::StatusOr<SessionUse> Use(std::string_view token) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `owner` is empty where whoever has a token owns its session. Errors: Unauthenticated.
+  absl::StatusOr<SessionUse> Use(std::string_view token, std::string_view owner = {})
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What an upload begins with: the tensor where its bytes were there already, or the upload.
   struct Beginning {
@@ -227,6 +231,8 @@ class TensorStore {
   absl::Status CheckKeeping(const Keeping& keep) const;
   absl::Status CheckRoom(const Session& session, int64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Account> AccountOf(std::string_view name, const SessionOwner& owner)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   SessionUse UseLocked(const std::shared_ptr<Session>& session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Session> FindSession(std::string_view token, Leftovers& left)
@@ -267,6 +273,7 @@ class TensorStore {
   mutable Mutex mutex_;
   // By the hash of its token: what a search for a token takes tells nothing about other tokens.
   absl::flat_hash_map<Sha256Digest, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::weak_ptr<Account>> accounts_of_owners_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<DeviceCopies>> devices_ ABSL_GUARDED_BY(mutex_);
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t most_new_bytes_ ABSL_GUARDED_BY(mutex_);

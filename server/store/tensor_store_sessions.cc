@@ -73,15 +73,31 @@ std::shared_ptr<Session> TensorStore::FindSession(std::string_view token, Leftov
   return nullptr;
 }
 
+// One account for all sessions of an owner. It lives as long as they and their tensors, so another
+// limit holds once the last of them has gone.
+std::shared_ptr<Account> TensorStore::AccountOf(std::string_view name, const SessionOwner& owner) {
+  if (owner.max_bytes == std::numeric_limits<int64_t>::max()) return account_;
+  std::erase_if(accounts_of_owners_, [](const auto& named) { return named.second.expired(); });
+  std::weak_ptr<Account>& kept = accounts_of_owners_[std::string(name)];
+  std::shared_ptr<Account> account = kept.lock();
+  if (account == nullptr) {
+    account = std::make_shared<Account>("the caller", "tensor_bytes of --rules", owner.max_bytes,
+                                        account_);
+    kept = account;
+  }
+  return account;
+}
+
 absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_view token,
-                                                                 std::string_view peer) {
+                                                                 std::string_view peer,
+                                                                 const SessionOwner& owner) {
   ASSIGN_OR_RETURN(const RandomId made, RandomId::Make());
   Leftovers left;
   MutexLock lock(&mutex_);
   if (is_closed_) return absl::UnavailableError("the server is draining");
   if (!token.empty()) {
     const std::shared_ptr<Session> session = FindSession(token, left);
-    if (session == nullptr) return NoSuchSession();
+    if (session == nullptr || (owner.is_known && session->peer != peer)) return NoSuchSession();
     return UseLocked(session);
   }
   const auto count = static_cast<int64_t>(sessions_.size());
@@ -103,17 +119,20 @@ absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_vie
   const auto session =
       std::make_shared<Session>(made, std::string(peer),
                                 std::make_shared<Account>("the session", "--session-tensor-bytes",
-                                                          options_.max_session_bytes, account_));
+                                                          options_.max_session_bytes,
+                                                          owner.is_known ? AccountOf(peer, owner)
+                                                                         : account_));
   session->used_ns = clock_.NowNs();
   sessions_.emplace(KeyOf(made), session);
   return UseLocked(session);
 }
 
-absl::StatusOr<TensorStore::SessionUse> TensorStore::Use(std::string_view token) {
+absl::StatusOr<TensorStore::SessionUse> TensorStore::Use(std::string_view token,
+                                                         std::string_view owner) {
   Leftovers left;
   MutexLock lock(&mutex_);
   const std::shared_ptr<Session> session = FindSession(token, left);
-  if (session == nullptr) return NoSuchSession();
+  if (session == nullptr || (!owner.empty() && session->peer != owner)) return NoSuchSession();
   return UseLocked(session);
 }
 

@@ -15,7 +15,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMostCount = int64_t{1} << 53;  // Every reader of JSON has these exactly.
-constexpr int64_t kMostShare = 1000;
 constexpr size_t kMostShown = 64;
 
 // The value as an error repeats it.
@@ -88,7 +87,6 @@ absl::Status ReadDevices(const std::string& field, const json& value,
 absl::Status ReadMember(const std::string& field, const std::string& key, const json& value,
                         Grant& grant) {
   if (key == "may") return ReadRoles(field, value, grant.roles);
-  if (key == "share") return Read(field, value, kMostShare, grant.share);
   if (key == "requests") return Read(field, value, kMostCount, grant.in_flight.requests);
   if (key == "bytes") return Read(field, value, kMostCount, grant.in_flight.bytes);
   if (key == "tensor_bytes") return Read(field, value, kMostCount, grant.tensor_bytes);
@@ -103,7 +101,7 @@ absl::Status ReadMember(const std::string& field, const std::string& key, const 
     return absl::OkStatus();
   }
   return Bad(field, "an unknown name",
-             "may, priority, share, requests, bytes, device_seconds_a_minute, tensor_bytes, "
+             "may, priority, requests, bytes, device_seconds_a_minute, tensor_bytes, "
              "message_bytes or devices");
 }
 

@@ -4,7 +4,7 @@
 //
 //   {"identities": {
 //     "batch":                {"may": ["multiply"], "priority": "low", "requests": 16},
-//     "spiffe://corp/team/*": {"may": ["multiply", "tensors"], "share": 4, "devices": ["cpu"]},
+//     "spiffe://corp/team/*": {"may": ["multiply", "tensors"], "devices": ["cpu"]},
 //     "uid:0":                {"may": ["multiply", "tensors", "statistics", "administer"]}}}
 //
 // An identity that no rule names may do nothing.
@@ -25,10 +25,10 @@ class Rules {
   static constexpr size_t kMostBytes = size_t{1} << 20;
 
   // Members of an identity: "may" (names of roles, required), "priority" ("normal" or "low"),
-  // "share" (weight of its turns, 1 to 1000), "requests" and "bytes" (most inside at once),
-  // "device_seconds_a_minute", "tensor_bytes", "message_bytes", "devices" (names).
-  // Errors: InvalidArgument: "rules: identities.batch.share: got 0, want an integer from 1 to
-  // 1000".
+  // "requests" and "bytes" (most inside at once), "device_seconds_a_minute", "tensor_bytes",
+  // "message_bytes", "devices" (names).
+  // Errors: InvalidArgument: "rules: identities.batch.requests: got 0, want an integer from 1 to
+  // 9007199254740992".
   static absl::StatusOr<Rules> Parse(std::string_view text);
 
   // The grant of the name itself, otherwise of the longest pattern that it begins with; null where

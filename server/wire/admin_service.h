@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an operator does to a running server, over a local socket only.
+// What an operator does to a running server: over a local socket only, or in the role that rules
+// have for it.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -10,12 +11,13 @@
 
 #include "server/device/served_device.h"
 #include "server/scheduling/incidents.h"
+#include "server/wire/gate.h"
 
 namespace gemmd {
 
-// Borrows the devices and the log. A message holds at most so many bytes.
+// Borrows the devices, the gate and the log. A message holds at most so many bytes.
 std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices,
-                                                const IncidentLog& incidents,
+                                                const Gate& gate, const IncidentLog& incidents,
                                                 int64_t max_message_bytes);
 
 }  // namespace gemmd

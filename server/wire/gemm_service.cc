@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/gemm_service.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -63,9 +64,9 @@ class MultiplyReactor final : public grpc::ServerUnaryReactor {
 
 }  // namespace
 
-GemmService::GemmService(ProductRunner& runner, ReceiveQuota& quota, SendWatch& watch,
-                         HandlerTimes& times, const Clock& clock)
-    : runner_(runner), quota_(quota), watch_(watch), times_(times), clock_(clock) {
+GemmService::GemmService(ProductRunner& runner, const Gate& gate, ReceiveQuota& quota,
+                         SendWatch& watch, HandlerTimes& times, const Clock& clock)
+    : runner_(runner), gate_(gate), quota_(quota), watch_(watch), times_(times), clock_(clock) {
   MarkMethodRawCallback(kMultiply, new grpc::internal::CallbackUnaryHandler<WireBytes, WireBytes>(
                                        [this](grpc::CallbackServerContext* context,
                                               const WireBytes* request, WireBytes* response) {
@@ -83,16 +84,21 @@ grpc::ServerUnaryReactor* GemmService::StartMultiply(grpc::CallbackServerContext
   // gRPC calls this as soon as the last byte is there.
   const int64_t arrived_ns = clock_.NowNs();
   const HandlerTimer timer(times_, clock_, Handler::kMultiply, arrived_ns);
-  Arrival arrival = ArrivalOf(context, arrived_ns, clock_);
+  absl::StatusOr<Arrival> arrival = ArrivalOf(context, arrived_ns, gate_, clock_);
   auto* reactor = new MultiplyReactor(runner_, quota_, watch_, context, response);
-  arrival.span = StartSpan(context);
-  reactor->Start(request.buffer, std::move(arrival));
+  std::optional<TraceSpan> span = StartSpan(context);
+  if (!arrival.ok()) {
+    reactor->Finish(ToGrpcStatus(arrival.status()));
+    return reactor;
+  }
+  arrival->span = std::move(span);
+  reactor->Start(request.buffer, *std::move(arrival));
   return reactor;
 }
 
 grpc::ServerBidiReactor<WireBytes, WireBytes>* GemmService::StartStream(
     grpc::CallbackServerContext& context) {
-  return StartMultiplyStream(runner_, quota_, watch_, times_, context, clock_);
+  return StartMultiplyStream(runner_, gate_, quota_, watch_, times_, context, clock_);
 }
 
 }  // namespace gemmd

@@ -9,6 +9,7 @@
 #include "server/metrics/handler_times.h"
 #include "server/scheduling/product_runner.h"
 #include "server/system/clock.h"
+#include "server/wire/gate.h"
 #include "server/wire/receive_quota.h"
 #include "server/wire/send_watch.h"
 #include "server/wire/wire_bytes.h"
@@ -21,8 +22,8 @@ inline constexpr int kMaxStreamRequests = 1024;
 class GemmService final : public v1::Gemm::Service {
  public:
   // Borrows everything.
-  GemmService(ProductRunner& runner, ReceiveQuota& quota, SendWatch& watch, HandlerTimes& times,
-              const Clock& clock);
+  GemmService(ProductRunner& runner, const Gate& gate, ReceiveQuota& quota, SendWatch& watch,
+              HandlerTimes& times, const Clock& clock);
 
  private:
   // By other names than the typed methods of the base, which are never called.
@@ -31,6 +32,7 @@ class GemmService final : public v1::Gemm::Service {
   grpc::ServerBidiReactor<WireBytes, WireBytes>* StartStream(grpc::CallbackServerContext& context);
 
   ProductRunner& runner_;
+  const Gate& gate_;
   ReceiveQuota& quota_;
   SendWatch& watch_;
   HandlerTimes& times_;

@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
+#include "kernels/status_macros.h"
 #include "server/system/mutex.h"
 #include "server/wire/gemm_service.h"
 #include "server/wire/grpc_status.h"
@@ -66,10 +67,11 @@ grpc::ByteBuffer AnswersOf(const std::vector<Ended>& products) {
 class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
                                     public std::enable_shared_from_this<MultiplyStreamReactor> {
  public:
-  MultiplyStreamReactor(ProductRunner& runner, ReceiveQuota& quota, SendWatch& watch,
-                        HandlerTimes& times, grpc::CallbackServerContext& context,
+  MultiplyStreamReactor(ProductRunner& runner, const Gate& gate, ReceiveQuota& quota,
+                        SendWatch& watch, HandlerTimes& times, grpc::CallbackServerContext& context,
                         const Clock& clock)
       : runner_(runner),
+        gate_(gate),
         quota_(quota),
         times_(times),
         context_(context),
@@ -124,8 +126,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   // Cuts the message that was read into its products, and starts them.
   void Unpack() {
     const HandlerTimer timer(times_, clock_, Handler::kMultiplyStream, clock_.NowNs());
-    products_.emplace(incoming_.buffer);
-    if (absl::Status status = products_->Cut(); !status.ok()) {
+    if (absl::Status status = Cut(); !status.ok()) {
       {
         MutexLock lock(&mutex_);
         refused_ = std::move(status);
@@ -134,8 +135,14 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
       EndReading();
       return;
     }
-    arrival_ = ArrivalOf(context_, clock_.NowNs(), clock_);
     StartSome();
+  }
+
+  // Who was allowed to begin a stream may have lost that since.
+  absl::Status Cut() {
+    ASSIGN_OR_RETURN(arrival_, ArrivalOf(context_, clock_.NowNs(), gate_, clock_));
+    products_.emplace(incoming_.buffer);
+    return products_->Cut();
   }
 
   // Starts products for a while. Others that wait for this thread come before the rest, which is
@@ -262,6 +269,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   }
 
   ProductRunner& runner_;
+  const Gate& gate_;
   ReceiveQuota& quota_;
   HandlerTimes& times_;
   grpc::CallbackServerContext& context_;
@@ -292,10 +300,10 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
 }  // namespace
 
 grpc::ServerBidiReactor<WireBytes, WireBytes>* StartMultiplyStream(
-    ProductRunner& runner, ReceiveQuota& quota, SendWatch& watch, HandlerTimes& times,
-    grpc::CallbackServerContext& context, const Clock& clock) {
+    ProductRunner& runner, const Gate& gate, ReceiveQuota& quota, SendWatch& watch,
+    HandlerTimes& times, grpc::CallbackServerContext& context, const Clock& clock) {
   const auto reactor =
-      std::make_shared<MultiplyStreamReactor>(runner, quota, watch, times, context, clock);
+      std::make_shared<MultiplyStreamReactor>(runner, gate, quota, watch, times, context, clock);
   reactor->Start();
   return reactor.get();
 }

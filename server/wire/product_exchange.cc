@@ -73,7 +73,8 @@ absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, Recei
     arrival.request_id = request_id_;
   }
   absl::StatusOr<ParsedRequest> parsed =
-      status.ok() ? ParseWithTensors(runner.tensors(), arrival.session, message, &request_->held)
+      status.ok() ? ParseWithTensors(runner.tensors(), arrival.session, arrival.caller.get(),
+                                     message, &request_->held)
                   : absl::StatusOr<ParsedRequest>(status);
   return runner.Start(std::move(parsed), std::move(arrival), ticket_, CallerFor(std::move(answer)));
 }
@@ -124,9 +125,10 @@ std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context) {
   return span;
 }
 
-Arrival ArrivalOf(const grpc::CallbackServerContext& context, int64_t arrived_ns,
-                  const Clock& clock) {
+absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, int64_t arrived_ns,
+                                  const Gate& gate, const Clock& clock) {
   Arrival arrival;
+  ASSIGN_OR_RETURN(arrival.caller, gate.CallerOf(context, Role::kMultiply));
   arrival.arrived_ns = arrived_ns;
   arrival.deadline_ns = DeadlineNs(context.raw_deadline(), clock.NowNs());
   arrival.peer = context.peer();

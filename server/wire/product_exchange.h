@@ -17,6 +17,7 @@
 #include "gemmd/v1/gemm.pb.h"
 #include "server/scheduling/product_runner.h"
 #include "server/system/clock.h"
+#include "server/wire/gate.h"
 #include "server/wire/held_fields.h"
 #include "server/wire/incoming.h"
 #include "server/wire/joint_answer.h"
@@ -71,8 +72,9 @@ class ProductExchange {
 // metadata of the answer: call it once, before anything can end the call.
 std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context);
 
-// What a call's context says about its deadline and its peer.
-Arrival ArrivalOf(const grpc::CallbackServerContext& context, int64_t arrived_ns,
-                  const Clock& clock);
+// What a call's context says about its deadline, its peer and who that is.
+// Errors: as Gate::CallerOf.
+absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, int64_t arrived_ns,
+                                  const Gate& gate, const Clock& clock);
 
 }  // namespace gemmd

@@ -56,10 +56,11 @@ void AddLibraries(v1::GetServerInfoResponse& response) {
 class RegistryService final : public RawListings<RawAnswers<v1::Registry::Service>> {
  public:
   RegistryService(const std::vector<ServedDevice>& devices, const ProductRunner& runner,
-                  const Observer& observer, HandlerTimes& times, const Clock& clock,
-                  v1::Limits limits)
+                  const Gate& gate, const Observer& observer, HandlerTimes& times,
+                  const Clock& clock, v1::Limits limits)
       : devices_(devices),
         runner_(runner),
+        gate_(gate),
         observer_(observer),
         times_(times),
         clock_(clock),
@@ -117,10 +118,10 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
   grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
                                     const grpc::ByteBuffer* request,
                                     grpc::ByteBuffer* response) override {
-    return Answer<v1::ExplainRequest>(
-        Handler::kExplain, *context, *request, *response, [&](v1::ExplainRequest& wire) {
-          return ExplainProduct(*wire.mutable_request(), SessionTokenOf(*context));
-        });
+    return Answer<v1::ExplainRequest>(Handler::kExplain, *context, *request, *response,
+                                      [&](v1::ExplainRequest& wire) {
+                                        return ExplainProduct(*wire.mutable_request(), *context);
+                                      });
   }
 
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
@@ -166,9 +167,11 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
   }
 
   absl::StatusOr<RegistryAnswer> ExplainProduct(v1::MultiplyRequest& request,
-                                                const std::string& session) const {
+                                                grpc::CallbackServerContext& context) const {
+    ASSIGN_OR_RETURN(const Gate::Caller caller, gate_.CallerOf(context, Role::kRegistry));
     ASSIGN_OR_RETURN(const ParsedRequest parsed,
-                     ParseWithTensors(runner_.tensors(), session, request, nullptr));
+                     ParseWithTensors(runner_.tensors(), SessionTokenOf(context), caller.get(),
+                                      request, nullptr));
     ASSIGN_OR_RETURN(const ProductRunner::Placement place, runner_.FindPlace(parsed));
     const Device& device = *place.served->device;
     const Problem& problem = parsed.job.problem;
@@ -203,6 +206,7 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
 
   const std::vector<ServedDevice>& devices_;
   const ProductRunner& runner_;
+  const Gate& gate_;
   const Observer& observer_;
   HandlerTimes& times_;
   const Clock& clock_;
@@ -217,10 +221,10 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeRegistryService(const std::vector<ServedDevice>& devices,
-                                                   const ProductRunner& runner,
+                                                   const ProductRunner& runner, const Gate& gate,
                                                    const Observer& observer, HandlerTimes& times,
                                                    const Clock& clock, v1::Limits limits) {
-  return std::make_unique<RegistryService>(devices, runner, observer, times, clock,
+  return std::make_unique<RegistryService>(devices, runner, gate, observer, times, clock,
                                            std::move(limits));
 }
 

@@ -12,12 +12,13 @@
 #include "server/metrics/observer.h"
 #include "server/scheduling/product_runner.h"
 #include "server/system/clock.h"
+#include "server/wire/gate.h"
 
 namespace gemmd {
 
 // Borrows everything. `limits` is what GetServerInfo tells.
 std::unique_ptr<grpc::Service> MakeRegistryService(const std::vector<ServedDevice>& devices,
-                                                   const ProductRunner& runner,
+                                                   const ProductRunner& runner, const Gate& gate,
                                                    const Observer& observer, HandlerTimes& times,
                                                    const Clock& clock, v1::Limits limits);
 

@@ -19,9 +19,9 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
   CompressReactor(UnreadAnswers& unread, grpc::ByteBuffer& response)
       : unread_(unread), response_(response) {}
 
-  void Start(TensorStore& store, Compressor& compressor, const grpc::CallbackServerContext& context,
-             const grpc::ByteBuffer& request) {
-    const absl::Status status = Begin(store, compressor, context, request);
+  void Start(TensorStore& store, const Gate& gate, Compressor& compressor,
+             grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
+    const absl::Status status = Begin(store, gate, compressor, context, request);
     if (!status.ok()) Finish(ToGrpcStatus(status));
   }
 
@@ -33,11 +33,11 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
   void OnDone() override { delete this; }
 
  private:
-  absl::Status Begin(TensorStore& store, Compressor& compressor,
-                     const grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
+  absl::Status Begin(TensorStore& store, const Gate& gate, Compressor& compressor,
+                     grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
     v1::CompressRequest wire;
     RETURN_IF_ERROR(ReadRequest(request, wire));
-    ASSIGN_OR_RETURN(TensorStore::SessionUse session, SessionOf(store, context));
+    ASSIGN_OR_RETURN(TensorStore::SessionUse session, SessionOf(store, gate, context));
     Compressor::Request asked;
     ASSIGN_OR_RETURN(asked.tensor, ParseTensorRef("tensor", wire.tensor()));
     if (wire.has_mask()) {
@@ -67,13 +67,13 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
 
 }  // namespace
 
-grpc::ServerUnaryReactor* StartCompressCall(TensorStore& store, Compressor& compressor,
-                                            UnreadAnswers& unread,
+grpc::ServerUnaryReactor* StartCompressCall(TensorStore& store, const Gate& gate,
+                                            Compressor& compressor, UnreadAnswers& unread,
                                             grpc::CallbackServerContext& context,
                                             const grpc::ByteBuffer& request,
                                             grpc::ByteBuffer& response) {
   auto* const reactor = new CompressReactor(unread, response);
-  reactor->Start(store, compressor, context, request);
+  reactor->Start(store, gate, compressor, context, request);
   return reactor;
 }
 

@@ -6,14 +6,15 @@
 #include <grpcpp/grpcpp.h>
 
 #include "server/store/compressor.h"
+#include "server/wire/gate.h"
 #include "server/wire/unread_answers.h"
 
 namespace gemmd {
 
 // The reactor owns itself until gRPC is done with it; where its call ends early, by the client or
 // by its deadline, so does the work. Borrows everything but the request.
-grpc::ServerUnaryReactor* StartCompressCall(TensorStore& store, Compressor& compressor,
-                                            UnreadAnswers& unread,
+grpc::ServerUnaryReactor* StartCompressCall(TensorStore& store, const Gate& gate,
+                                            Compressor& compressor, UnreadAnswers& unread,
                                             grpc::CallbackServerContext& context,
                                             const grpc::ByteBuffer& request,
                                             grpc::ByteBuffer& response);

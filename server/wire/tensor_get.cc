@@ -25,8 +25,9 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   GetReactor(TensorStore& store, SendWatch& watch, grpc::CallbackServerContext& context)
       : store_(store), sending_(watch, context) {}
 
-  void Start(const grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
-    if (const absl::Status status = Find(context, request); !status.ok()) {
+  void Start(const Gate& gate, grpc::CallbackServerContext& context,
+             const grpc::ByteBuffer& request) {
+    if (const absl::Status status = Find(gate, context, request); !status.ok()) {
       Finish(ToGrpcStatus(status));
       return;
     }
@@ -49,10 +50,11 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void OnDone() override { delete this; }
 
  private:
-  absl::Status Find(const grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
+  absl::Status Find(const Gate& gate, grpc::CallbackServerContext& context,
+                    const grpc::ByteBuffer& request) {
     v1::GetRequest wire;
     RETURN_IF_ERROR(ReadRequest(request, wire));
-    ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, context));
+    ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate, context));
     ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire.tensor()));
     ASSIGN_OR_RETURN(tensor_, store_.Find(session, name));
     const int64_t size = tensor_->spec.bytes;
@@ -149,11 +151,12 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGetCall(TensorStore& store, SendWatch& watch,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGetCall(TensorStore& store, const Gate& gate,
+                                                         SendWatch& watch,
                                                          grpc::CallbackServerContext& context,
                                                          const grpc::ByteBuffer& request) {
   auto* const reactor = new GetReactor(store, watch, context);
-  reactor->Start(context, request);
+  reactor->Start(gate, context, request);
   return reactor;
 }
 

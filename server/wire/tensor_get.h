@@ -6,12 +6,14 @@
 #include <grpcpp/grpcpp.h>
 
 #include "server/store/tensor_store.h"
+#include "server/wire/gate.h"
 #include "server/wire/send_watch.h"
 
 namespace gemmd {
 
 // The reactor owns itself until gRPC is done with it. Borrows everything but the request.
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGetCall(TensorStore& store, SendWatch& watch,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGetCall(TensorStore& store, const Gate& gate,
+                                                         SendWatch& watch,
                                                          grpc::CallbackServerContext& context,
                                                          const grpc::ByteBuffer& request);
 

@@ -215,10 +215,14 @@ bool HasTensors(const v1::MultiplyRequest& request) {
 }  // namespace
 
 absl::StatusOr<ParsedRequest> ParseWithTensors(TensorStore& store, std::string_view token,
-                                               v1::MultiplyRequest& request,
+                                               const Identity* caller, v1::MultiplyRequest& request,
                                                const HeldFields* held) {
   if (!HasTensors(request)) return ParseMultiply(request, held);
-  ASSIGN_OR_RETURN(std::unique_ptr<ProductTensors> tensors, ProductTensors::Make(store, token));
+  if (caller != nullptr && !caller->grant.roles.Has(Role::kTensors)) {
+    return absl::PermissionDeniedError("tensor: got a caller that the rules allow no tensors");
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<ProductTensors> tensors,
+                   ProductTensors::Make(store, token, caller == nullptr ? "" : caller->name));
   TensorOperands operands(request, *tensors);
   RETURN_IF_ERROR(operands.Resolve());
   ASSIGN_OR_RETURN(ParsedRequest parsed, ParseMultiply(request, held));

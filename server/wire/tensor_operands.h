@@ -9,6 +9,7 @@
 #include "gemmd/v1/gemm.pb.h"
 #include "server/scheduling/product.h"
 #include "server/store/tensor_store.h"
+#include "server/trust/identity.h"
 #include "server/wire/held_fields.h"
 
 namespace gemmd {
@@ -16,9 +17,11 @@ namespace gemmd {
 // Parses a request as ParseMultiply does, which knows of no tensors: what it needs to be told of
 // them is written into the request before, and the job is told where they are afterwards. Errors:
 // those of ParseMultiply, and as Operand.tensor and OutputSpec of the wire contract;
-// Unauthenticated where there are tensors but no session of this token.
+// Unauthenticated where there are tensors but no session of this token that is the caller's;
+// PermissionDenied where the rules allow the caller no tensors. `caller` is null where callers are
+// not known by name.
 absl::StatusOr<ParsedRequest> ParseWithTensors(TensorStore& store, std::string_view token,
-                                               v1::MultiplyRequest& request,
+                                               const Identity* caller, v1::MultiplyRequest& request,
                                                const HeldFields* held);
 
 }  // namespace gemmd

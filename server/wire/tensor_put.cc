@@ -45,9 +45,9 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
              grpc::CallbackServerContext& context, const Clock& clock)
       : store_(store), times_(times), clock_(clock), sending_(watch, context) {}
 
-  void Start(const grpc::CallbackServerContext& context) {
+  void Start(const Gate& gate, grpc::CallbackServerContext& context) {
     self_ = shared_from_this();
-    absl::StatusOr<TensorStore::SessionUse> session = SessionOf(store_, context);
+    absl::StatusOr<TensorStore::SessionUse> session = SessionOf(store_, gate, context);
     if (session.ok()) {
       session_ = *std::move(session);
     } else {
@@ -244,10 +244,10 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
 }  // namespace
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPutCall(
-    TensorStore& store, SendWatch& watch, HandlerTimes& times, grpc::CallbackServerContext& context,
-    const Clock& clock) {
+    TensorStore& store, const Gate& gate, SendWatch& watch, HandlerTimes& times,
+    grpc::CallbackServerContext& context, const Clock& clock) {
   const auto reactor = std::make_shared<PutReactor>(store, watch, times, context, clock);
-  reactor->Start(context);
+  reactor->Start(gate, context);
   return reactor.get();
 }
 

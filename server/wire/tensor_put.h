@@ -8,13 +8,14 @@
 #include "server/metrics/handler_times.h"
 #include "server/store/tensor_store.h"
 #include "server/system/clock.h"
+#include "server/wire/gate.h"
 #include "server/wire/send_watch.h"
 
 namespace gemmd {
 
 // Starts reading. The reactor owns itself until gRPC is done with it. Borrows everything.
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPutCall(
-    TensorStore& store, SendWatch& watch, HandlerTimes& times, grpc::CallbackServerContext& context,
-    const Clock& clock);
+    TensorStore& store, const Gate& gate, SendWatch& watch, HandlerTimes& times,
+    grpc::CallbackServerContext& context, const Clock& clock);
 
 }  // namespace gemmd

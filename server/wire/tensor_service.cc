@@ -32,8 +32,10 @@ using RawAnswers =
 
 class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> {
  public:
-  TensorService(TensorStore& store, SendWatch& watch, HandlerTimes& times, const Clock& clock)
+  TensorService(TensorStore& store, const Gate& gate, SendWatch& watch, HandlerTimes& times,
+                const Clock& clock)
       : store_(store),
+        gate_(gate),
         watch_(watch),
         times_(times),
         clock_(clock),
@@ -43,18 +45,18 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* OpenSession(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override {
     const HandlerTimer timer(times_, clock_, Handler::kOpenSession, clock_.NowNs());
-    return StartSessionCall(store_, watch_, *context, *request);
+    return StartSessionCall(store_, gate_, watch_, *context, *request);
   }
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Put(
       grpc::CallbackServerContext* context) override {
-    return StartPutCall(store_, watch_, times_, *context, clock_);
+    return StartPutCall(store_, gate_, watch_, times_, *context, clock_);
   }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* request) override {
     const HandlerTimer timer(times_, clock_, Handler::kGet, clock_.NowNs());
-    return StartGetCall(store_, watch_, *context, *request);
+    return StartGetCall(store_, gate_, watch_, *context, *request);
   }
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
@@ -115,7 +117,7 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
     const HandlerTimer timer(times_, clock_, Handler::kCompress, clock_.NowNs());
-    return StartCompressCall(store_, compressor_, unread_, *context, *request, *response);
+    return StartCompressCall(store_, gate_, compressor_, unread_, *context, *request, *response);
   }
 
  private:
@@ -128,7 +130,7 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
     const auto answer = [&]() -> absl::StatusOr<RegistryAnswer> {
       Request wire;
       RETURN_IF_ERROR(ReadRequest(request, wire));
-      ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, context));
+      ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate_, context));
       return make(session, wire);
     };
     return AnswerRegistryCall(context, unread_, answer, response);
@@ -150,6 +152,7 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
   }
 
   TensorStore& store_;
+  const Gate& gate_;
   SendWatch& watch_;
   HandlerTimes& times_;
   const Clock& clock_;
@@ -159,9 +162,10 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeTensorService(TensorStore& store, SendWatch& watch,
-                                                 HandlerTimes& times, const Clock& clock) {
-  return std::make_unique<TensorService>(store, watch, times, clock);
+std::unique_ptr<grpc::Service> MakeTensorService(TensorStore& store, const Gate& gate,
+                                                 SendWatch& watch, HandlerTimes& times,
+                                                 const Clock& clock) {
+  return std::make_unique<TensorService>(store, gate, watch, times, clock);
 }
 
 }  // namespace gemmd

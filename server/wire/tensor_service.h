@@ -10,12 +10,14 @@
 #include "server/metrics/handler_times.h"
 #include "server/store/tensor_store.h"
 #include "server/system/clock.h"
+#include "server/wire/gate.h"
 #include "server/wire/send_watch.h"
 
 namespace gemmd {
 
 // Borrows everything.
-std::unique_ptr<grpc::Service> MakeTensorService(TensorStore& store, SendWatch& watch,
-                                                 HandlerTimes& times, const Clock& clock);
+std::unique_ptr<grpc::Service> MakeTensorService(TensorStore& store, const Gate& gate,
+                                                 SendWatch& watch, HandlerTimes& times,
+                                                 const Clock& clock);
 
 }  // namespace gemmd

@@ -22,9 +22,9 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   SessionReactor(SendWatch& watch, grpc::CallbackServerContext& context)
       : sending_(watch, context) {}
 
-  void Start(TensorStore& store, grpc::CallbackServerContext& context,
+  void Start(TensorStore& store, const Gate& gate, grpc::CallbackServerContext& context,
              const grpc::ByteBuffer& request) {
-    if (const absl::Status status = Open(store, context, request); !status.ok()) {
+    if (const absl::Status status = Open(store, gate, context, request); !status.ok()) {
       Finish(ToGrpcStatus(status));
       return;
     }
@@ -56,11 +56,16 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void OnDone() override { delete this; }
 
  private:
-  absl::Status Open(TensorStore& store, grpc::CallbackServerContext& context,
+  absl::Status Open(TensorStore& store, const Gate& gate, grpc::CallbackServerContext& context,
                     const grpc::ByteBuffer& request) {
     v1::OpenSessionRequest wire;
     RETURN_IF_ERROR(ReadRequest(request, wire));
-    ASSIGN_OR_RETURN(session_, store.OpenSession(wire.token(), FlowOf(context.peer())));
+    ASSIGN_OR_RETURN(const Gate::Caller caller, gate.CallerOf(context, Role::kTensors));
+    const std::string peer = caller != nullptr ? caller->name : std::string(FlowOf(context.peer()));
+    SessionOwner owner;
+    owner.is_known = caller != nullptr;
+    if (caller != nullptr) owner.max_bytes = caller->grant.tensor_bytes;
+    ASSIGN_OR_RETURN(session_, store.OpenSession(wire.token(), peer, owner));
     v1::OpenSessionResponse response;
     response.set_token(session_.token().ToHex());
     response.set_linger_ns(absl::ToInt64Nanoseconds(store.options().linger));
@@ -87,16 +92,18 @@ std::string SessionTokenOf(const grpc::CallbackServerContext& context) {
   return is_one ? std::string(first->second.data(), first->second.size()) : "";
 }
 
-absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store,
-                                                  const grpc::CallbackServerContext& context) {
-  return store.Use(SessionTokenOf(context));
+absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store, const Gate& gate,
+                                                  grpc::CallbackServerContext& context) {
+  ASSIGN_OR_RETURN(const Gate::Caller caller, gate.CallerOf(context, Role::kTensors));
+  return store.Use(SessionTokenOf(context), caller == nullptr ? "" : caller->name);
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(TensorStore& store, SendWatch& watch,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(TensorStore& store, const Gate& gate,
+                                                             SendWatch& watch,
                                                              grpc::CallbackServerContext& context,
                                                              const grpc::ByteBuffer& request) {
   auto* const reactor = new SessionReactor(watch, context);
-  reactor->Start(store, context, request);
+  reactor->Start(store, gate, context, request);
   return reactor;
 }
 

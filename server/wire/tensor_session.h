@@ -8,6 +8,7 @@
 #include <string>
 
 #include "server/store/tensor_store.h"
+#include "server/wire/gate.h"
 #include "server/wire/send_watch.h"
 
 namespace gemmd {
@@ -18,12 +19,13 @@ inline constexpr char kSessionKey[] = "gemmd-session";
 // Empty where there is not exactly one.
 std::string SessionTokenOf(const grpc::CallbackServerContext& context);
 
-// Errors: Unauthenticated where there is not exactly one token, or no such session.
-absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store,
-                                                  const grpc::CallbackServerContext& context);
+// Errors: Unauthenticated where there is not exactly one token, or no such session of the caller.
+absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store, const Gate& gate,
+                                                  grpc::CallbackServerContext& context);
 
 // One Tensors.OpenSession call. The reactor owns itself. Borrows everything but the request.
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(TensorStore& store, SendWatch& watch,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(TensorStore& store, const Gate& gate,
+                                                             SendWatch& watch,
                                                              grpc::CallbackServerContext& context,
                                                              const grpc::ByteBuffer& request);
 

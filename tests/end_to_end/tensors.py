@@ -91,14 +91,17 @@ class Stream:
 class Session:
     """A session on a channel, with its tensors."""
 
-    def __init__(self, channel, token=""):
+    def __init__(self, channel, token="", credentials=()):
         self.channel = channel
         self.stub = resident_pb2_grpc.TensorsStub(channel)
         self.gemm = gemm_pb2_grpc.GemmStub(channel)
-        self.stream = self.stub.OpenSession(resident_pb2.OpenSessionRequest(token=token))
+        self.stream = self.stub.OpenSession(
+            resident_pb2.OpenSessionRequest(token=token), metadata=list(credentials)
+        )
         self.opened = next(self.stream)
         self.token = self.opened.token
-        self.metadata = [("gemmd-session", self.token)]
+        self.own_metadata = [("gemmd-session", self.token)]
+        self.metadata = [*self.own_metadata, *credentials]
 
     def __enter__(self):
         return self

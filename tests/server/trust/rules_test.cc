@@ -20,7 +20,7 @@ std::string WithMember(const std::string& member) {
 
 TEST(RulesTest, ReadEveryMember) {
   const absl::StatusOr<Rules> rules = Rules::Parse(R"({"identities": {
-    "batch": {"may": ["multiply", "statistics"], "priority": "low", "share": 3, "requests": 16,
+    "batch": {"may": ["multiply", "statistics"], "priority": "low", "requests": 16,
               "bytes": 1048576, "device_seconds_a_minute": 1.5, "tensor_bytes": 7,
               "message_bytes": 4096, "devices": ["cpu", "cuda:0"]},
     "plain": {"may": ["administer"]}}})");
@@ -32,7 +32,6 @@ TEST(RulesTest, ReadEveryMember) {
   EXPECT_FALSE(batch->roles.Has(Role::kTensors));
   EXPECT_FALSE(batch->roles.Has(Role::kAdminister));
   EXPECT_TRUE(batch->is_low_priority);
-  EXPECT_EQ(batch->share, 3);
   EXPECT_EQ(batch->in_flight.requests, 16);
   EXPECT_EQ(batch->in_flight.bytes, 1 << 20);
   EXPECT_EQ(batch->in_flight.device_ns_a_minute, 1'500'000'000);
@@ -43,7 +42,6 @@ TEST(RulesTest, ReadEveryMember) {
   EXPECT_FALSE(batch->MayUse("cuda:1"));
   const Grant* const plain = rules->Find("plain");
   ASSERT_NE(plain, nullptr);
-  EXPECT_EQ(plain->share, 1);
   EXPECT_EQ(plain->in_flight.requests, kNoBound);
   EXPECT_TRUE(plain->MayUse("anything"));
   EXPECT_EQ(rules->Find("somebody"), nullptr);
@@ -51,15 +49,15 @@ TEST(RulesTest, ReadEveryMember) {
 
 TEST(RulesTest, TakeTheNameItselfThenTheLongestPattern) {
   const absl::StatusOr<Rules> rules = Rules::Parse(R"({"identities": {
-    "spiffe://a/*": {"may": [], "share": 1},
-    "spiffe://a/team/*": {"may": [], "share": 2},
-    "spiffe://a/team/one": {"may": [], "share": 3}}})");
+    "spiffe://a/*": {"may": [], "requests": 1},
+    "spiffe://a/team/*": {"may": [], "requests": 2},
+    "spiffe://a/team/one": {"may": [], "requests": 3}}})");
   ASSERT_THAT(rules, IsOk());
-  EXPECT_EQ(rules->Find("spiffe://a/team/one")->share, 3);
-  EXPECT_EQ(rules->Find("spiffe://a/team/two")->share, 2);
-  EXPECT_EQ(rules->Find("spiffe://a/other")->share, 1);
+  EXPECT_EQ(rules->Find("spiffe://a/team/one")->in_flight.requests, 3);
+  EXPECT_EQ(rules->Find("spiffe://a/team/two")->in_flight.requests, 2);
+  EXPECT_EQ(rules->Find("spiffe://a/other")->in_flight.requests, 1);
   EXPECT_EQ(rules->Find("spiffe://b/other"), nullptr);
-  EXPECT_EQ(rules->Find("spiffe://a/")->share, 1);
+  EXPECT_EQ(rules->Find("spiffe://a/")->in_flight.requests, 1);
   EXPECT_EQ(rules->Find("spiffe://a"), nullptr);
 }
 
@@ -84,11 +82,11 @@ TEST(RulesTest, RefuseWhatTheyDoNotKnowAndSayWhere) {
       {R"({"identities": {"a": {"may": "multiply"}}})", "want a list of multiply"},
       {R"({"identities": {"a": {"may": ["Multiply"]}}})", "got \"Multiply\", want a list"},
       {R"({"identities": {"a": {"may": ["tensors", "tensors"]}}})", "want each role once"},
-      {WithMember(R"("shares": 2)"), "identities.batch.shares: got an unknown name"},
-      {WithMember(R"("share": 0)"),
-       "identities.batch.share: got 0, want an integer from 1 to 1000"},
-      {WithMember(R"("share": 1001)"), "got 1001"},
-      {WithMember(R"("share": "2")"), "got \"2\""},
+      {WithMember(R"("share": 2)"), "identities.batch.share: got an unknown name"},
+      {WithMember(R"("requests": 0)"),
+       "identities.batch.requests: got 0, want an integer from 1 to 9007199254740992"},
+      {WithMember(R"("requests": 9007199254740993)"), "got 9007199254740993"},
+      {WithMember(R"("requests": "2")"), "got \"2\""},
       {WithMember(R"("requests": 1.5)"), "got 1.5"},
       {WithMember(R"("requests": -1)"), "got -1"},
       {WithMember(R"("bytes": 18446744073709551615)"), "got 18446744073709551615"},

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/gate.h"
+
+#include <grpc/grpc_security.h>
+
+#include <vector>
+
+#include "kernels/peer_text.h"
+#include "server/system/audit_log.h"
+#include "server/system/log.h"
+namespace gemmd {
+namespace {
+
+constexpr char kUserProperty[] = "gemmd_user";
+
+struct Service {
+  std::string_view prefix;
+  Requirement requirement;
+};
+
+// The first prefix that fits.
+constexpr Service kServices[] = {
+    {"/gemmd.v1.Gemm/", {.role = Role::kMultiply}},
+    {"/gemmd.v1.Tensors/", {.role = Role::kTensors}},
+    {"/gemmd.v1.Registry/GetStatistics", {.role = Role::kStatistics}},
+    {"/gemmd.v1.Registry/", {.role = Role::kRegistry}},
+    {"/gemmd.v1.Admin/", {.role = Role::kAdminister}},
+    {"/grpc.reflection.", {.role = Role::kReflection}},
+    {"/grpc.health.v1.Health/", {.is_open = true, .role = std::nullopt}},
+};
+
+absl::Status Unknown() {
+  return absl::UnauthenticatedError(
+      "caller: got one that is not known, want a certificate, a token or a user of the rules");
+}
+
+absl::Status Forbidden() {
+  return absl::PermissionDeniedError(
+      "method: got one that the rules do not allow to this caller, want another");
+}
+
+void AppendProperties(const grpc_auth_context& connection, const char* name,
+                      std::vector<std::string_view>& values) {
+  grpc_auth_property_iterator each = grpc_auth_context_find_properties_by_name(&connection, name);
+  while (const grpc_auth_property* const property = grpc_auth_property_iterator_next(&each)) {
+    values.emplace_back(property->value, property->value_length);
+  }
+}
+
+void Audit(std::string_view path, std::string_view identity, std::string_view reason) {
+  const std::shared_ptr<spdlog::logger> log = AuditLog();
+  if (log == nullptr) return;
+  log->info("event=call_refused identity={} method={} reason={}", LogValue(identity),
+            LogValue(Shown(path)), LogValue(reason));
+}
+
+struct ReleaseConnection {
+  void operator()(grpc_auth_context* connection) const { grpc_auth_context_release(connection); }
+};
+
+}  // namespace
+
+Requirement RequirementOf(std::string_view path) {
+  for (const Service& service : kServices) {
+    if (path.starts_with(service.prefix)) return service.requirement;
+  }
+  return {};
+}
+
+std::vector<std::string_view> NamesOf(const grpc_auth_context& connection) {
+  std::vector<std::string_view> names;
+  AppendProperties(connection, GRPC_PEER_URI_PROPERTY_NAME, names);
+  AppendProperties(connection, GRPC_PEER_DNS_PROPERTY_NAME, names);
+  return names;
+}
+
+absl::Status Gate::Admit(std::string_view path, const Evidence& evidence) const {
+  if (trust_ == nullptr) return absl::OkStatus();
+  const Requirement requirement = RequirementOf(path);
+  if (requirement.is_open) return absl::OkStatus();
+  const absl::StatusOr<Caller> caller = trust_->Identify(evidence);
+  if (!caller.ok()) {
+    Audit(path, evidence.user, std::string(caller.status().message()));
+    return Unknown();
+  }
+  if (requirement.role && (*caller)->grant.roles.Has(*requirement.role)) return absl::OkStatus();
+  Audit(path, (*caller)->name, "the rules do not allow it");
+  return Forbidden();
+}
+
+absl::StatusOr<Gate::Caller> Gate::CallerOf(grpc::CallbackServerContext& context, Role role) const {
+  if (trust_ == nullptr) return nullptr;
+  const std::unique_ptr<grpc_auth_context, ReleaseConnection> connection(
+      grpc_call_auth_context(context.c_call()));
+  if (connection == nullptr) return Unknown();
+  Evidence evidence;
+  const auto [first, last] = context.client_metadata().equal_range("authorization");
+  for (auto value = first; value != last; ++value) {
+    evidence.authorization.emplace_back(value->second.data(), value->second.size());
+  }
+  std::string user;
+  if (evidence.authorization.empty()) {
+    evidence.names = NamesOf(*connection);
+    user = UserOf(*connection);
+    evidence.user = user;
+  }
+  absl::StatusOr<Caller> caller = trust_->Identify(evidence);
+  if (!caller.ok()) return Unknown();
+  if (!(*caller)->grant.roles.Has(role)) return Forbidden();
+  return caller;
+}
+
+void Gate::NoteUser(grpc_auth_context& connection, const std::string& user) const {
+  MutexLock lock(&users_mutex_);
+  grpc_auth_property_iterator each =
+      grpc_auth_context_find_properties_by_name(&connection, kUserProperty);
+  if (grpc_auth_property_iterator_next(&each) != nullptr) return;
+  grpc_auth_context_add_property(&connection, kUserProperty, user.data(), user.size());
+}
+
+std::string Gate::UserOf(const grpc_auth_context& connection) const {
+  MutexLock lock(&users_mutex_);
+  std::vector<std::string_view> users;
+  AppendProperties(connection, kUserProperty, users);
+  return users.empty() ? "" : std::string(users.front());
+}
+
+bool Gate::Knows(const std::string& user) const {
+  if (trust_ == nullptr) return false;
+  const absl::StatusOr<Caller> caller = trust_->Identify({.user = user});
+  return caller.ok() && (*caller)->name == user;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who may call what. Each call passes the gate before gRPC looks for its method, before its message
+// is read and before any handler knows of it: so no service can forget to ask, and what exists is
+// not told to whoever may not use it.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "server/system/mutex.h"
+#include "server/trust/trust.h"
+
+struct grpc_auth_context;
+
+namespace gemmd {
+
+// The role that a call of the path needs: "/gemmd.v1.Gemm/Multiply". Nothing where anybody may call
+// it, as health. A path that no service has needs a role that nobody has.
+struct Requirement {
+  bool is_open = false;
+  std::optional<Role> role;
+};
+Requirement RequirementOf(std::string_view path);
+
+class Gate {
+ public:
+  using Caller = std::shared_ptr<const Identity>;
+
+  // Borrows it. Null where callers are known by their host alone; the gate is open then.
+  explicit Gate(Trust* trust) : trust_(trust) {}
+
+  bool is_open() const { return trust_ == nullptr; }
+
+  // Whether the call may go on.
+  // Errors: Unauthenticated and PermissionDenied, with the same words for all that the caller may
+  // not call, whether or not it exists. Threads: any.
+  absl::Status Admit(std::string_view path, const Evidence& evidence) const;
+
+  // Who makes a call that was admitted, or sends one more message on it; null where the gate is
+  // open.
+  // Errors: as Admit, where the rules have changed since or a token has expired. Threads: any.
+  absl::StatusOr<Caller> CallerOf(grpc::CallbackServerContext& context, Role role) const;
+
+  // Notes the user at the other end of a unix socket in what gRPC keeps of the connection.
+  void NoteUser(grpc_auth_context& connection, const std::string& user) const
+      ABSL_LOCKS_EXCLUDED(users_mutex_);
+
+  // Whether the rules name the user, so that it is worth to be told apart.
+  bool Knows(const std::string& user) const;
+
+ private:
+  std::string UserOf(const grpc_auth_context& connection) const ABSL_LOCKS_EXCLUDED(users_mutex_);
+
+  Trust* const trust_;
+  // gRPC lets calls of one connection add to what it keeps of it while others read.
+  mutable Mutex users_mutex_;
+};
+
+// The names of a connection's certificate, URIs before hosts. Borrows them.
+std::vector<std::string_view> NamesOf(const grpc_auth_context& connection);
+
+}  // namespace gemmd
