@@ -19,7 +19,7 @@
 namespace gemmd {
 namespace {
 
-using Role = ProductTensors::Operand;
+using OperandRole = ProductTensors::Operand;
 
 absl::Status LeftOut(std::string_view field, std::string_view member) {
   return absl::InvalidArgumentError(
@@ -38,7 +38,7 @@ absl::Status CheckType(std::string_view field, v1::ElementType type, const Tenso
 // One matrix of the product that is a tensor.
 struct Resident {
   std::string_view field;
-  Role role;
+  OperandRole role;
   v1::Operand* wire;
   MatrixLayout Problem::*layout;
   PartOfTensor part;
@@ -53,13 +53,13 @@ class TensorOperands {
   // Before the request is parsed: tells it types and layouts.
   absl::Status Resolve() {
     if (request_.a().has_tensor()) {
-      RETURN_IF_ERROR(Add("a", Role::kA, *request_.mutable_a(), &Problem::a));
+      RETURN_IF_ERROR(Add("a", OperandRole::kA, *request_.mutable_a(), &Problem::a));
     }
     if (request_.b().has_tensor()) {
-      RETURN_IF_ERROR(Add("b", Role::kB, *request_.mutable_b(), &Problem::b));
+      RETURN_IF_ERROR(Add("b", OperandRole::kB, *request_.mutable_b(), &Problem::b));
     }
     if (request_.c().has_tensor()) {
-      RETURN_IF_ERROR(Add("c", Role::kC, *request_.mutable_c(), &Problem::c));
+      RETURN_IF_ERROR(Add("c", OperandRole::kC, *request_.mutable_c(), &Problem::c));
     }
     return request_.d().has_tensor() ? ResolveOutput(*request_.mutable_d()) : absl::OkStatus();
   }
@@ -95,7 +95,7 @@ class TensorOperands {
   }
 
  private:
-  absl::Status Add(std::string_view field, Role role, v1::Operand& wire,
+  absl::Status Add(std::string_view field, OperandRole role, v1::Operand& wire,
                    MatrixLayout Problem::*layout) {
     const std::string part_field = Concat(field, ".tensor");
     ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef(part_field, wire.tensor().tensor()));
@@ -162,7 +162,7 @@ class TensorOperands {
     }
     RETURN_IF_ERROR(CompleteScale(resident, problem, job));
     ASSIGN_OR_RETURN(const ByteCount count, BytesOf(resident.field, layout, problem.batch));
-    const bool is_read = resident.role == Role::kC ? problem.has_c() : problem.has_product();
+    const bool is_read = resident.role == OperandRole::kC ? problem.has_c() : problem.has_product();
     tensors_.SetPart(resident.role, resident.part.offset_bytes, is_read ? count.least : 0);
     return absl::OkStatus();
   }
@@ -171,11 +171,11 @@ class TensorOperands {
   absl::Status CompleteScale(const Resident& resident, Problem& problem, Job& job) {
     const std::vector<float>& scale = tensors_.read(resident.role)->spec.scale;
     if (scale.empty()) return absl::OkStatus();
-    if (resident.role == Role::kC) {
+    if (resident.role == OperandRole::kC) {
       return absl::InvalidArgumentError(
           "c.tensor: got a tensor with factors, want one without: only A and B are scaled");
     }
-    const bool is_a = resident.role == Role::kA;
+    const bool is_a = resident.role == OperandRole::kA;
     Source& source = is_a ? job.a_scale : job.b_scale;
     ScaleKind& kind = is_a ? problem.a_scale : problem.b_scale;
     ASSIGN_OR_RETURN(const absl::Span<const float> factors,
@@ -191,7 +191,7 @@ class TensorOperands {
     for (const Resident& resident : std::span(residents_).first(count_)) {
       if (tensors_.read(resident.role) != tensors_.written()) continue;
       const bool is_same = resident.part == *d_ && !resident.wire->transpose();
-      if (resident.role == Role::kC && is_same) continue;
+      if (resident.role == OperandRole::kC && is_same) continue;
       if (!Overlap(resident.part, *d_)) continue;
       return absl::InvalidArgumentError(
           Concat("d.tensor: got bytes of ", resident.field,

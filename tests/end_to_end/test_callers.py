@@ -46,7 +46,6 @@ class Trust:
         key = {"kty": "OKP", "crv": "Ed25519", "kid": "k1", "x": KEY_X}
         self.keys_file.write_text(json.dumps({"keys": [key]}))
         self.flags = [
-            "--devices=cpu,sim:sm_90",
             "--lame-duck=1ms",
             f"--rules={self.rules_file}",
             f"--tokens={self.tokens_file}",
@@ -72,7 +71,7 @@ RULES = {
     "second": {"may": EVERYTHING},
     "nothing": {"may": []},
     "only-cpu": {"may": ["multiply"], "devices": ["cpu"]},
-    "small": {"may": ["multiply", "tensors"], "tensor_bytes": 1000, "message_bytes": 20000},
+    "small": {"may": ["multiply", "tensors"], "tensor_bytes": 1048576, "message_bytes": 9000},
     "alice": {"may": ["multiply"]},
 } | {role: {"may": [role]} for role in EVERYTHING}
 
@@ -89,7 +88,7 @@ def daemon(gemmd, tmp_path_factory, trust):
     from fixtures import Daemons
 
     daemons = Daemons(gemmd, tmp_path_factory.mktemp)
-    daemon = daemons.start(*trust.flags)
+    daemon = daemons.start("--devices=cpu,sim:sm_90", *trust.flags)
     yield daemon
     daemons.end()
     assert POISON not in daemon.stderr()
@@ -102,10 +101,10 @@ def bearer(name):
 
 def product(size=4, device=""):
     values = np.ones((size, size), np.float32).tobytes()
-    operand = tensors_pb2.Operand(
-        type=tensors_pb2.ELEMENT_TYPE_F32, rows=size, columns=size, data=values
+    operand = tensors_pb2.Operand(type=tensors_pb2.ELEMENT_TYPE_F32, data=values)
+    return gemm_pb2.MultiplyRequest(
+        m=size, n=size, k=size, a=operand, b=operand, device=device
     )
-    return gemm_pb2.MultiplyRequest(a=operand, b=operand, device=device)
 
 
 def multiply(channel, metadata, **keywords):
@@ -266,7 +265,7 @@ def test_sessions_belong_to_who_opened_them(channel):
         nothing = refusal(stub.List, request, metadata=unknown, timeout=DEADLINE_S)
         assert nothing[0] == UNAUTHENTICATED
         assert refusal(stub.List, request, metadata=foreign, timeout=DEADLINE_S) == nothing
-        for one in (stub.Describe, stub.Delete, lambda *a, **k: next(stub.Get(*a, **k))):
+        for one in (stub.Describe, stub.Delete):
             assert refusal(one, by_handle(tensor), metadata=foreign, timeout=DEADLINE_S) == nothing
         join = resident_pb2.OpenSessionRequest(token=session.token)
         joined = stub.OpenSession(join, metadata=bearer("second"), timeout=DEADLINE_S)
@@ -285,11 +284,48 @@ def test_sessions_belong_to_who_opened_them(channel):
             assert code == PERMISSION_DENIED
 
 
+def test_limits_of_a_caller(channel):
+    code, text = refusal(multiply, channel, bearer("only-cpu"), device="sim:sm_90")
+    assert code == PERMISSION_DENIED
+    # A device that does not exist is refused alike.
+    assert refusal(multiply, channel, bearer("only-cpu"), device="cuda:9") == (code, text)
+    assert multiply(channel, bearer("only-cpu")).device == "cpu"
+    assert multiply(channel, bearer("small"), size=16).d
+    code, text = refusal(multiply, channel, bearer("small"), size=64)
+    assert code == RESOURCE_EXHAUSTED and "the caller's rules allow 9000" in text
+    with Session(channel, credentials=bearer("small")) as session:
+        session.put(bytes(1000))
+        stream = session.put_stream()
+        stream.send(begin=resident_pb2.PutBegin(spec=bytes_spec(2097152)))
+        code, text = stream.error()
+        assert code == RESOURCE_EXHAUSTED and "tensor_bytes of --rules" in text
+
+
+def test_the_audit_log(daemons, tmp_path):
+    trust = Trust(tmp_path)
+    trust.write({"batch": {"may": ["multiply"]}})
+    log = tmp_path / "audit"
+    daemon = daemons.start("--devices=cpu", *trust.flags, f"--audit-log={log}")
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        assert multiply(channel, bearer("batch")).d
+        assert refusal(multiply, channel, bearer("stranger"))[0] == UNAUTHENTICATED
+        assert refusal(multiply, channel, bearer("batch"), device="none")[0]
+    daemon.stop()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["product", "call_refused", "product_refused"]
+    done, refused, no_device = lines
+    assert (done["identity"], done["device"], done["status"]) == ("batch", "cpu", "OK")
+    assert done["bytes"] == 3 * 4 * 4 * 4 and done["problem"] and done["kernel"] and done["peer"]
+    assert refused["method"] == "/gemmd.v1.Gemm/Multiply"
+    assert (no_device["identity"], no_device["status"]) == ("batch", "NOT_FOUND")
+    assert POISON not in log.read_text()
+
+
 def test_the_user_of_a_unix_socket(daemons, tmp_path):
     trust = Trust(tmp_path)
     me = f"uid:{os.getuid()}"
     trust.write({me: {"may": ["multiply"]}})
-    daemon = daemons.start(*trust.flags)
+    daemon = daemons.start("--devices=cpu", *trust.flags)
     with grpc.insecure_channel(daemon.unix) as unix, grpc.insecure_channel(daemon.tcp) as tcp:
         assert multiply(unix, []).d
         assert refusal(multiply, tcp, [])[0] == UNAUTHENTICATED
@@ -307,7 +343,7 @@ def test_rules_are_read_again_under_load(daemons, tmp_path):
     trust = Trust(tmp_path)
     rules = {"keeps": {"may": ["multiply"]}, "loses": {"may": ["multiply"]}}
     trust.write(rules)
-    daemon = daemons.start(*trust.flags)
+    daemon = daemons.start("--devices=cpu", *trust.flags)
     over = threading.Event()
     failures = []
 
@@ -360,7 +396,7 @@ def test_files_that_are_wrong_are_told_at_the_start(daemons, tmp_path):
     trust = Trust(tmp_path)
     trust.write({"a": {"may": ["multiply"]}})
     trust.tokens_file.write_text("a: short\n")
-    daemon = daemons.launch(*trust.flags)
+    daemon = daemons.launch("--devices=cpu", *trust.flags)
     assert daemon.wait() == 1
     assert "tokens: line 1: got no SHA-256" in daemon.stderr()
     daemon = daemons.launch(f"--tokens={trust.tokens_file}", "--devices=cpu")
