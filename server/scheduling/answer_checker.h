@@ -44,7 +44,7 @@ struct CheckedJob {
 struct CheckedResult {
   JobResult result = {};
   AnswerVerification verification = {};  // Where the result is OK.
-  const Kernel* kernel = nullptr;  // Those that computed it.
+  const Kernel* kernel = nullptr;        // Those that computed it.
   const ServedDevice* served = nullptr;
 };
 

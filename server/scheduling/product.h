@@ -73,11 +73,11 @@ struct ProductOutcome {
   absl::Status status;
   Problem problem;
   const Kernel* kernel = nullptr;
-  std::string_view device;                        // The device's name.
-  HeldBytes d;                                    // D, where the device gave the memory.
-  std::optional<TensorState> tensor = {};         // Into which D went.
+  std::string_view device;                              // The device's name.
+  HeldBytes d;                                          // D, where the device gave the memory.
+  std::optional<TensorState> tensor = {};               // Into which D went.
   std::optional<AnswerVerification> verification = {};  // Absent where no check was asked for.
-  ProductTiming timing;                           // Zeros where the status is not OK.
+  ProductTiming timing;                                 // Zeros where the status is not OK.
 };
 
 }  // namespace gemmd

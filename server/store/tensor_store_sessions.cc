@@ -116,12 +116,10 @@ absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_vie
                  free, " places are kept for others (--max-sessions)"));
     }
   }
-  const auto session =
-      std::make_shared<Session>(made, std::string(peer),
-                                std::make_shared<Account>("the session", "--session-tensor-bytes",
-                                                          options_.max_session_bytes,
-                                                          owner.is_known ? AccountOf(peer, owner)
-                                                                         : account_));
+  const auto session = std::make_shared<Session>(
+      made, std::string(peer),
+      std::make_shared<Account>("the session", "--session-tensor-bytes", options_.max_session_bytes,
+                                owner.is_known ? AccountOf(peer, owner) : account_));
   session->used_ns = clock_.NowNs();
   sessions_.emplace(KeyOf(made), session);
   return UseLocked(session);

@@ -25,7 +25,7 @@ std::byte* Nowhere() { return reinterpret_cast<std::byte*>(uintptr_t{256}); }
 void FlipBit(const GemmArgs& args) {
   const int bits = BitsOf(args.problem.d.type);
   const uint64_t flipped =
-      LoadBits(args.problem.d.type, args.d, 0) ^ uint64_t{1} << (bits > 2 ? bits - 2 : 0);
+      LoadBits(args.problem.d.type, args.d, 0) ^ uint64_t { 1 } << (bits > 2 ? bits - 2 : 0);
   StoreBits(args.problem.d.type, args.d, 0, flipped);
 }
 
