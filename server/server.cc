@@ -2,10 +2,8 @@
 #include "server/server.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +17,6 @@
 #include "server/wire/admin_service.h"
 #include "server/wire/gemm_service.h"
 #include "server/wire/registry_service.h"
-#include "server/wire/self_call.h"
 #include "server/wire/tensor_service.h"
 #include "server/wire/transport.h"
 
@@ -28,9 +25,6 @@ namespace {
 
 // Time for the last answers to reach their clients before connections are cut.
 constexpr absl::Duration kFarewell = absl::Milliseconds(100);
-
-// Where memory is nearly used up, this stands for --send-timeout.
-constexpr absl::Duration kSendTimeoutUnderPressure = absl::Seconds(1);
 
 constexpr absl::Duration kLeastSendTimeout = absl::Milliseconds(100);
 
@@ -53,12 +47,6 @@ absl::StatusOr<std::vector<ListeningSocket>> OpenAll(const TransportOptions& opt
 
 int64_t MemoryLimitOf(const ServerOptions& options) {
   return options.memory_limit_bytes > 0 ? options.memory_limit_bytes : MemoryLimitBytes();
-}
-
-// As admission has it for products.
-int64_t LargestTensor(Pressure pressure) {
-  if (pressure == Pressure::kNone) return std::numeric_limits<int64_t>::max();
-  return pressure == Pressure::kHigh ? Admission::kLargeBytes : -1;
 }
 
 StoreOptions StoreOptionsOf(const ServerOptions& options) {
@@ -333,86 +321,6 @@ void Server::ReloadRules() {
   }
 }
 
-void Server::WatchMemory() {
-  const Pressure pressure = memory_.Measure(admission_.load().bytes + tensors_.used_bytes());
-  admission_.SetPressure(pressure);
-  tensors_.SetMostNewBytes(LargestTensor(pressure));
-  if (pressure == pressure_) return;
-  pressure_ = pressure;
-  const auto level = pressure == Pressure::kNone ? spdlog::level::info : spdlog::level::warn;
-  spdlog::log(level, "event=memory_pressure pressure={} resident_bytes={}", NameOf(pressure),
-              ResidentBytes().value_or(0));
-}
-
-void Server::WatchPeers() {
-  const bool is_critical = pressure_ == Pressure::kCritical;
-  const int ended =
-      sends_.EndSilent(is_critical ? kSendTimeoutUnderPressure : absl::InfiniteDuration());
-  if (ended == 0) return;
-  stats_.AddSilentCalls(ended);
-  spdlog::info("event=silent_calls_ended calls={}", ended);
-}
-
-// A device that gave wrong answers serves no longer: health tells that as it does of others.
-void Server::WatchTrust() {
-  for (size_t i = 0; i < served_.size(); ++i) {
-    const absl::Status status = served_[i].trust->status();
-    if (status.ok() || is_out_[i]) continue;
-    is_out_[i] = true;
-    const std::string& name = served_[i].device->info().name;
-    health_->SetReady(name, false);
-    spdlog::error("event=device_not_ready device={} reason={}", LogValue(name),
-                  LogValue(std::string(status.message())));
-  }
-}
-
-// What NVML last said of the chip, for the record of an incident.
-std::string Server::ChipStateOf(size_t device) const {
-  const std::optional<GpuSample> sample = gpus_ == nullptr ? std::nullopt : gpus_->sample(device);
-  if (!sample) return "";
-  const GpuReading& reading = sample->reading;
-  std::string text = absl::StrCat("uuid=", sample->uuid);
-  const auto add = [&text](const char* name, const auto& value) {
-    if (value) absl::StrAppend(&text, " ", name, "=", *value);
-  };
-  add("sm_clock_hertz", reading.sm_clock_hertz);
-  add("memory_clock_hertz", reading.memory_clock_hertz);
-  add("temperature_celsius", reading.temperature_celsius);
-  add("power_watts", reading.power_watts);
-  add("ecc_corrected", reading.ecc_corrected);
-  add("ecc_uncorrected", reading.ecc_uncorrected);
-  return text;
-}
-
-absl::Status Server::CheckLife() {
-  // On a machine with too much to do an answer may take seconds, and nothing is wrong.
-  constexpr absl::Duration kPatience = absl::Seconds(10);
-  constexpr absl::Duration kLongestTurn = absl::Seconds(30);
-  for (const auto& device : devices_) {
-    const int64_t turn_ns = device->condition().thread_turn_ns;
-    if (turn_ns != 0 && absl::Nanoseconds(clock_.NowNs() - turn_ns) > kLongestTurn) {
-      return absl::InternalError(
-          absl::StrCat("the thread of device ", device->info().name, " stands still"));
-    }
-  }
-  const auto take = [this](int descriptor) {
-    connections_.Give(ConnectionKind::kSelf, descriptor);
-  };
-  const absl::Status answer = CallSelf(take, kPatience);
-  // To have no room is no reason to be started again.
-  return absl::IsResourceExhausted(answer) ? absl::OkStatus() : answer;
-}
-
-absl::Status Server::life() {
-  MutexLock lock(&acceptor_mutex_);
-  return life_ == nullptr ? absl::OkStatus() : life_->status();
-}
-
-absl::Status Server::serving() const {
-  const Health* const health = shown_health_;
-  return health == nullptr ? absl::UnavailableError("not listening yet") : health->serving();
-}
-
 ConnectionCounts Server::connection_counts() {
   MutexLock lock(&acceptor_mutex_);
   return acceptor_ == nullptr ? ConnectionCounts() : acceptor_->counts();
@@ -432,33 +340,6 @@ void Server::StopAccepting() {
   MutexLock lock(&acceptor_mutex_);
   life = std::move(life_);
   acceptor = std::move(acceptor_);
-}
-
-// From now on the log and health tell when a device becomes ready or stops being so.
-void Server::WatchDevices() {
-  grpc::HealthCheckServiceInterface& service = *grpc_server_->GetHealthCheckService();
-  service.SetServingStatus(v1::Registry::service_full_name(), true);
-  health_ = std::make_unique<Health>(service, v1::Gemm::service_full_name(),
-                                     devices_.front()->info().name);
-  for (const ServedDevice& served : served_) {
-    const std::string name = served.device->info().name;
-    if (!served.canary.ok()) {
-      health_->SetReady(name, false);
-      continue;
-    }
-    const DeviceTrust* const trust = served.trust;
-    served.device->WatchReadiness(
-        [this, name, trust, was_ready = true](const absl::Status& now) mutable {
-          health_->SetReady(name, now.ok() && trust->status().ok());
-          if (!now.ok()) {
-            spdlog::error("event=device_not_ready device={} reason={}", LogValue(name),
-                          LogValue(std::string(now.message())));
-          } else if (!was_ready) {
-            spdlog::info("event=device_ready device={}", LogValue(name));
-          }
-          was_ready = now.ok();
-        });
-  }
 }
 
 void Server::EnterLameDuck() { health_->EnterLameDuck(); }

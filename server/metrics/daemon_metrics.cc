@@ -39,8 +39,8 @@ constexpr Metric kMetrics[] = {
     {.name = "gemmd_build_info",
      .labels = {"version", "commit", "grpc", "protobuf"},
      .help =
-         "1; the labels tell the version of the daemon, its commit, and the versions of gRPC and "
-         "protobuf that it is built with",
+         "1; labels tell the version and the commit of the daemon, and the versions of gRPC and "
+         "protobuf in it",
      .collect =
          [](const Snapshot&, Samples& s) {
            s.Add({kVersion, kCommit, kGrpcVersion, kProtobufVersion}, 1.0);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -15,7 +14,6 @@
 #include "kernels/verify/checksum.h"
 #include "kernels/verify/recompute.h"
 #include "kernels/verify/sampled.h"
-#include "server/device/canary.h"
 #include "server/store/sha256.h"
 #include "server/system/log.h"
 
@@ -135,7 +133,7 @@ AnswerChecker::AnswerChecker(const std::vector<ServedDevice>& devices, Scheduler
       options_(options),
       log_(log),
       chip_state_(std::move(chip_state)),
-      verifier_(options.threads) {}
+      threads_(options.threads) {}
 
 AnswerChecker::~AnswerChecker() {
   {
@@ -156,7 +154,7 @@ void AnswerChecker::Check(std::unique_ptr<CheckedJob> job, JobResult result, Don
   task->begun_ns = clock_.NowNs();
   if (task->job->rule.mode == VerifyMode::kDuplicate) return ComputeOnceMore(std::move(task));
   const JobId id = task->result.id;
-  verifier_.Submit(id, [this, task = std::move(task)](verify::Draw& draw, AbortFlag abort) mutable {
+  threads_.Submit(id, [this, task = std::move(task)](verify::Draw& draw, AbortFlag abort) mutable {
     Verify(std::move(task), draw, abort);
   });
 }
@@ -250,7 +248,7 @@ void AnswerChecker::ComputeOnceMore(std::unique_ptr<Task> task) {
     task->again_place.kernel = KernelOf(again, *task->again_place.kernel);
     task->again = std::move(again.outcome.d);
     const JobId id = task->result.id;
-    verifier_.Submit(id, [this, task = std::move(task)](verify::Draw&, AbortFlag abort) mutable {
+    threads_.Submit(id, [this, task = std::move(task)](verify::Draw&, AbortFlag abort) mutable {
       Compare(std::move(task), abort);
     });
   };
@@ -354,100 +352,12 @@ void AnswerChecker::ComputeElsewhere(std::unique_ptr<Task> task, Place place) {
     task->job->served = place.served;
     if (task->job->rule.mode == VerifyMode::kDuplicate) return ComputeOnceMore(std::move(task));
     const JobId id = task->result.id;
-    verifier_.Submit(id,
-                     [this, task = std::move(task)](verify::Draw& draw, AbortFlag abort) mutable {
-                       Verify(std::move(task), draw, abort);
-                     });
+    threads_.Submit(id,
+                    [this, task = std::move(task)](verify::Draw& draw, AbortFlag abort) mutable {
+                      Verify(std::move(task), draw, abort);
+                    });
   };
   scheduler_.Submit(std::move(submission));
-}
-
-bool AnswerChecker::CanRun(Place place, const Problem& problem) const {
-  const Device& device = *place.served->device;
-  if (!place.served->readiness().ok() || !device.CheckSize(problem).ok()) return false;
-  if (!place.kernel->available(device.profile().target).ok()) return false;
-  if (!place.kernel->supports(problem).ok()) return false;
-  if (place.served->trust == nullptr) return true;
-  const std::vector<const Kernel*> quarantined = place.served->trust->quarantined();
-  return std::find(quarantined.begin(), quarantined.end(), place.kernel) == quarantined.end();
-}
-
-// Where the same bits come from: an equal device, another kernel of the same instruction, or, where
-// there is neither, the same kernel again.
-AnswerChecker::Place AnswerChecker::EqualPlace(const CheckedJob& job) const {
-  const DeviceInfo& own = job.served->device->info();
-  const Kernel& kernel = *job.job.kernel;
-  for (const ServedDevice& served : devices_) {
-    const DeviceInfo& info = served.device->info();
-    const bool is_equal = info.kind == own.kind && info.description == own.description &&
-                          info.chip == own.chip && &served != job.served;
-    if (is_equal && CanRun({&served, &kernel}, job.job.problem)) return {&served, &kernel};
-  }
-  if (kernel.instruction != nullptr) {
-    for (const Kernel& other : Catalog(own.kind)) {
-      if (&other == &kernel || *other.instruction != *kernel.instruction) continue;
-      if (CanRun({job.served, &other}, job.job.problem)) return {job.served, &other};
-    }
-  }
-  return {job.served, &kernel};
-}
-
-AnswerChecker::Place AnswerChecker::PlaceForRetry(const CheckedJob& job) const {
-  for (const ServedDevice& served : devices_) {
-    const DeviceInfo& info = served.device->info();
-    if (!job.device.empty() && info.name != job.device) continue;
-    if (!served.readiness().ok() || !served.device->CheckSize(job.job.problem).ok()) continue;
-    const std::vector<const Kernel*> quarantined =
-        served.trust == nullptr ? std::vector<const Kernel*>() : served.trust->quarantined();
-    Constraints constraints = job.constraints;
-    constraints.quarantined = quarantined;
-    const Kernel* const kernel =
-        FindBest(Catalog(info.kind), job.job.problem, constraints, served.device->profile());
-    if (kernel != nullptr && NeedsOf(job.rule, *kernel, job.job.problem).ok()) {
-      return {&served, kernel};
-    }
-  }
-  return {};
-}
-
-// One product of known answer for each engine of the device.
-void AnswerChecker::RunCanaries(const ServedDevice& served) {
-  std::set<std::string_view> engines;
-  for (const Kernel& kernel : Catalog(served.device->info().kind)) {
-    if (engines.count(kernel.engine) != 0) continue;
-    absl::StatusOr<std::unique_ptr<CanaryProduct>> made = MakeCanary(kernel);
-    if (!made.ok() || !CanRun({&served, &kernel}, (*made)->job.problem)) continue;
-    engines.insert(kernel.engine);
-    std::shared_ptr<CanaryProduct> canary = *std::move(made);
-    Submission submission;
-    submission.device = served.device;
-    submission.job = canary->job;
-    submission.job.is_kernel_given = true;
-    submission.predicted_ns = PredictedNs(kernel, canary->job.problem, served.device->profile());
-    submission.flow = "canary";
-    submission.done = [this, &served, &kernel, canary](JobResult result) {
-      absl::Status status = result.outcome.status;
-      if (status.ok()) status = canary->Check(result.outcome.d.bytes());
-      EndCanary(served, kernel, status);
-    };
-    {
-      MutexLock lock(&mutex_);
-      ++canaries_;
-    }
-    scheduler_.Submit(std::move(submission));
-  }
-}
-
-void AnswerChecker::EndCanary(const ServedDevice& served, const Kernel& kernel,
-                              const absl::Status& status) {
-  if (absl::IsDataLoss(status)) {
-    served.trust->AddWrongAnswer(kernel);
-    spdlog::error("event=canary_failed device={} kernel={} reason={}",
-                  LogValue(served.device->info().name), kernel.name,
-                  LogValue(std::string(status.message())));
-  }
-  MutexLock lock(&mutex_);
-  --canaries_;
 }
 
 }  // namespace gemmd

@@ -19,7 +19,7 @@
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"
 #include "server/scheduling/verification.h"
-#include "server/scheduling/verifier.h"
+#include "server/scheduling/verify_threads.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
 
@@ -63,8 +63,8 @@ class AnswerChecker {
   void Check(std::unique_ptr<CheckedJob> job, JobResult result, Done done);
 
   // Ends checks early. Threads: any.
-  void Cancel(absl::Span<const JobId> ids) { verifier_.Cancel(ids); }
-  void Stop() { verifier_.Stop(); }
+  void Cancel(absl::Span<const JobId> ids) { threads_.Cancel(ids); }
+  void Stop() { threads_.Stop(); }
 
  private:
   struct Task;
@@ -101,7 +101,7 @@ class AnswerChecker {
   const std::function<std::string(size_t device)> chip_state_;
   Mutex mutex_;
   int canaries_ ABSL_GUARDED_BY(mutex_) = 0;  // That are under way.
-  Verifier verifier_;
+  VerifyThreads threads_;
 };
 
 }  // namespace gemmd

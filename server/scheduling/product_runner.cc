@@ -5,14 +5,11 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/str_join.h"
-#include "kernels/catalog.h"
-#include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/scheduling/caller_rules.h"
+#include "server/scheduling/product_log.h"
 #include "server/scheduling/time_rule.h"
-#include "server/system/audit_log.h"
-#include "server/system/log.h"
 
 namespace gemmd {
 namespace {
@@ -44,36 +41,6 @@ Completion CompletionOf(const ProductOutcome& outcome, size_t device) {
           .batch = problem.batch};
 }
 
-// Gives " trace_id=... span_id=... parent_id=...", or nothing where the caller has no trace.
-std::string TraceFields(const std::optional<TraceSpan>& span) {
-  if (!span) return "";
-  return Concat(" trace_id=", LogValue(span->trace_id), " span_id=", LogValue(span->span_id),
-                " parent_id=", LogValue(span->parent_id));
-}
-
-void LogRefusal(const Arrival& arrival, const absl::Status& status) {
-  if (!spdlog::should_log(spdlog::level::debug)) return;
-  spdlog::debug("event=refusal id={} status={} reason={} peer={}{}", LogValue(arrival.request_id),
-                absl::StatusCodeToString(status.code()), LogValue(std::string(status.message())),
-                LogValue(arrival.peer), TraceFields(arrival.span));
-}
-
-// Whether the operator should see it at once, because the caller can do nothing about it.
-bool IsFailure(absl::StatusCode code) {
-  return code == absl::StatusCode::kAborted || code == absl::StatusCode::kDataLoss ||
-         code == absl::StatusCode::kInternal || code == absl::StatusCode::kUnavailable ||
-         code == absl::StatusCode::kUnknown;
-}
-
-// The best kernel for a product that the device may be given.
-const Kernel* FindTrusted(const ServedDevice& served, const ParsedRequest& parsed) {
-  const std::vector<const Kernel*> quarantined = served.quarantined();
-  Constraints constraints = parsed.constraints;
-  constraints.quarantined = quarantined;
-  return FindBest(Catalog(served.device->info().kind), parsed.job.problem, constraints,
-                  served.device->profile());
-}
-
 // Null where D is not checked.
 std::unique_ptr<CheckedJob> CheckOf(const PreparedProduct& product, const Arrival& arrival,
                                     const std::string& flow) {
@@ -91,84 +58,6 @@ std::unique_ptr<CheckedJob> CheckOf(const PreparedProduct& product, const Arriva
   return check;
 }
 
-std::string NameOf(const Arrival& arrival) {
-  return LogValue(arrival.caller == nullptr ? "" : arrival.caller->name);
-}
-
-void Audit(const Arrival& arrival, const Problem& problem, std::string_view kernel,
-           std::string_view device, int64_t bytes, absl::StatusCode code) {
-  const std::shared_ptr<spdlog::logger> log = AuditLog();
-  if (log == nullptr) return;
-  log->info(
-      "event=product identity={} peer={} method=Multiply id={} problem={} kernel={} device={} "
-      "bytes={} status={}",
-      NameOf(arrival), LogValue(arrival.peer), LogValue(arrival.request_id),
-      LogValue(Describe(problem)), LogValue(kernel), LogValue(device), bytes,
-      absl::StatusCodeToString(code));
-}
-
-// The product was refused, perhaps before it was known what it is.
-void Audit(const Arrival& arrival, int64_t bytes, const absl::Status& status) {
-  const std::shared_ptr<spdlog::logger> log = AuditLog();
-  if (log == nullptr) return;
-  log->info("event=product_refused identity={} peer={} method=Multiply id={} bytes={} status={}",
-            NameOf(arrival), LogValue(arrival.peer), LogValue(arrival.request_id), bytes,
-            absl::StatusCodeToString(status.code()));
-}
-
-absl::Status CheckMessage(int64_t bytes, const Arrival& arrival) {
-  if (arrival.caller == nullptr || bytes <= arrival.caller->grant.message_bytes) {
-    return absl::OkStatus();
-  }
-  return absl::ResourceExhaustedError(Concat("request: got ", bytes,
-                                             " bytes, the caller's rules allow ",
-                                             arrival.caller->grant.message_bytes));
-}
-
-// Holds a request to what rules say of its caller: its priority, and devices that it may use.
-absl::Status Restrict(const ProductRunner& runner, const std::vector<ServedDevice>& devices,
-                      const Grant& grant, ParsedRequest& parsed) {
-  if (grant.is_low_priority) parsed.priority = Priority::kLow;
-  if (grant.devices.empty() || grant.MayUse(parsed.device)) return absl::OkStatus();
-  std::string first;
-  for (const ServedDevice& served : devices) {
-    const std::string& name = served.device->info().name;
-    if (!parsed.device.empty() || !grant.MayUse(name)) continue;
-    if (first.empty()) first = name;
-    parsed.device = name;
-    const absl::StatusOr<ProductRunner::Placement> place = runner.FindPlace(parsed);
-    if (place.ok() && place->kernel != nullptr) return absl::OkStatus();
-    parsed.device.clear();
-  }
-  parsed.device = first;  // It says best why it has no kernel.
-  if (!first.empty()) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      Concat("device: got one that the rules do not allow to this caller, want one of ",
-             absl::StrJoin(grant.devices, ", ")));
-}
-
-// Counts the product among those of its caller until it is done.
-// Errors: as Meter::Enter, with the time after which to try again.
-absl::Status Enter(const Identity& identity, const PreparedProduct& product, int64_t now_ns,
-                   ProductCaller& caller) {
-  int64_t retry_after_ns = 0;
-  absl::StatusOr<Meter::Entry> entry = identity.meter->Enter(
-      identity.grant.in_flight, product.bytes, product.expected_ns, now_ns, &retry_after_ns);
-  if (!entry.ok()) {
-    return WithRetryAfterMs(entry.status(), RetryMs(std::max(retry_after_ns, product.expected_ns)));
-  }
-  // Several that ran as one all took the time of the whole, so that the caller would pay it anew
-  // for each of them.
-  const int64_t most_ns =
-      2 * std::min(product.expected_ns, std::numeric_limits<int64_t>::max() / 2);
-  caller.done = [entry = *std::move(entry), most_ns,
-                 done = std::move(caller.done)](ProductOutcome outcome) mutable {
-    if (outcome.status.ok()) entry.Took(std::min(outcome.timing[Stage::kCompute], most_ns));
-    std::move(done)(std::move(outcome));
-  };
-  return absl::OkStatus();
-}
-
 // Shows the tensor of D to its owner.
 void KeepResult(ProductTensors& tensors, ProductOutcome& outcome) {
   absl::StatusOr<std::optional<TensorState>> kept = tensors.Finish(outcome.status.ok());
@@ -177,14 +66,6 @@ void KeepResult(ProductTensors& tensors, ProductOutcome& outcome) {
   } else {
     outcome.status = kept.status();
   }
-}
-
-absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>& devices) {
-  const auto append_name = [](std::string* names, const ServedDevice& served) {
-    *names += served.device->info().name;
-  };
-  return absl::NotFoundError(
-      GotWant("device", Shown(name), Concat("one of ", absl::StrJoin(devices, ", ", append_name))));
 }
 
 }  // namespace
@@ -198,23 +79,7 @@ struct ProductRunner::InFlight {
   std::string_view device;
   int64_t predicted_ns = 0;
   std::optional<AnswerVerification> verification = {};
-
-  void Log(const JobResult& result, int64_t now_ns) const;
 };
-
-void ProductRunner::InFlight::Log(const JobResult& result, int64_t now_ns) const {
-  const absl::Status& status = result.outcome.status;
-  const auto level = IsFailure(status.code()) ? spdlog::level::warn : spdlog::level::debug;
-  if (!spdlog::should_log(level)) return;
-  spdlog::log(level,
-              "event=request id={} problem={} kernel={} device={} status={} reason={} queue_ns={} "
-              "copy_in_ns={} compute_ns={} copy_out_ns={} total_ns={} peer={}{}",
-              LogValue(arrival.request_id), LogValue(Describe(problem)), kernel->name, device,
-              absl::StatusCodeToString(status.code()), LogValue(std::string(status.message())),
-              result.queue_ns, result.outcome.copy_in_ns, result.outcome.compute_ns,
-              result.outcome.copy_out_ns, now_ns - arrival.arrived_ns, LogValue(arrival.peer),
-              TraceFields(arrival.span));
-}
 
 ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
                              Admission& admission, Stats& stats, const Clock& clock,
@@ -230,50 +95,6 @@ ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler
       correction_(devices),
       checker_(devices, scheduler, stats, clock, verify.options, verify.log,
                std::move(verify.chip_state)) {}
-
-absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(
-    const ParsedRequest& parsed) const {
-  const Kernel* const wanted = parsed.constraints.kernel;
-  const auto is_of_kind = [&](const ServedDevice& served) {
-    return wanted == nullptr || served.device->info().kind == wanted->device_kind;
-  };
-  Placement place;
-  for (const ServedDevice& served : devices_) {
-    const DeviceInfo& info = served.device->info();
-    if (!parsed.device.empty() && info.name != parsed.device) continue;
-    const Kernel* const kernel = FindTrusted(served, parsed);
-    // A device of the wanted kernel's kind says best why the kernel does not run the product.
-    const bool says_best =
-        place.served == nullptr || (is_of_kind(served) && !is_of_kind(*place.served));
-    if (kernel != nullptr || says_best) place = {&served, kernel};
-    if (kernel != nullptr) break;
-  }
-  if (place.served == nullptr) return NoSuchDevice(parsed.device, devices_);
-  if (parsed.device.empty() && parsed.tensors != nullptr) place = NearTensors(parsed, place);
-  RETURN_IF_ERROR(place.served->readiness());
-  return place;
-}
-
-// Bringing a tensor to a GPU takes longer than most products with it.
-ProductRunner::Placement ProductRunner::NearTensors(const ParsedRequest& parsed,
-                                                    const Placement& first) const {
-  const DeviceInfo& wanted = first.served->device->info();
-  if (wanted.kind != DeviceKind::kCuda || first.kernel == nullptr) return first;
-  Placement nearest = first;
-  int64_t most_bytes = parsed.tensors->BytesOn(wanted.name);
-  for (const ServedDevice& served : devices_) {
-    const DeviceInfo& info = served.device->info();
-    const bool is_equal = info.kind == wanted.kind && info.description == wanted.description;
-    if (!is_equal || !served.readiness().ok()) continue;
-    const int64_t bytes = parsed.tensors->BytesOn(info.name);
-    if (bytes <= most_bytes) continue;
-    const Kernel* const kernel = FindTrusted(served, parsed);
-    if (kernel == nullptr) continue;
-    most_bytes = bytes;
-    nearest = {&served, kernel};
-  }
-  return nearest;
-}
 
 // A request that no free room would be enough for.
 absl::Status ProductRunner::CheckAdmissible(int64_t bytes) const {
@@ -359,37 +180,6 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(PreparedProduct& product) 
   return needs;
 }
 
-// Chooses device and kernel and completes the job with the sizes that follow from them.
-absl::Status ProductRunner::Place(PreparedProduct& product) const {
-  Job& job = product.parsed.job;
-  ASSIGN_OR_RETURN(const Placement place, FindPlace(product.parsed));
-  product.served = place.served;
-  job.kernel = place.kernel;
-  // Nor may what runs as one with others take a kernel that is quarantined.
-  job.is_kernel_given =
-      product.parsed.constraints.kernel != nullptr || !product.served->quarantined().empty();
-  const DeviceProfile& profile = product.served->device->profile();
-  if (job.kernel == nullptr) {
-    const std::vector<const Kernel*> quarantined = product.served->quarantined();
-    Constraints constraints = product.parsed.constraints;
-    constraints.quarantined = quarantined;
-    return Choose(Catalog(profile.target.kind), job.problem, constraints, profile).status();
-  }
-  RETURN_IF_ERROR(product.served->device->CheckSize(job.problem));
-  job.d_bytes = BytesWritten(job.problem);
-  const bool is_sent = product.parsed.tensors == nullptr || !product.parsed.tensors->takes_d();
-  if (is_sent && job.d_bytes > max_message_bytes_ - kAnswerOverheadBytes) {
-    return absl::ResourceExhaustedError(Concat("d: the result takes ", job.d_bytes,
-                                               " bytes, a message holds at most ",
-                                               max_message_bytes_ - kAnswerOverheadBytes));
-  }
-  ASSIGN_OR_RETURN(job.workspace_bytes, job.kernel->workspace_bytes(job.problem));
-  product.predicted_ns =
-      PredictedNs(*job.kernel, job.problem, profile) + PredictedCopyNs(job.problem, profile);
-  product.expected_ns = ExpectedNs(*product.served, *job.kernel, job.problem, product.predicted_ns);
-  return absl::OkStatus();
-}
-
 // Refuses a product that cannot be in time.
 absl::Status ProductRunner::RefuseTooLate(const PreparedProduct& product, const Arrival& arrival) {
   TimeRefusal refusal =
@@ -429,25 +219,23 @@ absl::Status ProductRunner::Admit(const PreparedProduct& product, const Arrival&
 absl::StatusOr<JobId> ProductRunner::Start(absl::StatusOr<ParsedRequest> parsed, Arrival arrival,
                                            Admission::Ticket& ticket, ProductCaller caller) {
   if (parsed.ok() && arrival.caller != nullptr) {
-    const absl::Status status = Restrict(*this, devices_, arrival.caller->grant, *parsed);
+    const absl::Status status = RestrictToGrant(arrival.caller->grant, devices_, *this, *parsed);
     if (!status.ok()) parsed = status;
   }
   absl::StatusOr<PreparedProduct> prepared = Prepare(std::move(parsed), ticket.bytes());
   if (!prepared.ok()) {
     stats_.AddRefusal(ReasonOf(prepared.status()));
-    LogRefusal(arrival, prepared.status());
-    Audit(arrival, ticket.bytes(), prepared.status());
+    LogRefusal(arrival, ticket.bytes(), prepared.status());
     return prepared.status();
   }
   absl::Status status;
   if (arrival.caller != nullptr) {
-    status = Enter(*arrival.caller, *prepared, clock_.NowNs(), caller);
+    status = EnterMeter(*arrival.caller, *prepared, clock_.NowNs(), caller);
     if (!status.ok()) stats_.AddRefusal(RefusalReason::kShare);
   }
   if (status.ok()) status = Admit(*prepared, arrival, ticket);
   if (!status.ok()) {
-    LogRefusal(arrival, status);
-    Audit(arrival, ticket.bytes(), status);
+    LogRefusal(arrival, ticket.bytes(), status);
     return status;
   }
   return scheduler_.Submit(
@@ -492,9 +280,13 @@ void ProductRunner::End(InFlight& in_flight, CheckedResult checked, ProductTenso
     outcome.timing.total_ns = now_ns - in_flight.arrival.arrived_ns;
   }
   stats_.AddCompletion(CompletionOf(outcome, IndexOf(*in_flight.served)));
-  in_flight.Log(result, clock_.NowNs());
-  Audit(in_flight.arrival, in_flight.problem, in_flight.kernel->name, in_flight.device,
-        BytesRead(in_flight.problem) + BytesWritten(in_flight.problem), outcome.status.code());
+  LogProduct({.arrival = in_flight.arrival,
+              .problem = in_flight.problem,
+              .kernel = in_flight.kernel->name,
+              .device = in_flight.device,
+              .status = outcome.status,
+              .result = result,
+              .total_ns = clock_.NowNs() - in_flight.arrival.arrived_ns});
   std::move(caller.done)(std::move(outcome));
 }
 

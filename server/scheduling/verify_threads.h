@@ -19,17 +19,17 @@
 
 namespace gemmd {
 
-class Verifier {
+class VerifyThreads {
  public:
   // Ends early once the flag is set.
   using Work = absl::AnyInvocable<void(verify::Draw& draw, AbortFlag abort) &&>;
 
   // The threads start with the first work. 0: a quarter of the processors, at least one.
-  explicit Verifier(int threads);
+  explicit VerifyThreads(int threads);
   // Does what is left, told to end early.
-  ~Verifier();
-  Verifier(const Verifier&) = delete;
-  Verifier& operator=(const Verifier&) = delete;
+  ~VerifyThreads();
+  VerifyThreads(const VerifyThreads&) = delete;
+  VerifyThreads& operator=(const VerifyThreads&) = delete;
 
   // Calls `work` once, from one of the threads. Threads: any.
   void Submit(JobId id, Work work) ABSL_LOCKS_EXCLUDED(mutex_);

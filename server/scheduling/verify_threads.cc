@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/scheduling/verifier.h"
+#include "server/scheduling/verify_threads.h"
 
 #include <algorithm>
 #include <array>
@@ -27,9 +27,9 @@ int ThreadsOf(int asked) {
 
 }  // namespace
 
-Verifier::Verifier(int threads) : most_threads_(ThreadsOf(threads)) {}
+VerifyThreads::VerifyThreads(int threads) : most_threads_(ThreadsOf(threads)) {}
 
-Verifier::~Verifier() {
+VerifyThreads::~VerifyThreads() {
   Stop();
   std::vector<std::thread> threads;
   {
@@ -40,7 +40,7 @@ Verifier::~Verifier() {
   for (std::thread& thread : threads) thread.join();
 }
 
-void Verifier::Submit(JobId id, Work work) {
+void VerifyThreads::Submit(JobId id, Work work) {
   MutexLock lock(&mutex_);
   Task& task = waiting_.emplace_back();
   task.id = id;
@@ -51,7 +51,7 @@ void Verifier::Submit(JobId id, Work work) {
   threads_.emplace_back([this] { Run(); });
 }
 
-void Verifier::Cancel(absl::Span<const JobId> ids) {
+void VerifyThreads::Cancel(absl::Span<const JobId> ids) {
   MutexLock lock(&mutex_);
   for (std::list<Task>* const tasks : {&waiting_, &running_}) {
     for (Task& task : *tasks) {
@@ -60,7 +60,7 @@ void Verifier::Cancel(absl::Span<const JobId> ids) {
   }
 }
 
-void Verifier::Stop() {
+void VerifyThreads::Stop() {
   MutexLock lock(&mutex_);
   is_stopped_ = true;
   for (std::list<Task>* const tasks : {&waiting_, &running_}) {
@@ -68,7 +68,7 @@ void Verifier::Stop() {
   }
 }
 
-void Verifier::Run() {
+void VerifyThreads::Run() {
   SetThreads(1);
   verify::Draw draw = MakeDraw();
   while (true) {

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/option_groups.h"
+
+#include "absl/strings/str_join.h"
+
+namespace gemmd {
+
+// Adds an option whose value is a duration such as 250ms, 5s or 1m30s.
+void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
+                 const std::string& description, const std::string& group) {
+  const auto parse = [&value](const std::string& text) {
+    return absl::ParseDuration(text, &value);
+  };
+  app.add_option_function<std::string>(
+         name,
+         [parse, name](const std::string& text) {
+           if (!parse(text)) {
+             throw CLI::ValidationError(name,
+                                        "got " + text + ", want a duration: 250ms, 5s, 1m30s");
+           }
+         },
+         description)
+      ->default_str(absl::FormatDuration(value))
+      ->type_name("DURATION")
+      ->group(group);
+}
+
+// Adds an option whose value is a count of bytes such as 4096, 512MiB or 4GiB.
+void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
+              const std::string& description, const std::string& group) {
+  app.add_option(name, value, description)
+      ->transform(CLI::AsSizeValue(false))
+      ->default_str(std::to_string(value))
+      ->type_name("BYTES")
+      ->group(group);
+}
+
+// Adds an option whose value is a list with commas; where the option is repeated, the lists are
+// joined.
+CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::string>& values,
+                     const std::string& description) {
+  // No extra arguments: otherwise a word after the list would silently become a part of the list.
+  return app.add_option(name, values, description)
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->default_str(absl::StrJoin(values, ","));
+}
+
+void AddCertificates(CLI::App& app, TransportOptions& transport) {
+  constexpr char kGroup[] = "Listening";
+  app.add_option("--tls-cert", transport.certificates.certificate,
+                 "Certificate of the daemon for tls: and mtls: addresses, in PEM, followed by "
+                 "those between it and a root. This file and the next three are looked at "
+                 "each second: what has changed and makes sense serves new connections, and the "
+                 "others live on")
+      ->type_name("FILE")
+      ->group(kGroup);
+  app.add_option("--tls-key", transport.certificates.key,
+                 "Private key of that certificate, in PEM, without a passphrase")
+      ->type_name("FILE")
+      ->group(kGroup);
+  app.add_option("--client-ca", transport.certificates.client_ca,
+                 "Certificates, in PEM, of those who may sign certificates of clients, for mtls: "
+                 "addresses")
+      ->type_name("FILE")
+      ->group(kGroup);
+  app.add_option("--client-crl", transport.certificates.client_crl,
+                 "Lists of revoked certificates of clients, in PEM, each signed by an authority of "
+                 "--client-ca; looked at as the other files are")
+      ->type_name("FILE")
+      ->group(kGroup);
+  app.add_flag("--insecure-allow-remote", transport.insecure_allow_remote,
+               "Allow HOST:PORT of --listen to be reached from other machines without encryption: "
+               "behind a proxy that adds it, or in a network of its own, as a container's")
+      ->group(kGroup);
+}
+
+void AddCallers(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Callers (files are read again on SIGHUP)";
+  TrustOptions& trust = options.server.trust;
+  const auto add_text = [&](const char* name, std::string& value, const char* type,
+                            const char* description) {
+    app.add_option(name, value, description)->type_name(type)->group(kGroup);
+  };
+  add_text("--rules", trust.rules_file, "FILE",
+           "Know callers by name, and allow them what this file says (server/trust/README.md has "
+           "its form); all else is refused with UNAUTHENTICATED or PERMISSION_DENIED. Without it, "
+           "whoever reaches an address may multiply, hold tensors and read all lists");
+  add_text("--tokens", trust.tokens_file, "FILE",
+           "Take bearer tokens whose SHA-256 stands in this file: IDENTITY: HEXADECIMAL, one a "
+           "line");
+  add_text("--jwt-keys", trust.jwt_keys_file, "FILE",
+           "Take bearer tokens that are signed by a key of this set (JWKS; RS256, ES256, EdDSA). "
+           "The subject is the identity");
+  add_text("--jwt-audience", trust.jwt.audience, "TEXT",
+           "Whom signed tokens must be for; needed beside --jwt-keys");
+  add_text("--jwt-issuer", trust.jwt.issuer, "TEXT",
+           "Who must have issued signed tokens (default: anybody whose key is in --jwt-keys)");
+  app.add_option("--jwt-clock-skew", trust.jwt.clock_skew_s,
+                 "By how much the clock of whoever issues signed tokens may differ")
+      ->check(CLI::Range(int64_t{0}, kMostClockSkewS))
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->group(kGroup);
+}
+
+void AddVerification(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Checks of answers";
+  VerifyOptions& verify = options.server.verify;
+  app.add_option_function<std::string>(
+         "--verify",
+         [&verify](const std::string& text) {
+           verify.rule = ParseVerifyRule("--verify", text).value_or(VerifyRule());
+         },
+         "Check each answer before it is given, unless its product asks for another check: none, "
+         "sampled[:RATE] (a part of its elements, drawn at random, is computed again; the default "
+         "rate is 1/16384, one element of each 128 x 128), checksum (all of it, by sums), "
+         "duplicate "
+         "(computed twice). A wrong answer ends its product with DATA_LOSS, its kernel is not used "
+         "on that device any more, and a second one takes the device out of service. Products with "
+         "resident tensors are not checked, and their answers say so")
+      ->check([](const std::string& text) {
+        return std::string(ParseVerifyRule("--verify", text).status().message());
+      })
+      ->default_str("none")
+      ->type_name("HOW")
+      ->group(kGroup);
+  app.add_flag("--verify-retry", verify.retry,
+               "Compute a product whose answer was wrong again, with another kernel or on another "
+               "device, instead of ending it with DATA_LOSS")
+      ->group(kGroup);
+  app.add_option("--incidents", options.server.incidents.file,
+                 "Append a line of JSON to this file for each wrong answer, up to 16 MiB; gemmctl "
+                 "incidents shows the last ones without it")
+      ->type_name("FILE")
+      ->group(kGroup);
+}
+
+}  // namespace gemmd

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Options of the daemon by what their values are, and those that say who may and what is checked.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/options.h"
+
+namespace gemmd {
+
+// Adds an option whose value is a duration such as 250ms, 5s or 1m30s.
+void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
+                 const std::string& description, const std::string& group);
+
+// Adds an option whose value is a count of bytes such as 4096, 512MiB or 4GiB.
+void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
+              const std::string& description, const std::string& group);
+
+// Adds an option whose value is a list with commas; where the option is repeated, the lists are
+// joined.
+CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::string>& values,
+                     const std::string& description);
+
+// Certificates of addresses, callers, and checks of answers.
+void AddCertificates(CLI::App& app, TransportOptions& transport);
+void AddCallers(CLI::App& app, Options& options);
+void AddVerification(CLI::App& app, Options& options);
+
+}  // namespace gemmd

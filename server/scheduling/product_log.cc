@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/product_log.h"
+
+#include <string>
+
+#include "kernels/text.h"
+#include "server/system/audit_log.h"
+#include "server/system/log.h"
+
+namespace gemmd {
+namespace {
+
+// Gives " trace_id=... span_id=... parent_id=...", or nothing where the caller has no trace.
+std::string TraceFields(const std::optional<TraceSpan>& span) {
+  if (!span) return "";
+  return Concat(" trace_id=", LogValue(span->trace_id), " span_id=", LogValue(span->span_id),
+                " parent_id=", LogValue(span->parent_id));
+}
+
+// Whether the operator should see it at once, because the caller can do nothing about it.
+bool IsFailure(absl::StatusCode code) {
+  return code == absl::StatusCode::kAborted || code == absl::StatusCode::kDataLoss ||
+         code == absl::StatusCode::kInternal || code == absl::StatusCode::kUnavailable ||
+         code == absl::StatusCode::kUnknown;
+}
+
+std::string NameOf(const Arrival& arrival) {
+  return LogValue(arrival.caller == nullptr ? "" : arrival.caller->name);
+}
+
+void Audit(const EndedProduct& product) {
+  const std::shared_ptr<spdlog::logger> log = AuditLog();
+  if (log == nullptr) return;
+  log->info(
+      "event=product identity={} peer={} method=Multiply id={} problem={} kernel={} device={} "
+      "bytes={} status={}",
+      NameOf(product.arrival), LogValue(product.arrival.peer), LogValue(product.arrival.request_id),
+      LogValue(Describe(product.problem)), LogValue(product.kernel), LogValue(product.device),
+      BytesRead(product.problem) + BytesWritten(product.problem),
+      absl::StatusCodeToString(product.status.code()));
+}
+
+}  // namespace
+
+void LogRefusal(const Arrival& arrival, const absl::Status& status) {
+  if (!spdlog::should_log(spdlog::level::debug)) return;
+  spdlog::debug("event=refusal id={} status={} reason={} peer={}{}", LogValue(arrival.request_id),
+                absl::StatusCodeToString(status.code()), LogValue(std::string(status.message())),
+                LogValue(arrival.peer), TraceFields(arrival.span));
+}
+
+void LogRefusal(const Arrival& arrival, int64_t bytes, const absl::Status& status) {
+  LogRefusal(arrival, status);
+  const std::shared_ptr<spdlog::logger> log = AuditLog();
+  if (log == nullptr) return;
+  log->info("event=product_refused identity={} peer={} method=Multiply id={} bytes={} status={}",
+            NameOf(arrival), LogValue(arrival.peer), LogValue(arrival.request_id), bytes,
+            absl::StatusCodeToString(status.code()));
+}
+
+void LogProduct(const EndedProduct& product) {
+  Audit(product);
+  const auto level = IsFailure(product.status.code()) ? spdlog::level::warn : spdlog::level::debug;
+  if (!spdlog::should_log(level)) return;
+  const Arrival& arrival = product.arrival;
+  const JobOutcome& took = product.result.outcome;
+  spdlog::log(level,
+              "event=request id={} problem={} kernel={} device={} status={} reason={} queue_ns={} "
+              "copy_in_ns={} compute_ns={} copy_out_ns={} total_ns={} peer={}{}",
+              LogValue(arrival.request_id), LogValue(Describe(product.problem)), product.kernel,
+              product.device, absl::StatusCodeToString(product.status.code()),
+              LogValue(std::string(product.status.message())), product.result.queue_ns,
+              took.copy_in_ns, took.compute_ns, took.copy_out_ns, product.total_ns,
+              LogValue(arrival.peer), TraceFields(arrival.span));
+}
+
+}  // namespace gemmd
