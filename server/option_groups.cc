@@ -60,8 +60,7 @@ void AddCertificates(CLI::App& app, TransportOptions& transport) {
       ->type_name("FILE")
       ->group(kGroup);
   app.add_option("--client-ca", transport.certificates.client_ca,
-                 "Certificates, in PEM, of those who may sign certificates of clients, for mtls: "
-                 "addresses")
+                 "Authorities, in PEM, that may sign certificates of clients, for mtls: addresses")
       ->type_name("FILE")
       ->group(kGroup);
   app.add_option("--client-crl", transport.certificates.client_crl,

@@ -29,8 +29,8 @@ SecurityFlags SecurityFlagsOfEnvironment(const std::function<std::string(const c
 
 void AddSecurityFlags(CLI::App& app, SecurityFlags& flags) {
   AddFile(app, "--tls-ca", flags.tls.ca_file,
-          "Certificates, in PEM, of those who may have signed the server's; also $GEMMD_TLS_CA "
-          "(default, with tls: before the address: those that the system trusts)");
+          "Authorities, in PEM, that may have signed the certificate of the server; also "
+          "$GEMMD_TLS_CA (default, with tls: before the address: what the system trusts)");
   AddFile(app, "--tls-cert", flags.tls.certificate_file,
           "Own certificate, in PEM, for a server at an mtls: address; also $GEMMD_TLS_CERT");
   AddFile(app, "--tls-key", flags.tls.key_file,

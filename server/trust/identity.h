@@ -43,7 +43,6 @@ inline constexpr int64_t kNoBound = std::numeric_limits<int64_t>::max();
 struct Grant {
   Roles roles;
   bool is_low_priority = false;  // Its products wait for those of others.
-  int64_t share = 1;             // Its weight where callers take turns.
   MeterLimits in_flight;
   int64_t tensor_bytes = kNoBound;   // Of the host, in each session.
   int64_t message_bytes = kNoBound;  // In one request.
