@@ -29,6 +29,23 @@ void CollectCertificateLoads(const Snapshot& now, Samples& samples) {
   samples.Add({"refused"}, now.certificate.refusals);
 }
 
+// Those that there are, without that of no check.
+void CollectVerifications(const Snapshot& now, Samples& samples) {
+  for (size_t mode = 1; mode < kVerifyModes; ++mode) {
+    for (size_t end = 0; end < kVerifyEnds; ++end) {
+      samples.Add({NameOf(static_cast<VerifyMode>(mode)), NameOf(static_cast<VerifyEnd>(end))},
+                  now.verifications[mode].ends[end]);
+    }
+  }
+}
+
+void CollectVerifySeconds(const Snapshot& now, Samples& samples) {
+  for (size_t mode = 1; mode < kVerifyModes; ++mode) {
+    samples.Add({NameOf(static_cast<VerifyMode>(mode))},
+                static_cast<double>(now.verifications[mode].took_ns) / 1e9);
+  }
+}
+
 void CollectHandlers(const Snapshot& now, Samples& samples) {
   for (size_t i = 0; i < kHandlers; ++i) {
     samples.Add({NameOf(static_cast<Handler>(i))}, now.handlers[i]);
@@ -120,6 +137,18 @@ constexpr Metric kMetrics[] = {
          "Times that files of certificates were read: loaded, at the start and after changes, or "
          "refused because the content makes no sense, so that the certificate of before stays",
      .collect = CollectCertificateLoads},
+    {.name = "gemmd_verifications_total",
+     .type = MetricType::kCounter,
+     .labels = {"mode", "outcome"},
+     .help = "Checks of answers: passed, failed (a wrong answer was not given), or not_verified "
+             "(nothing could be said, or the product has resident tensors)",
+     .collect = CollectVerifications},
+    {.name = "gemmd_verification_seconds_total",
+     .type = MetricType::kCounter,
+     .labels = {"mode"},
+     .unit = "seconds",
+     .help = "Time from the end of a product to the end of the check of the answer",
+     .collect = CollectVerifySeconds},
     {.name = "gemmd_log_lines_lost_total",
      .type = MetricType::kCounter,
      .help = "Lines of the log that were lost because the reader was too slow or had gone",

@@ -26,9 +26,18 @@ Snapshot Observer::Observe() const {
                        .log = log_(),
                        .tensors = tensors_(),
                        .silent_calls = stats_.silent_calls(),
+                       .verifications = {},
                        .devices = {},
                        .kernels = {},
                        .handlers = {}};
+  for (size_t i = 0; i < kVerifyModes; ++i) {
+    const auto mode = static_cast<VerifyMode>(i);
+    VerifyTotals& totals = snapshot.verifications[i];
+    for (size_t end = 0; end < kVerifyEnds; ++end) {
+      totals.ends[end] = stats_.verifications(mode, static_cast<VerifyEnd>(end));
+    }
+    totals.took_ns = stats_.verify_ns(mode);
+  }
   for (size_t i = 0; i < devices_.size(); ++i) {
     const ServedDevice& served = devices_[i];
     DeviceSnapshot& device = snapshot.devices.emplace_back();

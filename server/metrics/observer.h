@@ -51,6 +51,12 @@ struct DeviceSnapshot {
   std::optional<GpuSample> gpu;
 };
 
+// Checks of answers in one way.
+struct VerifyTotals {
+  std::array<int64_t, kVerifyEnds> ends = {};  // Indexed by VerifyEnd.
+  int64_t took_ns = 0;                         // From D to their ends.
+};
+
 struct Snapshot {
   Admission::Load admission;
   Admission::Limits limits;
@@ -61,6 +67,7 @@ struct Snapshot {
   LogCounts log;
   TensorStore::Load tensors;
   int64_t silent_calls = 0;  // Ended because their peer did not read the answer.
+  std::array<VerifyTotals, kVerifyModes> verifications = {};  // Indexed by VerifyMode.
   std::vector<DeviceSnapshot> devices;
   std::vector<Stats::KernelTotals> kernels;  // Filled by ObserveWithKernels alone.
   HandlerTimes::Snapshot handlers;           // As well.
