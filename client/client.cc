@@ -116,6 +116,26 @@ absl::Status Client::RestartDevice(absl::string_view device, const CallOptions& 
       .status();
 }
 
+absl::StatusOr<v1::ListIncidentsResponse> Client::ListIncidents(const CallOptions& options) {
+  grpc::ClientContext context;
+  state_->Prepare(context, options);
+  return Block<v1::ListIncidentsResponse>(context, [&](v1::ListIncidentsResponse* response) {
+    return state_->Next().admin->ListIncidents(&context, v1::ListIncidentsRequest(), response);
+  });
+}
+
+absl::StatusOr<v1::GetIncidentProductResponse> Client::GetIncidentProduct(
+    int64_t id, const CallOptions& options) {
+  v1::GetIncidentProductRequest request;
+  request.set_id(id);
+  grpc::ClientContext context;
+  state_->Prepare(context, options);
+  return Block<v1::GetIncidentProductResponse>(
+      context, [&](v1::GetIncidentProductResponse* response) {
+        return state_->Next().admin->GetIncidentProduct(&context, request, response);
+      });
+}
+
 absl::StatusOr<v1::ExplainResponse> Client::Explain(const v1::MultiplyRequest& request,
                                                     const CallOptions& options) {
   v1::ExplainRequest explain;

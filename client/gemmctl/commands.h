@@ -24,14 +24,16 @@ extern const Command kDevicesCommand;
 extern const Command kInfoCommand;
 extern const Command kTopCommand;
 extern const Command kHealthCommand;
+extern const Command kIncidentsCommand;
+extern const Command kReplayCommand;
 extern const Command kRestartDeviceCommand;
 
 inline constexpr const Command* kCommands[] = {
-    &kMultiplyCommand, &kExplainCommand,       &kRandomCommand,  &kConvertCommand,
-    &kPutCommand,      &kGetCommand,           &kLsCommand,      &kRmCommand,
-    &kKeepCommand,     &kCompressCommand,      &kKernelsCommand, &kInstructionsCommand,
-    &kFragmentCommand, &kDevicesCommand,       &kInfoCommand,    &kTopCommand,
-    &kHealthCommand,   &kRestartDeviceCommand,
+    &kMultiplyCommand, &kExplainCommand,       &kRandomCommand,    &kConvertCommand,
+    &kPutCommand,      &kGetCommand,           &kLsCommand,        &kRmCommand,
+    &kKeepCommand,     &kCompressCommand,      &kKernelsCommand,   &kInstructionsCommand,
+    &kFragmentCommand, &kDevicesCommand,       &kInfoCommand,      &kTopCommand,
+    &kHealthCommand,   &kRestartDeviceCommand, &kIncidentsCommand, &kReplayCommand,
 };
 
 }  // namespace gemmd

@@ -29,6 +29,7 @@
 #include "gemmd/product.h"
 #include "gemmd/tensor.h"
 #include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/incidents.pb.h"
 #include "gemmd/v1/registry.pb.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
@@ -233,6 +234,13 @@ class Client {
   // Has the worker process of a GPU replaced; does not wait for the new one. The server takes this
   // over a unix socket only, otherwise PermissionDenied.
   absl::Status RestartDevice(absl::string_view device, const CallOptions& options = {});
+
+  // Wrong answers that the server found before it gave them, and the product of one of them. Over a
+  // unix socket, or for callers with the role `administer`; otherwise PermissionDenied.
+  // NotFound where there is no such incident, or its operands were not kept.
+  absl::StatusOr<v1::ListIncidentsResponse> ListIncidents(const CallOptions& options = {});
+  absl::StatusOr<v1::GetIncidentProductResponse> GetIncidentProduct(
+      int64_t id, const CallOptions& options = {});
 
   // How the server would run a product. The operands' bytes need not be there and are not sent.
   absl::StatusOr<v1::ExplainResponse> Explain(const v1::MultiplyRequest& request,

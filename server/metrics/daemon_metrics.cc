@@ -57,7 +57,7 @@ constexpr Metric kMetrics[] = {
      .labels = {"version", "commit", "grpc", "protobuf"},
      .help =
          "1; labels tell the version and the commit of the daemon, and the versions of gRPC and "
-         "protobuf in it",
+         "protobuf",
      .collect =
          [](const Snapshot&, Samples& s) {
            s.Add({kVersion, kCommit, kGrpcVersion, kProtobufVersion}, 1.0);

@@ -2,6 +2,7 @@
 """Answers that are checked before they are given, by workers that flip bits of D."""
 
 import json
+import subprocess
 
 import grpc
 import numpy as np
@@ -130,6 +131,32 @@ def test_a_wrong_answer_is_not_given(serve, verify):
     )
     product.request.kernel = ""
     check_bytes(server.gemm.Multiply(product.request, timeout=DEADLINE_S).d, some_product())
+
+
+def test_gemmctl_lists_and_replays_it(serve, gemmctl):
+    server = serve()
+
+    def run(*arguments):
+        return subprocess.run(
+            [gemmctl, *arguments, f"--address={server.daemon.unix}"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+
+    server.flip(1)
+    assert server.code_of(verify=WHOLE) == DATA_LOSS
+    [incident] = json.loads(run("incidents", "--json").stdout)["incidents"]
+    assert (incident["id"], incident["device"]) == (1, "cuda:0")
+    table = run("incidents").stdout
+    assert incident["kernel"] in table and "1 wrong answers since the start" in table
+    refused = run("replay", "1")
+    assert refused.returncode == 1 and "quarantined" in refused.stderr
+    other = server.multiply().kernel
+    right = run("replay", "1", "--kernel", other)
+    assert right.returncode == 0, right.stderr
+    assert f"right this time: {other} on cuda:0, 576 elements checked" in right.stdout
+    assert run("replay", "2").returncode == 1
 
 
 def test_a_wrong_answer_is_computed_elsewhere_where_that_is_wanted(serve):
