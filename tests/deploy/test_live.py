@@ -73,6 +73,7 @@ def prometheus(tree, fake_worker, fake_nvml, tmp_path_factory, module_program):
         f"--metrics-listen={metrics}",
         f"--devices={','.join(DEVICES)}",
         f"--worker-binary={fake_worker}",
+        "--verify=sampled",
         env={**os.environ, "LD_LIBRARY_PATH": str(fake_nvml.parent)},
     )
     module_program(
