@@ -160,7 +160,7 @@ absl::Status ValidateBias(const Problem& problem) {
   return TooLarge("bias", Concat(count, " elements of type ", NameOf(problem.bias_type)));
 }
 
-// Of a problem whose matrices have sizes each.
+// The bytes of all matrices together, each of which has a size.
 Checked AllBytesRead(const Problem& problem) {
   const auto bytes = [&](const MatrixLayout& layout) -> Checked {
     return BytesOf("", layout, problem.batch).value_or(ByteCount{}).least;

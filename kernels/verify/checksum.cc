@@ -50,7 +50,7 @@ std::vector<double> DrawFactors(int64_t count, Draw& draw) {
 
 // One matrix of the batch of each operand, A expanded, and what the epilogue adds.
 struct OneProduct {
-  Problem problem;  // Of the whole batch; A is dense.
+  Problem problem;  // That of the whole batch, but for A, which is dense.
   int64_t batch = 0;
   bool is_transposed = false;  // It is B transposed times A transposed, of the checked product.
   const std::byte* a = nullptr;

@@ -146,7 +146,7 @@ bool IsWithin(ElementType type, uint64_t bits, const BoundedElement& element, ui
   }
   double least = element.value - element.error;
   double most = element.value + element.error;
-  if (element.error > 0) {
+  if (element.error != 0) {
     // The sums round in f64; one neighbour outwards keeps the range safe.
     least = std::nextafter(least, -kInfinity);
     most = std::nextafter(most, kInfinity);

@@ -124,7 +124,7 @@ std::vector<double> Decoded(const GatheredMatrix& matrix, int64_t k) {
 
 // Integers and bits: sums that f64 holds exactly, modulo 2^32 at the end of each part of them.
 int32_t ExactSum(const Problem& problem, const double* a, const double* b) {
-  constexpr int64_t kPart = 1 << 20;  // Of products below 2^17: sums below 2^37.
+  constexpr int64_t kPart = 1 << 20;  // Products are below 2^17, so their sums are below 2^37.
   uint32_t sum = 0;
   for (int64_t first = 0; first < problem.k; first += kPart) {
     double part = 0;

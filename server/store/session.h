@@ -37,7 +37,7 @@ struct TensorEntry {
 // Who opens a session, where owners are known by name.
 struct SessionOwner {
   bool is_known = false;
-  int64_t max_bytes = std::numeric_limits<int64_t>::max();  // Of all its sessions.
+  int64_t max_bytes = std::numeric_limits<int64_t>::max();  // All its sessions together.
 };
 
 // All of it is guarded by the store's lock; constant is what says so.

@@ -44,7 +44,7 @@ struct Grant {
   Roles roles;
   bool is_low_priority = false;  // Its products wait for those of others.
   MeterLimits in_flight;
-  int64_t tensor_bytes = kNoBound;   // Of the host, in each session.
+  int64_t tensor_bytes = kNoBound;   // Memory of the host, in all sessions together.
   int64_t message_bytes = kNoBound;  // In one request.
   std::vector<std::string> devices;  // Empty stands for all.
 

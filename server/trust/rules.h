@@ -39,7 +39,7 @@ class Rules {
 
  private:
   std::map<std::string, Grant, std::less<>> exact_;
-  std::map<std::string, Grant, std::less<>> prefixes_;  // Of patterns, without the asterisk.
+  std::map<std::string, Grant, std::less<>> prefixes_;  // Patterns, without the asterisk.
 };
 
 }  // namespace gemmd

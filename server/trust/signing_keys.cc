@@ -21,7 +21,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kCoordinateBytes = 32;  // Of a point of P-256, and of a key of Ed25519.
+constexpr size_t kCoordinateBytes =
+    32;  // A coordinate of P-256 has as many bytes as a key of Ed25519.
 constexpr int kLeastRsaBits = 2048;
 constexpr int kMostRsaBits = 8192;
 

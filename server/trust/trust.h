@@ -23,7 +23,7 @@ namespace gemmd {
 
 struct TrustOptions {
   std::string rules_file;     // Callers are known by their host alone where it is empty.
-  std::string tokens_file;    // Of hashes; empty where there are none.
+  std::string tokens_file;    // Hashes of tokens; empty where there are none.
   std::string jwt_keys_file;  // A set of public keys; empty where no signed tokens are taken.
   WebTokenRules jwt;
 };
@@ -31,8 +31,8 @@ struct TrustOptions {
 // What a caller shows. Borrows the texts.
 struct Evidence {
   std::vector<std::string_view> authorization = {};  // The values of that metadata.
-  std::vector<std::string_view> names = {};          // Of its certificate: URIs, then hosts.
-  std::string_view user = {};  // Of a unix socket: "uid:1000"; otherwise empty.
+  std::vector<std::string_view> names = {};          // Those in its certificate: URIs, then hosts.
+  std::string_view user = {};  // Who opened a unix socket: "uid:1000"; otherwise empty.
 };
 
 class Trust {

@@ -76,7 +76,7 @@ class JoinedJobsTest : public testing::Test {
   FakeClock clock_;
   FakeDevice device_{"device", Simulated()};
   std::vector<Device*> devices_ = {&device_};
-  Device* target_ = &device_;  // Of the next job.
+  Device* target_ = &device_;  // Where the next job goes.
   Scheduler scheduler_{devices_, clock_};
 };
 
