@@ -185,7 +185,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
       receiving_(ReceiveQuotaOf(options)),
       tensors_(StoreOptionsOf(options), clock_),
       devices_(WithTensors(std::move(devices), tensors_)),
-      trust_(devices_.size()),
+      device_trusts_(devices_.size()),
       is_out_(devices_.size()),
       incidents_(options.incidents),
       stats_(devices_.size()),
@@ -200,7 +200,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
     borrowed.push_back(device.get());
     served_.push_back({.device = device.get(),
                        .canary = absl::UnavailableError("not checked"),
-                       .trust = &trust_[served_.size()]});
+                       .trust = &device_trusts_[served_.size()]});
   }
   scheduler_ = std::make_unique<Scheduler>(borrowed, clock_, options.time, options.joins);
   expiry_timer_ = std::make_unique<ExpiryTimer>(*scheduler_, clock_);

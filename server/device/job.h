@@ -137,7 +137,7 @@ struct Job {
   JobId id = 0;
   Problem problem;
   const Kernel* kernel = nullptr;
-  bool is_kernel_given = false;  // The caller named it; otherwise one of the same bits may run.
+  bool keeps_kernel = false;  // Otherwise one of the same bits may run what is joined.
   int64_t workspace_bytes = 0;
   int64_t d_bytes = 0;
   Source a;

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "server/device/device.h"
-#include "server/device/trust.h"
+#include "server/device/device_trust.h"
 
 namespace gemmd {
 

@@ -223,7 +223,7 @@ Submission AnswerChecker::SubmissionFor(const Task& task, Place place) const {
   submission.job = job.job;
   submission.job.id = task.result.id;
   submission.job.kernel = place.kernel;
-  submission.job.is_kernel_given = true;
+  submission.job.keeps_kernel = true;
   submission.job.workspace_bytes =
       std::max(job.job.workspace_bytes, place.kernel->workspace_bytes(job.job.problem).value_or(0));
   submission.bytes = BytesRead(job.job.problem) + job.job.d_bytes;

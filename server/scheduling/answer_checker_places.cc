@@ -73,7 +73,7 @@ void AnswerChecker::RunCanaries(const ServedDevice& served) {
     Submission submission;
     submission.device = served.device;
     submission.job = canary->job;
-    submission.job.is_kernel_given = true;
+    submission.job.keeps_kernel = true;
     submission.predicted_ns = PredictedNs(kernel, canary->job.problem, served.device->profile());
     submission.flow = "canary";
     submission.done = [this, &served, &kernel, canary](JobResult result) {

@@ -76,7 +76,7 @@ Key KeyOfPlaces(const Job& job) {
 bool AddEpilogue(const Job& job, Key& key) {
   const Problem& problem = job.problem;
   key.Add(job.kernel);
-  key.Add(job.is_kernel_given);
+  key.Add(job.keeps_kernel);
   key.Add(problem.n);
   key.Add(problem.k);
   key.Add(problem.accumulation);

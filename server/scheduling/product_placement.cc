@@ -84,7 +84,7 @@ absl::Status ProductRunner::Place(PreparedProduct& product) const {
   product.served = place.served;
   job.kernel = place.kernel;
   // Nor may what runs as one with others take a kernel that is quarantined.
-  job.is_kernel_given =
+  job.keeps_kernel =
       product.parsed.constraints.kernel != nullptr || !product.served->quarantined().empty();
   const DeviceProfile& profile = product.served->device->profile();
   if (job.kernel == nullptr) {

@@ -14,7 +14,7 @@ namespace {
 // What is best for few rows of D is not so for those of many jobs together.
 void ChooseKernel(const DeviceProfile& profile, JoinedJob& joined) {
   const Job& job = joined.job();
-  if (job.is_kernel_given) return;
+  if (job.keeps_kernel) return;
   const absl::Span<const Kernel> catalog = Catalog(job.kernel->device_kind);
   const Kernel& best = FindBestLike(*job.kernel, catalog, job.problem, profile);
   // Where its workspace would be too large, that of the members runs the whole.

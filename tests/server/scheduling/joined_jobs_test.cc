@@ -129,7 +129,7 @@ TEST_F(JoinedJobsTest, TheWholeHasAKernelOfItsOwn) {
   for (const int64_t m : {3, 1}) Submit(scheduler, Product(m));
   for (const int64_t m : {3, 1}) {
     JoinableProduct& given = Product(m);
-    given.job.is_kernel_given = true;
+    given.job.keeps_kernel = true;
     Submit(scheduler, given);
   }
   for (int i = 0; i < 3; ++i) device.CompleteNext();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/device/trust.h"
+#include "server/device/device_trust.h"
 
 #include <algorithm>
 
