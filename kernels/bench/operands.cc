@@ -72,14 +72,15 @@ void ShareLines(int64_t lines, const Work& work) {
 
 }  // namespace
 
-std::vector<std::byte> RandomDense(const MatrixLayout& layout, uint64_t seed) {
-  std::vector<std::byte> bytes(static_cast<size_t>(layout.lines() * layout.line_stride_bytes()),
+std::vector<std::byte> RandomDense(const MatrixLayout& layout, uint64_t seed, int64_t matrices) {
+  const int64_t lines = layout.lines() * matrices;
+  std::vector<std::byte> bytes(static_cast<size_t>(lines * layout.line_stride_bytes()),
                                std::byte{0xff});
   const bool is_integer = IsInteger(layout.type);
   const std::vector<uint64_t> variates =
       is_integer ? std::vector<uint64_t>() : EncodedVariates(layout.type, seed);
   const int64_t line_bytes = (layout.line_length() * BitsOf(layout.type) + 7) / 8;
-  ShareLines(layout.lines(), [&](int64_t first, int64_t last) {
+  ShareLines(lines, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       // Each line has its own, so that the data do not depend on the number of threads.
       std::mt19937_64 random(seed * 1'000'003 + static_cast<uint64_t>(i));
@@ -130,9 +131,15 @@ absl::StatusOr<Operands> DrawOperands(const Problem& problem, int set) {
     operands.a = std::move(a.compressed);
     operands.dense_a = std::move(a.dense);
   } else {
-    operands.a = RandomDense(problem.a, seed + 1);
+    operands.a = RandomDense(problem.a, seed + 1, problem.batch);
   }
-  operands.b = RandomDense(problem.b, seed + 2);
+  operands.b = RandomDense(problem.b, seed + 2, problem.batch);
+  if (problem.bias_axis != BiasAxis::kNone) {
+    const int64_t count = problem.bias_axis == BiasAxis::kRows ? problem.m : problem.n;
+    ASSIGN_OR_RETURN(const MatrixLayout line,
+                     TightLayout("bias", problem.bias_type, Order::kRowMajor, 1, count));
+    operands.bias = RandomDense(line, seed + 3);
+  }
   return operands;
 }
 

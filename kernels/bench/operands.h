@@ -13,8 +13,9 @@
 
 namespace gemmd::bench {
 
-// One matrix as its layout says. What lies between lines is all ones, which is NaN as a float.
-std::vector<std::byte> RandomDense(const MatrixLayout& layout, uint64_t seed);
+// So many matrices as their layout says, one after the other. What lies between lines is all ones,
+// which is NaN as a float.
+std::vector<std::byte> RandomDense(const MatrixLayout& layout, uint64_t seed, int64_t matrices = 1);
 
 // A random dense matrix whose smaller half was set to zero, and the same in the portable form.
 struct PrunedOperand {
@@ -25,10 +26,11 @@ struct PrunedOperand {
 // Errors: InvalidArgument where the type has no sparse form.
 absl::StatusOr<PrunedOperand> RandomSparse(const MatrixLayout& layout, uint64_t seed);
 
-// A and B of one problem, as it has them: A compressed where it is sparse.
+// The operands of one problem, as it has them: A compressed where it is sparse.
 struct Operands {
   std::vector<std::byte> a;
   std::vector<std::byte> b;
+  std::vector<std::byte> bias;     // Empty where it has none.
   std::vector<std::byte> dense_a;  // What `a` holds where that is compressed; otherwise empty.
 };
 

@@ -39,9 +39,11 @@ constexpr char kFooter[] =
     "is CUDA's events around graphs of launches, operands rotate through more than twice the\n"
     "second-level cache. cuBLASLt is the best of up to 16 heuristics, each timed, with 64 MiB of\n"
     "workspace and the true alignments; cuSPARSELt its own search; both are loaded at run time.\n"
+    "'alone' and 'library' are T/s of --alone, each with the picojoules of an operation.\n"
     "\n"
-    "Shapes: N is a cube, MxNxK any product, and 'suite' stands for 512, 1024, 2048, 4096, 8192,\n"
-    "16x8192x8192, 64x8192x8192, 8192x8192x512, 512x512x32768, 4095x4097x4093.\n"
+    "Shapes: N is a cube, MxNxK any product, 64*N and 64*MxNxK so many in one call (on a GPU, A\n"
+    "dense), and 'suite' stands for 512, 1024, 2048, 4096, 8192, 16x8192x8192, 64x8192x8192,\n"
+    "8192x8192x512, 512x512x32768, 4095x4097x4093.\n"
     "\n"
     "Examples:\n"
     "  gemmbench --filter 'openblas.f64*' --shapes 2048\n"
@@ -171,6 +173,19 @@ void AddGpuOptions(CLI::App& app, Options& options) {
                   "Elements between the lines of the dense matrices: 1 aligns none of them")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
+  group.add_option("--output-type", options.output_type, "Type of D")
+      ->default_str("that of the row's accumulators");
+  group
+      .add_option("--epilogue", options.epilogue,
+                  "What follows the product: a bias of D's type for each column, and ReLU")
+      ->check(CLI::IsMember({"none", "bias", "relu", "bias-relu"}))
+      ->capture_default_str();
+  group
+      .add_option("--alone", options.alone_seconds,
+                  "Seconds that each row and each library then has the GPU for itself, for its "
+                  "rate and its energy at the clock that it gets so; 0 leaves this out")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   group.add_flag("--no-libraries", options.leaves_libraries_out, "Neither cuBLASLt nor cuSPARSELt");
   group.add_option("--cublaslt", options.cublaslt, "Path of libcublasLt.so")
       ->default_str("the loader's, or /usr/local/cuda's");
@@ -192,6 +207,17 @@ std::string CommandText(int argc, const char* const* argv) {
     text += is_plain ? " " + argument : " '" + argument + "'";
   }
   return text;
+}
+
+absl::StatusOr<Output> ParseOutput(const Options& options) {
+  Output output = {.type = std::nullopt,
+                   .has_bias = options.epilogue.starts_with("bias"),
+                   .has_relu = options.epilogue.ends_with("relu")};
+  if (options.output_type.empty()) return output;
+  output.type = ElementTypeFromName(options.output_type);
+  if (output.type) return output;
+  return absl::InvalidArgumentError(
+      GotWant("--output-type", options.output_type, "a type of elements such as bf16"));
 }
 
 }  // namespace
@@ -220,7 +246,14 @@ absl::Status ParseOptions(int argc, const char* const* argv, CLI::App& app, Opti
   }
   if (options.shapes_text.empty()) options.shapes_text = DefaultShapes(options);
   ASSIGN_OR_RETURN(options.shapes, ParseShapes(options.shapes_text));
+  for (const Shape& shape : options.shapes) {
+    if (shape.batch > 1 && !options.gpu) {
+      return absl::InvalidArgumentError(
+          GotWant("--shapes", NameOf(shape), "one product, where --device is no GPU"));
+    }
+  }
   ASSIGN_OR_RETURN(options.orders, ParseOrders(options.orders_text));
+  ASSIGN_OR_RETURN(options.output, ParseOutput(options));
   return absl::OkStatus();
 }
 

@@ -37,6 +37,9 @@ struct Options {
   // For GPUs.
   std::string orders_text = "rcr";
   int64_t leading_dimension_offset = 0;
+  std::string output_type;  // Empty: the rows' own.
+  std::string epilogue = "none";
+  double alone_seconds = 0;
   bool leaves_libraries_out = false;
   std::string cublaslt;
   std::string cusparselt;
@@ -47,6 +50,7 @@ struct Options {
   std::optional<int> gpu;
   std::vector<Shape> shapes;
   std::vector<Orders> orders;
+  Output output;
 
   bool simulates() const { return !chip.empty(); }
 };

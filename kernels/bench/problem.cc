@@ -55,21 +55,39 @@ absl::StatusOr<std::vector<Orders>> ParseOrders(std::string_view text) {
   }
 }
 
+std::string NameOf(const Output& output) {
+  std::string name(output.type ? gemmd::NameOf(*output.type) : "");
+  const auto add = [&name](std::string_view word) {
+    if (!name.empty()) name += ' ';
+    name += word;
+  };
+  if (output.has_bias) add("bias");
+  if (output.has_relu) add("relu");
+  return name;
+}
+
 absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, const Orders& orders,
-                                    int64_t leading_dimension_offset) {
+                                    int64_t leading_dimension_offset, const Output& output) {
   const mma::Instruction* const instruction = kernel.instruction;
   const int64_t offset = leading_dimension_offset;
-  const ElementType d_type = instruction != nullptr ? instruction->d : kernel.recipe.accumulation;
+  const ElementType d_type =
+      output.type.value_or(instruction != nullptr ? instruction->d : kernel.recipe.accumulation);
   Problem problem;
   problem.m = shape.m;
   problem.n = shape.n;
   problem.k = shape.k;
+  problem.batch = shape.batch;
   problem.accumulation = kernel.recipe.accumulation;
+  problem.bias_axis = output.has_bias ? BiasAxis::kColumns : BiasAxis::kNone;
+  problem.bias_type = d_type;
+  problem.activation = output.has_relu ? Activation::kRelu : Activation::kNone;
   if (instruction != nullptr && instruction->bit_count == mma::BitCount::kXor) {
     problem.bit_operation = BitOperation::kXor;
   }
   if (instruction == nullptr || !instruction->is_sparse()) {
     ASSIGN_OR_RETURN(problem.a, DenseLayout("a", kernel.a, orders.a, shape.m, shape.k, offset));
+  } else if (shape.batch > 1) {
+    return absl::UnimplementedError("batch: got several matrices, want one of a sparse A");
   } else if (orders.a == Order::kRowMajor) {
     ASSIGN_OR_RETURN(problem.a, TightSparseLayout("a", kernel.a, shape.m, shape.k));
   } else {

@@ -3,6 +3,7 @@
 // The problem that a row is timed with, on the CPU, in the simulator and on a GPU.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,11 +33,23 @@ std::vector<Orders> AllOrders();
 // Errors: InvalidArgument.
 absl::StatusOr<std::vector<Orders>> ParseOrders(std::string_view text);
 
-// D in the type of the row's instruction, or of its accumulators where it has none; nothing in the
-// epilogue. `leading_dimension_offset` elements lie between the lines of every dense matrix.
+// What D is asked to be.
+struct Output {
+  std::optional<ElementType> type;  // Absent: that of the row's instruction or accumulators.
+  bool has_bias = false;            // One number for each column, of D's type.
+  bool has_relu = false;
+
+  friend bool operator==(const Output&, const Output&) = default;
+};
+
+// "bf16 bias relu"; empty where nothing is asked for.
+std::string NameOf(const Output& output);
+
+// `leading_dimension_offset` elements lie between the lines of every dense matrix.
 // Errors: InvalidArgument for sizes; Unimplemented where the row does not take such a problem.
 absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, const Orders& orders,
-                                    int64_t leading_dimension_offset = 0);
+                                    int64_t leading_dimension_offset = 0,
+                                    const Output& output = {});
 
 // Bytes of one matrix, the last line's padding included.
 int64_t BytesOf(const MatrixLayout& layout);

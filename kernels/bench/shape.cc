@@ -29,6 +29,14 @@ std::optional<int64_t> ParseExtent(std::string_view text) {
 }
 
 std::optional<Shape> ParseShape(std::string_view text) {
+  const size_t star = text.find('*');
+  if (star != std::string_view::npos) {
+    const std::optional<int64_t> batch = ParseExtent(text.substr(0, star));
+    std::optional<Shape> shape = ParseShape(text.substr(star + 1));
+    if (!batch || !shape || shape->batch != 1) return std::nullopt;
+    shape->batch = *batch;
+    return shape;
+  }
   std::vector<int64_t> extents;
   for (const std::string_view part : Split(text, 'x')) {
     const std::optional<int64_t> extent = ParseExtent(part);
@@ -42,7 +50,10 @@ std::optional<Shape> ParseShape(std::string_view text) {
 
 }  // namespace
 
-std::string NameOf(const Shape& shape) { return Concat(shape.m, "x", shape.n, "x", shape.k); }
+std::string NameOf(const Shape& shape) {
+  const std::string matrices = shape.batch > 1 ? Concat(shape.batch, "*") : "";
+  return Concat(matrices, shape.m, "x", shape.n, "x", shape.k);
+}
 
 std::vector<Shape> Suite() {
   return {{512, 512, 512},    {1024, 1024, 1024}, {2048, 2048, 2048}, {4096, 4096, 4096},
@@ -61,8 +72,8 @@ absl::StatusOr<std::vector<Shape>> ParseShapes(std::string_view text) {
     } else if (const std::optional<Shape> shape = ParseShape(part)) {
       add(*shape);
     } else {
-      return absl::InvalidArgumentError(
-          GotWant("--shapes", part, "N, MxNxK with numbers above 0, or suite"));
+      return absl::InvalidArgumentError(GotWant(
+          "--shapes", part, "N, MxNxK, BATCH*N or BATCH*MxNxK with numbers above 0, or suite"));
     }
   }
   return shapes;

@@ -43,6 +43,16 @@ bool StoresDirectly(const Problem& problem, ElementType accumulators) {
   }
 }
 
+bool FitsRegisters(const Problem& problem) {
+  const auto is_usual = [](ElementType type) {
+    return type == ElementType::kF32 || type == ElementType::kF16 || type == ElementType::kBf16;
+  };
+  return problem.has_product() && is_usual(problem.d.type) &&
+         (!problem.has_c() || is_usual(problem.c.type)) &&
+         (problem.bias_axis == BiasAxis::kNone || is_usual(problem.bias_type)) &&
+         (problem.activation == Activation::kNone || problem.activation == Activation::kRelu);
+}
+
 EpilogueParameters EpilogueOf(const GemmArgs& args, ElementType accumulators) {
   const Problem& problem = args.problem;
   EpilogueParameters parameters;

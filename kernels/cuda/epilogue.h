@@ -55,6 +55,10 @@ struct EpilogueParameters {
 // Whether StoreDirectly does the whole epilogue of a product.
 bool StoresDirectly(const Problem& problem, ElementType accumulators);
 
+// Whether RegisterEpilogue (register_epilogue.cuh) does the epilogue of a product with accumulators
+// in f32, alpha alone too.
+bool FitsRegisters(const Problem& problem);
+
 // `accumulators` is the type of the accumulators as the epilogue gets them: f32 (f16 is widened),
 // f64 or s32.
 EpilogueParameters EpilogueOf(const GemmArgs& args, ElementType accumulators);

@@ -131,6 +131,15 @@ constexpr int SharedBytes(const CudaRow& row) {
   return BarriersOffset(row) + row.stages * kBarrierBytes;
 }
 
+// Whether a warpgroup's registers suffice to finish sums where they are (register_epilogue.cuh):
+// 192 sums beside metadata leave too few.
+constexpr bool HasRoomToFinish(const CudaRow& row) {
+  constexpr int kMostBesideMetadata = 128;
+  return HasWarpgroups(row) && AccumulatorType(row) == ElementType::kF32 &&
+         (!row.instruction.is_sparse() ||
+          InstructionsDown(row) * row.instruction.n / 2 <= kMostBesideMetadata);
+}
+
 // Whether the row computes D by its transpose: a narrow row puts the longer side of D down.
 constexpr bool Transposes(const CudaRow& row, int64_t m, int64_t n) {
   return IsNarrow(row) && m < n;

@@ -109,7 +109,9 @@ absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& w
 // writes whole chunks of 16 bytes, also at the end of a line, and what is between lines must stay
 // as it is.
 bool StoresWhole(const CudaRow& row, const Problem& problem) {
-  if (!StoresDirectly(problem, AccumulatorType(row))) return false;
+  const ElementType accumulators = AccumulatorType(row);
+  const bool is_finished = HasRoomToFinish(row) && FitsRegisters(problem);
+  if (!StoresDirectly(problem, accumulators) && !is_finished) return false;
   if (IsNarrow(row)) return true;
   return problem.d.order == Order::kRowMajor &&
          problem.n * BitsOf(problem.d.type) % (8 * kLineAlignment) == 0 &&

@@ -144,6 +144,12 @@ bool IsWithin(ElementType type, uint64_t bits, const BoundedElement& element, ui
     nearest = Encode(type, element.value);
     return FactsOf(type).format.has_nan ? std::isnan(got) : got == Decode(type, nearest);
   }
+  if (std::isinf(element.value)) {
+    // Whatever is finite has no part in it, and an infinite error none of its own.
+    nearest = Encode(type, element.value);
+    const double want = Decode(type, nearest);
+    return got == want || (std::isnan(got) && std::isnan(want));
+  }
   double least = element.value - element.error;
   double most = element.value + element.error;
   if (element.error != 0) {

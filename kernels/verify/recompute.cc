@@ -10,6 +10,7 @@
 #include "kernels/epilogue.h"
 #include "kernels/mma/instructions.h"
 #include "kernels/sim/rows.h"
+#include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "kernels/verify/element_bound.h"
@@ -110,8 +111,21 @@ absl::Status Simulate(const Kernel& kernel, const CheckedProduct& product, Small
   return kernel.launch(small.Args(target, {workspace, static_cast<size_t>(bytes)}, product.abort));
 }
 
+// The dense matrix that a gathered A in 2:4 form stands for.
+GatheredMatrix Expanded(const GatheredMatrix& sparse) {
+  const MatrixLayout& layout = sparse.layout;
+  const SparseLayout sizes = SparseLayoutOf("a", layout.type, layout.rows, layout.columns).value();
+  GatheredMatrix dense;
+  dense.layout =
+      TightLayout("a", layout.type, Order::kRowMajor, layout.rows, layout.columns).value();
+  dense.bytes.resize(static_cast<size_t>(sizes.dense_bytes));
+  Expand(sizes, sparse.bytes.data(), dense.bytes.data());
+  return dense;
+}
+
 // The lines of a gathered matrix as f64, each of `k` elements.
 std::vector<double> Decoded(const GatheredMatrix& matrix, int64_t k) {
+  if (matrix.layout.is_sparse()) return Decoded(Expanded(matrix), k);
   const auto lines = static_cast<size_t>(matrix.layout.lines());
   std::vector<double> values(lines * static_cast<size_t>(k));
   for (size_t i = 0; i < lines; ++i) {

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/row.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/warp_work.h"
 #include "kernels/sparse24.h"
 #include "kernels/text.h"
 #include "tests/gpu/epilogues.h"
@@ -63,10 +64,20 @@ void AddOutputs(const Tile& tile, Topic topic, int times, std::vector<CaseSpec>&
   }
 }
 
+// Lines of whole chunks, with which warpgroups finish D themselves.
+void AddWholeLines(const Tile& tile, int times, std::vector<CaseSpec>& cases) {
+  for (int i = 0; i < times; ++i) {
+    for (const ElementType d : {ElementType::kF32, ElementType::kF16, ElementType::kBf16}) {
+      cases.push_back({Topic::kEpilogues, tile.m + 17, tile.n + 16, tile.k / 2, Family::kNormal,
+                       i % 2 + 1, false, false, d});
+    }
+  }
+}
+
 std::vector<CaseSpec> QuickCases(const Kernel& kernel, const Tile& tile) {
   const ElementType d = kernel.instruction->d;
   const int64_t across = tile.m + 1;
-  return {
+  std::vector<CaseSpec> cases = {
       {Topic::kShapes, 1, 1, 1, Family::kNormal, 1, false, false, d},
       {Topic::kShapes, tile.m, tile.n, tile.k, Family::kNormal, 1, false, false, d},
       {Topic::kShapes, across, tile.n + 1, 2 * tile.k + 3, Family::kAnyBits, 1, false, false, d},
@@ -75,6 +86,8 @@ std::vector<CaseSpec> QuickCases(const Kernel& kernel, const Tile& tile) {
        ElementType::kF16},
       {Topic::kEpilogues, 17, tile.n + 1, 5, Family::kNormal, 1, false, false, ElementType::kE2m1},
   };
+  if (HasWarpgroups(*CudaRowOf(kernel))) AddWholeLines(tile, 2, cases);
+  return cases;
 }
 
 // The elements of A or B as a family has them, without gaps.
@@ -192,6 +205,7 @@ std::string_view NameOf(Topic topic) {
 
 std::vector<CaseSpec> CasesOf(const Kernel& kernel, size_t round, bool is_quick) {
   constexpr int kEpiloguesOfAType = 3;
+  constexpr int kWholeLinesOfAType = 8;
   const Tile tile = CudaRowOf(kernel)->tile;
   if (is_quick) return QuickCases(kernel, tile);
   std::vector<CaseSpec> cases;
@@ -200,6 +214,7 @@ std::vector<CaseSpec> CasesOf(const Kernel& kernel, size_t round, bool is_quick)
   AddBatches(kernel, tile, cases);
   AddOutputs(tile, Topic::kOutputs, 1, cases);
   AddOutputs(tile, Topic::kEpilogues, kEpiloguesOfAType, cases);
+  if (HasWarpgroups(*CudaRowOf(kernel))) AddWholeLines(tile, kWholeLinesOfAType, cases);
   return cases;
 }
 

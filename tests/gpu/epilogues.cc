@@ -9,8 +9,12 @@
 namespace gemmd {
 namespace {
 
-// Any but b1, which neither C nor a bias can have.
+// Any but b1, which neither C nor a bias can have; half of them are types that kernels finish in
+// registers.
 ElementType RandomType(RandomSource& random) {
+  constexpr std::array<ElementType, 3> kUsual = {ElementType::kF32, ElementType::kF16,
+                                                 ElementType::kBf16};
+  if (random.Flip()) return kUsual[static_cast<size_t>(random.Between(0, 2))];
   const auto last = static_cast<int64_t>(kAllElementTypes.size()) - 1;
   while (true) {
     const ElementType type = kAllElementTypes[static_cast<size_t>(random.Between(0, last))];
@@ -72,7 +76,8 @@ Epilogue DrawEpilogue(const Kernel& kernel, const CaseSpec& spec, RandomSource& 
   if (BitsOf(kernel.b) == 8) epilogue.b_scale_kind = AnyOf(ScaleKind::kVector, random);
   epilogue.a_scale = RandomScale(epilogue.a_scale_kind, spec.m, random);
   epilogue.b_scale = RandomScale(epilogue.b_scale_kind, spec.n, random);
-  epilogue.activation = AnyOf(Activation::kSilu, random);
+  epilogue.activation =
+      random.Flip() ? AnyOf(Activation::kRelu, random) : AnyOf(Activation::kSilu, random);
   return epilogue;
 }
 

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/prune24.h"
+#include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "tests/kernels/page_end_buffer.h"
@@ -213,6 +215,25 @@ Product FillCase(const Problem& problem, Pattern pattern, RandomSource& random) 
   product.a_scale = FillScale(problem.a_scale, problem.m, random);
   product.b_scale = FillScale(problem.b_scale, problem.n, random);
   return product;
+}
+
+Product WithSparseA(Product& dense) {
+  const Problem& problem = dense.problem;
+  const SparseLayout layout = SparseLayoutOf("a", problem.a.type, problem.m, problem.k).value();
+  Product sparse = dense;
+  sparse.problem.a = TightSparseLayout("a", problem.a.type, problem.m, problem.k).value();
+  const bool broadcasts = problem.a.batch_stride_bytes == 0;
+  if (broadcasts) sparse.problem.a.batch_stride_bytes = 0;
+  const int64_t matrices = broadcasts ? std::min<int64_t>(1, problem.batch) : problem.batch;
+  sparse.a.assign(static_cast<size_t>(matrices * layout.bytes), std::byte{0});
+  for (int64_t i = 0; i < matrices; ++i) {
+    std::byte* const matrix = dense.a.data() + i * layout.dense_bytes;
+    Prune(layout, matrix);
+    EXPECT_TRUE(Compress("a", layout, matrix, sparse.a.data() + i * layout.bytes).ok());
+    // Compression does not keep the sign of zeros, which can be that of a result.
+    Expand(layout, sparse.a.data() + i * layout.bytes, matrix);
+  }
+  return sparse;
 }
 
 absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const Product& product,

@@ -57,6 +57,10 @@ MatrixLayout MakeLayout(ElementType type, Order order, int64_t rows, int64_t col
 // numbers near 1. Padding holds random bits.
 Product FillCase(const Problem& problem, Pattern pattern, RandomSource& random);
 
+// The same product with A in 2:4 form. The dense A, which is tight and row major, is pruned, so
+// that both stand for the same matrices.
+Product WithSparseA(Product& dense);
+
 // Launches the kernel on its own copies of the operands, each of which ends where memory ends, with
 // a workspace and a D of all ones bits.
 absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const Product& product,

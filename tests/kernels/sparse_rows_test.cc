@@ -5,14 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
-#include "kernels/prune24.h"
 #include "kernels/sparse24.h"
 #include "tests/kernels/product_case.h"
 #include "tests/testing/random_source.h"
@@ -33,30 +31,10 @@ class SparseRowTest : public testing::TestWithParam<Kernel> {
     if (!available.ok()) GTEST_SKIP() << available.message();
   }
 
-  // Prunes the A of a dense case, which is tight, and returns the same case with it compressed.
-  Product Compressed(Product& dense) {
-    const Problem& problem = dense.problem;
-    const SparseLayout layout = SparseLayoutOf("a", kernel_.a, problem.m, problem.k).value();
-    Product sparse = dense;
-    sparse.problem.a = TightSparseLayout("a", kernel_.a, problem.m, problem.k).value();
-    const bool broadcasts = problem.a.batch_stride_bytes == 0;
-    if (broadcasts) sparse.problem.a.batch_stride_bytes = 0;
-    const int64_t matrices = broadcasts ? std::min<int64_t>(1, problem.batch) : problem.batch;
-    sparse.a.assign(static_cast<size_t>(matrices * layout.bytes), std::byte{0});
-    for (int64_t i = 0; i < matrices; ++i) {
-      std::byte* matrix = dense.a.data() + i * layout.dense_bytes;
-      Prune(layout, matrix);
-      EXPECT_THAT(Compress("a", layout, matrix, sparse.a.data() + i * layout.bytes), IsOk());
-      // Compression does not keep the sign of zeros, which can be that of a result.
-      Expand(layout, sparse.a.data() + i * layout.bytes, matrix);
-    }
-    return sparse;
-  }
-
   void ExpectSameBits(const Problem& problem, Pattern pattern) {
     SCOPED_TRACE(DescribeCase(problem, pattern));
     Product dense = FillCase(problem, pattern, random_);
-    const Product sparse = Compressed(dense);
+    const Product sparse = WithSparseA(dense);
     const absl::StatusOr<std::vector<std::byte>> want = RunKernel(kernel_, dense, HostTarget());
     const absl::StatusOr<std::vector<std::byte>> got = RunKernel(kernel_, sparse, HostTarget());
     ASSERT_THAT(want, IsOk());

@@ -10,6 +10,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
 #include "kernels/element.h"
+#include "kernels/sparse24.h"
 #include "kernels/verify/checksum.h"
 #include "kernels/verify/gather.h"
 #include "kernels/verify/sampled.h"
@@ -79,8 +80,7 @@ class Flipper {
   Flipper(const Kernel& kernel, ElementType d, const FlippedShape& shape, RandomSource& random)
       : kernel_(kernel),
         random_(random),
-        product_(
-            FillCase(MakeProblem(kernel, shape.m, shape.n, shape.k, {}), Pattern::kRandom, random)),
+        product_(RandomProduct(kernel, shape, random)),
         accumulated_(product_.problem),
         sums_(Run(kernel, product_)) {
     product_.problem.d = TightLayout("d", d, Order::kRowMajor, shape.m, shape.n).value();
@@ -100,7 +100,7 @@ class Flipper {
     } else {
       Product changed = product_;
       changed.problem = accumulated_;
-      FlipBit(random_.Flip() ? changed.a : changed.b, random_);
+      FlipOperand(changed);
       sums = Run(kernel_, changed);
     }
     return Converted(accumulated_, sums, product_.problem);
@@ -129,6 +129,16 @@ class Flipper {
   }
 
  private:
+  void FlipOperand(Product& product) {
+    const Problem& problem = product.problem;
+    if (!random_.Flip()) return FlipBit(product.b, random_);
+    if (!problem.a.is_sparse()) return FlipBit(product.a, random_);
+    const SparseLayout layout = SparseLayoutOf("a", problem.a.type, problem.m, problem.k).value();
+    const int64_t bit = random_.Between(0, layout.value_line_bytes * 8 - 1);
+    const int64_t byte = layout.values_offset(random_.Between(0, problem.m - 1)) + bit / 8;
+    product.a[static_cast<size_t>(byte)] ^= static_cast<std::byte>(1u << bit % 8);
+  }
+
   const Kernel& kernel_;
   RandomSource& random_;
   Product product_;
@@ -170,13 +180,25 @@ ElementType SomeOutput(const Kernel& kernel, RandomSource& random) {
   return kTypes[random.Between(0, 4)];
 }
 
-Problem SomeProblem(const Kernel& kernel, RandomSource& random) {
+// Whether it takes an A in 2:4 form, and no other.
+bool NeedsSparse(const Kernel& kernel) {
+  return kernel.instruction != nullptr && kernel.instruction->is_sparse();
+}
+bool MayBeSparse(const Kernel& kernel) {
+  const bool is_possible = kernel.instruction == nullptr || NeedsSparse(kernel);
+  return is_possible && SparseFormOf(kernel.a).has_value();
+}
+
+Problem SomeProblem(const Kernel& kernel, bool is_sparse, RandomSource& random) {
   const auto order = [&] { return random.Flip() ? Order::kRowMajor : Order::kColumnMajor; };
   Layouts layouts = {.a = order(), .b = order(), .c = order(), .d = order()};
   layouts.padding = random.Between(0, 1) * 8;
   layouts.batch = random.Between(1, 2);
   Problem problem = MakeProblem(kernel, random.Between(1, 40), random.Between(1, 40),
                                 random.Between(1, 70), layouts);
+  if (is_sparse) {
+    problem.a = TightLayout("a", problem.a.type, Order::kRowMajor, problem.m, problem.k).value();
+  }
   const ElementType d = SomeOutput(kernel, random);
   problem.d = MakeLayout(d, problem.d.order, problem.m, problem.n, layouts);
   if (random.Flip() || IsInteger(problem.a.type)) return problem;
@@ -218,6 +240,12 @@ verify::CheckedProduct ProductToCheck(const Kernel& kernel, const Target& target
           .a_scale = product.a_scale,
           .b_scale = product.b_scale,
           .d = d};
+}
+
+Product RandomProduct(const Kernel& kernel, const FlippedShape& shape, RandomSource& random) {
+  Product product =
+      FillCase(MakeProblem(kernel, shape.m, shape.n, shape.k, {}), Pattern::kRandom, random);
+  return shape.is_sparse ? WithSparseA(product) : product;
 }
 
 FlipFigures CountFoundBySums(const Kernel& kernel, ElementType d, FlipAt at, int64_t flips,
@@ -274,13 +302,20 @@ CleanFigures CountRefused(int64_t products, RandomSource& random) {
   while (figures.products < products) {
     const Kernel& kernel =
         *kernels[static_cast<size_t>(random.Between(0, static_cast<int64_t>(kernels.size()) - 1))];
-    const Problem problem = SomeProblem(kernel, random);
-    if (!Validate(problem).ok() || !kernel.supports(problem).ok()) continue;
+    const bool is_sparse =
+        MayBeSparse(kernel) && (NeedsSparse(kernel) || random.Between(0, 3) == 0);
+    const Problem problem = SomeProblem(kernel, is_sparse, random);
+    if (!Validate(problem).ok()) continue;
+    if (!is_sparse && !kernel.supports(problem).ok()) continue;
     const bool is_usual = random.Between(0, 3) > 0;
     const Pattern pattern =
         is_usual ? Pattern::kRandom : kAllPatterns[static_cast<size_t>(random.Between(0, 7))];
+    Product product = FillCase(problem, pattern, random);
+    if (is_sparse) product = WithSparseA(product);
+    if (!kernel.supports(product.problem).ok()) continue;
     ++figures.products;
-    if (!PassesAll(kernel, FillCase(problem, pattern, random), draw, figures)) ++figures.refused;
+    if (is_sparse) ++figures.sparse;
+    if (!PassesAll(kernel, product, draw, figures)) ++figures.refused;
   }
   return figures;
 }

@@ -33,13 +33,18 @@ struct FlippedShape {
   int64_t m = 40;
   int64_t n = 48;
   int64_t k = 64;
+  bool is_sparse = false;  // A is in 2:4 form.
 };
 
 verify::CheckedProduct ProductToCheck(const Kernel& kernel, const Target& target,
                                       const Product& product, absl::Span<const std::byte> d);
 
+// A product of random numbers.
+Product RandomProduct(const Kernel& kernel, const FlippedShape& shape, RandomSource& random);
+
 // Flips so many bits of products of random numbers, one at a time, and looks for each with
-// CheckSums. `d` is the type of D.
+// CheckSums. Of an operand in 2:4 form, values are flipped: other indices may be none. `d` is the
+// type of D.
 FlipFigures CountFoundBySums(const Kernel& kernel, ElementType d, FlipAt at, int64_t flips,
                              const FlippedShape& shape, RandomSource& random);
 
@@ -55,10 +60,11 @@ SampleFigures CountFoundBySample(const Kernel& kernel, int64_t flips, double rat
 // where it is right (the Chernoff bounds of both tails).
 bool IsAsPredicted(const SampleFigures& figures);
 
-// Right products of random shape, pattern and epilogue that either check does not pass. What has
-// infinities need not pass, but must not be called wrong.
+// Right products of random shape, pattern and epilogue, some with a sparse A, that either check
+// does not pass. What has infinities need not pass, but must not be called wrong.
 struct CleanFigures {
   int64_t products = 0;
+  int64_t sparse = 0;  // Those with a sparse A.
   int64_t refused = 0;
   int64_t suspicions = 0;
   int64_t not_verified = 0;

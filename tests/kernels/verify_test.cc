@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <limits>
 #include <vector>
 
 #include "kernels/catalog.h"
@@ -22,14 +23,12 @@ using verify::CheckEnd;
 using verify::CheckResult;
 
 constexpr std::string_view kF16 = "mma.m16n8k16.f32.f16.f16.f32";
+constexpr std::string_view kSparseF16 = "mma.sp.m16n8k32.f32.f16.f16.f32";
+constexpr std::string_view kSparseS8 = "mma.sp.m16n8k64.s32.s8.s8.s32";
 constexpr std::string_view kF32Library = "openblas.f32.f32.f32";
 
 std::vector<std::byte> Computed(const Kernel& kernel, const Product& product) {
   return RunKernel(kernel, product, TargetOf(kernel)).value();
-}
-
-Product RandomProduct(const Kernel& kernel, const FlippedShape& shape, RandomSource& random) {
-  return FillCase(MakeProblem(kernel, shape.m, shape.n, shape.k, {}), Pattern::kRandom, random);
 }
 
 TEST(VerifyTest, FindsEachFlipOfIntegers) {
@@ -75,6 +74,45 @@ TEST(VerifyTest, RefusesNothingThatIsRight) {
   RandomSource random;
   const CleanFigures figures = CountRefused(100, random);
   EXPECT_EQ(figures.refused, 0);
+  EXPECT_GT(figures.sparse, 0);
+}
+
+// One bit of D, or of the values of A before the product: a whole sample finds each that changes D,
+// sums find those above rounding, and all of them in integers.
+TEST(VerifyTest, FindsWhatIsWrongWhereAIsSparse) {
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  struct Row {
+    std::string_view kernel;
+    ElementType d;
+  };
+  constexpr Row kRows[] = {{kSparseF16, ElementType::kF32},
+                           {kSparseS8, ElementType::kS32},
+                           {kF32Library, ElementType::kF32}};
+  for (const Row& row : kRows) {
+    SCOPED_TRACE(std::string(row.kernel));
+    const Kernel& kernel = KernelNamed(row.kernel);
+    const FlippedShape shape = {.m = 20, .n = 24, .k = 64, .is_sparse = true};
+    for (const FlipAt at : kAllFlips) {
+      const FlipFigures figures = CountFoundBySums(kernel, row.d, at, 60, shape, random);
+      EXPECT_EQ(figures.above_found, figures.above) << NameOf(at);
+      const int64_t least = row.d == ElementType::kS32 ? figures.flips : 0;
+      EXPECT_GE(figures.found, least) << NameOf(at);
+    }
+    const Product product = RandomProduct(kernel, shape, random);
+    const std::vector<std::byte> d = Computed(kernel, product);
+    verify::Draw draw(random.Bits());
+    for (int i = 0; i < 20; ++i) {
+      std::vector<std::byte> flipped = d;
+      // The highest bit of the exponent, which is beyond any bound.
+      const auto element = static_cast<size_t>(random.Between(0, shape.m * shape.n - 1));
+      flipped[element * 4 + 3] ^= std::byte{0x40};
+      const CheckResult result =
+          verify::CheckSample(ProductToCheck(kernel, TargetOf(kernel), product, flipped), 1, draw)
+              .value();
+      EXPECT_EQ(result.wrong_elements, 1);
+    }
+  }
 }
 
 TEST(VerifyTest, AWholeSampleFindsAnyFlipAndSaysWhere) {
@@ -117,6 +155,24 @@ TEST(VerifyTest, AGpusRowIsHeldAgainstTheSimulator) {
     return;
   }
   FAIL() << "no kernel of a GPU has the instruction";
+}
+
+// Of an infinite sum no rounding of the epilogue's makes anything else.
+TEST(VerifyTest, AnInfiniteSumIsHeldToItself) {
+  const Kernel& kernel = KernelNamed(kF32Library);
+  Problem problem = MakeProblem(kernel, 8, 8, 8, {});
+  problem.alpha = -0.5;
+  verify::DotProduct dot;
+  verify::AddProduct(1, 2, dot);
+  verify::AddProduct(std::numeric_limits<double>::infinity(), 2, dot);
+  const verify::BoundedElement element = verify::BoundOf(kernel.recipe, problem, dot, {});
+  ASSERT_TRUE(element.is_decidable);
+  uint64_t nearest = 0;
+  EXPECT_TRUE(verify::IsWithin(ElementType::kF32, 0xff80'0000, element, nearest));
+  EXPECT_FALSE(verify::IsWithin(ElementType::kF32, 0x7f80'0000, element, nearest));
+  EXPECT_FALSE(verify::IsWithin(ElementType::kF32, 0xff7f'ffff, element, nearest));
+  EXPECT_FALSE(verify::IsWithin(ElementType::kF32, 0x7fc0'0000, element, nearest));
+  EXPECT_EQ(nearest, 0xff80'0000);
 }
 
 TEST(VerifyTest, AnInfinityInTheResultAloneIsWrong) {

@@ -112,6 +112,7 @@ class CublasLtOpponent : public Opponent {
   Matrix Result() const { return {operands_.problem().d, operands_.d(0)}; }
 
   absl::Status Describe();
+  absl::Status DescribeEpilogue();
   absl::Status DescribeMatrix(const Matrix& matrix, MatrixDescriptor& layout);
   absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Propose();
   absl::StatusOr<double> Time();
@@ -139,11 +140,48 @@ absl::Status CublasLtOpponent::DescribeMatrix(const Matrix& matrix, MatrixDescri
     return absl::UnimplementedError(Concat("cuBLASLt: no type ", NameOf(matrix.layout.type)));
   }
   // Column major to the library: its rows are what lies in a line.
-  return LtStatus(
+  RETURN_IF_ERROR(LtStatus(
       api_.create_layout(layout.out(), *type, static_cast<uint64_t>(matrix.layout.line_length()),
                          static_cast<uint64_t>(matrix.layout.lines()),
                          matrix.layout.leading_dimension),
-      "matrix");
+      "matrix"));
+  const auto batch = static_cast<int32_t>(operands_.problem().batch);
+  if (batch == 1) return absl::OkStatus();
+  const int64_t stride = matrix.layout.batch_stride_bytes * 8 / BitsOf(matrix.layout.type);
+  RETURN_IF_ERROR(LtStatus(
+      api_.set_layout(layout.get(), CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof(batch)),
+      "number of matrices"));
+  return LtStatus(api_.set_layout(layout.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                  &stride, sizeof(stride)),
+                  "stride between matrices");
+}
+
+// The library's bias goes down the columns of its result, which is D's transpose where D is row
+// major.
+absl::Status CublasLtOpponent::DescribeEpilogue() {
+  const Problem& problem = operands_.problem();
+  const bool has_bias = problem.bias_axis != BiasAxis::kNone;
+  const bool has_relu = problem.activation == Activation::kRelu;
+  if (!has_bias && !has_relu) return absl::OkStatus();
+  if (has_bias && !form_.is_swapped) {
+    return absl::UnimplementedError("cuBLASLt: no bias along the lines of a column-major D");
+  }
+  const cublasLtEpilogue_t epilogue = !has_bias  ? CUBLASLT_EPILOGUE_RELU
+                                      : has_relu ? CUBLASLT_EPILOGUE_RELU_BIAS
+                                                 : CUBLASLT_EPILOGUE_BIAS;
+  RETURN_IF_ERROR(LtStatus(
+      api_.set_product(product_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)),
+      "epilogue"));
+  if (!has_bias) return absl::OkStatus();
+  const void* const bias = operands_.bias();
+  const std::optional<cudaDataType_t> type = CudaDataTypeOf(problem.bias_type);
+  if (!type) return absl::UnimplementedError("cuBLASLt: no such type of a bias");
+  RETURN_IF_ERROR(LtStatus(
+      api_.set_product(product_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias)),
+      "bias"));
+  return LtStatus(
+      api_.set_product(product_.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &*type, sizeof(*type)),
+      "type of the bias");
 }
 
 absl::Status CublasLtOpponent::Describe() {
@@ -161,6 +199,7 @@ absl::Status CublasLtOpponent::Describe() {
   RETURN_IF_ERROR(LtStatus(
       api_.set_product(product_.get(), CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)),
       "transposition"));
+  RETURN_IF_ERROR(DescribeEpilogue());
   if (BitsOf(operands_.problem().a.type) == 8 && IsFloat(operands_.problem().a.type)) {
     const int8_t is_fast = 1;
     RETURN_IF_ERROR(LtStatus(api_.set_product(product_.get(), CUBLASLT_MATMUL_DESC_FAST_ACCUM,

@@ -28,6 +28,7 @@ absl::StatusOr<CublasLtApi> CublasLtApi::Load(const std::string& path) {
   RETURN_IF_ERROR(in.Find("cublasLtMatmulDescDestroy", api.destroy_product));
   RETURN_IF_ERROR(in.Find("cublasLtMatmulDescSetAttribute", api.set_product));
   RETURN_IF_ERROR(in.Find("cublasLtMatrixLayoutCreate", api.create_layout));
+  RETURN_IF_ERROR(in.Find("cublasLtMatrixLayoutSetAttribute", api.set_layout));
   RETURN_IF_ERROR(in.Find("cublasLtMatrixLayoutDestroy", api.destroy_layout));
   RETURN_IF_ERROR(in.Find("cublasLtMatmulPreferenceCreate", api.create_preference));
   RETURN_IF_ERROR(in.Find("cublasLtMatmulPreferenceDestroy", api.destroy_preference));

@@ -26,6 +26,7 @@ struct CublasLtApi {
   decltype(&cublasLtMatmulDescDestroy) destroy_product = nullptr;
   decltype(&cublasLtMatmulDescSetAttribute) set_product = nullptr;
   decltype(&cublasLtMatrixLayoutCreate) create_layout = nullptr;
+  decltype(&cublasLtMatrixLayoutSetAttribute) set_layout = nullptr;
   decltype(&cublasLtMatrixLayoutDestroy) destroy_layout = nullptr;
   decltype(&cublasLtMatmulPreferenceCreate) create_preference = nullptr;
   decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference = nullptr;

@@ -171,6 +171,11 @@ absl::Status CudaDevice::Launch(const Kernel& kernel, const GemmArgs& args) {
   return LaunchOnStream(kernel, args, stream_.get());
 }
 
+std::optional<double> CudaDevice::energy_joules() const {
+  if (!nvml_) return std::nullopt;
+  return nvml_->Read().energy_joules;
+}
+
 int CudaDevice::ReadClockMhz() const { return nvml_ ? nvml_->sm_clock_mhz() : 0; }
 
 absl::StatusOr<std::unique_ptr<Loop>> CudaDevice::MakeLoop(int calls, const Call& call) {

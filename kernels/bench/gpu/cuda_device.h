@@ -31,6 +31,7 @@ class CudaDevice : public Device {
   absl::StatusOr<std::unique_ptr<Loop>> MakeLastKernelLoop(int calls, const Call& call) override;
 
   // The clock of the multiprocessors, now; 0 where nobody can tell.
+  std::optional<double> energy_joules() const override;
   int ReadClockMhz() const;
 
  private:

@@ -209,6 +209,7 @@ absl::StatusOr<std::unique_ptr<Opponent>> CusparseLt::Prepare(Device& device,
                                                               const OperandSets& operands) {
   const Problem& problem = operands.problem();
   if (!problem.a.is_sparse()) return absl::UnimplementedError("cuSPARSELt: a is dense");
+  if (!problem.is_plain()) return absl::UnimplementedError("cuSPARSELt: asked for products alone");
   std::vector<ElementType> d_types = {problem.d.type};
   // A narrower D needs no more memory than the sets have.
   if (problem.d.type == ElementType::kF32 && BitsOf(problem.a.type) <= 16) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -59,6 +60,8 @@ class Device {
   virtual absl::Status Read(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   virtual absl::Status Fill(std::byte* to, uint8_t value, int64_t bytes) = 0;
   virtual absl::Status Wait() = 0;
+  // What the device has used since its driver was loaded; absent where nobody can tell.
+  virtual std::optional<double> energy_joules() const = 0;
 
   // As LaunchOnStream of kernels/cuda/device/launch.h.
   virtual absl::Status Launch(const Kernel& kernel, const GemmArgs& args) = 0;

@@ -79,6 +79,8 @@ absl::StatusOr<Rows> AvailableRows(const Rows& rows, const Target& target) {
 GpuSettings SettingsOf(const Options& options) {
   GpuSettings settings;
   settings.leading_dimension_offset = options.leading_dimension_offset;
+  settings.output = options.output;
+  settings.alone_seconds = options.alone_seconds;
   settings.turns.seconds = options.seconds;
   settings.turns.warm_up = std::max(settings.turns.warm_up, options.seconds / 4);
   settings.turns.longest_warm_up = std::max(1.0, options.seconds);

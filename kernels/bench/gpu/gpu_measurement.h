@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/bench/gpu/alone.h"
 #include "kernels/bench/library_time.h"
 #include "kernels/bench/report.h"
 #include "kernels/bench/shape.h"
@@ -20,6 +21,7 @@ struct GpuMeasurement {
   Shape shape = {};
   std::string orders;
   int64_t leading_dimension_offset = 0;
+  std::string output;  // What was asked of D: "bf16 bias relu", or nothing.
   bool is_integer = false;
   bool is_sparse = false;  // Then operations are counted as if A were dense.
 
@@ -37,6 +39,9 @@ struct GpuMeasurement {
   std::optional<double> ceiling;  // Operations a second that the instruction can do at most.
   std::optional<LibraryTime> cublaslt;
   std::optional<LibraryTime> cusparselt;
+  // With the device for itself, where that was asked for: the row, and the library of its problem.
+  std::optional<AloneTime> alone;
+  std::optional<AloneTime> library_alone;
 
   bool is_right() const { return mismatches == 0 && problem.empty(); }
   double rate() const { return shape.operations() / seconds; }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/bench/gpu/alone.h"
 #include "kernels/bench/gpu/issue_ceiling.h"
 #include "kernels/bench/gpu/operand_sets.h"
 #include "kernels/bench/gpu/output_check.h"
@@ -21,6 +22,7 @@ using Bytes = std::vector<std::byte>;
 struct Rival {
   std::unique_ptr<Opponent> opponent;
   std::unique_ptr<Loop> loop;
+  std::optional<AloneTime> alone;
 };
 
 // What rows of one problem share.
@@ -30,22 +32,26 @@ struct Group {
   std::optional<Rival> cusparselt;
 };
 
-absl::StatusOr<Rival> MakeRival(Device& device, Library& library, const OperandSets& operands) {
+absl::StatusOr<Rival> MakeRival(Device& device, Library& library, const OperandSets& operands,
+                                double alone_seconds) {
   Rival rival;
   ASSIGN_OR_RETURN(rival.opponent, library.Prepare(device, operands));
   Opponent* const multiplier = rival.opponent.get();
   ASSIGN_OR_RETURN(rival.loop, device.MakeLoop(operands.count(), [multiplier](int set) {
     return multiplier->Multiply(set);
   }));
+  if (alone_seconds > 0) {
+    ASSIGN_OR_RETURN(rival.alone, TimeAlone(device, *rival.loop, alone_seconds));
+  }
   return rival;
 }
 
 // Absent where the library is not there or does not do the problem.
 std::optional<Rival> TryLibrary(
-    Device& device, Library* library, const OperandSets& operands,
+    Device& device, Library* library, const OperandSets& operands, double alone_seconds,
     const std::function<void(const Library&, const absl::Status&)>& refused) {
   if (library == nullptr) return std::nullopt;
-  absl::StatusOr<Rival> rival = MakeRival(device, *library, operands);
+  absl::StatusOr<Rival> rival = MakeRival(device, *library, operands, alone_seconds);
   if (rival.ok()) return *std::move(rival);
   refused(*library, rival.status());
   return std::nullopt;
@@ -53,7 +59,8 @@ std::optional<Rival> TryLibrary(
 
 // At an address of its own, which the opponents keep.
 absl::StatusOr<std::unique_ptr<Group>> MakeGroup(Device& device, const Kernel& kernel,
-                                                 const Problem& problem, const Libraries& libraries,
+                                                 const Problem& problem, double alone_seconds,
+                                                 const Libraries& libraries,
                                                  const Observer& observer) {
   auto group = std::make_unique<Group>();
   const int64_t least_bytes = 2 * device.facts().l2_bytes + 1;
@@ -63,9 +70,9 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGroup(Device& device, const Kernel& k
   };
   const OperandSets& operands = group->operands;
   if (problem.a.is_sparse()) {
-    group->cusparselt = TryLibrary(device, libraries.cusparselt, operands, refused);
+    group->cusparselt = TryLibrary(device, libraries.cusparselt, operands, alone_seconds, refused);
   } else {
-    group->cublaslt = TryLibrary(device, libraries.cublaslt, operands, refused);
+    group->cublaslt = TryLibrary(device, libraries.cublaslt, operands, alone_seconds, refused);
   }
   return group;
 }
@@ -93,7 +100,7 @@ class RowOnDevice {
                   .a = operands_.a(set),
                   .b = operands_.b(set),
                   .c = nullptr,
-                  .bias = nullptr,
+                  .bias = operands_.bias(),
                   .a_scale = {},
                   .b_scale = {},
                   .d = operands_.d(set),
@@ -103,7 +110,7 @@ class RowOnDevice {
   // D of the first set, from poisoned memory.
   absl::StatusOr<Bytes> Multiply() const {
     const MatrixLayout& layout = operands_.problem().d;
-    const int64_t bytes = BytesOf(layout);
+    const int64_t bytes = BytesOf(layout) * operands_.problem().batch;
     RETURN_IF_ERROR(device_.Fill(operands_.d(0), PoisonOf(layout.type), bytes));
     RETURN_IF_ERROR(Launch(0));
     RETURN_IF_ERROR(device_.Wait());
@@ -134,7 +141,7 @@ LibraryTime TimeOf(const Rival& rival, const Contender& contender, const Contend
 }
 
 absl::Status Time(Device& device, const RowOnDevice& row, const Group& group,
-                  const TurnSettings& settings, GpuMeasurement& m) {
+                  const GpuSettings& settings, GpuMeasurement& m) {
   const int sets = group.operands.count();
   const auto call = [&row](int set) { return row.Launch(set); };
   RETURN_IF_ERROR(row.LaunchAll());
@@ -148,7 +155,7 @@ absl::Status Time(Device& device, const RowOnDevice& row, const Group& group,
   const size_t alone_index = alone != nullptr ? add(alone.get()) : 0;
   const size_t cublaslt = group.cublaslt ? add(group.cublaslt->loop.get()) : 0;
   const size_t cusparselt = group.cusparselt ? add(group.cusparselt->loop.get()) : 0;
-  RETURN_IF_ERROR(TakeTurns(absl::MakeSpan(contenders), settings));
+  RETURN_IF_ERROR(TakeTurns(absl::MakeSpan(contenders), settings.turns));
 
   const Contender& first = contenders.front();
   m.seconds = Median(first.seconds);
@@ -159,6 +166,11 @@ absl::Status Time(Device& device, const RowOnDevice& row, const Group& group,
   if (alone_index != 0) m.kernel_seconds = Median(contenders[alone_index].seconds);
   if (cublaslt != 0) m.cublaslt = TimeOf(*group.cublaslt, contenders[cublaslt], first);
   if (cusparselt != 0) m.cusparselt = TimeOf(*group.cusparselt, contenders[cusparselt], first);
+  if (settings.alone_seconds > 0) {
+    ASSIGN_OR_RETURN(m.alone, TimeAlone(device, *whole, settings.alone_seconds));
+    if (cublaslt != 0) m.library_alone = group.cublaslt->alone;
+    if (cusparselt != 0) m.library_alone = group.cusparselt->alone;
+  }
   return absl::OkStatus();
 }
 
@@ -172,6 +184,7 @@ absl::StatusOr<GpuMeasurement> MeasureRow(Device& device, const Kernel& kernel, 
   m.instruction = mma::NameOf(instruction).view();
   m.shape = shape;
   m.orders = NameOf(settings.orders);
+  m.output = NameOf(settings.output);
   m.leading_dimension_offset = settings.leading_dimension_offset;
   m.is_integer = IsInteger(kernel.a);
   m.is_sparse = instruction.is_sparse();
@@ -179,13 +192,13 @@ absl::StatusOr<GpuMeasurement> MeasureRow(Device& device, const Kernel& kernel, 
 
   ASSIGN_OR_RETURN(const RowOnDevice row, RowOnDevice::Make(device, kernel, operands));
   ASSIGN_OR_RETURN(const Bytes d, row.Multiply());
-  ASSIGN_OR_RETURN(const OutputCheck check, CheckOutput(kernel, target, operands.problem(),
-                                                        operands.host().a, operands.host().b, d));
+  ASSIGN_OR_RETURN(const OutputCheck check,
+                   CheckOutput(kernel, target, operands.problem(), operands.host(), d));
   m.elements = check.elements;
   m.compared = check.compared;
   m.mismatches = check.mismatches;
   m.problem = check.first;
-  RETURN_IF_ERROR(Time(device, row, group, settings.turns, m));
+  RETURN_IF_ERROR(Time(device, row, group, settings, m));
   ASSIGN_OR_RETURN(const Bytes again, row.Multiply());
   if (again != d && m.problem.empty()) m.problem = "d: another run gave other bits";
   return m;
@@ -202,8 +215,8 @@ std::vector<Sharing> GroupRows(const std::vector<const Kernel*>& rows, const Sha
                                const GpuSettings& settings, const Observer& observer) {
   std::vector<Sharing> all;
   for (const Kernel* kernel : rows) {
-    const absl::StatusOr<Problem> problem =
-        MakeProblem(*kernel, shape, settings.orders, settings.leading_dimension_offset);
+    const absl::StatusOr<Problem> problem = MakeProblem(
+        *kernel, shape, settings.orders, settings.leading_dimension_offset, settings.output);
     if (!problem.ok()) {
       observer.done(*kernel, problem.status());
       continue;
@@ -224,7 +237,8 @@ absl::Status MeasureRows(Device& device, const std::vector<const Kernel*>& rows,
   for (const Sharing& sharing : GroupRows(rows, shape, settings, observer)) {
     observer.begins(*sharing.rows.front());
     const absl::StatusOr<std::unique_ptr<Group>> group =
-        MakeGroup(device, *sharing.rows.front(), sharing.problem, libraries, observer);
+        MakeGroup(device, *sharing.rows.front(), sharing.problem, settings.alone_seconds, libraries,
+                  observer);
     for (const Kernel* kernel : sharing.rows) {
       observer.begins(*kernel);
       absl::StatusOr<GpuMeasurement> result =

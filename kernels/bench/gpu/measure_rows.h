@@ -18,7 +18,9 @@ namespace gemmd::bench {
 struct GpuSettings {
   Orders orders;
   int64_t leading_dimension_offset = 0;
+  Output output;
   TurnSettings turns;
+  double alone_seconds = 0;  // 0: nobody runs alone.
 };
 
 // Libraries, as far as they are there. Borrowed.

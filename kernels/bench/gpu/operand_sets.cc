@@ -26,6 +26,9 @@ absl::StatusOr<OperandSets> OperandSets::Make(Device& device, const Problem& pro
   OperandSets sets;
   sets.problem_ = problem;
   ASSIGN_OR_RETURN(sets.host_, DrawOperands(problem, 0));
+  if (!sets.host_.bias.empty()) {
+    ASSIGN_OR_RETURN(sets.bias_, Upload(device, sets.host_.bias));
+  }
   const auto bytes = static_cast<int64_t>(sets.host_.a.size() + sets.host_.b.size());
   const int64_t count =
       std::clamp<int64_t>((least_bytes + bytes - 1) / std::max<int64_t>(1, bytes), 2, kMostSets);
@@ -33,7 +36,7 @@ absl::StatusOr<OperandSets> OperandSets::Make(Device& device, const Problem& pro
     Set set;
     ASSIGN_OR_RETURN(set.a, Upload(device, sets.host_.a));
     ASSIGN_OR_RETURN(set.b, Upload(device, sets.host_.b));
-    ASSIGN_OR_RETURN(set.d, device.Allocate(BytesOf(problem.d)));
+    ASSIGN_OR_RETURN(set.d, device.Allocate(BytesOf(problem.d) * problem.batch));
     sets.sets_.push_back(std::move(set));
   }
   return sets;

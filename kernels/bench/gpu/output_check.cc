@@ -21,17 +21,18 @@ using Places = std::vector<int64_t>;
 
 constexpr int64_t kMostPlaces = 64;   // Rows, and columns, of a sample: 4096 elements.
 constexpr int64_t kLeastPlaces = 16;  // However deep the product is.
+constexpr int64_t kMostMatrices = 4;  // Of a batch.
 
-uint64_t ElementAt(const MatrixLayout& layout, const Bytes& bytes, int64_t row, int64_t column) {
+uint64_t ElementAt(const MatrixLayout& layout, const std::byte* bytes, int64_t row,
+                   int64_t column) {
   const bool is_row_major = layout.order == Order::kRowMajor;
-  const std::byte* const line =
-      bytes.data() + (is_row_major ? row : column) * layout.line_stride_bytes();
+  const std::byte* const line = bytes + (is_row_major ? row : column) * layout.line_stride_bytes();
   return LoadBits(layout.type, line, is_row_major ? column : row);
 }
 
 // Some rows, or some columns, of a dense matrix, as lines of their own. `places` lie along the
 // other axis than k.
-Bytes GatherDense(const MatrixLayout& from, const Bytes& bytes, const Places& places,
+Bytes GatherDense(const MatrixLayout& from, const std::byte* bytes, const Places& places,
                   bool takes_rows, const MatrixLayout& to) {
   Bytes gathered(static_cast<size_t>(to.lines() * to.line_stride_bytes()));
   const bool lines_are_places = takes_rows == (from.order == Order::kRowMajor);
@@ -40,19 +41,19 @@ Bytes GatherDense(const MatrixLayout& from, const Bytes& bytes, const Places& pl
     std::byte* const line = gathered.data() + i * to.line_stride_bytes();
     const int64_t place = places[static_cast<size_t>(i)];
     if (lines_are_places) {
-      std::memcpy(line, bytes.data() + place * from.line_stride_bytes(),
+      std::memcpy(line, bytes + place * from.line_stride_bytes(),
                   static_cast<size_t>(to.line_stride_bytes()));
       continue;
     }
     for (int64_t p = 0; p < to.line_length(); ++p) {
-      const std::byte* const across = bytes.data() + p * from.line_stride_bytes();
+      const std::byte* const across = bytes + p * from.line_stride_bytes();
       StoreBits(from.type, line, p, LoadBits(from.type, across, place));
     }
   }
   return gathered;
 }
 
-absl::StatusOr<Bytes> GatherSparse(const MatrixLayout& from, const Bytes& bytes,
+absl::StatusOr<Bytes> GatherSparse(const MatrixLayout& from, const std::byte* bytes,
                                    const Places& rows) {
   const auto count = static_cast<int64_t>(rows.size());
   ASSIGN_OR_RETURN(const SparseLayout whole,
@@ -61,9 +62,9 @@ absl::StatusOr<Bytes> GatherSparse(const MatrixLayout& from, const Bytes& bytes,
   Bytes gathered(static_cast<size_t>(part.bytes));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = rows[static_cast<size_t>(i)];
-    std::memcpy(gathered.data() + part.values_offset(i), bytes.data() + whole.values_offset(row),
+    std::memcpy(gathered.data() + part.values_offset(i), bytes + whole.values_offset(row),
                 static_cast<size_t>(part.value_line_bytes));
-    std::memcpy(gathered.data() + part.indices_offset(i), bytes.data() + whole.indices_offset(row),
+    std::memcpy(gathered.data() + part.indices_offset(i), bytes + whole.indices_offset(row),
                 static_cast<size_t>(part.index_line_bytes));
   }
   return gathered;
@@ -76,10 +77,11 @@ struct Sample {
   Problem problem;
   Bytes a;
   Bytes b;
+  Bytes bias;
   Bytes d;
 };
 
-absl::StatusOr<Sample> DrawSample(const Problem& problem, const Bytes& a, const Bytes& b,
+absl::StatusOr<Sample> DrawSample(const Problem& problem, const std::byte* a, const std::byte* b,
                                   int64_t budget) {
   Sample sample;
   const bool takes_all = static_cast<double>(problem.m) * static_cast<double>(problem.n) *
@@ -97,6 +99,7 @@ absl::StatusOr<Sample> DrawSample(const Problem& problem, const Bytes& a, const 
   small = problem;
   small.m = m;
   small.n = n;
+  small.batch = 1;
   ASSIGN_OR_RETURN(small.b, TightLayout("b", problem.b.type, Order::kColumnMajor, problem.k, n));
   ASSIGN_OR_RETURN(small.d, TightLayout("d", problem.d.type, Order::kRowMajor, m, n));
   if (problem.a.is_sparse()) {
@@ -111,6 +114,17 @@ absl::StatusOr<Sample> DrawSample(const Problem& problem, const Bytes& a, const 
   return sample;
 }
 
+Bytes GatherBias(const Problem& problem, const Bytes& bias, const Places& columns) {
+  if (bias.empty()) return {};
+  const int64_t element_bytes = BitsOf(problem.bias_type) / 8;
+  Bytes gathered;
+  for (const int64_t column : columns) {
+    const std::byte* const element = bias.data() + column * element_bytes;
+    gathered.insert(gathered.end(), element, element + element_bytes);
+  }
+  return gathered;
+}
+
 absl::Status Simulate(const Kernel& kernel, const Target& target, Sample& sample) {
   // The simulator's row has the instruction's own name.
   ASSIGN_OR_RETURN(const Kernel* const simulated,
@@ -122,7 +136,7 @@ absl::Status Simulate(const Kernel& kernel, const Target& target, Sample& sample
                             .a = sample.a.data(),
                             .b = sample.b.data(),
                             .c = nullptr,
-                            .bias = nullptr,
+                            .bias = sample.bias.empty() ? nullptr : sample.bias.data(),
                             .a_scale = {},
                             .b_scale = {},
                             .d = sample.d.data(),
@@ -140,16 +154,17 @@ std::string Hex(uint64_t bits) {
   return "0x" + text;
 }
 
-void Compare(const Sample& sample, const Problem& problem, const Bytes& d, OutputCheck& check) {
+void Compare(const Sample& sample, const Problem& problem, int64_t matrix, const std::byte* d,
+             OutputCheck& check) {
   for (size_t i = 0; i < sample.rows.size(); ++i) {
     for (size_t j = 0; j < sample.columns.size(); ++j) {
       const uint64_t got = ElementAt(problem.d, d, sample.rows[i], sample.columns[j]);
-      const uint64_t want =
-          ElementAt(sample.problem.d, sample.d, static_cast<int64_t>(i), static_cast<int64_t>(j));
+      const uint64_t want = ElementAt(sample.problem.d, sample.d.data(), static_cast<int64_t>(i),
+                                      static_cast<int64_t>(j));
       ++check.compared;
       if (got == want) continue;
-      Report(check, Concat("d[", sample.rows[i], "][", sample.columns[j], "]: got ", Hex(got),
-                           ", want ", Hex(want)));
+      Report(check, Concat(matrix > 0 ? Concat("matrix ", matrix, ": ") : "", "d[", sample.rows[i],
+                           "][", sample.columns[j], "]: got ", Hex(got), ", want ", Hex(want)));
     }
   }
 }
@@ -164,7 +179,8 @@ void CheckPoison(const Problem& problem, const Bytes& d, OutputCheck& check) {
   const auto poison = static_cast<std::byte>(PoisonOf(layout.type));
   const int64_t size = BitsOf(layout.type) / 8;
   const int64_t line_bytes = layout.line_length() * size;
-  for (int64_t i = 0; i < layout.lines(); ++i) {
+  // The lines of one matrix follow those of the one before.
+  for (int64_t i = 0; i < layout.lines() * problem.batch; ++i) {
     const std::byte* const line = d.data() + i * layout.line_stride_bytes();
     for (int64_t j = 0; j < layout.line_length(); ++j) {
       if (line[j * size] != poison || !IsAll(line + j * size, size, poison)) continue;
@@ -200,13 +216,20 @@ std::vector<int64_t> DrawPlaces(int64_t extent, int64_t count, uint64_t seed) {
 }
 
 absl::StatusOr<OutputCheck> CheckOutput(const Kernel& kernel, const Target& target,
-                                        const Problem& problem, const Bytes& a, const Bytes& b,
+                                        const Problem& problem, const Operands& operands,
                                         const Bytes& d, int64_t budget) {
   OutputCheck check;
-  check.elements = problem.m * problem.n;
-  ASSIGN_OR_RETURN(Sample sample, DrawSample(problem, a, b, budget));
-  RETURN_IF_ERROR(Simulate(kernel, target, sample));
-  Compare(sample, problem, d, check);
+  check.elements = problem.m * problem.n * problem.batch;
+  const Places matrices = DrawPlaces(problem.batch, kMostMatrices, 3);
+  for (const int64_t matrix : matrices) {
+    ASSIGN_OR_RETURN(Sample sample,
+                     DrawSample(problem, operands.a.data() + matrix * problem.a.batch_stride_bytes,
+                                operands.b.data() + matrix * problem.b.batch_stride_bytes,
+                                budget / static_cast<int64_t>(matrices.size())));
+    sample.bias = GatherBias(problem, operands.bias, sample.columns);
+    RETURN_IF_ERROR(Simulate(kernel, target, sample));
+    Compare(sample, problem, matrix, d.data() + matrix * problem.d.batch_stride_bytes, check);
+  }
   CheckPoison(problem, d, check);
   return check;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/bench/operands.h"
 #include "kernels/kernel.h"
 
 namespace gemmd::bench {
@@ -29,11 +30,10 @@ uint8_t PoisonOf(ElementType type);
 // Work that a comparison may take: multiplications.
 inline constexpr int64_t kCheckBudget = int64_t{1} << 26;
 
-// `a`, `b` and `d` are the host's copies of the matrices as `problem` says.
+// `operands` and `d` are the host's copies as `problem` says; a bias is one number for each column.
 // Errors: NotFound where the simulator lacks the instruction; its own.
 absl::StatusOr<OutputCheck> CheckOutput(const Kernel& kernel, const Target& target,
-                                        const Problem& problem, const std::vector<std::byte>& a,
-                                        const std::vector<std::byte>& b,
+                                        const Problem& problem, const Operands& operands,
                                         const std::vector<std::byte>& d,
                                         int64_t budget = kCheckBudget);
 

@@ -121,7 +121,8 @@ absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& 
   const Problem& problem = args.problem;
   const SumsPlan& sums = plan.sums;
   parameters.stored_type = sums.are_kept ? AccumulatorType(row) : problem.d.type;
-  parameters.stored_alpha = sums.are_kept ? 1 : static_cast<float>(problem.alpha);
+  parameters.stored_alpha =
+      sums.are_kept || parameters.finishes_sums ? 1 : static_cast<float>(problem.alpha);
   const int element_bytes = BitsOf(parameters.stored_type) / 8;
   const int64_t stride = sums.are_kept ? sums.line_stride_bytes : problem.d.line_stride_bytes();
   if (problem.m > kMostBlocks || stride > kMostLineBytes) {
@@ -201,6 +202,9 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, c
     RETURN_IF_ERROR(MakeTileMaps(row, chip, plan, problem, parameters));
   }
   if (!HasWarpgroups(row)) return parameters;
+  parameters.finishes_sums = !plan.sums.are_kept && !StoresDirectly(problem, AccumulatorType(row));
+  // Of what is finished, alpha has been a part.
+  if (parameters.finishes_sums) parameters.epilogue.alpha_f32 = 1;
   if (!IsNarrow(row)) {
     RETURN_IF_ERROR(SetStore(row, args, plan, parameters));
   } else if (plan.sums.are_kept) {

@@ -49,6 +49,8 @@ struct MmaParameters {
   int blocks;
   ElementType stored_type;
   float stored_alpha;
+  // Whether warpgroups apply the epilogue to their sums before they store them (FitsRegisters).
+  bool finishes_sums;
 };
 
 }  // namespace gemmd

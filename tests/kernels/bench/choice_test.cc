@@ -27,6 +27,10 @@ TEST(ShapesTest, ReadsCubesProductsAndTheSuite) {
   EXPECT_EQ(*ParseShapes("suite"), Suite());
   EXPECT_EQ(NameOf(Shape{1, 2, 3}), "1x2x3");
   EXPECT_EQ((Shape{2, 3, 5}).operations(), 60);
+  EXPECT_THAT(*ParseShapes("64*512,3*8x16x32,1*4"),
+              ElementsAre(Shape{512, 512, 512, 64}, Shape{8, 16, 32, 3}, Shape{4, 4, 4}));
+  EXPECT_EQ(NameOf(Shape{1, 2, 3, 4}), "4*1x2x3");
+  EXPECT_EQ((Shape{2, 3, 5, 7}).operations(), 420);
 }
 
 TEST(ShapesTest, TakesEachShapeOnce) {
@@ -36,7 +40,7 @@ TEST(ShapesTest, TakesEachShapeOnce) {
 
 TEST(ShapesTest, RefusesWhatIsNoShape) {
   for (const char* text : {"", "x", "0", "-1", "4x4", "1x2x3x4", "4096,", "1e3", "suites",
-                           "9223372036854775808", "4 "}) {
+                           "9223372036854775808", "4 ", "*4", "2*", "0*4", "2*2*4", "2*4x4"}) {
     EXPECT_THAT(ParseShapes(text),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--shapes: got ")))
         << text;

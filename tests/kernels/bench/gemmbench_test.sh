@@ -31,6 +31,8 @@ expect 1 '--device: (no GPU|this gemmbench was built without a CUDA toolkit)' --
 expect 1 '--filter: got nothing.like.it' --device cuda:0 --filter nothing.like.it
 expect 1 '--filter: got mma' --filter 'mma.*' # Of the CPU's rows none.
 expect 2 '--shapes: got 4x4' --shapes 4x4
+expect 2 '--output-type: got f33' --output-type f33
+expect 2 '--shapes: got 2\*4x4x4, want one product' --shapes '2*4'
 expect 2 '--device: got gpu0' --device gpu0
 expect 2 '--orders: got rrx' --device cuda:0 --orders rrx
 expect 0 ' ok$' --filter onednn.f32.f32.f32 --shapes 64 --seconds 0 --threads 1

@@ -58,9 +58,13 @@ struct Outcome {
 };
 
 Outcome MeasureOn(Device& device, const std::vector<const Kernel*>& rows,
-                  const Libraries& libraries = {}, const Orders& orders = {}) {
+                  const Libraries& libraries = {}, const Orders& orders = {},
+                  const Shape& shape = kShape, double alone_seconds = 0,
+                  const Output& output = {}) {
   GpuSettings settings;
+  settings.output = output;
   settings.orders = orders;
+  settings.alone_seconds = alone_seconds;
   settings.turns = {.seconds = 0, .min_samples = 3, .warm_up = 0, .longest_warm_up = 0};
   Outcome outcome;
   const Observer observer = {
@@ -77,7 +81,7 @@ Outcome MeasureOn(Device& device, const std::vector<const Kernel*>& rows,
           [&](const Kernel& kernel, const Library& library, const absl::Status&) {
             outcome.refusals.push_back(std::string(kernel.name) + " by " + library.name());
           }};
-  outcome.status = MeasureRows(device, rows, kShape, settings, libraries, observer);
+  outcome.status = MeasureRows(device, rows, shape, settings, libraries, observer);
   return outcome;
 }
 
@@ -215,6 +219,82 @@ TEST(MeasureRowsTest, LeavesOutWhatARowDoesNotTake) {
   ASSERT_THAT(outcome.measurements, SizeIs(1));
   EXPECT_TRUE(outcome.measurements[0].is_right()) << outcome.measurements[0].problem;
   EXPECT_EQ(outcome.measurements[0].orders, "crc");
+}
+
+TEST(MeasureRowsTest, ChecksTheMatricesOfABatch) {
+  const Shape shape = {.m = 24, .n = 16, .k = 32, .batch = 5};
+  SimulatingDevice device;
+  FakeLibrary library;
+  const Outcome right = MeasureOn(device, {&Large()}, {.cublaslt = &library}, {}, shape);
+  ASSERT_THAT(right.measurements, SizeIs(1));
+  const GpuMeasurement& m = right.measurements[0];
+  EXPECT_TRUE(m.is_right()) << m.problem;
+  EXPECT_EQ(m.elements, 5 * 24 * 16);
+  EXPECT_EQ(m.compared, 4 * 24 * 16);
+  EXPECT_DOUBLE_EQ(m.rate(), 2.0 * 5 * 24 * 16 * 32 / m.seconds);
+  EXPECT_EQ(library.prepared.front().batch, 5);
+
+  device.spoil = [](int, const Problem& problem, std::byte* d) {
+    d[4 * problem.d.batch_stride_bytes + 8] ^= std::byte{1};
+  };
+  const Outcome wrong = MeasureOn(device, {&Large()}, {}, {}, shape);
+  ASSERT_THAT(wrong.measurements, SizeIs(1));
+  EXPECT_EQ(wrong.measurements[0].mismatches, 1);
+  EXPECT_THAT(wrong.measurements[0].problem, HasSubstr("matrix 4: d[0][2]"));
+}
+
+TEST(MeasureRowsTest, ChecksWhatFollowsTheProduct) {
+  const Output output = {.type = ElementType::kBf16, .has_bias = true, .has_relu = true};
+  SimulatingDevice device;
+  FakeLibrary library;
+  const Outcome right =
+      MeasureOn(device, {&Large()}, {.cublaslt = &library}, {}, kShape, 0, output);
+  ASSERT_THAT(right.measurements, SizeIs(1));
+  EXPECT_TRUE(right.measurements[0].is_right()) << right.measurements[0].problem;
+  EXPECT_EQ(right.measurements[0].output, "bf16 bias relu");
+  const Problem& problem = library.prepared.front();
+  EXPECT_EQ(problem.d.type, ElementType::kBf16);
+  EXPECT_EQ(problem.bias_axis, BiasAxis::kColumns);
+  EXPECT_EQ(problem.activation, Activation::kRelu);
+
+  device.spoil = [](int, const Problem& spoiled, std::byte* d) {
+    d[spoiled.d.line_stride_bytes() + 2] ^= std::byte{1};
+  };
+  const Outcome wrong = MeasureOn(device, {&Large()}, {}, {}, kShape, 0, output);
+  ASSERT_THAT(wrong.measurements, SizeIs(1));
+  EXPECT_THAT(wrong.measurements[0].problem, HasSubstr("d[1][1]"));
+}
+
+TEST(MeasureRowsTest, LeavesOutABatchOfSparseMatrices) {
+  SimulatingDevice device;
+  const Outcome outcome =
+      MeasureOn(device, {&Sparse()}, {}, {}, {.m = 16, .n = 8, .k = 32, .batch = 2});
+  EXPECT_THAT(outcome.failures,
+              ElementsAre(StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("batch: got"))));
+}
+
+TEST(MeasureRowsTest, TimesRowAndLibraryAlone) {
+  SimulatingDevice device;
+  device.seconds_per_call = 2e-3;
+  device.joules_per_launch = 13;
+  FakeLibrary library;
+  const Outcome outcome =
+      MeasureOn(device, {&Large()}, {.cublaslt = &library}, {}, kShape, /*alone_seconds=*/0.2);
+  ASSERT_THAT(outcome.measurements, SizeIs(1));
+  const GpuMeasurement& m = outcome.measurements[0];
+  ASSERT_EQ(m.operand_sets, 2);
+  ASSERT_TRUE(m.alone && m.library_alone);
+  EXPECT_DOUBLE_EQ(m.alone->seconds, 2e-3);
+  EXPECT_EQ(m.alone->sm_clock_mhz, 1980);
+  // A run of 50 ms or more is 26 calls, of which this device makes one.
+  EXPECT_DOUBLE_EQ(m.alone->joules.value(), 0.5);
+  EXPECT_DOUBLE_EQ(m.library_alone->seconds, 2e-3);
+  EXPECT_DOUBLE_EQ(m.library_alone->joules.value(), 0);  // It launches nothing.
+
+  device.joules_per_launch.reset();
+  const Outcome silent = MeasureOn(device, {&Large()}, {}, {}, kShape, 0.1);
+  ASSERT_THAT(silent.measurements, SizeIs(1));
+  EXPECT_FALSE(silent.measurements[0].alone->joules || silent.measurements[0].library_alone);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace gemmd::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 GpuMeasurement Dense(const std::string& tile, int64_t extent, double seconds) {
@@ -44,6 +45,8 @@ GpuMeasurement Sparse() {
   m.ceiling = std::nullopt;
   m.cublaslt = std::nullopt;
   m.cusparselt = LibraryTime{.how = "searched, D bf16", .seconds = 2e-5, .ratio = 2};
+  m.alone = AloneTime{.seconds = 1e-5, .joules = 0.25, .sm_clock_mhz = 1500};
+  m.library_alone = AloneTime{.seconds = 3e-5, .joules = std::nullopt, .sm_clock_mhz = 1600};
   return m;
 }
 
@@ -69,12 +72,14 @@ TEST(ReportTest, JsonHasEveryField) {
   EXPECT_EQ(json["measurements"][3], Json::parse(R"({
       "kernel": "mma.sp.m16n8k32.f32.bf16.bf16.f32_64x64x64",
       "instruction": "mma.sp.m16n8k32.f32.bf16.bf16.f32",
-      "m": 1024, "n": 1024, "k": 1024, "orders": "rcr", "leading_dimension_offset": 0,
+      "m": 1024, "n": 1024, "k": 1024, "batch": 1, "orders": "rcr", "leading_dimension_offset": 0, "output": "",
       "is_integer": false, "is_sparse": true,
       "elements": 1048576, "compared": 4096, "mismatches": 0, "problem": "",
       "seconds": 1e-5, "spread": 0.0123, "kernel_seconds": 0.5e-5, "samples": 100,
       "operand_sets": 2, "sm_clock_mhz": 1755, "ceiling": null, "cublaslt": null,
-      "cusparselt": {"how": "searched, D bf16", "seconds": 2e-5, "ratio": 2.0}})"));
+      "cusparselt": {"how": "searched, D bf16", "seconds": 2e-5, "ratio": 2.0},
+      "alone": {"seconds": 1e-5, "joules": 0.25, "sm_clock_mhz": 1500},
+      "library_alone": {"seconds": 3e-5, "sm_clock_mhz": 1600}})"));
   EXPECT_EQ(json["measurements"][0]["ceiling"], 630e12);
   EXPECT_EQ(json["measurements"][0]["kernel_seconds"], nullptr);
   EXPECT_EQ(json["measurements"][0]["cublaslt"]["how"], "best of 8");
@@ -124,7 +129,7 @@ TEST(ReportTest, CsvHasAsManyColumnsInEachLine) {
     EXPECT_EQ(here, commas) << line;
   }
   EXPECT_EQ(lines, 5);
-  EXPECT_THAT(ToCsv(Example()), HasSubstr("kernel,instruction,m,n,k,orders,"));
+  EXPECT_THAT(ToCsv(Example()), HasSubstr("kernel,instruction,m,n,k,batch,orders,"));
   EXPECT_THAT(ToCsv(Example()), HasSubstr("cublaslt_how,cublaslt_seconds,cublaslt_ratio,"));
   EXPECT_THAT(ToCsv(Example()), HasSubstr("\"searched, D bf16\",2e-05,2"));
 }
@@ -133,6 +138,8 @@ TEST(ReportTest, LineSaysRatesAndShares) {
   const std::string line = LineOf(Examples()[1]);
   EXPECT_THAT(line, HasSubstr(" 610.8 "));  // 2 * 8192^3 / 1.8 ms
   EXPECT_THAT(line, HasSubstr(" 97.0% "));  // ... of 630.
+  // 2 * 1024^3 / 10 us, 0.25 J over as many operations, and the library's / 30 us.
+  EXPECT_THAT(LineOf(Sparse()), ContainsRegex(" 214\\.7 +116\\.415 +71\\.6 +- "));
   EXPECT_THAT(line, HasSubstr(" 407.2 "));  // The library's.
   EXPECT_THAT(line, HasSubstr(" 1.500 "));
   EXPECT_THAT(line, HasSubstr("4096 equal"));

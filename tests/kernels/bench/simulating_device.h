@@ -23,6 +23,10 @@ class SimulatingDevice : public Device {
   absl::Status Read(std::byte* to, const std::byte* from, int64_t bytes) override;
   absl::Status Fill(std::byte* to, uint8_t value, int64_t bytes) override;
   absl::Status Wait() override { return absl::OkStatus(); }
+  std::optional<double> energy_joules() const override {
+    if (!joules_per_launch) return std::nullopt;
+    return launches * *joules_per_launch;
+  }
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
   absl::StatusOr<std::unique_ptr<Loop>> MakeLoop(int calls, const Call& call) override;
   absl::StatusOr<std::unique_ptr<Loop>> MakeLastKernelLoop(int calls, const Call& call) override;
@@ -33,7 +37,8 @@ class SimulatingDevice : public Device {
   std::function<absl::Status(const Kernel& kernel)> refuse;
   double seconds_per_call = 1e-3;
   double seconds_per_last_kernel = 0;  // 0: a launch is one kernel.
-  int64_t allocated_bytes = 0;         // At this moment.
+  std::optional<double> joules_per_launch;
+  int64_t allocated_bytes = 0;  // At this moment.
   int launches = 0;
 
  private:

@@ -3,14 +3,16 @@
 // The way of a narrow row's sums to memory: each thread stores its own. D is so small beside the
 // operands that nothing else is worth the shared memory.
 //
-// What is stored is D where its epilogue is alpha alone; for any other product MmaParameters has
-// the epilogue of the sums in the workspace, and LaunchEpilogue makes D of them.
+// What is stored is D where its epilogue is alpha alone or RegisterEpilogue does it; for any other
+// product MmaParameters has the epilogue of the sums in the workspace, and LaunchEpilogueAlone
+// makes D of them.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include "kernels/cuda/device/epilogue/epilogue.cuh"
+#include "kernels/cuda/device/epilogue/register_epilogue.cuh"
 #include "kernels/cuda/device/mainloop/place.cuh"
 #include "kernels/cuda/device/mainloop/row_constants.cuh"
 
@@ -29,7 +31,15 @@ class WarpgroupElements {
   __device__ WarpgroupElements(const MmaParameters& parameters, uint32_t, int, int thread)
       : parameters_(parameters), thread_(thread) {}
 
-  __device__ void Run(const Place& place, const Sum (&sums)[kDown][kSums]) const {
+  // Loads nothing: a narrow row has few columns.
+  struct Ahead {};
+  __device__ Ahead Prepare(const Place&) const { return {}; }
+
+  // The sums are of no use afterwards.
+  __device__ void Run(const Place& place, const Ahead&, Sum (&sums)[kDown][kSums]) const {
+    if constexpr (HasRoomToFinish(kOf)) {
+      if (parameters_.finishes_sums) FinishSums(place, sums[0]);
+    }
 #pragma unroll
     for (int i = 0; i < kSums; i += 2) {
       const mma::Position at = PositionInFragment<Row, mma::Operand::kD>(thread_, i);
@@ -44,6 +54,18 @@ class WarpgroupElements {
   __device__ void Finish() const {}
 
  private:
+  __device__ __forceinline__ void FinishSums(const Place& place, Sum (&sums)[kSums]) const {
+    using Epilogue = RegisterEpilogue<kSums, 8>;
+    const mma::Position first = PositionInFragment<Row, mma::Operand::kD>(thread_, 0);
+    const int column = static_cast<int>(place.column) + first.column;
+    const auto terms_of = [&](const auto& offset_of) {
+      return LoadColumnTerms<Epilogue::kColumns>(parameters_.epilogue,
+                                                 [&](int i) { return column + offset_of(i); });
+    };
+    Epilogue(parameters_.epilogue, place.batch, static_cast<int>(place.row) + first.row, column)
+        .Run(terms_of, sums);
+  }
+
   const MmaParameters& parameters_;
   const int thread_;
 };

@@ -3,14 +3,15 @@
 // The way of a warpgroup's sums to memory: they are encoded, laid into the warpgroup's room in
 // shared memory, and written from there by the copy engine while the warpgroup multiplies on.
 //
-// What is stored is D where its epilogue is alpha alone; for any other product the sums are stored
-// as they are, and LaunchEpilogue makes D of them.
+// What is stored is D where its epilogue is alpha alone or RegisterEpilogue does it; for any other
+// product the sums are stored as they are, and LaunchEpilogueAlone makes D of them.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include "kernels/cuda/device/epilogue/epilogue.cuh"
+#include "kernels/cuda/device/epilogue/register_epilogue.cuh"
 #include "kernels/cuda/device/mainloop/place.cuh"
 #include "kernels/cuda/device/mainloop/row_constants.cuh"
 #include "kernels/cuda/device/ptx/wgmma_ptx.cuh"
@@ -32,7 +33,21 @@ class WarpgroupStore {
         warpgroup_(warpgroup),
         thread_(thread) {}
 
-  __device__ void Run(const Place& place, const Sum (&sums)[kDown][kSums]) const {
+  // What the epilogue takes of two columns of the tile. Threads that have the registers load it
+  // before the tile is multiplied: memory is far away while the copy engine is busy.
+  using Ahead = ColumnTerms<2>;
+  __device__ __forceinline__ Ahead Prepare(const Place& place) const {
+    if constexpr (HasRoomToFinish(kOf) && !kHasFewRegisters) {
+      if (parameters_.finishes_sums) return LoadAhead(place);
+    }
+    return {};
+  }
+
+  // The sums are of no use afterwards.
+  __device__ void Run(const Place& place, const Ahead& ahead, Sum (&sums)[kDown][kSums]) const {
+    if constexpr (HasRoomToFinish(kOf)) {
+      if (parameters_.finishes_sums) FinishSums(place, ahead, sums);
+    }
     if constexpr (std::is_same_v<Sum, int32_t>) {
       RunAs<ElementType::kS32>(place, sums);
     } else if (parameters_.stored_type == ElementType::kF32) {
@@ -50,6 +65,53 @@ class WarpgroupStore {
   }
 
  private:
+  // Where all sums leave few registers, they are finished a few at a time.
+  static constexpr bool kHasFewRegisters = kDown * kSums > 128;
+  static constexpr int kPart = kHasFewRegisters ? 4 : 16;
+
+  __device__ __forceinline__ Ahead LoadAhead(const Place& place) const {
+    return LoadColumnTerms<2>(parameters_.epilogue, [&](int i) {
+      return static_cast<int>(place.column) + thread_ + i * kThreadsOfWarpgroup;
+    });
+  }
+
+  // The threads show each other the columns that they loaded, in the room of what is stored.
+  __device__ __forceinline__ void FinishSums(const Place& place, const Ahead& prepared,
+                                             Sum (&sums)[kDown][kSums]) const {
+    static_assert(kOf.tile.n <= 2 * kThreadsOfWarpgroup && kOf.tile.n * 8 <= kRoomBytes);
+    const Ahead ahead = kHasFewRegisters ? LoadAhead(place) : prepared;
+    if (thread_ == 0) ptx::WaitUntilStoresHaveRead();
+    ptx::SynchronizeWarpgroup(warpgroup_);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int column = thread_ + i * kThreadsOfWarpgroup;
+      if (column < kOf.tile.n) {
+        ptx::StoreShared64(room_ + column * 8, __float_as_uint(ahead.scales[i]),
+                           __float_as_uint(ahead.biases[i]));
+      }
+    }
+    ptx::SynchronizeWarpgroup(warpgroup_);
+    using Epilogue = RegisterEpilogue<kSums, kPart>;
+    const int first = thread_ % 4 * 2;
+    const auto terms_of = [&](const auto& offset_of) {
+      typename Epilogue::Terms terms;
+#pragma unroll
+      for (int i = 0; i < Epilogue::kColumns; ++i) {
+        const uint64_t both = ptx::LoadShared64(room_ + (first + offset_of(i)) * 8);
+        terms.scales[i] = __uint_as_float(static_cast<uint32_t>(both));
+        terms.biases[i] = __uint_as_float(static_cast<uint32_t>(both >> 32));
+      }
+      return terms;
+    };
+#pragma unroll
+    for (int i = 0; i < kDown; ++i) {
+      const int row = static_cast<int>(place.row) + (warpgroup_ * kDown + i) * kRows +
+                      thread_ / 32 * 16 + thread_ % 32 / 4;
+      Epilogue(parameters_.epilogue, place.batch, row, static_cast<int>(place.column) + first)
+          .Run(terms_of, sums[i]);
+    }
+  }
+
   static constexpr int kStageBytes = StageBytes(kOf);
   static constexpr int kRoomBytes = StoreBytes(kOf);
   static constexpr int kRows = kOf.instruction.m;

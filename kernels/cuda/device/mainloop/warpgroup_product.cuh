@@ -67,9 +67,10 @@ class WarpgroupBlock {
     const Metadata metadata(shared_ + kABytes + kBBytes, warpgroup, thread % kThreadsOfWarpgroup);
     Cursor at;
     for (int tile = ptx::BlockInGrid(); tile < parameters_.tiles; tile += parameters_.blocks) {
+      const typename Store::Ahead ahead = store.Prepare(PlaceOfTile<Row>(parameters_, tile));
       Sum sums[kDown][Store::kSums];
       MultiplyTile(a, metadata, at, sums);
-      store.Run(PlaceOfTile<Row>(parameters_, tile), sums);
+      store.Run(PlaceOfTile<Row>(parameters_, tile), ahead, sums);
     }
     store.Finish();
   }

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The epilogue of sums that a warpgroup holds in registers, where it is one that products ask for
+// often (FitsRegisters): scales, alpha, C and bias in usual types, and no activation or ReLU. It
+// gives the bits of ApplyEpilogueToElement.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/epilogue.h"
+
+namespace gemmd {
+
+// Element `index` of a line of one of the types that FitsRegisters allows.
+template <ElementType kType>
+__device__ __forceinline__ float UsualElement(const std::byte* line, int64_t index) {
+  if constexpr (kType == ElementType::kF32) {
+    return reinterpret_cast<const float*>(line)[index];
+  } else {
+    const uint16_t code = reinterpret_cast<const uint16_t*>(line)[index];
+    if constexpr (kType == ElementType::kBf16) return __uint_as_float(uint32_t{code} << 16);
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(code));
+    return value;
+  }
+}
+
+// Calls body<type>(), once for all elements that it loads: a question for each would have each wait
+// for the one before.
+template <typename Body>
+__device__ __forceinline__ void WithUsualType(ElementType type, const Body& body) {
+  if (type == ElementType::kF32) {
+    body.template operator()<ElementType::kF32>();
+  } else if (type == ElementType::kF16) {
+    body.template operator()<ElementType::kF16>();
+  } else {
+    body.template operator()<ElementType::kBf16>();
+  }
+}
+
+// What the epilogue takes of columns of D.
+template <int kCount>
+struct ColumnTerms {
+  float scales[kCount];
+  float biases[kCount];
+};
+
+// Loads the terms of kCount columns, column_of(i) of them; a column beyond D has those of the last.
+template <int kCount, typename ColumnOf>
+__device__ __forceinline__ ColumnTerms<kCount> LoadColumnTerms(const EpilogueParameters& parameters,
+                                                               const ColumnOf& column_of) {
+  const int last = static_cast<int>(parameters.n) - 1;
+  ColumnTerms<kCount> terms;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    terms.scales[i] = 1;
+    terms.biases[i] = 0;
+  }
+  if (parameters.b_scale.values != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      terms.scales[i] =
+          parameters.b_scale.values[parameters.b_scale.varies ? min(column_of(i), last) : 0];
+    }
+  }
+  if (parameters.bias_axis == BiasAxis::kColumns) {
+    WithUsualType(parameters.bias_type, [&]<ElementType kType>() {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        terms.biases[i] = UsualElement<kType>(parameters.bias, min(column_of(i), last));
+      }
+    });
+  }
+  return terms;
+}
+
+// The sums of one instruction: two by two neighbours in a line, those of `row` and then those of
+// row + 8, in every eighth column from `column` on. What lies beyond D takes what its neighbours in
+// D take, and is not stored.
+//
+// kPart sums take each step together, so that the loads of a step are under way together, and no
+// more of them than there are registers for.
+template <int kSums, int kPart>
+class RegisterEpilogue {
+ public:
+  static constexpr int kColumns = kPart / 2;
+  using Terms = ColumnTerms<kColumns>;
+
+  __device__ RegisterEpilogue(const EpilogueParameters& parameters, int64_t batch, int row,
+                              int column)
+      : parameters_(parameters),
+        c_(parameters.c.data + batch * parameters.c.batch_stride_bytes),
+        rows_{WithinRows(row), WithinRows(row + 8)},
+        column_(column) {}
+
+  // terms_of(offsets) gives the terms of a part's columns, which are `offsets(i)` from `column`.
+  template <typename TermsOf>
+  __device__ __forceinline__ void Run(const TermsOf& terms_of, float (&sums)[kSums]) const {
+    const bool has_bias_of_rows = parameters_.bias_axis == BiasAxis::kRows;
+    const bool has_bias_of_columns = parameters_.bias_axis == BiasAxis::kColumns;
+    float bias_of_rows[2] = {0, 0};
+    if (has_bias_of_rows) {
+      WithUsualType(parameters_.bias_type, [&]<ElementType kType>() {
+        for (int i = 0; i < 2; ++i) {
+          bias_of_rows[i] = UsualElement<kType>(parameters_.bias, rows_[i]);
+        }
+      });
+    }
+    float scale_of_rows[2] = {1, 1};
+    if (parameters_.a_scale.values != nullptr) {
+      for (int i = 0; i < 2; ++i) {
+        scale_of_rows[i] = parameters_.a_scale.values[parameters_.a_scale.varies ? rows_[i] : 0];
+      }
+    }
+    const float alpha = static_cast<float>(parameters_.alpha);
+#pragma unroll
+    for (int part = 0; part < kSums; part += kPart) {
+      Terms terms;
+      if (parameters_.has_scales || has_bias_of_columns) {
+        terms = terms_of([part](int i) { return OffsetOf(part, i); });
+      }
+      if (parameters_.has_scales) {
+        ForPart(part, sums,
+                [&](int row, int i, float& x) { x *= scale_of_rows[row] * terms.scales[i]; });
+      }
+      ForPart(part, sums, [&](int, int, float& x) { x *= alpha; });  // 1 changes nothing.
+      if (parameters_.c.data != nullptr) AddC(part, sums);
+      if (has_bias_of_rows) {
+        ForPart(part, sums, [&](int row, int, float& x) { x += bias_of_rows[row]; });
+      } else if (has_bias_of_columns) {
+        ForPart(part, sums, [&](int, int i, float& x) { x += terms.biases[i]; });
+      }
+      if (parameters_.activation == Activation::kRelu) {
+        ForPart(part, sums, [](int, int, float& x) { x = x < 0 ? 0 : x; });
+      }
+    }
+  }
+
+ private:
+  static_assert(kSums % kPart == 0 && kPart % 4 == 0);
+
+  // Both sides of D have fewer than 2^31 lines.
+  __device__ int WithinRows(int row) const { return min(row, static_cast<int>(parameters_.m) - 1); }
+  // How far column number `i` of a part is from the first column.
+  static __device__ constexpr int OffsetOf(int part, int i) { return part * 2 + i / 2 * 8 + i % 2; }
+
+  // body(which of the two rows, which of the part's columns, sum)
+  template <typename Body>
+  static __device__ __forceinline__ void ForPart(int part, float (&sums)[kSums], const Body& body) {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) body(row, i, sums[part + i / 2 * 4 + row * 2 + i % 2]);
+    }
+  }
+
+  __device__ __forceinline__ void AddC(int part, float (&sums)[kSums]) const {
+    const int64_t stride = parameters_.c.line_stride_bytes;
+    const bool is_row_major = parameters_.c.order == Order::kRowMajor;
+    const float beta = static_cast<float>(parameters_.beta);
+    WithUsualType(parameters_.c.type, [&]<ElementType kType>() {
+      float of_c[2][kColumns];
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        const int column = min(column_ + OffsetOf(part, i), static_cast<int>(parameters_.n) - 1);
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const int64_t line = is_row_major ? rows_[row] : column;
+          of_c[row][i] =
+              UsualElement<kType>(c_ + line * stride, is_row_major ? column : rows_[row]);
+        }
+      }
+      ForPart(part, sums, [&](int row, int i, float& x) { x += beta * of_c[row][i]; });
+    });
+  }
+
+  const EpilogueParameters& parameters_;
+  const std::byte* const c_;
+  const int rows_[2];
+  const int column_;
+};
+
+}  // namespace gemmd
