@@ -23,6 +23,16 @@ void AddListening(CLI::App& app, Options& options) {
       ->group(kGroup);
   AddCertificates(app, options.server.transport);
   app.add_option_function<std::string>(
+         "--kserve",
+         [&options](const std::string& text) { options.server.speaks_kserve = text == "on"; },
+         "With on, the same addresses serve KServe's v2 protocol (inference.GRPCInferenceService): "
+         "clients of NVIDIA Triton multiply by the model gemm, inputs A and B, or by a resident "
+         "tensor's name, input A")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->default_str("on")
+      ->type_name("on|off")
+      ->group(kGroup);
+  app.add_option_function<std::string>(
          "--metrics-listen",
          [&options](const std::string& text) {
            options.server.metrics_listen = text == "off" ? "" : text;

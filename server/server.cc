@@ -11,6 +11,7 @@
 #include "kernels/select.h"
 #include "kernels/status_macros.h"
 #include "server/device/canary.h"
+#include "server/kserve/kserve_service.h"
 #include "server/store/resident_device.h"
 #include "server/system/log.h"
 #include "server/system/resident_memory.h"
@@ -117,12 +118,18 @@ class Server::Services {
         tensors(MakeTensorService(server.tensors_, server.gate_, server.sends_,
                                   server.handler_times_, server.clock_)),
         admin(MakeAdminService(server.served_, server.gate_, server.incidents_,
-                               options.transport.max_message_bytes)) {}
+                               options.transport.max_message_bytes)) {
+    if (!options.speaks_kserve) return;
+    kserve = MakeKserveService(*server.runner_, server.gate_, server.receiving_, server.sends_,
+                               server.handler_times_, server.clock_,
+                               [&server] { return server.serving().ok(); });
+  }
 
   GemmService gemm;
   std::unique_ptr<grpc::Service> registry;
   std::unique_ptr<grpc::Service> tensors;
   std::unique_ptr<grpc::Service> admin;
+  std::unique_ptr<grpc::Service> kserve;  // Null where it is off.
 
  private:
   static v1::Limits LimitsOf(const ServerOptions& options) {
@@ -255,6 +262,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   builder.RegisterService(services_->registry.get());
   builder.RegisterService(services_->tensors.get());
   builder.RegisterService(services_->admin.get());
+  if (services_->kserve != nullptr) builder.RegisterService(services_->kserve.get());
 
   ASSIGN_OR_RETURN(std::vector<ListeningSocket> sockets, OpenAll(options.transport));
   ASSIGN_OR_RETURN(const int64_t open_files, OpenFileLimit());

@@ -63,6 +63,7 @@ struct ServerOptions {
   LifeCheck::Options life_check;
   VerifyOptions verify;
   IncidentLog::Options incidents;
+  bool speaks_kserve = true;  // Whether KServe's protocol is served too.
 };
 
 class Server {

@@ -13,6 +13,7 @@ set -euo pipefail
 # one is thought about first.
 table='
 proto/gemmd/v1:
+proto/kserve/v2:
 
 kernels/mma:                <small>
 kernels:                    kernels/mma kernels/cpu kernels/sim kernels/cuda
@@ -64,7 +65,11 @@ server/metrics:             server/scheduling server/trust server/store server/d
 server/wire:                server/metrics server/scheduling server/trust server/store
                             server/device server/crossing server/system kernels kernels/mma kernels/cpu proto/gemmd/v1
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>
-server:                     server/wire server/metrics server/scheduling server/trust
+server/kserve:              server/wire server/metrics server/scheduling server/trust server/store
+                            server/device server/crossing server/system kernels kernels/mma
+                            proto/gemmd/v1 proto/kserve/v2
+                            <std> <absl> <grpc> <protobuf>
+server:                     server/kserve server/wire server/metrics server/scheduling server/trust
                             server/store server/device server/crossing server/system kernels kernels/mma kernels/cpu
                             <std> <posix> <absl> <grpc> <spdlog> <cli>
 
@@ -74,7 +79,7 @@ client/gemmd/health:
 client:                     client/gemmd client/gemmd/health proto/gemmd/v1
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>
 client/matrix:              client client/gemmd proto/gemmd/v1
-                            <std> <posix> <absl>
+                            <std> <posix> <absl> <json>
 client/terminal:            client client/gemmd proto/gemmd/v1
                             <std> <posix> <absl> <cli> <json>
 client/gemmctl:             client client/gemmd client/matrix client/terminal proto/gemmd/v1
@@ -105,7 +110,7 @@ vector      immintrin.h          ^immintrin[.]h$
 cuda        cuda_runtime_api.h   ^((cuda|cublas|cusparse|nv)[A-Za-z_]*|library_types)([.]h)?(/|$)
 crypto      openssl/sha.h        ^openssl/
 linux       linux/seccomp.h      ^linux/
-posix       unistd.h             ^((arpa|net|netinet|sys)/|(dlfcn|fcntl|fnmatch|malloc|netdb|poll|pthread|sched|signal|spawn|time|unistd)[.]h$)
+posix       unistd.h             ^((arpa|net|netinet|sys)/|(dlfcn|fcntl|fnmatch|malloc|netdb|poll|pthread|sched|signal|spawn|termios|time|unistd)[.]h$)
 '
 
 # One line for each line of the table: "FOLDER NAME NAME ...".
@@ -176,7 +181,7 @@ includes |
       from = line_of(folder_of(path))
       # Includes of messages and of the public headers of the client do not name their whole path.
       target = header
-      if (header ~ "^gemmd/v1/") target = "proto/" header
+      if (header ~ "^(gemmd/v1|kserve/v2)/") target = "proto/" header
       else if (header ~ "^gemmd/") target = "client/" header
       if (from == "") why = "a folder without a line in the table"
       else if (target ~ "^(proto|kernels|server|client|tests|deploy)/") {

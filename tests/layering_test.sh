@@ -79,15 +79,16 @@ wall 'kernels/mma' '<spdlog>'
 wall '*' '<cuda>' 'kernels/cuda/device/*' kernels/bench/gpu server/worker/cuda
 wall '*' 'kernels/cuda/device/*' 'kernels/cuda/device/*' kernels/bench/gpu server/worker/cuda
 wall 'server*' 'client*'
-wall 'server*' 'proto*' server/wire
-wall 'server*' '<protobuf>' server/wire
-wall 'server*' '<grpc>' server/wire server
+wall 'server*' 'proto*' server/wire server/kserve
+wall 'server*' 'proto/kserve/*' server/kserve
+wall 'server*' '<protobuf>' server/wire server/kserve
+wall 'server*' '<grpc>' server/wire server/kserve server
 wall '*' '<crypto>' server/store server/wire server/trust client
 wall 'client*' 'kernels*'
 wall 'client*' 'server*'
 # Of the daemon's folders each knows only those before it, and nobody knows the worker.
 wall '*' 'server/worker*' 'server/worker/*'
-order=(server/{system,trust,crossing,device,store,scheduling,metrics,wire} server)
+order=(server/{system,trust,crossing,device,store,scheduling,metrics,wire,kserve} server)
 for ((low = 0; low < ${#order[@]}; ++low)); do
   for higher in "${order[@]:low + 1}"; do wall "${order[low]}" "$higher"; done
 done

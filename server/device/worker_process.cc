@@ -94,7 +94,10 @@ class Preparation {
 
 int64_t DefaultSpinNs() {
   constexpr unsigned kFewProcessors = 4;
-  return std::thread::hardware_concurrency() < kFewProcessors ? 0 : 100'000;
+  constexpr unsigned kManyProcessors = 8;
+  const unsigned processors = std::thread::hardware_concurrency();
+  if (processors < kFewProcessors) return 0;
+  return processors < kManyProcessors ? 100'000 : 500'000;
 }
 
 std::vector<std::string> WorkerEnvironment(char** environment) {

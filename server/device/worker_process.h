@@ -15,7 +15,7 @@
 
 namespace gemmd {
 
-// 100 us, or nothing on a machine of fewer than four processors.
+// Half a millisecond; less on a machine of few processors, and nothing below four.
 int64_t DefaultSpinNs();
 
 struct WorkerCommand {

@@ -22,6 +22,9 @@ std::string_view NameOf(Handler handler) {
     case Handler::kDelete: return "Delete";
     case Handler::kKeepAlive: return "KeepAlive";
     case Handler::kCompress: return "Compress";
+    case Handler::kModelInfer: return "ModelInfer";
+    case Handler::kModelStreamInfer: return "ModelStreamInfer";
+    case Handler::kKserve: return "GRPCInferenceService";
   }
   return "";
 }

@@ -31,9 +31,12 @@ enum class Handler : uint8_t {
   kDescribe,
   kDelete,
   kKeepAlive,
-  kCompress
+  kCompress,
+  kModelInfer,
+  kModelStreamInfer,  // For each message of a stream.
+  kKserve             // All other methods of KServe's protocol.
 };
-inline constexpr size_t kHandlers = 17;
+inline constexpr size_t kHandlers = 20;
 std::string_view NameOf(Handler handler);  // The method's: "ListKernels".
 
 class HandlerTimes {

@@ -42,22 +42,19 @@ Admission::Ticket& Admission::Ticket::operator=(Ticket&& other) noexcept {
 }
 
 Admission::Ticket::~Ticket() {
-  MarkAnswered();
-  if (admission_ != nullptr) admission_->ReleaseTicket(bytes_);
+  if (admission_ != nullptr) admission_->ReleaseTicket(is_request_, bytes_);
 }
 
-void Admission::Ticket::MarkAnswered() {
-  if (std::exchange(is_request_, false)) admission_->ReleaseRequest();
-}
-
-void Admission::Ticket::ShrinkTo(int64_t bytes) {
-  if (bytes >= bytes_) return;
-  admission_->ReleaseBytes(bytes_ - bytes);
-  bytes_ = bytes;
+void Admission::Ticket::MarkAnswered(int64_t bytes) {
+  const bool was_request = std::exchange(is_request_, false);
+  const int64_t released = bytes_ - std::min(bytes, bytes_);
+  if (!was_request && released == 0) return;
+  bytes_ -= released;
+  admission_->Release(was_request, released);
 }
 
 absl::Status Admission::CheckRoom(int64_t more_bytes) {
-  if (closed_) {
+  if (load_.is_closed) {
     ++load_.refused_when_closed;
     return absl::UnavailableError("the server is draining");
   }
@@ -91,7 +88,7 @@ absl::StatusOr<Admission::Ticket> Admission::Hold(int64_t bytes) {
 absl::Status Admission::Admit(Ticket& ticket, int64_t bytes) {
   MutexLock lock(&mutex_);
   const int64_t more_bytes = std::max<int64_t>(0, bytes - ticket.bytes_);
-  if (!closed_ && load_.requests >= limits_.max_requests) {
+  if (!load_.is_closed && load_.requests >= limits_.max_requests) {
     ++load_.refused_for_requests;
     return absl::ResourceExhaustedError(
         absl::StrCat("queue: ", load_.requests, " requests are inside, the limit"));
@@ -109,18 +106,15 @@ absl::Status Admission::Admit(Ticket& ticket, int64_t bytes) {
   return absl::OkStatus();
 }
 
-void Admission::ReleaseRequest() {
+void Admission::Release(bool is_request, int64_t bytes) {
   MutexLock lock(&mutex_);
-  --load_.requests;
-}
-
-void Admission::ReleaseBytes(int64_t bytes) {
-  MutexLock lock(&mutex_);
+  if (is_request) --load_.requests;
   load_.bytes -= bytes;
 }
 
-void Admission::ReleaseTicket(int64_t bytes) {
+void Admission::ReleaseTicket(bool is_request, int64_t bytes) {
   MutexLock lock(&mutex_);
+  if (is_request) --load_.requests;
   --load_.tickets;
   load_.bytes -= bytes;
 }
@@ -132,12 +126,12 @@ void Admission::SetPressure(Pressure pressure) {
 
 void Admission::Close() {
   MutexLock lock(&mutex_);
-  closed_ = true;
+  load_.is_closed = true;
 }
 
 bool Admission::closed() const {
   MutexLock lock(&mutex_);
-  return closed_;
+  return load_.is_closed;
 }
 
 bool Admission::WaitUntilIdle(absl::Duration timeout) {

@@ -40,6 +40,7 @@ class Admission {
     int64_t refused_when_closed = 0;
     int64_t refused_for_memory = 0;
     Pressure pressure = Pressure::kNone;
+    bool is_closed = false;
   };
 
   // The right to hold bytes and, once admitted, to be one of the requests inside; given back by the
@@ -51,11 +52,9 @@ class Admission {
     Ticket& operator=(Ticket&& other) noexcept;
     ~Ticket();
 
-    // The answer is about to be sent: gives up the place in the count of requests.
-    void MarkAnswered();
-
-    // Gives back all bytes but `bytes`, where it holds more.
-    void ShrinkTo(int64_t bytes);
+    // The answer is about to be sent: gives up the place in the count of requests, and all bytes
+    // but `bytes`, where it holds more.
+    void MarkAnswered(int64_t bytes);
 
     int64_t bytes() const { return bytes_; }
 
@@ -100,14 +99,12 @@ class Admission {
 
  private:
   absl::Status CheckRoom(int64_t more_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ReleaseRequest() ABSL_LOCKS_EXCLUDED(mutex_);
-  void ReleaseBytes(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  void ReleaseTicket(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Release(bool is_request, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReleaseTicket(bool is_request, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Limits limits_;
   mutable Mutex mutex_;
   Load load_ ABSL_GUARDED_BY(mutex_);
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool waits_no_more_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -14,6 +14,7 @@
 #include "kernels/verify/checksum.h"
 #include "kernels/verify/recompute.h"
 #include "kernels/verify/sampled.h"
+#include "server/store/product_tensors.h"
 #include "server/store/sha256.h"
 #include "server/system/log.h"
 
@@ -105,6 +106,17 @@ const Kernel* KernelOf(const JobResult& result, const Kernel& given) {
   return result.outcome.kernel != nullptr ? result.outcome.kernel : &given;
 }
 
+// D, in memory of the host.
+Piece ResultOf(const Job& job, const JobResult& result) {
+  if (job.d.memory != nullptr) return {job.d.memory, static_cast<size_t>(job.d_bytes)};
+  return result.outcome.d.bytes();
+}
+
+// Whether another product has written what this one reads or made: then nothing can be said of it.
+bool IsOverwritten(const Job& job) {
+  return job.tensors != nullptr && !job.tensors->is_unchanged();
+}
+
 std::string WhereOf(const verify::WrongElement& element) {
   return Concat("row ", element.row, ", column ", element.column, " of matrix ", element.batch);
 }
@@ -152,6 +164,14 @@ void AnswerChecker::Check(std::unique_ptr<CheckedJob> job, JobResult result, Don
   task->result = std::move(result);
   task->done = std::move(done);
   task->begun_ns = clock_.NowNs();
+  ProductTensors* const tensors = task->job->job.tensors;
+  if (tensors == nullptr) return Begin(std::move(task));
+  tensors->BringToHost([this, task = std::move(task)](const absl::Status& status) mutable {
+    status.ok() ? Begin(std::move(task)) : EndNotVerified(std::move(task), "unread");
+  });
+}
+
+void AnswerChecker::Begin(std::unique_ptr<Task> task) {
   if (task->job->rule.mode == VerifyMode::kDuplicate) return ComputeOnceMore(std::move(task));
   const JobId id = task->result.id;
   threads_.Submit(id, [this, task = std::move(task)](verify::Draw& draw, AbortFlag abort) mutable {
@@ -164,11 +184,12 @@ void AnswerChecker::Verify(std::unique_ptr<Task> task, verify::Draw& draw, Abort
   const FlatOperands operands(job.job);
   const verify::CheckedProduct product =
       ProductOf(job.job, *task->place.kernel, task->place.served->device->profile().target,
-                operands, task->result.outcome.d.bytes(), abort);
+                operands, ResultOf(job.job, task->result), abort);
   const absl::StatusOr<verify::CheckResult> check =
       job.rule.mode == VerifyMode::kSampled ? verify::CheckSample(product, job.rule.rate, draw)
                                             : verify::CheckSums(product, draw);
   if (!check.ok()) return EndEarly(std::move(task), check.status());
+  if (IsOverwritten(job.job)) return EndNotVerified(std::move(task), "overwritten");
   if (check->end != verify::CheckEnd::kWrong) return EndOk(std::move(task), *check);
   const Place place = task->place;
   EndWrong(std::move(task), place, *check);
@@ -214,6 +235,13 @@ void AnswerChecker::EndOk(std::unique_ptr<Task> task, const verify::CheckResult&
   std::move(task->done)(std::move(checked));
 }
 
+void AnswerChecker::EndNotVerified(std::unique_ptr<Task> task, std::string_view reason) {
+  EndOk(std::move(task), {.end = verify::CheckEnd::kNotVerified,
+                          .reason = reason,
+                          .wrong = std::nullopt,
+                          .miss_probability = 1});
+}
+
 // The scheduler gives each id to one job at a time: the product's own has ended.
 Submission AnswerChecker::SubmissionFor(const Task& task, Place place) const {
   const CheckedJob& job = *task.job;
@@ -224,6 +252,13 @@ Submission AnswerChecker::SubmissionFor(const Task& task, Place place) const {
   submission.job.id = task.result.id;
   submission.job.kernel = place.kernel;
   submission.job.keeps_kernel = true;
+  // From memory of the host, into memory of its own.
+  submission.job.tensors = nullptr;
+  submission.job.forms = nullptr;
+  submission.job.d = Destination();
+  for (Source Job::*const source : {&Job::a, &Job::b, &Job::c}) {
+    (submission.job.*source).is_resident = false;
+  }
   submission.job.workspace_bytes =
       std::max(job.job.workspace_bytes, place.kernel->workspace_bytes(job.job.problem).value_or(0));
   submission.bytes = BytesRead(job.job.problem) + job.job.d_bytes;
@@ -232,6 +267,7 @@ Submission AnswerChecker::SubmissionFor(const Task& task, Place place) const {
   submission.deadline_ns = job.deadline_ns;
   submission.flow = job.flow;
   submission.priority = job.priority;
+  if (job.caller != nullptr) submission.share = job.caller->grant.share;
   return submission;
 }
 
@@ -258,7 +294,8 @@ void AnswerChecker::ComputeOnceMore(std::unique_ptr<Task> task) {
 void AnswerChecker::Compare(std::unique_ptr<Task> task, AbortFlag abort) {
   const Job& job = task->job->job;
   verify::CheckResult check =
-      verify::CompareResults(job.problem, task->result.outcome.d.bytes(), task->again.bytes());
+      verify::CompareResults(job.problem, ResultOf(job, task->result), task->again.bytes());
+  if (IsOverwritten(job)) return EndNotVerified(std::move(task), "overwritten");
   if (check.end != verify::CheckEnd::kWrong) return EndOk(std::move(task), check);
   // Which of the two is wrong, the element itself says where it can be computed again.
   Place blamed = task->place;
@@ -266,7 +303,7 @@ void AnswerChecker::Compare(std::unique_ptr<Task> task, AbortFlag abort) {
     const FlatOperands operands(job);
     const verify::CheckedProduct product =
         ProductOf(job, *task->place.kernel, task->place.served->device->profile().target, operands,
-                  task->result.outcome.d.bytes(), abort);
+                  ResultOf(job, task->result), abort);
     verify::CheckResult first;
     const absl::Status status =
         verify::Recompute(product, check.wrong->batch, absl::MakeConstSpan(&check.wrong->row, 1),
@@ -292,12 +329,18 @@ void AnswerChecker::EndWrong(std::unique_ptr<Task> task, Place place,
                 LogValue(WhereOf(*check.wrong)), NameOf(task->job->rule.mode), took_out);
   if (trust != nullptr && trust->status().ok()) RunCanaries(*place.served);
   ++task->wrong_answers;
-  const Place elsewhere =
-      options_.retry && task->wrong_answers <= kMostRetries ? PlaceForRetry(*task->job) : Place();
+  // A tensor is not written once more: others may have read it.
+  const bool is_tried =
+      options_.retry && task->wrong_answers <= kMostRetries && task->job->job.d.memory == nullptr;
+  const Place elsewhere = is_tried ? PlaceForRetry(*task->job) : Place();
   if (elsewhere.kernel != nullptr) return ComputeElsewhere(std::move(task), elsewhere);
-  absl::Status status = absl::DataLossError(Concat(
-      "d: ", place.kernel->name, " on ", device, " gave a wrong element at ", WhereOf(*check.wrong),
-      "; it is not answered (verify ", NameOf(task->job->rule.mode), ")"));
+  // A new tensor is never shown.
+  const Destination& d = task->job->job.d;
+  const bool is_left = d.memory != nullptr && !d.is_new;
+  absl::Status status = absl::DataLossError(
+      Concat("d: ", place.kernel->name, " on ", device, " gave a wrong element at ",
+             WhereOf(*check.wrong), is_left ? "; its tensor is undefined" : "; it is not answered",
+             " (verify ", NameOf(task->job->rule.mode), ")"));
   EndWith(std::move(task), std::move(status));
 }
 
@@ -318,21 +361,22 @@ void AnswerChecker::Note(const Task& task, Place place, const verify::CheckResul
   incident.a_sha256 = HashOf(operands.a.bytes());
   incident.b_sha256 = HashOf(operands.b.bytes());
   incident.c_sha256 = HashOf(operands.c.bytes());
+  incident.bias_sha256 = HashOf(operands.bias.bytes());
   if (chip_state_) {
     incident.chip_state = chip_state_(static_cast<size_t>(place.served - devices_.data()));
   }
   incident.request_id = task.job->request_id;
   incident.took_out_device = took_out_device;
-  std::shared_ptr<KeptProduct> kept;
-  if (BytesRead(job.problem) <= log_->most_kept_bytes()) {
-    kept = std::make_shared<KeptProduct>();
-    kept->problem = job.problem;
+  auto kept = std::make_shared<KeptProduct>();
+  kept->problem = job.problem;
+  kept->a_scale = operands.a_scale;
+  kept->b_scale = operands.b_scale;
+  kept->has_operands = BytesRead(job.problem) <= log_->most_kept_bytes();
+  if (kept->has_operands) {
     kept->a = Copied(operands.a.bytes());
     kept->b = Copied(operands.b.bytes());
     kept->c = Copied(operands.c.bytes());
     kept->bias = Copied(operands.bias.bytes());
-    kept->a_scale = operands.a_scale;
-    kept->b_scale = operands.b_scale;
   }
   log_->Add(std::move(incident), std::move(kept));
 }

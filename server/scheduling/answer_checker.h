@@ -22,11 +22,12 @@
 #include "server/scheduling/verify_threads.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
+#include "server/trust/identity.h"
 
 namespace gemmd {
 
-// A job whose result is to be checked. The job's operands, all of them in memory of the host, live
-// until the check is over.
+// A job whose result is to be checked. The job's operands and its tensors live until the check is
+// over; the job says where they lie in memory of the host.
 struct CheckedJob {
   Job job;
   const ServedDevice* served = nullptr;  // That it runs on.
@@ -35,6 +36,7 @@ struct CheckedJob {
   std::string device;  // As the request names it; empty where it names none.
   std::string flow;
   Priority priority = Priority::kNormal;
+  std::shared_ptr<const Identity> caller;  // Null where callers are not known by name.
   int64_t deadline_ns = kNoDeadlineNs;
   std::string request_id;
 };
@@ -73,10 +75,13 @@ class AnswerChecker {
     const Kernel* kernel = nullptr;  // Null: there is none.
   };
 
+  void Begin(std::unique_ptr<Task> task);
   void Verify(std::unique_ptr<Task> task, verify::Draw& draw, AbortFlag abort);
   void ComputeOnceMore(std::unique_ptr<Task> task);
   void Compare(std::unique_ptr<Task> task, AbortFlag abort);
   void EndOk(std::unique_ptr<Task> task, const verify::CheckResult& check);
+  // Nothing can be said of the result.
+  void EndNotVerified(std::unique_ptr<Task> task, std::string_view reason);
   void EndWith(std::unique_ptr<Task> task, absl::Status status);
   void EndEarly(std::unique_ptr<Task> task, const absl::Status& status);
   // The result of `place` is wrong, as `check` says.
@@ -88,6 +93,8 @@ class AnswerChecker {
   Place EqualPlace(const CheckedJob& job) const;
   Place PlaceForRetry(const CheckedJob& job) const;
   bool CanRun(Place place, const Problem& problem) const;
+  // Whether the caller's rules allow the device.
+  static bool MayUse(const CheckedJob& job, const ServedDevice& served);
   void RunCanaries(const ServedDevice& served) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndCanary(const ServedDevice& served, const Kernel& kernel, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -23,6 +23,10 @@ bool AnswerChecker::CanRun(Place place, const Problem& problem) const {
   return std::find(quarantined.begin(), quarantined.end(), place.kernel) == quarantined.end();
 }
 
+bool AnswerChecker::MayUse(const CheckedJob& job, const ServedDevice& served) {
+  return job.caller == nullptr || job.caller->grant.MayUse(served.device->info().name);
+}
+
 // Where the same bits come from: an equal device, another kernel of the same instruction, or, where
 // there is neither, the same kernel again.
 AnswerChecker::Place AnswerChecker::EqualPlace(const CheckedJob& job) const {
@@ -31,7 +35,7 @@ AnswerChecker::Place AnswerChecker::EqualPlace(const CheckedJob& job) const {
   for (const ServedDevice& served : devices_) {
     const DeviceInfo& info = served.device->info();
     const bool is_equal = info.kind == own.kind && info.description == own.description &&
-                          info.chip == own.chip && &served != job.served;
+                          info.chip == own.chip && &served != job.served && MayUse(job, served);
     if (is_equal && CanRun({&served, &kernel}, job.job.problem)) return {&served, &kernel};
   }
   if (kernel.instruction != nullptr) {
@@ -47,6 +51,7 @@ AnswerChecker::Place AnswerChecker::PlaceForRetry(const CheckedJob& job) const {
   for (const ServedDevice& served : devices_) {
     const DeviceInfo& info = served.device->info();
     if (!job.device.empty() && info.name != job.device) continue;
+    if (!MayUse(job, served)) continue;
     if (!served.readiness().ok() || !served.device->CheckSize(job.job.problem).ok()) continue;
     const std::vector<const Kernel*> quarantined =
         served.trust == nullptr ? std::vector<const Kernel*>() : served.trust->quarantined();

@@ -17,6 +17,7 @@ FairQueue::Flow& FairQueue::FlowOf(std::string_view name) {
 void FairQueue::Enter(std::string_view name, Job& job) {
   Flow& flow = FlowOf(name);
   job.flow = &flow;
+  flow.share = job.share;
   if (flow.inside++ == 0) ++busy_flows_;
   const bool was_empty = flow.waiting.empty();
   flow.waiting.emplace_hint(flow.waiting.end(), job.id, &job);
@@ -58,7 +59,7 @@ void FairQueue::Launch(Job& job) {
   const int64_t tag_ns = flow.waiting.empty() ? std::max(flow.tag_ns, virtual_ns_) : flow.tag_ns;
   virtual_ns_ = std::max(virtual_ns_, tag_ns);
   Remove(job);
-  Move(flow, tag_ns + job.cost_ns);
+  Move(flow, tag_ns + VirtualNs(job.cost_ns, job.share));
 }
 
 void FairQueue::Move(Flow& flow, int64_t tag_ns) {
@@ -76,13 +77,15 @@ int64_t FairQueue::AheadNs(std::string_view name, int64_t enough_ns) const {
   int64_t ahead_ns = own == nullptr ? 0 : own->waiting_ns;
   int64_t start_ns = own == nullptr ? virtual_ns_ : own->tag_ns;
   if (own != nullptr && own->waiting.empty()) start_ns = std::max(start_ns, virtual_ns_);
-  start_ns += ahead_ns;
+  if (own != nullptr) start_ns += VirtualNs(ahead_ns, own->share);
   for (const Flow* const other : order_) {
     if (other->tag_ns > start_ns || ahead_ns > enough_ns) break;
     if (other == own) continue;
     // Its jobs start until its tag is beyond the further job's; the last of them runs to its end.
-    const int64_t turn_ns = start_ns - other->tag_ns + other->waiting.begin()->second->cost_ns;
-    ahead_ns += std::min(turn_ns, other->waiting_ns);
+    const double turn_ns = static_cast<double>(start_ns - other->tag_ns) * other->share +
+                           static_cast<double>(other->waiting.begin()->second->cost_ns);
+    const bool is_less = turn_ns < static_cast<double>(other->waiting_ns);
+    ahead_ns += is_less ? static_cast<int64_t>(turn_ns) : other->waiting_ns;
   }
   return ahead_ns;
 }

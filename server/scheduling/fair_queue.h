@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The jobs that wait for one device, in an order that shares its time equally among the callers
-// that want it: start-time fair queueing (Goyal, Vin, Cheng 1996) over flows, by expected time.
+// The jobs that wait for one device, in an order that shares its time among the callers that want
+// it, equally or by their shares: start-time fair queueing (Goyal, Vin, Cheng 1996) over flows, by
+// expected time.
 //
 // Each flow has a tag, the virtual time at which its next job starts, and the flow of the smallest
-// tag is next. A job that is launched moves its flow's tag on by its cost, so a flow with
-// a thousand jobs has no more than its turn. What never ran is never charged. Knows no clock and no
-// lock. Adding and taking cost O(log flows + log jobs of the flow).
+// tag is next. A job that is launched moves its flow's tag on by its cost over the flow's share, so
+// a flow with a thousand jobs has no more than its turn. What never ran is never charged. Knows no
+// clock and no lock. Adding and taking cost O(log flows + log jobs of the flow).
 #pragma once
 
 #include <cstddef>
@@ -26,6 +27,7 @@ class FairQueue {
   struct Job {
     JobId id = 0;
     int64_t cost_ns = 0;   // The time that it is expected to take.
+    double share = 1;      // Its flow's part of the device's time, beside the 1 of others.
     Flow* flow = nullptr;  // The queue's own.
   };
 
@@ -36,6 +38,7 @@ class FairQueue {
     std::map<JobId, Job*> waiting;
     int64_t waiting_ns = 0;  // The cost of those that wait.
     int64_t inside = 0;      // Jobs that entered and have not left.
+    double share = 1;        // That of the last job that entered.
     double pace = 1;         // How often its jobs lately took their predicted time.
   };
 
@@ -54,7 +57,9 @@ class FairQueue {
   void Launch(Job& job);
 
   // The job had this much more of the device than was expected; less where negative.
-  void Correct(Job& job, int64_t more_ns) { Move(*job.flow, job.flow->tag_ns + more_ns); }
+  void Correct(Job& job, int64_t more_ns) {
+    Move(*job.flow, job.flow->tag_ns + VirtualNs(more_ns, job.share));
+  }
 
   // The cost of the jobs that would be launched before a further job of the flow, if no flow added
   // anything else. Stops counting where that is more than `enough_ns`; visits only flows
@@ -81,6 +86,9 @@ class FairQueue {
   };
   using Order = std::set<Flow*, IsEarlier>;
 
+  static int64_t VirtualNs(int64_t ns, double share) {
+    return share == 1 ? ns : static_cast<int64_t>(static_cast<double>(ns) / share);
+  }
   Flow& FlowOf(std::string_view name);
   void Move(Flow& flow, int64_t tag_ns);
   void ForgetIdle();

@@ -52,20 +52,36 @@ int64_t IncidentLog::Add(Incident incident, std::shared_ptr<const KeptProduct> p
   MutexLock lock(&mutex_);
   incident.id = ++found_;
   Write(incident);
-  if (product != nullptr && product->bytes() > options_.most_kept_bytes) product = nullptr;
-  if (product != nullptr) kept_bytes_ += product->bytes();
   entries_.push_back({std::move(incident), std::move(product)});
+  if (entries_.back().has_operands()) kept_bytes_ += entries_.back().product->bytes();
   if (entries_.size() > options_.most_incidents) {
-    if (entries_.front().product != nullptr) kept_bytes_ -= entries_.front().product->bytes();
+    DropOperands(entries_.front());
     entries_.pop_front();
   }
+  // The oldest operands go first; those of the newest alone may be too many, too.
   for (Entry& entry : entries_) {
     if (kept_bytes_ <= options_.most_kept_bytes) break;
-    if (entry.product == nullptr) continue;
-    kept_bytes_ -= entry.product->bytes();
-    entry.product = nullptr;
+    DropOperands(entry);
   }
   return found_;
+}
+
+void IncidentLog::DropOperands(Entry& entry) {
+  if (!entry.has_operands()) return;
+  const KeptProduct& whole = *entry.product;
+  kept_bytes_ -= whole.bytes();
+  if (whole.a_scale.size() + whole.b_scale.size() > kMostFactors) {
+    entry.product = nullptr;
+    return;
+  }
+  entry.product = std::make_shared<KeptProduct>(KeptProduct{.problem = whole.problem,
+                                                            .has_operands = false,
+                                                            .a = {},
+                                                            .b = {},
+                                                            .c = {},
+                                                            .bias = {},
+                                                            .a_scale = whole.a_scale,
+                                                            .b_scale = whole.b_scale});
 }
 
 void IncidentLog::Write(const Incident& incident) {
@@ -102,6 +118,7 @@ std::string JsonOf(const Incident& incident) {
       ",\"want_bits\":", Quoted(Hexadecimal(incident.element.want_bits)),
       ",\"wrong_elements\":", incident.wrong_elements, ",\"a_sha256\":", Quoted(incident.a_sha256),
       ",\"b_sha256\":", Quoted(incident.b_sha256), ",\"c_sha256\":", Quoted(incident.c_sha256),
+      ",\"bias_sha256\":", Quoted(incident.bias_sha256),
       ",\"chip_state\":", Quoted(incident.chip_state),
       ",\"request_id\":", Quoted(incident.request_id),
       ",\"took_out_device\":", incident.took_out_device ? "true" : "false", "}");

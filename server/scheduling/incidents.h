@@ -34,14 +34,16 @@ struct Incident {
   std::string a_sha256;  // In hexadecimal; empty where there is no such operand.
   std::string b_sha256;
   std::string c_sha256;
+  std::string bias_sha256;
   std::string chip_state;
   std::string request_id;
   bool took_out_device = false;
 };
 
-// The operands of a product, to compute it again.
+// A product, to compute it again.
 struct KeptProduct {
   Problem problem;
+  bool has_operands = true;  // Otherwise A, B, C and the bias are empty, whatever the problem says.
   std::vector<std::byte> a;
   std::vector<std::byte> b;
   std::vector<std::byte> c;
@@ -63,14 +65,19 @@ class IncidentLog {
 
   explicit IncidentLog(Options options) : options_(std::move(options)) {}
 
-  // Gives the incident its id, which is returned. Operands that do not fit are not kept; null:
-  // none. Threads: any.
+  // Gives the incident its id, which is returned. Operands that do not fit are not kept. Threads:
+  // any.
   int64_t Add(Incident incident, std::shared_ptr<const KeptProduct> product)
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What is kept of a product whose operands are not: nothing where it has more factors of scales.
+  static constexpr size_t kMostFactors = 16384;
 
   struct Entry {
     Incident incident;
     std::shared_ptr<const KeptProduct> product;  // Null: not kept.
+
+    bool has_operands() const { return product != nullptr && product->has_operands; }
   };
   // The newest first. Threads: any.
   std::vector<Entry> entries() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -79,6 +86,8 @@ class IncidentLog {
   int64_t most_kept_bytes() const { return options_.most_kept_bytes; }
 
  private:
+  // The operands of the entry are not kept any more.
+  void DropOperands(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Write(const Incident& incident) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;

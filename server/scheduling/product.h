@@ -49,6 +49,11 @@ struct Arrival {
   std::string peer;     // As gRPC names it: "ipv4:192.0.2.1:50123".
   std::string session;  // The token of the caller's session; empty where there is none.
   std::optional<TraceSpan> span;
+  // The session of that token, where it has been found before.
+  std::shared_ptr<const TensorStore::SessionUse> used_session;
+  // Others that came with it are started next: it is launched with them, when
+  // ProductRunner::LaunchCompany is called.
+  bool has_company = false;
   std::shared_ptr<const Identity> caller;  // Null where callers are known by their host alone.
 
   // Who shares a turn with it.

@@ -14,15 +14,6 @@
 namespace gemmd {
 namespace {
 
-// The best kernel for a product that the device may be given.
-const Kernel* FindTrusted(const ServedDevice& served, const ParsedRequest& parsed) {
-  const std::vector<const Kernel*> quarantined = served.quarantined();
-  Constraints constraints = parsed.constraints;
-  constraints.quarantined = quarantined;
-  return FindBest(Catalog(served.device->info().kind), parsed.job.problem, constraints,
-                  served.device->profile());
-}
-
 absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>& devices) {
   const auto append_name = [](std::string* names, const ServedDevice& served) {
     *names += served.device->info().name;
@@ -32,6 +23,25 @@ absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>
 }
 
 }  // namespace
+
+// The best kernel for a product that the device may be given.
+const Kernel* ProductRunner::FindTrusted(const ServedDevice& served,
+                                         const ParsedRequest& parsed) const {
+  const std::vector<const Kernel*> quarantined = served.quarantined();
+  Constraints constraints = parsed.constraints;
+  constraints.quarantined = quarantined;
+  const Problem& problem = parsed.job.problem;
+  const auto choose = [&] {
+    return FindBest(Catalog(served.device->info().kind), problem, constraints,
+                    served.device->profile());
+  };
+  if (!quarantined.empty()) return choose();
+  return choices_[IndexOf(served)].Find({.problem = problem,
+                                         .kernel = constraints.kernel,
+                                         .deterministic = constraints.deterministic,
+                                         .batch_invariant = constraints.batch_invariant},
+                                        choose);
+}
 
 absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(
     const ParsedRequest& parsed) const {

@@ -53,6 +53,7 @@ std::unique_ptr<CheckedJob> CheckOf(const PreparedProduct& product, const Arriva
   check->device = product.parsed.device;
   check->flow = flow;
   check->priority = product.parsed.priority;
+  check->caller = arrival.caller;
   check->deadline_ns = arrival.deadline_ns;
   check->request_id = arrival.request_id;
   return check;
@@ -93,6 +94,7 @@ ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler
       tensors_(tensors),
       verify_(verify.options),
       correction_(devices),
+      choices_(devices.size()),
       checker_(devices, scheduler, stats, clock, verify.options, verify.log,
                std::move(verify.chip_state)) {}
 
@@ -160,20 +162,25 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(PreparedProduct& product) 
   }
   if (rule.mode == VerifyMode::kNone) return VerifyNeeds();
   Job& job = product.parsed.job;
-  const bool is_resident = product.parsed.tensors != nullptr;
+  const ProductTensors* const tensors = product.parsed.tensors.get();
+  const bool is_in_place = tensors != nullptr && tensors->is_in_place();
   absl::StatusOr<VerifyNeeds> needs =
-      is_resident ? absl::UnimplementedError(
-                        Concat("verify.mode: got ", NameOf(rule.mode),
-                               " with a resident tensor, want operands and D in messages: tensors "
-                               "may change before they are checked"))
-                  : NeedsOf(rule, *job.kernel, job.problem);
+      is_in_place
+          ? absl::UnimplementedError(Concat("verify.mode: got ", NameOf(rule.mode),
+                                            " with a D that overwrites C, want another tensor: the "
+                                            "check reads C"))
+          : NeedsOf(rule, *job.kernel, job.problem);
   if (!needs.ok()) {
     if (asked) return needs.status();
     product.not_verified =
-        AnswerVerification{.mode = rule.mode, .reason = is_resident ? "resident" : "unsupported"};
+        AnswerVerification{.mode = rule.mode, .reason = is_in_place ? "in_place" : "unsupported"};
     return VerifyNeeds();
   }
   product.verify = rule;
+  // Tensors are read where they are.
+  if (tensors != nullptr) {
+    needs->bytes = std::max(needs->bytes - tensors->resident_bytes(), int64_t{0});
+  }
   for (Source* const source : {&job.a, &job.b, &job.c, &job.bias, &job.a_scale, &job.b_scale}) {
     source->keeper = nullptr;
   }
@@ -190,8 +197,7 @@ absl::Status ProductRunner::RefuseTooLate(const PreparedProduct& product, const 
 }
 
 // Refuses the product of a caller that would leave no place for another one.
-absl::Status ProductRunner::RefuseBeyondShare(std::string_view flow) {
-  const int64_t inside = admission_.load().requests;
+absl::Status ProductRunner::RefuseBeyondShare(std::string_view flow, int64_t inside) {
   const int64_t free = admission_.limits().max_requests - inside;
   if (free <= 0 || inside < kShare * free) return absl::OkStatus();
   const int64_t own = scheduler_.InsideOf(flow);
@@ -205,9 +211,12 @@ absl::Status ProductRunner::RefuseBeyondShare(std::string_view flow) {
 absl::Status ProductRunner::Admit(const PreparedProduct& product, const Arrival& arrival,
                                   Admission::Ticket& ticket) {
   // A server that drains says so, whatever else it would say.
-  const bool is_closed = admission_.closed();
-  if (!is_closed) RETURN_IF_ERROR(RefuseTooLate(product, arrival));
-  absl::Status refused = is_closed ? absl::OkStatus() : RefuseBeyondShare(arrival.flow());
+  const Admission::Load load = admission_.load();
+  absl::Status refused;
+  if (!load.is_closed) {
+    RETURN_IF_ERROR(RefuseTooLate(product, arrival));
+    refused = RefuseBeyondShare(arrival.flow(), load.requests);
+  }
   if (refused.ok()) {
     refused = admission_.Admit(ticket, product.bytes);
     if (!absl::IsResourceExhausted(refused)) return refused;
@@ -308,7 +317,9 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
   submission.expected_ns = product.expected_ns;
   submission.deadline_ns = in_flight.arrival.deadline_ns;
   submission.flow = in_flight.arrival.flow();
+  submission.has_company = in_flight.arrival.has_company;
   submission.priority = product.parsed.priority;
+  if (in_flight.arrival.caller != nullptr) submission.share = in_flight.arrival.caller->grant.share;
   in_flight.verification = product.not_verified;
   if (in_flight.verification) {
     stats_.AddVerification(in_flight.verification->mode, VerifyEnd::kNotVerified, 0);
@@ -321,11 +332,12 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
     if (check == nullptr || !result.outcome.status.ok()) {
       return End(in_flight, {.result = std::move(result)}, tensors.get(), caller);
     }
-    checker_.Check(std::move(check), std::move(result),
-                   [this, in_flight = std::move(in_flight), pieces = std::move(pieces),
-                    caller = std::move(caller)](CheckedResult checked) mutable {
-                     End(in_flight, std::move(checked), nullptr, caller);
-                   });
+    checker_.Check(
+        std::move(check), std::move(result),
+        [this, in_flight = std::move(in_flight), pieces = std::move(pieces),
+         tensors = std::move(tensors), caller = std::move(caller)](CheckedResult checked) mutable {
+          End(in_flight, std::move(checked), tensors.get(), caller);
+        });
   };
   return submission;
 }

@@ -18,6 +18,7 @@
 #include "server/scheduling/admission.h"
 #include "server/scheduling/answer_checker.h"
 #include "server/scheduling/incidents.h"
+#include "server/scheduling/kernel_choices.h"
 #include "server/scheduling/prediction.h"
 #include "server/scheduling/product.h"
 #include "server/scheduling/scheduler.h"
@@ -80,6 +81,9 @@ class ProductRunner {
   absl::StatusOr<JobId> Start(absl::StatusOr<ParsedRequest> parsed, Arrival arrival,
                               Admission::Ticket& ticket, ProductCaller caller);
 
+  // Launches products that were started with company (Arrival), as far as their devices have room.
+  void LaunchCompany() { scheduler_.LaunchCompany(); }
+
   // Drops the product where it waits, and aborts it where it runs or is checked. One that goes from
   // the one to the other at this moment may go on to the end of its check.
   void Cancel(JobId id) { Cancel(absl::MakeConstSpan(&id, 1)); }
@@ -113,6 +117,7 @@ class ProductRunner {
   }
   absl::StatusOr<PreparedProduct> Prepare(absl::StatusOr<ParsedRequest> parsed,
                                           int64_t message_bytes) const;
+  const Kernel* FindTrusted(const ServedDevice& served, const ParsedRequest& parsed) const;
   Placement NearTensors(const ParsedRequest& parsed, const Placement& first) const;
   absl::Status CheckAdmissible(int64_t bytes) const;
   absl::Status Place(PreparedProduct& product) const;
@@ -120,7 +125,8 @@ class ProductRunner {
   absl::Status Admit(const PreparedProduct& product, const Arrival& arrival,
                      Admission::Ticket& ticket);
   absl::Status RefuseTooLate(const PreparedProduct& product, const Arrival& arrival);
-  absl::Status RefuseBeyondShare(std::string_view flow);
+  // `inside`: requests of all callers.
+  absl::Status RefuseBeyondShare(std::string_view flow, int64_t inside);
   // What is remembered of a request until it is answered.
   struct InFlight;
   void End(InFlight& in_flight, CheckedResult checked, ProductTensors* tensors,
@@ -136,6 +142,7 @@ class ProductRunner {
   TensorStore* const tensors_;
   const VerifyOptions verify_;
   PredictionCorrection correction_;
+  mutable std::vector<KernelChoices> choices_;  // By device.
   AnswerChecker checker_;
 };
 

@@ -113,11 +113,12 @@ JobId Scheduler::Submit(Submission submission) {
       held.place.expected_ns = held.submission.expected_ns;
       held.place.deadline_ns = held.submission.deadline_ns;
       held.place.priority = held.submission.priority;
+      held.place.share = held.submission.share;
       held.keys = std::move(keys);
       held.place.is_promised =
           state.queue.AheadNs(held.submission.flow, held.submission.priority, 0) == 0;
       state.queue.Add(held.submission.flow, held.place);
-      has_room = HasRoom(state, held.submitted_ns);
+      has_room = !held.submission.has_company && HasRoom(state, held.submitted_ns);
       if (!held.keys.stacked.empty()) state.stacked[held.keys.stacked].insert(id);
       if (!held.keys.batched.empty()) state.batched[held.keys.batched].insert(id);
       ++state.load.queued_requests;
@@ -139,6 +140,18 @@ JobId Scheduler::Submit(Submission submission) {
   // A device that has enough gets more once it has done some of that.
   if (has_room) LaunchAll(device);
   return id;
+}
+
+void Scheduler::LaunchCompany() {
+  std::vector<Device*> due;
+  {
+    MutexLock lock(&mutex_);
+    const int64_t now_ns = clock_.NowNs();
+    for (auto& [device, state] : states_) {
+      if (!state.queue.empty() && HasRoom(state, now_ns)) due.push_back(state.device);
+    }
+  }
+  for (Device* const device : due) LaunchAll(*device);
 }
 
 // The job does not wait any longer.

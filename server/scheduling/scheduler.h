@@ -38,6 +38,7 @@
 #include "server/device/device.h"
 #include "server/scheduling/device_queue.h"
 #include "server/scheduling/joining.h"
+#include "server/scheduling/kernel_choices.h"
 #include "server/scheduling/priority.h"
 #include "server/scheduling/time_rule.h"
 #include "server/system/clock.h"
@@ -65,6 +66,10 @@ struct Submission {
   int64_t deadline_ns = kNoDeadlineNs;
   std::string flow;  // Whose turn it takes: jobs of equal flows share one.
   Priority priority = Priority::kNormal;
+  double share = 1;  // The flow's part of the device's time, beside the 1 of others.
+  // Jobs that could run as one with it are submitted next: it waits until LaunchCompany, unless the
+  // device has done something else before.
+  bool has_company = false;
   absl::AnyInvocable<void(JobResult) &&> done;
 };
 
@@ -103,6 +108,9 @@ class Scheduler {
 
   // Queues a job. Threads: any.
   JobId Submit(Submission submission) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Launches what Submit left to it, as far as the devices have room. Threads: any.
+  void LaunchCompany() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends the job: where it waits, its callback is called with Cancelled before this returns; where
   // it runs, the device is told to abort it. Does nothing for other jobs. Threads: any.
@@ -158,6 +166,7 @@ class Scheduler {
     int64_t last_end_ns = 0;
     int64_t held_until_ns = kNoDeadlineNs;  // The device is idle so long, for jobs to come.
     DeviceLoad load;
+    KernelChoices choices;  // For several jobs as one.
   };
   // What has to be done once the lock is given up.
   struct Ended {

@@ -12,13 +12,15 @@ namespace gemmd {
 namespace {
 
 // What is best for few rows of D is not so for those of many jobs together.
-void ChooseKernel(const DeviceProfile& profile, JoinedJob& joined) {
+void ChooseKernel(const DeviceProfile& profile, KernelChoices& choices, JoinedJob& joined) {
   const Job& job = joined.job();
   if (job.keeps_kernel) return;
   const absl::Span<const Kernel> catalog = Catalog(job.kernel->device_kind);
-  const Kernel& best = FindBestLike(*job.kernel, catalog, job.problem, profile);
+  const Kernel* const best = choices.Find({.problem = job.problem, .kernel = job.kernel}, [&] {
+    return &FindBestLike(*job.kernel, catalog, job.problem, profile);
+  });
   // Where its workspace would be too large, that of the members runs the whole.
-  if (&best != job.kernel) joined.SetKernel(best).IgnoreError();
+  if (best != job.kernel) joined.SetKernel(*best).IgnoreError();
 }
 
 }  // namespace
@@ -138,7 +140,7 @@ void Scheduler::Join(Joining joining, State& state, Running& running) {
     absl::StatusOr<std::unique_ptr<JoinedJob>> joined =
         JoinedJob::Of(joining, last_id_ + 1, std::move(jobs));
     if (!joined.ok()) return;
-    ChooseKernel(state.device->profile(), **joined);
+    ChooseKernel(state.device->profile(), state.choices, **joined);
     int64_t cost_ns = 0;
     if (!CanRunAs(state, running, mates, **joined, cost_ns)) continue;
     for (Held* const mate : mates) {

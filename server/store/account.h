@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -42,6 +43,14 @@ class Account : public std::enable_shared_from_this<Account> {
   // Errors: ResourceExhausted, which names the account that is short and what is free in it.
   absl::StatusOr<Charge> Take(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // What its tensors may take of devices; before anybody takes bytes. Null: as much as there is.
+  void SetOnDevices(std::shared_ptr<Account> account) { on_devices_ = std::move(account); }
+  // Its own, or that of the account that this one is within; null where neither has one.
+  Account* on_devices() const {
+    if (on_devices_ != nullptr || within_ == nullptr) return on_devices_.get();
+    return within_->on_devices();
+  }
+
   int64_t limit() const { return limit_; }
   int64_t used() const ABSL_LOCKS_EXCLUDED(mutex_);
   // What may be taken now, also of the account that this one is within.
@@ -55,6 +64,7 @@ class Account : public std::enable_shared_from_this<Account> {
   const char* const option_;
   const int64_t limit_;
   const std::shared_ptr<Account> within_;
+  std::shared_ptr<Account> on_devices_;
   mutable Mutex mutex_;
   int64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
 };

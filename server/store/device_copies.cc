@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/store/device_copies.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/status_macros.h"
@@ -34,6 +35,7 @@ void DeviceCopies::Drop(DeviceCopy& copy) {
   // Whatever reads the block was submitted before; a block that is lost is freed for nothing.
   if (!is_closed_) memory_.Free(copy.block_);
   copy.block_ = 0;
+  copy.charge_ = Account::Charge();
 }
 
 void DeviceCopies::Close() {
@@ -87,7 +89,51 @@ DeviceCopies::Use DeviceCopies::TakeAtOnce(PlacedBytes& bytes) {
   return Use(std::move(copy), block);
 }
 
+absl::Status DeviceCopies::Charge(Making& making) {
+  Account* const account = making.bytes->device_account();
+  if (account == nullptr || making.charge.bytes() > 0) return absl::OkStatus();
+  while (true) {
+    absl::StatusOr<Account::Charge> charge = account->Take(BlockBytes(making.copy->bytes_));
+    if (charge.ok()) {
+      making.charge = *std::move(charge);
+      return absl::OkStatus();
+    }
+    if (!GiveUpOneOf(*account)) return charge.status();
+  }
+}
+
+bool DeviceCopies::GiveUpOneOf(const Account& account) {
+  struct Held {
+    int64_t turn = 0;
+    std::shared_ptr<DeviceCopy> copy;
+    std::shared_ptr<PlacedBytes> tensor;
+  };
+  // Whoever lets go of the last one needs the lock.
+  std::vector<Held> held;
+  {
+    MutexLock lock(&mutex_);
+    for (DeviceCopy* const copy : resident_) {
+      if (copy->users_ > 0 || copy->is_being_made_) continue;
+      held.push_back({copy->turn_, copy->weak_from_this().lock(), copy->tensor_.lock()});
+    }
+  }
+  std::erase_if(held, [&](const Held& one) {
+    return one.copy == nullptr || one.tensor == nullptr || one.tensor->device_account() != &account;
+  });
+  std::sort(held.begin(), held.end(),
+            [](const Held& one, const Held& other) { return one.turn < other.turn; });
+  for (const Held& one : held) {
+    if (one.tensor->GiveUp(*this, *one.copy) != PlacedBytes::Leaving::kGone) continue;
+    MutexLock lock(&mutex_);
+    ++counts_.evictions;
+    return true;
+  }
+  return false;
+}
+
 void DeviceCopies::Allocate(Making making) {
+  const absl::Status charged = Charge(making);
+  if (!charged.ok()) return Finish(making, charged);
   std::shared_ptr<PlacedBytes> to_write_back;
   const absl::Status room = MakeRoom(making.copy->bytes_, to_write_back);
   if (!room.ok()) return Finish(making, room);
@@ -179,6 +225,7 @@ void DeviceCopies::Fill(Making making, DeviceBlock block) {
     copy.block_ = block;
     // Where the block is of an earlier generation, the Write fails.
     copy.generation_ = is_closed ? 0 : memory_.generation();
+    copy.charge_ = std::move(making.charge);
     resident_.insert(&copy);
     ++counts_.copies;
     counts_.bytes += BlockBytes(copy.bytes_);

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "server/device/device_memory.h"
 #include "server/device/job.h"
+#include "server/store/account.h"
 #include "server/store/placed_bytes.h"
 #include "server/system/mutex.h"
 
@@ -64,7 +65,8 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Calls `done` once, from any thread, perhaps before this returns: with a use of the copy, or why
-  // there is none. Errors: ResourceExhausted where there is no room beside copies that are used,
+  // there is none. Errors: ResourceExhausted where there is no room beside copies that are used, or
+  // the owner of the bytes may have no more of devices,
   // FailedPrecondition where the bytes are lost, and those of DeviceMemory. Threads: any.
   void Bring(const std::shared_ptr<PlacedBytes>& bytes, Done done) ABSL_LOCKS_EXCLUDED(mutex_) {
     BringAs(bytes, /*is_new=*/false, std::move(done));
@@ -101,6 +103,7 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
     std::shared_ptr<PlacedBytes> bytes;
     bool is_new = false;
     int tries = kTries;
+    Account::Charge charge = {};  // Of the bytes' own account, where it has one.
   };
   // Tries it so often: what was freed for it may be on its way.
   static constexpr int kTries = 100;
@@ -108,6 +111,10 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   void BringAs(const std::shared_ptr<PlacedBytes>& bytes, bool is_new, Done done)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Allocate(Making making) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Gives up copies of the same account, those that were used least recently first, until it has
+  // room for this one. What is nowhere else stays.
+  absl::Status Charge(Making& making) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool GiveUpOneOf(const Account& account) ABSL_LOCKS_EXCLUDED(mutex_);
   void Fill(Making making, DeviceBlock block) ABSL_LOCKS_EXCLUDED(mutex_);
   void Finish(const Making& making, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // Gives up copies, those that were used least recently first, until all that are being made fit,
@@ -150,7 +157,8 @@ class DeviceCopy : public std::enable_shared_from_this<DeviceCopy> {
   const int64_t bytes_;
   DeviceBlock block_ = 0;  // Once it is filled.
   uint64_t generation_ = 0;
-  int64_t turn_ = 0;  // When it was used last, counted in uses.
+  Account::Charge charge_;  // While there is a block.
+  int64_t turn_ = 0;        // When it was used last, counted in uses.
   int users_ = 0;
   bool is_being_made_ = false;
   bool is_promised_ = false;  // It counts in promised_bytes_.

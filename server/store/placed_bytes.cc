@@ -218,6 +218,11 @@ bool PlacedBytes::IsCurrentOnDevice() const {
                      [](const auto& one) { return one.second->owner().Has(*one.second); });
 }
 
+PlacedBytes::Edition PlacedBytes::edition() const {
+  MutexLock lock(&mutex_);
+  return {.number = version_, .is_settled = begun_ == 0};
+}
+
 bool PlacedBytes::is_on_host() const {
   MutexLock lock(&mutex_);
   return is_on_host_;

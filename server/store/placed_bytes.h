@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "server/device/device_memory.h"
+#include "server/store/account.h"
 #include "server/store/host_memory.h"
 #include "server/system/mutex.h"
 
@@ -71,6 +72,14 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   // its device before any product could complete, the host's bytes count again.
   void EndWriting(Place place, bool has_begun, bool is_ok) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Which bytes these are. While nobody has begun to write, the edition stays the same; each writer
+  // makes two of it, with its begin and with its end.
+  struct Edition {
+    int64_t number = 0;
+    bool is_settled = true;  // Nobody writes.
+  };
+  Edition edition() const ABSL_LOCKS_EXCLUDED(mutex_);
+
   bool is_on_host() const ABSL_LOCKS_EXCLUDED(mutex_);
   // No place is current: the only one was on a device that lost it.
   bool is_lost() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -80,6 +89,9 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   std::shared_ptr<DeviceCopies> FindDevice() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Names of devices that have a copy.
   std::vector<std::string> Devices() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What copies on devices are charged to; null where nobody bounds them. Threads: any.
+  virtual Account* device_account() const { return nullptr; }
 
   // For DeviceCopies alone: the copy there, made where there is none yet.
   std::shared_ptr<DeviceCopy> CopyOn(DeviceCopies& place) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -13,22 +13,27 @@ absl::StatusOr<std::unique_ptr<ProductTensors>> ProductTensors::Make(TensorStore
                                                                      std::string_view token,
                                                                      std::string_view owner) {
   ASSIGN_OR_RETURN(TensorStore::SessionUse session, store.Use(token, owner));
+  return In(store, std::make_shared<const TensorStore::SessionUse>(std::move(session)));
+}
+
+std::unique_ptr<ProductTensors> ProductTensors::In(
+    TensorStore& store, std::shared_ptr<const TensorStore::SessionUse> session) {
   return std::unique_ptr<ProductTensors>(new ProductTensors(store, std::move(session)));
 }
 
 absl::StatusOr<const Tensor*> ProductTensors::Read(Operand operand, const TensorName& name) {
   TensorStore::TensorUse& use = parts_[static_cast<size_t>(operand)].use;
-  ASSIGN_OR_RETURN(use, store_.Find(session_, name));
+  ASSIGN_OR_RETURN(use, store_.Find(*session_, name));
   return use.tensor().get();
 }
 
 absl::StatusOr<const Tensor*> ProductTensors::Write(const TensorName& name) {
-  ASSIGN_OR_RETURN(d_use_, store_.Find(session_, name));
+  ASSIGN_OR_RETURN(d_use_, store_.Find(*session_, name));
   return d_use_.tensor().get();
 }
 
 absl::Status ProductTensors::MakeNew(TensorSpec spec, Keeping keep) {
-  ASSIGN_OR_RETURN(draft_, store_.MakeDraft(session_, std::move(spec), std::move(keep)));
+  ASSIGN_OR_RETURN(draft_, store_.MakeDraft(*session_, std::move(spec), std::move(keep)));
   return absl::OkStatus();
 }
 
@@ -111,6 +116,7 @@ void ProductTensors::Bring(DeviceCopies* copies, Job& job,
                            absl::AnyInvocable<void(const absl::Status&) &&> done) {
   const std::array<Source*, kOperands> sources = {&job.a, &job.b, &job.c};
   bringing_ = {.copies = copies, .job = &job, .done = std::move(done)};
+  NoteEditions();
   std::array<bool, kOperands> is_brought = {};
   {
     MutexLock lock(&mutex_);
@@ -182,8 +188,7 @@ void ProductTensors::BeginD(const absl::Status& status) {
     BytesOfD()->EndWriting(d_place_, /*has_begun=*/false, /*is_ok=*/false);
     return FinishBringing(draft_ ? status : WithName(status, *d_use_.tensor()));
   }
-  BytesOfD()->BeginWriting(d_place_);
-  writes_d_ = true;
+  BeginWritingD();
   if (d_place_ != nullptr) PointToD(*bringing_.job);
   FinishBringing(absl::OkStatus());
 }
@@ -201,6 +206,7 @@ void ProductTensors::PointToD(Job& job) {
 
 bool ProductTensors::TakeAtOnce(DeviceCopies* place, Job& job) {
   if (draft_) return false;
+  NoteEditions();
   const std::array<Source*, kOperands> sources = {&job.a, &job.b, &job.c};
   for (size_t i = 0; i < kOperands; ++i) {
     if (!IsReadAlone(parts_[i], *sources[i])) continue;
@@ -236,9 +242,7 @@ bool ProductTensors::TakeDAtOnce(DeviceCopies* place) {
 }
 
 void ProductTensors::BeginTaken() {
-  if (!std::exchange(has_right_, false)) return;
-  BytesOfD()->BeginWriting(d_place_);
-  writes_d_ = true;
+  if (std::exchange(has_right_, false)) BeginWritingD();
 }
 
 void ProductTensors::GiveBackTaken() {
@@ -272,6 +276,62 @@ absl::Status ProductTensors::EndJob(const absl::Status& status) {
                                        std::string(status.message())));
 }
 
+void ProductTensors::NoteEditions() {
+  for (Part& part : parts_) {
+    if (part.bytes > 0) part.edition = part.use->bytes->edition();
+  }
+}
+
+void ProductTensors::BeginWritingD() {
+  d_edition_ = BytesOfD()->edition();
+  BytesOfD()->BeginWriting(d_place_);
+  writes_d_ = true;
+}
+
+void ProductTensors::BringToHost(absl::AnyInvocable<void(const absl::Status&) &&> done) {
+  std::vector<std::shared_ptr<TensorBytes>> all;
+  for (const Part& part : parts_) {
+    if (part.bytes > 0) all.push_back(part.use->bytes);
+  }
+  if (takes_d()) all.push_back(BytesOfD());
+  bringing_ = {.copies = nullptr, .job = nullptr, .done = std::move(done)};
+  {
+    MutexLock lock(&mutex_);
+    brought_ = absl::OkStatus();
+    to_bring_ = static_cast<int>(all.size()) + 1;
+  }
+  for (const std::shared_ptr<TensorBytes>& bytes : all) {
+    bytes->BringToHost([this](const absl::Status& status) { EndBringingToHost(status); });
+  }
+  EndBringingToHost(absl::OkStatus());
+}
+
+void ProductTensors::EndBringingToHost(const absl::Status& status) {
+  absl::Status brought;
+  {
+    MutexLock lock(&mutex_);
+    brought_.Update(status);
+    if (--to_bring_ > 0) return;
+    brought = brought_;
+  }
+  FinishBringing(brought);
+}
+
+bool ProductTensors::is_unchanged() const {
+  // The job's own writing has made two editions.
+  const auto is_same = [](const TensorBytes& bytes, PlacedBytes::Edition before, bool was_written) {
+    const PlacedBytes::Edition now = bytes.edition();
+    return before.is_settled && now.is_settled &&
+           now.number == before.number + (was_written ? 2 : 0);
+  };
+  for (const Part& part : parts_) {
+    if (part.bytes == 0) continue;
+    const bool was_written = takes_d() && part.use->bytes == BytesOfD();
+    if (!is_same(*part.use->bytes, part.edition, was_written)) return false;
+  }
+  return !takes_d() || is_same(*BytesOfD(), d_edition_, /*was_written=*/true);
+}
+
 OperandForm ProductTensors::TakeForm(const Source& source, const MatrixLayout& layout,
                                      const DerivedOperand& derived) {
   for (Part& part : parts_) {
@@ -298,7 +358,7 @@ absl::StatusOr<std::optional<TensorState>> ProductTensors::Finish(bool is_ok) {
   if (!is_ok) {
     draft_.reset();
   } else if (draft_) {
-    ASSIGN_OR_RETURN(state, store_.Publish(session_, *std::move(draft_)));
+    ASSIGN_OR_RETURN(state, store_.Publish(*session_, *std::move(draft_)));
     draft_.reset();
   } else if (written() != nullptr) {
     state = store_.StateOf(d_use_);

@@ -31,6 +31,9 @@ class ProductTensors final : public FormKeeper {
   static absl::StatusOr<std::unique_ptr<ProductTensors>> Make(TensorStore& store,
                                                               std::string_view token,
                                                               std::string_view owner = {});
+  // The same in a session that is in use already.
+  static std::unique_ptr<ProductTensors> In(TensorStore& store,
+                                            std::shared_ptr<const TensorStore::SessionUse> session);
 
   // The tensor that an operand is a part of. Errors: NotFound.
   absl::StatusOr<const Tensor*> Read(Operand operand, const TensorName& name);
@@ -51,6 +54,8 @@ class ProductTensors final : public FormKeeper {
   // Bytes of operands that are here already, and bytes that the product copies although they are.
   int64_t resident_bytes() const;
   int64_t copied_bytes() const;
+  // Whether C is what D overwrites: kernels want them apart, so C is copied before the launch.
+  bool is_in_place() const;
   // Bytes of the operands that the device has, and of the tensor that D overwrites.
   int64_t BytesOn(std::string_view device) const;
 
@@ -77,6 +82,14 @@ class ProductTensors final : public FormKeeper {
   // back; where a block was lost before the job began, as what it means for the product.
   absl::Status EndJob(const absl::Status& status);
 
+  // After EndJob of a job that is OK: brings what the job read, and D, to memory of the host, where
+  // Place has said that they lie. Calls `done` once, from any thread, perhaps before this returns;
+  // this lives until then. Errors: as PlacedBytes::BringToHost.
+  void BringToHost(absl::AnyInvocable<void(const absl::Status&) &&> done)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // After that: whether nobody but the job has written any of it since the job set out.
+  bool is_unchanged() const;
+
   // FormKeeper, for the tensors that are read and not written.
   OperandForm TakeForm(const Source& source, const MatrixLayout& layout,
                        const DerivedOperand& derived) override;
@@ -92,6 +105,7 @@ class ProductTensors final : public FormKeeper {
     int64_t offset = 0;
     int64_t bytes = 0;
     std::array<Piece, 2> pieces;
+    PlacedBytes::Edition edition;  // When the job set out.
     DeviceCopies::Use copy;
     KeptForms::Use form;
   };
@@ -102,11 +116,9 @@ class ProductTensors final : public FormKeeper {
     absl::AnyInvocable<void(const absl::Status&) &&> done;
   };
 
-  ProductTensors(TensorStore& store, TensorStore::SessionUse session)
+  ProductTensors(TensorStore& store, std::shared_ptr<const TensorStore::SessionUse> session)
       : store_(store), session_(std::move(session)) {}
   const Part& At(Operand operand) const { return parts_[static_cast<size_t>(operand)]; }
-  // Whether C is what D overwrites: kernels want them apart, so C is copied before the launch.
-  bool is_in_place() const;
   Source SourceOf(Operand operand);
   // Whether the source is the part as it lies in its tensor, which the product does not write.
   bool IsReadAlone(const Part& part, const Source& source) const;
@@ -120,7 +132,10 @@ class ProductTensors final : public FormKeeper {
   // The job reads and writes the tensor of D in its block.
   void PointToD(Job& job);
   void LetGoOfCopies();
+  void NoteEditions();
+  void BeginWritingD();
   void EndBringing(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndBringingToHost(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // D last: whoever has the right to write it waits for nothing else.
   void TakeD(DeviceCopies* place);
   void BringD();
@@ -128,7 +143,7 @@ class ProductTensors final : public FormKeeper {
   void FinishBringing(const absl::Status& status);
 
   TensorStore& store_;
-  TensorStore::SessionUse session_;
+  const std::shared_ptr<const TensorStore::SessionUse> session_;
   std::array<Part, kOperands> parts_;
   std::array<Piece, 2> factors_;
   size_t factors_count_ = 0;
@@ -144,6 +159,7 @@ class ProductTensors final : public FormKeeper {
   DeviceCopies::Use d_copy_;
   bool has_right_ = false;  // Taken at once, and not used yet.
   bool writes_d_ = false;
+  PlacedBytes::Edition d_edition_;  // Before the job wrote it.
 };
 
 }  // namespace gemmd

@@ -37,7 +37,8 @@ struct TensorEntry {
 // Who opens a session, where owners are known by name.
 struct SessionOwner {
   bool is_known = false;
-  int64_t max_bytes = std::numeric_limits<int64_t>::max();  // All its sessions together.
+  int64_t max_bytes = std::numeric_limits<int64_t>::max();         // All its sessions together.
+  int64_t max_device_bytes = std::numeric_limits<int64_t>::max();  // Of all devices, likewise.
 };
 
 // All of it is guarded by the store's lock; constant is what says so.

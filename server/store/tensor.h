@@ -59,6 +59,7 @@ class TensorBytes final : public PlacedBytes {
       int64_t freed_at_once_bytes = kFreedAtOnceBytes);
 
   int64_t charged_bytes() const ABSL_LOCKS_EXCLUDED(room_mutex_);
+  Account* device_account() const override { return account_->on_devices(); }
 
   // What kernels of the host derive from the bytes, and what they would have used once; made by
   // KeptForms alone.

@@ -57,7 +57,8 @@ class TensorStore {
   static constexpr size_t kMaxTensors = 4096;
   static constexpr int64_t kTensorBytes = 1024;
 
-  // A session stays while somebody uses it. Movable. Threads: one at a time.
+  // A session stays while somebody uses it. Movable. Threads: one at a time; where it is const,
+  // any.
   class SessionUse {
    public:
     SessionUse() = default;

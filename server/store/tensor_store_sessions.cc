@@ -76,13 +76,18 @@ std::shared_ptr<Session> TensorStore::FindSession(std::string_view token, Leftov
 // One account for all sessions of an owner. It lives as long as they and their tensors, so another
 // limit holds once the last of them has gone.
 std::shared_ptr<Account> TensorStore::AccountOf(std::string_view name, const SessionOwner& owner) {
-  if (owner.max_bytes == std::numeric_limits<int64_t>::max()) return account_;
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  if (owner.max_bytes == kNoLimit && owner.max_device_bytes == kNoLimit) return account_;
   std::erase_if(accounts_of_owners_, [](const auto& named) { return named.second.expired(); });
   std::weak_ptr<Account>& kept = accounts_of_owners_[std::string(name)];
   std::shared_ptr<Account> account = kept.lock();
   if (account == nullptr) {
     account = std::make_shared<Account>("the caller", "tensor_bytes of --rules", owner.max_bytes,
                                         account_);
+    if (owner.max_device_bytes != kNoLimit) {
+      account->SetOnDevices(std::make_shared<Account>(
+          "the caller", "device_tensor_bytes of --rules", owner.max_device_bytes, nullptr));
+    }
     kept = account;
   }
   return account;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A log of its own of what callers asked for and got: JSON, a line for each product and each call
-// that was refused. It has no operands and no tokens.
+// A log of its own of what callers asked for and got: JSON, a line for each product, for each call
+// of another kind that the rules allow, and for each that was refused. It has no operands and no
+// tokens.
 #pragma once
 
 #include <spdlog/logger.h>

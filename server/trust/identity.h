@@ -44,9 +44,11 @@ struct Grant {
   Roles roles;
   bool is_low_priority = false;  // Its products wait for those of others.
   MeterLimits in_flight;
-  int64_t tensor_bytes = kNoBound;   // Memory of the host, in all sessions together.
-  int64_t message_bytes = kNoBound;  // In one request.
-  std::vector<std::string> devices;  // Empty stands for all.
+  double share = 1;                        // Its part of a device's time, beside the 1 of others.
+  int64_t tensor_bytes = kNoBound;         // Memory of the host, in all sessions together,
+  int64_t device_tensor_bytes = kNoBound;  // and memory of devices.
+  int64_t message_bytes = kNoBound;        // In one request.
+  std::vector<std::string> devices;        // Empty stands for all.
 
   bool MayUse(std::string_view device) const;
 };

@@ -53,6 +53,15 @@ absl::Status ReadSeconds(const std::string& field, const json& value, int64_t& r
   return absl::OkStatus();
 }
 
+absl::Status ReadShare(const std::string& field, const json& value, double& result) {
+  const double share = value.is_number() ? value.get<double>() : 0;
+  if (!(share >= 0.01 && share <= 100)) {
+    return Bad(field, Shown(value), "a number from 0.01 to 100");
+  }
+  result = share;
+  return absl::OkStatus();
+}
+
 absl::Status ReadRoles(const std::string& field, const json& value, Roles& roles) {
   const std::string want =
       "a list of multiply, tensors, statistics, registry, reflection, administer";
@@ -90,6 +99,10 @@ absl::Status ReadMember(const std::string& field, const std::string& key, const 
   if (key == "requests") return Read(field, value, kMostCount, grant.in_flight.requests);
   if (key == "bytes") return Read(field, value, kMostCount, grant.in_flight.bytes);
   if (key == "tensor_bytes") return Read(field, value, kMostCount, grant.tensor_bytes);
+  if (key == "device_tensor_bytes") {
+    return Read(field, value, kMostCount, grant.device_tensor_bytes);
+  }
+  if (key == "share") return ReadShare(field, value, grant.share);
   if (key == "message_bytes") return Read(field, value, kMostCount, grant.message_bytes);
   if (key == "devices") return ReadDevices(field, value, grant.devices);
   if (key == "device_seconds_a_minute") {
@@ -101,8 +114,8 @@ absl::Status ReadMember(const std::string& field, const std::string& key, const 
     return absl::OkStatus();
   }
   return Bad(field, "an unknown name",
-             "may, priority, requests, bytes, device_seconds_a_minute, tensor_bytes, "
-             "message_bytes or devices");
+             "may, priority, share, requests, bytes, device_seconds_a_minute, tensor_bytes, "
+             "device_tensor_bytes, message_bytes or devices");
 }
 
 absl::StatusOr<Grant> GrantOf(const std::string& field, const json& value) {

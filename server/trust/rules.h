@@ -25,8 +25,8 @@ class Rules {
   static constexpr size_t kMostBytes = size_t{1} << 20;
 
   // Members of an identity: "may" (names of roles, required), "priority" ("normal" or "low"),
-  // "requests" and "bytes" (most inside at once), "device_seconds_a_minute", "tensor_bytes",
-  // "message_bytes", "devices" (names).
+  // "share" (a number), "requests" and "bytes" (most inside at once), "device_seconds_a_minute",
+  // "tensor_bytes", "device_tensor_bytes", "message_bytes", "devices" (names).
   // Errors: InvalidArgument: "rules: identities.batch.requests: got 0, want an integer from 1 to
   // 9007199254740992".
   static absl::StatusOr<Rules> Parse(std::string_view text);

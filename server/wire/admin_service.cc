@@ -62,17 +62,19 @@ class AdminService final : public v1::Admin::CallbackService {
                                                const v1::GetIncidentProductRequest* request,
                                                v1::GetIncidentProductResponse* response) override {
     absl::Status status = CheckIsLocal(gate_, context->peer());
-    if (status.ok()) status = FillProduct(request->id(), *response);
+    if (status.ok()) status = FillProduct(*request, *response);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
 
  private:
-  absl::Status FillProduct(int64_t id, v1::GetIncidentProductResponse& response) const {
+  absl::Status FillProduct(const v1::GetIncidentProductRequest& request,
+                           v1::GetIncidentProductResponse& response) const {
+    const int64_t id = request.id();
     for (const IncidentLog::Entry& entry : incidents_.entries()) {
       if (entry.incident.id != id) continue;
-      ASSIGN_OR_RETURN(*response.mutable_request(), ProductOf(entry));
+      ASSIGN_OR_RETURN(*response.mutable_request(), ProductOf(entry, request.without_operands()));
       *response.mutable_incident() = ToWire(entry);
       const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
       if (bytes <= max_message_bytes_) return absl::OkStatus();

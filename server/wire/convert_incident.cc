@@ -3,11 +3,32 @@
 
 #include <string>
 
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
 #include "server/wire/convert.h"
 #include "server/wire/convert_operand.h"
 
 namespace gemmd {
 namespace {
+
+// The step from one matrix of a batch to the next, in elements.
+// Errors: FailedPrecondition where requests have no words for it.
+absl::Status FillStride(std::string_view field, const MatrixLayout& layout, v1::Operand& wire) {
+  const int64_t stride = layout.batch_stride_bytes;
+  if (layout.is_sparse()) {
+    const absl::StatusOr<MatrixLayout> tight =
+        TightSparseLayout(field, layout.type, layout.rows, layout.columns);
+    if (stride == 0) wire.set_batch_stride(0);
+    if (stride == 0 || (tight.ok() && tight->batch_stride_bytes == stride)) {
+      return absl::OkStatus();
+    }
+  } else if (stride * 8 % BitsOf(layout.type) == 0) {
+    wire.set_batch_stride(stride * 8 / BitsOf(layout.type));
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      Concat("id: matrices of ", field, " were a part of a tensor that no request can describe"));
+}
 
 void Fill(const MatrixLayout& layout, const std::vector<std::byte>& bytes,
           const std::vector<float>& scale, v1::Operand& wire) {
@@ -20,7 +41,6 @@ void Fill(const MatrixLayout& layout, const std::vector<std::byte>& bytes,
     wire.set_order(layout.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR);
     wire.set_leading_dimension(layout.leading_dimension);
   }
-  wire.set_batch_stride(layout.batch_stride_bytes);
 }
 
 }  // namespace
@@ -46,14 +66,18 @@ v1::Incident ToWire(const IncidentLog::Entry& entry) {
   wire.set_c_sha256(incident.c_sha256);
   wire.set_chip_state(incident.chip_state);
   wire.set_request_id(incident.request_id);
-  wire.set_has_operands(entry.product != nullptr);
+  wire.set_bias_sha256(incident.bias_sha256);
+  wire.set_has_operands(entry.has_operands());
   wire.set_took_out_device(incident.took_out_device);
   return wire;
 }
 
-absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry) {
-  if (entry.product == nullptr) {
-    return absl::FailedPreconditionError("id: the operands of this incident were not kept");
+absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry,
+                                              bool without_operands) {
+  if (entry.product == nullptr || (!without_operands && !entry.has_operands())) {
+    return absl::FailedPreconditionError(
+        without_operands ? "id: the factors of this incident's scales were not kept"
+                         : "id: the operands of this incident were not kept");
   }
   const KeptProduct& kept = *entry.product;
   const Problem& problem = kept.problem;
@@ -65,6 +89,11 @@ absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry) {
   Fill(problem.a, kept.a, kept.a_scale, *request.mutable_a());
   Fill(problem.b, kept.b, kept.b_scale, *request.mutable_b());
   if (problem.has_c()) Fill(problem.c, kept.c, {}, *request.mutable_c());
+  if (problem.batch > 1) {
+    RETURN_IF_ERROR(FillStride("a", problem.a, *request.mutable_a()));
+    RETURN_IF_ERROR(FillStride("b", problem.b, *request.mutable_b()));
+    if (problem.has_c()) RETURN_IF_ERROR(FillStride("c", problem.c, *request.mutable_c()));
+  }
   request.set_alpha(problem.alpha);
   request.set_beta(problem.beta);
   if (problem.bias_axis != BiasAxis::kNone) {
@@ -79,6 +108,12 @@ absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry) {
   request.mutable_d()->set_type(ToWire(problem.d.type));
   request.mutable_d()->set_order(problem.d.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR
                                                                      : v1::ORDER_COLUMN_MAJOR);
+  if (without_operands) {
+    request.mutable_a()->clear_data();
+    request.mutable_b()->clear_data();
+    if (request.has_c()) request.mutable_c()->clear_data();
+    if (request.has_bias()) request.mutable_bias()->clear_data();
+  }
   request.set_kernel(entry.incident.kernel);
   request.set_device(entry.incident.device);
   return request;

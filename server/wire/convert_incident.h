@@ -9,8 +9,9 @@ namespace gemmd {
 
 v1::Incident ToWire(const IncidentLog::Entry& entry);
 
-// The product that gave the wrong answer, with its operands.
-// Errors: FailedPrecondition where they were not kept.
-absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry);
+// The product that gave the wrong answer, with its operands unless they are not wanted.
+// Errors: FailedPrecondition where what is wanted was not kept.
+absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry,
+                                              bool without_operands);
 
 }  // namespace gemmd

@@ -36,6 +36,11 @@ absl::Status MalformedMessage() {
   return absl::InvalidArgumentError("message: got bytes that are no message of this method");
 }
 
+absl::Status TooManyFields() {
+  return absl::InvalidArgumentError(
+      GotWant("message", Concat("more than ", kMostFields, " fields"), "no more"));
+}
+
 absl::Status Examination::Run(Message& message) {
   RETURN_IF_ERROR(Fields(message, Holding::kAllowed));
   MergeUntil(input_.CurrentPosition());
@@ -45,6 +50,7 @@ absl::Status Examination::Run(Message& message) {
 absl::Status Examination::Fields(Message& message, Holding holding) {
   int start = input_.CurrentPosition();
   while (const uint32_t tag = input_.ReadTag()) {
+    if (++fields_ > kMostFields) return TooManyFields();
     const FieldDescriptor* const field =
         message.GetDescriptor()->FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
     const bool is_known = field != nullptr && IsTypeOf(*field, tag);
@@ -91,6 +97,9 @@ absl::Status Examination::Delimited(const Field& field, int start, Message& mess
     return Within(field, start, size, message, holding);
   } else if (field.type() == FieldDescriptor::TYPE_BYTES) {
     return Bytes(field, start, size, message, holding);
+  } else if (field.type() == FieldDescriptor::TYPE_STRING && size > kMostTextBytes) {
+    return absl::InvalidArgumentError(
+        GotWant(field.name(), Concat(size, " bytes"), Concat("at most ", kMostTextBytes)));
   }
   return input_.Skip(size) ? absl::OkStatus() : MalformedMessage();
 }

@@ -23,6 +23,12 @@ inline constexpr int64_t kHeldFromBytes = int64_t{32} << 10;
 // what names it, would take more than its bytes.
 inline constexpr int64_t kLeastSliceBytes = int64_t{4} << 10;
 
+// What a message has of fields, those of messages within it included, and what one of text may have
+// of bytes: a few dozen, and 128 bytes, are of use. To go through ten million empty fields, which
+// 20 MB hold, takes seconds.
+inline constexpr int64_t kMostFields = 1024;
+inline constexpr int64_t kMostTextBytes = int64_t{1} << 20;
+
 // A range of the message's bytes.
 struct WireRange {
   int64_t begin = 0;
@@ -84,6 +90,7 @@ class Examination {
   const std::vector<grpc::Slice>& slices_;
   size_t slice_ = 0;         // The one that was reached,
   int64_t slice_begin_ = 0;  // and where it begins.
+  int64_t fields_ = 0;
   int64_t unknown_bytes_ = 0;
   int64_t repeated_bytes_ = 0;
   int64_t merged_ = 0;  // What is before it is in the steps.
@@ -92,5 +99,6 @@ class Examination {
 };
 
 absl::Status MalformedMessage();
+absl::Status TooManyFields();
 
 }  // namespace gemmd

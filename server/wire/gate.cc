@@ -8,6 +8,7 @@
 #include "kernels/peer_text.h"
 #include "server/system/audit_log.h"
 #include "server/system/log.h"
+
 namespace gemmd {
 namespace {
 
@@ -25,6 +26,16 @@ constexpr Service kServices[] = {
     {"/gemmd.v1.Registry/GetStatistics", {.role = Role::kStatistics}},
     {"/gemmd.v1.Registry/", {.role = Role::kRegistry}},
     {"/gemmd.v1.Admin/", {.role = Role::kAdminister}},
+    // Probes ask whether it lives, as they ask health.
+    {"/inference.GRPCInferenceService/ServerLive", {.is_open = true, .role = std::nullopt}},
+    {"/inference.GRPCInferenceService/ServerReady", {.is_open = true, .role = std::nullopt}},
+    {"/inference.GRPCInferenceService/ServerMetadata", {.role = Role::kRegistry}},
+    {"/inference.GRPCInferenceService/ModelReady", {.role = Role::kRegistry}},
+    {"/inference.GRPCInferenceService/ModelMetadata", {.role = Role::kRegistry}},
+    {"/inference.GRPCInferenceService/ModelConfig", {.role = Role::kRegistry}},
+    {"/inference.GRPCInferenceService/RepositoryIndex", {.role = Role::kRegistry}},
+    {"/inference.GRPCInferenceService/ModelStatistics", {.role = Role::kStatistics}},
+    {"/inference.GRPCInferenceService/", {.role = Role::kMultiply}},
     {"/grpc.reflection.", {.role = Role::kReflection}},
     {"/grpc.health.v1.Health/", {.is_open = true, .role = std::nullopt}},
 };
@@ -52,6 +63,14 @@ void Audit(std::string_view path, std::string_view identity, std::string_view re
   if (log == nullptr) return;
   log->info("event=call_refused identity={} method={} reason={}", LogValue(identity),
             LogValue(Shown(path)), LogValue(reason));
+}
+
+// Products have lines of their own, with what they were and how they ended.
+void AuditCall(std::string_view path, const Identity& caller, Role role) {
+  if (role == Role::kMultiply) return;
+  const std::shared_ptr<spdlog::logger> log = AuditLog();
+  if (log == nullptr) return;
+  log->info("event=call identity={} method={}", LogValue(caller.name), LogValue(Shown(path)));
 }
 
 struct ReleaseConnection {
@@ -83,7 +102,10 @@ absl::Status Gate::Admit(std::string_view path, const Evidence& evidence) const 
     Audit(path, evidence.user, std::string(caller.status().message()));
     return Unknown();
   }
-  if (requirement.role && (*caller)->grant.roles.Has(*requirement.role)) return absl::OkStatus();
+  if (requirement.role && (*caller)->grant.roles.Has(*requirement.role)) {
+    AuditCall(path, **caller, *requirement.role);
+    return absl::OkStatus();
+  }
   Audit(path, (*caller)->name, "the rules do not allow it");
   return Forbidden();
 }

@@ -67,7 +67,9 @@ std::string Incoming::ShortText(int number, size_t most_bytes) {
   SliceStream stream(slices_, SliceStream::After::kKeep);
   CodedInputStream input(&stream);
   const CodedInputStream::Limit whole = input.PushLimit(static_cast<int>(wire_bytes_));
-  while (const uint32_t tag = input.ReadTag()) {
+  for (int64_t fields = 0; fields < kMostFields; ++fields) {
+    const uint32_t tag = input.ReadTag();
+    if (tag == 0) break;
     uint32_t bytes = 0;
     if (tag != DelimitedTag(number)) {
       if (!WireFormatLite::SkipField(&input, tag)) break;

@@ -37,12 +37,13 @@ class Incoming {
 
   // The most bytes that Parse takes at any time beside an empty message, wire bytes included.
   // Makes room in `message` for each long field, so that parsing moves none of them.
-  // Errors: InvalidArgument where the bytes are no message of this type, or have more than
-  // kMaxUnknownBytes that are unknown; ResourceExhausted where there is no memory.
+  // Errors: InvalidArgument where the bytes are no message of this type, have more than
+  // kMaxUnknownBytes that are unknown, or more than kMostFields; ResourceExhausted where there is
+  // no memory.
   absl::StatusOr<int64_t> Examine(google::protobuf::Message& message);
 
-  // The beginning of a field of text, before the message is parsed: of its last occurrence before
-  // anything that is malformed.
+  // The beginning of a field of text, before the message is parsed: of its last occurrence
+  // among the first kMostFields and before anything that is malformed.
   std::string ShortText(int number, size_t most_bytes);
 
   // Parses into the message that was examined, which stays where it is. The wire's bytes are freed

@@ -37,7 +37,11 @@ absl::Status JointRequest::Cut() {
     uint32_t bytes = 0;
     if (tag != kProductTag) {
       if (!WireFormatLite::SkipField(&input, tag)) return MalformedMessage();
-      continue;
+      const int64_t unknown_bytes = input.CurrentPosition() - product_bytes;
+      if (unknown_bytes <= kMaxUnknownBytes) continue;
+      return absl::InvalidArgumentError(Concat("message: got at least ", unknown_bytes,
+                                               " bytes of unknown fields, want at most ",
+                                               kMaxUnknownBytes));
     }
     if (!input.ReadVarint32(&bytes)) return MalformedMessage();
     const int64_t begin = input.CurrentPosition();
@@ -53,12 +57,6 @@ absl::Status JointRequest::Cut() {
   }
   // ReadTag gives 0 at the end, and for what cannot be a tag.
   if (!input.ConsumedEntireMessage()) return MalformedMessage();
-  const int64_t unknown_bytes = wire_bytes_ - product_bytes;
-  if (unknown_bytes > kMaxUnknownBytes) {
-    return absl::InvalidArgumentError(Concat("message: got ", unknown_bytes,
-                                             " bytes of unknown fields, want at most ",
-                                             kMaxUnknownBytes));
-  }
   if (products_.size() > 1 && wire_bytes_ > kMostJointBytes) {
     return absl::InvalidArgumentError(Concat("requests: got ", products_.size(), " in ",
                                              wire_bytes_, " bytes, want one alone, or at most ",

@@ -4,7 +4,9 @@
 #include <grpc/support/time.h>
 #include <grpcpp/alarm.h>
 
+#include <algorithm>
 #include <deque>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -142,16 +144,33 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   absl::Status Cut() {
     ASSIGN_OR_RETURN(arrival_, ArrivalOf(context_, clock_.NowNs(), gate_, clock_));
     products_.emplace(incoming_.buffer);
-    return products_->Cut();
+    RETURN_IF_ERROR(products_->Cut());
+    arrival_.has_company = products_->size() > 1;
+    if (arrival_.has_company) FindSession();
+    return absl::OkStatus();
   }
 
-  // Starts products for a while. Others that wait for this thread come before the rest, which is
-  // started on another one.
+  // Once for all products. Where there is none, each that needs it is told so.
+  void FindSession() {
+    if (arrival_.session.empty()) return;
+    const Identity* const caller = arrival_.caller.get();
+    const auto owner = caller == nullptr ? std::string_view() : std::string_view(caller->name);
+    absl::StatusOr<TensorStore::SessionUse> use = runner_.tensors().Use(arrival_.session, owner);
+    if (!use.ok()) return;
+    arrival_.used_session = std::make_shared<const TensorStore::SessionUse>(*std::move(use));
+    arrival_.session.clear();
+  }
+
+  // Starts products for a while, and launches them together. Others that wait for this thread come
+  // before the rest, which is started on another one.
   void StartSome() {
     const int64_t until_ns = clock_.NowNs() + kMostAtOnceNs;
     while (products_->size() > 0) {
       StartNext();
-      if (clock_.NowNs() < until_ns || products_->size() == 0) continue;
+      if (clock_.NowNs() >= until_ns) break;
+    }
+    if (arrival_.has_company) runner_.LaunchCompany();
+    if (products_->size() > 0) {
       // The alarm keeps what it calls, so that must not keep the reactor. The stream does not end
       // before the message is started.
       alarm_.Set(gpr_now(GPR_CLOCK_MONOTONIC), [this](bool /*ok*/) {
@@ -167,6 +186,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
 
   void EndReading() {
     products_.reset();
+    arrival_.used_session.reset();
     {
       MutexLock lock(&mutex_);
       is_reading_ = false;
@@ -211,12 +231,14 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
     } else {
       ended.refusal = JointAnswer::RefusalOf(exchange->product.request_id(), status);
     }
+    Step next;
     {
       MutexLock lock(&mutex_);
       running_.erase(exchange);
       answers_.push_back(std::move(ended));
+      Decide(next);
     }
-    Advance();
+    Do(std::move(next));
   }
 
   size_t UnansweredRequests() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -239,33 +261,49 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
     }
   }
 
-  void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
+  // What follows from the state.
+  struct Step {
     bool shall_read = false;
     bool shall_finish = false;
     std::vector<Ended> to_write;
-    std::deque<Ended> unwanted;
+    std::vector<Ended> unwanted;  // Freed without the lock.
     grpc::Status status;
-    {
-      MutexLock lock(&mutex_);
-      if (broken_) unwanted.swap(answers_);
-      if (outgoing_.empty() && !answers_.empty()) {
-        TakeAnswers();
-        to_write = outgoing_;
-      }
-      if (MayRead()) shall_read = is_reading_ = true;
-      if (!is_reading_ && UnansweredRequests() == 0 && !finished_) {
-        shall_finish = finished_ = true;
-        status = broken_ ? grpc::Status::CANCELLED : ToGrpcStatus(refused_);
-      }
+  };
+
+  void Decide(Step& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (broken_) {
+      std::move(answers_.begin(), answers_.end(), std::back_inserter(next.unwanted));
+      answers_.clear();
     }
-    if (!to_write.empty()) {
-      answer_.buffer = AnswersOf(to_write);
-      to_write.clear();
+    if (outgoing_.empty() && !answers_.empty()) {
+      TakeAnswers();
+      next.to_write = outgoing_;
+    }
+    if (MayRead()) next.shall_read = is_reading_ = true;
+    if (!is_reading_ && UnansweredRequests() == 0 && !finished_) {
+      next.shall_finish = finished_ = true;
+      next.status = broken_ ? grpc::Status::CANCELLED : ToGrpcStatus(refused_);
+    }
+  }
+
+  void Do(Step next) ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (!next.to_write.empty()) {
+      answer_.buffer = AnswersOf(next.to_write);
+      next.to_write.clear();
       sending_.Begin(static_cast<int64_t>(answer_.buffer.Length()));
       StartWrite(&answer_);
     }
-    if (shall_read) StartRead(&incoming_);
-    if (shall_finish) Finish(status);
+    if (next.shall_read) StartRead(&incoming_);
+    if (next.shall_finish) Finish(next.status);
+  }
+
+  void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
+    Step next;
+    {
+      MutexLock lock(&mutex_);
+      Decide(next);
+    }
+    Do(std::move(next));
   }
 
   ProductRunner& runner_;

@@ -29,21 +29,51 @@ int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
   return left_ns < kNoDeadlineNs - now_ns ? now_ns + left_ns : kNoDeadlineNs;
 }
 
-// The id of a request that is refused before it is parsed; empty where it is no text.
-std::string UnparsedId(Incoming& request) {
-  constexpr int kNumber = v1::MultiplyRequest::kRequestIdFieldNumber;
-  const std::string beginning = request.ShortText(kNumber, kMaxNameBytes + 1);
+// A request of gemmd's own.
+class MultiplyMessage final : public ArrivedRequest {
+ public:
+  explicit MultiplyMessage(Incoming incoming) : incoming_(std::move(incoming)) {}
+
+  absl::StatusOr<int64_t> Examine(v1::MultiplyRequest& message) override {
+    return incoming_.Examine(message);
+  }
+  absl::Status Parse(v1::MultiplyRequest& message, ReceiveQuota& quota, HeldFields& held,
+                     Arrival& /*arrival*/) override {
+    is_parsed_ = true;
+    return incoming_.Parse(message, quota, held);
+  }
+  std::string UnparsedId() override {
+    // Parsing frees the bytes.
+    if (is_parsed_) return "";
+    return gemmd::UnparsedId(incoming_, v1::MultiplyRequest::kRequestIdFieldNumber);
+  }
+
+ private:
+  Incoming incoming_;
+  bool is_parsed_ = false;
+};
+
+}  // namespace
+
+std::string UnparsedId(Incoming& request, int number) {
+  const std::string beginning = request.ShortText(number, kMaxNameBytes + 1);
   const std::string_view id = CutAtCharacter(beginning, kMaxNameBytes);
+  // Any field of text does to find out whether it is text.
   std::string field;
-  AppendFieldStart(kNumber, id.size(), field);
+  AppendFieldStart(v1::MultiplyRequest::kRequestIdFieldNumber, id.size(), field);
   v1::MultiplyRequest message;
   return message.ParseFromString(field.append(id)) ? message.request_id() : "";
 }
 
-}  // namespace
-
 absl::StatusOr<JobId> ProductExchange::Start(ProductRunner& runner, ReceiveQuota& quota,
                                              Incoming request, Arrival arrival, Answer answer) {
+  MultiplyMessage message(std::move(request));
+  return Start(runner, quota, message, std::move(arrival), std::move(answer));
+}
+
+absl::StatusOr<JobId> ProductExchange::Start(ProductRunner& runner, ReceiveQuota& quota,
+                                             ArrivedRequest& request, Arrival arrival,
+                                             Answer answer) {
   absl::StatusOr<JobId> id =
       StartProduct(runner, quota, request, std::move(arrival), std::move(answer));
   if (!id.ok()) Release();
@@ -51,7 +81,7 @@ absl::StatusOr<JobId> ProductExchange::Start(ProductRunner& runner, ReceiveQuota
 }
 
 absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, ReceiveQuota& quota,
-                                                    Incoming& request, Arrival arrival,
+                                                    ArrivedRequest& request, Arrival arrival,
                                                     Answer answer) {
   request_ = std::make_unique<Request>();
   v1::MultiplyRequest& message = request_->message;
@@ -60,20 +90,20 @@ absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, Recei
   if (status.ok()) {
     absl::StatusOr<Admission::Ticket> ticket = runner.Hold(*most_bytes, arrival);
     if (!ticket.ok()) {
-      request_id_ = UnparsedId(request);
+      request_id_ = request.UnparsedId();
       return ticket.status();
     }
     ticket_ = *std::move(ticket);
-    status = request.Parse(message, quota, request_->held);
-  } else {
-    request_id_ = UnparsedId(request);
+    status = request.Parse(message, quota, request_->held, arrival);
   }
-  if (status.ok()) {
-    request_id_ = CutAtCharacter(message.request_id(), kMaxNameBytes);
-    arrival.request_id = request_id_;
-  }
+  request_id_ = status.ok() ? std::string(CutAtCharacter(message.request_id(), kMaxNameBytes))
+                            : request.UnparsedId();
+  arrival.request_id = request_id_;
   absl::StatusOr<ParsedRequest> parsed =
-      status.ok() ? ParseWithTensors(runner.tensors(), arrival.session, arrival.caller.get(),
+      status.ok() ? ParseWithTensors(runner.tensors(),
+                                     {.token = arrival.session,
+                                      .identity = arrival.caller.get(),
+                                      .session = std::exchange(arrival.used_session, nullptr)},
                                      message, &request_->held)
                   : absl::StatusOr<ParsedRequest>(status);
   return runner.Start(std::move(parsed), std::move(arrival), ticket_, CallerFor(std::move(answer)));
@@ -111,10 +141,7 @@ void ProductExchange::TakeAnswer(JointAnswer& to) {
   to.Add(request_id_, std::move(answer_), std::move(d_));
 }
 
-void ProductExchange::LeaveQueue() {
-  ticket_.MarkAnswered();
-  ticket_.ShrinkTo(answer_bytes());
-}
+void ProductExchange::LeaveQueue() { ticket_.MarkAnswered(answer_bytes()); }
 
 std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context) {
   const auto [first, last] = context.client_metadata().equal_range(kTraceparentKey);

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "gemmd/v1/gemm.pb.h"
@@ -26,6 +27,27 @@
 
 namespace gemmd {
 
+// A request as it has arrived, in the words of one protocol or another.
+class ArrivedRequest {
+ public:
+  virtual ~ArrivedRequest() = default;
+
+  // The most bytes that Parse takes at any time beside an empty message, wire bytes included.
+  // Errors: InvalidArgument, ResourceExhausted where there is no memory.
+  virtual absl::StatusOr<int64_t> Examine(v1::MultiplyRequest& message) = 0;
+
+  // Fills the message that was examined; its long fields stay with `held`, which borrows the quota.
+  // What the request says of itself is told to `arrival`.
+  virtual absl::Status Parse(v1::MultiplyRequest& message, ReceiveQuota& quota, HeldFields& held,
+                             Arrival& arrival) = 0;
+
+  // The id of a request that is refused by one of these; empty where it is no text.
+  virtual std::string UnparsedId() = 0;
+};
+
+// The text of the field of that number, as far as an id may be long; empty where it is no text.
+std::string UnparsedId(Incoming& request, int number);
+
 class ProductExchange {
  public:
   using Answer = absl::AnyInvocable<void(const absl::Status&) &&>;
@@ -34,6 +56,8 @@ class ProductExchange {
   // `answer` is called exactly once, perhaps before this returns; the exchange lives until then.
   // Errors: as Gemm.Multiply of the wire contract; `answer` is then never called.
   absl::StatusOr<JobId> Start(ProductRunner& runner, ReceiveQuota& quota, Incoming request,
+                              Arrival arrival, Answer answer);
+  absl::StatusOr<JobId> Start(ProductRunner& runner, ReceiveQuota& quota, ArrivedRequest& request,
                               Arrival arrival, Answer answer);
 
   // The id of the request, as far as it could be read.
@@ -49,10 +73,14 @@ class ProductExchange {
   // The answer to a product that is OK and has left the queue, once.
   grpc::ByteBuffer TakeUnaryAnswer();
   void TakeAnswer(JointAnswer& to);
+  // Its parts, for another protocol: the answer lacks the bytes of D.
+  v1::MultiplyResponse TakeResponse() { return std::move(answer_); }
+  HeldBytes TakeD() { return std::move(d_); }
+  const v1::MultiplyResponse& response() const { return answer_; }
 
  private:
-  absl::StatusOr<JobId> StartProduct(ProductRunner& runner, ReceiveQuota& quota, Incoming& request,
-                                     Arrival arrival, Answer answer);
+  absl::StatusOr<JobId> StartProduct(ProductRunner& runner, ReceiveQuota& quota,
+                                     ArrivedRequest& request, Arrival arrival, Answer answer);
   ProductCaller CallerFor(Answer answer);
   void Release();
 

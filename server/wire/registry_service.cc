@@ -12,6 +12,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
 #include "kernels/status_macros.h"
+#include "server/scheduling/caller_rules.h"
 #include "server/system/version.h"
 #include "server/wire/convert.h"
 #include "server/wire/convert_instruction.h"
@@ -169,9 +170,13 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
   absl::StatusOr<RegistryAnswer> ExplainProduct(v1::MultiplyRequest& request,
                                                 grpc::CallbackServerContext& context) const {
     ASSIGN_OR_RETURN(const Gate::Caller caller, gate_.CallerOf(context, Role::kRegistry));
-    ASSIGN_OR_RETURN(const ParsedRequest parsed,
-                     ParseWithTensors(runner_.tensors(), SessionTokenOf(context), caller.get(),
+    const std::string token = SessionTokenOf(context);
+    ASSIGN_OR_RETURN(ParsedRequest parsed,
+                     ParseWithTensors(runner_.tensors(), {.token = token, .identity = caller.get()},
                                       request, nullptr));
+    if (caller != nullptr) {
+      RETURN_IF_ERROR(RestrictToGrant(caller->grant, devices_, runner_, parsed));
+    }
     ASSIGN_OR_RETURN(const ProductRunner::Placement place, runner_.FindPlace(parsed));
     const Device& device = *place.served->device;
     const Problem& problem = parsed.job.problem;

@@ -11,6 +11,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/wire/incoming.h"
 
 namespace gemmd {
 namespace {
@@ -91,7 +92,8 @@ std::optional<PutMessage::Chunk> ReadChunk(const std::vector<grpc::Slice>& slice
     return std::nullopt;
   }
   PutMessage::Chunk chunk;
-  while (reader.left() > 0) {
+  for (int64_t fields = 0; reader.left() > 0; ++fields) {
+    if (fields == kMostFields) return std::nullopt;
     const std::optional<uint64_t> tag = reader.Varint(kTagBytes);
     const std::optional<uint64_t> value =
         reader.Varint(tag == kOffsetTag ? kNumberBytes : kLengthBytes);
@@ -120,6 +122,8 @@ absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
   (void)bytes.Dump(&message.slices);  // Fails for compressed messages alone, which are not taken.
   message.chunk = ReadChunk(message.slices);
   if (!message.chunk) {
+    RETURN_IF_ERROR(Incoming(message.slices).Examine(message.other).status());
+    message.other.Clear();
     grpc::ByteBuffer copy(bytes);  // References only: the reader takes a buffer that it may change.
     grpc::ProtoBufferReader reader(&copy);
     if (!reader.status().ok() || !message.other.ParseFromZeroCopyStream(&reader)) {

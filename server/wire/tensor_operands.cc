@@ -214,15 +214,19 @@ bool HasTensors(const v1::MultiplyRequest& request) {
 
 }  // namespace
 
-absl::StatusOr<ParsedRequest> ParseWithTensors(TensorStore& store, std::string_view token,
-                                               const Identity* caller, v1::MultiplyRequest& request,
+absl::StatusOr<ParsedRequest> ParseWithTensors(TensorStore& store, const TensorCaller& caller,
+                                               v1::MultiplyRequest& request,
                                                const HeldFields* held) {
   if (!HasTensors(request)) return ParseMultiply(request, held);
-  if (caller != nullptr && !caller->grant.roles.Has(Role::kTensors)) {
+  if (caller.identity != nullptr && !caller.identity->grant.roles.Has(Role::kTensors)) {
     return absl::PermissionDeniedError("tensor: got a caller that the rules allow no tensors");
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<ProductTensors> tensors,
-                   ProductTensors::Make(store, token, caller == nullptr ? "" : caller->name));
+  std::unique_ptr<ProductTensors> tensors;
+  if (caller.session != nullptr) {
+    tensors = ProductTensors::In(store, caller.session);
+  } else {
+    ASSIGN_OR_RETURN(tensors, ProductTensors::Make(store, caller.token, caller.name()));
+  }
   TensorOperands operands(request, *tensors);
   RETURN_IF_ERROR(operands.Resolve());
   ASSIGN_OR_RETURN(ParsedRequest parsed, ParseMultiply(request, held));

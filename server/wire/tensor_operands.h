@@ -3,6 +3,7 @@
 // Products whose matrices are resident tensors, or parts of them.
 #pragma once
 
+#include <memory>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -14,14 +15,25 @@
 
 namespace gemmd {
 
+// In whose name a request names tensors.
+struct TensorCaller {
+  std::string_view token;
+  const Identity* identity = nullptr;  // Null where callers are not known by name.
+  // The session of the token, where it has been found before.
+  std::shared_ptr<const TensorStore::SessionUse> session = nullptr;
+
+  std::string_view name() const {
+    return identity == nullptr ? std::string_view() : std::string_view(identity->name);
+  }
+};
+
 // Parses a request as ParseMultiply does, which knows of no tensors: what it needs to be told of
 // them is written into the request before, and the job is told where they are afterwards. Errors:
 // those of ParseMultiply, and as Operand.tensor and OutputSpec of the wire contract;
 // Unauthenticated where there are tensors but no session of this token that is the caller's;
-// PermissionDenied where the rules allow the caller no tensors. `caller` is null where callers are
-// not known by name.
-absl::StatusOr<ParsedRequest> ParseWithTensors(TensorStore& store, std::string_view token,
-                                               const Identity* caller, v1::MultiplyRequest& request,
+// PermissionDenied where the rules allow the caller no tensors.
+absl::StatusOr<ParsedRequest> ParseWithTensors(TensorStore& store, const TensorCaller& caller,
+                                               v1::MultiplyRequest& request,
                                                const HeldFields* held);
 
 }  // namespace gemmd

@@ -64,7 +64,10 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     const std::string peer = caller != nullptr ? caller->name : std::string(FlowOf(context.peer()));
     SessionOwner owner;
     owner.is_known = caller != nullptr;
-    if (caller != nullptr) owner.max_bytes = caller->grant.tensor_bytes;
+    if (caller != nullptr) {
+      owner.max_bytes = caller->grant.tensor_bytes;
+      owner.max_device_bytes = caller->grant.device_tensor_bytes;
+    }
     ASSIGN_OR_RETURN(session_, store.OpenSession(wire.token(), peer, owner));
     v1::OpenSessionResponse response;
     response.set_token(session_.token().ToHex());

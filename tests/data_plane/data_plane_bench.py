@@ -24,7 +24,7 @@ def parse_arguments():
     parser.add_argument("--bench", type=pathlib.Path, help="data_plane_bench (default: in --bin)")
     parser.add_argument("--baseline", type=pathlib.Path, help="folder of an older gemmd")
     parser.add_argument("--device", default="cpu", help="for products in bf16: cpu or cuda:0")
-    parser.add_argument("--rows", default="", help="inline,transfer,small,stacking,weights,large")
+    parser.add_argument("--rows", default="", help="inline,transfer,small,stacking,weights,large; a part of small alone is small.lists")
     parser.add_argument("--transfer-mib", type=int, default=4096, help="length of Put and Get")
     parser.add_argument("--seconds", type=float, default=2, help="for one measurement")
     parser.add_argument("--turns", type=int, default=5, help="of which the median counts")

@@ -47,9 +47,16 @@ constexpr auto kUsage =
     "[--transfer-mib=N] [--seconds=S] [--turns=N] [--rows=NAME,...]";
 
 int Main(const std::vector<std::string>& arguments) {
-  const std::vector<Group> groups = {{"inline", MeasureInline},   {"transfer", MeasureTransfers},
-                                     {"small", MeasureSmall},     {"stacking", MeasureStacking},
-                                     {"weights", MeasureWeights}, {"large", MeasureLarge}};
+  const std::vector<Group> groups = {{"inline", MeasureInline},
+                                     {"transfer.few", MeasureTransfers},
+                                     {"transfer.striped", MeasureStripedTransfers},
+                                     {"small.unary", MeasureSmallUnary},
+                                     {"small.streams", MeasureSmallStreams},
+                                     {"small.lists", MeasureSmallLists},
+                                     {"small.alone", MeasureSmallAlone},
+                                     {"stacking", MeasureStacking},
+                                     {"weights", MeasureWeights},
+                                     {"large", MeasureLarge}};
   Targets targets;
   std::string rows;
   const std::map<std::string, std::string*> texts = {{"--tcp", &targets.tcp},
@@ -75,8 +82,11 @@ int Main(const std::vector<std::string>& arguments) {
   }
   const std::vector<std::string> wanted = absl::StrSplit(rows, ',', absl::SkipEmpty());
   for (const Group& group : groups) {
+    // "small" is all of its parts.
     const bool is_wanted =
-        wanted.empty() || std::find(wanted.begin(), wanted.end(), group.name) != wanted.end();
+        wanted.empty() || std::any_of(wanted.begin(), wanted.end(), [&](const std::string& name) {
+          return group.name == name || group.name.starts_with(name + ".");
+        });
     const bool is_possible = (group.name != "weights" || !targets.numpy.empty()) &&
                              (group.name != "large" || targets.is_gpu());
     if (is_wanted && is_possible) group.measure(targets);

@@ -33,10 +33,14 @@ struct Targets {
 
 // Products whose 64 MiB of operands, or of results, travel with them over one connection.
 void MeasureInline(const Targets& targets);
-// Put and Get over four connections.
+// Put and Get over one and two connections, and over four.
 void MeasureTransfers(const Targets& targets);
-// 64^3 in bf16: calls, streams and lists of products, and one caller alone.
-void MeasureSmall(const Targets& targets);
+void MeasureStripedTransfers(const Targets& targets);
+// 64^3 in bf16: calls, streams of products, streams of lists of products, and one caller alone.
+void MeasureSmallUnary(const Targets& targets);
+void MeasureSmallStreams(const Targets& targets);
+void MeasureSmallLists(const Targets& targets);
+void MeasureSmallAlone(const Targets& targets);
 // 64 callers with one weight matrix, stacked and not.
 void MeasureStacking(const Targets& targets);
 // 8 x 384 times a resident (30522 x 384)^T in f32, beside NumPy in another process.

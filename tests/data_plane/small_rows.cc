@@ -181,18 +181,28 @@ void MeasureAlone(const Targets& targets, const SmallProducts& products) {
   Print(row);
 }
 
+constexpr int kConnections[] = {1, 4};
+
 }  // namespace
 
-void MeasureSmall(const Targets& targets) {
+void MeasureSmallUnary(const Targets& targets) {
   const BareGrpc bare(targets.unix_socket);
   const SmallProducts products(targets);
-  for (const int connections : {1, 4}) {
-    MeasureUnary(targets, bare, products, connections);
-    MeasureStream(targets, bare, products, connections);
-    MeasureLists(targets, products, connections);
-  }
-  MeasureAlone(targets, products);
+  for (const int connections : kConnections) MeasureUnary(targets, bare, products, connections);
 }
+
+void MeasureSmallStreams(const Targets& targets) {
+  const BareGrpc bare(targets.unix_socket);
+  const SmallProducts products(targets);
+  for (const int connections : kConnections) MeasureStream(targets, bare, products, connections);
+}
+
+void MeasureSmallLists(const Targets& targets) {
+  const SmallProducts products(targets);
+  for (const int connections : kConnections) MeasureLists(targets, products, connections);
+}
+
+void MeasureSmallAlone(const Targets& targets) { MeasureAlone(targets, SmallProducts(targets)); }
 
 void MeasureStacking(const Targets& targets) {
   constexpr int64_t kRows = 8;

@@ -63,10 +63,15 @@ void MeasureOver(const Targets& targets, const std::string& address, int connect
 }  // namespace
 
 void MeasureTransfers(const Targets& targets) {
-  for (const int connections : {1, 2, 4}) {
+  for (const int connections : {1, 2}) {
     MeasureOver(targets, targets.unix_socket, connections);
     MeasureOver(targets, targets.tcp, connections);
   }
+}
+
+void MeasureStripedTransfers(const Targets& targets) {
+  MeasureOver(targets, targets.unix_socket, BareGrpc::kConnections);
+  MeasureOver(targets, targets.tcp, BareGrpc::kConnections);
 }
 
 }  // namespace gemmd

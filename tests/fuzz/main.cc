@@ -25,8 +25,8 @@ namespace {
 const std::vector<Target>& Targets() {
   static const std::vector<Target>* const targets = [] {
     auto* const all = new std::vector<Target>();
-    for (const auto list : {ProductTargets, TensorTargets, AnswerTargets, RegistryTargets,
-                            RecordTargets, FileTargets, HeaderTargets}) {
+    for (const auto list : {ProductTargets, InferTargets, TensorTargets, AnswerTargets,
+                            RegistryTargets, RecordTargets, FileTargets, HeaderTargets}) {
       for (const Target& target : list()) all->push_back(target);
     }
     return all;

@@ -26,8 +26,8 @@ namespace {
 
 using google::protobuf::Message;
 
-bool IsAboutUnknownFields(const absl::Status& status) {
-  return status.message().find("unknown fields") != std::string_view::npos;
+bool IsAboutCountsOfFields(const absl::Status& status) {
+  return status.message().find("fields, want") != std::string_view::npos;
 }
 
 ReceiveQuota& Quota() {
@@ -163,7 +163,7 @@ void CheckIncoming(Incoming incoming, std::string_view bytes, Choices& choices) 
   const absl::StatusOr<int64_t> most_bytes = incoming.Examine(got);
   const absl::Status status =
       most_bytes.ok() ? incoming.Parse(got, Quota(), held) : most_bytes.status();
-  if (IsAboutUnknownFields(status)) return;
+  if (IsAboutCountsOfFields(status)) return;
   Demand(status.ok() == is_message, "protobuf takes another message");
   if (!is_message) return;
   Demand(id == want.request_id().substr(0, 64), "a short text is another one");
@@ -222,7 +222,7 @@ void RunJoint(std::string_view input) {
   const absl::Status status = joint.Cut();
   if (!status.ok()) {
     const bool is_bounded = static_cast<size_t>(want.requests_size()) > kMostJointRequests ||
-                            IsAboutUnknownFields(status);
+                            IsAboutCountsOfFields(status);
     Demand(!is_message || is_bounded, "a message is refused that protobuf takes");
     return;
   }
@@ -236,7 +236,7 @@ void RunJoint(std::string_view input) {
     HeldFields held;
     absl::Status parsed = product.Examine(got).status();
     if (parsed.ok()) parsed = product.Parse(got, Quota(), held);
-    if (IsAboutUnknownFields(parsed)) return;
+    if (IsAboutCountsOfFields(parsed)) return;
     are_messages = are_messages && parsed.ok();
     if (!is_message) continue;
     const auto number = static_cast<size_t>(want.requests_size()) - joint.size() - 1;

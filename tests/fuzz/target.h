@@ -44,6 +44,7 @@ struct Target {
 
 // Each file of targets lists its own.
 std::vector<Target> ProductTargets();
+std::vector<Target> InferTargets();
 std::vector<Target> TensorTargets();
 std::vector<Target> AnswerTargets();
 std::vector<Target> RegistryTargets();

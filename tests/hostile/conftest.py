@@ -6,6 +6,8 @@ fixtures and the means to speak with a daemon are those of tests/end_to_end.
 """
 
 import dataclasses
+import math
+import os
 import pathlib
 import sys
 
@@ -13,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "end_to_end"))
 import fixtures  # noqa: E402
+import metrics_page  # noqa: E402
 from fixtures import *  # noqa: E402, F403
 
 
@@ -56,6 +59,30 @@ def pytest_configure(config):
 @pytest.fixture(scope="session")
 def battery(request):
     return request.config.battery
+
+
+@pytest.fixture(scope="module")
+def daemon(request, gemmd, tmp_path_factory, battery, is_sanitized):
+    """As that of tests/end_to_end. At the end it tells for how long any handler held a thread of gRPC's,
+    whatever the tests of the file sent. Where other work takes the processors that says little."""
+    daemons = fixtures.Daemons(gemmd, tmp_path_factory.mktemp)
+    flags = ["--lame-duck=1ms", *getattr(request.module, "GEMMD_FLAGS", ())]
+    if not any(flag.startswith("--metrics-listen") for flag in flags):
+        flags.append("--metrics-listen=127.0.0.1:0")
+    daemon = daemons.start(*flags)
+    before = metrics_page.scrape(daemon)
+    yield daemon
+    longest = metrics_page.longest_handler_ms(metrics_page.scrape(daemon), before)
+    daemons.end()
+    if longest:
+        has_room = (os.cpu_count() or 1) >= 8 and not is_sanitized
+        method = max(longest, key=longest.get)
+        battery.holds(
+            f"all of {request.path.name}: a handler ({method})",
+            most=5 if has_room else math.inf,
+            seen=longest[method],
+            unit="ms",
+        )
 
 
 def pytest_terminal_summary(terminalreporter, config):

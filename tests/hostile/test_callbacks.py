@@ -24,7 +24,7 @@ from gemmd.v1 import (
     tensors_pb2,
 )
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from http2_peer import Http2Peer, message
+from http2_peer import MULTIPLY, MULTIPLY_STREAM, Http2Peer, joint_bytes, message, varint
 from product import Product
 from streams import answers_in, joint
 
@@ -223,20 +223,68 @@ def hostile_requests(registry, gemm):
     yield "information", registry.GetServerInfo, registry_pb2.GetServerInfoRequest()
 
 
-def test_no_call_holds_a_thread_for_long(attacked, large, battery, is_sanitized):
+def large_products():
+    """What to call it, and the bytes: megabytes, of which as much as may be is looked at."""
+    product = gemm_pb2.MultiplyRequest(m=5, n=5, k=1 << 20)
+    product.a.type = product.b.type = tensors_pb2.ELEMENT_TYPE_F32
+    product.a.data = product.b.data = bytes(20 * MIB)
+    yield "a product of 40 MiB", product.SerializeToString()
+    product.a.data = bytes(20 * MIB - 1)
+    yield "a product of 40 MiB that is short", product.SerializeToString()
+    # A field of two bytes two million times: the last one counts.
+    for field in gemm_pb2.MultiplyRequest.DESCRIPTOR.fields:
+        if field.message_type:
+            yield f"two million of {field.name}", (varint(field.number << 3 | 2) + b"\0") * (2 * MIB)
+    yield "a text of 20 MiB", text_field("kernel", b"x" * (20 * MIB))
+    yield "two million texts", text_field("device", b"x") * (2 * MIB)
+    yield "groups within groups", b"\xf3\x07" * (2 * MIB)
+    yield "unknown numbers", b"\xf8\x07\x00" * (2 * MIB)
+    yield "unknown bytes", b"\xfa\x07" + varint(20 * MIB) + bytes(20 * MIB)
+
+
+def text_field(name, text):
+    number = gemm_pb2.MultiplyRequest.DESCRIPTOR.fields_by_name[name].number
+    return varint(number << 3 | 2) + varint(len(text)) + text
+
+
+def large_requests(channel, session):
+    """What to call it, the call and the bytes: of products, alone and on a stream, and of others."""
+    product, stream = channel.unary_unary(MULTIPLY), channel.stream_stream(MULTIPLY_STREAM)
+    explain = channel.unary_unary("/gemmd.v1.Registry/Explain")
+    put = channel.stream_stream("/gemmd.v1.Tensors/Put")
+
+    def streamed(call):
+        return lambda body, timeout: list(call(iter([body]), timeout=timeout, metadata=session.metadata))
+
+    for name, body in large_products():
+        yield name, product, body
+        yield f"{name} on a stream", streamed(stream), joint_bytes(body)
+    yield "a message of nothing known", streamed(stream), b"\xf8\x07\x00" * (2 * MIB)
+    # As large as the methods take them.
+    yield "half a million of a", explain, joint_bytes(b"\x32\0" * (MIB // 2 - 8))
+    yield "half a million chunks", streamed(put), b"\x1a\0" * (MIB // 2)
+    offsets = b"\x08\x01" * (MIB // 2)
+    yield "half a million offsets", streamed(put), b"\x1a" + varint(len(offsets)) + offsets
+
+
+def timed_since(daemon, before):
+    """A handler is timed once it has ended, which is after its answer."""
+    return metrics_page.longest_handler_ms(metrics_page.scrape(daemon), before)
+
+
+def test_no_call_holds_a_thread_for_long(attacked, large, session, battery, is_sanitized):
     registry = registry_pb2_grpc.RegistryStub(large)
     gemm = gemm_pb2_grpc.GemmStub(large)
     longest = {}
-    for name, call, request in hostile_requests(registry, gemm):
+    for name, call, request in (*hostile_requests(registry, gemm), *large_requests(large, session)):
         seen = []
         for _ in range(ROUNDS):
             before = metrics_page.scrape(attacked.daemon)
             with contextlib.suppress(grpc.RpcError):
                 call(request, timeout=DEADLINE_S)
-            seen.append(metrics_page.longest_handler_ms(metrics_page.scrape(attacked.daemon), before))
+            seen.append(wait_until(lambda before=before: timed_since(attacked.daemon, before), 30, f"{name} timed"))
             if max(seen[-1].values()) <= 5:
                 break
-        assert all(seen), f"no handler was timed for {name}"
         least = min(max(times.values()) for times in seen)
         longest[name] = max(longest.get(name, 0), least)
     print(longest)

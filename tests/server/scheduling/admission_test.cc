@@ -83,16 +83,19 @@ TEST(AdmissionTest, AnAnswerFreesThePlaceAndTheTicketTheBytes) {
   {
     absl::StatusOr<Admission::Ticket> first = Admit(admission, 60);
     ASSERT_TRUE(first.ok());
-    first->MarkAnswered();
-    first->MarkAnswered();
-    EXPECT_EQ(admission.load().requests, 0);
+    first->MarkAnswered(90);
     EXPECT_EQ(admission.load().bytes, 60);
-    EXPECT_FALSE(Admit(admission, 41).ok());
-    EXPECT_TRUE(Admit(admission, 40).ok());
+    first->MarkAnswered(50);
+    first->MarkAnswered(50);
+    EXPECT_EQ(admission.load().requests, 0);
+    EXPECT_EQ(admission.load().bytes, 50);
+    EXPECT_FALSE(Admit(admission, 51).ok());
+    EXPECT_TRUE(Admit(admission, 50).ok());
     EXPECT_FALSE(admission.WaitUntilIdle(absl::Milliseconds(1)));
   }
   EXPECT_TRUE(admission.WaitUntilIdle(absl::Seconds(1)));
   EXPECT_EQ(admission.load().requests, 0);
+  EXPECT_EQ(admission.load().bytes, 0);
 }
 
 TEST(AdmissionTest, ClosedRefusesAndIdleWaitsForTheLastTicket) {

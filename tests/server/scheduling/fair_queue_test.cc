@@ -21,8 +21,9 @@ constexpr int64_t kPlenty = int64_t{1} << 60;
 
 class FairQueueTest : public ::testing::Test {
  protected:
-  FairQueue::Job& Add(const std::string& flow, int64_t cost_ns) {
+  FairQueue::Job& Add(const std::string& flow, int64_t cost_ns, double share = 1) {
     FairQueue::Job& job = jobs_.emplace_back();
+    job.share = share;
     job.id = jobs_.size();
     job.cost_ns = cost_ns;
     names_[job.id] = flow;
@@ -83,6 +84,41 @@ TEST_F(FairQueueTest, FlowsHaveEqualTimeAndNotEqualCounts) {
     // Never apart by more than the longest job of each.
     EXPECT_LE(std::abs(had_ns["long"] - had_ns["short"]), 40);
   }
+}
+
+TEST_F(FairQueueTest, FlowsHaveTimeByTheirShares) {
+  for (int i = 0; i < 400; ++i) Add("triple", 30, 3);
+  for (int i = 0; i < 400; ++i) Add("half", 30, 0.5);
+  for (int i = 0; i < 400; ++i) Add("one", 30);
+  std::map<std::string, double> had_ns;
+  for (int i = 0; i < 450; ++i) {
+    const std::string flow = Run();
+    had_ns[flow] += 30;
+    // By their shares, never apart by more than a job of each.
+    EXPECT_LE(std::abs(had_ns["triple"] / 3 - had_ns["one"]), 10 + 30);
+    EXPECT_LE(std::abs(had_ns["half"] / 0.5 - had_ns["one"]), 60 + 30);
+  }
+  EXPECT_NEAR(had_ns["triple"], 450 * 30 / 4.5 * 3, 60);
+}
+
+TEST_F(FairQueueTest, AShareIsChargedForWhatAJobHad) {
+  FairQueue::Job& first = Add("double", 10, 2);
+  queue_.Launch(first);
+  queue_.Correct(first, 30);  // It took 40: as much as 20 of the other's.
+  queue_.Leave(first);
+  for (int i = 0; i < 5; ++i) Add("double", 10, 2);
+  for (int i = 0; i < 5; ++i) Add("one", 10);
+  EXPECT_THAT(Run(4), ElementsAre("one", "one", "double", "one"));
+}
+
+TEST_F(FairQueueTest, TellsWhatIsAheadByShares) {
+  for (int i = 0; i < 100; ++i) Add("double", 10, 2);
+  Run();
+  Add("one", 30);
+  // Until one's next job may start, at 30: six times 10, and the one that begins then.
+  EXPECT_EQ(queue_.AheadNs("one", kPlenty), 30 + 2 * 25 + 10);
+  // The other way round: the first of one's, since 990 of double's take 495 of one's time.
+  EXPECT_EQ(queue_.AheadNs("double", kPlenty), 990 + 30);
 }
 
 // A flow that asks for one product after the other has its half, too.

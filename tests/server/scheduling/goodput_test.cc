@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <iostream>
 #include <memory>
 #include <random>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "server/scheduling/scheduler.h"
+#include "tests/server/scheduling/timed_device.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/test_kernel.h"
@@ -26,53 +26,6 @@ namespace gemmd {
 namespace {
 
 constexpr double kSecond = 1e9;
-
-// Takes as long for each job as the test says, in the time of a FakeClock, one after the other; has
-// up to `depth` of them.
-class TimedDevice final : public Device {
- public:
-  TimedDevice(const Clock& clock, int depth) : clock_(clock), depth_(depth) {}
-
-  const DeviceInfo& info() const override { return info_; }
-  const DeviceProfile& profile() const override { return profile_; }
-  int depth() const override { return depth_; }
-
-  void Submit(const Job& job, Done done) override {
-    // The service time stands where A would be.
-    const auto service_ns = *reinterpret_cast<const int64_t*>(job.a.pieces[0].data());
-    if (held_.empty()) end_ns_ = clock_.NowNs() + service_ns;
-    held_.push_back({job.id, service_ns, std::move(done)});
-  }
-  void Abort(JobId id) override {
-    for (size_t i = 0; i < held_.size(); ++i) {
-      if (held_[i].id == id) return End(i, absl::CancelledError("aborted"));
-    }
-  }
-
-  int64_t end_ns() const { return held_.empty() ? kNoDeadlineNs : end_ns_; }
-  void End() { End(0, absl::OkStatus()); }
-
- private:
-  struct Held {
-    JobId id = 0;
-    int64_t service_ns = 0;
-    Done done;
-  };
-
-  void End(size_t index, absl::Status status) {
-    Done done = std::move(held_[index].done);
-    held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(index));
-    if (index == 0 && !held_.empty()) end_ns_ = clock_.NowNs() + held_.front().service_ns;
-    std::move(done)({.status = std::move(status)});
-  }
-
-  const Clock& clock_;
-  const int depth_;
-  DeviceInfo info_;
-  DeviceProfile profile_;
-  std::deque<Held> held_;
-  int64_t end_ns_ = 0;
-};
 
 enum class Error { kNone, kRandom, kTooShort, kTooLong, kSlowMachine };
 

@@ -42,6 +42,7 @@ class JoinedJobsTest : public testing::Test {
     submission.deadline_ns = deadline_ns;
     submission.flow = std::move(flow);
     submission.priority = priority;
+    submission.has_company = has_company_;
     submission.done = [this, place](JobResult result) {
       const absl::Span<const std::byte> d = result.outcome.d.bytes();
       answers_[place] = {
@@ -73,6 +74,7 @@ class JoinedJobsTest : public testing::Test {
   const std::vector<std::byte> b_ = RandomBytes(random_, 2 * 8 * 16);
   std::deque<JoinableProduct> products_;
   std::deque<Answer> answers_;
+  bool has_company_ = false;  // Of what is submitted next.
   FakeClock clock_;
   FakeDevice device_{"device", Simulated()};
   std::vector<Device*> devices_ = {&device_};
@@ -101,6 +103,50 @@ TEST_F(JoinedJobsTest, WhatWaitsTogetherRunsAsOne) {
   EXPECT_EQ(load.queued_requests, 0);
   EXPECT_EQ(load.queued_bytes, 0);
   EXPECT_EQ(load.backlog_ns, 0);
+}
+
+TEST_F(JoinedJobsTest, WhatComesTogetherRunsAsOne) {
+  has_company_ = true;
+  for (const int64_t m : {3, 1, 20}) Submit(scheduler_, Product(m));
+  EXPECT_EQ(device_.submitted(), 0);
+  scheduler_.LaunchCompany();
+  EXPECT_EQ(device_.submitted(), 1);
+  device_.CompleteNext();
+  for (size_t i = 0; i < products_.size(); ++i) ExpectRight(i, products_[i]);
+  EXPECT_EQ(answers_[0].joined, 3);
+  scheduler_.LaunchCompany();
+  EXPECT_EQ(device_.submitted(), 1);
+}
+
+// The device is not kept idle for them.
+TEST_F(JoinedJobsTest, CompanyIsLaunchedWithWhatElseComes) {
+  Submit(scheduler_, Loner());
+  has_company_ = true;
+  Submit(scheduler_, Product());
+  Submit(scheduler_, Product());
+  device_.CompleteNext();
+  EXPECT_EQ(device_.submitted(), 2);
+  device_.CompleteNext();
+  EXPECT_EQ(answers_[1].joined, 2);
+  Submit(scheduler_, Product());
+  EXPECT_EQ(device_.submitted(), 2);
+  has_company_ = false;
+  Submit(scheduler_, Product());
+  EXPECT_EQ(device_.submitted(), 3);
+  device_.CompleteNext();
+  for (size_t i = 0; i < products_.size(); ++i) ExpectRight(i, products_[i]);
+  EXPECT_EQ(answers_[4].joined, 2);
+}
+
+TEST_F(JoinedJobsTest, CompanyMayBeCancelledBeforeItIsLaunched) {
+  has_company_ = true;
+  const JobId first = Submit(scheduler_, Product());
+  Submit(scheduler_, Product());
+  scheduler_.Cancel(first);
+  EXPECT_TRUE(absl::IsCancelled(answers_[0].status));
+  scheduler_.LaunchCompany();
+  device_.CompleteNext();
+  ExpectRight(1, products_[1]);
 }
 
 TEST_F(JoinedJobsTest, ProductsOfOtherMatricesAreBatched) {

@@ -101,6 +101,68 @@ TEST_F(DeviceCopiesTest, AreMadeOnceAndGoWithTheirTensor) {
   EXPECT_EQ(copies_->counts().copies, 1);
 }
 
+// An owner's tensors take no more of devices than he may have: his own leave for his others, and
+// nobody else's.
+TEST_F(DeviceCopiesTest, AnOwnerHasHisPartOfTheDevice) {
+  const auto owner = std::make_shared<Account>("the caller", "--own", int64_t{1} << 30, account_);
+  const auto on_devices =
+      std::make_shared<Account>("the caller", "device_tensor_bytes", 2 * kBlock, nullptr);
+  owner->SetOnDevices(on_devices);
+  // Sessions are within the owner's account.
+  const auto session = std::make_shared<Account>("the session", "--one", int64_t{1} << 30, owner);
+  const auto own = [&](const std::string& text, int64_t bytes = kBlock) {
+    auto made = TensorBytes::Allocate(bytes, *session, background_).value();
+    std::memcpy(made->host(), text.data(), text.size());
+    return made;
+  };
+  const auto other = Bytes("other");
+  ASSERT_THAT(Bring(other), IsOk());
+  const auto a = own("a");
+  const auto b = own("b");
+  const auto c = own("c");
+  ASSERT_THAT(Bring(a), IsOk());
+  ASSERT_THAT(Bring(b), IsOk());
+  EXPECT_EQ(on_devices->used(), 2 * kBlock);
+  ASSERT_THAT(Bring(a), IsOk()) << "it is there";
+  {
+    const absl::StatusOr<Use> use = Bring(c);
+    ASSERT_THAT(use, IsOk());
+    EXPECT_EQ(Text(*use, 1), "c");
+  }
+  EXPECT_THAT(b->Devices(), testing::IsEmpty()) << "it was used least recently";
+  EXPECT_THAT(other->Devices(), testing::SizeIs(1));
+  EXPECT_EQ(on_devices->used(), 2 * kBlock);
+  EXPECT_EQ(copies_->counts().evictions, 1);
+  // What is in use stays.
+  {
+    const absl::StatusOr<Use> first = Bring(a);
+    const absl::StatusOr<Use> second = Bring(c);
+    ASSERT_THAT(first, IsOk());
+    ASSERT_THAT(second, IsOk());
+    EXPECT_THAT(Bring(b), StatusIs(absl::StatusCode::kResourceExhausted,
+                                   HasSubstr("of the caller (device_tensor_bytes)")));
+  }
+  EXPECT_THAT(Bring(own("large", 3 * kBlock)), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(a->Devices(), testing::IsEmpty()) << "room was made for it as far as possible";
+  EXPECT_EQ(on_devices->used(), 0);
+  // What is on the device alone stays there.
+  const auto result = own("old");
+  result->TakeWriting(copies_.get(), [] {});
+  {
+    const absl::StatusOr<Use> use = Bring(result);
+    ASSERT_THAT(use, IsOk());
+    result->BeginWriting(copies_.get());
+    result->EndWriting(copies_.get(), true, true);
+  }
+  ASSERT_THAT(Bring(a), IsOk());
+  ASSERT_THAT(Bring(b), IsOk());
+  EXPECT_THAT(a->Devices(), testing::IsEmpty());
+  EXPECT_THAT(result->Devices(), testing::SizeIs(1));
+  memory_.Lose();
+  ASSERT_THAT(Bring(a), IsOk());
+  EXPECT_THAT(Bring(c), IsOk());
+}
+
 TEST_F(DeviceCopiesTest, TheLeastRecentlyUsedGoesFirst) {
   const auto a = Bytes("a");
   const auto b = Bytes("b");

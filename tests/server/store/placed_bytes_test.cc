@@ -136,6 +136,21 @@ TEST_F(PlacedBytesTest, WhatADeviceWroteComesToTheHostWhenItIsRead) {
   EXPECT_EQ(memory_.calls("Read"), 1);
 }
 
+TEST_F(PlacedBytesTest, AWriterMakesTwoEditions) {
+  const auto bytes = Bytes("old");
+  const PlacedBytes::Edition before = bytes->edition();
+  EXPECT_TRUE(before.is_settled);
+  {
+    const Use use = BeginAt(first_, bytes);
+    EXPECT_FALSE(bytes->edition().is_settled);
+    EXPECT_EQ(bytes->edition().number, before.number + 1);
+    bytes->EndWriting(first_.get(), true, true);
+  }
+  EXPECT_TRUE(bytes->edition().is_settled);
+  EXPECT_THAT(BringToHost(*bytes), IsOk());
+  EXPECT_EQ(bytes->edition().number, before.number + 2) << "what reads changes nothing";
+}
+
 TEST_F(PlacedBytesTest, APartIsReadWithoutTheRest) {
   const auto bytes = OnlyAtFirst("a new text");
   EXPECT_EQ(Read(*bytes, 2, 3), "new");

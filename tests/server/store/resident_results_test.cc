@@ -228,6 +228,52 @@ TEST_F(ResidentResultsTest, ATensorIsOverwrittenWhereItIs) {
   EXPECT_EQ(Read("a"), "23456789:;");
 }
 
+// What checks an answer reads the operands and D once more, if they are still those of the product.
+TEST_F(ResidentResultsTest, ACheckedProductIsBroughtToTheHostAndKnowsWhetherItIsTheSame) {
+  Upload("0", "0123456789");
+  EXPECT_THAT(Multiply(gpu_, "0", "a"), IsOk());
+  const auto bring = [](ProductTensors& tensors) {
+    Product brought;
+    tensors.BringToHost([&](const absl::Status& status) {
+      MutexLock lock(&brought.mutex);
+      brought.end = status;
+    });
+    return brought.Wait();
+  };
+  const auto product = Begin(*gpu_.device, "a", "b");
+  gpu_.adding->Run();
+  EXPECT_THAT(product->Wait(), IsOk());
+  EXPECT_THAT(PlacesOf("a"), ElementsAre("fake:0"));
+  EXPECT_THAT(bring(*product->tensors), IsOk());
+  EXPECT_THAT(PlacesOf("a"), ElementsAre("host", "fake:0"));
+  EXPECT_TRUE(product->tensors->is_unchanged());
+  EXPECT_THAT(Multiply(gpu_, "0", "c"), IsOk());
+  EXPECT_TRUE(product->tensors->is_unchanged()) << "others were written";
+  EXPECT_THAT(Multiply(gpu_, "a", "a"), IsOk());
+  EXPECT_FALSE(product->tensors->is_unchanged()) << "its operand was written";
+  EXPECT_THAT(End(*product), IsOk());
+  // D overwrites a tensor, and another product does so after it.
+  const auto first = Begin(*gpu_.device, "b", "b");
+  gpu_.adding->Run();
+  EXPECT_THAT(first->Wait(), IsOk());
+  EXPECT_THAT(bring(*first->tensors), IsOk());
+  EXPECT_TRUE(first->tensors->is_unchanged());
+  EXPECT_THAT(Multiply(gpu_, "b", "b"), IsOk());
+  EXPECT_FALSE(first->tensors->is_unchanged());
+  EXPECT_THAT(End(*first), IsOk());
+  // What a product reads while another one writes it is neither's for sure.
+  const auto writer = Begin(*gpu_.device, "b", "b");
+  const auto reader = Begin(*gpu_.device, "b", "d");
+  gpu_.adding->Run();
+  gpu_.adding->Run();
+  EXPECT_THAT(End(*writer), IsOk());
+  EXPECT_THAT(reader->Wait(), IsOk());
+  EXPECT_FALSE(reader->tensors->is_unchanged());
+  EXPECT_THAT(End(*reader), IsOk());
+  memory_.Lose();
+  EXPECT_THAT(bring(*first->tensors), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
 TEST_F(ResidentResultsTest, OtherDevicesReadAndOverwriteIt) {
   Upload("a", "0123456789");
   EXPECT_THAT(Multiply(gpu_, "a", "b"), IsOk());

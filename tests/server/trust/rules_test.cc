@@ -22,6 +22,7 @@ TEST(RulesTest, ReadEveryMember) {
   const absl::StatusOr<Rules> rules = Rules::Parse(R"({"identities": {
     "batch": {"may": ["multiply", "statistics"], "priority": "low", "requests": 16,
               "bytes": 1048576, "device_seconds_a_minute": 1.5, "tensor_bytes": 7,
+              "device_tensor_bytes": 9, "share": 2.5,
               "message_bytes": 4096, "devices": ["cpu", "cuda:0"]},
     "plain": {"may": ["administer"]}}})");
   ASSERT_THAT(rules, IsOk());
@@ -36,6 +37,8 @@ TEST(RulesTest, ReadEveryMember) {
   EXPECT_EQ(batch->in_flight.bytes, 1 << 20);
   EXPECT_EQ(batch->in_flight.device_ns_a_minute, 1'500'000'000);
   EXPECT_EQ(batch->tensor_bytes, 7);
+  EXPECT_EQ(batch->device_tensor_bytes, 9);
+  EXPECT_EQ(batch->share, 2.5);
   EXPECT_EQ(batch->message_bytes, 4096);
   EXPECT_THAT(batch->devices, ElementsAre("cpu", "cuda:0"));
   EXPECT_TRUE(batch->MayUse("cpu"));
@@ -43,6 +46,7 @@ TEST(RulesTest, ReadEveryMember) {
   const Grant* const plain = rules->Find("plain");
   ASSERT_NE(plain, nullptr);
   EXPECT_EQ(plain->in_flight.requests, kNoBound);
+  EXPECT_EQ(plain->share, 1);
   EXPECT_TRUE(plain->MayUse("anything"));
   EXPECT_EQ(rules->Find("somebody"), nullptr);
 }
@@ -82,7 +86,12 @@ TEST(RulesTest, RefuseWhatTheyDoNotKnowAndSayWhere) {
       {R"({"identities": {"a": {"may": "multiply"}}})", "want a list of multiply"},
       {R"({"identities": {"a": {"may": ["Multiply"]}}})", "got \"Multiply\", want a list"},
       {R"({"identities": {"a": {"may": ["tensors", "tensors"]}}})", "want each role once"},
-      {WithMember(R"("share": 2)"), "identities.batch.share: got an unknown name"},
+      {WithMember(R"("shares": 2)"), "identities.batch.shares: got an unknown name"},
+      {WithMember(R"("share": 0)"),
+       "identities.batch.share: got 0, want a number from 0.01 to 100"},
+      {WithMember(R"("share": 100.5)"), "got 100.5"},
+      {WithMember(R"("share": "2")"), "got \"2\""},
+      {WithMember(R"("device_tensor_bytes": 0)"), "batch.device_tensor_bytes: got 0"},
       {WithMember(R"("requests": 0)"),
        "identities.batch.requests: got 0, want an integer from 1 to 9007199254740992"},
       {WithMember(R"("requests": 9007199254740993)"), "got 9007199254740993"},

@@ -204,14 +204,15 @@ TEST(MultiplyStreamTest, EndsWithOkWhereNothingIsAsked) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-TEST(MultiplyStreamTest, StopsReadingWhileTooManyAreUnanswered) {
+// How many wait for the device of a stream whose messages have so many products each, and go on.
+void ExpectReadingStops(int together) {
   RunningServer running(TestDevice::kFake);
   grpc::ClientContext context;
   AllowTime(context);
   ProductStream stream(running.gemm(), &context);
   constexpr int kRequests = 2 * kMaxStreamRequests;
   std::thread writer([&] {
-    for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(stream.Write(NumberedRequest(i)));
+    for (int i = 0; i < kRequests; i += together) ASSERT_TRUE(stream.Write(Together(i, together)));
     stream.WritesDone();
   });
   // One is on the device, the others wait; the bound holds however long the writer goes on.
@@ -227,6 +228,13 @@ TEST(MultiplyStreamTest, StopsReadingWhileTooManyAreUnanswered) {
   writer.join();
   EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(answers, kRequests);
+}
+
+TEST(MultiplyStreamTest, StopsReadingWhileTooManyAreUnanswered) { ExpectReadingStops(1); }
+
+TEST(MultiplyStreamTest, StopsReadingMessagesOfManyWhileTooManyAreUnanswered) {
+  static_assert(kMaxStreamRequests % kMostJointRequests == 0);
+  ExpectReadingStops(kMostJointRequests);
 }
 
 TEST(MultiplyStreamTest, CancellingDropsWhatWaitsAndAbortsWhatRuns) {

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/kserve/describe_model.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/kserve/datatype.h"
+
+namespace gemmd {
+namespace {
+
+using inference::ModelMetadataResponse;
+
+constexpr char kPlatform[] = "gemmd";
+constexpr int64_t kAny = -1;
+
+// One tensor of a model, as metadata and configuration both tell it.
+struct DescribedTensor {
+  std::string_view name;
+  ElementType type = ElementType::kF32;
+  std::vector<int64_t> shape;
+  bool is_optional = false;
+};
+
+struct DescribedModel {
+  std::vector<DescribedTensor> inputs;
+  DescribedTensor d;
+};
+
+// The product takes any types; of those that a model may have, one can be told.
+DescribedModel DescribeGemm() {
+  constexpr ElementType kType = ElementType::kF32;
+  return {{{"A", kType, {kAny, kAny}},
+           {"B", kType, {kAny, kAny}},
+           {"C", kType, {kAny, kAny}, true},
+           {"BIAS", kType, {kAny}, true},
+           {"A_SCALE", kType, {kAny}, true},
+           {"B_SCALE", kType, {kAny}, true}},
+          {"D", kType, {kAny, kAny}}};
+}
+
+DescribedModel DescribeTensor(const TensorSpec& spec) {
+  const MatrixLayout& b = spec.layout;
+  // Where A has the type of B.
+  const ElementType d_type = DefaultAccumulation(b.type, b.type).value_or(ElementType::kF32);
+  DescribedModel model;
+  std::vector<int64_t> batch;
+  if (spec.matrices != 1) batch = {spec.matrices};
+  const auto shape = [&](int64_t rows, int64_t columns) {
+    std::vector<int64_t> all = batch;
+    all.insert(all.end(), {rows, columns});
+    return all;
+  };
+  model.inputs.push_back({"A", b.type, shape(kAny, RowExtent(b.type, b.rows))});
+  model.inputs.push_back({"C", d_type, shape(kAny, b.columns), true});
+  model.inputs.push_back({"BIAS", d_type, {b.columns}, true});
+  if (BitsOf(b.type) == 8) model.inputs.push_back({"A_SCALE", ElementType::kF32, {kAny}, true});
+  model.d = {"D", d_type, shape(kAny, b.columns)};
+  return model;
+}
+
+DescribedModel Describe(const Model& model) {
+  return model.b == nullptr ? DescribeGemm() : DescribeTensor(model.b->spec);
+}
+
+void Fill(const DescribedTensor& tensor, ModelMetadataResponse::TensorMetadata& wire) {
+  wire.set_name(std::string(tensor.name));
+  wire.set_datatype(std::string(DatatypeOf(tensor.type)));
+  wire.mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+}
+
+void Fill(const DurationSum& sum, inference::StatisticDuration& wire) {
+  wire.set_count(static_cast<uint64_t>(sum.count));
+  wire.set_ns(static_cast<uint64_t>(sum.ns));
+}
+
+std::optional<std::string> TypeOf(const Model& model) {
+  if (model.b == nullptr) return std::nullopt;
+  return std::string(NameOf(model.b->spec.layout.type));
+}
+
+}  // namespace
+
+// Optional inputs are told by the configuration alone: metadata cannot say that they are optional.
+ModelMetadataResponse MetadataOf(const Model& model) {
+  const DescribedModel described = Describe(model);
+  ModelMetadataResponse wire;
+  wire.set_name(model.name);
+  wire.add_versions(std::string(kModelVersion));
+  wire.set_platform(kPlatform);
+  for (const DescribedTensor& input : described.inputs) {
+    if (!input.is_optional) Fill(input, *wire.add_inputs());
+  }
+  Fill(described.d, *wire.add_outputs());
+  if (const auto type = TypeOf(model)) (*wire.mutable_properties())["type"] = *type;
+  return wire;
+}
+
+// Every input of the configuration has to be in the metadata, for perf_analyzer at least.
+inference::ModelConfigResponse ConfigOf(const Model& model) {
+  const DescribedModel described = Describe(model);
+  inference::ModelConfigResponse response;
+  inference::ModelConfig& wire = *response.mutable_config();
+  wire.set_name(model.name);
+  wire.set_platform(kPlatform);
+  wire.set_backend(kPlatform);
+  for (const DescribedTensor& input : described.inputs) {
+    if (input.is_optional) continue;
+    inference::ModelInput& told = *wire.add_input();
+    told.set_name(std::string(input.name));
+    told.set_data_type(ConfigDatatypeOf(input.type));
+    told.mutable_dims()->Assign(input.shape.begin(), input.shape.end());
+  }
+  inference::ModelOutput& d = *wire.add_output();
+  d.set_name(std::string(described.d.name));
+  d.set_data_type(ConfigDatatypeOf(described.d.type));
+  d.mutable_dims()->Assign(described.d.shape.begin(), described.d.shape.end());
+  if (const auto type = TypeOf(model)) {
+    (*wire.mutable_parameters())["type"].set_string_value(*type);
+  }
+  return response;
+}
+
+inference::ModelStatistics StatisticsOf(const Model& model, const ModelTotals& totals) {
+  inference::ModelStatistics wire;
+  wire.set_name(model.name);
+  wire.set_version(std::string(kModelVersion));
+  wire.set_last_inference(static_cast<uint64_t>(totals.last_ms));
+  wire.set_inference_count(static_cast<uint64_t>(totals.matrices));
+  wire.set_execution_count(static_cast<uint64_t>(totals.success.count));
+  inference::InferStatistics& sums = *wire.mutable_inference_stats();
+  Fill(totals.success, *sums.mutable_success());
+  Fill(totals.fail, *sums.mutable_fail());
+  Fill(totals.queue, *sums.mutable_queue());
+  Fill(totals.copy_in, *sums.mutable_compute_input());
+  Fill(totals.compute, *sums.mutable_compute_infer());
+  Fill(totals.copy_out, *sums.mutable_compute_output());
+  return wire;
+}
+
+inference::RepositoryIndexResponse IndexOf(const std::vector<Model>& models, bool only_ready) {
+  inference::RepositoryIndexResponse response;
+  for (const Model& model : models) {
+    const absl::Status status = CheckServes(model);
+    if (only_ready && !status.ok()) continue;
+    auto& wire = *response.add_models();
+    wire.set_name(model.name);
+    wire.set_version(std::string(kModelVersion));
+    wire.set_state(status.ok() ? "READY" : "UNAVAILABLE");
+    wire.set_reason(std::string(status.message()));
+  }
+  return response;
+}
+
+}  // namespace gemmd

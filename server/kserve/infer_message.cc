@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/kserve/infer_message.h"
+
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/wire_format_lite.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "kernels/peer_text.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/kserve/parameters.h"
+#include "server/wire/field_start.h"
+#include "server/wire/incoming.h"
+#include "server/wire/product_exchange.h"
+#include "server/wire/slice_stream.h"
+
+namespace gemmd {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
+using google::protobuf::io::StringOutputStream;
+using inference::ModelInferRequest;
+using Form = InputContents::Form;
+
+constexpr uint32_t kInputTag = DelimitedTag(ModelInferRequest::kInputsFieldNumber);
+constexpr uint32_t kOutputTag = DelimitedTag(ModelInferRequest::kOutputsFieldNumber);
+constexpr uint32_t kRawTag = DelimitedTag(ModelInferRequest::kRawInputContentsFieldNumber);
+constexpr uint32_t kContentsTag =
+    DelimitedTag(ModelInferRequest::InferInputTensor::kContentsFieldNumber);
+
+// An entry of a map takes 5 bytes on the wire and about 150 in memory.
+constexpr int64_t kParsedGrowth = 32;
+
+absl::Status TooMany(std::string_view field) {
+  return absl::InvalidArgumentError(
+      GotWant(field, "more", Concat("at most ", kMostInferInputs, " in one request")));
+}
+
+// The range of a field whose length is read next.
+bool ReadRange(CodedInputStream& input, WireRange& range) {
+  uint32_t bytes = 0;
+  if (!input.ReadVarint32(&bytes)) return false;
+  const int left = input.BytesUntilLimit();
+  if (left < 0 || bytes > static_cast<uint32_t>(left)) return false;
+  range.begin = input.CurrentPosition();
+  range.end = range.begin + bytes;
+  return true;
+}
+
+}  // namespace
+
+InferMessage::InferMessage(grpc::ByteBuffer& buffer)
+    : wire_bytes_(static_cast<int64_t>(buffer.Length())) {
+  (void)buffer.Dump(&slices_);  // Fails for compressed messages alone, which are not taken.
+  buffer.Clear();
+}
+
+int64_t InferMessage::request_bytes() const {
+  return kParsedGrowth * static_cast<int64_t>(rest_.size());
+}
+
+absl::Status InferMessage::Read() {
+  try {
+    RETURN_IF_ERROR(Scan());
+    RETURN_IF_ERROR(ParseRest());
+    RETURN_IF_ERROR(Match());
+    Cut();
+    return absl::OkStatus();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("message: no memory to parse it in, try again later");
+  }
+}
+
+absl::Status InferMessage::Scan() {
+  SliceStream stream(slices_, SliceStream::After::kKeep);
+  CodedInputStream input(&stream);
+  (void)input.PushLimit(static_cast<int>(wire_bytes_));
+  while (const uint32_t tag = input.ReadTag()) {
+    if (tag == kRawTag) {
+      RETURN_IF_ERROR(AddRaw(input));
+    } else if (tag == kInputTag) {
+      RETURN_IF_ERROR(AddInput(input));
+    } else {
+      if (tag == kOutputTag && ++outputs_ > kMostInferInputs) return TooMany("outputs");
+      RETURN_IF_ERROR(AddRest(input, tag, rest_));
+    }
+  }
+  // ReadTag gives 0 at the end, and for what cannot be a tag.
+  return input.ConsumedEntireMessage() ? absl::OkStatus() : MalformedMessage();
+}
+
+absl::Status InferMessage::AddRaw(Input& input) {
+  if (raw_ == kMostInferInputs) return TooMany("raw_input_contents");
+  Place place = {Form::kRaw, raw_++, {}};
+  if (!ReadRange(input, place.range)) return MalformedMessage();
+  if (!input.Skip(static_cast<int>(place.range.end - place.range.begin))) return MalformedMessage();
+  places_.push_back(place);
+  return absl::OkStatus();
+}
+
+absl::Status InferMessage::AddInput(Input& input) {
+  if (inputs_ == kMostInferInputs) return TooMany("inputs");
+  const int position = inputs_++;
+  WireRange range;
+  if (!ReadRange(input, range)) return MalformedMessage();
+  const CodedInputStream::Limit limit = input.PushLimit(static_cast<int>(range.end - range.begin));
+  std::string rest;
+  while (const uint32_t tag = input.ReadTag()) {
+    RETURN_IF_ERROR(tag == kContentsTag ? AddContents(input, position) : AddRest(input, tag, rest));
+  }
+  if (input.CurrentPosition() != range.end) return MalformedMessage();
+  input.PopLimit(limit);
+  AppendFieldStart(ModelInferRequest::kInputsFieldNumber, rest.size(), rest_);
+  rest_ += rest;
+  return absl::OkStatus();
+}
+
+absl::Status InferMessage::AddContents(Input& input, int position) {
+  Place place = {Form::kTyped, position, {}};
+  if (!ReadRange(input, place.range)) return MalformedMessage();
+  if (!input.Skip(static_cast<int>(place.range.end - place.range.begin))) return MalformedMessage();
+  if (!places_.empty() && places_.back().form == Form::kTyped &&
+      places_.back().position == position) {
+    return absl::InvalidArgumentError(
+        GotWant(Concat("inputs[", position, "].contents"), "two of them", "one"));
+  }
+  places_.push_back(place);
+  return absl::OkStatus();
+}
+
+// Copies a field, and no more of it than there may be.
+absl::Status InferMessage::AddRest(Input& input, uint32_t tag, std::string& rest) {
+  const size_t before = &rest == &rest_ ? rest.size() : rest.size() + rest_.size();
+  const int64_t room = kMostInferRestBytes - static_cast<int64_t>(before);
+  const int left = input.BytesUntilLimit();
+  const bool is_cut = left > room;
+  if (room > 0) {
+    const auto limit = input.PushLimit(static_cast<int>(std::min<int64_t>(left, room)));
+    StringOutputStream stream(&rest);
+    bool is_copied = false;
+    {
+      CodedOutputStream output(&stream);
+      is_copied = WireFormatLite::SkipField(&input, tag, &output);
+    }
+    if (is_copied) {
+      input.PopLimit(limit);
+      return absl::OkStatus();
+    }
+    if (!is_cut) return MalformedMessage();
+  }
+  return absl::InvalidArgumentError(GotWant("message", "more bytes beside the contents of inputs",
+                                            Concat("at most ", kMostInferRestBytes)));
+}
+
+absl::Status InferMessage::ParseRest() {
+  Incoming rest({grpc::Slice(rest_)});
+  RETURN_IF_ERROR(rest.Examine(request_).status());
+  request_.Clear();
+  // Text that is no UTF-8 shows only now.
+  if (!request_.ParseFromString(rest_)) {
+    request_.Clear();
+    return MalformedMessage();
+  }
+  request_.DiscardUnknownFields();
+  return absl::OkStatus();
+}
+
+// Whether each input has contents, all in the same form. None are needed for what is empty.
+absl::Status InferMessage::Match() {
+  contents_.resize(static_cast<size_t>(inputs_));
+  if (raw_ == 0) return absl::OkStatus();
+  for (const Place& place : places_) {
+    if (place.form == Form::kRaw) continue;
+    return absl::InvalidArgumentError(GotWant(Concat("inputs[", place.position, "].contents"),
+                                              "values beside raw_input_contents",
+                                              "either of them"));
+  }
+  if (raw_ == inputs_) return absl::OkStatus();
+  // Who shares memory elsewhere sends fewer.
+  for (int i = 0; i < inputs_; ++i) {
+    const std::string field = Concat("inputs[", i, "].parameters");
+    RETURN_IF_ERROR(
+        Parameters(field, request_.inputs(i).parameters()).CheckNames({"type", "columns"}));
+  }
+  return absl::InvalidArgumentError(
+      GotWant("raw_input_contents", Concat(raw_), Concat("one for each input = ", inputs_)));
+}
+
+// Gives each input its part of the slices; the places follow each other.
+void InferMessage::Cut() {
+  size_t next = 0;
+  int64_t begin = 0;
+  for (const Place& place : places_) {
+    InputContents& contents = contents_[static_cast<size_t>(place.position)];
+    contents.form = place.form;
+    contents.bytes = place.range.end - place.range.begin;
+    for (; next < slices_.size() && begin < place.range.end; ++next) {
+      const grpc::Slice& slice = slices_[next];
+      const int64_t end = begin + static_cast<int64_t>(slice.size());
+      const int64_t first = std::max(place.range.begin, begin);
+      const int64_t last = std::min(place.range.end, end);
+      if (first < last) {
+        contents.slices.push_back(
+            slice.sub(static_cast<size_t>(first - begin), static_cast<size_t>(last - begin)));
+      }
+      if (end >= place.range.end) break;  // The next place may begin in it.
+      begin = end;
+    }
+  }
+  slices_.clear();
+}
+
+std::string InferMessage::UnparsedId() const {
+  // What was read of it is gone once the tensors are cut out.
+  if (!request_.id().empty()) return std::string(CutAtCharacter(request_.id(), kMaxNameBytes));
+  Incoming again(slices_);
+  return gemmd::UnparsedId(again, ModelInferRequest::kIdFieldNumber);
+}
+
+}  // namespace gemmd
