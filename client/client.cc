@@ -125,9 +125,10 @@ absl::StatusOr<v1::ListIncidentsResponse> Client::ListIncidents(const CallOption
 }
 
 absl::StatusOr<v1::GetIncidentProductResponse> Client::GetIncidentProduct(
-    int64_t id, const CallOptions& options) {
+    int64_t id, const CallOptions& options, bool without_operands) {
   v1::GetIncidentProductRequest request;
   request.set_id(id);
+  request.set_without_operands(without_operands);
   grpc::ClientContext context;
   state_->Prepare(context, options);
   return Block<v1::GetIncidentProductResponse>(

@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "client/connections.h"
 #include "client/request_queue.h"
 #include "client/status_conversion.h"
@@ -23,6 +24,13 @@ namespace {
 using Stub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::MultiplyStreamResponse>;
 
 constexpr char kMultiplyStream[] = "/gemmd.v1.Gemm/MultiplyStream";
+
+// How long Send waits for another thread to receive an answer, where nothing goes before that.
+constexpr absl::Duration kReceiverPatience = absl::Seconds(1);
+
+int64_t BytesOf(const StreamAnswer& answer) {
+  return answer.result.ok() ? static_cast<int64_t>(answer.result->d().data().size()) : 0;
+}
 
 StreamAnswer ToStreamAnswer(v1::MultiplyStreamAnswer& received) {
   StreamAnswer answer;
@@ -79,7 +87,14 @@ class MultiplyStream::Reactor
   // What is to be written next; nothing while a write is under way.
   Step NextStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(Step step);
-  // Waits for the end of a stream that takes no more products and says why.
+  // Waits until the part can go, or never will. Errors: ResourceExhausted where that takes an
+  // answer to be received, and nobody receives.
+  absl::Status AwaitRoom(const std::string& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends the pause of reading where there is one and it need not last; the caller then reads.
+  bool EndsPause() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status KeptError() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits for the end of a stream that takes no more products and says why. The end comes after the
+  // last answer, which may have to be received.
   absl::Status EndedStatus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool TakesNoMore() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return reading_ended_ || write_failed_;
@@ -88,6 +103,13 @@ class MultiplyStream::Reactor
     return !answers_.empty() || is_done_;
   }
   bool IsDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_done_; }
+  bool IsDoneOrPaused() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return is_done_ || is_paused_;
+  }
+  // Whoever waits for the end takes every answer.
+  bool KeepsEnough() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return kept_bytes_ >= kMostUnreceivedBytes && !is_finishing_;
+  }
 
   Stub stub_;
   grpc::ClientContext context_;
@@ -102,7 +124,11 @@ class MultiplyStream::Reactor
   bool writes_done_ ABSL_GUARDED_BY(mutex_) = false;  // The server is told that it is closed.
   bool reading_ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_paused_ ABSL_GUARDED_BY(mutex_) = false;  // No read is under way.
+  bool is_finishing_ ABSL_GUARDED_BY(mutex_) = false;
   int unreceived_ ABSL_GUARDED_BY(mutex_) = 0;  // Sent, with an answer that was not received.
+  int64_t received_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of `answers_`.
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::deque<StreamAnswer> answers_ ABSL_GUARDED_BY(mutex_);
 };
@@ -112,10 +138,7 @@ absl::Status MultiplyStream::Reactor::Send(const v1::MultiplyRequest& request) {
   Step step = Step::kNone;
   {
     absl::MutexLock lock(&mutex_);
-    const auto can_go_on = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return queue_.Takes(part) || sending_closed_ || TakesNoMore();
-    };
-    mutex_.Await(absl::Condition(&can_go_on));
+    if (absl::Status room = AwaitRoom(part); !room.ok()) return room;
     if (sending_closed_)
       return absl::FailedPreconditionError("stream: got Send after CloseSending");
     if (TakesNoMore()) return EndedStatus();
@@ -131,6 +154,30 @@ absl::Status MultiplyStream::Reactor::Send(const v1::MultiplyRequest& request) {
   }
   Do(step);
   return absl::OkStatus();
+}
+
+absl::Status MultiplyStream::Reactor::AwaitRoom(const std::string& part) {
+  const auto can_go = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return queue_.Takes(part) || sending_closed_ || TakesNoMore();
+  };
+  const auto can_go_or_keeps_enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return can_go() || KeepsEnough();
+  };
+  while (true) {
+    mutex_.Await(absl::Condition(&can_go_or_keeps_enough));
+    if (can_go()) return absl::OkStatus();
+    const int64_t received = received_;
+    const auto changes = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return can_go() || received_ != received;
+    };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&changes), kReceiverPatience)) return KeptError();
+  }
+}
+
+absl::Status MultiplyStream::Reactor::KeptError() const {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("stream: ", kept_bytes_,
+                   " bytes of answers were not received, the limit: call Receive first"));
 }
 
 MultiplyStream::Reactor::Step MultiplyStream::Reactor::NextStep() {
@@ -151,7 +198,8 @@ void MultiplyStream::Reactor::Do(Step step) {
 }
 
 absl::Status MultiplyStream::Reactor::EndedStatus() {
-  mutex_.Await(absl::Condition(this, &Reactor::IsDone));
+  mutex_.Await(absl::Condition(this, &Reactor::IsDoneOrPaused));
+  if (!is_done_) return KeptError();
   return status_.ok() ? absl::UnavailableError("stream: the server has ended it") : status_;
 }
 
@@ -165,18 +213,37 @@ void MultiplyStream::Reactor::CloseSending() {
   Do(step);
 }
 
+bool MultiplyStream::Reactor::EndsPause() {
+  return !KeepsEnough() && std::exchange(is_paused_, false);
+}
+
 std::optional<StreamAnswer> MultiplyStream::Reactor::Receive() {
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &Reactor::CanReceive));
-  if (answers_.empty()) return std::nullopt;
-  StreamAnswer answer = std::move(answers_.front());
-  answers_.pop_front();
-  --unreceived_;
+  std::optional<StreamAnswer> answer;
+  bool read = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &Reactor::CanReceive));
+    if (answers_.empty()) return std::nullopt;
+    answer = std::move(answers_.front());
+    answers_.pop_front();
+    --unreceived_;
+    ++received_;
+    kept_bytes_ -= BytesOf(*answer);
+    read = EndsPause();
+  }
+  if (read) StartRead(&incoming_);
   return answer;
 }
 
 absl::Status MultiplyStream::Reactor::Finish() {
   CloseSending();
+  bool read = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    is_finishing_ = true;
+    read = EndsPause();
+  }
+  if (read) StartRead(&incoming_);
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &Reactor::IsDone));
   return status_;
@@ -189,11 +256,15 @@ void MultiplyStream::Reactor::OnReadDone(bool ok) {
     for (v1::MultiplyStreamAnswer& answer : *incoming_.mutable_answers()) {
       answers.push_back(ToStreamAnswer(answer));
     }
+    bool read = false;
     {
       absl::MutexLock lock(&mutex_);
+      for (const StreamAnswer& answer : answers) kept_bytes_ += BytesOf(answer);
       std::move(answers.begin(), answers.end(), std::back_inserter(answers_));
+      read = !KeepsEnough();
+      is_paused_ = !read;
     }
-    StartRead(&incoming_);
+    if (read) StartRead(&incoming_);
     return;
   }
   bool release = false;

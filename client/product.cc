@@ -141,6 +141,10 @@ void FillChoices(const ProductOptions& options, v1::MultiplyRequest& request) {
   request.set_require_deterministic(options.require_deterministic);
   request.set_require_batch_invariant(options.require_batch_invariant);
   request.set_priority(options.priority);
+  if (options.verify.mode != v1::VERIFY_MODE_UNSPECIFIED || options.verify.rate != 0) {
+    request.mutable_verify()->set_mode(options.verify.mode);
+    request.mutable_verify()->set_rate(options.verify.rate);
+  }
 }
 
 absl::StatusOr<v1::MultiplyRequest> MakeRequest(const MatrixView& a, const MatrixView& b,

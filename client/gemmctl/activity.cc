@@ -65,7 +65,7 @@ DeviceRates RatesOf(const v1::DeviceStatistics& before, const v1::DeviceStatisti
   rates.operations_per_second = per_second(before.operations(), now.operations());
   rates.bytes_in_per_second = per_second(before.bytes_read(), now.bytes_read());
   rates.bytes_out_per_second = per_second(before.bytes_written(), now.bytes_written());
-  // A product counts when it is done, also for the time before the interval.
+  // The server counts the running product up to now, by another clock than its uptime.
   rates.busy = std::min(per_second(before.busy_ns(), now.busy_ns()) / 1e9, 1.0);
   rates.p50_ns = BoundOf(before.total(), now.total(), 0.5);
   rates.p99_ns = BoundOf(before.total(), now.total(), 0.99);

@@ -16,7 +16,8 @@ namespace {
 constexpr char kExitCodes[] =
     "Exit codes:\n"
     "  0  done; health: serving\n"
-    "  1  the server refused or failed (message with its status on standard error)\n"
+    "  1  the server refused or failed (message with its status on standard error); diff: bits\n"
+    "     differ\n"
     "  2  bad usage, or a local file that cannot be read or written\n"
     "  3  server unreachable or unavailable, or no answer within the timeout\n"
     "  4  verification failed: the server's result is wrong";

@@ -11,6 +11,7 @@ extern const Command kMultiplyCommand;
 extern const Command kExplainCommand;
 extern const Command kRandomCommand;
 extern const Command kConvertCommand;
+extern const Command kDiffCommand;
 extern const Command kPutCommand;
 extern const Command kGetCommand;
 extern const Command kLsCommand;
@@ -26,14 +27,16 @@ extern const Command kTopCommand;
 extern const Command kHealthCommand;
 extern const Command kIncidentsCommand;
 extern const Command kReplayCommand;
+extern const Command kCompletionCommand;
 extern const Command kRestartDeviceCommand;
 
 inline constexpr const Command* kCommands[] = {
-    &kMultiplyCommand, &kExplainCommand,       &kRandomCommand,    &kConvertCommand,
-    &kPutCommand,      &kGetCommand,           &kLsCommand,        &kRmCommand,
-    &kKeepCommand,     &kCompressCommand,      &kKernelsCommand,   &kInstructionsCommand,
-    &kFragmentCommand, &kDevicesCommand,       &kInfoCommand,      &kTopCommand,
-    &kHealthCommand,   &kRestartDeviceCommand, &kIncidentsCommand, &kReplayCommand,
+    &kMultiplyCommand,     &kExplainCommand,    &kRandomCommand,        &kConvertCommand,
+    &kDiffCommand,         &kPutCommand,        &kGetCommand,           &kLsCommand,
+    &kRmCommand,           &kKeepCommand,       &kCompressCommand,      &kKernelsCommand,
+    &kInstructionsCommand, &kFragmentCommand,   &kDevicesCommand,       &kInfoCommand,
+    &kTopCommand,          &kHealthCommand,     &kRestartDeviceCommand, &kIncidentsCommand,
+    &kReplayCommand,       &kCompletionCommand,
 };
 
 }  // namespace gemmd

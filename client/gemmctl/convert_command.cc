@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl convert.
-#include <algorithm>
-#include <cmath>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,13 +12,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/gemmctl/commands.h"
+#include "client/gemmctl/convert_file.h"
+#include "client/gemmctl/convert_report.h"
+#include "client/gemmctl/convert_tensor.h"
 #include "client/gemmctl/message_json.h"
 #include "client/gemmctl/operand_input.h"
+#include "client/gemmctl/tensor_file.h"
 #include "client/matrix/npy.h"
-#include "client/operand_size.h"
+#include "client/matrix/npy_map.h"
+#include "client/matrix/safetensors.h"
 #include "client/terminal/option.h"
-#include "client/terminal/text_table.h"
-#include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {
@@ -31,9 +33,18 @@ constexpr char kHelp[] =
     "or least value. NaN becomes 0 in an integer type, and the largest value in a float type "
     "without a NaN. Elements whose type stays keep their bits. The report counts what was changed; "
     "it goes to standard error where the matrix goes to standard output.\n\n"
+    "Of a .safetensors file, all tensors of float types are converted and all others copied; "
+    "--tensor takes one, also to a .npy file. --quantize divides by factors that bring the largest "
+    "magnitude to the largest value of the type, and --pack24 makes the 2:4 form that products "
+    "take for a sparse A, as bytes; of a .safetensors file, both are for its matrices. The factors "
+    "go to --scale-output, or as NAME_scale into a .safetensors file.\n\n"
     "Examples:\n"
     "  gemmctl convert A.npy --type e4m3 --order column -o B.npy\n"
     "  gemmctl convert A.npy --input-type e2m1 --type f32 -o A32.npy\n"
+    "  gemmctl convert W.npy --type e4m3 --quantize column -o W8.npy --scale-output s.npy\n"
+    "  gemmctl convert model.safetensors --type bf16 -o model16.safetensors\n"
+    "  gemmctl convert model.safetensors --tensor layer.0.weight -o W.npy\n"
+    "  gemmctl convert W.npy --type f16 --pack24 --prune -o W24.safetensors\n"
     "  gemmctl convert stack.npy --shape 4096,512 --json -o tall.npy\n"
     "  gemmctl random 64,64 -o - | gemmctl convert - --type bf16 -o - > A.npy";
 
@@ -43,227 +54,217 @@ struct ConvertFlags {
   std::string type;            // Empty: the input's.
   std::string order;           // Empty: the input's.
   std::vector<int64_t> shape;  // Empty: the input's.
-  std::string output_path;     // "-": standard output.
+  std::string tensor;          // Of a .safetensors file; empty: all.
+  std::string name;            // In a .safetensors file; empty: the input's.
+  std::string quantize;        // Empty: no factors.
+  bool pack24 = false;
+  bool prune = false;
+  std::string scale_path;
+  std::string output_path;  // "-": standard output.
 };
 
-// An array of 1 to 3 dimensions as a batch of matrices; a vector is one row.
-struct Extents {
-  int64_t batch = 1;
-  int64_t rows = 1;
-  int64_t columns = 1;
-};
-
-Extents ExtentsOf(const NpyArray& array) {
-  const size_t dimensions = array.shape.size();
-  return {.batch = dimensions == 3 ? array.shape[0] : 1,
-          .rows = dimensions >= 2 ? array.shape[dimensions - 2] : 1,
-          .columns = array.shape.back()};
+v1::ElementType TypeOf(const std::string& name) {
+  return ParseElementType(name).value_or(v1::ELEMENT_TYPE_UNSPECIFIED);
 }
 
-// Absent where the product leaves 63 bits.
-std::optional<int64_t> CountOf(const std::vector<int64_t>& shape) {
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
-  int64_t count = 1;
-  for (const int64_t extent : shape) {
-    if (__builtin_mul_overflow(count, extent, &count)) return std::nullopt;
-  }
-  return count;
+TensorConversion ConversionOf(const ConvertFlags& flags) {
+  TensorConversion conversion = {.type = TypeOf(flags.type), .shape = flags.shape};
+  if (!flags.order.empty()) conversion.order = OrderOf(flags.order);
+  if (flags.quantize == "matrix") conversion.scale = ScalePer::kMatrix;
+  if (flags.quantize == "row") conversion.scale = ScalePer::kRow;
+  if (flags.quantize == "column") conversion.scale = ScalePer::kColumn;
+  if (flags.pack24) conversion.pack24 = flags.prune ? Prune::kSmallest : Prune::kRefuse;
+  // A .safetensors file knows no order but this.
+  if (IsTensorFile(flags.output_path)) conversion.order = v1::ORDER_ROW_MAJOR;
+  return conversion;
 }
 
-// Where the elements of an array lie, which are counted row by row in matrix after matrix.
-class Places {
- public:
-  struct Place {
-    size_t first_byte;  // Where the element's line begins.
-    int64_t index;      // In its line.
-  };
-
-  explicit Places(const NpyArray& array)
-      : extents_(ExtentsOf(array)),
-        by_columns_(array.order == v1::ORDER_COLUMN_MAJOR),
-        lines_(by_columns_ ? extents_.columns : extents_.rows),
-        line_bytes_(PackedLineBytes(array.type, by_columns_ ? extents_.rows : extents_.columns)
-                        .value_or(0)) {}
-
-  Place At(int64_t element) const {
-    const int64_t column = element % extents_.columns;
-    const int64_t row = element / extents_.columns % extents_.rows;
-    const int64_t matrix = element / extents_.columns / extents_.rows;
-    const int64_t line = matrix * lines_ + (by_columns_ ? column : row);
-    return {static_cast<size_t>(line * line_bytes_), by_columns_ ? row : column};
-  }
-
-  int64_t bytes() const { return extents_.batch * lines_ * line_bytes_; }
-
- private:
-  Extents extents_;
-  bool by_columns_;
-  int64_t lines_;  // Those of one matrix.
-  int64_t line_bytes_;
-};
-
-// What became of values. Each value counts at most once.
-struct Changes {
-  int64_t rounded = 0;
-  int64_t saturated = 0;  // Became the largest or least finite value of the type.
-  int64_t infinite = 0;   // Were finite.
-  int64_t nan = 0;        // Still are NaN.
-  int64_t nan_lost = 0;   // Were NaN; the type has none.
-};
-
-// Converts single elements, and counts.
-class Converter {
- public:
-  Converter(v1::ElementType from, v1::ElementType to) : from_(from), to_(to) {
-    if (ElementBits(from) > 16) return;
-    for (uint64_t pattern = 0; pattern < uint64_t{1} << ElementBits(from); ++pattern) {
-      known_.push_back(Convert(pattern));
-    }
-  }
-
-  uint64_t operator()(uint64_t pattern) {
-    const Result result = known_.empty() ? Convert(pattern) : known_[pattern];
-    if (result.counter != nullptr) ++(changes_.*result.counter);
-    return result.pattern;
-  }
-
-  const Changes& changes() const { return changes_; }
-
- private:
-  struct Result {
-    uint64_t pattern;
-    int64_t Changes::*counter;  // Null: the value is the same.
-  };
-
-  Result Convert(uint64_t pattern) const {
-    const double value = ElementValue(from_, pattern);
-    // The same type keeps every bit, those of a NaN too.
-    const uint64_t converted = from_ == to_ ? pattern : ElementPattern(to_, value);
-    const double after = ElementValue(to_, converted);
-    if (std::isnan(value)) {
-      return {converted, std::isnan(after) ? &Changes::nan : &Changes::nan_lost};
-    }
-    if (after == value) return {converted, nullptr};
-    if (std::isinf(after)) return {converted, &Changes::infinite};
-    return {converted, ExceedsRange(to_, value) ? &Changes::saturated : &Changes::rounded};
-  }
-
-  v1::ElementType from_;
-  v1::ElementType to_;
-  std::vector<Result> known_;  // By pattern, for types of at most 16 bits.
-  Changes changes_;
-};
-
-absl::StatusOr<NpyArray> ReadInput(const ConvertFlags& flags, const Console& console) {
-  const auto hint = ParseElementType(flags.input_type);
-  auto array = ReadArray(flags.input_path, hint.value_or(v1::ELEMENT_TYPE_UNSPECIFIED), console);
-  if (!array.ok() || flags.input_path != "-") return array;
-  const absl::Status status = ExpectEndOfInput(console);
-  if (!status.ok()) return status;
-  return array;
-}
-
-// The array to be written, without its elements.
-absl::StatusOr<NpyArray> EmptyOutput(const ConvertFlags& flags, const NpyArray& input) {
-  NpyArray output = {.type = ParseElementType(flags.type).value_or(input.type),
-                     .shape = flags.shape.empty() ? input.shape : flags.shape,
-                     .order = flags.order.empty() ? input.order : OrderOf(flags.order)};
-  if (output.shape.size() > 3) {
+// What cannot be had together.
+absl::Status CheckFlags(const ConvertFlags& flags) {
+  const bool is_tensor_file = IsTensorFile(flags.output_path);
+  if (is_tensor_file && flags.order == "column") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--shape: got ", output.shape.size(), " extents, want 1 to 3"));
+        "--order: got column for a .safetensors file, want row: it knows no other");
   }
-  const std::optional<int64_t> count = CountOf(input.shape);
-  if (CountOf(output.shape) != count) {
-    return absl::InvalidArgumentError(absl::StrCat("--shape: got ", absl::StrJoin(flags.shape, ","),
-                                                   ", want a shape of ", *count,
-                                                   " elements, as the input has"));
+  if (!is_tensor_file && !flags.name.empty()) {
+    return absl::InvalidArgumentError("--name: got a name for a .npy file, want none: it has none");
   }
-  if (output.shape.size() != 2) {
-    // A file of vectors or of a batch has no order: its elements are written row by row.
-    if (flags.order == "column") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--order: got column for an array of ", output.shape.size(),
-                       " dimensions, want row: only an array of 2 has an order in a .npy file"));
+  if (!IsTensorFile(flags.input_path) && !flags.tensor.empty()) {
+    return absl::InvalidArgumentError(
+        "--tensor: got a name in a .npy file, want none: it has one array");
+  }
+  if (!flags.scale_path.empty() && (flags.quantize.empty() || is_tensor_file)) {
+    return absl::InvalidArgumentError(
+        "--scale-output: got a file for no factors, want --quantize and a .npy file as --output; a "
+        ".safetensors file holds them itself");
+  }
+  if (!flags.quantize.empty() && !is_tensor_file && flags.scale_path.empty()) {
+    return absl::InvalidArgumentError(
+        "--scale-output: got none, want a file for the factors of --quantize, or a .safetensors "
+        "file as --output, which holds them itself");
+  }
+  if (flags.scale_path == "-") {
+    return absl::InvalidArgumentError("--scale-output: got -, want a path of a file");
+  }
+  return absl::OkStatus();
+}
+
+// One tensor and what its bytes lie in.
+class ConvertInput {
+ public:
+  // Errors: those of reading; InvalidArgument for a file of several tensors of which none is named.
+  static absl::StatusOr<ConvertInput> Open(const ConvertFlags& flags, const Console& console) {
+    ConvertInput input;
+    const v1::ElementType hint = TypeOf(flags.input_type);
+    const absl::Status status = IsTensorFile(flags.input_path)
+                                    ? input.OpenTensor(flags)
+                                    : input.OpenArray(flags, hint, console);
+    if (!status.ok()) return status;
+    return input;
+  }
+
+  // Valid while this is there, unmoved.
+  absl::StatusOr<SourceTensor> Get(v1::ElementType hint) {
+    if (entry_ != nullptr) return TensorOf(*file_, *entry_, hint, own_);
+    const absl::string_view data(reinterpret_cast<const char*>(bytes().data()), bytes().size());
+    return SourceTensor{
+        .type = array().type, .shape = array().shape, .order = array().order, .data = data};
+  }
+
+ private:
+  absl::Status OpenArray(const ConvertFlags& flags, v1::ElementType hint, const Console& console) {
+    if (flags.input_path != "-") {
+      auto mapped = MappedNpy::Open(flags.input_path, hint);
+      if (!mapped.ok()) return mapped.status();
+      mapped_ = *std::move(mapped);
+      return absl::OkStatus();
     }
-    output.order = v1::ORDER_ROW_MAJOR;
+    auto read = ReadArray(flags.input_path, hint, console);
+    if (!read.ok()) return read.status();
+    read_ = *std::move(read);
+    return ExpectEndOfInput(console);
   }
-  return output;
-}
 
-// Fills in the elements of `output`.
-Changes ConvertElements(const NpyArray& input, NpyArray& output) {
-  const int64_t count = CountOf(input.shape).value_or(0);
-  if (count == 0) return {};
-  const Places sources(input);
-  const Places targets(output);
-  output.data.assign(static_cast<size_t>(targets.bytes()), '\0');
-  const absl::string_view data = input.data;
-  Converter convert(input.type, output.type);
-  for (int64_t i = 0; i < count; ++i) {
-    const Places::Place source = sources.At(i);
-    const Places::Place target = targets.At(i);
-    const uint64_t pattern = LoadElement(input.type, data.substr(source.first_byte), source.index);
-    StoreElement(output.type, convert(pattern), target.index,
-                 output.data.data() + target.first_byte);
+  absl::Status OpenTensor(const ConvertFlags& flags) {
+    auto file = MappedSafetensors::Open(flags.input_path);
+    if (!file.ok()) return file.status();
+    file_ = *std::move(file);
+    const std::vector<SafetensorsEntry>& tensors = file_->header().tensors;
+    entry_ = flags.tensor.empty() && tensors.size() == 1 ? &tensors[0] : file_->Find(flags.tensor);
+    if (entry_ != nullptr) return absl::OkStatus();
+    std::vector<std::string> names;
+    for (const SafetensorsEntry& tensor : tensors) {
+      if (names.size() == kMostNames) break;
+      names.push_back(tensor.name);
+    }
+    return absl::NotFoundError(
+        absl::StrCat("--tensor: got ", flags.tensor.empty() ? "none" : flags.tensor,
+                     ", want one of the ", tensors.size(), " tensors of ", flags.input_path,
+                     ", such as ", absl::StrJoin(names, ", ")));
   }
-  return convert.changes();
+
+  static constexpr size_t kMostNames = 5;
+
+  const NpyArray& array() const { return mapped_.has_value() ? mapped_->array() : read_; }
+  std::span<const std::byte> bytes() const {
+    return mapped_.has_value() ? mapped_->data() : std::as_bytes(std::span(read_.data));
+  }
+
+  NpyArray read_;
+  std::optional<MappedNpy> mapped_;
+  std::optional<MappedSafetensors> file_;
+  const SafetensorsEntry* entry_ = nullptr;
+  std::string own_;
+};
+
+// The name that the path has without folder and ending: "W" for "dir/W.npy".
+std::string StemOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string file = slash == std::string::npos ? path : path.substr(slash + 1);
+  return path == "-" ? "tensor" : file.substr(0, file.find('.'));
 }
 
-std::string OrderName(v1::Order order) {
-  return order == v1::ORDER_COLUMN_MAJOR ? "column" : "row";
+// What a .npy file holds: the array, or the bytes of its 2:4 form.
+NpyArray ArrayFor(const ConvertedTensor& made) {
+  if (!made.is_packed24) return made.array;
+  return {.type = v1::ELEMENT_TYPE_U8,
+          .shape = {static_cast<int64_t>(made.array.data.size())},
+          .data = made.array.data};
 }
 
-std::string ChangesText(const NpyArray& input, const NpyArray& output, const Changes& changes) {
-  const auto count = [](int64_t values) { return FormatCount(values); };
-  TextTable table({{"shape"}, {absl::StrJoin(output.shape, " x ")}});
-  table.AddRow(
-      {"type", absl::StrCat(ElementTypeName(input.type), " -> ", ElementTypeName(output.type))});
-  table.AddRow({"order", absl::StrCat(OrderName(input.order), " -> ", OrderName(output.order))});
-  table.AddRow({"values", count(CountOf(output.shape).value_or(0))});
-  table.AddRow({"rounded", count(changes.rounded)});
-  table.AddRow({"saturated", count(changes.saturated)});
-  table.AddRow({"became infinite", count(changes.infinite)});
-  table.AddRow({"NaN", count(changes.nan)});
-  table.AddRow({"NaN lost", count(changes.nan_lost)});
-  return table.Print();
+absl::StatusOr<ConversionReport> ConvertToArray(const SourceTensor& tensor,
+                                                const TensorConversion& conversion,
+                                                const ConvertFlags& flags, const Console& console) {
+  const auto made = ConvertTensor(tensor, conversion);
+  if (!made.ok()) return made.status();
+  if (absl::Status status = WriteArray(ArrayFor(*made), flags.output_path, console); !status.ok()) {
+    return status;
+  }
+  if (!made->scale.empty()) {
+    NpyArray scale = {.type = v1::ELEMENT_TYPE_F32,
+                      .shape = {static_cast<int64_t>(made->scale.size())}};
+    scale.data.assign(reinterpret_cast<const char*>(made->scale.data()),
+                      made->scale.size() * sizeof(float));
+    if (absl::Status status = WriteArray(scale, flags.scale_path, console); !status.ok()) {
+      return status;
+    }
+  }
+  return ReportOf(tensor, *made);
 }
 
-nlohmann::ordered_json ChangesJson(const NpyArray& input, const NpyArray& output,
-                                   const Changes& changes) {
-  const Extents extents = ExtentsOf(output);
-  return {{"batch", extents.batch},
-          {"rows", extents.rows},
-          {"columns", extents.columns},
-          {"input_type", std::string(ElementTypeName(input.type))},
-          {"input_order", OrderName(input.order)},
-          {"type", std::string(ElementTypeName(output.type))},
-          {"order", OrderName(output.order)},
-          {"values", CountOf(output.shape).value_or(0)},
-          {"rounded", changes.rounded},
-          {"saturated", changes.saturated},
-          {"became_infinite", changes.infinite},
-          {"nan", changes.nan},
-          {"nan_lost", changes.nan_lost}};
+ExitCode ConvertOne(const GlobalFlags& global, const ConvertFlags& flags, const Console& console) {
+  auto input = ConvertInput::Open(flags, console);
+  if (!input.ok()) return FailLocally(console, input.status());
+  auto tensor = input->Get(TypeOf(flags.input_type));
+  if (!tensor.ok()) return FailLocally(console, tensor.status());
+  const TensorConversion conversion = ConversionOf(flags);
+  absl::StatusOr<ConversionReport> report;
+  if (IsTensorFile(flags.output_path)) {
+    if (tensor->name.empty()) tensor->name = StemOf(flags.input_path);
+    if (!flags.name.empty()) tensor->name = flags.name;
+    report = ConvertToFile(*tensor, conversion, flags.output_path);
+  } else {
+    report = ConvertToArray(*tensor, conversion, flags, console);
+  }
+  if (!report.ok()) return FailLocally(console, report.status());
+  ReportBeside(flags.output_path, console)
+      .Print(global.json ? JsonLine(ConversionJson(*report)) : ConversionText(*report));
+  return ExitCode::kOk;
+}
+
+// All tensors of a file.
+ExitCode ConvertAll(const GlobalFlags& global, const ConvertFlags& flags, const Console& console) {
+  if (!flags.input_type.empty() || !flags.shape.empty() || !flags.name.empty()) {
+    return FailLocally(console, absl::InvalidArgumentError(
+                                    "--tensor: got none beside --input-type, --shape or --name, "
+                                    "want the name of the tensor that they are for"));
+  }
+  const auto input = MappedSafetensors::Open(flags.input_path);
+  if (!input.ok()) return FailLocally(console, input.status());
+  const auto done = ConvertFile(*input, ConversionOf(flags), flags.output_path);
+  if (!done.ok()) return FailLocally(console, done.status());
+  if (!global.json) {
+    console.Print(ConversionsText(done->reports, done->copied));
+    return ExitCode::kOk;
+  }
+  for (const ConversionReport& report : done->reports) {
+    console.Print(JsonLine(ConversionJson(report)));
+  }
+  return ExitCode::kOk;
 }
 
 ExitCode RunConvert(const GlobalFlags& global, const ConvertFlags& flags, const Console& console) {
-  const auto input = ReadInput(flags, console);
-  if (!input.ok()) return FailLocally(console, input.status());
-  auto output = EmptyOutput(flags, *input);
-  if (!output.ok()) return FailLocally(console, output.status());
-  const Changes changes = ConvertElements(*input, *output);
-  const absl::Status status = WriteArray(*output, flags.output_path, console);
-  if (!status.ok()) return FailLocally(console, status);
-  ReportBeside(flags.output_path, console)
-      .Print(global.json ? JsonLine(ChangesJson(*input, *output, changes))
-                         : ChangesText(*input, *output, changes));
-  return ExitCode::kOk;
+  if (absl::Status status = CheckFlags(flags); !status.ok()) return FailLocally(console, status);
+  const bool is_all =
+      IsTensorFile(flags.input_path) && IsTensorFile(flags.output_path) && flags.tensor.empty();
+  return is_all ? ConvertAll(global, flags, console) : ConvertOne(global, flags, console);
 }
 
 CommandRun AddConvert(CLI::App& app) {
   auto flags = std::make_unique<ConvertFlags>();
   SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kHelp));
-  AddOption(app, "IN", flags->input_path, "The .npy file to convert; - is standard input")
+  AddOption(app, "IN", flags->input_path,
+            "The .npy or .safetensors file to convert; - is standard input")
       .Require()
       .TypeName("");
   AddTypeOption(app, "--input-type", flags->input_type,
@@ -276,8 +277,26 @@ CommandRun AddConvert(CLI::App& app) {
            "counted row by row (default: that of the input)",
            {})
       .TypeName("N,...");
-  AddOption(app, "-o,--output", flags->output_path, "The file to write; - is standard output")
+  AddChoice(app, "--quantize", flags->quantize,
+            "Divide by factors: one for the matrix, or one for each row (of A) or column (of B); "
+            "for the types e4m3, e5m2, s8 and u8",
+            {"matrix", "row", "column"});
+  const CommandOption pack24 = AddFlag(
+      app, "--pack24", flags->pack24,
+      "Make the 2:4 form of the matrix, a vector of bytes, as products take it for a sparse A");
+  AddFlag(app, "--prune", flags->prune,
+          "Drop the smallest elements of the matrix where its 2:4 form cannot keep all")
+      .Need(pack24);
+  AddOption(app, "--tensor", flags->tensor, "Name of the one tensor of a .safetensors file to take")
+      .TypeName("NAME");
+  AddOption(app, "--name", flags->name,
+            "Name of the tensor in a .safetensors file (default: that of the input)")
+      .TypeName("NAME");
+  AddOption(app, "-o,--output", flags->output_path,
+            "The .npy or .safetensors file to write; - is standard output")
       .Require()
+      .TypeName("PATH");
+  AddOption(app, "--scale-output", flags->scale_path, "The .npy file for the factors of --quantize")
       .TypeName("PATH");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunConvert(global, *flags, console);
@@ -287,7 +306,9 @@ CommandRun AddConvert(CLI::App& app) {
 }  // namespace
 
 constexpr Command kConvertCommand = {
-    "convert", "Convert a .npy file to another element type, order or shape (needs no server)",
+    "convert",
+    "Convert matrices of .npy and .safetensors files to other types, orders, shapes and forms "
+    "(needs no server)",
     AddConvert};
 
 }  // namespace gemmd

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "client/gemmctl/fragment_grid.h"
 #include "client/gemmctl/message_json.h"
 #include "client/terminal/option.h"
+#include "client/terminal/text_file.h"
 
 namespace gemmd {
 namespace {
@@ -119,14 +119,6 @@ std::string GridsText(const std::string& title, const std::vector<FragmentGrid>&
   return text;
 }
 
-absl::Status WriteText(const std::string& text, const std::string& path) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be written"));
-}
-
 ExitCode Draw(const FragmentFlags& flags, const std::vector<ShownFragment>& fragments,
               const Console& console) {
   const auto grids = GridsOf(fragments);
@@ -143,7 +135,7 @@ ExitCode Draw(const FragmentFlags& flags, const std::vector<ShownFragment>& frag
     console.Print(svg);
     return ExitCode::kOk;
   }
-  const absl::Status status = WriteText(svg, flags.svg_path);
+  const absl::Status status = WriteTextFile(flags.svg_path, svg);
   return status.ok() ? ExitCode::kOk : FailLocally(console, status);
 }
 

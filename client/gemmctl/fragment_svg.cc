@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "client/gemmctl/fragment_drawing.h"
+#include "client/terminal/markup.h"
 
 namespace gemmd {
 namespace {
@@ -41,10 +41,6 @@ std::string FillOf(int lane) {
   const int percent = 22 + 13 * static_cast<int>(index % 4);
   const auto mix = [&](int value) { return 255 - (255 - value) * percent / 100; };
   return absl::StrFormat("#%02x%02x%02x", mix(hue.red), mix(hue.green), mix(hue.blue));
-}
-
-std::string Escaped(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
 }
 
 int WidthOf(size_t characters) {
@@ -83,7 +79,7 @@ GridLayout LayOut(const FragmentGrid& grid) {
 
 void AddText(int x, int y, const char* style, const std::string& text, std::string& svg) {
   absl::StrAppendFormat(&svg, "<text x=\"%d\" y=\"%d\" class=\"%s\">%s</text>\n", x, y, style,
-                        Escaped(text));
+                        EscapedMarkup(text));
 }
 
 void AddCell(int x, int y, int width, const FragmentCell& cell, std::string& svg) {
@@ -137,7 +133,7 @@ std::string GridsSvg(const std::string& title, const std::vector<FragmentGrid>& 
   std::string svg = absl::StrFormat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d "
       "%d\">\n<title>%s</title>\n%s<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n",
-      width, height, width, height, Escaped(title), kStyle, width, height);
+      width, height, width, height, EscapedMarkup(title), kStyle, width, height);
   AddText(kMargin, kMargin + kTitleHeight / 4, "title", title, svg);
   int top = kMargin + kTitleHeight;
   for (const FragmentGrid& grid : grids) {

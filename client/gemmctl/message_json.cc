@@ -11,13 +11,6 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 using nlohmann::ordered_json;
 
-// JSON has no NaN and no infinities; protobuf's mapping spells them.
-ordered_json NumberJson(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  return value;
-}
-
 // One value of a field, or its `index`-th where it is repeated.
 ordered_json ValueJson(const Message& message, const FieldDescriptor& field, int index) {
   const Reflection& get = *message.GetReflection();
@@ -51,6 +44,12 @@ ordered_json ValueJson(const Message& message, const FieldDescriptor& field, int
 }
 
 }  // namespace
+
+ordered_json NumberJson(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
 
 ordered_json MessageJson(const Message& message) {
   const Reflection& get = *message.GetReflection();

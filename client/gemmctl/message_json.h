@@ -15,6 +15,9 @@ namespace gemmd {
 // and fields with default values are there too. The bytes of matrices are left out.
 nlohmann::ordered_json MessageJson(const google::protobuf::Message& message);
 
+// A number as protobuf's mapping has it: JSON itself has no NaN and no infinities.
+nlohmann::ordered_json NumberJson(double value);
+
 // One line of text per value, ended by a line feed.
 std::string JsonLine(const nlohmann::ordered_json& json);
 

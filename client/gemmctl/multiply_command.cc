@@ -17,6 +17,7 @@
 #include "client/gemmctl/operand_input.h"
 #include "client/gemmctl/product_flags.h"
 #include "client/gemmctl/product_input.h"
+#include "client/gemmctl/server_check.h"
 #include "client/gemmctl/tensor_session.h"
 #include "client/gemmctl/tensor_table.h"
 #include "client/gemmctl/timing_report.h"
@@ -38,6 +39,7 @@ constexpr char kHelp[] =
     "  gemmctl multiply - B.npy -o - < A.npy > D.npy         A from a pipe, D into one\n"
     "  gemmctl multiply --random 4096,4096,4096 --type bf16 --repeat 20 --warmup 3\n"
     "  gemmctl multiply --random 65,33,129 --type s8 --batch 4 --verify\n"
+    "  gemmctl multiply A.npy B.npy --server-verify sampled:0.01 -o D.npy\n"
     "  gemmctl put W.npy --name w && gemmctl multiply A.npy @w --keep-result d\n"
     "  gemmctl multiply @d V.npy --into @e                   D overwrites a tensor of the "
     "server\n\n";
@@ -48,9 +50,10 @@ struct MultiplyFlags {
   int64_t repeat = 1;
   int64_t warmup = 0;
   bool verify = false;
-  std::string traceparent;  // Empty: none is sent.
-  std::string into;         // A tensor that D overwrites; empty: none.
-  std::string keep;         // The name of a new tensor for D; empty: none.
+  std::string server_verify;  // Empty: as the server does by itself.
+  std::string traceparent;    // Empty: none is sent.
+  std::string into;           // A tensor that D overwrites; empty: none.
+  std::string keep;           // The name of a new tensor for D; empty: none.
 
   bool IsKept() const { return !into.empty() || !keep.empty(); }
 };
@@ -178,6 +181,12 @@ absl::Status VerificationStatus(const Verification& result, int64_t batches) {
       result.worst.got, result.worst.want, result.worst.bound));
 }
 
+// The server's own check, where there was one.
+std::string CheckOf(const v1::MultiplyResponse& response) {
+  if (!response.has_verification()) return "";
+  return ServerCheckText(response.verification(), response.timing().total_ns());
+}
+
 // The report of a product whose D stayed on the server.
 ExitCode ReportKept(const GlobalFlags& global, const v1::MultiplyRequest& request,
                     const v1::MultiplyResponse& response, const std::vector<CallTiming>& calls,
@@ -191,6 +200,7 @@ ExitCode ReportKept(const GlobalFlags& global, const v1::MultiplyRequest& reques
   }
   console.Print(Heading(request, response));
   console.Print(TimingTable(calls, response.operations()));
+  console.Print(CheckOf(response));
   console.Print(absl::StrCat("\n", TensorText(response.tensor())));
   return ExitCode::kOk;
 }
@@ -207,9 +217,18 @@ ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
   if (const absl::Status status = PlaceResult(*client, flags, *request); !status.ok()) {
     return FailCall(console, status);
   }
+  const auto check = ParseServerCheck(flags.server_verify);
+  if (!check.ok()) return FailLocally(console, check.status());
+  if (!flags.server_verify.empty()) {
+    request->mutable_verify()->set_mode(check->mode);
+    request->mutable_verify()->set_rate(check->rate);
+  }
   std::vector<CallTiming> calls;
   auto measured = Measure(*client, *request, flags, calls);
-  if (!measured.ok()) return FailCall(console, measured.status());
+  if (!measured.ok()) {
+    const ExitCode code = FailCall(console, measured.status());
+    return absl::IsDataLoss(measured.status()) ? ExitCode::kVerification : code;
+  }
   if (flags.IsKept()) return ReportKept(global, *request, *measured, calls, console);
   const auto product = MultiplyResult::FromResponse(*std::move(measured));
   if (!product.ok()) return FailCall(console, product.status());
@@ -237,6 +256,7 @@ ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
   } else {
     report.Print(Heading(*request, response));
     report.Print(TimingTable(calls, response.operations()));
+    report.Print(CheckOf(response));
     if (verification.has_value()) report.Print(VerificationText(*verification, batches));
   }
   const absl::Status status =
@@ -282,8 +302,10 @@ CommandRun AddMultiply(CLI::App& app) {
       .Group("Output");
   AddFlag(app, "--verify", flags->verify,
           "Check D against an f64 product that is computed here: exactly for integers, else "
-          "within a derived bound; of a large D, evenly chosen rows are checked")
+          "within a derived bound; of a large D, evenly chosen rows are checked (not the server's "
+          "own check, which is --server-verify)")
       .Group("Output");
+  AddServerCheck(app, flags->server_verify).Group("Output");
   AddOption(app, "--traceparent", flags->traceparent,
             "Trace that the calls belong to, in the form of W3C Trace Context; the daemon logs it")
       .Check([](const std::string& text) {

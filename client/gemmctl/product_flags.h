@@ -51,6 +51,8 @@ struct ProductFlags {
   std::string priority = "normal";
   bool deterministic = false;
   bool batch_invariant = false;
+
+  bool operator==(const ProductFlags& other) const = default;
 };
 
 // Adds positionals and options that set `flags`, which outlives the app.

@@ -1,17 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/gemmctl/top_view.h"
 
+#include <algorithm>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "client/gemmctl/message_json.h"
+#include "client/terminal/sparkline.h"
 #include "client/terminal/text_table.h"
 
 namespace gemmd {
 namespace {
 
 using Align = TextTable::Align;
+
+// Of the history of a device: two minutes of views of a second.
+constexpr size_t kMostBars = 120;
+constexpr size_t kLeastBars = 16;
+constexpr int kLeastWithHistory = 64;
+
+constexpr size_t kGap = 2;  // Between columns.
 
 std::string FormatPerSecond(double rate) { return absl::StrFormat("%.4g", rate); }
 std::string FormatShare(double share) { return absl::StrFormat("%.0f %%", 100 * share); }
@@ -31,22 +42,84 @@ nlohmann::ordered_json BoundJson(const std::optional<int64_t>& ns) {
   return *ns;
 }
 
-std::string DevicesText(const v1::GetStatisticsResponse& now, const ActivityRates& rates) {
-  TextTable table({{"device"},
-                   {"state"},
-                   {"waiting", Align::kRight},
-                   {"bytes waiting", Align::kRight},
-                   {"predicted", Align::kRight},
-                   {"busy", Align::kRight},
-                   {"products/s", Align::kRight},
-                   {"failed/s", Align::kRight},
-                   {"rate", Align::kRight},
-                   {"in", Align::kRight},
-                   {"out", Align::kRight},
-                   {"p50 <=", Align::kRight},
-                   {"p99 <=", Align::kRight},
-                   {"restarts", Align::kRight}});
+// A simulator that has nothing to do and had nothing in all views that were seen.
+bool IsIdleSimulator(const v1::DeviceStatistics& device, const DeviceRates& rate,
+                     const TopHistory& history) {
+  const std::deque<double> seen = history.Of(device.name());
+  return absl::StartsWith(device.name(), "sim:") && device.queued_requests() == 0 &&
+         rate.busy == 0 && rate.products_per_second == 0 && rate.failures_per_second == 0 &&
+         std::all_of(seen.begin(), seen.end(), [](double products) { return products == 0; });
+}
+
+// The devices to be shown, as indices, in the order asked for.
+std::vector<int> ShownDevices(const v1::GetStatisticsResponse& now, const ActivityRates& rates,
+                              const TopOptions& options) {
+  std::vector<int> shown;
   for (int i = 0; i < now.devices_size(); ++i) {
+    const DeviceRates& rate = rates.devices[static_cast<size_t>(i)];
+    if (options.all || !IsIdleSimulator(now.devices(i), rate, options.history)) shown.push_back(i);
+  }
+  const auto value = [&](int i) -> double {
+    const DeviceRates& rate = rates.devices[static_cast<size_t>(i)];
+    switch (options.sort) {
+      case TopSort::kBusy: return rate.busy;
+      case TopSort::kProducts: return rate.products_per_second;
+      case TopSort::kWaiting: return static_cast<double>(now.devices(i).queued_requests());
+      case TopSort::kServer: break;
+    }
+    return 0;
+  };
+  std::stable_sort(shown.begin(), shown.end(), [&](int x, int y) { return value(x) > value(y); });
+  return shown;
+}
+
+FittedTable::Column Number(const char* heading, int rank) {
+  return {{heading, Align::kRight}, rank};
+}
+
+// Whether the histories of devices have a place beside a table of the columns that always are
+// there.
+bool HasHistory(const TopOptions& options) {
+  return options.columns >= kLeastWithHistory && !options.history.is_empty();
+}
+
+// Puts the history of each device behind its line.
+std::string WithHistory(const std::string& table, const v1::GetStatisticsResponse& now,
+                        const std::vector<int>& shown, const TopOptions& options) {
+  const std::vector<std::string> lines = absl::StrSplit(table, '\n', absl::SkipEmpty());
+  size_t width = 0;
+  for (const std::string& line : lines) width = std::max(width, line.size() + kGap);
+  const size_t columns = static_cast<size_t>(options.columns);
+  if (width + kLeastBars > columns || shown.size() + 1 != lines.size()) return table;
+  const size_t bars = std::min(kMostBars, columns - width);
+  std::string text;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const std::string padding(width - lines[i].size(), ' ');
+    const std::string history =
+        i == 0 ? "history" : Sparkline(options.history.Of(now.devices(shown[i - 1]).name()), bars);
+    absl::StrAppend(&text, lines[i], padding, history, "\n");
+  }
+  return text;
+}
+
+std::string DevicesText(const v1::GetStatisticsResponse& now, const ActivityRates& rates,
+                        const TopOptions& options) {
+  FittedTable table({{{"device"}},
+                     {{"state"}, 5},
+                     Number("waiting", 0),
+                     Number("bytes waiting", 11),
+                     Number("predicted", 6),
+                     Number("busy", 0),
+                     Number("products/s", 0),
+                     Number("failed/s", 7),
+                     Number("rate", 2),
+                     Number("in", 9),
+                     Number("out", 10),
+                     Number("p50 <=", 4),
+                     Number("p99 <=", 3),
+                     Number("restarts", 8)});
+  const std::vector<int> shown = ShownDevices(now, rates, options);
+  for (const int i : shown) {
     const v1::DeviceStatistics& device = now.devices(i);
     const DeviceRates& rate = rates.devices[static_cast<size_t>(i)];
     table.AddRow({device.name(), device.ready() ? "ready" : "not ready",
@@ -58,18 +131,28 @@ std::string DevicesText(const v1::GetStatisticsResponse& now, const ActivityRate
                   FormatBound(rate.p50_ns), FormatBound(rate.p99_ns),
                   FormatCount(device.worker_restarts())});
   }
-  return table.Print();
+  std::string text = table.Print(options.columns);
+  if (HasHistory(options)) {
+    const int room = options.columns - static_cast<int>(kGap + kLeastBars);
+    text = WithHistory(table.Print(room), now, shown, options);
+  }
+  const int hidden = now.devices_size() - static_cast<int>(shown.size());
+  if (hidden > 0) {
+    absl::StrAppend(&text, hidden, " idle simulator", hidden == 1 ? "" : "s",
+                    " not shown (--all)\n");
+  }
+  return text;
 }
 
 // Empty where no device has readings.
-std::string GpusText(const v1::GetStatisticsResponse& now) {
-  TextTable table({{"GPU"},
-                   {"kernels", Align::kRight},
-                   {"power", Align::kRight},
-                   {"memory", Align::kRight},
-                   {"SM clock", Align::kRight},
-                   {"temperature", Align::kRight},
-                   {"ECC errors", Align::kRight}});
+std::string GpusText(const v1::GetStatisticsResponse& now, int columns) {
+  FittedTable table({{{"GPU"}},
+                     Number("kernels", 0),
+                     Number("power", 0),
+                     Number("memory", 0),
+                     Number("SM clock", 2),
+                     Number("temperature", 3),
+                     Number("ECC errors", 1)});
   bool has_gpus = false;
   for (const v1::DeviceStatistics& device : now.devices()) {
     if (!device.has_gpu()) continue;
@@ -89,16 +172,16 @@ std::string GpusText(const v1::GetStatisticsResponse& now) {
          gpu.has_temperature_celsius() ? absl::StrFormat("%.0f C", gpu.temperature_celsius()) : "-",
          gpu.has_ecc_uncorrected_errors() ? FormatCount(gpu.ecc_uncorrected_errors()) : "-"});
   }
-  return has_gpus ? absl::StrCat("\n", table.Print()) : "";
+  return has_gpus ? absl::StrCat("\n", table.Print(columns)) : "";
 }
 
 // Empty where no products ran as one.
-std::string JoinedText(const v1::GetStatisticsResponse& now) {
-  TextTable table({{"ran as one"},
-                   {"launches", Align::kRight},
-                   {"stacked", Align::kRight},
-                   {"batched", Align::kRight},
-                   {"most products at once", Align::kRight}});
+std::string JoinedText(const v1::GetStatisticsResponse& now, int columns) {
+  FittedTable table({{{"ran as one"}},
+                     Number("launches", 0),
+                     Number("stacked", 0),
+                     Number("batched", 0),
+                     Number("most products at once", 1)});
   bool has_joined = false;
   for (const v1::DeviceStatistics& device : now.devices()) {
     if (device.stacked_products() + device.batched_products() == 0) continue;
@@ -111,15 +194,15 @@ std::string JoinedText(const v1::GetStatisticsResponse& now) {
                   FormatCount(device.stacked_products()), FormatCount(device.batched_products()),
                   bound});
   }
-  return has_joined ? absl::StrCat("\n", table.Print()) : "";
+  return has_joined ? absl::StrCat("\n", table.Print(columns)) : "";
 }
 
-std::string CopiesText(const v1::GetStatisticsResponse& now) {
-  TextTable table({{"memory"},
-                   {"tensors", Align::kRight},
-                   {"found", Align::kRight},
-                   {"brought", Align::kRight},
-                   {"evicted", Align::kRight}});
+std::string CopiesText(const v1::GetStatisticsResponse& now, int columns) {
+  FittedTable table({{{"memory"}},
+                     Number("tensors", 0),
+                     Number("found", 0),
+                     Number("brought", 1),
+                     Number("evicted", 0)});
   bool has_copies = false;
   for (const v1::DeviceStatistics& device : now.devices()) {
     if (device.tensor_bytes() + device.tensor_hits() + device.tensors_brought() == 0) continue;
@@ -128,43 +211,54 @@ std::string CopiesText(const v1::GetStatisticsResponse& now) {
                   FormatCount(device.tensor_hits()), FormatCount(device.tensors_brought()),
                   FormatCount(device.tensors_evicted())});
   }
-  return has_copies ? table.Print() : "";
+  return has_copies ? table.Print(columns) : "";
 }
 
-std::string OwnersText(const v1::TensorStatistics& tensors) {
+std::string OwnersText(const v1::TensorStatistics& tensors, int columns) {
   if (tensors.owners().empty()) return "";
-  TextTable table({{"owner"}, {"tensors", Align::kRight}, {"on the host", Align::kRight}});
+  FittedTable table({{{"owner"}}, Number("tensors", 0), Number("on the host", 0)});
   for (const v1::OwnerStatistics& owner : tensors.owners()) {
     table.AddRow({owner.name(), FormatCount(owner.tensors()), FormatBytes(owner.host_bytes())});
   }
-  return table.Print();
+  return table.Print(columns);
 }
 
 // Empty where there are no sessions, and never were tensors.
-std::string TensorsText(const v1::GetStatisticsResponse& now) {
+std::string TensorsText(const v1::GetStatisticsResponse& now, int columns) {
   const v1::TensorStatistics& tensors = now.tensors();
   if (tensors.sessions() + tensors.uploads_complete() + tensors.expired() == 0) return "";
-  return absl::StrCat(
-      "\ntensors  ", FormatCount(tensors.tensors()), " of ", FormatCount(tensors.sessions()),
-      " sessions, ", FormatBytes(tensors.host_bytes()), " of ",
-      FormatBytes(tensors.max_host_bytes()),
-      " on the host; uploads: ", FormatCount(tensors.uploads()), " now, ",
-      FormatCount(tensors.uploads_complete()), " complete, ", FormatCount(tensors.uploads_known()),
-      " known; ", FormatCount(tensors.expired()), " expired, ", FormatCount(tensors.lost()),
-      " lost\n", CopiesText(now), OwnersText(tensors));
+  const std::vector<std::string> parts = {
+      absl::StrCat("tensors  ", FormatCount(tensors.tensors()), " of ",
+                   FormatCount(tensors.sessions()), " sessions,"),
+      absl::StrCat(FormatBytes(tensors.host_bytes()), " of ", FormatBytes(tensors.max_host_bytes()),
+                   " on the host;"),
+      absl::StrCat("uploads: ", FormatCount(tensors.uploads()), " now,"),
+      absl::StrCat(FormatCount(tensors.uploads_complete()), " complete,"),
+      absl::StrCat(FormatCount(tensors.uploads_known()), " known;"),
+      absl::StrCat(FormatCount(tensors.expired()), " expired,"),
+      absl::StrCat(FormatCount(tensors.lost()), " lost")};
+  return absl::StrCat("\n", FlowText(parts, " ", columns), CopiesText(now, columns),
+                      OwnersText(tensors, columns));
 }
 
 }  // namespace
 
 std::string TopText(const std::string& address, const v1::GetStatisticsResponse& now,
-                    const ActivityRates& rates) {
-  return absl::StrFormat(
-      "gemmd %s   %s   up %s   admitted %s of %s, %s of %s   %s/s admitted   %s/s refused\n\n%s",
-      address, now.draining() ? "draining" : "serving", FormatNanoseconds(now.uptime_ns()),
-      FormatCount(now.admitted_requests()), FormatCount(now.max_admitted_requests()),
-      FormatBytes(now.admitted_bytes()), FormatBytes(now.max_admitted_bytes()),
-      FormatPerSecond(rates.admissions_per_second), FormatPerSecond(rates.refusals_per_second),
-      absl::StrCat(DevicesText(now, rates), GpusText(now), JoinedText(now), TensorsText(now)));
+                    const ActivityRates& rates, const TopOptions& options) {
+  const std::vector<std::string> heading = {
+      absl::StrCat("gemmd ", address),
+      now.draining() ? "draining" : "serving",
+      absl::StrCat("up ", FormatNanoseconds(now.uptime_ns())),
+      absl::StrFormat("admitted %s of %s, %s of %s", FormatCount(now.admitted_requests()),
+                      FormatCount(now.max_admitted_requests()), FormatBytes(now.admitted_bytes()),
+                      FormatBytes(now.max_admitted_bytes())),
+      absl::StrCat(FormatPerSecond(rates.admissions_per_second), "/s admitted"),
+      absl::StrCat(FormatPerSecond(rates.refusals_per_second), "/s refused")};
+  const int columns = options.columns;
+  return CutText(
+      absl::StrCat(FlowText(heading, "   ", columns), "\n", DevicesText(now, rates, options),
+                   GpusText(now, columns), JoinedText(now, columns), TensorsText(now, columns)),
+      columns, options.lines);
 }
 
 std::string NoAnswerText(const std::string& address, const absl::Status& status) {

@@ -237,10 +237,12 @@ class Client {
 
   // Wrong answers that the server found before it gave them, and the product of one of them. Over a
   // unix socket, or for callers with the role `administer`; otherwise PermissionDenied.
-  // NotFound where there is no such incident, or its operands were not kept.
+  // NotFound where there is no such incident, FailedPrecondition where its operands were not kept;
+  // `without_operands` the product comes without their bytes, for a caller who has them.
   absl::StatusOr<v1::ListIncidentsResponse> ListIncidents(const CallOptions& options = {});
-  absl::StatusOr<v1::GetIncidentProductResponse> GetIncidentProduct(
-      int64_t id, const CallOptions& options = {});
+  absl::StatusOr<v1::GetIncidentProductResponse> GetIncidentProduct(int64_t id,
+                                                                    const CallOptions& options = {},
+                                                                    bool without_operands = false);
 
   // How the server would run a product. The operands' bytes need not be there and are not sent.
   absl::StatusOr<v1::ExplainResponse> Explain(const v1::MultiplyRequest& request,

@@ -12,9 +12,13 @@
 // answers: that costs far less than a message for each.
 //
 // At most kMaxUnreceived products may be sent whose answers are not received: so many answers are
-// kept in memory, and more are never asked for. Receive while sending.
+// kept in memory, and more are never asked for. While the matrices of those that are kept take
+// kMostUnreceivedBytes, no further message is read from the server, which in the end reads no more
+// products, and ends a stream that it cannot write to for long (--send-timeout). Receive while
+// sending.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +45,8 @@ class MultiplyStream {
 
   // The most products that may be sent before an answer is received.
   static constexpr int kMaxUnreceived = 1024;
+  // Of matrices D that were read and not received; the last message that is read may go beyond.
+  static constexpr int64_t kMostUnreceivedBytes = int64_t{64} << 20;
 
   MultiplyStream(const MultiplyStream&) = delete;
   MultiplyStream& operator=(const MultiplyStream&) = delete;
@@ -48,8 +54,10 @@ class MultiplyStream {
   // Sends one product, or adds it to those that go once the connection takes more bytes. Blocks
   // while they fill a message; the server stops reading while 1024 products of the stream are
   // unanswered. Answers are read at the same time, so one thread may send kMaxUnreceived products
-  // first and receive afterwards. Errors: ResourceExhausted where that many answers are not
-  // received yet, and nothing is sent: receive one and send again; FailedPrecondition after
+  // first and receive afterwards, where their results take less than kMostUnreceivedBytes. Errors:
+  // ResourceExhausted where that many answers are not received yet, or where so many bytes of them
+  // are not that nothing goes, and nobody receives one within a second. Then nothing is sent:
+  // receive one and send again; FailedPrecondition after
   // CloseSending; after the end of the stream, the stream's own status, or Unavailable where it
   // ended with OK.
   absl::Status Send(const v1::MultiplyRequest& request);
@@ -62,7 +70,8 @@ class MultiplyStream {
   std::optional<StreamAnswer> Receive();
 
   // Closes sending, waits for the end of the stream, and gives its status: OK where the server
-  // answered everything. Answers not yet received stay receivable.
+  // answered everything. Answers not yet received stay receivable, all of them: from now on they
+  // are read whatever they take.
   absl::Status Finish();
 
   // Asks for the end: the server launches nothing more. Finish then gives Cancelled.

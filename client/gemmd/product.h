@@ -66,6 +66,12 @@ struct BiasView {
   std::span<const std::byte> data = {};
 };
 
+// How the server checks D before it answers. A D that is wrong is never answered: DataLoss.
+struct ServerCheck {
+  v1::VerifyMode mode = v1::VERIFY_MODE_UNSPECIFIED;  // As the server's --verify says.
+  double rate = 0;  // For VERIFY_MODE_SAMPLED, the part of D's elements; 0: as the server says.
+};
+
 // Everything about a product beside A and B. The defaults give D = op(A) op(B) with the server's
 // choice of device and kernel. Each member is the field of
 // v1::MultiplyRequest so named.
@@ -86,6 +92,7 @@ struct ProductOptions {
   bool require_deterministic = false;
   bool require_batch_invariant = false;
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;  // Normal.
+  ServerCheck verify = {};
 
   // Where D's bytes go, exactly as many as D has; the result then borrows them. Empty: to memory of
   // the result's own. Not written unless D arrives; then, even where the answer is found to be
@@ -121,6 +128,10 @@ class MultiplyResult {
   int64_t batch() const { return response_.d().batch(); }
   v1::ElementType type() const { return response_.d().type(); }
   const v1::Timing& timing() const { return response_.timing(); }
+  // What the server's check of D came to; null where there was none.
+  const v1::Verification* verification() const {
+    return response_.has_verification() ? &response_.verification() : nullptr;
+  }
   // Without D's bytes where those are apart from it, as data() gives them.
   const v1::MultiplyResponse& response() const { return response_; }
 

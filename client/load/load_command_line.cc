@@ -13,7 +13,7 @@
 #include "client/load/load_session.h"
 #include "client/load/report/compare.h"
 #include "client/load/report/report_files.h"
-#include "client/load/text_file.h"
+#include "client/terminal/text_file.h"
 #include "client/terminal/usage.h"
 #include "client/terminal/version.h"
 

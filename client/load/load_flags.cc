@@ -32,7 +32,8 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
       app.add_option(
              "--mix", flags.mix_path,
              "JSON file of products: an array of objects with m, n, k and, optionally, type, "
-             "weight, batch, sparse, kernel, device, accumulation_type, output_type, name")
+             "weight, batch, sparse, b_order, kernel, device, accumulation_type, output_type, "
+             "operands, name")
           ->type_name("PATH")
           ->excludes(profile)
           ->group(group);
@@ -55,6 +56,14 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
       .Need(shape)
       .Group(group);
   AddFlag(app, "--sparse", flags.sparse, "Send A in its 2:4 form, with --shape")
+      .Need(shape)
+      .Group(group);
+  CommandOption(app.add_option("--b-order", flags.b_order,
+                               "Order of B, with --shape: row major, or column major, as weights "
+                               "often lie that are multiplied as x W^T")
+                    ->check(CLI::IsMember({"row", "column"}).description("")))
+      .TypeName("row|column")
+      .ShowDefault()
       .Need(shape)
       .Group(group);
   app.add_option("--kernel", flags.kernel, "Kernel for products that name none")

@@ -32,6 +32,7 @@ struct LoadFlags {
   std::string output_type;
   int64_t batch = 1;
   bool sparse = false;
+  std::string b_order = "row";
   std::string kernel;  // For every product that names none.
   std::string device;
   std::string operands = "inline";

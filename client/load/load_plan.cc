@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
-#include "client/load/text_file.h"
+#include "client/terminal/text_file.h"
 #include "client/terminal/time_text.h"
 #include "gemmd/element_type.h"
 
@@ -88,6 +88,7 @@ absl::StatusOr<Mix> MixOf(const LoadFlags& flags) {
     product.output_type =
         ParseElementType(flags.output_type).value_or(v1::ELEMENT_TYPE_UNSPECIFIED);
     product.is_sparse = flags.sparse;
+    if (flags.b_order == "column") product.b_order = v1::ORDER_COLUMN_MAJOR;
     product.name = NameOf(product);
     mix->push_back(product);
   } else if (!flags.mix_path.empty()) {

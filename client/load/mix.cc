@@ -64,14 +64,20 @@ class ProductParser {
       product_.is_sparse = value.get<bool>();
       return absl::OkStatus();
     }
+    if (key == "b_order") {
+      const bool is_known = value == "row" || value == "column";
+      if (!is_known) return Error(key, value, "row or column");
+      product_.b_order = value == "row" ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR;
+      return absl::OkStatus();
+    }
     if (key == "weight") {
       product_.weight = value.is_number() ? value.get<double>() : 0;
       const bool is_good = product_.weight > 0 && std::isfinite(product_.weight);
       return is_good ? absl::OkStatus() : Error(key, value, "a number above 0");
     }
     return Error(key, value,
-                 "m, n, k, name, batch, type, accumulation_type, output_type, sparse, kernel, "
-                 "device, operands or weight");
+                 "m, n, k, name, batch, type, accumulation_type, output_type, sparse, b_order, "
+                 "kernel, device, operands or weight");
   }
 
   absl::Status SetSize(absl::string_view key, const Json& value, int64_t& size) const {
@@ -110,12 +116,14 @@ std::string TypeText(absl::string_view before, v1::ElementType type) {
 }  // namespace
 
 std::string NameOf(const LoadProduct& product) {
+  const bool is_by_columns = product.b_order == v1::ORDER_COLUMN_MAJOR;
   return absl::StrCat(product.batch == 1 ? "" : absl::StrCat(product.batch, " of "), product.m, "x",
                       product.n, "x", product.k, " ", std::string(ElementTypeName(product.type)),
                       product.is_sparse ? " 2:4" : "", TypeText(" in ", product.accumulation_type),
                       TypeText(" to ", product.output_type),
                       product.kernel.empty() ? "" : absl::StrCat(" ", product.kernel),
                       product.device.empty() ? "" : absl::StrCat(" on ", product.device),
+                      is_by_columns ? ", B column major" : "",
                       product.operands.empty() ? "" : absl::StrCat(", ", product.operands));
 }
 

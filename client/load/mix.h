@@ -25,10 +25,11 @@ struct LoadProduct {
   v1::ElementType accumulation_type = v1::ELEMENT_TYPE_UNSPECIFIED;
   v1::ElementType output_type = v1::ELEMENT_TYPE_UNSPECIFIED;
   bool is_sparse = false;  // A is sent in the 2:4 form.
-  std::string kernel;      // Empty: the server chooses.
-  std::string device;      // Empty: the server's default.
-  std::string operands;    // Where its operands are (operand_place.h). Empty: as the flag says.
-  double weight = 1;       // Its share, relative to the other weights. Positive.
+  v1::Order b_order = v1::ORDER_ROW_MAJOR;
+  std::string kernel;    // Empty: the server chooses.
+  std::string device;    // Empty: the server's default.
+  std::string operands;  // Where its operands are (operand_place.h). Empty: as the flag says.
+  double weight = 1;     // Its share, relative to the other weights. Positive.
 };
 
 using Mix = std::vector<LoadProduct>;
@@ -51,7 +52,7 @@ const std::vector<Profile>& Profiles();
 absl::StatusOr<Mix> FindProfile(absl::string_view name);
 
 // A mix from a JSON array of objects: m, n and k, and as one likes name, batch, type,
-// accumulation_type, output_type, sparse, kernel, device, operands, weight.
+// accumulation_type, output_type, sparse, b_order, kernel, device, operands, weight.
 // Errors: InvalidArgument: "mix[2].type: got "f33", want ...".
 absl::StatusOr<Mix> ParseMix(absl::string_view json);
 

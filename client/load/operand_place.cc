@@ -16,6 +16,7 @@ absl::Status Keep(Client& client, int64_t rows, int64_t columns, int64_t batch,
                   v1::Operand& operand, std::vector<ResidentTensor>& tensors) {
   MatrixView view =
       PackedView(operand.type(), std::as_bytes(std::span(operand.data())), rows, columns);
+  view.order = operand.order();
   view.sparsity = operand.sparsity();
   auto tensor = client.Put(view, {.matrices = batch});
   if (!tensor.ok()) return tensor.status();

@@ -158,7 +158,7 @@ absl::Status CheckFingerprint(const Fingerprint& fingerprint, const v1::Matrix& 
   return absl::OkStatus();
 }
 
-// The bytes of the operands, in row-major order.
+// The bytes of the operands: A by rows, B in its order.
 struct OperandBytes {
   std::string a;
   std::string b;
@@ -170,8 +170,11 @@ OperandBytes MakeBytes(const LoadProduct& product, const std::optional<IntegerRa
     return range.has_value() ? IntegerLines(product.type, *range, length, count, of_operand)
                              : RandomLines(product.type, length, count, of_operand);
   };
+  const bool has_columns = product.b_order == v1::ORDER_COLUMN_MAJOR;
+  const int64_t length = has_columns ? product.k : product.n;
+  const int64_t lines = has_columns ? product.n : product.k;
   return {make(product.k, product.batch * product.m, seed),
-          make(product.n, product.batch * product.k, seed + 1)};
+          make(length, product.batch * lines, seed + 1)};
 }
 
 absl::StatusOr<v1::MultiplyRequest> MakeRequest(const LoadProduct& product,
@@ -194,7 +197,9 @@ absl::StatusOr<v1::MultiplyRequest> MakeRequest(const LoadProduct& product,
   options.output_type = product.output_type;
   options.kernel = product.kernel;
   options.device = product.device;
-  return BuildRequest(a, view(bytes.b, product.k, product.n), options);
+  MatrixView b = view(bytes.b, product.k, product.n);
+  b.order = product.b_order;
+  return BuildRequest(a, b, options);
 }
 
 absl::Status CheckSize(const LoadProduct& product) {

@@ -116,6 +116,11 @@ std::vector<int64_t> EvenRows(int64_t total, int64_t count) {
 
 bool IsWithinBound(v1::ElementType type, double got, double want, double error) {
   if (std::isnan(want)) return HasNan(type) ? std::isnan(got) : got == RoundToElement(type, want);
+  if (std::isinf(want)) {
+    // Whatever is finite has no part in it, and an infinite error none of its own.
+    const double exact = RoundToElement(type, want);
+    return got == exact || (std::isnan(got) && std::isnan(exact));
+  }
   const Range range = RangeOf(type, want, error);
   return range.least <= got && got <= range.most;
 }

@@ -9,20 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "gemmd/element_type.h"
+#include "client/terminal/type_names.h"
 
 namespace gemmd {
 namespace {
-
-std::vector<std::string> TypeNames() {
-  std::vector<std::string> names;
-  const google::protobuf::EnumDescriptor& types = *v1::ElementType_descriptor();
-  for (int i = 0; i < types.value_count(); ++i) {
-    const auto type = static_cast<v1::ElementType>(types.value(i)->number());
-    if (type != v1::ELEMENT_TYPE_UNSPECIFIED) names.emplace_back(ElementTypeName(type));
-  }
-  return names;
-}
 
 // "got 10y, want a number from 0 on".
 std::string GotWant(const std::string& got, const std::string& want) {

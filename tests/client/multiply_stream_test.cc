@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 #include <thread>
 #include <vector>
@@ -118,6 +119,76 @@ TEST(MultiplyStreamTest, WhoDoesNotReceiveMaySendNoMore) {
   while (stream->Receive()) ++answers;
   EXPECT_EQ(answers, MultiplyStream::kMaxUnreceived + 1);
   EXPECT_THAT(stream->Finish(), IsOk());
+}
+
+// Each answer has a matrix of 1 MiB; more of them than may be kept.
+TEST(MultiplyStreamTest, WhoDoesNotReceiveHoldsBackTheServer) {
+  constexpr int kProducts = 256;
+  constexpr int64_t kAnswerBytes = 1 << 20;
+  constexpr int64_t kMostKept = MultiplyStream::kMostUnreceivedBytes / kAnswerBytes;
+  std::atomic<int> written = 0;
+  FakeScript script;
+  script.multiply_stream = [&](grpc::ServerContext&, Stream& stream) {
+    v1::MultiplyStreamRequest message;
+    while (stream.Read(&message)) {
+      for (const v1::MultiplyRequest& request : message.requests()) {
+        v1::MultiplyStreamResponse answers;
+        *answers.add_answers() = AnswerTo(request);
+        answers.mutable_answers(0)->mutable_response()->mutable_d()->set_data(
+            std::string(kAnswerBytes, 'd'));
+        if (!stream.Write(answers)) return grpc::Status::CANCELLED;
+        ++written;
+      }
+    }
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  const auto stream = Open(server);
+  v1::MultiplyRequest request = RequestNamed("large");
+  request.mutable_a()->set_data(std::string(1 << 20, 'a'));
+  int sent = 0;
+  absl::Status refused;
+  while (sent < kProducts && (refused = stream->Send(request)).ok()) ++sent;
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("call Receive first"));
+  // Beside what is kept, the connection's buffers on both sides have some.
+  EXPECT_GE(written, kMostKept);
+  EXPECT_LE(written, kMostKept + 64);
+  // Who receives at the same time may send on.
+  int received = 0;
+  std::thread receiver([&] {
+    while (stream->Receive()) ++received;
+  });
+  const int wanted = sent + 16;
+  while (sent < wanted) {
+    if (stream->Send(request).ok()) ++sent;
+  }
+  EXPECT_THAT(stream->Finish(), IsOk());
+  receiver.join();
+  EXPECT_EQ(received, wanted);
+}
+
+// The answers that were not received before stay, however many.
+TEST(MultiplyStreamTest, WhoFinishesGetsEverything) {
+  constexpr int64_t kAnswerBytes = 16 << 20;
+  constexpr int kProducts = MultiplyStream::kMostUnreceivedBytes / kAnswerBytes + 2;
+  FakeScript script;
+  script.multiply_stream = [&](grpc::ServerContext&, Stream& stream) {
+    v1::MultiplyStreamRequest message;
+    v1::MultiplyStreamResponse answer;
+    answer.add_answers()->mutable_response()->mutable_d()->set_data(std::string(kAnswerBytes, 'd'));
+    while (stream.Read(&message)) {
+      for (int i = 0; i < message.requests_size(); ++i) stream.Write(answer);
+    }
+    return grpc::Status::OK;
+  };
+  const FakeServer server(script);
+  const auto stream = Open(server);
+  for (int i = 0; i < kProducts; ++i) ASSERT_THAT(stream->Send(RequestNamed("small")), IsOk());
+  EXPECT_THAT(stream->Finish(), IsOk());
+  int received = 0;
+  while (stream->Receive()) ++received;
+  EXPECT_EQ(received, kProducts);
 }
 
 TEST(MultiplyStreamTest, GoesOnAfterARefusedRequest) {

@@ -271,6 +271,7 @@ TEST(BuildRequestTest, PassesEveryChoiceOn) {
   options.require_deterministic = true;
   options.require_batch_invariant = true;
   options.priority = v1::PRIORITY_LOW;
+  options.verify = {.mode = v1::VERIFY_MODE_SAMPLED, .rate = 0.5};
   const auto request = BuildRequest(view, View(a, 2, 2), options);
   ASSERT_THAT(request, IsOk());
   EXPECT_EQ(request->request_id(), "id");
@@ -284,6 +285,8 @@ TEST(BuildRequestTest, PassesEveryChoiceOn) {
   EXPECT_EQ(request->kernel(), "kernel");
   EXPECT_EQ(request->device(), "cpu");
   EXPECT_EQ(request->priority(), v1::PRIORITY_LOW);
+  EXPECT_EQ(request->verify().mode(), v1::VERIFY_MODE_SAMPLED);
+  EXPECT_EQ(request->verify().rate(), 0.5);
   EXPECT_TRUE(request->require_deterministic());
   EXPECT_TRUE(request->require_batch_invariant());
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "client/load/report/html_plots.h"
 #include "client/load/report/svg_plot.h"
+#include "client/terminal/markup.h"
 #include "client/terminal/text_table.h"
 
 namespace gemmd {
@@ -66,14 +67,14 @@ std::string Style() {
 std::string Time(double ns) { return FormatNanoseconds(std::llround(ns)); }
 
 std::string Tile(const std::string& name, const std::string& value) {
-  return absl::StrCat("<div><span class=\"faint\">", Escaped(name), "</span><b>", Escaped(value),
-                      "</b></div>\n");
+  return absl::StrCat("<div><span class=\"faint\">", EscapedMarkup(name), "</span><b>",
+                      EscapedMarkup(value), "</b></div>\n");
 }
 
 std::string Row(const std::vector<std::string>& cells, const char* tag) {
   std::string html = "<tr>";
   for (const std::string& cell : cells) {
-    absl::StrAppend(&html, "<", tag, ">", Escaped(cell), "</", tag, ">");
+    absl::StrAppend(&html, "<", tag, ">", EscapedMarkup(cell), "</", tag, ">");
   }
   return html + "</tr>\n";
 }
@@ -81,7 +82,8 @@ std::string Row(const std::vector<std::string>& cells, const char* tag) {
 std::string StepSection(const LoadReport& report, const ReportStep& step) {
   const StepResult& result = step.result;
   const Tally& tally = result.tally;
-  std::string html = absl::StrCat("<h2>", Escaped(step.name), "</h2>\n<div class=\"tiles\">\n");
+  std::string html =
+      absl::StrCat("<h2>", EscapedMarkup(step.name), "</h2>\n<div class=\"tiles\">\n");
   html += Tile("rate", absl::StrFormat("%.1f/s", result.rate));
   html += Tile("offered", absl::StrFormat("%.1f/s", result.offered));
   for (const double fraction : {0.5, 0.99, 0.999}) {
@@ -91,10 +93,10 @@ std::string StepSection(const LoadReport& report, const ReportStep& step) {
   html += Tile("failed", FormatCount(tally.failed()));
   html += Tile("wrong", absl::StrCat(step.verified.wrong, " of ", step.verified.checked));
   html += absl::StrCat("</div>\n<p class=\"faint\">", FormatCount(tally.calls()),
-                       " calls: ", Escaped(CodesText(tally.calls_by_code)), "</p>\n");
+                       " calls: ", EscapedMarkup(CodesText(tally.calls_by_code)), "</p>\n");
   if (!step.warnings.empty()) html += "<ul class=\"warnings\">\n";
   for (const std::string& warning : step.warnings) {
-    absl::StrAppend(&html, "<li>", Escaped(warning), "</li>\n");
+    absl::StrAppend(&html, "<li>", EscapedMarkup(warning), "</li>\n");
   }
   if (!step.warnings.empty()) html += "</ul>\n";
   html += "<div class=\"scroll\"><table>\n";
@@ -140,11 +142,11 @@ std::string StepSection(const LoadReport& report, const ReportStep& step) {
 }
 
 std::string SloSection(const SloFindings& slo) {
-  std::string html =
-      absl::StrCat("<h2>Objective ", Escaped(slo.objective), "</h2>\n<p>", Escaped(slo.Verdict()),
-                   "</p>\n<p class=\"faint\">", Escaped(slo.rule), "</p>\n<ul>\n");
+  std::string html = absl::StrCat("<h2>Objective ", EscapedMarkup(slo.objective), "</h2>\n<p>",
+                                  EscapedMarkup(slo.Verdict()), "</p>\n<p class=\"faint\">",
+                                  EscapedMarkup(slo.rule), "</p>\n<ul>\n");
   for (const std::string& trial : slo.trials) {
-    absl::StrAppend(&html, "<li>", Escaped(trial), "</li>\n");
+    absl::StrAppend(&html, "<li>", EscapedMarkup(trial), "</li>\n");
   }
   return html + "</ul>\n";
 }
@@ -157,11 +159,12 @@ std::string ReportHtml(const LoadReport& report) {
   for (const ReportedServer& server : report.servers) {
     absl::StrAppend(&servers, servers.empty() ? "" : ", ", server.Text());
   }
-  absl::StrAppend(&html, "<h1>gemmload: ", Escaped(report.mix), "</h1>\n<p class=\"faint\">",
-                  Escaped(absl::StrCat(report.started, ", ", servers,
-                                       ", channels for each server: ", report.channels, ", ",
-                                       report.arrivals, ", operands ", report.operands)),
-                  "<br/><code>", Escaped(report.command), "</code></p>\n<div class=\"plots\">\n");
+  absl::StrAppend(&html, "<h1>gemmload: ", EscapedMarkup(report.mix), "</h1>\n<p class=\"faint\">",
+                  EscapedMarkup(absl::StrCat(report.started, ", ", servers,
+                                             ", channels for each server: ", report.channels, ", ",
+                                             report.arrivals, ", operands ", report.operands)),
+                  "<br/><code>", EscapedMarkup(report.command),
+                  "</code></p>\n<div class=\"plots\">\n");
   absl::StrAppend(&html, PercentilePlot(report), TimePlot(report), RatePlot(report),
                   StagePlot(report), "</div>\n");
   if (report.slo.has_value()) html += SloSection(*report.slo);

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/load/report/html_report.h"
-#include "client/load/text_file.h"
+#include "client/terminal/text_file.h"
 
 namespace gemmd {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
+#include "client/terminal/markup.h"
 #include "client/terminal/text_table.h"
 
 namespace gemmd {
@@ -43,22 +43,22 @@ std::string Axes(const Plot& plot) {
                           "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>"
                           "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
                           x, kTop, x, kHeight - kBottom, x, kHeight - kBottom + 16,
-                          Escaped(tick.text));
+                          EscapedMarkup(tick.text));
   }
   for (const PlotTick& tick : plot.y.ticks) {
     const double y = Y(plot.y, tick.at);
     absl::StrAppendFormat(&svg,
                           "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>"
                           "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
-                          kLeft, y, kWidth - kRight, y, kLeft - 7, y + 4, Escaped(tick.text));
+                          kLeft, y, kWidth - kRight, y, kLeft - 7, y + 4, EscapedMarkup(tick.text));
   }
   absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
-                        (kLeft + kWidth - kRight) / 2, kHeight - 10, Escaped(plot.x.title));
+                        (kLeft + kWidth - kRight) / 2, kHeight - 10, EscapedMarkup(plot.x.title));
   absl::StrAppendFormat(&svg,
                         "<text x=\"14\" y=\"%.1f\" text-anchor=\"middle\" transform=\"rotate(-90 "
                         "14 %.1f)\">%s</text>\n",
                         (kTop + kHeight - kBottom) / 2, (kTop + kHeight - kBottom) / 2,
-                        Escaped(plot.y.title));
+                        EscapedMarkup(plot.y.title));
   return svg;
 }
 
@@ -79,7 +79,7 @@ std::string Drawn(const Plot& plot, const PlotSeries& series) {
         &svg,
         "<circle class=\"c%d%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>%s</title></circle>\n",
         series.color, is_seen ? "" : " unseen", X(plot.x, point.x), Y(plot.y, point.y),
-        Escaped(absl::StrCat(series.name, ": ", point.what)));
+        EscapedMarkup(absl::StrCat(series.name, ": ", point.what)));
   }
   return svg;
 }
@@ -94,7 +94,7 @@ std::string Legend(const std::vector<LegendEntry>& entries) {
   std::string html = "<p class=\"legend\">";
   for (const LegendEntry& entry : entries) {
     absl::StrAppendFormat(&html, "<span><i class=\"b%d%s\"></i>%s</span> ", entry.color,
-                          entry.is_dashed ? " dashed" : "", Escaped(entry.name));
+                          entry.is_dashed ? " dashed" : "", EscapedMarkup(entry.name));
   }
   return html + "</p>\n";
 }
@@ -104,15 +104,10 @@ std::string Figure(const std::string& title, const std::string& svg, double heig
   return absl::StrFormat(
       "<figure>\n<figcaption>%s</figcaption>\n<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
       "aria-label=\"%s\">\n%s</svg>\n%s</figure>\n",
-      Escaped(title), kWidth, height, Escaped(title), svg, Legend(legend));
+      EscapedMarkup(title), kWidth, height, EscapedMarkup(title), svg, Legend(legend));
 }
 
 }  // namespace
-
-std::string Escaped(const std::string& text) {
-  return absl::StrReplaceAll(
-      text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
-}
 
 std::string PlotSvg(const Plot& plot) {
   std::string svg = Axes(plot);
@@ -135,7 +130,7 @@ std::string StackedBarsSvg(const StackedBars& bars) {
   double y = 6;
   for (const StackedBar& bar : bars.bars) {
     absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
-                          kNames - 8, y + 17, Escaped(bar.name));
+                          kNames - 8, y + 17, EscapedMarkup(bar.name));
     double x = kNames;
     for (size_t i = 0; i < bar.values.size(); ++i) {
       const double width = most > 0 ? bar.values[i] / most * (kWidth - kNames - kRight) : 0;
@@ -144,7 +139,7 @@ std::string StackedBarsSvg(const StackedBars& bars) {
           "<rect class=\"b%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"24\"><title>%s</title>"
           "</rect>\n",
           static_cast<int>(i), x, y, width,
-          Escaped(absl::StrCat(bars.parts[i], ": ", bar.texts[i])));
+          EscapedMarkup(absl::StrCat(bars.parts[i], ": ", bar.texts[i])));
       x += width;
     }
     y += kRow;

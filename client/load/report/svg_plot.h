@@ -63,7 +63,4 @@ std::string StackedBarsSvg(const StackedBars& bars);
 PlotAxis TimeAxis(std::string title, double least_ns, double most_ns);  // Logarithmic, in ns.
 PlotAxis LinearAxis(std::string title, double most, const std::string& unit);
 
-// Text for HTML and SVG.
-std::string Escaped(const std::string& text);
-
 }  // namespace gemmd

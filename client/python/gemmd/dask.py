@@ -44,6 +44,7 @@ _OPTIONS = frozenset(
         "kernel",
         "out_type",
         "priority",
+        "verify",
     }
 )
 

@@ -54,6 +54,7 @@ class ProductOptions(TypedDict, total=False):
     deterministic: bool  #: True: only kernels that always give the same bits.
     batch_invariant: bool  #: True: only kernels whose rows of D depend neither on m nor the batch.
     priority: str  #: ``normal`` or ``low``.
+    verify: str  #: How the server checks D: ``none``, ``sampled[:RATE]``, ``checksum``, ``duplicate``.
     request_id: str  #: Comes back with the answer and is in the server's log.
 
 
@@ -68,6 +69,9 @@ class Product:
         operations: multiplications and additions, 2*m*n*k for each matrix.
         bytes_read, bytes_written: those of the operands as sent, and of D.
         request_id: that of the request.
+        tensor_info: what D became, where it stayed on the server.
+        verification: what the server's check of D came to (gemmd.v1.Verification), where there was
+            one. A D that is wrong is never answered: `DataLoss`.
     """
 
     array: np.ndarray | None
@@ -79,6 +83,7 @@ class Product:
     bytes_written: int
     request_id: str
     tensor_info: resident_pb2.TensorInfo | None = field(default=None, repr=False)
+    verification: gemm_pb2.Verification | None = field(default=None, repr=False)
 
 
 @dataclass
@@ -118,6 +123,7 @@ class Request:
             bytes_written=response.bytes_written,
             request_id=response.request_id,
             tensor_info=response.tensor if has_tensor else None,
+            verification=response.verification if response.HasField("verification") else None,
         )
 
     def _array(self, d: tensors_pb2.Matrix, data: memoryview) -> np.ndarray:
@@ -165,6 +171,19 @@ def _choice(kind: Any, prefix: str, name: object, option: str) -> Any:
     return kind.Value(full)
 
 
+def _set_verify(verify: gemm_pb2.Verify, text: object) -> None:
+    """``checksum``, or ``sampled:0.01``."""
+    name, has_rate, rate = str(text).partition(":")
+    verify.mode = _choice(gemm_pb2.VerifyMode, "VERIFY_MODE", name, "verify")
+    if has_rate:
+        try:
+            verify.rate = float(rate)
+        except ValueError:
+            verify.rate = 0
+        if name != "sampled" or not 0 < verify.rate <= 1:
+            raise refusal("verify", repr(text), "sampled:RATE with a rate above 0 and at most 1")
+
+
 def _order(array: np.ndarray) -> tensors_pb2.Order:
     """The order of D that fits an array best."""
     if array.ndim < 2 or abs(array.strides[-2]) >= abs(array.strides[-1]):
@@ -207,6 +226,8 @@ def _set_choices(message: gemm_pb2.MultiplyRequest, options: ProductOptions) -> 
         )
     if "priority" in options:
         message.priority = _choice(gemm_pb2.Priority, "PRIORITY", options["priority"], "priority")
+    if options.get("verify") is not None:
+        _set_verify(message.verify, options["verify"])
     if options.get("accumulation_type") is not None:
         element = named_element(options["accumulation_type"], "accumulation_type")
         message.accumulation_type = element.number

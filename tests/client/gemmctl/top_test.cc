@@ -148,6 +148,62 @@ TEST(TopTest, ShowsGpusWhereThereAreReadings) {
               AllOf(HasSubstr("512 of 700 W"), HasSubstr("1.755 GHz")));
 }
 
+TEST(TopTest, IdleSimulatorsAreHiddenUntilTheyDoSomething) {
+  v1::GetStatisticsResponse now = After(1);
+  v1::DeviceStatistics& simulator = *now.add_devices();
+  simulator.set_name("sim:sm_90");
+  TopOptions options;
+  EXPECT_THAT(TopText("x", now, RatesBetween({}, now), options),
+              AllOf(HasSubstr("1 idle simulator not shown"), Not(HasSubstr("sim:sm_90"))));
+  options.all = true;
+  EXPECT_THAT(TopText("x", now, RatesBetween({}, now), options),
+              AllOf(Not(HasSubstr("not shown")), HasSubstr("sim:sm_90")));
+  options.all = false;
+  // What is idle now but was not in the minutes that the bars tell of stays.
+  AddCount("OK", 5, *simulator.mutable_ends());
+  options.history.Add(now, RatesBetween({}, now));
+  EXPECT_THAT(TopText("x", now, RatesBetween(now, now), options), HasSubstr("sim:sm_90"));
+  simulator.clear_ends();
+  simulator.set_queued_requests(1);
+  EXPECT_THAT(TopText("x", now, RatesBetween({}, now)), HasSubstr("sim:sm_90"));
+}
+
+TEST(TopTest, SortsDevices) {
+  v1::GetStatisticsResponse now = After(1);
+  v1::DeviceStatistics& other = *now.add_devices();
+  other.set_name("cpu");
+  other.set_busy_ns(900'000'000);
+  const ActivityRates rates = RatesBetween({}, now);
+  const auto is_first = [&](TopSort sort) {
+    TopOptions options;
+    options.sort = sort;
+    const std::string text = TopText("x", now, rates, options);
+    return text.find("cpu") < text.find("cuda:0");
+  };
+  EXPECT_FALSE(is_first(TopSort::kServer));
+  EXPECT_TRUE(is_first(TopSort::kBusy));
+  EXPECT_FALSE(is_first(TopSort::kProducts));
+  EXPECT_FALSE(is_first(TopSort::kWaiting));
+}
+
+TEST(TopTest, HistoryTakesTheRoomThatIsLeft) {
+  const v1::GetStatisticsResponse now = After(1);
+  TopOptions options;
+  for (int i = 0; i < 300; ++i) options.history.Add(now, RatesBetween({}, now));
+  const auto bars = [&](int columns) {
+    options.columns = columns;
+    const std::string text = TopText("x", now, RatesBetween({}, now), options);
+    for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
+      EXPECT_LE(ColumnsOf(text.substr(at, text.find('\n', at) - at)), columns);
+    }
+    return std::count(text.begin(), text.end(), '\x88');
+  };
+  EXPECT_EQ(bars(60), 0);
+  EXPECT_GE(bars(64), 16);
+  EXPECT_GE(bars(80), 16);
+  EXPECT_EQ(bars(1000), 120);
+}
+
 // Each call sees a second more.
 FakeScript GrowingScript(std::atomic<int64_t>& seconds) {
   FakeScript script;

@@ -118,6 +118,8 @@ TEST(GemmloadTest, RefusesBadUsage) {
   refused({"--type", "bf16"}, "--shape");
   refused({"--batch", "2", "--profile", "small"}, "--shape");
   refused({"--sparse"}, "--shape");
+  refused({"--b-order", "column"}, "--shape");
+  refused({"--b-order", "diagonal", "--shape", "8,8,8"}, "--b-order");
   refused({"--output-type", "f32"}, "--shape");
   refused({"--arrivals", "poisson"}, "--arrivals: got a closed loop");
   refused({"--arrivals", "poisson", "--replay", "x"}, "--replay");

@@ -80,13 +80,18 @@ TEST(PayloadTest, IntegersOfEveryTypeAreCheckedExactly) {
   for (const v1::ElementType type : kTypes) {
     LoadProduct product = Product(type);
     product.batch = 2;
-    const auto payload = MakePayload(product, OperandValues::kIntegers, 5);
-    ASSERT_THAT(payload, IsOk()) << ElementTypeName(type);
-    ASSERT_TRUE(payload->fingerprint.has_value()) << ElementTypeName(type);
-    const v1::MultiplyResponse right = RightAnswer(*payload->request, AccumulationOf(type));
-    EXPECT_THAT(CheckAnswer(*payload, right), IsOk()) << ElementTypeName(type);
-    // Operands that are all zeros would pass anything.
-    EXPECT_NE(right.d().data(), std::string(right.d().data().size(), '\0'));
+    // Either order with every width of an element.
+    for (const v1::Order order : {v1::ORDER_ROW_MAJOR, v1::ORDER_COLUMN_MAJOR}) {
+      product.b_order = order;
+      const auto payload = MakePayload(product, OperandValues::kIntegers, 5);
+      ASSERT_THAT(payload, IsOk()) << ElementTypeName(type);
+      ASSERT_TRUE(payload->fingerprint.has_value()) << ElementTypeName(type);
+      const v1::MultiplyResponse right = RightAnswer(*payload->request, AccumulationOf(type));
+      EXPECT_THAT(CheckAnswer(*payload, right), IsOk()) << ElementTypeName(type);
+      // Operands that are all zeros would pass anything.
+      EXPECT_NE(right.d().data(), std::string(right.d().data().size(), '\0'));
+      EXPECT_EQ(payload->request->b().order(), order);
+    }
   }
 }
 

@@ -175,6 +175,10 @@ TEST(WithinBoundTest, IsTrueOnlyForTrue) {
   EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, 1.5, 1.25, 0.2));
   EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, kNan, 1.25, kInfinity));
   EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, 1, kNan, kInfinity));
+  // An infinite product stays what it is, however the epilogue rounds.
+  EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_F32, -kInfinity, -kInfinity, kInfinity));
+  EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, kInfinity, -kInfinity, kInfinity));
+  EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, -1, -kInfinity, kInfinity));
   EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_F32, kNan, kNan, 0));
   EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_S8, 0, kNan, 0));
   EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_F16, kInfinity, 70000, 0));

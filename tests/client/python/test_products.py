@@ -204,6 +204,12 @@ def test_what_the_server_says_of_a_product(client, numbers):
     assert (product.bytes_read, product.bytes_written) == (a.nbytes + b.nbytes, 60)
     assert 0 < product.timing.compute_ns <= product.timing.total_ns
     again = client.multiply(a, b, kernel=product.kernel, batch_invariant=True, priority="low")
+    assert again.verification is None
+    for verify in ("sampled", "sampled:1", "checksum", "duplicate"):
+        checked = client.multiply(a, b, verify=verify).verification
+        assert checked.outcome == gemm_pb2.VERIFY_OUTCOME_PASSED
+        mode = gemm_pb2.VerifyMode.Name(checked.mode)
+        assert mode == "VERIFY_MODE_" + verify.partition(":")[0].upper()
     assert again.kernel == product.kernel
     assert np.array_equal(again.array, product.array)
     explained = client.explain(a, b, device="sim:sm_90", deterministic=True)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/load/text_file.h"
+#include "client/terminal/text_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>

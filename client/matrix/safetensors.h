@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Files of tensors with names, read where they lie and written tensor by tensor.
+#pragma once
+
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/matrix/npy_map.h"
+#include "client/matrix/safetensors_header.h"
+
+namespace gemmd {
+
+// A .safetensors file; the tensors' bytes lie in it. Movable. What cuts the file short meanwhile
+// ends the program, as with all mappings.
+class MappedSafetensors {
+ public:
+  // Errors: NotFound where it cannot be opened, InvalidArgument where it is not such a file; each
+  // begins with the path.
+  static absl::StatusOr<MappedSafetensors> Open(const std::string& path);
+
+  const SafetensorsHeader& header() const { return header_; }
+  absl::string_view BytesOf(const SafetensorsEntry& tensor) const;
+  // Null where there is none.
+  const SafetensorsEntry* Find(absl::string_view name) const;
+
+ private:
+  SafetensorsHeader header_;
+  std::unique_ptr<std::byte, FileUnmapper> mapping_;  // The whole file.
+  int64_t first_ = 0;                                 // Where the tensors begin.
+};
+
+// Writes a file that takes the place of the old one when it is whole; until then, and where that
+// fails, the old one stays as it is, also if it is the one that is read.
+class SafetensorsWriter {
+ public:
+  explicit SafetensorsWriter(std::string path);
+  ~SafetensorsWriter();  // Without End(), nothing stays.
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+  // First the header, then the bytes of every tensor in its order.
+  // Errors: Internal, with the path, where they cannot be written.
+  absl::Status Begin(const SafetensorsHeader& header);
+  absl::Status Add(absl::string_view bytes);
+  absl::Status End();
+
+ private:
+  absl::Status Failed() const;
+
+  const std::string path_;
+  const std::string temporary_;
+  std::FILE* file_ = nullptr;
+};
+
+}  // namespace gemmd
