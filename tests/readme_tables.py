@@ -172,16 +172,18 @@ def metrics_table(metrics):
 
 
 def shape_of(m):
-    return f"{m['m']} x {m['n']} x {m['k']}"
+    batch = f"{m['batch']} * " if m["batch"] > 1 else ""
+    return f"{batch}{m['m']} x {m['n']} x {m['k']}"
 
 
 def product_of(m):
-    return (m["instruction"], m["m"], m["n"], m["k"], m["orders"], m["leading_dimension_offset"])
+    places = ("instruction", "m", "n", "k", "batch", "orders", "leading_dimension_offset", "output")
+    return tuple(m[place] for place in places)
 
 
 def rate_of(m, seconds):
     """Operations a second; those of a sparse A count as if it were dense."""
-    return 2.0 * m["m"] * m["n"] * m["k"] / seconds
+    return 2.0 * m["m"] * m["n"] * m["k"] * m["batch"] / seconds
 
 
 def tera(rate):
@@ -194,20 +196,31 @@ def library_cells(m, name):
     return [tera(rate_of(m, m[name]["seconds"])), f"{m[name]['ratio']:.2f}"]
 
 
-def measurement_cells(m):
+def alone_cells(m, name):
+    """T/s with the GPU for itself, and picojoules of an operation."""
+    if m[name] is None:
+        return ["-", "-"]
+    joules = m[name].get("joules")
+    rate = rate_of(m, m[name]["seconds"])
+    energy = "-" if joules is None else f"{joules / (rate * m[name]['seconds']) * 1e12:.3f}"
+    return [tera(rate), energy]
+
+
+def measurement_cells(m, has_alone):
     rate = rate_of(m, m["seconds"])
     offset = m["leading_dimension_offset"]
     alone = m["kernel_seconds"]
     return [
         f"`{m['kernel']}`{' *' if m['is_sparse'] else ''}",
         shape_of(m),
-        m["orders"] + (f", +{offset}" if offset else ""),
+        m["orders"] + (f", +{offset}" if offset else "") + (f", {m['output']}" if m["output"] else ""),
         tera(rate),
         f"{100 * m['spread']:.1f}%",
         "-" if alone is None else tera(rate_of(m, alone)),
         "-" if m["ceiling"] is None else f"{100 * rate / m['ceiling']:.0f}%",
         *library_cells(m, "cublaslt"),
         *library_cells(m, "cusparselt"),
+        *(alone_cells(m, "alone") + alone_cells(m, "library_alone") if has_alone else []),
     ]
 
 
@@ -252,12 +265,15 @@ def where(report):
 def gpu_table(report):
     columns = ["kernel", "m x n x k", "layout", ">T/s", ">spread", ">kernel alone", ">of ceiling"]
     columns += [">cuBLASLt", ">ratio", ">cuSPARSELt", ">ratio"]
+    has_alone = any(m["alone"] is not None for m in report["measurements"])
+    if has_alone:
+        columns += [">alone", ">pJ", ">library alone", ">pJ"]
     compared = sum(m["compared"] for m in report["measurements"])
     return (
         f"Measured on {where(report)}:\n`{report['command']}`.\n"
         f"{len(report['measurements'])} measurements; {compared} elements of D were compared with the "
         "simulator's, and all of them were equal bit for bit.\n\n"
-        + table(columns, map(measurement_cells, fastest(report)))
+        + table(columns, [measurement_cells(m, has_alone) for m in fastest(report)])
     )
 
 

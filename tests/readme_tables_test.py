@@ -25,8 +25,10 @@ MEASUREMENT = {
     "m": 8192,
     "n": 8192,
     "k": 8192,
+    "batch": 1,
     "orders": "rcr",
     "leading_dimension_offset": 0,
+    "output": "",
     "is_sparse": False,
     "compared": 4096,
     "mismatches": 0,
@@ -38,6 +40,8 @@ MEASUREMENT = {
     "ceiling": 630e12,
     "cublaslt": {"seconds": 0.0016, "ratio": 0.801},
     "cusparselt": None,
+    "alone": None,
+    "library_alone": None,
 }
 REPORT = {
     "gpu": "NVIDIA H200",
@@ -70,6 +74,24 @@ class GpuTableTest(unittest.TestCase):
             [
                 "| `mma.m16n8k16.f32.bf16.bf16.f32_128x256x64_w2x4_s3` | 8192 x 8192 x 8192 | rcr | 550 "
                 "| 1.2% | - | 87% | 687 | 0.80 | - | - |"
+            ],
+        )
+
+    def test_a_batch_and_its_rates_alone(self):
+        operations = 2.0 * 8192**3
+        report = with_measurements(
+            {
+                "batch": 4,
+                "output": "bf16 bias",
+                "alone": {"seconds": 0.0016, "joules": operations * 4 * 0.9e-12},
+                "library_alone": {"seconds": 0.002},
+            }
+        )
+        self.assertEqual(
+            self.rows(report),
+            [
+                "| `mma.m16n8k16.f32.bf16.bf16.f32_128x256x64_w2x4_s3` | 4 * 8192 x 8192 x 8192 | rcr, bf16 bias "
+                "| 2199 | 1.2% | - | 349% | 2749 | 0.80 | - | - | 2749 | 0.900 | 2199 | - |"
             ],
         )
 

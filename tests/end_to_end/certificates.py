@@ -29,6 +29,8 @@ def _name(text):
 
 
 def _alternative(name):
+    if "://" in name:
+        return x509.UniformResourceIdentifier(name)
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:

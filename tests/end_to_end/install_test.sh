@@ -44,6 +44,13 @@ tree="$work/moved"
 for file in bin/gemmd bin/gemmctl bin/gemmload bin/gemmbench share/doc/gemmd/LICENSE; do
   [[ -f $tree/$file ]] || fail "$file was not installed"
 done
+for file in share/man/man1/gemmctl.1 share/man/man1/gemmload.1 share/man/man8/gemmd.8; do
+  [[ $(head -1 "$tree/$file") == ".TH "* ]] || fail "$file was not installed, or is no manual page"
+done
+[[ $(bash -c "source '$tree/share/bash-completion/completions/gemmctl' && complete -p gemmctl") == *-F* ]] ||
+  fail "no completion for bash was installed"
+[[ $(head -1 "$tree/share/zsh/site-functions/_gemmctl") == "#compdef gemmctl" ]] ||
+  fail "no completion for zsh was installed"
 if grep -l "$build" "$tree"/bin/*; then fail "a program names the build folder"; fi
 
 # Nothing lies where a prefix such as /usr has the libraries of the system.

@@ -1,7 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens that were signed once with a key of Ed25519 that nobody has any more: they are good for no
 server but those of the tests, which know its public part. The good one has the subject alice, the
-audience gemmd and the issuer https://issuer.test, and ends in the year 2286."""
+audience gemmd and the issuer https://issuer.test, and ends in the year 2286. And tokens that a
+test signs itself."""
+
+import base64
+import json
+import time
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 KEY_X = "b7VkXG1PU_YtIQkYkhI5Tw_be9B9ReBoDdZ7IZdg0ec"
 SIGNED = {
@@ -71,3 +79,29 @@ SIGNED = {
         "PYVLy6Wi9mqTbt3yKTZ-0xCzhRnPAVaB9XnMxkEmAjGPb4wI_xtAAg"
     ),
 }
+
+
+def _encoded(value):
+    data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+class Signer:
+    """An issuer of a test, with a key of its own."""
+
+    def __init__(self, name):
+        self.name = name
+        self._key = ed25519.Ed25519PrivateKey.generate()
+
+    def public(self):
+        """The key as a member of a JWKS."""
+        raw = serialization.Encoding.Raw, serialization.PublicFormat.Raw
+        x = self._key.public_key().public_bytes(*raw)
+        return {"kty": "OKP", "crv": "Ed25519", "kid": self.name, "x": _encoded(x)}
+
+    def token(self, **claims):
+        """A token for alice that ends in an hour, unless the claims say otherwise."""
+        held = {"sub": "alice", "aud": "gemmd", "exp": time.time() + 3600} | claims
+        held |= {name: int(held[name]) for name in ("exp", "nbf") if name in held}
+        text = _encoded({"alg": "EdDSA", "kid": self.name}) + "." + _encoded(held)
+        return f"{text}.{_encoded(self._key.sign(text.encode()))}"

@@ -21,6 +21,7 @@ from gemmd.v1 import admin_pb2, admin_pb2_grpc, gemm_pb2, gemm_pb2_grpc
 from gemmd.v1 import registry_pb2, registry_pb2_grpc, resident_pb2, tensors_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from kserve.v2 import inference_pb2, inference_pb2_grpc
 from signed_tokens import KEY_X, SIGNED
 from tensors import DEADLINE_S, Session, by_handle, bytes_spec, refusal
 
@@ -71,6 +72,7 @@ RULES = {
     "second": {"may": EVERYTHING},
     "nothing": {"may": []},
     "only-cpu": {"may": ["multiply"], "devices": ["cpu"]},
+    "explains": {"may": ["registry"], "devices": ["sim:sm_90"]},
     "small": {"may": ["multiply", "tensors"], "tensor_bytes": 1048576, "message_bytes": 9000},
     "alice": {"may": ["multiply"]},
 } | {role: {"may": [role]} for role in EVERYTHING}
@@ -113,22 +115,32 @@ def multiply(channel, metadata, **keywords):
 
 
 def methods():
-    """Every method of the daemon's services, so that none can be forgotten."""
+    """Every method of the daemon's services that is not for everybody, so that none can be forgotten."""
+    files = [inference_pb2.DESCRIPTOR]
     for module in pkgutil.iter_modules(gemmd.v1.__path__):
-        if not module.name.endswith("_pb2"):
-            continue
-        file = importlib.import_module(f"gemmd.v1.{module.name}").DESCRIPTOR
+        if module.name.endswith("_pb2"):
+            files.append(importlib.import_module(f"gemmd.v1.{module.name}").DESCRIPTOR)
+    for file in files:
         for service in file.services_by_name.values():
             for method in service.methods:
-                yield f"/{service.full_name}/{method.name}"
+                if method.name not in FOR_EVERYBODY:
+                    yield f"/{service.full_name}/{method.name}"
+
+
+# What probes of KServe ask, as they ask health.
+FOR_EVERYBODY = ("ServerLive", "ServerReady")
+DESCRIPTIONS = ("ServerMetadata", "ModelReady", "ModelMetadata", "ModelConfig", "RepositoryIndex")
 
 
 def role_of(path):
-    if path.endswith("/GetStatistics"):
+    if path.endswith(("/GetStatistics", "/ModelStatistics")):
         return "statistics"
+    if path.endswith(DESCRIPTIONS):
+        return "registry"
     service = path.split("/")[1]
     return {
         "gemmd.v1.Gemm": "multiply",
+        "inference.GRPCInferenceService": "multiply",
         "gemmd.v1.Tensors": "tensors",
         "gemmd.v1.Registry": "registry",
         "gemmd.v1.Admin": "administer",
@@ -140,11 +152,15 @@ def call(channel, path, metadata):
     """Sends an empty message as to any method; gives the code and the words."""
     stub = channel.stream_stream(path, lambda data: data, lambda data: data)
     answers = stub(iter([b""]), metadata=metadata, timeout=DEADLINE_S)
+    is_answered = False
     try:
         for _ in answers:
+            is_answered = True
             answers.cancel()
     except grpc.RpcError as error:
-        return error.code(), error.details()
+        # What was answered has ended as this side wanted.
+        if not is_answered:
+            return error.code(), error.details()
     return grpc.StatusCode.OK, ""
 
 
@@ -181,6 +197,12 @@ def test_each_role_allows_its_own_methods_alone(channel):
         assert code == PERMISSION_DENIED
         words.add(text)
     assert len(words) == 1, words
+
+
+def test_anybody_may_ask_whether_the_server_lives(channel):
+    stub = inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+    assert stub.ServerLive(inference_pb2.ServerLiveRequest(), timeout=DEADLINE_S).live
+    assert stub.ServerReady(inference_pb2.ServerReadyRequest(), timeout=DEADLINE_S).ready
 
 
 def test_roles_do_what_they_are_for(channel):
@@ -290,6 +312,18 @@ def test_limits_of_a_caller(channel):
     # A device that does not exist is refused alike.
     assert refusal(multiply, channel, bearer("only-cpu"), device="cuda:9") == (code, text)
     assert multiply(channel, bearer("only-cpu")).device == "cpu"
+    # An explanation is held to them, too.
+    registry = registry_pb2_grpc.RegistryStub(channel)
+
+    def explain(device=""):
+        ask = registry_pb2.ExplainRequest(request=product(device=device))
+        return registry.Explain(ask, metadata=bearer("explains"), timeout=DEADLINE_S)
+
+    assert explain().device == "sim:sm_90"
+    assert explain("sim:sm_90").device == "sim:sm_90"
+    code, text = refusal(explain, "cpu")
+    assert code == PERMISSION_DENIED
+    assert refusal(explain, "cuda:9") == (code, text)
     assert multiply(channel, bearer("small"), size=16).d
     code, text = refusal(multiply, channel, bearer("small"), size=64)
     assert code == RESOURCE_EXHAUSTED and "the caller's rules allow 9000" in text
@@ -303,15 +337,30 @@ def test_limits_of_a_caller(channel):
 
 def test_the_audit_log(daemons, tmp_path):
     trust = Trust(tmp_path)
-    trust.write({"batch": {"may": ["multiply"]}})
+    rest = ["tensors", "statistics", "administer"]
+    trust.write({"batch": {"may": ["multiply"]}, "keeper": {"may": rest}})
     log = tmp_path / "audit"
     daemon = daemons.start("--devices=cpu", *trust.flags, f"--audit-log={log}")
     with grpc.insecure_channel(daemon.tcp) as channel:
         assert multiply(channel, bearer("batch")).d
         assert refusal(multiply, channel, bearer("stranger"))[0] == UNAUTHENTICATED
         assert refusal(multiply, channel, bearer("batch"), device="none")[0]
+        with Session(channel, credentials=bearer("keeper")) as session:
+            session.put(b"secret-operand", name="mine")
+        for path in ("/gemmd.v1.Registry/GetStatistics", "/gemmd.v1.Admin/ListIncidents"):
+            assert call(channel, path, bearer("keeper"))[0] == grpc.StatusCode.OK
+        assert call(channel, "/gemmd.v1.Registry/ListDevices", bearer("keeper"))[0]
     daemon.stop()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
+    rest, lines = lines[3:], lines[:3]
+    assert [(line["event"], line["identity"], line["method"]) for line in rest] == [
+        ("call", "keeper", "/gemmd.v1.Tensors/OpenSession"),
+        ("call", "keeper", "/gemmd.v1.Tensors/Put"),
+        ("call", "keeper", "/gemmd.v1.Registry/GetStatistics"),
+        ("call", "keeper", "/gemmd.v1.Admin/ListIncidents"),
+        ("call_refused", "keeper", "/gemmd.v1.Registry/ListDevices"),
+    ]
+    assert "secret-operand" not in log.read_text()
     assert [line["event"] for line in lines] == ["product", "call_refused", "product_refused"]
     done, refused, no_device = lines
     assert (done["identity"], done["device"], done["status"]) == ("batch", "cpu", "OK")

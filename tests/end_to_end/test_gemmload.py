@@ -81,6 +81,7 @@ def test_a_mix_may_have_operands_of_both_kinds(load, tmp_path):
         json.dumps(
             [
                 {"m": 8, "n": 64, "k": 64, "operands": "resident"},
+                {"m": 8, "n": 7, "k": 65, "type": "s8", "b_order": "column", "operands": "resident"},
                 {"m": 4, "n": 32, "k": 32, "batch": 3, "operands": "resident-all"},
                 {"m": 64, "n": 64, "k": 64, "type": "bf16", "sparse": True, "operands": "resident-all"},
                 {"m": 16, "n": 16, "k": 16},

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The help of the programs: every line stands alone, for a reader who looks up one option."""
 
+import pathlib
 import re
+import shutil
 import subprocess
 
 import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Openings that need another line, or a subject, to mean something.
 LEANING = re.compile(r"(Of|The same|As|Where|Those|That|Which|Also|Before|Behind|Beside|Another|And|Or)\b")
@@ -105,3 +109,24 @@ def test_gemmd(gemmd):
     text = help_of(gemmd, "--help")
     assert len(descriptions(text)) > 20
     assert not faults(text), "\n".join(faults(text))
+
+
+@pytest.mark.parametrize("program,section", [("gemmctl", 1), ("gemmload", 1), ("gemmd", 8)])
+def test_manual_pages(request, program, section):
+    """Made from the help, with every option of it, and without a complaint of groff's."""
+    path = request.getfixturevalue(program)
+    page = help_of(ROOT / "deploy" / "manual_page.sh", path, str(section))
+    assert page.startswith(f".TH {program.upper()} {section} ")
+    assert f"\n.SH NAME\n{program} \\- " in page and "\n.SH SYNOPSIS\n" in page
+    shown = page.replace("\\-", "-")
+    text = help_of(path, "--help")
+    options = re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)", text, re.M)
+    assert len(options) > 8
+    for option in options:
+        assert re.search(rf"^\.B (-\w,)?{option}\b", shown, re.M), option
+    if program == "gemmctl":
+        assert '.SS "gemmctl multiply"' in shown and ".B --random M,N,K\n" in shown
+    groff = shutil.which("groff")
+    if groff is not None:
+        done = subprocess.run([groff, "-man", "-ww", "-Tutf8"], input=page, capture_output=True, text=True)
+        assert done.returncode == 0 and done.stderr == "", done.stderr

@@ -15,8 +15,12 @@ from gemmd.v1 import (
     incidents_pb2,
     registry_pb2,
     registry_pb2_grpc,
+    resident_pb2,
+    tensors_pb2,
 )
 from product import Product, check_bytes
+from tensors import Session, by_name, refusal
+from test_callers import Trust, bearer
 
 DEADLINE_S = 120
 DATA_LOSS = grpc.StatusCode.DATA_LOSS
@@ -24,6 +28,8 @@ UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 WHOLE = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_SAMPLED, rate=1)
 CHECKSUM = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_CHECKSUM)
 DUPLICATE = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_DUPLICATE)
+F16 = tensors_pb2.ELEMENT_TYPE_F16
+NOT_VERIFIED = gemm_pb2.VERIFY_OUTCOME_NOT_VERIFIED
 PASSED = gemm_pb2.VERIFY_OUTCOME_PASSED
 
 
@@ -159,6 +165,72 @@ def test_gemmctl_lists_and_replays_it(serve, gemmctl):
     assert run("replay", "2").returncode == 1
 
 
+def test_gemmctl_replays_operands_of_files(serve, gemmctl, tmp_path):
+    """Those that the server has not kept: their bytes must be those of the incident."""
+    server = serve()
+    product = some_product()
+    paths = {}
+    for name, values in (("a", product.a), ("b", product.b)):
+        paths[name] = tmp_path / f"{name}.npy"
+        np.save(paths[name], values[0].astype(np.float16))
+    other = tmp_path / "other.npy"
+    np.save(other, product.a[0].astype(np.float16) + 7)
+    server.flip(1)
+    assert server.code_of(verify=WHOLE, product=product) == DATA_LOSS
+
+    def replay(*arguments):
+        return subprocess.run(
+            [gemmctl, "replay", "1", "--device=cpu", *arguments, f"--address={server.daemon.unix}"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+
+    a, b = f"--a={paths['a']}", f"--b={paths['b']}"
+    right = replay(a, b)
+    assert right.returncode == 0, right.stderr
+    assert "right this time: " in right.stdout and "576 elements" in right.stdout
+    for arguments, words in (
+        ([f"--a={other}", b], "--a: got 1152 bytes with SHA-256 "),
+        ([a, f"--b={other}"], "--b: got 1152 bytes with SHA-256 "),
+        ([a], "--b: got none, want the .npy file"),
+        ([a, b, f"--c={other}"], "--c: got a file, want none"),
+        ([a, b, f"--bias={other}"], "--bias: got a file, want none"),
+        ([a, f"--b={tmp_path / 'none.npy'}"], "none.npy"),
+    ):
+        refused = replay(*arguments)
+        assert refused.returncode == 2, (arguments, refused)
+        assert words in refused.stderr, refused.stderr
+
+
+@pytest.mark.parametrize("form", [[], ["--sparse-a"]], ids=["dense", "sparse"])
+def test_incidents_of_batches_are_replayed(serve, gemmctl, tmp_path, form):
+    """With the strides of a batch, and with an A in 2:4 form."""
+    server = serve()
+    a = np.zeros((3, 16, 32), np.float16)
+    a[:, :, ::4] = np.arange(3 * 16 * 8).reshape(3, 16, 8) % 7 + 1
+    b = (np.arange(32 * 16).reshape(32, 16) % 5).astype(np.float16)
+    files = [tmp_path / "a.npy", tmp_path / "b.npy"]
+    for file, values in zip(files, (a, b)):
+        np.save(file, values)
+
+    def run(command, *arguments):
+        return subprocess.run(
+            [gemmctl, command, *arguments, f"--address={server.daemon.unix}"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+
+    server.flip(1)
+    found = run("multiply", *files, "--device=cuda:0", "--server-verify=sampled:1", *form)
+    assert (found.returncode, "DATA_LOSS" in found.stderr) == (4, True), found
+    for by_hand in ([], [f"--a={files[0]}", f"--b={files[1]}"]):
+        right = run("replay", "1", "--device=cpu", *by_hand)
+        assert right.returncode == 0, right.stderr
+        assert f"{3 * 16 * 16} elements checked" in right.stdout
+
+
 def test_a_wrong_answer_is_computed_elsewhere_where_that_is_wanted(serve):
     server = serve("--verify=sampled:1", "--verify-retry")
     kernel = server.multiply().kernel
@@ -200,6 +272,177 @@ def test_joined_products_are_checked_one_by_one(serve):
         if code == grpc.StatusCode.OK:
             check_bytes(call.result().d, product)
             assert call.result().verification.outcome == PASSED
+
+
+class Resident:
+    """A product of two tensors of a session, whose D goes where `d` says."""
+
+    def __init__(self, server):
+        self.server = server
+        self.session = Session(server.channel)
+        self.product = some_product()
+        for name, values in (("a", self.product.a), ("b", self.product.b)):
+            self.put(name, values[0].astype(np.float16))
+
+    def put(self, name, array, **fields):
+        spec = resident_pb2.TensorSpec(type=F16, rows=array.shape[0], columns=array.shape[1])
+        return self.session.put(array.tobytes(), spec=spec, name=name, hashed=False, **fields)
+
+    def request(self, d=None, verify=None, device="cuda:0", a="a"):
+        size = self.product.a.shape[1]
+        request = gemm_pb2.MultiplyRequest(m=size, n=size, k=size, device=device)
+        request.a.tensor.tensor.name = a
+        request.b.tensor.tensor.name = "b"
+        request.d.CopyFrom(d or tensors_pb2.OutputSpec())
+        if verify is not None:
+            request.verify.CopyFrom(verify)
+        return request
+
+    def multiply(self, **keywords):
+        return self.session.multiply(self.request(**keywords))
+
+    def refusal(self, **keywords):
+        return refusal(self.multiply, **keywords)
+
+    def close(self):
+        self.session.close()
+
+
+def new_tensor(name):
+    return tensors_pb2.OutputSpec(new_tensor=tensors_pb2.NewTensor(name=name))
+
+
+def over(name):
+    return tensors_pb2.OutputSpec(tensor=tensors_pb2.TensorPart(tensor=by_name(name)))
+
+
+@pytest.fixture
+def resident(serve):
+    made = []
+
+    def start(*flags, **keywords):
+        made.append(Resident(serve(*flags, **keywords)))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize("verify", [WHOLE, CHECKSUM, DUPLICATE])
+def test_tensors_are_checked_like_any_matrix(resident, verify):
+    """Operands and results on the GPU alone, on the host, and of the CPU."""
+    own = resident()
+    check_bytes(own.multiply(verify=verify).d, own.product)
+    first = own.multiply(d=new_tensor("d"), verify=verify)
+    assert {place.device for place in own.session.describe(by_name("d")).places} == {
+        "host",
+        "cuda:0",
+    }
+    for answer in (
+        first,
+        own.multiply(d=over("d"), verify=verify),
+        own.multiply(d=over("d"), verify=verify, device="cpu"),
+        own.multiply(verify=verify, device="cpu"),
+    ):
+        checked = answer.verification
+        assert (checked.mode, checked.outcome) == (verify.mode, PASSED), checked
+        assert checked.elements_checked == 24 * 24
+    # A result that was left on the GPU alone is an operand.
+    eye = np.eye(24, dtype=np.float16)
+    own.put("b2", eye)
+    d16 = new_tensor("x")
+    d16.type = F16
+    own.multiply(d=d16)
+    assert [place.device for place in own.session.describe(by_name("x")).places] == ["cuda:0"]
+    answer = own.multiply(a="x", verify=verify)
+    assert answer.verification.outcome == PASSED
+
+
+@pytest.mark.parametrize("verify", [WHOLE, CHECKSUM, DUPLICATE])
+@pytest.mark.parametrize("d", [None, new_tensor("d"), over("kept")])
+def test_a_wrong_answer_of_tensors_is_not_given(resident, verify, d):
+    own = resident()
+    own.multiply(d=new_tensor("kept"))
+    own.server.flip(1)
+    code, words = own.refusal(d=d, verify=verify)
+    assert code == DATA_LOSS, words
+    is_overwritten = d is not None and d.HasField("tensor")
+    assert ("undefined" in words) == is_overwritten
+    [incident] = own.server.incidents().incidents
+    assert incident.got_bits == incident.want_bits ^ (1 << 30)
+    # No tensor of this result is there.
+    assert {tensor.name for tensor in own.session.list().tensors} == {"a", "b", "kept"}
+    # The incident has the operands.
+    product = own.server.admin.GetIncidentProduct(
+        incidents_pb2.GetIncidentProductRequest(id=incident.id), timeout=DEADLINE_S
+    )
+    product.request.kernel = ""
+    check_bytes(own.server.gemm.Multiply(product.request, timeout=DEADLINE_S).d, own.product)
+
+
+def test_a_wrong_answer_of_tensors_is_computed_elsewhere(resident):
+    own = resident("--verify=sampled:1", "--verify-retry")
+    kernel = own.multiply().kernel
+    own.server.flip(1)
+    answer = own.multiply()
+    check_bytes(answer.d, own.product)
+    assert answer.kernel != kernel
+    assert answer.verification.wrong_answers == 1
+
+
+def test_what_went_into_a_tensor_is_not_computed_elsewhere(resident):
+    """Others may have read it."""
+    own = resident("--verify=sampled:1", "--verify-retry")
+    own.multiply(d=new_tensor("d"))
+    own.server.flip(1)
+    assert own.refusal(d=over("d"))[0] == DATA_LOSS
+
+
+def test_what_a_result_overwrites_is_not_checked(resident):
+    """C is gone when D is there."""
+    own = resident("--verify=sampled")
+    own.multiply(d=new_tensor("c"))
+
+    def in_place(verify=None):
+        request = own.request(d=over("c"), verify=verify)
+        request.c.tensor.tensor.name = "c"
+        request.beta = 1
+        return own.session.multiply(request)
+
+    checked = in_place().verification
+    assert (checked.outcome, checked.reason) == (NOT_VERIFIED, "in_place")
+    code, words = refusal(in_place, WHOLE)
+    assert code == grpc.StatusCode.UNIMPLEMENTED
+    assert "overwrites C" in words
+
+
+def test_a_product_is_computed_once_more_where_its_caller_may(serve, tmp_path):
+    """The other GPU, unless the caller's rules leave it out; a retry, too."""
+    trust = Trust(tmp_path)
+    trust.write(
+        {"all": {"may": ["multiply"]}, "first": {"may": ["multiply"], "devices": ["cuda:0"]}}
+    )
+    flags = [flag for flag in trust.flags if "lame-duck" not in flag]
+    server = serve(*flags, "--verify-retry", devices="cuda:0,cuda:1")
+    product = some_product()
+
+    def multiply(who, verify, kernel=""):
+        request = product.request()
+        request.verify.CopyFrom(verify)
+        request.kernel = kernel
+        answer = server.gemm.Multiply(request, metadata=bearer(who), timeout=DEADLINE_S)
+        check_bytes(answer.d, product)
+        return answer
+
+    answer = multiply("all", DUPLICATE)
+    assert (answer.device, answer.verification.device) == ("cuda:0", "cuda:1")
+    answer = multiply("first", DUPLICATE)
+    assert (answer.device, answer.verification.device) == ("cuda:0", "cuda:0")
+    # With the kernel that is quarantined then, there is the other GPU alone to try again.
+    server.flip(1)
+    code, words = refusal(multiply, "first", WHOLE, answer.kernel)
+    assert code == DATA_LOSS, words
 
 
 def test_bad_requests_are_refused(serve):

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gemmctl top on a terminal: what fits, what keys do, and how the terminal is left."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+
+GEMMD_FLAGS = ("--devices=cpu,sim:sm_80,sim:sm_90", "--cpu-threads=1")
+LIMIT_S = 60
+HOME = "\x1b[H\x1b[J"
+
+
+class Terminal:
+    """A program on a terminal of its own."""
+
+    def __init__(self, command, columns=80, lines=24):
+        self.main, terminal = pty.openpty()
+        self.before = termios.tcgetattr(self.main)
+        self.resize(columns, lines)
+        # Its session leader, so that the terminal is its own.
+        self.process = subprocess.Popen(
+            command, stdin=terminal, stdout=terminal, stderr=terminal,
+            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(terminal)
+        self.text = ""
+
+    def resize(self, columns, lines):
+        fcntl.ioctl(self.main, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def press(self, keys):
+        os.write(self.main, keys.encode())
+
+    def view(self, wanted):
+        """The first whole view from now on of which `wanted` is true, as lines."""
+        self.text = self.text[self.text.rfind(HOME) :] if HOME in self.text else self.text
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            if select.select([self.main], [], [], 0.2)[0]:
+                self.text += os.read(self.main, 1 << 16).decode(errors="ignore")
+            # What stands between two moves home is whole.
+            for view in self.text.split(HOME)[1:-1]:
+                lines = view.replace("\r\n", "\n").splitlines()
+                if wanted(lines):
+                    return lines
+        raise AssertionError(f"not within {LIMIT_S} s; seen: {self.text[-2000:]!r}")
+
+    def end(self):
+        """Waits for the end. Gives the exit code."""
+        deadline = time.monotonic() + LIMIT_S
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if select.select([self.main], [], [], 0.1)[0]:
+                try:
+                    os.read(self.main, 1 << 16)
+                except OSError:  # Nobody holds the terminal any more.
+                    pass
+        return self.process.wait(timeout=1)
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.main)
+
+
+@pytest.fixture
+def top(gemmctl, daemon):
+    terminals = []
+
+    def start(*arguments, **size):
+        command = [gemmctl, "--address", daemon.unix, "top", "--interval=100ms", *arguments]
+        terminals.append(Terminal(command, **size))
+        return terminals[-1]
+
+    yield start
+    for terminal in terminals:
+        terminal.close()
+
+
+def has(word):
+    return lambda lines: any(word in line for line in lines)
+
+
+def test_fits_and_keys(top):
+    terminal = top()
+    lines = terminal.view(has("2 idle simulators not shown"))
+    assert max(map(len, lines)) <= 80 and not has("sim:")(lines)
+    [heading] = [line for line in lines if line.startswith("device")]
+    assert re.search(r"waiting +busy +products/s", heading) and "bytes waiting" not in heading
+    lines = terminal.view(has("history"))
+    assert any(line.startswith("cpu") and line.endswith("_") for line in lines), lines
+
+    terminal.press("a")
+    lines = terminal.view(has("sim:sm_80"))
+    assert max(map(len, lines)) <= 80 and not has("not shown")(lines)
+
+    terminal.resize(40, 24)
+    lines = terminal.view(lambda lines: max(map(len, lines)) <= 40)
+    assert has("sim:sm_80")(lines) and has("products/s")(lines)
+    terminal.resize(200, 6)
+    lines = terminal.view(lambda lines: has("bytes waiting")(lines) and len(lines) <= 5)
+    assert lines[-1] == "2 more lines"
+
+    assert terminal.before[3] & termios.ECHO and not termios.tcgetattr(terminal.main)[3] & termios.ECHO
+    terminal.press("q")
+    assert terminal.end() == 0
+    assert termios.tcgetattr(terminal.main) == terminal.before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_leave_the_terminal_as_it_was(top, number):
+    terminal = top()
+    terminal.view(has("cpu"))
+    assert termios.tcgetattr(terminal.main) != terminal.before
+    if number == signal.SIGINT:
+        terminal.press("\x03")
+    else:
+        terminal.process.send_signal(number)
+    assert terminal.end() == 0
+    assert termios.tcgetattr(terminal.main) == terminal.before
+
+
+def test_sorted_by_what_devices_do(top, gemmctl, daemon):
+    """A simulator that works is not idle, is busy while its product runs, and stands first."""
+    terminal = top("--sort=busy")
+    terminal.view(has("2 idle simulators not shown"))
+    product = ["multiply", "--random=96,96,96", "--type=f16", "--device=sim:sm_90", "--repeat=1000000"]
+    with subprocess.Popen([gemmctl, "--address", daemon.unix, *product]) as load:
+        try:
+            lines = terminal.view(has("1 idle simulator not shown"))
+            order = [line.split()[0] for line in lines if line.startswith(("cpu", "sim:"))]
+            assert order == ["sim:sm_90", "cpu"]
+            [line] = [line for line in lines if line.startswith("sim:sm_90")]
+            assert int(re.search(r"(\d+) %", line)[1]) > 0
+            terminal.press("n")
+            terminal.view(lambda lines: has("cpu")(lines) and has("sim:sm_90")(lines)
+                          and [line[:3] for line in lines if line.startswith(("cpu", "sim:"))] == ["cpu", "sim"])  # fmt: skip
+            lines = terminal.view(has("\u2588"))
+            assert any(line.startswith("sim:sm_90") and "\u2588" in line for line in lines)
+        finally:
+            load.kill()
+    terminal.press("q")
+    assert terminal.end() == 0
