@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/catalog.h"
@@ -14,6 +15,7 @@
 #include "kernels/verify/checksum.h"
 #include "kernels/verify/recompute.h"
 #include "kernels/verify/sampled.h"
+#include "server/scheduling/flat_operands.h"
 #include "server/store/product_tensors.h"
 #include "server/store/sha256.h"
 #include "server/system/log.h"
@@ -24,79 +26,10 @@ namespace {
 // A wrong answer is computed again so often.
 constexpr int kMostRetries = 2;
 
-// The bytes of a source in one piece.
-class FlatSource {
- public:
-  explicit FlatSource(const Source& source) {
-    if (source.pieces.size() == 1) {
-      bytes_ = source.pieces.front();
-      return;
-    }
-    copy_.reserve(static_cast<size_t>(source.bytes));
-    for (const Piece piece : source.pieces) copy_.insert(copy_.end(), piece.begin(), piece.end());
-    bytes_ = copy_;
-  }
-  FlatSource(const FlatSource&) = delete;
-  FlatSource& operator=(const FlatSource&) = delete;
-
-  Piece bytes() const { return bytes_; }
-
- private:
-  std::vector<std::byte> copy_;
-  Piece bytes_;
-};
-
-// A wire's floats may lie anywhere.
-std::vector<float> FloatsOf(const Source& source) {
-  const FlatSource flat(source);
-  std::vector<float> floats(flat.bytes().size() / sizeof(float));
-  if (!floats.empty()) std::memcpy(floats.data(), flat.bytes().data(), flat.bytes().size());
-  return floats;
-}
-
-// All operands of a job, flat.
-struct FlatOperands {
-  explicit FlatOperands(const Job& job)
-      : a(job.a),
-        b(job.b),
-        c(job.c),
-        bias(job.bias),
-        a_scale(FloatsOf(job.a_scale)),
-        b_scale(FloatsOf(job.b_scale)) {}
-
-  FlatSource a;
-  FlatSource b;
-  FlatSource c;
-  FlatSource bias;
-  std::vector<float> a_scale;
-  std::vector<float> b_scale;
-};
-
-verify::CheckedProduct ProductOf(const Job& job, const Kernel& kernel, const Target& target,
-                                 const FlatOperands& operands, absl::Span<const std::byte> d,
-                                 AbortFlag abort) {
-  return {.kernel = kernel,
-          .target = target,
-          .problem = job.problem,
-          .a = operands.a.bytes(),
-          .b = operands.b.bytes(),
-          .c = operands.c.bytes(),
-          .bias = operands.bias.bytes(),
-          .a_scale = operands.a_scale,
-          .b_scale = operands.b_scale,
-          .d = d,
-          .abort = abort};
-}
-
 std::string HashOf(Piece bytes) {
   if (bytes.empty()) return "";
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (const uint8_t byte : Sha256::Of(bytes)) {
-    text += kDigits[byte / 16];
-    text += kDigits[byte % 16];
-  }
-  return text;
+  const Sha256Digest digest = Sha256::Of(bytes);
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()});
 }
 
 std::vector<std::byte> Copied(Piece bytes) { return {bytes.begin(), bytes.end()}; }
@@ -183,8 +116,8 @@ void AnswerChecker::Verify(std::unique_ptr<Task> task, verify::Draw& draw, Abort
   const CheckedJob& job = *task->job;
   const FlatOperands operands(job.job);
   const verify::CheckedProduct product =
-      ProductOf(job.job, *task->place.kernel, task->place.served->device->profile().target,
-                operands, ResultOf(job.job, task->result), abort);
+      CheckedProductOf(job.job, *task->place.kernel, task->place.served->device->profile().target,
+                       operands, ResultOf(job.job, task->result), abort);
   const absl::StatusOr<verify::CheckResult> check =
       job.rule.mode == VerifyMode::kSampled ? verify::CheckSample(product, job.rule.rate, draw)
                                             : verify::CheckSums(product, draw);
@@ -302,8 +235,8 @@ void AnswerChecker::Compare(std::unique_ptr<Task> task, AbortFlag abort) {
   if (verify::CanRecompute(*task->place.kernel).ok()) {
     const FlatOperands operands(job);
     const verify::CheckedProduct product =
-        ProductOf(job, *task->place.kernel, task->place.served->device->profile().target, operands,
-                  ResultOf(job, task->result), abort);
+        CheckedProductOf(job, *task->place.kernel, task->place.served->device->profile().target,
+                         operands, ResultOf(job, task->result), abort);
     verify::CheckResult first;
     const absl::Status status =
         verify::Recompute(product, check.wrong->batch, absl::MakeConstSpan(&check.wrong->row, 1),

@@ -18,6 +18,10 @@ constexpr double kLearnt = 0.2;
 constexpr double kLeastPace = 0.25;
 constexpr double kMostPace = 8;
 
+int64_t CostNs(double pace, int64_t basis_ns) {
+  return static_cast<int64_t>(pace * static_cast<double>(basis_ns));
+}
+
 }  // namespace
 
 void DeviceQueue::Add(std::string_view flow, Job& job) {
@@ -27,7 +31,7 @@ void DeviceQueue::Add(std::string_view flow, Job& job) {
 
 int64_t DeviceQueue::ExpectedNs(std::string_view flow, Priority priority,
                                 int64_t predicted_ns) const {
-  return static_cast<int64_t>(Of(priority).fair.PaceOf(flow) * static_cast<double>(predicted_ns));
+  return CostNs(Of(priority).fair.PaceOf(flow), predicted_ns);
 }
 
 void DeviceQueue::Remove(Job& job) {
@@ -91,13 +95,14 @@ DeviceQueue::Choice DeviceQueue::TakeNext(int64_t now_ns) {
 }
 
 void DeviceQueue::Launch(Class& of, Job& job) {
+  if (job.is_doubtful && of.doubtful.erase(job.id) > 0) of.doubtful_ns -= job.cost_ns;
+  // Since it came, its flow's jobs may have turned out to take longer or shorter than expected.
+  of.fair.Launch(job, CostNs(job.flow->pace, job.basis_ns()));
   if (&of == &classes_[kNormal]) {
     if (!classes_[kLow].empty()) owed_to_low_ns_ += job.cost_ns / (kLowPart - 1);
   } else if (!classes_[kNormal].empty()) {
     owed_to_low_ns_ -= job.cost_ns;
   }
-  of.fair.Launch(job);
-  Unlist(of, job);
 }
 
 void DeviceQueue::End(Job& job, int64_t ran_ns, bool is_whole) {

@@ -53,12 +53,13 @@ void FairQueue::Remove(Job& job) {
   if (flow.waiting.empty()) order_.erase(&flow);
 }
 
-void FairQueue::Launch(Job& job) {
+void FairQueue::Launch(Job& job, int64_t cost_ns) {
   Flow& flow = *job.flow;
   // The tag of a flow that waits is not too old, and stands for its place in the order.
   const int64_t tag_ns = flow.waiting.empty() ? std::max(flow.tag_ns, virtual_ns_) : flow.tag_ns;
   virtual_ns_ = std::max(virtual_ns_, tag_ns);
   Remove(job);
+  job.cost_ns = cost_ns;
   Move(flow, tag_ns + VirtualNs(job.cost_ns, job.share));
 }
 

@@ -53,8 +53,8 @@ class FairQueue {
   // The next job. There must be one.
   Job& first() const { return *(*order_.begin())->waiting.begin()->second; }
 
-  // The job is launched. It waits, or has been removed.
-  void Launch(Job& job);
+  // The job is launched and expected to take so long. It waits, or has been removed.
+  void Launch(Job& job, int64_t cost_ns);
 
   // The job had this much more of the device than was expected; less where negative.
   void Correct(Job& job, int64_t more_ns) {

@@ -2,44 +2,16 @@
 #include "server/scheduling/incidents.h"
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "kernels/text.h"
+#include "absl/strings/str_cat.h"
 #include "server/system/log.h"
 
 namespace gemmd {
 namespace {
 
-std::string Quoted(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string quoted = "\"";
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (code < 0x20) {
-      quoted += "\\u00";
-      quoted += kDigits[code / 16];
-      quoted += kDigits[code % 16];
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted += '"';
-}
-
-std::string Hexadecimal(uint64_t bits) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text = "0x";
-  bool has_begun = false;
-  for (int shift = 60; shift >= 0; shift -= 4) {
-    const uint64_t digit = bits >> shift & 15;
-    has_begun = has_begun || digit != 0 || shift == 0;
-    if (has_begun) text += kDigits[digit];
-  }
-  return text;
-}
+std::string Hexadecimal(uint64_t bits) { return absl::StrCat("0x", absl::Hex(bits)); }
 
 }  // namespace
 
@@ -107,21 +79,28 @@ int64_t IncidentLog::found() const {
 }
 
 std::string JsonOf(const Incident& incident) {
-  return Concat(
-      "{\"id\":", incident.id, ",\"time_unix_ns\":", incident.time_unix_ns,
-      ",\"device\":", Quoted(incident.device), ",\"kernel\":", Quoted(incident.kernel),
-      ",\"problem\":", Quoted(incident.problem), ",\"mode\":", Quoted(NameOf(incident.mode)),
-      ",\"batch\":", incident.element.batch, ",\"row\":", incident.element.row,
-      ",\"column\":", incident.element.column,
-      ",\"element_type\":", Quoted(NameOf(incident.element_type)),
-      ",\"got_bits\":", Quoted(Hexadecimal(incident.element.got_bits)),
-      ",\"want_bits\":", Quoted(Hexadecimal(incident.element.want_bits)),
-      ",\"wrong_elements\":", incident.wrong_elements, ",\"a_sha256\":", Quoted(incident.a_sha256),
-      ",\"b_sha256\":", Quoted(incident.b_sha256), ",\"c_sha256\":", Quoted(incident.c_sha256),
-      ",\"bias_sha256\":", Quoted(incident.bias_sha256),
-      ",\"chip_state\":", Quoted(incident.chip_state),
-      ",\"request_id\":", Quoted(incident.request_id),
-      ",\"took_out_device\":", incident.took_out_device ? "true" : "false", "}");
+  const nlohmann::ordered_json json = {{"id", incident.id},
+                                       {"time_unix_ns", incident.time_unix_ns},
+                                       {"device", incident.device},
+                                       {"kernel", incident.kernel},
+                                       {"problem", incident.problem},
+                                       {"mode", NameOf(incident.mode)},
+                                       {"batch", incident.element.batch},
+                                       {"row", incident.element.row},
+                                       {"column", incident.element.column},
+                                       {"element_type", NameOf(incident.element_type)},
+                                       {"got_bits", Hexadecimal(incident.element.got_bits)},
+                                       {"want_bits", Hexadecimal(incident.element.want_bits)},
+                                       {"wrong_elements", incident.wrong_elements},
+                                       {"a_sha256", incident.a_sha256},
+                                       {"b_sha256", incident.b_sha256},
+                                       {"c_sha256", incident.c_sha256},
+                                       {"bias_sha256", incident.bias_sha256},
+                                       {"chip_state", incident.chip_state},
+                                       {"request_id", incident.request_id},
+                                       {"took_out_device", incident.took_out_device}};
+  // What a caller sent need not be UTF-8.
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace gemmd

@@ -68,10 +68,14 @@ int64_t Scheduler::RestNs(const State& state, int64_t now_ns) {
   return rest_ns;
 }
 
-bool Scheduler::HasRoom(const State& state, int64_t now_ns) {
+// Whether the device is to have the next of the jobs that wait.
+bool Scheduler::HasRoom(State& state, int64_t now_ns) const {
+  if (state.queue.empty()) return false;
   if (state.running.empty()) return true;
-  return static_cast<int>(state.running.size()) < state.device->depth() &&
-         RestNs(state, now_ns) <= kMostAheadNs;
+  if (static_cast<int>(state.running.size()) >= state.device->depth()) return false;
+  const std::string& flow = jobs_.at(state.queue.first().id).submission.flow;
+  return RestNs(state, now_ns) <=
+         std::clamp(state.light.LeastOfOthers(flow, now_ns), kLeastAheadNs, kMostAheadNs);
 }
 
 TimeRefusal Scheduler::Check(const Device& device, std::string_view flow, Priority priority,
@@ -118,6 +122,7 @@ JobId Scheduler::Submit(Submission submission) {
       held.place.is_promised =
           state.queue.AheadNs(held.submission.flow, held.submission.priority, 0) == 0;
       state.queue.Add(held.submission.flow, held.place);
+      state.light.Add(held.submission.flow, held.place.predicted_ns, held.submitted_ns);
       has_room = !held.submission.has_company && HasRoom(state, held.submitted_ns);
       if (!held.keys.stacked.empty()) state.stacked[held.keys.stacked].insert(id);
       if (!held.keys.batched.empty()) state.batched[held.keys.batched].insert(id);
@@ -148,7 +153,7 @@ void Scheduler::LaunchCompany() {
     MutexLock lock(&mutex_);
     const int64_t now_ns = clock_.NowNs();
     for (auto& [device, state] : states_) {
-      if (!state.queue.empty() && HasRoom(state, now_ns)) due.push_back(state.device);
+      if (HasRoom(state, now_ns)) due.push_back(state.device);
     }
   }
   for (Device* const device : due) LaunchAll(*device);

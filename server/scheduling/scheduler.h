@@ -4,10 +4,12 @@
 // at once, and ends those that nobody waits for any longer. Jobs that wait together and can run as
 // one are handed over as one (joining.h).
 //
-// A device that takes several (Device::depth) has no more than kMostAheadNs of work beside the job
-// that it began first: what it has is no longer in turns. Its jobs count as if it worked on them
-// one after the other: each has the time from the end of the one before, so that what overlaps
-// shows as shorter jobs, and predictions learn that.
+// A device that takes several (Device::depth) has little work beside the job that it began first,
+// because what it has is no longer in turns: no more than kMostAheadNs, and where other callers are
+// there, no more than the lightest product of theirs takes, so that this one waits no longer for
+// that than it takes itself. Its jobs count as if it worked on them one after the other: each has
+// the time from the end of the one before, so that what overlaps shows as shorter jobs, and
+// predictions learn that.
 //
 // A job waits, then is launched, then is done. It is dropped while it waits, or aborted while it
 // runs, where its caller cancels, its deadline passes or the server stops; it is also dropped where
@@ -39,6 +41,7 @@
 #include "server/scheduling/device_queue.h"
 #include "server/scheduling/joining.h"
 #include "server/scheduling/kernel_choices.h"
+#include "server/scheduling/light_flows.h"
 #include "server/scheduling/priority.h"
 #include "server/scheduling/time_rule.h"
 #include "server/system/clock.h"
@@ -160,6 +163,7 @@ class Scheduler {
   struct State {
     Device* device = nullptr;
     DeviceQueue queue;
+    LightFlows light;
     std::list<Running> running;  // In the order of their launches.
     Waiting stacked;             // The jobs that wait, by their keys.
     Waiting batched;
@@ -175,7 +179,9 @@ class Scheduler {
   };
 
   // As long as the work that a device has is expected to take less than this, it gets more.
-  static constexpr int64_t kMostAheadNs = 100'000'000;
+  static constexpr int64_t kMostAheadNs = 20'000'000;
+  // It gets so much however light the products of other callers are, to hide the way to it.
+  static constexpr int64_t kLeastAheadNs = 300'000;
 
   void LaunchAll(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
   bool LaunchNext(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -198,7 +204,7 @@ class Scheduler {
   void Finish(Ended ended) const ABSL_LOCKS_EXCLUDED(mutex_);
   static int64_t BeginNs(const State& state);
   static int64_t RestNs(const State& state, int64_t now_ns);
-  static bool HasRoom(const State& state, int64_t now_ns);
+  bool HasRoom(State& state, int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;
   const TimeLimits limits_;

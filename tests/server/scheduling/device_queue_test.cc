@@ -146,6 +146,25 @@ TEST_F(DeviceQueueTest, ExpectsWhatLatelyWas) {
 
 // What is expected to be too late is doubted, but only the prediction itself drops it: otherwise it
 // would never be learnt that the machine is fast again.
+// What was learned while it waited counts for a job, whether it is safe or doubtful.
+TEST_F(DeviceQueueTest, ExpectsAnewAtTheLaunch) {
+  Add(10 * kMs);
+  Add(10 * kMs);
+  Add(10 * kMs, 90 * kMs);
+  DeviceQueue::Job& slow = *queue_.TakeNext(0).next;
+  EXPECT_EQ(slow.cost_ns, 10 * kMs);
+  queue_.End(slow, 80 * kMs, true);
+  DeviceQueue::Job& second = *queue_.TakeNext(80 * kMs - 1).next;
+  EXPECT_EQ(second.cost_ns, 24 * kMs);
+  DeviceQueue::Job& doubtful = *queue_.TakeNext(80 * kMs).next;
+  EXPECT_TRUE(doubtful.is_doubtful);
+  EXPECT_EQ(doubtful.cost_ns, 24 * kMs);
+  EXPECT_EQ(queue_.waiting_ns(), 0);
+  queue_.End(second, 24 * kMs, true);
+  queue_.End(doubtful, 24 * kMs, true);
+  EXPECT_EQ(queue_.InsideOf("flow"), 0);
+}
+
 TEST_F(DeviceQueueTest, ASlowMachineIsTriedAgain) {
   for (int i = 0; i < 40; ++i) {
     Add(10 * kMs);

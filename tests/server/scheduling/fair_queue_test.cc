@@ -34,7 +34,7 @@ class FairQueueTest : public ::testing::Test {
   // Launches the next job and ends it; gives the name of its flow.
   std::string Run() {
     FairQueue::Job& job = queue_.first();
-    queue_.Launch(job);
+    queue_.Launch(job, job.cost_ns);
     queue_.Leave(job);
     return names_[job.id];
   }
@@ -103,7 +103,7 @@ TEST_F(FairQueueTest, FlowsHaveTimeByTheirShares) {
 
 TEST_F(FairQueueTest, AShareIsChargedForWhatAJobHad) {
   FairQueue::Job& first = Add("double", 10, 2);
-  queue_.Launch(first);
+  queue_.Launch(first, first.cost_ns);
   queue_.Correct(first, 30);  // It took 40: as much as 20 of the other's.
   queue_.Leave(first);
   for (int i = 0; i < 5; ++i) Add("double", 10, 2);
@@ -153,7 +153,7 @@ TEST_F(FairQueueTest, AJobIsChargedForWhatItHad) {
   for (int i = 0; i < 3; ++i) Add("a", 10);
   for (int i = 0; i < 5; ++i) Add("b", 10);
   FairQueue::Job& first = queue_.first();
-  queue_.Launch(first);
+  queue_.Launch(first, first.cost_ns);
   queue_.Correct(first, 20);  // It took 30.
   queue_.Leave(first);
   EXPECT_THAT(Run(4), ElementsAre("b", "b", "b", "a"));
@@ -195,7 +195,7 @@ TEST_F(FairQueueTest, RemembersFewIdleFlows) {
   for (int i = 0; i < 100; ++i) Add("hog", 10);
   for (int i = 0; i < 10'000; ++i) {
     FairQueue::Job& job = Add("host " + std::to_string(i), 10);
-    queue_.Launch(job);
+    queue_.Launch(job, job.cost_ns);
     queue_.Leave(job);
     ASSERT_LE(queue_.flows(), FairQueue::kMostIdle + 2);
   }

@@ -151,14 +151,23 @@ TEST(LightCallerTest, WaitsForOneProductBesideAHog) {
   }
 }
 
-// What the device has is no longer in turns: work of 0.1 s, and the product after that.
-TEST(LightCallerTest, WaitsForWhatADeepDeviceHasBesideAHog) {
-  for (const int64_t hog_ns : {kMs, 20 * kMs, 100 * kMs}) {
-    for (const int64_t light_ns : {kMs, 20 * kMs}) {
-      ExpectServed({.light_ns = light_ns, .hog_ns = hog_ns, .depth = 24},
-                   2 * light_ns + hog_ns + 100 * kMs);
+// What the device has is no longer in turns, but it has little where light products could come.
+TEST(LightCallerTest, WaitsForOneProductBesideAHogOfADeepDevice) {
+  for (const double prediction : {0.2, 1.0, 5.0}) {
+    for (const int64_t hog_ns : {kMs, 20 * kMs, 100 * kMs}) {
+      for (const int64_t light_ns : {kMs, 20 * kMs}) {
+        ExpectServed(
+            {.light_ns = light_ns, .hog_ns = hog_ns, .hogs_prediction = prediction, .depth = 24},
+            2 * light_ns + hog_ns);
+      }
     }
   }
+}
+
+// Work of 0.3 ms hides the way to the device, and so much has it in any case.
+TEST(LightCallerTest, WaitsForLittleWhereItsProductsAreTiny) {
+  ExpectServed({.light_ns = kMs / 50, .hog_ns = kMs / 20, .depth = 24},
+               2 * kMs / 50 + kMs / 20 + 3 * kMs / 10);
 }
 
 }  // namespace
