@@ -3,6 +3,7 @@
 cancelled frees its device, and the daemon ends when it is told to."""
 
 import json
+import math
 import signal
 import subprocess
 import time
@@ -12,7 +13,7 @@ import metrics_page
 import numpy as np
 import pytest
 from daemon import wait_until
-from gemmd.v1 import gemm_pb2_grpc, registry_pb2_grpc, statistics_pb2
+from gemmd.v1 import gemm_pb2_grpc, registry_pb2, registry_pb2_grpc, statistics_pb2
 from open_loop import HAS_ROOM, open_channel
 from product import Product
 
@@ -84,23 +85,42 @@ def test_a_light_caller_beside_a_hog(daemons, gemmload, battery, tmp_path):
     battery.holds("a caller beside 400 calls: p99", most=most_s, seen=seen_s, unit="s")
 
 
-def long_product():
-    """Some minutes on the simulator, for a few bytes."""
-    request = Product(a=np.ones((1, 64, 64), np.float32), b=np.ones((1, 64, 64), np.float32), a_type="f16", b_type="f16").request()
+def simulated(batch, k):
+    """Products of one matrix with itself, over and over, so that few bytes travel."""
+    one = np.ones((1, 64, k), np.float32)
+    request = Product(a=one, b=one.swapaxes(1, 2), a_type="f16", b_type="f16").request()
     request.a.batch_stride = request.b.batch_stride = 0
     request.d.type = request.a.type
     request.device = "sim:sm_90"
-    request.batch = 20_000
+    request.batch = batch
     return request
 
 
-SIM_FLAGS = ["--lame-duck=1ms", "--devices=cpu,sim:sm_90", "--cpu-threads=1", "--max-product-seconds=100000", "--log-level=debug"]
+# By prediction, which may be twice too high or too low.
+LONG_S = 100
+
+
+def long_product(registry):
+    """So many matrices that it takes minutes on this machine: one takes 1 ms to 10 s."""
+    request = simulated(batch=1, k=4096)
+    explained = registry.Explain(registry_pb2.ExplainRequest(request=request), timeout=60)
+    request.batch = math.ceil(LONG_S * 1e9 / explained.candidates[0].predicted_ns)
+    return request
+
+
+SIM_FLAGS = [
+    "--lame-duck=1ms",
+    "--devices=cpu,sim:sm_90",
+    "--cpu-threads=1",
+    f"--max-product-seconds={2 * LONG_S}",
+    "--log-level=debug",
+]
 
 
 def start_long_product(daemon, channel, timeout_s=300):
     stub = gemm_pb2_grpc.GemmStub(channel)
     registry = registry_pb2_grpc.RegistryStub(channel)
-    call = stub.Multiply.future(long_product(), timeout=timeout_s)
+    call = stub.Multiply.future(long_product(registry), timeout=timeout_s)
 
     def runs():
         assert not call.done(), call
@@ -142,8 +162,7 @@ ABORT_S = 0.05 + (0.1 if HAS_ROOM else 1)
 def wait_until_free(channel, start):
     """Seconds from the start until a product of the simulator is answered."""
     stub = gemm_pb2_grpc.GemmStub(channel)
-    request = long_product()
-    request.batch = 1
+    request = simulated(batch=1, k=64)
     while True:
         try:
             stub.Multiply(request, timeout=60, wait_for_ready=True)
