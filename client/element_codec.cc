@@ -173,6 +173,11 @@ double RoundToElement(v1::ElementType type, double value) {
   return ElementValue(type, ElementPattern(type, value));
 }
 
+bool IsFloat(v1::ElementType type) {
+  FloatLayout layout = {};
+  return FindFloatLayout(type, layout);
+}
+
 bool HasNan(v1::ElementType type) {
   FloatLayout layout = {};
   return FindFloatLayout(type, layout) && layout.specials != Specials::kNone;

@@ -128,7 +128,7 @@ class MultiplyStream::Reactor
   bool is_finishing_ ABSL_GUARDED_BY(mutex_) = false;
   int unreceived_ ABSL_GUARDED_BY(mutex_) = 0;  // Sent, with an answer that was not received.
   int64_t received_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of `answers_`.
+  int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // What `answers_` take.
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::deque<StreamAnswer> answers_ ABSL_GUARDED_BY(mutex_);
 };

@@ -54,7 +54,7 @@ struct ConvertFlags {
   std::string type;            // Empty: the input's.
   std::string order;           // Empty: the input's.
   std::vector<int64_t> shape;  // Empty: the input's.
-  std::string tensor;          // Of a .safetensors file; empty: all.
+  std::string tensor;          // The one wanted of a .safetensors file; empty: all.
   std::string name;            // In a .safetensors file; empty: the input's.
   std::string quantize;        // Empty: no factors.
   bool pack24 = false;

@@ -15,7 +15,7 @@
 namespace gemmd {
 
 struct FileConversion {
-  std::vector<ConversionReport> reports = {};  // Of those that were converted.
+  std::vector<ConversionReport> reports = {};  // One for each tensor that was converted.
   int64_t copied = 0;
 };
 

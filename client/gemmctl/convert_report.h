@@ -17,7 +17,7 @@ struct ConversionReport {
   v1::ElementType input_type = v1::ELEMENT_TYPE_UNSPECIFIED;
   v1::Order input_order = v1::ORDER_ROW_MAJOR;
   ConvertedTensor made = {};
-  size_t packed_bytes = 0;  // Of the 2:4 form.
+  size_t packed_bytes = 0;  // What the 2:4 form takes.
 };
 
 // Leaves the elements behind.

@@ -19,7 +19,7 @@ namespace {
 constexpr int kMargin = 24;
 constexpr int kLineHeight = 20;
 constexpr int kLeastCell = 6;
-constexpr int kMapWidth = 512;  // Of a map with few blocks, whose cells are larger.
+constexpr int kMapWidth = 512;  // Maps with few blocks are as wide, too: their cells are larger.
 constexpr int kMostCell = 32;
 constexpr int kLeastWidth = 720;  // So that titles have room.
 

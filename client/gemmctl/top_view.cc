@@ -17,7 +17,7 @@ namespace {
 
 using Align = TextTable::Align;
 
-// Of the history of a device: two minutes of views of a second.
+// The history of a device: two minutes of views of a second.
 constexpr size_t kMostBars = 120;
 constexpr size_t kLeastBars = 16;
 constexpr int kLeastWithHistory = 64;

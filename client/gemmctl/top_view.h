@@ -18,7 +18,7 @@ namespace gemmd {
 enum class TopSort { kServer, kBusy, kProducts, kWaiting };
 
 struct TopOptions {
-  int columns = kAnyColumns;  // Of the terminal.
+  int columns = kAnyColumns;  // The terminal's.
   int lines = kAnyColumns;
   bool all = false;  // Idle simulators too.
   TopSort sort = TopSort::kServer;

@@ -29,6 +29,9 @@ bool ExceedsRange(v1::ElementType type, double value);
 // ElementValue(ElementPattern(value)): what D holds where the product is `value`.
 double RoundToElement(v1::ElementType type, double value);
 
+// Whether the elements are floating-point numbers; false for integers, b1 among them.
+bool IsFloat(v1::ElementType type);
+
 // Whether a float type has a NaN; false for integers.
 bool HasNan(v1::ElementType type);
 

@@ -45,7 +45,7 @@ class MultiplyStream {
 
   // The most products that may be sent before an answer is received.
   static constexpr int kMaxUnreceived = 1024;
-  // Of matrices D that were read and not received; the last message that is read may go beyond.
+  // The bytes of matrices D that were read and not received; the last message may go beyond.
   static constexpr int64_t kMostUnreceivedBytes = int64_t{64} << 20;
 
   MultiplyStream(const MultiplyStream&) = delete;

@@ -56,7 +56,7 @@ class Lines {
 
  private:
   bool by_columns_;
-  int64_t count_;  // Of one matrix.
+  int64_t count_;  // One matrix has so many lines.
   int64_t length_;
   int64_t bytes_;
   absl::string_view data_;

@@ -43,13 +43,13 @@ struct Difference {
   // The worst first: NaNs, then by ulps; of equally bad ones those that come first, row by row in
   // the order of `a`'s lines.
   std::vector<DifferingElement> worst;
-  std::vector<DifferenceMap> maps;  // Of the first matrices that differ.
+  std::vector<DifferenceMap> maps;  // One for each of the first matrices that differ.
 };
 
 struct CompareOptions {
   size_t most_worst = 10;  // Elements to be kept.
   size_t most_maps = 4;
-  int64_t most_cells = 64;  // Of a map, down and across.
+  int64_t most_cells = 64;  // A map has no more, down and across.
 };
 
 // Errors: InvalidArgument, naming "b", where the types or shapes differ, or, naming either, where

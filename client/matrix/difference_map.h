@@ -13,8 +13,8 @@ namespace gemmd {
 // What a block of elements has.
 struct DifferenceCell {
   int64_t differing = 0;
-  int64_t nan = 0;         // Of those, how many are NaN on a side.
-  uint64_t most_ulps = 0;  // Of those that are not.
+  int64_t nan = 0;         // So many of them are NaN on a side.
+  uint64_t most_ulps = 0;  // The largest distance of those that are not.
 
   void Add(const ElementDistance& distance);
   void Add(const DifferenceCell& other);

@@ -9,18 +9,6 @@
 namespace gemmd {
 namespace {
 
-bool IsInteger(v1::ElementType type) {
-  switch (type) {
-    case v1::ELEMENT_TYPE_S8:
-    case v1::ELEMENT_TYPE_U8:
-    case v1::ELEMENT_TYPE_S4:
-    case v1::ELEMENT_TYPE_U4:
-    case v1::ELEMENT_TYPE_B1:
-    case v1::ELEMENT_TYPE_S32: return true;
-    default: return false;
-  }
-}
-
 // A float's place among those of its sign, counted from zero: patterns ascend as magnitudes do.
 uint64_t MagnitudeOf(v1::ElementType type, uint64_t pattern) {
   const uint64_t sign = uint64_t{1} << (ElementBits(type) - 1);
@@ -50,8 +38,7 @@ ElementDistance DistanceOf(v1::ElementType type, uint64_t a, uint64_t b) {
   distance.absolute = of_a == of_b ? 0 : std::fabs(of_b - of_a);
   distance.relative = distance.absolute == 0 ? 0 : distance.absolute / std::fabs(of_a);
   if (std::isnan(of_a) || std::isnan(of_b)) return distance;
-  distance.ulps =
-      IsInteger(type) ? static_cast<uint64_t>(distance.absolute) : FloatSteps(type, a, b);
+  distance.ulps = IsFloat(type) ? FloatSteps(type, a, b) : static_cast<uint64_t>(distance.absolute);
   return distance;
 }
 

@@ -18,7 +18,7 @@ struct ElementDistance {
   double relative = 0;  // |b - a| / |a|. NaN where a or b is, and for a of infinity.
 };
 
-// Of the elements with these patterns of bits, as ElementValue takes them.
+// How far the elements with these patterns of bits are apart; patterns as ElementValue takes them.
 ElementDistance DistanceOf(v1::ElementType type, uint64_t a, uint64_t b);
 
 }  // namespace gemmd

@@ -18,7 +18,7 @@ struct PackedMatrix {
   int64_t batch = 1;
   int64_t rows = 0;
   int64_t columns = 0;
-  v1::Order order = v1::ORDER_ROW_MAJOR;  // Of each matrix.
+  v1::Order order = v1::ORDER_ROW_MAJOR;  // The order of each matrix.
   absl::string_view data = {};
 };
 

@@ -37,25 +37,13 @@ class Generator {
   bool has_spare_ = false;
 };
 
-bool IsInteger(v1::ElementType type) {
-  switch (type) {
-    case v1::ELEMENT_TYPE_S8:
-    case v1::ELEMENT_TYPE_U8:
-    case v1::ELEMENT_TYPE_S4:
-    case v1::ELEMENT_TYPE_U4:
-    case v1::ELEMENT_TYPE_B1:
-    case v1::ELEMENT_TYPE_S32: return true;
-    default: return false;
-  }
-}
-
 }  // namespace
 
 std::string RandomLines(v1::ElementType type, int64_t line_length, int64_t count, uint64_t seed) {
   const int bits = ElementBits(type);
   const size_t line_bytes = (static_cast<size_t>(line_length) * static_cast<size_t>(bits) + 7) / 8;
   std::string data(line_bytes * static_cast<size_t>(count), '\0');
-  const bool is_integer = IsInteger(type);
+  const bool is_integer = !IsFloat(type);
   Generator generator(seed);
   for (size_t line = 0; line < static_cast<size_t>(count); ++line) {
     char* const target = data.data() + line * line_bytes;

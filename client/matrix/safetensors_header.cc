@@ -177,7 +177,7 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
 
   Place place_ = Place::kStart;
   std::string key_;
-  unsigned keys_ = 0;  // Of the tensor, by bits.
+  unsigned keys_ = 0;  // Which ones the tensor had, by bits.
   std::vector<int64_t>* numbers_ = nullptr;
   std::vector<int64_t> offsets_;
   SafetensorsHeader header_;

@@ -26,7 +26,7 @@ Range RangeOf(v1::ElementType type, double want, double error) {
   // exact.
   double least = want - error;
   double most = want + error;
-  if (error > 0) {
+  if (!(error == 0)) {
     least = std::nextafter(least, -std::numeric_limits<double>::infinity());
     most = std::nextafter(most, std::numeric_limits<double>::infinity());
   }
@@ -60,7 +60,7 @@ class Checker {
  private:
   void Check(const ReferenceElement& reference, VerifiedElement element) {
     // A type without NaN and infinity shows nothing of a NaN; the contract leaves its pattern open.
-    const bool hides_nan = std::isnan(reference.value) && !HasNan(d_.type()) && ElementIsFloat();
+    const bool hides_nan = std::isnan(reference.value) && !HasNan(d_.type()) && IsFloat(d_.type());
     if (!reference.is_decidable || hides_nan) {
       ++result_.undecidable;
       return;
@@ -81,8 +81,6 @@ class Checker {
       result_.worst = element;
     }
   }
-
-  bool ElementIsFloat() const { return DefaultAccumulationType(d_.type()) != v1::ELEMENT_TYPE_S32; }
 
   Reference reference_;
   const v1::Matrix& d_;

@@ -18,7 +18,7 @@ namespace {
 struct OptionWords {
   std::vector<std::string> names;  // "--output", "-o".
   bool takes_value = false;
-  std::vector<std::string> choices;  // Of the value; empty: anything, such as a file.
+  std::vector<std::string> choices;  // What the value may be; empty: anything, such as a file.
   std::string help;
 };
 
@@ -27,7 +27,7 @@ struct CommandWords {
   std::string name;
   std::string help;
   std::vector<OptionWords> options;
-  std::vector<std::string> choices;  // Of its first argument; empty: anything, such as a file.
+  std::vector<std::string> choices;  // What its first argument may be, likewise.
 };
 
 const CLI::App& ProgramOf(const CLI::App& app) {

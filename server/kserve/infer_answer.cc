@@ -58,24 +58,13 @@ ModelInferResponse WithoutD(const InferSubject& subject, const v1::MultiplyRespo
   return answer;
 }
 
-// The bytes of D follow all the others.
-grpc::ByteBuffer Joined(std::string head, HeldBytes d) {
-  if (d.size() <= kCopiedBytes) {
-    head.append(reinterpret_cast<const char*>(d.bytes().data()), d.size());
-    const grpc::Slice slice(head);
-    return grpc::ByteBuffer(&slice, 1);
-  }
-  const grpc::Slice slices[] = {grpc::Slice(head), SliceOf(std::move(d))};
-  return grpc::ByteBuffer(slices, 2);
-}
-
 }  // namespace
 
 grpc::ByteBuffer InferAnswer(const InferSubject& subject, const v1::MultiplyResponse& product,
                              HeldBytes d) {
   std::string head = WithoutD(subject, product).SerializeAsString();
   AppendFieldStart(kRaw, d.size(), head);
-  return Joined(std::move(head), std::move(d));
+  return MessageOf(std::move(head), std::move(d));
 }
 
 grpc::ByteBuffer StreamedInferAnswer(const InferSubject& subject,
@@ -88,7 +77,7 @@ grpc::ByteBuffer StreamedInferAnswer(const InferSubject& subject,
                    inner.size() + FieldBytes(kRaw, d.size()), head);
   head += inner;
   AppendFieldStart(kRaw, d.size(), head);
-  return Joined(std::move(head), std::move(d));
+  return MessageOf(std::move(head), std::move(d));
 }
 
 grpc::ByteBuffer StreamedRefusal(const std::string& id, const absl::Status& status) {

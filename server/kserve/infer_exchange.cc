@@ -77,7 +77,7 @@ InferSubject InferExchange::Subject() const {
   return {known_->model, product_.request_id(), known_->asked.has_batch};
 }
 
-grpc::ByteBuffer InferExchange::TakeAnswer() {
+grpc::ByteBuffer InferExchange::TakeUnaryAnswer() {
   return InferAnswer(Subject(), product_.TakeResponse(), product_.TakeD());
 }
 

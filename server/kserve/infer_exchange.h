@@ -47,7 +47,7 @@ class InferExchange {
   void LeaveQueue() { product_.LeaveQueue(); }
 
   // The answer to a product that is OK and has left the queue, once.
-  grpc::ByteBuffer TakeAnswer();
+  grpc::ByteBuffer TakeUnaryAnswer();
   grpc::ByteBuffer TakeStreamedAnswer();
 
  private:

@@ -81,7 +81,7 @@ class InferMessage {
   // Contents of a kind, in the order in which they came.
   struct Place {
     InputContents::Form form;
-    int position;  // Of the input, or among the raw contents.
+    int position;  // The input's, or that among the raw contents.
     WireRange range;
   };
 

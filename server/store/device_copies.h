@@ -103,7 +103,7 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
     std::shared_ptr<PlacedBytes> bytes;
     bool is_new = false;
     int tries = kTries;
-    Account::Charge charge = {};  // Of the bytes' own account, where it has one.
+    Account::Charge charge = {};  // To the bytes' own account, where there is one.
   };
   // Tries it so often: what was freed for it may be on its way.
   static constexpr int kTries = 100;

@@ -38,7 +38,7 @@ struct TensorEntry {
 struct SessionOwner {
   bool is_known = false;
   int64_t max_bytes = std::numeric_limits<int64_t>::max();         // All its sessions together.
-  int64_t max_device_bytes = std::numeric_limits<int64_t>::max();  // Of all devices, likewise.
+  int64_t max_device_bytes = std::numeric_limits<int64_t>::max();  // On all devices, likewise.
 };
 
 // All of it is guarded by the store's lock; constant is what says so.

@@ -21,7 +21,14 @@ std::string HeadOf(v1::MultiplyResponse answer, size_t d_bytes) {
 
 void LetGo(void* matrix) { delete static_cast<HeldBytes*>(matrix); }
 
-grpc::ByteBuffer Joined(std::string head, HeldBytes d) {
+}  // namespace
+
+grpc::Slice SliceOf(HeldBytes bytes) {
+  auto* const held = new HeldBytes(std::move(bytes));
+  return grpc::Slice(held->bytes().data(), held->size(), LetGo, held);
+}
+
+grpc::ByteBuffer MessageOf(std::string head, HeldBytes d) {
   if (d.size() <= kCopiedBytes) {
     head.append(reinterpret_cast<const char*>(d.bytes().data()), d.size());
     const grpc::Slice slice(head);
@@ -31,16 +38,9 @@ grpc::ByteBuffer Joined(std::string head, HeldBytes d) {
   return grpc::ByteBuffer(slices, 2);
 }
 
-}  // namespace
-
-grpc::Slice SliceOf(HeldBytes bytes) {
-  auto* const held = new HeldBytes(std::move(bytes));
-  return grpc::Slice(held->bytes().data(), held->size(), LetGo, held);
-}
-
 grpc::ByteBuffer UnaryAnswer(v1::MultiplyResponse answer, HeldBytes d) {
   std::string head = HeadOf(std::move(answer), d.size());
-  return Joined(std::move(head), std::move(d));
+  return MessageOf(std::move(head), std::move(d));
 }
 
 }  // namespace gemmd

@@ -8,11 +8,15 @@
 #include <grpcpp/support/slice.h>
 
 #include <cstddef>
+#include <string>
 
 #include "gemmd/v1/gemm.pb.h"
 #include "server/device/held_bytes.h"
 
 namespace gemmd {
+
+// A message of all the bytes, of which `d` are the last.
+grpc::ByteBuffer MessageOf(std::string head, HeldBytes d);
 
 // The wire's bytes of `answer` with `d` as the bytes of its matrix, which it does not have itself.
 grpc::ByteBuffer UnaryAnswer(v1::MultiplyResponse answer, HeldBytes d);

@@ -190,4 +190,14 @@ FakeScript ComputingScript() {
   return script;
 }
 
+FakeScript KeepingScript(v1::MultiplyRequest& sent) {
+  FakeScript script;
+  script.multiply = [&](grpc::CallbackServerContext&, const v1::MultiplyRequest& request,
+                        v1::MultiplyResponse&) {
+    sent = request;
+    return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "kernel: got nothing");
+  };
+  return script;
+}
+
 }  // namespace gemmd

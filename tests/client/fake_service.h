@@ -68,4 +68,7 @@ class FakeServer {
 // A script whose Multiply answers with D = op(A) op(B) for one f32 product of row-major operands.
 FakeScript ComputingScript();
 
+// A script whose Multiply keeps the request and refuses it. Borrows `sent`.
+FakeScript KeepingScript(v1::MultiplyRequest& sent);
+
 }  // namespace gemmd

@@ -157,7 +157,7 @@ TEST(VerifyTest, AGpusRowIsHeldAgainstTheSimulator) {
   FAIL() << "no kernel of a GPU has the instruction";
 }
 
-// Of an infinite sum no rounding of the epilogue's makes anything else.
+// No rounding of the epilogue's makes anything else of an infinite sum.
 TEST(VerifyTest, AnInfiniteSumIsHeldToItself) {
   const Kernel& kernel = KernelNamed(kF32Library);
   Problem problem = MakeProblem(kernel, 8, 8, 8, {});

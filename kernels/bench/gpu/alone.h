@@ -14,7 +14,7 @@ namespace gemmd::bench {
 
 struct AloneTime {
   double seconds = 0;            // Mean of one call.
-  std::optional<double> joules;  // Of one call; absent where the device does not tell.
+  std::optional<double> joules;  // What one call takes; absent where the device does not tell.
   int sm_clock_mhz = 0;          // Median.
 
   friend bool operator==(const AloneTime&, const AloneTime&) = default;

@@ -74,7 +74,7 @@ Entry EntryOf(const GpuMeasurement& m) {
   const auto alone_text = [&](const std::optional<AloneTime>& alone) {
     return TextOf(alone, [&](const AloneTime& time) { return rate_text(time.seconds); });
   };
-  // Of one multiplication or addition.
+  // The energy of one multiplication or addition.
   const auto energy_text = [&m](const std::optional<AloneTime>& alone) {
     return TextOf(JoulesOf(alone), [&m](double joules) {
       return absl::StrFormat("%.3f", joules / m.shape.operations() * 1e12);

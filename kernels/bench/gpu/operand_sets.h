@@ -27,7 +27,7 @@ class OperandSets {
   std::byte* a(int set) const { return at(set).a.get(); }
   std::byte* b(int set) const { return at(set).b.get(); }
   std::byte* d(int set) const { return at(set).d.get(); }
-  std::byte* bias() const { return bias_.get(); }  // Of all sets; null where there is none.
+  std::byte* bias() const { return bias_.get(); }  // All sets share it; null where there is none.
 
   // The same data on the host.
   const Operands& host() const { return host_; }

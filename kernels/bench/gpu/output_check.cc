@@ -21,7 +21,7 @@ using Places = std::vector<int64_t>;
 
 constexpr int64_t kMostPlaces = 64;   // Rows, and columns, of a sample: 4096 elements.
 constexpr int64_t kLeastPlaces = 16;  // However deep the product is.
-constexpr int64_t kMostMatrices = 4;  // Of a batch.
+constexpr int64_t kMostMatrices = 4;  // So many of a batch are looked at.
 
 uint64_t ElementAt(const MatrixLayout& layout, const std::byte* bytes, int64_t row,
                    int64_t column) {

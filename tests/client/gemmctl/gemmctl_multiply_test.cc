@@ -128,17 +128,6 @@ TEST_F(GemmctlMultiplyTest, AWrongResultHasItsOwnExitCode) {
               StartsWith("gemmctl: DATA_LOSS: d: 1 of 16 elements are wrong; at [0, 1] got "));
 }
 
-// A server that keeps the request and refuses it.
-FakeScript KeepingScript(v1::MultiplyRequest& sent) {
-  FakeScript script;
-  script.multiply = [&](grpc::CallbackServerContext&, const v1::MultiplyRequest& request,
-                        v1::MultiplyResponse&) {
-    sent = request;
-    return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "kernel: got nothing");
-  };
-  return script;
-}
-
 TEST_F(GemmctlMultiplyTest, SendsTheOperandsThatTheFlagsDescribe) {
   v1::MultiplyRequest sent;
   const FakeServer server(KeepingScript(sent));
@@ -160,64 +149,6 @@ TEST_F(GemmctlMultiplyTest, SendsTheOperandsThatTheFlagsDescribe) {
   EXPECT_EQ(sent.a().data().size(), 24u);
   EXPECT_THAT(sent.a().scale().values(), testing::ElementsAre(0.25F));
   EXPECT_THAT(sent.b().scale().values(), testing::ElementsAre(1, 2, 3, 4, 5));
-}
-
-TEST_F(GemmctlMultiplyTest, AsksTheServerToCheck) {
-  v1::MultiplyRequest sent;
-  const FakeServer keeping(KeepingScript(sent));
-  const std::vector<std::string> product = {"multiply", "--random", "2,2,2"};
-  const auto run = [&](const FakeServer& server, const std::string& mode) {
-    std::vector<std::string> arguments = product;
-    if (!mode.empty()) arguments.insert(arguments.end(), {"--server-verify", mode});
-    return RunGemmctl(arguments, server.address());
-  };
-  run(keeping, "");
-  EXPECT_FALSE(sent.has_verify());
-  run(keeping, "sampled:0.25");
-  EXPECT_EQ(sent.verify().mode(), v1::VERIFY_MODE_SAMPLED);
-  EXPECT_EQ(sent.verify().rate(), 0.25);
-  run(keeping, "duplicate");
-  EXPECT_EQ(sent.verify().mode(), v1::VERIFY_MODE_DUPLICATE);
-  EXPECT_EQ(sent.verify().rate(), 0);
-  for (const std::string bad :
-       {"some", "sampled:", "sampled:0", "sampled:1.5", "sampled:nan", "checksum:0.5"}) {
-    const Outcome refused = run(keeping, bad);
-    EXPECT_EQ(refused.code, ExitCode::kUsage) << bad;
-    EXPECT_THAT(refused.err, HasSubstr("--server-verify: got " + bad + ", want none, sampled"));
-  }
-
-  FakeScript script = ComputingScript();
-  const auto multiply = script.multiply;
-  script.multiply = [multiply](grpc::CallbackServerContext& context,
-                               const v1::MultiplyRequest& request, v1::MultiplyResponse& response) {
-    auto status = multiply(context, request, response);
-    if (request.verify().mode() == v1::VERIFY_MODE_DUPLICATE) {
-      return std::optional<grpc::Status>(grpc::Status(grpc::StatusCode::DATA_LOSS, "d: wrong"));
-    }
-    v1::Verification& check = *response.mutable_verification();
-    check.set_mode(request.verify().mode());
-    check.set_outcome(v1::VERIFY_OUTCOME_PASSED);
-    check.set_elements_checked(1234);
-    check.set_miss_probability(0.75);
-    check.set_cost(0.125);
-    check.set_verify_ns(1500);
-    if (request.verify().mode() == v1::VERIFY_MODE_CHECKSUM) {
-      check.set_outcome(v1::VERIFY_OUTCOME_NOT_VERIFIED);
-      check.set_reason("nonfinite");
-    }
-    return status;
-  };
-  const FakeServer checking(script);
-  EXPECT_THAT(
-      run(checking, "sampled:0.25").out,
-      HasSubstr("checked   by the server, sampled: 1,234 elements are right; a wrong one is "
-                "missed with probability 0.75\n          cost 0.125 of the product's "
-                "operations, 1.50 us of "));
-  EXPECT_THAT(run(checking, "checksum").out,
-              HasSubstr("checked   not by the server (checksum): nonfinite\n"));
-  const Outcome wrong = run(checking, "duplicate");
-  EXPECT_EQ(wrong.code, ExitCode::kVerification);
-  EXPECT_EQ(wrong.err, "gemmctl: DATA_LOSS: d: wrong\n");
 }
 
 TEST_F(GemmctlMultiplyTest, SendsASparseA) {

@@ -74,7 +74,7 @@ class JoinedJobsTest : public testing::Test {
   const std::vector<std::byte> b_ = RandomBytes(random_, 2 * 8 * 16);
   std::deque<JoinableProduct> products_;
   std::deque<Answer> answers_;
-  bool has_company_ = false;  // Of what is submitted next.
+  bool has_company_ = false;  // What is submitted next has it.
   FakeClock clock_;
   FakeDevice device_{"device", Simulated()};
   std::vector<Device*> devices_ = {&device_};
