@@ -11,9 +11,9 @@ import time
 import certificates
 import grpc
 import pytest
+from callers import PERMISSION_DENIED, UNAUTHENTICATED, call, multiply
 from daemon import wait_until
 from signed_tokens import Signer
-from test_callers import PERMISSION_DENIED, UNAUTHENTICATED, call, multiply
 from tensors import refusal
 
 SKEW_S = 100

@@ -7,90 +7,22 @@ import subprocess
 import grpc
 import numpy as np
 import pytest
-from daemon import wait_until
-from gemmd.v1 import (
-    admin_pb2_grpc,
-    gemm_pb2,
-    gemm_pb2_grpc,
-    incidents_pb2,
-    registry_pb2,
-    registry_pb2_grpc,
-    resident_pb2,
-    tensors_pb2,
+from callers import Trust, bearer
+from checked_server import (
+    CHECKSUM,
+    DATA_LOSS,
+    DEADLINE_S,
+    DUPLICATE,
+    PASSED,
+    UNAVAILABLE,
+    WHOLE,
+    serve,  # noqa: F401
+    some_product,
 )
-from product import Product, check_bytes
-from tensors import Session, by_name, refusal
-from test_callers import Trust, bearer
-
-DEADLINE_S = 120
-DATA_LOSS = grpc.StatusCode.DATA_LOSS
-UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
-WHOLE = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_SAMPLED, rate=1)
-CHECKSUM = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_CHECKSUM)
-DUPLICATE = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_DUPLICATE)
-F16 = tensors_pb2.ELEMENT_TYPE_F16
-NOT_VERIFIED = gemm_pb2.VERIFY_OUTCOME_NOT_VERIFIED
-PASSED = gemm_pb2.VERIFY_OUTCOME_PASSED
-
-
-def some_product(size=24, element="f16"):
-    values = np.arange(size * size).reshape(1, size, size) % 5
-    return Product(a=values, b=values + 1, a_type=element, b_type=element)
-
-
-class Server:
-    """A daemon whose GPU's next launches do as the script says."""
-
-    def __init__(self, daemon, tmp_path):
-        self.daemon = daemon
-        self.folder = tmp_path
-        self.channel = grpc.insecure_channel(
-            daemon.unix, options=[("grpc.use_local_subchannel_pool", 1)]
-        )
-        self.gemm = gemm_pb2_grpc.GemmStub(self.channel)
-        self.registry = registry_pb2_grpc.RegistryStub(self.channel)
-        self.admin = admin_pb2_grpc.AdminStub(self.channel)
-
-    def flip(self, *launches):
-        (self.folder / "part").write_text("".join(f"Launch {n} flip\n" for n in launches))
-        (self.folder / "part").rename(self.folder / "script")
-
-    def multiply(self, verify=None, product=None, kernel="", device="cuda:0"):
-        product = product or some_product()
-        request = product.request()
-        request.device = device
-        request.kernel = kernel
-        if verify is not None:
-            request.verify.CopyFrom(verify)
-        answer = self.gemm.Multiply(request, timeout=DEADLINE_S)
-        check_bytes(answer.d, product)
-        return answer
-
-    def code_of(self, **keywords):
-        with pytest.raises(grpc.RpcError) as caught:
-            self.multiply(**keywords)
-        return caught.value.code()
-
-    def incidents(self):
-        request = incidents_pb2.ListIncidentsRequest()
-        return self.admin.ListIncidents(request, timeout=DEADLINE_S)
-
-
-@pytest.fixture
-def serve(daemons, fake_worker, tmp_path, monkeypatch):
-    made = []
-
-    def start(*flags, devices="cuda:0,cpu"):
-        monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(tmp_path / "script"))
-        daemon = daemons.start(
-            "--lame-duck=1ms", f"--devices={devices}", f"--worker-binary={fake_worker}", *flags
-        )
-        made.append(Server(daemon, tmp_path))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.channel.close()
+from daemon import wait_until
+from gemmd.v1 import gemm_pb2, incidents_pb2, registry_pb2
+from product import check_bytes
+from tensors import refusal
 
 
 def test_a_right_answer_says_how_it_was_checked(serve):
@@ -272,149 +204,6 @@ def test_joined_products_are_checked_one_by_one(serve):
         if code == grpc.StatusCode.OK:
             check_bytes(call.result().d, product)
             assert call.result().verification.outcome == PASSED
-
-
-class Resident:
-    """A product of two tensors of a session, whose D goes where `d` says."""
-
-    def __init__(self, server):
-        self.server = server
-        self.session = Session(server.channel)
-        self.product = some_product()
-        for name, values in (("a", self.product.a), ("b", self.product.b)):
-            self.put(name, values[0].astype(np.float16))
-
-    def put(self, name, array, **fields):
-        spec = resident_pb2.TensorSpec(type=F16, rows=array.shape[0], columns=array.shape[1])
-        return self.session.put(array.tobytes(), spec=spec, name=name, hashed=False, **fields)
-
-    def request(self, d=None, verify=None, device="cuda:0", a="a"):
-        size = self.product.a.shape[1]
-        request = gemm_pb2.MultiplyRequest(m=size, n=size, k=size, device=device)
-        request.a.tensor.tensor.name = a
-        request.b.tensor.tensor.name = "b"
-        request.d.CopyFrom(d or tensors_pb2.OutputSpec())
-        if verify is not None:
-            request.verify.CopyFrom(verify)
-        return request
-
-    def multiply(self, **keywords):
-        return self.session.multiply(self.request(**keywords))
-
-    def refusal(self, **keywords):
-        return refusal(self.multiply, **keywords)
-
-    def close(self):
-        self.session.close()
-
-
-def new_tensor(name):
-    return tensors_pb2.OutputSpec(new_tensor=tensors_pb2.NewTensor(name=name))
-
-
-def over(name):
-    return tensors_pb2.OutputSpec(tensor=tensors_pb2.TensorPart(tensor=by_name(name)))
-
-
-@pytest.fixture
-def resident(serve):
-    made = []
-
-    def start(*flags, **keywords):
-        made.append(Resident(serve(*flags, **keywords)))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.close()
-
-
-@pytest.mark.parametrize("verify", [WHOLE, CHECKSUM, DUPLICATE])
-def test_tensors_are_checked_like_any_matrix(resident, verify):
-    """Operands and results on the GPU alone, on the host, and of the CPU."""
-    own = resident()
-    check_bytes(own.multiply(verify=verify).d, own.product)
-    first = own.multiply(d=new_tensor("d"), verify=verify)
-    assert {place.device for place in own.session.describe(by_name("d")).places} == {
-        "host",
-        "cuda:0",
-    }
-    for answer in (
-        first,
-        own.multiply(d=over("d"), verify=verify),
-        own.multiply(d=over("d"), verify=verify, device="cpu"),
-        own.multiply(verify=verify, device="cpu"),
-    ):
-        checked = answer.verification
-        assert (checked.mode, checked.outcome) == (verify.mode, PASSED), checked
-        assert checked.elements_checked == 24 * 24
-    # A result that was left on the GPU alone is an operand.
-    eye = np.eye(24, dtype=np.float16)
-    own.put("b2", eye)
-    d16 = new_tensor("x")
-    d16.type = F16
-    own.multiply(d=d16)
-    assert [place.device for place in own.session.describe(by_name("x")).places] == ["cuda:0"]
-    answer = own.multiply(a="x", verify=verify)
-    assert answer.verification.outcome == PASSED
-
-
-@pytest.mark.parametrize("verify", [WHOLE, CHECKSUM, DUPLICATE])
-@pytest.mark.parametrize("d", [None, new_tensor("d"), over("kept")])
-def test_a_wrong_answer_of_tensors_is_not_given(resident, verify, d):
-    own = resident()
-    own.multiply(d=new_tensor("kept"))
-    own.server.flip(1)
-    code, words = own.refusal(d=d, verify=verify)
-    assert code == DATA_LOSS, words
-    is_overwritten = d is not None and d.HasField("tensor")
-    assert ("undefined" in words) == is_overwritten
-    [incident] = own.server.incidents().incidents
-    assert incident.got_bits == incident.want_bits ^ (1 << 30)
-    # No tensor of this result is there.
-    assert {tensor.name for tensor in own.session.list().tensors} == {"a", "b", "kept"}
-    # The incident has the operands.
-    product = own.server.admin.GetIncidentProduct(
-        incidents_pb2.GetIncidentProductRequest(id=incident.id), timeout=DEADLINE_S
-    )
-    product.request.kernel = ""
-    check_bytes(own.server.gemm.Multiply(product.request, timeout=DEADLINE_S).d, own.product)
-
-
-def test_a_wrong_answer_of_tensors_is_computed_elsewhere(resident):
-    own = resident("--verify=sampled:1", "--verify-retry")
-    kernel = own.multiply().kernel
-    own.server.flip(1)
-    answer = own.multiply()
-    check_bytes(answer.d, own.product)
-    assert answer.kernel != kernel
-    assert answer.verification.wrong_answers == 1
-
-
-def test_what_went_into_a_tensor_is_not_computed_elsewhere(resident):
-    """Others may have read it."""
-    own = resident("--verify=sampled:1", "--verify-retry")
-    own.multiply(d=new_tensor("d"))
-    own.server.flip(1)
-    assert own.refusal(d=over("d"))[0] == DATA_LOSS
-
-
-def test_what_a_result_overwrites_is_not_checked(resident):
-    """C is gone when D is there."""
-    own = resident("--verify=sampled")
-    own.multiply(d=new_tensor("c"))
-
-    def in_place(verify=None):
-        request = own.request(d=over("c"), verify=verify)
-        request.c.tensor.tensor.name = "c"
-        request.beta = 1
-        return own.session.multiply(request)
-
-    checked = in_place().verification
-    assert (checked.outcome, checked.reason) == (NOT_VERIFIED, "in_place")
-    code, words = refusal(in_place, WHOLE)
-    assert code == grpc.StatusCode.UNIMPLEMENTED
-    assert "overwrites C" in words
 
 
 def test_a_product_is_computed_once_more_where_its_caller_may(serve, tmp_path):

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files about callers: rules and tokens that are read again, and the audit log."""
+
+import json
+import os
+import queue
+import signal
+import threading
+
+import grpc
+from callers import PERMISSION_DENIED, POISON, UNAUTHENTICATED, Trust, bearer, call, multiply, product
+from daemon import wait_until
+from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
+from tensors import DEADLINE_S, Session, refusal
+
+
+def test_the_audit_log(daemons, tmp_path):
+    trust = Trust(tmp_path)
+    rest = ["tensors", "statistics", "administer"]
+    trust.write({"batch": {"may": ["multiply"]}, "keeper": {"may": rest}})
+    log = tmp_path / "audit"
+    daemon = daemons.start("--devices=cpu", *trust.flags, f"--audit-log={log}")
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        assert multiply(channel, bearer("batch")).d
+        assert refusal(multiply, channel, bearer("stranger"))[0] == UNAUTHENTICATED
+        assert refusal(multiply, channel, bearer("batch"), device="none")[0]
+        with Session(channel, credentials=bearer("keeper")) as session:
+            session.put(b"secret-operand", name="mine")
+        for path in ("/gemmd.v1.Registry/GetStatistics", "/gemmd.v1.Admin/ListIncidents"):
+            assert call(channel, path, bearer("keeper"))[0] == grpc.StatusCode.OK
+        assert call(channel, "/gemmd.v1.Registry/ListDevices", bearer("keeper"))[0]
+    daemon.stop()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    rest, lines = lines[3:], lines[:3]
+    assert [(line["event"], line["identity"], line["method"]) for line in rest] == [
+        ("call", "keeper", "/gemmd.v1.Tensors/OpenSession"),
+        ("call", "keeper", "/gemmd.v1.Tensors/Put"),
+        ("call", "keeper", "/gemmd.v1.Registry/GetStatistics"),
+        ("call", "keeper", "/gemmd.v1.Admin/ListIncidents"),
+        ("call_refused", "keeper", "/gemmd.v1.Registry/ListDevices"),
+    ]
+    assert "secret-operand" not in log.read_text()
+    assert [line["event"] for line in lines] == ["product", "call_refused", "product_refused"]
+    done, refused, no_device = lines
+    assert (done["identity"], done["device"], done["status"]) == ("batch", "cpu", "OK")
+    assert done["bytes"] == 3 * 4 * 4 * 4 and done["problem"] and done["kernel"] and done["peer"]
+    assert refused["method"] == "/gemmd.v1.Gemm/Multiply"
+    assert (no_device["identity"], no_device["status"]) == ("batch", "NOT_FOUND")
+    assert POISON not in log.read_text()
+
+
+def test_the_user_of_a_unix_socket(daemons, tmp_path):
+    trust = Trust(tmp_path)
+    me = f"uid:{os.getuid()}"
+    trust.write({me: {"may": ["multiply"]}})
+    daemon = daemons.start("--devices=cpu", *trust.flags)
+    with grpc.insecure_channel(daemon.unix) as unix, grpc.insecure_channel(daemon.tcp) as tcp:
+        assert multiply(unix, []).d
+        assert refusal(multiply, tcp, [])[0] == UNAUTHENTICATED
+        # A bad token is not made good by the user.
+        assert refusal(multiply, unix, [("authorization", "Bearer x")])[0] == UNAUTHENTICATED
+    trust.write({me: {"may": []}, "uid:4294967294": {"may": ["multiply"]}})
+    daemon.signal(signal.SIGHUP)
+    wait_until(lambda: daemon.events("rules_read"), 30, "rules read")
+    with grpc.insecure_channel(daemon.unix) as unix:
+        assert refusal(multiply, unix, [])[0] == PERMISSION_DENIED
+
+
+def test_rules_are_read_again_under_load(daemons, tmp_path):
+    """Calls of those who keep their role never fail; those who lose it are refused."""
+    trust = Trust(tmp_path)
+    rules = {"keeps": {"may": ["multiply"]}, "loses": {"may": ["multiply"]}}
+    trust.write(rules)
+    daemon = daemons.start("--devices=cpu", *trust.flags)
+    over = threading.Event()
+    failures = []
+
+    def keep_calling():
+        with grpc.insecure_channel(daemon.tcp) as channel:
+            while not over.is_set():
+                try:
+                    multiply(channel, bearer("keeps"))
+                except grpc.RpcError as error:
+                    failures.append(error)
+
+    threads = [threading.Thread(target=keep_calling) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        stream_messages = queue.SimpleQueue()
+        stream = gemm_pb2_grpc.GemmStub(channel).MultiplyStream(
+            iter(stream_messages.get, None), metadata=bearer("loses"), timeout=DEADLINE_S
+        )
+        stream_messages.put(gemm_pb2.MultiplyStreamRequest(requests=[product()]))
+        next(stream)
+        for count in range(1, 6):
+            changed = dict(rules)
+            changed["loses"] = {"may": []} if count % 2 else {"may": ["multiply"]}
+            trust.write(changed)
+            daemon.signal(signal.SIGHUP)
+            wait_until(lambda: len(daemon.events("rules_read")) >= count, 30, "rules read")
+            if count % 2:
+                assert refusal(multiply, channel, bearer("loses"))[0] == PERMISSION_DENIED
+            else:
+                assert multiply(channel, bearer("loses")).d
+        # A stream that began before is refused from its next message on.
+        stream_messages.put(gemm_pb2.MultiplyStreamRequest(requests=[product()]))
+        code, _ = refusal(next, stream)
+        assert code == PERMISSION_DENIED
+        stream_messages.put(None)
+        # A bad file changes nothing and says why.
+        trust.rules_file.write_text('{"identities": {"keeps": {"may": ["all"]}}}')
+        daemon.signal(signal.SIGHUP)
+        kept = wait_until(lambda: daemon.events("rules_kept"), 30, "rules kept")
+        assert "identities.keeps.may" in kept[0]["reason"]
+        assert refusal(multiply, channel, bearer("loses"))[0] == PERMISSION_DENIED
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
+def test_files_that_are_wrong_are_told_at_the_start(daemons, tmp_path):
+    trust = Trust(tmp_path)
+    trust.write({"a": {"may": ["multiply"]}})
+    trust.tokens_file.write_text("a: short\n")
+    daemon = daemons.launch("--devices=cpu", *trust.flags)
+    assert daemon.wait() == 1
+    assert "tokens: line 1: got no SHA-256" in daemon.stderr()
+    daemon = daemons.launch(f"--tokens={trust.tokens_file}", "--devices=cpu")
+    assert daemon.wait() == 1
+    assert "rules: got nothing" in daemon.stderr()
