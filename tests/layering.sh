@@ -58,7 +58,7 @@ server/store:               server/device server/crossing server/system kernels 
                             <std> <posix> <absl> <crypto>
 server/scheduling:          server/trust server/store server/device server/crossing server/system
                             kernels kernels/mma kernels/verify kernels/cpu
-                            <std> <posix> <absl>
+                            <std> <posix> <absl> <json>
 server/metrics:             server/scheduling server/trust server/store server/device
                             server/crossing server/system kernels kernels/mma
                             <std> <posix> <absl> <prometheus>
