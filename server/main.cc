@@ -252,7 +252,7 @@ absl::Status Run(Options options, const Logging& logging, const Supervision& sup
   spdlog::info("event=start version={} commit={} pid={} open_files={} memory_limit_bytes={}",
                kVersion, kCommit, getpid(), open_files, MemoryLimitBytes());
   // Making devices takes seconds: a file that makes no sense is told before it.
-  RETURN_IF_ERROR(CheckTls(options.server.transport));
+  RETURN_IF_ERROR(CheckTls(options.server.transport, options.server.metrics_listen));
   manager.Tell("STATUS=Checks its devices");
   FeedWatchdog(supervision, options.server.life_check);
   // What runs as one goes through the staging area at once.

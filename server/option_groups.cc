@@ -69,7 +69,8 @@ void AddCertificates(CLI::App& app, TransportOptions& transport) {
       ->type_name("FILE")
       ->group(kGroup);
   app.add_flag("--insecure-allow-remote", transport.insecure_allow_remote,
-               "Allow HOST:PORT of --listen to be reached from other machines without encryption: "
+               "Allow plain addresses of --listen and --metrics-listen to be reached from other "
+               "machines without encryption: "
                "behind a proxy that adds it, or in a network of its own, as a container's")
       ->group(kGroup);
 }

@@ -39,8 +39,8 @@ void AddListening(CLI::App& app, Options& options) {
          },
          "Address at which Prometheus finds /metrics and, under the names of NVIDIA Triton, "
          "/metrics/triton, and probes find /healthz and /readyz, by HTTP: an IP address and a "
-         "port, "
-         "0 for a free one; 127.0.0.1:8471 is usual")
+         "port, 0 for a free one, on loopback (127.0.0.1:8471 is usual); after tls: or mtls: any, "
+         "with the certificates and the TLS of --listen")
       ->check([](const std::string& text) {
         return text == "off" ? "" : std::string(CheckHttpAddress(text).message());
       })

@@ -159,7 +159,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
                                                    options.sending.least_bytes_per_second,
                                                    ", want at least 1 byte a second"));
   }
-  RETURN_IF_ERROR(CheckTls(options.transport));
+  RETURN_IF_ERROR(CheckTls(options.transport, options.metrics_listen));
   std::unique_ptr<ServedCertificates> certificates;
   if (!options.transport.certificates.certificate.empty()) {
     ASSIGN_OR_RETURN(certificates, ServedCertificates::Load(options.transport.certificates));
@@ -167,7 +167,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   // The check of the devices takes longer: an address that cannot be had is told before it.
   HttpSocket metrics_socket;
   if (!options.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(metrics_socket, ListenForHttp(options.metrics_listen));
+    const auto reach = options.transport.insecure_allow_remote ? PlainHttpReach::kAnywhere
+                                                               : PlainHttpReach::kLoopback;
+    ASSIGN_OR_RETURN(metrics_socket, ListenForHttp(options.metrics_listen, reach));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Trust> trust, LoadTrust(options.trust));
   std::unique_ptr<Server> server(new Server(options, std::move(trust), std::move(devices)));
@@ -178,7 +180,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     ASSIGN_OR_RETURN(server->metrics_,
                      ServeMetrics(std::move(metrics_socket), *server->observer_, server->clock_,
                                   {.health = [s = server.get()] { return s->life(); },
-                                   .readiness = [s = server.get()] { return s->serving(); }}));
+                                   .readiness = [s = server.get()] { return s->serving(); }},
+                                  StreamsFor(HttpSecurityOf(options.metrics_listen),
+                                             server->certificates_.get())));
     spdlog::info("event=metrics_listening address={}", LogValue(server->metrics_->address()));
   }
   RETURN_IF_ERROR(server->Listen(options));

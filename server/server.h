@@ -58,7 +58,8 @@ struct ServerOptions {
   // Their bytes: 0 takes an eighth of the memory limit for all, and half of that for one session.
   StoreOptions tensors = {.max_bytes = 0, .max_session_bytes = 0};
   int64_t memory_limit_bytes = 0;  // 0 takes that of the control group or of the machine.
-  std::string metrics_listen;      // host:port; metrics are not served where it is empty.
+  // [tls:|mtls:]host:port; metrics are not served where it is empty.
+  std::string metrics_listen;
   std::function<LogCounts()> log_counts = [] { return LogCounts(); };  // For metrics.
   LifeCheck::Options life_check;
   VerifyOptions verify;

@@ -61,7 +61,7 @@ server/scheduling:          server/trust server/store server/device server/cross
                             <std> <posix> <absl> <json>
 server/metrics:             server/scheduling server/trust server/store server/device
                             server/crossing server/system kernels kernels/mma
-                            <std> <posix> <absl> <prometheus>
+                            <std> <posix> <absl> <prometheus> <crypto>
 server/wire:                server/metrics server/scheduling server/trust server/store
                             server/device server/crossing server/system kernels kernels/mma kernels/cpu proto/gemmd/v1
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>

@@ -41,13 +41,14 @@ std::optional<Page> PageAt(std::string_view path, const Observer& observer, cons
 
 absl::StatusOr<std::unique_ptr<HttpListener>> ServeMetrics(HttpSocket socket,
                                                            const Observer& observer,
-                                                           const Clock& clock, Probes probes) {
+                                                           const Clock& clock, Probes probes,
+                                                           HttpStreamMaker make_stream) {
   return HttpListener::Start(
       std::move(socket),
       [&observer, probes = std::move(probes)](std::string_view path) {
         return PageAt(path, observer, probes);
       },
-      clock);
+      clock, HttpLimits(), std::move(make_stream));
 }
 
 }  // namespace gemmd

@@ -23,8 +23,8 @@ struct Probes {
 
 // Serves the metrics and the probes until the listener is destroyed. Borrows observer and clock.
 // Errors: those of HttpListener::Start.
-absl::StatusOr<std::unique_ptr<HttpListener>> ServeMetrics(HttpSocket socket,
-                                                           const Observer& observer,
-                                                           const Clock& clock, Probes probes = {});
+absl::StatusOr<std::unique_ptr<HttpListener>> ServeMetrics(
+    HttpSocket socket, const Observer& observer, const Clock& clock, Probes probes = {},
+    HttpStreamMaker make_stream = MakePlainStream);
 
 }  // namespace gemmd

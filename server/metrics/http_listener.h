@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A small HTTP server on one thread of its own. It takes a few connections at once, each with a
-// time limit, so that a silent or slow peer delays nobody. It neither encrypts nor authenticates.
+// time limit, handshakes of TLS included, so that a silent or slow peer delays nobody.
 #pragma once
 
 #include <cstddef>
@@ -9,30 +9,17 @@
 #include <list>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <thread>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/metrics/http_answer.h"
+#include "server/metrics/http_socket.h"
+#include "server/metrics/http_stream.h"
 #include "server/system/clock.h"
 #include "server/system/file_descriptor.h"
 
 namespace gemmd {
-
-// Errors: InvalidArgument for anything but an IP address and a port: "127.0.0.1:8471", "[::1]:0".
-absl::Status CheckHttpAddress(std::string_view address);
-
-// A socket that peers may already connect to; the listener that gets it answers them.
-struct HttpSocket {
-  FileDescriptor socket;
-  std::string address;  // The address in use, with the port that was chosen.
-};
-
-// Port 0 takes a free port.
-// Errors: InvalidArgument as CheckHttpAddress; Unavailable where the address cannot be listened on,
-// with the system's reason.
-absl::StatusOr<HttpSocket> ListenForHttp(std::string_view address);
 
 struct HttpLimits {
   size_t connections = 16;                      // How many there are at once.
@@ -41,11 +28,11 @@ struct HttpLimits {
 
 class HttpListener {
  public:
-  // `make_page` is called from the listener's thread. Borrows the clock.
+  // `make_page` and `make_stream` are called from the listener's thread. Borrows the clock.
   // Errors: Unavailable where no file descriptor is left.
-  static absl::StatusOr<std::unique_ptr<HttpListener>> Start(HttpSocket socket, PageMaker make_page,
-                                                             const Clock& clock,
-                                                             HttpLimits limits = {});
+  static absl::StatusOr<std::unique_ptr<HttpListener>> Start(
+      HttpSocket socket, PageMaker make_page, const Clock& clock, HttpLimits limits = {},
+      HttpStreamMaker make_stream = MakePlainStream);
 
   // Closes all connections, after the page that is being made now.
   ~HttpListener();
@@ -58,6 +45,7 @@ class HttpListener {
   enum class Stage { kRequest, kAnswer, kEnd };
   struct Connection {
     FileDescriptor socket;
+    std::unique_ptr<HttpStream> stream;
     int64_t deadline_ns = 0;
     Stage stage = Stage::kRequest;
     std::string received;
@@ -66,13 +54,14 @@ class HttpListener {
   };
 
   HttpListener(HttpSocket socket, FileDescriptor wake, PageMaker make_page, const Clock& clock,
-               HttpLimits limits);
+               HttpLimits limits, HttpStreamMaker make_stream);
   void Run();
   void Accept();
   // These return whether the connection goes on.
   bool Advance(Connection& connection) const;
   bool Receive(Connection& connection) const;
   static bool Send(Connection& connection);
+  static bool AwaitEnd(Connection& connection);
 
   // Constant after construction.
   const HttpSocket socket_;
@@ -80,6 +69,7 @@ class HttpListener {
   const PageMaker make_page_;
   const Clock& clock_;
   const HttpLimits limits_;
+  const HttpStreamMaker make_stream_;
 
   // Owned by the thread.
   std::list<Connection> connections_;

@@ -120,6 +120,11 @@ std::shared_ptr<grpc::ServerCredentials> ServedCertificates::CredentialsFor(Peer
   return grpc::experimental::TlsServerCredentials(options);
 }
 
+std::shared_ptr<const TlsContext> ServedCertificates::ContextFor(Peer peer) const {
+  MutexLock lock(&mutex_);
+  return peer == Peer::kCertified ? for_certified_ : for_anybody_;
+}
+
 absl::Status ServedCertificates::Change() {
   absl::StatusOr<CertificateBytes> bytes = ReadCertificateFiles(files_);
   MutexLock lock(&mutex_);
@@ -146,10 +151,22 @@ absl::Status ServedCertificates::Change() {
 }
 
 absl::Status ServedCertificates::Show(const Certificates& certificates) {
+  TlsContext::Options options = {.key_and_chain = certificates.key_and_chain, .client_ca = {}};
+  ASSIGN_OR_RETURN(auto for_anybody, TlsContext::Make(options));
+  std::shared_ptr<const TlsContext> for_certified;
+  if (asks_clients()) {
+    options.client_ca = certificates.client_ca;
+    options.check_client = [revocations = certificates.revocations](std::string_view certificate) {
+      return revocations == nullptr ? absl::OkStatus() : revocations->Check(certificate);
+    };
+    ASSIGN_OR_RETURN(for_certified, TlsContext::Make(options));
+  }
   const int64_t version = state_.loads + 1;
   RETURN_IF_ERROR(Replace(key_and_chain_, certificates.key_and_chain, version));
   RETURN_IF_ERROR(Replace(client_ca_, certificates.client_ca, version));
   revocations_ = certificates.revocations;
+  for_anybody_ = std::move(for_anybody);
+  for_certified_ = std::move(for_certified);
   state_.loads = version;
   state_.not_after = certificates.not_after;
   return absl::OkStatus();
@@ -178,6 +195,15 @@ absl::Status ServedCertificates::CheckClient(absl::string_view certificate) cons
 ServedCertificates::State ServedCertificates::state() const {
   MutexLock lock(&mutex_);
   return state_;
+}
+
+HttpStreamMaker StreamsFor(HttpSecurity security, const ServedCertificates* certificates) {
+  if (security == HttpSecurity::kNone) return MakePlainStream;
+  const auto peer = security == HttpSecurity::kMutualTls ? ServedCertificates::Peer::kCertified
+                                                         : ServedCertificates::Peer::kAnybody;
+  return [certificates, peer](int socket) {
+    return MakeTlsStream(certificates->ContextFor(peer), socket);
+  };
 }
 
 }  // namespace gemmd

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The certificates that gRPC shows to peers and asks of them, which change while it serves.
+// The certificates that gRPC and the listener of the metrics show to peers and ask of them, which
+// change while they serve.
 //
 // gRPC 1.51 takes new ones only from files that it looks at each second, and a key that is not that
 // of the certificate then ends all handshakes. So it looks at files in memory, which hold nothing
@@ -19,6 +20,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/metrics/http_socket.h"
+#include "server/metrics/tls_stream.h"
 #include "server/system/file_descriptor.h"
 #include "server/system/mutex.h"
 #include "server/wire/certificate_files.h"
@@ -41,6 +44,9 @@ class ServedCertificates {
   enum class Peer { kAnybody, kCertified };
   // They follow the certificates for as long as this lives.
   std::shared_ptr<grpc::ServerCredentials> CredentialsFor(Peer peer) const;
+
+  // The same for connections without gRPC, as the certificates are now. Threads: any.
+  std::shared_ptr<const TlsContext> ContextFor(Peer peer) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Takes what the files hold by now. Where that makes no sense, as between the writing of one file
   // and of the other, what was there stays. Logs each change once. Threads: any.
@@ -68,7 +74,13 @@ class ServedCertificates {
   mutable Mutex mutex_;
   std::optional<absl::StatusOr<CertificateBytes>> seen_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Revocations> revocations_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const TlsContext> for_anybody_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const TlsContext> for_certified_ ABSL_GUARDED_BY(mutex_);
   State state_ ABSL_GUARDED_BY(mutex_) = {.not_after = absl::InfinitePast()};
 };
+
+// How the listener of the metrics speaks at an address. Borrows the certificates, which are null
+// where `security` needs none.
+HttpStreamMaker StreamsFor(HttpSecurity security, const ServedCertificates* certificates);
 
 }  // namespace gemmd

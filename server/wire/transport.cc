@@ -46,14 +46,16 @@ int64_t LimitFromFile(const char* path) {
   return std::numeric_limits<int64_t>::max();
 }
 
-absl::Status CheckWhichFiles(const TransportOptions& options) {
+absl::Status CheckWhichFiles(const TransportOptions& options, const std::string& metrics_listen) {
   const CertificateFiles& files = options.certificates;
   const auto missing = [](std::string_view option, const std::string& address) {
     return absl::InvalidArgumentError(GotWant(option, "none", Concat("a file, for ", address)));
   };
   bool has_tls = false;
   bool has_mtls = false;
-  for (const std::string& address : options.listen) {
+  std::vector<std::string> addresses = options.listen;
+  addresses.push_back(metrics_listen);
+  for (const std::string& address : addresses) {
     const ConnectionKind kind = ConnectionKindOf(address);
     if (kind != ConnectionKind::kTls && kind != ConnectionKind::kMtls) continue;
     if (files.certificate.empty()) return missing("tls-cert", address);
@@ -66,17 +68,18 @@ absl::Status CheckWhichFiles(const TransportOptions& options) {
   // Whoever names a file and forgets the prefix would serve without encryption.
   const bool has_any = !files.certificate.empty() || !files.key.empty();
   if (has_any && !has_tls) {
-    return absl::InvalidArgumentError(
-        GotWant(files.certificate.empty() ? "tls-key" : "tls-cert",
-                files.certificate.empty() ? files.key : files.certificate,
-                "none, since --listen has no address with tls: or mtls:"));
+    return absl::InvalidArgumentError(GotWant(
+        files.certificate.empty() ? "tls-key" : "tls-cert",
+        files.certificate.empty() ? files.key : files.certificate,
+        "none, since neither --listen nor --metrics-listen has an address with tls: or mtls:"));
   }
   if (!files.client_crl.empty() && files.client_ca.empty()) {
     return missing("client-ca", Concat("--client-crl=", files.client_crl));
   }
   if (!files.client_ca.empty() && !has_mtls) {
     return absl::InvalidArgumentError(
-        GotWant("client-ca", files.client_ca, "none, since --listen has no address with mtls:"));
+        GotWant("client-ca", files.client_ca,
+                "none, since neither --listen nor --metrics-listen has an address with mtls:"));
   }
   return absl::OkStatus();
 }
@@ -122,8 +125,8 @@ absl::Status ConfigureTransport(const TransportOptions& options, const ReceiveQu
   return absl::OkStatus();
 }
 
-absl::Status CheckTls(const TransportOptions& options) {
-  RETURN_IF_ERROR(CheckWhichFiles(options));
+absl::Status CheckTls(const TransportOptions& options, const std::string& metrics_listen) {
+  RETURN_IF_ERROR(CheckWhichFiles(options, metrics_listen));
   if (options.certificates.certificate.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const CertificateBytes bytes, ReadCertificateFiles(options.certificates));
   return CheckCertificates(bytes, options.certificates).status();

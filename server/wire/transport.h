@@ -44,9 +44,10 @@ struct TransportOptions {
 absl::Status ConfigureTransport(const TransportOptions& options, const ReceiveQuota& quota,
                                 grpc::ServerBuilder& builder);
 
-// Whether the files of certificates are those that the addresses ask for, and make sense.
-// Errors: InvalidArgument, naming the option that is missing or has no use, or what its file lacks.
-absl::Status CheckTls(const TransportOptions& options);
+// Whether the files of certificates are those that the addresses ask for, that of the metrics
+// (empty for none) included, and make sense. Errors: InvalidArgument, naming the option that is
+// missing or has no use, or what its file lacks.
+absl::Status CheckTls(const TransportOptions& options, const std::string& metrics_listen);
 
 // Refuses the path of a unix socket on which another process listens: gRPC would silently take it
 // from that process. Errors: InvalidArgument for an empty path, Unavailable where it is in use.

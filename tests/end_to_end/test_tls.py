@@ -375,7 +375,7 @@ def test_a_token_goes_where_nobody_else_reads_it(site, gemmctl, tmp_path):
         (["--listen=tls:127.0.0.1:0"], "tls-cert: got none"),
         (["--listen=tls:127.0.0.1:0", "--tls-cert={cert}"], "tls-key: got none"),
         (["--listen=mtls:127.0.0.1:0", "--tls-cert={cert}", "--tls-key={key}"], "client-ca: got none"),
-        (["--listen=127.0.0.1:0", "--tls-cert={cert}", "--tls-key={key}"], "no address with tls:"),
+        (["--listen=127.0.0.1:0", "--tls-cert={cert}", "--tls-key={key}"], "has an address with tls:"),
         (["--listen=tls:127.0.0.1:0", "--tls-cert={cert}", "--tls-key={other}"], "want the key of"),
         (["--listen=tls:127.0.0.1:0", "--tls-cert={cert}", "--tls-key={locked}"], "without a passphrase"),
         (["--listen=tls:127.0.0.1:0", "--tls-cert={key}", "--tls-key={key}"], "want certificates in PEM"),

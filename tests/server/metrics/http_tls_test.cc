@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Over TLS too, silent, slow, too many or hostile peers harm themselves and no other.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "server/metrics/http_listener.h"
+#include "server/metrics/tls_stream.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr size_t kLargeBytes = size_t{32} << 20;  // More than two sockets hold.
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+std::optional<Page> PageAt(std::string_view path) {
+  if (path == "/small") return Page{.body = "body\n"};
+  if (path == "/large") return Page{.body = std::string(kLargeBytes, 'x')};
+  return std::nullopt;
+}
+
+struct Free {
+  void operator()(BIO* bio) const { BIO_free(bio); }
+  void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+  void operator()(SSL* connection) const { SSL_free(connection); }
+  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+};
+using Bio = std::unique_ptr<BIO, Free>;
+
+std::string TextOf(const Bio& bio) {
+  char* text = nullptr;
+  const long length = BIO_get_mem_data(bio.get(), &text);
+  return {text, static_cast<size_t>(length)};
+}
+
+// A key and a certificate that it has signed itself.
+struct Identity {
+  std::unique_ptr<EVP_PKEY, Free> key;
+  std::unique_ptr<X509, Free> certificate;
+
+  std::string KeyPem() const {
+    const Bio bio(BIO_new(BIO_s_mem()));
+    PEM_write_bio_PrivateKey(bio.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+    return TextOf(bio);
+  }
+  std::string Pem() const {
+    const Bio bio(BIO_new(BIO_s_mem()));
+    PEM_write_bio_X509(bio.get(), certificate.get());
+    return TextOf(bio);
+  }
+};
+
+Identity MakeIdentity(EVP_PKEY* key) {
+  Identity made;
+  made.key.reset(key);
+  made.certificate.reset(X509_new());
+  X509* const certificate = made.certificate.get();
+  constexpr long kDay = 86400;
+  X509_set_version(certificate, X509_VERSION_3);
+  X509_gmtime_adj(X509_getm_notBefore(certificate), -kDay);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), kDay);
+  X509_set_pubkey(certificate, key);
+  X509_NAME* const name = X509_get_subject_name(certificate);
+  const auto* const text = reinterpret_cast<const unsigned char*>("somebody");
+  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, text, -1, -1, 0);
+  X509_set_issuer_name(certificate, name);
+  EXPECT_GT(X509_sign(certificate, key, EVP_sha256()), 0);
+  return made;
+}
+
+Identity MakeIdentity() { return MakeIdentity(EVP_EC_gen("P-256")); }
+
+// A TCP connection to "tls:127.0.0.1:PORT", which speaks TLS once it is told to.
+class Peer {
+ public:
+  explicit Peer(const std::string& address)
+      : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    int port = 0;
+    EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval limit = {.tv_sec = 60, .tv_usec = 0};
+    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  }
+
+  bool SayPlainly(const std::string& text) const {
+    return send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(text.size());
+  }
+
+  // Whether the other side ended it, after a minute at most. An alert may come first.
+  bool IsEnded() const {
+    char part[4096];
+    ssize_t bytes = 0;
+    while ((bytes = recv(socket_.get(), part, sizeof(part), 0)) > 0) continue;
+    return bytes == 0 || errno == ECONNRESET;
+  }
+  bool IsOpen() const {
+    char byte = 0;
+    return recv(socket_.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && errno == EAGAIN;
+  }
+
+  // Whether the handshake is done, as the peer sees it.
+  bool Shake(int version = TLS1_3_VERSION, const Identity* own = nullptr) {
+    context_.reset(SSL_CTX_new(TLS_client_method()));
+    SSL_CTX_set_min_proto_version(context_.get(), version);
+    SSL_CTX_set_max_proto_version(context_.get(), version);
+    if (own != nullptr) {
+      SSL_CTX_use_certificate(context_.get(), own->certificate.get());
+      SSL_CTX_use_PrivateKey(context_.get(), own->key.get());
+    }
+    tls_.reset(SSL_new(context_.get()));
+    SSL_set_fd(tls_.get(), socket_.get());
+    const bool is_done = SSL_connect(tls_.get()) == 1;
+    ERR_clear_error();
+    return is_done;
+  }
+
+  bool Say(const std::string& text) {
+    size_t sent = 0;
+    const bool is_sent = SSL_write_ex(tls_.get(), text.data(), text.size(), &sent) == 1;
+    ERR_clear_error();
+    return is_sent && sent == text.size();
+  }
+  bool Ask(const std::string& path) { return Say("GET " + path + " HTTP/1.1\r\n\r\n"); }
+
+  // What comes until the other side says that nothing follows, at least `bytes` of it.
+  std::string Read(size_t bytes = SIZE_MAX) {
+    std::string text;
+    char part[16384];
+    size_t size = 0;
+    while (text.size() < bytes && SSL_read_ex(tls_.get(), part, sizeof(part), &size) == 1) {
+      text.append(part, size);
+    }
+    is_ended_ = SSL_get_shutdown(tls_.get()) == SSL_RECEIVED_SHUTDOWN;
+    ERR_clear_error();
+    return text;
+  }
+  // Whether it was said, rather than cut off, as somebody on the way could do.
+  bool was_told_the_end() const { return is_ended_; }
+
+  SSL* tls() const { return tls_.get(); }
+
+ private:
+  FileDescriptor socket_;
+  std::unique_ptr<SSL_CTX, Free> context_;
+  std::unique_ptr<SSL, Free> tls_;
+  bool is_ended_ = false;
+};
+
+class HttpTlsTest : public testing::Test {
+ protected:
+  HttpTlsTest() { Start({.key_and_chain = own_.KeyPem() + own_.Pem(), .client_ca = {}}); }
+
+  void Start(const TlsContext::Options& options) {
+    const auto context = TlsContext::Make(options).value();
+    listener_ = HttpListener::Start(
+                    ListenForHttp("tls:127.0.0.1:0").value(), PageAt, clock_, {.connections = 4},
+                    [context](int socket) { return MakeTlsStream(context, socket); })
+                    .value();
+  }
+
+  Peer Connect() const { return Peer(listener_->address()); }
+
+  // Also makes the listener look at its clock and at the peers that came before.
+  void ExpectServed(const Identity* as = nullptr) const {
+    Peer peer = Connect();
+    ASSERT_TRUE(peer.Shake(TLS1_3_VERSION, as));
+    EXPECT_TRUE(peer.Ask("/small"));
+    EXPECT_THAT(peer.Read(), EndsWith("\r\n\r\nbody\n"));
+    EXPECT_TRUE(peer.was_told_the_end());
+  }
+
+  const Identity own_ = MakeIdentity();
+  FakeClock clock_;
+  std::unique_ptr<HttpListener> listener_;
+};
+
+TEST_F(HttpTlsTest, TellsItsAddressWithThePrefix) {
+  EXPECT_THAT(listener_->address(), testing::MatchesRegex("tls:127\\.0\\.0\\.1:[1-9][0-9]*"));
+}
+
+TEST_F(HttpTlsTest, ALargeAnswerArrivesWhole) {
+  Peer peer = Connect();
+  ASSERT_TRUE(peer.Shake());
+  peer.Ask("/large");
+  const std::string answer = peer.Read();
+  EXPECT_EQ(answer.size() - answer.find("\r\n\r\n") - 4, kLargeBytes);
+  EXPECT_TRUE(peer.was_told_the_end());
+}
+
+// What a record holds beyond the first read wakes no poll.
+TEST_F(HttpTlsTest, AHeadInOneLongRecordIsReadWhole) {
+  Peer peer = Connect();
+  ASSERT_TRUE(peer.Shake());
+  peer.Say("GET /small HTTP/1.1\r\nX: " + std::string(7'000, 'x') + "\r\n\r\n");
+  EXPECT_THAT(peer.Read(), EndsWith("\r\n\r\nbody\n"));
+}
+
+TEST_F(HttpTlsTest, AHeadOfOneByteInEachRecordIsReadWhole) {
+  Peer peer = Connect();
+  ASSERT_TRUE(peer.Shake());
+  for (const char c : std::string_view("GET /small HTTP/1.1\r\n\r\n")) peer.Say(std::string(1, c));
+  EXPECT_THAT(peer.Read(), EndsWith("\r\n\r\nbody\n"));
+}
+
+TEST_F(HttpTlsTest, SpeaksNothingOlder) {
+  Peer old = Connect();
+  EXPECT_FALSE(old.Shake(TLS1_2_VERSION));
+  ExpectServed();
+}
+
+TEST_F(HttpTlsTest, GivesNoTicketToComeBackWith) {
+  Peer peer = Connect();
+  ASSERT_TRUE(peer.Shake());
+  peer.Ask("/small");
+  peer.Read();
+  EXPECT_EQ(SSL_SESSION_is_resumable(SSL_get0_session(peer.tls())), 0);
+}
+
+TEST_F(HttpTlsTest, GarbageIsEndedAndHoldsUpNobody) {
+  std::vector<Peer> peers;
+  for (const char* garbage : {"GET /small HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\xff garbage",
+                              "\x15\x03\x03\x00\x02\x01\x00 alerts, no hello"}) {
+    peers.push_back(Connect());
+    EXPECT_TRUE(peers.back().SayPlainly(std::string(garbage) + std::string(1'000, '\xff')));
+  }
+  ExpectServed();
+  clock_.Advance(10 * kSecondNs);
+  ExpectServed();
+  for (const Peer& peer : peers) EXPECT_TRUE(peer.IsEnded());
+}
+
+TEST_F(HttpTlsTest, AHandshakeHasTheTimeOfItsConnection) {
+  const Peer silent = Connect();
+  const Peer half = Connect();
+  half.SayPlainly(std::string("\x16\x03\x01\x02\x00\x01\x00", 7));  // Of 512 bytes.
+  ExpectServed();
+  clock_.Advance(10 * kSecondNs - 1);
+  ExpectServed();
+  EXPECT_TRUE(silent.IsOpen());
+  EXPECT_TRUE(half.IsOpen());
+  clock_.Advance(1);
+  ExpectServed();
+  EXPECT_TRUE(silent.IsEnded());
+  EXPECT_TRUE(half.IsEnded());
+}
+
+TEST_F(HttpTlsTest, TheOldestHandshakeGivesWay) {
+  std::vector<Peer> half;
+  for (int i = 0; i < 4; ++i) {
+    half.push_back(Connect());
+    half.back().SayPlainly("\x16\x03\x01");
+  }
+  ExpectServed();
+  EXPECT_TRUE(half.front().IsEnded());
+}
+
+// To write to a peer that has gone would end the process by a signal.
+TEST_F(HttpTlsTest, WhoLeavesInTheMiddleOfAnAnswerHarmsNobody) {
+  for (int i = 0; i < 8; ++i) {
+    Peer leaver = Connect();
+    ASSERT_TRUE(leaver.Shake());
+    leaver.Ask("/large");
+    EXPECT_GT(leaver.Read(1).size(), 0u);
+  }
+  ExpectServed();
+}
+
+TEST_F(HttpTlsTest, WhoNeverReadsIsCutOffAndKnowsIt) {
+  Peer greedy = Connect();
+  ASSERT_TRUE(greedy.Shake());
+  greedy.Ask("/large");
+  greedy.Read(1);
+  ExpectServed();
+  clock_.Advance(10 * kSecondNs);
+  ExpectServed();
+  EXPECT_LT(greedy.Read().size(), kLargeBytes);
+  EXPECT_FALSE(greedy.was_told_the_end());
+}
+
+TEST_F(HttpTlsTest, ClientsMustBeKnownAndNotRefused) {
+  const Identity known = MakeIdentity();
+  const Identity stranger = MakeIdentity();
+  const Identity revoked = MakeIdentity();
+  Start({.key_and_chain = own_.KeyPem() + own_.Pem(),
+         .client_ca = known.Pem() + revoked.Pem(),
+         .check_client = [gone = revoked.Pem()](std::string_view certificate) {
+           return certificate == gone ? absl::UnauthenticatedError("revoked") : absl::OkStatus();
+         }});
+  ExpectServed(&known);
+  for (const Identity* other : {&stranger, &revoked, static_cast<const Identity*>(nullptr)}) {
+    Peer peer = Connect();
+    // With TLS 1.3 a client is through before the server has seen its certificate.
+    peer.Shake(TLS1_3_VERSION, other);
+    peer.Ask("/small");
+    EXPECT_THAT(peer.Read(), Not(HasSubstr("body")));
+  }
+  ExpectServed(&known);
+}
+
+TEST(TlsContextTest, TellsWhatOpenSslDoesNotTake) {
+  const Identity weak = MakeIdentity(EVP_RSA_gen(512));
+  EXPECT_THAT(TlsContext::Make({.key_and_chain = weak.KeyPem() + weak.Pem(), .client_ca = {}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tls-cert: ")));
+  EXPECT_THAT(TlsContext::Make({.key_and_chain = "", .client_ca = {}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tls-cert: ")));
+}
+
+TEST(HttpSocketReachTest, PlainAddressesBeyondLoopbackMustBeAllowed) {
+  for (const char* address : {"0.0.0.0:0", "[::]:0", "[::ffff:0.0.0.0]:0"}) {
+    EXPECT_THAT(ListenForHttp(address), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                 HasSubstr("--insecure-allow-remote")))
+        << address;
+  }
+  for (const char* address : {"tls:0.0.0.0:0", "mtls:0.0.0.0:0", "127.0.0.2:0"}) {
+    EXPECT_THAT(ListenForHttp(address), IsOk()) << address;
+  }
+  EXPECT_THAT(ListenForHttp("0.0.0.0:0", PlainHttpReach::kAnywhere), IsOk());
+}
+
+}  // namespace
+}  // namespace gemmd
