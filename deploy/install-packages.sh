@@ -9,7 +9,7 @@ set -euo pipefail
 build_packages=(
   ca-certificates ccache cmake g++ ninja-build pkg-config
   libabsl-dev libcli11-dev libdnnl-dev libfmt-dev libgrpc++-dev libopenblas-openmp-dev
-  libprotobuf-dev libspdlog-dev libssl-dev nlohmann-json3-dev prometheus-cpp-dev protobuf-compiler
+  libprotobuf-dev libspdlog-dev libssl-dev libyaml-dev nlohmann-json3-dev prometheus-cpp-dev protobuf-compiler
   protobuf-compiler-grpc)
 # The package prometheus has promtool, which checks the metrics.
 test_packages=(

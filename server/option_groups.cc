@@ -83,8 +83,9 @@ void AddCallers(CLI::App& app, Options& options) {
     app.add_option(name, value, description)->type_name(type)->group(kGroup);
   };
   add_text("--rules", trust.rules_file, "FILE",
-           "Know callers by name, and allow them what this file says (server/trust/README.md has "
-           "its form); all else is refused with UNAUTHENTICATED or PERMISSION_DENIED. Without it, "
+           "Know callers by name, and allow them what this file says, in JSON or, where its name "
+           "ends with .yaml or .yml, in YAML (server/trust/README.md has its form); all else is "
+           "refused with UNAUTHENTICATED or PERMISSION_DENIED. Without it, "
            "whoever reaches an address may multiply, hold tensors and read all lists");
   add_text("--tokens", trust.tokens_file, "FILE",
            "Take bearer tokens whose SHA-256 stands in this file: IDENTITY: HEXADECIMAL, one a "

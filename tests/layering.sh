@@ -44,7 +44,7 @@ kernels/bench/gpu:          kernels kernels/mma kernels/bench kernels/cuda/devic
 
 server/system:              <std> <posix> <absl> <spdlog>
 server/trust:               server/system kernels
-                            <std> <posix> <absl> <crypto> <json>
+                            <std> <posix> <absl> <crypto> <json> <yaml>
 server/crossing:            server/system kernels kernels/mma
                             <std> <posix> <absl>
 server/worker:              server/crossing server/system kernels kernels/mma
@@ -109,6 +109,7 @@ blas        cblas.h              ^(cblas|dnnl[a-z_]*)[.]h(pp)?$
 vector      immintrin.h          ^immintrin[.]h$
 cuda        cuda_runtime_api.h   ^((cuda|cublas|cusparse|nv)[A-Za-z_]*|library_types)([.]h)?(/|$)
 crypto      openssl/sha.h        ^openssl/
+yaml        yaml.h               ^yaml[.]h$
 linux       linux/seccomp.h      ^linux/
 posix       unistd.h             ^((arpa|net|netinet|sys)/|(dlfcn|fcntl|fnmatch|malloc|netdb|poll|pthread|sched|signal|spawn|termios|time|unistd)[.]h$)
 '

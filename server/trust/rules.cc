@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/trust/json_text.h"
+#include "server/trust/yaml_text.h"
 
 namespace gemmd {
 namespace {
@@ -130,8 +131,9 @@ absl::StatusOr<Grant> GrantOf(const std::string& field, const json& value) {
 
 }  // namespace
 
-absl::StatusOr<Rules> Rules::Parse(std::string_view text) {
-  ASSIGN_OR_RETURN(const json document, ParseJson("rules", text, kMostBytes));
+absl::StatusOr<Rules> Rules::Parse(std::string_view text, Format format) {
+  const auto parse = format == Format::kYaml ? ParseYaml : ParseJson;
+  ASSIGN_OR_RETURN(const json document, parse("rules", text, kMostBytes));
   if (!document.is_object()) return Bad("file", "no object", "{\"identities\": {...}}");
   for (const auto& [key, value] : document.items()) {
     if (key != "identities") return Bad(ShownName(key), "an unknown name", "identities");

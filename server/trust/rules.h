@@ -7,7 +7,7 @@
 //     "spiffe://corp/team/*": {"may": ["multiply", "tensors"], "devices": ["cpu"]},
 //     "uid:0":                {"may": ["multiply", "tensors", "statistics", "administer"]}}}
 //
-// An identity that no rule names may do nothing.
+// YAML may say the same. An identity that no rule names may do nothing.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,9 @@ class Rules {
   // "share" (a number), "requests" and "bytes" (most inside at once), "device_seconds_a_minute",
   // "tensor_bytes", "device_tensor_bytes", "message_bytes", "devices" (names).
   // Errors: InvalidArgument: "rules: identities.batch.requests: got 0, want an integer from 1 to
-  // 9007199254740992".
-  static absl::StatusOr<Rules> Parse(std::string_view text);
+  // 9007199254740992"; for what is no JSON or YAML, with its line.
+  enum class Format { kJson, kYaml };
+  static absl::StatusOr<Rules> Parse(std::string_view text, Format format = Format::kJson);
 
   // The grant of the name itself, otherwise of the longest pattern that it begins with; null where
   // no rule is for it.

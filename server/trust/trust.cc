@@ -37,12 +37,23 @@ absl::StatusOr<std::string> ReadFile(const char* option, const std::string& path
 }
 
 template <typename Parsed>
-absl::StatusOr<Parsed> ReadAndParse(const char* option, const std::string& path) {
+absl::StatusOr<Parsed> ReadAndParse(const char* option, const std::string& path,
+                                    absl::StatusOr<Parsed> (*parse)(std::string_view text)) {
   ASSIGN_OR_RETURN(const std::string text, ReadFile(option, path, Parsed::kMostBytes));
-  absl::StatusOr<Parsed> parsed = Parsed::Parse(text);
+  absl::StatusOr<Parsed> parsed = parse(text);
   if (parsed.ok()) return parsed;
   return absl::InvalidArgumentError(
       absl::StrCat(option, ": ", path, ": ", parsed.status().message()));
+}
+
+absl::StatusOr<Rules> ReadRules(const std::string& path) {
+  if (absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml")) {
+    return ReadAndParse<Rules>("rules", path, [](std::string_view text) {
+      return Rules::Parse(text, Rules::Format::kYaml);
+    });
+  }
+  return ReadAndParse<Rules>("rules", path,
+                             [](std::string_view text) { return Rules::Parse(text); });
 }
 
 absl::Status Unauthenticated(const char* why) { return absl::UnauthenticatedError(why); }
@@ -163,14 +174,16 @@ absl::StatusOr<std::unique_ptr<Trust>> Trust::Load(TrustOptions options, WallClo
 }
 
 absl::StatusOr<std::shared_ptr<Trust::Snapshot>> Trust::Read() {
-  ASSIGN_OR_RETURN(Rules rules, ReadAndParse<Rules>("rules", options_.rules_file));
+  ASSIGN_OR_RETURN(Rules rules, ReadRules(options_.rules_file));
   TokenHashes tokens;
   if (!options_.tokens_file.empty()) {
-    ASSIGN_OR_RETURN(tokens, ReadAndParse<TokenHashes>("tokens", options_.tokens_file));
+    ASSIGN_OR_RETURN(tokens,
+                     ReadAndParse<TokenHashes>("tokens", options_.tokens_file, TokenHashes::Parse));
   }
   std::optional<SigningKeys> keys;
   if (!options_.jwt_keys_file.empty()) {
-    ASSIGN_OR_RETURN(keys, ReadAndParse<SigningKeys>("jwt-keys", options_.jwt_keys_file));
+    ASSIGN_OR_RETURN(
+        keys, ReadAndParse<SigningKeys>("jwt-keys", options_.jwt_keys_file, SigningKeys::Parse));
   }
   return std::make_shared<Snapshot>(*this, std::move(rules), std::move(tokens), std::move(keys));
 }

@@ -135,6 +135,23 @@ TEST_F(TrustTest, SaysWhichFileIsBad) {
   refused("rules: cannot read");
 }
 
+TEST_F(TrustTest, TheNameOfAFileOfRulesSaysItsForm) {
+  for (const char* name : {"rules.yaml", "rules.yml"}) {
+    options_.rules_file = Write(name, "identities:\n  uid:7: {may: [multiply]}\n");
+    const auto trust = Load();
+    ASSERT_NE(trust, nullptr);
+    EXPECT_EQ(NameOf(trust->Identify({.user = "uid:7"})), "uid:7");
+    Write(name, "identities:\n  uid:7: {may: multiply]}\n");
+    EXPECT_THAT(trust->Reload(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rules: line 2, column ")));
+    EXPECT_EQ(NameOf(trust->Identify({.user = "uid:7"})), "uid:7");
+  }
+  options_.rules_file = Write("rules.json", "identities: {}\n");
+  EXPECT_THAT(Trust::Load(options_).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rules: line 1: got what is no JSON")));
+}
+
 TEST_F(TrustTest, RemembersABoundedNumberOfCallers) {
   Write("rules.json", R"({"identities": {"spiffe://*": {"may": ["multiply"]}}})");
   const auto trust = Load();

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// YAML from a file, read as the JSON that it stands for.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace gemmd {
+
+// What YAML and JSON have in common: one document of objects, lists and scalars, in any style. A
+// scalar without quotes is a number, true, false or null where it is that in JSON, otherwise text:
+// "no" and "0x10" are text. Nothing is null.
+//
+// Errors: InvalidArgument, which begins with `what` and, from the second on, has line and column:
+// for more than `most_bytes`, for what is no YAML, for anchors, aliases and tags, for a name that
+// is no text or stands twice in an object, for nesting beyond 8 levels and for a second document.
+// No error repeats a value.
+absl::StatusOr<nlohmann::json> ParseYaml(std::string_view what, std::string_view text,
+                                         size_t most_bytes);
+
+}  // namespace gemmd
