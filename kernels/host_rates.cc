@@ -32,6 +32,12 @@ class SampleMemory {
   const std::byte* B(const MatrixLayout& layout) {
     return Grow(b_, BytesOf("b", layout, 1).value().full, std::byte{0x3f});
   }
+  const std::byte* FactorsOfA(const Problem& problem) {
+    return Factors(a_factors_, problem.blocks_of_a(), problem.m, problem.k);
+  }
+  const std::byte* FactorsOfB(const Problem& problem) {
+    return Factors(b_factors_, problem.blocks_of_b(), problem.n, problem.k);
+  }
   std::byte* D(const Problem& problem) { return Grow(d_, BytesWritten(problem), std::byte{0}); }
   absl::Span<std::byte> Workspace(int64_t bytes) {
     return {Grow(workspace_, bytes, std::byte{0}), static_cast<size_t>(bytes)};
@@ -47,9 +53,17 @@ class SampleMemory {
     return bytes.data();
   }
 
+  static const std::byte* Factors(Bytes& bytes, const BlockScale* blocks, int64_t extent,
+                                  int64_t k) {
+    if (blocks == nullptr) return nullptr;
+    return Grow(bytes, FactorBytes("factors", *blocks, extent, k, 1).value(), std::byte{0x3f});
+  }
+
   Bytes a_;
   Bytes sparse_a_;
   Bytes b_;
+  Bytes a_factors_;
+  Bytes b_factors_;
   Bytes d_;
   Bytes workspace_;
 };
@@ -73,7 +87,9 @@ double SecondsOf(const Kernel& kernel, const Problem& problem, Bench& bench, dou
                          .a_scale = {},
                          .b_scale = {},
                          .d = bench.memory.D(problem),
-                         .workspace = bench.memory.Workspace(*workspace_bytes)};
+                         .workspace = bench.memory.Workspace(*workspace_bytes),
+                         .a_factors = bench.memory.FactorsOfA(problem),
+                         .b_factors = bench.memory.FactorsOfB(problem)};
   // In a build for tests launches may be a hundred times as long: then one is enough.
   constexpr double kLong = 5e-3;
   const double start = ThreadSeconds();
@@ -205,6 +221,18 @@ SimulatorTimes MeasureSimulator(std::string_view engine, Bench& bench, const Hos
   return {.engine = std::string(engine), .seconds = {FitCosts(works)}};
 }
 
+// Operations a second of one thread of the engine that multiplies by factors of blocks; 0 where it
+// cannot be measured.
+EngineRate MeasureBlockRate(const Kernel& kernel, Bench& bench) {
+  constexpr double kMostSeconds = 2e-3;
+  EngineRate rate = {std::string(kernel.engine), 0};
+  const absl::StatusOr<Problem> sample = kernel.sample(bench.target);
+  if (!sample.ok()) return rate;
+  const double seconds = SecondsOf(kernel, *sample, bench, kMostSeconds);
+  if (seconds > 0) rate.operations_per_second = static_cast<double>(Operations(*sample)) / seconds;
+  return rate;
+}
+
 // The costs that every launch has.
 HostCosts MeasureSharedCosts(const Target& target, int threads) {
   HostCosts costs;
@@ -265,6 +293,13 @@ DeviceProfile MeasureRates(const Target& target) {
   for (const Kernel* kernel : kernels) {
     const double rate = RateOf(*kernel, profile, costs);
     if (rate > 0) profile.rates.push_back({std::string(kernel->engine), threads * rate});
+  }
+  for (const Kernel& kernel : Catalog(target.kind)) {
+    if (kernel.recipe.block_scaling != BlockScaling::kParts) continue;
+    EngineRate rate = MeasureBlockRate(kernel, bench);
+    rate.operations_per_second *= threads;
+    if (rate.operations_per_second > 0) profile.rates.push_back(std::move(rate));
+    break;  // One engine has all of these rows.
   }
   costs.threads = threads;
   profile.host = std::make_shared<const HostCosts>(std::move(costs));

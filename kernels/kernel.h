@@ -11,6 +11,7 @@
 // Activations are evaluated in f64 (activation.h), then rounded. If no step applies, the
 // accumulator is stored unchanged in a D of its type (s32 and f64). Any other NaN is stored as
 // Encode's one NaN, because processors differ in the bits of the NaNs that they make.
+// Factors of blocks are a part of the accumulators (BlockScaling), not of the epilogue.
 #pragma once
 
 #include <cstddef>
@@ -41,6 +42,20 @@ struct Target {
   int multiprocessors = 0;            // GPUs only.
 };
 
+// What a kernel does with factors of blocks (block_scale.h).
+enum class BlockScaling : uint8_t {
+  kNone,  // It takes no such factors.
+  // k is cut into parts, where a block of A or of B ends. From zero on and in ascending k, a sum is
+  // made of each part's products and a total of the sums: every product and every addition rounds
+  // to f32, and what is added to the total is f32(f64(sum) * (f64(factor of A) * f64(factor of
+  // B))). The factor is 1 where an operand has none. This is all of the kernel's arithmetic: its
+  // bits are the same on every processor.
+  kParts,
+  // The instruction takes factors itself (mma ... block_scale); those that the problem has not
+  // are 1.
+  kInstruction,
+};
+
 // What a kernel computes with: the arithmetic as data.
 struct Recipe {
   ElementType a_compute;     // Operands are widened into these, exactly,
@@ -48,6 +63,7 @@ struct Recipe {
   ElementType accumulation;  // The type of the accumulators.
   bool exact;                // Accumulators are exact (s32: modulo 2^32).
   bool flushes_subnormals;   // Subnormal operands and results may count as zero.
+  BlockScaling block_scaling = BlockScaling::kNone;
 
   bool operator==(const Recipe&) const = default;
 };
@@ -78,6 +94,9 @@ struct GemmArgs {
   // Only where Kernel::derived tells of bytes. Kernels of GPUs take none.
   OperandForm a_form = {};
   OperandForm b_form = {};
+  // Factors of blocks, as the problem's a_blocks and b_blocks say; null where it has none.
+  const std::byte* a_factors = nullptr;
+  const std::byte* b_factors = nullptr;
 };
 
 // Whether the launch should end now, with AbortedLaunch(). Kernels of the host ask between tiles,

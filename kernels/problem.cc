@@ -24,10 +24,13 @@ std::string_view NameOf(Order order) { return order == Order::kRowMajor ? "row" 
 
 bool IsNarrowFloat(ElementType type) { return IsFloat(type) && BitsOf(type) <= 8; }
 
-// "bf16 row", or "bf16 2:4" for a sparse matrix.
-std::string FormOf(const MatrixLayout& layout) {
+// "bf16 row", or "bf16 2:4" for a sparse matrix; "e4m3 row scaled f32 1x128" with factors of
+// blocks.
+std::string FormOf(const MatrixLayout& layout, const BlockScale* blocks) {
   const std::string_view form = layout.is_sparse() ? "2:4" : NameOf(layout.order);
-  return Concat(NameOf(layout.type), " ", form);
+  std::string text = Concat(NameOf(layout.type), " ", form);
+  if (blocks != nullptr) AppendPart(text, Concat(" scaled ", gemmd::NameOf(*blocks)));
+  return text;
 }
 
 absl::Status ValidateExtent(std::string_view name, int64_t value) {
@@ -118,6 +121,16 @@ absl::Status ValidateOperands(const Problem& problem) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateBlocks(std::string_view field, const BlockScale& blocks, ElementType type,
+                            int64_t extent, const Problem& problem) {
+  const std::string name = Concat(field, ".blocks");
+  if (!TakesBlockScale(type)) {
+    return Refuse(name, Concat("factors for operands of type ", NameOf(type)),
+                  "none (only e4m3, e5m2, e3m2, e2m3 and e2m1 have factors of blocks)");
+  }
+  return FactorBytes(name, blocks, extent, problem.k, problem.batch).status();
+}
+
 absl::Status ValidateScale(std::string_view field, ScaleKind scale, ElementType type) {
   if (scale == ScaleKind::kNone || BitsOf(type) == 8) return absl::OkStatus();
   return Refuse(field, Concat("values for operands of type ", NameOf(type)),
@@ -166,7 +179,14 @@ Checked AllBytesRead(const Problem& problem) {
     return BytesOf("", layout, problem.batch).value_or(ByteCount{}).least;
   };
   Checked total = 0;
-  if (problem.has_product()) total = bytes(problem.a) + bytes(problem.b);
+  const auto factors = [&](const BlockScale* blocks, int64_t extent) -> Checked {
+    if (blocks == nullptr) return 0;
+    return FactorBytes("", *blocks, extent, problem.k, problem.batch).value_or(0);
+  };
+  if (problem.has_product()) {
+    total = bytes(problem.a) + bytes(problem.b) + factors(problem.blocks_of_a(), problem.m) +
+            factors(problem.blocks_of_b(), problem.n);
+  }
   if (problem.has_c()) total = total + bytes(problem.c);
   if (problem.bias_axis != BiasAxis::kNone) {
     const int64_t count = problem.bias_axis == BiasAxis::kRows ? problem.m : problem.n;
@@ -226,6 +246,7 @@ Problem Transposed(const Problem& problem) {
   result.c = transpose(problem.c);
   result.d = transpose(problem.d);
   std::swap(result.a_scale, result.b_scale);
+  std::swap(result.a_blocks, result.b_blocks);
   switch (problem.bias_axis) {
     case BiasAxis::kNone: break;
     case BiasAxis::kRows: result.bias_axis = BiasAxis::kColumns; break;
@@ -266,8 +287,16 @@ absl::Status Validate(const Problem& problem) {
   RETURN_IF_ERROR(ValidateExtent("k", problem.k));
   RETURN_IF_ERROR(ValidateExtent("batch", problem.batch));
   RETURN_IF_ERROR(ValidateOperands(problem));
-  RETURN_IF_ERROR(ValidateScale("a.scale", problem.a_scale, problem.a.type));
-  RETURN_IF_ERROR(ValidateScale("b.scale", problem.b_scale, problem.b.type));
+  if (const BlockScale* const blocks = problem.blocks_of_a()) {
+    RETURN_IF_ERROR(ValidateBlocks("a.scale", *blocks, problem.a.type, problem.m, problem));
+  } else {
+    RETURN_IF_ERROR(ValidateScale("a.scale", problem.a_scale, problem.a.type));
+  }
+  if (const BlockScale* const blocks = problem.blocks_of_b()) {
+    RETURN_IF_ERROR(ValidateBlocks("b.scale", *blocks, problem.b.type, problem.n, problem));
+  } else {
+    RETURN_IF_ERROR(ValidateScale("b.scale", problem.b_scale, problem.b.type));
+  }
   RETURN_IF_ERROR(ValidateA(problem));
   RETURN_IF_ERROR(ValidateB(problem));
   RETURN_IF_ERROR(ValidateC(problem));
@@ -320,9 +349,9 @@ int64_t BytesWritten(const Problem& problem) {
 }
 
 std::string Describe(const Problem& problem) {
-  std::string text =
-      Concat(problem.m, "x", problem.n, "x", problem.k, " ", gemmd::NameOf(problem.d.type), " <- ",
-             FormOf(problem.a), ", ", FormOf(problem.b));
+  std::string text = Concat(
+      problem.m, "x", problem.n, "x", problem.k, " ", gemmd::NameOf(problem.d.type), " <- ",
+      FormOf(problem.a, problem.blocks_of_a()), ", ", FormOf(problem.b, problem.blocks_of_b()));
   if (problem.batch != 1) AppendPart(text, Concat(", batch ", problem.batch));
   return text;
 }

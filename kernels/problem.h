@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/block_scale.h"
 #include "kernels/element.h"
 
 namespace gemmd {
@@ -25,8 +26,9 @@ enum class BiasAxis : uint8_t { kNone, kRows, kColumns };
 enum class ScaleKind : uint8_t {
   kNone,
   kTensor,
-  kVector
-};  // Vector: per row of A, per column of B.
+  kVector,  // Per row of A, per column of B.
+  kBlocks   // Per block of rows of A or columns of B, and of k (block_scale.h).
+};
 
 // How a batch of matrices of one shape lies in memory. A line is a row (row major) or a column.
 //
@@ -80,13 +82,26 @@ struct Problem {
   ElementType bias_type = ElementType::kF32;
   ScaleKind a_scale = ScaleKind::kNone;
   ScaleKind b_scale = ScaleKind::kNone;
+  BlockScale a_blocks;  // Meaningless unless a_scale is kBlocks.
+  BlockScale b_blocks;
   Activation activation = Activation::kNone;
 
   bool has_c() const { return beta != 0; }
   // Whether A and B are read at all.
   bool has_product() const { return k > 0 && alpha != 0; }
   bool has_output() const { return batch > 0 && !d.empty(); }
-  bool has_scales() const { return a_scale != ScaleKind::kNone || b_scale != ScaleKind::kNone; }
+  // Whether the epilogue multiplies by factors. Those of blocks are a part of the product.
+  bool has_scales() const { return IsOfLines(a_scale) || IsOfLines(b_scale); }
+  bool has_block_scales() const {
+    return a_scale == ScaleKind::kBlocks || b_scale == ScaleKind::kBlocks;
+  }
+  // Null where the operand has no factors of blocks.
+  const BlockScale* blocks_of_a() const {
+    return a_scale == ScaleKind::kBlocks ? &a_blocks : nullptr;
+  }
+  const BlockScale* blocks_of_b() const {
+    return b_scale == ScaleKind::kBlocks ? &b_blocks : nullptr;
+  }
   // Whether D is the product alone, whatever its type.
   bool is_plain() const {
     return alpha == 1 && !has_c() && !has_scales() && bias_axis == BiasAxis::kNone &&
@@ -94,6 +109,11 @@ struct Problem {
   }
 
   friend bool operator==(const Problem&, const Problem&) = default;
+
+ private:
+  static bool IsOfLines(ScaleKind kind) {
+    return kind == ScaleKind::kTensor || kind == ScaleKind::kVector;
+  }
 };
 
 // The product whose D is the transpose of a dense problem's: B transposed times A transposed. Each
@@ -112,8 +132,8 @@ absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& la
                                   int64_t batch);
 
 // Checks shapes, layouts, types and options against each other, as the wire contract says (proto/).
-// Every size computed from a valid problem fits 63 bits: bytes of A, B, C, D and bias, all of them
-// together, and 2*m*n*k*batch.
+// Every size computed from a valid problem fits 63 bits: bytes of A, B, C, D, bias and factors of
+// blocks, all of them together, and 2*m*n*k*batch.
 //
 // Errors: InvalidArgument; the message is "field: got X, want Y", with the wire's field names.
 absl::Status Validate(const Problem& problem);
@@ -131,8 +151,8 @@ double ElementsOf(const MatrixLayout& layout, int64_t batch);
 // 2*m*n*k*batch of a valid problem.
 int64_t Operations(const Problem& problem);
 
-// Bytes of A, B (if read), C and bias, and bytes of D with the padding of its last line, for a
-// valid problem.
+// Bytes of A and B with their factors of blocks (if read), C and bias, and bytes of D with the
+// padding of its last line, for a valid problem.
 int64_t BytesRead(const Problem& problem);
 int64_t BytesWritten(const Problem& problem);
 

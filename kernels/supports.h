@@ -10,12 +10,13 @@
 
 namespace gemmd {
 
-// OK if A and B have the kernel's types and its accumulation is as precise as asked for.
+// OK if A and B have the kernel's types, its accumulation is as precise as asked for, and it takes
+// factors of blocks if there are any.
 // Errors: Unimplemented: field, got, want.
 absl::Status SupportsTypes(const Kernel& kernel, const Problem& problem);
 
-// SupportsTypes for a kernel with an instruction, whose sparsity and operation on bits must also be
-// the problem's.
+// SupportsTypes for a kernel with an instruction, whose sparsity, operation on bits and factors of
+// blocks must also be the problem's.
 // Errors: Unimplemented: field, got, want.
 absl::Status SupportsInstruction(const Kernel& kernel, const Problem& problem);
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "absl/types/span.h"
+#include "kernels/cpu/block_launch.h"
 #include "kernels/cpu/row.h"
 
 namespace gemmd {
@@ -21,7 +22,9 @@ inline constexpr auto kCpuRows = [] {
       Pairs<kOneDnnF32, kE4m3, kE5m2, kE3m2, kE2m3, kE2m1>(),
       // Integers and bits, widened; f64 serves processors without VNNI.
       Pairs<kOneDnnS8, kS4, kU4>(), Row<kOneDnnS8, kB1>(), Pairs<kOpenBlasF64, kS8, kU8>(),
-      Pairs<kOpenBlasF64, kS4, kU4>(), Row<kOpenBlasF64, kB1>());
+      Pairs<kOpenBlasF64, kS4, kU4>(), Row<kOpenBlasF64, kB1>(),
+      // Factors of blocks.
+      BlockPairs<kE4m3, kE5m2, kE3m2, kE2m3, kE2m1>());
 }();
 
 absl::Span<const Kernel> CpuKernels();

@@ -40,6 +40,12 @@ absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& prob
   return layout.batch_stride_bytes;
 }
 
+// The factors of one matrix of the batch.
+const std::byte* FactorsOf(const std::byte* factors, const BlockScale* blocks, int64_t extent,
+                           int64_t k, int64_t index) {
+  return blocks == nullptr ? nullptr : factors + index * blocks->matrix_bytes(extent, k);
+}
+
 absl::Status Run(const Kernel& kernel, const GemmArgs& args, const MatrixLayout& layout) {
   const Problem& problem = args.problem;
   const mma::Chip chip = args.target.chip;
@@ -58,6 +64,10 @@ absl::Status Run(const Kernel& kernel, const GemmArgs& args, const MatrixLayout&
                      .problem = problem,
                      .a = args.a + index * problem.a.batch_stride_bytes,
                      .b = args.b + index * problem.b.batch_stride_bytes,
+                     .a_factors = FactorsOf(args.a_factors, problem.blocks_of_a(), problem.m,
+                                            problem.k, index),
+                     .b_factors = FactorsOf(args.b_factors, problem.blocks_of_b(), problem.n,
+                                            problem.k, index),
                      .abort = args.abort},
                     {.data = args.workspace.data(),
                      .type = layout.type,

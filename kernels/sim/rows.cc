@@ -36,7 +36,7 @@ std::string_view DescriptionOf(const Instruction& instruction) {
                                  : "exact integers, modulo 2^32";
   }
   if (instruction.scales > 0) {
-    return "the instruction's own sums, in ascending k, every block's factor being one";
+    return "the instruction's own sums, in ascending k, with the factors of the blocks, or one";
   }
   if (instruction.a == ElementType::kF64) return "fused multiply-adds in ascending k";
   if (instruction.is_sparse()) {
@@ -72,7 +72,9 @@ Rows MakeRows() {
                    .b_compute = instruction.b,
                    .accumulation = AccumulationOf(instruction),
                    .exact = IsInteger(instruction.a) && !instruction.saturates,
-                   .flushes_subnormals = false},
+                   .flushes_subnormals = false,
+                   .block_scaling =
+                       instruction.scales > 0 ? BlockScaling::kInstruction : BlockScaling::kNone},
         .deterministic = true,
         .batch_invariant = true,
         .family = &kSimFamily,

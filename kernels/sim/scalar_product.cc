@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/sim/a_tiles.h"
+#include "kernels/sim/factor_tiles.h"
 #include "kernels/sim/number.h"
 #include "kernels/sim/parallel.h"
 #include "kernels/sim/tiles.h"
@@ -30,6 +31,7 @@ class TileWorker {
         instruction_(product.instruction),
         unit_(instruction_, product.chip),
         a_tiles_(product),
+        factor_tiles_(product),
         a_(unit_.a_map().words()),
         b_(unit_.b_map().words()),
         c_(unit_.c_map().words()),
@@ -44,13 +46,14 @@ class TileWorker {
       if (k > 0) NextC();
       ScatterA(row, k);
       ScatterB(k, column);
+      factor_tiles_.Load(row, column, k);
       unit_.Execute({.a = a_,
                      .b = b_,
                      .c = c_,
                      .metadata = metadata_,
                      .selector = 0,
-                     .a_factors = {},
-                     .b_factors = {}},
+                     .a_factors = factor_tiles_.a(),
+                     .b_factors = factor_tiles_.b()},
                     d_);
     }
     Store(row, column, accumulators);
@@ -101,6 +104,7 @@ class TileWorker {
   const mma::Instruction& instruction_;
   Unit unit_;
   const ATiles a_tiles_;
+  FactorTiles factor_tiles_;
   std::vector<uint32_t> a_;
   std::vector<uint32_t> b_;
   std::vector<uint32_t> c_;

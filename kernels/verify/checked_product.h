@@ -33,7 +33,9 @@ struct CheckedProduct {
   absl::Span<const float> a_scale;
   absl::Span<const float> b_scale;
   absl::Span<const std::byte> d;
-  AbortFlag abort = nullptr;  // Once it is set, the check ends with Cancelled.
+  AbortFlag abort = nullptr;                   // Once it is set, the check ends with Cancelled.
+  absl::Span<const std::byte> a_factors = {};  // Of blocks.
+  absl::Span<const std::byte> b_factors = {};
 };
 
 // An element of D that is wrong.

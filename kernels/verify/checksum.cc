@@ -262,6 +262,9 @@ absl::Status CanCheckSums(const Kernel& kernel, const Problem& problem) {
   RETURN_IF_ERROR(CanRecompute(kernel));
   if (!problem.has_product()) return Refuse("no product", "k above 0 and alpha other than 0");
   if (problem.activation != Activation::kNone) return Refuse("an activation", "none");
+  if (problem.has_block_scales()) {
+    return Refuse("factors of blocks", "none: SAMPLED and DUPLICATE check such products");
+  }
   if (kernel.recipe.accumulation == ElementType::kS32) {
     if (!kernel.recipe.exact) return Refuse("a kernel that saturates", "sums modulo 2^32");
     if (!problem.is_plain() || problem.d.type != ElementType::kS32) {

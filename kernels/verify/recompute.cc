@@ -14,6 +14,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "kernels/verify/element_bound.h"
+#include "kernels/verify/part_sums.h"
 
 namespace gemmd::verify {
 namespace {
@@ -40,6 +41,8 @@ struct SmallProduct {
   std::vector<std::byte> bias;
   std::vector<float> a_scale;
   std::vector<float> b_scale;
+  std::vector<std::byte> a_factors;  // A line of factors for each row.
+  std::vector<std::byte> b_factors;
   std::vector<std::byte> d;
 
   GemmArgs Args(const Target& target, absl::Span<std::byte> workspace, AbortFlag abort) {
@@ -53,7 +56,9 @@ struct SmallProduct {
             .b_scale = b_scale,
             .d = d.data(),
             .workspace = workspace,
-            .abort = abort};
+            .abort = abort,
+            .a_factors = a_factors.data(),
+            .b_factors = b_factors.data()};
   }
 };
 
@@ -62,6 +67,22 @@ std::vector<float> GatherScales(absl::Span<const float> scales, Indices indices)
   std::vector<float> gathered;
   gathered.reserve(indices.size());
   for (const int64_t index : indices) gathered.push_back(scales[static_cast<size_t>(index)]);
+  return gathered;
+}
+
+// The lines of factors of some rows or columns; then each has one of its own.
+std::vector<std::byte> GatherFactors(absl::Span<const std::byte> factors, int64_t extent, int64_t k,
+                                     int64_t batch, Indices indices, BlockScale& blocks) {
+  const std::byte* const matrix = factors.data() + batch * blocks.matrix_bytes(extent, k);
+  const int64_t line_bytes = blocks.depth_blocks(k) * BytesOf(blocks.type);
+  std::vector<std::byte> gathered;
+  gathered.reserve(indices.size() * static_cast<size_t>(line_bytes));
+  for (const int64_t index : indices) {
+    const std::byte* const line = matrix + blocks.offset(index, 0, k);
+    gathered.insert(gathered.end(), line, line + line_bytes);
+  }
+  blocks.lines = 1;
+  blocks.per_matrix = false;
   return gathered;
 }
 
@@ -82,6 +103,14 @@ absl::StatusOr<SmallProduct> Gather(const CheckedProduct& product, int64_t batch
     problem.b = small.b.layout;
     small.a_scale = GatherScales(product.a_scale, rows);
     small.b_scale = GatherScales(product.b_scale, columns);
+    if (whole.blocks_of_a() != nullptr) {
+      small.a_factors =
+          GatherFactors(product.a_factors, whole.m, whole.k, batch, rows, problem.a_blocks);
+    }
+    if (whole.blocks_of_b() != nullptr) {
+      small.b_factors =
+          GatherFactors(product.b_factors, whole.n, whole.k, batch, columns, problem.b_blocks);
+    }
   }
   if (whole.has_c()) {
     const GatheredMatrix lines =
@@ -170,6 +199,35 @@ void ComputeExactly(const CheckedProduct& product, SmallProduct& small) {
       }
     }
     accumulators.data = reinterpret_cast<const std::byte*>(sums.data());
+  }
+  ApplyEpilogue(small.Args({}, {}, product.abort), 0, accumulators);
+}
+
+void ComputeParts(const CheckedProduct& product, SmallProduct& small) {
+  const Problem& problem = small.problem;
+  const auto k = static_cast<size_t>(problem.k);
+  std::vector<float> totals(static_cast<size_t>(problem.m * problem.n));
+  Accumulators accumulators;
+  accumulators.leading_dimension = problem.n;
+  const auto line = [&](const BlockScale* blocks, const std::vector<std::byte>& factors,
+                        int64_t i) {
+    return FactorLine{blocks, blocks == nullptr
+                                  ? nullptr
+                                  : &factors[static_cast<size_t>(blocks->offset(i, 0, problem.k))]};
+  };
+  if (problem.has_product()) {
+    const std::vector<double> a = Decoded(small.a, problem.k);
+    const std::vector<double> b = Decoded(small.b, problem.k);
+    for (int64_t i = 0; i < problem.m && !IsSet(product.abort); ++i) {
+      for (int64_t j = 0; j < problem.n; ++j) {
+        totals[static_cast<size_t>(i * problem.n + j)] =
+            SumOfParts(absl::MakeConstSpan(a).subspan(static_cast<size_t>(i) * k, k),
+                       absl::MakeConstSpan(b).subspan(static_cast<size_t>(j) * k, k),
+                       line(problem.blocks_of_a(), small.a_factors, i),
+                       line(problem.blocks_of_b(), small.b_factors, j));
+      }
+    }
+    accumulators.data = reinterpret_cast<const std::byte*>(totals.data());
   }
   ApplyEpilogue(small.Args({}, {}, product.abort), 0, accumulators);
 }
@@ -272,6 +330,9 @@ absl::Status CheckBlock(const CheckedProduct& product, int64_t batch, Indices ro
     comparison.CompareBits(small);
   } else if (product.kernel.recipe.exact) {
     ComputeExactly(product, small);
+    comparison.CompareBits(small);
+  } else if (product.kernel.recipe.block_scaling == BlockScaling::kParts) {
+    ComputeParts(product, small);
     comparison.CompareBits(small);
   } else {
     CompareBounds(product, small, comparison);

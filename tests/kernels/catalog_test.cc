@@ -23,8 +23,9 @@ TEST(CatalogTest, NamesAreUniqueAndWellFormed) {
     EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name;
   }
   for (const Kernel& kernel : Catalog(DeviceKind::kCpu)) {
-    EXPECT_THAT(std::string(kernel.name),
-                MatchesRegex("[a-z]+\\.[a-z0-9]+\\.[a-z0-9]+\\.[a-z0-9]+(\\.via_[a-z0-9]+)?"));
+    EXPECT_THAT(
+        std::string(kernel.name),
+        MatchesRegex("[a-z]+\\.[a-z0-9]+\\.[a-z0-9]+\\.[a-z0-9]+(\\.via_[a-z0-9]+|\\.blocks)?"));
   }
 }
 
@@ -47,7 +48,7 @@ TEST(CatalogTest, KnowsTheNamesOfThisRelease) {
        {"onednn.f32.f32.f32", "onednn.f32.bf16.bf16", "onednn.s32.u8.s8",
         "onednn.f32.e4m3.e5m2.via_bf16", "onednn.f32.e2m1.e2m1.via_f32", "onednn.s32.s4.u4.via_s8",
         "onednn.f32.tf32.tf32.via_f32", "openblas.f64.f64.f64", "openblas.f64.f32.f32.via_f64",
-        "openblas.s32.u8.u8.via_f64", "onednn.s32.b1.b1.via_s8"}) {
+        "openblas.s32.u8.u8.via_f64", "onednn.s32.b1.b1.via_s8", "gemmd.f32.e4m3.e4m3.blocks"}) {
     const absl::StatusOr<const Kernel*> kernel = FindKernel(name);
     ASSERT_THAT(kernel, IsOk());
     EXPECT_EQ((*kernel)->name, name);

@@ -69,7 +69,9 @@ class FormsTest : public testing::TestWithParam<Kernel> {
                         .d = d.data(),
                         .workspace = {workspace.data(), static_cast<size_t>(bytes)},
                         .a_form = a,
-                        .b_form = b});
+                        .b_form = b,
+                        .a_factors = product.a_factors.data(),
+                        .b_factors = product.b_factors.data()});
     if (!status.ok()) return status;
     return d;
   }

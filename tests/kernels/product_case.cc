@@ -131,15 +131,33 @@ std::vector<std::byte> FillMatrices(const MatrixLayout& layout, int64_t batch, R
 }
 
 std::vector<float> FillScale(ScaleKind kind, int64_t count, RandomSource& random) {
-  if (kind == ScaleKind::kNone) return {};
+  if (kind == ScaleKind::kNone || kind == ScaleKind::kBlocks) return {};
   std::vector<float> scale(static_cast<size_t>(kind == ScaleKind::kTensor ? 1 : count));
   for (float& value : scale) value = static_cast<float>(random.AnyMagnitude(-3, 2));
   return scale;
 }
 
+// Codes of factors near one, of all rows or columns and all matrices.
+std::vector<std::byte> FillFactors(const BlockScale* blocks, int64_t extent, const Problem& problem,
+                                   RandomSource& random) {
+  if (blocks == nullptr) return {};
+  const int64_t bytes = FactorBytes("x", *blocks, extent, problem.k, problem.batch).value();
+  std::vector<std::byte> factors(static_cast<size_t>(bytes));
+  for (int64_t at = 0; at < bytes; at += BytesOf(blocks->type)) {
+    std::byte* const factor = factors.data() + at;
+    const auto value = static_cast<float>(random.AnyMagnitude(-3, 2));
+    switch (blocks->type) {
+      case FactorType::kF32: std::memcpy(factor, &value, sizeof(value)); break;
+      case FactorType::kUe8m0: *factor = static_cast<std::byte>(random.Between(124, 130)); break;
+      case FactorType::kUe4m3: *factor = static_cast<std::byte>(random.Between(0x28, 0x48)); break;
+    }
+  }
+  return factors;
+}
+
 // The copies that kernels work on; one set for each thread, since mapping memory is slow.
 struct Copies {
-  PageEndBuffer a, b, c, bias, d, workspace;
+  PageEndBuffer a, b, c, bias, d, workspace, a_factors, b_factors;
 };
 
 const std::byte* CopyOf(const std::vector<std::byte>& bytes, PageEndBuffer& buffer) {
@@ -187,6 +205,12 @@ Problem MakeProblem(const Kernel& kernel, int64_t m, int64_t n, int64_t k, const
   problem.c = MakeLayout(kernel.recipe.accumulation, layouts.c, m, n, layouts);
   problem.d = MakeLayout(kernel.recipe.accumulation, layouts.d, m, n, layouts);
   problem.accumulation = kernel.recipe.accumulation;
+  if (kernel.recipe.block_scaling == BlockScaling::kParts) {
+    // Blocks that end at different places along k, and none at a tile's end.
+    problem.a_scale = problem.b_scale = ScaleKind::kBlocks;
+    problem.a_blocks = {.lines = 1, .depth = 13, .per_matrix = layouts.batch > 1};
+    problem.b_blocks = {.type = FactorType::kUe4m3, .lines = 5, .depth = 9};
+  }
   return problem;
 }
 
@@ -214,6 +238,8 @@ Product FillCase(const Problem& problem, Pattern pattern, RandomSource& random) 
   }
   product.a_scale = FillScale(problem.a_scale, problem.m, random);
   product.b_scale = FillScale(problem.b_scale, problem.n, random);
+  product.a_factors = FillFactors(problem.blocks_of_a(), problem.m, problem, random);
+  product.b_factors = FillFactors(problem.blocks_of_b(), problem.n, problem, random);
   return product;
 }
 
@@ -259,6 +285,8 @@ absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const Pro
       .b_scale = product.b_scale,
       .d = d_bytes > 0 ? d : nullptr,
       .workspace = {workspace, static_cast<size_t>(workspace_bytes)},
+      .a_factors = reads_operands ? CopyOf(product.a_factors, copies.a_factors) : nullptr,
+      .b_factors = reads_operands ? CopyOf(product.b_factors, copies.b_factors) : nullptr,
   };
   RETURN_IF_ERROR(kernel.launch(args));
   if (!copies.d.FrontIsIntact()) return absl::DataLossError("bytes in front of D were written");

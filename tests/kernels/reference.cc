@@ -11,6 +11,10 @@
 // the at most 2 k results at most t. The reference itself adds in long double, u = 2^-64: k + 2 in
 // place of k + 1 covers it.
 //
+// Factors of blocks. Each part of k is a sum of its own, rounded once more with its factors (in f64
+// three times), and the sums of the parts are added: k roundings at most within parts and one for
+// each part, so k + parts + 6 takes the place of k + 2, with eta for each part.
+//
 // Epilogue. A value x with error e, in the epilogue's type: multiplied by an exact c it has the
 // error |c| e, plus u |c x| + eta for rounding; added to y with error f it has e + f, plus u |x +
 // y| for rounding. An activation multiplies errors by at most 1.2, the largest slope among them
@@ -61,6 +65,39 @@ Decoded DecodeOperands(const Product& product, int64_t matrix) {
   return decoded;
 }
 
+// The factor of an element, which is 1 without factors of blocks.
+double FactorAt(const BlockScale* blocks, const std::vector<std::byte>& factors, int64_t extent,
+                int64_t k, int64_t matrix, int64_t line, int64_t depth) {
+  if (blocks == nullptr) return 1;
+  const int64_t at = blocks->matrix_bytes(extent, k) * matrix + blocks->offset(line, depth, k);
+  return DecodeFactor(blocks->type, factors.data() + at);
+}
+
+// Multiplies the operands by the factors of their blocks, which f64 holds exactly.
+void ApplyFactors(const Product& product, int64_t matrix, Decoded& decoded) {
+  const Problem& problem = product.problem;
+  const int64_t k = problem.k;
+  for (int64_t p = 0; p < k; ++p) {
+    for (int64_t i = 0; i < problem.m; ++i) {
+      decoded.a[static_cast<size_t>(i * k + p)] *=
+          FactorAt(problem.blocks_of_a(), product.a_factors, problem.m, k, matrix, i, p);
+    }
+    for (int64_t j = 0; j < problem.n; ++j) {
+      decoded.b[static_cast<size_t>(j * k + p)] *=
+          FactorAt(problem.blocks_of_b(), product.b_factors, problem.n, k, matrix, j, p);
+    }
+  }
+}
+
+// How many parts of k factors make, at most.
+int64_t PartsOf(const Problem& problem) {
+  int64_t parts = 0;
+  for (const BlockScale* const blocks : {problem.blocks_of_a(), problem.blocks_of_b()}) {
+    if (blocks != nullptr) parts += blocks->depth_blocks(problem.k);
+  }
+  return parts;
+}
+
 // Modulo 2^32, as the contract of s32 says.
 int32_t SumOfIntegers(const Problem& problem, const double* a, const double* b) {
   uint64_t sum = 0;
@@ -76,7 +113,8 @@ int32_t SumOfIntegers(const Problem& problem, const double* a, const double* b) 
 Estimate SumOfFloats(const Problem& problem, const Recipe& recipe, const double* a,
                      const double* b) {
   const Precision precision = PrecisionOf(recipe.accumulation);
-  const auto terms = static_cast<long double>(problem.k + 2);
+  const int64_t parts = PartsOf(problem);
+  const auto terms = static_cast<long double>(problem.k + (parts == 0 ? 2 : parts + 6));
   const long double gamma = terms * precision.unit_roundoff / (1 - terms * precision.unit_roundoff);
   long double sum = 0;
   long double magnitude = 0;
@@ -90,7 +128,7 @@ Estimate SumOfFloats(const Problem& problem, const Recipe& recipe, const double*
       flushed += t * (std::max(std::fabs(a[p]), std::fabs(b[p])) + t + 2);
     }
   }
-  const auto depth = static_cast<long double>(problem.k);
+  const auto depth = static_cast<long double>(problem.k + parts);
   return {sum, gamma * magnitude + depth * precision.eta + flushed};
 }
 
@@ -216,6 +254,9 @@ Reference MakeReference(const Product& product, const Recipe& recipe) {
   for (int64_t matrix = 0; matrix < problem.batch; ++matrix) {
     Decoded operands;
     if (problem.has_product()) operands = DecodeOperands(product, matrix);
+    if (problem.has_product() && problem.has_block_scales()) {
+      ApplyFactors(product, matrix, operands);
+    }
     for (int64_t i = 0; i < problem.m; ++i) {
       for (int64_t j = 0; j < problem.n; ++j) {
         Estimate x;

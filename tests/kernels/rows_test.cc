@@ -155,7 +155,9 @@ TEST_P(RowTest, LargerThanTheBlocksOfTheLibraries) {
 
 TEST_P(RowTest, EpilogueOnTopOfTheProduct) {
   SCOPED_TRACE(random_.trace());
+  // Factors of rows of A may stand beside those of blocks of B.
   const bool is_scaled = BitsOf(kernel_.a) == 8 && BitsOf(kernel_.b) == 8;
+  const bool takes_blocks = kernel_.recipe.block_scaling != BlockScaling::kNone;
   for (ElementType d_type : kAllElementTypes) {
     if (d_type == ElementType::kB1) continue;
     for (Order order : kOrders) {
@@ -173,7 +175,7 @@ TEST_P(RowTest, EpilogueOnTopOfTheProduct) {
       problem.activation = Activation::kSilu;
       if (is_scaled) {
         problem.a_scale = ScaleKind::kVector;
-        problem.b_scale = ScaleKind::kTensor;
+        if (!takes_blocks) problem.b_scale = ScaleKind::kTensor;
       }
       ExpectCorrect(problem, Pattern::kRamps);
       if (HasFatalFailure()) return;
@@ -229,7 +231,9 @@ TEST_P(RowTest, RepeatsItsBits) {
                          .a_scale = {},
                          .b_scale = {},
                          .d = d.data(),
-                         .workspace = absl::MakeSpan(workspace).subspan(64 - misaligned)};
+                         .workspace = absl::MakeSpan(workspace).subspan(64 - misaligned),
+                         .a_factors = product.a_factors.data(),
+                         .b_factors = product.b_factors.data()};
   ASSERT_THAT(kernel_.launch(args), IsOk());
   EXPECT_EQ(*first, d);
 }

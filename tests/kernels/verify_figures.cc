@@ -239,7 +239,10 @@ verify::CheckedProduct ProductToCheck(const Kernel& kernel, const Target& target
           .bias = product.bias,
           .a_scale = product.a_scale,
           .b_scale = product.b_scale,
-          .d = d};
+          .d = d,
+          .abort = nullptr,
+          .a_factors = product.a_factors,
+          .b_factors = product.b_factors};
 }
 
 Product RandomProduct(const Kernel& kernel, const FlippedShape& shape, RandomSource& random) {

@@ -19,6 +19,8 @@ struct Product {
   std::vector<std::byte> bias;
   std::vector<float> a_scale;
   std::vector<float> b_scale;
+  std::vector<std::byte> a_factors = {};  // Of blocks.
+  std::vector<std::byte> b_factors = {};
 };
 
 // What an epilogue alone is given of it, to write D.

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Factors of blocks of an operand: one for so many rows of A, or columns of B, times so many
+// elements along k. An element counts as its value times the factor of its block.
+//
+// Factors lie k fastest: those of the first rows for k = 0, 1, 2 ... blocks, then those of the next
+// rows. The last block of either direction may be shorter. They need no alignment.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/mma/element_type.h"
+
+namespace gemmd {
+
+// ue8m0 is a power of two, 2^(code - 127), and 0xff is NaN. ue4m3 is e4m3 without a sign: its
+// highest bit is ignored, and 0x7f is NaN.
+enum class FactorType : uint8_t { kF32, kUe8m0, kUe4m3 };
+std::string_view NameOf(FactorType type);
+int64_t BytesOf(FactorType type);
+
+// The value of a factor, which f32 holds exactly.
+float DecodeFactor(FactorType type, const std::byte* factor);
+
+struct BlockScale {
+  FactorType type = FactorType::kF32;
+  int64_t lines = 1;        // Rows of A or columns of B that share a factor.
+  int64_t depth = 1;        // Elements along k that share it.
+  bool per_matrix = false;  // Each matrix of a batch has its own, one after the other.
+
+  int64_t line_blocks(int64_t extent) const { return extent / lines + (extent % lines != 0); }
+  int64_t depth_blocks(int64_t k) const { return k / depth + (k % depth != 0); }
+  // From the factors of one matrix to those of the next. The product does not overflow in a valid
+  // problem.
+  int64_t matrix_bytes(int64_t extent, int64_t k) const {
+    return per_matrix ? line_blocks(extent) * depth_blocks(k) * BytesOf(type) : 0;
+  }
+  // The place of an element's factor among those of its matrix, in bytes.
+  int64_t offset(int64_t line, int64_t depth_at, int64_t k) const {
+    return (line / lines * depth_blocks(k) + depth_at / depth) * BytesOf(type);
+  }
+
+  friend bool operator==(const BlockScale&, const BlockScale&) = default;
+};
+
+// "f32 1x128".
+std::string NameOf(const BlockScale& blocks);
+
+// Bytes of all factors of an operand of `extent` rows or columns and `batch` matrices.
+// Errors: InvalidArgument, naming "a.scale.blocks" and the like, for an extent of a block below 1
+// and for 2^63 bytes or more.
+absl::StatusOr<int64_t> FactorBytes(std::string_view field, const BlockScale& blocks,
+                                    int64_t extent, int64_t k, int64_t batch);
+
+// Whether elements of a type may have such factors: floats of at most 8 bits.
+bool TakesBlockScale(ElementType type);
+
+// Where the part of k that begins at `first` ends: both factors of a product are the same within a
+// part. Null: that operand has none.
+int64_t EndOfPart(const BlockScale* a, const BlockScale* b, int64_t first, int64_t k);
+
+}  // namespace gemmd
