@@ -43,8 +43,18 @@ absl::StatusOr<GemmArgs> ArgsOf(const Job& job, const Target& target,
   ASSIGN_OR_RETURN(const std::byte* const b, matrix(job.b));
   ASSIGN_OR_RETURN(const std::byte* const c, matrix(job.c));
   ASSIGN_OR_RETURN(const std::byte* const bias, matrix(job.bias));
-  ASSIGN_OR_RETURN(const absl::Span<const float> a_scale, factors(job.a_scale));
-  ASSIGN_OR_RETURN(const absl::Span<const float> b_scale, factors(job.b_scale));
+  // Factors of blocks are bytes, too.
+  const auto of_lines = [&](ScaleKind kind, const Source& source) {
+    return factors(kind == ScaleKind::kBlocks ? Source() : source);
+  };
+  const auto of_blocks = [&](ScaleKind kind, const Source& source) {
+    return matrix(kind == ScaleKind::kBlocks ? source : Source());
+  };
+  const Problem& problem = job.problem;
+  ASSIGN_OR_RETURN(const absl::Span<const float> a_scale, of_lines(problem.a_scale, job.a_scale));
+  ASSIGN_OR_RETURN(const absl::Span<const float> b_scale, of_lines(problem.b_scale, job.b_scale));
+  ASSIGN_OR_RETURN(const std::byte* const a_factors, of_blocks(problem.a_scale, job.a_scale));
+  ASSIGN_OR_RETURN(const std::byte* const b_factors, of_blocks(problem.b_scale, job.b_scale));
   return GemmArgs{.problem = job.problem,
                   .target = target,
                   .a = a,
@@ -55,7 +65,9 @@ absl::StatusOr<GemmArgs> ArgsOf(const Job& job, const Target& target,
                   .b_scale = b_scale,
                   .d = d,
                   .workspace = workspace,
-                  .abort = abort};
+                  .abort = abort,
+                  .a_factors = a_factors,
+                  .b_factors = b_factors};
 }
 
 }  // namespace gemmd

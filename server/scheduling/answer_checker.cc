@@ -304,6 +304,8 @@ void AnswerChecker::Note(const Task& task, Place place, const verify::CheckResul
   kept->problem = job.problem;
   kept->a_scale = operands.a_scale;
   kept->b_scale = operands.b_scale;
+  kept->a_factors = Copied(operands.a_factors.bytes());
+  kept->b_factors = Copied(operands.b_factors.bytes());
   kept->has_operands = BytesRead(job.problem) <= log_->most_kept_bytes();
   if (kept->has_operands) {
     kept->a = Copied(operands.a.bytes());

@@ -6,12 +6,17 @@
 namespace gemmd {
 namespace {
 
-// A wire's floats may lie anywhere.
-std::vector<float> FloatsOf(const Source& source) {
+// A wire's floats may lie anywhere. Factors of blocks are no vector of floats.
+std::vector<float> FloatsOf(ScaleKind kind, const Source& source) {
+  if (kind == ScaleKind::kBlocks) return {};
   const FlatSource flat(source);
   std::vector<float> floats(flat.bytes().size() / sizeof(float));
   if (!floats.empty()) std::memcpy(floats.data(), flat.bytes().data(), flat.bytes().size());
   return floats;
+}
+
+Source FactorsOf(ScaleKind kind, const Source& source) {
+  return kind == ScaleKind::kBlocks ? source : Source();
 }
 
 }  // namespace
@@ -31,8 +36,10 @@ FlatOperands::FlatOperands(const Job& job)
       b(job.b),
       c(job.c),
       bias(job.bias),
-      a_scale(FloatsOf(job.a_scale)),
-      b_scale(FloatsOf(job.b_scale)) {}
+      a_scale(FloatsOf(job.problem.a_scale, job.a_scale)),
+      b_scale(FloatsOf(job.problem.b_scale, job.b_scale)),
+      a_factors(FactorsOf(job.problem.a_scale, job.a_scale)),
+      b_factors(FactorsOf(job.problem.b_scale, job.b_scale)) {}
 
 verify::CheckedProduct CheckedProductOf(const Job& job, const Kernel& kernel, const Target& target,
                                         const FlatOperands& operands, absl::Span<const std::byte> d,
@@ -47,7 +54,9 @@ verify::CheckedProduct CheckedProductOf(const Job& job, const Kernel& kernel, co
           .a_scale = operands.a_scale,
           .b_scale = operands.b_scale,
           .d = d,
-          .abort = abort};
+          .abort = abort,
+          .a_factors = operands.a_factors.bytes(),
+          .b_factors = operands.b_factors.bytes()};
 }
 
 }  // namespace gemmd

@@ -36,6 +36,8 @@ struct FlatOperands {
   FlatSource bias;
   std::vector<float> a_scale;
   std::vector<float> b_scale;
+  FlatSource a_factors;  // Factors of blocks; then there are no others.
+  FlatSource b_factors;
 };
 
 // What a check is given: borrows the operands and `d`.

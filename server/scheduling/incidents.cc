@@ -15,9 +15,13 @@ std::string Hexadecimal(uint64_t bits) { return absl::StrCat("0x", absl::Hex(bit
 
 }  // namespace
 
+int64_t KeptProduct::scale_bytes() const {
+  return static_cast<int64_t>((a_scale.size() + b_scale.size()) * sizeof(float) + a_factors.size() +
+                              b_factors.size());
+}
+
 int64_t KeptProduct::bytes() const {
-  return static_cast<int64_t>(a.size() + b.size() + c.size() + bias.size() +
-                              (a_scale.size() + b_scale.size()) * sizeof(float));
+  return static_cast<int64_t>(a.size() + b.size() + c.size() + bias.size()) + scale_bytes();
 }
 
 int64_t IncidentLog::Add(Incident incident, std::shared_ptr<const KeptProduct> product) {
@@ -42,7 +46,7 @@ void IncidentLog::DropOperands(Entry& entry) {
   if (!entry.has_operands()) return;
   const KeptProduct& whole = *entry.product;
   kept_bytes_ -= whole.bytes();
-  if (whole.a_scale.size() + whole.b_scale.size() > kMostFactors) {
+  if (whole.scale_bytes() > kMostScaleBytes) {
     entry.product = nullptr;
     return;
   }
@@ -53,7 +57,9 @@ void IncidentLog::DropOperands(Entry& entry) {
                                                             .c = {},
                                                             .bias = {},
                                                             .a_scale = whole.a_scale,
-                                                            .b_scale = whole.b_scale});
+                                                            .b_scale = whole.b_scale,
+                                                            .a_factors = whole.a_factors,
+                                                            .b_factors = whole.b_factors});
 }
 
 void IncidentLog::Write(const Incident& incident) {

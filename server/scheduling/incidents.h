@@ -50,7 +50,10 @@ struct KeptProduct {
   std::vector<std::byte> bias;
   std::vector<float> a_scale;
   std::vector<float> b_scale;
+  std::vector<std::byte> a_factors = {};  // Those of blocks.
+  std::vector<std::byte> b_factors = {};
 
+  int64_t scale_bytes() const;
   int64_t bytes() const;
 };
 
@@ -70,8 +73,8 @@ class IncidentLog {
   int64_t Add(Incident incident, std::shared_ptr<const KeptProduct> product)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What is kept of a product whose operands are not: nothing where it has more factors of scales.
-  static constexpr size_t kMostFactors = 16384;
+  // What is kept of a product whose operands are not: nothing where its scales take more bytes.
+  static constexpr int64_t kMostScaleBytes = 65536;
 
   struct Entry {
     Incident incident;

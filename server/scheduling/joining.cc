@@ -98,10 +98,11 @@ bool IsWhole(const MatrixLayout& layout) {
 }
 
 // The bytes of an operand's indices are checked for each job, and a wrong one is no other's fault.
-// A new tensor has no memory of a device yet.
+// A new tensor has no memory of a device yet. Factors of blocks belong to rows of one product.
 bool CanJoin(const Job& job) {
   const Problem& problem = job.problem;
   if (!job.kernel->batch_invariant || !problem.has_output() || !problem.has_product()) return false;
+  if (problem.has_block_scales()) return false;
   if (problem.a.is_sparse() || job.d.block != 0 || job.d.is_new) return false;
   return job.d.memory == nullptr || IsWhole(problem.d);
 }

@@ -11,6 +11,7 @@
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/wire/convert_blocks.h"
 #include "server/wire/convert_operand.h"
 #include "server/wire/tensor_convert.h"
 
@@ -24,8 +25,16 @@ static_assert(static_cast<int>(BitOperation::kXor) == v1::BIT_OPERATION_XOR);
 static_assert(static_cast<int>(VerifyMode::kDuplicate) + 1 == v1::VERIFY_MODE_DUPLICATE);
 
 absl::StatusOr<ScaleKind> ParseScale(std::string_view field, std::string_view extent_name,
-                                     int64_t extent, const v1::Scale& scale) {
+                                     int64_t extent, const v1::Scale& scale, BlockScale& blocks) {
   const int64_t count = scale.values_size();
+  if (scale.has_blocks()) {
+    if (count > 0) {
+      return absl::InvalidArgumentError(
+          Concat(field, ".scale.values: got ", count, " values, want none beside blocks"));
+    }
+    ASSIGN_OR_RETURN(blocks, ParseBlocks(Concat(field, ".scale.blocks"), scale.blocks()));
+    return ScaleKind::kBlocks;
+  }
   if (count == 0) return ScaleKind::kNone;
   if (count == 1) return ScaleKind::kTensor;
   if (count == extent) return ScaleKind::kVector;
@@ -33,9 +42,18 @@ absl::StatusOr<ScaleKind> ParseScale(std::string_view field, std::string_view ex
                                            " values, want 0, 1 or ", extent_name, " = ", extent));
 }
 
-Piece ScaleValues(const v1::Operand& operand) {
+// The factors of A or B as the kernels take them: floats, or the bytes of those of blocks.
+absl::StatusOr<FieldBytes> ParseFactors(std::string_view field, const NamedExtent& extent,
+                                        const v1::Operand& operand, const BlockScale* blocks,
+                                        const Problem& problem, const HeldFields& held) {
+  if (blocks != nullptr) {
+    return ParseBlockFactors(Concat(field, ".scale.blocks"), extent, operand.scale().blocks(),
+                             *blocks, problem, held);
+  }
   const auto& values = operand.scale().values();
-  return PieceOf(absl::MakeConstSpan(values.data(), static_cast<size_t>(values.size())));
+  if (values.empty()) return FieldBytes();
+  return FieldBytes{
+      {PieceOf(absl::MakeConstSpan(values.data(), static_cast<size_t>(values.size())))}, nullptr};
 }
 
 absl::Status ParseBias(const v1::Bias& bias, const HeldFields* held, ParsedRequest& parsed) {
@@ -107,8 +125,10 @@ absl::Status ParseProduct(const v1::MultiplyRequest& request, Problem& problem) 
   ASSIGN_OR_RETURN(problem.a, ParseOperandLayout("a", request.a(), problem.m, problem.k, {}));
   RETURN_IF_ERROR(ExpectDense("b", request.b()));
   ASSIGN_OR_RETURN(problem.b, ParseOperandLayout("b", request.b(), problem.k, problem.n, {}));
-  ASSIGN_OR_RETURN(problem.a_scale, ParseScale("a", "m", problem.m, request.a().scale()));
-  ASSIGN_OR_RETURN(problem.b_scale, ParseScale("b", "n", problem.n, request.b().scale()));
+  ASSIGN_OR_RETURN(problem.a_scale,
+                   ParseScale("a", "m", problem.m, request.a().scale(), problem.a_blocks));
+  ASSIGN_OR_RETURN(problem.b_scale,
+                   ParseScale("b", "n", problem.n, request.b().scale(), problem.b_blocks));
   return absl::OkStatus();
 }
 
@@ -133,7 +153,7 @@ absl::Status ParseResult(const v1::MultiplyRequest& request, const HeldFields* h
     }
     RETURN_IF_ERROR(ExpectDense("c", request.c()));
     ASSIGN_OR_RETURN(problem.c, ParseOperandLayout("c", request.c(), problem.m, problem.n, d_type));
-    if (request.c().scale().values_size() > 0) {
+    if (request.c().scale().values_size() > 0 || request.c().scale().has_blocks()) {
       return absl::InvalidArgumentError("c.scale: got values, want none: only A and B are scaled");
     }
   } else if (request.has_c()) {
@@ -155,10 +175,14 @@ absl::Status ParseAllBytes(const v1::MultiplyRequest& request, const HeldFields&
                                             request.a(), held, problem.a, problem.batch, is_read));
   ASSIGN_OR_RETURN(FieldBytes b, ParseBytes("b", request.b().transpose() ? "n*k" : "k*n",
                                             request.b(), held, problem.b, problem.batch, is_read));
+  ASSIGN_OR_RETURN(FieldBytes a_factors, ParseFactors("a", {"m", problem.m}, request.a(),
+                                                      problem.blocks_of_a(), problem, held));
+  ASSIGN_OR_RETURN(FieldBytes b_factors, ParseFactors("b", {"n", problem.n}, request.b(),
+                                                      problem.blocks_of_b(), problem, held));
   job.a = add(std::move(a));
   job.b = add(std::move(b));
-  job.a_scale = parsed.pieces->Add(ScaleValues(request.a()));
-  job.b_scale = parsed.pieces->Add(ScaleValues(request.b()));
+  job.a_scale = add(std::move(a_factors));
+  job.b_scale = add(std::move(b_factors));
   if (!problem.has_c()) return absl::OkStatus();
   ASSIGN_OR_RETURN(FieldBytes c, ParseBytes("c", request.c().transpose() ? "n*m" : "m*n",
                                             request.c(), held, problem.c, problem.batch, true));

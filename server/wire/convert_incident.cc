@@ -6,6 +6,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/wire/convert.h"
+#include "server/wire/convert_blocks.h"
 #include "server/wire/convert_operand.h"
 
 namespace gemmd {
@@ -88,6 +89,12 @@ absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry,
   request.set_batch(problem.batch);
   Fill(problem.a, kept.a, kept.a_scale, *request.mutable_a());
   Fill(problem.b, kept.b, kept.b_scale, *request.mutable_b());
+  if (const BlockScale* const blocks = problem.blocks_of_a()) {
+    Fill(*blocks, kept.a_factors, *request.mutable_a()->mutable_scale()->mutable_blocks());
+  }
+  if (const BlockScale* const blocks = problem.blocks_of_b()) {
+    Fill(*blocks, kept.b_factors, *request.mutable_b()->mutable_scale()->mutable_blocks());
+  }
   if (problem.has_c()) Fill(problem.c, kept.c, {}, *request.mutable_c());
   if (problem.batch > 1) {
     RETURN_IF_ERROR(FillStride("a", problem.a, *request.mutable_a()));

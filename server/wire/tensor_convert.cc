@@ -25,6 +25,10 @@ absl::StatusOr<MatrixLayout> ParseSparse(const v1::TensorSpec& spec, ElementType
 }
 
 absl::Status CheckScale(const v1::TensorSpec& spec, ElementType type) {
+  if (spec.scale().has_blocks()) {
+    return absl::InvalidArgumentError(
+        "spec.scale.blocks: got factors of blocks, want none: products bring those along");
+  }
   const int64_t count = spec.scale().values_size();
   if (count == 0) return absl::OkStatus();
   if (BitsOf(type) != 8) {

@@ -103,7 +103,10 @@ class TensorOperands {
     if (wire.order() != v1::ORDER_ROW_MAJOR) return LeftOut(field, "order");
     if (wire.leading_dimension() != 0) return LeftOut(field, "leading_dimension");
     if (wire.has_batch_stride()) return LeftOut(field, "batch_stride");
-    if (wire.scale().values_size() > 0) return LeftOut(field, "scale");
+    if (wire.scale().values_size() > 0) return LeftOut(field, "scale.values");
+    if (wire.scale().has_blocks() && !tensor->spec.scale.empty()) {
+      return LeftOut(field, "scale.blocks");
+    }
     if (wire.sparsity() != v1::SPARSITY_NONE) return LeftOut(field, "sparsity");
     RETURN_IF_ERROR(CheckType(field, wire.type(), *tensor));
     ASSIGN_OR_RETURN(const PartOfTensor part, ParsePart(part_field, wire.tensor(), tensor->spec));

@@ -47,7 +47,7 @@ TEST(IncidentLogTest, KeepsTheLatestOperandsAndAllElseOfTheOthers) {
 }
 
 TEST(IncidentLogTest, KeepsFactorsUpToABound) {
-  constexpr size_t kMost = IncidentLog::kMostFactors;
+  constexpr size_t kMost = IncidentLog::kMostScaleBytes / sizeof(float);
   IncidentLog log({.file = "", .most_kept_bytes = 1000});
   log.Add({}, Operands(1, kMost));
   log.Add({}, Operands(1, kMost + 1));

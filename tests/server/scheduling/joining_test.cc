@@ -150,6 +150,8 @@ TEST(JoinKeysTest, SomeRunAlone) {
   const std::vector<std::function<void(Job&)>> changes = {
       [](Job& job) { job.problem.alpha = 0; },
       [](Job& job) { job.problem.a.sparsity = Sparsity::k2To4; },
+      [](Job& job) { job.problem.a_scale = ScaleKind::kBlocks; },
+      [](Job& job) { job.problem.b_scale = ScaleKind::kBlocks; },
       [](Job& job) { job.d.block = 1; },
       [](Job& job) { job.d = {.memory = reinterpret_cast<std::byte*>(&job), .is_new = true}; },
       [](Job& job) {
