@@ -91,6 +91,12 @@ MatrixView OwnedMatrix::view() const {
   MatrixView view = PackedView(type, std::as_bytes(std::span(data)), rows, columns);
   view.sparsity = sparsity;
   view.scale = scale;
+  if (factor_type != v1::FACTOR_TYPE_UNSPECIFIED) {
+    view.blocks = {.type = factor_type,
+                   .rows_per_block = rows_per_block,
+                   .k_per_block = k_per_block,
+                   .factors = std::as_bytes(std::span(factors))};
+  }
   return view;
 }
 

@@ -45,6 +45,16 @@ absl::Status CheckSparsity(absl::string_view field, const MatrixView& view) {
       absl::StrCat(field, ".transpose: got true, want false where sparsity is 2:4"));
 }
 
+// Factors are short beside the matrix and always travel in the message.
+void FillBlocks(const BlockScaleView& view, v1::Scale& scale) {
+  v1::BlockScale& blocks = *scale.mutable_blocks();
+  blocks.set_type(view.type);
+  blocks.set_rows_per_block(view.rows_per_block);
+  blocks.set_k_per_block(view.k_per_block);
+  blocks.set_per_matrix(view.per_matrix);
+  blocks.set_factors(view.factors.data(), view.factors.size());
+}
+
 void FillOperand(const MatrixView& view, bool with_data, v1::Operand& operand) {
   operand.set_type(view.type);
   operand.set_order(view.order);
@@ -55,6 +65,7 @@ void FillOperand(const MatrixView& view, bool with_data, v1::Operand& operand) {
   if (with_data) operand.set_data(view.data.data(), view.data.size());
   if (!view.scale.empty())
     operand.mutable_scale()->mutable_values()->Add(view.scale.begin(), view.scale.end());
+  if (!view.blocks.empty()) FillBlocks(view.blocks, *operand.mutable_scale());
 }
 
 // What a request is for: to be computed, with its bytes in it or apart from it, or described

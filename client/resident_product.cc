@@ -20,6 +20,7 @@ MatrixView ShapeOf(const TensorView& tensor) {
   view.order = tensor.order;
   view.transpose = tensor.transpose;
   view.sparsity = tensor.sparsity;
+  view.blocks = tensor.blocks;
   return view;
 }
 
@@ -27,9 +28,12 @@ MatrixView ShapeOf(const Operand& operand) {
   return operand.tensor() != nullptr ? ShapeOf(*operand.tensor()) : *operand.matrix();
 }
 
-// Names the tensor in the place of bytes; its type and layout are its own.
+// Names the tensor in the place of bytes; its type and layout are its own, factors of blocks are
+// not.
 void NameTensor(const TensorView& tensor, v1::Operand& operand) {
+  v1::Scale scale = std::move(*operand.mutable_scale());
   operand.Clear();
+  if (scale.has_blocks()) *operand.mutable_scale() = std::move(scale);
   operand.set_transpose(tensor.transpose);
   *operand.mutable_tensor() = tensor.part();
 }

@@ -56,10 +56,23 @@ void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
       .Need(sparse)
       .Group(group);
   AddOption(app, "--scale-a", flags.a_scale,
-            "Factor of A (8-bit types): a number, or a .npy vector of m")
+            "Factor of A (8-bit types): a number, or a .npy vector of m; a matrix with --blocks-a")
       .Group(group);
   AddOption(app, "--scale-b", flags.b_scale,
-            "Factor of B (8-bit types): a number, or a .npy vector of n")
+            "Factor of B (8-bit types): a number, or a .npy vector of n; a matrix with --blocks-b")
+      .Group(group);
+  AddOption(
+      app, "--blocks-a", flags.a_blocks,
+      "Blocks of A (floats of at most 8 bits) that have a factor each: f32:1x128 for 1 row and "
+      "128 of k; ue8m0 and ue4m3 factors are bytes. --scale-a has a line of factors for each "
+      "block of rows")
+      .TypeName("TYPE:ROWSxK")
+      .Group(group);
+  AddOption(
+      app, "--blocks-b", flags.b_blocks,
+      "Blocks of B that have a factor each: f32:128x128 for 128 columns and 128 of k. --scale-b "
+      "has a line of factors for each block of columns")
+      .TypeName("TYPE:COLUMNSxK")
       .Group(group);
   AddChoice(app, "--bit-operation", flags.bit_operation, "How bits (b1) are multiplied",
             {"and", "xor"})

@@ -32,6 +32,8 @@ struct ProductFlags {
   bool prune = false;     // Drops elements of A where it is not sparse enough.
   std::string a_scale;    // A number or a path.
   std::string b_scale;
+  std::string a_blocks;  // "ue8m0:1x32": the factors of --scale-a are those of blocks.
+  std::string b_blocks;
   double alpha = 1;
   double beta = 0;
   std::string c_path;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/gemmctl/block_file.h"
 #include "client/gemmctl/operand_input.h"
 #include "client/gemmctl/tensor_session.h"
 #include "client/matrix/reference.h"
@@ -46,6 +47,8 @@ struct Operands {
   std::optional<NpyArray> bias;
   std::vector<float> a_scale;
   std::vector<float> b_scale;
+  BlockFile a_blocks;
+  BlockFile b_blocks;
   int64_t batch = 1;
 
   // Those that are on the server; the arrays then have their shape alone.
@@ -152,6 +155,28 @@ absl::Status ReadOperands(const ProductFlags& flags, const Console& console, Cli
   return absl::OkStatus();
 }
 
+// The factors of one operand, as its flags say.
+struct FactorFlags {
+  std::string scale_flag;
+  const std::string& scale;
+  std::string blocks_flag;
+  const std::string& blocks;
+};
+
+absl::Status ReadFactors(const FactorFlags& flags, const Console& console,
+                         std::vector<float>& scale, BlockFile& blocks) {
+  if (flags.blocks.empty()) {
+    auto read = ReadScale(flags.scale_flag, flags.scale, console);
+    if (!read.ok()) return read.status();
+    scale = *std::move(read);
+    return absl::OkStatus();
+  }
+  auto read = ReadBlocks(flags.blocks_flag, flags.blocks, flags.scale_flag, flags.scale, console);
+  if (!read.ok()) return read.status();
+  blocks = *std::move(read);
+  return absl::OkStatus();
+}
+
 absl::Status ReadRest(const ProductFlags& flags, const Console& console, Client* client,
                       Operands& operands) {
   if (!flags.c_path.empty()) {
@@ -168,13 +193,11 @@ absl::Status ReadRest(const ProductFlags& flags, const Console& console, Client*
     }
     operands.bias = *std::move(bias);
   }
-  auto a_scale = ReadScale("--scale-a", flags.a_scale, console);
-  if (!a_scale.ok()) return a_scale.status();
-  auto b_scale = ReadScale("--scale-b", flags.b_scale, console);
-  if (!b_scale.ok()) return b_scale.status();
-  operands.a_scale = *std::move(a_scale);
-  operands.b_scale = *std::move(b_scale);
-  return absl::OkStatus();
+  absl::Status status = ReadFactors({"--scale-a", flags.a_scale, "--blocks-a", flags.a_blocks},
+                                    console, operands.a_scale, operands.a_blocks);
+  if (!status.ok()) return status;
+  return ReadFactors({"--scale-b", flags.b_scale, "--blocks-b", flags.b_blocks}, console,
+                     operands.b_scale, operands.b_blocks);
 }
 
 // Nothing may be left where standard input was read.
@@ -295,6 +318,10 @@ absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bo
   if (operands.a_tensor.has_value()) a->sparsity = operands.a_tensor->sparsity;
   a->scale = operands.a_scale;
   b->scale = operands.b_scale;
+  a->blocks = operands.a_blocks.view();
+  b->blocks = operands.b_blocks.view();
+  if (operands.a_tensor.has_value()) operands.a_tensor->blocks = a->blocks;
+  if (operands.b_tensor.has_value()) operands.b_tensor->blocks = b->blocks;
   ProductOptions options = OptionsFor(flags, operands);
   options.device = *device;
   if (operands.c.has_value()) {

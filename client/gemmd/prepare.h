@@ -25,6 +25,10 @@ struct OwnedMatrix {
   v1::Sparsity sparsity = v1::SPARSITY_NONE;
   std::string data = {};  // Lines without gaps, packed as tensors.proto says.
   std::vector<float> scale = {};
+  std::string factors = {};  // Of blocks, as the other members say; empty: none.
+  v1::FactorType factor_type = v1::FACTOR_TYPE_UNSPECIFIED;
+  int64_t rows_per_block = 0;
+  int64_t k_per_block = 0;
   int64_t dropped = 0;  // Nonzero elements that pruning left out.
 
   // Valid while this is there, unchanged.
@@ -51,6 +55,26 @@ enum class ScalePer { kMatrix, kRow, kColumn };
 // infinities and NaN.
 absl::StatusOr<OwnedMatrix> Quantize(std::span<const float> values, int64_t rows, int64_t columns,
                                      v1::ElementType type, ScalePer per = ScalePer::kMatrix);
+
+// How a matrix is divided into blocks that have a factor each: so many lines times so many elements
+// along k. The lines are the rows of op(A), or the columns of op(B).
+struct BlockFormat {
+  v1::FactorType type = v1::FACTOR_TYPE_F32;
+  int64_t lines = 1;
+  int64_t depth = 128;
+  // Whether k runs along the rows of the values, from column to column: an A as it is, or a B that
+  // is used transposed. False: k runs down the columns, as in a B that is used as it is.
+  bool is_k_along_rows = true;
+};
+
+// `rows` x `columns` values as elements of a float of at most 8 bits, times a factor for each
+// block: the least factor of its type with which the block's largest magnitude is at most the
+// largest value of the element type (f32: the nearest). Blocks of zeros have the factor 1. OCP's MX
+// is {UE8M0, 1, 32}, NVFP4 {UE4M3, 1, 16} of e2m1. Errors: InvalidArgument for another type,
+// another count of values, blocks of less than one element, or infinities and NaN.
+absl::StatusOr<OwnedMatrix> QuantizeBlocks(std::span<const float> values, int64_t rows,
+                                           int64_t columns, v1::ElementType type,
+                                           const BlockFormat& format);
 
 // What becomes of a group that has more nonzero elements than a 2:4 matrix keeps.
 enum class Prune { kRefuse, kSmallest };

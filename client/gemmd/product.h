@@ -24,6 +24,18 @@
 
 namespace gemmd {
 
+// Factors of blocks along k, in the caller's memory, as BlockScale in tensors.proto says.
+struct BlockScaleView {
+  v1::FactorType type = v1::FACTOR_TYPE_UNSPECIFIED;  // Unspecified: there are none.
+  int64_t rows_per_block = 1;                         // Rows of op(A), or columns of op(B).
+  int64_t k_per_block = 0;
+  // For each block of rows a line of a factor for each block of k, without gaps.
+  std::span<const std::byte> factors = {};
+  bool per_matrix = false;  // Each matrix of the batch has its own.
+
+  bool empty() const { return type == v1::FACTOR_TYPE_UNSPECIFIED; }
+};
+
 // A matrix, or a batch of matrices of one shape, in the caller's memory. Borrows; owns nothing.
 struct MatrixView {
   v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
@@ -40,6 +52,7 @@ struct MatrixView {
   v1::Sparsity sparsity = v1::SPARSITY_NONE;
   std::span<const float> scale = {};  // For A or B of an 8-bit type: 1 value, or one per row of
                                       // op(A) or column of op(B). Empty: none.
+  BlockScaleView blocks = {};         // For A or B of a float of at most 8 bits, without `scale`.
 };
 
 // A view of `rows` x `columns` elements in row-major order (or a batch of such matrices, one after

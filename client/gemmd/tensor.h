@@ -124,6 +124,8 @@ struct TensorView {
   int64_t matrices = 1;
   bool is_whole = true;    // Not a part: the server need not check a range.
   bool transpose = false;  // op(X) is the transposed part.
+  // Factors of the blocks of this part, as A or B, for a tensor that has none itself. Borrowed.
+  BlockScaleView blocks = {};
 
   // Parts of this part, counted from its beginning; the server checks that they lie within it.
   TensorView Rows(int64_t first, int64_t count) const;

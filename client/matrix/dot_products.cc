@@ -44,10 +44,13 @@ std::vector<DotProduct> DotProducts(const DotProductInput& input, int64_t batch,
   std::vector<DotProduct> dots(rows.size() * n);
   std::vector<double> b(n);
   for (int64_t k = 0; k < input.k; ++k) {
-    for (size_t j = 0; j < n; ++j) b[j] = input.b.At(batch, k, static_cast<int64_t>(j));
+    for (size_t j = 0; j < n; ++j) {
+      const auto column = static_cast<int64_t>(j);
+      b[j] = input.b.At(batch, k, column) * input.b_factors.At(batch, column, k);
+    }
     const bool is_b_plain = std::all_of(b.begin(), b.end(), IsPlain);
     for (size_t i = 0; i < rows.size(); ++i) {
-      const double a = input.a.At(batch, rows[i], k);
+      const double a = input.a.At(batch, rows[i], k) * input.a_factors.At(batch, rows[i], k);
       DotProduct* const line = dots.data() + i * n;
       if (input.is_bits) {
         for (size_t j = 0; j < n; ++j) AddBits(input.bit_operation, a, b[j], line[j]);

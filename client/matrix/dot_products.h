@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "client/matrix/block_factors.h"
 #include "client/matrix/matrix_reader.h"
 #include "gemmd/v1/gemm.pb.h"
 
@@ -19,11 +20,13 @@ struct DotProduct {
   double non_finite = 0;  // Sum of the infinite and NaN products; 0 where there are none.
 };
 
-// The products of `rows` of op(A) with all n columns of op(B), row after row. Bits are combined by
-// `bit_operation` where `is_bits`.
+// The products of `rows` of op(A) with all n columns of op(B), row after row, each element times
+// the factor of its block. Bits are combined by `bit_operation` where `is_bits`.
 struct DotProductInput {
   const MatrixReader& a;
   const MatrixReader& b;
+  const BlockFactors& a_factors;
+  const BlockFactors& b_factors;
   int64_t n;
   int64_t k;
   bool is_bits;

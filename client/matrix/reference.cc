@@ -152,7 +152,9 @@ Reference::Reference(const v1::MultiplyRequest& request)
           OrElse(request.accumulation_type(), DefaultAccumulationType(request.a().type()))),
       reads_product_(request.k() > 0 && (!request.has_alpha() || request.alpha() != 0)),
       a_(request.a(), request.a().type(), request.m(), request.k()),
-      b_(request.b(), request.b().type(), request.k(), request.n()) {
+      b_(request.b(), request.b().type(), request.k(), request.n()),
+      a_factors_(request.a().scale().blocks(), request.m(), request.k()),
+      b_factors_(request.b().scale().blocks(), request.n(), request.k()) {
   const v1::ElementType output_type = OrElse(request.d().type(), accumulation_type_);
   if (request.has_c())
     c_.emplace(request.c(), OrElse(request.c().type(), output_type), request.m(), request.n());
@@ -163,8 +165,10 @@ std::vector<ReferenceElement> Reference::Rows(int64_t batch,
                                               const std::vector<int64_t>& rows) const {
   const bool is_bits = request_.a().type() == v1::ELEMENT_TYPE_B1;
   const int64_t n = request_.n();
-  const DotProductInput input = {
-      a_, b_, n, reads_product_ ? request_.k() : 0, is_bits, request_.bit_operation()};
+  const DotProductInput input = {a_,         b_,
+                                 a_factors_, b_factors_,
+                                 n,          reads_product_ ? request_.k() : 0,
+                                 is_bits,    request_.bit_operation()};
   const std::vector<DotProduct> dots = DotProducts(input, batch, rows);
   std::vector<ReferenceElement> elements;
   elements.reserve(dots.size());
@@ -184,7 +188,9 @@ ReferenceElement Reference::Finish(const DotProduct& dot, const Position& at) co
   if (is_exact) {
     accumulated.value = Wrapped(dot.sum);
   } else if (reads_product_) {
-    accumulated = Accumulated(dot, request_.k(), PrecisionOf(accumulation_type_));
+    const bool has_blocks = request_.a().scale().has_blocks() || request_.b().scale().has_blocks();
+    const int64_t roundings = has_blocks ? 2 * request_.k() + 4 : request_.k();
+    accumulated = Accumulated(dot, roundings, PrecisionOf(accumulation_type_));
   }
   const auto narrowed = [&](double scalar) {
     return is_wide ? scalar : static_cast<float>(scalar);

@@ -9,7 +9,9 @@
 //   |accumulator - exact| <= gamma(k, u) S + tiny terms,   |reference - exact| <= gamma(k, 2^-53) S
 //
 // (Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., section 3.1); each step of
-// the epilogue adds its own rounding. Integer accumulators are exact.
+// the epilogue adds its own rounding. Integer accumulators are exact. With factors of blocks, a and
+// b are elements times their factors, and 2 k + 4 takes the place of k: each part of k is rounded
+// with its factors and added once more.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +57,8 @@ class Reference {
   bool reads_product_;
   MatrixReader a_;
   MatrixReader b_;
+  BlockFactors a_factors_;
+  BlockFactors b_factors_;
   std::optional<MatrixReader> c_;
   std::optional<MatrixReader> bias_;
 };

@@ -10,6 +10,7 @@
 """
 
 from gemmd import aio
+from gemmd.blocks import BlockScale
 from gemmd.channel import ClientOptions
 from gemmd.client import Client
 from gemmd.errors import (
@@ -38,6 +39,7 @@ from gemmd.stream import Stream
 
 __all__ = [
     "Aborted",
+    "BlockScale",
     "Cancelled",
     "ChainOptions",
     "Client",

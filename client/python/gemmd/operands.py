@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from gemmd.blocks import BlockScale
 from gemmd.elements import Element, pack, typed, unpack
 from gemmd.errors import DataLoss, refusal
 from gemmd.v1 import tensors_pb2
@@ -85,7 +86,9 @@ def operand_of(
             stack = stack.reshape(batch, *array.shape[-2:])
         message.order, lines = lines_of(stack)
         data = bytes_of(lines, element)
-    if scale is not None:
+    if isinstance(scale, BlockScale):
+        scale.fill(message.scale.blocks)
+    elif scale is not None:
         message.scale.values.extend(np.asarray(scale, np.float32).reshape(-1).tolist())
     return message, data
 

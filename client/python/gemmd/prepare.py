@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrices made ready for the server here: pruned and packed to 2:4, or scaled down to 8 bits.
+"""Matrices made ready for the server here: pruned and packed to 2:4, or scaled down to 8 bits or
+fewer.
 
-The bytes are those that the C++ client's Pack24 and Quantize make.
+The bytes are those that the C++ client's Pack24, Quantize and QuantizeBlocks make.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from gemmd.blocks import BlockScale, factors_of
 from gemmd.elements import Element, named_element, pack, typed
 from gemmd.errors import refusal
 from gemmd.operands import operand_of
@@ -19,6 +21,7 @@ from gemmd.v1 import tensors_pb2
 
 # The largest value to which a factor brings the largest magnitude; s8 is symmetric.
 _LARGEST = {"e4m3": 448.0, "e5m2": 57344.0, "s8": 127.0, "u8": 255.0}
+_LARGEST_IN_BLOCKS = {"e4m3": 448.0, "e5m2": 57344.0, "e3m2": 28.0, "e2m3": 7.5, "e2m1": 6.0}
 
 
 @dataclass(frozen=True)
@@ -47,20 +50,26 @@ class SparseMatrix:
 
 @dataclass(frozen=True)
 class QuantizedMatrix:
-    """An 8-bit matrix and the factors that bring its elements back; an operand of a product.
+    """A matrix of at most 8 bits and the factors that bring its elements back; an operand of a product.
 
     Attributes:
         array: the elements.
-        scale: one factor, or one for each row or column.
+        scale: one factor, or one for each row or column, or those of blocks.
     """
 
     array: np.ndarray
-    scale: np.ndarray
+    scale: np.ndarray | BlockScale
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Rows and columns."""
         return self.array.shape
+
+    @property
+    def T(self) -> QuantizedMatrix:
+        """The transposed matrix: a B, where this would be an A. Factors belong to rows of A or
+        columns of B, so they stay as they are."""
+        return QuantizedMatrix(self.array.T, self.scale)
 
     def as_operand(self, batch: int) -> tuple[tensors_pb2.Operand, memoryview | None]:
         """See `gemmd.operands.StoredOperand`."""
@@ -157,7 +166,8 @@ def _nearest(values: np.ndarray, element: Element) -> np.ndarray:
     from float64, where a conversion by way of float32 would round twice."""
     if element.name in ("s8", "u8"):
         return np.rint(values).astype(element.dtype)
-    codes = np.arange(0x80, dtype=np.uint8).view(element.dtype).astype(np.float64)
+    sign = element.bits - 1
+    codes = np.arange(1 << sign, dtype=np.uint8).view(element.dtype).astype(np.float64)
     steps = codes[np.isfinite(codes)]
     middles = (steps[:-1] + steps[1:]) / 2
     magnitudes = np.abs(values)
@@ -166,18 +176,64 @@ def _nearest(values: np.ndarray, element: Element) -> np.ndarray:
         middles[np.minimum(nearest, len(middles) - 1)] == magnitudes
     )
     nearest += is_tie & (nearest % 2 == 1)
-    return (nearest.astype(np.uint8) | np.signbit(values).astype(np.uint8) << 7).view(element.dtype)
+    signs = np.signbit(values).astype(np.uint8) << sign
+    return (nearest.astype(np.uint8) | signs).view(element.dtype)
+
+
+def _quantize_blocks(
+    array: np.ndarray, element: Element, block: tuple[int, int], factors: str, along_rows: bool
+) -> QuantizedMatrix:
+    if element.name not in _LARGEST_IN_BLOCKS:
+        raise refusal("type", element.name, "e4m3, e5m2, e3m2, e2m3 or e2m1 with blocks")
+    lines_per_block, k_per_block = block
+    if lines_per_block < 1 or k_per_block < 1:
+        raise refusal("block", block, "1 x 1 or more")
+    if not np.isfinite(array).all():
+        row, column = np.argwhere(~np.isfinite(array))[0]
+        raise refusal("values", f"{array[row, column]} at [{row}, {column}]", "a finite value")
+    lines = array if along_rows else array.T
+    line_blocks = -(-lines.shape[0] // lines_per_block)
+    depth_blocks = -(-lines.shape[1] // k_per_block)
+    magnitudes = np.zeros((line_blocks, depth_blocks))
+    at = np.arange(lines.shape[0]) // lines_per_block, np.arange(lines.shape[1]) // k_per_block
+    np.maximum.at(magnitudes, (at[0][:, None], at[1][None, :]), np.abs(lines))
+    largest = _LARGEST_IN_BLOCKS[element.name]
+    stored, values = factors_of(magnitudes, largest, factors)
+    scaled = np.clip(lines / values[at[0]][:, at[1]], -largest, largest)
+    elements = _nearest(scaled, element)
+    scale = BlockScale(stored, rows=lines_per_block, k=k_per_block)
+    return QuantizedMatrix(elements if along_rows else elements.T, scale)
 
 
 def quantize(
-    values: npt.ArrayLike, type: Any, *, per: Literal["matrix", "row", "column"] = "matrix"
+    values: npt.ArrayLike,
+    type: Any,
+    *,
+    per: Literal["matrix", "row", "column"] = "matrix",
+    block: tuple[int, int] | None = None,
+    factors: Literal["f32", "ue8m0", "ue4m3"] = "f32",
+    k_axis: Literal[0, 1] = 1,
 ) -> QuantizedMatrix:
     """A matrix as elements of an 8-bit type (``e4m3``, ``e5m2``, ``s8``, ``u8``) times factors.
 
     Each factor brings the largest magnitude that it is for to the largest value of the type (127 for
     s8). ``row`` is for A, ``column`` for B: the server scales rows of op(A) and columns of op(B).
+
+    With `block` each block has a factor, and the type is a float of at most 8 bits: ``block=(1, 128)``
+    is one for each row and 128 elements along k. `k_axis` is the axis of the values that k runs along:
+    1 for an A, and for a B that is stored n x k and used as ``.T``; 0 for a B that is k x n, whose
+    columns take the place of rows. `factors` is their type; those of ``ue8m0`` and ``ue4m3`` are the
+    least with which nothing saturates, as far as there are such. OCP's MX is ``block=(1, 32),
+    factors="ue8m0"``, NVFP4 is ``e2m1`` with ``block=(1, 16), factors="ue4m3"``.
     """
     element = named_element(type, "type")
+    if block is not None:
+        array = np.asarray(values, np.float32)
+        if array.ndim != 2:
+            raise refusal("values.shape", array.shape, "rows and columns")
+        if k_axis not in (0, 1):
+            raise refusal("k_axis", k_axis, "0 or 1")
+        return _quantize_blocks(array, element, block, factors, along_rows=k_axis == 1)
     if element.name not in _LARGEST:
         raise refusal("type", element.name, "e4m3, e5m2, s8 or u8")
     array = np.asarray(values, np.float32)

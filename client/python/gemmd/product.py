@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from gemmd.blocks import BlockScale
 from gemmd.elements import named_element, numbered_element, typed
 from gemmd.errors import DataLoss, InvalidArgument, refusal
 from gemmd.operands import (
@@ -46,8 +47,10 @@ class ProductOptions(TypedDict, total=False):
     accumulation_type: Any  #: The least precise type in which products may be added up.
     a_type: Any  #: For arrays whose dtype says too little: ``tf32``.
     b_type: Any
-    a_scale: npt.ArrayLike  #: One factor, or one for each row of A, which is of an 8-bit type.
-    b_scale: npt.ArrayLike  #: One factor, or one for each column of B, which is of an 8-bit type.
+    #: One factor, or one for each row of A, which is of an 8-bit type; or those of blocks.
+    a_scale: npt.ArrayLike | BlockScale
+    #: One factor, or one for each column of B, which is of an 8-bit type; or those of blocks.
+    b_scale: npt.ArrayLike | BlockScale
     bit_operation: str  #: ``and`` or ``xor``, for arrays of bool.
     kernel: str  #: A name that `Client.kernels` gives; the server chooses unless given.
     device: str  #: A name that `Client.devices` gives; the server chooses unless given.

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from gemmd.blocks import BlockScale
 from gemmd.channel import Deadline
 from gemmd.elements import typed
 from gemmd.errors import DeadlineExceeded, Error, Unavailable, refusal
@@ -75,6 +76,8 @@ class Upload:
         spec.type, spec.rows, spec.columns = element.number, rows, columns
         if matrices:
             spec.matrices = matrices[0]
+        if isinstance(scale, BlockScale):
+            raise refusal("scale", "factors of blocks", "none: each product brings them along")
         if scale is not None:
             spec.scale.values.extend(np.asarray(scale, np.float32).reshape(-1).tolist())
         begin = resident_pb2.PutBegin(

@@ -128,6 +128,49 @@ TEST_F(GemmctlMultiplyTest, AWrongResultHasItsOwnExitCode) {
               StartsWith("gemmctl: DATA_LOSS: d: 1 of 16 elements are wrong; at [0, 1] got "));
 }
 
+TEST_F(GemmctlMultiplyTest, SendsFactorsOfBlocks) {
+  v1::MultiplyRequest sent;
+  const FakeServer server(KeepingScript(sent));
+  const std::string floats = FloatFile("floats.npy", {3, 2}, {1, 2, 3, 4, 5, 6});
+  NpyArray codes = {.type = v1::ELEMENT_TYPE_U8, .shape = {2, 5, 1}, .data = "abcdefghij"};
+  ASSERT_THAT(WriteNpyFile(codes, Path("codes.npy")), IsOk());
+  const std::vector<std::string> product = {"multiply", "--random", "3,5,20", "--batch",
+                                            "2",        "--type",   "e4m3"};
+  const auto run = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> arguments = product;
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    return RunGemmctl(arguments, server.address());
+  };
+  EXPECT_EQ(run({"--blocks-a", "f32:1x16", "--scale-a", floats, "--blocks-b", "ue8m0:1x32",
+                 "--scale-b", Path("codes.npy")})
+                .code,
+            ExitCode::kRefused);
+  const v1::BlockScale& a = sent.a().scale().blocks();
+  EXPECT_EQ(a.type(), v1::FACTOR_TYPE_F32);
+  EXPECT_EQ(a.rows_per_block(), 1);
+  EXPECT_EQ(a.k_per_block(), 16);
+  EXPECT_EQ(a.factors(), Floats({1, 2, 3, 4, 5, 6}));
+  EXPECT_FALSE(a.per_matrix());
+  const v1::BlockScale& b = sent.b().scale().blocks();
+  EXPECT_EQ(b.type(), v1::FACTOR_TYPE_UE8M0);
+  EXPECT_EQ(b.factors(), "abcdefghij");
+  EXPECT_TRUE(b.per_matrix());
+
+  const auto refusal = [&](const std::vector<std::string>& flags) {
+    const Outcome outcome = run(flags);
+    EXPECT_EQ(outcome.code, ExitCode::kUsage);
+    return outcome.err;
+  };
+  EXPECT_THAT(refusal({"--blocks-a", "bf16:1x16", "--scale-a", floats}),
+              HasSubstr("--blocks-a: got bf16:1x16, want f32, ue8m0 or ue4m3 and a block"));
+  EXPECT_THAT(refusal({"--blocks-a", "f32:0x16", "--scale-a", floats}), HasSubstr("f32:0x16"));
+  EXPECT_THAT(refusal({"--blocks-a", "f32:1x16"}), HasSubstr("--scale-a: got none"));
+  EXPECT_THAT(
+      refusal({"--blocks-a", "ue8m0:1x16", "--scale-a", floats}),
+      HasSubstr("--scale-a: got an array of 2 dimensions and type f32, want one of 2 or 3 in "
+                "C order, of u8 for --blocks-a ue8m0:1x16"));
+}
+
 TEST_F(GemmctlMultiplyTest, SendsTheOperandsThatTheFlagsDescribe) {
   v1::MultiplyRequest sent;
   const FakeServer server(KeepingScript(sent));

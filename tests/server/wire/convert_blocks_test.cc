@@ -181,7 +181,7 @@ const std::vector<BlockRefusal>& BlockRefusals() {
        "bytes of factors"},
       {"HugeBatchOfFactors",
        [](Request& r) {
-         r.set_batch(kMost / 4);
+         r.set_batch(kMost / 2);
          r.set_m(1);
          r.set_n(0);
          r.mutable_a()->set_batch_stride(0);
