@@ -35,8 +35,9 @@ BAD_COMMENT = re.compile(r"(?<!:)(//|#) Of\b")
 
 
 def documents(root):
-    """The top documents, and the README of every folder."""
-    folders = [path for top in TOP_FOLDERS for path in (root / top).rglob("README.md")]
+    """The top documents, and the README of every folder; and what is written for operators."""
+    names = ("README.md", "RUNBOOK.md")
+    folders = [path for top in TOP_FOLDERS for name in names for path in (root / top).rglob(name)]
     return sorted([*root.glob("*.md"), *folders])
 
 
