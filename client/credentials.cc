@@ -100,23 +100,6 @@ bool IsSet(const TlsOptions& tls) {
            tls.server_name.empty());
 }
 
-bool IsUnix(absl::string_view address) {
-  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:");
-}
-
-// A host that leads to this machine whatever a resolver says.
-bool IsLoopback(absl::string_view address) {
-  for (absl::string_view scheme : {"dns:", "ipv4:", "ipv6:"}) {
-    if (absl::ConsumePrefix(&address, scheme)) break;
-  }
-  absl::ConsumePrefix(&address, "///");
-  if (absl::StrContains(address, ',')) return false;
-  const absl::string_view host = address.substr(0, address.rfind(':'));
-  return host == "localhost" || host == "[::1]" ||
-         (absl::StartsWith(host, "127.") &&
-          host.find_first_not_of("0123456789.") == absl::string_view::npos);
-}
-
 absl::Status CheckToken(absl::string_view address, bool is_encrypted, const std::string& token) {
   const bool is_good =
       token.size() <= kMostTokenBytes &&
@@ -140,12 +123,31 @@ absl::string_view WithoutTls(absl::string_view address) {
   return address;
 }
 
+bool HasTls(absl::string_view address, const TlsOptions& tls) {
+  return WithoutTls(address).size() != address.size() || IsSet(tls);
+}
+
+bool IsUnix(absl::string_view address) {
+  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:");
+}
+
+bool IsLoopback(absl::string_view address) {
+  for (absl::string_view scheme : {"dns:", "ipv4:", "ipv6:"}) {
+    if (absl::ConsumePrefix(&address, scheme)) break;
+  }
+  absl::ConsumePrefix(&address, "///");
+  if (absl::StrContains(address, ',')) return false;
+  const absl::string_view host = address.substr(0, address.rfind(':'));
+  return host == "localhost" || host == "[::1]" ||
+         (absl::StartsWith(host, "127.") &&
+          host.find_first_not_of("0123456789.") == absl::string_view::npos);
+}
+
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
     absl::string_view address, const ClientOptions& options) {
   const TlsOptions& tls = options.tls;
   const absl::string_view target = WithoutTls(address);
-  const bool has_prefix = target.size() != address.size();
-  const bool has_tls = has_prefix || IsSet(tls);
+  const bool has_tls = HasTls(address, tls);
   if (has_tls && IsUnix(target)) {
     return Bad("address", address, "host:port, since TLS is not spoken over unix sockets");
   }

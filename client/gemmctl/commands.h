@@ -25,18 +25,19 @@ extern const Command kDevicesCommand;
 extern const Command kInfoCommand;
 extern const Command kTopCommand;
 extern const Command kHealthCommand;
+extern const Command kDoctorCommand;
 extern const Command kIncidentsCommand;
 extern const Command kReplayCommand;
 extern const Command kCompletionCommand;
 extern const Command kRestartDeviceCommand;
 
 inline constexpr const Command* kCommands[] = {
-    &kMultiplyCommand,     &kExplainCommand,    &kRandomCommand,        &kConvertCommand,
-    &kDiffCommand,         &kPutCommand,        &kGetCommand,           &kLsCommand,
-    &kRmCommand,           &kKeepCommand,       &kCompressCommand,      &kKernelsCommand,
-    &kInstructionsCommand, &kFragmentCommand,   &kDevicesCommand,       &kInfoCommand,
-    &kTopCommand,          &kHealthCommand,     &kRestartDeviceCommand, &kIncidentsCommand,
-    &kReplayCommand,       &kCompletionCommand,
+    &kMultiplyCommand,     &kExplainCommand,  &kRandomCommand,     &kConvertCommand,
+    &kDiffCommand,         &kPutCommand,      &kGetCommand,        &kLsCommand,
+    &kRmCommand,           &kKeepCommand,     &kCompressCommand,   &kKernelsCommand,
+    &kInstructionsCommand, &kFragmentCommand, &kDevicesCommand,    &kInfoCommand,
+    &kTopCommand,          &kHealthCommand,   &kDoctorCommand,     &kRestartDeviceCommand,
+    &kIncidentsCommand,    &kReplayCommand,   &kCompletionCommand,
 };
 
 }  // namespace gemmd

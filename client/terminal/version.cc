@@ -5,6 +5,8 @@
 
 namespace gemmd {
 
+std::string ToolVersion() { return GEMMD_VERSION; }
+
 std::string ToolVersionText(std::string_view tool) {
   return std::string(tool) + " " + GEMMD_VERSION + "\ncommit " + GEMMD_COMMIT + "\ngRPC " +
          GEMMD_GRPC_VERSION + "\nprotobuf " + GEMMD_PROTOBUF_VERSION;
