@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/lane_choice.h"
 #include "gemmd/client.h"
 #include "gemmd/tensor.h"
 #include "gemmd/v1/resident.grpc.pb.h"
@@ -68,6 +69,10 @@ class ClientSession {
 
   const std::shared_ptr<TensorOwner>& owner() const { return owner_; }
 
+  // What the client's transfers so far say of how many connections the next ones should take.
+  LaneChoice& upload_lanes() { return upload_lanes_; }
+  LaneChoice& download_lanes() { return download_lanes_; }
+
  private:
   class Deletion;
   enum class State { kNone, kOpening, kOpen, kFailed };
@@ -91,6 +96,9 @@ class ClientSession {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Tensors::Stub> stub_;
   const std::shared_ptr<TensorOwner> owner_ = std::make_shared<TensorOwner>();
+
+  LaneChoice upload_lanes_;
+  LaneChoice download_lanes_;
 
   mutable absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kNone;

@@ -142,8 +142,9 @@ class DownloadCall {
       : session_(session), plan_(std::move(plan)), watch_(plan_.terms, plan_.bytes) {}
 
   absl::StatusOr<v1::TensorInfo> Run() {
-    const auto lanes = LanesFor(plan_.bytes, plan_.connections);
+    const auto lanes = LanesFor(plan_.bytes, plan_.connections, session_.download_lanes());
     if (!lanes.ok()) return lanes.status();
+    const absl::Time start = absl::Now();
     const auto channels = session_.Lanes(*lanes);
     if (!channels.ok()) return channels.status();
     lanes_ = *lanes;
@@ -161,6 +162,8 @@ class DownloadCall {
     }
     if (!status_.ok()) return status_;
     if (!tensor_.has_value()) return absl::DataLossError("get: got no description of the tensor");
+    const bool has_broken = taken_at_break_ >= 0;
+    if (!has_broken) session_.download_lanes().Tell(plan_.bytes, lanes_, absl::Now() - start);
     watch_.Finish();
     return *tensor_;
   }

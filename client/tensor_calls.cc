@@ -23,13 +23,20 @@ absl::Time DeadlineOf(const ClientState& state, const std::optional<absl::Durati
   return absl::Now() + timeout.value_or(state.timeout);
 }
 
+// What is left of the time that began with the caller's entry.
+CallOptions Until(absl::Time deadline, CallOptions options = {}) {
+  options.timeout = deadline - absl::Now();
+  return options;
+}
+
 // Calls in the client's name, which has a session from then on.
 template <typename Response, typename Call>
 absl::StatusOr<Response> CallTensors(ClientState& state, const CallOptions& options, Call call) {
-  const auto session = state.session->Open(DeadlineOf(state, options.timeout));
+  const absl::Time deadline = DeadlineOf(state, options.timeout);
+  const auto session = state.session->Open(deadline);
   if (!session.ok()) return session.status();
   grpc::ClientContext context;
-  state.Prepare(context, options);
+  state.Prepare(context, Until(deadline, options));
   Response response;
   const grpc::Status status = call(*state.Next().tensors, &context, &response);
   if (!status.ok()) return ToAbslStatus(status, context);
@@ -77,6 +84,7 @@ absl::StatusOr<SessionInfo> Client::OpenSession(absl::string_view token,
 }
 
 absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOptions& options) {
+  const absl::Time entry = absl::Now();
   if (absl::Status status = CheckIsAsStored(matrix, options.matrices); !status.ok()) return status;
   const OperandShape shape = {.type = matrix.type,
                               .order = matrix.order,
@@ -92,17 +100,18 @@ absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOp
   const int64_t bytes = SizeOperand("matrix", shape)->full;
   const std::vector<std::byte> padding(static_cast<size_t>(bytes) - matrix.data.size());
 
-  const absl::Time deadline = DeadlineOf(*state_, options.timeout);
+  const absl::Time deadline = entry + options.timeout.value_or(state_->timeout);
   const auto session = state_->session->Open(deadline);
   if (!session.ok()) return session.status();
   // What was let go of before is free for this one.
   state_->session->AwaitDeletions(deadline);
-  UploadPlan plan = {
-      .begin = {},
-      .source = {.data = matrix.data, .padding = padding},
-      .connections = options.connections,
-      .terms = {
-          .progress = options.progress, .timeout = options.timeout, .patience = state_->timeout}};
+  UploadPlan plan = {.begin = {},
+                     .source = {.data = matrix.data, .padding = padding},
+                     .connections = options.connections,
+                     .terms = {.progress = options.progress,
+                               .timeout = options.timeout,
+                               .entry = entry,
+                               .patience = state_->timeout}};
   FillSpec(matrix, options.matrices, *plan.begin.mutable_spec());
   FillKeep({.name = options.name, .pinned = options.pinned, .lease = options.lease},
            *plan.begin.mutable_keep());
@@ -115,17 +124,19 @@ absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOp
 
 absl::StatusOr<v1::TensorInfo> Client::Get(const v1::TensorRef& tensor, std::span<std::byte> into,
                                            const GetOptions& options) {
+  const absl::Time entry = absl::Now();
+  const absl::Time deadline = entry + options.timeout.value_or(state_->timeout);
   const int64_t bytes = static_cast<int64_t>(into.size());
   if (options.bytes.has_value() && *options.bytes != bytes) {
     return absl::InvalidArgumentError(absl::StrCat("into: got ", bytes, " bytes, want ",
                                                    *options.bytes, " as options.bytes says"));
   }
-  const auto session = state_->session->Open(DeadlineOf(*state_, options.timeout));
+  const auto session = state_->session->Open(deadline);
   if (!session.ok()) return session.status();
   v1::TensorRef ref = tensor;
   if (!tensor.name().empty()) {
     // Another version of that name is not to be mixed with this one.
-    const auto info = Describe(tensor);
+    const auto info = Describe(tensor, Until(deadline));
     if (!info.ok()) return info.status();
     ref = TensorOfHandle(info->handle());
   }
@@ -141,12 +152,14 @@ absl::StatusOr<v1::TensorInfo> Client::Get(const v1::TensorRef& tensor, std::spa
                                         .connections = options.connections,
                                         .terms = {.progress = options.progress,
                                                   .timeout = options.timeout,
+                                                  .entry = entry,
                                                   .patience = state_->timeout}});
 }
 
 absl::StatusOr<v1::TensorInfo> Client::Get(const v1::TensorRef& tensor, const TensorSink& sink,
                                            const GetOptions& options) {
-  const auto info = Describe(tensor);
+  const absl::Time entry = absl::Now();
+  const auto info = Describe(tensor, Until(entry + options.timeout.value_or(state_->timeout)));
   if (!info.ok()) return info.status();
   const int64_t left = info->bytes() - options.offset;
   if (options.offset < 0 || left < 0 || options.bytes.value_or(left) > left ||
@@ -163,6 +176,7 @@ absl::StatusOr<v1::TensorInfo> Client::Get(const v1::TensorRef& tensor, const Te
                                         .connections = options.connections,
                                         .terms = {.progress = options.progress,
                                                   .timeout = options.timeout,
+                                                  .entry = entry,
                                                   .patience = state_->timeout}});
 }
 
@@ -216,15 +230,16 @@ absl::Status Client::KeepAlive(ResidentTensor& tensor, const KeepAliveOptions& k
 absl::StatusOr<ResidentTensor> Client::Compress(const v1::TensorRef& tensor,
                                                 const CompressOptions& compress,
                                                 const CallOptions& options) {
+  const absl::Time deadline = DeadlineOf(*state_, options.timeout);
   v1::CompressRequest request;
   *request.mutable_tensor() = tensor;
   FillKeep(compress.keep, *request.mutable_keep());
   if (compress.mask.has_value()) *request.mutable_mask() = *compress.mask;
-  state_->session->AwaitDeletions(DeadlineOf(*state_, options.timeout));
-  auto info =
-      CallTensors<v1::TensorInfo>(*state_, options, [&](auto& stub, auto* context, auto* response) {
-        return stub.Compress(context, request, response);
-      });
+  state_->session->AwaitDeletions(deadline);
+  auto info = CallTensors<v1::TensorInfo>(*state_, Until(deadline, options),
+                                          [&](auto& stub, auto* context, auto* response) {
+                                            return stub.Compress(context, request, response);
+                                          });
   if (!info.ok()) return info.status();
   return ResidentTensor(*std::move(info), state_->session->owner());
 }
@@ -242,13 +257,13 @@ absl::StatusOr<MultiplyResult> Client::Multiply(const Operand& a, const Operand&
 
 absl::StatusOr<ChainResult> Client::Chain(const Operand& a, const Operand& b,
                                           const ChainOptions& chain, const CallOptions& options) {
+  const absl::Time deadline = DeadlineOf(*state_, options.timeout);
   const auto request = BuildChainRequest(a, b, chain);
   if (!request.ok()) return request.status();
-  const absl::Time deadline = DeadlineOf(*state_, options.timeout);
   const auto session = state_->session->Open(deadline);
   if (!session.ok()) return session.status();
   if (!chain.into.has_value()) state_->session->AwaitDeletions(deadline);
-  auto response = Multiply(*request, options);
+  auto response = Multiply(*request, Until(deadline, options));
   if (!response.ok()) return response.status();
   ChainResult result = {.tensor = {}, .response = *std::move(response)};
   if (chain.into.has_value()) return result;

@@ -11,23 +11,24 @@ namespace gemmd {
 namespace {
 
 constexpr int kMostLanes = 16;
-constexpr int kLanesOfLarge = 4;
-constexpr int64_t kLargeBytes = int64_t{8} << 20;
 
 // The clock of gRPC ends before absl's does.
 constexpr absl::Duration kLongest = absl::Hours(365 * 24);
 
 }  // namespace
 
-absl::StatusOr<int> LanesFor(int64_t bytes, int asked) {
+absl::StatusOr<int> LanesFor(int64_t bytes, int asked, LaneChoice& choice) {
   if (asked < 0 || asked > kMostLanes) {
     return absl::InvalidArgumentError(
         absl::StrCat("connections: got ", asked, ", want 0 to ", kMostLanes));
   }
-  const int wanted = asked > 0 ? asked : (bytes > kLargeBytes ? kLanesOfLarge : 1);
+  return LanesWithin(bytes, asked > 0 ? asked : choice.For(bytes, kTransferChunkBytes));
+}
+
+int LanesWithin(int64_t bytes, int lanes) {
   const int64_t chunks =
       std::max<int64_t>(1, (bytes + kTransferChunkBytes - 1) / kTransferChunkBytes);
-  return static_cast<int>(std::min<int64_t>(wanted, chunks));
+  return static_cast<int>(std::min<int64_t>(lanes, chunks));
 }
 
 bool IsBrokenConnection(const absl::Status& status) { return absl::IsUnavailable(status); }
@@ -35,7 +36,7 @@ bool IsBrokenConnection(const absl::Status& status) { return absl::IsUnavailable
 TransferWatch::TransferWatch(TransferTerms terms, int64_t bytes_total)
     : terms_(std::move(terms)), start_(absl::Now()), total_(bytes_total), moved_at_(start_) {
   deadline_ =
-      start_ + std::clamp(terms_.timeout.value_or(kLongest), absl::ZeroDuration(), kLongest);
+      terms_.entry + std::clamp(terms_.timeout.value_or(kLongest), absl::ZeroDuration(), kLongest);
 }
 
 absl::Status TransferWatch::Look(int64_t bytes_done) {

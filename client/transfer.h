@@ -10,7 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/lane_choice.h"
 #include "gemmd/tensor.h"
 
 namespace gemmd {
@@ -25,16 +27,20 @@ inline constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
 // How often a transfer whose connections broke is tried again without that any byte has moved.
 inline constexpr int kMostFruitlessTries = 5;
 
-// Connections for so many bytes; `asked` is what the caller said.
+// Connections for so many bytes; `asked` is what the caller said, and 0 leaves it to `choice`.
 // Errors: InvalidArgument for fewer than 0 or more than 16.
-absl::StatusOr<int> LanesFor(int64_t bytes, int asked);
+absl::StatusOr<int> LanesFor(int64_t bytes, int asked, LaneChoice& choice);
+
+// No more connections than there are chunks.
+int LanesWithin(int64_t bytes, int lanes);
 
 // Whether what broke off may go on over another connection.
 bool IsBrokenConnection(const absl::Status& status);
 
 struct TransferTerms {
   std::function<void(const TransferProgress&)> progress = {};
-  std::optional<absl::Duration> timeout = {};  // For all of it.
+  std::optional<absl::Duration> timeout = {};  // For all of it, from `entry` on.
+  absl::Time entry = absl::Now();              // When the caller asked.
   absl::Duration patience;                     // Without any byte, where there is no timeout.
 };
 

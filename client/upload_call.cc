@@ -22,14 +22,18 @@ class UploadCall {
   }
 
   absl::StatusOr<v1::TensorInfo> Run() {
-    const auto lanes = LanesFor(total_, plan_.connections);
+    const auto lanes = LanesFor(total_, plan_.connections, session_.upload_lanes());
     if (!lanes.ok()) return lanes.status();
+    const absl::Time start = absl::Now();
     int fruitless = 0;
     absl::Duration pause = absl::Milliseconds(100);
     while (true) {
       const int64_t before = done_;
       auto tensor = RunRound(*lanes);
       if (tensor.ok()) {
+        // What was there before, or broke, says nothing of the connections.
+        const bool is_whole = rounds_ == 1 && done_ == 0;
+        if (is_whole) session_.upload_lanes().Tell(total_, *lanes, absl::Now() - start);
         watch_.Finish();
         return tensor;
       }
@@ -48,6 +52,7 @@ class UploadCall {
   absl::StatusOr<v1::TensorInfo> RunRound(int most_lanes) {
     const auto first_lane = session_.Lanes(1);
     if (!first_lane.ok()) return first_lane.status();
+    ++rounds_;
     UploadRound round(plan_.source, lent_, session_, watch_.deadline());
     round.Open((*first_lane)[0], first_);
     const auto state = round.AwaitState([&](int64_t /*sent*/) { return watch_.Look(done_); });
@@ -57,7 +62,7 @@ class UploadCall {
       done_ = total_ - missing;
       if (!state->upload().empty()) {
         first_.set_join(state->upload());
-        JoinWith(round, *LanesFor(missing, most_lanes));
+        JoinWith(round, LanesWithin(missing, most_lanes));
       }
     }
     round.AwaitEnd([&](int64_t sent) { return watch_.Look(done_ + std::min(sent, missing)); });
@@ -97,7 +102,8 @@ class UploadCall {
   TransferWatch watch_;
   LentBytes lent_;
   v1::PutRequest first_;  // Begins the upload, then joins it.
-  int64_t done_ = 0;      // What the server had when the round began.
+  int rounds_ = 0;
+  int64_t done_ = 0;  // What the server had when the round began.
 };
 
 }  // namespace

@@ -90,6 +90,10 @@ std::string FakeTensors::bytes_of(const std::string& handle) const {
   const auto tensor = service_->tensors_.find(handle);
   return tensor == service_->tensors_.end() ? "" : tensor->second.bytes;
 }
+std::vector<absl::Duration> FakeTensors::times_left() const {
+  absl::MutexLock lock(&service_->mutex_);
+  return service_->times_left_;
+}
 size_t FakeTensors::tensors() const {
   absl::MutexLock lock(&service_->mutex_);
   return service_->tensors_.size();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "gemmd/v1/gemm.grpc.pb.h"
 #include "gemmd/v1/resident.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
@@ -38,6 +39,8 @@ class FakeTensors {
   std::vector<v1::MultiplyRequest> products() const;
   std::string bytes_of(const std::string& handle) const;
   size_t tensors() const;
+  // Of each call in the name of a session, what was left until its deadline when it came.
+  std::vector<absl::Duration> times_left() const;
 
  private:
   class Gemm;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/operand_size.h"
 #include "gemmd/tensor.h"
 
@@ -23,6 +24,7 @@ grpc::Status NoSuchTensor() {
 
 grpc::ServerWriteReactor<v1::OpenSessionResponse>* FakeTensorsService::OpenSession(
     grpc::CallbackServerContext* /*context*/, const v1::OpenSessionRequest* request) {
+  absl::SleepFor(faults_.session_delay);
   absl::MutexLock lock(&mutex_);
   ++sessions_opened_;
   std::string token = request->token();
@@ -198,6 +200,7 @@ v1::TensorInfo FakeTensorsService::Keep(const v1::PutBegin& begin, std::string b
 }
 
 grpc::Status FakeTensorsService::Authenticate(const grpc::ServerContextBase& context) {
+  times_left_.push_back(absl::FromChrono(context.deadline()) - absl::Now());
   const auto token = context.client_metadata().find("gemmd-session");
   if (token != context.client_metadata().end() &&
       tokens_.count(std::string(token->second.data(), token->second.size())) > 0) {

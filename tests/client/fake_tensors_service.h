@@ -97,6 +97,7 @@ class FakeTensorsService final
   std::vector<std::string> deleted_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::PutBegin> begun_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, StoredTensor> tensors_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::Duration> times_left_ ABSL_GUARDED_BY(mutex_);
 
  private:
   StoredTensor* Find(const v1::TensorRef& ref) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <set>
 
+#include "absl/time/time.h"
+
 namespace gemmd {
 
 // Numbers count from 1 over all streams of the server's life.
@@ -19,6 +21,7 @@ struct TensorFaults {
   bool ignores_chunks = false;       // Takes no chunk; the streams stay open.
   bool sends_wrong_offsets = false;  // In Get.
   bool wants_too_much = false;       // Put asks for bytes outside of the tensor.
+  absl::Duration session_delay = {};  // Before a session is opened.
 };
 
 }  // namespace gemmd

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -198,6 +199,44 @@ TEST(TensorTest, ChainsLeaveTheirResultsOnTheServer) {
   EXPECT_EQ(products[1].d().tensor().tensor().handle(), d->tensor->handle());
   EXPECT_EQ(products[1].c().tensor().tensor().handle(), d->tensor->handle());
   EXPECT_EQ(products[1].beta(), 1);
+}
+
+// What a call waited for before it could be sent is not added to its time.
+TEST(TensorTest, DeadlinesCountFromTheEntry) {
+  constexpr absl::Duration kDelay = absl::Seconds(1);
+  constexpr absl::Duration kTimeout = absl::Seconds(30);
+  const FakeTensors server({.session_delay = kDelay});
+  const std::vector<float> values(4, 1.0f);
+  const auto view = View(values, 2, 2);
+  std::vector<std::byte> bytes(16);
+  const std::function<void(Client&)> calls[] = {
+      [&](Client& client) { EXPECT_THAT(client.Put(view, {.timeout = kTimeout}), IsOk()); },
+      [&](Client& client) {
+        EXPECT_FALSE(client.Get(NamedTensor("none"), bytes, {.timeout = kTimeout}).ok());
+      },
+      [&](Client& client) {
+        const auto sink = [](int64_t, std::span<const std::byte>) { return absl::OkStatus(); };
+        EXPECT_FALSE(client.Get(NamedTensor("none"), TensorSink(sink), {.timeout = kTimeout}).ok());
+      },
+      [&](Client& client) {
+        EXPECT_FALSE(client.Describe(NamedTensor("none"), {.timeout = kTimeout}).ok());
+      },
+      [&](Client& client) {
+        EXPECT_FALSE(client.Compress(NamedTensor("none"), {}, {.timeout = kTimeout}).ok());
+      },
+      [&](Client& client) {
+        EXPECT_THAT(client.Chain(view, view, {}, {.timeout = kTimeout}), IsOk());
+      },
+  };
+  for (const auto& call : calls) {
+    const size_t before = server.times_left().size();
+    auto client = Client::Create(server.address());
+    ASSERT_THAT(client, IsOk());
+    call(*client);
+    const std::vector<absl::Duration> left = server.times_left();
+    ASSERT_GT(left.size(), before);
+    EXPECT_LE(left[before], kTimeout - kDelay / 2);
+  }
 }
 
 TEST(TensorTest, PartsAreCountedFromThePartTheyAreOf) {

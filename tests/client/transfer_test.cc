@@ -90,6 +90,27 @@ TEST(TransferTest, LargeTensorsTravelOverSeveralConnections) {
               StatusIs(absl::StatusCode::kInvalidArgument, "connections: got 17, want 0 to 16"));
 }
 
+TEST(TransferTest, TheClientTriesHowManyConnectionsAreFaster) {
+  const FakeTensors server;
+  Client client = Connect(server);
+  const auto sent = RandomBytes(12 * kMiB);
+  // What was divided first is not the second time.
+  ASSERT_THAT(client.Put(Line(sent)), IsOk());
+  EXPECT_EQ(server.puts(), 4);
+  const auto tensor = client.Put(Line(sent));
+  ASSERT_THAT(tensor, IsOk());
+  EXPECT_EQ(server.puts(), 5);
+  std::vector<uint8_t> got(sent.size());
+  for (int i = 0; i < 3; ++i) {
+    std::fill(got.begin(), got.end(), uint8_t{0});
+    ASSERT_THAT(client.Get(tensor->ref(), std::as_writable_bytes(std::span(got))), IsOk());
+    EXPECT_TRUE(got == sent);
+  }
+  // Who says how many gets as many.
+  ASSERT_THAT(client.Put(Line(sent), {.connections = 2}), IsOk());
+  EXPECT_EQ(server.puts(), 7);
+}
+
 TEST(TransferTest, PaddingThatWasLeftOutIsSentAsZeros) {
   const FakeTensors server;
   Client client = Connect(server);
