@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,9 @@
 #include "client/gemmctl/connect.h"
 #include "client/gemmctl/fragment_drawing.h"
 #include "client/gemmctl/fragment_grid.h"
+#include "client/gemmctl/fragment_values.h"
 #include "client/gemmctl/message_json.h"
+#include "client/gemmctl/operand_input.h"
 #include "client/terminal/option.h"
 #include "client/terminal/text_file.h"
 
@@ -27,13 +30,15 @@ constexpr char kHelp[] =
     "Examples:\n"
     "  gemmctl fragment mma.m16n8k16.f32.f16.f16.f32\n"
     "  gemmctl fragment mma.sp.m16n8k32.f32.f16.f16.f32 --operand metadata --selector 1\n"
-    "  gemmctl fragment wgmma.m64n16k16.f32.bf16.bf16 --svg wgmma.svg";
+    "  gemmctl fragment wgmma.m64n16k16.f32.bf16.bf16 --svg wgmma.svg\n"
+    "  gemmctl fragment mma.m16n8k16.f32.f16.f16.f32 --operand a --values A.npy --svg a.svg";
 
 struct FragmentFlags {
   std::string instruction;
   std::string operand;  // Empty: all of them.
   int selector = 0;
-  std::string svg_path;  // Empty: text. "-": standard output.
+  std::string svg_path;     // Empty: text. "-": standard output.
+  std::string values_path;  // A matrix whose elements are drawn; empty: none.
 };
 
 // An operand to show, and what its drawing is called.
@@ -102,10 +107,25 @@ absl::StatusOr<std::vector<ShownFragment>> AskAll(Client& client, const Fragment
   return fragments;
 }
 
-absl::StatusOr<std::vector<FragmentGrid>> GridsOf(const std::vector<ShownFragment>& fragments) {
+// The elements of the matrix that the flags name, where they name one.
+absl::StatusOr<std::optional<FragmentValues>> ReadValues(
+    const FragmentFlags& flags, const v1::DescribeFragmentResponse& fragment,
+    const Console& console) {
+  if (flags.values_path.empty()) return std::nullopt;
+  // A file that does not say what its type is has the operand's.
+  auto matrix = ReadArray(flags.values_path, v1::ELEMENT_TYPE_UNSPECIFIED, console);
+  if (!matrix.ok()) matrix = ReadArray(flags.values_path, fragment.type(), console);
+  if (!matrix.ok()) return matrix.status();
+  auto values = ValuesOf(fragment, *matrix);
+  if (!values.ok()) return values.status();
+  return *std::move(values);
+}
+
+absl::StatusOr<std::vector<FragmentGrid>> GridsOf(const std::vector<ShownFragment>& fragments,
+                                                  const std::optional<FragmentValues>& values) {
   std::vector<FragmentGrid> all;
   for (const ShownFragment& shown : fragments) {
-    auto grids = MakeGrids(shown.fragment, shown.name);
+    auto grids = MakeGrids(shown.fragment, shown.name, values.has_value() ? &*values : nullptr);
     if (!grids.ok()) return grids.status();
     for (FragmentGrid& grid : *grids) all.push_back(std::move(grid));
   }
@@ -121,7 +141,9 @@ std::string GridsText(const std::string& title, const std::vector<FragmentGrid>&
 
 ExitCode Draw(const FragmentFlags& flags, const std::vector<ShownFragment>& fragments,
               const Console& console) {
-  const auto grids = GridsOf(fragments);
+  const auto values = ReadValues(flags, fragments.front().fragment, console);
+  if (!values.ok()) return FailLocally(console, values.status());
+  const auto grids = GridsOf(fragments, *values);
   if (!grids.ok()) return FailCall(console, grids.status());
   const v1::Instruction& instruction = fragments.front().fragment.instruction();
   std::string title = instruction.name();
@@ -159,13 +181,22 @@ CommandRun AddFragment(CLI::App& app) {
             "Name of an instruction; gemmctl instructions lists all names")
       .Require()
       .TypeName("");
-  AddChoice(app, "--operand", flags->operand, "Operand to draw (default: all)",
-            {"a", "b", "c", "d", "metadata"});
+  const CommandOption operand =
+      AddChoice(app, "--operand", flags->operand, "Operand to draw (default: all)",
+                {"a", "b", "c", "d", "metadata"});
   AddOption(app, "--selector", flags->selector, "Sparsity selector of the metadata")
       .ShowDefault()
       .TypeName("S");
-  AddOption(app, "--svg", flags->svg_path,
-            "File for a drawing in SVG, instead of text; - is standard output")
+  const CommandOption svg =
+      AddOption(app, "--svg", flags->svg_path,
+                "File for a drawing in SVG, instead of text; - is standard output. Under the "
+                "pointer a cell tells where each of its elements lies")
+          .TypeName("PATH");
+  AddOption(app, "--values", flags->values_path,
+            "Draw the elements of this .npy matrix into the cells: its upper left part, rounded to "
+            "the operand's type; of a sparse A the elements that are kept")
+      .Need(svg)
+      .Need(operand)
       .TypeName("PATH");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunFragment(global, *flags, console);

@@ -5,6 +5,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/gemmctl/difference_report.h"
+#include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {
@@ -75,21 +78,24 @@ std::vector<std::string> Headings(int extent, int step) {
   return headings;
 }
 
+const char* LetterOf(v1::FragmentOperand operand) {
+  switch (operand) {
+    case v1::FRAGMENT_OPERAND_B: return "b";
+    case v1::FRAGMENT_OPERAND_C: return "c";
+    case v1::FRAGMENT_OPERAND_D: return "d";
+    case v1::FRAGMENT_OPERAND_METADATA: return "group ";
+    default: return "a";
+  }
+}
+
 // "{a0,a1}", "{a0..a7}"; of metadata the bits, "[15:0]".
 std::string ElementsText(const v1::DescribeFragmentResponse& fragment, int first, int length) {
   const int last = first + length - 1;
-  char letter = 'a';
-  switch (fragment.operand()) {
-    case v1::FRAGMENT_OPERAND_METADATA: {
-      const int bits = fragment.element_bits();
-      return absl::StrCat("[", (last + 1) * bits - 1, ":", first * bits, "]");
-    }
-    case v1::FRAGMENT_OPERAND_B: letter = 'b'; break;
-    case v1::FRAGMENT_OPERAND_C: letter = 'c'; break;
-    case v1::FRAGMENT_OPERAND_D: letter = 'd'; break;
-    default: break;
+  if (fragment.operand() == v1::FRAGMENT_OPERAND_METADATA) {
+    const int bits = fragment.element_bits();
+    return absl::StrCat("[", (last + 1) * bits - 1, ":", first * bits, "]");
   }
-  const auto one = [&](int element) { return absl::StrCat(std::string(1, letter), element); };
+  const auto one = [&](int element) { return absl::StrCat(LetterOf(fragment.operand()), element); };
   if (length == 1) return absl::StrCat("{", one(first), "}");
   return absl::StrCat("{", one(first), length == 2 ? "," : "..", one(last), "}");
 }
@@ -98,12 +104,30 @@ std::string ElementsText(const v1::DescribeFragmentResponse& fragment, int first
 void AddHolder(int lane, const std::string& elements, FragmentCell& cell) {
   const std::string prefix = absl::StrCat("T", lane, ":");
   if (cell.label.empty()) {
-    cell = {lane, absl::StrCat(prefix, elements)};
+    cell.lane = lane;
+    cell.label = absl::StrCat(prefix, elements);
   } else if (cell.lane == lane) {
     absl::StrAppend(&cell.label, ",", elements);
   } else {
     absl::StrAppend(&cell.label, " ", prefix, elements);
   }
+}
+
+// Says of one element where it lies and, where that is known, what it is.
+void AddElement(const v1::DescribeFragmentResponse& fragment, const v1::FragmentEntry& entry,
+                const FragmentValues* values, FragmentCell& cell) {
+  const int first_bit = entry.first_bit() % 32;
+  absl::StrAppend(&cell.hint, cell.hint.empty() ? "" : "\n", "[", entry.row(), ", ", entry.column(),
+                  "]");
+  if (values != nullptr) {
+    const uint64_t pattern = values->At(entry.row(), entry.column());
+    absl::StrAppend(&cell.hint, " = ", ElementText(values->type, pattern), ", ",
+                    PatternText(values->type, pattern));
+    cell.values.push_back(absl::StrFormat("%.4g", ElementValue(values->type, pattern)));
+  }
+  absl::StrAppend(&cell.hint, ": ", LetterOf(fragment.operand()), entry.element(), " of lane ",
+                  entry.lane(), ", bits ", first_bit + fragment.container_bits() - 1, " to ",
+                  first_bit, " of register ", entry.first_bit() / 32);
 }
 
 std::string TitleOf(const v1::DescribeFragmentResponse& fragment, const std::string& name) {
@@ -132,7 +156,8 @@ std::string TitleOf(const v1::DescribeFragmentResponse& fragment, const std::str
 }  // namespace
 
 absl::StatusOr<std::vector<FragmentGrid>> MakeGrids(const v1::DescribeFragmentResponse& fragment,
-                                                    const std::string& name) {
+                                                    const std::string& name,
+                                                    const FragmentValues* values) {
   const absl::Status status = CheckEntries(fragment);
   if (!status.ok()) return status;
   const Run run = LongestRun(fragment);
@@ -145,11 +170,12 @@ absl::StatusOr<std::vector<FragmentGrid>> MakeGrids(const v1::DescribeFragmentRe
   blank.cells.assign(blank.rows.size(), std::vector<FragmentCell>(blank.columns.size()));
   std::vector<FragmentGrid> grids;
   for (const v1::FragmentEntry& entry : fragment.entries()) {
-    if (entry.element() % run.length != 0) continue;
     const auto product = static_cast<size_t>(entry.product());
     if (grids.size() <= product) grids.resize(product + 1, blank);
     FragmentCell& cell = grids[product].cells[static_cast<size_t>(entry.row() / row_step)]
                                              [static_cast<size_t>(entry.column() / column_step)];
+    AddElement(fragment, entry, values, cell);
+    if (entry.element() % run.length != 0) continue;
     AddHolder(entry.lane(), ElementsText(fragment, entry.element(), run.length), cell);
   }
   for (size_t i = 0; grids.size() > 1 && i < grids.size(); ++i) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/gemmctl/fragment_values.h"
 #include "gemmd/v1/instructions.pb.h"
 
 namespace gemmd {
@@ -16,6 +17,9 @@ namespace gemmd {
 struct FragmentCell {
   int lane = 0;       // The first one that holds it.
   std::string label;  // "T0:{a0,a1}", "T0:[15:0]".
+  std::string
+      hint;  // A line for each element: "[0, 1]: a1 of lane 0, bits 31 to 16 of register 0".
+  std::vector<std::string> values;  // Of its elements, where a matrix was given.
 };
 
 struct FragmentGrid {
@@ -25,9 +29,11 @@ struct FragmentGrid {
   std::vector<std::vector<FragmentCell>> cells;  // By row, then column.
 };
 
-// One grid for each of the instruction's independent products. `name` is for the title: "A".
+// One grid for each of the instruction's independent products. `name` is for the title: "A". With
+// `values`, each cell has its elements of a matrix; null: none.
 // Errors: Internal where the answer does not hold every place of the matrix, all lanes alike.
 absl::StatusOr<std::vector<FragmentGrid>> MakeGrids(const v1::DescribeFragmentResponse& fragment,
-                                                    const std::string& name);
+                                                    const std::string& name,
+                                                    const FragmentValues* values = nullptr);
 
 }  // namespace gemmd

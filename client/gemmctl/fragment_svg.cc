@@ -20,6 +20,8 @@ constexpr int kGridTitleHeight = 30;
 constexpr int kHeadingHeight = 22;
 constexpr int kGap = 28;  // Below a grid.
 constexpr int kCellHeight = 26;
+constexpr int kValueHeight = 18;         // Of the values of a cell, below its label.
+constexpr size_t kShownValues = 4;       // The pointer shows all of them.
 constexpr int kCellPadding = 14;         // Left and right of a label, together.
 constexpr double kCharacterWidth = 7.3;  // In a monospaced font of 12 px, rounded up.
 constexpr double kTitleCharacterWidth = 10;
@@ -47,8 +49,17 @@ int WidthOf(size_t characters) {
   return static_cast<int>(static_cast<double>(characters) * kCharacterWidth) + kCellPadding;
 }
 
+// "1.5 2", "1 2 3 4 ...".
+std::string ValuesText(const FragmentCell& cell) {
+  const size_t shown = std::min(cell.values.size(), kShownValues);
+  std::string text;
+  for (size_t i = 0; i < shown; ++i) absl::StrAppend(&text, i == 0 ? "" : " ", cell.values[i]);
+  return shown < cell.values.size() ? text + " ..." : text;
+}
+
 // The places of a grid and of its parts.
 struct GridLayout {
+  int cell_height = kCellHeight;
   int heading_width = 0;
   int cell_width = 0;
   int width = 0;
@@ -56,6 +67,7 @@ struct GridLayout {
 };
 
 GridLayout LayOut(const FragmentGrid& grid) {
+  GridLayout layout;
   size_t longest_row_heading = 0;
   for (const std::string& heading : grid.rows) {
     longest_row_heading = std::max(longest_row_heading, heading.size());
@@ -65,15 +77,17 @@ GridLayout LayOut(const FragmentGrid& grid) {
     longest_label = std::max(longest_label, heading.size());
   }
   for (const auto& row : grid.cells) {
-    for (const FragmentCell& cell : row) longest_label = std::max(longest_label, cell.label.size());
+    for (const FragmentCell& cell : row) {
+      longest_label = std::max({longest_label, cell.label.size(), ValuesText(cell).size()});
+      if (!cell.values.empty()) layout.cell_height = kCellHeight + kValueHeight;
+    }
   }
-  GridLayout layout;
   layout.heading_width = WidthOf(longest_row_heading);
   layout.cell_width = WidthOf(longest_label);
   layout.width = layout.heading_width + layout.cell_width * static_cast<int>(grid.columns.size());
   layout.width = std::max(layout.width, WidthOf(grid.title.size() * 5 / 4));
-  layout.height =
-      kGridTitleHeight + kHeadingHeight + kCellHeight * static_cast<int>(grid.rows.size()) + kGap;
+  layout.height = kGridTitleHeight + kHeadingHeight +
+                  layout.cell_height * static_cast<int>(grid.rows.size()) + kGap;
   return layout;
 }
 
@@ -82,10 +96,19 @@ void AddText(int x, int y, const char* style, const std::string& text, std::stri
                         EscapedMarkup(text));
 }
 
-void AddCell(int x, int y, int width, const FragmentCell& cell, std::string& svg) {
-  absl::StrAppendFormat(&svg, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>\n",
-                        x, y, width, kCellHeight, FillOf(cell.lane));
-  AddText(x + width / 2, y + kCellHeight / 2, "label", cell.label, svg);
+// A group, so that the pointer finds what it tells over the texts, too.
+void AddCell(int x, int y, const GridLayout& layout, const FragmentCell& cell, std::string& svg) {
+  const int middle = x + layout.cell_width / 2;
+  absl::StrAppendFormat(&svg,
+                        "<g class=\"cell\"><title>%s</title>\n"
+                        "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>\n",
+                        EscapedMarkup(cell.hint), x, y, layout.cell_width, layout.cell_height,
+                        FillOf(cell.lane));
+  AddText(middle, y + kCellHeight / 2, "label", cell.label, svg);
+  if (!cell.values.empty()) {
+    AddText(middle, y + kCellHeight + kValueHeight / 2 - 4, "value", ValuesText(cell), svg);
+  }
+  svg += "</g>\n";
 }
 
 void AddGrid(const FragmentGrid& grid, const GridLayout& layout, int top, std::string& svg) {
@@ -98,11 +121,12 @@ void AddGrid(const FragmentGrid& grid, const GridLayout& layout, int top, std::s
             svg);
   }
   for (size_t i = 0; i < grid.rows.size(); ++i) {
-    const int y = first_row + kCellHeight * static_cast<int>(i);
-    AddText(kMargin + layout.heading_width / 2, y + kCellHeight / 2, "heading", grid.rows[i], svg);
+    const int y = first_row + layout.cell_height * static_cast<int>(i);
+    AddText(kMargin + layout.heading_width / 2, y + layout.cell_height / 2, "heading", grid.rows[i],
+            svg);
     for (size_t j = 0; j < grid.columns.size(); ++j) {
       const int x = left + layout.cell_width * static_cast<int>(j);
-      AddCell(x, y, layout.cell_width, grid.cells[i][j], svg);
+      AddCell(x, y, layout, grid.cells[i][j], svg);
     }
   }
 }
@@ -115,7 +139,9 @@ constexpr char kStyle[] =
     ".grid { font-size: 14px; font-weight: bold; }\n"
     ".heading { fill: #666; text-anchor: middle; }\n"
     ".label { text-anchor: middle; }\n"
+    ".value { text-anchor: middle; font-weight: bold; }\n"
     "rect { stroke: #777; stroke-width: 1; }\n"
+    ".cell:hover rect { stroke: #000; stroke-width: 2; }\n"
     ".page { fill: #fff; stroke: none; }\n"
     "</style>\n";
 

@@ -2,6 +2,9 @@
 #include "client/gemmctl/message_json.h"
 
 #include <cmath>
+#include <string>
+
+#include "gemmd/element_type.h"
 
 namespace gemmd {
 namespace {
@@ -10,6 +13,11 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 using nlohmann::ordered_json;
+
+std::string EnumText(const google::protobuf::EnumValueDescriptor& value) {
+  if (value.type() != v1::ElementType_descriptor()) return value.name();
+  return std::string(ElementTypeName(static_cast<v1::ElementType>(value.number())));
+}
 
 // One value of a field, or its `index`-th where it is repeated.
 ordered_json ValueJson(const Message& message, const FieldDescriptor& field, int index) {
@@ -34,7 +42,8 @@ ordered_json ValueJson(const Message& message, const FieldDescriptor& field, int
     case FieldDescriptor::CPPTYPE_BOOL:
       return repeated ? get.GetRepeatedBool(message, f, index) : get.GetBool(message, f);
     case FieldDescriptor::CPPTYPE_ENUM:
-      return (repeated ? get.GetRepeatedEnum(message, f, index) : get.GetEnum(message, f))->name();
+      return EnumText(
+          *(repeated ? get.GetRepeatedEnum(message, f, index) : get.GetEnum(message, f)));
     case FieldDescriptor::CPPTYPE_STRING:
       return repeated ? get.GetRepeatedString(message, f, index) : get.GetString(message, f);
     case FieldDescriptor::CPPTYPE_MESSAGE: break;

@@ -10,9 +10,9 @@
 
 namespace gemmd {
 
-// The message in protobuf's JSON mapping with the field names of the .proto file, which any
-// protobuf library reads back; for programs without one, 64-bit integers are numbers, not strings,
-// and fields with default values are there too. The bytes of matrices are left out.
+// The message in protobuf's JSON mapping with the field names of the .proto file, but for types of
+// elements, which read as in the flags ("f32"). 64-bit integers are numbers, not strings, and
+// fields with default values are there too. The bytes of matrices are left out.
 nlohmann::ordered_json MessageJson(const google::protobuf::Message& message);
 
 // A number as protobuf's mapping has it: JSON itself has no NaN and no infinities.

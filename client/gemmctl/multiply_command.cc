@@ -11,8 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/connect.h"
+#include "client/gemmctl/connection_costs.h"
 #include "client/gemmctl/message_json.h"
 #include "client/gemmctl/operand_input.h"
 #include "client/gemmctl/product_flags.h"
@@ -24,6 +26,7 @@
 #include "client/matrix/npy.h"
 #include "client/matrix/verify.h"
 #include "client/terminal/option.h"
+#include "client/terminal/progress.h"
 #include "client/terminal/text_table.h"
 #include "gemmd/product.h"
 
@@ -99,14 +102,21 @@ absl::Status PlaceResult(Client& client, const MultiplyFlags& flags, v1::Multipl
 
 // Calls as often as the flags ask, and keeps the time of every call and the last answer.
 absl::StatusOr<v1::MultiplyResponse> Measure(Client& client, const v1::MultiplyRequest& request,
-                                             const MultiplyFlags& flags,
+                                             const MultiplyFlags& flags, const Console& console,
                                              std::vector<CallTiming>& calls) {
+  ProgressLine line(console.err, "multiply");
+  const absl::Time begin = absl::Now();
+  const auto request_bytes = static_cast<int64_t>(request.ByteSizeLong());
   absl::StatusOr<v1::MultiplyResponse> response = absl::UnknownError("no call was made");
   for (int64_t i = 0; i < flags.warmup + flags.repeat; ++i) {
     const auto start = std::chrono::steady_clock::now();
     response = client.Multiply(request, {.traceparent = flags.traceparent});
     const auto round_trip = std::chrono::steady_clock::now() - start;
     if (!response.ok()) return response.status();
+    const int64_t bytes = request_bytes + static_cast<int64_t>(response->d().data().size());
+    line.Show({.bytes_done = (i + 1) * bytes,
+               .bytes_total = (flags.warmup + flags.repeat) * bytes,
+               .elapsed = absl::Now() - begin});
     if (i < flags.warmup) continue;
     calls.push_back({response->timing(), std::chrono::nanoseconds(round_trip).count()});
   }
@@ -130,7 +140,8 @@ std::string OperandTypeText(const v1::Operand& operand) {
   return operand.has_tensor() ? "a tensor" : TypeText(operand.type());
 }
 
-std::string Heading(const v1::MultiplyRequest& request, const v1::MultiplyResponse& response) {
+std::string Heading(const v1::MultiplyRequest& request, const v1::MultiplyResponse& response,
+                    const std::optional<ConnectionCosts>& costs) {
   return absl::StrCat(
       "kernel   ", response.kernel().empty() ? "none (nothing to compute)" : response.kernel(),
       "\n", "device   ", response.device(), "\n", "product  ",
@@ -139,7 +150,8 @@ std::string Heading(const v1::MultiplyRequest& request, const v1::MultiplyRespon
       OperandTypeText(request.a()), request.a().sparsity() == v1::SPARSITY_NONE ? "" : " 2:4",
       " x ", OperandTypeText(request.b()), ", ", FormatCount(response.operations()),
       " operations\n", "bytes    ", FormatBytes(response.bytes_read()), " read, ",
-      FormatBytes(response.bytes_written()), " written\n\n");
+      FormatBytes(response.bytes_written()), " written\n",
+      costs.has_value() ? ConnectionText(*costs) + "\n\n" : "\n");
 }
 
 std::string Place(const VerifiedElement& element, int64_t batches) {
@@ -187,18 +199,27 @@ std::string CheckOf(const v1::MultiplyResponse& response) {
   return ServerCheckText(response.verification(), response.timing().total_ns());
 }
 
+// What the connection cost, where that is known.
+void AddConnection(const std::optional<ConnectionCosts>& costs, nlohmann::ordered_json& json) {
+  if (!costs.has_value()) return;
+  json["connect_ns"] = costs->connect_ns;
+  json["empty_call_ns"] = costs->empty_call_ns;
+}
+
 // The report of a product whose D stayed on the server.
 ExitCode ReportKept(const GlobalFlags& global, const v1::MultiplyRequest& request,
                     const v1::MultiplyResponse& response, const std::vector<CallTiming>& calls,
-                    const Console& console) {
+                    const std::optional<ConnectionCosts>& costs, const Console& console) {
   if (global.json) {
-    console.Print(JsonLine({{"response", MessageJson(response)},
-                            {"tensor", TensorJson(response.tensor())},
-                            {"calls", calls.size()},
-                            {"stages", TimingJson(calls)}}));
+    nlohmann::ordered_json json = {{"response", MessageJson(response)},
+                                   {"tensor", TensorJson(response.tensor())},
+                                   {"calls", calls.size()},
+                                   {"stages", TimingJson(calls)}};
+    AddConnection(costs, json);
+    console.Print(JsonLine(json));
     return ExitCode::kOk;
   }
-  console.Print(Heading(request, response));
+  console.Print(Heading(request, response, costs));
   console.Print(TimingTable(calls, response.operations()));
   console.Print(CheckOf(response));
   console.Print(absl::StrCat("\n", TensorText(response.tensor())));
@@ -210,8 +231,11 @@ ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
   if (const absl::Status status = CheckFlags(flags); !status.ok()) {
     return FailLocally(console, status);
   }
+  const absl::Time start = absl::Now();
   auto client = ConnectFor(global, flags, console);
   if (!client.ok()) return FailSession(console, client.status());
+  const auto costs = MeasureConnection(*client, start);
+  if (!costs.ok()) return FailCall(console, costs.status());
   auto request = ProductRequest(flags.product, true, console, &*client);
   if (!request.ok()) return FailLocally(console, request.status());
   if (const absl::Status status = PlaceResult(*client, flags, *request); !status.ok()) {
@@ -224,12 +248,12 @@ ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
     request->mutable_verify()->set_rate(check->rate);
   }
   std::vector<CallTiming> calls;
-  auto measured = Measure(*client, *request, flags, calls);
+  auto measured = Measure(*client, *request, flags, console, calls);
   if (!measured.ok()) {
     const ExitCode code = FailCall(console, measured.status());
     return absl::IsDataLoss(measured.status()) ? ExitCode::kVerification : code;
   }
-  if (flags.IsKept()) return ReportKept(global, *request, *measured, calls, console);
+  if (flags.IsKept()) return ReportKept(global, *request, *measured, calls, *costs, console);
   const auto product = MultiplyResult::FromResponse(*std::move(measured));
   if (!product.ok()) return FailCall(console, product.status());
   const v1::MultiplyResponse& response = product->response();
@@ -251,10 +275,11 @@ ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
     nlohmann::ordered_json json = {{"response", MessageJson(response)},
                                    {"calls", calls.size()},
                                    {"stages", TimingJson(calls)}};
+    AddConnection(*costs, json);
     if (verification.has_value()) json["verification"] = VerificationJson(*verification);
     report.Print(JsonLine(json));
   } else {
-    report.Print(Heading(*request, response));
+    report.Print(Heading(*request, response, *costs));
     report.Print(TimingTable(calls, response.operations()));
     report.Print(CheckOf(response));
     if (verification.has_value()) report.Print(VerificationText(*verification, batches));

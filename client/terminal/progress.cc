@@ -14,6 +14,7 @@ namespace gemmd {
 namespace {
 
 constexpr absl::Duration kQuiet = absl::Seconds(1);
+constexpr int kBarCells = 10;
 constexpr char kTakeLineAway[] = "\r\x1b[K";
 
 }  // namespace
@@ -24,9 +25,12 @@ std::string ProgressText(const std::string& what, const TransferProgress& progre
   const double share = progress.bytes_total > 0 ? static_cast<double>(progress.bytes_done) /
                                                       static_cast<double>(progress.bytes_total)
                                                 : 1;
-  std::string text = absl::StrFormat(
-      "%s  %3.0f %%  %s of %s  %s/s", what, 100 * share, FormatBytes(progress.bytes_done),
-      FormatBytes(progress.bytes_total), FormatBytes(static_cast<int64_t>(rate)));
+  const auto full = static_cast<size_t>(std::clamp(share, 0.0, 1.0) * kBarCells);
+  const std::string bar = std::string(full, '#') + std::string(kBarCells - full, ' ');
+  std::string text =
+      absl::StrFormat("%s  [%s]  %3.0f %%  %s of %s  %s/s", what, bar, 100 * share,
+                      FormatBytes(progress.bytes_done), FormatBytes(progress.bytes_total),
+                      FormatBytes(static_cast<int64_t>(rate)));
   if (rate >= 1) {
     const double left = static_cast<double>(progress.bytes_total - progress.bytes_done) / rate;
     // Beyond a day nobody reads digits.

@@ -10,7 +10,7 @@
 
 namespace gemmd {
 
-// "put w.npy   45 %  1.2 GiB of 2.7 GiB  1.1 GiB/s  1.4 s left".
+// "put w.npy  [####      ]   45 %  1.2 GiB of 2.7 GiB  1.1 GiB/s  1.4 s left".
 std::string ProgressText(const std::string& what, const TransferProgress& progress);
 
 // One line that is written over, from the first second on; nothing where `err` is no terminal.

@@ -120,10 +120,6 @@ def as_file(values, name):
     return values.astype(bool) if name == "b1" else convert(values, ELEMENTS[name])
 
 
-def type_name(number):
-    return number.removeprefix("ELEMENT_TYPE_").lower()
-
-
 def sample(rng, kernels):
     """A kernel of each family, pair of types and accumulation type."""
     groups = {}
@@ -147,7 +143,7 @@ def test_kernels_of_every_family_multiply(ctl, multiply, rng):
     chosen = sample(rng, kernels_of(ctl, "sim:sm_90"))
     assert len(chosen) > 60
     for kernel in chosen:
-        a_type, b_type = type_name(kernel["a_type"]), type_name(kernel["b_type"])
+        a_type, b_type = kernel["a_type"], kernel["b_type"]
         a, b = integers(rng, a_type, 17, 37), integers(rng, b_type, 37, 11)
         is_sparse = ".sp." in kernel["name"]
         if is_sparse:
@@ -156,7 +152,7 @@ def test_kernels_of_every_family_multiply(ctl, multiply, rng):
         want = a @ (1 - b) + (1 - a) @ b if is_xor else a @ b
         flags = ["--chip", "sm_90", "--kernel", kernel["name"]]
         flags += ["--a-type", a_type, "--b-type", b_type]
-        flags += ["--accumulation-type", type_name(kernel["accumulation_type"])]
+        flags += ["--accumulation-type", kernel["accumulation_type"]]
         flags += ["--bit-operation", "xor" if is_xor else "and"]
         flags += ["--sparse-a"] if is_sparse else []
         got = multiply(as_file(a, a_type), as_file(b, b_type), *flags)

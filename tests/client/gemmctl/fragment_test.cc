@@ -14,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/gemmctl/fragment_drawing.h"
 #include "client/gemmctl/fragment_grid.h"
+#include "client/gemmctl/fragment_values.h"
+#include "client/matrix/npy.h"
 #include "tests/client/fake_service.h"
 #include "tests/client/gemmctl/gemmctl_runner.h"
 #include "tests/client/scratch_folder.h"
@@ -43,6 +45,7 @@ v1::DescribeFragmentResponse LineFragment(int lanes, int per_lane, bool is_verti
       v1::FragmentEntry& entry = *fragment.add_entries();
       entry.set_lane(lane);
       entry.set_element(i);
+      entry.set_first_bit(16 * i);
       entry.set_row(is_vertical ? i : lane % 2);
       entry.set_column(is_vertical ? lane : lane / 2 * per_lane + i);
     }
@@ -194,6 +197,61 @@ TEST(FragmentDrawingTest, SvgStandsAlone) {
   EXPECT_GE(fills.size(), 4u);
 }
 
+// 2 x 4 halves and more, in the order asked for: element (i, j) is 10 i + j + 0.5.
+NpyArray Halves(int64_t rows, int64_t columns, v1::Order order) {
+  NpyArray array = {.type = v1::ELEMENT_TYPE_F32, .shape = {rows, columns}, .order = order};
+  const bool is_by_columns = order == v1::ORDER_COLUMN_MAJOR;
+  for (int64_t line = 0; line < (is_by_columns ? columns : rows); ++line) {
+    for (int64_t i = 0; i < (is_by_columns ? rows : columns); ++i) {
+      const int64_t row = is_by_columns ? i : line;
+      const int64_t column = is_by_columns ? line : i;
+      const float value = static_cast<float>(10 * row + column) + 0.5f;
+      array.data.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    }
+  }
+  return array;
+}
+
+TEST(FragmentValuesTest, StandWhereTheFragmentHoldsThem) {
+  const v1::DescribeFragmentResponse fragment = LineFragment(4, 2, false);
+  for (const v1::Order order : {v1::ORDER_ROW_MAJOR, v1::ORDER_COLUMN_MAJOR}) {
+    const auto values = ValuesOf(fragment, Halves(3, 5, order));
+    ASSERT_THAT(values, IsOk());
+    const auto grids = MakeGrids(fragment, "A", &*values);
+    ASSERT_THAT(grids, IsOk());
+    const FragmentCell& cell = grids->front().cells[1][1];
+    EXPECT_THAT(cell.values, ElementsAre("12.5", "13.5"));
+    EXPECT_EQ(cell.hint,
+              "[1, 2] = 12.5, 0x4a40: a0 of lane 3, bits 15 to 0 of register 0\n"
+              "[1, 3] = 13.5, 0x4ac0: a1 of lane 3, bits 31 to 16 of register 0");
+    const std::string svg = GridsSvg("values", *grids);
+    EXPECT_THAT(svg, HasSubstr("class=\"value\">12.5 13.5</text>"));
+    EXPECT_THAT(svg, HasSubstr("<title>[1, 2] = 12.5, 0x4a40: a0 of lane 3"));
+  }
+}
+
+TEST(FragmentValuesTest, WithoutAMatrixThePlacesAreTold) {
+  const auto grids = MakeGrids(LineFragment(4, 2, false), "A");
+  ASSERT_THAT(grids, IsOk());
+  EXPECT_THAT(grids->front().cells[0][0].values, testing::IsEmpty());
+  EXPECT_THAT(GridsSvg("places", *grids),
+              HasSubstr("<title>[0, 0]: a0 of lane 0, bits 15 to 0 of register 0\n[0, 1]: a1"));
+}
+
+TEST(FragmentValuesTest, RefusesWhatDoesNotFit) {
+  v1::DescribeFragmentResponse fragment = LineFragment(4, 2, false);
+  EXPECT_THAT(ValuesOf(fragment, Halves(2, 3, v1::ORDER_ROW_MAJOR)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "--values: got 2 x 3, want a matrix of 2 x 4 or more"));
+  NpyArray vector = Halves(1, 8, v1::ORDER_ROW_MAJOR);
+  vector.shape = {8};
+  EXPECT_THAT(ValuesOf(fragment, vector), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                   HasSubstr("got an array of 1 dimensions")));
+  fragment.set_type(v1::ELEMENT_TYPE_UNSPECIFIED);
+  EXPECT_THAT(ValuesOf(fragment, Halves(2, 4, v1::ORDER_ROW_MAJOR)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("for metadata")));
+}
+
 // A server whose instruction has operands as the test wants them; it keeps what was asked.
 FakeScript FragmentScript(const v1::Instruction& instruction, std::vector<std::string>& asked) {
   FakeScript script;
@@ -260,6 +318,16 @@ TEST(GemmctlFragmentTest, WritesAFile) {
   const Outcome unwritable =
       RunGemmctl({"fragment", "dense", "--svg", folder.Path("no/f.svg")}, server.address());
   EXPECT_EQ(unwritable.code, ExitCode::kUsage);
+
+  const std::string matrix = folder.Path("m.npy");
+  ASSERT_THAT(WriteNpyFile(Halves(2, 4, v1::ORDER_ROW_MAJOR), matrix), IsOk());
+  const Outcome drawn = RunGemmctl(
+      {"fragment", "dense", "--operand", "a", "--values", matrix, "--svg", "-"}, server.address());
+  EXPECT_EQ(drawn.code, ExitCode::kOk) << drawn.err;
+  EXPECT_THAT(drawn.out, HasSubstr(">12.5 13.5</text>"));
+  const Outcome undrawn =
+      RunGemmctl({"fragment", "dense", "--operand", "a", "--values", matrix}, server.address());
+  EXPECT_EQ(undrawn.code, ExitCode::kUsage);
 }
 
 }  // namespace

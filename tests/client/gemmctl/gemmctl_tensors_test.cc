@@ -185,9 +185,9 @@ TEST(ProgressTest, TellsRateAndTimeLeft) {
   EXPECT_EQ(ProgressText("put w.npy", {.bytes_done = int64_t{1} << 30,
                                        .bytes_total = int64_t{4} << 30,
                                        .elapsed = absl::Seconds(2)}),
-            "put w.npy   25 %  1.00 GiB of 4.00 GiB  512 MiB/s  6.00 s left");
+            "put w.npy  [##        ]   25 %  1.00 GiB of 4.00 GiB  512 MiB/s  6.00 s left");
   EXPECT_EQ(ProgressText("put", {.bytes_done = 0, .bytes_total = 0, .elapsed = {}}),
-            "put  100 %  0 B of 0 B  0 B/s");
+            "put  [##########]  100 %  0 B of 0 B  0 B/s");
 }
 
 TEST(ProgressTest, IsSilentWhereThereIsNoTerminal) {

@@ -216,6 +216,20 @@ TEST(GemmctlTest, HealthIsZeroOnlyForServing) {
   EXPECT_EQ(run.out, "NOT_SERVING\n");
 }
 
+TEST(GemmctlTest, MultiplyTellsWhatTheConnectionCost) {
+  const FakeServer server(ComputingScript());
+  const std::vector<std::string> arguments = {"multiply", "--random", "4,4,4"};
+  const Outcome text = RunGemmctl(arguments, server.address());
+  EXPECT_EQ(text.code, ExitCode::kOk) << text.err;
+  EXPECT_THAT(text.out, testing::ContainsRegex("\nconnect  .*s, and .*s for an empty call\n"));
+  const Outcome run = RunGemmctl({"multiply", "--random", "4,4,4", "--json"}, server.address());
+  const auto json = nlohmann::json::parse(run.out);
+  EXPECT_GE(json["connect_ns"], 0);
+  EXPECT_GT(json["empty_call_ns"], 0);
+  EXPECT_GT(json["stages"]["round_trip"]["p50_ns"], 0);
+  EXPECT_EQ(server.multiply_calls(), 2) << "the empty calls are no products";
+}
+
 TEST(GemmctlTest, MakesRandomFiles) {
   const ScratchFolder folder;
   const std::string path = folder.Path("r.npy");

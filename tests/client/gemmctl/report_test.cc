@@ -105,11 +105,11 @@ TEST(KernelTableTest, JsonTellsHowKernelsCompute) {
   ASSERT_EQ(kernels.size(), 2u);
   EXPECT_EQ(kernels[0]["name"], "cpu_onednn_f16");
   EXPECT_EQ(kernels[0]["description"], "Widens to f32.");
-  EXPECT_EQ(kernels[1]["a_type"], "ELEMENT_TYPE_U8");
-  EXPECT_EQ(kernels[1]["b_type"], "ELEMENT_TYPE_S8");
-  EXPECT_EQ(kernels[1]["compute_type_a"], "ELEMENT_TYPE_U8");
-  EXPECT_EQ(kernels[1]["compute_type_b"], "ELEMENT_TYPE_S8");
-  EXPECT_EQ(kernels[1]["accumulation_type"], "ELEMENT_TYPE_S32");
+  EXPECT_EQ(kernels[1]["a_type"], "u8");
+  EXPECT_EQ(kernels[1]["b_type"], "s8");
+  EXPECT_EQ(kernels[1]["compute_type_a"], "u8");
+  EXPECT_EQ(kernels[1]["compute_type_b"], "s8");
+  EXPECT_EQ(kernels[1]["accumulation_type"], "s32");
   EXPECT_EQ(kernels[1]["provider"], "oneDNN");
 }
 
@@ -161,7 +161,7 @@ TEST(MessageJsonTest, IsProtobufsMappingWithNumbersAndWithoutBytes) {
   EXPECT_EQ(json["request_id"], "a \"quoted\" id");
   EXPECT_EQ(json["operations"], int64_t{1} << 53);
   EXPECT_TRUE(json["operations"].is_number_integer());
-  EXPECT_EQ(json["d"]["type"], "ELEMENT_TYPE_BF16");
+  EXPECT_EQ(json["d"]["type"], "bf16");
   EXPECT_EQ(json["d"]["order"], "ORDER_ROW_MAJOR");  // Defaults are there too.
   EXPECT_EQ(json["bytes_read"], 0);
   EXPECT_FALSE(json["d"].contains("data"));
