@@ -32,7 +32,9 @@ cmake -S "$source" -B "$work/build" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" 
 cmake --build "$work/build"
 "$work/build/consumer"
 if [[ -n $gemmd ]]; then
-  "$gemmd" --listen=127.0.0.1:0 --ready-file="$work/ready" --lame-duck=0s 2>"$work/log" &
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost \
+    -addext subjectAltName=IP:127.0.0.1 -keyout "$work/key.pem" -out "$work/cert.pem" 2>"$work/openssl.log"
+  "$gemmd" --listen=127.0.0.1:0,tls:127.0.0.1:0 --tls-cert="$work/cert.pem" --tls-key="$work/key.pem" --ready-file="$work/ready" --lame-duck=0s 2>"$work/log" &
   daemon=$!
   trap 'kill -TERM "$daemon" 2>/dev/null || true; rm -rf "$work"' EXIT
   for _ in $(seq 600); do
@@ -40,7 +42,8 @@ if [[ -n $gemmd ]]; then
     kill -0 "$daemon" || { cat "$work/log" >&2; exit 1; }
     sleep 0.1
   done
-  "$work/build/consumer" "$(cat "$work/ready")"
+  mapfile -t addresses <"$work/ready"
+  "$work/build/consumer" "${addresses[@]}" "$work/cert.pem"
   kill -TERM "$daemon"
   wait "$daemon"
 fi

@@ -30,8 +30,9 @@ class Line:
 class Battery:
     """What was tried so far."""
 
-    def __init__(self, is_long):
+    def __init__(self, is_long, kills=None):
         self.is_long = is_long
+        self.kills = kills or (200 if is_long else 6)
         self.lines = []
 
     def holds(self, attack, *, most=None, least=None, seen, unit=""):
@@ -49,11 +50,14 @@ def pytest_addoption(parser):
     parser.getgroup("gemmd").addoption(
         "--long", action="store_true", help="attack for longer, and with more, than in continuous integration"
     )
+    parser.getgroup("gemmd").addoption(
+        "--kills", type=int, help="owners of tensors to kill on each device (default: 6, with --long 200)"
+    )
 
 
 def pytest_configure(config):
     fixtures.pytest_configure(config)
-    config.battery = Battery(config.getoption("--long"))
+    config.battery = Battery(config.getoption("--long"), config.getoption("--kills"))
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,9 @@
 //
 // A program outside the tree that uses the installed client library.
 //
-// usage: consumer [ADDRESS]. With the address of a server: multiplies there and checks the result.
-// Without: calls a port where nobody listens and expects to be told so. Exits 0 where it went as
-// expected.
+// usage: consumer [ADDRESS TLS_ADDRESS CA_FILE]. With the addresses of a server: multiplies there
+// in every way that the library has and checks the results. Without: calls a port where nobody
+// listens and expects to be told so. Exits 0 where it went as expected.
 #include <cstdio>
 #include <span>
 #include <string>
@@ -58,6 +58,54 @@ int MultiplyTensors(gemmd::Client& client) {
   return d == std::vector<float>{4, 5, 10, 11} ? 0 : 1;
 }
 
+// The same product while the caller does something else, into the caller's own memory.
+int MultiplyLater(gemmd::Client& client) {
+  const std::vector<float> a = {1, 2, 3, 4, 5, 6}, b = {1, 0, 0, 1, 1, 1};
+  std::vector<float> d(4);
+  gemmd::PendingProduct pending = client.MultiplyAsync(
+      gemmd::View(a, 2, 3), gemmd::View(b, 3, 2), {.into = std::as_writable_bytes(std::span(d))});
+  const auto product = pending.Wait();
+  if (!product.ok()) {
+    std::fprintf(stderr, "%s\n", product.status().ToString().c_str());
+    return 1;
+  }
+  const bool knows_its_type = absl::IsInvalidArgument(product->elements<double>().status());
+  return d == std::vector<float>{4, 5, 10, 11} && knows_its_type ? 0 : 1;
+}
+
+// Several of them on one stream, answered in any order.
+int MultiplyOnAStream(gemmd::Client& client) {
+  const std::vector<float> a = {1, 2, 3, 4, 5, 6}, b = {1, 0, 0, 1, 1, 1};
+  auto stream = client.OpenMultiplyStream();
+  for (const char* const id : {"first", "second", "third"}) {
+    const auto request =
+        gemmd::BuildRequest(gemmd::View(a, 2, 3), gemmd::View(b, 3, 2), {.request_id = id});
+    if (!request.ok() || !stream->Send(*request).ok()) return 1;
+  }
+  stream->CloseSending();
+  int answers = 0;
+  while (auto answer = stream->Receive()) {
+    if (!answer->result.ok()) return 1;
+    const auto product = gemmd::MultiplyResult::FromResponse(*std::move(answer->result));
+    if (!product.ok() || (*product->elements<float>())[3] != 11) return 1;
+    ++answers;
+  }
+  const absl::Status status = stream->Finish();
+  std::printf("%d answers, %s\n", answers, status.ToString().c_str());
+  return answers == 3 && status.ok() ? 0 : 1;
+}
+
+// The first product over TLS, with the file of who signed the server's certificate.
+int MultiplyWithTls(const char* address, const char* ca_file) {
+  auto client =
+      gemmd::Client::Create(address, {.timeout = absl::Seconds(20), .tls = {.ca_file = ca_file}});
+  if (!client.ok()) {
+    std::fprintf(stderr, "%s\n", client.status().ToString().c_str());
+    return 1;
+  }
+  return Multiply(*client);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -68,7 +116,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", client.status().ToString().c_str());
     return 1;
   }
-  if (argc > 1) return Multiply(*client) + MultiplyTensors(*client);
+  if (argc > 3) {
+    return Multiply(*client) + MultiplyTensors(*client) + MultiplyLater(*client) +
+           MultiplyOnAStream(*client) + MultiplyWithTls(argv[2], argv[3]);
+  }
   const absl::Status status = client->GetServerInfo().status();
   std::printf("%s\n", status.ToString().c_str());
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ? 0 : 1;
