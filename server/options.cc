@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <sstream>
 
+#include "server/config_place.h"
 #include "server/device/devices.h"
 #include "server/metrics/endpoint.h"
 #include "server/metrics/exposition.h"
@@ -359,8 +360,12 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
     parsed.options.server.time.max_backlog_ns =
         absl::ToInt64Nanoseconds(parsed.options.max_backlog);
     parsed.should_run = true;
+  } catch (const CLI::ConfigError& error) {
+    parsed.exit_code = 2;
+    parsed.text = TextOf(app, error, argc, argv);
   } catch (const CLI::ParseError& error) {
     std::ostringstream text;
+    text << PlaceInFile(app, error, argc, argv);
     parsed.exit_code = app.exit(error, text, text) == 0 ? 0 : 2;
     parsed.text = text.str();
   }

@@ -47,6 +47,10 @@ struct DeviceFactory {
 
   // Begins to make the device, which Device::WaitUntilStarted waits for. The name is of `expand`.
   std::unique_ptr<Device> (*make)(std::string_view name, const DeviceOptions& options);
+
+  // What the machine lacks for devices of the kind, for the message where one does not start;
+  // empty: nothing that is known.
+  std::string (*missing)() = [] { return std::string(); };
 };
 
 }  // namespace gemmd

@@ -92,9 +92,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Device>>> MakeDevices(const DeviceOpt
     const absl::Status started = devices[i]->WaitUntilStarted();
     if (started.ok()) continue;
     if (must_be_there || !absl::IsNotFound(started)) {
-      return absl::Status(
-          started.code(),
-          Concat("device: ", name, " does not start: ", std::string(started.message())));
+      const std::string missing = all[i].factory->missing();
+      return absl::Status(started.code(), Concat("device: ", name, " does not start: ",
+                                                 std::string(started.message()),
+                                                 missing.empty() ? "" : "; ", missing));
     }
     devices.erase(devices.begin() + static_cast<std::ptrdiff_t>(i));
   }

@@ -83,7 +83,18 @@ std::unique_ptr<Device> BeginGpu(std::string_view name, const DeviceOptions& opt
 const DeviceFactory kGpuFactory = {.help = "cuda:0 and the like, or cuda, every GPU",
                                    .known = [] { return std::string("cuda:0 and so on, or cuda"); },
                                    .expand = ExpandGpus,
-                                   .make = BeginGpu};
+                                   .make = BeginGpu,
+                                   .missing = [] { return MissingDriver("/dev"); }};
+
+std::string MissingDriver(const std::string& devices) {
+  std::error_code error;
+  // What the driver of Linux makes, or WSL's.
+  for (const char* const file : {"nvidiactl", "dxg"}) {
+    if (std::filesystem::exists(std::filesystem::path(devices) / file, error)) return "";
+  }
+  return Concat("no NVIDIA driver is loaded, or it is hidden from this container: there is no ",
+                devices, "/nvidiactl");
+}
 
 std::string EveryUsableGpu(const DeviceOptions& options) {
   const bool has_worker = access(WorkerBinary(options).c_str(), X_OK) == 0;

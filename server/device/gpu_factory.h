@@ -11,6 +11,10 @@ namespace gemmd {
 
 extern const DeviceFactory kGpuFactory;
 
+// Says that there is no driver where the folder, /dev, has none of the devices that one makes;
+// otherwise empty.
+std::string MissingDriver(const std::string& devices);
+
 // The word for every GPU, where this machine shows any and there is a worker for them; otherwise
 // empty.
 std::string EveryUsableGpu(const DeviceOptions& options);

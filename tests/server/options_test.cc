@@ -15,6 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
+using ::testing::StartsWith;
 
 ParsedOptions Parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "gemmd");
@@ -168,6 +169,30 @@ TEST(OptionsTest, MistakesAreNamedAndEndWithTwo) {
     EXPECT_EQ(parsed.exit_code, 2) << bad.arguments[0];
     EXPECT_THAT(parsed.text, HasSubstr(bad.message));
   }
+}
+
+TEST(OptionsTest, MistakesInAFileAreNamedWithTheirLine) {
+  const std::string path = ::testing::TempDir() + "/gemmd_options_lines.conf";
+  const struct {
+    std::string text;
+    std::string message;
+  } cases[] = {
+      {"# comment\n\n grace = soon\n", ":3: --grace: got soon, want a duration"},
+      {"cpu-threads=5\nlisten=127.0.0.1:1\ncpu-thread=5\n",
+       ":3: got cpu-thread, want the name of an option"},
+      {"devices=cpu\ndevices=gpu\n", ":2: --devices: "},
+      {"log-level=info\nlog-level\n", ":1: --log-level: "},
+  };
+  for (const auto& bad : cases) {
+    std::ofstream(path) << bad.text;
+    const ParsedOptions parsed = Parse({"--config", path.c_str()});
+    EXPECT_EQ(parsed.exit_code, 2) << bad.text;
+    EXPECT_THAT(parsed.text, StartsWith(path + bad.message)) << bad.text;
+  }
+  // The mistake is that of the command line, not the file's.
+  std::ofstream(path) << "grace=1s\n";
+  EXPECT_THAT(Parse({"--config", path.c_str(), "--grace=soon"}).text, StartsWith("--grace: "));
+  EXPECT_THAT(Parse({"--config", path.c_str(), "--grace", "soon"}).text, StartsWith("--grace: "));
 }
 
 TEST(OptionsTest, HelpHasGroupsAndTeaches) {

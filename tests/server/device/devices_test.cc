@@ -6,12 +6,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "server/device/gpu_factory.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
 namespace {
 
 using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -62,9 +68,21 @@ TEST(DevicesTest, SaysWhichDeviceDoesNotStart) {
   options.names = {"sim:sm_90", "cuda:3"};
   options.cpu_threads = 1;
   options.worker_binary = "/no/worker";
-  EXPECT_THAT(MakeDevices(options).status(),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       StartsWith("device: cuda:3 does not start: worker-binary: got /no/worker")));
+  EXPECT_THAT(
+      MakeDevices(options).status(),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               AllOf(StartsWith("device: cuda:3 does not start: worker-binary: got /no/worker"),
+                     EndsWith(MissingDriver("/dev")))));
+}
+
+TEST(DevicesTest, SaysThatThereIsNoDriver) {
+  std::string folder = ::testing::TempDir() + "/gemmd_devices_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  EXPECT_THAT(MissingDriver(folder), AllOf(StartsWith("no NVIDIA driver is loaded"),
+                                           EndsWith("there is no " + folder + "/nvidiactl")));
+  std::ofstream(folder + "/nvidiactl") << "";
+  EXPECT_EQ(MissingDriver(folder), "");
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
