@@ -86,7 +86,7 @@ client/gemmctl:             client client/gemmd client/matrix client/terminal pr
                             <std> <posix> <absl> <protobuf> <cli> <json>
 client/load:                client client/gemmd client/matrix client/terminal proto/gemmd/v1
                             client/load/report
-                            <std> <posix> <absl> <cli> <json>
+                            <std> <posix> <absl> <cli> <json> <prometheus>
 client/load/report:         client client/gemmd client/matrix client/terminal proto/gemmd/v1
                             client/load
                             <std> <posix> <absl> <json>

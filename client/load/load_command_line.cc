@@ -2,12 +2,15 @@
 #include "client/load/load_command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <memory>
 #include <sstream>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/load/live_metrics.h"
 #include "client/load/live_view.h"
 #include "client/load/load_flags.h"
 #include "client/load/load_session.h"
@@ -29,7 +32,8 @@ constexpr char kFooter[] =
     "  1  calls failed or were never sent, there was none, or no rate holds\n"
     "  2  bad usage, or a local file that cannot be read or written\n"
     "  3  a server cannot be reached\n"
-    "  4  verification failed: an answer is wrong, whichever step it was in\n\n"
+    "  4  verification failed: an answer is wrong, whichever step it was in\n"
+    "  5  inconclusive, with --slo: the client is the limit, or windows contradict each other\n\n"
     "Examples:\n"
     "  gemmload --profile small --rate 2000 --duration 20 --html report.html\n"
     "  gemmload --concurrency 1,2,4,8 --shape 512,512,512 --type bf16 --json a.json\n"
@@ -39,9 +43,12 @@ constexpr char kFooter[] =
 
 ExitCode CodeOf(const LoadReport& report) {
   if (report.wrong() > 0) return ExitCode::kVerification;
+  using End = SloAnswer::End;
+  const End end = report.slo.has_value() ? report.slo->answer.end : End::kInterrupted;
+  if (end == End::kClientLimit || end == End::kTooNoisy) return ExitCode::kInconclusive;
   // A search goes until calls fail.
   const bool is_good = report.slo.has_value()
-                           ? report.slo->rate > 0
+                           ? report.slo->answer.rate > 0
                            : report.calls() > 0 && report.failed() == 0 && report.unsent() == 0;
   return is_good ? ExitCode::kOk : ExitCode::kRefused;
 }
@@ -58,10 +65,19 @@ ExitCode RunLoadCommand(const LoadFlags& flags, const Console& console, bool is_
                         const StopRequests& stop) {
   const auto plan = PlanSession(flags);
   if (!plan.ok()) return FailLocally(console, plan.status());
-  if (absl::Status status = CheckReportFiles(flags); !status.ok())
+  if (absl::Status status = CheckReportFiles(flags, plan->mix); !status.ok())
     return FailLocally(console, status);
+  std::unique_ptr<LiveMetrics> metrics;
+  if (!flags.metrics_address.empty()) {
+    auto served = LiveMetrics::Serve(flags.metrics_address);
+    if (!served.ok()) return FailLocally(console, served.status());
+    metrics = *std::move(served);
+    absl::FPrintF(console.err, "metrics at http://%s/metrics\n", metrics->address());
+    std::fflush(console.err);
+  }
   LiveView view(flags.is_quiet ? nullptr : console.err, is_terminal);
-  const auto report = RunSession(flags, *plan, stop, view);
+  const auto report = RunSession(flags, *plan, stop, {view, metrics.get()});
+  metrics.reset();
   if (!report.ok()) {
     console.PrintError(report.status());
     return CodeOf(report.status());
@@ -88,10 +104,12 @@ ExitCode RunCompare(const CompareFlags& flags, const Console& console) {
   if (!b.ok()) return FailLocally(console, b.status());
   const auto text = CompareText(*a, *b);
   if (!text.ok()) return FailLocally(console, text.status());
-  console.Print(absl::StrCat("a  ", flags.a_path, "\nb  ", flags.b_path,
-                             "\nnoise: 95 % confidence, from the number of calls and from the "
-                             "scatter of the intervals\n\n",
-                             *text));
+  console.Print(
+      absl::StrCat("a  ", flags.a_path, "\nb  ", flags.b_path,
+                   "\nintervals have 95 % confidence, by order statistics of all calls "
+                   "and by the scatter over the run; figures differ where their intervals "
+                   "do not overlap\n\n",
+                   *text));
   return ExitCode::kOk;
 }
 

@@ -33,7 +33,7 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
              "--mix", flags.mix_path,
              "JSON file of products: an array of objects with m, n, k and, optionally, type, "
              "weight, batch, sparse, b_order, kernel, device, accumulation_type, output_type, "
-             "operands, name")
+             "operands, a, b (paths of .npy files), name")
           ->type_name("PATH")
           ->excludes(profile)
           ->group(group);
@@ -43,10 +43,21 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
                                   .Exclude(CommandOption(profile))
                                   .Exclude(CommandOption(mix))
                                   .Group(group);
-  AddTypeOption(app, "--type", flags.type, "Type of A and B, with --shape")
-      .ShowDefault()
-      .Need(shape)
+  AddTypeOption(app, "--type", flags.type,
+                "Type of A and B, with --shape, --a or --b (default: that of the files, or f32)")
       .Group(group);
+  for (const bool is_a : {true, false}) {
+    CommandOption(
+        app.add_option(is_a ? "--a" : "--b", is_a ? flags.a_path : flags.b_path,
+                       absl::StrCat(is_a ? "A" : "B",
+                                    " from a .npy file instead of random values; "
+                                    "without --shape, both operands come from files. Answers are "
+                                    "checked within a bound")))
+        .TypeName("PATH")
+        .Exclude(CommandOption(profile))
+        .Exclude(CommandOption(mix))
+        .Group(group);
+  }
   AddTypeOption(app, "--output-type", flags.output_type, "Type of D, with --shape")
       .Need(shape)
       .Group(group);
@@ -141,8 +152,10 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
   CLI::Option* const slo =
       app.add_option("--slo", flags.slo,
                      "Search for the highest rate under an objective such as p99=2ms, beginning "
-                     "with --rate (default 100); a trial lasts for --duration, or longer where the "
-                     "percentile needs more calls");
+                     "with --rate (default 100), in 15 to 60 windows; each lasts for a third of "
+                     "--duration, or longer where the percentile needs more calls. A window that "
+                     "fails where the client is the limit is discarded; the answer has an interval "
+                     "of 95 % confidence");
   slo->type_name("pN=TIME")->excludes(concurrency)->excludes(replay)->group(group);
   CLI::Option* const most = app.add_option("--most-in-flight", flags.most_in_flight,
                                            "Open loop: most calls in flight at once; further calls "
@@ -236,9 +249,19 @@ void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
       ->type_name("PATH")
       ->group(group);
   app.add_flag("--quiet", flags.is_quiet, "Show no live view")->group(group);
+  app.add_option("--metrics-listen", flags.metrics_address,
+                 "IP address and port that serve the running load to Prometheus under /metrics, "
+                 "until the run ends, without TLS; port 0 takes a free one, which standard error "
+                 "names; figures are of whole intervals (--interval)")
+      ->type_name("HOST:PORT")
+      ->group(group);
 }
 
 absl::Status CheckLoadFlags(const CLI::App& app) {
+  const bool is_one = app.count("--shape") + app.count("--a") + app.count("--b") > 0;
+  if (app.count("--type") > 0 && !is_one) {
+    return absl::InvalidArgumentError("--type: got no product, want --shape, --a or --b");
+  }
   const bool is_paced = app.count("--rate") > 0 || app.count("--slo") > 0;
   for (const char* flag : {"--arrivals", "--most-in-flight"}) {
     if (app.count(flag) == 0 || is_paced || app.count("--replay") > 0) continue;

@@ -28,13 +28,15 @@ struct LoadFlags {
   std::string profile;  // Empty: small, where nothing else is given.
   std::string mix_path;
   std::vector<int64_t> shape;  // m, n, k.
-  std::string type = "f32";
+  std::string type;            // Empty: that of the files, or f32.
   std::string output_type;
   int64_t batch = 1;
   bool sparse = false;
   std::string b_order = "row";
   std::string kernel;  // For every product that names none.
   std::string device;
+  std::string a_path;
+  std::string b_path;
   std::string operands = "inline";
   std::string values = "integers";
   double verified_share = 0.01;
@@ -61,6 +63,7 @@ struct LoadFlags {
   std::string csv_path;
   std::string html_path;
   bool is_quiet = false;
+  std::string metrics_address;  // Empty: none are served.
 
   std::string command;  // The whole command line, for the report.
 };

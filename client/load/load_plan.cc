@@ -78,18 +78,25 @@ NamedStep OpenStep(const LoadFlags& flags, LoadStep step, double rate) {
 
 absl::StatusOr<Mix> MixOf(const LoadFlags& flags) {
   absl::StatusOr<Mix> mix = Mix();
-  if (!flags.shape.empty()) {
+  const bool has_files = !flags.a_path.empty() || !flags.b_path.empty();
+  if (!flags.shape.empty() || has_files) {
     LoadProduct product;
-    product.m = flags.shape[0];
-    product.n = flags.shape[1];
-    product.k = flags.shape[2];
-    product.batch = flags.batch;
-    product.type = ParseElementType(flags.type).value_or(v1::ELEMENT_TYPE_F32);
+    if (!flags.shape.empty()) {
+      product.m = flags.shape[0];
+      product.n = flags.shape[1];
+      product.k = flags.shape[2];
+    }
+    // What is open, a file tells.
+    product.batch = flags.shape.empty() ? 0 : flags.batch;
+    product.type = ParseElementType(flags.type)
+                       .value_or(has_files ? v1::ELEMENT_TYPE_UNSPECIFIED : v1::ELEMENT_TYPE_F32);
+    product.a_path = flags.a_path;
+    product.b_path = flags.b_path;
     product.output_type =
         ParseElementType(flags.output_type).value_or(v1::ELEMENT_TYPE_UNSPECIFIED);
     product.is_sparse = flags.sparse;
     if (flags.b_order == "column") product.b_order = v1::ORDER_COLUMN_MAJOR;
-    product.name = NameOf(product);
+    if (!has_files) product.name = NameOf(product);
     mix->push_back(product);
   } else if (!flags.mix_path.empty()) {
     const auto text = ReadTextFile(flags.mix_path);
@@ -143,6 +150,12 @@ absl::StatusOr<SessionPlan> PlanSession(const LoadFlags& flags) {
   auto mix = MixOf(flags);
   if (!mix.ok()) return mix.status();
   plan.mix = *std::move(mix);
+  for (LoadProduct& product : plan.mix) {
+    auto given = ReadOperands(product);
+    if (!given.ok()) return given.status();
+    plan.given.push_back(*std::move(given));
+    if (product.name.empty()) product.name = NameOf(product);
+  }
   auto steps = StepsOf(flags);
   if (!steps.ok()) return steps.status();
   plan.steps = *std::move(steps);

@@ -11,6 +11,7 @@
 #include "client/load/load_flags.h"
 #include "client/load/load_run.h"
 #include "client/load/mix.h"
+#include "client/load/operand_files.h"
 #include "client/load/slo_search.h"
 
 namespace gemmd {
@@ -33,6 +34,7 @@ absl::StatusOr<std::vector<NamedStep>> StepsOf(const LoadFlags& flags);
 // What the flags ask for, known without a server.
 struct SessionPlan {
   Mix mix;
+  std::vector<GivenOperands> given;  // For each product of the mix.
   std::vector<NamedStep> steps;
   std::optional<SloObjective> objective = {};  // The step is the first trial of a search.
 };

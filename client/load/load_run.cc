@@ -13,7 +13,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "client/load/cpu_usage.h"
-#include "client/load/recorder.h"
 #include "client/load/stream_calls.h"
 
 namespace gemmd {
@@ -157,7 +156,11 @@ class Run {
                          .code = response.status().code(),
                          .operations = payload.operations,
                          .bytes = payload.wire_bytes()};
-    if (response.ok()) sample.timing = response->timing();
+    if (response.ok()) {
+      sample.timing = response->timing();
+      sample.kernel = response->kernel();
+      sample.device = response->device();
+    }
     recorder_.Add(sample);
     if (!response.ok() && call.intended_ns >= window_.from_ns) KeepMessage(response.status());
     const bool is_checked = payload.answers_inline ? response.ok() && targets_.verifier->Wants(
@@ -215,7 +218,7 @@ class Run {
                                      .p50_ns = tally.latency.ValueAt(0.5),
                                      .p99_ns = tally.latency.ValueAt(0.99),
                                      .most_ns = tally.latency.most_ns()};
-      if (progress_) progress_(interval, tally.calls_by_code);
+      if (progress_) progress_(interval, tally);
       if (from_ns >= window_.from_ns) intervals_.push_back(interval);
       if (is_last) return;
       from_ns = to_ns;

@@ -17,6 +17,7 @@
 #include "client/load/mix.h"
 #include "client/load/open_loop.h"
 #include "client/load/payload.h"
+#include "client/load/recorder.h"
 #include "client/load/step_result.h"
 #include "client/load/verifier.h"
 #include "gemmd/client.h"
@@ -45,9 +46,8 @@ struct LoadTargets {
   int streams = 0;  // So many of each client carry the calls. 0: each call goes by itself.
 };
 
-// Called with each interval as it ends, warm-up included, and its calls by status, on a thread of
-// the run.
-using LoadProgress = std::function<void(const LoadInterval&, const CallsByCode&)>;
+// Called with each interval as it ends, warm-up included, and its calls, on a thread of the run.
+using LoadProgress = std::function<void(const LoadInterval&, const IntervalTally&)>;
 
 // Runs one step. Two stop requests make it give up the calls under way, whereby the clients of
 // `targets` end. Blocks.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -20,6 +21,8 @@
 
 namespace gemmd {
 namespace {
+
+constexpr double kWindowsOfDuration = 3;  // So many windows of a search last for --duration.
 
 absl::Status CheckStop(const StopRequests& stop) {
   if (stop.load() == 0) return absl::OkStatus();
@@ -51,17 +54,41 @@ absl::StatusOr<Client> Connect(const LoadFlags& flags, const std::string& addres
   return client;
 }
 
-// Adds what a further window of the same trial found.
-void Append(ReportStep& step, const ReportStep& window) {
-  step.result.Append(window.result);
-  step.verified.Add(window.verified);
+// What the server says of itself: nothing where it does not know the calls.
+ReportedServer DescribeServer(const std::string& address, Client& client) {
+  constexpr absl::Duration kPatience = absl::Seconds(5);
+  ReportedServer server = {.address = address};
+  if (const auto info = client.GetServerInfo({.timeout = kPatience}); info.ok()) {
+    server.version = info->version();
+  }
+  if (const auto listed = client.ListDevices({.timeout = kPatience}); listed.ok()) {
+    for (const v1::Device& device : listed->devices()) {
+      server.devices.push_back(DescribeDevice(device));
+    }
+  }
+  return server;
+}
+
+// Leaves the default device, which comes first, and those that answered calls.
+void KeepUsedDevices(LoadReport& report) {
+  std::set<std::string> used;
+  for (const ReportStep& step : report.steps) {
+    for (const KernelTally& kernel : step.result.tally.kernels) used.insert(kernel.device);
+  }
+  for (ReportedServer& server : report.servers) {
+    if (server.devices.empty()) continue;
+    used.insert(server.devices[0].name);
+    std::erase_if(server.devices,
+                  [&](const ReportedDevice& device) { return !used.contains(device.name); });
+  }
 }
 
 // Everything that the steps of one session share.
 class Session {
  public:
-  Session(const LoadFlags& flags, const SessionPlan& plan, const StopRequests& stop, LiveView& view)
-      : flags_(flags), plan_(plan), stop_(stop), view_(view), picker_(plan.mix, flags.seed) {
+  Session(const LoadFlags& flags, const SessionPlan& plan, const StopRequests& stop,
+          const LoadWatch& watch)
+      : flags_(flags), plan_(plan), stop_(stop), watch_(watch), picker_(plan.mix, flags.seed) {
     targets_.payloads = &payloads_;
     targets_.picker = &picker_;
     targets_.streams = flags.streams;
@@ -77,8 +104,7 @@ class Session {
         targets_.clients.push_back(*std::move(client));
         address_of_client_.push_back(address);
       }
-      const auto info = targets_.clients.back().GetServerInfo({.timeout = absl::Seconds(5)});
-      report_.servers.push_back({address, info.ok() ? info->version() : ""});
+      report_.servers.push_back(DescribeServer(address, targets_.clients.back()));
       report_.is_same_machine |= IsThisMachine(address, host_name);
     }
     readers_.resize(targets_.clients.size());
@@ -96,6 +122,7 @@ class Session {
         AddWarnings();
       }
     }
+    KeepUsedDevices(report_);
     return std::move(report_);
   }
 
@@ -105,7 +132,8 @@ class Session {
         flags_.values == "normal" ? OperandValues::kNormal : OperandValues::kIntegers;
     for (const LoadProduct& product : plan_.mix) {
       if (absl::Status status = CheckStop(stop_); !status.ok()) return status;
-      auto payload = MakePayload(product, values, flags_.seed + payloads_.size());
+      auto payload = MakePayload(product, values, flags_.seed + payloads_.size(),
+                                 plan_.given[payloads_.size()]);
       if (!payload.ok()) return payload.status();
       if (absl::Status status = Place(product, *payload); !status.ok()) return status;
       payloads_.push_back(*std::move(payload));
@@ -141,15 +169,18 @@ class Session {
 
   void Describe() {
     report_.version = GEMMD_VERSION;
+    report_.client = ThisMachine();
     report_.started = absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone());
     report_.command = flags_.command;
     report_.channels = flags_.channels;
-    report_.mix = !flags_.shape.empty()      ? plan_.mix[0].name
+    const bool is_one = flags_.profile.empty() && flags_.mix_path.empty() && plan_.mix.size() == 1;
+    report_.mix = is_one                     ? plan_.mix[0].name
                   : !flags_.mix_path.empty() ? flags_.mix_path
                   : flags_.profile.empty()   ? "small"
                                              : flags_.profile;
     report_.operands = absl::StrCat(flags_.operands, " ", flags_.values);
     report_.owners = flags_.owners;
+    report_.streams = flags_.streams;
     const bool is_open = std::holds_alternative<OpenLoop>(plan_.steps[0].step.loop);
     report_.arrivals = !is_open                      ? "closed loop"
                        : !flags_.replay_path.empty() ? "open loop, replayed"
@@ -164,16 +195,20 @@ class Session {
   ReportStep RunStep(const NamedStep& named) {
     Verifier verifier(payloads_, flags_.verified_share, flags_.seed);
     targets_.verifier = &verifier;
-    view_.BeginStep(named.name);
+    watch_.view.BeginStep(named.name);
     ReportStep step;
     step.name = named.name;
     step.is_open = std::holds_alternative<OpenLoop>(named.step.loop);
     step.target = named.target;
+    if (watch_.metrics != nullptr) {
+      watch_.metrics->BeginStep(step.name, step.is_open, step.target);
+    }
     step.result = RunLoad(targets_, named.step, stop_,
-                          [this](const LoadInterval& interval, const CallsByCode& calls_by_code) {
-                            view_.Show(interval, calls_by_code);
+                          [this](const LoadInterval& interval, const IntervalTally& calls) {
+                            watch_.view.Show(interval, calls.calls_by_code);
+                            if (watch_.metrics != nullptr) watch_.metrics->Add(interval, calls);
                           });
-    view_.EndStep();
+    watch_.view.EndStep();
     step.verified = verifier.Finish(stop_);
     return step;
   }
@@ -187,75 +222,65 @@ class Session {
     const NamedStep& first = plan_.steps[0];
     SloPlan plan;
     plan.first_rate = first.target;
-    plan.window_s = static_cast<double>(first.step.duration_ns) * 1e-9 / plan.windows;
+    plan.window_s = static_cast<double>(first.step.duration_ns) * 1e-9 / kWindowsOfDuration;
     SloFindings& findings = report_.slo.emplace();
     findings.objective = objective.text;
     findings.rule = SloRule(objective, plan);
-    const std::vector<SloTrial> trials = SearchRate(plan, [&](double rate) {
-      auto trial = TryRate(objective, plan, rate);
-      findings.was_interrupted = !trial.has_value();
-      return trial;
+    findings.answer = SearchRate(plan, [&](double rate) {
+      return TryRate(objective, rate, plan.WindowAt(rate, objective));
     });
-    findings.rate = HighestThatHolds(trials);
-    for (const SloTrial& trial : trials) {
-      findings.trials.push_back(absl::StrFormat(
-          "%.1f/s %s: %s", trial.rate, trial.holds ? "holds" : "does not hold", trial.what));
-    }
   }
 
-  // One trial, all windows of which go into the report as one step; none where a stop leaves open
-  // whether the rate holds.
-  std::optional<SloTrial> TryRate(const SloObjective& objective, const SloPlan& plan, double rate) {
+  // One window; none where a stop leaves open whether it holds. All windows of a rate go into the
+  // report as one step, but those that are discarded.
+  std::optional<SloWindow> TryRate(const SloObjective& objective, double rate, double window_s) {
+    if (stop_.load() > 0) return std::nullopt;
     NamedStep window = plan_.steps[0];
     OpenLoop& loop = std::get<OpenLoop>(window.step.loop);
     loop.arrivals.rate = {.from = rate, .to = rate};
-    window.step.duration_ns =
-        std::max<int64_t>(1, std::llround(plan.WindowAt(rate, objective) * 1e9));
+    // Each window has arrivals of its own.
+    loop.arrivals.seed = flags_.seed + windows_++;
+    window.step.duration_ns = std::max<int64_t>(1, std::llround(window_s * 1e9));
     window.target = rate;
-    SloTrial trial = {.rate = rate, .holds = true};
-    for (int i = 0; i < plan.windows && trial.holds; ++i) {
-      if (stop_.load() > 0) return std::nullopt;
-      window.name = absl::StrFormat("%.1f/s, window %d", rate, i + 1);
-      // Each window has arrivals of its own.
-      loop.arrivals.seed = flags_.seed + static_cast<uint64_t>(i);
-      ReportStep step = RunStep(window);
-      const std::string why = WhyWindowFails(objective, step.result, step.verified);
-      trial.holds = why.empty();
-      trial.is_last = step.verified.wrong > 0;
-      trial.what = absl::StrFormat(
-          "window %d: %s", i + 1,
-          trial.holds ? FormatNanoseconds(step.result.tally.latency.ValueAt(objective.fraction))
-                      : why);
-      const bool was_interrupted = step.result.was_interrupted;
-      if (i == 0) {
-        step.name = absl::StrFormat("%.1f/s", rate);
-        report_.steps.push_back(std::move(step));
-      } else {
-        Append(report_.steps.back(), step);
-      }
-      AddWarnings();
-      if (was_interrupted) return std::nullopt;
+    window.name = absl::StrFormat("%.1f/s", rate);
+    ReportStep step = RunStep(window);
+    const bool was_interrupted = step.result.was_interrupted;
+    const SloWindow judged = JudgeWindow(objective, rate, step.result, step.verified);
+    if (was_interrupted || judged.verdict != WindowVerdict::kDiscarded) AddWindow(std::move(step));
+    if (was_interrupted && judged.verdict != WindowVerdict::kHopeless) return std::nullopt;
+    return judged;
+  }
+
+  void AddWindow(ReportStep window) {
+    auto step = std::find_if(report_.steps.begin(), report_.steps.end(),
+                             [&](const ReportStep& one) { return one.name == window.name; });
+    if (step == report_.steps.end()) {
+      step = report_.steps.insert(step, std::move(window));
+    } else {
+      step->result.Append(window.result);
+      step->verified.Add(window.verified);
     }
-    return trial;
+    step->warnings = WarningsOf(*step, report_.is_same_machine);
   }
 
   const LoadFlags& flags_;
   const SessionPlan& plan_;
   const StopRequests& stop_;
-  LiveView& view_;
+  const LoadWatch& watch_;
   const MixPicker picker_;
   LoadTargets targets_;
   std::vector<std::string> address_of_client_;
   std::vector<std::shared_ptr<Client>> readers_;  // One for each client whose results stay.
   std::vector<Payload> payloads_;  // Goes before the clients, so that its tensors are deleted.
+  uint64_t windows_ = 0;           // Of a search.
   LoadReport report_;
 };
 
 }  // namespace
 
 absl::StatusOr<LoadReport> RunSession(const LoadFlags& flags, const SessionPlan& plan,
-                                      const StopRequests& stop, LiveView& view) {
-  Session session(flags, plan, stop, view);
+                                      const StopRequests& stop, const LoadWatch& watch) {
+  Session session(flags, plan, stop, watch);
   if (absl::Status status = session.Prepare(); !status.ok()) return status;
   return session.Run();
 }

@@ -53,6 +53,8 @@ class ProductParser {
     if (key == "name") return SetText(key, value, product_.name);
     if (key == "kernel") return SetText(key, value, product_.kernel);
     if (key == "device") return SetText(key, value, product_.device);
+    if (key == "a") return SetText(key, value, product_.a_path);
+    if (key == "b") return SetText(key, value, product_.b_path);
     if (key == "operands") {
       const bool is_known = value.is_string() &&
                             (value == "inline" || value == "resident" || value == "resident-all");
@@ -77,7 +79,7 @@ class ProductParser {
     }
     return Error(key, value,
                  "m, n, k, name, batch, type, accumulation_type, output_type, sparse, b_order, "
-                 "kernel, device, operands or weight");
+                 "kernel, device, operands, a, b or weight");
   }
 
   absl::Status SetSize(absl::string_view key, const Json& value, int64_t& size) const {
@@ -124,7 +126,9 @@ std::string NameOf(const LoadProduct& product) {
                       product.kernel.empty() ? "" : absl::StrCat(" ", product.kernel),
                       product.device.empty() ? "" : absl::StrCat(" on ", product.device),
                       is_by_columns ? ", B column major" : "",
-                      product.operands.empty() ? "" : absl::StrCat(", ", product.operands));
+                      product.operands.empty() ? "" : absl::StrCat(", ", product.operands),
+                      product.a_path.empty() ? "" : absl::StrCat(", A of ", product.a_path),
+                      product.b_path.empty() ? "" : absl::StrCat(", B of ", product.b_path));
 }
 
 void MakeNamesUnique(Mix& mix) {

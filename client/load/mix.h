@@ -14,7 +14,7 @@
 
 namespace gemmd {
 
-// D = A B for random operands; m x n x k, `batch` of them.
+// D = A B for operands that are random or from files; m x n x k, `batch` of them.
 struct LoadProduct {
   std::string name;  // In reports; derived from the rest where a mix gives none.
   int64_t m = 0;
@@ -26,10 +26,12 @@ struct LoadProduct {
   v1::ElementType output_type = v1::ELEMENT_TYPE_UNSPECIFIED;
   bool is_sparse = false;  // A is sent in the 2:4 form.
   v1::Order b_order = v1::ORDER_ROW_MAJOR;
-  std::string kernel;    // Empty: the server chooses.
-  std::string device;    // Empty: the server's default.
-  std::string operands;  // Where its operands are (operand_place.h). Empty: as the flag says.
-  double weight = 1;     // Its share, relative to the other weights. Positive.
+  std::string kernel;       // Empty: the server chooses.
+  std::string device;       // Empty: the server's default.
+  std::string operands;     // Where its operands are (operand_place.h). Empty: as the flag says.
+  std::string a_path = {};  // A .npy file with A; empty: A is random.
+  std::string b_path = {};
+  double weight = 1;  // Its share, relative to the other weights. Positive.
 };
 
 using Mix = std::vector<LoadProduct>;
@@ -52,7 +54,8 @@ const std::vector<Profile>& Profiles();
 absl::StatusOr<Mix> FindProfile(absl::string_view name);
 
 // A mix from a JSON array of objects: m, n and k, and as one likes name, batch, type,
-// accumulation_type, output_type, sparse, b_order, kernel, device, operands, weight.
+// accumulation_type, output_type, sparse, b_order, kernel, device, operands, a, b (paths of .npy
+// files), weight.
 // Errors: InvalidArgument: "mix[2].type: got "f33", want ...".
 absl::StatusOr<Mix> ParseMix(absl::string_view json);
 

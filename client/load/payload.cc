@@ -158,14 +158,14 @@ absl::Status CheckFingerprint(const Fingerprint& fingerprint, const v1::Matrix& 
   return absl::OkStatus();
 }
 
-// The bytes of the operands: A by rows, B in its order.
+// The bytes of the operands that are not given: A by rows, B in its order.
 struct OperandBytes {
   std::string a;
   std::string b;
 };
 
-OperandBytes MakeBytes(const LoadProduct& product, const std::optional<IntegerRange>& range,
-                       uint64_t seed) {
+OperandBytes MakeBytes(const LoadProduct& product, const GivenOperands& given,
+                       const std::optional<IntegerRange>& range, uint64_t seed) {
   const auto make = [&](int64_t length, int64_t count, uint64_t of_operand) {
     return range.has_value() ? IntegerLines(product.type, *range, length, count, of_operand)
                              : RandomLines(product.type, length, count, of_operand);
@@ -173,22 +173,25 @@ OperandBytes MakeBytes(const LoadProduct& product, const std::optional<IntegerRa
   const bool has_columns = product.b_order == v1::ORDER_COLUMN_MAJOR;
   const int64_t length = has_columns ? product.k : product.n;
   const int64_t lines = has_columns ? product.n : product.k;
-  return {make(product.k, product.batch * product.m, seed),
-          make(length, product.batch * lines, seed + 1)};
+  return {given.a.has_value() ? "" : make(product.k, product.batch * product.m, seed),
+          given.b.has_value() ? "" : make(length, product.batch * lines, seed + 1)};
 }
 
 absl::StatusOr<v1::MultiplyRequest> MakeRequest(const LoadProduct& product,
+                                                const GivenOperands& given,
                                                 const OperandBytes& bytes) {
   const auto view = [&](const std::string& data, int64_t rows, int64_t columns) {
     return PackedView(product.type, std::as_bytes(std::span(data)), rows, columns);
   };
-  MatrixView a = view(bytes.a, product.m, product.k);
+  MatrixView a = view(given.a.has_value() ? given.a->data : bytes.a, product.m, product.k);
+  if (given.a.has_value()) a.order = given.a->order;
   SparseOperand compressed;
   if (product.is_sparse) {
     auto made = CompressOperand("a", a, product.batch, Pruning::kByMagnitude);
     if (!made.ok()) return made.status();
     compressed = *std::move(made);
     a.data = std::as_bytes(std::span(compressed.data));
+    a.order = v1::ORDER_ROW_MAJOR;
     a.sparsity = v1::SPARSITY_2_4;
   }
   ProductOptions options;
@@ -197,7 +200,7 @@ absl::StatusOr<v1::MultiplyRequest> MakeRequest(const LoadProduct& product,
   options.output_type = product.output_type;
   options.kernel = product.kernel;
   options.device = product.device;
-  MatrixView b = view(bytes.b, product.k, product.n);
+  MatrixView b = view(given.b.has_value() ? given.b->data : bytes.b, product.k, product.n);
   b.order = product.b_order;
   return BuildRequest(a, b, options);
 }
@@ -247,12 +250,14 @@ void Payload::LetGo(const v1::MultiplyResponse& response) const {
   if (slot != slots.end()) slot->second->is_taken = false;
 }
 
-absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues values,
-                                    uint64_t seed) {
+absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues values, uint64_t seed,
+                                    const GivenOperands& given) {
   if (absl::Status status = CheckSize(product); !status.ok()) return status;
+  // Nobody knows whether the products of given values add up to exact integers.
+  const bool is_random = !given.a.has_value() && !given.b.has_value();
   const std::optional<IntegerRange> range =
-      values == OperandValues::kIntegers ? ExactRange(product) : std::nullopt;
-  auto request = MakeRequest(product, MakeBytes(product, range, seed));
+      is_random && values == OperandValues::kIntegers ? ExactRange(product) : std::nullopt;
+  auto request = MakeRequest(product, given, MakeBytes(product, given, range, seed));
   if (!request.ok()) {
     return absl::Status(request.status().code(),
                         absl::StrCat(product.name, ": ", request.status().message()));

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/load/mix.h"
+#include "client/load/operand_files.h"
 #include "gemmd/client.h"
 #include "gemmd/tensor.h"
 #include "gemmd/v1/gemm.pb.h"
@@ -85,8 +86,9 @@ struct Payload {
 v1::ElementType OutputTypeOf(const LoadProduct& product);
 
 // Errors: InvalidArgument for a product too large to be sent, or without a sparse form.
-absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues values,
-                                    uint64_t seed);
+// Operands that are given take the place of random ones; the product fits them (ReadOperands).
+absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues values, uint64_t seed,
+                                    const GivenOperands& given = {});
 
 // Whether D is the answer to that request: OK, or DataLoss where it is wrong, naming an element or
 // row. Without a fingerprint a sample of the elements is compared with f64 sums within a derived

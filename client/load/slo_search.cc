@@ -3,51 +3,196 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <map>
 
-#include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
-#include "absl/time/time.h"
-#include "client/terminal/text_table.h"
+#include "client/load/rate_belief.h"
 
 namespace gemmd {
 namespace {
 
-// Share of the calls offered in a window that need not end within it. Calls that are due less than
-// the objective's latency before its end, and one more at its edge, need not either.
-constexpr double kMostShortfall = 0.01;
+constexpr double kStep = RateBelief::kStep;
 
-// "99.9" as 0.999: a quotient would be the next number, and of another rank.
-bool ParsePercentile(absl::string_view text, double& fraction) {
-  const bool is_decimal = !text.empty() && text.find_first_not_of("0123456789.") == text.npos;
-  return is_decimal && absl::SimpleAtod(absl::StrCat(text, "e-2"), &fraction);
+// Steps to a rate that is `ratio` times as high.
+int StepsTo(double ratio) {
+  return static_cast<int>(std::lround(std::log(ratio) / std::log(kStep)));
 }
+
+// How far the search goes in one leap: up from a rate that held, down from one that failed.
+const int kMostUp = StepsTo(2);
+const int kMostDown = StepsTo(4);
+// How far beside the interval a rate is tried in the end.
+const int kBeside = StepsTo(1.12);
+// So many windows settle what one cannot: that nothing holds, or that the client is the limit.
+constexpr int kSettled = 3;
+// So many settle that what was seen before no longer holds: a machine that was busy is idle again.
+constexpr int kContradictions = 2;
+
+class Search {
+ public:
+  Search(const SloPlan& plan, const std::function<std::optional<SloWindow>(double rate)>& try_rate)
+      : plan_(plan),
+        try_rate_(try_rate),
+        least_(-StepsTo(std::max(1.0, plan.first_rate))),
+        most_(StepsTo(std::max(1.0, plan.last_rate / plan.first_rate))) {}
+
+  SloAnswer ToEnd() {
+    using End = SloAnswer::End;
+    while (true) {
+      if (const auto end = Ending(); end.has_value()) return Answer(*end);
+      const int at = Next();
+      const std::optional<SloWindow> window = try_rate_(RateAt(at));
+      if (!window.has_value()) return Answer(End::kInterrupted);
+      answer_.windows.push_back(*window);
+      if (window->verdict == WindowVerdict::kHopeless) return Answer(End::kHopeless);
+      if (window->verdict == WindowVerdict::kDiscarded) {
+        if (++discards_[at] >= kSettled) ceiling_ = std::min(ceiling_, at);
+      } else {
+        Take(at, window->verdict == WindowVerdict::kHolds);
+      }
+    }
+  }
+
+ private:
+  struct Outcome {
+    int at;
+    bool holds;
+  };
+
+  double RateAt(double at) const {
+    return std::min(plan_.first_rate * std::pow(kStep, at), plan_.last_rate);
+  }
+
+  // What lies outside the rates that are tried is as likely as within.
+  RateBelief NoBelief() const { return {least_ - 2 * kMostDown, most_ + 2 * kMostDown}; }
+
+  int Count(int at, bool holds) const {
+    return static_cast<int>(std::count_if(outcomes_.begin(), outcomes_.end(), [&](Outcome one) {
+      return one.at == at && one.holds == holds;
+    }));
+  }
+
+  // The highest rate that may be tried now: one that is not far above any that held, and below
+  // those at which the client is the limit.
+  int Top() const {
+    int highest = -kMostUp;
+    for (const Outcome& one : outcomes_) {
+      if (one.holds) highest = std::max(highest, one.at);
+    }
+    return std::clamp(std::min(highest + kMostUp, ceiling_ - kBeside), least_, most_);
+  }
+
+  int Above() const { return static_cast<int>(std::ceil(high_)) + kBeside; }
+
+  bool IsNarrow(double width) const { return RateAt(high_) <= width * RateAt(low_); }
+
+  // Why the search is over; none where it is not.
+  std::optional<SloAnswer::End> Ending() {
+    using End = SloAnswer::End;
+    low_ = belief_.Quantile((1 - kSloConfidence) / 2);
+    middle_ = belief_.Quantile(0.5);
+    high_ = belief_.Quantile((1 + kSloConfidence) / 2);
+    if (Count(most_, true) >= kSettled) return End::kEveryRate;
+    const int failed = Count(least_, false);
+    const auto held =
+        std::count_if(outcomes_.begin(), outcomes_.end(), [](Outcome one) { return one.holds; });
+    if (failed >= kSettled && held < failed) return End::kNoRate;
+    const int reached = std::max(ceiling_ - kBeside, least_);
+    if (ceiling_ <= least_ || (middle_ >= reached && Count(reached, true) >= kSettled)) {
+      return End::kClientLimit;
+    }
+    // What the client cannot send cannot be tried.
+    const bool is_confirmed = (fails_above_ || ceiling_ <= Above()) && holds_below_;
+    if (is_confirmed && IsNarrow(plan_.width)) return End::kFound;
+    if (static_cast<int>(answer_.windows.size()) < plan_.most_windows) return std::nullopt;
+    return is_confirmed && IsNarrow(plan_.width_at_last) ? End::kFound : End::kTooNoisy;
+  }
+
+  // The rate to try next. Once the interval is narrow, those beside it: the search goes up again,
+  // and down, in case that it was misled.
+  int Next() {
+    int at = static_cast<int>(std::lround(middle_));
+    probe_ = Probe::kNone;
+    if (IsNarrow(plan_.width) && !fails_above_ && Above() < ceiling_) {
+      probe_ = Probe::kAbove;
+      at = Above();
+    } else if (IsNarrow(plan_.width) && !holds_below_) {
+      probe_ = Probe::kBelow;
+      at = static_cast<int>(std::floor(low_)) - kBeside;
+    }
+    int bottom = 0;
+    for (const Outcome& one : outcomes_) bottom = std::min(bottom, one.at);
+    return std::min(std::max({at, bottom - kMostDown, least_}), Top());
+  }
+
+  void Take(int at, bool holds) {
+    discards_.erase(at);
+    outcomes_.push_back({at, holds});
+    belief_.Add(at, holds);
+    if (probe_ == Probe::kNone) return;
+    const bool is_above = probe_ == Probe::kAbove;
+    bool& is_confirmed = is_above ? fails_above_ : holds_below_;
+    int& contradictions = is_above ? held_above_ : failed_below_;
+    if (holds != is_above) {
+      is_confirmed = true;
+      contradictions = 0;
+    } else if (++contradictions >= kContradictions) {
+      Forget(at, holds);
+    }
+  }
+
+  // Drops the outcomes that later ones have refuted: failures at rates that hold by now, or the
+  // other way round.
+  void Forget(int at, bool holds) {
+    std::erase_if(outcomes_, [&](Outcome one) {
+      return one.holds != holds && (holds ? one.at <= at : one.at >= at);
+    });
+    belief_ = NoBelief();
+    for (const Outcome& one : outcomes_) belief_.Add(one.at, one.holds);
+    fails_above_ = holds_below_ = false;
+    held_above_ = failed_below_ = 0;
+  }
+
+  SloAnswer Answer(SloAnswer::End end) {
+    using End = SloAnswer::End;
+    answer_.end = end;
+    for (const Outcome& one : outcomes_) {
+      if (Count(one.at, true) < std::max(1, Count(one.at, false))) continue;
+      answer_.rate = std::max(answer_.rate, RateAt(one.at));
+    }
+    if (end == End::kNoRate || end == End::kHopeless) answer_.rate = 0;
+    if (end == End::kFound) answer_.rate = RateAt(middle_);
+    if (end == End::kFound || (end == End::kTooNoisy && !outcomes_.empty())) {
+      answer_.low = RateAt(low_);
+      answer_.high = RateAt(high_);
+    }
+    return answer_;
+  }
+
+  enum class Probe { kNone, kAbove, kBelow };
+
+  const SloPlan& plan_;
+  const std::function<std::optional<SloWindow>(double rate)>& try_rate_;
+  const int least_;
+  const int most_;
+
+  SloAnswer answer_;
+  std::vector<Outcome> outcomes_;  // Of the windows that count.
+  RateBelief belief_ = NoBelief();
+  double low_ = 0;
+  double middle_ = 0;
+  double high_ = 0;
+  std::map<int, int> discards_;    // By rate, since the last window there that counted.
+  int ceiling_ = most_ + kBeside;  // From here on the client is the limit.
+  Probe probe_ = Probe::kNone;
+  bool fails_above_ = false;
+  bool holds_below_ = false;
+  int held_above_ = 0;
+  int failed_below_ = 0;
+};
 
 }  // namespace
-
-absl::StatusOr<SloObjective> ParseSlo(absl::string_view text) {
-  const std::pair<absl::string_view, absl::string_view> parts =
-      absl::StrSplit(text, absl::MaxSplits('=', 1));
-  double fraction = 0;
-  absl::Duration limit = absl::ZeroDuration();
-  const bool is_read = absl::ParseDuration(parts.second, &limit) && parts.first.size() > 1 &&
-                       parts.first[0] == 'p' && ParsePercentile(parts.first.substr(1), fraction);
-  const bool is_good = is_read && fraction > 0 && fraction < 1 && limit > absl::ZeroDuration() &&
-                       limit < absl::Hours(1);
-  if (!is_good) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--slo: got \"", text, "\", want a percentile and a time, such as p99=2ms"));
-  }
-  return SloObjective{fraction, absl::ToInt64Nanoseconds(limit), std::string(text)};
-}
-
-int64_t LeastCalls(const SloObjective& objective) {
-  // The quotient may be a little off, which no percentile of fewer than twelve digits is.
-  return std::llround(std::ceil(1 / (1 - objective.fraction) * (1 - 1e-9)));
-}
 
 double SloPlan::WindowAt(double rate, const SloObjective& objective) const {
   // Poisson arrivals are fewer by five standard deviations once in three million times.
@@ -55,77 +200,26 @@ double SloPlan::WindowAt(double rate, const SloObjective& objective) const {
   return std::max(window_s, (calls + 5 * std::sqrt(calls)) / rate);
 }
 
-std::string WhyWindowFails(const SloObjective& objective, const StepResult& window,
-                           const VerifierCounts& verified) {
-  const Tally& tally = window.tally;
-  if (verified.wrong > 0) {
-    return absl::StrCat("wrong answers: ", verified.wrong, " of ", verified.checked, " checked");
-  }
-  if (tally.failed() > 0) return absl::StrCat("failed calls: ", CodesText(tally.calls_by_code));
-  if (window.unsent > 0) return absl::StrCat(FormatCount(window.unsent), " calls never sent");
-  if (tally.ok() == 0) return "no call";
-  const int64_t got_ns = tally.latency.ValueAt(objective.fraction);
-  if (got_ns > objective.limit_ns) {
-    return absl::StrCat(FormatNanoseconds(got_ns), " where ", FormatNanoseconds(objective.limit_ns),
-                        " is allowed");
-  }
-  if (tally.ok() < LeastCalls(objective)) {
-    return absl::StrCat("only ", tally.ok(), " calls, ", LeastCalls(objective), " are needed");
-  }
-  const double limit_s = static_cast<double>(objective.limit_ns) * 1e-9;
-  const double forgiven =
-      std::max(kMostShortfall * window.offered * window.window_s, window.offered * limit_s + 1);
-  if (!((window.offered - window.rate) * window.window_s <= forgiven)) {
-    return absl::StrFormat("%.1f/s of %.1f/s offered", window.rate, window.offered);
-  }
-  return "";
+int64_t SloAnswer::discarded() const {
+  return std::count_if(windows.begin(), windows.end(), [](const SloWindow& window) {
+    return window.verdict == WindowVerdict::kDiscarded;
+  });
+}
+
+SloAnswer SearchRate(const SloPlan& plan,
+                     const std::function<std::optional<SloWindow>(double rate)>& try_rate) {
+  return Search(plan, try_rate).ToEnd();
 }
 
 std::string SloRule(const SloObjective& objective, const SloPlan& plan) {
   return absl::StrFormat(
-      "a rate holds when in each of %d windows of %.3g s (longer where fewer than %d calls would "
-      "be "
-      "due) the latency from the intended send meets %s, no call fails or stays unsent, no answer "
-      "is wrong, and all that was offered has ended but for %.0f %% or what is due within the "
-      "allowed latency; rates double from %g/s until one does not hold, then halve the gap until "
-      "it is %.0f %%",
-      plan.windows, plan.window_s, LeastCalls(objective), objective.text, 100 * kMostShortfall,
-      plan.first_rate, 100 * (plan.resolution - 1));
-}
-
-std::vector<SloTrial> SearchRate(
-    const SloPlan& plan, const std::function<std::optional<SloTrial>(double rate)>& try_rate) {
-  std::vector<SloTrial> trials;
-  double holds = 0;
-  double fails = 0;  // 0: none yet.
-  double rate = plan.first_rate;
-  while (true) {
-    const std::optional<SloTrial> trial = try_rate(rate);
-    if (!trial.has_value()) return trials;
-    trials.push_back(*trial);
-    if (trial->is_last) return trials;
-    (trial->holds ? holds : fails) = rate;
-    if (fails == 0) {
-      if (rate >= plan.last_rate) return trials;
-      rate = std::min(2 * rate, plan.last_rate);
-    } else if (holds == 0) {
-      // The first rate was too high already.
-      if (rate < 1) return trials;
-      rate /= 4;
-    } else if (fails <= holds * plan.resolution) {
-      return trials;
-    } else {
-      rate = std::sqrt(holds * fails);
-    }
-  }
-}
-
-double HighestThatHolds(const std::vector<SloTrial>& trials) {
-  double highest = 0;
-  for (const SloTrial& trial : trials) {
-    if (trial.holds) highest = std::max(highest, trial.rate);
-  }
-  return highest;
+      "%s; windows of %.3g s (longer where too few calls would be due) begin at %g/s and at most "
+      "double, and each next one is at the rate in the middle of what the windows so far leave "
+      "possible (QUEST: a window that fails by chance costs further windows, not the answer); the "
+      "search ends when the interval of 95 %% is within a factor of %.2f, a rate above it has "
+      "failed "
+      "again and one below it has held again, or after %d windows",
+      WindowRule(objective), plan.window_s, plan.first_rate, plan.width, plan.most_windows);
 }
 
 }  // namespace gemmd

@@ -31,6 +31,9 @@ struct LoadInterval {
 // latencies the worst, so that no stall is lost.
 std::vector<LoadInterval> Thinned(const std::vector<LoadInterval>& intervals, size_t most);
 
+// The share of its cores beyond which the client is taken for the limit.
+inline constexpr double kMostClientShare = 0.8;
+
 struct StepResult {
   Tally tally;  // The calls due within the window.
   // From the end of the warm-up to the end of the duration; of a count, to the last answer.
@@ -45,6 +48,9 @@ struct StepResult {
   bool was_interrupted = false;
   std::map<absl::StatusCode, std::string> first_messages = {};  // First message of each failure.
   std::vector<LoadInterval> intervals = {};                     // The window's.
+
+  // Whether this process is too busy to say how fast the server is.
+  bool IsClientBusy() const { return client_cores > kMostClientShare * usable_cores; }
 
   // Adds a run of the same load that came after this one.
   void Append(const StepResult& next);

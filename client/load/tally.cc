@@ -10,17 +10,33 @@
 namespace gemmd {
 namespace {
 
-void AddStages(const CallSample& sample, std::array<Histogram, kCallStages>& stages) {
+std::array<int64_t, kCallStages> StagesOf(const CallSample& sample) {
   const v1::Timing& timing = sample.timing;
-  const std::array<int64_t, kCallStages> ns = {
-      timing.receive_ns(),  timing.queue_ns(),
-      timing.copy_in_ns(),  timing.compute_ns(),
-      timing.copy_out_ns(), timing.send_prepare_ns(),
-      timing.total_ns(),    sample.ended_ns - sample.sent_ns - timing.total_ns()};
-  for (size_t i = 0; i < kCallStages; ++i) stages[i].Record(ns[i]);
+  return {timing.receive_ns(),  timing.queue_ns(),
+          timing.copy_in_ns(),  timing.compute_ns(),
+          timing.copy_out_ns(), timing.send_prepare_ns(),
+          timing.total_ns(),    sample.ended_ns - sample.sent_ns - timing.total_ns()};
+}
+
+// Few kernels answer a load, so they are looked at one by one.
+KernelTally& KernelOf(std::vector<KernelTally>& kernels, absl::string_view kernel,
+                      absl::string_view device) {
+  for (KernelTally& known : kernels) {
+    if (known.kernel == kernel && known.device == device) return known;
+  }
+  if (kernels.size() >= kMostKernels && kernel != kOtherKernels) {
+    return KernelOf(kernels, kOtherKernels, "");
+  }
+  return kernels.emplace_back(
+      KernelTally{.kernel = std::string(kernel), .device = std::string(device), .latency = {}});
 }
 
 }  // namespace
+
+double KernelTally::StageMeanNs(size_t stage) const {
+  const double calls = static_cast<double>(latency.count());
+  return calls > 0 ? stage_sums_ns[stage] / calls : 0;
+}
 
 size_t CodeIndex(absl::StatusCode code) {
   return std::min(static_cast<size_t>(code), kCallCodes - 1);
@@ -41,7 +57,15 @@ void Tally::Add(const CallSample& sample) {
   }
   latency.Record(latency_ns);
   service.Record(sample.ended_ns - sample.sent_ns);
-  AddStages(sample, stages);
+  punctual.Record(latency_ns - (sample.sent_ns - sample.admitted_ns));
+  const std::array<int64_t, kCallStages> stages_ns = StagesOf(sample);
+  KernelTally& of_kernel = KernelOf(kernels, sample.kernel.substr(0, kMostNameBytes),
+                                    sample.device.substr(0, kMostNameBytes));
+  of_kernel.latency.Record(latency_ns);
+  for (size_t i = 0; i < kCallStages; ++i) {
+    stages[i].Record(stages_ns[i]);
+    of_kernel.stage_sums_ns[i] += static_cast<double>(stages_ns[i]);
+  }
   if (latency_by_product.size() <= sample.product) latency_by_product.resize(sample.product + 1);
   latency_by_product[sample.product].Record(latency_ns);
   operations += sample.operations;
@@ -51,6 +75,7 @@ void Tally::Add(const CallSample& sample) {
 void Tally::Merge(const Tally& other) {
   latency.Merge(other.latency);
   service.Merge(other.service);
+  punctual.Merge(other.punctual);
   blocked.Merge(other.blocked);
   send_error.Merge(other.send_error);
   failed_latency.Merge(other.failed_latency);
@@ -60,6 +85,11 @@ void Tally::Merge(const Tally& other) {
   }
   for (size_t i = 0; i < other.latency_by_product.size(); ++i) {
     latency_by_product[i].Merge(other.latency_by_product[i]);
+  }
+  for (const KernelTally& theirs : other.kernels) {
+    KernelTally& ours = KernelOf(kernels, theirs.kernel, theirs.device);
+    ours.latency.Merge(theirs.latency);
+    for (size_t i = 0; i < kCallStages; ++i) ours.stage_sums_ns[i] += theirs.stage_sums_ns[i];
   }
   for (size_t i = 0; i < calls_by_code.size(); ++i) calls_by_code[i] += other.calls_by_code[i];
   operations += other.operations;
@@ -79,6 +109,15 @@ std::string CodesText(const CallsByCode& calls_by_code) {
                     FormatCount(calls_by_code[i]));
   }
   return text;
+}
+
+std::string FailedCodesText(const CallsByCode& calls_by_code) {
+  CallsByCode failed = calls_by_code;
+  failed[0] = 0;
+  const int64_t calls = FailedOf(calls_by_code);
+  if (calls == 0) return "none";
+  return absl::StrCat(FormatCount(calls), " of ", FormatCount(calls + calls_by_code[0]), " (",
+                      CodesText(failed), ")");
 }
 
 }  // namespace gemmd

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "client/load/histogram.h"
 #include "gemmd/v1/gemm.pb.h"
 
@@ -36,6 +37,8 @@ struct CallSample {
   v1::Timing timing = {};  // The server's; where the code is OK.
   int64_t operations = 0;
   int64_t bytes = 0;
+  absl::string_view kernel = {};  // Where the code is OK.
+  absl::string_view device = {};
 };
 
 // The stages of the server's timing in the order in which they happen, then its total, then what is
@@ -54,14 +57,28 @@ enum CallStage : size_t {
   kOutside
 };
 
+// The calls that one kernel answered on one device.
+struct KernelTally {
+  std::string kernel;
+  std::string device;
+  Histogram latency;
+  std::array<double, kCallStages> stage_sums_ns = {};
+
+  double StageMeanNs(size_t stage) const;
+};
+
 struct Tally {
   Histogram latency;         // From when the call was due to its answer, for calls that ended OK.
   Histogram service;         // From the actual send to the answer, for calls that ended OK.
+  Histogram punctual;        // The latency without the send error, for calls that ended OK.
   Histogram blocked;         // Waiting for the limit of calls in flight, for all calls.
   Histogram send_error;      // From when it could be sent to when it was, for all calls.
   Histogram failed_latency;  // From when the call was due, for calls that failed.
   std::array<Histogram, kCallStages> stages;
   std::vector<Histogram> latency_by_product;
+  // In the order in which they were first seen. A server that names no end of kernels fills the
+  // last one, kOtherKernels.
+  std::vector<KernelTally> kernels;
   CallsByCode calls_by_code = {};
   int64_t operations = 0;
   int64_t bytes = 0;
@@ -74,7 +91,14 @@ struct Tally {
   int64_t failed() const { return calls() - ok(); }
 };
 
+inline constexpr size_t kMostKernels = 64;
+inline constexpr size_t kMostNameBytes = 200;
+inline constexpr absl::string_view kOtherKernels = "(other kernels)";
+
 // "OK 120, UNAVAILABLE 3"; only those that there are.
 std::string CodesText(const CallsByCode& calls_by_code);
+
+// "3 of 123 (UNAVAILABLE 3)": those that failed.
+std::string FailedCodesText(const CallsByCode& calls_by_code);
 
 }  // namespace gemmd

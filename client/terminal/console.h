@@ -16,6 +16,7 @@ enum class ExitCode {
   kUsage = 2,         // Bad usage, or a local file that cannot be used.
   kUnreachable = 3,   // No server, a server that takes no requests now, or no answer in time.
   kVerification = 4,  // The server's result is wrong.
+  kInconclusive = 5,  // The measurement says too little.
 };
 
 struct Console {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 #include "absl/status/status.h"
@@ -18,6 +19,10 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr double kConfidence = 1.96;  // Standard errors of 95 %.
+constexpr double kTail = 0.025;       // What is left out at either end.
+constexpr size_t kLeastIntervals = 3;
+// Up to this deviation ranks are exact; beyond it the normal distribution tells them well.
+constexpr double kMostExact = 30;
 
 // A count of calls; no more than a session makes, so that counts can be added.
 int64_t ReadCount(const Json& json) {
@@ -67,9 +72,9 @@ ComparedStep ReadStep(const Json& json) {
   return step;
 }
 
-// Half the width of the interval of confidence of the values' mean; none for fewer than three.
+// Half the width of the interval of confidence of the values' mean; none for too few.
 double Scatter(const std::vector<double>& values) {
-  if (values.size() < 3) return 0;
+  if (values.size() < kLeastIntervals) return 0;
   const double n = static_cast<double>(values.size());
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
   double squares = 0;
@@ -80,28 +85,32 @@ double Scatter(const std::vector<double>& values) {
 std::string TimeText(double ns) { return FormatNanoseconds(static_cast<int64_t>(ns)); }
 std::string RateText(double rate) { return absl::StrFormat("%.1f/s", rate); }
 
+// "1.20 ms to 1.31 ms"; "?" for an end that is not known.
+std::string IntervalText(const Estimate& estimate,
+                         const std::function<std::string(double)>& format) {
+  const auto end = [&](double value) { return std::isinf(value) ? "?" : format(value); };
+  return absl::StrCat(end(estimate.low), " to ", end(estimate.high));
+}
+
 void AddRow(TextTable& table, const std::string& name, const Estimate& a, const Estimate& b,
             const std::function<std::string(double)>& format) {
   const double difference = b.value - a.value;
-  const double noise = std::hypot(a.noise, b.noise);
-  const bool has_noise = a.has_noise && b.has_noise;
-  std::string verdict = "noise unknown";
-  if (has_noise) {
-    verdict = std::fabs(difference) <= noise ? "within noise"
-              : difference > 0               ? "higher"
-              : difference < 0               ? "lower"
-                                             : "not a number";
-  }
-  table.AddRow({name, format(a.value), format(b.value),
-                a.value > 0 ? absl::StrFormat("%+.1f %%", 100 * difference / a.value) : "",
-                has_noise && a.value > 0 ? absl::StrFormat("+-%.1f %%", 100 * noise / a.value) : "",
-                verdict});
+  const bool is_known = std::isfinite(a.value) && std::isfinite(b.value);
+  const bool is_closed = std::isfinite(a.low) && std::isfinite(a.high) && std::isfinite(b.low) &&
+                         std::isfinite(b.high);
+  const std::string verdict = !is_known        ? "not a number"
+                              : !a.Overlaps(b) ? (difference > 0 ? "higher" : "lower")
+                              : is_closed      ? "within noise"
+                                               : "too few calls to tell";
+  table.AddRow(
+      {name, format(a.value), IntervalText(a, format), format(b.value), IntervalText(b, format),
+       a.value > 0 ? absl::StrFormat("%+.1f %%", 100 * difference / a.value) : "", verdict});
 }
 
 // Any difference counts.
 void AddCount(TextTable& table, const std::string& name, int64_t a, int64_t b) {
   if (a == 0 && b == 0) return;
-  table.AddRow({name, FormatCount(a), FormatCount(b), "", "",
+  table.AddRow({name, FormatCount(a), "", FormatCount(b), "", "",
                 a == b  ? "the same"
                 : b > a ? "higher"
                         : "lower"});
@@ -111,9 +120,10 @@ std::string StepTable(const ComparedStep& a, const ComparedStep& b) {
   using Align = TextTable::Align;
   TextTable table({{a.name == b.name ? a.name : absl::StrCat(a.name, " | ", b.name)},
                    {"a", Align::kRight},
+                   {"interval of a", Align::kRight},
                    {"b", Align::kRight},
+                   {"interval of b", Align::kRight},
                    {"b - a", Align::kRight},
-                   {"noise", Align::kRight},
                    {""}});
   AddRow(table, "rate", EstimateMean(a.rate, a.rates), EstimateMean(b.rate, b.rates), RateText);
   const auto add = [&](const std::string& name, double fraction, bool is_service) {
@@ -190,26 +200,54 @@ absl::StatusOr<ComparedReport> ParseReport(absl::string_view text) {
   return report;
 }
 
+RankInterval RanksAround(int64_t count, double fraction) {
+  // The number of values below the percentile is binomial: B(count, fraction).
+  const double n = static_cast<double>(count);
+  const double deviation = std::sqrt(n * fraction * (1 - fraction));
+  if (deviation > kMostExact) {
+    const double spread = kConfidence * deviation;
+    return {static_cast<int64_t>(std::floor(n * fraction - spread)),
+            static_cast<int64_t>(std::ceil(n * fraction + spread)) + 1};
+  }
+  RankInterval ranks = {0, count + 1};
+  double below = 0;  // The probability of fewer than `values` of them.
+  // What lies further down has no weight to speak of.
+  const int64_t from = std::max<int64_t>(0, std::llround(n * fraction - 10 * deviation - 20));
+  for (int64_t values = from; values <= count; ++values) {
+    const double k = static_cast<double>(values);
+    // The value of rank k is above the percentile where fewer than k are below.
+    if (values > 0 && below <= kTail) ranks.low = values;
+    below += std::exp(std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1) +
+                      k * std::log(fraction) + (n - k) * std::log1p(-fraction));
+    // The value of rank k + 1 is below it where more than k are.
+    if (values < count && 1 - below <= kTail) {
+      ranks.high = values + 1;
+      break;
+    }
+  }
+  return ranks;
+}
+
 Estimate EstimatePercentile(const Histogram& histogram, double fraction,
                             const std::vector<double>& by_interval) {
-  const double n = static_cast<double>(histogram.count());
-  const double spread = kConfidence * std::sqrt(n * fraction * (1 - fraction));
-  const double low = std::floor(n * fraction - spread);
-  const double high = std::ceil(n * fraction + spread);
+  constexpr double kUnknown = std::numeric_limits<double>::infinity();
+  const RankInterval ranks = RanksAround(histogram.count(), fraction);
+  const auto value = [&](int64_t rank) { return static_cast<double>(histogram.ValueAtRank(rank)); };
+  const double scatter = Scatter(by_interval);
   Estimate estimate;
   estimate.value = static_cast<double>(histogram.ValueAt(fraction));
-  // With fewer calls no value lies that far out.
-  estimate.has_noise = low >= 1 && high <= n;
-  if (!estimate.has_noise) return estimate;
-  const double sampling = static_cast<double>(histogram.ValueAtRank(static_cast<int64_t>(high)) -
-                                              histogram.ValueAtRank(static_cast<int64_t>(low))) /
-                          2;
-  estimate.noise = std::max(sampling, Scatter(by_interval));
+  estimate.low = ranks.low < 1 ? -kUnknown : std::min(value(ranks.low), estimate.value - scatter);
+  estimate.high = ranks.high > histogram.count()
+                      ? kUnknown
+                      : std::max(value(ranks.high), estimate.value + scatter);
   return estimate;
 }
 
 Estimate EstimateMean(double value, const std::vector<double>& by_interval) {
-  return {value, Scatter(by_interval), by_interval.size() >= 3};
+  const double scatter = by_interval.size() < kLeastIntervals
+                             ? std::numeric_limits<double>::infinity()
+                             : Scatter(by_interval);
+  return {value, value - scatter, value + scatter};
 }
 
 absl::StatusOr<std::string> CompareText(const ComparedReport& a, const ComparedReport& b) {

@@ -39,18 +39,31 @@ struct ComparedReport {
 // Errors: InvalidArgument for any other text.
 absl::StatusOr<ComparedReport> ParseReport(absl::string_view json);
 
-// A figure and half the width of its interval of 95 % confidence, the wider of two: what sampling
-// leaves open (for a percentile, between the ranks n p -+ 1.96 sqrt(n p (1 - p)); calls taken as
-// independent, which they are not quite) and what the figure's own values in the intervals of the
-// run scatter (1.96 standard errors of their mean), where there are at least three.
+// A figure and its interval of 95 % confidence; an end that nothing tells is infinite.
 struct Estimate {
   double value = 0;
-  double noise = 0;
-  bool has_noise = false;
+  double low = 0;
+  double high = 0;
+
+  bool Overlaps(const Estimate& other) const { return low <= other.high && other.low <= high; }
 };
+
+// A percentile, by order statistics: with a confidence of 95 % it lies between two of the values,
+// whatever their distribution; calls are taken as independent. Because they are not quite, an end
+// is further out where the figure's own values in the intervals of the run scatter more (1.96
+// standard errors of their mean), where there are at least three.
 Estimate EstimatePercentile(const Histogram& histogram, double fraction,
                             const std::vector<double>& by_interval);
+// A mean, by the scatter of its values in the intervals of the run.
 Estimate EstimateMean(double value, const std::vector<double>& by_interval);
+
+// Ranks of values between which the percentile lies, from 1 to `count`; 0 and count + 1 where there
+// are too few values for such an end. Each end is missed with a probability of 2.5 % at most.
+struct RankInterval {
+  int64_t low = 0;
+  int64_t high = 0;
+};
+RankInterval RanksAround(int64_t count, double fraction);
 
 // The settings that differ, and a table for each step of `a` that `b` has too, by name (the second
 // of a name with the second), or for the only one of each; steps of one report only are named.

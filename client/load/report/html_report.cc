@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/load/report/html_report.h"
 
-#include <cmath>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/load/report/html_plots.h"
+#include "client/load/report/report_tables.h"
 #include "client/load/report/svg_plot.h"
 #include "client/terminal/markup.h"
 #include "client/terminal/text_table.h"
@@ -35,13 +34,21 @@ h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin-top:
 .tiles div { background: var(--card); border: 1px solid var(--rule); border-radius: 8px;
   padding: .6rem 1rem; min-width: 7.5rem; }
 .tiles b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 1rem; }
-figure { margin: 0; background: var(--card); border: 1px solid var(--rule); border-radius: 8px;
+.plots { display: grid; gap: 1rem; margin-top: 1rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); }
+figure { margin: 0; min-width: 0; background: var(--card); border: 1px solid var(--rule); border-radius: 8px;
   padding: .7rem; }
 figcaption { font-weight: 600; margin-bottom: .3rem; }
-svg { width: 100%; height: auto; } svg text { fill: var(--faint); font-size: 12px; }
+svg { width: 100%; height: auto; display: block; }
+svg text { fill: var(--faint); font-size: 15px; }
+.at:hover .hit { fill: var(--rule); opacity: .6; } .hit { fill: transparent; }
+.at .tip { visibility: hidden; pointer-events: none; } .at:hover .tip { visibility: visible; }
+.tip > div { width: max-content; max-width: 100%; background: var(--page); color: var(--ink);
+  border: 1px solid var(--rule); padding: 4px 8px; font-size: 15px; box-sizing: border-box; }
+.tip.end > div { margin-left: auto; }
+.tip i { display: inline-block; width: .7em; height: .7em; margin-right: .4em; }
 .grid { stroke: var(--rule); } polyline { fill: none; stroke-width: 2; }
-.dashed { stroke-dasharray: 5 4; } circle.unseen { opacity: 0; } circle.unseen:hover { opacity: 1; }
+.dashed { stroke-dasharray: 5 4; }
 .legend { margin: .2rem 0 0; font-size: .85rem; color: var(--faint); }
 .legend span { white-space: nowrap; margin-right: .7rem; }
 .legend i { display: inline-block; width: .9rem; height: .55rem; margin-right: .3rem; }
@@ -49,8 +56,13 @@ svg { width: 100%; height: auto; } svg text { fill: var(--faint); font-size: 12p
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; margin-top: 1rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .25rem .8rem; border-bottom: 1px solid var(--rule); }
-th:first-child, td:first-child { text-align: left; } th { color: var(--faint); font-weight: 500; }
+th.text, td.text { text-align: left; } th { color: var(--faint); font-weight: 500; }
 .warnings { border-left: 3px solid var(--warn); padding-left: 1.6rem; }
+.verdict { font-size: 1.15rem; font-weight: 600; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; color: var(--faint); }
+dd { margin: 0; overflow-wrap: anywhere; } h1, h2, .warnings { overflow-wrap: anywhere; }
+@media (max-width: 640px) { body { margin: 1rem auto; padding: 0 .6rem; }
+  svg text, .tip > div { font-size: 24px; } svg text.along { display: none; } th, td { padding: .25rem .5rem; } }
 )";
 
 std::string Style() {
@@ -64,19 +76,34 @@ std::string Style() {
   return style + "</style>\n</head>\n<body>\n";
 }
 
-std::string Time(double ns) { return FormatNanoseconds(std::llround(ns)); }
-
 std::string Tile(const std::string& name, const std::string& value) {
   return absl::StrCat("<div><span class=\"faint\">", EscapedMarkup(name), "</span><b>",
                       EscapedMarkup(value), "</b></div>\n");
 }
 
-std::string Row(const std::vector<std::string>& cells, const char* tag) {
+std::string Row(const std::vector<std::string>& cells, const char* tag, size_t text_columns) {
   std::string html = "<tr>";
-  for (const std::string& cell : cells) {
-    absl::StrAppend(&html, "<", tag, ">", EscapedMarkup(cell), "</", tag, ">");
+  for (size_t i = 0; i < cells.size(); ++i) {
+    absl::StrAppend(&html, "<", tag, i < text_columns ? " class=\"text\">" : ">",
+                    EscapedMarkup(cells[i]), "</", tag, ">");
   }
   return html + "</tr>\n";
+}
+
+std::string TableHtml(const ReportTable& table) {
+  std::string html = "<div class=\"scroll\"><table>\n";
+  html += Row(table.headings, "th", table.text_columns);
+  for (const std::vector<std::string>& row : table.rows) html += Row(row, "td", table.text_columns);
+  return html + "</table></div>\n";
+}
+
+std::string WarningList(const std::vector<std::string>& warnings) {
+  if (warnings.empty()) return "";
+  std::string html = "<ul class=\"warnings\">\n";
+  for (const std::string& warning : warnings) {
+    absl::StrAppend(&html, "<li>", EscapedMarkup(warning), "</li>\n");
+  }
+  return html + "</ul>\n";
 }
 
 std::string StepSection(const LoadReport& report, const ReportStep& step) {
@@ -88,85 +115,52 @@ std::string StepSection(const LoadReport& report, const ReportStep& step) {
   html += Tile("offered", absl::StrFormat("%.1f/s", result.offered));
   for (const double fraction : {0.5, 0.99, 0.999}) {
     html += Tile(absl::StrFormat("p%g", 100 * fraction),
-                 Time(static_cast<double>(tally.latency.ValueAt(fraction))));
+                 FormatNanoseconds(tally.latency.ValueAt(fraction)));
   }
   html += Tile("failed", FormatCount(tally.failed()));
   html += Tile("wrong", absl::StrCat(step.verified.wrong, " of ", step.verified.checked));
+  html += Tile("client",
+               absl::StrFormat("%.2f of %.3g cores", result.client_cores, result.usable_cores));
   html += absl::StrCat("</div>\n<p class=\"faint\">", FormatCount(tally.calls()),
                        " calls: ", EscapedMarkup(CodesText(tally.calls_by_code)), "</p>\n");
-  if (!step.warnings.empty()) html += "<ul class=\"warnings\">\n";
-  for (const std::string& warning : step.warnings) {
-    absl::StrAppend(&html, "<li>", EscapedMarkup(warning), "</li>\n");
-  }
-  if (!step.warnings.empty()) html += "</ul>\n";
-  html += "<div class=\"scroll\"><table>\n";
-  html += Row(
-      {"latency", "from intended send", "from actual send", "blocked", "send error", "calls above"},
-      "th");
-  const auto time_at = [](const Histogram& histogram, double fraction) {
-    return FormatNanoseconds(histogram.ValueAt(fraction));
-  };
-  for (const ReportedPercentile& percentile : kPercentiles) {
-    const double f = percentile.fraction;
-    html += Row({std::string(percentile.name), time_at(tally.latency, f), time_at(tally.service, f),
-                 time_at(tally.blocked, f), time_at(tally.send_error, f),
-                 FormatCount(tally.latency.CountAbove(tally.latency.ValueAt(f)))},
-                "td");
-  }
-  html += Row({"most", time_at(tally.latency, 1), time_at(tally.service, 1),
-               time_at(tally.blocked, 1), time_at(tally.send_error, 1), "0"},
-              "td");
-  html += "</table></div>\n<div class=\"scroll\"><table>\n";
-  html += Row({"stage", "mean", "p50", "p99", "most"}, "th");
-  for (size_t i = 0; i < kCallStages; ++i) {
-    const Histogram& stage = tally.stages[i];
-    html += Row({kStageNames[i], Time(stage.MeanNs()), time_at(stage, 0.5), time_at(stage, 0.99),
-                 time_at(stage, 1)},
-                "td");
-  }
-  if (tally.failed() > 0) {
-    const Histogram& failed = tally.failed_latency;
-    html += Row({"latency of failed calls", Time(failed.MeanNs()), time_at(failed, 0.5),
-                 time_at(failed, 0.99), time_at(failed, 1)},
-                "td");
-  }
-  html += "</table></div>\n<div class=\"scroll\"><table>\n";
-  html += Row({"product", "calls", "checked", "p50", "p99", "most"}, "th");
-  for (size_t i = 0; i < tally.latency_by_product.size(); ++i) {
-    const Histogram& latency = tally.latency_by_product[i];
-    html += Row({report.products[i], FormatCount(latency.count()), FormatCount(step.CheckedOf(i)),
-                 time_at(latency, 0.5), time_at(latency, 0.99), time_at(latency, 1)},
-                "td");
-  }
-  return html + "</table></div>\n";
+  html += WarningList(step.warnings);
+  return absl::StrCat(html, TableHtml(LatencyTable(step)), TableHtml(StageTable(step)),
+                      TableHtml(KernelTable(step)), TableHtml(ProductTable(report, step)));
 }
 
 std::string SloSection(const SloFindings& slo) {
-  std::string html = absl::StrCat("<h2>Objective ", EscapedMarkup(slo.objective), "</h2>\n<p>",
-                                  EscapedMarkup(slo.Verdict()), "</p>\n<p class=\"faint\">",
-                                  EscapedMarkup(slo.rule), "</p>\n<ul>\n");
-  for (const std::string& trial : slo.trials) {
-    absl::StrAppend(&html, "<li>", EscapedMarkup(trial), "</li>\n");
+  return absl::StrCat("<h2>Objective ", EscapedMarkup(slo.objective), "</h2>\n<p class=\"faint\">",
+                      EscapedMarkup(slo.rule), "</p>\n", TableHtml(WindowTable(slo)));
+}
+
+// What was loaded, from where, and how.
+std::string Heading(const LoadReport& report) {
+  std::string html = absl::StrCat("<h1>gemmload: ", EscapedMarkup(report.mix), "</h1>\n<dl>\n");
+  const auto add = [&](absl::string_view name, absl::string_view value) {
+    absl::StrAppend(&html, "<dt>", name, "</dt><dd>", EscapedMarkup(value), "</dd>\n");
+  };
+  add("client", ClientText(report));
+  for (const ReportedServer& server : report.servers) {
+    add("server", server.Text());
+    for (const ReportedDevice& device : server.devices) add("device", device.text);
   }
-  return html + "</ul>\n";
+  add("load",
+      absl::StrCat(report.arrivals, ", operands ", report.operands, ", ", report.channels,
+                   report.channels == 1 ? " channel" : " channels", " and ", report.streams,
+                   report.streams == 1 ? " stream" : " streams", " of each client, ", report.owners,
+                   report.owners == 1 ? " client" : " clients", " of each server"));
+  add("started", report.started);
+  return absl::StrCat(html, "<dt>command</dt><dd><code>", EscapedMarkup(report.command),
+                      "</code></dd>\n</dl>\n");
 }
 
 }  // namespace
 
 std::string ReportHtml(const LoadReport& report) {
-  std::string html = absl::StrCat(kHead, Style());
-  std::string servers;
-  for (const ReportedServer& server : report.servers) {
-    absl::StrAppend(&servers, servers.empty() ? "" : ", ", server.Text());
-  }
-  absl::StrAppend(&html, "<h1>gemmload: ", EscapedMarkup(report.mix), "</h1>\n<p class=\"faint\">",
-                  EscapedMarkup(absl::StrCat(report.started, ", ", servers,
-                                             ", channels for each server: ", report.channels, ", ",
-                                             report.arrivals, ", operands ", report.operands)),
-                  "<br/><code>", EscapedMarkup(report.command),
-                  "</code></p>\n<div class=\"plots\">\n");
-  absl::StrAppend(&html, PercentilePlot(report), TimePlot(report), RatePlot(report),
-                  StagePlot(report), "</div>\n");
+  std::string html = absl::StrCat(
+      kHead, Style(), Heading(report), "<p class=\"verdict\">", EscapedMarkup(report.Verdict()),
+      "</p>\n", WarningList(report.Warnings()), "<div class=\"plots\">\n", PercentilePlot(report),
+      TimePlot(report), RatePlot(report), StagePlot(report), "</div>\n");
   if (report.slo.has_value()) html += SloSection(*report.slo);
   for (const ReportStep& step : report.steps) html += StepSection(report, step);
   return html + "</body>\n</html>\n";

@@ -10,9 +10,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/load/client_machine.h"
 #include "client/load/mix.h"
+#include "client/load/slo_search.h"
 #include "client/load/step_result.h"
 #include "client/load/verifier.h"
+#include "gemmd/v1/registry.pb.h"
 #include "nlohmann/json.hpp"
 
 namespace gemmd {
@@ -41,27 +44,37 @@ struct ReportStep {
 struct SloFindings {
   std::string objective;  // "p99=2ms"
   std::string rule;
-  double rate = 0;               // The highest that held; 0 where none did.
-  bool was_interrupted = false;  // A higher one might hold.
-  std::vector<std::string> trials;
+  SloAnswer answer = {};
 
-  std::string Verdict() const;  // "highest rate that holds: 123.4/s"
+  // "highest rate that holds: 123.4/s (95 % interval 118.0/s to 127.9/s)"
+  std::string Verdict() const;
+  // What a reader must know before believing it; `is_same_machine` is LoadReport's.
+  std::vector<std::string> Warnings(bool is_same_machine) const;
+};
+
+struct ReportedDevice {
+  std::string name;  // "cpu"
+  std::string text;  // "cpu: Intel Xeon, 16 threads"
 };
 
 struct ReportedServer {
   std::string address;
-  std::string version;  // Empty: it did not say.
+  std::string version = {};                  // Empty: it did not say.
+  std::vector<ReportedDevice> devices = {};  // Its default device, and those that answered calls.
 
   std::string Text() const;  // "127.0.0.1:8470 (gemmd 1.2.3)"
 };
+ReportedDevice DescribeDevice(const v1::Device& device);
 
 struct LoadReport {
   std::string version;  // The version of gemmload.
+  ClientMachine client = {};
   std::string started;  // RFC 3339.
   std::string command;
   std::vector<ReportedServer> servers;
   int channels = 1;
-  int owners = 1;  // Clients of each server.
+  int owners = 1;   // Clients of each server.
+  int streams = 0;  // Of each client; 0: each call goes by itself.
   bool is_same_machine = false;
   std::string mix;  // The name of the profile or file.
   std::string arrivals;
@@ -78,7 +91,13 @@ struct LoadReport {
   int64_t calls() const;
   int64_t failed() const;
   int64_t unsent() const;
+
+  // What came of it in a line, and what a reader must know before believing that.
+  std::string Verdict() const;
+  std::vector<std::string> Warnings() const;
 };
+
+std::string ClientText(const LoadReport& report);  // "gemmload 1.2.3 on host, Intel Xeon, 2 cores"
 
 // In what the operations of a mix are counted: "FLOP/s"; "OP/s" where integers are multiplied. 2:4
 // products count as the dense ones that they stand for, and the unit says so.

@@ -31,8 +31,12 @@ bool IsSameFile(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-absl::Status CheckReportFiles(const LoadFlags& flags) {
-  const std::vector<NamedPath> read = {{"--mix", flags.mix_path}, {"--replay", flags.replay_path}};
+absl::Status CheckReportFiles(const LoadFlags& flags, const Mix& mix) {
+  std::vector<NamedPath> read = {{"--mix", flags.mix_path}, {"--replay", flags.replay_path}};
+  for (const LoadProduct& product : mix) {
+    read.push_back({"operand A", product.a_path});
+    read.push_back({"operand B", product.b_path});
+  }
   const std::vector<NamedPath> written = {
       {"--json", flags.json_path}, {"--csv", flags.csv_path}, {"--html", flags.html_path}};
   std::vector<NamedPath> others = read;

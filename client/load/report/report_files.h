@@ -12,7 +12,7 @@ namespace gemmd {
 // Whether each file can be written and none is also another one or what the load is made from.
 // This is known before a long run, not after it, and changes no file.
 // Errors: InvalidArgument, PermissionDenied.
-absl::Status CheckReportFiles(const LoadFlags& flags);
+absl::Status CheckReportFiles(const LoadFlags& flags, const Mix& mix);
 
 // Writes as many of them as it can.
 // Errors: PermissionDenied, of the first that it could not.

@@ -49,6 +49,46 @@ Json IntervalJson(const LoadInterval& interval) {
           {"most_ns", interval.most_ns}};
 }
 
+Json KernelJson(const KernelTally& kernel) {
+  Json json = {{"kernel", kernel.kernel},
+               {"device", kernel.device},
+               {"latency", HistogramJson(kernel.latency, Detail::kPercentiles)}};
+  for (size_t i = 0; i < kCallStages; ++i) {
+    json["stage_means_ns"][kStageNames[i]] = kernel.StageMeanNs(i);
+  }
+  return json;
+}
+
+Json ServerJson(const ReportedServer& server) {
+  Json json = {
+      {"address", server.address}, {"version", server.version}, {"devices", Json::array()}};
+  for (const ReportedDevice& device : server.devices) {
+    json["devices"].push_back({{"name", device.name}, {"description", device.text}});
+  }
+  return json;
+}
+
+Json SloJson(const SloFindings& slo) {
+  const SloAnswer& answer = slo.answer;
+  Json json = {{"objective", slo.objective},
+               {"rule", slo.rule},
+               {"verdict", slo.Verdict()},
+               {"conclusive", answer.is_conclusive()},
+               {"interrupted", answer.end == SloAnswer::End::kInterrupted},
+               {"rate_per_s", answer.rate},
+               {"confidence", kSloConfidence},
+               {"interval_per_s", nullptr},
+               {"windows_discarded", answer.discarded()},
+               {"windows", Json::array()}};
+  if (answer.high > 0) json["interval_per_s"] = {answer.low, answer.high};
+  for (const SloWindow& window : answer.windows) {
+    json["windows"].push_back({{"rate_per_s", window.rate},
+                               {"verdict", std::string(WindowVerdictName(window.verdict))},
+                               {"why", window.what}});
+  }
+  return json;
+}
+
 Json StepJson(const LoadReport& report, const ReportStep& step) {
   const StepResult& result = step.result;
   const Tally& tally = result.tally;
@@ -86,6 +126,8 @@ Json StepJson(const LoadReport& report, const ReportStep& step) {
         HistogramJson(tally.latency_by_product[i], Detail::kPercentiles);
     product["checked"] = step.CheckedOf(i);
   }
+  json["kernels"] = Json::array();
+  for (const KernelTally& kernel : tally.kernels) json["kernels"].push_back(KernelJson(kernel));
   json["intervals"] = Json::array();
   for (const LoadInterval& interval : result.intervals) {
     json["intervals"].push_back(IntervalJson(interval));
@@ -103,11 +145,17 @@ Json StepJson(const LoadReport& report, const ReportStep& step) {
 
 Json ReportJson(const LoadReport& report) {
   Json json = {{"gemmload", report.version},
+               {"client",
+                {{"host", report.client.host},
+                 {"cpu", report.client.cpu},
+                 {"cores", report.client.cores},
+                 {"usable_cores", report.client.usable_cores}}},
                {"servers", Json::array()},
                {"started", report.started},
                {"command", report.command},
                {"channels", report.channels},
                {"owners", report.owners},
+               {"streams", report.streams},
                {"same_machine", report.is_same_machine},
                {"mix", report.mix},
                {"operands", report.operands},
@@ -116,18 +164,14 @@ Json ReportJson(const LoadReport& report) {
                {"warmup_s", report.warmup_s},
                {"steps_planned", report.steps_planned},
                {"interrupted", report.was_interrupted()},
+               {"verdict", report.Verdict()},
+               {"warnings", report.Warnings()},
                {"steps", Json::array()}};
   for (const ReportedServer& server : report.servers) {
-    json["servers"].push_back({{"address", server.address}, {"version", server.version}});
+    json["servers"].push_back(ServerJson(server));
   }
   for (const ReportStep& step : report.steps) json["steps"].push_back(StepJson(report, step));
-  if (report.slo.has_value()) {
-    json["slo"] = {{"objective", report.slo->objective},
-                   {"rule", report.slo->rule},
-                   {"rate_per_s", report.slo->rate},
-                   {"interrupted", report.slo->was_interrupted},
-                   {"trials", report.slo->trials}};
-  }
+  if (report.slo.has_value()) json["slo"] = SloJson(*report.slo);
   return json;
 }
 

@@ -7,58 +7,43 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/load/report/plot_frame.h"
+#include "client/load/report/plot_tips.h"
 #include "client/terminal/markup.h"
 #include "client/terminal/text_table.h"
 
 namespace gemmd {
 namespace {
 
-// Sizes of the drawing, in its own units; the page scales it.
-constexpr double kWidth = 720;
-constexpr double kHeight = 340;
-constexpr double kLeft = 76;
-constexpr double kRight = 28;
-constexpr double kTop = 14;
-constexpr double kBottom = 50;
-
-// The place of a value on the axis, 0 to 1.
-double Share(const PlotAxis& axis, double value) {
-  if (!axis.is_logarithmic) return (value - axis.from) / (axis.to - axis.from);
-  return std::log(std::max(value, axis.from) / axis.from) / std::log(axis.to / axis.from);
-}
-
-double X(const PlotAxis& axis, double value) {
-  return kLeft + std::clamp(Share(axis, value), 0.0, 1.0) * (kWidth - kLeft - kRight);
-}
-
-double Y(const PlotAxis& axis, double value) {
-  return kHeight - kBottom - std::clamp(Share(axis, value), 0.0, 1.0) * (kHeight - kTop - kBottom);
-}
+using Frame = PlotFrame;
 
 std::string Axes(const Plot& plot) {
   std::string svg;
   for (const PlotTick& tick : plot.x.ticks) {
-    const double x = X(plot.x, tick.at);
+    const double x = Frame::X(plot.x, tick.at);
     absl::StrAppendFormat(&svg,
                           "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>"
                           "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
-                          x, kTop, x, kHeight - kBottom, x, kHeight - kBottom + 16,
+                          x, Frame::kTop, x, Frame::kBottom, x, Frame::kBottom + 22,
                           EscapedMarkup(tick.text));
   }
   for (const PlotTick& tick : plot.y.ticks) {
-    const double y = Y(plot.y, tick.at);
+    const double y = Frame::Y(plot.y, tick.at);
     absl::StrAppendFormat(&svg,
                           "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>"
                           "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
-                          kLeft, y, kWidth - kRight, y, kLeft - 7, y + 4, EscapedMarkup(tick.text));
+                          Frame::kLeft, y, Frame::kRight, y, Frame::kLeft - 7, y + 5,
+                          EscapedMarkup(tick.text));
   }
   absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
-                        (kLeft + kWidth - kRight) / 2, kHeight - 10, EscapedMarkup(plot.x.title));
-  absl::StrAppendFormat(&svg,
-                        "<text x=\"14\" y=\"%.1f\" text-anchor=\"middle\" transform=\"rotate(-90 "
-                        "14 %.1f)\">%s</text>\n",
-                        (kTop + kHeight - kBottom) / 2, (kTop + kHeight - kBottom) / 2,
-                        EscapedMarkup(plot.y.title));
+                        (Frame::kLeft + Frame::kRight) / 2, Frame::kHeight - 12,
+                        EscapedMarkup(plot.x.title));
+  absl::StrAppendFormat(
+      &svg,
+      "<text class=\"along\" x=\"20\" y=\"%.1f\" text-anchor=\"middle\" transform=\"rotate(-90 "
+      "20 %.1f)\">%s</text>\n",
+      (Frame::kTop + Frame::kBottom) / 2, (Frame::kTop + Frame::kBottom) / 2,
+      EscapedMarkup(plot.y.title));
   return svg;
 }
 
@@ -68,18 +53,15 @@ std::string Drawn(const Plot& plot, const PlotSeries& series) {
     absl::StrAppendFormat(&svg, "<polyline class=\"c%d%s\" points=\"", series.color,
                           series.is_dashed ? " dashed" : "");
     for (const PlotPoint& point : series.points) {
-      absl::StrAppendFormat(&svg, "%.1f,%.1f ", X(plot.x, point.x), Y(plot.y, point.y));
+      absl::StrAppendFormat(&svg, "%.1f,%.1f ", Frame::X(plot.x, point.x),
+                            Frame::Y(plot.y, point.y));
     }
     svg += "\"/>\n";
   }
-  // A circle tells what it stands for, one that is not seen too.
-  const bool is_seen = series.has_marks || series.points.size() == 1;
+  if (!series.has_marks && series.points.size() != 1) return svg;
   for (const PlotPoint& point : series.points) {
-    absl::StrAppendFormat(
-        &svg,
-        "<circle class=\"c%d%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>%s</title></circle>\n",
-        series.color, is_seen ? "" : " unseen", X(plot.x, point.x), Y(plot.y, point.y),
-        EscapedMarkup(absl::StrCat(series.name, ": ", point.what)));
+    absl::StrAppendFormat(&svg, "<circle class=\"c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>\n",
+                          series.color, Frame::X(plot.x, point.x), Frame::Y(plot.y, point.y));
   }
   return svg;
 }
@@ -104,7 +86,7 @@ std::string Figure(const std::string& title, const std::string& svg, double heig
   return absl::StrFormat(
       "<figure>\n<figcaption>%s</figcaption>\n<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
       "aria-label=\"%s\">\n%s</svg>\n%s</figure>\n",
-      EscapedMarkup(title), kWidth, height, EscapedMarkup(title), svg, Legend(legend));
+      EscapedMarkup(title), Frame::kWidth, height, EscapedMarkup(title), svg, Legend(legend));
 }
 
 }  // namespace
@@ -116,7 +98,8 @@ std::string PlotSvg(const Plot& plot) {
     svg += Drawn(plot, series);
     legend.push_back({series.name, series.color, series.is_dashed});
   }
-  return Figure(plot.title, svg, kHeight, legend);
+  svg += PlotTips(plot);
+  return Figure(plot.title, svg, Frame::kHeight, legend);
 }
 
 std::string StackedBarsSvg(const StackedBars& bars) {
@@ -133,7 +116,7 @@ std::string StackedBarsSvg(const StackedBars& bars) {
                           kNames - 8, y + 17, EscapedMarkup(bar.name));
     double x = kNames;
     for (size_t i = 0; i < bar.values.size(); ++i) {
-      const double width = most > 0 ? bar.values[i] / most * (kWidth - kNames - kRight) : 0;
+      const double width = most > 0 ? bar.values[i] / most * (Frame::kRight - kNames) : 0;
       absl::StrAppendFormat(
           &svg,
           "<rect class=\"b%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"24\"><title>%s</title>"
@@ -155,8 +138,13 @@ PlotAxis TimeAxis(std::string title, double least_ns, double most_ns) {
   PlotAxis axis = {.title = std::move(title), .is_logarithmic = true, .ticks = {}};
   axis.from = std::pow(10, std::floor(std::log10(std::max(least_ns, 1.0))));
   axis.to = std::max(std::pow(10, std::ceil(std::log10(std::max(most_ns, 1.0)))), 10 * axis.from);
-  for (double at = axis.from; at <= axis.to * 1.01; at *= 10) {
-    axis.ticks.push_back({at, FormatNanoseconds(std::llround(at))});
+  // Few powers of ten would leave a reader without numbers between them.
+  const bool is_short = axis.to <= 101 * axis.from;
+  for (double power = axis.from; power <= axis.to * 1.01; power *= 10) {
+    for (const double at : {power, 2 * power, 5 * power}) {
+      if (at > axis.to * 1.01 || (at > power && !is_short)) break;
+      axis.ticks.push_back({at, FormatNanoseconds(std::llround(at))});
+    }
   }
   return axis;
 }

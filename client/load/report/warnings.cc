@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a report says about its own figures.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,9 @@ namespace gemmd {
 namespace {
 
 constexpr int64_t kLateNs = 1'000'000;  // What a sender of an open loop should stay under.
+
+constexpr char kSharedMachine[] =
+    "client and server share this machine: each takes time from the other";
 
 // Calls that the server had not answered at the end of the window, beyond those that its latency
 // explains: a server that keeps up holds as many as come within its latency.
@@ -46,7 +50,7 @@ void WarnOfChecks(const ReportStep& step, std::vector<std::string>& warnings) {
 
 void WarnOfClient(const ReportStep& step, std::vector<std::string>& warnings) {
   const StepResult& result = step.result;
-  if (result.client_cores > 0.8 * result.usable_cores) {
+  if (result.IsClientBusy()) {
     warnings.push_back(absl::StrFormat("the client is the limit: it kept %.1f of %.3g cores busy",
                                        result.client_cores, result.usable_cores));
   }
@@ -67,8 +71,8 @@ std::vector<std::string> WarningsOf(const ReportStep& step, bool is_same_machine
   if (result.was_interrupted)
     warnings.push_back("interrupted: the window is shorter than asked for");
   if (tally.failed() > 0) {
-    warnings.push_back(
-        absl::StrCat("failed calls, left out of the latencies: ", CodesText(tally.calls_by_code)));
+    warnings.push_back(absl::StrCat("failed calls, left out of the latencies: ",
+                                    FailedCodesText(tally.calls_by_code)));
   }
   for (const auto& [code, message] : result.first_messages) {
     warnings.push_back(absl::StrCat("first ", absl::StatusCodeToString(code), ": ", message));
@@ -92,11 +96,27 @@ std::vector<std::string> WarningsOf(const ReportStep& step, bool is_same_machine
   }
   WarnOfClient(step, warnings);
   if (is_same_machine) {
-    warnings.push_back("client and server share this machine: each takes time from the other");
+    warnings.push_back(kSharedMachine);
   }
   if (tally.latency.count() < 1000) {
     warnings.push_back(
         absl::StrCat("only ", tally.latency.count(), " calls: the highest percentiles say little"));
+  }
+  return warnings;
+}
+
+std::vector<std::string> SloFindings::Warnings(bool is_same_machine) const {
+  std::vector<std::string> warnings;
+  if (is_same_machine) warnings.push_back(kSharedMachine);
+  const auto first =
+      std::find_if(answer.windows.begin(), answer.windows.end(),
+                   [](const auto& one) { return one.verdict == WindowVerdict::kDiscarded; });
+  if (first != answer.windows.end()) {
+    warnings.push_back(absl::StrCat(answer.discarded(), " of ", answer.windows.size(),
+                                    " windows were discarded, first: ", first->what));
+  }
+  if (answer.end == SloAnswer::End::kTooNoisy) {
+    warnings.push_back("a longer --duration makes windows longer, and those contradict less");
   }
   return warnings;
 }

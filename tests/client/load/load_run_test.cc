@@ -76,7 +76,7 @@ TEST_F(LoadRunTest, WarmUpIsLeftOut) {
   step_.warmup_ns = 500 * kMillisecondNs;
   step_.duration_ns = 500 * kMillisecondNs;
   int64_t warmup_calls = 0;
-  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
+  progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
     if (interval.to_ns <= 0) warmup_calls += interval.ok;
   };
   const StepResult result = Run({server.address()});

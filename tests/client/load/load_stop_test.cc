@@ -16,7 +16,7 @@ TEST_F(LoadStopTest, AnInterruptedRunReportsWhatThereIs) {
   const DelayedServer server({.delay = absl::Milliseconds(50)});
   SetRate(200);
   step_.duration_ns = 3600'000 * kMillisecondNs;
-  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
+  progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
     if (interval.to_ns >= 300 * kMillisecondNs) stop_ = 1;
   };
   const StepResult result = Run({server.address()});
@@ -31,7 +31,7 @@ TEST_F(LoadStopTest, AStopBehindTheLastCallIsAnInterruptionToo) {
   const DelayedServer server({});
   SetRate(0.001);  // One call, and then nothing before the end.
   step_.duration_ns = 3600'000 * kMillisecondNs;
-  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
+  progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
     if (interval.to_ns >= 200 * kMillisecondNs) stop_ = 1;
   };
   const StepResult result = Run({server.address()});
@@ -46,7 +46,7 @@ TEST_F(LoadStopTest, AStopWhileBlockedCountsWhatWasHeldBack) {
   SetRate(1000, 2);
   step_.duration_ns = 3600'000 * kMillisecondNs;
   step_.timeout = absl::Hours(1);
-  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
+  progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
     if (interval.to_ns >= 300 * kMillisecondNs) stop_ = 1;
     if (interval.to_ns >= 500 * kMillisecondNs) stop_ = 2;
   };
@@ -63,7 +63,7 @@ TEST_F(LoadStopTest, WhatIsHeldBackIsNotMoreThanTheCount) {
   step_.count = 50;
   step_.duration_ns = 3600'000 * kMillisecondNs;
   step_.timeout = absl::Hours(1);
-  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
+  progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
     if (interval.to_ns >= 200 * kMillisecondNs) stop_ = 2;
   };
   const StepResult result = Run({server.address()});
@@ -77,7 +77,7 @@ TEST_F(LoadStopTest, ASecondStopGivesUpTheCallsUnderWay) {
   step_.loop = ClosedLoop{.concurrency = 5};
   step_.duration_ns = 3600'000 * kMillisecondNs;
   step_.timeout = absl::Hours(1);
-  progress_ = [&](const LoadInterval& interval, const CallsByCode& /*calls*/) {
+  progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
     if (interval.to_ns >= 200 * kMillisecondNs) stop_ = 2;
   };
   const StepResult result = Run({server.address(), other.address()});

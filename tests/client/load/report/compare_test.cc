@@ -8,6 +8,7 @@
 
 #include "client/matrix/splitmix.h"
 #include "tests/client/load/report/report_sample.h"
+#include "tests/testing/random_source.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -16,6 +17,17 @@ namespace {
 using testing::ContainsRegex;
 using testing::DoubleEq;
 using testing::HasSubstr;
+
+double Unit(RandomSource& random) { return static_cast<double>(random.Bits() >> 11) * 0x1p-53; }
+
+// As many exponential times, of a mean of 1 ms.
+Histogram Exponential(RandomSource& random, int calls) {
+  Histogram histogram;
+  for (int i = 0; i < calls; ++i) {
+    histogram.Record(std::llround(-1e6 * std::log(1 - Unit(random))));
+  }
+  return histogram;
+}
 
 // Exponential times of that mean.
 ComparedReport Compared(double mean_ns, uint64_t seed, const std::string& name = "s") {
@@ -50,17 +62,57 @@ TEST(CompareTest, RefusesOtherFiles) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
+// Of 400 pairs of reports of the same server: intervals of 95 % that do not overlap are those of
+// means that differ by 2.77 standard errors, once in 180 times; 14 are beyond a chance of 1e-7.
 TEST(CompareTest, TheSameServerIsWithinNoise) {
-  int differ = 0;
-  constexpr int kPairs = 40;
-  for (uint64_t pair = 0; pair < kPairs; ++pair) {
-    const Estimate a = EstimatePercentile(Compared(1e6, 2 * pair + 1).steps[0].latency, 0.99, {});
-    const Estimate b = EstimatePercentile(Compared(1e6, 2 * pair + 2).steps[0].latency, 0.99, {});
-    ASSERT_TRUE(a.has_noise);
-    differ += !(std::fabs(a.value - b.value) <= std::hypot(a.noise, b.noise));
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  for (const double fraction : {0.5, 0.99}) {
+    int differ = 0;
+    for (int pair = 0; pair < 400; ++pair) {
+      const auto estimate = [&] {
+        return EstimatePercentile(Exponential(random, 3000), fraction, {});
+      };
+      differ += !estimate().Overlaps(estimate());
+    }
+    EXPECT_LE(differ, 14) << fraction;
   }
-  // 5 % of them are expected to; more than 8 of 40 happen once in 2,000 times.
-  EXPECT_LE(differ, 8);
+}
+
+// How often the interval holds the true percentile, -ln(1 - p) of an exponential distribution: of
+// 2,000 intervals 1,900 or more; fewer than 1,850 by chance once in 10^6 times.
+TEST(CompareTest, IntervalsHoldTheTruth) {
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  for (const auto& [calls, fraction] :
+       {std::pair(20, 0.5), std::pair(500, 0.99), std::pair(5000, 0.5), std::pair(5000, 0.99)}) {
+    const double truth = -1e6 * std::log(1 - fraction);
+    int held = 0;
+    for (int i = 0; i < 2000; ++i) {
+      const Estimate estimate = EstimatePercentile(Exponential(random, calls), fraction, {});
+      held += estimate.low <= truth && truth <= estimate.high * (1 + 1.0 / 1024);
+    }
+    EXPECT_GE(held, 1850) << calls << " calls, " << fraction;
+  }
+}
+
+// Tables of order statistics: of 10 values the 2nd and the 9th are around the median with 97.9 %,
+// of 100 the 40th and the 61st with 96.5 %.
+TEST(CompareTest, RanksAreThoseOfTheBinomialDistribution) {
+  EXPECT_EQ(RanksAround(10, 0.5).low, 2);
+  EXPECT_EQ(RanksAround(10, 0.5).high, 9);
+  EXPECT_EQ(RanksAround(100, 0.5).low, 40);
+  EXPECT_EQ(RanksAround(100, 0.5).high, 61);
+  // P(fewer than 4 of 5 calls above p99.9 ...): nothing is above so few calls.
+  EXPECT_EQ(RanksAround(300, 0.99).high, 301);
+  EXPECT_EQ(RanksAround(400, 0.99).high, 400);
+  EXPECT_EQ(RanksAround(5, 0.5).low, 0);
+  EXPECT_EQ(RanksAround(0, 0.5).high, 1);
+  // Where the normal distribution takes over, neither end leaps.
+  const RankInterval exact = RanksAround(3599, 0.5);
+  const RankInterval normal = RanksAround(3602, 0.5);
+  EXPECT_LE(std::abs(normal.low - exact.low), 3);
+  EXPECT_LE(std::abs(normal.high - exact.high), 4);
 }
 
 TEST(CompareTest, AChangeIsBeyondIt) {
@@ -73,22 +125,46 @@ TEST(CompareTest, AChangeIsBeyondIt) {
   EXPECT_THAT(back.value(), ContainsRegex("latency p50 .*lower"));
 }
 
-TEST(CompareTest, TooFewCallsHaveNoNoise) {
+TEST(CompareTest, TooFewCallsLeaveAnEndOpen) {
   Histogram few;
   few.Record(1000, 50);
-  EXPECT_FALSE(EstimatePercentile(few, 0.99, {}).has_noise);
-  EXPECT_TRUE(EstimatePercentile(few, 0.5, {}).has_noise);
-  EXPECT_FALSE(EstimateMean(1, {1, 2}).has_noise);
+  EXPECT_TRUE(std::isinf(EstimatePercentile(few, 0.99, {}).high));
+  EXPECT_EQ(EstimatePercentile(few, 0.99, {}).low, 1000);
+  EXPECT_EQ(EstimatePercentile(few, 0.5, {}).high, 1000);
+  EXPECT_TRUE(std::isinf(EstimatePercentile({}, 0.5, {}).low));
+  EXPECT_TRUE(std::isinf(EstimateMean(1, {1, 2}).high));
+  ReportStep step = SampleStep("s", 50, [](int64_t) { return 990'000; });
+  const ComparedReport a = ParseReport(ReportJson(SampleReport({step})).dump()).value();
+  const std::string same = CompareText(a, a).value();
+  EXPECT_THAT(same, ContainsRegex("latency p99 +1.00 ms +1.00 ms to [?].*too few calls to tell"));
+  EXPECT_THAT(same, ContainsRegex("rate +1000.0/s +[?] to [?].*too few calls to tell"));
+  EXPECT_THAT(same, ContainsRegex("latency p50 +1.00 ms +1.00 ms to 1.00 ms.*within noise"));
+  // The p99 of the lower one may be anywhere above.
+  step = SampleStep("s", 50, [](int64_t) { return 1'990'000; });
+  const ComparedReport b = ParseReport(ReportJson(SampleReport({step})).dump()).value();
+  EXPECT_THAT(CompareText(b, a).value(), ContainsRegex("latency p99 .*too few calls to tell"));
+}
+
+TEST(CompareTest, ADifferenceIsOneWhereIntervalsDoNotOverlap) {
+  EXPECT_TRUE((Estimate{5, 4, 6}.Overlaps({7, 6, 8})));
+  EXPECT_TRUE((Estimate{7, 6, 8}.Overlaps({5, 4, 6})));
+  EXPECT_FALSE((Estimate{5, 4, 5.9}.Overlaps({7, 6, 8})));
+  EXPECT_FALSE((Estimate{7, 6, 8}.Overlaps({5, 4, 5.9})));
+  EXPECT_TRUE((Estimate{5, 4, HUGE_VAL}.Overlaps({7, 6, 8})));
 }
 
 TEST(CompareTest, ScatterOfIntervalsCounts) {
   Histogram exact;
   exact.Record(1000, 100000);
-  EXPECT_EQ(EstimatePercentile(exact, 0.5, {}).noise, 0);
-  // 1.96 standard errors: deviation 100, of the mean of four 50.
+  EXPECT_EQ(EstimatePercentile(exact, 0.5, {}).low, 1000);
+  EXPECT_EQ(EstimatePercentile(exact, 0.5, {}).high, 1000);
+  // 1.96 standard errors: deviation 115.47, of the mean of four half of that.
   const std::vector<double> series = {900, 1100, 1100, 900};
-  EXPECT_NEAR(EstimatePercentile(exact, 0.5, series).noise, 1.96 * 115.47 / 2, 0.01);
-  EXPECT_NEAR(EstimateMean(1000, series).noise, 1.96 * 115.47 / 2, 0.01);
+  const double scatter = 1.96 * 115.47 / 2;
+  EXPECT_NEAR(EstimatePercentile(exact, 0.5, series).low, 1000 - scatter, 0.01);
+  EXPECT_NEAR(EstimatePercentile(exact, 0.5, series).high, 1000 + scatter, 0.01);
+  EXPECT_NEAR(EstimateMean(1000, series).low, 1000 - scatter, 0.01);
+  EXPECT_NEAR(EstimateMean(1000, series).high, 1000 + scatter, 0.01);
 }
 
 TEST(CompareTest, StepsMeetByName) {

@@ -25,6 +25,8 @@ ReportStep SampleStep(const std::string& name, int64_t calls,
     sample.timing.set_total_ns(25'000);
     sample.operations = 1000;
     sample.bytes = 100;
+    sample.kernel = "a_kernel";
+    sample.device = "cpu";
     result.tally.Add(sample);
     if (i % 100 == 0) {
       of_interval = {};
