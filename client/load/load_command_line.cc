@@ -41,18 +41,6 @@ constexpr char kFooter[] =
     "  gemmload --slo p99=2ms\n"
     "  gemmload compare a.json b.json";
 
-ExitCode CodeOf(const LoadReport& report) {
-  if (report.wrong() > 0) return ExitCode::kVerification;
-  using End = SloAnswer::End;
-  const End end = report.slo.has_value() ? report.slo->answer.end : End::kInterrupted;
-  if (end == End::kClientLimit || end == End::kTooNoisy) return ExitCode::kInconclusive;
-  // A search goes until calls fail.
-  const bool is_good = report.slo.has_value()
-                           ? report.slo->answer.rate > 0
-                           : report.calls() > 0 && report.failed() == 0 && report.unsent() == 0;
-  return is_good ? ExitCode::kOk : ExitCode::kRefused;
-}
-
 // What came of a session that has no report.
 ExitCode CodeOf(const absl::Status& status) {
   if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
@@ -86,7 +74,7 @@ ExitCode RunLoadCommand(const LoadFlags& flags, const Console& console, bool is_
   const absl::Status written = WriteReportFiles(flags, *report);
   console.Print(ReportText(*report));
   if (!written.ok()) return FailLocally(console, written);
-  return CodeOf(*report);
+  return ExitCodeOf(*report);
 }
 
 absl::StatusOr<ComparedReport> ReadReport(const std::string& path) {
@@ -114,6 +102,18 @@ ExitCode RunCompare(const CompareFlags& flags, const Console& console) {
 }
 
 }  // namespace
+
+ExitCode ExitCodeOf(const LoadReport& report) {
+  if (report.wrong() > 0) return ExitCode::kVerification;
+  using End = SloAnswer::End;
+  const End end = report.slo.has_value() ? report.slo->answer.end : End::kInterrupted;
+  if (end == End::kClientLimit || end == End::kTooNoisy) return ExitCode::kInconclusive;
+  // A search goes until calls fail.
+  const bool is_good = report.slo.has_value()
+                           ? report.slo->answer.rate > 0
+                           : report.calls() > 0 && report.failed() == 0 && report.unsent() == 0;
+  return is_good ? ExitCode::kOk : ExitCode::kRefused;
+}
 
 ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::string& address,
                      const Console& console, bool is_terminal, const StopRequests& stop,

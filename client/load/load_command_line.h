@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/load/load_clock.h"
+#include "client/load/report/report.h"
 #include "client/terminal/console.h"
 #include "client/terminal/security_flags.h"
 
@@ -18,5 +19,8 @@ namespace gemmd {
 ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::string& address,
                      const Console& console, bool is_terminal, const StopRequests& stop,
                      const SecurityFlags& security = {});
+
+// The exit code of a session that has a report.
+ExitCode ExitCodeOf(const LoadReport& report);
 
 }  // namespace gemmd

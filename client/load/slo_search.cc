@@ -73,14 +73,26 @@ class Search {
     }));
   }
 
-  // The highest rate that may be tried now: one that is not far above any that held, and below
-  // those at which the client is the limit.
-  int Top() const {
-    int highest = -kMostUp;
+  std::optional<int> HighestHeld() const {
+    std::optional<int> highest;
     for (const Outcome& one : outcomes_) {
-      if (one.holds) highest = std::max(highest, one.at);
+      if (one.holds) highest = std::max(highest.value_or(one.at), one.at);
     }
-    return std::clamp(std::min(highest + kMostUp, ceiling_ - kBeside), least_, most_);
+    return highest;
+  }
+
+  // Below the rates at which the client is the limit: half of the way from a rate that held.
+  int BelowCeiling() const {
+    const auto highest = HighestHeld();
+    const int gap = highest.has_value() ? (ceiling_ - *highest) / 2 : kMostDown;
+    return std::max(ceiling_ - std::max(gap, kBeside), least_);
+  }
+
+  // The highest rate that may be tried now, not far above any that held.
+  int Top() const {
+    const auto highest = HighestHeld();
+    const int leap = highest.has_value() ? *highest + kMostUp : 0;
+    return std::clamp(ceiling_ > most_ ? leap : std::min(leap, BelowCeiling()), least_, most_);
   }
 
   int Above() const { return static_cast<int>(std::ceil(high_)) + kBeside; }
@@ -98,10 +110,9 @@ class Search {
     const auto held =
         std::count_if(outcomes_.begin(), outcomes_.end(), [](Outcome one) { return one.holds; });
     if (failed >= kSettled && held < failed) return End::kNoRate;
-    const int reached = std::max(ceiling_ - kBeside, least_);
-    if (ceiling_ <= least_ || (middle_ >= reached && Count(reached, true) >= kSettled)) {
-      return End::kClientLimit;
-    }
+    const int reached = BelowCeiling();
+    const bool is_reached = middle_ >= reached && Count(reached, true) >= kSettled;
+    if (ceiling_ <= least_ || (ceiling_ <= most_ && is_reached)) return End::kClientLimit;
     // What the client cannot send cannot be tried.
     const bool is_confirmed = (fails_above_ || ceiling_ <= Above()) && holds_below_;
     if (is_confirmed && IsNarrow(plan_.width)) return End::kFound;
@@ -183,8 +194,8 @@ class Search {
   double low_ = 0;
   double middle_ = 0;
   double high_ = 0;
-  std::map<int, int> discards_;    // By rate, since the last window there that counted.
-  int ceiling_ = most_ + kBeside;  // From here on the client is the limit.
+  std::map<int, int> discards_;  // By rate, since the last window there that counted.
+  int ceiling_ = most_ + 1;      // From here on the client is the limit.
   Probe probe_ = Probe::kNone;
   bool fails_above_ = false;
   bool holds_below_ = false;

@@ -265,17 +265,24 @@ TEST(GemmloadTest, SearchesForTheRateThatHolds) {
   EXPECT_GE(slo["interval_per_s"][1], slo["rate_per_s"]);
 }
 
-TEST(GemmloadTest, ASearchAboveWhatTheClientSendsIsInconclusive) {
-  const DelayedServer server({});
-  // Nobody sends calls within a nanosecond.
-  const LoadOutcome outcome =
-      RunLoadLine({"--shape", "8,8,8", "--slo", "p50=1ns", "--rate", "50", "--duration", "300ms",
-                   "--warmup", "0", "--verify", "0", "--quiet"},
-                  server.address());
-  EXPECT_EQ(outcome.code, ExitCode::kInconclusive) << outcome.out;
-  EXPECT_THAT(outcome.out,
-              AllOf(HasSubstr("verdict   inconclusive: the client cannot send any rate in time"),
-                    HasSubstr("windows were discarded, first: the client is the limit")));
+TEST(GemmloadTest, EachEndOfASearchHasItsExitCode) {
+  LoadReport report;
+  SloAnswer& answer = report.slo.emplace().answer;
+  using End = SloAnswer::End;
+  for (const auto& [end, code] :
+       {std::pair(End::kFound, ExitCode::kOk), std::pair(End::kEveryRate, ExitCode::kOk),
+        std::pair(End::kInterrupted, ExitCode::kOk),
+        std::pair(End::kClientLimit, ExitCode::kInconclusive),
+        std::pair(End::kTooNoisy, ExitCode::kInconclusive)}) {
+    answer = {.end = end, .rate = 100};
+    EXPECT_EQ(ExitCodeOf(report), code);
+  }
+  for (const End end : {End::kNoRate, End::kHopeless, End::kInterrupted}) {
+    answer = {.end = end};
+    EXPECT_EQ(ExitCodeOf(report), ExitCode::kRefused);
+  }
+  report.steps.emplace_back().verified.wrong = 1;
+  EXPECT_EQ(ExitCodeOf(report), ExitCode::kVerification);
 }
 
 }  // namespace
