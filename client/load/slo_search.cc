@@ -24,8 +24,10 @@ const int kMostUp = StepsTo(2);
 const int kMostDown = StepsTo(4);
 // How far beside the interval a rate is tried in the end.
 const int kBeside = StepsTo(1.12);
-// So many windows settle what one cannot: that nothing holds, or that the client is the limit.
+// So many windows settle what one cannot: that nothing holds, or that everything does.
 constexpr int kSettled = 3;
+// So many in a row settle that the client is the limit.
+constexpr int kSettledDiscards = 4;
 // So many settle that what was seen before no longer holds: a machine that was busy is idle again.
 constexpr int kContradictions = 2;
 
@@ -47,7 +49,7 @@ class Search {
       answer_.windows.push_back(*window);
       if (window->verdict == WindowVerdict::kHopeless) return Answer(End::kHopeless);
       if (window->verdict == WindowVerdict::kDiscarded) {
-        if (++discards_[at] >= kSettled) ceiling_ = std::min(ceiling_, at);
+        if (++discards_[at] >= kSettledDiscards) ceiling_ = std::min(ceiling_, at);
       } else {
         Take(at, window->verdict == WindowVerdict::kHolds);
       }
