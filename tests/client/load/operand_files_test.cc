@@ -99,7 +99,11 @@ TEST(OperandFilesTest, OneFileAndARandomOperandMakeAProduct) {
   RandomSource random;
   SCOPED_TRACE(random.trace());
   const ScratchFolder folder;
-  LoadProduct product = {.m = 3, .n = 4, .k = 6, .batch = 2, .type = v1::ELEMENT_TYPE_F32};
+  LoadProduct product;
+  product.m = 3;
+  product.n = 4;
+  product.k = 6;
+  product.batch = 2;
   product.b_path = WriteFloats(folder, "b.npy", random, {2, 6, 4});
   const auto given = ReadOperands(product);
   ASSERT_THAT(given, IsOk());
@@ -132,18 +136,32 @@ TEST(OperandFilesTest, RefusesWhatDoesNotFit) {
   const std::string b = WriteFloats(folder, "b.npy", random, {6, 4});
   const std::string vector = WriteFloats(folder, "v.npy", random, {6});
   const std::string empty = WriteFloats(folder, "e.npy", random, {0, 5});
-  const auto refused = [&](LoadFlags flags, const char* message) {
+  LoadFlags flags;
+  const auto refused = [&](const char* message) {
     EXPECT_THAT(PlanSession(flags).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
   };
-  refused({.a_path = a, .b_path = b}, "b.npy: got k = 6, want 5");
-  refused({.a_path = a}, "--shape names those of an operand that comes from no file");
-  refused({.shape = {3, 4, 6}, .a_path = a}, "a.npy: got k = 5, want 6");
-  refused({.shape = {3, 4, 5}, .batch = 2, .a_path = a}, "a.npy: got batch = 1, want 2");
-  refused({.type = "bf16", .a_path = a}, "a.npy: ");
-  refused({.a_path = vector}, "got an array of 1 dimensions, want 2");
-  refused({.shape = {0, 4, 5}, .a_path = empty}, "m,n,k: got 0,4,5");
-  EXPECT_THAT(PlanSession({.a_path = "/nowhere.npy"}).status(),
+  flags.a_path = a;
+  refused("--shape names those of an operand that comes from no file");
+  flags.b_path = b;
+  refused("b.npy: got k = 6, want 5");
+  flags.b_path = "";
+  flags.shape = {3, 4, 6};
+  refused("a.npy: got k = 5, want 6");
+  flags.shape = {3, 4, 5};
+  flags.batch = 2;
+  refused("a.npy: got batch = 1, want 2");
+  flags.batch = 1;
+  flags.type = "bf16";
+  refused("a.npy: ");
+  flags.type = "";
+  flags.a_path = vector;
+  refused("got an array of 1 dimensions, want 2");
+  flags.shape = {};
+  flags.a_path = empty;
+  refused("m,n,k: got 0,0,5");
+  flags.a_path = "/nowhere.npy";
+  EXPECT_THAT(PlanSession(flags).status(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere.npy")));
 }
 
