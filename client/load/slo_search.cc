@@ -99,7 +99,7 @@ class Search {
 
   int Above() const { return static_cast<int>(std::ceil(high_)) + kBeside; }
 
-  bool IsNarrow(double width) const { return RateAt(high_) <= width * RateAt(low_); }
+  bool IsNarrow(double width) const { return std::pow(kStep, high_ - low_) <= width; }
 
   // Why the search is over; none where it is not.
   std::optional<SloAnswer::End> Ending() {
