@@ -124,10 +124,6 @@ class Run {
     call.product = targets_.picker->Pick(call.number);
     const size_t client = call.number % targets_.clients.size();
     call.sent_ns = SteadyNowNs();
-    // A stream that took no more has held this call too: the server is to blame, not this client.
-    if (streams_) {
-      call.admitted_ns = std::clamp(stream_free_ns_.load(), call.admitted_ns, call.sent_ns);
-    }
     const int64_t late_ns = call.sent_ns - call.admitted_ns;
     if (late_ns > kMillisecondNs && call.intended_ns >= window_.from_ns) {
       sent_late_.fetch_add(1, std::memory_order_relaxed);
@@ -143,8 +139,6 @@ class Run {
     };
     if (streams_) {
       streams_->Send(client, *request, std::move(done));
-      const int64_t now = SteadyNowNs();
-      if (now - call.sent_ns > kMillisecondNs) stream_free_ns_.store(now);
     } else {
       targets_.clients[client].MultiplyAsync(request, std::move(done), {.timeout = step_.timeout});
     }
@@ -275,7 +269,6 @@ class Run {
   std::atomic<uint64_t> next_number_ = 0;
   std::atomic<int64_t> counted_ = 0;  // Turns of the window, and the tries beyond their number.
   std::atomic<int64_t> sent_late_ = 0;
-  std::atomic<int64_t> stream_free_ns_ = 0;  // When a stream last took a call that it had held.
   std::atomic<int64_t> cpu_from_ns_ = ProcessCpuNs();
   // Callbacks that send read the clients of `targets_`; giving up takes them away.
   absl::Mutex clients_mutex_;

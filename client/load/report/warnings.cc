@@ -91,8 +91,7 @@ std::vector<std::string> WarningsOf(const ReportStep& step, bool is_same_machine
   const int64_t blocked = tally.blocked.CountAbove(0);
   if (blocked > 0) {
     warnings.push_back(absl::StrCat(FormatCount(blocked),
-                                    " calls waited for the limit of calls in flight, or for room "
-                                    "on a stream, p99 ",
+                                    " calls waited for the limit of calls in flight, p99 ",
                                     FormatNanoseconds(tally.blocked.ValueAt(0.99))));
   }
   WarnOfClient(step, warnings);

@@ -11,34 +11,12 @@
 #include <memory>
 #include <optional>
 
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "tests/client/fake_service.h"
 #include "tests/client/load/delayed_server.h"
 #include "tests/client/load/load_run_fixture.h"
 
 namespace gemmd {
 namespace {
-
-// A server that reads nothing from its streams for a second: connection and message fill up, and
-// the calls that then wait are not counted as sent late, which would blame the client.
-TEST_F(LoadRunTest, AStreamThatTakesNoMoreBlocksCalls) {
-  FakeScript script;
-  script.multiply_stream = [](grpc::ServerContext&, auto& stream) {
-    absl::SleepFor(absl::Seconds(1));
-    v1::MultiplyStreamRequest request;
-    while (stream.Read(&request)) {
-    }
-    return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no product");
-  };
-  const FakeServer server(script);
-  targets_.streams = 1;
-  SetRate(4000);
-  step_.duration_ns = 900 * kMillisecondNs;
-  const StepResult result = Run({server.address()});
-  EXPECT_EQ(result.tally.ok(), 0);
-  EXPECT_GE(result.tally.blocked.most_ns(), 100 * kMillisecondNs);
-}
 
 // 250 calls a second for 2 s against a server that stalls for 400 ms: the 100 calls that fall due
 // meanwhile wait for its end, which is a uniform 0 to 400 ms for a fifth of all calls. With at most
