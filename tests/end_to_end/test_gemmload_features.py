@@ -20,6 +20,12 @@ README = pathlib.Path(__file__).resolve().parents[2] / "client/load/README.md"
 
 
 @pytest.fixture
+def numbers(seed):
+    """NumPy's generator of this run's random data."""
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture
 def load(gemmload, daemon, tmp_path):
     """Runs gemmload against the daemon: exit code, standard output and the report."""
 
@@ -35,9 +41,9 @@ def load(gemmload, daemon, tmp_path):
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("place", ["inline", "resident", "resident-all"])
-def test_operands_come_from_files(load, tmp_path, rng, place, order):
-    a = rng.standard_normal((5, 33)).astype(np.float32)
-    b = rng.standard_normal((33, 17)).astype(np.float32)
+def test_operands_come_from_files(load, tmp_path, numbers, place, order):
+    a = numbers.standard_normal((5, 33)).astype(np.float32)
+    b = numbers.standard_normal((33, 17)).astype(np.float32)
     np.save(tmp_path / "a.npy", np.asarray(a, order=order))
     np.save(tmp_path / "b.npy", np.asarray(b, order=order))
     code, text, report = load(
@@ -51,8 +57,8 @@ def test_operands_come_from_files(load, tmp_path, rng, place, order):
     assert "5x17x33 f32" in report["mix"] and "a.npy" in report["mix"]
 
 
-def test_weights_from_a_file_meet_random_activations(load, tmp_path, rng):
-    np.save(tmp_path / "w.npy", rng.integers(-128, 128, (2, 40, 24), dtype=np.int8))
+def test_weights_from_a_file_meet_random_activations(load, tmp_path, numbers):
+    np.save(tmp_path / "w.npy", numbers.integers(-128, 128, (2, 40, 24), dtype=np.int8))
     code, text, report = load(
         "--b", tmp_path / "w.npy", "--shape", "7,24,40", "--batch", "2", "--count", "20",
         "--warmup", "0", "--verify", "1",
@@ -63,9 +69,9 @@ def test_weights_from_a_file_meet_random_activations(load, tmp_path, rng):
     assert code == 2 and "w.npy: got k = 40, want 41" in text
 
 
-def test_a_report_overwrites_no_operand(load, tmp_path, rng):
+def test_a_report_overwrites_no_operand(load, tmp_path, numbers):
     path = tmp_path / "a.npy"
-    np.save(path, rng.standard_normal((4, 4)).astype(np.float32))
+    np.save(path, numbers.standard_normal((4, 4)).astype(np.float32))
     before = path.read_bytes()
     code, text, _ = load("--a", path, "--b", path, "--html", path)
     assert code == 2 and "want another file" in text
