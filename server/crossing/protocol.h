@@ -41,7 +41,7 @@ namespace gemmd {
 inline constexpr int kWorkerSocket = 3;
 inline constexpr int kWorkerStaging = 4;
 
-inline constexpr uint32_t kWorkerProtocol = 6;
+inline constexpr uint32_t kWorkerProtocol = 7;
 
 enum class RecordKind : uint32_t {
   kHello = 1,

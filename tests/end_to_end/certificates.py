@@ -115,3 +115,19 @@ def self_signed(folder, stem):
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(now() - DAY).not_valid_after(now() + DAY)
     return Pair(folder, stem, key, builder.sign(key, hashes.SHA256()))
+
+
+class World:
+    """An authority and one that the daemon does not know, and a certificate of each kind in a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.authority = Authority(folder)
+        self.stranger = Authority(folder, "stranger")
+        self.server = self.authority.sign("server")
+        self.client = self.authority.sign("client")
+        self.revoked = self.authority.sign("revoked")
+        self.revocations = folder / "revoked.crl"
+        self.authority.revoke(self.revocations, self.revoked)
+        self.flags = [f"--tls-cert={self.server.cert_path}", f"--tls-key={self.server.key_path}"]
+        self.flags_for_clients = [f"--client-ca={self.authority.cert_path}", f"--client-crl={self.revocations}"]

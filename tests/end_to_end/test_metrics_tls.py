@@ -16,27 +16,18 @@ LIMIT_S = 60
 REFUSED = (ssl.SSLError, ConnectionError, urllib.error.URLError)
 
 
-class Site:
+class Site(certificates.World):
     """Two daemons, whose metrics ask for no certificate and for one, with the same files."""
 
     def __init__(self, daemons, folder):
-        self.authority = certificates.Authority(folder)
-        self.stranger = certificates.Authority(folder, "stranger")
-        self.server = self.authority.sign("server")
-        self.client = self.authority.sign("client")
-        self.revoked = self.authority.sign("revoked")
-        self.revocations = folder / "revoked.crl"
-        self.authority.revoke(self.revocations, self.revoked)
-        self.folder = folder
-        own = [f"--tls-cert={self.server.cert_path}", f"--tls-key={self.server.key_path}"]
-        of_clients = [f"--client-ca={self.authority.cert_path}", f"--client-crl={self.revocations}"]
+        super().__init__(folder)
         self.daemons = {
             kind: daemons.start(
                 "--devices=cpu", "--cpu-threads=1", "--lame-duck=1ms",
                 f"--metrics-listen={kind}:127.0.0.1:0", *flags,
                 listen="127.0.0.1:0",
             )
-            for kind, flags in (("tls", own), ("mtls", own + of_clients))
+            for kind, flags in (("tls", self.flags), ("mtls", self.flags + self.flags_for_clients))
         }  # fmt: skip
 
     def address(self, kind):

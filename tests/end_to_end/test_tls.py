@@ -23,27 +23,18 @@ SERVING = b"\x08\x01"
 RELOAD_LIMIT_S = 30
 
 
-class Site:
+class Site(certificates.World):
     """A daemon on all kinds of addresses, and the certificates of its world."""
 
     def __init__(self, daemons, folder):
-        self.authority = certificates.Authority(folder)
-        self.stranger = certificates.Authority(folder, "stranger")
-        self.server = self.authority.sign("server")
-        self.client = self.authority.sign("client")
-        self.revoked = self.authority.sign("revoked")
-        self.revocations = folder / "revoked.crl"
-        self.authority.revoke(self.revocations, self.revoked)
-        self.folder = folder
+        super().__init__(folder)
         self.daemon = daemons.start(
             "--devices=cpu",
             "--cpu-threads=1",
             "--lame-duck=1ms",
             f"--handshake-timeout={HANDSHAKE_TIMEOUT_S}s",
-            f"--tls-cert={self.server.cert_path}",
-            f"--tls-key={self.server.key_path}",
-            f"--client-ca={self.authority.cert_path}",
-            f"--client-crl={self.revocations}",
+            *self.flags,
+            *self.flags_for_clients,
             "--metrics-listen=127.0.0.1:0",
             listen="127.0.0.1:0,tls:127.0.0.1:0,mtls:127.0.0.1:0",
         )
