@@ -21,7 +21,7 @@ std::string OptionOf(std::string_view message) {
 }
 
 // The number of the line, from 1 on, that gives the option; 0: none does. Of several lines the one
-// whose value is in the message, or else the first.
+// whose value the message says it got, or else the first.
 int LineOf(std::istream& file, const std::string& option, std::string_view message) {
   std::string line;
   int first = 0;
@@ -33,7 +33,7 @@ int LineOf(std::istream& file, const std::string& option, std::string_view messa
     if (first == 0) first = number;
     std::string value = equals == std::string::npos ? "" : line.substr(equals + 1);
     absl::StripAsciiWhitespace(&value);
-    if (!value.empty() && message.find(value) != std::string_view::npos) return number;
+    if (!value.empty() && message.find("got " + value) != std::string_view::npos) return number;
   }
   return first;
 }

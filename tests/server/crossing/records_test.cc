@@ -107,7 +107,9 @@ TEST_F(SocketTest, OtherPacketsAreRefused) {
       receive(std::string(most + 1, 'x')),
       StatusIs(kInvalid, absl::StrCat("record: got ", most + 1, " bytes, want at most ", most)));
   ++job.header.protocol;
-  EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, "record.protocol: got 7, want 6"));
+  EXPECT_THAT(receive(bytes()),
+              StatusIs(kInvalid, absl::StrCat("record.protocol: got ", kWorkerProtocol + 1,
+                                              ", want ", kWorkerProtocol)));
   job = SomeJob();
   job.header.kind = static_cast<RecordKind>(77);
   EXPECT_THAT(receive(bytes()), StatusIs(kInvalid, HasSubstr("got kind 77")));

@@ -190,8 +190,10 @@ TEST_F(RogueWorkerTest, TalksNonsense) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record.protocol: got ")));
   EXPECT_THAT(StartOf("printf x >&3; exec sleep 1000"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record: got 1 bytes")));
+  // A header alone: the protocol, in octal, and a kind of record, four bytes each.
   EXPECT_THAT(
-      StartOf(R"(printf '\006\000\000\000\002\000\000\000' >&3; exec sleep 1000)"),
+      StartOf(absl::StrCat("printf '\\0", kWorkerProtocol / 8, kWorkerProtocol % 8,
+                           R"(\000\000\000\002\000\000\000' >&3; exec sleep 1000)")),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record: got kind 2, 8 bytes")));
   EXPECT_THAT(StartOf("dd if=/dev/zero bs=100000 count=1 >&3 2>/dev/null; exec sleep 1000"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("bytes, want at most")));
