@@ -54,7 +54,10 @@ ProductFlags LayerFlags(const ExplainFlags& flags, v1::ElementType type, int64_t
   layer.random = {flags.rows, outputs, inputs};
   layer.type = std::string(ElementTypeName(type));
   layer.transpose_b = true;
-  if (ElementBits(type) == 8) layer.a_scale = layer.b_scale = "1";
+  if (ElementBits(type) == 8) {
+    layer.a_scale.assign(1, '1');
+    layer.b_scale = layer.a_scale;
+  }
   if (layer.output_type.empty()) layer.output_type = "f32";
   return layer;
 }
