@@ -47,7 +47,7 @@ absl::Status Refused(std::string_view option) {
   const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
   ERR_clear_error();
   return absl::InvalidArgumentError(
-      Concat(option, ": OpenSSL takes it not: ", reason == nullptr ? "no reason" : reason));
+      Concat(option, ": OpenSSL does not take it: ", reason == nullptr ? "no reason" : reason));
 }
 
 absl::Status Show(SSL_CTX* context, const std::string& key_and_chain) {
