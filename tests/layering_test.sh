@@ -83,7 +83,7 @@ wall 'server*' 'proto*' server/wire server/kserve
 wall 'server*' 'proto/kserve/*' server/kserve
 wall 'server*' '<protobuf>' server/wire server/kserve
 wall 'server*' '<grpc>' server/wire server/kserve server
-wall '*' '<crypto>' server/store server/wire server/trust client
+wall '*' '<crypto>' server/metrics server/store server/wire server/trust client
 wall 'client*' 'kernels*'
 wall 'client*' 'server*'
 # Of the daemon's folders each knows only those before it, and nobody knows the worker.
