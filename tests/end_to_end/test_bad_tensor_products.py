@@ -45,7 +45,7 @@ def bad_products(session, rng):
         yield member, request, INVALID_ARGUMENT, f"b.{member}: got a value, want none"
     request = good()
     request.a.scale.values.append(1)
-    yield "scale", request, INVALID_ARGUMENT, "a.scale: got a value"
+    yield "scale", request, INVALID_ARGUMENT, "a.scale.values: got a value"
     request = good()
     request.a.type = tensors_pb2.ELEMENT_TYPE_F16
     yield "type", request, INVALID_ARGUMENT, "a.type: got ELEMENT_TYPE_F16, want that of the tensor, f32"
