@@ -122,7 +122,9 @@ struct TlsContext::State {
 };
 
 absl::StatusOr<std::shared_ptr<const TlsContext>> TlsContext::Make(const Options& options) {
-  auto state = std::make_unique<State>(NewContext(), options.check_client);
+  auto state = std::make_unique<State>();
+  state->context = NewContext();
+  state->check_client = options.check_client;
   if (state->context == nullptr) return Refused("tls-cert");
   RETURN_IF_ERROR(Show(state->context.get(), options.key_and_chain));
   if (!options.client_ca.empty()) {

@@ -89,7 +89,7 @@ def test_plots_are_drawn(gemmload, daemon, draw, tmp_path):
         assert counts.get(bytes.fromhex(color), 0) >= 300, f"#{color}"
     # The same page with its drawings taken away has next to nothing of them.
     bare = tmp_path / "bare.html"
-    bare.write_text(text.replace("<svg", "<svg display='none'"))
+    bare.write_text(text.replace("<svg", "<svg style='display: none'"))
     counts = draw(bare)
     for color in ("2563c9", "d1542c"):
         assert counts.get(bytes.fromhex(color), 0) < 30, f"#{color}"
