@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "server/wire/product_call.h"
+#include "server/wire/unary_product.h"
 
 namespace gemmd {
 grpc::ServerUnaryReactor* StartInfer(const InferSetting& setting,
@@ -13,7 +13,7 @@ grpc::ServerUnaryReactor* StartInfer(const InferSetting& setting,
   const int64_t arrived_ns = setting.clock.NowNs();
   const HandlerTimer timer(setting.times, setting.clock, Handler::kModelInfer, arrived_ns);
   auto* const call =
-      new ProductCall<InferExchange>(setting.runner, setting.watch, context, response, setting);
+      new UnaryProduct<InferExchange>(setting.runner, setting.watch, context, response, setting);
   call->Start(ArrivalOf(context, arrived_ns, setting.gate, setting.clock),
               [&](InferExchange& exchange, Arrival arrival, ProductExchange::Answer answer) {
                 return exchange.Start(request.buffer, std::move(arrival), std::move(answer));

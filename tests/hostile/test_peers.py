@@ -267,6 +267,6 @@ def test_connection_flood(daemons):
                 peers = [stack.enter_context(open_socket(daemon.tcp)) for _ in range(10 * soft)]
                 for peer in peers[::2]:
                     send_what_is_taken(peer, PREFACE + SETTINGS)
-                wait_until(lambda: daemon.open_files() > 5 * soft, 10, "half of them accepted")
+                wait_until(lambda: daemon.open_files() > 5 * soft, 60, "half of them accepted")
                 bystander.check_served()
             bystander.check()

@@ -22,14 +22,14 @@ namespace gemmd {
 
 // Owns itself until OnDone, which gRPC calls after Finish and after any OnCancel.
 template <typename Exchange>
-class ProductCall final : public grpc::ServerUnaryReactor {
+class UnaryProduct final : public grpc::ServerUnaryReactor {
  public:
   using Begin = absl::FunctionRef<absl::StatusOr<JobId>(Exchange& exchange, Arrival arrival,
                                                         ProductExchange::Answer answer)>;
 
   template <typename... Arguments>
-  ProductCall(ProductRunner& runner, SendWatch& watch, grpc::CallbackServerContext& context,
-              WireBytes& response, Arguments&&... arguments)
+  UnaryProduct(ProductRunner& runner, SendWatch& watch, grpc::CallbackServerContext& context,
+               WireBytes& response, Arguments&&... arguments)
       : runner_(runner),
         context_(context),
         response_(response),
