@@ -38,7 +38,7 @@ struct ExplainFlags {
   ProductFlags product;
   bool all = false;   // Every kernel on a line of its own.
   std::string model;  // A .safetensors file, each of whose layers is explained; empty: one product.
-  int64_t rows = 1;   // Of the activations, for a model.
+  int64_t rows = 1;   // What the activations have, for a model.
   double max_error = 0.05;
 };
 

@@ -19,7 +19,7 @@ struct FragmentCell {
   std::string label;  // "T0:{a0,a1}", "T0:[15:0]".
   std::string
       hint;  // A line for each element: "[0, 1]: a1 of lane 0, bits 31 to 16 of register 0".
-  std::vector<std::string> values;  // Of its elements, where a matrix was given.
+  std::vector<std::string> values;  // Those of its elements, where a matrix was given.
 };
 
 struct FragmentGrid {

@@ -25,7 +25,7 @@ struct OwnedMatrix {
   v1::Sparsity sparsity = v1::SPARSITY_NONE;
   std::string data = {};  // Lines without gaps, packed as tensors.proto says.
   std::vector<float> scale = {};
-  std::string factors = {};  // Of blocks, as the other members say; empty: none.
+  std::string factors = {};  // Those of blocks, as the other members say; empty: none.
   v1::FactorType factor_type = v1::FACTOR_TYPE_UNSPECIFIED;
   int64_t rows_per_block = 0;
   int64_t k_per_block = 0;

@@ -12,7 +12,7 @@ namespace gemmd {
 struct ClientMachine {
   std::string host = {};
   std::string cpu = {};     // Empty: the system does not say.
-  int cores = 0;            // Of the machine.
+  int cores = 0;            // The machine's.
   double usable_cores = 0;  // By this process.
 };
 ClientMachine ThisMachine();

@@ -272,7 +272,7 @@ class Session {
   std::vector<std::string> address_of_client_;
   std::vector<std::shared_ptr<Client>> readers_;  // One for each client whose results stay.
   std::vector<Payload> payloads_;  // Goes before the clients, so that its tensors are deleted.
-  uint64_t windows_ = 0;           // Of a search.
+  uint64_t windows_ = 0;           // What a search has tried.
   LoadReport report_;
 };
 

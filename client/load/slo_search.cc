@@ -191,7 +191,7 @@ class Search {
   const int most_;
 
   SloAnswer answer_;
-  std::vector<Outcome> outcomes_;  // Of the windows that count.
+  std::vector<Outcome> outcomes_;  // Those of the windows that count.
   RateBelief belief_ = NoBelief();
   double low_ = 0;
   double middle_ = 0;

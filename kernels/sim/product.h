@@ -23,7 +23,7 @@ struct Product2D {
   const Problem& problem;
   const std::byte* a;
   const std::byte* b;
-  const std::byte* a_factors = nullptr;  // Of blocks, where the problem has them.
+  const std::byte* a_factors = nullptr;  // Those of blocks, where the problem has them.
   const std::byte* b_factors = nullptr;
   AbortFlag abort = nullptr;  // Once it is set, what was computed means nothing.
 };

@@ -34,7 +34,7 @@ struct CheckedProduct {
   absl::Span<const float> b_scale;
   absl::Span<const std::byte> d;
   AbortFlag abort = nullptr;                   // Once it is set, the check ends with Cancelled.
-  absl::Span<const std::byte> a_factors = {};  // Of blocks.
+  absl::Span<const std::byte> a_factors = {};  // Those of blocks.
   absl::Span<const std::byte> b_factors = {};
 };
 

@@ -29,7 +29,7 @@ int64_t Factors(ScaleKind kind, int64_t extent) {
     case ScaleKind::kNone: return 0;
     case ScaleKind::kTensor: return 1;
     case ScaleKind::kVector: return extent;
-    case ScaleKind::kBlocks: return 0;  // Of no kernel of a GPU.
+    case ScaleKind::kBlocks: return 0;  // No kernel of a GPU takes them.
   }
   return 0;
 }

@@ -39,7 +39,7 @@ class FakeTensors {
   std::vector<v1::MultiplyRequest> products() const;
   std::string bytes_of(const std::string& handle) const;
   size_t tensors() const;
-  // Of each call in the name of a session, what was left until its deadline when it came.
+  // What was left until its deadline when each call in the name of a session came.
   std::vector<absl::Duration> times_left() const;
 
  private:

@@ -19,7 +19,7 @@ struct Product {
   std::vector<std::byte> bias;
   std::vector<float> a_scale;
   std::vector<float> b_scale;
-  std::vector<std::byte> a_factors = {};  // Of blocks.
+  std::vector<std::byte> a_factors = {};  // Those of blocks.
   std::vector<std::byte> b_factors = {};
 };
 

@@ -74,7 +74,7 @@ struct LoadReport {
   std::vector<ReportedServer> servers;
   int channels = 1;
   int owners = 1;   // Clients of each server.
-  int streams = 0;  // Of each client; 0: each call goes by itself.
+  int streams = 0;  // Each client has so many; 0: each call goes by itself.
   bool is_same_machine = false;
   std::string mix;  // The name of the profile or file.
   std::string arrivals;

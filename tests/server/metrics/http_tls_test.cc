@@ -259,7 +259,7 @@ TEST_F(HttpTlsTest, GarbageIsEndedAndHoldsUpNobody) {
 TEST_F(HttpTlsTest, AHandshakeHasTheTimeOfItsConnection) {
   const Peer silent = Connect();
   const Peer half = Connect();
-  half.SayPlainly(std::string("\x16\x03\x01\x02\x00\x01\x00", 7));  // Of 512 bytes.
+  half.SayPlainly(std::string("\x16\x03\x01\x02\x00\x01\x00", 7));  // It should have 512 bytes.
   ExpectServed();
   clock_.Advance(10 * kSecondNs - 1);
   ExpectServed();
