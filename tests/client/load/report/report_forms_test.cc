@@ -83,8 +83,8 @@ TEST(TallyTest, KernelsWithoutEndShareARow) {
   Tally tally;
   for (int i = 0; i < 500; ++i) {
     CallSample sample;
-    const std::string name = std::string(1000, 'k') + std::to_string(i);
-    sample.kernel = i < 100 ? std::to_string(i) : name;
+    const std::string name = (i < 100 ? "" : std::string(1000, 'k')) + std::to_string(i);
+    sample.kernel = name;
     tally.Add(sample);
   }
   ASSERT_EQ(tally.kernels.size(), kMostKernels + 1);
