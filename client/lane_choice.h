@@ -22,7 +22,7 @@ class LaneChoice {
  public:
   static constexpr int kSeveralLanes = 4;
   static constexpr int64_t kLargeBytes = int64_t{8} << 20;
-  // Of so many transfers of a size, one goes the slower way.
+  // One of so many transfers of a size goes the slower way.
   static constexpr int64_t kTransfersPerTrial = 16;
 
   // The connections to take: 1 or kSeveralLanes. `least_bytes`: fewer cannot be divided.

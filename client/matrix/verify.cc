@@ -35,7 +35,8 @@ Range RangeOf(v1::ElementType type, double want, double error) {
 
 // How much of its bound a right element's error takes.
 double Share(const VerifiedElement& element) {
-  return element.error > 0 && std::isfinite(element.bound) ? element.error / element.bound : 0;
+  if (element.error == 0 || !std::isfinite(element.bound)) return 0;
+  return element.error / element.bound;
 }
 
 class Checker {

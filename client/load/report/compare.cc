@@ -95,7 +95,8 @@ std::string IntervalText(const Estimate& estimate,
 void AddRow(TextTable& table, const std::string& name, const Estimate& a, const Estimate& b,
             const std::function<std::string(double)>& format) {
   const double difference = b.value - a.value;
-  const bool is_known = std::isfinite(a.value) && std::isfinite(b.value);
+  const bool is_known =
+      std::isfinite(a.value) && std::isfinite(b.value) && !a.HasNan() && !b.HasNan();
   const bool is_closed = std::isfinite(a.low) && std::isfinite(a.high) && std::isfinite(b.low) &&
                          std::isfinite(b.high);
   const std::string verdict = !is_known        ? "not a number"

@@ -3,6 +3,7 @@
 // Two reports side by side: what differs, and how much of that is noise.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -45,6 +46,7 @@ struct Estimate {
   double low = 0;
   double high = 0;
 
+  bool HasNan() const { return std::isnan(value) || std::isnan(low) || std::isnan(high); }
   bool Overlaps(const Estimate& other) const { return low <= other.high && other.low <= high; }
 };
 

@@ -203,7 +203,7 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, c
   }
   if (!HasWarpgroups(row)) return parameters;
   parameters.finishes_sums = !plan.sums.are_kept && !StoresDirectly(problem, AccumulatorType(row));
-  // Of what is finished, alpha has been a part.
+  // What is finished has been multiplied by alpha.
   if (parameters.finishes_sums) parameters.epilogue.alpha_f32 = 1;
   if (!IsNarrow(row)) {
     RETURN_IF_ERROR(SetStore(row, args, plan, parameters));

@@ -153,6 +153,19 @@ TEST(CompareTest, ADifferenceIsOneWhereIntervalsDoNotOverlap) {
   EXPECT_TRUE((Estimate{5, 4, HUGE_VAL}.Overlaps({7, 6, 8})));
 }
 
+// Intervals without a length have no rate.
+TEST(CompareTest, WhatIsNoNumberIsNoDifference) {
+  const ReportStep step = SampleStep("s", 500, [](int64_t i) { return 1000 * i; });
+  nlohmann::json json = ReportJson(SampleReport({step}));
+  for (nlohmann::json& interval : json.at("steps").at(0).at("intervals")) {
+    interval["to_s"] = interval["from_s"];
+    interval["ok"] = 0;
+  }
+  const ComparedReport broken = ParseReport(json.dump()).value();
+  ASSERT_TRUE(std::isnan(broken.steps.at(0).rates.at(0)));
+  EXPECT_THAT(CompareText(broken, broken).value(), ContainsRegex("rate .*not a number"));
+}
+
 TEST(CompareTest, ScatterOfIntervalsCounts) {
   Histogram exact;
   exact.Record(1000, 100000);
