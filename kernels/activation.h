@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/problem.h"
+#include "kernels/product_options.h"
 
 namespace gemmd {
 

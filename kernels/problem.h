@@ -15,20 +15,9 @@
 #include "absl/status/statusor.h"
 #include "kernels/block_scale.h"
 #include "kernels/element.h"
+#include "kernels/product_options.h"
 
 namespace gemmd {
-
-enum class Order : uint8_t { kRowMajor, kColumnMajor };
-enum class Sparsity : uint8_t { kNone, k2To4 };  // 2:4 or the type's own form (sparse24.h).
-enum class Activation : uint8_t { kNone, kRelu, kGeluErf, kGeluTanh, kSilu };
-enum class BitOperation : uint8_t { kAnd, kXor };
-enum class BiasAxis : uint8_t { kNone, kRows, kColumns };
-enum class ScaleKind : uint8_t {
-  kNone,
-  kTensor,
-  kVector,  // Per row of A, per column of B.
-  kBlocks   // Per block of rows of A or columns of B, and of k (block_scale.h).
-};
 
 // How a batch of matrices of one shape lies in memory. A line is a row (row major) or a column.
 //

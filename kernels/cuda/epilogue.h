@@ -7,11 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/problem.h"
+#include "kernels/element.h"
+#include "kernels/product_options.h"
 
 namespace gemmd {
 
 struct GemmArgs;  // kernels/kernel.h
+struct Problem;   // kernels/problem.h
 
 // Where the matrices of C or D lie. A line is a row (row major) or a column.
 template <typename Byte>
