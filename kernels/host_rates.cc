@@ -90,13 +90,9 @@ double SecondsOf(const Kernel& kernel, const Problem& problem, Bench& bench, dou
                          .workspace = bench.memory.Workspace(*workspace_bytes),
                          .a_factors = bench.memory.FactorsOfA(problem),
                          .b_factors = bench.memory.FactorsOfB(problem)};
-  // In a build for tests launches may be a hundred times as long: then one is enough.
-  constexpr double kLong = 5e-3;
-  const double start = ThreadSeconds();
-  if (!kernel.launch(args).ok()) return 0;
-  const double first = ThreadSeconds() - start;
-  if (first > kLong) return first;
-  return FastestSeconds([&] { kernel.launch(args).IgnoreError(); }, most_seconds);
+  absl::Status status;
+  const double seconds = FastestSeconds([&] { status.Update(kernel.launch(args)); }, most_seconds);
+  return status.ok() ? seconds : 0;
 }
 
 // Whether a row gives its engine the operands in place, so that the engine alone is measured.

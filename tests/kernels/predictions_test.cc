@@ -79,7 +79,7 @@ std::vector<Row> RowsOf(const Target& target, const std::vector<std::string>& na
 // Other work on the machine may take part of its caches and memory while the costs are measured;
 // what does not hold then is tried again with costs measured anew.
 void ExpectPredictionsHold(const Target& target, const std::vector<std::string>& names) {
-  constexpr int kTries = 4;
+  constexpr int kTries = 8;
   SetThreads(1);
   std::vector<Row> rows = RowsOf(target, names);
   for (int i = 0; i < kTries && !rows.empty(); ++i) {
