@@ -13,9 +13,10 @@ if(NOT CHROMIUM)
   set(CHROMIUM "")
 endif()
 
-# Registers this folder's test_<name>.py as <label>.<name>, for each name. pytest ends with 5, not 0,
-# where a file holds no test.
+# Registers each test_<name>.py of this folder as <label>.<name>, except for the names that follow.
+# pytest ends with 5, not 0, where a file holds no test.
 function(gemmd_add_python_tests label)
+  cmake_parse_arguments(arg "" "" "EXCEPT" ${ARGN})
   if(NOT GEMMD_TEST_PYTHON)
     return()
   endif()
@@ -23,14 +24,19 @@ function(gemmd_add_python_tests label)
   if(GEMMD_SANITIZER MATCHES "address")
     set(sanitized --sanitized)
   endif()
-  foreach(name ${ARGN})
+  file(GLOB files RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS test_*.py)
+  foreach(file ${files})
+    string(REGEX REPLACE "^test_(.*)[.]py$" "\\1" name ${file})
+    if(name IN_LIST arg_EXCEPT)
+      continue()
+    endif()
     add_test(NAME ${label}.${name}
       COMMAND ${GEMMD_TEST_PYTHON} -B -m pytest -p no:cacheprovider
         --gemmd=$<TARGET_FILE:gemmd> --gemmctl=$<TARGET_FILE:gemmctl>
         --gemmload=$<TARGET_FILE:gemmload> --chromium=${CHROMIUM}
         --fake-worker=$<TARGET_FILE:gemmd-fake-worker>
         --fake-nvml=$<TARGET_FILE:gemmd_fake_nvml> ${sanitized}
-        ${CMAKE_CURRENT_SOURCE_DIR}/test_${name}.py)
+        ${CMAKE_CURRENT_SOURCE_DIR}/${file})
     set_tests_properties(${label}.${name} PROPERTIES LABELS ${label} TIMEOUT 600)
   endforeach()
 endfunction()
