@@ -17,19 +17,16 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "client/openssl_objects.h"
 
 namespace gemmd {
 namespace {
 
 constexpr size_t kMostTokenBytes = 8192;
 
-struct Free {
-  void operator()(BIO* bio) const { BIO_free(bio); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-};
-using Certificate = std::unique_ptr<X509, Free>;
-using Key = std::unique_ptr<EVP_PKEY, Free>;
+using tls::Certificate;
+using tls::Key;
+using tls::Reader;
 
 absl::Status Bad(absl::string_view option, absl::string_view got, absl::string_view want) {
   ERR_clear_error();  // What OpenSSL leaves there, gRPC would take for its own.
@@ -46,10 +43,6 @@ absl::StatusOr<std::string> ReadFile(absl::string_view option, const std::string
 
 // A passphrase is never asked for at the terminal.
 int NoPassphrase(char* /*buffer*/, int /*size*/, int /*is_write*/, void* /*data*/) { return -1; }
-
-std::unique_ptr<BIO, Free> Reader(const std::string& pem) {
-  return std::unique_ptr<BIO, Free>(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-}
 
 Certificate FirstCertificate(const std::string& pem) {
   return Certificate(PEM_read_bio_X509(Reader(pem).get(), nullptr, nullptr, nullptr));

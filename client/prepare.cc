@@ -50,7 +50,7 @@ bool IsQuantized(v1::ElementType type) {
 }
 
 // The largest value of a type that has one factor to the largest magnitude; s8 is symmetric.
-double LargestOf(v1::ElementType type) {
+double LargestScaled(v1::ElementType type) {
   switch (type) {
     case v1::ELEMENT_TYPE_E4M3: return 448;
     case v1::ELEMENT_TYPE_E5M2: return 57344;
@@ -169,7 +169,7 @@ absl::StatusOr<OwnedMatrix> Quantize(std::span<const float> values, int64_t rows
   if (!matrix.ok()) return matrix.status();
   for (const float magnitude : *largest) {
     // Zeros need no factor, and the least magnitudes none that would be 0.
-    const float factor = static_cast<float>(magnitude / LargestOf(type));
+    const float factor = static_cast<float>(magnitude / LargestScaled(type));
     matrix->scale.push_back(factor > 0 ? factor : 1.0f);
   }
   for (int64_t i = 0; i < rows; ++i) {
@@ -177,7 +177,7 @@ absl::StatusOr<OwnedMatrix> Quantize(std::span<const float> values, int64_t rows
       const size_t at = static_cast<size_t>(i * columns + j);
       // In double, so that the largest magnitude does not round past the largest value of s8.
       const double scaled = std::clamp(values[at] / double{matrix->scale[FactorOf(per, i, j)]},
-                                       -LargestOf(type), LargestOf(type));
+                                       -LargestScaled(type), LargestScaled(type));
       matrix->data[at] = static_cast<char>(ElementPattern(type, scaled));
     }
   }

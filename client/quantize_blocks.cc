@@ -14,7 +14,7 @@ namespace gemmd {
 namespace {
 
 // 0 for a type that has no factors of blocks.
-double LargestOf(v1::ElementType type) {
+double LargestInBlock(v1::ElementType type) {
   switch (type) {
     case v1::ELEMENT_TYPE_E4M3: return 448;
     case v1::ELEMENT_TYPE_E5M2: return 57344;
@@ -61,7 +61,7 @@ Factor FactorOf(v1::FactorType type, double magnitude, double largest) {
 
 absl::Status Check(std::span<const float> values, int64_t rows, int64_t columns,
                    v1::ElementType type, const BlockFormat& format) {
-  if (LargestOf(type) == 0) {
+  if (LargestInBlock(type) == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("type: got ", ElementTypeName(type), ", want e4m3, e5m2, e3m2, e2m3 or e2m1"));
   }
@@ -119,7 +119,7 @@ absl::StatusOr<OwnedMatrix> QuantizeBlocks(std::span<const float> values, int64_
   matrix.rows_per_block = format.lines;
   matrix.k_per_block = format.depth;
   for (double& magnitude : largest) {
-    const Factor factor = FactorOf(format.type, magnitude, LargestOf(type));
+    const Factor factor = FactorOf(format.type, magnitude, LargestInBlock(type));
     matrix.factors += factor.bytes;
     magnitude = factor.value;
   }
@@ -128,7 +128,7 @@ absl::StatusOr<OwnedMatrix> QuantizeBlocks(std::span<const float> values, int64_
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) {
       const double scaled = values[static_cast<size_t>(i * columns + j)] / largest[block_of(i, j)];
-      const double bounded = std::clamp(scaled, -LargestOf(type), LargestOf(type));
+      const double bounded = std::clamp(scaled, -LargestInBlock(type), LargestInBlock(type));
       StoreElement(type, ElementPattern(type, bounded), j, matrix.data.data() + i * line_bytes);
     }
   }

@@ -13,18 +13,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/openssl_objects.h"
 
 namespace gemmd {
 namespace {
 
-struct Free {
-  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
-  void operator()(BIO* bio) const { BIO_free_all(bio); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-};
-using Context = std::unique_ptr<SSL_CTX, Free>;
-using Connection = std::unique_ptr<BIO, Free>;
-using Certificate = std::unique_ptr<X509, Free>;
+using tls::Bio;
+using tls::Certificate;
+using tls::Context;
 
 // A server that hangs up in the middle of a handshake must not end this process: OpenSSL writes
 // without the flag that gRPC has for that. Holds SIGPIPE back from this thread.
@@ -110,7 +106,7 @@ absl::StatusOr<TlsPeer> LookAtTlsPeer(const std::string& host_and_port, const Tl
   const absl::StatusOr<Context> context = ContextFor(tls);
   if (!context.ok()) return context.status();
   const SigpipeHeldBack held_back;
-  const Connection connection(BIO_new_ssl_connect(context->get()));
+  const Bio connection(BIO_new_ssl_connect(context->get()));
   SSL* ssl = nullptr;
   if (connection == nullptr || BIO_get_ssl(connection.get(), &ssl) != 1 || ssl == nullptr) {
     return absl::ResourceExhaustedError(LastError());

@@ -11,7 +11,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kCompletionHelp[] =
     "Prints a script after which Tab completes commands, options, their values, and files. An "
     "installation has both in their usual places (share/bash-completion/completions and "
     "share/zsh/site-functions).\n\n"
@@ -25,7 +25,7 @@ struct CompletionFlags {
 
 CommandRun AddCompletion(CLI::App& app) {
   auto flags = std::make_unique<CompletionFlags>();
-  SetFooter(app, kHelp);
+  SetFooter(app, kCompletionHelp);
   AddChoice(app, "SHELL", flags->shell, "The shell that is to complete", {"bash", "zsh"}).Require();
   return [flags = std::move(flags), &app](const GlobalFlags&, const Console& console) {
     console.Print(flags->shell == "bash" ? BashCompletion(app) : ZshCompletion(app));

@@ -15,7 +15,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kCompressHelp[] =
     "Examples:\n"
     "  gemmctl compress a --name a24                  Keeps the largest 2 of every 4 of a row\n"
     "  gemmctl compress a --name a24 --mask kept      Those that a tensor of type b1 marks\n"
@@ -51,7 +51,7 @@ ExitCode RunCompress(const GlobalFlags& global, const CompressFlags& flags,
 
 CommandRun AddCompress(CLI::App& app) {
   auto flags = std::make_unique<CompressFlags>();
-  SetFooter(app, absl::StrCat(kHelp, kSessionHelp));
+  SetFooter(app, absl::StrCat(kCompressHelp, kSessionHelp));
   AddOption(app, "TENSOR", flags->tensor, "Name or handle of a dense tensor, row major").Require();
   AddOption(app, "--name", flags->name, "Name of the new tensor (default: none)").TypeName("NAME");
   AddOption(app, "--mask", flags->mask,

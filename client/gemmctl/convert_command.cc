@@ -27,7 +27,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kConvertHelp[] =
     "Values round to the nearest that the type has, ties to even. Values beyond the largest finite "
     "one become infinite in f32, tf32, f16 and bf16; in every other type they become the largest "
     "or least value. NaN becomes 0 in an integer type, and the largest value in a float type "
@@ -262,7 +262,7 @@ ExitCode RunConvert(const GlobalFlags& global, const ConvertFlags& flags, const 
 
 CommandRun AddConvert(CLI::App& app) {
   auto flags = std::make_unique<ConvertFlags>();
-  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kHelp));
+  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kConvertHelp));
   AddOption(app, "IN", flags->input_path,
             "The .npy or .safetensors file to convert; - is standard input")
       .Require()

@@ -11,7 +11,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kDevicesHelp[] =
     "Examples:\n"
     "  gemmctl devices\n"
     "  gemmctl devices --json | jq '.devices[].name'";
@@ -26,7 +26,7 @@ ExitCode RunDevices(const GlobalFlags& global, const Console& console) {
 }
 
 CommandRun AddDevices(CLI::App& app) {
-  SetFooter(app, kHelp);
+  SetFooter(app, kDevicesHelp);
   return RunDevices;
 }
 

@@ -29,7 +29,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kDiffHelp[] =
     "Compares two files bit by bit; with --chips, A and B are multiplied on each chip and every "
     "other D is compared with the first chip's. A NaN differs from all but the same NaN, +0 from "
     "-0. An ulp is the step from one value of the type to the next. Integers are so many ulps "
@@ -239,7 +239,7 @@ std::string RefuseChips(const std::string& text) {
 
 CommandRun AddDiff(CLI::App& app) {
   auto flags = std::make_unique<DiffFlags>();
-  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kHelp));
+  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kDiffHelp));
   AddOption(app, "--chips", flags->chips,
             "Multiply A and B on each of these and compare the results: chips that the server "
             "simulates (sm_80 is short for sim:sm_80) or its devices, the first to compare with")

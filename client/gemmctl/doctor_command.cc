@@ -10,7 +10,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kDoctorHelp[] =
     "Examples:\n"
     "  gemmctl doctor\n"
     "  gemmctl doctor --address tls:gemmd.example:8470 --timeout 10\n"
@@ -35,7 +35,7 @@ ExitCode RunDoctor(const GlobalFlags& global, const Console& console) {
 }
 
 CommandRun AddDoctor(CLI::App& app) {
-  SetFooter(app, kHelp);
+  SetFooter(app, kDoctorHelp);
   return RunDoctor;
 }
 

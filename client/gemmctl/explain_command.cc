@@ -22,7 +22,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kExplainHelp[] =
     "Of a model, each matrix N x K is the weights of a layer with K inputs and N outputs, as "
     "PyTorch's Linear keeps them. For each type of activations and weights, the predicted time is "
     "that of multiplying M activations by it, and the error what the weights change by (root mean "
@@ -118,7 +118,7 @@ ExitCode RunExplain(const GlobalFlags& global, const ExplainFlags& flags, const 
 
 CommandRun AddExplain(CLI::App& app) {
   auto flags = std::make_unique<ExplainFlags>();
-  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kHelp));
+  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kExplainHelp));
   AddProductFlags(app, flags->product);
   AddFlag(app, "--all", flags->all, "Print every candidate and every refused kernel, one a line")
       .Group("Output");

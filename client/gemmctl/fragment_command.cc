@@ -24,7 +24,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kFragmentHelp[] =
     "T5:{a0,a1} is elements 0 and 1 of A's fragment in lane 5, T5:[15:0] bits 15 to 0 of its "
     "metadata.\n\n"
     "Examples:\n"
@@ -176,7 +176,7 @@ ExitCode RunFragment(const GlobalFlags& global, const FragmentFlags& flags,
 
 CommandRun AddFragment(CLI::App& app) {
   auto flags = std::make_unique<FragmentFlags>();
-  SetFooter(app, kHelp);
+  SetFooter(app, kFragmentHelp);
   AddOption(app, "NAME", flags->instruction,
             "Name of an instruction; gemmctl instructions lists all names")
       .Require()

@@ -25,7 +25,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kGetHelp[] =
     "Examples:\n"
     "  gemmctl get weights/layer3 W.npy\n"
     "  gemmctl get weights/layer3 - | python3 -c 'import numpy, sys; "
@@ -154,7 +154,7 @@ ExitCode RunGet(const GlobalFlags& global, const GetFlags& flags, const Console&
 
 CommandRun AddGet(CLI::App& app) {
   auto flags = std::make_unique<GetFlags>();
-  SetFooter(app, absl::StrCat(kHelp, kSessionHelp));
+  SetFooter(app, absl::StrCat(kGetHelp, kSessionHelp));
   AddOption(app, "NAME", flags->name, "Name or handle of the tensor").Require();
   AddOption(app, "FILE", flags->path,
             "The .npy file to write, dense also where the tensor is 2:4; - is standard output")

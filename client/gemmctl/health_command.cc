@@ -14,7 +14,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kHealthHelp[] =
     "Examples:\n"
     "  gemmctl health && echo up\n"
     "  gemmctl health --service gemmd.v1.Gemm --watch\n\n"
@@ -62,7 +62,7 @@ ExitCode RunHealth(const GlobalFlags& global, const HealthFlags& flags, const Co
 
 CommandRun AddHealth(CLI::App& app) {
   auto flags = std::make_unique<HealthFlags>();
-  SetFooter(app, kHelp);
+  SetFooter(app, kHealthHelp);
   AddOption(app, "--service", flags->service,
             "Name of one service (default: the server as a whole)");
   AddFlag(app, "--watch", flags->watch, "Print each change until the timeout (default: a year)");

@@ -13,7 +13,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kIncidentsHelp[] =
     "Examples:\n"
     "  gemmctl incidents --address unix:/run/gemmd/gemmd.sock\n"
     "  gemmctl incidents --json | jq '.incidents[] | {id, device, kernel, chip_state}'\n\n"
@@ -62,7 +62,7 @@ ExitCode RunIncidents(const GlobalFlags& global, const Console& console) {
 }
 
 CommandRun AddIncidents(CLI::App& app) {
-  SetFooter(app, kHelp);
+  SetFooter(app, kIncidentsHelp);
   return [](const GlobalFlags& global, const Console& console) {
     return RunIncidents(global, console);
   };

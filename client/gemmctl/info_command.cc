@@ -11,7 +11,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kInfoHelp[] =
     "Examples:\n"
     "  gemmctl info\n"
     "  gemmctl --address unix:/run/gemmd.sock info --json";
@@ -26,7 +26,7 @@ ExitCode RunInfo(const GlobalFlags& global, const Console& console) {
 }
 
 CommandRun AddInfo(CLI::App& app) {
-  SetFooter(app, kHelp);
+  SetFooter(app, kInfoHelp);
   return RunInfo;
 }
 

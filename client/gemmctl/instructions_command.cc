@@ -13,7 +13,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kInstructionsHelp[] =
     "Examples:\n"
     "  gemmctl instructions --chip sm_90\n"
     "  gemmctl instructions --pattern 'mma.sp.*bf16*'\n"
@@ -44,7 +44,7 @@ ExitCode RunInstructions(const GlobalFlags& global, const InstructionsFlags& fla
 
 CommandRun AddInstructions(CLI::App& app) {
   auto flags = std::make_unique<InstructionsFlags>();
-  SetFooter(app, kHelp);
+  SetFooter(app, kInstructionsHelp);
   AddOption(app, "--chip", flags->chip,
             "List only instructions that this chip (sm_90) has, with what ptxas makes of "
             "emulated ones")

@@ -14,7 +14,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kKeepHelp[] =
     "Examples:\n"
     "  gemmctl keep weights/layer3 --pin\n"
     "  gemmctl keep weights/layer3 --unpin --lease 10m    It ends 10 min after its last use\n\n";
@@ -52,7 +52,7 @@ ExitCode RunKeep(const GlobalFlags& global, const KeepFlags& flags, const Consol
 
 CommandRun AddKeep(CLI::App& app) {
   auto flags = std::make_unique<KeepFlags>();
-  SetFooter(app, absl::StrCat(kHelp, kSessionHelp));
+  SetFooter(app, absl::StrCat(kKeepHelp, kSessionHelp));
   AddOption(app, "NAME", flags->name, "Name or handle of the tensor").Require();
   AddFlag(app, "--pin", flags->pin, "Keep it until it is removed, also beyond its session");
   AddFlag(app, "--unpin", flags->unpin, "Let it end with its lease or its session");

@@ -8,12 +8,11 @@
 #include "absl/strings/str_join.h"
 #include "client/gemmctl/widths.h"
 #include "client/terminal/text_table.h"
+#include "client/terminal/type_names.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {
 namespace {
-
-std::string TypeText(v1::ElementType type) { return std::string(ElementTypeName(type)); }
 
 std::string ComputedIn(const v1::Kernel& kernel) {
   const std::string a = TypeText(kernel.compute_type_a());

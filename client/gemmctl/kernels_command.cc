@@ -16,7 +16,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kKernelsHelp[] =
     "Lists the kernels that some device of the server runs; kernels of wgmma that differ in N "
     "alone share a line.\n\n"
     "Examples:\n"
@@ -57,7 +57,7 @@ ExitCode RunKernels(const GlobalFlags& global, const KernelsFlags& flags, const 
 
 CommandRun AddKernels(CLI::App& app) {
   auto flags = std::make_unique<KernelsFlags>();
-  SetFooter(app, kHelp);
+  SetFooter(app, kKernelsHelp);
   AddOption(app, "--pattern", flags->pattern,
             "List only kernels whose names match; * is any run of characters")
       .TypeName("PATTERN");

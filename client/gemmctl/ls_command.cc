@@ -13,7 +13,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kLsHelp[] =
     "Examples:\n"
     "  gemmctl ls\n"
     "  gemmctl ls 'weights/*' --json | jq -r '.tensors[].handle'\n\n";
@@ -38,7 +38,7 @@ ExitCode RunLs(const GlobalFlags& global, const std::string& pattern, const Cons
 
 CommandRun AddLs(CLI::App& app) {
   auto pattern = std::make_unique<std::string>();
-  SetFooter(app, absl::StrCat(kHelp, kSessionHelp));
+  SetFooter(app, absl::StrCat(kLsHelp, kSessionHelp));
   AddOption(app, "PATTERN", *pattern,
             "Only names that match, with * and ? (default: all, also those without a name)");
   return [pattern = std::move(pattern)](const GlobalFlags& global, const Console& console) {

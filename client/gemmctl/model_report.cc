@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "client/gemmctl/message_json.h"
 #include "client/terminal/text_table.h"
+#include "client/terminal/type_names.h"
 #include "gemmd/element_type.h"
 
 namespace gemmd {
@@ -17,8 +18,6 @@ using Align = TextTable::Align;
 std::string ErrorText(double error) {
   return std::isfinite(error) ? absl::StrFormat("%.2g", error) : "not finite";
 }
-
-std::string TypeText(v1::ElementType type) { return std::string(ElementTypeName(type)); }
 
 // "bf16 12.3 us 0.0017".
 std::string ChoiceText(const LayerType& choice) {

@@ -28,12 +28,13 @@
 #include "client/terminal/option.h"
 #include "client/terminal/progress.h"
 #include "client/terminal/text_table.h"
+#include "client/terminal/type_names.h"
 #include "gemmd/product.h"
 
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kMultiplyHelp[] =
     "Examples:\n"
     "  gemmctl multiply A.npy B.npy -o D.npy                 D = A B\n"
     "  gemmctl multiply A.npy W.npy --transpose-b --bias bias.npy --activation relu -o D.npy\n"
@@ -133,8 +134,6 @@ absl::Status WriteResult(const v1::Matrix& d, bool is_batch, const std::string& 
   array.data = d.data();
   return WriteArray(array, path, console);
 }
-
-std::string TypeText(v1::ElementType type) { return std::string(ElementTypeName(type)); }
 
 std::string OperandTypeText(const v1::Operand& operand) {
   return operand.has_tensor() ? "a tensor" : TypeText(operand.type());
@@ -301,7 +300,7 @@ bool IsTraceparent(const std::string& text) {
 
 CommandRun AddMultiply(CLI::App& app) {
   auto flags = std::make_unique<MultiplyFlags>();
-  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kHelp, kSessionHelp));
+  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kMultiplyHelp, kSessionHelp));
   AddProductFlags(app, flags->product);
   AddOption(app, "-o,--output", flags->output_path, "File for D, a .npy file; - is standard output")
       .Group("Output");

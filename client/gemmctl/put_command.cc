@@ -17,7 +17,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kPutHelp[] =
     "Examples:\n"
     "  gemmctl put W.npy --name weights/layer3        It stays until `gemmctl rm weights/layer3`\n"
     "  gemmctl multiply A.npy @weights/layer3 -o D.npy\n"
@@ -86,7 +86,7 @@ ExitCode RunPut(const GlobalFlags& global, const PutFlags& flags, const Console&
 
 CommandRun AddPut(CLI::App& app) {
   auto flags = std::make_unique<PutFlags>();
-  SetFooter(app, absl::StrCat(kHelp, kSessionHelp));
+  SetFooter(app, absl::StrCat(kPutHelp, kSessionHelp));
   AddOption(app, "FILE", flags->path, "A .npy file: a matrix, or a batch of them").Require();
   AddOption(app, "--name", flags->name,
             "Name of the tensor, whose place it takes if there is one (default: none, its handle "

@@ -14,7 +14,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kRandomHelp[] =
     "Examples:\n"
     "  gemmctl random 300,200 -o A.npy\n"
     "  gemmctl random 4,64,64 --type e4m3 --seed 7 -o B.npy";
@@ -46,7 +46,7 @@ ExitCode RunRandom(const RandomFlags& flags, const Console& console) {
 
 CommandRun AddRandom(CLI::App& app) {
   auto flags = std::make_unique<RandomFlags>();
-  SetFooter(app, kHelp);
+  SetFooter(app, kRandomHelp);
   AddShape(app, "SHAPE", flags->shape, "Shape of the matrix: rows,columns or batch,rows,columns",
            {.least_extents = 2})
       .Require()

@@ -16,7 +16,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kReplayHelp[] =
     "Examples:\n"
     "  gemmctl replay 1 --address unix:/run/gemmd/gemmd.sock\n"
     "  gemmctl replay 1 --device cuda:1\n"
@@ -92,7 +92,7 @@ ExitCode RunReplay(const GlobalFlags& global, const ReplayFlags& flags, const Co
 
 CommandRun AddReplay(CLI::App& app) {
   auto flags = std::make_unique<ReplayFlags>();
-  SetFooter(app, kHelp);
+  SetFooter(app, kReplayHelp);
   AddOption(app, "ID", flags->id, "Number of the incident, as `gemmctl incidents` lists it")
       .TypeName("N")
       .Require();

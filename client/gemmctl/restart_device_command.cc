@@ -13,7 +13,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kRestartDeviceHelp[] =
     "Examples:\n"
     "  gemmctl restart-device cuda:0 --address unix:/run/gemmd/gemmd.sock\n\n"
     "The server takes this over a unix socket only. The product that runs on the GPU ends with\n"
@@ -36,7 +36,7 @@ ExitCode RunRestart(const GlobalFlags& global, const RestartFlags& flags, const 
 
 CommandRun AddRestart(CLI::App& app) {
   auto flags = std::make_unique<RestartFlags>();
-  SetFooter(app, kHelp);
+  SetFooter(app, kRestartDeviceHelp);
   AddOption(app, "device", flags->device, "Name of the GPU, as `gemmctl devices` lists it")
       .TypeName("NAME")
       .Require();

@@ -11,7 +11,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kRmHelp[] =
     "Examples:\n"
     "  gemmctl rm weights/layer3\n"
     "  gemmctl rm 0f3a5c6e7b8d9a0b1c2d3e4f5a6b7c8d     A handle, as `gemmctl ls` shows it\n\n";
@@ -25,7 +25,7 @@ ExitCode RunRm(const GlobalFlags& global, const std::string& name, const Console
 
 CommandRun AddRm(CLI::App& app) {
   auto name = std::make_unique<std::string>();
-  SetFooter(app, absl::StrCat(kHelp, kSessionHelp));
+  SetFooter(app, absl::StrCat(kRmHelp, kSessionHelp));
   AddOption(app, "NAME", *name, "Name or handle of the tensor").Require();
   return [name = std::move(name)](const GlobalFlags& global, const Console& console) {
     return RunRm(global, *name, console);

@@ -19,7 +19,7 @@
 namespace gemmd {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kTopHelp[] =
     "Shows devices, queues, owners of tensors, rates and durations of the last interval; bounds of "
     "durations are those of the server's buckets, and busy counts the product that runs. On a "
     "terminal the view fits its columns and lines, and bars show products per second of the last "
@@ -187,7 +187,7 @@ ExitCode RunTop(const GlobalFlags& global, const TopFlags& flags, const Console&
 
 CommandRun AddTop(CLI::App& app) {
   auto flags = std::make_unique<TopFlags>();
-  SetFooter(app, kHelp);
+  SetFooter(app, kTopHelp);
   AddOption(app, "--interval", flags->interval,
             "Time between two views, which rates are taken over")
       .ShowDefault()

@@ -15,4 +15,6 @@ std::vector<std::string> TypeNames() {
   return names;
 }
 
+std::string TypeText(v1::ElementType type) { return std::string(ElementTypeName(type)); }
+
 }  // namespace gemmd

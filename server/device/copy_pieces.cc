@@ -13,7 +13,7 @@ namespace gemmd {
 namespace {
 
 // Copying so much takes about a millisecond.
-constexpr size_t kCopiedAtOnce = size_t{4} << 20;
+constexpr size_t kMostInPart = size_t{4} << 20;
 
 // What one thread copies at a time: a range of one long piece, or several whole pieces.
 struct Part {
@@ -34,19 +34,19 @@ std::vector<Part> PartsOf(absl::Span<const Piece> pieces) {
     parts.push_back(part);
   };
   for (size_t i = 0; i < pieces.size();) {
-    if (pieces[i].size() > kCopiedAtOnce) {
-      for (size_t begin = 0; begin < pieces[i].size(); begin += kCopiedAtOnce) {
+    if (pieces[i].size() > kMostInPart) {
+      for (size_t begin = 0; begin < pieces[i].size(); begin += kMostInPart) {
         add({.first = i,
              .count = 1,
              .begin = begin,
-             .bytes = std::min(kCopiedAtOnce, pieces[i].size() - begin),
+             .bytes = std::min(kMostInPart, pieces[i].size() - begin),
              .is_whole = false});
       }
       ++i;
       continue;
     }
     Part part = {.first = i};
-    for (; i < pieces.size() && part.bytes + pieces[i].size() <= kCopiedAtOnce; ++i) {
+    for (; i < pieces.size() && part.bytes + pieces[i].size() <= kMostInPart; ++i) {
       part.bytes += pieces[i].size();
       ++part.count;
     }

@@ -74,7 +74,7 @@ grpc::ByteBuffer StreamedInferAnswer(const InferSubject& subject,
   const std::string inner = answer.SerializeAsString();
   std::string head;
   AppendFieldStart(ModelStreamInferResponse::kInferResponseFieldNumber,
-                   inner.size() + FieldBytes(kRaw, d.size()), head);
+                   inner.size() + EncodedFieldBytes(kRaw, d.size()), head);
   head += inner;
   AppendFieldStart(kRaw, d.size(), head);
   return MessageOf(std::move(head), std::move(d));

@@ -52,7 +52,7 @@ void CollectHandlers(const Snapshot& now, Samples& samples) {
   }
 }
 
-constexpr Metric kMetrics[] = {
+constexpr Metric kDaemonMetrics[] = {
     {.name = "gemmd_build_info",
      .labels = {"version", "commit", "grpc", "protobuf"},
      .help =
@@ -170,7 +170,7 @@ constexpr Metric kMetrics[] = {
 
 }  // namespace
 
-absl::Span<const Metric> DaemonMetrics() { return kMetrics; }
+absl::Span<const Metric> DaemonMetrics() { return kDaemonMetrics; }
 std::vector<absl::Span<const Metric>> OwnMetrics() {
   return {DaemonMetrics(), DeviceMetrics(), GpuMetrics(), TensorMetrics(), ProcessMetrics()};
 }

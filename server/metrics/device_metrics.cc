@@ -91,7 +91,7 @@ void CollectStages(const Snapshot& now, Samples& samples) {
 
 static_assert(Stats::kMostKernels == 48, "as the help below says");
 
-constexpr Metric kMetrics[] = {
+constexpr Metric kDeviceMetrics[] = {
     {.name = "gemmd_products_total",
      .type = MetricType::kCounter,
      .labels = {"device", "code"},
@@ -247,6 +247,6 @@ constexpr Metric kMetrics[] = {
 
 }  // namespace
 
-absl::Span<const Metric> DeviceMetrics() { return kMetrics; }
+absl::Span<const Metric> DeviceMetrics() { return kDeviceMetrics; }
 
 }  // namespace gemmd

@@ -28,14 +28,14 @@ std::string_view NameOf(MetricType type) {
 }
 
 prometheus::ClientMetric::Histogram ToSeconds(const LatencyHistogram::Snapshot& histogram) {
-  constexpr double kNsPerSecond = 1e9;
+  constexpr double kNsInSecond = 1e9;
   prometheus::ClientMetric::Histogram seconds;
-  seconds.sample_sum = static_cast<double>(histogram.sum_ns) / kNsPerSecond;
+  seconds.sample_sum = static_cast<double>(histogram.sum_ns) / kNsInSecond;
   for (size_t i = 0; i < histogram.counts.size(); ++i) {
     seconds.sample_count += static_cast<uint64_t>(histogram.counts[i]);
     // The serializer itself adds the bucket without a bound.
     if (i == LatencyHistogram::kBounds) break;
-    const auto bound = static_cast<double>(LatencyHistogram::kBoundsNs[i]) / kNsPerSecond;
+    const auto bound = static_cast<double>(LatencyHistogram::kBoundsNs[i]) / kNsInSecond;
     seconds.bucket.push_back({seconds.sample_count, bound});
   }
   return seconds;

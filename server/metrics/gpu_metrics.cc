@@ -31,7 +31,7 @@ void CollectEcc(const Snapshot& now, Samples& samples) {
   }
 }
 
-constexpr Metric kMetrics[] = {
+constexpr Metric kGpuMetrics[] = {
     {.name = "gemmd_gpu_utilization_ratio",
      .labels = {"device", "gpu_uuid"},
      .unit = "ratio",
@@ -117,6 +117,6 @@ constexpr Metric kMetrics[] = {
 
 }  // namespace
 
-absl::Span<const Metric> GpuMetrics() { return kMetrics; }
+absl::Span<const Metric> GpuMetrics() { return kGpuMetrics; }
 
 }  // namespace gemmd

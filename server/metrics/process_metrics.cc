@@ -87,7 +87,7 @@ std::optional<int64_t> MostOpenFiles() {
   return static_cast<int64_t>(limit.rlim_cur);
 }
 
-constexpr Metric kMetrics[] = {
+constexpr Metric kProcessMetrics[] = {
     {.name = "process_cpu_seconds_total",
      .type = MetricType::kCounter,
      .unit = "seconds",
@@ -111,6 +111,6 @@ constexpr Metric kMetrics[] = {
 
 }  // namespace
 
-absl::Span<const Metric> ProcessMetrics() { return kMetrics; }
+absl::Span<const Metric> ProcessMetrics() { return kProcessMetrics; }
 
 }  // namespace gemmd

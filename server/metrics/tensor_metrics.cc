@@ -31,7 +31,7 @@ void CollectCopies(const Snapshot& now, Samples& samples) {
   }
 }
 
-constexpr Metric kMetrics[] = {
+constexpr Metric kTensorMetrics[] = {
     {.name = "gemmd_sessions",
      .help = "Sessions, which own resident tensors",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.sessions); }},
@@ -86,6 +86,6 @@ constexpr Metric kMetrics[] = {
 
 }  // namespace
 
-absl::Span<const Metric> TensorMetrics() { return kMetrics; }
+absl::Span<const Metric> TensorMetrics() { return kTensorMetrics; }
 
 }  // namespace gemmd

@@ -12,6 +12,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/trust/openssl_objects.h"
 
 namespace gemmd {
 namespace {
@@ -19,23 +20,13 @@ namespace {
 // How much a peer may send of certificates, those between its own and a root included.
 constexpr long kMostCertificateBytes = 65536;
 
-struct Free {
-  void operator()(BIO* bio) const { BIO_free(bio); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-  void operator()(SSL* connection) const { SSL_free(connection); }
-  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
-};
-using Bio = std::unique_ptr<BIO, Free>;
-using Certificate = std::unique_ptr<X509, Free>;
-using Key = std::unique_ptr<EVP_PKEY, Free>;
-using Connection = std::unique_ptr<SSL, Free>;
-using Context = std::unique_ptr<SSL_CTX, Free>;
+using openssl::Bio;
+using openssl::Certificate;
+using openssl::Connection;
+using openssl::Context;
+using openssl::Key;
+using openssl::Reader;
 using ClientCheck = std::function<absl::Status(std::string_view certificate)>;
-
-Bio Reader(const std::string& pem) {
-  return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-}
 
 Certificate NextOf(const Bio& reader) {
   return Certificate(PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr));

@@ -74,7 +74,7 @@ std::optional<double> EnergySinceStart(const GpuSample& gpu) {
   return *gpu.reading.energy_joules - *gpu.joules_at_start;
 }
 
-constexpr Metric kMetrics[] = {
+constexpr Metric kTritonMetrics[] = {
     {.name = "nv_inference_request_success",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
@@ -199,6 +199,6 @@ constexpr Metric kMetrics[] = {
 
 }  // namespace
 
-absl::Span<const Metric> TritonMetrics() { return kMetrics; }
+absl::Span<const Metric> TritonMetrics() { return kTritonMetrics; }
 
 }  // namespace gemmd

@@ -30,14 +30,14 @@ std::string ShownName(const std::string& name) {
   return IsIdentityName(name) && name.size() <= kMostShown ? name : Shown(json(name));
 }
 
-absl::Status Bad(const std::string& field, const std::string& got, const std::string& want) {
+absl::Status BadRule(const std::string& field, const std::string& got, const std::string& want) {
   return absl::InvalidArgumentError(absl::StrCat("rules: ", field, ": got ", got, ", want ", want));
 }
 
 absl::Status Read(const std::string& field, const json& value, int64_t most, int64_t& result) {
   const bool fits = value.is_number_integer() && value >= 1 && value <= most;
   if (!fits) {
-    return Bad(field, Shown(value), absl::StrCat("an integer from 1 to ", most));
+    return BadRule(field, Shown(value), absl::StrCat("an integer from 1 to ", most));
   }
   result = value.get<int64_t>();
   return absl::OkStatus();
@@ -48,7 +48,7 @@ absl::Status ReadSeconds(const std::string& field, const json& value, int64_t& r
   constexpr double kMost = 1e6;
   const double seconds = value.is_number() ? value.get<double>() : 0;
   if (!(seconds >= kLeast && seconds <= kMost)) {
-    return Bad(field, Shown(value), "a number from 0.001 to 1000000");
+    return BadRule(field, Shown(value), "a number from 0.001 to 1000000");
   }
   result_ns = std::llround(seconds * 1e9);
   return absl::OkStatus();
@@ -57,7 +57,7 @@ absl::Status ReadSeconds(const std::string& field, const json& value, int64_t& r
 absl::Status ReadShare(const std::string& field, const json& value, double& result) {
   const double share = value.is_number() ? value.get<double>() : 0;
   if (!(share >= 0.01 && share <= 100)) {
-    return Bad(field, Shown(value), "a number from 0.01 to 100");
+    return BadRule(field, Shown(value), "a number from 0.01 to 100");
   }
   result = share;
   return absl::OkStatus();
@@ -66,17 +66,17 @@ absl::Status ReadShare(const std::string& field, const json& value, double& resu
 absl::Status ReadRoles(const std::string& field, const json& value, Roles& roles) {
   const std::string want =
       "a list of multiply, tensors, statistics, registry, reflection, administer";
-  if (!value.is_array()) return Bad(field, Shown(value), want);
+  if (!value.is_array()) return BadRule(field, Shown(value), want);
   for (const json& name : value) {
     bool is_known = false;
     for (size_t i = 0; i < kRoles; ++i) {
       const auto role = static_cast<Role>(i);
       if (!name.is_string() || name.get_ref<const std::string&>() != NameOf(role)) continue;
-      if (roles.Has(role)) return Bad(field, Shown(name), "each role once");
+      if (roles.Has(role)) return BadRule(field, Shown(name), "each role once");
       roles.Add(role);
       is_known = true;
     }
-    if (!is_known) return Bad(field, Shown(name), want);
+    if (!is_known) return BadRule(field, Shown(name), want);
   }
   return absl::OkStatus();
 }
@@ -84,10 +84,10 @@ absl::Status ReadRoles(const std::string& field, const json& value, Roles& roles
 absl::Status ReadDevices(const std::string& field, const json& value,
                          std::vector<std::string>& devices) {
   const std::string want = "a list of names such as cpu, cuda:0";
-  if (!value.is_array() || value.empty()) return Bad(field, Shown(value), want);
+  if (!value.is_array() || value.empty()) return BadRule(field, Shown(value), want);
   for (const json& name : value) {
     if (!name.is_string() || !IsIdentityName(name.get_ref<const std::string&>())) {
-      return Bad(field, Shown(name), want);
+      return BadRule(field, Shown(name), want);
     }
     devices.push_back(name.get<std::string>());
   }
@@ -110,22 +110,22 @@ absl::Status ReadMember(const std::string& field, const std::string& key, const 
     return ReadSeconds(field, value, grant.in_flight.device_ns_a_minute);
   }
   if (key == "priority") {
-    if (value != "normal" && value != "low") return Bad(field, Shown(value), "normal or low");
+    if (value != "normal" && value != "low") return BadRule(field, Shown(value), "normal or low");
     grant.is_low_priority = value == "low";
     return absl::OkStatus();
   }
-  return Bad(field, "an unknown name",
-             "may, priority, share, requests, bytes, device_seconds_a_minute, tensor_bytes, "
-             "device_tensor_bytes, message_bytes or devices");
+  return BadRule(field, "an unknown name",
+                 "may, priority, share, requests, bytes, device_seconds_a_minute, tensor_bytes, "
+                 "device_tensor_bytes, message_bytes or devices");
 }
 
 absl::StatusOr<Grant> GrantOf(const std::string& field, const json& value) {
-  if (!value.is_object()) return Bad(field, Shown(value), "an object");
+  if (!value.is_object()) return BadRule(field, Shown(value), "an object");
   Grant grant;
   for (const auto& [key, member] : value.items()) {
     RETURN_IF_ERROR(ReadMember(absl::StrCat(field, ".", ShownName(key)), key, member, grant));
   }
-  if (!value.contains("may")) return Bad(field, "no \"may\"", "a list of roles");
+  if (!value.contains("may")) return BadRule(field, "no \"may\"", "a list of roles");
   return grant;
 }
 
@@ -134,14 +134,14 @@ absl::StatusOr<Grant> GrantOf(const std::string& field, const json& value) {
 absl::StatusOr<Rules> Rules::Parse(std::string_view text, Format format) {
   const auto parse = format == Format::kYaml ? ParseYaml : ParseJson;
   ASSIGN_OR_RETURN(const json document, parse("rules", text, kMostBytes));
-  if (!document.is_object()) return Bad("file", "no object", "{\"identities\": {...}}");
+  if (!document.is_object()) return BadRule("file", "no object", "{\"identities\": {...}}");
   for (const auto& [key, value] : document.items()) {
-    if (key != "identities") return Bad(ShownName(key), "an unknown name", "identities");
+    if (key != "identities") return BadRule(ShownName(key), "an unknown name", "identities");
   }
   const auto identities = document.find("identities");
   if (identities == document.end() || !identities->is_object()) {
-    return Bad("identities", identities == document.end() ? "nothing" : Shown(*identities),
-               "an object with a member for each identity");
+    return BadRule("identities", identities == document.end() ? "nothing" : Shown(*identities),
+                   "an object with a member for each identity");
   }
   Rules rules;
   for (const auto& [name, value] : identities->items()) {
@@ -150,8 +150,8 @@ absl::StatusOr<Rules> Rules::Parse(std::string_view text, Format format) {
     const std::string beginning = is_pattern ? name.substr(0, name.size() - 1) : name;
     // A pattern of nothing but the asterisk would be for whoever has a certificate of any kind.
     if (!IsIdentityName(beginning) || beginning.find('*') != beginning.npos) {
-      return Bad(field, "no name",
-                 "1 to 256 printable characters without spaces, of which the last may be *");
+      return BadRule(field, "no name",
+                     "1 to 256 printable characters without spaces, of which the last may be *");
     }
     ASSIGN_OR_RETURN(Grant grant, GrantOf(field, value));
     (is_pattern ? rules.prefixes_ : rules.exact_).emplace(beginning, std::move(grant));

@@ -120,7 +120,7 @@ bool Verifies(EVP_PKEY* key, Signing algorithm, std::string_view text, std::stri
                           text.size()) == 1;
 }
 
-absl::Status Bad(const std::string& field, const std::string& got, const std::string& want) {
+absl::Status BadKey(const std::string& field, const std::string& got, const std::string& want) {
   return absl::InvalidArgumentError(
       absl::StrCat("jwt-keys: ", field, ": got ", got, ", want ", want));
 }
@@ -143,17 +143,17 @@ class KeyReader {
 
   // Nothing where the key is not for what it is looked for here.
   absl::StatusOr<std::optional<SigningKeys::Key>> Read() const {
-    if (!key_.is_object()) return Bad(field_, "no object", "a key");
+    if (!key_.is_object()) return BadKey(field_, "no object", "a key");
     // Whoever can read the file of such a key can sign.
     if (Text("kty") == "oct" || key_.contains("d") || key_.contains("k")) {
-      return Bad(field_, "a private or symmetric key", "a public one");
+      return BadKey(field_, "a private or symmetric key", "a public one");
     }
     const std::optional<Signing> algorithm = Algorithm();
     if (!algorithm || (key_.contains("use") && Text("use") != "sig")) return std::nullopt;
     if (key_.contains("alg") && SigningOf(Text("alg")) != algorithm) return std::nullopt;
     SigningKeys::Key key = {.id = std::nullopt, .algorithm = *algorithm, .key = nullptr};
     if (key_.contains("kid")) {
-      if (!key_["kid"].is_string()) return Bad(field_ + ".kid", "no text", "text");
+      if (!key_["kid"].is_string()) return BadKey(field_ + ".kid", "no text", "text");
       key.id = Text("kid");
     }
     ASSIGN_OR_RETURN(EVP_PKEY* const made, Make(*algorithm));
@@ -177,7 +177,7 @@ class KeyReader {
   absl::StatusOr<std::string> Bytes(const char* name) const {
     const std::optional<std::string> bytes = FromBase64Url(Text(name));
     if (bytes && !bytes->empty()) return *bytes;
-    return Bad(absl::StrCat(field_, ".", name), "no base64url", "base64url without padding");
+    return BadKey(absl::StrCat(field_, ".", name), "no base64url", "base64url without padding");
   }
 
   absl::StatusOr<EVP_PKEY*> Make(Signing algorithm) const {
@@ -190,7 +190,7 @@ class KeyReader {
         const Number exponent = NumberOf(e);
         const int bits = modulus == nullptr ? 0 : BN_num_bits(modulus.get());
         if (bits < kLeastRsaBits || bits > kMostRsaBits) {
-          return Bad(field_ + ".n", absl::StrCat(bits, " bits"), "2048 to 8192");
+          return BadKey(field_ + ".n", absl::StrCat(bits, " bits"), "2048 to 8192");
         }
         if (IsExponent(exponent.get())) key = RsaKey(*modulus, *exponent);
         break;
@@ -209,7 +209,7 @@ class KeyReader {
         break;
       }
     }
-    if (key == nullptr) return Bad(field_, "numbers that are no key", "a public key");
+    if (key == nullptr) return BadKey(field_, "numbers that are no key", "a public key");
     return key;
   }
 
@@ -221,7 +221,7 @@ absl::StatusOr<SigningKeys> SigningKeys::Parse(std::string_view text) {
   ASSIGN_OR_RETURN(const json document, ParseJson("jwt-keys", text, kMostBytes));
   const auto keys = document.is_object() ? document.find("keys") : document.end();
   if (keys == document.end() || !keys->is_array() || keys->size() > kMostKeys) {
-    return Bad("keys", "no such list", absl::StrCat("a list of at most ", kMostKeys, " keys"));
+    return BadKey("keys", "no such list", absl::StrCat("a list of at most ", kMostKeys, " keys"));
   }
   SigningKeys result;
   for (size_t i = 0; i < keys->size(); ++i) {
@@ -231,10 +231,10 @@ absl::StatusOr<SigningKeys> SigningKeys::Parse(std::string_view text) {
     const bool is_second =
         key->id && std::any_of(result.keys_.begin(), result.keys_.end(),
                                [&key](const Key& other) { return other.id == key->id; });
-    if (is_second) return Bad(field + ".kid", "one for the second time", "each one once");
+    if (is_second) return BadKey(field + ".kid", "one for the second time", "each one once");
     result.keys_.push_back(*std::move(key));
   }
-  if (result.keys_.empty()) return Bad("keys", "none for RS256, ES256 or EdDSA", "at least one");
+  if (result.keys_.empty()) return BadKey("keys", "none for RS256, ES256 or EdDSA", "at least one");
   return result;
 }
 

@@ -20,20 +20,17 @@
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/system/file_descriptor.h"
+#include "server/trust/openssl_objects.h"
 
 namespace gemmd {
 namespace {
 
 constexpr size_t kMostBytes = size_t{1} << 20;
 
-struct Free {
-  void operator()(BIO* bio) const { BIO_free(bio); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-};
-using Bio = std::unique_ptr<BIO, Free>;
-using Certificate = std::unique_ptr<X509, Free>;
-using Key = std::unique_ptr<EVP_PKEY, Free>;
+using openssl::Bio;
+using openssl::Certificate;
+using openssl::Key;
+using openssl::Reader;
 
 absl::Status Bad(std::string_view option, std::string_view file, std::string_view want) {
   ERR_clear_error();  // What OpenSSL leaves there, gRPC would take for its own.
@@ -58,10 +55,6 @@ absl::StatusOr<std::string> ReadFile(std::string_view option, const std::string&
   if (length > kMostBytes) return Bad(option, path, "a file of at most a megabyte");
   bytes.resize(length);
   return bytes;
-}
-
-Bio Reader(const std::string& bytes) {
-  return Bio(BIO_new_mem_buf(bytes.data(), static_cast<int>(bytes.size())));
 }
 
 // The certificates of a file, of which gRPC would take those before the first that is broken.

@@ -28,7 +28,7 @@ inline void AppendFieldStart(int number, size_t bytes, std::string& to) {
 }
 
 // The whole of it.
-inline size_t FieldBytes(int number, size_t bytes) {
+inline size_t EncodedFieldBytes(int number, size_t bytes) {
   using google::protobuf::io::CodedOutputStream;
   return CodedOutputStream::VarintSize32(DelimitedTag(number)) +
          CodedOutputStream::VarintSize64(bytes) + bytes;

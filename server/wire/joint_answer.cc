@@ -24,12 +24,12 @@ void JointAnswer::Add(const std::string& request_id, v1::MultiplyResponse answer
   matrix.Swap(answer.mutable_d());
   answer.clear_d();
   const size_t matrix_bytes =
-      matrix.ByteSizeLong() + FieldBytes(v1::Matrix::kDataFieldNumber, d.size());
+      matrix.ByteSizeLong() + EncodedFieldBytes(v1::Matrix::kDataFieldNumber, d.size());
   const size_t response_bytes =
-      answer.ByteSizeLong() + FieldBytes(Response::kDFieldNumber, matrix_bytes);
+      answer.ByteSizeLong() + EncodedFieldBytes(Response::kDFieldNumber, matrix_bytes);
   AppendFieldStart(kAnswers,
-                   FieldBytes(Answer::kRequestIdFieldNumber, request_id.size()) +
-                       FieldBytes(Answer::kResponseFieldNumber, response_bytes),
+                   EncodedFieldBytes(Answer::kRequestIdFieldNumber, request_id.size()) +
+                       EncodedFieldBytes(Answer::kResponseFieldNumber, response_bytes),
                    copied_);
   AppendFieldStart(Answer::kRequestIdFieldNumber, request_id.size(), copied_);
   copied_ += request_id;

@@ -53,7 +53,7 @@ absl::Status JointRequest::Cut() {
           GotWant("requests", "more", Concat("at most ", kMostJointRequests, " in one message")));
     }
     products_.push_back({begin, begin + bytes});
-    product_bytes += static_cast<int64_t>(FieldBytes(1, bytes));
+    product_bytes += static_cast<int64_t>(EncodedFieldBytes(1, bytes));
   }
   // ReadTag gives 0 at the end, and for what cannot be a tag.
   if (!input.ConsumedEntireMessage()) return MalformedMessage();

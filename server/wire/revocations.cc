@@ -11,22 +11,15 @@
 #include <vector>
 
 #include "kernels/text.h"
+#include "server/trust/openssl_objects.h"
 
 namespace gemmd {
 namespace {
 
-struct Free {
-  void operator()(BIO* bio) const { BIO_free(bio); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(X509_CRL* list) const { X509_CRL_free(list); }
-};
-using Bio = std::unique_ptr<BIO, Free>;
-using Certificate = std::unique_ptr<X509, Free>;
-using List = std::unique_ptr<X509_CRL, Free>;
-
-Bio Reader(std::string_view pem) {
-  return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-}
+using openssl::Bio;
+using openssl::Certificate;
+using openssl::Reader;
+using List = openssl::RevocationList;
 
 // Whether reading ended where the file does, not at something broken. What OpenSSL leaves there,
 // gRPC would take for its own.

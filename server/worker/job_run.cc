@@ -177,7 +177,7 @@ absl::Status JobRun::IssueCompute() {
     if (count == 1) {
       RETURN_IF_ERROR(context().runtime.Launch(kernel(), args));
     } else {
-      const Problem panel = PanelProblem(problem, panels_, panel_);
+      const Problem panel = ProblemOfGpuPanel(problem, panels_, panel_);
       RETURN_IF_ERROR(context().runtime.Launch(kernel(), PanelArgs(args, panels_, panel_, panel)));
     }
     ++panel_;

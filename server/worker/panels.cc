@@ -59,7 +59,7 @@ GpuPanels DivideLaunch(const Problem& problem, int64_t predicted_ns) {
   return over_batch.count() >= over_matrix.count() ? over_batch : over_matrix;
 }
 
-Problem PanelProblem(const Problem& problem, const GpuPanels& panels, int64_t index) {
+Problem ProblemOfGpuPanel(const Problem& problem, const GpuPanels& panels, int64_t index) {
   Problem panel = problem;
   const int64_t extent = std::min(panels.step, panels.extent - FirstOf(panels, index));
   switch (panels.axis) {

@@ -28,7 +28,7 @@ GpuPanels DivideLaunch(const Problem& problem, int64_t predicted_ns);
 
 // The problem of one panel, and its launch: pointers into the matrices of `args`. The panel's
 // kernel, workspace and flags are those of the whole.
-Problem PanelProblem(const Problem& problem, const GpuPanels& panels, int64_t index);
+Problem ProblemOfGpuPanel(const Problem& problem, const GpuPanels& panels, int64_t index);
 GemmArgs PanelArgs(const GemmArgs& args, const GpuPanels& panels, int64_t index,
                    const Problem& panel);
 

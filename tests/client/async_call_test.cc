@@ -21,7 +21,7 @@ namespace {
 
 using Result = absl::StatusOr<v1::MultiplyResponse>;
 
-FakeScript EchoingScript() {
+FakeScript ScriptOfIds() {
   FakeScript script;
   script.multiply = [](grpc::CallbackServerContext&, const v1::MultiplyRequest& request,
                        v1::MultiplyResponse& response) -> std::optional<grpc::Status> {
@@ -56,7 +56,7 @@ Result RunToEnd(Client& client, const std::string& id, const CallOptions& option
 }
 
 TEST(AsyncCallTest, CallsShareARequest) {
-  const FakeServer server(EchoingScript());
+  const FakeServer server(ScriptOfIds());
   auto client = Client::Create(server.address());
   ASSERT_THAT(client, IsOk());
   const auto request = std::make_shared<const v1::MultiplyRequest>(RequestNamed("shared"));
@@ -74,7 +74,7 @@ TEST(AsyncCallTest, CallsShareARequest) {
 }
 
 TEST(AsyncCallTest, CallsBackOnceWithTheAnswer) {
-  const FakeServer server(EchoingScript());
+  const FakeServer server(ScriptOfIds());
   auto client = Client::Create(server.address());
   ASSERT_THAT(client, IsOk());
   const Result result = RunToEnd(*client, "one");
@@ -87,7 +87,7 @@ TEST(AsyncCallTest, CallsBackOnceWithTheAnswer) {
 
 // Calls begin and end side by side, often in memory that another call has just left.
 TEST(AsyncCallTest, RunsManyAtOnceFromManyThreads) {
-  const FakeServer server(EchoingScript());
+  const FakeServer server(ScriptOfIds());
   auto client = Client::Create(server.address());
   ASSERT_THAT(client, IsOk());
   constexpr size_t kThreads = 4;
@@ -112,7 +112,7 @@ TEST(AsyncCallTest, RunsManyAtOnceFromManyThreads) {
 }
 
 TEST(AsyncCallTest, StartsTheNextCallFromACallback) {
-  const FakeServer server(EchoingScript());
+  const FakeServer server(ScriptOfIds());
   auto client = Client::Create(server.address());
   ASSERT_THAT(client, IsOk());
   absl::Notification done;
@@ -127,7 +127,7 @@ TEST(AsyncCallTest, StartsTheNextCallFromACallback) {
 }
 
 TEST(AsyncCallTest, CancelEndsTheCall) {
-  const FakeServer server(EchoingScript());
+  const FakeServer server(ScriptOfIds());
   auto client = Client::Create(server.address());
   ASSERT_THAT(client, IsOk());
   absl::Notification done;
@@ -143,7 +143,7 @@ TEST(AsyncCallTest, CancelEndsTheCall) {
 }
 
 TEST(AsyncCallTest, DestroyingTheClientEndsItsCalls) {
-  const FakeServer server(EchoingScript());
+  const FakeServer server(ScriptOfIds());
   constexpr int kCalls = 20;
   int called_back = 0;  // Unguarded on purpose: no callback may run once the client is gone.
   {
@@ -172,7 +172,7 @@ void KeepCalling(Client& client, std::atomic<int>& calls) {
 }
 
 TEST(AsyncCallTest, DestroyingTheClientEndsChainsOfCalls) {
-  const FakeServer server(EchoingScript());
+  const FakeServer server(ScriptOfIds());
   auto client = Client::Create(server.address());
   ASSERT_THAT(client, IsOk());
   std::atomic<int> calls = 0;
@@ -185,7 +185,7 @@ TEST(AsyncCallTest, DestroyingTheClientEndsChainsOfCalls) {
 }
 
 TEST(AsyncCallTest, DestroyingTheClientInItsCallbackIsAllowed) {
-  const FakeServer server(EchoingScript());
+  const FakeServer server(ScriptOfIds());
   auto created = Client::Create(server.address());
   ASSERT_THAT(created, IsOk());
   auto client = std::make_unique<Client>(*std::move(created));
@@ -206,7 +206,7 @@ TEST(AsyncCallTest, DestroyingTheClientInItsCallbackIsAllowed) {
 }
 
 TEST(AsyncCallTest, ACallbackMayOwnTheClient) {
-  const FakeServer server(EchoingScript());
+  const FakeServer server(ScriptOfIds());
   absl::Notification done;
   {
     auto created = Client::Create(server.address());
@@ -248,7 +248,7 @@ TEST(AsyncCallTest, TheLastChannelEndsOnAThreadOfTheUser) {
 }
 
 TEST(AsyncCallTest, ACallOutlivesItsHandle) {
-  const FakeServer server(EchoingScript());
+  const FakeServer server(ScriptOfIds());
   auto client = Client::Create(server.address());
   ASSERT_THAT(client, IsOk());
   absl::Notification done;

@@ -13,12 +13,10 @@
 
 #include "client/matrix/random_matrix.h"
 #include "gemmd/element_type.h"
+#include "tests/testing/special_values.h"
 
 namespace gemmd {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 constexpr v1::ElementType kSmallFloats[] = {
     v1::ELEMENT_TYPE_F16,  v1::ELEMENT_TYPE_BF16, v1::ELEMENT_TYPE_E4M3, v1::ELEMENT_TYPE_E5M2,

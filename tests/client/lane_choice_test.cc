@@ -6,31 +6,31 @@
 #include <gtest/gtest.h>
 
 #include "tests/testing/random_source.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int kSeveral = LaneChoice::kSeveralLanes;
 
 TEST(LaneChoiceTest, TriesBothWaysFirst) {
-  for (const int64_t bytes : {3 * kMiB, 8 * kMiB, 8 * kMiB + 1, 100 * kMiB}) {
+  for (const int64_t bytes : {3 * kMebi, 8 * kMebi, 8 * kMebi + 1, 100 * kMebi}) {
     LaneChoice choice;
-    const int first = choice.For(bytes, 2 * kMiB);
+    const int first = choice.For(bytes, 2 * kMebi);
     EXPECT_EQ(first, bytes > LaneChoice::kLargeBytes ? kSeveral : 1);
     // Nothing is known before it has ended.
-    EXPECT_EQ(choice.For(bytes, 2 * kMiB), first);
+    EXPECT_EQ(choice.For(bytes, 2 * kMebi), first);
     choice.Tell(bytes, first, absl::Milliseconds(10));
-    EXPECT_NE(choice.For(bytes, 2 * kMiB), first);
+    EXPECT_NE(choice.For(bytes, 2 * kMebi), first);
   }
 }
 
 TEST(LaneChoiceTest, WhatCannotBeDividedTakesOne) {
   LaneChoice choice;
-  for (const int64_t bytes : {int64_t{0}, int64_t{1}, 2 * kMiB}) {
-    EXPECT_EQ(choice.For(bytes, 2 * kMiB), 1);
+  for (const int64_t bytes : {int64_t{0}, int64_t{1}, 2 * kMebi}) {
+    EXPECT_EQ(choice.For(bytes, 2 * kMebi), 1);
     choice.Tell(bytes, 1, absl::Milliseconds(1));
-    EXPECT_EQ(choice.For(bytes, 2 * kMiB), 1);
+    EXPECT_EQ(choice.For(bytes, 2 * kMebi), 1);
   }
 }
 
@@ -52,7 +52,7 @@ struct Network {
 int CountSeveral(LaneChoice& choice, const Network& network, int64_t bytes, int transfers) {
   int several = 0;
   for (int i = 0; i < transfers; ++i) {
-    const int lanes = choice.For(bytes, 2 * kMiB);
+    const int lanes = choice.For(bytes, 2 * kMebi);
     choice.Tell(bytes, lanes, network.Took(bytes, lanes));
     several += lanes == 1 ? 0 : 1;
   }
@@ -68,7 +68,7 @@ TEST(LaneChoiceTest, FindsTheSizeFromWhichSeveralAreFaster) {
                              .several_start = absl::Milliseconds(random.Between(1, 300))};
     LaneChoice choice;
     constexpr int kTransfers = 10 * LaneChoice::kTransfersPerTrial;
-    for (int64_t bytes = 4 * kMiB; bytes <= 1024 * kMiB; bytes *= 2) {
+    for (int64_t bytes = 4 * kMebi; bytes <= 1024 * kMebi; bytes *= 2) {
       const bool are_several_faster = network.Took(bytes, kSeveral) < network.Took(bytes, 1);
       const int several = CountSeveral(choice, network, bytes, kTransfers);
       const int slower = are_several_faster ? kTransfers - several : several;
@@ -81,7 +81,7 @@ TEST(LaneChoiceTest, FindsTheSizeFromWhichSeveralAreFaster) {
 
 TEST(LaneChoiceTest, FollowsANetworkThatChanges) {
   LaneChoice choice;
-  constexpr int64_t kBytes = 64 * kMiB;
+  constexpr int64_t kBytes = 64 * kMebi;
   const Network wide = {.one_ns = 1, .several_ns = 0.3, .several_start = absl::Milliseconds(1)};
   const Network narrow = {.one_ns = 1, .several_ns = 1, .several_start = absl::Milliseconds(9)};
   constexpr int kMany = 20 * LaneChoice::kTransfersPerTrial;

@@ -13,13 +13,12 @@
 #include "gemmd/client.h"
 #include "tests/client/fake_tensors.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 std::vector<uint8_t> RandomBytes(int64_t count) {
   std::vector<uint8_t> bytes(static_cast<size_t>(count));
@@ -70,15 +69,15 @@ TEST(TransferTest, AnEmptyTensorNeedsNoBytes) {
 TEST(TransferTest, LargeTensorsTravelOverSeveralConnections) {
   const FakeTensors server;
   Client client = Connect(server);
-  const auto sent = RandomBytes(12 * kMiB);
+  const auto sent = RandomBytes(12 * kMebi);
   int64_t last = 0;
   const auto tensor = client.Put(Line(sent), {.progress = [&](const TransferProgress& now) {
-                                   EXPECT_EQ(now.bytes_total, 12 * kMiB);
+                                   EXPECT_EQ(now.bytes_total, 12 * kMebi);
                                    EXPECT_GE(now.bytes_done, last);
                                    last = now.bytes_done;
                                  }});
   ASSERT_THAT(tensor, IsOk());
-  EXPECT_EQ(last, 12 * kMiB);
+  EXPECT_EQ(last, 12 * kMebi);
   EXPECT_EQ(server.connections(), 4);
   EXPECT_EQ(server.puts(), 4);
   EXPECT_EQ(server.bytes_of(tensor->handle()), TextOf(sent));
@@ -93,7 +92,7 @@ TEST(TransferTest, LargeTensorsTravelOverSeveralConnections) {
 TEST(TransferTest, TheClientTriesHowManyConnectionsAreFaster) {
   const FakeTensors server;
   Client client = Connect(server);
-  const auto sent = RandomBytes(12 * kMiB);
+  const auto sent = RandomBytes(12 * kMebi);
   // What was divided first is not the second time.
   ASSERT_THAT(client.Put(Line(sent)), IsOk());
   EXPECT_EQ(server.puts(), 4);
@@ -139,7 +138,7 @@ TEST(TransferTest, AnUploadGoesOnAfterEachBreak) {
 }
 
 TEST(TransferTest, AStripedUploadGoesOnAfterBreaks) {
-  const auto sent = RandomBytes(12 * kMiB);
+  const auto sent = RandomBytes(12 * kMebi);
   const FakeTensors server({.broken_put_chunks = {2, 5, 9}, .broken_puts = {2, 6}});
   Client client = Connect(server);
   const auto tensor = client.Put(Line(sent), {.sha256 = Sha256Of(std::as_bytes(std::span(sent)))});
@@ -161,11 +160,11 @@ TEST(TransferTest, AnUploadOfWhichNothingMovesIsGivenUp) {
   const FakeTensors server({.ignores_chunks = true});
   {
     Client client = Connect(server, absl::Seconds(1));
-    EXPECT_THAT(client.Put(Line(RandomBytes(2 * kMiB))),
+    EXPECT_THAT(client.Put(Line(RandomBytes(2 * kMebi))),
                 StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("and none for 1s")));
   }
   Client client = Connect(server);
-  EXPECT_THAT(client.Put(Line(RandomBytes(2 * kMiB)), {.timeout = absl::Seconds(1)}),
+  EXPECT_THAT(client.Put(Line(RandomBytes(2 * kMebi)), {.timeout = absl::Seconds(1)}),
               StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
@@ -263,7 +262,7 @@ TEST(TransferTest, ADownloadNeedsTheRightRoom) {
 TEST(TransferTest, ASinkTakesBytesAndMayRefuseThem) {
   const FakeTensors server;
   Client client = Connect(server);
-  const auto sent = RandomBytes(3 * kMiB);
+  const auto sent = RandomBytes(3 * kMebi);
   const auto tensor = client.Put(Line(sent));
   ASSERT_THAT(tensor, IsOk());
   std::vector<uint8_t> got(sent.size());
@@ -278,7 +277,7 @@ TEST(TransferTest, ASinkTakesBytesAndMayRefuseThem) {
   };
   EXPECT_THAT(client.Get(tensor->ref(), TensorSink(refuse)),
               StatusIs(absl::StatusCode::kResourceExhausted, "the disk is full"));
-  EXPECT_THAT(client.Get(tensor->ref(), TensorSink(copy), {.offset = 1, .bytes = 3 * kMiB}),
+  EXPECT_THAT(client.Get(tensor->ref(), TensorSink(copy), {.offset = 1, .bytes = 3 * kMebi}),
               StatusIs(absl::StatusCode::kOutOfRange));
 }
 

@@ -10,12 +10,11 @@
 #include <limits>
 
 #include "tests/testing/random_source.h"
+#include "tests/testing/special_values.h"
 
 namespace gemmd {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr int kPoints = 200000;
 
 // The unit in the last place of an f64 of this size; all subnormals have the same one.

@@ -9,11 +9,10 @@
 #include <limits>
 #include <vector>
 
+#include "tests/testing/special_values.h"
+
 namespace gemmd {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // A 2 x 3 matrix of f32, row major.
 class CompareTest : public testing::Test {

@@ -13,13 +13,12 @@
 
 #include "kernels/element.h"
 #include "tests/testing/random_source.h"
+#include "tests/testing/special_values.h"
 
 namespace gemmd {
 namespace {
 
 using enum ElementType;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 double FormulaOf(ElementType type, uint64_t code) {
   const FloatFormat format = FactsOf(type).format;

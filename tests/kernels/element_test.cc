@@ -12,14 +12,12 @@
 #include <vector>
 
 #include "tests/testing/random_source.h"
+#include "tests/testing/special_values.h"
 
 namespace gemmd {
 namespace {
 
 using enum ElementType;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 std::string PrintType(const testing::TestParamInfo<ElementType>& type) {
   return std::string(NameOf(type.param));

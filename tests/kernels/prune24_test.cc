@@ -17,15 +17,13 @@
 
 #include "kernels/text.h"
 #include "tests/kernels/sparse_case.h"
+#include "tests/testing/special_values.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
 namespace {
 
 using enum ElementType;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // How many NaNs and infinities some elements have, and the sum of the others' magnitudes. One array
 // is more than another as prune24.h says.

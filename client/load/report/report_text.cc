@@ -26,7 +26,7 @@ std::string TableText(const ReportTable& table) {
   return text.Print();
 }
 
-std::string Heading(const LoadReport& report) {
+std::string HeadingText(const LoadReport& report) {
   std::string text = absl::StrCat("gemmload ", report.version, ", ", report.started, "\nclient    ",
                                   ClientText(report), "\n");
   for (const ReportedServer& server : report.servers) {
@@ -121,7 +121,7 @@ std::string SloText(const SloFindings& slo) {
 }  // namespace
 
 std::string ReportText(const LoadReport& report) {
-  std::string text = Heading(report);
+  std::string text = HeadingText(report);
   for (const ReportStep& step : report.steps) text += StepText(report, step);
   if (report.steps.size() > 1) text += SummaryTable(report);
   const int64_t done = static_cast<int64_t>(report.steps.size());

@@ -9,15 +9,15 @@
 namespace gemmd::bench {
 namespace {
 
-constexpr double kShortest = 1e-7;  // A loop is never taken to be shorter.
-constexpr double kMostTimes = 1e5;
+constexpr double kShortestTurn = 1e-7;  // A loop is never taken to be shorter.
+constexpr double kMostTimesInTurn = 1e5;
 
 // How often the loop runs in a sample.
 absl::Status ChooseTimes(Contender& contender, double sample_seconds) {
   RETURN_IF_ERROR(contender.loop->Run(1).status());  // Loads what is loaded at first use.
   ASSIGN_OR_RETURN(const double seconds, contender.loop->Run(1));
-  const double times = std::ceil(sample_seconds / std::max(seconds, kShortest));
-  contender.times = static_cast<int>(std::clamp(times, 1.0, kMostTimes));
+  const double times = std::ceil(sample_seconds / std::max(seconds, kShortestTurn));
+  contender.times = static_cast<int>(std::clamp(times, 1.0, kMostTimesInTurn));
   return absl::OkStatus();
 }
 
@@ -35,7 +35,7 @@ absl::Status WarmUp(const Contender& contender, const TurnSettings& settings) {
          (total < settings.longest_warm_up && !HaveSettled(samples, settings.settled))) {
     ASSIGN_OR_RETURN(const double seconds, contender.loop->Run(contender.times));
     samples.push_back(seconds);
-    total += std::max(seconds, kShortest);
+    total += std::max(seconds, kShortestTurn);
   }
   return absl::OkStatus();
 }
@@ -53,7 +53,7 @@ absl::Status TakeTurns(absl::Span<Contender> contenders, const TurnSettings& set
       ASSIGN_OR_RETURN(const double seconds, contender.loop->Run(contender.times));
       contender.seconds.push_back(seconds / contender.times / contender.loop->calls());
       contender.clocks.push_back(contender.loop->sm_clock_mhz());
-      total += std::max(seconds, kShortest);
+      total += std::max(seconds, kShortestTurn);
     }
   }
   return absl::OkStatus();

@@ -24,8 +24,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
+constexpr float kFloatNan = std::numeric_limits<float>::quiet_NaN();
 
 // A file of f32.
 std::string Floats(const std::vector<int64_t>& shape, const std::vector<float>& values) {
@@ -49,7 +49,7 @@ Outcome Convert(const std::string& in, std::vector<std::string> arguments) {
 }
 
 TEST(ConvertTest, CountsWhatChangesAndHow) {
-  const std::string in = Floats({2, 4}, {1, 1.03f, 448, 470, kInfinity, kNan, -1e9f, 0});
+  const std::string in = Floats({2, 4}, {1, 1.03f, 448, 470, kFloatInfinity, kFloatNan, -1e9f, 0});
   const Outcome run = Convert(in, {"--type", "e4m3", "--order", "column", "--json"});
   ASSERT_EQ(run.code, ExitCode::kOk) << run.err;
   EXPECT_EQ(run.err,
@@ -64,7 +64,7 @@ TEST(ConvertTest, CountsWhatChangesAndHow) {
 }
 
 TEST(ConvertTest, OverflowIsInfiniteAndNanIsLostAsTheTypesHaveIt) {
-  const std::string in = Floats({5}, {1e6f, -1e6f, kInfinity, kNan, 0.5f});
+  const std::string in = Floats({5}, {1e6f, -1e6f, kFloatInfinity, kFloatNan, 0.5f});
   const auto half = nlohmann::json::parse(Convert(in, {"--type", "f16", "--json"}).err);
   EXPECT_EQ(half["rows"], 1);
   EXPECT_EQ(half["columns"], 5);

@@ -12,10 +12,9 @@
 
 #include "client/load/load_run.h"
 #include "tests/client/fake_service.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
-
-inline constexpr int64_t kMillisecondNs = 1'000'000;
 
 // The script of a server that never answers.
 inline FakeScript SilentScript() {
@@ -35,7 +34,7 @@ class LoadRunTest : public testing::Test {
     mix_[0].m = mix_[0].n = mix_[0].k = 8;
     payloads_.push_back(MakePayload(mix_[0], OperandValues::kIntegers, 1).value());
     step_.warmup_ns = 0;
-    step_.interval_ns = 100 * kMillisecondNs;
+    step_.interval_ns = 100 * kMs;
   }
 
   StepResult Run(const std::vector<std::string>& addresses, double verified_share = 0) {

@@ -25,18 +25,18 @@ namespace {
 TEST_F(LoadRunTest, AStallShowsInLatencyFromTheIntendedSend) {
   const DelayedServer server({.stall_at_call = 200, .stall = absl::Milliseconds(400)});
   SetRate(250, 2);
-  step_.duration_ns = 2000 * kMillisecondNs;
+  step_.duration_ns = 2000 * kMs;
   const StepResult result = Run({server.address()});
   ASSERT_EQ(result.tally.ok() + result.unsent, 500);
   // Eight calls of ten never met it.
-  EXPECT_LE(result.tally.latency.ValueAt(0.50), 80 * kMillisecondNs);
-  EXPECT_GE(result.tally.latency.ValueAt(0.85), 90 * kMillisecondNs);
-  EXPECT_GE(result.tally.latency.ValueAt(0.90), 190 * kMillisecondNs);
-  EXPECT_GE(result.tally.latency.ValueAt(0.99), 370 * kMillisecondNs);
-  EXPECT_GE(result.tally.latency.most_ns(), 390 * kMillisecondNs);
-  EXPECT_LE(result.tally.service.ValueAt(0.99), 200 * kMillisecondNs);
+  EXPECT_LE(result.tally.latency.ValueAt(0.50), 80 * kMs);
+  EXPECT_GE(result.tally.latency.ValueAt(0.85), 90 * kMs);
+  EXPECT_GE(result.tally.latency.ValueAt(0.90), 190 * kMs);
+  EXPECT_GE(result.tally.latency.ValueAt(0.99), 370 * kMs);
+  EXPECT_GE(result.tally.latency.most_ns(), 390 * kMs);
+  EXPECT_LE(result.tally.service.ValueAt(0.99), 200 * kMs);
   // What the other clock hides is there as a figure of its own.
-  EXPECT_GE(result.tally.blocked.ValueAt(0.90), 150 * kMillisecondNs);
+  EXPECT_GE(result.tally.blocked.ValueAt(0.90), 150 * kMs);
   EXPECT_EQ(result.most_in_flight, 2);
 }
 
@@ -44,11 +44,11 @@ TEST_F(LoadRunTest, AStallShowsInLatencyFromTheIntendedSend) {
 TEST_F(LoadRunTest, WithoutALimitNothingIsBlocked) {
   const DelayedServer server({.stall_at_call = 400, .stall = absl::Milliseconds(400)});
   SetRate(500);
-  step_.duration_ns = 2000 * kMillisecondNs;
+  step_.duration_ns = 2000 * kMs;
   const StepResult result = Run({server.address()});
   ASSERT_EQ(result.tally.ok(), 1000);
-  EXPECT_GE(result.tally.latency.ValueAt(0.90), 190 * kMillisecondNs);
-  EXPECT_GE(result.tally.service.ValueAt(0.99), 350 * kMillisecondNs);
+  EXPECT_GE(result.tally.latency.ValueAt(0.90), 190 * kMs);
+  EXPECT_GE(result.tally.service.ValueAt(0.99), 350 * kMs);
   EXPECT_EQ(result.tally.blocked.most_ns(), 0);
   EXPECT_GE(result.most_in_flight, 190);
 }
@@ -56,9 +56,9 @@ TEST_F(LoadRunTest, WithoutALimitNothingIsBlocked) {
 TEST_F(LoadRunTest, LatencyIsNotBelowTheServersDelay) {
   const DelayedServer server({.delay = absl::Milliseconds(20)});
   step_.loop = ClosedLoop{.concurrency = 3};
-  step_.duration_ns = 500 * kMillisecondNs;
+  step_.duration_ns = 500 * kMs;
   const StepResult result = Run({server.address()});
-  EXPECT_GE(result.tally.service.least_ns(), 20 * kMillisecondNs);
+  EXPECT_GE(result.tally.service.least_ns(), 20 * kMs);
   EXPECT_GE(result.tally.latency.least_ns(), result.tally.service.least_ns());
   EXPECT_EQ(result.most_in_flight, 3);
   // At most one call for each turn and delay.
@@ -73,15 +73,15 @@ TEST_F(LoadRunTest, WarmUpIsLeftOut) {
   const DelayedServer server(
       {.delay = absl::ZeroDuration(), .early_calls = 50, .early_delay = absl::Milliseconds(300)});
   SetRate(100);
-  step_.warmup_ns = 500 * kMillisecondNs;
-  step_.duration_ns = 500 * kMillisecondNs;
+  step_.warmup_ns = 500 * kMs;
+  step_.duration_ns = 500 * kMs;
   int64_t warmup_calls = 0;
   progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
     if (interval.to_ns <= 0) warmup_calls += interval.ok;
   };
   const StepResult result = Run({server.address()});
   EXPECT_EQ(result.tally.ok(), 50);
-  EXPECT_LE(result.tally.latency.ValueAt(0.5), 290 * kMillisecondNs);
+  EXPECT_LE(result.tally.latency.ValueAt(0.5), 290 * kMs);
   EXPECT_GT(warmup_calls, 0);
   // Calls of the warm-up that end after it are part of what the server does then.
   EXPECT_GT(result.rate, 100);
@@ -90,7 +90,7 @@ TEST_F(LoadRunTest, WarmUpIsLeftOut) {
 TEST_F(LoadRunTest, StopsByCount) {
   const DelayedServer server({});
   step_.count = 137;
-  step_.duration_ns = 3600'000 * kMillisecondNs;
+  step_.duration_ns = 3600'000 * kMs;
   EXPECT_EQ(Run({server.address()}).tally.ok(), 137);
   targets_.clients.clear();
   SetRate(1000);
@@ -105,7 +105,7 @@ TEST_F(LoadRunTest, StopsByCount) {
 TEST_F(LoadRunTest, ACountEndsWithItsLastAnswer) {
   const DelayedServer server({.delay = absl::Milliseconds(300)});
   step_.count = 20;
-  step_.duration_ns = 3600'000 * kMillisecondNs;
+  step_.duration_ns = 3600'000 * kMs;
   SetRate(200);
   const StepResult result = Run({server.address()});
   EXPECT_EQ(result.tally.ok(), 20);
@@ -119,7 +119,7 @@ TEST_F(LoadRunTest, ACountEndsWithItsLastAnswer) {
 TEST_F(LoadRunTest, CallsThatEndAfterTheWindowAreNoPartOfTheRate) {
   const DelayedServer server({.delay = absl::Milliseconds(500)});
   SetRate(100);
-  step_.duration_ns = 1000 * kMillisecondNs;
+  step_.duration_ns = 1000 * kMs;
   const StepResult result = Run({server.address()});
   EXPECT_EQ(result.tally.ok(), 100);
   // Those due in the first half of the window; a slow machine adds to the delay.
@@ -135,8 +135,8 @@ TEST_F(LoadRunTest, CallsThatAreSentLateAreCounted) {
   ASSERT_EQ(result.tally.ok(), 5000);
   EXPECT_GT(result.sent_late, 0);
   // By more than 1 ms, which the histogram knows to one part in 1024.
-  EXPECT_GE(result.sent_late, result.tally.send_error.CountAbove(kMillisecondNs));
-  EXPECT_LE(result.sent_late, result.tally.send_error.CountAbove(kMillisecondNs * 99 / 100));
+  EXPECT_GE(result.sent_late, result.tally.send_error.CountAbove(kMs));
+  EXPECT_LE(result.sent_late, result.tally.send_error.CountAbove(kMs * 99 / 100));
 }
 
 TEST_F(LoadRunTest, FailuresAreCountedByStatusAndKeptApart) {
@@ -162,7 +162,7 @@ TEST_F(LoadRunTest, FailuresAreCountedByStatusAndKeptApart) {
   EXPECT_NEAR(result.rate * result.window_s, 20, 1e-6);
   EXPECT_EQ(result.tally.latency.count(), 20);
   EXPECT_EQ(result.tally.failed_latency.count(), 20);
-  EXPECT_GE(result.tally.failed_latency.most_ns(), 290 * kMillisecondNs);
+  EXPECT_GE(result.tally.failed_latency.most_ns(), 290 * kMs);
 }
 
 TEST_F(LoadRunTest, EndpointsTakeTurns) {
@@ -212,22 +212,22 @@ TEST_F(LoadRunTest, EachEndpointGetsWhatWasPlacedForIt) {
 TEST_F(LoadRunTest, RampsFromOneRateToTheOther) {
   const DelayedServer server({});
   step_.loop = OpenLoop{.arrivals = {.rate = {.from = 100, .to = 300, .ramp_ns = 1'000'000'000}}};
-  step_.duration_ns = 1000 * kMillisecondNs;
+  step_.duration_ns = 1000 * kMs;
   const StepResult result = Run({server.address()});
   EXPECT_EQ(result.tally.ok(), 200);
   // In the first half there are 75.
   int64_t early = 0;
   for (const LoadInterval& interval : result.intervals) {
-    if (interval.to_ns <= 500 * kMillisecondNs) early += interval.ok;
+    if (interval.to_ns <= 500 * kMs) early += interval.ok;
   }
   EXPECT_LE(early, 75);
 }
 
 TEST_F(LoadRunTest, ReplaysGaps) {
   const DelayedServer server({});
-  const std::vector<int64_t> gaps = {10 * kMillisecondNs, 0, 20 * kMillisecondNs};
+  const std::vector<int64_t> gaps = {10 * kMs, 0, 20 * kMs};
   step_.loop = OpenLoop{.arrivals = {.replay_gaps_ns = gaps}};
-  step_.duration_ns = 300 * kMillisecondNs;
+  step_.duration_ns = 300 * kMs;
   // Three calls in every 30 ms; the thirtieth is due at the end.
   EXPECT_EQ(Run({server.address()}).tally.ok(), 29);
 }
@@ -242,8 +242,8 @@ TEST_F(LoadRunTest, FailuresOfTheWarmUpAreLeftOut) {
   };
   const FakeServer server(script);
   SetRate(100);
-  step_.warmup_ns = 200 * kMillisecondNs;
-  step_.duration_ns = 100 * kMillisecondNs;
+  step_.warmup_ns = 200 * kMs;
+  step_.duration_ns = 100 * kMs;
   const StepResult result = Run({server.address()});
   EXPECT_EQ(result.tally.failed(), 0);
   EXPECT_TRUE(result.first_messages.empty());
@@ -279,7 +279,7 @@ TEST_F(LoadRunTest, WrongAnswersAreFound) {
 TEST_F(LoadRunTest, CallsThatNeverGotTheirTurnAreCounted) {
   const DelayedServer server({.delay = absl::Milliseconds(100)});
   SetRate(1000, 1);
-  step_.duration_ns = 500 * kMillisecondNs;
+  step_.duration_ns = 500 * kMs;
   const StepResult result = Run({server.address()});
   EXPECT_LE(result.tally.ok(), 6);
   EXPECT_EQ(result.tally.ok() + result.unsent, 500);

@@ -15,9 +15,9 @@ class LoadStopTest : public LoadRunTest {};
 TEST_F(LoadStopTest, AnInterruptedRunReportsWhatThereIs) {
   const DelayedServer server({.delay = absl::Milliseconds(50)});
   SetRate(200);
-  step_.duration_ns = 3600'000 * kMillisecondNs;
+  step_.duration_ns = 3600'000 * kMs;
   progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
-    if (interval.to_ns >= 300 * kMillisecondNs) stop_ = 1;
+    if (interval.to_ns >= 300 * kMs) stop_ = 1;
   };
   const StepResult result = Run({server.address()});
   EXPECT_TRUE(result.was_interrupted);
@@ -30,9 +30,9 @@ TEST_F(LoadStopTest, AnInterruptedRunReportsWhatThereIs) {
 TEST_F(LoadStopTest, AStopBehindTheLastCallIsAnInterruptionToo) {
   const DelayedServer server({});
   SetRate(0.001);  // One call, and then nothing before the end.
-  step_.duration_ns = 3600'000 * kMillisecondNs;
+  step_.duration_ns = 3600'000 * kMs;
   progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
-    if (interval.to_ns >= 200 * kMillisecondNs) stop_ = 1;
+    if (interval.to_ns >= 200 * kMs) stop_ = 1;
   };
   const StepResult result = Run({server.address()});
   EXPECT_TRUE(result.was_interrupted);
@@ -44,11 +44,11 @@ TEST_F(LoadStopTest, AStopBehindTheLastCallIsAnInterruptionToo) {
 TEST_F(LoadStopTest, AStopWhileBlockedCountsWhatWasHeldBack) {
   const FakeServer server(SilentScript());
   SetRate(1000, 2);
-  step_.duration_ns = 3600'000 * kMillisecondNs;
+  step_.duration_ns = 3600'000 * kMs;
   step_.timeout = absl::Hours(1);
   progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
-    if (interval.to_ns >= 300 * kMillisecondNs) stop_ = 1;
-    if (interval.to_ns >= 500 * kMillisecondNs) stop_ = 2;
+    if (interval.to_ns >= 300 * kMs) stop_ = 1;
+    if (interval.to_ns >= 500 * kMs) stop_ = 2;
   };
   const StepResult result = Run({server.address()});
   EXPECT_TRUE(result.was_interrupted);
@@ -61,10 +61,10 @@ TEST_F(LoadStopTest, WhatIsHeldBackIsNotMoreThanTheCount) {
   const FakeServer server(SilentScript());
   SetRate(1000, 2);
   step_.count = 50;
-  step_.duration_ns = 3600'000 * kMillisecondNs;
+  step_.duration_ns = 3600'000 * kMs;
   step_.timeout = absl::Hours(1);
   progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
-    if (interval.to_ns >= 200 * kMillisecondNs) stop_ = 2;
+    if (interval.to_ns >= 200 * kMs) stop_ = 2;
   };
   const StepResult result = Run({server.address()});
   EXPECT_TRUE(result.was_interrupted);
@@ -75,10 +75,10 @@ TEST_F(LoadStopTest, ASecondStopGivesUpTheCallsUnderWay) {
   const FakeServer server(SilentScript());
   const FakeServer other(SilentScript());
   step_.loop = ClosedLoop{.concurrency = 5};
-  step_.duration_ns = 3600'000 * kMillisecondNs;
+  step_.duration_ns = 3600'000 * kMs;
   step_.timeout = absl::Hours(1);
   progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
-    if (interval.to_ns >= 200 * kMillisecondNs) stop_ = 2;
+    if (interval.to_ns >= 200 * kMs) stop_ = 2;
   };
   const StepResult result = Run({server.address(), other.address()});
   EXPECT_TRUE(result.was_interrupted);

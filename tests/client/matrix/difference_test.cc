@@ -20,8 +20,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
+constexpr float kFloatNan = std::numeric_limits<float>::quiet_NaN();
 
 uint64_t Bits(float value) {
   uint32_t bits = 0;
@@ -40,9 +40,10 @@ TEST(ElementDistanceTest, CountsStepsOfTheType) {
       {v1::ELEMENT_TYPE_F32, Bits(1), Bits(std::nextafterf(1, 2)), 1, 0x1p-23},
       {v1::ELEMENT_TYPE_F32, Bits(-0.0f), Bits(0), 0, 0},
       {v1::ELEMENT_TYPE_F32, Bits(-0x1p-149f), Bits(0x1p-149f), 2, 0x1p-148},
-      {v1::ELEMENT_TYPE_F32, Bits(std::numeric_limits<float>::max()), Bits(kInfinity), 1,
-       kInfinity},
-      {v1::ELEMENT_TYPE_F64, 0xffefffffffffffff, 0x7fefffffffffffff, 0xffdffffffffffffe, kInfinity},
+      {v1::ELEMENT_TYPE_F32, Bits(std::numeric_limits<float>::max()), Bits(kFloatInfinity), 1,
+       kFloatInfinity},
+      {v1::ELEMENT_TYPE_F64, 0xffefffffffffffff, 0x7fefffffffffffff, 0xffdffffffffffffe,
+       kFloatInfinity},
       // The last 13 bits of a tf32 say nothing.
       {v1::ELEMENT_TYPE_TF32, 0x3f800000, 0x3f801fff, 0, 0},
       {v1::ELEMENT_TYPE_TF32, 0x3f800000, 0x3f802000, 1, 0x1p-10},
@@ -62,12 +63,13 @@ TEST(ElementDistanceTest, CountsStepsOfTheType) {
     }
   }
   EXPECT_EQ(DistanceOf(v1::ELEMENT_TYPE_F32, Bits(-4), Bits(-5)).relative, 0.25);
-  EXPECT_EQ(DistanceOf(v1::ELEMENT_TYPE_F32, Bits(0), Bits(5)).relative, kInfinity);
+  EXPECT_EQ(DistanceOf(v1::ELEMENT_TYPE_F32, Bits(0), Bits(5)).relative, kFloatInfinity);
 }
 
 TEST(ElementDistanceTest, NanIsNoDistanceFromAnything) {
-  for (const float other : {0.0f, kInfinity, kNan}) {
-    const ElementDistance distance = DistanceOf(v1::ELEMENT_TYPE_F32, Bits(kNan) | 1, Bits(other));
+  for (const float other : {0.0f, kFloatInfinity, kFloatNan}) {
+    const ElementDistance distance =
+        DistanceOf(v1::ELEMENT_TYPE_F32, Bits(kFloatNan) | 1, Bits(other));
     EXPECT_EQ(distance.ulps, std::nullopt);
     EXPECT_TRUE(std::isnan(distance.absolute));
     EXPECT_TRUE(std::isnan(distance.relative));
@@ -108,8 +110,8 @@ std::vector<std::vector<int64_t>> PlacesOf(const Difference& found) {
 
 TEST_F(DifferenceTest, CountsAndRanksWhatDiffers) {
   const float next = std::nextafterf(1, 2);
-  const PackedMatrix a = Floats(2, {1, 2, 3, 4, 0.0f, kNan, 1, kNan});
-  const PackedMatrix b = Floats(2, {1, 2, 3.5f, 4, -0.0f, kNan, next, 7});
+  const PackedMatrix a = Floats(2, {1, 2, 3, 4, 0.0f, kFloatNan, 1, kFloatNan});
+  const PackedMatrix b = Floats(2, {1, 2, 3.5f, 4, -0.0f, kFloatNan, next, 7});
   const auto found = Compare(a, b);
   ASSERT_THAT(found, IsOk());
   EXPECT_EQ(found->total, 8);

@@ -16,13 +16,11 @@
 #include "client/matrix/verify.h"
 #include "gemmd/product.h"
 #include "tests/client/matrix/verify_case.h"
+#include "tests/testing/special_values.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
 namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 float Gelu(float x) { return x / 2 * (1 + std::erf(x / std::sqrt(2.0F))); }
 float GeluTanh(float x) {

@@ -14,13 +14,11 @@
 #include "client/sparse_operand.h"
 #include "gemmd/product.h"
 #include "tests/client/matrix/verify_case.h"
+#include "tests/testing/special_values.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
 namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 TEST(VerifyTest, AcceptsAnyOrderOfSummation) {
   for (const v1::ElementType type :

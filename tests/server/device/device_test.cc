@@ -23,6 +23,7 @@
 #include "tests/server/device/fake_device.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_kernel.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
@@ -118,30 +119,29 @@ TEST(CopyPiecesTest, PutsPiecesTogetherAndLetsGoOfEachOnce) {
 }
 
 TEST(WarmMemoryTest, KeepsWhatNobodyUsesUpToItsBound) {
-  constexpr int64_t kMib = int64_t{1} << 20;
-  WarmMemory memory(20 * kMib);
+  WarmMemory memory(20 * kMebi);
   std::byte* first = nullptr;
   {
-    const HeldBytes taken = memory.Take(8 * kMib).value();
-    ASSERT_EQ(std::ssize(taken.bytes()), 8 * kMib);
+    const HeldBytes taken = memory.Take(8 * kMebi).value();
+    ASSERT_EQ(std::ssize(taken.bytes()), 8 * kMebi);
     first = taken.bytes().data();
     taken.bytes().front() = taken.bytes().back() = std::byte{1};
     EXPECT_EQ(memory.kept_bytes(), 0);
   }
-  EXPECT_EQ(memory.kept_bytes(), 8 * kMib);
+  EXPECT_EQ(memory.kept_bytes(), 8 * kMebi);
   {
-    const HeldBytes again = memory.Take(5 * kMib).value();
+    const HeldBytes again = memory.Take(5 * kMebi).value();
     EXPECT_EQ(again.bytes().data(), first);
-    EXPECT_EQ(std::ssize(again.bytes()), 5 * kMib);
+    EXPECT_EQ(std::ssize(again.bytes()), 5 * kMebi);
     // What is in use is not given twice, and what is far too long not at all.
-    const HeldBytes other = memory.Take(8 * kMib).value();
+    const HeldBytes other = memory.Take(8 * kMebi).value();
     EXPECT_NE(other.bytes().data(), first);
   }
-  EXPECT_EQ(memory.kept_bytes(), 16 * kMib);
-  { const HeldBytes shorter = memory.Take(2 * kMib).value(); }
-  EXPECT_EQ(memory.kept_bytes(), 18 * kMib);
-  { const HeldBytes longer = memory.Take(16 * kMib).value(); }
-  EXPECT_LE(memory.kept_bytes(), 20 * kMib);
+  EXPECT_EQ(memory.kept_bytes(), 16 * kMebi);
+  { const HeldBytes shorter = memory.Take(2 * kMebi).value(); }
+  EXPECT_EQ(memory.kept_bytes(), 18 * kMebi);
+  { const HeldBytes longer = memory.Take(16 * kMebi).value(); }
+  EXPECT_LE(memory.kept_bytes(), 20 * kMebi);
   { const HeldBytes small = memory.Take(1000).value(); }
   memory.Cool();
   EXPECT_EQ(memory.kept_bytes(), 0);

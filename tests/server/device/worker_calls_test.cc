@@ -27,10 +27,6 @@ using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 
-constexpr absl::StatusCode kAborted = absl::StatusCode::kAborted;
-constexpr absl::StatusCode kUnavailable = absl::StatusCode::kUnavailable;
-constexpr absl::StatusCode kInternal = absl::StatusCode::kInternal;
-
 struct ScriptedCall {
   std::string function;
   int call;  // Counts the calls that one job makes, from 1.
@@ -84,14 +80,15 @@ TEST_P(EveryCallTest, WithoutMemoryIsResourceExhausted) {
 TEST_P(EveryCallTest, APassingErrorIsInternalAndTheWorkerLives) {
   WorkerRig rig(Options());
   const pid_t pid = rig.device().worker_pid();
-  EXPECT_THAT(RunWith(rig, "error"), Fails(kInternal));
+  EXPECT_THAT(RunWith(rig, "error"), Fails(absl::StatusCode::kInternal));
   ExpectRightProduct(rig);
   EXPECT_EQ(rig.device().worker_pid(), pid);
 }
 
 // Before anything was given to the GPU the caller may try again.
 absl::StatusCode LostCode(const std::string& function) {
-  return function == "Free" || function == "Allocate" ? kUnavailable : kAborted;
+  return function == "Free" || function == "Allocate" ? absl::StatusCode::kUnavailable
+                                                      : absl::StatusCode::kAborted;
 }
 
 TEST_P(EveryCallTest, ALostGpuIsReplaced) {

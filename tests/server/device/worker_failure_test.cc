@@ -27,10 +27,6 @@ using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 
-constexpr absl::StatusCode kAborted = absl::StatusCode::kAborted;
-constexpr absl::StatusCode kUnavailable = absl::StatusCode::kUnavailable;
-constexpr absl::StatusCode kInternal = absl::StatusCode::kInternal;
-
 TEST(WorkerFailureTest, AWorkerKilledWithoutAJobIsReplaced) {
   WorkerRig rig;
   const pid_t pid = rig.device().worker_pid();
@@ -69,12 +65,13 @@ TEST(WorkerFailureTest, AWorkerKilledDuringAJobAbortsItAndWhatWaitsIsUnavailable
   const int64_t killed_ns = clock.NowNs();
   kill(pid, SIGKILL);
   EXPECT_THAT(Awaited(std::move(outcome), "the outcome of the job that ran").status,
-              StatusIs(kAborted, AllOf(HasSubstr("device: cuda:0 was lost while the product ran"),
-                                       HasSubstr("signal 9"))));
+              StatusIs(absl::StatusCode::kAborted,
+                       AllOf(HasSubstr("device: cuda:0 was lost while the product ran"),
+                             HasSubstr("signal 9"))));
   const JobOutcome waited =
       Awaited(std::move(waiting_outcome), "the outcome of the job that waited");
-  EXPECT_THAT(waited.status,
-              StatusIs(kUnavailable, HasSubstr("was lost before the product started")));
+  EXPECT_THAT(waited.status, StatusIs(absl::StatusCode::kUnavailable,
+                                      HasSubstr("was lost before the product started")));
   EXPECT_GE(waited.wait_ns, killed_ns - submitted_ns);
   ExpectRestarted(rig, pid);
 }
@@ -86,8 +83,9 @@ TEST(WorkerFailureTest, AJobThatTheWorkerHasNotTakenUpIsUnavailable) {
   SmallProduct product(8, 8, 8);
   std::future<JobOutcome> outcome = product.Start(rig.device());
   kill(pid, SIGKILL);
-  EXPECT_THAT(Awaited(std::move(outcome), "the outcome of the job").status,
-              StatusIs(kUnavailable, HasSubstr("was lost before the product started")));
+  EXPECT_THAT(
+      Awaited(std::move(outcome), "the outcome of the job").status,
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("was lost before the product started")));
   ExpectRestarted(rig, pid);
 }
 
@@ -136,7 +134,7 @@ TEST(WorkerFailureTest, AWorkerThatHangsIsKilledByTheWatchdog) {
   SmallProduct product(8, 8, 8);
   const absl::Time start = absl::Now();
   EXPECT_THAT(product.Run(rig.device()).status,
-              StatusIs(kAborted, HasSubstr("no answer within 1")));
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("no answer within 1")));
   EXPECT_GE(absl::Now() - start, absl::Seconds(1));
   ExpectRestarted(rig, pid);
 }
@@ -150,7 +148,7 @@ TEST(WorkerFailureTest, TheWatchdogGivesLongJobsMoreTime) {
   rig.SetScript("Launch 1 hang");
   SmallProduct product(512, 512, 512);
   const absl::Time start = absl::Now();
-  EXPECT_THAT(product.Run(rig.device()).status, StatusIs(kAborted));
+  EXPECT_THAT(product.Run(rig.device()).status, StatusIs(absl::StatusCode::kAborted));
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(1073));
 }
 
@@ -165,7 +163,8 @@ TEST(WorkerFailureTest, TheWatchdogGivesNoJobMoreThanItsMost) {
   SmallProduct product(512, 512, 512);
   const absl::Time start = absl::Now();
   EXPECT_THAT(Awaited(product.Start(rig.device()), "the outcome of the job").status,
-              StatusIs(kAborted, HasSubstr("the most that a product may take (--watchdog-most)")));
+              StatusIs(absl::StatusCode::kAborted,
+                       HasSubstr("the most that a product may take (--watchdog-most)")));
   EXPECT_GE(absl::Now() - start, absl::Seconds(1));
 }
 
@@ -178,7 +177,7 @@ TEST(WorkerFailureTest, TheWatchdogGivesEveryJobItsLeast) {
   rig.SetScript("Launch 1 hang");
   SmallProduct product(8, 8, 8);
   const absl::Time start = absl::Now();
-  EXPECT_THAT(product.Run(rig.device()).status, StatusIs(kAborted));
+  EXPECT_THAT(product.Run(rig.device()).status, StatusIs(absl::StatusCode::kAborted));
   EXPECT_GE(absl::Now() - start, absl::Seconds(1));
 }
 
@@ -188,7 +187,7 @@ TEST(WorkerFailureTest, AFaultingKernelLosesTheGpu) {
   rig.SetScript("Launch 1 illegal_address");
   SmallProduct product(8, 8, 8);
   EXPECT_THAT(product.Run(rig.device()).status,
-              StatusIs(kAborted, HasSubstr("the fake GPU is lost")));
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("the fake GPU is lost")));
   ExpectRestarted(rig, pid);
 }
 

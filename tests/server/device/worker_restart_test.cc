@@ -28,10 +28,6 @@ using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 
-constexpr absl::StatusCode kAborted = absl::StatusCode::kAborted;
-constexpr absl::StatusCode kUnavailable = absl::StatusCode::kUnavailable;
-constexpr absl::StatusCode kInternal = absl::StatusCode::kInternal;
-
 TEST(WorkerFailureTest, AWorkerThatDiesWhileItStartsIsReplaced) {
   for (const std::string script : {"Open 1 error", "Open 1 abort", "RegisterStaging 1 error",
                                    "Allocate 1 error", "IsReached 1 lost"}) {
@@ -42,7 +38,8 @@ TEST(WorkerFailureTest, AWorkerThatDiesWhileItStartsIsReplaced) {
     rig.SetScript(script);
     kill(rig.device().worker_pid(), SIGKILL);
     rig.AwaitReadinesses(4);
-    EXPECT_THAT(rig.readinesses()[2], StatusIs(kUnavailable, HasSubstr("is starting again")));
+    EXPECT_THAT(rig.readinesses()[2],
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is starting again")));
     rig.AwaitReady();
     ExpectRightProduct(rig);
   }
@@ -54,9 +51,9 @@ TEST(WorkerFailureTest, AWorkerWithAWrongProductIsReplaced) {
   rig.SetScript("Launch 2 skip");  // The second launch of its canaries.
   kill(rig.device().worker_pid(), SIGKILL);
   rig.AwaitReadinesses(4);
-  EXPECT_THAT(rig.readinesses()[2],
-              StatusIs(kUnavailable, AllOf(HasSubstr("canary: kernel "),
-                                           HasSubstr("gave a wrong product (signal 9)"))));
+  EXPECT_THAT(rig.readinesses()[2], StatusIs(absl::StatusCode::kUnavailable,
+                                             AllOf(HasSubstr("canary: kernel "),
+                                                   HasSubstr("gave a wrong product (signal 9)"))));
   rig.AwaitReady();
   ExpectRightProduct(rig);
   const DeviceCondition condition = rig.device().condition();
@@ -74,8 +71,8 @@ TEST(WorkerFailureTest, FiveRestartsInAMinuteAreTheLast) {
   }
   kill(rig.device().worker_pid(), SIGKILL);
   rig.AwaitReadinesses(12);
-  const auto is_out =
-      StatusIs(kUnavailable, HasSubstr("device: cuda:0 is out of service after too many starts"));
+  const auto is_out = StatusIs(absl::StatusCode::kUnavailable,
+                               HasSubstr("device: cuda:0 is out of service after too many starts"));
   EXPECT_THAT(rig.readinesses().back(), is_out);
   EXPECT_THAT(rig.device().readiness(), is_out);
   SmallProduct product(8, 8, 8);
@@ -95,7 +92,8 @@ TEST(WorkerFailureTest, AfterARestItIsTriedAgain) {
     ExpectRightProduct(rig);
   }
   EXPECT_THAT(rig.readinesses()[3],
-              StatusIs(kUnavailable, HasSubstr("out of service after too many starts, for 1ms: ")));
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("out of service after too many starts, for 1ms: ")));
 }
 
 TEST(WorkerFailureTest, AnOperatorEndsARest) {
@@ -104,7 +102,8 @@ TEST(WorkerFailureTest, AnOperatorEndsARest) {
   WorkerRig rig(options);
   kill(rig.device().worker_pid(), SIGKILL);
   rig.AwaitReadinesses(2);
-  EXPECT_THAT(rig.device().readiness(), StatusIs(kUnavailable, HasSubstr(", for 5m: ")));
+  EXPECT_THAT(rig.device().readiness(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(", for 5m: ")));
   EXPECT_THAT(rig.device().RestartWorker(), IsOk());
   rig.AwaitReadinesses(3);
   ExpectRightProduct(rig);
@@ -119,8 +118,8 @@ TEST(WorkerFailureTest, AnOperatorReplacesAWorkerThatServes) {
     ExpectRightProduct(rig);
   }
   EXPECT_NE(rig.device().worker_pid(), before);
-  EXPECT_THAT(rig.readinesses()[1],
-              StatusIs(kUnavailable, HasSubstr("an operator wants another worker")));
+  EXPECT_THAT(rig.readinesses()[1], StatusIs(absl::StatusCode::kUnavailable,
+                                             HasSubstr("an operator wants another worker")));
 }
 
 TEST(WorkerFailureTest, AKernelThatDoesNothingGivesNoEarlierResult) {
@@ -142,7 +141,8 @@ TEST(WorkerFailureTest, AKernelThatDoesNothingIsFoundByACanary) {
   rig.SetScript("Launch 1 skip\nLaunch 2 skip\nLaunch 3 skip\nLaunch 4 skip");
   rig.AwaitReadinesses(3);
   rig.AwaitReady();
-  EXPECT_THAT(rig.readinesses()[1], StatusIs(kUnavailable, HasSubstr("gave a wrong product")));
+  EXPECT_THAT(rig.readinesses()[1],
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gave a wrong product")));
   EXPECT_GE(rig.device().condition().canaries_failed, 1);
   ExpectRightProduct(rig);
 }
@@ -158,7 +158,7 @@ TEST(WorkerFailureTest, JobsDuringARestartAreRefusedAtOnce) {
   for (int i = 0; i < 3; ++i) {
     SmallProduct product(8, 8, 8);
     EXPECT_THAT(product.Run(rig.device()).status,
-                StatusIs(kUnavailable, HasSubstr("is starting again")));
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is starting again")));
   }
 }
 
@@ -174,15 +174,15 @@ class RogueWorkerTest : public testing::Test {
     options.start_timeout = absl::Milliseconds(300);
     WorkerDevice device(options);
     const absl::Status status = device.WaitUntilStarted();
-    EXPECT_THAT(device.readiness(),
-                StatusIs(kUnavailable, HasSubstr("device: cuda:0 did not start: ")));
+    EXPECT_THAT(device.readiness(), StatusIs(absl::StatusCode::kUnavailable,
+                                             HasSubstr("device: cuda:0 did not start: ")));
     std::remove(path.c_str());
     return status;
   }
 };
 
 TEST_F(RogueWorkerTest, EndsAtOnce) {
-  EXPECT_THAT(StartOf("exit 7"), StatusIs(kUnavailable, HasSubstr("is gone")));
+  EXPECT_THAT(StartOf("exit 7"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is gone")));
 }
 
 TEST_F(RogueWorkerTest, TalksNonsense) {

@@ -56,7 +56,7 @@ std::string TextOf(const Bio& bio) {
 }
 
 // A key and a certificate that it has signed itself.
-struct Identity {
+struct KeyAndCertificate {
   std::unique_ptr<EVP_PKEY, Free> key;
   std::unique_ptr<X509, Free> certificate;
 
@@ -72,8 +72,8 @@ struct Identity {
   }
 };
 
-Identity MakeIdentity(EVP_PKEY* key) {
-  Identity made;
+KeyAndCertificate MakeKeyAndCertificate(EVP_PKEY* key) {
+  KeyAndCertificate made;
   made.key.reset(key);
   made.certificate.reset(X509_new());
   X509* const certificate = made.certificate.get();
@@ -90,7 +90,7 @@ Identity MakeIdentity(EVP_PKEY* key) {
   return made;
 }
 
-Identity MakeIdentity() { return MakeIdentity(EVP_EC_gen("P-256")); }
+KeyAndCertificate MakeKeyAndCertificate() { return MakeKeyAndCertificate(EVP_EC_gen("P-256")); }
 
 // A TCP connection to "tls:127.0.0.1:PORT", which speaks TLS once it is told to.
 class Peer {
@@ -126,7 +126,7 @@ class Peer {
   }
 
   // Whether the handshake is done, as the peer sees it.
-  bool Shake(int version = TLS1_3_VERSION, const Identity* own = nullptr) {
+  bool Shake(int version = TLS1_3_VERSION, const KeyAndCertificate* own = nullptr) {
     context_.reset(SSL_CTX_new(TLS_client_method()));
     SSL_CTX_set_min_proto_version(context_.get(), version);
     SSL_CTX_set_max_proto_version(context_.get(), version);
@@ -188,7 +188,7 @@ class HttpTlsTest : public testing::Test {
   Peer Connect() const { return Peer(listener_->address()); }
 
   // Also makes the listener look at its clock and at the peers that came before.
-  void ExpectServed(const Identity* as = nullptr) const {
+  void ExpectServed(const KeyAndCertificate* as = nullptr) const {
     Peer peer = Connect();
     ASSERT_TRUE(peer.Shake(TLS1_3_VERSION, as));
     EXPECT_TRUE(peer.Ask("/small"));
@@ -196,7 +196,7 @@ class HttpTlsTest : public testing::Test {
     EXPECT_TRUE(peer.was_told_the_end());
   }
 
-  const Identity own_ = MakeIdentity();
+  const KeyAndCertificate own_ = MakeKeyAndCertificate();
   FakeClock clock_;
   std::unique_ptr<HttpListener> listener_;
 };
@@ -305,16 +305,17 @@ TEST_F(HttpTlsTest, WhoNeverReadsIsCutOffAndKnowsIt) {
 }
 
 TEST_F(HttpTlsTest, ClientsMustBeKnownAndNotRefused) {
-  const Identity known = MakeIdentity();
-  const Identity stranger = MakeIdentity();
-  const Identity revoked = MakeIdentity();
+  const KeyAndCertificate known = MakeKeyAndCertificate();
+  const KeyAndCertificate stranger = MakeKeyAndCertificate();
+  const KeyAndCertificate revoked = MakeKeyAndCertificate();
   Start({.key_and_chain = own_.KeyPem() + own_.Pem(),
          .client_ca = known.Pem() + revoked.Pem(),
          .check_client = [gone = revoked.Pem()](std::string_view certificate) {
            return certificate == gone ? absl::UnauthenticatedError("revoked") : absl::OkStatus();
          }});
   ExpectServed(&known);
-  for (const Identity* other : {&stranger, &revoked, static_cast<const Identity*>(nullptr)}) {
+  for (const KeyAndCertificate* other :
+       {&stranger, &revoked, static_cast<const KeyAndCertificate*>(nullptr)}) {
     Peer peer = Connect();
     // With TLS 1.3 a client is through before the server has seen its certificate.
     peer.Shake(TLS1_3_VERSION, other);
@@ -325,7 +326,7 @@ TEST_F(HttpTlsTest, ClientsMustBeKnownAndNotRefused) {
 }
 
 TEST(TlsContextTest, TellsWhatOpenSslDoesNotTake) {
-  const Identity weak = MakeIdentity(EVP_RSA_gen(512));
+  const KeyAndCertificate weak = MakeKeyAndCertificate(EVP_RSA_gen(512));
   EXPECT_THAT(TlsContext::Make({.key_and_chain = weak.KeyPem() + weak.Pem(), .client_ca = {}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tls-cert: ")));
   EXPECT_THAT(TlsContext::Make({.key_and_chain = "", .client_ca = {}}),

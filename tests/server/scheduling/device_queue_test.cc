@@ -7,13 +7,14 @@
 #include <deque>
 #include <vector>
 
+#include "tests/testing/units.h"
+
 namespace gemmd {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kPlenty = int64_t{1} << 60;
 
 class DeviceQueueTest : public ::testing::Test {

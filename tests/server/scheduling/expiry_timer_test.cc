@@ -12,11 +12,10 @@
 #include "tests/server/device/fake_device.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/test_kernel.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
 
 class ExpiryTimerTest : public ::testing::Test {
  protected:

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr int64_t kPlenty = int64_t{1} << 60;
+constexpr int64_t kAnyCost = int64_t{1} << 60;
 
 class FairQueueTest : public ::testing::Test {
  protected:
@@ -116,9 +116,9 @@ TEST_F(FairQueueTest, TellsWhatIsAheadByShares) {
   Run();
   Add("one", 30);
   // Until one's next job may start, at 30: six times 10, and the one that begins then.
-  EXPECT_EQ(queue_.AheadNs("one", kPlenty), 30 + 2 * 25 + 10);
+  EXPECT_EQ(queue_.AheadNs("one", kAnyCost), 30 + 2 * 25 + 10);
   // The other way round: the first of one's, since 990 of double's take 495 of one's time.
-  EXPECT_EQ(queue_.AheadNs("double", kPlenty), 990 + 30);
+  EXPECT_EQ(queue_.AheadNs("double", kAnyCost), 990 + 30);
 }
 
 // A flow that asks for one product after the other has its half, too.
@@ -160,15 +160,15 @@ TEST_F(FairQueueTest, AJobIsChargedForWhatItHad) {
 }
 
 TEST_F(FairQueueTest, TellsWhatIsAheadOfANewcomer) {
-  EXPECT_EQ(queue_.AheadNs("a", kPlenty), 0);
+  EXPECT_EQ(queue_.AheadNs("a", kAnyCost), 0);
   for (int i = 0; i < 100; ++i) Add("hog", 10);
-  EXPECT_EQ(queue_.AheadNs("hog", kPlenty), 1000);
-  EXPECT_EQ(queue_.AheadNs("light", kPlenty), 10);  // The one whose turn it is already.
+  EXPECT_EQ(queue_.AheadNs("hog", kAnyCost), 1000);
+  EXPECT_EQ(queue_.AheadNs("light", kAnyCost), 10);  // The one whose turn it is already.
   Run();
-  EXPECT_EQ(queue_.AheadNs("light", kPlenty), 0);
+  EXPECT_EQ(queue_.AheadNs("light", kAnyCost), 0);
   Add("light", 25);
-  EXPECT_EQ(queue_.AheadNs("hog", kPlenty), 990 + 25);
-  EXPECT_EQ(queue_.AheadNs("light", kPlenty),
+  EXPECT_EQ(queue_.AheadNs("hog", kAnyCost), 990 + 25);
+  EXPECT_EQ(queue_.AheadNs("light", kAnyCost),
             25 + 25);                          // As much of the hog's, rounded up to a job.
   EXPECT_GT(queue_.AheadNs("hog", 100), 100);  // It stops counting there.
 }
@@ -182,7 +182,7 @@ TEST_F(FairQueueTest, TheNewcomerWaitsAsLongAsWasTold) {
     Add(std::string(1, static_cast<char>('a' + i % 7 % 4)), sizes[i % sizes.size()]);
     if (i % 4 == 3) Run();
   }
-  const int64_t told_ns = queue_.AheadNs("b", kPlenty);
+  const int64_t told_ns = queue_.AheadNs("b", kAnyCost);
   const JobId newcomer = Add("b", 10).id;
   int64_t waited_ns = 0;
   for (; queue_.first().id != newcomer; Run()) waited_ns += queue_.first().cost_ns;

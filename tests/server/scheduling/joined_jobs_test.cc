@@ -12,11 +12,10 @@
 #include "tests/server/device/fake_device.h"
 #include "tests/server/scheduling/joinable_product.h"
 #include "tests/testing/fake_clock.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
 
 DeviceProfile Simulated() { return {.target = SimulatedH100(), .rates = {}, .kernel_rates = {}}; }
 

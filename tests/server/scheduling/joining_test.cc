@@ -19,7 +19,7 @@ namespace {
 using Shape = JoinableProduct::Shape;
 
 constexpr std::string_view kHalves = "mma.m16n8k16.f32.f16.f16.f32";
-constexpr std::string_view kBytes = "mma.m16n8k32.s32.s8.s8.s32";
+constexpr std::string_view kByteKernel = "mma.m16n8k32.s32.s8.s8.s32";
 
 class JoiningTest : public testing::TestWithParam<std::string_view> {
  protected:
@@ -100,7 +100,7 @@ TEST_P(JoiningTest, ManySmallShapes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, JoiningTest, testing::Values(kHalves, kBytes),
+INSTANTIATE_TEST_SUITE_P(Types, JoiningTest, testing::Values(kHalves, kByteKernel),
                          [](const auto& one) { return one.param == kHalves ? "f16" : "s8"; });
 
 // Each difference keeps two products apart.

@@ -17,11 +17,11 @@
 #include "tests/server/scheduling/timed_device.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/test_kernel.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int kHogsCalls = 400;
 constexpr int kLightCalls = 300;
 

@@ -6,11 +6,10 @@
 #include <limits>
 
 #include "server/scheduling/admission.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
-
-constexpr int64_t kMib = int64_t{1} << 20;
 
 class MemoryPressureTest : public testing::Test {
  protected:
@@ -22,7 +21,7 @@ class MemoryPressureTest : public testing::Test {
   std::optional<int64_t> resident_;
   int64_t after_giving_back_ = 0;
   int given_back_ = 0;
-  MemoryPressure memory_{1000 * kMib, [this] { return resident_; },
+  MemoryPressure memory_{1000 * kMebi, [this] { return resident_; },
                          [this] {
                            ++given_back_;
                            resident_ = after_giving_back_;
@@ -37,50 +36,50 @@ TEST_F(MemoryPressureTest, GrowsWithWhatIsResident) {
                {91, Pressure::kHigh},     {92, Pressure::kSevere},    {94, Pressure::kSevere},
                {95, Pressure::kCritical}, {200, Pressure::kCritical}, {84, Pressure::kNone}};
   for (const auto& [percent, want] : cases) {
-    EXPECT_EQ(At(percent * 10 * kMib, percent * 10 * kMib), want) << percent;
+    EXPECT_EQ(At(percent * 10 * kMebi, percent * 10 * kMebi), want) << percent;
   }
   EXPECT_EQ(given_back_, 0);
 }
 
 TEST_F(MemoryPressureTest, WithoutAReadingItStaysAsItWas) {
-  EXPECT_EQ(At(950 * kMib, 950 * kMib), Pressure::kCritical);
+  EXPECT_EQ(At(950 * kMebi, 950 * kMebi), Pressure::kCritical);
   resident_ = std::nullopt;
   EXPECT_EQ(memory_.Measure(0), Pressure::kCritical);
 }
 
 TEST_F(MemoryPressureTest, MemoryThatNobodyHoldsIsGivenBackOnce) {
-  after_giving_back_ = 60 * kMib;
-  EXPECT_EQ(At(50 * kMib, 0), Pressure::kNone);
-  At(65 * kMib, 0);  // Too little.
+  after_giving_back_ = 60 * kMebi;
+  EXPECT_EQ(At(50 * kMebi, 0), Pressure::kNone);
+  At(65 * kMebi, 0);  // Too little.
   EXPECT_EQ(given_back_, 0);
-  At(900 * kMib, 850 * kMib);  // It is in use.
+  At(900 * kMebi, 850 * kMebi);  // It is in use.
   EXPECT_EQ(given_back_, 0);
-  EXPECT_EQ(At(900 * kMib, 0), Pressure::kNone);
+  EXPECT_EQ(At(900 * kMebi, 0), Pressure::kNone);
   EXPECT_EQ(given_back_, 1);
-  At(60 * kMib, 0);  // What is left cannot be given back, and is not tried again.
-  At(75 * kMib, 0);
+  At(60 * kMebi, 0);  // What is left cannot be given back, and is not tried again.
+  At(75 * kMebi, 0);
   EXPECT_EQ(given_back_, 1);
 }
 
 TEST_F(MemoryPressureTest, WhatWasInUseAtFirstIsGivenBackLater) {
-  At(50 * kMib, 0);
-  after_giving_back_ = 180 * kMib;  // Some of it is gRPC's.
-  At(300 * kMib, 0);
+  At(50 * kMebi, 0);
+  after_giving_back_ = 180 * kMebi;  // Some of it is gRPC's.
+  At(300 * kMebi, 0);
   EXPECT_EQ(given_back_, 1);
-  after_giving_back_ = 50 * kMib;
-  for (int i = 0; i < 19; ++i) At(180 * kMib, 0);
+  after_giving_back_ = 50 * kMebi;
+  for (int i = 0; i < 19; ++i) At(180 * kMebi, 0);
   EXPECT_EQ(given_back_, 1);
-  At(180 * kMib, 0);
+  At(180 * kMebi, 0);
   EXPECT_EQ(given_back_, 2);
-  for (int i = 0; i < 100; ++i) At(50 * kMib, 0);
+  for (int i = 0; i < 100; ++i) At(50 * kMebi, 0);
   EXPECT_EQ(given_back_, 2);
 }
 
 TEST_F(MemoryPressureTest, WhereMemoryIsShortIsGivenBackWhatIsHeldOrNot) {
-  after_giving_back_ = 800 * kMib;
-  for (int i = 0; i < 19; ++i) EXPECT_EQ(At(850 * kMib, 2000 * kMib), Pressure::kHigh);
+  after_giving_back_ = 800 * kMebi;
+  for (int i = 0; i < 19; ++i) EXPECT_EQ(At(850 * kMebi, 2000 * kMebi), Pressure::kHigh);
   EXPECT_EQ(given_back_, 0);
-  EXPECT_EQ(At(850 * kMib, 2000 * kMib), Pressure::kNone);
+  EXPECT_EQ(At(850 * kMebi, 2000 * kMebi), Pressure::kNone);
   EXPECT_EQ(given_back_, 1);
 }
 

@@ -13,11 +13,11 @@
 
 #include "kernels/catalog.h"
 #include "tests/server/device/fake_device.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kLongest = std::numeric_limits<int64_t>::max();
 
 Problem ProblemOf(int64_t m, int64_t n, int64_t k, int64_t batch = 1) {

@@ -12,13 +12,12 @@
 #include "tests/server/device/fake_device.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/test_kernel.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
 
 using ::testing::ElementsAre;
-
-constexpr int64_t kMs = 1'000'000;
 
 class SchedulerDepthTest : public ::testing::Test {
  protected:

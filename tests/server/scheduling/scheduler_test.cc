@@ -17,14 +17,13 @@
 #include "tests/server/device/fake_device.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/test_kernel.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-constexpr int64_t kMs = 1'000'000;
 
 class SchedulerTest : public ::testing::Test {
  protected:

@@ -7,13 +7,13 @@
 #include "server/scheduling/admission.h"
 #include "server/system/clock.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kMs = 1'000'000;
 constexpr TimeLimits kLimits = {.max_product_ns = 2000 * kMs, .max_backlog_ns = 1000 * kMs};
 
 TEST(TimeRuleTest, AProductMayBeAsLongAsTheServerAllows) {

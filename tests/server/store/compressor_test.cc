@@ -15,6 +15,7 @@
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
@@ -22,8 +23,6 @@ namespace {
 using testing::HasSubstr;
 using SessionUse = TensorStore::SessionUse;
 using Result = absl::StatusOr<TensorState>;
-
-constexpr int64_t kMebi = int64_t{1} << 20;
 
 TensorSpec Spec(ElementType type, int64_t rows, int64_t columns) {
   return MakeTensorSpec(TightLayout("spec", type, Order::kRowMajor, rows, columns).value(), 1, {})

@@ -19,6 +19,7 @@
 #include "tests/testing/patience.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
@@ -29,7 +30,6 @@ using testing::IsEmpty;
 using SessionUse = TensorStore::SessionUse;
 using Result = absl::StatusOr<TensorState>;
 
-constexpr int64_t kMebi = int64_t{1} << 20;
 constexpr int64_t kStepBytes = int64_t{64} << 10;
 
 std::string HostBytes(const Tensor& tensor) {

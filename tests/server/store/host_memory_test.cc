@@ -9,10 +9,10 @@
 #include <sstream>
 #include <string>
 
+#include "tests/testing/units.h"
+
 namespace gemmd {
 namespace {
-
-constexpr int64_t kMib = int64_t{1} << 20;
 
 // The flags of the mapping that has this address; empty where there is none.
 std::string FlagsOf(const std::byte* address) {
@@ -34,7 +34,7 @@ std::string FlagsOf(const std::byte* address) {
 }
 
 TEST(HostMemoryTest, IsZerosFromEndToEnd) {
-  for (const int64_t bytes : {int64_t{1}, kMib - 1, kMib, 2 * kMib, 5 * kMib + 3}) {
+  for (const int64_t bytes : {int64_t{1}, kMebi - 1, kMebi, 2 * kMebi, 5 * kMebi + 3}) {
     const auto memory = HostMemory::Allocate(bytes);
     ASSERT_TRUE(memory.ok()) << memory.status();
     ASSERT_EQ(memory->bytes(), bytes);
@@ -48,17 +48,17 @@ TEST(HostMemoryTest, IsZerosFromEndToEnd) {
 
 TEST(HostMemoryTest, LongMemoryBeginsAtAHugePageAndAsksForThem) {
   if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) return;
-  for (const int64_t bytes : {2 * kMib, 7 * kMib + 1}) {
+  for (const int64_t bytes : {2 * kMebi, 7 * kMebi + 1}) {
     const auto memory = HostMemory::Allocate(bytes);
     ASSERT_TRUE(memory.ok()) << memory.status();
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % (2 * kMib), 0u);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % (2 * kMebi), 0u);
     EXPECT_NE(FlagsOf(memory->data()).find(" hg "), std::string::npos);
     EXPECT_NE(FlagsOf(memory->data() + bytes - 1).find(" hg "), std::string::npos);
   }
 }
 
 TEST(HostMemoryTest, LongMemoryIsGivenBackAtOnceAndWhole) {
-  constexpr int64_t kBytes = 256 * kMib;
+  constexpr int64_t kBytes = 256 * kMebi;
   const std::byte* data = nullptr;
   {
     const auto memory = HostMemory::Allocate(kBytes);

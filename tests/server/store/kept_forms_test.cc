@@ -14,14 +14,13 @@
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
 
 using SessionUse = TensorStore::SessionUse;
-using Use = KeptForms::Use;
-
-constexpr int64_t kMebi = int64_t{1} << 20;
+using FormUse = KeptForms::Use;
 
 class KeptFormsTest : public testing::Test {
  protected:
@@ -35,13 +34,13 @@ class KeptFormsTest : public testing::Test {
     TensorDraft draft = store_.MakeDraft(session, spec, {.name = name}).value();
     ASSERT_THAT(store_.Publish(session, std::move(draft)), IsOk());
   }
-  Use Take(const SessionUse& session, const std::string& name, const FormKey& key) {
+  FormUse Take(const SessionUse& session, const std::string& name, const FormKey& key) {
     return store_.TakeForm(store_.Find(session, name).value(), key);
   }
   // Takes it until it is there.
   void Make(const SessionUse& session, const std::string& name, const FormKey& key) {
     EXPECT_EQ(Take(session, name, key).form, nullptr) << "used once";
-    const Use making = Take(session, name, key);
+    const FormUse making = Take(session, name, key);
     ASSERT_NE(making.form, nullptr);
     EXPECT_FALSE(making.is_made);
     store_.forms().End(making.form, true);
@@ -93,11 +92,11 @@ TEST_F(KeptFormsTest, OneUserMakesAForm) {
   Put(session, 1000, "w");
   const FormKey key = Key(1, 4000);
   EXPECT_EQ(Take(session, "w", key).form, nullptr);
-  const Use making = Take(session, "w", key);
+  const FormUse making = Take(session, "w", key);
   ASSERT_NE(making.form, nullptr);
   EXPECT_EQ(Take(session, "w", key).form, nullptr) << "somebody makes it";
   store_.forms().End(making.form, false);
-  const Use again = Take(session, "w", key);
+  const FormUse again = Take(session, "w", key);
   ASSERT_NE(again.form, nullptr) << "that failed";
   EXPECT_FALSE(again.is_made);
 }
@@ -110,7 +109,7 @@ TEST_F(KeptFormsTest, GoWhereTheBytesChange) {
   const absl::StatusOr<TensorStore::TensorUse> use = store_.Find(session, "w");
   Write(*(*use)->bytes);
   EXPECT_EQ(KeptBytes(session, "w"), session.account().used());
-  const Use making = Take(session, "w", key);
+  const FormUse making = Take(session, "w", key);
   ASSERT_NE(making.form, nullptr);
   EXPECT_FALSE(making.is_made);
   // What was read while it changed is not kept.
@@ -167,12 +166,12 @@ TEST_F(KeptFormsTest, WhoUsesAFormKeepsIt) {
   const SessionUse session = Open();
   Put(session, 1000, "w");
   Make(session, "w", Key(1, 4000));
-  Use use = Take(session, "w", Key(1, 4000));
+  FormUse use = Take(session, "w", Key(1, 4000));
   use.form->data()[3999] = std::byte{7};
   ASSERT_THAT(store_.Delete(session, "w"), IsOk());
   EXPECT_EQ(use.form->data()[3999], std::byte{7});
   EXPECT_EQ(session.account().used(), 4000);
-  use = Use();
+  use = FormUse();
   EXPECT_EQ(session.account().used(), 0);
 }
 

@@ -26,7 +26,7 @@ using testing::HasSubstr;
 using testing::SizeIs;
 using Operand = ProductTensors::Operand;
 
-constexpr int64_t kBytes = 10;
+constexpr int64_t kResultBytes = 10;
 
 // One device of the test, and what it was given.
 struct Wrapped {
@@ -56,7 +56,7 @@ struct Product {
 
 class ResidentResultsTest : public testing::Test {
  protected:
-  static TensorSpec Spec(int64_t bytes = kBytes) {
+  static TensorSpec Spec(int64_t bytes = kResultBytes) {
     return MakeTensorSpec(TightLayout("spec", ElementType::kU8, Order::kRowMajor, 1, bytes).value(),
                           1, {})
         .value();
@@ -78,7 +78,7 @@ class ResidentResultsTest : public testing::Test {
     const bool is_in_place = operand == d;
     const Operand role = is_in_place ? Operand::kC : Operand::kA;
     EXPECT_THAT(tensors.Read(role, operand), IsOk());
-    tensors.SetPart(role, 0, kBytes);
+    tensors.SetPart(role, 0, kResultBytes);
     keep.name = d;
     if (is_in_place) {
       EXPECT_THAT(tensors.Write(d), IsOk());
@@ -272,7 +272,7 @@ TEST_F(ResidentResultsTest, OlderResultsAreWrittenBackForNewerOnes) {
   }
   EXPECT_GT(gpu_.device->condition().tensors_written_back, 0);
   for (int i = 0; i <= 8; ++i) {
-    EXPECT_EQ(Read(std::to_string(i)), std::string(kBytes, static_cast<char>('0' + i)));
+    EXPECT_EQ(Read(std::to_string(i)), std::string(kResultBytes, static_cast<char>('0' + i)));
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
@@ -23,7 +24,6 @@ using testing::IsEmpty;
 using SessionUse = TensorStore::SessionUse;
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kMebi = int64_t{1} << 20;
 
 TensorSpec Row(int64_t bytes) {
   return MakeTensorSpec(TightLayout("spec", ElementType::kU8, Order::kRowMajor, 1, bytes).value(),

@@ -24,7 +24,7 @@ namespace {
 using Request = v1::MultiplyRequest;
 using testing::HasSubstr;
 
-const HeldFields kNothingHeld;
+const HeldFields kNoneHeld;
 
 // 3 x 5 x 70 of e4m3, A with factors of 1 x 32 and B, given n x k, with factors of 2 x 16.
 Request ScaledRequest() {
@@ -62,7 +62,7 @@ int64_t BytesIn(const Source& source) {
 
 TEST(ConvertBlocksTest, AreAPartOfTheProblem) {
   const Request request = ScaledRequest();
-  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNothingHeld);
+  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNoneHeld);
   ASSERT_THAT(parsed, IsOk());
   const Problem& problem = parsed->job.problem;
   EXPECT_EQ(problem.a_scale, ScaleKind::kBlocks);
@@ -83,13 +83,13 @@ TEST(ConvertBlocksTest, MatricesMayHaveTheirOwn) {
   request.set_batch(2);
   request.mutable_b()->set_batch_stride(0);
   request.mutable_a()->set_batch_stride(0);
-  EXPECT_THAT(ParseMultiply(request, &kNothingHeld), IsOk());
+  EXPECT_THAT(ParseMultiply(request, &kNoneHeld), IsOk());
   BlocksOfA(request).set_per_matrix(true);
-  EXPECT_THAT(ParseMultiply(request, &kNothingHeld),
+  EXPECT_THAT(ParseMultiply(request, &kNoneHeld),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("1 bytes each for each of 2 matrices = 18")));
   BlocksOfA(request).set_factors(std::string(18, '\x7f'));
-  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNothingHeld);
+  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNoneHeld);
   ASSERT_THAT(parsed, IsOk());
   EXPECT_TRUE(parsed->job.problem.a_blocks.per_matrix);
 }
@@ -98,13 +98,13 @@ TEST(ConvertBlocksTest, MatricesMayHaveTheirOwn) {
 TEST(ConvertBlocksTest, UnreadFactors) {
   Request request = ScaledRequest();
   request.set_alpha(0);
-  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNothingHeld);
+  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNoneHeld);
   ASSERT_THAT(parsed, IsOk());
   EXPECT_EQ(parsed->job.a_scale.bytes, 0);
   BlocksOfA(request).clear_factors();
-  EXPECT_THAT(ParseMultiply(request, &kNothingHeld), IsOk());
+  EXPECT_THAT(ParseMultiply(request, &kNoneHeld), IsOk());
   BlocksOfA(request).set_factors("x");
-  EXPECT_THAT(ParseMultiply(request, &kNothingHeld), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(ParseMultiply(request, &kNoneHeld), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 struct BlockRefusal {
@@ -118,7 +118,7 @@ class BlockRefusalTest : public testing::TestWithParam<BlockRefusal> {};
 TEST_P(BlockRefusalTest, SaysWhatAndWhy) {
   Request request = ScaledRequest();
   GetParam().spoil(request);
-  EXPECT_THAT(ParseMultiply(request, &kNothingHeld),
+  EXPECT_THAT(ParseMultiply(request, &kNoneHeld),
               StatusIs(absl::StatusCode::kInvalidArgument, GetParam().message));
 }
 
@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(All, BlockRefusalTest, testing::ValuesIn(BlockRefusals(
 // An incident's product is asked for again with the factors that it had.
 TEST(ConvertBlocksTest, IncidentsKeepThem) {
   const Request request = ScaledRequest();
-  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNothingHeld);
+  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNoneHeld);
   ASSERT_THAT(parsed, IsOk());
   auto kept = std::make_shared<KeptProduct>();
   kept->problem = parsed->job.problem;

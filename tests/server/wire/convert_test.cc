@@ -19,9 +19,11 @@
 namespace gemmd {
 namespace {
 
+using Request = v1::MultiplyRequest;
+
 const HeldFields kNothingHeld;
 
-v1::MultiplyRequest Request() {
+v1::MultiplyRequest PlainRequest() {
   v1::MultiplyRequest request;
   request.set_m(4);
   request.set_n(5);
@@ -38,7 +40,7 @@ ParsedRequest Parse(const v1::MultiplyRequest& request) {
 }
 
 TEST(ConvertTest, DefaultsAreTheContracts) {
-  const Problem problem = Parse(Request()).job.problem;
+  const Problem problem = Parse(PlainRequest()).job.problem;
   EXPECT_EQ(problem.batch, 1);
   EXPECT_EQ(problem.alpha, 1);
   EXPECT_EQ(problem.beta, 0);
@@ -52,7 +54,7 @@ TEST(ConvertTest, DefaultsAreTheContracts) {
 }
 
 TEST(ConvertTest, ATransposedOperandIsOneOfTheOtherOrder) {
-  v1::MultiplyRequest request = Request();
+  v1::MultiplyRequest request = PlainRequest();
   request.mutable_a()->set_transpose(true);
   request.mutable_a()->set_leading_dimension(9);
   const MatrixLayout a = Parse(request).job.problem.a;
@@ -66,7 +68,7 @@ TEST(ConvertTest, ATransposedOperandIsOneOfTheOtherOrder) {
 }
 
 TEST(ConvertTest, PackedLinesStartOnBytes) {
-  v1::MultiplyRequest request = Request();
+  v1::MultiplyRequest request = PlainRequest();
   request.set_k(5);
   request.mutable_a()->set_type(v1::ELEMENT_TYPE_E2M3);
   request.mutable_b()->set_type(v1::ELEMENT_TYPE_E2M1);
@@ -79,7 +81,7 @@ TEST(ConvertTest, PackedLinesStartOnBytes) {
 
 // Lines of a leading dimension that fills no whole bytes are padded to bytes, one by one.
 TEST(ConvertTest, WithoutABatchStrideMatricesOfPaddedLinesLieTight) {
-  v1::MultiplyRequest request = Request();
+  v1::MultiplyRequest request = PlainRequest();
   request.set_k(5);
   request.set_batch(2);
   request.mutable_a()->set_type(v1::ELEMENT_TYPE_E2M3);
@@ -101,7 +103,7 @@ TEST(ConvertTest, WithoutABatchStrideMatricesOfPaddedLinesLieTight) {
 constexpr int kSparseBytes = 4 * 8 + 4;
 
 v1::MultiplyRequest SparseRequest() {
-  v1::MultiplyRequest request = Request();
+  v1::MultiplyRequest request = PlainRequest();
   request.mutable_a()->set_sparsity(v1::SPARSITY_2_4);
   std::string a(kSparseBytes, 0);
   for (size_t row = 0; row < 4; ++row) a[4 * 8 + row] = 0x44;  // 0 and 1 of each group.
@@ -153,7 +155,7 @@ TEST(ConvertTest, IndicesAreLeftToTheDevice) {
 
 TEST(ConvertTest, NamesHaveABoundedLength) {
   const auto set = [](const std::string& field, size_t size) {
-    v1::MultiplyRequest request = Request();
+    v1::MultiplyRequest request = PlainRequest();
     const std::string name(size, 'x');
     if (field == "kernel") request.set_kernel(name);
     if (field == "device") request.set_device(name);
@@ -170,7 +172,6 @@ TEST(ConvertTest, NamesHaveABoundedLength) {
 }
 
 const std::vector<SparseRefusal>& SparseRefusals() {
-  using Request = v1::MultiplyRequest;
   static const std::vector<SparseRefusal> refusals = {
       {"UnknownValue",
        [](Request& r) { r.mutable_a()->set_sparsity(static_cast<v1::Sparsity>(9)); },
@@ -243,7 +244,7 @@ TEST(ConvertTest, UnreadSparseOperand) {
 }
 
 TEST(ConvertTest, OptionsArrive) {
-  v1::MultiplyRequest request = Request();
+  v1::MultiplyRequest request = PlainRequest();
   request.set_batch(3);
   request.set_alpha(0.5);
   request.set_beta(2);
@@ -273,7 +274,7 @@ TEST(ConvertTest, OptionsArrive) {
 }
 
 TEST(ConvertTest, ARequestIdMayHave128Bytes) {
-  v1::MultiplyRequest request = Request();
+  v1::MultiplyRequest request = PlainRequest();
   request.set_request_id(std::string(128, 'x'));
   EXPECT_THAT(ParseMultiply(request, nullptr), IsOk());
   request.set_request_id(std::string(129, 'x'));
@@ -283,7 +284,7 @@ TEST(ConvertTest, ARequestIdMayHave128Bytes) {
 }
 
 TEST(ConvertTest, ConstraintsAreToldApart) {
-  v1::MultiplyRequest request = Request();
+  v1::MultiplyRequest request = PlainRequest();
   request.set_require_batch_invariant(true);
   const ParsedRequest parsed = Parse(request);
   EXPECT_FALSE(parsed.constraints.deterministic);
@@ -291,7 +292,7 @@ TEST(ConvertTest, ConstraintsAreToldApart) {
 }
 
 TEST(ConvertTest, CandidatesArriveInTheOrderOfPreference) {
-  const Problem problem = Parse(Request()).job.problem;
+  const Problem problem = Parse(PlainRequest()).job.problem;
   const absl::Span<const Kernel> catalog = Catalog();
   const Selection selection = {.candidates = {{&catalog[2], 20, "the fastest"},
                                               {&catalog[0], 30, "the next"},

@@ -58,7 +58,7 @@ class Case {
         problem, {.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90}, layout, block,
         absl::MakeSpan(reinterpret_cast<std::byte*>(workspace.data()), 8 * workspace.size()));
     for (int64_t i = 0; i < panels.count(); ++i) {
-      const Problem panel = PanelProblem(problem, panels, i);
+      const Problem panel = ProblemOfGpuPanel(problem, panels, i);
       EXPECT_THAT(Validate(panel), IsOk());
       const GemmArgs part = PanelArgs(args, panels, i, panel);
       for (const std::byte* start :

@@ -18,6 +18,7 @@
 #include "server/worker/measure_gpu.h"
 #include "tests/server/worker/fake_gpu_runtime.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
@@ -293,8 +294,6 @@ class CountingRuntime final : public GpuRuntime {
   double last_operations = 0;
 };
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-
 // A range of the arena for as long as this lives.
 class Reserved {
  public:
@@ -314,46 +313,46 @@ class Reserved {
 TEST(DeviceArenaTest, KeepsItsSlabs) {
   CountingRuntime runtime;
   {
-    DeviceArena arena(runtime, 12 * kMiB);
-    for (const int64_t bytes : {int64_t{0}, int64_t{100}, 2 * kMiB, int64_t{1}}) {
+    DeviceArena arena(runtime, 12 * kMebi);
+    for (const int64_t bytes : {int64_t{0}, int64_t{100}, 2 * kMebi, int64_t{1}}) {
       EXPECT_THAT(Reserved(arena, bytes).status(), IsOk());
     }
-    EXPECT_THAT(Reserved(arena, 2 * kMiB + 1).status(), IsOk());
+    EXPECT_THAT(Reserved(arena, 2 * kMebi + 1).status(), IsOk());
     EXPECT_EQ(runtime.blocks, 2);
-    const Reserved first(arena, 4 * kMiB);
-    const Reserved second(arena, 2 * kMiB);
+    const Reserved first(arena, 4 * kMebi);
+    const Reserved second(arena, 2 * kMebi);
     EXPECT_EQ(runtime.blocks, 2);
-    EXPECT_EQ(arena.bytes(), 6 * kMiB);
-    const Reserved third(arena, 5 * kMiB + 1);
+    EXPECT_EQ(arena.bytes(), 6 * kMebi);
+    const Reserved third(arena, 5 * kMebi + 1);
     EXPECT_THAT(third.status(), IsOk());
-    EXPECT_EQ(arena.bytes(), 12 * kMiB);
+    EXPECT_EQ(arena.bytes(), 12 * kMebi);
   }
   EXPECT_EQ(runtime.blocks, 0);
-  EXPECT_THAT(runtime.sizes, testing::ElementsAre(2 * kMiB, 4 * kMiB, 6 * kMiB));
+  EXPECT_THAT(runtime.sizes, testing::ElementsAre(2 * kMebi, 4 * kMebi, 6 * kMebi));
 }
 
 TEST(DeviceArenaTest, MakesRoomOfWhatNobodyUses) {
   CountingRuntime runtime;
-  DeviceArena arena(runtime, 8 * kMiB);
-  EXPECT_THAT(Reserved(arena, 2 * kMiB).status(), IsOk());
-  EXPECT_THAT(Reserved(arena, 8 * kMiB).status(), IsOk());
+  DeviceArena arena(runtime, 8 * kMebi);
+  EXPECT_THAT(Reserved(arena, 2 * kMebi).status(), IsOk());
+  EXPECT_THAT(Reserved(arena, 8 * kMebi).status(), IsOk());
   EXPECT_EQ(runtime.blocks, 1);
   const Reserved some(arena, 100);
-  EXPECT_THAT(Reserved(arena, 8 * kMiB).status(), StatusIs(absl::StatusCode::kUnavailable));
-  EXPECT_THAT(Reserved(arena, 7 * kMiB).status(), IsOk());
+  EXPECT_THAT(Reserved(arena, 8 * kMebi).status(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(Reserved(arena, 7 * kMebi).status(), IsOk());
 }
 
 TEST(DeviceArenaTest, TakesNoMoreThanItMayAndThanThereIs) {
   CountingRuntime runtime;
-  DeviceArena arena(runtime, 8 * kMiB);
-  EXPECT_THAT(Reserved(arena, 8 * kMiB + 1).status(),
+  DeviceArena arena(runtime, 8 * kMebi);
+  EXPECT_THAT(Reserved(arena, 8 * kMebi + 1).status(),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("at most 8388608")));
-  EXPECT_THAT(Reserved(arena, 2 * kMiB).status(), IsOk());
-  runtime.available = 4 * kMiB;
-  EXPECT_THAT(Reserved(arena, 6 * kMiB).status(),
+  EXPECT_THAT(Reserved(arena, 2 * kMebi).status(), IsOk());
+  runtime.available = 4 * kMebi;
+  EXPECT_THAT(Reserved(arena, 6 * kMebi).status(),
               StatusIs(absl::StatusCode::kResourceExhausted, "full"));
   EXPECT_EQ(runtime.blocks, 0);
-  EXPECT_THAT(Reserved(arena, 3 * kMiB).status(), IsOk());
+  EXPECT_THAT(Reserved(arena, 3 * kMebi).status(), IsOk());
   EXPECT_EQ(runtime.blocks, 1);
 }
 
@@ -362,7 +361,7 @@ TEST(GpuRatesTest, MeasuresEveryRowThatTheGpuRuns) {
   GpuDescription gpu;
   gpu.target = {.kind = DeviceKind::kCuda, .chip = mma::Chip::kSm90, .multiprocessors = 132};
   gpu.free_memory_bytes = int64_t{1} << 34;
-  std::vector<std::byte> staging(kMiB);
+  std::vector<std::byte> staging(kMebi);
   GpuRates rates;
   ASSERT_THAT(MeasureGpuRates(runtime, gpu, absl::MakeSpan(staging), rates), IsOk());
   const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
@@ -375,8 +374,8 @@ TEST(GpuRatesTest, MeasuresEveryRowThatTheGpuRuns) {
   }
   EXPECT_GT(measured, 100);
   EXPECT_EQ(runtime.launches, 4 * measured);
-  EXPECT_DOUBLE_EQ(rates.memory_bytes_per_second, 256.0 * kMiB * 1e6);
-  EXPECT_DOUBLE_EQ(rates.copied_bytes_per_second, 1.0 * kMiB * 1e6);
+  EXPECT_DOUBLE_EQ(rates.memory_bytes_per_second, 256.0 * kMebi * 1e6);
+  EXPECT_DOUBLE_EQ(rates.copied_bytes_per_second, 1.0 * kMebi * 1e6);
   EXPECT_EQ(runtime.blocks, 0);
   EXPECT_NE(staging[0], staging[1]);
 }

@@ -3,11 +3,12 @@
 
 #include <utility>
 
+#include "tests/testing/units.h"
+
 namespace gemmd {
 
 ReportStep SampleStep(const std::string& name, int64_t calls,
                       const std::function<int64_t(int64_t call)>& service_ns) {
-  constexpr int64_t kMillisecondNs = 1'000'000;
   ReportStep step;
   step.name = name;
   step.is_open = true;
@@ -17,7 +18,7 @@ ReportStep SampleStep(const std::string& name, int64_t calls,
   for (int64_t i = 0; i < calls; ++i) {
     CallSample sample;
     sample.product = static_cast<size_t>(i % 2);
-    sample.intended_ns = sample.admitted_ns = i * kMillisecondNs;
+    sample.intended_ns = sample.admitted_ns = i * kMs;
     sample.sent_ns = sample.intended_ns + 10'000;
     sample.ended_ns = sample.sent_ns + service_ns(i);
     sample.timing.set_queue_ns(1000);
@@ -30,8 +31,7 @@ ReportStep SampleStep(const std::string& name, int64_t calls,
     result.tally.Add(sample);
     if (i % 100 == 0) {
       of_interval = {};
-      result.intervals.push_back(
-          {.from_ns = i * kMillisecondNs, .to_ns = (i + 100) * kMillisecondNs});
+      result.intervals.push_back({.from_ns = i * kMs, .to_ns = (i + 100) * kMs});
     }
     of_interval.Record(sample.ended_ns - sample.intended_ns);
     LoadInterval& interval = result.intervals.back();
