@@ -11,6 +11,7 @@ import os
 import pathlib
 import sys
 
+import grpc
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "end_to_end"))
@@ -99,3 +100,15 @@ def pytest_terminal_summary(terminalreporter, config):
     for line in lines:
         mark = "" if line.held else "  BROKEN"
         terminalreporter.write_line(f"{line.attack:<{width}}  {line.bound:>{bound_width}}  {line.seen}{mark}")
+
+
+@pytest.fixture
+def large(daemon):
+    """A channel for messages of any length."""
+    options = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    with grpc.insecure_channel(daemon.tcp, options=options) as channel:
+        yield channel

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and patterns that are too long, and names that nobody knows."""
+
+import concurrent.futures
+import statistics
+import time
+
+import grpc
+from daemon import wait_until
+from gemmd.v1 import gemm_pb2_grpc, registry_pb2_grpc
+from named_calls import DEADLINE_S, LONGEST_NAME, listings, named, refusal, small_product
+from streams import answers_in, joint
+
+MIB = 1 << 20
+GEMMD_FLAGS = ["--devices=cpu,sim:sm_90", "--max-queued-bytes=200MiB"]
+
+INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
+NOT_FOUND = grpc.StatusCode.NOT_FOUND
+RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+SHOWN = 64
+
+
+def test_names_and_patterns_have_a_bounded_length(attacked, large):
+    registry = registry_pb2_grpc.RegistryStub(large)
+    gemm = gemm_pb2_grpc.GemmStub(large)
+    for size in (LONGEST_NAME + 1, 100_000):
+        text = f"got {size} bytes, want at most {LONGEST_NAME}"
+        for call, request in listings(registry, "*" * size):
+            assert refusal(call, request) == (INVALID_ARGUMENT, f"name_pattern: {text}")
+        for field, call, request in named(registry, gemm, "x" * size):
+            assert refusal(call, request) == (INVALID_ARGUMENT, f"{field}: {text}")
+    for call, request in listings(registry, "*" * LONGEST_NAME):
+        call(request, timeout=DEADLINE_S)
+
+
+def test_errors_repeat_little_of_a_name(attacked, large, battery):
+    """A name as long as it may be, of characters of several bytes; then one of 32 MiB, which came
+    back whole."""
+    registry = registry_pb2_grpc.RegistryStub(large)
+    gemm = gemm_pb2_grpc.GemmStub(large)
+    for character in ("x", "ä", "€", "🐍"):
+        name = ("-" + character * LONGEST_NAME).encode()[:LONGEST_NAME].decode(errors="ignore")
+        for field, call, request in named(registry, gemm, name):
+            if field == "request_id":
+                continue
+            code, text = refusal(call, request)
+            assert code == NOT_FOUND
+            [shown] = [part for part in text.split() if part.startswith("-")]
+            assert name.startswith(shown.removesuffix("...,")), text
+            assert len(shown.removesuffix("...,").encode()) <= SHOWN, text
+    name = "y" * (32 * MIB)
+    longest = 0
+    for field, call, request in named(registry, gemm, name):
+        code, text = refusal(call, request)
+        assert code in (INVALID_ARGUMENT, RESOURCE_EXHAUSTED), field
+        longest = max(longest, len(text))
+    battery.holds("a name of 32 MiB: the error", most=200, seen=longest, unit="bytes")
+
+
+def test_unknown_names_do_not_end_a_stream(attacked, large):
+    """A name cut inside a character was no text, and Python gave up the stream."""
+    gemm = gemm_pb2_grpc.GemmStub(large)
+    requests = [small_product(kernel="x" * i + "€" * 40, request_id=f"{i}") for i in range(4)]
+    requests.append(small_product(device="🐍" * 20, request_id="device"))
+    requests.append(small_product(kernel="€" * 50, request_id="too long"))
+    requests.append(small_product(request_id="🐍" * MIB))
+    answers = {
+        answer.request_id: answer.error.code
+        for answer in answers_in(gemm.MultiplyStream(joint(requests), timeout=DEADLINE_S))
+    }
+    long_id = answers.pop("🐍" * (LONGEST_NAME // 4))
+    assert long_id == answers.pop("too long") == INVALID_ARGUMENT.value[0]
+    assert answers == dict.fromkeys([*"0123", "device"], NOT_FOUND.value[0])
+
+
+CALLERS = 4
+PAUSE_S = 0.02  # So all callers together make nearly 200 calls a second.
+
+
+class Callers:
+    """Send one request again and again, each on a connection of its own, until told to stop."""
+
+    def __init__(self, daemon, request):
+        self._channels = [
+            grpc.insecure_channel(daemon.tcp, options=[("grpc.use_local_subchannel_pool", 1)])
+            for _ in range(CALLERS)
+        ]
+        self._pool = concurrent.futures.ThreadPoolExecutor(CALLERS)
+        self._request = request
+        self._stopped = False
+        self.calls = 0
+
+    def __enter__(self):
+        for channel in self._channels:
+            self._pool.submit(self._call, gemm_pb2_grpc.GemmStub(channel))
+        return self
+
+    def _call(self, stub):
+        while not self._stopped:
+            refusal(stub.Multiply, self._request)
+            self.calls += 1
+            time.sleep(PAUSE_S)
+
+    def __exit__(self, *_):
+        self._stopped = True
+        self._pool.shutdown()
+        for channel in self._channels:
+            channel.close()
+
+
+def median_ms(stub, seconds):
+    """The median time of a bystander's products."""
+    times = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        began = time.monotonic()
+        stub.Multiply(small_product(), timeout=DEADLINE_S)
+        times.append(time.monotonic() - began)
+    return 1e3 * statistics.median(times)
+
+
+def test_callers_of_unknown_names_slow_nobody_down(attacked, battery):
+    """Beside callers of an unknown kernel a bystander's products take as long as beside as many
+    callers whose requests are refused for a negative size, which costs nothing. (Each unknown name
+    took 35 ms of a processor.)"""
+    unknown = small_product(kernel="x" * LONGEST_NAME)
+    cheap = small_product(kernel="x" * LONGEST_NAME, m=-1)
+    seconds = 10 if battery.is_long else 2
+    ratios = []
+    with grpc.insecure_channel(attacked.daemon.unix) as channel:
+        stub = gemm_pb2_grpc.GemmStub(channel)
+        for _ in range(3):
+            with Callers(attacked.daemon, cheap):
+                beside_cheap = median_ms(stub, seconds)
+            with Callers(attacked.daemon, unknown) as callers:
+                beside_unknown = median_ms(stub, seconds)
+                wait_until(
+                    lambda callers=callers: callers.calls > CALLERS, DEADLINE_S, "calls refused"
+                )
+            ratios.append(beside_unknown / beside_cheap)
+    print(ratios)
+    battery.holds("unknown names: p50 of others", most=2, seen=statistics.median(ratios), unit="times")
