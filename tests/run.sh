@@ -157,7 +157,7 @@ stage_deploy() {
   cmake --build --preset release
   rm -rf "$programs/opt/gemmd"
   cmake --install build/release --component runtime --strip --prefix "$programs/opt/gemmd" >"$programs.log"
-  "$venv/bin/python" -B -m pytest -p no:cacheprovider --programs="$programs" \
+  "$venv/bin/python" -B -m pytest -p no:cacheprovider --durations=10 --programs="$programs" \
     --fake-worker="$root/build/release/bin/gemmd-fake-worker" \
     --fake-nvml="$root/build/release/fake_nvml/libnvidia-ml.so.1" tests/deploy
 }

@@ -3,7 +3,6 @@
 // Silent, slow, too many or hostile peers harm themselves and no other.
 #include "server/metrics/http_listener.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -14,9 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
+#include "tests/server/metrics/http_peer.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
@@ -24,35 +24,11 @@ namespace {
 using testing::EndsWith;
 using testing::StartsWith;
 
-constexpr size_t kLargeBytes = size_t{32} << 20;  // More than two sockets hold.
-
-std::optional<Page> PageAt(std::string_view path) {
-  if (path == "/small") return Page{.body = "body\n"};
-  if (path == "/large") return Page{.body = std::string(kLargeBytes, 'x')};
-  return std::nullopt;
-}
-
-// A TCP connection to "127.0.0.1:PORT".
 class Peer {
  public:
-  explicit Peer(const std::string& address)
-      : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in to = {};
-    to.sin_family = AF_INET;
-    int port = 0;
-    EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
-    to.sin_port = htons(static_cast<uint16_t>(port));
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval limit = {.tv_sec = 60, .tv_usec = 0};
-    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-  }
+  explicit Peer(const std::string& address) : socket_(address) {}
 
-  // Whether the other side takes all of it.
-  bool Say(const std::string& text) const {
-    return send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL) ==
-           static_cast<ssize_t>(text.size());
-  }
+  bool Say(const std::string& text) const { return socket_.Say(text); }
   bool Ask(const std::string& path) const { return Say("GET " + path + " HTTP/1.1\r\n\r\n"); }
 
   // What comes until the other side ends it, at least `bytes` of it.
@@ -67,14 +43,10 @@ class Peer {
     return text;
   }
 
-  // Whether the other side still waits for something.
-  bool IsOpen() const {
-    char byte = 0;
-    return recv(socket_.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && errno == EAGAIN;
-  }
+  bool IsOpen() const { return socket_.IsOpen(); }
 
  private:
-  FileDescriptor socket_;
+  HttpPeerSocket socket_;
 };
 
 class HttpListenerTest : public testing::Test {
@@ -98,14 +70,12 @@ class HttpListenerTest : public testing::Test {
   std::unique_ptr<HttpListener> listener_;
 };
 
-constexpr int64_t kSecondNs = 1'000'000'000;
-
 TEST_F(HttpListenerTest, AConnectionHasTenSeconds) {
   const Peer silent = Connect();
   const Peer half = Connect();
   half.Say("GET /sma");
   ExpectServed();
-  clock_.Advance(10 * kSecondNs - 1);
+  clock_.Advance(10'000 * kMs - 1);
   ExpectServed();
   EXPECT_TRUE(silent.IsOpen());
   EXPECT_TRUE(half.IsOpen());
@@ -120,9 +90,9 @@ TEST_F(HttpListenerTest, WhoAsksAndNeverReadsIsCutOff) {
   greedy.Ask("/large");
   EXPECT_THAT(greedy.Read(1), StartsWith("HTTP/1.1 200 OK\r\n"));
   ExpectServed();
-  clock_.Advance(10 * kSecondNs);
+  clock_.Advance(10'000 * kMs);
   ExpectServed();
-  EXPECT_LT(greedy.Read().size(), kLargeBytes);
+  EXPECT_LT(greedy.Read().size(), kLargePageBytes);
 }
 
 TEST_F(HttpListenerTest, TheOldestThatSaysNothingGivesWay) {
@@ -143,7 +113,7 @@ TEST_F(HttpListenerTest, AnAnswerUnderWayIsNotGivenUp) {
   }
   const Peer refused = Connect();
   EXPECT_EQ(refused.Read(), "");
-  EXPECT_GT(reading.front().Read().size(), kLargeBytes / 2);
+  EXPECT_GT(reading.front().Read().size(), kLargePageBytes / 2);
   EXPECT_THAT(reading.front().Read(), "");
   for (int i = 1; i < 4; ++i) {
     EXPECT_THAT(reading[static_cast<size_t>(i)].Read(), EndsWith(std::string(100, 'x')));
@@ -156,7 +126,7 @@ TEST_F(HttpListenerTest, EndsInTheMiddleOfAnAnswer) {
   EXPECT_THAT(greedy.Read(1), StartsWith("HTTP/1.1 200 OK\r\n"));
   const Peer silent = Connect();
   listener_.reset();
-  EXPECT_LT(greedy.Read().size(), kLargeBytes);
+  EXPECT_LT(greedy.Read().size(), kLargePageBytes);
   EXPECT_EQ(silent.Read(), "");
 }
 

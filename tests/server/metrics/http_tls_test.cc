@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Over TLS too, silent, slow, too many or hostile peers harm themselves and no other.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <openssl/bio.h>
@@ -18,11 +17,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "server/metrics/http_listener.h"
 #include "server/metrics/tls_stream.h"
+#include "server/trust/openssl_objects.h"
+#include "tests/server/metrics/http_peer.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/units.h"
 
 namespace gemmd {
 namespace {
@@ -31,23 +32,9 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr size_t kLargeBytes = size_t{32} << 20;  // More than two sockets hold.
-constexpr int64_t kSecondNs = 1'000'000'000;
+using openssl::Bio;
 
-std::optional<Page> PageAt(std::string_view path) {
-  if (path == "/small") return Page{.body = "body\n"};
-  if (path == "/large") return Page{.body = std::string(kLargeBytes, 'x')};
-  return std::nullopt;
-}
-
-struct Free {
-  void operator()(BIO* bio) const { BIO_free(bio); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-  void operator()(SSL* connection) const { SSL_free(connection); }
-  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
-};
-using Bio = std::unique_ptr<BIO, Free>;
+constexpr int64_t kSecondNs = 1000 * kMs;
 
 std::string TextOf(const Bio& bio) {
   char* text = nullptr;
@@ -57,8 +44,8 @@ std::string TextOf(const Bio& bio) {
 
 // A key and a certificate that it has signed itself.
 struct KeyAndCertificate {
-  std::unique_ptr<EVP_PKEY, Free> key;
-  std::unique_ptr<X509, Free> certificate;
+  openssl::Key key;
+  openssl::Certificate certificate;
 
   std::string KeyPem() const {
     const Bio bio(BIO_new(BIO_s_mem()));
@@ -92,26 +79,12 @@ KeyAndCertificate MakeKeyAndCertificate(EVP_PKEY* key) {
 
 KeyAndCertificate MakeKeyAndCertificate() { return MakeKeyAndCertificate(EVP_EC_gen("P-256")); }
 
-// A TCP connection to "tls:127.0.0.1:PORT", which speaks TLS once it is told to.
-class Peer {
+// Speaks TLS once it is told to.
+class TlsPeer {
  public:
-  explicit Peer(const std::string& address)
-      : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in to = {};
-    to.sin_family = AF_INET;
-    int port = 0;
-    EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
-    to.sin_port = htons(static_cast<uint16_t>(port));
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval limit = {.tv_sec = 60, .tv_usec = 0};
-    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-  }
+  explicit TlsPeer(const std::string& address) : socket_(address) {}
 
-  bool SayPlainly(const std::string& text) const {
-    return send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL) ==
-           static_cast<ssize_t>(text.size());
-  }
+  bool SayPlainly(const std::string& text) const { return socket_.Say(text); }
 
   // Whether the other side ended it, after a minute at most. An alert may come first.
   bool IsEnded() const {
@@ -120,10 +93,7 @@ class Peer {
     while ((bytes = recv(socket_.get(), part, sizeof(part), 0)) > 0) continue;
     return bytes == 0 || errno == ECONNRESET;
   }
-  bool IsOpen() const {
-    char byte = 0;
-    return recv(socket_.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && errno == EAGAIN;
-  }
+  bool IsOpen() const { return socket_.IsOpen(); }
 
   // Whether the handshake is done, as the peer sees it.
   bool Shake(int version = TLS1_3_VERSION, const KeyAndCertificate* own = nullptr) {
@@ -167,9 +137,9 @@ class Peer {
   SSL* tls() const { return tls_.get(); }
 
  private:
-  FileDescriptor socket_;
-  std::unique_ptr<SSL_CTX, Free> context_;
-  std::unique_ptr<SSL, Free> tls_;
+  HttpPeerSocket socket_;
+  openssl::Context context_;
+  openssl::Connection tls_;
   bool is_ended_ = false;
 };
 
@@ -185,11 +155,11 @@ class HttpTlsTest : public testing::Test {
                     .value();
   }
 
-  Peer Connect() const { return Peer(listener_->address()); }
+  TlsPeer Connect() const { return TlsPeer(listener_->address()); }
 
   // Also makes the listener look at its clock and at the peers that came before.
   void ExpectServed(const KeyAndCertificate* as = nullptr) const {
-    Peer peer = Connect();
+    TlsPeer peer = Connect();
     ASSERT_TRUE(peer.Shake(TLS1_3_VERSION, as));
     EXPECT_TRUE(peer.Ask("/small"));
     EXPECT_THAT(peer.Read(), EndsWith("\r\n\r\nbody\n"));
@@ -206,37 +176,37 @@ TEST_F(HttpTlsTest, TellsItsAddressWithThePrefix) {
 }
 
 TEST_F(HttpTlsTest, ALargeAnswerArrivesWhole) {
-  Peer peer = Connect();
+  TlsPeer peer = Connect();
   ASSERT_TRUE(peer.Shake());
   peer.Ask("/large");
   const std::string answer = peer.Read();
-  EXPECT_EQ(answer.size() - answer.find("\r\n\r\n") - 4, kLargeBytes);
+  EXPECT_EQ(answer.size() - answer.find("\r\n\r\n") - 4, kLargePageBytes);
   EXPECT_TRUE(peer.was_told_the_end());
 }
 
 // What a record holds beyond the first read wakes no poll.
 TEST_F(HttpTlsTest, AHeadInOneLongRecordIsReadWhole) {
-  Peer peer = Connect();
+  TlsPeer peer = Connect();
   ASSERT_TRUE(peer.Shake());
   peer.Say("GET /small HTTP/1.1\r\nX: " + std::string(7'000, 'x') + "\r\n\r\n");
   EXPECT_THAT(peer.Read(), EndsWith("\r\n\r\nbody\n"));
 }
 
 TEST_F(HttpTlsTest, AHeadOfOneByteInEachRecordIsReadWhole) {
-  Peer peer = Connect();
+  TlsPeer peer = Connect();
   ASSERT_TRUE(peer.Shake());
   for (const char c : std::string_view("GET /small HTTP/1.1\r\n\r\n")) peer.Say(std::string(1, c));
   EXPECT_THAT(peer.Read(), EndsWith("\r\n\r\nbody\n"));
 }
 
 TEST_F(HttpTlsTest, SpeaksNothingOlder) {
-  Peer old = Connect();
+  TlsPeer old = Connect();
   EXPECT_FALSE(old.Shake(TLS1_2_VERSION));
   ExpectServed();
 }
 
 TEST_F(HttpTlsTest, GivesNoTicketToComeBackWith) {
-  Peer peer = Connect();
+  TlsPeer peer = Connect();
   ASSERT_TRUE(peer.Shake());
   peer.Ask("/small");
   peer.Read();
@@ -244,7 +214,7 @@ TEST_F(HttpTlsTest, GivesNoTicketToComeBackWith) {
 }
 
 TEST_F(HttpTlsTest, GarbageIsEndedAndHoldsUpNobody) {
-  std::vector<Peer> peers;
+  std::vector<TlsPeer> peers;
   for (const char* garbage : {"GET /small HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\xff garbage",
                               "\x15\x03\x03\x00\x02\x01\x00 alerts, no hello"}) {
     peers.push_back(Connect());
@@ -253,12 +223,12 @@ TEST_F(HttpTlsTest, GarbageIsEndedAndHoldsUpNobody) {
   ExpectServed();
   clock_.Advance(10 * kSecondNs);
   ExpectServed();
-  for (const Peer& peer : peers) EXPECT_TRUE(peer.IsEnded());
+  for (const TlsPeer& peer : peers) EXPECT_TRUE(peer.IsEnded());
 }
 
 TEST_F(HttpTlsTest, AHandshakeHasTheTimeOfItsConnection) {
-  const Peer silent = Connect();
-  const Peer half = Connect();
+  const TlsPeer silent = Connect();
+  const TlsPeer half = Connect();
   half.SayPlainly(std::string("\x16\x03\x01\x02\x00\x01\x00", 7));  // It should have 512 bytes.
   ExpectServed();
   clock_.Advance(10 * kSecondNs - 1);
@@ -272,7 +242,7 @@ TEST_F(HttpTlsTest, AHandshakeHasTheTimeOfItsConnection) {
 }
 
 TEST_F(HttpTlsTest, TheOldestHandshakeGivesWay) {
-  std::vector<Peer> half;
+  std::vector<TlsPeer> half;
   for (int i = 0; i < 4; ++i) {
     half.push_back(Connect());
     half.back().SayPlainly("\x16\x03\x01");
@@ -284,7 +254,7 @@ TEST_F(HttpTlsTest, TheOldestHandshakeGivesWay) {
 // To write to a peer that has gone would end the process by a signal.
 TEST_F(HttpTlsTest, WhoLeavesInTheMiddleOfAnAnswerHarmsNobody) {
   for (int i = 0; i < 8; ++i) {
-    Peer leaver = Connect();
+    TlsPeer leaver = Connect();
     ASSERT_TRUE(leaver.Shake());
     leaver.Ask("/large");
     EXPECT_GT(leaver.Read(1).size(), 0u);
@@ -293,14 +263,14 @@ TEST_F(HttpTlsTest, WhoLeavesInTheMiddleOfAnAnswerHarmsNobody) {
 }
 
 TEST_F(HttpTlsTest, WhoNeverReadsIsCutOffAndKnowsIt) {
-  Peer greedy = Connect();
+  TlsPeer greedy = Connect();
   ASSERT_TRUE(greedy.Shake());
   greedy.Ask("/large");
   greedy.Read(1);
   ExpectServed();
   clock_.Advance(10 * kSecondNs);
   ExpectServed();
-  EXPECT_LT(greedy.Read().size(), kLargeBytes);
+  EXPECT_LT(greedy.Read().size(), kLargePageBytes);
   EXPECT_FALSE(greedy.was_told_the_end());
 }
 
@@ -316,7 +286,7 @@ TEST_F(HttpTlsTest, ClientsMustBeKnownAndNotRefused) {
   ExpectServed(&known);
   for (const KeyAndCertificate* other :
        {&stranger, &revoked, static_cast<const KeyAndCertificate*>(nullptr)}) {
-    Peer peer = Connect();
+    TlsPeer peer = Connect();
     // With TLS 1.3 a client is through before the server has seen its certificate.
     peer.Shake(TLS1_3_VERSION, other);
     peer.Ask("/small");

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who speaks to a listener in tests, and the pages that it has for him.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/metrics/http_answer.h"
+#include "server/system/file_descriptor.h"
+
+namespace gemmd {
+
+inline constexpr size_t kLargePageBytes = size_t{32} << 20;  // More than two sockets hold.
+
+// "/small" is "body\n", "/large" has kLargePageBytes; there are no others.
+std::optional<Page> PageAt(std::string_view path);
+
+// A TCP connection to "127.0.0.1:PORT", or to such an address behind a prefix. Receiving ends with
+// EAGAIN after a minute.
+class HttpPeerSocket {
+ public:
+  explicit HttpPeerSocket(const std::string& address);
+
+  int get() const { return socket_.get(); }
+  // Whether the other side takes all of it.
+  bool Say(const std::string& text) const;
+  // Whether the other side still waits for something.
+  bool IsOpen() const;
+
+ private:
+  FileDescriptor socket_;
+};
+
+}  // namespace gemmd
