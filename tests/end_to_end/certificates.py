@@ -131,3 +131,15 @@ class World:
         self.authority.revoke(self.revocations, self.revoked)
         self.flags = [f"--tls-cert={self.server.cert_path}", f"--tls-key={self.server.key_path}"]
         self.flags_for_clients = [f"--client-ca={self.authority.cert_path}", f"--client-crl={self.revocations}"]
+
+
+# Who must not get in over mutual TLS: what he shows, made in a world.
+STRANGERS = {
+    "none": lambda world: None,
+    "self-signed": lambda world: self_signed(world.folder, "nobody"),
+    "wrong authority": lambda world: world.stranger.sign("outsider"),
+    "expired": lambda world: world.authority.sign("expired", end=-DAY / 24),
+    "not yet valid": lambda world: world.authority.sign("early", start=DAY / 2),
+    "revoked": lambda world: world.revoked,
+    "for servers only": lambda world: world.authority.for_servers_only("misused"),
+}

@@ -78,20 +78,9 @@ def test_those_who_may_read_everything(site):
         site.get("tls", "/other")
 
 
-STRANGERS = {
-    "none": lambda site: None,
-    "self-signed": lambda site: certificates.self_signed(site.folder, "nobody"),
-    "wrong authority": lambda site: site.stranger.sign("outsider"),
-    "expired": lambda site: site.authority.sign("expired", end=-certificates.DAY / 24),
-    "not yet valid": lambda site: site.authority.sign("early", start=certificates.DAY / 2),
-    "revoked": lambda site: site.revoked,
-    "for servers only": lambda site: site.authority.for_servers_only("misused"),
-}
-
-
-@pytest.mark.parametrize("who", STRANGERS)
+@pytest.mark.parametrize("who", certificates.STRANGERS)
 def test_mutual_tls_keeps_out(site, who):
-    pair = STRANGERS[who](site)
+    pair = certificates.STRANGERS[who](site)
     with pytest.raises(REFUSED):
         site.get("mtls", pair=pair)
     assert is_served(site, "mtls", site.client)
