@@ -22,6 +22,7 @@
 #include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/system/socket_address.h"
 #include "server/wire/transport.h"
 
 namespace gemmd {
@@ -80,22 +81,6 @@ bool IsWildcard(const addrinfo& info) {
   return v4.sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-bool IsLoopback(const addrinfo& info) {
-  constexpr int kLoopbackNet = 127;
-  constexpr int kNetShift = 24;
-  if (info.ai_family == AF_INET) {
-    sockaddr_in v4 = {};
-    std::memcpy(&v4, info.ai_addr, sizeof(v4));
-    return ntohl(v4.sin_addr.s_addr) >> kNetShift == kLoopbackNet;
-  }
-  if (info.ai_family != AF_INET6) return false;
-  constexpr size_t kMapped = 12;  // Where an address of IPv4 lies in one of IPv6.
-  sockaddr_in6 v6 = {};
-  std::memcpy(&v6, info.ai_addr, sizeof(v6));
-  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) return v6.sin6_addr.s6_addr[kMapped] == kLoopbackNet;
-  return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
-}
-
 void SetPort(sockaddr_storage& storage, int port) {
   // The port lies at the same place in addresses of IPv4 and of IPv6.
   sockaddr_in v4 = {};
@@ -104,46 +89,19 @@ void SetPort(sockaddr_storage& storage, int port) {
   std::memcpy(&storage, &v4, sizeof(v4));
 }
 
-int PortOf(int socket) {
-  sockaddr_storage storage = {};
-  socklen_t bytes = sizeof(storage);
-  getsockname(socket, reinterpret_cast<sockaddr*>(&storage), &bytes);
-  sockaddr_in v4 = {};
-  std::memcpy(&v4, &storage, sizeof(v4));
-  return ntohs(v4.sin_port);
-}
-
-// A socket that listens; closed, with errno, where that failed.
-FileDescriptor Listen(const sockaddr* name, socklen_t bytes) {
-  FileDescriptor made(socket(name->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!made.is_open()) return {};
-  const int on = 1;
-  const int off = 0;
-  // A daemon that starts again need not wait for the end of old connections. SO_REUSEPORT stays
-  // off: with it a second daemon would share the port silently.
-  if (name->sa_family != AF_UNIX) {
-    setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  }
-  if (name->sa_family == AF_INET6) {
-    setsockopt(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-  }
-  if (bind(made.get(), name, bytes) != 0 || listen(made.get(), SOMAXCONN) != 0) return {};
-  return made;
-}
-
 FileDescriptor ListenOnPort(const addrinfo& info, int port) {
   sockaddr_storage storage = {};
   if (IsWildcard(info)) {
     sockaddr_in6 both = {};
     both.sin6_family = AF_INET6;
     both.sin6_port = htons(static_cast<uint16_t>(port));
-    FileDescriptor made = Listen(reinterpret_cast<const sockaddr*>(&both), sizeof(both));
+    FileDescriptor made = ListenOn(reinterpret_cast<const sockaddr*>(&both), sizeof(both));
     // A host without IPv6 takes what was asked for.
     if (made.is_open() || errno == EADDRINUSE) return made;
   }
   std::memcpy(&storage, info.ai_addr, info.ai_addrlen);
   SetPort(storage, port);
-  return Listen(reinterpret_cast<const sockaddr*>(&storage), info.ai_addrlen);
+  return ListenOn(reinterpret_cast<const sockaddr*>(&storage), info.ai_addrlen);
 }
 
 absl::StatusOr<std::vector<FileDescriptor>> ListenOnHost(const std::string& address,
@@ -160,7 +118,7 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenOnHost(const std::string& addr
   const bool must_be_loopback = ConnectionKindOf(address) == ConnectionKind::kPlain &&
                                 reach != ListeningSocket::PlainReach::kAnywhere;
   for (const addrinfo* info = found; must_be_loopback && info != nullptr; info = info->ai_next) {
-    if (!IsLoopback(*info)) return NotLoopback(address);
+    if (!IsLoopback(info->ai_addr)) return NotLoopback(address);
   }
   std::vector<FileDescriptor> files;
   std::string reason;
@@ -195,7 +153,7 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenOnPath(const std::string& addr
   const bool is_abstract = path.front() == '\0';
   const size_t bytes = is_abstract ? offsetof(sockaddr_un, sun_path) + path.size() : sizeof(name);
   FileDescriptor made =
-      Listen(reinterpret_cast<const sockaddr*>(&name), static_cast<socklen_t>(bytes));
+      ListenOn(reinterpret_cast<const sockaddr*>(&name), static_cast<socklen_t>(bytes));
   if (!made.is_open()) return CannotListen(address, LastError());
   std::vector<FileDescriptor> files;
   files.push_back(std::move(made));
