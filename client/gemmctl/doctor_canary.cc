@@ -150,10 +150,9 @@ std::vector<Check> CheckDevices(Client& client, const v1::ListDevicesResponse& d
     if (!device.ready()) {
       check.state = CheckState::kFail;
       check.seen = absl::StrCat("the device is not ready: ", device.not_ready_reason());
-      check.advice = absl::StrCat(
-          "see event=device_not_ready in the daemon's log; `gemmctl "
-          "restart-device ",
-          device.name(), "` starts the worker of a GPU anew");
+      check.advice =
+          absl::StrCat("see event=device_not_ready in the daemon's log; `gemmctl restart-device ",
+                       device.name(), "` starts the worker of a GPU anew");
       continue;
     }
     v1::MultiplyRequest request = canary.request;
@@ -169,7 +168,7 @@ std::vector<Check> CheckDevices(Client& client, const v1::ListDevicesResponse& d
           answers->all[static_cast<size_t>(i)] = Answer{std::move(response), absl::Now()};
           --answers->missing;
         },
-        {.timeout = deadline - start, .traceparent = {}}));
+        {.timeout = std::max(deadline - start, absl::Milliseconds(1)), .traceparent = {}}));
   }
   absl::MutexLock lock(&answers->mutex);
   // Each call has a deadline of its own, and ends by it.

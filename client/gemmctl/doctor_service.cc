@@ -53,8 +53,7 @@ Check CheckTensors(const v1::TensorStatistics& tensors) {
   check.state = CheckState::kWarn;
   check.advice =
       "beyond the limit uploads are refused: raise --tensor-bytes, or have clients delete what "
-      "they "
-      "no longer need (`gemmctl top` shows which sessions have the most)";
+      "they no longer need (`gemmctl top` shows which sessions have the most)";
   return check;
 }
 
@@ -108,8 +107,7 @@ Check CheckTls(const absl::StatusOr<TlsPeer>& peer, absl::Time now) {
   check.advice =
       left > kSoon
           ? "see that --tls-ca has the authority that signed it, and that it bears the name that "
-            "is "
-            "called (--tls-server-name)"
+            "is called (--tls-server-name)"
           : "put a new certificate into the files of --tls-cert and --tls-key; the daemon loads "
             "changed files by itself";
   return check;
