@@ -230,8 +230,7 @@ std::string SloRule(const SloObjective& objective, const SloPlan& plan) {
       "double, and each next one is at the rate in the middle of what the windows so far leave "
       "possible (QUEST: a window that fails by chance costs further windows, not the answer); the "
       "search ends when the interval of 95 %% is within a factor of %.2f, a rate above it has "
-      "failed "
-      "again and one below it has held again, or after %d windows",
+      "failed again and one below it has held again, or after %d windows",
       WindowRule(objective), plan.window_s, plan.first_rate, plan.width, plan.most_windows);
 }
 

@@ -22,8 +22,7 @@ constexpr absl::Duration kPause = absl::Milliseconds(250);
 absl::Status NoSuchTensor() {
   return absl::NotFoundError(
       "tensor: got an unknown name or handle, want that of a tensor of this session whose lease "
-      "has "
-      "not ended");
+      "has not ended");
 }
 
 }  // namespace

@@ -124,8 +124,7 @@ void Compare(const std::string& address, int concurrency, int rounds) {
   }
   std::printf(
       "%d calls in flight, %d rounds of 1 s: gemmload makes %.3f of the bare client's calls a "
-      "second "
-      "(wanted: at least 0.9, on an idle machine)\n",
+      "second (wanted: at least 0.9, on an idle machine)\n",
       concurrency, rounds, load_sum / bare_sum);
 }
 
