@@ -75,17 +75,28 @@ void CollectJoined(const Snapshot& now, Samples& samples) {
 }
 
 void CollectDurations(const Snapshot& now, Samples& samples) {
-  for (const Stats::KernelTotals& kernel : now.kernels) {
-    samples.Add({NameOf(kernel.device_kind), kernel.kernel}, kernel.total);
+  for (const Stats::KindTotals& kind : now.kinds) {
+    samples.Add({NameOf(kind.device_kind)}, kind.total);
   }
 }
 
 void CollectStages(const Snapshot& now, Samples& samples) {
-  for (const Stats::KernelTotals& kernel : now.kernels) {
+  for (const Stats::KindTotals& kind : now.kinds) {
     for (size_t i = 0; i < kStages; ++i) {
-      samples.Add({NameOf(static_cast<Stage>(i)), NameOf(kernel.device_kind), kernel.kernel},
-                  kernel.stages[i]);
+      samples.Add({NameOf(static_cast<Stage>(i)), NameOf(kind.device_kind)}, kind.stages[i]);
     }
+  }
+}
+
+void CollectKernelProducts(const Snapshot& now, Samples& samples) {
+  for (const Stats::KernelTotals& kernel : now.kernels) {
+    samples.Add({NameOf(kernel.device_kind), kernel.kernel}, kernel.products);
+  }
+}
+
+void CollectKernelSeconds(const Snapshot& now, Samples& samples) {
+  for (const Stats::KernelTotals& kernel : now.kernels) {
+    samples.Add({NameOf(kernel.device_kind), kernel.kernel}, Seconds(kernel.compute_ns));
   }
 }
 
@@ -100,18 +111,30 @@ constexpr Metric kDeviceMetrics[] = {
      .collect = CollectEnds},
     {.name = "gemmd_product_duration_seconds",
      .type = MetricType::kHistogram,
-     .labels = {"device_kind", "kernel"},
+     .labels = {"device_kind"},
      .unit = "seconds",
-     .help = "Duration of products that are OK, from the arrival of the last byte to the "
-             "answer; the first 48 kernels that run are named, all others are called other",
+     .help = "Duration of products that are OK, from the arrival of the last byte to the answer",
      .collect = CollectDurations},
     {.name = "gemmd_product_stage_duration_seconds",
      .type = MetricType::kHistogram,
-     .labels = {"stage", "device_kind", "kernel"},
+     .labels = {"stage", "device_kind"},
      .unit = "seconds",
      .help = "Duration of each stage of products that are OK: receive, queue, copy_in, "
              "compute, copy_out, send_prepare",
      .collect = CollectStages},
+    {.name = "gemmd_kernel_products_total",
+     .type = MetricType::kCounter,
+     .labels = {"device_kind", "kernel"},
+     .help = "Products that are OK, by kernel; the first 48 kernels that run are named, all others "
+             "are called other",
+     .collect = CollectKernelProducts},
+    {.name = "gemmd_kernel_compute_seconds_total",
+     .type = MetricType::kCounter,
+     .labels = {"device_kind", "kernel"},
+     .unit = "seconds",
+     .help = "Time that the stage compute of products that are OK took, by kernel, with the names "
+             "of gemmd_kernel_products_total",
+     .collect = CollectKernelSeconds},
     {.name = "gemmd_operations_total",
      .type = MetricType::kCounter,
      .labels = {"device"},

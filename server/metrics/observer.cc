@@ -28,6 +28,7 @@ Snapshot Observer::Observe() const {
                        .silent_calls = stats_.silent_calls(),
                        .verifications = {},
                        .devices = {},
+                       .kinds = {},
                        .kernels = {},
                        .handlers = {}};
   for (size_t i = 0; i < kVerifyModes; ++i) {
@@ -54,6 +55,7 @@ Snapshot Observer::Observe() const {
 
 Snapshot Observer::ObserveWithKernels() const {
   Snapshot snapshot = Observe();
+  snapshot.kinds = stats_.kinds();
   snapshot.kernels = stats_.kernels();
   snapshot.handlers = handlers_.Read();
   return snapshot;

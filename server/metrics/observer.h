@@ -69,8 +69,10 @@ struct Snapshot {
   int64_t silent_calls = 0;  // Ended because their peer did not read the answer.
   std::array<VerifyTotals, kVerifyModes> verifications = {};  // Indexed by VerifyMode.
   std::vector<DeviceSnapshot> devices;
-  std::vector<Stats::KernelTotals> kernels;  // Filled by ObserveWithKernels alone.
-  HandlerTimes::Snapshot handlers;           // As well.
+  // Filled by ObserveWithKernels alone:
+  std::vector<Stats::KindTotals> kinds;
+  std::vector<Stats::KernelTotals> kernels;
+  HandlerTimes::Snapshot handlers;
 };
 
 struct RefusalCount {
@@ -105,7 +107,7 @@ class Observer {
 
   // These hold locks of other parts only while they copy a few numbers. Threads: any.
   Snapshot Observe() const;
-  // With kernels and handlers: a thousand more numbers, for a scrape.
+  // With kinds of devices, kernels and handlers: a thousand more numbers, for a scrape.
   Snapshot ObserveWithKernels() const;
   bool is_draining() const { return admission_.closed(); }
 

@@ -53,8 +53,8 @@ void SumOfDevices(const Snapshot& now, Samples& samples, Number number) {
 
 void SumOfStage(const Snapshot& now, Samples& samples, Stage stage) {
   int64_t sum_ns = 0;
-  for (const Stats::KernelTotals& kernel : now.kernels) {
-    sum_ns += kernel.stages[static_cast<size_t>(stage)].sum_ns;
+  for (const Stats::KindTotals& kind : now.kinds) {
+    sum_ns += kind.stages[static_cast<size_t>(stage)].sum_ns;
   }
   samples.Add({kModel, kModelVersion}, sum_ns / 1000);
 }

@@ -66,14 +66,18 @@ void Stats::AddCompletion(const Completion& completion) {
   AddSaturating(device.bytes_written, completion.bytes_written);
   AddSaturating(device.matrices, completion.batch);
   device.total.Add(completion.timing.total_ns);
-  KernelHistograms* const histograms = HistogramsOf(*completion.kernel);
-  if (histograms == nullptr) return;
-  histograms->total.Add(completion.timing.total_ns);
-  for (size_t i = 0; i < kStages; ++i) histograms->stages[i].Add(completion.timing.stage_ns[i]);
+  const auto& stage_ns = completion.timing.stage_ns;
+  KindHistograms& kind = kinds_[static_cast<size_t>(completion.kernel->device_kind)];
+  kind.total.Add(completion.timing.total_ns);
+  for (size_t i = 0; i < kStages; ++i) kind.stages[i].Add(stage_ns[i]);
+  KernelCounters* const counters = CountersOf(*completion.kernel);
+  if (counters == nullptr) return;
+  AddSaturating(counters->products, 1);
+  AddSaturating(counters->compute_ns, stage_ns[static_cast<size_t>(Stage::kCompute)]);
 }
 
 // Null for a kernel that is not in the catalogue.
-Stats::KernelHistograms* Stats::HistogramsOf(const Kernel& kernel) {
+Stats::KernelCounters* Stats::CountersOf(const Kernel& kernel) {
   const absl::Span<const Kernel> catalog = Catalog();
   if (&kernel < catalog.data() || &kernel >= catalog.data() + catalog.size()) return nullptr;
   const auto row = static_cast<size_t>(&kernel - catalog.data());
@@ -110,14 +114,24 @@ Stats::DeviceTotals Stats::device(size_t position) const {
   return totals;
 }
 
+std::vector<Stats::KindTotals> Stats::kinds() const {
+  std::vector<KindTotals> all;
+  for (size_t i = 0; i < kDeviceKinds; ++i) {
+    KindTotals totals;
+    totals.device_kind = static_cast<DeviceKind>(i);
+    totals.total = kinds_[i].total.Read();
+    for (size_t s = 0; s < kStages; ++s) totals.stages[s] = kinds_[i].stages[s].Read();
+    if (totals.total.count() > 0) all.push_back(totals);
+  }
+  return all;
+}
+
 std::vector<Stats::KernelTotals> Stats::kernels() const {
   const auto totals_of = [this](size_t place, DeviceKind kind, std::string_view name) {
-    KernelTotals totals;
-    totals.device_kind = kind;
-    totals.kernel = name;
-    totals.total = kernels_[place].total.Read();
-    for (size_t s = 0; s < kStages; ++s) totals.stages[s] = kernels_[place].stages[s].Read();
-    return totals;
+    return KernelTotals{.device_kind = kind,
+                        .kernel = name,
+                        .products = Read(kernels_[place].products),
+                        .compute_ns = Read(kernels_[place].compute_ns)};
   };
   std::vector<KernelTotals> all;
   MutexLock lock(&mutex_);
@@ -125,8 +139,9 @@ std::vector<Stats::KernelTotals> Stats::kernels() const {
     all.push_back(totals_of(place, taken_[place]->device_kind, taken_[place]->name));
   }
   for (size_t i = 0; i < kDeviceKinds; ++i) {
-    KernelTotals others = totals_of(kMostKernels + i, static_cast<DeviceKind>(i), kOtherKernels);
-    if (others.total.count() > 0) all.push_back(std::move(others));
+    const KernelTotals others =
+        totals_of(kMostKernels + i, static_cast<DeviceKind>(i), kOtherKernels);
+    if (others.products > 0) all.push_back(others);
   }
   return all;
 }

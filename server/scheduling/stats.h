@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the daemon counts about products: refusals by reason, ends by status, durations by kernel
-// and stage. Adding takes no lock, except for a kernel's first product, so that readers never delay
-// a product.
+// What the daemon counts about products: refusals by reason, ends by status, durations by kind of
+// device and stage, and what each kernel did. Adding takes no lock, except for a kernel's first
+// product, so that readers never delay a product.
 #pragma once
 
 #include <array>
@@ -66,15 +66,20 @@ class Stats {
     int64_t matrices = 0;  // Each matrix of a batch counts.
     LatencyHistogram::Snapshot total;
   };
-  struct KernelTotals {
+  struct KindTotals {
     DeviceKind device_kind = DeviceKind::kCpu;
-    std::string_view kernel;  // The kernel's name, or kOtherKernels.
     LatencyHistogram::Snapshot total;
     std::array<LatencyHistogram::Snapshot, kStages> stages;
   };
+  struct KernelTotals {
+    DeviceKind device_kind = DeviceKind::kCpu;
+    std::string_view kernel;  // The kernel's name, or kOtherKernels.
+    int64_t products = 0;
+    int64_t compute_ns = 0;  // The sum of their stages compute.
+  };
 
   // The first kernels that run, up to this number, are counted one by one, and all others together:
-  // a caller can name every kernel of the catalogue, and each has 189 series.
+  // a caller can name every kernel of the catalogue, and each has series of its own.
   static constexpr size_t kMostKernels = 48;
   static constexpr std::string_view kOtherKernels = "other";
 
@@ -102,6 +107,8 @@ class Stats {
     return verifications_[static_cast<size_t>(mode)].took_ns;
   }
   DeviceTotals device(size_t position) const;
+  // The kinds of devices that have computed.
+  std::vector<KindTotals> kinds() const;
   // The kernels that have run and are counted one by one, in the order in which they first ran;
   // then the other kernels of each kind of device.
   std::vector<KernelTotals> kernels() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -116,9 +123,13 @@ class Stats {
     Counter matrices = 0;
     LatencyHistogram total;
   };
-  struct KernelHistograms {
+  struct KindHistograms {
     LatencyHistogram total;
     std::array<LatencyHistogram, kStages> stages;
+  };
+  struct KernelCounters {
+    Counter products = 0;
+    Counter compute_ns = 0;
   };
 
   static constexpr size_t kDeviceKinds = 3;
@@ -129,7 +140,7 @@ class Stats {
   static constexpr Place kNoPlace = 255;  // The kernel has not run.
   static_assert(kMostKernels + kDeviceKinds <= kNoPlace);
 
-  KernelHistograms* HistogramsOf(const Kernel& kernel);
+  KernelCounters* CountersOf(const Kernel& kernel);
   Place TakePlace(size_t row) ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::array<Counter, kRefusalReasons> refusals_ = {};
@@ -140,7 +151,8 @@ class Stats {
   };
   std::array<VerifyCounters, kVerifyModes> verifications_ = {};
   std::vector<DeviceCounters> devices_;
-  std::array<KernelHistograms, kMostKernels + kDeviceKinds> kernels_;
+  std::array<KindHistograms, kDeviceKinds> kinds_;
+  std::array<KernelCounters, kMostKernels + kDeviceKinds> kernels_;
   std::vector<std::atomic<Place>> places_;  // One for each row of the catalogue.
 
   mutable Mutex mutex_;  // Taken for a kernel that runs for the first time.

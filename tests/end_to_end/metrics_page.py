@@ -58,7 +58,7 @@ def longest_handler_ms(page, before):
     bounds = {}
     for labels, count in page.with_labels("gemmd_handler_seconds_bucket"):
         key = frozenset(labels.items())
-        earlier = before.samples[("gemmd_handler_seconds_bucket", key)]
+        earlier = before.samples.get(("gemmd_handler_seconds_bucket", key), 0)
         bounds.setdefault(labels["method"], []).append((float(labels["le"]), count - earlier))
     longest = {}
     for method, buckets in bounds.items():

@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import pytest
 from daemon import wait_until
-from gemmd.v1 import gemm_pb2_grpc
+from gemmd.v1 import gemm_pb2_grpc, registry_pb2, registry_pb2_grpc
 from metrics_page import address, promtool, scrape
 from product import Product, check_bytes
 from tensors import MIB, Session
@@ -87,13 +87,15 @@ def test_a_live_scrape_is_clean_and_adds_up(start, multiply):
         ("gemmd_product_stage_duration_seconds", "stage"),
     ):
         counts = page.with_labels(name + "_count")
-        assert {labels["kernel"] for labels, _ in counts} == kernels
         assert {labels["device_kind"] for labels, _ in counts} == {"cpu", "cuda"}
         if label:
             assert {labels["stage"] for labels, _ in counts} == STAGES
             assert sum(count for _, count in counts) == 8 * len(STAGES)
         else:
             assert sum(count for _, count in counts) == 8
+    counts = page.with_labels("gemmd_kernel_products_total")
+    assert {labels["kernel"] for labels, _ in counts} == kernels
+    assert sum(count for _, count in counts) == 8
     # The very timing that the answers tell.
     told = sum(answer.timing.total_ns for answer in answers) / 1e9
     sums = page.with_labels("gemmd_product_duration_seconds_sum")
@@ -102,6 +104,8 @@ def test_a_live_scrape_is_clean_and_adds_up(start, multiply):
     sums = page.with_labels("gemmd_product_stage_duration_seconds_sum")
     compute = sum(value for labels, value in sums if labels["stage"] == "compute")
     assert compute == pytest.approx(told, rel=1e-9)
+    seconds = page.with_labels("gemmd_kernel_compute_seconds_total")
+    assert sum(value for _, value in seconds) == pytest.approx(told, rel=1e-9)
 
 
 def test_buckets_are_cumulative_and_end_with_the_count(start, multiply):
@@ -179,6 +183,28 @@ def test_callers_cannot_make_series(start, multiply):
     page = scrape(daemon)
     assert set(page.samples) == before
     assert page.value("gemmd_refusals_total", reason="not_found") == 40
+
+
+def test_series_are_some_hundreds_however_many_kernels_run(daemons, multiply):
+    """Of the devices that a daemon without GPUs serves by default."""
+    daemon = daemons.start("--lame-duck=1ms", "--metrics-listen=127.0.0.1:0", "--cpu-threads=1")
+    assert len(scrape(daemon).samples) < 250
+    types = ("f64", "f32", "tf32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "s4", "u4")
+    kernels = {multiply(daemon, "cpu", type).kernel for type in types}
+    # Those of a chip, each by its name.
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        registry = registry_pb2_grpc.RegistryStub(channel)
+        for type in types:
+            request = registry_pb2.ExplainRequest(request=square_product(type, 24).request())
+            request.request.device = "sim:sm_90"
+            for candidate in registry.Explain(request, timeout=DEADLINE_S).candidates[:2]:
+                multiply(daemon, "sim:sm_90", type, kernel=candidate.kernel)
+                kernels.add(candidate.kernel)
+    page = scrape(daemon)
+    assert len(kernels) > 15
+    named = {labels["kernel"] for labels, _ in page.with_labels("gemmd_kernel_products_total")}
+    assert named == kernels
+    assert len(page.samples) < 800
 
 
 def test_what_is_too_large_for_a_gpu_is_refused_not_admitted(start, multiply):

@@ -135,7 +135,7 @@ def longest_ms(page, before):
     for labels, count in page.with_labels("gemmd_handler_seconds_bucket"):
         if labels["method"] == "Compress":
             key = ("gemmd_handler_seconds_bucket", frozenset(labels.items()))
-            buckets.append((float(labels["le"]), count - before.samples[key]))
+            buckets.append((float(labels["le"]), count - before.samples.get(key, 0)))
     buckets.sort()
     total = buckets[-1][1]
     assert total > 0

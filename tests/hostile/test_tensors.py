@@ -171,7 +171,7 @@ def longest_ms(page, before):
             continue
         key = ("gemmd_handler_seconds_bucket", frozenset(labels.items()))
         bounds = longest.setdefault(labels["method"], [])
-        bounds.append((float(labels["le"]), count - before.samples[key]))
+        bounds.append((float(labels["le"]), count - before.samples.get(key, 0)))
     result = {}
     for method, buckets in longest.items():
         buckets.sort()

@@ -94,7 +94,8 @@ TEST(MetricsEndpointTest, TellsOfAProduct) {
   EXPECT_THAT(answer, HasSubstr("text/plain"));
   for (const char* line :
        {"gemmd_products_total{device=\"cpu\",code=\"OK\"} 1\n", "gemmd_admissions_total 1\n",
-        "gemmd_product_duration_seconds_count{device_kind=\"cpu\",kernel=",
+        "gemmd_product_duration_seconds_count{device_kind=\"cpu\"} 1\n",
+        "gemmd_kernel_products_total{device_kind=\"cpu\",kernel=",
         "gemmd_product_stage_duration_seconds_bucket{stage=\"queue\"", "le=\"1e-06\"", "le=\"50\"",
         "le=\"+Inf\"} 1\n", "# TYPE gemmd_product_stage_duration_seconds histogram\n",
         "gemmd_operations_total{device=\"cpu\"} 120\n",

@@ -67,9 +67,14 @@ TEST(StatsTest, AProductThatIsOkCountsEverywhere) {
   ASSERT_EQ(kernels.size(), 1U);
   EXPECT_EQ(kernels[0].kernel, kernel.name);
   EXPECT_EQ(kernels[0].device_kind, kernel.device_kind);
-  EXPECT_EQ(kernels[0].total.count(), 1);
+  EXPECT_EQ(kernels[0].products, 1);
+  EXPECT_EQ(kernels[0].compute_ns, 1'000 * (static_cast<int64_t>(Stage::kCompute) + 1));
+  const std::vector<Stats::KindTotals> kinds = stats.kinds();
+  ASSERT_EQ(kinds.size(), 1U);
+  EXPECT_EQ(kinds[0].device_kind, kernel.device_kind);
+  EXPECT_EQ(kinds[0].total.count(), 1);
   for (size_t i = 0; i < kStages; ++i) {
-    EXPECT_EQ(kernels[0].stages[i].sum_ns, static_cast<int64_t>(i + 1) * 1'000);
+    EXPECT_EQ(kinds[0].stages[i].sum_ns, static_cast<int64_t>(i + 1) * 1'000);
   }
 }
 
@@ -87,7 +92,8 @@ TEST(StatsTest, SumsStopAtTheLargestNumber) {
   EXPECT_EQ(totals.bytes_written, kMost);
   EXPECT_EQ(totals.matrices, kMost);
   EXPECT_EQ(totals.total.sum_ns, kMost);
-  EXPECT_EQ(stats.kernels()[0].stages[0].sum_ns, kMost);
+  EXPECT_EQ(stats.kinds()[0].stages[0].sum_ns, kMost);
+  EXPECT_EQ(stats.kernels()[0].compute_ns, kMost);
 }
 
 TEST(StatsTest, OneThatFailedCountsByItsStatusOnly) {
@@ -100,6 +106,7 @@ TEST(StatsTest, OneThatFailedCountsByItsStatusOnly) {
   EXPECT_EQ(totals.ends[0], 0);
   EXPECT_EQ(totals.operations, 0);
   EXPECT_EQ(totals.total.count(), 0);
+  EXPECT_TRUE(stats.kinds().empty());
   EXPECT_TRUE(stats.kernels().empty());
 }
 
@@ -130,10 +137,10 @@ TEST(StatsTest, OnlyTheFirstKernelsHaveSeriesOfTheirOwn) {
   for (size_t i = 0; i < kernels.size(); ++i) {
     if (i < Stats::kMostKernels) {
       EXPECT_EQ(kernels[i].kernel, catalog[i].name);
-      EXPECT_EQ(kernels[i].total.count(), 2);
+      EXPECT_EQ(kernels[i].products, 2);
     } else {
       EXPECT_EQ(kernels[i].kernel, "other");
-      others[kernels[i].device_kind] = kernels[i].total.count();
+      others[kernels[i].device_kind] = kernels[i].products;
     }
   }
   EXPECT_EQ(others, expected);
@@ -181,7 +188,7 @@ TEST(StatsTest, ManyThreadsLoseNothingWhileOneReads) {
   reader.join();
   EXPECT_EQ(stats.device(1).ends[0], kThreads * kEach);
   int64_t sum = 0;
-  for (const Stats::KernelTotals& kernel : stats.kernels()) sum += kernel.total.count();
+  for (const Stats::KernelTotals& kernel : stats.kernels()) sum += kernel.products;
   EXPECT_EQ(stats.kernels().size(), kKernels);
   EXPECT_EQ(sum, kThreads * kEach);
 }
