@@ -314,6 +314,23 @@ void AddLogging(CLI::App& app, Options& options) {
                  "Append log lines to this file (default: standard error)")
       ->type_name("FILE")
       ->group(kGroup);
+  app.add_option("--traces", options.server.spans.file,
+                 "Append a line of OTLP in JSON with the spans of each product and its stages to "
+                 "this file, which the OpenTelemetry collector's receiver otlpjsonfile follows: "
+                 "products whose caller sends a sampled traceparent, and --traces-share (default: "
+                 "none)")
+      ->type_name("FILE")
+      ->group(kGroup);
+  app.add_option("--traces-share", options.server.spans.share,
+                 "Part of the products without a traceparent that have spans in --traces, 0 to 1")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->type_name("SHARE")
+      ->group(kGroup);
+  AddBytes(app, "--traces-bytes", options.server.spans.most_bytes,
+           "Most bytes of the file of --traces, which is then renamed to FILE.1, in place of the "
+           "one before",
+           kGroup);
   app.add_option("--audit-log", options.audit_log,
                  "Append a line of JSON for each product and each call that was refused to this "
                  "file, or to standard error: identity, peer, method, problem, kernel, device, "

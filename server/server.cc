@@ -172,7 +172,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     ASSIGN_OR_RETURN(metrics_socket, ListenForHttp(options.metrics_listen, reach));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Trust> trust, LoadTrust(options.trust));
-  std::unique_ptr<Server> server(new Server(options, std::move(trust), std::move(devices)));
+  ASSIGN_OR_RETURN(std::unique_ptr<SpanExport> spans, SpanExport::Open(options.spans));
+  std::unique_ptr<Server> server(
+      new Server(options, std::move(trust), std::move(spans), std::move(devices)));
   server->certificates_ = std::move(certificates);
   RETURN_IF_ERROR(server->CheckDevices(options.canary_timeout));
   server->ReadGpus();
@@ -190,7 +192,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 }
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
-               std::vector<std::unique_ptr<Device>> devices)
+               std::unique_ptr<SpanExport> spans, std::vector<std::unique_ptr<Device>> devices)
     : log_counts_(options.log_counts),
       admission_(options.admission),
       receiving_(ReceiveQuotaOf(options)),
@@ -200,6 +202,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
       is_out_(devices_.size()),
       incidents_(options.incidents),
       stats_(devices_.size()),
+      spans_(std::move(spans)),
       memory_(MemoryLimitOf(options), ResidentBytes, GiveBackFreeMemory),
       sends_(options.sending, clock_),
       callers_(std::move(trust)),
@@ -217,9 +220,10 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
   expiry_timer_ = std::make_unique<ExpiryTimer>(*scheduler_, clock_);
   runner_ = std::make_unique<ProductRunner>(
       served_, *scheduler_, admission_, stats_, clock_, options.transport.max_message_bytes,
-      &tensors_, VerifySetup{options.verify, &incidents_, [this](size_t device) {
-                               return ChipStateOf(device);
-                             }});
+      &tensors_,
+      VerifySetup{options.verify, &incidents_,
+                  [this](size_t device) { return ChipStateOf(device); }},
+      spans_.get());
 }
 
 absl::Status Server::CheckDevices(absl::Duration timeout) {
@@ -253,7 +257,8 @@ void Server::ReadGpus() {
   observer_ = std::make_unique<Observer>(
       served_, *scheduler_, admission_, stats_, handler_times_, *gpus_,
       [this] { return connection_counts(); }, log_counts_, [this] { return tensors_.load(); },
-      [this] { return certificate_counts(); });
+      [this] { return certificate_counts(); },
+      [this] { return spans_ ? spans_->counts() : LineFile::Counts(); });
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {

@@ -64,6 +64,7 @@ struct ServerOptions {
   LifeCheck::Options life_check;
   VerifyOptions verify;
   IncidentLog::Options incidents;
+  SpanOptions spans;
   bool speaks_kserve = true;  // Whether KServe's protocol is served too.
 };
 
@@ -104,7 +105,7 @@ class Server {
   class Services;
 
   Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
-         std::vector<std::unique_ptr<Device>> devices);
+         std::unique_ptr<SpanExport> spans, std::vector<std::unique_ptr<Device>> devices);
   absl::Status CheckDevices(absl::Duration timeout);
   void ReadGpus();
   absl::Status Listen(const ServerOptions& options);
@@ -138,6 +139,7 @@ class Server {
   HandlerTimes handler_times_;
   std::unique_ptr<GpuSampler> gpus_;
   std::unique_ptr<Observer> observer_;
+  const std::unique_ptr<SpanExport> spans_;  // Null where no spans are written.
   std::unique_ptr<ProductRunner> runner_;
   std::unique_ptr<ExpiryTimer> expiry_timer_;
   MemoryPressure memory_;

@@ -46,6 +46,11 @@ void CollectVerifySeconds(const Snapshot& now, Samples& samples) {
   }
 }
 
+void CollectSpans(const Snapshot& now, Samples& samples) {
+  samples.Add({"written"}, now.spans.written);
+  samples.Add({"lost"}, now.spans.lost);
+}
+
 // Those that were called: most daemons are asked for a few methods alone, and each has 27 series.
 void CollectHandlers(const Snapshot& now, Samples& samples) {
   for (size_t i = 0; i < kHandlers; ++i) {
@@ -160,6 +165,12 @@ constexpr Metric kDaemonMetrics[] = {
      .help = "Warnings and errors that were too many of one kind to be logged; the log tells how "
              "many of each kind",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.suppressed); }},
+    {.name = "gemmd_trace_spans_total",
+     .type = MetricType::kCounter,
+     .labels = {"outcome"},
+     .help = "Spans of sampled products: written to the file of --traces, or lost because too many "
+             "waited or the file could not be written",
+     .collect = CollectSpans},
     {.name = "gemmd_handler_seconds",
      .type = MetricType::kHistogram,
      .labels = {"method"},

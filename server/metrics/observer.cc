@@ -24,6 +24,7 @@ Snapshot Observer::Observe() const {
                        .connections = connections_(),
                        .certificate = certificate_(),
                        .log = log_(),
+                       .spans = spans_(),
                        .tensors = tensors_(),
                        .silent_calls = stats_.silent_calls(),
                        .verifications = {},

@@ -19,6 +19,7 @@
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"
 #include "server/store/tensor_store.h"
+#include "server/system/line_file.h"
 #include "server/system/log_sink.h"
 
 namespace gemmd {
@@ -65,6 +66,7 @@ struct Snapshot {
   ConnectionCounts connections;
   CertificateCounts certificate;
   LogCounts log;
+  LineFile::Counts spans;  // Written for --traces.
   TensorStore::Load tensors;
   int64_t silent_calls = 0;  // Ended because their peer did not read the answer.
   std::array<VerifyTotals, kVerifyModes> verifications = {};  // Indexed by VerifyMode.
@@ -93,7 +95,8 @@ class Observer {
       std::function<ConnectionCounts()> connections = [] { return ConnectionCounts(); },
       std::function<LogCounts()> log = [] { return LogCounts(); },
       std::function<TensorStore::Load()> tensors = [] { return TensorStore::Load(); },
-      std::function<CertificateCounts()> certificate = [] { return CertificateCounts(); })
+      std::function<CertificateCounts()> certificate = [] { return CertificateCounts(); },
+      std::function<LineFile::Counts()> spans = [] { return LineFile::Counts(); })
       : devices_(devices),
         scheduler_(scheduler),
         admission_(admission),
@@ -103,7 +106,8 @@ class Observer {
         connections_(std::move(connections)),
         log_(std::move(log)),
         tensors_(std::move(tensors)),
-        certificate_(std::move(certificate)) {}
+        certificate_(std::move(certificate)),
+        spans_(std::move(spans)) {}
 
   // These hold locks of other parts only while they copy a few numbers. Threads: any.
   Snapshot Observe() const;
@@ -122,6 +126,7 @@ class Observer {
   const std::function<LogCounts()> log_;
   const std::function<TensorStore::Load()> tensors_;
   const std::function<CertificateCounts()> certificate_;
+  const std::function<LineFile::Counts()> spans_;
 };
 
 }  // namespace gemmd

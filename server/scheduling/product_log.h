@@ -26,6 +26,7 @@ struct EndedProduct {
   std::string_view device;
   const absl::Status& status;
   const JobResult& result;
+  ProductTiming timing;  // Without its total; as far as it is known where the status is not OK.
   int64_t total_ns;
 };
 void LogProduct(const EndedProduct& product);

@@ -84,7 +84,8 @@ struct ProductRunner::InFlight {
 
 ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
                              Admission& admission, Stats& stats, const Clock& clock,
-                             int64_t max_message_bytes, TensorStore* tensors, VerifySetup verify)
+                             int64_t max_message_bytes, TensorStore* tensors, VerifySetup verify,
+                             SpanExport* spans)
     : devices_(devices),
       scheduler_(scheduler),
       admission_(admission),
@@ -94,6 +95,7 @@ ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler
       tensors_(tensors),
       verify_(verify.options),
       correction_(devices),
+      spans_(spans),
       choices_(devices.size()),
       checker_(devices, scheduler, stats, clock, verify.options, verify.log,
                std::move(verify.chip_state)) {}
@@ -274,6 +276,7 @@ void ProductRunner::End(InFlight& in_flight, CheckedResult checked, ProductTenso
                             .verification = in_flight.verification,
                             .timing = {}};
   if (tensors != nullptr) KeepResult(*tensors, outcome);
+  ProductTiming timing = TimingOf(result, in_flight.admitted_ns - in_flight.arrival.arrived_ns);
   if (outcome.status.ok()) {
     const JobOutcome& took = result.outcome;
     // Several that ran as one say nothing of what one of them would have taken.
@@ -282,20 +285,24 @@ void ProductRunner::End(InFlight& in_flight, CheckedResult checked, ProductTenso
                           in_flight.predicted_ns,
                           took.copy_in_ns + took.compute_ns + took.copy_out_ns);
     }
-    outcome.timing = TimingOf(result, in_flight.admitted_ns - in_flight.arrival.arrived_ns);
+    outcome.timing = timing;
     caller.prepare(outcome);
     const int64_t now_ns = clock_.NowNs();
     outcome.timing[Stage::kSendPrepare] = now_ns - done_ns;
     outcome.timing.total_ns = now_ns - in_flight.arrival.arrived_ns;
+    timing = outcome.timing;
   }
   stats_.AddCompletion(CompletionOf(outcome, IndexOf(*in_flight.served)));
-  LogProduct({.arrival = in_flight.arrival,
-              .problem = in_flight.problem,
-              .kernel = in_flight.kernel->name,
-              .device = in_flight.device,
-              .status = outcome.status,
-              .result = result,
-              .total_ns = clock_.NowNs() - in_flight.arrival.arrived_ns});
+  const EndedProduct ended = {.arrival = in_flight.arrival,
+                              .problem = in_flight.problem,
+                              .kernel = in_flight.kernel->name,
+                              .device = in_flight.device,
+                              .status = outcome.status,
+                              .result = result,
+                              .timing = timing,
+                              .total_ns = clock_.NowNs() - in_flight.arrival.arrived_ns};
+  LogProduct(ended);
+  if (spans_ != nullptr) spans_->Add(ended);
   std::move(caller.done)(std::move(outcome));
 }
 

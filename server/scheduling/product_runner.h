@@ -22,6 +22,7 @@
 #include "server/scheduling/prediction.h"
 #include "server/scheduling/product.h"
 #include "server/scheduling/scheduler.h"
+#include "server/scheduling/span_export.h"
 #include "server/scheduling/stats.h"
 #include "server/scheduling/verification.h"
 #include "server/system/clock.h"
@@ -60,7 +61,8 @@ class ProductRunner {
   // Borrows everything; the first device is the default one.
   ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
                 Admission& admission, Stats& stats, const Clock& clock, int64_t max_message_bytes,
-                TensorStore* tensors = nullptr, VerifySetup verify = {});
+                TensorStore* tensors = nullptr, VerifySetup verify = {},
+                SpanExport* spans = nullptr);
 
   // Those that requests may name; only where there are any.
   TensorStore& tensors() const { return *tensors_; }
@@ -142,6 +144,7 @@ class ProductRunner {
   TensorStore* const tensors_;
   const VerifyOptions verify_;
   PredictionCorrection correction_;
+  SpanExport* const spans_;                     // Null where no spans are written.
   mutable std::vector<KernelChoices> choices_;  // By device.
   AnswerChecker checker_;
 };

@@ -72,6 +72,15 @@ std::optional<TraceSpan> ContinueTrace(std::string_view traceparent) {
                   .is_sampled = flags % 2 == 1});
 }
 
+std::optional<TraceSpan> StartTrace() {
+  const std::string high = NewSpanId();
+  const std::string low = NewSpanId();
+  std::string span_id = NewSpanId();
+  if (high.empty() || low.empty() || span_id.empty()) return std::nullopt;
+  return TraceSpan{
+      .trace_id = high + low, .parent_id = "", .span_id = std::move(span_id), .is_sampled = true};
+}
+
 std::optional<TraceSpan> ChildOf(const TraceSpan& parent) {
   std::string span_id = NewSpanId();
   if (span_id.empty()) return std::nullopt;

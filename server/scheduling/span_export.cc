@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/scheduling/span_export.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace gemmd {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Values of Span.SpanKind and Status.StatusCode in opentelemetry.proto.trace.v1.
+constexpr int kInternal = 1, kServer = 2;
+constexpr int kError = 2;
+
+// What is told of a product, apart from the product, which has ended when it is written.
+struct Told {
+  TraceSpan span;
+  int64_t end_unix_ns = 0;
+  int64_t total_ns = 0;
+  ProductTiming timing;
+  std::string request_id;
+  std::string problem;
+  std::string kernel;
+  std::string device;
+  absl::Status status;
+};
+
+ordered_json Text(const char* key, const std::string& value) {
+  return {{"key", key}, {"value", {{"stringValue", value}}}};
+}
+
+// In protobuf's mapping to JSON, integers of 64 bits are texts, and OTLP has ids in hexadecimal.
+ordered_json SpanJson(const TraceSpan& span, std::string name, int kind, int64_t start_ns,
+                      int64_t end_ns) {
+  ordered_json json = {{"traceId", span.trace_id}, {"spanId", span.span_id}};
+  if (!span.parent_id.empty()) json["parentSpanId"] = span.parent_id;
+  json["name"] = std::move(name);
+  json["kind"] = kind;
+  json["startTimeUnixNano"] = absl::StrCat(start_ns);
+  json["endTimeUnixNano"] = absl::StrCat(end_ns);
+  return json;
+}
+
+ordered_json ProductSpan(const Told& told, int64_t start_ns) {
+  ordered_json span = SpanJson(told.span, "Multiply", kServer, start_ns, told.end_unix_ns);
+  span["attributes"] = {Text("rpc.system", "grpc"), Text("gemmd.problem", told.problem),
+                        Text("gemmd.kernel", told.kernel), Text("gemmd.device", told.device)};
+  if (!told.request_id.empty()) {
+    span["attributes"].push_back(Text("gemmd.request_id", told.request_id));
+  }
+  if (!told.status.ok()) {
+    span["attributes"].push_back(
+        Text("gemmd.status", absl::StatusCodeToString(told.status.code())));
+    span["status"] = {{"code", kError}, {"message", std::string(told.status.message())}};
+  }
+  return span;
+}
+
+struct StageSpan {
+  Stage stage;
+  TraceSpan span;
+};
+
+std::string Line(const Told& told, const std::vector<StageSpan>& stages) {
+  const int64_t start_ns = told.end_unix_ns - told.total_ns;
+  ordered_json spans = {ProductSpan(told, start_ns)};
+  int64_t at_ns = start_ns;
+  for (size_t i = 0; i < kStages; ++i) {
+    const auto stage = static_cast<Stage>(i);
+    const int64_t end_ns = std::min(at_ns + told.timing[stage], told.end_unix_ns);
+    for (const StageSpan& known : stages) {
+      if (known.stage != stage) continue;
+      spans.push_back(SpanJson(known.span, std::string(NameOf(stage)), kInternal, at_ns, end_ns));
+    }
+    at_ns = end_ns;
+  }
+  const ordered_json resource = {
+      {"attributes", {Text("service.name", "gemmd"), Text("service.version", GEMMD_VERSION)}}};
+  const ordered_json scope_spans = {{"scope", {{"name", "gemmd"}}}, {"spans", spans}};
+  const ordered_json request = {
+      {"resourceSpans",
+       ordered_json::array({{{"resource", resource}, {"scopeSpans", {scope_spans}}}})}};
+  return request.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+// Whether a new trace is in the share: as the trace id says, so that all who see it agree.
+bool IsInShare(const TraceSpan& span, double share) {
+  uint64_t low = 0;
+  const char* const digits = span.trace_id.data();
+  std::from_chars(digits + span.trace_id.size() / 2, digits + span.trace_id.size(), low, 16);
+  return static_cast<double>(low >> 11) * 0x1p-53 < share;
+}
+
+// The span of a product that is to be written, if it is.
+std::optional<TraceSpan> SampledSpan(const std::optional<TraceSpan>& callers, double share) {
+  if (callers) return callers->is_sampled ? callers : std::nullopt;
+  if (share <= 0) return std::nullopt;
+  std::optional<TraceSpan> made = StartTrace();
+  return made && IsInShare(*made, share) ? made : std::nullopt;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SpanExport>> SpanExport::Open(const SpanOptions& options) {
+  if (options.file.empty()) return nullptr;
+  auto file = LineFile::Open(options.file, {.most_bytes = options.most_bytes});
+  if (!file.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("traces: ", file.status().message()));
+  }
+  return std::unique_ptr<SpanExport>(new SpanExport(*std::move(file), options.share));
+}
+
+void SpanExport::Add(const EndedProduct& product) {
+  std::optional<TraceSpan> span = SampledSpan(product.arrival.span, share_);
+  if (!span) return;
+  std::vector<StageSpan> stages;
+  for (size_t i = 0; i < kStages; ++i) {
+    const auto stage = static_cast<Stage>(i);
+    if (product.timing[stage] <= 0) continue;
+    std::optional<TraceSpan> own = ChildOf(*span);
+    if (own) stages.push_back({stage, *std::move(own)});
+  }
+  const auto count = static_cast<int64_t>(stages.size()) + 1;
+  Told told = {.span = *std::move(span),
+               .end_unix_ns = absl::GetCurrentTimeNanos(),
+               .total_ns = product.total_ns,
+               .timing = product.timing,
+               .request_id = product.arrival.request_id,
+               .problem = Describe(product.problem),
+               .kernel = std::string(product.kernel),
+               .device = std::string(product.device),
+               .status = product.status};
+  file_->Add([told = std::move(told), stages = std::move(stages)]() { return Line(told, stages); },
+             count);
+}
+
+}  // namespace gemmd

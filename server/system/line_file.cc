@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/system/line_file.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace gemmd {
+namespace {
+
+FileDescriptor OpenToAppend(const std::string& path) {
+  constexpr mode_t kReadableForOthers = 0644;
+  return FileDescriptor(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kReadableForOthers));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Open(const std::string& path,
+                                                         const Options& options) {
+  FileDescriptor file = OpenToAppend(path);
+  struct stat status = {};
+  if (!file.is_open() || fstat(file.get(), &status) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot open ", path, ": ", std::error_code(errno, std::generic_category()).message()));
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("got ", path, ", want a regular file"));
+  }
+  return std::unique_ptr<LineFile>(new LineFile(path, options, std::move(file), status.st_size));
+}
+
+LineFile::LineFile(std::string path, const Options& options, FileDescriptor file, int64_t bytes)
+    : path_(std::move(path)),
+      options_(options),
+      file_(std::move(file)),
+      bytes_(bytes),
+      thread_([this] { Run(); }) {}
+
+LineFile::~LineFile() {
+  {
+    MutexLock lock(&mutex_);
+    is_closed_ = true;
+  }
+  thread_.join();
+}
+
+void LineFile::Add(absl::AnyInvocable<std::string() &&> make, int64_t count) {
+  MutexLock lock(&mutex_);
+  if (is_closed_ || kept_.size() >= options_.most_kept) {
+    lost_ += count;
+    return;
+  }
+  kept_.push_back({std::move(make), count});
+}
+
+void LineFile::Run() {
+  pthread_setname_np(pthread_self(), "gemmd-lines");
+  while (true) {
+    Line line;
+    {
+      MutexLock lock(&mutex_);
+      mutex_.Await([this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return HasWork(); });
+      if (kept_.empty()) return;
+      line = std::move(kept_.front());
+      kept_.pop_front();
+    }
+    (Write(absl::StrCat(std::move(line.make)(), "\n")) ? written_ : lost_) += line.count;
+  }
+}
+
+// Whole, or not at all: what follows the file reads line by line.
+bool LineFile::Write(const std::string& line) {
+  if (!MakeRoom(static_cast<int64_t>(line.size()))) return false;
+  std::string_view left = line;
+  while (!left.empty()) {
+    const ssize_t written = write(file_.get(), left.data(), left.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      // A disk is full, for example. Where not even this works, the next line ends this one.
+      [[maybe_unused]] const int cut = ftruncate(file_.get(), bytes_);
+      return false;
+    }
+    left.remove_prefix(static_cast<size_t>(written));
+  }
+  bytes_ += static_cast<int64_t>(line.size());
+  return true;
+}
+
+// Begins a new file where this one has no room.
+bool LineFile::MakeRoom(int64_t bytes) {
+  if (file_.is_open() && (bytes_ == 0 || bytes_ + bytes <= options_.most_bytes)) return true;
+  if (file_.is_open() && std::rename(path_.c_str(), absl::StrCat(path_, ".1").c_str()) != 0) {
+    return false;
+  }
+  file_ = OpenToAppend(path_);
+  bytes_ = 0;
+  return file_.is_open();
+}
+
+}  // namespace gemmd

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A file of lines: written whole and in order, bounded, and never waited for.
+#include "server/system/line_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class LineFileTest : public testing::Test {
+ protected:
+  LineFileTest() {
+    std::string name = testing::TempDir() + "/lines.XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~LineFileTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string path() const { return folder_ + "/lines"; }
+
+  static std::vector<std::string> Lines(const std::string& path) {
+    std::ifstream file(path);
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) lines.push_back(line);
+    return lines;
+  }
+
+  std::unique_ptr<LineFile> Open(const LineFile::Options& options = {}) {
+    auto file = LineFile::Open(path(), options);
+    EXPECT_TRUE(file.ok()) << file.status();
+    return *std::move(file);
+  }
+
+  std::string folder_;
+};
+
+void Add(LineFile& file, const std::string& text) {
+  file.Add([text] { return text; }, 1);
+}
+
+TEST_F(LineFileTest, WritesInOrderAndAllBeforeItsEnd) {
+  {
+    const auto file = Open();
+    for (const char* text : {"a", "b", "c"}) Add(*file, text);
+  }
+  EXPECT_THAT(Lines(path()), ElementsAre("a", "b", "c"));
+  {
+    const auto file = Open();  // Goes on with what is there.
+    Add(*file, "d");
+  }
+  EXPECT_THAT(Lines(path()), ElementsAre("a", "b", "c", "d"));
+}
+
+TEST_F(LineFileTest, IsRenamedWhereItIsFull) {
+  {
+    const auto file = Open({.most_bytes = 10});
+    for (const char* text : {"1111", "2222", "3333", "44444444444444", "5555"}) Add(*file, text);
+  }
+  EXPECT_THAT(Lines(path()), ElementsAre("5555"));
+  EXPECT_THAT(Lines(path() + ".1"), ElementsAre("44444444444444"));
+  {
+    const auto file = Open({.most_bytes = 10});  // What was there counts.
+    for (const char* text : {"6666", "7777"}) Add(*file, text);
+  }
+  EXPECT_THAT(Lines(path()), ElementsAre("7777"));
+  EXPECT_THAT(Lines(path() + ".1"), ElementsAre("5555", "6666"));
+}
+
+TEST_F(LineFileTest, WhatHasNoRoomIsLostAndNobodyWaits) {
+  Mutex mutex;
+  bool may_go_on = false, is_begun = false;
+  const auto file = Open({.most_kept = 2});
+  file->Add(
+      [&] {
+        MutexLock lock(&mutex);
+        is_begun = true;
+        mutex.Await([&] { return may_go_on; });
+        return std::string("slow");
+      },
+      1);
+  {
+    MutexLock lock(&mutex);
+    mutex.Await([&] { return is_begun; });
+  }
+  for (int i = 0; i < 2; ++i) Add(*file, "kept");
+  file->Add([] { return std::string("lost"); }, 7);
+  EXPECT_EQ(file->counts().lost, 7);
+  EXPECT_EQ(file->counts().written, 0);
+  MutexLock lock(&mutex);
+  may_go_on = true;
+}
+
+TEST_F(LineFileTest, AFileThatCannotBeWrittenLosesLinesAndNothingElse) {
+  std::filesystem::create_directory(path() + ".1");  // No file can take this name.
+  std::ofstream(path() + ".1/occupied");
+  const auto file = Open({.most_bytes = 4});
+  Add(*file, "aaa");
+  Add(*file, "bbb");
+  while (file->counts().written + file->counts().lost < 2) std::this_thread::yield();
+  EXPECT_EQ(file->counts().written, 1);
+  EXPECT_EQ(file->counts().lost, 1);
+  EXPECT_THAT(Lines(path()), ElementsAre("aaa"));
+}
+
+TEST_F(LineFileTest, OnlyRegularFilesCanBeFollowedAndRenamed) {
+  for (const std::string& bad : {folder_, folder_ + "/no/folder", std::string("/dev/null")}) {
+    EXPECT_THAT(LineFile::Open(bad, {}).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(bad)));
+  }
+}
+
+}  // namespace
+}  // namespace gemmd
