@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The target `headers` shows that each header of a library compiles with nothing included before it. A
-# header that its own source includes first was shown to by the compilation of that source, which is
-# without precompiled headers; the others are compiled here, without code being made.
+# header that its own source includes first is shown to by the compilation of that source alone, as by
+# tests/run.sh clang; the others are compiled here, without code being made.
 
 # Sets `result` to whether one of the `sources` is named as `header` and includes it first.
 function(gemmd_is_included_first header sources result)
