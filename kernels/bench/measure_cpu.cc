@@ -61,7 +61,7 @@ struct Matrices {
 };
 
 // One of those who take turns. call(set) multiplies once.
-struct Contender {
+struct HostContender {
   std::string name;
   std::function<void(int set)> call;
   int calls_per_sample = 1;
@@ -81,12 +81,12 @@ struct Contender {
   }
 };
 
-void TakeTurns(std::vector<Contender>& contenders, const CpuSettings& settings) {
-  for (Contender& contender : contenders) contender.WarmUp();
+void TakeTurns(std::vector<HostContender>& contenders, const CpuSettings& settings) {
+  for (HostContender& contender : contenders) contender.WarmUp();
   const Clock::time_point start = Clock::now();
   for (int turn = 0; turn < settings.min_samples || SecondsSince(start) < settings.seconds;
        ++turn) {
-    for (Contender& contender : contenders) contender.seconds.push_back(contender.Sample());
+    for (HostContender& contender : contenders) contender.seconds.push_back(contender.Sample());
   }
 }
 
@@ -114,14 +114,15 @@ absl::StatusOr<std::vector<Matrices>> MakeSets(const Problem& problem) {
 }
 
 // A library call with operands of its own, so that widening is not in its time.
-struct Opponent {
+struct HostOpponent {
   DirectCall call;
   std::vector<Matrices> sets;
 };
 
-absl::StatusOr<std::vector<Opponent>> MakeOpponents(const Kernel& kernel, const Problem& problem,
-                                                    const Shape& shape) {
-  std::vector<Opponent> opponents;
+absl::StatusOr<std::vector<HostOpponent>> MakeOpponents(const Kernel& kernel,
+                                                        const Problem& problem,
+                                                        const Shape& shape) {
+  std::vector<HostOpponent> opponents;
   const bool a_is_unsigned = kernel.recipe.a_compute == ElementType::kU8;
   for (DirectCall& call : DirectCalls(kernel.engine, shape, problem.b.order, a_is_unsigned)) {
     Problem direct;
@@ -150,10 +151,11 @@ absl::StatusOr<CpuMeasurement> MeasureOnCpu(const Kernel& kernel, const Shape& s
   };
   RETURN_IF_ERROR(launch(0));
 
-  std::vector<Contender> contenders;
+  std::vector<HostContender> contenders;
   contenders.push_back({std::string(kernel.name), [&](int set) { launch(set).IgnoreError(); }});
-  ASSIGN_OR_RETURN(const std::vector<Opponent> opponents, MakeOpponents(kernel, problem, shape));
-  for (const Opponent& opponent : opponents) {
+  ASSIGN_OR_RETURN(const std::vector<HostOpponent> opponents,
+                   MakeOpponents(kernel, problem, shape));
+  for (const HostOpponent& opponent : opponents) {
     contenders.push_back({opponent.call.name, [&opponent](int set) {
                             const Matrices& matrices = opponent.sets[static_cast<size_t>(set)];
                             opponent.call.run(matrices.a.data(), matrices.b.data(),
@@ -162,7 +164,7 @@ absl::StatusOr<CpuMeasurement> MeasureOnCpu(const Kernel& kernel, const Shape& s
   }
   TakeTurns(contenders, settings);
 
-  const Contender& row = contenders[0];
+  const HostContender& row = contenders[0];
   const ProductBytes first = {sets[0].a.data(), sets[0].b.data(), sets[0].d.data()};
   CpuMeasurement result = {.kernel = row.name,
                            .shape = shape,

@@ -9,7 +9,7 @@
 namespace gemmd::bench {
 namespace {
 
-std::vector<std::string> Names(const std::string& path) {
+std::vector<std::string> SparseNames(const std::string& path) {
   if (!path.empty()) return {path};
   return {"libcusparseLt.so.0", "libcusparseLt.so"};
 }
@@ -17,7 +17,7 @@ std::vector<std::string> Names(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<CusparseLtApi> CusparseLtApi::Load(const std::string& path) {
-  ASSIGN_OR_RETURN(DynamicLibrary library, DynamicLibrary::Load(Names(path)));
+  ASSIGN_OR_RETURN(DynamicLibrary library, DynamicLibrary::Load(SparseNames(path)));
   CusparseLtApi api;
   api.library = std::move(library);
   const DynamicLibrary& in = api.library;
