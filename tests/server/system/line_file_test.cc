@@ -85,8 +85,11 @@ TEST_F(LineFileTest, WhatHasNoRoomIsLostAndNobodyWaits) {
   const auto file = Open({.most_kept = 2});
   file->Add(
       [&] {
+        {
+          MutexLock lock(&mutex);
+          is_begun = true;
+        }
         MutexLock lock(&mutex);
-        is_begun = true;
         mutex.Await([&] { return may_go_on; });
         return std::string("slow");
       },
