@@ -194,8 +194,8 @@ def test_silent_readers_of_tensors_lose_their_call(daemons, battery):
                 )
                 peer.send(stream, message(request.SerializeToString()), end=True, limit_s=5)
                 wait_until(
-                    lambda: metrics_page.scrape(daemon).value(
-                        "gemmd_handler_seconds_count", method="Get"
+                    lambda: metrics_page.scrape(daemon).samples.get(
+                        ("gemmd_handler_seconds_count", frozenset({("method", "Get")})), 0
                     ),
                     DEADLINE_S,
                     "the download began",
