@@ -136,6 +136,20 @@ def run_tests(program, tests, folder):
     return False, run.stdout
 
 
+def source_with(copy, changed, source, written):
+    """What to compile for `source`: it may be the changed file, or name it among several that are
+    compiled as one."""
+    if source == changed:
+        return str(copy)
+    text = source.read_text()
+    named = f'#include "{changed}"'
+    if named not in text:
+        return str(source)
+    joined = written.with_suffix(".cxx")
+    joined.write_text(text.replace(named, f'#include "{copy}"'))
+    return str(joined)
+
+
 def compile_mutant(build, mutant, scratch):
     """Links a test program with the fault in it, and returns where it is."""
     changed = (ROOT / mutant.file).resolve()
@@ -152,8 +166,7 @@ def compile_mutant(build, mutant, scratch):
         written = scratch / f"{len(fresh)}.o"
         words[words.index("-o") + 1] = str(written)
         source = words.index("-c") + 1
-        if (build.folder / words[source]).resolve() == changed:
-            words[source] = str(copy)
+        words[source] = source_with(copy, changed, (build.folder / words[source]).resolve(), written)
         # The copy of a header is found before the header; a fault may leave a variable unused. The
         # compiler's own options begin behind what launches it, `cmake -E env ... ccache`.
         first = next(i for i, word in enumerate(words) if word.startswith("-") and word != "-E")

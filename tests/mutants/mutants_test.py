@@ -18,7 +18,7 @@ FILES = {
         cmake_minimum_required(VERSION 3.25)
         project(sums LANGUAGES CXX)
         set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
-        add_library(sums STATIC sums/sums.cc)
+        add_library(sums STATIC sums/more.cc sums/sums.cc)
         target_include_directories(sums PUBLIC ${PROJECT_SOURCE_DIR})
         add_executable(sums_test sums/sums_test.cc)
         target_link_libraries(sums_test PRIVATE sums)
@@ -32,6 +32,10 @@ FILES = {
         #include "sums/sums.h"
         int Three() { return One() + 2; }
         int Unused() { return 5; }
+        """,
+    "sums/more.cc": """
+        #include "sums/sums.h"
+        int Two() { return 2 * One(); }
         """,
     # The filter is what is expected to hold.
     "sums/sums_test.cc": """
@@ -55,6 +59,8 @@ FILES = {
 
 
 class MutantsTest(unittest.TestCase):
+    joins_sources = "OFF"
+
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
@@ -64,7 +70,8 @@ class MutantsTest(unittest.TestCase):
             (mutants.ROOT / name).write_text(textwrap.dedent(text).lstrip())
         # The compiler is launched as in gemmd's own build.
         command = ["cmake", "-S", mutants.ROOT, "-B", mutants.ROOT / "build", "-G", "Ninja",
-                   "-DCMAKE_CXX_COMPILER_LAUNCHER=cmake;-E;env;LAUNCHED=1"]
+                   "-DCMAKE_CXX_COMPILER_LAUNCHER=cmake;-E;env;LAUNCHED=1",
+                   f"-DCMAKE_UNITY_BUILD={cls.joins_sources}"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         cls.build = mutants.Build(mutants.ROOT / "build")
         subprocess.run(["ninja", "-C", cls.build.folder, "sums_test"], check=True, stdout=subprocess.DEVNULL)
@@ -131,6 +138,12 @@ class MutantsTest(unittest.TestCase):
         self.assertEqual(sorted(taken), names)
         self.assertEqual(mutants.choose(names, 3, 5), mutants.choose(names, 3 + 4, 5))
         self.assertLessEqual(max(len(mutants.choose(names, turn, 5)) for turn in range(4)), 5)
+
+
+class JoinedSourcesTest(MutantsTest):
+    """The same where the library's sources are compiled as one."""
+
+    joins_sources = "ON"
 
 
 if __name__ == "__main__":
