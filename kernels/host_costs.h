@@ -55,6 +55,9 @@ struct CopyCosts {
 struct EngineTimes {
   std::string engine;  // Kernel::engine.
   std::array<std::array<ExtentGrid, 2>, 2> grids;
+  // What an element of X costs more where Y is u8 less 128, since each line of X must be summed; X
+  // as it lies (0) or transposed (1).
+  std::array<double, 2> biased = {};
 };
 
 // The parts of a simulated product, in counts, and what one of each costs in an engine's products.

@@ -166,7 +166,29 @@ ExtentGrid MeasureTransposed(const Kernel& kernel, Bench& bench, Order a, Order 
   });
 }
 
-EngineTimes MeasureEngine(const Kernel& kernel, Bench& bench) {
+// What an element of X costs more where Y is biased: few columns, so that little else is done.
+double MeasureBiased(const Kernel& biased, Bench& bench, const HostCosts& costs, Order a,
+                     const ExtentGrid& grid) {
+  constexpr int64_t kLines = 1024;
+  constexpr int64_t kColumns = 8;
+  constexpr int64_t kDepth = 1024;
+  const Problem sample = EngineSample(biased, kLines, kColumns, kDepth, a, Order::kRowMajor);
+  const double others =
+      WideningSeconds(costs, sample.b, ElementType::kS8) + grid.Seconds(kLines, kColumns, kDepth);
+  return std::max(0.0, SecondsOfSample(biased, bench, sample) - others) / (kLines * kDepth);
+}
+
+// The row of an engine that gives it u8 values less 128; null: it has none.
+const Kernel* BiasedRow(std::string_view engine, const Target& target) {
+  for (const Kernel& kernel : Catalog(target.kind)) {
+    const bool is_biased = kernel.a == ElementType::kU8 && kernel.b == ElementType::kU8 &&
+                           kernel.recipe.b_compute == ElementType::kU8;
+    if (is_biased && kernel.engine == engine && kernel.available(target).ok()) return &kernel;
+  }
+  return nullptr;
+}
+
+EngineTimes MeasureEngine(const Kernel& kernel, Bench& bench, const HostCosts& costs) {
   using enum Order;
   EngineTimes times;
   times.engine = kernel.engine;
@@ -177,6 +199,10 @@ EngineTimes MeasureEngine(const Kernel& kernel, Bench& bench) {
     return x.Seconds(m, n, k) * y.Seconds(m, n, k) / plain.Seconds(m, n, k);
   });
   times.grids = {{{plain, y}, {x, both}}};
+  if (const Kernel* const biased = BiasedRow(kernel.engine, bench.target)) {
+    times.biased = {MeasureBiased(*biased, bench, costs, kRowMajor, plain),
+                    MeasureBiased(*biased, bench, costs, kColumnMajor, x)};
+  }
   return times;
 }
 
@@ -274,7 +300,7 @@ DeviceProfile MeasureRates(const Target& target) {
   const std::vector<const Kernel*> kernels = KernelsToMeasure(target);
   for (const Kernel* kernel : kernels) {
     if (target.kind == DeviceKind::kCpu) {
-      costs.engines.push_back(MeasureEngine(*kernel, bench));
+      costs.engines.push_back(MeasureEngine(*kernel, bench, costs));
     } else {
       costs.simulators.push_back(MeasureSimulator(kernel->engine, bench, costs));
     }

@@ -45,13 +45,14 @@ double Multiplying(const CpuWork& work, const HostCosts& costs, const EngineTime
   const int64_t least = work.is_biased ? ExtentGrid::kExtents[1] : 1;
   const int64_t m = std::max(problem.m, problem.n > 1 ? least : 1);
   const int64_t n = std::max(problem.n, least);
-  double seconds = 0;
-  if (work.is_swapped) {
-    const ExtentGrid& grid = times.grids[b_is_column_major ? 0 : 1][a_is_column_major ? 0 : 1];
-    seconds = grid.Seconds(n, m, work.depth);
-  } else {
-    const ExtentGrid& grid = times.grids[a_is_column_major ? 1 : 0][b_is_column_major ? 1 : 0];
-    seconds = grid.Seconds(m, n, work.depth);
+  const size_t x_is_transposed = work.is_swapped ? !b_is_column_major : a_is_column_major;
+  const size_t y_is_transposed = work.is_swapped ? !a_is_column_major : b_is_column_major;
+  const ExtentGrid& grid = times.grids[x_is_transposed][y_is_transposed];
+  double seconds =
+      work.is_swapped ? grid.Seconds(n, m, work.depth) : grid.Seconds(m, n, work.depth);
+  if (work.is_biased) {
+    const auto x_lines = static_cast<double>(work.is_swapped ? n : m);
+    seconds += x_lines * static_cast<double>(work.depth) * times.biased[x_is_transposed];
   }
   const double bytes = BytesOfMatrix(problem.a) + BytesOfMatrix(problem.b);
   if (bytes > kCachedBytes && costs.memory_bytes_per_second > 0) {
