@@ -30,8 +30,10 @@ class ABSL_LOCKABLE Mutex {
   }
 
   // Unlocks while it waits until `condition()`, which is called with the mutex locked, is true.
+  // Other waiters look at theirs first, as after Unlock.
   template <typename Condition>
   void Await(Condition condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
+    changed_.notify_all();
     std::unique_lock<std::mutex> held(mutex_, std::adopt_lock);
     changed_.wait(held, condition);
     held.release();
@@ -43,6 +45,7 @@ class ABSL_LOCKABLE Mutex {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
     // An infinite duration would overflow when added to now.
     const auto limited = absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(24 * 365)));
+    changed_.notify_all();
     std::unique_lock<std::mutex> held(mutex_, std::adopt_lock);
     const bool result = changed_.wait_for(held, limited, condition);
     held.release();
