@@ -14,7 +14,7 @@
 #include "tests/client/fake_service.h"
 #include "tests/client/gemmctl/gemmctl_runner.h"
 #include "tests/client/matrix/npy_text.h"
-#include "tests/client/scratch_folder.h"
+#include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

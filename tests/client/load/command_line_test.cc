@@ -15,7 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_service.h"
 #include "tests/client/load/delayed_server.h"
-#include "tests/client/scratch_folder.h"
+#include "tests/testing/scratch_folder.h"
 
 namespace gemmd {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <fstream>
 
-#include "tests/client/scratch_folder.h"
+#include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -12,8 +12,8 @@
 #include "client/load/load_plan.h"
 #include "client/load/payload.h"
 #include "client/matrix/matrix_reader.h"
-#include "tests/client/scratch_folder.h"
 #include "tests/testing/random_source.h"
+#include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-#include "tests/client/scratch_folder.h"
+#include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

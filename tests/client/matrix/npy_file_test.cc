@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/matrix/npy.h"
 #include "tests/client/matrix/npy_text.h"
-#include "tests/client/scratch_folder.h"
+#include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

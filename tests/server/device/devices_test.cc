@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "server/device/gpu_factory.h"
+#include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -76,13 +77,12 @@ TEST(DevicesTest, SaysWhichDeviceDoesNotStart) {
 }
 
 TEST(DevicesTest, SaysThatThereIsNoDriver) {
-  std::string folder = ::testing::TempDir() + "/gemmd_devices_XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  EXPECT_THAT(MissingDriver(folder), AllOf(StartsWith("no NVIDIA driver is loaded"),
-                                           EndsWith("there is no " + folder + "/nvidiactl")));
-  std::ofstream(folder + "/nvidiactl") << "";
-  EXPECT_EQ(MissingDriver(folder), "");
-  std::filesystem::remove_all(folder);
+  const ScratchFolder folder;
+  const std::string node = folder.Path("nvidiactl");
+  EXPECT_THAT(MissingDriver(folder.path()),
+              AllOf(StartsWith("no NVIDIA driver is loaded"), EndsWith("there is no " + node)));
+  std::ofstream(node) << "";
+  EXPECT_EQ(MissingDriver(folder.path()), "");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -25,21 +26,19 @@ using testing::IsEmpty;
 class SpanExportTest : public testing::Test {
  protected:
   SpanExportTest() {
-    std::string name = testing::TempDir() + "/spans.XXXXXX";
-    folder_ = mkdtemp(name.data());
     problem_.m = 2;
     problem_.n = 3;
     problem_.k = 4;
     timing_[Stage::kQueue] = 30;
     timing_[Stage::kCompute] = 50;
     timing_[Stage::kCopyOut] = 40;
+    timing_.total_ns = 110;
   }
-  ~SpanExportTest() override { std::filesystem::remove_all(folder_); }
 
   // What is in the file after products with these spans of their callers have ended.
   std::vector<json> Written(const std::vector<std::optional<TraceSpan>>& spans, double share = 0) {
     {
-      auto exported = SpanExport::Open({.file = folder_ + "/traces", .share = share});
+      auto exported = SpanExport::Open({.file = folder_.Path("traces"), .share = share});
       EXPECT_TRUE(exported.ok()) << exported.status();
       for (const auto& span : spans) {
         arrival_.span = span;
@@ -49,17 +48,16 @@ class SpanExportTest : public testing::Test {
                           .device = "cuda:7",
                           .status = status_,
                           .result = result_,
-                          .timing = timing_,
-                          .total_ns = 110});
+                          .timing = timing_});
       }
     }
-    std::ifstream file(folder_ + "/traces");
+    std::ifstream file(folder_.Path("traces"));
     std::vector<json> lines;
     for (std::string line; std::getline(file, line);) lines.push_back(json::parse(line));
     return lines;
   }
 
-  std::string folder_;
+  const ScratchFolder folder_;
   Arrival arrival_;
   Problem problem_;
   JobResult result_;
@@ -80,7 +78,7 @@ TEST_F(SpanExportTest, CallersSayWhichProductsHaveSpans) {
 
 TEST_F(SpanExportTest, AShareOfTheOthersHasSpansToo) {
   EXPECT_EQ(Written({Caller(false), std::nullopt, std::nullopt}, 1).size(), 2U);
-  std::filesystem::remove(folder_ + "/traces");
+  std::filesystem::remove(folder_.Path("traces"));
   const std::vector<std::optional<TraceSpan>> many(4000);
   const size_t some = Written(many, 0.25).size();
   // Ten standard deviations of a binomial distribution on either side.
@@ -130,7 +128,7 @@ TEST_F(SpanExportTest, AFailureIsAnErrorOfTheSpan) {
 
 TEST_F(SpanExportTest, WithoutAFileThereIsNone) {
   EXPECT_EQ(SpanExport::Open({}).value(), nullptr);
-  EXPECT_THAT(SpanExport::Open({.file = folder_}).status(),
+  EXPECT_THAT(SpanExport::Open({.file = folder_.path()}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("traces: ")));
 }
 

@@ -5,14 +5,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -23,13 +22,7 @@ using testing::HasSubstr;
 
 class LineFileTest : public testing::Test {
  protected:
-  LineFileTest() {
-    std::string name = testing::TempDir() + "/lines.XXXXXX";
-    folder_ = mkdtemp(name.data());
-  }
-  ~LineFileTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string path() const { return folder_ + "/lines"; }
+  std::string path() const { return folder_.Path("lines"); }
 
   static std::vector<std::string> Lines(const std::string& path) {
     std::ifstream file(path);
@@ -44,7 +37,7 @@ class LineFileTest : public testing::Test {
     return *std::move(file);
   }
 
-  std::string folder_;
+  const ScratchFolder folder_;
 };
 
 void Add(LineFile& file, const std::string& text) {
@@ -85,11 +78,8 @@ TEST_F(LineFileTest, WhatHasNoRoomIsLostAndNobodyWaits) {
   const auto file = Open({.most_kept = 2});
   file->Add(
       [&] {
-        {
-          MutexLock lock(&mutex);
-          is_begun = true;
-        }
         MutexLock lock(&mutex);
+        is_begun = true;
         mutex.Await([&] { return may_go_on; });
         return std::string("slow");
       },
@@ -119,7 +109,8 @@ TEST_F(LineFileTest, AFileThatCannotBeWrittenLosesLinesAndNothingElse) {
 }
 
 TEST_F(LineFileTest, OnlyRegularFilesCanBeFollowedAndRenamed) {
-  for (const std::string& bad : {folder_, folder_ + "/no/folder", std::string("/dev/null")}) {
+  for (const std::string& bad :
+       {folder_.path(), folder_.Path("no/folder"), std::string("/dev/null")}) {
     EXPECT_THAT(LineFile::Open(bad, {}).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(bad)));
   }
