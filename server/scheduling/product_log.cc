@@ -70,7 +70,7 @@ void LogProduct(const EndedProduct& product) {
               LogValue(arrival.request_id), LogValue(Describe(product.problem)), product.kernel,
               product.device, absl::StatusCodeToString(product.status.code()),
               LogValue(std::string(product.status.message())), product.result.queue_ns,
-              took.copy_in_ns, took.compute_ns, took.copy_out_ns, product.total_ns,
+              took.copy_in_ns, took.compute_ns, took.copy_out_ns, product.timing.total_ns,
               LogValue(arrival.peer), TraceFields(arrival.span));
 }
 

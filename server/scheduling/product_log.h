@@ -26,8 +26,7 @@ struct EndedProduct {
   std::string_view device;
   const absl::Status& status;
   const JobResult& result;
-  ProductTiming timing;  // Without its total; as far as it is known where the status is not OK.
-  int64_t total_ns;
+  ProductTiming timing;  // Of the stages what is known where the status is not OK.
 };
 void LogProduct(const EndedProduct& product);
 

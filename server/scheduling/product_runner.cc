@@ -291,6 +291,8 @@ void ProductRunner::End(InFlight& in_flight, CheckedResult checked, ProductTenso
     outcome.timing[Stage::kSendPrepare] = now_ns - done_ns;
     outcome.timing.total_ns = now_ns - in_flight.arrival.arrived_ns;
     timing = outcome.timing;
+  } else {
+    timing.total_ns = clock_.NowNs() - in_flight.arrival.arrived_ns;
   }
   stats_.AddCompletion(CompletionOf(outcome, IndexOf(*in_flight.served)));
   const EndedProduct ended = {.arrival = in_flight.arrival,
@@ -299,8 +301,7 @@ void ProductRunner::End(InFlight& in_flight, CheckedResult checked, ProductTenso
                               .device = in_flight.device,
                               .status = outcome.status,
                               .result = result,
-                              .timing = timing,
-                              .total_ns = clock_.NowNs() - in_flight.arrival.arrived_ns};
+                              .timing = timing};
   LogProduct(ended);
   if (spans_ != nullptr) spans_->Add(ended);
   std::move(caller.done)(std::move(outcome));

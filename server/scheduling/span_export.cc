@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -25,10 +24,9 @@ constexpr int kError = 2;
 struct Told {
   TraceSpan span;
   int64_t end_unix_ns = 0;
-  int64_t total_ns = 0;
   ProductTiming timing;
   std::string request_id;
-  std::string problem;
+  Problem problem;
   std::string kernel;
   std::string device;
   absl::Status status;
@@ -52,7 +50,7 @@ ordered_json SpanJson(const TraceSpan& span, std::string name, int kind, int64_t
 
 ordered_json ProductSpan(const Told& told, int64_t start_ns) {
   ordered_json span = SpanJson(told.span, "Multiply", kServer, start_ns, told.end_unix_ns);
-  span["attributes"] = {Text("rpc.system", "grpc"), Text("gemmd.problem", told.problem),
+  span["attributes"] = {Text("rpc.system", "grpc"), Text("gemmd.problem", Describe(told.problem)),
                         Text("gemmd.kernel", told.kernel), Text("gemmd.device", told.device)};
   if (!told.request_id.empty()) {
     span["attributes"].push_back(Text("gemmd.request_id", told.request_id));
@@ -65,21 +63,16 @@ ordered_json ProductSpan(const Told& told, int64_t start_ns) {
   return span;
 }
 
-struct StageSpan {
-  Stage stage;
-  TraceSpan span;
-};
-
-std::string Line(const Told& told, const std::vector<StageSpan>& stages) {
-  const int64_t start_ns = told.end_unix_ns - told.total_ns;
+std::string Line(const Told& told) {
+  const int64_t start_ns = told.end_unix_ns - told.timing.total_ns;
   ordered_json spans = {ProductSpan(told, start_ns)};
   int64_t at_ns = start_ns;
   for (size_t i = 0; i < kStages; ++i) {
     const auto stage = static_cast<Stage>(i);
+    if (told.timing[stage] <= 0) continue;
     const int64_t end_ns = std::min(at_ns + told.timing[stage], told.end_unix_ns);
-    for (const StageSpan& known : stages) {
-      if (known.stage != stage) continue;
-      spans.push_back(SpanJson(known.span, std::string(NameOf(stage)), kInternal, at_ns, end_ns));
+    if (const std::optional<TraceSpan> span = ChildOf(told.span)) {
+      spans.push_back(SpanJson(*span, std::string(NameOf(stage)), kInternal, at_ns, end_ns));
     }
     at_ns = end_ns;
   }
@@ -122,25 +115,19 @@ absl::StatusOr<std::unique_ptr<SpanExport>> SpanExport::Open(const SpanOptions& 
 void SpanExport::Add(const EndedProduct& product) {
   std::optional<TraceSpan> span = SampledSpan(product.arrival.span, share_);
   if (!span) return;
-  std::vector<StageSpan> stages;
-  for (size_t i = 0; i < kStages; ++i) {
-    const auto stage = static_cast<Stage>(i);
-    if (product.timing[stage] <= 0) continue;
-    std::optional<TraceSpan> own = ChildOf(*span);
-    if (own) stages.push_back({stage, *std::move(own)});
-  }
-  const auto count = static_cast<int64_t>(stages.size()) + 1;
+  const auto& stages = product.timing.stage_ns;
+  const auto count =
+      1 + std::count_if(stages.begin(), stages.end(), [](int64_t ns) { return ns > 0; });
+  // The rest is left to the file's thread: this one has other products to answer.
   Told told = {.span = *std::move(span),
                .end_unix_ns = absl::GetCurrentTimeNanos(),
-               .total_ns = product.total_ns,
                .timing = product.timing,
                .request_id = product.arrival.request_id,
-               .problem = Describe(product.problem),
+               .problem = product.problem,
                .kernel = std::string(product.kernel),
                .device = std::string(product.device),
                .status = product.status};
-  file_->Add([told = std::move(told), stages = std::move(stages)]() { return Line(told, stages); },
-             count);
+  file_->Add([told = std::move(told)]() { return Line(told); }, count);
 }
 
 }  // namespace gemmd
