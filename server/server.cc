@@ -7,10 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/catalog.h"
-#include "kernels/select.h"
 #include "kernels/status_macros.h"
-#include "server/device/canary.h"
 #include "server/kserve/kserve_service.h"
 #include "server/store/resident_device.h"
 #include "server/system/log.h"
@@ -63,29 +60,6 @@ std::vector<std::unique_ptr<Device>> WithTensors(std::vector<std::unique_ptr<Dev
     device = gemmd::WithTensors(std::move(device), store);
   }
   return devices;
-}
-
-// Kernels without a measured rate are chosen by a guess: whoever runs the daemon should know.
-void LogUnmeasured(const std::string& device, const DeviceProfile& profile) {
-  size_t available = 0;
-  size_t unmeasured = 0;
-  for (const Kernel& kernel : Catalog(profile.target.kind)) {
-    if (!kernel.available(profile.target).ok()) continue;
-    ++available;
-    if (!HasRate(kernel, profile)) ++unmeasured;
-  }
-  if (unmeasured == 0) return;
-  spdlog::warn("event=rates_missing device={} kernels={} of={}", LogValue(device), unmeasured,
-               available);
-}
-
-void LogConfinement(const DeviceInfo& info) {
-  if (!info.is_confined) return;
-  spdlog::info("event=worker_confined device={} by={}", LogValue(info.name),
-               LogValue(info.confinement));
-  if (info.unconfined.empty()) return;
-  spdlog::warn("event=confinement_missing device={} reason={}", LogValue(info.name),
-               LogValue(info.unconfined));
 }
 
 int64_t ReceiveQuotaOf(const ServerOptions& options) {
@@ -224,27 +198,6 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
       VerifySetup{options.verify, &incidents_,
                   [this](size_t device) { return ChipStateOf(device); }},
       spans_.get());
-}
-
-absl::Status Server::CheckDevices(absl::Duration timeout) {
-  for (ServedDevice& served : served_) {
-    const DeviceInfo& info = served.device->info();
-    served.canary = RunCanary(*served.device, timeout);
-    if (served.canary.ok()) {
-      spdlog::info("event=device_ready device={} description={} threads={}", LogValue(info.name),
-                   LogValue(info.description), info.threads);
-      LogUnmeasured(info.name, served.device->profile());
-      LogConfinement(info);
-    } else {
-      spdlog::error("event=device_not_ready device={} reason={}", LogValue(info.name),
-                    LogValue(served.canary.ToString()));
-    }
-  }
-  if (std::none_of(served_.begin(), served_.end(),
-                   [](const auto& served) { return served.canary.ok(); })) {
-    return absl::UnavailableError("devices: none is ready, see the log for each one's reason");
-  }
-  return absl::OkStatus();
 }
 
 void Server::ReadGpus() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lists of metrics, and what they give for a snapshot that is known.
+// What metrics give for a snapshot that is known.
 #include "server/metrics/metric.h"
 
 #include <gmock/gmock.h>
@@ -14,6 +14,7 @@
 
 #include "kernels/text.h"
 #include "server/system/clock.h"
+#include "tests/server/metrics/all_metrics.h"
 
 namespace gemmd {
 namespace {
@@ -22,22 +23,10 @@ using testing::ElementsAre;
 using testing::Pair;
 using testing::UnorderedElementsAre;
 
-std::vector<Metric> Joined(std::vector<absl::Span<const Metric>> lists) {
-  std::vector<Metric> all;
-  for (const auto list : lists) all.insert(all.end(), list.begin(), list.end());
-  return all;
-}
-
-std::vector<Metric> All() {
-  std::vector<absl::Span<const Metric>> lists = OwnMetrics();
-  lists.push_back(TritonMetrics());
-  return Joined(lists);
-}
-
 // What a metric gives, by its labels with commas between.
 std::map<std::string, double> ValuesOf(std::string_view name, const Snapshot& snapshot) {
   std::map<std::string, double> values;
-  for (const Metric& metric : All()) {
+  for (const Metric& metric : AllMetrics()) {
     if (metric.name != name) continue;
     Samples samples;
     metric.collect(snapshot, samples);
@@ -48,71 +37,6 @@ std::map<std::string, double> ValuesOf(std::string_view name, const Snapshot& sn
     }
   }
   return values;
-}
-
-TEST(MetricListTest, NamesAreThereOnceAndEndAsTheirTypeSays) {
-  std::set<std::string_view> names;
-  for (const Metric& metric : All()) {
-    EXPECT_TRUE(names.insert(metric.name).second) << metric.name;
-    EXPECT_FALSE(metric.help.empty()) << metric.name;
-    EXPECT_FALSE(metric.help.ends_with(".")) << metric.name;
-    EXPECT_EQ(metric.help.find('|'), metric.help.npos) << metric.name << " breaks the table";
-  }
-  for (const Metric& metric : Joined(OwnMetrics())) {
-    const bool is_counter = metric.type == MetricType::kCounter;
-    EXPECT_EQ(metric.name.ends_with("_total"), is_counter) << metric.name;
-    if (metric.type == MetricType::kHistogram) {
-      EXPECT_TRUE(metric.name.ends_with("_seconds")) << metric.name;
-    }
-  }
-}
-
-// Whether a text needs another one, above or beside it, to be understood: it begins as the second
-// half of a sentence, or has a pronoun that may stand for something outside.
-bool LeansOnOther(const std::string& text) {
-  static const std::regex* const leaning = new std::regex(
-      "^(Of|The same|And|Or|But|That|Which|Also|Other|Others|As|By)\\b|"
-      "\\b(it|its|they|them|their|these|those)\\b");
-  return std::regex_search(text, *leaning);
-}
-
-TEST(MetricListTest, HelpThatLeansOnOtherTextIsFound) {
-  for (const char* text :
-       {"Of which they waited for the device", "The same for each stage",
-        "The most of those (--max-queued-requests)", "Power that it may take", "Other products",
-        "Bytes of operands and results of those", "And the most that it may take"}) {
-    EXPECT_TRUE(LeansOnOther(text)) << text;
-  }
-  EXPECT_FALSE(LeansOnOther("Products that wait for the device"));
-}
-
-TEST(MetricListTest, EachHelpStandsAlone) {
-  for (const Metric& metric : All()) {
-    EXPECT_FALSE(LeansOnOther(std::string(metric.help))) << metric.name << ": " << metric.help;
-  }
-}
-
-// The list of metrics quotes texts as they are.
-TEST(MetricListTest, TextsNeedNoEscapingInJson) {
-  const auto stands_for_itself = [](char c) {
-    return c >= ' ' && c <= '~' && c != '"' && c != '\\';
-  };
-  for (const Metric& metric : All()) {
-    std::string texts(Concat(metric.name, metric.unit, metric.help));
-    for (const std::string_view label : metric.labels) texts += label;
-    EXPECT_TRUE(std::all_of(texts.begin(), texts.end(), stands_for_itself)) << texts;
-  }
-}
-
-// Prometheus's names end with the unit, then perhaps with _total or _limit.
-TEST(MetricListTest, NamesTellTheUnit) {
-  for (const Metric& metric : Joined(OwnMetrics())) {
-    for (const std::string_view unit :
-         {"seconds", "bytes", "ratio", "watts", "joules", "hertz", "celsius"}) {
-      const bool is_named = metric.name.find(Concat("_", unit)) != metric.name.npos;
-      EXPECT_EQ(metric.unit == unit, is_named) << metric.name << " has the unit " << metric.unit;
-    }
-  }
 }
 
 class MetricValueTest : public testing::Test {
@@ -322,7 +246,7 @@ TEST_F(MetricValueTest, EachSampleHasAsManyLabelsAsItsMetric) {
   snapshot_.kinds.resize(1);
   snapshot_.kernels.resize(1);
   snapshot_.handlers[0].counts[0] = 1;
-  for (const Metric& metric : All()) {
+  for (const Metric& metric : AllMetrics()) {
     Samples samples;
     metric.collect(snapshot_, samples);
     EXPECT_FALSE(samples.all().empty()) << metric.name;
