@@ -3,11 +3,9 @@
 // What a scraper gets from a server, when, and what it costs nobody.
 #include "server/metrics/endpoint.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <future>
@@ -17,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/host.h"
 #include "server/device/host_device.h"
 #include "server/metrics/exposition.h"
+#include "tests/server/metrics/http_peer.h"
 #include "tests/server/wire/running_server.h"
 #include "tests/testing/status_matchers.h"
 
@@ -34,36 +32,17 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// A connection to "127.0.0.1:PORT"; -1 where nobody listens.
-int ConnectTo(const std::string& address) {
-  sockaddr_in to = {};
-  to.sin_family = AF_INET;
-  int port = 0;
-  EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
-  to.sin_port = htons(static_cast<uint16_t>(port));
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (connect(connection, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) {
-    return connection;
-  }
-  close(connection);
-  return -1;
-}
-
 // The whole answer; empty where nobody listens.
 std::string Get(const std::string& address, const std::string& path) {
-  const int connection = ConnectTo(address);
-  if (connection < 0) return "";
-  const std::string request =
-      absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-  EXPECT_EQ(write(connection, request.data(), request.size()),
-            static_cast<ssize_t>(request.size()));
+  const HttpPeerSocket peer(address);
+  if (!peer.is_connected()) return "";
+  EXPECT_TRUE(peer.Say(
+      absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")));
   std::string answer;
   char part[4096];
-  for (ssize_t size = 0; (size = read(connection, part, sizeof(part))) > 0;) {
+  for (ssize_t size = 0; (size = recv(peer.get(), part, sizeof(part), 0)) > 0;) {
     answer.append(part, static_cast<size_t>(size));
   }
-  close(connection);
   return answer;
 }
 
@@ -157,15 +136,14 @@ TEST(MetricsEndpointTest, CountsApartWhatIsTooLargeAtAnyTime) {
 TEST(MetricsEndpointTest, SilentScrapersHoldUpNobody) {
   RunningServer server(TestDevice::kCpu, WithMetrics());
   const std::string address = server.server().metrics_address();
-  std::vector<int> silent;
+  std::vector<HttpPeerSocket> silent;
   for (int i = 0; i < 40; ++i) {
-    silent.push_back(ConnectTo(address));
-    ASSERT_GE(silent.back(), 0);
-    if (i % 2 == 0) send(silent.back(), "GET /met", 8, MSG_NOSIGNAL);
+    silent.emplace_back(address);
+    ASSERT_TRUE(silent.back().is_connected());
+    if (i % 2 == 0) send(silent.back().get(), "GET /met", 8, MSG_NOSIGNAL);
   }
   EXPECT_TRUE(MultiplySmall(server.gemm()).ok());
   EXPECT_THAT(Get(address, "/metrics"), HasSubstr("gemmd_admissions_total 1\n"));
-  for (const int connection : silent) close(connection);
 }
 
 // The drain is seen to its end; then nobody listens any more.

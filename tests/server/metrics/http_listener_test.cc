@@ -26,7 +26,9 @@ using testing::StartsWith;
 
 class Peer {
  public:
-  explicit Peer(const std::string& address) : socket_(address) {}
+  explicit Peer(const std::string& address) : socket_(address) {
+    EXPECT_TRUE(socket_.is_connected());
+  }
 
   bool Say(const std::string& text) const { return socket_.Say(text); }
   bool Ask(const std::string& path) const { return Say("GET " + path + " HTTP/1.1\r\n\r\n"); }

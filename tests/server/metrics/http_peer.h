@@ -24,6 +24,8 @@ class HttpPeerSocket {
  public:
   explicit HttpPeerSocket(const std::string& address);
 
+  // False where nobody listens.
+  bool is_connected() const { return is_connected_; }
   int get() const { return socket_.get(); }
   // Whether the other side takes all of it.
   bool Say(const std::string& text) const;
@@ -32,6 +34,7 @@ class HttpPeerSocket {
 
  private:
   FileDescriptor socket_;
+  bool is_connected_ = false;
 };
 
 }  // namespace gemmd

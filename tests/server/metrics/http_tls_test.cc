@@ -82,7 +82,9 @@ KeyAndCertificate MakeKeyAndCertificate() { return MakeKeyAndCertificate(EVP_EC_
 // Speaks TLS once it is told to.
 class TlsPeer {
  public:
-  explicit TlsPeer(const std::string& address) : socket_(address) {}
+  explicit TlsPeer(const std::string& address) : socket_(address) {
+    EXPECT_TRUE(socket_.is_connected());
+  }
 
   bool SayPlainly(const std::string& text) const { return socket_.Say(text); }
 

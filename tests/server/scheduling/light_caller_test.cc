@@ -37,9 +37,9 @@ struct Served {
   int64_t p99_ns = 0;
 };
 
-class Simulation {
+class CallersSimulation {
  public:
-  explicit Simulation(const Callers& callers) : callers_(callers) {}
+  explicit CallersSimulation(const Callers& callers) : callers_(callers) {}
 
   Served Run() {
     int64_t call_ns = clock_.NowNs() + 100 * kMs;
@@ -132,7 +132,7 @@ std::string Describe(const Callers& callers, const Served& served) {
 }
 
 void ExpectServed(const Callers& callers, int64_t most_ns) {
-  const Served served = Simulation(callers).Run();
+  const Served served = CallersSimulation(callers).Run();
   EXPECT_GE(served.answered, 0.95);
   EXPECT_GT(served.p99_ns, 0);
   EXPECT_LE(served.p99_ns, most_ns) << Describe(callers, served);
