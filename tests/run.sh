@@ -10,7 +10,7 @@
 #   mutants   puts a handful of small faults into the release build, which its tests must find
 #   asan      the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   tsan      the tests that start threads and do not use gRPC under ThreadSanitizer
-#   clang     builds daemon and client with clang and -Wthread-safety, each source alone
+#   clang     builds the programs with clang and -Wthread-safety, each source alone
 #   nocuda    as without a CUDA toolkit (asan's build): it is said once, daemon and catalogue are there
 #   quickstart  deploy/quickstart.sh ends with a checked product
 #   deploy    the images, and what else is in deploy/: needs root and the network
