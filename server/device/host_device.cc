@@ -26,11 +26,6 @@ constexpr size_t kWorkspaceAlignment = 64;  // GemmArgs::workspace.
 // A workspace larger than this goes back to the system after the job that needed it.
 constexpr int64_t kKeptWorkspaceBytes = int64_t{64} << 20;
 
-// Results and operands put together that are kept warm for the next product,
-constexpr int64_t kKeptWarmBytes = int64_t{128} << 20;
-// for so long, as the workspace is.
-constexpr absl::Duration kKeptWarm = absl::Seconds(1);
-
 // Whether there are bits between the elements of D that no kernel writes.
 bool HasGaps(const Problem& problem) {
   const MatrixLayout& d = problem.d;
@@ -99,7 +94,7 @@ void HostDevice::FreeDeleter::operator()(std::byte* memory) const { std::free(me
 
 HostDevice::HostDevice(const Target& target, int threads)
     : info_(target.kind == DeviceKind::kSim ? DescribeSimulator(target.chip) : DescribeCpu()),
-      memory_(kKeptWarmBytes) {
+      memory_(WarmMemory::kKeptBytes) {
   info_.kind = target.kind;
   info_.threads = threads > 0 ? threads : AllowedCores();
   info_.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
@@ -156,7 +151,7 @@ bool HostDevice::TakeNext(Pending& next) {
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !pending_.empty();
   };
-  if (!mutex_.AwaitWithTimeout(has_work, kKeptWarm)) {
+  if (!mutex_.AwaitWithTimeout(has_work, WarmMemory::kKeptFor)) {
     memory_.Cool();
     DropWorkspace();
     mutex_.Await(has_work);

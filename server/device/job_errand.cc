@@ -80,12 +80,14 @@ absl::Status JobErrand::CheckSources(const Job& job, const JobLayout& layout) {
   return absl::OkStatus();
 }
 
-JobErrand::JobErrand(const Job& job, Device::Done done, const DeviceProfile& profile)
+JobErrand::JobErrand(const Job& job, Device::Done done, const DeviceProfile& profile,
+                     WarmMemory& results)
     : Errand(Kind::kJob),
       job_(job),
       done_(std::move(done)),
       places_(PlacesOf(job)),
-      parts_(PartsOf(job)) {
+      parts_(PartsOf(job)),
+      results_(results) {
   job_id = job.id;
   uses = UsesOf(places_, parts_);
   const absl::StatusOr<JobLayout> layout = LayOutJob(job.problem, places_);
@@ -184,7 +186,7 @@ absl::Status JobErrand::PlaceResult(std::vector<CopiedBytes>& copies) {
     d_ = HeldBytes(d, [range = std::move(out)] {});
     return absl::OkStatus();
   }
-  std::optional<HeldBytes> memory = HeldBytes::Zeros(static_cast<int64_t>(d.size()));
+  std::optional<HeldBytes> memory = results_.Take(static_cast<int64_t>(d.size()));
   if (!memory.has_value()) {
     return absl::ResourceExhaustedError(
         Concat("d: no memory for ", d.size(), " bytes of a result"));

@@ -8,13 +8,15 @@
 #include "absl/status/status.h"
 #include "server/device/device.h"
 #include "server/device/errand.h"
+#include "server/device/warm_memory.h"
 
 namespace gemmd {
 
 class JobErrand final : public Errand {
  public:
   // Lays the matrices out; `verdict` says where they are none.
-  JobErrand(const Job& job, Device::Done done, const DeviceProfile& profile);
+  // Borrows `results`, memory for a D that does not stay where it is staged.
+  JobErrand(const Job& job, Device::Done done, const DeviceProfile& profile, WarmMemory& results);
 
   absl::Status CheckOperands() const override;
   std::vector<CopiedBytes> CopiesIn() const override;
@@ -40,6 +42,7 @@ class JobErrand final : public Errand {
   const std::vector<PlacedPart> parts_;
   JobLayout layout_;
   int64_t kernel_ns_ = 0;
+  WarmMemory& results_;
   HeldBytes d_;
 };
 

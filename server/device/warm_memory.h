@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 
+#include "absl/time/time.h"
 #include "server/device/held_bytes.h"
 
 namespace gemmd {
@@ -19,6 +20,9 @@ class WarmMemory {
  public:
   // Shorter pieces of memory come from malloc, which keeps them warm itself.
   static constexpr int64_t kLeastBytes = int64_t{1} << 20;
+  // What a device keeps for the next product, and for how long where there is none.
+  static constexpr int64_t kKeptBytes = int64_t{128} << 20;
+  static constexpr absl::Duration kKeptFor = absl::Seconds(1);
 
   // At most so many bytes that nobody uses are kept.
   explicit WarmMemory(int64_t most_kept_bytes);

@@ -36,6 +36,7 @@
 #include "server/device/staging_area.h"
 #include "server/device/streamed_job.h"
 #include "server/device/waker.h"
+#include "server/device/warm_memory.h"
 #include "server/device/worker_memory.h"
 #include "server/device/worker_process.h"
 #include "server/system/clock.h"
@@ -47,7 +48,7 @@ struct WorkerDeviceOptions {
   WorkerCommand command;
   // The length of the staging area. Two thirds are for the operands and results of jobs under way;
   // larger jobs go through it in parts, and those that are larger than the GPU's memory in panels.
-  int64_t staging_bytes = int64_t{512} << 20;
+  int64_t staging_bytes = int64_t{768} << 20;
   int copy_threads = CopyThreads::DefaultThreads();
   absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has its GPU.
   absl::Duration canary_timeout = absl::Seconds(10);
@@ -109,7 +110,7 @@ class WorkerDevice final : public Device {
   void StartStreamed() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The life of errands.
-  std::unique_ptr<Errand> MakeJobErrand(const Job& job, Done done) const;
+  std::unique_ptr<Errand> MakeJobErrand(const Job& job, Done done);
   void Give(Errands errands) ABSL_LOCKS_EXCLUDED(mutex_);
   ErrandQueue::Room TakeRoom(Errand& errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginNext() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -218,6 +219,9 @@ class WorkerDevice final : public Device {
   int64_t spin_until_ns_ = 0;
   int64_t next_canary_ns_ = 0;
   std::string end_;  // How the last worker ended.
+
+  // Results for which there is no room in the staging area.
+  WarmMemory results_{WarmMemory::kKeptBytes};
 
   std::thread thread_;
   // Their work ends before anything else goes.

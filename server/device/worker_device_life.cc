@@ -150,7 +150,11 @@ absl::Status WorkerDevice::Step() {
     case Event::kWoken:
       if (!readiness().ok()) RefuseWaiting();
       break;
-    case Event::kTime: break;
+    case Event::kTime:
+      if (clock_.NowNs() - last_answer_ns_ > absl::ToInt64Nanoseconds(WarmMemory::kKeptFor)) {
+        results_.Cool();
+      }
+      break;
   }
   return CheckTime();
 }

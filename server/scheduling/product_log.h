@@ -26,7 +26,7 @@ struct EndedProduct {
   std::string_view device;
   const absl::Status& status;
   const JobResult& result;
-  ProductTiming timing;  // Of the stages what is known where the status is not OK.
+  ProductTiming timing;  // As far as the stages are known where the status is not OK.
 };
 void LogProduct(const EndedProduct& product);
 

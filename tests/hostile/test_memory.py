@@ -213,7 +213,7 @@ GIB = 1 << 30
 DEFAULT_QUEUED = 4 * GIB
 # What the daemon takes beside what it accounts for: itself, its libraries, the scratch memory that a
 # device keeps, and the staging memory of a GPU.
-BESIDE = GIB * 3 // 4
+BESIDE = GIB
 POD_LIMIT = r"limits:\s+cpu: \S+\s+memory: (\d+)Gi"
 
 
