@@ -5,14 +5,18 @@
 
 #include "absl/strings/match.h"
 #include "gemmd/v1/admin.grpc.pb.h"
+#include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/system/log.h"
 #include "server/wire/convert_incident.h"
-#include "server/wire/grpc_status.h"
+#include "server/wire/registry_call.h"
 
 namespace gemmd {
 namespace {
+
+// What answers hold for readers that do not read, beside the operands of one incident.
+constexpr int64_t kMaxUnreadBytes = int64_t{1} << 20;
 
 // Where callers are known by name, the gate has asked for their role.
 absl::Status CheckIsLocal(const Gate& gate, const std::string& peer) {
@@ -22,53 +26,80 @@ absl::Status CheckIsLocal(const Gate& gate, const std::string& peer) {
       Concat("peer: got ", peer, ", want one of a unix socket (--listen=unix:PATH)"));
 }
 
-class AdminService final : public v1::Admin::CallbackService {
+// Every method takes and gives bytes.
+template <typename Base>
+using RawAdmin =
+    v1::Admin::WithRawCallbackMethod_RestartDevice<v1::Admin::WithRawCallbackMethod_ListIncidents<
+        v1::Admin::WithRawCallbackMethod_GetIncidentProduct<Base>>>;
+
+class AdminService final : public RawAdmin<v1::Admin::Service> {
  public:
   AdminService(const std::vector<ServedDevice>& devices, const Gate& gate,
                const IncidentLog& incidents, int64_t max_message_bytes)
       : devices_(devices),
         gate_(gate),
         incidents_(incidents),
-        max_message_bytes_(max_message_bytes) {}
+        max_message_bytes_(max_message_bytes),
+        unread_(incidents.most_kept_bytes() + kMaxUnreadBytes) {}
 
   grpc::ServerUnaryReactor* RestartDevice(grpc::CallbackServerContext* context,
-                                          const v1::RestartDeviceRequest* request,
-                                          v1::RestartDeviceResponse*) override {
-    absl::Status status = CheckIsLocal(gate_, context->peer());
-    if (status.ok()) status = Restart(request->device());
-    spdlog::info("event=restart_device device={} status={}", LogValue(request->device()),
-                 absl::StatusCodeToString(status.code()));
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(ToGrpcStatus(status));
-    return reactor;
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override {
+    return Answer<v1::RestartDeviceRequest>(
+        *context, *request, *response,
+        [this](const v1::RestartDeviceRequest& wire) -> absl::StatusOr<RegistryAnswer> {
+          const absl::Status status = Restart(wire.device());
+          spdlog::info("event=restart_device device={} status={}", LogValue(Shown(wire.device())),
+                       absl::StatusCodeToString(status.code()));
+          RETURN_IF_ERROR(status);
+          return AnswerOf(v1::RestartDeviceResponse());
+        });
   }
 
   grpc::ServerUnaryReactor* ListIncidents(grpc::CallbackServerContext* context,
-                                          const v1::ListIncidentsRequest*,
-                                          v1::ListIncidentsResponse* response) override {
-    const absl::Status status = CheckIsLocal(gate_, context->peer());
-    if (status.ok()) {
-      for (const IncidentLog::Entry& entry : incidents_.entries()) {
-        *response->add_incidents() = ToWire(entry);
-      }
-      response->set_found(incidents_.found());
-    }
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(ToGrpcStatus(status));
-    return reactor;
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override {
+    return Answer<v1::ListIncidentsRequest>(
+        *context, *request, *response,
+        [this](const v1::ListIncidentsRequest&) -> absl::StatusOr<RegistryAnswer> {
+          v1::ListIncidentsResponse incidents;
+          for (const IncidentLog::Entry& entry : incidents_.entries()) {
+            *incidents.add_incidents() = ToWire(entry);
+          }
+          incidents.set_found(incidents_.found());
+          return AnswerOf(incidents);
+        });
   }
 
   grpc::ServerUnaryReactor* GetIncidentProduct(grpc::CallbackServerContext* context,
-                                               const v1::GetIncidentProductRequest* request,
-                                               v1::GetIncidentProductResponse* response) override {
-    absl::Status status = CheckIsLocal(gate_, context->peer());
-    if (status.ok()) status = FillProduct(*request, *response);
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(ToGrpcStatus(status));
-    return reactor;
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) override {
+    return Answer<v1::GetIncidentProductRequest>(
+        *context, *request, *response,
+        [this](const v1::GetIncidentProductRequest& wire) -> absl::StatusOr<RegistryAnswer> {
+          v1::GetIncidentProductResponse product;
+          RETURN_IF_ERROR(FillProduct(wire, product));
+          return AnswerOf(product);
+        });
   }
 
  private:
+  // Who is not local is answered before anything of the request is looked at.
+  template <typename Wire, typename Function>
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext& context,
+                                   const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
+                                   Function answer) {
+    return AnswerRegistryCall(
+        context, unread_,
+        [&]() -> absl::StatusOr<RegistryAnswer> {
+          RETURN_IF_ERROR(CheckIsLocal(gate_, context.peer()));
+          Wire wire;
+          RETURN_IF_ERROR(ReadRequest(request, wire));
+          return answer(wire);
+        },
+        response);
+  }
+
   absl::Status FillProduct(const v1::GetIncidentProductRequest& request,
                            v1::GetIncidentProductResponse& response) const {
     const int64_t id = request.id();
@@ -85,16 +116,18 @@ class AdminService final : public v1::Admin::CallbackService {
   }
 
   absl::Status Restart(const std::string& name) const {
+    RETURN_IF_ERROR(CheckNameLength("device", name));
     for (const ServedDevice& served : devices_) {
       if (served.device->info().name == name) return served.device->RestartWorker();
     }
-    return absl::NotFoundError(GotWant("device", name, "one that ListDevices names"));
+    return absl::NotFoundError(GotWant("device", Shown(name), "one that ListDevices names"));
   }
 
   const std::vector<ServedDevice>& devices_;
   const Gate& gate_;
   const IncidentLog& incidents_;
   const int64_t max_message_bytes_;
+  UnreadAnswers unread_;
 };
 
 }  // namespace

@@ -17,6 +17,7 @@ from daemon import wait_until
 from gemmd.v1 import admin_pb2, admin_pb2_grpc
 
 DEADLINE_S = 60
+MIB = 1 << 20
 
 
 def restart_device(address, device):
@@ -48,6 +49,40 @@ def test_only_who_is_local_restarts_devices(daemons, fake_worker, gemmctl):
         timeout=DEADLINE_S,
     )
     assert refused.returncode != 0 and "want one of a unix socket" in refused.stderr
+
+
+@pytest.mark.resident_memory
+def test_messages_to_operators_services_take_no_memory(daemons, battery):
+    """Messages of gRPC's own kind would be made of all that is sent: of 16 MiB of unknown groups, 200."""
+    daemon = daemons.start("--lame-duck=1ms", "--devices=cpu")
+    groups = b"\x83\x7d\x84\x7d" * (4 * MIB)
+    before = daemon.peak_rss_bytes()
+    for address, code in (
+        (daemon.tcp, grpc.StatusCode.PERMISSION_DENIED),
+        (daemon.unix, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ):
+        options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(address, options) as channel:
+            for method in ("RestartDevice", "ListIncidents", "GetIncidentProduct"):
+                with pytest.raises(grpc.RpcError) as raised:
+                    channel.unary_unary(f"/gemmd.v1.Admin/{method}")(groups, timeout=DEADLINE_S)
+                assert raised.value.code() == code
+    grown = (daemon.peak_rss_bytes() - before) / MIB
+    battery.holds("16 MiB for operators' services", most=16 + 48, seen=grown, unit="MiB")
+
+
+def test_names_for_operators_are_short(daemons):
+    daemon = daemons.start("--lame-duck=1ms", "--devices=cpu")
+    with grpc.insecure_channel(daemon.unix, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        restart = admin_pb2_grpc.AdminStub(channel).RestartDevice
+        for length, code, text in (
+            (128, grpc.StatusCode.NOT_FOUND, "device: got xxx"),
+            (129, grpc.StatusCode.INVALID_ARGUMENT, "device: got 129 bytes, want at most 128"),
+        ):
+            with pytest.raises(grpc.RpcError) as raised:
+                restart(admin_pb2.RestartDeviceRequest(device="x" * length), timeout=DEADLINE_S)
+            assert raised.value.code() == code
+            assert text in raised.value.details() and len(raised.value.details()) < 200
 
 
 def test_a_gpu_that_failed_too_often_is_tried_again(daemons, fake_worker):
