@@ -34,6 +34,17 @@ void AddListening(CLI::App& app, Options& options) {
       ->type_name("on|off")
       ->group(kGroup);
   app.add_option_function<std::string>(
+         "--reflection",
+         [&options](const std::string& text) { options.server.has_reflection = text == "on"; },
+         "With on, the same addresses tell tools such as grpcurl which methods there are. gRPC "
+         "reads "
+         "what is asked of it whole, up to --max-message-bytes, and many times that in memory: off "
+         "where callers are not trusted and no --rules name who may ask")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->default_str("on")
+      ->type_name("on|off")
+      ->group(kGroup);
+  app.add_option_function<std::string>(
          "--metrics-listen",
          [&options](const std::string& text) {
            options.server.metrics_listen = text == "off" ? "" : text;

@@ -2,6 +2,8 @@
 #include "server/server.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 
 #include <algorithm>
 #include <utility>
@@ -78,6 +80,19 @@ absl::StatusOr<std::unique_ptr<Trust>> LoadTrust(const TrustOptions& options) {
   return nullptr;
 }
 
+// gRPC's library adds reflection to every server that is built.
+class NoReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->erase(std::remove_if(plugins->begin(), plugins->end(),
+                                  [](const auto& plugin) {
+                                    return plugin->name() == "proto_server_reflection";
+                                  }),
+                   plugins->end());
+  }
+};
+
 }  // namespace
 
 // The services, which live as long as the gRPC server.
@@ -87,11 +102,11 @@ class Server::Services {
       : gemm(*server.runner_, server.gate_, server.receiving_, server.sends_, server.handler_times_,
              server.clock_),
         registry(MakeRegistryService(server.served_, *server.runner_, server.gate_,
-                                     *server.observer_, server.handler_times_, server.clock_,
-                                     LimitsOf(options))),
+                                     *server.observer_, server.sends_, server.handler_times_,
+                                     server.clock_, LimitsOf(options))),
         tensors(MakeTensorService(server.tensors_, server.gate_, server.sends_,
                                   server.handler_times_, server.clock_)),
-        admin(MakeAdminService(server.served_, server.gate_, server.incidents_,
+        admin(MakeAdminService(server.served_, server.gate_, server.incidents_, server.sends_,
                                options.transport.max_message_bytes)) {
     if (!options.speaks_kserve) return;
     kserve = MakeKserveService(*server.runner_, server.gate_, server.receiving_, server.sends_,
@@ -219,6 +234,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
+  if (!options.has_reflection) builder.SetOption(std::make_unique<NoReflection>());
   RETURN_IF_ERROR(ConfigureTransport(options.transport, receiving_, builder));
   builder.RegisterService(&services_->gemm);
   builder.RegisterService(services_->registry.get());

@@ -65,7 +65,8 @@ struct ServerOptions {
   VerifyOptions verify;
   IncidentLog::Options incidents;
   SpanOptions spans;
-  bool speaks_kserve = true;  // Whether KServe's protocol is served too.
+  bool speaks_kserve = true;   // Whether KServe's protocol is served too.
+  bool has_reflection = true;  // Whether gRPC tells of the services.
 };
 
 class Server {

@@ -75,6 +75,7 @@ class KserveService final : public inference::GRPCInferenceService::Service {
   KserveService(ProductRunner& runner, const Gate& gate, ReceiveQuota& quota, SendWatch& watch,
                 HandlerTimes& times, const Clock& clock, std::function<bool()> is_ready)
       : gate_(gate),
+        watch_(watch),
         times_(times),
         clock_(clock),
         is_ready_(std::move(is_ready)),
@@ -229,11 +230,13 @@ class KserveService final : public inference::GRPCInferenceService::Service {
                     [this, answer](Context* context, const Bytes* request, Bytes* response) {
                       const HandlerTimer timer(times_, clock_, Handler::kKserve, clock_.NowNs());
                       return AnswerRegistryCall(
-                          *context, unread_, [&] { return answer(*context, *request); }, *response);
+                          *context, unread_, watch_, [&] { return answer(*context, *request); },
+                          *response);
                     }));
   }
 
   const Gate& gate_;
+  SendWatch& watch_;
   HandlerTimes& times_;
   const Clock& clock_;
   const std::function<bool()> is_ready_;

@@ -35,10 +35,11 @@ using RawAdmin =
 class AdminService final : public RawAdmin<v1::Admin::Service> {
  public:
   AdminService(const std::vector<ServedDevice>& devices, const Gate& gate,
-               const IncidentLog& incidents, int64_t max_message_bytes)
+               const IncidentLog& incidents, SendWatch& watch, int64_t max_message_bytes)
       : devices_(devices),
         gate_(gate),
         incidents_(incidents),
+        watch_(watch),
         max_message_bytes_(max_message_bytes),
         unread_(incidents.most_kept_bytes() + kMaxUnreadBytes) {}
 
@@ -90,7 +91,7 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
                                    const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
                                    Function answer) {
     return AnswerRegistryCall(
-        context, unread_,
+        context, unread_, watch_,
         [&]() -> absl::StatusOr<RegistryAnswer> {
           RETURN_IF_ERROR(CheckIsLocal(gate_, context.peer()));
           Wire wire;
@@ -126,6 +127,7 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
   const std::vector<ServedDevice>& devices_;
   const Gate& gate_;
   const IncidentLog& incidents_;
+  SendWatch& watch_;
   const int64_t max_message_bytes_;
   UnreadAnswers unread_;
 };
@@ -134,8 +136,8 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
 
 std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices,
                                                 const Gate& gate, const IncidentLog& incidents,
-                                                int64_t max_message_bytes) {
-  return std::make_unique<AdminService>(devices, gate, incidents, max_message_bytes);
+                                                SendWatch& watch, int64_t max_message_bytes) {
+  return std::make_unique<AdminService>(devices, gate, incidents, watch, max_message_bytes);
 }
 
 }  // namespace gemmd

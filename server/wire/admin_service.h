@@ -12,12 +12,13 @@
 #include "server/device/served_device.h"
 #include "server/scheduling/incidents.h"
 #include "server/wire/gate.h"
+#include "server/wire/send_watch.h"
 
 namespace gemmd {
 
-// Borrows the devices, the gate and the log. A message holds at most so many bytes.
+// Borrows the devices, the gate, the log and the watch. A message holds at most so many bytes.
 std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices,
                                                 const Gate& gate, const IncidentLog& incidents,
-                                                int64_t max_message_bytes);
+                                                SendWatch& watch, int64_t max_message_bytes);
 
 }  // namespace gemmd

@@ -17,16 +17,20 @@ namespace {
 // Keeps the room of its answer until gRPC has let go of it.
 class Reactor final : public grpc::ServerUnaryReactor {
  public:
+  Reactor(SendWatch& watch, grpc::CallbackServerContext& context) : sending_(watch, context) {}
+
   absl::Status Take(UnreadAnswers& unread, absl::StatusOr<RegistryAnswer> answer,
                     grpc::ByteBuffer& response) {
     RETURN_IF_ERROR(answer.status());
     ASSIGN_OR_RETURN(room_, unread.Hold(answer->own_bytes));
     response.Swap(&answer->bytes);
+    WatchAnswer(response, sending_);
     return absl::OkStatus();
   }
   void OnDone() override { delete this; }
 
  private:
+  SendWatch::Call sending_;
   UnreadAnswers::Room room_;
 };
 
@@ -56,10 +60,15 @@ RegistryAnswer AnswerOf(const google::protobuf::MessageLite& message) {
   return {grpc::ByteBuffer(&bytes, 1), static_cast<int64_t>(bytes.size())};
 }
 
+void WatchAnswer(const grpc::ByteBuffer& answer, SendWatch::Call& sending) {
+  const auto bytes = static_cast<int64_t>(answer.Length());
+  if (bytes > UnreadAnswers::kUncountedBytes) sending.Begin(bytes);
+}
+
 grpc::ServerUnaryReactor* AnswerRegistryCall(
-    grpc::CallbackServerContext& context, UnreadAnswers& unread,
+    grpc::CallbackServerContext& context, UnreadAnswers& unread, SendWatch& watch,
     absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer, grpc::ByteBuffer& response) {
-  auto* const reactor = new Reactor;
+  auto* const reactor = new Reactor(watch, context);
   const absl::Status status = reactor->Take(unread, answer(), response);
   TellRetryAfter(status, context);
   reactor->Finish(ToGrpcStatus(status));

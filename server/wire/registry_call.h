@@ -9,6 +9,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "server/wire/send_watch.h"
 #include "server/wire/unread_answers.h"
 
 namespace gemmd {
@@ -29,9 +30,13 @@ absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Messag
 // The answer that a message is.
 RegistryAnswer AnswerOf(const google::protobuf::MessageLite& message);
 
-// Answers a call with what `answer` gives; the reactor owns itself.
+// Watches a call from now on that sends so long an answer that it is counted.
+void WatchAnswer(const grpc::ByteBuffer& answer, SendWatch::Call& sending);
+
+// Answers a call with what `answer` gives; the reactor owns itself. The watch ends the call where
+// nobody reads a long answer.
 grpc::ServerUnaryReactor* AnswerRegistryCall(
-    grpc::CallbackServerContext& context, UnreadAnswers& unread,
+    grpc::CallbackServerContext& context, UnreadAnswers& unread, SendWatch& watch,
     absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer, grpc::ByteBuffer& response);
 
 }  // namespace gemmd

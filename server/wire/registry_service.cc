@@ -57,12 +57,13 @@ void AddLibraries(v1::GetServerInfoResponse& response) {
 class RegistryService final : public RawListings<RawAnswers<v1::Registry::Service>> {
  public:
   RegistryService(const std::vector<ServedDevice>& devices, const ProductRunner& runner,
-                  const Gate& gate, const Observer& observer, HandlerTimes& times,
+                  const Gate& gate, const Observer& observer, SendWatch& watch, HandlerTimes& times,
                   const Clock& clock, v1::Limits limits)
       : devices_(devices),
         runner_(runner),
         gate_(gate),
         observer_(observer),
+        watch_(watch),
         times_(times),
         clock_(clock),
         limits_(std::move(limits)),
@@ -155,7 +156,7 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
       RETURN_IF_ERROR(ReadRequest(request, wire));
       return make(wire);
     };
-    return AnswerRegistryCall(context, unread_, answer, response);
+    return AnswerRegistryCall(context, unread_, watch_, answer, response);
   }
 
   v1::ListDevicesResponse DescribeDevices() const {
@@ -213,6 +214,7 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
   const ProductRunner& runner_;
   const Gate& gate_;
   const Observer& observer_;
+  SendWatch& watch_;
   HandlerTimes& times_;
   const Clock& clock_;
   const v1::Limits limits_;
@@ -227,9 +229,10 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
 
 std::unique_ptr<grpc::Service> MakeRegistryService(const std::vector<ServedDevice>& devices,
                                                    const ProductRunner& runner, const Gate& gate,
-                                                   const Observer& observer, HandlerTimes& times,
-                                                   const Clock& clock, v1::Limits limits) {
-  return std::make_unique<RegistryService>(devices, runner, gate, observer, times, clock,
+                                                   const Observer& observer, SendWatch& watch,
+                                                   HandlerTimes& times, const Clock& clock,
+                                                   v1::Limits limits) {
+  return std::make_unique<RegistryService>(devices, runner, gate, observer, watch, times, clock,
                                            std::move(limits));
 }
 

@@ -13,13 +13,15 @@
 #include "server/scheduling/product_runner.h"
 #include "server/system/clock.h"
 #include "server/wire/gate.h"
+#include "server/wire/send_watch.h"
 
 namespace gemmd {
 
 // Borrows everything. `limits` is what GetServerInfo tells.
 std::unique_ptr<grpc::Service> MakeRegistryService(const std::vector<ServedDevice>& devices,
                                                    const ProductRunner& runner, const Gate& gate,
-                                                   const Observer& observer, HandlerTimes& times,
-                                                   const Clock& clock, v1::Limits limits);
+                                                   const Observer& observer, SendWatch& watch,
+                                                   HandlerTimes& times, const Clock& clock,
+                                                   v1::Limits limits);
 
 }  // namespace gemmd

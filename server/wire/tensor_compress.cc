@@ -16,8 +16,9 @@ namespace {
 
 class CompressReactor final : public grpc::ServerUnaryReactor {
  public:
-  CompressReactor(UnreadAnswers& unread, grpc::ByteBuffer& response)
-      : unread_(unread), response_(response) {}
+  CompressReactor(UnreadAnswers& unread, SendWatch& watch, grpc::CallbackServerContext& context,
+                  grpc::ByteBuffer& response)
+      : unread_(unread), sending_(watch, context), response_(response) {}
 
   void Start(TensorStore& store, const Gate& gate, Compressor& compressor,
              grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
@@ -56,10 +57,12 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
   absl::Status Take(RegistryAnswer answer) {
     ASSIGN_OR_RETURN(room_, unread_.Hold(answer.own_bytes));
     response_.Swap(&answer.bytes);
+    WatchAnswer(response_, sending_);
     return absl::OkStatus();
   }
 
   UnreadAnswers& unread_;
+  SendWatch::Call sending_;
   grpc::ByteBuffer& response_;
   UnreadAnswers::Room room_;
   std::weak_ptr<Compressor::Task> task_;
@@ -69,10 +72,10 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
 
 grpc::ServerUnaryReactor* StartCompressCall(TensorStore& store, const Gate& gate,
                                             Compressor& compressor, UnreadAnswers& unread,
-                                            grpc::CallbackServerContext& context,
+                                            SendWatch& watch, grpc::CallbackServerContext& context,
                                             const grpc::ByteBuffer& request,
                                             grpc::ByteBuffer& response) {
-  auto* const reactor = new CompressReactor(unread, response);
+  auto* const reactor = new CompressReactor(unread, watch, context, response);
   reactor->Start(store, gate, compressor, context, request);
   return reactor;
 }

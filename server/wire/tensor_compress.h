@@ -15,7 +15,7 @@ namespace gemmd {
 // by its deadline, so does the work. Borrows everything but the request.
 grpc::ServerUnaryReactor* StartCompressCall(TensorStore& store, const Gate& gate,
                                             Compressor& compressor, UnreadAnswers& unread,
-                                            grpc::CallbackServerContext& context,
+                                            SendWatch& watch, grpc::CallbackServerContext& context,
                                             const grpc::ByteBuffer& request,
                                             grpc::ByteBuffer& response);
 

@@ -117,7 +117,8 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
     const HandlerTimer timer(times_, clock_, Handler::kCompress, clock_.NowNs());
-    return StartCompressCall(store_, gate_, compressor_, unread_, *context, *request, *response);
+    return StartCompressCall(store_, gate_, compressor_, unread_, watch_, *context, *request,
+                             *response);
   }
 
  private:
@@ -133,7 +134,7 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
       ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate_, context));
       return make(session, wire);
     };
-    return AnswerRegistryCall(context, unread_, answer, response);
+    return AnswerRegistryCall(context, unread_, watch_, answer, response);
   }
 
   absl::StatusOr<RegistryAnswer> ListTensors(const TensorStore::SessionUse& session,

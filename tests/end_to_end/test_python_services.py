@@ -250,6 +250,15 @@ def test_health_watch(health):
     watch.cancel()
 
 
+def test_reflection_can_be_off(daemons):
+    daemon = daemons.start("--devices=cpu", "--reflection=off", "--lame-duck=1ms")
+    with grpc.insecure_channel(daemon.tcp, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        grpc.channel_ready_future(channel).result(DEADLINE_S)
+        with pytest.raises(grpc.RpcError) as raised:
+            ProtoReflectionDescriptorDatabase(channel).get_services()
+        assert raised.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
 def test_reflection_gives_the_contract(channel):
     """A client without the .proto finds every method and the same messages."""
     database = ProtoReflectionDescriptorDatabase(channel)
