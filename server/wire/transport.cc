@@ -9,16 +9,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <limits>
 #include <string_view>
 #include <system_error>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/system/control_group.h"
 #include "server/wire/listening_socket.h"
 
 namespace gemmd {
@@ -36,15 +35,6 @@ absl::Status AddMilliseconds(std::string_view option, const char* argument, absl
 }
 
 std::string LastError() { return std::error_code(errno, std::generic_category()).message(); }
-
-// The number in a limit file of the control group; the word "max" means that there is no limit.
-int64_t LimitFromFile(const char* path) {
-  std::ifstream file(path);
-  std::string text;
-  int64_t limit = 0;
-  if (file >> text && absl::SimpleAtoi(text, &limit) && limit > 0) return limit;
-  return std::numeric_limits<int64_t>::max();
-}
 
 absl::Status CheckWhichFiles(const TransportOptions& options, const std::string& metrics_listen) {
   const CertificateFiles& files = options.certificates;
@@ -162,8 +152,7 @@ std::string WithPort(const std::string& address, int port) {
 
 int64_t MemoryLimitBytes() {
   const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  return std::min({machine, LimitFromFile("/sys/fs/cgroup/memory.max"),
-                   LimitFromFile("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
+  return std::min(machine, ControlGroupMemoryLimit().value_or(machine));
 }
 
 absl::StatusOr<ConnectionLimits> ConnectionLimitsOf(const TransportOptions& options,

@@ -56,7 +56,7 @@ absl::Status CheckAddress(const std::string& address);
 // The address with the port that was bound ("127.0.0.1:0" and 4711 give "127.0.0.1:4711").
 std::string WithPort(const std::string& address, int port);
 
-// The memory that this process may use: the control group's limit, or the machine's memory.
+// The memory that this process may use: the limit of its control groups, or the machine's memory.
 int64_t MemoryLimitBytes();
 
 // The limits of connections. Without a number of their own there may be half as many as files may
