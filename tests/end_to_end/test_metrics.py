@@ -271,7 +271,7 @@ def test_restarts_and_canaries_of_workers(start, multiply):
         lambda: scrape(daemon).value("gemmd_canaries_total", **passed) == 3, DEADLINE_S, "back"
     )
     assert scrape(daemon).value("gemmd_worker_restarts_total", device="cuda:0") == 1
-    assert scrape(daemon).value("gemmd_device_staging_bytes", device="cuda:0") == 512 << 20
+    assert scrape(daemon).value("gemmd_device_staging_bytes", device="cuda:0") == 768 << 20
 
 
 def test_the_endpoint_is_there_until_the_drain_is_over(start, tmp_path, monkeypatch):
