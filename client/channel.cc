@@ -32,6 +32,17 @@ constexpr int64_t kMostMessageBytes = std::numeric_limits<int32_t>::max();
 constexpr absl::Duration kKeepaliveTime = absl::Seconds(20);
 constexpr absl::Duration kKeepaliveTimeout = absl::Seconds(10);
 
+// gRPC 1.51 ends with the last channel, and then waits for a thread that polls for up to 10 s after
+// a long message. Whoever lets a client go would wait with it, so gRPC is kept until the process
+// ends.
+void KeepGrpc() {
+  static const bool kIsKept = [] {
+    grpc_init();
+    return true;
+  }();
+  (void)kIsKept;
+}
+
 int Milliseconds(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
 }
@@ -159,6 +170,7 @@ absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> MakeChannels(
   if (!options.tls.server_name.empty()) {
     arguments.SetSslTargetNameOverride(options.tls.server_name);
   }
+  KeepGrpc();
   std::vector<std::shared_ptr<grpc::Channel>> channels(static_cast<size_t>(options.channels));
   for (std::shared_ptr<grpc::Channel>& channel : channels) {
     channel = grpc::CreateCustomChannel(std::string(target), *credentials, arguments);

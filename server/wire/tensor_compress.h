@@ -7,6 +7,7 @@
 
 #include "server/store/compressor.h"
 #include "server/wire/gate.h"
+#include "server/wire/send_watch.h"
 #include "server/wire/unread_answers.h"
 
 namespace gemmd {

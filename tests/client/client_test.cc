@@ -4,6 +4,7 @@
 #include "gemmd/client.h"
 
 #include <gmock/gmock.h>
+#include <grpc/grpc.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -34,6 +35,15 @@ TEST(ClientTest, MultipliesVectorsInFiveLines) {
   EXPECT_EQ(product->timing().compute_ns(), 1000);
   EXPECT_THAT(product->elements<double>(), StatusIs(absl::StatusCode::kInvalidArgument,
                                                     "elements: got f64, want D's type, f32"));
+}
+
+// gRPC's end would wait for its threads, for up to 10 s after a long message.
+TEST(ClientTest, TheLastClientDoesNotEndGrpc) {
+  {
+    const absl::StatusOr<Client> client = Client::Create("127.0.0.1:1");
+    ASSERT_THAT(client.status(), IsOk());
+  }
+  EXPECT_EQ(grpc_is_initialized(), 1);
 }
 
 TEST(ClientTest, FindsMistakesBeforeSending) {
