@@ -59,7 +59,6 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void OnReadDone(bool ok) override {
     {
       MutexLock lock(&mutex_);
-      is_reading_ = false;
       if (end_) ok = false;
       if (!ok) reads_ended_ = true;
     }
@@ -70,6 +69,11 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       if (!status.ok()) EndWith(status);
     } else {
       EndReading();
+    }
+    {
+      // No sooner, lest who ends a write begins the next read into a request that is still taken.
+      MutexLock lock(&mutex_);
+      is_reading_ = false;
     }
     Advance();
   }
