@@ -38,24 +38,32 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
       MutexLock lock(&mutex_);
       is_written_ = true;
       is_over_ |= !ok;
-      if (!is_over_) return;
     }
-    Finish(grpc::Status::CANCELLED);
+    Advance();
   }
 
   void OnCancel() override {
     {
       MutexLock lock(&mutex_);
       is_over_ = true;
-      // A call that was refused has finished; otherwise the write ends it.
-      if (!is_written_) return;
     }
-    Finish(grpc::Status::CANCELLED);
+    Advance();
   }
 
   void OnDone() override { delete this; }
 
  private:
+  // Ends the call once the client has gone and the token is on its way no more. Whose write fails
+  // is cancelled too, and a call ends once. One that was refused has no write and ended at once.
+  void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      MutexLock lock(&mutex_);
+      if (!is_over_ || !is_written_ || is_finished_) return;
+      is_finished_ = true;
+    }
+    Finish(grpc::Status::CANCELLED);
+  }
+
   absl::Status Open(TensorStore& store, const Gate& gate, grpc::CallbackServerContext& context,
                     const grpc::ByteBuffer& request) {
     v1::OpenSessionRequest wire;
@@ -84,6 +92,7 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   Mutex mutex_;
   bool is_written_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // The client has gone.
+  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace

@@ -5,6 +5,8 @@ bounded in count and time, a bystander is served as before and the daemon keeps 
 import contextlib
 import itertools
 import pathlib
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -25,6 +27,7 @@ GEMMD_FLAGS = ["--max-queued-bytes=32MiB", f"--handshake-timeout={HANDSHAKE_S}s"
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+OPEN_SESSION = "/gemmd.v1.Tensors/OpenSession"
 CANCELLED = 8  # The error code of HTTP/2.
 
 
@@ -270,3 +273,15 @@ def test_connection_flood(daemons):
                 wait_until(lambda: daemon.open_files() > 5 * soft, 60, "half of them accepted")
                 bystander.check_served()
             bystander.check()
+
+
+def test_sessions_whose_connection_breaks_at_once(attacked):
+    """The token cannot be written, and then the call is cancelled, or the other way round."""
+    for turn in range(300):
+        with Http2Peer(attacked.daemon.tcp) as peer:
+            stream = peer.start(OPEN_SESSION)
+            peer.send(stream, message(b""), end=True)
+            if turn % 3 == 1:
+                peer.reset(stream)
+            elif turn % 3 == 2:
+                peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
