@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -16,6 +17,7 @@
 #include "absl/time/time.h"
 #include "client/credentials.h"
 #include "gemmd/v1/gemm.grpc.pb.h"
+#include "gemmd/v1/resident.grpc.pb.h"
 #include "grpc/compression.h"
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
@@ -116,11 +118,15 @@ std::string ServiceConfigJson(absl::string_view address, const ClientOptions& op
   }
   if (options.max_attempts > 1) {
     const absl::Duration initial = std::min(options.initial_backoff, options.max_backoff);
+    // A transfer that broke goes on where it was, which gRPC, who knows the first message alone,
+    // cannot do: to gRPC each is one try.
+    const std::string_view tensors = v1::Tensors::service_full_name();
     members.push_back(absl::StrFormat(
         R"("methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":%d,"initialBackoff":"%.3fs",)"
-        R"("maxBackoff":"%.3fs","backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}])",
+        R"("maxBackoff":"%.3fs","backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}},)"
+        R"({"name":[{"service":"%s","method":"Put"},{"service":"%s","method":"Get"}]}])",
         options.max_attempts, std::max(0.001, absl::ToDoubleSeconds(initial)),
-        std::max(0.001, absl::ToDoubleSeconds(options.max_backoff))));
+        std::max(0.001, absl::ToDoubleSeconds(options.max_backoff)), tensors, tensors));
   }
   return absl::StrCat("{", absl::StrJoin(members, ","), "}");
 }

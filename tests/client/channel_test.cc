@@ -120,13 +120,18 @@ TEST(ChannelTest, RetriesUnavailableAndNothingElse) {
   ClientOptions options;
   options.initial_backoff = absl::Milliseconds(250);
   const auto config = nlohmann::json::parse(ServiceConfigJson("h:1", options));
-  ASSERT_EQ(config["methodConfig"].size(), 1u);
+  ASSERT_EQ(config["methodConfig"].size(), 2u);
   const auto& method = config["methodConfig"][0];
   EXPECT_EQ(method["name"].dump(), "[{}]");  // Every method.
   EXPECT_EQ(method["retryPolicy"]["retryableStatusCodes"].dump(), "[\"UNAVAILABLE\"]");
   EXPECT_EQ(method["retryPolicy"]["maxAttempts"], 5);
   EXPECT_EQ(method["retryPolicy"]["initialBackoff"], "0.250s");
   EXPECT_EQ(method["retryPolicy"]["maxBackoff"], "2.000s");
+  // But transfers, which go on by themselves.
+  const auto& transfers = config["methodConfig"][1];
+  EXPECT_FALSE(transfers.contains("retryPolicy"));
+  EXPECT_EQ(transfers["name"].dump(), R"([{"method":"Put","service":"gemmd.v1.Tensors"},)"
+                                      R"({"method":"Get","service":"gemmd.v1.Tensors"}])");
   options.max_attempts = 1;
   EXPECT_EQ(ServiceConfigJson("h:1", options), "{}");
 }
@@ -137,7 +142,7 @@ TEST(ChannelTest, BalancesOverTheServersOfAnAddressThatMayNameSeveral) {
     const auto config = nlohmann::json::parse(ServiceConfigJson(address, options));
     EXPECT_EQ(config["loadBalancingConfig"].dump(), R"([{"round_robin":{}}])") << address;
     EXPECT_EQ(config["healthCheckConfig"]["serviceName"], "gemmd.v1.Gemm") << address;
-    EXPECT_EQ(config["methodConfig"].size(), 1u) << address;
+    EXPECT_EQ(config["methodConfig"].size(), 2u) << address;
   }
   for (const char* address : {"gemmd:8470", "unix:/run/gemmd.sock"}) {
     const auto config = nlohmann::json::parse(ServiceConfigJson(address, options));

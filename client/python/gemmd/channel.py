@@ -138,7 +138,10 @@ class Settings:
                 "backoffMultiplier": 2,
                 "retryableStatusCodes": ["UNAVAILABLE"],
             }
-            config["methodConfig"] = [{"name": [{}], "retryPolicy": policy}]
+            # A transfer that broke goes on where it was, which gRPC, who knows the first message
+            # alone, cannot do: to gRPC each is one try.
+            moves = [{"service": "gemmd.v1.Tensors", "method": name} for name in ("Put", "Get")]
+            config["methodConfig"] = [{"name": [{}], "retryPolicy": policy}, {"name": moves}]
         return json.dumps(config)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How calls fail: exceptions with field, got and want, deadlines, and what is sent again."""
 
+import json
 import threading
 import time
 from concurrent import futures
@@ -202,6 +203,15 @@ def test_several_servers_share_a_client():
     assert "round_robin" in dict(config)["grpc.service_config"]
     config = Settings("gemmd:8470").options()
     assert "round_robin" not in dict(config)["grpc.service_config"]
+
+
+def test_transfers_are_not_retried_by_grpc():
+    """They go on by themselves where they broke."""
+    config = json.loads(dict(Settings("h:1").options())["grpc.service_config"])
+    every, transfers = config["methodConfig"]
+    assert every["name"] == [{}] and every["retryPolicy"]["maxAttempts"] == 5
+    names = [{"service": "gemmd.v1.Tensors", "method": method} for method in ("Put", "Get")]
+    assert transfers == {"name": names}
 
 
 def test_tls(serve, tmp_path):
