@@ -35,8 +35,16 @@ void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
       ->group(group);
 }
 
-// Adds an option whose value is a list with commas; where the option is repeated, the lists are
-// joined.
+void AddSwitch(CLI::App& app, const std::string& name, bool& value, const std::string& description,
+               const std::string& group) {
+  app.add_option_function<std::string>(
+         name, [&value](const std::string& text) { value = text == "on"; }, description)
+      ->check(CLI::IsMember({"on", "off"}))
+      ->default_str(value ? "on" : "off")
+      ->type_name("on|off")
+      ->group(group);
+}
+
 CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::string>& values,
                      const std::string& description) {
   // No extra arguments: otherwise a word after the list would silently become a part of the list.

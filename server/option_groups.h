@@ -21,6 +21,10 @@ void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
 void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
               const std::string& description, const std::string& group);
 
+// Adds an option that is on or off.
+void AddSwitch(CLI::App& app, const std::string& name, bool& value, const std::string& description,
+               const std::string& group);
+
 // Adds an option whose value is a list with commas; where the option is repeated, the lists are
 // joined.
 CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::string>& values,

@@ -23,27 +23,19 @@ void AddListening(CLI::App& app, Options& options) {
       ->type_name("ADDRESS,...")
       ->group(kGroup);
   AddCertificates(app, options.server.transport);
-  app.add_option_function<std::string>(
-         "--kserve",
-         [&options](const std::string& text) { options.server.speaks_kserve = text == "on"; },
-         "With on, the same addresses serve KServe's v2 protocol (inference.GRPCInferenceService): "
-         "clients of NVIDIA Triton multiply by the model gemm, inputs A and B, or by a resident "
-         "tensor's name, input A")
-      ->check(CLI::IsMember({"on", "off"}))
-      ->default_str("on")
-      ->type_name("on|off")
-      ->group(kGroup);
-  app.add_option_function<std::string>(
-         "--reflection",
-         [&options](const std::string& text) { options.server.has_reflection = text == "on"; },
-         "With on, the same addresses tell tools such as grpcurl which methods there are. gRPC "
-         "reads "
-         "what is asked of it whole, up to --max-message-bytes, and many times that in memory: off "
-         "where callers are not trusted and no --rules name who may ask")
-      ->check(CLI::IsMember({"on", "off"}))
-      ->default_str("on")
-      ->type_name("on|off")
-      ->group(kGroup);
+  AddSwitch(
+      app, "--kserve", options.server.speaks_kserve,
+      "With on, the same addresses serve KServe's v2 protocol (inference.GRPCInferenceService): "
+      "clients of NVIDIA Triton multiply by the model gemm, inputs A and B, or by a resident "
+      "tensor's name, input A",
+      kGroup);
+  AddSwitch(
+      app, "--reflection", options.server.has_reflection,
+      "With on, the same addresses tell tools such as grpcurl which methods there are. gRPC "
+      "reads "
+      "what is asked of it whole, up to --max-message-bytes, and many times that in memory: off "
+      "where callers are not trusted and no --rules name who may ask",
+      kGroup);
   app.add_option_function<std::string>(
          "--metrics-listen",
          [&options](const std::string& text) {
@@ -111,19 +103,15 @@ void AddDevices(CLI::App& app, Options& options) {
               "times the predicted time is replaced, at the earliest after 2 s and at the latest "
               "after this, and its product is ABORTED. Raise it where products take minutes",
               kGroup);
-  app.add_option_function<std::string>(
-         "--worker-sandbox",
-         [&options](const std::string& text) { options.devices.is_worker_confined = text == "on"; },
-         "With on, the worker of a GPU gives up what it does not need: it can open no connection, "
-         "start no program, trace no process, write no file outside of /dev where the kernel has "
-         "landlock, and gain no privilege, nor can the daemon; it leaves no core dump, and gets "
-         "the variables CUDA_*, NVIDIA_* and LD_LIBRARY_PATH alone. The devices of the driver in "
-         "/dev must be there, because a setuid nvidia-modprobe cannot make them. Turn it off for "
-         "debuggers and profilers")
-      ->check(CLI::IsMember({"on", "off"}))
-      ->default_str("on")
-      ->type_name("on|off")
-      ->group(kGroup);
+  AddSwitch(
+      app, "--worker-sandbox", options.devices.is_worker_confined,
+      "With on, the worker of a GPU gives up what it does not need: it can open no connection, "
+      "start no program, trace no process, write no file outside of /dev where the kernel has "
+      "landlock, and gain no privilege, nor can the daemon; it leaves no core dump, and gets "
+      "the variables CUDA_*, NVIDIA_* and LD_LIBRARY_PATH alone. The devices of the driver in "
+      "/dev must be there, because a setuid nvidia-modprobe cannot make them. Turn it off for "
+      "debuggers and profilers",
+      kGroup);
   app.add_option("--worker-binary", options.devices.worker_binary,
                  "Program that works for each GPU (default: gemmd-worker in the folder of gemmd)")
       ->type_name("FILE")
