@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/device_profile.h"
+#include "kernels/mma/fragment.h"
 #include "kernels/sim/product.h"
 #include "kernels/sim/vector/runs.h"
 
@@ -23,12 +24,18 @@ double DivideUp(int64_t a, int64_t b) { return static_cast<double>(a / b) + (a %
 
 double RoundUp(int64_t a, int64_t b) { return DivideUp(a, b) * static_cast<double>(b); }
 
-// Elements of A, B and D of one instruction.
+// Elements of A, B and D in the registers of one instruction, each counted by what it takes to find
+// its place, where that of an element of mma is one: more in wmma, next to nothing in shared memory.
 double MappedElements(const Instruction& instruction) {
-  const double rows = instruction.m * instruction.products();
-  return rows * instruction.a_columns() +
-         static_cast<double>(instruction.k) * instruction.n * instruction.products() +
-         rows * instruction.n;
+  constexpr double kWmma = 2;
+  constexpr double kSharedMemory = 0.2;
+  double elements = 0;
+  for (const mma::Operand operand : {mma::Operand::kA, mma::Operand::kB, mma::Operand::kD}) {
+    elements += instruction.lanes() * mma::ElementsPerLane(instruction, operand);
+  }
+  if (instruction.family == mma::Family::kWmma) elements *= kWmma;
+  if (instruction.is_warpgroup()) elements += kSharedMemory * instruction.k * instruction.n;
+  return elements;
 }
 
 // What is padded to whole tiles.
