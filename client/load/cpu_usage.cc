@@ -19,13 +19,22 @@ std::string FirstLine(const std::string& path) {
   return line;
 }
 
-// The least quota of this process's control group (version 2) and those above it.
+// The path of this process's control group of version 2, "/" in a container; empty where there is
+// none. Beside groups of version 1 its line, which begins with 0::, is the last one.
+std::string OwnGroup() {
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("0::")) return line.substr(3);
+  }
+  return "";
+}
+
+// The least quota of that group and those above it.
 double CoresOfGroups() {
-  const std::string own = FirstLine("/proc/self/cgroup");  // "0::/path"
-  const size_t at = own.find("::");
   double least = std::numeric_limits<double>::infinity();
-  if (at == own.npos) return least;
-  for (std::string group = own.substr(at + 2);; group.resize(group.rfind('/'))) {
+  std::string group = OwnGroup();
+  if (group.empty()) return least;
+  for (;; group.resize(group.rfind('/'))) {
     if (group == "/") group.clear();
     least = std::min(least, CoresOfQuota(FirstLine("/sys/fs/cgroup" + group + "/cpu.max")));
     if (group.find('/') == group.npos) return least;

@@ -25,7 +25,7 @@ double DivideUp(int64_t a, int64_t b) { return static_cast<double>(a / b) + (a %
 double RoundUp(int64_t a, int64_t b) { return DivideUp(a, b) * static_cast<double>(b); }
 
 // Elements of A, B and D in the registers of one instruction, each counted by what it takes to find
-// its place, where that of an element of mma is one: more in wmma, next to nothing in shared memory.
+// its place. That is 1 for an element of mma, more in wmma, and next to nothing in shared memory.
 double MappedElements(const Instruction& instruction) {
   constexpr double kWmma = 2;
   constexpr double kSharedMemory = 0.2;
