@@ -2,6 +2,7 @@
 #include "server/worker/panels.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace gemmd {
 namespace {
@@ -11,20 +12,16 @@ using Axis = GpuPanels::Axis;
 // Two panels are queued ahead; together they end well within 50 ms.
 constexpr int64_t kMostNs = 10'000'000;
 
-// So many elements of one bit fill 256 bytes (kJobAlignment), and so many lines of any length, too.
-constexpr int64_t kGranule = 2048;
+constexpr int64_t kAlignment = 256;  // Bytes: kJobAlignment.
 
-int64_t RoundUp(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
+// The nearest multiple of the granule, at least one.
 int64_t StepOf(int64_t extent, int64_t parts, int64_t granule) {
-  return std::min(extent, RoundUp((extent - 1) / parts + 1, granule));
+  const int64_t wanted = (extent - 1) / parts + 1;
+  return std::min(extent, std::max<int64_t>(1, (wanted + granule / 2) / granule) * granule);
 }
 
 // How many matrices further on a matrix is aligned as the first one is.
 int64_t BatchGranule(const Problem& problem) {
-  constexpr int64_t kAlignment = 256;
   const auto is_aligned = [](const MatrixLayout& layout) {
     return layout.batch_stride_bytes % kAlignment == 0;
   };
@@ -34,7 +31,23 @@ int64_t BatchGranule(const Problem& problem) {
   return are_aligned ? 1 : kAlignment;
 }
 
-// From the start of a matrix to a multiple of kGranule along an axis.
+// So many lines of any length are aligned, and so many elements of each type that is there. Tiles
+// of kernels divide it.
+int64_t MatrixGranule(const Problem& problem) {
+  int64_t granule = kAlignment;
+  const auto heed = [&](ElementType type) {
+    granule = std::lcm(granule, 8 * kAlignment / std::gcd(8 * kAlignment, BitsOf(type)));
+  };
+  heed(problem.d.type);
+  if (problem.has_c()) heed(problem.c.type);
+  if (problem.bias_axis != BiasAxis::kNone) heed(problem.bias_type);
+  if (!problem.has_product()) return granule;
+  heed(problem.a.type);
+  heed(problem.b.type);
+  return granule;
+}
+
+// From the start of a matrix to a multiple of MatrixGranule along an axis.
 int64_t OffsetOf(const MatrixLayout& layout, Axis axis, int64_t first) {
   if (axis == Axis::kBatch) return first * layout.batch_stride_bytes;
   const bool is_across_lines = (axis == Axis::kRows) == (layout.order == Order::kRowMajor);
@@ -55,7 +68,7 @@ GpuPanels DivideLaunch(const Problem& problem, int64_t predicted_ns) {
   const bool is_over_rows = problem.m > problem.n && !problem.a.is_sparse();
   const int64_t extent = is_over_rows ? problem.m : problem.n;
   const GpuPanels over_matrix = {is_over_rows ? Axis::kRows : Axis::kColumns, extent,
-                                 StepOf(extent, parts, kGranule)};
+                                 StepOf(extent, parts, MatrixGranule(problem))};
   return over_batch.count() >= over_matrix.count() ? over_batch : over_matrix;
 }
 

@@ -100,11 +100,11 @@ TEST(GpuPanelsTest, OverRowsOrColumns) {
     rows.problem.beta = 0.5;
     rows.problem.bias_axis = BiasAxis::kRows;
     rows.problem.bias_type = ElementType::kF16;
-    rows.ExpectBitsOfOneLaunch(GpuPanels::Axis::kRows, 3);
+    rows.ExpectBitsOfOneLaunch(GpuPanels::Axis::kRows, 18);
     Case columns("mma.m16n8k16.f32.f16.f16.f32", 9, 4500, 20, 2, orders);
     columns.problem.beta = 0.5;
     columns.problem.bias_axis = BiasAxis::kColumns;
-    columns.ExpectBitsOfOneLaunch(GpuPanels::Axis::kColumns, 3);
+    columns.ExpectBitsOfOneLaunch(GpuPanels::Axis::kColumns, 18);
   }
 }
 
@@ -115,15 +115,29 @@ TEST(GpuPanelsTest, OfNarrowTypesAndScales) {
     bits.ExpectBitsOfOneLaunch(GpuPanels::Axis::kRows, 3);
     Case scaled("mma.m16n8k32.f32.e4m3.e4m3.f32", 9, 4500, 32, 1, orders);
     scaled.problem.a_scale = scaled.problem.b_scale = ScaleKind::kVector;
-    scaled.ExpectBitsOfOneLaunch(GpuPanels::Axis::kColumns, 3);
+    scaled.ExpectBitsOfOneLaunch(GpuPanels::Axis::kColumns, 18);
   }
+}
+
+// Nobody waits for more than a few panels, whatever the type: one of 2,048 columns of f64 would
+// keep an H200 busy for 75 ms.
+TEST(GpuPanelsTest, AreAsShortAsWantedForWideTypes) {
+  constexpr int64_t kSide = 32768;
+  constexpr double kF64Flops = 58e12;
+  Problem problem;
+  problem.m = problem.n = problem.k = kSide;
+  problem.a = *TightLayout("a", ElementType::kF64, Order::kRowMajor, kSide, kSide);
+  problem.b = problem.d = problem.a;
+  const double seconds = 2.0 * kSide * kSide * kSide / kF64Flops;
+  const GpuPanels panels = DivideLaunch(problem, static_cast<int64_t>(1e9 * seconds));
+  EXPECT_LE(seconds * static_cast<double>(panels.step) / kSide, 0.0135);
 }
 
 TEST(GpuPanelsTest, OfASparseAAreOverColumnsAlone) {
   Case sparse("mma.sp.m16n8k32.f32.f16.f16.f32", 4500, 9, 40, 1, 0);
   EXPECT_EQ(DivideLaunch(sparse.problem, kLong).count(), 1);
   Case wide("mma.sp.m16n8k32.f32.f16.f16.f32", 33, 4500, 40, 1, 0);
-  wide.ExpectBitsOfOneLaunch(GpuPanels::Axis::kColumns, 3);
+  wide.ExpectBitsOfOneLaunch(GpuPanels::Axis::kColumns, 18);
 }
 
 TEST(GpuPanelsTest, OverTheBatch) {
