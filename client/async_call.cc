@@ -6,6 +6,7 @@
 #include "absl/base/const_init.h"
 #include "client/connections.h"
 #include "client/status_conversion.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 namespace {

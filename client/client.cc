@@ -7,6 +7,12 @@
 #include "client/channel.h"
 #include "client/connections.h"
 #include "client/status_conversion.h"
+#include "gemmd/v1/admin.pb.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/incidents.pb.h"
+#include "gemmd/v1/instructions.pb.h"
+#include "gemmd/v1/registry.pb.h"
+#include "gemmd/v1/statistics.pb.h"
 
 namespace gemmd {
 namespace {

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "gemmd/element_type.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gemmd/element_type.h"
 
+#include "gemmd/v1/tensors.pb.h"
+
 namespace gemmd {
 namespace {
 

@@ -29,18 +29,19 @@ constexpr char kMultiplyStream[] = "/gemmd.v1.Gemm/MultiplyStream";
 constexpr absl::Duration kReceiverPatience = absl::Seconds(1);
 
 int64_t BytesOf(const StreamAnswer& answer) {
-  return answer.result.ok() ? static_cast<int64_t>(answer.result->d().data().size()) : 0;
+  return answer.response.ok() ? static_cast<int64_t>((*answer.response)->d().data().size()) : 0;
 }
 
 StreamAnswer ToStreamAnswer(v1::MultiplyStreamAnswer& received) {
   StreamAnswer answer;
   answer.request_id = std::move(*received.mutable_request_id());
   if (received.has_response()) {
-    answer.result = std::move(*received.mutable_response());
+    answer.response =
+        std::make_shared<v1::MultiplyResponse>(std::move(*received.mutable_response()));
   } else if (received.has_error()) {
-    answer.result = ToAbslStatus(received.error());
+    answer.response = ToAbslStatus(received.error());
   } else {
-    answer.result =
+    answer.response =
         absl::DataLossError("stream: got an answer with neither a response nor an error");
   }
   return answer;
@@ -298,6 +299,11 @@ void MultiplyStream::Reactor::OnDone(const grpc::Status& status) {
 
 MultiplyStream::MultiplyStream(std::unique_ptr<Reactor> reactor) : reactor_(std::move(reactor)) {}
 
+absl::StatusOr<MultiplyResult> StreamAnswer::result() const {
+  if (!response.ok()) return response.status();
+  return MultiplyResult::FromResponse(*response);
+}
+
 MultiplyStream::~MultiplyStream() {
   reactor_->Cancel();
   (void)reactor_->Finish();
@@ -305,6 +311,11 @@ MultiplyStream::~MultiplyStream() {
 
 absl::Status MultiplyStream::Send(const v1::MultiplyRequest& request) {
   return reactor_->Send(request);
+}
+absl::Status MultiplyStream::Send(const MatrixView& a, const MatrixView& b,
+                                  const ProductOptions& options) {
+  const auto request = BuildRequest(a, b, options);
+  return request.ok() ? Send(*request) : request.status();
 }
 void MultiplyStream::CloseSending() { reactor_->CloseSending(); }
 std::optional<StreamAnswer> MultiplyStream::Receive() { return reactor_->Receive(); }

@@ -11,6 +11,7 @@
 #include "client/operand_size.h"
 #include "client/sparse_operand.h"
 #include "gemmd/element_codec.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "client/lent_request.h"
 #include "client/operand_size.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 namespace {
@@ -247,8 +248,34 @@ absl::Status CheckAnswer(const v1::Matrix& d, int64_t got) {
 
 }  // namespace
 
+Timing TimingOf(const v1::MultiplyResponse& response) {
+  const v1::Timing& timing = response.timing();
+  return {timing.receive_ns(),  timing.queue_ns(),        timing.copy_in_ns(), timing.compute_ns(),
+          timing.copy_out_ns(), timing.send_prepare_ns(), timing.total_ns()};
+}
+
+MultiplyResult::MultiplyResult(std::shared_ptr<const v1::MultiplyResponse> response)
+    : response_(std::move(response)) {}
+
+int64_t MultiplyResult::rows() const { return response_->d().rows(); }
+int64_t MultiplyResult::columns() const { return response_->d().columns(); }
+int64_t MultiplyResult::batch() const { return response_->d().batch(); }
+v1::ElementType MultiplyResult::type() const { return response_->d().type(); }
+const std::string& MultiplyResult::kernel() const { return response_->kernel(); }
+const std::string& MultiplyResult::device() const { return response_->device(); }
+
+const v1::Verification* MultiplyResult::verification() const {
+  return response_->has_verification() ? &response_->verification() : nullptr;
+}
+
 absl::StatusOr<MultiplyResult> MultiplyResult::FromResponse(v1::MultiplyResponse response) {
-  absl::Status status = CheckAnswer(response.d(), static_cast<int64_t>(response.d().data().size()));
+  return FromResponse(std::make_shared<const v1::MultiplyResponse>(std::move(response)));
+}
+
+absl::StatusOr<MultiplyResult> MultiplyResult::FromResponse(
+    std::shared_ptr<const v1::MultiplyResponse> response) {
+  const v1::Matrix& d = response->d();
+  absl::Status status = CheckAnswer(d, static_cast<int64_t>(d.data().size()));
   if (!status.ok()) return status;
   return MultiplyResult(std::move(response));
 }
@@ -258,7 +285,7 @@ absl::StatusOr<MultiplyResult> MultiplyResult::FromParts(v1::MultiplyResponse re
                                                          std::unique_ptr<std::byte[]> own) {
   absl::Status status = CheckAnswer(response.d(), static_cast<int64_t>(data.size()));
   if (!status.ok()) return status;
-  MultiplyResult result(std::move(response));
+  MultiplyResult result(std::make_shared<const v1::MultiplyResponse>(std::move(response)));
   result.is_apart_ = true;
   result.apart_ = data;
   result.own_ = std::move(own);
@@ -267,7 +294,7 @@ absl::StatusOr<MultiplyResult> MultiplyResult::FromParts(v1::MultiplyResponse re
 
 std::span<const std::byte> MultiplyResult::data() const {
   if (is_apart_) return apart_;
-  return std::as_bytes(std::span(response_.d().data().data(), response_.d().data().size()));
+  return std::as_bytes(std::span(response_->d().data().data(), response_->d().data().size()));
 }
 
 absl::Status MultiplyResult::CheckElements(v1::ElementType wanted, size_t alignment) const {

@@ -9,6 +9,7 @@
 #include "client/operand_size.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/prepare.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/operand_size.h"
 #include "gemmd/tensor.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 namespace {

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "gemmd/product.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "client/client_session.h"
+#include "client/tensor_message.h"
+#include "gemmd/v1/resident.pb.h"
 
 namespace gemmd {
 
@@ -16,16 +18,17 @@ std::string Sha256Of(std::span<const std::byte> bytes) {
   return digest;
 }
 
-v1::TensorRef NamedTensor(absl::string_view name) {
-  v1::TensorRef ref;
-  ref.set_name(std::string(name));
-  return ref;
-}
+TensorRef NamedTensor(absl::string_view name) { return {.name = std::string(name)}; }
+TensorRef TensorOfHandle(absl::string_view handle) { return {.handle = std::string(handle)}; }
 
-v1::TensorRef TensorOfHandle(absl::string_view handle) {
-  v1::TensorRef ref;
-  ref.set_handle(std::string(handle));
-  return ref;
+v1::TensorRef MessageOf(const TensorRef& ref) {
+  v1::TensorRef message;
+  if (ref.handle.empty()) {
+    message.set_name(ref.name);
+  } else {
+    message.set_handle(ref.handle);
+  }
+  return message;
 }
 
 TensorView TensorView::Rows(int64_t first, int64_t count) const {
@@ -60,7 +63,7 @@ TensorView TensorView::Transposed() const {
 
 v1::TensorPart TensorView::part() const {
   v1::TensorPart part;
-  *part.mutable_tensor() = tensor;
+  *part.mutable_tensor() = MessageOf(tensor);
   if (is_whole) return part;
   part.set_first_row(first_row);
   part.set_rows(rows);
@@ -85,36 +88,42 @@ TensorView ViewOf(const v1::TensorInfo& info) {
 }
 
 ResidentTensor::ResidentTensor(v1::TensorInfo info, std::weak_ptr<TensorOwner> owner)
-    : info_(std::move(info)), owner_(std::move(owner)) {}
+    : info_(std::make_shared<const v1::TensorInfo>(std::move(info))), owner_(std::move(owner)) {}
 
 ResidentTensor::ResidentTensor(ResidentTensor&& other) noexcept
-    : info_(std::move(other.info_)), owner_(std::move(other.owner_)) {
+    : info_(other.info_), owner_(std::move(other.owner_)) {
   other.owner_.reset();
 }
 
 ResidentTensor& ResidentTensor::operator=(ResidentTensor&& other) noexcept {
   if (this == &other) return *this;
   DeleteFromServer();
-  info_ = std::move(other.info_);
+  info_ = other.info_;
   owner_ = std::move(other.owner_);
   other.owner_.reset();
   return *this;
 }
 
+const std::string& ResidentTensor::handle() const { return info_->handle(); }
+v1::ElementType ResidentTensor::type() const { return info_->spec().type(); }
+int64_t ResidentTensor::rows() const { return info_->spec().rows(); }
+int64_t ResidentTensor::columns() const { return info_->spec().columns(); }
+int64_t ResidentTensor::bytes() const { return info_->bytes(); }
+
 ResidentTensor::~ResidentTensor() { DeleteFromServer(); }
 
 std::string ResidentTensor::Release() && {
   owner_.reset();
-  return info_.handle();
+  return info_->handle();
 }
 
 void ResidentTensor::DeleteFromServer() {
   const auto owner = owner_.lock();
   owner_.reset();
-  if (owner == nullptr || info_.pinned()) return;
+  if (owner == nullptr || info_->pinned()) return;
   // The session cannot go meanwhile.
   absl::MutexLock lock(&owner->mutex);
-  if (owner->session != nullptr) owner->session->DeleteSoon(info_.handle());
+  if (owner->session != nullptr) owner->session->DeleteSoon(info_->handle());
 }
 
 Operand::Operand(const MatrixView& view) : matrix_(view) {}

@@ -15,6 +15,8 @@
 #include "client/status_conversion.h"
 #include "client/upload_call.h"
 #include "gemmd/client.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/resident.pb.h"
 
 namespace gemmd {
 namespace {
@@ -122,8 +124,8 @@ absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOp
   return ResidentTensor(*std::move(info), state_->session->owner());
 }
 
-absl::StatusOr<v1::TensorInfo> Client::Get(const v1::TensorRef& tensor, std::span<std::byte> into,
-                                           const GetOptions& options) {
+absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, std::span<std::byte> into,
+                                       const GetOptions& options) {
   const absl::Time entry = absl::Now();
   const absl::Time deadline = entry + options.timeout.value_or(state_->timeout);
   const int64_t bytes = static_cast<int64_t>(into.size());
@@ -133,8 +135,8 @@ absl::StatusOr<v1::TensorInfo> Client::Get(const v1::TensorRef& tensor, std::spa
   }
   const auto session = state_->session->Open(deadline);
   if (!session.ok()) return session.status();
-  v1::TensorRef ref = tensor;
-  if (!tensor.name().empty()) {
+  TensorRef ref = tensor;
+  if (tensor.handle.empty()) {
     // Another version of that name is not to be mixed with this one.
     const auto info = Describe(tensor, Until(deadline));
     if (!info.ok()) return info.status();
@@ -144,20 +146,22 @@ absl::StatusOr<v1::TensorInfo> Client::Get(const v1::TensorRef& tensor, std::spa
     std::memcpy(into.data() + offset, piece.data(), piece.size());
     return absl::OkStatus();
   };
-  return RunDownload(*state_->session, {.tensor = ref,
-                                        .offset = options.offset,
-                                        .bytes = bytes,
-                                        .is_rest = !options.bytes.has_value(),
-                                        .sink = sink,
-                                        .connections = options.connections,
-                                        .terms = {.progress = options.progress,
-                                                  .timeout = options.timeout,
-                                                  .entry = entry,
-                                                  .patience = state_->timeout}});
+  const auto got = RunDownload(*state_->session, {.tensor = MessageOf(ref),
+                                                  .offset = options.offset,
+                                                  .bytes = bytes,
+                                                  .is_rest = !options.bytes.has_value(),
+                                                  .sink = sink,
+                                                  .connections = options.connections,
+                                                  .terms = {.progress = options.progress,
+                                                            .timeout = options.timeout,
+                                                            .entry = entry,
+                                                            .patience = state_->timeout}});
+  if (!got.ok()) return got.status();
+  return ViewOf(*got);
 }
 
-absl::StatusOr<v1::TensorInfo> Client::Get(const v1::TensorRef& tensor, const TensorSink& sink,
-                                           const GetOptions& options) {
+absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, const TensorSink& sink,
+                                       const GetOptions& options) {
   const absl::Time entry = absl::Now();
   const auto info = Describe(tensor, Until(entry + options.timeout.value_or(state_->timeout)));
   if (!info.ok()) return info.status();
@@ -168,16 +172,19 @@ absl::StatusOr<v1::TensorInfo> Client::Get(const v1::TensorRef& tensor, const Te
         absl::StrCat("range: got ", options.bytes.value_or(left), " bytes from ", options.offset,
                      " on, want them within the tensor's ", info->bytes()));
   }
-  return RunDownload(*state_->session, {.tensor = TensorOfHandle(info->handle()),
-                                        .offset = options.offset,
-                                        .bytes = options.bytes.value_or(left),
-                                        .is_rest = !options.bytes.has_value(),
-                                        .sink = sink,
-                                        .connections = options.connections,
-                                        .terms = {.progress = options.progress,
-                                                  .timeout = options.timeout,
-                                                  .entry = entry,
-                                                  .patience = state_->timeout}});
+  const auto got =
+      RunDownload(*state_->session, {.tensor = MessageOf(TensorOfHandle(info->handle())),
+                                     .offset = options.offset,
+                                     .bytes = options.bytes.value_or(left),
+                                     .is_rest = !options.bytes.has_value(),
+                                     .sink = sink,
+                                     .connections = options.connections,
+                                     .terms = {.progress = options.progress,
+                                               .timeout = options.timeout,
+                                               .entry = entry,
+                                               .patience = state_->timeout}});
+  if (!got.ok()) return got.status();
+  return ViewOf(*got);
 }
 
 absl::StatusOr<v1::ListTensorsResponse> Client::ListTensors(absl::string_view pattern,
@@ -190,27 +197,29 @@ absl::StatusOr<v1::ListTensorsResponse> Client::ListTensors(absl::string_view pa
                                               });
 }
 
-absl::StatusOr<v1::TensorInfo> Client::Describe(const v1::TensorRef& tensor,
+absl::StatusOr<v1::TensorInfo> Client::Describe(const TensorRef& tensor,
                                                 const CallOptions& options) {
+  const v1::TensorRef request = MessageOf(tensor);
   return CallTensors<v1::TensorInfo>(*state_, options,
                                      [&](auto& stub, auto* context, auto* response) {
-                                       return stub.Describe(context, tensor, response);
+                                       return stub.Describe(context, request, response);
                                      });
 }
 
-absl::Status Client::Delete(const v1::TensorRef& tensor, const CallOptions& options) {
+absl::Status Client::Delete(const TensorRef& tensor, const CallOptions& options) {
+  const v1::TensorRef request = MessageOf(tensor);
   return CallTensors<v1::DeleteTensorResponse>(*state_, options,
                                                [&](auto& stub, auto* context, auto* response) {
-                                                 return stub.Delete(context, tensor, response);
+                                                 return stub.Delete(context, request, response);
                                                })
       .status();
 }
 
-absl::StatusOr<v1::TensorInfo> Client::KeepAlive(const v1::TensorRef& tensor,
+absl::StatusOr<v1::TensorInfo> Client::KeepAlive(const TensorRef& tensor,
                                                  const KeepAliveOptions& keep,
                                                  const CallOptions& options) {
   v1::KeepAliveRequest request;
-  *request.mutable_tensor() = tensor;
+  *request.mutable_tensor() = MessageOf(tensor);
   if (keep.lease.has_value()) request.set_lease_ns(absl::ToInt64Nanoseconds(*keep.lease));
   if (keep.pinned.has_value()) request.set_pinned(*keep.pinned);
   return CallTensors<v1::TensorInfo>(*state_, options,
@@ -223,18 +232,18 @@ absl::Status Client::KeepAlive(ResidentTensor& tensor, const KeepAliveOptions& k
                                const CallOptions& options) {
   auto info = KeepAlive(tensor.ref(), keep, options);
   if (!info.ok()) return info.status();
-  tensor.info_ = *std::move(info);
+  tensor.info_ = std::make_shared<const v1::TensorInfo>(*std::move(info));
   return absl::OkStatus();
 }
 
-absl::StatusOr<ResidentTensor> Client::Compress(const v1::TensorRef& tensor,
+absl::StatusOr<ResidentTensor> Client::Compress(const TensorRef& tensor,
                                                 const CompressOptions& compress,
                                                 const CallOptions& options) {
   const absl::Time deadline = DeadlineOf(*state_, options.timeout);
   v1::CompressRequest request;
-  *request.mutable_tensor() = tensor;
+  *request.mutable_tensor() = MessageOf(tensor);
   FillKeep(compress.keep, *request.mutable_keep());
-  if (compress.mask.has_value()) *request.mutable_mask() = *compress.mask;
+  if (compress.mask.has_value()) *request.mutable_mask() = MessageOf(*compress.mask);
   state_->session->AwaitDeletions(deadline);
   auto info = CallTensors<v1::TensorInfo>(*state_, Until(deadline, options),
                                           [&](auto& stub, auto* context, auto* response) {
@@ -265,12 +274,13 @@ absl::StatusOr<ChainResult> Client::Chain(const Operand& a, const Operand& b,
   if (!chain.into.has_value()) state_->session->AwaitDeletions(deadline);
   auto response = Multiply(*request, Until(deadline, options));
   if (!response.ok()) return response.status();
-  ChainResult result = {.tensor = {}, .response = *std::move(response)};
+  ChainResult result = {
+      .tensor = {}, .response = std::make_shared<const v1::MultiplyResponse>(*std::move(response))};
   if (chain.into.has_value()) return result;
-  if (!result.response.has_tensor()) {
+  if (!result.response->has_tensor()) {
     return absl::DataLossError("chain: got no tensor, want the one that D went into");
   }
-  result.tensor = ResidentTensor(result.response.tensor(), state_->session->owner());
+  result.tensor = ResidentTensor(result.response->tensor(), state_->session->owner());
   return result;
 }
 

@@ -73,8 +73,7 @@ server:                     server/kserve server/wire server/metrics server/sche
                             server/store server/device server/crossing server/system kernels kernels/mma kernels/cpu
                             <std> <posix> <absl> <grpc> <spdlog> <cli>
 
-client/gemmd:               proto/gemmd/v1
-                            <std> <absl> <grpc>
+client/gemmd:               <std> <absl> <grpc>
 client/gemmd/health:
 client:                     client/gemmd client/gemmd/health proto/gemmd/v1
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/gemmctl/operand_input.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

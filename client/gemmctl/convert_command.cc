@@ -23,6 +23,7 @@
 #include "client/matrix/safetensors.h"
 #include "client/terminal/option.h"
 #include "gemmd/element_type.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/gemmctl/tensor_file.h"
 #include "gemmd/element_type.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

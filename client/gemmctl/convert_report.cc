@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "client/terminal/text_table.h"
 #include "gemmd/element_type.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/gemmctl/convert_tensor.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "nlohmann/json.hpp"
 
 namespace gemmd {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "client/operand_size.h"
 #include "gemmd/element_type.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

@@ -12,6 +12,7 @@
 #include "client/matrix/conversion.h"
 #include "client/matrix/npy.h"
 #include "gemmd/prepare.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 

@@ -25,6 +25,7 @@
 #include "client/terminal/option.h"
 #include "client/terminal/text_file.h"
 #include "gemmd/product.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 namespace {

@@ -9,6 +9,7 @@
 #include "client/terminal/text_table.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/matrix/difference.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "nlohmann/json.hpp"
 
 namespace gemmd {

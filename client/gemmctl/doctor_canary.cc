@@ -15,6 +15,8 @@
 #include "client/matrix/splitmix.h"
 #include "client/terminal/text_table.h"
 #include "gemmd/element_codec.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/registry.pb.h"
 
 namespace gemmd {
 namespace {

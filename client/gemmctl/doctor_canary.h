@@ -9,6 +9,8 @@
 #include "absl/time/time.h"
 #include "client/gemmctl/doctor_report.h"
 #include "gemmd/client.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/registry.pb.h"
 
 namespace gemmd {
 

@@ -20,6 +20,8 @@
 #include "client/gemmctl/operand_input.h"
 #include "client/terminal/option.h"
 #include "client/terminal/text_file.h"
+#include "gemmd/v1/instructions.pb.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

@@ -8,6 +8,7 @@
 #include "client/operand_size.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 

@@ -21,6 +21,7 @@
 #include "client/sparse_operand.h"
 #include "client/terminal/option.h"
 #include "client/terminal/progress.h"
+#include "gemmd/v1/resident.pb.h"
 
 namespace gemmd {
 namespace {

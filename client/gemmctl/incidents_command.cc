@@ -9,6 +9,7 @@
 #include "client/gemmctl/message_json.h"
 #include "client/terminal/option.h"
 #include "client/terminal/text_table.h"
+#include "gemmd/v1/incidents.pb.h"
 
 namespace gemmd {
 namespace {

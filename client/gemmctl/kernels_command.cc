@@ -12,6 +12,7 @@
 #include "client/gemmctl/kernel_table.h"
 #include "client/gemmctl/message_json.h"
 #include "client/terminal/option.h"
+#include "gemmd/v1/registry.pb.h"
 
 namespace gemmd {
 namespace {

@@ -9,6 +9,7 @@
 #include "client/gemmctl/tensor_session.h"
 #include "client/gemmctl/tensor_table.h"
 #include "client/terminal/option.h"
+#include "gemmd/v1/resident.pb.h"
 
 namespace gemmd {
 namespace {

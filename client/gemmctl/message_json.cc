@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gemmd/element_type.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

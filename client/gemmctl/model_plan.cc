@@ -13,6 +13,7 @@
 #include "client/operand_size.h"
 #include "gemmd/element_type.h"
 #include "gemmd/prepare.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

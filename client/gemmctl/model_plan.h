@@ -12,6 +12,7 @@
 #include "client/matrix/safetensors.h"
 #include "gemmd/product.h"
 #include "gemmd/v1/registry.pb.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 

@@ -30,6 +30,7 @@
 #include "client/terminal/text_table.h"
 #include "client/terminal/type_names.h"
 #include "gemmd/product.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 namespace {

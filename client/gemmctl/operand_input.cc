@@ -10,6 +10,7 @@
 #include "client/matrix/random_matrix.h"
 #include "client/operand_size.h"
 #include "gemmd/element_codec.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

@@ -11,6 +11,7 @@
 #include "client/matrix/npy.h"
 #include "client/terminal/console.h"
 #include "gemmd/product.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 

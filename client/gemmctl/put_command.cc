@@ -13,6 +13,7 @@
 #include "client/matrix/npy_map.h"
 #include "client/terminal/option.h"
 #include "client/terminal/progress.h"
+#include "gemmd/v1/resident.pb.h"
 
 namespace gemmd {
 namespace {

@@ -12,6 +12,7 @@
 #include "client/gemmctl/replay_operands.h"
 #include "client/gemmctl/server_check.h"
 #include "client/terminal/option.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 namespace {

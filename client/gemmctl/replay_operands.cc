@@ -9,6 +9,7 @@
 #include "client/gemmctl/operand_input.h"
 #include "client/sparse_operand.h"
 #include "gemmd/tensor.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "client/terminal/console.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/incidents.pb.h"
 
 namespace gemmd {

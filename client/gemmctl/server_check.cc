@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "client/terminal/text_table.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 namespace {

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "client/terminal/option.h"
 #include "gemmd/product.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "client/gemmctl/convert_tensor.h"
 #include "client/matrix/safetensors.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 

@@ -138,7 +138,7 @@ ExitCode FailSession(const Console& console, const absl::Status& status) {
   return is_ours ? FailLocally(console, status) : FailCall(console, status);
 }
 
-v1::TensorRef TensorNamed(const std::string& text) {
+TensorRef TensorNamed(const std::string& text) {
   const absl::string_view name = absl::StripPrefix(text, "@");
   const bool is_handle = name.size() == kHandleDigits &&
                          std::all_of(name.begin(), name.end(),

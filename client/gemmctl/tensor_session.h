@@ -33,6 +33,6 @@ absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
 ExitCode FailSession(const Console& console, const absl::Status& status);
 
 // "@weights", "weights", or a handle in 32 hexadecimal digits.
-v1::TensorRef TensorNamed(const std::string& text);
+TensorRef TensorNamed(const std::string& text);
 
 }  // namespace gemmd

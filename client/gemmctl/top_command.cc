@@ -15,6 +15,7 @@
 #include "client/gemmctl/top_view.h"
 #include "client/terminal/keys.h"
 #include "client/terminal/option.h"
+#include "gemmd/v1/statistics.pb.h"
 
 namespace gemmd {
 namespace {

@@ -24,13 +24,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "gemmd/multiply_stream.h"
 #include "gemmd/pending_product.h"
 #include "gemmd/product.h"
 #include "gemmd/tensor.h"
-#include "gemmd/v1/gemm.pb.h"
-#include "gemmd/v1/incidents.pb.h"
-#include "gemmd/v1/registry.pb.h"
+#include "gemmd/wire_types.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 
@@ -101,6 +98,7 @@ std::optional<absl::Duration> RetryPushback(const absl::Status& status);
 
 struct AsyncCallState;
 struct ClientState;
+class MultiplyStream;
 
 // A call under way. Copies stand for the same call; dropping them all changes nothing.
 class AsyncCall {
@@ -188,30 +186,29 @@ class Client {
   absl::StatusOr<ResidentTensor> Put(const MatrixView& matrix, const PutOptions& options = {});
 
   // Downloads the bytes of a tensor, or a range of them, to memory of exactly as many bytes, or to
-  // where they are taken as they arrive. Blocks; gives the tensor's description.
+  // where they are taken as they arrive. Blocks; gives a view of the whole tensor.
   // Errors: as Tensors.Get; InvalidArgument where `into` is of another size.
-  absl::StatusOr<v1::TensorInfo> Get(const v1::TensorRef& tensor, std::span<std::byte> into,
-                                     const GetOptions& options = {});
-  absl::StatusOr<v1::TensorInfo> Get(const v1::TensorRef& tensor, const TensorSink& sink,
-                                     const GetOptions& options = {});
+  absl::StatusOr<TensorView> Get(const TensorRef& tensor, std::span<std::byte> into,
+                                 const GetOptions& options = {});
+  absl::StatusOr<TensorView> Get(const TensorRef& tensor, const TensorSink& sink,
+                                 const GetOptions& options = {});
 
   // The session's tensors whose names match `pattern` (`*`: any run of characters, `?`: any one;
   // empty: all, also those without a name).
   absl::StatusOr<v1::ListTensorsResponse> ListTensors(absl::string_view pattern = "",
                                                       const CallOptions& options = {});
-  absl::StatusOr<v1::TensorInfo> Describe(const v1::TensorRef& tensor,
-                                          const CallOptions& options = {});
-  absl::Status Delete(const v1::TensorRef& tensor, const CallOptions& options = {});
+  absl::StatusOr<v1::TensorInfo> Describe(const TensorRef& tensor, const CallOptions& options = {});
+  absl::Status Delete(const TensorRef& tensor, const CallOptions& options = {});
 
   // Renews a tensor's lease, as each use does, and changes how it is kept.
-  absl::StatusOr<v1::TensorInfo> KeepAlive(const v1::TensorRef& tensor,
+  absl::StatusOr<v1::TensorInfo> KeepAlive(const TensorRef& tensor,
                                            const KeepAliveOptions& keep = {},
                                            const CallOptions& options = {});
   absl::Status KeepAlive(ResidentTensor& tensor, const KeepAliveOptions& keep = {},
                          const CallOptions& options = {});
 
   // Makes a 2:4 tensor of a dense one on the server.
-  absl::StatusOr<ResidentTensor> Compress(const v1::TensorRef& tensor,
+  absl::StatusOr<ResidentTensor> Compress(const TensorRef& tensor,
                                           const CompressOptions& compress = {},
                                           const CallOptions& options = {});
 

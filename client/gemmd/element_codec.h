@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "gemmd/v1/tensors.pb.h"
+#include "gemmd/wire_types.h"
 
 namespace gemmd {
 

@@ -13,18 +13,18 @@
 #include <type_traits>
 
 #include "absl/strings/string_view.h"
-#include "gemmd/v1/tensors.pb.h"
+#include "gemmd/wire_types.h"
 
 namespace gemmd {
 
-// "f32", "bf16" ...; "unspecified" for ELEMENT_TYPE_UNSPECIFIED and values that this build does not
+// "f32", "bf16" ...; "unspecified" for the type unspecified and values that this build does not
 // know.
 absl::string_view ElementTypeName(v1::ElementType type);
 
 // The inverse, for the names of real types only.
 std::optional<v1::ElementType> ParseElementType(absl::string_view name);
 
-// Bits of one element; 0 for ELEMENT_TYPE_UNSPECIFIED and unknown values.
+// Bits of one element; 0 for the type unspecified and unknown values.
 int ElementBits(v1::ElementType type);
 
 // A C++ type that says itself which element it is: those of storage_types.h, or the caller's own.
@@ -45,15 +45,15 @@ constexpr v1::ElementType ElementTypeOf() {
   if constexpr (DeclaredElement<T>) {
     return T::kElementType;
   } else if constexpr (std::is_same_v<T, double>) {
-    return v1::ELEMENT_TYPE_F64;
+    return v1::kF64;
   } else if constexpr (std::is_same_v<T, float>) {
-    return v1::ELEMENT_TYPE_F32;
+    return v1::kF32;
   } else if constexpr (std::is_same_v<T, int8_t>) {
-    return v1::ELEMENT_TYPE_S8;
+    return v1::kS8;
   } else if constexpr (std::is_same_v<T, uint8_t>) {
-    return v1::ELEMENT_TYPE_U8;
+    return v1::kU8;
   } else {
-    return v1::ELEMENT_TYPE_S32;
+    return v1::kS32;
   }
 }
 

@@ -3,9 +3,9 @@
 // Many products on one stream: answered as they finish, in any order, matched by request_id.
 //
 //   auto stream = client.OpenMultiplyStream({.timeout = absl::Hours(1)});
-//   for (...) stream->Send(request);                  // each with its own request_id
+//   for (...) stream->Send(a, b, {.request_id = id});  // each with its own
 //   stream->CloseSending();
-//   while (auto answer = stream->Receive()) ...       // answer->request_id, answer->result
+//   while (auto answer = stream->Receive()) ...        // answer->request_id, answer->result()
 //   absl::Status status = stream->Finish();
 //
 // Products that are sent while the connection takes no more go together, in one message, and so do
@@ -25,14 +25,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "gemmd/v1/gemm.pb.h"
+#include "gemmd/product.h"
+#include "gemmd/wire_types.h"
 
 namespace gemmd {
 
-// The end of one product of a stream: D, or why there is none.
+// The end of one product of a stream: the answer, never null, or why there is none.
 struct StreamAnswer {
   std::string request_id;
-  absl::StatusOr<v1::MultiplyResponse> result;
+  absl::StatusOr<std::shared_ptr<v1::MultiplyResponse>> response;
+
+  // D, which it shares with the answer. Errors: those of MultiplyResult::FromResponse.
+  absl::StatusOr<MultiplyResult> result() const;
 };
 
 // Threads: every function may be called by any thread at any time, except destruction. Requests
@@ -61,6 +65,9 @@ class MultiplyStream {
   // CloseSending; after the end of the stream, the stream's own status, or Unavailable where it
   // ended with OK.
   absl::Status Send(const v1::MultiplyRequest& request);
+
+  // The same, for matrices in memory of the caller, which are copied; without `into`.
+  absl::Status Send(const MatrixView& a, const MatrixView& b, const ProductOptions& options = {});
 
   // Says that no more products come, once those that wait have gone. May be repeated.
   void CloseSending();

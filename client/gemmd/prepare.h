@@ -3,7 +3,7 @@
 // Matrices made ready for the server here: of another type, scaled down to 8 bits, or pruned to
 // 2:4.
 //
-//   auto w8 = gemmd::Quantize(w, k, n, gemmd::v1::ELEMENT_TYPE_E4M3, gemmd::ScalePer::kColumn);
+//   auto w8 = gemmd::Quantize(w, k, n, gemmd::v1::kE4m3, gemmd::ScalePer::kColumn);
 //   auto weights = client->Put(w8->view());
 #pragma once
 
@@ -19,14 +19,14 @@ namespace gemmd {
 
 // A matrix, or a batch of them without gaps, that owns its bytes. Row major.
 struct OwnedMatrix {
-  v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
+  v1::ElementType type = {};
   int64_t rows = 0;
   int64_t columns = 0;
-  v1::Sparsity sparsity = v1::SPARSITY_NONE;
+  v1::Sparsity sparsity = v1::kDense;
   std::string data = {};  // Lines without gaps, packed as tensors.proto says.
   std::vector<float> scale = {};
   std::string factors = {};  // Those of blocks, as the other members say; empty: none.
-  v1::FactorType factor_type = v1::FACTOR_TYPE_UNSPECIFIED;
+  v1::FactorType factor_type = {};
   int64_t rows_per_block = 0;
   int64_t k_per_block = 0;
   int64_t dropped = 0;  // Nonzero elements that pruning left out.
@@ -59,7 +59,7 @@ absl::StatusOr<OwnedMatrix> Quantize(std::span<const float> values, int64_t rows
 // How a matrix is divided into blocks that have a factor each: so many lines times so many elements
 // along k. The lines are the rows of op(A), or the columns of op(B).
 struct BlockFormat {
-  v1::FactorType type = v1::FACTOR_TYPE_F32;
+  v1::FactorType type = v1::kFactorF32;
   int64_t lines = 1;
   int64_t depth = 128;
   // Whether k runs along the rows of the values, from column to column: an A as it is, or a B that

@@ -15,7 +15,7 @@
 #include <cstdint>
 
 #include "gemmd/element_codec.h"
-#include "gemmd/v1/tensors.pb.h"
+#include "gemmd/wire_types.h"
 
 namespace gemmd {
 
@@ -38,10 +38,10 @@ struct StoredElement {
   Bits bits = 0;
 };
 
-using F16 = StoredElement<v1::ELEMENT_TYPE_F16, uint16_t>;
-using Bf16 = StoredElement<v1::ELEMENT_TYPE_BF16, uint16_t>;
-using E4m3 = StoredElement<v1::ELEMENT_TYPE_E4M3, uint8_t>;
-using E5m2 = StoredElement<v1::ELEMENT_TYPE_E5M2, uint8_t>;
+using F16 = StoredElement<v1::kF16, uint16_t>;
+using Bf16 = StoredElement<v1::kBf16, uint16_t>;
+using E4m3 = StoredElement<v1::kE4m3, uint8_t>;
+using E5m2 = StoredElement<v1::kE5m2, uint8_t>;
 static_assert(sizeof(F16) == 2 && sizeof(Bf16) == 2 && sizeof(E4m3) == 1 && sizeof(E5m2) == 1);
 
 }  // namespace gemmd

@@ -23,7 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gemmd/product.h"
-#include "gemmd/v1/resident.pb.h"
+#include "gemmd/wire_types.h"
 
 namespace gemmd {
 
@@ -96,26 +96,29 @@ struct KeepAliveOptions {
   std::optional<bool> pinned = {};           // Absent: as it is.
 };
 
+// A tensor, as calls name it: by its handle, or by its name where that is empty.
+struct TensorRef {
+  std::string handle = {};  // 16 bytes.
+  std::string name = {};
+};
+TensorRef NamedTensor(absl::string_view name);
+TensorRef TensorOfHandle(absl::string_view handle);
+
 struct CompressOptions {
   KeepOptions keep = {};
-  std::optional<v1::TensorRef> mask =
-      {};  // See CompressRequest.mask. Absent: the largest are kept.
+  std::optional<TensorRef> mask = {};  // See CompressRequest.mask. Absent: the largest are kept.
 };
 
 // The SHA-256 of some bytes, 32 bytes.
 std::string Sha256Of(std::span<const std::byte> bytes);
 
-// A tensor, as calls name it.
-v1::TensorRef NamedTensor(absl::string_view name);
-v1::TensorRef TensorOfHandle(absl::string_view handle);  // 16 bytes.
-
 // A resident tensor, or a part of it, as an operand or as the place of a result. Copies nothing and
 // owns nothing: what it stands for must still be there when it is used.
 struct TensorView {
-  v1::TensorRef tensor = {};
-  v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
-  v1::Order order = v1::ORDER_ROW_MAJOR;
-  v1::Sparsity sparsity = v1::SPARSITY_NONE;
+  TensorRef tensor = {};
+  v1::ElementType type = {};
+  v1::Order order = v1::kRowMajor;
+  v1::Sparsity sparsity = v1::kDense;
   int64_t first_row = 0;
   int64_t rows = 0;
   int64_t first_column = 0;
@@ -154,15 +157,15 @@ class ResidentTensor {
                       // does.
 
   // As the last call of this client said.
-  const v1::TensorInfo& info() const { return info_; }
-  const std::string& handle() const { return info_.handle(); }  // 16 bytes.
-  v1::ElementType type() const { return info_.spec().type(); }
-  int64_t rows() const { return info_.spec().rows(); }
-  int64_t columns() const { return info_.spec().columns(); }
-  int64_t bytes() const { return info_.bytes(); }
-  v1::TensorRef ref() const { return TensorOfHandle(info_.handle()); }
+  const v1::TensorInfo& info() const { return *info_; }
+  const std::string& handle() const;  // 16 bytes.
+  v1::ElementType type() const;
+  int64_t rows() const;
+  int64_t columns() const;
+  int64_t bytes() const;
+  TensorRef ref() const { return TensorOfHandle(handle()); }
 
-  TensorView view() const { return ViewOf(info_); }
+  TensorView view() const { return ViewOf(*info_); }
   TensorView Rows(int64_t first, int64_t count) const { return view().Rows(first, count); }
   TensorView Columns(int64_t first, int64_t count) const { return view().Columns(first, count); }
   TensorView Matrices(int64_t first, int64_t count) const { return view().Matrices(first, count); }
@@ -176,7 +179,7 @@ class ResidentTensor {
   ResidentTensor(v1::TensorInfo info, std::weak_ptr<TensorOwner> owner);
   void DeleteFromServer();
 
-  v1::TensorInfo info_;
+  std::shared_ptr<const v1::TensorInfo> info_;  // Never null.
   std::weak_ptr<TensorOwner> owner_;
 };
 
@@ -215,8 +218,8 @@ absl::StatusOr<v1::MultiplyRequest> BuildChainRequest(const Operand& a, const Op
 
 // The end of a product whose D stayed on the server.
 struct ChainResult {
-  std::optional<ResidentTensor> tensor;  // D, where it is a new tensor.
-  v1::MultiplyResponse response;         // Without bytes of D.
+  std::optional<ResidentTensor> tensor;                  // D, where it is a new tensor.
+  std::shared_ptr<const v1::MultiplyResponse> response;  // Without bytes of D; not null.
 };
 
 }  // namespace gemmd

@@ -10,6 +10,7 @@
 #include "client/terminal/text_file.h"
 #include "client/terminal/time_text.h"
 #include "gemmd/element_type.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

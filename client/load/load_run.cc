@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/load/cpu_usage.h"
 #include "client/load/stream_calls.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 namespace {

@@ -18,6 +18,7 @@
 #include "client/load/slo_search.h"
 #include "client/load/verifier.h"
 #include "client/terminal/text_table.h"
+#include "gemmd/v1/registry.pb.h"
 
 namespace gemmd {
 namespace {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 namespace {

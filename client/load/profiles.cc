@@ -4,6 +4,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/load/mix.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

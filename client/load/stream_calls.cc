@@ -84,7 +84,11 @@ class StreamCalls::Stream {
 
   void Receive() {
     while (std::optional<StreamAnswer> answer = stream_->Receive()) {
-      End(answer->request_id, std::move(answer->result));
+      if (answer->response.ok()) {
+        End(answer->request_id, std::move(**answer->response));
+      } else {
+        End(answer->request_id, answer->response.status());
+      }
       EndUnsent();
     }
   }

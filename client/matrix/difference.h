@@ -11,6 +11,7 @@
 #include "client/matrix/difference_map.h"
 #include "client/matrix/element_distance.h"
 #include "client/matrix/packed_matrix.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 

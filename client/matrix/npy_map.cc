@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "client/matrix/npy_header.h"
 #include "client/matrix/npy_storage.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/matrix/npy.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 

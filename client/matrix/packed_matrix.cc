@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "gemmd/v1/tensors.pb.h"
+
 namespace gemmd {
 
 std::optional<int64_t> CountOf(const std::vector<int64_t>& shape) {

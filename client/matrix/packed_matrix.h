@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "client/matrix/npy.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 

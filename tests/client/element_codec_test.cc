@@ -13,6 +13,7 @@
 
 #include "client/matrix/random_matrix.h"
 #include "gemmd/element_type.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/testing/special_values.h"
 
 namespace gemmd {

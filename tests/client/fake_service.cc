@@ -10,6 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "gemmd/v1/instructions.pb.h"
+#include "gemmd/v1/statistics.pb.h"
 #include "grpcpp/health_check_service_interface.h"
 
 namespace gemmd {

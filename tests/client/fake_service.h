@@ -11,7 +11,9 @@
 #include <string>
 
 #include "gemmd/v1/gemm.grpc.pb.h"
+#include "gemmd/v1/instructions.pb.h"
 #include "gemmd/v1/registry.grpc.pb.h"
+#include "gemmd/v1/statistics.pb.h"
 #include "grpcpp/grpcpp.h"
 
 namespace gemmd {

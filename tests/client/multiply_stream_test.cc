@@ -16,6 +16,7 @@
 #include "absl/synchronization/notification.h"
 #include "client/request_queue.h"
 #include "gemmd/client.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/client/fake_service.h"
 #include "tests/testing/status_matchers.h"
 
@@ -98,8 +99,8 @@ TEST(MultiplyStreamTest, MatchesAnswersByIdInAnyOrder) {
     const auto answer = stream->Receive();
     ASSERT_TRUE(answer.has_value());
     EXPECT_EQ(answer->request_id, absl::StrCat(i));
-    ASSERT_THAT(answer->result, IsOk());
-    EXPECT_EQ(answer->result->operations(), i);
+    ASSERT_THAT(answer->response, IsOk());
+    EXPECT_EQ((*answer->response)->operations(), i);
   }
   EXPECT_FALSE(stream->Receive().has_value());
   EXPECT_THAT(stream->Finish(), IsOk());
@@ -196,11 +197,11 @@ TEST(MultiplyStreamTest, GoesOnAfterARefusedRequest) {
   const auto stream = Open(server);
   for (const char* id : {"bad", "impossible", "empty", "good"})
     ASSERT_THAT(stream->Send(RequestNamed(id)), IsOk());
-  EXPECT_THAT(stream->Receive()->result,
+  EXPECT_THAT(stream->Receive()->response,
               StatusIs(absl::StatusCode::kInvalidArgument, "a.data: got 0 bytes, want m*k*4 = 8"));
-  EXPECT_THAT(stream->Receive()->result, StatusIs(absl::StatusCode::kUnknown));
-  EXPECT_THAT(stream->Receive()->result, StatusIs(absl::StatusCode::kDataLoss));
-  EXPECT_THAT(stream->Receive()->result, IsOk());
+  EXPECT_THAT(stream->Receive()->response, StatusIs(absl::StatusCode::kUnknown));
+  EXPECT_THAT(stream->Receive()->response, StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(stream->Receive()->response, IsOk());
   EXPECT_THAT(stream->Finish(), IsOk());
 }
 

@@ -13,6 +13,7 @@
 #include "client/sparse_operand.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/storage_types.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

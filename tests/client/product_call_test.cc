@@ -10,6 +10,7 @@
 #include "client/lent_request.h"
 #include "client/product_answer.h"
 #include "gemmd/client.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/client/fake_service.h"
 #include "tests/testing/status_matchers.h"
 

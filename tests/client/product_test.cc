@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "client/operand_size.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -14,6 +14,7 @@
 #include "client/matrix/block_factors.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/prepare.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/status_matchers.h"
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "gemmd/client.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/client/fake_service.h"
 #include "tests/testing/status_matchers.h"
 

@@ -15,6 +15,7 @@
 #include "client/operand_size.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gemmd/client.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/client/fake_tensors.h"
 #include "tests/testing/status_matchers.h"
 

@@ -11,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "client/chunk_message.h"
 #include "gemmd/client.h"
+#include "gemmd/v1/resident.pb.h"
 #include "tests/client/fake_tensors.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/units.h"

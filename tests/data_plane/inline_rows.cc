@@ -2,6 +2,7 @@
 #include <memory>
 #include <span>
 
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/data_plane/bare_grpc.h"
 #include "tests/data_plane/rows.h"
 

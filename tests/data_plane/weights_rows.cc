@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <span>
 
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/data_plane/rows.h"
 
 namespace gemmd {

@@ -13,6 +13,7 @@
 #include "client/load/report/compare.h"
 #include "client/load/slo_search.h"
 #include "gemmd/element_type.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/client/matrix/npy_fuzz.h"
 #include "tests/client/matrix/npy_text.h"
 #include "tests/fuzz/target.h"

@@ -12,6 +12,7 @@
 #include "client/operand_size.h"
 #include "gemmd/element_type.h"
 #include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/registry.pb.h"
 #include "kernels/catalog.h"
 #include "kernels/select.h"
 #include "server/wire/convert.h"

@@ -16,6 +16,7 @@
 #include "client/load/tally.h"
 #include "client/matrix/reference.h"
 #include "gemmd/product.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "kernels/verify/element_bound.h"
 #include "server/crossing/protocol.h"
 #include "server/scheduling/product.h"

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "client/matrix/reference.h"
 #include "client/terminal/text_table.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gemmd/client.h"
+#include "gemmd/multiply_stream.h"
 #include "gemmd/prepare.h"
 #include "gemmd/storage_types.h"
 
@@ -27,8 +28,8 @@ int Multiply(gemmd::Client& client) {
   std::span<const float> d = *product->elements<float>();
   const std::vector<float> want = {4, 5, 10, 11};
   for (float value : d) std::printf("%g ", value);
-  std::printf("from %s in %lld ns\n", product->response().kernel().c_str(),
-              static_cast<long long>(product->timing().compute_ns()));
+  std::printf("from %s in %lld ns\n", product->kernel().c_str(),
+              static_cast<long long>(product->timing().compute_ns));
   return std::vector<float>(d.begin(), d.end()) == want ? 0 : 1;
 }
 
@@ -37,7 +38,7 @@ int MultiplyTensors(gemmd::Client& client) {
   const std::vector<gemmd::Bf16> a = {gemmd::Bf16(1), gemmd::Bf16(2), gemmd::Bf16(3),
                                       gemmd::Bf16(4), gemmd::Bf16(5), gemmd::Bf16(6)};
   const std::vector<float> b = {1, 0, 0, 1, 1, 1};
-  const auto weights = gemmd::Encode(b, 3, 2, gemmd::v1::ELEMENT_TYPE_BF16);
+  const auto weights = gemmd::Encode(b, 3, 2, gemmd::v1::kBf16);
   if (!weights.ok()) return 1;
   auto tensor = client.Put(weights->view(), {.name = "weights"});
   if (!tensor.ok()) {
@@ -78,15 +79,14 @@ int MultiplyOnAStream(gemmd::Client& client) {
   const std::vector<float> a = {1, 2, 3, 4, 5, 6}, b = {1, 0, 0, 1, 1, 1};
   auto stream = client.OpenMultiplyStream();
   for (const char* const id : {"first", "second", "third"}) {
-    const auto request =
-        gemmd::BuildRequest(gemmd::View(a, 2, 3), gemmd::View(b, 3, 2), {.request_id = id});
-    if (!request.ok() || !stream->Send(*request).ok()) return 1;
+    const absl::Status sent =
+        stream->Send(gemmd::View(a, 2, 3), gemmd::View(b, 3, 2), {.request_id = id});
+    if (!sent.ok()) return 1;
   }
   stream->CloseSending();
   int answers = 0;
   while (auto answer = stream->Receive()) {
-    if (!answer->result.ok()) return 1;
-    const auto product = gemmd::MultiplyResult::FromResponse(*std::move(answer->result));
+    const auto product = answer->result();
     if (!product.ok() || (*product->elements<float>())[3] != 11) return 1;
     ++answers;
   }
@@ -120,7 +120,7 @@ int main(int argc, char** argv) {
     return Multiply(*client) + MultiplyTensors(*client) + MultiplyLater(*client) +
            MultiplyOnAStream(*client) + MultiplyWithTls(argv[2], argv[3]);
   }
-  const absl::Status status = client->GetServerInfo().status();
+  const absl::Status status = client->CheckHealth().status();
   std::printf("%s\n", status.ToString().c_str());
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ? 0 : 1;
 }

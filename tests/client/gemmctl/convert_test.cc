@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/matrix/npy.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/gemmctl/gemmctl_runner.h"
 #include "tests/client/matrix/npy_text.h"

@@ -12,6 +12,7 @@
 
 #include "client/matrix/npy.h"
 #include "client/terminal/markup.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_service.h"
 #include "tests/client/gemmctl/gemmctl_runner.h"

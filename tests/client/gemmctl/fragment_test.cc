@@ -16,6 +16,8 @@
 #include "client/gemmctl/fragment_grid.h"
 #include "client/gemmctl/fragment_values.h"
 #include "client/matrix/npy.h"
+#include "gemmd/v1/instructions.pb.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/client/fake_service.h"
 #include "tests/client/gemmctl/gemmctl_runner.h"
 #include "tests/testing/scratch_folder.h"

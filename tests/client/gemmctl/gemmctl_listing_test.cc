@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "client/gemmctl/widths.h"
+#include "gemmd/v1/instructions.pb.h"
+#include "gemmd/v1/registry.pb.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_service.h"
 #include "tests/client/gemmctl/gemmctl_runner.h"

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "client/matrix/npy.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/registry.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_service.h"
 #include "tests/client/gemmctl/gemmctl_runner.h"

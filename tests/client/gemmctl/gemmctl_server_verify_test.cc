@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/client/fake_service.h"
 #include "tests/client/gemmctl/gemmctl_runner.h"
 

@@ -14,6 +14,7 @@
 #include "client/gemmctl/tensor_session.h"
 #include "client/matrix/npy_map.h"
 #include "client/terminal/progress.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_tensors.h"
 #include "tests/client/gemmctl/gemmctl_runner.h"

@@ -15,6 +15,8 @@
 #include "client/matrix/safetensors.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/registry.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_service.h"
 #include "tests/client/gemmctl/gemmctl_runner.h"

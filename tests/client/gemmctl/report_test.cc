@@ -15,6 +15,8 @@
 #include "client/gemmctl/server_tables.h"
 #include "client/gemmctl/timing_report.h"
 #include "client/terminal/text_table.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/registry.pb.h"
 
 namespace gemmd {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "client/gemmctl/activity.h"
 #include "client/gemmctl/top_view.h"
+#include "gemmd/v1/statistics.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_service.h"
 #include "tests/client/gemmctl/gemmctl_runner.h"

@@ -12,6 +12,7 @@
 
 #include "absl/time/clock.h"
 #include "client/load/load_command_line.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_service.h"
 #include "tests/client/load/delayed_server.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/load/load_run.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/client/fake_service.h"
 #include "tests/testing/units.h"
 

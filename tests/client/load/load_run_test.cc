@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/client/fake_service.h"
 #include "tests/client/load/delayed_server.h"
 #include "tests/client/load/load_run_fixture.h"

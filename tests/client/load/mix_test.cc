@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -12,6 +12,7 @@
 #include "client/load/load_plan.h"
 #include "client/load/payload.h"
 #include "client/matrix/matrix_reader.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"

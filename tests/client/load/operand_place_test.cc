@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/client/fake_tensors.h"
 #include "tests/testing/status_matchers.h"
 

@@ -10,6 +10,7 @@
 #include "client/matrix/matrix_reader.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -13,6 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/load/mix.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 namespace {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

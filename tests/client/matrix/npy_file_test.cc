@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/matrix/npy.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/client/matrix/npy_text.h"
 #include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"

@@ -6,6 +6,7 @@
 
 #include "absl/strings/string_view.h"
 #include "client/matrix/npy.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/client/matrix/npy_text.h"
 
 namespace gemmd {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/client/matrix/npy_text.h"
 #include "tests/testing/random_source.h"
 

@@ -9,6 +9,7 @@
 
 #include "client/matrix/npy.h"
 #include "gemmd/element_type.h"
+#include "gemmd/v1/tensors.pb.h"
 
 int main(int argc, char** argv) {
   if (argc < 3) return 2;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/matrix/npy_header.h"
 #include "client/matrix/npy_storage.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/client/matrix/npy_text.h"
 #include "tests/testing/status_matchers.h"
 

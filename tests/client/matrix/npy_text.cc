@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/matrix/npy.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
 

@@ -15,6 +15,7 @@
 #include "client/matrix/block_factors.h"
 #include "client/matrix/verify.h"
 #include "gemmd/tensor.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/client/matrix/verify_case.h"
 #include "tests/testing/status_matchers.h"
 

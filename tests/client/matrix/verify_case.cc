@@ -7,6 +7,7 @@
 #include <span>
 
 #include "client/matrix/random_matrix.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

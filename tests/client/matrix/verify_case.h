@@ -11,6 +11,7 @@
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 

@@ -15,6 +15,7 @@
 #include "client/matrix/random_matrix.h"
 #include "client/matrix/verify.h"
 #include "gemmd/product.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/client/matrix/verify_case.h"
 #include "tests/testing/special_values.h"
 #include "tests/testing/status_matchers.h"

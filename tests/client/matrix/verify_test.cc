@@ -13,6 +13,7 @@
 
 #include "client/sparse_operand.h"
 #include "gemmd/product.h"
+#include "gemmd/v1/gemm.pb.h"
 #include "tests/client/matrix/verify_case.h"
 #include "tests/testing/special_values.h"
 #include "tests/testing/status_matchers.h"

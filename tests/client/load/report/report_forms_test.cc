@@ -6,6 +6,7 @@
 
 #include "client/load/report/html_report.h"
 #include "client/load/report/report.h"
+#include "gemmd/v1/registry.pb.h"
 #include "tests/client/load/report/report_sample.h"
 
 namespace gemmd {

@@ -10,6 +10,7 @@
 #include "client/load/live_view.h"
 #include "client/load/report/html_report.h"
 #include "client/load/report/svg_plot.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "tests/client/load/report/report_sample.h"
 
 namespace gemmd {
