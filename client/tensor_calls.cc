@@ -13,6 +13,7 @@
 #include "client/operand_size.h"
 #include "client/product_call.h"
 #include "client/status_conversion.h"
+#include "client/tensor_message.h"
 #include "client/upload_call.h"
 #include "gemmd/client.h"
 #include "gemmd/v1/gemm.pb.h"
