@@ -72,6 +72,30 @@ DeviceRates RatesOf(const v1::DeviceStatistics& before, const v1::DeviceStatisti
   return rates;
 }
 
+std::vector<KernelRates> KernelsBetween(const v1::GetStatisticsResponse& before,
+                                        const v1::GetStatisticsResponse& now, double seconds) {
+  std::vector<KernelRates> kernels;
+  for (const v1::KernelStatistics& kernel : now.kernels()) {
+    const auto earlier = std::find_if(
+        before.kernels().begin(), before.kernels().end(), [&](const v1::KernelStatistics& other) {
+          return other.name() == kernel.name() && other.device_kind() == kernel.device_kind();
+        });
+    const bool is_new = earlier == before.kernels().end();
+    const int64_t products = kernel.products() - (is_new ? 0 : earlier->products());
+    const int64_t compute_ns = kernel.compute_ns() - (is_new ? 0 : earlier->compute_ns());
+    if (products <= 0 || !(seconds > 0)) continue;
+    kernels.push_back({.device_kind = kernel.device_kind(),
+                       .name = kernel.name(),
+                       .products_per_second = static_cast<double>(products) / seconds,
+                       .computing = static_cast<double>(compute_ns) / 1e9 / seconds,
+                       .mean_ns = compute_ns / products});
+  }
+  std::stable_sort(kernels.begin(), kernels.end(), [](const KernelRates& x, const KernelRates& y) {
+    return x.computing > y.computing;
+  });
+  return kernels;
+}
+
 }  // namespace
 
 ActivityRates RatesBetween(const v1::GetStatisticsResponse& before,
@@ -93,6 +117,7 @@ ActivityRates RatesBetween(const v1::GetStatisticsResponse& before,
     }
     rates.devices.push_back(RatesOf(earlier, device, rates.seconds));
   }
+  rates.kernels = KernelsBetween(before, now, rates.seconds);
   return rates;
 }
 

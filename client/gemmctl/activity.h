@@ -27,11 +27,21 @@ struct DeviceRates {
   std::optional<int64_t> p99_ns;
 };
 
+// A kernel that ran between the two statistics, on devices of one kind.
+struct KernelRates {
+  std::string device_kind;
+  std::string name;
+  double products_per_second = 0;
+  double computing = 0;  // Seconds of computing in a second, on all devices of the kind.
+  int64_t mean_ns = 0;   // Of one product.
+};
+
 struct ActivityRates {
   double seconds = 0;  // Between the two statistics.
   double admissions_per_second = 0;
   double refusals_per_second = 0;
   std::vector<DeviceRates> devices;  // In the order of `now`.
+  std::vector<KernelRates> kernels;  // The one that computed the longest first.
 };
 
 // The rates between two statistics; if the server has started anew between them, since its start.

@@ -22,6 +22,8 @@ constexpr size_t kMostBars = 120;
 constexpr size_t kLeastBars = 16;
 constexpr int kLeastWithHistory = 64;
 
+constexpr size_t kMostKernels = 8;
+
 constexpr size_t kGap = 2;  // Between columns.
 
 std::string FormatPerSecond(double rate) { return absl::StrFormat("%.4g", rate); }
@@ -175,6 +177,26 @@ std::string GpusText(const v1::GetStatisticsResponse& now, int columns) {
   return has_gpus ? absl::StrCat("\n", table.Print(columns)) : "";
 }
 
+// Empty where nothing has run since the view before.
+std::string KernelsText(const ActivityRates& rates, int columns) {
+  if (rates.kernels.empty()) return "";
+  FittedTable table({{{"kernel"}},
+                     {{"on"}, 1},
+                     Number("products/s", 0),
+                     Number("computing", 0),
+                     Number("mean", 0)});
+  const size_t shown = std::min(rates.kernels.size(), kMostKernels);
+  for (size_t i = 0; i < shown; ++i) {
+    const KernelRates& kernel = rates.kernels[i];
+    table.AddRow({kernel.name, kernel.device_kind, FormatPerSecond(kernel.products_per_second),
+                  FormatShare(kernel.computing), FormatNanoseconds(kernel.mean_ns)});
+  }
+  std::string text = absl::StrCat("\n", table.Print(columns));
+  const size_t hidden = rates.kernels.size() - shown;
+  if (hidden > 0) absl::StrAppend(&text, hidden, " more kernel", hidden == 1 ? "" : "s", "\n");
+  return text;
+}
+
 // Empty where no products ran as one.
 std::string JoinedText(const v1::GetStatisticsResponse& now, int columns) {
   FittedTable table({{{"ran as one"}},
@@ -257,7 +279,8 @@ std::string TopText(const std::string& address, const v1::GetStatisticsResponse&
   const int columns = options.columns;
   return CutText(
       absl::StrCat(FlowText(heading, "   ", columns), "\n", DevicesText(now, rates, options),
-                   GpusText(now, columns), JoinedText(now, columns), TensorsText(now, columns)),
+                   GpusText(now, columns), KernelsText(rates, columns), JoinedText(now, columns),
+                   TensorsText(now, columns)),
       columns, options.lines);
 }
 
@@ -276,6 +299,7 @@ nlohmann::ordered_json TopJson(const v1::GetStatisticsResponse& now, const Activ
                                  {"admissions_per_second", rates.admissions_per_second},
                                  {"refusals_per_second", rates.refusals_per_second},
                                  {"rates", nlohmann::ordered_json::array()},
+                                 {"kernels", nlohmann::ordered_json::array()},
                                  {"statistics", MessageJson(now)}};
   for (size_t i = 0; i < rates.devices.size(); ++i) {
     const DeviceRates& rate = rates.devices[i];
@@ -288,6 +312,13 @@ nlohmann::ordered_json TopJson(const v1::GetStatisticsResponse& now, const Activ
                              {"busy", rate.busy},
                              {"p50_ns", BoundJson(rate.p50_ns)},
                              {"p99_ns", BoundJson(rate.p99_ns)}});
+  }
+  for (const KernelRates& kernel : rates.kernels) {
+    json["kernels"].push_back({{"kernel", kernel.name},
+                               {"device_kind", kernel.device_kind},
+                               {"products_per_second", kernel.products_per_second},
+                               {"computing", kernel.computing},
+                               {"mean_ns", kernel.mean_ns}});
   }
   return json;
 }

@@ -28,7 +28,7 @@ std::optional<Page> PageAt(std::string_view path, const Observer& observer, cons
   if (path == kReadinessPath) return PageOf(probes.readiness());
   const auto lists = MetricsAt(path);
   if (!lists) return std::nullopt;
-  const Snapshot snapshot = observer.ObserveWithKernels();
+  const Snapshot snapshot = observer.ObserveForScrape();
   std::vector<prometheus::MetricFamily> all;
   for (const auto metrics : *lists) {
     for (auto& family : Families(metrics, snapshot)) all.push_back(std::move(family));

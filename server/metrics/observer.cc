@@ -29,8 +29,8 @@ Snapshot Observer::Observe() const {
                        .silent_calls = stats_.silent_calls(),
                        .verifications = {},
                        .devices = {},
+                       .kernels = stats_.kernels(),
                        .kinds = {},
-                       .kernels = {},
                        .handlers = {}};
   for (size_t i = 0; i < kVerifyModes; ++i) {
     const auto mode = static_cast<VerifyMode>(i);
@@ -54,10 +54,9 @@ Snapshot Observer::Observe() const {
   return snapshot;
 }
 
-Snapshot Observer::ObserveWithKernels() const {
+Snapshot Observer::ObserveForScrape() const {
   Snapshot snapshot = Observe();
   snapshot.kinds = stats_.kinds();
-  snapshot.kernels = stats_.kernels();
   snapshot.handlers = handlers_.Read();
   return snapshot;
 }

@@ -71,9 +71,9 @@ struct Snapshot {
   int64_t silent_calls = 0;  // Ended because their peer did not read the answer.
   std::array<VerifyTotals, kVerifyModes> verifications = {};  // Indexed by VerifyMode.
   std::vector<DeviceSnapshot> devices;
-  // Filled by ObserveWithKernels alone:
-  std::vector<Stats::KindTotals> kinds;
   std::vector<Stats::KernelTotals> kernels;
+  // Filled by ObserveForScrape alone:
+  std::vector<Stats::KindTotals> kinds;
   HandlerTimes::Snapshot handlers;
 };
 
@@ -111,8 +111,8 @@ class Observer {
 
   // These hold locks of other parts only while they copy a few numbers. Threads: any.
   Snapshot Observe() const;
-  // With kinds of devices, kernels and handlers: a thousand more numbers, for a scrape.
-  Snapshot ObserveWithKernels() const;
+  // With kinds of devices and handlers: a thousand more numbers.
+  Snapshot ObserveForScrape() const;
   bool is_draining() const { return admission_.closed(); }
 
  private:

@@ -103,6 +103,14 @@ v1::GetStatisticsResponse ToWire(const Snapshot& snapshot, int64_t uptime_ns,
   }
   for (const DeviceSnapshot& device : snapshot.devices) FillDevice(device, *wire.add_devices());
   FillTensors(snapshot.tensors, *wire.mutable_tensors());
+  for (const Stats::KernelTotals& kernel : snapshot.kernels) {
+    if (kernel.products == 0) continue;
+    v1::KernelStatistics& one = *wire.add_kernels();
+    one.set_device_kind(std::string(NameOf(kernel.device_kind)));
+    one.set_name(std::string(kernel.kernel));
+    one.set_products(kernel.products);
+    one.set_compute_ns(kernel.compute_ns);
+  }
   return wire;
 }
 

@@ -57,6 +57,35 @@ v1::GetStatisticsResponse After(int64_t seconds) {
   return statistics;
 }
 
+void AddKernel(const std::string& name, int64_t products, int64_t compute_ns,
+               v1::GetStatisticsResponse& statistics) {
+  v1::KernelStatistics& kernel = *statistics.add_kernels();
+  kernel.set_device_kind("cuda");
+  kernel.set_name(name);
+  kernel.set_products(products);
+  kernel.set_compute_ns(compute_ns);
+}
+
+TEST(TopTest, ShowsTheKernelsThatRan) {
+  v1::GetStatisticsResponse before = After(8);
+  AddKernel("idle", 5, 5'000'000, before);
+  AddKernel("light", 100, 1'000'000, before);
+  v1::GetStatisticsResponse now = After(10);
+  AddKernel("idle", 5, 5'000'000, now);
+  AddKernel("light", 120, 2'000'000, now);
+  AddKernel("heavy", 4, 1'000'000'000, now);
+  const ActivityRates rates = RatesBetween(before, now);
+  EXPECT_THAT(TopText("a", now, rates),
+              AllOf(ContainsRegex("heavy +cuda +2 +50 % +250 ms\nlight +cuda +10 +0 % +50.0 us"),
+                    Not(HasSubstr("idle"))));
+  const auto json = TopJson(now, rates);
+  ASSERT_EQ(json["kernels"].size(), 2U);
+  EXPECT_EQ(json["kernels"][0]["kernel"], "heavy");
+  EXPECT_EQ(json["kernels"][0]["computing"], 0.5);
+  for (int i = 0; i < 9; ++i) AddKernel("k" + std::to_string(i), 1, 1, now);
+  EXPECT_THAT(TopText("a", now, RatesBetween(before, now)), HasSubstr("3 more kernels"));
+}
+
 TEST(TopTest, ShowsTensorsWhereTheServerKeepsThem) {
   v1::GetStatisticsResponse now = After(10);
   const ActivityRates rates = RatesBetween(After(9), now);

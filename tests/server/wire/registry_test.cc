@@ -158,6 +158,10 @@ TEST_F(RegistryTest, TellsWhatItHasCounted) {
   EXPECT_EQ(device.total().counts_size(), device.total().bounds_ns_size() + 1);
   EXPECT_EQ(device.canaries_passed(), 1);
   EXPECT_FALSE(device.has_gpu());
+  ASSERT_EQ(response.kernels_size(), 1);
+  EXPECT_EQ(response.kernels(0).device_kind(), "cpu");
+  EXPECT_EQ(response.kernels(0).products(), 1);
+  EXPECT_GT(response.kernels(0).compute_ns(), 0);
 }
 
 TEST_F(RegistryTest, TellsVersionLimitsAndLibraries) {
