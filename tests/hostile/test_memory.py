@@ -210,11 +210,11 @@ def test_long_uploads_at_once(daemons, battery):
 
 DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
 GIB = 1 << 30
-DEFAULT_QUEUED = 4 * GIB
 # What the daemon takes beside what it accounts for: itself, its libraries, the scratch memory that a
 # device keeps, and the staging memory of a GPU.
 BESIDE = GIB
 POD_LIMIT = r"limits:\s+cpu: \S+\s+memory: (\d+)Gi"
+HELM_LIMIT = r"limits: .*memory: (\d+)Gi"
 
 
 @pytest.mark.parametrize(
@@ -224,13 +224,17 @@ POD_LIMIT = r"limits:\s+cpu: \S+\s+memory: (\d+)Gi"
         ("systemd/gemmd.service", r"MemoryMax=(\d+)G", "systemd/gemmd.conf"),
         ("kubernetes/overlays/cpu/deployment.yaml", POD_LIMIT, "kubernetes/overlays/cpu/arguments.yaml"),
         ("kubernetes/overlays/gpu/deployment.yaml", POD_LIMIT, "kubernetes/overlays/gpu/arguments.yaml"),
+        ("helm/gemmd/values.yaml", HELM_LIMIT, "helm/gemmd/values.yaml"),
+        ("helm/gemmd/values_gpu.yaml", HELM_LIMIT, "helm/gemmd/values_gpu.yaml"),
     ],
 )
 def test_shipped_limits_have_a_margin(battery, limits, limit, arguments):
-    """What is admitted, a quarter of the limit for gRPC's buffers, and what is beside them fit into
-    nine tenths of the limit. The tests above show that what is held is within a tenth of that."""
+    """What is admitted, a quarter of the limit for gRPC's buffers, an eighth for resident tensors, and
+    what is beside them fit into nine tenths of the limit. The tests above show that what is held is
+    within a tenth of that."""
     limit_bytes = int(re.search(limit, (DEPLOY / limits).read_text()).group(1)) * GIB
-    named = re.search(r"max-queued-bytes=(\d+)gb", (DEPLOY / arguments).read_text())
-    queued_bytes = int(named.group(1)) * GIB if named else DEFAULT_QUEUED
-    most = queued_bytes + limit_bytes / 4 + BESIDE
+    text = (DEPLOY / arguments).read_text()
+    assert "tensor-bytes" not in text and "memory-quota-bytes" not in text, "they are not the defaults"
+    queued_bytes = int(re.search(r"max(?:-q|Q)ueued(?:-b|B)ytes(?:=|: )(\d+)gb", text).group(1)) * GIB
+    most = queued_bytes + limit_bytes / 4 + limit_bytes / 8 + BESIDE
     battery.holds(f"deploy/{limits}", most=0.9 * limit_bytes / GIB, seen=most / GIB, unit="GiB")
