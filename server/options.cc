@@ -177,7 +177,8 @@ void AddLimits(CLI::App& app, Options& options) {
       app, "--memory-limit-bytes", options.server.memory_limit_bytes,
       "Memory that the daemon may have resident; 0 takes the limit of its control group, or the "
       "machine's memory. From 85 % large products are refused with RESOURCE_EXHAUSTED, from "
-      "92 % all products, and from 95 % calls end whose client does not read",
+      "92 % all products and questions but those for health, devices and statistics, and from 95 % "
+      "calls end whose client does not read",
       kGroup);
   app.add_option("--max-concurrent-streams", transport.max_concurrent_streams,
                  "Most calls at once on one connection")

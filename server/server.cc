@@ -104,7 +104,7 @@ class Server::Services {
         registry(MakeRegistryService(server.served_, *server.runner_, server.gate_,
                                      *server.observer_, server.sends_, server.handler_times_,
                                      server.clock_, LimitsOf(options))),
-        tensors(MakeTensorService(server.tensors_, server.gate_, server.sends_,
+        tensors(MakeTensorService(server.tensors_, *server.runner_, server.gate_, server.sends_,
                                   server.handler_times_, server.clock_)),
         admin(MakeAdminService(server.served_, server.gate_, server.incidents_, server.sends_,
                                options.transport.max_message_bytes)) {

@@ -70,11 +70,17 @@ constexpr Unsupported kUnsupported[] = {
     {kLogSettings, kNoSettings},
 };
 
+// What operators and their probes ask a server that is short of memory.
+bool IsForOperators(Method method) {
+  return method == kServerLive || method == kServerReady || method == kModelStatistics;
+}
+
 class KserveService final : public inference::GRPCInferenceService::Service {
  public:
   KserveService(ProductRunner& runner, const Gate& gate, ReceiveQuota& quota, SendWatch& watch,
                 HandlerTimes& times, const Clock& clock, std::function<bool()> is_ready)
-      : gate_(gate),
+      : runner_(runner),
+        gate_(gate),
         watch_(watch),
         times_(times),
         clock_(clock),
@@ -216,7 +222,9 @@ class KserveService final : public inference::GRPCInferenceService::Service {
   template <typename Request, typename Make>
   void Add(Method method, Make make) {
     AddAnswer(method,
-              [make](Context& context, const Bytes& request) -> absl::StatusOr<RegistryAnswer> {
+              [this, method, make](Context& context,
+                                   const Bytes& request) -> absl::StatusOr<RegistryAnswer> {
+                if (!IsForOperators(method)) RETURN_IF_ERROR(runner_.CheckQuestion());
                 Request wire;
                 RETURN_IF_ERROR(ReadRequest(request, wire));
                 return make(context, wire);
@@ -235,6 +243,7 @@ class KserveService final : public inference::GRPCInferenceService::Service {
                     }));
   }
 
+  const ProductRunner& runner_;
   const Gate& gate_;
   SendWatch& watch_;
   HandlerTimes& times_;

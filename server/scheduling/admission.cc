@@ -124,6 +124,15 @@ void Admission::SetPressure(Pressure pressure) {
   load_.pressure = pressure;
 }
 
+absl::Status Admission::CheckQuestion() {
+  MutexLock lock(&mutex_);
+  if (load_.pressure < Pressure::kSevere) return absl::OkStatus();
+  ++load_.refused_for_memory;
+  return absl::ResourceExhaustedError(
+      "memory: the server has little left, and tells its health and statistics alone: try again "
+      "later");
+}
+
 void Admission::Close() {
   MutexLock lock(&mutex_);
   load_.is_closed = true;

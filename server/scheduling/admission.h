@@ -84,6 +84,10 @@ class Admission {
   void SetPressure(Pressure pressure) ABSL_LOCKS_EXCLUDED(mutex_);
   static constexpr int64_t kLargeBytes = int64_t{1} << 20;
 
+  // Whether there is memory for a question that nobody needs in order to mend that.
+  // Errors: ResourceExhausted from severe pressure on. Threads: any.
+  absl::Status CheckQuestion() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Refuses everything from now on.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
   bool closed() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -14,7 +14,7 @@ namespace gemmd {
 enum class Pressure : uint8_t {
   kNone,
   kHigh,      // From 85 % of the limit: no new large products.
-  kSevere,    // From 92 %: no new products at all.
+  kSevere,    // From 92 %: no new products, and questions of operators alone.
   kCritical,  // From 95 %: whoever does not read an answer loses the call.
 };
 std::string_view NameOf(Pressure pressure);  // "high"

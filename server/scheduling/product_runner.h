@@ -104,6 +104,9 @@ class ProductRunner {
     const Kernel* kernel = nullptr;  // Null where no kernel of the device runs the product.
   };
 
+  // As Admission::CheckQuestion.
+  absl::Status CheckQuestion() const { return admission_.CheckQuestion(); }
+
   // Errors: NotFound, which names the devices; Unavailable where the device is not ready.
   absl::StatusOr<Placement> FindPlace(const ParsedRequest& parsed) const;
 

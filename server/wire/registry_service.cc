@@ -39,6 +39,12 @@ using RawAnswers = v1::Registry::WithRawCallbackMethod_ListDevices<
     v1::Registry::WithRawCallbackMethod_Explain<v1::Registry::WithRawCallbackMethod_GetServerInfo<
         v1::Registry::WithRawCallbackMethod_GetStatistics<Base>>>>;
 
+// What operators ask a server that is short of memory.
+bool IsForOperators(Handler handler) {
+  return handler == Handler::kGetStatistics || handler == Handler::kGetServerInfo ||
+         handler == Handler::kListDevices;
+}
+
 void AddLibrary(std::string name, std::string version, v1::GetServerInfoResponse& response) {
   v1::Library* library = response.add_libraries();
   library->set_name(std::move(name));
@@ -152,6 +158,7 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
                                    Make make) {
     const HandlerTimer timer(times_, clock_, handler, clock_.NowNs());
     const auto answer = [&]() -> absl::StatusOr<RegistryAnswer> {
+      if (!IsForOperators(handler)) RETURN_IF_ERROR(runner_.CheckQuestion());
       Request wire;
       RETURN_IF_ERROR(ReadRequest(request, wire));
       return make(wire);

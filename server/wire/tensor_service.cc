@@ -32,9 +32,10 @@ using RawAnswers =
 
 class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> {
  public:
-  TensorService(TensorStore& store, const Gate& gate, SendWatch& watch, HandlerTimes& times,
-                const Clock& clock)
+  TensorService(TensorStore& store, const ProductRunner& runner, const Gate& gate, SendWatch& watch,
+                HandlerTimes& times, const Clock& clock)
       : store_(store),
+        runner_(runner),
         gate_(gate),
         watch_(watch),
         times_(times),
@@ -129,6 +130,9 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
                                    Make make) {
     const HandlerTimer timer(times_, clock_, handler, clock_.NowNs());
     const auto answer = [&]() -> absl::StatusOr<RegistryAnswer> {
+      // Deleting gives memory back, and what is kept must not be lost meanwhile.
+      const bool is_question = handler == Handler::kList || handler == Handler::kDescribe;
+      if (is_question) RETURN_IF_ERROR(runner_.CheckQuestion());
       Request wire;
       RETURN_IF_ERROR(ReadRequest(request, wire));
       ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate_, context));
@@ -153,6 +157,7 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
   }
 
   TensorStore& store_;
+  const ProductRunner& runner_;
   const Gate& gate_;
   SendWatch& watch_;
   HandlerTimes& times_;
@@ -163,10 +168,10 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeTensorService(TensorStore& store, const Gate& gate,
-                                                 SendWatch& watch, HandlerTimes& times,
-                                                 const Clock& clock) {
-  return std::make_unique<TensorService>(store, gate, watch, times, clock);
+std::unique_ptr<grpc::Service> MakeTensorService(TensorStore& store, const ProductRunner& runner,
+                                                 const Gate& gate, SendWatch& watch,
+                                                 HandlerTimes& times, const Clock& clock) {
+  return std::make_unique<TensorService>(store, runner, gate, watch, times, clock);
 }
 
 }  // namespace gemmd

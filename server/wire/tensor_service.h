@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "server/metrics/handler_times.h"
+#include "server/scheduling/product_runner.h"
 #include "server/store/tensor_store.h"
 #include "server/system/clock.h"
 #include "server/wire/gate.h"
@@ -16,8 +17,8 @@
 namespace gemmd {
 
 // Borrows everything.
-std::unique_ptr<grpc::Service> MakeTensorService(TensorStore& store, const Gate& gate,
-                                                 SendWatch& watch, HandlerTimes& times,
-                                                 const Clock& clock);
+std::unique_ptr<grpc::Service> MakeTensorService(TensorStore& store, const ProductRunner& runner,
+                                                 const Gate& gate, SendWatch& watch,
+                                                 HandlerTimes& times, const Clock& clock);
 
 }  // namespace gemmd

@@ -151,9 +151,28 @@ def test_who_reads_slowly_is_served(daemons):
         assert time.monotonic() - started > 3, "no slow reader"
 
 
+QUESTIONS = [
+    "/gemmd.v1.Registry/ListKernels",
+    "/gemmd.v1.Registry/ListInstructions",
+    "/gemmd.v1.Registry/DescribeFragment",
+    "/gemmd.v1.Registry/Explain",
+    "/gemmd.v1.Tensors/List",
+    "/inference.GRPCInferenceService/ServerMetadata",
+    "/inference.GRPCInferenceService/RepositoryIndex",
+]
+OPERATORS_QUESTIONS = [
+    "/gemmd.v1.Registry/GetStatistics",
+    "/gemmd.v1.Registry/GetServerInfo",
+    "/gemmd.v1.Registry/ListDevices",
+    "/inference.GRPCInferenceService/ServerLive",
+    "/inference.GRPCInferenceService/ServerReady",
+    "/inference.GRPCInferenceService/ModelStatistics",
+]
+
+
 @pytest.mark.resident_memory
 def test_pressure_on_memory(daemons, battery):
-    """Near the limit products are refused, and who does not read loses the call long before the
+    """Near the limit products and most questions are refused, and who does not read loses the call long before the
     send timeout."""
     limit, answer, count = 400 * MIB, 32 * MIB, 13
     flags = ["--send-timeout=10m", "--max-queued-bytes=2GiB", f"--memory-limit-bytes={limit}"]
@@ -165,17 +184,26 @@ def test_pressure_on_memory(daemons, battery):
     with grpc.insecure_channel(daemon.tcp) as channel, open_with_closed_windows(daemon.tcp) as peer:
         multiply = channel.unary_unary("/gemmd.v1.Gemm/Multiply")
         health = channel.unary_unary("/grpc.health.v1.Health/Check")
+
+        def refused(method, request=b""):
+            with pytest.raises(grpc.RpcError) as failure:
+                channel.unary_unary(method)(request, timeout=30)
+            assert failure.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, method
+            assert failure.value.details().startswith("memory:"), method
+            return failure.value
+
         multiply(zeros_request(1), timeout=30)
         streams = [peer.start() for _ in range(count)]
         for stream in streams:
             peer.send(stream, message(zeros_request(answer)), end=True)
         wait_until(lambda: "critical" in levels(), 30, "the pressure noticed")
-        with pytest.raises(grpc.RpcError) as refused:
-            multiply(zeros_request(1), timeout=30)
-        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert refused.value.details().startswith("memory:")
-        assert "grpc-retry-pushback-ms" in dict(refused.value.trailing_metadata())
+        failure = refused("/gemmd.v1.Gemm/Multiply", zeros_request(1))
+        assert "grpc-retry-pushback-ms" in dict(failure.trailing_metadata())
+        for method in QUESTIONS:
+            refused(method)
         health(b"", timeout=30)
+        for method in OPERATORS_QUESTIONS:
+            channel.unary_unary(method)(b"", timeout=30)
         started = time.monotonic()
         wait_until(lambda: [peer.receive(0.05)] and any(map(peer.is_over, streams)), 60, "calls ended")
         wait_until(lambda: levels()[-1] != "critical", 30, "the pressure relieved")

@@ -120,6 +120,18 @@ TEST(AdmissionTest, WaitingCanBeStopped) {
   EXPECT_TRUE(admission.WaitUntilIdle(absl::ZeroDuration()));
 }
 
+TEST(AdmissionTest, QuestionsAreRefusedFromSeverePressureOn) {
+  Admission admission({.max_requests = 5, .max_bytes = 50});
+  EXPECT_THAT(admission.CheckQuestion(), IsOk());
+  admission.SetPressure(Pressure::kHigh);
+  EXPECT_THAT(admission.CheckQuestion(), IsOk());
+  for (const Pressure pressure : {Pressure::kSevere, Pressure::kCritical}) {
+    admission.SetPressure(pressure);
+    EXPECT_THAT(admission.CheckQuestion(), StatusIs(absl::StatusCode::kResourceExhausted));
+  }
+  EXPECT_EQ(admission.load().refused_for_memory, 2);
+}
+
 TEST(AdmissionTest, RetryAfterTravelsWithTheStatus) {
   const absl::Status plain = absl::ResourceExhaustedError("full");
   EXPECT_EQ(RetryAfterMs(plain), std::nullopt);
