@@ -11,29 +11,38 @@
 #include <vector>
 
 #include "kernels/abort.h"
+#include "kernels/first_exception.h"
 
 namespace gemmd::sim {
 
 // Calls body(worker, index) once for every index from 0 to count - 1 and returns when all calls are
-// done; once the flag is set, the rest is left out. Each worker (0 .. threads - 1) has a thread of
+// done; once the flag is set, the rest is left out. What a call throws, it throws itself, and the
+// rest is left out too. Each worker (0 .. threads - 1) has a thread of
 // its own; worker 0 has the calling one. Fewer threads do the work if the system gives no more.
 template <typename Body>
 void ParallelFor(int threads, int64_t count, AbortFlag abort, const Body& body) {
   std::atomic<int64_t> next{0};
+  FirstException thrown;
   const auto work = [&](int worker) {
-    for (int64_t i = next.fetch_add(1); i < count && !IsSet(abort); i = next.fetch_add(1)) {
-      body(worker, i);
-    }
+    thrown.Guard([&] {
+      for (int64_t i = next.fetch_add(1); i < count && !IsSet(abort) && !thrown.is_there();
+           i = next.fetch_add(1)) {
+        body(worker, i);
+      }
+    });
   };
-  std::vector<std::jthread> others;  // Joined at the end.
-  for (int worker = 1; worker < threads && worker < count; ++worker) {
-    try {
-      others.emplace_back(work, worker);
-    } catch (const std::system_error&) {
-      break;
+  {
+    std::vector<std::jthread> others;  // Joined at the end.
+    for (int worker = 1; worker < threads && worker < count; ++worker) {
+      try {
+        others.emplace_back(work, worker);
+      } catch (const std::system_error&) {
+        break;
+      }
     }
+    work(0);
   }
-  work(0);
+  thrown.Rethrow();
 }
 
 }  // namespace gemmd::sim

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -33,6 +34,10 @@ std::string HashOf(Piece bytes) {
 }
 
 std::vector<std::byte> Copied(Piece bytes) { return {bytes.begin(), bytes.end()}; }
+
+absl::Status NoMemory() {
+  return absl::ResourceExhaustedError("verify: no memory for the operands in one piece");
+}
 
 // The kernel that ran: the device may have taken another one than it was given.
 const Kernel* KernelOf(const JobResult& result, const Kernel& given) {
@@ -112,15 +117,24 @@ void AnswerChecker::Begin(std::unique_ptr<Task> task) {
   });
 }
 
+absl::StatusOr<verify::CheckResult> AnswerChecker::CheckOnce(const Task& task, verify::Draw& draw,
+                                                             AbortFlag abort) {
+  const CheckedJob& job = *task.job;
+  try {
+    const FlatOperands operands(job.job);
+    const verify::CheckedProduct product =
+        CheckedProductOf(job.job, *task.place.kernel, task.place.served->device->profile().target,
+                         operands, ResultOf(job.job, task.result), abort);
+    return job.rule.mode == VerifyMode::kSampled ? verify::CheckSample(product, job.rule.rate, draw)
+                                                 : verify::CheckSums(product, draw);
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
+}
+
 void AnswerChecker::Verify(std::unique_ptr<Task> task, verify::Draw& draw, AbortFlag abort) {
   const CheckedJob& job = *task->job;
-  const FlatOperands operands(job.job);
-  const verify::CheckedProduct product =
-      CheckedProductOf(job.job, *task->place.kernel, task->place.served->device->profile().target,
-                       operands, ResultOf(job.job, task->result), abort);
-  const absl::StatusOr<verify::CheckResult> check =
-      job.rule.mode == VerifyMode::kSampled ? verify::CheckSample(product, job.rule.rate, draw)
-                                            : verify::CheckSums(product, draw);
+  const absl::StatusOr<verify::CheckResult> check = CheckOnce(*task, draw, abort);
   if (!check.ok()) return EndEarly(std::move(task), check.status());
   if (IsOverwritten(job.job)) return EndNotVerified(std::move(task), "overwritten");
   if (check->end != verify::CheckEnd::kWrong) return EndOk(std::move(task), *check);
@@ -230,24 +244,34 @@ void AnswerChecker::Compare(std::unique_ptr<Task> task, AbortFlag abort) {
       verify::CompareResults(job.problem, ResultOf(job, task->result), task->again.bytes());
   if (IsOverwritten(job)) return EndNotVerified(std::move(task), "overwritten");
   if (check.end != verify::CheckEnd::kWrong) return EndOk(std::move(task), check);
-  // Which of the two is wrong, the element itself says where it can be computed again.
   Place blamed = task->place;
   if (verify::CanRecompute(*task->place.kernel).ok()) {
-    const FlatOperands operands(job);
-    const verify::CheckedProduct product =
-        CheckedProductOf(job, *task->place.kernel, task->place.served->device->profile().target,
-                         operands, ResultOf(job, task->result), abort);
-    verify::CheckResult first;
-    const absl::Status status =
-        verify::Recompute(product, check.wrong->batch, absl::MakeConstSpan(&check.wrong->row, 1),
-                          absl::MakeConstSpan(&check.wrong->column, 1), first);
-    if (!status.ok()) return EndEarly(std::move(task), status);
-    if (first.end == verify::CheckEnd::kPassed) {
+    const absl::StatusOr<bool> is_first_right = IsElementRight(*task, *check.wrong, abort);
+    if (!is_first_right.ok()) return EndEarly(std::move(task), is_first_right.status());
+    if (*is_first_right) {
       blamed = task->again_place;
       std::swap(check.wrong->got_bits, check.wrong->want_bits);
     }
   }
   EndWrong(std::move(task), blamed, check);
+}
+
+absl::StatusOr<bool> AnswerChecker::IsElementRight(const Task& task,
+                                                   const verify::WrongElement& element,
+                                                   AbortFlag abort) {
+  const Job& job = task.job->job;
+  try {
+    const FlatOperands operands(job);
+    const verify::CheckedProduct product =
+        CheckedProductOf(job, *task.place.kernel, task.place.served->device->profile().target,
+                         operands, ResultOf(job, task.result), abort);
+    verify::CheckResult first;
+    RETURN_IF_ERROR(verify::Recompute(product, element.batch, absl::MakeConstSpan(&element.row, 1),
+                                      absl::MakeConstSpan(&element.column, 1), first));
+    return first.end == verify::CheckEnd::kPassed;
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
 }
 
 void AnswerChecker::EndWrong(std::unique_ptr<Task> task, Place place,
@@ -256,7 +280,11 @@ void AnswerChecker::EndWrong(std::unique_ptr<Task> task, Place place,
   DeviceTrust* const trust = place.served->trust;
   const bool took_out = trust != nullptr && trust->AddWrongAnswer(*place.kernel);
   stats_.AddVerification(task->job->rule.mode, VerifyEnd::kFailed, clock_.NowNs() - task->begun_ns);
-  Note(*task, place, check, took_out);
+  try {
+    Note(*task, place, check, took_out);
+  } catch (const std::bad_alloc&) {
+    spdlog::error("event=incident_not_kept reason=memory device={}", LogValue(device));
+  }
   spdlog::error("event=wrong_answer device={} kernel={} problem={} element={} mode={} out={}",
                 LogValue(device), place.kernel->name, LogValue(Describe(task->job->job.problem)),
                 LogValue(WhereOf(*check.wrong)), NameOf(task->job->rule.mode), took_out);

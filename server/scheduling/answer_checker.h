@@ -14,6 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
 #include "server/device/served_device.h"
 #include "server/scheduling/incidents.h"
 #include "server/scheduling/scheduler.h"
@@ -77,8 +78,13 @@ class AnswerChecker {
 
   void Begin(std::unique_ptr<Task> task);
   void Verify(std::unique_ptr<Task> task, verify::Draw& draw, AbortFlag abort);
+  static absl::StatusOr<verify::CheckResult> CheckOnce(const Task& task, verify::Draw& draw,
+                                                       AbortFlag abort);
   void ComputeOnceMore(std::unique_ptr<Task> task);
   void Compare(std::unique_ptr<Task> task, AbortFlag abort);
+  // Of two results that differ: whether the first one has the element right.
+  static absl::StatusOr<bool> IsElementRight(const Task& task, const verify::WrongElement& element,
+                                             AbortFlag abort);
   void EndOk(std::unique_ptr<Task> task, const verify::CheckResult& check);
   // Nothing can be said of the result.
   void EndNotVerified(std::unique_ptr<Task> task, std::string_view reason);

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <new>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -40,6 +41,20 @@ TEST(ParallelForTest, LeavesOutTheRestOnceItIsAborted) {
     sim::ParallelFor(threads, kForever, &abort, [&](int, int64_t index) {
       if (index == 100) abort.store(true);
     });
+  }
+}
+
+TEST(ParallelForTest, ThrowsWhatAThreadThrows) {
+  for (const int threads : {1, 2, 5}) {
+    for (const int64_t thrower : {0, 1, 500, 999}) {
+      std::atomic<int> calls = 0;
+      const auto body = [&](int, int64_t index) {
+        if (index == thrower) throw std::bad_alloc();
+        ++calls;
+      };
+      EXPECT_THROW(sim::ParallelFor(threads, 1000, nullptr, body), std::bad_alloc);
+      EXPECT_LT(calls, 1000);
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 #include <future>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "tests/server/wire/running_server.h"
 
@@ -86,13 +87,30 @@ v1::MultiplyRequest Converted(v1::ElementType type, int bytes) {
   return request;
 }
 
+v1::MultiplyRequest WithGaps() {
+  v1::MultiplyRequest request = IntegerRequest(300, 400, 500);
+  request.mutable_d()->set_leading_dimension(450);
+  return request;
+}
+
+v1::MultiplyRequest Verified(v1::VerifyMode mode) {
+  v1::MultiplyRequest request = IntegerRequest(300, 400, 500);
+  request.mutable_verify()->set_mode(mode);
+  return request;
+}
+
+v1::MultiplyRequest OnTheSimulator() {
+  v1::MultiplyRequest request = Converted(v1::ELEMENT_TYPE_F16, 2);
+  request.mutable_d()->set_type(v1::ELEMENT_TYPE_F16);
+  return request;
+}
+
 // Nothing here is as long as what the daemon keeps from one product to the next (WarmMemory).
-TEST(AllocationTest, EachThatFailsRefusesItsRequestAlone) {
-  RunningServer running(TestDevice::kCpu);
-  const v1::MultiplyRequest requests[] = {IntegerRequest(300, 400, 500), Scaled(),
-                                          Converted(v1::ELEMENT_TYPE_F16, 2),
-                                          Converted(v1::ELEMENT_TYPE_E4M3, 1)};
+void ExpectEachThatFailsToRefuse(TestDevice device,
+                                 const std::vector<v1::MultiplyRequest>& requests) {
+  RunningServer running(device);
   for (const v1::MultiplyRequest& request : requests) {
+    SCOPED_TRACE(request.ShortDebugString().substr(0, 100));
     const grpc::ByteBuffer bytes = Serialized(request);
     ASSERT_TRUE(Multiply(running, bytes).ok());
     int failures = 0;
@@ -108,9 +126,22 @@ TEST(AllocationTest, EachThatFailsRefusesItsRequestAlone) {
     }
     // The operands and the result at least.
     EXPECT_GE(failures, 2);
-    RecordProperty("failures", failures);
-    EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
+    testing::Test::RecordProperty("failures", failures);
+    EXPECT_TRUE(Multiply(running, bytes).ok());
   }
+}
+
+TEST(AllocationTest, EachThatFailsOnTheProcessorRefusesItsRequestAlone) {
+  ExpectEachThatFailsToRefuse(
+      TestDevice::kCpu,
+      {IntegerRequest(300, 400, 500), Scaled(), Converted(v1::ELEMENT_TYPE_F16, 2),
+       Converted(v1::ELEMENT_TYPE_E4M3, 1), WithGaps(), Verified(v1::VERIFY_MODE_CHECKSUM),
+       Verified(v1::VERIFY_MODE_SAMPLED), Verified(v1::VERIFY_MODE_DUPLICATE)});
+}
+
+// On several threads, each of which packs its own tiles.
+TEST(AllocationTest, EachThatFailsOnASimulatorRefusesItsRequestAlone) {
+  ExpectEachThatFailsToRefuse(TestDevice::kSim, {OnTheSimulator()});
 }
 
 }  // namespace

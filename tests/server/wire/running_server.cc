@@ -51,6 +51,9 @@ RunningServer::RunningServer(TestDevice device, const ServerOptions& options) {
     fake_ = fake.get();
     fake_->RunJobs(true);  // The canary's.
     devices.push_back(std::move(fake));
+  } else if (device == TestDevice::kSim) {
+    const Target target = {.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90};
+    devices.push_back(std::make_unique<HostDevice>(target, 2));
   } else {
     devices.push_back(std::make_unique<HostDevice>(HostTarget(), 1));
   }

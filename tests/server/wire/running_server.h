@@ -16,8 +16,8 @@
 
 namespace gemmd {
 
-// Whether the server's device computes by itself or is a FakeDevice that holds jobs.
-enum class TestDevice { kCpu, kFake };
+// The server's device: two that compute by themselves, and a FakeDevice that holds jobs.
+enum class TestDevice { kCpu, kSim, kFake };
 
 // Options as the daemon's own, but listening on free addresses.
 ServerOptions TestServerOptions();
