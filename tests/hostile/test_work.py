@@ -6,6 +6,7 @@ import time
 import grpc
 import numpy as np
 import pytest
+from daemon import wait_until
 from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
 from product import Product, check_bytes
@@ -117,3 +118,31 @@ def test_sigterm_ends_the_daemon_whatever_runs(daemons, battery, is_sanitized):
             unit="s",
         )
         assert call.exception().code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_gpu_that_hangs_does_not_outlive_the_grace(
+    daemons, battery, fake_worker, is_sanitized, tmp_path, monkeypatch
+):
+    """Its worker does not end what is aborted, and is replaced a second later only. The daemon does not
+    wait for that."""
+    script = tmp_path / "script"
+    monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(script))
+    grace_s = 0.2
+    flags = ["--devices=cuda:0,cpu", f"--worker-binary={fake_worker}", f"--grace={grace_s}s"]
+    daemon = daemons.start(*flags, *FLAGS)
+    (tmp_path / "part").write_text("Launch 1 hang")
+    (tmp_path / "part").rename(script)
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        call = gemm_pb2_grpc.GemmStub(channel).Multiply.future(small().request(), timeout=60)
+        wait_until(lambda: not script.exists(), 60, "it hangs")
+        start = time.monotonic()
+        daemon.signal(15)
+        code = daemon.wait(limit_s=60)
+        seen_s = time.monotonic() - start
+        assert call.exception() is not None
+    attack = "SIGTERM while a GPU hangs, grace 0.2 s: ended"
+    battery.holds(attack, most=grace_s + 1 + slack(is_sanitized), seen=seen_s, unit="s")
+    assert code == 1
+    stop = daemon.events("stop")[-1]
+    assert (stop["code"], stop["reason"]) == ("DEADLINE_EXCEEDED", "a device does not let go")
+    assert not daemon.ready_file.exists()
