@@ -2,7 +2,9 @@
 //
 // Launches that end early: every row looks at the flag, and long ones look at it all the time.
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -163,6 +165,37 @@ void PrintTo(const LongWork& work, std::ostream* out) { *out << work.name; }
 
 class LongWorkTest : public testing::TestWithParam<LongWork> {};
 
+absl::Duration TimeOf(clockid_t clock) {
+  timespec now;
+  EXPECT_EQ(clock_gettime(clock, &now), 0);
+  return absl::DurationFromTimespec(now);
+}
+
+// For how long the launching thread has a processor once its launch is aborted. On free cores that
+// is the time until the end; these may have other work.
+absl::Duration WorkAfterAbort(const Launched& launched) {
+  std::atomic<bool> abort = false;
+  absl::Status status;
+  absl::Duration end;
+  absl::Notification ended;
+  std::thread launcher([&] {
+    SetThreads(2);
+    status = launched.Run(&abort);
+    end = TimeOf(CLOCK_THREAD_CPUTIME_ID);
+    ended.Notify();
+  });
+  EXPECT_FALSE(ended.WaitForNotificationWithTimeout(absl::Milliseconds(100))) << status;
+  clockid_t clock;
+  EXPECT_EQ(pthread_getcpuclockid(launcher.native_handle(), &clock), 0);
+  const absl::Duration aborted = TimeOf(clock);
+  const absl::Time start = absl::Now();
+  abort.store(true);
+  launcher.join();
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_LT(absl::Now() - start, absl::Milliseconds(kIsSanitized ? 5000 : 1000));
+  return end - aborted;
+}
+
 TEST_P(LongWorkTest, EndsSoonAfterItIsAborted) {
   const LongWork& work = GetParam();
   const absl::StatusOr<const Kernel*> found = FindKernel(work.kernel);
@@ -179,23 +212,12 @@ TEST_P(LongWorkTest, EndsSoonAfterItIsAborted) {
   ASSERT_THAT(kernel.supports(problem), IsOk());
   const Launched launched(kernel, problem, target);
 
-  std::atomic<bool> abort = false;
-  absl::Status status;
-  absl::Notification ended;
-  std::thread launcher([&] {
-    SetThreads(2);
-    status = launched.Run(&abort);
-    ended.Notify();
-  });
-  EXPECT_FALSE(ended.WaitForNotificationWithTimeout(absl::Milliseconds(100))) << status;
-  const absl::Time aborted = absl::Now();
-  abort.store(true);
-  launcher.join();
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled));
-  // 50 ms on two free cores; these two may be busy with other work, and the build unoptimized.
-  EXPECT_LT(absl::Now() - aborted, absl::Milliseconds(kIsSanitized ? 5000 : 1000));
-  RecordProperty("ms_until_the_end",
-                 static_cast<int>((absl::Now() - aborted) / absl::Milliseconds(1)));
+  // Other work on the machine takes caches too, so the best of a few counts.
+  const absl::Duration most = absl::Milliseconds(kIsSanitized ? 5000 : 50);
+  absl::Duration best = absl::InfiniteDuration();
+  for (int i = 0; i < 5 && best > most; ++i) best = std::min(best, WorkAfterAbort(launched));
+  EXPECT_LE(best, most);
+  RecordProperty("ms_until_the_end", static_cast<int>(best / absl::Milliseconds(1)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Works, LongWorkTest, testing::ValuesIn(kLongWork),
