@@ -264,7 +264,9 @@ absl::Status Server::Listen(const ServerOptions& options) {
   MutexLock lock(&acceptor_mutex_);
   acceptor_ = std::move(acceptor);
   life_ = std::make_unique<LifeCheck>(
-      options.life_check, [this] { return CheckLife(); }, clock_);
+      options.life_check,
+      [this, longest_turn = options.life_check.longest_turn] { return CheckLife(longest_turn); },
+      clock_);
   watch_ = std::make_unique<Periodic>(std::min(kMostPause, sends_.limits().timeout / 4), [this] {
     WatchMemory();
     WatchPeers();

@@ -112,7 +112,7 @@ class Server {
   absl::Status Listen(const ServerOptions& options);
   void Take(ConnectionKind kind, int descriptor);
   void AddAcceptors(grpc::ServerBuilder& builder);
-  absl::Status CheckLife();
+  absl::Status CheckLife(absl::Duration longest_turn);
   absl::Status life() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   absl::Status serving() const;
   void StopAccepting() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);

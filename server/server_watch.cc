@@ -80,13 +80,19 @@ std::string Server::ChipStateOf(size_t device) const {
   return text;
 }
 
-absl::Status Server::CheckLife() {
+absl::Status Server::CheckLife(absl::Duration longest_turn) {
   // On a machine with too much to do an answer may take seconds, and nothing is wrong.
   constexpr absl::Duration kPatience = absl::Seconds(10);
-  constexpr absl::Duration kLongestTurn = absl::Seconds(30);
+  const auto is_too_long = [&](int64_t since_ns) {
+    return absl::Nanoseconds(clock_.NowNs() - since_ns) > longest_turn;
+  };
+  const std::optional<int64_t> hold_ns = handler_times_.oldest_hold_ns();
+  if (hold_ns && is_too_long(*hold_ns)) {
+    return absl::InternalError("a thread of gRPC stands still in a handler");
+  }
   for (const auto& device : devices_) {
     const int64_t turn_ns = device->condition().thread_turn_ns;
-    if (turn_ns != 0 && absl::Nanoseconds(clock_.NowNs() - turn_ns) > kLongestTurn) {
+    if (turn_ns != 0 && is_too_long(turn_ns)) {
       return absl::InternalError(
           absl::StrCat("the thread of device ", device->info().name, " stands still"));
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/metrics/handler_times.h"
 
+#include <algorithm>
+
 namespace gemmd {
 
 std::string_view NameOf(Handler handler) {
@@ -27,6 +29,30 @@ std::string_view NameOf(Handler handler) {
     case Handler::kKserve: return "GRPCInferenceService";
   }
   return "";
+}
+
+HandlerTimes::Hold HandlerTimes::Take(int64_t since_ns) {
+  const int64_t noted = std::max<int64_t>(since_ns, 1);
+  for (std::atomic<int64_t>& hold : holds_) {
+    int64_t free = 0;
+    if (hold.load(std::memory_order_relaxed) == 0 && hold.compare_exchange_strong(free, noted)) {
+      return &hold;
+    }
+  }
+  return nullptr;
+}
+
+void HandlerTimes::LetGo(Hold hold) {
+  if (hold != nullptr) hold->store(0);
+}
+
+std::optional<int64_t> HandlerTimes::oldest_hold_ns() const {
+  std::optional<int64_t> oldest;
+  for (const std::atomic<int64_t>& hold : holds_) {
+    const int64_t since_ns = hold.load();
+    if (since_ns != 0 && since_ns < oldest.value_or(since_ns + 1)) oldest = since_ns;
+  }
+  return oldest;
 }
 
 HandlerTimes::Snapshot HandlerTimes::Read() const {

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "server/scheduling/latency_histogram.h"
@@ -47,16 +49,35 @@ class HandlerTimes {
   void Add(Handler handler, int64_t held_ns) { times_[static_cast<size_t>(handler)].Add(held_ns); }
   Snapshot Read() const;
 
+  // A handler that holds a thread of gRPC's now, since `since_ns`. Where more than kMostHolds do at
+  // once the others are not noted, and there is no hold.
+  // Threads: any. Let go of by the one that took it.
+  using Hold = std::atomic<int64_t>*;
+  Hold Take(int64_t since_ns);
+  static void LetGo(Hold hold);
+  static constexpr size_t kMostHolds = 256;
+
+  // Since when the one that holds its thread for the longest does; nothing where none does.
+  std::optional<int64_t> oldest_hold_ns() const;
+
  private:
   std::array<LatencyHistogram, kHandlers> times_;
+  std::array<std::atomic<int64_t>, kMostHolds> holds_ = {};  // 0: free.
 };
 
 // Adds the time from `since_ns` to its own end.
 class HandlerTimer {
  public:
   HandlerTimer(HandlerTimes& times, const Clock& clock, Handler handler, int64_t since_ns)
-      : times_(times), clock_(clock), handler_(handler), since_ns_(since_ns) {}
-  ~HandlerTimer() { times_.Add(handler_, clock_.NowNs() - since_ns_); }
+      : times_(times),
+        clock_(clock),
+        handler_(handler),
+        since_ns_(since_ns),
+        hold_(times.Take(since_ns)) {}
+  ~HandlerTimer() {
+    HandlerTimes::LetGo(hold_);
+    times_.Add(handler_, clock_.NowNs() - since_ns_);
+  }
   HandlerTimer(const HandlerTimer&) = delete;
   HandlerTimer& operator=(const HandlerTimer&) = delete;
 
@@ -65,6 +86,7 @@ class HandlerTimer {
   const Clock& clock_;
   const Handler handler_;
   const int64_t since_ns_;
+  const HandlerTimes::Hold hold_;
 };
 
 }  // namespace gemmd

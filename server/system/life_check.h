@@ -21,6 +21,8 @@ class LifeCheck {
   struct Options {
     absl::Duration interval = absl::Seconds(5);
     absl::Duration longest_silence = absl::Seconds(30);
+    // For the check: a thread that is in one turn for longer stands still.
+    absl::Duration longest_turn = absl::Seconds(30);
     // Called after each check that passed, from the thread of the checks.
     std::function<void()> on_alive = [] {};
   };

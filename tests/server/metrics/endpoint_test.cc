@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "kernels/cpu/host.h"
 #include "server/device/host_device.h"
 #include "server/metrics/exposition.h"
@@ -248,6 +250,52 @@ TEST(ProbesTest, SeeAThreadThatStandsStill) {
   }
   EXPECT_THAT(answer, HasSubstr(" 503 "));
   EXPECT_EQ(passed, 0);
+}
+
+// A device that keeps the thread of whoever submits a job, once it is told to.
+class KeepingDevice final : public Device {
+ public:
+  const DeviceInfo& info() const override { return host_.info(); }
+  const DeviceProfile& profile() const override { return host_.profile(); }
+  void Submit(const Job& job, Done done) override {
+    if (keeps_) released_.WaitForNotification();
+    host_.Submit(job, std::move(done));
+  }
+
+  void Keep() { keeps_ = true; }
+  void Release() { released_.Notify(); }
+
+ private:
+  HostDevice host_{HostTarget(), 1};
+  std::atomic<bool> keeps_ = false;
+  absl::Notification released_;
+};
+
+TEST(ProbesTest, SeeAHandlerThatStandsStill) {
+  ServerOptions options = TestServerOptions();
+  options.metrics_listen = "127.0.0.1:0";
+  options.life_check = {.interval = absl::Milliseconds(1),
+                        .longest_silence = absl::ZeroDuration(),
+                        .longest_turn = absl::Milliseconds(100)};
+  auto device = std::make_unique<KeepingDevice>();
+  KeepingDevice& keeping = *device;
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(std::move(device));
+  auto server = Server::Start(options, std::move(devices));
+  ASSERT_TRUE(server.ok()) << server.status();
+  keeping.Keep();
+  std::thread caller([&] {
+    const auto stub = v1::Gemm::NewStub(NewChannel((*server)->addresses()[0]));
+    EXPECT_TRUE(MultiplySmall(*stub).ok());
+  });
+  std::string answer;
+  const absl::Time end = absl::Now() + absl::Seconds(30);
+  while (answer.find("stands still in a handler") == answer.npos && absl::Now() < end) {
+    answer = Get((*server)->metrics_address(), "/healthz");
+  }
+  EXPECT_THAT(answer, AllOf(HasSubstr(" 503 "), HasSubstr("stands still in a handler")));
+  keeping.Release();
+  caller.join();
 }
 
 TEST(MetricsListTest, HasEveryMetricOnALineOfItsOwn) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <regex>
 #include <set>
@@ -146,11 +147,30 @@ TEST(HandlerTimerTest, AddsTheTimeForWhichItWasThere) {
   HandlerTimes times;
   {
     const HandlerTimer timer(times, clock, Handler::kExplain, 400);
+    const HandlerTimer later(times, clock, Handler::kGet, 500);
+    EXPECT_EQ(times.oldest_hold_ns(), 400);
     clock.now_ns = 5'000'400;
   }
+  EXPECT_EQ(times.oldest_hold_ns(), std::nullopt);
   const LatencyHistogram::Snapshot explain = times.Read()[static_cast<size_t>(Handler::kExplain)];
   EXPECT_EQ(explain.count(), 1);
   EXPECT_EQ(explain.sum_ns, 5'000'000);
+}
+
+// More at once than are noted are counted all the same.
+TEST(HandlerTimerTest, MayBeOneOfVeryMany) {
+  const SteadyClock clock;
+  HandlerTimes times;
+  {
+    std::deque<HandlerTimer> timers;
+    for (size_t i = 0; i < HandlerTimes::kMostHolds + 10; ++i) {
+      timers.emplace_back(times, clock, Handler::kList, clock.NowNs());
+    }
+    EXPECT_NE(times.oldest_hold_ns(), std::nullopt);
+  }
+  EXPECT_EQ(times.oldest_hold_ns(), std::nullopt);
+  EXPECT_EQ(times.Read()[static_cast<size_t>(Handler::kList)].count(),
+            HandlerTimes::kMostHolds + 10);
 }
 
 TEST_F(MetricValueTest, OfDevices) {
