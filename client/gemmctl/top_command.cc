@@ -21,10 +21,10 @@ namespace gemmd {
 namespace {
 
 constexpr char kTopHelp[] =
-    "Shows devices, queues, owners of tensors, rates and durations of the last interval; bounds of "
-    "durations are those of the server's buckets, and busy counts the product that runs. On a "
-    "terminal the view fits its columns and lines, and bars show products per second of the last "
-    "minutes.\n\n"
+    "Shows devices, queues, kernels, owners of tensors, rates and durations of the last interval; "
+    "bounds of durations are those of the server's buckets, and busy counts the product that runs. "
+    "On a terminal the view fits its columns and lines, and bars show products per second of the "
+    "last minutes.\n\n"
     "Keys: q quits, s sorts by the next of --sort, b, p and w by busy, products and waiting, n as "
     "the server lists them, a shows or hides idle simulators.\n\n"
     "Examples:\n"

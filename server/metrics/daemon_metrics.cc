@@ -101,7 +101,8 @@ constexpr Metric kDaemonMetrics[] = {
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.silent_calls); }},
     {.name = "gemmd_memory_pressure",
      .help = "0 while resident memory is below 85 % of --memory-limit-bytes; 1 from 85 %, when "
-             "large products are refused; 2 from 92 %, when all products are refused; 3 from 95 %, "
+             "large products are refused; 2 from 92 %, when all products and most questions are "
+             "refused; 3 from 95 %, "
              "when calls with unread answers are ended",
      .collect = [](const Snapshot& now,
                    Samples& s) { s.Add({}, static_cast<int64_t>(now.admission.pressure)); }},

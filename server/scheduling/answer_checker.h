@@ -82,7 +82,7 @@ class AnswerChecker {
                                                        AbortFlag abort);
   void ComputeOnceMore(std::unique_ptr<Task> task);
   void Compare(std::unique_ptr<Task> task, AbortFlag abort);
-  // Of two results that differ: whether the first one has the element right.
+  // Whether the first of two results that differ has the element right.
   static absl::StatusOr<bool> IsElementRight(const Task& task, const verify::WrongElement& element,
                                              AbortFlag abort);
   void EndOk(std::unique_ptr<Task> task, const verify::CheckResult& check);

@@ -235,7 +235,7 @@ class AbortedJobTest : public WorkerTest {
 
 TEST_F(AbortedJobTest, EndsBetweenTwoPanels) {
   JobRequest request = JobOfRows(10000);
-  request.predicted_ns = 1'000'000'000;
+  request.predicted_ns = 50'000'000;  // Five panels.
   EXPECT_THAT(StatusOfJob(request), StatusIs(absl::StatusCode::kCancelled));
   EXPECT_EQ(runtime_.launches(), 3);
   // It is not even begun once nobody wants it, and the next one is done.
