@@ -137,7 +137,8 @@ void AddLimits(CLI::App& app, Options& options) {
       "Bytes of all messages that have arrived, and of results and scratch memory of their "
       "products "
       "until the answer has left; a request that finds no room is refused with RESOURCE_EXHAUSTED "
-      "and told when to try again",
+      "and told when to try again. 0 takes three eighths of --memory-limit-bytes, but at most 4 "
+      "GiB",
       kGroup);
   app.add_option_function<double>(
          "--max-product-seconds",
@@ -176,7 +177,8 @@ void AddLimits(CLI::App& app, Options& options) {
   AddBytes(
       app, "--memory-limit-bytes", options.server.memory_limit_bytes,
       "Memory that the daemon may have resident; 0 takes the limit of its control group, or the "
-      "machine's memory. From 85 % large products are refused with RESOURCE_EXHAUSTED, from "
+      "machine's memory, and never more than the address space (ulimit -v) has room for. From 85 % "
+      "large products are refused with RESOURCE_EXHAUSTED, from "
       "92 % all products and questions but those for health, devices and statistics, and from 95 % "
       "calls end whose client does not read",
       kGroup);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/kserve/kserve_service.h"
+#include "server/memory_shares.h"
 #include "server/store/resident_device.h"
 #include "server/system/log.h"
 #include "server/system/resident_memory.h"
@@ -45,28 +46,12 @@ absl::StatusOr<std::vector<ListeningSocket>> OpenAll(const TransportOptions& opt
   return sockets;
 }
 
-int64_t MemoryLimitOf(const ServerOptions& options) {
-  return options.memory_limit_bytes > 0 ? options.memory_limit_bytes : MemoryLimitBytes();
-}
-
-StoreOptions StoreOptionsOf(const ServerOptions& options) {
-  StoreOptions store = options.tensors;
-  if (store.max_bytes == 0) store.max_bytes = MemoryLimitOf(options) / 8;
-  if (store.max_session_bytes == 0) store.max_session_bytes = store.max_bytes / 2;
-  return store;
-}
-
 std::vector<std::unique_ptr<Device>> WithTensors(std::vector<std::unique_ptr<Device>> devices,
                                                  TensorStore& store) {
   for (std::unique_ptr<Device>& device : devices) {
     device = gemmd::WithTensors(std::move(device), store);
   }
   return devices;
-}
-
-int64_t ReceiveQuotaOf(const ServerOptions& options) {
-  const int64_t asked = options.transport.memory_quota_bytes;
-  return asked > 0 ? asked : MemoryLimitOf(options) / 4;
 }
 
 // Null where there are no rules.
@@ -133,7 +118,8 @@ class Server::Services {
 };
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
-    const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices) {
+    const ServerOptions& asked, std::vector<std::unique_ptr<Device>> devices) {
+  const ServerOptions options = WithMemoryShares(asked);
   if (devices.empty()) return absl::InvalidArgumentError("devices: got none, want at least one");
   if (options.transport.listen.empty()) {
     return absl::InvalidArgumentError("listen: got no address, want at least one");
@@ -184,15 +170,17 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
                std::unique_ptr<SpanExport> spans, std::vector<std::unique_ptr<Device>> devices)
     : log_counts_(options.log_counts),
       admission_(options.admission),
-      receiving_(ReceiveQuotaOf(options)),
-      tensors_(StoreOptionsOf(options), clock_),
+      receiving_(options.transport.memory_quota_bytes),
+      tensors_(options.tensors, clock_),
       devices_(WithTensors(std::move(devices), tensors_)),
       device_trusts_(devices_.size()),
       is_out_(devices_.size()),
       incidents_(options.incidents),
       stats_(devices_.size()),
       spans_(std::move(spans)),
-      memory_(MemoryLimitOf(options), ResidentBytes, GiveBackFreeMemory),
+      memory_(
+          options.memory_limit_bytes,
+          [limit = options.memory_limit_bytes] { return UsedBytes(limit); }, GiveBackFreeMemory),
       sends_(options.sending, clock_),
       callers_(std::move(trust)),
       gate_(callers_.get()),

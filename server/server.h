@@ -50,14 +50,15 @@ namespace gemmd {
 struct ServerOptions {
   TransportOptions transport;
   TrustOptions trust;
-  Admission::Limits admission = {.max_requests = 4096, .max_bytes = int64_t{4} << 30};
+  Admission::Limits admission = {.max_requests = 4096, .max_bytes = 0};
   TimeLimits time;
   JoinRules joins;
   absl::Duration canary_timeout = absl::Seconds(30);
   SendWatch::Limits sending;
-  // Their bytes: 0 takes an eighth of the memory limit for all, and half of that for one session.
   StoreOptions tensors = {.max_bytes = 0, .max_session_bytes = 0};
-  int64_t memory_limit_bytes = 0;  // 0 takes that of the control group or of the machine.
+  // 0 takes that of the control group or of the machine. Where another limit of bytes is 0, it
+  // takes a share of this one (WithMemoryShares).
+  int64_t memory_limit_bytes = 0;
   // [tls:|mtls:]host:port; metrics are not served where it is empty.
   std::string metrics_listen;
   std::function<LogCounts()> log_counts = [] { return LogCounts(); };  // For metrics.

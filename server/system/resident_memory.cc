@@ -2,6 +2,7 @@
 #include "server/system/resident_memory.h"
 
 #include <malloc.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,12 +10,43 @@
 
 namespace gemmd {
 
-std::optional<int64_t> ResidentBytes() {
+namespace {
+
+struct Usage {
+  int64_t mapped_bytes = 0;
+  int64_t resident_bytes = 0;
+};
+
+std::optional<Usage> ReadUsage() {
   std::ifstream file("/proc/self/statm");
-  int64_t all_pages = 0;
+  int64_t mapped_pages = 0;
   int64_t resident_pages = 0;
-  if (!(file >> all_pages >> resident_pages)) return std::nullopt;
-  return resident_pages * sysconf(_SC_PAGESIZE);
+  if (!(file >> mapped_pages >> resident_pages)) return std::nullopt;
+  const int64_t page_bytes = sysconf(_SC_PAGESIZE);
+  return Usage{mapped_pages * page_bytes, resident_pages * page_bytes};
+}
+
+}  // namespace
+
+std::optional<int64_t> ResidentBytes() {
+  const std::optional<Usage> usage = ReadUsage();
+  if (!usage) return std::nullopt;
+  return usage->resident_bytes;
+}
+
+std::optional<int64_t> AddressSpaceLeft() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  const std::optional<Usage> usage = ReadUsage();
+  if (!usage) return std::nullopt;
+  return static_cast<int64_t>(limit.rlim_cur) - usage->mapped_bytes;
+}
+
+std::optional<int64_t> UsedBytes(int64_t limit_bytes) {
+  const std::optional<int64_t> resident_bytes = ResidentBytes();
+  const std::optional<int64_t> left_bytes = AddressSpaceLeft();
+  if (!resident_bytes || !left_bytes) return resident_bytes;
+  return std::max(*resident_bytes, limit_bytes - *left_bytes);
 }
 
 void KeepLittleFreeMemory(int cores) {

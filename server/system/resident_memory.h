@@ -9,6 +9,13 @@ namespace gemmd {
 // The resident memory of this process in bytes; nothing where the system does not tell.
 std::optional<int64_t> ResidentBytes();
 
+// The bytes that this process may still map (RLIMIT_AS); nothing where there is no limit.
+std::optional<int64_t> AddressSpaceLeft();
+
+// What is used of a limit of so many bytes: what is resident, or, where less address space is left
+// than that would leave, all but what is left.
+std::optional<int64_t> UsedBytes(int64_t limit_bytes);
+
 // Has malloc keep little of what is freed, at the start of a program. By default glibc makes eight
 // arenas for each core, of which each keeps its own, and recycles blocks of up to 32 MiB. The price
 // is that a block of 1 MiB or more is new memory each time, which the system fills with zeros:

@@ -38,7 +38,7 @@ class Daemon:
     """Starts in the constructor; serves once `wait_until_ready` has returned. It listens on a free
     port and a unix socket, or as `listen` says, or, where that is empty, as flags or files say."""
 
-    def __init__(self, binary, folder, *flags, listen=None, open_files=None):
+    def __init__(self, binary, folder, *flags, listen=None, open_files=None, address_space=None):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.socket_path = folder / "gemmd.sock"
@@ -52,12 +52,16 @@ class Daemon:
         self.command = [str(binary), f"--ready-file={self.ready_file}", *flags]
         if listen:
             self.command.append(f"--listen={listen}")
+        limits = []
         if open_files:
+            soft, hard = open_files
+            limits += [f"ulimit -S -n {soft}", f"ulimit -H -n {hard}"]
+        if address_space:
+            limits.append(f"ulimit -v {address_space // 1024}")
+        if limits:
             # By a shell: code that runs in the child before the program does would meet gRPC's
             # threads there, which end a child that they find their files closed in.
-            soft, hard = open_files
-            limits = f'ulimit -S -n {soft} && ulimit -H -n {hard} && exec "$@"'
-            self.command = ["bash", "-c", limits, "bash", *self.command]
+            self.command = ["bash", "-c", " && ".join([*limits, 'exec "$@"']), "bash", *self.command]
         with open(self.stderr_path, "wb") as stderr:
             self.process = subprocess.Popen(
                 self.command,

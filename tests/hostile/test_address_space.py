@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon that may map little memory (ulimit -v), asked for more: it refuses, lives on and serves."""
+
+import collections
+import concurrent.futures
+import resource
+
+import grpc
+import pytest
+import small_product
+from elements import ELEMENTS
+from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
+from tensors import Session
+
+MIB = 1 << 20
+GIB = 1 << 30
+DEADLINE_S = 120
+FLAGS = ["--lame-duck=1ms", "--devices=cpu,sim:sm_90"]
+CODES = {code.value[0]: code for code in grpc.StatusCode}
+OK = grpc.StatusCode.OK
+# gRPC cuts connections where its quota is used up.
+REFUSALS = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE}
+
+
+def product(m, n, k, element, result, with_operands=True, **fields):
+    request = gemm_pb2.MultiplyRequest(m=m, n=n, k=k, **fields)
+    request.a.type = request.b.type = ELEMENTS[element].number
+    request.d.type = ELEMENTS[result].number
+    if with_operands:
+        request.a.data = bytes(m * k * ELEMENTS[element].bits // 8)
+        request.b.data = bytes(k * n * ELEMENTS[element].bits // 8)
+    return request
+
+
+def zeros(size, **fields):
+    """A few bytes that ask for a result of so many."""
+    return product(1, size, 0, "s8", "s8", with_operands=False, **fields)
+
+
+def gaps(mib):
+    """Lines of one element in a result of so many MiB."""
+    request = product(mib, 1, 0, "s8", "s8", with_operands=False)
+    request.d.leading_dimension = MIB
+    return request
+
+
+def connect(address):
+    options = ["grpc.max_receive_message_length", "grpc.max_send_message_length"]
+    return grpc.insecure_channel(
+        address, [*((name, -1) for name in options), ("grpc.use_local_subchannel_pool", 1)]
+    )
+
+
+def together(count, ask):
+    """How often each code came back to so many that ask at once."""
+    with concurrent.futures.ThreadPoolExecutor(count) as threads:
+        rounds = [threads.submit(ask) for _ in range(count)]
+        return sum((collections.Counter(round.result()) for round in rounds), collections.Counter())
+
+
+def products(address, count, request):
+    body = request.SerializeToString()
+
+    def ask():
+        with connect(address) as channel:
+            call = channel.unary_unary("/gemmd.v1.Gemm/Multiply").future(body, timeout=DEADLINE_S)
+            return [call.code()]
+
+    return together(count, ask)
+
+
+def streams(address, count, request):
+    """Six products on each of so many streams."""
+
+    def ask():
+        with connect(address) as channel:
+            messages = iter([gemm_pb2.MultiplyStreamRequest(requests=[request])] * 6)
+            stream = gemm_pb2_grpc.GemmStub(channel).MultiplyStream(messages, timeout=DEADLINE_S)
+            seen = []
+            try:
+                for message in stream:
+                    for answer in message.answers:
+                        seen.append(CODES[answer.error.code] if answer.HasField("error") else OK)
+            except grpc.RpcError as refused:
+                seen.append(refused.code())
+            return seen
+
+    return together(count, ask)
+
+
+def uploads(address, count, size):
+    codes = collections.Counter()
+    with connect(address) as channel, Session(channel) as session:
+        for _ in range(count):
+            try:
+                session.put(bytes(size), hashed=False)
+                codes[OK] += 1
+            except grpc.RpcError as refused:
+                codes[refused.code()] += 1
+    return codes
+
+
+def check_lives(daemon):
+    assert daemon.process.poll() is None, daemon.stderr()[-4000:]
+    small_product.multiply(daemon.tcp)
+    with connect(daemon.tcp) as channel:
+        channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=DEADLINE_S)
+
+
+# Results, of which the client sends next to nothing.
+RESULTS = {
+    "results of 400 MiB": lambda to: products(to, 8, zeros(400 * MIB)),
+    "results of 400 MiB with gaps": lambda to: products(to, 8, gaps(400)),
+    "products of 484 MB": lambda to: products(to, 8, product(11000, 11000, 16, "f32", "f32")),
+    "products of 484 MB for f16": lambda to: products(to, 8, product(11000, 11000, 16, "f16", "f32")),
+    "products of the simulator": (
+        lambda to: products(to, 8, product(15000, 15000, 16, "f16", "f16", device="sim:sm_90"))
+    ),
+    "results on streams": lambda to: streams(to, 8, zeros(400 * MIB)),
+}
+OPERANDS = {
+    "operands of 256 MiB": lambda to: products(to, 4, product(1, 64, 2 * MIB, "f16", "f32")),
+    "operands of 256 MiB on streams": lambda to: streams(to, 4, product(1, 64, 2 * MIB, "f16", "f32")),
+    "tensors of 100 MiB": lambda to: uploads(to, 12, 100 * MIB),
+}
+
+
+def attack(daemon, battery, asked):
+    for name, ask in asked.items():
+        seen = ask(daemon.tcp)
+        print(name, dict(seen))
+        assert set(seen) <= REFUSALS | {OK}, name
+        check_lives(daemon)
+        limits = resource.prlimit(daemon.pid, resource.RLIMIT_AS)
+        what = f"{name} in {limits[0] / GIB:g} GiB of addresses"
+        battery.holds(what, least=1, seen=seen.total() - seen[OK], unit="refused")
+
+
+@pytest.mark.resident_memory
+@pytest.mark.parametrize("size", [2 * GIB, 3 * GIB], ids=["2GiB", "3GiB"])
+def test_less_addresses_than_is_asked_for(daemons, battery, size):
+    """By default the daemon takes on what fits."""
+    daemon = daemons.start(*FLAGS, address_space=size)
+    attack(daemon, battery, RESULTS | OPERANDS)
+
+
+@pytest.mark.resident_memory
+def test_more_is_admitted_than_fits(daemons, battery):
+    """Then it is an allocation that fails, and its product alone."""
+    daemon = daemons.start(*FLAGS, "--max-queued-bytes=64GiB", address_space=2 * GIB)
+    attack(daemon, battery, RESULTS)

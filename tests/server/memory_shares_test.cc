@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/memory_shares.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstdint>
+
+#include "server/system/resident_memory.h"
+#include "server/wire/transport.h"
+#include "tests/testing/sanitized.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+// Leaves so much to be mapped, until the end.
+class LoweredAddressSpace {
+ public:
+  explicit LoweredAddressSpace(int64_t left_bytes) {
+    EXPECT_EQ(getrlimit(RLIMIT_AS, &before_), 0);
+    rlimit low = before_;
+    low.rlim_cur = rlim_t{1} << 50;  // So that it is told what is left.
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &low), 0);
+    low.rlim_cur -= static_cast<rlim_t>(AddressSpaceLeft().value_or(0) - left_bytes);
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &low), 0);
+  }
+  ~LoweredAddressSpace() { EXPECT_EQ(setrlimit(RLIMIT_AS, &before_), 0); }
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST(MemorySharesTest, LeaveAQuarterToTheDaemon) {
+  ServerOptions options;
+  options.memory_limit_bytes = 8 * kGiB;
+  const ServerOptions shares = WithMemoryShares(options);
+  EXPECT_EQ(shares.admission.max_bytes, 3 * kGiB);
+  EXPECT_EQ(shares.transport.memory_quota_bytes, 2 * kGiB);
+  EXPECT_EQ(shares.tensors.max_bytes, kGiB);
+  EXPECT_EQ(shares.tensors.max_session_bytes, kGiB / 2);
+  options.memory_limit_bytes = 64 * kGiB;
+  EXPECT_EQ(WithMemoryShares(options).admission.max_bytes, 4 * kGiB);
+}
+
+TEST(MemorySharesTest, KeepWhatWasAskedFor) {
+  ServerOptions options;
+  options.memory_limit_bytes = 8 * kGiB;
+  options.admission.max_bytes = 1;
+  options.transport.memory_quota_bytes = 2;
+  options.tensors.max_bytes = 3;
+  options.tensors.max_session_bytes = 4;
+  const ServerOptions shares = WithMemoryShares(options);
+  EXPECT_EQ(shares.admission.max_bytes, 1);
+  EXPECT_EQ(shares.transport.memory_quota_bytes, 2);
+  EXPECT_EQ(shares.tensors.max_bytes, 3);
+  EXPECT_EQ(shares.tensors.max_session_bytes, 4);
+}
+
+TEST(MemorySharesTest, FitTheAddressesThatAreLeft) {
+  if (kIsSanitized) GTEST_SKIP() << "sanitizers map terabytes";
+  EXPECT_EQ(WithMemoryShares({}).memory_limit_bytes, MemoryLimitBytes());
+  const LoweredAddressSpace lowered(kGiB);
+  ServerOptions options;
+  options.memory_limit_bytes = 1000 * kGiB;
+  const int64_t limit = WithMemoryShares(options).memory_limit_bytes;
+  EXPECT_LE(limit, kGiB + *ResidentBytes());
+  EXPECT_GT(limit, kGiB / 2);
+  // Less than is left is free but for what is resident; of 4 GiB 3 cannot be mapped.
+  EXPECT_EQ(*UsedBytes(limit / 2), *ResidentBytes());
+  EXPECT_GT(*UsedBytes(4 * kGiB), 3 * kGiB - kGiB / 100);
+}
+
+}  // namespace
+}  // namespace gemmd
