@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sim/launch.h"
 
-#include <new>
-
 #include "kernels/epilogue.h"
 #include "kernels/mma/instructions.h"
 #include "kernels/mma/support.h"
+#include "kernels/or_no_memory.h"
 #include "kernels/sim/prediction.h"
 #include "kernels/sim/product.h"
 #include "kernels/status_macros.h"
@@ -82,12 +81,9 @@ absl::Status Run(const Kernel& kernel, const GemmArgs& args, const MatrixLayout&
 absl::Status Launch(const Kernel& kernel, const GemmArgs& args) {
   if (!args.problem.has_output()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const MatrixLayout layout, AccumulatorLayout(kernel, args.problem));
-  try {
-    return Run(kernel, args, layout);
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(
-        "workspace: no memory for the packed operands, some 40 MiB and one tile for each thread");
-  }
+  return OrNoMemory(
+      "workspace: no memory for the packed operands, some 40 MiB and one tile for each thread",
+      [&] { return Run(kernel, args, layout); });
 }
 
 }  // namespace

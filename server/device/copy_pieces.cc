@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -75,6 +76,8 @@ void StartThreads(int count, const std::function<void()>& work, std::vector<std:
     try {
       threads.emplace_back(work);
     } catch (const std::system_error&) {
+      return;
+    } catch (const std::bad_alloc&) {
       return;
     }
   }

@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/host.h"
 #include "kernels/host_rates.h"
+#include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
 #include "server/device/operand_check.h"
 
@@ -170,7 +170,9 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   const int64_t start_ns = clock_.NowNs();
   outcome.wait_ns = start_ns - pending.submitted_ns;
   Gathering gathering(memory_, info_.threads);
-  absl::StatusOr<GemmArgs> args = Prepare(job, gathering, outcome.d);
+  absl::StatusOr<GemmArgs> args =
+      OrNoMemory(absl::StrCat("job: no memory to put matrices together on device ", info_.name),
+                 [&] { return Prepare(job, gathering, outcome.d); });
   const int64_t ready_ns = clock_.NowNs();
   outcome.copy_in_ns = ready_ns - start_ns;
   outcome.status = args.status();
@@ -179,13 +181,11 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
     return outcome;
   }
 
-  TakeForms(job, *args);
-  try {
-    outcome.status = job.kernel->launch(*args);
-  } catch (const std::bad_alloc&) {
-    outcome.status = absl::ResourceExhaustedError(
-        absl::StrCat("kernel: no memory for its scratch on device ", info_.name));
-  }
+  outcome.status =
+      OrNoMemory(absl::StrCat("kernel: no memory for its scratch on device ", info_.name), [&] {
+        TakeForms(job, *args);
+        return job.kernel->launch(*args);
+      });
   outcome.compute_ns = clock_.NowNs() - ready_ns;
   if (job.forms != nullptr) job.forms->EndForms(outcome.status.ok());
   if (outcome.status.ok() && !job.d.parts.empty()) PutParts(job.d.parts, outcome);

@@ -55,10 +55,7 @@ bool ReadRange(CodedInputStream& input, WireRange& range) {
 }  // namespace
 
 InferMessage::InferMessage(grpc::ByteBuffer& buffer)
-    : wire_bytes_(static_cast<int64_t>(buffer.Length())) {
-  (void)buffer.Dump(&slices_);  // Fails for compressed messages alone, which are not taken.
-  buffer.Clear();
-}
+    : wire_bytes_(static_cast<int64_t>(buffer.Length())), slices_(TakeSlices(buffer)) {}
 
 int64_t InferMessage::request_bytes() const {
   return kParsedGrowth * static_cast<int64_t>(rest_.size());
@@ -66,6 +63,7 @@ int64_t InferMessage::request_bytes() const {
 
 absl::Status InferMessage::Read() {
   try {
+    if (slices_.empty() && wire_bytes_ > 0) throw std::bad_alloc();
     RETURN_IF_ERROR(Scan());
     RETURN_IF_ERROR(ParseRest());
     RETURN_IF_ERROR(Match());

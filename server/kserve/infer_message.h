@@ -85,8 +85,8 @@ class InferMessage {
     WireRange range;
   };
 
-  std::vector<grpc::Slice> slices_;
   int64_t wire_bytes_ = 0;
+  std::vector<grpc::Slice> slices_;
   std::string rest_;  // The message without contents.
   int inputs_ = 0;
   int outputs_ = 0;

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/catalog.h"
+#include "kernels/or_no_memory.h"
 #include "kernels/select.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
@@ -24,6 +24,8 @@
 namespace gemmd {
 namespace {
 
+constexpr std::string_view kNoMemory = "verify: no memory for the operands in one piece";
+
 // A wrong answer is computed again so often.
 constexpr int kMostRetries = 2;
 
@@ -34,10 +36,6 @@ std::string HashOf(Piece bytes) {
 }
 
 std::vector<std::byte> Copied(Piece bytes) { return {bytes.begin(), bytes.end()}; }
-
-absl::Status NoMemory() {
-  return absl::ResourceExhaustedError("verify: no memory for the operands in one piece");
-}
 
 // The kernel that ran: the device may have taken another one than it was given.
 const Kernel* KernelOf(const JobResult& result, const Kernel& given) {
@@ -120,16 +118,14 @@ void AnswerChecker::Begin(std::unique_ptr<Task> task) {
 absl::StatusOr<verify::CheckResult> AnswerChecker::CheckOnce(const Task& task, verify::Draw& draw,
                                                              AbortFlag abort) {
   const CheckedJob& job = *task.job;
-  try {
+  return OrNoMemory(kNoMemory, [&] {
     const FlatOperands operands(job.job);
     const verify::CheckedProduct product =
         CheckedProductOf(job.job, *task.place.kernel, task.place.served->device->profile().target,
                          operands, ResultOf(job.job, task.result), abort);
     return job.rule.mode == VerifyMode::kSampled ? verify::CheckSample(product, job.rule.rate, draw)
                                                  : verify::CheckSums(product, draw);
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
+  });
 }
 
 void AnswerChecker::Verify(std::unique_ptr<Task> task, verify::Draw& draw, AbortFlag abort) {
@@ -260,7 +256,7 @@ absl::StatusOr<bool> AnswerChecker::IsElementRight(const Task& task,
                                                    const verify::WrongElement& element,
                                                    AbortFlag abort) {
   const Job& job = task.job->job;
-  try {
+  return OrNoMemory(kNoMemory, [&]() -> absl::StatusOr<bool> {
     const FlatOperands operands(job);
     const verify::CheckedProduct product =
         CheckedProductOf(job, *task.place.kernel, task.place.served->device->profile().target,
@@ -269,9 +265,7 @@ absl::StatusOr<bool> AnswerChecker::IsElementRight(const Task& task,
     RETURN_IF_ERROR(verify::Recompute(product, element.batch, absl::MakeConstSpan(&element.row, 1),
                                       absl::MakeConstSpan(&element.column, 1), first));
     return first.end == verify::CheckEnd::kPassed;
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
+  });
 }
 
 void AnswerChecker::EndWrong(std::unique_ptr<Task> task, Place place,
@@ -280,10 +274,12 @@ void AnswerChecker::EndWrong(std::unique_ptr<Task> task, Place place,
   DeviceTrust* const trust = place.served->trust;
   const bool took_out = trust != nullptr && trust->AddWrongAnswer(*place.kernel);
   stats_.AddVerification(task->job->rule.mode, VerifyEnd::kFailed, clock_.NowNs() - task->begun_ns);
-  try {
+  const absl::Status noted = OrNoMemory("no memory for a copy of the operands", [&] {
     Note(*task, place, check, took_out);
-  } catch (const std::bad_alloc&) {
-    spdlog::error("event=incident_not_kept reason=memory device={}", LogValue(device));
+    return absl::OkStatus();
+  });
+  if (!noted.ok()) {
+    spdlog::error("event=incident_not_kept reason={}", LogValue(std::string(noted.message())));
   }
   spdlog::error("event=wrong_answer device={} kernel={} problem={} element={} mode={} out={}",
                 LogValue(device), place.kernel->name, LogValue(Describe(task->job->job.problem)),

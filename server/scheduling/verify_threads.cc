@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <random>
+#include <system_error>
 #include <utility>
 
 #include "kernels/cpu/host.h"
@@ -27,7 +29,10 @@ int ThreadsOf(int asked) {
 
 }  // namespace
 
-VerifyThreads::VerifyThreads(int threads) : most_threads_(ThreadsOf(threads)) {}
+VerifyThreads::VerifyThreads(int threads) : most_threads_(ThreadsOf(threads)) {
+  MutexLock lock(&mutex_);
+  threads_.emplace_back([this] { Run(); });
+}
 
 VerifyThreads::~VerifyThreads() {
   Stop();
@@ -48,7 +53,11 @@ void VerifyThreads::Submit(JobId id, Work work) {
   task.abort = is_stopped_;
   const bool is_enough = waiting_.size() + running_.size() <= threads_.size();
   if (is_enough || static_cast<int>(threads_.size()) == most_threads_) return;
-  threads_.emplace_back([this] { Run(); });
+  try {
+    threads_.emplace_back([this] { Run(); });
+  } catch (const std::system_error&) {  // Those that run do it, later.
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void VerifyThreads::Cancel(absl::Span<const JobId> ids) {

@@ -24,7 +24,8 @@ class VerifyThreads {
   // Ends early once the flag is set.
   using Work = absl::AnyInvocable<void(verify::Draw& draw, AbortFlag abort) &&>;
 
-  // The threads start with the first work. 0: a quarter of the processors, at least one.
+  // One thread starts at once, others with the work and where the system has them. 0: a quarter of
+  // the processors, at least one.
   explicit VerifyThreads(int threads);
   // Does what is left, told to end early.
   ~VerifyThreads();

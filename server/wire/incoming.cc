@@ -53,10 +53,19 @@ bool MergeRange(WireRange range, CodedInputStream& input, Message& message) {
 
 }  // namespace
 
-Incoming::Incoming(grpc::ByteBuffer& buffer) : wire_bytes_(static_cast<int64_t>(buffer.Length())) {
-  (void)buffer.Dump(&slices_);  // Fails for compressed messages alone, which are not taken.
+std::vector<grpc::Slice> TakeSlices(grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  try {
+    (void)buffer.Dump(&slices);  // Fails for compressed messages alone, which are not taken.
+  } catch (const std::bad_alloc&) {
+    slices.clear();
+  }
   buffer.Clear();
+  return slices;
 }
+
+Incoming::Incoming(grpc::ByteBuffer& buffer)
+    : wire_bytes_(static_cast<int64_t>(buffer.Length())), slices_(TakeSlices(buffer)) {}
 
 Incoming::Incoming(std::vector<grpc::Slice> slices) : slices_(std::move(slices)) {
   for (const grpc::Slice& slice : slices_) wire_bytes_ += static_cast<int64_t>(slice.size());
@@ -87,6 +96,7 @@ std::string Incoming::ShortText(int number, size_t most_bytes) {
 }
 
 absl::StatusOr<int64_t> Incoming::Examine(Message& message) {
+  if (slices_.empty() && wire_bytes_ > 0) return NoMemory(wire_bytes_);
   try {
     SliceStream stream(slices_, SliceStream::After::kKeep);
     CodedInputStream input(&stream);

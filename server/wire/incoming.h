@@ -26,6 +26,9 @@ namespace gemmd {
 // few. They are never kept.
 inline constexpr int64_t kMaxUnknownBytes = 1024;
 
+// All that the buffer holds, which is empty then. Nothing where there is no memory for the list.
+std::vector<grpc::Slice> TakeSlices(grpc::ByteBuffer& buffer);
+
 class Incoming {
  public:
   // Takes the bytes out of `buffer`.
@@ -56,8 +59,8 @@ class Incoming {
   absl::Status Take(const std::vector<ParsingStep>& steps, google::protobuf::Message& message);
   std::vector<grpc::Slice> SlicesOf(WireRange range) const;
 
-  std::vector<grpc::Slice> slices_;
   int64_t wire_bytes_ = 0;
+  std::vector<grpc::Slice> slices_;
   // What the examination found.
   bool has_unknown_fields_ = false;
   std::vector<ParsingStep> steps_;

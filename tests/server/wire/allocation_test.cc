@@ -5,14 +5,19 @@
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <future>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "server/wire/incoming.h"
 #include "tests/server/wire/running_server.h"
 
 namespace {
@@ -42,6 +47,23 @@ extern "C" int posix_memalign(void** memory, size_t alignment, size_t bytes) noe
   return *memory == nullptr ? ENOMEM : 0;
 }
 
+// What D with gaps comes from.
+extern "C" void* __libc_calloc(size_t count, size_t bytes);
+extern "C" void* calloc(size_t count, size_t bytes) noexcept {
+  return Fails(count * bytes) ? nullptr : __libc_calloc(count, bytes);
+}
+
+// What results, operands put together and tensors come from where they are long.
+extern "C" void* mmap(void* address, size_t bytes, int protection, int flags, int descriptor,
+                      off_t offset) noexcept {
+  if (Fails(bytes)) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  const long mapped = syscall(SYS_mmap, address, bytes, protection, flags, descriptor, offset);
+  return reinterpret_cast<void*>(mapped);
+}
+
 namespace gemmd {
 namespace {
 
@@ -61,6 +83,63 @@ grpc::Status Multiply(RunningServer& running, const grpc::ByteBuffer& request) {
                  [&](grpc::Status ended) { status.set_value(std::move(ended)); });
   return status.get_future().get();
 }
+
+grpc::ByteBuffer SerializedForStream(const v1::MultiplyRequest& request) {
+  v1::MultiplyStreamRequest message;
+  *message.add_requests() = request;
+  const grpc::Slice slice(message.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+// A stream of products, one at a time, likewise.
+class StreamOfBytes : grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  explicit StreamOfBytes(RunningServer& running) : stub_(running.channel()) {
+    AllowTime(context_);
+    stub_.PrepareBidiStreamingCall(&context_, "/gemmd.v1.Gemm/MultiplyStream", {}, this);
+    AddHold();  // Until Close.
+    StartCall();
+  }
+
+  // The error of the product, or how the stream broke off.
+  grpc::Status Multiply(const grpc::ByteBuffer& request) {
+    read_ = {};
+    response_.Clear();
+    StartRead(&response_);
+    StartWrite(&request);
+    if (!read_.get_future().get()) return Close();
+    const int left = until_failure.exchange(0);  // The client's own allocations do not fail.
+    v1::MultiplyStreamResponse response;
+    grpc::Slice slice;
+    EXPECT_TRUE(response_.DumpToSingleSlice(&slice).ok());
+    EXPECT_TRUE(response.ParseFromArray(slice.begin(), static_cast<int>(slice.size())));
+    until_failure = left;
+    const v1::Error& error = response.answers(0).error();
+    return {static_cast<grpc::StatusCode>(error.code()), error.message()};
+  }
+
+  grpc::Status Close() {
+    if (is_open_) {
+      is_open_ = false;
+      StartWritesDone();
+      RemoveHold();
+      status_ = done_.get_future().get();
+    }
+    return status_;
+  }
+
+ private:
+  void OnReadDone(bool ok) override { read_.set_value(ok); }
+  void OnDone(const grpc::Status& status) override { done_.set_value(status); }
+
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  grpc::ByteBuffer response_;
+  std::promise<bool> read_;
+  std::promise<grpc::Status> done_;
+  bool is_open_ = true;
+  grpc::Status status_;
+};
 
 v1::MultiplyRequest Scaled() {
   v1::MultiplyRequest request;
@@ -87,9 +166,10 @@ v1::MultiplyRequest Converted(v1::ElementType type, int bytes) {
   return request;
 }
 
+// D with room after each of its lines, which is zeroed.
 v1::MultiplyRequest WithGaps() {
-  v1::MultiplyRequest request = IntegerRequest(300, 400, 500);
-  request.mutable_d()->set_leading_dimension(450);
+  v1::MultiplyRequest request = IntegerRequest(300, 100, 50);
+  request.mutable_d()->set_leading_dimension(1000);
   return request;
 }
 
@@ -99,49 +179,96 @@ v1::MultiplyRequest Verified(v1::VerifyMode mode) {
   return request;
 }
 
-v1::MultiplyRequest OnTheSimulator() {
-  v1::MultiplyRequest request = Converted(v1::ELEMENT_TYPE_F16, 2);
-  request.mutable_d()->set_type(v1::ELEMENT_TYPE_F16);
-  return request;
+struct Failures {
+  int refused = 0;
+  std::string messages;
+};
+
+// Asks again and again, as long as another allocation fails, which must refuse what was asked.
+template <typename Ask>
+Failures FailInTurn(const Ask& ask) {
+  Failures failures;
+  for (bool has_failed = true; has_failed;) {
+    until_failure = failures.refused + 1;
+    const grpc::Status status = ask();
+    has_failed = until_failure.exchange(0) <= 0;
+    EXPECT_EQ(status.error_code(),
+              has_failed ? grpc::StatusCode::RESOURCE_EXHAUSTED : grpc::StatusCode::OK)
+        << "allocation " << failures.refused + 1 << ": " << status.error_message();
+    failures.refused += has_failed ? 1 : 0;
+    failures.messages += status.error_message() + "\n";
+    if (failures.refused >= 100) {
+      ADD_FAILURE() << "no end of allocations";
+      break;
+    }
+  }
+  EXPECT_TRUE(ask().ok());
+  return failures;
 }
 
 // Nothing here is as long as what the daemon keeps from one product to the next (WarmMemory).
-void ExpectEachThatFailsToRefuse(TestDevice device,
-                                 const std::vector<v1::MultiplyRequest>& requests) {
-  RunningServer running(device);
+TEST(AllocationTest, EachThatFailsRefusesItsRequestAlone) {
+  RunningServer running(TestDevice::kCpu);
+  const v1::MultiplyRequest requests[] = {IntegerRequest(300, 400, 500),
+                                          Scaled(),
+                                          Converted(v1::ELEMENT_TYPE_F16, 2),
+                                          Converted(v1::ELEMENT_TYPE_E4M3, 1),
+                                          WithGaps(),
+                                          Verified(v1::VERIFY_MODE_SAMPLED),
+                                          Verified(v1::VERIFY_MODE_CHECKSUM),
+                                          Verified(v1::VERIFY_MODE_DUPLICATE)};
   for (const v1::MultiplyRequest& request : requests) {
-    SCOPED_TRACE(request.ShortDebugString().substr(0, 100));
+    SCOPED_TRACE(request.verify().mode());
     const grpc::ByteBuffer bytes = Serialized(request);
     ASSERT_TRUE(Multiply(running, bytes).ok());
-    int failures = 0;
-    for (bool has_failed = true; has_failed;) {
-      until_failure = failures + 1;
-      const grpc::Status status = Multiply(running, bytes);
-      has_failed = until_failure.exchange(0) <= 0;
-      EXPECT_EQ(status.error_code(),
-                has_failed ? grpc::StatusCode::RESOURCE_EXHAUSTED : grpc::StatusCode::OK)
-          << "allocation " << failures + 1 << ": " << status.error_message();
-      failures += has_failed ? 1 : 0;
-      ASSERT_LT(failures, 100);
-    }
-    // The operands and the result at least.
-    EXPECT_GE(failures, 2);
-    testing::Test::RecordProperty("failures", failures);
-    EXPECT_TRUE(Multiply(running, bytes).ok());
+    const Failures failures = FailInTurn([&] { return Multiply(running, bytes); });
+    // The result at least, beside the operands where they do not stay in what gRPC received.
+    EXPECT_GE(failures.refused, 1);
+    EXPECT_THAT(failures.messages, testing::HasSubstr("no memory"));
   }
 }
 
-TEST(AllocationTest, EachThatFailsOnTheProcessorRefusesItsRequestAlone) {
-  ExpectEachThatFailsToRefuse(
-      TestDevice::kCpu,
-      {IntegerRequest(300, 400, 500), Scaled(), Converted(v1::ELEMENT_TYPE_F16, 2),
-       Converted(v1::ELEMENT_TYPE_E4M3, 1), WithGaps(), Verified(v1::VERIFY_MODE_CHECKSUM),
-       Verified(v1::VERIFY_MODE_SAMPLED), Verified(v1::VERIFY_MODE_DUPLICATE)});
+// What is mapped: it is not kept yet, and then kept for the next product.
+TEST(AllocationTest, AMappingThatFailsRefusesItsRequestAlone) {
+  RunningServer running(TestDevice::kCpu);
+  ASSERT_TRUE(MultiplySmall(running.gemm()).ok());
+  const grpc::ByteBuffer bytes = Serialized(IntegerRequest(600, 600, 600));
+  const Failures failures = FailInTurn([&] { return Multiply(running, bytes); });
+  EXPECT_THAT(failures.messages, testing::HasSubstr("d: no memory for 1440000 bytes"));
 }
 
-// On several threads, each of which packs its own tiles.
-TEST(AllocationTest, EachThatFailsOnASimulatorRefusesItsRequestAlone) {
-  ExpectEachThatFailsToRefuse(TestDevice::kSim, {OnTheSimulator()});
+// A message that came in scraps has a long list of them.
+TEST(AllocationTest, OfTheListOfSlicesIsTold) {
+  const std::string text = IntegerRequest(300, 400, 500).SerializeAsString();
+  std::vector<grpc::Slice> scraps;
+  for (size_t i = 0; i < text.size(); i += 100) scraps.emplace_back(text.substr(i, 100));
+  for (const bool fails : {true, false}) {
+    grpc::ByteBuffer bytes(scraps.data(), scraps.size());
+    until_failure = fails ? 1 : 0;
+    Incoming incoming(bytes);
+    until_failure = 0;
+    v1::MultiplyRequest message;
+    EXPECT_EQ(absl::IsResourceExhausted(incoming.Examine(message).status()), fails);
+    EXPECT_EQ(bytes.Length(), 0);
+  }
+}
+
+TEST(AllocationTest, OfASimulatorRefusesItsRequestAlone) {
+  RunningServer running(TestDevice::kSim);
+  const grpc::ByteBuffer bytes = Serialized(Converted(v1::ELEMENT_TYPE_F16, 2));
+  ASSERT_TRUE(Multiply(running, bytes).ok());
+  const Failures failures = FailInTurn([&] { return Multiply(running, bytes); });
+  EXPECT_THAT(failures.messages, testing::HasSubstr("no memory for the packed operands"));
+}
+
+TEST(AllocationTest, OfAStreamRefusesItsProductAlone) {
+  RunningServer running(TestDevice::kCpu);
+  const grpc::ByteBuffer bytes = SerializedForStream(WithGaps());
+  StreamOfBytes stream(running);
+  ASSERT_TRUE(stream.Multiply(bytes).ok());
+  const Failures failures = FailInTurn([&] { return stream.Multiply(bytes); });
+  EXPECT_GE(failures.refused, 1);
+  EXPECT_TRUE(stream.Close().ok());
 }
 
 }  // namespace

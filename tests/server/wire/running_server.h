@@ -16,7 +16,8 @@
 
 namespace gemmd {
 
-// The server's device: two that compute by themselves, and a FakeDevice that holds jobs.
+// Whether the server's device computes by itself, on one thread or as a simulator on two, or is a
+// FakeDevice that holds jobs.
 enum class TestDevice { kCpu, kSim, kFake };
 
 // Options as the daemon's own, but listening on free addresses.
