@@ -91,7 +91,8 @@ class Server::Services {
                                      server.clock_, LimitsOf(options))),
         tensors(MakeTensorService(server.tensors_, *server.runner_, server.gate_, server.sends_,
                                   server.handler_times_, server.clock_)),
-        admin(MakeAdminService(server.served_, server.gate_, server.incidents_, server.sends_,
+        admin(MakeAdminService(server.served_, server.gate_, server.incidents_,
+                               server.handler_times_, server.clock_, server.sends_,
                                options.transport.max_message_bytes)) {
     if (!options.speaks_kserve) return;
     kserve = MakeKserveService(*server.runner_, server.gate_, server.receiving_, server.sends_,

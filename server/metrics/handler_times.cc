@@ -27,6 +27,9 @@ std::string_view NameOf(Handler handler) {
     case Handler::kModelInfer: return "ModelInfer";
     case Handler::kModelStreamInfer: return "ModelStreamInfer";
     case Handler::kKserve: return "GRPCInferenceService";
+    case Handler::kRestartDevice: return "RestartDevice";
+    case Handler::kListIncidents: return "ListIncidents";
+    case Handler::kGetIncidentProduct: return "GetIncidentProduct";
   }
   return "";
 }

@@ -36,9 +36,12 @@ enum class Handler : uint8_t {
   kCompress,
   kModelInfer,
   kModelStreamInfer,  // For each message of a stream.
-  kKserve             // All other methods of KServe's protocol.
+  kKserve,            // All other methods of KServe's protocol.
+  kRestartDevice,
+  kListIncidents,
+  kGetIncidentProduct
 };
-inline constexpr size_t kHandlers = 20;
+inline constexpr size_t kHandlers = 23;
 std::string_view NameOf(Handler handler);  // The method's: "ListKernels".
 
 class HandlerTimes {

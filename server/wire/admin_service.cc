@@ -35,10 +35,13 @@ using RawAdmin =
 class AdminService final : public RawAdmin<v1::Admin::Service> {
  public:
   AdminService(const std::vector<ServedDevice>& devices, const Gate& gate,
-               const IncidentLog& incidents, SendWatch& watch, int64_t max_message_bytes)
+               const IncidentLog& incidents, HandlerTimes& times, const Clock& clock,
+               SendWatch& watch, int64_t max_message_bytes)
       : devices_(devices),
         gate_(gate),
         incidents_(incidents),
+        times_(times),
+        clock_(clock),
         watch_(watch),
         max_message_bytes_(max_message_bytes),
         unread_(incidents.most_kept_bytes() + kMaxUnreadBytes) {}
@@ -47,7 +50,7 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override {
     return Answer<v1::RestartDeviceRequest>(
-        *context, *request, *response,
+        Handler::kRestartDevice, *context, *request, *response,
         [this](const v1::RestartDeviceRequest& wire) -> absl::StatusOr<RegistryAnswer> {
           const absl::Status status = Restart(wire.device());
           spdlog::info("event=restart_device device={} status={}", LogValue(Shown(wire.device())),
@@ -61,7 +64,7 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override {
     return Answer<v1::ListIncidentsRequest>(
-        *context, *request, *response,
+        Handler::kListIncidents, *context, *request, *response,
         [this](const v1::ListIncidentsRequest&) -> absl::StatusOr<RegistryAnswer> {
           v1::ListIncidentsResponse incidents;
           for (const IncidentLog::Entry& entry : incidents_.entries()) {
@@ -76,7 +79,7 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) override {
     return Answer<v1::GetIncidentProductRequest>(
-        *context, *request, *response,
+        Handler::kGetIncidentProduct, *context, *request, *response,
         [this](const v1::GetIncidentProductRequest& wire) -> absl::StatusOr<RegistryAnswer> {
           v1::GetIncidentProductResponse product;
           RETURN_IF_ERROR(FillProduct(wire, product));
@@ -87,9 +90,10 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
  private:
   // Who is not local is answered before anything of the request is looked at.
   template <typename Wire, typename Function>
-  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext& context,
+  grpc::ServerUnaryReactor* Answer(Handler handler, grpc::CallbackServerContext& context,
                                    const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
                                    Function answer) {
+    const HandlerTimer timer(times_, clock_, handler, clock_.NowNs());
     return AnswerRegistryCall(
         context, unread_, watch_,
         [&]() -> absl::StatusOr<RegistryAnswer> {
@@ -127,6 +131,8 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
   const std::vector<ServedDevice>& devices_;
   const Gate& gate_;
   const IncidentLog& incidents_;
+  HandlerTimes& times_;
+  const Clock& clock_;
   SendWatch& watch_;
   const int64_t max_message_bytes_;
   UnreadAnswers unread_;
@@ -136,8 +142,10 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
 
 std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices,
                                                 const Gate& gate, const IncidentLog& incidents,
+                                                HandlerTimes& times, const Clock& clock,
                                                 SendWatch& watch, int64_t max_message_bytes) {
-  return std::make_unique<AdminService>(devices, gate, incidents, watch, max_message_bytes);
+  return std::make_unique<AdminService>(devices, gate, incidents, times, clock, watch,
+                                        max_message_bytes);
 }
 
 }  // namespace gemmd

@@ -126,14 +126,16 @@ OPERANDS = {
 
 
 def attack(daemon, battery, asked):
+    refused = 0
     for name, ask in asked.items():
         seen = ask(daemon.tcp)
         print(name, dict(seen))
         assert set(seen) <= REFUSALS | {OK}, name
         check_lives(daemon)
-        limits = resource.prlimit(daemon.pid, resource.RLIMIT_AS)
-        what = f"{name} in {limits[0] / GIB:g} GiB of addresses"
-        battery.holds(what, least=1, seen=seen.total() - seen[OK], unit="refused")
+        refused += seen.total() - seen[OK]
+    limits = resource.prlimit(daemon.pid, resource.RLIMIT_AS)
+    what = f"{len(asked)} kinds of large requests in {limits[0] / GIB:g} GiB of addresses"
+    battery.holds(what, least=1, seen=refused, unit="refused")
 
 
 @pytest.mark.resident_memory
