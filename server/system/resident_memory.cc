@@ -46,7 +46,10 @@ std::optional<int64_t> UsedBytes(int64_t limit_bytes) {
   const std::optional<int64_t> resident_bytes = ResidentBytes();
   const std::optional<int64_t> left_bytes = AddressSpaceLeft();
   if (!resident_bytes || !left_bytes) return resident_bytes;
-  return std::max(*resident_bytes, limit_bytes - *left_bytes);
+  const int64_t reachable_bytes = *resident_bytes + std::max<int64_t>(*left_bytes, 0);
+  if (reachable_bytes >= limit_bytes) return resident_bytes;
+  const double part = static_cast<double>(*resident_bytes) / static_cast<double>(reachable_bytes);
+  return static_cast<int64_t>(part * static_cast<double>(limit_bytes));
 }
 
 void KeepLittleFreeMemory(int cores) {

@@ -12,8 +12,8 @@ std::optional<int64_t> ResidentBytes();
 // The bytes that this process may still map (RLIMIT_AS); nothing where there is no limit.
 std::optional<int64_t> AddressSpaceLeft();
 
-// What is used of a limit of so many bytes: what is resident, or, where less address space is left
-// than that would leave, all but what is left.
+// What is used of a limit of so many bytes: what is resident. Where the address space ends before
+// the limit does, the same part of the limit as of what can be resident.
 std::optional<int64_t> UsedBytes(int64_t limit_bytes);
 
 // Has malloc keep little of what is freed, at the start of a program. By default glibc makes eight

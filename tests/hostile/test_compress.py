@@ -50,8 +50,7 @@ def future(session, tensor):
 def wait_until_nothing_is_left(daemon):
     def is_empty():
         page = metrics_page.scrape(daemon)
-        [(_, used)] = page.with_labels("gemmd_tensor_bytes")
-        return used == 0
+        return sum(used for _, used in page.with_labels("gemmd_tensor_bytes")) == 0
 
     wait_until(is_empty, DEADLINE_S, "the room of all tensors is free")
 

@@ -9,6 +9,7 @@ import threading
 import time
 
 import grpc
+import pytest
 from daemon import parse_log_line, wait_until
 from gemmd.v1 import gemm_pb2_grpc
 from http2_peer import open_socket
@@ -16,6 +17,9 @@ from product import check_bytes
 from small_product import SMALL, multiply
 
 DEADLINE_S = 60
+
+# A GPU and its worker have files of their own.
+pytestmark = pytest.mark.own_device
 
 
 class Witness:

@@ -22,6 +22,8 @@ from open_loop import (
 MIB = 1 << 20
 FLAGS = ["--lame-duck=1ms", "--devices=cpu", "--cpu-threads=1", "--metrics-listen=127.0.0.1:0"]
 
+# The load is measured in seconds of one processor.
+pytestmark = pytest.mark.own_device
 
 
 def check_goodput(battery, name, loop, peak, is_sanitized):

@@ -26,12 +26,14 @@ VICTIM = pathlib.Path(__file__).parent / "doomed_owner.py"
 KINDS = ["product", "upload", "holding"]
 
 
-@pytest.fixture(params=["cpu", "cuda:0"])
-def victims(request, daemons, fake_worker):
+DEVICES = ["cpu", "cuda:0"]
+
+
+@pytest.fixture
+def victims(request, device, daemons):
     """A daemon, and a way to start an owner that does something with one device."""
-    device = request.param
     devices = device if device == "cpu" else f"cpu,{device}"
-    daemon = daemons.start(*FLAGS, f"--devices={devices}", f"--worker-binary={fake_worker}")
+    daemon = daemons.start(*FLAGS, f"--devices={devices}")
     folders = [os.path.dirname(sys.modules["tensors"].__file__), request.config.stubs]
 
     def start(what):

@@ -139,12 +139,11 @@ def test_the_log_as_json(daemons):
     assert requests[0]["status"] == "OK"
 
 
-def test_failures_that_repeat_are_logged_at_a_limited_rate(daemons, fake_worker, battery):
+def test_failures_that_repeat_are_logged_at_a_limited_rate(daemons, battery):
     """A worker is lost while many products wait for it, each of which fails for the same reason."""
     daemon = daemons.start(
         "--lame-duck=1ms",
         "--devices=cuda:0,cpu",
-        f"--worker-binary={fake_worker}",
         "--max-queued-requests=4096",
         "--max-concurrent-streams=4096",
     )

@@ -178,6 +178,7 @@ def test_attacks_again_and_again_keep_nothing(daemons):
 
 
 @pytest.mark.resident_memory
+@pytest.mark.own_device  # A GPU's staging memory is resident, too.
 def test_long_uploads_at_once(daemons, battery):
     """Their peak is within what the daemon may hold, admitted and on its way, and nothing of it
     stays."""

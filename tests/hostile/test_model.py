@@ -285,13 +285,13 @@ class World:
 
 
 @pytest.mark.parametrize("is_slow", [False, True], ids=["quick", "slow"])
-def test_each_name_is_one_variable(daemons, fake_worker, battery, seed, is_sanitized, monkeypatch, is_slow):
+def test_each_name_is_one_variable(daemons, request, battery, seed, is_sanitized, monkeypatch, is_slow):
     if is_slow:
+        request.getfixturevalue("has_worker_faults")
         monkeypatch.setenv("GEMMD_WORKER_SEED", str(seed))
     daemon = daemons.start(
         "--lame-duck=1ms",
         "--devices=cuda:0,cpu",
-        f"--worker-binary={fake_worker}",
         "--metrics-listen=127.0.0.1:0",
         "--tensor-bytes=8MiB",
         "--session-tensor-bytes=64KiB",

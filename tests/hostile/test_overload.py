@@ -19,6 +19,9 @@ from product import Product
 
 FLAGS = ["--lame-duck=1ms", "--devices=cpu", "--cpu-threads=1"]
 
+# The load is measured in seconds of one processor.
+pytestmark = pytest.mark.own_device
+
 
 # Rounds of as many calls; the best counts. Other work keeps threads from their processors, but not each
 # time; a queue in which a caller waits for those of the other is as long every time.

@@ -30,10 +30,8 @@ def restart_device(address, device):
     return grpc.StatusCode.OK
 
 
-def test_only_who_is_local_restarts_devices(daemons, fake_worker, gemmctl):
-    daemon = daemons.start(
-        "--lame-duck=1ms", "--devices=cuda:0,cpu", f"--worker-binary={fake_worker}"
-    )
+def test_only_who_is_local_restarts_devices(daemons, gemmctl, battery):
+    daemon = daemons.start("--lame-duck=1ms", "--devices=cuda:0,cpu")
     before = daemon.children()
     assert restart_device(daemon.tcp, "cuda:0") == grpc.StatusCode.PERMISSION_DENIED
     assert restart_device(daemon.unix, "cpu") == grpc.StatusCode.UNIMPLEMENTED
@@ -41,7 +39,10 @@ def test_only_who_is_local_restarts_devices(daemons, fake_worker, gemmctl):
     assert daemon.children() == before
     command = [gemmctl, f"--address={daemon.unix}", "restart-device", "cuda:0"]
     subprocess.run(command, check=True, timeout=DEADLINE_S)
+    began = time.monotonic()
     wait_until(lambda: daemon.children() - before, DEADLINE_S, "another worker")
+    seen_s = time.monotonic() - began
+    battery.holds("a device restarted: another worker", most=DEADLINE_S, seen=seen_s, unit="s")
     refused = subprocess.run(
         [gemmctl, f"--address={daemon.tcp}", "restart-device", "cuda:0"],
         capture_output=True,
@@ -71,7 +72,7 @@ def test_messages_to_operators_services_take_no_memory(daemons, battery):
     battery.holds("16 MiB for operators' services", most=16 + 48, seen=grown, unit="MiB")
 
 
-def test_names_for_operators_are_short(daemons):
+def test_names_for_operators_are_short(daemons, battery):
     daemon = daemons.start("--lame-duck=1ms", "--devices=cpu")
     with grpc.insecure_channel(daemon.unix, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         restart = admin_pb2_grpc.AdminStub(channel).RestartDevice
@@ -82,13 +83,15 @@ def test_names_for_operators_are_short(daemons):
             with pytest.raises(grpc.RpcError) as raised:
                 restart(admin_pb2.RestartDeviceRequest(device="x" * length), timeout=DEADLINE_S)
             assert raised.value.code() == code
-            assert text in raised.value.details() and len(raised.value.details()) < 200
+            assert text in raised.value.details()
+            name = f"a device's name of {length} bytes: the refusal"
+            battery.holds(name, most=199, seen=len(raised.value.details()), unit="characters")
 
 
-def test_a_gpu_that_failed_too_often_is_tried_again(daemons, fake_worker):
+def test_a_gpu_that_failed_too_often_is_tried_again(daemons, battery):
     """Its worker is killed more often in a minute than it is started again."""
     daemon = daemons.start(
-        "--lame-duck=1ms", "--devices=cuda:0,cpu", f"--worker-binary={fake_worker}", "--worker-rest=2s"
+        "--lame-duck=1ms", "--devices=cuda:0,cpu", "--worker-rest=2s"
     )
 
     def kill_worker():
@@ -108,7 +111,10 @@ def test_a_gpu_that_failed_too_often_is_tried_again(daemons, fake_worker):
     while not rests():
         kill_worker()
         time.sleep(0.05)  # Until the daemon has seen it, it tells of nothing.
+    began = time.monotonic()
     wait_until(lambda: daemon.events("device_ready")[-1]["time"] > rests()[-1]["time"], DEADLINE_S, "it again")
+    seen_s = time.monotonic() - began
+    battery.holds("a GPU that rests 2 s: tried again", most=DEADLINE_S, seen=seen_s, unit="s")
 
 
 @pytest.fixture
@@ -142,15 +148,18 @@ def test_the_service_manager_is_told(daemons, manager):
     assert not daemon.ready_file.exists()
 
 
-def test_the_watchdog_starves_with_the_daemon(daemons, manager):
+def test_the_watchdog_starves_with_the_daemon(daemons, manager, battery):
     daemon = daemons.start("--lame-duck=1ms")
     while told(manager) != ["WATCHDOG=1"]:
         pass
     daemon.signal(signal.SIGSTOP)
     manager.settimeout(2)  # More than twice what systemd would wait.
+    heard = 0
     with pytest.raises(TimeoutError):
         for _ in range(10):
             told(manager)
+            heard += 1
+    battery.holds("a daemon that stands still: signs of life", most=9, seen=heard)
     daemon.signal(signal.SIGCONT)
     manager.settimeout(DEADLINE_S)
     assert told(manager) == ["WATCHDOG=1"]

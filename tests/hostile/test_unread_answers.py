@@ -171,6 +171,7 @@ OPERATORS_QUESTIONS = [
 
 
 @pytest.mark.resident_memory
+@pytest.mark.own_device  # A GPU's staging memory is resident, too.
 def test_pressure_on_memory(daemons, battery):
     """Near the limit products and most questions are refused, and who does not read loses the call long before the
     send timeout."""

@@ -18,10 +18,13 @@ SLACK_S = 0.45
 FLAGS = ["--lame-duck=0s", "--max-product-seconds=1000000"]
 
 
-@pytest.fixture(params=["cpu", "sim:sm_90"])
-def worked(daemons, request):
-    daemon = daemons.start(f"--devices={request.param}", "--grace=2s", *FLAGS)
-    return daemon, request.param
+DEVICES = ["cpu", "sim:sm_90"]
+
+
+@pytest.fixture
+def worked(daemons, device, is_slow_device):
+    daemon = daemons.start(f"--devices={device}", "--grace=2s", *FLAGS)
+    return daemon, device
 
 
 def slack(is_sanitized):
@@ -101,6 +104,7 @@ def test_the_device_is_free_after_a_cancellation(worked, battery, is_sanitized):
         )
 
 
+@pytest.mark.own_device
 def test_sigterm_ends_the_daemon_whatever_runs(daemons, battery, is_sanitized):
     daemon = daemons.start("--devices=sim:sm_90", "--grace=1s", *FLAGS)
     with grpc.insecure_channel(daemon.tcp) as channel:
