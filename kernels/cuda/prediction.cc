@@ -37,6 +37,18 @@ double LinesBrought(const CudaRow& row, const Problem& problem) {
   return std::min(2.0, (row.tile.m + row.tile.n) / in_matrices);
 }
 
+// Writing D where there is nothing to multiply.
+double AloneSeconds(const Problem& problem, double at_once) {
+  const auto lines = static_cast<double>(problem.d.lines());
+  const auto length = static_cast<double>(problem.d.line_length());
+  const double tiles = std::ceil(lines / kAloneLines) * std::ceil(length / kAloneLength) *
+                       static_cast<double>(problem.batch);
+  const double elements =
+      std::min<double>(lines, kAloneLines) * std::min<double>(length, kAloneLength);
+  return std::ceil(tiles / (kAloneBlocks * at_once)) * std::ceil(elements / kAloneThreads) *
+         kAloneElementSeconds;
+}
+
 // The kernel itself, and one for each operand that is packed; a sparse A's metadata always are.
 double LaunchSeconds(const CudaPlan& plan, const Problem& problem) {
   const int packs =
@@ -51,13 +63,15 @@ double PredictedSeconds(const CudaRow& row, const Problem& problem, const Device
   const double bandwidth = profile.memory_bytes_per_second;
   const double moving = bandwidth > 0 ? Bytes(problem) / bandwidth : 0;
   if (!problem.has_output()) return 0;
-  if (!problem.has_product()) return kLaunchSeconds + moving;
+  const double at_once = std::max(1, profile.target.multiprocessors);
+  if (!problem.has_product()) {
+    return kLaunchSeconds + std::max(moving, AloneSeconds(problem, at_once));
+  }
   const absl::StatusOr<CudaPlan> plan = PlanOf(row, problem);
   const double launching = plan.ok() ? LaunchSeconds(*plan, problem) : kLaunchSeconds;
   const double packed_bytes = plan.ok() ? static_cast<double>(plan->workspace_bytes) : 0;
   // Packed bytes are read once and written once.
   const double packing = bandwidth > 0 ? 2 * packed_bytes / bandwidth : 0;
-  const double at_once = std::max(1, profile.target.multiprocessors);
   const double idle_part = std::max(1.0, at_once / TilesOf(row, problem) / kMostShare);
   const double bringing = moving * idle_part * LinesBrought(row, problem);
   const double computing = ComputeSeconds(row, problem, at_once, rate);

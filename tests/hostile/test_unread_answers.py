@@ -90,6 +90,7 @@ def test_refused_requests_of_a_peer_that_reads_nothing(daemons, battery, name):
 
 
 @pytest.mark.resident_memory
+@pytest.mark.own_device  # A GPU's staging memory is resident, too.
 @pytest.mark.parametrize("path", [MULTIPLY, MULTIPLY_STREAM], ids=["unary", "stream"])
 def test_answers_that_nobody_reads(daemons, battery, path):
     """Each is there once, and each ends after the send timeout."""

@@ -54,6 +54,25 @@ TEST(PredictionTest, TilesRunInWaves) {
   EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64, 9)), 3 * kTileSeconds, kRounding);
 }
 
+// Microseconds of kernels that an H200 took, of 2026-11-24.
+TEST(PredictionTest, AResultWithoutAProductIsWithinTwiceOfWhatItTook) {
+  struct Taken {
+    int64_t side;
+    double us;
+  };
+  DeviceProfile h200;
+  h200.target = {.kind = DeviceKind::kCuda, .multiprocessors = 132};
+  h200.memory_bytes_per_second = 4e12;
+  for (const auto& [side, us] :
+       {Taken{64, 8.8}, Taken{256, 10.0}, Taken{512, 17.3}, Taken{1000, 24.2}, Taken{2048, 33.6},
+        Taken{4096, 106.2}, Taken{8192, 332.5}}) {
+    const double predicted_us =
+        1e6 * PredictedSeconds(Row(), ProblemOf(side, side, 0), h200, kRate);
+    EXPECT_GT(predicted_us, us / 2) << side;
+    EXPECT_LT(predicted_us, us * 2) << side;
+  }
+}
+
 TEST(PredictionTest, PartsOfTilesCostAsMuchAsTiles) {
   EXPECT_NEAR(Seconds(ProblemOf(8, 8, 40)), kTileSeconds, kRounding);
   EXPECT_NEAR(Seconds(ProblemOf(8, 8, 72)), 1.5 * kTileSeconds, kRounding);
