@@ -133,7 +133,7 @@ TEST(PredictionTest, WithoutAProductOnlyDIsWritten) {
   DeviceProfile profile = FourMultiprocessors();
   Problem problem = ProblemOf(128, 64, 64);
   problem.alpha = 0;
-  EXPECT_NEAR(Seconds(problem, profile), 0, kRounding);
+  EXPECT_NEAR(Seconds(problem, profile), 2 * kAloneElementSeconds, kRounding);
   profile.memory_bytes_per_second = 1e9;
   EXPECT_NEAR(Seconds(problem, profile), 4.0 * 128 * 64 / 1e9, kRounding);
   EXPECT_EQ(PredictedSeconds(Row(), ProblemOf(0, 0, 64), profile, kRate), 0);

@@ -104,9 +104,11 @@ class StreamOfBytes : grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer
   // The error of the product, or how the stream broke off.
   grpc::Status Multiply(const grpc::ByteBuffer& request) {
     read_ = {};
+    written_ = {};
     response_.Clear();
     StartRead(&response_);
     StartWrite(&request);
+    written_.get_future().get();  // The answer may come before that is told.
     if (!read_.get_future().get()) return Close();
     const int left = until_failure.exchange(0);  // The client's own allocations do not fail.
     v1::MultiplyStreamResponse response;
@@ -130,12 +132,14 @@ class StreamOfBytes : grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer
 
  private:
   void OnReadDone(bool ok) override { read_.set_value(ok); }
+  void OnWriteDone(bool /*ok*/) override { written_.set_value(); }
   void OnDone(const grpc::Status& status) override { done_.set_value(status); }
 
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
   grpc::ByteBuffer response_;
   std::promise<bool> read_;
+  std::promise<void> written_;
   std::promise<grpc::Status> done_;
   bool is_open_ = true;
   grpc::Status status_;
