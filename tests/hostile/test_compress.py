@@ -50,7 +50,9 @@ def future(session, tensor):
 def wait_until_nothing_is_left(daemon):
     def is_empty():
         page = metrics_page.scrape(daemon)
-        return sum(used for _, used in page.with_labels("gemmd_tensor_bytes")) == 0
+        used = [used for _, used in page.with_labels("gemmd_tensor_bytes")]
+        assert used, "no room is told of"
+        return sum(used) == 0
 
     wait_until(is_empty, DEADLINE_S, "the room of all tensors is free")
 
