@@ -26,6 +26,12 @@ std::optional<Usage> ReadUsage() {
   return Usage{mapped_pages * page_bytes, resident_pages * page_bytes};
 }
 
+std::optional<int64_t> LeftOfAddressSpace(const Usage& usage) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return static_cast<int64_t>(limit.rlim_cur) - usage.mapped_bytes;
+}
+
 }  // namespace
 
 std::optional<int64_t> ResidentBytes() {
@@ -35,20 +41,18 @@ std::optional<int64_t> ResidentBytes() {
 }
 
 std::optional<int64_t> AddressSpaceLeft() {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
   const std::optional<Usage> usage = ReadUsage();
-  if (!usage) return std::nullopt;
-  return static_cast<int64_t>(limit.rlim_cur) - usage->mapped_bytes;
+  return usage ? LeftOfAddressSpace(*usage) : std::nullopt;
 }
 
 std::optional<int64_t> UsedBytes(int64_t limit_bytes) {
-  const std::optional<int64_t> resident_bytes = ResidentBytes();
-  const std::optional<int64_t> left_bytes = AddressSpaceLeft();
-  if (!resident_bytes || !left_bytes) return resident_bytes;
-  const int64_t reachable_bytes = *resident_bytes + std::max<int64_t>(*left_bytes, 0);
+  const std::optional<Usage> usage = ReadUsage();
+  if (!usage) return std::nullopt;
+  const int64_t resident_bytes = usage->resident_bytes;
+  const int64_t left_bytes = LeftOfAddressSpace(*usage).value_or(limit_bytes);
+  const int64_t reachable_bytes = resident_bytes + std::max<int64_t>(left_bytes, 0);
   if (reachable_bytes >= limit_bytes) return resident_bytes;
-  const double part = static_cast<double>(*resident_bytes) / static_cast<double>(reachable_bytes);
+  const double part = static_cast<double>(resident_bytes) / static_cast<double>(reachable_bytes);
   return static_cast<int64_t>(part * static_cast<double>(limit_bytes));
 }
 
