@@ -12,6 +12,13 @@
 
 namespace gemmd {
 
+// What a block of the kernel writes at a time that has nothing to multiply: long along D's lines.
+struct EpilogueAloneTile {
+  static constexpr int kLines = 8;
+  static constexpr int kLength = 512;
+  static constexpr int kThreads = 256;
+};
+
 struct GemmArgs;  // kernels/kernel.h
 struct Problem;   // kernels/problem.h
 

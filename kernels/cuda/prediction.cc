@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cuda/epilogue.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/plan.h"
 
@@ -41,11 +42,12 @@ double LinesBrought(const CudaRow& row, const Problem& problem) {
 double AloneSeconds(const Problem& problem, double at_once) {
   const auto lines = static_cast<double>(problem.d.lines());
   const auto length = static_cast<double>(problem.d.line_length());
-  const double tiles = std::ceil(lines / kAloneLines) * std::ceil(length / kAloneLength) *
+  using Tile = EpilogueAloneTile;
+  const double tiles = std::ceil(lines / Tile::kLines) * std::ceil(length / Tile::kLength) *
                        static_cast<double>(problem.batch);
   const double elements =
-      std::min<double>(lines, kAloneLines) * std::min<double>(length, kAloneLength);
-  return std::ceil(tiles / (kAloneBlocks * at_once)) * std::ceil(elements / kAloneThreads) *
+      std::min<double>(lines, Tile::kLines) * std::min<double>(length, Tile::kLength);
+  return std::ceil(tiles / (kAloneBlocks * at_once)) * std::ceil(elements / Tile::kThreads) *
          kAloneElementSeconds;
 }
 

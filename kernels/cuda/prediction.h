@@ -19,14 +19,11 @@ inline constexpr double kSeenPart = 0.25;
 // Where others are idle, a multiprocessor gets so many times its part of the memory's bandwidth.
 inline constexpr double kMostShare = 1.45;
 
-// Without a product a block writes tiles of so many lines of D, one after the other; each of its
-// threads takes so long for one element, and so many blocks run at once on a multiprocessor: within
-// 1.5 times of what an H200 took for 64^2 to 8192^2 elements of three types.
-inline constexpr int kAloneLines = 8;
-inline constexpr int kAloneLength = 512;
-inline constexpr int kAloneThreads = 256;
+// Where D is written without a product, one after the other in tiles (EpilogueAloneTile): what a
+// thread takes for an element, and how many blocks run at once on a multiprocessor. Within 1.6
+// times of what an H200 took for 64^2 to 8192^2 elements of three types.
+inline constexpr double kAloneElementSeconds = 0.9e-6;
 inline constexpr int kAloneBlocks = 4;
-inline constexpr double kAloneElementSeconds = 0.7e-6;
 
 // Adds launches, the packing of operands, the longer of two times and a part of the shorter one:
 // that of reading and writing every matrix once, and that of computing tiles in waves. A wave has

@@ -55,7 +55,7 @@ TEST(PredictionTest, TilesRunInWaves) {
 }
 
 // Microseconds of kernels that an H200 took, of 2026-11-24.
-TEST(PredictionTest, AResultWithoutAProductIsWithinTwiceOfWhatItTook) {
+TEST(PredictionTest, AResultWithoutAProductIsNearWhatItTook) {
   struct Taken {
     int64_t side;
     double us;
@@ -63,13 +63,16 @@ TEST(PredictionTest, AResultWithoutAProductIsWithinTwiceOfWhatItTook) {
   DeviceProfile h200;
   h200.target = {.kind = DeviceKind::kCuda, .multiprocessors = 132};
   h200.memory_bytes_per_second = 4e12;
-  for (const auto& [side, us] :
-       {Taken{64, 8.8}, Taken{256, 10.0}, Taken{512, 17.3}, Taken{1000, 24.2}, Taken{2048, 33.6},
-        Taken{4096, 106.2}, Taken{8192, 332.5}}) {
+  // f32, s32 and f64.
+  const Taken all[] = {{64, 8.8},     {64, 10.5},    {64, 6.6},     {256, 10.0},   {256, 13.4},
+                       {256, 14.6},   {512, 17.3},   {512, 16.0},   {512, 20.7},   {1000, 24.2},
+                       {1000, 22.0},  {1000, 26.4},  {2048, 33.6},  {2048, 48.1},  {2048, 55.5},
+                       {4096, 106.2}, {4096, 118.0}, {4096, 109.6}, {8192, 332.5}, {8192, 374.7}};
+  for (const auto& [side, us] : all) {
     const double predicted_us =
         1e6 * PredictedSeconds(Row(), ProblemOf(side, side, 0), h200, kRate);
-    EXPECT_GT(predicted_us, us / 2) << side;
-    EXPECT_LT(predicted_us, us * 2) << side;
+    EXPECT_GT(predicted_us, us / 1.6) << side;
+    EXPECT_LT(predicted_us, us * 1.6) << side;
   }
 }
 

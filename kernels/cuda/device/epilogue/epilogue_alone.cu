@@ -2,13 +2,14 @@
 #include "kernels/cuda/device/epilogue/epilogue.cuh"
 #include "kernels/cuda/device/epilogue/epilogue_alone.h"
 #include "kernels/cuda/device/grid.h"
+#include "kernels/cuda/epilogue.h"
 
 namespace gemmd {
 namespace {
 
-// Tiles are long along D's lines.
-constexpr int kTileLines = 8;
-constexpr int kTileLength = 512;
+constexpr int kTileLines = EpilogueAloneTile::kLines;
+constexpr int kTileLength = EpilogueAloneTile::kLength;
+static_assert(kBlockThreads == EpilogueAloneTile::kThreads);
 
 struct Tiling {
   int rows;
