@@ -8,6 +8,7 @@
 #
 # None needs a shell, root, a capability, or a root that it can write to. A release says what it is:
 # --build-arg VERSION=1.2.3 --build-arg REVISION="$(git rev-parse HEAD)" --build-arg SOURCE=https://...
+# --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" dates its files and its bill of materials.
 # buildah and podman keep the healthcheck only with --format docker.
 
 # The bases by version; a release pins them by digest (--build-arg DEBIAN=debian@sha256:...).
@@ -49,7 +50,9 @@ RUN --mount=type=cache,target=/root/.cache/ccache \
     cmake --install build/release --component runtime --strip --prefix /opt/gemmd
 
 FROM ${DEBIAN} AS pick
-COPY deploy/pick-programs.sh /usr/local/bin/
+ARG SOURCE_DATE_EPOCH=0
+ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH}
+COPY deploy/bill-of-materials.sh deploy/pick-programs.sh /usr/local/bin/
 
 FROM pick AS cpu-tree
 COPY --from=build-cpu /opt/gemmd /programs

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/channel.h"
 
+#include <openssl/crypto.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -36,9 +38,11 @@ constexpr absl::Duration kKeepaliveTimeout = absl::Seconds(10);
 
 // gRPC 1.51 ends with the last channel, and then waits for a thread that polls for up to 10 s after
 // a long message. Whoever lets a client go would wait with it, so gRPC is kept until the process
-// ends.
+// ends. Its threads may be in the middle of a handshake then, so OpenSSL is not taken down under
+// them: it must be told so before anything uses it.
 void KeepGrpc() {
   static const bool kIsKept = [] {
+    OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
     grpc_init();
     return true;
   }();
@@ -169,6 +173,7 @@ absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> MakeChannels(
   absl::Status status = CheckAddress(address);
   status.Update(CheckOptions(options));
   if (!status.ok()) return status;
+  KeepGrpc();
   auto credentials = MakeCredentials(address, options);
   if (!credentials.ok()) return credentials.status();
   const absl::string_view target = WithoutTls(address);
@@ -176,7 +181,6 @@ absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> MakeChannels(
   if (!options.tls.server_name.empty()) {
     arguments.SetSslTargetNameOverride(options.tls.server_name);
   }
-  KeepGrpc();
   std::vector<std::shared_ptr<grpc::Channel>> channels(static_cast<size_t>(options.channels));
   for (std::shared_ptr<grpc::Channel>& channel : channels) {
     channel = grpc::CreateCustomChannel(std::string(target), *credentials, arguments);

@@ -13,6 +13,7 @@
 #include "gemmd/v1/instructions.pb.h"
 #include "gemmd/v1/registry.pb.h"
 #include "gemmd/v1/statistics.pb.h"
+#include "proto/deadline_after.h"
 
 namespace gemmd {
 namespace {
@@ -29,10 +30,7 @@ absl::StatusOr<Response> Block(grpc::ClientContext& context, Call call) {
 }  // namespace
 
 void ClientState::Prepare(grpc::ClientContext& context, const CallOptions& options) const {
-  // The clock of gRPC ends before absl's does.
-  const absl::Duration longest = absl::Hours(365 * 24);
-  context.set_deadline(
-      absl::ToChronoTime(absl::Now() + std::min(options.timeout.value_or(timeout), longest)));
+  context.set_deadline(DeadlineAfter(options.timeout.value_or(timeout)));
   // gRPC ends the process over characters that metadata must not have.
   const bool can_be_sent = std::all_of(options.traceparent.begin(), options.traceparent.end(),
                                        [](unsigned char c) { return c > ' ' && c <= '~'; });

@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "client/channel.h"
 #include "client/status_conversion.h"
+#include "client/steady_time.h"
 #include "grpcpp/support/client_callback.h"
+#include "proto/deadline_after.h"
 
 namespace gemmd {
 namespace {
@@ -40,7 +42,7 @@ class ClientSession::Deletion final : public grpc::ClientUnaryReactor {
  public:
   Deletion(ClientSession& session, const std::string& handle) : session_(session) {
     request_.set_handle(handle);
-    context_.set_deadline(absl::ToChronoTime(absl::Now() + kDeletionTimeout));
+    context_.set_deadline(DeadlineAfter(kDeletionTimeout));
   }
 
   grpc::ClientContext& context() { return context_; }
@@ -104,7 +106,7 @@ void ClientSession::AddToken(grpc::ClientContext& context) const {
   }
 }
 
-absl::StatusOr<SessionInfo> ClientSession::Open(absl::Time deadline) {
+absl::StatusOr<SessionInfo> ClientSession::Open(SteadyTime deadline) {
   absl::MutexLock lock(&mutex_);
   if (state_ == State::kFailed && was_joined_) return status_;
   if (state_ == State::kNone || state_ == State::kFailed) {
@@ -114,7 +116,7 @@ absl::StatusOr<SessionInfo> ClientSession::Open(absl::Time deadline) {
   return AwaitOpen(deadline);
 }
 
-absl::StatusOr<SessionInfo> ClientSession::Join(const std::string& token, absl::Time deadline) {
+absl::StatusOr<SessionInfo> ClientSession::Join(const std::string& token, SteadyTime deadline) {
   if (!IsToken(token)) {
     return absl::InvalidArgumentError(
         "token: got none or one with other characters than printable ones, want that of a session");
@@ -133,8 +135,9 @@ absl::StatusOr<SessionInfo> ClientSession::Join(const std::string& token, absl::
   return AwaitOpen(deadline);
 }
 
-absl::StatusOr<SessionInfo> ClientSession::AwaitOpen(absl::Time deadline) {
-  if (!mutex_.AwaitWithDeadline(absl::Condition(this, &ClientSession::HasOpened), deadline)) {
+absl::StatusOr<SessionInfo> ClientSession::AwaitOpen(SteadyTime deadline) {
+  if (!mutex_.AwaitWithTimeout(absl::Condition(this, &ClientSession::HasOpened),
+                               deadline - SteadyTime::Now())) {
     return absl::DeadlineExceededError(
         absl::StrCat("session: the server at ", address_, " did not open it in time"));
   }
@@ -237,9 +240,10 @@ void ClientSession::EndDeletion(Deletion* deletion) {
   --ending_deletions_;
 }
 
-void ClientSession::AwaitDeletions(absl::Time deadline) const {
+void ClientSession::AwaitDeletions(SteadyTime deadline) const {
   absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithDeadline(absl::Condition(this, &ClientSession::HasNoDeletions), deadline);
+  mutex_.AwaitWithTimeout(absl::Condition(this, &ClientSession::HasNoDeletions),
+                          deadline - SteadyTime::Now());
 }
 
 }  // namespace gemmd

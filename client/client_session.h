@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/lane_choice.h"
+#include "client/steady_time.h"
 #include "gemmd/client.h"
 #include "gemmd/tensor.h"
 #include "gemmd/v1/resident.grpc.pb.h"
@@ -44,10 +45,10 @@ class ClientSession {
   // The session that the server described; opens one where there is none.
   // Errors: the server's own; Unauthenticated where the session that was joined is no more;
   // DeadlineExceeded.
-  absl::StatusOr<SessionInfo> Open(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<SessionInfo> Open(SteadyTime deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Joins the session of that token. Errors: also FailedPrecondition where there is another one.
-  absl::StatusOr<SessionInfo> Join(const std::string& token, absl::Time deadline)
+  absl::StatusOr<SessionInfo> Join(const std::string& token, SteadyTime deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Empty: there is no session.
@@ -65,7 +66,7 @@ class ClientSession {
   void DeleteSoon(const std::string& handle) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Until the server has answered the deletions of before, so that their bytes are free.
-  void AwaitDeletions(absl::Time deadline) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void AwaitDeletions(SteadyTime deadline) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::shared_ptr<TensorOwner>& owner() const { return owner_; }
 
@@ -81,7 +82,7 @@ class ClientSession {
   void StartKeeper() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Keep() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ServeOnce(bool* has_opened) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<SessionInfo> AwaitOpen(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<SessionInfo> AwaitOpen(SteadyTime deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndDeletion(Deletion* deletion) ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasOpened() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return state_ == State::kOpen || state_ == State::kFailed;

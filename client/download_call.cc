@@ -11,12 +11,13 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "client/chunk_message.h"
 #include "client/status_conversion.h"
+#include "client/steady_time.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/client_callback.h"
+#include "proto/deadline_after.h"
 
 namespace gemmd {
 namespace {
@@ -41,8 +42,8 @@ class PieceStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc:
       : plan_(plan), piece_(piece), lane_(lane), mutex_(mutex), taken_(taken) {}
 
   void Start(const std::shared_ptr<grpc::Channel>& channel, const ClientSession& session,
-             absl::Time deadline) {
-    context_.set_deadline(absl::ToChronoTime(deadline));
+             SteadyTime deadline) {
+    context_.set_deadline(DeadlineAfter(deadline - SteadyTime::Now()));
     session.AddMetadata(context_);
     stub_ = std::make_unique<grpc::GenericStub>(channel);
     stub_->PrepareBidiStreamingCall(&context_, kGetMethod, {}, this);
@@ -144,7 +145,7 @@ class DownloadCall {
   absl::StatusOr<v1::TensorInfo> Run() {
     const auto lanes = LanesFor(plan_.bytes, plan_.connections, session_.download_lanes());
     if (!lanes.ok()) return lanes.status();
-    const absl::Time start = absl::Now();
+    const SteadyTime start = SteadyTime::Now();
     const auto channels = session_.Lanes(*lanes);
     if (!channels.ok()) return channels.status();
     lanes_ = *lanes;
@@ -163,7 +164,7 @@ class DownloadCall {
     if (!status_.ok()) return status_;
     if (!tensor_.has_value()) return absl::DataLossError("get: got no description of the tensor");
     const bool has_broken = taken_at_break_ >= 0;
-    if (!has_broken) session_.download_lanes().Tell(plan_.bytes, lanes_, absl::Now() - start);
+    if (!has_broken) session_.download_lanes().Tell(plan_.bytes, lanes_, SteadyTime::Now() - start);
     watch_.Finish();
     return *tensor_;
   }
@@ -181,7 +182,7 @@ class DownloadCall {
   }
 
   void StartPieces(const std::vector<std::shared_ptr<grpc::Channel>>& channels) {
-    if (absl::Now() < not_before_) return;
+    if (SteadyTime::Now() < not_before_) return;
     while (!pieces_.empty() && !idle_lanes_.empty()) {
       const size_t lane = idle_lanes_.back();
       idle_lanes_.pop_back();
@@ -244,7 +245,7 @@ class DownloadCall {
       return;
     }
     pieces_.push_front(rest);
-    not_before_ = absl::Now() + absl::Milliseconds(100 << tries);
+    not_before_ = SteadyTime::Now() + absl::Milliseconds(100 << tries);
   }
 
   ClientSession& session_;
@@ -263,7 +264,7 @@ class DownloadCall {
   absl::Status status_;
   int fruitless_ = 0;
   int64_t taken_at_break_ = -1;
-  absl::Time not_before_ = absl::InfinitePast();
+  SteadyTime not_before_ = SteadyTime::InfinitePast();
 };
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/request_field.h"
 #include "grpcpp/support/slice.h"
+#include "proto/field_start.h"
 
 namespace gemmd {
 namespace {
@@ -23,8 +23,8 @@ class Writer {
   // A message within the message, which ends with the field of its bytes.
   void AppendMatrix(int number, std::string matrix, int data_number,
                     std::span<const std::byte> data) {
-    AppendRequestField(data_number, data.size(), matrix);
-    AppendRequestField(number, matrix.size() + data.size(), copied_);
+    AppendFieldStart(data_number, data.size(), matrix);
+    AppendFieldStart(number, matrix.size() + data.size(), copied_);
     copied_ += matrix;
     if (data.size() <= kCopiedBytes) {
       copied_.append(reinterpret_cast<const char*>(data.data()), data.size());

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "client/lent_bytes.h"
 #include "gemmd/product.h"
+#include "gemmd/tensor.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "grpcpp/support/byte_buffer.h"
 
@@ -29,6 +30,11 @@ struct LentRequest {
 // Borrows what the views borrow. Errors: as BuildRequest.
 absl::StatusOr<LentRequest> BuildLentRequest(const MatrixView& a, const MatrixView& b,
                                              const ProductOptions& options);
+absl::StatusOr<LentRequest> BuildLentRequest(const Operand& a, const Operand& b,
+                                             const ProductOptions& options,
+                                             const std::optional<TensorView>& c = {});
+absl::StatusOr<LentRequest> BuildLentChainRequest(const Operand& a, const Operand& b,
+                                                  const ChainOptions& options);
 
 // The wire's bytes of it; those of long matrices are lent by `lender`.
 grpc::ByteBuffer ToByteBuffer(LentRequest request, LentBytes& lender);

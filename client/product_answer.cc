@@ -11,6 +11,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/support/proto_buffer_reader.h"
+#include "proto/field_start.h"
 
 namespace gemmd {
 namespace {
@@ -22,10 +23,6 @@ using google::protobuf::io::StringOutputStream;
 
 absl::Status NoAnswer() {
   return absl::DataLossError("answer: got bytes that are no MultiplyResponse");
-}
-
-bool IsField(uint32_t tag, int number) {
-  return tag == WireFormatLite::MakeTag(number, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
 }
 
 // Copies one field as it is.
@@ -40,8 +37,8 @@ class AnswerReader {
   AnswerReader(CodedInputStream& input, std::span<std::byte> into) : input_(input), into_(into) {}
 
   absl::Status Read() {
-    while (const uint32_t tag = input_.ReadTag()) {
-      if (!IsField(tag, v1::MultiplyResponse::kDFieldNumber)) {
+    while (const uint32_t tag = NextTag(input_)) {
+      if (tag != DelimitedTag(v1::MultiplyResponse::kDFieldNumber)) {
         if (!Keep(tag, input_, rest_)) return NoAnswer();
         continue;
       }
@@ -65,10 +62,11 @@ class AnswerReader {
 
  private:
   absl::Status ReadMatrix() {
-    while (const uint32_t tag = input_.ReadTag()) {
-      const bool is_read = IsField(tag, v1::Matrix::kDataFieldNumber) || Keep(tag, input_, matrix_);
+    while (const uint32_t tag = NextTag(input_)) {
+      const bool is_read =
+          tag == DelimitedTag(v1::Matrix::kDataFieldNumber) || Keep(tag, input_, matrix_);
       if (!is_read) return NoAnswer();
-      if (!IsField(tag, v1::Matrix::kDataFieldNumber)) continue;
+      if (tag != DelimitedTag(v1::Matrix::kDataFieldNumber)) continue;
       if (absl::Status status = ReadData(); !status.ok()) return status;
     }
     return input_.ConsumedEntireMessage() ? absl::OkStatus() : NoAnswer();

@@ -13,12 +13,26 @@ namespace {
 
 constexpr char kMultiply[] = "/gemmd.v1.Gemm/Multiply";
 
+// `Matrix`: MatrixView or Operand.
+template <typename Matrix>
+PendingProduct StartProduct(ClientState& state, const Matrix& a, const Matrix& b,
+                            const ProductOptions& product_options,
+                            const CallOptions& call_options) {
+  // The deadline counts from here.
+  auto call = std::make_unique<ProductCall>(state.Next().channel);
+  state.Prepare(call->context(), call_options);
+  auto request = BuildLentRequest(a, b, product_options);
+  if (!request.ok()) return PendingProduct(request.status());
+  call->Start(*std::move(request), product_options.into);
+  return PendingProduct(std::move(call));
+}
+
 }  // namespace
 
 ProductCall::~ProductCall() {
   if (!is_started_) return;
   context_.TryCancel();
-  AwaitEnd();
+  AwaitEnd().IgnoreError();
 }
 
 void ProductCall::Start(LentRequest request, std::span<std::byte> into) {
@@ -32,18 +46,24 @@ void ProductCall::Start(LentRequest request, std::span<std::byte> into) {
   });
 }
 
-void ProductCall::AwaitEnd() {
+absl::Status ProductCall::AwaitEnd() {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &ProductCall::HasEnded));
+  return status_.ok() ? absl::OkStatus() : ToAbslStatus(status_, context_);
 }
 
 absl::StatusOr<MultiplyResult> ProductCall::Wait() {
-  AwaitEnd();
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!status_.ok()) return ToAbslStatus(status_, context_);
-  }
+  if (absl::Status status = AwaitEnd(); !status.ok()) return status;
   return ReadProductAnswer(answer_, into_);
+}
+
+absl::StatusOr<v1::MultiplyResponse> ProductCall::WaitForMessage() {
+  if (absl::Status status = AwaitEnd(); !status.ok()) return status;
+  v1::MultiplyResponse message;
+  if (!grpc::SerializationTraits<v1::MultiplyResponse>::Deserialize(&answer_, &message).ok()) {
+    return absl::DataLossError("answer: got bytes that are no MultiplyResponse");
+  }
+  return message;
 }
 
 PendingProduct::PendingProduct(absl::Status failure) : failure_(std::move(failure)) {}
@@ -68,16 +88,22 @@ void PendingProduct::Cancel() {
 PendingProduct Client::MultiplyAsync(const MatrixView& a, const MatrixView& b,
                                      const ProductOptions& product_options,
                                      const CallOptions& call_options) {
-  // The deadline counts from here.
-  auto call = std::make_unique<ProductCall>(state_->Next().channel);
-  state_->Prepare(call->context(), call_options);
-  auto request = BuildLentRequest(a, b, product_options);
-  if (!request.ok()) return PendingProduct(request.status());
-  call->Start(*std::move(request), product_options.into);
-  return PendingProduct(std::move(call));
+  return StartProduct(*state_, a, b, product_options, call_options);
+}
+
+PendingProduct Client::MultiplyAsync(const Operand& a, const Operand& b,
+                                     const ProductOptions& product_options,
+                                     const CallOptions& call_options) {
+  return StartProduct(*state_, a, b, product_options, call_options);
 }
 
 absl::StatusOr<MultiplyResult> Client::Multiply(const MatrixView& a, const MatrixView& b,
+                                                const ProductOptions& product_options,
+                                                const CallOptions& call_options) {
+  return MultiplyAsync(a, b, product_options, call_options).Wait();
+}
+
+absl::StatusOr<MultiplyResult> Client::Multiply(const Operand& a, const Operand& b,
                                                 const ProductOptions& product_options,
                                                 const CallOptions& call_options) {
   return MultiplyAsync(a, b, product_options, call_options).Wait();

@@ -32,9 +32,11 @@ class ProductCall {
   void Start(LentRequest request, std::span<std::byte> into);
 
   absl::StatusOr<MultiplyResult> Wait() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same where D stays on the server: the message, without a look at D.
+  absl::StatusOr<v1::MultiplyResponse> WaitForMessage() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  void AwaitEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AwaitEnd() ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return has_ended_; }
 
   LentBytes lent_;  // Goes last: what follows keeps the bytes.

@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "client/request_field.h"
 #include "grpcpp/support/slice.h"
+#include "proto/field_start.h"
 
 namespace gemmd {
 namespace {
@@ -15,7 +15,7 @@ void LetGo(void* text) { delete static_cast<std::string*>(text); }
 
 std::string RequestQueue::PartOf(const v1::MultiplyRequest& request) {
   std::string part;
-  AppendRequestField(v1::MultiplyStreamRequest::kRequestsFieldNumber, request.ByteSizeLong(), part);
+  AppendFieldStart(v1::MultiplyStreamRequest::kRequestsFieldNumber, request.ByteSizeLong(), part);
   request.AppendToString(&part);
   return part;
 }

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "client/connections.h"
 #include "client/download_call.h"
 #include "client/operand_size.h"
 #include "client/product_call.h"
 #include "client/status_conversion.h"
+#include "client/steady_time.h"
 #include "client/tensor_message.h"
 #include "client/upload_call.h"
 #include "gemmd/client.h"
@@ -22,20 +22,20 @@
 namespace gemmd {
 namespace {
 
-absl::Time DeadlineOf(const ClientState& state, const std::optional<absl::Duration>& timeout) {
-  return absl::Now() + timeout.value_or(state.timeout);
+SteadyTime DeadlineOf(const ClientState& state, const std::optional<absl::Duration>& timeout) {
+  return SteadyTime::Now() + timeout.value_or(state.timeout);
 }
 
 // What is left of the time that began with the caller's entry.
-CallOptions Until(absl::Time deadline, CallOptions options = {}) {
-  options.timeout = deadline - absl::Now();
+CallOptions Until(SteadyTime deadline, CallOptions options = {}) {
+  options.timeout = deadline - SteadyTime::Now();
   return options;
 }
 
 // Calls in the client's name, which has a session from then on.
 template <typename Response, typename Call>
 absl::StatusOr<Response> CallTensors(ClientState& state, const CallOptions& options, Call call) {
-  const absl::Time deadline = DeadlineOf(state, options.timeout);
+  const SteadyTime deadline = DeadlineOf(state, options.timeout);
   const auto session = state.session->Open(deadline);
   if (!session.ok()) return session.status();
   grpc::ClientContext context;
@@ -81,13 +81,13 @@ void FillSpec(const MatrixView& matrix, int64_t matrices, v1::TensorSpec& spec) 
 
 absl::StatusOr<SessionInfo> Client::OpenSession(absl::string_view token,
                                                 const CallOptions& options) {
-  const absl::Time deadline = DeadlineOf(*state_, options.timeout);
+  const SteadyTime deadline = DeadlineOf(*state_, options.timeout);
   return token.empty() ? state_->session->Open(deadline)
                        : state_->session->Join(std::string(token), deadline);
 }
 
 absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOptions& options) {
-  const absl::Time entry = absl::Now();
+  const SteadyTime entry = SteadyTime::Now();
   if (absl::Status status = CheckIsAsStored(matrix, options.matrices); !status.ok()) return status;
   const OperandShape shape = {.type = matrix.type,
                               .order = matrix.order,
@@ -103,7 +103,7 @@ absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOp
   const int64_t bytes = SizeOperand("matrix", shape)->full;
   const std::vector<std::byte> padding(static_cast<size_t>(bytes) - matrix.data.size());
 
-  const absl::Time deadline = entry + options.timeout.value_or(state_->timeout);
+  const SteadyTime deadline = entry + options.timeout.value_or(state_->timeout);
   const auto session = state_->session->Open(deadline);
   if (!session.ok()) return session.status();
   // What was let go of before is free for this one.
@@ -127,8 +127,8 @@ absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOp
 
 absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, std::span<std::byte> into,
                                        const GetOptions& options) {
-  const absl::Time entry = absl::Now();
-  const absl::Time deadline = entry + options.timeout.value_or(state_->timeout);
+  const SteadyTime entry = SteadyTime::Now();
+  const SteadyTime deadline = entry + options.timeout.value_or(state_->timeout);
   const int64_t bytes = static_cast<int64_t>(into.size());
   if (options.bytes.has_value() && *options.bytes != bytes) {
     return absl::InvalidArgumentError(absl::StrCat("into: got ", bytes, " bytes, want ",
@@ -163,7 +163,7 @@ absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, std::span<std::b
 
 absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, const TensorSink& sink,
                                        const GetOptions& options) {
-  const absl::Time entry = absl::Now();
+  const SteadyTime entry = SteadyTime::Now();
   const auto info = Describe(tensor, Until(entry + options.timeout.value_or(state_->timeout)));
   if (!info.ok()) return info.status();
   const int64_t left = info->bytes() - options.offset;
@@ -240,7 +240,7 @@ absl::Status Client::KeepAlive(ResidentTensor& tensor, const KeepAliveOptions& k
 absl::StatusOr<ResidentTensor> Client::Compress(const TensorRef& tensor,
                                                 const CompressOptions& compress,
                                                 const CallOptions& options) {
-  const absl::Time deadline = DeadlineOf(*state_, options.timeout);
+  const SteadyTime deadline = DeadlineOf(*state_, options.timeout);
   v1::CompressRequest request;
   *request.mutable_tensor() = MessageOf(tensor);
   FillKeep(compress.keep, *request.mutable_keep());
@@ -254,34 +254,66 @@ absl::StatusOr<ResidentTensor> Client::Compress(const TensorRef& tensor,
   return ResidentTensor(*std::move(info), state_->session->owner());
 }
 
-absl::StatusOr<MultiplyResult> Client::Multiply(const Operand& a, const Operand& b,
-                                                const ProductOptions& product_options,
-                                                const CallOptions& call_options) {
-  ProductCall call(state_->Next().channel);
-  state_->Prepare(call.context(), call_options);
-  auto message = BuildRequest(a, b, product_options);
-  if (!message.ok()) return message.status();
-  call.Start({.message = *std::move(message)}, product_options.into);
-  return call.Wait();
+PendingChain Client::ChainAsync(const Operand& a, const Operand& b, const ChainOptions& chain,
+                                const CallOptions& options) {
+  const SteadyTime deadline = DeadlineOf(*state_, options.timeout);
+  auto request = BuildLentChainRequest(a, b, chain);
+  if (!request.ok()) return PendingChain(request.status());
+  const auto session = state_->session->Open(deadline);
+  if (!session.ok()) return PendingChain(session.status());
+  const bool is_new = !chain.into.has_value();
+  if (is_new) state_->session->AwaitDeletions(deadline);
+  auto call = std::make_unique<ProductCall>(state_->Next().channel);
+  state_->Prepare(call->context(), Until(deadline, options));
+  call->Start(*std::move(request), {});
+  return PendingChain(std::move(call), state_->session->owner(), is_new);
 }
 
 absl::StatusOr<ChainResult> Client::Chain(const Operand& a, const Operand& b,
                                           const ChainOptions& chain, const CallOptions& options) {
-  const absl::Time deadline = DeadlineOf(*state_, options.timeout);
-  const auto request = BuildChainRequest(a, b, chain);
-  if (!request.ok()) return request.status();
-  const auto session = state_->session->Open(deadline);
-  if (!session.ok()) return session.status();
-  if (!chain.into.has_value()) state_->session->AwaitDeletions(deadline);
-  auto response = Multiply(*request, Until(deadline, options));
+  return ChainAsync(a, b, chain, options).Wait();
+}
+
+PendingChain::PendingChain(absl::Status failure) : failure_(std::move(failure)) {}
+PendingChain::PendingChain(std::unique_ptr<ProductCall> call, std::weak_ptr<TensorOwner> owner,
+                           bool is_new)
+    : call_(std::move(call)), owner_(std::move(owner)), is_new_(is_new) {}
+PendingChain::PendingChain(PendingChain&& other) noexcept = default;
+PendingChain& PendingChain::operator=(PendingChain&& other) noexcept {
+  Drop();
+  failure_ = std::move(other.failure_);
+  call_ = std::move(other.call_);
+  owner_ = std::move(other.owner_);
+  is_new_ = other.is_new_;
+  return *this;
+}
+PendingChain::~PendingChain() { Drop(); }
+
+// A tensor that came all the same is deleted with the result.
+void PendingChain::Drop() {
+  if (call_ == nullptr) return;
+  Cancel();
+  Wait().IgnoreError();
+}
+
+void PendingChain::Cancel() {
+  if (call_ != nullptr) call_->context().TryCancel();
+}
+
+absl::StatusOr<ChainResult> PendingChain::Wait() {
+  const absl::Status failure = std::exchange(
+      failure_, absl::FailedPreconditionError("product: its answer was taken already"));
+  if (call_ == nullptr) return failure;
+  auto response = call_->WaitForMessage();
+  call_ = nullptr;  // Waits until nothing reads the matrices.
   if (!response.ok()) return response.status();
   ChainResult result = {
       .tensor = {}, .response = std::make_shared<const v1::MultiplyResponse>(*std::move(response))};
-  if (chain.into.has_value()) return result;
+  if (!is_new_) return result;
   if (!result.response->has_tensor()) {
     return absl::DataLossError("chain: got no tensor, want the one that D went into");
   }
-  result.tensor = ResidentTensor(result.response->tensor(), state_->session->owner());
+  result.tensor = ResidentTensor(result.response->tensor(), owner_);
   return result;
 }
 

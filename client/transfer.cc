@@ -5,15 +5,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "client/steady_time.h"
 
 namespace gemmd {
 namespace {
 
 constexpr int kMostLanes = 16;
-
-// The clock of gRPC ends before absl's does.
-constexpr absl::Duration kLongest = absl::Hours(365 * 24);
 
 }  // namespace
 
@@ -34,19 +31,21 @@ int LanesWithin(int64_t bytes, int lanes) {
 bool IsBrokenConnection(const absl::Status& status) { return absl::IsUnavailable(status); }
 
 TransferWatch::TransferWatch(TransferTerms terms, int64_t bytes_total)
-    : terms_(std::move(terms)), start_(absl::Now()), total_(bytes_total), moved_at_(start_) {
-  deadline_ =
-      terms_.entry + std::clamp(terms_.timeout.value_or(kLongest), absl::ZeroDuration(), kLongest);
-}
+    : terms_(std::move(terms)),
+      start_(SteadyTime::Now()),
+      deadline_(terms_.entry +
+                std::max(terms_.timeout.value_or(absl::InfiniteDuration()), absl::ZeroDuration())),
+      total_(bytes_total),
+      moved_at_(start_) {}
 
 absl::Status TransferWatch::Look(int64_t bytes_done) {
-  const absl::Time now = absl::Now();
+  const SteadyTime now = SteadyTime::Now();
   if (bytes_done != moved_bytes_) {
     moved_bytes_ = bytes_done;
     moved_at_ = now;
   }
   Tell(bytes_done);
-  if (now >= deadline_) {
+  if (!(now < deadline_)) {
     return absl::DeadlineExceededError(absl::StrCat("transfer: ", bytes_done, " of ", total_,
                                                     " bytes within ",
                                                     absl::FormatDuration(*terms_.timeout)));
@@ -62,7 +61,7 @@ void TransferWatch::Finish() { Tell(total_); }
 void TransferWatch::Tell(int64_t bytes_done) const {
   if (!terms_.progress) return;
   terms_.progress(
-      {.bytes_done = bytes_done, .bytes_total = total_, .elapsed = absl::Now() - start_});
+      {.bytes_done = bytes_done, .bytes_total = total_, .elapsed = SteadyTime::Now() - start_});
 }
 
 }  // namespace gemmd

@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/lane_choice.h"
+#include "client/steady_time.h"
 #include "gemmd/tensor.h"
 
 namespace gemmd {
@@ -40,7 +40,7 @@ bool IsBrokenConnection(const absl::Status& status);
 struct TransferTerms {
   std::function<void(const TransferProgress&)> progress = {};
   std::optional<absl::Duration> timeout = {};  // For all of it, from `entry` on.
-  absl::Time entry = absl::Now();              // When the caller asked.
+  SteadyTime entry = SteadyTime::Now();        // When the caller asked.
   absl::Duration patience;                     // Without any byte, where there is no timeout.
 };
 
@@ -50,7 +50,7 @@ class TransferWatch {
   TransferWatch(TransferTerms terms, int64_t bytes_total);
 
   // When gRPC itself should end the calls.
-  absl::Time deadline() const { return deadline_; }
+  SteadyTime deadline() const { return deadline_; }
   void SetTotal(int64_t bytes) { total_ = bytes; }
 
   // To be called every kLookEvery. Errors: DeadlineExceeded where it is time to give up.
@@ -63,11 +63,11 @@ class TransferWatch {
   void Tell(int64_t bytes_done) const;
 
   const TransferTerms terms_;
-  const absl::Time start_;
-  absl::Time deadline_;
+  const SteadyTime start_;
+  const SteadyTime deadline_;
   int64_t total_;
   int64_t moved_bytes_ = -1;
-  absl::Time moved_at_;
+  SteadyTime moved_at_;
 };
 
 }  // namespace gemmd

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "client/steady_time.h"
 
 namespace gemmd {
 namespace {
@@ -24,7 +24,7 @@ class UploadCall {
   absl::StatusOr<v1::TensorInfo> Run() {
     const auto lanes = LanesFor(total_, plan_.connections, session_.upload_lanes());
     if (!lanes.ok()) return lanes.status();
-    const absl::Time start = absl::Now();
+    const SteadyTime start = SteadyTime::Now();
     int fruitless = 0;
     absl::Duration pause = absl::Milliseconds(100);
     while (true) {
@@ -33,7 +33,7 @@ class UploadCall {
       if (tensor.ok()) {
         // What was there before, or broke, says nothing of the connections.
         const bool is_whole = rounds_ == 1 && done_ == 0;
-        if (is_whole) session_.upload_lanes().Tell(total_, *lanes, absl::Now() - start);
+        if (is_whole) session_.upload_lanes().Tell(total_, *lanes, SteadyTime::Now() - start);
         watch_.Finish();
         return tensor;
       }

@@ -7,9 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "client/chunk_message.h"
 #include "client/status_conversion.h"
+#include "client/steady_time.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/client_callback.h"
+#include "proto/deadline_after.h"
 
 namespace gemmd {
 namespace {
@@ -25,7 +27,7 @@ class UploadRound::Stream final
     : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   Stream(UploadRound& round, const std::shared_ptr<grpc::Channel>& channel) : round_(round) {
-    context_.set_deadline(absl::ToChronoTime(round.deadline_));
+    context_.set_deadline(DeadlineAfter(round.deadline_ - SteadyTime::Now()));
     round.session_.AddMetadata(context_);
     stub_ = std::make_unique<grpc::GenericStub>(channel);
   }
@@ -135,7 +137,7 @@ std::span<const std::byte> UploadSource::From(int64_t offset, int64_t most) cons
 }
 
 UploadRound::UploadRound(const UploadSource& source, LentBytes& lent, const ClientSession& session,
-                         absl::Time deadline)
+                         SteadyTime deadline)
     : source_(source), lent_(lent), session_(session), deadline_(deadline) {}
 
 UploadRound::~UploadRound() = default;
@@ -213,7 +215,11 @@ void UploadRound::OnAnswer(Stream& stream, absl::StatusOr<v1::PutResponse> answe
   if (answer.ok()) {
     is_complete = answer->has_tensor();
     absl::MutexLock lock(&mutex_);
-    if (answer->has_tensor()) tensor_ = std::move(*answer->mutable_tensor());
+    if (answer->has_tensor()) {
+      // Only the stream that began is told the factors.
+      const bool is_fuller = answer->tensor().spec().scale().values_size() > 0;
+      if (!tensor_ || is_fuller) tensor_ = std::move(*answer->mutable_tensor());
+    }
     if (answer->has_state()) {
       for (const v1::ByteRange& range : answer->state().missing()) {
         int64_t end = 0;

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "client/client_session.h"
 #include "client/lent_bytes.h"
+#include "client/steady_time.h"
 #include "client/transfer.h"
 #include "gemmd/v1/resident.pb.h"
 #include "grpcpp/channel.h"
@@ -43,7 +44,7 @@ class UploadRound {
  public:
   // All are borrowed.
   UploadRound(const UploadSource& source, LentBytes& lent, const ClientSession& session,
-              absl::Time deadline);
+              SteadyTime deadline);
   ~UploadRound();  // Only where no stream is open.
 
   // Opens a stream whose first message is `first`; the first stream of a round learns what is
@@ -86,7 +87,7 @@ class UploadRound {
   const UploadSource& source_;
   LentBytes& lent_;
   const ClientSession& session_;
-  const absl::Time deadline_;
+  const SteadyTime deadline_;
 
   mutable absl::Mutex mutex_;
   std::vector<std::unique_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);

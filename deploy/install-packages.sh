@@ -14,7 +14,7 @@ build_packages=(
 # The package prometheus has promtool, which checks the metrics.
 test_packages=(
   chromium clang-14 clang-format-14 clang-tidy-14 git libclang-rt-14-dev libgmock-dev libgtest-dev
-  libomp-14-dev prometheus python3 python3-pip python3-venv xz-utils)
+  libomp-14-dev llvm-14 prometheus python3 python3-pip python3-venv xz-utils)
 deploy_packages=(buildah debootstrap procps strace systemd)
 
 case "${1:-}" in

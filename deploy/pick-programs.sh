@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes a smaller tree from an installed tree: the named programs, and the libraries that the loader
-# finds for them, at the same places.
+# Makes a smaller tree from an installed tree: the named programs, the libraries that the loader finds
+# for them, at the same places, and a bill of materials of these. Every file has the time of
+# SOURCE_DATE_EPOCH (0: the year 1970).
 # usage: pick-programs.sh TREE NEW_TREE PROGRAM...
 set -euo pipefail
 
@@ -34,3 +35,16 @@ for name in "$@"; do
   done < <(sed -n 's/.* => \(.*\) (0x.*/\1/p' <<<"$libraries")
 done
 if [[ -d $tree/share ]]; then cp -r "$tree/share" "$new_tree/"; fi
+# Where libraries are from is known by the names of the files, which have others now.
+table=share/doc/gemmd/libraries.tsv
+[[ -r $tree/$table ]] || fail "$table: the installed tree has none, want one of a build with GEMMD_BUNDLE_LIBRARIES"
+{
+  grep '^inside' "$tree/$table" || true
+  for library in "$new_tree"/lib/gemmd/*; do
+    file=$(readlink -f "$tree/lib/gemmd/${library##*/}")
+    awk -F '\t' -v OFS='\t' -v old="lib/gemmd/${file##*/}" -v new="lib/gemmd/${library##*/}" \
+      '$1 == old { $1 = new; print }' "$tree/$table"
+  done
+} >"$new_tree/$table"
+"$(dirname "$(readlink -f "$0")")/bill-of-materials.sh" write "$new_tree"
+find "$new_tree" -exec touch --no-dereference --date="@${SOURCE_DATE_EPOCH:-0}" {} +

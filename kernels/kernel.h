@@ -91,6 +91,7 @@ struct GemmArgs {
   absl::Span<std::byte> workspace;  // At least workspace_bytes(problem), 64-byte aligned.
   // Becomes true, from any thread, once nobody wants D any more. Null: somebody always does.
   AbortFlag abort = nullptr;
+  AbortWord abort_word = {};  // Kernels of GPUs look at this one instead.
   // Only where Kernel::derived tells of bytes. Kernels of GPUs take none.
   OperandForm a_form = {};
   OperandForm b_form = {};

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
+#include <utility>
 
 #include "kernels/peer_text.h"
 #include "kernels/text.h"
@@ -12,6 +14,7 @@ namespace gemmd {
 namespace {
 
 constexpr size_t kNearest = 3;  // Known names in the message about an unknown one.
+constexpr int kAnyDistance = std::numeric_limits<int>::max();
 
 // One bit for each byte of the unknown name.
 __extension__ using Wide = unsigned __int128;
@@ -34,6 +37,8 @@ class Comparison {
   explicit Comparison(std::string_view name) : rows_(name.size()) {
     for (size_t i = 0; i < rows_; ++i) equal_[static_cast<uint8_t>(name[i])] |= Bits{1} << i;
   }
+
+  bool Has(char byte) const { return equal_[static_cast<uint8_t>(byte)] != 0; }
 
   Column<Bits> First() const { return {~Bits{0}, 0, static_cast<int>(rows_)}; }
 
@@ -60,50 +65,35 @@ class Comparison {
   std::array<Bits, 256> equal_ = {};  // By byte: where the unknown name has it.
 };
 
-struct Near {
-  int distance;
-  size_t position;
-
-  auto operator<=>(const Near&) const = default;
-};
-
-// The least few of those that were offered.
-class Least {
- public:
-  explicit Least(size_t count) : count_(count) {}
-
-  void Offer(const Near& near) {
-    if (found_.size() == count_ && (count_ == 0 || found_.back() < near)) return;
-    if (found_.size() == count_) found_.pop_back();
-    found_.insert(std::upper_bound(found_.begin(), found_.end(), near), near);
-  }
-
-  std::vector<size_t> positions() const {
-    std::vector<size_t> positions;
-    for (const Near& near : found_) positions.push_back(near.position);
-    return positions;
-  }
-
- private:
-  const size_t count_;
-  std::vector<Near> found_;  // Least first.
-};
-
 // Columns are kept for each length of the known name's beginning: what a name shares with the one
-// before it is not computed again.
-template <typename Bits, typename Entries>
-std::vector<size_t> FindNearest(const Entries& sorted, size_t longest, std::string_view name,
-                                size_t count) {
+// before it is not computed again. A name is given up as soon as it cannot be among the least: each
+// byte that is left brings the distance down by one at most, and one that the unknown name does not
+// have by nothing.
+template <typename Bits, typename Entries, typename Least>
+void FindLeast(const Entries& sorted, size_t longest, std::string_view name, Least& least) {
   const Comparison<Bits> comparison(name);
   std::vector<Column<Bits>> columns(longest + 1, comparison.First());
-  Least least(count);
+  std::vector<int> common(longest + 1);  // Bytes of the beginning that the unknown name has, too.
+  size_t before = 0;                     // Bytes of the name before,
+  size_t computed = 0;                   //   and columns of it.
   for (const auto& entry : sorted) {
-    for (size_t i = entry.shared; i < entry.name.size(); ++i) {
-      columns[i + 1] = comparison.Next(columns[i], entry.name[i]);
+    const size_t length = entry.name.size();
+    for (size_t i = std::min(entry.shared, before); i < length; ++i) {
+      common[i + 1] = common[i] + (comparison.Has(entry.name[i]) ? 1 : 0);
     }
-    least.Offer({columns[entry.name.size()].last, entry.position});
+    before = length;
+    const auto may_be_least = [&](size_t column) {
+      const int left = common[length] - common[column];
+      return least.MayHave({columns[column].last - left, entry.position});
+    };
+    size_t column = std::min(entry.shared, computed);
+    while (column < length && may_be_least(column)) {
+      columns[column + 1] = comparison.Next(columns[column], entry.name[column]);
+      ++column;
+    }
+    computed = column;
+    if (column == length) least.Offer({columns[length].last, entry.position});
   }
-  return least.positions();
 }
 
 size_t SharedBytes(std::string_view a, std::string_view b) {
@@ -112,6 +102,32 @@ size_t SharedBytes(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+// The least few of those that were offered.
+class NameIndex::Least {
+ public:
+  // `most`: no less than the distance of any of them.
+  Least(size_t count, int most) : count_(count), most_(most) {}
+
+  // Whether one that is no nearer than this may be among them.
+  bool MayHave(const Near& near) const {
+    if (near.distance > most_) return false;
+    return found_.size() < count_ || (count_ > 0 && near < found_.back());
+  }
+
+  void Offer(const Near& near) {
+    if (!MayHave(near)) return;
+    if (found_.size() == count_) found_.pop_back();
+    found_.insert(std::upper_bound(found_.begin(), found_.end(), near), near);
+  }
+
+  std::vector<Near> Take() { return std::move(found_); }
+
+ private:
+  const size_t count_;
+  const int most_;
+  std::vector<Near> found_;  // Least first.
+};
 
 NameIndex::NameIndex(absl::Span<const std::string_view> names) : entries_(names.size()) {
   for (size_t i = 0; i < names.size(); ++i) sorted_.push_back({std::string(names[i]), i});
@@ -135,10 +151,41 @@ std::optional<size_t> NameIndex::Find(std::string_view name) const {
   return found->position;
 }
 
-std::vector<size_t> NameIndex::Nearest(std::string_view name, size_t count) const {
+std::vector<NameIndex::Near> NameIndex::FindNearest(std::string_view name, size_t count) const {
   name = name.substr(0, kMaxNameBytes);
-  if (name.size() <= 64) return FindNearest<uint64_t>(sorted_, longest_, name, count);
-  return FindNearest<Wide>(sorted_, longest_, name, count);
+  const auto find = [&](absl::Span<const Entry> entries, int most) {
+    Least least(count, most);
+    if (name.size() <= 64) {
+      FindLeast<uint64_t>(entries, longest_, name, least);
+    } else {
+      FindLeast<Wide>(entries, longest_, name, least);
+    }
+    return least.Take();
+  };
+  // As many others are no further away than those beside which the name would stand.
+  const auto beside = std::lower_bound(
+      sorted_.begin(), sorted_.end(), name,
+      [](const Entry& entry, std::string_view wanted) { return entry.name < wanted; });
+  const size_t begin = static_cast<size_t>(beside - sorted_.begin());
+  const size_t first = begin > count ? begin - count : 0;
+  const absl::Span<const Entry> all = sorted_;
+  const std::vector<Near> guess = find(all.subspan(first, 2 * count), kAnyDistance);
+  return find(all, guess.size() < count || guess.empty() ? kAnyDistance : guess.back().distance);
+}
+
+std::vector<size_t> NameIndex::Nearest(std::string_view name, size_t count) const {
+  std::vector<size_t> positions;
+  for (const Near& near : FindNearest(name, count)) positions.push_back(near.position);
+  return positions;
+}
+
+std::optional<size_t> NameIndex::Similar(std::string_view name) const {
+  const std::vector<Near> nearest = FindNearest(name, 1);
+  if (nearest.empty()) return std::nullopt;
+  const size_t edits = static_cast<size_t>(nearest.front().distance);
+  const size_t letters = sorted_[entries_[nearest.front().position]].name.size();
+  if (edits > std::max<size_t>(2, name.size() / 3) || edits >= letters) return std::nullopt;
+  return nearest.front().position;
 }
 
 absl::Status NameIndex::Unknown(std::string_view field, std::string_view name,

@@ -4,6 +4,7 @@
 // like it.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -28,6 +29,10 @@ class NameIndex {
   // the one with the lower position first.
   std::vector<size_t> Nearest(std::string_view name, size_t count) const;
 
+  // The position of the nearest name if it looks like `name`: at most a third of its bytes, or two
+  // where they are few, are other ones.
+  std::optional<size_t> Similar(std::string_view name) const;
+
   // NotFound: "field: got name, want WANTED (nearest: ...)". The message holds only the beginning
   // of `name`, which comes from a peer and may be of any length.
   absl::Status Unknown(std::string_view field, std::string_view name,
@@ -39,6 +44,16 @@ class NameIndex {
     size_t position = 0;
     size_t shared = 0;  // Bytes at its beginning that the name before it has too.
   };
+
+  struct Near {
+    int distance;
+    size_t position;
+
+    auto operator<=>(const Near&) const = default;
+  };
+  class Least;
+
+  std::vector<Near> FindNearest(std::string_view name, size_t count) const;
 
   std::vector<Entry> sorted_;    // By name.
   std::vector<size_t> entries_;  // By position: where the name is in `sorted_`.

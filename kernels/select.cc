@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "kernels/mma/arithmetic.h"
+#include "kernels/mma/support.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -87,18 +89,27 @@ std::string DescribePrediction(const Kernel& kernel, const DeviceProfile& profil
   return Concat(missing, kernel.engine, " has no measured rate, 1 Gop/s assumed");
 }
 
-auto FindFastest(std::vector<Candidate>& candidates) {
-  return std::min_element(
-      candidates.begin(), candidates.end(),
-      [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
+bool IsEmulated(const Kernel& kernel, const Target& target) {
+  return kernel.device_kind == DeviceKind::kSim && kernel.instruction != nullptr &&
+         mma::SupportOn(*kernel.instruction, target.chip) == mma::Support::kEmulated;
 }
 
-// The first candidate, in the catalogue's order, that is within the noise of the fastest.
+auto FindFastest(std::vector<Candidate>& candidates) {
+  return std::min_element(
+      candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+        return std::pair(a.is_emulated, a.predicted_ns) < std::pair(b.is_emulated, b.predicted_ns);
+      });
+}
+
+// The first candidate, in the catalogue's order, that is within the noise of the fastest, and
+// emulated only where that is.
 std::vector<Candidate>::iterator FindPreferred(std::vector<Candidate>& candidates) {
   if (candidates.empty()) return candidates.end();
-  const double limit = static_cast<double>(FindFastest(candidates)->predicted_ns) / (1 - kNoise);
+  const Candidate& fastest = *FindFastest(candidates);
+  const double limit = static_cast<double>(fastest.predicted_ns) / (1 - kNoise);
   return std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
-    return static_cast<double>(candidate.predicted_ns) <= limit;
+    return candidate.is_emulated == fastest.is_emulated &&
+           static_cast<double>(candidate.predicted_ns) <= limit;
   });
 }
 
@@ -111,6 +122,9 @@ std::vector<Candidate> Rank(std::vector<Candidate> left) {
     if (next != fastest) {
       AppendPart(next->reason, Concat("; within 10 % of ", fastest->kernel->name,
                                       " and before it in the catalogue"));
+    }
+    if (next->is_emulated) {
+      AppendPart(next->reason, "; the chip has no such instruction of its own");
     }
     ranked.push_back(std::move(*next));
     left.erase(next);
@@ -192,8 +206,9 @@ Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
   for (const Kernel& kernel : catalog) {
     const absl::Status status = Admits(kernel, problem, constraints, profile.target);
     if (status.ok()) {
-      selection.candidates.push_back(
-          {&kernel, PredictedNs(kernel, problem, profile), DescribePrediction(kernel, profile)});
+      selection.candidates.push_back({&kernel, PredictedNs(kernel, problem, profile),
+                                      DescribePrediction(kernel, profile),
+                                      IsEmulated(kernel, profile.target)});
     } else {
       selection.refusals.push_back({&kernel, std::string(status.message())});
     }
@@ -209,7 +224,8 @@ const Kernel* FindBest(absl::Span<const Kernel> catalog, const Problem& problem,
     if (kernel.a != problem.a.type || kernel.b != problem.b.type) continue;
     if (constraints.kernel != nullptr && !Answers(kernel, *constraints.kernel)) continue;
     if (!Admits(kernel, problem, constraints, profile.target).ok()) continue;
-    candidates.push_back({&kernel, PredictedNs(kernel, problem, profile), ""});
+    candidates.push_back(
+        {&kernel, PredictedNs(kernel, problem, profile), "", IsEmulated(kernel, profile.target)});
   }
   const auto best = FindPreferred(candidates);
   return best == candidates.end() ? nullptr : best->kernel;
@@ -243,7 +259,8 @@ const Kernel& FindBestLike(const Kernel& like, absl::Span<const Kernel> catalog,
     if (kernel.a != like.a || kernel.b != like.b) continue;
     if (!GiveSameBits(kernel, like, profile.target.chip)) continue;
     if (!Admits(kernel, problem, {}, profile.target).ok()) continue;
-    candidates.push_back({&kernel, PredictedNs(kernel, problem, profile), ""});
+    candidates.push_back(
+        {&kernel, PredictedNs(kernel, problem, profile), "", IsEmulated(kernel, profile.target)});
   }
   const auto best = FindPreferred(candidates);
   return best == candidates.end() ? like : *best->kernel;

@@ -28,6 +28,8 @@ struct Candidate {
   const Kernel* kernel;
   int64_t predicted_ns;
   std::string reason;
+  // The chip that a simulator stands for has no such instruction: the assembler makes it of others.
+  bool is_emulated = false;
 };
 
 struct Refusal {
@@ -43,6 +45,8 @@ struct Selection {
 // Ranks the kernels of `catalog` for a valid problem by predicted time. Among those within 10 % of
 // the fastest, the first in the catalogue comes first, and so on with those that remain. So noise
 // in the measured rates does not change the choice, and the choice is within 10 % of the fastest.
+// On a simulator, whose bits are to be those that the chip gives, the chip's own instructions come
+// before those that its assembler makes of others, which kernels of the GPU are not made of.
 Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
                  const Constraints& constraints, const DeviceProfile& profile);
 

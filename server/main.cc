@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,12 +24,13 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/cpu/blas_core.h"
 #include "kernels/cpu/library_settings.h"
 #include "kernels/status_macros.h"
+#include "server/config_place.h"
 #include "server/device/devices.h"
+#include "server/memory_shares.h"
 #include "server/options.h"
 #include "server/server.h"
 #include "server/system/audit_log.h"
@@ -87,11 +89,11 @@ class Logging {
     RouteProtobufLog();
   }
 
-  ~Logging() {
-    // A reader that stands still does not hold up the end.
-    constexpr absl::Duration kFarewell = absl::Seconds(1);
-    sink_->Close(kFarewell);
-  }
+  // A reader that stands still does not hold up the end.
+  ~Logging() { WriteOut(absl::Seconds(1)); }
+
+  // Waits at most for `patience` until somebody has taken what was logged.
+  void WriteOut(absl::Duration patience) const { sink_->Close(patience); }
 
   LogCounts counts() const { return sink_->counts(); }
 
@@ -119,9 +121,12 @@ class Auditing {
   Auditing(const Auditing&) = delete;
   Auditing& operator=(const Auditing&) = delete;
   ~Auditing() {
-    constexpr absl::Duration kFarewell = absl::Seconds(1);
     SetAuditLog(nullptr);
-    if (sink_ != nullptr) sink_->Close(kFarewell);
+    WriteOut(absl::Seconds(1));
+  }
+
+  void WriteOut(absl::Duration patience) const {
+    if (sink_ != nullptr) sink_->Close(patience);
   }
 
  private:
@@ -172,8 +177,7 @@ struct Supervision {
 };
 
 void FeedWatchdog(const Supervision& supervision, LifeCheck::Options& life_check) {
-  // Three times in the time that the manager allows, so that one late check does no harm.
-  life_check.interval = std::min(life_check.interval, supervision.watchdog / 3);
+  life_check.TieTo(supervision.watchdog);
   life_check.on_alive = [&supervision] { supervision.manager.Tell("WATCHDOG=1"); };
 }
 
@@ -188,9 +192,14 @@ int WaitForSignal(const sigset_t& signals, absl::Duration timeout) {
 // grace. Where a device does not let go of what is aborted then, the process ends without it.
 class EndWatch {
  public:
-  // Borrows the file.
-  EndWatch(const sigset_t& signals, ReadyFile& ready_file)
-      : signals_(signals), ready_file_(ready_file) {}
+  // Borrows all. The thread is there from now on: when the end comes, memory may be short.
+  EndWatch(const sigset_t& signals, ReadyFile& ready_file, const Logging& logging,
+           const Auditing& auditing)
+      : signals_(signals),
+        ready_file_(ready_file),
+        logging_(logging),
+        auditing_(auditing),
+        thread_([this] { Run(); }) {}
   ~EndWatch() { End(); }
 
   // Drains the server. Where products are left, the watch goes on until it is destroyed, after the
@@ -199,8 +208,8 @@ class EndWatch {
     {
       MutexLock lock(&mutex_);
       server_ = &server;
+      grace_ = grace;
     }
-    thread_ = std::thread([this, grace] { Watch(grace); });
     const absl::Status status = server.Drain(grace);
     {
       MutexLock lock(&mutex_);
@@ -214,6 +223,19 @@ class EndWatch {
   // Devices abort within 50 ms and the last answers have 100 ms to leave; the rest is for slow
   // machines.
   static constexpr absl::Duration kLongestEnd = absl::Milliseconds(750);
+  // For each log: nothing else writes them out where the process ends without its destructors.
+  static constexpr absl::Duration kLongestWriting = absl::Milliseconds(100);
+
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::Duration grace;
+    {
+      MutexLock lock(&mutex_);
+      mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return grace_ || is_over_; });
+      if (is_over_) return;
+      grace = *grace_;
+    }
+    Watch(grace);
+  }
 
   void Watch(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_) {
     if (const int signal = WaitForSignal(signals_, grace); signal != 0 && !is_over_) {
@@ -221,36 +243,48 @@ class EndWatch {
       MutexLock lock(&mutex_);
       if (server_ != nullptr) server_->EndGrace();
     }
-    const absl::Time end = absl::Now() + kLongestEnd;
-    while (!is_over_ && absl::Now() < end) WaitForSignal(signals_, end - absl::Now());
+    const SteadyClock clock;
+    const int64_t end_ns = clock.NowNs() + absl::ToInt64Nanoseconds(kLongestEnd);
+    while (!is_over_ && clock.NowNs() < end_ns) {
+      WaitForSignal(signals_, absl::Nanoseconds(end_ns - clock.NowNs()));
+    }
     if (is_over_) return;
     spdlog::error("event=stop code=DEADLINE_EXCEEDED reason=\"a device does not let go\"");
     ready_file_.Remove();
+    logging_.WriteOut(kLongestWriting);
+    auditing_.WriteOut(kLongestWriting);
     std::_Exit(1);
   }
 
   void End() {
     if (!thread_.joinable()) return;
-    is_over_ = true;
+    {
+      MutexLock lock(&mutex_);
+      is_over_ = true;
+    }
     pthread_kill(thread_.native_handle(), SIGTERM);  // It waits for one.
     thread_.join();
   }
 
   const sigset_t signals_;
   ReadyFile& ready_file_;
+  const Logging& logging_;
+  const Auditing& auditing_;
   std::atomic<bool> is_over_ = false;
   Mutex mutex_;
-  Server* server_ ABSL_GUARDED_BY(mutex_) = nullptr;  // While it drains.
+  Server* server_ ABSL_GUARDED_BY(mutex_) = nullptr;             // While it drains.
+  std::optional<absl::Duration> grace_ ABSL_GUARDED_BY(mutex_);  // Once it drains.
   std::thread thread_;
 };
 
-absl::Status Run(Options options, const Logging& logging, const Supervision& supervision,
-                 const sigset_t& signals) {
+absl::Status Run(Options options, const Logging& logging, const Auditing& auditing,
+                 const Supervision& supervision, const sigset_t& signals) {
   const ServiceManager& manager = supervision.manager;
   options.server.log_counts = [&logging] { return logging.counts(); };
   ASSIGN_OR_RETURN(const int64_t open_files, RaiseOpenFileLimit());
   spdlog::info("event=start version={} commit={} pid={} open_files={} memory_limit_bytes={}",
-               kVersion, kCommit, getpid(), open_files, MemoryLimitBytes());
+               kVersion, kCommit, getpid(), open_files,
+               WithMemoryShares(options.server).memory_limit_bytes);
   // Making devices takes seconds: a file that makes no sense is told before it.
   RETURN_IF_ERROR(CheckTls(options.server.transport, options.server.metrics_listen));
   manager.Tell("STATUS=Checks its devices");
@@ -259,7 +293,7 @@ absl::Status Run(Options options, const Logging& logging, const Supervision& sup
   int64_t& joined_bytes = options.server.joins.limits.max_bytes;
   joined_bytes = std::min(joined_bytes, options.devices.gpu_staging_bytes / 4);
   ReadyFile ready_file(options.ready_file);
-  EndWatch end_watch(signals, ready_file);
+  EndWatch end_watch(signals, ready_file, logging, auditing);
   ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices, MakeDevices(options.devices));
   ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
                    Server::Start(options.server, std::move(devices)));
@@ -326,10 +360,10 @@ int Main(int argc, char** argv) {
   // Never taken back: the last user of gRPC waits for gRPC's threads, and in gRPC 1.51 one of them
   // may poll for up to 10 s for a write that was done long ago.
   grpc_init();
-  const absl::Status status = Run(parsed.options, **logging, supervision, signals);
+  const absl::Status status = Run(parsed.options, **logging, **auditing, supervision, signals);
   if (!status.ok()) {
     spdlog::error("event=stop code={} reason={}", absl::StatusCodeToString(status.code()),
-                  LogValue(std::string(status.message())));
+                  LogValue(TextOf(parsed.places, std::string(status.message()))));
     return 1;
   }
   spdlog::info("event=stop code=OK");

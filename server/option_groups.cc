@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/option_groups.h"
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 
 namespace gemmd {
@@ -9,7 +10,7 @@ namespace gemmd {
 void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
                  const std::string& description, const std::string& group) {
   const auto parse = [&value](const std::string& text) {
-    return absl::ParseDuration(text, &value);
+    return absl::ParseDuration(text, &value) && value >= absl::ZeroDuration();
   };
   app.add_option_function<std::string>(
          name,
@@ -25,11 +26,25 @@ void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
       ->group(group);
 }
 
+// A count of bytes in digits for one with a unit.
+std::string TransformBytes(std::string& text) {
+  constexpr char kWant[] = ", want a number of bytes: 4096, 512MiB, 4GiB";
+  const std::string given = text;
+  int64_t bytes = 0;
+  try {
+    CLI::AsSizeValue(false)(text);
+  } catch (const CLI::ValidationError&) {
+    return "got " + given + kWant;
+  }
+  const bool is_count = absl::SimpleAtoi(text, &bytes) && bytes >= 0;
+  return is_count ? "" : "got " + given + kWant;
+}
+
 // Adds an option whose value is a count of bytes such as 4096, 512MiB or 4GiB.
 void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
               const std::string& description, const std::string& group) {
   app.add_option(name, value, description)
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(CLI::Validator(TransformBytes, "SIZE [b, kb(=1024b), ...]"))
       ->default_str(std::to_string(value))
       ->type_name("BYTES")
       ->group(group);
@@ -126,8 +141,7 @@ void AddVerification(CLI::App& app, Options& options) {
          "rate is 1/16384, one element of each 128 x 128), checksum (all of it, by sums), "
          "duplicate "
          "(computed twice). A wrong answer ends its product with DATA_LOSS, its kernel is not used "
-         "on that device any more, and a second one takes the device out of service. Products with "
-         "resident tensors are not checked, and their answers say so")
+         "on that device any more, and a second one takes the device out of service")
       ->check([](const std::string& text) {
         return std::string(ParseVerifyRule("--verify", text).status().message());
       })
@@ -142,6 +156,61 @@ void AddVerification(CLI::App& app, Options& options) {
                  "Append a line of JSON to this file for each wrong answer, up to 16 MiB; gemmctl "
                  "incidents shows the last ones without it")
       ->type_name("FILE")
+      ->group(kGroup);
+}
+
+void AddTensors(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Resident tensors";
+  StoreOptions& tensors = options.server.tensors;
+  AddBytes(
+      app, "--tensor-bytes", tensors.max_bytes,
+      "Memory of the host for the tensors of all sessions, uploads included; a tensor that "
+      "finds no room is refused with RESOURCE_EXHAUSTED. 0 takes an eighth of the memory limit "
+      "of the process, so that it holds beside the defaults of the other limits: where weights "
+      "are to stay, raise this and lower --max-queued-bytes",
+      kGroup);
+  AddBytes(app, "--session-tensor-bytes", tensors.max_session_bytes,
+           "Memory of the host for the tensors of one session, or of a caller whom --rules know "
+           "and give no tensor_bytes; 0 takes half of --tensor-bytes",
+           kGroup);
+  AddBytes(app, "--session-gpu-tensor-bytes", tensors.max_session_device_bytes,
+           "Memory of all GPUs together for the tensors of one session, or of a caller whom "
+           "--rules know and give no device_tensor_bytes: beyond it, its tensors that were used "
+           "least recently leave the GPU, and what then finds no room is read from the host. 0 "
+           "is no limit",
+           kGroup);
+  app.add_option(
+         "--max-sessions", tensors.max_sessions,
+         "Most sessions at once; one host may have seven times as many of them as are free, "
+         "so that others find one. One more is refused with RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->default_str(std::to_string(tensors.max_sessions))
+      ->type_name("COUNT")
+      ->group(kGroup);
+  AddDuration(app, "--session-linger", tensors.linger,
+              "Delete the tensors of a session, but for pinned ones, this long after its last "
+              "connection has gone and its last call has ended; until then a client can come back. "
+              "Those of a caller whom --rules know stay for their leases",
+              kGroup);
+  AddDuration(app, "--tensor-lease", tensors.lease,
+              "Delete a tensor this long after its last use, where its owner asked for no other "
+              "time and has not pinned it, and an upload this long after its last byte",
+              kGroup);
+  const auto set_copies = [&tensors](const std::string& which) {
+    tensors.host_copies = which == "all"    ? HostCopies::kAll
+                          : which == "none" ? HostCopies::kNone
+                                            : HostCopies::kPinned;
+  };
+  app.add_option_function<std::string>(
+         "--host-copies", set_copies,
+         "Results in memory of a GPU that are copied to memory of the host as well, in the "
+         "background: pinned tensors, all, or none but those that are read there; with none, "
+         "uploads leave memory of the host, too, once they are on a GPU. What a "
+         "GPU alone has is lost with its worker. With all, a tensor that products overwrite "
+         "again and again is copied each time, which takes longer than to compute it")
+      ->check(CLI::IsMember({"pinned", "all", "none"}))
+      ->default_str("pinned")
+      ->type_name("WHICH")
       ->group(kGroup);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Options of the daemon by what their values are, and those that say who may and what is checked.
+// Options of the daemon by what their values are, and those that say who may, what is checked and
+// what tensors take.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -30,9 +31,10 @@ void AddSwitch(CLI::App& app, const std::string& name, bool& value, const std::s
 CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::string>& values,
                      const std::string& description);
 
-// Certificates of addresses, callers, and checks of answers.
+// Certificates of addresses, callers, checks of answers, and resident tensors.
 void AddCertificates(CLI::App& app, TransportOptions& transport);
 void AddCallers(CLI::App& app, Options& options);
 void AddVerification(CLI::App& app, Options& options);
+void AddTensors(CLI::App& app, Options& options);
 
 }  // namespace gemmd

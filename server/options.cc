@@ -29,13 +29,9 @@ void AddListening(CLI::App& app, Options& options) {
       "clients of NVIDIA Triton multiply by the model gemm, inputs A and B, or by a resident "
       "tensor's name, input A",
       kGroup);
-  AddSwitch(
-      app, "--reflection", options.server.has_reflection,
-      "With on, the same addresses tell tools such as grpcurl which methods there are. gRPC "
-      "reads "
-      "what is asked of it whole, up to --max-message-bytes, and many times that in memory: off "
-      "where callers are not trusted and no --rules name who may ask",
-      kGroup);
+  AddSwitch(app, "--reflection", options.server.has_reflection,
+            "With on, the same addresses tell tools such as grpcurl which methods there are",
+            kGroup);
   app.add_option_function<std::string>(
          "--metrics-listen",
          [&options](const std::string& text) {
@@ -112,6 +108,12 @@ void AddDevices(CLI::App& app, Options& options) {
       "/dev must be there, because a setuid nvidia-modprobe cannot make them. Turn it off for "
       "debuggers and profilers",
       kGroup);
+  AddSwitch(app, "--poison-freed-memory", options.devices.poisons_freed,
+            "With on, memory of the host for matrices that is used again is overwritten as soon as "
+            "nobody uses it: the staging memory of GPUs, and what devices keep for the next "
+            "product. No answer needs that; it makes a fault in this program harmless, or visible, "
+            "and costs the time to write those bytes once more",
+            kGroup);
   app.add_option("--worker-binary", options.devices.worker_binary,
                  "Program that works for each GPU (default: gemmd-worker in the folder of gemmd)")
       ->type_name("FILE")
@@ -190,53 +192,6 @@ void AddLimits(CLI::App& app, Options& options) {
       ->group(kGroup);
 }
 
-void AddTensors(CLI::App& app, Options& options) {
-  constexpr char kGroup[] = "Resident tensors";
-  StoreOptions& tensors = options.server.tensors;
-  AddBytes(
-      app, "--tensor-bytes", tensors.max_bytes,
-      "Memory of the host for the tensors of all sessions, uploads included; a tensor that "
-      "finds no room is refused with RESOURCE_EXHAUSTED. 0 takes an eighth of the memory limit "
-      "of the process, so that it holds beside the defaults of the other limits: where weights "
-      "are to stay, raise this and lower --max-queued-bytes",
-      kGroup);
-  AddBytes(app, "--session-tensor-bytes", tensors.max_session_bytes,
-           "Memory of the host for the tensors of one session; 0 takes half of --tensor-bytes",
-           kGroup);
-  app.add_option(
-         "--max-sessions", tensors.max_sessions,
-         "Most sessions at once; one host may have seven times as many of them as are free, "
-         "so that others find one. One more is refused with RESOURCE_EXHAUSTED")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->default_str(std::to_string(tensors.max_sessions))
-      ->type_name("COUNT")
-      ->group(kGroup);
-  AddDuration(app, "--session-linger", tensors.linger,
-              "Delete the tensors of a session, but for pinned ones, this long after its last "
-              "connection has gone and its last call has ended; until then a client can come back",
-              kGroup);
-  AddDuration(app, "--tensor-lease", tensors.lease,
-              "Delete a tensor this long after its last use, where its owner asked for no other "
-              "time and has not pinned it, and an upload this long after its last byte",
-              kGroup);
-  const auto set_copies = [&tensors](const std::string& which) {
-    tensors.host_copies = which == "all"    ? HostCopies::kAll
-                          : which == "none" ? HostCopies::kNone
-                                            : HostCopies::kPinned;
-  };
-  app.add_option_function<std::string>(
-         "--host-copies", set_copies,
-         "Results in memory of a GPU that are copied to memory of the host as well, in the "
-         "background: pinned tensors, all, or none but those that are read there; with none, "
-         "uploads leave memory of the host, too, once they are on a GPU. What a "
-         "GPU alone has is lost with its worker. With all, a tensor that products overwrite "
-         "again and again is copied each time, which takes longer than to compute it")
-      ->check(CLI::IsMember({"pinned", "all", "none"}))
-      ->default_str("pinned")
-      ->type_name("WHICH")
-      ->group(kGroup);
-}
-
 void AddConnections(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Connections";
   TransportOptions& transport = options.server.transport;
@@ -244,7 +199,8 @@ void AddConnections(CLI::App& app, Options& options) {
          "--max-connections", transport.max_connections,
          "Most connections at once; one more is closed as soon as it is made. 0 takes half "
          "of the limit of open files, which the daemon raises as far as it may, and at most "
-         "32768")
+         "32768, or as many as may have --max-concurrent-streams idle calls of 24 KiB in an eighth "
+         "of --memory-limit-bytes")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->default_str("0")
       ->type_name("COUNT")
@@ -266,8 +222,8 @@ void AddConnections(CLI::App& app, Options& options) {
               "Time that calls have to finish on a connection that is too old", kGroup);
   AddDuration(
       app, "--send-timeout", options.server.sending.timeout,
-      "End a call with CANCELLED whose client has not read an answer after this time and the "
-      "time that its bytes take at --send-least-rate",
+      "End a call with CANCELLED whose client has taken nothing of an answer for this time, or has "
+      "not read all of it after this time and the time that its bytes take at --send-least-rate",
       kGroup);
   AddBytes(
       app, "--send-least-rate", options.server.sending.least_bytes_per_second,
@@ -334,9 +290,10 @@ void AddLogging(CLI::App& app, Options& options) {
            "one before",
            kGroup);
   app.add_option("--audit-log", options.audit_log,
-                 "Append a line of JSON for each product and each call that was refused to this "
-                 "file, or to standard error: identity, peer, method, problem, kernel, device, "
-                 "bytes and status, never operands nor tokens (default: none)")
+                 "Append a line of JSON for each product, each other call that has ended and each "
+                 "that was refused to this file, or to standard error: identity, peer, method, "
+                 "problem, kernel, device, bytes and status, never operands nor tokens (default: "
+                 "none)")
       ->type_name("FILE|stderr")
       ->group(kGroup);
   app.add_option("--audit-lines-per-second", options.audit_lines_per_second,
@@ -379,14 +336,17 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
     parsed.options.server.time.max_backlog_ns =
         absl::ToInt64Nanoseconds(parsed.options.max_backlog);
     parsed.should_run = true;
+    parsed.places = ConfigPlaces(app, argc, argv);
   } catch (const CLI::ConfigError& error) {
     parsed.exit_code = 2;
-    parsed.text = TextOf(app, error, argc, argv);
+    parsed.text = TextOf(app, error, ConfigPlaces(app, argc, argv));
+  } catch (const CLI::ExtrasError& error) {
+    parsed.exit_code = 2;
+    parsed.text = TextOf(app, error);
   } catch (const CLI::ParseError& error) {
     std::ostringstream text;
-    text << PlaceInFile(app, error, argc, argv);
     parsed.exit_code = app.exit(error, text, text) == 0 ? 0 : 2;
-    parsed.text = text.str();
+    parsed.text = TextOf(ConfigPlaces(app, argc, argv), text.str());
   }
   return parsed;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/config_place.h"
 #include "server/device/devices.h"
 #include "server/server.h"
 #include "server/system/log_line.h"
@@ -33,6 +34,7 @@ struct ParsedOptions {
   bool should_run = false;
   int exit_code = 0;
   std::string text;  // Help, version or the error.
+  ConfigPlaces places;
 };
 
 // Parses the command line. `--config FILE` gives options by the same names; the command line wins.

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/impl/server_builder_option.h>
-#include <grpcpp/impl/server_builder_plugin.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +12,10 @@
 #include "server/system/log.h"
 #include "server/system/resident_memory.h"
 #include "server/wire/admin_service.h"
+#include "server/wire/audited_calls.h"
 #include "server/wire/gemm_service.h"
+#include "server/wire/health_service.h"
+#include "server/wire/reflection_service.h"
 #include "server/wire/registry_service.h"
 #include "server/wire/tensor_service.h"
 #include "server/wire/transport.h"
@@ -65,19 +64,6 @@ absl::StatusOr<std::unique_ptr<Trust>> LoadTrust(const TrustOptions& options) {
   return nullptr;
 }
 
-// gRPC's library adds reflection to every server that is built.
-class NoReflection final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->erase(std::remove_if(plugins->begin(), plugins->end(),
-                                  [](const auto& plugin) {
-                                    return plugin->name() == "proto_server_reflection";
-                                  }),
-                   plugins->end());
-  }
-};
-
 }  // namespace
 
 // The services, which live as long as the gRPC server.
@@ -91,9 +77,11 @@ class Server::Services {
                                      server.clock_, LimitsOf(options))),
         tensors(MakeTensorService(server.tensors_, *server.runner_, server.gate_, server.sends_,
                                   server.handler_times_, server.clock_)),
-        admin(MakeAdminService(server.served_, server.gate_, server.incidents_,
+        admin(MakeAdminService(server.served_, *server.runner_, server.gate_, server.incidents_,
                                server.handler_times_, server.clock_, server.sends_,
-                               options.transport.max_message_bytes)) {
+                               options.transport.max_message_bytes)),
+        health(MakeHealthService(server.health_, server.sends_, server.handler_times_,
+                                 server.clock_)) {
     if (!options.speaks_kserve) return;
     kserve = MakeKserveService(*server.runner_, server.gate_, server.receiving_, server.sends_,
                                server.handler_times_, server.clock_,
@@ -104,6 +92,7 @@ class Server::Services {
   std::unique_ptr<grpc::Service> registry;
   std::unique_ptr<grpc::Service> tensors;
   std::unique_ptr<grpc::Service> admin;
+  std::unique_ptr<grpc::Service> health;
   std::unique_ptr<grpc::Service> kserve;  // Null where it is off.
 
  private:
@@ -170,19 +159,22 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
                std::unique_ptr<SpanExport> spans, std::vector<std::unique_ptr<Device>> devices)
     : log_counts_(options.log_counts),
+      sends_(options.sending, clock_,
+             [this](const std::string& peer) { return AcknowledgedBytes(peer); }),
       admission_(options.admission),
       receiving_(options.transport.memory_quota_bytes),
       tensors_(options.tensors, clock_),
       devices_(WithTensors(std::move(devices), tensors_)),
       device_trusts_(devices_.size()),
       is_out_(devices_.size()),
+      health_(v1::Gemm::service_full_name(), devices_.front()->info().name),
       incidents_(options.incidents),
       stats_(devices_.size()),
       spans_(std::move(spans)),
       memory_(
           options.memory_limit_bytes,
-          [limit = options.memory_limit_bytes] { return UsedBytes(limit); }, GiveBackFreeMemory),
-      sends_(options.sending, clock_),
+          [this, limit = options.memory_limit_bytes] { return UsedMemory(limit); },
+          GiveBackFreeMemory),
       callers_(std::move(trust)),
       gate_(callers_.get()),
       nobody_(),
@@ -215,27 +207,30 @@ void Server::ReadGpus() {
       served_, *scheduler_, admission_, stats_, handler_times_, *gpus_,
       [this] { return connection_counts(); }, log_counts_, [this] { return tensors_.load(); },
       [this] { return certificate_counts(); },
-      [this] { return spans_ ? spans_->counts() : LineFile::Counts(); });
+      [this] { return spans_ ? spans_->counts() : LineFile::Counts(); },
+      [this] { return callers_ ? callers_->uses() : std::vector<RuleUse::Totals>(); });
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {
   services_ = std::make_unique<Services>(*this, options);
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  if (!options.has_reflection) builder.SetOption(std::make_unique<NoReflection>());
   RETURN_IF_ERROR(ConfigureTransport(options.transport, receiving_, builder));
   builder.RegisterService(&services_->gemm);
   builder.RegisterService(services_->registry.get());
   builder.RegisterService(services_->tensors.get());
   builder.RegisterService(services_->admin.get());
+  builder.RegisterService(services_->health.get());
   if (services_->kserve != nullptr) builder.RegisterService(services_->kserve.get());
+  if (options.has_reflection) {
+    builder.SetOption(Reflection(*runner_, gate_, sends_, handler_times_, clock_));
+  }
 
   ASSIGN_OR_RETURN(std::vector<ListeningSocket> sockets, OpenAll(options.transport));
   ASSIGN_OR_RETURN(const int64_t open_files, OpenFileLimit());
   ASSIGN_OR_RETURN(const ConnectionLimits limits,
-                   ConnectionLimitsOf(options.transport, open_files));
+                   ConnectionLimitsOf(options.transport, open_files, options.memory_limit_bytes));
   AddAcceptors(builder);
+  AuditCalls(gate_, builder);
   grpc_server_ = builder.BuildAndStart();
   if (grpc_server_ == nullptr) return absl::InternalError("listen: gRPC did not start");
   WatchDevices();
@@ -249,7 +244,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   ASSIGN_OR_RETURN(auto acceptor,
                    ConnectionAcceptor::Start(std::move(sockets), limits,
                                              options.transport.keepalive_timeout, take, clock_));
-  shown_health_ = health_.get();
+  is_listening_ = true;
   MutexLock lock(&acceptor_mutex_);
   acceptor_ = std::move(acceptor);
   life_ = std::make_unique<LifeCheck>(
@@ -303,6 +298,11 @@ ConnectionCounts Server::connection_counts() {
   return acceptor_ == nullptr ? ConnectionCounts() : acceptor_->counts();
 }
 
+std::optional<int64_t> Server::AcknowledgedBytes(const std::string& peer) {
+  MutexLock lock(&acceptor_mutex_);
+  return acceptor_ == nullptr ? std::nullopt : acceptor_->AcknowledgedBytes(peer);
+}
+
 CertificateCounts Server::certificate_counts() const {
   if (certificates_ == nullptr) return {};
   const ServedCertificates::State state = certificates_->state();
@@ -319,12 +319,12 @@ void Server::StopAccepting() {
   acceptor = std::move(acceptor_);
 }
 
-void Server::EnterLameDuck() { health_->EnterLameDuck(); }
+void Server::EnterLameDuck() { health_.EnterLameDuck(); }
 
 absl::Status Server::Drain(absl::Duration grace) {
   drained_ = true;
   if (grpc_server_ == nullptr) return absl::OkStatus();
-  if (health_ != nullptr) EnterLameDuck();  // Null where some address could not be had.
+  EnterLameDuck();
   admission_.Close();
   tensors_.Close();
   const int64_t start_ns = clock_.NowNs();
@@ -340,8 +340,7 @@ absl::Status Server::Drain(absl::Duration grace) {
   // written, and a client that still reads that answer may lose it (this happened in one of 100
   // drains under load).
   StopAccepting();
-  grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kFarewell));
-  grpc_server_->Wait();
+  EndCalls(*grpc_server_, kFarewell);
   watch_.reset();
   certificate_watch_.reset();
   // Up to here a scrape sees how far the drain is.
@@ -357,7 +356,6 @@ Server::~Server() {
   StopAccepting();
   metrics_.reset();
   for (const auto& device : devices_) device->WatchReadiness(nullptr);
-  health_.reset();
   grpc_server_.reset();
 }
 

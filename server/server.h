@@ -12,6 +12,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -118,15 +119,21 @@ class Server {
   absl::Status serving() const;
   void StopAccepting() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   ConnectionCounts connection_counts() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
+  std::optional<int64_t> AcknowledgedBytes(const std::string& peer)
+      ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   CertificateCounts certificate_counts() const;
   void WatchDevices();
   void WatchMemory();
+  std::optional<int64_t> UsedMemory(int64_t limit_bytes) const;
   void WatchPeers();
   void WatchTrust();
   std::string ChipStateOf(size_t device) const;
 
   const SteadyClock clock_;
   const std::function<LogCounts()> log_counts_;
+  // Threads of devices, of checks and of the store may hold the last reference to a call that has
+  // ended, and with it what is borrowed from these: they are destroyed after all threads.
+  SendWatch sends_;
   Admission admission_;
   ReceiveQuota receiving_;
   TensorStore tensors_;
@@ -136,6 +143,7 @@ class Server {
   std::vector<DeviceTrust> device_trusts_;  // One for each device.
   std::vector<bool> is_out_;  // Whether it was logged that the device serves no longer.
   std::vector<ServedDevice> served_;
+  Health health_;
   IncidentLog incidents_;
   Stats stats_;
   HandlerTimes handler_times_;
@@ -145,8 +153,6 @@ class Server {
   std::unique_ptr<ProductRunner> runner_;
   std::unique_ptr<ExpiryTimer> expiry_timer_;
   MemoryPressure memory_;
-  Pressure pressure_ = Pressure::kNone;  // As it was logged.
-  SendWatch sends_;
   std::unique_ptr<Services> services_;
   std::vector<std::string> addresses_;
   std::unique_ptr<ServedCertificates> certificates_;  // Null without TLS.
@@ -160,8 +166,7 @@ class Server {
   Mutex acceptor_mutex_;  // Metrics are read while these come and go.
   std::unique_ptr<ConnectionAcceptor> acceptor_ ABSL_GUARDED_BY(acceptor_mutex_);
   std::unique_ptr<LifeCheck> life_ ABSL_GUARDED_BY(acceptor_mutex_);
-  std::unique_ptr<Health> health_;
-  std::atomic<const Health*> shown_health_ = nullptr;  // Set once the server listens.
+  std::atomic<bool> is_listening_ = false;
   // Ends first, since it looks at everything above.
   std::unique_ptr<HttpListener> metrics_;
   std::unique_ptr<Periodic> watch_;  // Looks at peers and memory while there are calls.

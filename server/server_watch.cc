@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the server looks at while it serves: memory, peers, devices and its own life.
-#include <grpcpp/health_check_service_interface.h>
-
 #include <limits>
 #include <optional>
 #include <string>
@@ -29,19 +27,25 @@ int64_t LargestTensor(Pressure pressure) {
 
 }  // namespace
 
+// With that of the workers, which share the limit. What they share with the daemon is its own.
+std::optional<int64_t> Server::UsedMemory(int64_t limit_bytes) const {
+  std::optional<int64_t> used = UsedBytes(limit_bytes);
+  if (!used) return used;
+  for (const auto& device : devices_) *used += device->worker_memory_bytes();
+  return used;
+}
+
 void Server::WatchMemory() {
   const Pressure pressure = memory_.Measure(admission_.load().bytes + tensors_.used_bytes());
-  admission_.SetPressure(pressure);
   tensors_.SetMostNewBytes(LargestTensor(pressure));
-  if (pressure == pressure_) return;
-  pressure_ = pressure;
+  if (!admission_.SetPressure(pressure)) return;
   const auto level = pressure == Pressure::kNone ? spdlog::level::info : spdlog::level::warn;
-  spdlog::log(level, "event=memory_pressure pressure={} resident_bytes={}", NameOf(pressure),
-              ResidentBytes().value_or(0));
+  spdlog::log(level, "event=memory_pressure pressure={} used_bytes={}", NameOf(pressure),
+              memory_.used_bytes());
 }
 
 void Server::WatchPeers() {
-  const bool is_critical = pressure_ == Pressure::kCritical;
+  const bool is_critical = admission_.load().pressure == Pressure::kCritical;
   const int ended =
       sends_.EndSilent(is_critical ? kSendTimeoutUnderPressure : absl::InfiniteDuration());
   if (ended == 0) return;
@@ -56,7 +60,7 @@ void Server::WatchTrust() {
     if (status.ok() || is_out_[i]) continue;
     is_out_[i] = true;
     const std::string& name = served_[i].device->info().name;
-    health_->SetReady(name, false);
+    health_.SetReady(name, false);
     spdlog::error("event=device_not_ready device={} reason={}", LogValue(name),
                   LogValue(std::string(status.message())));
   }
@@ -111,26 +115,22 @@ absl::Status Server::life() {
 }
 
 absl::Status Server::serving() const {
-  const Health* const health = shown_health_;
-  return health == nullptr ? absl::UnavailableError("not listening yet") : health->serving();
+  return is_listening_ ? health_.serving() : absl::UnavailableError("not listening yet");
 }
 
 // From now on the log and health tell when a device becomes ready or stops being so.
 void Server::WatchDevices() {
-  grpc::HealthCheckServiceInterface& service = *grpc_server_->GetHealthCheckService();
-  service.SetServingStatus(v1::Registry::service_full_name(), true);
-  health_ = std::make_unique<Health>(service, v1::Gemm::service_full_name(),
-                                     devices_.front()->info().name);
+  health_.SetReady(v1::Registry::service_full_name(), true);
   for (const ServedDevice& served : served_) {
     const std::string name = served.device->info().name;
     if (!served.canary.ok()) {
-      health_->SetReady(name, false);
+      health_.SetReady(name, false);
       continue;
     }
     const DeviceTrust* const trust = served.trust;
     served.device->WatchReadiness(
         [this, name, trust, was_ready = true](const absl::Status& now) mutable {
-          health_->SetReady(name, now.ok() && trust->status().ok());
+          health_.SetReady(name, now.ok() && trust->status().ok());
           if (!now.ok()) {
             spdlog::error("event=device_not_ready device={} reason={}", LogValue(name),
                           LogValue(std::string(now.message())));

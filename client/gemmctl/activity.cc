@@ -96,6 +96,34 @@ std::vector<KernelRates> KernelsBetween(const v1::GetStatisticsResponse& before,
   return kernels;
 }
 
+std::vector<CallerRates> CallersBetween(const v1::GetStatisticsResponse& before,
+                                        const v1::GetStatisticsResponse& now, double seconds) {
+  std::vector<CallerRates> callers;
+  for (const v1::CallerStatistics& caller : now.callers()) {
+    v1::CallerStatistics earlier;
+    for (const v1::CallerStatistics& other : before.callers()) {
+      if (other.rule() == caller.rule()) earlier = other;
+    }
+    const auto per_second = [seconds](int64_t was, int64_t is) {
+      return seconds > 0 ? static_cast<double>(is - was) / seconds : 0;
+    };
+    const CallerRates rates = {
+        .rule = caller.rule(),
+        .products_per_second = per_second(earlier.answered(), caller.answered()),
+        .failures_per_second = per_second(earlier.failed(), caller.failed()),
+        .refusals_per_second = per_second(earlier.refused(), caller.refused()),
+        .computing = per_second(earlier.compute_ns(), caller.compute_ns()) / 1e9,
+        .tensor_bytes = caller.tensor_bytes()};
+    const double products =
+        rates.products_per_second + rates.failures_per_second + rates.refusals_per_second;
+    if (products > 0 || rates.tensor_bytes > 0) callers.push_back(rates);
+  }
+  std::stable_sort(callers.begin(), callers.end(), [](const CallerRates& x, const CallerRates& y) {
+    return x.computing > y.computing;
+  });
+  return callers;
+}
+
 }  // namespace
 
 ActivityRates RatesBetween(const v1::GetStatisticsResponse& before,
@@ -118,6 +146,7 @@ ActivityRates RatesBetween(const v1::GetStatisticsResponse& before,
     rates.devices.push_back(RatesOf(earlier, device, rates.seconds));
   }
   rates.kernels = KernelsBetween(before, now, rates.seconds);
+  rates.callers = CallersBetween(before, now, rates.seconds);
   return rates;
 }
 

@@ -36,12 +36,24 @@ struct KernelRates {
   int64_t mean_ns = 0;   // Of one product.
 };
 
+// The callers of a rule who had products between the two statistics, or have tensors now.
+struct CallerRates {
+  std::string rule;
+  double products_per_second = 0;  // Answered ones.
+  double failures_per_second = 0;  // Admitted ones without an answer, their own fault or not.
+  double refusals_per_second = 0;
+  double computing = 0;  // Seconds of computing in a second, on all devices.
+  int64_t tensor_bytes = 0;
+};
+
 struct ActivityRates {
   double seconds = 0;  // Between the two statistics.
   double admissions_per_second = 0;
   double refusals_per_second = 0;
   std::vector<DeviceRates> devices;  // In the order of `now`.
-  std::vector<KernelRates> kernels;  // The one that computed the longest first.
+  // The one that computed the longest first:
+  std::vector<KernelRates> kernels;
+  std::vector<CallerRates> callers;
 };
 
 // The rates between two statistics; if the server has started anew between them, since its start.

@@ -22,7 +22,7 @@ struct GlobalFlags {
   std::string timeout;  // "60", "500ms"; empty: the command's default.
   bool json = false;
   std::string session;         // The token of a session; empty: the one that is kept.
-  std::string runtime_folder;  // Where those are kept; empty: nowhere.
+  std::string session_folder;  // Where those are kept; empty: nowhere.
   SecurityFlags security = {};
 };
 

@@ -57,7 +57,7 @@ ExitCode RunCommandLine(const std::vector<std::string>& arguments, const Environ
   GlobalFlags global = {.address = environment.address,
                         .timeout = "",
                         .session = environment.session,
-                        .runtime_folder = environment.runtime_folder,
+                        .session_folder = environment.session_folder,
                         .security = environment.security};
   AddGlobalFlags(app, global);
   std::vector<KnownCommand> commands;
@@ -72,7 +72,8 @@ ExitCode RunCommandLine(const std::vector<std::string>& arguments, const Environ
   } catch (const CLI::ParseError& error) {
     std::ostringstream out;
     std::ostringstream err;
-    if (app.exit(error, out, err) != 0) {
+    out << HelpAskedFor(app);
+    if (out.str().empty() && app.exit(error, out, err) != 0) {
       Console own = console;
       own.errors_are_json =
           std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();

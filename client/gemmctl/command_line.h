@@ -15,7 +15,7 @@ namespace gemmd {
 struct Environment {
   std::string address;              // Where the server is.
   std::string session = {};         // A token.
-  std::string runtime_folder = {};  // For files of this login; empty: there is none.
+  std::string session_folder = {};  // For their tokens, this user's alone; empty: there is none.
   SecurityFlags security = {};
 };
 

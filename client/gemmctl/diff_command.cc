@@ -102,9 +102,10 @@ absl::Status CheckFileFlags(const ProductFlags& given) {
         "--chips: got none beside options of a product, want the chips to compute it on, such as "
         "--chips sm_80,sm_90; two files are compared with no more than --type");
   }
-  if (given.a_path.empty() || given.b_path.empty()) {
+  if (given.b_path.empty()) {
     return absl::InvalidArgumentError(
-        "A, B: got none, want two .npy files to compare, or a product and --chips");
+        absl::StrCat(given.a_path.empty() ? "A, B" : "B",
+                     ": got none, want two .npy files to compare, or a product and --chips"));
   }
   return absl::OkStatus();
 }

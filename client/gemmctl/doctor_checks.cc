@@ -75,7 +75,9 @@ absl::StatusOr<std::vector<Check>> Examine(const GlobalFlags& global, absl::Time
   auto client = Connect(global);
   if (!client.ok()) return client.status();
   std::vector<Check> checks = {CheckTransport(global, deadline)};
+  const absl::Time sent = absl::Now();
   const auto info = client->GetServerInfo(Until(deadline));
+  const absl::Time received = absl::Now();
   if (!info.ok()) {
     checks.push_back(FailedCheck("server", info.status()));
     if (absl::IsUnavailable(info.status()) || absl::IsDeadlineExceeded(info.status())) {
@@ -83,6 +85,7 @@ absl::StatusOr<std::vector<Check>> Examine(const GlobalFlags& global, absl::Time
     }
   } else {
     checks.push_back(CheckServer(*info, ToolVersion()));
+    checks.push_back(CheckClock(info->unix_ns(), sent, received));
     checks.push_back(CheckLimits(info->limits()));
   }
   checks.push_back(CheckHealthOf(*client, deadline));

@@ -15,11 +15,11 @@ constexpr char kDoctorHelp[] =
     "  gemmctl doctor\n"
     "  gemmctl doctor --address tls:gemmd.example:8470 --timeout 10\n"
     "  gemmctl doctor --json | jq '.checks[] | select(.state != \"ok\")'\n\n"
-    "Looks at the transport (TLS and the end of its certificate), versions, limits, health,\n"
-    "latency, requests in flight, memory, tensors, quarantined kernels and incidents, and gives\n"
-    "each device a product whose bits are known here. --timeout is for all of it (default 30).\n"
-    "Exits with 0 where nothing fails, warnings or not, and with 1 where something does, also\n"
-    "where the server does not answer.";
+    "Looks at the transport (TLS and the end of its certificate), versions, clocks, limits,\n"
+    "health, latency, requests in flight, memory, tensors, quarantined kernels and incidents, and\n"
+    "gives each device a product whose bits are known here. --timeout is for all of it (default\n"
+    "30). Exits with 0 where nothing fails, warnings or not, and with 1 where something does,\n"
+    "also where the server does not answer.";
 
 ExitCode RunDoctor(const GlobalFlags& global, const Console& console) {
   absl::Duration limit = absl::Seconds(30);

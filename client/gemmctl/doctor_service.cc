@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/gemmctl/doctor_service.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -125,6 +126,37 @@ Check CheckServer(const v1::GetServerInfoResponse& info, absl::string_view clien
     check.state = CheckState::kWarn;
     check.advice = "install the same version here and there: options and fields may differ";
   }
+  return check;
+}
+
+Check CheckClock(int64_t server_unix_ns, absl::Time sent, absl::Time received) {
+  constexpr absl::Duration kMuch = absl::Seconds(1);
+  // What --jwt-clock-skew allows unless told otherwise.
+  constexpr absl::Duration kTooMuch = absl::Seconds(60);
+  Check check = {.name = "clock", .seen = "the server does not tell its time"};
+  if (server_unix_ns == 0) {
+    check.state = CheckState::kWarn;
+    check.advice = "the daemon is older than this gemmctl: install the same version";
+    return check;
+  }
+  const absl::Time server = absl::FromUnixNanos(server_unix_ns);
+  // The server looked at its clock at some time between these two.
+  const absl::Duration ahead = server - received;
+  const absl::Duration behind = sent - server;
+  const absl::Duration least = std::max(ahead, behind);
+  if (least <= absl::ZeroDuration()) {
+    check.seen = absl::StrCat("the server's is that of this machine, to ",
+                              FormatNanoseconds(absl::ToInt64Nanoseconds(received - sent)));
+    return check;
+  }
+  check.seen =
+      absl::StrCat("the server's is ", FormatNanoseconds(absl::ToInt64Nanoseconds(least)),
+                   ahead > behind ? " ahead of" : " behind", " that of this machine, or more");
+  if (least < kMuch) return check;
+  check.state = least < kTooMuch ? CheckState::kWarn : CheckState::kFail;
+  check.advice =
+      "set both clocks by NTP: the daemon judges certificates and signed tokens by its own, and "
+      "logs and spans bear its time";
   return check;
 }
 

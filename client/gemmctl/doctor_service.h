@@ -21,6 +21,10 @@ Check CheckPlainTransport(absl::string_view address);
 Check CheckTls(const absl::StatusOr<TlsPeer>& peer, absl::Time now);
 
 Check CheckServer(const v1::GetServerInfoResponse& info, absl::string_view client_version);
+
+// Against the clock of this machine, which was asked before and after the server looked at its own.
+Check CheckClock(int64_t server_unix_ns, absl::Time sent, absl::Time received);
+
 Check CheckLimits(const v1::Limits& limits);
 Check CheckLatency(std::vector<int64_t> round_trips_ns);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl: gemmd from the command line.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -17,12 +19,20 @@ std::string Variable(const char* name, const char* otherwise = "") {
   return value != nullptr && *value != '\0' ? value : otherwise;
 }
 
+// Where the tokens of sessions are kept. Users who have not logged in, and containers, have no
+// folder of their login.
+std::string SessionFolder() {
+  const std::string of_login = Variable("XDG_RUNTIME_DIR");
+  if (!of_login.empty()) return of_login + "/gemmd";
+  return "/tmp/gemmd-" + std::to_string(geteuid());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const gemmd::Environment environment = {.address = Variable("GEMMD_ADDRESS", "127.0.0.1:8470"),
                                           .session = Variable("GEMMD_SESSION"),
-                                          .runtime_folder = Variable("XDG_RUNTIME_DIR"),
+                                          .session_folder = SessionFolder(),
                                           .security = gemmd::SecurityFlagsOfEnvironment(
                                               [](const char* name) { return Variable(name); })};
   const std::vector<std::string> arguments(argv + 1, argv + argc);

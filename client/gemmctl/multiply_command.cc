@@ -106,19 +106,14 @@ absl::Status PlaceResult(Client& client, const MultiplyFlags& flags, v1::Multipl
 absl::StatusOr<v1::MultiplyResponse> Measure(Client& client, const v1::MultiplyRequest& request,
                                              const MultiplyFlags& flags, const Console& console,
                                              std::vector<CallTiming>& calls) {
-  ProgressLine line(console.err, "multiply");
-  const absl::Time begin = absl::Now();
-  const auto request_bytes = static_cast<int64_t>(request.ByteSizeLong());
+  CallProgress progress(console.err, "multiply", flags.warmup + flags.repeat);
   absl::StatusOr<v1::MultiplyResponse> response = absl::UnknownError("no call was made");
   for (int64_t i = 0; i < flags.warmup + flags.repeat; ++i) {
     const auto start = std::chrono::steady_clock::now();
     response = client.Multiply(request, {.traceparent = flags.traceparent});
     const auto round_trip = std::chrono::steady_clock::now() - start;
     if (!response.ok()) return response.status();
-    const int64_t bytes = request_bytes + static_cast<int64_t>(response->d().data().size());
-    line.Show({.bytes_done = (i + 1) * bytes,
-               .bytes_total = (flags.warmup + flags.repeat) * bytes,
-               .elapsed = absl::Now() - begin});
+    progress.EndCall();
     if (i < flags.warmup) continue;
     calls.push_back({response->timing(), std::chrono::nanoseconds(round_trip).count()});
   }

@@ -138,9 +138,10 @@ int64_t BatchOf(const ProductFlags& flags, const NpyArray& a, const NpyArray& b)
 
 absl::Status ReadOperands(const ProductFlags& flags, const Console& console, Client* client,
                           Operands& operands) {
-  if (flags.a_path.empty() || flags.b_path.empty()) {
+  if (flags.b_path.empty()) {
     return absl::InvalidArgumentError(
-        "A, B: got none, want two .npy files, tensors as @NAME, or --random m,n,k");
+        absl::StrCat(flags.a_path.empty() ? "A, B" : "B",
+                     ": got none, want two .npy files, tensors as @NAME, or --random m,n,k"));
   }
   const v1::ElementType type = TypeOf(flags.type);
   auto a =

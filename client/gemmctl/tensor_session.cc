@@ -24,14 +24,23 @@ namespace {
 constexpr size_t kMostTokenBytes = 256;
 constexpr size_t kHandleDigits = 32;
 
-std::string FolderOf(const GlobalFlags& flags) {
-  return flags.runtime_folder.empty() ? "" : flags.runtime_folder + "/gemmd";
-}
-
 absl::Status Failed(const std::string& path, const char* what) {
   const int error = errno;
   return absl::InternalError(
       absl::StrCat(path, ": ", what, ": ", std::generic_category().message(error)));
+}
+
+// Whether there is the folder of the files. Errors: where somebody else could put files there.
+absl::StatusOr<bool> CheckFolder(const std::string& folder) {
+  struct stat facts = {};
+  if (lstat(folder.c_str(), &facts) != 0) {
+    return errno == ENOENT ? absl::StatusOr<bool>(false) : Failed(folder, "stat");
+  }
+  const bool is_ours =
+      S_ISDIR(facts.st_mode) && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0;
+  if (is_ours) return true;
+  return absl::PermissionDeniedError(
+      absl::StrCat(folder, ": got what others may write or have made, want a folder of mode 0700"));
 }
 
 // Nothing where there is no such file. Errors: where somebody else could have written it.
@@ -54,8 +63,9 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
 
 // False where another process has kept one meanwhile.
 absl::StatusOr<bool> KeepToken(const GlobalFlags& flags, const std::string& token) {
-  const std::string folder = FolderOf(flags);
+  const std::string& folder = flags.session_folder;
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Failed(folder, "mkdir");
+  if (const auto is_ours = CheckFolder(folder); !is_ours.ok()) return is_ours.status();
   const std::string path = SessionPath(flags);
   const std::string fresh = absl::StrCat(path, ".", getpid());
   const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -89,7 +99,7 @@ absl::StatusOr<Client> OpenNew(const GlobalFlags& flags, const Console& console)
   if (SessionPath(flags).empty()) {
     const std::string note = absl::StrCat(
         console.program,
-        ": opened a session; $XDG_RUNTIME_DIR is not set, so other commands reach it with\n",
+        ": opened a session; there is no folder for its token, so other commands reach it with\n",
         "  --session ", session->token, "\n");
     std::fwrite(note.data(), 1, note.size(), console.err);
     return client;
@@ -105,11 +115,11 @@ absl::StatusOr<Client> OpenNew(const GlobalFlags& flags, const Console& console)
 }  // namespace
 
 std::string SessionPath(const GlobalFlags& flags) {
-  const std::string folder = FolderOf(flags);
-  if (folder.empty()) return "";
+  if (flags.session_folder.empty()) return "";
   // Addresses hold characters that names of files may not, and paths longer than those.
   const std::string digest = Sha256Of(std::as_bytes(std::span(flags.address)));
-  return absl::StrCat(folder, "/", absl::BytesToHexString(digest.substr(0, 16)), ".session");
+  return absl::StrCat(flags.session_folder, "/", absl::BytesToHexString(digest.substr(0, 16)),
+                      ".session");
 }
 
 absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
@@ -117,7 +127,9 @@ absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
   if (!flags.session.empty()) return Join(flags, flags.session);
   const std::string path = SessionPath(flags);
   if (!path.empty()) {
-    const auto token = ReadToken(path);
+    const auto is_there = CheckFolder(flags.session_folder);
+    if (!is_there.ok()) return is_there.status();
+    const auto token = *is_there ? ReadToken(path) : absl::StatusOr<std::string>("");
     if (!token.ok()) return token.status();
     if (!token->empty()) {
       auto client = Join(flags, *token);

@@ -16,9 +16,10 @@ namespace gemmd {
 // Ends the help of each of these commands.
 inline constexpr char kSessionHelp[] =
     "Tensors belong to a session, whose token gemmctl keeps for each address in\n"
-    "$XDG_RUNTIME_DIR/gemmd; --session or $GEMMD_SESSION name another one. A session ends 30 s\n"
-    "(--session-linger of the daemon) after its last command, and tensors that are not pinned\n"
-    "with it.";
+    "$XDG_RUNTIME_DIR/gemmd, or else in /tmp/gemmd-UID; --session or $GEMMD_SESSION name another\n"
+    "one. A session ends 30 s (--session-linger of the daemon) after its last command, and "
+    "tensors\n"
+    "that are not pinned with it.";
 
 // The file that keeps the session of an address; empty where there is no folder for it.
 std::string SessionPath(const GlobalFlags& flags);

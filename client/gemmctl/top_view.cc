@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "client/gemmctl/message_json.h"
+#include "client/gemmctl/top_callers.h"
 #include "client/terminal/sparkline.h"
 #include "client/terminal/text_table.h"
 
@@ -238,9 +239,10 @@ std::string CopiesText(const v1::GetStatisticsResponse& now, int columns) {
 
 std::string OwnersText(const v1::TensorStatistics& tensors, int columns) {
   if (tensors.owners().empty()) return "";
-  FittedTable table({{{"owner"}}, Number("tensors", 0), Number("on the host", 0)});
+  FittedTable table({{{"owner"}}, Number("tensors", 0), Number("on the host", 0), {{"of"}, 1}});
   for (const v1::OwnerStatistics& owner : tensors.owners()) {
-    table.AddRow({owner.name(), FormatCount(owner.tensors()), FormatBytes(owner.host_bytes())});
+    table.AddRow({owner.name(), FormatCount(owner.tensors()), FormatBytes(owner.host_bytes()),
+                  owner.caller()});
   }
   return table.Print(columns);
 }
@@ -277,11 +279,11 @@ std::string TopText(const std::string& address, const v1::GetStatisticsResponse&
       absl::StrCat(FormatPerSecond(rates.admissions_per_second), "/s admitted"),
       absl::StrCat(FormatPerSecond(rates.refusals_per_second), "/s refused")};
   const int columns = options.columns;
-  return CutText(
-      absl::StrCat(FlowText(heading, "   ", columns), "\n", DevicesText(now, rates, options),
-                   GpusText(now, columns), KernelsText(rates, columns), JoinedText(now, columns),
-                   TensorsText(now, columns)),
-      columns, options.lines);
+  return CutText(absl::StrCat(FlowText(heading, "   ", columns), "\n",
+                              DevicesText(now, rates, options), GpusText(now, columns),
+                              KernelsText(rates, columns), CallersText(rates.callers, columns),
+                              JoinedText(now, columns), TensorsText(now, columns)),
+                 columns, options.lines);
 }
 
 std::string NoAnswerText(const std::string& address, const absl::Status& status) {
@@ -300,6 +302,7 @@ nlohmann::ordered_json TopJson(const v1::GetStatisticsResponse& now, const Activ
                                  {"refusals_per_second", rates.refusals_per_second},
                                  {"rates", nlohmann::ordered_json::array()},
                                  {"kernels", nlohmann::ordered_json::array()},
+                                 {"callers", CallersJson(rates.callers)},
                                  {"statistics", MessageJson(now)}};
   for (size_t i = 0; i < rates.devices.size(); ++i) {
     const DeviceRates& rate = rates.devices[i];

@@ -212,16 +212,25 @@ class Client {
                                           const CompressOptions& compress = {},
                                           const CallOptions& options = {});
 
-  // Computes D from operands of which at least one is on the server.
+  // Computes D from operands of which at least one is on the server. The others are sent from where
+  // they lie.
   absl::StatusOr<MultiplyResult> Multiply(const Operand& a, const Operand& b,
                                           const ProductOptions& product_options = {},
                                           const CallOptions& call_options = {});
+  PendingProduct MultiplyAsync(const Operand& a, const Operand& b,
+                               const ProductOptions& product_options = {},
+                               const CallOptions& call_options = {});
 
   // Computes D and leaves it on the server: see ChainOptions. Where operands are there too, nothing
   // but the request and its answer travels.
   absl::StatusOr<ChainResult> Chain(const Operand& a, const Operand& b,
                                     const ChainOptions& chain = {},
                                     const CallOptions& options = {});
+
+  // The same without blocking, except where the session is opened, or deletions are under way whose
+  // room a new tensor may need.
+  PendingChain ChainAsync(const Operand& a, const Operand& b, const ChainOptions& chain = {},
+                          const CallOptions& options = {});
 
   // Kernels whose name matches `name_pattern` (`*`: any run of characters; empty: all), in order.
   absl::StatusOr<v1::ListKernelsResponse> ListKernels(absl::string_view name_pattern = "",

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A product that is being computed while its caller does something else.
+// Products that are being computed while their caller does something else.
 #pragma once
 
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "gemmd/product.h"
+#include "gemmd/tensor.h"
 
 namespace gemmd {
 
@@ -37,6 +38,34 @@ class PendingProduct {
  private:
   absl::Status failure_;
   std::unique_ptr<ProductCall> call_;
+};
+
+// The same for a product whose D stays on the server.
+class PendingChain {
+ public:
+  explicit PendingChain(absl::Status failure);
+  // `is_new`: D is a new tensor, which is the owner's then.
+  PendingChain(std::unique_ptr<ProductCall> call, std::weak_ptr<TensorOwner> owner, bool is_new);
+  PendingChain(PendingChain&& other) noexcept;
+  PendingChain& operator=(PendingChain&& other) noexcept;
+
+  // Cancels what has not ended. A new tensor that was made all the same is deleted, unless it is
+  // pinned. Not within a callback of MultiplyAsync.
+  ~PendingChain();
+
+  // Waits for the end. Once: FailedPrecondition when called again.
+  absl::StatusOr<ChainResult> Wait();
+
+  // Asks for the end, as of a PendingProduct.
+  void Cancel();
+
+ private:
+  void Drop();
+
+  absl::Status failure_;
+  std::unique_ptr<ProductCall> call_;
+  std::weak_ptr<TensorOwner> owner_;
+  bool is_new_ = false;
 };
 
 }  // namespace gemmd

@@ -176,6 +176,7 @@ class ResidentTensor {
 
  private:
   friend class Client;
+  friend class PendingChain;
   ResidentTensor(v1::TensorInfo info, std::weak_ptr<TensorOwner> owner);
   void DeleteFromServer();
 

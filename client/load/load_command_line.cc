@@ -135,13 +135,15 @@ ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::strin
   } catch (const CLI::ParseError& error) {
     std::ostringstream out;
     std::ostringstream err;
-    if (app.exit(error, out, err) != 0)
+    out << HelpAskedFor(app);
+    if (out.str().empty() && app.exit(error, out, err) != 0)
       return FailLocally(console, absl::InvalidArgumentError(DescribeUsageError(app, error)));
     console.Print(out.str());
     return ExitCode::kOk;
   }
   if (compare.parsed()) return RunCompare(compare_flags, console);
-  if (absl::Status status = CheckLoadFlags(app); !status.ok()) return FailLocally(console, status);
+  if (absl::Status status = CheckLoadFlags(app, flags); !status.ok())
+    return FailLocally(console, status);
   if (flags.addresses.empty()) flags.addresses = absl::StrSplit(address, ',', absl::SkipEmpty());
   flags.command = absl::StrCat("gemmload ", absl::StrJoin(arguments, " "));
   return RunLoadCommand(flags, console, is_terminal, stop);

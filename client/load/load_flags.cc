@@ -2,11 +2,16 @@
 #include "client/load/load_flags.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/load/mix.h"
 #include "client/load/operand_place.h"
 #include "client/terminal/option.h"
+#include "client/terminal/usage.h"
 
 namespace gemmd {
 namespace {
@@ -14,6 +19,37 @@ namespace {
 // The library would wrap a negative number around.
 std::string RefuseSign(const std::string& text) {
   return text.find_first_not_of("0123456789") == text.npos ? "" : "want a number from 0 on";
+}
+
+// A place, files or both, in any order.
+absl::Status TakeOperands(const std::string& text, LoadFlags& flags) {
+  std::vector<std::string> files;
+  std::vector<std::string> places;
+  for (std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    if (absl::EndsWith(part, ".npy")) {
+      files.push_back(std::move(part));
+    } else if (FindOperandPlace(part) != nullptr) {
+      places.push_back(std::move(part));
+    } else {
+      std::vector<absl::string_view> known;
+      for (const OperandPlace& place : OperandPlaces()) known.push_back(place.name);
+      return absl::InvalidArgumentError(absl::StrCat(
+          "got ", part, ", want ", absl::StrJoin(known, ", "), " or the path of a .npy file"));
+    }
+  }
+  if (places.size() > 1 || files.size() > 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("got ", text, ", want at most one place and two files"));
+  }
+  // --a and --b were taken before.
+  if ((files.size() == 2 && !flags.a_path.empty()) || (!files.empty() && !flags.b_path.empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("got ", text, " beside --a or --b, want each operand once"));
+  }
+  if (!places.empty()) flags.operands = places[0];
+  if (files.size() == 2) flags.a_path = files[0];
+  if (!files.empty()) flags.b_path = files.back();
+  return absl::OkStatus();
 }
 
 void AddProductOptions(CLI::App& app, LoadFlags& flags) {
@@ -25,7 +61,7 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
     absl::StrAppend(&profiles, "\n", profile.name, ": ", profile.what);
   }
   CLI::Option* const profile = app.add_option("--profile", flags.profile, profiles)
-                                   ->check(CLI::IsMember(names).description(""))
+                                   ->check(OneOf(names))
                                    ->type_name("NAME")
                                    ->group(group);
   CLI::Option* const mix =
@@ -72,7 +108,7 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
   CommandOption(app.add_option("--b-order", flags.b_order,
                                "Order of B, with --shape: row major, or column major, as weights "
                                "often lie that are multiplied as x W^T")
-                    ->check(CLI::IsMember({"row", "column"}).description("")))
+                    ->check(OneOf({"row", "column"})))
       .TypeName("row|column")
       .ShowDefault()
       .Need(shape)
@@ -84,19 +120,26 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
       ->type_name("NAME")
       ->group(group);
   std::string modes = "Place of the operands:";
-  std::vector<std::string> mode_names;
   for (const OperandPlace& mode : OperandPlaces()) {
-    mode_names.emplace_back(mode.name);
     absl::StrAppend(&modes, " ", mode.name, " (", mode.what, ")");
   }
-  app.add_option("--operands", flags.operands, modes)
-      ->check(CLI::IsMember(mode_names).description(""))
-      ->type_name("MODE")
+  absl::StrAppend(&modes,
+                  "; or .npy files as --a and --b take them: A and B, or B alone; or both, as in "
+                  "resident,b.npy");
+  app.add_option_function<std::string>(
+         "--operands",
+         [&flags](const std::string& text) {
+           const absl::Status status = TakeOperands(text, flags);
+           if (!status.ok())
+             throw CLI::ValidationError("--operands", std::string(status.message()));
+         },
+         modes)
+      ->type_name("PLACE|FILE,...")
       ->group(group);
   app.add_option("--values", flags.values,
                  "Values of the operands: integers, whose products are checked exactly, or normal "
                  "(random), checked within a bound")
-      ->check(CLI::IsMember({"integers", "normal"}).description(""))
+      ->check(OneOf({"integers", "normal"}))
       ->type_name("integers|normal")
       ->capture_default_str()
       ->group(group);
@@ -130,7 +173,7 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
   CLI::Option* const arrivals =
       app.add_option("--arrivals", flags.arrivals,
                      "Open loop: calls are evenly spaced, or independent of each other");
-  arrivals->check(CLI::IsMember({"constant", "poisson"}).description(""))
+  arrivals->check(OneOf({"constant", "poisson"}))
       ->type_name("constant|poisson")
       ->capture_default_str()
       ->group(group);
@@ -257,10 +300,16 @@ void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
       ->group(group);
 }
 
-absl::Status CheckLoadFlags(const CLI::App& app) {
-  const bool is_one = app.count("--shape") + app.count("--a") + app.count("--b") > 0;
+absl::Status CheckLoadFlags(const CLI::App& app, const LoadFlags& flags) {
+  const bool has_files = !flags.a_path.empty() || !flags.b_path.empty();
+  const bool is_one = app.count("--shape") > 0 || has_files;
   if (app.count("--type") > 0 && !is_one) {
     return absl::InvalidArgumentError("--type: got no product, want --shape, --a or --b");
+  }
+  for (const char* flag : {"--profile", "--mix"}) {
+    if (app.count(flag) == 0 || !has_files) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--operands: got files and ", flag, ", want one of them"));
   }
   const bool is_paced = app.count("--rate") > 0 || app.count("--slo") > 0;
   for (const char* flag : {"--arrivals", "--most-in-flight"}) {

@@ -78,6 +78,6 @@ void AddLoadFlags(CLI::App& app, LoadFlags& flags);
 void AddCompareFlags(CLI::App& app, CompareFlags& flags);
 
 // Errors: InvalidArgument where a flag of those parsed would mean nothing.
-absl::Status CheckLoadFlags(const CLI::App& app);
+absl::Status CheckLoadFlags(const CLI::App& app, const LoadFlags& flags);
 
 }  // namespace gemmd

@@ -179,7 +179,7 @@ class Session {
                   : !flags_.mix_path.empty() ? flags_.mix_path
                   : flags_.profile.empty()   ? "small"
                                              : flags_.profile;
-    report_.operands = absl::StrCat(flags_.operands, " ", flags_.values);
+    report_.operands = absl::StrCat(flags_.operands, " ", ValuesText());
     report_.owners = flags_.owners;
     report_.streams = flags_.streams;
     const bool is_open = std::holds_alternative<OpenLoop>(plan_.steps[0].step.loop);
@@ -191,6 +191,19 @@ class Session {
     report_.warmup_s = static_cast<double>(plan_.steps[0].step.warmup_ns) * 1e-9;
     report_.operation_unit = OperationUnit(plan_.mix);
     for (const LoadProduct& product : plan_.mix) report_.products.push_back(product.name);
+  }
+
+  // What operands hold: what the flag says, unless files do.
+  std::string ValuesText() const {
+    size_t random = 0;
+    size_t from_files = 0;
+    for (const LoadProduct& product : plan_.mix) {
+      for (const std::string* path : {&product.a_path, &product.b_path}) {
+        ++(path->empty() ? random : from_files);
+      }
+    }
+    if (from_files == 0) return flags_.values;
+    return random == 0 ? "from files" : absl::StrCat("from files and ", flags_.values);
   }
 
   ReportStep RunStep(const NamedStep& named) {

@@ -28,8 +28,14 @@ const int kBeside = StepsTo(1.12);
 constexpr int kSettled = 3;
 // So many in a row settle that the client is the limit.
 constexpr int kSettledDiscards = 4;
+// So many before any window counted do, too: the objective is finer than what the client can keep
+// to, and at lower rates a window takes minutes.
+constexpr int kHopelessDiscards = 3 * kSettledDiscards;
 // So many settle that what was seen before no longer holds: a machine that was busy is idle again.
 constexpr int kContradictions = 2;
+// The last windows may be for an interval that is as wide as it may be in the end: what lies beside
+// it has to be tried, too.
+constexpr int kLastWindows = 12;
 
 class Search {
  public:
@@ -50,6 +56,8 @@ class Search {
       if (window->verdict == WindowVerdict::kHopeless) return Answer(End::kHopeless);
       if (window->verdict == WindowVerdict::kDiscarded) {
         if (++discards_[at] >= kSettledDiscards) ceiling_ = std::min(ceiling_, at);
+        const bool is_hopeless = outcomes_.empty() && answer_.windows.size() >= kHopelessDiscards;
+        if (is_hopeless) return Answer(End::kClientLimit);
       } else {
         Take(at, window->verdict == WindowVerdict::kHolds);
       }
@@ -99,7 +107,12 @@ class Search {
 
   int Above() const { return static_cast<int>(std::ceil(high_)) + kBeside; }
 
-  bool IsNarrow(double width) const { return std::pow(kStep, high_ - low_) <= width; }
+  // Whether the interval is as narrow as it has to be by now.
+  bool IsNarrow() const {
+    const int left = plan_.most_windows - static_cast<int>(answer_.windows.size());
+    const double width = left > kLastWindows ? plan_.width : plan_.width_at_last;
+    return std::pow(kStep, high_ - low_) <= width;
+  }
 
   // Why the search is over; none where it is not.
   std::optional<SloAnswer::End> Ending() {
@@ -117,9 +130,9 @@ class Search {
     if (ceiling_ <= least_ || (ceiling_ <= most_ && is_reached)) return End::kClientLimit;
     // What the client cannot send cannot be tried.
     const bool is_confirmed = (fails_above_ || ceiling_ <= Above()) && holds_below_;
-    if (is_confirmed && IsNarrow(plan_.width)) return End::kFound;
+    if (is_confirmed && IsNarrow()) return End::kFound;
     if (static_cast<int>(answer_.windows.size()) < plan_.most_windows) return std::nullopt;
-    return is_confirmed && IsNarrow(plan_.width_at_last) ? End::kFound : End::kTooNoisy;
+    return End::kTooNoisy;
   }
 
   // The rate to try next. Once the interval is narrow, those beside it: the search goes up again,
@@ -127,10 +140,10 @@ class Search {
   int Next() {
     int at = static_cast<int>(std::lround(middle_));
     probe_ = Probe::kNone;
-    if (IsNarrow(plan_.width) && !fails_above_ && Above() < ceiling_) {
+    if (IsNarrow() && !fails_above_ && Above() < ceiling_) {
       probe_ = Probe::kAbove;
       at = Above();
-    } else if (IsNarrow(plan_.width) && !holds_below_) {
+    } else if (IsNarrow() && !holds_below_) {
       probe_ = Probe::kBelow;
       at = static_cast<int>(std::floor(low_)) - kBeside;
     }
@@ -229,9 +242,11 @@ std::string SloRule(const SloObjective& objective, const SloPlan& plan) {
       "%s; windows of %.3g s (longer where too few calls would be due) begin at %g/s and at most "
       "double, and each next one is at the rate in the middle of what the windows so far leave "
       "possible (QUEST: a window that fails by chance costs further windows, not the answer); the "
-      "search ends when the interval of 95 %% is within a factor of %.2f, a rate above it has "
-      "failed again and one below it has held again, or after %d windows",
-      WindowRule(objective), plan.window_s, plan.first_rate, plan.width, plan.most_windows);
+      "search ends when the interval of 95 %% is within a factor of %.2f, or of %.2f in the last "
+      "%d windows, a rate above it has failed again and one below it has held again, or after %d "
+      "windows",
+      WindowRule(objective), plan.window_s, plan.first_rate, plan.width, plan.width_at_last,
+      kLastWindows, plan.most_windows);
 }
 
 }  // namespace gemmd

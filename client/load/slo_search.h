@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "client/load/slo_objective.h"
+#include "client/load/window_verdict.h"
 
 namespace gemmd {
 
@@ -23,7 +23,7 @@ struct SloPlan {
   double last_rate = 10e6;  // No rate above is tried.
   double width = 1.18;      // The search ends where the ends of the interval are this close.
   int most_windows = 60;
-  double width_at_last = 1.25;  // After that many windows, the interval may be so wide.
+  double width_at_last = 1.25;  // In the last of them, the interval may be so wide.
   double window_s = 10.0 / 3;
 
   // So long that enough calls are due, whatever the arrivals.

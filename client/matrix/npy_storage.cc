@@ -54,20 +54,26 @@ bool IsValue(v1::ElementType type, uint8_t byte) {
 absl::StatusOr<v1::ElementType> TypeOfNpy(const NpyHeader& header, v1::ElementType hint) {
   std::vector<absl::string_view> possible;
   std::vector<std::string> of_hint;
+  absl::string_view of_file;  // What the file's type is where no hint says otherwise.
   for (const NpyTypeRow& row : kNpyTypes) {
     const bool is_of_file = row.kind == header.kind && row.item_bytes == header.item_bytes;
     if (is_of_file &&
         (row.type == hint || (hint == v1::ELEMENT_TYPE_UNSPECIFIED && row.is_default))) {
       return row.type;
     }
+    if (is_of_file && row.is_default) of_file = ElementTypeName(row.type);
     if (is_of_file) possible.push_back(ElementTypeName(row.type));
     if (row.type == hint) of_hint.push_back(Descr(row.kind, row.item_bytes));
   }
   const std::string got =
       absl::StrCat("npy descr: got ", Descr(header.kind, header.item_bytes), ", ");
   if (hint != v1::ELEMENT_TYPE_UNSPECIFIED) {
+    const std::string advice =
+        of_file.empty() ? ""
+                        : absl::StrCat(" (the file is of ", of_file, ": gemmctl convert --type ",
+                                       ElementTypeName(hint), " makes another one)");
     return absl::InvalidArgumentError(absl::StrCat(got, "want ", absl::StrJoin(of_hint, " or "),
-                                                   " for type ", ElementTypeName(hint)));
+                                                   " for type ", ElementTypeName(hint), advice));
   }
   if (possible.empty()) {
     return absl::InvalidArgumentError(

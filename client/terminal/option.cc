@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/terminal/type_names.h"
+#include "client/terminal/usage.h"
 
 namespace gemmd {
 namespace {
@@ -150,15 +151,14 @@ CommandOption AddTypeOption(CLI::App& app, const std::string& name, std::string&
                             const std::string& help) {
   // Sixteen names would drown the help of every such option; the commands' footers have
   // TypeHelp().
-  return CommandOption(app.add_option(name, value, help)
-                           ->check(CLI::IsMember(TypeNames()).description(""))
-                           ->type_name("TYPE"));
+  return CommandOption(
+      app.add_option(name, value, help)->check(OneOf(TypeNames()))->type_name("TYPE"));
 }
 
 CommandOption AddChoice(CLI::App& app, const std::string& name, std::string& value,
                         const std::string& help, const std::vector<std::string>& choices) {
   return CommandOption(app.add_option(name, value, help)
-                           ->check(CLI::IsMember(choices).description(""))
+                           ->check(OneOf(choices))
                            ->type_name(absl::StrJoin(choices, "|")));
 }
 

@@ -4,9 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace gemmd {
 namespace {
@@ -85,6 +87,27 @@ absl::string_view NearestName(absl::string_view name, absl::Span<const std::stri
   return nearest;
 }
 
+std::function<std::string(const std::string&)> OneOf(std::vector<std::string> names) {
+  return [names = std::move(names)](const std::string& text) -> std::string {
+    if (std::find(names.begin(), names.end(), text) != names.end()) return "";
+    const absl::Span<const std::string> all = names;
+    const std::string ahead = absl::StrJoin(all.first(all.size() - 1), ", ");
+    return absl::StrCat("got ", text, ", want ", ahead, ahead.empty() ? "" : " or ", all.back(),
+                        DidYouMean(text, names));
+  };
+}
+
+std::string HelpAskedFor(const CLI::App& app) {
+  for (const CLI::App* asked : {&Given(app), &app}) {
+    const auto is_given = [](const CLI::Option* option) {
+      return option != nullptr && option->count() > 0;
+    };
+    if (is_given(asked->get_help_all_ptr())) return app.help("", CLI::AppFormatMode::All);
+    if (is_given(asked->get_help_ptr())) return app.help();
+  }
+  return "";
+}
+
 std::string DescribeUsageError(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& given = Given(app);
   const std::string path = PathOf(app, given);
@@ -100,8 +123,8 @@ std::string DescribeUsageError(const CLI::App& app, const CLI::ParseError& error
   }
   const std::vector<std::string> commands = CommandNames(app);
   if (&given == &app && app.get_require_subcommand_min() > 0) {
-    if (unknown.empty()) return absl::StrCat("command: got none, want one of ", path, help);
-    return absl::StrCat("command: got ", unknown.front(), ", want one of ", path,
+    if (unknown.empty()) return absl::StrCat("command: got none, want a command of ", path, help);
+    return absl::StrCat("command: got ", unknown.front(), ", want a command of ", path,
                         DidYouMean(unknown.front(), commands), help);
   }
   if (!unknown.empty()) {

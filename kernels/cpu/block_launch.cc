@@ -10,6 +10,7 @@
 #include "kernels/cpu/threads.h"
 #include "kernels/device_profile.h"
 #include "kernels/epilogue.h"
+#include "kernels/host_costs.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
 #include "kernels/supports.h"
@@ -58,11 +59,13 @@ class BlockProduct {
     }
     if (a_blocks != nullptr && (index == 0 || a_blocks->per_matrix)) {
       const int64_t bytes = a_blocks->matrix_bytes(problem_.m, problem_.k);
-      DecodeFactorsOfA(problem_, args_.a_factors + index * bytes, At<float>(plan_.a_factors));
+      DecodeFactorsOfA(problem_, args_.a_factors + index * bytes, At<float>(plan_.a_factors),
+                       args_.abort);
     }
     if (b_blocks != nullptr && (index == 0 || b_blocks->per_matrix)) {
       const int64_t bytes = b_blocks->matrix_bytes(problem_.n, problem_.k);
-      DecodeFactorsOfB(problem_, args_.b_factors + index * bytes, At<float>(plan_.b_factors));
+      DecodeFactorsOfB(problem_, args_.b_factors + index * bytes, At<float>(plan_.b_factors),
+                       args_.abort);
     }
   }
 
@@ -105,6 +108,7 @@ class BlockProduct {
     float totals[kStripRows][kPanelColumns];
     Strip strip = {};
     strip.k = problem_.k;
+    strip.abort = args_.abort;
     strip.b = b_ + panel * problem_.k * kPanelColumns;
     strip.a_blocks = problem_.blocks_of_a();
     strip.b_blocks = problem_.blocks_of_b();
@@ -194,27 +198,58 @@ double PartsOf(const Problem& problem) {
   return std::clamp(parts, 1.0, static_cast<double>(std::max<int64_t>(problem.k, 1)));
 }
 
-// Whole strips and panels are computed, and every element of the operands is widened first. Scaling
-// a part's sum takes some eight times as long as a multiplication.
+// Widening an operand of one matrix, which goes to strips element by element: what that takes, on
+// an Intel Xeon with AVX-512. Lines of A that lie across the strips' own are the dearest.
+double PreparingSeconds(const HostCosts& costs, const MatrixLayout& operand, bool is_across,
+                        double element_seconds) {
+  constexpr double kAcrossSeconds = 7e-9;  // Once it does not fit a cache.
+  constexpr double kCachedBytes = 2 * 1024 * 1024;
+  double seconds = WideningSeconds(costs, DenseLayoutOf(operand), ElementType::kF32);
+  if (operand.is_sparse()) seconds += ExpansionSeconds(costs, operand);
+  const double elements = ElementsOf(operand, 1);
+  seconds += elements * element_seconds;
+  if (is_across && elements * sizeof(float) > kCachedBytes) seconds += elements * kAcrossSeconds;
+  return seconds;
+}
+
+// Whole strips and panels are computed. Scaling a part's sum takes some eight times as long as a
+// multiplication, and a strip some time of its own.
+double MultiplyingSeconds(const Problem& problem, double rate) {
+  constexpr double kScaling = 16;
+  constexpr double kStripSeconds = 80e-9;
+  const double rows = static_cast<double>(problem.m / kStripRows + (problem.m % kStripRows != 0));
+  const double strips = rows * static_cast<double>(PanelsOf(problem));
+  const double operations = 2 * static_cast<double>(problem.k) + kScaling * PartsOf(problem);
+  return strips *
+         (kStripSeconds + static_cast<double>(kStripRows * kPanelColumns) * operations / rate);
+}
+
 double Predict(const Kernel&, const Problem& problem, const DeviceProfile& profile, double rate) {
   if (!problem.has_output()) return 0;
-  double seconds = profile.host == nullptr ? 0 : profile.host->launch;
+  if (profile.host == nullptr) return MultiplyingSeconds(problem, rate);
+  constexpr double kMatrixSeconds = 0.5e-6;  // Three loops over what there may be little of.
+  constexpr double kPanelSeconds = 0.45e-9;  // An element's place in a panel.
+  const HostCosts& costs = *profile.host;
   const auto batch = static_cast<double>(problem.batch);
-  double elements = ElementsOf(problem.d, problem.batch);
+  double seconds = costs.launch;
   if (problem.has_product()) {
-    constexpr double kScaling = 16;
-    const double rows = static_cast<double>(problem.m / kStripRows + (problem.m % kStripRows != 0));
-    const double strips = rows * static_cast<double>(PanelsOf(problem));
-    const double operations = 2 * static_cast<double>(problem.k) + kScaling * PartsOf(problem);
-    seconds += batch * strips * static_cast<double>(kStripRows * kPanelColumns) * operations / rate;
-    elements += 2 * (ElementsOf(problem.a, problem.batch) + ElementsOf(problem.b, problem.batch));
+    const auto times = [&](const MatrixLayout& operand) {
+      return operand.batch_stride_bytes == 0 ? 1 : batch;
+    };
+    const bool a_is_across = problem.a.order == Order::kColumnMajor;
+    seconds += times(problem.a) * PreparingSeconds(costs, problem.a, a_is_across, 0) +
+               times(problem.b) * PreparingSeconds(costs, problem.b, false, kPanelSeconds) +
+               batch * (kMatrixSeconds + MultiplyingSeconds(problem, rate));
   }
-  return seconds + elements / profile.converted_elements_per_second;
+  const bool is_in_d = problem.d.type == ElementType::kF32;
+  if (is_in_d && problem.is_plain() && problem.has_product()) return seconds;
+  return seconds + batch * EpilogueSeconds(costs, problem, ElementType::kF32, ElementType::kF32);
 }
 
 // DeepGEMM's blocks: 1x128 of A and 128x128 of B.
 absl::StatusOr<Problem> Sample(const Kernel& kernel, const Target&) {
-  constexpr int64_t kExtent = 128;
+  constexpr int64_t kExtent = 256;
+  constexpr int64_t kDepth = 128;
   Problem problem;
   problem.m = problem.n = problem.k = kExtent;
   ASSIGN_OR_RETURN(problem.a, TightLayout("a", kernel.a, Order::kRowMajor, kExtent, kExtent));
@@ -222,8 +257,8 @@ absl::StatusOr<Problem> Sample(const Kernel& kernel, const Target&) {
   ASSIGN_OR_RETURN(problem.d,
                    TightLayout("d", ElementType::kF32, Order::kRowMajor, kExtent, kExtent));
   problem.a_scale = problem.b_scale = ScaleKind::kBlocks;
-  problem.a_blocks = {.lines = 1, .depth = kExtent};
-  problem.b_blocks = {.lines = kExtent, .depth = kExtent};
+  problem.a_blocks = {.lines = 1, .depth = kDepth};
+  problem.b_blocks = {.lines = kDepth, .depth = kDepth};
   return problem;
 }
 

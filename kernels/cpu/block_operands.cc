@@ -35,13 +35,13 @@ class Places {
   Checked end_ = Checked(0);
 };
 
-// Calls store(index, value) for every element of a line.
+// Calls store(index, value) for every element of a line, until the flag is set.
 template <typename Store>
-void DecodeEach(const MatrixLayout& layout, const std::byte* matrix, int64_t line,
+void DecodeEach(const MatrixLayout& layout, const std::byte* matrix, int64_t line, AbortFlag abort,
                 const Store& store) {
   float values[kChunk];
   const std::byte* const start = matrix + line * layout.line_stride_bytes();
-  for (int64_t first = 0; first < layout.line_length(); first += kChunk) {
+  for (int64_t first = 0; first < layout.line_length() && !IsSet(abort); first += kChunk) {
     const int64_t count = std::min(kChunk, layout.line_length() - first);
     DecodeLine(layout.type, start + first * BitsOf(layout.type) / 8, count, values);
     for (int64_t i = 0; i < count; ++i) store(first + i, values[i]);
@@ -95,7 +95,7 @@ void WidenA(const MatrixLayout& layout, const std::byte* matrix, float* lines, b
   const int64_t k = layout.columns;
   const bool is_by_rows = layout.order == Order::kRowMajor;
   ForEachUnlessAborted(abort, is_shared, layout.lines(), [&](int64_t line) {
-    DecodeEach(layout, matrix, line, [&](int64_t index, float value) {
+    DecodeEach(layout, matrix, line, abort, [&](int64_t index, float value) {
       lines[is_by_rows ? line * k + index : index * k + line] = value;
     });
   });
@@ -110,7 +110,7 @@ void WidenB(const MatrixLayout& layout, const std::byte* matrix, float* panels, 
     return panels[(column / kPanelColumns * k + depth) * kPanelColumns + column % kPanelColumns];
   };
   ForEachUnlessAborted(abort, is_shared, layout.lines(), [&](int64_t line) {
-    DecodeEach(layout, matrix, line, [&](int64_t index, float value) {
+    DecodeEach(layout, matrix, line, abort, [&](int64_t index, float value) {
       (is_by_rows ? place(line, index) : place(index, line)) = value;
     });
   });
@@ -123,15 +123,17 @@ void WidenB(const MatrixLayout& layout, const std::byte* matrix, float* panels, 
   }
 }
 
-void DecodeFactorsOfA(const Problem& problem, const std::byte* factors, float* decoded) {
+void DecodeFactorsOfA(const Problem& problem, const std::byte* factors, float* decoded,
+                      AbortFlag abort) {
   const BlockScale& blocks = problem.a_blocks;
   const int64_t count = blocks.line_blocks(problem.m) * blocks.depth_blocks(problem.k);
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count && !IsSet(abort); ++i) {
     decoded[i] = DecodeFactor(blocks.type, factors + i * BytesOf(blocks.type));
   }
 }
 
-void DecodeFactorsOfB(const Problem& problem, const std::byte* factors, float* decoded) {
+void DecodeFactorsOfB(const Problem& problem, const std::byte* factors, float* decoded,
+                      AbortFlag abort) {
   const BlockScale& blocks = problem.b_blocks;
   const int64_t depth_blocks = blocks.depth_blocks(problem.k);
   for (int64_t column = 0; column < PanelsOf(problem) * kPanelColumns; ++column) {
@@ -139,7 +141,7 @@ void DecodeFactorsOfB(const Problem& problem, const std::byte* factors, float* d
         decoded + column / kPanelColumns * depth_blocks * kPanelColumns + column % kPanelColumns;
     const std::byte* const line = factors + std::min(column, problem.n - 1) / blocks.lines *
                                                 depth_blocks * BytesOf(blocks.type);
-    for (int64_t block = 0; block < depth_blocks; ++block) {
+    for (int64_t block = 0; block < depth_blocks && !IsSet(abort); ++block) {
       to[block * kPanelColumns] = DecodeFactor(blocks.type, line + block * BytesOf(blocks.type));
     }
   }

@@ -38,7 +38,9 @@ void WidenA(const MatrixLayout& layout, const std::byte* matrix, float* lines, b
             AbortFlag abort);
 void WidenB(const MatrixLayout& layout, const std::byte* matrix, float* panels, bool is_shared,
             AbortFlag abort);
-void DecodeFactorsOfA(const Problem& problem, const std::byte* factors, float* decoded);
-void DecodeFactorsOfB(const Problem& problem, const std::byte* factors, float* decoded);
+void DecodeFactorsOfA(const Problem& problem, const std::byte* factors, float* decoded,
+                      AbortFlag abort);
+void DecodeFactorsOfB(const Problem& problem, const std::byte* factors, float* decoded,
+                      AbortFlag abort);
 
 }  // namespace gemmd

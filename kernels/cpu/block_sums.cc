@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/block_sums.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace gemmd {
 namespace {
+
+// From one look at the flag to the next: well below a millisecond.
+constexpr int64_t kSteps = 1 << 16;
 
 using Floats = float __attribute__((vector_size(kPanelColumns * sizeof(float))));
 
@@ -28,10 +32,13 @@ using Floats = float __attribute__((vector_size(kPanelColumns * sizeof(float))))
   for (int64_t first = 0; first < strip.k;) {
     const int64_t end = EndOfPart(strip.a_blocks, strip.b_blocks, first, strip.k);
     Floats sums[kStripRows] = {};
-    for (int64_t p = first; p < end; ++p) {
-      Floats b;
-      std::memcpy(&b, strip.b + p * kPanelColumns, sizeof(b));
-      for (int64_t i = 0; i < kStripRows; ++i) sums[i] += strip.a[i][p] * b;
+    for (int64_t p = first; p < end;) {
+      if (IsSet(strip.abort)) return;
+      for (const int64_t look = std::min(end, p + kSteps); p < look; ++p) {
+        Floats b;
+        std::memcpy(&b, strip.b + p * kPanelColumns, sizeof(b));
+        for (int64_t i = 0; i < kStripRows; ++i) sums[i] += strip.a[i][p] * b;
+      }
     }
     for (int64_t i = 0; i < kStripRows; ++i) AddPart(strip, i, first, sums[i]);
     first = end;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kernels/abort.h"
 #include "kernels/block_scale.h"
 
 namespace gemmd {
@@ -29,6 +30,7 @@ struct Strip {
   const BlockScale* b_blocks;
   const float* b_factors;          // Lines of kPanelColumns factors.
   float (*totals)[kPanelColumns];  // kStripRows lines, which are written.
+  AbortFlag abort;                 // Where it is set, totals are anything.
 };
 
 // How wide the vectors are.

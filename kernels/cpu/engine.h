@@ -76,12 +76,13 @@ absl::Status MultiplyOpenBlasF64(const Product& product);
 inline constexpr int64_t kAnyExtent = INT64_MAX;
 inline constexpr int64_t kIntExtent = INT32_MAX;  // A BLAS with 32-bit integers.
 
-// dnnl_sgemm is faster here than the matmul primitive: 508 against 437 GFLOP/s at 2048^3.
+// dnnl_sgemm is faster here than the matmul primitive (508 against 437 GFLOP/s at 2048^3), except
+// for few rows times a transposed matrix, which are a layer's inputs and its weights.
 inline constexpr Engine kOneDnnF32 = {
     .name = "onednn.f32",
     .library = "onednn",
     .provider = "oneDNN",
-    .call = "dnnl_sgemm",
+    .call = "dnnl_sgemm or oneDNN matmul (f32)",
     .operand = ElementType::kF32,
     .accumulator = ElementType::kF32,
     .takes_unsigned = false,

@@ -107,6 +107,11 @@ constexpr int StageBytes(const CudaRow& row) {
 // accumulators takes their place. Two barriers for each stage follow, beyond the tile: other blocks
 // may arrive at them to the end.
 inline constexpr int kBarrierBytes = 16;
+// So many tiles along k are between two looks for an abort (mainloop/abort.cuh): some 100 us of the
+// quickest ones, so that a look over the bus costs nothing, and less than 20 ms of the slowest.
+inline constexpr int kTilesBetweenLooks = 1024;
+// After the barriers of a ring: how its end is told before the last tile (TilePipe).
+inline constexpr int kStopBytes = 16;
 //
 // Warpgroups keep the stages full while they store D: each has room of its own after the stages,
 // for as many columns of its instruction's rows as an instruction has in 16 bits. The copy engine
@@ -127,8 +132,11 @@ constexpr int BarriersOffset(const CudaRow& row) {
   const int bytes = stages > accumulators ? stages : accumulators;
   return (bytes + 7) / 8 * 8;
 }
-constexpr int SharedBytes(const CudaRow& row) {
+constexpr int StopOffset(const CudaRow& row) {
   return BarriersOffset(row) + row.stages * kBarrierBytes;
+}
+constexpr int SharedBytes(const CudaRow& row) {
+  return StopOffset(row) + (HasRing(row) ? kStopBytes : 0);
 }
 
 // Whether a warpgroup's registers suffice to finish sums where they are (register_epilogue.cuh):
@@ -190,6 +198,14 @@ constexpr int BlocksPerMultiprocessor(const CudaRow& row, mma::Chip chip) {
   const int by_registers = kRegisters / (ThreadsOfBlock(row, chip) * RegistersOf(row, chip));
   const int least = by_memory < by_registers ? by_memory : by_registers;
   return least < 1 ? 1 : least;
+}
+
+// Whether a launch of the row begins while the one before it ends (ptx::WaitForEarlierLaunches).
+// Where several blocks share a multiprocessor, those that begin early crowd where there is room,
+// and others stay without work: an H200 was up to 1.3 times slower.
+constexpr bool BeginsEarly(const CudaRow& row, mma::Chip chip) {
+  return HasRingOn(row, chip) && mma::HasEarlyLaunches(chip) &&
+         BlocksPerMultiprocessor(row, chip) == 1;
 }
 
 }  // namespace gemmd

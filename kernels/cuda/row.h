@@ -8,8 +8,8 @@
 // (stages). The tiles of a cluster's blocks lie above each other in D: each block brings a part of
 // their common tile of B for all of them.
 //
-// Where warpgroups multiply, warps_m counts all of their warps, and the warpgroups' parts of the
-// tile lie above each other.
+// Where warpgroups multiply, warps_m counts all of their warps. The warpgroups' parts of the tile
+// lie above each other, or each has a tile of its own and they take turns.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,9 @@ enum class Pipeline : uint8_t {
   // The copy engine fills a ring of stages, and warpgroups multiply what lies there. Blocks stay
   // for one tile of D after the other.
   kWarpgroups,
+  // The same, but each warpgroup has every second tile for itself, so that one multiplies while the
+  // other one stores what it has.
+  kTurns,
 };
 
 struct CudaRow {

@@ -133,6 +133,11 @@ struct Warpgroups {
   static constexpr Pipeline kPipeline = Pipeline::kWarpgroups;
   static constexpr int kStages = kOf;
 };
+template <int kOf>
+struct Turns {
+  static constexpr Pipeline kPipeline = Pipeline::kTurns;
+  static constexpr int kStages = kOf;
+};
 template <Pipeline kOf, int kStages>
 struct StagesOf;
 template <int kStages>
@@ -146,6 +151,10 @@ struct StagesOf<Pipeline::kRing, kStages> {
 template <int kStages>
 struct StagesOf<Pipeline::kWarpgroups, kStages> {
   using Type = Warpgroups<kStages>;
+};
+template <int kStages>
+struct StagesOf<Pipeline::kTurns, kStages> {
+  using Type = Turns<kStages>;
 };
 
 template <int kOf>

@@ -118,7 +118,9 @@ constexpr KernelFamily kCudaFamily = {.available = Available,
 
 // "mma.m16n8k16.f32.f16.f16.f32_192x256x64_w2x4_s4_c2"; the name leaves out a cluster of one block.
 RowName NameOfRow(const CudaRow& row) {
-  const std::string cluster = row.cluster > 1 ? Concat("_c", int{row.cluster}) : "";
+  const std::string cluster = row.cluster > 1   ? Concat("_c", int{row.cluster})
+                              : TakesTurns(row) ? "_turns"
+                                                : "";
   return RowName(mma::NameOf(row.instruction).view(), "_", int{row.tile.m}, "x", int{row.tile.n},
                  "x", int{row.tile.k}, "_w", int{row.warps_m}, "x", int{row.warps_n}, "_s",
                  int{row.stages}, cluster);

@@ -27,6 +27,7 @@ struct RowShape {
   int8_t warps_n;
   int8_t stages;
   int8_t cluster = 1;
+  bool takes_turns = false;  // Each warpgroup has tiles of its own.
 };
 
 using RowShapes = std::span<const RowShape>;
@@ -47,14 +48,16 @@ inline constexpr std::array<RowShape, 6> kSparseTiles = {{{256, 192, 128, 4, 2, 
                                                           {64, 64, 128, 2, 2, 4},
                                                           {64, 64, 128, 2, 2, 12}}};
 // The tiles of warpgroups, by the n of their instruction. 256x192 brings the fewest bytes for its
-// operations; 128x256 and 256x128 divide more matrices well, and 128x128 serves smaller ones.
+// operations; 128x256 and 256x128 divide more matrices well; 128x128 serves smaller ones, and
+// 128x64 those of which larger tiles would leave multiprocessors without work.
 inline constexpr std::array<RowShape, 1> kWarpgroupTilesOf256 = {{{128, 256, 128, 8, 1, 3}}};
 inline constexpr std::array<RowShape, 1> kWarpgroupTilesOf192 = {{{256, 192, 128, 8, 1, 3}}};
-inline constexpr std::array<RowShape, 2> kWarpgroupTilesOf128 = {
-    {{256, 128, 128, 8, 1, 4}, {128, 128, 128, 8, 1, 6}}};
-// A stage is as short as the swizzle allows, and there are as many of them as fit: what counts is
-// how many bytes are under way.
-inline constexpr std::array<RowShape, 1> kNarrowTilesOf64 = {{{64, 64, 128, 4, 1, 14}}};
+inline constexpr std::array<RowShape, 3> kWarpgroupTilesOf128 = {
+    {{256, 128, 128, 8, 1, 4}, {128, 128, 128, 8, 1, 6}, {128, 128, 128, 8, 1, 6, 1, true}}};
+// A stage is as short as the swizzle allows, and there are as many of them as fit: what counts in
+// narrow tiles is how many bytes are under way.
+inline constexpr std::array<RowShape, 2> kWarpgroupTilesOf64 = {
+    {{128, 64, 128, 8, 1, 8}, {64, 64, 128, 4, 1, 14}}};
 inline constexpr std::array<RowShape, 1> kNarrowTilesOf32 = {{{64, 32, 128, 4, 1, 18}}};
 inline constexpr std::array<RowShape, 1> kNarrowTilesOf16 = {{{64, 16, 128, 4, 1, 22}}};
 constexpr RowShapes WarpgroupTiles(const mma::Instruction& instruction) {
@@ -64,7 +67,7 @@ constexpr RowShapes WarpgroupTiles(const mma::Instruction& instruction) {
     case 256: return kWarpgroupTilesOf256;
     case 192: return kWarpgroupTilesOf192;
     case 128: return kWarpgroupTilesOf128;
-    case 64: return kNarrowTilesOf64;
+    case 64: return kWarpgroupTilesOf64;
     case 32: return kNarrowTilesOf32;
     case 16: return kNarrowTilesOf16;
     default: return {};
@@ -121,9 +124,10 @@ constexpr CudaRow MakeRow(const mma::Instruction& instruction, const RowShape& s
   row.warps_n = shape.warps_n;
   row.stages = shape.stages;
   row.cluster = shape.cluster;
-  row.pipeline = instruction.is_warpgroup() ? Pipeline::kWarpgroups
-                 : CanLoadAhead(row)        ? Pipeline::kRing
-                                            : Pipeline::kPlain;
+  row.pipeline = shape.takes_turns            ? Pipeline::kTurns
+                 : instruction.is_warpgroup() ? Pipeline::kWarpgroups
+                 : CanLoadAhead(row)          ? Pipeline::kRing
+                                              : Pipeline::kPlain;
   return row;
 }
 

@@ -14,17 +14,28 @@
 namespace gemmd {
 
 // Whether warpgroups, groups of four warps, multiply together.
-constexpr bool HasWarpgroups(const CudaRow& row) { return row.pipeline == Pipeline::kWarpgroups; }
+constexpr bool TakesTurns(const CudaRow& row) { return row.pipeline == Pipeline::kTurns; }
+constexpr bool HasWarpgroups(const CudaRow& row) {
+  return row.pipeline == Pipeline::kWarpgroups || TakesTurns(row);
+}
 inline constexpr int kThreadsOfWarpgroup = 128;
 constexpr int WarpgroupsOf(const CudaRow& row) { return row.threads() / kThreadsOfWarpgroup; }
+// Those that have parts of the same tile.
+constexpr int WarpgroupsOfTile(const CudaRow& row) {
+  return TakesTurns(row) ? 1 : WarpgroupsOf(row);
+}
+// The warps that read a stage.
+constexpr int WarpsOfTile(const CudaRow& row) {
+  return TakesTurns(row) ? kThreadsOfWarpgroup / 32 : row.threads() / 32;
+}
 
 // Whether the row is for a D that is narrow one way: its instructions have few columns. One
 // warpgroup streams the wide operand through many small stages, and stores its sums itself.
-constexpr bool IsNarrow(const CudaRow& row) { return HasWarpgroups(row) && row.tile.n <= 64; }
+constexpr bool IsNarrow(const CudaRow& row) { return HasWarpgroups(row) && row.tile.m <= 64; }
 
 // The part of the tile of a warp, or of a warpgroup, in instructions.
 constexpr int InstructionsDown(const CudaRow& row) {
-  const int parts = HasWarpgroups(row) ? WarpgroupsOf(row) : row.warps_m;
+  const int parts = HasWarpgroups(row) ? WarpgroupsOfTile(row) : row.warps_m;
   return row.tile.m / parts / row.instruction_rows();
 }
 constexpr int InstructionsAcross(const CudaRow& row) {

@@ -52,5 +52,8 @@ constexpr bool HasAsyncCopies(Chip chip) { return CapabilityOf(chip) >= 80; }
 constexpr bool HasTileCopies(Chip chip) { return CapabilityOf(chip) >= 90; }
 // Whether the engine writes a tile to several blocks of a cluster at once.
 constexpr bool HasMulticast(Chip chip) { return HasTileCopies(chip) && CapabilityOf(chip) < 120; }
+// Whether a kernel can begin before the one ahead of it in its stream has ended, and wait for it
+// itself.
+constexpr bool HasEarlyLaunches(Chip chip) { return CapabilityOf(chip) >= 90; }
 
 }  // namespace gemmd::mma

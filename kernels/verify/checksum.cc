@@ -151,9 +151,9 @@ absl::Status CheckIntegers(const CheckedProduct& product, const OneProduct& one,
   for (IntegerFactor& factor : factors) {
     factor = {.word = static_cast<uint32_t>(draw()) | 1, .field = draw() % kFieldPrime};
   }
-  const std::vector<IntegerFactor> b = IntegerSums(problem.b, one.b, factors);
-  const std::vector<IntegerFactor> want = IntegerSums(problem.a, one.a, b);
-  const std::vector<IntegerFactor> got = IntegerSums(problem.d, one.d, factors);
+  const std::vector<IntegerFactor> b = IntegerSums(problem.b, one.b, factors, product.abort);
+  const std::vector<IntegerFactor> want = IntegerSums(problem.a, one.a, b, product.abort);
+  const std::vector<IntegerFactor> got = IntegerSums(problem.d, one.d, factors, product.abort);
   if (IsSet(product.abort)) return AbortedLaunch();
   // The least and the most that a product can be, by the types alone.
   const double most = MagnitudeOf(problem.a.type) * MagnitudeOf(problem.b.type);
@@ -207,11 +207,11 @@ absl::Status CheckFloats(const CheckedProduct& product, const OneProduct& one, D
     scaled[j] *= one.b_scale[one.b_scale.size() == 1 ? 0 : j];
   }
   // B r and the squares of its terms; then those of A (B r).
-  const LineSums b = SumsOf(problem.b, one.b, scaled, SquaresOf(scaled));
-  const LineSums want = SumsOf(problem.a, one.a, b.sums, b.squares);
-  const LineSums got = SumsOf(problem.d, one.d, factors, SquaresOf(factors));
+  const LineSums b = SumsOf(problem.b, one.b, scaled, SquaresOf(scaled), product.abort);
+  const LineSums want = SumsOf(problem.a, one.a, b.sums, b.squares, product.abort);
+  const LineSums got = SumsOf(problem.d, one.d, factors, SquaresOf(factors), product.abort);
   LineSums c;
-  if (problem.has_c()) c = SumsOf(problem.c, one.c, factors, SquaresOf(factors));
+  if (problem.has_c()) c = SumsOf(problem.c, one.c, factors, SquaresOf(factors), product.abort);
   if (IsSet(product.abort)) return AbortedLaunch();
 
   const double columns_bias = ColumnsBias(one, factors);

@@ -6,12 +6,12 @@
 namespace gemmd::verify {
 namespace {
 
-// Calls `take(line, values)` with the elements of each line as f64.
+// Calls `take(line, values)` with the elements of each line as f64, until the flag is set.
 template <typename Take>
-void ForEachLine(const MatrixLayout& layout, const std::byte* matrix, Take take) {
+void ForEachLine(const MatrixLayout& layout, const std::byte* matrix, AbortFlag abort, Take take) {
   const int64_t length = layout.line_length();
   std::vector<double> values(static_cast<size_t>(length));
-  for (int64_t line = 0; line < layout.lines(); ++line) {
+  for (int64_t line = 0; line < layout.lines() && !IsSet(abort); ++line) {
     DecodeLine(layout.type, matrix + line * layout.line_stride_bytes(), length, values.data());
     take(static_cast<size_t>(line), values);
   }
@@ -39,12 +39,13 @@ void AddTerm(double value, const IntegerFactor& factor, IntegerFactor& sum) {
 }  // namespace
 
 LineSums SumsOf(const MatrixLayout& layout, const std::byte* matrix,
-                const std::vector<double>& factors, const std::vector<double>& weights) {
+                const std::vector<double>& factors, const std::vector<double>& weights,
+                AbortFlag abort) {
   LineSums result;
   result.sums.resize(static_cast<size_t>(layout.rows));
   result.squares.resize(static_cast<size_t>(layout.rows));
   const bool is_row_major = layout.order == Order::kRowMajor;
-  ForEachLine(layout, matrix, [&](size_t line, const std::vector<double>& values) {
+  ForEachLine(layout, matrix, abort, [&](size_t line, const std::vector<double>& values) {
     if (is_row_major) {
       double sum = 0;
       double squares = 0;
@@ -74,10 +75,10 @@ std::vector<double> SquaresOf(const std::vector<double>& values) {
 }
 
 std::vector<IntegerFactor> IntegerSums(const MatrixLayout& layout, const std::byte* matrix,
-                                       const std::vector<IntegerFactor>& factors) {
+                                       const std::vector<IntegerFactor>& factors, AbortFlag abort) {
   std::vector<IntegerFactor> sums(static_cast<size_t>(layout.rows));
   const bool is_row_major = layout.order == Order::kRowMajor;
-  ForEachLine(layout, matrix, [&](size_t line, const std::vector<double>& values) {
+  ForEachLine(layout, matrix, abort, [&](size_t line, const std::vector<double>& values) {
     for (size_t i = 0; i < values.size(); ++i) {
       if (is_row_major) {
         AddTerm(values[i], factors[i], sums[line]);

@@ -7,18 +7,20 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/abort.h"
 #include "kernels/problem.h"
 
 namespace gemmd::verify {
 
 // For each row i of a dense matrix x: sums[i] = sum of x_ij factors_j and squares[i] = sum of
-// x_ij^2 weights_j. Infinities and NaNs go through.
+// x_ij^2 weights_j. Infinities and NaNs go through. Where the flag is set, they are anything.
 struct LineSums {
   std::vector<double> sums;
   std::vector<double> squares;
 };
 LineSums SumsOf(const MatrixLayout& layout, const std::byte* matrix,
-                const std::vector<double>& factors, const std::vector<double>& weights);
+                const std::vector<double>& factors, const std::vector<double>& weights,
+                AbortFlag abort);
 
 std::vector<double> SquaresOf(const std::vector<double>& values);
 
@@ -31,7 +33,7 @@ struct IntegerFactor {
 
 // The same sums of integers or bits, exactly.
 std::vector<IntegerFactor> IntegerSums(const MatrixLayout& layout, const std::byte* matrix,
-                                       const std::vector<IntegerFactor>& factors);
+                                       const std::vector<IntegerFactor>& factors, AbortFlag abort);
 
 // The greatest magnitude of an integer type.
 double MagnitudeOf(ElementType type);

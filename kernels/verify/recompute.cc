@@ -166,10 +166,10 @@ std::vector<double> Decoded(const GatheredMatrix& matrix, int64_t k) {
 }
 
 // Integers and bits: sums that f64 holds exactly, modulo 2^32 at the end of each part of them.
-int32_t ExactSum(const Problem& problem, const double* a, const double* b) {
+int32_t ExactSum(const Problem& problem, const double* a, const double* b, AbortFlag abort) {
   constexpr int64_t kPart = 1 << 20;  // Products are below 2^17, so their sums are below 2^37.
   uint32_t sum = 0;
-  for (int64_t first = 0; first < problem.k; first += kPart) {
+  for (int64_t first = 0; first < problem.k && !IsSet(abort); first += kPart) {
     double part = 0;
     const int64_t end = std::min(problem.k, first + kPart);
     if (problem.a.type == ElementType::kB1 && problem.bit_operation == BitOperation::kXor) {
@@ -195,7 +195,7 @@ void ComputeExactly(const CheckedProduct& product, SmallProduct& small) {
     for (int64_t i = 0; i < problem.m; ++i) {
       for (int64_t j = 0; j < problem.n; ++j) {
         sums[static_cast<size_t>(i * problem.n + j)] =
-            ExactSum(problem, a.data() + i * problem.k, b.data() + j * problem.k);
+            ExactSum(problem, a.data() + i * problem.k, b.data() + j * problem.k, product.abort);
       }
     }
     accumulators.data = reinterpret_cast<const std::byte*>(sums.data());
@@ -218,8 +218,8 @@ void ComputeParts(const CheckedProduct& product, SmallProduct& small) {
   if (problem.has_product()) {
     const std::vector<double> a = Decoded(small.a, problem.k);
     const std::vector<double> b = Decoded(small.b, problem.k);
-    for (int64_t i = 0; i < problem.m && !IsSet(product.abort); ++i) {
-      for (int64_t j = 0; j < problem.n; ++j) {
+    for (int64_t i = 0; i < problem.m; ++i) {
+      for (int64_t j = 0; j < problem.n && !IsSet(product.abort); ++j) {
         totals[static_cast<size_t>(i * problem.n + j)] =
             SumOfParts(absl::MakeConstSpan(a).subspan(static_cast<size_t>(i) * k, k),
                        absl::MakeConstSpan(b).subspan(static_cast<size_t>(j) * k, k),
@@ -297,7 +297,9 @@ void CompareBounds(const CheckedProduct& product, const SmallProduct& small,
       if (reads) {
         const double* const x = a.data() + i * problem.k;
         const double* const y = b.data() + j * problem.k;
-        for (int64_t p = 0; p < problem.k; ++p) AddProduct(x[p], y[p], dot);
+        for (int64_t p = 0; p < problem.k && !IsSet(product.abort); ++p) {
+          AddProduct(x[p], y[p], dot);
+        }
       }
       EpilogueTerms terms = {.scale = ScaleAt(small.a_scale, row) * ScaleAt(small.b_scale, column),
                              .has_scale = problem.has_scales()};

@@ -105,6 +105,26 @@ absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& pla
   return layout;
 }
 
+JobMark MarkOf(const Problem& problem, const JobLayout& layout, const JobPlaces& places,
+               absl::Span<const PlacedPart> parts) {
+  JobMark mark;
+  if (places.d.parts > 0) {
+    for (const PlacedPart& part : parts.last(static_cast<size_t>(places.d.parts))) {
+      mark.bytes = part.block == 0 ? 0 : part.bytes;
+      if (part.block != 0) break;
+      mark.offset += part.bytes;
+    }
+  } else if (layout.d.bytes > 0) {
+    const MatrixLayout& d = problem.d;
+    const int64_t line_bits = d.line_length() * BitsOf(d.type);
+    const bool has_gaps = line_bits != d.line_stride_bytes() * 8;
+    mark.bytes = has_gaps ? line_bits / 8 : d.line_stride_bytes() * std::min(d.lines(), kMarkBytes);
+  }
+  mark.bytes = std::min(mark.bytes, kMarkBytes);
+  if (mark.bytes < kLeastMarkBytes) mark.bytes = 0;
+  return mark;
+}
+
 std::array<PlacedRange, 7> RangesOf(const JobLayout& layout, const JobPlaces& places) {
   return {{{layout.a, places.a},
            {layout.b, places.b},

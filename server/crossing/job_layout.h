@@ -4,6 +4,7 @@
 // after the other, first what is read, then D.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +19,11 @@ namespace gemmd {
 
 // Suffices for any load instruction and for LaunchOnStream.
 inline constexpr int64_t kJobAlignment = 256;
+
+// A mark has so many bytes, or as many as D has where those are fewer, but at least
+// kLeastMarkBytes: a result may have the bytes of a shorter one.
+inline constexpr int64_t kMarkBytes = 16;
+inline constexpr int64_t kLeastMarkBytes = 8;
 
 struct JobRange {
   int64_t offset = 0;
@@ -84,14 +90,33 @@ struct JobLayout {
   int64_t input_bytes = 0;  // What is staged and read ends here, and a staged D begins.
   int64_t end = 0;
 
-  // With what is left to the next multiple of kJobAlignment; 0 where D lies in blocks.
-  int64_t staged_d_bytes() const { return end - input_bytes; }
+  bool is_d_staged() const { return end > input_bytes; }
+  // Whether D lies in blocks, and the worker copies its marked bytes to where it is told of D.
+  bool has_receipt() const { return d.bytes > 0 && !is_d_staged(); }
+  // What is staged for the worker to read: behind the inputs comes the mark of a staged D.
+  int64_t staged_in_bytes() const { return input_bytes + (is_d_staged() ? kJobAlignment : 0); }
+  // What it writes: D with what is left to the next multiple of kJobAlignment, or the receipt.
+  int64_t staged_out_bytes() const { return has_receipt() ? kJobAlignment : end - input_bytes; }
+  // How much of that it must have written.
+  int64_t written_bytes() const {
+    if (d.bytes == 0) return 0;
+    return is_d_staged() ? std::max(d.bytes, kMarkBytes) : kMarkBytes;
+  }
 };
 
 // Lays out the matrices of a valid problem. A D in a block ends with its last element, a staged one
 // with the padding of its last line.
 // Errors: ResourceExhausted where they take 2^63 bytes or more.
 absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& places = {});
+
+// The bytes of D in which the kernel finds a mark of the front's: the first ones, of the first line
+// alone where something lies between the lines, or of the first part of D that anybody wants.
+struct JobMark {
+  int64_t offset = 0;  // In D.
+  int64_t bytes = 0;   // 0: there are fewer than kLeastMarkBytes, which bear no mark.
+};
+JobMark MarkOf(const Problem& problem, const JobLayout& layout, const JobPlaces& places,
+               absl::Span<const PlacedPart> parts);
 
 // Each range of the layout with its place, D last.
 struct PlacedRange {

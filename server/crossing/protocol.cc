@@ -106,8 +106,9 @@ absl::Status CheckJob(const JobRequest& request, int64_t staging_bytes) {
   RETURN_IF_ERROR(kernels[request.kernel].supports(request.problem));
   RETURN_IF_ERROR(CheckCountsOfParts(request.places));
   ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(request.problem, request.places));
-  RETURN_IF_ERROR(CheckRange("staging", request.staged_inputs, layout.input_bytes, staging_bytes));
-  return CheckRange("staging", request.staged_d, layout.staged_d_bytes(), staging_bytes);
+  RETURN_IF_ERROR(
+      CheckRange("staging", request.staged_inputs, layout.staged_in_bytes(), staging_bytes));
+  return CheckRange("staging", request.staged_d, layout.staged_out_bytes(), staging_bytes);
 }
 
 absl::Status CheckMemoryRequest(const MemoryRequest& request, int64_t staging_bytes) {

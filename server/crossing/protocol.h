@@ -41,7 +41,7 @@ namespace gemmd {
 inline constexpr int kWorkerSocket = 3;
 inline constexpr int kWorkerStaging = 4;
 
-inline constexpr uint32_t kWorkerProtocol = 7;
+inline constexpr uint32_t kWorkerProtocol = 8;
 
 enum class RecordKind : uint32_t {
   kHello = 1,
@@ -131,12 +131,14 @@ struct RatesPart {
 struct JobRequest {
   static constexpr RecordKind kKind = RecordKind::kJob;
   RecordHeader header = {.kind = kKind};
-  uint64_t id = 0;            // Ascending from 1, over all requests.
-  uint32_t slot = 0;          // Less than kMostInFlight.
-  uint32_t kernel = 0;        // Position in Catalog(DeviceKind::kCuda).
-  int64_t predicted_ns = 0;   // What the launch should take; a long one is made in panels.
-  int64_t staged_inputs = 0;  // Offsets in the staging area, aligned to kJobAlignment: of what is
-  int64_t staged_d = 0;       //   read (JobLayout::input_bytes), and of D.
+  uint64_t id = 0;           // Ascending from 1, over all requests.
+  uint32_t slot = 0;         // Less than kMostInFlight.
+  uint32_t kernel = 0;       // Position in Catalog(DeviceKind::kCuda).
+  int64_t predicted_ns = 0;  // What the launch should take; a long one is made in panels.
+  // Offsets in the staging area, aligned to kJobAlignment: of what is read, and of D or, where it
+  // lies in blocks, of the receipt (JobLayout), which holds the mark until D is written.
+  int64_t staged_inputs = 0;
+  int64_t staged_d = 0;
   JobPlaces places;
   Problem problem;
 };

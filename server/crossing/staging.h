@@ -46,6 +46,8 @@ class Staging {
 
   int descriptor() const { return file_.get(); }  // Only where Create made it.
   StagingControl& control() const { return *reinterpret_cast<StagingControl*>(mapped_.data()); }
+  // Control words and matrices.
+  absl::Span<std::byte> whole() const { return mapped_; }
   // Aligned to a page. Empty where there is no area.
   absl::Span<std::byte> matrices() const {
     return mapped_.subspan(std::min(mapped_.size(), kControlBytes));

@@ -111,6 +111,9 @@ class Device {
   // Threads: any.
   virtual DeviceCondition condition() const { return {}; }
 
+  // The memory of the host that a worker process of the device has for itself. Threads: any.
+  virtual int64_t worker_memory_bytes() const { return 0; }
+
   // Has the device's worker process replaced, however often that was done before; does not wait for
   // the new one. Errors: Unimplemented where there is none; FailedPrecondition where the device
   // never started. Threads: any.

@@ -44,6 +44,8 @@ class Errand {
   virtual absl::Status Send(int socket) const = 0;
   // What the worker has written in the range `out`, as it must have.
   virtual absl::Span<std::byte> written() const { return out.bytes(); }
+  // Where in the range `in` it finds the first mark of that, to put it where the result is made.
+  virtual absl::Span<std::byte> staged_mark() const { return {}; }
   // After an answer that is OK: where that goes.
   // Errors: ResourceExhausted.
   virtual absl::Status PlaceResult(std::vector<CopiedBytes>& /*copies*/) {
@@ -64,6 +66,8 @@ class Errand {
   int64_t in_bytes = 0;  // What it takes of the staging area.
   int64_t out_bytes = 0;
   bool out_may_stay = false;  // Among the results, until somebody has read them.
+  // How much of the first mark in `written` is left where the worker did nothing.
+  size_t marked_bytes = ResultStamps::kBytes;
   std::vector<BlockUse> uses;
   uint64_t group = 0;  // Errands of one group, but 0, are in no order.
   int64_t predicted_ns = 0;

@@ -72,6 +72,7 @@ std::unique_ptr<Device> BeginGpu(std::string_view name, const DeviceOptions& opt
   worker.command.tensor_limit_bytes = options.gpu_tensor_bytes;
   worker.command.is_confined = options.is_worker_confined;
   worker.staging_bytes = options.gpu_staging_bytes;
+  worker.poisons_freed = options.poisons_freed;
   worker.restarts.rest_ns = absl::ToInt64Nanoseconds(options.worker_rest);
   worker.canary_interval = options.canary_interval;
   worker.watchdog_most = options.watchdog_most;

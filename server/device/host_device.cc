@@ -17,6 +17,8 @@
 #include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
 #include "server/device/operand_check.h"
+#include "server/device/poison.h"
+#include "server/system/spare_addresses.h"
 
 namespace gemmd {
 namespace {
@@ -92,9 +94,10 @@ void PutParts(absl::Span<const DestinationPart> parts, JobOutcome& outcome) {
 
 void HostDevice::FreeDeleter::operator()(std::byte* memory) const { std::free(memory); }
 
-HostDevice::HostDevice(const Target& target, int threads)
-    : info_(target.kind == DeviceKind::kSim ? DescribeSimulator(target.chip) : DescribeCpu()),
-      memory_(WarmMemory::kKeptBytes) {
+HostDevice::HostDevice(const Target& target, int threads, bool poisons_freed)
+    : poisons_freed_(poisons_freed),
+      info_(target.kind == DeviceKind::kSim ? DescribeSimulator(target.chip) : DescribeCpu()),
+      memory_(WarmMemory::kKeptBytes, poisons_freed) {
   info_.kind = target.kind;
   info_.threads = threads > 0 ? threads : AllowedCores();
   info_.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
@@ -191,6 +194,7 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   if (outcome.status.ok() && !job.d.parts.empty()) PutParts(job.d.parts, outcome);
   if (!outcome.status.ok()) outcome.d = HeldBytes();
   if (workspace_bytes_ > kKeptWorkspaceBytes) DropWorkspace();
+  if (poisons_freed_) Poison({workspace_.get(), static_cast<size_t>(workspace_bytes_)});
   return outcome;
 }
 
@@ -232,11 +236,14 @@ absl::Status HostDevice::ReserveWorkspace(int64_t bytes) {
   if (bytes <= workspace_bytes_) return absl::OkStatus();
   DropWorkspace();
   void* memory = nullptr;
-  if (posix_memalign(&memory, kWorkspaceAlignment, static_cast<size_t>(bytes)) != 0) {
+  const bool is_there =
+      posix_memalign(&memory, kWorkspaceAlignment, static_cast<size_t>(bytes)) == 0;
+  workspace_.reset(static_cast<std::byte*>(memory));
+  if (!is_there || (bytes >= WarmMemory::kLeastBytes && !HasSpareAddresses())) {
+    DropWorkspace();
     return absl::ResourceExhaustedError(
         absl::StrCat("workspace: no memory for ", bytes, " bytes on device ", info_.name));
   }
-  workspace_.reset(static_cast<std::byte*>(memory));
   workspace_bytes_ = bytes;
   return absl::OkStatus();
 }

@@ -26,8 +26,8 @@ class HostDevice final : public Device {
  public:
   // Starts the thread and measures the rates of the target's kernels on it: HostTarget() makes
   // `cpu`, a simulator's target `sim:<chip>`. `threads` computing threads; 0 takes every core that
-  // this process may run on.
-  HostDevice(const Target& target, int threads);
+  // this process may run on. `poisons_freed`: server/device/poison.h.
+  HostDevice(const Target& target, int threads, bool poisons_freed = false);
 
   // Finishes what was submitted.
   ~HostDevice() override;
@@ -59,6 +59,7 @@ class HostDevice final : public Device {
 
   // Constant after construction.
   const SteadyClock clock_;
+  const bool poisons_freed_;
   DeviceInfo info_;
   WarmMemory memory_;
   DeviceProfile profile_;

@@ -26,7 +26,7 @@ std::vector<NamedDevice> ExpandCpu(std::string_view name) {
 }
 
 std::unique_ptr<Device> MakeCpu(std::string_view /*name*/, const DeviceOptions& options) {
-  return std::make_unique<HostDevice>(HostTarget(), options.cpu_threads);
+  return std::make_unique<HostDevice>(HostTarget(), options.cpu_threads, options.poisons_freed);
 }
 
 std::string KnownSimulators() {
@@ -45,7 +45,7 @@ std::vector<NamedDevice> ExpandSimulators(std::string_view name) {
 
 std::unique_ptr<Device> MakeSimulator(std::string_view name, const DeviceOptions& options) {
   return std::make_unique<HostDevice>(Target{.kind = DeviceKind::kSim, .chip = *ChipOf(name)},
-                                      options.cpu_threads);
+                                      options.cpu_threads, options.poisons_freed);
 }
 
 }  // namespace

@@ -97,9 +97,11 @@ JobErrand::JobErrand(const Job& job, Device::Done done, const DeviceProfile& pro
   if (absl::Status wrong = CheckSources(job, layout_); !wrong.ok()) {
     verdict = std::move(wrong);
   }
-  in_bytes = layout_.input_bytes;
-  out_bytes = layout_.staged_d_bytes();
-  out_may_stay = !job.d.is_given();
+  in_bytes = layout_.staged_in_bytes();
+  out_bytes = layout_.staged_out_bytes();
+  out_may_stay = layout_.is_d_staged() && !job.d.is_given();
+  const JobMark mark = MarkOf(job.problem, layout_, places_, parts_);
+  if (mark.bytes > 0) marked_bytes = static_cast<size_t>(mark.bytes);
   kernel_ns_ = PredictedNs(*job.kernel, job.problem, profile);
   predicted_ns = kernel_ns_ + PredictedCopyNs(job.problem, profile);
 }
@@ -158,12 +160,17 @@ absl::Status JobErrand::Send(int socket) const {
 }
 
 absl::Span<std::byte> JobErrand::written() const {
-  return out.bytes().first(out_bytes == 0 ? 0 : static_cast<size_t>(layout_.d.bytes));
+  return out.bytes().first(static_cast<size_t>(layout_.written_bytes()));
+}
+
+absl::Span<std::byte> JobErrand::staged_mark() const {
+  const absl::Span<std::byte> behind = in.bytes().subspan(static_cast<size_t>(layout_.input_bytes));
+  return behind.first(std::min(behind.size(), ResultStamps::kBytes));
 }
 
 absl::Status JobErrand::PlaceResult(std::vector<CopiedBytes>& copies) {
-  const absl::Span<std::byte> d = written();
-  if (d.empty()) return absl::OkStatus();
+  if (!layout_.is_d_staged()) return absl::OkStatus();
+  const absl::Span<std::byte> d = out.bytes().first(static_cast<size_t>(layout_.d.bytes));
   if (!job_.d.parts.empty()) {
     const std::byte* from = d.data();
     for (const DestinationPart& part : job_.d.parts) {

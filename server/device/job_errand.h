@@ -22,6 +22,7 @@ class JobErrand final : public Errand {
   std::vector<CopiedBytes> CopiesIn() const override;
   absl::Status Send(int socket) const override;
   absl::Span<std::byte> written() const override;
+  absl::Span<std::byte> staged_mark() const override;
   absl::Status PlaceResult(std::vector<CopiedBytes>& copies) override;
   void End(const absl::Status& status, const Times& times) override;
 

@@ -18,18 +18,19 @@ ResultStamps::ResultStamps() {
 
 void ResultStamps::Put(absl::Span<std::byte> d) const {
   for (size_t at = 0; at < d.size(); at += kPageBytes) {
-    const size_t left = d.size() - at;
-    if (left >= kBytes) {
-      std::memcpy(d.data() + at, stamp_.data(), kBytes);
+    const size_t bytes = std::min(kBytes, d.size() - at);
+    if (bytes >= kLeastBytes) {
+      std::memcpy(d.data() + at, stamp_.data(), bytes);
     } else {
-      std::memset(d.data() + at, 0, left);
+      std::memset(d.data() + at, 0, bytes);
     }
   }
 }
 
-bool ResultStamps::AreLeft(absl::Span<const std::byte> d) const {
-  for (size_t at = 0; at + kBytes <= d.size(); at += kPageBytes) {
-    if (std::memcmp(d.data() + at, stamp_.data(), kBytes) == 0) return true;
+bool ResultStamps::AreLeft(absl::Span<const std::byte> d, size_t first_bytes) const {
+  for (size_t at = 0; at + kLeastBytes <= d.size(); at += kPageBytes) {
+    const size_t bytes = std::min(at == 0 ? first_bytes : kBytes, d.size() - at);
+    if (std::memcmp(d.data() + at, stamp_.data(), bytes) == 0) return true;
   }
   return false;
 }

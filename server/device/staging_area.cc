@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "kernels/status_macros.h"
+#include "server/device/poison.h"
 
 namespace gemmd {
 
@@ -21,10 +22,12 @@ bool StagingRange::is_for_results() const {
   return area_ != nullptr && offset_ >= area_->results_begin_;
 }
 
-absl::StatusOr<std::shared_ptr<StagingArea>> StagingArea::Create(
-    int64_t bytes, std::shared_ptr<const Waker> waker) {
+absl::StatusOr<std::shared_ptr<StagingArea>> StagingArea::Create(int64_t bytes,
+                                                                 std::shared_ptr<const Waker> waker,
+                                                                 bool poisons_freed) {
   ASSIGN_OR_RETURN(Staging staging, Staging::Create(bytes));
-  return std::shared_ptr<StagingArea>(new StagingArea(std::move(staging), std::move(waker)));
+  return std::shared_ptr<StagingArea>(
+      new StagingArea(std::move(staging), std::move(waker), poisons_freed));
 }
 
 int64_t StagingArea::BytesForJobs(int64_t bytes) {
@@ -32,9 +35,10 @@ int64_t StagingArea::BytesForJobs(int64_t bytes) {
   return (bytes - bytes / 3) / kAlignment * kAlignment;
 }
 
-StagingArea::StagingArea(Staging staging, std::shared_ptr<const Waker> waker)
+StagingArea::StagingArea(Staging staging, std::shared_ptr<const Waker> waker, bool poisons_freed)
     : staging_(std::move(staging)),
       waker_(std::move(waker)),
+      poisons_freed_(poisons_freed),
       results_begin_(BytesForJobs(bytes())),
       for_jobs_(results_begin_),
       for_results_(bytes() - results_begin_) {}
@@ -60,6 +64,9 @@ bool StagingArea::Take(int64_t in_bytes, int64_t out_bytes, bool out_may_stay, S
 }
 
 void StagingArea::GiveBack(int64_t offset, int64_t bytes) {
+  if (poisons_freed_) {
+    Poison(staging_.matrices().subspan(static_cast<size_t>(offset), static_cast<size_t>(bytes)));
+  }
   bool is_wanted = false;
   {
     MutexLock lock(&mutex_);

@@ -55,9 +55,11 @@ class StagingRange {
 // Lives as long as any of its ranges.
 class StagingArea : public std::enable_shared_from_this<StagingArea> {
  public:
+  // Free ranges are full of kPoison once they were used, where that is wanted.
   // Errors: ResourceExhausted.
   static absl::StatusOr<std::shared_ptr<StagingArea>> Create(int64_t bytes,
-                                                             std::shared_ptr<const Waker> waker);
+                                                             std::shared_ptr<const Waker> waker,
+                                                             bool poisons_freed = false);
 
   // What one job may need together: inputs and D.
   static int64_t BytesForJobs(int64_t bytes);
@@ -75,12 +77,13 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
 
  private:
   friend StagingRange;
-  StagingArea(Staging staging, std::shared_ptr<const Waker> waker);
+  StagingArea(Staging staging, std::shared_ptr<const Waker> waker, bool poisons_freed);
 
   void GiveBack(int64_t offset, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Staging staging_;
   const std::shared_ptr<const Waker> waker_;
+  const bool poisons_freed_;
   const int64_t results_begin_;
   mutable Mutex mutex_;
   FreeRanges for_jobs_ ABSL_GUARDED_BY(mutex_);

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "server/device/poison.h"
 #include "server/system/mutex.h"
+#include "server/system/spare_addresses.h"
 
 namespace gemmd {
 namespace {
@@ -29,6 +31,10 @@ Mapping Map(size_t bytes) {
   void* const memory =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return {};
+  if (!HasSpareAddresses()) {
+    munmap(memory, bytes);
+    return {};
+  }
   // Where the system has none, small pages do.
   (void)madvise(memory, bytes, MADV_HUGEPAGE);
   return {static_cast<std::byte*>(memory), bytes};
@@ -38,12 +44,14 @@ Mapping Map(size_t bytes) {
 
 class WarmMemory::Kept {
  public:
-  explicit Kept(int64_t most_bytes) : most_bytes_(static_cast<size_t>(most_bytes)) {}
+  Kept(int64_t most_bytes, bool poisons_freed)
+      : most_bytes_(static_cast<size_t>(most_bytes)), poisons_freed_(poisons_freed) {}
   ~Kept() { Cool(); }
 
   // The shortest mapping that is long enough. Nothing where there is none.
   Mapping Find(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(&mutex_);
+    is_cool_ = false;
     const auto found = free_.lower_bound(bytes);
     if (found == free_.end() || found->first / kMostWaste > bytes) return {};
     const Mapping mapping = {found->second, found->first};
@@ -53,13 +61,14 @@ class WarmMemory::Kept {
   }
 
   void Return(Mapping mapping) ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (poisons_freed_) Poison({mapping.memory, mapping.bytes});
     std::vector<Mapping> surplus;
     {
       MutexLock lock(&mutex_);
       free_.emplace(mapping.bytes, mapping.memory);
       bytes_ += mapping.bytes;
       // The shortest first: they are the soonest made anew.
-      while (bytes_ > most_bytes_) {
+      while (bytes_ > (is_cool_ ? 0 : most_bytes_)) {
         surplus.push_back({free_.begin()->second, free_.begin()->first});
         bytes_ -= free_.begin()->first;
         free_.erase(free_.begin());
@@ -75,6 +84,7 @@ class WarmMemory::Kept {
       for (const auto& [bytes, memory] : free_) surplus.push_back({memory, bytes});
       free_.clear();
       bytes_ = 0;
+      is_cool_ = true;
     }
     Unmap(surplus);
   }
@@ -90,12 +100,15 @@ class WarmMemory::Kept {
   }
 
   const size_t most_bytes_;
+  const bool poisons_freed_;
   mutable Mutex mutex_;
   std::multimap<size_t, std::byte*> free_ ABSL_GUARDED_BY(mutex_);  // By their bytes.
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_cool_ ABSL_GUARDED_BY(mutex_) = false;  // Nothing was taken since.
 };
 
-WarmMemory::WarmMemory(int64_t most_kept_bytes) : kept_(std::make_shared<Kept>(most_kept_bytes)) {}
+WarmMemory::WarmMemory(int64_t most_kept_bytes, bool poisons_freed)
+    : kept_(std::make_shared<Kept>(most_kept_bytes, poisons_freed)) {}
 
 std::optional<HeldBytes> WarmMemory::Take(int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);

@@ -24,13 +24,13 @@ class WarmMemory {
   static constexpr int64_t kKeptBytes = int64_t{128} << 20;
   static constexpr absl::Duration kKeptFor = absl::Seconds(1);
 
-  // At most so many bytes that nobody uses are kept.
-  explicit WarmMemory(int64_t most_kept_bytes);
+  // At most so many bytes that nobody uses are kept, full of kPoison where that is wanted.
+  explicit WarmMemory(int64_t most_kept_bytes, bool poisons_freed = false);
 
   // Bytes of any value. None where there is no memory.
   std::optional<HeldBytes> Take(int64_t bytes);
 
-  // Gives back all that nobody uses.
+  // Gives back all that nobody uses, and what comes back later, until more is taken.
   void Cool();
   int64_t kept_bytes() const;
 

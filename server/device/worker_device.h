@@ -41,6 +41,7 @@
 #include "server/device/worker_process.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
+#include "server/system/resident_memory.h"
 
 namespace gemmd {
 
@@ -49,6 +50,7 @@ struct WorkerDeviceOptions {
   // The length of the staging area. Two thirds are for the operands and results of jobs under way;
   // larger jobs go through it in parts, and those that are larger than the GPU's memory in panels.
   int64_t staging_bytes = int64_t{768} << 20;
+  bool poisons_freed = false;  // Memory of the host: server/device/poison.h.
   int copy_threads = CopyThreads::DefaultThreads();
   absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has its GPU.
   absl::Duration canary_timeout = absl::Seconds(10);
@@ -84,6 +86,7 @@ class WorkerDevice final : public Device {
   void Abort(JobId id) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status readiness() const override ABSL_LOCKS_EXCLUDED(mutex_);
   DeviceCondition condition() const override ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t worker_memory_bytes() const override { return OwnResidentBytes(worker_pid()); }
   absl::Status RestartWorker() override ABSL_LOCKS_EXCLUDED(mutex_);
   void WatchReadiness(Listener listener) override ABSL_LOCKS_EXCLUDED(listener_mutex_, mutex_);
 
@@ -221,7 +224,7 @@ class WorkerDevice final : public Device {
   std::string end_;  // How the last worker ended.
 
   // Results for which there is no room in the staging area.
-  WarmMemory results_{WarmMemory::kKeptBytes};
+  WarmMemory results_{WarmMemory::kKeptBytes, options_.poisons_freed};
 
   std::thread thread_;
   // Their work ends before anything else goes.

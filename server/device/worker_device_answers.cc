@@ -53,7 +53,7 @@ absl::Status WorkerDevice::TakeAnswer(const Result& result) {
     if (result.is_lost != 0) return result.status.get();
     const bool is_looked_at_here =
         result.status.get().ok() && (*slot)->out_bytes <= Errand::kMostMarked;
-    if (is_looked_at_here && stamps_.AreLeft((*slot)->written())) {
+    if (is_looked_at_here && stamps_.AreLeft((*slot)->written(), (*slot)->marked_bytes)) {
       return absl::InternalError(kNotWritten);
     }
     errand = std::move(*slot);
@@ -113,7 +113,7 @@ void WorkerDevice::FinishLarge(std::unique_ptr<Errand> errand, absl::Span<const 
   }
   copy_threads_->Run([this, written, errand = std::move(errand), copies = std::move(copies),
                       begun_ns = last_answer_ns_]() mutable {
-    if (stamps_.AreLeft(written)) {
+    if (stamps_.AreLeft(written, errand->marked_bytes)) {
       {
         MutexLock lock(&mutex_);
         --finishing_;
@@ -154,7 +154,7 @@ absl::Status WorkerDevice::CheckTime() {
     if (oldest == nullptr || sent->id < oldest->id) oldest = sent.get();
     predicted_ns += sent->predicted_ns;
     if (sent->is_aborted && WasStarted(*sent) && now_ns >= sent->abort_deadline_ns) {
-      return absl::DeadlineExceededError("the worker did not end an aborted product in a second");
+      return absl::DeadlineExceededError("the worker did not end an aborted product in time");
     }
   }
   if (oldest == nullptr) return absl::OkStatus();

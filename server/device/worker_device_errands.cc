@@ -61,6 +61,7 @@ void WorkerDevice::Begin(std::unique_ptr<Errand> errand) {
 
 void WorkerDevice::BeginSmall(std::unique_ptr<Errand> errand) {
   CopyAll(errand->CopiesIn());
+  stamps_.Put(errand->staged_mark());
   stamps_.Put(errand->written());
   Send(std::move(errand));
 }
@@ -76,6 +77,7 @@ void WorkerDevice::BeginLarge(std::unique_ptr<Errand> owner) {
     absl::Status checked = errand->CheckOperands();
     if (!checked.ok()) return OnCopiedIn(errand, checked);
     copy_threads_->Copy(errand->CopiesIn(), errand->is_aborted, [this, errand] {
+      stamps_.Put(errand->staged_mark());
       stamps_.Put(errand->written());
       OnCopiedIn(errand, absl::OkStatus());
     });

@@ -104,9 +104,8 @@ PaneledJob::Calls WorkerDevice::PanelCalls() {
 // False, and nothing is done, where the job fits into the staging area, or not into the memory.
 bool WorkerDevice::SubmitStreamed(const Job& job, Done& done) {
   const absl::StatusOr<JobLayout> layout = LayOutJob(job.problem, JobErrand::PlacesOf(job));
-  if (!layout.ok() || CheckStaged(layout->end).ok() || layout->end > info_.memory_limit_bytes) {
-    return false;
-  }
+  if (!layout.ok() || layout->end > info_.memory_limit_bytes) return false;
+  if (CheckStaged(layout->staged_in_bytes() + layout->staged_out_bytes()).ok()) return false;
   if (!JobErrand::CheckSources(job, *layout).ok()) return false;
   const auto ended = [this](const StreamedJob& ended_job) {
     {

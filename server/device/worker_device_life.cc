@@ -208,7 +208,7 @@ absl::Status WorkerDevice::StartWorker() {
   if (!waker_->is_open()) return absl::ResourceExhaustedError("no file descriptor is left");
   if (staging_ == nullptr) {
     ASSIGN_OR_RETURN(std::shared_ptr<StagingArea> staging,
-                     StagingArea::Create(options_.staging_bytes, waker_));
+                     StagingArea::Create(options_.staging_bytes, waker_, options_.poisons_freed));
     MutexLock lock(&mutex_);
     staging_ = std::move(staging);
     condition_.staging_bytes = staging_->bytes();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/kserve/describe_model.h"
 
-#include <optional>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "server/kserve/datatype.h"
 
 namespace gemmd {
@@ -75,14 +76,22 @@ void Fill(const DurationSum& sum, inference::StatisticDuration& wire) {
   wire.set_ns(static_cast<uint64_t>(sum.ns));
 }
 
-std::optional<std::string> TypeOf(const Model& model) {
-  if (model.b == nullptr) return std::nullopt;
-  return std::string(NameOf(model.b->spec.layout.type));
+// What neither inputs nor outputs tell, by name. Of an optional input the lists of inputs would say
+// that each request needs it: metadata has no word for it, and perf_analyzer takes no input of the
+// configuration that is not in the metadata.
+std::map<std::string, std::string> PropertiesOf(const Model& model, const DescribedModel& told) {
+  std::vector<std::string> optional;
+  for (const DescribedTensor& input : told.inputs) {
+    if (input.is_optional) optional.emplace_back(input.name);
+  }
+  std::map<std::string, std::string> properties = {
+      {"optional_inputs", absl::StrJoin(optional, ",")}};
+  if (model.b != nullptr) properties.emplace("type", NameOf(model.b->spec.layout.type));
+  return properties;
 }
 
 }  // namespace
 
-// Optional inputs are told by the configuration alone: metadata cannot say that they are optional.
 ModelMetadataResponse MetadataOf(const Model& model) {
   const DescribedModel described = Describe(model);
   ModelMetadataResponse wire;
@@ -93,11 +102,12 @@ ModelMetadataResponse MetadataOf(const Model& model) {
     if (!input.is_optional) Fill(input, *wire.add_inputs());
   }
   Fill(described.d, *wire.add_outputs());
-  if (const auto type = TypeOf(model)) (*wire.mutable_properties())["type"] = *type;
+  for (const auto& [name, value] : PropertiesOf(model, described)) {
+    (*wire.mutable_properties())[name] = value;
+  }
   return wire;
 }
 
-// Every input of the configuration has to be in the metadata, for perf_analyzer at least.
 inference::ModelConfigResponse ConfigOf(const Model& model) {
   const DescribedModel described = Describe(model);
   inference::ModelConfigResponse response;
@@ -116,8 +126,8 @@ inference::ModelConfigResponse ConfigOf(const Model& model) {
   d.set_name(std::string(described.d.name));
   d.set_data_type(ConfigDatatypeOf(described.d.type));
   d.mutable_dims()->Assign(described.d.shape.begin(), described.d.shape.end());
-  if (const auto type = TypeOf(model)) {
-    (*wire.mutable_parameters())["type"].set_string_value(*type);
+  for (const auto& [name, value] : PropertiesOf(model, described)) {
+    (*wire.mutable_parameters())[name].set_string_value(value);
   }
   return response;
 }

@@ -5,9 +5,9 @@
 
 #include "kernels/text.h"
 #include "kserve/v2/inference.pb.h"
+#include "proto/field_start.h"
 #include "server/kserve/datatype.h"
 #include "server/kserve/models.h"
-#include "server/wire/field_start.h"
 #include "server/wire/outgoing.h"
 
 namespace gemmd {

@@ -13,8 +13,9 @@ grpc::ServerUnaryReactor* StartInfer(const InferSetting& setting,
   const int64_t arrived_ns = setting.clock.NowNs();
   const HandlerTimer timer(setting.times, setting.clock, Handler::kModelInfer, arrived_ns);
   auto* const call =
-      new UnaryProduct<InferExchange>(setting.runner, setting.watch, context, response, setting);
-  call->Start(ArrivalOf(context, arrived_ns, setting.gate, setting.clock),
+      new UnaryProduct<InferExchange>({setting.times, setting.clock, Handler::kModelInfer},
+                                      setting.runner, setting.watch, context, response, setting);
+  call->Start(ArrivalOf(context, "ModelInfer", arrived_ns, setting.gate, setting.clock),
               [&](InferExchange& exchange, Arrival arrival, ProductExchange::Answer answer) {
                 return exchange.Start(request.buffer, std::move(arrival), std::move(answer));
               });

@@ -2,14 +2,21 @@
 #include "server/kserve/infer_exchange.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
 #include "server/scheduling/saturating.h"
 
 namespace gemmd {
+namespace {
+
+constexpr std::string_view kNoMemory = "message: no memory to parse it in, try again later";
+
+}  // namespace
 
 class InferExchange::Request final : public ArrivedRequest {
  public:
@@ -18,12 +25,22 @@ class InferExchange::Request final : public ArrivedRequest {
 
   absl::StatusOr<int64_t> Examine(v1::MultiplyRequest& /*message*/) override {
     RETURN_IF_ERROR(message_.Read());
-    ASSIGN_OR_RETURN(const int64_t prepared, PrepareContents(message_));
+    ASSIGN_OR_RETURN(const int64_t prepared,
+                     OrNoMemory(kNoMemory, [this] { return PrepareContents(message_); }));
     return message_.wire_bytes() + message_.request_bytes() + prepared;
   }
 
+  // Contents that came in scraps are put together.
   absl::Status Parse(v1::MultiplyRequest& message, ReceiveQuota& quota, HeldFields& held,
                      Arrival& arrival) override {
+    return OrNoMemory(kNoMemory, [&] { return Convert(message, quota, held, arrival); });
+  }
+
+  std::string UnparsedId() override { return message_.UnparsedId(); }
+
+ private:
+  absl::Status Convert(v1::MultiplyRequest& message, ReceiveQuota& quota, HeldFields& held,
+                       Arrival& arrival) {
     const inference::ModelInferRequest& request = message_.request();
     message.set_request_id(request.id());
     ASSIGN_OR_RETURN(const Model model,
@@ -40,9 +57,6 @@ class InferExchange::Request final : public ArrivedRequest {
     return absl::OkStatus();
   }
 
-  std::string UnparsedId() override { return message_.UnparsedId(); }
-
- private:
   InferExchange& exchange_;
   InferMessage message_;
 };

@@ -11,8 +11,8 @@
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "proto/field_start.h"
 #include "server/kserve/parameters.h"
-#include "server/wire/field_start.h"
 #include "server/wire/incoming.h"
 #include "server/wire/product_exchange.h"
 #include "server/wire/slice_stream.h"
@@ -27,10 +27,10 @@ using google::protobuf::io::StringOutputStream;
 using inference::ModelInferRequest;
 using Form = InputContents::Form;
 
-constexpr uint32_t kInputTag = DelimitedTag(ModelInferRequest::kInputsFieldNumber);
-constexpr uint32_t kOutputTag = DelimitedTag(ModelInferRequest::kOutputsFieldNumber);
-constexpr uint32_t kRawTag = DelimitedTag(ModelInferRequest::kRawInputContentsFieldNumber);
-constexpr uint32_t kContentsTag =
+const uint32_t kInputTag = DelimitedTag(ModelInferRequest::kInputsFieldNumber);
+const uint32_t kOutputTag = DelimitedTag(ModelInferRequest::kOutputsFieldNumber);
+const uint32_t kRawTag = DelimitedTag(ModelInferRequest::kRawInputContentsFieldNumber);
+const uint32_t kContentsTag =
     DelimitedTag(ModelInferRequest::InferInputTensor::kContentsFieldNumber);
 
 // An entry of a map takes 5 bytes on the wire and about 150 in memory.
@@ -78,7 +78,7 @@ absl::Status InferMessage::Scan() {
   SliceStream stream(slices_, SliceStream::After::kKeep);
   CodedInputStream input(&stream);
   (void)input.PushLimit(static_cast<int>(wire_bytes_));
-  while (const uint32_t tag = input.ReadTag()) {
+  while (const uint32_t tag = NextTag(input)) {
     if (tag == kRawTag) {
       RETURN_IF_ERROR(AddRaw(input));
     } else if (tag == kInputTag) {
@@ -88,7 +88,7 @@ absl::Status InferMessage::Scan() {
       RETURN_IF_ERROR(AddRest(input, tag, rest_));
     }
   }
-  // ReadTag gives 0 at the end, and for what cannot be a tag.
+  // NextTag gives 0 at the end, and for what cannot be a tag.
   return input.ConsumedEntireMessage() ? absl::OkStatus() : MalformedMessage();
 }
 
@@ -108,10 +108,11 @@ absl::Status InferMessage::AddInput(Input& input) {
   if (!ReadRange(input, range)) return MalformedMessage();
   const CodedInputStream::Limit limit = input.PushLimit(static_cast<int>(range.end - range.begin));
   std::string rest;
-  while (const uint32_t tag = input.ReadTag()) {
+  while (const uint32_t tag = NextTag(input)) {
     RETURN_IF_ERROR(tag == kContentsTag ? AddContents(input, position) : AddRest(input, tag, rest));
   }
-  if (input.CurrentPosition() != range.end) return MalformedMessage();
+  // The last byte may be a 0 that cannot be a tag.
+  if (!input.ConsumedEntireMessage()) return MalformedMessage();
   input.PopLimit(limit);
   AppendFieldStart(ModelInferRequest::kInputsFieldNumber, rest.size(), rest_);
   rest_ += rest;
@@ -156,7 +157,7 @@ absl::Status InferMessage::AddRest(Input& input, uint32_t tag, std::string& rest
 }
 
 absl::Status InferMessage::ParseRest() {
-  Incoming rest({grpc::Slice(rest_)});
+  Incoming rest(ReceivedSlices({grpc::Slice(rest_)}));
   RETURN_IF_ERROR(rest.Examine(request_).status());
   request_.Clear();
   // Text that is no UTF-8 shows only now.

@@ -6,7 +6,6 @@
 
 #include <google/protobuf/io/coded_stream.h>
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/slice.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include "absl/status/status.h"
 #include "kserve/v2/inference.pb.h"
 #include "server/wire/examination.h"
+#include "server/wire/received_slices.h"
 
 namespace gemmd {
 
@@ -31,7 +31,7 @@ struct InputContents {
     kTyped,  // An InferTensorContents.
   };
   Form form = Form::kNone;
-  std::vector<grpc::Slice> slices = {};
+  ReceivedSlices slices = {};
   int64_t bytes = 0;
 
   // Whether they stay where they are: long enough, and not in scraps.
@@ -86,7 +86,7 @@ class InferMessage {
   };
 
   int64_t wire_bytes_ = 0;
-  std::vector<grpc::Slice> slices_;
+  ReceivedSlices slices_;
   std::string rest_;  // The message without contents.
   int inputs_ = 0;
   int outputs_ = 0;

@@ -38,16 +38,19 @@ class InferStreamReactor final : public grpc::ServerBidiReactor<WireBytes, WireB
  public:
   InferStreamReactor(const InferSetting& setting, grpc::CallbackServerContext& context)
       : setting_(setting),
+        timing_{setting.times, setting.clock, Handler::kModelStreamInfer},
         context_(context),
         span_(StartSpan(context)),
         sending_(setting.watch, context) {}
 
   void Start() {
+    const HandlerTimer timer = timing_.Begin();
     self_ = shared_from_this();
     Advance();
   }
 
   void OnReadDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
     bool is_wanted = false;
     {
       MutexLock lock(&mutex_);
@@ -63,6 +66,7 @@ class InferStreamReactor final : public grpc::ServerBidiReactor<WireBytes, WireB
   }
 
   void OnWriteDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
     sending_.End();
     std::shared_ptr<Exchange> answered;
     {
@@ -75,6 +79,7 @@ class InferStreamReactor final : public grpc::ServerBidiReactor<WireBytes, WireB
   }
 
   void OnCancel() override {
+    const HandlerTimer timer = timing_.Begin();
     std::vector<JobId> jobs;
     {
       MutexLock lock(&mutex_);
@@ -85,20 +90,21 @@ class InferStreamReactor final : public grpc::ServerBidiReactor<WireBytes, WireB
     Advance();
   }
 
-  void OnDone() override { self_.reset(); }
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    self_.reset();
+  }
 
  private:
   void StartProduct() {
     const int64_t arrived_ns = setting_.clock.NowNs();
-    const HandlerTimer timer(setting_.times, setting_.clock, Handler::kModelStreamInfer,
-                             arrived_ns);
     const auto exchange = std::make_shared<Exchange>(setting_);
     {
       MutexLock lock(&mutex_);
       running_.insert(exchange);
     }
     absl::StatusOr<Arrival> arrival =
-        ArrivalOf(context_, arrived_ns, setting_.gate, setting_.clock);
+        ArrivalOf(context_, "ModelStreamInfer", arrived_ns, setting_.gate, setting_.clock);
     if (!arrival.ok()) {
       Answer(exchange, arrival.status());
       return;
@@ -182,6 +188,7 @@ class InferStreamReactor final : public grpc::ServerBidiReactor<WireBytes, WireB
   }
 
   const InferSetting& setting_;
+  const HandlerTiming timing_;
   grpc::CallbackServerContext& context_;
   const std::optional<TraceSpan> span_;  // The span of the stream, parent of its products' spans.
   SendWatch::Call sending_;

@@ -10,6 +10,7 @@
 #include "server/kserve/describe_model.h"
 #include "server/kserve/infer_call.h"
 #include "server/system/version.h"
+#include "server/wire/read_request.h"
 #include "server/wire/registry_call.h"
 #include "server/wire/tensor_session.h"
 
@@ -222,9 +223,7 @@ class KserveService final : public inference::GRPCInferenceService::Service {
   template <typename Request, typename Make>
   void Add(Method method, Make make) {
     AddAnswer(method,
-              [this, method, make](Context& context,
-                                   const Bytes& request) -> absl::StatusOr<RegistryAnswer> {
-                if (!IsForOperators(method)) RETURN_IF_ERROR(runner_.CheckQuestion());
+              [make](Context& context, const Bytes& request) -> absl::StatusOr<RegistryAnswer> {
                 Request wire;
                 RETURN_IF_ERROR(ReadRequest(request, wire));
                 return make(context, wire);
@@ -234,13 +233,19 @@ class KserveService final : public inference::GRPCInferenceService::Service {
   template <typename Answer>
   void AddAnswer(Method method, Answer answer) {
     MarkMethodRawCallback(
-        method, new grpc::internal::CallbackUnaryHandler<Bytes, Bytes>(
-                    [this, answer](Context* context, const Bytes* request, Bytes* response) {
-                      const HandlerTimer timer(times_, clock_, Handler::kKserve, clock_.NowNs());
-                      return AnswerRegistryCall(
-                          *context, unread_, watch_, [&] { return answer(*context, *request); },
-                          *response);
-                    }));
+        method,
+        new grpc::internal::CallbackUnaryHandler<Bytes, Bytes>(
+            [this, method, answer](Context* context, const Bytes* request, Bytes* response) {
+              const HandlerTiming timing{times_, clock_, Handler::kKserve};
+              const HandlerTimer timer = timing.Begin();
+              return AnswerRegistryCall(
+                  timing, *context, unread_, watch_,
+                  [&]() -> absl::StatusOr<RegistryAnswer> {
+                    if (!IsForOperators(method)) RETURN_IF_ERROR(runner_.CheckQuestion());
+                    return answer(*context, TakeRequest(*request));
+                  },
+                  *response);
+            }));
   }
 
   const ProductRunner& runner_;

@@ -22,7 +22,7 @@ void ModelCounts::AddSuccess(const Key& model, const v1::Timing& timing, int64_t
   MutexLock lock(&mutex_);
   ModelTotals& totals = At(model);
   totals.last_ms = now_ms;
-  totals.matrices += matrices;
+  totals.matrices = SaturatingSum(totals.matrices, matrices);
   totals.success.Add(timing.total_ns());
   totals.queue.Add(timing.queue_ns());
   totals.copy_in.Add(timing.copy_in_ns());

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "gemmd/v1/gemm.pb.h"
+#include "server/scheduling/saturating.h"
 #include "server/store/random_id.h"
 #include "server/system/mutex.h"
 
@@ -23,7 +24,7 @@ struct DurationSum {
 
   void Add(int64_t duration_ns) {
     ++count;
-    ns += duration_ns;
+    ns = SaturatingSum(ns, duration_ns);
   }
 };
 

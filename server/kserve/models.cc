@@ -26,7 +26,6 @@ absl::Status CheckServes(const Model& model) {
 
 absl::StatusOr<TensorStore::SessionUse> Models::SessionOf(const ModelUser& user) const {
   const Identity* const caller = user.caller.get();
-  if (user.session.empty()) return NoSuchModel();
   if (caller != nullptr && !caller->grant.roles.Has(Role::kTensors)) return NoSuchModel();
   absl::StatusOr<TensorStore::SessionUse> session =
       store_.Use(user.session, caller == nullptr ? "" : caller->name);

@@ -9,8 +9,8 @@
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "kserve/v2/inference.pb.h"
+#include "proto/field_start.h"
 #include "server/wire/examination.h"
-#include "server/wire/field_start.h"
 #include "server/wire/slice_stream.h"
 
 namespace gemmd {
@@ -59,10 +59,10 @@ int64_t BytesOf(const std::vector<grpc::Slice>& slices) {
 }
 
 // Keeps the bytes from `begin` on.
-void RemoveBeginning(size_t begin, std::vector<grpc::Slice>& slices) {
+void RemoveBeginning(size_t begin, ReceivedSlices& slices) {
   size_t whole = 0;
   while (whole < slices.size() && slices[whole].size() <= begin) begin -= slices[whole++].size();
-  slices.erase(slices.begin(), slices.begin() + static_cast<ptrdiff_t>(whole));
+  slices.EraseBefore(whole);
   if (begin > 0) slices.front() = slices.front().sub(begin, slices.front().size());
 }
 
@@ -140,7 +140,7 @@ class Decoder {
 
 }  // namespace
 
-bool StripPackedFloats(std::string_view datatype, std::vector<grpc::Slice>& contents) {
+bool StripPackedFloats(std::string_view datatype, ReceivedSlices& contents) {
   const Coding* const coding = FindCoding(datatype);
   if (coding == nullptr || coding->wire_type == WireFormatLite::WIRETYPE_VARINT) return false;
   const int64_t all = BytesOf(contents);
@@ -158,7 +158,7 @@ bool StripPackedFloats(std::string_view datatype, std::vector<grpc::Slice>& cont
 }
 
 absl::StatusOr<std::string> DecodeContents(std::string_view field, std::string_view datatype,
-                                           std::vector<grpc::Slice>& contents) {
+                                           ReceivedSlices& contents) {
   const Coding* const coding = FindCoding(datatype);
   if (coding == nullptr) {
     return absl::InvalidArgumentError(

@@ -3,14 +3,12 @@
 // Elements that came as numbers of a message, not as bytes.
 #pragma once
 
-#include <grpcpp/support/slice.h>
-
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/wire/received_slices.h"
 
 namespace gemmd {
 
@@ -22,11 +20,11 @@ inline constexpr int64_t kDecodedGrowth = 4;
 
 // Where numbers lie on the wire as the bytes of their elements, which is how every encoder has FP32
 // and FP64: removes what is around them, and returns whether it did.
-bool StripPackedFloats(std::string_view datatype, std::vector<grpc::Slice>& contents);
+bool StripPackedFloats(std::string_view datatype, ReceivedSlices& contents);
 
 // The elements of an InferTensorContents as bytes. `field` is the input's. Errors: InvalidArgument
 // numbers of another datatype's field, or beyond its range; FP16 and BF16 have no field.
 absl::StatusOr<std::string> DecodeContents(std::string_view field, std::string_view datatype,
-                                           std::vector<grpc::Slice>& contents);
+                                           ReceivedSlices& contents);
 
 }  // namespace gemmd

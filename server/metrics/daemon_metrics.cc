@@ -13,6 +13,12 @@ void CollectRefusals(const Snapshot& now, Samples& samples) {
   }
 }
 
+void CollectPressureChanges(const Snapshot& now, Samples& samples) {
+  for (size_t level = 0; level < kPressures; ++level) {
+    samples.Add({NameOf(static_cast<Pressure>(level))}, now.admission.pressure_changes[level]);
+  }
+}
+
 void CollectConnectionLimits(const Snapshot& now, Samples& samples) {
   samples.Add({"all"}, now.connections.limit);
   samples.Add({"peer"}, now.connections.limit_of_peer);
@@ -39,12 +45,18 @@ void CollectVerifications(const Snapshot& now, Samples& samples) {
   }
 }
 
-void CollectVerifySeconds(const Snapshot& now, Samples& samples) {
+// A sum of each way to check.
+template <double (*kSum)(const VerifyTotals&)>
+void CollectOfModes(const Snapshot& now, Samples& samples) {
   for (size_t mode = 1; mode < kVerifyModes; ++mode) {
-    samples.Add({NameOf(static_cast<VerifyMode>(mode))},
-                static_cast<double>(now.verifications[mode].took_ns) / 1e9);
+    samples.Add({NameOf(static_cast<VerifyMode>(mode))}, kSum(now.verifications[mode]));
   }
 }
+double VerifySeconds(const VerifyTotals& totals) {
+  return static_cast<double>(totals.took_ns) / 1e9;
+}
+double MissProbability(const VerifyTotals& totals) { return totals.miss_probability; }
+double VerifyCost(const VerifyTotals& totals) { return totals.cost; }
 
 void CollectSpans(const Snapshot& now, Samples& samples) {
   samples.Add({"written"}, now.spans.written);
@@ -56,6 +68,15 @@ void CollectHandlers(const Snapshot& now, Samples& samples) {
   for (size_t i = 0; i < kHandlers; ++i) {
     if (now.handlers[i].count() == 0) continue;
     samples.Add({NameOf(static_cast<Handler>(i))}, now.handlers[i]);
+  }
+}
+
+template <int64_t HandlerTimes::Longest::*time>
+void CollectHandlersCpu(const Snapshot& now, Samples& samples) {
+  for (size_t i = 0; i < kHandlers; ++i) {
+    if (now.handlers[i].count() == 0) continue;
+    samples.Add({NameOf(static_cast<Handler>(i))},
+                static_cast<double>(now.handlers_cpu[i].*time) / 1e9);
   }
 }
 
@@ -100,12 +121,18 @@ constexpr Metric kDaemonMetrics[] = {
      .help = "Calls ended because clients read nothing of an answer for too long (--send-timeout)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.silent_calls); }},
     {.name = "gemmd_memory_pressure",
-     .help = "0 while resident memory is below 85 % of --memory-limit-bytes; 1 from 85 %, when "
-             "large products are refused; 2 from 92 %, when all products and most questions are "
-             "refused; 3 from 95 %, "
-             "when calls with unread answers are ended",
+     .help = "0 while resident memory, with that of workers, is below 85 % of "
+             "--memory-limit-bytes; 1 from 85 %, when large products are refused; 2 from 92 %, "
+             "when all products and most other calls are refused; 3 from 95 %, when calls with "
+             "unread answers are ended",
      .collect = [](const Snapshot& now,
                    Samples& s) { s.Add({}, static_cast<int64_t>(now.admission.pressure)); }},
+    {.name = "gemmd_memory_pressure_changes_total",
+     .type = MetricType::kCounter,
+     .labels = {"level"},
+     .help = "How often gemmd_memory_pressure has become 0 (none), 1 (high), 2 (severe) or 3 "
+             "(critical); the log has a line for each change",
+     .collect = CollectPressureChanges},
     {.name = "gemmd_admitted_bytes",
      .unit = "bytes",
      .help = "Bytes of products whose answer has not left: messages, results and scratch memory",
@@ -148,15 +175,28 @@ constexpr Metric kDaemonMetrics[] = {
     {.name = "gemmd_verifications_total",
      .type = MetricType::kCounter,
      .labels = {"mode", "outcome"},
-     .help = "Checks of answers: passed, failed (a wrong answer was not given), or not_verified "
-             "(nothing could be said, or the product has resident tensors)",
+     .help =
+         "Checks of answers: passed, failed (a wrong answer was not given), or not_verified "
+         "(nothing could be said, or a tensor of the product was overwritten or could not be read)",
      .collect = CollectVerifications},
     {.name = "gemmd_verification_seconds_total",
      .type = MetricType::kCounter,
      .labels = {"mode"},
      .unit = "seconds",
      .help = "Time from the end of a product to the end of the check of the answer",
-     .collect = CollectVerifySeconds},
+     .collect = CollectOfModes<VerifySeconds>},
+    {.name = "gemmd_verification_miss_probability_total",
+     .type = MetricType::kCounter,
+     .labels = {"mode"},
+     .help = "Sum, over answers whose check passed, of the probability that the check would not "
+             "have seen one wrong element",
+     .collect = CollectOfModes<MissProbability>},
+    {.name = "gemmd_verification_cost_total",
+     .type = MetricType::kCounter,
+     .labels = {"mode"},
+     .help = "Sum, over answers whose check passed, of the operations of the check divided by "
+             "the operations of the product",
+     .collect = CollectOfModes<VerifyCost>},
     {.name = "gemmd_log_lines_lost_total",
      .type = MetricType::kCounter,
      .help = "Lines of the log that were lost because the reader was too slow or had gone",
@@ -177,16 +217,31 @@ constexpr Metric kDaemonMetrics[] = {
      .labels = {"method"},
      .unit = "seconds",
      .help = "Time for which a call holds a thread of gRPC, so that no other call has the thread: "
-             "the code of the method, with the parsing of a unary product; of a stream each "
-             "message counts. A method that was never called has no series",
+             "the code of the method, with the parsing of a unary product; each message and the "
+             "end of a call count too. A method that was never called has no series",
      .collect = CollectHandlers},
+    {.name = "gemmd_handler_longest_cpu_seconds",
+     .type = MetricType::kGauge,
+     .labels = {"method"},
+     .unit = "seconds",
+     .help = "Longest processor time that a call has held a thread of gRPC for since the start, "
+             "which other work on the machine does not lengthen",
+     .collect = CollectHandlersCpu<&HandlerTimes::Longest::first_ns>},
+    {.name = "gemmd_handler_second_longest_cpu_seconds",
+     .type = MetricType::kGauge,
+     .labels = {"method"},
+     .unit = "seconds",
+     .help = "Second longest of the same times: the longest may be the machine's, such as a page "
+             "of memory for which a virtual machine waits",
+     .collect = CollectHandlersCpu<&HandlerTimes::Longest::second_ns>},
 };
 
 }  // namespace
 
 absl::Span<const Metric> DaemonMetrics() { return kDaemonMetrics; }
 std::vector<absl::Span<const Metric>> OwnMetrics() {
-  return {DaemonMetrics(), DeviceMetrics(), GpuMetrics(), TensorMetrics(), ProcessMetrics()};
+  return {DaemonMetrics(), CallerMetrics(), DeviceMetrics(),
+          GpuMetrics(),    TensorMetrics(), ProcessMetrics()};
 }
 
 }  // namespace gemmd

@@ -171,6 +171,16 @@ constexpr Metric kDeviceMetrics[] = {
          [](const Snapshot& now, Samples& s) {
            OfEach(now, s, [](const auto& device) { return Seconds(device.load.busy_ns); });
          }},
+    {.name = "gemmd_abort_seconds",
+     .type = MetricType::kHistogram,
+     .labels = {"device"},
+     .unit = "seconds",
+     .help = "Time for which the device went on with a product that had been cancelled or stopped, "
+             "or whose deadline had passed",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.load.aborts; });
+         }},
     {.name = "gemmd_launches_total",
      .type = MetricType::kCounter,
      .labels = {"device", "products"},

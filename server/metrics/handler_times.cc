@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/metrics/handler_times.h"
 
+#include <time.h>
+
 #include <algorithm>
 
 namespace gemmd {
@@ -30,8 +32,32 @@ std::string_view NameOf(Handler handler) {
     case Handler::kRestartDevice: return "RestartDevice";
     case Handler::kListIncidents: return "ListIncidents";
     case Handler::kGetIncidentProduct: return "GetIncidentProduct";
+    case Handler::kReflection: return "ServerReflectionInfo";
+    case Handler::kHealth: return "Health";
   }
   return "";
+}
+
+int64_t HandlerTimer::CpuNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+void HandlerTimes::Add(Handler handler, int64_t held_ns, int64_t cpu_ns) {
+  times_[static_cast<size_t>(handler)].Add(held_ns);
+  std::atomic<int64_t>& second_ns = second_longest_ns_[static_cast<size_t>(handler)];
+  if (cpu_ns <= second_ns.load(std::memory_order_relaxed)) return;
+  const MutexLock lock(&mutex_);
+  Longest& longest = longest_[static_cast<size_t>(handler)];
+  longest.second_ns = std::max(longest.second_ns, std::min(cpu_ns, longest.first_ns));
+  longest.first_ns = std::max(longest.first_ns, cpu_ns);
+  second_ns.store(longest.second_ns, std::memory_order_relaxed);
+}
+
+HandlerTimes::LongestTimes HandlerTimes::ReadLongestCpu() const {
+  const MutexLock lock(&mutex_);
+  return longest_;
 }
 
 HandlerTimes::Hold HandlerTimes::Take(int64_t since_ns) {

@@ -67,9 +67,10 @@ struct Metric {
 inline constexpr std::string_view kMetricsPath = "/metrics";        // gemmd's own metrics.
 inline constexpr std::string_view kTritonPath = "/metrics/triton";  // Triton's names.
 
-// gemmd's own metrics in five lists: the daemon, its devices and kernels, GPUs, resident tensors,
-// the process.
+// gemmd's own metrics in six lists: the daemon, its callers, its devices and kernels, GPUs,
+// resident tensors, the process.
 absl::Span<const Metric> DaemonMetrics();
+absl::Span<const Metric> CallerMetrics();
 absl::Span<const Metric> DeviceMetrics();
 absl::Span<const Metric> GpuMetrics();
 absl::Span<const Metric> TensorMetrics();

@@ -30,8 +30,10 @@ Snapshot Observer::Observe() const {
                        .verifications = {},
                        .devices = {},
                        .kernels = stats_.kernels(),
+                       .callers = callers_(),
                        .kinds = {},
-                       .handlers = {}};
+                       .handlers = {},
+                       .handlers_cpu = {}};
   for (size_t i = 0; i < kVerifyModes; ++i) {
     const auto mode = static_cast<VerifyMode>(i);
     VerifyTotals& totals = snapshot.verifications[i];
@@ -39,6 +41,8 @@ Snapshot Observer::Observe() const {
       totals.ends[end] = stats_.verifications(mode, static_cast<VerifyEnd>(end));
     }
     totals.took_ns = stats_.verify_ns(mode);
+    totals.miss_probability = stats_.miss_probability(mode);
+    totals.cost = stats_.verify_cost(mode);
   }
   for (size_t i = 0; i < devices_.size(); ++i) {
     const ServedDevice& served = devices_[i];
@@ -58,6 +62,7 @@ Snapshot Observer::ObserveForScrape() const {
   Snapshot snapshot = Observe();
   snapshot.kinds = stats_.kinds();
   snapshot.handlers = handlers_.Read();
+  snapshot.handlers_cpu = handlers_.ReadLongestCpu();
   return snapshot;
 }
 

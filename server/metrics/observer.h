@@ -21,6 +21,7 @@
 #include "server/store/tensor_store.h"
 #include "server/system/line_file.h"
 #include "server/system/log_sink.h"
+#include "server/trust/rule_use.h"
 
 namespace gemmd {
 
@@ -56,6 +57,8 @@ struct DeviceSnapshot {
 struct VerifyTotals {
   std::array<int64_t, kVerifyEnds> ends = {};  // Indexed by VerifyEnd.
   int64_t took_ns = 0;                         // From D to their ends.
+  double miss_probability = 0;                 // Sums over those that passed.
+  double cost = 0;
 };
 
 struct Snapshot {
@@ -72,9 +75,11 @@ struct Snapshot {
   std::array<VerifyTotals, kVerifyModes> verifications = {};  // Indexed by VerifyMode.
   std::vector<DeviceSnapshot> devices;
   std::vector<Stats::KernelTotals> kernels;
+  std::vector<RuleUse::Totals> callers;  // By rule; empty where callers are not known by name.
   // Filled by ObserveForScrape alone:
   std::vector<Stats::KindTotals> kinds;
   HandlerTimes::Snapshot handlers;
+  HandlerTimes::LongestTimes handlers_cpu;
 };
 
 struct RefusalCount {
@@ -96,7 +101,9 @@ class Observer {
       std::function<LogCounts()> log = [] { return LogCounts(); },
       std::function<TensorStore::Load()> tensors = [] { return TensorStore::Load(); },
       std::function<CertificateCounts()> certificate = [] { return CertificateCounts(); },
-      std::function<LineFile::Counts()> spans = [] { return LineFile::Counts(); })
+      std::function<LineFile::Counts()> spans = [] { return LineFile::Counts(); },
+      std::function<std::vector<RuleUse::Totals>()> callers =
+          [] { return std::vector<RuleUse::Totals>(); })
       : devices_(devices),
         scheduler_(scheduler),
         admission_(admission),
@@ -107,7 +114,8 @@ class Observer {
         log_(std::move(log)),
         tensors_(std::move(tensors)),
         certificate_(std::move(certificate)),
-        spans_(std::move(spans)) {}
+        spans_(std::move(spans)),
+        callers_(std::move(callers)) {}
 
   // These hold locks of other parts only while they copy a few numbers. Threads: any.
   Snapshot Observe() const;
@@ -127,6 +135,7 @@ class Observer {
   const std::function<TensorStore::Load()> tensors_;
   const std::function<CertificateCounts()> certificate_;
   const std::function<LineFile::Counts()> spans_;
+  const std::function<std::vector<RuleUse::Totals>()> callers_;
 };
 
 }  // namespace gemmd

@@ -4,6 +4,7 @@
 // daemon is one model, `gemm`, in one version; a product is a request, and a matrix of a batch is
 // an inference. The names break Prometheus's rules for names, so they have a path of their own.
 #include "server/metrics/metric.h"
+#include "server/scheduling/saturating.h"
 
 namespace gemmd {
 namespace {
@@ -47,14 +48,14 @@ void CollectFailures(const Snapshot& now, Samples& samples) {
 template <typename Number>
 void SumOfDevices(const Snapshot& now, Samples& samples, Number number) {
   int64_t sum = 0;
-  for (const DeviceSnapshot& device : now.devices) sum += number(device);
+  for (const DeviceSnapshot& device : now.devices) sum = SaturatingSum(sum, number(device));
   samples.Add({kModel, kModelVersion}, sum);
 }
 
 void SumOfStage(const Snapshot& now, Samples& samples, Stage stage) {
   int64_t sum_ns = 0;
   for (const Stats::KindTotals& kind : now.kinds) {
-    sum_ns += kind.stages[static_cast<size_t>(stage)].sum_ns;
+    sum_ns = SaturatingSum(sum_ns, kind.stages[static_cast<size_t>(stage)].sum_ns);
   }
   samples.Add({kModel, kModelVersion}, sum_ns / 1000);
 }

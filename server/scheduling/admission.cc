@@ -119,9 +119,12 @@ void Admission::ReleaseTicket(bool is_request, int64_t bytes) {
   load_.bytes -= bytes;
 }
 
-void Admission::SetPressure(Pressure pressure) {
+bool Admission::SetPressure(Pressure pressure) {
   MutexLock lock(&mutex_);
+  if (load_.pressure == pressure) return false;
   load_.pressure = pressure;
+  ++load_.pressure_changes[static_cast<size_t>(pressure)];
+  return true;
 }
 
 absl::Status Admission::CheckQuestion() {

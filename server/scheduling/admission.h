@@ -7,6 +7,7 @@
 // tickets, and the server is idle when the last one is back.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -40,6 +41,8 @@ class Admission {
     int64_t refused_when_closed = 0;
     int64_t refused_for_memory = 0;
     Pressure pressure = Pressure::kNone;
+    // How often each pressure, by its number, has become that of the process.
+    std::array<int64_t, kPressures> pressure_changes = {};
     bool is_closed = false;
   };
 
@@ -80,8 +83,8 @@ class Admission {
   absl::Status Admit(Ticket& ticket, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // How short the process is of memory: with high pressure what is larger than kLargeBytes is
-  // refused with ResourceExhausted, with more of it everything.
-  void SetPressure(Pressure pressure) ABSL_LOCKS_EXCLUDED(mutex_);
+  // refused with ResourceExhausted, with more of it everything. Returns whether it has changed.
+  bool SetPressure(Pressure pressure) ABSL_LOCKS_EXCLUDED(mutex_);
   static constexpr int64_t kLargeBytes = int64_t{1} << 20;
 
   // Whether there is memory for a question that nobody needs in order to mend that.

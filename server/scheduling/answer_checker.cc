@@ -172,8 +172,7 @@ void AnswerChecker::EndOk(std::unique_ptr<Task> task, const verify::CheckResult&
     checked.verification.kernel = task->again_place.kernel->name;
     checked.verification.device = task->again_place.served->device->info().name;
   }
-  stats_.AddVerification(checked.verification.mode, checked.verification.end,
-                         checked.verification.verify_ns);
+  stats_.AddVerification(checked.verification);
   checked.result = std::move(task->result);
   std::move(task->done)(std::move(checked));
 }
@@ -209,6 +208,7 @@ Submission AnswerChecker::SubmissionFor(const Task& task, Place place) const {
                             PredictedCopyNs(job.job.problem, profile);
   submission.deadline_ns = job.deadline_ns;
   submission.flow = job.flow;
+  submission.connection = job.connection;
   submission.priority = job.priority;
   if (job.caller != nullptr) submission.share = job.caller->grant.share;
   return submission;
@@ -305,7 +305,6 @@ void AnswerChecker::Note(const Task& task, Place place, const verify::CheckResul
                          bool took_out_device) {
   if (log_ == nullptr) return;
   const Job& job = task.job->job;
-  const FlatOperands operands(job);
   Incident incident;
   incident.time_unix_ns = absl::ToUnixNanos(absl::Now());
   incident.device = place.served->device->info().name;
@@ -315,15 +314,26 @@ void AnswerChecker::Note(const Task& task, Place place, const verify::CheckResul
   incident.element = *check.wrong;
   incident.wrong_elements = check.wrong_elements;
   incident.element_type = job.problem.d.type;
-  incident.a_sha256 = HashOf(operands.a.bytes());
-  incident.b_sha256 = HashOf(operands.b.bytes());
-  incident.c_sha256 = HashOf(operands.c.bytes());
-  incident.bias_sha256 = HashOf(operands.bias.bytes());
   if (chip_state_) {
     incident.chip_state = chip_state_(static_cast<size_t>(place.served - devices_.data()));
   }
   incident.request_id = task.job->request_id;
   incident.took_out_device = took_out_device;
+  // Where there is no memory for the operands in one piece, the incident is noted without them.
+  std::shared_ptr<KeptProduct> kept;
+  OrNoMemory(kNoMemory, [&] {
+    kept = Keep(job, incident);
+    return absl::OkStatus();
+  }).IgnoreError();
+  log_->Add(std::move(incident), std::move(kept));
+}
+
+std::shared_ptr<KeptProduct> AnswerChecker::Keep(const Job& job, Incident& incident) const {
+  const FlatOperands operands(job);
+  incident.a_sha256 = HashOf(operands.a.bytes());
+  incident.b_sha256 = HashOf(operands.b.bytes());
+  incident.c_sha256 = HashOf(operands.c.bytes());
+  incident.bias_sha256 = HashOf(operands.bias.bytes());
   auto kept = std::make_shared<KeptProduct>();
   kept->problem = job.problem;
   kept->a_scale = operands.a_scale;
@@ -337,7 +347,7 @@ void AnswerChecker::Note(const Task& task, Place place, const verify::CheckResul
     kept->c = Copied(operands.c.bytes());
     kept->bias = Copied(operands.bias.bytes());
   }
-  log_->Add(std::move(incident), std::move(kept));
+  return kept;
 }
 
 void AnswerChecker::ComputeElsewhere(std::unique_ptr<Task> task, Place place) {

@@ -36,6 +36,7 @@ struct CheckedJob {
   Constraints constraints;
   std::string device;  // As the request names it; empty where it names none.
   std::string flow;
+  uint64_t connection = 0;
   Priority priority = Priority::kNormal;
   std::shared_ptr<const Identity> caller;  // Null where callers are not known by name.
   int64_t deadline_ns = kNoDeadlineNs;
@@ -93,6 +94,8 @@ class AnswerChecker {
   // The result of `place` is wrong, as `check` says.
   void EndWrong(std::unique_ptr<Task> task, Place place, const verify::CheckResult& check);
   void Note(const Task& task, Place place, const verify::CheckResult& check, bool took_out_device);
+  // What is kept of the product; its hashes go to the incident.
+  std::shared_ptr<KeptProduct> Keep(const Job& job, Incident& incident) const;
   void ComputeElsewhere(std::unique_ptr<Task> task, Place place);
   Submission SubmissionFor(const Task& task, Place place) const;
 

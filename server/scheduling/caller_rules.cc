@@ -61,4 +61,16 @@ absl::Status EnterMeter(const Identity& identity, const PreparedProduct& product
   return absl::OkStatus();
 }
 
+void CountRefusal(const Arrival& arrival) {
+  if (arrival.caller != nullptr && arrival.caller->use != nullptr) {
+    arrival.caller->use->AddRefusal();
+  }
+}
+
+void CountEnd(const Arrival& arrival, const ProductOutcome& outcome, int64_t joined) {
+  if (arrival.caller == nullptr || arrival.caller->use == nullptr) return;
+  if (!outcome.status.ok()) return arrival.caller->use->AddFailure();
+  arrival.caller->use->AddAnswer(outcome.timing[Stage::kCompute] / std::max<int64_t>(joined, 1));
+}
+
 }  // namespace gemmd

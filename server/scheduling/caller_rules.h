@@ -24,4 +24,9 @@ absl::Status RestrictToGrant(const Grant& grant, const std::vector<ServedDevice>
 absl::Status EnterMeter(const Identity& identity, const PreparedProduct& product, int64_t now_ns,
                         ProductCaller& caller);
 
+// Counts what became of a product for the rule of its caller: it was not let in, or it has ended.
+// Several that ran as one share the time that they all took.
+void CountRefusal(const Arrival& arrival);
+void CountEnd(const Arrival& arrival, const ProductOutcome& outcome, int64_t joined);
+
 }  // namespace gemmd

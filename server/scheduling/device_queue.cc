@@ -12,8 +12,6 @@ constexpr size_t kLow = static_cast<size_t>(Priority::kLow);
 // Shorter jobs take longer than predicted because of what surrounds them, and teach nothing about
 // longer ones.
 constexpr int64_t kShortestLearntNs = 1'000'000;
-// One job changes the pace by this part of what it was different.
-constexpr double kLearnt = 0.2;
 // More than this is an error of one kind of product, and not of the machine.
 constexpr double kLeastPace = 0.25;
 constexpr double kMostPace = 8;
@@ -24,13 +22,12 @@ int64_t CostNs(double pace, int64_t basis_ns) {
 
 }  // namespace
 
-void DeviceQueue::Add(std::string_view flow, Job& job) {
+void DeviceQueue::Add(const FlowId& flow, Job& job) {
   job.cost_ns = ExpectedNs(flow, job.priority, job.basis_ns());
   ClassOf(job).fair.Enter(flow, job);
 }
 
-int64_t DeviceQueue::ExpectedNs(std::string_view flow, Priority priority,
-                                int64_t predicted_ns) const {
+int64_t DeviceQueue::ExpectedNs(const FlowId& flow, Priority priority, int64_t predicted_ns) const {
   return CostNs(Of(priority).fair.PaceOf(flow), predicted_ns);
 }
 
@@ -47,11 +44,9 @@ void DeviceQueue::Unlist(Class& of, Job& job) {
 
 void DeviceQueue::LearnPace(const Job& job, int64_t ran_ns, bool is_whole) {
   if (ran_ns < kShortestLearntNs || job.basis_ns() <= 0) return;
-  double& pace = job.flow->pace;
   const double seen = std::clamp(static_cast<double>(ran_ns) / static_cast<double>(job.basis_ns()),
                                  kLeastPace, kMostPace);
-  // What was aborted would have taken longer.
-  if (is_whole || seen > pace) pace += kLearnt * (seen - pace);
+  FairQueue::LearnPace(job, seen, is_whole);
 }
 
 void DeviceQueue::SetAside(Class& of, Job& job) {
@@ -96,33 +91,44 @@ DeviceQueue::Choice DeviceQueue::TakeNext(int64_t now_ns) {
 
 void DeviceQueue::Launch(Class& of, Job& job) {
   if (job.is_doubtful && of.doubtful.erase(job.id) > 0) of.doubtful_ns -= job.cost_ns;
-  // Since it came, its flow's jobs may have turned out to take longer or shorter than expected.
+  // Since it came, its caller's jobs may have turned out to take longer or shorter than expected.
   of.fair.Launch(job, CostNs(job.flow->pace, job.basis_ns()));
-  if (&of == &classes_[kNormal]) {
-    if (!classes_[kLow].empty()) owed_to_low_ns_ += job.cost_ns / (kLowPart - 1);
-  } else if (!classes_[kNormal].empty()) {
-    owed_to_low_ns_ -= job.cost_ns;
-  }
+  const Class& others = classes_[job.priority == Priority::kNormal ? kLow : kNormal];
+  job.is_owed_for = !others.empty();
+  Owe(job, job.cost_ns);
+}
+
+// The job had the device for so long while the other priority waited.
+void DeviceQueue::Owe(const Job& job, int64_t had_ns) {
+  if (!job.is_owed_for) return;
+  owed_to_low_ns_ += job.priority == Priority::kNormal ? had_ns / (kLowPart - 1) : -had_ns;
 }
 
 void DeviceQueue::End(Job& job, int64_t ran_ns, bool is_whole) {
   FairQueue& fair = ClassOf(job).fair;
   LearnPace(job, ran_ns, is_whole);
   fair.Correct(job, ran_ns - job.cost_ns);
+  // What is owed is forgotten where no job of low priority waits.
+  if (!classes_[kLow].empty()) Owe(job, ran_ns - job.cost_ns);
   fair.Leave(job);
 }
 
-int64_t DeviceQueue::AheadNs(std::string_view flow, Priority priority, int64_t enough_ns) const {
-  if (priority == Priority::kNormal) return classes_[kNormal].fair.AheadNs(flow, enough_ns);
-  return classes_[kNormal].waiting_ns() + classes_[kLow].fair.AheadNs(flow, enough_ns);
+FairQueue::Ahead DeviceQueue::AheadOf(const FlowId& flow, Priority priority,
+                                      int64_t enough_ns) const {
+  FairQueue::Ahead ahead = Of(priority).fair.AheadOf(flow, enough_ns);
+  if (priority == Priority::kLow) ahead.waiting_ns += classes_[kNormal].waiting_ns();
+  return ahead;
 }
 
 int64_t DeviceQueue::waiting_ns() const {
   return classes_[kNormal].waiting_ns() + classes_[kLow].waiting_ns();
 }
 
-int64_t DeviceQueue::InsideOf(std::string_view flow) const {
-  return classes_[kNormal].fair.InsideOf(flow) + classes_[kLow].fair.InsideOf(flow);
+FairQueue::Inside DeviceQueue::InsideOf(const FlowId& flow) const {
+  const FairQueue::Inside normal = classes_[kNormal].fair.InsideOf(flow);
+  const FairQueue::Inside low = classes_[kLow].fair.InsideOf(flow);
+  return {.of_caller = normal.of_caller + low.of_caller,
+          .of_connection = normal.of_connection + low.of_connection};
 }
 
 }  // namespace gemmd

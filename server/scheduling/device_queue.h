@@ -48,14 +48,17 @@ class DeviceQueue {
     int64_t deadline_ns = kNoDeadlineNs;
     Priority priority = Priority::kNormal;
     bool is_promised = false;  // Nothing that waited was ahead of it when it came.
-    bool is_doubtful = false;  // The queue's own.
+
+    // The queue's own.
+    bool is_doubtful = false;
+    bool is_owed_for = false;  // Both priorities waited when it was launched.
 
     // What the caller's pace multiplies.
     int64_t basis_ns() const { return expected_ns > 0 ? expected_ns : predicted_ns; }
   };
 
   // The job waits. Borrows it until End or Remove.
-  void Add(std::string_view flow, Job& job);
+  void Add(const FlowId& flow, Job& job);
 
   // A waiting job is to be dropped.
   void Remove(Job& job);
@@ -79,17 +82,20 @@ class DeviceQueue {
   // not whole.
   void End(Job& job, int64_t ran_ns, bool is_whole);
 
-  // The time that a further job of the flow is expected to take: its predicted time, by how the
-  // predictions of the flow's last jobs were.
-  int64_t ExpectedNs(std::string_view flow, Priority priority, int64_t predicted_ns) const;
+  // The time that a further job of the connection is expected to take: its predicted time, by how
+  // the predictions of its last jobs were.
+  int64_t ExpectedNs(const FlowId& flow, Priority priority, int64_t predicted_ns) const;
 
-  // The expected time of the waiting jobs that would be launched before a further job.
-  int64_t AheadNs(std::string_view flow, Priority priority, int64_t enough_ns) const;
+  // The expected time of what would be launched before a further job.
+  FairQueue::Ahead AheadOf(const FlowId& flow, Priority priority, int64_t enough_ns) const;
+  int64_t AheadNs(const FlowId& flow, Priority priority, int64_t enough_ns) const {
+    return AheadOf(flow, priority, enough_ns).waiting_ns;
+  }
 
   // The expected time of all jobs that wait.
   int64_t waiting_ns() const;
-  // Jobs of the flow that wait or run.
-  int64_t InsideOf(std::string_view flow) const;
+  // Jobs that wait or run.
+  FairQueue::Inside InsideOf(const FlowId& flow) const;
 
   // One part in this many of the device's time is for low priority where it is wanted.
   static constexpr int64_t kLowPart = 20;
@@ -114,6 +120,7 @@ class DeviceQueue {
   static void Unlist(Class& of, Job& job);
   static void SetAside(Class& of, Job& job);
   void Launch(Class& of, Job& job);
+  void Owe(const Job& job, int64_t had_ns);
 
   std::array<Class, kPriorities> classes_;
   int64_t owed_to_low_ns_ = 0;  // For the time that normal priority had while low waited.

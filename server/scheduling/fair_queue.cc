@@ -6,99 +6,239 @@
 #include <utility>
 
 namespace gemmd {
+namespace {
 
-FairQueue::Flow& FairQueue::FlowOf(std::string_view name) {
-  const auto position = flows_.find(name);
-  if (position != flows_.end()) return position->second;
-  if (flows_.size() >= busy_flows_ + kMostIdle) ForgetIdle();
-  return flows_.emplace(std::string(name), Flow()).first->second;
+using Flow = FairQueue::Flow;
+
+// One job changes the pace by this part of what it was different.
+constexpr double kLearnt = 0.2;
+
+template <typename Key, typename Flows>
+const Flow* FindFlow(const Flows& flows, const Key& key) {
+  const auto position = flows.find(key);
+  return position == flows.end() ? nullptr : &position->second;
 }
 
-void FairQueue::Enter(std::string_view name, Job& job) {
-  Flow& flow = FlowOf(name);
-  job.flow = &flow;
-  flow.share = job.share;
-  if (flow.inside++ == 0) ++busy_flows_;
-  const bool was_empty = flow.waiting.empty();
-  flow.waiting.emplace_hint(flow.waiting.end(), job.id, &job);
-  flow.waiting_ns += job.cost_ns;
-  waiting_ns_ += job.cost_ns;
-  if (!was_empty) return;
-  // A flow that had nothing to do has lost the turns that it did not take.
-  flow.tag_ns = std::max(flow.tag_ns, virtual_ns_);
-  flow.turn = ++last_turn_;
-  order_.insert(&flow);
-}
-
-void FairQueue::Leave(Job& job) {
-  assert(job.flow->inside > 0);
-  if (--job.flow->inside == 0) --busy_flows_;
+int64_t InsideOfFlow(const Flow* caller, uint64_t key, uint64_t connection) {
+  const Flow* const within = caller == nullptr ? nullptr : FindFlow(caller->flows, key);
+  const Flow* const flow = within == nullptr ? nullptr : FindFlow(within->flows, connection);
+  return flow == nullptr ? 0 : flow->inside;
 }
 
 // Most idle flows owe nothing, because the others have caught up. The debts of the rest are given
-// up where there are too many: whoever has a thousand addresses has a thousand shares anyway.
-void FairQueue::ForgetIdle() {
-  std::erase_if(flows_, [this](const auto& named) {
-    return named.second.inside == 0 && named.second.tag_ns <= virtual_ns_;
+// up where there are too many: whoever has a thousand addresses has a thousand shares anyway. What
+// is left is so little that a further flow seldom has to look at all of them.
+template <typename Flows>
+void ForgetIdle(Flows& flows, const Flow& parent, size_t most_idle) {
+  if (flows.size() < parent.busy_flows + most_idle) return;
+  std::erase_if(flows, [&parent](const auto& named) {
+    return named.second.inside == 0 && named.second.tag_ns <= parent.virtual_ns;
   });
-  if (flows_.size() < busy_flows_ + kMostIdle) return;
-  std::erase_if(flows_, [](const auto& named) { return named.second.inside == 0; });
+  if (flows.size() < parent.busy_flows + most_idle / 2) return;
+  std::erase_if(flows, [](const auto& named) { return named.second.inside == 0; });
+}
+
+}  // namespace
+
+bool FairQueue::IsEarlier::operator()(const Flow* a, const Flow* b) const {
+  return a->tag_ns != b->tag_ns ? a->tag_ns < b->tag_ns : a->turn < b->turn;
+}
+
+FairQueue::Flow& FairQueue::CallerOf(std::string_view name) {
+  const auto position = callers_.find(name);
+  if (position != callers_.end()) return position->second;
+  ForgetIdle(callers_, all_, kMostIdle);
+  Flow& caller = callers_[std::string(name)];
+  caller.parent = &all_;
+  return caller;
+}
+
+FairQueue::Flow& FairQueue::FlowWithin(Flow& parent, uint64_t key, size_t most_idle) {
+  const auto position = parent.flows.find(key);
+  if (position != parent.flows.end()) return position->second;
+  ForgetIdle(parent.flows, parent, most_idle);
+  Flow& flow = parent.flows[key];
+  flow.parent = &parent;
+  return flow;
+}
+
+FairQueue::Job& FairQueue::FirstOf(const Flow& flow) {
+  const Flow* next = &flow;
+  while (!next->order.empty()) next = *next->order.begin();
+  return *next->waiting.begin()->second;
+}
+
+// Where the flow's next job starts. The tag of a flow that waits stands for its place in the order;
+// one that had nothing to do has lost the turns that it did not take.
+int64_t FairQueue::StartNs(const Flow& flow) {
+  return flow.waits() ? flow.tag_ns : std::max(flow.tag_ns, flow.parent->virtual_ns);
+}
+
+// No connection of the one flow has less than one of the other.
+void FairQueue::WeighLone(Flow& caller) {
+  Flow& lone = FlowWithin(caller, kLone, 2);
+  const Flow& joining = FlowWithin(caller, kJoining, 2);
+  const size_t others = std::max<size_t>(joining.busy_flows, 1);
+  lone.share = std::max(1.0, static_cast<double>(lone.busy_flows) / static_cast<double>(others));
+}
+
+void FairQueue::Enter(const FlowId& id, Job& job) {
+  job.is_lone = InsideOf(id).of_connection == 0;
+  Flow& caller = CallerOf(id.caller);
+  caller.share = job.share;
+  Flow& within = FlowWithin(caller, job.is_lone ? kLone : kJoining, 2);
+  const double pace = PaceOf(id);
+  Flow& connection = FlowWithin(within, id.connection, kMostIdleConnections);
+  connection.pace = pace;
+  job.connection = id.connection;
+  job.flow = &connection;
+  bool waited = connection.waits();
+  for (Flow* flow = job.flow; flow != &all_; flow = flow->parent) {
+    const bool parent_waited = flow->parent->waits();
+    if (!waited) {
+      flow->tag_ns = std::max(flow->tag_ns, flow->parent->virtual_ns);
+      flow->turn = ++last_turn_;
+      flow->parent->order.insert(flow);
+    }
+    waited = parent_waited;
+    flow->waiting_ns += job.cost_ns;
+    if (flow->inside++ == 0) ++flow->parent->busy_flows;
+  }
+  connection.waiting.emplace_hint(connection.waiting.end(), job.id, &job);
+  all_.waiting_ns += job.cost_ns;
+  WeighLone(caller);
+}
+
+void FairQueue::Leave(Job& job) {
+  Flow& caller = *job.flow->parent->parent;
+  for (Flow* flow = job.flow; flow != &all_; flow = flow->parent) {
+    assert(flow->inside > 0);
+    if (--flow->inside == 0) --flow->parent->busy_flows;
+  }
+  // Where nobody wants anything, nobody owes anything to others.
+  if (caller.inside == 0) caller.flows.clear();
 }
 
 void FairQueue::Remove(Job& job) {
-  Flow& flow = *job.flow;
-  if (flow.waiting.erase(job.id) == 0) return;
-  flow.waiting_ns -= job.cost_ns;
-  waiting_ns_ -= job.cost_ns;
-  if (flow.waiting.empty()) order_.erase(&flow);
+  if (job.flow->waiting.erase(job.id) == 0) return;
+  for (Flow* flow = job.flow; flow != &all_; flow = flow->parent) {
+    flow->waiting_ns -= job.cost_ns;
+    if (!flow->waits()) flow->parent->order.erase(flow);
+  }
+  all_.waiting_ns -= job.cost_ns;
 }
 
 void FairQueue::Launch(Job& job, int64_t cost_ns) {
-  Flow& flow = *job.flow;
-  // The tag of a flow that waits is not too old, and stands for its place in the order.
-  const int64_t tag_ns = flow.waiting.empty() ? std::max(flow.tag_ns, virtual_ns_) : flow.tag_ns;
-  virtual_ns_ = std::max(virtual_ns_, tag_ns);
+  std::array<int64_t, kLevels> starts_ns = {};
+  auto start_ns = starts_ns.begin();
+  for (Flow* flow = job.flow; flow != &all_; flow = flow->parent) {
+    *start_ns = StartNs(*flow);
+    flow->parent->virtual_ns = std::max(flow->parent->virtual_ns, *start_ns++);
+  }
   Remove(job);
   job.cost_ns = cost_ns;
-  Move(flow, tag_ns + VirtualNs(job.cost_ns, job.share));
+  start_ns = starts_ns.begin();
+  for (Flow* flow = job.flow; flow != &all_; flow = flow->parent) {
+    Move(*flow, *start_ns++ + VirtualNs(cost_ns, flow->share));
+  }
+}
+
+void FairQueue::Correct(Job& job, int64_t more_ns) {
+  for (Flow* flow = job.flow; flow != &all_; flow = flow->parent) {
+    Move(*flow, flow->tag_ns + VirtualNs(more_ns, flow->share));
+  }
 }
 
 void FairQueue::Move(Flow& flow, int64_t tag_ns) {
-  Order::node_type node;
-  const bool is_alone = order_.size() == 1;  // Any tag is in its place.
-  if (!flow.waiting.empty() && !is_alone) node = order_.extract(&flow);
+  std::set<Flow*, IsEarlier>& order = flow.parent->order;
+  std::set<Flow*, IsEarlier>::node_type node;
+  const bool is_alone = order.size() == 1;  // Any tag is in its place.
+  if (flow.waits() && !is_alone) node = order.extract(&flow);
   flow.tag_ns = tag_ns;
   flow.turn = ++last_turn_;
-  if (!node.empty()) order_.insert(std::move(node));
+  if (!node.empty()) order.insert(std::move(node));
 }
 
-int64_t FairQueue::AheadNs(std::string_view name, int64_t enough_ns) const {
-  const auto position = flows_.find(name);
-  const Flow* const own = position == flows_.end() ? nullptr : &position->second;
-  int64_t ahead_ns = own == nullptr ? 0 : own->waiting_ns;
-  int64_t start_ns = own == nullptr ? virtual_ns_ : own->tag_ns;
-  if (own != nullptr && own->waiting.empty()) start_ns = std::max(start_ns, virtual_ns_);
-  if (own != nullptr) start_ns += VirtualNs(ahead_ns, own->share);
-  for (const Flow* const other : order_) {
+// Adds to what is ahead within a flow, null where it is not known, what other flows of the parent
+// have before it; what they are expected to add to that.
+int64_t FairQueue::AddAhead(const Flow& parent, const Flow* own, int64_t enough_ns,
+                            int64_t& ahead_ns) {
+  const int64_t own_ns = ahead_ns;
+  double to_come_ns = 0;
+  int64_t start_ns = own == nullptr ? parent.virtual_ns : StartNs(*own);
+  if (own != nullptr) start_ns += VirtualNs(own_ns, own->share);
+  for (const Flow* const other : parent.order) {
     if (other->tag_ns > start_ns || ahead_ns > enough_ns) break;
     if (other == own) continue;
     // Its jobs start until its tag is beyond the further job's; the last of them runs to its end.
     const double turn_ns = static_cast<double>(start_ns - other->tag_ns) * other->share +
-                           static_cast<double>(other->waiting.begin()->second->cost_ns);
-    const bool is_less = turn_ns < static_cast<double>(other->waiting_ns);
+                           static_cast<double>(FirstOf(*other).cost_ns);
+    const auto waiting_ns = static_cast<double>(other->waiting_ns);
+    const bool is_less = turn_ns < waiting_ns;
     ahead_ns += is_less ? static_cast<int64_t>(turn_ns) : other->waiting_ns;
+    to_come_ns += std::clamp(turn_ns - waiting_ns, 0.0, waiting_ns);
   }
-  return ahead_ns;
+  const double most_ns = static_cast<double>(kMostToCome) * static_cast<double>(own_ns);
+  return static_cast<int64_t>(std::min(to_come_ns, most_ns));
 }
 
-double FairQueue::PaceOf(std::string_view name) const {
-  const auto position = flows_.find(name);
-  return position == flows_.end() ? 1 : position->second.pace;
+FairQueue::Path FairQueue::FindPath(const FlowId& id) const {
+  Path path = {.caller = FindFlow(callers_, id.caller)};
+  if (path.caller == nullptr) return path;
+  const bool is_lone = InsideOf(id).of_connection == 0;
+  path.within = FindFlow(path.caller->flows, is_lone ? kLone : kJoining);
+  if (path.within != nullptr) path.connection = FindFlow(path.within->flows, id.connection);
+  return path;
 }
 
-int64_t FairQueue::InsideOf(std::string_view name) const {
-  const auto position = flows_.find(name);
-  return position == flows_.end() ? 0 : position->second.inside;
+FairQueue::Ahead FairQueue::AheadOf(const FlowId& id, int64_t enough_ns) const {
+  const auto [caller, within, connection] = FindPath(id);
+  Ahead ahead = {.waiting_ns = connection == nullptr ? 0 : connection->waiting_ns};
+  if (within != nullptr) {
+    ahead.to_come_ns += AddAhead(*within, connection, enough_ns, ahead.waiting_ns);
+  }
+  // The two flows within a caller have the same connections, which add nothing before themselves.
+  if (caller != nullptr) AddAhead(*caller, within, enough_ns, ahead.waiting_ns);
+  ahead.to_come_ns += AddAhead(all_, caller, enough_ns, ahead.waiting_ns);
+  return ahead;
+}
+
+// In both flows of a caller a connection has the same pace.
+double FairQueue::PaceOf(const FlowId& id) const {
+  const Flow* const caller = FindFlow(callers_, id.caller);
+  if (caller == nullptr) return 1;
+  for (const auto& [key, within] : caller->flows) {
+    const Flow* const connection = FindFlow(within.flows, id.connection);
+    if (connection != nullptr) return connection->pace;
+  }
+  return caller->pace;
+}
+
+void FairQueue::LearnPace(const Job& job, double seen, bool is_whole) {
+  const auto learn = [&](double& pace) {
+    if (is_whole || seen > pace) pace += kLearnt * (seen - pace);
+  };
+  Flow& caller = *job.flow->parent->parent;
+  learn(caller.pace);
+  for (auto& [key, within] : caller.flows) {
+    const auto connection = within.flows.find(job.connection);
+    if (connection != within.flows.end()) learn(connection->second.pace);
+  }
+}
+
+FairQueue::Inside FairQueue::InsideOf(const FlowId& id) const {
+  const Flow* const caller = FindFlow(callers_, id.caller);
+  return {.of_caller = caller == nullptr ? 0 : caller->inside,
+          .of_connection = InsideOfFlow(caller, kLone, id.connection) +
+                           InsideOfFlow(caller, kJoining, id.connection)};
+}
+
+size_t FairQueue::connections() const {
+  size_t count = 0;
+  for (const auto& [name, caller] : callers_) {
+    for (const auto& [key, within] : caller.flows) count += within.flows.size();
+  }
+  return count;
 }
 
 }  // namespace gemmd

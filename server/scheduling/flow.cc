@@ -3,7 +3,7 @@
 
 namespace gemmd {
 
-std::string_view FlowOf(std::string_view peer) {
+std::string_view HostOf(std::string_view peer) {
   constexpr std::string_view kUnix = "unix";
   if (peer.starts_with(kUnix)) return kUnix;
   return peer.substr(0, peer.rfind(':'));

@@ -25,6 +25,9 @@ int64_t KeptProduct::bytes() const {
 }
 
 int64_t IncidentLog::Add(Incident incident, std::shared_ptr<const KeptProduct> product) {
+  const bool has_too_many_factors =
+      product != nullptr && !product->has_operands && product->scale_bytes() > kMostScaleBytes;
+  if (has_too_many_factors) product = nullptr;
   MutexLock lock(&mutex_);
   incident.id = ++found_;
   Write(incident);

@@ -73,7 +73,8 @@ class IncidentLog {
   int64_t Add(Incident incident, std::shared_ptr<const KeptProduct> product)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What is kept of a product whose operands are not: nothing where its scales take more bytes.
+  // What is kept of a product whose operands are not: nothing where its scales take more bytes, so
+  // that those of all incidents take 16 MiB at most, beside the operands.
   static constexpr int64_t kMostScaleBytes = 65536;
 
   struct Entry {

@@ -50,6 +50,7 @@ Pressure MemoryPressure::Measure(int64_t held_bytes) {
     if (!resident) return last_;
     floor_bytes_ = std::max<int64_t>(1, *resident - held_bytes);
   }
+  used_bytes_ = *resident;
   const int64_t percent = PercentOf(*resident);
   last_ = percent >= 95             ? Pressure::kCritical
           : percent >= 92           ? Pressure::kSevere

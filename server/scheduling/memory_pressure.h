@@ -4,6 +4,7 @@
 // admission says.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -13,10 +14,12 @@ namespace gemmd {
 
 enum class Pressure : uint8_t {
   kNone,
-  kHigh,      // From 85 % of the limit: no new large products.
-  kSevere,    // From 92 %: no new products, and questions of operators alone.
+  kHigh,      // From 85 % of the limit: no new large products and tensors.
+  kSevere,    // From 92 %: no new products, bytes of tensors or sessions; questions of operators
+              // alone.
   kCritical,  // From 95 %: whoever does not read an answer loses the call.
 };
+inline constexpr size_t kPressures = 4;
 std::string_view NameOf(Pressure pressure);  // "high"
 
 class MemoryPressure {
@@ -30,6 +33,9 @@ class MemoryPressure {
   // are those that admission knows of. Threads: one at a time.
   Pressure Measure(int64_t held_bytes);
 
+  // What was read last. Threads: as Measure.
+  int64_t used_bytes() const { return used_bytes_; }
+
  private:
   int64_t PercentOf(int64_t bytes) const;
 
@@ -39,6 +45,7 @@ class MemoryPressure {
   int64_t floor_bytes_ = 0;   // What was resident when memory was given back, or later and less.
   int64_t lowest_bytes_ = 0;  // What was resident at the least.
   int measures_ = 0;          // Since memory was given back.
+  int64_t used_bytes_ = 0;
   Pressure last_ = Pressure::kNone;
 };
 

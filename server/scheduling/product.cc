@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/scheduling/product.h"
 
-#include "server/scheduling/flow.h"
-
 namespace gemmd {
 
 std::string_view NameOf(Stage stage) {
@@ -17,6 +15,8 @@ std::string_view NameOf(Stage stage) {
   return "";
 }
 
-std::string_view Arrival::flow() const { return caller != nullptr ? caller->name : FlowOf(peer); }
+FlowId Arrival::flow() const {
+  return {.caller = caller != nullptr ? caller->name : HostOf(peer), .connection = connection};
+}
 
 }  // namespace gemmd

@@ -16,6 +16,7 @@
 #include "kernels/problem.h"
 #include "kernels/select.h"
 #include "server/device/device.h"
+#include "server/scheduling/flow.h"
 #include "server/scheduling/priority.h"
 #include "server/scheduling/trace_context.h"
 #include "server/scheduling/verification.h"
@@ -46,8 +47,10 @@ struct Arrival {
   int64_t arrived_ns = 0;  // When the last byte of the request was there.
   int64_t deadline_ns = kNoDeadlineNs;
   std::string request_id;
-  std::string peer;     // As gRPC names it: "ipv4:192.0.2.1:50123".
-  std::string session;  // The token of the caller's session; empty where there is none.
+  std::string peer;         // As gRPC names it: "ipv4:192.0.2.1:50123".
+  std::string_view method;  // "MultiplyStream": a literal.
+  uint64_t connection = 0;  // Another number for each connection that is open.
+  std::string session;      // The token of the caller's session; empty where there is none.
   std::optional<TraceSpan> span;
   // The session of that token, where it has been found before.
   std::shared_ptr<const TensorStore::SessionUse> used_session;
@@ -57,7 +60,7 @@ struct Arrival {
   std::shared_ptr<const Identity> caller;  // Null where callers are known by their host alone.
 
   // Who shares a turn with it.
-  std::string_view flow() const;
+  FlowId flow() const;
 };
 
 // The stages of a product in their order, as Timing of the wire contract has them.

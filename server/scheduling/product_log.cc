@@ -32,10 +32,11 @@ void Audit(const EndedProduct& product) {
   const std::shared_ptr<spdlog::logger> log = AuditLog();
   if (log == nullptr) return;
   log->info(
-      "event=product identity={} peer={} method=Multiply id={} problem={} kernel={} device={} "
-      "bytes={} status={}",
-      NameOf(product.arrival), LogValue(product.arrival.peer), LogValue(product.arrival.request_id),
-      LogValue(Describe(product.problem)), LogValue(product.kernel), LogValue(product.device),
+      "event=product identity={} peer={} method={} id={} problem={} kernel={} device={} bytes={} "
+      "status={}",
+      NameOf(product.arrival), LogValue(product.arrival.peer), LogValue(product.arrival.method),
+      LogValue(product.arrival.request_id), LogValue(Describe(product.problem)),
+      LogValue(product.kernel), LogValue(product.device),
       BytesRead(product.problem) + BytesWritten(product.problem),
       absl::StatusCodeToString(product.status.code()));
 }
@@ -53,9 +54,9 @@ void LogRefusal(const Arrival& arrival, int64_t bytes, const absl::Status& statu
   LogRefusal(arrival, status);
   const std::shared_ptr<spdlog::logger> log = AuditLog();
   if (log == nullptr) return;
-  log->info("event=product_refused identity={} peer={} method=Multiply id={} bytes={} status={}",
-            NameOf(arrival), LogValue(arrival.peer), LogValue(arrival.request_id), bytes,
-            absl::StatusCodeToString(status.code()));
+  log->info("event=product_refused identity={} peer={} method={} id={} bytes={} status={}",
+            NameOf(arrival), LogValue(arrival.peer), LogValue(arrival.method),
+            LogValue(arrival.request_id), bytes, absl::StatusCodeToString(status.code()));
 }
 
 void LogProduct(const EndedProduct& product) {

@@ -15,8 +15,14 @@ namespace gemmd {
 namespace {
 
 // A caller may have so many times as many requests inside as there are places free: alone it gets
-// seven eighths of them, and whoever comes next finds one.
+// seven eighths of them, and whoever comes next finds one. In the same way a connection may have so
+// many times as many as its caller may still have.
 constexpr int64_t kShare = 7;
+
+// The requests that may still come of somebody who has so many inside and takes free places only.
+int64_t PlacesLeft(int64_t own, int64_t free) {
+  return std::max((kShare * free - own + kShare) / (kShare + 1), int64_t{0});
+}
 
 // The timing so far: the last stage is still to come.
 ProductTiming TimingOf(const JobResult& result, int64_t receive_ns) {
@@ -42,8 +48,7 @@ Completion CompletionOf(const ProductOutcome& outcome, size_t device) {
 }
 
 // Null where D is not checked.
-std::unique_ptr<CheckedJob> CheckOf(const PreparedProduct& product, const Arrival& arrival,
-                                    const std::string& flow) {
+std::unique_ptr<CheckedJob> CheckOf(const PreparedProduct& product, const Arrival& arrival) {
   if (product.verify.mode == VerifyMode::kNone) return nullptr;
   auto check = std::make_unique<CheckedJob>();
   check->job = product.parsed.job;
@@ -51,7 +56,8 @@ std::unique_ptr<CheckedJob> CheckOf(const PreparedProduct& product, const Arriva
   check->rule = product.verify;
   check->constraints = product.parsed.constraints;
   check->device = product.parsed.device;
-  check->flow = flow;
+  check->flow = arrival.flow().caller;
+  check->connection = arrival.connection;
   check->priority = product.parsed.priority;
   check->caller = arrival.caller;
   check->deadline_ns = arrival.deadline_ns;
@@ -114,11 +120,13 @@ absl::StatusOr<Admission::Ticket> ProductRunner::Hold(int64_t message_bytes,
   if (status.ok()) status = CheckAdmissible(message_bytes);
   if (!status.ok()) {
     stats_.AddRefusal(ReasonOf(status));
+    CountRefusal(arrival);
     LogRefusal(arrival, status);
     return status;
   }
   absl::StatusOr<Admission::Ticket> ticket = admission_.Hold(message_bytes);
   if (ticket.ok()) return ticket;
+  CountRefusal(arrival);
   LogRefusal(arrival, ticket.status());
   if (!absl::IsResourceExhausted(ticket.status())) return ticket;
   // Which device the request is for is not known yet: the first one to be done makes room.
@@ -198,15 +206,23 @@ absl::Status ProductRunner::RefuseTooLate(const PreparedProduct& product, const 
   return std::move(refusal.status);
 }
 
-// Refuses the product of a caller that would leave no place for another one.
-absl::Status ProductRunner::RefuseBeyondShare(std::string_view flow, int64_t inside) {
-  const int64_t free = admission_.limits().max_requests - inside;
-  if (free <= 0 || inside < kShare * free) return absl::OkStatus();
-  const int64_t own = scheduler_.InsideOf(flow);
-  if (own < kShare * free) return absl::OkStatus();
+// Refuses the product of a caller that would leave no place for another one, or of a connection
+// that would leave none for the caller's others.
+absl::Status ProductRunner::RefuseBeyondShare(const FlowId& flow, int64_t inside) {
+  const int64_t all = admission_.limits().max_requests;
+  const int64_t free = all - inside;
+  if (free <= 0 || inside < kShare * PlacesLeft(inside, free)) return absl::OkStatus();
+  const FairQueue::Inside own = scheduler_.InsideOf(flow);
+  const int64_t left = PlacesLeft(own.of_caller, free);
+  if (left > 0 && own.of_connection < kShare * left) return absl::OkStatus();
   stats_.AddRefusal(RefusalReason::kShare);
-  return absl::ResourceExhaustedError(Concat("queue: the caller has ", own, " requests inside, ",
-                                             free, " of ", admission_.limits().max_requests,
+  if (left > 0) {
+    return absl::ResourceExhaustedError(
+        Concat("queue: the connection has ", own.of_connection, " requests inside, ", left,
+               " places of its caller are kept for others of its connections"));
+  }
+  return absl::ResourceExhaustedError(Concat("queue: the caller has ", own.of_caller,
+                                             " requests inside, ", free, " of ", all,
                                              " places are kept for others"));
 }
 
@@ -236,6 +252,7 @@ absl::StatusOr<JobId> ProductRunner::Start(absl::StatusOr<ParsedRequest> parsed,
   absl::StatusOr<PreparedProduct> prepared = Prepare(std::move(parsed), ticket.bytes());
   if (!prepared.ok()) {
     stats_.AddRefusal(ReasonOf(prepared.status()));
+    CountRefusal(arrival);
     LogRefusal(arrival, ticket.bytes(), prepared.status());
     return prepared.status();
   }
@@ -246,6 +263,7 @@ absl::StatusOr<JobId> ProductRunner::Start(absl::StatusOr<ParsedRequest> parsed,
   }
   if (status.ok()) status = Admit(*prepared, arrival, ticket);
   if (!status.ok()) {
+    CountRefusal(arrival);
     LogRefusal(arrival, ticket.bytes(), status);
     return status;
   }
@@ -295,6 +313,7 @@ void ProductRunner::End(InFlight& in_flight, CheckedResult checked, ProductTenso
     timing.total_ns = clock_.NowNs() - in_flight.arrival.arrived_ns;
   }
   stats_.AddCompletion(CompletionOf(outcome, IndexOf(*in_flight.served)));
+  CountEnd(in_flight.arrival, outcome, result.joined);
   const EndedProduct ended = {.arrival = in_flight.arrival,
                               .problem = in_flight.problem,
                               .kernel = in_flight.kernel->name,
@@ -324,7 +343,8 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
   submission.predicted_ns = product.predicted_ns;
   submission.expected_ns = product.expected_ns;
   submission.deadline_ns = in_flight.arrival.deadline_ns;
-  submission.flow = in_flight.arrival.flow();
+  submission.flow = in_flight.arrival.flow().caller;
+  submission.connection = in_flight.arrival.connection;
   submission.has_company = in_flight.arrival.has_company;
   submission.priority = product.parsed.priority;
   if (in_flight.arrival.caller != nullptr) submission.share = in_flight.arrival.caller->grant.share;
@@ -332,7 +352,7 @@ Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arriva
   if (in_flight.verification) {
     stats_.AddVerification(in_flight.verification->mode, VerifyEnd::kNotVerified, 0);
   }
-  std::unique_ptr<CheckedJob> check = CheckOf(product, in_flight.arrival, submission.flow);
+  std::unique_ptr<CheckedJob> check = CheckOf(product, in_flight.arrival);
   submission.done = [this, in_flight = std::move(in_flight), check = std::move(check),
                      pieces = std::move(product.parsed.pieces),
                      tensors = std::move(product.parsed.tensors),

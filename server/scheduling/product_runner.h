@@ -131,7 +131,7 @@ class ProductRunner {
                      Admission::Ticket& ticket);
   absl::Status RefuseTooLate(const PreparedProduct& product, const Arrival& arrival);
   // `inside`: requests of all callers.
-  absl::Status RefuseBeyondShare(std::string_view flow, int64_t inside);
+  absl::Status RefuseBeyondShare(const FlowId& flow, int64_t inside);
   // What is remembered of a request until it is answered.
   struct InFlight;
   void End(InFlight& in_flight, CheckedResult checked, ProductTensors* tensors,

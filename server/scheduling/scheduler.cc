@@ -73,12 +73,13 @@ bool Scheduler::HasRoom(State& state, int64_t now_ns) const {
   if (state.queue.empty()) return false;
   if (state.running.empty()) return true;
   if (static_cast<int>(state.running.size()) >= state.device->depth()) return false;
-  const std::string& flow = jobs_.at(state.queue.first().id).submission.flow;
-  return RestNs(state, now_ns) <=
-         std::clamp(state.light.LeastOfOthers(flow, now_ns), kLeastAheadNs, kMostAheadNs);
+  const Submission& next = jobs_.at(state.queue.first().id).submission;
+  const int64_t least_ns = std::min(state.light.LeastOfOthers({.caller = next.flow}, now_ns),
+                                    state.lone.LeastOfOthers(next.flow_id(), now_ns));
+  return RestNs(state, now_ns) <= std::clamp(least_ns, kLeastAheadNs, kMostAheadNs);
 }
 
-TimeRefusal Scheduler::Check(const Device& device, std::string_view flow, Priority priority,
+TimeRefusal Scheduler::Check(const Device& device, const FlowId& flow, Priority priority,
                              int64_t predicted_ns, int64_t expected_ns, int64_t deadline_ns) const {
   TimeAsked asked = {.predicted_ns = predicted_ns};
   {
@@ -89,7 +90,9 @@ TimeRefusal Scheduler::Check(const Device& device, std::string_view flow, Priori
     asked.expected_ns = state.queue.ExpectedNs(flow, priority, expected_ns);
     asked.running_ns = RestNs(state, now_ns);
     const int64_t enough_ns = std::min(asked.left_ns, limits_.max_backlog_ns);
-    asked.ahead_ns = state.queue.AheadNs(flow, priority, enough_ns);
+    const FairQueue::Ahead ahead = state.queue.AheadOf(flow, priority, enough_ns);
+    asked.ahead_ns = ahead.waiting_ns;
+    asked.to_come_ns = ahead.to_come_ns;
   }
   return CheckTime(asked, limits_);
 }
@@ -119,10 +122,11 @@ JobId Scheduler::Submit(Submission submission) {
       held.place.priority = held.submission.priority;
       held.place.share = held.submission.share;
       held.keys = std::move(keys);
-      held.place.is_promised =
-          state.queue.AheadNs(held.submission.flow, held.submission.priority, 0) == 0;
-      state.queue.Add(held.submission.flow, held.place);
-      state.light.Add(held.submission.flow, held.place.predicted_ns, held.submitted_ns);
+      const FlowId flow = held.submission.flow_id();
+      held.place.is_promised = state.queue.AheadNs(flow, held.submission.priority, 0) == 0;
+      state.queue.Add(flow, held.place);
+      state.light.Add({.caller = flow.caller}, held.place.predicted_ns, held.submitted_ns);
+      if (held.place.is_lone) state.lone.Add(flow, held.place.predicted_ns, held.submitted_ns);
       has_room = !held.submission.has_company && HasRoom(state, held.submitted_ns);
       if (!held.keys.stacked.empty()) state.stacked[held.keys.stacked].insert(id);
       if (!held.keys.batched.empty()) state.batched[held.keys.batched].insert(id);
@@ -192,8 +196,10 @@ void Scheduler::End(Held& held, const absl::Status& why, Ended& ended) {
   held.end = Annotated(why, " while it ran");
   // A job that is on its way to the device is aborted once it is there, and several that run as one
   // once nobody waits for any of them.
-  const Running& running = *held.running;
-  if (running.is_on_device && IsEnded(running)) {
+  Running& running = *held.running;
+  if (!IsEnded(running)) return;
+  running.unwanted_ns = clock_.NowNs();
+  if (running.is_on_device) {
     ended.aborted.emplace_back(held.submission.device, running.id);
   }
 }
@@ -293,6 +299,7 @@ void Scheduler::OnDone(JobId id, Device& device, JobOutcome outcome) {
     // What the device had beside it counts once.
     const int64_t ran_ns = now_ns - std::max(running.launched_ns, state.last_end_ns);
     state.last_end_ns = now_ns;
+    if (running.unwanted_ns.has_value()) state.aborts.Add(now_ns - *running.unwanted_ns);
     // Several that ran as one say nothing of what one of them would have taken.
     const bool is_whole = outcome.status.ok() && running.joined == nullptr;
     const auto count = static_cast<int64_t>(running.members.size());
@@ -340,16 +347,21 @@ DeviceLoad Scheduler::load(const Device& device) const {
   MutexLock lock(&mutex_);
   const State& state = states_.at(&device);
   DeviceLoad load = state.load;
+  load.aborts = state.aborts.Read();
   const int64_t now_ns = clock_.NowNs();
   load.backlog_ns = state.queue.waiting_ns() + RestNs(state, now_ns);
   if (!state.running.empty()) load.busy_ns += now_ns - BeginNs(state);
   return load;
 }
 
-int64_t Scheduler::InsideOf(std::string_view flow) const {
+FairQueue::Inside Scheduler::InsideOf(const FlowId& flow) const {
   MutexLock lock(&mutex_);
-  int64_t inside = 0;
-  for (const auto& [device, state] : states_) inside += state.queue.InsideOf(flow);
+  FairQueue::Inside inside;
+  for (const auto& [device, state] : states_) {
+    const FairQueue::Inside here = state.queue.InsideOf(flow);
+    inside.of_caller += here.of_caller;
+    inside.of_connection += here.of_connection;
+  }
   return inside;
 }
 

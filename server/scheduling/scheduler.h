@@ -6,10 +6,10 @@
 //
 // A device that takes several (Device::depth) has little work beside the job that it began first,
 // because what it has is no longer in turns: no more than kMostAheadNs, and where other callers are
-// there, no more than the lightest product of theirs takes, so that this one waits no longer for
-// that than it takes itself. Its jobs count as if it worked on them one after the other: each has
-// the time from the end of the one before, so that what overlaps shows as shorter jobs, and
-// predictions learn that.
+// there, or connections of the same one that wait for each answer, no more than the lightest
+// product of theirs takes, so that this one waits no longer for that than it takes itself. Its jobs
+// count as if it worked on them one after the other: each has the time from the end of the one
+// before, so that what overlaps shows as shorter jobs, and predictions learn that.
 //
 // A job waits, then is launched, then is done. It is dropped while it waits, or aborted while it
 // runs, where its caller cancels, its deadline passes or the server stops; it is also dropped where
@@ -41,6 +41,7 @@
 #include "server/scheduling/device_queue.h"
 #include "server/scheduling/joining.h"
 #include "server/scheduling/kernel_choices.h"
+#include "server/scheduling/latency_histogram.h"
 #include "server/scheduling/light_flows.h"
 #include "server/scheduling/priority.h"
 #include "server/scheduling/time_rule.h"
@@ -67,12 +68,15 @@ struct Submission {
   int64_t predicted_ns = 0;
   int64_t expected_ns = 0;  // The same, by what jobs like this one took; 0: as predicted.
   int64_t deadline_ns = kNoDeadlineNs;
-  std::string flow;  // Whose turn it takes: jobs of equal flows share one.
+  std::string flow;         // The caller whose turn it takes,
+  uint64_t connection = 0;  // and which of his connections has a part of it.
   Priority priority = Priority::kNormal;
-  double share = 1;  // The flow's part of the device's time, beside the 1 of others.
+  double share = 1;  // The caller's part of the device's time, beside the 1 of others.
   // Jobs that could run as one with it are submitted next: it waits until LaunchCompany, unless the
   // device has done something else before.
   bool has_company = false;
+
+  FlowId flow_id() const { return {.caller = flow, .connection = connection}; }
   absl::AnyInvocable<void(JobResult) &&> done;
 };
 
@@ -84,6 +88,8 @@ struct DeviceLoad {
   int64_t backlog_ns = 0;  // The expected time of waiting jobs, and the rest of those that run.
   int64_t completed_requests = 0;
   int64_t busy_ns = 0;  // The time that jobs had the device, up to now.
+  // From when nobody wanted any more what the device had, to when it was done with it.
+  LatencyHistogram::Snapshot aborts = {};
   // Launches by how many jobs ran as one: 1, 2, 3 to 4, 5 to 8 and so on; the last counts all more.
   std::array<int64_t, kLaunchSizes> launches = {};
   int64_t stacked_requests = 0;  // That ran as one with others, in either way.
@@ -105,7 +111,7 @@ class Scheduler {
             JoinRules joins = {});
 
   // Whether a job that would be submitted now can be in time; see CheckTime. Threads: any.
-  TimeRefusal Check(const Device& device, std::string_view flow, Priority priority,
+  TimeRefusal Check(const Device& device, const FlowId& flow, Priority priority,
                     int64_t predicted_ns, int64_t expected_ns, int64_t deadline_ns) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -135,8 +141,8 @@ class Scheduler {
 
   DeviceLoad load(const Device& device) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Jobs of the flow that wait or run, on all devices.
-  int64_t InsideOf(std::string_view flow) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Jobs that wait or run, on all devices.
+  FairQueue::Inside InsideOf(const FlowId& flow) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Running;
@@ -154,22 +160,25 @@ class Scheduler {
     std::vector<Held*> members;
     std::unique_ptr<JoinedJob> joined;  // Null for one job.
     int64_t launched_ns = 0;
-    int64_t begin_ns = 0;       // When the device should have done what it has.
-    int64_t cost_ns = 0;        // The time that it is expected to take.
-    bool is_on_device = false;  // It is not on its way there any longer.
+    int64_t begin_ns = 0;                // When the device should have done what it has.
+    int64_t cost_ns = 0;                 // The time that it is expected to take.
+    bool is_on_device = false;           // It is not on its way there any longer.
+    std::optional<int64_t> unwanted_ns;  // Since when nobody waits for any member.
   };
   using Jobs = std::unordered_map<JobId, Held>;
   using Waiting = std::unordered_map<std::string, std::set<JobId>>;
   struct State {
     Device* device = nullptr;
     DeviceQueue queue;
-    LightFlows light;
+    LightFlows light;            // The lightest callers,
+    LightFlows lone;             // and of connections that wait for each answer.
     std::list<Running> running;  // In the order of their launches.
     Waiting stacked;             // The jobs that wait, by their keys.
     Waiting batched;
     int64_t last_end_ns = 0;
     int64_t held_until_ns = kNoDeadlineNs;  // The device is idle so long, for jobs to come.
     DeviceLoad load;
+    LatencyHistogram aborts;
     KernelChoices choices;  // For several jobs as one.
   };
   // What has to be done once the lock is given up.

@@ -94,6 +94,14 @@ class Stats {
     ++counters.ends[static_cast<size_t>(end)];
     counters.took_ns += took_ns;
   }
+  // The same for an answer that is given, with what its check could miss and cost where it passed.
+  void AddVerification(const AnswerVerification& given) {
+    AddVerification(given.mode, given.end, given.verify_ns);
+    if (given.end != VerifyEnd::kPassed) return;
+    VerifyCounters& counters = verifications_[static_cast<size_t>(given.mode)];
+    counters.miss_probability += given.miss_probability;
+    counters.cost += given.cost;
+  }
 
   // Threads: any.
   std::array<int64_t, kRefusalReasons> refusals() const;  // Indexed by RefusalReason.
@@ -105,6 +113,13 @@ class Stats {
   }
   int64_t verify_ns(VerifyMode mode) const {
     return verifications_[static_cast<size_t>(mode)].took_ns;
+  }
+  // Sums over those that passed, of AnswerVerification's members of the same names.
+  double miss_probability(VerifyMode mode) const {
+    return verifications_[static_cast<size_t>(mode)].miss_probability;
+  }
+  double verify_cost(VerifyMode mode) const {
+    return verifications_[static_cast<size_t>(mode)].cost;
   }
   DeviceTotals device(size_t position) const;
   // The kinds of devices that have computed.
@@ -148,6 +163,8 @@ class Stats {
   struct VerifyCounters {
     std::array<Counter, kVerifyEnds> ends = {};
     Counter took_ns = 0;
+    std::atomic<double> miss_probability = 0;
+    std::atomic<double> cost = 0;
   };
   std::array<VerifyCounters, kVerifyModes> verifications_ = {};
   std::vector<DeviceCounters> devices_;

@@ -22,6 +22,9 @@ std::string Text(int64_t ns) {
   return absl::FormatDuration(absl::Trunc(exact, unit));
 }
 
+// The wait may be longer by one part of so many.
+constexpr int64_t kPartOfWait = 4;
+
 absl::Status Busy(const std::string& message, int64_t wait_ns) {
   return WithRetryAfterMs(absl::ResourceExhaustedError(message), RetryMs(wait_ns));
 }
@@ -49,10 +52,13 @@ TimeRefusal CheckTime(const TimeAsked& asked, const TimeLimits& limits) {
   if (predicted_ns > asked.left_ns || asked.left_ns <= 0) {
     return {TooLateForDeadline(predicted_ns, asked.left_ns), RefusalReason::kDeadline};
   }
-  const int64_t wait_ns = asked.running_ns + asked.ahead_ns;
+  const int64_t wait_ns = asked.running_ns + asked.ahead_ns + asked.to_come_ns;
   // Where nothing waits ahead of it, the product has the next turn and the prediction is taken at
-  // its word; where something does, it may have errors of its own to wait for.
-  const int64_t needed_ns = asked.ahead_ns == 0 ? predicted_ns : SafeNs(asked.expected_ns);
+  // its word. Where something does, its wait may be longer, too: what is let in at the edge is no
+  // longer safe at its turn, others go before it until its time is up, and its caller has waited
+  // for nothing.
+  const int64_t needed_ns =
+      asked.ahead_ns == 0 ? predicted_ns : SafeNs(asked.expected_ns) + wait_ns / kPartOfWait;
   if (asked.left_ns != kNoDeadlineNs && wait_ns + needed_ns > asked.left_ns) {
     return {Busy(absl::StrCat("queue: predicted to wait ", Text(wait_ns), " and to take ",
                               Text(predicted_ns), ", ", Text(asked.left_ns),

@@ -24,9 +24,11 @@ struct TimeAsked {
   int64_t predicted_ns = 0;
   int64_t expected_ns = 0;  // The same, by how the predictions of its caller's last products were.
   int64_t left_ns = 0;      // Until its deadline; kNoDeadlineNs where it has none.
-  // The rest of what runs, and what waits and would be launched before it.
+  // The rest of what runs, what waits and would be launched before it, and what others are expected
+  // to put there while it waits.
   int64_t running_ns = 0;
   int64_t ahead_ns = 0;
+  int64_t to_come_ns = 0;
 };
 
 // The refusal of a product; its status is OK where there is none.

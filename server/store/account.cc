@@ -26,11 +26,13 @@ void Account::Charge::ShrinkTo(int64_t bytes) {
 
 absl::Status Account::Add(int64_t bytes) {
   MutexLock lock(&mutex_);
-  // used_ <= limit_ always holds, so the difference cannot overflow.
-  if (bytes > limit_ - used_) {
-    return absl::ResourceExhaustedError(Concat("quota: got ", bytes, " bytes, want at most the ",
-                                               limit_ - used_, " of ", limit_, " that are free of ",
-                                               name_, " (", option_, ")"));
+  // Neither is negative, so the difference cannot overflow.
+  const int64_t free = std::max<int64_t>(0, limit_ - used_);
+  if (bytes > free) {
+    return absl::ResourceExhaustedError(Concat(
+        "quota: got ", bytes, memory_ == Memory::kHost ? " bytes of host" : " bytes of device",
+        " memory, want at most the ", free, " that are free of ", name_, ": ", used_, " of ",
+        limit_, " are used (", option_, ")"));
   }
   used_ += bytes;
   return absl::OkStatus();
@@ -61,8 +63,19 @@ int64_t Account::used() const {
   return used_;
 }
 
+void Account::SetLimit(int64_t limit, const char* option) {
+  MutexLock lock(&mutex_);
+  limit_ = limit;
+  option_ = option;
+}
+
+int64_t Account::limit() const {
+  MutexLock lock(&mutex_);
+  return limit_;
+}
+
 int64_t Account::free() const {
-  const int64_t own = limit_ - used();
+  const int64_t own = std::max<int64_t>(0, limit() - used());
   return within_ == nullptr ? own : std::min(own, within_->free());
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many bytes tensors may take: one account for all of them, and one within it for each session.
+// How many bytes tensors may take: one account for all of them, and one within it for each owner.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +35,16 @@ class Account : public std::enable_shared_from_this<Account> {
     int64_t bytes_ = 0;
   };
 
+  enum class Memory : uint8_t { kHost, kDevices };
+
   // `name` and `option` are for messages: "all sessions" and "--tensor-bytes". Null as `within`:
   // the account of all.
-  Account(const char* name, const char* option, int64_t limit, std::shared_ptr<Account> within)
-      : name_(name), option_(option), limit_(limit), within_(std::move(within)) {}
+  Account(const char* name, const char* option, int64_t limit, std::shared_ptr<Account> within,
+          Memory memory = Memory::kHost)
+      : name_(name), memory_(memory), within_(std::move(within)), option_(option), limit_(limit) {}
 
-  // Errors: ResourceExhausted, which names the account that is short and what is free in it.
+  // Errors: ResourceExhausted, which names the account that is short, what of it is used and what
+  // is free.
   absl::StatusOr<Charge> Take(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What its tensors may take of devices; before anybody takes bytes. Null: as much as there is.
@@ -51,9 +55,12 @@ class Account : public std::enable_shared_from_this<Account> {
     return within_->on_devices();
   }
 
-  int64_t limit() const { return limit_; }
+  // An account whose tensors take more than that has nothing free until enough is given back.
+  void SetLimit(int64_t limit, const char* option) ABSL_LOCKS_EXCLUDED(mutex_);
+  const char* name() const { return name_; }
+  int64_t limit() const ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t used() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // What may be taken now, also of the account that this one is within.
+  // What may be taken now, also of the account that this one is within; never negative.
   int64_t free() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -61,11 +68,12 @@ class Account : public std::enable_shared_from_this<Account> {
   void GiveBack(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const char* const name_;
-  const char* const option_;
-  const int64_t limit_;
+  const Memory memory_;
   const std::shared_ptr<Account> within_;
   std::shared_ptr<Account> on_devices_;
   mutable Mutex mutex_;
+  const char* option_ ABSL_GUARDED_BY(mutex_);
+  int64_t limit_ ABSL_GUARDED_BY(mutex_);
   int64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -199,7 +200,9 @@ void Compressor::TakeTurn(std::shared_ptr<Task> task) {
   if (is_stopping_ || store_.is_closed()) {
     return End(*task, Draining());
   }
-  const absl::StatusOr<bool> is_done = task->work_->compression->Step(scratch_);
+  const absl::StatusOr<bool> is_done =
+      OrNoMemory("compress: no memory for one more step, try again later",
+                 [&] { return task->work_->compression->Step(scratch_); });
   if (is_done.ok() && !*is_done) return Post(std::move(task));
   End(*task, is_done.status());
 }

@@ -60,8 +60,9 @@ void DeviceCopies::BringAs(const std::shared_ptr<PlacedBytes>& bytes, bool is_ne
       use = Use(making.copy, copy.block_);
     } else if (BlockBytes(copy.bytes_) > memory_.capacity_bytes()) {
       refused = absl::ResourceExhaustedError(
-          Concat("tensor: got ", copy.bytes_, " bytes, want at most the ", memory_.capacity_bytes(),
-                 " that tensors may take on the device"));
+          Concat("quota: got ", copy.bytes_, " bytes of device memory, want at most the ",
+                 memory_.capacity_bytes(), " of ", device_,
+                 " that all tensors may take (--gpu-tensor-bytes)"));
     } else {
       copy.waiters_.push_back(std::move(done));
       if (std::exchange(copy.is_being_made_, true)) return;
@@ -192,9 +193,11 @@ absl::Status DeviceCopies::FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>
   while (counts_.bytes > capacity - promised_bytes_) {
     DeviceCopy* const found = LeastRecentlyUsed();
     if (found == nullptr) {
-      return absl::ResourceExhaustedError(Concat("tensor: got ", bytes,
-                                                 " bytes, want room on the device, whose ",
-                                                 capacity, " bytes for tensors are in use"));
+      const int64_t used = counts_.bytes + promised_bytes_ - BlockBytes(bytes);
+      return absl::ResourceExhaustedError(
+          Concat("quota: got ", bytes, " bytes of device memory, want at most the ",
+                 std::max<int64_t>(0, capacity - used), " that are free of all tensors of ",
+                 device_, ": ", used, " of ", capacity, " are in use (--gpu-tensor-bytes)"));
     }
     oldest = found->weak_from_this().lock();
     tensor = found->tensor_.lock();

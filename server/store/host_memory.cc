@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/text.h"
+#include "server/system/spare_addresses.h"
 
 namespace gemmd {
 namespace {
@@ -51,7 +52,9 @@ absl::StatusOr<HostMemory> HostMemory::Allocate(int64_t bytes) {
   if (bytes >= kMappedBytes) {
     std::byte* const mapped = Map(size);
     if (mapped == nullptr) return NoMemory(bytes);
-    return HostMemory(mapped, bytes);
+    HostMemory memory(mapped, bytes);
+    if (!HasSpareAddresses()) return NoMemory(bytes);
+    return memory;
   }
   void* memory = nullptr;
   if (posix_memalign(&memory, kAlignment, size) != 0) return NoMemory(bytes);

@@ -39,6 +39,7 @@ class ResidentDevice final : public Device {
   DeviceCondition condition() const override;
   // Null where the device has no memory of its own.
   const std::shared_ptr<DeviceCopies>& copies() const { return copies_; }
+  int64_t worker_memory_bytes() const override { return device_->worker_memory_bytes(); }
   absl::Status RestartWorker() override { return device_->RestartWorker(); }
   void WatchReadiness(Listener listener) override { device_->WatchReadiness(std::move(listener)); }
 

@@ -37,6 +37,9 @@ struct TensorEntry {
 // Who opens a session, where owners are known by name.
 struct SessionOwner {
   bool is_known = false;
+  // Has shown who it is, so its tensors are its own, not a session's: all that it opens are one.
+  bool has_one_session = false;
+  std::string rule = {};  // That of the rules by which it is known.
   int64_t max_bytes = std::numeric_limits<int64_t>::max();         // All its sessions together.
   int64_t max_device_bytes = std::numeric_limits<int64_t>::max();  // On all devices, likewise.
 };
@@ -52,12 +55,21 @@ struct Session {
     return {digest, layout.sparsity, layout.type, layout.rows, layout.columns};
   }
 
-  Session(const RandomId& session_token, std::string session_peer,
+  Session(const RandomId& session_token, std::string session_peer, const SessionOwner& owner,
           std::shared_ptr<Account> session_account)
-      : token(session_token), peer(std::move(session_peer)), account(std::move(session_account)) {}
+      : token(session_token),
+        peer(std::move(session_peer)),
+        is_of_known_owner(owner.is_known),
+        is_all_of_owner(owner.has_one_session),
+        rule(owner.rule),
+        account(std::move(session_account)) {}
 
   const RandomId token;
-  const std::string peer;
+  const std::string peer;  // A host, or the name of a known owner.
+  const bool is_of_known_owner;
+  // It is all sessions of an owner in one: its tensors do not go because nobody is connected.
+  const bool is_all_of_owner;
+  std::string rule;  // Empty where owners are not known by name.
   const std::shared_ptr<Account> account;
   int64_t used_ns = 0;  // When its last use ended.
   int users = 0;        // Streams, calls and products.

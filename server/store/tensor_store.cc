@@ -73,17 +73,21 @@ absl::Status TensorStore::CheckKeeping(const Keeping& keep) const {
   return absl::OkStatus();
 }
 
+absl::Status TensorStore::CheckMemory(int64_t bytes) const {
+  if (bytes <= most_new_bytes_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      Concat("memory: the server has little left, and the tensor needs ", bytes,
+             " bytes: try again later"));
+}
+
 absl::Status TensorStore::CheckRoom(const Session& session, int64_t bytes) {
   if (is_closed_) return absl::UnavailableError("the server is draining");
-  if (bytes > most_new_bytes_) {
-    return absl::ResourceExhaustedError(
-        Concat("memory: the server has little left, and the tensor needs ", bytes,
-               " bytes: try again later"));
-  }
+  RETURN_IF_ERROR(CheckMemory(bytes));
   const size_t count = session.tensors.size() + session.uploads.size();
   if (count >= kMaxTensors) {
-    return absl::ResourceExhaustedError(Concat(
-        "quota: got ", count, " tensors and uploads of the session, want at most ", kMaxTensors));
+    return absl::ResourceExhaustedError(Concat("quota: got ", count, " tensors and uploads of ",
+                                               session.account->name(), ", want fewer than ",
+                                               kMaxTensors, " to make another"));
   }
   return absl::OkStatus();
 }
@@ -311,6 +315,7 @@ TensorStore::Load TensorStore::load() const {
   for (const auto& [key, session] : sessions_) {
     load.tensors += static_cast<int64_t>(session->tensors.size());
     load.uploads += static_cast<int64_t>(session->uploads.size());
+    if (!session->rule.empty()) load.bytes_of_rules[session->rule] += session->account->used();
   }
   load.owners = LargestOwners();
   return load;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,7 +43,8 @@ enum class HostCopies : uint8_t { kPinned, kAll, kNone };
 struct StoreOptions {
   int64_t max_sessions = 1000;
   int64_t max_bytes = int64_t{1} << 30;          // What all tensors may take.
-  int64_t max_session_bytes = int64_t{1} << 29;  // What those of one session may take.
+  int64_t max_session_bytes = int64_t{1} << 29;  // What those of one session may take,
+  int64_t max_session_device_bytes = 0;          // and of all devices together; 0: no limit.
   absl::Duration linger = absl::Seconds(30);
   absl::Duration lease = absl::Minutes(10);
   HostCopies host_copies = HostCopies::kPinned;
@@ -107,6 +109,7 @@ class TensorStore {
     std::string name;  // Its token's hash cut short: who knows the token itself has the session.
     int64_t tensors = 0;
     int64_t bytes = 0;
+    std::string caller = {};  // The rule by which its owner is known, or the host of its peer.
   };
   static constexpr size_t kMostOwners = 10;
 
@@ -126,6 +129,8 @@ class TensorStore {
     int64_t tensors_expired = 0;
     int64_t tensors_lost = 0;            // Were on a device alone that lost them.
     std::vector<OwnerLoad> owners = {};  // Those with the most bytes, at most kMostOwners.
+    // By the rule of those who own it, where owners are known by name.
+    std::map<std::string, int64_t> bytes_of_rules = {};
   };
 
   // Borrows the clock.
@@ -142,14 +147,16 @@ class TensorStore {
   // where the options say so.
   void KeepOnHost(const TensorState& tensor) const;
 
-  // Opens a session, or joins the one of the token. `peer` is whoever asks, as far as places are
-  // shared; of an owner, its name.
-  // Errors: Unauthenticated an unknown token, or that of another owner's session; ResourceExhausted
-  // too many sessions; Unavailable once the store is closed.
+  // Opens a session, or joins the one of the token, or that of an owner who has only one. `peer` is
+  // whoever asks, as far as places are shared; of an owner, its name. The limits of an owner who
+  // has one session are those that it came with last. Errors: Unauthenticated an unknown token, or
+  // that of another owner's session; ResourceExhausted too many sessions; Unavailable once the
+  // store is closed.
   absl::StatusOr<SessionUse> OpenSession(std::string_view token, std::string_view peer,
                                          const SessionOwner& owner = {})
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // `owner` is empty where whoever has a token owns its session. Errors: Unauthenticated.
+  // `owner` is empty where whoever has a token owns its session. Without a token, the session of an
+  // owner who has one session. Errors: Unauthenticated.
   absl::StatusOr<SessionUse> Use(std::string_view token, std::string_view owner = {})
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -164,13 +171,15 @@ class TensorStore {
   absl::StatusOr<Beginning> Begin(const SessionUse& session, TensorSpec spec, Keeping keep,
                                   const std::optional<Sha256Digest>& digest,
                                   std::string_view device = "") ABSL_LOCKS_EXCLUDED(mutex_);
-  // Errors: NotFound; Unavailable once the store is closed.
+  // Errors: NotFound; Unavailable once the store is closed; ResourceExhausted where memory is
+  // short.
   absl::StatusOr<std::shared_ptr<Upload>> Join(const SessionUse& session, std::string_view id)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Serves an upload from now on: the listener learns how it ended. Leave takes it back.
   Upload::StreamId Attach(const std::shared_ptr<Upload>& upload, Upload::Listener listener);
   void Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId stream);
-  // Errors: as Upload::Write.
+  // Errors: as Upload::Write; ResourceExhausted where memory is short, and the upload can be joined
+  // later.
   absl::Status Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
                      int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces);
 
@@ -213,7 +222,8 @@ class TensorStore {
   // Refuses new sessions and uploads from now on.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
   bool is_closed() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Refuses tensors of more bytes until it is told otherwise, because memory is short.
+  // Refuses tensors of more bytes until it is told otherwise, because memory is short; with a
+  // negative number also to join uploads and what they bring.
   void SetMostNewBytes(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends what has expired; the store does it by itself now and then.
@@ -230,14 +240,23 @@ class TensorStore {
 
   int64_t LeaseOf(const Keeping& keep) const;
   absl::Status CheckKeeping(const Keeping& keep) const;
+  absl::Status CheckMemory(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckRoom(const Session& session, int64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Account> AccountOf(std::string_view name, const SessionOwner& owner)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Account> AccountOfSession(std::string_view peer, const SessionOwner& owner)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetLimits(Account& account, const SessionOwner& owner) const;
+  int64_t DeviceBytesOfSession() const;
+  absl::Status CheckPlaces(std::string_view peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   SessionUse UseLocked(const std::shared_ptr<Session>& session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Session> FindSession(std::string_view token, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Session> FindSessionOf(std::string_view owner, Leftovers& left)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(const Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<OwnerLoad> LargestOwners() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ExpireSession(Session& session, Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TensorEntry* FindEntry(Session& session, const TensorName& name, Leftovers& left)
@@ -274,6 +293,8 @@ class TensorStore {
   mutable Mutex mutex_;
   // By the hash of its token: what a search for a token takes tells nothing about other tokens.
   absl::flat_hash_map<Sha256Digest, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
+  // The tokens of those sessions that are all of an owner in one.
+  std::map<std::string, RandomId, std::less<>> tokens_of_owners_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::weak_ptr<Account>> accounts_of_owners_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<DeviceCopies>> devices_ ABSL_GUARDED_BY(mutex_);
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -76,6 +76,7 @@ absl::StatusOr<std::shared_ptr<Upload>> TensorStore::Join(const SessionUse& sess
   const std::optional<RandomId> wanted = RandomId::FromBytes(id);
   MutexLock lock(&mutex_);
   if (is_closed_) return absl::UnavailableError("the server is draining");
+  RETURN_IF_ERROR(CheckMemory(0));
   const auto& uploads = session.session_->uploads;
   const auto found = wanted ? uploads.find(*wanted) : uploads.end();
   if (found == uploads.end()) return Leftovers::NoSuchUpload();
@@ -95,6 +96,10 @@ void TensorStore::Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId 
 absl::Status TensorStore::Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
                                 int64_t offset,
                                 absl::Span<const absl::Span<const std::byte>> pieces) {
+  {
+    MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(CheckMemory(0));  // Its memory is counted, but used only now.
+  }
   RETURN_IF_ERROR(upload->Write(offset, pieces, clock_.NowNs()));
   Advance(session.session_, upload, kHashedByCaller);
   return absl::OkStatus();

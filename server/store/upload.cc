@@ -148,6 +148,13 @@ void Upload::End(const absl::StatusOr<TensorState>& result) {
   for (auto& [stream, listener] : listeners) std::move(listener)(result);
 }
 
+absl::Status Upload::CheckRoom() const {
+  MutexLock lock(&mutex_);
+  if (listeners_.size() < kMostStreams) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      Concat("join: the upload has ", listeners_.size(), " streams, want at most ", kMostStreams));
+}
+
 bool Upload::has_streams() const {
   MutexLock lock(&mutex_);
   return !listeners_.empty();

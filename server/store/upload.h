@@ -80,6 +80,10 @@ class Upload {
 
   bool HasExpired(int64_t now_ns) const { return now_ns - used_ns() >= lease_ns_; }
   bool has_streams() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether one more stream may join: whoever ends the upload tells them all.
+  // Errors: ResourceExhausted.
+  static constexpr size_t kMostStreams = 64;
+  absl::Status CheckRoom() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // When something came last.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A log of its own of what callers asked for and got: JSON, a line for each product, for each call
-// of another kind that the rules allow, and for each that was refused. It has no operands and no
-// tokens.
+// of another kind that has ended, and for each that was refused. It has no operands and no tokens.
 #pragma once
 
 #include <spdlog/logger.h>

@@ -3,6 +3,7 @@
 // Asks again and again whether the daemon does its work, and knows when it last did.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -25,6 +26,14 @@ class LifeCheck {
     absl::Duration longest_turn = absl::Seconds(30);
     // Called after each check that passed, from the thread of the checks.
     std::function<void()> on_alive = [] {};
+
+    // For who ends the process where on_alive is not called for so long: checks come three times in
+    // that time, so that one late check does no harm, and a thread that stands still ends the
+    // process within one and a half of it.
+    void TieTo(absl::Duration watchdog) {
+      interval = std::min(interval, watchdog / 3);
+      longest_turn = std::min(longest_turn, watchdog / 2);
+    }
   };
 
   // Calls `check` in a thread of its own, at once and then after each interval. Borrows the clock.

@@ -20,6 +20,11 @@ namespace {
 
 constexpr mode_t kReadableForOthers = 0644;
 
+bool IsRegular(int descriptor) {
+  struct stat status = {};
+  return fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+}
+
 bool HasRoom(int descriptor) {
   pollfd file = {.fd = descriptor, .events = POLLOUT, .revents = 0};
   return poll(&file, 1, 0) > 0;  // An error is for the write to find.
@@ -39,13 +44,14 @@ absl::StatusOr<LogFile> LogFile::Open(const std::string& path) {
                      std::error_code(errno, std::generic_category()).message()));
   }
   const int descriptor = file.get();
-  return LogFile(descriptor, std::move(file), Kind::kNeverWaits);
+  return LogFile(descriptor, std::move(file),
+                 IsRegular(descriptor) ? Kind::kStalls : Kind::kNeverWaits);
 }
 
 LogFile LogFile::Of(int descriptor) {
   struct stat status = {};
   if (fstat(descriptor, &status) != 0) return {descriptor, {}, Kind::kMayWait};
-  if (S_ISREG(status.st_mode)) return {descriptor, {}, Kind::kNeverWaits};
+  if (S_ISREG(status.st_mode)) return {descriptor, {}, Kind::kStalls};
   if (S_ISSOCK(status.st_mode)) return {descriptor, {}, Kind::kSocket};
   if (S_ISFIFO(status.st_mode)) {
     // Opened once more, because O_NONBLOCK would otherwise hold for all processes that share the
@@ -61,10 +67,11 @@ LogFile LogFile::Of(int descriptor) {
 }
 
 std::optional<size_t> LogFile::TryWrite(std::string_view text) const {
+  if (write_) return write_(text);
   ssize_t written = 0;
   if (kind_ == Kind::kSocket) {
     written = send(descriptor_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  } else if (kind_ == Kind::kNeverWaits) {
+  } else if (kind_ != Kind::kMayWait) {
     written = write(descriptor_, text.data(), text.size());
   } else if (HasRoom(descriptor_)) {
     // Where poll sees room in a pipe, there is room for so much.

@@ -21,6 +21,9 @@ namespace {
 // The thread looks around so often even where nobody can wake it, since no descriptor was left.
 constexpr int64_t kLongestRestNs = 1'000'000'000;
 
+// A disk that takes lines takes them sooner.
+constexpr absl::Duration kLongestWait = absl::Milliseconds(5);
+
 std::string_view View(spdlog::string_view_t text) { return {text.data(), text.size()}; }
 
 }  // namespace
@@ -48,6 +51,7 @@ void LogSink::log(const spdlog::details::log_msg& message) {
     }
   }
   Add(std::move(line));
+  AwaitWritten();
 }
 
 // Writes the line, or keeps it, or loses it.
@@ -59,22 +63,58 @@ void LogSink::Add(std::string line) {
     ++lost_untold_;
     return;
   }
-  kept_bytes_ += line.size();
-  kept_.push_back(std::move(line));
+  Keep(std::move(line));
   WriteKept();
   if (!kept_.empty()) Wake();
 }
 
+void LogSink::Keep(std::string line) {
+  kept_bytes_ += line.size();
+  kept_.push_back(std::move(line));
+  ++added_;
+}
+
 void LogSink::WriteKept() {
-  while (!kept_.empty()) {
-    std::string& line = kept_.front();
-    const std::optional<size_t> written = file_.TryWrite(line);
-    if (!written) return LoseKept();
-    if (*written == 0) return;
-    kept_bytes_ -= *written;
-    line.erase(0, *written);
-    if (line.empty()) kept_.pop_front();
+  // After the end there is no other thread.
+  if (file_.may_stall() && !is_closed_) return;
+  while (!kept_.empty() && TakeWritten(file_.TryWrite(kept_.front()))) {
   }
+}
+
+void LogSink::WriteApart() {
+  while (!kept_.empty()) {
+    // Others only add lines behind it.
+    const std::string_view line = kept_.front();
+    mutex_.Unlock();
+    const std::optional<size_t> written = file_.TryWrite(line);
+    mutex_.Lock();
+    is_stalled_ = false;
+    if (!TakeWritten(written)) return;
+  }
+}
+
+// So much of the first line was written. False where it takes no more now.
+bool LogSink::TakeWritten(std::optional<size_t> written) {
+  if (!written) {
+    LoseKept();
+    return false;
+  }
+  if (*written == 0) return false;
+  std::string& line = kept_.front();
+  kept_bytes_ -= *written;
+  line.erase(0, *written);
+  if (!line.empty()) return true;
+  kept_.pop_front();
+  ++gone_;
+  return true;
+}
+
+void LogSink::AwaitWritten() {
+  if (!file_.may_stall() || is_stalled_) return;
+  const int64_t mine = added_;
+  const auto is_gone = [this, mine]()
+                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return gone_ >= mine; };
+  if (!mutex_.AwaitWithTimeout(is_gone, kLongestWait)) is_stalled_ = true;
 }
 
 // Puts a line before the next one where lines were lost and half of the room is free again: where
@@ -83,8 +123,7 @@ void LogSink::TellLost() {
   if (lost_untold_ == 0 || kept_bytes_ > options_.most_kept_bytes / 2) return;
   const int64_t untold = std::exchange(lost_untold_, 0);
   std::string line = OwnLine(absl::StrCat("event=log_lines_lost lines=", untold));
-  kept_bytes_ += line.size();
-  kept_.push_back(std::move(line));
+  Keep(std::move(line));
   WriteKept();
   if (lost_untold_ == 0) return;
   lost_untold_ += untold - 1;  // The line that tells of them is itself lost, and none of them.
@@ -104,6 +143,7 @@ void LogSink::LoseKept() {
   lost_untold_ += lines;
   kept_.clear();
   kept_bytes_ = 0;
+  gone_ = added_;
 }
 
 std::string LogSink::OwnLine(const std::string& pairs) const {
@@ -118,8 +158,9 @@ void LogSink::Run() {
     const int64_t now_ns = clock_.NowNs();
     const bool is_ending = end_ns_ != kNoDeadlineNs;
     TellSuppressed(is_ending ? kNoDeadlineNs : now_ns);
-    WriteKept();
+    file_.may_stall() ? WriteApart() : WriteKept();
     TellLost();  // No further line may come.
+    if (file_.may_stall()) WriteApart();
     if (is_ending && (kept_.empty() || now_ns >= end_ns_)) break;
     const int64_t until_ns = std::min(repeats_.next_end_ns(), end_ns_);
     const bool is_room_awaited = !kept_.empty();

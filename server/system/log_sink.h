@@ -4,6 +4,10 @@
 // written at once where they are taken at once, otherwise they are kept, up to a bound, for a
 // thread of the log's own. Lines beyond the bound are lost, and counted. Warnings and errors that
 // repeat are limited; the log says how many were left out.
+//
+// Whether a disk takes a line at once nobody knows: that thread writes them all. A line waits for
+// it for a few milliseconds, so that it is there where what follows it is seen; once one has waited
+// in vain, none waits until the disk has taken a line.
 #pragma once
 
 #include <spdlog/sinks/sink.h>
@@ -13,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -63,7 +68,12 @@ class LogSink final : public spdlog::sinks::sink {
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void Add(std::string line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Keep(std::string line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // For the thread: lets go of the lock while it writes.
+  void WriteApart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TakeWritten(std::optional<size_t> written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AwaitWritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellLost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellSuppressed(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LoseKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -82,6 +92,9 @@ class LogSink final : public spdlog::sinks::sink {
   RepeatLimit repeats_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> kept_ ABSL_GUARDED_BY(mutex_);  // The first without what was written.
   size_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t added_ ABSL_GUARDED_BY(mutex_) = 0;  // Lines that were kept, and those of them that are
+  int64_t gone_ ABSL_GUARDED_BY(mutex_) = 0;   //   kept no more.
+  bool is_stalled_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t lost_untold_ ABSL_GUARDED_BY(mutex_) = 0;
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t end_ns_ ABSL_GUARDED_BY(mutex_) = kNoDeadlineNs;  // When the thread ends at the latest.

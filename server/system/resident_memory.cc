@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string>
 
 namespace gemmd {
 
@@ -15,15 +16,17 @@ namespace {
 struct Usage {
   int64_t mapped_bytes = 0;
   int64_t resident_bytes = 0;
+  int64_t shared_bytes = 0;  // Those of the resident ones that are of files or shared.
 };
 
-std::optional<Usage> ReadUsage() {
-  std::ifstream file("/proc/self/statm");
+std::optional<Usage> ReadUsage(const std::string& process = "self") {
+  std::ifstream file("/proc/" + process + "/statm");
   int64_t mapped_pages = 0;
   int64_t resident_pages = 0;
-  if (!(file >> mapped_pages >> resident_pages)) return std::nullopt;
+  int64_t shared_pages = 0;
+  if (!(file >> mapped_pages >> resident_pages >> shared_pages)) return std::nullopt;
   const int64_t page_bytes = sysconf(_SC_PAGESIZE);
-  return Usage{mapped_pages * page_bytes, resident_pages * page_bytes};
+  return Usage{mapped_pages * page_bytes, resident_pages * page_bytes, shared_pages * page_bytes};
 }
 
 std::optional<int64_t> LeftOfAddressSpace(const Usage& usage) {
@@ -38,6 +41,11 @@ std::optional<int64_t> ResidentBytes() {
   const std::optional<Usage> usage = ReadUsage();
   if (!usage) return std::nullopt;
   return usage->resident_bytes;
+}
+
+int64_t OwnResidentBytes(pid_t process) {
+  const std::optional<Usage> usage = ReadUsage(std::to_string(process));
+  return usage ? std::max<int64_t>(usage->resident_bytes - usage->shared_bytes, 0) : 0;
 }
 
 std::optional<int64_t> AddressSpaceLeft() {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <optional>
 
@@ -11,6 +13,10 @@ std::optional<int64_t> ResidentBytes();
 
 // The bytes that this process may still map (RLIMIT_AS); nothing where there is no limit.
 std::optional<int64_t> AddressSpaceLeft();
+
+// The resident memory of a process that is its own alone, without files and memory that it shares;
+// 0 where there is no such process.
+int64_t OwnResidentBytes(pid_t process);
 
 // What is used of a limit of so many bytes: what is resident. Where the address space ends before
 // the limit does, the same part of the limit as of what can be resident.

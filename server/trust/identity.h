@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/trust/meter.h"
+#include "server/trust/rule_use.h"
 
 namespace gemmd {
 
@@ -41,6 +42,7 @@ inline constexpr int64_t kNoBound = std::numeric_limits<int64_t>::max();
 
 // What the rules give to one caller.
 struct Grant {
+  std::string rule;  // The name or pattern that it is for; empty where no rule is for the caller.
   Roles roles;
   bool is_low_priority = false;  // Its products wait for those of others.
   MeterLimits in_flight;
@@ -56,7 +58,9 @@ struct Grant {
 struct Identity {
   std::string name;
   Grant grant;
-  std::shared_ptr<Meter> meter;  // Outlives changes of the rules.
+  // These outlive changes of the rules.
+  std::shared_ptr<Meter> meter;
+  std::shared_ptr<RuleUse> use;  // Null where no rule is for the caller, who may do nothing then.
 };
 
 // The name of whoever shows nothing. Rules may name it like any other.

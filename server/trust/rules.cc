@@ -154,6 +154,7 @@ absl::StatusOr<Rules> Rules::Parse(std::string_view text, Format format) {
                      "1 to 256 printable characters without spaces, of which the last may be *");
     }
     ASSIGN_OR_RETURN(Grant grant, GrantOf(field, value));
+    grant.rule = name;
     (is_pattern ? rules.prefixes_ : rules.exact_).emplace(beginning, std::move(grant));
   }
   return rules;

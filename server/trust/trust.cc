@@ -101,7 +101,10 @@ class Trust::Snapshot {
     if (known != by_name_.end()) return known->second;
     auto identity = std::make_shared<Identity>();
     identity->name = name;
-    if (const Grant* const grant = rules_.Find(name)) identity->grant = *grant;
+    if (const Grant* const grant = rules_.Find(name)) {
+      identity->grant = *grant;
+      identity->use = trust_.UseOf(grant->rule);
+    }
     identity->meter = trust_.MeterOf(name);
     // Those that somebody still holds stay valid.
     if (by_name_.size() >= kMostKnown) by_name_.clear();
@@ -221,6 +224,26 @@ absl::StatusOr<std::shared_ptr<const Identity>> Trust::Identify(const Evidence& 
   }
   if (snapshot->Knows(kAnonymous)) return snapshot->ByName(std::string(kAnonymous));
   return Unauthenticated("caller: it shows nothing that is known");
+}
+
+std::shared_ptr<RuleUse> Trust::UseOf(const std::string& rule) {
+  MutexLock lock(&uses_mutex_);
+  for (const auto& use : uses_) {
+    if (use->rule() == rule) return use;
+  }
+  if (uses_.size() < kMostCounted) return uses_.emplace_back(std::make_shared<RuleUse>(rule));
+  // That of all others stands last.
+  if (uses_.size() == kMostCounted) {
+    uses_.push_back(std::make_shared<RuleUse>(std::string(kOtherRules)));
+  }
+  return uses_.back();
+}
+
+std::vector<RuleUse::Totals> Trust::uses() const {
+  std::vector<RuleUse::Totals> totals;
+  MutexLock lock(&uses_mutex_);
+  for (const auto& use : uses_) totals.push_back(use->totals());
+  return totals;
 }
 
 std::shared_ptr<Meter> Trust::MeterOf(const std::string& name) {

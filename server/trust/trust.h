@@ -60,12 +60,21 @@ class Trust {
   // How many identities and patterns the rules name.
   size_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // The first rules that had a caller, up to this number, are counted one by one, and all others
+  // together: each has metrics of its own, and rules may be read again with other names.
+  static constexpr size_t kMostCounted = 48;
+  static constexpr std::string_view kOtherRules = "other rules";
+
+  // What callers had, by rule, in the order in which rules had their first one. Threads: any.
+  std::vector<RuleUse::Totals> uses() const ABSL_LOCKS_EXCLUDED(uses_mutex_);
+
  private:
   class Snapshot;
 
   Trust(TrustOptions options, WallClock now) : options_(std::move(options)), now_(std::move(now)) {}
   absl::StatusOr<std::shared_ptr<Snapshot>> Read();
   std::shared_ptr<Meter> MeterOf(const std::string& name) ABSL_LOCKS_EXCLUDED(meters_mutex_);
+  std::shared_ptr<RuleUse> UseOf(const std::string& rule) ABSL_LOCKS_EXCLUDED(uses_mutex_);
   std::shared_ptr<Snapshot> now() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const TrustOptions options_;
@@ -74,6 +83,8 @@ class Trust {
   std::shared_ptr<Snapshot> snapshot_ ABSL_GUARDED_BY(mutex_);
   Mutex meters_mutex_;
   std::map<std::string, std::weak_ptr<Meter>> meters_ ABSL_GUARDED_BY(meters_mutex_);
+  mutable Mutex uses_mutex_;
+  std::vector<std::shared_ptr<RuleUse>> uses_ ABSL_GUARDED_BY(uses_mutex_);
 };
 
 }  // namespace gemmd

@@ -10,6 +10,7 @@
 #include "kernels/text.h"
 #include "server/system/log.h"
 #include "server/wire/convert_incident.h"
+#include "server/wire/read_request.h"
 #include "server/wire/registry_call.h"
 
 namespace gemmd {
@@ -18,13 +19,15 @@ namespace {
 // What answers hold for readers that do not read, beside the operands of one incident.
 constexpr int64_t kMaxUnreadBytes = int64_t{1} << 20;
 
-// Where callers are known by name, the gate has asked for their role.
-absl::Status CheckIsLocal(const Gate& gate, const std::string& peer) {
-  if (!gate.is_open()) return absl::OkStatus();
+absl::Status CheckIsLocal(const std::string& peer) {
   if (absl::StartsWith(peer, "unix:")) return absl::OkStatus();
   return absl::PermissionDeniedError(
       Concat("peer: got ", peer, ", want one of a unix socket (--listen=unix:PATH)"));
 }
+
+// Whether a server that is short of memory answers. A product of an incident has its operands; the
+// others are small, and a new worker may be what is needed.
+bool IsAdminWithoutMemory(Handler handler) { return handler != Handler::kGetIncidentProduct; }
 
 // Every method takes and gives bytes.
 template <typename Base>
@@ -34,10 +37,11 @@ using RawAdmin =
 
 class AdminService final : public RawAdmin<v1::Admin::Service> {
  public:
-  AdminService(const std::vector<ServedDevice>& devices, const Gate& gate,
-               const IncidentLog& incidents, HandlerTimes& times, const Clock& clock,
-               SendWatch& watch, int64_t max_message_bytes)
+  AdminService(const std::vector<ServedDevice>& devices, const ProductRunner& runner,
+               const Gate& gate, const IncidentLog& incidents, HandlerTimes& times,
+               const Clock& clock, SendWatch& watch, int64_t max_message_bytes)
       : devices_(devices),
+        runner_(runner),
         gate_(gate),
         incidents_(incidents),
         times_(times),
@@ -50,7 +54,7 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override {
     return Answer<v1::RestartDeviceRequest>(
-        Handler::kRestartDevice, *context, *request, *response,
+        Handler::kRestartDevice, /*is_for_locals=*/true, *context, *request, *response,
         [this](const v1::RestartDeviceRequest& wire) -> absl::StatusOr<RegistryAnswer> {
           const absl::Status status = Restart(wire.device());
           spdlog::info("event=restart_device device={} status={}", LogValue(Shown(wire.device())),
@@ -64,7 +68,7 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override {
     return Answer<v1::ListIncidentsRequest>(
-        Handler::kListIncidents, *context, *request, *response,
+        Handler::kListIncidents, gate_.is_open(), *context, *request, *response,
         [this](const v1::ListIncidentsRequest&) -> absl::StatusOr<RegistryAnswer> {
           v1::ListIncidentsResponse incidents;
           for (const IncidentLog::Entry& entry : incidents_.entries()) {
@@ -79,45 +83,35 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) override {
     return Answer<v1::GetIncidentProductRequest>(
-        Handler::kGetIncidentProduct, *context, *request, *response,
+        Handler::kGetIncidentProduct, gate_.is_open(), *context, *request, *response,
         [this](const v1::GetIncidentProductRequest& wire) -> absl::StatusOr<RegistryAnswer> {
-          v1::GetIncidentProductResponse product;
-          RETURN_IF_ERROR(FillProduct(wire, product));
+          ASSIGN_OR_RETURN(const v1::GetIncidentProductResponse product,
+                           FindProduct(incidents_.entries(), wire, max_message_bytes_));
           return AnswerOf(product);
         });
   }
 
  private:
-  // Who is not local is answered before anything of the request is looked at.
+  // Where callers are known by name, the gate has asked for their role. Who should be local and is
+  // not is answered before anything of the request is looked at.
   template <typename Wire, typename Function>
-  grpc::ServerUnaryReactor* Answer(Handler handler, grpc::CallbackServerContext& context,
+  grpc::ServerUnaryReactor* Answer(Handler handler, bool is_for_locals,
+                                   grpc::CallbackServerContext& context,
                                    const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
                                    Function answer) {
-    const HandlerTimer timer(times_, clock_, handler, clock_.NowNs());
+    const HandlerTiming timing{times_, clock_, handler};
+    const HandlerTimer timer = timing.Begin();
+    const grpc::ByteBuffer bytes = TakeRequest(request);
     return AnswerRegistryCall(
-        context, unread_, watch_,
+        timing, context, unread_, watch_,
         [&]() -> absl::StatusOr<RegistryAnswer> {
-          RETURN_IF_ERROR(CheckIsLocal(gate_, context.peer()));
+          if (is_for_locals) RETURN_IF_ERROR(CheckIsLocal(context.peer()));
+          if (!IsAdminWithoutMemory(handler)) RETURN_IF_ERROR(runner_.CheckQuestion());
           Wire wire;
-          RETURN_IF_ERROR(ReadRequest(request, wire));
+          RETURN_IF_ERROR(ReadRequest(bytes, wire));
           return answer(wire);
         },
         response);
-  }
-
-  absl::Status FillProduct(const v1::GetIncidentProductRequest& request,
-                           v1::GetIncidentProductResponse& response) const {
-    const int64_t id = request.id();
-    for (const IncidentLog::Entry& entry : incidents_.entries()) {
-      if (entry.incident.id != id) continue;
-      ASSIGN_OR_RETURN(*response.mutable_request(), ProductOf(entry, request.without_operands()));
-      *response.mutable_incident() = ToWire(entry);
-      const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
-      if (bytes <= max_message_bytes_) return absl::OkStatus();
-      return absl::ResourceExhaustedError(Concat(
-          "id: the product takes ", bytes, " bytes, a message holds at most ", max_message_bytes_));
-    }
-    return absl::NotFoundError(Concat("id: got ", id, ", want one that ListIncidents gives"));
   }
 
   absl::Status Restart(const std::string& name) const {
@@ -129,6 +123,7 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
   }
 
   const std::vector<ServedDevice>& devices_;
+  const ProductRunner& runner_;
   const Gate& gate_;
   const IncidentLog& incidents_;
   HandlerTimes& times_;
@@ -141,10 +136,11 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices,
-                                                const Gate& gate, const IncidentLog& incidents,
-                                                HandlerTimes& times, const Clock& clock,
-                                                SendWatch& watch, int64_t max_message_bytes) {
-  return std::make_unique<AdminService>(devices, gate, incidents, times, clock, watch,
+                                                const ProductRunner& runner, const Gate& gate,
+                                                const IncidentLog& incidents, HandlerTimes& times,
+                                                const Clock& clock, SendWatch& watch,
+                                                int64_t max_message_bytes) {
+  return std::make_unique<AdminService>(devices, runner, gate, incidents, times, clock, watch,
                                         max_message_bytes);
 }
 

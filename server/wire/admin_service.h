@@ -12,6 +12,7 @@
 #include "server/device/served_device.h"
 #include "server/metrics/handler_times.h"
 #include "server/scheduling/incidents.h"
+#include "server/scheduling/product_runner.h"
 #include "server/system/clock.h"
 #include "server/wire/gate.h"
 #include "server/wire/send_watch.h"
@@ -20,8 +21,9 @@ namespace gemmd {
 
 // Borrows all of them. A message holds at most so many bytes.
 std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices,
-                                                const Gate& gate, const IncidentLog& incidents,
-                                                HandlerTimes& times, const Clock& clock,
-                                                SendWatch& watch, int64_t max_message_bytes);
+                                                const ProductRunner& runner, const Gate& gate,
+                                                const IncidentLog& incidents, HandlerTimes& times,
+                                                const Clock& clock, SendWatch& watch,
+                                                int64_t max_message_bytes);
 
 }  // namespace gemmd

@@ -27,6 +27,9 @@ namespace {
 // The pause before the next try where nothing can be accepted at all.
 constexpr int64_t kAcceptPauseNs = 50'000'000;
 
+// Where an address of IPv4 lies in one of IPv6.
+constexpr size_t kMappedAt = 12;
+
 // So many of one socket before it is the next one's turn.
 constexpr int kAcceptedAtOnce = 64;
 
@@ -63,9 +66,8 @@ std::string PeerOf(int descriptor, const sockaddr_storage& address) {
     sockaddr_in6 v6 = {};
     std::memcpy(&v6, &address, sizeof(v6));
     constexpr size_t kHost = 8;
-    constexpr size_t kMapped = 12;  // Where an address of IPv4 lies in one of IPv6.
     if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-      return TextOf(AF_INET, v6.sin6_addr.s6_addr + kMapped);
+      return TextOf(AF_INET, v6.sin6_addr.s6_addr + kMappedAt);
     }
     std::memset(v6.sin6_addr.s6_addr + kHost, 0, kHost);
     return Concat(TextOf(AF_INET6, &v6.sin6_addr), "/64");
@@ -74,6 +76,23 @@ std::string PeerOf(int descriptor, const sockaddr_storage& address) {
   socklen_t bytes = sizeof(user);
   getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &user, &bytes);
   return Concat("user ", user.uid);
+}
+
+std::string GrpcNameOf(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) {
+    sockaddr_in v4 = {};
+    std::memcpy(&v4, &address, sizeof(v4));
+    return Concat("ipv4:", TextOf(AF_INET, &v4.sin_addr), ":", ntohs(v4.sin_port));
+  }
+  if (address.ss_family != AF_INET6) return "";
+  sockaddr_in6 v6 = {};
+  std::memcpy(&v6, &address, sizeof(v6));
+  const int port = ntohs(v6.sin6_port);
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    return Concat("ipv4:", TextOf(AF_INET, v6.sin6_addr.s6_addr + kMappedAt), ":", port);
+  }
+  // gRPC writes brackets as URIs have them. A scope, which it adds, makes it another name.
+  return Concat("ipv6:%5B", TextOf(AF_INET6, &v6.sin6_addr), "%5D:", port);
 }
 
 absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> ConnectionAcceptor::Start(
@@ -118,6 +137,11 @@ ConnectionCounts ConnectionAcceptor::counts() {
   counts.refused_of_peer = refused_of_peer_;
   counts.refused_for_files = refused_for_files_;
   return counts;
+}
+
+std::optional<int64_t> ConnectionAcceptor::AcknowledgedBytes(const std::string& name) {
+  MutexLock lock(&mutex_);
+  return table_.AcknowledgedBytes(name);
 }
 
 void ConnectionAcceptor::Run() {
@@ -193,7 +217,7 @@ void ConnectionAcceptor::Give(ConnectionKind kind, FileDescriptor accepted,
   ConnectionTable::Verdict verdict;
   {
     MutexLock lock(&mutex_);
-    verdict = table_.Admit(accepted.get(), peer);
+    verdict = table_.Admit(accepted.get(), peer, GrpcNameOf(address));
   }
   switch (verdict) {
     case ConnectionTable::Verdict::kTooMany:

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,6 +31,9 @@ namespace gemmd {
 // first 64 bits, which one host may have all of; over a unix socket, the user.
 std::string PeerOf(int descriptor, const sockaddr_storage& address);
 
+// Its name in gRPC: "ipv4:127.0.0.1:4000"; empty over a unix socket, where all have the same.
+std::string GrpcNameOf(const sockaddr_storage& address);
+
 class ConnectionAcceptor {
  public:
   // Owns the descriptor from then on. `kind` is that of the address it came to.
@@ -47,6 +51,9 @@ class ConnectionAcceptor {
 
   // Threads: any.
   ConnectionCounts counts() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // As of ConnectionTable. Threads: any.
+  std::optional<int64_t> AcknowledgedBytes(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   ConnectionAcceptor(std::vector<ListeningSocket> sockets, const ConnectionLimits& limits,

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -31,8 +32,13 @@ class ConnectionTable {
   ConnectionTable(const ConnectionLimits& limits, const Clock& clock)
       : limits_(limits), clock_(clock) {}
 
-  // Counts the connection, unless that would be more than a limit allows.
-  Verdict Admit(int descriptor, const std::string& peer);
+  // Counts the connection, unless that would be more than a limit allows. `name` is that of the
+  // other end, as gRPC names it; empty where it has none of its own.
+  Verdict Admit(int descriptor, const std::string& peer, const std::string& name = "");
+
+  // The bytes that the other end of this name has acknowledged since the connection began; nothing
+  // where there is no such connection, or the system does not tell.
+  std::optional<int64_t> AcknowledgedBytes(const std::string& name) const;
 
   // Forgets connections that have ended, at most so often that it takes a tenth of the time; the
   // count is right as of then.
@@ -43,6 +49,10 @@ class ConnectionTable {
     dev_t device = 0;
     ino_t inode = 0;
     std::map<std::string, int64_t>::iterator peer;
+    std::string name;
+
+    // Whether the number still stands for it.
+    bool IsOf(int descriptor) const;
   };
   using Connections = std::unordered_map<int, Connection>;
 
@@ -52,8 +62,9 @@ class ConnectionTable {
 
   const ConnectionLimits limits_;
   const Clock& clock_;
-  Connections connections_;               // By descriptor.
-  std::map<std::string, int64_t> peers_;  // How many connections each has.
+  Connections connections_;                           // By descriptor.
+  std::unordered_map<std::string, int> descriptors_;  // By name.
+  std::map<std::string, int64_t> peers_;              // How many connections each has.
   int64_t sweep_again_ns_ = 0;
 };
 

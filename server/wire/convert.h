@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Between the wire's messages and the words of kernels/. Requests are validated here and nowhere
+// From the wire's requests to the words of kernels/. Requests are validated here and nowhere
 // else in the server; a parsed request is a valid problem with every byte in place.
 #pragma once
-
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "gemmd/v1/gemm.pb.h"
@@ -20,13 +18,5 @@ namespace gemmd {
 // Null: the bytes of the operands are not looked at, nor need they be there.
 absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
                                             const HeldFields* held);
-
-// Fills the answer of a product that is OK, except for its timing; the bytes of D are there.
-void FillResponse(const ProductOutcome& outcome, const std::string& request_id,
-                  v1::MultiplyResponse& response);
-
-v1::Timing ToWire(const ProductTiming& timing);
-v1::VerifyMode ToWire(VerifyMode mode);
-v1::Verification ToWire(const AnswerVerification& verification);
 
 }  // namespace gemmd

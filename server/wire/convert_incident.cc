@@ -5,7 +5,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/wire/convert.h"
+#include "server/wire/convert_answer.h"
 #include "server/wire/convert_blocks.h"
 #include "server/wire/convert_operand.h"
 
@@ -124,6 +124,23 @@ absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry,
   request.set_kernel(entry.incident.kernel);
   request.set_device(entry.incident.device);
   return request;
+}
+
+absl::StatusOr<v1::GetIncidentProductResponse> FindProduct(
+    const std::vector<IncidentLog::Entry>& entries, const v1::GetIncidentProductRequest& request,
+    int64_t most_bytes) {
+  for (const IncidentLog::Entry& entry : entries) {
+    if (entry.incident.id != request.id()) continue;
+    v1::GetIncidentProductResponse response;
+    ASSIGN_OR_RETURN(*response.mutable_request(), ProductOf(entry, request.without_operands()));
+    *response.mutable_incident() = ToWire(entry);
+    const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
+    if (bytes <= most_bytes) return response;
+    return absl::ResourceExhaustedError(
+        Concat("id: the product takes ", bytes, " bytes, a message holds at most ", most_bytes));
+  }
+  return absl::NotFoundError(
+      Concat("id: got ", request.id(), ", want one that ListIncidents gives"));
 }
 
 }  // namespace gemmd

@@ -82,6 +82,7 @@ void FillTensors(const TensorStore::Load& tensors, v1::TensorStatistics& wire) {
     one.set_name(owner.name);
     one.set_tensors(owner.tensors);
     one.set_host_bytes(owner.bytes);
+    one.set_caller(owner.caller);
   }
 }
 
@@ -110,6 +111,16 @@ v1::GetStatisticsResponse ToWire(const Snapshot& snapshot, int64_t uptime_ns,
     one.set_name(std::string(kernel.kernel));
     one.set_products(kernel.products);
     one.set_compute_ns(kernel.compute_ns);
+  }
+  for (const RuleUse::Totals& caller : snapshot.callers) {
+    v1::CallerStatistics& one = *wire.add_callers();
+    one.set_rule(caller.rule);
+    one.set_answered(caller.answered);
+    one.set_failed(caller.failed);
+    one.set_refused(caller.refused);
+    one.set_compute_ns(caller.compute_ns);
+    const auto bytes = snapshot.tensors.bytes_of_rules.find(caller.rule);
+    if (bytes != snapshot.tensors.bytes_of_rules.end()) one.set_tensor_bytes(bytes->second);
   }
   return wire;
 }

@@ -81,6 +81,7 @@ class Examination {
                      Holding holding);
   absl::Status Delimited(const Field& field, int start, Message& message, Holding holding);
   absl::Status Within(const Field& field, int start, int bytes, Message& message, Holding holding);
+  absl::Status Element(const Field& field, int bytes, const Message& message);
   absl::Status Bytes(const Field& field, int start, int bytes, Message& message, Holding holding);
   bool IsInFewSlices(WireRange range);
   void Forget(const Message& message, const Field& field);

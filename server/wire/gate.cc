@@ -3,9 +3,11 @@
 
 #include <grpc/grpc_security.h>
 
+#include <functional>
 #include <vector>
 
 #include "kernels/peer_text.h"
+#include "kernels/status_macros.h"
 #include "server/system/audit_log.h"
 #include "server/system/log.h"
 
@@ -65,14 +67,6 @@ void Audit(std::string_view path, std::string_view identity, std::string_view re
             LogValue(Shown(path)), LogValue(reason));
 }
 
-// Products have lines of their own, with what they were and how they ended.
-void AuditCall(std::string_view path, const Identity& caller, Role role) {
-  if (role == Role::kMultiply) return;
-  const std::shared_ptr<spdlog::logger> log = AuditLog();
-  if (log == nullptr) return;
-  log->info("event=call identity={} method={}", LogValue(caller.name), LogValue(Shown(path)));
-}
-
 struct ReleaseConnection {
   void operator()(grpc_auth_context* connection) const { grpc_auth_context_release(connection); }
 };
@@ -84,6 +78,13 @@ Requirement RequirementOf(std::string_view path) {
     if (path.starts_with(service.prefix)) return service.requirement;
   }
   return {};
+}
+
+uint64_t ConnectionOf(grpc::CallbackServerContext& context) {
+  const std::unique_ptr<grpc_auth_context, ReleaseConnection> connection(
+      grpc_call_auth_context(context.c_call()));
+  if (connection == nullptr) return std::hash<std::string>()(context.peer());
+  return std::hash<const void*>()(connection.get());
 }
 
 std::vector<std::string_view> NamesOf(const grpc_auth_context& connection) {
@@ -102,16 +103,12 @@ absl::Status Gate::Admit(std::string_view path, const Evidence& evidence) const 
     Audit(path, evidence.user, std::string(caller.status().message()));
     return Unknown();
   }
-  if (requirement.role && (*caller)->grant.roles.Has(*requirement.role)) {
-    AuditCall(path, **caller, *requirement.role);
-    return absl::OkStatus();
-  }
+  if (requirement.role && (*caller)->grant.roles.Has(*requirement.role)) return absl::OkStatus();
   Audit(path, (*caller)->name, "the rules do not allow it");
   return Forbidden();
 }
 
-absl::StatusOr<Gate::Caller> Gate::CallerOf(grpc::CallbackServerContext& context, Role role) const {
-  if (trust_ == nullptr) return nullptr;
+absl::StatusOr<Gate::Caller> Gate::Identify(grpc::ServerContextBase& context) const {
   const std::unique_ptr<grpc_auth_context, ReleaseConnection> connection(
       grpc_call_auth_context(context.c_call()));
   if (connection == nullptr) return Unknown();
@@ -128,8 +125,20 @@ absl::StatusOr<Gate::Caller> Gate::CallerOf(grpc::CallbackServerContext& context
   }
   absl::StatusOr<Caller> caller = trust_->Identify(evidence);
   if (!caller.ok()) return Unknown();
-  if (!(*caller)->grant.roles.Has(role)) return Forbidden();
   return caller;
+}
+
+absl::StatusOr<Gate::Caller> Gate::CallerOf(grpc::CallbackServerContext& context, Role role) const {
+  if (trust_ == nullptr) return nullptr;
+  ASSIGN_OR_RETURN(Caller caller, Identify(context));
+  if (!caller->grant.roles.Has(role)) return Forbidden();
+  return caller;
+}
+
+std::string Gate::NameOfCaller(grpc::ServerContextBase& context) const {
+  if (trust_ == nullptr) return "";
+  const absl::StatusOr<Caller> caller = Identify(context);
+  return caller.ok() ? (*caller)->name : "";
 }
 
 void Gate::NoteUser(grpc_auth_context& connection, const std::string& user) const {

@@ -7,6 +7,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,6 +49,10 @@ class Gate {
   // Errors: as Admit, where the rules have changed since or a token has expired. Threads: any.
   absl::StatusOr<Caller> CallerOf(grpc::CallbackServerContext& context, Role role) const;
 
+  // The name of who makes a call that was admitted; empty where the gate is open, or who it was is
+  // known no more. Threads: any.
+  std::string NameOfCaller(grpc::ServerContextBase& context) const;
+
   // Notes the user at the other end of a unix socket in what gRPC keeps of the connection.
   void NoteUser(grpc_auth_context& connection, const std::string& user) const
       ABSL_LOCKS_EXCLUDED(users_mutex_);
@@ -56,12 +61,17 @@ class Gate {
   bool Knows(const std::string& user) const;
 
  private:
+  absl::StatusOr<Caller> Identify(grpc::ServerContextBase& context) const;
   std::string UserOf(const grpc_auth_context& connection) const ABSL_LOCKS_EXCLUDED(users_mutex_);
 
   Trust* const trust_;
   // gRPC lets calls of one connection add to what it keeps of it while others read.
   mutable Mutex users_mutex_;
 };
+
+// A number for the connection of a call, another one for each that is open: gRPC gives all peers of
+// unix sockets the same name, but keeps something for each connection.
+uint64_t ConnectionOf(grpc::CallbackServerContext& context);
 
 // The names of a connection's certificate, URIs before hosts. Borrows them.
 std::vector<std::string_view> NamesOf(const grpc_auth_context& connection);

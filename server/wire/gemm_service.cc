@@ -35,8 +35,9 @@ grpc::ServerUnaryReactor* GemmService::StartMultiply(grpc::CallbackServerContext
   // gRPC calls this as soon as the last byte is there.
   const int64_t arrived_ns = clock_.NowNs();
   const HandlerTimer timer(times_, clock_, Handler::kMultiply, arrived_ns);
-  auto* const call = new UnaryProduct<ProductExchange>(runner_, watch_, context, response);
-  call->Start(ArrivalOf(context, arrived_ns, gate_, clock_),
+  auto* const call = new UnaryProduct<ProductExchange>({times_, clock_, Handler::kMultiply},
+                                                       runner_, watch_, context, response);
+  call->Start(ArrivalOf(context, "Multiply", arrived_ns, gate_, clock_),
               [&](ProductExchange& exchange, Arrival arrival, ProductExchange::Answer answer) {
                 return exchange.Start(runner_, quota_, Incoming(request.buffer), std::move(arrival),
                                       std::move(answer));

@@ -5,7 +5,7 @@
 
 namespace gemmd {
 
-HeldField::HeldField(std::vector<grpc::Slice> slices, ReceiveQuota& quota)
+HeldField::HeldField(ReceivedSlices slices, ReceiveQuota& quota)
     : slices_(std::move(slices)), quota_(quota) {
   pieces_.reserve(slices_.size());
   for (const grpc::Slice& slice : slices_) {
@@ -21,8 +21,8 @@ void HeldField::LetGo(size_t first, size_t count) {
   int64_t bytes = 0;
   for (size_t i = first; i < first + count; ++i) {
     bytes += static_cast<int64_t>(pieces_[i].size());
-    slices_[i] = grpc::Slice();
   }
+  slices_.LetGo(first, count);
   bytes_left_ -= bytes;
   quota_.Stay(-bytes);
 }

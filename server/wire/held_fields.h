@@ -5,7 +5,6 @@
 #pragma once
 
 #include <google/protobuf/message.h>
-#include <grpcpp/support/slice.h>
 
 #include <atomic>
 #include <cstdint>
@@ -14,6 +13,7 @@
 
 #include "server/device/job.h"
 #include "server/wire/receive_quota.h"
+#include "server/wire/received_slices.h"
 
 namespace gemmd {
 
@@ -21,7 +21,7 @@ namespace gemmd {
 class HeldField final : public PieceKeeper {
  public:
   // Bytes that are in gRPC's quota: borrows it. No slice is empty.
-  HeldField(std::vector<grpc::Slice> slices, ReceiveQuota& quota);
+  HeldField(ReceivedSlices slices, ReceiveQuota& quota);
   ~HeldField() override { quota_.Stay(-bytes_left_); }
   HeldField(const HeldField&) = delete;
   HeldField& operator=(const HeldField&) = delete;
@@ -32,7 +32,7 @@ class HeldField final : public PieceKeeper {
   void LetGo(size_t first, size_t count) override;
 
  private:
-  std::vector<grpc::Slice> slices_;
+  ReceivedSlices slices_;
   std::vector<Piece> pieces_;  // One for each slice.
   int64_t bytes_ = 0;
   std::atomic<int64_t> bytes_left_ = 0;

@@ -12,7 +12,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/wire/field_start.h"
+#include "proto/field_start.h"
 #include "server/wire/slice_stream.h"
 
 namespace gemmd {
@@ -25,11 +25,6 @@ using google::protobuf::io::CodedInputStream;
 // While the values of a repeated field arrive, there may be an old array and a new one twice as
 // long.
 constexpr int64_t kRepeatedGrowth = 2;
-
-absl::Status NoMemory(int64_t bytes) {
-  return absl::ResourceExhaustedError(
-      Concat("message: no memory to parse ", bytes, " bytes in, try again later"));
-}
 
 int64_t SizeOf(WireRange range) { return range.end - range.begin; }
 
@@ -53,8 +48,13 @@ bool MergeRange(WireRange range, CodedInputStream& input, Message& message) {
 
 }  // namespace
 
-std::vector<grpc::Slice> TakeSlices(grpc::ByteBuffer& buffer) {
-  std::vector<grpc::Slice> slices;
+absl::Status NoMemory(int64_t bytes) {
+  return absl::ResourceExhaustedError(
+      Concat("message: no memory to parse ", bytes, " bytes in, try again later"));
+}
+
+ReceivedSlices TakeSlices(grpc::ByteBuffer& buffer) {
+  ReceivedSlices slices;
   try {
     (void)buffer.Dump(&slices);  // Fails for compressed messages alone, which are not taken.
   } catch (const std::bad_alloc&) {
@@ -67,7 +67,7 @@ std::vector<grpc::Slice> TakeSlices(grpc::ByteBuffer& buffer) {
 Incoming::Incoming(grpc::ByteBuffer& buffer)
     : wire_bytes_(static_cast<int64_t>(buffer.Length())), slices_(TakeSlices(buffer)) {}
 
-Incoming::Incoming(std::vector<grpc::Slice> slices) : slices_(std::move(slices)) {
+Incoming::Incoming(ReceivedSlices slices) : slices_(std::move(slices)) {
   for (const grpc::Slice& slice : slices_) wire_bytes_ += static_cast<int64_t>(slice.size());
 }
 
@@ -152,8 +152,8 @@ absl::Status Incoming::Take(const std::vector<ParsingStep>& steps, Message& mess
   return absl::OkStatus();
 }
 
-std::vector<grpc::Slice> Incoming::SlicesOf(WireRange range) const {
-  std::vector<grpc::Slice> slices;
+ReceivedSlices Incoming::SlicesOf(WireRange range) const {
+  ReceivedSlices slices;
   int64_t begin = 0;
   for (const grpc::Slice& slice : slices_) {
     const int64_t end = begin + static_cast<int64_t>(slice.size());

@@ -7,7 +7,6 @@
 
 #include <google/protobuf/message.h>
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/slice.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +18,7 @@
 #include "server/wire/examination.h"
 #include "server/wire/held_fields.h"
 #include "server/wire/receive_quota.h"
+#include "server/wire/received_slices.h"
 
 namespace gemmd {
 
@@ -27,14 +27,17 @@ namespace gemmd {
 inline constexpr int64_t kMaxUnknownBytes = 1024;
 
 // All that the buffer holds, which is empty then. Nothing where there is no memory for the list.
-std::vector<grpc::Slice> TakeSlices(grpc::ByteBuffer& buffer);
+ReceivedSlices TakeSlices(grpc::ByteBuffer& buffer);
+
+// The refusal of a message of so many bytes.
+absl::Status NoMemory(int64_t bytes);
 
 class Incoming {
  public:
   // Takes the bytes out of `buffer`.
   explicit Incoming(grpc::ByteBuffer& buffer);
   // All of its bytes.
-  explicit Incoming(std::vector<grpc::Slice> slices);
+  explicit Incoming(ReceivedSlices slices);
 
   int64_t wire_bytes() const { return wire_bytes_; }
 
@@ -57,10 +60,10 @@ class Incoming {
 
  private:
   absl::Status Take(const std::vector<ParsingStep>& steps, google::protobuf::Message& message);
-  std::vector<grpc::Slice> SlicesOf(WireRange range) const;
+  ReceivedSlices SlicesOf(WireRange range) const;
 
   int64_t wire_bytes_ = 0;
-  std::vector<grpc::Slice> slices_;
+  ReceivedSlices slices_;
   // What the examination found.
   bool has_unknown_fields_ = false;
   std::vector<ParsingStep> steps_;

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "server/wire/field_start.h"
+#include "proto/field_start.h"
 #include "server/wire/outgoing.h"
 
 namespace gemmd {

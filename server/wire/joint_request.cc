@@ -8,8 +8,9 @@
 #include <utility>
 
 #include "gemmd/v1/gemm.pb.h"
+#include "kernels/or_no_memory.h"
 #include "kernels/text.h"
-#include "server/wire/field_start.h"
+#include "proto/field_start.h"
 #include "server/wire/slice_stream.h"
 
 namespace gemmd {
@@ -18,22 +19,20 @@ namespace {
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-constexpr uint32_t kProductTag = DelimitedTag(v1::MultiplyStreamRequest::kRequestsFieldNumber);
+const uint32_t kProductTag = DelimitedTag(v1::MultiplyStreamRequest::kRequestsFieldNumber);
 
 }  // namespace
 
 JointRequest::JointRequest(grpc::ByteBuffer& buffer)
-    : wire_bytes_(static_cast<int64_t>(buffer.Length())) {
-  (void)buffer.Dump(&slices_);  // Fails for compressed messages alone, which are not taken.
-  buffer.Clear();
-}
+    : wire_bytes_(static_cast<int64_t>(buffer.Length())), slices_(TakeSlices(buffer)) {}
 
 absl::Status JointRequest::Cut() {
+  if (slices_.empty() && wire_bytes_ > 0) return NoMemory(wire_bytes_);
   SliceStream stream(slices_, SliceStream::After::kKeep);
   CodedInputStream input(&stream);
   (void)input.PushLimit(static_cast<int>(wire_bytes_));
   int64_t product_bytes = 0;
-  while (const uint32_t tag = input.ReadTag()) {
+  while (const uint32_t tag = NextTag(input)) {
     uint32_t bytes = 0;
     if (tag != kProductTag) {
       if (!WireFormatLite::SkipField(&input, tag)) return MalformedMessage();
@@ -55,7 +54,7 @@ absl::Status JointRequest::Cut() {
     products_.push_back({begin, begin + bytes});
     product_bytes += static_cast<int64_t>(EncodedFieldBytes(1, bytes));
   }
-  // ReadTag gives 0 at the end, and for what cannot be a tag.
+  // NextTag gives 0 at the end, and for what cannot be a tag.
   if (!input.ConsumedEntireMessage()) return MalformedMessage();
   if (products_.size() > 1 && wire_bytes_ > kMostJointBytes) {
     return absl::InvalidArgumentError(Concat("requests: got ", products_.size(), " in ",
@@ -65,11 +64,17 @@ absl::Status JointRequest::Cut() {
   return absl::OkStatus();
 }
 
-Incoming JointRequest::Take() {
+absl::StatusOr<Incoming> JointRequest::Take() {
   const WireRange range = products_[taken_++];
-  std::vector<grpc::Slice> slices;
+  return OrNoMemory("message: no memory for its parts, try again later",
+                    [&]() -> absl::StatusOr<Incoming> { return Incoming(SlicesOf(range)); });
+}
+
+ReceivedSlices JointRequest::SlicesOf(WireRange range) {
+  ReceivedSlices slices;
+  const size_t first_slice = slice_;
   while (slice_ < slices_.size()) {
-    grpc::Slice& slice = slices_[slice_];
+    const grpc::Slice& slice = slices_[slice_];
     const int64_t slice_end = slice_begin_ + static_cast<int64_t>(slice.size());
     const int64_t first = std::max(range.begin, slice_begin_);
     const int64_t last = std::min(range.end, slice_end);
@@ -78,11 +83,11 @@ Incoming JointRequest::Take() {
                                  static_cast<size_t>(last - slice_begin_)));
     }
     if (slice_end >= range.end) break;  // The next product may begin in it.
-    slice = grpc::Slice();
-    slice_begin_ = slice_end;
     ++slice_;
+    slice_begin_ = slice_end;
   }
-  return Incoming(std::move(slices));
+  slices_.LetGo(first_slice, slice_ - first_slice);
+  return slices;
 }
 
 }  // namespace gemmd

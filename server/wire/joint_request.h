@@ -5,15 +5,16 @@
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/slice.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/wire/examination.h"
 #include "server/wire/incoming.h"
+#include "server/wire/received_slices.h"
 
 namespace gemmd {
 
@@ -34,11 +35,14 @@ class JointRequest {
   size_t size() const { return products_.size() - taken_; }
 
   // The next product. Memory that only those before it were in is freed with them.
-  Incoming Take();
+  // Errors: ResourceExhausted where there is none for the list of its slices; it is then left out.
+  absl::StatusOr<Incoming> Take();
 
  private:
-  std::vector<grpc::Slice> slices_;
+  ReceivedSlices SlicesOf(WireRange range);
+
   int64_t wire_bytes_ = 0;
+  ReceivedSlices slices_;
   std::vector<WireRange> products_;
   size_t taken_ = 0;
   size_t slice_ = 0;         // The one that the next product begins in, or one before,

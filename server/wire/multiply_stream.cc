@@ -15,6 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
+#include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
 #include "server/system/mutex.h"
 #include "server/wire/gemm_service.h"
@@ -75,18 +76,20 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
       : runner_(runner),
         gate_(gate),
         quota_(quota),
-        times_(times),
+        timing_{times, clock, Handler::kMultiplyStream},
         context_(context),
         clock_(clock),
         span_(StartSpan(context)),
         sending_(watch, context) {}
 
   void Start() {
+    const HandlerTimer timer = timing_.Begin();
     self_ = shared_from_this();
     Advance();
   }
 
   void OnReadDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
     bool is_wanted = false;
     {
       MutexLock lock(&mutex_);
@@ -101,6 +104,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   }
 
   void OnWriteDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
     sending_.End();
     std::vector<Ended> answered;
     {
@@ -112,22 +116,31 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   }
 
   void OnCancel() override {
+    const HandlerTimer timer = timing_.Begin();
+    Break(absl::OkStatus());
+  }
+
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    self_.reset();
+  }
+
+ private:
+  // Nothing more is read and answered. `reason` is OK where the client has gone.
+  void Break(absl::Status reason) {
     std::vector<JobId> jobs;
     {
       MutexLock lock(&mutex_);
       broken_ = true;
+      refused_.Update(std::move(reason));
       for (const auto& exchange : running_) jobs.push_back(exchange->job_id);
     }
     runner_.Cancel(jobs);
     Advance();
   }
 
-  void OnDone() override { self_.reset(); }
-
- private:
   // Cuts the message that was read into its products, and starts them.
   void Unpack() {
-    const HandlerTimer timer(times_, clock_, Handler::kMultiplyStream, clock_.NowNs());
     if (absl::Status status = Cut(); !status.ok()) {
       {
         MutexLock lock(&mutex_);
@@ -142,7 +155,8 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
 
   // Who was allowed to begin a stream may have lost that since.
   absl::Status Cut() {
-    ASSIGN_OR_RETURN(arrival_, ArrivalOf(context_, clock_.NowNs(), gate_, clock_));
+    ASSIGN_OR_RETURN(arrival_,
+                     ArrivalOf(context_, "MultiplyStream", clock_.NowNs(), gate_, clock_));
     products_.emplace(incoming_.buffer);
     RETURN_IF_ERROR(products_->Cut());
     arrival_.has_company = products_->size() > 1;
@@ -152,8 +166,8 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
 
   // Once for all products. Where there is none, each that needs it is told so.
   void FindSession() {
-    if (arrival_.session.empty()) return;
     const Identity* const caller = arrival_.caller.get();
+    if (arrival_.session.empty() && caller == nullptr) return;
     const auto owner = caller == nullptr ? std::string_view() : std::string_view(caller->name);
     absl::StatusOr<TensorStore::SessionUse> use = runner_.tensors().Use(arrival_.session, owner);
     if (!use.ok()) return;
@@ -175,8 +189,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
       // before the message is started.
       alarm_.Set(gpr_now(GPR_CLOCK_MONOTONIC), [this](bool /*ok*/) {
         const auto self = shared_from_this();
-        const HandlerTimer timer(self->times_, self->clock_, Handler::kMultiplyStream,
-                                 self->clock_.NowNs());
+        const HandlerTimer timer = timing_.Begin();
         self->StartSome();
       });
       return;
@@ -200,7 +213,9 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
       MutexLock lock(&mutex_);
       running_.insert(exchange);
     }
-    Run(exchange, products_->Take(), arrival_);
+    absl::StatusOr<Incoming> product = products_->Take();
+    if (!product.ok()) return Answer(exchange, product.status());
+    Run(exchange, *std::move(product), arrival_);
   }
 
   void Run(const std::shared_ptr<Exchange>& exchange, Incoming request, Arrival arrival) {
@@ -282,19 +297,32 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
     if (MayRead()) next.shall_read = is_reading_ = true;
     if (!is_reading_ && UnansweredRequests() == 0 && !finished_) {
       next.shall_finish = finished_ = true;
-      next.status = broken_ ? grpc::Status::CANCELLED : ToGrpcStatus(refused_);
+      next.status = broken_ && refused_.ok() ? grpc::Status::CANCELLED : ToGrpcStatus(refused_);
     }
   }
 
   void Do(Step next) ABSL_LOCKS_EXCLUDED(mutex_) {
-    if (!next.to_write.empty()) {
-      answer_.buffer = AnswersOf(next.to_write);
-      next.to_write.clear();
-      sending_.Begin(static_cast<int64_t>(answer_.buffer.Length()));
-      StartWrite(&answer_);
-    }
+    if (!next.to_write.empty()) Write(std::move(next.to_write));
     if (next.shall_read) StartRead(&incoming_);
     if (next.shall_finish) Finish(next.status);
+  }
+
+  void Write(std::vector<Ended> products) {
+    const absl::Status status = OrNoMemory("message: no memory for the answers", [&] {
+      answer_.buffer = AnswersOf(products);
+      return absl::OkStatus();
+    });
+    products.clear();
+    if (!status.ok()) {
+      std::vector<Ended> lost;
+      {
+        MutexLock lock(&mutex_);
+        lost.swap(outgoing_);
+      }
+      return Break(status);
+    }
+    sending_.Begin(static_cast<int64_t>(answer_.buffer.Length()));
+    StartWrite(&answer_);
   }
 
   void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -309,7 +337,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   ProductRunner& runner_;
   const Gate& gate_;
   ReceiveQuota& quota_;
-  HandlerTimes& times_;
+  const HandlerTiming timing_;
   grpc::CallbackServerContext& context_;
   const Clock& clock_;
   const std::optional<TraceSpan> span_;  // The span of the stream, parent of its products' spans.
@@ -331,7 +359,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;      // Until what was read is started.
   bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;     // Closed by the client, or refused.
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;          // Cancelled, or a write failed.
-  absl::Status refused_ ABSL_GUARDED_BY(mutex_);         // Why a message was; OK where none was.
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // Why the stream ends; OK where it may go on.
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "server/wire/field_start.h"
+#include "proto/field_start.h"
 
 namespace gemmd {
 namespace {
@@ -19,13 +19,13 @@ std::string HeadOf(v1::MultiplyResponse answer, size_t d_bytes) {
   return head += matrix;
 }
 
-void LetGo(void* matrix) { delete static_cast<HeldBytes*>(matrix); }
+void FreeMatrix(void* matrix) { delete static_cast<HeldBytes*>(matrix); }
 
 }  // namespace
 
 grpc::Slice SliceOf(HeldBytes bytes) {
   auto* const held = new HeldBytes(std::move(bytes));
-  return grpc::Slice(held->bytes().data(), held->size(), LetGo, held);
+  return grpc::Slice(held->bytes().data(), held->size(), FreeMatrix, held);
 }
 
 grpc::ByteBuffer MessageOf(std::string head, HeldBytes d) {

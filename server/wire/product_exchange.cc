@@ -11,9 +11,10 @@
 #include "absl/time/time.h"
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
+#include "proto/field_start.h"
 #include "server/system/log.h"
 #include "server/wire/convert.h"
-#include "server/wire/field_start.h"
+#include "server/wire/convert_answer.h"
 #include "server/wire/tensor_operands.h"
 #include "server/wire/tensor_session.h"
 
@@ -152,13 +153,15 @@ std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context) {
   return span;
 }
 
-absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, int64_t arrived_ns,
-                                  const Gate& gate, const Clock& clock) {
+absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, std::string_view method,
+                                  int64_t arrived_ns, const Gate& gate, const Clock& clock) {
   Arrival arrival;
   ASSIGN_OR_RETURN(arrival.caller, gate.CallerOf(context, Role::kMultiply));
   arrival.arrived_ns = arrived_ns;
   arrival.deadline_ns = DeadlineNs(context.raw_deadline(), clock.NowNs());
   arrival.peer = context.peer();
+  arrival.method = method;
+  arrival.connection = ConnectionOf(context);
   arrival.session = SessionTokenOf(context);
   return arrival;
 }

@@ -100,9 +100,10 @@ class ProductExchange {
 // metadata of the answer: call it once, before anything can end the call.
 std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context);
 
-// What a call's context says about its deadline, its peer and who that is.
+// What a call's context says about its deadline, its peer and who that is. The method's name is a
+// literal: "Multiply".
 // Errors: as Gate::CallerOf.
-absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, int64_t arrived_ns,
-                                  const Gate& gate, const Clock& clock);
+absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, std::string_view method,
+                                  int64_t arrived_ns, const Gate& gate, const Clock& clock);
 
 }  // namespace gemmd

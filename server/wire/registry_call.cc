@@ -1,75 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/registry_call.h"
 
-#include <grpcpp/support/proto_buffer_reader.h>
-
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
-#include "kernels/text.h"
 #include "server/wire/grpc_status.h"
-#include "server/wire/incoming.h"
 
 namespace gemmd {
 namespace {
 
+constexpr std::string_view kNoMemory = "message: no memory for the answer, try again later";
+
+void FreeText(void* text) { delete static_cast<std::string*>(text); }
+
 // Keeps the room of its answer until gRPC has let go of it.
 class Reactor final : public grpc::ServerUnaryReactor {
  public:
-  Reactor(SendWatch& watch, grpc::CallbackServerContext& context) : sending_(watch, context) {}
+  Reactor(const HandlerTiming& timing, SendWatch& watch, grpc::CallbackServerContext& context)
+      : timing_(timing), sending_(watch, context) {}
 
   absl::Status Take(UnreadAnswers& unread, absl::StatusOr<RegistryAnswer> answer,
                     grpc::ByteBuffer& response) {
     RETURN_IF_ERROR(answer.status());
     ASSIGN_OR_RETURN(room_, unread.Hold(answer->own_bytes));
     response.Swap(&answer->bytes);
-    WatchAnswer(response, sending_);
+    sending_.Begin(static_cast<int64_t>(response.Length()));
     return absl::OkStatus();
   }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    delete this;
+  }
 
  private:
+  const HandlerTiming timing_;
   SendWatch::Call sending_;
   UnreadAnswers::Room room_;
 };
 
 }  // namespace
 
-absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message& request) {
-  if (bytes.Length() > kMaxRegistryRequestBytes) {
-    return absl::ResourceExhaustedError(GotWant("request", Concat(bytes.Length(), " bytes"),
-                                                Concat("at most ", kMaxRegistryRequestBytes)));
-  }
-  grpc::ByteBuffer references(bytes);  // To the same memory: they are taken out of a buffer.
-  Incoming incoming(references);
-  RETURN_IF_ERROR(incoming.Examine(request).status());
-  request.Clear();
-  grpc::ByteBuffer parsed(bytes);
-  grpc::ProtoBufferReader reader(&parsed);
-  // Text that is no UTF-8 shows only now.
-  if (!reader.status().ok() || !request.ParseFromZeroCopyStream(&reader)) {
-    return absl::InvalidArgumentError("message: got bytes that are no message of this method");
-  }
-  request.DiscardUnknownFields();
-  return absl::OkStatus();
-}
-
 RegistryAnswer AnswerOf(const google::protobuf::MessageLite& message) {
-  const grpc::Slice bytes(message.SerializeAsString());
-  return {grpc::ByteBuffer(&bytes, 1), static_cast<int64_t>(bytes.size())};
-}
-
-void WatchAnswer(const grpc::ByteBuffer& answer, SendWatch::Call& sending) {
-  const auto bytes = static_cast<int64_t>(answer.Length());
-  if (bytes > UnreadAnswers::kUncountedBytes) sending.Begin(bytes);
+  auto text = std::make_unique<std::string>(message.SerializeAsString());
+  const size_t size = text->size();
+  // A short one is sooner copied. gRPC ends the process where it has no memory for a copy.
+  if (size <= UnreadAnswers::kUncountedBytes) {
+    const grpc::Slice copy(*text);
+    return {grpc::ByteBuffer(&copy, 1), static_cast<int64_t>(size)};
+  }
+  char* const data = text->data();
+  const grpc::Slice borrowed(data, size, FreeText, text.release());
+  return {grpc::ByteBuffer(&borrowed, 1), static_cast<int64_t>(size)};
 }
 
 grpc::ServerUnaryReactor* AnswerRegistryCall(
-    grpc::CallbackServerContext& context, UnreadAnswers& unread, SendWatch& watch,
-    absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer, grpc::ByteBuffer& response) {
-  auto* const reactor = new Reactor(watch, context);
-  const absl::Status status = reactor->Take(unread, answer(), response);
+    const HandlerTiming& timing, grpc::CallbackServerContext& context, UnreadAnswers& unread,
+    SendWatch& watch, absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer,
+    grpc::ByteBuffer& response) {
+  auto* const reactor = new Reactor(timing, watch, context);
+  const absl::Status status = reactor->Take(unread, OrNoMemory(kNoMemory, answer), response);
   TellRetryAfter(status, context);
   reactor->Finish(ToGrpcStatus(status));
   return reactor;

@@ -18,6 +18,7 @@
 #include "server/wire/convert_instruction.h"
 #include "server/wire/convert_registry.h"
 #include "server/wire/convert_statistics.h"
+#include "server/wire/read_request.h"
 #include "server/wire/registry_call.h"
 #include "server/wire/tensor_operands.h"
 #include "server/wire/tensor_session.h"
@@ -156,14 +157,16 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
   grpc::ServerUnaryReactor* Answer(Handler handler, grpc::CallbackServerContext& context,
                                    const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
                                    Make make) {
-    const HandlerTimer timer(times_, clock_, handler, clock_.NowNs());
+    const HandlerTiming timing{times_, clock_, handler};
+    const HandlerTimer timer = timing.Begin();
+    const grpc::ByteBuffer bytes = TakeRequest(request);
     const auto answer = [&]() -> absl::StatusOr<RegistryAnswer> {
       if (!IsForOperators(handler)) RETURN_IF_ERROR(runner_.CheckQuestion());
       Request wire;
-      RETURN_IF_ERROR(ReadRequest(request, wire));
+      RETURN_IF_ERROR(ReadRequest(bytes, wire));
       return make(wire);
     };
-    return AnswerRegistryCall(context, unread_, watch_, answer, response);
+    return AnswerRegistryCall(timing, context, unread_, watch_, answer, response);
   }
 
   v1::ListDevicesResponse DescribeDevices() const {
@@ -214,6 +217,7 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
     response.set_default_device(devices_.front().device->info().name);
     response.set_uptime_ns(clock_.NowNs() - started_ns_);
     response.set_draining(observer_.is_draining());
+    response.set_unix_ns(absl::GetCurrentTimeNanos());
     return response;
   }
 

@@ -10,9 +10,31 @@
 
 #include "gemmd/v1/registry.grpc.pb.h"
 #include "kernels/text.h"
+#include "proto/deadline_after.h"
+#include "server/store/random_id.h"
 #include "server/system/file_descriptor.h"
 
 namespace gemmd {
+
+namespace {
+
+constexpr char kMarkKey[] = "gemmd-self";
+
+// Empty where the system gives no random bits: then no call is the daemon's own.
+const std::string& Mark() {
+  static const std::string mark = [] {
+    const absl::StatusOr<RandomId> random = RandomId::Make();
+    return random.ok() ? random->ToHex() : "";
+  }();
+  return mark;
+}
+
+}  // namespace
+
+bool IsOwnCall(const grpc::ServerContextBase& context) {
+  const auto [first, last] = context.client_metadata().equal_range(kMarkKey);
+  return first != last && !Mark().empty() && first->second == Mark();
+}
 
 absl::Status CallSelf(const std::function<void(int descriptor)>& take, absl::Duration timeout) {
   std::array<int, 2> pair = {-1, -1};
@@ -22,7 +44,8 @@ absl::Status CallSelf(const std::function<void(int descriptor)>& take, absl::Dur
   take(pair[1]);
   const auto stub = v1::Registry::NewStub(grpc::CreateInsecureChannelFromFd("self", pair[0]));
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  context.set_deadline(DeadlineAfter(timeout));
+  context.AddMetadata(kMarkKey, Mark());
   v1::ListDevicesResponse response;
   const grpc::Status status = stub->ListDevices(&context, v1::ListDevicesRequest(), &response);
   if (status.ok()) return absl::OkStatus();

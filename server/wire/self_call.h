@@ -3,6 +3,8 @@
 // The daemon as its own client.
 #pragma once
 
+#include <grpcpp/grpcpp.h>
+
 #include <functional>
 
 #include "absl/status/status.h"
@@ -18,5 +20,8 @@ namespace gemmd {
 // load, which is an answer too; DeadlineExceeded where there is no answer in time; otherwise what
 // the server answered.
 absl::Status CallSelf(const std::function<void(int descriptor)>& take, absl::Duration timeout);
+
+// Whether it is such a call: it has a mark that nobody outside the process knows.
+bool IsOwnCall(const grpc::ServerContextBase& context);
 
 }  // namespace gemmd

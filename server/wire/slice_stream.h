@@ -4,25 +4,30 @@
 #pragma once
 
 #include <google/protobuf/io/zero_copy_stream.h>
-#include <grpcpp/support/slice.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+
+#include "server/wire/received_slices.h"
 
 namespace gemmd {
 
-// Reads slices in their order; where asked to, frees each once the reader has come past it.
+// Reads slices in their order; where asked to, frees them, some at a time, once the reader has come
+// past them.
 class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
  public:
   enum class After { kKeep, kFree };
-  SliceStream(std::vector<grpc::Slice>& slices, After after) : slices_(slices), after_(after) {}
+  SliceStream(ReceivedSlices& slices, After after) : slices_(slices), after_(after) {}
 
   bool Next(const void** data, int* size) override {
     if (unread_ == 0) {
-      if (after_ == After::kFree && next_ > 0) slices_[next_ - 1] = grpc::Slice();
-      if (next_ == slices_.size()) return false;
+      const bool is_end = next_ == slices_.size();
+      if (after_ == After::kFree && (is_end || next_ - freed_ >= kFreedTogether)) {
+        slices_.LetGo(freed_, next_ - freed_);
+        freed_ = next_;
+      }
+      if (is_end) return false;
       unread_ = slices_[next_++].size();
     }
     const grpc::Slice& slice = slices_[next_ - 1];
@@ -48,8 +53,11 @@ class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
   int64_t ByteCount() const override { return position_; }
 
  private:
-  std::vector<grpc::Slice>& slices_;
+  static constexpr size_t kFreedTogether = 64;
+
+  ReceivedSlices& slices_;
   const After after_;
+  size_t freed_ = 0;   // The slice after those that are freed.
   size_t next_ = 0;    // The slice after the one that is read.
   size_t unread_ = 0;  // The last bytes of the slice that is read.
   int64_t position_ = 0;

@@ -5,6 +5,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "server/metrics/handler_times.h"
 #include "server/store/compressor.h"
 #include "server/wire/gate.h"
 #include "server/wire/send_watch.h"
@@ -14,9 +15,10 @@ namespace gemmd {
 
 // The reactor owns itself until gRPC is done with it; where its call ends early, by the client or
 // by its deadline, so does the work. Borrows everything but the request.
-grpc::ServerUnaryReactor* StartCompressCall(TensorStore& store, const Gate& gate,
-                                            Compressor& compressor, UnreadAnswers& unread,
-                                            SendWatch& watch, grpc::CallbackServerContext& context,
+grpc::ServerUnaryReactor* StartCompressCall(const HandlerTiming& timing, TensorStore& store,
+                                            const Gate& gate, Compressor& compressor,
+                                            UnreadAnswers& unread, SendWatch& watch,
+                                            grpc::CallbackServerContext& context,
                                             const grpc::ByteBuffer& request,
                                             grpc::ByteBuffer& response);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/tensor_convert.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,17 @@ absl::Status CheckScale(const v1::TensorSpec& spec, ElementType type) {
   return absl::InvalidArgumentError(Concat("spec.scale.values: got ", count,
                                            " values, want 0, 1, rows = ", spec.rows(),
                                            " or columns = ", spec.columns()));
+}
+
+absl::StatusOr<std::optional<Sha256Digest>> ParseDigest(const std::string& bytes) {
+  if (bytes.empty()) return std::optional<Sha256Digest>();
+  Sha256Digest digest;
+  if (bytes.size() != digest.size()) {
+    return absl::InvalidArgumentError(
+        GotWant("begin.sha256", Concat(bytes.size(), " bytes"), "32 or none"));
+  }
+  std::copy(bytes.begin(), bytes.end(), digest.begin());
+  return std::optional<Sha256Digest>(digest);
 }
 
 }  // namespace
@@ -87,6 +99,40 @@ absl::StatusOr<TensorName> ParseTensorRef(std::string_view field, const v1::Tens
 
 Keeping ParseKeeping(const v1::NewTensor& keep) {
   return {.name = keep.name(), .lease_ns = keep.lease_ns(), .pinned = keep.pinned()};
+}
+
+absl::StatusOr<NewUpload> ParsePutBegin(const v1::PutBegin& begin) {
+  RETURN_IF_ERROR(CheckNameLength("begin.device", begin.device()));
+  NewUpload upload;
+  ASSIGN_OR_RETURN(upload.spec, ParseTensorSpec(begin.spec()));
+  ASSIGN_OR_RETURN(upload.digest, ParseDigest(begin.sha256()));
+  upload.keep = ParseKeeping(begin.keep());
+  return upload;
+}
+
+absl::StatusOr<Compressor::Request> ParseCompress(const v1::CompressRequest& request) {
+  Compressor::Request asked;
+  ASSIGN_OR_RETURN(asked.tensor, ParseTensorRef("tensor", request.tensor()));
+  if (request.has_mask()) {
+    ASSIGN_OR_RETURN(asked.mask, ParseTensorRef("mask", request.mask()));
+  }
+  asked.keep = ParseKeeping(request.keep());
+  return asked;
+}
+
+absl::StatusOr<ByteRange> ParseRange(const v1::GetRequest& request, int64_t size) {
+  const int64_t offset = request.offset();
+  if (offset < 0 || offset > size) {
+    return absl::OutOfRangeError(
+        Concat("offset: got ", offset, ", want 0 to the tensor's bytes, ", size));
+  }
+  const int64_t bytes = request.has_bytes() ? request.bytes() : size - offset;
+  if (bytes < 0 || bytes > size - offset) {
+    return absl::OutOfRangeError(Concat("bytes: got ", bytes, " from ", offset,
+                                        " on, want at most the ", size - offset,
+                                        " that are left of the tensor"));
+  }
+  return ByteRange{.offset = offset, .bytes = bytes};
 }
 
 v1::TensorInfo ToWire(const TensorState& state, Scales scales) {

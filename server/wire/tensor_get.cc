@@ -5,9 +5,10 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
-#include "kernels/text.h"
 #include "server/wire/grpc_status.h"
+#include "server/wire/read_request.h"
 #include "server/wire/registry_call.h"
 #include "server/wire/tensor_convert.h"
 #include "server/wire/tensor_message.h"
@@ -22,12 +23,16 @@ constexpr int64_t kWindowBytes = 4 * kMaxChunkBytes;
 // One write follows the other; a call that is cancelled ends with the write that fails.
 class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  GetReactor(TensorStore& store, SendWatch& watch, grpc::CallbackServerContext& context)
-      : store_(store), sending_(watch, context) {}
+  GetReactor(const HandlerTiming& timing, TensorStore& store, UnreadAnswers& unread,
+             SendWatch& watch, grpc::CallbackServerContext& context)
+      : timing_(timing), store_(store), unread_(unread), sending_(watch, context) {}
 
   void Start(const Gate& gate, grpc::CallbackServerContext& context,
              const grpc::ByteBuffer& request) {
-    if (const absl::Status status = Find(gate, context, request); !status.ok()) {
+    const absl::Status status = OrNoMemory("tensor: no memory for its description, try again later",
+                                           [&] { return Find(gate, context, request); });
+    if (!status.ok()) {
+      TellRetryAfter(status, context);
       Finish(ToGrpcStatus(status));
       return;
     }
@@ -35,7 +40,9 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   }
 
   void OnWriteDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
     sending_.End();
+    description_room_ = UnreadAnswers::Room();
     if (!ok) {
       Finish(grpc::Status::CANCELLED);
     } else if (next_ == end_) {
@@ -47,35 +54,30 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     }
   }
 
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    delete this;
+  }
 
  private:
   absl::Status Find(const Gate& gate, grpc::CallbackServerContext& context,
                     const grpc::ByteBuffer& request) {
     v1::GetRequest wire;
-    RETURN_IF_ERROR(ReadRequest(request, wire));
+    RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire));
     ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate, context));
     ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire.tensor()));
     ASSIGN_OR_RETURN(tensor_, store_.Find(session, name));
-    const int64_t size = tensor_->spec.bytes;
-    const int64_t offset = wire.offset();
-    if (offset < 0 || offset > size) {
-      return absl::OutOfRangeError(
-          Concat("offset: got ", offset, ", want 0 to the tensor's bytes, ", size));
-    }
-    const int64_t bytes = wire.has_bytes() ? wire.bytes() : size - offset;
-    if (bytes < 0 || bytes > size - offset) {
-      return absl::OutOfRangeError(Concat("bytes: got ", bytes, " from ", offset,
-                                          " on, want at most the ", size - offset,
-                                          " that are left of the tensor"));
-    }
-    is_whole_ = bytes == size;
-    next_ = offset;
-    end_ = offset + bytes;
-    ASSIGN_OR_RETURN(const TensorState state, store_.Describe(session, tensor_->handle));
+    ASSIGN_OR_RETURN(const ByteRange range, ParseRange(wire, tensor_->spec.bytes));
+    is_whole_ = range.bytes == tensor_->spec.bytes;
+    next_ = range.offset;
+    end_ = range.end();
     v1::GetResponse response;
-    *response.mutable_tensor() = ToWire(state);
-    answer_ = AnswerOf(response).bytes;
+    // Another version may have its name by now, and it may be in no table any more.
+    *response.mutable_tensor() = ToWire(store_.StateOf(tensor_));
+    // It has all factors of the tensor.
+    RegistryAnswer description = AnswerOf(response);
+    ASSIGN_OR_RETURN(description_room_, unread_.Hold(description.own_bytes));
+    answer_ = std::move(description.bytes);
     return absl::OkStatus();
   }
 
@@ -138,8 +140,11 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     StartWrite(&answer_);
   }
 
+  const HandlerTiming timing_;
   TensorStore& store_;
+  UnreadAnswers& unread_;
   SendWatch::Call sending_;
+  UnreadAnswers::Room description_room_;
   TensorStore::TensorUse tensor_;
   grpc::ByteBuffer answer_;
   bool is_whole_ = false;
@@ -151,11 +156,12 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGetCall(TensorStore& store, const Gate& gate,
-                                                         SendWatch& watch,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGetCall(const HandlerTiming& timing,
+                                                         TensorStore& store, const Gate& gate,
+                                                         UnreadAnswers& unread, SendWatch& watch,
                                                          grpc::CallbackServerContext& context,
                                                          const grpc::ByteBuffer& request) {
-  auto* const reactor = new GetReactor(store, watch, context);
+  auto* const reactor = new GetReactor(timing, store, unread, watch, context);
   reactor->Start(gate, context, request);
   return reactor;
 }

@@ -130,7 +130,8 @@ absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
       return absl::InvalidArgumentError("message: got bytes that are no message of this method");
     }
     if (message.other.step_case() == v1::PutRequest::kChunk) {
-      message.slices.assign(1, grpc::Slice(message.other.chunk().data()));
+      message.slices.clear();
+      message.slices.emplace_back(message.other.chunk().data());
       const grpc::Slice& data = message.slices.front();
       message.chunk = PutMessage::Chunk();
       PutMessage::Chunk& chunk = *message.chunk;

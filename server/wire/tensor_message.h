@@ -5,7 +5,6 @@
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/slice.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "gemmd/v1/resident.pb.h"
+#include "server/wire/received_slices.h"
 
 namespace gemmd {
 
@@ -33,7 +33,7 @@ struct PutMessage {
     std::vector<absl::Span<const std::byte>> pieces;
   };
 
-  std::vector<grpc::Slice> slices;
+  ReceivedSlices slices;
   std::optional<Chunk> chunk;
   v1::PutRequest other;  // What it is where it has no chunk in `chunk`.
 };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/tensor_put.h"
 
-#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -9,9 +8,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "kernels/peer_text.h"
+#include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
-#include "kernels/text.h"
 #include "server/system/mutex.h"
 #include "server/wire/grpc_status.h"
 #include "server/wire/registry_call.h"
@@ -22,17 +20,6 @@
 namespace gemmd {
 namespace {
 
-absl::StatusOr<std::optional<Sha256Digest>> ParseDigest(const std::string& bytes) {
-  if (bytes.empty()) return std::optional<Sha256Digest>();
-  Sha256Digest digest;
-  if (bytes.size() != digest.size()) {
-    return absl::InvalidArgumentError(
-        GotWant("begin.sha256", Concat(bytes.size(), " bytes"), "32 or none"));
-  }
-  std::copy(bytes.begin(), bytes.end(), digest.begin());
-  return std::optional<Sha256Digest>(digest);
-}
-
 // The state changes under the lock; what follows from it (read, write, finish) is decided there and
 // done afterwards. At most one read and one write are under way. The call may finish while a read
 // is under way, which gRPC then ends: the upload may be complete by what other streams brought.
@@ -41,11 +28,15 @@ absl::StatusOr<std::optional<Sha256Digest>> ParseDigest(const std::string& bytes
 class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                          public std::enable_shared_from_this<PutReactor> {
  public:
-  PutReactor(TensorStore& store, SendWatch& watch, HandlerTimes& times,
+  PutReactor(TensorStore& store, UnreadAnswers& unread, SendWatch& watch, HandlerTimes& times,
              grpc::CallbackServerContext& context, const Clock& clock)
-      : store_(store), times_(times), clock_(clock), sending_(watch, context) {}
+      : store_(store),
+        unread_(unread),
+        timing_{times, clock, Handler::kPut},
+        sending_(watch, context) {}
 
   void Start(const Gate& gate, grpc::CallbackServerContext& context) {
+    const HandlerTimer timer = timing_.Begin();
     self_ = shared_from_this();
     absl::StatusOr<TensorStore::SessionUse> session = SessionOf(store_, gate, context);
     if (session.ok()) {
@@ -57,14 +48,15 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   }
 
   void OnReadDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
     {
       MutexLock lock(&mutex_);
       if (end_) ok = false;
       if (!ok) reads_ended_ = true;
     }
-    const HandlerTimer timer(times_, clock_, Handler::kPut, clock_.NowNs());
     if (ok) {
-      const absl::Status status = Take();
+      const absl::Status status =
+          OrNoMemory("put: no memory for the message, try again later", [&] { return Take(); });
       request_.Clear();
       if (!status.ok()) EndWith(status);
     } else {
@@ -79,16 +71,19 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   }
 
   void OnWriteDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
     sending_.End();
     {
       MutexLock lock(&mutex_);
       is_writing_ = false;
+      written_room_ = UnreadAnswers::Room();
       if (!ok) is_broken_ = true;
     }
     Advance();
   }
 
   void OnCancel() override {
+    const HandlerTimer timer = timing_.Begin();
     {
       MutexLock lock(&mutex_);
       is_broken_ = true;
@@ -97,11 +92,18 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   }
 
   void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
     if (upload_ != nullptr) store_.Leave(upload_, stream_);
     self_.reset();
   }
 
  private:
+  // An answer that waits to be written.
+  struct Waiting {
+    grpc::ByteBuffer bytes;
+    UnreadAnswers::Room room;
+  };
+
   // One request. Reads come one after the other, so nobody else is here.
   absl::Status Take() {
     ASSIGN_OR_RETURN(const PutMessage message, ReadPutRequest(request_));
@@ -121,12 +123,10 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   }
 
   absl::Status Begin(const v1::PutBegin& wire) {
-    RETURN_IF_ERROR(CheckNameLength("begin.device", wire.device()));
-    ASSIGN_OR_RETURN(TensorSpec spec, ParseTensorSpec(wire.spec()));
-    ASSIGN_OR_RETURN(const std::optional<Sha256Digest> digest, ParseDigest(wire.sha256()));
-    ASSIGN_OR_RETURN(
-        TensorStore::Beginning beginning,
-        store_.Begin(session_, std::move(spec), ParseKeeping(wire.keep()), digest, wire.device()));
+    ASSIGN_OR_RETURN(NewUpload upload, ParsePutBegin(wire));
+    ASSIGN_OR_RETURN(TensorStore::Beginning beginning,
+                     store_.Begin(session_, std::move(upload.spec), std::move(upload.keep),
+                                  upload.digest, wire.device()));
     if (beginning.tensor) {
       Tell(v1::PutState());
       TellEnd(*beginning.tensor);
@@ -138,6 +138,8 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
 
   absl::Status Join(const std::string& id) {
     ASSIGN_OR_RETURN(std::shared_ptr<Upload> upload, store_.Join(session_, id));
+    RETURN_IF_ERROR(upload->CheckRoom());
+    scales_ = Scales::kLeftOut;
     Serve(std::move(upload));
     return absl::OkStatus();
   }
@@ -173,18 +175,33 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     state.set_max_chunk_bytes(kMaxChunkBytes);
     v1::PutResponse response;
     *response.mutable_state() = std::move(state);
-    MutexLock lock(&mutex_);
-    if (!end_) answers_.push_back(AnswerOf(response).bytes);
+    if (const absl::Status status = Queue(response, std::nullopt); !status.ok()) EndWith(status);
   }
 
-  // The last answer.
+  // The last answer. It has all factors of the tensor for the stream that has sent them: a megabyte
+  // for each one that joined would hold up whoever ends the upload. Where there is no room for
+  // them, it comes without.
   void TellEnd(const TensorState& tensor) {
-    v1::PutResponse response;
-    *response.mutable_tensor() = ToWire(tensor);
+    const auto tell = [&](Scales scales) {
+      return OrNoMemory("put: no memory to tell of the tensor", [&] {
+        v1::PutResponse response;
+        *response.mutable_tensor() = ToWire(tensor, scales);
+        return Queue(response, grpc::Status::OK);
+      });
+    };
+    if (tell(scales_).ok()) return;
+    if (const absl::Status status = tell(Scales::kLeftOut); !status.ok()) EndWith(status);
+  }
+
+  // An answer to be written, with the end that comes after it. Nothing where the call ends already.
+  absl::Status Queue(const v1::PutResponse& response, std::optional<grpc::Status> end) {
+    RegistryAnswer answer = AnswerOf(response);
+    ASSIGN_OR_RETURN(UnreadAnswers::Room room, unread_.Hold(answer.own_bytes));
     MutexLock lock(&mutex_);
-    if (end_) return;
-    answers_.push_back(AnswerOf(response).bytes);
-    end_ = grpc::Status::OK;
+    if (end_) return absl::OkStatus();
+    answers_.push_back({std::move(answer.bytes), std::move(room)});
+    end_ = std::move(end);
+    return absl::OkStatus();
   }
 
   void EndWith(const absl::Status& status) {
@@ -203,7 +220,8 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
         if (!end_) end_ = grpc::Status::CANCELLED;
       }
       if (!is_writing_ && !answers_.empty()) {
-        answer_ = std::move(answers_.front());
+        answer_ = std::move(answers_.front().bytes);
+        written_room_ = std::move(answers_.front().room);
         answers_.pop_front();
         is_to_write = is_writing_ = true;
       }
@@ -222,8 +240,8 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   }
 
   TensorStore& store_;
-  HandlerTimes& times_;
-  const Clock& clock_;
+  UnreadAnswers& unread_;
+  const HandlerTiming timing_;
   SendWatch::Call sending_;
   std::shared_ptr<PutReactor> self_;
 
@@ -235,8 +253,10 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   Upload::StreamId stream_ = 0;
 
   Mutex mutex_;
+  Scales scales_ = Scales::kTold;
   grpc::ByteBuffer answer_;  // Being written: changed only while none is.
-  std::deque<grpc::ByteBuffer> answers_ ABSL_GUARDED_BY(mutex_);
+  UnreadAnswers::Room written_room_ ABSL_GUARDED_BY(mutex_);  // That of what is being written.
+  std::deque<Waiting> answers_ ABSL_GUARDED_BY(mutex_);
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;  // Nothing more is read.
@@ -248,9 +268,9 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
 }  // namespace
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPutCall(
-    TensorStore& store, const Gate& gate, SendWatch& watch, HandlerTimes& times,
-    grpc::CallbackServerContext& context, const Clock& clock) {
-  const auto reactor = std::make_shared<PutReactor>(store, watch, times, context, clock);
+    TensorStore& store, const Gate& gate, UnreadAnswers& unread, SendWatch& watch,
+    HandlerTimes& times, grpc::CallbackServerContext& context, const Clock& clock) {
+  const auto reactor = std::make_shared<PutReactor>(store, unread, watch, times, context, clock);
   reactor->Start(gate, context);
   return reactor.get();
 }

@@ -10,12 +10,13 @@
 #include "server/system/clock.h"
 #include "server/wire/gate.h"
 #include "server/wire/send_watch.h"
+#include "server/wire/unread_answers.h"
 
 namespace gemmd {
 
 // Starts reading. The reactor owns itself until gRPC is done with it. Borrows everything.
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPutCall(
-    TensorStore& store, const Gate& gate, SendWatch& watch, HandlerTimes& times,
-    grpc::CallbackServerContext& context, const Clock& clock);
+    TensorStore& store, const Gate& gate, UnreadAnswers& unread, SendWatch& watch,
+    HandlerTimes& times, grpc::CallbackServerContext& context, const Clock& clock);
 
 }  // namespace gemmd

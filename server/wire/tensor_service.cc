@@ -8,6 +8,8 @@
 #include "kernels/status_macros.h"
 #include "server/store/compressor.h"
 #include "server/wire/name_pattern.h"
+#include "server/wire/read_request.h"
+#include "server/wire/refused_call.h"
 #include "server/wire/registry_call.h"
 #include "server/wire/tensor_compress.h"
 #include "server/wire/tensor_convert.h"
@@ -18,7 +20,7 @@
 namespace gemmd {
 namespace {
 
-// What listings hold at most for readers that do not read.
+// What listings and descriptions hold at most for readers that do not read.
 constexpr int64_t kMaxUnreadBytes = int64_t{32} << 20;
 
 template <typename Base>
@@ -29,6 +31,12 @@ using RawAnswers =
     v1::Tensors::WithRawCallbackMethod_List<v1::Tensors::WithRawCallbackMethod_Describe<
         v1::Tensors::WithRawCallbackMethod_Delete<v1::Tensors::WithRawCallbackMethod_KeepAlive<
             v1::Tensors::WithRawCallbackMethod_Compress<Base>>>>>;
+
+// Whether a server that is short of memory answers. Deleting gives memory back, and what is kept
+// must not be lost meanwhile.
+bool IsTensorCallWithoutMemory(Handler handler) {
+  return handler == Handler::kDelete || handler == Handler::kKeepAlive;
+}
 
 class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> {
  public:
@@ -45,19 +53,30 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* OpenSession(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override {
-    const HandlerTimer timer(times_, clock_, Handler::kOpenSession, clock_.NowNs());
-    return StartSessionCall(store_, gate_, watch_, *context, *request);
+    using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
+    const HandlerTiming timing{times_, clock_, Handler::kOpenSession};
+    const HandlerTimer timer = timing.Begin();
+    const absl::Status room = runner_.CheckQuestion();
+    if (!room.ok()) return RefuseCall<Reactor>(room);
+    return StartSessionCall(timing, store_, gate_, watch_, *context, *request);
   }
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Put(
       grpc::CallbackServerContext* context) override {
-    return StartPutCall(store_, gate_, watch_, times_, *context, clock_);
+    using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+    const absl::Status room = runner_.CheckQuestion();
+    if (!room.ok()) return RefuseCall<Reactor>(room);
+    return StartPutCall(store_, gate_, unread_, watch_, times_, *context, clock_);
   }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* request) override {
-    const HandlerTimer timer(times_, clock_, Handler::kGet, clock_.NowNs());
-    return StartGetCall(store_, gate_, watch_, *context, *request);
+    using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
+    const HandlerTiming timing{times_, clock_, Handler::kGet};
+    const HandlerTimer timer = timing.Begin();
+    const absl::Status room = runner_.CheckQuestion();
+    if (!room.ok()) return RefuseCall<Reactor>(room);
+    return StartGetCall(timing, store_, gate_, unread_, watch_, *context, *request);
   }
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
@@ -117,9 +136,12 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
   grpc::ServerUnaryReactor* Compress(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
-    const HandlerTimer timer(times_, clock_, Handler::kCompress, clock_.NowNs());
-    return StartCompressCall(store_, gate_, compressor_, unread_, watch_, *context, *request,
-                             *response);
+    const HandlerTiming timing{times_, clock_, Handler::kCompress};
+    const HandlerTimer timer = timing.Begin();
+    const absl::Status room = runner_.CheckQuestion();
+    if (!room.ok()) return RefuseCall<grpc::ServerUnaryReactor>(room);
+    return StartCompressCall(timing, store_, gate_, compressor_, unread_, watch_, *context,
+                             *request, *response);
   }
 
  private:
@@ -128,17 +150,17 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
   grpc::ServerUnaryReactor* Answer(Handler handler, grpc::CallbackServerContext& context,
                                    const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
                                    Make make) {
-    const HandlerTimer timer(times_, clock_, handler, clock_.NowNs());
+    const HandlerTiming timing{times_, clock_, handler};
+    const HandlerTimer timer = timing.Begin();
+    const grpc::ByteBuffer bytes = TakeRequest(request);
     const auto answer = [&]() -> absl::StatusOr<RegistryAnswer> {
-      // Deleting gives memory back, and what is kept must not be lost meanwhile.
-      const bool is_question = handler == Handler::kList || handler == Handler::kDescribe;
-      if (is_question) RETURN_IF_ERROR(runner_.CheckQuestion());
+      if (!IsTensorCallWithoutMemory(handler)) RETURN_IF_ERROR(runner_.CheckQuestion());
       Request wire;
-      RETURN_IF_ERROR(ReadRequest(request, wire));
+      RETURN_IF_ERROR(ReadRequest(bytes, wire));
       ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate_, context));
       return make(session, wire);
     };
-    return AnswerRegistryCall(context, unread_, watch_, answer, response);
+    return AnswerRegistryCall(timing, context, unread_, watch_, answer, response);
   }
 
   absl::StatusOr<RegistryAnswer> ListTensors(const TensorStore::SessionUse& session,

@@ -11,6 +11,7 @@
 #include "server/scheduling/flow.h"
 #include "server/system/mutex.h"
 #include "server/wire/grpc_status.h"
+#include "server/wire/read_request.h"
 #include "server/wire/registry_call.h"
 
 namespace gemmd {
@@ -19,8 +20,9 @@ namespace {
 // Tells the token once and then keeps the session until the client has gone.
 class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  SessionReactor(SendWatch& watch, grpc::CallbackServerContext& context)
-      : sending_(watch, context) {}
+  SessionReactor(const HandlerTiming& timing, SendWatch& watch,
+                 grpc::CallbackServerContext& context)
+      : timing_(timing), sending_(watch, context) {}
 
   void Start(TensorStore& store, const Gate& gate, grpc::CallbackServerContext& context,
              const grpc::ByteBuffer& request) {
@@ -33,6 +35,7 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   }
 
   void OnWriteDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
     sending_.End();
     {
       MutexLock lock(&mutex_);
@@ -43,6 +46,7 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   }
 
   void OnCancel() override {
+    const HandlerTimer timer = timing_.Begin();
     {
       MutexLock lock(&mutex_);
       is_over_ = true;
@@ -50,7 +54,10 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     Advance();
   }
 
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    delete this;
+  }
 
  private:
   // Ends the call once the client has gone and the token is on its way no more. Whose write fails
@@ -67,12 +74,14 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   absl::Status Open(TensorStore& store, const Gate& gate, grpc::CallbackServerContext& context,
                     const grpc::ByteBuffer& request) {
     v1::OpenSessionRequest wire;
-    RETURN_IF_ERROR(ReadRequest(request, wire));
+    RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire));
     ASSIGN_OR_RETURN(const Gate::Caller caller, gate.CallerOf(context, Role::kTensors));
-    const std::string peer = caller != nullptr ? caller->name : std::string(FlowOf(context.peer()));
+    const std::string peer = caller != nullptr ? caller->name : std::string(HostOf(context.peer()));
     SessionOwner owner;
     owner.is_known = caller != nullptr;
     if (caller != nullptr) {
+      owner.has_one_session = caller->name != kAnonymous;
+      if (caller->use != nullptr) owner.rule = caller->use->rule();
       owner.max_bytes = caller->grant.tensor_bytes;
       owner.max_device_bytes = caller->grant.device_tensor_bytes;
     }
@@ -81,11 +90,12 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     response.set_token(session_.token().ToHex());
     response.set_linger_ns(absl::ToInt64Nanoseconds(store.options().linger));
     response.set_lease_ns(absl::ToInt64Nanoseconds(store.options().lease));
-    response.set_max_session_bytes(store.options().max_session_bytes);
+    response.set_max_session_bytes(session_.account().limit());
     answer_ = AnswerOf(response).bytes;
     return absl::OkStatus();
   }
 
+  const HandlerTiming timing_;
   SendWatch::Call sending_;
   TensorStore::SessionUse session_;
   grpc::ByteBuffer answer_;
@@ -110,11 +120,12 @@ absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store, const Gate
   return store.Use(SessionTokenOf(context), caller == nullptr ? "" : caller->name);
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(TensorStore& store, const Gate& gate,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(const HandlerTiming& timing,
+                                                             TensorStore& store, const Gate& gate,
                                                              SendWatch& watch,
                                                              grpc::CallbackServerContext& context,
                                                              const grpc::ByteBuffer& request) {
-  auto* const reactor = new SessionReactor(watch, context);
+  auto* const reactor = new SessionReactor(timing, watch, context);
   reactor->Start(store, gate, context, request);
   return reactor;
 }

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "server/metrics/handler_times.h"
 #include "server/store/tensor_store.h"
 #include "server/wire/gate.h"
 #include "server/wire/send_watch.h"
@@ -24,7 +25,8 @@ absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store, const Gate
                                                   grpc::CallbackServerContext& context);
 
 // One Tensors.OpenSession call. The reactor owns itself. Borrows everything but the request.
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(TensorStore& store, const Gate& gate,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(const HandlerTiming& timing,
+                                                             TensorStore& store, const Gate& gate,
                                                              SendWatch& watch,
                                                              grpc::CallbackServerContext& context,
                                                              const grpc::ByteBuffer& request);

@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "proto/deadline_after.h"
 #include "server/system/control_group.h"
 #include "server/wire/listening_socket.h"
 
@@ -150,13 +151,19 @@ std::string WithPort(const std::string& address, int port) {
   return Concat(address.substr(0, colon + 1), port);
 }
 
+void EndCalls(grpc::Server& server, absl::Duration farewell) {
+  server.Shutdown(DeadlineAfter(farewell));
+  server.Wait();
+}
+
 int64_t MemoryLimitBytes() {
   const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   return std::min(machine, ControlGroupMemoryLimit().value_or(machine));
 }
 
 absl::StatusOr<ConnectionLimits> ConnectionLimitsOf(const TransportOptions& options,
-                                                    int64_t open_files) {
+                                                    int64_t open_files,
+                                                    int64_t memory_limit_bytes) {
   constexpr int64_t kFilesOfDaemon = 32;
   constexpr int64_t kMostByDefault = 32768;
   const int64_t most = std::max(open_files - kFilesOfDaemon, int64_t{1});
@@ -168,7 +175,11 @@ absl::StatusOr<ConnectionLimits> ConnectionLimitsOf(const TransportOptions& opti
   }
   ConnectionLimits limits = {.all = options.max_connections,
                              .of_peer = options.max_connections_per_peer};
-  if (limits.all == 0) limits.all = std::clamp(open_files / 2, int64_t{1}, kMostByDefault);
+  if (limits.all == 0) {
+    const int64_t of_memory =
+        memory_limit_bytes / 8 / (kIdleCallBytes * std::max(options.max_concurrent_streams, 1));
+    limits.all = std::clamp(std::min(open_files / 2, of_memory), int64_t{1}, kMostByDefault);
+  }
   if (limits.of_peer == 0) limits.of_peer = std::max(limits.all / 2, int64_t{1});
   return limits;
 }

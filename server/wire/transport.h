@@ -3,6 +3,7 @@
 // What gRPC and the operating system are told about limits, timeouts and addresses.
 #pragma once
 
+#include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
 #include <cstdint>
@@ -56,14 +57,23 @@ absl::Status CheckAddress(const std::string& address);
 // The address with the port that was bound ("127.0.0.1:0" and 4711 give "127.0.0.1:4711").
 std::string WithPort(const std::string& address, int port);
 
+// Lets open calls go on for so long, cuts those that are left, and waits until all have ended.
+void EndCalls(grpc::Server& server, absl::Duration farewell);
+
 // The memory that this process may use: the limit of its control groups, or the machine's memory.
 int64_t MemoryLimitBytes();
 
+// What the daemon keeps at most of a call whose peer says nothing: gRPC's part and our own. Before
+// its message has arrived gRPC tells nobody of a call, so there is no other bound on how many there
+// are than that on connections.
+inline constexpr int64_t kIdleCallBytes = int64_t{24} << 10;
+
 // The limits of connections. Without a number of their own there may be half as many as files may
-// be open, at most 32768, and of one peer half as many as of all.
+// be open, at most 32768, and no more than whose idle calls take an eighth of the memory limit; and
+// of one peer half as many as of all.
 // Errors: InvalidArgument where the daemon would have too few files left for itself.
 absl::StatusOr<ConnectionLimits> ConnectionLimitsOf(const TransportOptions& options,
-                                                    int64_t open_files);
+                                                    int64_t open_files, int64_t memory_limit_bytes);
 
 // How many files this process may have open.
 absl::StatusOr<int64_t> OpenFileLimit();

@@ -28,9 +28,10 @@ class UnaryProduct final : public grpc::ServerUnaryReactor {
                                                         ProductExchange::Answer answer)>;
 
   template <typename... Arguments>
-  UnaryProduct(ProductRunner& runner, SendWatch& watch, grpc::CallbackServerContext& context,
-               WireBytes& response, Arguments&&... arguments)
-      : runner_(runner),
+  UnaryProduct(const HandlerTiming& timing, ProductRunner& runner, SendWatch& watch,
+               grpc::CallbackServerContext& context, WireBytes& response, Arguments&&... arguments)
+      : timing_(timing),
+        runner_(runner),
         context_(context),
         response_(response),
         exchange_(std::forward<Arguments>(arguments)...),
@@ -51,8 +52,14 @@ class UnaryProduct final : public grpc::ServerUnaryReactor {
   }
 
   // Called only after Start has returned, because gRPC does not know the reactor before.
-  void OnCancel() override { runner_.Cancel(job_id_); }
-  void OnDone() override { delete this; }
+  void OnCancel() override {
+    const HandlerTimer timer = timing_.Begin();
+    runner_.Cancel(job_id_);
+  }
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    delete this;
+  }
 
  private:
   void Answer(const absl::Status& status) {
@@ -65,6 +72,7 @@ class UnaryProduct final : public grpc::ServerUnaryReactor {
     Finish(ToGrpcStatus(status));
   }
 
+  const HandlerTiming timing_;
   ProductRunner& runner_;
   grpc::CallbackServerContext& context_;
   WireBytes& response_;

@@ -60,7 +60,7 @@ class GpuRuntime {
   // Errors: NotFound where there are fewer GPUs; Internal with CUDA's own message.
   virtual absl::StatusOr<GpuDescription> Open(int ordinal) = 0;
 
-  // Lets the GPU copy from and to this memory without waiting for the host.
+  // Lets the GPU copy from and to this memory without waiting for the host, and kernels read it.
   virtual absl::Status RegisterStaging(absl::Span<std::byte> staging) = 0;
 
   // Memory of the GPU, aligned to 256 bytes. What is freed is no longer in use by any lane. Neither
@@ -78,7 +78,8 @@ class GpuRuntime {
   virtual absl::Status CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
                                  int64_t most_bytes) = 0;
   virtual absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) = 0;
-  // Does what LaunchOnStream does (kernels/cuda/device/launch.h), in the lane kCompute.
+  // Does what LaunchOnStream does (kernels/cuda/device/launch.h), in the lane kCompute. The word of
+  // the abort is part of the staging area, as the host sees it.
   virtual absl::Status Launch(const Kernel& kernel, const GemmArgs& args) = 0;
   // Does what CompressViewOnStream does (kernels/cuda/device/operands/sparse24.h), in kCompute.
   virtual absl::Status Compress(const CompressView& view, BadGroup* bad) = 0;

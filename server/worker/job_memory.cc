@@ -44,6 +44,7 @@ absl::StatusOr<JobMemory> JobMemory::Of(const JobRequest& request,
   JobMemory memory;
   memory.workspace_bytes_ = workspace_bytes;
   ASSIGN_OR_RETURN(memory.layout_, LayOutJob(request.problem, request.places));
+  memory.mark_ = MarkOf(request.problem, memory.layout_, request.places, parts);
   RETURN_IF_ERROR(memory.Place(request, blocks));
   RETURN_IF_ERROR(memory.PlaceParts(request, parts, blocks));
   return memory;
@@ -63,6 +64,7 @@ absl::Status JobMemory::Place(const JobRequest& request, const BlockTable& block
   } else if (d == nullptr || !IsAligned(d)) {
     matrices_[kD].in_range = taken.Take(layout_.d.bytes);
   }
+  if (layout_.has_receipt() && mark_.bytes == 0) zeros_begin_ = taken.Take(kMarkBytes);
   workspace_begin_ = taken.Take(workspace_bytes_);
   copies_begin_ = taken.end().value_or(0);
   for (size_t i = 0; i < kD; ++i) {
@@ -114,6 +116,17 @@ absl::Status JobMemory::PlaceParts(const JobRequest& request, absl::Span<const P
     }
   }
   return absl::OkStatus();
+}
+
+std::byte* JobMemory::KeptIn(std::byte* range) const {
+  if (mark_.bytes == 0) return range + zeros_begin_;
+  const Matrix& d = matrices_[kD];
+  for (const Part& part : absl::MakeConstSpan(parts_).last(static_cast<size_t>(d_parts_))) {
+    if (part.in_range == d.in_range + mark_.offset && part.in_block != nullptr) {
+      return part.in_block;
+    }
+  }
+  return d.in_block + mark_.offset;
 }
 
 std::vector<CopiedPart> JobMemory::PartCopies(std::byte* range) const {

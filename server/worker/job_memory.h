@@ -49,6 +49,14 @@ class JobMemory {
   // The staged D in the range.
   std::byte* StagedD(std::byte* range) const { return range + layout_.input_bytes; }
 
+  const JobMark& mark() const { return mark_; }
+  // What of the mark comes with the staged inputs: a staged D follows those in the range.
+  int64_t staged_mark_bytes() const { return layout_.is_d_staged() ? mark_.bytes : 0; }
+  // The marked bytes where the kernel writes them, and where they then stay. Where D bears no mark,
+  // those that stay are kMarkBytes zeros.
+  std::byte* MarkedIn(std::byte* range) const { return At(matrices_[kD], range) + mark_.offset; }
+  std::byte* KeptIn(std::byte* range) const;
+
  private:
   // One matrix: at an address, or at an offset of the range, into which it may have to be copied.
   struct Matrix {
@@ -74,6 +82,8 @@ class JobMemory {
 
   JobLayout layout_;
   std::array<Matrix, 7> matrices_;
+  JobMark mark_;
+  int64_t zeros_begin_ = 0;
   int64_t workspace_begin_ = 0;
   int64_t workspace_bytes_ = 0;
   int64_t copies_begin_ = 0;

@@ -117,8 +117,8 @@ absl::Status JobRun::IssueIn() {
   if (in_lane_ == Lane::kCompute && !MayCompute()) return absl::OkStatus();
   if (in_lane_ == Lane::kCompute) context().computing = id();
   GpuRuntime& gpu = context().runtime;
-  const int64_t input_bytes = memory_.layout().input_bytes;
-  const int64_t cleared_bytes = memory_.cleared_bytes();
+  const int64_t input_bytes = memory_.layout().input_bytes + memory_.staged_mark_bytes();
+  const int64_t cleared_bytes = memory_.cleared_bytes() - memory_.staged_mark_bytes();
   if (input_bytes + cleared_bytes > 0 && in_begin_.number == 0) {
     Start();
     ASSIGN_OR_RETURN(in_begin_, Mark(in_lane_, 0));
@@ -132,7 +132,7 @@ absl::Status JobRun::IssueIn() {
     if (copied_ < input_bytes) RETURN_IF_ERROR(Mark(in_lane_, CopyNs(bytes)).status());
   }
   // All that the copy did not overwrite: nothing of an earlier job, which may have been another
-  // caller's, is left to this one, and a kernel that does nothing gives no earlier result.
+  // caller's, is left to this one.
   if (cleared_bytes > 0) {
     RETURN_IF_ERROR(gpu.Clear(in_lane_, range_.memory + input_bytes, cleared_bytes));
   }
@@ -158,8 +158,18 @@ absl::Status JobRun::BeginCompute() {
     RETURN_IF_ERROR(context.runtime.CopyLines(Lane::kCompute, lines));
   }
   RETURN_IF_ERROR(CopyParts(0, memory_.operand_parts()));
+  // Operands that D overlaps were copied: what the mark overwrites is only D. The first launch,
+  // which is made at once, writes over it, so that nobody reads the mark of what is cut short.
+  if (memory_.layout().has_receipt()) RETURN_IF_ERROR(MarkD(memory_.MarkedIn(range_.memory)));
   panels_ = DivideLaunch(request_.problem, request_.predicted_ns);
   return absl::OkStatus();
+}
+
+// The mark waits in the receipt.
+absl::Status JobRun::MarkD(std::byte* at) {
+  if (memory_.mark().bytes == 0) return absl::OkStatus();
+  return context().runtime.CopyIn(Lane::kCompute, at,
+                                  Staged(request_.staged_d, memory_.mark().bytes));
 }
 
 absl::Status JobRun::IssueCompute() {
@@ -169,7 +179,8 @@ absl::Status JobRun::IssueCompute() {
     RETURN_IF_ERROR(BeginCompute());
   }
   const Problem& problem = request_.problem;
-  const GemmArgs args = memory_.ArgsIn(range_.memory, problem, context().target);
+  GemmArgs args = memory_.ArgsIn(range_.memory, problem, context().target);
+  args.abort_word = abort_word();
   const int64_t count = problem.has_output() ? std::max<int64_t>(1, panels_.count()) : 0;
   const int64_t panel_ns = request_.predicted_ns / std::max<int64_t>(1, count);
   while (panel_ < count) {
@@ -190,23 +201,31 @@ absl::Status JobRun::IssueCompute() {
 
 absl::Status JobRun::EndCompute() {
   RunContext& context = this->context();
+  const bool has_receipt = memory_.layout().has_receipt();
+  std::byte* const kept = has_receipt ? memory_.KeptIn(range_.memory) : nullptr;
+  if (has_receipt && kept != memory_.MarkedIn(range_.memory)) RETURN_IF_ERROR(MarkD(kept));
   for (const MemoryLines& lines : memory_.CopiesOut(range_.memory, request_.problem)) {
     RETURN_IF_ERROR(context.runtime.CopyLines(Lane::kCompute, lines));
   }
   RETURN_IF_ERROR(CopyParts(memory_.operand_parts(), memory_.d_parts()));
+  if (has_receipt) {
+    const int64_t bytes = memory_.mark().bytes == 0 ? kMarkBytes : memory_.mark().bytes;
+    RETURN_IF_ERROR(
+        context.runtime.CopyOut(Lane::kCompute, Staged(request_.staged_d, bytes), kept));
+  }
   ASSIGN_OR_RETURN(compute_end_, Mark(Lane::kCompute, request_.predicted_ns /
                                                           std::max<int64_t>(1, panels_.count())));
   context.blocks.SetUsedUntil(compute_end_, uses());
   LeaveTurns();
   context.computing = 0;
   copied_ = 0;
-  stage_ = memory_.layout().staged_d_bytes() > 0 ? Stage::kOut : Stage::kIssued;
+  stage_ = memory_.layout().is_d_staged() ? Stage::kOut : Stage::kIssued;
   return absl::OkStatus();
 }
 
 absl::Status JobRun::IssueOut() {
   GpuRuntime& gpu = context().runtime;
-  const int64_t d_bytes = memory_.layout().d.bytes;
+  const int64_t d_bytes = memory_.layout().written_bytes();
   if (out_begin_.number == 0) {
     if (out_lane_ == Lane::kCompute) {
       out_begin_ = compute_end_;

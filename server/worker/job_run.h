@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/crossing/gpu_panels.h"
 #include "server/crossing/protocol.h"
 #include "server/worker/job_memory.h"
-#include "server/worker/panels.h"
 #include "server/worker/run.h"
 
 namespace gemmd {
@@ -36,6 +36,7 @@ class JobRun final : public Run {
   absl::Status IssueCompute();
   absl::Status BeginCompute();
   absl::Status EndCompute();
+  absl::Status MarkD(std::byte* at);
   absl::Status IssueOut();
   absl::Status IssueStage();
   // The copies of the matrices that lie in parts go where the list of those was staged.

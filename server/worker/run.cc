@@ -37,10 +37,19 @@ absl::StatusOr<LanePoint> Run::Mark(Lane lane, int64_t cost_ns) {
   return point;
 }
 
+bool Run::IsAborted() const {
+  return context_.staging.control().aborted_ids[slot_].load(std::memory_order_relaxed) == id_;
+}
+
+AbortWord Run::abort_word() const {
+  static_assert(sizeof(std::atomic<uint64_t>) == sizeof(uint64_t));
+  const std::atomic<uint64_t>& word = context_.staging.control().aborted_ids[slot_];
+  return {.word = reinterpret_cast<const uint64_t*>(&word), .value = id_};
+}
+
 absl::Status Run::Advance() {
   if (is_issued_) return absl::OkStatus();
-  const std::atomic<uint64_t>& aborted = context_.staging.control().aborted_ids[slot_];
-  if (aborted.load(std::memory_order_relaxed) == id_) return AbortedLaunch();
+  if (IsAborted()) return AbortedLaunch();
   return Issue();
 }
 
@@ -69,6 +78,8 @@ bool Run::IsDone() const {
 Result Run::MakeResult() {
   Result result;
   result.id = id_;
+  // A kernel may have left D as it was.
+  if (outcome_.ok() && IsAborted()) outcome_ = AbortedLaunch();
   if (outcome_.ok()) outcome_ = FillTimes(result);
   result.status.Set(outcome_);
   return result;

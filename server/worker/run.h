@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/abort.h"
 #include "server/crossing/protocol.h"
 #include "server/crossing/staging.h"
 #include "server/worker/block_table.h"
@@ -74,6 +75,8 @@ class Run {
 
   RunContext& context() const { return context_; }
   const std::vector<BlockUse>& uses() const { return uses_; }
+  // What kernels look at to see that nobody wants the request any more.
+  AbortWord abort_word() const;
   // Tells the front that the GPU is given something.
   void Start();
   void SetIssued() { is_issued_ = true; }
@@ -84,6 +87,8 @@ class Run {
   bool HasRoom(Lane lane) const { return context_.lanes.outstanding_ns(lane) <= kMostAheadNs; }
 
  private:
+  bool IsAborted() const;
+
   RunContext& context_;
   const uint64_t id_;
   const uint32_t slot_;

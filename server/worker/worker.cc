@@ -77,7 +77,7 @@ absl::StatusOr<Hello> Worker::Open(int staging_file) {
   if (options_.is_confined) confinement_.LimitFiles(options_.writable);
   ASSIGN_OR_RETURN(staging_, Staging::Map(staging_file));
   ASSIGN_OR_RETURN(gpu_, runtime_.Open(options_.ordinal));
-  RETURN_IF_ERROR(runtime_.RegisterStaging(staging_.matrices()));
+  RETURN_IF_ERROR(runtime_.RegisterStaging(staging_.whole()));
   const int64_t limit = options_.memory_limit_bytes > 0 ? options_.memory_limit_bytes
                                                         : gpu_.free_memory_bytes / 10 * 9;
   const int64_t tensor_limit = options_.tensor_limit_bytes > 0

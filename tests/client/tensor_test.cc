@@ -8,9 +8,13 @@
 
 #include <functional>
 #include <optional>
+#include <span>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "client/lent_request.h"
 #include "gemmd/client.h"
 #include "gemmd/v1/tensors.pb.h"
 #include "tests/client/fake_tensors.h"
@@ -202,6 +206,64 @@ TEST(TensorTest, ChainsLeaveTheirResultsOnTheServer) {
   EXPECT_EQ(products[1].beta(), 1);
 }
 
+TEST(TensorTest, ProductsRunWhileTheirCallerDoesSomethingElse) {
+  const FakeTensors server;
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  const std::vector<float> values = {1, 2, 3, 4, 5, 6};
+  const auto w = client->Put(View(std::vector<float>(3 * 4), 3, 4));
+  ASSERT_THAT(w, IsOk());
+  std::vector<PendingProduct> products;
+  std::vector<PendingChain> chains;
+  for (int i = 0; i < 4; ++i) {
+    products.push_back(client->MultiplyAsync(View(values, 2, 3), *w));
+    chains.push_back(client->ChainAsync(View(values, 2, 3), *w));
+  }
+  for (PendingProduct& one : products) EXPECT_THAT(one.Wait(), IsOk());
+  for (PendingChain& one : chains) {
+    const auto d = one.Wait();
+    ASSERT_THAT(d, IsOk());
+    ASSERT_TRUE(d->tensor.has_value());
+    EXPECT_EQ(d->tensor->columns(), 4);
+    EXPECT_THAT(one.Wait(), StatusIs(absl::StatusCode::kFailedPrecondition));
+  }
+  const std::vector<v1::MultiplyRequest> requests = server.products();
+  ASSERT_EQ(requests.size(), 8u);
+  for (const v1::MultiplyRequest& request : requests) {
+    EXPECT_EQ(request.a().data(), TextOf(values));
+    EXPECT_EQ(request.b().tensor().tensor().handle(), w->handle());
+  }
+  EXPECT_THAT(client->ChainAsync(View(values, 3, 2), *w).Wait(),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(TensorTest, NothingIsLeftOfAChainThatNobodyWaitsFor) {
+  const FakeTensors server;
+  auto client = Client::Create(server.address());
+  ASSERT_THAT(client, IsOk());
+  const std::vector<float> values(4);
+  const MatrixView view = View(values, 2, 2);
+  const auto start = [&] {
+    const size_t before = server.products().size();
+    PendingChain chain = client->ChainAsync(view, view);
+    while (server.products().size() == before) std::this_thread::yield();
+    // Another round trip: the answer is here now, or nearly so.
+    EXPECT_FALSE(client->Describe(NamedTensor("none")).ok());
+    return chain;
+  };
+  constexpr size_t kDropped = 20;
+  PendingChain chain = start();
+  for (size_t i = 0; i < kDropped; ++i) chain = start();
+  PendingChain last = std::move(chain);
+  EXPECT_THAT(last.Wait(), IsOk());
+  // The next call that makes a tensor waits for the deletions.
+  const auto tensor = client->Put(view);
+  ASSERT_THAT(tensor, IsOk());
+  // Those whose answers came after all were cancelled, and are the server's to end.
+  EXPECT_GE(server.deleted().size(), kDropped / 2);
+  EXPECT_EQ(server.tensors(), kDropped + 1 - server.deleted().size() + 1);
+}
+
 // What a call waited for before it could be sent is not added to its time.
 TEST(TensorTest, DeadlinesCountFromTheEntry) {
   constexpr absl::Duration kDelay = absl::Seconds(1);
@@ -260,6 +322,34 @@ TensorView TensorOf(int64_t rows, int64_t columns) {
   view.rows = rows;
   view.columns = columns;
   return view;
+}
+
+TEST(TensorTest, MatricesBesideTensorsAreSentFromWhereTheyLie) {
+  const std::vector<float> a(64 * 300, 1.5f);
+  const std::vector<float> c(64 * 5, 2.5f);
+  for (const v1::ElementType type : {v1::ELEMENT_TYPE_F32, v1::ELEMENT_TYPE_UNSPECIFIED}) {
+    ProductOptions options = {.beta = 1, .c = View(c, 64, 5)};
+    options.c->type = type;
+    const auto lent = BuildLentRequest(View(a, 64, 300), TensorOf(300, 5), options);
+    ASSERT_THAT(lent, IsOk());
+    EXPECT_EQ(lent->a->data(), std::as_bytes(std::span(a)).data());
+    EXPECT_EQ(lent->c->data(), std::as_bytes(std::span(c)).data());
+    EXPECT_FALSE(lent->b.has_value());
+    EXPECT_THAT(lent->message.a().data(), IsEmpty());
+    LentBytes lender;
+    grpc::ByteBuffer sent = ToByteBuffer(*lent, lender);
+    v1::MultiplyRequest got;
+    ASSERT_TRUE(grpc::SerializationTraits<v1::MultiplyRequest>::Deserialize(&sent, &got).ok());
+    EXPECT_EQ(got.a().data(), TextOf(a));
+    EXPECT_EQ(got.c().data(), TextOf(c));
+    EXPECT_EQ(got.SerializeAsString(),
+              BuildRequest(View(a, 64, 300), TensorOf(300, 5), options)->SerializeAsString());
+  }
+  // Not read where alpha is 0, and so not wanted.
+  const auto unread = BuildLentRequest(PackedView(v1::ELEMENT_TYPE_F32, {}, 2, 3), TensorOf(3, 5),
+                                       ProductOptions{.alpha = 0});
+  ASSERT_THAT(unread, IsOk());
+  EXPECT_FALSE(unread->a.has_value());
 }
 
 TEST(TensorTest, RequestsAreCheckedAsThoseOfMatricesAre) {

@@ -213,6 +213,7 @@ void BareGrpc::Call(const std::string& path, const grpc::ByteBuffer& request, in
 void BareGrpc::Stream(size_t bytes, int connections, bool is_up) {
   std::vector<std::unique_ptr<BareStream>> streams;
   const size_t chunks = bytes / kChunkBytes / static_cast<size_t>(connections);
+  if (chunks == 0) Fail("bare gRPC: got less than a chunk for each stream (--transfer-mib)");
   for (size_t i = 0; i < static_cast<size_t>(connections); ++i) {
     streams.push_back(std::make_unique<BareStream>(*stubs_[i], chunks, is_up, areas_[i]));
   }

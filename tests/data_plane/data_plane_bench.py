@@ -23,7 +23,8 @@ def parse_arguments():
     parser.add_argument("--bin", type=pathlib.Path, required=True, help="folder of gemmd")
     parser.add_argument("--bench", type=pathlib.Path, help="data_plane_bench (default: in --bin)")
     parser.add_argument("--baseline", type=pathlib.Path, help="folder of an older gemmd")
-    parser.add_argument("--device", default="cpu", help="for products in bf16: cpu or cuda:0")
+    parser.add_argument("--device", default="cpu", help="for products in bf16 and tensors: cpu or cuda:0")
+    parser.add_argument("--worker", help="worker of the GPU, in place of the daemon's own")
     parser.add_argument("--rows", default="", help="inline,transfer,small,stacking,weights,large; a part of small alone is small.lists")
     parser.add_argument("--transfer-mib", type=int, default=4096, help="length of Put and Get")
     parser.add_argument("--seconds", type=float, default=2, help="for one measurement")
@@ -37,12 +38,12 @@ def show(value):
 
 
 def table_line(row):
-    most = "at_most" in row
-    bound = ("<= " if most else ">= ") + f"{row['at_most' if most else 'at_least']:g}"
+    signs = {"at_most": "<=", "at_least": ">="}
+    bound = "".join(f"{sign} {row[name]:g}" for name, sign in signs.items() if name in row)
     baseline = show(row["baseline"]) if "baseline" in row else ""
     seen = f"{show(row['seen'])} {row['unit']}"
     beside = f"{row['measure']}: {show(row['by'])}"
-    return f"| {row['row']} | {seen} | {baseline} | {beside} | {row['ratio']:.2f} | {bound} | {row['verdict']} |"
+    return f"| {row['row']} | {seen} | {baseline} | {beside} | {row['ratio']:.2f} | {bound} | {row.get('verdict', '')} |"
 
 
 def main():
@@ -55,7 +56,8 @@ def main():
 
     def start(name, binaries, *flags):
         gemmd = (binaries / "gemmd").resolve()
-        daemons.append(Daemon(gemmd, folder / name, f"--devices={devices}", *flags))
+        worker = [f"--worker-binary={options.worker}"] if options.worker else []
+        daemons.append(Daemon(gemmd, folder / name, f"--devices={devices}", *worker, *flags))
         return daemons[-1].wait_until_ready(120)
 
     command = [str(options.bench or options.bin / "data_plane_bench")]
@@ -71,6 +73,7 @@ def main():
             command += [f"--baseline-tcp={before.tcp}", f"--baseline-unix={before.unix}"]
         command += [
             f"--device={options.device}",
+            f"--pid={now.pid}",
             f"--numpy={sys.executable} {HERE / 'numpy_product.py'}",
             f"--transfer-mib={options.transfer_mib}",
             f"--seconds={options.seconds}",

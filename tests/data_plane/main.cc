@@ -43,7 +43,7 @@ struct Group {
 };
 constexpr auto kUsage =
     "usage: data_plane_bench --tcp=ADDRESS --unix=ADDRESS --alone=ADDRESS "
-    "[--baseline-tcp=ADDRESS --baseline-unix=ADDRESS] [--device=NAME] [--numpy=COMMAND] "
+    "[--baseline-tcp=ADDRESS --baseline-unix=ADDRESS] [--device=NAME] [--pid=N] [--numpy=COMMAND] "
     "[--transfer-mib=N] [--seconds=S] [--turns=N] [--rows=NAME,...]";
 
 int Main(const std::vector<std::string>& arguments) {
@@ -76,6 +76,7 @@ int Main(const std::vector<std::string>& arguments) {
     if (option.first == "--transfer-mib") {
       is_known = absl::SimpleAtoi(option.second, &targets.transfer_mib);
     }
+    if (option.first == "--pid") is_known = absl::SimpleAtoi(option.second, &targets.pid);
     if (option.first == "--seconds") is_known = absl::SimpleAtod(option.second, &targets.seconds);
     if (option.first == "--turns") is_known = absl::SimpleAtoi(option.second, &targets.turns);
     if (!is_known) Fail(kUsage);

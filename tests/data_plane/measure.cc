@@ -5,19 +5,41 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace gemmd {
 
+namespace {
+
+// A line of /proc/PID/status that tells KiB.
+int64_t StatusBytes(int pid, const std::string& name) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.starts_with(name + ":")) return std::atoll(line.c_str() + name.size() + 1) * 1024;
+  }
+  Fail("no " + name + " of process " + std::to_string(pid));
+}
+
+}  // namespace
+
+int64_t ResidentBytes(int pid) { return StatusBytes(pid, "VmRSS"); }
+
+int64_t PeakResidentBytes(int pid) { return StatusBytes(pid, "VmHWM"); }
+
+void ForgetPeak(int pid) {
+  std::ofstream file("/proc/" + std::to_string(pid) + "/clear_refs");
+  if (!(file << "5" << std::flush)) Fail("the peak of the daemon's memory cannot be forgotten");
+}
+
 void Print(const Row& row) {
-  nlohmann::json line = {{"row", row.what},
-                         {"unit", row.unit},
-                         {"seen", row.seen},
-                         {"measure", row.measure},
-                         {"by", row.by},
-                         {"ratio", row.ratio()},
-                         {row.is_most ? "at_most" : "at_least", row.wanted},
-                         {"verdict", row.is_reached() ? "reached" : "missed"}};
+  nlohmann::json line = {{"row", row.what},        {"unit", row.unit}, {"seen", row.seen},
+                         {"measure", row.measure}, {"by", row.by},     {"ratio", row.ratio()}};
+  if (row.wanted) {
+    line[row.is_most ? "at_most" : "at_least"] = *row.wanted;
+    line["verdict"] = row.is_reached() ? "reached" : "missed";
+  }
   if (row.baseline) line["baseline"] = *row.baseline;
   std::printf("%s\n", line.dump().c_str());
   std::fflush(stdout);

@@ -4,6 +4,7 @@
 // turns, so that all see the same machine, and of what was seen the median counts.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -21,18 +22,24 @@ struct Row {
   // What `seen` is divided by, and what that is; 1 where the goal is a number by itself.
   std::string measure = "";
   double by = 1;
-  // The least ratio that is wanted, or the greatest.
-  double wanted = 0;
+  // The least ratio that is wanted, or the greatest; nothing where there is no goal.
+  std::optional<double> wanted = {};
   bool is_most = false;
 
   double ratio() const { return seen / by; }
-  bool is_reached() const { return is_most ? ratio() <= wanted : ratio() >= wanted; }
+  bool is_reached() const { return is_most ? ratio() <= *wanted : ratio() >= *wanted; }
 };
 
 // A line of JSON on standard output.
 void Print(const Row& row);
 
 double NowSeconds();
+
+// The resident memory of another process of this user, in bytes.
+int64_t ResidentBytes(int pid);
+// The most that it has had since that was forgotten.
+int64_t PeakResidentBytes(int pid);
+void ForgetPeak(int pid);
 double Median(std::vector<double> values);
 
 // Seconds that one call takes.

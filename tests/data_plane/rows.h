@@ -23,6 +23,7 @@ struct Targets {
   std::string baseline_tcp;  // A daemon of an older commit, which may know no resident tensors.
   std::string baseline_unix;
   std::string device = "cpu";
+  int pid = 0;        // The process of the daemon at `tcp` and `unix_socket`; 0: not known.
   std::string numpy;  // A command that answers each line with the seconds of a product.
   int64_t transfer_mib = 4096;
   double seconds = 2;  // For one measurement.
@@ -33,7 +34,8 @@ struct Targets {
 
 // Products whose 64 MiB of operands, or of results, travel with them over one connection.
 void MeasureInline(const Targets& targets);
-// Put and Get over one and two connections, and over four.
+// Put and Get over one and two connections, and over four; on a GPU, until the tensor is there, and
+// what the daemon has of memory beside the tensor.
 void MeasureTransfers(const Targets& targets);
 void MeasureStripedTransfers(const Targets& targets);
 // 64^3 in bf16: calls, streams of products, streams of lists of products, and one caller alone.

@@ -205,6 +205,7 @@ void MeasureSmallLists(const Targets& targets) {
 void MeasureSmallAlone(const Targets& targets) { MeasureAlone(targets, SmallProducts(targets)); }
 
 void MeasureStacking(const Targets& targets) {
+  const BareGrpc bare(targets.unix_socket);
   constexpr int64_t kRows = 8;
   constexpr int64_t kDepth = 4096;
   constexpr int kCallers = 64;
@@ -232,20 +233,32 @@ void MeasureStacking(const Targets& targets) {
                                    .session = Value(caller.client.OpenSession()).token},
                          BareGrpc::kConnections);
   };
+  // The operand that travels, and as much back.
+  RawCalls echo({.address = bare.address(),
+                 .path = BareGrpc::AnswerPath(rows.size() * sizeof(Bf16)),
+                 .requests = {Bytes(rows.size() * sizeof(Bf16))}},
+                BareGrpc::kConnections);
   Caller stacked = open(targets.unix_socket);
   Caller alone = open(targets.alone);
   start(stacked, targets.unix_socket);
   start(alone, targets.alone);
   const std::vector<double> rates =
       InTurns({[&] { return stacked.calls->UnaryRate(kCallers, targets.seconds); },
-               [&] { return alone.calls->UnaryRate(kCallers, targets.seconds); }},
+               [&] { return alone.calls->UnaryRate(kCallers, targets.seconds); },
+               [&] { return echo.UnaryRate(kCallers, targets.seconds); }},
               targets.turns);
-  Print({.what = "64 callers, 8 x 4096 times a resident 4096^2, bf16",
-         .unit = "products/s",
-         .seen = rates[0],
-         .measure = "each alone",
-         .by = rates[1],
-         .wanted = 5});
+  Row row = {.what = "64 callers, 8 x 4096 times a resident 4096^2, bf16",
+             .unit = "products/s",
+             .seen = rates[0],
+             .measure = "each alone",
+             .by = rates[1],
+             .wanted = 5};
+  Print(row);
+  // More than this no way of computing could show.
+  row.measure = "bare unary echo";
+  row.by = rates[2];
+  row.wanted.reset();
+  Print(row);
 }
 
 }  // namespace gemmd

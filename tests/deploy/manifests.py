@@ -10,7 +10,7 @@ import pykustomize
 from image import SOURCE
 
 KUBERNETES = SOURCE / "deploy/kubernetes"
-OVERLAYS = ("cpu", "gpu", "round_robin", "envoy")
+OVERLAYS = ("cpu", "gpu", "round_robin", "envoy", "edge")
 SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two replicas behind Envoy with the configuration of its overlay: restarts lose no call."""
 
-import json
 import pathlib
-import subprocess
-import sys
 import time
 
 import pytest
-import yaml
 
 from daemon import wait_until
+from envoy import Envoy
 from manifests import Overlay
-from replicas import LIMIT_S, Replica, free_port, get
+from replicas import LIMIT_S, Replica
 
 # Envoy asks for health once a second.
 LAME_DUCK = "2500ms"
@@ -26,62 +23,9 @@ def replicas(tree, tmp_path):
         replica.end()
 
 
-class Envoy:
-    """With the configuration of the overlay, at free ports, in front of the replicas."""
-
-    def __init__(self, program, folder, replicas):
-        (config,) = (
-            r
-            for r in Overlay("envoy").of_kind("ConfigMap")
-            if "gemmd-envoy" in r["metadata"]["name"]
-        )
-        config = yaml.safe_load(config["data"]["envoy_config.yaml"])
-        self.ports = {}
-        for listener in config["static_resources"]["listeners"]:
-            address = listener["address"]["socket_address"]
-            self.ports[listener["name"]] = address["port_value"] = free_port()
-        self.ports["admin"] = free_port()
-        config["admin"]["address"]["socket_address"]["port_value"] = self.ports["admin"]
-        gemmd, admin = config["static_resources"]["clusters"]
-        (only,) = admin["load_assignment"]["endpoints"][0]["lb_endpoints"]
-        only["endpoint"]["address"]["socket_address"]["port_value"] = self.ports["admin"]
-        gemmd["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
-            {
-                "endpoint": {
-                    "address": {"socket_address": {"address": "127.0.0.1", "port_value": r.port}}
-                }
-            }
-            for r in replicas
-        ]
-        path = folder / "envoy.json"
-        path.write_text(json.dumps(config))
-        (container,) = Overlay("envoy").find("Deployment", "gemmd-envoy")["spec"]["template"][
-            "spec"
-        ]["containers"]
-        self.container = container
-        arguments = [str(path) if word.endswith(".yaml") else word for word in container["args"]]
-        command = [pathlib.Path(sys.executable).with_name(container["command"][0]), *arguments]
-        self._process = program(*command, "--concurrency", "1")
-        wait_until(self.is_ready, LIMIT_S, "envoy ready")
-
-    def is_ready(self):
-        assert self._process.poll() is None
-        probe = self.container["readinessProbe"]["httpGet"]
-        try:
-            return get(self.ports[probe["port"]], probe["path"])[0] == 200
-        except OSError:
-            return False
-
-    def pre_stop(self):
-        """As the kubelet does it, without the wait."""
-        *shell, script = self.container["lifecycle"]["preStop"]["exec"]["command"]
-        script = script.replace("9901", str(self.ports["admin"])).replace("sleep 20", "true")
-        subprocess.run([*shell, script], check=True, stdout=subprocess.DEVNULL)
-
-
 @pytest.fixture
 def envoy(replicas, program, tmp_path):
-    return Envoy(program, tmp_path, replicas)
+    return Envoy(program, tmp_path, [replica.port for replica in replicas])
 
 
 def test_the_versions_of_envoy_are_the_same():

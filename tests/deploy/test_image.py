@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from bill import check as check_bill
 from container import Container
 from daemon import wait_until
 from image import run
@@ -54,6 +55,17 @@ def test_the_cpu_image_is_small_and_for_nobody_in_particular(cpu_image):
     check_daemon_image(cpu_image)
     programs = {path.name for path in (cpu_image.root / "opt/gemmd/bin").iterdir()}
     assert programs == {"gemmd", "gemmctl"}
+
+
+def test_an_image_has_a_bill_of_what_is_in_it(store, programs):
+    """And the time that the build was told, in it and on all files."""
+    image = store.build("cpu", programs, SOURCE_DATE_EPOCH="1700000000")
+    bill = check_bill(image.root / "opt/gemmd")
+    names = {package.name for package in bill.packages.values()}
+    assert {"libgrpc29", "libdnnl2"} <= names and "cuda-runtime" not in names
+    assert bill.document.creation_info.created.timestamp() == 1_700_000_000
+    times = {path.lstat().st_mtime for path in (image.root / "opt/gemmd").rglob("*")}
+    assert times == {1_700_000_000}
 
 
 def test_images_say_what_they_are(bare_image):

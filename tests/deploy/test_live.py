@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import time
 import urllib.parse
 import urllib.request
@@ -56,6 +57,14 @@ class Prometheus:
             time.sleep(0.2)
 
 
+def kill_in_a_product(tree, daemon):
+    """A client that wants seconds of a simulator, which is told to stop."""
+    command = [tree / "bin/gemmctl", f"--address={daemon}", "multiply", "--device=sim:sm_90"]
+    with subprocess.Popen([*command, "--random=1024,1024,4096", "--type=bf16"], stdout=subprocess.DEVNULL) as client:
+        time.sleep(0.5)
+        client.kill()
+
+
 @pytest.fixture(scope="module")
 def prometheus(tree, fake_worker, fake_nvml, tmp_path_factory, module_program):
     folder = tmp_path_factory.mktemp("live")
@@ -67,8 +76,13 @@ def prometheus(tree, fake_worker, fake_nvml, tmp_path_factory, module_program):
         job["static_configs"] = [{"targets": [metrics]}]
     (folder / "etc/prometheus.yaml").write_text(yaml.safe_dump(config))
 
+    # Everybody here is one caller, for whom there are series.
+    caller = {"may": ["multiply", "tensors", "statistics", "registry", "administer"]}
+    rules = folder / "rules.json"
+    rules.write_text(json.dumps({"identities": {"anonymous": caller}}))
     module_program(
         tree / "bin/gemmd",
+        f"--rules={rules}",
         f"--listen={daemon}",
         f"--metrics-listen={metrics}",
         f"--devices={','.join(DEVICES)}",
@@ -94,7 +108,7 @@ def prometheus(tree, fake_worker, fake_nvml, tmp_path_factory, module_program):
                 "--type=bf16",
                 f"--device={device}",
             )
-        time.sleep(0.3)
+        kill_in_a_product(tree, daemon)
     for record in (rule["record"] for rule in queries.rules() if "record" in rule):
         prometheus.wait_for(record)
     return prometheus

@@ -69,6 +69,17 @@ def test_the_service_ends_after_its_daemon():
     assert drain_s + MARGIN_S <= seconds(service["TimeoutStopSec"])
 
 
+def test_the_daemon_says_when_it_serves_and_that_it_lives():
+    """The daemon's own checks come every 5 s, and three of them fit into the watchdog's time; it may take
+    as long as a driver to say that it serves."""
+    service, _ = settings()
+    assert service["Type"] == "notify"
+    assert service["NotifyAccess"] == "main"
+    assert 15 <= seconds(service["WatchdogSec"]) <= 60
+    assert service["TimeoutStartSec"] == "5min"
+    assert service["Restart"] in ("on-failure", "on-watchdog", "always")
+
+
 def allowed_calls():
     """The system calls that the unit's filter lets through."""
     names = {}

@@ -70,6 +70,10 @@ class Bystander:
             return False
         return True
 
+    def is_served_with_room(self):
+        """The same where others may have taken all of the queue for now."""
+        return self._takes_any() and self.is_served()
+
     def is_idle(self):
         """Whether no product waits, and none holds a part of the daemon's capacity."""
         request = registry_pb2.ListDevicesRequest()

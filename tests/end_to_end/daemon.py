@@ -36,9 +36,10 @@ def parse_log_line(line):
 
 class Daemon:
     """Starts in the constructor; serves once `wait_until_ready` has returned. It listens on a free
-    port and a unix socket, or as `listen` says, or, where that is empty, as flags or files say."""
+    port and a unix socket, or as `listen` says, or, where that is empty, as flags or files say. Its
+    variables are those of the test and `environment`."""
 
-    def __init__(self, binary, folder, *flags, listen=None, open_files=None, address_space=None):
+    def __init__(self, binary, folder, *flags, listen=None, open_files=None, address_space=None, environment=None):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.socket_path = folder / "gemmd.sock"
@@ -68,6 +69,7 @@ class Daemon:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
+                env={**os.environ, **(environment or {})},
             )
         self.pid = self.process.pid
 
@@ -98,11 +100,20 @@ class Daemon:
         return self.stderr_path.read_text(errors="backslashreplace")
 
     def log(self):
-        """The log so far, as a list of dictionaries."""
-        return [parse_log_line(line) for line in self.stderr().splitlines()]
+        """The log so far, as a list of dictionaries. While the daemon runs, what follows the last end of
+        a line is the beginning of a line that is being written."""
+        is_complete = self.process.poll() is not None
+        text = self.stderr()
+        if not is_complete:
+            text = text[: text.rfind("\n") + 1]
+        return [parse_log_line(line) for line in text.splitlines()]
 
     def events(self, name):
         return [line for line in self.log() if line["event"] == name]
+
+    def awaited_events(self, name, limit_s=30):
+        """The same, once there is one: what the daemon does may be seen before its line is written."""
+        return wait_until(lambda: self.events(name), limit_s, f"{name} in the log")
 
     def signal(self, number):
         self.process.send_signal(number)
@@ -141,11 +152,21 @@ class Daemon:
             return int(next(line for line in status if line.startswith(key + ":")).split()[1])
 
     def peak_rss_bytes(self):
-        """The most since the start."""
+        """The most since the start, or since the peak was forgotten."""
         return self._status("VmHWM") * 1024
+
+    def forget_peak(self):
+        """From now on the peak is that of what comes; gives what is resident."""
+        with open(f"/proc/{self.pid}/clear_refs", "w") as file:
+            file.write("5")
+        return self.rss_bytes()
 
     def rss_bytes(self):
         return self._status("VmRSS") * 1024
+
+    def mapped_bytes(self):
+        """Addresses that stand for something, as RLIMIT_AS counts them."""
+        return self._status("VmSize") * 1024
 
     def anonymous_bytes(self):
         """Without what is shared with a worker."""

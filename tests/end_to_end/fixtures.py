@@ -38,6 +38,7 @@ def pytest_addoption(parser):
         default=os.environ.get("GEMMD_FAKE_WORKER"),
         help="a worker without a GPU (default: environment variable GEMMD_FAKE_WORKER)",
     )
+    group.addoption("--lying-worker", help="a worker of which one answer is not true")
     group.addoption(
         "--fake-nvml",
         default=os.environ.get("GEMMD_FAKE_NVML"),
@@ -111,6 +112,12 @@ def gemmload(request):
 def fake_worker(request):
     """A worker without a GPU."""
     return given_program(request, "--fake-worker", "no worker: give --fake-worker=PATH")
+
+
+@pytest.fixture(scope="session")
+def lying_worker(request):
+    """A worker of which one answer is not true."""
+    return given_program(request, "--lying-worker", "no worker: give --lying-worker=PATH")
 
 
 @pytest.fixture(scope="session")

@@ -51,12 +51,17 @@ done
   fail "no completion for bash was installed"
 [[ $(head -1 "$tree/share/zsh/site-functions/_gemmctl") == "#compdef gemmctl" ]] ||
   fail "no completion for zsh was installed"
-if grep -l "$build" "$tree"/bin/*; then fail "a program names the build folder"; fi
+# Neither the build folder nor that of the sources, and not when it was installed.
+sources=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+if grep -lF -e "$build" -e "$sources/" "$tree"/bin/*; then fail "a program names the folder that it was built in"; fi
+cmake --install "$build" --prefix "$work/elsewhere/second" --strip --component runtime >"$work/install.log"
+diff --recursive --no-dereference "$tree" "$work/elsewhere/second" || fail "a second installation differs"
 
 # Nothing lies where a prefix such as /usr has the libraries of the system.
 beside=$(find "$tree" -name '*.so*' -not -path "$tree/lib/gemmd/*")
 [[ -z $beside ]] || fail "libraries outside of lib/gemmd: $beside"
 if [[ $kind == bundled ]]; then
+  [[ -s $tree/share/doc/gemmd/sbom.spdx.json ]] || fail "no bill of materials was installed"
   found=$(strangers "$tree")
   [[ -z $found ]] || fail "not in the tree: $found"
   # The check sees what is missing.

@@ -34,7 +34,7 @@ class Page:
 
 
 def address(daemon):
-    [event] = daemon.events("metrics_listening")
+    [event] = daemon.awaited_events("metrics_listening")
     return event["address"]
 
 
@@ -52,13 +52,20 @@ def promtool(page):
     return done.returncode, done.stdout + done.stderr
 
 
-def longest_handler_ms(page, before):
+def longest_handler_cpu_ms(page, second=False):
+    """The longest processor time that calls have held a thread of gRPC for since the daemon's start, or the
+    second longest; by method."""
+    name = f"gemmd_handler_{'second_' if second else ''}longest_cpu_seconds"
+    return {labels["method"]: 1e3 * seconds for labels, seconds in page.with_labels(name)}
+
+
+def longest_handler_ms(page, before=None):
     """How long calls have held a thread of gRPC since: the bound of the longest bucket to which a
     method has added; by method."""
     bounds = {}
     for labels, count in page.with_labels("gemmd_handler_seconds_bucket"):
         key = frozenset(labels.items())
-        earlier = before.samples.get(("gemmd_handler_seconds_bucket", key), 0)
+        earlier = before.samples.get(("gemmd_handler_seconds_bucket", key), 0) if before else 0
         bounds.setdefault(labels["method"], []).append((float(labels["le"]), count - earlier))
     longest = {}
     for method, buckets in bounds.items():
@@ -67,3 +74,17 @@ def longest_handler_ms(page, before):
         if total > 0:
             longest[method] = 1e3 * next(bound for bound, count in buckets if count == total)
     return longest
+
+
+def abort_times_s(page, device, before=None):
+    """For how long the device went on with each product that nobody wanted any more, since a scrape where
+    one is given: the bounds of its buckets, shortest first."""
+    buckets = []
+    for labels, count in page.with_labels("gemmd_abort_seconds_bucket"):
+        if labels["device"] == device:
+            key = ("gemmd_abort_seconds_bucket", frozenset(labels.items()))
+            buckets.append((float(labels["le"]), int(count - (before.samples[key] if before else 0))))
+    times_s = []
+    for bound, count in sorted(buckets):
+        times_s += [bound] * (count - len(times_s))
+    return times_s

@@ -119,12 +119,15 @@ class Session:
         """Uploads bytes over one stream; returns what the server tells of the tensor."""
         stream = self.put_stream()
         sha256 = hashlib.sha256(data).digest() if hashed else b""
-        state = stream.begin(spec or bytes_spec(len(data)), sha256=sha256, **keep)
-        for missing in state.missing:
-            end = missing.offset + missing.bytes
-            for offset in range(missing.offset, end, chunk):
-                stream.chunk(offset, data[offset : min(end, offset + chunk)])
-        return stream.tensor()
+        try:
+            state = stream.begin(spec or bytes_spec(len(data)), sha256=sha256, **keep)
+            for missing in state.missing:
+                end = missing.offset + missing.bytes
+                for offset in range(missing.offset, end, chunk):
+                    stream.chunk(offset, data[offset : min(end, offset + chunk)])
+            return stream.tensor()
+        finally:
+            stream.close()  # Otherwise gRPC keeps a thread that waits for more to send.
 
     def get(self, ref, **part):
         """What the server tells of a tensor, and its bytes."""

@@ -119,8 +119,13 @@ def test_quotas_say_what_is_free(daemon, channel, session):
     code, text = stream.error()
     assert code == RESOURCE_EXHAUSTED
     free = session.settled().free_bytes
-    told = re.search(r"got 10485760 bytes, want at most the (\d+) of 67108864 that are free", text)
+    told = re.search(
+        r"got 10485760 bytes of host memory, want at most the (\d+) that are free of the session: "
+        r"(\d+) of 67108864 are used \(--session-tensor-bytes\)",
+        text,
+    )
     assert free - 4096 < int(told[1]) <= free
+    assert int(told[1]) + int(told[2]) == 64 * MIB
     with contextlib.ExitStack() as stack:
         for begun_before in range(7):
             assert begun_before < 6, "room for 60 + 6 * 40 MiB, want at most 256"
@@ -131,7 +136,8 @@ def test_quotas_say_what_is_free(daemon, channel, session):
                 stream.state()
             except grpc.RpcError as error:
                 assert error.code() == RESOURCE_EXHAUSTED
-                assert "of all sessions (--tensor-bytes)" in error.details()
+                assert "free of all sessions: " in error.details()
+                assert "of 268435456 are used (--tensor-bytes)" in error.details()
                 break
             stack.callback(stream.break_off)
 

@@ -11,7 +11,8 @@ import grpc
 from callers import PERMISSION_DENIED, POISON, UNAUTHENTICATED, Trust, bearer, call, multiply, product
 from daemon import wait_until
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
-from tensors import DEADLINE_S, Session, refusal
+from kserve.v2 import inference_pb2, inference_pb2_grpc
+from tensors import DEADLINE_S, Session, by_name, refusal
 
 
 def test_the_audit_log(daemons, tmp_path):
@@ -26,27 +27,66 @@ def test_the_audit_log(daemons, tmp_path):
         assert refusal(multiply, channel, bearer("batch"), device="none")[0]
         with Session(channel, credentials=bearer("keeper")) as session:
             session.put(b"secret-operand", name="mine")
+            assert refusal(session.describe, by_name("theirs"))[0] == grpc.StatusCode.NOT_FOUND
         for path in ("/gemmd.v1.Registry/GetStatistics", "/gemmd.v1.Admin/ListIncidents"):
             assert call(channel, path, bearer("keeper"))[0] == grpc.StatusCode.OK
         assert call(channel, "/gemmd.v1.Registry/ListDevices", bearer("keeper"))[0]
     daemon.stop()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    rest, lines = lines[3:], lines[:3]
-    assert [(line["event"], line["identity"], line["method"]) for line in rest] == [
-        ("call", "keeper", "/gemmd.v1.Tensors/OpenSession"),
-        ("call", "keeper", "/gemmd.v1.Tensors/Put"),
-        ("call", "keeper", "/gemmd.v1.Registry/GetStatistics"),
-        ("call", "keeper", "/gemmd.v1.Admin/ListIncidents"),
-        ("call_refused", "keeper", "/gemmd.v1.Registry/ListDevices"),
+    rest = [line for line in lines if not line["method"].endswith("/Multiply") and line["method"] != "Multiply"]
+    lines = [line for line in lines if line not in rest]
+    # A call is told once it has ended, which may be after the next one began.
+    told = sorted((line["method"], line["event"], line["identity"], line.get("status")) for line in rest)
+    assert told == [
+        ("/gemmd.v1.Admin/ListIncidents", "call", "keeper", "OK"),
+        ("/gemmd.v1.Registry/GetStatistics", "call", "keeper", "OK"),
+        ("/gemmd.v1.Registry/ListDevices", "call_refused", "keeper", None),
+        ("/gemmd.v1.Tensors/Describe", "call", "keeper", "NOT_FOUND"),
+        ("/gemmd.v1.Tensors/OpenSession", "call", "keeper", "CANCELLED"),
+        ("/gemmd.v1.Tensors/Put", "call", "keeper", "OK"),
     ]
+    assert all(line["peer"].startswith("ipv4:127.0.0.1:") for line in rest if line["event"] == "call")
     assert "secret-operand" not in log.read_text()
     assert [line["event"] for line in lines] == ["product", "call_refused", "product_refused"]
     done, refused, no_device = lines
     assert (done["identity"], done["device"], done["status"]) == ("batch", "cpu", "OK")
+    assert (done["method"], no_device["method"]) == ("Multiply", "Multiply")
     assert done["bytes"] == 3 * 4 * 4 * 4 and done["problem"] and done["kernel"] and done["peer"]
     assert refused["method"] == "/gemmd.v1.Gemm/Multiply"
     assert (no_device["identity"], no_device["status"]) == ("batch", "NOT_FOUND")
     assert POISON not in log.read_text()
+
+
+def test_the_audit_log_names_the_method_of_each_product(daemons, tmp_path):
+    """Also without rules, where nobody has a name."""
+    log = tmp_path / "audit"
+    daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", f"--audit-log={log}")
+    inputs = [
+        inference_pb2.ModelInferRequest.InferInputTensor(name=name, datatype="FP32", shape=[4, 4])
+        for name in "AB"
+    ]
+    infer = inference_pb2.ModelInferRequest(
+        model_name="gemm", inputs=inputs, raw_input_contents=[bytes(4 * 4 * 4)] * 2
+    )
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        assert multiply(channel, []).d
+        gemm = gemm_pb2_grpc.GemmStub(channel)
+        joint = gemm_pb2.MultiplyStreamRequest(requests=[product()])
+        assert len(list(gemm.MultiplyStream(iter([joint]), timeout=DEADLINE_S))) == 1
+        models = inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        assert models.ModelInfer(infer, timeout=DEADLINE_S).outputs
+        assert len(list(models.ModelStreamInfer(iter([infer]), timeout=DEADLINE_S))) == 1
+        assert call(channel, "/gemmd.v1.Registry/ListDevices", [])[0] == grpc.StatusCode.OK
+    daemon.stop()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["event"], line["method"]) for line in lines if line["event"] != "call"] == [
+        ("product", "Multiply"),
+        ("product", "MultiplyStream"),
+        ("product", "ModelInfer"),
+        ("product", "ModelStreamInfer"),
+    ]
+    (other,) = (line for line in lines if line["event"] == "call")
+    assert (other["method"], other["identity"], other["status"]) == ("/gemmd.v1.Registry/ListDevices", "", "OK")
 
 
 def test_the_user_of_a_unix_socket(daemons, tmp_path):

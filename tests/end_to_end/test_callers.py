@@ -4,12 +4,10 @@
 import base64
 import hashlib
 import hmac
-import importlib
 import json
-import pkgutil
 
-import gemmd.v1
 import grpc
+import metrics_page
 import pytest
 from callers import (
     EVERYTHING,
@@ -23,11 +21,12 @@ from callers import (
     multiply,
     product,
 )
-from gemmd.v1 import admin_pb2, admin_pb2_grpc, gemm_pb2_grpc
-from gemmd.v1 import registry_pb2, registry_pb2_grpc, resident_pb2, tensors_pb2
+from gemmd.v1 import admin_pb2, admin_pb2_grpc, gemm_pb2_grpc, incidents_pb2
+from gemmd.v1 import registry_pb2, registry_pb2_grpc, resident_pb2, statistics_pb2, tensors_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from kserve.v2 import inference_pb2, inference_pb2_grpc
+from served_methods import method_paths
 from signed_tokens import KEY_X, SIGNED
 from tensors import DEADLINE_S, Session, by_handle, bytes_spec, refusal
 
@@ -54,28 +53,16 @@ def daemon(gemmd, tmp_path_factory, trust):
     from fixtures import Daemons
 
     daemons = Daemons(gemmd, tmp_path_factory.mktemp)
-    daemon = daemons.start("--devices=cpu,sim:sm_90", *trust.flags)
+    flags = ["--devices=cpu,sim:sm_90", "--metrics-listen=127.0.0.1:0"]
+    daemon = daemons.start(*flags, *trust.flags)
     yield daemon
     daemons.end()
     assert POISON not in daemon.stderr()
     assert SIGNED["good"].split(".")[2] not in daemon.stderr()
 
 
-def methods():
-    """Every method of the daemon's services that is not for everybody, so that none can be forgotten."""
-    files = [inference_pb2.DESCRIPTOR]
-    for module in pkgutil.iter_modules(gemmd.v1.__path__):
-        if module.name.endswith("_pb2"):
-            files.append(importlib.import_module(f"gemmd.v1.{module.name}").DESCRIPTOR)
-    for file in files:
-        for service in file.services_by_name.values():
-            for method in service.methods:
-                if method.name not in FOR_EVERYBODY:
-                    yield f"/{service.full_name}/{method.name}"
-
-
 # What probes of KServe ask, as they ask health.
-FOR_EVERYBODY = ("ServerLive", "ServerReady")
+FOR_EVERYBODY = ("/ServerLive", "/ServerReady")
 DESCRIPTIONS = ("ServerMetadata", "ModelReady", "ModelMetadata", "ModelConfig", "RepositoryIndex")
 
 
@@ -95,7 +82,10 @@ def role_of(path):
     }[service]
 
 
-ALL_METHODS = [*methods(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"]
+ALL_METHODS = [
+    *(path for path in method_paths() if not path.endswith(FOR_EVERYBODY)),
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+]
 
 
 def test_whoever_is_not_known_may_call_nothing(channel):
@@ -117,6 +107,9 @@ def test_each_role_allows_its_own_methods_alone(channel):
         for role in [*EVERYTHING, "nothing"]:
             code, text = call(channel, path, bearer(role))
             if role == role_of(path):
+                if path.endswith("/RestartDevice"):
+                    assert "want one of a unix socket" in text, (role, text)
+                    continue
                 # For a session that is missing, Tensors have the same code.
                 assert code != PERMISSION_DENIED and "caller" not in text, (path, role, text)
             else:
@@ -136,6 +129,20 @@ def test_anybody_may_ask_whether_the_server_lives(channel):
     assert stub.ServerReady(inference_pb2.ServerReadyRequest(), timeout=DEADLINE_S).ready
 
 
+def test_who_administers_restarts_devices_over_unix_sockets_alone(daemon):
+    codes = []
+    for address in (daemon.tcp, daemon.unix):
+        with grpc.insecure_channel(address) as channel:
+            code, _ = refusal(
+                admin_pb2_grpc.AdminStub(channel).RestartDevice,
+                admin_pb2.RestartDeviceRequest(device="cuda:7"),
+                metadata=bearer("administer"),
+                timeout=DEADLINE_S,
+            )
+            codes.append(code)
+    assert codes == [PERMISSION_DENIED, grpc.StatusCode.NOT_FOUND]
+
+
 def test_roles_do_what_they_are_for(channel):
     assert multiply(channel, bearer("multiply")).device == "cpu"
     registry = registry_pb2_grpc.RegistryStub(channel)
@@ -151,14 +158,10 @@ def test_roles_do_what_they_are_for(channel):
     names = [service.name for service in next(answers).list_services_response.service]
     assert "gemmd.v1.Gemm" in names
     # Over TCP too, since rules say who it is.
-    admin = admin_pb2_grpc.AdminStub(channel)
-    code, _ = refusal(
-        admin.RestartDevice,
-        admin_pb2.RestartDeviceRequest(device="cuda:7"),
-        metadata=bearer("administer"),
-        timeout=DEADLINE_S,
+    incidents = admin_pb2_grpc.AdminStub(channel).ListIncidents(
+        incidents_pb2.ListIncidentsRequest(), metadata=bearer("administer"), timeout=DEADLINE_S
     )
-    assert code == grpc.StatusCode.NOT_FOUND
+    assert incidents.found == 0
 
 
 def encoded(value):
@@ -264,3 +267,41 @@ def test_limits_of_a_caller(channel):
         stream.send(begin=resident_pb2.PutBegin(spec=bytes_spec(2097152)))
         code, text = stream.error()
         assert code == RESOURCE_EXHAUSTED and "tensor_bytes of --rules" in text
+
+
+def test_metrics_tell_what_callers_had(daemon, channel):
+    """Whoever has the first turn in the tests before does not matter: what is added is counted."""
+
+    def totals(name, *labels):
+        samples = metrics_page.scrape(daemon).with_labels(name)
+        return {tuple(kinds[label] for label in labels): value for kinds, value in samples}
+
+    products, compute, tensors = (f"gemmd_caller_{what}" for what in (
+        "products_total", "compute_seconds_total", "tensor_bytes"))  # fmt: skip
+    for _ in range(2):
+        multiply(channel, bearer("all"), size=64)
+    multiply(channel, bearer("small"))
+    before = totals(products, "rule", "outcome"), totals(compute, "rule")
+    for _ in range(3):
+        multiply(channel, bearer("all"), size=64)
+    assert refusal(multiply, channel, bearer("small"), size=64)[0] == RESOURCE_EXHAUSTED
+    with pytest.raises(grpc.RpcError):
+        multiply(channel, [])
+    after = totals(products, "rule", "outcome"), totals(compute, "rule")
+    added = {key: after[0][key] - before[0].get(key, 0) for key in after[0]}
+    assert {key: count for key, count in added.items() if count} == {
+        ("all", "answered"): 3,
+        ("small", "refused"): 1,
+    }
+    assert after[1]["all",] > before[1]["all",]
+    assert after[1]["small",] == before[1]["small",]
+    registry = registry_pb2_grpc.RegistryStub(channel)
+    ask = statistics_pb2.GetStatisticsRequest()
+    told = registry.GetStatistics(ask, metadata=bearer("statistics"), timeout=DEADLINE_S).callers
+    assert {each.rule: (each.answered, each.refused) for each in told if each.rule in RULES} == {
+        rule: (after[0][rule, "answered"], after[0][rule, "refused"]) for rule, in after[1]
+    }
+    held = totals(tensors, "rule").get(("second",), 0)
+    with Session(channel, credentials=bearer("second")) as session:
+        session.put(bytes(5000))
+        assert totals(tensors, "rule")["second",] >= held + 5000

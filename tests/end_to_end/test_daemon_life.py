@@ -207,7 +207,7 @@ def test_bad_config_files_end_with_2(gemmd, tmp_path, line):
 
 
 def test_one_line_for_each_event(daemons):
-    daemon = daemons.start("--lame-duck=2ms", "--grace=3s")
+    daemon = daemons.start("--lame-duck=2ms", "--grace=3s", "--memory-limit-bytes=1gb")
     multiply(daemon.tcp)
     daemon.signal(signal.SIGTERM)
     assert daemon.wait() == 0
@@ -229,6 +229,7 @@ def test_one_line_for_each_event(daemons):
     assert times == sorted(times) and times[0].tzinfo is not None
     by_event = {line["event"]: line for line in log}
     assert by_event["start"]["pid"] == str(daemon.pid)
+    assert by_event["start"]["memory_limit_bytes"] == str(1 << 30)
     assert [line["device"] for line in daemon.events("device_ready")] == ["cpu", "sim:sm_90"]
     assert [line["address"] for line in daemon.events("listening")] == daemon.addresses
     assert (by_event["lame_duck"]["signal"], by_event["lame_duck"]["duration"]) == ("15", "2ms")

@@ -47,7 +47,7 @@ def test_a_sound_daemon(daemon, doctor, gemmctl):
     canaries = [name for name in checks if name.startswith("canary ")]
     assert canaries == ["canary cpu", "canary sim:sm_90"]
     assert set(checks) - set(canaries) == {
-        "transport", "server", "limits", "health", "latency", "load", "memory", "tensors",
+        "transport", "server", "clock", "limits", "health", "latency", "load", "memory", "tensors",
         "quarantine", "incidents",
     }  # fmt: skip
     # Over TCP a caller does not hear of incidents.

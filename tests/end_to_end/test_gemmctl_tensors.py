@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """gemmctl and tensors that stay, each command a process of its own."""
 
+import hashlib
 import json
+import os
+import pathlib
 import subprocess
 
 import numpy as np
@@ -63,6 +66,23 @@ def test_compress(ctl, tmp_path):
     assert code == 1 and "mask.type: got f16, want b1" in err
     code, _, err = ctl("compress", "nothing")
     assert code == 1 and "NOT_FOUND" in err
+
+
+def test_commands_share_a_session_without_a_login(gemmctl, daemon, tmp_path, rng):
+    """As in containers, and after su."""
+    np.save(tmp_path / "w.npy", random_matrix(rng, 3, 4))
+    kept = pathlib.Path(f"/tmp/gemmd-{os.geteuid()}")
+    kept /= hashlib.sha256(daemon.unix.encode()).hexdigest()[:32] + ".session"
+    try:
+        for arguments in (("put", tmp_path / "w.npy", "--name", "w"), ("get", "w", tmp_path / "back.npy"), ("rm", "w")):
+            done = subprocess.run(
+                [gemmctl, *arguments], env={"GEMMD_ADDRESS": daemon.unix}, capture_output=True, timeout=LIMIT_S
+            )
+            assert done.returncode == 0 and not done.stderr, done.stderr
+        assert (tmp_path / "back.npy").read_bytes() == (tmp_path / "w.npy").read_bytes()
+        assert kept.stat().st_mode & 0o777 == 0o600 and kept.parent.stat().st_mode & 0o777 == 0o700
+    finally:
+        kept.unlink(missing_ok=True)
 
 
 def test_the_environment_names_a_session(ctl, tmp_path, rng):

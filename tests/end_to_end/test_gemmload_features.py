@@ -46,15 +46,19 @@ def test_operands_come_from_files(load, tmp_path, numbers, place, order):
     b = numbers.standard_normal((33, 17)).astype(np.float32)
     np.save(tmp_path / "a.npy", np.asarray(a, order=order))
     np.save(tmp_path / "b.npy", np.asarray(b, order=order))
+    counts = "--count", "30", "--warmup", "0", "--verify", "1"
     code, text, report = load(
-        "--a", tmp_path / "a.npy", "--b", tmp_path / "b.npy", "--operands", place,
-        "--count", "30", "--warmup", "0", "--verify", "1",
+        "--a", tmp_path / "a.npy", "--b", tmp_path / "b.npy", "--operands", place, *counts
     )  # fmt: skip
     assert code == 0, text
     step = report["steps"][0]
     assert step["calls_by_status"] == {"OK": 30}
     assert step["verification"]["checked"] > 0 and step["verification"]["wrong"] == 0
     assert "5x17x33 f32" in report["mix"] and "a.npy" in report["mix"]
+    assert report["operands"] == f"{place} from files"
+    code, text, short = load("--operands", f"{place},{tmp_path}/a.npy,{tmp_path}/b.npy", *counts)
+    assert code == 0, text
+    assert (short["operands"], short["mix"]) == (report["operands"], report["mix"])
 
 
 def test_weights_from_a_file_meet_random_activations(load, tmp_path, numbers):
@@ -65,7 +69,8 @@ def test_weights_from_a_file_meet_random_activations(load, tmp_path, numbers):
     )  # fmt: skip
     assert code == 0, text
     assert report["steps"][0]["verification"]["wrong"] == 0
-    code, text, _ = load("--b", tmp_path / "w.npy", "--shape", "7,24,41", "--batch", "2")
+    assert report["operands"] == "inline from files and integers"
+    code, text, _ = load("--operands", tmp_path / "w.npy", "--shape", "7,24,41", "--batch", "2")
     assert code == 2 and "w.npy: got k = 40, want 41" in text
 
 

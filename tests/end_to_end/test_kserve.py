@@ -158,6 +158,8 @@ def test_a_resident_tensor_is_a_model_of_its_owner_alone(client, channel, owner,
     assert list(metadata.outputs[0].shape) == [-1, 4]
     config = client.get_model_config("layer", headers=headers).config
     assert [put.name for put in config.input] == ["A"]
+    told = {name: value.string_value for name, value in config.parameters.items()}
+    assert told == {"optional_inputs": "C,BIAS", "type": "f32"}
     names = [model.name for model in client.get_model_repository_index(headers=headers).models]
     assert names == ["gemm", "layer"]
     [counted] = client.get_inference_statistics("layer", headers=headers).model_stats
@@ -192,6 +194,7 @@ def test_server_and_models_are_described(client, rng):
     config = client.get_model_config("gemm").config
     assert {put.name for put in config.input} == {put.name for put in metadata.inputs}
     assert config.max_batch_size == 0 and config.input[0].data_type == 11
+    assert config.parameters["optional_inputs"].string_value == "C,BIAS,A_SCALE,B_SCALE"
 
     def counts():
         [stats] = client.get_inference_statistics("gemm").model_stats

@@ -140,7 +140,7 @@ def test_without_nvml_the_rest_is_there(start):
     page = scrape(daemon)
     assert "gemmd_gpu_" not in page.text
     assert page.value("gemmd_device_ready", device="cuda:0") == 1
-    [event] = daemon.events("gpu_readings_absent")
+    [event] = daemon.awaited_events("gpu_readings_absent")
     assert "libnvidia-ml.so.1" in event["reason"]
 
 
@@ -159,8 +159,10 @@ def test_tritons_names(start, multiply):
     assert code != 0 and 'should have "_total" suffix' in said
 
 
-def test_every_metric_is_in_the_table_and_every_row_is_served(start, multiply):
-    daemon = start()
+def test_every_metric_is_in_the_table_and_every_row_is_served(start, multiply, tmp_path):
+    rules = tmp_path / "rules.json"
+    rules.write_text('{"identities": {"anonymous": {"may": ["multiply"]}}}')
+    daemon = start(f"--rules={rules}")
     multiply(daemon, "cuda:0", "f16")
     served = {*scrape(daemon).types, *scrape(daemon, "/metrics/triton").types}
     table = re.findall(r"^\| `(\w+)` \| (\w+) \|", README.read_text(), re.MULTILINE)
@@ -255,7 +257,8 @@ def test_gemmctl_top_tells_of_tensors(start, gemmctl):
         assert owner["name"] == hashlib.sha256(bytes.fromhex(token)).hexdigest()[:8]
         assert owner["tensors"] == 1
         assert MIB <= owner["host_bytes"] <= MIB + 4096  # With what the tensor itself takes.
-        assert re.search(f"{owner['name']} +1 +1.00 MiB", text.stdout)
+        assert owner["caller"] == "ipv4:127.0.0.1"
+        assert re.search(f"{owner['name']} +1 +1.00 MiB +ipv4:127.0.0.1", text.stdout)
         assert token not in text.stdout + done.stdout
 
 

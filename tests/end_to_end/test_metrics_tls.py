@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 
 import certificates
+import metrics_page
 import pytest
 from daemon import wait_until
 
@@ -31,9 +32,9 @@ class Site(certificates.World):
         }  # fmt: skip
 
     def address(self, kind):
-        [event] = self.daemons[kind].events("metrics_listening")
-        assert event["address"].startswith(f"{kind}:127.0.0.1:")
-        return event["address"].removeprefix(f"{kind}:")
+        address = metrics_page.address(self.daemons[kind])
+        assert address.startswith(f"{kind}:127.0.0.1:")
+        return address.removeprefix(f"{kind}:")
 
     def connect(self, kind):
         host, port = self.address(kind).split(":")
@@ -229,7 +230,6 @@ def test_what_protects_the_metrics_leaves_other_addresses_as_they_were(site, dae
         "--devices=cpu", "--cpu-threads=1", "--lame-duck=1ms",
         "--metrics-listen=0.0.0.0:0", "--insecure-allow-remote",
     )  # fmt: skip
-    [event] = daemon.events("metrics_listening")
-    port = event["address"].rpartition(":")[2]
+    port = metrics_page.address(daemon).rpartition(":")[2]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=LIMIT_S) as answer:
         assert answer.read() == b"ok\n"

@@ -21,6 +21,7 @@ from checked_server import (
 )
 from daemon import wait_until
 from gemmd.v1 import gemm_pb2, incidents_pb2, registry_pb2
+from metrics_page import scrape
 from product import check_bytes
 from tensors import refusal
 
@@ -38,6 +39,26 @@ def test_a_right_answer_says_how_it_was_checked(serve):
             assert 0 < checked.verify_ns < answer.timing.total_ns
             assert checked.wrong_answers == 0
     assert not server.multiply().HasField("verification")
+
+
+def test_metrics_add_up_what_checks_may_miss_and_cost(serve):
+    """As the answers say it, for each way to check."""
+    server = serve("--metrics-listen=127.0.0.1:0")
+    half = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_SAMPLED, rate=0.5)
+    ways = {"sampled": [half, half, WHOLE], "checksum": [CHECKSUM], "duplicate": []}
+    wanted = {
+        mode: [server.multiply(verify).verification for verify in asked]
+        for mode, asked in ways.items()
+    }
+    assert all(checked.outcome == PASSED for checks in wanted.values() for checked in checks)
+    page = scrape(server.daemon)
+    for member in ("miss_probability", "cost"):
+        for mode, checks in wanted.items():
+            told = sum(getattr(checked, member) for checked in checks)
+            counted = page.value(f"gemmd_verification_{member}_total", mode=mode)
+            # Sums of the same numbers in another order.
+            assert counted == pytest.approx(told, rel=1e-12), (member, mode)
+    assert 0 < page.value("gemmd_verification_miss_probability_total", mode="sampled") < 2
 
 
 @pytest.mark.parametrize("verify", [WHOLE, CHECKSUM, DUPLICATE])

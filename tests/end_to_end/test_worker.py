@@ -127,7 +127,7 @@ def test_neither_the_daemon_nor_its_worker_gains_privileges(gpus, client):
     assert status_of(worker)["NoNewPrivs"] == ["1"]
     assert status_of(daemon.pid)["Seccomp"] == status_of(os.getpid())["Seccomp"]
     assert status_of(worker)["Seccomp"] == ["2"], "no filter"
-    (confined,) = daemon.events("worker_confined")
+    (confined,) = daemon.awaited_events("worker_confined")
     assert confined["device"] == "cuda:0" and "seccomp" in confined["by"]
 
 
@@ -190,10 +190,10 @@ def test_a_product_without_a_device_runs_on_the_first_that_has_a_kernel(gpus, cl
     assert server.registry.Explain(request, timeout=DEADLINE_S).device == "cpu"
     # Where nobody has one, a device of the kernel's kind says why.
     with pytest.raises(grpc.RpcError) as refused:
-        server.multiply(kernel="onednn.f32.bf16.bf16")
+        server.multiply(kernel="onednn.f32.f32.f32")
     assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
-    assert server.code_of(kernel="onednn.f32.bf16.bf16", device="cpu") == refused.value.code()
-    assert "a.type: got f16, want bf16" in refused.value.details()
+    assert server.code_of(kernel="onednn.f32.f32.f32", device="cpu") == refused.value.code()
+    assert "a.type: got f16, want f32" in refused.value.details()
 
 
 def test_a_kernel_of_a_gpu_on_the_simulator_has_the_same_bits(gpus, client):
@@ -253,16 +253,18 @@ def test_after_five_restarts_health_says_so(gpus, client):
         one.multiply()
     assert error.value.code() == UNAVAILABLE
     assert "device: cuda:0 is out of service" in error.value.details()
-    assert workers_of(daemon) == []
+    # The device is lost as soon as that is known; its worker may take a while to end.
+    wait_until(lambda: workers_of(daemon) == [], DEADLINE_S, "no worker is left")
 
 
 def test_draining_finishes_what_the_gpu_has(gpus, client, tmp_path):
     """One product of some time runs, others wait; all are answered, and no worker is left."""
-    daemon = gpus("--grace=50s")
+    limit_s = 240  # They take seconds, or many of them under a sanitizer on a busy machine.
+    daemon = gpus(f"--grace={limit_s}s")
     one = client(daemon)
     [(pid, _)] = workers_of(daemon)
-    product = f16_product(size=200)
-    calls = [one.gemm.Multiply.future(product.request(), timeout=DEADLINE_S) for _ in range(30)]
+    product = f16_product(size=400)
+    calls = [one.gemm.Multiply.future(product.request(), timeout=limit_s) for _ in range(30)]
     wait_until(lambda: one.device("cuda:0").queued_requests > 0, DEADLINE_S, "some wait")
     daemon.signal(signal.SIGTERM)
     for call in calls:
@@ -371,10 +373,15 @@ def test_many_clients_at_once_while_workers_die(gpus, client, tmp_path):
     threads = [threading.Thread(target=call) for _ in range(4)]
     for thread in threads:
         thread.start()
+    killed = set()
     for restart in range(3):
         wait_until(lambda: len(codes) > 30 * (restart + 1), DEADLINE_S, "calls")
-        [(pid, _)] = wait_until(lambda: workers_of(daemon), DEADLINE_S, "a worker")
+        # The last one may be seen for a while after its end.
+        [pid] = wait_until(
+            lambda: {pid for pid, _ in workers_of(daemon)} - killed, DEADLINE_S, "another worker"
+        )
         os.kill(pid, signal.SIGKILL)
+        killed.add(pid)
     for thread in threads:
         thread.join(DEADLINE_S)
     assert len(codes) == 200

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the client makes of a server's answers, and of its own requests.
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/lent_bytes.h"
 #include "client/lent_request.h"
 #include "client/operand_size.h"
+#include "client/product_answer.h"
 #include "gemmd/product.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "tests/fuzz/target.h"
@@ -35,8 +39,36 @@ bool IsWhole(const v1::Matrix& d) {
   return least <= got && got <= before + lines * line_bytes;
 }
 
+// What is read by hand of the bytes, in slices cut anywhere, into memory of its own or into `into`.
+void CheckRead(std::string_view input, bool is_message, v1::MultiplyResponse want) {
+  Choices choices(input);
+  grpc::ByteBuffer buffer = Cut(input, choices);
+  const auto read = ReadProductAnswer(buffer, {});
+  // Lengths with bits beyond the 32nd are read without them, and protobuf refuses them.
+  if (!is_message) return;
+  const std::string text = want.d().data();
+  const auto data = std::as_bytes(std::span(text.data(), text.size()));
+  const auto result = MultiplyResult::FromResponse(std::move(want));
+  if (read.ok()) {
+    Demand(result.ok() && read->rows() == result->rows() && read->columns() == result->columns() &&
+               read->batch() == result->batch(),
+           "an answer is read that protobuf reads otherwise");
+    Demand(std::ranges::equal(read->data(), data), "an answer has other bytes");
+  }
+  for (const size_t size : {data.size(), data.size() + 1}) {
+    std::vector<std::byte> into(size);
+    grpc::ByteBuffer again = Cut(input, choices);
+    const bool is_read = ReadProductAnswer(again, into).ok();
+    Demand(is_read == (read.ok() && size == data.size()),
+           "an answer goes to memory of another size");
+    if (is_read) Demand(std::ranges::equal(into, data), "D has other bytes");
+  }
+}
+
 void RunAnswer(std::string_view input) {
   v1::MultiplyResponse answer;
+  const bool is_message = answer.ParseFromArray(input.data(), static_cast<int>(input.size()));
+  CheckRead(input, is_message, answer);
   if (!answer.ParseFromArray(input.data(), static_cast<int>(input.size()))) return;
   const v1::Matrix d = answer.d();
   const auto result = MultiplyResult::FromResponse(answer);

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files that people give to the programs: arrays, mixes, times, reports.
+// Files of arrays and tensors that people give to gemmctl and gemmload.
 #include <algorithm>
-#include <cmath>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "client/load/arrivals.h"
-#include "client/load/load_plan.h"
-#include "client/load/mix.h"
-#include "client/load/report/compare.h"
-#include "client/load/slo_search.h"
-#include "gemmd/element_type.h"
+#include "client/matrix/safetensors_header.h"
 #include "gemmd/v1/tensors.pb.h"
 #include "tests/client/matrix/npy_fuzz.h"
 #include "tests/client/matrix/npy_text.h"
@@ -20,9 +15,6 @@
 
 namespace gemmd::fuzz {
 namespace {
-
-// The client's libraries are built with abseil's own type.
-absl::string_view Viewed(std::string_view text) { return {text.data(), text.size()}; }
 
 void RunNpy(std::string_view input) {
   FuzzNpy(reinterpret_cast<const uint8_t*>(input.data()), input.size());
@@ -32,12 +24,19 @@ std::vector<std::string> NpySeeds() {
   const std::string data(48, '\1');
   std::vector<std::string> seeds;
   char hint = 0;
-  for (const char* dict : {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }       \n",
-                           "{'descr': '|b1', 'fortran_order': True, 'shape': (12, 4), }\n",
-                           "{'descr': '|V1', 'fortran_order': True, 'shape': (2, 3, 8), }\n",
-                           "{'descr': '>f8', 'fortran_order': False, 'shape': (6,), }\n",
-                           "{'descr': '<V2', 'fortran_order': True, 'shape': (3, 4, 2), }\n",
-                           "{'descr': '|i1', 'fortran_order': False, 'shape': (0, 3), }\n"}) {
+  for (const char* dict :
+       {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }       \n",
+        "{'descr': '|b1', 'fortran_order': True, 'shape': (12, 4), }\n",
+        "{'descr': '|V1', 'fortran_order': True, 'shape': (2, 3, 8), }\n",
+        "{'descr': '>f8', 'fortran_order': False, 'shape': (6,), }\n",
+        "{'descr': '<V2', 'fortran_order': True, 'shape': (3, 4, 2), }\n",
+        "{'descr': '|i1', 'fortran_order': False, 'shape': (0, 3), }\n",
+        "{'descr': '|i1', 'fortran_order': False, }\n",
+        "{'descr': '|i1', 'fortran_order': False, 'shape': (1,) * 9, }\n",
+        "{'descr': '|i1', 'fortran_order': False, 'shape': "
+        "(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1), }\n",
+        "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }\n",
+        "{'descr': '<f4', 'fortran_order': 1, 'shape': (1,), }\n"}) {
     for (const int version : {1, 2, 3}) {
       hint = static_cast<char>((hint + 5) % v1::ElementType_ARRAYSIZE);
       seeds.push_back(hint + RawNpyHeader(version, dict) + data);
@@ -46,124 +45,124 @@ std::vector<std::string> NpySeeds() {
   return seeds;
 }
 
-void RunMix(std::string_view input) {
-  auto mix = ParseMix(Viewed(input));
-  if (!mix.ok()) return;
-  Demand(!mix->empty(), "a mix is empty");
-  for (const LoadProduct& product : *mix) {
-    for (const int64_t size : {product.m, product.n, product.k, product.batch}) {
-      Demand(size >= 1 && size <= INT32_MAX, "a mix has a size out of bounds");
-    }
-    Demand(product.weight > 0 && std::isfinite(product.weight), "a mix has a weight of nothing");
-    Demand(ElementBits(product.type) > 0, "a mix has no type");
-    Demand(!product.name.empty(), "a product of a mix has no name");
-  }
-  MakeNamesUnique(*mix);
-  const MixPicker picker(*mix, 1);
-  size_t last = 0;
-  for (uint64_t call = 0; call < 64; ++call) {
-    const size_t picked = picker.Pick(call);
-    Demand(picked < mix->size(), "a product is picked that there is not");
-    Demand(picker.Pick(call) == picked, "a call is for two products");
-    last += picked;
-  }
-  // One whose weight is next to all is picked nearly always.
-  double sum = 0;
-  for (const LoadProduct& product : *mix) sum += product.weight / mix->front().weight;
-  if (mix->size() > 1 && sum < 1.0001) Demand(last < 64, "weights are not kept");
-}
-
-std::vector<std::string> MixSeeds() {
-  return {R"([{"m": 64, "n": 64, "k": 64}])",
-          R"([{"m":1,"n":2,"k":3,"batch":4,"type":"bf16","weight":2.5,"sparse":true},
-              {"m":1,"n":2,"k":3,"name":"x","kernel":"y","device":"cpu","operands":"resident",
-               "accumulation_type":"f32","output_type":"f16"}])",
-          R"([{"m":1,"n":1,"k":1,"weight":1e308},{"m":1,"n":1,"k":1,"weight":1e308}])",
-          R"([{"m":"é😀","n":-1,"k":1e400}])"};
-}
-
-// Lines: a time of each kind, and the rest are the gaps of a replay.
-void RunPlan(std::string_view input) {
-  const auto gaps = ParseGaps(Viewed(input));
-  if (gaps.ok()) {
-    Demand(!gaps->empty(), "a replay has no gaps");
-    int64_t most = 0;
-    for (const int64_t gap : *gaps) {
-      Demand(gap >= 0 && gap <= int64_t{86'400'000'000'000}, "a gap is out of bounds");
-      most = std::max(most, gap);
-    }
-    Demand(most > 0, "a replay takes no time");
-    Arrivals arrivals({.seed = 1, .replay_gaps_ns = *gaps});
-    int64_t before = 0;
-    for (int i = 0; i < 100; ++i) {
-      const int64_t now = arrivals.NextNs();
-      Demand(now >= before, "a call is due before the one before it");
-      before = now;
+// The bytes that a file must have after its header, if its header is one: the last that any tensor
+// has.
+int64_t DataBytesOf(std::string_view header) {
+  const auto document = nlohmann::json::parse(header, nullptr, /*allow_exceptions=*/false);
+  int64_t most = 0;
+  if (!document.is_object()) return most;
+  for (const auto& member : document) {
+    if (!member.is_object() || !member.contains("data_offsets")) continue;
+    for (const auto& offset : member["data_offsets"]) {
+      if (offset.is_number_integer()) most = std::max(most, offset.get<int64_t>());
     }
   }
-  const auto line = [&input] {
-    const size_t end = input.find('\n');
-    const std::string text(input.substr(0, end));
-    input.remove_prefix(end == input.npos ? input.size() : end + 1);
-    return text;
-  };
-  LoadFlags flags;
-  flags.slo = line();
-  flags.duration = line();
-  flags.warmup = line();
-  flags.timeout = line();
-  flags.interval = line();
-  flags.type = line();
-  flags.profile = line();
-  if (const auto slo = ParseSlo(flags.slo); slo.ok()) {
-    Demand(slo->fraction > 0 && slo->fraction < 1 && slo->limit_ns >= 0 && LeastCalls(*slo) > 0,
-           "an objective is out of bounds");
+  return most;
+}
+
+// The bytes of one, in 128 bits.
+void CheckEntry(const SafetensorsEntry& tensor) {
+  __extension__ using WideBits = __int128;
+  const auto byte = SafetensorsBytes(tensor.type, {8});
+  Demand(byte.ok() && tensor.begin >= 0 && tensor.end >= tensor.begin, "a tensor has no place");
+  // No more than the 63 bits of a size and its extents once: what is larger was refused.
+  WideBits bits = *byte;
+  bool is_empty = false;
+  for (const int64_t extent : tensor.shape) is_empty |= extent == 0;
+  for (const int64_t extent : tensor.shape) {
+    Demand(extent >= 0, "a tensor has a negative extent");
+    bits = is_empty ? 0 : bits * extent;
+    Demand(bits <= WideBits{1} << 63, "a tensor is larger than 2^63 bits");
   }
-  const auto plan = PlanSession(flags);
-  if (!plan.ok()) return;
-  constexpr int64_t kWeekNs = int64_t{7} * 86'400'000'000'000;
-  for (const NamedStep& step : plan->steps) {
-    Demand(step.step.duration_ns > 0 && step.step.duration_ns <= kWeekNs &&
-               step.step.warmup_ns >= 0 && step.step.warmup_ns <= kWeekNs &&
-               step.step.interval_ns > 0,
-           "a step takes a time out of bounds");
+  Demand(bits % 8 == 0 && bits / 8 == WideBits{tensor.end} - tensor.begin,
+         "a tensor has other bytes than its shape");
+}
+
+// The header alone, or with its length before it.
+void RunSafetensors(std::string_view input) {
+  if (const auto bytes =
+          SafetensorsHeaderBytes(Viewed(input.substr(0, 8)), static_cast<int64_t>(input.size()));
+      bytes.ok()) {
+    Demand(*bytes >= 0 && static_cast<size_t>(*bytes) <= input.size() - 8,
+           "a header is longer than its file");
+    input = input.substr(8, static_cast<size_t>(*bytes));
   }
+  const int64_t data_bytes = DataBytesOf(input);
+  (void)ParseSafetensorsHeader(Viewed(input), data_bytes + 1);
+  const auto header = ParseSafetensorsHeader(Viewed(input), data_bytes);
+  if (!header.ok()) {
+    Demand(header.status().message().size() < 2000, "a refusal is long");
+    return;
+  }
+  int64_t end = 0;
+  for (const SafetensorsEntry& tensor : header->tensors) {
+    CheckEntry(tensor);
+    Demand(tensor.begin == end, "tensors overlap, or have a gap between them");
+    end = tensor.end;
+    (void)SafetensorsTypeOf(TypeOfSafetensors(tensor.type));
+  }
+  Demand(end == data_bytes, "tensors end within the file");
+  // What is written of it is read again.
+  const std::string text = PrintSafetensorsHeader(*header);
+  const auto bytes =
+      SafetensorsHeaderBytes(Viewed(text).substr(0, 8), static_cast<int64_t>(text.size()));
+  Demand(bytes.ok() && static_cast<size_t>(*bytes) == text.size() - 8,
+         "a header has another length");
+  const auto again = ParseSafetensorsHeader(Viewed(text).substr(8), data_bytes);
+  Demand(again.ok() && again->tensors.size() == header->tensors.size() &&
+             again->metadata.size() == header->metadata.size(),
+         "a header that was written is not read again");
 }
 
-std::vector<std::string> PlanSeeds() {
-  return {"p99=2ms\n10s\n1s\n10s\n1s\nf32\nsmall", "1\n500us\n# gaps\n2ms\n", "\n1h\n0\n5\n0.5\n",
-          "p99.9=1s\n\n\n\n"};
-}
-
-void RunReport(std::string_view input) {
-  const auto report = ParseReport(Viewed(input));
-  if (!report.ok()) return;
-  Demand(!report->steps.empty(), "a report has no step");
-  const auto text = CompareText(*report, *report);
-  Demand(text.ok() && !text->empty(), "a report cannot be compared with itself");
-}
-
-std::vector<std::string> ReportSeeds() {
-  const std::string histogram =
-      R"({"buckets":[[1000,5],[2000,7]],"count":12,"mean_ns":1500,"least_ns":900,"most_ns":2000})";
-  const std::string step =
-      R"({"name":"1 in flight","rate_per_s":10.5,"unsent":0,"calls":12,"verification":{"wrong":0},)"
-      R"("calls_by_status":{"OK":12},"latency":)" +
-      histogram + R"(,"service":)" + histogram +
-      R"(,"window_s":3,"intervals":[{"from_s":0,"to_s":1,"ok":4,"p50_ns":1000,"p99_ns":2000},)"
-      R"({"from_s":1,"to_s":2,"ok":0,"p50_ns":0,"p99_ns":0}]})";
-  return {R"({"steps":[)" + step + "," + step +
-          R"(],"gemmload":"1","servers":[],"channels":1,"same_machine":true,"mix":[],)"
-          R"("operands":"inline","arrivals":"closed","warmup_s":1,"interrupted":false})"};
+std::vector<std::string> SafetensorsSeeds() {
+  std::vector<std::string> seeds;
+  for (const char* const type : {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F6_E3M2",
+                                 "F6_E2M3", "F4", "I8", "U8", "I32", "BOOL", "I16", "F8_E8M0"}) {
+    const int64_t bytes = SafetensorsBytes(type, {2, 8}).value();
+    SafetensorsHeader header;
+    header.tensors = {
+        {.name = "a", .type = type, .shape = {2, 8}, .begin = 0, .end = bytes},
+        {.name = "b", .type = "F32", .shape = {}, .begin = bytes, .end = bytes + 4},
+        {.name = "none", .type = type, .shape = {0, 3}, .begin = bytes + 4, .end = bytes + 4}};
+    header.metadata = {{"format", "pt"}};
+    seeds.push_back(PrintSafetensorsHeader(header));
+    seeds.push_back(seeds.back().substr(8));
+  }
+  // One fault each.
+  for (const char* const tensor :
+       {R"("dtype":"F32","shape":[1],"data_offsets":[4,8])",
+        R"("dtype":"F32","shape":[1],"data_offsets":[0])",
+        R"("dtype":"F32","shape":[1],"data_offsets":[4,0])", R"("dtype":"F32","shape":[1])",
+        R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])",
+        R"("dtype":"F32","shape":[1.5],"data_offsets":[0,4])",
+        R"("dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4])",
+        R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4])",
+        R"("dtype":"F4","shape":[1],"data_offsets":[0,1])",
+        R"("dtype":"X","shape":[1],"data_offsets":[0,1])",
+        R"("dtype":null,"shape":[1],"data_offsets":[0,1])",
+        R"("dtype":true,"shape":[1],"data_offsets":[0,1])",
+        R"("dtype":{},"shape":[1],"data_offsets":[0,1])",
+        R"("dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1])",
+        R"("dtype":"U8","shape":"1","data_offsets":[0,1])",
+        R"("dtype":[],"shape":[1],"data_offsets":[0,1])"}) {
+    seeds.push_back(std::string(R"({"a":{)") + tensor + "}}");
+  }
+  const std::string one = R"({"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+  seeds.push_back(R"({"a":)" + one + R"(,"a":)" + one + "}");
+  // Tensors that overlap, and tensors with a gap between them.
+  for (const char* const second : {"[0,4]", "[2,6]", "[5,9]"}) {
+    seeds.push_back(std::string(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)") +
+                    R"("b":{"dtype":"U8","shape":[4],"data_offsets":)" + second + "}}");
+  }
+  seeds.push_back(R"({"a":{)");
+  seeds.push_back("{}");
+  return seeds;
 }
 
 }  // namespace
 
 std::vector<Target> FileTargets() {
-  return {{"npy", RunNpy, NpySeeds},
-          {"mix", RunMix, MixSeeds},
-          {"plan", RunPlan, PlanSeeds},
-          {"report", RunReport, ReportSeeds}};
+  return {{"npy", RunNpy, NpySeeds}, {"safetensors", RunSafetensors, SafetensorsSeeds}};
 }
 
 }  // namespace gemmd::fuzz

@@ -2,33 +2,59 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Feeds every target of the fuzzer, two at a time or as many as there are processors.
-# usage: fuzz.sh PROGRAM [SECONDS [TARGET ...]]
+# usage: fuzz.sh PROGRAM [SECONDS|INPUTSx [TARGET ...]]
 #
 # Without SECONDS: the seeds and 5,000 inputs for each target, or what 5 s are enough for; nearly the
 # same ones in every run.
-# Otherwise so many seconds for each, with other numbers in every run. What was found interesting
-# stays in the folder fuzz beside PROGRAM's, and is where the next run begins.
+# Otherwise so many seconds, or inputs (10000000x), for each, with other numbers in every run. What
+# was found interesting stays in the folder fuzz beside PROGRAM's, and is where the next run begins.
+#
+# Ends with the lines of the parsers that all inputs together have reached, those that earlier runs
+# kept included.
 set -euo pipefail
 
 program=$(realpath "$1")
-seconds=${2:-}
+bound=${2:-}
 shift $(($# < 2 ? $# : 2))
 folder=$(dirname "$(dirname "$program")")/fuzz
 targets=("$@")
-if ((${#targets[@]} == 0)); then mapfile -t targets < <("$program" --list); fi
-export program folder seconds
-# What is allocated by a size that a peer claims would be an error, and not end the process.
-export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1}
+if ((${#targets[@]} == 0)); then
+  mapfile -t targets < <(LLVM_PROFILE_FILE=/dev/null "$program" --list)
+fi
+export program folder bound
+# What reads the bytes of peers, of workers and of files.
+parsers=(
+  client/{chunk_message,product_answer}.cc client/load/{load_plan,mix,slo_objective}.cc
+  client/load/report/compare.cc client/matrix/{npy_header,safetensors_header}.cc kernels/problem.cc
+  server/crossing/protocol.cc
+  server/kserve/{convert_infer,datatype,infer_message,infer_options,infer_places,models}.cc
+  server/kserve/{parameters,typed_contents}.cc server/metrics/http_answer.cc
+  server/scheduling/trace_context.cc
+  server/trust/{base64url,json_text,rules,signing_keys,text_digest,token_hashes,web_token}.cc
+  server/trust/yaml_text.cc
+  server/wire/{convert,convert_blocks,convert_fragment,convert_incident,convert_instruction}.cc
+  server/wire/{convert_operand,examination,held_fields,incoming,joint_request,name_pattern}.cc
+  server/wire/{read_request,reflection_answer,tensor_convert,tensor_message,tensor_operands}.cc
+  server/wire/tensor_part.cc
+)
+# What is allocated by a size that a peer claims would be an error, and not end the process. All that
+# one input frees stays poisoned until the next one begins; more takes memory and time alone.
+own_options=detect_leaks=1:allocator_may_return_null=1:quarantine_size_mb=16
+export ASAN_OPTIONS=${ASAN_OPTIONS:-$own_options}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 
 feed() {
   local target=$1 corpus=$folder/$1 bounds=(-seed=1 -runs=5000 -max_total_time=5)
   mkdir -p "$corpus" "$folder/found"
-  "$program" "--target=$target" "--seeds=$corpus"
-  if [[ -n $seconds ]]; then bounds=("-max_total_time=$seconds"); fi
-  if ! "$program" "--target=$target" "${bounds[@]}" -max_len=8192 -timeout=20 -rss_limit_mb=2048 \
-    -print_final_stats=1 "-artifact_prefix=$folder/found/$target-" "$corpus" \
-    >"$folder/$target.log" 2>&1; then
+  LLVM_PROFILE_FILE=/dev/null "$program" "--target=$target" "--seeds=$corpus"
+  case $bound in
+    "") ;;
+    *x) bounds=("-runs=${bound%x}") ;;
+    *) bounds=("-max_total_time=$bound") ;;
+  esac
+  if ! LLVM_PROFILE_FILE="$folder/$target.profraw" "$program" "--target=$target" "${bounds[@]}" \
+    -max_len=8192 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
+    "-artifact_prefix=$folder/found/$target-" "$corpus" >"$folder/$target.log" 2>&1; then
     printf '\n==== %s\n' "$target"
     tail -n 60 "$folder/$target.log"
     return 1
@@ -43,3 +69,20 @@ feed() {
 export -f feed
 
 printf '%s\n' "${targets[@]}" | xargs --max-args=1 --max-procs="$(nproc)" bash -euc 'feed "$1"' feed
+
+# Each file that has lines which no input has reached, and all together. The program names no folder
+# of this machine, so llvm-cov would find no file by its path here.
+llvm-profdata-14 merge --sparse --output="$folder/all.profdata" "$folder"/*.profraw
+llvm-cov-14 report "$program" --instr-profile="$folder/all.profdata" --show-branch-summary=false \
+  --show-region-summary=false |
+  awk -v parsers="${parsers[*]}" '
+    function tell(name, lines, missed) {
+      printf "%-40s %5d lines, %4d not reached, %.2f %%\n", name, lines, missed,
+        100 * (lines - missed) / lines
+    }
+    BEGIN { wanted = split(parsers, names, " "); for (i in names) is_parser[names[i]] = 1 }
+    $1 in is_parser { ++found; lines += $5; missed += $6; if ($6 > 0) tell($1, $5, $6) }
+    END {
+      tell("TOTAL", lines, missed)
+      if (found != wanted) { print "got " found " files of the list, want " wanted; exit 1 }
+    }'

@@ -20,6 +20,11 @@ void RunTraceparent(std::string_view input) {
              span->parent_id == input.substr(36, 16),
          "a span is of another trace");
   const std::string told = span->traceparent();
+  if (const std::optional<TraceSpan> first = StartTrace(); first && Choices(input).OnceIn(16)) {
+    const auto second = ContinueTrace(first->traceparent());
+    Demand(second && second->trace_id == first->trace_id && second->trace_id != span->trace_id,
+           "a trace that begins here is not continued");
+  }
   const std::optional<TraceSpan> next = ContinueTrace(told);
   Demand(next.has_value(), "the daemon's own traceparent is refused");
   Demand(next->trace_id == span->trace_id && next->parent_id == span->span_id &&

@@ -26,7 +26,8 @@ const std::vector<Target>& Targets() {
   static const std::vector<Target>* const targets = [] {
     auto* const all = new std::vector<Target>();
     for (const auto list : {ProductTargets, InferTargets, TensorTargets, AnswerTargets,
-                            RegistryTargets, RecordTargets, FileTargets, HeaderTargets}) {
+                            RegistryTargets, QuestionTargets, ResidentTargets, RecordTargets,
+                            FileTargets, LoadTargets, HeaderTargets, TrustTargets}) {
       for (const Target& target : list()) all->push_back(target);
     }
     return all;
@@ -57,20 +58,40 @@ std::string_view ValueOf(std::string_view flag, std::string_view argument) {
   return argument.starts_with(flag) ? argument.substr(flag.size()) : std::string_view();
 }
 
-size_t MutateAsMessage(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+// The message that an input is, after `prefix` bytes that say which; null where it is none.
+const google::protobuf::Message* MessageOf(std::string_view input, size_t& prefix) {
+  prefix = 0;
+  if (chosen->messages == nullptr) {
+    return chosen->message == nullptr ? nullptr : chosen->message();
+  }
+  if (input.empty()) return nullptr;
+  static const auto* const messages =
+      new std::vector<const google::protobuf::Message*>(chosen->messages());
+  prefix = 1;
+  return (*messages)[static_cast<uint8_t>(input.front()) % messages->size()];
+}
+
+size_t Mutate(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
   Choices choices(seed);
-  if (chosen->message == nullptr || choices.OnceIn(5))
-    return LLVMFuzzerMutate(data, size, max_size);
-  const std::unique_ptr<google::protobuf::Message> message(chosen->message()->New());
-  if (!message->ParseFromArray(data, static_cast<int>(size))) {
+  if (chosen->change != nullptr && !choices.OnceIn(5)) {
+    std::string input(reinterpret_cast<const char*>(data), size);
+    chosen->change(input, choices);
+    input.copy(reinterpret_cast<char*>(data), size);
+    return size;
+  }
+  size_t prefix = 0;
+  const auto* const kind = MessageOf({reinterpret_cast<const char*>(data), size}, prefix);
+  if (kind == nullptr || choices.OnceIn(5)) return LLVMFuzzerMutate(data, size, max_size);
+  const std::unique_ptr<google::protobuf::Message> message(kind->New());
+  if (!message->ParseFromArray(data + prefix, static_cast<int>(size - prefix))) {
     return LLVMFuzzerMutate(data, size, max_size);
   }
   MutateMessage(*message, choices);
   if (chosen->repair != nullptr && !choices.OnceIn(3)) chosen->repair(*message, choices);
   const std::string bytes = message->SerializeAsString();
-  if (bytes.size() > max_size) return LLVMFuzzerMutate(data, size, max_size);
-  bytes.copy(reinterpret_cast<char*>(data), bytes.size());
-  return bytes.size();
+  if (prefix + bytes.size() > max_size) return LLVMFuzzerMutate(data, size, max_size);
+  bytes.copy(reinterpret_cast<char*>(data + prefix), bytes.size());
+  return prefix + bytes.size();
 }
 
 }  // namespace
@@ -115,5 +136,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
                                           unsigned seed) {
-  return gemmd::fuzz::MutateAsMessage(data, size, max_size, seed);
+  return gemmd::fuzz::Mutate(data, size, max_size, seed);
 }

@@ -13,18 +13,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-int64_t SomeNumber(Choices& choices) {
-  switch (choices.Below(4)) {
-    case 0: return static_cast<int64_t>(choices.Below(20));
-    case 1: return static_cast<int64_t>(choices.Bits() >> choices.Below(64));
-    case 2: return -static_cast<int64_t>(choices.Below(3));
-    default: {
-      const auto power = static_cast<int64_t>(uint64_t{1} << choices.Below(63));
-      return power - 2 + static_cast<int64_t>(choices.Below(4));
-    }
-  }
-}
-
 double SomeReal(Choices& choices) {
   constexpr double kReals[] = {0, -0.0, 1, -1, 0.5, 1e-300, 1e300};
   if (choices.OnceIn(8)) return std::numeric_limits<double>::quiet_NaN();
@@ -65,6 +53,12 @@ void SetField(Message& message, const FieldDescriptor& field, Choices& choices) 
     case FieldDescriptor::CPPTYPE_INT32:
       if (is_list) return reflection.AddInt32(&message, &field, static_cast<int32_t>(number));
       return reflection.SetInt32(&message, &field, static_cast<int32_t>(number));
+    case FieldDescriptor::CPPTYPE_UINT64:
+      if (is_list) return reflection.AddUInt64(&message, &field, static_cast<uint64_t>(number));
+      return reflection.SetUInt64(&message, &field, static_cast<uint64_t>(number));
+    case FieldDescriptor::CPPTYPE_UINT32:
+      if (is_list) return reflection.AddUInt32(&message, &field, static_cast<uint32_t>(number));
+      return reflection.SetUInt32(&message, &field, static_cast<uint32_t>(number));
     case FieldDescriptor::CPPTYPE_ENUM: {
       const auto value = static_cast<int>(choices.OnceIn(16) ? number : choices.Below(18));
       if (is_list) return reflection.AddEnumValue(&message, &field, value);
@@ -92,7 +86,7 @@ void SetField(Message& message, const FieldDescriptor& field, Choices& choices) 
       return MutateMessage(is_list ? *reflection.AddMessage(&message, &field)
                                    : *reflection.MutableMessage(&message, &field),
                            choices);
-    default: return;  // The wire contract has no others.
+    default: return;  // There are no others.
   }
 }
 

@@ -2,9 +2,7 @@
 //
 // Requests of products, alone and several in one message: against protobuf's own parse of the same
 // bytes, and against the client's sizes.
-#include <array>
 #include <cmath>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,14 +10,13 @@
 #include "client/operand_size.h"
 #include "gemmd/element_type.h"
 #include "gemmd/v1/gemm.pb.h"
-#include "gemmd/v1/registry.pb.h"
-#include "kernels/catalog.h"
-#include "kernels/select.h"
 #include "server/wire/convert.h"
 #include "server/wire/convert_operand.h"
-#include "server/wire/convert_registry.h"
+#include "server/wire/examination.h"
 #include "server/wire/incoming.h"
 #include "server/wire/joint_request.h"
+#include "tests/fuzz/choice.h"
+#include "tests/fuzz/product_seeds.h"
 #include "tests/fuzz/target.h"
 
 namespace gemmd::fuzz {
@@ -27,69 +24,9 @@ namespace {
 
 using google::protobuf::Message;
 
-bool IsAboutCountsOfFields(const absl::Status& status) {
-  return status.message().find("fields, want") != std::string_view::npos;
-}
-
 ReceiveQuota& Quota() {
   static ReceiveQuota* const quota = new ReceiveQuota(int64_t{1} << 30);
   return *quota;
-}
-
-// The rates of a device, made up: of a GPU and of the machine's processor alike.
-DeviceProfile ProfileOf(DeviceKind kind) {
-  DeviceProfile profile = {.target = {.kind = kind,
-                                      .has_avx512_vnni = true,
-                                      .has_avx512_core = true,
-                                      .chip = mma::Chip::kSm90,
-                                      .multiprocessors = 132},
-                           .rates = {}};
-  profile.memory_bytes_per_second = 4e12;
-  profile.copied_bytes_per_second = 5e10;
-  return profile;
-}
-
-void CheckChoice(DeviceKind kind, const Problem& problem, const Constraints& constraints,
-                 bool is_thorough) {
-  static const std::array<DeviceProfile, 3>* const profiles = new std::array<DeviceProfile, 3>(
-      {ProfileOf(DeviceKind::kCpu), ProfileOf(DeviceKind::kSim), ProfileOf(DeviceKind::kCuda)});
-  const DeviceProfile& profile = (*profiles)[static_cast<size_t>(kind)];
-  const absl::Span<const Kernel> catalog = Catalog(kind);
-  const Kernel* const best = FindBest(catalog, problem, constraints, profile);
-  if (best != nullptr) {
-    Demand(best->supports(problem).ok(), "a kernel that does not support the problem was chosen");
-    Demand(PredictedNs(*best, problem, profile) >= 0, "a time before now was predicted");
-    const absl::StatusOr<int64_t> workspace = best->workspace_bytes(problem);
-    Demand(!workspace.ok() || *workspace >= 0, "the workspace has less than no bytes");
-  }
-  Demand(PredictedCopyNs(problem, profile) >= 0, "a copy before now was predicted");
-  if (!is_thorough) return;
-  const Selection selection = Select(catalog, problem, constraints, profile);
-  Demand(selection.candidates.size() + selection.refusals.size() == catalog.size(),
-         "a kernel is neither a candidate nor refused");
-  Demand((best == nullptr) == selection.candidates.empty(), "Select and FindBest disagree");
-  Demand(best == nullptr || selection.candidates.front().kernel == best,
-         "Select and FindBest choose differently");
-  v1::ExplainResponse explanation;
-  (void)FillExplanation(problem, selection, explanation);
-  Demand(explanation.operations() >= 0 && explanation.bytes_read() >= 0 &&
-             explanation.bytes_written() >= 0 && explanation.workspace_bytes() >= 0,
-         "an explanation has a number below 0");
-}
-
-OperandShape ShapeOf(const v1::Operand& operand, v1::ElementType type, int64_t rows,
-                     int64_t columns, int64_t batch) {
-  if (operand.transpose()) std::swap(rows, columns);
-  OperandShape shape = {.type = type,
-                        .order = operand.order(),
-                        .rows = rows,
-                        .columns = columns,
-                        .leading_dimension = operand.leading_dimension(),
-                        .batch_stride = std::nullopt,
-                        .batch = batch,
-                        .sparsity = operand.sparsity()};
-  if (operand.has_batch_stride()) shape.batch_stride = operand.batch_stride();
-  return shape;
 }
 
 // Client and server reckon the bytes of an operand, each by itself.
@@ -116,6 +53,7 @@ void CheckParsed(const v1::MultiplyRequest& request, const ParsedRequest& parsed
   const Problem& problem = parsed.job.problem;
   Demand(Validate(problem).ok(), "what was parsed is not valid");
   Demand(Operations(problem) >= 0, "a product has less than no operations");
+  Demand(Describe(problem).size() < 500, "a product's description is long");
   Demand(BytesRead(problem) >= 0 && BytesWritten(problem) >= 0,
          "a product reads less than nothing");
   CheckSize(request.a(), problem.a, problem.batch);
@@ -153,6 +91,14 @@ void RestoreAll(v1::MultiplyRequest& request, const HeldFields& held) {
   if (request.has_bias()) Restore(*request.mutable_bias(), held);
 }
 
+// The job has read its operands, one piece after the other.
+void LetGo(const Job& job) {
+  for (const Source* const source : {&job.a, &job.b, &job.c, &job.bias}) {
+    if (source->keeper == nullptr) continue;
+    for (size_t i = 0; i < source->pieces.size(); ++i) source->keeper->LetGo(i, 1);
+  }
+}
+
 // What becomes of the bytes of one request, against what protobuf makes of them.
 void CheckIncoming(Incoming incoming, std::string_view bytes, Choices& choices) {
   v1::MultiplyRequest want;
@@ -165,6 +111,9 @@ void CheckIncoming(Incoming incoming, std::string_view bytes, Choices& choices) 
   const absl::Status status =
       most_bytes.ok() ? incoming.Parse(got, Quota(), held) : most_bytes.status();
   if (IsAboutCountsOfFields(status)) return;
+  if (is_message && static_cast<int64_t>(want.request_id().size()) > kMostTextBytes) {
+    return Demand(!status.ok(), "a text of any length is taken");
+  }
   Demand(status.ok() == is_message, "protobuf takes another message");
   if (!is_message) return;
   Demand(id == want.request_id().substr(0, 64), "a short text is another one");
@@ -190,16 +139,28 @@ void CheckIncoming(Incoming incoming, std::string_view bytes, Choices& choices) 
   want.DiscardUnknownFields();
   RestoreAll(got, held);
   Demand(got.SerializeAsString() == want.SerializeAsString(), "protobuf parses another message");
+  if (parsed.ok()) LetGo(parsed->job);
 }
 
 // Data that is so long that it stays where it arrived.
 void Stretch(v1::MultiplyRequest& request, Choices& choices) {
+  if (choices.OnceIn(2)) {
+    const auto k = static_cast<size_t>(kHeldFromBytes) + choices.Below(100);
+    request = PlainRequest(v1::ELEMENT_TYPE_S8);
+    request.set_m(1);
+    request.set_n(1);
+    request.set_k(static_cast<int64_t>(k));
+    request.mutable_a()->set_data(std::string(k, 's'));
+    request.mutable_b()->set_data(std::string(k, 's'));
+    return;
+  }
   const auto lengthen = [&](std::string& data) {
     if (!choices.OnceIn(3)) data.resize(kHeldFromBytes - 1 + choices.Below(3) * 20000, 's');
   };
   if (request.a().has_data()) lengthen(*request.mutable_a()->mutable_data());
   if (request.b().has_data()) lengthen(*request.mutable_b()->mutable_data());
   if (request.has_bias()) lengthen(*request.mutable_bias()->mutable_data());
+  if (choices.OnceIn(256)) request.mutable_request_id()->resize(kMostTextBytes + 1, 's');
 }
 
 void RunMultiply(std::string_view input) {
@@ -218,11 +179,19 @@ void RunJoint(std::string_view input) {
   Choices choices(input);
   v1::MultiplyStreamRequest want;
   const bool is_message = want.ParseFromArray(input.data(), static_cast<int>(input.size()));
-  grpc::ByteBuffer buffer = Cut(input, choices);
+  std::string bytes(input);
+  if (is_message && want.requests_size() > 1 && choices.OnceIn(1024)) {
+    // Longer than several products may be.
+    std::string& data = *want.mutable_requests(0)->mutable_a()->mutable_data();
+    data.resize(choices.OnceIn(2) ? kMostJointBytes : kMostJointBytes / 2);
+    bytes = want.SerializeAsString();
+  }
+  grpc::ByteBuffer buffer = Cut(bytes, choices);
   JointRequest joint(buffer);
   const absl::Status status = joint.Cut();
   if (!status.ok()) {
     const bool is_bounded = static_cast<size_t>(want.requests_size()) > kMostJointRequests ||
+                            static_cast<int64_t>(bytes.size()) > kMostJointBytes ||
                             IsAboutCountsOfFields(status);
     Demand(!is_message || is_bounded, "a message is refused that protobuf takes");
     return;
@@ -231,8 +200,8 @@ void RunJoint(std::string_view input) {
          "protobuf finds another number of products");
   bool are_messages = true;
   while (joint.size() > 0) {
-    Incoming product = joint.Take();
-    const auto bytes = product.wire_bytes();
+    Incoming product = *joint.Take();
+    const auto product_bytes = product.wire_bytes();
     v1::MultiplyRequest got;
     HeldFields held;
     absl::Status parsed = product.Examine(got).status();
@@ -246,54 +215,10 @@ void RunJoint(std::string_view input) {
     RestoreAll(got, held);
     Demand(parsed.ok() && got.SerializeAsString() == one.SerializeAsString(),
            "a product of several is another one");
-    Demand(bytes <= static_cast<int64_t>(input.size()), "a product has more than all bytes");
+    Demand(product_bytes <= static_cast<int64_t>(bytes.size()),
+           "a product has more than all bytes");
   }
   Demand(is_message == are_messages, "products are messages, and all of them are none");
-}
-
-// An operand with as many bytes as its layout takes.
-void FillOperand(v1::Operand& operand, int64_t rows, int64_t columns, int64_t batch) {
-  if (operand.has_tensor()) operand.clear_tensor();
-  if (operand.leading_dimension() != 0 || operand.batch_stride() != 0) {
-    operand.set_leading_dimension(operand.leading_dimension() & 31);
-    if (operand.has_batch_stride()) operand.set_batch_stride(operand.batch_stride() & 255);
-  }
-  const auto bytes = SizeOperand("x", ShapeOf(operand, operand.type(), rows, columns, batch));
-  if (bytes.ok() && bytes->full < 4096) {
-    operand.set_data(std::string(static_cast<size_t>(bytes->full), '\0'));
-  }
-}
-
-void RepairRequest(Message& message, Choices& choices) {
-  auto& request = static_cast<v1::MultiplyRequest&>(message);
-  if (choices.OnceIn(4)) return;  // Large sizes, which are described and not sent.
-  request.set_m(request.m() & 15);
-  request.set_n(request.n() & 15);
-  request.set_k(request.k() & 31);
-  if (request.has_batch()) request.set_batch(request.batch() & 3);
-  const auto usual = static_cast<v1::ElementType>(1 + choices.Below(15));
-  if (request.a().type() < 1 || request.a().type() > 15) request.mutable_a()->set_type(usual);
-  if (!choices.OnceIn(4)) request.mutable_b()->set_type(request.a().type());
-  const int64_t batch = request.has_batch() ? request.batch() : 1;
-  FillOperand(*request.mutable_a(), request.m(), request.k(), batch);
-  FillOperand(*request.mutable_b(), request.k(), request.n(), batch);
-  if (request.beta() == 0) {
-    request.clear_c();
-  } else {
-    FillOperand(*request.mutable_c(), request.m(), request.n(), batch);
-  }
-  if (!choices.OnceIn(3)) {
-    request.clear_accumulation_type();
-    request.clear_kernel();
-    request.mutable_d()->clear_leading_dimension();
-    request.mutable_d()->clear_batch_stride();
-    request.mutable_d()->clear_type();
-  }
-  if (request.has_bias()) {
-    const int64_t count = request.bias().axis() == v1::BIAS_AXIS_ROWS ? request.m() : request.n();
-    request.mutable_bias()->set_type(v1::ELEMENT_TYPE_F32);
-    request.mutable_bias()->set_data(std::string(static_cast<size_t>(4 * count), '\0'));
-  }
 }
 
 void RepairJoint(Message& message, Choices& choices) {
@@ -303,55 +228,31 @@ void RepairJoint(Message& message, Choices& choices) {
   }
 }
 
-// One product of each pair of types, with C, bias and scales by turns.
-std::vector<v1::MultiplyRequest> SeedRequests() {
-  std::vector<v1::MultiplyRequest> requests;
-  for (int type = 1; type <= 15; ++type) {
-    Choices choices(static_cast<uint64_t>(type));
-    v1::MultiplyRequest request;
-    request.set_request_id("request");
-    request.set_m(3);
-    request.set_n(4);
-    request.set_k(8);
-    request.mutable_a()->set_type(static_cast<v1::ElementType>(type));
-    request.mutable_b()->set_type(static_cast<v1::ElementType>(type));
-    if (type % 3 == 0) request.set_beta(1);
-    if (type % 4 == 0) request.mutable_bias()->set_axis(v1::BIAS_AXIS_COLUMNS);
-    if (type % 5 == 0) request.set_batch(2);
-    if (type % 2 == 0) request.mutable_b()->set_order(v1::ORDER_COLUMN_MAJOR);
-    if (type == 5) request.mutable_a()->set_sparsity(v1::SPARSITY_2_4);
-    if (type == 11) request.mutable_a()->mutable_scale()->add_values(0.5f);
-    while (request.a().data().empty()) RepairRequest(request, choices);
-    requests.push_back(request);
-    // The same without bytes, as large as sizes can be.
-    request.mutable_a()->clear_data();
-    request.mutable_b()->clear_data();
-    request.set_m(int64_t{1} << (type % 4 * 10 + 20));
-    request.set_n(int64_t{1} << (50 - type % 4 * 10));
-    request.mutable_a()->set_leading_dimension(type % 2 == 0 ? int64_t{1} << 50 : 0);
-    requests.push_back(request);
-  }
-  requests.back().mutable_a()->mutable_tensor()->mutable_tensor()->set_name("weights");
-  requests.back().mutable_d()->mutable_new_tensor()->set_name("result");
-  return requests;
-}
-
 std::vector<std::string> MultiplySeeds() {
   std::vector<std::string> seeds;
   for (const v1::MultiplyRequest& request : SeedRequests()) {
     seeds.push_back(request.SerializeAsString());
   }
+  // More fields than are looked at, and more bytes of unknown ones.
+  seeds.push_back(PlainRequest().SerializeAsString());
+  for (int i = 0; i < 1030; ++i) seeds.back() += std::string("\x10\x04", 2);
+  seeds.push_back("\xfa\x7f\x90\x08" + std::string(1040, 'u'));
   return seeds;
 }
 
 std::vector<std::string> JointSeeds() {
   v1::MultiplyStreamRequest all;
-  std::vector<std::string> seeds = {""};
+  // The second has a tag of nine bytes, which protobuf takes for none.
+  std::vector<std::string> seeds = {"", std::string("\xfa\xf0\xcd\xfb\xf7\xf6\xcd\xff:\0", 10)};
   for (const v1::MultiplyRequest& request : SeedRequests()) {
     *all.add_requests() = request;
     if (all.requests_size() % 5 == 1) seeds.push_back(all.SerializeAsString());
     if (all.requests_size() > 6) all.Clear();
   }
+  // More products than there may be, and more bytes of unknown fields.
+  seeds.emplace_back();
+  for (int i = 0; i < 260; ++i) seeds.back() += std::string("\x0a\x00", 2);
+  seeds.push_back("\xfa\x7f\x90\x08" + std::string(1040, 'u'));
   return seeds;
 }
 

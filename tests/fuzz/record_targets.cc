@@ -2,6 +2,9 @@
 //
 // Records between the daemon and the process of a GPU's worker, as either side takes them from a
 // socket: what is checked lies within the staging area, by sizes in 128 bits.
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <string>
 #include <vector>
@@ -37,12 +40,17 @@ void TryJob(const Packet& packet) {
   Demand(kernel.supports(job->problem).ok(), "a job's kernel does not support it");
   const auto layout = LayOutJob(job->problem, job->places);
   Demand(layout.ok(), "a job has no layout");
-  CheckWithin(job->staged_inputs, layout->input_bytes);
-  CheckWithin(job->staged_d, layout->staged_d_bytes());
-  for (const PlacedRange& one : RangesOf(*layout, job->places)) {
+  CheckWithin(job->staged_inputs, layout->staged_in_bytes());
+  CheckWithin(job->staged_d, layout->staged_out_bytes());
+  const auto ranges = RangesOf(*layout, job->places);
+  for (const PlacedRange& one : ranges) {
     if (!one.place.is_staged() || one.range.bytes == 0) continue;
     Demand(one.range.offset % kJobAlignment == 0, "a matrix is not aligned");
-    CheckWithin(one.range.offset, one.range.bytes);
+    // D, the last one, is staged apart from what is read.
+    const bool is_d = &one == &ranges.back();
+    CheckWithin(is_d ? Wide{job->staged_d} + one.range.offset - layout->input_bytes
+                     : Wide{job->staged_inputs} + one.range.offset,
+                one.range.bytes);
     Demand(Wide{one.range.offset} + one.range.bytes <= layout->end, "a matrix leaves its job");
   }
   (void)UsesOf(job->places);
@@ -68,9 +76,42 @@ void TryCompression(const Packet& packet) {
   Demand(last >= 0 && last < bytes->dense, "a compression leaves the tensor");
 }
 
+// The two ends of what daemon and worker speak over.
+struct Ends {
+  Ends() {
+    Demand(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0, "there is no socket");
+  }
+  int ends[2] = {};
+};
+
+// Rates as a worker sends them, in several parts, are those that the daemon puts together.
+void CheckRates(double rate) {
+  Ends sockets;
+  GpuRates rates;
+  rates.kernel_rates.assign(Catalog(DeviceKind::kCuda).size(), rate);
+  Demand(SendRates(sockets.ends[0], rates).ok(), "rates are not sent");
+  GpuRates got;
+  while (got.kernel_rates.size() < rates.kernel_rates.size()) {
+    Packet packet;
+    Demand(ReceivePacket(sockets.ends[1], false, packet).ok(), "a part of the rates is missing");
+    const auto part = ParseRecord<RatesPart>(packet);
+    Demand(part.ok() && AppendRates(*part, rates.kernel_rates.size(), got).ok(),
+           "a part of the rates is refused");
+  }
+  close(sockets.ends[0]);
+  Packet packet;
+  Demand(absl::IsUnavailable(ReceivePacket(sockets.ends[1], true, packet)),
+         "somebody who has gone still sends");
+  Demand(absl::IsUnavailable(SendRates(sockets.ends[1], rates)), "rates are sent to nobody");
+  close(sockets.ends[1]);
+}
+
 void TryAnswers(const Packet& packet) {
   if (const auto result = ParseRecord<Result>(packet); result.ok()) {
     const absl::Status status = result->status.get();
+    RecordStatus again;
+    again.Set(status);
+    Demand(again.get().code() == status.code(), "a status is another one when it is told again");
     Demand(status.ok() == (result->status.code == 0), "a result's status is another one");
     Demand(status.message().size() < 512, "a result's message is long");
   }
@@ -78,8 +119,11 @@ void TryAnswers(const Packet& packet) {
     Demand(hello->description.view().size() <= 128 && hello->pci_bus_id.view().size() <= 32,
            "a worker's text is long");
     (void)hello->status.get();
+    static const uint64_t fingerprint = CatalogFingerprint();
+    Demand(hello->catalog != 0 || fingerprint != 0, "a catalogue has no hash");
   }
   if (const auto part = ParseRecord<RatesPart>(packet); part.ok()) {
+    CheckRates(part->memory_bytes_per_second);
     GpuRates rates;
     const size_t kernels = Catalog(DeviceKind::kCuda).size();
     const absl::Status status = AppendRates(*part, kernels, rates);
@@ -88,9 +132,26 @@ void TryAnswers(const Packet& packet) {
   }
 }
 
-void RunRecord(std::string_view input) {
+// What comes of a packet that the other side sends.
+absl::StatusOr<Packet> Received(std::string_view input) {
+  static const Ends* const sockets = new Ends();
   Packet packet;
-  packet.size = input.copy(reinterpret_cast<char*>(packet.bytes.data()), packet.bytes.size());
+  Demand(absl::IsNotFound(ReceivePacket(sockets->ends[1], false, packet)), "a packet is left");
+  const auto* const bytes = reinterpret_cast<const std::byte*>(input.data());
+  Demand(SendBytes(sockets->ends[0], {bytes, input.size()}).ok(), "a packet is not sent");
+  const absl::Status status = ReceivePacket(sockets->ends[1], true, packet);
+  Demand(status.ok() == (input.size() <= packet.bytes.size()), "a packet is refused by its length");
+  if (!status.ok()) return status;
+  Demand(packet.size == input.size() && std::memcmp(packet.bytes.data(), bytes, packet.size) == 0,
+         "another packet is received");
+  return packet;
+}
+
+void RunRecord(std::string_view input) {
+  if (input.empty()) return;  // No packet.
+  const absl::StatusOr<Packet> received = Received(input);
+  if (!received.ok()) return;
+  const Packet& packet = *received;
   const auto kind = KindOf(packet);
   if (kind.ok()) (void)RefuseRecord(packet, RecordKind::kJob, sizeof(JobRequest));
   TryJob(packet);
@@ -103,6 +164,19 @@ void RunRecord(std::string_view input) {
         memory->action == MemoryAction::kWrite || memory->action == MemoryAction::kRead;
     if (is_copy) CheckWithin(memory->staged, memory->bytes);
     Demand(memory->action != MemoryAction::kAllocate || memory->bytes > 0, "a block is empty");
+  }
+}
+
+// Sets some of the numbers that a record has after its header.
+void ChangeRecord(std::string& record, Choices& choices) {
+  constexpr size_t kWord = sizeof(int64_t);
+  const size_t words = record.size() / kWord;
+  if (words < 2) return;
+  for (size_t edits = 1 + choices.Below(3); edits > 0; --edits) {
+    const int64_t number = SomeNumber(choices);
+    const size_t at = kWord * (1 + choices.Below(words - 1));
+    const size_t size = choices.OnceIn(2) ? kWord : kWord / 2;
+    std::memcpy(record.data() + at + (size < kWord && choices.OnceIn(2) ? size : 0), &number, size);
   }
 }
 
@@ -130,6 +204,43 @@ std::vector<std::string> RecordSeeds() {
     job.places.a = {.block = 7, .offset = 256};
     seeds.push_back(BytesOfRecord(job));
   }
+  // What requests cannot say, since whoever reads them makes it right.
+  for (int fault = 0; fault < 7; ++fault) {
+    JobRequest job;
+    Problem& problem = job.problem;
+    problem.m = problem.n = 16;
+    problem.k = 32;
+    problem.batch = 2;
+    problem.accumulation = ElementType::kF32;
+    problem.a = TightSparseLayout("a", ElementType::kF16, 16, 32).value();
+    problem.b = TightLayout("b", ElementType::kF16, Order::kRowMajor, 32, 16).value();
+    problem.c = problem.d = TightLayout("d", ElementType::kF32, Order::kRowMajor, 16, 16).value();
+    problem.d.batch_stride_bytes = 1024;
+    if (fault == 0) problem.a.order = Order::kColumnMajor;
+    if (fault == 1) problem.a.leading_dimension = 40;
+    if (fault == 2) problem.a.batch_stride_bytes = 8;
+    if (fault == 3) problem.b = problem.a;
+    if (fault == 4) problem.b.batch_stride_bytes = -8;
+    if (fault == 5) job.kernel = 1 << 20;
+    if (fault == 6) problem.d.sparsity = Sparsity::k2To4;
+    seeds.push_back(BytesOfRecord(job));
+  }
+  // What is read and D each fit into the staging area, in which they overlap.
+  JobRequest large;
+  large.id = 1;
+  Problem& problem = large.problem;
+  problem.m = problem.n = 1 << 14;
+  problem.k = 1 << 12;
+  problem.accumulation = ElementType::kF32;
+  problem.a = TightLayout("a", ElementType::kF16, Order::kRowMajor, 1 << 14, 1 << 12).value();
+  problem.b = TightLayout("b", ElementType::kF16, Order::kRowMajor, 1 << 12, 1 << 14).value();
+  problem.c = problem.d =
+      TightLayout("d", ElementType::kF32, Order::kRowMajor, 1 << 14, 1 << 14).value();
+  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
+  while (large.kernel < kernels.size() && !kernels[large.kernel].supports(problem).ok()) {
+    ++large.kernel;
+  }
+  seeds.push_back(BytesOfRecord(large));
   CompressRequest compression;
   compression.task.dense = TightLayout("x", ElementType::kBf16, Order::kRowMajor, 16, 64).value();
   compression.task.end_line = 16;
@@ -155,12 +266,24 @@ std::vector<std::string> RecordSeeds() {
   part.kernels = static_cast<uint32_t>(Catalog(DeviceKind::kCuda).size());
   part.count = RatesPart::kMostRates;
   seeds.push_back(BytesOfRecord(part));
+  part.first = 5;
+  seeds.push_back(BytesOfRecord(part));
   seeds.push_back(BytesOfRecord(MeasureRequest()));
+  seeds.push_back(seeds.back() + std::string(sizeof(Packet::bytes), 'x'));
+  // Blocks of no bytes, and parts where there may be none.
+  MemoryRequest empty;
+  empty.action = MemoryAction::kAllocate;
+  empty.block = 5;
+  seeds.push_back(BytesOfRecord(empty));
+  empty.block = 0;
+  seeds.push_back(BytesOfRecord(empty));
   return seeds;
 }
 
 }  // namespace
 
-std::vector<Target> RecordTargets() { return {{"record", RunRecord, RecordSeeds}}; }
+std::vector<Target> RecordTargets() {
+  return {{.name = "record", .run = RunRecord, .seeds = RecordSeeds, .change = ChangeRecord}};
+}
 
 }  // namespace gemmd::fuzz

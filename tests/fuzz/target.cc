@@ -21,15 +21,34 @@ uint64_t Choices::Bits() {
   return z ^ z >> 31;
 }
 
+int64_t SomeNumber(Choices& choices) {
+  switch (choices.Below(4)) {
+    case 0: return static_cast<int64_t>(choices.Below(20));
+    case 1: return static_cast<int64_t>(choices.Bits() >> choices.Below(64));
+    case 2: return -static_cast<int64_t>(choices.Below(3));
+    default: {
+      const auto power = static_cast<int64_t>(uint64_t{1} << choices.Below(63));
+      return power - 2 + static_cast<int64_t>(choices.Below(4));
+    }
+  }
+}
+
 void Demand(bool holds, std::string_view what) {
   if (holds) return;
   std::cerr << "The fuzzer found what must not be: " << what << std::endl;
   std::abort();
 }
 
+bool IsAboutCountsOfFields(const absl::Status& status) {
+  return status.message().find("fields, want") != std::string_view::npos;
+}
+
 grpc::ByteBuffer Cut(std::string_view bytes, Choices& choices) {
   const size_t longest[] = {1, 7, 100, 9000, size_t{1} << 20};
-  const size_t most = longest[choices.Below(std::size(longest))];
+  // So few slices that whoever reads them frees them too; more take a thread of gRPC's.
+  constexpr size_t kMostSlices = 200;
+  const size_t most =
+      std::max(longest[choices.Below(std::size(longest))], 2 * bytes.size() / kMostSlices);
   std::vector<grpc::Slice> slices;
   while (!bytes.empty()) {
     const size_t size = std::min(1 + choices.Below(most), bytes.size());

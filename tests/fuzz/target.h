@@ -13,6 +13,9 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
 namespace gemmd::fuzz {
 
 // Numbers that the input alone decides: what a target does beside reading it, such as cutting it
@@ -40,6 +43,10 @@ struct Target {
   const google::protobuf::Message* (*message)() = nullptr;
   // Makes a message one that is taken, as far as it can: few random ones would be.
   void (*repair)(google::protobuf::Message& message, Choices& choices) = nullptr;
+  // In the place of `message`: those of which an input is one. Its first byte says which.
+  std::vector<const google::protobuf::Message*> (*messages)() = nullptr;
+  // Changes an input that is neither a message nor text, and keeps its form.
+  void (*change)(std::string& input, Choices& choices) = nullptr;
 };
 
 // Each file of targets lists its own.
@@ -48,18 +55,31 @@ std::vector<Target> InferTargets();
 std::vector<Target> TensorTargets();
 std::vector<Target> AnswerTargets();
 std::vector<Target> RegistryTargets();
+std::vector<Target> QuestionTargets();
+std::vector<Target> ResidentTargets();
 std::vector<Target> RecordTargets();
 std::vector<Target> FileTargets();
+std::vector<Target> LoadTargets();
 std::vector<Target> HeaderTargets();
+std::vector<Target> TrustTargets();
+
+// Small, or near to where a size or a count ends.
+int64_t SomeNumber(Choices& choices);
 
 // Ends the process, with `what` on standard error, unless it holds.
 void Demand(bool holds, std::string_view what);
+
+// Whether a message has more fields than Incoming takes, where protobuf has no bound.
+bool IsAboutCountsOfFields(const absl::Status& status);
 
 // The bytes in slices, cut anywhere.
 grpc::ByteBuffer Cut(std::string_view bytes, Choices& choices);
 
 // The bytes of all slices.
 std::string Joined(const grpc::ByteBuffer& buffer);
+
+// The client's libraries are built with abseil's own type.
+inline absl::string_view Viewed(std::string_view text) { return {text.data(), text.size()}; }
 
 template <typename Message>
 const google::protobuf::Message* DefaultOf() {

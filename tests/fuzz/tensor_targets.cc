@@ -2,6 +2,7 @@
 //
 // Requests about resident tensors: chunks, which are read by hand, against protobuf's own parse;
 // specifications and parts against sizes in 128 bits.
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,12 +31,29 @@ std::string DataOf(const PutMessage::Chunk& chunk) {
   return data;
 }
 
+// As long as it may be, or longer.
+void Stretch(v1::PutRequest& request, Choices& choices) {
+  const size_t sizes[] = {kMaxChunkBytes - 1, kMaxChunkBytes, kMaxChunkBytes + 1, kMaxPutBytes + 1};
+  const size_t size = sizes[choices.Below(std::size(sizes))];
+  if (request.has_chunk()) return request.mutable_chunk()->mutable_data()->resize(size);
+  if (request.has_begin()) return request.mutable_begin()->mutable_sha256()->resize(size);
+  request.mutable_join()->resize(size);
+}
+
 void RunPut(std::string_view input) {
   Choices choices(input);
   v1::PutRequest want;
   const bool is_message = want.ParseFromArray(input.data(), static_cast<int>(input.size()));
-  const absl::StatusOr<PutMessage> got = ReadPutRequest(Cut(input, choices));
-  Demand(got.ok() == is_message, "protobuf takes another request of Put");
+  std::string bytes(input);
+  if (is_message && choices.OnceIn(1024)) {
+    Stretch(want, choices);
+    bytes = want.SerializeAsString();
+  }
+  const absl::StatusOr<PutMessage> got = ReadPutRequest(Cut(bytes, choices));
+  const bool is_short = bytes.size() <= kMaxPutBytes &&
+                        static_cast<int64_t>(want.chunk().data().size()) <= kMaxChunkBytes;
+  Demand(got.ok() == (is_message && is_short), "protobuf takes another request of Put");
+  if (!is_short) return;
   if (!is_message) return;
   Demand(got->chunk.has_value() == (want.step_case() == v1::PutRequest::kChunk),
          "a request of Put is a chunk for one reader alone");
@@ -55,8 +73,23 @@ void RunPut(std::string_view input) {
          "the client writes another chunk");
 }
 
+// What the client reads of a stream of Put.
+void CheckPutAnswer(std::string_view input, Choices& choices) {
+  v1::PutResponse want;
+  const bool is_message = want.ParseFromArray(input.data(), static_cast<int>(input.size()));
+  const auto got = ReadPutResponse(Cut(input, choices));
+  Demand(got.ok() == is_message, "protobuf takes another answer of Put");
+  if (!is_message) return;
+  Demand(got->SerializeAsString() == want.SerializeAsString(),
+         "protobuf parses another answer of Put");
+  const auto again = ReadPutResponse(ToByteBuffer(*got));
+  Demand(again.ok() && again->SerializeAsString() == want.SerializeAsString(),
+         "an answer of Put is written otherwise");
+}
+
 void RunGet(std::string_view input) {
   Choices choices(input);
+  CheckPutAnswer(input, choices);
   v1::GetResponse want;
   const bool is_message = want.ParseFromArray(input.data(), static_cast<int>(input.size())) &&
                           want.step_case() != v1::GetResponse::STEP_NOT_SET;
@@ -210,6 +243,11 @@ std::vector<std::string> TensorSeeds() {
     request.mutable_a()->set_type(static_cast<v1::ElementType>(type));
     request.mutable_a()->set_order(static_cast<v1::Order>(type % 2));
     if (type % 4 == 0) request.mutable_a()->set_sparsity(v1::SPARSITY_2_4);
+    if (type == 4) request.mutable_a()->set_order(v1::ORDER_COLUMN_MAJOR);
+    if (type == 8) request.mutable_a()->set_leading_dimension(64);
+    for (int i = 0; type % 5 == 0 && i < type; ++i) {
+      request.mutable_a()->mutable_scale()->add_values(1);
+    }
     v1::TensorPart& part = *request.mutable_b()->mutable_tensor();
     part.mutable_tensor()->set_name("weights");
     part.set_first_row(type % 5);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/cuda/geometry.h"
 #include "kernels/cuda/row.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/warp_work.h"
@@ -49,6 +50,12 @@ void AddBatches(const Kernel& kernel, const Tile& tile, std::vector<CaseSpec>& c
       }
     }
   }
+}
+
+// Few elements, since each takes the simulator as long as a whole product of other cases.
+void AddLong(const Kernel& kernel, const Tile& tile, std::vector<CaseSpec>& cases) {
+  const int64_t k = (2 * kTilesBetweenLooks + 1) * tile.k + 3;
+  cases.push_back({Topic::kLong, 2, 3, k, Family::kNormal, 1, false, false, kernel.instruction->d});
 }
 
 void AddOutputs(const Tile& tile, Topic topic, int times, std::vector<CaseSpec>& cases) {
@@ -197,6 +204,7 @@ std::string_view NameOf(Topic topic) {
     case Topic::kShapes: return "shapes";
     case Topic::kFamilies: return "families";
     case Topic::kBatches: return "batches";
+    case Topic::kLong: return "long k";
     case Topic::kOutputs: return "outputs";
     case Topic::kEpilogues: return "epilogues";
   }
@@ -212,6 +220,7 @@ std::vector<CaseSpec> CasesOf(const Kernel& kernel, size_t round, bool is_quick)
   AddShapes(kernel, tile, round, cases);
   AddFamilies(kernel, tile, cases);
   AddBatches(kernel, tile, cases);
+  AddLong(kernel, tile, cases);
   AddOutputs(tile, Topic::kOutputs, 1, cases);
   AddOutputs(tile, Topic::kEpilogues, kEpiloguesOfAType, cases);
   if (HasWarpgroups(*CudaRowOf(kernel))) AddWholeLines(tile, kWholeLinesOfAType, cases);

@@ -18,6 +18,7 @@ enum class Topic {
   kShapes,     // Every m, n, k about the tile; all orders of A, B and D.
   kFamilies,   // Every family of operands, on a shape that leaves parts of tiles.
   kBatches,    // Batches of 0, 2 and 3, matrices shared or not.
+  kLong,       // A k during which the kernel looks for an abort.
   kOutputs,    // Every type of D, nothing else done to the result.
   kEpilogues,  // Every type of D, with C, bias, scales and activations drawn at random.
 };

@@ -30,7 +30,6 @@ std::vector<std::byte> RandomMatrices(const MatrixLayout& layout, int64_t batch,
 
 // A pattern in place of D and in the kGuardBytes before and after it. After the launch, everything
 // but the elements of D must still be the pattern.
-inline constexpr int64_t kGuardBytes = 256;
 std::vector<std::byte> PoisonedOutput(const Problem& problem);
 
 // The arguments of a launch on this processor, where `workspace` is of at least the kernel's bytes.

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """An owner of tensors that is killed in the middle of something.
 
-    python doomed_owner.py ADDRESS DEVICE upload|holding|product FOLDER...
+    python doomed_owner.py ADDRESS DEVICE upload|holding|product ENGINE FOLDER...
 
-The folders are those of the modules that it needs. It goes as far as it is told, prints a line and
-waits to be killed.
+The engine is what computes on the device: host, simulated (by the tests' worker) or gpu. The folders are those
+of the modules that it needs. It goes as far as it is told, prints a line and waits to be killed.
 """
 
 import sys
 import threading
 
-sys.path[:0] = sys.argv[4:]
+sys.path[:0] = sys.argv[5:]
 import grpc  # noqa: E402
 from daemon import wait_until  # noqa: E402
 from gemmd.v1 import (  # noqa: E402
@@ -24,9 +24,12 @@ from tensors import MIB, Session, bytes_spec  # noqa: E402
 
 LIFE_LIMIT_S = 120
 F16 = tensors_pb2.ELEMENT_TYPE_F16
+# Sizes and kernels of products that take long enough to be seen waiting. Hopper has no m8n8k4 for f16 and makes
+# multiply-adds of it, which are slow.
+SQUARES = {"host": (2048, ""), "simulated": (512, ""), "gpu": (4096, "mma.m8n8k4.row.row.f32.f16.f16.f32")}
 
 
-def upload(session, device):
+def upload(session, device, _):
     """Two streams of one upload, each with a chunk on its way."""
     begin = resident_pb2.PutBegin(spec=bytes_spec(24 * MIB), device=device)
     streams = [session.put_stream() for _ in range(2)]
@@ -36,27 +39,27 @@ def upload(session, device):
         streams[i % 2].chunk(i * MIB, bytes(MIB))
 
 
-def squares(session, device, n):
+def squares(session, device, n, kernel=""):
     """A product of a tensor with itself, whose result stays with the device."""
     spec = resident_pb2.TensorSpec(type=F16, rows=n, columns=n)
     tensor = session.put(bytes(2 * n * n), spec=spec)
-    request = gemm_pb2.MultiplyRequest(m=n, n=n, k=n, device=device)
+    request = gemm_pb2.MultiplyRequest(m=n, n=n, k=n, device=device, kernel=kernel)
     for operand in (request.a, request.b):
         operand.tensor.tensor.handle = tensor.handle
     request.d.new_tensor.SetInParent()
     return request
 
 
-def holding(session, device):
+def holding(session, device, _):
     """Tensors in memory of the host, and in that of the device if it has any."""
     for i in range(4):
         session.put(bytes(4 * MIB), name=str(i), hashed=False)
     session.multiply(squares(session, device, 32))
 
 
-def product(session, device):
-    """Products of a tenth of a second and more, some of which wait for the first."""
-    request = squares(session, device, 512 if device.startswith("cuda") else 2048)
+def product(session, device, engine):
+    """Products, some of which wait for the first."""
+    request = squares(session, device, *SQUARES[engine])
     calls = [session.gemm.Multiply.future(request, metadata=session.metadata) for _ in range(12)]
     registry = registry_pb2_grpc.RegistryStub(session.channel)
 
@@ -71,9 +74,9 @@ def product(session, device):
 
 
 def main():
-    address, device, what = sys.argv[1:4]
+    address, device, what, engine = sys.argv[1:5]
     session = Session(grpc.insecure_channel(address))
-    kept = {"upload": upload, "holding": holding, "product": product}[what](session, device)
+    kept = {"upload": upload, "holding": holding, "product": product}[what](session, device, engine)
     print("ready", flush=True)
     threading.Event().wait(LIFE_LIMIT_S)
     del kept

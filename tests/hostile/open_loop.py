@@ -15,6 +15,7 @@ from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
 from product import Product
 
 OK = grpc.StatusCode.OK
+DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 # Where clients, the daemon and other programs take turns on two cores, a product of one core takes up
 # to twice as long as alone, and what is measured is mostly that.
@@ -94,6 +95,7 @@ def closed_loop(daemon, request, callers, seconds):
     return Served.between(before, Moment.of(daemon), sum(counts))
 
 
+# Each has at most 100 calls at a time; more would wait in the client, unseen by the daemon.
 CONNECTIONS = 4
 
 
@@ -102,7 +104,7 @@ class OpenLoop:
     deadline: at the beginning the queue is short, and at the end nobody adds to it. Requests are bytes
     here, because this process would otherwise take longer over them than the daemon does."""
 
-    def __init__(self, daemon, request, rate, seconds, deadline_s):
+    def __init__(self, daemon, request, rate, seconds, deadline_s, connections=CONNECTIONS):
         self.answer_s = []
         self.compute_s = []
         self.refusal_s = []
@@ -110,7 +112,7 @@ class OpenLoop:
         self.has_pushback = True
         self._ended_at_s = []
         self._left = threading.Semaphore(0)
-        channels = [open_channel(daemon.tcp) for _ in range(CONNECTIONS)]
+        channels = [open_channel(daemon.tcp) for _ in range(connections)]
         methods = [channel.unary_unary("/gemmd.v1.Gemm/Multiply") for channel in channels]
         message = request.SerializeToString()
         start = time.monotonic()
@@ -122,7 +124,7 @@ class OpenLoop:
             if before is None and time.monotonic() > start + warm_up_s:
                 before = Moment.of(daemon)
             time.sleep(max(0.0, start + i / rate - time.monotonic()))
-            self._call(methods[i % CONNECTIONS], message, deadline_s)
+            self._call(methods[i % connections], message, deadline_s)
         after = Moment.of(daemon)
         in_time = sum(before.at_s < ended < after.at_s for ended in list(self._ended_at_s))
         self.served = Served.between(before, after, in_time)
@@ -143,6 +145,10 @@ class OpenLoop:
                 self.answer_s.append(now - asked)
                 answer = gemm_pb2.MultiplyResponse.FromString(call.result())
                 self.compute_s.append(answer.timing.compute_ns / 1e9)
+            elif call.code() == DEADLINE_EXCEEDED:
+                # The client says so, too, at the deadline itself.
+                if call.details().startswith("product: predicted to take"):
+                    self.refusal_s.append(now - asked)
             elif call.code() == RESOURCE_EXHAUSTED:
                 self.refusal_s.append(now - asked)
                 keys = [key for key, _ in call.trailing_metadata()]

@@ -4,12 +4,14 @@
 import collections
 import concurrent.futures
 import resource
+import signal
 
 import grpc
 import pytest
 import small_product
 from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
+from kserve.v2 import inference_pb2
 from tensors import Session
 
 MIB = 1 << 20
@@ -41,9 +43,9 @@ def zeros(size, **fields):
     return product(1, size, 0, "s8", "s8", with_operands=False, **fields)
 
 
-def gaps(mib):
+def gaps(mib, **fields):
     """Lines of one element in a result of so many MiB."""
-    request = product(mib, 1, 0, "s8", "s8", with_operands=False)
+    request = product(mib, 1, 0, "s8", "s8", with_operands=False, **fields)
     request.d.leading_dimension = MIB
     return request
 
@@ -111,6 +113,22 @@ def check_lives(daemon):
         channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=DEADLINE_S)
 
 
+def inferences(address, count, m, n, k, datatype, element_bytes):
+    """Products of KServe's protocol."""
+    request = inference_pb2.ModelInferRequest(model_name="gemm")
+    for name, shape in (("A", (m, k)), ("B", (k, n))):
+        request.inputs.add(name=name, datatype=datatype, shape=shape)
+        request.raw_input_contents.append(bytes(shape[0] * shape[1] * element_bytes))
+    body = request.SerializeToString()
+
+    def ask():
+        with connect(address) as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            return [call.future(body, timeout=DEADLINE_S).code()]
+
+    return together(count, ask)
+
+
 # Results, of which the client sends next to nothing.
 RESULTS = {
     "results of 400 MiB": lambda to: products(to, 8, zeros(400 * MIB)),
@@ -120,11 +138,13 @@ RESULTS = {
     "products of the simulator": (
         lambda to: products(to, 8, product(15000, 15000, 16, "f16", "f16", device="sim:sm_90"))
     ),
+    "inferences of 484 MB": lambda to: inferences(to, 8, 11000, 11000, 16, "FP32", 4),
     "results on streams": lambda to: streams(to, 8, zeros(400 * MIB)),
 }
 OPERANDS = {
     "operands of 256 MiB": lambda to: products(to, 4, product(1, 64, 2 * MIB, "f16", "f32")),
     "operands of 256 MiB on streams": lambda to: streams(to, 4, product(1, 64, 2 * MIB, "f16", "f32")),
+    "operands of 256 MiB of inferences": lambda to: inferences(to, 4, 1, 64, 2 * MIB, "FP16", 2),
     "tensors of 100 MiB": lambda to: uploads(to, 12, 100 * MIB),
 }
 
@@ -148,6 +168,38 @@ def test_less_addresses_than_is_asked_for(daemons, battery, size):
     """By default the daemon takes on what fits."""
     daemon = daemons.start(*FLAGS, address_space=size)
     attack(daemon, battery, RESULTS | OPERANDS)
+
+
+@pytest.mark.resident_memory
+def test_a_matrix_leaves_room_for_the_rest(daemons, battery):
+    """Addresses run short while it runs. gRPC and Abseil would end the process where a few bytes of theirs have no
+    place, so what would leave less than 32 MiB is refused although it would fit."""
+    daemon = daemons.start(*FLAGS, "--metrics-listen=127.0.0.1:0")
+    small_product.multiply(daemon.tcp)
+    hard = resource.prlimit(daemon.pid, resource.RLIMIT_AS)[1]
+    resource.prlimit(daemon.pid, resource.RLIMIT_AS, (daemon.mapped_bytes() + 80 * MIB, hard))
+    refused = 0
+    for device in ("cpu", "sim:sm_90"):
+        for request in (zeros(60 * MIB, device=device), gaps(60, device=device)):
+            refused += products(daemon.tcp, 1, request)[grpc.StatusCode.RESOURCE_EXHAUSTED]
+    refused += uploads(daemon.tcp, 1, 60 * MIB)[grpc.StatusCode.RESOURCE_EXHAUSTED]
+    battery.holds("60 MiB where 80 are left: refused", least=5, seen=refused)
+    answered = products(daemon.tcp, 1, zeros(16 * MIB))[OK]
+    resource.prlimit(daemon.pid, resource.RLIMIT_AS, (hard, hard))
+    answered += products(daemon.tcp, 1, zeros(60 * MIB))[OK]
+    battery.holds("16 MiB then, and 60 later: answered", least=2, seen=answered)
+    check_lives(daemon)
+
+
+@pytest.mark.resident_memory
+def test_the_end_needs_no_addresses(daemons, battery):
+    """It has the thread that watches over its end from the start: a new one would find no room for its stack."""
+    daemon = daemons.start(*FLAGS)
+    small_product.multiply(daemon.tcp)
+    hard = resource.prlimit(daemon.pid, resource.RLIMIT_AS)[1]
+    resource.prlimit(daemon.pid, resource.RLIMIT_AS, (daemon.mapped_bytes() + 4 * MIB, hard))
+    daemon.signal(signal.SIGTERM)
+    battery.holds("SIGTERM with 4 MiB of addresses left: exit code", most=0, seen=abs(daemon.wait()))
 
 
 @pytest.mark.resident_memory

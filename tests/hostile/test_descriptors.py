@@ -100,6 +100,22 @@ def test_a_flood_of_connections(daemons, battery, is_sanitized):
     assert witness.served > 0
 
 
+def test_connections_of_all_peers_together(daemons, battery):
+    most = 32
+    daemon = daemons.start(
+        "--lame-duck=1ms", "--handshake-timeout=120s", f"--max-connections={most}", f"--max-connections-per-peer={most}"
+    )
+    before = daemon.open_files()
+    with contextlib.ExitStack() as stack:
+        flood(stack, daemon, 4 * most)
+        refused = wait_until(lambda: daemon.events("connection_refused"), 10, "refusals")
+        assert refused[0]["reason"] == "as many as --max-connections"
+        kept = daemon.open_files() - before
+        battery.holds("--max-connections=32: descriptors of 128 connections", most=most + 4, seen=kept)
+        battery.holds("--max-connections=32: descriptors of 128 connections", least=most - 4, seen=kept)
+    assert seconds_until_served(daemon.tcp) < DEADLINE_S
+
+
 def test_no_descriptor_is_left(daemons, battery, is_sanitized):
     """Something else has taken all: peers are told so at once, and accepted as soon as one is free."""
     daemon = daemons.start("--lame-duck=1ms", "--handshake-timeout=120s", open_files=(256, 256))
@@ -121,12 +137,15 @@ def test_no_descriptor_is_left(daemons, battery, is_sanitized):
     battery.holds("no descriptor left: failed calls before it", most=0, seen=len(witness.failures))
 
 
-def test_more_connections_than_files(gemmd):
+def test_more_connections_than_files(gemmd, battery):
+    began = time.monotonic()
     done = subprocess.run(
         [gemmd, "--listen=127.0.0.1:0", "--max-connections=1000000000"],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
     )
+    took = time.monotonic() - began
+    battery.holds("more connections than files: refused at the start", most=10, seen=took, unit="s")
     assert done.returncode == 1
     assert "max-connections: got" in parse_log_line(done.stderr.splitlines()[-1])["reason"]

@@ -9,6 +9,7 @@ import pytest
 from gemmd.v1 import gemm_pb2_grpc
 from http2_peer import MULTIPLY
 from open_loop import (
+    CONNECTIONS,
     HAS_ROOM,
     OK,
     RESOURCE_EXHAUSTED,
@@ -26,9 +27,13 @@ FLAGS = ["--lame-duck=1ms", "--devices=cpu", "--cpu-threads=1", "--metrics-liste
 pytestmark = pytest.mark.own_device
 
 
-def check_goodput(battery, name, loop, peak, is_sanitized):
+# Peaks, each with a load beside it; the best counts. Other work takes the processor from the daemon in
+# either of them, but not each time.
+GOODPUT_ROUNDS = 5
+
+
+def check_goodput(battery, name, loop, peak, least, is_sanitized):
     """A daemon that looks at nothing but the deadline has 0.13 and less left."""
-    least = 0.95 if HAS_ROOM and not is_sanitized else 0.75
     share = loop.served.share / peak.share
     battery.holds(f"{name}: time for answers", least=least, seen=share, unit="of the peak")
     if HAS_ROOM and not is_sanitized:
@@ -53,17 +58,32 @@ def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
     with open_channel(daemon.tcp) as channel:
         request = product_of(gemm_pb2_grpc.GemmStub(channel), seconds=0.04)
     seconds = max(20, deadline_s) if battery.is_long else 3
-    peak = closed_loop(daemon, request, callers=3, seconds=3)
     # Of a client in Python; test_refusals_take_no_time has what the daemon takes. On two cores 20 are
     # wanted, which other work on the machine doubles.
-    most_ms = 100 if is_sanitized else 5 if HAS_ROOM else 40
-    for times in (1.2, 2, 10) if battery.is_long else (10,):
-        loop = OpenLoop(daemon, request, times * peak.per_s, seconds, deadline_s)
+    most_ms = 100 if is_sanitized else 5 if HAS_ROOM else 20
+    least = 0.75 if is_sanitized else 0.95
+    # In 20 s of --max-backlog hundreds of products wait.
+    connections = 16 if deadline_s == 60 else CONNECTIONS
+    for times in (10,) if is_sanitized else (1.2, 2, 10):
         name = f"{times}x the load, deadlines of {deadline_s} s"
-        check_goodput(battery, name, loop, peak, is_sanitized)
+        rounds = []
+        for _ in range(GOODPUT_ROUNDS):
+            peak = closed_loop(daemon, request, callers=3, seconds=3)
+            loop = OpenLoop(daemon, request, times * peak.per_s, seconds, deadline_s, connections)
+            share, rate = loop.served.share / peak.share, loop.served.per_s / peak.per_s
+            goodput = min(share, rate) if HAS_ROOM else share
+            late = refusal_ms(loop) / most_ms if loop.refusal_s else 0
+            # How near the round is to what is wanted of it: 1 is enough.
+            rounds.append((min(goodput / least, 1 / max(late, 1)), loop, peak))
+            if rounds[-1][0] >= 1:
+                break
+        print(name, [near for near, _, _ in rounds])
+        _, loop, peak = max(rounds, key=lambda one: one[0])
+        check_goodput(battery, name, loop, peak, least, is_sanitized)
         assert loop.has_pushback
         if not loop.refusal_s:
-            # A minute's deadline leaves room for what comes too much in a minute, but ten times as much.
+            # A minute's deadline leaves room for what comes too much in a minute, but ten times as much;
+            # and in three seconds 1.2 times the load comes to no more than 0.6 s too much.
             has_time = times == 1.2 or (deadline_s == 60 and times == 2)
             assert has_time or not HAS_ROOM, "nobody was refused"
             continue
@@ -73,10 +93,10 @@ def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
 REFUSAL_ROUNDS = 10  # The best counts: other work may keep threads from their processors, but not each time.
 
 
-def gemmload_step(gemmload, daemon, folder, *flags):
+def gemmload_step(gemmload, daemon, folder, *flags, extent=768):
     """What gemmload reports of products whose operands and results stay: a call has next to no bytes."""
     report = folder / "report.json"
-    shape = ["--shape=768,768,768", "--type=f64", "--operands=resident-all"]
+    shape = [f"--shape={extent},{extent},{extent}", "--type=f64", "--operands=resident-all"]
     command = [gemmload, f"--address={daemon.unix}", *shape, "--warmup=500ms", "--quiet", f"--json={report}"]
     done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=120)
     assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: calls were refused.
@@ -101,6 +121,28 @@ def test_refusals_take_no_time(daemons, gemmload, battery, is_sanitized, tmp_pat
     battery.holds("10x the load, by gemmload: p99 of refusals", most=most_ms, seen=min(seen), unit="ms")
 
 
+def test_deadlines_that_are_too_short_take_no_time(daemons, gemmload, battery, is_sanitized, tmp_path):
+    """A product of some 0.3 s with an eighth of that left is refused at once, and not at its deadline. What is
+    slower itself, with sanitizers, has longer ones."""
+    daemon = daemons.start(*FLAGS)
+    extent, part = (3072, 4) if is_sanitized else (2048, 8)
+    peak = gemmload_step(gemmload, daemon, tmp_path, "--concurrency=1", "--duration=2s", extent=extent)
+    product_s = peak["stages"]["compute"]["p50_ns"] / 1e9
+    most_ms = 100 if is_sanitized else 5 if HAS_ROOM else 20
+    timeout_ms = int(1e3 * product_s / part)
+    flags = ["--rate=200", "--duration=2s", f"--timeout={timeout_ms}ms"]
+    seen = []
+    for _ in range(REFUSAL_ROUNDS):
+        step = gemmload_step(gemmload, daemon, tmp_path, *flags, extent=extent)
+        assert set(step["calls_by_status"]) == {"DEADLINE_EXCEEDED"}, step["calls_by_status"]
+        seen.append(step["failed_latency"]["p99_ns"] / 1e6)
+        if seen[-1] <= most_ms:
+            break
+    print(timeout_ms, seen)
+    assert timeout_ms > 1.5 * most_ms, "the deadline itself would be soon enough"
+    battery.holds("deadlines too short, by gemmload: p99 of refusals", most=most_ms, seen=min(seen), unit="ms")
+
+
 @pytest.mark.resident_memory
 def test_overload_by_bytes(daemons, battery):
     """Three times the load, from callers with all the time in the world, of whose products few fit into
@@ -115,7 +157,7 @@ def test_overload_by_bytes(daemons, battery):
     before = daemon.peak_rss_bytes()
     loop = OpenLoop(daemon, request, 3 * peak.per_s, 60 if battery.is_long else 6, deadline_s=300)
     name = "3x the load in bytes"
-    check_goodput(battery, name, loop, peak, is_sanitized=False)
+    check_goodput(battery, name, loop, peak, 0.95 if HAS_ROOM else 0.75, is_sanitized=False)
     places = queued // (request.ByteSize() + d_bytes)
     most = 3 * (places + 1) * p99(loop.compute_s)
     battery.holds(f"{name}: p99 of the admitted", most=most, seen=p99(loop.answer_s), unit="s")

@@ -4,6 +4,7 @@ overflow, contents of another length or form. Each is refused by a field of its 
 gRPC's for more than 5 ms and leaves nothing behind."""
 
 import contextlib
+import time
 
 import grpc
 import metrics_page
@@ -63,6 +64,20 @@ def with_inputs(count, **fields):
     return request
 
 
+def unknown_within():
+    """Twice 600 bytes of unknown fields, where there may be a KiB in all."""
+    unknown = b"\xfa\x3e\xd6\x04" + bytes(598)
+    inputs, outputs, values = (product() for _ in range(3))
+    for put in inputs.inputs:
+        put.MergeFromString(unknown)
+    for _ in range(2):
+        outputs.outputs.add().MergeFromString(unknown)
+    for put in values.inputs:
+        put.parameters["type"].string_param = "f32"
+        put.parameters["type"].MergeFromString(unknown)
+    return {"inputs": inputs, "outputs": outputs, "values of parameters": values}
+
+
 def hostile_requests():
     """What to call it, the request, its code and how its refusal begins."""
     yield "negative extent", product(a_shape=(-1, 4)), INVALID_ARGUMENT, "inputs[0].shape[0]: got -1,"
@@ -89,6 +104,8 @@ def hostile_requests():
     yield "an unknown name", with_inputs(1, name="é" * 500), INVALID_ARGUMENT, "inputs[2].name: got"
     yield "thousands of parameters", with_parameters(1200), INVALID_ARGUMENT, ""
     yield "more parameters", with_parameters(200_000, 8), INVALID_ARGUMENT, "message: got more bytes"
+    for name, request in unknown_within().items():
+        yield f"unknown fields within {name}", request, INVALID_ARGUMENT, "message: got at least 1"
     yield "many outputs", product(outputs=[{}] * 5000), INVALID_ARGUMENT, "outputs: got more"
     yield "a long id", product(id="x" * 129), INVALID_ARGUMENT, "id: got 129 bytes, want at most 128"
     yield "a much longer id", product(id="x" * MIB), INVALID_ARGUMENT, "message: got more bytes"
@@ -201,16 +218,47 @@ def test_a_stream_outlives_every_bad_request(attacked, stub, battery):
     battery.holds("bad requests of a stream: ids told", least=len(requests) - 2, seen=len(ids))
 
 
-def test_bytes_that_are_no_message(daemon):
+def test_bytes_that_are_no_message(daemon, battery):
     """Any bytes at all, to every method."""
     generator = np.random.default_rng(1)
     service = inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+    longest = 0
     with grpc.insecure_channel(daemon.tcp) as channel:
         for method in service.methods:
             path = f"/{service.full_name}/{method.name}"
             call = channel.stream_stream(path, lambda data: data, lambda data: data)
             for size in (1, 7, 100, 5000):
+                began = time.monotonic()
                 with contextlib.suppress(grpc.RpcError):
                     list(call(iter([generator.bytes(size)]), timeout=DEADLINE_S))
+                longest = max(longest, time.monotonic() - began)
         stub = inference_pb2_grpc.GRPCInferenceServiceStub(channel)
         assert stub.ModelInfer(product(), timeout=DEADLINE_S).raw_output_contents == [bytes(64)]
+    battery.holds("any bytes to every method of KServe's: the longest call", most=10, seen=longest, unit="s")
+
+
+def test_zeros_that_are_no_tags(daemon, battery):
+    """No field has the number 0: protobuf takes no message with such a tag, wherever it is."""
+
+    def field(number, data):
+        assert len(data) < 128  # Lengths of one byte.
+        return bytes([number << 3 | 2, len(data)]) + data
+
+    def bytes_of(in_input=b"", behind=b""):
+        request = product()
+        inputs = b"".join(field(5, one.SerializeToString() + in_input) for one in request.inputs)
+        contents = b"".join(field(7, one) for one in request.raw_input_contents)
+        return field(1, b"gemm") + inputs + contents + behind
+
+    assert inference_pb2.ModelInferRequest.FromString(bytes_of()) == product()
+    taken = []
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", bytes, bytes)
+        assert call(bytes_of(), timeout=DEADLINE_S)
+        for name, message in {"an input": bytes_of(in_input=b"\0"), "all": bytes_of(behind=b"\0")}.items():
+            try:
+                call(message, timeout=DEADLINE_S)
+                taken.append(name)
+            except grpc.RpcError as error:
+                assert error.code() == INVALID_ARGUMENT, error
+    battery.holds(f"messages with a tag of 0 that are taken {taken}", most=0, seen=len(taken))

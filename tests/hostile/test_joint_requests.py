@@ -2,12 +2,15 @@
 """Messages of a stream that hold many products: whoever fills them up keeps no thread of gRPC's from
 others, and takes no more memory than with as many messages."""
 
+import contextlib
 import time
 
 import metrics_page
 import numpy as np
+import pytest
 from bystander import Bystander
 from daemon import wait_until
+from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
 from http2_peer import (
     MULTIPLY_STREAM,
@@ -132,3 +135,30 @@ def test_a_stream_that_nobody_reads_is_read_no_further(daemons, battery):
             time.sleep(1)
             seen, before = refusals(), seen
         battery.holds("refused products that nobody reads", most=3 * PRODUCTS, seen=seen, unit="of 5120")
+
+
+@pytest.mark.resident_memory
+@pytest.mark.own_device  # A GPU's staging memory is resident, too.
+def test_products_that_have_not_begun(daemons, battery):
+    """Messages of many products that are there at once: until the products begin, their bytes are what gRPC has
+    received, for which there is a quota."""
+    quota = 64 * MIB
+    flags = ["--max-queued-bytes=1000000", f"--memory-quota-bytes={quota}"]
+    daemon = daemons.start("--lame-duck=1ms", "--devices=cpu", *flags)
+    product = gemm_pb2.MultiplyRequest(m=1, n=1, k=4000)
+    product.a.type = product.b.type = ELEMENTS["s8"].number
+    product.a.data = product.b.data = bytes(4000)
+    body = message(joint_bytes(*[product.SerializeToString()] * PRODUCTS))
+    with Bystander(daemon) as bystander, contextlib.ExitStack() as stack:
+        before = daemon.peak_rss_bytes()
+        peers = [stack.enter_context(Http2Peer(daemon.tcp)) for _ in range(20)]
+        calls = [(peer, peer.start(MULTIPLY_STREAM)) for peer in peers for _ in range(10)]
+        # All but the end of each, and then all ends.
+        for peer, stream in calls:
+            peer.send(stream, body[:-100], limit_s=0.2)
+        for peer, stream in calls:
+            peer.send(stream, body[-100:], limit_s=0.2)
+        wait_until(bystander.is_served_with_room, 20, "others served")
+        grown = daemon.peak_rss_bytes() - before
+    most = quota + len(peers) * len(body) + 24 * MIB
+    battery.holds("400 MiB of joint messages at once", most=most / MIB, seen=grown / MIB, unit="MiB")

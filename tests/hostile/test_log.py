@@ -87,7 +87,7 @@ def test_the_reader_of_the_log_stands_still(piped, battery, is_sanitized):
         parse_log_line(line)
 
 
-def test_the_reader_of_the_log_comes_back(piped):
+def test_the_reader_of_the_log_comes_back(piped, battery):
     """It sees how many lines it missed. The daemon keeps 1 MiB for it."""
     process, address = piped("--log-level=debug")
     multiply_many(address, 2000)
@@ -102,13 +102,15 @@ def test_the_reader_of_the_log_comes_back(piped):
     parsed = [parse_log_line(line.decode().rstrip("\n")) for line in lines]
     requests = [line for line in parsed if line["event"] == "request"]
     [lost] = [line for line in parsed if line["event"] == "log_lines_lost"]
-    assert int(lost["lines"]) > 0 and len(requests) + int(lost["lines"]) == 2001
+    assert int(lost["lines"]) > 0
+    missed = abs(2001 - len(requests) - int(lost["lines"]))
+    battery.holds("reader of the log comes back: lines missed and not counted", most=0, seen=missed)
     assert requests[-1]["id"] == "after"
     parsed.remove(lost)
     assert parsed[-1]["event"] == "stop"
 
 
-def test_protobuf_writes_into_the_log(daemons):
+def test_protobuf_writes_into_the_log(daemons, battery):
     """A string that is no UTF-8 makes protobuf complain, with the name of the field."""
     daemon = daemons.start("--lame-duck=1ms")
     request = SMALL.request()
@@ -120,17 +122,19 @@ def test_protobuf_writes_into_the_log(daemons):
         assert peer.wait(stream).status not in (None, 0)
     daemon.stop()
     complaints = daemon.events("protobuf")  # Which parses every line.
-    assert complaints and {line["level"] for line in complaints} == {"warning"}
+    battery.holds("text that is no UTF-8: protobuf's lines in the log", least=1, seen=len(complaints))
+    assert {line["level"] for line in complaints} == {"warning"}
     assert "request_id" in complaints[0]["message"]
 
 
-def test_the_log_as_json(daemons):
+def test_the_log_as_json(daemons, battery):
     daemon = daemons.start("--lame-duck=1ms", "--log-level=debug", "--log-format=json")
     multiply(daemon.tcp, request_id='12 "\n\u00e4')
     multiply(daemon.tcp, request_id="12")
     daemon.stop()
     lines = [json.loads(line) for line in daemon.stderr().splitlines()]
-    assert all({"time", "level", "event"} <= line.keys() for line in lines)
+    poor = sum(not {"time", "level", "event"} <= line.keys() for line in lines)
+    battery.holds("log as JSON: lines without time, level or event", most=0, seen=poor)
     [start] = [line for line in lines if line["event"] == "start"]
     assert isinstance(start["pid"], int) and start["pid"] == daemon.pid
     requests = [line for line in lines if line["event"] == "request"]

@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients put, multiply, get and delete while workers die, stand still and are slow, connections are
-cut and descriptors are short. What is answered OK is right, each name behaves as one variable that
-has one writer, and each call has one answer."""
+cut, descriptors and memory are short and the wall clock jumps. What is answered OK is right, each
+name behaves as one variable that has one writer, and each call has one answer."""
 
-import contextlib
-import dataclasses
 import math
-import os
 import random
-import signal
-import socket
 import threading
 import time
 
@@ -17,64 +12,29 @@ import grpc
 import numpy as np
 import pytest
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, resident_pb2, resident_pb2_grpc, tensors_pb2
+from history import Read, Write, check_history
+from model_faults import LIMIT_FLAGS, World
 from tensor_account import wait_until_nothing_is_held
 from tensors import Session, by_name
 
 SIZE = 16
 BASE = 1024  # f16 has every integer below it.
+SESSION_BYTES = 1 << 20
+TOO_MUCH = np.ones((1024, 1024), np.float16).tobytes()
+TOO_MUCH_SPEC = resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_F16, rows=1024, columns=1024)
 CALL_S = 30
+ROUND_S = 60  # Two kinds of workers: two minutes in every run of the tests.
+SANITIZED_ROUND_S = 5
+LEAST_SAMPLES = 4
+SETTLE_S = 3
 CODES = {
     grpc.StatusCode.UNAVAILABLE,  # The worker is gone, or the connection.
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,  # The quota, or the queue.
+    grpc.StatusCode.RESOURCE_EXHAUSTED,  # The quota, the queue, or the memory.
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.FAILED_PRECONDITION,  # The tensor was lost with its worker.
 }
-
-
-@dataclasses.dataclass
-class Write:
-    """A version that a name was given; None: it was deleted. A write that failed may come about at
-    any time after its beginning, also after later ones: it was on another connection."""
-
-    value: int | None
-    began: float
-    ended: float = math.inf
-
-
-@dataclasses.dataclass
-class Read:
-    how: str
-    value: int | None
-    began: float
-    ended: float
-
-
-def check_history(writes, reads):
-    """Whether the reads are those of one variable that a single writer sets: none sees a value from
-    before a write that had ended when it began, or from after its own end, and none sees an older
-    value than another one that had ended when it began. Writes that failed may be seen at any time
-    after they began."""
-    at = {write.value: i for i, write in enumerate(writes) if write.value is not None}
-    seen = []
-    for read in sorted(reads, key=lambda read: read.began):
-        newest = max((i for i, w in enumerate(writes) if w.ended < read.began), default=-1)
-        newest = max([newest, *(i for ended, i in seen if ended < read.began)])
-        assert read.value is None or read.value in at, f"{read}: a value that nobody wrote"
-        if read.value is not None:
-            possible = [at[read.value]]
-        else:
-            possible = [i for i, write in enumerate(writes) if write.value is None]
-        possible = [i for i in possible if writes[i].began < read.ended]
-        if any(writes[i].ended == math.inf for i in possible):
-            continue
-        if read.value is None and newest == -1:
-            continue  # Nothing was written yet.
-        assert possible, f"{read}: a value from later"
-        assert possible[-1] >= newest, f"{read}: version {possible[-1]}, want {newest} or later"
-        if read.value is not None:
-            seen.append((read.ended, possible[-1]))
 
 
 def matrix_of(value):
@@ -131,6 +91,8 @@ class Tenant:
         except (grpc.RpcError, ValueError) as error:
             # A channel that was closed meanwhile refuses with ValueError.
             code = error.code() if isinstance(error, grpc.RpcError) else grpc.StatusCode.CANCELLED
+            if isinstance(error, grpc.RpcError):
+                self.world.note_refusal(error)
             with self.lock:
                 self.codes[code] = self.codes.get(code, 0) + 1
             assert code in tolerated or code == grpc.StatusCode.NOT_FOUND, error
@@ -150,6 +112,9 @@ class Tenant:
         version = 0
         while not self.world.is_over():
             version += 1
+            if self.rng.random() < 0.03:
+                _, code = self.attempt(lambda: session.put(TOO_MUCH, spec=TOO_MUCH_SPEC, name=self.name))
+                assert code is not None, "more than the session may have is taken"
             if self.rng.random() < 0.1:
                 write = Write(None, time.monotonic())
                 self.writes.append(write)
@@ -227,91 +192,17 @@ class Tenant:
             channel.close()
 
 
-class World:
-    """The daemon, and what happens to it."""
-
-    def __init__(self, daemon, spec, length_s, seed):
-        self.daemon = daemon
-        self.spec = spec
-        self.end = time.monotonic() + length_s
-        self.rng = random.Random(seed)
-        self.deeds = []
-        self.failures = []
-
-    def is_over(self):
-        return bool(self.failures) or time.monotonic() > self.end
-
-    def guarded(self, run):
-        def guard():
-            try:
-                run()
-            except Exception as error:  # noqa: BLE001: whatever it is, it fails the test.
-                self.failures.append(error)
-
-        return threading.Thread(target=guard)
-
-    def kill(self):
-        for worker in self.daemon.children():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker, signal.SIGKILL)
-
-    def stop(self):
-        for worker in self.daemon.children():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker, signal.SIGSTOP)
-                self.wait(0.3)
-                os.kill(worker, signal.SIGCONT)
-
-    def flood(self):
-        """Connections that say nothing take the descriptors that there are."""
-        with contextlib.ExitStack() as stack:
-            for _ in range(60):
-                peer = stack.enter_context(socket.socket())
-                peer.settimeout(1)
-                with contextlib.suppress(OSError):
-                    peer.connect(("127.0.0.1", self.daemon.port))
-            self.wait(0.3)
-
-    def wait(self, seconds):
-        time.sleep(max(0, min(seconds, self.end - time.monotonic())))
-
-    def happen(self):
-        while not self.is_over():
-            deed = self.rng.choice([self.kill, self.stop, self.stop, self.flood])
-            self.deeds.append((time.monotonic(), deed.__name__))
-            deed()
-            # More than five deaths in a minute, and the device would rest.
-            self.wait(self.rng.uniform(2, 4) if len(self.deeds) % 4 else 12)
-
-
-@pytest.mark.parametrize("is_slow", [False, True], ids=["quick", "slow"])
-def test_each_name_is_one_variable(daemons, request, battery, seed, is_sanitized, monkeypatch, is_slow):
-    if is_slow:
-        request.getfixturevalue("has_worker_faults")
-        monkeypatch.setenv("GEMMD_WORKER_SEED", str(seed))
-    daemon = daemons.start(
-        "--lame-duck=1ms",
-        "--devices=cuda:0,cpu",
-        "--metrics-listen=127.0.0.1:0",
-        "--tensor-bytes=8MiB",
-        "--session-tensor-bytes=64KiB",
-        "--session-linger=1s",
-        "--max-queued-requests=16",
-        open_files=(160, 160),
-    )
-    spec = resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_F16, rows=SIZE, columns=SIZE)
-    world = World(daemon, spec, 150 if battery.is_long else 5, seed)
-    tenants = [Tenant(i, seed, world) for i in range(6 if battery.is_long else 3)]
+def run_round(world, length_s, tenants, seed):
+    """Tenants at work for so long, and whether what they saw is right. Gives how many versions were
+    written and read."""
+    tenants = [Tenant(i, seed, world) for i in range(tenants)]
     threads = [world.guarded(run) for tenant in tenants for run in (tenant.write, tenant.read)]
-    threads.append(world.guarded(world.happen))
+    threads += world.threads()
     for thread in threads:
         thread.start()
-    world.wait((world.end - time.monotonic()) / 5)
-    resident = daemon.anonymous_bytes()
     for thread in threads:
-        thread.join(CALL_S + 60)
+        thread.join(length_s + CALL_S + 60)
         assert not thread.is_alive(), f"seed {seed}: a call has no answer; {world.deeds}"
-    grown = (daemon.anonymous_bytes() - resident) / 2**20
     for tenant in tenants:
         tenant.close()
     try:
@@ -324,16 +215,86 @@ def test_each_name_is_one_variable(daemons, request, battery, seed, is_sanitized
         for tenant in tenants:
             print(tenant.name, tenant.codes, *tenant.writes[-40:], *tenant.reads[-40:], sep="\n  ")
         raise
-    reads = sum(len(tenant.reads) for tenant in tenants)
-    answered = sum(tenant.ok for tenant in tenants)
-    battery.holds("reads of a variable while workers die", least=10, seen=reads)
-    battery.holds("calls answered OK meanwhile", least=10, seen=answered)
-    if battery.is_long and not is_sanitized:
+    written = [write for tenant in tenants for write in tenant.writes if write.ended < math.inf]
+    read = [read for tenant in tenants for read in tenant.reads]
+    return [sum(one.value is not None for one in those) for those in (written, read)]
+
+
+def settled_bytes(daemon):
+    """What stays: devices keep memory for the next product for a second."""
+    least = daemon.anonymous_bytes()
+    due = time.monotonic() + SETTLE_S
+    while time.monotonic() < due:
+        time.sleep(0.2)
+        least = min(least, daemon.anonymous_bytes())
+    return least
+
+
+def slope_an_hour(samples):
+    """Of the line through them, by least squares, in their unit an hour."""
+    hours, values = zip(*((at / 3600, value) for at, value in samples))
+    middle, level = sum(hours) / len(hours), sum(values) / len(values)
+    spread = sum((hour - middle) ** 2 for hour in hours)
+    return sum((h - middle) * (v - level) for h, v in zip(hours, values)) / spread
+
+
+@pytest.mark.parametrize("is_slow", [False, True], ids=["quick", "slow"])
+def test_each_name_is_one_variable(daemons, request, battery, seed, is_sanitized, monkeypatch, is_slow):
+    if is_slow:
+        request.getfixturevalue("has_worker_faults")
+        monkeypatch.setenv("GEMMD_WORKER_SEED", str(seed))
+    # A GPU has its driver's memory, too, and a sanitizer that of its own.
+    is_limited = not is_sanitized and not request.config.getoption("--worker")
+    clock = None if is_sanitized else request.getfixturevalue("wall_clock")
+    daemon = daemons.start(
+        "--lame-duck=1ms",
+        "--devices=cuda:0,cpu",
+        "--metrics-listen=127.0.0.1:0",
+        f"--tensor-bytes={16 * SESSION_BYTES}",
+        f"--session-tensor-bytes={SESSION_BYTES}",
+        "--session-linger=1s",
+        "--max-queued-requests=16",
+        *(LIMIT_FLAGS if is_limited else []),
+        open_files=(160, 160),
+        environment=clock.environment if clock else {},
+    )
+    spec = resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_F16, rows=SIZE, columns=SIZE)
+    tenants = 6 if battery.is_long else 3
+    length_s = ROUND_S if not is_sanitized else SANITIZED_ROUND_S
+    began = time.monotonic()
+    written, read, refused, walled, samples = 0, 0, 0, 0, []
+    while not samples or time.monotonic() - began < battery.model_s:
+        world = World(daemon, spec, length_s, seed + len(samples), clock, is_limited)
+        seen = run_round(world, length_s, tenants, seed + len(samples))
+        written, read = written + seen[0], read + seen[1]
+        refused, walled = refused + world.refused_for_memory, walled + world.refused_for_addresses
+        wait_until_nothing_is_held(daemon)
+        samples.append((time.monotonic() - began, settled_bytes(daemon) / 2**20))
+    failed = daemon.events("life_check_failed")
+    battery.holds("checks of life that failed", most=0, seen=len(failed))
+    least = 10 if is_sanitized else 100
+    battery.holds("versions written while workers die", least=least, seen=written)
+    battery.holds("versions read meanwhile", least=least, seen=read)
+    if is_limited:
+        battery.holds("calls refused while memory is short", least=1, seen=refused)
+        battery.holds("calls refused while addresses are short", least=1, seen=walled)
+    # Whatever is kept for once is there after the first rounds.
+    later = samples[len(samples) // 5 :]
+    if len(later) >= LEAST_SAMPLES and not is_sanitized:
+        grown = later[-1][1] - later[0][1]
         battery.holds("growth after the first fifth", most=16, seen=grown, unit="MiB")
-    wait_until_nothing_is_held(daemon)
+        if later[-1][0] - later[0][0] >= 3600:
+            battery.holds("slope of what is resident", most=1, seen=slope_an_hour(later), unit="MiB an hour")
 
 
-def test_the_checker_finds_what_is_wrong():
+def test_the_slope_is_that_of_a_line(battery):
+    line = [(at, 100 + 2.5 * at / 3600) for at in range(0, 7200, 60)]
+    battery.holds("slope of 2.5 an hour", most=1e-9, seen=abs(slope_an_hour(line) - 2.5))
+    noise = [(at, value + (-1) ** i) for i, (at, value) in enumerate(line)]
+    battery.holds("slope of 2.5 an hour with noise", most=0.1, seen=abs(slope_an_hour(noise) - 2.5))
+
+
+def test_the_checker_finds_what_is_wrong(battery):
     """A stale value, one from the future, one that comes back, and one that nobody wrote."""
     writes = [Write(1, 0, 1), Write(2, 2, 3), Write(None, 4, 5), Write(3, 6, 7)]
     good = [Read("", None, -2, -1), Read("", 1, 0.5, 0.6), Read("", 2, 2.5, 2.6), Read("", 1, 2.1, 2.9)]
@@ -341,13 +302,15 @@ def test_the_checker_finds_what_is_wrong():
     check_history(writes, [Read("", None, 5.1, 5.2), Read("", 3, 6.5, 9)])
     # One that failed, and came about after the next one.
     check_history([Write(1, 0), Write(2, 1, 2)], [Read("", 2, 3, 4), Read("", 1, 5, 6)])
-    for bad in (
+    wrong = (
         [Read("", 1, 3.5, 3.6)],
         [Read("", 2, 0.5, 0.6)],
         [Read("", 2, 2.1, 2.2), Read("", 1, 2.5, 2.6)],
         [Read("", 7, 0, 1)],
         [Read("", None, 3.5, 3.6)],
         [Read("", None, 7.5, 8)],
-    ):
+    )
+    for bad in wrong:
         with pytest.raises(AssertionError):
             check_history(writes, bad)
+    battery.holds("histories of tensors that are wrong: found", least=6, seen=len(wrong))

@@ -3,6 +3,7 @@
 watches it. Each can fail; none may end it, or stop it."""
 
 import contextlib
+import datetime
 import os
 import signal
 import socket
@@ -12,9 +13,11 @@ import urllib.error
 import urllib.request
 
 import grpc
+import metrics_page
 import pytest
 from daemon import wait_until
-from gemmd.v1 import admin_pb2, admin_pb2_grpc
+from gemmd.v1 import admin_pb2, admin_pb2_grpc, gemm_pb2, tensors_pb2
+from tensors import Session
 
 DEADLINE_S = 60
 MIB = 1 << 20
@@ -115,6 +118,9 @@ def test_a_gpu_that_failed_too_often_is_tried_again(daemons, battery):
     wait_until(lambda: daemon.events("device_ready")[-1]["time"] > rests()[-1]["time"], DEADLINE_S, "it again")
     seen_s = time.monotonic() - began
     battery.holds("a GPU that rests 2 s: tried again", most=DEADLINE_S, seen=seen_s, unit="s")
+    ends = [datetime.datetime.fromisoformat(line["time"]) for line in (rests()[-1], daemon.events("device_ready")[-1])]
+    rested_s = (ends[1] - ends[0]).total_seconds()
+    battery.holds("a GPU that rests 2 s: not before", least=1.99, seen=rested_s, unit="s")
 
 
 @pytest.fixture
@@ -133,14 +139,14 @@ def told(manager):
     return manager.recv(4096).decode().split("\n")
 
 
-def test_the_service_manager_is_told(daemons, manager):
+def test_the_service_manager_is_told(daemons, manager, battery):
     """That it starts, serves, is alive, and stops, in this order."""
     daemon = daemons.start("--lame-duck=1ms")
     assert told(manager) == ["STATUS=Checks its devices"]
     lines = [told(manager) for _ in range(6)]
     [serves] = [line for line in lines if line[0] == "READY=1"]
     assert all(address in serves[1] for address in daemon.addresses)
-    assert lines.count(["WATCHDOG=1"]) == 5
+    battery.holds("service manager: signs of life in 6 messages", least=5, seen=lines.count(["WATCHDOG=1"]))
     daemon.signal(signal.SIGTERM)
     while (line := told(manager))[0] != "STOPPING=1":
         assert line == ["WATCHDOG=1"]
@@ -166,20 +172,78 @@ def test_the_watchdog_starves_with_the_daemon(daemons, manager, battery):
     daemon.stop()
 
 
-def test_probes(daemons):
+def test_probes(daemons, battery):
     daemon = daemons.start("--lame-duck=60s", "--metrics-listen=127.0.0.1:0")
-    [listening] = daemon.events("metrics_listening")
+    address = metrics_page.address(daemon)
 
     def status(path):
         try:
-            with urllib.request.urlopen(f"http://{listening['address']}{path}", timeout=DEADLINE_S) as page:
+            with urllib.request.urlopen(f"http://{address}{path}", timeout=DEADLINE_S) as page:
                 return page.status
         except urllib.error.HTTPError as error:
             return error.code
 
     assert (status("/healthz"), status("/readyz")) == (200, 200)
+    began = time.monotonic()
     daemon.signal(signal.SIGTERM)
     wait_until(lambda: status("/readyz") == 503, DEADLINE_S, "lame duck")
+    battery.holds("SIGTERM: /readyz says so", most=10, seen=time.monotonic() - began, unit="s")
     assert status("/healthz") == 200
     assert daemon.ready_file.exists()
     daemon.stop()  # The second signal.
+
+
+def answers_believed(session, script, size, **fields):
+    """Of a worker that says of a product that it is done, and has done nothing."""
+    operand = tensors_pb2.Operand(type=tensors_pb2.ELEMENT_TYPE_F16, data=bytes(2 * size * size))
+    request = gemm_pb2.MultiplyRequest(m=size, n=size, k=size, a=operand, b=operand, device="cuda:0", **fields)
+
+    def is_served():
+        try:
+            session.multiply(request)
+        except grpc.RpcError as error:
+            assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION), error
+            return False
+        return True
+
+    wait_until(is_served, DEADLINE_S, "the worker")
+    script.with_suffix(".part").write_text("done")
+    script.with_suffix(".part").rename(script)
+    believed = is_served()
+    assert not script.exists()
+    wait_until(is_served, DEADLINE_S, "another worker")
+    return int(believed)
+
+
+def test_a_worker_that_only_says_that_it_is_done(
+    daemons, lying_worker, battery, has_worker_faults, tmp_path, monkeypatch
+):
+    """Wherever D goes, and however small it is."""
+    script = tmp_path / "script"
+    monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(script))
+    daemon = daemons.start("--lame-duck=1ms", "--devices=cuda:0,cpu", f"--worker-binary={lying_worker}")
+    on_the_gpu = tensors_pb2.OutputSpec(new_tensor=tensors_pb2.NewTensor())
+    with grpc.insecure_channel(daemon.unix) as channel, Session(channel) as session:
+        for what, size, fields in (
+            ("the answer", 64, {}),
+            ("one number", 1, {}),
+            ("a tensor", 64, {"d": on_the_gpu}),
+            ("a tensor of one number", 1, {"d": on_the_gpu}),
+        ):
+            believed = answers_believed(session, script, size, **fields)
+            battery.holds(f"a worker that only says OK: believed of {what}", most=0, seen=believed)
+
+
+def test_canaries_come_each_interval(daemons, battery):
+    """Where a GPU has nothing else, too."""
+    daemon = daemons.start("--lame-duck=1ms", "--devices=cuda:0,cpu", "--canary-interval=100ms")
+
+    def canaries():
+        page = metrics_page.scrape(daemon)
+        return sum(value for _, value in page.with_labels("gemmd_canaries_total"))
+
+    before, began = canaries(), time.monotonic()
+    wait_until(lambda: canaries() >= before + 20, DEADLINE_S, "canaries")
+    took_s = time.monotonic() - began
+    battery.holds("20 canaries, one each 0.1 s", least=1.8, seen=took_s, unit="s")
+    battery.holds("20 canaries, one each 0.1 s", most=20, seen=took_s, unit="s")

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small requests for endless work. Whoever sends one gives up, and the device is free at once."""
 
+import re
+import signal
 import time
 
 import grpc
+import metrics_page
 import numpy as np
 import pytest
 from daemon import wait_until
 from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
+from lasting import lasting, long_work, predicted_s
 from product import Product, check_bytes
 
 # Besides the work's own 50 ms: two hops over loopback, a timer and threads that share two cores.
@@ -23,7 +27,8 @@ DEVICES = ["cpu", "sim:sm_90"]
 
 @pytest.fixture
 def worked(daemons, device, is_slow_device):
-    daemon = daemons.start(f"--devices={device}", "--grace=2s", *FLAGS)
+    watched = ["--metrics-listen=127.0.0.1:0", "--log-level=debug"]
+    daemon = daemons.start(f"--devices={device}", "--grace=2s", *watched, *FLAGS)
     return daemon, device
 
 
@@ -33,16 +38,6 @@ def slack(is_sanitized):
 
 def small():
     return Product(a=np.ones((1, 8, 8)), b=np.ones((1, 8, 8)), a_type="f16", b_type="f16")
-
-
-def long_work():
-    """Operands of 64 KiB, which a batch takes again and again: 3.4e10 multiplications."""
-    request = gemm_pb2.MultiplyRequest(m=64, n=64, k=512, batch=1 << 14)
-    for operand in (request.a, request.b):
-        operand.type = ELEMENTS["f16"].number
-        operand.data = bytes(65536)
-        operand.batch_stride = 0
-    return request
 
 
 def endless():
@@ -64,44 +59,101 @@ def seconds_until_free(stub, start):
             time.sleep(0.005)
 
 
+# Each aborts one product; the best counts for what the daemon measures. Other work on the machine takes
+# the processors from its threads, but not each time.
+ROUNDS = 5
+
+
+def hold_aborts(battery, name, daemon, device, is_sanitized, abort):
+    """Demands that the device is done with a product within 50 ms, from when the daemon hears that nobody
+    wants it, and soon as its next caller sees it. `abort` gives the time until that one is served."""
+    most_s = 0.5 if is_sanitized else 0.05
+    seen = []
+    for _ in range(ROUNDS):
+        before = metrics_page.scrape(daemon)
+        free_s = abort()
+        battery.holds(f"{name} on {device}: free again", most=slack(is_sanitized), seen=free_s, unit="s")
+        [abort_s] = metrics_page.abort_times_s(metrics_page.scrape(daemon), device, before)
+        seen.append(abort_s)
+        if abort_s <= most_s:
+            break
+    print(name, seen)
+    battery.holds(f"{name} on {device}: aborted", most=most_s, seen=min(seen), unit="s")
+
+
+def launches(daemon):
+    return sum(count for _, count in metrics_page.scrape(daemon).with_labels("gemmd_launches_total"))
+
+
 @pytest.mark.parametrize("work", ["long", "endless"])
-def test_the_device_is_free_after_the_deadline(worked, work, battery, is_sanitized):
+def test_what_cannot_be_in_time_is_refused_at_once(worked, work, battery, is_sanitized):
+    """Nothing of it runs, so there is nothing to abort."""
     daemon, device = worked
     with grpc.insecure_channel(daemon.tcp) as channel:
         stub = gemm_pb2_grpc.GemmStub(channel)
         seconds_until_free(stub, time.monotonic())
-        start = time.monotonic()
-        request = long_work() if work == "long" else endless()
-        with pytest.raises(grpc.RpcError) as refused:
-            stub.Multiply(request, timeout=1)
-        assert refused.value.code() in (
-            grpc.StatusCode.DEADLINE_EXCEEDED,
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
-        )
-        after = seconds_until_free(stub, start)
-    battery.holds(
-        f"{request.ByteSize()} bytes of request, deadline 1 s, on {device}: free again",
-        most=1 + slack(is_sanitized),
-        seen=after,
-        unit="s",
-    )
+        request = lasting(channel, 10) if work == "long" else endless()
+        left_s = predicted_s(channel, request) / 2
+        before = metrics_page.scrape(daemon)
+        refused_s, free_s = [], []
+        for _ in range(ROUNDS):
+            start = time.monotonic()
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.Multiply(request, timeout=left_s)
+            refused_s.append(time.monotonic() - start)
+            assert refused.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            text = r"product: predicted to take [0-9a-z.]+, [0-9a-z.]+ are left until the deadline"
+            assert re.fullmatch(text, refused.value.details()), refused.value
+            free_s.append(seconds_until_free(stub, start))
+        assert not metrics_page.abort_times_s(metrics_page.scrape(daemon), device, before)
+    name = f"{request.ByteSize()} bytes of request that last too long on {device}"
+    battery.holds(f"{name}: refused", most=slack(is_sanitized) / 9, seen=min(refused_s), unit="s")
+    battery.holds(f"{name}: free again", most=slack(is_sanitized), seen=max(free_s), unit="s")
+
+
+def test_a_deadline_aborts_what_runs(worked, battery, is_sanitized):
+    """The product should be in time, but the daemon stands still until it no longer is."""
+    daemon, device = worked
+
+    def expire():
+        with grpc.insecure_channel(daemon.tcp) as channel:
+            stub = gemm_pb2_grpc.GemmStub(channel)
+            seconds_until_free(stub, time.monotonic())
+            request, left_s = lasting(channel, 2), 2.5
+            before = launches(daemon)
+            due = time.monotonic() + left_s
+            call = stub.Multiply.future(request, timeout=left_s)
+            wait_until(lambda: launches(daemon) > before, left_s, "it runs")
+            daemon.signal(signal.SIGSTOP)
+            try:
+                time.sleep(max(0, due + 0.05 - time.monotonic()))
+            finally:
+                daemon.signal(signal.SIGCONT)
+            start = time.monotonic()
+            assert call.code() == grpc.StatusCode.DEADLINE_EXCEEDED, call
+            return seconds_until_free(stub, start)
+
+    hold_aborts(battery, "a deadline that passes", daemon, device, is_sanitized, expire)
+    ended = [line for line in daemon.events("request") if line["status"] == "DEADLINE_EXCEEDED"]
+    assert {line["reason"] for line in ended} == {"the deadline passed while it ran"}
 
 
 def test_the_device_is_free_after_a_cancellation(worked, battery, is_sanitized):
     daemon, device = worked
     with grpc.insecure_channel(daemon.tcp) as channel:
         stub = gemm_pb2_grpc.GemmStub(channel)
-        call = stub.Multiply.future(long_work())
-        time.sleep(0.3)  # It runs now.
-        assert not call.done(), call.exception()
-        start = time.monotonic()
-        call.cancel()
-        battery.holds(
-            f"a cancelled product on {device}: free again",
-            most=slack(is_sanitized),
-            seen=seconds_until_free(stub, start),
-            unit="s",
-        )
+        request = lasting(channel, 10)
+
+        def cancel():
+            before = launches(daemon)
+            call = stub.Multiply.future(request)
+            wait_until(lambda: launches(daemon) > before, 60, "it runs")
+            assert not call.done(), call.exception()
+            start = time.monotonic()
+            call.cancel()
+            return seconds_until_free(stub, start)
+
+        hold_aborts(battery, "a cancelled product", daemon, device, is_sanitized, cancel)
 
 
 @pytest.mark.own_device

@@ -138,6 +138,18 @@ TEST(NearestNamesTest, FindsEveryNameAndNoOther) {
   EXPECT_EQ(index.Find("zzz"), std::nullopt);
 }
 
+TEST(NearestNamesTest, OnlyANameThatLooksLikeItIsSimilar) {
+  const std::vector<std::string_view> known = {"grace", "listen", "ab", "max-queued-requests"};
+  const NameIndex index(known);
+  EXPECT_EQ(index.Similar("grcae"), 0U);
+  EXPECT_EQ(index.Similar("listne"), 1U);
+  EXPECT_EQ(index.Similar("max-queue-request"), 3U);
+  EXPECT_EQ(index.Similar("grcea-x"), std::nullopt);  // Four of its seven bytes are other ones.
+  EXPECT_EQ(index.Similar("xy"), std::nullopt);       // Nothing of "ab" is left in it.
+  EXPECT_EQ(index.Similar(""), std::nullopt);
+  EXPECT_EQ(NameIndex({}).Similar("grace"), std::nullopt);
+}
+
 TEST(NearestNamesTest, KnowsFewerNamesThanAreAskedFor) {
   EXPECT_THAT(NameIndex({}).Nearest("x", 3), ElementsAre());
   const std::vector<std::string_view> known = {"sm_90", "sm_80"};

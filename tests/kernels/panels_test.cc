@@ -4,10 +4,13 @@
 // between two calls.
 #include "kernels/cpu/panels.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <limits>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -129,6 +132,48 @@ TEST_P(PanelTest, AreThePanelsOfTheShapeAndTheThreadsAlone) {
       EXPECT_GE(panel.m, std::min<int64_t>(shape.m, 256));
       EXPECT_GE(panel.n, std::min<int64_t>(shape.n, 256));
       EXPECT_GE(panel.k, std::min<int64_t>(shape.k, 64));
+    }
+  }
+}
+
+std::vector<float> FloatsOf(const std::vector<std::byte>& bytes) {
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// Products of few rows and a transposed Y are another call of the library than their narrow panels.
+TEST(PanelsTest, BothCallsOfOneDnnForFloatsAgree) {
+  SetThreads(2);
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const int64_t m : {7, 8, 9, 64, 255, 256}) {
+    for (const int64_t k : {63, 64, 65, 130}) {
+      for (const int transposed : {0, 1, 2, 3}) {
+        const int64_t padding = random.Between(0, 3);
+        EngineCase one(kOneDnnF32, m, random.Between(1023, 1100), k, transposed, padding);
+        one.Fill(random, -3, 3);
+        auto* const x = reinterpret_cast<float*>(one.x.data());
+        auto* const y = reinterpret_cast<float*>(one.y.data());
+        x[random.Between(0, k - 1)] = kInfinity;
+        y[random.Between(0, k - 1)] = -kInfinity;
+        y[one.product.y.leading_dimension] = std::numeric_limits<float>::quiet_NaN();
+        EXPECT_THAT(FloatsOf(one.Run(kOneDnnF32, one.whole())),
+                    testing::Pointwise(testing::NanSensitiveFloatEq(),
+                                       FloatsOf(one.Run(kOneDnnF32, {m, 512, k}))))
+            << m << "x" << one.product.n << "x" << k << ", transposed " << transposed
+            << ", padding " << padding;
+        one.product.adds_to_d = true;
+        const std::vector<std::byte> before = one.d;
+        const auto sums = [&](const PanelShape& panel) {
+          one.d = before;
+          EXPECT_THAT(MultiplyInPanels(kOneDnnF32, one.product, panel, nullptr), IsOk());
+          return FloatsOf(one.d);
+        };
+        EXPECT_THAT(sums(one.whole()),
+                    testing::Pointwise(testing::NanSensitiveFloatEq(), sums({m, 512, k})));
+      }
     }
   }
 }

@@ -41,7 +41,18 @@ Bytes FillOperand(const MatrixLayout& layout, int64_t batch) {
 struct Memory {
   Bytes a, b, c, bias, d, workspace;
   std::vector<float> a_scale, b_scale;
+  Bytes a_factors, b_factors;
 };
+
+// Factors of one.
+Bytes FactorsOf(const BlockScale* blocks, int64_t extent, int64_t k) {
+  if (blocks == nullptr) return {};
+  const auto count = static_cast<size_t>(blocks->line_blocks(extent) * blocks->depth_blocks(k));
+  const std::vector<float> ones(count, 1.0F);
+  Bytes bytes(count * sizeof(float));
+  if (!bytes.empty()) std::memcpy(bytes.data(), ones.data(), bytes.size());
+  return bytes;
+}
 
 absl::StatusOr<Memory> MakeMemory(const Kernel& kernel, const Problem& problem) {
   constexpr int64_t kAlignment = 64;
@@ -57,10 +68,12 @@ absl::StatusOr<Memory> MakeMemory(const Kernel& kernel, const Problem& problem) 
   if (problem.bias_axis != BiasAxis::kNone) {
     memory.bias.resize(static_cast<size_t>(8 * std::max(problem.m, problem.n)));
   }
-  if (problem.a_scale != ScaleKind::kNone) {
+  memory.a_factors = FactorsOf(problem.blocks_of_a(), problem.m, problem.k);
+  memory.b_factors = FactorsOf(problem.blocks_of_b(), problem.n, problem.k);
+  if (problem.a_scale == ScaleKind::kVector) {
     memory.a_scale.assign(static_cast<size_t>(problem.m), 0.5F);
   }
-  if (problem.b_scale != ScaleKind::kNone) {
+  if (problem.b_scale == ScaleKind::kVector) {
     memory.b_scale.assign(static_cast<size_t>(problem.n), 0.5F);
   }
   return memory;
@@ -177,6 +190,11 @@ Problem ProblemOf(const PredictionCase& c, const Kernel& kernel) {
     problem.bit_operation = BitOperation::kXor;
   }
   if (c.is_finished) Finish(kernel, problem);
+  if (kernel.recipe.block_scaling == BlockScaling::kParts) {
+    problem.a_scale = problem.b_scale = ScaleKind::kBlocks;
+    problem.a_blocks = {.lines = 1, .depth = 128};
+    problem.b_blocks = {.lines = 128, .depth = 128};
+  }
   return problem;
 }
 
@@ -196,7 +214,9 @@ absl::StatusOr<double> FastestLaunch(const Kernel& kernel, const Problem& proble
                          .a_scale = memory.a_scale,
                          .b_scale = memory.b_scale,
                          .d = memory.d.data(),
-                         .workspace = {static_cast<std::byte*>(workspace), space}};
+                         .workspace = {static_cast<std::byte*>(workspace), space},
+                         .a_factors = memory.a_factors.data(),
+                         .b_factors = memory.b_factors.data()};
   // Short ones once before they count, so that caches are warm, and three times at least.
   constexpr int kLeast = 3;
   if (enough_seconds < most_seconds) RETURN_IF_ERROR(kernel.launch(args));

@@ -76,18 +76,22 @@ std::vector<Row> RowsOf(const Target& target, const std::vector<std::string>& na
   return rows;
 }
 
-// Other work on the machine may take part of its caches and memory while the costs are measured;
-// what does not hold then is tried again with costs measured anew.
+// With the costs as they are measured once, as the daemon does, nearly all hold. Other work on the
+// machine may take its caches and memory while a cost is measured or a product runs: few may be
+// tried again, twice.
 void ExpectPredictionsHold(const Target& target, const std::vector<std::string>& names) {
-  constexpr int kTries = 8;
+  constexpr int kTries = 3;
+  constexpr size_t kFew = 10;  // One in so many.
   SetThreads(1);
   std::vector<Row> rows = RowsOf(target, names);
+  const size_t few = rows.size() / kFew;
   for (int i = 0; i < kTries && !rows.empty(); ++i) {
     const double start = ThreadSeconds();
     const DeviceProfile profile = MeasureRates(target);
     std::printf("costs measured in %.0f ms\n", 1e3 * (ThreadSeconds() - start));
     const auto holds = [&](const Row& row) { return Holds(*row.kernel, row.product, profile); };
     rows.erase(std::remove_if(rows.begin(), rows.end(), holds), rows.end());
+    EXPECT_LE(rows.size(), few) << "in try " << i + 1;
   }
   for (const Row& row : rows) {
     ADD_FAILURE() << row.kernel->name << ", " << NameOf(row.product) << ": in none of " << kTries
@@ -102,7 +106,7 @@ TEST(PredictionsTest, HoldOnTheProcessor) {
        "onednn.s32.s8.s8", "onednn.s32.u8.u8", "openblas.f64.f32.f32.via_f64",
        "onednn.f32.f16.f16.via_f32", "onednn.f32.e4m3.e4m3.via_bf16",
        "onednn.f32.e2m1.e2m1.via_f32", "onednn.s32.s4.s4.via_s8", "onednn.s32.b1.b1.via_s8",
-       "openblas.s32.s8.s8.via_f64"});
+       "openblas.s32.s8.s8.via_f64", "gemmd.f32.e4m3.e4m3.blocks", "gemmd.f32.e2m1.e2m1.blocks"});
 }
 
 TEST(PredictionsTest, HoldOnASimulatedHopper) {

@@ -38,6 +38,8 @@ TEST(OptionsTest, DefaultsAreThoseOfTheWireContract) {
   EXPECT_EQ(transport.min_ping_interval, absl::Seconds(10));
   EXPECT_THAT(parsed.options.devices.names, IsEmpty());
   EXPECT_EQ(parsed.options.server.time.max_product_ns, 60'000'000'000);
+  EXPECT_EQ(parsed.options.devices.watchdog_most, absl::Minutes(5));
+  EXPECT_FALSE(parsed.options.devices.poisons_freed);
   // What waits can be finished by a drain.
   EXPECT_EQ(absl::Nanoseconds(parsed.options.server.time.max_backlog_ns), parsed.options.grace);
 }
@@ -79,6 +81,9 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
                                       "--gpu-staging-bytes=1006",
                                       "--gpu-memory-bytes=1007",
                                       "--gpu-tensor-bytes=1008",
+                                      "--tensor-bytes=1010",
+                                      "--session-tensor-bytes=1011",
+                                      "--session-gpu-tensor-bytes=1012",
                                       "--handshake-timeout=1s",
                                       "--max-connection-idle=2s",
                                       "--max-connection-age=3s",
@@ -89,6 +94,7 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
                                       "--lame-duck=8s",
                                       "--grace=9s",
                                       "--watchdog-most=10s",
+                                      "--poison-freed-memory=on",
                                       "--max-product-seconds=0.01",
                                       "--max-backlog=11s",
                                       "--send-timeout=11s",
@@ -105,6 +111,9 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   EXPECT_EQ(options.devices.gpu_staging_bytes, 1006);
   EXPECT_EQ(options.devices.gpu_memory_bytes, 1007);
   EXPECT_EQ(options.devices.gpu_tensor_bytes, 1008);
+  EXPECT_EQ(options.server.tensors.max_bytes, 1010);
+  EXPECT_EQ(options.server.tensors.max_session_bytes, 1011);
+  EXPECT_EQ(options.server.tensors.max_session_device_bytes, 1012);
   EXPECT_EQ(transport.handshake_timeout, absl::Seconds(1));
   EXPECT_EQ(transport.max_connection_idle, absl::Seconds(2));
   EXPECT_EQ(transport.max_connection_age, absl::Seconds(3));
@@ -118,6 +127,7 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   EXPECT_EQ(options.lame_duck, absl::Seconds(8));
   EXPECT_EQ(options.grace, absl::Seconds(9));
   EXPECT_EQ(options.devices.watchdog_most, absl::Seconds(10));
+  EXPECT_TRUE(options.devices.poisons_freed);
   EXPECT_EQ(options.server.time.max_product_ns, 10'000'000);
   EXPECT_EQ(options.server.time.max_backlog_ns, 11'000'000'000);
 }
@@ -156,7 +166,10 @@ TEST(OptionsTest, MistakesAreNamedAndEndWithTwo) {
       {{"--devices=cuda:-1"}, "cuda:-1"},
       {{"--devices=gpu"}, "gpu"},
       {{"--log-level=loud"}, "loud"},
-      {{"--max-message-bytes=many"}, "many"},
+      {{"--max-message-bytes=many"}, "got many, want a number of bytes"},
+      {{"--tensor-bytes=-5"}, "got -5, want a number of bytes"},
+      {{"--tensor-bytes=9EiB"}, "got 9EiB, want a number of bytes"},
+      {{"--session-linger=-5s"}, "got -5s, want a duration"},
       {{"--listen=127.0.0.1:1", "stray"}, "stray"},
       {{"--listen", "127.0.0.1:1", "stray"}, "stray"},
       {{"--devices", "cpu", "stray"}, "stray"},
@@ -179,9 +192,22 @@ TEST(OptionsTest, MistakesInAFileAreNamedWithTheirLine) {
   } cases[] = {
       {"# comment\n\n grace = soon\n", ":3: --grace: got soon, want a duration"},
       {"cpu-threads=5\nlisten=127.0.0.1:1\ncpu-thread=5\n",
-       ":3: got cpu-thread, want the name of an option"},
+       ":3: got cpu-thread, want the name of an option without --, = and the option's value"
+       ": did you mean cpu-threads?\n"},
+      {"colour=red\n",
+       ":1: got colour, want the name of an option without --, = and the option's value\n"},
       {"devices=cpu\ndevices=gpu\n", ":2: --devices: "},
       {"log-level=info\nlog-level\n", ":1: --log-level: "},
+      // Said once, although the value's own check names the option too.
+      {"\ndevices=gpu\n", ":2: --devices: got gpu, want "},
+      {"verify=smapled\n", ":1: --verify: got smapled, want "},
+      // Written as on the command line, a flag, and a section.
+      {"listen=127.0.0.1:1\n--grace=soon\n", ":2: --grace: got soon, want a duration"},
+      {"\ninsecure-allow-remote=perhaps\n",
+       ":2: Could not convert: --insecure-allow-remote = perhaps"},
+      {"\n[limits]\ncpu-threads=1\n", ":2: got limits, want the name of an option"},
+      {"max-queued-bytes=12Q\n",
+       ":1: --max-queued-bytes: got 12Q, want a number of bytes: 4096, 512MiB, 4GiB"},
   };
   for (const auto& bad : cases) {
     std::ofstream(path) << bad.text;
@@ -193,6 +219,36 @@ TEST(OptionsTest, MistakesInAFileAreNamedWithTheirLine) {
   std::ofstream(path) << "grace=1s\n";
   EXPECT_THAT(Parse({"--config", path.c_str(), "--grace=soon"}).text, StartsWith("--grace: "));
   EXPECT_THAT(Parse({"--config", path.c_str(), "--grace", "soon"}).text, StartsWith("--grace: "));
+}
+
+TEST(OptionsTest, WhatOnlyTheServerFindsWrongHasItsLineToo) {
+  const std::string path = ::testing::TempDir() + "/gemmd_options_places.conf";
+  std::ofstream(path) << "# comment\nlisten=127.0.0.1:1\nlisten=127.0.0.1:2\ntls-cert=/x\n";
+  const ParsedOptions parsed = Parse({"--config", path.c_str()});
+  ASSERT_TRUE(parsed.should_run) << parsed.text;
+  EXPECT_EQ(TextOf(parsed.places, "tls-cert: got /x, want none"),
+            path + ":4: tls-cert: got /x, want none");
+  EXPECT_EQ(parsed.places.Of("listen: got 127.0.0.1:2, want another"), path + ":3: ");
+  EXPECT_EQ(parsed.places.Of("listen: in use"), path + ":2: ");
+  EXPECT_EQ(parsed.places.Of("device: cuda:0 does not start"), "");
+  // The mistake is that of the command line.
+  EXPECT_EQ(Parse({"--config", path.c_str(), "--tls-cert=/y"}).places.Of("tls-cert: got /y"), "");
+  EXPECT_EQ(Parse({"--tls-cert=/y"}).places.Of("tls-cert: got /y"), "");
+}
+
+TEST(OptionsTest, UnknownOptionsAreNamedWithTheNearest) {
+  for (const std::vector<const char*>& arguments :
+       {std::vector{"--devcies=cpu"}, std::vector{"--devcies", "cpu"},
+        std::vector{"--grace=1s", "stray", "--devcies"}}) {
+    const ParsedOptions parsed = Parse(arguments);
+    EXPECT_EQ(parsed.exit_code, 2);
+    EXPECT_THAT(parsed.text, StartsWith("option: got --devcies, want an option of gemmd: did you "
+                                        "mean --devices?\n"));
+    EXPECT_THAT(parsed.text, HasSubstr("--help"));
+  }
+  EXPECT_THAT(Parse({"--listne", "127.0.0.1:1"}).text, HasSubstr(": did you mean --listen?\n"));
+  EXPECT_THAT(Parse({"--colour=red"}).text, HasSubstr("want an option of gemmd\n"));
+  EXPECT_THAT(Parse({"stray"}).text, HasSubstr("stray\n"));
 }
 
 TEST(OptionsTest, HelpHasGroupsAndTeaches) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "kernels/kernel.h"
@@ -22,6 +23,9 @@ struct Product {
   std::vector<std::byte> a_factors = {};  // Those of blocks.
   std::vector<std::byte> b_factors = {};
 };
+
+// Bytes before D and after it, which nobody may write. D stays aligned to 256.
+inline constexpr int64_t kGuardBytes = 256;
 
 // What an epilogue alone is given of it, to write D.
 inline GemmArgs EpilogueArgs(const Product& product, std::byte* d) {

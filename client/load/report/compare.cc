@@ -186,6 +186,9 @@ absl::StatusOr<ComparedReport> ParseReport(absl::string_view text) {
   // What is nested deeper than a report is left out: to print it would take as deep a stack.
   const auto is_taken = [](int depth, Json::parse_event_t, const Json&) { return depth < 32; };
   const Json json = Json::parse(text.begin(), text.end(), is_taken, false);
+  if (json.is_discarded()) {
+    return absl::InvalidArgumentError("got no JSON, want a report of gemmload --json");
+  }
   ComparedReport report;
   // The library reports what is missing or of another type by an exception.
   try {

@@ -94,9 +94,14 @@ std::string TimePlot(const LoadReport& report) {
   double before_s = 0;
   for (const ReportStep& step : report.steps) {
     double end_s = 0;
-    for (const LoadInterval& interval : PlottedIntervals(report, step)) {
+    bool begins = true;
+    const std::vector<LoadInterval> intervals = PlottedIntervals(report, step);
+    for (const LoadInterval& interval : intervals) {
       end_s = std::max(end_s, static_cast<double>(interval.to_ns) * 1e-9);
       if (interval.ok == 0) continue;
+      // The few answers after the end of a step are a point of their own.
+      const int64_t usual_ns = intervals.front().to_ns - intervals.front().from_ns;
+      begins |= 2 * (interval.to_ns - interval.from_ns) < usual_ns;
       const double x = before_s + static_cast<double>(interval.to_ns) * 1e-9;
       const double values[] = {static_cast<double>(interval.p50_ns),
                                static_cast<double>(interval.p99_ns),
@@ -105,8 +110,10 @@ std::string TimePlot(const LoadReport& report) {
       range.most = std::max(range.most, values[2]);
       for (size_t i = 0; i < 3; ++i) {
         series[i].points.push_back(
-            {x, values[i], absl::StrFormat("%s at %.1f s, %s", Time(values[i]), x, step.name)});
+            {x, values[i], absl::StrFormat("%s at %.1f s, %s", Time(values[i]), x, step.name),
+             begins});
       }
+      begins = false;
     }
     before_s += end_s;
   }

@@ -27,7 +27,7 @@ constexpr char kHead[] = R"(<!DOCTYPE html>
     --warn: #f0a04b; --c0: #6ea0f5; --c1: #f08a66; --c2: #57c492; --c3: #c08be6; --c4: #e0b93f;
     --c5: #4fc4d6; --c6: #ee7db1; --c7: #a3adb8; } }
 body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--page);
-  max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }
+  max-width: 1280px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 .faint { color: var(--faint); } code { font-size: .85rem; overflow-wrap: anywhere; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; }
@@ -55,8 +55,9 @@ svg text { fill: var(--faint); font-size: 15px; }
 .legend i.dashed { opacity: .5; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; margin-top: 1rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .25rem .8rem; border-bottom: 1px solid var(--rule); }
-th.text, td.text { text-align: left; } th { color: var(--faint); font-weight: 500; }
+th, td { text-align: right; white-space: nowrap; padding: .25rem .5rem; border-bottom: 1px solid var(--rule); }
+th.text, td.text { text-align: left; }
+th { color: var(--faint); font-weight: 500; white-space: normal; vertical-align: bottom; }
 .warnings { border-left: 3px solid var(--warn); padding-left: 1.6rem; }
 .verdict { font-size: 1.15rem; font-weight: 600; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; color: var(--faint); }
@@ -106,6 +107,13 @@ std::string WarningList(const std::vector<std::string>& warnings) {
   return html + "</ul>\n";
 }
 
+// The page begins with those of the whole run.
+std::vector<std::string> WarningsOfItsOwn(const LoadReport& report, const ReportStep& step) {
+  std::vector<std::string> own = step.warnings;
+  for (const std::string& said : report.Warnings()) std::erase(own, said);
+  return own;
+}
+
 std::string StepSection(const LoadReport& report, const ReportStep& step) {
   const StepResult& result = step.result;
   const Tally& tally = result.tally;
@@ -123,7 +131,7 @@ std::string StepSection(const LoadReport& report, const ReportStep& step) {
                absl::StrFormat("%.2f of %.3g cores", result.client_cores, result.usable_cores));
   html += absl::StrCat("</div>\n<p class=\"faint\">", FormatCount(tally.calls()),
                        " calls: ", EscapedMarkup(CodesText(tally.calls_by_code)), "</p>\n");
-  html += WarningList(step.warnings);
+  html += WarningList(WarningsOfItsOwn(report, step));
   return absl::StrCat(html, TableHtml(LatencyTable(step)), TableHtml(StageTable(step)),
                       TableHtml(KernelTable(step)), TableHtml(ProductTable(report, step)));
 }

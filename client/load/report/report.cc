@@ -113,17 +113,6 @@ std::string LoadReport::Verdict() const {
   return absl::StrCat("all ", FormatCount(calls()), " calls were sent and answered");
 }
 
-std::vector<std::string> LoadReport::Warnings() const {
-  if (slo.has_value()) return slo->Warnings(is_same_machine);
-  std::vector<std::string> warnings;
-  for (const ReportStep& step : steps) {
-    for (const std::string& warning : step.warnings) {
-      warnings.push_back(steps.size() > 1 ? absl::StrCat(step.name, ": ", warning) : warning);
-    }
-  }
-  return warnings;
-}
-
 std::string OperationUnit(const Mix& mix) {
   const bool has_integers = std::any_of(mix.begin(), mix.end(), [](const LoadProduct& product) {
     return DefaultAccumulationType(product.type) == v1::ELEMENT_TYPE_S32;

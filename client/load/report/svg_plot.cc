@@ -49,17 +49,27 @@ std::string Axes(const Plot& plot) {
 
 std::string Drawn(const Plot& plot, const PlotSeries& series) {
   std::string svg;
-  if (series.has_line && series.points.size() > 1) {
-    absl::StrAppendFormat(&svg, "<polyline class=\"c%d%s\" points=\"", series.color,
-                          series.is_dashed ? " dashed" : "");
-    for (const PlotPoint& point : series.points) {
+  const std::vector<PlotPoint>& points = series.points;
+  const auto begins = [&points](size_t i) {
+    return i == 0 || i == points.size() || points[i].begins;
+  };
+  for (size_t i = 0; i < points.size(); ++i) {
+    const PlotPoint& point = points[i];
+    const bool is_lone = begins(i) && begins(i + 1);
+    if (series.has_line && !is_lone) {
+      if (begins(i)) {
+        absl::StrAppendFormat(&svg, "<polyline class=\"c%d%s\" points=\"", series.color,
+                              series.is_dashed ? " dashed" : "");
+      }
       absl::StrAppendFormat(&svg, "%.1f,%.1f ", Frame::X(plot.x, point.x),
                             Frame::Y(plot.y, point.y));
+      if (begins(i + 1)) svg += "\"/>\n";
     }
-    svg += "\"/>\n";
   }
-  if (!series.has_marks && series.points.size() != 1) return svg;
-  for (const PlotPoint& point : series.points) {
+  for (size_t i = 0; i < points.size(); ++i) {
+    // A point without a line would not be seen.
+    if (!series.has_marks && !(series.has_line && begins(i) && begins(i + 1))) continue;
+    const PlotPoint& point = points[i];
     absl::StrAppendFormat(&svg, "<circle class=\"c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>\n",
                           series.color, Frame::X(plot.x, point.x), Frame::Y(plot.y, point.y));
   }

@@ -27,7 +27,8 @@ struct PlotAxis {
 struct PlotPoint {
   double x = 0;
   double y = 0;
-  std::string what;  // Shown where the pointer rests on it.
+  std::string what;     // Shown where the pointer rests on it.
+  bool begins = false;  // No line leads to it from the point before.
 };
 
 struct PlotSeries {

@@ -121,4 +121,21 @@ std::vector<std::string> SloFindings::Warnings(bool is_same_machine) const {
   return warnings;
 }
 
+std::vector<std::string> LoadReport::Warnings() const {
+  if (slo.has_value()) return slo->Warnings(is_same_machine);
+  std::vector<std::string> warnings;
+  bool is_shared = false;
+  for (const ReportStep& step : steps) {
+    for (const std::string& warning : step.warnings) {
+      if (warning == kSharedMachine) {
+        is_shared = true;  // It is said once, since it is no step's own.
+      } else {
+        warnings.push_back(steps.size() > 1 ? absl::StrCat(step.name, ": ", warning) : warning);
+      }
+    }
+  }
+  if (is_shared) warnings.push_back(kSharedMachine);
+  return warnings;
+}
+
 }  // namespace gemmd

@@ -12,7 +12,9 @@ want m*k*4 = 8192``. Every exception here has the three apart, where the message
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Collection
 
 import grpc
 
@@ -152,6 +154,16 @@ def numbered_error(number: int, message: str) -> Error:
 def refusal(field: str, got: object, want: str) -> InvalidArgument:
     """The exception for what this client refuses by itself, in the server's own words."""
     return InvalidArgument(f"{field}: got {got}, want {want}")
+
+
+def check_names(given: Collection[str], known: Collection[str]) -> None:
+    """Raises TypeError, as for every wrong keyword, for names of options that there are not."""
+    unknown = sorted(set(given) - set(known))
+    if not unknown:
+        return
+    alike = difflib.get_close_matches(unknown[0], sorted(known), n=1)
+    hint = f": did you mean {alike[0]}?" if alike else ""
+    raise TypeError(f"unknown options: {', '.join(unknown)}{hint}")
 
 
 def from_rpc_error(error: grpc.RpcError) -> Error:

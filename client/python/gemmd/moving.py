@@ -84,7 +84,7 @@ class _Round(Attempt):
             for answer in call:
                 with self._condition:
                     if answer.HasField("tensor"):
-                        self.tensor = answer.tensor
+                        self.take_tensor(answer.tensor)
                         self._is_over = True
                     else:
                         self.take_state(answer.state)

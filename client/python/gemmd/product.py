@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gemmd.blocks import BlockScale
 from gemmd.elements import named_element, numbered_element, typed
-from gemmd.errors import DataLoss, InvalidArgument, refusal
+from gemmd.errors import DataLoss, InvalidArgument, check_names, refusal
 from gemmd.operands import (
     COLUMN_MAJOR,
     ROW_MAJOR,
@@ -277,9 +277,7 @@ def build_request(a: Any, b: Any, options: ProductOptions) -> Request:
     sent once. Raises InvalidArgument where shapes contradict each other; what only the server can know
     is left to it.
     """
-    unknown = options.keys() - ProductOptions.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+    check_names(options.keys(), ProductOptions.__annotations__.keys())
     a, a_is_vector = as_matrix(a, "a", vector_is_column=False)
     b, b_is_vector = as_matrix(b, "b", vector_is_column=True)
     (m, k), n = a.shape[-2:], b.shape[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict, cast
 
-from gemmd.errors import refusal
+from gemmd.errors import check_names, refusal
 from gemmd.part import OwnedTensor, TensorView
 from gemmd.product import ProductOptions, Request, build_request
 from gemmd.v1 import registry_pb2, resident_pb2, tensors_pb2
@@ -50,6 +50,7 @@ def keep_message(options: KeepOptions) -> tensors_pb2.NewTensor:
 
 def chain_request(a: Any, b: Any, options: ChainOptions) -> Request:
     """The request for a product whose D stays on the server."""
+    check_names(options.keys(), ChainOptions.__annotations__.keys())
     if options.get("out") is not None:
         raise refusal("out", "an array", "none: D stays on the server")
     own = KeepOptions.__annotations__.keys() | {"into"}
@@ -75,6 +76,7 @@ def compress_request(
     tensor: OwnedTensor, mask: OwnedTensor | None, options: KeepOptions
 ) -> resident_pb2.CompressRequest:
     """The request for a 2:4 tensor."""
+    check_names(options.keys(), KeepOptions.__annotations__.keys())
     request = resident_pb2.CompressRequest(tensor=tensor.ref, keep=keep_message(options))
     if mask is not None:
         request.mask.CopyFrom(mask.ref)

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from gemmd.client import Client
 from gemmd.elements import named_element
-from gemmd.errors import refusal
+from gemmd.errors import check_names, refusal
 from gemmd.prepare import quantize
 from gemmd.product import ProductOptions
 from gemmd.remote import RemoteTensor
@@ -39,7 +39,13 @@ _FOREIGN = {
 }
 # Types of which PyTorch's products and the daemon's have the same meaning.
 _OFFLOADED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_TYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+_TYPES = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "tf32": torch.float32,
+}
 _QUANTIZED = ("e4m3", "e5m2", "s8")
 
 
@@ -89,15 +95,20 @@ class Offload(TorchFunctionMode):
         products: how many products went to the daemon.
     """
 
-    def __init__(self, client: Client, type: str | None, options: ProductOptions) -> None:
+    def __init__(
+        self, client: Client, type: str | None, matmul_type: str | None, options: ProductOptions
+    ) -> None:
         super().__init__()
-        if type is not None and type not in (*_TYPES, *_QUANTIZED):
-            raise refusal("type", repr(type), "one of " + ", ".join((*_TYPES, *_QUANTIZED)))
+        _check_type("type", type, (*_TYPES, *_QUANTIZED))
+        _check_type("matmul_type", matmul_type, tuple(_TYPES))
+        if matmul_type is not None and type not in _QUANTIZED:
+            raise refusal("matmul_type", repr(matmul_type), f"none beside type {type!r}")
         self.products = 0
         self._client = client
         self._type = type
+        self._plain_type = matmul_type if type in _QUANTIZED else type
         self._options = options
-        self._weights = _Weights(lambda weight: client.put(self._weight_operand(weight)))
+        self._weights = _Weights(self._upload)
         self._no_grad = torch.no_grad()
 
     def __enter__(self) -> Self:
@@ -137,7 +148,7 @@ class Offload(TorchFunctionMode):
         return result.reshape(*input.shape[:-1], weight.shape[0])
 
     def matmul(self, input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """input @ other; 8-bit types hold for `linear` alone."""
+        """input @ other, in the type that is for it where that of `linear` has 8 bits."""
         if input.ndim == 0 or other.ndim == 0 or input.dtype != other.dtype:
             raise _OnlyForTorch
         if 0 in (*input.shape, *other.shape):
@@ -172,12 +183,18 @@ class Offload(TorchFunctionMode):
         options["out_type"] = next(name for name, each in _TYPES.items() if each is dtype)
         if bias is not None:
             options["bias"] = to_array(bias)
+        if self._plain_type == "tf32":
+            # Tensors that are on the daemon, and 8-bit operands, have types of their own.
+            if isinstance(a, np.ndarray):
+                options["a_type"] = "tf32"
+            if isinstance(b, np.ndarray):
+                options["b_type"] = "tf32"
         self.products += 1
         return to_tensor(np.ascontiguousarray(self._client.matmul(a, b, **options)))
 
     def _plain(self, tensor: torch.Tensor) -> np.ndarray:
         """The operand in the type that was asked for, or its own."""
-        return to_array(tensor.to(_TYPES.get(self._type or "", tensor.dtype)))
+        return to_array(tensor.to(_TYPES.get(self._plain_type or "", tensor.dtype)))
 
     def _convert(self, matrix: torch.Tensor) -> Any:
         """An 8-bit operand with a factor for each row."""
@@ -185,12 +202,21 @@ class Offload(TorchFunctionMode):
             to_array(matrix.to(torch.float32)), named_element(self._type, "type").name, per="row"
         )
 
-    def _weight_operand(self, weight: torch.Tensor) -> Any:
-        return self._convert(weight) if self._type in _QUANTIZED else self._plain(weight)
+    def _upload(self, weight: torch.Tensor) -> RemoteTensor:
+        if self._type in _QUANTIZED:
+            return self._client.put(self._convert(weight))
+        if self._plain_type == "tf32":
+            return self._client.put(self._plain(weight), element_type="tf32")
+        return self._client.put(self._plain(weight))
 
 
 class _OnlyForTorch(Exception):
     """The daemon does not compute this one."""
+
+
+def _check_type(field: str, type: str | None, known: tuple[str, ...]) -> None:
+    if type is not None and type not in known:
+        raise refusal(field, repr(type), "one of " + ", ".join(known))
 
 
 def _is_offloaded(argument: Any) -> bool:
@@ -217,16 +243,24 @@ _PRODUCTS: dict[Any, Callable[..., torch.Tensor]] = {
 
 
 def offload(
-    client: Client, *, type: str | None = None, **options: Unpack[ProductOptions]
+    client: Client,
+    *,
+    type: str | None = None,
+    matmul_type: str | None = None,
+    **options: Unpack[ProductOptions],
 ) -> Offload:
     """A context in which products run on the client's daemon.
 
     Args:
         client: a `gemmd.Client`; the weights are tensors of its session.
-        type: the type of operands: ``f64``, ``f32``, ``f16``, ``bf16``; ``e4m3``, ``e5m2``, ``s8`` for
-            `linear` alone, with a factor for each row of inputs and weights. None: that of the tensors.
+        type: the type of operands: ``f64``, ``f32``, ``f16``, ``bf16``, ``tf32``; ``e4m3``, ``e5m2``,
+            ``s8`` for `linear` alone, with a factor for each row of inputs and weights. None: that of
+            the tensors.
+        matmul_type: beside an 8-bit type, that of the operands of all other products: a chip that has
+            no instruction for f32 needs ``tf32``, ``bf16`` or ``f16``. None: that of the tensors.
         options: those of every product: ``device``, ``kernel``, ``deterministic`` and so on.
 
     Results have the type that PyTorch gives them.
     """
-    return Offload(client, type, options)
+    check_names(options.keys(), ProductOptions.__annotations__.keys())
+    return Offload(client, type, matmul_type, options)

@@ -17,7 +17,7 @@ import numpy as np
 from gemmd.blocks import BlockScale
 from gemmd.channel import Deadline
 from gemmd.elements import typed
-from gemmd.errors import DeadlineExceeded, Error, Unavailable, refusal
+from gemmd.errors import DeadlineExceeded, Error, Unavailable, check_names, refusal
 from gemmd.operands import bytes_of, lines_of
 from gemmd.part import Span
 from gemmd.prepare import QuantizedMatrix, SparseMatrix, pack24
@@ -53,6 +53,7 @@ class Upload:
     @staticmethod
     def of(array: Any, options: PutOptions) -> Upload:
         """The upload of an array, or of what `pack24` or `quantize` has made."""
+        check_names(options.keys(), PutOptions.__annotations__.keys())
         spec, scale, element_type = (
             resident_pb2.TensorSpec(),
             options.get("scale"),
@@ -193,6 +194,11 @@ class Attempt:
         if self.state is None:
             self.chunks = missing_chunks(state, self._upload.data.nbytes)
             self.state = state
+
+    def take_tensor(self, tensor: resident_pb2.TensorInfo) -> None:
+        """The last answer of a stream. Only the stream that began the upload is told the factors."""
+        if self.tensor is None or tensor.spec.scale.values:
+            self.tensor = tensor
 
     def next_chunk(self) -> OutgoingChunk | None:
         """What a stream sends next; None where all is sent or the tensor complete."""

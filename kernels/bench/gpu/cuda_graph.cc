@@ -9,14 +9,21 @@
 namespace gemmd::bench {
 namespace {
 
-// The nodes that come right after one. CUDA 13 asks for one argument more than 12.
+// Whether a node comes right after this one. A kernel may begin before the end of the one ahead of
+// it, and CUDA names it only to those who ask for that word, too.
 template <typename Node>
-cudaError_t CountDependents(Node node, size_t* count) {
-  if constexpr (requires { cudaGraphNodeGetDependentNodes(node, nullptr, nullptr, count); }) {
-    return cudaGraphNodeGetDependentNodes(node, nullptr, nullptr, count);
+cudaError_t HasDependent(Node node, bool& has_dependent) {
+  Node dependent = nullptr;
+  cudaGraphEdgeData edge = {};
+  size_t count = 1;
+  cudaError_t error;
+  if constexpr (requires { cudaGraphNodeGetDependentNodes(node, &dependent, &edge, &count); }) {
+    error = cudaGraphNodeGetDependentNodes(node, &dependent, &edge, &count);
   } else {
-    return cudaGraphNodeGetDependentNodes(node, nullptr, count);
+    error = cudaGraphNodeGetDependentNodes_v2(node, &dependent, &edge, &count);  // CUDA 12.
   }
+  has_dependent = dependent != nullptr;
+  return error;
 }
 
 }  // namespace
@@ -72,9 +79,9 @@ absl::StatusOr<cudaGraphNode_t> LastKernelOf(const CudaGraph& graph) {
   ASSIGN_OR_RETURN(const std::vector<cudaGraphNode_t> nodes, graph.Nodes());
   cudaGraphNode_t last = nullptr;
   for (cudaGraphNode_t node : nodes) {
-    size_t count = 0;
-    RETURN_IF_ERROR(CudaStatus(CountDependents(node, &count), "dependent nodes"));
-    if (count != 0) continue;
+    bool has_dependent = false;
+    RETURN_IF_ERROR(CudaStatus(HasDependent(node, has_dependent), "dependent nodes"));
+    if (has_dependent) continue;
     cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
     RETURN_IF_ERROR(CudaStatus(cudaGraphNodeGetType(node, &type), "type of a node"));
     if (type != cudaGraphNodeTypeKernel || last != nullptr) return nullptr;

@@ -197,6 +197,7 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, c
   parameters.tiles_n = static_cast<int>(tiles_n);
   parameters.tiles_k = static_cast<int>(tiles_k);
   parameters.first_batch = 0;
+  parameters.abort = args.abort_word;
   parameters.epilogue = EpilogueOf(args, AccumulatorType(row));
   if (HasRingOn(row, chip)) {
     RETURN_IF_ERROR(MakeTileMaps(row, chip, plan, problem, parameters));
@@ -249,15 +250,22 @@ absl::Status LaunchProduct(const Kernel& kernel, const Code& code, MmaParameters
                           : dim3(static_cast<unsigned>(parameters.tiles_m * parameters.tiles_n), 1,
                                  static_cast<unsigned>(batches));
     void* arguments[] = {&parameters};
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {blocks_of_cluster, 1, 1};
+    cudaLaunchAttribute attributes[2] = {};
+    unsigned count = 0;
+    if (BeginsEarly(row, code.chip)) {
+      attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (blocks_of_cluster > 1) {
+      attributes[count].id = cudaLaunchAttributeClusterDimension;
+      attributes[count++].val.clusterDim = {blocks_of_cluster, 1, 1};
+    }
     const cudaLaunchConfig_t launch = {.gridDim = grid,
                                        .blockDim = dim3(threads),
                                        .dynamicSmemBytes = static_cast<size_t>(SharedBytes(row)),
                                        .stream = stream,
-                                       .attrs = &cluster,
-                                       .numAttrs = blocks_of_cluster > 1 ? 1U : 0U};
+                                       .attrs = attributes,
+                                       .numAttrs = count};
     RETURN_IF_ERROR(
         CudaStatus(cudaLaunchKernelExC(&launch, code.function, arguments), kernel.name));
   }
@@ -276,7 +284,8 @@ GemmArgs TransposedArgs(const GemmArgs& args, const Problem& transposed) {
           .b_scale = args.a_scale,
           .d = args.d,
           .workspace = args.workspace,
-          .abort = args.abort};
+          .abort = args.abort,
+          .abort_word = args.abort_word};
 }
 
 absl::Status LaunchAsMultiplied(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/abort.h"
 #include "kernels/cuda/epilogue.h"
 
 namespace gemmd {
@@ -40,6 +41,7 @@ struct MmaParameters {
   int tiles_n;
   int tiles_k;
   int64_t first_batch;  // The first matrix of this launch.
+  AbortWord abort;
   EpilogueParameters epilogue;
 
   // For rows of warpgroups: the tiles of all matrices, and the blocks that share them. What they

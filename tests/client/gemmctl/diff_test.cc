@@ -101,7 +101,8 @@ TEST_F(DiffTest, RefusesWhatItCannotCompare) {
     const char* message;
   } cases[] = {
       {{"diff", a, b}, "b: got 2 x 2, want 2 x 1 as a has"},
-      {{"diff", a}, "A, B: got none, want two .npy files to compare, or a product and --chips"},
+      {{"diff"}, "A, B: got none, want two .npy files to compare, or a product and --chips"},
+      {{"diff", a}, ": B: got none, want two .npy files to compare, or a product and --chips"},
       {{"diff", a, a, "--transpose-b"}, "--chips: got none beside options of a product"},
       {{"diff", "--random", "2,2,2"}, "--chips: got none beside options of a product"},
       {{"diff", a, a, "--chips", "sm_80"}, "got sm_80, want two names or more"},

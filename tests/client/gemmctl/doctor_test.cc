@@ -124,6 +124,33 @@ TEST(DoctorTest, JudgesWhatTheServerSays) {
   EXPECT_EQ(CheckLatency({200'000'000}).state, CheckState::kWarn);
 }
 
+TEST(DoctorTest, JudgesTheClock) {
+  const absl::Time sent = absl::FromUnixSeconds(1'800'000'000);
+  const absl::Time received = sent + absl::Milliseconds(40);
+  const auto judge = [&](absl::Duration since_sent) {
+    return CheckClock(absl::ToUnixNanos(sent + since_sent), sent, received);
+  };
+  for (const absl::Duration within :
+       {absl::ZeroDuration(), absl::Milliseconds(7), absl::Milliseconds(40)}) {
+    EXPECT_EQ(judge(within).state, CheckState::kOk);
+    EXPECT_THAT(judge(within).seen, HasSubstr("that of this machine, to 40.0 ms"));
+  }
+  // A long way there or back is no difference between the clocks.
+  EXPECT_THAT(judge(absl::Milliseconds(540)).seen, HasSubstr("500 ms ahead of"));
+  EXPECT_EQ(judge(absl::Milliseconds(1039)).state, CheckState::kOk);
+  EXPECT_EQ(judge(absl::Milliseconds(1040)).state, CheckState::kWarn);
+  EXPECT_EQ(judge(-absl::Milliseconds(999)).state, CheckState::kOk);
+  EXPECT_EQ(judge(-absl::Seconds(1)).state, CheckState::kWarn);
+  EXPECT_THAT(judge(-absl::Seconds(3)).seen, HasSubstr("3.00 s behind that of this machine"));
+  EXPECT_EQ(judge(absl::Seconds(60)).state, CheckState::kWarn);
+  EXPECT_EQ(judge(absl::Milliseconds(60'040)).state, CheckState::kFail);
+  EXPECT_EQ(judge(-absl::Seconds(60)).state, CheckState::kFail);
+  EXPECT_EQ(CheckClock(0, sent, received).state, CheckState::kWarn);
+  for (const int64_t ns : {int64_t{0}, absl::ToUnixNanos(sent) - int64_t{2'000'000'000}}) {
+    EXPECT_FALSE(CheckClock(ns, sent, received).advice.empty());
+  }
+}
+
 TEST(DoctorTest, JudgesStatistics) {
   v1::GetStatisticsResponse now;
   now.set_max_admitted_requests(100);
@@ -182,6 +209,7 @@ FakeScript ScriptOf(
   FakeScript script;
   script.get_server_info = [](v1::GetServerInfoResponse& response) {
     response.set_version(ToolVersion());
+    response.set_unix_ns(absl::GetCurrentTimeNanos());
     response.mutable_limits()->set_max_message_bytes(1 << 30);
     response.mutable_limits()->set_max_queued_bytes(1 << 30);
     return grpc::Status::OK;
@@ -240,6 +268,7 @@ TEST(DoctorTest, ASoundServerIsZeroAndAWrongDeviceIsOne) {
   EXPECT_EQ(states["canary cpu"], "ok");
   EXPECT_EQ(states["canary cuda:0"], "ok");
   EXPECT_EQ(states["canary cuda:1"], "fail");
+  EXPECT_EQ(states["clock"], "ok");
   EXPECT_EQ(nlohmann::json::parse(bad.out)["fail"], 1);
 }
 

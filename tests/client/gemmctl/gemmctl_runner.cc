@@ -19,13 +19,13 @@ std::string Contents(std::FILE* file) {
 }  // namespace
 
 Outcome RunGemmctl(const std::vector<std::string>& arguments, const std::string& address,
-                   const std::string& in, const std::string& runtime_folder) {
+                   const std::string& in, const std::string& session_folder) {
   const Console console = {std::tmpfile(), std::tmpfile(), std::tmpfile(), "gemmctl"};
   std::fwrite(in.data(), 1, in.size(), console.in);
   std::rewind(console.in);
   Outcome run = {};
   run.code = RunCommandLine(
-      arguments, {.address = address, .session = {}, .runtime_folder = runtime_folder}, console);
+      arguments, {.address = address, .session = {}, .session_folder = session_folder}, console);
   run.out = Contents(console.out);
   run.err = Contents(console.err);
   std::fclose(console.in);

@@ -16,8 +16,9 @@ struct Outcome {
   std::string err;
 };
 
-// `address`: what GEMMD_ADDRESS would say. `in`: standard input. `runtime_folder`: XDG_RUNTIME_DIR.
+// `address`: what GEMMD_ADDRESS would say. `in`: standard input. `session_folder`: where tokens are
+// kept.
 Outcome RunGemmctl(const std::vector<std::string>& arguments, const std::string& address,
-                   const std::string& in = "", const std::string& runtime_folder = "");
+                   const std::string& in = "", const std::string& session_folder = "");
 
 }  // namespace gemmd

@@ -13,7 +13,6 @@
 
 #include "client/gemmctl/tensor_session.h"
 #include "client/matrix/npy_map.h"
-#include "client/terminal/progress.h"
 #include "gemmd/v1/tensors.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_tensors.h"
@@ -30,7 +29,7 @@ using testing::SizeIs;
 class GemmctlTensorsTest : public testing::Test {
  protected:
   Outcome Run(const std::vector<std::string>& arguments) {
-    return RunGemmctl(arguments, server_.address(), "", folder_.Path(""));
+    return RunGemmctl(arguments, server_.address(), "", folder_.Path("gemmd"));
   }
 
   std::string Random(const std::string& name, const std::string& shape,
@@ -100,6 +99,18 @@ TEST_F(GemmctlTensorsTest, ProcessesShareASession) {
   EXPECT_THAT(Run({"ls"}).err, HasSubstr("want one of mode 0600"));
   EXPECT_EQ(Run({"ls"}).code, ExitCode::kUsage);
   chmod(Sessions()[0].c_str(), 0600);
+  // So could one in a folder of others, or behind a link that others have made.
+  chmod(folder_.Path("gemmd").c_str(), 0777);
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"ls"}, {"put", a}}) {
+    EXPECT_THAT(Run(command).err, HasSubstr("want a folder of mode 0700"));
+    EXPECT_EQ(Run(command).code, ExitCode::kUsage);
+  }
+  chmod(folder_.Path("gemmd").c_str(), 0700);
+  std::filesystem::rename(folder_.Path("gemmd"), folder_.Path("elsewhere"));
+  std::filesystem::create_directory_symlink(folder_.Path("elsewhere"), folder_.Path("gemmd"));
+  EXPECT_THAT(Run({"ls"}).err, HasSubstr("want a folder of mode 0700"));
+  std::filesystem::remove(folder_.Path("gemmd"));
+  std::filesystem::rename(folder_.Path("elsewhere"), folder_.Path("gemmd"));
   EXPECT_EQ(Run({"ls", "--session", "token9"}).code, ExitCode::kRefused);
   EXPECT_EQ(Run({"ls", "--session", "token1"}).code, ExitCode::kOk);
 }
@@ -180,25 +191,6 @@ TEST_F(GemmctlTensorsTest, LargeFilesAreNotRead) {
   std::filesystem::resize_file(folder_.Path("a.npy"), 100);
   EXPECT_THAT(MappedNpy::Open(folder_.Path("a.npy"), v1::ELEMENT_TYPE_UNSPECIFIED),
               StatusIs(absl::StatusCode::kInvalidArgument));
-}
-
-TEST(ProgressTest, TellsRateAndTimeLeft) {
-  EXPECT_EQ(ProgressText("put w.npy", {.bytes_done = int64_t{1} << 30,
-                                       .bytes_total = int64_t{4} << 30,
-                                       .elapsed = absl::Seconds(2)}),
-            "put w.npy  [##        ]   25 %  1.00 GiB of 4.00 GiB  512 MiB/s  6.00 s left");
-  EXPECT_EQ(ProgressText("put", {.bytes_done = 0, .bytes_total = 0, .elapsed = {}}),
-            "put  [##########]  100 %  0 B of 0 B  0 B/s");
-}
-
-TEST(ProgressTest, IsSilentWhereThereIsNoTerminal) {
-  std::FILE* const file = std::tmpfile();
-  {
-    ProgressLine line(file, "put");
-    line.Show({.bytes_done = 1, .bytes_total = 2, .elapsed = absl::Seconds(5)});
-  }
-  EXPECT_EQ(std::ftell(file), 0);
-  std::fclose(file);
 }
 
 }  // namespace

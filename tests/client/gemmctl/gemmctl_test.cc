@@ -67,9 +67,10 @@ TEST(GemmctlTest, BadUsageIsTwo) {
 
 TEST(GemmctlTest, BadUsageIsToldWithWhatWouldBeRight) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> bad = {
-      {{}, "command: got none, want one of gemmctl (gemmctl --help lists them)"},
-      {{"mutliply"}, "command: got mutliply, want one of gemmctl: did you mean multiply? (gemmctl"},
-      {{"conquer"}, "command: got conquer, want one of gemmctl (gemmctl --help"},
+      {{}, "command: got none, want a command of gemmctl (gemmctl --help lists them)"},
+      {{"mutliply"},
+       "command: got mutliply, want a command of gemmctl: did you mean multiply? (gemmctl"},
+      {{"conquer"}, "command: got conquer, want a command of gemmctl (gemmctl --help"},
       {{"--jsn", "ls"}, "option: got --jsn, want an option of gemmctl ls: did you mean --json?"},
       {{"multiply", "--randm=1,2,3"},
        "option: got --randm, want an option of gemmctl multiply: did you mean --random? (gemmctl "
@@ -79,10 +80,31 @@ TEST(GemmctlTest, BadUsageIsToldWithWhatWouldBeRight) {
       {{"random", "1,2,3,4", "-o", "-"}, "SHAPE: got 1,2,3,4, want 2 to 3 whole numbers"},
       {{"multiply", "--batch", "-1"}, "--batch: got -1, want a number from 0 on"},
       {{"multiply", "--repeat", "nan"}, "--repeat: got nan, want a number above 0"},
+      {{"multiply"}, "A, B: got none, want two .npy files, "},
+      {{"multiply", "a.npy"}, "B: got none, want two .npy files, "},
+      {{"convert", "a.npy", "--order", "colum"},
+       "--order: got colum, want row or column: did you mean column?"},
+      {{"multiply", "--type", "bf61"},
+       "--type: got bf61, want f64, f32, tf32, f16, bf16, e4m3, e5m2, e3m2, e2m3, e2m1, s8, u8, "
+       "s4, u4, b1 or s32: did you mean bf16?"},
   };
   for (const auto& [arguments, message] : bad) {
     EXPECT_THAT(RunGemmctl(arguments, "127.0.0.1:1").err,
                 StartsWith("gemmctl: INVALID_ARGUMENT: " + message));
+  }
+}
+
+TEST(GemmctlTest, HelpIsGivenBesideWhatIsWrong) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> asked = {
+      {{"random", "a.npy", "--help"}, "gemmctl random [OPTIONS] SHAPE"},
+      {{"random", "--help", "--sede", "1"}, "gemmctl random [OPTIONS] SHAPE"},
+      {{"--timeout", "soon", "--help"}, "gemmctl [OPTIONS] SUBCOMMAND"},
+      {{"mutliply", "--help"}, "gemmctl [OPTIONS] SUBCOMMAND"},
+      {{"random", "a.npy", "--help-all"}, "Write a random matrix"}};
+  for (const auto& [arguments, text] : asked) {
+    const Outcome run = RunGemmctl(arguments, "127.0.0.1:1");
+    EXPECT_EQ(run.code, ExitCode::kOk) << testing::PrintToString(arguments) << run.err;
+    EXPECT_THAT(run.out, HasSubstr(text));
   }
 }
 

@@ -117,6 +117,14 @@ TEST(GemmloadTest, RefusesBadUsage) {
   refused({"--slo", "p99=2ms", "--rate", "10,20"}, "--slo");
   refused({"--slo", "p99"}, "--slo: got \"p99\"");
   refused({"--type", "bf16"}, "--shape");
+  refused({"--operands", "residnet"},
+          "--operands: got residnet, want inline, resident, resident-all or the path of a .npy");
+  refused({"--operands", "a.npy,b.npy,c.npy"}, "want at most one place and two files");
+  refused({"--operands", "inline,resident"}, "want at most one place and two files");
+  refused({"--operands", "w.npy", "--b", "w.npy"}, "beside --a or --b, want each operand once");
+  refused({"--operands", "a.npy,w.npy", "--a", "a.npy"}, "beside --a or --b, want each operand");
+  refused({"--operands", "w.npy", "--profile", "small"}, "--operands: got files and --profile");
+  refused({"--operands", "/nowhere.npy", "--shape", "2,2,2"}, "/nowhere.npy: ");
   refused({"--a", "/nowhere.npy"}, "/nowhere.npy");
   refused({"--a", "x.npy", "--profile", "small"}, "--profile");
   refused({"--metrics-listen", "localhost"}, "--metrics-listen: got \"localhost\", want an IP");

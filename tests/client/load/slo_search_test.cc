@@ -79,7 +79,8 @@ TEST(SloSearchTest, SearchesOfABusyServerAgree) {
   int covered = 0;
   int far_off = 0;
   int apart = 0;
-  constexpr int kServers = 30;
+  int wrong_ends = 0;
+  constexpr int kServers = 200;
   for (int i = 0; i < kServers; ++i) {
     const double highest = AnyRate(random);
     double least = HUGE_VAL;
@@ -87,9 +88,10 @@ TEST(SloSearchTest, SearchesOfABusyServerAgree) {
     for (int run = 0; run < 3; ++run) {
       SimulatedServer server = BusyServer(random, highest);
       const SloAnswer answer = Search(server);
-      // One that is not sure says so.
+      // One that is not sure says so. No rate is tried below one a second: a server that just
+      // keeps up with it may look like one that keeps up with none.
       if (answer.end != End::kFound) {
-        EXPECT_FALSE(answer.is_conclusive());
+        wrong_ends += answer.is_conclusive() && !(answer.end == End::kNoRate && highest <= 1.15);
         continue;
       }
       ++found;
@@ -100,12 +102,38 @@ TEST(SloSearchTest, SearchesOfABusyServerAgree) {
     }
     apart += most > 1.15 * least;
   }
-  // Of 75 such searches elsewhere 60 found a rate, all intervals held the truth, and none was off
-  // by more than 6 %.
+  // Of 12,000 such searches elsewhere 11,646 found a rate, 11,480 intervals held the truth, 55
+  // rates were off by more than 15 %, those of 57 of 4,000 servers were further apart, and 3 said
+  // wrongly that there is none (of 4,200 for 1.15 to 2 calls a second, 24 did). With these shares
+  // one run of several hundred thousand is against a bound.
+  EXPECT_GE(found, 0.9 * 3 * kServers);
+  EXPECT_GE(covered, 0.9 * found);
+  EXPECT_LE(far_off, 13);
+  EXPECT_LE(apart, 13);
+  EXPECT_LE(wrong_ends, 5);
+}
+
+// The last windows are for what lies beside an interval that is not wider than it may be.
+TEST(SloSearchTest, AnIntervalThatIsNarrowEnoughIsAnAnswer) {
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  int found = 0;
+  int covered = 0;
+  int narrow = 0;
+  for (int i = 0; i < 60; ++i) {
+    SimulatedServer server = BusyServer(random, 500);
+    server.noise = 0.4;
+    const SloPlan plan;
+    const SloAnswer answer = Search(server, plan);
+    found += answer.end == End::kFound;
+    covered += answer.end == End::kFound && answer.low <= 500 && 500 <= answer.high;
+    narrow += answer.end == End::kTooNoisy && answer.high <= plan.width_at_last * answer.low;
+  }
+  // Of 300 such searches 273 found a rate, 255 intervals held the truth, and 4 were inconclusive
+  // because what lies beside the interval contradicted it.
   EXPECT_GE(found, 45);
-  EXPECT_GE(covered, 0.85 * found);
-  EXPECT_LE(far_off, 2);
-  EXPECT_LE(apart, 2);
+  EXPECT_GE(covered, 0.8 * found);
+  EXPECT_LE(narrow, 6);
 }
 
 TEST(SloSearchTest, NoOneWindowDecides) {
@@ -153,6 +181,9 @@ TEST(SloSearchTest, NeverClaimsMoreThanTheClientCanSend) {
   EXPECT_EQ(answer.end, End::kClientLimit);
   EXPECT_EQ(answer.rate, 0);
   EXPECT_EQ(answer.discarded(), static_cast<int64_t>(answer.windows.size()));
+  // At a call a second one window of a p99 would take five minutes.
+  EXPECT_EQ(answer.windows.size(), 12U);
+  EXPECT_GT(answer.windows.back().rate, 5);
 }
 
 TEST(SloSearchTest, EndsWhereNothingOrEverythingHolds) {
@@ -177,14 +208,19 @@ TEST(SloSearchTest, EndsWhereNothingOrEverythingHolds) {
 TEST(SloSearchTest, SaysThatWindowsContradictEachOther) {
   RandomSource random;
   SCOPED_TRACE(random.trace());
-  // Windows hold by chance, whatever their rate.
-  const SloAnswer answer = SearchRate({}, [&](double rate) -> std::optional<SloWindow> {
-    return SloWindow{rate, rate < 300 || (rate < 3000 && random.Flip()) ? WindowVerdict::kHolds
-                                                                        : WindowVerdict::kFails};
-  });
-  EXPECT_FALSE(answer.end == End::kFound && answer.high < 1.25 * answer.low &&
-               answer.windows.size() < 20);
-  EXPECT_LE(answer.windows.size(), 60U);
+  int sure_too_soon = 0;
+  for (int i = 0; i < 20; ++i) {
+    // Windows hold by chance, whatever their rate.
+    const SloAnswer answer = SearchRate({}, [&](double rate) -> std::optional<SloWindow> {
+      return SloWindow{rate, rate < 300 || (rate < 3000 && random.Flip()) ? WindowVerdict::kHolds
+                                                                          : WindowVerdict::kFails};
+    });
+    sure_too_soon +=
+        answer.end == End::kFound && answer.high < 1.25 * answer.low && answer.windows.size() < 20;
+    EXPECT_LE(answer.windows.size(), 60U);
+  }
+  // Chance agrees with itself in one search of 200.
+  EXPECT_LE(sure_too_soon, 2);
 }
 
 TEST(SloSearchTest, StopsWhenToldAndWhereThereIsNoHope) {

@@ -78,9 +78,11 @@ TEST(NpyTest, AsksForTheTypeWhereTheFileCannotSay) {
 }
 
 TEST(NpyTest, RefusesTypesThatDoNotFit) {
-  EXPECT_THAT(ReadNpyText(NpyFileText("<f4", "(1, 1)", "abcd"), v1::ELEMENT_TYPE_BF16),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "npy descr: got '<f4', want '<V2' or '<u2' for type bf16"));
+  EXPECT_THAT(
+      ReadNpyText(NpyFileText("<f4", "(1, 1)", "abcd"), v1::ELEMENT_TYPE_BF16),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "npy descr: got '<f4', want '<V2' or '<u2' for type bf16 (the file is of f32: "
+               "gemmctl convert --type bf16 makes another one)"));
   EXPECT_THAT(
       ReadNpyText(NpyFileText("<i8", "(1, 1)", "abcdefgh")),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("npy descr: got '<i8', want f8, f4")));

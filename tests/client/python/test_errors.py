@@ -88,7 +88,17 @@ def test_what_is_refused_before_it_is_sent(client, a, b, options, field):
 
 
 def test_unknown_options(client):
-    assert "aplha" in str(refused(TypeError, client.matmul, ONE, ONE, aplha=2))
+    tensor = client.put(ONE)
+    for call, arguments, options, want in [
+        (client.matmul, (ONE, ONE), {"aplha": 2}, "aplha: did you mean alpha?"),
+        (client.chain, (ONE, tensor), {"pined": True}, "pined: did you mean pinned?"),
+        (client.put, (ONE,), {"spares": True}, "spares: did you mean sparse?"),
+        (client.compress, (tensor,), {"nmae": "x"}, "nmae: did you mean name?"),
+        (gemmd.Client, ("x:1",), {"max_atempts": 1}, "max_atempts: did you mean max_attempts?"),
+        (gemmd.aio.Client, ("x:1",), {"tokn": "t"}, "tokn: did you mean token?"),
+        (client.matmul, (ONE, ONE), {"zz": 1, "yy": 2}, "yy, zz"),
+    ]:
+        assert str(refused(TypeError, call, *arguments, **options)) == f"unknown options: {want}"
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,34 @@ def test_eight_bits(client, name, relative):
     assert not torch.equal(got, want)
 
 
+@pytest.mark.parametrize("name", ["e4m3", "s8", "tf32"])
+def test_whole_models_on_a_chip_without_f32(client, name):
+    """sm_90 multiplies no f32: what is between two activations has a type of its own."""
+    model, x = Attention(), integers(2, 5, 16)
+    other = None if name == "tf32" else "tf32"
+    with gemmd.torch.offload(client, type=name, matmul_type=other, device="sim:sm_90") as offload:
+        got = model(x)
+    assert offload.products == 5
+    if name == "tf32":
+        assert torch.equal(got, model(x))  # Small integers are tf32's too.
+    assert got.dtype == torch.float32 and got.shape == (10, 4)
+    with gemmd.torch.offload(client, type="e4m3", device="sim:sm_90"):
+        with pytest.raises(gemmd.Unimplemented):
+            model(x)
+
+
+def test_tf32_is_that_of_the_daemon(client):
+    a, b = torch.randn(9, 40), torch.nn.Parameter(torch.randn(40, 7))
+    options = {"device": "sim:sm_90", "deterministic": True}
+    for weight in (b, b.detach()):  # One goes there once, one with each product.
+        with gemmd.torch.offload(client, type="tf32", **options):
+            got = a @ weight
+        arrays = (a.numpy(), b.detach().numpy())
+        want = client.matmul(*arrays, a_type="tf32", b_type="tf32", **options)
+        assert np.array_equal(got.numpy(), want)
+        assert not np.array_equal(want, arrays[0] @ arrays[1])
+
+
 def test_what_stays_with_pytorch(client):
     whole = torch.ones(3, 3, dtype=torch.int64)
     with gemmd.torch.offload(client) as offload:
@@ -119,8 +147,12 @@ def test_what_stays_with_pytorch(client):
 def test_errors_are_told(client):
     with gemmd.torch.offload(client, kernel="no.such"), pytest.raises(gemmd.NotFound):
         torch.ones(2, 2) @ torch.ones(2, 2)
-    with pytest.raises(gemmd.InvalidArgument, match="type"):
-        gemmd.torch.offload(client, type="f8")
+    for wrong in ({"type": "f8"}, {"matmul_type": "bf16"}, {"type": "s8", "matmul_type": "s8"}):
+        with pytest.raises(gemmd.InvalidArgument) as raised:
+            gemmd.torch.offload(client, **wrong)
+        assert raised.value.field == list(wrong)[-1]
+    with pytest.raises(TypeError, match="did you mean device"):
+        gemmd.torch.offload(client, devcie="cpu")
     # The context has ended.
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).sum() == 8
 

@@ -20,9 +20,6 @@ struct TileEpilogueCase {
   std::vector<std::byte> accumulators;
 };
 
-// Bytes before D and after it, which nobody may write. D stays aligned to 256.
-inline constexpr int64_t kGuardBytes = 256;
-
 // D between its guards; all bytes were ones bits before.
 using EpilogueRunner = std::function<std::vector<std::byte>(const TileEpilogueCase&)>;
 

@@ -229,6 +229,30 @@ TEST(JobLayoutTest, TakesNoPlaceForWhatIsNotRead) {
   EXPECT_EQ(layout.d, (JobRange{0, 3 * 5 * 4}));
 }
 
+// A mark lies where the kernel writes, and nowhere else.
+TEST(JobLayoutTest, MarksTheBytesThatAKernelWrites) {
+  const auto mark_of = [](Problem problem, int64_t n, int64_t leading_dimension) {
+    problem.n = problem.d.columns = n;
+    problem.d.leading_dimension = leading_dimension;
+    problem.d.batch_stride_bytes = problem.d.rows * problem.d.line_stride_bytes();
+    return MarkOf(problem, LayOutJob(problem).value(), {}, {}).bytes;
+  };
+  EXPECT_EQ(mark_of(SomeProblem(), 5, 5), 16);
+  EXPECT_EQ(mark_of(SomeProblem(), 5, 100), 16);
+  EXPECT_EQ(mark_of(SomeProblem(), 1, 1), 12);  // Three rows.
+  EXPECT_EQ(mark_of(SomeProblem(), 3, 4), 12);  // One of them, up to the gap.
+  EXPECT_EQ(mark_of(SomeProblem(), 2, 4), 8);
+  EXPECT_EQ(mark_of(SomeProblem(), 1, 4), 0);  // Which a result may have.
+  JobPlaces places;
+  places.d.parts = 3;
+  const std::vector<PlacedPart> parts = {
+      {.bytes = 4}, {.block = 7, .bytes = 12}, {.block = 7, .offset = 12, .bytes = 44}};
+  const Problem problem = SomeProblem();
+  const JobMark mark = MarkOf(problem, LayOutJob(problem, places).value(), places, parts);
+  EXPECT_EQ(mark.offset, 4);
+  EXPECT_EQ(mark.bytes, 12);
+}
+
 TEST(JobLayoutTest, MoreThan63BitsAreExhausted) {
   Problem problem = SomeProblem();
   problem.batch = 4;

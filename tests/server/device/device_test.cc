@@ -18,7 +18,6 @@
 #include "server/device/canary.h"
 #include "server/device/copy_pieces.h"
 #include "server/device/host_device.h"
-#include "server/device/warm_memory.h"
 #include "server/system/clock.h"
 #include "tests/server/device/fake_device.h"
 #include "tests/testing/status_matchers.h"
@@ -116,43 +115,6 @@ TEST(CopyPiecesTest, PutsPiecesTogetherAndLetsGoOfEachOnce) {
       EXPECT_FALSE(CopyPieces(source, copy.data(), threads, [] { return true; }));
     }
   }
-}
-
-TEST(WarmMemoryTest, KeepsWhatNobodyUsesUpToItsBound) {
-  WarmMemory memory(20 * kMebi);
-  std::byte* first = nullptr;
-  {
-    const HeldBytes taken = memory.Take(8 * kMebi).value();
-    ASSERT_EQ(std::ssize(taken.bytes()), 8 * kMebi);
-    first = taken.bytes().data();
-    taken.bytes().front() = taken.bytes().back() = std::byte{1};
-    EXPECT_EQ(memory.kept_bytes(), 0);
-  }
-  EXPECT_EQ(memory.kept_bytes(), 8 * kMebi);
-  {
-    const HeldBytes again = memory.Take(5 * kMebi).value();
-    EXPECT_EQ(again.bytes().data(), first);
-    EXPECT_EQ(std::ssize(again.bytes()), 5 * kMebi);
-    // What is in use is not given twice, and what is far too long not at all.
-    const HeldBytes other = memory.Take(8 * kMebi).value();
-    EXPECT_NE(other.bytes().data(), first);
-  }
-  EXPECT_EQ(memory.kept_bytes(), 16 * kMebi);
-  { const HeldBytes shorter = memory.Take(2 * kMebi).value(); }
-  EXPECT_EQ(memory.kept_bytes(), 18 * kMebi);
-  { const HeldBytes longer = memory.Take(16 * kMebi).value(); }
-  EXPECT_LE(memory.kept_bytes(), 20 * kMebi);
-  { const HeldBytes small = memory.Take(1000).value(); }
-  memory.Cool();
-  EXPECT_EQ(memory.kept_bytes(), 0);
-  EXPECT_FALSE(memory.Take(int64_t{1} << 60).has_value());
-  EXPECT_EQ(memory.Take(0).value().size(), 0u);
-}
-
-TEST(WarmMemoryTest, MayGoBeforeWhatWasTaken) {
-  HeldBytes taken;
-  { taken = WarmMemory(int64_t{1} << 30).Take(int64_t{3} << 20).value(); }
-  taken.bytes().back() = std::byte{1};
 }
 
 TEST(HostDeviceTest, TakesOperandsInPieces) {

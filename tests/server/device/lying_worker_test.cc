@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"
@@ -39,14 +40,103 @@ TEST_P(LyingWorkerTest, IsReplaced) {
   EXPECT_TRUE(after.IsRight());
 }
 
-TEST(LyingWorkerTest, OneThatDoesNothingIsNotBelieved) {
+// A worker that says that the next job is done, and does nothing.
+class IdleWorkerTest : public testing::Test {
+ protected:
+  static WorkerDeviceOptions Options() {
+    WorkerDeviceOptions options = QuickOptions();
+    options.command.binary = GEMMD_LYING_WORKER;
+    options.command.tensor_limit_bytes = 1 << 20;
+    return options;
+  }
+
+  DeviceBlock Allocate(int64_t bytes) { return AllocateBlock(rig_.device(), bytes); }
+  absl::Status Run(const Job& job) {
+    return Awaited(StartJob(rig_.device(), job), "the outcome of a job").status;
+  }
+  // The same job gives the same result where what was left is taken for it.
+  void ExpectFoundOut(const Job& job) {
+    ASSERT_THAT(Run(job), IsOk());
+    rig_.SetScript("done");
+    EXPECT_THAT(Run(job),
+                StatusIs(absl::StatusCode::kUnavailable,
+                         HasSubstr("the worker did not write the result that it told of")));
+    rig_.AwaitReadinesses(3);
+    rig_.AwaitReady();
+  }
+  void ExpectFoundOut(SmallProduct& product) { ExpectFoundOut(product.JobFor(rig_.device())); }
+  void ExpectFoundOutInBlock(int64_t m, int64_t n, int64_t offset) {
+    SmallProduct product(m, n, 8);
+    Job job = product.JobFor(rig_.device());
+    job.d = {.block = Allocate(4096), .offset = offset};
+    ExpectFoundOut(job);
+  }
+
+  WorkerRig rig_{Options()};
+};
+
+TEST_F(IdleWorkerTest, IsNotBelieved) {
+  SmallProduct product(8, 8, 8);
+  ExpectFoundOut(product);
+}
+
+// A result of one number is as long as no mark is.
+TEST_F(IdleWorkerTest, IsNotBelievedOfOneNumber) {
+  SmallProduct product(1, 1, 8);
+  ExpectFoundOut(product);
+}
+
+TEST_F(IdleWorkerTest, IsNotBelievedOfThreeNumbers) {
+  SmallProduct product(1, 3, 8);
+  ExpectFoundOut(product);
+}
+
+// Threads that copy look at what is so large.
+TEST_F(IdleWorkerTest, IsNotBelievedOfAMegabyte) {
+  SmallProduct product(512, 520, 8);
+  ExpectFoundOut(product);
+}
+
+TEST_F(IdleWorkerTest, IsNotBelievedOfABlock) { ExpectFoundOutInBlock(8, 8, 256); }
+
+TEST_F(IdleWorkerTest, IsNotBelievedOfABlockThatIsWrittenByCopying) {
+  ExpectFoundOutInBlock(8, 8, 12);
+}
+
+TEST_F(IdleWorkerTest, IsNotBelievedOfOneNumberInABlock) { ExpectFoundOutInBlock(1, 1, 256); }
+
+TEST_F(IdleWorkerTest, IsNotBelievedOfThreeNumbersInABlock) { ExpectFoundOutInBlock(1, 3, 12); }
+
+TEST_F(IdleWorkerTest, IsNotBelievedOfPartsOfBlocks) {
+  SmallProduct product(8, 8, 8);
+  Job job = product.JobFor(rig_.device());
+  const std::vector<DestinationPart> parts = {
+      {.bytes = 64}, {.block = Allocate(64), .bytes = 64}, {.block = Allocate(128), .bytes = 128}};
+  job.d = {.parts = parts};
+  ExpectFoundOut(job);
+}
+
+TEST_F(IdleWorkerTest, IsNotBelievedOfASumInItsPlace) {
+  SmallProduct product(8, 8, 8);
+  product.problem().beta = 1;
+  product.problem().c = product.problem().d;
+  Job job = product.JobFor(rig_.device());
+  const DeviceBlock sum = Allocate(job.d_bytes);
+  job.c.block = sum;
+  job.c.bytes = job.d_bytes;
+  job.d = {.block = sum};
+  ExpectFoundOut(job);
+}
+
+TEST(LyingWorkerTest, OneThatDoesNothingIsNotBelievedOfAStreamedJob) {
   WorkerDeviceOptions options = QuickOptions();
   options.command.binary = GEMMD_LYING_WORKER;
+  options.staging_bytes = 96 << 10;
   WorkerRig rig(options);
-  SmallProduct product(8, 8, 8);
+  SmallProduct product(200, 210, 220);
   ASSERT_THAT(product.Run(rig.device()).status, IsOk());
   rig.SetScript("done");
-  SmallProduct same(8, 8, 8);  // Whose result would be right if the one before were left.
+  SmallProduct same(200, 210, 220);
   EXPECT_THAT(same.Run(rig.device()).status,
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("the worker did not write the result that it told of")));

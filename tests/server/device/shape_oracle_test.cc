@@ -273,7 +273,7 @@ TEST(ShapeOracleTest, Jobs) {
     if (!fits) continue;
     ASSERT_EQ(BigSize(layout->input_bytes), inputs);
     ASSERT_EQ(BigSize(layout->end), end);
-    ASSERT_GE(layout->staged_d_bytes(), layout->d.bytes);
+    ASSERT_GE(layout->staged_out_bytes(), layout->d.bytes);
   }
 }
 

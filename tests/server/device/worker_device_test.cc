@@ -165,9 +165,11 @@ TEST(WorkerDeviceTest, PassesOnEveryOperand) {
   job.d_bytes = BytesWritten(problem);
   HeldBytes got;
   HeldBytes want;
+  Constraints constraints;  // The simulator takes the instruction of the worker's row.
   for (auto& [device, d] : {std::pair<Device*, HeldBytes*>(&rig.device(), &got), {&sim, &want}}) {
     job.kernel =
-        Choose(Catalog(device->info().kind), problem, Constraints(), device->profile()).value();
+        Choose(Catalog(device->info().kind), problem, constraints, device->profile()).value();
+    constraints.kernel = job.kernel;
     job.workspace_bytes = job.kernel->workspace_bytes(problem).value();
     std::promise<JobOutcome> outcome;
     device->Submit(job, [&](JobOutcome result) { outcome.set_value(std::move(result)); });
@@ -250,6 +252,12 @@ TEST(WorkerDeviceTest, LeavesNoProcessAndNoFileBehind) {
   EXPECT_EQ(OpenFiles(), before);
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
   EXPECT_EQ(errno, ECHILD);
+}
+
+TEST(WorkerDeviceTest, TellsTheMemoryThatItsWorkerHasForItself) {
+  WorkerRig rig;
+  EXPECT_GT(rig.device().worker_memory_bytes(), 100'000);
+  EXPECT_LT(rig.device().worker_memory_bytes(), 1'000'000'000);
 }
 
 // Only what it was given, whatever the front has open.

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/select.h"
+#include "server/crossing/gpu_panels.h"
 #include "server/system/clock.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"
@@ -121,6 +123,31 @@ TEST(WorkerFailureTest, AnAbortedJobEndsAndItsWorkerLives) {
   EXPECT_THAT(Awaited(std::move(outcome), "the aborted job").status,
               StatusIs(absl::StatusCode::kCancelled));
   rig.device().Abort(1);
+  ExpectRightProduct(rig);
+  EXPECT_EQ(rig.device().worker_pid(), pid);
+}
+
+// One tile with a long k is one launch, within which the kernel looks for the abort. Tensors are
+// worth more than a worker's haste.
+TEST(WorkerFailureTest, AWorkerMayTakeAWhileToEndAnAbortedLaunch) {
+  WorkerRig rig;
+  const pid_t pid = rig.device().worker_pid();
+  SmallProduct product(8, 8, 40000);
+  const Job job = product.JobFor(rig.device());
+  const int64_t predicted_ns = PredictedNs(*job.kernel, job.problem, rig.device().profile());
+  ASSERT_EQ(DivideLaunch(job.problem, predicted_ns).count(), 1);
+  rig.SetScript("Launch 1 stop");
+  std::future<JobOutcome> outcome = product.Start(rig.device(), 1);
+  EXPECT_TRUE(Eventually([&] {
+    siginfo_t stopped = {};
+    const auto child = static_cast<id_t>(pid);
+    return waitid(P_PID, child, &stopped, WSTOPPED | WNOHANG | WNOWAIT) == 0 && stopped.si_pid != 0;
+  })) << "the worker does not stop";
+  rig.device().Abort(1);
+  EXPECT_EQ(outcome.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+  kill(pid, SIGCONT);
+  EXPECT_THAT(Awaited(std::move(outcome), "the job").status,
+              StatusIs(absl::StatusCode::kCancelled));
   ExpectRightProduct(rig);
   EXPECT_EQ(rig.device().worker_pid(), pid);
 }

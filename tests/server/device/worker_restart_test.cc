@@ -48,7 +48,7 @@ TEST(WorkerFailureTest, AWorkerThatDiesWhileItStartsIsReplaced) {
 TEST(WorkerFailureTest, AWorkerWithAWrongProductIsReplaced) {
   WorkerRig rig;
   kill(rig.device().worker_pid(), SIGSTOP);
-  rig.SetScript("Launch 2 skip");  // The second launch of its canaries.
+  rig.SetScript("Launch 2 flip");  // The second launch of its canaries.
   kill(rig.device().worker_pid(), SIGKILL);
   rig.AwaitReadinesses(4);
   EXPECT_THAT(rig.readinesses()[2], StatusIs(absl::StatusCode::kUnavailable,
@@ -122,23 +122,43 @@ TEST(WorkerFailureTest, AnOperatorReplacesAWorkerThatServes) {
                                              HasSubstr("an operator wants another worker")));
 }
 
+TEST(WorkerFailureTest, AKernelThatDoesNothingIsFoundOut) {
+  for (const bool is_in_block : {false, true}) {
+    WorkerDeviceOptions options = QuickOptions();
+    options.command.tensor_limit_bytes = 1 << 20;
+    WorkerRig rig(options);
+    SmallProduct product(8, 8, 8);
+    Job job = product.JobFor(rig.device());
+    if (is_in_block) job.d = {.block = AllocateBlock(rig.device(), 4096), .offset = 12};
+    const auto run = [&] {
+      return Awaited(StartJob(rig.device(), job), "the outcome of a job").status;
+    };
+    ASSERT_THAT(run(), IsOk());
+    rig.SetScript("Launch 1 skip");
+    EXPECT_THAT(run(), StatusIs(absl::StatusCode::kAborted, HasSubstr("did not write the result")));
+    rig.AwaitReadinesses(3);
+    rig.AwaitReady();
+  }
+}
+
+// A result of one number bears no mark. What an earlier job left is not there, either.
 TEST(WorkerFailureTest, AKernelThatDoesNothingGivesNoEarlierResult) {
   WorkerRig rig;
-  SmallProduct product(8, 8, 8);
+  SmallProduct product(1, 1, 8);
   ASSERT_THAT(product.Run(rig.device()).status, IsOk());
   ASSERT_TRUE(product.IsRight());
   rig.SetScript("Launch 1 skip");
-  SmallProduct same(8, 8, 8);
+  SmallProduct same(1, 1, 8);
   EXPECT_THAT(same.Run(rig.device()).status, IsOk());  // As far as anybody can tell.
   EXPECT_EQ(same.d(), std::string(same.d().size(), '\0'));
 }
 
-TEST(WorkerFailureTest, AKernelThatDoesNothingIsFoundByACanary) {
+TEST(WorkerFailureTest, AKernelWithAWrongBitIsFoundByACanary) {
   WorkerDeviceOptions options = QuickOptions();
   options.canary_interval = absl::Milliseconds(1);
   WorkerRig rig(options);
   ExpectRightProduct(rig);
-  rig.SetScript("Launch 1 skip\nLaunch 2 skip\nLaunch 3 skip\nLaunch 4 skip");
+  rig.SetScript("Launch 1 flip\nLaunch 2 flip\nLaunch 3 flip\nLaunch 4 flip");
   rig.AwaitReadinesses(3);
   rig.AwaitReady();
   EXPECT_THAT(rig.readinesses()[1],

@@ -161,8 +161,7 @@ TEST_F(ConvertInferTest, FloatsMayBePackedOrNot) {
 
   std::string unpacked;
   for (size_t i = 0; i < elements.size(); i += 4) unpacked += "\x35" + elements.substr(i, 4);
-  std::vector<grpc::Slice> slices = {grpc::Slice(unpacked.substr(0, 33)),
-                                     grpc::Slice(unpacked.substr(33))};
+  ReceivedSlices slices({grpc::Slice(unpacked.substr(0, 33)), grpc::Slice(unpacked.substr(33))});
   EXPECT_FALSE(StripPackedFloats("FP32", slices));
   EXPECT_EQ(DecodeContents("x", "FP32", slices).value(), elements);
 }
@@ -213,6 +212,27 @@ TEST_F(ConvertInferTest, WhatIsBesideContentsIsBounded) {
   const std::string unknown = "\xfa\x3e\xd0\x0f" + std::string(2000, 'x');
   EXPECT_THAT(Refusal(RawProduct(2, 3, 4).SerializeAsString() + unknown),
               HasSubstr("unknown fields, want at most 1024"));
+  // Fields that there are not within what there may be several of, which are a message each.
+  const std::string half = "\xfa\x3e\xd8\x04" + std::string(600, 'x');
+  const auto with_unknown = [&](bool is_in_map, int count) {
+    ModelInferRequest wide = RawProduct(2, 3, 4);
+    for (int i = 0; i < count; ++i) {
+      auto& input = *wide.mutable_inputs(i);
+      if (!is_in_map) {
+        input.MergeFromString(half);
+        continue;
+      }
+      auto& type = (*input.mutable_parameters())["type"];
+      type.set_string_param("f32");
+      type.MergeFromString(half);
+    }
+    return wide.SerializeAsString();
+  };
+  for (const bool is_in_map : {false, true}) {
+    EXPECT_THAT(Read(with_unknown(is_in_map, 1), 1000), IsOk());
+    EXPECT_THAT(Refusal(with_unknown(is_in_map, 2)),
+                HasSubstr("unknown fields, want at most 1024"));
+  }
   // Numbers that are decoded one by one.
   ModelInferRequest numbers;
   auto& a = AddInput(numbers, "A", "INT8", {1, kMostDecodedBytes + 1});

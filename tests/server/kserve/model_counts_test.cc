@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace gemmd {
 namespace {
 
@@ -39,6 +41,20 @@ TEST(ModelCountsTest, PartsHaveTheCountOfTheWhole) {
   EXPECT_EQ(totals.matrices, 6);
   EXPECT_EQ(totals.last_ms, 2000);
   EXPECT_EQ(counts.Read(IdOf(1)).success.count, 0);
+}
+
+// An empty product may have 2^62 matrices, and costs nothing.
+TEST(ModelCountsTest, StopAtTheLargestNumber) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  ModelCounts counts;
+  for (int i = 0; i < 2; ++i) {
+    counts.AddSuccess(std::nullopt, TimingOf(kMost), int64_t{1} << 62, 1000);
+    counts.AddFailure(std::nullopt, kMost);
+  }
+  const ModelTotals totals = counts.Read(std::nullopt);
+  EXPECT_EQ(totals.matrices, kMost);
+  EXPECT_EQ(totals.success.ns, kMost);
+  EXPECT_EQ(totals.fail.ns, kMost);
 }
 
 TEST(ModelCountsTest, ForgetsWhatWasUsedTheLongestAgo) {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <deque>
+#include <limits>
 #include <map>
 #include <regex>
 #include <set>
@@ -38,6 +38,20 @@ std::map<std::string, double> ValuesOf(std::string_view name, const Snapshot& sn
     }
   }
   return values;
+}
+
+// The sums of a histogram in nanoseconds, by its one label.
+std::map<std::string, int64_t> SumsOf(std::string_view name, const Snapshot& snapshot) {
+  std::map<std::string, int64_t> sums;
+  for (const Metric& metric : AllMetrics()) {
+    if (metric.name != name) continue;
+    Samples samples;
+    metric.collect(snapshot, samples);
+    for (const Samples::Sample& sample : samples.all()) {
+      sums[sample.labels.front()] = sample.histogram.sum_ns;
+    }
+  }
+  return sums;
 }
 
 class MetricValueTest : public testing::Test {
@@ -71,6 +85,45 @@ TEST_F(MetricValueTest, OfTheCertificate) {
               UnorderedElementsAre(Pair("loaded", 2), Pair("refused", 3)));
 }
 
+TEST_F(MetricValueTest, OfChecksOfAnswers) {
+  for (size_t mode = 0; mode < kVerifyModes; ++mode) {
+    const double number = static_cast<double>(mode);
+    snapshot_.verifications[mode] = {.ends = {5, 6, 7},
+                                     .took_ns = 8'000'000'000,
+                                     .miss_probability = number / 4,
+                                     .cost = number / 2};
+  }
+  EXPECT_THAT(ValuesOf("gemmd_verifications_total", snapshot_),
+              testing::Contains(Pair("sampled,failed", 6)));
+  EXPECT_THAT(ValuesOf("gemmd_verification_seconds_total", snapshot_),
+              UnorderedElementsAre(Pair("sampled", 8), Pair("checksum", 8), Pair("duplicate", 8)));
+  EXPECT_THAT(
+      ValuesOf("gemmd_verification_miss_probability_total", snapshot_),
+      UnorderedElementsAre(Pair("sampled", 0.25), Pair("checksum", 0.5), Pair("duplicate", 0.75)));
+  EXPECT_THAT(
+      ValuesOf("gemmd_verification_cost_total", snapshot_),
+      UnorderedElementsAre(Pair("sampled", 0.5), Pair("checksum", 1), Pair("duplicate", 1.5)));
+}
+
+TEST_F(MetricValueTest, OfCallers) {
+  for (const char* name : {"gemmd_caller_products_total", "gemmd_caller_compute_seconds_total",
+                           "gemmd_caller_tensor_bytes"}) {
+    EXPECT_THAT(ValuesOf(name, snapshot_), testing::IsEmpty());
+  }
+  snapshot_.callers = {
+      {.rule = "a", .answered = 1, .failed = 2, .refused = 3, .compute_ns = 4'000'000'000},
+      {.rule = "b/*", .answered = 5}};
+  snapshot_.tensors.bytes_of_rules = {{"b/*", 6}};
+  EXPECT_THAT(
+      ValuesOf("gemmd_caller_products_total", snapshot_),
+      UnorderedElementsAre(Pair("a,answered", 1), Pair("a,failed", 2), Pair("a,refused", 3),
+                           Pair("b/*,answered", 5), Pair("b/*,failed", 0), Pair("b/*,refused", 0)));
+  EXPECT_THAT(ValuesOf("gemmd_caller_compute_seconds_total", snapshot_),
+              UnorderedElementsAre(Pair("a", 4), Pair("b/*", 0)));
+  EXPECT_THAT(ValuesOf("gemmd_caller_tensor_bytes", snapshot_),
+              UnorderedElementsAre(Pair("a", 0), Pair("b/*", 6)));
+}
+
 TEST_F(MetricValueTest, OfAdmission) {
   snapshot_.admission = {.requests = 3,
                          .bytes = 70,
@@ -80,7 +133,8 @@ TEST_F(MetricValueTest, OfAdmission) {
                          .refused_for_bytes = 8,
                          .refused_when_closed = 9,
                          .refused_for_memory = 14,
-                         .pressure = Pressure::kSevere};
+                         .pressure = Pressure::kSevere,
+                         .pressure_changes = {16, 17, 18, 19}};
   snapshot_.silent_calls = 15;
   snapshot_.refusals = {1, 2, 3, 4, 5, 6, 10, 11, 12, 13};
   EXPECT_THAT(ValuesOf("gemmd_admissions_total", snapshot_), ElementsAre(Pair("", 50)));
@@ -94,6 +148,9 @@ TEST_F(MetricValueTest, OfAdmission) {
                            Pair("internal", 6), Pair("too_long", 10), Pair("deadline", 11),
                            Pair("backlog", 12), Pair("share", 13)));
   EXPECT_THAT(ValuesOf("gemmd_memory_pressure", snapshot_), ElementsAre(Pair("", 2)));
+  EXPECT_THAT(ValuesOf("gemmd_memory_pressure_changes_total", snapshot_),
+              UnorderedElementsAre(Pair("none", 16), Pair("high", 17), Pair("severe", 18),
+                                   Pair("critical", 19)));
   EXPECT_THAT(ValuesOf("gemmd_silent_calls_total", snapshot_), ElementsAre(Pair("", 15)));
   snapshot_.tensors = {.sessions = 1,
                        .max_sessions = 2,
@@ -123,54 +180,23 @@ TEST_F(MetricValueTest, OfAdmission) {
 
 TEST_F(MetricValueTest, OfHandlers) {
   HandlerTimes times;
-  times.Add(Handler::kListKernels, 3'000'000);
+  times.Add(Handler::kListKernels, 3'000'000, 2'000'000);
+  times.Add(Handler::kListKernels, 0, 1'000'000);
   snapshot_.handlers = times.Read();
-  for (const Metric& metric : DaemonMetrics()) {
-    if (metric.name != "gemmd_handler_seconds") continue;
-    Samples samples;
-    metric.collect(snapshot_, samples);
-    ASSERT_EQ(samples.all().size(), 1U);  // Methods that nobody called have no series.
-    EXPECT_THAT(samples.all().front().labels, ElementsAre("ListKernels"));
-    EXPECT_EQ(samples.all().front().histogram.sum_ns, 3'000'000);
-    return;
-  }
-  FAIL() << "no such metric";
+  snapshot_.handlers_cpu = times.ReadLongestCpu();
+  EXPECT_THAT(ValuesOf("gemmd_handler_longest_cpu_seconds", snapshot_),
+              ElementsAre(Pair("ListKernels", 0.002)));
+  EXPECT_THAT(ValuesOf("gemmd_handler_second_longest_cpu_seconds", snapshot_),
+              ElementsAre(Pair("ListKernels", 0.001)));
+  // Methods that nobody called have no series.
+  EXPECT_THAT(SumsOf("gemmd_handler_seconds", snapshot_),
+              ElementsAre(Pair("ListKernels", 3'000'000)));
 }
 
-// From its beginning to its end, on the clock that it is given.
-TEST(HandlerTimerTest, AddsTheTimeForWhichItWasThere) {
-  class SetClock final : public Clock {
-   public:
-    int64_t NowNs() const override { return now_ns; }
-    int64_t now_ns = 1'000;
-  } clock;
-  HandlerTimes times;
-  {
-    const HandlerTimer timer(times, clock, Handler::kExplain, 400);
-    const HandlerTimer later(times, clock, Handler::kGet, 500);
-    EXPECT_EQ(times.oldest_hold_ns(), 400);
-    clock.now_ns = 5'000'400;
-  }
-  EXPECT_EQ(times.oldest_hold_ns(), std::nullopt);
-  const LatencyHistogram::Snapshot explain = times.Read()[static_cast<size_t>(Handler::kExplain)];
-  EXPECT_EQ(explain.count(), 1);
-  EXPECT_EQ(explain.sum_ns, 5'000'000);
-}
-
-// More at once than are noted are counted all the same.
-TEST(HandlerTimerTest, MayBeOneOfVeryMany) {
-  const SteadyClock clock;
-  HandlerTimes times;
-  {
-    std::deque<HandlerTimer> timers;
-    for (size_t i = 0; i < HandlerTimes::kMostHolds + 10; ++i) {
-      timers.emplace_back(times, clock, Handler::kList, clock.NowNs());
-    }
-    EXPECT_NE(times.oldest_hold_ns(), std::nullopt);
-  }
-  EXPECT_EQ(times.oldest_hold_ns(), std::nullopt);
-  EXPECT_EQ(times.Read()[static_cast<size_t>(Handler::kList)].count(),
-            HandlerTimes::kMostHolds + 10);
+TEST_F(MetricValueTest, OfAborts) {
+  snapshot_.devices[1].load.aborts = {.counts = {0, 2}, .sum_ns = 3'500};
+  EXPECT_THAT(SumsOf("gemmd_abort_seconds", snapshot_),
+              UnorderedElementsAre(Pair("cuda:0", 0), Pair("cpu", 3'500)));
 }
 
 TEST_F(MetricValueTest, OfDevices) {
@@ -266,6 +292,7 @@ TEST_F(MetricValueTest, EachSampleHasAsManyLabelsAsItsMetric) {
   snapshot_.kinds.resize(1);
   snapshot_.kernels.resize(1);
   snapshot_.handlers[0].counts[0] = 1;
+  snapshot_.callers.resize(1);
   for (const Metric& metric : AllMetrics()) {
     Samples samples;
     metric.collect(snapshot_, samples);
@@ -320,6 +347,28 @@ TEST_F(MetricValueTest, UnderTritonsNames) {
               ElementsAre(Pair("gemm,1", 9'000)));
   EXPECT_THAT(ValuesOf("nv_inference_queue_duration_us", snapshot_),
               ElementsAre(Pair("gemm,1", 3'000)));
+}
+
+// Each device's counter stops at the largest number, and so does the sum of all.
+TEST_F(MetricValueTest, SumsOfDevicesStopAtTheLargestNumber) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  for (DeviceSnapshot& device : snapshot_.devices) {
+    device.totals.matrices = kMost;
+    device.totals.total.sum_ns = kMost;
+  }
+  snapshot_.kinds.resize(2);
+  for (Stats::KindTotals& kind : snapshot_.kinds) {
+    for (auto& stage : kind.stages) stage.sum_ns = kMost;
+  }
+  EXPECT_THAT(ValuesOf("nv_inference_count", snapshot_),
+              ElementsAre(Pair("gemm,1", static_cast<double>(kMost))));
+  for (const char* const name :
+       {"nv_inference_request_duration_us", "nv_inference_queue_duration_us",
+        "nv_inference_compute_infer_duration_us"}) {
+    for (const auto& [labels, value] : ValuesOf(name, snapshot_)) {
+      EXPECT_GE(value, static_cast<double>(kMost / 1000)) << name;
+    }
+  }
 }
 
 TEST_F(MetricValueTest, OfTheProcess) {

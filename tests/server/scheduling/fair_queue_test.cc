@@ -27,7 +27,7 @@ class FairQueueTest : public ::testing::Test {
     job.id = jobs_.size();
     job.cost_ns = cost_ns;
     names_[job.id] = flow;
-    queue_.Enter(flow, job);
+    queue_.Enter({flow}, job);
     return job;
   }
 
@@ -116,9 +116,9 @@ TEST_F(FairQueueTest, TellsWhatIsAheadByShares) {
   Run();
   Add("one", 30);
   // Until one's next job may start, at 30: six times 10, and the one that begins then.
-  EXPECT_EQ(queue_.AheadNs("one", kAnyCost), 30 + 2 * 25 + 10);
+  EXPECT_EQ(queue_.AheadNs({"one"}, kAnyCost), 30 + 2 * 25 + 10);
   // The other way round: the first of one's, since 990 of double's take 495 of one's time.
-  EXPECT_EQ(queue_.AheadNs("double", kAnyCost), 990 + 30);
+  EXPECT_EQ(queue_.AheadNs({"double"}, kAnyCost), 990 + 30);
 }
 
 // A flow that asks for one product after the other has its half, too.
@@ -126,7 +126,7 @@ TEST_F(FairQueueTest, AClosedLoopKeepsItsDebt) {
   for (int i = 0; i < 300; ++i) Add("hog", 10);
   int64_t loop_ns = 0;
   for (int64_t total_ns = 0; total_ns < 2000;) {
-    if (queue_.InsideOf("loop") == 0) Add("loop", 40);
+    if (queue_.InsideOf({"loop"}).of_caller == 0) Add("loop", 40);
     const bool is_loop = Run() == "loop";
     loop_ns += is_loop ? 40 : 0;
     total_ns += is_loop ? 40 : 10;
@@ -160,17 +160,43 @@ TEST_F(FairQueueTest, AJobIsChargedForWhatItHad) {
 }
 
 TEST_F(FairQueueTest, TellsWhatIsAheadOfANewcomer) {
-  EXPECT_EQ(queue_.AheadNs("a", kAnyCost), 0);
+  EXPECT_EQ(queue_.AheadNs({"a"}, kAnyCost), 0);
   for (int i = 0; i < 100; ++i) Add("hog", 10);
-  EXPECT_EQ(queue_.AheadNs("hog", kAnyCost), 1000);
-  EXPECT_EQ(queue_.AheadNs("light", kAnyCost), 10);  // The one whose turn it is already.
+  EXPECT_EQ(queue_.AheadNs({"hog"}, kAnyCost), 1000);
+  EXPECT_EQ(queue_.AheadNs({"light"}, kAnyCost), 10);  // The one whose turn it is already.
   Run();
-  EXPECT_EQ(queue_.AheadNs("light", kAnyCost), 0);
+  EXPECT_EQ(queue_.AheadNs({"light"}, kAnyCost), 0);
   Add("light", 25);
-  EXPECT_EQ(queue_.AheadNs("hog", kAnyCost), 990 + 25);
-  EXPECT_EQ(queue_.AheadNs("light", kAnyCost),
-            25 + 25);                          // As much of the hog's, rounded up to a job.
-  EXPECT_GT(queue_.AheadNs("hog", 100), 100);  // It stops counting there.
+  EXPECT_EQ(queue_.AheadNs({"hog"}, kAnyCost), 990 + 25);
+  EXPECT_EQ(queue_.AheadNs({"light"}, kAnyCost),
+            25 + 25);                            // As much of the hog's, rounded up to a job.
+  EXPECT_GT(queue_.AheadNs({"hog"}, 100), 100);  // It stops counting there.
+}
+
+// Others that are ahead are expected to add as much again, within their turns.
+TEST_F(FairQueueTest, TellsWhatMayComeBeforeANewcomer) {
+  const auto to_come_ns = [this](const std::string& caller) {
+    return queue_.AheadOf({caller}, kAnyCost).to_come_ns;
+  };
+  for (int i = 0; i < 10; ++i) Add("deep", 10);
+  EXPECT_EQ(to_come_ns("deep"), 0);  // There is nobody else.
+  Add("a", 15);
+  Add("b", 5);
+  EXPECT_EQ(to_come_ns("deep"), 15 + 5);
+  EXPECT_EQ(to_come_ns("new"), 0);  // Has the next turn.
+  // The turn of "deep" is 15 + 10 of its 100: it need not add anything to be as far as that.
+  EXPECT_EQ(queue_.AheadNs({"a"}, kAnyCost), 15 + 25 + 5);
+  EXPECT_EQ(to_come_ns("a"), 5);
+  // With 10 more, "b" would be beyond its turn of 15 + 5.
+  Add("b", 12);
+  EXPECT_EQ(to_come_ns("a"), 15 + 5 - 17);
+}
+
+TEST_F(FairQueueTest, WhatMayComeIsBoundedByWhatACallerHasAheadItself) {
+  Add("a", 10);
+  for (int i = 0; i < 10; ++i) Add("caller " + std::to_string(i), 6);
+  EXPECT_EQ(queue_.AheadNs({"a"}, kAnyCost), 10 + 10 * 6);
+  EXPECT_EQ(queue_.AheadOf({"a"}, kAnyCost).to_come_ns, FairQueue::kMostToCome * 10);
 }
 
 // What is told is what happens where nothing else comes, or at most one job of each other flow
@@ -182,7 +208,7 @@ TEST_F(FairQueueTest, TheNewcomerWaitsAsLongAsWasTold) {
     Add(std::string(1, static_cast<char>('a' + i % 7 % 4)), sizes[i % sizes.size()]);
     if (i % 4 == 3) Run();
   }
-  const int64_t told_ns = queue_.AheadNs("b", kAnyCost);
+  const int64_t told_ns = queue_.AheadNs({"b"}, kAnyCost);
   const JobId newcomer = Add("b", 10).id;
   int64_t waited_ns = 0;
   for (; queue_.first().id != newcomer; Run()) waited_ns += queue_.first().cost_ns;
@@ -197,18 +223,18 @@ TEST_F(FairQueueTest, RemembersFewIdleFlows) {
     FairQueue::Job& job = Add("host " + std::to_string(i), 10);
     queue_.Launch(job, job.cost_ns);
     queue_.Leave(job);
-    ASSERT_LE(queue_.flows(), FairQueue::kMostIdle + 2);
+    ASSERT_LE(queue_.callers(), FairQueue::kMostIdle + 2);
   }
-  EXPECT_EQ(queue_.InsideOf("hog"), 100);
+  EXPECT_EQ(queue_.InsideOf({"hog"}).of_caller, 100);
 }
 
 TEST(FlowTest, IsThePeersHost) {
-  EXPECT_EQ(FlowOf("ipv4:192.0.2.1:50123"), "ipv4:192.0.2.1");
-  EXPECT_EQ(FlowOf("ipv4:192.0.2.1:1"), FlowOf("ipv4:192.0.2.1:2"));
-  EXPECT_EQ(FlowOf("ipv6:%5B2001:db8::1%5D:50123"), "ipv6:%5B2001:db8::1%5D");
-  EXPECT_EQ(FlowOf("unix:"), FlowOf("unix:/tmp/a"));
-  EXPECT_EQ(FlowOf("unix-abstract:b"), FlowOf("unix:/tmp/a"));
-  EXPECT_EQ(FlowOf(""), "");
+  EXPECT_EQ(HostOf("ipv4:192.0.2.1:50123"), "ipv4:192.0.2.1");
+  EXPECT_EQ(HostOf("ipv4:192.0.2.1:1"), HostOf("ipv4:192.0.2.1:2"));
+  EXPECT_EQ(HostOf("ipv6:%5B2001:db8::1%5D:50123"), "ipv6:%5B2001:db8::1%5D");
+  EXPECT_EQ(HostOf("unix:"), HostOf("unix:/tmp/a"));
+  EXPECT_EQ(HostOf("unix-abstract:b"), HostOf("unix:/tmp/a"));
+  EXPECT_EQ(HostOf(""), "");
 }
 
 }  // namespace

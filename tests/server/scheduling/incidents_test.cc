@@ -55,6 +55,20 @@ TEST(IncidentLogTest, KeepsFactorsUpToABound) {
   EXPECT_EQ(log.entries().back().product->a_scale.size(), kMost);
 }
 
+// What is left of a product with operands that are too long to be kept may be factors of blocks.
+TEST(IncidentLogTest, KeepsFactorsAloneUpToTheSameBound) {
+  IncidentLog log({.file = ""});
+  const auto factors_of_blocks = [](size_t bytes) {
+    auto product = std::make_shared<KeptProduct>();
+    product->has_operands = false;
+    product->b_factors.resize(bytes);
+    return product;
+  };
+  log.Add({}, factors_of_blocks(IncidentLog::kMostScaleBytes));
+  log.Add({}, factors_of_blocks(IncidentLog::kMostScaleBytes + 1));
+  EXPECT_EQ(Kept(log), "0-");
+}
+
 TEST(IncidentLogTest, ForgetsTheOldestAndItsBytes) {
   IncidentLog log({.file = "", .most_kept_bytes = 100, .most_incidents = 3});
   for (int i = 0; i < 50; ++i) log.Add({}, Operands(30));

@@ -23,6 +23,7 @@ namespace gemmd {
 namespace {
 
 constexpr int kHogsCalls = 400;
+constexpr uint64_t kHogsConnections = 4;
 constexpr int kLightCalls = 300;
 
 struct Callers {
@@ -30,6 +31,7 @@ struct Callers {
   int64_t hog_ns = 0;          // and one of the hog.
   double hogs_prediction = 1;  // Beside what its products take.
   int depth = 1;
+  bool is_one_host = false;  // The hog's connections and the light caller's are of one host.
 };
 
 struct Served {
@@ -66,7 +68,7 @@ class CallersSimulation {
   // Not in step with the hog's products.
   int64_t PauseNs() { return (asked_ * 7919 % 1000) * callers_.hog_ns / 500; }
 
-  bool Submit(const std::string& flow, int64_t service_ns, int64_t predicted_ns,
+  bool Submit(const FlowId& flow, int64_t service_ns, int64_t predicted_ns,
               absl::AnyInvocable<void(const absl::Status&) &&> done) {
     if (!scheduler_
              .Check(device_, flow, Priority::kNormal, predicted_ns, predicted_ns, kNoDeadlineNs)
@@ -81,7 +83,8 @@ class CallersSimulation {
     submission.job.a =
         pieces->Add({reinterpret_cast<const std::byte*>(service.get()), sizeof(int64_t)});
     submission.predicted_ns = submission.expected_ns = predicted_ns;
-    submission.flow = flow;
+    submission.flow = flow.caller;
+    submission.connection = flow.connection;
     submission.done = [done = std::move(done), service = std::move(service),
                        pieces = std::move(pieces)](JobResult result) mutable {
       std::move(done)(result.outcome.status);
@@ -90,11 +93,15 @@ class CallersSimulation {
     return true;
   }
 
+  // Calls take turns on the hog's connections.
+  uint64_t NextConnection() { return 1 + hogs_calls_++ % kHogsConnections; }
+
   void FillUp() {
     const auto predicted_ns =
         static_cast<int64_t>(static_cast<double>(callers_.hog_ns) * callers_.hogs_prediction);
     while (hogs_inside_ < kHogsCalls) {
-      if (!Submit("hog", callers_.hog_ns, predicted_ns,
+      const FlowId hog = {.caller = "hog", .connection = NextConnection()};
+      if (!Submit(hog, callers_.hog_ns, predicted_ns,
                   [this](const absl::Status& /*status*/) { --hogs_inside_; })) {
         return;  // It is told to come later.
       }
@@ -104,7 +111,8 @@ class CallersSimulation {
 
   void Call() {
     ++asked_;
-    light_is_inside_ = Submit("light", callers_.light_ns, callers_.light_ns,
+    const FlowId light = {.caller = callers_.is_one_host ? "hog" : "light", .connection = 0};
+    light_is_inside_ = Submit(light, callers_.light_ns, callers_.light_ns,
                               [this, called_ns = clock_.NowNs()](const absl::Status& status) {
                                 light_is_inside_ = false;
                                 if (status.ok()) waits_ns_.push_back(clock_.NowNs() - called_ns);
@@ -118,6 +126,7 @@ class CallersSimulation {
   Scheduler scheduler_{devices_, clock_, {}};
   std::string d_;
   int hogs_inside_ = 0;
+  uint64_t hogs_calls_ = 0;
   int asked_ = 0;
   bool light_is_inside_ = false;
   std::vector<int64_t> waits_ns_;
@@ -140,28 +149,32 @@ void ExpectServed(const Callers& callers, int64_t most_ns) {
 }
 
 // Whatever the hog's products are and are thought to take.
-TEST(LightCallerTest, WaitsForOneProductBesideAHog) {
+void ExpectServedBesideAnyHog(int depth, bool is_one_host) {
   for (const double prediction : {0.2, 1.0, 5.0}) {
     for (const int64_t hog_ns : {kMs, 20 * kMs, 100 * kMs}) {
       for (const int64_t light_ns : {kMs, 20 * kMs}) {
-        ExpectServed({.light_ns = light_ns, .hog_ns = hog_ns, .hogs_prediction = prediction},
+        ExpectServed({.light_ns = light_ns,
+                      .hog_ns = hog_ns,
+                      .hogs_prediction = prediction,
+                      .depth = depth,
+                      .is_one_host = is_one_host},
                      2 * light_ns + hog_ns);
       }
     }
   }
 }
 
+TEST(LightCallerTest, WaitsForOneProductBesideAHog) { ExpectServedBesideAnyHog(1, false); }
+
+TEST(LightCallerTest, WaitsForOneProductBesideAHogOfItsHost) { ExpectServedBesideAnyHog(1, true); }
+
 // What the device has is no longer in turns, but it has little where light products could come.
 TEST(LightCallerTest, WaitsForOneProductBesideAHogOfADeepDevice) {
-  for (const double prediction : {0.2, 1.0, 5.0}) {
-    for (const int64_t hog_ns : {kMs, 20 * kMs, 100 * kMs}) {
-      for (const int64_t light_ns : {kMs, 20 * kMs}) {
-        ExpectServed(
-            {.light_ns = light_ns, .hog_ns = hog_ns, .hogs_prediction = prediction, .depth = 24},
-            2 * light_ns + hog_ns);
-      }
-    }
-  }
+  ExpectServedBesideAnyHog(24, false);
+}
+
+TEST(LightCallerTest, WaitsForOneProductBesideAHogOfItsHostAndADeepDevice) {
+  ExpectServedBesideAnyHog(24, true);
 }
 
 // Work of 0.3 ms hides the way to the device, and so much has it in any case.

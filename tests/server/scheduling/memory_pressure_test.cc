@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/scheduling/memory_pressure.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <limits>
 
 #include "server/scheduling/admission.h"
+#include "server/system/resident_memory.h"
 #include "tests/testing/units.h"
 
 namespace gemmd {
@@ -94,6 +98,34 @@ TEST(AdmissionPressureTest, RefusesLargeProductsThenAll) {
   EXPECT_EQ(admission.load().refused_for_memory, 2);
   admission.SetPressure(Pressure::kNone);
   EXPECT_TRUE(admission.Hold(kLarge + 1).ok());
+}
+
+TEST(AdmissionPressureTest, EachChangeCountsOnce) {
+  Admission admission({.max_requests = 10, .max_bytes = 1});
+  EXPECT_FALSE(admission.SetPressure(Pressure::kNone));
+  EXPECT_TRUE(admission.SetPressure(Pressure::kCritical));
+  EXPECT_FALSE(admission.SetPressure(Pressure::kCritical));
+  EXPECT_TRUE(admission.SetPressure(Pressure::kNone));
+  EXPECT_TRUE(admission.SetPressure(Pressure::kCritical));
+  EXPECT_THAT(admission.load().pressure_changes, testing::ElementsAre(1, 0, 0, 2));
+}
+
+TEST(OwnResidentBytesTest, CountsWhatIsNotShared) {
+  constexpr size_t kBytes = 32 * kMebi;
+  const int64_t before = OwnResidentBytes(getpid());
+  const auto map = [](int flags) {
+    void* const bytes =
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    EXPECT_NE(bytes, MAP_FAILED);
+    return bytes;
+  };
+  void* const shared = map(MAP_SHARED);
+  EXPECT_LT(OwnResidentBytes(getpid()) - before, 8 * kMebi);
+  void* const own = map(MAP_PRIVATE);
+  EXPECT_GE(OwnResidentBytes(getpid()) - before, 31 * kMebi);
+  munmap(shared, kBytes);
+  munmap(own, kBytes);
+  EXPECT_EQ(OwnResidentBytes(0), 0) << "no process";
 }
 
 }  // namespace

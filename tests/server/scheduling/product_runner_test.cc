@@ -15,6 +15,7 @@
 
 #include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
+#include "server/scheduling/caller_rules.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"
 
@@ -159,6 +160,47 @@ TEST_F(ProductRunnerTest, TheBacklogIsWhatProductsLikeThisOneTook) {
   EXPECT_NEAR(backlog_ns(), kPredictedNs, 0.1 * kPredictedNs);
 }
 
+TEST_F(ProductRunnerTest, CountsForTheRuleOfTheCaller) {
+  SetLimits({.admission = {.max_requests = 2, .max_bytes = int64_t{1} << 40}});
+  const auto identity = std::make_shared<Identity>();
+  identity->name = "team/a";
+  identity->meter = std::make_shared<Meter>();
+  identity->use = std::make_shared<RuleUse>("team/*");
+  Arrival arrival;
+  arrival.caller = identity;
+  ASSERT_THAT(Start(Request(8, 8, 8), arrival), IsOk());
+  ASSERT_THAT(Start(Request(8, 8, 8), arrival), IsOk());
+  EXPECT_FALSE(Start(Request(8, 8, 8), arrival).ok());                    // There is no room,
+  EXPECT_FALSE(Start(Request(8, 8, 8, ElementType::kB1), arrival).ok());  // and no such kernel.
+  EXPECT_FALSE(runner_->Hold(int64_t{1} << 41, arrival).ok());
+  EXPECT_EQ(identity->use->totals().answered, 0);
+  device_.End({.status = absl::OkStatus(), .compute_ns = 13});
+  device_.End({.status = absl::AbortedError("the device is gone")});
+  const RuleUse::Totals totals = identity->use->totals();
+  EXPECT_EQ(totals.answered, 1);
+  EXPECT_EQ(totals.compute_ns, 13);
+  EXPECT_EQ(totals.failed, 1);
+  EXPECT_EQ(totals.refused, 3);
+
+  // Whoever is known by a host alone is counted for no rule.
+  tickets_.clear();
+  ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
+  device_.End({.status = absl::OkStatus(), .compute_ns = 13});
+  EXPECT_EQ(identity->use->totals().answered, 1);
+}
+
+TEST(CallerRulesTest, ProductsThatRanAsOneShareItsTime) {
+  const auto identity = std::make_shared<Identity>();
+  identity->use = std::make_shared<RuleUse>("a");
+  Arrival arrival;
+  arrival.caller = identity;
+  ProductOutcome outcome = {};
+  outcome.timing[Stage::kCompute] = 12;
+  for (int i = 0; i < 3; ++i) CountEnd(arrival, outcome, /*joined=*/3);
+  EXPECT_EQ(identity->use->totals().compute_ns, 12);
+  EXPECT_EQ(identity->use->totals().answered, 3);
+}
+
 TEST_F(ProductRunnerTest, RefusalsSayWhenTheDeviceWillBeDone) {
   const struct {
     int64_t m;
@@ -247,7 +289,7 @@ TEST_F(ProductRunnerTest, ADrainSaysSoWhateverTheQueueIs) {
               StatusIs(absl::StatusCode::kUnavailable, "the server is draining"));
 }
 
-// Four connections of one host, and one of another.
+// Ten connections of one host, and one of another.
 TEST_F(ProductRunnerTest, OneCallerDoesNotTakeAllPlaces) {
   constexpr int64_t kPlaces = 64;
   SetLimits({.admission = {.max_requests = kPlaces, .max_bytes = int64_t{1} << 40}});
@@ -255,7 +297,8 @@ TEST_F(ProductRunnerTest, OneCallerDoesNotTakeAllPlaces) {
   absl::Status refused;
   for (int i = 0; refused.ok(); ++i) {
     Arrival arrival;
-    arrival.peer = "ipv4:192.0.2.1:" + std::to_string(40'000 + i % 4);
+    arrival.peer = "ipv4:192.0.2.1:" + std::to_string(40'000 + i % 10);
+    arrival.connection = i % 10;
     refused = Start(Request(8, 8, 8), arrival);
     taken += refused.ok() ? 1 : 0;
   }
@@ -272,8 +315,33 @@ TEST_F(ProductRunnerTest, OneCallerDoesNotTakeAllPlaces) {
   last_ = {};
   device_.End({});
   EXPECT_THAT(last_.status, IsOk());
-  EXPECT_EQ(scheduler_.InsideOf("ipv4:192.0.2.2"), 0);
-  EXPECT_EQ(scheduler_.InsideOf("ipv4:192.0.2.1"), taken - 1);
+  EXPECT_EQ(scheduler_.InsideOf({"ipv4:192.0.2.2"}).of_caller, 0);
+  EXPECT_EQ(scheduler_.InsideOf({"ipv4:192.0.2.1"}).of_caller, taken - 1);
+}
+
+TEST_F(ProductRunnerTest, OneConnectionDoesNotTakeAllPlacesOfItsCaller) {
+  constexpr int64_t kPlaces = 512;
+  SetLimits({.admission = {.max_requests = kPlaces, .max_bytes = int64_t{1} << 40}});
+  const auto take = [this](uint64_t connection, absl::Status& refused) {
+    int64_t taken = 0;
+    for (refused = absl::OkStatus(); refused.ok(); taken += refused.ok() ? 1 : 0) {
+      Arrival arrival;
+      arrival.peer = "unix:";
+      arrival.connection = connection;
+      refused = Start(Request(8, 8, 8), arrival);
+    }
+    return taken;
+  };
+  absl::Status refused;
+  EXPECT_EQ(take(1, refused), kPlaces * 7 / 8 * 7 / 8);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                "queue: the connection has 392 requests inside, 56 places of its "
+                                "caller are kept for others of its connections"));
+  EXPECT_NE(RetryAfterMs(refused), std::nullopt);
+  EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kShare)], 1);
+  EXPECT_EQ(take(2, refused), 56 * 7 / 8);
+  EXPECT_EQ(take(3, refused), 7);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the caller has")));
 }
 
 TEST_F(ProductRunnerTest, LowPriorityWaits) {

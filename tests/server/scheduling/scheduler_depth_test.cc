@@ -89,7 +89,7 @@ TEST_F(SchedulerDepthTest, CountsAllThatTheDeviceHas) {
   clock_.Advance(4 * kMs);
   EXPECT_EQ(backlog_ns(), 36 * kMs);
   const TimeRefusal refusal =
-      scheduler_.Check(device_, "", Priority::kNormal, kMs, 0, clock_.NowNs() + 30 * kMs);
+      scheduler_.Check(device_, {}, Priority::kNormal, kMs, 0, clock_.NowNs() + 30 * kMs);
   EXPECT_EQ(refusal.status.code(), absl::StatusCode::kResourceExhausted);
   while (device_.held() > 0) device_.CompleteNext();
   EXPECT_EQ(backlog_ns(), 0);

@@ -162,6 +162,28 @@ TEST(StatsTest, RefusalsCountByReason) {
   EXPECT_EQ(NameOf(ReasonOf(absl::UnavailableError(""))), "not_ready");
 }
 
+TEST(StatsTest, OnlyChecksThatPassedAddWhatTheyMissAndCost) {
+  Stats stats(1);
+  AnswerVerification given;
+  given.mode = VerifyMode::kSampled;
+  given.end = VerifyEnd::kPassed;
+  given.miss_probability = 0.25;
+  given.cost = 0.5;
+  given.verify_ns = 3;
+  stats.AddVerification(given);
+  given.end = VerifyEnd::kNotVerified;
+  given.verify_ns = 4;
+  stats.AddVerification(given);
+  stats.AddVerification(VerifyMode::kSampled, VerifyEnd::kFailed, 5);
+  for (const VerifyEnd end : {VerifyEnd::kPassed, VerifyEnd::kNotVerified, VerifyEnd::kFailed}) {
+    EXPECT_EQ(stats.verifications(VerifyMode::kSampled, end), 1);
+  }
+  EXPECT_EQ(stats.verify_ns(VerifyMode::kSampled), 12);
+  EXPECT_EQ(stats.miss_probability(VerifyMode::kSampled), 0.25);
+  EXPECT_EQ(stats.verify_cost(VerifyMode::kSampled), 0.5);
+  EXPECT_EQ(stats.verify_cost(VerifyMode::kChecksum), 0);
+}
+
 TEST(StatsTest, ManyThreadsLoseNothingWhileOneReads) {
   constexpr int kThreads = 4;
   constexpr int kEach = 2'000;

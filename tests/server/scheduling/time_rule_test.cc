@@ -55,11 +55,25 @@ TEST(TimeRuleTest, WhatRunsMustLeaveTime) {
   EXPECT_EQ(refusal.reason, RefusalReason::kBacklog);
 }
 
-// Where a queue is ahead, its prediction may be wrong, and the product's own.
+TEST(TimeRuleTest, WhatIsToComeIsWaitedFor) {
+  TimeAsked asked = {.predicted_ns = 100 * kMs,
+                     .expected_ns = 100 * kMs,
+                     .left_ns = 452 * kMs,
+                     .ahead_ns = 100 * kMs,
+                     .to_come_ns = 100 * kMs};
+  EXPECT_THAT(CheckTime(asked, kLimits).status, IsOk());
+  asked.to_come_ns += 10 * kMs;
+  const TimeRefusal refusal = CheckTime(asked, kLimits);
+  EXPECT_THAT(refusal.status, StatusIs(absl::StatusCode::kResourceExhausted,
+                                       HasSubstr("queue: predicted to wait 210ms and to take")));
+  EXPECT_EQ(refusal.reason, RefusalReason::kBacklog);
+}
+
+// Where a queue is ahead, its prediction may be wrong by a quarter, and the product's own by half.
 TEST(TimeRuleTest, AQueueAheadTakesRoomForErrors) {
   TimeAsked asked = {.predicted_ns = 100 * kMs,
                      .expected_ns = 100 * kMs,
-                     .left_ns = 351 * kMs,
+                     .left_ns = 389 * kMs,
                      .running_ns = 50 * kMs,
                      .ahead_ns = 100 * kMs};
   EXPECT_THAT(CheckTime(asked, kLimits).status, IsOk());

@@ -105,8 +105,8 @@ TEST_F(DeviceCopiesTest, AreMadeOnceAndGoWithTheirTensor) {
 // nobody else's.
 TEST_F(DeviceCopiesTest, AnOwnerHasHisPartOfTheDevice) {
   const auto owner = std::make_shared<Account>("the caller", "--own", int64_t{1} << 30, account_);
-  const auto on_devices =
-      std::make_shared<Account>("the caller", "device_tensor_bytes", 2 * kBlock, nullptr);
+  const auto on_devices = std::make_shared<Account>("the caller", "device_tensor_bytes", 2 * kBlock,
+                                                    nullptr, Account::Memory::kDevices);
   owner->SetOnDevices(on_devices);
   // Sessions are within the owner's account.
   const auto session = std::make_shared<Account>("the session", "--one", int64_t{1} << 30, owner);
@@ -140,7 +140,9 @@ TEST_F(DeviceCopiesTest, AnOwnerHasHisPartOfTheDevice) {
     ASSERT_THAT(first, IsOk());
     ASSERT_THAT(second, IsOk());
     EXPECT_THAT(Bring(b), StatusIs(absl::StatusCode::kResourceExhausted,
-                                   HasSubstr("of the caller (device_tensor_bytes)")));
+                                   HasSubstr("bytes of device memory, want at most the 0 that are "
+                                             "free of the caller: 512 of 512 are used "
+                                             "(device_tensor_bytes)")));
   }
   EXPECT_THAT(Bring(own("large", 3 * kBlock)), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(a->Devices(), testing::IsEmpty()) << "room was made for it as far as possible";
@@ -186,7 +188,10 @@ TEST_F(DeviceCopiesTest, WhatIsUsedStays) {
   const absl::StatusOr<Use> used = Bring(a);
   absl::StatusOr<Use> also_used = Bring(large);
   ASSERT_THAT(also_used, IsOk());
-  EXPECT_THAT(Bring(other), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(Bring(other), StatusIs(absl::StatusCode::kResourceExhausted,
+                                     HasSubstr("quota: got 512 bytes of device memory, want at "
+                                               "most the 0 that are free of all tensors of fake:0: "
+                                               "768 of 768 are in use (--gpu-tensor-bytes)")));
   also_used = absl::UnknownError("");
   EXPECT_THAT(Bring(other), IsOk());
   EXPECT_EQ(Text(*used, 1), "a");
@@ -196,7 +201,9 @@ TEST_F(DeviceCopiesTest, WhatNeverFitsEvictsNothing) {
   const auto a = Bytes("a");
   ASSERT_THAT(Bring(a), IsOk());
   EXPECT_THAT(Bring(Bytes("x", 4 * kBlock)),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("tensor: got 1024 bytes")));
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("quota: got 1024 bytes of device memory, want at most the 768 of "
+                                 "fake:0 that all tensors may take (--gpu-tensor-bytes)")));
   EXPECT_EQ(copies_->counts().evictions, 0);
 }
 

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -98,6 +99,27 @@ TEST_F(TensorStoreTest, OnlyTheOwnerFindsATensor) {
   EXPECT_THAT(words, HasSubstr("tensor: "));
   EXPECT_EQ(TextOf(other, "w"), words);
   EXPECT_EQ(TextOf(other, put->tensor->handle), words);
+}
+
+TEST_F(TensorStoreTest, CountsTheBytesOfTheOwnersOfARule) {
+  const SessionUse unknown = Open();
+  ASSERT_THAT(Put(unknown, "abc"), IsOk());
+  EXPECT_TRUE(store_.load().bytes_of_rules.empty());
+  SessionOwner owner;
+  owner.is_known = true;
+  owner.rule = "team/*";
+  std::vector<SessionUse> sessions;
+  for (const char* name : {"team/a", "team/b"}) {
+    absl::StatusOr<SessionUse> session = store_.OpenSession("", name, owner);
+    ASSERT_THAT(session, IsOk());
+    ASSERT_THAT(Put(*session, "abc"), IsOk());
+    sessions.push_back(*std::move(session));
+  }
+  const TensorStore::Load load = store_.load();
+  ASSERT_EQ(load.bytes_of_rules.size(), 1U);
+  // A tensor takes what its account says; all three are alike.
+  EXPECT_EQ(load.bytes_of_rules.at("team/*"), load.bytes / 3 * 2);
+  EXPECT_GT(load.bytes, 0);
 }
 
 TEST_F(TensorStoreTest, LeasesEndAfterTheLastUse) {
@@ -204,7 +226,9 @@ TEST_F(TensorStoreTest, QuotasHoldForTheSessionAndForAll) {
   };
   EXPECT_THAT(begin(first, 8 * kMebi),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("free of the session (--session-tensor-bytes)")));
+                       HasSubstr("quota: got 8388608 bytes of host memory, want at most the "
+                                 "8387584 that are free of the session: 1024 of 8388608 are used "
+                                 "(--session-tensor-bytes)")));
   EXPECT_EQ(store_.load().bytes, 0) << "what was refused takes nothing";
   ASSERT_THAT(begin(first, 6 * kMebi), IsOk());
   EXPECT_THAT(begin(first, 2 * kMebi), StatusIs(absl::StatusCode::kResourceExhausted));
@@ -213,7 +237,8 @@ TEST_F(TensorStoreTest, QuotasHoldForTheSessionAndForAll) {
   const SessionUse third = Open();
   EXPECT_THAT(begin(third, 4 * kMebi),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("free of all sessions (--tensor-bytes)")));
+                       HasSubstr("that are free of all sessions: 13765632 of 16777216 are used "
+                                 "(--tensor-bytes)")));
   EXPECT_EQ(third.account().used(), 0);
   EXPECT_LT(third.account().free(), 3 * kMebi);
 }
@@ -224,8 +249,11 @@ TEST_F(TensorStoreTest, ASessionHasABoundedNumberOfTensors) {
   for (size_t i = 0; i < TensorStore::kMaxTensors; ++i) {
     ASSERT_THAT(store.Begin(session, Row(0), {}, {}), IsOk());
   }
-  EXPECT_THAT(store.Begin(session, Row(0), {}, {}),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("want at most 4096")));
+  EXPECT_THAT(
+      store.Begin(session, Row(0), {}, {}),
+      StatusIs(
+          absl::StatusCode::kResourceExhausted,
+          HasSubstr("quota: got 4096 tensors and uploads of the session, want fewer than 4096")));
 }
 
 TEST_F(TensorStoreTest, KnownBytesAreSharedWithinASession) {
@@ -321,6 +349,23 @@ TEST_F(TensorStoreTest, ShortMemoryRefusesLargeTensors) {
   EXPECT_THAT(store_.Begin(session, Row(1000), {}, {}), IsOk());
   EXPECT_THAT(store_.Begin(session, Row(1001), {}, {}),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: ")));
+}
+
+TEST_F(TensorStoreTest, WithoutMemoryAnUploadWaits) {
+  const SessionUse session = Open();
+  const std::shared_ptr<Upload> upload = store_.Begin(session, Row(4), {}, {})->upload;
+  const std::string id = upload->id().ToBytes();
+  const auto is_refused = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: "));
+  ASSERT_THAT(Write(session, upload, "ab"), IsOk());
+  store_.SetMostNewBytes(0);  // What was begun goes on.
+  ASSERT_THAT(Write(session, upload, "c", 2), IsOk());
+  store_.SetMostNewBytes(-1);
+  EXPECT_THAT(Write(session, upload, "d", 3), is_refused);
+  EXPECT_THAT(store_.Join(session, id), is_refused);
+  store_.SetMostNewBytes(std::numeric_limits<int64_t>::max());
+  EXPECT_THAT(store_.Join(session, id), IsOk());
+  EXPECT_THAT(Write(session, upload, "d", 3), IsOk());
+  EXPECT_TRUE(upload->Missing().empty());
 }
 
 // Where a gap closes late, the background hashes what the callers did not.

@@ -173,6 +173,20 @@ TEST_F(UploadTest, TellsThoseWhoServeItOnce) {
   EXPECT_EQ(told, 2) << "whoever comes later learns it at once";
 }
 
+TEST_F(UploadTest, HasRoomForSoManyStreams) {
+  const auto upload = Make(1);
+  Upload::StreamId last = 0;
+  for (size_t i = 0; i < Upload::kMostStreams; ++i) {
+    EXPECT_THAT(upload->CheckRoom(), IsOk()) << i;
+    last = upload->Attach([](const absl::StatusOr<TensorState>&) {}, 0);
+  }
+  EXPECT_THAT(upload->CheckRoom(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       testing::HasSubstr("the upload has 64 streams, want at most 64")));
+  upload->Detach(last, 0);
+  EXPECT_THAT(upload->CheckRoom(), IsOk());
+}
+
 TEST_F(UploadTest, ExpiresAfterTheLastSignOfLife) {
   const auto upload = Make(10);
   EXPECT_FALSE(upload->HasExpired(999));

@@ -65,6 +65,16 @@ TEST_F(LifeCheckTest, FailsAfterASilence) {
   EXPECT_EQ(alive_, 0);
 }
 
+TEST_F(LifeCheckTest, IsAsQuickAsTheWatchdogThatItFeeds) {
+  LifeCheck::Options options;
+  options.TieTo(absl::InfiniteDuration());
+  EXPECT_EQ(options.interval, absl::Seconds(5));
+  EXPECT_EQ(options.longest_turn, absl::Seconds(30));
+  options.TieTo(absl::Seconds(9));
+  EXPECT_EQ(options.interval, absl::Seconds(3));
+  EXPECT_EQ(options.longest_turn, absl::Milliseconds(4500));
+}
+
 TEST_F(LifeCheckTest, SeesACheckThatDoesNotEnd) {
   std::atomic<bool> may_end = false;
   {

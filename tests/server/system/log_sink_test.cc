@@ -11,15 +11,22 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "server/system/log.h"
 #include "tests/testing/fake_clock.h"
+#include "tests/testing/patience.h"
 
 namespace gemmd {
 namespace {
@@ -166,6 +173,71 @@ TEST_P(LogSinkTest, LinesAfterTheEndAreWrittenAtOnceOrNotAtAll) {
   reader_.Go();
   log_->error("event=later");
   EXPECT_EQ(sink_->counts().lost, 1);
+}
+
+// A file on a disk, whose writes take until the test says so.
+class Disk {
+ public:
+  LogFile file() {
+    return LogFile::Stalling([this](std::string_view text) -> std::optional<size_t> {
+      if (!is_late_) is_late_ = !moves_.WaitForNotificationWithTimeout(kPatience);
+      EXPECT_FALSE(is_late_);
+      MutexLock lock(&mutex_);
+      text_ += text;
+      return text.size();
+    });
+  }
+  void Move() { moves_.Notify(); }
+  std::string text() {
+    MutexLock lock(&mutex_);
+    return text_;
+  }
+
+ private:
+  absl::Notification moves_;
+  std::atomic<bool> is_late_ = false;  // Waiting once is enough to fail.
+  Mutex mutex_;
+  std::string text_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST(LogToADiskTest, ADiskThatStandsStillHoldsUpNobody) {
+  const SteadyClock clock;
+  Disk disk;
+  const auto sink = std::make_shared<LogSink>(
+      disk.file(), LogSink::Options{.most_kept_bytes = 10'000, .repeats = {}}, clock);
+  spdlog::logger log("test", sink);
+  constexpr int kLines = 10'000;
+  for (int i = 0; i < kLines; ++i) log.info("event=line number={}", i);
+  const int64_t lost = sink->counts().lost;
+  EXPECT_GT(lost, kLines / 2);
+  EXPECT_EQ(disk.text(), "");
+
+  // It takes lines again: those that were kept come, whole and in order.
+  disk.Move();
+  sink->Close(kPatience);
+  const std::vector<std::string> lines = absl::StrSplit(disk.text(), '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), kLines - lost + 1);
+  for (size_t i = 0; i + 1 < lines.size(); ++i) {
+    EXPECT_THAT(lines[i], EndsWith(absl::StrCat(" level=info event=line number=", i)));
+  }
+  EXPECT_THAT(lines.back(), EndsWith(absl::StrCat("event=log_lines_lost lines=", lost)));
+  EXPECT_EQ(sink->counts().lost, lost);
+}
+
+TEST(LogToADiskTest, LinesAreThereWhereWhatFollowsThemIsSeen) {
+  const SteadyClock clock;
+  Disk disk;
+  disk.Move();
+  const auto sink = std::make_shared<LogSink>(disk.file(), LogSink::Options(), clock);
+  spdlog::logger log("test", sink);
+  int seen = 0;
+  for (int i = 0; i < 100; ++i) {
+    log.info("event=line number={}", i);
+    seen += absl::EndsWith(disk.text(), absl::StrCat(" number=", i, "\n")) ? 1 : 0;
+  }
+  EXPECT_GE(seen, 50);  // All, but on a machine that has no time for the thread.
+  sink->Close(kPatience);
+  EXPECT_THAT(disk.text(), EndsWith(" number=99\n"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Readers, LogSinkTest, testing::Bool(),

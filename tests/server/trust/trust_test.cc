@@ -5,10 +5,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/strings/escaping.h"
 #include "server/trust/text_digest.h"
 #include "tests/server/trust/token_signer.h"
 #include "tests/testing/status_matchers.h"
@@ -25,6 +29,11 @@ constexpr char kRules[] = R"({"identities": {
 
 // The digest of "secret" (printf secret | sha256sum).
 constexpr char kSecretHash[] = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
+
+std::string HashOf(const std::string& token) {
+  const TextDigest digest = TextDigest::Of(token);
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.bytes.data()), 32});
+}
 
 class TrustTest : public ::testing::Test {
  protected:
@@ -152,13 +161,89 @@ TEST_F(TrustTest, TheNameOfAFileOfRulesSaysItsForm) {
                        HasSubstr("rules: line 1: got what is no JSON")));
 }
 
+// However many callers come, the daemon remembers some thousands at most.
 TEST_F(TrustTest, RemembersABoundedNumberOfCallers) {
   Write("rules.json", R"({"identities": {"spiffe://*": {"may": ["multiply"]}}})");
   const auto trust = Load();
+  std::vector<std::weak_ptr<const Identity>> seen;
   for (int i = 0; i < 10'000; ++i) {
     const std::string name = "spiffe://" + std::to_string(i);
-    EXPECT_EQ(NameOf(trust->Identify({.names = {name}})), name);
+    const auto caller = trust->Identify({.names = {name}});
+    EXPECT_EQ(NameOf(caller), name);
+    if (caller.ok()) seen.push_back(*caller);
   }
+  EXPECT_LE(
+      std::count_if(seen.begin(), seen.end(), [](const auto& caller) { return !caller.expired(); }),
+      4096);
+}
+
+// Static ones, which never end.
+TEST_F(TrustTest, RemembersABoundedNumberOfTokens) {
+  Write("rules.json", R"({"identities": {"user*": {"may": ["multiply"]}}})");
+  std::string tokens;
+  for (int i = 0; i < 10'000; ++i) {
+    const std::string token = "secret" + std::to_string(i);
+    tokens += "user" + std::to_string(i) + ": " + HashOf(token) + "\n";
+  }
+  Write("tokens", tokens);
+  const auto trust = Load();
+  std::vector<std::weak_ptr<const Identity>> seen;
+  for (int i = 0; i < 10'000; ++i) {
+    const std::string token = "Bearer secret" + std::to_string(i);
+    const auto caller = trust->Identify({.authorization = {token}});
+    EXPECT_EQ(NameOf(caller), "user" + std::to_string(i));
+    if (caller.ok()) seen.push_back(*caller);
+  }
+  // The tables of names and of tokens have so many each.
+  EXPECT_LE(
+      std::count_if(seen.begin(), seen.end(), [](const auto& caller) { return !caller.expired(); }),
+      2 * 4096);
+}
+
+TEST_F(TrustTest, CountsByRuleAlsoAcrossItsChanges) {
+  const auto trust = Load();
+  const auto identify = [&](std::string_view name) { return *trust->Identify({.names = {name}}); };
+  EXPECT_EQ(identify("nobody")->use, nullptr);
+  EXPECT_THAT(trust->uses(), ::testing::IsEmpty());
+  identify("spiffe://a/1")->use->AddAnswer(5);
+  identify("alice")->use->AddFailure();
+  ASSERT_THAT(trust->Reload(), IsOk());
+  identify("spiffe://a/2")->use->AddAnswer(7);
+  identify("spiffe://a/2")->use->AddRefusal();
+  const std::vector<RuleUse::Totals> uses = trust->uses();
+  ASSERT_EQ(uses.size(), 2U);
+  EXPECT_EQ(uses[0].rule, "spiffe://a/*");
+  EXPECT_EQ(uses[0].answered, 2);
+  EXPECT_EQ(uses[0].compute_ns, 12);
+  EXPECT_EQ(uses[0].failed, 0);
+  EXPECT_EQ(uses[0].refused, 1);
+  EXPECT_EQ(uses[1].rule, "alice");
+  EXPECT_EQ(uses[1].failed, 1);
+}
+
+TEST_F(TrustTest, CountsABoundedNumberOfRules) {
+  constexpr size_t kAll = Trust::kMostCounted + 5;
+  std::string rules;
+  for (size_t i = 0; i < kAll; ++i) {
+    rules +=
+        std::string(i == 0 ? "" : ",") + "\"r" + std::to_string(i) + R"(":{"may":["multiply"]})";
+  }
+  Write("rules.json", R"({"identities": {)" + rules + "}}");
+  const auto trust = Load();
+  for (int times = 0; times < 2; ++times) {
+    for (size_t i = 0; i < kAll; ++i) {
+      const std::string name = "r" + std::to_string(i);
+      (*trust->Identify({.names = {name}}))->use->AddRefusal();
+    }
+  }
+  const std::vector<RuleUse::Totals> uses = trust->uses();
+  ASSERT_EQ(uses.size(), Trust::kMostCounted + 1);
+  for (size_t i = 0; i < Trust::kMostCounted; ++i) {
+    EXPECT_EQ(uses[i].rule, "r" + std::to_string(i));
+    EXPECT_EQ(uses[i].refused, 2);
+  }
+  EXPECT_EQ(uses.back().rule, Trust::kOtherRules);
+  EXPECT_EQ(uses.back().refused, 2 * 5);
 }
 
 TEST(TextDigestTest, IsSha256) {

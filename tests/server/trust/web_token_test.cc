@@ -107,6 +107,18 @@ TEST_F(WebTokenTest, RefusesOtherAlgorithmsAndKeys) {
   ExpectRefusal(TokenSigner(Kind::kEd25519, "e").Sign(claims), "no key");
 }
 
+TEST_F(WebTokenTest, ATokenWithoutAnIdOfAKeyIsNobodysWhereSeveralMayHaveSignedIt) {
+  const TokenSigner second(Kind::kEd25519, "second");
+  const auto both = SigningKeys::Parse(SetOf(ed_->PublicKey() + "," + second.PublicKey()));
+  ASSERT_THAT(both, IsOk());
+  for (const TokenSigner* const signer : {static_cast<const TokenSigner*>(ed_), &second}) {
+    EXPECT_THAT(VerifyWebToken(signer->Sign(Claims("")), *both, rules_, kNow).status(), IsOk());
+    EXPECT_THAT(VerifyWebToken(signer->Sign(R"({"alg":"EdDSA"})", Claims("")), *both, rules_, kNow)
+                    .status(),
+                StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("no key")));
+  }
+}
+
 TEST_F(WebTokenTest, HoldsTheTimesWithTheSkewOfClocksAndNoMore) {
   const std::string expired = ed_->Sign(Claims("", kNow - 59));
   EXPECT_THAT(Verify(expired), IsOk());
@@ -131,6 +143,7 @@ TEST_F(WebTokenTest, IsForThisServerAndNamesACaller) {
   };
   ExpectRefusal(with(R"(,"sub":"a","aud":"other")"), "audience");
   ExpectRefusal(with(R"(,"sub":"a","aud":[])"), "audience");
+  ExpectRefusal(with(R"(,"sub":"a","aud":["other","gemmd2"])"), "audience");
   ExpectRefusal(with(R"(,"sub":"a","aud":{"gemmd":1})"), "audience");
   ExpectRefusal(with(R"(,"sub":"a")"), "audience");
   ExpectRefusal(with(R"(,"aud":"gemmd")"), "no subject");

@@ -9,7 +9,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <future>
@@ -18,21 +17,13 @@
 #include <vector>
 
 #include "server/wire/incoming.h"
+#include "tests/server/wire/failing_allocations.h"
 #include "tests/server/wire/running_server.h"
 
-namespace {
-
-constexpr size_t kLong = size_t{64} << 10;
-
-// Long allocations until one fails; none fails where it is not positive.
-std::atomic<int> until_failure{0};
-
-bool Fails(size_t bytes) { return bytes >= kLong && until_failure.fetch_sub(1) == 1; }
-
-}  // namespace
+using gemmd::AllocationFails;
 
 void* operator new(size_t bytes) {
-  void* const memory = Fails(bytes) ? nullptr : std::malloc(bytes);
+  void* const memory = AllocationFails(bytes) ? nullptr : std::malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -41,7 +32,7 @@ void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 // What the CPU's scratch memory comes from.
 extern "C" int posix_memalign(void** memory, size_t alignment, size_t bytes) noexcept {
-  *memory = Fails(bytes)
+  *memory = AllocationFails(bytes)
                 ? nullptr
                 : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   return *memory == nullptr ? ENOMEM : 0;
@@ -50,13 +41,13 @@ extern "C" int posix_memalign(void** memory, size_t alignment, size_t bytes) noe
 // What D with gaps comes from.
 extern "C" void* __libc_calloc(size_t count, size_t bytes);
 extern "C" void* calloc(size_t count, size_t bytes) noexcept {
-  return Fails(count * bytes) ? nullptr : __libc_calloc(count, bytes);
+  return AllocationFails(count * bytes) ? nullptr : __libc_calloc(count, bytes);
 }
 
 // What results, operands put together and tensors come from where they are long.
 extern "C" void* mmap(void* address, size_t bytes, int protection, int flags, int descriptor,
                       off_t offset) noexcept {
-  if (Fails(bytes)) {
+  if (AllocationFails(bytes)) {
     errno = ENOMEM;
     return MAP_FAILED;
   }
@@ -181,33 +172,6 @@ v1::MultiplyRequest Verified(v1::VerifyMode mode) {
   v1::MultiplyRequest request = IntegerRequest(300, 400, 500);
   request.mutable_verify()->set_mode(mode);
   return request;
-}
-
-struct Failures {
-  int refused = 0;
-  std::string messages;
-};
-
-// Asks again and again, as long as another allocation fails, which must refuse what was asked.
-template <typename Ask>
-Failures FailInTurn(const Ask& ask) {
-  Failures failures;
-  for (bool has_failed = true; has_failed;) {
-    until_failure = failures.refused + 1;
-    const grpc::Status status = ask();
-    has_failed = until_failure.exchange(0) <= 0;
-    EXPECT_EQ(status.error_code(),
-              has_failed ? grpc::StatusCode::RESOURCE_EXHAUSTED : grpc::StatusCode::OK)
-        << "allocation " << failures.refused + 1 << ": " << status.error_message();
-    failures.refused += has_failed ? 1 : 0;
-    failures.messages += status.error_message() + "\n";
-    if (failures.refused >= 100) {
-      ADD_FAILURE() << "no end of allocations";
-      break;
-    }
-  }
-  EXPECT_TRUE(ask().ok());
-  return failures;
 }
 
 // Nothing here is as long as what the daemon keeps from one product to the next (WarmMemory).

@@ -3,13 +3,20 @@
 // Which connections are open, as the kernel tells.
 #include "server/wire/connection_table.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "server/system/file_descriptor.h"
+#include "server/wire/connection_acceptor.h"
 #include "tests/testing/fake_clock.h"
 
 namespace gemmd {
@@ -79,6 +86,57 @@ TEST_F(ConnectionTableTest, LooksAtAllFilesOnlyNowAndThen) {
   EXPECT_EQ(table_.CountOpen(), 1);
   clock_.Advance(kPauseNs);
   EXPECT_EQ(table_.CountOpen(), 0);
+}
+
+TEST_F(ConnectionTableTest, TellsWhatTheOtherEndHasTaken) {
+  const FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage address = {};
+  address.ss_family = AF_INET;
+  socklen_t bytes = sizeof(sockaddr_in);
+  sockaddr* const plain = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(bind(listener.get(), plain, bytes), 0);  // 0.0.0.0 and any port: the loopback too.
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  ASSERT_EQ(getsockname(listener.get(), plain, &bytes), 0);
+  const FileDescriptor peer(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(peer.get(), plain, bytes), 0);
+  FileDescriptor accepted(accept4(listener.get(), plain, &bytes, SOCK_CLOEXEC));
+  ASSERT_TRUE(accepted.is_open());
+  const std::string name = GrpcNameOf(address);
+  EXPECT_EQ(name.rfind("ipv4:127.0.0.1:", 0), 0u) << name;
+
+  EXPECT_EQ(table_.AcknowledgedBytes(name), std::nullopt);
+  EXPECT_EQ(table_.Admit(accepted.get(), "a", name), Verdict::kAdmitted);
+  const std::optional<int64_t> before = table_.AcknowledgedBytes(name);
+  ASSERT_TRUE(before.has_value());
+  std::vector<char> sent(1000);
+  ASSERT_EQ(send(accepted.get(), sent.data(), sent.size(), 0), 1000);
+  ASSERT_EQ(recv(peer.get(), sent.data(), sent.size(), MSG_WAITALL), 1000);
+  const absl::Time limit = absl::Now() + absl::Seconds(30);
+  while (table_.AcknowledgedBytes(name) != *before + 1000) ASSERT_LT(absl::Now(), limit);
+
+  EXPECT_EQ(table_.AcknowledgedBytes("ipv4:127.0.0.1:1"), std::nullopt);
+  const int number = accepted.get();
+  accepted = FileDescriptor();
+  const FileDescriptor other(dup(peer.get()));  // A socket too, but not of this connection.
+  ASSERT_EQ(other.get(), number);
+  EXPECT_EQ(table_.AcknowledgedBytes(name), std::nullopt);
+}
+
+TEST(GrpcNameTest, IsThatOfGrpcOrNone) {
+  const auto name_of = [](const char* text) {
+    sockaddr_storage address = {};
+    sockaddr_in6 v6 = {};
+    v6.sin6_family = AF_INET6;
+    v6.sin6_port = htons(4000);
+    EXPECT_EQ(inet_pton(AF_INET6, text, &v6.sin6_addr), 1);
+    std::memcpy(&address, &v6, sizeof(v6));
+    return GrpcNameOf(address);
+  };
+  EXPECT_EQ(name_of("::1"), "ipv6:%5B::1%5D:4000");
+  EXPECT_EQ(name_of("::ffff:10.1.2.3"), "ipv4:10.1.2.3:4000");
+  sockaddr_storage unix_address = {};
+  unix_address.ss_family = AF_UNIX;
+  EXPECT_EQ(GrpcNameOf(unix_address), "");
 }
 
 }  // namespace

@@ -303,5 +303,17 @@ TEST_F(IncomingTest, LetsGoOfPiecesOnceTheyAreCopied) {
   EXPECT_EQ(freed, 3);
 }
 
+// An array that grows by doubling as slices come ends with room for a power of two.
+TEST_F(IncomingTest, MakesRoomForFactorsOnce) {
+  constexpr int kCount = (1 << 18) + 1;
+  v1::MultiplyRequest sent;
+  sent.mutable_a()->mutable_scale()->mutable_values()->Resize(kCount, 0.5f);
+  v1::MultiplyRequest got;
+  HeldFields held;
+  ASSERT_THAT(Parse(InSlicesOf(sent.SerializeAsString(), 16384), got, held), IsOk());
+  EXPECT_EQ(got.a().scale().values_size(), kCount);
+  EXPECT_LT(got.a().scale().values().Capacity(), kCount + 1024);
+}
+
 }  // namespace
 }  // namespace gemmd

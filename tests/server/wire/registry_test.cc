@@ -166,7 +166,10 @@ TEST_F(RegistryTest, TellsWhatItHasCounted) {
 
 TEST_F(RegistryTest, TellsVersionLimitsAndLibraries) {
   v1::GetServerInfoResponse response;
+  const int64_t before_ns = absl::GetCurrentTimeNanos();
   ASSERT_TRUE(Ask(&v1::Registry::Stub::GetServerInfo, v1::GetServerInfoRequest(), &response).ok());
+  EXPECT_GE(response.unix_ns(), before_ns);
+  EXPECT_LE(response.unix_ns(), absl::GetCurrentTimeNanos());
   EXPECT_EQ(response.version(), GEMMD_VERSION);
   EXPECT_EQ(response.default_device(), "cpu");
   EXPECT_FALSE(response.draining());

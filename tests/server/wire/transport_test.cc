@@ -294,5 +294,24 @@ TEST(TransportTest, KnowsItsMemoryAndRaisesItsOpenFiles) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
+TEST(TransportTest, ConnectionsAreAsManyAsFilesAndMemoryAllow) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  TransportOptions options;
+  const auto limits = [&](int64_t open_files, int64_t memory_bytes) {
+    return ConnectionLimitsOf(options, open_files, memory_bytes).value();
+  };
+  // 100 idle calls of 24 KiB in each.
+  EXPECT_EQ(limits(1 << 20, 8 * kGiB).all, 436);
+  EXPECT_EQ(limits(1 << 20, 8 * kGiB).of_peer, 218);
+  EXPECT_EQ(limits(600, 8 * kGiB).all, 300);
+  EXPECT_EQ(limits(1 << 20, 10'000 * kGiB).all, 32768);
+  EXPECT_EQ(limits(1 << 20, 1).all, 1);
+  options.max_concurrent_streams = 10;
+  EXPECT_EQ(limits(1 << 20, 8 * kGiB).all, 4369);
+  options.max_connections = 1000;
+  EXPECT_EQ(limits(1 << 20, kGiB).all, 1000);
+  EXPECT_FALSE(ConnectionLimitsOf(options, 1000, kGiB).ok());
+}
+
 }  // namespace
 }  // namespace gemmd

@@ -66,7 +66,7 @@ absl::Status PassOnAnswer(int worker, int front, const std::string& script) {
   if (!status.ok()) return status;
   absl::StatusOr<Result> result = ParseRecord<Result>(packet);
   if (!result.ok()) return PassOn(packet, front);
-  Falsify(TakeLie(script), *result);
+  if (PeekLie(script) != "done") Falsify(TakeLie(script), *result);
   return SendRecord(front, *result);
 }
 

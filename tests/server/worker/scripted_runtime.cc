@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/server/worker/scripted_runtime.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -62,6 +63,10 @@ absl::Status ScriptedRuntime::Act(const std::string& function, const std::string
   if (is_lost_) return absl::InternalError(Concat(function, ": scripted: lost before"));
   if (action.empty()) return absl::OkStatus();
   while (action == "hang") pause();
+  if (action == "stop") {
+    raise(SIGSTOP);
+    return absl::OkStatus();
+  }
   if (action == "abort") abort();
   if (action == "exit") _exit(1);
   if (action == "rights") return absl::InternalError(DescribeRights());

@@ -10,6 +10,7 @@
 //   error           fails with Internal, once
 //   lost            fails with Internal, and so does everything from then on
 //   hang            never returns
+//   stop            the process stops until it gets SIGCONT, and goes on as if nothing had been
 //   abort, exit     the process ends
 //   rights          fails with Internal, and says what the worker may do (rights.h)
 // and at calls of Launch alone:

@@ -8,8 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <future>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/device/device_memory.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/testing/status_matchers.h"
 
@@ -79,6 +82,13 @@ void WorkerRig::AwaitReady() const {
     return readinesses_.back().ok();
   };
   EXPECT_TRUE(mutex_.AwaitWithTimeout(is_ready, kPatience)) << readinesses_.back();
+}
+
+DeviceBlock AllocateBlock(WorkerDevice& device, int64_t bytes) {
+  std::promise<absl::StatusOr<DeviceBlock>> block;
+  device.memory()->Allocate(
+      bytes, [&](absl::StatusOr<DeviceBlock> got) { block.set_value(std::move(got)); });
+  return Awaited(block.get_future(), "a block").value();
 }
 
 void ExpectRightWhereverItGoes(WorkerRig& rig, SmallProduct& product) {

@@ -50,6 +50,8 @@ class WorkerRig {
   std::unique_ptr<WorkerDevice> device_;
 };
 
+// A new block of the device's memory.
+DeviceBlock AllocateBlock(WorkerDevice& device, int64_t bytes);
 // The product is right in memory of the job's and in memory that the device gives, takes time in
 // every stage, and leaves nothing on the device.
 void ExpectRightWhereverItGoes(WorkerRig& rig, SmallProduct& product);

@@ -6,7 +6,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include <array>
 #include <atomic>
@@ -17,6 +16,7 @@
 #include "server/worker/device_arena.h"
 #include "server/worker/measure_gpu.h"
 #include "tests/server/worker/fake_gpu_runtime.h"
+#include "tests/server/worker/worker_fixture.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/units.h"
 
@@ -24,71 +24,6 @@ namespace gemmd {
 namespace {
 
 using testing::HasSubstr;
-
-class WorkerTest : public testing::Test {
- protected:
-  void SetUp() override {
-    std::array<int, 2> pair = {};
-    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair.data()), 0);
-    front_ = FileDescriptor(pair[0]);
-    worker_ = FileDescriptor(pair[1]);
-    staging_ = Staging::Create(staging_bytes()).value();
-    thread_ = std::thread([this] {
-      end_ = RunWorker({.ordinal = 0, .memory_limit_bytes = 0, .measure = MeasureNothing},
-                       runtime(), worker_.get(), staging_.descriptor());
-    });
-    EXPECT_THAT(Receive<Hello>(), IsOk());
-  }
-  void TearDown() override {
-    if (thread_.joinable()) End().IgnoreError();
-  }
-
-  virtual GpuRuntime& runtime() { return fake_; }
-  virtual int64_t staging_bytes() const { return 4096; }
-
-  // How the worker ended.
-  absl::Status End() {
-    shutdown(front_.get(), SHUT_RDWR);
-    thread_.join();
-    return end_;
-  }
-
-  template <typename Record>
-  absl::StatusOr<Record> Receive() {
-    Packet packet;
-    const absl::Status status = ReceivePacket(front_.get(), true, packet);
-    return status.ok() ? ParseRecord<Record>(packet) : absl::StatusOr<Record>(status);
-  }
-
-  // What becomes of a job of so many rows.
-  absl::Status StatusOfJob(JobRequest request) {
-    request.id = 1;
-    request.staged_d = LayOutJob(request.problem).value().input_bytes;
-    EXPECT_THAT(SendRecord(front_.get(), request), IsOk());
-    const absl::StatusOr<Result> result = Receive<Result>();
-    return result.ok() ? result->status.get() : result.status();
-  }
-
-  static JobRequest JobOfRows(int64_t m) {
-    JobRequest request;
-    Problem& problem = request.problem;
-    problem.m = m;
-    problem.n = problem.k = 1;
-    problem.a = TightLayout("a", ElementType::kF16, Order::kRowMajor, m, 1).value();
-    problem.b = TightLayout("b", ElementType::kF16, Order::kRowMajor, 1, 1).value();
-    problem.d = TightLayout("d", ElementType::kF32, Order::kRowMajor, m, 1).value();
-    const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
-    while (!kernels[request.kernel].supports(problem).ok()) ++request.kernel;
-    return request;
-  }
-
-  FakeGpuRuntime fake_;
-  FileDescriptor front_;
-  FileDescriptor worker_;
-  Staging staging_;
-  absl::Status end_;
-  std::thread thread_;
-};
 
 TEST_F(WorkerTest, EndsWellWithTheFront) { EXPECT_THAT(End(), IsOk()); }
 
@@ -207,46 +142,6 @@ class FailedJobTest : public WorkerTest {
 TEST_F(FailedJobTest, TheGpuIsWaitedForBeforeTheAnswer) {
   EXPECT_THAT(StatusOfJob(JobOfRows(10)), StatusIs(absl::StatusCode::kInternal, "no launch today"));
   EXPECT_EQ(runtime_.waits(), 1);
-}
-
-// A GPU during whose third launch the front aborts job 1.
-class AbortedRuntime final : public FakeGpuRuntime {
- public:
-  explicit AbortedRuntime(const Staging& staging) : staging_(staging) {}
-
-  absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
-    if (++launches_ == 3) staging_.control().aborted_ids[0] = 1;
-    return FakeGpuRuntime::Launch(kernel, args);
-  }
-  // Once the worker has answered.
-  int launches() const { return launches_; }
-
- private:
-  const Staging& staging_;
-  std::atomic<int> launches_ = 0;
-};
-
-class AbortedJobTest : public WorkerTest {
- protected:
-  GpuRuntime& runtime() override { return runtime_; }
-  int64_t staging_bytes() const override { return 1 << 20; }
-  AbortedRuntime runtime_{staging_};
-};
-
-TEST_F(AbortedJobTest, EndsBetweenTwoPanels) {
-  JobRequest request = JobOfRows(10000);
-  request.predicted_ns = 50'000'000;  // Five panels.
-  EXPECT_THAT(StatusOfJob(request), StatusIs(absl::StatusCode::kCancelled));
-  EXPECT_EQ(runtime_.launches(), 3);
-  // It is not even begun once nobody wants it, and the next one is done.
-  EXPECT_THAT(StatusOfJob(request), StatusIs(absl::StatusCode::kCancelled));
-  EXPECT_EQ(runtime_.launches(), 3);
-  staging_.control().aborted_ids[0] = 77;
-  EXPECT_THAT(StatusOfJob(request), IsOk());
-  EXPECT_EQ(runtime_.launches(), 8);
-  request.predicted_ns = 1000;
-  EXPECT_THAT(StatusOfJob(request), IsOk());
-  EXPECT_EQ(runtime_.launches(), 9);
 }
 
 // Counts blocks and takes a fixed time for everything.

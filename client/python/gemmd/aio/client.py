@@ -16,7 +16,7 @@ from gemmd.aio.remote import RemoteTensor
 from gemmd.aio.session import Session
 from gemmd.aio.stream import Stream
 from gemmd.channel import ClientOptions, Deadline, Metadata, Settings, pause_before_retry
-from gemmd.errors import Error, from_rpc_error
+from gemmd.errors import Error, check_names, from_rpc_error
 from gemmd.methods import Method
 from gemmd.part import Part
 from gemmd.product import Product, ProductOptions, build_request
@@ -42,6 +42,7 @@ class Client:
     """
 
     def __init__(self, address: str, **settings: Unpack[ClientOptions]) -> None:
+        check_names(settings.keys(), ClientOptions.__annotations__.keys())
         self._settings = Settings(address, **settings)
         self._lanes: list[grpc.aio.Channel] = []
         self._session = Session(

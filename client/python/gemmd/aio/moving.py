@@ -90,7 +90,7 @@ class _Round(Attempt):
         if answer is grpc.aio.EOF:
             return False
         if answer.HasField("tensor"):
-            self.tensor = answer.tensor
+            self.take_tensor(answer.tensor)
             return False
         self.take_state(answer.state)
         self._has_state.set()

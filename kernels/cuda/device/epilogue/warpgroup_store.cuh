@@ -30,6 +30,7 @@ class WarpgroupStore {
                             int thread)
       : parameters_(parameters),
         room_(shared + kOf.stages * kStageBytes + warpgroup * kRoomBytes),
+        first_row_(TakesTurns(kOf) ? 0 : warpgroup * kDown * kRows),
         warpgroup_(warpgroup),
         thread_(thread) {}
 
@@ -105,8 +106,8 @@ class WarpgroupStore {
     };
 #pragma unroll
     for (int i = 0; i < kDown; ++i) {
-      const int row = static_cast<int>(place.row) + (warpgroup_ * kDown + i) * kRows +
-                      thread_ / 32 * 16 + thread_ % 32 / 4;
+      const int row = static_cast<int>(place.row) + first_row_ + i * kRows + thread_ / 32 * 16 +
+                      thread_ % 32 / 4;
       Epilogue(parameters_.epilogue, place.batch, row, static_cast<int>(place.column) + first)
           .Run(terms_of, sums[i]);
     }
@@ -134,7 +135,7 @@ class WarpgroupStore {
         ptx::ShowToCopyEngine();
         ptx::SynchronizeWarpgroup(warpgroup_);
         if (thread_ == 0) {
-          const int row = static_cast<int>(place.row) + (warpgroup_ * kDown + i) * kRows;
+          const int row = static_cast<int>(place.row) + first_row_ + i * kRows;
 #pragma unroll
           for (int block = 0; block < kBlocks; ++block) {
             const int column = static_cast<int>(place.column) + (first + block) * kColumns;
@@ -194,6 +195,7 @@ class WarpgroupStore {
 
   const MmaParameters& parameters_;
   const uint32_t room_;
+  const int first_row_;  // Where the rows of the warpgroup begin in the tile.
   const int warpgroup_;
   const int thread_;
 };

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/device/mainloop/abort.cuh"
 #include "kernels/cuda/device/mainloop/place.cuh"
 #include "kernels/cuda/device/mainloop/tile_copy.cuh"
 #include "kernels/cuda/device/mainloop/warp_sums.cuh"
@@ -34,6 +35,9 @@ class PlainLoop {
     }
     int stage = 0;
     for (int tile = 0; tile < parameters_.tiles_k; ++tile) {
+      if (IsLook(tile) && __syncthreads_or(place.thread == 0 && IsAborted(parameters_.abort))) {
+        break;
+      }
       ptx::WaitForCopies<kOf.stages - 2>();
       __syncthreads();
       if (tile + kOf.stages - 1 < parameters_.tiles_k) {

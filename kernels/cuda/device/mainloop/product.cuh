@@ -50,7 +50,7 @@ class MmaBlock {
       if constexpr (kMovesRegisters) ptx::LeaveRegisters<kRegistersToFill>();
       if (place.thread == kOf.threads()) {
         typename TilePipe<Row>::Cursor end;
-        pipe.Fill(place, end);
+        pipe.Fill(place, end, /*looks_first=*/false);
         pipe.WaitForReleases(end);
       }
       ptx::Exit();
@@ -60,7 +60,12 @@ class MmaBlock {
     FragmentsAhead<Row> fragments(ptx::SharedAddress(shared_), place);
     typename TilePipe<Row>::Cursor at;
     int released = 0;
-    for (int tile = 0; tile < parameters_.tiles_k; ++tile) {
+    int next_look = min(kTilesBetweenLooks, parameters_.tiles_k);
+    for (int tile = 0;; ++tile) {
+      if (tile == next_look) {
+        if (tile == parameters_.tiles_k || HasStopped(pipe, at, released)) break;
+        next_look = min(tile + kTilesBetweenLooks, parameters_.tiles_k);
+      }
       if (tile > 0) pipe.Release(released);
       pipe.WaitFor(at);
       RunTile(std::make_integer_sequence<int, FragmentsAhead<Row>::kParts>(), at.offset(),
@@ -69,6 +74,16 @@ class MmaBlock {
       at.Advance();
     }
     fragments.Finish(sums_);
+  }
+
+  // Where a look is due: whether the ring has stopped, so that only the stage before is to be
+  // released any more.
+  __device__ static bool HasStopped(const TilePipe<Row>& pipe,
+                                    const typename TilePipe<Row>::Cursor& at, int before) {
+    pipe.WaitFor(at);
+    if (!pipe.HasStopped()) return false;
+    pipe.Release(before);
+    return true;
   }
 
   // Runs the instructions of the last part of the tile before, and of all parts of this tile but

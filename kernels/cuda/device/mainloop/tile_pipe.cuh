@@ -6,12 +6,17 @@
 // Each stage has two barriers. `full` says that the stage's tiles are there; `empty` says that
 // every warp of the cluster has read them. So warps need not keep in step, and no warp that
 // multiplies waits for another one.
+//
+// The ring stops before its last tile once the launch is aborted: the thread that fills it says so
+// with a stage that it does not fill.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/device/mainloop/abort.cuh"
 #include "kernels/cuda/device/mainloop/place.cuh"
+#include "kernels/cuda/device/ptx/copy_engine_ptx.cuh"
 
 namespace gemmd {
 
@@ -25,13 +30,17 @@ class TilePipe {
   __device__ TilePipe(const MmaParameters& parameters, uint32_t shared)
       : parameters_(parameters), stages_(shared) {}
 
-  // All threads of the block call this before anything else.
+  // All threads of the block call this before anything else. Memory may be used afterwards.
   __device__ void Begin() const {
     if (ptx::ThreadInBlock() == 0) {
+      ptx::FetchMap(&parameters_.a_map);
+      ptx::FetchMap(&parameters_.b_map);
       for (int stage = 0; stage < kOf.stages; ++stage) {
         ptx::InitBarrier(Full(stage), 1);
-        ptx::InitBarrier(Empty(stage), kCluster * (kOf.threads() / 32));
+        ptx::InitBarrier(Empty(stage), kCluster * WarpsOfTile(kOf));
       }
+      ptx::StoreShared32(Stopped(), 0);
+      if constexpr (kCluster > 1) ptx::InitBarrier(Looked(), 1);
       ptx::ShowBarriers();
     }
     if constexpr (kCluster == 1) {
@@ -39,6 +48,7 @@ class TilePipe {
     } else {
       ptx::SynchronizeCluster();
     }
+    if constexpr (BeginsEarly(kOf, ptx::kChip)) ptx::WaitForEarlierLaunches();
   }
 
   // Where in the ring a tile is. Each round turns the parity of the barriers.
@@ -51,18 +61,29 @@ class TilePipe {
       stage = is_last ? 0 : stage + 1;
       parity ^= is_last ? 1 : 0;
     }
+    __device__ void Advance(int stages) {
+      stage += stages;
+      parity ^= stage / kOf.stages & 1;
+      stage %= kOf.stages;
+    }
     // The bytes from the first stage to this one.
     __device__ int offset() const { return stage * kStageBytes; }
   };
 
   // One thread calls this to have every tile along k brought as stages become empty; it moves on
-  // the place in the ring.
-  __device__ void Fill(const Place& place, Cursor& at) const {
+  // the place in the ring. It looks for an abort where IsLook says so, and before the first tile if
+  // asked to. False: the ring has stopped.
+  __device__ bool Fill(const Place& place, Cursor& at, bool looks_first) const {
     for (int tile = 0; tile < parameters_.tiles_k; ++tile, at.Advance()) {
       // Every stage is empty at first.
       ptx::WaitForPhase(Empty(at.stage), at.parity ^ 1);
+      if ((IsLook(tile) || (looks_first && tile == 0)) && IsAbortedForAll(tile)) {
+        Stop(at);
+        return false;
+      }
       Copy(place, tile, at);
     }
+    return true;
   }
 
   // Waits until every arrival that another block sends to these barriers is there: the block must
@@ -78,6 +99,9 @@ class TilePipe {
   }
 
   __device__ void WaitFor(const Cursor& at) const { ptx::WaitForPhase(Full(at.stage), at.parity); }
+
+  // Whether the ring has stopped. A warp that waited for the stage that was not filled knows it.
+  __device__ bool HasStopped() const { return ptx::LoadShared32(Stopped()) != 0; }
 
   // A warp says that it is done with a stage, to every block of the cluster, since each block
   // writes to the stages of all.
@@ -103,6 +127,35 @@ class TilePipe {
     return stages_ + kBarriersOffset + stage * kBarrierBytes;
   }
   __device__ uint32_t Empty(int stage) const { return Full(stage) + kBarrierBytes / 2; }
+
+  __device__ uint32_t Stopped() const { return stages_ + StopOffset(kOf); }
+  // What the cluster's first block found at its last look, and the barrier that tells that it is
+  // there.
+  __device__ uint32_t Found() const { return Stopped() + 4; }
+  __device__ uint32_t Looked() const { return Stopped() + 8; }
+
+  // Warps may leave stages that were filled: the block must not exit before their bytes are there.
+  __device__ void Stop(Cursor& at) const {
+    ptx::StoreShared32(Stopped(), 1);
+    ptx::Arrive(Full(at.stage));
+    at.Advance();
+    Cursor filled = at;
+    for (int stage = 1; stage < kOf.stages; ++stage, filled.Advance()) {
+      ptx::WaitForPhase(Full(filled.stage), filled.parity ^ 1);
+    }
+  }
+
+  // The blocks of a cluster fill each other's stages, so all of them stop at the same tile.
+  __device__ bool IsAbortedForAll(int tile) const {
+    if constexpr (kCluster == 1) return IsAborted(parameters_.abort);
+    ptx::ArriveAndAnnounce(Looked(), sizeof(uint32_t));
+    if (ptx::BlockInCluster() == 0) {
+      const uint32_t found = IsAborted(parameters_.abort) ? 1 : 0;
+      for (int block = 0; block < kCluster; ++block) ptx::StoreAt(block, Found(), found, Looked());
+    }
+    ptx::WaitForPhase(Looked(), tile / kTilesBetweenLooks % 2 ^ 1);
+    return ptx::LoadShared32(Found()) != 0;
+  }
 
   __device__ int MatrixOf(const OperandLines& operand, const Place& place) const {
     return operand.batch_stride_bytes == 0 ? 0 : static_cast<int>(place.batch);

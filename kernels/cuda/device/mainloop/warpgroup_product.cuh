@@ -49,56 +49,97 @@ class WarpgroupBlock {
   static constexpr int kBLineBytes = TileLinesOf(kOf, mma::Operand::kB).line_bytes;
   static constexpr int kInstructionBytes = kOf.instruction.m * kALineBytes;
   using Metadata = WarpgroupMetadata<Row>;
+  static_assert(!TakesTurns(kOf) || (WarpgroupsOf(kOf) == 2 && !Metadata::kIsSparse));
   static constexpr bool kMovesRegisters = MovesRegisters(kOf, ptx::kChip);
+  static constexpr bool kTakesTurns = TakesTurns(kOf);
   using Store = std::conditional_t<IsNarrow(kOf), WarpgroupElements<Row>, WarpgroupStore<Row>>;
   using Sum = typename Store::Sum;
   using Cursor = typename TilePipe<Row>::Cursor;
   __device__ void Fill() const {
     Cursor at;
+    int since_look = 0;  // Tiles along k.
     for (int tile = ptx::BlockInGrid(); tile < parameters_.tiles; tile += parameters_.blocks) {
-      pipe_.Fill(PlaceOfTile<Row>(parameters_, tile), at);
+      const bool looks_first = since_look >= kTilesBetweenLooks;
+      if (looks_first) since_look = 0;
+      since_look += parameters_.tiles_k;
+      if (!pipe_.Fill(PlaceOfTile<Row>(parameters_, tile), at, looks_first)) return;
     }
   }
 
   __device__ void Multiply(int thread) const {
     const int warpgroup = thread / kThreadsOfWarpgroup;
     const Store store(parameters_, shared_, warpgroup, thread % kThreadsOfWarpgroup);
-    const uint32_t a = shared_ + warpgroup * kDown * kInstructionBytes;
-    const Metadata metadata(shared_ + kABytes + kBBytes, warpgroup, thread % kThreadsOfWarpgroup);
+    const int part = kTakesTurns ? 0 : warpgroup;  // Its place in the tile, from above.
+    const uint32_t a = shared_ + part * kDown * kInstructionBytes;
+    const Metadata metadata(shared_ + kABytes + kBBytes, part, thread % kThreadsOfWarpgroup);
     Cursor at;
-    for (int tile = ptx::BlockInGrid(); tile < parameters_.tiles; tile += parameters_.blocks) {
+    int tile = ptx::BlockInGrid();
+    if constexpr (kTakesTurns) {
+      at.Advance(warpgroup * parameters_.tiles_k);
+      tile += warpgroup * parameters_.blocks;
+    }
+    for (; tile < parameters_.tiles; tile += parameters_.blocks * (kTakesTurns ? 2 : 1)) {
       const typename Store::Ahead ahead = store.Prepare(PlaceOfTile<Row>(parameters_, tile));
       Sum sums[kDown][Store::kSums];
-      MultiplyTile(a, metadata, at, sums);
+      if constexpr (kTakesTurns) {
+        if (tile >= parameters_.blocks) ptx::WaitForTurn(WarpgroupInBlock());
+      }
+      if (!MultiplyTile(a, metadata, tile, at, sums)) break;
       store.Run(PlaceOfTile<Row>(parameters_, tile), ahead, sums);
+      if constexpr (kTakesTurns) at.Advance(parameters_.tiles_k);  // The other one's tile.
     }
     store.Finish();
   }
 
-  __device__ void MultiplyTile(uint32_t a, const Metadata& metadata, Cursor& at,
+  // Read anew, since it would stay in a register.
+  static __device__ int WarpgroupInBlock() { return ptx::ThreadInBlock() / kThreadsOfWarpgroup; }
+
+  // Where warpgroups take turns, the other one may look at the barriers of stages only once this
+  // one has seen the last stage of its tile: they tell two rounds of the ring apart, but not three.
+  //
+  // False: the ring has stopped, and the sums mean nothing.
+  __device__ bool MultiplyTile(uint32_t a, const Metadata& metadata, int tile, Cursor& at,
                                Sum (&sums)[kDown][Store::kSums]) const {
     typename Metadata::Words words[Metadata::kSets];
     int released = 0;
+    bool has_stopped = false;
+    static_assert(kTilesBetweenLooks % Metadata::kSets == 0);
     for (int k = 0; k < parameters_.tiles_k;) {
+      has_stopped = HasStopped(at);
+      if (has_stopped) break;
+      const int next_look = min(k + kTilesBetweenLooks, parameters_.tiles_k);
+      while (k < next_look) {
 #pragma unroll
-      for (int set = 0; set < Metadata::kSets; ++set) {
-        if (set > 0 && k == parameters_.tiles_k) break;
-        MultiplyStage(a, metadata, at, words[set], k > 0, sums);
-        // The products of the stage before are done then.
-        ptx::WaitForProducts<1>();
-        if (k > 0) {
-          Metadata::Keep(words[Metadata::kSets - 1 - set]);
-          pipe_.Release(released);
+        for (int set = 0; set < Metadata::kSets; ++set) {
+          if (set > 0 && k == next_look) break;
+          MultiplyStage(a, metadata, at, words[set], k > 0, sums);
+          // The products of the stage before are done then.
+          ptx::WaitForProducts<1>();
+          if (k > 0) {
+            Metadata::Keep(words[Metadata::kSets - 1 - set]);
+            pipe_.Release(released);
+          }
+          released = at.stage;
+          at.Advance();
+          ++k;
         }
-        released = at.stage;
-        at.Advance();
-        ++k;
       }
+    }
+    if constexpr (kTakesTurns) {
+      if (tile + parameters_.blocks < parameters_.tiles) ptx::GiveTurnTo(1 - WarpgroupInBlock());
     }
     ptx::WaitForProducts<0>();
 #pragma unroll
     for (int set = 0; set < Metadata::kSets; ++set) Metadata::Keep(words[set]);
     pipe_.Release(released);
+    return !has_stopped;
+  }
+
+  // The other warpgroup may have had the stage that was not filled; the turn came after it.
+  __device__ bool HasStopped(const Cursor& at) const {
+    if (kTakesTurns && pipe_.HasStopped()) return true;
+    pipe_.WaitFor(at);
+    return pipe_.HasStopped();
   }
 
   // Has the products of a stage made, and does not wait for them.

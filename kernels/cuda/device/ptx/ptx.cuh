@@ -3,8 +3,7 @@
 // Instructions of PTX, and nothing else: registers in, registers out. The mnemonics of matrix
 // instructions come from the table (kernels/mma/ptx.h) by way of a constant operand.
 //
-// Source: PTX ISA 9.0, sections 9.7.9.25 (copies), 9.7.13.15 (mbarrier) and 9.7.14 (matrix
-// instructions).
+// Source: PTX ISA 9.0, sections 9.7.9.25 (copies) and 9.7.14 (matrix instructions).
 #pragma once
 
 #include <cstddef>
@@ -61,6 +60,23 @@ __device__ inline const T* Advance(const T* pointer, int a, int b) {
   return result;
 }
 
+// A launch may begin while the one before it still runs, and get ready meanwhile. It calls this
+// before it reads or writes memory: then all that was launched before it has ended, and what that
+// wrote is there. Once every block has called it, the launch after it may begin in the same way.
+__device__ inline void WaitForEarlierLaunches() {
+  asm volatile(
+      "griddepcontrol.launch_dependents;\n"
+      "griddepcontrol.wait;" ::
+          : "memory");
+}
+
+// Reads what others write meanwhile, the host among them.
+__device__ inline uint64_t LoadOfSystem(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+
 // Copies 16 bytes to shared memory, or writes zeros if they are not there.
 __device__ inline void CopyAsync(uint32_t shared, const std::byte* global, bool is_there) {
   asm volatile(
@@ -80,88 +96,6 @@ __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::
 template <int kGroups>
 __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
-}
-
-// Initialises a barrier in shared memory. A phase of it ends with the last of `arrivals` and the
-// last byte that was announced.
-__device__ inline void InitBarrier(uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-// Makes barriers that were initialised visible to the copy engine.
-__device__ inline void ShowBarriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ inline void Arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Arrives at the barrier in the same place of a block of the cluster. This orders nothing but what
-// this block sees: a release for the cluster would wait for all of memory.
-__device__ inline void ArriveAt(int block, uint32_t barrier) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-      "}"
-      :
-      : "r"(barrier), "r"(block)
-      : "memory");
-}
-__device__ inline void ArriveAndAnnounce(uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
-// Waits until the phase of the given parity has ended.
-__device__ inline void WaitForPhase(uint32_t barrier, int parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}"
-      :
-      : "r"(barrier), "r"(parity)
-      : "memory");
-}
-
-// Copies the box at (x, y, z) of a map; its bytes count at the barrier. On sm_120, which has no
-// clusters, shared::cluster would be a function call.
-__device__ inline void CopyTileAsync(uint32_t shared, const void* map, int x, int y, int z,
-                                     uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cta.global.mbarrier::complete_tx::bytes [%0], "
-      "[%1, {%2, %3, %4}], [%5];"
-      :
-      : "r"(shared), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
-      : "memory");
-}
-
-// Copies the box to every block of the cluster for which `blocks` has a bit: to the same place in
-// each, with the bytes counted at that block's own barrier.
-__device__ inline void CopyTileToAllAsync(uint32_t shared, const void* map, int x, int y, int z,
-                                          uint32_t barrier, int blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
-      :
-      : "r"(shared), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier),
-        "h"(static_cast<uint16_t>(blocks))
-      : "memory");
-}
-
-// The number of this block in its cluster.
-__device__ inline int BlockInCluster() {
-  int block;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
-  return block;
-}
-// A barrier for all threads of all blocks of the cluster. It orders no memory.
-__device__ inline void SynchronizeCluster() {
-  asm volatile(
-      "barrier.cluster.arrive.relaxed.aligned;\n"
-      "barrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
 }
 
 // A barrier for threads 0 to kThreads - 1 of the block.
@@ -207,6 +141,10 @@ __device__ inline uint32_t LoadShared32(uint32_t shared) {
   uint32_t value;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(shared) : "memory");
   return value;
+}
+
+__device__ inline void StoreShared32(uint32_t shared, uint32_t value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(shared), "r"(value) : "memory");
 }
 
 __device__ inline uint64_t LoadShared64(uint32_t shared) {

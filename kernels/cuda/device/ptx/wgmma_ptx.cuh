@@ -172,5 +172,12 @@ __device__ inline void WaitForStores() { asm volatile("cp.async.bulk.wait_group 
 __device__ inline void SynchronizeWarpgroup(int number) {
   asm volatile("bar.sync %0, 128;" ::"r"(number + 1) : "memory");
 }
+// Where two warpgroups take turns, one waits until the other one has given it the turn.
+__device__ inline void WaitForTurn(int number) {
+  asm volatile("bar.sync %0, 256;" ::"r"(number + 3) : "memory");
+}
+__device__ inline void GiveTurnTo(int number) {
+  asm volatile("bar.arrive %0, 256;" ::"r"(number + 3) : "memory");
+}
 
 }  // namespace gemmd::ptx

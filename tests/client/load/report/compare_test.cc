@@ -56,6 +56,8 @@ TEST(CompareTest, RefusesOtherFiles) {
   for (const char* text : {"", "{}", "[]", R"({"steps": []})", R"({"steps": [{"name": 3}]})"}) {
     EXPECT_THAT(ParseReport(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
+  EXPECT_EQ(ParseReport("\x93NUMPY").status().message(),
+            "got no JSON, want a report of gemmload --json");
   const size_t depth = 200'000;
   const std::string deep = std::string(depth, '[') + std::string(depth, ']');
   EXPECT_THAT(ParseReport(R"({"steps": )" + deep + "}"),

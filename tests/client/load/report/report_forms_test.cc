@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "client/load/report/html_plots.h"
 #include "client/load/report/html_report.h"
 #include "client/load/report/report.h"
 #include "gemmd/v1/registry.pb.h"
@@ -135,6 +136,37 @@ TEST(ReportTest, TheVerdictStandsBesideItsWarnings) {
   report.steps.push_back(step);
   report.steps[1].name = "2000/s";
   EXPECT_THAT(ReportText(report), HasSubstr("\nwarning: 2000/s: failed calls"));
+  // What is true of the whole run is said once.
+  EXPECT_EQ(report.Warnings().size(), 2 * step.warnings.size() - 1);
+  EXPECT_THAT(report.Warnings().back(), testing::StartsWith("client and server share"));
+  const std::string page = ReportHtml(report);
+  EXPECT_EQ(page.find("share this machine"), page.rfind("share this machine"));
+  EXPECT_NE(page.find("<li>failed calls"), page.rfind("<li>failed calls"));
+}
+
+TEST(ReportTest, CurvesOverTimeEndWithTheirStep) {
+  const auto lines_of = [](const std::vector<ReportStep>& steps) {
+    const std::string svg = TimePlot(SampleReport(steps));
+    size_t lines = 0;
+    for (size_t at = svg.find("<polyline"); at != svg.npos; at = svg.find("<polyline", at + 1)) {
+      ++lines;
+    }
+    return lines;
+  };
+  const ReportStep step = SampleStep("1000/s", 2000, Steady);
+  EXPECT_EQ(lines_of({step}), 3);  // p50, p99, most.
+  EXPECT_EQ(lines_of({step, step}), 6);
+  // A step of one interval is a point of each curve.
+  const ReportStep one = SampleStep("short", 50, Steady);
+  ASSERT_EQ(one.result.intervals.size(), 1);
+  const std::string svg = TimePlot(SampleReport({step, one}));
+  EXPECT_THAT(svg, testing::ContainsRegex("<circle"));
+  EXPECT_EQ(lines_of({step, one}), 3);
+  // So are the answers that come soon after the end of a step.
+  ReportStep late = step;
+  late.result.intervals.back().from_ns = late.result.intervals.back().to_ns - 1'000'000;
+  EXPECT_THAT(TimePlot(SampleReport({step})), Not(HasSubstr("<circle")));
+  EXPECT_THAT(TimePlot(SampleReport({late})), HasSubstr("<circle"));
 }
 
 TEST(ReportTest, EveryFormTellsASearch) {

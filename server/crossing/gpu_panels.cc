@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/worker/panels.h"
+#include "server/crossing/gpu_panels.h"
 
 #include <algorithm>
 #include <numeric>
@@ -116,7 +116,8 @@ GemmArgs PanelArgs(const GemmArgs& args, const GpuPanels& panels, int64_t index,
           .b_scale = scale(args.b_scale, is_columns, panel.n),
           .d = args.d + OffsetOf(problem.d, axis, first),
           .workspace = args.workspace,
-          .abort = args.abort};
+          .abort = args.abort,
+          .abort_word = args.abort_word};
 }
 
 }  // namespace gemmd

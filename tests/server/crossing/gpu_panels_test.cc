@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Launches in panels give the bits of one launch, and begin where the GPU's loads want it.
-#include "server/worker/panels.h"
+#include "server/crossing/gpu_panels.h"
 
 #include <gtest/gtest.h>
 

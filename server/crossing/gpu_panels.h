@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Panels: the parts of a launch that would keep a GPU busy for too long, because a launch cannot be
-// stopped. Every element of D is a sum of its own, so panels do not change a bit.
+// Panels: the parts of a launch that would keep a GPU busy for too long, because nothing stops a
+// launch between two tiles of D. Every element of D is a sum of its own, so panels do not change a
+// bit. A sum is not divided: the kernels begin it with zero. They look for an abort while they
+// make a long one (kernels/cuda/device/mainloop/abort.cuh).
 #pragma once
 
 #include <cstdint>

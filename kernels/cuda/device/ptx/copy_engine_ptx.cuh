@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Instructions of the copy engine, of the barriers in shared memory that count what it brings, and
+// of clusters, whose blocks share what it brings.
+//
+// Source: PTX ISA 9.0, sections 9.7.9.25 (copies) and 9.7.13.15 (mbarrier).
+#pragma once
+
+#include <cstdint>
+
+namespace gemmd::ptx {
+
+// Initialises a barrier in shared memory. A phase of it ends with the last of `arrivals` and the
+// last byte that was announced.
+__device__ inline void InitBarrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// Makes barriers that were initialised visible to the copy engine.
+__device__ inline void ShowBarriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void Arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives at the barrier in the same place of a block of the cluster. This orders nothing but what
+// this block sees: a release for the cluster would wait for all of memory.
+__device__ inline void ArriveAt(int block, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}"
+      :
+      : "r"(barrier), "r"(block)
+      : "memory");
+}
+__device__ inline void ArriveAndAnnounce(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+// Waits until the phase of the given parity has ended.
+__device__ inline void WaitForPhase(uint32_t barrier, int parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}"
+      :
+      : "r"(barrier), "r"(parity)
+      : "memory");
+}
+
+// Writes a word to the same place of a block of the cluster, and counts its bytes at that block's
+// barrier.
+__device__ inline void StoreAt(int block, uint32_t shared, uint32_t value, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there, counter;\n"
+      "mapa.shared::cluster.u32 there, %0, %3;\n"
+      "mapa.shared::cluster.u32 counter, %2, %3;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [there], %1, [counter];\n"
+      "}"
+      :
+      : "r"(shared), "r"(value), "r"(barrier), "r"(block)
+      : "memory");
+}
+
+// Brings a map near the copy engine before its first use.
+__device__ inline void FetchMap(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Copies the box at (x, y, z) of a map; its bytes count at the barrier. On sm_120, which has no
+// clusters, shared::cluster would be a function call.
+__device__ inline void CopyTileAsync(uint32_t shared, const void* map, int x, int y, int z,
+                                     uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cta.global.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3, %4}], [%5];"
+      :
+      : "r"(shared), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
+
+// Copies the box to every block of the cluster for which `blocks` has a bit: to the same place in
+// each, with the bytes counted at that block's own barrier.
+__device__ inline void CopyTileToAllAsync(uint32_t shared, const void* map, int x, int y, int z,
+                                          uint32_t barrier, int blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
+      :
+      : "r"(shared), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier),
+        "h"(static_cast<uint16_t>(blocks))
+      : "memory");
+}
+
+// The number of this block in its cluster.
+__device__ inline int BlockInCluster() {
+  int block;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
+  return block;
+}
+// A barrier for all threads of all blocks of the cluster. It orders no memory.
+__device__ inline void SynchronizeCluster() {
+  asm volatile(
+      "barrier.cluster.arrive.relaxed.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+
+}  // namespace gemmd::ptx

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/convert_answer.h"
+
+#include "server/wire/convert_operand.h"
+#include "server/wire/tensor_convert.h"
+
+namespace gemmd {
+namespace {
+
+// Shape and layout of D.
+void FillMatrix(const Problem& problem, v1::Matrix& matrix) {
+  matrix.set_type(ToWire(problem.d.type));
+  matrix.set_rows(problem.m);
+  matrix.set_columns(problem.n);
+  matrix.set_batch(problem.batch);
+  matrix.set_order(problem.d.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR
+                                                       : v1::ORDER_COLUMN_MAJOR);
+  matrix.set_leading_dimension(problem.d.leading_dimension);
+  matrix.set_batch_stride(problem.d.batch_stride_bytes);
+}
+
+}  // namespace
+
+void FillResponse(const ProductOutcome& outcome, const std::string& request_id,
+                  v1::MultiplyResponse& response) {
+  response.set_request_id(request_id);
+  FillMatrix(outcome.problem, *response.mutable_d());
+  response.set_kernel(std::string(outcome.kernel->name));
+  response.set_device(std::string(outcome.device));
+  response.set_operations(Operations(outcome.problem));
+  response.set_bytes_read(BytesRead(outcome.problem));
+  response.set_bytes_written(BytesWritten(outcome.problem));
+  if (outcome.tensor) *response.mutable_tensor() = ToWire(*outcome.tensor);
+  if (outcome.verification) {
+    *response.mutable_verification() = ToWire(*outcome.verification);
+  }
+}
+
+v1::VerifyMode ToWire(VerifyMode mode) {
+  return static_cast<v1::VerifyMode>(static_cast<int>(mode) + 1);
+}
+
+v1::Verification ToWire(const AnswerVerification& verification) {
+  v1::Verification wire;
+  wire.set_mode(ToWire(verification.mode));
+  wire.set_outcome(verification.end == VerifyEnd::kPassed ? v1::VERIFY_OUTCOME_PASSED
+                                                          : v1::VERIFY_OUTCOME_NOT_VERIFIED);
+  wire.set_reason(std::string(verification.reason));
+  wire.set_elements_checked(verification.elements_checked);
+  wire.set_miss_probability(verification.miss_probability);
+  wire.set_cost(verification.cost);
+  wire.set_least_error(verification.least_error);
+  wire.set_verify_ns(verification.verify_ns);
+  wire.set_kernel(std::string(verification.kernel));
+  wire.set_device(std::string(verification.device));
+  wire.set_wrong_answers(verification.wrong_answers);
+  return wire;
+}
+
+v1::Timing ToWire(const ProductTiming& timing) {
+  v1::Timing wire;
+  wire.set_receive_ns(timing[Stage::kReceive]);
+  wire.set_queue_ns(timing[Stage::kQueue]);
+  wire.set_copy_in_ns(timing[Stage::kCopyIn]);
+  wire.set_compute_ns(timing[Stage::kCompute]);
+  wire.set_copy_out_ns(timing[Stage::kCopyOut]);
+  wire.set_send_prepare_ns(timing[Stage::kSendPrepare]);
+  wire.set_total_ns(timing.total_ns);
+  return wire;
+}
+
+}  // namespace gemmd

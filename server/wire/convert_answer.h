@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The answer of a product as the wire has it.
+#pragma once
+
+#include <string>
+
+#include "gemmd/v1/gemm.pb.h"
+#include "server/scheduling/product.h"
+
+namespace gemmd {
+
+// Fills the answer of a product that is OK, except for its timing; the bytes of D are there.
+void FillResponse(const ProductOutcome& outcome, const std::string& request_id,
+                  v1::MultiplyResponse& response);
+
+v1::Timing ToWire(const ProductTiming& timing);
+v1::VerifyMode ToWire(VerifyMode mode);
+v1::Verification ToWire(const AnswerVerification& verification);
+
+}  // namespace gemmd

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon serves, as its protos tell."""
+
+import importlib
+import pkgutil
+
+import gemmd.v1
+from kserve.v2 import inference_pb2
+
+
+def method_paths():
+    """Every method of the daemon's own services, so that no test can forget one."""
+    files = [inference_pb2.DESCRIPTOR]
+    for module in pkgutil.iter_modules(gemmd.v1.__path__):
+        if module.name.endswith("_pb2"):
+            files.append(importlib.import_module(f"gemmd.v1.{module.name}").DESCRIPTOR)
+    for file in files:
+        for service in file.services_by_name.values():
+            for method in service.methods:
+                yield f"/{service.full_name}/{method.name}"

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One request that brings no operands, read as its service reads it: against protobuf's own parse
+// of the same bytes.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/wire/read_request.h"
+#include "tests/fuzz/target.h"
+
+namespace gemmd::fuzz {
+
+struct Question {
+  const google::protobuf::Message* message;
+  void (*run)(std::string_view bytes, Choices& choices);
+};
+
+// Refusals repeat no more than the beginning of a peer's text.
+inline void DemandBrief(const absl::Status& status) {
+  Demand(status.message().size() < 2048, "a refusal is long");
+}
+
+template <typename Request>
+void Ignore(const Request& /*request*/) {}
+
+template <typename Request, void (*kAsk)(const Request&) = Ignore<Request>>
+Question QuestionOf() {
+  return {&Request::default_instance(), [](std::string_view bytes, Choices& choices) {
+            Request want;
+            const bool is_message =
+                want.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+            Request got;
+            if (choices.OnceIn(1024)) {
+              const std::string longer(kMaxRequestBytes + 1, ' ');
+              Demand(absl::IsResourceExhausted(ReadRequest(Cut(longer, choices), got)),
+                     "a request of any length is read");
+            }
+            const grpc::ByteBuffer buffer = Cut(bytes, choices);
+            const absl::Status status = ReadRequest(TakeRequest(buffer), got);
+            Demand(buffer.Length() == 0, "the bytes of a request stay");
+            if (IsAboutCountsOfFields(status)) return;
+            Demand(status.ok() == is_message, "protobuf takes another request");
+            if (!is_message) return DemandBrief(status);
+            want.DiscardUnknownFields();
+            Demand(got.SerializeAsString() == want.SerializeAsString(),
+                   "protobuf parses another request");
+            kAsk(got);
+          }};
+}
+
+// Those about tensors, and about the models that tensors are.
+std::vector<Question> TensorQuestions();
+
+}  // namespace gemmd::fuzz

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers that send nearly all of a message and then no more."""
+
+from http2_peer import Http2Peer, message
+
+MIB = 1 << 20
+CONNECTIONS = 8
+STREAMS = 20  # On each connection.
+MESSAGE_BYTES = 4 * MIB
+SENT_BYTES = MESSAGE_BYTES * 15 // 16
+
+
+def hold_half_sent_messages(daemon, stack):
+    """Sends nearly all of 160 messages of 4 MiB and leaves them so, for as long as the stack lasts.
+    The calls (peer and stream), and how many bytes the daemon took."""
+    part = message(bytes(SENT_BYTES), declared=MESSAGE_BYTES)
+    peers = [stack.enter_context(Http2Peer(daemon.tcp)) for _ in range(CONNECTIONS)]
+    calls = []
+    taken = 0
+    for _ in range(STREAMS):
+        for peer in peers:
+            stream = peer.start()
+            taken += peer.send(stream, part, limit_s=0.2)
+            calls.append((peer, stream))
+    return calls, taken

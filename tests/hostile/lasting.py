@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products that take as long as a test wants, out of few bytes."""
+
+import math
+
+from daemon import wait_until
+from elements import ELEMENTS
+from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, registry_pb2, registry_pb2_grpc, statistics_pb2
+
+
+def long_work():
+    """Operands of 64 KiB, which a batch takes again and again: 3.4e10 multiplications."""
+    request = gemm_pb2.MultiplyRequest(m=8, n=8, k=4096, batch=1 << 17)
+    for operand in (request.a, request.b):
+        operand.type = ELEMENTS["f16"].number
+        operand.data = bytes(65536)
+        operand.batch_stride = 0
+    return request
+
+
+def predicted_s(channel, request):
+    """How long the daemon believes that it takes."""
+    question = registry_pb2.ExplainRequest(request=request)
+    question.request.a.ClearField("data")
+    question.request.b.ClearField("data")
+    explained = registry_pb2_grpc.RegistryStub(channel).Explain(question, timeout=60)
+    return explained.candidates[0].predicted_ns / 1e9
+
+
+def lasting(channel, seconds):
+    """Long work, of as many matrices as take so long by the daemon's prediction."""
+    request = long_work()
+    for _ in range(3):  # What does not grow with the batch disturbs the first one.
+        request.batch = math.ceil(request.batch * seconds / predicted_s(channel, request))
+    return request
+
+
+def statistics_of(channel, device):
+    """What the daemon tells of a device: what waits for it, and for how long products have had it so far."""
+    request = statistics_pb2.GetStatisticsRequest()
+    devices = registry_pb2_grpc.RegistryStub(channel).GetStatistics(request, timeout=60).devices
+    return next(each for each in devices if each.name == device)
+
+
+def start_on(channel, device, request, timeout_s):
+    """The call of a product that lasts, once it runs."""
+    before_ns = statistics_of(channel, device).busy_ns
+    call = gemm_pb2_grpc.GemmStub(channel).Multiply.future(request, timeout=timeout_s)
+
+    def runs():
+        assert not call.done(), call
+        return statistics_of(channel, device).busy_ns > before_ns + 50_000_000
+
+    wait_until(runs, 60, "busy while the product runs")
+    return call

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to the daemon of test_model.py while clients are at work, one deed after the other."""
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import socket
+import threading
+import time
+
+import grpc
+from elements import ELEMENTS
+from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
+from http2_peer import message, open_with_closed_windows
+
+MIB = 1 << 20
+# A daemon that may have so much memory is short of it once four such answers are there.
+# As many connections as its descriptors would otherwise let it have.
+LIMIT_FLAGS = [
+    f"--memory-limit-bytes={300 * MIB}",
+    "--max-queued-bytes=2GiB",
+    "--max-connections=80",
+    "--max-connections-per-peer=40",
+]
+LARGE = 64 * MIB
+MOST_UNREAD = 6
+FILL_S = 5
+# Twice what the daemon leaves to gRPC and Abseil, which end the process where a few bytes have no place
+# (server/system/spare_addresses.h).
+LEFT_ADDRESSES = 64 * MIB
+ANY_LENGTH = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+
+
+def zeros(count):
+    """A few bytes that ask for a result of so many."""
+    request = gemm_pb2.MultiplyRequest(m=1, n=count, k=0, device="cpu")
+    request.a.type = request.b.type = request.d.type = ELEMENTS["s8"].number
+    return request
+
+
+class World:
+    """The daemon, and what happens to it: workers die and stand still, connections take its descriptors; where it
+    has LIMIT_FLAGS, memory and addresses are short, and where it has a `wall_clock`, that jumps."""
+
+    def __init__(self, daemon, spec, length_s, seed, wall_clock=None, is_limited=False):
+        self.daemon = daemon
+        self.spec = spec
+        self.end = time.monotonic() + length_s
+        self.rng = random.Random(seed)
+        self.wall_clock = wall_clock
+        self.kinds = [self.kill, self.stop, self.stop, self.flood]
+        if is_limited:
+            self.kinds += [self.fill, self.wall_in]
+        self.deeds = []
+        self.failures = []
+        self.refused_for_memory = 0
+        self.refused_for_addresses = 0
+
+    def is_over(self):
+        return bool(self.failures) or time.monotonic() > self.end
+
+    def guarded(self, run):
+        def guard():
+            try:
+                run()
+            except Exception as error:  # noqa: BLE001: whatever it is, it fails the test.
+                self.failures.append(error)
+
+        return threading.Thread(target=guard)
+
+    def kill(self):
+        for worker in self.daemon.children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+
+    def stop(self):
+        for worker in self.daemon.children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGSTOP)
+                self.wait(0.3)
+                os.kill(worker, signal.SIGCONT)
+
+    def flood(self):
+        """Connections that say nothing take the descriptors that there are."""
+        with contextlib.ExitStack() as stack:
+            for _ in range(60):
+                peer = stack.enter_context(socket.socket())
+                peer.settimeout(1)
+                with contextlib.suppress(OSError):
+                    peer.connect(("127.0.0.1", self.daemon.port))
+            self.wait(0.3)
+
+    def fill(self):
+        """Answers that nobody reads bring it to the limit of its memory, where it refuses; in the end it cuts them
+        off itself."""
+        with contextlib.suppress(OSError), contextlib.closing(open_with_closed_windows(self.daemon.unix)) as peer:
+            due = time.monotonic() + FILL_S
+            sent = 0
+            while not (self.is_short() or self.is_over() or peer.closed or time.monotonic() > due):
+                if sent < MOST_UNREAD:
+                    peer.send(peer.start(), message(zeros(LARGE).SerializeToString()), end=True)
+                    sent += 1
+                peer.receive(0.1)
+            self.wait(1)
+
+    def wall_in(self):
+        """For a moment it may map next to nothing (RLIMIT_AS): what is large is refused."""
+        hard = resource.prlimit(self.daemon.pid, resource.RLIMIT_AS)[1]
+        mapped = self.daemon.mapped_bytes()
+        resource.prlimit(self.daemon.pid, resource.RLIMIT_AS, (mapped + LEFT_ADDRESSES, hard))
+        try:
+            # Of TCP the daemon knows how much was taken, and cuts nobody who reads.
+            with grpc.insecure_channel(self.daemon.tcp, ANY_LENGTH) as channel:
+                multiply = gemm_pb2_grpc.GemmStub(channel).Multiply
+                asked = [multiply.future(zeros(count), timeout=30) for count in (LARGE, 3 * LARGE, MIB)]
+                for one, count in zip(asked, (LARGE, 3 * LARGE, MIB)):
+                    self.check_zeros(one, count)
+        finally:
+            resource.prlimit(self.daemon.pid, resource.RLIMIT_AS, (hard, hard))
+
+    def check_zeros(self, call, count):
+        refused = call.exception()
+        if refused is None:
+            assert call.result().d.data == bytes(count)
+            return
+        # A connection that gRPC has no memory for is cut.
+        assert refused.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE), refused
+        self.refused_for_addresses += 1
+
+    def note_refusal(self, error):
+        if (error.details() or "").startswith("memory: "):
+            self.refused_for_memory += 1
+
+    def is_short(self):
+        """Whether it takes no new products."""
+        told = self.daemon.events("memory_pressure")
+        return bool(told) and told[-1]["pressure"] in ("severe", "critical")
+
+    def wait(self, seconds):
+        time.sleep(max(0, min(seconds, self.end - time.monotonic())))
+
+    def happen(self):
+        deck = []
+        while not self.is_over():
+            deck = deck or self.rng.sample(self.kinds, len(self.kinds))
+            deed = deck.pop()
+            self.deeds.append((time.monotonic(), deed.__name__))
+            deed()
+            # More than five deaths in a minute, and the device would rest.
+            self.wait(10 if deed == self.kill else self.rng.uniform(1, 3))
+
+    def jump(self):
+        """Also while other deeds are done."""
+        rng = random.Random(self.rng.random())
+        while not self.is_over():
+            hours = rng.choice([-100, -5, -1, 0, 1, 5, 100])
+            self.deeds.append((time.monotonic(), f"clock {hours:+} h"))
+            self.wall_clock.set(hours)
+            self.wait(rng.uniform(0.3, 3))
+
+    def threads(self):
+        """What is to run beside the clients."""
+        return [self.guarded(run) for run in ([self.happen, self.jump] if self.wall_clock else [self.happen])]

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products beyond a limit of the daemon's operator: refused, or ended, with the limit's name."""
+
+import re
+import time
+
+import grpc
+import numpy as np
+import pytest
+from daemon import wait_until
+from gemmd.v1 import gemm_pb2_grpc
+from lasting import lasting
+from metrics_page import scrape
+from product import Product
+
+FLAGS = ["--lame-duck=0s", "--grace=1s", "--metrics-listen=127.0.0.1:0"]
+DEVICES = ["cpu", "sim:sm_90"]
+ROUNDS = 5  # The best counts: other work may keep threads from their processors, but not each time.
+
+
+def refusal(stub, request, timeout):
+    """How a product is refused, and the shortest time that it takes. The deadline leaves room for it."""
+    seen_s = []
+    for _ in range(ROUNDS):
+        start = time.monotonic()
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.Multiply(request, timeout=timeout)
+        seen_s.append(time.monotonic() - start)
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, refused.value
+    return refused.value, min(seen_s)
+
+
+def hold_refusal(battery, name, seen_s, is_sanitized):
+    battery.holds(f"{name}: refused", most=0.5 if is_sanitized else 0.05, seen=seen_s, unit="s")
+
+
+def test_a_product_that_is_too_long(daemons, device, is_slow_device, battery, is_sanitized):
+    daemon = daemons.start(f"--devices={device}", "--max-product-seconds=2.5", *FLAGS)
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        refused, seen_s = refusal(gemm_pb2_grpc.GemmStub(channel), lasting(channel, 10), timeout=20)
+    text = r"product: predicted to take [0-9a-z.]+, at most 2.5s is accepted \(--max-product-seconds\)"
+    assert re.fullmatch(text, refused.details())
+    hold_refusal(battery, f"10 s on {device} beyond --max-product-seconds", seen_s, is_sanitized)
+
+
+def test_a_backlog_that_is_too_long(daemons, device, is_slow_device, battery, is_sanitized):
+    daemon = daemons.start(f"--devices={device}", "--max-backlog=1.5s", *FLAGS)
+
+    def waits():
+        return sum(count for _, count in scrape(daemon).with_labels("gemmd_queue_requests"))
+
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        stub = gemm_pb2_grpc.GemmStub(channel)
+        request = lasting(channel, 10)
+        calls = [stub.Multiply.future(request) for _ in range(2)]
+        wait_until(lambda: waits() == 1, 60, "one runs and one waits")
+        refused, seen_s = refusal(stub, request, timeout=100)
+        for call in calls:
+            call.cancel()
+    text = r"queue: products of [0-9a-z.]+ wait ahead of it by prediction, at most 1.5s may \(--max-backlog\)"
+    assert re.fullmatch(text, refused.details())
+    [retry_ms] = [int(v) for key, v in refused.trailing_metadata() if key == "grpc-retry-pushback-ms"]
+    assert 1000 < retry_ms <= 10_000  # So much has to be done first, or as much as is ever said.
+    hold_refusal(battery, f"10 s wait on {device}, beyond --max-backlog", seen_s, is_sanitized)
+
+
+@pytest.mark.own_device
+def test_a_gpu_that_hangs_longer_than_a_product_may_take(
+    daemons, battery, fake_worker, is_sanitized, tmp_path, monkeypatch
+):
+    """Ten times what was predicted would be more."""
+    script = tmp_path / "script"
+    monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(script))
+    most_s = 3
+    flags = ["--devices=cuda:0", f"--worker-binary={fake_worker}", f"--watchdog-most={most_s}s"]
+    daemon = daemons.start(*flags, *FLAGS)
+    # One tile, whose long k takes 0.6 s at the rates of the tests' worker.
+    long = Product(a=np.ones((1, 8, 40_000)), b=np.ones((1, 40_000, 8)), a_type="f16", b_type="f16")
+    (tmp_path / "part").write_text("Launch 1 hang")
+    (tmp_path / "part").rename(script)
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        start = time.monotonic()
+        with pytest.raises(grpc.RpcError) as ended:
+            gemm_pb2_grpc.GemmStub(channel).Multiply(long.request(), timeout=60)
+        seen_s = time.monotonic() - start
+    assert ended.value.code() == grpc.StatusCode.ABORTED
+    assert "the most that a product may take (--watchdog-most)" in ended.value.details()
+    battery.holds("a GPU hangs: its product lives", least=most_s, seen=seen_s, unit="s")
+    most_s += 5 if is_sanitized else 1
+    battery.holds("a GPU hangs, --watchdog-most=3s: its product ends", most=most_s, seen=seen_s, unit="s")

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of 16 MiB for methods that take no operand: each is refused, and nothing is made of it."""
+
+import pytest
+from bystander import Bystander
+from gemmd.v1 import admin_pb2, gemm_pb2, registry_pb2, resident_pb2
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from http2_peer import Http2Peer, message, varint
+from kserve.v2 import inference_pb2
+
+MIB = 1 << 20
+
+RESOURCE_EXHAUSTED = 8
+UNIMPLEMENTED = 12
+
+# What malloc keeps beside what is asked of it, and what a bystander's requests take.
+MALLOC_SLACK = 24 * MIB
+
+# The other limits of these are those of what they carry.
+WITH_OPERANDS = {
+    "/gemmd.v1.Gemm/Multiply",
+    "/gemmd.v1.Gemm/MultiplyStream",
+    "/gemmd.v1.Tensors/Put",
+    "/inference.GRPCInferenceService/ModelInfer",
+    "/inference.GRPCInferenceService/ModelStreamInfer",
+}
+
+
+def paths(*modules):
+    for module in modules:
+        for service in module.DESCRIPTOR.services_by_name.values():
+            for method in service.methods:
+                yield f"/{service.full_name}/{method.name}"
+
+
+ALL = set(paths(admin_pb2, gemm_pb2, registry_pb2, resident_pb2, inference_pb2, health_pb2, reflection_pb2))
+QUESTIONS = sorted(ALL - WITH_OPERANDS)
+
+# One text, as most of these methods take one; and groups, of which protobuf makes 16 times as much.
+BODIES = {
+    "a text": varint(1 << 3 | 2) + varint(16 * MIB) + b"x" * (16 * MIB),
+    "unknown groups": (varint(1000 << 3 | 3) + varint(1000 << 3 | 4)) * (4 * MIB),
+}
+
+
+def answers(daemon, methods, body):
+    """What each method says to it, one after the other."""
+    seen = {}
+    for path in methods:
+        # Operators' calls are local.
+        with Http2Peer(daemon.unix) as peer:
+            stream = peer.start(path)
+            peer.send(stream, message(body), end=True)
+            seen[path] = peer.wait(stream, 60).status
+    return seen
+
+
+@pytest.mark.resident_memory
+@pytest.mark.own_device  # A GPU's staging memory is resident, too.
+@pytest.mark.parametrize("body", BODIES)
+def test_long_questions(daemons, battery, body):
+    assert WITH_OPERANDS < ALL
+    # So small a capacity that the bystander's probe of it is nothing beside what is measured.
+    daemon = daemons.start("--lame-duck=1ms", "--devices=cpu", "--max-queued-bytes=1000000")
+    with Bystander(daemon) as bystander:
+        before = daemon.peak_rss_bytes()
+        seen = answers(daemon, QUESTIONS, BODIES[body])
+        grown = daemon.peak_rss_bytes() - before
+        print(seen)
+        refused = {path for path, status in seen.items() if status == RESOURCE_EXHAUSTED}
+        # KServe's methods that gemmd does not have, and health's of newer versions, do not look at what they are asked.
+        unknown = {path for path, status in seen.items() if status == UNIMPLEMENTED}
+        assert all(path.startswith(("/inference.", "/grpc.health.v1.Health/List")) for path in unknown)
+        what = f"{len(seen)} methods asked with 16 MiB of {body}"
+        battery.holds(f"{what}: refused", least=len(seen), seen=len(refused | unknown))
+        # The message as it arrives.
+        most = 16 * MIB + MALLOC_SLACK
+        battery.holds(what, most=most / MIB, seen=grown / MIB, unit="MiB")
+        bystander.check()

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of a few bytes that stay open, because their peers read nothing or say nothing more: what each keeps of
+the daemon's memory is bounded, and so is for how long."""
+
+import contextlib
+
+import grpc
+import metrics_page
+import pytest
+import small_product
+from bystander import KEPT_THREADS, Bystander
+from daemon import wait_until
+from gemmd.v1 import instructions_pb2, registry_pb2, resident_pb2, tensors_pb2
+from grpc_health.v1 import health_pb2
+from http2_peer import Http2Peer, message, open_with_closed_windows, varint
+from kept import kept_bytes
+from tensors import Session
+
+MIB = 1 << 20
+
+# Memory of the process is measured, which a GPU's staging area is a part of.
+pytestmark = [pytest.mark.resident_memory, pytest.mark.own_device]
+
+# So small a capacity that the bystander's probe of it is nothing beside what is measured.
+FLAGS = ["--lame-duck=1ms", "--devices=cpu", "--max-queued-bytes=1000000"]
+
+# What malloc keeps beside what is asked of it, and what a bystander's requests take.
+MALLOC_SLACK = 24 * MIB
+# What gRPC keeps of a call.
+CALL_BYTES = 32 << 10
+
+CONNECTIONS, STREAMS = 4, 100
+CALLS = CONNECTIONS * STREAMS
+
+
+class OpenCalls:
+    """As many calls of one method as four connections may have open, none of which reads anything. The
+    stack ends them."""
+
+    def __init__(self, stack, daemon, path, headers=()):
+        self.peers = [stack.enter_context(open_with_closed_windows(daemon.tcp)) for _ in range(CONNECTIONS)]
+        self.calls = [(peer, peer.start(path, headers)) for peer in self.peers for _ in range(STREAMS)]
+
+    def send(self, body, end=True):
+        for peer, stream in self.calls:
+            peer.send(stream, message(body), end=end, limit_s=5)
+
+    def ended(self):
+        for peer in self.peers:
+            while peer.receive(0):
+                pass
+        return [peer.answers[stream] for peer, stream in self.calls if peer.is_over(stream)]
+
+    def refused(self):
+        return sum(answer.status == RESOURCE_EXHAUSTED for answer in self.ended())
+
+    def refused_in_time(self, least):
+        """How many are refused, once they are at least so many or do not become so for a while: a call runs
+        code of the daemon several times, so those that stand still may not have had all their turns."""
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: self.refused() >= least, 30, "more are refused")
+        return self.refused()
+
+
+def handled(daemon, method):
+    """How many times code of the daemon has run for calls of a method."""
+    counts = metrics_page.scrape(daemon).with_labels("gemmd_handler_seconds_count")
+    return sum(count for labels, count in counts if labels["method"] == method)
+
+
+def wait_until_handled(daemon, method):
+    """Until code of the daemon has run for each of the calls, and runs for them no more."""
+    seen = [0]
+
+    def stands_still():
+        before, seen[0] = seen[0], handled(daemon, method)
+        return seen[0] == before and seen[0] >= CALLS
+
+    wait_until(stands_still, 30, "all calls begun")
+
+
+def scaled_spec():
+    """The specification of a small tensor with a MiB of factors."""
+    columns = MIB // 4
+    spec = resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_S8, rows=1, columns=columns)
+    spec.scale.values.extend([1.0] * columns)
+    return spec
+
+
+# Answers hold at most so much until they are read.
+UNREAD_BYTES = 32 * MIB
+RESOURCE_EXHAUSTED = 8
+
+
+@contextlib.contextmanager
+def an_owner(daemon):
+    with grpc.insecure_channel(daemon.unix) as channel, Session(channel) as session:
+        yield session
+
+
+def test_descriptions_that_nobody_reads(daemons, battery):
+    """A few bytes ask for the description of a tensor, which has all its factors."""
+    daemon = daemons.start(*FLAGS, "--metrics-listen=127.0.0.1:0")
+    get = resident_pb2.GetRequest(tensor=tensors_pb2.TensorRef(name="scaled"))
+    with Bystander(daemon) as bystander:
+        with an_owner(daemon) as session, contextlib.ExitStack() as stack:
+            spec = scaled_spec()
+            session.put(bytes(spec.columns), spec=spec, name="scaled")
+            before = daemon.rss_bytes()
+            attack = OpenCalls(stack, daemon, "/gemmd.v1.Tensors/Get", session.metadata)
+            attack.send(get.SerializeToString())
+            wait_until_handled(daemon, "Get")
+            wait_until(bystander.is_served, 20, "others served")
+            beyond = CALLS - UNREAD_BYTES // MIB
+            refused = attack.refused_in_time(beyond)
+            kept = daemon.rss_bytes() - before
+        most = UNREAD_BYTES + CALLS * CALL_BYTES + MALLOC_SLACK
+        name = f"{CALLS} calls of Get for a MiB of factors, unread"
+        battery.holds(name, most=most / MIB, seen=kept / MIB, unit="MiB kept")
+        battery.holds(f"{name}: those beyond", least=beyond, seen=refused, unit="refused")
+        bystander.check()
+
+
+STREAMS_OF_UPLOAD = 64
+
+
+def test_ends_of_uploads_that_nobody_reads(daemons, battery):
+    """Whoever brings the last byte of an upload tells all its streams of the tensor: few may join, and they
+    are not told its factors."""
+    daemon = daemons.start(*FLAGS, "--metrics-listen=127.0.0.1:0")
+    with Bystander(daemon) as bystander:
+        with an_owner(daemon) as session, contextlib.ExitStack() as stack:
+            spec = scaled_spec()
+            upload = session.put_stream()
+            begun = upload.begin(spec)
+            before = daemon.rss_bytes()
+            attack = OpenCalls(stack, daemon, "/gemmd.v1.Tensors/Put", session.metadata)
+            join = resident_pb2.PutRequest(join=begun.upload).SerializeToString()
+            attack.send(join, end=False)
+            wait_until_handled(daemon, "Put")
+            beyond = CALLS + 1 - STREAMS_OF_UPLOAD
+            refused = attack.refused_in_time(beyond)
+            upload.chunk(0, bytes(spec.columns))
+            told = upload.tensor().spec
+            assert (told.columns, len(told.scale.values)) == (spec.columns, spec.columns)
+            wait_until_handled(daemon, "Put")
+            wait_until(bystander.is_served, 20, "others served")
+            kept = daemon.peak_rss_bytes() - before
+        # Its owner's answer has the factors.
+        most = 2 * MIB + CALLS * CALL_BYTES + MALLOC_SLACK
+        name = f"{CALLS} streams of one upload with a MiB of factors, unread"
+        battery.holds(name, most=most / MIB, seen=kept / MIB, unit="MiB kept")
+        battery.holds(f"{name}: those beyond", least=beyond, seen=refused, unit="refused")
+        bystander.check()
+
+
+def text_twice(number, last):
+    """A message of a MiB whose one text is given twice: the last one counts, and is short."""
+    short = varint(number << 3 | 2) + varint(len(last)) + last
+    long = MIB - len(short) - 8
+    return varint(number << 3 | 2) + varint(long) + b"x" * long + short
+
+
+def number_of(message_type, name):
+    return message_type.DESCRIPTOR.fields_by_name[name].number
+
+
+ABOUT_SERVER = text_twice(number_of(health_pb2.HealthCheckRequest, "service"), b"")
+
+LONG_REQUESTS = {
+    "/gemmd.v1.Registry/ListKernels": (
+        text_twice(number_of(registry_pb2.ListKernelsRequest, "name_pattern"), b"none of them")
+    ),
+    "/gemmd.v1.Registry/ListInstructions": (
+        text_twice(number_of(instructions_pb2.ListInstructionsRequest, "name_pattern"), b"none of them")
+    ),
+    "/grpc.health.v1.Health/Check": ABOUT_SERVER,
+    "/grpc.health.v1.Health/Watch": ABOUT_SERVER,
+    "/inference.GRPCInferenceService/ModelReady": text_twice(1, b"gemm"),
+    # It is not looked at.
+    "/inference.GRPCInferenceService/RepositoryModelLoad": text_twice(1, b"gemm"),
+}
+
+
+@pytest.mark.parametrize("path", LONG_REQUESTS)
+def test_requests_of_calls_that_stay_open(daemons, battery, path):
+    """Each is a MiB, and its answer is small. Nothing of the request is kept, and who does not read the answer
+    loses the call."""
+    daemon = daemons.start(*FLAGS, "--send-timeout=3s", "--max-sessions=1000")
+    with Bystander(daemon) as bystander:
+        before = daemon.rss_bytes()
+        with contextlib.ExitStack() as stack:
+            attack = OpenCalls(stack, daemon, path)
+            attack.send(LONG_REQUESTS[path])
+            wait_until(bystander.is_served, 20, "others served")
+            most = CALLS * CALL_BYTES + MALLOC_SLACK
+            kept = kept_bytes(daemon, before, most)
+            battery.holds(f"{CALLS} requests of a MiB to {path}", most=most / MIB, seen=kept / MIB, unit="MiB kept")
+            wait_until(lambda: len(attack.ended()) == CALLS, 30, "all calls ended")
+        bystander.check()
+
+
+def answered(calls):
+    return [bool(peer.answers[stream].data) for peer, stream in calls]
+
+
+# Calls that are answered and stay open.
+LASTING = {
+    "/gemmd.v1.Tensors/OpenSession": text_twice(number_of(resident_pb2.OpenSessionRequest, "token"), b""),
+    "/grpc.health.v1.Health/Watch": ABOUT_SERVER,
+}
+
+
+@pytest.mark.parametrize("path", LASTING)
+def test_requests_of_calls_that_last(daemons, battery, path):
+    """A session lasts as long as its call, and so does a watch of health. Nothing of a request of a MiB is kept
+    meanwhile."""
+    daemon = daemons.start(*FLAGS, "--max-sessions=1000")
+    with Bystander(daemon) as bystander:
+        before = daemon.rss_bytes()
+        with contextlib.ExitStack() as stack:
+            peers = [stack.enter_context(Http2Peer(daemon.tcp)) for _ in range(2)]
+            calls = [(peer, peer.start(path)) for peer in peers for _ in range(STREAMS)]
+            for peer, stream in calls:
+                peer.send(stream, message(LASTING[path]), end=True)
+            wait_until(lambda: [peer.receive(0.01) for peer in peers] and all(answered(calls)), 30, "opened")
+            most = len(calls) * CALL_BYTES + MALLOC_SLACK
+            kept = kept_bytes(daemon, before, most)
+            assert not any(peer.is_over(stream) for peer, stream in calls)
+        name = f"{len(calls)} calls of {path}, asked for with a MiB each"
+        battery.holds(name, most=most / MIB, seen=kept / MIB, unit="MiB kept")
+        bystander.check()
+
+
+# What the daemon says that it keeps of an idle call (kIdleCallBytes).
+IDLE_CALL_BYTES = 24 << 10
+
+IDLE = [
+    "/gemmd.v1.Gemm/Multiply",
+    "/gemmd.v1.Gemm/MultiplyStream",
+    "/gemmd.v1.Registry/ListKernels",
+    "/inference.GRPCInferenceService/ModelStreamInfer",
+]
+
+
+@pytest.mark.parametrize("path", IDLE)
+def test_idle_calls(daemons, battery, path):
+    """Calls that never say anything: gRPC tells nobody of those that have one message before it is there."""
+    connections = 100 if battery.is_long else 40
+    daemon = daemons.start(*FLAGS)
+    with Bystander(daemon) as bystander:
+        before = daemon.rss_bytes()
+        with contextlib.ExitStack() as stack:
+            peers = [stack.enter_context(Http2Peer(daemon.tcp)) for _ in range(connections)]
+            calls = [(peer, peer.start(path)) for peer in peers for _ in range(STREAMS)]
+            wait_until(bystander.is_served, 20, "others served")
+            kept = daemon.rss_bytes() - before
+            assert not any(peer.is_over(stream) for peer, stream in calls)
+        name = f"{len(calls)} idle calls of {path}"
+        battery.holds(name, most=IDLE_CALL_BYTES / 1024, seen=kept / len(calls) / 1024, unit="KiB kept of each")
+        bystander.check()
+
+
+def test_idle_calls_beyond_the_memory(daemons, battery):
+    """By default there are no more connections than whose idle calls fit in an eighth of the memory limit."""
+    limit = 512 * MIB
+    daemon = daemons.start(*FLAGS, f"--memory-limit-bytes={limit}")
+    with Bystander(daemon) as bystander:
+        before = daemon.rss_bytes()
+        with contextlib.ExitStack() as stack:
+            peers = [stack.enter_context(Http2Peer(daemon.tcp)) for _ in range(60)]
+            for peer in peers:
+                for _ in range(STREAMS):
+                    if not peer.closed:
+                        peer.start("/gemmd.v1.Gemm/MultiplyStream")
+            small_product.multiply(daemon.unix)  # Another peer finds a connection.
+            kept = daemon.rss_bytes() - before
+            for peer in peers:
+                peer.receive(0)
+            closed = sum(peer.closed for peer in peers)
+        most = limit / 8 + MALLOC_SLACK
+        battery.holds("6,000 idle calls with 512 MiB", most=most / MIB, seen=kept / MIB, unit="MiB kept")
+        fit = limit // 8 // (STREAMS * IDLE_CALL_BYTES)
+        battery.holds("60 connections with 512 MiB", least=len(peers) - fit, seen=closed, unit="closed")
+        bystander.check()
+
+
+GEMM = b"gemmd.v1.Gemm"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+
+def test_idle_reflection_streams(daemons, battery):
+    """Whoever asks what there is, and then says nothing more, keeps no thread waiting."""
+    daemon = daemons.start(*FLAGS)
+    services = b"\x3a\0"
+    with Bystander(daemon) as bystander:
+        before, threads = daemon.rss_bytes(), daemon.threads()
+        with contextlib.ExitStack() as stack:
+            peers = [stack.enter_context(Http2Peer(daemon.tcp)) for _ in range(5)]
+            calls = [(peer, peer.start(REFLECTION)) for peer in peers for _ in range(STREAMS)]
+            for peer, stream in calls:
+                peer.send(stream, message(services))
+            wait_until(lambda: [peer.receive(0.01) for peer in peers] and all(answered(calls)), 30, "answered")
+            most = len(calls) * CALL_BYTES + MALLOC_SLACK
+            kept = kept_bytes(daemon, before, most)
+            started = daemon.threads() - threads
+            bystander.check_served()
+            assert not any(peer.is_over(stream) for peer, stream in calls)
+        name = f"{len(calls)} idle streams of reflection"
+        battery.holds(name, most=KEPT_THREADS, seen=started, unit="threads")
+        battery.holds(name, most=most / MIB, seen=kept / MIB, unit="MiB kept")
+        bystander.check()
+
+
+def test_long_questions_to_reflection(daemons, battery):
+    """16 MiB of unknown groups, which protobuf makes 16 times as much of."""
+    daemon = daemons.start(*FLAGS)
+    groups = (varint(1000 << 3 | 3) + varint(1000 << 3 | 4)) * (4 * MIB)
+    with Bystander(daemon) as bystander:
+        before = daemon.peak_rss_bytes()
+        with Http2Peer(daemon.tcp) as peer:
+            stream = peer.start(REFLECTION)
+            peer.send(stream, message(groups), end=True)
+            status = peer.wait(stream, 60).status
+        grown = daemon.peak_rss_bytes() - before
+        # The message as it arrives.
+        most = len(groups) + MALLOC_SLACK
+        battery.holds("reflection: 16 MiB of unknown groups", most=most / MIB, seen=grown / MIB, unit="MiB")
+        assert status == RESOURCE_EXHAUSTED
+        bystander.check()
+
+
+QUESTIONS = {"services": b"\x3a\0", "a file": b"\x22" + varint(len(GEMM)) + GEMM}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_answers_of_reflection_that_nobody_reads(daemons, battery, question):
+    daemon = daemons.start(*FLAGS, "--metrics-listen=127.0.0.1:0", "--send-timeout=5s")
+    with Bystander(daemon) as bystander:
+        before = daemon.rss_bytes()
+        with contextlib.ExitStack() as stack:
+            attack = OpenCalls(stack, daemon, REFLECTION)
+            attack.send(QUESTIONS[question], end=False)
+            wait_until_handled(daemon, "ServerReflectionInfo")
+            most = 8 * MIB + CALLS * CALL_BYTES + MALLOC_SLACK
+            kept = kept_bytes(daemon, before, most)
+            wait_until(lambda: len(attack.ended()) == CALLS, 30, "all calls ended")
+        name = f"{CALLS} answers of reflection ({question}), unread"
+        battery.holds(name, most=most / MIB, seen=kept / MIB, unit="MiB kept")
+        bystander.check()

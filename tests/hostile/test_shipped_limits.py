@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The limits of memory that deploy ships, and all attacks on a daemon's memory at once within its limit."""
+
+import concurrent.futures
+import contextlib
+import pathlib
+import re
+import threading
+import time
+
+import grpc
+import pytest
+from bystander import Bystander
+from daemon import wait_until
+from elements import ELEMENTS
+from gemmd.v1 import gemm_pb2
+from half_sent import hold_half_sent_messages
+from http2_peer import message, open_with_closed_windows
+from tensors import Session
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+GEMMD_FLAGS = ("--devices=cpu",)
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def constant(file, name):
+    """A number of bytes in the sources: `name = int64_t{768} << 20`."""
+    found = re.search(rf"\b{name} = int64_t{{(\d+)}} << (\d+)", (ROOT / "server" / file).read_text())
+    return int(found.group(1)) << int(found.group(2))
+
+
+STAGING = constant("device/device_factory.h", "gpu_staging_bytes")
+INCIDENTS = constant("scheduling/incidents.h", "most_kept_bytes")
+WARM = constant("device/warm_memory.h", "kKeptBytes")  # Of each device.
+# A process with a CUDA context on an H200 has 121 MB resident, of which 91 MB are of files; twice that,
+# for the modules of kernels.
+WORKER = 256 * MIB
+# Stacks of threads and arenas of malloc under load: an idle daemon has none of them.
+THREADS = 256 * MIB
+COMPOSE = r"mem_limit: \S+:-(\d+)g}"
+SYSTEMD = r"MemoryMax=(\d+)G"
+POD_LIMIT = r"limits:\s+cpu: \S+\s+memory: (\d+)Gi"
+HELM_LIMIT = r"limits: .*memory: (\d+)Gi"
+
+
+@pytest.mark.resident_memory
+@pytest.mark.parametrize(
+    "limits,limit,arguments,gpus",
+    [
+        ("compose.yaml", COMPOSE, "compose.yaml", 0),
+        ("compose.gpu.yaml", COMPOSE, "compose.yaml", 4),
+        ("systemd/gemmd.service", SYSTEMD, "systemd/gemmd.conf", 0),
+        ("systemd/gemmd.service.d/gpu.conf", SYSTEMD, "systemd/gemmd.conf", 4),
+        ("kubernetes/overlays/cpu/deployment.yaml", POD_LIMIT, "kubernetes/overlays/cpu/arguments.yaml", 0),
+        ("kubernetes/overlays/gpu/deployment.yaml", POD_LIMIT, "kubernetes/overlays/gpu/arguments.yaml", 1),
+        ("helm/gemmd/values.yaml", HELM_LIMIT, "helm/gemmd/values.yaml", 0),
+        ("helm/gemmd/values_gpu.yaml", HELM_LIMIT, "helm/gemmd/values_gpu.yaml", 1),
+    ],
+)
+def test_shipped_limits_have_a_margin(daemon, battery, limits, limit, arguments, gpus):
+    """What is admitted, a quarter of the limit for gRPC's buffers, an eighth for resident tensors, operands of
+    incidents, what each device keeps, staging memory and worker of each GPU, and the daemon itself fit into nine
+    tenths of the limit. The other tests show that what is held is within a tenth of that."""
+    limit_bytes = int(re.search(limit, (DEPLOY / limits).read_text()).group(1)) * GIB
+    text = (DEPLOY / arguments).read_text()
+    for name in ("tensor-bytes", "memory-quota-bytes", "gpu-staging-bytes"):
+        assert name not in text, "they are not the defaults"
+    queued_bytes = int(re.search(r"max(?:-q|Q)ueued(?:-b|B)ytes(?:=|: )(\d+)gb", text).group(1)) * GIB
+    itself = daemon.rss_bytes() + THREADS
+    devices = WARM + gpus * (STAGING + WARM + WORKER)
+    most = queued_bytes + limit_bytes / 4 + limit_bytes / 8 + INCIDENTS + devices + itself
+    battery.holds(f"deploy/{limits}", most=0.9 * limit_bytes / GIB, seen=most / GIB, unit="GiB")
+
+
+def zeros_request(count):
+    """A few bytes that ask for an answer of so many."""
+    zeros = gemm_pb2.MultiplyRequest(m=1, n=count, k=0)
+    zeros.a.type = zeros.b.type = zeros.d.type = ELEMENTS["s8"].number
+    return zeros.SerializeToString()
+
+
+def upload_products(daemon, is_over, size):
+    """Long products one after the other, each on a connection of its own; returns how many were served."""
+    request = gemm_pb2.MultiplyRequest(m=1, n=16, k=size // 4)
+    # Every processor takes it as it is: one without VNNI would widen s8 to eight times its bytes.
+    request.a.type = request.b.type = ELEMENTS["f32"].number
+    request.a.data, request.b.data = bytes(size), bytes(16 * size)
+    body = request.SerializeToString()
+    served = 0
+    while not is_over.is_set():
+        with grpc.insecure_channel(daemon.tcp, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            with contextlib.suppress(grpc.RpcError):
+                channel.unary_unary("/gemmd.v1.Gemm/Multiply")(body, timeout=30)
+                served += 1
+    return served
+
+
+def put_tensors(daemon, is_over):
+    """Tensors until there is no room, in one session after the other; returns how many there were."""
+    count = 0
+    with grpc.insecure_channel(daemon.tcp, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        while not is_over.is_set():
+            with contextlib.suppress(grpc.RpcError), Session(channel) as session:
+                while not is_over.is_set():
+                    session.put(bytes(8 * MIB), hashed=False)
+                    count += 1
+    return count
+
+
+@pytest.mark.resident_memory
+@pytest.mark.own_device  # A GPU's staging memory is resident, too.
+def test_all_attacks_at_once(daemons, battery):
+    """With the shares of 1 GiB that are the defaults: long products, tensors, messages that are half sent, and
+    answers that nobody reads, from many connections. Never more than the limit is resident."""
+    limit, answer = GIB, 32 * MIB
+    seconds = 60 if battery.is_long else 8
+    daemon = daemons.start("--lame-duck=1ms", "--devices=cpu", f"--memory-limit-bytes={limit}")
+    is_over = threading.Event()
+    with Bystander(daemon) as bystander:
+        daemon.forget_peak()
+        with concurrent.futures.ThreadPoolExecutor(8) as pool, contextlib.ExitStack() as stack:
+            stack.callback(is_over.set)
+            products = [pool.submit(upload_products, daemon, is_over, 3 * MIB) for _ in range(4)]
+            tensors = [pool.submit(put_tensors, daemon, is_over) for _ in range(2)]
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                with contextlib.ExitStack() as turn:
+                    peers = [turn.enter_context(open_with_closed_windows(daemon.tcp)) for _ in range(4)]
+                    for peer in peers:
+                        for _ in range(3):
+                            peer.send(peer.start(), message(zeros_request(answer)), end=True)
+                    hold_half_sent_messages(daemon, turn)
+            is_over.set()
+            served = sum(attack.result() for attack in products)
+            put = sum(attack.result() for attack in tensors)
+        peak = daemon.peak_rss_bytes()
+        attack = f"all at once, {served} products and {put} tensors served"
+        battery.holds(attack, least=0.5 * limit / MIB, seen=peak / MIB, unit="MiB resident")
+        battery.holds(attack, most=limit / MIB, seen=peak / MIB, unit="MiB resident")
+        wait_until(bystander.is_served, 20, "others served")
+        bystander.check()

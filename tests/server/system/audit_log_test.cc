@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/system/audit_log.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/system/log_file.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/scratch_folder.h"
+
+namespace gemmd {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+class AuditLogTest : public ::testing::Test {
+ protected:
+  void Begin(int64_t lines_per_second) {
+    auto file = LogFile::Open(path_);
+    ASSERT_TRUE(file.ok());
+    sink_ = std::make_shared<AuditSink>(*std::move(file), lines_per_second, clock_);
+    SetAuditLog(sink_);
+  }
+
+  void TearDown() override { SetAuditLog(nullptr); }
+
+  static void Tell(int count) {
+    for (int i = 0; i < count; ++i) AuditLog()->info("event=call identity=alice number={}", i);
+  }
+
+  std::vector<json> Lines() {
+    sink_->Close(absl::Seconds(30));
+    std::vector<json> lines;
+    std::ifstream file(path_);
+    for (std::string line; std::getline(file, line);) lines.push_back(json::parse(line));
+    return lines;
+  }
+
+  ScratchFolder folder_;
+  const std::string path_ = folder_.path() + "/audit";
+  FakeClock clock_;
+  std::shared_ptr<AuditSink> sink_;
+};
+
+TEST_F(AuditLogTest, IsThereWhileItHasASink) {
+  EXPECT_EQ(AuditLog(), nullptr);
+  Begin(10);
+  ASSERT_NE(AuditLog(), nullptr);
+  Tell(1);
+  const std::vector<json> lines = Lines();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["event"], "call");
+  EXPECT_EQ(lines[0]["identity"], "alice");
+  EXPECT_EQ(lines[0]["level"], "info");
+  SetAuditLog(nullptr);
+  EXPECT_EQ(AuditLog(), nullptr);
+}
+
+TEST_F(AuditLogTest, WritesSoManyLinesASecondAndSaysHowManyItLeftOut) {
+  Begin(3);
+  Tell(5);
+  EXPECT_EQ(sink_->lost(), 2);
+  clock_.Advance(kSecondNs - 1);
+  Tell(1);
+  EXPECT_EQ(sink_->lost(), 3);
+  clock_.Advance(1);
+  Tell(3);
+  clock_.Advance(kSecondNs);
+  Tell(1);
+  EXPECT_EQ(sink_->lost(), 3);
+  const std::vector<json> lines = Lines();
+  std::vector<std::string> events;
+  for (const json& line : lines) events.push_back(line["event"]);
+  const std::vector<std::string> want = {"call", "call", "call", "audit_lines_lost",
+                                         "call", "call", "call", "call"};
+  EXPECT_EQ(events, want);
+  EXPECT_EQ(lines[3]["lines"].dump(), "3");
+}
+
+}  // namespace
+}  // namespace gemmd
