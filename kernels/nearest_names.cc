@@ -69,13 +69,15 @@ class Comparison {
 // before it is not computed again. A name is given up as soon as it cannot be among the least: each
 // byte that is left brings the distance down by one at most, and one that the unknown name does not
 // have by nothing.
+// Returns how many columns it computed.
 template <typename Bits, typename Entries, typename Least>
-void FindLeast(const Entries& sorted, size_t longest, std::string_view name, Least& least) {
+size_t FindLeast(const Entries& sorted, size_t longest, std::string_view name, Least& least) {
   const Comparison<Bits> comparison(name);
   std::vector<Column<Bits>> columns(longest + 1, comparison.First());
   std::vector<int> common(longest + 1);  // Bytes of the beginning that the unknown name has, too.
   size_t before = 0;                     // Bytes of the name before,
   size_t computed = 0;                   //   and columns of it.
+  size_t steps = 0;
   for (const auto& entry : sorted) {
     const size_t length = entry.name.size();
     for (size_t i = std::min(entry.shared, before); i < length; ++i) {
@@ -90,10 +92,12 @@ void FindLeast(const Entries& sorted, size_t longest, std::string_view name, Lea
     while (column < length && may_be_least(column)) {
       columns[column + 1] = comparison.Next(columns[column], entry.name[column]);
       ++column;
+      ++steps;
     }
     computed = column;
     if (column == length) least.Offer({columns[length].last, entry.position});
   }
+  return steps;
 }
 
 size_t SharedBytes(std::string_view a, std::string_view b) {
@@ -151,15 +155,15 @@ std::optional<size_t> NameIndex::Find(std::string_view name) const {
   return found->position;
 }
 
-std::vector<NameIndex::Near> NameIndex::FindNearest(std::string_view name, size_t count) const {
+std::vector<NameIndex::Near> NameIndex::FindNearest(std::string_view name, size_t count,
+                                                    size_t* columns) const {
   name = name.substr(0, kMaxNameBytes);
   const auto find = [&](absl::Span<const Entry> entries, int most) {
     Least least(count, most);
-    if (name.size() <= 64) {
-      FindLeast<uint64_t>(entries, longest_, name, least);
-    } else {
-      FindLeast<Wide>(entries, longest_, name, least);
-    }
+    const size_t computed = name.size() <= 64
+                                ? FindLeast<uint64_t>(entries, longest_, name, least)
+                                : FindLeast<Wide>(entries, longest_, name, least);
+    if (columns != nullptr) *columns += computed;
     return least.Take();
   };
   // As many others are no further away than those beside which the name would stand.
@@ -173,14 +177,15 @@ std::vector<NameIndex::Near> NameIndex::FindNearest(std::string_view name, size_
   return find(all, guess.size() < count || guess.empty() ? kAnyDistance : guess.back().distance);
 }
 
-std::vector<size_t> NameIndex::Nearest(std::string_view name, size_t count) const {
+std::vector<size_t> NameIndex::Nearest(std::string_view name, size_t count,
+                                       size_t* columns) const {
   std::vector<size_t> positions;
-  for (const Near& near : FindNearest(name, count)) positions.push_back(near.position);
+  for (const Near& near : FindNearest(name, count, columns)) positions.push_back(near.position);
   return positions;
 }
 
 std::optional<size_t> NameIndex::Similar(std::string_view name) const {
-  const std::vector<Near> nearest = FindNearest(name, 1);
+  const std::vector<Near> nearest = FindNearest(name, 1, nullptr);
   if (nearest.empty()) return std::nullopt;
   const size_t edits = static_cast<size_t>(nearest.front().distance);
   const size_t letters = sorted_[entries_[nearest.front().position]].name.size();

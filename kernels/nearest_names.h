@@ -26,8 +26,10 @@ class NameIndex {
 
   // The positions of the `count` names of the least edit distance (bytes inserted, deleted and
   // replaced) to the first kMaxNameBytes of `name`, nearest first; of names as near as one another
-  // the one with the lower position first.
-  std::vector<size_t> Nearest(std::string_view name, size_t count) const;
+  // the one with the lower position first. Adds to `columns`, if not null, how many columns of the
+  // tables of edit distances it computed: each takes a few operations on 64 or 128 bits.
+  std::vector<size_t> Nearest(std::string_view name, size_t count,
+                              size_t* columns = nullptr) const;
 
   // The position of the nearest name if it looks like `name`: at most a third of its bytes, or two
   // where they are few, are other ones.
@@ -53,7 +55,7 @@ class NameIndex {
   };
   class Least;
 
-  std::vector<Near> FindNearest(std::string_view name, size_t count) const;
+  std::vector<Near> FindNearest(std::string_view name, size_t count, size_t* columns) const;
 
   std::vector<Entry> sorted_;    // By name.
   std::vector<size_t> entries_;  // By position: where the name is in `sorted_`.
