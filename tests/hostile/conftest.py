@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The battery: what a hostile or careless peer tries, the bound that must hold, and what was seen.
 
-Every test measures with `battery.holds` at least once, or it fails; the table of all of them ends the run. The
+Every test measures with `battery.holds` at least once, or it fails; the table of all of them ends the run. What
+only a clock or resident memory can show is demanded with `battery.timed`, which decides in the timed run alone. The
 fixtures and the means to speak with a daemon are those of tests/end_to_end.
 """
 
 import dataclasses
 import http.client
-import json
 import math
 import os
 import pathlib
@@ -17,43 +17,26 @@ import time
 import grpc
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "end_to_end"))
+TESTS = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(TESTS / "end_to_end"), str(TESTS / "timed")]
 import fixtures  # noqa: E402
 import metrics_page  # noqa: E402
 import table  # noqa: E402
+from figures import Figures  # noqa: E402
 from fixtures import *  # noqa: E402, F403
 from wall_clock import WallClock  # noqa: E402
 
 RELEASE_S = 30  # A busy machine may take seconds over that.
 
 
-@dataclasses.dataclass
-class Line:
-    file: str  # "test_memory"
-    attack: str
-    bound: str
-    seen: str
-    held: bool
-
-
-class Battery:
+class Battery(Figures):
     """What was tried so far."""
 
-    def __init__(self, is_long, kills=None):
+    def __init__(self, is_timed, is_long, kills=None):
+        super().__init__(is_timed)
         self.is_long = is_long
         self.model_s = 0
         self.kills = kills or (200 if is_long else 6)
-        self.lines = []
-        self.file = ""
-
-    def holds(self, attack, *, most=None, least=None, seen, unit=""):
-        """Demands that what was seen is at most, or at least, the bound: NaN is neither."""
-        assert (most is None) != (least is None), "one bound, please"
-        held = seen <= most if least is None else seen >= least
-        bound = f"<= {most:g}" if least is None else f">= {least:g}"
-        line = Line(self.file, attack, f"{bound} {unit}".strip(), f"{seen:.4g} {unit}".strip(), bool(held))
-        self.lines.append(line)
-        assert held, f"{attack}: got {seen:g} {unit}, want {bound}"
 
 
 def pytest_addoption(parser):
@@ -73,9 +56,6 @@ def pytest_addoption(parser):
         "--kills", type=int, help="owners of tensors to kill on each device (default: 6, with --long 200)"
     )
     parser.getgroup("gemmd").addoption(
-        "--rows", metavar="FOLDER", help="keep the table of each file there, as lines of JSON (tests/hostile/table.py)"
-    )
-    parser.getgroup("gemmd").addoption(
         "--device",
         help="the device, such as cuda:0, that every daemon has first and that products without a name "
         "go to (default: those that each file names)",
@@ -92,9 +72,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    config.figures = Battery(config.getoption("--timed"), config.getoption("--long"), config.getoption("--kills"))
+    config.battery = config.figures
     fixtures.pytest_configure(config)
     config.addinivalue_line("markers", "own_device: makes sense only on the devices that it names itself")
-    config.battery = Battery(config.getoption("--long"), config.getoption("--kills"))
     config.battery.model_s = max(60 * config.getoption("--model-minutes"), 150 if config.battery.is_long else 0)
 
 
@@ -120,7 +101,7 @@ def pytest_runtest_makereport(item, call):
     has_rows = len(item.config.battery.lines) > item.stash.get(ROWS_BEFORE, 0)
     if call.when == "teardown" and report.passed and item.stash.get(HAS_PASSED, False) and not has_rows:
         report.outcome = "failed"
-        report.longrepr = f"{item.nodeid} has measured nothing, want battery.holds at least once"
+        report.longrepr = f"{item.nodeid} has measured nothing, want battery.holds at least once, or the mark timed"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -169,7 +150,8 @@ class Daemons(fixtures.Daemons):
         time and, where nothing else takes the processors, on the clock. With few processors, as on a
         small virtual machine, one time of each daemon and method may be the machine's: a thread's own
         time has what the host takes to find a page for it, and one page alone took 23 ms."""
-        pages = [page for daemon in self._started if (page := page_of(daemon)) is not None]
+        wanted = self._started if self._battery.is_timed else []
+        pages = [page for daemon in wanted if (page := page_of(daemon)) is not None]
         super().end()
         has_room = (os.cpu_count() or 1) >= 8
         longest_ms = [metrics_page.longest_handler_cpu_ms(page) for page in pages]
@@ -183,7 +165,7 @@ class Daemons(fixtures.Daemons):
             longest = max(((ms, method) for by_method in times for method, ms in by_method.items()), default=None)
             if longest is None:
                 continue
-            self._battery.holds(
+            self._battery.timed(
                 f"{self._name}: {what} of a handler ({longest[1]})",
                 most=math.inf if self._is_sanitized else most_ms,
                 seen=longest[0],
@@ -242,7 +224,7 @@ def attacked(request, bystander, battery):
     bystander.check_nothing_kept()
     name = request.node.name.removeprefix("test_").replace("_", " ")
     seen_s = time.monotonic() - began
-    battery.holds(f"{name}: all let go of", most=RELEASE_S, seen=seen_s, unit="s")
+    battery.timed(f"{name}: all let go of", most=RELEASE_S, seen=seen_s, unit="s")
     from bystander import KEPT_THREADS  # Needs the stubs.
 
     kept = bystander.daemon.threads() - bystander.threads
@@ -263,21 +245,11 @@ def pytest_sessionfinish(session, exitstatus):
         session.exitstatus = pytest.ExitCode.OK
 
 
-def keep_rows(folder, lines):
-    """A file of lines of JSON for each file of tests."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in {line.file for line in lines}:
-        rows = [json.dumps(dataclasses.asdict(line)) for line in lines if line.file == file]
-        (folder / f"{file}.jsonl").write_text("\n".join(rows) + "\n")
-
-
 def pytest_terminal_summary(terminalreporter, config):
     lines = config.battery.lines
     if not lines:
         return
-    if config.getoption("--rows"):
-        keep_rows(pathlib.Path(config.getoption("--rows")), lines)
-    terminalreporter.section("attack, bound, seen")
+    terminalreporter.section("attack, bound, seen, verdict")
     for text in table.texts(map(dataclasses.asdict, lines)):
         terminalreporter.write_line(text)
 

@@ -23,8 +23,8 @@ from http2_peer import (  # noqa: E402
     open_socket,
 )
 
-STAGE_LIMIT_S = 30
-LIFE_LIMIT_S = 60
+STAGE_LIMIT_S = 60
+LIFE_LIMIT_S = 300
 
 
 def connected(address, _):

@@ -10,16 +10,17 @@ MESSAGE_BYTES = 4 * MIB
 SENT_BYTES = MESSAGE_BYTES * 15 // 16
 
 
-def hold_half_sent_messages(daemon, stack):
-    """Sends nearly all of 160 messages of 4 MiB and leaves them so, for as long as the stack lasts.
-    The calls (peer and stream), and how many bytes the daemon took."""
+def hold_half_sent_messages(daemon, stack, streams=STREAMS, limit_s=0.2):
+    """Sends nearly all of messages of 4 MiB, of so many on each connection, and leaves them so, for as long as the
+    stack lasts. Goes on to the next where the daemon takes nothing for the limit. The calls (peer and stream), and how
+    many bytes the daemon took."""
     part = message(bytes(SENT_BYTES), declared=MESSAGE_BYTES)
     peers = [stack.enter_context(Http2Peer(daemon.tcp)) for _ in range(CONNECTIONS)]
     calls = []
     taken = 0
-    for _ in range(STREAMS):
+    for _ in range(streams):
         for peer in peers:
             stream = peer.start()
-            taken += peer.send(stream, part, limit_s=0.2)
+            taken += peer.send(stream, part, limit_s=limit_s)
             calls.append((peer, stream))
     return calls, taken

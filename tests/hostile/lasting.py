@@ -8,12 +8,13 @@ from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, registry_pb2, registry_pb2_grpc, statistics_pb2
 
 
-def long_work():
-    """Operands of 64 KiB, which a batch takes again and again: 3.4e10 multiplications."""
-    request = gemm_pb2.MultiplyRequest(m=8, n=8, k=4096, batch=1 << 17)
+def long_work(k=4096):
+    """Small operands, which a batch takes again and again: 3.4e10 multiplications. The longer k is, the smaller is the
+    result for the same time."""
+    request = gemm_pb2.MultiplyRequest(m=8, n=8, k=k, batch=(1 << 29) // k)
     for operand in (request.a, request.b):
         operand.type = ELEMENTS["f16"].number
-        operand.data = bytes(65536)
+        operand.data = bytes(8 * k * 2)
         operand.batch_stride = 0
     return request
 
@@ -27,9 +28,9 @@ def predicted_s(channel, request):
     return explained.candidates[0].predicted_ns / 1e9
 
 
-def lasting(channel, seconds):
+def lasting(channel, seconds, k=4096):
     """Long work, of as many matrices as take so long by the daemon's prediction."""
-    request = long_work()
+    request = long_work(k)
     for _ in range(3):  # What does not grow with the batch disturbs the first one.
         request.batch = math.ceil(request.batch * seconds / predicted_s(channel, request))
     return request

@@ -26,7 +26,7 @@ LIMIT_FLAGS = [
 ]
 LARGE = 64 * MIB
 MOST_UNREAD = 6
-FILL_S = 5
+FILL_S = 60
 # Twice what the daemon leaves to gRPC and Abseil, which end the process where a few bytes have no place
 # (server/system/spare_addresses.h).
 LEFT_ADDRESSES = 64 * MIB
@@ -40,26 +40,42 @@ def zeros(count):
     return request
 
 
+# What a round waits for at most, beyond its length.
+PATIENCE_S = 300
+
+
 class World:
     """The daemon, and what happens to it: workers die and stand still, connections take its descriptors; where it
-    has LIMIT_FLAGS, memory and addresses are short, and where it has a `wall_clock`, that jumps."""
+    has LIMIT_FLAGS, memory and addresses are short, and where it has a `wall_clock`, that jumps. It goes on for
+    `length_s`, and until each deed was done and the `tenants` have written and read `least` versions."""
 
-    def __init__(self, daemon, spec, length_s, seed, wall_clock=None, is_limited=False):
+    def __init__(self, daemon, spec, length_s, seed, least, wall_clock=None, is_limited=False):
         self.daemon = daemon
         self.spec = spec
         self.end = time.monotonic() + length_s
         self.rng = random.Random(seed)
+        self.least = least
+        self.tenants = []
         self.wall_clock = wall_clock
+        self.is_limited = is_limited
         self.kinds = [self.kill, self.stop, self.stop, self.flood]
         if is_limited:
             self.kinds += [self.fill, self.wall_in]
+        self.has_done_each = False
+        self.longest_pause_s = 3 if length_s else 0.6
         self.deeds = []
         self.failures = []
         self.refused_for_memory = 0
         self.refused_for_addresses = 0
 
+    def has_seen_all(self):
+        refused = not self.is_limited or (self.refused_for_memory and self.refused_for_addresses)
+        written, read = (sum(getattr(one, what) for one in self.tenants) for what in ("written", "read_ok"))
+        return self.has_done_each and refused and min(written, read) >= self.least
+
     def is_over(self):
-        return bool(self.failures) or time.monotonic() > self.end
+        now = time.monotonic()
+        return bool(self.failures) or now > self.end + PATIENCE_S or (now > self.end and self.has_seen_all())
 
     def guarded(self, run):
         def guard():
@@ -114,7 +130,7 @@ class World:
             # Of TCP the daemon knows how much was taken, and cuts nobody who reads.
             with grpc.insecure_channel(self.daemon.tcp, ANY_LENGTH) as channel:
                 multiply = gemm_pb2_grpc.GemmStub(channel).Multiply
-                asked = [multiply.future(zeros(count), timeout=30) for count in (LARGE, 3 * LARGE, MIB)]
+                asked = [multiply.future(zeros(count), timeout=120) for count in (LARGE, 3 * LARGE, MIB)]
                 for one, count in zip(asked, (LARGE, 3 * LARGE, MIB)):
                     self.check_zeros(one, count)
         finally:
@@ -139,7 +155,9 @@ class World:
         return bool(told) and told[-1]["pressure"] in ("severe", "critical")
 
     def wait(self, seconds):
-        time.sleep(max(0, min(seconds, self.end - time.monotonic())))
+        due = time.monotonic() + seconds
+        while time.monotonic() < due and not self.is_over():
+            time.sleep(min(0.05, seconds))
 
     def happen(self):
         deck = []
@@ -149,7 +167,10 @@ class World:
             self.deeds.append((time.monotonic(), deed.__name__))
             deed()
             # More than five deaths in a minute, and the device would rest.
-            self.wait(10 if deed == self.kill else self.rng.uniform(1, 3))
+            is_more = self.has_done_each or time.monotonic() < self.end
+            longest_s = self.longest_pause_s
+            self.wait(10 if deed == self.kill and is_more else self.rng.uniform(longest_s / 3, longest_s))
+            self.has_done_each |= not deck
 
     def jump(self):
         """Also while other deeds are done."""

@@ -3,6 +3,8 @@
 
 import collections
 import concurrent.futures
+import dataclasses
+import math
 import resource
 import signal
 
@@ -16,7 +18,7 @@ from tensors import Session
 
 MIB = 1 << 20
 GIB = 1 << 30
-DEADLINE_S = 120
+DEADLINE_S = 600
 
 # CUDA reserves more addresses than that for itself.
 pytestmark = pytest.mark.own_device
@@ -129,24 +131,42 @@ def inferences(address, count, m, n, k, datatype, element_bytes):
     return together(count, ask)
 
 
-# Results, of which the client sends next to nothing.
-RESULTS = {
-    "results of 400 MiB": lambda to: products(to, 8, zeros(400 * MIB)),
-    "results of 400 MiB with gaps": lambda to: products(to, 8, gaps(400)),
-    "products of 484 MB": lambda to: products(to, 8, product(11000, 11000, 16, "f32", "f32")),
-    "products of 484 MB for f16": lambda to: products(to, 8, product(11000, 11000, 16, "f16", "f32")),
-    "products of the simulator": (
-        lambda to: products(to, 8, product(15000, 15000, 16, "f16", "f16", device="sim:sm_90"))
-    ),
-    "inferences of 484 MB": lambda to: inferences(to, 8, 11000, 11000, 16, "FP32", 4),
-    "results on streams": lambda to: streams(to, 8, zeros(400 * MIB)),
-}
-OPERANDS = {
-    "operands of 256 MiB": lambda to: products(to, 4, product(1, 64, 2 * MIB, "f16", "f32")),
-    "operands of 256 MiB on streams": lambda to: streams(to, 4, product(1, 64, 2 * MIB, "f16", "f32")),
-    "operands of 256 MiB of inferences": lambda to: inferences(to, 4, 1, 64, 2 * MIB, "FP16", 2),
-    "tensors of 100 MiB": lambda to: uploads(to, 12, 100 * MIB),
-}
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Of an attack: the addresses of the daemon, a result, and how many ask at once. Operands take less."""
+
+    addresses: int
+    result_mib: int
+    at_once: int
+
+
+def results(size):
+    """Results, of which the client sends next to nothing."""
+    mib, count = size.result_mib, size.at_once
+    side = math.isqrt(mib * MIB // 4)  # Of f32.
+    half_side = math.isqrt(mib * MIB // 2)  # Of f16.
+    return {
+        "results": lambda to: products(to, count, zeros(mib * MIB)),
+        "results with gaps": lambda to: products(to, count, gaps(mib)),
+        "products": lambda to: products(to, count, product(side, side, 16, "f32", "f32")),
+        "products of f16": lambda to: products(to, count, product(side, side, 16, "f16", "f32")),
+        "products of the simulator": (
+            lambda to: products(to, count, product(half_side, half_side, 16, "f16", "f16", device="sim:sm_90"))
+        ),
+        "inferences": lambda to: inferences(to, count, side, side, 16, "FP32", 4),
+        "results on streams": lambda to: streams(to, count, zeros(mib * MIB)),
+    }
+
+
+def operands(size):
+    count = size.at_once // 2
+    k = size.result_mib * MIB // 192  # Both take two thirds of a result.
+    return {
+        "operands": lambda to: products(to, count, product(1, 64, k, "f16", "f32")),
+        "operands on streams": lambda to: streams(to, count, product(1, 64, k, "f16", "f32")),
+        "operands of inferences": lambda to: inferences(to, count, 1, 64, k, "FP16", 2),
+        "tensors": lambda to: uploads(to, 12, size.result_mib * MIB // 4),
+    }
 
 
 def attack(daemon, battery, asked):
@@ -162,12 +182,27 @@ def attack(daemon, battery, asked):
     battery.holds(what, least=1, seen=refused, unit="refused")
 
 
+SMALL = Size(addresses=GIB, result_mib=64, at_once=4)
+SIZES = [Size(addresses=gib * GIB, result_mib=400, at_once=8) for gib in (2, 3)]
+sizes = pytest.mark.parametrize("size", SIZES, ids=["2GiB", "3GiB"])
+
+
+def less_addresses_than_is_asked_for(daemons, battery, size):
+    daemon = daemons.start(*FLAGS, address_space=size.addresses)
+    attack(daemon, battery, results(size) | operands(size))
+
+
 @pytest.mark.resident_memory
-@pytest.mark.parametrize("size", [2 * GIB, 3 * GIB], ids=["2GiB", "3GiB"])
-def test_less_addresses_than_is_asked_for(daemons, battery, size):
+def test_less_addresses_than_is_asked_for(daemons, battery):
     """By default the daemon takes on what fits."""
-    daemon = daemons.start(*FLAGS, address_space=size)
-    attack(daemon, battery, RESULTS | OPERANDS)
+    less_addresses_than_is_asked_for(daemons, battery, SMALL)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.resident_memory
+@sizes
+def test_less_addresses_than_large_requests_need(daemons, battery, size):
+    less_addresses_than_is_asked_for(daemons, battery, size)
 
 
 @pytest.mark.resident_memory
@@ -202,8 +237,18 @@ def test_the_end_needs_no_addresses(daemons, battery):
     battery.holds("SIGTERM with 4 MiB of addresses left: exit code", most=0, seen=abs(daemon.wait()))
 
 
+def more_is_admitted_than_fits(daemons, battery, size):
+    daemon = daemons.start(*FLAGS, "--max-queued-bytes=64GiB", address_space=size.addresses)
+    attack(daemon, battery, results(size))
+
+
 @pytest.mark.resident_memory
 def test_more_is_admitted_than_fits(daemons, battery):
     """Then it is an allocation that fails, and its product alone."""
-    daemon = daemons.start(*FLAGS, "--max-queued-bytes=64GiB", address_space=2 * GIB)
-    attack(daemon, battery, RESULTS)
+    more_is_admitted_than_fits(daemons, battery, SMALL)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.resident_memory
+def test_more_of_large_requests_is_admitted_than_fits(daemons, battery):
+    more_is_admitted_than_fits(daemons, battery, SIZES[0])

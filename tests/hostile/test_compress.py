@@ -10,14 +10,14 @@ import time
 
 import grpc
 import metrics_page
-from daemon import wait_until
+from daemon import PATIENCE_S, wait_until
 from gemmd.v1 import resident_pb2
 from tensors import MIB, Session, by_handle
 
-DEADLINE_S = 60
+DEADLINE_S = PATIENCE_S
 GEMMD_FLAGS = [
     "--devices=cpu",
-    "--max-queued-bytes=200MiB",
+    "--max-queued-bytes=16MiB",
     "--metrics-listen=127.0.0.1:0",
     "--tensor-bytes=512MiB",
     "--session-tensor-bytes=256MiB",
@@ -47,17 +47,27 @@ def future(session, tensor):
     return session.stub.Compress.future(request, metadata=session.metadata, timeout=DEADLINE_S)
 
 
+def tensor_bytes(daemon):
+    used = [used for _, used in metrics_page.scrape(daemon).with_labels("gemmd_tensor_bytes")]
+    assert used, "the metrics lack the bytes of tensors"
+    return sum(used)
+
+
 def wait_until_nothing_is_left(daemon):
-    def is_empty():
-        page = metrics_page.scrape(daemon)
-        used = [used for _, used in page.with_labels("gemmd_tensor_bytes")]
-        assert used, "no room is told of"
-        return sum(used) == 0
-
-    wait_until(is_empty, DEADLINE_S, "the room of all tensors is free")
+    wait_until(lambda: tensor_bytes(daemon) == 0, DEADLINE_S, "the room of all tensors is free")
 
 
-def test_cancelled_compressions_leave_nothing(attacked, battery, is_sanitized):
+def room_without_results(session, tensor):
+    """What the session has room for; results of compressions that had ended before they were cancelled are deleted, and
+    gone the next time."""
+    listed = session.list()
+    for other in listed.tensors:
+        if other.handle != tensor.handle:
+            session.delete(by_handle(other))
+    return listed.session_bytes
+
+
+def test_cancelled_compressions_leave_nothing(attacked, battery, is_sanitized, is_timed):
     """Begun and cancelled, again and again, while others are served."""
     daemon = attacked.daemon
     with grpc.insecure_channel(daemon.tcp) as channel, Session(channel) as session:
@@ -65,7 +75,7 @@ def test_cancelled_compressions_leave_nothing(attacked, battery, is_sanitized):
         used = session.settled().session_bytes
         least = float("inf")
         resident = daemon.rss_bytes()
-        rounds = 100 if battery.is_long else 20
+        rounds = 100 if battery.is_long else 20 if is_timed else 5
         for _ in range(rounds):
             calls = [future(session, large) for _ in range(4)]
             wait_until(
@@ -76,17 +86,19 @@ def test_cancelled_compressions_leave_nothing(attacked, battery, is_sanitized):
                 call.cancel()
             began = time.monotonic()
             wait_until(
-                lambda: session.list().session_bytes == used, DEADLINE_S, "their room is free"
+                lambda: room_without_results(session, large) == used, DEADLINE_S, "their room is free"
             )
             least = min(least, time.monotonic() - began)
+        kept = session.list().session_bytes - used
         grown = (daemon.rss_bytes() - resident) / MIB
     wait_until_nothing_is_left(daemon)
+    what = f"{4 * rounds} compressions cancelled"
+    battery.holds(f"{what}: bytes kept", most=0, seen=kept)
     if not is_sanitized:
         # One of them has 20 MiB of results at most.
-        what = f"{4 * rounds} compressions cancelled: growth"
-        battery.holds(what, most=100, seen=grown, unit="MiB")
+        battery.timed(f"{what}: growth", most=100, seen=grown, unit="MiB")
     limit = 2 if is_sanitized else 0.2
-    battery.holds("4 cancelled compressions of 32 MiB", most=limit, seen=least, unit="s")
+    battery.timed("4 cancelled compressions of 32 MiB", most=limit, seen=least, unit="s")
 
 
 def test_clients_killed_meanwhile_leave_nothing(attacked, request, battery):
@@ -101,18 +113,24 @@ def test_clients_killed_meanwhile_leave_nothing(attacked, request, battery):
     began = time.monotonic()
     wait_until_nothing_is_left(daemon)
     seen = time.monotonic() - began
-    battery.holds(f"{rounds} clients killed: their room", most=20, seen=seen, unit="s")
+    battery.holds(f"{rounds} clients killed: bytes of tensors", most=0, seen=tensor_bytes(daemon))
+    battery.timed(f"{rounds} clients killed: their room", most=20, seen=seen, unit="s")
 
 
-def test_many_at_once_are_refused(attacked, battery, is_sanitized):
+ROUNDS = 3
+MAX_ROUNDS = 100
+
+
+def test_many_at_once_are_refused(attacked, battery, is_sanitized, is_timed):
     """And no call holds a thread, however large its tensor is."""
     daemon = attacked.daemon
     with grpc.insecure_channel(daemon.tcp) as channel, Session(channel) as session:
         large = by_handle(session.put(bytes(4 * MIB), name="large", hashed=False))
         longest = float("inf")
         most = 0
-        # On a busy machine a thread may lose its processor in the middle; not every time.
-        for _ in range(3):
+        # On a busy machine a thread may lose its processor in the middle, not every time; and the daemon may be
+        # done with the first before this process sends the last, so there are more rounds if it takes more.
+        for turn in range(MAX_ROUNDS):
             before = metrics_page.scrape(daemon)
             calls = [future(session, large) for _ in range(30)]
             codes = [call.code() for call in calls]
@@ -124,10 +142,12 @@ def test_many_at_once_are_refused(attacked, battery, is_sanitized):
             assert all("compress: got 8 tensors at once" in text for text in refused), refused
             most = max(most, len(refused))
             longest = min(longest, longest_ms(metrics_page.scrape(daemon), before))
+            if most > 0 and turn + 1 >= (ROUNDS if is_timed else 1):
+                break
     wait_until_nothing_is_left(daemon)
     battery.holds("30 compressions at once: refused", least=1, seen=most)
     limit = 20 if is_sanitized else 5
-    battery.holds("a call of Compress", most=limit, seen=longest, unit="ms")
+    battery.timed("a call of Compress", most=limit, seen=longest, unit="ms")
 
 
 def longest_ms(page, before):

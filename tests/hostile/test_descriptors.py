@@ -10,13 +10,13 @@ import time
 
 import grpc
 import pytest
-from daemon import parse_log_line, wait_until
+from daemon import PATIENCE_S, parse_log_line, wait_until
 from gemmd.v1 import gemm_pb2_grpc
 from http2_peer import open_socket
 from product import check_bytes
 from small_product import SMALL, multiply
 
-DEADLINE_S = 60
+DEADLINE_S = PATIENCE_S
 
 # A GPU and its worker have files of their own.
 pytestmark = pytest.mark.own_device
@@ -76,6 +76,14 @@ def flood(stack, daemon, count):
             stack.enter_context(open_socket(daemon.tcp))
 
 
+def settled_files(daemon, before, count, margin):
+    """The descriptors that the daemon has more than before, once they are so many, give or take the margin, or do not
+    become so: it may yet accept, and close what it refuses."""
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: abs(daemon.open_files() - before - count) <= margin, PATIENCE_S, "connections accepted")
+    return daemon.open_files() - before
+
+
 def test_a_flood_of_connections(daemons, battery, is_sanitized):
     """Ten times as many as there may be, of one peer, who leaves no room for itself."""
     most, of_peer = 128, 64
@@ -86,16 +94,16 @@ def test_a_flood_of_connections(daemons, battery, is_sanitized):
     with Witness(daemon.tcp) as witness:
         with contextlib.ExitStack() as stack:
             flood(stack, daemon, 10 * most)
-            refused = wait_until(lambda: daemon.events("connection_refused"), 10, "refusals")
+            refused = wait_until(lambda: daemon.events("connection_refused"), PATIENCE_S, "refusals")
             assert refused[0]["reason"] == "as many as --max-connections-per-peer"
             assert not is_served(daemon.tcp)
             others_s = seconds_until_served(daemon.unix)
-            battery.holds("flood of connections: other peers served", most=soon_s, seen=others_s, unit="s")
-            kept = daemon.open_files() - before
+            battery.timed("flood of connections: other peers served", most=soon_s, seen=others_s, unit="s")
+            kept = settled_files(daemon, before, of_peer, 16)
             battery.holds("flood of connections: descriptors", most=of_peer + 16, seen=kept)
             battery.holds("flood of connections: descriptors", least=of_peer - 16, seen=kept)
         again_s = seconds_until_served(daemon.tcp)
-        battery.holds("flood of connections: accepts after release", most=soon_s, seen=again_s, unit="s")
+        battery.timed("flood of connections: accepts after release", most=soon_s, seen=again_s, unit="s")
     battery.holds("flood of connections: failed calls before it", most=0, seen=len(witness.failures))
     assert witness.served > 0
 
@@ -108,9 +116,9 @@ def test_connections_of_all_peers_together(daemons, battery):
     before = daemon.open_files()
     with contextlib.ExitStack() as stack:
         flood(stack, daemon, 4 * most)
-        refused = wait_until(lambda: daemon.events("connection_refused"), 10, "refusals")
+        refused = wait_until(lambda: daemon.events("connection_refused"), PATIENCE_S, "refusals")
         assert refused[0]["reason"] == "as many as --max-connections"
-        kept = daemon.open_files() - before
+        kept = settled_files(daemon, before, most, 4)
         battery.holds("--max-connections=32: descriptors of 128 connections", most=most + 4, seen=kept)
         battery.holds("--max-connections=32: descriptors of 128 connections", least=most - 4, seen=kept)
     assert seconds_until_served(daemon.tcp) < DEADLINE_S
@@ -124,7 +132,7 @@ def test_no_descriptor_is_left(daemons, battery, is_sanitized):
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (tight, 256))
         with contextlib.ExitStack() as stack:
             flood(stack, daemon, 200)
-            refused = wait_until(lambda: daemon.events("connection_refused"), 10, "refusals")
+            refused = wait_until(lambda: daemon.events("connection_refused"), PATIENCE_S, "refusals")
             assert refused[0]["reason"] == "no file descriptor is left"
             # Not left waiting: what is refused ends at once.
             with open_socket(daemon.tcp) as peer:
@@ -133,7 +141,7 @@ def test_no_descriptor_is_left(daemons, battery, is_sanitized):
                     assert peer.recv(1) == b""
         soon_s = 10 if is_sanitized else 1
         again_s = seconds_until_served(daemon.tcp)
-        battery.holds("no descriptor left: accepts after release", most=soon_s, seen=again_s, unit="s")
+        battery.timed("no descriptor left: accepts after release", most=soon_s, seen=again_s, unit="s")
     battery.holds("no descriptor left: failed calls before it", most=0, seen=len(witness.failures))
 
 
@@ -143,9 +151,10 @@ def test_more_connections_than_files(gemmd, battery):
         [gemmd, "--listen=127.0.0.1:0", "--max-connections=1000000000"],
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=2 * DEADLINE_S,
     )
     took = time.monotonic() - began
-    battery.holds("more connections than files: refused at the start", most=10, seen=took, unit="s")
+    battery.holds("more connections than files: exit code", least=1, seen=done.returncode)
+    battery.timed("more connections than files: refused at the start", most=10, seen=took, unit="s")
     assert done.returncode == 1
     assert "max-connections: got" in parse_log_line(done.stderr.splitlines()[-1])["reason"]

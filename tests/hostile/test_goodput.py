@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """More work than the daemon can do: those whose answers can come in time get them, the rest is told at
-once."""
+once. tests/server/scheduling/goodput_test.cc has the same in simulated time."""
 
+import collections
+import contextlib
 import json
 import subprocess
 
+import metrics_page
 import pytest
-from gemmd.v1 import gemm_pb2_grpc
+from daemon import PATIENCE_S, wait_until
+from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, tensors_pb2
 from http2_peer import MULTIPLY
+from lasting import lasting
 from open_loop import (
     CONNECTIONS,
     HAS_ROOM,
@@ -19,12 +24,83 @@ from open_loop import (
     p99,
     product_of,
 )
+from small_product import SMALL
 
 MIB = 1 << 20
 FLAGS = ["--lame-duck=1ms", "--devices=cpu", "--cpu-threads=1", "--metrics-listen=127.0.0.1:0"]
 
 # The load is measured in seconds of one processor.
 pytestmark = pytest.mark.own_device
+
+
+CALLS = 100
+
+
+@contextlib.contextmanager
+def held(daemon):
+    """A daemon whose device is at work, as long as this lasts, on a product of ten minutes, for which another one
+    waits: what becomes of further calls is no matter of time. Gives the stub of their caller."""
+    with open_channel(daemon.tcp) as channel:
+        stub = gemm_pb2_grpc.GemmStub(channel)
+        long = lasting(channel, 600, k=1 << 20)
+        calls = [stub.Multiply.future(long) for _ in range(2)]
+        wait_until(lambda: waiting(daemon) == 1, PATIENCE_S, "one runs and one waits")
+        yield stub
+        assert not any(call.done() for call in calls)
+        for call in calls:
+            call.cancel()
+
+
+def waiting(daemon):
+    [(_, count)] = metrics_page.scrape(daemon).with_labels("gemmd_queue_requests")
+    return count
+
+
+def taken(daemon):
+    """Launches so far, and bytes that are admitted."""
+    page = metrics_page.scrape(daemon)
+    launches = sum(count for _, count in page.with_labels("gemmd_launches_total"))
+    return launches, page.value("gemmd_admitted_bytes")
+
+
+def all_of_the_queue():
+    """A few bytes that ask for a result of as many as may be admitted."""
+    request = gemm_pb2.MultiplyRequest(m=1, n=QUEUED_BYTES - 4096, k=0)
+    request.a.type = request.b.type = request.d.type = tensors_pb2.ELEMENT_TYPE_S8
+    return request
+
+
+QUEUED_BYTES = 256 * MIB
+# By what is refused: the request, its deadline, and the beginning of the refusal.
+REASONS = {
+    "deadline": (SMALL.request, 300, "queue: predicted to wait "),
+    "backlog": (SMALL.request, 36_000, "queue: products of "),
+    "bytes": (all_of_the_queue, 36_000, "queue: the request needs "),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_what_is_refused_takes_nothing(daemons, battery, reason):
+    """Neither a launch nor a place in the queue. The caller is told why and when to try again, long before its
+    deadline."""
+    make, timeout_s, words = REASONS[reason]
+    limits = [f"--max-queued-bytes={QUEUED_BYTES}", "--max-product-seconds=3600"]
+    daemon = daemons.start(*FLAGS, *limits, f"--max-backlog={'1s' if reason == 'backlog' else '10h'}")
+    with held(daemon) as stub:
+        before = taken(daemon)
+        request = make()
+        calls = [stub.Multiply.future(request, timeout=timeout_s) for _ in range(CALLS)]
+        ends = collections.Counter((call.code(), call.details()[: len(words)]) for call in calls)
+        told = sum("grpc-retry-pushback-ms" in dict(call.trailing_metadata()) for call in calls)
+        # A call is let go of a moment after its answer.
+        wait_until(lambda: taken(daemon)[1] <= before[1], PATIENCE_S, "no bytes of refused calls")
+        after = taken(daemon)
+    print(ends)
+    name = f"{CALLS} calls beyond the {reason}"
+    battery.holds(f"{name}: refused", least=CALLS, seen=ends[RESOURCE_EXHAUSTED, words])
+    battery.holds(f"{name}: told when to try again", least=CALLS, seen=told)
+    battery.holds(f"{name}: launches", most=0, seen=after[0] - before[0])
+    battery.holds(f"{name}: bytes admitted", most=0, seen=after[1] - before[1])
 
 
 # Peaks, each with a load beside it; the best counts. Other work takes the processor from the daemon in
@@ -35,10 +111,10 @@ GOODPUT_ROUNDS = 5
 def check_goodput(battery, name, loop, peak, least, is_sanitized):
     """A daemon that looks at nothing but the deadline has 0.13 and less left."""
     share = loop.served.share / peak.share
-    battery.holds(f"{name}: time for answers", least=least, seen=share, unit="of the peak")
+    battery.timed(f"{name}: time for answers", least=least, seen=share, unit="of the peak")
     if HAS_ROOM and not is_sanitized:
         rate = loop.served.per_s / peak.per_s
-        battery.holds(f"{name}: goodput", least=least, seen=rate, unit="of the peak")
+        battery.timed(f"{name}: goodput", least=least, seen=rate, unit="of the peak")
 
 
 def refusal_ms(loop):
@@ -49,6 +125,7 @@ def refusal_ms(loop):
     return 1e3 * min(p99(part) for part in parts if len(part) > count // 2)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("deadline_s", [0.3, 1, 60])
 def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
     """The daemon works for callers who get their answers before their deadlines. With deadlines of a
@@ -87,7 +164,7 @@ def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
             has_time = times == 1.2 or (deadline_s == 60 and times == 2)
             assert has_time or not HAS_ROOM, "nobody was refused"
             continue
-        battery.holds(f"{name}: p99 of refusals", most=most_ms, seen=refusal_ms(loop), unit="ms")
+        battery.timed(f"{name}: p99 of refusals", most=most_ms, seen=refusal_ms(loop), unit="ms")
 
 
 REFUSAL_ROUNDS = 10  # The best counts: other work may keep threads from their processors, but not each time.
@@ -103,6 +180,7 @@ def gemmload_step(gemmload, daemon, folder, *flags, extent=768):
     return json.loads(report.read_text())["steps"][0]
 
 
+@pytest.mark.timed
 def test_refusals_take_no_time(daemons, gemmload, battery, is_sanitized, tmp_path):
     """As a client in C++ sees them, which takes little time itself, from when each call was due."""
     daemon = daemons.start(*FLAGS, "--max-backlog=500ms")
@@ -118,9 +196,10 @@ def test_refusals_take_no_time(daemons, gemmload, battery, is_sanitized, tmp_pat
         if seen[-1] <= most_ms:
             break
     print(peak, seen)
-    battery.holds("10x the load, by gemmload: p99 of refusals", most=most_ms, seen=min(seen), unit="ms")
+    battery.timed("10x the load, by gemmload: p99 of refusals", most=most_ms, seen=min(seen), unit="ms")
 
 
+@pytest.mark.timed
 def test_deadlines_that_are_too_short_take_no_time(daemons, gemmload, battery, is_sanitized, tmp_path):
     """A product of some 0.3 s with an eighth of that left is refused at once, and not at its deadline. What is
     slower itself, with sanitizers, has longer ones."""
@@ -140,9 +219,10 @@ def test_deadlines_that_are_too_short_take_no_time(daemons, gemmload, battery, i
             break
     print(timeout_ms, seen)
     assert timeout_ms > 1.5 * most_ms, "the deadline itself would be soon enough"
-    battery.holds("deadlines too short, by gemmload: p99 of refusals", most=most_ms, seen=min(seen), unit="ms")
+    battery.timed("deadlines too short, by gemmload: p99 of refusals", most=most_ms, seen=min(seen), unit="ms")
 
 
+@pytest.mark.timed
 @pytest.mark.resident_memory
 def test_overload_by_bytes(daemons, battery):
     """Three times the load, from callers with all the time in the world, of whose products few fit into
@@ -160,7 +240,7 @@ def test_overload_by_bytes(daemons, battery):
     check_goodput(battery, name, loop, peak, 0.95 if HAS_ROOM else 0.75, is_sanitized=False)
     places = queued // (request.ByteSize() + d_bytes)
     most = 3 * (places + 1) * p99(loop.compute_s)
-    battery.holds(f"{name}: p99 of the admitted", most=most, seen=p99(loop.answer_s), unit="s")
+    battery.timed(f"{name}: p99 of the admitted", most=most, seen=p99(loop.answer_s), unit="s")
     grown = (daemon.peak_rss_bytes() - before) / MIB
-    battery.holds(f"{name}: memory", most=1.1 * (queued + quota) / MIB, seen=grown, unit="MiB")
+    battery.timed(f"{name}: memory", most=1.1 * (queued + quota) / MIB, seen=grown, unit="MiB")
     assert set(loop.codes) == {OK, RESOURCE_EXHAUSTED} and loop.has_pushback

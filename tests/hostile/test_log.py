@@ -2,6 +2,7 @@
 """Whoever reads the log, or does not, neither ends the daemon nor stops it, and what peers make it write is
 bounded."""
 
+import collections
 import json
 import os
 import signal
@@ -12,13 +13,13 @@ import time
 import grpc
 import numpy as np
 import pytest
-from daemon import parse_log_line, wait_until
+from daemon import PATIENCE_S, parse_log_line, wait_until
 from gemmd.v1 import gemm_pb2_grpc
 from http2_peer import MULTIPLY, Http2Peer, message
 from product import Product
 from small_product import SMALL, multiply
 
-DEADLINE_S = 60
+DEADLINE_S = PATIENCE_S
 
 
 def multiply_many(address, count):
@@ -74,14 +75,14 @@ def test_the_reader_of_the_log_stands_still(piped, battery, is_sanitized):
     process, address = piped("--log-level=debug")
     slowest = multiply_many(address, 300)
     # A call takes milliseconds; one that waited for the reader would take until its deadline.
-    battery.holds("reader of the log stands still: slowest call", most=20, seen=slowest, unit="s")
+    battery.timed("reader of the log stands still: slowest call", most=20, seen=slowest, unit="s")
     start = time.monotonic()
     process.send_signal(signal.SIGTERM)
     code = process.wait(DEADLINE_S)
-    battery.holds(
+    battery.holds("reader of the log stands still: exit code", most=0, seen=abs(code))
+    battery.timed(
         "reader of the log stands still: exit", most=30 if is_sanitized else 15, seen=time.monotonic() - start, unit="s"
     )
-    assert code == 0
     whole = process.stderr.read().decode().rsplit("\n", 1)[0]
     for line in whole.splitlines():
         parse_log_line(line)
@@ -96,6 +97,8 @@ def test_the_reader_of_the_log_comes_back(piped, battery):
     reader.start()
     wait_until(lambda: len(lines) > 50, DEADLINE_S, "lines that were kept")
     multiply(address, request_id="after")
+    # The end does not wait for a reader for long.
+    wait_until(lambda: any(b"id=after" in line for line in lines[-10:]), DEADLINE_S, "the last line")
     process.send_signal(signal.SIGTERM)
     assert process.wait(DEADLINE_S) == 0
     reader.join(DEADLINE_S)
@@ -143,6 +146,12 @@ def test_the_log_as_json(daemons, battery):
     assert requests[0]["status"] == "OK"
 
 
+def stop_worker(daemon):
+    """The daemon's watchdog kills it after two seconds."""
+    [worker] = wait_until(daemon.children, DEADLINE_S, "a worker")
+    os.kill(worker, signal.SIGSTOP)
+
+
 def test_failures_that_repeat_are_logged_at_a_limited_rate(daemons, battery):
     """A worker is lost while many products wait for it, each of which fails for the same reason."""
     daemon = daemons.start(
@@ -154,18 +163,25 @@ def test_failures_that_repeat_are_logged_at_a_limited_rate(daemons, battery):
     product = Product(a=np.ones((1, 8, 8)), b=np.ones((1, 8, 8)), a_type="f16", b_type="f16")
     request = product.request()
     request.device = "cuda:0"
-    [worker] = daemon.children()
+    failed = 0
     with grpc.insecure_channel(daemon.tcp, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         stub = gemm_pb2_grpc.GemmStub(channel)
-        os.kill(worker, signal.SIGSTOP)  # The daemon's watchdog kills it after two seconds.
-        calls = [stub.Multiply.future(request, timeout=DEADLINE_S) for _ in range(1000)]
-        failed = sum(call.code() != grpc.StatusCode.OK for call in calls)
+
+        def have_failed():
+            nonlocal failed
+            stop_worker(daemon)
+            calls = [stub.Multiply.future(request, timeout=DEADLINE_S) for _ in range(1000)]
+            failed += sum(call.code() != grpc.StatusCode.OK for call in calls)
+            return failed > 300
+
+        # A worker that is replaced before this process has sent most of them serves the rest.
+        wait_until(have_failed, 10 * DEADLINE_S, "many products fail")
     daemon.stop()
-    assert failed > 300, "the attack was none"
     lines = [line for line in daemon.log() if line["level"] in ("warning", "error")]
     # The first ten of each kind in each second, and the summaries.
-    battery.holds("failures that repeat: lines of warnings", most=100, seen=len(lines))
+    seconds = collections.Counter(line["time"][: len("2024-01-01T00:00:00")] for line in lines)
+    battery.holds("failures that repeat: lines of warnings in one second", most=100, seen=max(seconds.values()))
     told = sum(int(line["suppressed"]) for line in lines if line["event"] == "lines_suppressed")
     written = sum(line["event"] == "request" for line in lines)
-    assert told > 0 and written + told <= failed
-
+    battery.holds("failures that repeat: told of without a line of their own", least=1, seen=told)
+    assert written + told <= failed

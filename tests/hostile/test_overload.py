@@ -63,6 +63,7 @@ def launches(daemon):
 HOSTS = {"two hosts": ("unix", "tcp"), "one host": ("tcp", "tcp"), "one unix socket": ("unix", "unix")}
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("hosts", HOSTS)
 def test_a_light_caller_beside_a_hog(daemons, gemmload, battery, tmp_path, hosts):
     """The hog has 400 calls in flight on four connections. The light caller is of another host, which
@@ -107,8 +108,8 @@ def check_light(battery, attack, light, hog):
             break
     print(rounds)
     _, answered, most_s, seen_s = min(rounds)
-    battery.holds(f"{attack}: answered", least=0.95, seen=answered, unit="of its calls")
-    battery.holds(f"{attack}: p99", most=most_s, seen=seen_s, unit="s")
+    battery.timed(f"{attack}: answered", least=0.95, seen=answered, unit="of its calls")
+    battery.timed(f"{attack}: p99", most=most_s, seen=seen_s, unit="s")
 
 
 class LowHog(threading.Thread):
@@ -149,6 +150,7 @@ class LowHog(threading.Thread):
             hog.join(120)
 
 
+@pytest.mark.timed
 def test_a_caller_beside_a_hog_of_low_priority(daemons, gemmload, battery, tmp_path):
     daemon = daemons.start(*FLAGS)
     count = 300 if battery.is_long else 100
@@ -159,6 +161,7 @@ def test_a_caller_beside_a_hog_of_low_priority(daemons, gemmload, battery, tmp_p
     check_light(battery, "a caller beside low priority", light, lambda: LowHog.beside(daemon))
 
 
+@pytest.mark.timed
 def test_low_priority_has_its_part(daemons, gemmload, battery, tmp_path):
     """One twentieth, where products of normal priority always wait."""
     daemon = daemons.start(*FLAGS, "--metrics-listen=127.0.0.1:0")
@@ -177,8 +180,8 @@ def test_low_priority_has_its_part(daemons, gemmload, battery, tmp_path):
         finally:
             normal.end()
     seen = min(parts, key=lambda part: abs(part - 0.05))
-    battery.holds("low priority: its part of a busy device", least=0.04, seen=seen, unit="of its time")
-    battery.holds("low priority: no more than its part", most=0.08, seen=seen, unit="of its time")
+    battery.timed("low priority: its part of a busy device", least=0.04, seen=seen, unit="of its time")
+    battery.timed("low priority: no more than its part", most=0.08, seen=seen, unit="of its time")
 
 
 def simulated(batch, k):
@@ -217,7 +220,7 @@ SIM_FLAGS = [
 ]
 
 
-def start_long_product(channel, timeout_s=300):
+def start_long_product(channel, timeout_s=600):
     request = long_product(registry_pb2_grpc.RegistryStub(channel))
     return start_on(channel, "sim:sm_90", request, timeout_s)
 
@@ -228,21 +231,25 @@ END_S = 1 + (0.3 if HAS_ROOM else 2)
 
 @pytest.mark.parametrize("signals", [1, 4])
 def test_the_end_after_the_grace(daemons, battery, signals):
-    """Whatever runs, and however often the daemon is told."""
-    grace_s = 2 if signals == 1 else 60
+    """Whatever runs, and however often the daemon is told: the second signal ends a grace that would be longer than
+    this test."""
+    grace_s = 2 if signals == 1 else 3600
     daemon = daemons.start(*SIM_FLAGS, f"--grace={grace_s}s")
     with open_channel(daemon.tcp) as channel:
         call = start_long_product(channel)
-        start = time.monotonic()
-        for _ in range(signals):
+        daemon.signal(signal.SIGTERM)
+        due = time.monotonic() + grace_s
+        daemon.awaited_events("drain", 60)  # Two signals at once would be one.
+        if signals > 1:
+            due = time.monotonic()
+        for _ in range(signals - 1):
             daemon.signal(signal.SIGTERM)
-            time.sleep(0.3)
-        waited = grace_s if signals == 1 else 0.3  # The second signal ends the grace.
-        code = daemon.wait(limit_s=120)
-        seen = time.monotonic() - start - waited
+        code = daemon.wait(limit_s=300)
+        seen = time.monotonic() - due
         assert call.code() == grpc.StatusCode.UNAVAILABLE
+    battery.holds(f"{signals} SIGTERM: the exit code after the grace", least=1, seen=code)
     assert code == 1
-    battery.holds(f"{signals} SIGTERM: the end after the grace", most=END_S, seen=seen, unit="s")
+    battery.timed(f"{signals} SIGTERM: the end after the grace", most=END_S, seen=seen, unit="s")
 
 
 # 50 ms for the abort, and what a slow machine takes to notice it.
@@ -253,23 +260,28 @@ def wait_until_free(channel, start):
     """Seconds from the start until a product of the simulator is answered."""
     stub = gemm_pb2_grpc.GemmStub(channel)
     request = simulated(batch=1, k=64)
-    while True:
+
+    def is_answered():
         try:
-            stub.Multiply(request, timeout=60, wait_for_ready=True)
-            return time.monotonic() - start
+            stub.Multiply(request, timeout=120, wait_for_ready=True)
         except grpc.RpcError as refused:
             # The daemon has not heard of the end of the long product yet.
             assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, refused
-            time.sleep(0.005)
+            return False
+        return True
+
+    wait_until(is_answered, 120, "the device is free")
+    return time.monotonic() - start
 
 
 def hold_aborts(battery, daemon, count):
-    """What the daemon itself measures, from when it hears of a cancellation: the longest, or where clients
-    take the processors from its threads, the shortest."""
+    """Each was aborted while it ran. What the daemon itself measures, from when it hears of a cancellation: the
+    longest, or where clients take the processors from its threads, the shortest."""
     times_s = metrics_page.abort_times_s(metrics_page.scrape(daemon), "sim:sm_90")
+    battery.holds("products cancelled in turn: aborted", least=count, seen=len(times_s))
     assert len(times_s) == count
     seen_s = times_s[-1 if HAS_ROOM else 0]
-    battery.holds(f"of {count} cancelled products: aborted after", most=0.05, seen=seen_s, unit="s")
+    battery.timed(f"of {count} cancelled products: aborted after", most=0.05, seen=seen_s, unit="s")
 
 
 def cancelled_requests(daemon):
@@ -283,11 +295,9 @@ def test_cancellations_end_what_runs(daemons, battery):
     with open_channel(daemon.tcp) as channel:
         count = 20 if battery.is_long else 5
         for _ in range(count):
-            start = time.monotonic()
-            call = start_long_product(channel, timeout_s=300)
+            call = start_long_product(channel, timeout_s=600)
             call.cancel()
             seen = wait_until_free(channel, time.monotonic())
-            battery.holds("products cancelled in turn: free after", most=ABORT_S, seen=seen, unit="s")
-            assert time.monotonic() - start < 60
+            battery.timed("products cancelled in turn: free after", most=ABORT_S, seen=seen, unit="s")
         hold_aborts(battery, daemon, count)
-    wait_until(lambda: cancelled_requests(daemon) == count, 30, "logged")
+    wait_until(lambda: cancelled_requests(daemon) == count, 60, "logged")

@@ -19,11 +19,14 @@ from bystander import Bystander
 from daemon import wait_until
 from gemmd.v1 import gemm_pb2_grpc
 from http2_peer import MULTIPLY, MULTIPLY_STREAM, Http2Peer, message, open_socket
-from product import Product
+from product import Product, check_bytes
 from streams import joint
 
-HANDSHAKE_S = 10  # A busy machine may take seconds for that of a bystander.
-GEMMD_FLAGS = ["--max-queued-bytes=32MiB", f"--handshake-timeout={HANDSHAKE_S}s"]
+LIMIT_S = 120
+# A busy machine may take seconds for that of a bystander.
+GEMMD_FLAGS = ["--max-queued-bytes=32MiB", "--handshake-timeout=60s"]
+# For those who say nothing, or nothing that is a handshake.
+SHORT_HANDSHAKE_S = 2
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
@@ -31,20 +34,21 @@ OPEN_SESSION = "/gemmd.v1.Tensors/OpenSession"
 CANCELLED = 8  # The error code of HTTP/2.
 
 
-def wait_until_closed(peer, limit_s):
-    """Reads until the other side has closed, and gives the time; fails after the limit."""
+def wait_until_closed(peers):
+    """Reads until the other side has closed all of them, and gives the time."""
     began = time.monotonic()
-    deadline = began + limit_s
-    while True:
-        left = deadline - time.monotonic()
-        assert left > 0, f"still open after {limit_s} s"
-        peer.settimeout(left)
-        with contextlib.suppress(TimeoutError):
-            try:
-                if not peer.recv(1 << 16):
-                    return time.monotonic() - began
-            except ConnectionError:
-                return time.monotonic() - began
+    for peer in peers:
+        while True:
+            left = began + LIMIT_S - time.monotonic()
+            assert left > 0, f"still open after {LIMIT_S} s"
+            peer.settimeout(left)
+            with contextlib.suppress(TimeoutError):
+                try:
+                    if not peer.recv(1 << 16):
+                        break
+                except ConnectionError:
+                    break
+    return time.monotonic() - began
 
 
 def send_what_is_taken(peer, data):
@@ -57,7 +61,16 @@ def large_product(size=400):
     return Product(a=np.ones((1, size, size)), b=np.ones((1, size, size)))
 
 
-def test_garbage_is_shut_out(attacked, rng, battery):
+def check_served_at(address):
+    """A newcomer's product is right. Its handshake may come too late at first."""
+    product = large_product(8)
+    with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        answer = gemm_pb2_grpc.GemmStub(channel).Multiply(product.request(), timeout=LIMIT_S, wait_for_ready=True)
+        check_bytes(answer.d, product)
+
+
+def test_garbage_and_silence_are_shut_out(daemons, rng, battery):
+    """A hundred connections that say nothing, and some that say nonsense. They keep no descriptor."""
     nonsense = [
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         bytes.fromhex("16030100f5010000f10303") + rng.randbytes(242),  # The start of TLS.
@@ -68,13 +81,24 @@ def test_garbage_is_shut_out(attacked, rng, battery):
         *(rng.randbytes(rng.randrange(30, 5000)) for _ in range(40)),
         *(PREFACE + rng.randbytes(rng.randrange(30, 5000)) for _ in range(40)),
     ]
-    longest_s = 0
-    for data in nonsense:
-        for address in attacked.daemon.addresses:
-            with open_socket(address) as peer:
-                send_what_is_taken(peer, data)
-                longest_s = max(longest_s, wait_until_closed(peer, HANDSHAKE_S + 10))
-    battery.holds("garbage: shut out", most=HANDSHAKE_S + 10, seen=longest_s, unit="s")
+    daemon = daemons.start("--lame-duck=1ms", f"--handshake-timeout={SHORT_HANDSHAKE_S}s")
+    check_served_at(daemon.tcp)
+    open_files = daemon.open_files()
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(open_socket(daemon.tcp, LIMIT_S)) for _ in range(100)]
+        silent = len(peers)
+        for data in nonsense:
+            for address in daemon.addresses:
+                peers.append(stack.enter_context(open_socket(address, LIMIT_S)))
+                send_what_is_taken(peers[-1], data)
+        for address in daemon.addresses:
+            check_served_at(address)
+        took_s = wait_until_closed(peers)
+        wait_until(lambda: daemon.open_files() <= open_files, LIMIT_S, "files closed")
+    attack = f"{silent} silent connections and {len(peers) - silent} that say nonsense"
+    battery.holds(f"{attack}: descriptors kept", most=open_files, seen=daemon.open_files())
+    check_served_at(daemon.tcp)
+    battery.timed(f"{attack}: closed", most=SHORT_HANDSHAKE_S + 10, seen=took_s, unit="s")
 
 
 def test_random_frames(attacked, rng):
@@ -92,14 +116,6 @@ def test_random_frames(attacked, rng):
     attacked.check_served()
 
 
-def test_silent_connections_are_closed(attacked, battery):
-    with contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(open_socket(attacked.daemon.tcp)) for _ in range(100)]
-        attacked.check_served()
-        longest_s = max(wait_until_closed(peer, HANDSHAKE_S + 10) for peer in silent)
-    battery.holds("silent connections: closed", most=HANDSHAKE_S + 10, seen=longest_s, unit="s")
-
-
 @pytest.mark.parametrize("path", [MULTIPLY, MULTIPLY_STREAM])
 def test_half_sent_messages(attacked, path):
     """A quarter of a message of 4 MB; then the connection is dropped, at once or after others were
@@ -109,7 +125,7 @@ def test_half_sent_messages(attacked, path):
         with Http2Peer(attacked.daemon.addresses[turn % 2]) as peer:
             streams = [peer.start(path) for _ in range(4)]
             for stream in streams:
-                assert peer.send(stream, part) == len(part)
+                assert peer.send(stream, part, limit_s=LIMIT_S) == len(part)
             if turn % 4 == 1:
                 for stream in streams:
                     peer.reset(stream)
@@ -117,7 +133,7 @@ def test_half_sent_messages(attacked, path):
                 for stream in streams:
                     peer.end(stream)
                 for stream in streams:
-                    assert peer.wait(stream).status in ((3,) if path == MULTIPLY else (0,))
+                    assert peer.wait(stream, LIMIT_S).status in ((3,) if path == MULTIPLY else (0,))
             elif turn % 4 == 3:
                 attacked.check_served()
 
@@ -129,10 +145,10 @@ def test_half_sent_messages_end_at_their_deadline(attacked, battery):
             peer.send(stream, message(bytes(1000), declared=4 << 20))
         began = time.monotonic()
         for stream in streams:
-            answer = peer.wait(stream)
+            answer = peer.wait(stream, LIMIT_S)
             assert answer.reset is not None or answer.status in (1, 4), answer.headers
         took = time.monotonic() - began
-    battery.holds("half-sent messages with 300 ms: ended", most=10, seen=took, unit="s")
+    battery.timed("half-sent messages with 300 ms: ended", most=10, seen=took, unit="s")
 
 
 def test_strange_requests(attacked):
@@ -146,7 +162,7 @@ def test_strange_requests(attacked):
                 peer.send(stream, data, end=True)
             else:
                 peer.end(stream)
-            return peer.wait(stream).status
+            return peer.wait(stream, LIMIT_S).status
 
         unreadable = (3,)  # INVALID_ARGUMENT, which the daemon itself says.
         assert status(good) == 0
@@ -173,7 +189,7 @@ def test_peers_cannot_write_into_the_log(daemons, battery):
             for value in (forged, forged + 5000 * "\t"):
                 stream = peer.start(headers=[(name, value)])
                 peer.end(stream)
-                peer.wait(stream)
+                peer.wait(stream, LIMIT_S)
     daemon.stop()
     assert "forged" not in {line["event"] for line in daemon.log()}
     complaints = daemon.events("grpc")
@@ -192,15 +208,15 @@ def test_deadlines_beyond_the_clocks_range(daemons, battery):
         for hours in (2_000_000, 2_600_000, 5_000_000, 99_999_999):
             stream = peer.start(headers=[("grpc-timeout", f"{hours}H")])
             peer.send(stream, good, end=True)
-            statuses[hours] = peer.wait(stream).status
+            statuses[hours] = peer.wait(stream, LIMIT_S).status
     print(statuses)
     served = list(statuses.values()).count(0)
     battery.holds("deadlines beyond the clock's range: served", least=len(statuses), seen=served)
 
 
 def test_killed_clients(attacked, tmp_path, battery):
-    """Forty clients killed at every stage of a call, seven at a time."""
-    rounds = 40
+    """Clients killed at every stage of a call, seven at a time."""
+    rounds = 40 if battery.is_long else 12
     request_file = tmp_path / "request"
     request_file.write_bytes(large_product().request().SerializeToString())
     script = pathlib.Path(doomed_client.__file__)
@@ -208,7 +224,7 @@ def test_killed_clients(attacked, tmp_path, battery):
         done = subprocess.run(
             [sys.executable, "-B", script, address, request_file, str(rounds // 2)],
             stdout=subprocess.PIPE,
-            timeout=120,
+            timeout=600,
             check=True,
         )
         stages = rounds // 2 * len(doomed_client.STAGES)
@@ -226,7 +242,7 @@ def test_cancel_storm(attacked, channel, rng, battery):
     }
     seen = set()
     for _ in range(20):
-        calls = [stub.Multiply.future(request, timeout=30) for _ in range(50)]
+        calls = [stub.Multiply.future(request, timeout=LIMIT_S) for _ in range(50)]
         rng.shuffle(calls)
         for call in calls[:10]:
             call.cancel()
@@ -238,20 +254,20 @@ def test_cancel_storm(attacked, channel, rng, battery):
     battery.holds("1000 calls cancelled at any time: kinds of ends", most=len(honest), seen=len(seen))
     assert seen >= {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}
     streams = [
-        stub.MultiplyStream(joint(itertools.repeat(request, 80)), timeout=30) for _ in range(20)
+        stub.MultiplyStream(joint(itertools.repeat(request, 80)), timeout=LIMIT_S) for _ in range(20)
     ]
     for stream in streams:
         next(stream)
         stream.cancel()
 
 
-def test_rapid_resets(attacked):
-    """Calls reset as soon as they are made, 2000 on each of two connections. (More than a client
+def test_rapid_resets(attacked, battery):
+    """Calls reset as soon as they are made, hundreds on each of two connections. (More than a client
     should be able to do to gRPC 1.51, which does not limit them, see CVE-2023-44487.)"""
     body = message(large_product(8).request().SerializeToString())
     for _ in range(2):
         with Http2Peer(attacked.daemon.tcp) as peer:
-            for _ in range(2000):
+            for _ in range(2000 if battery.is_long else 500):
                 if peer.closed:
                     break
                 stream = peer.start()
@@ -283,10 +299,9 @@ def test_connection_flood(daemons, battery):
                 peers = [stack.enter_context(open_socket(daemon.tcp)) for _ in range(10 * soft)]
                 for peer in peers[::2]:
                     send_what_is_taken(peer, PREFACE + SETTINGS)
-                began = time.monotonic()
-                wait_until(lambda: daemon.open_files() > 5 * soft, 60, "half of them accepted")
-                seen_s = time.monotonic() - began
-                battery.holds("a flood of connections: half accepted", most=60, seen=seen_s, unit="s")
+                wait_until(lambda: daemon.open_files() > 5 * soft, LIMIT_S, "half of them accepted")
+                seen = daemon.open_files()
+                battery.holds("a flood of 640 connections: descriptors, half accepted", least=5 * soft, seen=seen)
                 bystander.check_served()
             bystander.check()
 

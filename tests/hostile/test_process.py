@@ -5,6 +5,7 @@ watches it. Each can fail; none may end it, or stop it."""
 import contextlib
 import datetime
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from daemon import wait_until
 from gemmd.v1 import admin_pb2, admin_pb2_grpc, gemm_pb2, tensors_pb2
 from tensors import Session
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 MIB = 1 << 20
 
 
@@ -42,10 +43,8 @@ def test_only_who_is_local_restarts_devices(daemons, gemmctl, battery):
     assert daemon.children() == before
     command = [gemmctl, f"--address={daemon.unix}", "restart-device", "cuda:0"]
     subprocess.run(command, check=True, timeout=DEADLINE_S)
-    began = time.monotonic()
-    wait_until(lambda: daemon.children() - before, DEADLINE_S, "another worker")
-    seen_s = time.monotonic() - began
-    battery.holds("a device restarted: another worker", most=DEADLINE_S, seen=seen_s, unit="s")
+    others = wait_until(lambda: daemon.children() - before, DEADLINE_S, "another worker")
+    battery.holds("a device restarted: other workers", least=1, seen=len(others))
     refused = subprocess.run(
         [gemmctl, f"--address={daemon.tcp}", "restart-device", "cuda:0"],
         capture_output=True,
@@ -55,12 +54,12 @@ def test_only_who_is_local_restarts_devices(daemons, gemmctl, battery):
     assert refused.returncode != 0 and "want one of a unix socket" in refused.stderr
 
 
-@pytest.mark.resident_memory
 def test_messages_to_operators_services_take_no_memory(daemons, battery):
     """Messages of gRPC's own kind would be made of all that is sent: of 16 MiB of unknown groups, 200."""
     daemon = daemons.start("--lame-duck=1ms", "--devices=cpu")
     groups = b"\x83\x7d\x84\x7d" * (4 * MIB)
     before = daemon.peak_rss_bytes()
+    refused = 0
     for address, code in (
         (daemon.tcp, grpc.StatusCode.PERMISSION_DENIED),
         (daemon.unix, grpc.StatusCode.RESOURCE_EXHAUSTED),
@@ -71,8 +70,10 @@ def test_messages_to_operators_services_take_no_memory(daemons, battery):
                 with pytest.raises(grpc.RpcError) as raised:
                     channel.unary_unary(f"/gemmd.v1.Admin/{method}")(groups, timeout=DEADLINE_S)
                 assert raised.value.code() == code
+                refused += 1
     grown = (daemon.peak_rss_bytes() - before) / MIB
-    battery.holds("16 MiB for operators' services", most=16 + 48, seen=grown, unit="MiB")
+    battery.holds("16 MiB for operators' services", least=6, seen=refused, unit="calls refused")
+    battery.timed("16 MiB for operators' services", most=16 + 48, seen=grown, unit="MiB")
 
 
 def test_names_for_operators_are_short(daemons, battery):
@@ -114,13 +115,15 @@ def test_a_gpu_that_failed_too_often_is_tried_again(daemons, battery):
     while not rests():
         kill_worker()
         time.sleep(0.05)  # Until the daemon has seen it, it tells of nothing.
-    began = time.monotonic()
-    wait_until(lambda: daemon.events("device_ready")[-1]["time"] > rests()[-1]["time"], DEADLINE_S, "it again")
-    seen_s = time.monotonic() - began
-    battery.holds("a GPU that rests 2 s: tried again", most=DEADLINE_S, seen=seen_s, unit="s")
-    ends = [datetime.datetime.fromisoformat(line["time"]) for line in (rests()[-1], daemon.events("device_ready")[-1])]
+
+    def starts():
+        return [line for line in daemon.events("device_ready") if line["time"] > rests()[-1]["time"]]
+
+    wait_until(starts, DEADLINE_S, "it again")
+    battery.holds("a GPU that rests 2 s: tried again", least=1, seen=len(starts()), unit="times")
+    ends = [datetime.datetime.fromisoformat(line["time"]) for line in (rests()[-1], starts()[0])]
     rested_s = (ends[1] - ends[0]).total_seconds()
-    battery.holds("a GPU that rests 2 s: not before", least=1.99, seen=rested_s, unit="s")
+    battery.timed("a GPU that rests 2 s: not before", least=1.99, seen=rested_s, unit="s")
 
 
 @pytest.fixture
@@ -135,6 +138,13 @@ def manager(tmp_path, monkeypatch):
         yield listening
 
 
+def stands_still(daemon):
+    """Whether a signal has stopped all its threads."""
+    tasks = pathlib.Path(f"/proc/{daemon.pid}/task")
+    states = [(task / "stat").read_text().rsplit(")", 1)[1].split()[0] for task in tasks.iterdir()]
+    return set(states) == {"T"}
+
+
 def told(manager):
     return manager.recv(4096).decode().split("\n")
 
@@ -143,10 +153,12 @@ def test_the_service_manager_is_told(daemons, manager, battery):
     """That it starts, serves, is alive, and stops, in this order."""
     daemon = daemons.start("--lame-duck=1ms")
     assert told(manager) == ["STATUS=Checks its devices"]
-    lines = [told(manager) for _ in range(6)]
-    [serves] = [line for line in lines if line[0] == "READY=1"]
+    # How long it takes to begin to serve is the machine's affair.
+    while (serves := told(manager))[0] != "READY=1":
+        assert serves == ["WATCHDOG=1"]
     assert all(address in serves[1] for address in daemon.addresses)
-    battery.holds("service manager: signs of life in 6 messages", least=5, seen=lines.count(["WATCHDOG=1"]))
+    signs = [told(manager) for _ in range(5)].count(["WATCHDOG=1"])
+    battery.holds("service manager: signs of life in 5 messages", least=5, seen=signs)
     daemon.signal(signal.SIGTERM)
     while (line := told(manager))[0] != "STOPPING=1":
         assert line == ["WATCHDOG=1"]
@@ -159,13 +171,17 @@ def test_the_watchdog_starves_with_the_daemon(daemons, manager, battery):
     while told(manager) != ["WATCHDOG=1"]:
         pass
     daemon.signal(signal.SIGSTOP)
+    wait_until(lambda: stands_still(daemon), DEADLINE_S, "stopped")
+    manager.settimeout(0)
+    with pytest.raises(BlockingIOError):
+        while True:
+            told(manager)  # From before.
     manager.settimeout(2)  # More than twice what systemd would wait.
     heard = 0
-    with pytest.raises(TimeoutError):
-        for _ in range(10):
-            told(manager)
-            heard += 1
-    battery.holds("a daemon that stands still: signs of life", most=9, seen=heard)
+    with contextlib.suppress(TimeoutError):
+        told(manager)
+        heard += 1
+    battery.holds("a daemon that stands still: signs of life", most=0, seen=heard)
     daemon.signal(signal.SIGCONT)
     manager.settimeout(DEADLINE_S)
     assert told(manager) == ["WATCHDOG=1"]
@@ -173,7 +189,7 @@ def test_the_watchdog_starves_with_the_daemon(daemons, manager, battery):
 
 
 def test_probes(daemons, battery):
-    daemon = daemons.start("--lame-duck=60s", "--metrics-listen=127.0.0.1:0")
+    daemon = daemons.start("--lame-duck=1h", "--metrics-listen=127.0.0.1:0")
     address = metrics_page.address(daemon)
 
     def status(path):
@@ -187,7 +203,8 @@ def test_probes(daemons, battery):
     began = time.monotonic()
     daemon.signal(signal.SIGTERM)
     wait_until(lambda: status("/readyz") == 503, DEADLINE_S, "lame duck")
-    battery.holds("SIGTERM: /readyz says so", most=10, seen=time.monotonic() - began, unit="s")
+    battery.timed("SIGTERM: /readyz says so", most=10, seen=time.monotonic() - began, unit="s")
+    battery.holds("SIGTERM: /readyz meanwhile", least=503, seen=status("/readyz"))
     assert status("/healthz") == 200
     assert daemon.ready_file.exists()
     daemon.stop()  # The second signal.
@@ -243,7 +260,8 @@ def test_canaries_come_each_interval(daemons, battery):
         return sum(value for _, value in page.with_labels("gemmd_canaries_total"))
 
     before, began = canaries(), time.monotonic()
-    wait_until(lambda: canaries() >= before + 20, DEADLINE_S, "canaries")
+    wait_until(lambda: canaries() >= before + 20, 120, "canaries")
     took_s = time.monotonic() - began
-    battery.holds("20 canaries, one each 0.1 s", least=1.8, seen=took_s, unit="s")
-    battery.holds("20 canaries, one each 0.1 s", most=20, seen=took_s, unit="s")
+    battery.holds("a GPU that has nothing to do: canaries", least=20, seen=canaries() - before)
+    battery.timed("20 canaries, one each 0.1 s", least=1.8, seen=took_s, unit="s")
+    battery.timed("20 canaries, one each 0.1 s", most=20, seen=took_s, unit="s")

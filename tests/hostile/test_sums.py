@@ -9,7 +9,7 @@ from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, registry_pb2_grpc, statistics_pb2
 from kserve.v2 import inference_pb2, inference_pb2_grpc
 
 DEADLINE_S = 60
-GEMMD_FLAGS = ["--devices=cpu,sim:sm_90", "--max-queued-bytes=200MiB"]
+GEMMD_FLAGS = ["--devices=cpu,sim:sm_90", "--max-queued-bytes=32MiB"]
 TIMES = 20  # So often a 16th of 2^63 is more than that, and not a multiple of 2^64.
 ENDLESS_MATRICES = 1 << 62
 

@@ -22,6 +22,7 @@ SLACK_S = 0.45
 FLAGS = ["--lame-duck=0s", "--max-product-seconds=1000000"]
 
 
+LIMIT_S = 120
 DEVICES = ["cpu", "sim:sm_90"]
 
 
@@ -49,36 +50,42 @@ def endless():
 
 def seconds_until_free(stub, start):
     """From `start` to the answer of a small product that was sent at once."""
-    while True:
+
+    def is_answered():
         try:
-            check_bytes(stub.Multiply(small().request(), timeout=60).d, small())
-            return time.monotonic() - start
+            check_bytes(stub.Multiply(small().request(), timeout=LIMIT_S).d, small())
         except grpc.RpcError as refused:
             # The daemon has not heard of the end of the long work yet.
             assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, refused
-            time.sleep(0.005)
+            return False
+        return True
+
+    wait_until(is_answered, LIMIT_S, "the device is free")
+    return time.monotonic() - start
 
 
-# Each aborts one product; the best counts for what the daemon measures. Other work on the machine takes
-# the processors from its threads, but not each time.
+# In the timed run each aborts one product; the best counts for what the daemon measures. Other work on the machine
+# takes the processors from its threads, but not each time.
 ROUNDS = 5
 
 
 def hold_aborts(battery, name, daemon, device, is_sanitized, abort):
-    """Demands that the device is done with a product within 50 ms, from when the daemon hears that nobody
-    wants it, and soon as its next caller sees it. `abort` gives the time until that one is served."""
+    """Demands that the device is free for others while what it had would still run. In the timed run it is done
+    with a product within 50 ms, from when the daemon hears that nobody wants it, and soon as its next caller sees
+    it. `abort` gives the time until that one is served."""
     most_s = 0.5 if is_sanitized else 0.05
     seen = []
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if battery.is_timed else 1):
         before = metrics_page.scrape(daemon)
         free_s = abort()
-        battery.holds(f"{name} on {device}: free again", most=slack(is_sanitized), seen=free_s, unit="s")
-        [abort_s] = metrics_page.abort_times_s(metrics_page.scrape(daemon), device, before)
-        seen.append(abort_s)
-        if abort_s <= most_s:
+        battery.timed(f"{name} on {device}: free again", most=slack(is_sanitized), seen=free_s, unit="s")
+        aborts_s = metrics_page.abort_times_s(metrics_page.scrape(daemon), device, before)
+        battery.holds(f"{name} on {device}: aborted", least=1, seen=len(aborts_s))
+        seen += aborts_s
+        if min(seen) <= most_s:
             break
     print(name, seen)
-    battery.holds(f"{name} on {device}: aborted", most=most_s, seen=min(seen), unit="s")
+    battery.timed(f"{name} on {device}: aborted", most=most_s, seen=min(seen), unit="s")
 
 
 def launches(daemon):
@@ -92,8 +99,10 @@ def test_what_cannot_be_in_time_is_refused_at_once(worked, work, battery, is_san
     with grpc.insecure_channel(daemon.tcp) as channel:
         stub = gemm_pb2_grpc.GemmStub(channel)
         seconds_until_free(stub, time.monotonic())
-        request = lasting(channel, 10) if work == "long" else endless()
-        left_s = predicted_s(channel, request) / 2
+        # A slow machine has two minutes to say so before the deadline itself does.
+        request = lasting(channel, 160, k=1 << 16) if work == "long" else endless()
+        left_s = 0.75 * predicted_s(channel, request)
+        launched = launches(daemon)
         before = metrics_page.scrape(daemon)
         refused_s, free_s = [], []
         for _ in range(ROUNDS):
@@ -107,8 +116,31 @@ def test_what_cannot_be_in_time_is_refused_at_once(worked, work, battery, is_san
             free_s.append(seconds_until_free(stub, start))
         assert not metrics_page.abort_times_s(metrics_page.scrape(daemon), device, before)
     name = f"{request.ByteSize()} bytes of request that last too long on {device}"
-    battery.holds(f"{name}: refused", most=slack(is_sanitized) / 9, seen=min(refused_s), unit="s")
-    battery.holds(f"{name}: free again", most=slack(is_sanitized), seen=max(free_s), unit="s")
+    others = launches(daemon) - launched - len(free_s)
+    battery.holds(f"{name}: begun", most=0, seen=others, unit="launches")
+    battery.timed(f"{name}: refused", most=slack(is_sanitized) / 9, seen=min(refused_s), unit="s")
+    battery.timed(f"{name}: free again", most=slack(is_sanitized), seen=max(free_s), unit="s")
+
+
+# By prediction. A machine on which a call takes half as long before it runs needs longer ones.
+LONG_S = (2, 4, 8, 16, 32)
+
+
+def passes_its_deadline(daemon, stub, request, left_s):
+    """Sends a product that should be in time, and has the daemon stand still until it no longer is; when it goes on.
+    None where the product did not begin, or was done before."""
+    before = launches(daemon)
+    due = time.monotonic() + left_s
+    call = stub.Multiply.future(request, timeout=left_s)
+    wait_until(lambda: call.done() or launches(daemon) > before, LIMIT_S, "it runs")
+    daemon.signal(signal.SIGSTOP)
+    try:
+        time.sleep(max(0, due + 0.05 - time.monotonic()))
+    finally:
+        daemon.signal(signal.SIGCONT)
+    start = time.monotonic()
+    is_late = call.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    return start if is_late and launches(daemon) > before else None
 
 
 def test_a_deadline_aborts_what_runs(worked, battery, is_sanitized):
@@ -119,23 +151,16 @@ def test_a_deadline_aborts_what_runs(worked, battery, is_sanitized):
         with grpc.insecure_channel(daemon.tcp) as channel:
             stub = gemm_pb2_grpc.GemmStub(channel)
             seconds_until_free(stub, time.monotonic())
-            request, left_s = lasting(channel, 2), 2.5
-            before = launches(daemon)
-            due = time.monotonic() + left_s
-            call = stub.Multiply.future(request, timeout=left_s)
-            wait_until(lambda: launches(daemon) > before, left_s, "it runs")
-            daemon.signal(signal.SIGSTOP)
-            try:
-                time.sleep(max(0, due + 0.05 - time.monotonic()))
-            finally:
-                daemon.signal(signal.SIGCONT)
-            start = time.monotonic()
-            assert call.code() == grpc.StatusCode.DEADLINE_EXCEEDED, call
+            for long_s in LONG_S:
+                start = passes_its_deadline(daemon, stub, lasting(channel, long_s), 1.5 * long_s)
+                if start is not None:
+                    break
+            assert start is not None, "the machine is too slow for any product to begin"
             return seconds_until_free(stub, start)
 
     hold_aborts(battery, "a deadline that passes", daemon, device, is_sanitized, expire)
     ended = [line for line in daemon.events("request") if line["status"] == "DEADLINE_EXCEEDED"]
-    assert {line["reason"] for line in ended} == {"the deadline passed while it ran"}
+    assert "the deadline passed while it ran" in {line.get("reason") for line in ended}
 
 
 def test_the_device_is_free_after_a_cancellation(worked, battery, is_sanitized):
@@ -147,7 +172,7 @@ def test_the_device_is_free_after_a_cancellation(worked, battery, is_sanitized):
         def cancel():
             before = launches(daemon)
             call = stub.Multiply.future(request)
-            wait_until(lambda: launches(daemon) > before, 60, "it runs")
+            wait_until(lambda: launches(daemon) > before, LIMIT_S, "it runs")
             assert not call.done(), call.exception()
             start = time.monotonic()
             call.cancel()
@@ -162,20 +187,19 @@ def test_sigterm_ends_the_daemon_whatever_runs(daemons, battery, is_sanitized):
     with grpc.insecure_channel(daemon.tcp) as channel:
         stub = gemm_pb2_grpc.GemmStub(channel)
         call = stub.Multiply.future(long_work())
-        time.sleep(0.3)
+        wait_until(lambda: launches(daemon) > 0, LIMIT_S, "it runs")
         assert not call.done(), call.exception()
         start = time.monotonic()
         daemon.signal(15)
-        daemon.wait(limit_s=60)
-        battery.holds(
-            "SIGTERM while long work runs, grace 1 s: ended",
-            most=1 + 2 * slack(is_sanitized) + 1,
-            seen=time.monotonic() - start,
-            unit="s",
-        )
-        assert call.exception().code() == grpc.StatusCode.UNAVAILABLE
+        daemon.wait(limit_s=LIMIT_S)
+        seen_s = time.monotonic() - start
+        attack = "SIGTERM while long work runs, grace 1 s: ended"
+        battery.timed(attack, most=1 + 2 * slack(is_sanitized) + 1, seen=seen_s, unit="s")
+        is_told = call.exception().code() == grpc.StatusCode.UNAVAILABLE
+        battery.holds("SIGTERM while long work runs: UNAVAILABLE", least=1, seen=is_told, unit="calls")
 
 
+@pytest.mark.timed  # A second after the grace the worker would be replaced.
 def test_a_gpu_that_hangs_does_not_outlive_the_grace(
     daemons, battery, fake_worker, is_sanitized, tmp_path, monkeypatch
 ):
@@ -197,7 +221,7 @@ def test_a_gpu_that_hangs_does_not_outlive_the_grace(
         seen_s = time.monotonic() - start
         assert call.exception() is not None
     attack = "SIGTERM while a GPU hangs, grace 0.2 s: ended"
-    battery.holds(attack, most=grace_s + 1 + slack(is_sanitized), seen=seen_s, unit="s")
+    battery.timed(attack, most=grace_s + 1 + slack(is_sanitized), seen=seen_s, unit="s")
     assert code == 1
     stop = daemon.events("stop")[-1]
     assert (stop["code"], stop["reason"]) == ("DEADLINE_EXCEEDED", "a device does not let go")

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checks of what only a clock or the resident size of a process can show. They stand in suites whose
+// names end in `Timed`, which only `tests/run.sh timed` runs, one test at a time.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+
+namespace gemmd::testing {
+
+// Appends a line of JSON to the table of tests/timed/table.py, if the environment names its folder.
+inline void AddTimedRow(std::string_view what, std::string_view bound, std::string_view seen, bool held) {
+  const char* folder = std::getenv("GEMMD_TIMED_ROWS");
+  if (folder == nullptr) return;
+  const std::string suite = absl::StrReplaceAll(
+      ::testing::UnitTest::GetInstance()->current_test_info()->test_suite_name(), {{"/", "_"}});
+  const auto text = [](std::string_view raw) {
+    return absl::StrReplaceAll(raw, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", " "}});
+  };
+  std::ofstream(absl::StrCat(folder, "/", suite, ".jsonl"), std::ios::app)
+      << absl::StrFormat(
+             R"({"file": "%s", "attack": "%s", "bound": "%s", "seen": "%s", "held": %s, "is_timed": true})",
+             suite, text(what), text(bound), text(seen), held ? "true" : "false")
+      << "\n";
+}
+
+// Demands that what was seen is at most the bound. NaN is not.
+inline void HoldsTimed(std::string_view what, double max, double seen, std::string_view unit) {
+  const bool held = seen <= max;
+  AddTimedRow(what, absl::StrFormat("<= %g %s", max, unit), absl::StrFormat("%.4g %s", seen, unit), held);
+  EXPECT_TRUE(held) << what << ": got " << seen << " " << unit << ", want at most " << max;
+}
+
+// Demands that what was seen is at least the bound. NaN is not.
+inline void HoldsTimedAtLeast(std::string_view what, double min, double seen, std::string_view unit) {
+  const bool held = seen >= min;
+  AddTimedRow(what, absl::StrFormat(">= %g %s", min, unit), absl::StrFormat("%.4g %s", seen, unit), held);
+  EXPECT_TRUE(held) << what << ": got " << seen << " " << unit << ", want at least " << min;
+}
+
+}  // namespace gemmd::testing
