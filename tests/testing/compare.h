@@ -49,10 +49,10 @@ class Differences {
     describe(message_);
   }
 
-  testing::AssertionResult Result() const {
-    if (count_ == 0) return testing::AssertionSuccess();
+  ::testing::AssertionResult Result() const {
+    if (count_ == 0) return ::testing::AssertionSuccess();
     const int64_t total = view_.batch * view_.layout.rows * view_.layout.columns;
-    return testing::AssertionFailure()
+    return ::testing::AssertionFailure()
            << count_ << " of " << total << " elements of type "
            << std::string(NameOf(view_.layout.type)) << " differ, " << message_;
   }
@@ -60,7 +60,7 @@ class Differences {
  private:
   const MatrixView& view_;
   int64_t count_ = 0;
-  testing::Message message_;
+  ::testing::Message message_;
 };
 
 // Calls visit(matrix, row, column) for every element.
@@ -74,17 +74,17 @@ void ForEachElement(const MatrixView& view, const Visit& visit) {
 }
 
 // Whether two batches of one shape and type hold the same bits; their layouts may differ.
-inline testing::AssertionResult BitEqual(const MatrixView& got, const MatrixView& want) {
+inline ::testing::AssertionResult BitEqual(const MatrixView& got, const MatrixView& want) {
   if (got.layout.type != want.layout.type || got.layout.rows != want.layout.rows ||
       got.layout.columns != want.layout.columns || got.batch != want.batch) {
-    return testing::AssertionFailure() << "the types or shapes differ";
+    return ::testing::AssertionFailure() << "the types or shapes differ";
   }
   Differences differences(got);
   ForEachElement(got, [&](int64_t matrix, int64_t row, int64_t column) {
     const uint64_t got_bits = got.bits(matrix, row, column);
     const uint64_t want_bits = want.bits(matrix, row, column);
     if (got_bits == want_bits) return;
-    differences.Add(matrix, row, column, [&](testing::Message& message) {
+    differences.Add(matrix, row, column, [&](::testing::Message& message) {
       message << std::hex << "got 0x" << got_bits << ", want 0x" << want_bits << std::dec << " ("
               << std::setprecision(17) << got.value(matrix, row, column) << ", "
               << want.value(matrix, row, column) << ")";
@@ -103,12 +103,12 @@ inline bool IsWithin(double got, double want, double bound) {
 
 // Whether every element is within its own bound. `want` and `bound` hold one value per element,
 // matrix by matrix, row by row.
-inline testing::AssertionResult WithinBound(const MatrixView& got, absl::Span<const double> want,
-                                            absl::Span<const double> bound) {
+inline ::testing::AssertionResult WithinBound(const MatrixView& got, absl::Span<const double> want,
+                                              absl::Span<const double> bound) {
   const auto count = static_cast<size_t>(got.batch * got.layout.rows * got.layout.columns);
   if (count != want.size() || count != bound.size()) {
-    return testing::AssertionFailure() << "got " << count << " elements, want values for "
-                                       << want.size() << " and bounds for " << bound.size();
+    return ::testing::AssertionFailure() << "got " << count << " elements, want values for "
+                                         << want.size() << " and bounds for " << bound.size();
   }
   Differences differences(got);
   size_t index = 0;
@@ -116,7 +116,7 @@ inline testing::AssertionResult WithinBound(const MatrixView& got, absl::Span<co
     const double value = got.value(matrix, row, column);
     const size_t i = index++;
     if (IsWithin(value, want[i], bound[i])) return;
-    differences.Add(matrix, row, column, [&](testing::Message& message) {
+    differences.Add(matrix, row, column, [&](::testing::Message& message) {
       message << std::setprecision(17) << "got " << value << ", want " << want[i] << " within "
               << bound[i];
     });

@@ -6,6 +6,7 @@
 
 #include <sched.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <future>
 #include <iostream>
@@ -20,13 +21,21 @@ namespace gemmd {
 // Time for everything that must happen in the end: slow machines are no failure.
 inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// Whether the condition came to hold before the limit.
+// Whether the condition came to hold before the limit. What takes long is asked for once a
+// millisecond, so that it has the processors.
 template <typename Condition>
 bool Eventually(Condition condition, absl::Duration limit = kPatience) {
-  const absl::Time end = absl::Now() + limit;
+  using SteadyTime = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kTimeToLook(10);
+  const SteadyTime::time_point begin = SteadyTime::now();
   while (!condition()) {
-    if (absl::Now() > end) return false;
-    sched_yield();
+    const SteadyTime::duration passed = SteadyTime::now() - begin;
+    if (passed > absl::ToChronoNanoseconds(limit)) return false;
+    if (passed < kTimeToLook) {
+      sched_yield();
+    } else {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
   }
   return true;
 }

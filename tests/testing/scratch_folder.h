@@ -14,7 +14,7 @@ namespace gemmd {
 
 class ScratchFolder {
  public:
-  ScratchFolder() : path_(testing::TempDir() + "/gemmd_XXXXXX") {
+  ScratchFolder() : path_(::testing::TempDir() + "/gemmd_XXXXXX") {
     if (mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << "no folder " << path_;
   }
   ~ScratchFolder() {

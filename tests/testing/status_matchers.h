@@ -27,13 +27,13 @@ MATCHER(IsOk, negation ? "is not OK" : "is OK") {
 
 MATCHER_P2(StatusIs, code, message,
            "has code " + absl::StatusCodeToString(code) + " and a message that " +
-               testing::DescribeMatcher<std::string>(message)) {
+               ::testing::DescribeMatcher<std::string>(message)) {
   const absl::Status& status = StatusOf(arg);
   *result_listener << status.ToString();
-  return status.code() == code &&
-         testing::Matches(testing::Matcher<std::string>(message))(std::string(status.message()));
+  return status.code() == code && ::testing::Matches(::testing::Matcher<std::string>(message))(
+                                      std::string(status.message()));
 }
 
-inline auto StatusIs(absl::StatusCode code) { return StatusIs(code, testing::_); }
+inline auto StatusIs(absl::StatusCode code) { return StatusIs(code, ::testing::_); }
 
 }  // namespace gemmd

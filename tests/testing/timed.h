@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
-#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,33 +16,39 @@
 
 namespace gemmd::testing {
 
+// Where tests within gemmd say testing::Test, they mean that of GoogleTest.
+using namespace ::testing;
+
 // Appends a line of JSON to the table of tests/timed/table.py, if the environment names its folder.
-inline void AddTimedRow(std::string_view what, std::string_view bound, std::string_view seen, bool held) {
-  const char* folder = std::getenv("GEMMD_TIMED_ROWS");
+inline void AddTimedRow(const std::string& what, const std::string& bound, const std::string& seen,
+                        bool held) {
+  const char* folder = std::getenv("GEMMD_TIMED_ROWS");  // NOLINT(concurrency-mt-unsafe)
   if (folder == nullptr) return;
   const std::string suite = absl::StrReplaceAll(
       ::testing::UnitTest::GetInstance()->current_test_info()->test_suite_name(), {{"/", "_"}});
-  const auto text = [](std::string_view raw) {
+  const auto text = [](const std::string& raw) {
     return absl::StrReplaceAll(raw, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", " "}});
   };
-  std::ofstream(absl::StrCat(folder, "/", suite, ".jsonl"), std::ios::app)
-      << absl::StrFormat(
-             R"({"file": "%s", "attack": "%s", "bound": "%s", "seen": "%s", "held": %s, "is_timed": true})",
-             suite, text(what), text(bound), text(seen), held ? "true" : "false")
+  std::ofstream(absl::StrCat(folder, "/", suite, ".jsonl"), std::ios::app) << absl::StrFormat(
+      R"({"file": "%s", "attack": "%s", "bound": "%s", "seen": "%s", "held": %s, "is_timed": true})",
+      suite, text(what), text(bound), text(seen), held ? "true" : "false")
       << "\n";
 }
 
 // Demands that what was seen is at most the bound. NaN is not.
-inline void HoldsTimed(std::string_view what, double max, double seen, std::string_view unit) {
+inline void HoldsTimed(const std::string& what, double max, double seen, const std::string& unit) {
   const bool held = seen <= max;
-  AddTimedRow(what, absl::StrFormat("<= %g %s", max, unit), absl::StrFormat("%.4g %s", seen, unit), held);
+  AddTimedRow(what, absl::StrFormat("<= %g %s", max, unit), absl::StrFormat("%.4g %s", seen, unit),
+              held);
   EXPECT_TRUE(held) << what << ": got " << seen << " " << unit << ", want at most " << max;
 }
 
 // Demands that what was seen is at least the bound. NaN is not.
-inline void HoldsTimedAtLeast(std::string_view what, double min, double seen, std::string_view unit) {
+inline void HoldsTimedAtLeast(const std::string& what, double min, double seen,
+                              const std::string& unit) {
   const bool held = seen >= min;
-  AddTimedRow(what, absl::StrFormat(">= %g %s", min, unit), absl::StrFormat("%.4g %s", seen, unit), held);
+  AddTimedRow(what, absl::StrFormat(">= %g %s", min, unit), absl::StrFormat("%.4g %s", seen, unit),
+              held);
   EXPECT_TRUE(held) << what << ": got " << seen << " " << unit << ", want at least " << min;
 }
 

@@ -20,6 +20,8 @@
 #include "server/device/host_device.h"
 #include "server/system/clock.h"
 #include "tests/server/device/fake_device.h"
+#include "tests/server/device/shared_host.h"
+#include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_kernel.h"
 #include "tests/testing/units.h"
@@ -41,7 +43,7 @@ JobOutcome RunOn(Device& device, const Job& job) {
 }
 
 TEST(HostDeviceTest, KnowsItselfAndItsRates) {
-  HostDevice device(HostTarget(), 1);
+  HostDevice& device = SharedHost();
   EXPECT_EQ(device.info().name, "cpu");
   EXPECT_EQ(device.info().threads, 1);
   EXPECT_GT(device.info().memory_bytes, 0);
@@ -51,7 +53,7 @@ TEST(HostDeviceTest, KnowsItselfAndItsRates) {
 }
 
 TEST(HostDeviceTest, RunsAJobAndTimesIt) {
-  HostDevice device(HostTarget(), 1);
+  HostDevice& device = SharedHost();
   std::string d = "left over from before";
   const JobOutcome outcome = RunOn(device, TestJob(&d));
   EXPECT_TRUE(outcome.status.ok()) << outcome.status;
@@ -62,7 +64,7 @@ TEST(HostDeviceTest, RunsAJobAndTimesIt) {
 }
 
 TEST(HostDeviceTest, RefusesIndicesThatDoNotIncrease) {
-  HostDevice device(HostTarget(), 1);
+  HostDevice& device = SharedHost();
   std::string d;
   Job job = TestJob(&d);
   job.problem.a = TightSparseLayout("a", ElementType::kF16, 4, 6).value();
@@ -118,7 +120,7 @@ TEST(CopyPiecesTest, PutsPiecesTogetherAndLetsGoOfEachOnce) {
 }
 
 TEST(HostDeviceTest, TakesOperandsInPieces) {
-  HostDevice device(HostTarget(), 1);
+  HostDevice& device = SharedHost();
   const std::vector<float> a = {1, 2, 3, 4};
   const std::vector<float> b = {5, 6, 7, 8};
   std::string d(16, '\0');
@@ -140,7 +142,7 @@ TEST(HostDeviceTest, TakesOperandsInPieces) {
 
 // The kernel leaves gaps alone, and the memory was another product's before.
 TEST(HostDeviceTest, GapsOfAResultAreZero) {
-  HostDevice device(HostTarget(), 1);
+  HostDevice& device = SharedHost();
   const std::vector<float> ones(2048 * 2048, 1);
   SourcePieces pieces;
   std::string unused;
@@ -199,7 +201,7 @@ class SlowKernel {
 TEST(HostDeviceTest, TimesTheWaitAndTheComputingApart) {
   const SteadyClock clock;
   const SlowKernel slow;
-  HostDevice device(HostTarget(), 1);
+  HostDevice& device = SharedHost();
   std::array<std::string, 2> d;
   std::array<std::promise<JobOutcome>, 2> ends;
   const int64_t start_ns = clock.NowNs();
@@ -234,7 +236,7 @@ TEST(HostDeviceTest, GivesKernelsAlignedWorkspaceOfTheSizeAskedFor) {
     args.workspace.front() = args.workspace.back() = std::byte{1};
     return absl::OkStatus();
   };
-  HostDevice device(HostTarget(), 1);
+  HostDevice& device = SharedHost();
   std::string d;
   Job job = TestJob(&d);
   job.kernel = &kernel;
@@ -247,7 +249,7 @@ TEST(HostDeviceTest, GivesKernelsAlignedWorkspaceOfTheSizeAskedFor) {
 }
 
 TEST(HostDeviceTest, WithoutMemoryIsResourceExhausted) {
-  HostDevice device(HostTarget(), 1);
+  HostDevice& device = SharedHost();
   std::string d;
   Job job = TestJob(&d);
   job.workspace_bytes = int64_t{1} << 60;
@@ -263,7 +265,7 @@ TEST(HostDeviceTest, PassesOnTheKernelsStatus) {
   family.launch = [](const Kernel&, const GemmArgs&) {
     return absl::InternalError("the library failed");
   };
-  HostDevice device(HostTarget(), 1);
+  HostDevice& device = SharedHost();
   std::string d;
   Job job = TestJob(&d);
   job.kernel = &kernel;
@@ -302,14 +304,14 @@ class CorruptingDevice final : public Device {
 };
 
 TEST(CanaryTest, IsRightOnTheCpuDevice) {
-  HostDevice device(HostTarget(), 1);
-  EXPECT_EQ(RunCanary(device, absl::Seconds(60)), absl::OkStatus());
+  HostDevice& device = SharedHost();
+  EXPECT_EQ(RunCanary(device, kPatience), absl::OkStatus());
 }
 
 TEST(CanaryTest, FindsASingleWrongBit) {
-  HostDevice device(HostTarget(), 1);
+  HostDevice& device = SharedHost();
   CorruptingDevice corrupting(device);
-  const absl::Status status = RunCanary(corrupting, absl::Seconds(60));
+  const absl::Status status = RunCanary(corrupting, kPatience);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr("gave a wrong product"));
 }
@@ -323,10 +325,10 @@ TEST(CanaryTest, GivesUpOnASilentDevice) {
 TEST(CanaryTest, PassesOnTheDevicesOwnFailure) {
   FakeDevice device("broken", {.target = HostTarget(), .rates = {}});
   std::thread breaker([&] {
-    ASSERT_TRUE(device.WaitForHeld(1, absl::Seconds(30)));
+    ASSERT_TRUE(device.WaitForHeld(1, kPatience));
     device.CompleteNext(absl::InternalError("on fire"));
   });
-  EXPECT_EQ(RunCanary(device, absl::Seconds(60)), absl::InternalError("on fire"));
+  EXPECT_EQ(RunCanary(device, kPatience), absl::InternalError("on fire"));
   breaker.join();
 }
 

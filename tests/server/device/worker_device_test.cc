@@ -15,8 +15,8 @@
 
 #include "kernels/catalog.h"
 #include "server/crossing/protocol.h"
-#include "server/device/host_device.h"
 #include "server/system/clock.h"
+#include "tests/server/device/shared_host.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"
 #include "tests/testing/status_matchers.h"
@@ -63,7 +63,7 @@ TEST(WorkerDeviceTest, DescribesItsGpu) {
 TEST(WorkerDeviceTest, TellsItsConditionWhileItRuns) {
   WorkerDeviceOptions options = QuickOptions();
   options.staging_bytes = int64_t{1} << 20;
-  options.watchdog_least = absl::Seconds(1);
+  options.watchdog_least = absl::Seconds(3);
   WorkerRig rig(options);
   EXPECT_EQ(rig.device().condition().worker_restarts, 0);
   EXPECT_EQ(rig.device().condition().canaries_passed, 1);
@@ -124,7 +124,7 @@ TEST(WorkerDeviceTest, ManyAtOnceComeInOrder) {
 // Everything that a job can bring, against the simulator on the host.
 TEST(WorkerDeviceTest, PassesOnEveryOperand) {
   WorkerRig rig;
-  HostDevice sim({.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90}, 1);
+  HostDevice& sim = SharedSimulator();
   Job job;
   Problem& problem = job.problem;
   problem.m = 5;

@@ -15,14 +15,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
-#include "kernels/cpu/host.h"
-#include "server/device/host_device.h"
 #include "server/metrics/exposition.h"
+#include "tests/server/device/shared_host.h"
 #include "tests/server/metrics/http_peer.h"
 #include "tests/server/wire/running_server.h"
+#include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -100,7 +100,7 @@ TEST(MetricsEndpointTest, CountsEachRefusalByItsReason) {
   options.admission.max_requests = 1;
   RunningServer server(TestDevice::kFake, options);
   std::thread first([&] { EXPECT_TRUE(MultiplySmall(server.gemm()).ok()); });
-  ASSERT_TRUE(server.fake().WaitForHeld(1, absl::Seconds(60)));
+  ASSERT_TRUE(server.fake().WaitForHeld(1, kPatience));
   EXPECT_EQ(MultiplySmall(server.gemm()).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   v1::MultiplyRequest unknown = IntegerRequest(3, 4, 5);
   unknown.set_device("none");
@@ -153,11 +153,12 @@ TEST(MetricsEndpointTest, ServesUntilTheDrainIsOver) {
   RunningServer server(TestDevice::kFake, WithMetrics());
   const std::string address = server.server().metrics_address();
   std::thread call([&] { EXPECT_TRUE(MultiplySmall(server.gemm()).ok()); });
-  ASSERT_TRUE(server.fake().WaitForHeld(1, absl::Seconds(60)));
+  ASSERT_TRUE(server.fake().WaitForHeld(1, kPatience));
   EXPECT_THAT(Get(address, "/metrics"), HasSubstr("gemmd_draining 0\n"));
   auto drained = std::async(std::launch::async,
                             [&] { return server.server().Drain(absl::InfiniteDuration()); });
-  while (Get(address, "/metrics").find("gemmd_draining 1\n") == std::string::npos) sched_yield();
+  EXPECT_TRUE(Eventually(
+      [&] { return absl::StrContains(Get(address, "/metrics"), "gemmd_draining 1\n"); }));
   EXPECT_THAT(Get(address, "/metrics"), HasSubstr("gemmd_admitted_requests 1\n"));
   server.fake().CompleteNext();
   call.join();
@@ -228,7 +229,7 @@ class StuckDevice final : public Device {
   }
 
  private:
-  HostDevice host_{HostTarget(), 1};
+  BorrowedHost host_;
 };
 
 TEST(ProbesTest, SeeAThreadThatStandsStill) {
@@ -245,9 +246,10 @@ TEST(ProbesTest, SeeAThreadThatStandsStill) {
   const std::string address = (*server)->metrics_address();
   // Until the first check is over there is only silence.
   std::string answer;
-  while (answer.find("the thread of device cpu stands still") == answer.npos) {
+  EXPECT_TRUE(Eventually([&] {
     answer = Get(address, "/healthz");
-  }
+    return absl::StrContains(answer, "the thread of device cpu stands still");
+  })) << answer;
   EXPECT_THAT(answer, HasSubstr(" 503 "));
   EXPECT_EQ(passed, 0);
 }
@@ -266,7 +268,7 @@ class KeepingDevice final : public Device {
   void Release() { released_.Notify(); }
 
  private:
-  HostDevice host_{HostTarget(), 1};
+  BorrowedHost host_;
   std::atomic<bool> keeps_ = false;
   absl::Notification released_;
 };
@@ -289,11 +291,11 @@ TEST(ProbesTest, SeeAHandlerThatStandsStill) {
     EXPECT_TRUE(MultiplySmall(*stub).ok());
   });
   std::string answer;
-  const absl::Time end = absl::Now() + absl::Seconds(30);
-  while (answer.find("stands still in a handler") == answer.npos && absl::Now() < end) {
+  EXPECT_TRUE(Eventually([&] {
     answer = Get((*server)->metrics_address(), "/healthz");
-  }
-  EXPECT_THAT(answer, AllOf(HasSubstr(" 503 "), HasSubstr("stands still in a handler")));
+    return absl::StrContains(answer, "stands still in a handler");
+  })) << answer;
+  EXPECT_THAT(answer, HasSubstr(" 503 "));
   keeping.Release();
   caller.join();
 }

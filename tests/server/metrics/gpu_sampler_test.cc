@@ -17,8 +17,13 @@ using testing::Not;
 using testing::Optional;
 
 GpuSamplerOptions Quick() {
-  return {.library = GEMMD_FAKE_NVML, .interval = absl::Milliseconds(1)};
+  return {.library = GEMMD_FAKE_NVML,
+          .interval = absl::Milliseconds(1),
+          .most_age = kPatience,
+          .patience = kPatience};
 }
+
+GpuSamplerOptions WithoutLibrary() { return {.library = "libnone.so.1", .patience = kPatience}; }
 
 TEST(GpuSamplerTest, ReadsTheGpusAmongTheDevices) {
   const GpuSampler sampler({"", "0000:0a:00.0", "0000:0b:00.0"}, Quick());
@@ -84,7 +89,7 @@ TEST_F(HangingNvml, ReadingsThatGrowOldAreNoneAndComeBack) {
 }
 
 TEST(GpuSamplerTest, WithoutTheLibraryThereAreNoReadings) {
-  const GpuSampler sampler({"", "0000:0a:00.0"}, {.library = "libnone.so.1"});
+  const GpuSampler sampler({"", "0000:0a:00.0"}, WithoutLibrary());
   EXPECT_THAT(sampler.absence(), HasSubstr("libnone.so.1"));
   EXPECT_FALSE(sampler.sample(1).has_value());
 }
@@ -95,12 +100,12 @@ TEST(GpuSamplerTest, TellsEveryReasonOnce) {
   EXPECT_THAT(sampler.absence(), AllOf(HasSubstr("no GPU 0000:0c:00.0: "),
                                        HasSubstr("; NVML: no GPU 0000:0d:00.0: ")));
   EXPECT_TRUE(sampler.sample(1).has_value());
-  const GpuSampler without({"0000:0a:00.0", "0000:0b:00.0"}, {.library = "libnone.so.1"});
+  const GpuSampler without({"0000:0a:00.0", "0000:0b:00.0"}, WithoutLibrary());
   EXPECT_THAT(without.absence(), Not(HasSubstr("; ")));
 }
 
 TEST(GpuSamplerTest, WithoutAGpuNothingIsMissed) {
-  const GpuSampler sampler({"", ""}, {.library = "libnone.so.1"});
+  const GpuSampler sampler({"", ""}, WithoutLibrary());
   EXPECT_EQ(sampler.absence(), "");
 }
 

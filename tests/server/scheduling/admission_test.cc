@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/testing/patience.h"
+
 namespace gemmd {
 namespace {
 
@@ -93,7 +95,7 @@ TEST(AdmissionTest, AnAnswerFreesThePlaceAndTheTicketTheBytes) {
     EXPECT_TRUE(Admit(admission, 50).ok());
     EXPECT_FALSE(admission.WaitUntilIdle(absl::Milliseconds(1)));
   }
-  EXPECT_TRUE(admission.WaitUntilIdle(absl::Seconds(1)));
+  EXPECT_TRUE(admission.WaitUntilIdle(absl::ZeroDuration()));
   EXPECT_EQ(admission.load().requests, 0);
   EXPECT_EQ(admission.load().bytes, 0);
 }
@@ -105,7 +107,7 @@ TEST(AdmissionTest, ClosedRefusesAndIdleWaitsForTheLastTicket) {
   EXPECT_EQ(Admit(admission, 1).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(admission.WaitUntilIdle(absl::Milliseconds(1)));
   std::thread releaser([&] { ticket.reset(); });
-  EXPECT_TRUE(admission.WaitUntilIdle(absl::Seconds(30)));
+  EXPECT_TRUE(admission.WaitUntilIdle(kPatience));
   releaser.join();
 }
 

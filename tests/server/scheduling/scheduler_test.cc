@@ -11,8 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cpu/host.h"
-#include "server/device/host_device.h"
+#include "tests/server/device/shared_host.h"
 #include "tests/server/scheduling/scheduler_fixture.h"
 #include "tests/testing/test_kernel.h"
 #include "tests/testing/units.h"
@@ -189,7 +188,7 @@ TEST(SchedulerStressTest, EveryJobEndsOnce) {
   std::vector<Record> records(kThreads * kJobs);
   std::unique_ptr<Scheduler> scheduler;
   {
-    HostDevice device(HostTarget(), 1);
+    BorrowedHost device;
     std::vector<Device*> devices = {&device};
     scheduler = std::make_unique<Scheduler>(devices, clock);
     std::vector<std::thread> threads;

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "kernels/select.h"
-#include "server/device/host_device.h"
 #include "server/scheduling/scheduler.h"
 #include "server/store/product_tensors.h"
 #include "server/store/resident_device.h"
+#include "tests/server/device/shared_host.h"
 #include "tests/server/scheduling/joinable_product.h"
 #include "tests/server/worker/worker_rig.h"
 #include "tests/testing/fake_clock.h"
@@ -114,7 +114,7 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
 
   JoinedResultsTest() {
     auto watched = std::make_unique<WatchedDevice>(
-        GetParam() == DeviceKind::kSim ? std::make_unique<HostDevice>(SimulatedH100(), 1)
+        GetParam() == DeviceKind::kSim ? std::make_unique<BorrowedHost>(SharedSimulator())
                                        : MakeWorker());
     watched_ = watched.get();
     device_ = WithTensors(std::move(watched), store_);

@@ -12,6 +12,7 @@
 
 #include "server/system/log_file.h"
 #include "tests/testing/fake_clock.h"
+#include "tests/testing/patience.h"
 #include "tests/testing/scratch_folder.h"
 
 namespace gemmd {
@@ -37,7 +38,7 @@ class AuditLogTest : public ::testing::Test {
   }
 
   std::vector<json> Lines() {
-    sink_->Close(absl::Seconds(30));
+    sink_->Close(kPatience);
     std::vector<json> lines;
     std::ifstream file(path_);
     for (std::string line; std::getline(file, line);) lines.push_back(json::parse(line));

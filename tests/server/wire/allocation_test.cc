@@ -176,7 +176,7 @@ v1::MultiplyRequest Verified(v1::VerifyMode mode) {
 
 // Nothing here is as long as what the daemon keeps from one product to the next (WarmMemory).
 TEST(AllocationTest, EachThatFailsRefusesItsRequestAlone) {
-  RunningServer running(TestDevice::kCpu);
+  RunningServer running(TestDevice::kOwnCpu);
   const v1::MultiplyRequest requests[] = {IntegerRequest(300, 400, 500),
                                           Scaled(),
                                           Converted(v1::ELEMENT_TYPE_F16, 2),
@@ -198,7 +198,7 @@ TEST(AllocationTest, EachThatFailsRefusesItsRequestAlone) {
 
 // What is mapped: it is not kept yet, and then kept for the next product.
 TEST(AllocationTest, AMappingThatFailsRefusesItsRequestAlone) {
-  RunningServer running(TestDevice::kCpu);
+  RunningServer running(TestDevice::kOwnCpu);
   ASSERT_TRUE(MultiplySmall(running.gemm()).ok());
   const grpc::ByteBuffer bytes = Serialized(IntegerRequest(600, 600, 600));
   const Failures failures = FailInTurn([&] { return Multiply(running, bytes); });
@@ -233,7 +233,7 @@ TEST(AllocationTest, OfASimulatorRefusesItsRequestAlone) {
 }
 
 TEST(AllocationTest, OfAStreamRefusesItsProductAlone) {
-  RunningServer running(TestDevice::kCpu);
+  RunningServer running(TestDevice::kOwnCpu);
   const grpc::ByteBuffer bytes = SerializedForStream(WithGaps());
   StreamOfBytes stream(running);
   ASSERT_TRUE(stream.Multiply(bytes).ok());

@@ -104,7 +104,7 @@ class AnswerAllocationTest : public testing::Test {
     EXPECT_EQ(answer.tensor().spec().scale().values_size(), kFactors);
   }
 
-  RunningServer running_{TestDevice::kCpu};
+  RunningServer running_{TestDevice::kOwnCpu};
   std::unique_ptr<v1::Tensors::Stub> tensors_ = v1::Tensors::NewStub(running_.channel());
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReader<v1::OpenSessionResponse>> session_;

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "server/system/file_descriptor.h"
 #include "server/wire/connection_acceptor.h"
 #include "tests/testing/fake_clock.h"
+#include "tests/testing/patience.h"
 
 namespace gemmd {
 namespace {
@@ -111,8 +111,7 @@ TEST_F(ConnectionTableTest, TellsWhatTheOtherEndHasTaken) {
   std::vector<char> sent(1000);
   ASSERT_EQ(send(accepted.get(), sent.data(), sent.size(), 0), 1000);
   ASSERT_EQ(recv(peer.get(), sent.data(), sent.size(), MSG_WAITALL), 1000);
-  const absl::Time limit = absl::Now() + absl::Seconds(30);
-  while (table_.AcknowledgedBytes(name) != *before + 1000) ASSERT_LT(absl::Now(), limit);
+  ASSERT_TRUE(Eventually([&] { return table_.AcknowledgedBytes(name) == *before + 1000; }));
 
   EXPECT_EQ(table_.AcknowledgedBytes("ipv4:127.0.0.1:1"), std::nullopt);
   const int number = accepted.get();

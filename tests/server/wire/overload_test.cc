@@ -6,22 +6,28 @@
 
 #include <future>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "tests/server/wire/running_server.h"
 #include "tests/testing/patience.h"
+#include "tests/testing/timed.h"
 
 namespace gemmd {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::HoldsTimed;
+using ::testing::Optional;
 
 // A unary call under way in a thread of its own.
 class PendingCall {
  public:
   PendingCall(v1::Gemm::Stub& stub, v1::MultiplyRequest request,
-              absl::Duration timeout = absl::Seconds(60)) {
+              absl::Duration timeout = kPatience) {
     AllowTime(context_, timeout);
     status_ = std::async(std::launch::async, [this, &stub, request = std::move(request)] {
       return stub.Multiply(&context_, request, &response_);
@@ -39,15 +45,14 @@ class PendingCall {
 
 // Waits until the scheduler has `count` jobs waiting.
 void WaitForQueued(RunningServer& running, int64_t count) {
-  const absl::Time limit = absl::Now() + absl::Seconds(60);
-  v1::ListDevicesResponse response;
-  do {
+  ASSERT_TRUE(Eventually([&] {
     grpc::ClientContext context;
     AllowTime(context);
-    response.Clear();
-    ASSERT_TRUE(running.registry().ListDevices(&context, {}, &response).ok());
-    ASSERT_LT(absl::Now(), limit) << "never had " << count << " waiting";
-  } while (response.devices(0).queued_requests() != count);
+    v1::ListDevicesResponse response;
+    EXPECT_TRUE(running.registry().ListDevices(&context, {}, &response).ok());
+    return response.devices_size() > 0 && response.devices(0).queued_requests() == count;
+  })) << "never had "
+      << count << " waiting";
 }
 
 // How many bytes of operands and results wait, as both lists of devices tell it.
@@ -64,34 +69,52 @@ void ExpectQueuedBytes(RunningServer& running, int64_t bytes) {
   EXPECT_EQ(statistics.devices(0).queued_bytes(), bytes);
 }
 
+// When a refused call may come again; nothing where it does not say so.
+std::optional<int64_t> RetryAfterMs(PendingCall& refused) {
+  const auto& trailers = refused.context().GetServerTrailingMetadata();
+  const auto pushback = trailers.find("grpc-retry-pushback-ms");
+  if (pushback == trailers.end()) return std::nullopt;
+  int64_t ms = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(std::string(pushback->second.data(), pushback->second.size()), &ms));
+  return ms;
+}
+
+// 2 * 1400 * 1400 * 2600 operations take more than ten seconds at 1e9 a second.
+v1::MultiplyRequest RequestOfTenSeconds() {
+  constexpr int64_t kLines = 1400;
+  constexpr int64_t kK = 2600;
+  v1::MultiplyRequest request;
+  request.set_m(kLines);
+  request.set_n(kLines);
+  request.set_k(kK);
+  for (v1::Operand* operand : {request.mutable_a(), request.mutable_b()}) {
+    operand->set_type(v1::ELEMENT_TYPE_S8);
+    operand->set_data(std::string(kLines * kK, '\1'));
+  }
+  return request;
+}
+
+// Ten seconds is the longest time that is told.
 TEST(OverloadTest, RefusesPastTheRequestLimitAndSaysWhenToTryAgain) {
   ServerOptions options = TestServerOptions();
   options.admission.max_requests = 2;
+  options.time.max_backlog_ns = int64_t{1} << 60;
   RunningServer running(TestDevice::kFake, options);
-  const absl::Time begin = absl::Now();
-  PendingCall first(running.gemm(), IntegerRequest(2, 2, 2));
+  PendingCall first(running.gemm(), RequestOfTenSeconds());
   // What is about to be launched waits too, for a moment.
-  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
   PendingCall second(running.gemm(), IntegerRequest(2, 2, 2));
   WaitForQueued(running, 1);
   ExpectQueuedBytes(running, (2 * 2 + 2 * 2 + 2 * 2) * 4);
   PendingCall third(running.gemm(), IntegerRequest(2, 2, 2));
   const grpc::Status refused = third.Wait();
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  const auto& trailers = third.context().GetServerTrailingMetadata();
-  const auto pushback = trailers.find("grpc-retry-pushback-ms");
-  ASSERT_NE(pushback, trailers.end());
-  int64_t retry_after_ms = 0;
-  ASSERT_TRUE(absl::SimpleAtoi(std::string(pushback->second.data(), pushback->second.size()),
-                               &retry_after_ms));
-  // The products should take less than the shortest time, but the running one is late already: by
-  // no more than the time since it was asked for.
-  EXPECT_GE(retry_after_ms, 1);
-  EXPECT_LE(retry_after_ms, 2 * absl::ToInt64Milliseconds(absl::Now() - begin) + 100);
+  EXPECT_THAT(RetryAfterMs(third), Optional(10'000));
 
+  running.fake().CompleteNext(absl::AbortedError("it takes too long"));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
   running.fake().CompleteNext();
-  running.fake().CompleteNext();
-  EXPECT_TRUE(first.Wait().ok());
+  EXPECT_EQ(first.Wait().error_code(), grpc::StatusCode::ABORTED);
   EXPECT_TRUE(second.Wait().ok());
   running.fake().RunJobs(true);
   EXPECT_TRUE(MultiplySmall(running.gemm()).ok());
@@ -102,17 +125,17 @@ TEST(OverloadTest, RefusesPastTheByteLimit) {
   options.admission.max_bytes = 100'000;
   RunningServer running(TestDevice::kFake, options);
   PendingCall small(running.gemm(), IntegerRequest(64, 64, 64));  // 48 KiB.
-  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
   PendingCall second(running.gemm(), IntegerRequest(80, 80, 80));  // 75 KiB: not beside the first.
   const grpc::Status later = second.Wait();
   EXPECT_EQ(later.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(second.context().GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1u);
+  EXPECT_NE(RetryAfterMs(second), std::nullopt);
   PendingCall huge(running.gemm(), IntegerRequest(128, 128, 128));  // 192 KiB: never.
   const grpc::Status never = huge.Wait();
   EXPECT_EQ(never.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(never.error_message(),
               HasSubstr(" bytes, at most 100000 are admitted (--max-queued-bytes)"));
-  EXPECT_EQ(huge.context().GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 0u);
+  EXPECT_EQ(RetryAfterMs(huge), std::nullopt);
   running.fake().CompleteNext();
   EXPECT_TRUE(small.Wait().ok());
 }
@@ -129,7 +152,7 @@ TEST(OverloadTest, EveryByteOfAMessageCounts) {
   scaled.mutable_b()->set_type(v1::ELEMENT_TYPE_S8);
   scaled.mutable_b()->mutable_scale()->mutable_values()->Resize(1 << 19, 1.0f);
   for (const v1::MultiplyRequest& request : {unread, scaled}) {
-    PendingCall call(running.gemm(), request, absl::Seconds(10));
+    PendingCall call(running.gemm(), request);
     const grpc::Status status = call.Wait();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
     EXPECT_THAT(status.error_message(), HasSubstr("at most 1048576 are admitted"));
@@ -154,7 +177,7 @@ TEST(OverloadTest, AFewUnknownBytesAreDroppedAndManyRefused) {
 TEST(OverloadTest, ExpiredWhileWaitingIsNeverLaunched) {
   RunningServer running(TestDevice::kFake);
   PendingCall running_call(running.gemm(), IntegerRequest(2, 2, 2));
-  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
   const int launched = running.fake().submitted();
   PendingCall late(running.gemm(), IntegerRequest(3, 3, 3), absl::Milliseconds(100));
   EXPECT_EQ(late.Wait().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
@@ -167,7 +190,7 @@ TEST(OverloadTest, ExpiredWhileWaitingIsNeverLaunched) {
 TEST(OverloadTest, CancelledWhileWaitingIsNeverLaunched) {
   RunningServer running(TestDevice::kFake);
   PendingCall running_call(running.gemm(), IntegerRequest(2, 2, 2));
-  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
   const int launched = running.fake().submitted();
   PendingCall cancelled(running.gemm(), IntegerRequest(3, 3, 3));
   WaitForQueued(running, 1);
@@ -184,7 +207,7 @@ TEST(OverloadTest, CancelledWhileRunningLeavesTheServerWhole) {
   options.admission.max_requests = 1;
   RunningServer running(TestDevice::kFake, options);
   PendingCall cancelled(running.gemm(), IntegerRequest(2, 2, 2));
-  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
   cancelled.context().TryCancel();
   EXPECT_EQ(cancelled.Wait().error_code(), grpc::StatusCode::CANCELLED);
   // The device is told, and the place is free without another event.
@@ -193,15 +216,18 @@ TEST(OverloadTest, CancelledWhileRunningLeavesTheServerWhole) {
   EXPECT_TRUE(Eventually([&] { return MultiplySmall(running.gemm()).ok(); }));
 }
 
+// The deadline is twice as long each time until it suffices to begin.
 TEST(OverloadTest, ExpiredWhileRunningIsAborted) {
-  ServerOptions options = TestServerOptions();
-  options.admission.max_requests = 1;
-  RunningServer running(TestDevice::kFake, options);
-  PendingCall late(running.gemm(), IntegerRequest(2, 2, 2), absl::Milliseconds(300));
-  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
-  EXPECT_EQ(late.Wait().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  RunningServer running(TestDevice::kFake);
+  const int before = running.fake().submitted();
+  for (absl::Duration deadline = absl::Milliseconds(300);
+       running.fake().submitted() == before && deadline < 2 * kPatience; deadline *= 2) {
+    PendingCall late(running.gemm(), IntegerRequest(2, 2, 2), deadline);
+    EXPECT_EQ(late.Wait().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
   EXPECT_TRUE(Eventually([&] { return running.fake().held() == 0; })) << "it still runs";
-  EXPECT_EQ(running.fake().aborts(), 1);
+  EXPECT_GT(running.fake().submitted(), before);
+  EXPECT_EQ(running.fake().aborts(), running.fake().submitted() - before);
 }
 
 TEST(OverloadTest, TheDeviceIsBusyWhileAProductRuns) {
@@ -215,7 +241,7 @@ TEST(OverloadTest, TheDeviceIsBusyWhileAProductRuns) {
   };
   EXPECT_EQ(busy_ns(), 0);
   PendingCall call(running.gemm(), IntegerRequest(2, 2, 2));
-  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
   const int64_t first_ns = busy_ns();
   EXPECT_GT(busy_ns(), first_ns);
   running.fake().CompleteNext();
@@ -249,11 +275,29 @@ TEST(OverloadTest, APriorityMustBeKnown) {
 TEST(OverloadTest, PassesOnTheDevicesFailure) {
   RunningServer running(TestDevice::kFake);
   PendingCall call(running.gemm(), IntegerRequest(2, 2, 2));
-  ASSERT_TRUE(running.fake().WaitForHeld(1, absl::Seconds(60)));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
   running.fake().CompleteNext(absl::AbortedError("the device was lost while the product ran"));
   const grpc::Status status = call.Wait();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
   EXPECT_EQ(status.error_message(), "the device was lost while the product ran");
+}
+
+// The products should take less than the shortest time, but the running one is late already: by no
+// more than the time since it was asked for.
+TEST(OverloadTimed, ARefusedCallMayComeAgainSoon) {
+  ServerOptions options = TestServerOptions();
+  options.admission.max_requests = 1;
+  RunningServer running(TestDevice::kFake, options);
+  const absl::Time begin = absl::Now();
+  PendingCall first(running.gemm(), IntegerRequest(2, 2, 2));
+  ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
+  PendingCall refused(running.gemm(), IntegerRequest(2, 2, 2));
+  EXPECT_EQ(refused.Wait().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const double passed_ms = absl::ToDoubleMilliseconds(absl::Now() - begin);
+  HoldsTimed("time until a refused call may come again", 2 * passed_ms + 100,
+             static_cast<double>(RetryAfterMs(refused).value_or(1'000'000)), "ms");
+  running.fake().CompleteNext();
+  EXPECT_TRUE(first.Wait().ok());
 }
 
 }  // namespace

@@ -11,8 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "tests/testing/patience.h"
 
 namespace gemmd {
 namespace {
@@ -89,9 +88,7 @@ class ManySlicesTest : public testing::Test {
   }
   int freed() const { return freed_here_ + freed_elsewhere_; }
   void AwaitAll() const {
-    const absl::Time end = absl::Now() + absl::Seconds(20);
-    while (freed() < kMany && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
-    EXPECT_EQ(freed(), kMany);
+    EXPECT_TRUE(Eventually([this] { return freed() == kMany; })) << freed() << " are freed";
   }
 
   std::vector<char> memory_ = std::vector<char>(100);

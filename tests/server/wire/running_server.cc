@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/host.h"
 #include "server/device/host_device.h"
+#include "tests/server/device/shared_host.h"
 
 namespace gemmd {
 namespace {
@@ -54,8 +55,10 @@ RunningServer::RunningServer(TestDevice device, const ServerOptions& options) {
   } else if (device == TestDevice::kSim) {
     const Target target = {.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90};
     devices.push_back(std::make_unique<HostDevice>(target, 2));
-  } else {
+  } else if (device == TestDevice::kOwnCpu) {
     devices.push_back(std::make_unique<HostDevice>(HostTarget(), 1));
+  } else {
+    devices.push_back(std::make_unique<BorrowedHost>());
   }
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, std::move(devices));
   if (!server.ok()) ADD_FAILURE() << server.status();

@@ -17,8 +17,8 @@
 namespace gemmd {
 
 // Whether the server's device computes by itself, on one thread or as a simulator on two, or is a
-// FakeDevice that holds jobs.
-enum class TestDevice { kCpu, kSim, kFake };
+// FakeDevice that holds jobs. All servers with kCpu have the same one.
+enum class TestDevice { kCpu, kOwnCpu, kSim, kFake };
 
 // Options as the daemon's own, but listening on free addresses.
 ServerOptions TestServerOptions();

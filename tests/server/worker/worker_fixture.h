@@ -18,7 +18,7 @@
 
 namespace gemmd {
 
-class WorkerTest : public testing::Test {
+class WorkerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::array<int, 2> pair = {};

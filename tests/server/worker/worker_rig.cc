@@ -31,8 +31,11 @@ WorkerDeviceOptions QuickOptions() {
   options.command.binary = GEMMD_FAKE_WORKER;
   options.staging_bytes = int64_t{6} << 20;
   options.restarts.first_pause_ns = 1'000'000;
-  options.watchdog_least = kPatience;  // Slow machines are no failure.
+  // Slow machines are no failure.
+  options.canary_timeout = kPatience;
+  options.watchdog_least = kPatience;
   options.time_to_tell = kPatience;
+  options.restarts.window_ns = 3600'000'000'000;
   return options;
 }
 
