@@ -14,10 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 
-namespace gemmd::testing {
-
-// Where tests within gemmd say testing::Test, they mean that of GoogleTest.
-using namespace ::testing;
+namespace gemmd {
 
 // Appends a line of JSON to the table of tests/timed/table.py, if the environment names its folder.
 inline void AddTimedRow(const std::string& what, const std::string& bound, const std::string& seen,
@@ -52,4 +49,4 @@ inline void HoldsTimedAtLeast(const std::string& what, double min, double seen,
   EXPECT_TRUE(held) << what << ": got " << seen << " " << unit << ", want at least " << min;
 }
 
-}  // namespace gemmd::testing
+}  // namespace gemmd

@@ -25,7 +25,6 @@
 namespace gemmd {
 namespace {
 
-using testing::HoldsTimed;
 
 // Submits a job and keeps its end.
 std::future<JobOutcome> Start(Device& device, const Job& job) {

@@ -18,7 +18,6 @@
 namespace gemmd {
 namespace {
 
-using testing::HoldsTimed;
 
 class ExpiryTimerTest : public ::testing::Test {
  protected:

@@ -34,7 +34,6 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
-using testing::HoldsTimedAtLeast;
 using ::testing::Not;
 
 // A pipe or a socket, whose other end is read when a test says so.

@@ -20,7 +20,6 @@ namespace gemmd {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::HoldsTimed;
 using ::testing::Optional;
 
 // A unary call under way in a thread of its own.
