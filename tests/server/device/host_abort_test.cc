@@ -25,7 +25,6 @@
 namespace gemmd {
 namespace {
 
-
 // Submits a job and keeps its end.
 std::future<JobOutcome> Start(Device& device, const Job& job) {
   auto ended = std::make_unique<std::promise<JobOutcome>>();

@@ -18,7 +18,6 @@
 namespace gemmd {
 namespace {
 
-
 class ExpiryTimerTest : public ::testing::Test {
  protected:
   ~ExpiryTimerTest() override { scheduler_.Stop(absl::UnavailableError("over")); }

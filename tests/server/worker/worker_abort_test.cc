@@ -20,7 +20,6 @@
 namespace gemmd {
 namespace {
 
-
 // A GPU during whose third launch the front aborts job 1.
 class AbortedRuntime final : public FakeGpuRuntime {
  public:
