@@ -5,12 +5,12 @@ import os
 import random
 
 import grpc
-from daemon import wait_until
+from daemon import PATIENCE_S, wait_until
 from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, registry_pb2, registry_pb2_grpc
 from product import Product, check_bytes, small_integers
 
-DEADLINE_S = 30
+DEADLINE_S = PATIENCE_S
 
 # Threads that gRPC may start under load and keep for the next one: its executors grow to twice the
 # count of cores each, its pools of completion queues and of events by a few. All are bounded, and
@@ -102,7 +102,7 @@ class Bystander:
             return False
         return True
 
-    def check_nothing_kept(self, limit_s=30):
+    def check_nothing_kept(self, limit_s=PATIENCE_S):
         """Files, threads, queue and capacity are what they were, within the limit."""
         wait_until(lambda: self.daemon.open_files() <= self.open_files, limit_s, "files closed")
         wait_until(self.is_idle, limit_s, "all requests let go of")

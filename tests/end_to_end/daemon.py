@@ -14,6 +14,10 @@ LOG_LINE = re.compile(r'(?:\w+=(?:"(?:[^"\\]|\\.)*"|[^\s"=]+)(?: |$))+')
 LOG_PAIR = re.compile(r'(\w+)=(?:"((?:[^"\\]|\\.)*)"|([^\s"=]+))')
 
 
+# How long a test waits for what must happen in the end. A slow machine is no failure.
+PATIENCE_S = 60
+
+
 def wait_until(condition, limit_s, what):
     """Polls until the condition gives something true, which is returned; fails after the limit."""
     deadline = time.monotonic() + limit_s
@@ -73,7 +77,7 @@ class Daemon:
             )
         self.pid = self.process.pid
 
-    def wait_until_ready(self, limit_s=30):
+    def wait_until_ready(self, limit_s=2 * PATIENCE_S):
         def ready():
             assert self.process.poll() is None, (
                 f"gemmd ended with {self.process.returncode}: {self.stderr()}"
@@ -111,14 +115,14 @@ class Daemon:
     def events(self, name):
         return [line for line in self.log() if line["event"] == name]
 
-    def awaited_events(self, name, limit_s=30):
+    def awaited_events(self, name, limit_s=PATIENCE_S):
         """The same, once there is one: what the daemon does may be seen before its line is written."""
         return wait_until(lambda: self.events(name), limit_s, f"{name} in the log")
 
     def signal(self, number):
         self.process.send_signal(number)
 
-    def wait(self, limit_s=60):
+    def wait(self, limit_s=2 * PATIENCE_S):
         """The exit code; a daemon that does not end in time is killed and the test fails."""
         self.was_awaited = True
         try:
@@ -134,7 +138,7 @@ class Daemon:
             self.process.kill()
             self.process.wait()
 
-    def stop(self, limit_s=60):
+    def stop(self, limit_s=2 * PATIENCE_S):
         """Ends the daemon as an operator would and checks that it ends well."""
         self.signal(signal.SIGTERM)
         code = self.wait(limit_s)

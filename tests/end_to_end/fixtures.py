@@ -13,6 +13,7 @@ import pytest
 
 import stubs
 from daemon import Daemon
+from figures import Figures
 
 
 def pytest_addoption(parser):
@@ -51,6 +52,20 @@ def pytest_addoption(parser):
         "resident memory are deselected, and its own check finds leaks when the daemon ends",
     )
     group.addoption(
+        "--timed",
+        action="store_true",
+        help="also the tests, and the checks of the others, that a clock or the resident size of a process "
+        "decides: for an idle machine",
+    )
+    group.addoption(
+        "--exhaustive",
+        action="store_true",
+        help="the tests that take long, and no others",
+    )
+    group.addoption(
+        "--rows", metavar="FOLDER", help="keep what was measured there, as lines of JSON (tests/timed/table.py)"
+    )
+    group.addoption(
         "--seed",
         type=int,
         default=int(os.environ.get("GEMMD_TEST_SEED", 20240611)),
@@ -61,18 +76,32 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "resident_memory: measures the daemon's resident memory")
+    config.addinivalue_line("markers", "timed: decided by a clock or by resident memory, so only with --timed")
+    config.addinivalue_line("markers", "exhaustive: takes long, so only with --exhaustive")
+    if not hasattr(config, "figures"):
+        config.figures = Figures(config.getoption("--timed"))
     config.stubs = stubs.generate()
     sys.path.insert(0, config.stubs)
 
 
 def pytest_unconfigure(config):
+    if config.getoption("--rows") and config.figures.lines:
+        config.figures.keep(pathlib.Path(config.getoption("--rows")))
     shutil.rmtree(config.stubs, ignore_errors=True)
 
 
+def is_wanted(item):
+    """Whether a test belongs to this run."""
+    config = item.config
+    if config.getoption("--sanitized") and item.get_closest_marker("resident_memory"):
+        return False
+    if item.get_closest_marker("exhaustive") or config.getoption("--exhaustive"):
+        return bool(item.get_closest_marker("exhaustive")) and config.getoption("--exhaustive")
+    return config.getoption("--timed") or not item.get_closest_marker("timed")
+
+
 def pytest_collection_modifyitems(config, items):
-    if not config.getoption("--sanitized"):
-        return
-    dropped = [item for item in items if item.get_closest_marker("resident_memory")]
+    dropped = [item for item in items if not is_wanted(item)]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]
@@ -131,6 +160,19 @@ def chromium(request):
 @pytest.fixture(scope="session")
 def is_sanitized(request):
     return request.config.getoption("--sanitized")
+
+
+@pytest.fixture(scope="session")
+def is_timed(request):
+    """Whether clocks decide in this run."""
+    return request.config.getoption("--timed")
+
+
+@pytest.fixture
+def timed(request):
+    """Demands a bound of what was timed, in the timed run: timed(what, most=..., seen=..., unit=...)."""
+    request.config.figures.file = request.path.stem
+    return request.config.figures.timed
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import h2.connection
 import h2.events
 import h2.exceptions
 import h2.settings
+from daemon import PATIENCE_S
 
 MULTIPLY = "/gemmd.v1.Gemm/Multiply"
 MULTIPLY_STREAM = "/gemmd.v1.Gemm/MultiplyStream"
@@ -37,7 +38,7 @@ def joint_bytes(*products):
     return b"".join(b"\x0a" + varint(len(product)) + product for product in products)
 
 
-def open_socket(address, limit_s=10):
+def open_socket(address, limit_s=PATIENCE_S):
     """`address` as gemmd writes it into its ready file."""
     if address.startswith("unix:"):
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -199,7 +200,7 @@ class Http2Peer:
         elif isinstance(event, h2.events.StreamReset):
             answer.reset = event.error_code
 
-    def wait(self, stream, limit_s=20):
+    def wait(self, stream, limit_s=PATIENCE_S):
         """The answer on the stream, once it is over; fails where that takes too long."""
         deadline = time.monotonic() + limit_s
         while not self.is_over(stream):

@@ -32,7 +32,7 @@ def closed_loop(address, request, concurrency, count):
             latencies.append(time.perf_counter() - start)
 
     with grpc.insecure_channel(address) as channel:
-        grpc.channel_ready_future(channel).result(30)
+        grpc.channel_ready_future(channel).result(60)
         stub = gemm_pb2_grpc.GemmStub(channel)
         threads = [threading.Thread(target=take_turns, args=(stub,)) for _ in range(concurrency)]
         start = time.perf_counter()

@@ -5,6 +5,8 @@ import re
 import subprocess
 import urllib.request
 
+from daemon import PATIENCE_S
+
 SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -39,7 +41,7 @@ def address(daemon):
 
 
 def scrape(daemon, path="/metrics"):
-    with urllib.request.urlopen(f"http://{address(daemon)}{path}", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://{address(daemon)}{path}", timeout=PATIENCE_S) as answer:
         assert answer.status == 200
         return Page(answer.read().decode())
 
@@ -47,7 +49,7 @@ def scrape(daemon, path="/metrics"):
 def promtool(page):
     """What promtool has to say of it, and its exit code."""
     done = subprocess.run(
-        ["promtool", "check", "metrics"], input=page.text, capture_output=True, text=True, timeout=60
+        ["promtool", "check", "metrics"], input=page.text, capture_output=True, text=True, timeout=2 * PATIENCE_S
     )
     return done.returncode, done.stdout + done.stderr
 

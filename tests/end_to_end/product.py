@@ -150,6 +150,28 @@ class Product:
         )[0]
 
 
+# With this batch a busy product takes minutes on any machine: it ends because it is aborted. A daemon takes it
+# with these flags, and without a deadline.
+ENDLESS_BATCH = 20_000_000
+ENDLESS_FLAGS = ["--devices=cpu", "--max-product-seconds=100000", "--max-backlog=1000h"]
+
+
+def busy_product(batch=ENDLESS_BATCH, request_id=""):
+    """The request of one that takes long for its few bytes: dot products of 100000, `batch` times the
+    same."""
+    product = Product(
+        a=np.ones((1, 1, 100_000), np.float32),
+        b=np.ones((1, 100_000, 1), np.float32),
+        a_type="e2m1",
+        b_type="e2m1",
+        request_id=request_id,
+    )
+    request = product.request()
+    request.batch = batch
+    request.a.batch_stride = request.b.batch_stride = 0
+    return request
+
+
 def small_integers(rng, element, *shape):
     """Integers that are exact in the type; with them every sum here is exact in f32."""
     values = [rng.randint(element.low, element.high) for _ in range(int(np.prod(shape)))]

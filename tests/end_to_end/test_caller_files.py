@@ -101,7 +101,7 @@ def test_the_user_of_a_unix_socket(daemons, tmp_path):
         assert refusal(multiply, unix, [("authorization", "Bearer x")])[0] == UNAUTHENTICATED
     trust.write({me: {"may": []}, "uid:4294967294": {"may": ["multiply"]}})
     daemon.signal(signal.SIGHUP)
-    wait_until(lambda: daemon.events("rules_read"), 30, "rules read")
+    wait_until(lambda: daemon.events("rules_read"), DEADLINE_S, "rules read")
     with grpc.insecure_channel(daemon.unix) as unix:
         assert refusal(multiply, unix, [])[0] == PERMISSION_DENIED
 
@@ -138,7 +138,7 @@ def test_rules_are_read_again_under_load(daemons, tmp_path):
             changed["loses"] = {"may": []} if count % 2 else {"may": ["multiply"]}
             trust.write(changed)
             daemon.signal(signal.SIGHUP)
-            wait_until(lambda: len(daemon.events("rules_read")) >= count, 30, "rules read")
+            wait_until(lambda: len(daemon.events("rules_read")) >= count, DEADLINE_S, "rules read")
             if count % 2:
                 assert refusal(multiply, channel, bearer("loses"))[0] == PERMISSION_DENIED
             else:
@@ -151,7 +151,7 @@ def test_rules_are_read_again_under_load(daemons, tmp_path):
         # A bad file changes nothing and says why.
         trust.rules_file.write_text('{"identities": {"keeps": {"may": ["all"]}}}')
         daemon.signal(signal.SIGHUP)
-        kept = wait_until(lambda: daemon.events("rules_kept"), 30, "rules kept")
+        kept = wait_until(lambda: daemon.events("rules_kept"), DEADLINE_S, "rules kept")
         assert "identities.keeps.may" in kept[0]["reason"]
         assert refusal(multiply, channel, bearer("loses"))[0] == PERMISSION_DENIED
     over.set()

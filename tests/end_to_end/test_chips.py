@@ -12,7 +12,7 @@ import pytest
 from elements import ELEMENTS, convert
 
 GEMMD_FLAGS = ("--devices=cpu,sim", "--cpu-threads=1")
-LIMIT_S = 60
+LIMIT_S = 300
 CHIPS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 
 # From the tables of PTX ISA 9.0: the chips for which the assembler takes an instruction.
@@ -39,7 +39,7 @@ def ctl(gemmctl, daemon):
     """Runs gemmctl, which must succeed, and gives its output."""
 
     def run(*arguments, code=0):
-        command = [gemmctl, "--address", daemon.unix, "--timeout", "30", *arguments]
+        command = [gemmctl, "--address", daemon.unix, "--timeout", "60", *arguments]
         done = subprocess.run(command, capture_output=True, timeout=LIMIT_S)
         assert done.returncode == code, done.stderr.decode()
         return done.stdout.decode() if code == 0 else done.stderr.decode()

@@ -14,7 +14,8 @@ from daemon import parse_log_line
 from gemmd.v1 import gemm_pb2_grpc, registry_pb2, registry_pb2_grpc
 from product import Product, check_bytes
 
-START_LIMIT_S = 30
+GEMMD_FLAGS = ["--devices=cpu"]
+START_LIMIT_S = 120
 
 
 def run(gemmd, *arguments):
@@ -44,26 +45,23 @@ def limits_of(daemon):
 # Starting.
 
 
-def test_ready_file_holds_the_addresses(daemons):
-    daemon = daemons.start("--lame-duck=1ms")
+def test_ready_file_holds_the_addresses(daemon):
     assert daemon.ready_file.read_text() == f"{daemon.tcp}\n{daemon.unix}\n"
     assert daemon.port > 0 and daemon.unix == f"unix:{daemon.socket_path}"
     for address in daemon.addresses:
         multiply(address)
     assert {path.name for path in daemon.folder.iterdir()} == {"ready", "gemmd.sock", "stderr"}
-    daemon.stop()
 
 
 def test_a_ready_file_that_cannot_be_written(gemmd):
-    code, _, error = run(gemmd, "--listen=127.0.0.1:0", "--ready-file=/dev/null/ready")
+    code, _, error = run(gemmd, "--devices=cpu", "--listen=127.0.0.1:0", "--ready-file=/dev/null/ready")
     assert code == 1
     assert "/dev/null/ready" in parse_log_line(error.splitlines()[-1])["reason"]
 
 
-def test_a_port_in_use(daemons, gemmd, tmp_path):
-    daemon = daemons.start("--lame-duck=1ms")
+def test_a_port_in_use(daemon, gemmd, tmp_path):
     ready = tmp_path / "ready"
-    code, _, error = run(gemmd, f"--listen={daemon.tcp}", f"--ready-file={ready}")
+    code, _, error = run(gemmd, "--devices=cpu", f"--listen={daemon.tcp}", f"--ready-file={ready}")
     assert code == 1
     last = parse_log_line(error.splitlines()[-1])
     assert (last["event"], last["level"], last["code"]) == ("stop", "error", "UNAVAILABLE")
@@ -73,17 +71,15 @@ def test_a_port_in_use(daemons, gemmd, tmp_path):
 
 
 @pytest.mark.parametrize("before,after", [("127.0.0.1:0,", ""), ("", ",127.0.0.1:0")])
-def test_the_address_in_use_is_the_one_named(daemons, gemmd, before, after):
-    daemon = daemons.start("--lame-duck=1ms")
-    code, _, error = run(gemmd, f"--listen={before}{daemon.tcp}{after}")
+def test_the_address_in_use_is_the_one_named(daemon, gemmd, before, after):
+    code, _, error = run(gemmd, "--devices=cpu", f"--listen={before}{daemon.tcp}{after}")
     assert code == 1
     assert daemon.tcp in parse_log_line(error.splitlines()[-1])["reason"]
 
 
-def test_a_unix_socket_in_use(daemons, gemmd, tmp_path):
-    daemon = daemons.start("--lame-duck=1ms")
+def test_a_unix_socket_in_use(daemon, gemmd, tmp_path):
     ready = tmp_path / "ready"
-    code, _, error = run(gemmd, f"--listen={daemon.unix}", f"--ready-file={ready}")
+    code, _, error = run(gemmd, "--devices=cpu", f"--listen={daemon.unix}", f"--ready-file={ready}")
     assert code == 1
     assert daemon.unix in parse_log_line(error.splitlines()[-1])["reason"]
     assert not ready.exists()
@@ -91,12 +87,12 @@ def test_a_unix_socket_in_use(daemons, gemmd, tmp_path):
 
 
 def test_the_socket_of_a_killed_daemon_is_taken_over(daemons):
-    killed = daemons.start()
+    killed = daemons.start("--devices=cpu")
     killed.kill()
     killed.wait()
     assert killed.socket_path.exists()
     listen = f"127.0.0.1:0,{killed.unix}"
-    multiply(daemons.start("--lame-duck=1ms", listen=listen).unix)
+    multiply(daemons.start("--devices=cpu", "--lame-duck=1ms", listen=listen).unix)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +139,8 @@ def test_a_stray_word_after_a_list_ends_with_2(gemmd, argument):
 )
 def test_values_that_make_no_sense_are_named(gemmd, argument):
     name = argument.split("=")[0].removeprefix("--")
-    code, _, error = run(gemmd, "--listen=127.0.0.1:0", argument)
+    devices = [] if name == "devices" else ["--devices=cpu"]
+    code, _, error = run(gemmd, "--listen=127.0.0.1:0", *devices, argument)
     assert code in (1, 2)
     assert name in error.splitlines()[-1]
 
@@ -175,7 +172,7 @@ def test_config_file(daemons, tmp_path):
         "# A comment.\nmax-message-bytes=2MiB\nmax-queued-requests = 7\nlame-duck=1ms\n"
         'log-level="debug"\n'
     )
-    daemon = daemons.start(f"--config={config}", "--max-queued-requests=9")
+    daemon = daemons.start("--devices=cpu", f"--config={config}", "--max-queued-requests=9")
     limits = limits_of(daemon)
     assert limits.max_message_bytes == 2 << 20
     assert limits.max_queued_requests == 9, "the command line wins"
@@ -189,7 +186,7 @@ def test_config_file_may_name_the_addresses(gemmd, daemons, tmp_path):
     path = tmp_path / "s"
     config = tmp_path / "gemmd.conf"
     config.write_text(f'listen=["127.0.0.1:0","unix:{path}"]\nlame-duck=1ms\n')
-    daemon = daemons.launch(f"--config={config}", listen="").wait_until_ready()
+    daemon = daemons.launch("--devices=cpu", f"--config={config}", listen="").wait_until_ready()
     assert daemon.unix == f"unix:{path}"
     multiply(daemon.unix)
 
@@ -239,7 +236,7 @@ def test_one_line_for_each_event(daemons):
 
 def test_a_debug_line_for_each_request(daemons):
     """What is logged of a request is what its answer says of it."""
-    daemon = daemons.start("--lame-duck=1ms", "--log-level=debug")
+    daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", "--log-level=debug")
     forged = 'x\ntime=now level=error event=stop code=OK id="'
     ids = ["one", "two", "with space", "", forged]
     answers = [multiply(daemon.addresses[i % 2], name) for i, name in enumerate(ids)]
@@ -263,7 +260,7 @@ def test_log_file(daemons, tmp_path):
     """Appended to, and nothing on standard error."""
     log_file = tmp_path / "log"
     for _ in range(2):
-        daemon = daemons.start("--lame-duck=1ms", f"--log-file={log_file}")
+        daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", f"--log-file={log_file}")
         multiply(daemon.tcp)
         daemon.stop()
         assert daemon.stderr() == ""
@@ -273,7 +270,7 @@ def test_log_file(daemons, tmp_path):
 
 
 def test_log_level_off(daemons):
-    daemon = daemons.start("--lame-duck=1ms", "--log-level=off")
+    daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", "--log-level=off")
     multiply(daemon.tcp)
     daemon.stop()
     assert daemon.stderr() == ""
@@ -292,7 +289,7 @@ def test_idle_threads_of_openmp_sleep(daemons, monkeypatch, variable, value, fou
         monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, value)
-    daemon = daemons.start()
+    daemon = daemons.start("--devices=cpu", "--lame-duck=1ms")
     with open(f"/proc/{daemon.pid}/environ") as environment:
         settings = environment.read().split("\0")
     assert {line for line in settings if line.startswith(("OMP_WAIT", "GOMP_"))} == found

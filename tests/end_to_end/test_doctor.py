@@ -12,16 +12,17 @@ import pytest
 from tensors import Session
 
 GEMMD_FLAGS = ("--devices=cpu,sim:sm_90", "--cpu-threads=1")
-LIMIT_S = 120
+LIMIT_S = 600
 # A machine with much to do may be slow.
 SLOW = {"latency"}
 
 
 @pytest.fixture
 def doctor(gemmctl):
-    """Runs it: exit code, checks by name, and the text that people read."""
+    """Runs it: exit code, checks by name, and the text that people read. A quarter of the time is for the
+    handshake."""
 
-    def run(address, *flags, timeout="60"):
+    def run(address, *flags, timeout="240"):
         command = [gemmctl, f"--address={address}", f"--timeout={timeout}", *flags, "doctor"]
         done = subprocess.run(
             [*command, "--json"], env={}, capture_output=True, text=True, timeout=LIMIT_S, check=False
@@ -94,21 +95,21 @@ def test_certificates(daemons, tmp_path, doctor, days, state):
     )  # fmt: skip
     [address] = daemon.addresses
     ca = f"--tls-ca={authority.cert_path}"
-    checks = doctor(address, ca, timeout="10")
+    checks = doctor(address, ca)
     assert checks["transport"]["state"] == state, checks
     assert "TLSv1.3, certificate valid until 2" in checks["transport"]["seen"]
     assert ("expired" in checks["transport"]["seen"]) == (state == "fail")
     if state != "ok":
         return
     other = certificates.Authority(tmp_path, "other")
-    stranger = doctor(address, f"--tls-ca={other.cert_path}", timeout="10")
+    stranger = doctor(address, f"--tls-ca={other.cert_path}")
     assert states(stranger, "fail") == ["server", "transport"]
     assert "not to be trusted" in stranger["transport"]["seen"]
-    named = doctor(address, ca, "--tls-server-name=other.test", timeout="10")
+    named = doctor(address, ca, "--tls-server-name=other.test")
     assert "mismatch" in named["transport"]["seen"]
     # TLS and plain TCP do not meet.
     plain = daemons.start("--devices=cpu", "--cpu-threads=1", "--lame-duck=1ms")
-    checks = doctor(f"tls:{plain.tcp}", ca, timeout="8")
+    checks = doctor(f"tls:{plain.tcp}", ca)
     assert states(checks, "fail") == ["server", "transport"]
 
 
@@ -137,7 +138,7 @@ def test_tensors_near_the_limit(daemons, doctor):
         assert set(states(doctor(daemon.unix), "warn")) - SLOW == {"tensors"}
 
 
-def test_it_ends_in_time_whatever_the_server_does(doctor, tmp_path):
+def test_it_ends_in_time_whatever_the_server_does(doctor, tmp_path, timed):
     assert states(doctor(f"unix:{tmp_path / 'nobody'}", timeout="2"), "fail") == ["server"]
     with socket.create_server(("127.0.0.1", 0)) as silent:  # It takes connections and says nothing.
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -146,4 +147,4 @@ def test_it_ends_in_time_whatever_the_server_does(doctor, tmp_path):
             checks = doctor(f"{kind}{address}", timeout="3")
             assert "server" in states(checks, "fail")
             # Well below the 30 s that count without the flag.
-            assert time.monotonic() - started < 25
+            timed(f"doctor with {kind or 'plain '}silence", most=25, seen=time.monotonic() - started, unit="s")

@@ -9,14 +9,14 @@ import pytest
 from elements import ELEMENTS, convert
 from product import small_integers
 
-LIMIT_S = 60
+LIMIT_S = 300
 
 
 @pytest.fixture
 def ctl(gemmctl, daemon):
     """Runs gemmctl against the daemon: exit code, standard output (bytes) and error."""
 
-    def run(*arguments, address=None, stdin=b"", timeout="30"):
+    def run(*arguments, address=None, stdin=b"", timeout="60"):
         command = [gemmctl, "--address", address or daemon.unix, "--timeout", timeout, *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, timeout=LIMIT_S)
         return done.returncode, done.stdout, done.stderr.decode()

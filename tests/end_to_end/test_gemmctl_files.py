@@ -14,7 +14,7 @@ from elements import ELEMENTS, convert
 from product import small_integers
 
 GEMMD_FLAGS = ("--devices=sim:sm_80,sim:sm_86,sim:sm_90", "--cpu-threads=1")
-LIMIT_S = 60
+LIMIT_S = 300
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import subprocess
 import numpy as np
 import pytest
 
-LIMIT_S = 60
+LIMIT_S = 300
 
 
 @pytest.fixture

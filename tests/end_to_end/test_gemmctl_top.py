@@ -15,7 +15,7 @@ import time
 import pytest
 
 GEMMD_FLAGS = ("--devices=cpu,sim:sm_80,sim:sm_90", "--cpu-threads=1")
-LIMIT_S = 60
+LIMIT_S = 300
 HOME = "\x1b[H\x1b[J"
 
 

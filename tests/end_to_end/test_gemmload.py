@@ -14,9 +14,10 @@ from concurrent import futures
 
 import grpc
 import pytest
+from daemon import wait_until
 from load_generator import closed_loop, f32_request
 
-LIMIT_S = 120
+LIMIT_S = 600
 DELAY_S = 0.03
 
 
@@ -26,25 +27,34 @@ def load(gemmload, daemon, tmp_path):
 
     def run(*arguments, address=None):
         report = tmp_path / "report.json"
-        command = [gemmload, "--address", address or daemon.unix, "--quiet", "--json", report]
+        command = [gemmload, "--address", address or daemon.unix, "--timeout", "2m", "--quiet", "--json", report]
         done = subprocess.run([*command, *arguments], capture_output=True, timeout=LIMIT_S, text=True)
         return done.returncode, done.stdout + done.stderr, json.loads(report.read_text())
 
     return run
 
 
-@pytest.mark.parametrize("profile", ["small", "sparse", "llm-decode"])
-def test_profiles_are_computed_and_checked(load, profile):
+# Each of the latter takes a quarter of a second of one core, with its check.
+@pytest.mark.parametrize(
+    "profile,count",
+    [
+        ("small", 40),
+        ("sparse", 40),
+        ("llm-decode", 8),
+        pytest.param("llm-decode", 40, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_profiles_are_computed_and_checked(load, profile, count):
     code, text, report = load(
-        "--profile", profile, "--count", "40", "--warmup", "0", "--verify", "1", "--concurrency", "2"
+        "--profile", profile, "--count", str(count), "--warmup", "0", "--verify", "1", "--concurrency", "2"
     )
     assert code == 0, text
     step = report["steps"][0]
-    assert step["calls_by_status"] == {"OK": 40}
+    assert step["calls_by_status"] == {"OK": count}
     checked = step["verification"]
     assert checked["wrong"] == 0 and checked["checked"] > 0
     assert checked["exact"] == checked["checked"]
-    assert step["stages"]["compute"]["count"] == 40
+    assert step["stages"]["compute"]["count"] == count
 
 
 @pytest.mark.parametrize("streams", [0, 2])
@@ -61,17 +71,27 @@ def test_operands_that_stay_do_not_travel(load, place, most_bytes, streams):
     assert step["verification"]["wrong"] == 0 and step["verification"]["checked"] > 0
 
 
+# A line of an interval in which calls were answered.
+ANSWERED = re.compile(r" [\d.]*[1-9][\d.]*/s ")
+
+
+def is_measured(line):
+    """Whether it is the line of an interval after the warm-up."""
+    return "in flight" in line and "warm-up" not in line
+
+
 def test_a_load_on_streams_outlives_its_daemon(gemmload, daemons, tmp_path):
     daemon = daemons.start("--lame-duck=1ms")
     report = tmp_path / "report.json"
     command = [gemmload, "--address", daemon.unix, "--shape", "8,8,8", "--streams", "2"]
-    command += ["--concurrency", "16", "--duration", "3", "--warmup", "100ms", "--json", report]
-    load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert any("warm-up" in line for line in load.stderr)
-    time.sleep(1)
+    command += ["--concurrency", "16", "--duration", "1h", "--warmup", "100ms", "--interval", "100ms"]
+    load = subprocess.Popen([*command, "--json", report], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert any(is_measured(line) and ANSWERED.search(line) for line in load.stderr)
     daemon.signal(signal.SIGTERM)
-    output, error = load.communicate(timeout=LIMIT_S)
     assert daemon.wait() == 0
+    assert any(is_measured(line) and "UNAVAILABLE" in line for line in load.stderr)
+    load.send_signal(signal.SIGINT)
+    output, error = load.communicate(timeout=LIMIT_S)
     assert load.returncode != 0, output + error
     calls = json.loads(report.read_text())["steps"][0]["calls_by_status"]
     assert calls["OK"] > 0 and calls["UNAVAILABLE"] > 0
@@ -95,6 +115,7 @@ def test_a_mix_may_have_operands_of_both_kinds(load, tmp_path):
     assert report["steps"][0]["verification"]["wrong"] == 0
 
 
+@pytest.mark.timed
 def test_a_stopped_daemon_shows_in_the_corrected_percentiles(gemmload, daemons, tmp_path):
     daemon = daemons.start("--lame-duck=1ms")
     report = tmp_path / "report.json"
@@ -138,21 +159,31 @@ def test_an_interrupt_ends_a_run_with_its_report(gemmload, daemon, tmp_path):
     ]
 
 
-def test_an_interrupted_search_says_so(gemmload, daemon, tmp_path):
+def test_an_interrupted_search_says_so(gemmload, daemon, tmp_path, timed):
     report = tmp_path / "report.json"
     command = [gemmload, "--address", daemon.unix, "--slo", "p50=30s", "--shape", "8,8,8"]
     command += ["--warmup", "0", "--duration", "600ms", "--interval", "100ms", "--json", report]
     load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    # The second window has begun, at another rate than the first.
-    assert any(re.match(r"(?!100\.0)\d+\.\d/s$", line) for line in load.stderr)
+    # The second window has begun.
+    for _ in range(2):
+        assert any(re.match(r"\d+\.\d/s$", line) for line in load.stderr)
     load.send_signal(signal.SIGINT)
     output, error = load.communicate(timeout=LIMIT_S)
-    assert load.returncode == 0, output + error
-    assert "search interrupted; at least " in output
     assert "highest rate that holds" not in output
     found = json.loads(report.read_text())
     assert found["interrupted"] and found["slo"]["interrupted"]
-    assert found["slo"]["rate_per_s"] >= 100
+    held = found["slo"]["rate_per_s"]
+    timed("what held before the search was interrupted", least=100, seen=held, unit="calls/s")
+    # A machine with much to do may not have held the first rate.
+    assert ("search interrupted; at least " if held else "search interrupted before any rate held") in output
+    assert load.returncode == (0 if held else 1), output + error
+
+
+def is_pending(pid, number):
+    """Whether the process has yet to take the signal."""
+    with open(f"/proc/{pid}/status") as status:
+        masks = [int(line.split()[1], 16) for line in status if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(mask >> (number - 1) & 1 for mask in masks)
 
 
 def test_a_stop_while_blocked_reports_the_stall(gemmload, daemons, tmp_path):
@@ -162,16 +193,17 @@ def test_a_stop_while_blocked_reports_the_stall(gemmload, daemons, tmp_path):
     command += ["--duration", "1h", "--warmup", "300ms", "--interval", "100ms"]
     command += ["--most-in-flight", "2", "--json", report]
     load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert any("warm-up" not in line and "in flight" in line for line in load.stderr)
+    assert any(is_measured(line) for line in load.stderr)
     daemon.signal(signal.SIGSTOP)
-    time.sleep(1)
+    for _ in range(12):
+        assert any(" 0.0/s " in line for line in load.stderr)
     load.send_signal(signal.SIGINT)
-    time.sleep(0.2)
+    wait_until(lambda: not is_pending(load.pid, signal.SIGINT), LIMIT_S, "it knows that it is to stop")
     daemon.signal(signal.SIGCONT)
     output, error = load.communicate(timeout=LIMIT_S)
     assert load.returncode == 1, output + error
     step = json.loads(report.read_text())["steps"][0]
-    # 100 calls were due while the daemon stood still, and two of them under way.
+    # Ten calls were due in each of twelve intervals without an answer, and two of them under way.
     assert step["unsent"] >= 90
     assert "calls were never sent" in output
 
@@ -209,6 +241,7 @@ def slow_server():
 T_OF_SIX_PAIRS = 6.869
 
 
+@pytest.mark.timed
 def test_an_independent_generator_agrees(load, slow_server):
     """In turns, so that both meet the same machine; the delay is most of every latency."""
     ours, theirs = [], []

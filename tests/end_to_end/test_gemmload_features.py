@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from metrics_page import Page
 
-LIMIT_S = 120
+LIMIT_S = 600
 README = pathlib.Path(__file__).resolve().parents[2] / "client/load/README.md"
 
 
@@ -31,7 +31,7 @@ def load(gemmload, daemon, tmp_path):
 
     def run(*arguments):
         report = tmp_path / "report.json"
-        command = [gemmload, "--address", daemon.unix, "--quiet", "--json", report, *arguments]
+        command = [gemmload, "--address", daemon.unix, "--timeout", "2m", "--quiet", "--json", report, *arguments]
         done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, text=True)
         text = done.stdout + done.stderr
         return done.returncode, text, json.loads(report.read_text()) if report.exists() else None
@@ -134,8 +134,9 @@ def test_a_running_load_serves_its_metrics(gemmload, daemon):
     command += ["--metrics-listen", "127.0.0.1:0", "--verify", "0"]
     load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     address = re.fullmatch(r"metrics at (http://127\.0\.0\.1:\d+/metrics)\n", load.stderr.readline())[1]
-    seen = 0
-    for _ in range(3):
+    seen = scrapes = 0
+    while scrapes < 3 or seen == 0:
+        scrapes += 1
         # The next interval has ended once its line is there.
         assert any("p50" in line for line in load.stderr)
         page = scrape(address)
@@ -144,7 +145,6 @@ def test_a_running_load_serves_its_metrics(gemmload, daemon):
         assert page.value("gemmload_latency_seconds_bucket", le="+Inf") == calls
         assert page.value("gemmload_step_target", step="3 in flight", loop="closed") == 3
         seen = calls
-    assert seen > 0
     own = {name for name in page.types if name.startswith("gemmload_")}
     listed = re.findall(r"^\| `(gemmload_\w+)` \| (\w+) \|", README.read_text(), re.MULTILINE)
     assert own == {name for name, _ in listed}
@@ -156,6 +156,7 @@ def test_a_running_load_serves_its_metrics(gemmload, daemon):
         scrape(address)
 
 
+@pytest.mark.timed
 def test_a_search_says_how_sure_it_is(gemmload, daemon, tmp_path):
     """On a machine that others keep busy, an answer may be inconclusive; it then says so."""
     report = tmp_path / "report.json"

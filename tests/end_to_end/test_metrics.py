@@ -16,7 +16,7 @@ import pytest
 from daemon import wait_until
 from gemmd.v1 import gemm_pb2_grpc, registry_pb2, registry_pb2_grpc
 from metrics_page import address, promtool, scrape
-from product import Product, check_bytes
+from product import ENDLESS_FLAGS, Product, busy_product, check_bytes
 from tensors import MIB, Session
 
 DEADLINE_S = 60
@@ -277,27 +277,23 @@ def test_restarts_and_canaries_of_workers(start, multiply):
     assert scrape(daemon).value("gemmd_device_staging_bytes", device="cuda:0") == 768 << 20
 
 
-def test_the_endpoint_is_there_until_the_drain_is_over(start, tmp_path, monkeypatch):
+def test_the_endpoint_is_there_until_the_drain_is_over(start):
     """A product that runs keeps the drain, and with it the endpoint, going."""
-    script = tmp_path / "script"
-    monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(script))
-    daemon = start("--grace=50s")
-    (tmp_path / "part").write_text("Launch 1 hang")
-    (tmp_path / "part").rename(script)
+    daemon = start("--grace=3h", *ENDLESS_FLAGS[1:], devices="cpu")
     with grpc.insecure_channel(daemon.tcp) as channel:
-        request = square_product("f16", 24).request()
-        request.device = "cuda:0"
-        call = gemm_pb2_grpc.GemmStub(channel).Multiply.future(request, timeout=DEADLINE_S)
-        # The worker takes the script, and from then on two seconds until it is given up.
-        wait_until(lambda: not script.exists(), DEADLINE_S, "the product runs")
+        call = gemm_pb2_grpc.GemmStub(channel).Multiply.future(busy_product())
+        wait_until(
+            lambda: scrape(daemon).value("gemmd_admitted_requests") == 1, DEADLINE_S, "it is accepted"
+        )
         daemon.signal(signal.SIGTERM)
         wait_until(lambda: daemon.events("drain"), DEADLINE_S, "the drain")
         wait_until(lambda: scrape(daemon).value("gemmd_draining") == 1, DEADLINE_S, "closed")
         page = scrape(daemon)
         assert page.value("gemmd_admitted_requests") == 1
-        assert page.value("gemmd_products_total", device="cuda:0", code="ABORTED") == 0
-        assert call.code() == grpc.StatusCode.ABORTED
-    assert daemon.wait() == 0
+        assert sum(count for _, count in page.with_labels("gemmd_products_total")) == 0
+        daemon.signal(signal.SIGTERM)  # The second one gives the product no more time.
+        assert call.code() == grpc.StatusCode.UNAVAILABLE
+    assert daemon.wait() == 1
     with pytest.raises(urllib.error.URLError):
         scrape(daemon)
 

@@ -14,7 +14,7 @@ import pytest
 from callers import PERMISSION_DENIED, UNAUTHENTICATED, call, multiply
 from daemon import wait_until
 from signed_tokens import Signer
-from tensors import refusal
+from tensors import DEADLINE_S, refusal
 
 SKEW_S = 100
 TEAM = "spiffe://corp/team"
@@ -65,7 +65,7 @@ class Site:
     def read_again(self):
         self.reads += 1
         self.daemon.signal(signal.SIGHUP)
-        wait_until(lambda: len(self.daemon.events("rules_read")) >= self.reads, 30, "files read")
+        wait_until(lambda: len(self.daemon.events("rules_read")) >= self.reads, DEADLINE_S, "files read")
 
     @contextlib.contextmanager
     def channel(self, kind, pair=None):

@@ -152,7 +152,7 @@ def test_statistics_tell_whose_tensors_there_are(daemons, tmp_path):
             statistics_pb2.GetStatisticsRequest(), metadata=bearer("team/one"), timeout=DEADLINE_S
         )
         assert [owner.caller for owner in answer.tensors.owners] == ["team/*"]
-    plain = daemons.start("--devices=cpu")
+    plain = daemons.start("--devices=cpu", "--lame-duck=1ms")
     with grpc.insecure_channel(plain.unix) as channel, Session(channel) as session:
         session.put(bytes(MIB), name="w")
         stub = registry_pb2_grpc.RegistryStub(channel)
@@ -168,7 +168,7 @@ def test_a_user_of_a_unix_socket_is_an_owner_where_rules_name_it(daemons, tmp_pa
         with Session(one) as first, Session(two) as second:
             first.put(bytes(10), name="x")
             assert [tensor.name for tensor in second.list().tensors] == ["x"]
-    plain = daemons.start("--devices=cpu")
+    plain = daemons.start("--devices=cpu", "--lame-duck=1ms")
     with grpc.insecure_channel(plain.unix) as one, grpc.insecure_channel(plain.unix) as two:
         with Session(one) as first, Session(two) as second:
             first.put(bytes(10), name="x")

@@ -2,12 +2,11 @@
 """Sessions that own tensors: who sees what, how long it stays, and how many there are."""
 
 import hashlib
-import time
 
 import grpc
 import pytest
 from daemon import wait_until
-from gemmd.v1 import resident_pb2, tensors_pb2
+from gemmd.v1 import registry_pb2_grpc, resident_pb2, statistics_pb2, tensors_pb2
 from tensors import DEADLINE_S, FLAGS, Session, by_handle, by_name, bytes_spec, refusal
 
 GEMMD_FLAGS = FLAGS
@@ -90,7 +89,7 @@ def test_leases_end(session):
 
 
 def test_a_session_lingers(daemons):
-    daemon = daemons.start("--devices=cpu", "--session-linger=300ms")
+    daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", "--session-linger=300ms")
     with grpc.insecure_channel(daemon.tcp) as channel:
         first = Session(channel)
         first.put(bytes(10), name="gone")
@@ -101,7 +100,15 @@ def test_a_session_lingers(daemons):
             third.put(bytes(10), name="stays")
             first.close()
             second.close()
-            time.sleep(2)  # To ask for a session would be a use of it.
+            registry = registry_pb2_grpc.RegistryStub(channel)
+
+            def are_over():
+                """As the statistics tell it: to ask for a session would be a use of it."""
+                request = statistics_pb2.GetStatisticsRequest()
+                told = registry.GetStatistics(request, timeout=DEADLINE_S).tensors
+                return (told.sessions, sorted(owner.tensors for owner in told.owners)) == (2, [1, 1])
+
+            wait_until(are_over, DEADLINE_S, "what is pinned alone is left")
             assert refusal(Session, channel, second.token)[0] == UNAUTHENTICATED
             with Session(channel, first.token) as again:
                 assert [tensor.name for tensor in again.list().tensors] == ["pinned"]
@@ -110,7 +117,7 @@ def test_a_session_lingers(daemons):
 
 def test_there_are_so_many_sessions(daemons):
     """One host may have seven times as many as are free."""
-    daemon = daemons.start("--devices=cpu", "--max-sessions=8", "--session-linger=100ms")
+    daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", "--max-sessions=8", "--session-linger=100ms")
     with grpc.insecure_channel(daemon.tcp) as channel, grpc.insecure_channel(daemon.unix) as local:
         sessions = [Session(channel) for _ in range(7)]
         code, text = refusal(Session, channel)

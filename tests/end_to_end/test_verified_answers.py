@@ -201,8 +201,8 @@ def test_a_second_wrong_answer_takes_the_device_out_of_service(serve, tmp_path):
     assert server.code_of() == DATA_LOSS
     # Canaries may follow still: whichever of them and the next products is wrong is the second.
     server.flip(*range(1, 1000))
-    wait_until(lambda: server.code_of() == UNAVAILABLE, 60, "the device to be out of service")
-    wait_until(lambda: server.daemon.events("device_not_ready"), 30, "health to know")
+    wait_until(lambda: server.code_of() == UNAVAILABLE, DEADLINE_S, "the device to be out of service")
+    wait_until(lambda: server.daemon.events("device_not_ready"), DEADLINE_S, "health to know")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["id"] for line in lines] == list(range(1, len(lines) + 1))
     assert not lines[0]["took_out_device"]
