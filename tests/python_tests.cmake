@@ -14,7 +14,9 @@ if(NOT CHROMIUM)
 endif()
 
 # Registers each test_<name>.py of this folder as <label>.<name>, except for the names after EXCEPT.
-# What follows ARGUMENTS is given to each.
+# What follows ARGUMENTS is given to each. A file with marks or checks of its own for the timed or the
+# exhaustive run is registered for it too, as <label>.<name>.timed and <label>.<name>.exhaustive, with that label;
+# a file whose `pytestmark` is one of the two has nothing for the default run.
 # pytest ends with 5, not 0, where a file holds no test.
 function(gemmd_add_python_tests label)
   cmake_parse_arguments(arg "" "" "EXCEPT;ARGUMENTS" ${ARGN})
@@ -26,19 +28,33 @@ function(gemmd_add_python_tests label)
     set(sanitized --sanitized)
   endif()
   file(GLOB files RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS test_*.py)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
   foreach(file ${files})
     string(REGEX REPLACE "^test_(.*)[.]py$" "\\1" name ${file})
     if(name IN_LIST arg_EXCEPT)
       continue()
     endif()
-    add_test(NAME ${label}.${name}
-      COMMAND ${GEMMD_TEST_PYTHON} -B -m pytest -p no:cacheprovider
-        --gemmd=$<TARGET_FILE:gemmd> --gemmctl=$<TARGET_FILE:gemmctl>
-        --gemmload=$<TARGET_FILE:gemmload> --chromium=${CHROMIUM}
-        --fake-worker=$<TARGET_FILE:gemmd-fake-worker>
-        --lying-worker=$<TARGET_FILE:gemmd-lying-worker>
-        --fake-nvml=$<TARGET_FILE:gemmd_fake_nvml> ${sanitized}
-        ${arg_ARGUMENTS} ${CMAKE_CURRENT_SOURCE_DIR}/${file})
-    set_tests_properties(${label}.${name} PROPERTIES LABELS ${label} TIMEOUT 600)
+    set(command ${GEMMD_TEST_PYTHON} -B -m pytest -p no:cacheprovider
+      --gemmd=$<TARGET_FILE:gemmd> --gemmctl=$<TARGET_FILE:gemmctl>
+      --gemmload=$<TARGET_FILE:gemmload> --chromium=${CHROMIUM}
+      --fake-worker=$<TARGET_FILE:gemmd-fake-worker>
+      --lying-worker=$<TARGET_FILE:gemmd-lying-worker>
+      --fake-nvml=$<TARGET_FILE:gemmd_fake_nvml> ${sanitized}
+      ${arg_ARGUMENTS} ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+    file(STRINGS ${file} only REGEX "^pytestmark = pytest[.]mark[.](timed|exhaustive)$")
+    if(NOT only)
+      add_test(NAME ${label}.${name} COMMAND ${command})
+      set_tests_properties(${label}.${name} PROPERTIES LABELS ${label} TIMEOUT ${GEMMD_TEST_TIMEOUT})
+    endif()
+    file(STRINGS ${file} has_timed REGEX "mark[.]timed|[^a-z_]timed[(]")
+    if(has_timed AND NOT only MATCHES "exhaustive" AND NOT GEMMD_SANITIZER)
+      add_test(NAME ${label}.${name}.timed COMMAND ${command} --timed --rows=${GEMMD_TIMED_ROWS})
+      set_tests_properties(${label}.${name}.timed PROPERTIES LABELS timed RUN_SERIAL TRUE TIMEOUT 3600)
+    endif()
+    file(STRINGS ${file} has_exhaustive REGEX "mark[.]exhaustive")
+    if(has_exhaustive)
+      add_test(NAME ${label}.${name}.exhaustive COMMAND ${command} --exhaustive)
+      set_tests_properties(${label}.${name}.exhaustive PROPERTIES LABELS exhaustive TIMEOUT 3600)
+    endif()
   endforeach()
 endfunction()

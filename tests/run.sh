@@ -1,37 +1,64 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Tests gemmd on a Debian 12 machine: installs what is missing, builds and runs every stage below.
-# Without arguments all of the first list, in this order; otherwise those named.
+# Tests gemmd on a Debian 12 machine: installs what is missing, builds and runs the stages below.
 #
-#   format    clang-format finds nothing to change
-#   release   builds with warnings as errors, each header alone, and runs every test, with random
-#             numbers from a new seed, which it prints; set GEMMD_TEST_SEED to repeat a run
-#   mutants   puts a handful of small faults into the release build, which its tests must find
-#   asan      the same tests under AddressSanitizer and UndefinedBehaviorSanitizer
-#   tsan      the tests that start threads and do not use gRPC under ThreadSanitizer
-#   clang     builds the programs with clang and -Wthread-safety, each source alone
-#   nocuda    as without a CUDA toolkit (asan's build): it is said once, daemon and catalogue are there
+#   tests/run.sh              the default: format, release, quickstart. No clock decides in it, so it passes
+#                             on slow and on busy machines; it takes some 20 minutes of two cores.
+#   tests/run.sh all          every stage of both lists, and keeps the outcome in tests/reports/all.txt
+#   tests/run.sh timed        what only a clock or the resident size of a process can show: a table of bounds
+#                             and what was seen. Run it on an idle machine; tests/timed/reports has tables.
+#   tests/run.sh STAGE ...    the stages that are named
+#
+# By default:
+#
+#   format      clang-format finds nothing to change
+#   release     builds with warnings as errors, each header alone, and runs the tests, with random
+#               numbers from a new seed, which it prints; set GEMMD_TEST_SEED to repeat a run
 #   quickstart  deploy/quickstart.sh ends with a checked product
-#   deploy    the images, and what else is in deploy/: needs root and the network
 #
-# Only where it is named:
+# With `all`:
 #
-#   fuzz      feeds every parser what libFuzzer makes, in a build of its own
-#   tidy      clang-tidy finds nothing
-#   torch     PyTorch models through gemmd.torch, one of them with real weights: downloads PyTorch, several
-#             GB, into an environment of its own
-#   gpus      builds the kernels for every GPU and counts their instructions; takes over an hour of one core
+#   exhaustive  the tests that take long
+#   asan        the default's tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   tsan        the tests that start threads and do not use gRPC under ThreadSanitizer
+#   clang       builds the programs with clang and -Wthread-safety, each source alone
+#   nocuda      as without a CUDA toolkit (asan's build): it is said once, daemon and catalogue are there
+#   mutants     puts a handful of small faults into the release build, which its tests must find
+#   unbundled   installs the release build without libraries of its own
+#   deploy      the images, and what else is in deploy/: needs root and the network
+#   fuzz        feeds every parser what libFuzzer makes, for a few seconds each, in a build of its own
+#
+# Only by name:
+#
+#   tidy        clang-tidy finds nothing
+#   torch       PyTorch models through gemmd.torch, one of them with real weights: downloads PyTorch, several
+#               GB, into an environment of its own
+#   gpus        builds the kernels for every GPU and counts their instructions; takes over an hour of one core
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-stages=(format release mutants asan tsan clang nocuda quickstart deploy)
-if [[ ${1:-} == --help ]]; then
-  sed -n '4,/^set/p' "$0" | sed -n 's/^# \{0,1\}//p'
-  exit 0
-fi
-if (($# > 0)); then stages=("$@"); fi
+stages=(format release quickstart)
+report=
+case "${1:-}" in
+  --help)
+    sed -n '4,/^set/p' "$0" | sed -n 's/^# \{0,1\}//p'
+    exit 0
+    ;;
+  all)
+    stages+=(exhaustive asan tsan clang nocuda mutants unbundled deploy fuzz)
+    report=tests/reports/all.txt
+    ;;
+  "") ;;
+  *) stages=("$@") ;;
+esac
+for stage in "${stages[@]}"; do
+  if ! grep -q "^stage_$stage()" "$0"; then
+    echo "tests/run.sh: got stage $stage, want one of those that --help lists" >&2
+    exit 2
+  fi
+done
 
 # Tests run side by side: threads that spin until there is work would take the others' time.
 export OMP_WAIT_POLICY=passive
@@ -41,14 +68,19 @@ venv="$root/build/venv"
 
 configure() { cmake --preset "$@" -DGEMMD_TEST_PYTHON="$venv/bin/python"; }
 
-# Runs the tests of a preset and keeps how long each took. At the end comes what the battery of
-# hostile peers measured.
+# Runs the tests of a preset in so many at a time and keeps how long each took.
 run_tests() {
+  local build=$1 preset=$2 parallel=$3
+  ctest --preset "$preset" --parallel "$parallel" --output-junit "$root/build/$build/tests_$preset.xml"
+}
+
+# The same, and then what the battery of hostile peers counted.
+run_tests_and_battery() {
   local rows="$root/build/$1/hostile_rows"
   local status=0
   rm -rf "$rows"
-  ctest --preset "$1" --parallel "$jobs" --output-junit "$root/build/$1/tests.xml" || status=$?
-  if [[ -d $rows ]]; then "$root/tests/hostile/table.py" "$rows"; fi
+  run_tests "$1" "$1" "$jobs" || status=$?
+  if [[ -d $rows ]]; then tests/timed/table.py "$rows" || status=1; fi
   return "$status"
 }
 
@@ -70,14 +102,47 @@ choose_seed() {
   echo "The tests take their random numbers from GEMMD_TEST_SEED=$GEMMD_TEST_SEED."
 }
 
-stage_release() {
-  choose_seed
+build_release() {
   prepare_python
   configure release -DGEMMD_BUILD_TESTS=ON -DGEMMD_BUNDLE_LIBRARIES=ON
   cmake --build --preset release
+}
+
+stage_release() {
+  choose_seed
+  build_release
   cmake --build --preset release --target headers
-  run_tests release
-  # Again as it is unless somebody asks for more: with no library of its own.
+  run_tests_and_battery release
+}
+
+stage_exhaustive() {
+  choose_seed
+  build_release
+  run_tests release exhaustive "$jobs"
+}
+
+# One test at a time; the table names machine, commit and date.
+stage_timed() {
+  local rows="$root/build/release/timed_rows" table="$root/build/timed.txt"
+  local status=0
+  choose_seed
+  build_release
+  rm -rf "$rows"
+  mkdir -p "$rows"
+  run_tests release timed 1 || status=$?
+  {
+    echo "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sed -n 1p), $(nproc) processors"
+    echo "commit $(git describe --always --dirty --abbrev=12), $(date --utc +%F)"
+    tests/timed/table.py "$rows" || status=1
+    echo "exit code $status"
+  } | tee "$table"
+  echo "The table is in $table; tests/timed/reports keeps those of idle machines."
+  return "$(tail -n 1 "$table" | cut -d' ' -f3)"
+}
+
+# As it is unless somebody asks for more: with no library of its own.
+stage_unbundled() {
+  prepare_python
   configure release -DGEMMD_BUILD_TESTS=ON -DGEMMD_BUNDLE_LIBRARIES=OFF
   cmake --build --preset release
   tests/end_to_end/install_test.sh "$root/build/release" alone
@@ -87,8 +152,7 @@ stage_release() {
 stage_mutants() {
   local turn
   turn=$((16#$(git rev-parse HEAD | cut -c 1-7)))
-  prepare_python
-  configure release -DGEMMD_BUILD_TESTS=ON -DGEMMD_BUNDLE_LIBRARIES=ON
+  build_release
   tests/mutants/mutants.py --build build/release --turn "$turn"
 }
 
@@ -96,13 +160,13 @@ stage_asan() {
   prepare_python
   configure asan
   cmake --build --preset asan
-  run_tests asan
+  run_tests_and_battery asan
 }
 
 stage_tsan() {
   configure tsan
   cmake --build --preset tsan
-  run_tests tsan
+  run_tests tsan tsan "$jobs"
 }
 
 stage_clang() {
@@ -168,8 +232,7 @@ stage_deploy() {
   local programs="$root/build/deploy"
   deploy/install-packages.sh deploy
   prepare_deploy_python
-  configure release -DGEMMD_BUILD_TESTS=ON -DGEMMD_BUNDLE_LIBRARIES=ON
-  cmake --build --preset release
+  build_release
   rm -rf "$programs/opt/gemmd"
   cmake --install build/release --component runtime --strip --prefix "$programs/opt/gemmd" >"$programs.log"
   "$venv/bin/python" -B -m pytest -p no:cacheprovider --durations=10 --programs="$programs" \
@@ -177,26 +240,28 @@ stage_deploy() {
     --fake-nvml="$root/build/release/fake_nvml/libnvidia-ml.so.1" tests/deploy
 }
 
-# Prints a title and the five largest of stdin's lines "SECONDS NAME".
-print_five() {
-  sort -rn | sed -n 1,5p |
+# Prints a title and the ten largest of stdin's lines "SECONDS NAME".
+print_ten() {
+  sort -rn | sed -n 1,10p |
     awk -v title="$1" 'NR == 1 { print title } { printf "%8.1f s  %s\n", $1, $2 }'
 }
 
 # The slowest build steps and tests of each build since this script began.
 print_slowest() {
-  local build
-  for build in build/*/; do
-    if [[ $build/.ninja_log -nt $beginning ]]; then
+  local log report
+  for log in build/*/.ninja_log; do
+    if [[ $log -nt $beginning ]]; then
       # A line: when the step began and ended in ms, the time of its output in ns, the output, a hash
       # of the command.
       awk -v began="$(stat --format=%Y "$beginning")" '
-        $3 >= began * 1e9 && !seen[$1, $2, $5]++ { print ($2 - $1) / 1000, $4 }' "$build/.ninja_log" |
-        print_five "slowest build steps of $build"
+        $3 >= began * 1e9 && !seen[$1, $2, $5]++ { print ($2 - $1) / 1000, $4 }' "$log" |
+        print_ten "slowest build steps of ${log%/*}"
     fi
-    if [[ $build/tests.xml -nt $beginning ]]; then
-      sed -n 's/.*<testcase name="\([^"]*\)".* time="\([^"]*\)".*/\2 \1/p' "$build/tests.xml" |
-        print_five "slowest tests of $build"
+  done
+  for report in build/*/tests_*.xml; do
+    if [[ $report -nt $beginning ]]; then
+      sed -n 's/.*<testcase name="\([^"]*\)".* time="\([^"]*\)".*/\2 \1/p' "$report" |
+        print_ten "slowest tests of ${report%.xml}"
     fi
   done
 }
@@ -204,10 +269,10 @@ print_slowest() {
 # The tests of each build that failed since this script began.
 print_failed() {
   local report
-  for report in build/*/tests.xml; do
+  for report in build/*/tests_*.xml; do
     if [[ $report -nt $beginning ]]; then
       sed -n 's/.*<testcase name="\([^"]*\)".* status="fail".*/\1/p' "$report" |
-        sed "s,^,FAILED: ${report%/tests.xml}: ,"
+        sed "s,^,FAILED: ${report%.xml}: ,"
     fi
   done
 }
@@ -232,11 +297,22 @@ for stage in "${stages[@]}"; do
   if ((status == 0)); then passed=$((passed + 1)); else failed+=("$stage"); fi
 done
 
+summary() {
+  echo "stages:"
+  printf '%s\n' "${durations[@]}"
+  print_failed
+  for stage in "${failed[@]}"; do echo "FAILED: $stage"; done
+  echo "stages: $passed passed, ${#failed[@]} failed"
+}
+
 echo
 print_slowest
-echo "stages:"
-printf '%s\n' "${durations[@]}"
-print_failed
-for stage in "${failed[@]}"; do echo "FAILED: $stage"; done
-echo "stages: $passed passed, ${#failed[@]} failed"
+summary
+if [[ $report ]]; then
+  mkdir -p "$(dirname "$report")"
+  {
+    echo "tests/run.sh all of commit $(git describe --always --dirty --abbrev=12) on $(date --utc +%F)"
+    summary
+  } >"$report"
+fi
 ((${#failed[@]} == 0))
