@@ -18,6 +18,7 @@
 #include "gemmd/client.h"
 #include "gemmd/v1/tensors.pb.h"
 #include "tests/client/fake_tensors.h"
+#include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -106,10 +107,10 @@ TEST(TensorTest, TheSessionIsTakenUpAgain) {
   const auto tensor = client->Put(View(values, 2, 2));
   ASSERT_THAT(tensor, IsOk());
   server.BreakSessions(false);
-  const absl::Time most = absl::Now() + absl::Seconds(30);
-  while (server.sessions_opened() < 2 && absl::Now() < most) {
-    ASSERT_THAT(client->Describe(tensor->ref()), IsOk());
-  }
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_THAT(client->Describe(tensor->ref()), IsOk());
+    return server.sessions_opened() >= 2;
+  }));
   EXPECT_EQ(server.sessions_opened(), 2);
   EXPECT_THAT(client->OpenSession("token1"), IsOk());
   EXPECT_THAT(client->OpenSession("token9"), StatusIs(absl::StatusCode::kFailedPrecondition));
@@ -124,10 +125,7 @@ TEST(TensorTest, ALostSessionIsFollowedByANewOne) {
   ASSERT_THAT(tensor, IsOk());
   server.BreakSessions(true);
   EXPECT_THAT(client->Describe(tensor->ref()), StatusIs(absl::StatusCode::kUnauthenticated));
-  const absl::Time most = absl::Now() + absl::Seconds(30);
-  absl::StatusOr<ResidentTensor> again = absl::UnknownError("");
-  while (!again.ok() && absl::Now() < most) again = client->Put(View(values, 2, 2));
-  ASSERT_THAT(again, IsOk());
+  EXPECT_TRUE(Eventually([&] { return client->Put(View(values, 2, 2)).ok(); }));
 }
 
 TEST(TensorTest, ASessionIsJoinedByItsToken) {
@@ -153,7 +151,7 @@ TEST(TensorTest, ASessionIsJoinedByItsToken) {
 }
 
 TEST(TensorTest, SessionsOfAServerThatIsNotThereFail) {
-  auto client = Client::Create("127.0.0.1:1", {.timeout = absl::Seconds(20), .max_attempts = 1});
+  auto client = Client::Create("127.0.0.1:1", {.timeout = kPatience, .max_attempts = 1});
   ASSERT_THAT(client, IsOk());
   EXPECT_THAT(client->Put(View(std::vector<float>(4), 2, 2)),
               StatusIs(absl::StatusCode::kUnavailable));
@@ -266,8 +264,8 @@ TEST(TensorTest, NothingIsLeftOfAChainThatNobodyWaitsFor) {
 
 // What a call waited for before it could be sent is not added to its time.
 TEST(TensorTest, DeadlinesCountFromTheEntry) {
-  constexpr absl::Duration kDelay = absl::Seconds(1);
-  constexpr absl::Duration kTimeout = absl::Seconds(30);
+  constexpr absl::Duration kDelay = absl::Milliseconds(500);
+  constexpr absl::Duration kTimeout = kPatience;
   const FakeTensors server({.session_delay = kDelay});
   const std::vector<float> values(4, 1.0f);
   const auto view = View(values, 2, 2);

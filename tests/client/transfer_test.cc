@@ -13,6 +13,7 @@
 #include "gemmd/client.h"
 #include "gemmd/v1/resident.pb.h"
 #include "tests/client/fake_tensors.h"
+#include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/units.h"
 
@@ -161,6 +162,7 @@ TEST(TransferTest, AnUploadOfWhichNothingMovesIsGivenUp) {
   const FakeTensors server({.ignores_chunks = true});
   {
     Client client = Connect(server, absl::Seconds(1));
+    ASSERT_THAT(client.OpenSession("", {.timeout = kPatience}), IsOk());
     EXPECT_THAT(client.Put(Line(RandomBytes(2 * kMebi))),
                 StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("and none for 1s")));
   }

@@ -98,7 +98,7 @@ int MultiplyOnAStream(gemmd::Client& client) {
 // The first product over TLS, with the file of who signed the server's certificate.
 int MultiplyWithTls(const char* address, const char* ca_file) {
   auto client =
-      gemmd::Client::Create(address, {.timeout = absl::Seconds(20), .tls = {.ca_file = ca_file}});
+      gemmd::Client::Create(address, {.timeout = absl::Seconds(60), .tls = {.ca_file = ca_file}});
   if (!client.ok()) {
     std::fprintf(stderr, "%s\n", client.status().ToString().c_str());
     return 1;
@@ -111,7 +111,7 @@ int MultiplyWithTls(const char* address, const char* ca_file) {
 int main(int argc, char** argv) {
   // Port 1 is reserved; nothing listens there.
   auto client =
-      gemmd::Client::Create(argc > 1 ? argv[1] : "127.0.0.1:1", {.timeout = absl::Seconds(20)});
+      gemmd::Client::Create(argc > 1 ? argv[1] : "127.0.0.1:1", {.timeout = absl::Seconds(60)});
   if (!client.ok()) {
     std::fprintf(stderr, "%s\n", client.status().ToString().c_str());
     return 1;

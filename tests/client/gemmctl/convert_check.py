@@ -132,7 +132,7 @@ def check(gemmctl, folder, source, target, order):
     numpy.save(folder / "in.npy", numpy.array(values, order="F" if order == "column" else "C"))
     command = [gemmctl, "convert", folder / "in.npy", "--input-type", source, "--type", target, "--order", order]
     run = subprocess.run(
-        command + ["--json", "-o", folder / "out.npy"], capture_output=True, text=True, timeout=120, check=False
+        command + ["--json", "-o", folder / "out.npy"], capture_output=True, text=True, timeout=300, check=False
     )
     case = f"{source} to {target}, {order}"
     assert run.returncode == 0, f"{case}: {run.stderr}"
@@ -175,7 +175,7 @@ def check_pipe(gemmctl):
             [gemmctl, "convert", "-", "--shape", "8,3", "--type", "s8", "-o", "-"],
             stdin=source,
             capture_output=True,
-            timeout=120,
+            timeout=300,
             check=True,
         )
     with tempfile.TemporaryFile() as target:

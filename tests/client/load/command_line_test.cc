@@ -10,12 +10,12 @@
 #include <sstream>
 #include <thread>
 
-#include "absl/time/clock.h"
 #include "client/load/load_command_line.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_service.h"
 #include "tests/client/load/delayed_server.h"
+#include "tests/testing/patience.h"
 #include "tests/testing/scratch_folder.h"
 
 namespace gemmd {
@@ -197,15 +197,15 @@ TEST(GemmloadTest, AStopBeforeTheFirstCallSaysSo) {
   EXPECT_THAT(outcome.err, HasSubstr("interrupted before the first call"));
 }
 
-// Runs gemmload and asks for a stop some time after its start.
-LoadOutcome RunAndStop(const std::vector<std::string>& arguments, const std::string& address,
-                       absl::Duration after) {
+// Runs gemmload and asks for a stop once so many calls have arrived.
+LoadOutcome RunAndStop(const std::vector<std::string>& arguments, const DelayedServer& server,
+                       int64_t calls) {
   StopRequests stop = 0;
   std::thread stopper([&] {
-    absl::SleepFor(after);
+    EXPECT_TRUE(Eventually([&] { return server.calls() >= calls; }));
     stop = 1;
   });
-  LoadOutcome outcome = RunLoadLine(arguments, address, stop);
+  LoadOutcome outcome = RunLoadLine(arguments, server.address(), stop);
   stopper.join();
   return outcome;
 }
@@ -215,25 +215,29 @@ TEST(GemmloadTest, AStopSaysHowManyStepsWereBegun) {
   const LoadOutcome outcome =
       RunAndStop({"--shape", "8,8,8", "--concurrency", "1,2,4", "--duration", "1h", "--warmup", "0",
                   "--verify", "0", "--quiet"},
-                 server.address(), absl::Milliseconds(500));
+                 server, 10);
   EXPECT_EQ(outcome.code, ExitCode::kOk) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("interrupted: 1 of 3 steps were begun"));
 }
 
+// A search that begins with 50 calls a second and whose first window takes a third of the duration.
+std::vector<std::string> SearchFor(const std::string& duration) {
+  return {"--shape", "8,8,8",      "--slo",  "p50=500ms", "--rate", "50",     "--warmup",
+          "0",       "--duration", duration, "--verify",  "0",      "--quiet"};
+}
+
+// 30 calls are due in the first window, and about as many in each other until the answer is found.
+TEST(GemmloadTimed, AnInterruptedSearchSaysWhatHeld) {
+  const DelayedServer server({});
+  const LoadOutcome outcome = RunAndStop(SearchFor("1800ms"), server, 70);
+  EXPECT_EQ(outcome.code, ExitCode::kOk) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("search interrupted; at least "));
+  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("highest rate that holds")));
+}
+
 TEST(GemmloadTest, AnInterruptedSearchSaysWhatItKnows) {
   const DelayedServer server({});
-  const std::vector<std::string> search = {"--shape",  "8,8,8",    "--slo",  "p50=500ms",  "--rate",
-                                           "50",       "--warmup", "0",      "--duration", "1800ms",
-                                           "--verify", "0",        "--quiet"};
-  // Two windows of a third of that have ended by then, and too few for an answer.
-  const LoadOutcome later = RunAndStop(search, server.address(), absl::Milliseconds(2000));
-  EXPECT_EQ(later.code, ExitCode::kOk) << later.err;
-  EXPECT_THAT(later.out, HasSubstr("search interrupted; at least "));
-  EXPECT_THAT(later.out, testing::Not(HasSubstr("highest rate that holds")));
-
-  std::vector<std::string> slow = search;
-  *std::find(slow.begin(), slow.end(), "1800ms") = "3h";
-  const LoadOutcome early = RunAndStop(slow, server.address(), absl::Milliseconds(500));
+  const LoadOutcome early = RunAndStop(SearchFor("3h"), server, 10);
   EXPECT_EQ(early.code, ExitCode::kRefused);
   EXPECT_THAT(early.out, AllOf(HasSubstr("search interrupted before any rate held"),
                                HasSubstr("== 50.0/s"), HasSubstr("warning: interrupted")));
@@ -249,7 +253,7 @@ TEST(GemmloadTest, WrongAnswersFailASearch) {
 }
 
 // A busy machine may make windows contradict each other, which a search then says.
-TEST(GemmloadTest, SearchesForTheRateThatHolds) {
+TEST(GemmloadTimed, SearchesForTheRateThatHolds) {
   // One connection of a server that takes 50 ms a call: with one call in flight, at most 20 a
   // second.
   const DelayedServer server({.delay = absl::Milliseconds(50)});

@@ -15,7 +15,8 @@ namespace gemmd {
 
 class DelayedServer::Gemm : public v1::Gemm::WithCallbackMethod_Multiply<v1::Gemm::Service> {
  public:
-  explicit Gemm(const DelayScript& script) : script_(script), timer_([this] { Run(); }) {}
+  explicit Gemm(const DelayScript& script)
+      : script_(script), is_held_(script.is_held), timer_([this] { Run(); }) {}
 
   ~Gemm() override {
     {
@@ -41,14 +42,28 @@ class DelayedServer::Gemm : public v1::Gemm::WithCallbackMethod_Multiply<v1::Gem
     return reactor;
   }
 
+  int64_t calls() {
+    absl::MutexLock lock(&mutex_);
+    return calls_;
+  }
+
+  void Release() {
+    absl::MutexLock lock(&mutex_);
+    is_held_ = false;
+  }
+
  private:
+  bool HasAnswers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !is_held_ && !held_.empty();
+  }
+
   // Answers what is due, until the end; then the rest.
   void Run() {
     absl::MutexLock lock(&mutex_);
     while (!is_ending_ || !held_.empty()) {
-      const absl::Time due = held_.empty() ? absl::InfiniteFuture() : held_.begin()->first;
+      const absl::Time due = HasAnswers() ? held_.begin()->first : absl::InfiniteFuture();
       const auto has_earlier = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return is_ending_ || (!held_.empty() && held_.begin()->first < due);
+        return is_ending_ || (HasAnswers() && held_.begin()->first < due);
       };
       if (!is_ending_ && absl::Now() < due) {
         mutex_.AwaitWithDeadline(absl::Condition(&has_earlier), due);
@@ -67,6 +82,7 @@ class DelayedServer::Gemm : public v1::Gemm::WithCallbackMethod_Multiply<v1::Gem
   int64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time stalled_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   std::multimap<absl::Time, grpc::ServerUnaryReactor*> held_ ABSL_GUARDED_BY(mutex_);
+  bool is_held_ ABSL_GUARDED_BY(mutex_);
   bool is_ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread timer_;
 };
@@ -84,5 +100,9 @@ DelayedServer::~DelayedServer() {
   server_->Shutdown(std::chrono::system_clock::now());
   server_->Wait();
 }
+
+int64_t DelayedServer::calls() const { return gemm_->calls(); }
+
+void DelayedServer::Release() { gemm_->Release(); }
 
 }  // namespace gemmd

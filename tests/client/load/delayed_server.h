@@ -22,6 +22,8 @@ struct DelayScript {
   // Calls before this one take `early_delay` instead, as those of a cold server do.
   int64_t early_calls = 0;
   absl::Duration early_delay = absl::ZeroDuration();
+  // No answer leaves before the test says so.
+  bool is_held = false;
 };
 
 class DelayedServer {
@@ -30,6 +32,12 @@ class DelayedServer {
   ~DelayedServer();
 
   const std::string& address() const { return address_; }
+
+  // How many calls have arrived.
+  int64_t calls() const;
+
+  // Ends the script's `is_held`.
+  void Release();
 
  private:
   class Gemm;

@@ -13,6 +13,7 @@
 #include "client/load/load_run.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "tests/client/fake_service.h"
+#include "tests/testing/patience.h"
 #include "tests/testing/units.h"
 
 namespace gemmd {
@@ -36,6 +37,7 @@ class LoadRunTest : public testing::Test {
     payloads_.push_back(MakePayload(mix_[0], OperandValues::kIntegers, 1).value());
     step_.warmup_ns = 0;
     step_.interval_ns = 100 * kMs;
+    step_.timeout = kPatience;
   }
 
   StepResult Run(const std::vector<std::string>& addresses, double verified_share = 0) {

@@ -16,12 +16,14 @@ TEST_F(LoadStopTest, AnInterruptedRunReportsWhatThereIs) {
   const DelayedServer server({.delay = absl::Milliseconds(50)});
   SetRate(200);
   step_.duration_ns = 3600'000 * kMs;
+  int64_t answered = 0;
   progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
-    if (interval.to_ns >= 300 * kMs) stop_ = 1;
+    answered += interval.ok;
+    if (answered >= 20) stop_ = 1;
   };
   const StepResult result = Run({server.address()});
   EXPECT_TRUE(result.was_interrupted);
-  EXPECT_GE(result.window_s, 0.3);
+  EXPECT_GE(result.window_s, 0.095 + 0.05);  // The twentieth was due at 95 ms.
   EXPECT_LT(result.window_s, 60);
   EXPECT_GE(result.tally.ok(), 20);
   EXPECT_EQ(result.tally.failed(), 0);  // Those under way were waited for.
@@ -46,9 +48,13 @@ TEST_F(LoadStopTest, AStopWhileBlockedCountsWhatWasHeldBack) {
   SetRate(1000, 2);
   step_.duration_ns = 3600'000 * kMs;
   step_.timeout = absl::Hours(1);
+  int64_t stopped_at_ns = 0;
   progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
-    if (interval.to_ns >= 300 * kMs) stop_ = 1;
-    if (interval.to_ns >= 500 * kMs) stop_ = 2;
+    if (stop_ == 0 && interval.to_ns >= 300 * kMs && interval.in_flight == 2) {
+      stopped_at_ns = interval.to_ns;
+      stop_ = 1;
+    }
+    if (stop_ == 1 && interval.to_ns >= stopped_at_ns + 200 * kMs) stop_ = 2;
   };
   const StepResult result = Run({server.address()});
   EXPECT_TRUE(result.was_interrupted);
@@ -78,7 +84,7 @@ TEST_F(LoadStopTest, ASecondStopGivesUpTheCallsUnderWay) {
   step_.duration_ns = 3600'000 * kMs;
   step_.timeout = absl::Hours(1);
   progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
-    if (interval.to_ns >= 200 * kMs) stop_ = 2;
+    if (interval.in_flight == 5) stop_ = 2;
   };
   const StepResult result = Run({server.address(), other.address()});
   EXPECT_TRUE(result.was_interrupted);

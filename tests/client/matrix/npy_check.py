@@ -39,7 +39,7 @@ SHAPES = [(5,), (1, 1), (3, 5), (8, 9), (0, 4), (4, 0), (2, 3, 5), (1, 4, 3), (3
 
 def rewrite(program, source, target, element_type=None):
     command = [program, source, target] + ([element_type] if element_type else [])
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def random_array(random, name, dtype, shape):

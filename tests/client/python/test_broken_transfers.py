@@ -42,7 +42,7 @@ def test_downloads_go_on(daemon, client, array, connections):
 def test_what_breaks_again_and_again_ends(daemon, array):
     with (
         BreakingProxy(daemon.port, after_bytes=1000, breaks=10**6) as proxy,
-        gemmd.Client(proxy.address, timeout=20) as broken,
+        gemmd.Client(proxy.address, timeout=60) as broken,
     ):
         with pytest.raises((gemmd.Unavailable, gemmd.NotFound)):
             broken.put(array)

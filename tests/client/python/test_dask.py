@@ -18,9 +18,13 @@ def integers(numbers, *shape, dtype=np.float32):
     return numbers.integers(-4, 4, shape, endpoint=True).astype(dtype)
 
 
-@pytest.fixture
-def three(daemons):
-    return [daemons.start("--devices=cpu", "--lame-duck=1ms") for _ in range(3)]
+@pytest.fixture(scope="module")
+def three(gemmd, tmp_path_factory):
+    from fixtures import Daemons
+
+    daemons = Daemons(gemmd, tmp_path_factory.mktemp)
+    yield [daemons.start("--devices=cpu", "--lame-duck=1ms") for _ in range(3)]
+    daemons.end()
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +63,12 @@ def test_a_cluster_and_three_daemons(cluster, three, numbers):
     assert min(counts) > 0
 
 
-def test_a_daemon_that_ends(cluster, three, numbers):
-    three[1].stop()
+def test_a_daemon_that_ends(cluster, three, daemons, numbers):
+    ended = daemons.start("--devices=cpu", "--lame-duck=1ms")
+    ended.stop()
     a = integers(numbers, 60, 60)
     blocks = da.from_array(a, 20)
-    addresses = [each.tcp for each in three]
+    addresses = [three[0].tcp, ended.tcp, three[2].tcp]
     options = gemmd.ClientOptions(max_attempts=1)
     d = gemmd.dask.matmul(blocks, blocks, addresses, client_options=options)
     assert np.array_equal(d.compute(), a @ a)

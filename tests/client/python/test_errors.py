@@ -196,8 +196,8 @@ def test_pushback_is_waited_for(serve):
         assert client.matmul(ONE, ONE) == 3
         assert time.monotonic() - start >= 0.06
         # A pause that would not end before the call has to is none.
-        service.refusals, service.pushback_ms = 1, "60000"
-        refused(gemmd.ResourceExhausted, client.matmul, ONE, ONE, timeout=30)
+        service.refusals, service.pushback_ms = 1, "600000"
+        refused(gemmd.ResourceExhausted, client.matmul, ONE, ONE, timeout=60)
     assert len(service.calls) >= 5
 
 

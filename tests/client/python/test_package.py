@@ -27,7 +27,7 @@ with gemmd.Client(sys.argv[1]) as client:
 
 def pip(*arguments):
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=3000)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_the_installed_package_multiplies(wheel, daemon, tmp_path):
         [sys.executable, "-B", "-c", PRODUCT, daemon.tcp, str(tmp_path)],
         env={"PYTHONPATH": str(tmp_path)},
         check=True,
-        timeout=60,
+        timeout=300,
     )
 
 
@@ -73,7 +73,7 @@ def test_a_source_distribution_builds_the_same(sources, wheel, tmp_path):
         [sys.executable, "setup.py", "-q", "sdist", f"--dist-dir={tmp_path}"],
         cwd=sources,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     (archive,) = tmp_path.glob("gemmd-*.tar.gz")
     with tarfile.open(archive) as tar:

@@ -10,7 +10,7 @@ import gemmd
 import ml_dtypes
 import numpy as np
 import pytest
-from daemon import wait_until
+from daemon import PATIENCE_S, wait_until
 from elements import ELEMENTS
 from gemmd.v1 import tensors_pb2
 
@@ -212,7 +212,7 @@ def test_a_session_ends_with_its_client(daemon, client):
     with gemmd.Client(daemon.unix) as other:
         other.put(np.ones((2, 2), np.float32), name="gone")
         sessions = client.statistics().tensors.sessions
-    wait_until(lambda: client.statistics().tensors.sessions < sessions, 30, "the session's end")
+    wait_until(lambda: client.statistics().tensors.sessions < sessions, PATIENCE_S, "the session's end")
 
 
 def test_a_client_that_is_not_closed_holds_no_program_up(daemon):
@@ -228,7 +228,7 @@ def test_a_client_that_is_not_closed_holds_no_program_up(daemon):
         env={"PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * PATIENCE_S,
         check=True,
     )
     assert (done.stdout, done.stderr) == ("2.0\n", "")
@@ -250,7 +250,7 @@ def test_a_daemon_that_starts_anew(daemons, numbers, tmp_path):
             except (gemmd.Unauthenticated, gemmd.Unavailable):
                 return False
 
-        wait_until(is_new, 30, "a new session")
+        wait_until(is_new, PATIENCE_S, "a new session")
         with pytest.raises(gemmd.NotFound):
             tensor.get()
         assert [each.name for each in client.tensors()] == ["new"]
