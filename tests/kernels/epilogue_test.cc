@@ -23,8 +23,6 @@ namespace {
 
 using enum ElementType;
 
-constexpr Order kOrders[] = {Order::kRowMajor, Order::kColumnMajor};
-
 class EpilogueTest : public testing::Test {
  protected:
   void SetUp() override { SetThreads(1); }

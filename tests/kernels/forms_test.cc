@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <ostream>
 #include <utility>
 #include <vector>
 
@@ -19,10 +18,6 @@
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
-
-// Found by gtest in the namespace of Kernel.
-void PrintTo(const Kernel& kernel, std::ostream* out);
-
 namespace {
 
 using mma::Operand;

@@ -15,14 +15,14 @@ namespace {
 
 using enum ElementType;
 
-constexpr int64_t kMax = INT64_MAX;
+constexpr int64_t kLargest = INT64_MAX;
 
-MatrixLayout Tight(ElementType type, int64_t rows, int64_t columns) {
+MatrixLayout TightRows(ElementType type, int64_t rows, int64_t columns) {
   return TightLayout("x", type, Order::kRowMajor, rows, columns).value();
 }
 
 TEST(LayoutTest, BytesOfPackedLines) {
-  MatrixLayout layout = Tight(kE3m2, 3, 5);  // 30 bits, 4 bytes a line.
+  MatrixLayout layout = TightRows(kE3m2, 3, 5);  // 30 bits, 4 bytes a line.
   EXPECT_EQ(layout.batch_stride_bytes, 12);
   layout.leading_dimension = 8;  // 6 bytes a line.
   layout.batch_stride_bytes = 20;
@@ -32,7 +32,7 @@ TEST(LayoutTest, BytesOfPackedLines) {
   EXPECT_EQ(BytesOf("a", layout, 0).value().least, 0);
   layout.batch_stride_bytes = 0;
   EXPECT_EQ(BytesOf("a", layout, 1000).value().full, 18);
-  EXPECT_EQ(BytesOf("a", Tight(kF64, 0, 7), 3).value().full, 0);
+  EXPECT_EQ(BytesOf("a", TightRows(kF64, 0, 7), 3).value().full, 0);
 }
 
 TEST(LayoutTest, TightLayoutsThatLeave63Bits) {
@@ -74,7 +74,7 @@ TEST(LayoutTest, BytesAgreeWith128Bits) {
       least = before + (layout.lines() - 1) * stride + last;
       full = before + layout.lines() * stride;
     }
-    const bool is_representable = line_bits + 7 <= kMax && full <= kMax && least <= kMax;
+    const bool is_representable = line_bits + 7 <= kLargest && full <= kLargest && least <= kLargest;
     const absl::StatusOr<ByteCount> bytes = BytesOf("a", layout, batch);
     ASSERT_EQ(bytes.ok(), is_representable) << bytes.status();
     (is_representable ? fits : overflows) += 1;
@@ -96,7 +96,7 @@ TEST(LayoutTest, TightBytesAgreeWith128Bits) {
     const __int128 line = (static_cast<__int128>(columns) * BitsOf(type) + 7) / 8;
     const absl::StatusOr<MatrixLayout> layout =
         TightLayout("a", type, Order::kRowMajor, rows, columns);
-    const bool is_representable = line <= kMax && line * rows <= kMax;
+    const bool is_representable = line <= kLargest && line * rows <= kLargest;
     ASSERT_EQ(layout.ok(), is_representable);
     if (is_representable) {
       ASSERT_EQ(layout->batch_stride_bytes, static_cast<int64_t>(line * rows));
@@ -113,12 +113,12 @@ TEST(LayoutTest, OperationsAgreeWith128Bits) {
     problem.m = random.Between(1, int64_t{1} << random.Between(0, 30));
     problem.n = random.Between(1, int64_t{1} << random.Between(0, 30));
     problem.k = random.Between(1, int64_t{1} << random.Between(0, 30));
-    problem.a = Tight(kB1, problem.m, problem.k);
-    problem.b = Tight(kB1, problem.k, problem.n);
-    problem.d = Tight(kS4, problem.m, problem.n);
+    problem.a = TightRows(kB1, problem.m, problem.k);
+    problem.b = TightRows(kB1, problem.k, problem.n);
+    problem.d = TightRows(kS4, problem.m, problem.n);
     const __int128 operations = static_cast<__int128>(2) * problem.m * problem.n * problem.k;
-    ASSERT_EQ(Validate(problem).ok(), operations <= kMax);
-    if (operations <= kMax) {
+    ASSERT_EQ(Validate(problem).ok(), operations <= kLargest);
+    if (operations <= kLargest) {
       ASSERT_EQ(Operations(problem), static_cast<int64_t>(operations));
     }
   }

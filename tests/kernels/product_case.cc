@@ -319,6 +319,8 @@ testing::AssertionResult PaddingIsUntouched(const Problem& problem,
          << static_cast<int>(*expected);
 }
 
+void PrintTo(const Kernel& kernel, std::ostream* out) { *out << kernel.name; }
+
 std::string DescribeCase(const Problem& problem, Pattern pattern) {
   return Concat(Describe(problem), ", D ", problem.d.order == Order::kRowMajor ? "row" : "column",
                 ", leading dimensions ", problem.a.leading_dimension, " ",

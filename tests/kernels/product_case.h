@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <ostream>
 #include <string_view>
 #include <vector>
 
@@ -32,6 +33,8 @@ inline constexpr std::array<Pattern, 8> kAllPatterns = {
     Pattern::kZeros,      Pattern::kOneHot,   Pattern::kRamps,        Pattern::kLargest,
     Pattern::kSubnormals, Pattern::kSpecials, Pattern::kCancellation, Pattern::kRandom};
 std::string_view NameOf(Pattern pattern);
+
+inline constexpr Order kOrders[] = {Order::kRowMajor, Order::kColumnMajor};
 
 // How a case departs from tight row-major matrices.
 struct Layouts {
@@ -70,6 +73,9 @@ absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const Pro
 // the last byte of a packed line ends with zero bits.
 testing::AssertionResult PaddingIsUntouched(const Problem& problem,
                                             const std::vector<std::byte>& d);
+
+// How gtest prints the parameter of a test; it looks for it in the namespace of Kernel.
+void PrintTo(const Kernel& kernel, std::ostream* out);
 
 std::string DescribeCase(const Problem& problem, Pattern pattern);
 

@@ -5,8 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <ostream>
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
@@ -18,19 +19,12 @@
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
-
-// Found by gtest in the namespace of Kernel.
-void PrintTo(const Kernel& kernel, std::ostream* out) { *out << kernel.name; }
-
 namespace {
 
 constexpr int64_t kTile = 16;
-constexpr Order kOrders[] = {Order::kRowMajor, Order::kColumnMajor};
 
-std::vector<int64_t> Extents() {
-  if (kIsSanitized) return {0, 1, kTile + 1};
-  return {0, 1, kTile - 1, kTile, kTile + 1, 2 * kTile + 3};
-}
+const std::vector<int64_t> kFewExtents = {0, 1, kTile + 1};
+const std::vector<int64_t> kExtents = {0, 1, kTile - 1, kTile, kTile + 1, 2 * kTile + 3};
 
 class RowTest : public testing::TestWithParam<Kernel> {
  protected:
@@ -65,36 +59,61 @@ class RowTest : public testing::TestWithParam<Kernel> {
     ExpectCorrect(FillCase(problem, pattern, random_));
   }
 
+  // Three sizes of leading dimension go round with eight orders and eight patterns, so that every
+  // shape meets every order, and every order every pattern.
+  void ExpectShapes(const std::vector<int64_t>& extents) {
+    SCOPED_TRACE(random_.trace());
+    size_t turn = 0;
+    for (int64_t m : extents) {
+      for (int64_t n : extents) {
+        for (int64_t k : extents) {
+          for (int order = 0; order < 8; ++order) {
+            Layouts layouts;
+            layouts.a = kOrders[order & 1];
+            layouts.b = kOrders[order >> 1 & 1];
+            layouts.d = kOrders[order >> 2 & 1];
+            layouts.padding = order % 3 * 3;
+            Problem problem = MakeProblem(kernel_, m, n, k, layouts);
+            if (kernel_.a == ElementType::kB1 && turn % 2 == 0) {
+              problem.bit_operation = BitOperation::kXor;
+            }
+            ExpectCorrect(problem, kAllPatterns[turn++ % kAllPatterns.size()]);
+            if (HasFatalFailure()) return;
+          }
+          ++turn;
+        }
+      }
+    }
+  }
+
+  // Deep enough for libraries to cut k into blocks, and for sums of 8-bit integers to leave s32.
+  void ExpectDeepProducts() {
+    SCOPED_TRACE(random_.trace());
+    for (Pattern pattern : {Pattern::kLargest, Pattern::kRandom}) {
+      if (kIsSanitized && pattern != Pattern::kRandom) continue;
+      ExpectCorrect(MakeProblem(kernel_, 3, 2, 140001, Layouts{}), pattern);
+      ExpectCorrect(MakeProblem(kernel_, 1, 1, 140001, Layouts{}), pattern);
+    }
+  }
+
+  void ExpectLargerThanBlocks() {
+    SCOPED_TRACE(random_.trace());
+    for (Order order : kOrders) {
+      if (kIsSanitized && order == Order::kColumnMajor) continue;
+      Layouts layouts;
+      layouts.b = order;
+      layouts.d = order;
+      ExpectCorrect(MakeProblem(kernel_, 193, 97, 401, layouts), Pattern::kRandom);
+      ExpectCorrect(MakeProblem(kernel_, 1, 517, 301, layouts), Pattern::kRandom);
+      ExpectCorrect(MakeProblem(kernel_, 517, 1, 301, layouts), Pattern::kRandom);
+    }
+  }
+
   const Kernel& kernel_ = GetParam();
   RandomSource random_;
 };
 
-// Three sizes of leading dimension go round with eight orders and eight patterns, so that every
-// shape meets every order, and every order every pattern.
-TEST_P(RowTest, EveryShapeInEveryOrder) {
-  SCOPED_TRACE(random_.trace());
-  size_t turn = 0;
-  for (int64_t m : Extents()) {
-    for (int64_t n : Extents()) {
-      for (int64_t k : Extents()) {
-        for (int order = 0; order < 8; ++order) {
-          Layouts layouts;
-          layouts.a = kOrders[order & 1];
-          layouts.b = kOrders[order >> 1 & 1];
-          layouts.d = kOrders[order >> 2 & 1];
-          layouts.padding = order % 3 * 3;
-          Problem problem = MakeProblem(kernel_, m, n, k, layouts);
-          if (kernel_.a == ElementType::kB1 && turn % 2 == 0) {
-            problem.bit_operation = BitOperation::kXor;
-          }
-          ExpectCorrect(problem, kAllPatterns[turn++ % kAllPatterns.size()]);
-          if (HasFatalFailure()) return;
-        }
-        ++turn;
-      }
-    }
-  }
-}
+TEST_P(RowTest, EveryShapeInEveryOrder) { ExpectShapes(kFewExtents); }
 
 TEST_P(RowTest, EveryPatternInEveryOrder) {
   SCOPED_TRACE(random_.trace());
@@ -127,29 +146,6 @@ TEST_P(RowTest, BatchesWithGapsAndBroadcasts) {
         if (HasFatalFailure()) return;
       }
     }
-  }
-}
-
-// Deep enough for libraries to cut k into blocks, and for sums of 8-bit integers to leave s32.
-TEST_P(RowTest, DeepProducts) {
-  SCOPED_TRACE(random_.trace());
-  for (Pattern pattern : {Pattern::kLargest, Pattern::kRandom}) {
-    if (kIsSanitized && pattern != Pattern::kRandom) continue;
-    ExpectCorrect(MakeProblem(kernel_, 3, 2, 140001, Layouts{}), pattern);
-    ExpectCorrect(MakeProblem(kernel_, 1, 1, 140001, Layouts{}), pattern);
-  }
-}
-
-TEST_P(RowTest, LargerThanTheBlocksOfTheLibraries) {
-  SCOPED_TRACE(random_.trace());
-  for (Order order : kOrders) {
-    if (kIsSanitized && order == Order::kColumnMajor) continue;
-    Layouts layouts;
-    layouts.b = order;
-    layouts.d = order;
-    ExpectCorrect(MakeProblem(kernel_, 193, 97, 401, layouts), Pattern::kRandom);
-    ExpectCorrect(MakeProblem(kernel_, 1, 517, 301, layouts), Pattern::kRandom);
-    ExpectCorrect(MakeProblem(kernel_, 517, 1, 301, layouts), Pattern::kRandom);
   }
 }
 
@@ -245,6 +241,33 @@ std::string PrintName(const testing::TestParamInfo<Kernel>& row) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, RowTest, testing::ValuesIn(Catalog(DeviceKind::kCpu)), PrintName);
+
+// The first row of each engine and of each pair of types that it computes with: the others differ in
+// what they convert.
+std::vector<Kernel> OneOfEachEngine() {
+  std::vector<Kernel> rows;
+  for (const Kernel& kernel : Catalog(DeviceKind::kCpu)) {
+    const bool is_known = std::any_of(rows.begin(), rows.end(), [&](const Kernel& row) {
+      return row.engine == kernel.engine && row.recipe.a_compute == kernel.recipe.a_compute &&
+             row.recipe.b_compute == kernel.recipe.b_compute;
+    });
+    if (!is_known) rows.push_back(kernel);
+  }
+  return rows;
+}
+
+class EngineTest : public RowTest {};
+TEST_P(EngineTest, EveryShapeInEveryOrder) { ExpectShapes(kIsSanitized ? kFewExtents : kExtents); }
+TEST_P(EngineTest, DeepProducts) { ExpectDeepProducts(); }
+TEST_P(EngineTest, LargerThanTheBlocksOfTheLibraries) { ExpectLargerThanBlocks(); }
+INSTANTIATE_TEST_SUITE_P(Catalog, EngineTest, testing::ValuesIn(OneOfEachEngine()), PrintName);
+
+class RowExhaustive : public RowTest {};
+TEST_P(RowExhaustive, EveryShapeInEveryOrder) { ExpectShapes(kExtents); }
+TEST_P(RowExhaustive, DeepProducts) { ExpectDeepProducts(); }
+TEST_P(RowExhaustive, LargerThanTheBlocksOfTheLibraries) { ExpectLargerThanBlocks(); }
+INSTANTIATE_TEST_SUITE_P(Catalog, RowExhaustive, testing::ValuesIn(Catalog(DeviceKind::kCpu)),
+                         PrintName);
 
 }  // namespace
 }  // namespace gemmd

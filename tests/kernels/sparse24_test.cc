@@ -370,17 +370,28 @@ TEST_P(SparseTypeTest, NegativeZeroIsZero) {
   EXPECT_EQ(Expanded(layout, Compressed(layout, dense)), DenseBits(layout).bytes());
 }
 
-// Large enough to be shared among threads.
-TEST_P(SparseTypeTest, LargeMatrix) {
-  SCOPED_TRACE(random_.trace());
-  const SparseLayout layout = LayoutFor(type_, 613, 40 * 32 + 5);
-  ExpectKept(layout, RandomMatrix(layout));
+std::string PrintType(const testing::TestParamInfo<ElementType>& type) {
+  return std::string(NameOf(type.param));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SparseTypeTest, testing::ValuesIn(SparseTypes()),
-                         [](const testing::TestParamInfo<ElementType>& type) {
-                           return std::string(NameOf(type.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(All, SparseTypeTest, testing::ValuesIn(SparseTypes()), PrintType);
+
+class LargeSparseTest : public SparseTypeTest {
+ protected:
+  // Large enough to be shared among threads.
+  void ExpectLargeMatrixKept() {
+    SCOPED_TRACE(random_.trace());
+    const SparseLayout layout = LayoutFor(type_, 613, 40 * 32 + 5);
+    ExpectKept(layout, RandomMatrix(layout));
+  }
+};
+TEST_P(LargeSparseTest, IsKept) { ExpectLargeMatrixKept(); }
+// One type of each form.
+INSTANTIATE_TEST_SUITE_P(Forms, LargeSparseTest, testing::Values(kF32, kS8, kE2m1), PrintType);
+
+class LargeSparseExhaustive : public LargeSparseTest {};
+TEST_P(LargeSparseExhaustive, IsKept) { ExpectLargeMatrixKept(); }
+INSTANTIATE_TEST_SUITE_P(All, LargeSparseExhaustive, testing::ValuesIn(SparseTypes()), PrintType);
 
 }  // namespace
 }  // namespace gemmd

@@ -22,7 +22,7 @@ namespace {
 using verify::CheckEnd;
 using verify::CheckResult;
 
-constexpr std::string_view kF16 = "mma.m16n8k16.f32.f16.f16.f32";
+constexpr std::string_view kMmaF16 = "mma.m16n8k16.f32.f16.f16.f32";
 constexpr std::string_view kSparseF16 = "mma.sp.m16n8k32.f32.f16.f16.f32";
 constexpr std::string_view kSparseS8 = "mma.sp.m16n8k64.s32.s8.s8.s32";
 constexpr std::string_view kF32Library = "openblas.f32.f32.f32";
@@ -43,7 +43,7 @@ TEST(VerifyTest, FindsEachFlipOfIntegers) {
 
 TEST(VerifyTest, FindsWhatIsAboveRounding) {
   RandomSource random;
-  for (const std::string_view name : {kF16, kF32Library}) {
+  for (const std::string_view name : {kMmaF16, kF32Library}) {
     for (const FlipAt at : kAllFlips) {
       const FlipFigures figures =
           CountFoundBySums(KernelNamed(name), ElementType::kF32, at, 100, {}, random);
@@ -59,7 +59,7 @@ TEST(VerifyTest, FindsWhatIsAboveRounding) {
 TEST(VerifyTest, SamplesAsItsFormulaPredicts) {
   RandomSource random;
   for (const double rate : {1.0 / 64, 1.0 / 4}) {
-    const SampleFigures figures = CountFoundBySample(KernelNamed(kF16), 400, rate, random);
+    const SampleFigures figures = CountFoundBySample(KernelNamed(kMmaF16), 400, rate, random);
     EXPECT_TRUE(IsAsPredicted(figures))
         << figures.found << " of " << figures.flips << ", each with " << figures.predicted;
     if (rate < 0.1) continue;
@@ -117,7 +117,7 @@ TEST(VerifyTest, FindsWhatIsWrongWhereAIsSparse) {
 
 TEST(VerifyTest, AWholeSampleFindsAnyFlipAndSaysWhere) {
   RandomSource random;
-  const Kernel& kernel = KernelNamed(kF16);
+  const Kernel& kernel = KernelNamed(kMmaF16);
   const Product product = RandomProduct(kernel, {.m = 17, .n = 19, .k = 33}, random);
   std::vector<std::byte> d = Computed(kernel, product);
   const uint64_t before = LoadBits(ElementType::kF32, d.data(), 5 * 19 + 7);
@@ -139,7 +139,7 @@ TEST(VerifyTest, AWholeSampleFindsAnyFlipAndSaysWhere) {
 // A GPU's rows are computed by the simulator of their instruction.
 TEST(VerifyTest, AGpusRowIsHeldAgainstTheSimulator) {
   RandomSource random;
-  const Kernel& simulated = KernelNamed(kF16);
+  const Kernel& simulated = KernelNamed(kMmaF16);
   const Product product = RandomProduct(simulated, {}, random);
   const std::vector<std::byte> d = Computed(simulated, product);
   for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
@@ -204,7 +204,7 @@ TEST(VerifyTest, AnInfinityInAnOperandLeavesTheSumsUnverified) {
 // nothing right is called wrong.
 TEST(VerifyTest, CancellationIsComputedAgain) {
   RandomSource random;
-  const Kernel& kernel = KernelNamed(kF16);
+  const Kernel& kernel = KernelNamed(kMmaF16);
   const Problem problem = MakeProblem(kernel, 24, 24, 512, {});
   Product product = FillCase(problem, Pattern::kRandom, random);
   const auto set = [&](std::vector<std::byte>& bytes, int64_t line_step, int64_t step,
@@ -227,7 +227,7 @@ TEST(VerifyTest, CancellationIsComputedAgain) {
 }
 
 TEST(VerifyTest, SaysWhatSumsCannotCheck) {
-  const Kernel& kernel = KernelNamed(kF16);
+  const Kernel& kernel = KernelNamed(kMmaF16);
   Problem problem = MakeProblem(kernel, 8, 8, 8, {});
   EXPECT_TRUE(verify::CanCheckSums(kernel, problem).ok());
   problem.activation = Activation::kRelu;
@@ -241,7 +241,7 @@ TEST(VerifyTest, SaysWhatSumsCannotCheck) {
 
 TEST(VerifyTest, DuplicatesAreComparedBitByBit) {
   RandomSource random;
-  const Kernel& kernel = KernelNamed(kF16);
+  const Kernel& kernel = KernelNamed(kMmaF16);
   const Product product = RandomProduct(kernel, {}, random);
   const std::vector<std::byte> d = Computed(kernel, product);
   std::vector<std::byte> again = d;
@@ -268,14 +268,14 @@ TEST(VerifyTest, EndsWhenItIsAborted) {
 
 // The default draws one element of each whole tile, and says what that is worth.
 TEST(VerifyTest, PlansASample) {
-  const Problem problem = MakeProblem(KernelNamed(kF16), 4096, 4096, 4096, {});
+  const Problem problem = MakeProblem(KernelNamed(kMmaF16), 4096, 4096, 4096, {});
   const verify::SamplePlan plan = verify::PlanSample(problem, verify::kDefaultRate);
   EXPECT_EQ(plan.rows, 32);
   EXPECT_EQ(plan.columns, 32);
   EXPECT_DOUBLE_EQ(plan.miss_probability, 1 - 1.0 / 16384);
   EXPECT_DOUBLE_EQ(plan.cost, 1.0 / 16384);
   // A stripe that is not whole has its line too.
-  EXPECT_EQ(verify::PlanSample(MakeProblem(KernelNamed(kF16), 129, 7, 8, {}), 1e-6).rows, 2);
+  EXPECT_EQ(verify::PlanSample(MakeProblem(KernelNamed(kMmaF16), 129, 7, 8, {}), 1e-6).rows, 2);
   EXPECT_EQ(verify::PlanSample(problem, 1).miss_probability, 0);
 }
 

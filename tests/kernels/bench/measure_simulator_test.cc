@@ -11,7 +11,7 @@
 namespace gemmd::bench {
 namespace {
 
-constexpr Shape kShape = {20, 24, 128};
+constexpr Shape kSimulated = {20, 24, 128};
 
 TEST(MeasureSimulatorTest, EveryPathAgreesWithTheScalarOne) {
   for (const char* name : {"mma.m16n8k16.f16.f16.f16.f16", "mma.m16n8k256.s32.b1.b1.s32.xor.popc",
@@ -21,7 +21,7 @@ TEST(MeasureSimulatorTest, EveryPathAgreesWithTheScalarOne) {
     for (const sim::Path path : PathsOf(kernel, mma::Chip::kSm90)) {
       const SimulatorSettings settings = {.b_order = Order::kColumnMajor, .seconds = 0};
       const absl::StatusOr<SimulatorMeasurement> m =
-          MeasureOnSimulator(kernel, mma::Chip::kSm90, path, kShape, settings);
+          MeasureOnSimulator(kernel, mma::Chip::kSm90, path, kSimulated, settings);
       ASSERT_THAT(m, IsOk());
       EXPECT_EQ(m->verdict, "ok") << name;
       EXPECT_EQ(m->path, NameOf(path));

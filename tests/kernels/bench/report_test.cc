@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
-GpuMeasurement Dense(const std::string& tile, int64_t extent, double seconds) {
+GpuMeasurement DenseProduct(const std::string& tile, int64_t extent, double seconds) {
   GpuMeasurement m;
   m.instruction = "mma.m16n8k16.f32.bf16.bf16.f32";
   m.kernel = m.instruction + "_" + tile;
@@ -36,8 +36,8 @@ GpuMeasurement Dense(const std::string& tile, int64_t extent, double seconds) {
   return m;
 }
 
-GpuMeasurement Sparse() {
-  GpuMeasurement m = Dense("64x64x64", 1024, 1e-5);
+GpuMeasurement SparseProduct() {
+  GpuMeasurement m = DenseProduct("64x64x64", 1024, 1e-5);
   m.instruction = "mma.sp.m16n8k32.f32.bf16.bf16.f32";
   m.kernel = m.instruction + "_64x64x64";
   m.is_sparse = true;
@@ -51,8 +51,8 @@ GpuMeasurement Sparse() {
 }
 
 std::vector<GpuMeasurement> Examples() {
-  return {Dense("128x128x64", 8192, 2e-3), Dense("256x128x64", 8192, 1.8e-3),
-          Dense("128x128x64", 512, 1e-5), Sparse()};
+  return {DenseProduct("128x128x64", 8192, 2e-3), DenseProduct("256x128x64", 8192, 1.8e-3),
+          DenseProduct("128x128x64", 512, 1e-5), SparseProduct()};
 }
 
 Report Example() {
@@ -139,7 +139,7 @@ TEST(ReportTest, LineSaysRatesAndShares) {
   EXPECT_THAT(line, HasSubstr(" 610.8 "));  // 2 * 8192^3 / 1.8 ms
   EXPECT_THAT(line, HasSubstr(" 97.0% "));  // ... of 630.
   // 2 * 1024^3 / 10 us, 0.25 J over as many operations, and the library's / 30 us.
-  EXPECT_THAT(LineOf(Sparse()), ContainsRegex(" 214\\.7 +116\\.415 +71\\.6 +- "));
+  EXPECT_THAT(LineOf(SparseProduct()), ContainsRegex(" 214\\.7 +116\\.415 +71\\.6 +- "));
   EXPECT_THAT(line, HasSubstr(" 407.2 "));  // The library's.
   EXPECT_THAT(line, HasSubstr(" 1.500 "));
   EXPECT_THAT(line, HasSubstr("4096 equal"));

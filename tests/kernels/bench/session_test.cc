@@ -20,12 +20,12 @@ using Json = nlohmann::ordered_json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr Shape kShape = {2, 3, 4};
+constexpr Shape kRecorded = {2, 3, 4};
 
 Entry Row(const std::string& kernel, bool is_right = true) {
   return {.kernel = kernel,
-          .shape = kShape,
-          .fields = {{"kernel", kernel}, {"m", kShape.m}},
+          .shape = kRecorded,
+          .fields = {{"kernel", kernel}, {"m", kRecorded.m}},
           .cells = {kernel},
           .is_right = is_right};
 }
@@ -101,10 +101,10 @@ TEST_F(SessionTest, IsWrongAfterAWrongResultOrAFailure) {
     EXPECT_FALSE(session.is_right());
   });
   OutputOf([](Session& session) {
-    session.Skip("skipped", kShape, absl::UnimplementedError("not such a product"));
+    session.Skip("skipped", kRecorded, absl::UnimplementedError("not such a product"));
     EXPECT_TRUE(session.is_right());
     EXPECT_TRUE(session.is_empty());
-    session.Fail("failed", kShape, absl::InternalError("broken"));
+    session.Fail("failed", kRecorded, absl::InternalError("broken"));
     EXPECT_FALSE(session.is_right());
   });
 }
@@ -113,9 +113,9 @@ TEST_F(SessionTest, SaysWhatItLeavesOutAndWhatRuns) {
   options_.shows_progress = true;
   testing::internal::CaptureStderr();
   OutputOf([](Session& session) {
-    session.Begin("first", kShape);
-    session.Skip("first", kShape, absl::UnimplementedError("not such a product"));
-    session.Begin("second", kShape);
+    session.Begin("first", kRecorded);
+    session.Skip("first", kRecorded, absl::UnimplementedError("not such a product"));
+    session.Begin("second", kRecorded);
   });
   EXPECT_THAT(
       testing::internal::GetCapturedStderr(),
@@ -123,7 +123,7 @@ TEST_F(SessionTest, SaysWhatItLeavesOutAndWhatRuns) {
             HasSubstr("2 of 2: second 2x3x4 ...")));
   options_.shows_progress = false;
   testing::internal::CaptureStderr();
-  OutputOf([](Session& session) { session.Begin("first", kShape); });
+  OutputOf([](Session& session) { session.Begin("first", kRecorded); });
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 

@@ -15,7 +15,6 @@ namespace {
 
 using enum ElementType;
 
-constexpr Order kOrders[] = {Order::kRowMajor, Order::kColumnMajor};
 constexpr ElementType kAccumulators[] = {kF32, kF64, kS32};
 
 // D and C with lines and matrices apart, in whole elements.

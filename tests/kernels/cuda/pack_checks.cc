@@ -23,7 +23,6 @@
 namespace gemmd {
 namespace {
 
-constexpr Order kOrders[] = {Order::kRowMajor, Order::kColumnMajor};
 constexpr int64_t kLanesOfWarp = 32;
 
 struct Shape {

@@ -12,7 +12,7 @@
 namespace gemmd {
 namespace {
 
-constexpr int kThreads = 7;
+constexpr int kPackThreads = 7;
 
 // Bytes at a multiple of 256, exactly as many as asked for, so that AddressSanitizer sees a read of
 // any other.
@@ -55,11 +55,11 @@ void TurnLines(const PackJob& job, int shift) {
   for (tile.matrix = 0; tile.matrix < job.batch; ++tile.matrix) {
     for (tile.line = 0; tile.line < job.lines; tile.line += Form::kTile) {
       for (tile.element = 0; tile.element < job.length; tile.element += Form::kTile) {
-        for (int thread = 0; thread < kThreads; ++thread) {
-          StageTile<kBits, kContainer>(job, tile, shift, thread, kThreads, staged.data());
+        for (int thread = 0; thread < kPackThreads; ++thread) {
+          StageTile<kBits, kContainer>(job, tile, shift, thread, kPackThreads, staged.data());
         }
-        for (int thread = 0; thread < kThreads; ++thread) {
-          StoreTile<kBits, kContainer>(job, tile, thread, kThreads, staged.data());
+        for (int thread = 0; thread < kPackThreads; ++thread) {
+          StoreTile<kBits, kContainer>(job, tile, thread, kPackThreads, staged.data());
         }
       }
     }

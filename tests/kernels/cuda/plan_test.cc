@@ -20,7 +20,7 @@ const CudaRow& RowNamed(std::string_view name) {
   return *CudaRowOf(*kernel);
 }
 
-const CudaRow& Wide() { return RowNamed("wgmma.m64n256k16.f32.bf16.bf16_128x256x64_w8x1_s3"); }
+const CudaRow& WideRow() { return RowNamed("wgmma.m64n256k16.f32.bf16.bf16_128x256x64_w8x1_s3"); }
 const CudaRow& Integer() { return RowNamed("wgmma.m64n256k32.s32.s8.s8_128x256x128_w8x1_s3"); }
 
 // D = ReLU(A B + bias), D in bf16.
@@ -49,43 +49,43 @@ bool KeepsSums(const CudaRow& row, const Problem& problem) {
 
 TEST(CudaPlanTest, WarpgroupsFinishUsualProducts) {
   Problem problem = Usual();
-  EXPECT_FALSE(KeepsSums(Wide(), problem));
-  EXPECT_EQ(PlanOf(Wide(), problem)->workspace_bytes, 0);
+  EXPECT_FALSE(KeepsSums(WideRow(), problem));
+  EXPECT_EQ(PlanOf(WideRow(), problem)->workspace_bytes, 0);
   for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBf16}) {
     AddC(type, problem);
     problem.bias_type = type;
     problem.bias_axis = BiasAxis::kRows;
     problem.alpha = -0.5;
-    EXPECT_FALSE(KeepsSums(Wide(), problem)) << NameOf(type);
+    EXPECT_FALSE(KeepsSums(WideRow(), problem)) << NameOf(type);
   }
 }
 
 TEST(CudaPlanTest, WhatIsSeldomAskedForLeavesSums) {
   Problem problem = Usual();
   problem.activation = Activation::kSilu;
-  EXPECT_TRUE(KeepsSums(Wide(), problem));
+  EXPECT_TRUE(KeepsSums(WideRow(), problem));
 
   problem = Usual();
   problem.bias_type = ElementType::kS8;
-  EXPECT_TRUE(KeepsSums(Wide(), problem));
+  EXPECT_TRUE(KeepsSums(WideRow(), problem));
 
   problem = Usual();
   AddC(ElementType::kF64, problem);
-  EXPECT_TRUE(KeepsSums(Wide(), problem));
+  EXPECT_TRUE(KeepsSums(WideRow(), problem));
 
   problem = Usual();
   problem.d = TightLayout("d", ElementType::kE4m3, Order::kRowMajor, kExtent, kExtent).value();
-  EXPECT_TRUE(KeepsSums(Wide(), problem));
+  EXPECT_TRUE(KeepsSums(WideRow(), problem));
 }
 
 // The copy engine writes whole chunks of 16 bytes.
 TEST(CudaPlanTest, LinesThatAreNoWholeChunksLeaveSums) {
-  EXPECT_TRUE(KeepsSums(Wide(), Usual(kExtent + 4)));
-  EXPECT_FALSE(KeepsSums(Wide(), Usual(kExtent + 8)));
+  EXPECT_TRUE(KeepsSums(WideRow(), Usual(kExtent + 4)));
+  EXPECT_FALSE(KeepsSums(WideRow(), Usual(kExtent + 8)));
 
   Problem problem = Usual();
   problem.d = TightLayout("d", ElementType::kBf16, Order::kColumnMajor, kExtent, kExtent).value();
-  EXPECT_TRUE(KeepsSums(Wide(), problem));
+  EXPECT_TRUE(KeepsSums(WideRow(), problem));
 }
 
 // The epilogue of integers computes in f64.

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/catalog.h"
@@ -36,8 +38,10 @@ bool IsLeftOut(const Instruction& instruction) {
   return kIsSanitized && instruction.is_warpgroup() && instruction.n != 8 && instruction.n != 24;
 }
 
-std::vector<int64_t> ExtentsAbout(int64_t tile) {
-  if (kIsSanitized) return {0, 1, tile + 1};
+enum class Extents { kFew, kAll };
+
+std::vector<int64_t> ExtentsAbout(int64_t tile, Extents extents) {
+  if (extents == Extents::kFew) return {0, 1, tile + 1};
   return {0, 1, tile - 1, tile, tile + 1, 2 * tile + 3};
 }
 
@@ -49,15 +53,15 @@ struct Shape {
 
 // All combinations of extents about the tile; of one width among many only a shape that has a whole
 // tile and a part of one in each direction.
-std::vector<Shape> ShapesFor(const Instruction& instruction) {
+std::vector<Shape> ShapesFor(const Instruction& instruction, Extents extents) {
   const int64_t m_tile = instruction.m * instruction.products();
   if (IsOneOfManyWidths(instruction)) {
     return {{m_tile + 1, instruction.n + 1, instruction.k + 1}};
   }
   std::vector<Shape> shapes;
-  for (const int64_t m : ExtentsAbout(m_tile)) {
-    for (const int64_t n : ExtentsAbout(instruction.n)) {
-      for (const int64_t k : ExtentsAbout(instruction.k)) shapes.push_back({m, n, k});
+  for (const int64_t m : ExtentsAbout(m_tile, extents)) {
+    for (const int64_t n : ExtentsAbout(instruction.n, extents)) {
+      for (const int64_t k : ExtentsAbout(instruction.k, extents)) shapes.push_back({m, n, k});
     }
   }
   return shapes;
@@ -228,24 +232,52 @@ TEST_F(ShapesTest, EveryKernelRunsTheVectorCodeOfTheProcessor) {
   EXPECT_GT(products_, 0);
 }
 
-class ExactTest : public ShapesTest, public testing::WithParamInterface<int> {};
-
-TEST_P(ExactTest, SmallIntegersAreExactInEveryShape) {
-  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kSim);
-  for (size_t i = static_cast<size_t>(GetParam()); i < kernels.size(); i += kShards) {
-    const Kernel& kernel = kernels[i];
-    const Instruction& instruction = *kernel.instruction;
-    if (HasNoPortableForm(kernel) || IsLeftOut(instruction)) continue;
+class ExactTest : public ShapesTest, public testing::WithParamInterface<int> {
+ protected:
+  void CheckShapes(const Kernel& kernel, Extents extents) {
     SCOPED_TRACE(std::string(kernel.name));
-    for (const Shape& shape : ShapesFor(instruction)) {
+    for (const Shape& shape : ShapesFor(*kernel.instruction, extents)) {
       Check(kernel, shape.m, shape.n, shape.k);
       if (HasFatalFailure()) return;
     }
   }
-  EXPECT_GT(products_, 0);
-}
 
+  // One kernel in so many, from the parameter's on.
+  void CheckKernels(Extents extents) {
+    const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kSim);
+    for (size_t i = static_cast<size_t>(GetParam()); i < kernels.size(); i += kShards) {
+      const Kernel& kernel = kernels[i];
+      if (HasNoPortableForm(kernel) || IsLeftOut(*kernel.instruction)) continue;
+      CheckShapes(kernel, extents);
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_GT(products_, 0);
+  }
+};
+
+TEST_P(ExactTest, SmallIntegersAreExactInEveryShape) { CheckKernels(Extents::kFew); }
 INSTANTIATE_TEST_SUITE_P(Shards, ExactTest, testing::Range(0, kShards));
+
+class ExactExhaustive : public ExactTest {};
+TEST_P(ExactExhaustive, SmallIntegersAreExactInEveryShape) { CheckKernels(Extents::kAll); }
+INSTANTIATE_TEST_SUITE_P(Shards, ExactExhaustive, testing::Range(0, kShards));
+
+// One kernel of each family in all shapes.
+class FamilyExactTest : public ExactTest {};
+constexpr std::string_view kFamilies[] = {
+    "mma.m16n8k16.f32.f16.f16.f32",      "mma.m16n8k8.f32.tf32.tf32.f32",
+    "mma.m16n8k32.s32.s8.s8.s32",        "mma.m8n8k128.s32.b1.b1.s32.xor.popc",
+    "mma.m16n8k4.rp.f64",                "mma.m8n8k4.row.row.f32.f16.f16.f16",
+    "mma.sp.m16n8k16.f32.f16.f16.f32",   "wgmma.m64n24k16.f32.bf16.bf16",
+    "wmma.m16n16k16.row.col.f32.f16.f16.f32"};
+TEST_P(FamilyExactTest, SmallIntegersAreExactInEveryShape) {
+  const absl::StatusOr<const Kernel*> kernel =
+      FindKernel(kFamilies[static_cast<size_t>(GetParam())]);
+  ASSERT_THAT(kernel, IsOk());
+  CheckShapes(**kernel, kIsSanitized ? Extents::kFew : Extents::kAll);
+}
+INSTANTIATE_TEST_SUITE_P(Families, FamilyExactTest,
+                         testing::Range(0, static_cast<int>(std::size(kFamilies))));
 
 }  // namespace
 }  // namespace gemmd

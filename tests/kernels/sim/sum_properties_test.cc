@@ -153,14 +153,14 @@ TEST(ScaledGroups, KeepThirtyFiveBits) {
         "mma.m16n8k64.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0"}) {
     const mma::Instruction& instruction = *mma::FindInstruction(name);
     sim::MatrixUnit unit(instruction, Chip::kSm120);
-    constexpr uint64_t kOne = 0x2;  // e2m1.
+    constexpr uint64_t kOneCode = 0x2;  // e2m1.
     std::vector<uint64_t> a(16 * 64);
     std::vector<uint64_t> b(64 * 8);
     const std::vector<uint64_t> c(16 * 8);
     std::vector<uint64_t> d(16 * 8);
-    a[0] = a[32] = kOne;
-    a[16] = kOne | 0x8;  // Minus one, of the same factors as the first.
-    b[0] = b[16 * 8] = b[32 * 8] = kOne;
+    a[0] = a[32] = kOneCode;
+    a[16] = kOneCode | 0x8;  // Minus one, of the same factors as the first.
+    b[0] = b[16 * 8] = b[32 * 8] = kOneCode;
     for (int j = 20; j <= 40; ++j) {
       constexpr uint8_t kFactorOne = 127;
       std::vector<uint8_t> a_factors(16 * 2, kFactorOne);
