@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 from daemon import wait_until
-from gemmd.v1 import gemm_pb2, tensors_pb2
+from gemmd.v1 import gemm_pb2, resident_pb2, tensors_pb2
 from tensors import Session, by_name
 
 DEADLINE_S = 60
@@ -40,20 +40,24 @@ def session_of():
         channel.close()
 
 
-def multiply(session, a, b, name):
-    """D = A B, which becomes a tensor of the GPU."""
+def multiply(session, a, b, name, into=None):
+    """D = A B, which becomes a tensor of the GPU, or a part of one."""
 
     def operand(matrix):
         return tensors_pb2.Operand(type=F16, data=matrix.astype(np.float16).tobytes())
 
-    new = tensors_pb2.NewTensor(name=name)
+    d = tensors_pb2.OutputSpec(type=F16)
+    if into is None:
+        d.new_tensor.name = name
+    else:
+        d.tensor.CopyFrom(tensors_pb2.TensorPart(tensor=by_name(name), **into))
     request = gemm_pb2.MultiplyRequest(
         m=a.shape[0],
         n=b.shape[1],
         k=a.shape[1],
         a=operand(a),
         b=operand(b),
-        d=tensors_pb2.OutputSpec(type=F16, new_tensor=new),
+        d=d,
         device="cuda:0",
     )
     session.multiply(request)
@@ -71,16 +75,21 @@ def kill_workers(daemon):
 def test_a_range_is_read_where_it_lies(gpu, session_of):
     """Rows of a result come from the GPU alone, in more than one window; the rest stays there, and
     the account is as it was."""
-    rows, columns = 12, 1 << 20
-    daemon = gpu("--tensor-bytes=256MiB", "--session-tensor-bytes=256MiB")
-    session = session_of(daemon)
-    a = np.arange(rows).reshape(rows, 1)
+    rows, columns = 6, 1 << 19
+    session = session_of(gpu())
+    a = np.arange(1, rows + 1).reshape(rows, 1)
     b = (np.arange(columns) % 64).reshape(1, columns)
-    multiply(session, a, b, "d")
     want = (a * b).astype(np.float16).tobytes()
+    spec = resident_pb2.TensorSpec(type=F16, rows=rows, columns=columns)
+    session.put(bytes(len(want)), spec=spec, name="d", hashed=False)
+    # In parts of which none takes nearly the two seconds after which the watchdog would end it.
+    part = columns // 16
+    for first in range(0, columns, part):
+        into = {"first_column": first, "columns": part}
+        multiply(session, a, b[:, first : first + part], "d", into)
     held = session.settled().session_bytes
     line = 2 * columns
-    for offset, count in ((0, 1), (3 * line, 5 * line), (len(want) - 7, 7), (line, 0)):
+    for offset, count in ((0, 1), (line // 2, 5 * line), (len(want) - 7, 7), (line, 0)):
         _, data = session.get(by_name("d"), offset=offset, bytes=count)
         assert data == want[offset : offset + count], (offset, count)
         assert places(session, "d") == {"cuda:0"}

@@ -77,15 +77,14 @@ SimulatedServer BusyServer(RandomSource& random, double highest) {
   return {.random = random, .highest = highest, .noise = 0.2, .glitches = 0.1, .late_client = 0.1};
 }
 
-void CheckThatSearchesAgree(RandomSource random) {
+void CheckThatSearchesAgree(RandomSource random, int servers) {
   SCOPED_TRACE(random.trace());
   int found = 0;
   int covered = 0;
   int far_off = 0;
   int apart = 0;
   int wrong_ends = 0;
-  constexpr int kServers = 200;
-  for (int i = 0; i < kServers; ++i) {
+  for (int i = 0; i < servers; ++i) {
     const double highest = AnyRate(random);
     double least = HUGE_VAL;
     double most = 0;
@@ -109,16 +108,18 @@ void CheckThatSearchesAgree(RandomSource random) {
   // Of 12,000 such searches elsewhere 11,646 found a rate, 11,480 intervals held the truth, 55
   // rates were off by more than 15 %, those of 57 of 4,000 servers were further apart, and 3 said
   // wrongly that there is none (of 4,200 for 1.15 to 2 calls a second, 24 did).
-  EXPECT_GE(found, 0.9 * 3 * kServers);
+  EXPECT_GE(found, 0.9 * 3 * servers);
   EXPECT_GE(covered, 0.9 * found);
-  EXPECT_LE(far_off, 13);
-  EXPECT_LE(apart, 13);
-  EXPECT_LE(wrong_ends, 5);
+  EXPECT_LE(far_off, 0.065 * servers);
+  EXPECT_LE(apart, 0.065 * servers);
+  EXPECT_LE(wrong_ends, 0.025 * servers);
 }
 
-TEST(SloSearchTest, SearchesOfABusyServerAgree) { CheckThatSearchesAgree(RandomSource(kSeed)); }
+TEST(SloSearchTest, SearchesOfABusyServerAgree) { CheckThatSearchesAgree(RandomSource(kSeed), 50); }
 
-TEST(SloSearchExhaustive, SearchesOfABusyServerAgree) { CheckThatSearchesAgree(RandomSource()); }
+TEST(SloSearchExhaustive, SearchesOfABusyServerAgree) {
+  CheckThatSearchesAgree(RandomSource(), 200);
+}
 
 // The last windows are for what lies beside an interval that is not wider than it may be.
 void CheckNarrowIntervals(RandomSource random) {
