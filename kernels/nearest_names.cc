@@ -160,9 +160,8 @@ std::vector<NameIndex::Near> NameIndex::FindNearest(std::string_view name, size_
   name = name.substr(0, kMaxNameBytes);
   const auto find = [&](absl::Span<const Entry> entries, int most) {
     Least least(count, most);
-    const size_t computed = name.size() <= 64
-                                ? FindLeast<uint64_t>(entries, longest_, name, least)
-                                : FindLeast<Wide>(entries, longest_, name, least);
+    const size_t computed = name.size() <= 64 ? FindLeast<uint64_t>(entries, longest_, name, least)
+                                              : FindLeast<Wide>(entries, longest_, name, least);
     if (columns != nullptr) *columns += computed;
     return least.Take();
   };
@@ -177,8 +176,7 @@ std::vector<NameIndex::Near> NameIndex::FindNearest(std::string_view name, size_
   return find(all, guess.size() < count || guess.empty() ? kAnyDistance : guess.back().distance);
 }
 
-std::vector<size_t> NameIndex::Nearest(std::string_view name, size_t count,
-                                       size_t* columns) const {
+std::vector<size_t> NameIndex::Nearest(std::string_view name, size_t count, size_t* columns) const {
   std::vector<size_t> positions;
   for (const Near& near : FindNearest(name, count, columns)) positions.push_back(near.position);
   return positions;

@@ -28,8 +28,7 @@ class NameIndex {
   // replaced) to the first kMaxNameBytes of `name`, nearest first; of names as near as one another
   // the one with the lower position first. Adds to `columns`, if not null, how many columns of the
   // tables of edit distances it computed: each takes a few operations on 64 or 128 bits.
-  std::vector<size_t> Nearest(std::string_view name, size_t count,
-                              size_t* columns = nullptr) const;
+  std::vector<size_t> Nearest(std::string_view name, size_t count, size_t* columns = nullptr) const;
 
   // The position of the nearest name if it looks like `name`: at most a third of its bytes, or two
   // where they are few, are other ones.

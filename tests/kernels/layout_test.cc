@@ -74,7 +74,8 @@ TEST(LayoutTest, BytesAgreeWith128Bits) {
       least = before + (layout.lines() - 1) * stride + last;
       full = before + layout.lines() * stride;
     }
-    const bool is_representable = line_bits + 7 <= kLargest && full <= kLargest && least <= kLargest;
+    const bool is_representable =
+        line_bits + 7 <= kLargest && full <= kLargest && least <= kLargest;
     const absl::StatusOr<ByteCount> bytes = BytesOf("a", layout, batch);
     ASSERT_EQ(bytes.ok(), is_representable) << bytes.status();
     (is_representable ? fits : overflows) += 1;

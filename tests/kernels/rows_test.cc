@@ -242,8 +242,8 @@ std::string PrintName(const testing::TestParamInfo<Kernel>& row) {
 
 INSTANTIATE_TEST_SUITE_P(Catalog, RowTest, testing::ValuesIn(Catalog(DeviceKind::kCpu)), PrintName);
 
-// The first row of each engine and of each pair of types that it computes with: the others differ in
-// what they convert.
+// The first row of each engine and of each pair of types that it computes with: the others differ
+// in what they convert.
 std::vector<Kernel> OneOfEachEngine() {
   std::vector<Kernel> rows;
   for (const Kernel& kernel : Catalog(DeviceKind::kCpu)) {

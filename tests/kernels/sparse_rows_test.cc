@@ -128,9 +128,8 @@ class LargeSparseRowTest : public SparseRowTest {
 std::vector<Kernel> OneOfEachEngine() {
   std::vector<Kernel> rows;
   for (const Kernel& kernel : RowsOfSparseTypes()) {
-    const bool is_known = std::any_of(rows.begin(), rows.end(), [&](const Kernel& row) {
-      return row.engine == kernel.engine;
-    });
+    const bool is_known = std::any_of(
+        rows.begin(), rows.end(), [&](const Kernel& row) { return row.engine == kernel.engine; });
     if (!is_known) rows.push_back(kernel);
   }
   return rows;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How far work has come, counted in pages of its memory instead of measured by a clock: the test's
-// process sees each page when it is first read or written, and can set an abort flag at one of them.
+// process sees each page when it is first read or written, and can set an abort flag at one of
+// them.
 #pragma once
 
 #include <atomic>
@@ -28,8 +29,8 @@ class Zeros {
   std::byte* data_ = nullptr;
 };
 
-// Watches the pages of some zeros until it ends, while only the thread that made it touches them; one
-// at a time in a process.
+// Watches the pages of some zeros until it ends, while only the thread that made it touches them;
+// one at a time in a process.
 class PageWatch {
  public:
   // Sets the flag when `pages_until_abort` pages have been touched.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks of what only a clock or the resident size of a process can show. They stand in suites whose
-// names end in `Timed`, which only `tests/run.sh timed` runs, one test at a time.
+// Checks of what only a clock or the resident size of a process can show. They stand in suites
+// whose names end in `Timed`, which only `tests/run.sh timed` runs, one test at a time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,9 +26,10 @@ inline void AddTimedRow(const std::string& what, const std::string& bound, const
   const auto text = [](const std::string& raw) {
     return absl::StrReplaceAll(raw, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", " "}});
   };
-  std::ofstream(absl::StrCat(folder, "/", suite, ".jsonl"), std::ios::app) << absl::StrFormat(
-      R"({"file": "%s", "attack": "%s", "bound": "%s", "seen": "%s", "held": %s, "is_timed": true})",
-      suite, text(what), text(bound), text(seen), held ? "true" : "false")
+  std::ofstream(absl::StrCat(folder, "/", suite, ".jsonl"), std::ios::app)
+      << absl::StrFormat(
+             R"({"file": "%s", "attack": "%s", "bound": "%s", "seen": "%s", "held": %s, "is_timed": true})",
+             suite, text(what), text(bound), text(seen), held ? "true" : "false")
       << "\n";
 }
 

@@ -264,12 +264,15 @@ INSTANTIATE_TEST_SUITE_P(Shards, ExactExhaustive, testing::Range(0, kShards));
 
 // One kernel of each family in all shapes.
 class FamilyExactTest : public ExactTest {};
-constexpr std::string_view kFamilies[] = {
-    "mma.m16n8k16.f32.f16.f16.f32",      "mma.m16n8k8.f32.tf32.tf32.f32",
-    "mma.m16n8k32.s32.s8.s8.s32",        "mma.m8n8k128.s32.b1.b1.s32.xor.popc",
-    "mma.m16n8k4.rp.f64",                "mma.m8n8k4.row.row.f32.f16.f16.f16",
-    "mma.sp.m16n8k16.f32.f16.f16.f32",   "wgmma.m64n24k16.f32.bf16.bf16",
-    "wmma.m16n16k16.row.col.f32.f16.f16.f32"};
+constexpr std::string_view kFamilies[] = {"mma.m16n8k16.f32.f16.f16.f32",
+                                          "mma.m16n8k8.f32.tf32.tf32.f32",
+                                          "mma.m16n8k32.s32.s8.s8.s32",
+                                          "mma.m8n8k128.s32.b1.b1.s32.xor.popc",
+                                          "mma.m16n8k4.rp.f64",
+                                          "mma.m8n8k4.row.row.f32.f16.f16.f16",
+                                          "mma.sp.m16n8k16.f32.f16.f16.f32",
+                                          "wgmma.m64n24k16.f32.bf16.bf16",
+                                          "wmma.m16n16k16.row.col.f32.f16.f16.f32"};
 TEST_P(FamilyExactTest, SmallIntegersAreExactInEveryShape) {
   const absl::StatusOr<const Kernel*> kernel =
       FindKernel(kFamilies[static_cast<size_t>(GetParam())]);
