@@ -7,7 +7,7 @@
 #                             on slow and on busy machines; it takes some 20 minutes of two cores.
 #   tests/run.sh all          every stage of both lists, and keeps the outcome in tests/reports/all.txt
 #   tests/run.sh timed        what only a clock or the resident size of a process can show: a table of bounds
-#                             and what was seen. Run it on an idle machine; tests/timed/reports has tables.
+#                             and what was seen. Run it on an idle machine; the table stays in build/timed.txt.
 #   tests/run.sh STAGE ...    the stages that are named
 #
 # By default:
@@ -136,7 +136,7 @@ stage_timed() {
     tests/timed/table.py "$rows" || status=1
     echo "exit code $status"
   } | tee "$table"
-  echo "The table is in $table; tests/timed/reports keeps those of idle machines."
+  echo "The table is in $table."
   return "$(tail -n 1 "$table" | cut -d' ' -f3)"
 }
 

@@ -237,21 +237,29 @@ void ExpectSoonAfterAbort(const std::function<absl::Status(AbortFlag)>& run) {
              absl::ToDoubleMilliseconds(best), "ms");
 }
 
-// Work that is aborted when it has touched a few pages of a matrix leaves the most of it untouched:
-// at most the part of a product that a library is given at once, or a line or a tile, is still
-// done.
-void ExpectAbortLeavesMost(const Zeros& matrix, const std::function<absl::Status(AbortFlag)>& run) {
+// A loop over parts is left out in at most 4096 runs (kernels/abortable_loop.h); two stand in a
+// row.
+constexpr int64_t kMaxLooks = 10'000;
+
+// Work that is aborted when it has touched a few pages of a matrix leaves most of it untouched: at
+// most the part of a product that a library is given at once, or a line or a tile, is still done.
+// Nor does it go on to look at the flag for each part that it leaves out.
+void ExpectAbortLeavesMost(const Zeros& matrix, int64_t max_looks,
+                           const std::function<absl::Status(AbortFlag)>& run) {
   constexpr int64_t kUntilAbort = 8;
-  constexpr int64_t kMostPart = 8;
+  constexpr int64_t kMaxPart = 8;
   SetThreads(1);
-  std::atomic<bool> abort = false;
+  WatchedFlag abort;
   const PageWatch watch(matrix, kUntilAbort, abort);
   ASSERT_GE(watch.pages(), 128) << "too little work to show it";
-  EXPECT_THAT(run(&abort), StatusIs(absl::StatusCode::kCancelled));
-  EXPECT_TRUE(abort.load());
-  EXPECT_LE(watch.pages_touched() - kUntilAbort, watch.pages() / kMostPart);
+  EXPECT_THAT(run(abort.flag()), StatusIs(absl::StatusCode::kCancelled));
+  const int64_t looks = abort.TakeLooks();
+  EXPECT_TRUE(IsSet(abort.flag()));
+  EXPECT_LE(watch.pages_touched() - kUntilAbort, watch.pages() / kMaxPart);
+  EXPECT_LE(looks, max_looks);
   testing::Test::RecordProperty("pages_touched", std::to_string(watch.pages_touched()));
   testing::Test::RecordProperty("pages", std::to_string(watch.pages()));
+  testing::Test::RecordProperty("looks", std::to_string(looks));
 }
 
 void RunLongWork(const LongWork& work, bool is_timed) {
@@ -272,7 +280,7 @@ void RunLongWork(const LongWork& work, bool is_timed) {
   if (is_timed) {
     ExpectSoonAfterAbort(run);
   } else {
-    ExpectAbortLeavesMost(launched.matrix(work.watched), run);
+    ExpectAbortLeavesMost(launched.matrix(work.watched), kMaxLooks, run);
   }
 }
 
@@ -304,7 +312,7 @@ void RunStrip(bool is_timed) {
   if (is_timed) {
     ExpectSoonAfterAbort(run);
   } else {
-    ExpectAbortLeavesMost(a, run);
+    ExpectAbortLeavesMost(a, kMaxLooks, run);
   }
 }
 
@@ -318,12 +326,13 @@ struct LongCheck {
   std::string_view kernel;
   int64_t m, n, k;
   bool is_of_sums;
+  bool looks_at_each_term = false;
 };
 
 const LongCheck kLongChecks[] = {
     {"SumsOfFloats", "onednn.f32.f32.f32", 65536, 65536, 65536, true},
     {"SumsOfIntegers", "onednn.s32.s8.s8", 65536, 65536, 65536, true},
-    {"ElementsWithinBounds", "openblas.f64.f64.f64", 4096, 4096, 1 << 13, false},
+    {"ElementsWithinBounds", "openblas.f64.f64.f64", 4096, 4096, 1 << 13, false, true},
     {"ElementsOfIntegers", "onednn.s32.s8.s8", 8192, 8192, 1 << 14, false},
     {"ElementsOfBlocks", "gemmd.f32.e4m3.e4m3.blocks", 4096, 4096, 1 << 13, false},
     {"ElementsOfTheSimulator", "mma.m16n8k16.f32.f16.f16.f32", 8192, 8192, 1 << 13, false},
@@ -333,6 +342,31 @@ void PrintTo(const LongCheck& check, std::ostream* out) { *out << check.name; }
 
 class LongCheckTest : public testing::TestWithParam<LongCheck> {};
 
+struct CheckRun {
+  const LongCheck& check;
+  const Launched& launched;
+
+  absl::Status operator()(AbortFlag abort) const {
+    verify::CheckedProduct product = launched.Checked();
+    product.abort = abort;
+    verify::Draw draw(1);
+    return check.is_of_sums ? verify::CheckSums(product, draw).status()
+                            : verify::CheckSample(product, 1, draw).status();
+  }
+};
+
+// Elements are computed in memory of the check's own, where no page shows how far it has come.
+void ExpectLooksAtEachTerm(const LongCheck& check, const Kernel& kernel, const Target& target) {
+  constexpr int64_t kExtent = 8;
+  constexpr int64_t kDepth = 64;
+  const Launched launched(kernel, ProblemOf(kernel, kExtent, kExtent, kDepth), target);
+  WatchedFlag abort;
+  abort.CountLooks();
+  const CheckRun run = {check, launched};
+  EXPECT_THAT(run(abort.flag()), IsOk());
+  EXPECT_GE(abort.TakeLooks(), kExtent * kExtent * kDepth);
+}
+
 void RunLongCheck(const LongCheck& check, bool is_timed) {
   const absl::StatusOr<const Kernel*> found = FindKernel(check.kernel);
   ASSERT_THAT(found, IsOk());
@@ -340,20 +374,18 @@ void RunLongCheck(const LongCheck& check, bool is_timed) {
   const Target target = kernel.device_kind == DeviceKind::kCpu
                             ? HostTarget()
                             : Target{.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90};
-  const Problem problem = ProblemOf(kernel, check.m, check.n, check.k);
-  const Launched launched(kernel, problem, target);
-  const auto run = [&](AbortFlag abort) {
-    verify::CheckedProduct product = launched.Checked();
-    product.abort = abort;
-    verify::Draw draw(1);
-    return check.is_of_sums ? verify::CheckSums(product, draw).status()
-                            : verify::CheckSample(product, 1, draw).status();
-  };
+  const Launched launched(kernel, ProblemOf(kernel, check.m, check.n, check.k), target);
+  const CheckRun run = {check, launched};
   if (is_timed) {
     ExpectSoonAfterAbort(run);
-  } else {
-    ExpectAbortLeavesMost(launched.matrix(check.is_of_sums ? Watched::kB : Watched::kA), run);
+    return;
   }
+  // One for each element of 256 x 256 that are computed together.
+  constexpr int64_t kMaxLooksOfCheck = 256 * 256 + kMaxLooks;
+  static_assert(kMaxLooksOfCheck < WatchedFlag::kMaxLooks);
+  ExpectAbortLeavesMost(launched.matrix(check.is_of_sums ? Watched::kB : Watched::kA),
+                        kMaxLooksOfCheck, run);
+  if (check.looks_at_each_term) ExpectLooksAtEachTerm(check, kernel, target);
 }
 
 TEST_P(LongCheckTest, EndsSoonAfterItIsAborted) { RunLongCheck(GetParam(), false); }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How far work has come, counted in pages of its memory instead of measured by a clock: the test's
-// process sees each page when it is first read or written, and can set an abort flag at one of
-// them.
+// How far work has come and how often it looks at its abort flag, counted instead of measured by a
+// clock: a signal handler sees each page of a matrix when it is first read or written, and each
+// read of the flag.
 #pragma once
 
 #include <atomic>
@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "kernels/abort.h"
 
 namespace gemmd {
 
@@ -29,26 +30,50 @@ class Zeros {
   std::byte* data_ = nullptr;
 };
 
-// Watches the pages of some zeros until it ends, while only the thread that made it touches them;
-// one at a time in a process.
+// An abort flag that counts looks at it. One at a time in a process; only the thread that made it
+// may look at the flag, or touch the zeros that a PageWatch watches.
+class WatchedFlag {
+ public:
+  WatchedFlag();
+  ~WatchedFlag();
+  WatchedFlag(const WatchedFlag&) = delete;
+  WatchedFlag& operator=(const WatchedFlag&) = delete;
+
+  AbortFlag flag() const { return flag_; }
+  // Counts looks from now on until there are kMaxLooks.
+  void CountLooks();
+  // Ends the counting.
+  int64_t TakeLooks();
+
+  static constexpr int64_t kMaxLooks = 100'000;
+
+ private:
+  friend class PageWatch;
+
+  const Zeros page_;
+  std::atomic<bool>* const flag_;
+};
+
+// Watches the pages of some zeros until it ends; one at a time in a process.
 class PageWatch {
  public:
-  // Sets the flag when `pages_until_abort` pages have been touched.
-  PageWatch(const Zeros& zeros, int64_t pages_until_abort, std::atomic<bool>& abort);
+  // Sets the flag and starts to count looks at it when so many pages have been touched.
+  PageWatch(const Zeros& zeros, int64_t pages_until_abort, WatchedFlag& flag);
   ~PageWatch();
   PageWatch(const PageWatch&) = delete;
   PageWatch& operator=(const PageWatch&) = delete;
 
   int64_t pages() const { return pages_; }  // Of all the zeros.
-  int64_t pages_touched() const { return touched_.load(); }
+  int64_t pages_touched() const { return touched_; }
+
+  // Called by the signal handler: whether the address is one of these zeros.
+  bool Touch(const std::byte* at);
 
  private:
-  static void OnFault(int signal, void* info, void* context);
-
   std::byte* const begin_;
   const int64_t pages_;
   const int64_t pages_until_abort_;
-  std::atomic<bool>& abort_;
+  WatchedFlag& flag_;
   std::atomic<int64_t> touched_ = 0;
 };
 
