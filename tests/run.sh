@@ -4,7 +4,7 @@
 # Tests gemmd on a Debian 12 machine: installs what is missing, builds and runs the stages below.
 #
 #   tests/run.sh              the default: format, release, quickstart. No clock decides in it, so it passes
-#                             on slow and on busy machines; it takes some 20 minutes of two cores.
+#                             on slow and on busy machines.
 #   tests/run.sh all          every stage of both lists, and keeps the outcome in tests/reports/all.txt
 #   tests/run.sh timed        what only a clock or the resident size of a process can show: a table of bounds
 #                             and what was seen. Run it on an idle machine; the table stays in build/timed.txt.
