@@ -228,8 +228,8 @@ def test_a_renewed_certificate_is_shown(edge):
 
 
 def is_closed(peer):
-    """Whether the other side has closed it, within a second."""
-    peer.settimeout(1)
+    """Whether the other side has closed it by now."""
+    peer.settimeout(0.001)
     try:
         return peer.recv(1) == b""
     except ConnectionError:
@@ -246,14 +246,12 @@ def test_one_connection_too_many_is_closed_at_once(edge, channel):
             stack.enter_context(socket.create_connection(("127.0.0.1", edge.port)))
             for _ in range(260)
         ]
-        began = time.monotonic()
-        closed = sum(map(is_closed, peers[200:]))
-        assert closed > 55 and time.monotonic() - began < 10, closed
-        assert edge.envoy.count("connection_limit.edge.limited_connections") > 0
+        wait_until(lambda: sum(map(is_closed, peers[200:])) > 55, LIMIT_S, "those beyond the limit are closed")
+        assert edge.envoy.count("connection_limit.edge.limited_connections") > 55
         # Who is in goes on.
         multiply(channel, bearer(edge.issuer.token()))
         # Nobody of them has spoken.
-        wait_until(lambda: edge.envoy.count(limits) <= 2, 20, "the silent ones are closed")
+        wait_until(lambda: edge.envoy.count(limits) <= 2, LIMIT_S, "the silent ones are closed")
     with edge.channel() as other:
         assert multiply(other, bearer(edge.issuer.token())).d
 

@@ -35,16 +35,17 @@ def shortened(config):
 edge = edge_fixture(shortened)
 
 
-def lifetime_s(stream):
-    """From now until the edge ends it, or this side does since the edge has not."""
-    began = time.monotonic()
-    giving_up = threading.Timer(6 * SHORT_DAY_S, stream.cancel)
+def check_ended_by_the_edge(stream, began):
+    """Waits until the edge ends the stream, which was begun then; within a minute."""
+    giving_up = threading.Timer(60, stream.cancel)
     giving_up.start()
     with pytest.raises(grpc.RpcError):
         for _ in stream:
             pass
     giving_up.cancel()
-    return time.monotonic() - began
+    assert stream.code() != grpc.StatusCode.CANCELLED, "this side gave up"
+    # However slow the machine is, no day is shorter than that.
+    assert time.monotonic() - began > 0.5 * SHORT_DAY_S
 
 
 @pytest.mark.parametrize("deadline_s", [None, MONTH_S], ids=["no deadline", "of a month"])
@@ -54,10 +55,11 @@ def test_a_stream_of_products_ends_after_a_day(edge, channel, deadline_s):
     sent = joint(iter(requests.get, None))
     metadata = bearer(edge.issuer.token())
     stub = gemm_pb2_grpc.GemmStub(channel)
+    began = time.monotonic()
     stream = stub.MultiplyStream(sent, metadata=metadata, timeout=deadline_s)
     try:
         assert next(stream).answers
-        assert 0.5 * SHORT_DAY_S < lifetime_s(stream) < 5 * SHORT_DAY_S
+        check_ended_by_the_edge(stream, began)
     finally:
         stream.cancel()
         requests.put(None)
@@ -65,6 +67,7 @@ def test_a_stream_of_products_ends_after_a_day(edge, channel, deadline_s):
 
 def test_a_session_ends_after_a_day_and_others_go_on(edge, channel):
     metadata = bearer(edge.issuer.token())
+    began = time.monotonic()
     with Session(channel, credentials=metadata) as session:
-        assert 0.5 * SHORT_DAY_S < lifetime_s(session.stream) < 5 * SHORT_DAY_S
+        check_ended_by_the_edge(session.stream, began)
         assert multiply(channel, metadata).d.data

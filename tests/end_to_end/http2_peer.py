@@ -116,7 +116,7 @@ class Http2Peer:
         self.flush()
         return stream
 
-    def send(self, stream, data, end=False, limit_s=10):
+    def send(self, stream, data, end=False, limit_s=60):
         """Sends as much as the server's windows let through; how much that was.
 
         Stops where the stream or the connection is over, or where nothing moves for `limit_s`.

@@ -12,8 +12,6 @@ import threading
 import grpc
 import numpy as np
 import pytest
-from daemon import wait_until
-from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, tensors_pb2
 from kserve.v2 import inference_pb2, inference_pb2_grpc
 from product import Layout, Product
