@@ -9,14 +9,11 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "client/address.h"
 #include "client/credentials.h"
 #include "gemmd/v1/gemm.grpc.pb.h"
 #include "gemmd/v1/resident.grpc.pb.h"
@@ -77,40 +74,6 @@ absl::Status CheckOptions(const ClientOptions& options) {
   return status;
 }
 
-// Catches what gRPC would only report with the first call, minutes later and in words of its own.
-absl::Status CheckAddress(absl::string_view address) {
-  const absl::string_view whole = address;
-  const absl::string_view want_any = "host:port (port 1 to 65535), tls:host:port or unix:/path";
-  const auto error = [&](absl::string_view want) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("address: got \"", absl::CEscape(whole), "\", want ", want));
-  };
-  const bool has_strange_character = std::any_of(address.begin(), address.end(), [](char c) {
-    return !absl::ascii_isgraph(static_cast<unsigned char>(c));
-  });
-  if (address.empty() || has_strange_character) return error(want_any);
-  address = WithoutTls(address);
-  if (WithoutTls(address) != address) return error(want_any);
-  for (absl::string_view scheme : {"unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:"}) {
-    if (!absl::StartsWith(address, scheme)) continue;
-    return address.size() > scheme.size() ? absl::OkStatus() : error("something after the scheme");
-  }
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == absl::string_view::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
-    return error(want_any);
-  }
-  return absl::OkStatus();
-}
-
-// Whether the address may stand for several servers: a name of DNS does that only where it is asked
-// for as one, so that a plain host:port keeps to one server even while that drains.
-bool MayNameSeveral(absl::string_view address) {
-  return absl::StartsWith(address, "dns:") || absl::StartsWith(address, "ipv4:") ||
-         absl::StartsWith(address, "ipv6:");
-}
-
 }  // namespace
 
 std::string ServiceConfigJson(absl::string_view address, const ClientOptions& options) {
@@ -162,6 +125,9 @@ grpc::ChannelArguments ChannelArgumentsFor(absl::string_view address,
   // Random matrices do not compress, and a server's compressed answer could be a bomb.
   arguments.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);
   arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
+
+  // gRPC would go through the proxies of the environment, to loopback too.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, options.use_proxy ? 1 : 0);
 
   // Channels with equal arguments would otherwise share one connection.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

@@ -16,7 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "client/address.h"
 #include "client/openssl_objects.h"
 
 namespace gemmd {
@@ -93,7 +93,9 @@ bool IsSet(const TlsOptions& tls) {
            tls.server_name.empty());
 }
 
-absl::Status CheckToken(absl::string_view address, bool is_encrypted, const std::string& token) {
+absl::Status CheckToken(absl::string_view address, bool is_encrypted,
+                        const ClientOptions& options) {
+  const std::string& token = options.token;
   const bool is_good =
       token.size() <= kMostTokenBytes &&
       std::all_of(token.begin(), token.end(), [](char c) { return c > ' ' && c <= '~'; });
@@ -102,38 +104,19 @@ absl::Status CheckToken(absl::string_view address, bool is_encrypted, const std:
         absl::StrCat("options.token: got ", token.size(),
                      " characters, want at most 8192 printable ones without spaces"));
   }
-  if (token.empty() || is_encrypted || IsUnix(address) || IsLoopback(address)) {
-    return absl::OkStatus();
+  if (token.empty() || is_encrypted || IsUnix(address)) return absl::OkStatus();
+  if (options.use_proxy) {
+    return Bad("address", address, "tls: before it, so that the proxy does not read options.token");
   }
+  if (IsLoopback(address)) return absl::OkStatus();
   return Bad("address", address,
              "tls: before it, or one of loopback, so that nobody else reads options.token");
 }
 
 }  // namespace
 
-absl::string_view WithoutTls(absl::string_view address) {
-  if (!absl::ConsumePrefix(&address, "tls:")) absl::ConsumePrefix(&address, "mtls:");
-  return address;
-}
-
 bool HasTls(absl::string_view address, const TlsOptions& tls) {
   return WithoutTls(address).size() != address.size() || IsSet(tls);
-}
-
-bool IsUnix(absl::string_view address) {
-  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:");
-}
-
-bool IsLoopback(absl::string_view address) {
-  for (absl::string_view scheme : {"dns:", "ipv4:", "ipv6:"}) {
-    if (absl::ConsumePrefix(&address, scheme)) break;
-  }
-  absl::ConsumePrefix(&address, "///");
-  if (absl::StrContains(address, ',')) return false;
-  const absl::string_view host = address.substr(0, address.rfind(':'));
-  return host == "localhost" || host == "[::1]" ||
-         (absl::StartsWith(host, "127.") &&
-          host.find_first_not_of("0123456789.") == absl::string_view::npos);
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
@@ -147,8 +130,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
   if (has_tls && options.credentials != nullptr) {
     return Bad("options.credentials", "those of gRPC", "none beside TLS by tls: or options.tls");
   }
-  absl::Status status =
-      CheckToken(address, has_tls || options.credentials != nullptr, options.token);
+  absl::Status status = CheckToken(address, has_tls || options.credentials != nullptr, options);
   if (!status.ok()) return status;
   if (options.credentials != nullptr) return options.credentials;
   if (!has_tls) return grpc::InsecureChannelCredentials();

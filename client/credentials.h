@@ -12,16 +12,8 @@
 
 namespace gemmd {
 
-// The address that gRPC knows: without tls: or mtls:.
-absl::string_view WithoutTls(absl::string_view address);
-
 // Whether connections to the address are encrypted, as it says itself or a field of `tls` does.
 bool HasTls(absl::string_view address, const TlsOptions& tls);
-
-// Whether an address without tls: leads to a unix socket, or to this machine whatever a resolver
-// says.
-bool IsUnix(absl::string_view address);
-bool IsLoopback(absl::string_view address);
 
 // Reads the files. Errors: InvalidArgument for options that do not fit each other or the address,
 // and for files that cannot be read or do not hold what they should; it names the option, and shows

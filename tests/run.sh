@@ -64,6 +64,8 @@ done
 export OMP_WAIT_POLICY=passive
 
 jobs=$(nproc)
+# Tests wait at times, for a deadline or a process that ends: one more of them keeps all processors at work.
+tests_at_a_time=$((jobs + 1))
 venv="$root/build/venv"
 
 configure() { cmake --preset "$@" -DGEMMD_TEST_PYTHON="$venv/bin/python"; }
@@ -79,7 +81,7 @@ run_tests_and_battery() {
   local rows="$root/build/$1/hostile_rows"
   local status=0
   rm -rf "$rows"
-  run_tests "$1" "$1" "$jobs" || status=$?
+  run_tests "$1" "$1" "$tests_at_a_time" || status=$?
   if [[ -d $rows ]]; then tests/timed/table.py "$rows" || status=1; fi
   return "$status"
 }
@@ -118,7 +120,7 @@ stage_release() {
 stage_exhaustive() {
   choose_seed
   build_release
-  run_tests release exhaustive "$jobs"
+  run_tests release exhaustive "$tests_at_a_time"
 }
 
 # One test at a time; the table names machine, commit and date.
@@ -166,7 +168,7 @@ stage_asan() {
 stage_tsan() {
   configure tsan
   cmake --build --preset tsan
-  run_tests tsan tsan "$jobs"
+  run_tests tsan tsan "$tests_at_a_time"
 }
 
 stage_clang() {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "client/address.h"
 #include "client/credentials.h"
 #include "client/gemmctl/connect.h"
 #include "client/gemmctl/doctor_canary.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "client/credentials.h"
+#include "client/address.h"
 #include "client/gemmctl/percentiles.h"
 #include "client/terminal/text_table.h"
 

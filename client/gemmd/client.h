@@ -75,6 +75,11 @@ struct ClientOptions {
   // the address must be of loopback or a unix socket. No error shows it.
   std::string token = {};
 
+  // Whether connections go through the HTTP proxy that $grpc_proxy, $https_proxy or $http_proxy
+  // names, the first of them that is set, but for hosts in $no_grpc_proxy or $no_proxy. Without it
+  // these variables mean nothing. A proxy reads what is not encrypted, so a token needs TLS then.
+  bool use_proxy = false;
+
   // Credentials of gRPC's own making, in place of `tls`; they must encrypt where there is a token.
   std::shared_ptr<grpc::ChannelCredentials> credentials = {};
 

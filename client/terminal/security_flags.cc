@@ -40,6 +40,11 @@ void AddSecurityFlags(CLI::App& app, SecurityFlags& flags) {
             "the host of the address)")
       .TypeName("NAME")
       .Group(kGroup);
+  AddFlag(app, "--proxy", flags.use_proxy,
+          "Connect through the proxy that $grpc_proxy, $https_proxy or $http_proxy names; a token "
+          "needs "
+          "TLS then (default: no proxy is used)")
+      .Group(kGroup);
   AddFile(app, "--token-file", flags.token_file,
           "File with a token that says who calls; it is sent over TLS, loopback and unix sockets "
           "only; also $GEMMD_TOKEN_FILE");
@@ -47,6 +52,7 @@ void AddSecurityFlags(CLI::App& app, SecurityFlags& flags) {
 
 absl::Status ApplySecurityFlags(const SecurityFlags& flags, ClientOptions& options) {
   options.tls = flags.tls;
+  options.use_proxy = flags.use_proxy;
   if (flags.token_file.empty()) return absl::OkStatus();
   std::ifstream file(flags.token_file, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

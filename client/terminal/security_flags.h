@@ -19,6 +19,7 @@ namespace gemmd {
 struct SecurityFlags {
   TlsOptions tls = {};
   std::string token_file = {};
+  bool use_proxy = false;
 };
 
 // What the variables GEMMD_TLS_CA, GEMMD_TLS_CERT, GEMMD_TLS_KEY, GEMMD_TLS_SERVER_NAME and

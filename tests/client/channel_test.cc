@@ -9,7 +9,9 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "grpc/grpc.h"
 #include "nlohmann/json.hpp"
@@ -47,10 +49,52 @@ TEST(ChannelTest, RefusesOtherAddresses) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("address: got")))
         << address;
   }
+  for (const std::string prefix : {"unix:/", "unix-abstract:", "unix:///"}) {
+    EXPECT_THAT(Client::Create(prefix + std::string(100, 'x')), IsOk());
+    EXPECT_THAT(Client::Create(prefix + std::string(108, 'x')),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 107 bytes")));
+  }
   EXPECT_THAT(Client::Create("localhost"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "address: got \"localhost\", want host:port (port 1 to 65535), "
                        "tls:host:port or unix:/path"));
+}
+
+TEST(ChannelTest, SaysWhichAddressWouldBeRight) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"http://127.0.0.1:8470", "\"127.0.0.1:8470\""},
+      {"https://gemmd.example.org:8470/", "\"tls:gemmd.example.org:8470\""},
+      {"grpc://h:1", "\"h:1\""},
+      {"http://h", "host:port"},
+      {"::1:8470", "[host]:port for an address of IPv6, as in \"[::1]:8470\""},
+      {"unix://tmp/x", "\"unix:/tmp/x\""},
+      {"dns://h:1", "\"dns:///h:1\""},
+      {"ipv4:10.0.0.1", "addresses with ports"},
+      {"ipv4:10.0.0.1:1,", "addresses with ports"},
+      {"user@h:1", "host:port"},
+      {"h/x:1", "host:port"},
+      {"[::1:1", "host:port"},
+  };
+  for (const auto& [address, want] : cases) {
+    EXPECT_THAT(
+        Client::Create(address),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 testing::StartsWith(absl::StrCat("address: got \"", address, "\", want ", want))));
+  }
+}
+
+TEST(ChannelTest, GoesThroughAProxyWhereThatIsAskedFor) {
+  ClientOptions options;
+  // The client's own wins.
+  options.channel_arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 1);
+  EXPECT_EQ(IntArgument(ChannelArgumentsFor("h:1", options), GRPC_ARG_ENABLE_HTTP_PROXY), 0);
+  options.use_proxy = true;
+  EXPECT_EQ(IntArgument(ChannelArgumentsFor("h:1", options), GRPC_ARG_ENABLE_HTTP_PROXY), 1);
+  options.token = "a-secret";
+  EXPECT_THAT(Client::Create("127.0.0.1:1", options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the proxy does not read")));
+  EXPECT_THAT(Client::Create("tls:127.0.0.1:1", options), IsOk());
+  EXPECT_THAT(Client::Create("unix:/path", options), IsOk());
 }
 
 TEST(ChannelTest, SendsNoTokenWhereOthersCouldReadIt) {

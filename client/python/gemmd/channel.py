@@ -11,16 +11,16 @@ from typing import Any, TypeAlias, TypedDict
 
 import grpc
 
+from gemmd.address import check_address, may_name_several, without_tls
 from gemmd.errors import Error, refusal
-from gemmd.security import check_token, has_tls, make_credentials, without_tls
+from gemmd.security import check_token, has_tls, make_credentials
 
 Metadata: TypeAlias = Sequence[tuple[str, str]]
 
-_SCHEMES = ("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:")
-# Addresses that may stand for several servers, which calls then go round.
-_SEVERAL = ("dns:", "ipv4:", "ipv6:")
 _MOST_MESSAGE_BYTES = 2**31 - 1
 _MOST_ATTEMPTS = 5  # gRPC itself allows no more.
+_MOST_KEEPALIVE_S = 86400
+_MOST_TIMEOUT_S = 366 * 86400
 
 
 class ClientOptions(TypedDict, total=False):
@@ -37,6 +37,8 @@ class ClientOptions(TypedDict, total=False):
     tls_key: str  #: File of its private key. None.
     tls_server_name: str  #: What the server's certificate must bear. The host of the address.
     token: str  #: Who calls; sent over TLS, loopback and unix sockets only. None.
+    use_proxy: bool  #: Connect through the proxy that ``$grpc_proxy``, ``$https_proxy`` or ``$http_proxy``
+    #: names; a token needs TLS then. False: these variables mean nothing.
     credentials: grpc.ChannelCredentials | None  #: Of gRPC's own making, in place of TLS by files.
     wait_when_full: bool  #: A product that is refused because the queue is full is sent again after
     #: the pause that the server asks for, as long as its timeout allows. False.
@@ -59,15 +61,15 @@ class Settings:
     tls_key: str = ""
     tls_server_name: str = ""
     token: str = field(default="", repr=False)
+    use_proxy: bool = False
     credentials: grpc.ChannelCredentials | None = None
     wait_when_full: bool = False
     session: str = ""
     channel_options: Sequence[tuple[str, Any]] = ()
 
     def __post_init__(self) -> None:
-        _check_address(self.address)
-        if not 0 < self.timeout < float("inf"):
-            raise refusal("timeout", self.timeout, "a positive finite time")
+        check_address(self.address)
+        checked_timeout(self.timeout)
         if not 0 < self.max_message_bytes <= _MOST_MESSAGE_BYTES:
             raise refusal(
                 "max_message_bytes", self.max_message_bytes, f"1 to {_MOST_MESSAGE_BYTES}"
@@ -75,13 +77,14 @@ class Settings:
         if not 1 <= self.max_attempts <= _MOST_ATTEMPTS:
             raise refusal("max_attempts", self.max_attempts, f"1 to {_MOST_ATTEMPTS}")
         # The server closes connections with pings that come faster than every 10 s.
-        if not self.keepalive_s >= 10:
-            raise refusal("keepalive_s", self.keepalive_s, "10 or more")
+        if not 10 <= self.keepalive_s <= _MOST_KEEPALIVE_S:
+            raise refusal("keepalive_s", self.keepalive_s, f"10 to {_MOST_KEEPALIVE_S}")
         files = (self.tls_ca, self.tls_cert, self.tls_key)
         is_encrypted = has_tls(self.address, *files, self.tls_server_name)
         if is_encrypted and self.credentials is not None:
             raise refusal("credentials", "those of gRPC", "none beside TLS by files or tls:")
-        check_token(self.token, self.address, is_encrypted or self.credentials is not None)
+        is_encrypted_anyhow = is_encrypted or self.credentials is not None
+        check_token(self.token, self.address, is_encrypted_anyhow, self.use_proxy)
         if is_encrypted:
             object.__setattr__(self, "credentials", make_credentials(self.address, *files))
 
@@ -121,13 +124,15 @@ class Settings:
             ("grpc.http2.max_pings_without_data", 0),
             # Random matrices do not compress, and a compressed answer could be a bomb.
             ("grpc.compression_enabled_algorithms_bitset", 1),
+            # gRPC would go through the proxies of the environment, to loopback too.
+            ("grpc.enable_http_proxy", int(self.use_proxy)),
             # Channels with equal options would otherwise share one connection.
             ("grpc.use_local_subchannel_pool", 1),
         ]
 
     def _service_config(self) -> str:
         config: dict[str, Any] = {}
-        if self.target.startswith(_SEVERAL):
+        if may_name_several(self.target):
             config["loadBalancingConfig"] = [{"round_robin": {}}]
             config["healthCheckConfig"] = {"serviceName": "gemmd.v1.Gemm"}
         if self.max_attempts > 1:
@@ -145,23 +150,19 @@ class Settings:
         return json.dumps(config)
 
 
-def _check_address(address: str) -> None:
-    """Catches what gRPC would tell only with the first call, in words of its own."""
-    whole, address = address, without_tls(address)
-    if address != without_tls(address):
-        raise refusal("address", repr(whole), "one prefix of TLS")
-    if any(address.startswith(scheme) and len(address) > len(scheme) for scheme in _SCHEMES):
-        return
-    host, _, port = address.rpartition(":")
-    if not (host and port.isdecimal() and 0 < int(port) < 65536):
-        raise refusal("address", repr(whole), "host:port, tls:host:port or unix:/path")
+def checked_timeout(timeout: float) -> float:
+    """The same. Raises InvalidArgument, a ValueError, for what is no time that a call may take: gRPC itself ends such
+    a call at once, or never."""
+    if 0 < timeout <= _MOST_TIMEOUT_S:
+        return timeout
+    raise refusal("timeout", timeout, f"a number of seconds above 0, at most {_MOST_TIMEOUT_S} (a year)")
 
 
 class Deadline:
-    """When a call has to end, retries included; counted from its entry."""
+    """When a call has to end, retries included; counted from its entry. Raises as `checked_timeout`."""
 
     def __init__(self, timeout: float) -> None:
-        self._end = time.monotonic() + timeout
+        self._end = time.monotonic() + checked_timeout(timeout)
 
     def left(self) -> float:
         """The seconds that are left, never below 0."""

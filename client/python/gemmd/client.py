@@ -12,7 +12,14 @@ import grpc
 import numpy as np
 
 from gemmd import methods, moving
-from gemmd.channel import ClientOptions, Deadline, Metadata, Settings, pause_before_retry
+from gemmd.channel import (
+    ClientOptions,
+    Deadline,
+    Metadata,
+    Settings,
+    checked_timeout,
+    pause_before_retry,
+)
 from gemmd.errors import Error, check_names, from_rpc_error
 from gemmd.methods import Method
 from gemmd.part import Part
@@ -221,7 +228,7 @@ class Client:
         span = part.byte_range()
         ref = tensors_pb2.TensorRef(handle=part.info.handle)
         lanes = lanes_for(span.count, connections)
-        limit = self._settings.timeout if timeout is None else timeout
+        limit = self._settings.timeout if timeout is None else checked_timeout(timeout)
         return part.array(moving.download(self._lane, ref, span, lanes, self._metadata(), limit))
 
     def _connect(self) -> grpc.Channel:

@@ -49,6 +49,9 @@ _OPTIONS = frozenset(
 )
 
 
+_INTEGERS = frozenset({"s8", "u8", "s4", "u4", "b1"})
+
+
 class _Daemons:
     """The clients of one worker process."""
 
@@ -93,8 +96,13 @@ def _result_dtype(a: np.dtype, options: ProductOptions) -> np.dtype:
     element = element_of(np.dtype(a), "a")
     if element.name == "f64":
         return np.dtype(np.float64)
-    is_integer = element.name in ("s8", "u8", "s4", "u4", "b1")
-    return np.dtype(np.int32 if is_integer else np.float32)
+    return np.dtype(np.int32 if element.name in _INTEGERS else np.float32)
+
+
+def _wraps(a: np.ndarray, options: ProductOptions) -> bool:
+    """Whether sums are integers, which wrap modulo 2^32: D alone saturates."""
+    accumulation = options.get("accumulation_type")
+    return element_of(a.dtype, "a").name in _INTEGERS and accumulation in (None, "s32")
 
 
 def _block(
@@ -104,22 +112,44 @@ def _block(
     daemons: tuple[tuple[str, ...], tuple[tuple[str, Any], ...]],
     options: ProductOptions,
 ) -> np.ndarray:
-    """One block of D: its products along k one after the other, each added to the sum of those before,
-    so that the same blocks always give the same bits."""
-    everything = cast(dict[str, Any], options)
-    last = {name: everything[name] for name in ("activation", "out_type") if name in everything}
-    each = {name: value for name, value in everything.items() if name not in last}
+    """One block of D: its products along k one after the other, so that the same blocks always give the same bits."""
+    pairs = list(zip(a_blocks, b_blocks, strict=True))
+    is_sum = len(pairs) > 1
+    compute = _wrapping_sum if is_sum and _wraps(a_blocks[0], options) else _sum
+    return _daemons(*daemons).run(lambda client: compute(client, pairs, cast(dict[str, Any], options)))
 
-    def product(client: Client) -> np.ndarray:
-        total = None
-        for number, (a, b) in enumerate(zip(a_blocks, b_blocks, strict=True)):
-            ending = last if number == len(a_blocks) - 1 else {}
-            chosen = cast(ProductOptions, {"c": total, **each, **ending})
-            total = client.matmul(a, b, **chosen)
-        assert total is not None
+
+_Pairs = list[tuple[np.ndarray, np.ndarray]]
+
+
+def _split(options: dict[str, Any], *of_the_sum: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options for each product, and those for the sum alone."""
+    last = {name: options[name] for name in of_the_sum if options.get(name) is not None}
+    return {name: value for name, value in options.items() if name not in last}, last
+
+
+def _sum(client: Client, pairs: _Pairs, options: dict[str, Any]) -> np.ndarray:
+    """Each product is added to the sum of those before."""
+    each, last = _split(options, "activation", "out_type")
+    total = None
+    for number, (a, b) in enumerate(pairs):
+        ending = last if number == len(pairs) - 1 else {}
+        total = client.matmul(a, b, **cast(ProductOptions, {"c": total, **each, **ending}))
+    assert total is not None
+    return total
+
+
+def _wrapping_sum(client: Client, pairs: _Pairs, options: dict[str, Any]) -> np.ndarray:
+    """The sums of integers, as one product has them: a sum that is a product's C would saturate."""
+    each, last = _split(options, "activation", "alpha", "out_type")
+    plain = cast(ProductOptions, each)
+    total = functools.reduce(np.add, (client.matmul(a, b, **plain) for a, b in pairs))
+    if not last:
         return total
-
-    return _daemons(*daemons).run(product)
+    a, b = pairs[0]
+    nothing = a[:, :0], b[:0]  # What is left is D of the sum.
+    ending = {"c": total, "beta": last.pop("alpha", 1), **each, **last}
+    return client.matmul(*nothing, **cast(ProductOptions, ending))
 
 
 def matmul(

@@ -3,33 +3,24 @@
 
 from __future__ import annotations
 
-import ipaddress
 import pathlib
 
 import grpc
 
+from gemmd.address import TLS_PREFIXES, is_loopback, is_unix, without_tls
 from gemmd.errors import refusal
 
-_PREFIXES = ("tls:", "mtls:")
 _MOST_TOKEN_CHARACTERS = 8192
-
-
-def without_tls(address: str) -> str:
-    """The address that gRPC knows."""
-    for prefix in _PREFIXES:
-        if address.startswith(prefix):
-            return address.removeprefix(prefix)
-    return address
 
 
 def has_tls(address: str, *options: str) -> bool:
     """Whether the prefix of the address or any option of TLS turns it on."""
-    return address.startswith(_PREFIXES) or any(options)
+    return address.startswith(TLS_PREFIXES) or any(options)
 
 
 def make_credentials(address: str, ca: str, cert: str, key: str) -> grpc.ChannelCredentials:
     """Reads the files. Raises InvalidArgument, which shows neither key nor token."""
-    if without_tls(address).startswith("unix"):
+    if is_unix(without_tls(address)):
         raise refusal("address", repr(address), "host:port, since TLS is not spoken over unix sockets")
     own = [None, None]
     if address.startswith("mtls:") or cert or key:
@@ -37,13 +28,18 @@ def make_credentials(address: str, ca: str, cert: str, key: str) -> grpc.Channel
     return grpc.ssl_channel_credentials(_read("tls_ca", ca, b"CERTIFICATE") if ca else None, *own)
 
 
-def check_token(token: str, address: str, is_encrypted: bool) -> None:
+def check_token(token: str, address: str, is_encrypted: bool, uses_proxy: bool) -> None:
     """Raises InvalidArgument where the token is none, or where others could read it."""
     is_good = len(token) <= _MOST_TOKEN_CHARACTERS and all("!" <= c <= "~" for c in token)
     if not is_good:
         want = f"at most {_MOST_TOKEN_CHARACTERS} printable ones of ASCII without spaces"
         raise refusal("token", f"{len(token)} characters", want)
-    if token and not (is_encrypted or _is_of_this_machine(address)):
+    if not token or is_encrypted or is_unix(address):
+        return
+    if uses_proxy:
+        want = "tls: before it, so that the proxy does not read the token"
+        raise refusal("address", repr(address), want)
+    if not is_loopback(address):
         want = "tls: before it, or one of loopback, so that nobody else reads the token"
         raise refusal("address", repr(address), want)
 
@@ -57,17 +53,3 @@ def _read(option: str, path: str, mark: bytes) -> bytes:
     if mark not in data:
         raise refusal(option, repr(path), want)
     return data
-
-
-def _is_of_this_machine(address: str) -> bool:
-    if address.startswith("unix"):
-        return True
-    for scheme in ("dns:", "ipv4:", "ipv6:"):
-        address = address.removeprefix(scheme)
-    host = address.removeprefix("///").rpartition(":")[0]
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
-    except ValueError:
-        return False

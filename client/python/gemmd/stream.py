@@ -11,7 +11,7 @@ from typing import Any, Self, Unpack
 
 import grpc
 
-from gemmd.channel import Metadata
+from gemmd.channel import Metadata, checked_timeout
 from gemmd.errors import Cancelled, Error, Unavailable, from_rpc_error
 from gemmd.joint import MOST_UNANSWERED, Queue
 from gemmd.methods import MULTIPLY_STREAM
@@ -37,7 +37,8 @@ class Stream:
         self._is_closed = False
         self._error: Error | None = None
         call = channel.stream_stream(*MULTIPLY_STREAM)
-        self._call = call(self._messages(), timeout=timeout, metadata=metadata)
+        limit = None if timeout is None else checked_timeout(timeout)
+        self._call = call(self._messages(), timeout=limit, metadata=metadata)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

@@ -8,13 +8,15 @@ import threading
 
 class BreakingProxy:
     """Passes bytes on between its own port and another one. The first `breaks` connections end once so
-    many bytes have passed in either direction."""
+    many bytes have passed in either direction; `stall` has all bytes wait until the end."""
 
     def __init__(self, port, after_bytes, breaks):
         self._target = port
         self._after_bytes = after_bytes
         self._breaks = breaks
         self._lock = threading.Lock()
+        self._flows = threading.Event()
+        self._flows.set()
         self.broken = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = "127.0.0.1:%d" % self._listener.getsockname()[1]
@@ -23,7 +25,11 @@ class BreakingProxy:
     def __enter__(self):
         return self
 
+    def stall(self):
+        self._flows.clear()
+
     def __exit__(self, *_):
+        self._flows.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -39,6 +45,7 @@ class BreakingProxy:
         passed = 0
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                self._flows.wait()
                 sink.sendall(data)
                 passed += len(data)
                 if passed > self._after_bytes and self._may_break():

@@ -125,8 +125,9 @@ def test_large_transfers_and_broken_connections(daemon, numbers):
                 tensor = await client.put(array, connections=connections)
                 assert proxy.broken >= 1
                 assert np.array_equal(await tensor.get(connections=connections), array)
+                proxy.stall()
                 with pytest.raises(gemmd.DeadlineExceeded):
-                    await client.put(array, timeout=0)
+                    await client.put(array, timeout=0.2)
 
     for connections in (1, 3):
         asyncio.run(main(connections))

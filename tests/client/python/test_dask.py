@@ -96,6 +96,23 @@ def test_types_and_options(three, numbers):
         assert np.array_equal(d.compute().astype(np.float32), np.maximum(2 * (a @ b), 0))
 
 
+@pytest.mark.parametrize("options", [{}, {"alpha": 0.5, "out_type": "f32"}, {"activation": "relu", "out_type": "f64"}])
+def test_integers_are_those_of_one_product(three, numbers, options):
+    """Sums of blocks pass 2^31, and wrap as the whole does."""
+    a = numbers.integers(100, 128, (3, 280_000)).astype(np.int8)
+    b = numbers.integers(100, 128, (280_000, 2)).astype(np.int8)
+    b[140_000:, 0] = -b[:140_000, 0]
+    a[:, 140_000:] = a[:, :140_000]
+    addresses = [three[0].tcp]
+    with gemmd.Client(addresses[0]) as client, dask.config.set(scheduler="threads"):
+        whole = client.matmul(a, b, **options)
+        assert (whole[:, 0] == 0).all()
+        blocks = da.from_array(a, (3, 70_000)), da.from_array(b, (70_000, 2))
+        d = gemmd.dask.matmul(*blocks, addresses, **options).compute()
+    assert d.dtype == whole.dtype
+    assert np.array_equal(d, whole)
+
+
 @pytest.mark.parametrize(
     "shape, addresses, options, field",
     [

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How calls fail: exceptions with field, got and want, deadlines, and what is sent again."""
 
+import asyncio
 import json
+import math
 import threading
 import time
 from concurrent import futures
@@ -14,6 +16,7 @@ import pytest
 from gemmd.channel import Settings
 from gemmd.errors import error_of
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
+from proxies import Proxy
 
 GEMMD_FLAGS = ["--devices=cpu,sim:sm_90"]
 
@@ -107,15 +110,125 @@ def test_unknown_options(client):
         ("localhost", {}, "address"),
         ("unix:", {}, "address"),
         ("host:99999", {}, "address"),
-        ("host:1", {"timeout": 0}, "timeout"),
-        ("host:1", {"timeout": float("nan")}, "timeout"),
         ("host:1", {"max_message_bytes": 1 << 31}, "max_message_bytes"),
         ("host:1", {"max_attempts": 6}, "max_attempts"),
         ("host:1", {"keepalive_s": 1}, "keepalive_s"),
+        ("host:1", {"keepalive_s": math.inf}, "keepalive_s"),
+        ("host:1", {"keepalive_s": 9e9}, "keepalive_s"),
     ],
 )
 def test_bad_clients(address, options, field):
     assert refused(gemmd.InvalidArgument, gemmd.Client, address, **options).field == field
+
+
+BAD_TIMEOUTS = [math.inf, 9e9, math.nan, 0, -1]
+
+
+@pytest.mark.parametrize("timeout", BAD_TIMEOUTS)
+def test_bad_timeouts(client, timeout):
+    """Each says so before anything is sent; for None there is no limit of the call's own."""
+    tensor = client.put(ONE)
+    calls = [
+        lambda: client.matmul(ONE, ONE, timeout=timeout),
+        lambda: client.multiply(ONE, ONE, timeout=timeout),
+        lambda: client.chain(ONE, ONE, timeout=timeout),
+        lambda: client.put(ONE, timeout=timeout),
+        lambda: client.tensor("x", timeout=timeout),
+        lambda: client.tensors(timeout=timeout),
+        lambda: client.compress(tensor, timeout=timeout),
+        lambda: client.stream(timeout=timeout),
+        lambda: client.session(timeout=timeout),
+        lambda: client.explain(ONE, ONE, timeout=timeout),
+        lambda: client.devices(timeout=timeout),
+        lambda: client.kernels(timeout=timeout),
+        lambda: client.server_info(timeout=timeout),
+        lambda: client.statistics(timeout=timeout),
+        lambda: tensor.get(timeout=timeout),
+        lambda: gemmd.Client("h:1", timeout=timeout),
+    ]
+    for call in calls:
+        error = refused(gemmd.InvalidArgument, call)
+        assert isinstance(error, ValueError)
+        assert error.message.startswith(f"timeout: got {timeout}, want a number of seconds above 0"), error.message
+    assert client.matmul(ONE, ONE, timeout=None) == 1
+
+
+@pytest.mark.parametrize("timeout", BAD_TIMEOUTS)
+def test_bad_timeouts_of_asyncio(daemon, timeout):
+    async def main():
+        async with gemmd.aio.Client(daemon.tcp) as client:
+            tensor = await client.put(ONE)
+            for call in (
+                client.matmul(ONE, ONE, timeout=timeout),
+                client.put(ONE, timeout=timeout),
+                client.tensors(timeout=timeout),
+                client.session(timeout=timeout),
+                client.devices(timeout=timeout),
+                tensor.get(timeout=timeout),
+            ):
+                with pytest.raises(gemmd.InvalidArgument, match="timeout: got"):
+                    await call
+            with pytest.raises(gemmd.InvalidArgument, match="timeout: got"):
+                client.stream(timeout=timeout)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "address, want",
+    [
+        ("http://127.0.0.1:8470", "'127.0.0.1:8470'"),
+        ("https://gemmd.example.org:8470/", "'tls:gemmd.example.org:8470'"),
+        ("grpc://h:1", "'h:1'"),
+        ("http://h", "host:port"),
+        ("::1:8470", "[host]:port for an address of IPv6, as in '[::1]:8470'"),
+        ("unix://tmp/x", "'unix:/tmp/x'"),
+        ("unix:/" + 107 * "x", "a path of at most 107 bytes, not 108"),
+        ("unix-abstract:" + 108 * "x", "a path of at most 107 bytes, not 108"),
+        ("dns://h:1", "'dns:///h:1'"),
+        ("ipv4:10.0.0.1", "addresses with ports"),
+        ("ipv4:10.0.0.1:1,", "addresses with ports"),
+        ("user@h:1", "host:port"),
+        ("h/x:1", "host:port"),
+        ("[::1:1", "host:port"),
+        ("a b:1", "host:port"),
+        ("tls:tls:h:1", "host:port"),
+        ("", "host:port"),
+    ],
+)
+def test_bad_addresses(address, want):
+    error = refused(gemmd.InvalidArgument, gemmd.Client, address)
+    assert error.message.startswith(f"address: got {address!r}, want {want}"), error
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["h:1", "127.0.0.1:8470", "[::1]:8470", "unix:/x", "unix:///x", "unix:x", "unix:/" + 106 * "x"]
+    + ["unix-abstract:x", "dns:h:1", "dns:///h:1", "dns://8.8.8.8/h:1", "ipv4:10.0.0.1:1,10.0.0.2:1", "ipv6:[::1]:1"],
+)
+def test_good_addresses(address):
+    gemmd.Client(address).close()
+
+
+def test_no_proxy_of_the_environment_is_used(daemon, monkeypatch):
+    with Proxy() as proxy:
+        for name, value in proxy.environment.items():
+            monkeypatch.setenv(name, value)
+        with gemmd.Client(daemon.tcp, token="secret") as client:
+            assert client.matmul(ONE, ONE) == 1
+
+        async def main():
+            async with gemmd.aio.Client(daemon.tcp, token="secret") as client:
+                assert await client.matmul(ONE, ONE) == 1
+
+        asyncio.run(main())
+        assert proxy.connections == 0
+        with gemmd.Client(daemon.tcp, use_proxy=True, max_attempts=1) as client:
+            refused(gemmd.Unavailable, client.devices)
+        assert proxy.connections > 0
+    error = refused(gemmd.InvalidArgument, gemmd.Client, "127.0.0.1:1", token="secret", use_proxy=True)
+    assert "so that the proxy does not read the token" in error.message
+    gemmd.Client("tls:127.0.0.1:1", token="secret", use_proxy=True).close()
 
 
 def test_nobody_there(tmp_path):

@@ -15,7 +15,14 @@ from gemmd.aio import moving
 from gemmd.aio.remote import RemoteTensor
 from gemmd.aio.session import Session
 from gemmd.aio.stream import Stream
-from gemmd.channel import ClientOptions, Deadline, Metadata, Settings, pause_before_retry
+from gemmd.channel import (
+    ClientOptions,
+    Deadline,
+    Metadata,
+    Settings,
+    checked_timeout,
+    pause_before_retry,
+)
 from gemmd.errors import Error, check_names, from_rpc_error
 from gemmd.methods import Method
 from gemmd.part import Part
@@ -178,7 +185,8 @@ class Client:
         return await self._call(methods.STATISTICS, statistics_pb2.GetStatisticsRequest(), timeout)
 
     async def _open_session(self, timeout: float | None) -> resident_pb2.OpenSessionResponse:
-        opened = await self._session.open(self._settings.timeout if timeout is None else timeout)
+        limit = self._settings.timeout if timeout is None else checked_timeout(timeout)
+        opened = await self._session.open(limit)
         while self._dropped:
             try:
                 await self._call(methods.DELETE, tensor_ref(self._dropped.popleft()), None)
@@ -206,7 +214,7 @@ class Client:
     async def _download(self, part: Part, connections: int, timeout: float | None) -> np.ndarray:
         span = part.byte_range()
         lanes = lanes_for(span.count, connections)
-        limit = self._settings.timeout if timeout is None else timeout
+        limit = self._settings.timeout if timeout is None else checked_timeout(timeout)
         ref = tensor_ref(part.info.handle)
         data = await moving.download(self._lane, ref, span, lanes, self._metadata(), limit)
         return part.array(data)

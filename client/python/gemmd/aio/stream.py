@@ -8,7 +8,7 @@ from typing import Any, Self, Unpack
 
 import grpc
 
-from gemmd.channel import Metadata
+from gemmd.channel import Metadata, checked_timeout
 from gemmd.errors import Cancelled, Error, Unavailable, from_rpc_error
 from gemmd.joint import MOST_UNANSWERED, Queue
 from gemmd.methods import MULTIPLY_STREAM
@@ -33,7 +33,8 @@ class Stream:
         self._is_closed = False
         self._error: Error | None = None
         method = channel.stream_stream(*MULTIPLY_STREAM)
-        self._call = method(timeout=timeout, metadata=tuple(metadata))
+        limit = None if timeout is None else checked_timeout(timeout)
+        self._call = method(timeout=limit, metadata=tuple(metadata))
         self._writer = asyncio.create_task(self._write())
         self._reader = asyncio.create_task(self._read())
 
