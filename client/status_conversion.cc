@@ -5,7 +5,9 @@
 #include <string>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gemmd/client.h"
 
@@ -20,11 +22,28 @@ absl::StatusCode ToAbslCode(int code) {
   return is_known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
 }
 
+// What gRPC itself says of these tells neither what happened nor what to do.
+std::string TextOf(const grpc::Status& status) {
+  const std::string& text = status.error_message();
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED &&
+      (text.empty() || text == "Method not found!")) {
+    return "the server does not know this call: it is no gemmd, or one of another version";
+  }
+  if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
+      absl::StrContains(text, "message larger than max")) {
+    return absl::StrCat(
+        text,
+        ": put large operands on the server first and keep large results there, for which there "
+        "is no such limit, or raise it (max_message_bytes, and --max-message-bytes of gemmd)");
+  }
+  return text;
+}
+
 }  // namespace
 
 absl::Status ToAbslStatus(const grpc::Status& status, const grpc::ClientContext& context) {
   if (status.ok()) return absl::OkStatus();
-  absl::Status converted(ToAbslCode(status.error_code()), status.error_message());
+  absl::Status converted(ToAbslCode(status.error_code()), TextOf(status));
   const auto& trailers = context.GetServerTrailingMetadata();
   const auto pushback = trailers.find(kPushbackTrailer);
   if (pushback != trailers.end()) {

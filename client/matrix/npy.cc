@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "client/matrix/npy_header.h"
 #include "client/matrix/npy_storage.h"
+#include "client/matrix/packed_matrix.h"
 
 namespace gemmd {
 namespace {
@@ -90,14 +91,11 @@ struct ArrayLines {
 };
 
 ArrayLines LinesOf(const NpyArray& array) {
-  const size_t dimensions = array.shape.size();
-  const int64_t columns = array.shape[dimensions - 1];
-  const int64_t rows = dimensions > 1 ? array.shape[dimensions - 2] : 1;
-  const int64_t batch = dimensions > 2 ? array.shape[0] : 1;
-  const bool by_columns = array.order == v1::ORDER_COLUMN_MAJOR;
-  const int64_t length = by_columns ? rows : columns;
-  const int64_t count = rows == 0 || columns == 0 ? 0 : batch * (by_columns ? columns : rows);
-  return {length, count};
+  const PackedMatrix matrix = PackedArray(array, "");
+  const bool by_columns = matrix.order == v1::ORDER_COLUMN_MAJOR;
+  const bool is_empty = matrix.rows == 0 || matrix.columns == 0;
+  return {.length = by_columns ? matrix.rows : matrix.columns,
+          .count = is_empty ? 0 : matrix.batch * (by_columns ? matrix.columns : matrix.rows)};
 }
 
 // Puts the file's items into the wire's order: 1-D and 2-D stay as they are, a batch goes to C

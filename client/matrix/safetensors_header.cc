@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -57,8 +58,7 @@ std::string Quoted(absl::string_view name) {
                       name.size() > kMostLetters ? "..." : "", "\"");
 }
 
-// Takes the JSON in as it is read, so that no tree of it is ever made, and nothing nests deeper
-// than the format has it.
+// Takes the JSON in as it is read, so that no tree of it is ever made.
 class Reader : public nlohmann::json_sax<nlohmann::json> {
  public:
   absl::StatusOr<SafetensorsHeader> Take(bool is_parsed) && {
@@ -66,20 +66,25 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
     return absl::InvalidArgumentError(absl::StrCat("safetensors header: ", error_));
   }
 
-  bool null() override { return Refuse("null"); }
-  bool boolean(bool) override { return Refuse("a boolean"); }
-  bool number_float(double, const std::string&) override { return Refuse("a fraction"); }
+  bool null() override {
+    const bool is_no_metadata = place_ == Place::kTensors && key_ == kMetadataName;
+    return is_no_metadata || Skips() || Refuse("null");
+  }
+  bool boolean(bool) override { return Skips() || Refuse("a boolean"); }
+  bool number_float(double, const std::string&) override { return Skips() || Refuse("a fraction"); }
   bool binary(nlohmann::json::binary_t&) override { return Refuse("binary"); }
 
-  bool number_integer(int64_t value) override { return Refuse(absl::StrCat(value)); }
+  bool number_integer(int64_t value) override { return Skips() || Refuse(absl::StrCat(value)); }
 
   bool number_unsigned(uint64_t value) override {
+    if (Skips()) return true;
     if (numbers_ == nullptr || value > uint64_t{INT64_MAX}) return Refuse(absl::StrCat(value));
     numbers_->push_back(static_cast<int64_t>(value));
     return true;
   }
 
   bool string(std::string& value) override {
+    if (Skips()) return true;
     if (place_ == Place::kMetadata) {
       header_.metadata.emplace_back(key_, std::move(value));
       return true;
@@ -90,6 +95,7 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_object(size_t) override {
+    if (SkipsFromHere()) return true;
     if (place_ == Place::kStart) {
       place_ = Place::kTensors;
     } else if (place_ == Place::kTensors && key_ == kMetadataName) {
@@ -106,12 +112,14 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_object() override {
+    if (SkipsToHere()) return true;
     if (place_ == Place::kTensor && !EndTensor()) return false;
     place_ = place_ == Place::kTensors ? Place::kEnd : Place::kTensors;
     return true;
   }
 
   bool start_array(size_t) override {
+    if (SkipsFromHere()) return true;
     if (place_ == Place::kTensor && key_ == "shape") {
       numbers_ = &header_.tensors.back().shape;
     } else if (place_ == Place::kTensor && key_ == "data_offsets") {
@@ -124,18 +132,22 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_array() override {
+    if (SkipsToHere()) return true;
     numbers_ = nullptr;
     place_ = Place::kTensor;
     return true;
   }
 
   bool key(std::string& value) override {
+    if (skipped_depth_ > 0) return true;
     key_ = std::move(value);
     if (place_ != Place::kTensor) return true;
     constexpr absl::string_view kKeys[] = {"dtype", "shape", "data_offsets"};
     const auto* const known = std::find(std::begin(kKeys), std::end(kKeys), key_);
+    is_skipped_ = known == std::end(kKeys);
+    if (is_skipped_) return true;
     const unsigned bit = 1u << (known - std::begin(kKeys));
-    if (known == std::end(kKeys) || (keys_ & bit) != 0) return RefuseKeys(Quoted(key_));
+    if ((keys_ & bit) != 0) return RefuseKeys(Quoted(key_));
     keys_ |= bit;
     return true;
   }
@@ -147,6 +159,23 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   enum class Place { kStart, kTensors, kMetadata, kTensor, kNumbers, kEnd };
+
+  // Whatever else a tensor says of itself is left out, as the format's own library does. A value of
+  // that kind, which may have others inside:
+  bool Skips() {
+    if (skipped_depth_ > 0) return true;
+    return std::exchange(is_skipped_, false);
+  }
+  bool SkipsFromHere() {
+    if (!Skips()) return false;
+    ++skipped_depth_;
+    return true;
+  }
+  bool SkipsToHere() {
+    if (skipped_depth_ == 0) return false;
+    --skipped_depth_;
+    return true;
+  }
 
   std::string Where() const {
     return header_.tensors.empty() || place_ == Place::kTensors
@@ -177,7 +206,9 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
 
   Place place_ = Place::kStart;
   std::string key_;
-  unsigned keys_ = 0;  // Which ones the tensor had, by bits.
+  unsigned keys_ = 0;        // Which ones the tensor had, by bits.
+  bool is_skipped_ = false;  // What follows the key.
+  int64_t skipped_depth_ = 0;
   std::vector<int64_t>* numbers_ = nullptr;
   std::vector<int64_t> offsets_;
   SafetensorsHeader header_;

@@ -3,7 +3,9 @@
 
 import json
 import subprocess
+from concurrent import futures
 
+import grpc
 import numpy as np
 import pytest
 from elements import ELEMENTS, convert
@@ -109,3 +111,14 @@ def test_exit_codes(ctl, tmp_path):
     assert ctl("multiply", tmp_path / "bad.npy", tmp_path / "bad.npy")[0] == 2
     nobody = f"unix:{tmp_path / 'nobody'}"
     assert ctl("health", address=nobody, timeout="1")[0] == 3
+
+
+@pytest.mark.parametrize("command", [["info"], ["devices"], ["multiply", "--random", "4,4,4"], ["ls"]])
+def test_a_server_that_is_no_gemmd(ctl, command):
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    code, _, error = ctl(*command, address=f"127.0.0.1:{port}")
+    server.stop(None)
+    assert code != 0
+    assert "it is no gemmd, or one of another version" in error

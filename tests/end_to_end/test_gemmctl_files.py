@@ -3,6 +3,7 @@
 forms."""
 
 import json
+import math
 import struct
 import subprocess
 import xml.etree.ElementTree as ElementTree
@@ -208,6 +209,37 @@ def test_one_tensor_of_a_file(ctl, model, tmp_path):
     code, _, error = ctl("convert", path, "-o", tmp_path / "one.npy")
     assert code == 2 and "--tensor: got none, want one of the 8 tensors of" in error
     assert "layer.0.weight, layer.0.bias" in error
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "s8", "u4", "b1"])
+def test_any_number_of_dimensions(ctl, tmp_path, rng, name):
+    """From none on; of types narrower than a byte, NumPy's items are whole bytes."""
+    shapes = [(), (0,), (1,), (3,), (2, 3), (0, 3), (2, 1, 3), (1, 2, 1, 3), (2, 3, 0, 1), (2, 1, 2, 1, 3)]
+    tensors = {f"t{i}": np.array(rng.choices([0, 1], k=math.prod(s))).reshape(s) for i, s in enumerate(shapes)}
+    floats = {key: array.astype(np.float32) for key, array in tensors.items()}
+    path = write_tensors(tmp_path / "any.safetensors", floats)
+    for key, want in tensors.items():
+        code, _, error = ctl("convert", path, "--tensor", key, "--type", name, "-o", tmp_path / "one.npy")
+        assert code == 0, error
+        got = np.load(tmp_path / "one.npy")
+        assert got.shape == want.shape
+        assert np.array_equal(got.astype(np.float64), want), key
+    if name in ("f32", "f16", "s8"):
+        code, _, error = ctl("convert", path, "--type", name, "-o", tmp_path / "all.safetensors")
+        assert code == 0, error
+        for key, got in read_tensors(tmp_path / "all.safetensors")[0].items():
+            assert got.shape == tensors[key].shape and np.array_equal(got.astype(np.float64), tensors[key]), key
+
+
+def test_what_the_format_s_own_library_reads(ctl, tmp_path):
+    """Metadata that are null, and members that only another program knows."""
+    text = b'{"__metadata__":null,"w":{"note":{"by":["me",null]},"dtype":"F32","shape":[2],"data_offsets":[0,8],"v":1}}'
+    path = tmp_path / "other.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + np.array([1, 2], np.float32).tobytes())
+    code, _, error = ctl("convert", path, "--type", "f64", "-o", tmp_path / "out.safetensors")
+    assert code == 0, error
+    (got,) = read_tensors(tmp_path / "out.safetensors")[0].values()
+    assert got.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("kind", ["F4", "F6_E2M3", "F6_E3M2"])

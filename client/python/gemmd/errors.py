@@ -171,4 +171,17 @@ def from_rpc_error(error: grpc.RpcError) -> Error:
     trailers = {key: value for key, value in error.trailing_metadata() or ()}
     pushback = trailers.get("grpc-retry-pushback-ms", "")
     pushback_s = int(pushback) / 1000 if pushback.isdigit() else None
-    return error_of(error.code(), error.details() or "", pushback_s)
+    return error_of(error.code(), _text_of(error), pushback_s)
+
+
+def _text_of(error: grpc.RpcError) -> str:
+    """What gRPC itself says of some failures tells neither what happened nor what to do."""
+    text = error.details() or ""
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED and text in ("", "Method not found!"):
+        return "the server does not know this call: it is no gemmd, or one of another version"
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in text:
+        return (
+            f"{text}: put large operands on the server first and keep large results there, for which there is no "
+            "such limit, or raise it (max_message_bytes, and --max-message-bytes of gemmd)"
+        )
+    return text

@@ -74,7 +74,10 @@ TEST(SafetensorsHeaderTest, RefusesWhatIsNotOfTheFormat) {
       {R"({"__metadata__":{"a":1}})", "got 1"},
       {One(R"("dtype":"F32","shape":[2])"), "tensor \"t\": got too few keys"},
       {One(good + R"(,"dtype":"F32")"), "got \"dtype\", want each of the keys"},
-      {One(good + R"(,"more":1)"), "got \"more\", want each of the keys"},
+      {One(good + R"(,"more":{"shape":[1}})"), "got no JSON at byte"},
+      {One(R"("dtype":null,"shape":[2],"data_offsets":[0,8])"), "got null"},
+      {R"({"t":null})", "got null"},
+      {R"({"__metadata__":{"a":null}})", "got null"},
       {One(R"("dtype":{"F32":1},"shape":[2],"data_offsets":[0,8])"), "got an object"},
       {One(R"("dtype":"F32","shape":[[2]],"data_offsets":[0,8])"), "got an array"},
       {One(R"("dtype":"F32","shape":"2","data_offsets":[0,8])"), "got a string"},
@@ -106,6 +109,29 @@ TEST(SafetensorsHeaderTest, RefusesWhatIsNotOfTheFormat) {
     EXPECT_THAT(header.status().message(), HasSubstr(c.message));
     EXPECT_LT(header.status().message().size(), 500u);
   }
+}
+
+TEST(SafetensorsHeaderTest, LeavesOutWhatElseATensorSaysOfItself) {
+  const std::string good = R"("dtype":"F32","shape":[2],"data_offsets":[0,8])";
+  const std::string deep = std::string(1000, '[') + std::string(1000, ']');
+  for (const std::string& value :
+       {std::string("1"), std::string("-1"), std::string("1.5"), std::string("null"),
+        std::string("true"), std::string("\"F16\""), std::string("[]"), std::string("{}"), deep,
+        std::string(R"([1,{"shape":[3],"dtype":[{}]},null])"),
+        std::string(R"({"dtype":"F16","data_offsets":[0,1],"x":{"y":[{}]}})")}) {
+    for (const std::string& entry :
+         {absl::StrCat("\"more\":", value, ",", good), absl::StrCat(good, ",\"more\":", value),
+          absl::StrCat("\"a\":", value, ",", good, ",\"b\":", value)}) {
+      const auto header = ParseSafetensorsHeader(One(entry), 8);
+      ASSERT_THAT(header, IsOk()) << entry;
+      ASSERT_EQ(header->tensors.size(), 1u);
+      EXPECT_EQ(header->tensors[0].type, "F32");
+      EXPECT_THAT(header->tensors[0].shape, ElementsAre(2));
+      EXPECT_EQ(header->tensors[0].end, 8);
+    }
+  }
+  EXPECT_THAT(ParseSafetensorsHeader(absl::StrCat(R"({"__metadata__":null,"t":{)", good, "}}"), 8),
+              IsOk());
 }
 
 TEST(SafetensorsHeaderTest, RefusesLengthsThatTheFileOrTheFormatLacks) {

@@ -248,7 +248,18 @@ def test_deadline(client):
 def test_messages_have_a_limit(daemon):
     with gemmd.Client(daemon.tcp, max_message_bytes=1 << 20) as client:
         large = np.ones((1024, 1024), np.float32)
-        refused(gemmd.ResourceExhausted, client.matmul, large, large)
+        error = refused(gemmd.ResourceExhausted, client.matmul, large, large)
+        assert "put large operands on the server first" in error.message
+
+
+def test_a_server_that_is_no_gemmd():
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with gemmd.Client(f"127.0.0.1:{port}") as client:
+        error = refused(gemmd.Unimplemented, client.server_info)
+    server.stop(None)
+    assert error.message == "the server does not know this call: it is no gemmd, or one of another version"
 
 
 class FullAtFirst(gemm_pb2_grpc.GemmServicer):
