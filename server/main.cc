@@ -13,7 +13,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +37,7 @@
 #include "server/system/log.h"
 #include "server/system/log_sink.h"
 #include "server/system/mutex.h"
+#include "server/system/ready_file.h"
 #include "server/system/resident_memory.h"
 #include "server/system/service_manager.h"
 #include "server/system/version.h"
@@ -131,38 +131,6 @@ class Auditing {
 
  private:
   const std::shared_ptr<AuditSink> sink_;
-};
-
-// A file that is there while the daemon serves.
-class ReadyFile {
- public:
-  explicit ReadyFile(std::string path) : path_(std::move(path)) {}
-  ReadyFile(const ReadyFile&) = delete;
-  ReadyFile& operator=(const ReadyFile&) = delete;
-  ~ReadyFile() { Remove(); }
-
-  void Remove() {
-    if (is_written_) std::remove(path_.c_str());
-    is_written_ = false;
-  }
-
-  absl::Status Write(const std::vector<std::string>& addresses) {
-    if (path_.empty()) return absl::OkStatus();
-    // Written under another name and renamed, so that a reader never sees half of the file.
-    const std::string unfinished = path_ + ".part";
-    std::ofstream file(unfinished, std::ios::trunc);
-    file << absl::StrJoin(addresses, "\n") << "\n";
-    file.close();
-    if (!file || std::rename(unfinished.c_str(), path_.c_str()) != 0) {
-      return absl::UnavailableError("ready-file: cannot write " + path_);
-    }
-    is_written_ = true;
-    return absl::OkStatus();
-  }
-
- private:
-  const std::string path_;
-  bool is_written_ = false;
 };
 
 std::string Environment(const char* name) {
@@ -287,12 +255,13 @@ absl::Status Run(Options options, const Logging& logging, const Auditing& auditi
                WithMemoryShares(options.server).memory_limit_bytes);
   // Making devices takes seconds: a file that makes no sense is told before it.
   RETURN_IF_ERROR(CheckTls(options.server.transport, options.server.metrics_listen));
+  ReadyFile ready_file(options.ready_file);
+  RETURN_IF_ERROR(ready_file.Check());
   manager.Tell("STATUS=Checks its devices");
   FeedWatchdog(supervision, options.server.life_check);
   // What runs as one goes through the staging area at once.
   int64_t& joined_bytes = options.server.joins.limits.max_bytes;
   joined_bytes = std::min(joined_bytes, options.devices.gpu_staging_bytes / 4);
-  ReadyFile ready_file(options.ready_file);
   EndWatch end_watch(signals, ready_file, logging, auditing);
   ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices, MakeDevices(options.devices));
   ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,

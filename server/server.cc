@@ -53,9 +53,19 @@ std::vector<std::unique_ptr<Device>> WithTensors(std::vector<std::unique_ptr<Dev
   return devices;
 }
 
+void WarnOfKeys(const Trust& trust) {
+  for (const std::string& reason : trust.left_out_keys()) {
+    spdlog::warn("event=jwt_key_left_out reason={}", LogValue(reason));
+  }
+}
+
 // Null where there are no rules.
 absl::StatusOr<std::unique_ptr<Trust>> LoadTrust(const TrustOptions& options) {
-  if (!options.rules_file.empty()) return Trust::Load(options);
+  if (!options.rules_file.empty()) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Trust> trust, Trust::Load(options));
+    WarnOfKeys(*trust);
+    return trust;
+  }
   if (!options.tokens_file.empty() || !options.jwt_keys_file.empty()) {
     return absl::InvalidArgumentError(
         "rules: got nothing, want a file beside --tokens and --jwt-keys: without rules nobody may "
@@ -288,6 +298,7 @@ void Server::ReloadRules() {
   if (callers_ == nullptr) return;
   if (const absl::Status status = callers_->Reload(); status.ok()) {
     spdlog::info("event=rules_read identities={}", callers_->size());
+    WarnOfKeys(*callers_);
   } else {
     spdlog::error("event=rules_kept reason={}", LogValue(std::string(status.message())));
   }

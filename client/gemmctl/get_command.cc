@@ -18,6 +18,7 @@
 #include "client/gemmctl/tensor_table.h"
 #include "client/matrix/npy_map.h"
 #include "client/operand_size.h"
+#include "client/output_path.h"
 #include "client/sparse_operand.h"
 #include "client/terminal/option.h"
 #include "client/terminal/progress.h"
@@ -69,7 +70,8 @@ bool IsPlain(const v1::TensorSpec& spec) {
 // Writes the bytes to the file as they arrive, under another name until all are there.
 absl::Status GetToFile(Client& client, const v1::TensorInfo& info, const std::string& path,
                        const GetOptions& options) {
-  const std::string fresh = absl::StrCat(path, ".", getpid(), ".part");
+  const OutputPath output(path);
+  const std::string& fresh = output.fresh();
   const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0) return Failed(fresh);
   const std::string beginning = NpyBeginning(ArrayOf(info.spec()));
@@ -91,8 +93,8 @@ absl::Status GetToFile(Client& client, const v1::TensorInfo& info, const std::st
     status = client.Get(TensorOfHandle(info.handle()), sink, options).status();
   }
   if (close(file) != 0 && status.ok()) status = Failed(fresh);
-  if (status.ok() && rename(fresh.c_str(), path.c_str()) != 0) status = Failed(path);
-  if (!status.ok()) unlink(fresh.c_str());
+  if (status.ok() && !output.Commit()) status = Failed(path);
+  if (!status.ok()) output.Discard();
   return status;
 }
 
@@ -132,7 +134,8 @@ absl::Status GetTo(Client& client, const v1::TensorInfo& info, const GetFlags& f
   GetOptions options;
   options.connections = flags.connections;
   options.progress = [&](const TransferProgress& progress) { line.Show(progress); };
-  if (flags.path != "-" && IsPlain(info.spec())) {
+  const bool is_stream = flags.path == "-" || OutputPath(flags.path).is_stream();
+  if (!is_stream && IsPlain(info.spec())) {
     return GetToFile(client, info, flags.path, options);
   }
   const auto array = GetArray(client, info, options);

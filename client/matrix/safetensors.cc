@@ -65,13 +65,12 @@ const SafetensorsEntry* MappedSafetensors::Find(absl::string_view name) const {
   return nullptr;
 }
 
-SafetensorsWriter::SafetensorsWriter(std::string path)
-    : path_(std::move(path)), temporary_(absl::StrCat(path_, ".", getpid(), ".part")) {}
+SafetensorsWriter::SafetensorsWriter(std::string path) : path_(std::move(path)), output_(path_) {}
 
 SafetensorsWriter::~SafetensorsWriter() {
   if (file_ == nullptr) return;
   std::fclose(file_);
-  unlink(temporary_.c_str());
+  output_.Discard();
 }
 
 absl::Status SafetensorsWriter::Failed() const {
@@ -80,7 +79,7 @@ absl::Status SafetensorsWriter::Failed() const {
 }
 
 absl::Status SafetensorsWriter::Begin(const SafetensorsHeader& header) {
-  file_ = std::fopen(temporary_.c_str(), "wb");
+  file_ = std::fopen(output_.fresh().c_str(), "wb");
   if (file_ == nullptr) return Failed();
   return Add(PrintSafetensorsHeader(header));
 }
@@ -94,9 +93,9 @@ absl::Status SafetensorsWriter::End() {
   std::FILE* const file = std::exchange(file_, nullptr);
   const bool is_flushed = std::fflush(file) == 0;
   const bool is_whole = std::fclose(file) == 0 && is_flushed;
-  if (is_whole && std::rename(temporary_.c_str(), path_.c_str()) == 0) return absl::OkStatus();
+  if (is_whole && output_.Commit()) return absl::OkStatus();
   const absl::Status status = Failed();
-  unlink(temporary_.c_str());
+  output_.Discard();
   return status;
 }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "client/matrix/npy_map.h"
 #include "client/matrix/safetensors_header.h"
+#include "client/output_path.h"
 
 namespace gemmd {
 
@@ -54,7 +55,7 @@ class SafetensorsWriter {
   absl::Status Failed() const;
 
   const std::string path_;
-  const std::string temporary_;
+  const OutputPath output_;
   std::FILE* file_ = nullptr;
 };
 

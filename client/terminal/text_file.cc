@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "client/output_path.h"
 
 namespace gemmd {
 namespace {
@@ -21,24 +22,6 @@ std::string Why(int error) { return std::generic_category().message(error); }
 
 absl::Status CannotBeWritten(const std::string& path, int error) {
   return absl::PermissionDeniedError(absl::StrCat(path, ": cannot be written: ", Why(error)));
-}
-
-// The file itself if the path is a link to it.
-std::string TargetOf(const std::string& path) {
-  std::error_code error;
-  const fs::path target = fs::canonical(path, error);
-  return error ? path : target.string();
-}
-
-bool IsOther(const std::string& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  return fs::exists(status) && !fs::is_regular_file(status);
-}
-
-// A name in the same folder, so that the file can be renamed.
-std::string TemporaryOf(const std::string& path) {
-  return absl::StrCat(path, ".", getpid(), ".part");
 }
 
 absl::Status WriteAll(const std::string& path, const std::string& text) {
@@ -76,17 +59,14 @@ absl::Status CheckWritable(const std::string& path) {
 }
 
 absl::Status WriteTextFile(const std::string& path, const std::string& text) {
-  if (IsOther(path)) return WriteAll(path, text);
-  const std::string target = TargetOf(path);
-  const std::string temporary = TemporaryOf(target);
-  std::error_code error;
-  if (WriteAll(temporary, text).ok()) {
-    fs::rename(temporary, target, error);
-    if (!error) return absl::OkStatus();
+  const OutputPath output(path);
+  if (const absl::Status written = WriteAll(output.fresh(), text);
+      output.is_stream() || (written.ok() && output.Commit())) {
+    return written;
   }
-  fs::remove(temporary, error);
+  output.Discard();
   // A file may be writable in a folder that is not.
-  return WriteAll(target, text);
+  return WriteAll(output.target(), text);
 }
 
 }  // namespace gemmd

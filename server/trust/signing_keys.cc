@@ -121,8 +121,11 @@ bool Verifies(EVP_PKEY* key, Signing algorithm, std::string_view text, std::stri
 }
 
 absl::Status BadKey(const std::string& field, const std::string& got, const std::string& want) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("jwt-keys: ", field, ": got ", got, ", want ", want));
+  return absl::InvalidArgumentError(absl::StrCat(field, ": got ", got, ", want ", want));
+}
+
+absl::Status BadSet(const std::string& got, const std::string& want) {
+  return BadKey("jwt-keys: keys", got, want);
 }
 
 }  // namespace
@@ -221,21 +224,32 @@ absl::StatusOr<SigningKeys> SigningKeys::Parse(std::string_view text) {
   ASSIGN_OR_RETURN(const json document, ParseJson("jwt-keys", text, kMostBytes));
   const auto keys = document.is_object() ? document.find("keys") : document.end();
   if (keys == document.end() || !keys->is_array() || keys->size() > kMostKeys) {
-    return BadKey("keys", "no such list", absl::StrCat("a list of at most ", kMostKeys, " keys"));
+    return BadSet("no such list", absl::StrCat("a list of at most ", kMostKeys, " keys"));
   }
   SigningKeys result;
   for (size_t i = 0; i < keys->size(); ++i) {
-    const std::string field = absl::StrCat("keys[", i, "]");
-    ASSIGN_OR_RETURN(std::optional<Key> key, KeyReader(field, (*keys)[i]).Read());
-    if (!key) continue;
-    const bool is_second =
-        key->id && std::any_of(result.keys_.begin(), result.keys_.end(),
-                               [&key](const Key& other) { return other.id == key->id; });
-    if (is_second) return BadKey(field + ".kid", "one for the second time", "each one once");
-    result.keys_.push_back(*std::move(key));
+    if (const absl::Status status = result.Add(absl::StrCat("keys[", i, "]"), (*keys)[i]);
+        !status.ok()) {
+      result.left_out_.emplace_back(status.message());
+    }
   }
-  if (result.keys_.empty()) return BadKey("keys", "none for RS256, ES256 or EdDSA", "at least one");
-  return result;
+  if (!result.keys_.empty()) return result;
+  const std::string why = result.left_out_.empty() ? "" : result.left_out_.front();
+  return BadSet("none for RS256, ES256 or EdDSA",
+                absl::StrCat("at least one", why.empty() ? "" : "; ", why));
+}
+
+absl::Status SigningKeys::Add(const std::string& field, const json& member) {
+  ASSIGN_OR_RETURN(std::optional<Key> key, KeyReader(field, member).Read());
+  if (!key) return absl::OkStatus();
+  // Keys of other algorithms may have the same kid (RFC 7517, 4.5).
+  const bool is_second =
+      key->id && std::any_of(keys_.begin(), keys_.end(), [&key](const Key& other) {
+        return other.id == key->id && other.algorithm == key->algorithm;
+      });
+  if (is_second) return BadKey(field + ".kid", "one for the second time", "each one once");
+  keys_.push_back(*std::move(key));
+  return absl::OkStatus();
 }
 
 bool SigningKeys::Verify(Signing algorithm, const std::optional<std::string>& key_id,

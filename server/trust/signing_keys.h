@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 struct evp_pkey_st;
@@ -26,10 +28,14 @@ class SigningKeys {
   static constexpr size_t kMostBytes = size_t{1} << 18;
   static constexpr size_t kMostKeys = 64;
 
-  // Keys of other kinds, and those that are not for signing, are left out (RFC 7517, 5).
-  // Errors: InvalidArgument, which names the key and its member: for private or symmetric keys, RSA
-  // of less than 2048 or more than 8192 bits, a kid that stands twice, and where no key is left.
+  // Keys of other kinds, and those that are not for signing, are left out (RFC 7517, 5). So are bad
+  // ones, of which left_out() tells: private or symmetric keys, RSA of less than 2048 or more than
+  // 8192 bits, numbers that are no key, and the second key of one algorithm with the same kid.
+  // Errors: InvalidArgument where the text is no set of keys, or no key is left.
   static absl::StatusOr<SigningKeys> Parse(std::string_view text);
+
+  // Each names a bad key of the set and its member: "keys[1].n: got 1024 bits, want 2048 to 8192".
+  const std::vector<std::string>& left_out() const { return left_out_; }
 
   // Whether the signature is that of the key with this id over the text. Where the token names no
   // key, the only one of its algorithm is meant.
@@ -48,7 +54,11 @@ class SigningKeys {
   };
   friend class KeyReader;
 
+  // Errors: InvalidArgument for a key that is to be left out.
+  absl::Status Add(const std::string& field, const nlohmann::json& member);
+
   std::vector<Key> keys_;
+  std::vector<std::string> left_out_;
 };
 
 }  // namespace gemmd

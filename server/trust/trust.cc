@@ -73,6 +73,9 @@ class Trust::Snapshot {
         keys_(std::move(keys)) {}
 
   size_t size() const { return rules_.size(); }
+  std::vector<std::string> left_out_keys() const {
+    return keys_ ? keys_->left_out() : std::vector<std::string>();
+  }
 
   Found ByToken(std::string_view token) {
     if (token.empty() || token.size() > kMostTokenBytes) return Unauthenticated("token: too long");
@@ -204,6 +207,8 @@ std::shared_ptr<Trust::Snapshot> Trust::now() const {
 }
 
 size_t Trust::size() const { return now()->size(); }
+
+std::vector<std::string> Trust::left_out_keys() const { return now()->left_out_keys(); }
 
 absl::StatusOr<std::shared_ptr<const Identity>> Trust::Identify(const Evidence& evidence) {
   const std::shared_ptr<Snapshot> snapshot = now();

@@ -60,6 +60,9 @@ class Trust {
   // How many identities and patterns the rules name.
   size_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // What is wrong with each key of --jwt-keys that counts for nothing (SigningKeys::left_out).
+  std::vector<std::string> left_out_keys() const ABSL_LOCKS_EXCLUDED(mutex_);
+
   // The first rules that had a caller, up to this number, are counted one by one, and all others
   // together: each has metrics of its own, and rules may be read again with other names.
   static constexpr size_t kMostCounted = 48;

@@ -2,6 +2,7 @@
 """How the daemon starts, or says why it does not, what it takes from files and what it logs."""
 
 import datetime
+import os
 import re
 import signal
 import subprocess
@@ -57,6 +58,27 @@ def test_a_ready_file_that_cannot_be_written(gemmd):
     code, _, error = run(gemmd, "--devices=cpu", "--listen=127.0.0.1:0", "--ready-file=/dev/null/ready")
     assert code == 1
     assert "/dev/null/ready" in parse_log_line(error.splitlines()[-1])["reason"]
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "pipe", "folder"])
+def test_a_ready_file_that_is_somebody_else_s(gemmd, tmp_path, kind):
+    """Said before the devices are measured; it stays."""
+    path = tmp_path / "ready"
+    if kind == "file":
+        path.write_text("a letter")
+    elif kind == "link":
+        path.symlink_to(tmp_path / "none")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    before = path.lstat()
+    code, _, error = run(gemmd, "--devices=cpu", "--listen=127.0.0.1:0", f"--ready-file={path}")
+    assert code == 1
+    assert f"ready-file: got {path}, a" in parse_log_line(error.splitlines()[-1])["reason"]
+    assert "event=device_ready" not in error
+    assert (path.lstat().st_ino, path.lstat().st_mode) == (before.st_ino, before.st_mode)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_port_in_use(daemon, gemmd, tmp_path):

@@ -2,6 +2,7 @@
 """Callers that are known by the names in their certificates, and by tokens whose keys and clocks
 change: who gets in, and that nobody who may is ever refused."""
 
+import base64
 import contextlib
 import json
 import signal
@@ -58,8 +59,8 @@ class Site:
         )
         self.reads = 0
 
-    def publish(self, *signers):
-        keys = json.dumps({"keys": [signer.public() for signer in signers]})
+    def publish(self, *signers, others=()):
+        keys = json.dumps({"keys": [*others, *(signer.public() for signer in signers)]})
         certificates.replace(self.keys, keys.encode())
 
     def read_again(self):
@@ -202,3 +203,20 @@ def test_keys_of_tokens_change_under_load_and_no_good_call_is_lost(site):
         site.publish(old)
         site.read_again()
     assert not failures, failures[0]
+
+
+def test_a_bad_key_of_a_set_stops_nobody(site):
+    """What an issuer adds for others: an old RSA key, one without its numbers."""
+    modulus = base64.urlsafe_b64encode(bytes([255] * 128)).decode().rstrip("=")
+    short = {"kty": "RSA", "kid": "short", "n": modulus, "e": "AQAB"}
+    try:
+        site.publish(site.signer, others=[short, {"kty": "RSA", "kid": "none", "e": "AQAB"}])
+        site.read_again()
+        reasons = [event["reason"] for event in site.daemon.events("jwt_key_left_out")]
+        assert [reason.split(":")[0] for reason in reasons] == ["keys[0].n", "keys[1].n"], reasons
+        assert "got 1024 bits" in reasons[0]
+        with site.channel("tls") as made:
+            assert multiply(made, bearer(site.signer.token())).d
+    finally:
+        site.publish(site.signer)
+        site.read_again()

@@ -19,7 +19,7 @@ def commands(gemmctl, gemmload, daemon, tmp_path):
     return [
         [gemmctl, *common, "--timeout", "60", "info"],
         [gemmctl, *common, "--timeout", "60", "multiply", "--random", "8,8,8"],
-        [gemmload, *common, "--shape", "8,8,8", "--requests", "3", "--warmup", "0s", "--quiet"],
+        [gemmload, *common, "--shape", "8,8,8", "--count", "3", "--warmup", "0s", "--quiet"],
     ]
 
 

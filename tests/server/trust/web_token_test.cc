@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "server/trust/base64url.h"
 #include "tests/server/trust/token_signer.h"
@@ -13,8 +14,12 @@
 namespace gemmd {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 using Kind = TokenSigner::Kind;
 
 constexpr int64_t kNow = 1'800'000'000;
@@ -175,7 +180,6 @@ TEST_F(WebTokenTest, SetsOfKeysHavePublicKeysOnly) {
   std::string with_private = ed_->PublicKey();
   with_private.insert(1, R"("d":"AAAA",)");
   refused(with_private, "private or symmetric");
-  refused(ed_->PublicKey() + "," + ed_->PublicKey(), "for the second time");
   refused(R"({"kty":"RSA","n":"AQAB","e":"AQAB"})", "17 bits");
   refused(R"({"kty":"EC","crv":"P-256","x":"AAAA","y":"AAAA"})", "no key");
   refused(R"({"kty":"OKP","crv":"Ed25519","x":"AA=="})", "no base64url");
@@ -184,6 +188,53 @@ TEST_F(WebTokenTest, SetsOfKeysHavePublicKeysOnly) {
   weak.replace(weak.find(R"("e":")"), std::string(R"("e":"AQAB")").size(), R"("e":"AAE")");
   refused(weak, "no key");
   EXPECT_THAT(SigningKeys::Parse("{}").status(), Not(IsOk()));
+}
+
+TEST_F(WebTokenTest, ABadKeyOfASetIsLeftOut) {
+  std::string with_private = TokenSigner(Kind::kEd25519, "x").PublicKey();
+  with_private.insert(1, R"("d":"AAAA",)");
+  const TokenSigner second(Kind::kEd25519, "e");
+  const std::pair<std::string, const char*> bad_keys[] = {
+      {"5", "got no object"},
+      {R"({"kty":"oct","k":"c2VjcmV0"})", "got a private or symmetric key"},
+      {with_private, "got a private or symmetric key"},
+      {R"({"kty":"RSA","n":"AQAB","e":"AQAB"})", ".n: got 17 bits"},
+      {R"({"kty":"RSA","e":"AQAB"})", ".n: got no base64url"},
+      {R"({"kty":"RSA","n":5,"e":"AQAB"})", ".n: got no base64url"},
+      {R"({"kty":"OKP","crv":"Ed25519"})", ".x: got no base64url"},
+      {R"({"kty":"EC","crv":"P-256","x":"AAAA","y":"AAAA"})", "no key"},
+      {R"({"kty":"OKP","crv":"Ed25519","kid":7,"x":"AA"})", ".kid: got no text"},
+      {second.PublicKey(), ".kid: got one for the second time"},
+  };
+  for (const auto& [bad, why] : bad_keys) {
+    // The one that stands first has a kid that stands twice.
+    const bool is_second = bad == second.PublicKey();
+    for (const bool is_first : {true, false}) {
+      if (is_first && is_second) continue;
+      const std::string set = is_first ? bad + "," + ed_->PublicKey() + "," + rsa_->PublicKey()
+                                       : ed_->PublicKey() + "," + bad + "," + rsa_->PublicKey();
+      const auto keys = SigningKeys::Parse(SetOf(set));
+      ASSERT_THAT(keys, IsOk()) << bad;
+      const std::string field = is_first ? "keys[0]" : "keys[1]";
+      EXPECT_THAT(keys->left_out(), ElementsAre(AllOf(StartsWith(field), HasSubstr(why))));
+      for (const TokenSigner* const signer : {ed_, rsa_}) {
+        EXPECT_THAT(VerifyWebToken(signer->Sign(Claims("")), *keys, rules_, kNow).status(), IsOk());
+      }
+      EXPECT_THAT(VerifyWebToken(second.Sign(Claims("")), *keys, rules_, kNow).status(),
+                  Not(IsOk()));
+    }
+  }
+}
+
+TEST_F(WebTokenTest, KeysOfTwoAlgorithmsMayHaveTheSameId) {
+  const TokenSigner rsa(Kind::kRsa, "same");
+  const TokenSigner ed(Kind::kEd25519, "same");
+  const auto keys = SigningKeys::Parse(SetOf(rsa.PublicKey() + "," + ed.PublicKey()));
+  ASSERT_THAT(keys, IsOk());
+  EXPECT_THAT(keys->left_out(), IsEmpty());
+  for (const TokenSigner* const signer : {&rsa, &ed}) {
+    EXPECT_THAT(VerifyWebToken(signer->Sign(Claims("")), *keys, rules_, kNow).status(), IsOk());
+  }
 }
 
 TEST(Base64UrlTest, TakesOneFormOfEachText) {

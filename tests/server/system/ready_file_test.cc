@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The file that is there while the daemon serves takes the place of nothing that is not its own.
+#include "server/system/ready_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "tests/testing/scratch_folder.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void Put(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+
+TEST(ReadyFileTest, IsThereUntilTheEnd) {
+  const ScratchFolder folder;
+  const std::string path = folder.Path("ready");
+  {
+    ReadyFile file(path);
+    EXPECT_THAT(file.Check(), IsOk());
+    EXPECT_FALSE(fs::exists(path));
+    ASSERT_THAT(file.Write({"127.0.0.1:8470", "unix:/run/gemmd.sock"}), IsOk());
+    EXPECT_EQ(TextOf(path), "127.0.0.1:8470\nunix:/run/gemmd.sock\n");
+  }
+  EXPECT_TRUE(fs::is_empty(folder.Path("")));
+}
+
+TEST(ReadyFileTest, TakesThePlaceOfWhatADaemonThatWasKilledHasLeft) {
+  const ScratchFolder folder;
+  const std::string path = folder.Path("ready");
+  for (const char* text : {"", "127.0.0.1:1\n", "tls:[::]:8470\nunix:/x\nunix-abstract:y\n"}) {
+    Put(path, text);
+    ReadyFile file(path);
+    EXPECT_THAT(file.Check(), IsOk()) << text;
+    ASSERT_THAT(file.Write({"h:2"}), IsOk()) << text;
+    EXPECT_EQ(TextOf(path), "h:2\n");
+  }
+}
+
+TEST(ReadyFileTest, LeavesWhatIsNotItsOwn) {
+  const ScratchFolder folder;
+  const std::string file = folder.Path("file");
+  const std::string link = folder.Path("link");
+  const std::string pipe = folder.Path("pipe");
+  Put(file, "a letter\n");
+  Put(folder.Path("target"), "");
+  fs::create_symlink(folder.Path("target"), link);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {file, link, pipe, folder.Path(""), std::string("/dev/full")}) {
+    ReadyFile ready(path);
+    EXPECT_THAT(ready.Check(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ready-file: got " + path)));
+    EXPECT_THAT(ready.Write({"h:1"}), StatusIs(absl::StatusCode::kInvalidArgument));
+  }
+  EXPECT_EQ(TextOf(file), "a letter\n");
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
+  for (const char* text : {"h:1", "\n", "h:1\n\n", "h:port\n", "h:\n", ":1\n", "a h:1\n", "h\n"}) {
+    EXPECT_FALSE(IsOfAddresses(text)) << text;
+  }
+}
+
+TEST(ReadyFileTest, RemovesOnlyWhatItWrote) {
+  const ScratchFolder folder;
+  const std::string path = folder.Path("ready");
+  {
+    ReadyFile file(path);
+    ASSERT_THAT(file.Write({"h:1"}), IsOk());
+    Put(folder.Path("other"), "mine");
+    fs::rename(folder.Path("other"), path);
+  }
+  EXPECT_EQ(TextOf(path), "mine");
+}
+
+TEST(ReadyFileTest, SaysWhyItCannotBeWritten) {
+  ReadyFile file("/nowhere/ready");
+  EXPECT_THAT(file.Check(), IsOk());
+  EXPECT_THAT(file.Write({"h:1"}),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/nowhere/ready: No such file")));
+  ReadyFile none("");
+  EXPECT_THAT(none.Check(), IsOk());
+  EXPECT_THAT(none.Write({"h:1"}), IsOk());
+}
+
+}  // namespace
+}  // namespace gemmd
