@@ -22,6 +22,7 @@ from gemmd.channel import (
 )
 from gemmd.errors import Error, check_names, from_rpc_error
 from gemmd.methods import Method
+from gemmd.ownership import Owner
 from gemmd.part import Part
 from gemmd.product import Product, ProductOptions, build_request
 from gemmd.remote import RemoteTensor
@@ -61,6 +62,7 @@ class Client:
     def __init__(self, address: str, **settings: Unpack[ClientOptions]) -> None:
         check_names(settings.keys(), ClientOptions.__annotations__.keys())
         self._settings = Settings(address, **settings)
+        self._owner = Owner()
         self._lanes = [self._connect()]
         self._lock = threading.Lock()
         self._calls: dict[str, Any] = {}
@@ -71,7 +73,10 @@ class Client:
 
     def close(self) -> None:
         """Ends the connections and the calls under way. The server then deletes the session's tensors,
-        but for pinned ones, after a while (``--session-linger``)."""
+        but for pinned ones, after a while (``--session-linger``). In a forked child it does nothing: all of that is
+        the parent's."""
+        if not self._owner.is_here:
+            return
         self._session.close()
         for channel in self._lanes:
             channel.close()

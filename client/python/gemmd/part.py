@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from gemmd.elements import Element, numbered_element, unpack
 from gemmd.errors import refusal
 from gemmd.operands import ROW_MAJOR
+from gemmd.ownership import Owner
 from gemmd.v1 import resident_pb2, tensors_pb2
 
 
@@ -214,13 +216,18 @@ class TensorView:
         raise NotImplementedError
 
 
+def _drop(owner: Owner, dropped: deque[bytes], handle: bytes) -> None:
+    if owner.is_here:
+        dropped.append(handle)
+
+
 class OwnedTensor(TensorView):
     """All of a tensor on the server, which somebody may own.
 
     A tensor that a client has made, without a name and not pinned, is deleted after the last reference
     to it or to a part of it has gone, with the client's next call that makes a tensor. All others stay
     as long as the server keeps them: for their lease after each use, and no longer than their session,
-    or, where they are pinned, until they are deleted.
+    or, where they are pinned, until they are deleted. A forked child deletes none of its parent's.
     """
 
     def __init__(
@@ -234,7 +241,7 @@ class OwnedTensor(TensorView):
         super().__init__(client, Part.whole(info, is_stack))
         self._finalizer: weakref.finalize | None = None
         if is_owned and not info.name and not info.pinned:
-            self._finalizer = weakref.finalize(self, client._dropped.append, info.handle)
+            self._finalizer = weakref.finalize(self, _drop, client._owner, client._dropped, info.handle)
             self._finalizer.atexit = False
 
     @property

@@ -48,6 +48,7 @@ class RemoteTensor(OwnedTensor, RemoteView):
 
     def delete(self) -> None:
         """Deletes it from the server; products that began with it keep it until they end."""
+        self._client._owner.check("tensor")
         self.release()
         self._client._call(methods.DELETE, self.ref, None)
 
@@ -65,6 +66,8 @@ class RemoteTensor(OwnedTensor, RemoteView):
         return self
 
     def __exit__(self, *_: object) -> None:
+        if not self._client._owner.is_here:
+            return
         try:
             self.delete()
         except NotFound:

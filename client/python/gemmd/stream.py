@@ -15,6 +15,7 @@ from gemmd.channel import Metadata, checked_timeout
 from gemmd.errors import Cancelled, Error, Unavailable, from_rpc_error
 from gemmd.joint import MOST_UNANSWERED, Queue
 from gemmd.methods import MULTIPLY_STREAM
+from gemmd.ownership import Owner
 from gemmd.product import Product, ProductOptions, Request, build_request
 
 
@@ -34,6 +35,7 @@ class Stream:
     def __init__(self, channel: grpc.Channel, timeout: float | None, metadata: Metadata) -> None:
         self._condition = threading.Condition()
         self._queue = Queue()
+        self._owner = Owner()
         self._is_closed = False
         self._error: Error | None = None
         call = channel.stream_stream(*MULTIPLY_STREAM)
@@ -44,6 +46,7 @@ class Stream:
 
     def submit(self, a: Any, b: Any, **options: Unpack[ProductOptions]) -> Future[Product]:
         """Sends a product, as `gemmd.Client.multiply` has it. Blocks while 1024 are unanswered."""
+        self._owner.check("stream")
         request = build_request(a, b, options)
         future: Future[Product] = Future()
         future.set_running_or_notify_cancel()
@@ -69,11 +72,13 @@ class Stream:
 
     def close(self) -> None:
         """Sends no more, and waits until all is answered."""
+        self._owner.check("stream")
         self._close(None)
         self._reader.join()
 
     def cancel(self) -> None:
         """Ends the stream; products without an answer fail with `Cancelled`."""
+        self._owner.check("stream")
         self._call.cancel()
         self._reader.join()
 
@@ -81,6 +86,8 @@ class Stream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self._owner.is_here:
+            return
         if kind is None:
             self.close()
         else:

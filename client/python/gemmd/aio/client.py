@@ -25,6 +25,7 @@ from gemmd.channel import (
 )
 from gemmd.errors import Error, check_names, from_rpc_error
 from gemmd.methods import Method
+from gemmd.ownership import Owner
 from gemmd.part import Part
 from gemmd.product import Product, ProductOptions, build_request
 from gemmd.requests import (
@@ -51,6 +52,7 @@ class Client:
     def __init__(self, address: str, **settings: Unpack[ClientOptions]) -> None:
         check_names(settings.keys(), ClientOptions.__annotations__.keys())
         self._settings = Settings(address, **settings)
+        self._owner = Owner()
         self._lanes: list[grpc.aio.Channel] = []
         self._session = Session(
             self._lane, self._settings.session, self._settings.authorization
@@ -59,6 +61,8 @@ class Client:
 
     async def close(self) -> None:
         """As `gemmd.Client.close`."""
+        if not self._owner.is_here:
+            return
         await self._session.close()
         for channel in self._lanes:
             await channel.close()

@@ -45,6 +45,7 @@ class RemoteTensor(OwnedTensor, RemoteView):
 
     async def delete(self) -> None:
         """Deletes it from the server."""
+        self._client._owner.check("tensor")
         self.release()
         await self._client._call(methods.DELETE, self.ref, None)
 
@@ -63,5 +64,7 @@ class RemoteTensor(OwnedTensor, RemoteView):
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if not self._client._owner.is_here:
+            return
         with contextlib.suppress(NotFound):
             await self.delete()

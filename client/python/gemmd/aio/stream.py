@@ -12,6 +12,7 @@ from gemmd.channel import Metadata, checked_timeout
 from gemmd.errors import Cancelled, Error, Unavailable, from_rpc_error
 from gemmd.joint import MOST_UNANSWERED, Queue
 from gemmd.methods import MULTIPLY_STREAM
+from gemmd.ownership import Owner
 from gemmd.product import Product, ProductOptions, build_request
 
 
@@ -30,6 +31,7 @@ class Stream:
     ) -> None:
         self._changed = asyncio.Condition()
         self._queue = Queue()
+        self._owner = Owner()
         self._is_closed = False
         self._error: Error | None = None
         method = channel.stream_stream(*MULTIPLY_STREAM)
@@ -42,6 +44,7 @@ class Stream:
         self, a: Any, b: Any, **options: Unpack[ProductOptions]
     ) -> asyncio.Future[Product]:
         """As `gemmd.Stream.submit`; the future is to be awaited."""
+        self._owner.check("stream")
         request = build_request(a, b, options)
         async with self._changed:
             await self._changed.wait_for(
@@ -56,11 +59,13 @@ class Stream:
 
     async def close(self) -> None:
         """Sends no more, and waits until all is answered."""
+        self._owner.check("stream")
         await self._close(None)
         await self._reader
 
     async def cancel(self) -> None:
         """Ends the stream; products without an answer fail with `gemmd.Cancelled`."""
+        self._owner.check("stream")
         self._call.cancel()
         await self._reader
 
@@ -68,6 +73,8 @@ class Stream:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self._owner.is_here:
+            return
         await (self.close() if kind is None else self.cancel())
 
     async def _write(self) -> None:
