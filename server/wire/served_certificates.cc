@@ -128,13 +128,18 @@ std::shared_ptr<const TlsContext> ServedCertificates::ContextFor(Peer peer) cons
 absl::Status ServedCertificates::Change() {
   absl::StatusOr<CertificateBytes> bytes = ReadCertificateFiles(files_);
   MutexLock lock(&mutex_);
-  if (seen_ && *seen_ == bytes) return absl::OkStatus();
+  if (seen_ && *seen_ == bytes) {
+    if (!untimely_ || !IsValidNow(*untimely_)) return absl::OkStatus();
+    return Take(*std::exchange(untimely_, std::nullopt));
+  }
   seen_ = bytes;
+  untimely_.reset();
   if (!bytes.ok()) return bytes.status();
   ASSIGN_OR_RETURN(const Certificates certificates, CheckCertificates(*bytes, files_));
   const bool is_first = state_.loads == 0;
   if (!IsValidNow(certificates)) {
     if (!is_first) {
+      untimely_ = certificates;
       return absl::InvalidArgumentError(
           GotWant("tls-cert", files_.certificate,
                   Concat("one that is valid now (it is from ", Expiry(certificates.not_before),
@@ -144,6 +149,10 @@ absl::Status ServedCertificates::Change() {
                  LogValue(files_.certificate), Expiry(certificates.not_before),
                  Expiry(certificates.not_after));
   }
+  return Take(certificates);
+}
+
+absl::Status ServedCertificates::Take(const Certificates& certificates) {
   RETURN_IF_ERROR(Show(certificates));
   spdlog::info("event=certificate_loaded file={} until={}", LogValue(files_.certificate),
                Expiry(certificates.not_after));

@@ -64,6 +64,8 @@ class ServedCertificates {
   ServedCertificates(CertificateFiles files, FileDescriptor key_and_chain,
                      FileDescriptor client_ca);
   absl::Status Show(const Certificates& certificates) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same, and tells it.
+  absl::Status Take(const Certificates& certificates) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Change() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Constant after construction. The numbers of the descriptors stay, what they stand for changes.
@@ -73,6 +75,8 @@ class ServedCertificates {
 
   mutable Mutex mutex_;
   std::optional<absl::StatusOr<CertificateBytes>> seen_ ABSL_GUARDED_BY(mutex_);
+  // What seen_ has where it was refused for its dates alone, which is no verdict for ever.
+  std::optional<Certificates> untimely_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Revocations> revocations_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const TlsContext> for_anybody_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const TlsContext> for_certified_ ABSL_GUARDED_BY(mutex_);

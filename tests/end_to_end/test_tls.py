@@ -2,6 +2,7 @@
 """Who gets in over TLS and mutual TLS, and what becomes of everybody else."""
 
 import contextlib
+import datetime
 import socket
 import ssl
 import subprocess
@@ -255,6 +256,18 @@ def test_certificates_change_under_load_and_no_call_is_lost(site):
     assert "the key of the first certificate" in reasons[0]
     # Each change is told once; one more may lie between the two files of the last.
     assert len(reasons) <= 3 + len(bad)
+
+
+def test_a_certificate_that_begins_soon_is_shown_once_it_does(site):
+    """It is refused until then, by its dates alone, and nobody writes the files again."""
+    soon = site.authority.sign("soon", start=datetime.timedelta(seconds=6))
+    try:
+        certificates.replace(site.server.key_path, soon.key_pem())
+        certificates.replace(site.server.cert_path, soon.cert_pem)
+        wait_until(lambda: shown_serial(site) == soon.serial, RELOAD_LIMIT_S, "the one that has begun")
+    finally:
+        site.server.write()
+    wait_until(lambda: shown_serial(site) == site.server.serial, RELOAD_LIMIT_S, "the first one again")
 
 
 def test_an_authority_of_clients_changes(site):
