@@ -69,7 +69,12 @@ std::vector<std::string> DefaultFilters(const Options& options) {
             "mma.sp.m16n8k32.f32.f16.f16.f32"};
   }
   if (options.gpu) {
-    return {"mma.m16n8k16.f32.f16.f16.f32_*",
+    return {"wgmma.m64n256k16.f32.f16.f16_*",
+            "wgmma.m64n256k16.f32.bf16.bf16_*",
+            "wgmma.m64n256k8.f32.tf32.tf32_*",
+            "wgmma.m64n256k32.f32.e4m3.e4m3_*",
+            "wgmma.m64n256k32.s32.s8.s8_*",
+            "mma.m16n8k16.f32.f16.f16.f32_*",
             "mma.m16n8k16.f16.f16.f16.f16_*",
             "mma.m16n8k16.f32.bf16.bf16.f32_*",
             "mma.m16n8k8.f32.tf32.tf32.f32_*",
