@@ -253,10 +253,11 @@ absl::Status Run(Options options, const Logging& logging, const Auditing& auditi
   spdlog::info("event=start version={} commit={} pid={} open_files={} memory_limit_bytes={}",
                kVersion, kCommit, getpid(), open_files,
                WithMemoryShares(options.server).memory_limit_bytes);
-  // Making devices takes seconds: a file that makes no sense is told before it.
+  // Making devices takes seconds: what can be said before it is.
   RETURN_IF_ERROR(CheckTls(options.server.transport, options.server.metrics_listen));
   ReadyFile ready_file(options.ready_file);
   RETURN_IF_ERROR(ready_file.Check());
+  RETURN_IF_ERROR(Server::CheckAddresses(options.server));
   manager.Tell("STATUS=Checks its devices");
   FeedWatchdog(supervision, options.server.life_check);
   // What runs as one goes through the staging area at once.

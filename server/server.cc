@@ -45,6 +45,14 @@ absl::StatusOr<std::vector<ListeningSocket>> OpenAll(const TransportOptions& opt
   return sockets;
 }
 
+// Not open where no metrics are asked for.
+absl::StatusOr<HttpSocket> OpenMetrics(const ServerOptions& options) {
+  if (options.metrics_listen.empty()) return HttpSocket();
+  return ListenForHttp(options.metrics_listen, options.transport.insecure_allow_remote
+                                                   ? PlainHttpReach::kAnywhere
+                                                   : PlainHttpReach::kLoopback);
+}
+
 std::vector<std::unique_ptr<Device>> WithTensors(std::vector<std::unique_ptr<Device>> devices,
                                                  TensorStore& store) {
   for (std::unique_ptr<Device>& device : devices) {
@@ -140,12 +148,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     ASSIGN_OR_RETURN(certificates, ServedCertificates::Load(options.transport.certificates));
   }
   // The check of the devices takes longer: an address that cannot be had is told before it.
-  HttpSocket metrics_socket;
-  if (!options.metrics_listen.empty()) {
-    const auto reach = options.transport.insecure_allow_remote ? PlainHttpReach::kAnywhere
-                                                               : PlainHttpReach::kLoopback;
-    ASSIGN_OR_RETURN(metrics_socket, ListenForHttp(options.metrics_listen, reach));
-  }
+  ASSIGN_OR_RETURN(HttpSocket metrics_socket, OpenMetrics(options));
   ASSIGN_OR_RETURN(std::unique_ptr<Trust> trust, LoadTrust(options.trust));
   ASSIGN_OR_RETURN(std::unique_ptr<SpanExport> spans, SpanExport::Open(options.spans));
   std::unique_ptr<Server> server(
@@ -164,6 +167,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   }
   RETURN_IF_ERROR(server->Listen(options));
   return server;
+}
+
+absl::Status Server::CheckAddresses(const ServerOptions& options) {
+  RETURN_IF_ERROR(OpenAll(options.transport).status());
+  return OpenMetrics(options).status();
 }
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,

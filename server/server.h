@@ -79,6 +79,10 @@ class Server {
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices);
 
+  // Whether all addresses can be listened on, before devices are made, which takes seconds: opens
+  // and closes them. Errors: as Start.
+  static absl::Status CheckAddresses(const ServerOptions& options);
+
   // Where Drain was not called, stops at once, as Drain without grace does.
   ~Server();
 
