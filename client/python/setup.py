@@ -2,14 +2,25 @@
 """Generates the messages and stubs of the wire contract while the package is built."""
 
 import pathlib
+import re
 import shutil
-from importlib import metadata
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 HERE = pathlib.Path(__file__).resolve().parent
+# The oldest libraries that the generated code runs with. tests/client/python/test_package.py tries each major
+# version of Protobuf since.
+LEAST_PROTOBUF = "4.25"
+LEAST_GRPC = "1.63"
+# What generated code has to demand the very version of the tools that made it, or a newer one.
+VERSION_CHECKS = re.compile(
+    r"^from google\.protobuf import runtime_version as _runtime_version\n"
+    r"|^_runtime_version\.ValidateProtobufRuntimeVersion\([^)]*\)\n"
+    r"|^GRPC_GENERATED_VERSION = .*?^if _version_not_supported:\n.*?^    \)\n",
+    re.MULTILINE | re.DOTALL,
+)
 # In the repository, and in a source distribution, which has a copy.
 PROTO_FOLDERS = (HERE.parents[1] / "proto", HERE / "proto")
 
@@ -32,6 +43,11 @@ def generate_stubs(target):
     files = sorted(str(path) for path in protos.glob("gemmd/v1/*.proto"))
     if protoc.main(["protoc", f"-I{protos}", *outputs, *files]) != 0:
         raise RuntimeError("protoc failed")
+    for path in (pathlib.Path(target) / "gemmd/v1").glob("*_pb2*.py"):
+        code = VERSION_CHECKS.sub("", path.read_text())
+        if "ValidateProtobufRuntimeVersion" in code or "_version_not_supported" in code:
+            raise RuntimeError(f"{path} checks versions in a way that is new")
+        path.write_text(code)
 
 
 class BuildWithStubs(build_py):
@@ -54,10 +70,9 @@ class SourcesWithProtos(sdist):
 
 setup(
     cmdclass={"build_py": BuildWithStubs, "sdist": SourcesWithProtos},
-    # Generated code runs with the libraries that it was generated for, and with newer ones.
     install_requires=[
-        f"grpcio>={metadata.version('grpcio-tools')}",
-        f"protobuf>={metadata.version('protobuf')}",
+        f"grpcio>={LEAST_GRPC}",
+        f"protobuf>={LEAST_PROTOBUF}",
         "ml_dtypes>=0.5",
         "numpy>=1.26",
     ],

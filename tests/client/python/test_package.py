@@ -68,6 +68,31 @@ def test_the_installed_package_multiplies(wheel, daemon, tmp_path):
     )
 
 
+def test_stubs_demand_no_version_of_their_tools(wheel):
+    """So that the package goes with others that hold Protobuf back."""
+    with zipfile.ZipFile(wheel) as files:
+        text = {name: files.read(name).decode() for name in files.namelist()}
+    (metadata,) = (value for name, value in text.items() if name.endswith("/METADATA"))
+    assert "Requires-Dist: protobuf>=4.25\n" in metadata and "Requires-Dist: grpcio>=1.63\n" in metadata
+    for name in STUBS:
+        assert "ValidateProtobufRuntimeVersion" not in text[name] and "GRPC_GENERATED_VERSION" not in text[name], name
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("protobuf", ["==4.25.0", "<5", "<6", "<7", "<8"])
+def test_the_package_with_each_protobuf(wheel, daemon, tmp_path, protobuf):
+    """And the oldest grpcio; from PyPI."""
+    libraries = [f"protobuf{protobuf}", "grpcio==1.63.0", "numpy", "ml_dtypes", "typing_extensions"]
+    pip("install", "--no-deps", f"--target={tmp_path}", str(wheel), *libraries)
+    imports = "".join(f"import {stub[:-3].replace('/', '.')}\n" for stub in STUBS if stub.endswith(".py"))
+    subprocess.run(
+        [sys.executable, "-B", "-c", imports + PRODUCT, daemon.tcp, str(tmp_path)],
+        env={"PYTHONPATH": str(tmp_path)},
+        check=True,
+        timeout=300,
+    )
+
+
 def test_a_source_distribution_builds_the_same(sources, wheel, tmp_path):
     subprocess.run(
         [sys.executable, "setup.py", "-q", "sdist", f"--dist-dir={tmp_path}"],
