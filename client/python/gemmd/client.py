@@ -117,6 +117,7 @@ class Client:
     ) -> Product:
         """As `matmul`; tells the kernel, the device and the time of each stage besides."""
         request = build_request(a, b, options)
+        request.check_size(self._settings.max_message_bytes)
         return request.result(self._call(methods.MULTIPLY, request, timeout, metadata))
 
     def chain(
@@ -127,6 +128,7 @@ class Client:
         request and its answer travels."""
         self._open_session(timeout)
         request = chain_request(a, b, options)
+        request.check_size(self._settings.max_message_bytes)
         info = self._call(methods.MULTIPLY, request, timeout).response.tensor
         is_owned = options.get("into") is None
         return RemoteTensor(self, info, is_stack=len(request.shape) > 2, is_owned=is_owned)
@@ -173,7 +175,7 @@ class Client:
     def stream(self, *, timeout: float | None = None) -> Stream:
         """A stream of products; ``timeout`` is that of the whole stream, None: it has none. It may use
         tensors if the client had its session when the stream began."""
-        return Stream(self._lanes[0], timeout, self._metadata())
+        return Stream(self._lanes[0], timeout, self._metadata(), self._settings.max_message_bytes)
 
     def session(self, *, timeout: float | None = None) -> resident_pb2.OpenSessionResponse:
         """The client's session, which is opened if it is not: its token, with which another process

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gemmd.blocks import BlockScale
 from gemmd.elements import named_element, numbered_element, typed
-from gemmd.errors import DataLoss, InvalidArgument, check_names, refusal
+from gemmd.errors import DataLoss, InvalidArgument, ResourceExhausted, check_names, refusal
 from gemmd.operands import (
     COLUMN_MAJOR,
     ROW_MAJOR,
@@ -107,6 +107,15 @@ class Request:
             inner = part.DESCRIPTOR.fields_by_name["data"].number
             pieces += nested(numbers[name].number, part.SerializeToString(), inner, data)
         return pieces
+
+    def check_size(self, most_bytes: int) -> None:
+        """Raises ResourceExhausted, as gRPC would once all of it has been copied, where the message is longer."""
+        size = self.message.ByteSize() + sum(data.nbytes for _, data in self.lent.values())
+        if size > most_bytes:
+            raise ResourceExhausted(
+                f"request: got {size} bytes, want at most {most_bytes}: put large operands on the server first, for "
+                "which there is no such limit, or raise it (max_message_bytes, and --max-message-bytes of gemmd)"
+            )
 
     def serialize(self) -> bytes:
         """The message in one piece. This is the one copy of the matrices that Python code makes."""

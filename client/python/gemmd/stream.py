@@ -32,7 +32,10 @@ class Stream:
     are until their product is answered.
     """
 
-    def __init__(self, channel: grpc.Channel, timeout: float | None, metadata: Metadata) -> None:
+    def __init__(
+        self, channel: grpc.Channel, timeout: float | None, metadata: Metadata, most_bytes: int
+    ) -> None:
+        self._most_bytes = most_bytes
         self._condition = threading.Condition()
         self._queue = Queue()
         self._owner = Owner()
@@ -48,6 +51,7 @@ class Stream:
         """Sends a product, as `gemmd.Client.multiply` has it. Blocks while 1024 are unanswered."""
         self._owner.check("stream")
         request = build_request(a, b, options)
+        request.check_size(self._most_bytes)
         future: Future[Product] = Future()
         future.set_running_or_notify_cancel()
         with self._condition:

@@ -248,7 +248,14 @@ def test_deadline(client):
 def test_messages_have_a_limit(daemon):
     with gemmd.Client(daemon.tcp, max_message_bytes=1 << 20) as client:
         large = np.ones((1024, 1024), np.float32)
-        error = refused(gemmd.ResourceExhausted, client.matmul, large, large)
+        with client.stream() as stream:
+            for call in (client.matmul, client.chain, stream.submit):
+                error = refused(gemmd.ResourceExhausted, call, large, large)
+                assert error.message.startswith("request: got 8")
+                assert "put large operands on the server first" in error.message
+        # An answer can be too long as well, which only gRPC sees.
+        tall = np.ones((1024, 1), np.float32)
+        error = refused(gemmd.ResourceExhausted, client.matmul, tall, tall.T)
         assert "put large operands on the server first" in error.message
 
 

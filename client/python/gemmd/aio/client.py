@@ -98,6 +98,7 @@ class Client:
     ) -> Product:
         """As `gemmd.Client.multiply`."""
         request = build_request(a, b, options)
+        request.check_size(self._settings.max_message_bytes)
         return request.result(await self._call(methods.MULTIPLY, request, timeout, metadata))
 
     async def chain(
@@ -106,6 +107,7 @@ class Client:
         """As `gemmd.Client.chain`."""
         await self._open_session(timeout)
         request = chain_request(a, b, options)
+        request.check_size(self._settings.max_message_bytes)
         answer = await self._call(methods.MULTIPLY, request, timeout)
         is_owned = options.get("into") is None
         is_stack = len(request.shape) > 2
@@ -152,7 +154,7 @@ class Client:
 
     def stream(self, *, timeout: float | None = None) -> Stream:
         """As `gemmd.Client.stream`."""
-        return Stream(self._lane(0), timeout, self._metadata())
+        return Stream(self._lane(0), timeout, self._metadata(), self._settings.max_message_bytes)
 
     async def session(self, *, timeout: float | None = None) -> resident_pb2.OpenSessionResponse:
         """As `gemmd.Client.session`."""

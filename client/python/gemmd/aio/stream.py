@@ -27,8 +27,9 @@ class Stream:
     """
 
     def __init__(
-        self, channel: grpc.aio.Channel, timeout: float | None, metadata: Metadata
+        self, channel: grpc.aio.Channel, timeout: float | None, metadata: Metadata, most_bytes: int
     ) -> None:
+        self._most_bytes = most_bytes
         self._changed = asyncio.Condition()
         self._queue = Queue()
         self._owner = Owner()
@@ -46,6 +47,7 @@ class Stream:
         """As `gemmd.Stream.submit`; the future is to be awaited."""
         self._owner.check("stream")
         request = build_request(a, b, options)
+        request.check_size(self._most_bytes)
         async with self._changed:
             await self._changed.wait_for(
                 lambda: len(self._queue) < MOST_UNANSWERED or self._is_closed
