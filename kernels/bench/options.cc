@@ -69,22 +69,14 @@ std::vector<std::string> DefaultFilters(const Options& options) {
             "mma.sp.m16n8k32.f32.f16.f16.f32"};
   }
   if (options.gpu) {
-    return {"wgmma.m64n256k16.f32.f16.f16_*",
-            "wgmma.m64n256k16.f32.bf16.bf16_*",
-            "wgmma.m64n256k8.f32.tf32.tf32_*",
-            "wgmma.m64n256k32.f32.e4m3.e4m3_*",
-            "wgmma.m64n256k32.s32.s8.s8_*",
-            "mma.m16n8k16.f32.f16.f16.f32_*",
-            "mma.m16n8k16.f16.f16.f16.f16_*",
-            "mma.m16n8k16.f32.bf16.bf16.f32_*",
-            "mma.m16n8k8.f32.tf32.tf32.f32_*",
-            "mma.m16n8k16.f64_*",
-            "mma.m16n8k32.s32.s8.s8.s32_*",
-            "mma.m16n8k32.f32.e4m3.e4m3.f32_*",
-            "mma.m16n8k256.s32.b1.b1.s32.and.popc_*",
-            "mma.sp.m16n8k32.f32.f16.f16.f32_*",
-            "mma.sp.m16n8k32.f32.bf16.bf16.f32_*",
-            "mma.sp.m16n8k16.f32.tf32.tf32.f32_*",
+    return {"wgmma.m64n256k16.f32.f16.f16_*",         "wgmma.m64n256k16.f32.bf16.bf16_*",
+            "wgmma.m64n256k8.f32.tf32.tf32_*",        "wgmma.m64n256k32.f32.e4m3.e4m3_*",
+            "wgmma.m64n256k32.s32.s8.s8_*",           "mma.m16n8k16.f32.f16.f16.f32_*",
+            "mma.m16n8k16.f16.f16.f16.f16_*",         "mma.m16n8k16.f32.bf16.bf16.f32_*",
+            "mma.m16n8k8.f32.tf32.tf32.f32_*",        "mma.m16n8k16.f64_*",
+            "mma.m16n8k32.s32.s8.s8.s32_*",           "mma.m16n8k32.f32.e4m3.e4m3.f32_*",
+            "mma.m16n8k256.s32.b1.b1.s32.and.popc_*", "mma.sp.m16n8k32.f32.f16.f16.f32_*",
+            "mma.sp.m16n8k32.f32.bf16.bf16.f32_*",    "mma.sp.m16n8k16.f32.tf32.tf32.f32_*",
             "mma.sp.m16n8k64.s32.s8.s8.s32_*"};
   }
   return {"onednn.f32.f32.f32", "openblas.f64.f64.f64", "onednn.s32.s8.s8", "onednn.f32.bf16.bf16"};
@@ -147,8 +139,6 @@ void AddReportOptions(CLI::App& app, Options& options) {
                    "the table");
   group.add_option("--save", options.save, "Write the report there as JSON too, after each shape");
   group.add_option("--csv", options.csv, "Write the measurements there as CSV, after each shape");
-  group.add_option("--commit", options.commit, "What the report says was built")
-      ->capture_default_str();
   group.add_flag("--progress", options.shows_progress,
                  "Say what runs on standard error even where that is no terminal");
 }

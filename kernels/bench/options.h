@@ -32,7 +32,6 @@ struct Options {
   std::string json;  // - is the output, in place of the table.
   std::string csv;
   std::string save;
-  std::string commit = "unknown";
   bool shows_progress = false;
   // For GPUs.
   std::string orders_text = "rcr";

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <utility>
 
+#include "kernels/bench/build_commit.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -42,7 +43,7 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
 Session::Session(const Options& options, std::vector<Column> columns, Fields facts, size_t total)
     : options_(options), columns_(std::move(columns)), total_(total) {
   report_.facts = std::move(facts);
-  report_.facts.push_back({"commit", options.commit});
+  report_.facts.push_back({"commit", std::string(BuildCommit())});
   report_.facts.push_back({"date", Today()});
   report_.facts.push_back({"command", options.command});
   if (prints_table()) std::cout << TableHeader(columns_);

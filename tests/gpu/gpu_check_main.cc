@@ -19,7 +19,6 @@ namespace {
 struct Options {
   CheckOptions check;
   std::string json;
-  std::string commit = "unknown";
 };
 
 int Fail(const absl::Status& status) {
@@ -30,7 +29,7 @@ int Fail(const absl::Status& status) {
 int Run(Options& options) {
   absl::StatusOr<CudaGpu> gpu = FindCudaGpu();
   if (!gpu.ok()) return Fail(gpu.status());
-  gpu->facts.commit = options.commit;
+  gpu->facts.commit = GEMMD_COMMIT;
   options.check.chip = gpu->chip;
   const Placement placement = options.check.is_quick ? Placement::kApart : Placement::kTogether;
   const absl::StatusOr<CheckResult> result =
@@ -74,8 +73,6 @@ int Main(int argc, char** argv) {
   app.add_option("--seconds", options.check.seconds, "After which no case begins; 0: no limit")
       ->capture_default_str();
   app.add_option("--json", options.json, "Where a report goes");
-  app.add_option("--commit", options.commit, "What the report calls this build")
-      ->capture_default_str();
   if (const std::optional<int> code = ReadArguments(app, argc, argv)) return *code;
   return Run(options);
 }

@@ -110,10 +110,9 @@ absl::StatusOr<Options> Parse(std::vector<const char*> arguments) {
 }
 
 TEST(OptionsTest, OfAGpu) {
-  const Options options =
-      *Parse({"--device", "cuda:3", "--filter", "mma.*bf16*,wmma.*", "--filter", "mma.sp.*",
-              "--shapes", "64,1x2x3", "--orders", "rrr,rcc", "--leading-dimension-offset", "1",
-              "--commit", "abc", "--no-libraries"});
+  const Options options = *Parse({"--device", "cuda:3", "--filter", "mma.*bf16*,wmma.*", "--filter",
+                                  "mma.sp.*", "--shapes", "64,1x2x3", "--orders", "rrr,rcc",
+                                  "--leading-dimension-offset", "1", "--no-libraries"});
   EXPECT_EQ(options.gpu, 3);
   EXPECT_THAT(options.filters, ElementsAre("mma.*bf16*", "wmma.*", "mma.sp.*"));
   EXPECT_THAT(options.shapes, SizeIs(2));
@@ -122,7 +121,7 @@ TEST(OptionsTest, OfAGpu) {
   EXPECT_TRUE(options.leaves_libraries_out);
   EXPECT_EQ(options.command,
             "gemmbench --device cuda:3 --filter 'mma.*bf16*,wmma.*' --filter 'mma.sp.*' --shapes "
-            "64,1x2x3 --orders rrr,rcc --leading-dimension-offset 1 --commit abc --no-libraries");
+            "64,1x2x3 --orders rrr,rcc --leading-dimension-offset 1 --no-libraries");
 }
 
 // Each default pattern has rows.
