@@ -2,11 +2,15 @@
 """The package of client/python from its sources, beside generated stubs; the fixtures and daemons are
 those of tests/end_to_end."""
 
+import os
 import pathlib
 import shutil
 import sys
 
 import pytest
+
+# Before gRPC is imported: what it does in a forked child starts threads there, which crash at times.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests/end_to_end"))
