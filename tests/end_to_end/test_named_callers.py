@@ -212,6 +212,7 @@ def test_a_bad_key_of_a_set_stops_nobody(site):
     try:
         site.publish(site.signer, others=[short, {"kty": "RSA", "kid": "none", "e": "AQAB"}])
         site.read_again()
+        wait_until(lambda: len(site.daemon.events("jwt_key_left_out")) >= 2, DEADLINE_S, "both keys told")
         reasons = [event["reason"] for event in site.daemon.events("jwt_key_left_out")]
         assert [reason.split(":")[0] for reason in reasons] == ["keys[0].n", "keys[1].n"], reasons
         assert "got 1024 bits" in reasons[0]
