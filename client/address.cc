@@ -54,7 +54,7 @@ std::string WantOfUnix(absl::string_view path) {
 }
 
 std::string WantOfDns(absl::string_view name) {
-  if (absl::ConsumePrefix(&name, "//")) {  // Then comes who is to be asked, or nobody.
+  if (absl::ConsumePrefix(&name, "//")) {  // Then the name server to ask, if any.
     const size_t slash = name.find('/');
     if (slash == name.npos) return Quoted(absl::StrCat("dns:///", name));
     name.remove_prefix(slash + 1);

@@ -29,7 +29,7 @@ class SigningKeys {
   static constexpr size_t kMostKeys = 64;
 
   // Keys of other kinds, and those that are not for signing, are left out (RFC 7517, 5). So are bad
-  // ones, of which left_out() tells: private or symmetric keys, RSA of less than 2048 or more than
+  // ones, which left_out() lists: private or symmetric keys, RSA of less than 2048 or more than
   // 8192 bits, numbers that are no key, and the second key of one algorithm with the same kid.
   // Errors: InvalidArgument where the text is no set of keys, or no key is left.
   static absl::StatusOr<SigningKeys> Parse(std::string_view text);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proxies of the environment are for whoever asks for them: without --proxy no byte goes there."""
+"""A proxy that the environment names is used only where --proxy asks for it; otherwise it gets no byte."""
 
 import os
 import subprocess

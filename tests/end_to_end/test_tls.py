@@ -259,7 +259,7 @@ def test_certificates_change_under_load_and_no_call_is_lost(site):
 
 
 def test_a_certificate_that_begins_soon_is_shown_once_it_does(site):
-    """It is refused until then, by its dates alone, and nobody writes the files again."""
+    """It is refused until then for its dates alone; the files are not written again."""
     soon = site.authority.sign("soon", start=datetime.timedelta(seconds=6))
     try:
         certificates.replace(site.server.key_path, soon.key_pem())

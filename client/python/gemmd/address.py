@@ -105,7 +105,7 @@ def _want_of_path(path: str) -> str:
 
 
 def _want_of_dns(name: str) -> str:
-    if name.startswith("//"):  # Then comes who is to be asked, or nobody.
+    if name.startswith("//"):  # Then the name server to ask, if any.
         whole = name.removeprefix("//")
         _, is_whole, name = whole.partition("/")
         if not is_whole:

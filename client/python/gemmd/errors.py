@@ -137,6 +137,12 @@ class Internal(Error):
     code = grpc.StatusCode.INTERNAL
 
 
+# What to do where a message would be too long.
+WHERE_TOO_LONG = (
+    "put large operands on the server first and keep large results there, for which there is no such limit, or raise "
+    "it (max_message_bytes, and --max-message-bytes of gemmd)"
+)
+
 _CLASSES = {kind.code: kind for kind in Error.__subclasses__()}
 
 
@@ -180,8 +186,5 @@ def _text_of(error: grpc.RpcError) -> str:
     if error.code() is grpc.StatusCode.UNIMPLEMENTED and text in ("", "Method not found!"):
         return "the server does not know this call: it is no gemmd, or one of another version"
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in text:
-        return (
-            f"{text}: put large operands on the server first and keep large results there, for which there is no "
-            "such limit, or raise it (max_message_bytes, and --max-message-bytes of gemmd)"
-        )
+        return f"{text}: {WHERE_TOO_LONG}"
     return text

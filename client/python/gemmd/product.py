@@ -12,7 +12,14 @@ import numpy.typing as npt
 
 from gemmd.blocks import BlockScale
 from gemmd.elements import named_element, numbered_element, typed
-from gemmd.errors import DataLoss, InvalidArgument, ResourceExhausted, check_names, refusal
+from gemmd.errors import (
+    WHERE_TOO_LONG,
+    DataLoss,
+    InvalidArgument,
+    ResourceExhausted,
+    check_names,
+    refusal,
+)
 from gemmd.operands import (
     COLUMN_MAJOR,
     ROW_MAJOR,
@@ -113,8 +120,7 @@ class Request:
         size = self.message.ByteSize() + sum(data.nbytes for _, data in self.lent.values())
         if size > most_bytes:
             raise ResourceExhausted(
-                f"request: got {size} bytes, want at most {most_bytes}: put large operands on the server first, for "
-                "which there is no such limit, or raise it (max_message_bytes, and --max-message-bytes of gemmd)"
+                f"request: got {size} bytes, want at most {most_bytes}: {WHERE_TOO_LONG}"
             )
 
     def serialize(self) -> bytes:

@@ -77,7 +77,7 @@ TEST_F(SessionTest, PrintsATableAndWritesEveryFile) {
   EXPECT_EQ(output, "kernel  \nfirst   \nsecond  \n");
   const Json json = Json::parse(TextOf("json"));
   EXPECT_EQ(json["gpu"], "none");
-  EXPECT_EQ(json["commit"], BuildCommit());  // Whatever anybody says.
+  EXPECT_EQ(json["commit"], BuildCommit());
   EXPECT_EQ(json["command"], "gemmbench --json json");
   EXPECT_EQ(json["date"].get<std::string>().size(), 10U);
   EXPECT_EQ(json["measurements"][1]["kernel"], "second");
