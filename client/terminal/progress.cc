@@ -43,6 +43,7 @@ std::string ProgressText(const std::string& what, const TransferProgress& progre
       absl::StrFormat("%s  %s  %3.0f %%  %s of %s  %s/s", what, Bar(share), 100 * share,
                       FormatBytes(progress.bytes_done), FormatBytes(progress.bytes_total),
                       FormatBytes(static_cast<int64_t>(rate)));
+  if (progress.bytes_done >= progress.bytes_total) return text + "  waiting for the server";
   if (rate >= 1) {
     const double left = static_cast<double>(progress.bytes_total - progress.bytes_done) / rate;
     absl::StrAppend(&text, "  ", Left(left));
@@ -56,7 +57,7 @@ std::string CallsText(const std::string& what, const CallCount& calls) {
   std::string text = absl::StrFormat("%s  %s  call %d of %d  %s", what, Bar(done / total),
                                      std::min(calls.done + 1, calls.total), calls.total,
                                      FormatNanoseconds(absl::ToInt64Nanoseconds(calls.elapsed)));
-  if (calls.done == 0) return text;
+  if (calls.done == 0 || calls.done >= calls.total) return text;
   return absl::StrCat(text, "  ",
                       Left(absl::ToDoubleSeconds(calls.elapsed) * (total - done) / done));
 }

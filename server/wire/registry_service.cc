@@ -61,6 +61,13 @@ void AddLibraries(v1::GetServerInfoResponse& response) {
   }
 }
 
+// The optional parts of the contract that this server has: GetServerInfoResponse.features says what
+// each of them is.
+constexpr const char* kFeatures[] = {
+    "batches",          "block-scales",    "checked-answers", "explain",      "fast-accumulation",
+    "fragments",        "leases",          "multiply-stream", "narrow-types", "priorities",
+    "resident-tensors", "simulated-chips", "sparse-a",        "statistics"};
+
 class RegistryService final : public RawListings<RawAnswers<v1::Registry::Service>> {
  public:
   RegistryService(const std::vector<ServedDevice>& devices, const ProductRunner& runner,
@@ -213,7 +220,7 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
     response.set_version(kVersion);
     AddLibraries(response);
     *response.mutable_limits() = limits_;
-    response.add_features("multiply-stream");
+    for (const char* const feature : kFeatures) response.add_features(feature);
     response.set_default_device(devices_.front().device->info().name);
     response.set_uptime_ns(clock_.NowNs() - started_ns_);
     response.set_draining(observer_.is_draining());

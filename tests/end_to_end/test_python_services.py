@@ -2,6 +2,7 @@
 """The rest of the contract for an unmodified Python client: streams, the registry, health and
 reflection."""
 
+import pathlib
 import queue
 import threading
 
@@ -224,7 +225,10 @@ def test_server_info(registry):
     assert first.limits.max_message_bytes == 512 << 20
     assert (first.limits.max_queued_requests, first.limits.max_queued_bytes) == (4096, 4 << 30)
     assert (first.limits.max_concurrent_streams, first.limits.max_stream_requests) == (100, 1024)
-    assert "multiply-stream" in first.features
+    assert list(first.features) == sorted(first.features)
+    assert {"multiply-stream", "resident-tensors", "fast-accumulation"} <= set(first.features)
+    contract = (pathlib.Path(__file__).parents[2] / "proto/gemmd/v1/registry.proto").read_text()
+    assert all(f"`{feature}`" in contract for feature in first.features)
     assert first.default_device == "cpu" and not first.draining
     assert 0 < first.uptime_ns < second.uptime_ns
 

@@ -23,7 +23,12 @@ TEST(ProgressTest, TellsRateAndTimeLeft) {
                                        .elapsed = absl::Seconds(2)}),
             "put w.npy  [##        ]   25 %  1.00 GiB of 4.00 GiB  512 MiB/s  6.00 s left");
   EXPECT_EQ(ProgressText("put", {.bytes_done = 0, .bytes_total = 0, .elapsed = {}}),
-            "put  [##########]  100 %  0 B of 0 B  0 B/s");
+            "put  [##########]  100 %  0 B of 0 B  0 B/s  waiting for the server");
+  EXPECT_EQ(ProgressText("multiply", {.bytes_done = int64_t{1} << 30,
+                                      .bytes_total = int64_t{1} << 30,
+                                      .elapsed = absl::Seconds(2)}),
+            "multiply  [##########]  100 %  1.00 GiB of 1.00 GiB  512 MiB/s  waiting for the "
+            "server");
 }
 
 TEST(ProgressTest, IsSilentWhereThereIsNoTerminal) {
@@ -42,7 +47,7 @@ TEST(CallProgressTest, TellsCallsAndTheTimeThatTheyTook) {
   EXPECT_EQ(CallsText("multiply", {.done = 4, .total = 10, .elapsed = absl::Seconds(8)}),
             "multiply  [####      ]  call 5 of 10  8.00 s  12.0 s left");
   EXPECT_EQ(CallsText("multiply", {.done = 2, .total = 2, .elapsed = absl::Seconds(8)}),
-            "multiply  [##########]  call 2 of 2  8.00 s  0 ns left");
+            "multiply  [##########]  call 2 of 2  8.00 s");
 }
 
 // Nobody says a word while the first call runs.
