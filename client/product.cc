@@ -146,6 +146,7 @@ void FillChoices(const ProductOptions& options, v1::MultiplyRequest& request) {
   request.set_activation(options.activation);
   request.set_bit_operation(options.bit_operation);
   request.set_accumulation_type(options.accumulation_type);
+  request.set_fast_accumulation(options.fast_accumulation);
   request.mutable_d()->set_type(options.output_type);
   request.mutable_d()->set_order(options.output_order);
   request.set_kernel(options.kernel);

@@ -56,7 +56,7 @@ enum class BlockScaling : uint8_t {
   kInstruction,
 };
 
-// What a kernel computes with: the arithmetic as data.
+// What a kernel computes with: the arithmetic as data, beside the instruction.
 struct Recipe {
   ElementType a_compute;     // Operands are widened into these, exactly,
   ElementType b_compute;     //   except tf32, whose low 13 bits are cleared first.
@@ -64,6 +64,9 @@ struct Recipe {
   bool exact;                // Accumulators are exact (s32: modulo 2^32).
   bool flushes_subnormals;   // Subnormal operands and results may count as zero.
   BlockScaling block_scaling = BlockScaling::kNone;
+  // Where it is not 0, the instruction's sums start from zero after every promotion_k elements of
+  // k, and each is added, in ascending k, to a total in f32, rounded to nearest even.
+  int promotion_k = 0;
 
   bool operator==(const Recipe&) const = default;
 };
@@ -198,5 +201,12 @@ struct Kernel {
   // once; parallel inside, on the calling thread's OpenMP threads.
   absl::Status launch(const GemmArgs& args) const { return family->launch(*this, args); }
 };
+
+// Whether both compute with the same instruction and promote its sums alike. Then they give the
+// same bits, on whatever kinds of devices.
+inline bool ShareInstruction(const Kernel& x, const Kernel& y) {
+  return x.instruction != nullptr && y.instruction != nullptr && *x.instruction == *y.instruction &&
+         x.recipe.promotion_k == y.recipe.promotion_k;
+}
 
 }  // namespace gemmd

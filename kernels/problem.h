@@ -64,6 +64,8 @@ struct Problem {
   MatrixLayout d;
   // Products are added in this type or a more precise one.
   ElementType accumulation = ElementType::kF32;
+  // Whether sums may be left to the tensor core alone, however few bits it keeps (promotion.h).
+  bool fast_accumulation = false;
   BitOperation bit_operation = BitOperation::kAnd;
   double alpha = 1;
   double beta = 0;

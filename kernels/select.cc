@@ -7,8 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "kernels/mma/arithmetic.h"
-#include "kernels/mma/support.h"
+#include "kernels/default_recipe.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -41,12 +40,18 @@ Rate RateOf(const Kernel& kernel, const DeviceProfile& profile) {
 // device, any kernel that computes with the same instruction.
 bool Answers(const Kernel& kernel, const Kernel& wanted) {
   if (kernel.device_kind == wanted.device_kind) return kernel.name == wanted.name;
-  return kernel.instruction != nullptr && wanted.instruction != nullptr &&
-         *kernel.instruction == *wanted.instruction;
+  return ShareInstruction(kernel, wanted);
+}
+
+// The kernel whose bits the caller gets; null where it may be any, as on a device of libraries.
+const Kernel* ModelOf(const Problem& problem, const Constraints& constraints,
+                      const Target& target) {
+  if (constraints.kernel != nullptr || target.kind == DeviceKind::kCpu) return nullptr;
+  return DefaultRecipe(target.chip, problem);
 }
 
 absl::Status Admits(const Kernel& kernel, const Problem& problem, const Constraints& constraints,
-                    const Target& target) {
+                    const Target& target, const Kernel* model) {
   if (kernel.device_kind != target.kind) {
     return absl::FailedPreconditionError(
         GotWant("device", NameOf(target.kind), NameOf(kernel.device_kind)));
@@ -71,6 +76,12 @@ absl::Status Admits(const Kernel& kernel, const Problem& problem, const Constrai
         "require_batch_invariant: got a kernel whose bits may depend on m or the batch, "
         "want bits that depend on neither");
   }
+  if (model != nullptr && !GiveSameBits(kernel, *model, target.chip)) {
+    return absl::UnimplementedError(
+        Concat("recipe: got ", DescribeRecipe(kernel, target.chip), ", want that of ",
+               mma::NameOf(target.chip), " for these types: ", DescribeRecipe(*model, target.chip),
+               "; ask for the kernel by name to have it"));
+  }
   return absl::OkStatus();
 }
 
@@ -89,27 +100,18 @@ std::string DescribePrediction(const Kernel& kernel, const DeviceProfile& profil
   return Concat(missing, kernel.engine, " has no measured rate, 1 Gop/s assumed");
 }
 
-bool IsEmulated(const Kernel& kernel, const Target& target) {
-  return kernel.device_kind == DeviceKind::kSim && kernel.instruction != nullptr &&
-         mma::SupportOn(*kernel.instruction, target.chip) == mma::Support::kEmulated;
-}
-
 auto FindFastest(std::vector<Candidate>& candidates) {
   return std::min_element(
-      candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-        return std::pair(a.is_emulated, a.predicted_ns) < std::pair(b.is_emulated, b.predicted_ns);
-      });
+      candidates.begin(), candidates.end(),
+      [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
 }
 
-// The first candidate, in the catalogue's order, that is within the noise of the fastest, and
-// emulated only where that is.
+// The first candidate, in the catalogue's order, that is within the noise of the fastest.
 std::vector<Candidate>::iterator FindPreferred(std::vector<Candidate>& candidates) {
   if (candidates.empty()) return candidates.end();
-  const Candidate& fastest = *FindFastest(candidates);
-  const double limit = static_cast<double>(fastest.predicted_ns) / (1 - kNoise);
+  const double limit = static_cast<double>(FindFastest(candidates)->predicted_ns) / (1 - kNoise);
   return std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
-    return candidate.is_emulated == fastest.is_emulated &&
-           static_cast<double>(candidate.predicted_ns) <= limit;
+    return static_cast<double>(candidate.predicted_ns) <= limit;
   });
 }
 
@@ -122,9 +124,6 @@ std::vector<Candidate> Rank(std::vector<Candidate> left) {
     if (next != fastest) {
       AppendPart(next->reason, Concat("; within 10 % of ", fastest->kernel->name,
                                       " and before it in the catalogue"));
-    }
-    if (next->is_emulated) {
-      AppendPart(next->reason, "; the chip has no such instruction of its own");
     }
     ranked.push_back(std::move(*next));
     left.erase(next);
@@ -168,7 +167,8 @@ std::string ExplainWanted(const Kernel& wanted, const Problem& problem, const Ta
     if (!Answers(*refusal.kernel, wanted)) continue;
     return Concat(refusal.kernel->name, ": ", refusal.reason);
   }
-  return Concat(wanted.name, ": ", std::string(Admits(wanted, problem, {}, target).message()));
+  return Concat(wanted.name, ": ",
+                std::string(Admits(wanted, problem, {}, target, nullptr).message()));
 }
 
 int64_t ToNanoseconds(double seconds) {
@@ -203,53 +203,37 @@ int64_t PredictedCopyNs(const Problem& problem, const DeviceProfile& profile) {
 Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
                  const Constraints& constraints, const DeviceProfile& profile) {
   Selection selection;
+  const Kernel* const model = ModelOf(problem, constraints, profile.target);
   for (const Kernel& kernel : catalog) {
-    const absl::Status status = Admits(kernel, problem, constraints, profile.target);
+    const absl::Status status = Admits(kernel, problem, constraints, profile.target, model);
     if (status.ok()) {
-      selection.candidates.push_back({&kernel, PredictedNs(kernel, problem, profile),
-                                      DescribePrediction(kernel, profile),
-                                      IsEmulated(kernel, profile.target)});
+      selection.candidates.push_back(
+          {&kernel, PredictedNs(kernel, problem, profile), DescribePrediction(kernel, profile)});
     } else {
       selection.refusals.push_back({&kernel, std::string(status.message())});
     }
   }
   selection.candidates = Rank(std::move(selection.candidates));
+  if (!selection.candidates.empty()) {
+    selection.recipe = DescribeRecipe(*selection.candidates.front().kernel, profile.target.chip);
+  }
   return selection;
 }
 
 const Kernel* FindBest(absl::Span<const Kernel> catalog, const Problem& problem,
                        const Constraints& constraints, const DeviceProfile& profile) {
   std::vector<Candidate> candidates;
+  const Target& target = profile.target;
+  const Kernel* const model = ModelOf(problem, constraints, target);
   for (const Kernel& kernel : catalog) {
     if (kernel.a != problem.a.type || kernel.b != problem.b.type) continue;
     if (constraints.kernel != nullptr && !Answers(kernel, *constraints.kernel)) continue;
-    if (!Admits(kernel, problem, constraints, profile.target).ok()) continue;
-    candidates.push_back(
-        {&kernel, PredictedNs(kernel, problem, profile), "", IsEmulated(kernel, profile.target)});
+    if (model != nullptr && !GiveSameBits(kernel, *model, target.chip)) continue;
+    if (!Admits(kernel, problem, constraints, target, nullptr).ok()) continue;
+    candidates.push_back({&kernel, PredictedNs(kernel, problem, profile), ""});
   }
   const auto best = FindPreferred(candidates);
   return best == candidates.end() ? nullptr : best->kernel;
-}
-
-bool GiveSameBits(const Kernel& x, const Kernel& y, mma::Chip chip) {
-  if (&x == &y) return true;
-  const bool is_like = x.device_kind == y.device_kind && x.a == y.a && x.b == y.b &&
-                       x.recipe == y.recipe && x.batch_invariant && y.batch_invariant;
-  if (!is_like || x.instruction == nullptr || y.instruction == nullptr) return false;
-  const mma::Instruction& one = *x.instruction;
-  const mma::Instruction& other = *y.instruction;
-  // Where an instruction ends, D is rounded to become C, and a sum that saturates is cut.
-  const auto has_chain = [](const mma::Instruction& instruction) {
-    return instruction.c == instruction.d && !instruction.saturates && !instruction.is_sparse() &&
-           instruction.scale == mma::ScaleType::kNone;
-  };
-  if (!has_chain(one) || !has_chain(other)) return false;
-  if (one.c != other.c || one.bit_count != other.bit_count) return false;
-  const mma::Arithmetic arithmetic = mma::ArithmeticOf(one, chip);
-  const bool is_chain = arithmetic.algorithm == mma::Algorithm::kFusedSums ||
-                        arithmetic.algorithm == mma::Algorithm::kIntegers ||
-                        arithmetic.algorithm == mma::Algorithm::kBitCounts;
-  return is_chain && arithmetic == mma::ArithmeticOf(other, chip);
 }
 
 const Kernel& FindBestLike(const Kernel& like, absl::Span<const Kernel> catalog,
@@ -258,9 +242,8 @@ const Kernel& FindBestLike(const Kernel& like, absl::Span<const Kernel> catalog,
   for (const Kernel& kernel : catalog) {
     if (kernel.a != like.a || kernel.b != like.b) continue;
     if (!GiveSameBits(kernel, like, profile.target.chip)) continue;
-    if (!Admits(kernel, problem, {}, profile.target).ok()) continue;
-    candidates.push_back(
-        {&kernel, PredictedNs(kernel, problem, profile), "", IsEmulated(kernel, profile.target)});
+    if (!Admits(kernel, problem, {}, profile.target, nullptr).ok()) continue;
+    candidates.push_back({&kernel, PredictedNs(kernel, problem, profile), ""});
   }
   const auto best = FindPreferred(candidates);
   return best == candidates.end() ? like : *best->kernel;

@@ -28,8 +28,6 @@ struct Candidate {
   const Kernel* kernel;
   int64_t predicted_ns;
   std::string reason;
-  // The chip that a simulator stands for has no such instruction: the assembler makes it of others.
-  bool is_emulated = false;
 };
 
 struct Refusal {
@@ -40,13 +38,14 @@ struct Refusal {
 struct Selection {
   std::vector<Candidate> candidates;  // Best first.
   std::vector<Refusal> refusals;      // All other rows, in the catalogue's order.
+  std::string recipe;                 // DescribeRecipe of the first candidate.
 };
 
 // Ranks the kernels of `catalog` for a valid problem by predicted time. Among those within 10 % of
 // the fastest, the first in the catalogue comes first, and so on with those that remain. So noise
 // in the measured rates does not change the choice, and the choice is within 10 % of the fastest.
-// On a simulator, whose bits are to be those that the chip gives, the chip's own instructions come
-// before those that its assembler makes of others, which kernels of the GPU are not made of.
+// On a GPU or a simulator, a kernel that is not asked for by name gives the bits of the chip's
+// default recipe (default_recipe.h), whichever it is; any other is refused.
 Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
                  const Constraints& constraints, const DeviceProfile& profile);
 
@@ -54,11 +53,6 @@ Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
 // no text and asks only rows of the problem's types, which took 6 us for 76 rows.
 const Kernel* FindBest(absl::Span<const Kernel> catalog, const Problem& problem,
                        const Constraints& constraints, const DeviceProfile& profile);
-
-// Whether the D of both always has the same bits on the chip, as their instructions say: fused sums
-// over blocks of k of one length, or integers. Rows without such an instruction are like themselves
-// alone.
-bool GiveSameBits(const Kernel& x, const Kernel& y, mma::Chip chip);
 
 // The first candidate among the rows that give the bits of `like`, which runs the problem.
 const Kernel& FindBestLike(const Kernel& like, absl::Span<const Kernel> catalog,

@@ -29,7 +29,7 @@ HEADLINES = {
     "tf32 into f32": r"wgmma\.m64n\d+k8\.f32\.tf32\.tf32",
     "f64": r"mma\.m16n8k16\.f64",
     "s8 into s32": r"wgmma\.m64n\d+k32\.s32\.s8\.s8",
-    "e4m3 into f32": r"wgmma\.m64n\d+k32\.f32\.e4m3\.e4m3",
+    "e4m3 into f32": r"wgmma\.m64n\d+k32\.f32\.e4m3\.e4m3_p128",
     "f16 into f32, A 2:4 sparse": r"wgmma\.sp\.m64n\d+k32\.f32\.f16\.f16",
     "s8 into s32, A 2:4 sparse": r"wgmma\.sp\.m64n\d+k64\.s32\.s8\.s8",
 }

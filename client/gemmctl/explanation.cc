@@ -78,8 +78,9 @@ std::string ExplanationTable(const v1::MultiplyRequest& request,
       "device   ", explanation.device(), "\n", "product  ", ProductText(request), ", ",
       FormatCount(explanation.operations()), " operations\n", "bytes    ",
       FormatBytes(explanation.bytes_read()), " read, ", FormatBytes(explanation.bytes_written()),
-      " written, ", FormatBytes(explanation.workspace_bytes()), " of workspace\n\n",
-      Candidates(explanation, is_complete));
+      " written, ", FormatBytes(explanation.workspace_bytes()), " of workspace\n",
+      explanation.recipe().empty() ? "" : absl::StrCat("recipe   ", explanation.recipe(), "\n"),
+      "\n", Candidates(explanation, is_complete));
   if (explanation.refusals().empty()) return text;
   return absl::StrCat(text, "\n",
                       is_complete ? EveryRefusal(explanation) : RefusalsByReason(explanation));

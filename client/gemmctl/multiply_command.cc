@@ -255,7 +255,7 @@ ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
 
   std::optional<Verification> verification;
   if (flags.verify) {
-    const auto verified = Verify(*request, response.d());
+    const auto verified = Verify(*request, response.d(), {}, SummationOn(response.device()));
     if (!verified.ok()) return FailCall(console, verified.status());
     verification = *verified;
   }

@@ -103,6 +103,10 @@ void AddResultFlags(CLI::App& app, ProductFlags& flags) {
   AddTypeOption(app, "--accumulation-type", flags.accumulation_type,
                 "Least precise type of the sums (default: f64 for f64, s32 for integers, else f32)")
       .Group(group);
+  AddFlag(app, "--fast-accumulation", flags.fast_accumulation,
+          "Leave sums to the tensor core however few bits it keeps: 8-bit floats are then somewhat "
+          "faster on sm_90, and their error grows with k")
+      .Group(group);
   AddTypeOption(app, "--output-type", flags.output_type,
                 "Type of D (default: the accumulation type)")
       .Group(group);

@@ -44,6 +44,7 @@ struct ProductFlags {
   std::string activation = "none";
   std::string bit_operation = "and";
   std::string accumulation_type;
+  bool fast_accumulation = false;
   std::string output_type;
   std::string output_order = "row";
   std::string kernel;

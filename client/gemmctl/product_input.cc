@@ -238,6 +238,7 @@ ProductOptions OptionsFor(const ProductFlags& flags, const Operands& operands) {
   options.bit_operation =
       flags.bit_operation == "xor" ? v1::BIT_OPERATION_XOR : v1::BIT_OPERATION_AND;
   options.accumulation_type = TypeOf(flags.accumulation_type);
+  options.fast_accumulation = flags.fast_accumulation;
   options.output_type = TypeOf(flags.output_type);
   options.output_order = OrderOf(flags.output_order);
   options.kernel = flags.kernel;

@@ -98,7 +98,8 @@ struct ProductOptions {
   v1::Activation activation = v1::kNoActivation;
   v1::BitOperation bit_operation = v1::kBitAnd;
   v1::ElementType accumulation_type = {};  // The default of the operands.
-  v1::ElementType output_type = {};        // The accumulation type.
+  bool fast_accumulation = false;
+  v1::ElementType output_type = {};  // The accumulation type.
   v1::Order output_order = v1::kRowMajor;
   std::string kernel = {};  // Empty: the server chooses.
   std::string device = {};  // Empty: the server's first one that has a kernel for the product.

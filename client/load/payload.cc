@@ -292,7 +292,8 @@ absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response) 
   if (payload.fingerprint.has_value()) return CheckFingerprint(*payload.fingerprint, d);
   // A few milliseconds, which the load should hardly notice.
   const auto verified =
-      Verify(request, d, {.multiplications = int64_t{1} << 21, .elements = int64_t{1} << 16});
+      Verify(request, d, {.multiplications = int64_t{1} << 21, .elements = int64_t{1} << 16},
+             SummationOn(result->response().device()));
   if (!verified.ok()) return absl::DataLossError(verified.status().message());
   if (verified->passed()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("d[", verified->worst.batch, ", ", verified->worst.row,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/matrix/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -11,6 +12,8 @@ namespace gemmd {
 namespace {
 
 constexpr double kF64Roundoff = 0x1p-53;
+constexpr double kNarrowRoundoff = 0x1p-12;
+constexpr int64_t kPromotionK = 128;
 
 // The arithmetic of one type, as far as bounds ask.
 struct Precision {
@@ -99,13 +102,18 @@ class Epilogue {
   ReferenceElement element_;
 };
 
-// The accumulator that a machine of `precision` gets from the products, before the epilogue.
-ReferenceElement Accumulated(const DotProduct& dot, int64_t k, const Precision& precision) {
+// The accumulator that a machine of `precision` gets from the products, before the epilogue, if it
+// sums up `narrow_depth` of them at a time in 13 fraction bits.
+ReferenceElement Accumulated(const DotProduct& dot, int64_t k, int64_t narrow_depth,
+                             const Precision& precision) {
   const double count = static_cast<double>(k);
-  const double gamma = count * precision.roundoff / (1 - count * precision.roundoff);
+  const double narrow = static_cast<double>(narrow_depth) * kNarrowRoundoff;
+  const double gamma =
+      count * precision.roundoff / (1 - count * precision.roundoff) + narrow / (1 - narrow);
   const double f64_gamma = count * kF64Roundoff / (1 - count * kF64Roundoff);
   ReferenceElement element;
-  element.is_decidable = gamma >= 0 && dot.magnitude * (1 + gamma) < precision.largest;
+  element.is_decidable =
+      gamma >= 0 && narrow < 1 && dot.magnitude * (1 + gamma) < precision.largest;
   if (dot.non_finite != 0 || std::isnan(dot.non_finite)) {
     element.value = dot.non_finite;
     return element;
@@ -146,8 +154,13 @@ v1::ElementType DefaultAccumulationType(v1::ElementType a) {
   }
 }
 
-Reference::Reference(const v1::MultiplyRequest& request)
+Summation SummationOn(absl::string_view device) {
+  return device == "cpu" ? Summation::kOfType : Summation::kOfTensorCore;
+}
+
+Reference::Reference(const v1::MultiplyRequest& request, Summation summation)
     : request_(request),
+      summation_(summation),
       accumulation_type_(
           OrElse(request.accumulation_type(), DefaultAccumulationType(request.a().type()))),
       reads_product_(request.k() > 0 && (!request.has_alpha() || request.alpha() != 0)),
@@ -181,6 +194,18 @@ std::vector<ReferenceElement> Reference::Rows(int64_t batch,
   return elements;
 }
 
+int64_t Reference::NarrowDepth() const {
+  const auto is_fp8 = [](v1::ElementType type) {
+    return type == v1::ELEMENT_TYPE_E4M3 || type == v1::ELEMENT_TYPE_E5M2;
+  };
+  const bool is_narrow = summation_ == Summation::kOfTensorCore && is_fp8(request_.a().type()) &&
+                         is_fp8(request_.b().type());
+  if (!is_narrow) return 0;
+  // A kernel that is named may have no promotion.
+  const bool may_be_all = request_.fast_accumulation() || !request_.kernel().empty();
+  return may_be_all ? request_.k() : std::min(request_.k(), kPromotionK);
+}
+
 ReferenceElement Reference::Finish(const DotProduct& dot, const Position& at) const {
   const bool is_exact = accumulation_type_ == v1::ELEMENT_TYPE_S32;
   const bool is_wide = is_exact || accumulation_type_ == v1::ELEMENT_TYPE_F64;
@@ -190,7 +215,7 @@ ReferenceElement Reference::Finish(const DotProduct& dot, const Position& at) co
   } else if (reads_product_) {
     const bool has_blocks = request_.a().scale().has_blocks() || request_.b().scale().has_blocks();
     const int64_t roundings = has_blocks ? 2 * request_.k() + 4 : request_.k();
-    accumulated = Accumulated(dot, roundings, PrecisionOf(accumulation_type_));
+    accumulated = Accumulated(dot, roundings, NarrowDepth(), PrecisionOf(accumulation_type_));
   }
   const auto narrowed = [&](double scalar) {
     return is_wide ? scalar : static_cast<float>(scalar);

@@ -41,8 +41,8 @@ double Share(const VerifiedElement& element) {
 
 class Checker {
  public:
-  Checker(const v1::MultiplyRequest& request, const v1::Matrix& d)
-      : reference_(request), d_(d), reader_(d) {
+  Checker(const v1::MultiplyRequest& request, const v1::Matrix& d, Summation summation)
+      : reference_(request, summation), d_(d), reader_(d) {
     const bool is_empty = d.batch() == 0 || d.rows() == 0 || d.columns() == 0;
     if (!is_empty) result_.total = d.batch() * d.rows() * d.columns();
   }
@@ -125,9 +125,9 @@ bool IsWithinBound(v1::ElementType type, double got, double want, double error) 
 }
 
 absl::StatusOr<Verification> Verify(const v1::MultiplyRequest& request, const v1::Matrix& d,
-                                    const VerifyBudget& budget) {
+                                    const VerifyBudget& budget, Summation summation) {
   if (absl::Status status = CheckAnswer(request, d); !status.ok()) return status;
-  Checker checker(request, d);
+  Checker checker(request, d, summation);
   if (checker.result().total == 0) return checker.result();
   const double row_work =
       static_cast<double>(d.columns()) * static_cast<double>(std::max<int64_t>(1, request.k()));

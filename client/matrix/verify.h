@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "client/matrix/reference.h"
 #include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
@@ -48,6 +49,7 @@ bool IsWithinBound(v1::ElementType type, double got, double want, double error);
 // Precondition: the request is BuildRequest's, with its bytes; D is a MultiplyResult's.
 // Errors: InvalidArgument where D is not the answer's to this request: another shape or type.
 absl::StatusOr<Verification> Verify(const v1::MultiplyRequest& request, const v1::Matrix& d,
-                                    const VerifyBudget& budget = {});
+                                    const VerifyBudget& budget = {},
+                                    Summation summation = Summation::kOfType);
 
 }  // namespace gemmd

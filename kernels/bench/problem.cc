@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/promotion.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -78,6 +79,8 @@ absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, co
   problem.k = shape.k;
   problem.batch = shape.batch;
   problem.accumulation = kernel.recipe.accumulation;
+  problem.fast_accumulation =
+      instruction != nullptr && HasPromotedRows(*instruction) && kernel.recipe.promotion_k == 0;
   problem.bias_axis = output.has_bias ? BiasAxis::kColumns : BiasAxis::kNone;
   problem.bias_type = d_type;
   problem.activation = output.has_relu ? Activation::kRelu : Activation::kNone;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Groups of rows. Each group has one source file (kernels/cuda/device/groups), so that their code
-// is compiled side by side. Every instruction belongs to exactly one group.
+// is compiled side by side. Every instruction belongs to exactly one group of rows without
+// promotion, and some also to that of promoted ones.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/mma/instruction.h"
+#include "kernels/promotion.h"
 
 namespace gemmd {
 
@@ -36,9 +38,11 @@ enum class CudaGroup : uint8_t {
   kWgmmaSparseFloats,  // wgmma.sp with f16, bf16 and tf32.
   kWgmmaSparseBytes,   // wgmma.sp with e4m3, e5m2, s8 and u8.
   kWgmmaBits,          // wgmma with b1.
+  kPromoted,           // All instructions with e4m3 and e5m2 whose sums are promoted.
 };
-inline constexpr size_t kCudaGroups = static_cast<size_t>(CudaGroup::kWgmmaBits) + 1;
+inline constexpr size_t kCudaGroups = static_cast<size_t>(CudaGroup::kPromoted) + 1;
 
+// The group of the rows without promotion.
 constexpr CudaGroup GroupOf(const mma::Instruction& instruction) {
   using enum CudaGroup;
   const ElementType a = instruction.a;
@@ -67,6 +71,11 @@ constexpr CudaGroup GroupOf(const mma::Instruction& instruction) {
   if (a == ElementType::kF64) return kMmaF64;
   if (a == ElementType::kTf32) return kMmaTf32;
   return BitsOf(a) == 16 ? kMmaF16 : kMmaFp8;
+}
+
+constexpr bool HasRowsIn(CudaGroup group, const mma::Instruction& instruction) {
+  return group == CudaGroup::kPromoted ? HasPromotedRows(instruction)
+                                       : GroupOf(instruction) == group;
 }
 
 }  // namespace gemmd

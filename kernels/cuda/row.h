@@ -48,6 +48,7 @@ struct CudaRow {
   int8_t stages = 0;
   int8_t cluster = 1;
   Pipeline pipeline = Pipeline::kPlain;
+  int16_t promotion_k = 0;  // Recipe::promotion_k; a part of the tile's k.
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }
   // The rows that one instruction computes, all its products together: they lie above each other.

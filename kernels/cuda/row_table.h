@@ -15,6 +15,7 @@
 #include "kernels/cuda/groups/mma_sparse_floats.h"
 #include "kernels/cuda/groups/mma_sparse_int8.h"
 #include "kernels/cuda/groups/mma_tf32.h"
+#include "kernels/cuda/groups/promoted.h"
 #include "kernels/cuda/groups/small.h"
 #include "kernels/cuda/groups/wgmma.h"
 #include "kernels/cuda/tiles.h"
@@ -22,25 +23,18 @@
 
 namespace gemmd {
 
-// The tiles that an instruction's group has for it.
-constexpr RowShapes TilesOf(const mma::Instruction& instruction) {
-  const CudaGroup group = GroupOf(instruction);
-  const auto find = [&]<size_t... kAt>(std::index_sequence<kAt...>) {
-    RowShapes tiles;
-    ((group == static_cast<CudaGroup>(kAt)
-          ? void(tiles = GroupTiles<static_cast<CudaGroup>(kAt)>::Of(instruction))
-          : void()),
-     ...);
-    return tiles;
+// Calls `add` for each row of an instruction, group by group.
+template <typename Add>
+constexpr void ForEachRowOf(const mma::Instruction& instruction, const Add& add) {
+  const auto add_all = [&]<size_t... kAt>(std::index_sequence<kAt...>) {
+    (ForEachRowIn<static_cast<CudaGroup>(kAt)>(instruction, add), ...);
   };
-  return find(std::make_index_sequence<kCudaGroups>());
+  add_all(std::make_index_sequence<kCudaGroups>());
 }
 
 // Every row, in the order of the instructions; the largest tile of each instruction comes first.
 inline constexpr auto kCudaRows = CollectRows([](const auto& add) {
-  for (const mma::Instruction& instruction : mma::kInstructions) {
-    ForEachRow(instruction, TilesOf(instruction), add);
-  }
+  for (const mma::Instruction& instruction : mma::kInstructions) ForEachRowOf(instruction, add);
 });
 
 }  // namespace gemmd

@@ -3,7 +3,7 @@
 // A row as a type: kernels are templates on what a row says, and profilers show it. The first row
 // of f16, for example, has the type
 //   Row<Instruction<mma, 16, 8, 16, f32, f16, f16, f32, ...>, Tile<192, 256, 64>, Warps<2, 4>,
-//       Ring<4>, Cluster<2>>
+//       Ring<4>, Cluster<2>, Promotion<0>>
 #pragma once
 
 #include <cstddef>
@@ -162,8 +162,13 @@ struct Cluster {
   static constexpr int kBlocks = kOf;
 };
 
+template <int kOf>
+struct Promotion {
+  static constexpr int kK = kOf;
+};
+
 template <typename InstructionType, typename TileType, typename WarpsType, typename Stages,
-          typename ClusterType>
+          typename ClusterType, typename PromotionType>
 struct Row {
   static constexpr CudaRow Make() {
     CudaRow row;
@@ -174,6 +179,7 @@ struct Row {
     row.stages = Stages::kStages;
     row.cluster = ClusterType::kBlocks;
     row.pipeline = Stages::kPipeline;
+    row.promotion_k = PromotionType::kK;
     return row;
   }
 };
@@ -188,7 +194,8 @@ struct RowAt {
                   TypeWord<kInstruction.d>, TypeWord<kInstruction.a>, TypeWord<kInstruction.b>,
                   TypeWord<kInstruction.c>, QualifiersOf(kInstruction)>,
       Tile<kOf.tile.m, kOf.tile.n, kOf.tile.k>, Warps<kOf.warps_m, kOf.warps_n>,
-      typename StagesOf<kOf.pipeline, kOf.stages>::Type, Cluster<kOf.cluster>>;
+      typename StagesOf<kOf.pipeline, kOf.stages>::Type, Cluster<kOf.cluster>,
+      Promotion<kOf.promotion_k>>;
   static_assert(Type::Make() == kOf, "the type says all of the row");
 };
 

@@ -121,9 +121,10 @@ RowName NameOfRow(const CudaRow& row) {
   const std::string cluster = row.cluster > 1   ? Concat("_c", int{row.cluster})
                               : TakesTurns(row) ? "_turns"
                                                 : "";
-  return RowName(mma::NameOf(row.instruction).view(), "_", int{row.tile.m}, "x", int{row.tile.n},
-                 "x", int{row.tile.k}, "_w", int{row.warps_m}, "x", int{row.warps_n}, "_s",
-                 int{row.stages}, cluster);
+  const std::string promotion = row.promotion_k > 0 ? Concat("_p", int{row.promotion_k}) : "";
+  return RowName(mma::NameOf(row.instruction).view(), promotion, "_", int{row.tile.m}, "x",
+                 int{row.tile.n}, "x", int{row.tile.k}, "_w", int{row.warps_m}, "x",
+                 int{row.warps_n}, "_s", int{row.stages}, cluster);
 }
 
 struct Rows {
@@ -147,14 +148,18 @@ Rows MakeRows() {
         .provider = "gemmd",
         .engine = rows.engines.emplace_back(Concat("cuda.", mma::NameOf(instruction).view())),
         .how = rows.descriptions.emplace_back(Concat(
-            "one accumulator an element, ", mma::NameOf(instruction).view(), " in ascending k")),
+            "one accumulator an element, ", mma::NameOf(instruction).view(), " in ascending k",
+            row.promotion_k > 0
+                ? Concat(", added to a total in f32 every ", int{row.promotion_k}, " of k")
+                : "")),
         .a = instruction.a,
         .b = instruction.b,
         .recipe = {.a_compute = instruction.a,
                    .b_compute = instruction.b,
                    .accumulation = is_half ? ElementType::kF16 : instruction.d,
                    .exact = IsInteger(instruction.a) && !instruction.saturates,
-                   .flushes_subnormals = false},
+                   .flushes_subnormals = false,
+                   .promotion_k = row.promotion_k},
         .deterministic = true,
         .batch_invariant = true,
         .family = &kCudaFamily,

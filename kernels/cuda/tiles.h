@@ -86,6 +86,17 @@ constexpr RowShapes SparseWarpgroupTiles(const mma::Instruction& instruction) {
   }
 }
 
+// The tiles of promoted sums: a warpgroup has the totals of all its rows and the sums of one
+// instruction, so an instruction has at most 192 columns, and 128 where it is one of two.
+inline constexpr std::array<RowShape, 1> kPromotedTilesOf192 = {{{128, 192, 128, 8, 1, 4}}};
+constexpr RowShapes PromotedTiles(const mma::Instruction& instruction) {
+  if (instruction.n == 192) {
+    return instruction.is_sparse() ? RowShapes() : RowShapes(kPromotedTilesOf192);
+  }
+  if (instruction.n > 128) return {};
+  return instruction.is_sparse() ? SparseWarpgroupTiles(instruction) : WarpgroupTiles(instruction);
+}
+
 // The tiles of instructions that clamp after each step.
 inline constexpr std::array<RowShape, 2> kSaturatingTiles = {
     {{128, 128, 128, 2, 2, 3}, {64, 64, 128, 2, 2, 4}}};
@@ -114,8 +125,10 @@ constexpr RowShape SmallTile(const mma::Instruction& instruction) {
   return {64, 64, static_cast<int16_t>(is_deep ? 128 : 64), 2, 2, 3};
 }
 
-constexpr CudaRow MakeRow(const mma::Instruction& instruction, const RowShape& shape) {
+constexpr CudaRow MakeRow(const mma::Instruction& instruction, const RowShape& shape,
+                          int promotion_k) {
   CudaRow row;
+  row.promotion_k = static_cast<int16_t>(promotion_k);
   row.instruction = instruction;
   const int elements = shape.k_bytes * 8 / mma::ContainerBits(instruction, mma::Operand::kB);
   row.tile = {shape.m, shape.n,
@@ -131,12 +144,16 @@ constexpr CudaRow MakeRow(const mma::Instruction& instruction, const RowShape& s
   return row;
 }
 
-// Calls `add` for each row of an instruction whose tiles are `shapes`.
-template <typename Add>
-constexpr void ForEachRow(const mma::Instruction& instruction, RowShapes shapes, const Add& add) {
-  for (const RowShape& shape : shapes) add(MakeRow(instruction, shape));
+// Calls `add` for each row that an instruction has in a group.
+template <CudaGroup kGroup, typename Add>
+constexpr void ForEachRowIn(const mma::Instruction& instruction, const Add& add) {
+  if (!HasRowsIn(kGroup, instruction)) return;
+  const int promotion_k = kGroup == CudaGroup::kPromoted ? kPromotionK : 0;
+  for (const RowShape& shape : GroupTiles<kGroup>::Of(instruction)) {
+    add(MakeRow(instruction, shape, promotion_k));
+  }
   if (instruction.is_warpgroup()) return;
-  add(MakeRow(instruction, SmallTile(instruction)));
+  add(MakeRow(instruction, SmallTile(instruction), promotion_k));
 }
 
 // Calls `for_each` with a function that adds a row, and returns the added rows as an array of

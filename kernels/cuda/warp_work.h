@@ -188,7 +188,9 @@ constexpr int RegistersOf(const CudaRow& row, mma::Chip chip) {
   // earlier chips do.
   const bool is_long = mma::CapabilityOf(chip) >= 100 && row.instruction.is_sparse();
   const int others = is_native ? 40 : is_long ? 200 : 120;
-  const int registers = filling * FragmentRegisters(row, mma::Operand::kD) + fragments + others;
+  const int totals = row.promotion_k > 0 ? FragmentRegisters(row, mma::Operand::kD) : 0;
+  const int registers =
+      filling * FragmentRegisters(row, mma::Operand::kD) + totals + fragments + others;
   return registers < kMost ? registers : kMost;
 }
 

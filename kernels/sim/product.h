@@ -3,6 +3,7 @@
 // A whole matrix product as a GEMM kernel of one instruction computes it: one accumulator for each
 // element, from zero, one instruction after the other in ascending k, tails padded with zeros. If C
 // and D of the instruction have different types, D becomes the next C exactly, or to nearest even.
+// With promotion, the accumulator of every promotion_k elements of k is added to a total in f32.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +27,7 @@ struct Product2D {
   const std::byte* a_factors = nullptr;  // Those of blocks, where the problem has them.
   const std::byte* b_factors = nullptr;
   AbortFlag abort = nullptr;  // Once it is set, what was computed means nothing.
+  int promotion_k = 0;        // Recipe::promotion_k; a multiple of the instruction's k.
 };
 
 // Where accumulators go: m x n in D's order without gaps, f16 ones as f32.

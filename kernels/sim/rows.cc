@@ -6,6 +6,7 @@
 
 #include "kernels/mma/arithmetic.h"
 #include "kernels/mma/instructions.h"
+#include "kernels/promotion.h"
 #include "kernels/sim/launch.h"
 
 namespace gemmd {
@@ -55,31 +56,42 @@ struct Rows {
   std::vector<Kernel> kernels;
 };
 
+void AddRow(const Instruction& instruction, int promotion_k, Rows& rows) {
+  mma::InstructionName& name = rows.names.emplace_back(mma::NameOf(instruction));
+  if (promotion_k > 0) {
+    name.Append("_p");
+    name.Append(promotion_k);
+  }
+  rows.kernels.push_back({
+      .name = name.view(),
+      .device_kind = DeviceKind::kSim,
+      .provider = "gemmd",
+      .engine = EngineOf(instruction),
+      .how = promotion_k > 0 ? "the instruction's own sums of 128 of k, added in f32 in ascending k"
+                             : DescriptionOf(instruction),
+      .a = instruction.a,
+      .b = instruction.b,
+      .recipe = {.a_compute = instruction.a,
+                 .b_compute = instruction.b,
+                 .accumulation = AccumulationOf(instruction),
+                 .exact = IsInteger(instruction.a) && !instruction.saturates,
+                 .flushes_subnormals = false,
+                 .block_scaling =
+                     instruction.scales > 0 ? BlockScaling::kInstruction : BlockScaling::kNone,
+                 .promotion_k = promotion_k},
+      .deterministic = true,
+      .batch_invariant = true,
+      .family = &kSimFamily,
+      .instruction = &instruction,
+  });
+}
+
 Rows MakeRows() {
   Rows rows;
-  rows.names.reserve(mma::kInstructions.size());  // Kernels point into the vector.
+  rows.names.reserve(2 * mma::kInstructions.size());  // Kernels point into the vector.
+  for (const Instruction& instruction : mma::kInstructions) AddRow(instruction, 0, rows);
   for (const Instruction& instruction : mma::kInstructions) {
-    const mma::InstructionName& name = rows.names.emplace_back(mma::NameOf(instruction));
-    rows.kernels.push_back({
-        .name = name.view(),
-        .device_kind = DeviceKind::kSim,
-        .provider = "gemmd",
-        .engine = EngineOf(instruction),
-        .how = DescriptionOf(instruction),
-        .a = instruction.a,
-        .b = instruction.b,
-        .recipe = {.a_compute = instruction.a,
-                   .b_compute = instruction.b,
-                   .accumulation = AccumulationOf(instruction),
-                   .exact = IsInteger(instruction.a) && !instruction.saturates,
-                   .flushes_subnormals = false,
-                   .block_scaling =
-                       instruction.scales > 0 ? BlockScaling::kInstruction : BlockScaling::kNone},
-        .deterministic = true,
-        .batch_invariant = true,
-        .family = &kSimFamily,
-        .instruction = &instruction,
-    });
+    if (HasPromotedRows(instruction)) AddRow(instruction, kPromotionK, rows);
   }
   return rows;
 }
@@ -89,6 +101,16 @@ Rows MakeRows() {
 absl::Span<const Kernel> SimKernels() {
   static const auto* const rows = new Rows(MakeRows());  // Never destroyed: kernels are forever.
   return rows->kernels;
+}
+
+const Kernel* SimulatedKernel(const Kernel& kernel) {
+  if (kernel.instruction == nullptr || kernel.device_kind == DeviceKind::kSim) {
+    return kernel.instruction == nullptr ? nullptr : &kernel;
+  }
+  for (const Kernel& simulated : SimKernels()) {
+    if (ShareInstruction(kernel, simulated)) return &simulated;
+  }
+  return nullptr;
 }
 
 }  // namespace gemmd

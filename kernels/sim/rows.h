@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The generic tensor-core kernel of each instruction: one instruction per tile, ascending k. Names,
-// recipes and limits follow from the table of instructions (kernels/mma/instructions.h).
+// recipes and limits follow from the table of instructions (kernels/mma/instructions.h). Those with
+// promoted sums (kernels/promotion.h) follow after all others.
 #pragma once
 
 #include "absl/types/span.h"
@@ -10,5 +11,9 @@
 namespace gemmd {
 
 absl::Span<const Kernel> SimKernels();
+
+// The simulator's kernel that gives the bits of a kernel with an instruction: the one of its
+// instruction and promotion. Null where there is none.
+const Kernel* SimulatedKernel(const Kernel& kernel);
 
 }  // namespace gemmd

@@ -15,6 +15,7 @@
 #include "kernels/sim/factor_tiles.h"
 #include "kernels/sim/number.h"
 #include "kernels/sim/parallel.h"
+#include "kernels/sim/scalar.h"
 #include "kernels/sim/tiles.h"
 #include "kernels/sim/unit.h"
 
@@ -38,12 +39,20 @@ class TileWorker {
         d_(unit_.d_map().words()),
         metadata_(instruction_.is_sparse() ? static_cast<size_t>(instruction_.lanes()) : 0),
         matrix_(std::max(
-            {unit_.a_map().elements(), unit_.b_map().elements(), unit_.d_map().elements()})) {}
+            {unit_.a_map().elements(), unit_.b_map().elements(), unit_.d_map().elements()})),
+        totals_(product.promotion_k > 0 ? unit_.d_map().elements() : 0) {}
 
   void Run(int64_t row, int64_t column, const AccumulatorMatrix& accumulators) {
     std::fill(c_.begin(), c_.end(), 0);
+    std::fill(totals_.begin(), totals_.end(), 0);
+    const int promotion_k = product_.promotion_k;
     for (int64_t k = 0; k < product_.problem.k && !IsSet(product_.abort); k += instruction_.k) {
-      if (k > 0) NextC();
+      if (k > 0 && promotion_k > 0 && k % promotion_k == 0) {
+        Promote();
+        std::fill(c_.begin(), c_.end(), 0);
+      } else if (k > 0) {
+        NextC();
+      }
       ScatterA(row, k);
       ScatterB(k, column);
       factor_tiles_.Load(row, column, k);
@@ -55,6 +64,12 @@ class TileWorker {
                      .a_factors = factor_tiles_.a(),
                      .b_factors = factor_tiles_.b()},
                     d_);
+    }
+    if (promotion_k > 0) {
+      Promote();
+      std::copy(totals_.begin(), totals_.end(), matrix_.begin());
+    } else {
+      unit_.d_map().Gather(d_, matrix_.data());
     }
     Store(row, column, accumulators);
   }
@@ -87,8 +102,16 @@ class TileWorker {
     unit_.c_map().Scatter(matrix_.data(), c_);
   }
 
-  void Store(int64_t row, int64_t column, const AccumulatorMatrix& accumulators) {
+  // Adds what the instructions have summed up to the totals.
+  void Promote() {
     unit_.d_map().Gather(d_, matrix_.data());
+    for (size_t i = 0; i < totals_.size(); ++i) {
+      totals_[i] = AddF32(totals_[i], static_cast<uint32_t>(matrix_[i]));
+    }
+  }
+
+  // Stores the tile that matrix_ holds.
+  void Store(int64_t row, int64_t column, const AccumulatorMatrix& accumulators) {
     const int64_t rows = instruction_.m * instruction_.products();
     const Problem& problem = product_.problem;
     for (int64_t i = 0; i < std::min(rows, problem.m - row); ++i) {
@@ -111,6 +134,7 @@ class TileWorker {
   std::vector<uint32_t> d_;
   std::vector<uint32_t> metadata_;
   std::vector<uint64_t> matrix_;
+  std::vector<uint32_t> totals_;  // With promotion.
   std::vector<int> a_k_;
 };
 

@@ -7,11 +7,13 @@
 #include <bit>
 #include <deque>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/sim/forms.h"
 #include "kernels/sim/packing.h"
 #include "kernels/sim/parallel.h"
+#include "kernels/sim/scalar.h"
 #include "kernels/sim/scalar_product.h"
 
 namespace gemmd::sim {
@@ -64,14 +66,34 @@ class VectorProduct {
   void RunSuper() {
     const int64_t k = product_.problem.k;
     const int64_t step = std::max(Form::kDepth / plan_.depth, int64_t{1});
-    sums_.assign(static_cast<size_t>(shape_.rows * shape_.columns), Sum{0});
+    const auto size = static_cast<size_t>(shape_.rows * shape_.columns);
+    sums_.assign(size, Sum{0});
+    totals_.assign(product_.promotion_k > 0 ? size : 0, 0);
     const int64_t all = DivideUp(k, plan_.depth);
-    for (int64_t done = 0; done < all && !IsSet(product_.abort); done += step) {
+    // Instructions from one promotion to the next; a chunk ends there.
+    const int64_t promotion = product_.promotion_k > 0 ? product_.promotion_k / plan_.depth : all;
+    for (int64_t done = 0; done < all && !IsSet(product_.abort); done += shape_.instructions) {
+      const int64_t until_promotion = promotion - done % promotion;
       shape_.k = done * plan_.depth;
-      shape_.instructions = std::min(step, all - done);
+      shape_.instructions = std::min({step, all - done, until_promotion});
       RunChunk();
+      const bool ends = shape_.instructions == until_promotion || done + shape_.instructions == all;
+      if (ends && !totals_.empty()) Promote();
     }
     Store();
+  }
+
+  // Adds the sums to the totals, and starts them anew.
+  void Promote() {
+    if constexpr (std::is_same_v<Form, FusedForm>) {
+      ParallelFor(Threads(), shape_.rows, product_.abort, [&](int, int64_t row) {
+        const auto first = static_cast<size_t>(row * shape_.columns);
+        for (size_t i = first; i < first + static_cast<size_t>(shape_.columns); ++i) {
+          totals_[i] = AddF32(totals_[i], sums_[i]);
+          sums_[i] = 0;
+        }
+      });
+    }
   }
 
   struct Scratch {
@@ -126,6 +148,9 @@ class VectorProduct {
       one.registers.resize(plan_.d_map.words());
     }
     const int64_t tiles = shape_.rows / plan_.tile_rows;
+    if constexpr (std::is_same_v<Form, FusedForm>) {
+      if (!totals_.empty()) sums_.swap(totals_);
+    }
     ParallelFor(threads, tiles, product_.abort, [&](int worker, int64_t tile) {
       for (int64_t column = 0; column < shape_.columns; column += plan_.instruction.n) {
         StoreTile(tile * plan_.tile_rows, column, scratch[static_cast<size_t>(worker)]);
@@ -163,7 +188,8 @@ class VectorProduct {
   ChunkShape shape_ = {};
   typename Form::Chunk chunk_;
   std::vector<Sum> sums_;
-  std::deque<Reader> readers_;  // One for each thread.
+  std::vector<uint32_t> totals_;  // With promotion; f32.
+  std::deque<Reader> readers_;    // One for each thread.
 };
 
 template <typename Form>

@@ -8,7 +8,6 @@
 
 #include "kernels/element.h"
 #include "kernels/epilogue.h"
-#include "kernels/mma/instructions.h"
 #include "kernels/sim/rows.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
@@ -21,16 +20,6 @@ namespace {
 
 // Rows and columns that are computed at once.
 constexpr int64_t kMostLines = 256;
-
-// The simulator's kernel of an instruction; null where there is none.
-const Kernel* SimulatedKernel(const Kernel& kernel) {
-  if (kernel.instruction == nullptr) return nullptr;
-  if (kernel.device_kind == DeviceKind::kSim) return &kernel;
-  for (size_t i = 0; i < mma::kInstructions.size(); ++i) {
-    if (mma::kInstructions[i] == *kernel.instruction) return &SimKernels()[i];
-  }
-  return nullptr;
-}
 
 // The small product of some rows and some columns of one matrix.
 struct SmallProduct {

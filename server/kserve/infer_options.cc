@@ -99,6 +99,8 @@ absl::Status ReadConditions(const Parameters& parameters, v1::MultiplyRequest& p
   product.set_require_deterministic(deterministic);
   ASSIGN_OR_RETURN(const bool invariant, parameters.Flag("require_batch_invariant"));
   product.set_require_batch_invariant(invariant);
+  ASSIGN_OR_RETURN(const bool is_fast, parameters.Flag("fast_accumulation"));
+  product.set_fast_accumulation(is_fast);
   ASSIGN_OR_RETURN(const std::optional<int64_t> priority, parameters.Count("priority"));
   if (priority.value_or(0) > kLastNormalPriority) product.set_priority(v1::PRIORITY_LOW);
   ASSIGN_OR_RETURN(const std::optional<int64_t> timeout_us, parameters.Count("timeout"));
@@ -112,11 +114,26 @@ absl::Status ReadConditions(const Parameters& parameters, v1::MultiplyRequest& p
 absl::StatusOr<InferOptions> ReadOptions(const inference::ModelInferRequest& request,
                                          v1::MultiplyRequest& product) {
   const Parameters parameters("parameters", request.parameters());
-  RETURN_IF_ERROR(parameters.CheckNames(
-      {"alpha", "beta", "transpose_a", "transpose_b", "transpose_c", "activation", "bias_axis",
-       "bit_operation", "kernel", "device", "output_type", "accumulation_type",
-       "require_deterministic", "require_batch_invariant", "priority", "timeout",
-       "triton_enable_empty_final_response", "headers", "binary_data_output"}));
+  RETURN_IF_ERROR(parameters.CheckNames({"alpha",
+                                         "beta",
+                                         "transpose_a",
+                                         "transpose_b",
+                                         "transpose_c",
+                                         "activation",
+                                         "bias_axis",
+                                         "bit_operation",
+                                         "kernel",
+                                         "device",
+                                         "output_type",
+                                         "accumulation_type",
+                                         "fast_accumulation",
+                                         "require_deterministic",
+                                         "require_batch_invariant",
+                                         "priority",
+                                         "timeout",
+                                         "triton_enable_empty_final_response",
+                                         "headers",
+                                         "binary_data_output"}));
   InferOptions options;
   RETURN_IF_ERROR(ReadScalars(parameters, product, options));
   RETURN_IF_ERROR(ReadTypes(parameters, product));

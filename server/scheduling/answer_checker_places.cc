@@ -40,7 +40,7 @@ AnswerChecker::Place AnswerChecker::EqualPlace(const CheckedJob& job) const {
   }
   if (kernel.instruction != nullptr) {
     for (const Kernel& other : Catalog(own.kind)) {
-      if (&other == &kernel || *other.instruction != *kernel.instruction) continue;
+      if (&other == &kernel || !ShareInstruction(other, kernel)) continue;
       if (CanRun({job.served, &other}, job.job.problem)) return {job.served, &other};
     }
   }

@@ -139,6 +139,7 @@ absl::Status ParseResult(const v1::MultiplyRequest& request, const HeldFields* h
                    DefaultAccumulation(problem.a.type, problem.b.type));
   ASSIGN_OR_RETURN(problem.accumulation, ParseType("accumulation_type", request.accumulation_type(),
                                                    default_accumulation));
+  problem.fast_accumulation = request.fast_accumulation();
   const v1::OutputSpec& output = request.d();
   ASSIGN_OR_RETURN(const ElementType d_type,
                    ParseType("d.type", output.type(), problem.accumulation));

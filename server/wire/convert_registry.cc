@@ -25,6 +25,7 @@ v1::Kernel ToWire(const Kernel& kernel) {
   wire.set_deterministic(kernel.deterministic);
   wire.set_batch_invariant(kernel.batch_invariant);
   wire.set_flushes_subnormals(kernel.recipe.flushes_subnormals);
+  wire.set_promotion_k(kernel.recipe.promotion_k);
   return wire;
 }
 
@@ -104,6 +105,7 @@ absl::Status FillExplanation(const Problem& problem, const Selection& selection,
   response.set_bytes_read(BytesRead(problem));
   response.set_bytes_written(BytesWritten(problem));
   if (selection.candidates.empty()) return absl::OkStatus();
+  response.set_recipe(selection.recipe);
   ASSIGN_OR_RETURN(const int64_t bytes,
                    selection.candidates.front().kernel->workspace_bytes(problem));
   response.set_workspace_bytes(bytes);

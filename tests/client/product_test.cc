@@ -271,6 +271,7 @@ TEST(BuildRequestTest, PassesEveryChoiceOn) {
   options.device = "cpu";
   options.require_deterministic = true;
   options.require_batch_invariant = true;
+  options.fast_accumulation = true;
   options.priority = v1::PRIORITY_LOW;
   options.verify = {.mode = v1::VERIFY_MODE_SAMPLED, .rate = 0.5};
   const auto request = BuildRequest(view, View(a, 2, 2), options);
@@ -290,6 +291,7 @@ TEST(BuildRequestTest, PassesEveryChoiceOn) {
   EXPECT_EQ(request->verify().rate(), 0.5);
   EXPECT_TRUE(request->require_deterministic());
   EXPECT_TRUE(request->require_batch_invariant());
+  EXPECT_TRUE(request->fast_accumulation());
 }
 
 TEST(DescribeRequestTest, LeavesTheBytesOut) {

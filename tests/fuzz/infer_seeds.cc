@@ -32,6 +32,7 @@ void SetSomeParameter(Parameters& parameters, Choices& choices) {
                               {"transpose_c", Kind::kFlag},
                               {"require_deterministic", Kind::kFlag},
                               {"require_batch_invariant", Kind::kFlag},
+                              {"fast_accumulation", Kind::kFlag},
                               {"headers", Kind::kFlag},
                               {"activation", Kind::kText, "silu"},
                               {"bias_axis", Kind::kText, "rows"},
@@ -138,7 +139,7 @@ void SetParameters(ModelInferRequest& request, uint64_t seed) {
   auto& all = *request.mutable_parameters();
   for (const char* name : {"alpha", "beta"}) all[name].set_int64_param(1);
   for (const char* name : {"transpose_a", "transpose_b", "transpose_c", "require_deterministic",
-                           "require_batch_invariant", "binary_data_output"}) {
+                           "require_batch_invariant", "fast_accumulation", "binary_data_output"}) {
     all[name].set_bool_param(seed % 2 == 0);
   }
   all["activation"].set_string_param("gelu_erf");

@@ -146,7 +146,7 @@ class Checker {
     absl::Status status = Supports(kernel, products);
     if (status.ok()) status = runner.Run(kernel, products, absl::MakeSpan(outputs));
     const absl::StatusOr<std::vector<std::vector<std::byte>>> expected =
-        status.ok() ? ExpectedOutputs(*kernel.instruction, options_.chip, products) : status;
+        status.ok() ? ExpectedOutputs(kernel, options_.chip, products) : status;
     if (!expected.ok()) {
       AddError(task, products[0], expected.status());
       return;

@@ -18,6 +18,8 @@
 #include "tests/gpu/cases.h"
 #include "tests/gpu/reference.h"
 #include "tests/gpu/report.h"
+#include "tests/gpu/unnamed.h"
+#include "tests/testing/random_source.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/status_matchers.h"
 
@@ -53,8 +55,7 @@ class SimulatedGpu : public KernelRunner {
   absl::Status Run(const Kernel& kernel, absl::Span<const Product> products,
                    absl::Span<std::vector<std::byte>> outputs) override {
     for (size_t i = 0; i < products.size(); ++i) {
-      const absl::Status status =
-          Simulate(*kernel.instruction, mma::Chip::kSm90, products[i], outputs[i]);
+      const absl::Status status = Simulate(kernel, mma::Chip::kSm90, products[i], outputs[i]);
       if (!status.ok()) return status;
       const absl::Status spoilt = spoil_(kernel, products[i], outputs[i]);
       if (!spoilt.ok()) return spoilt;
@@ -326,6 +327,32 @@ TEST(ReportTest, HoldsAllFigures) {
   EXPECT_EQ(kernel["mismatches"], 2);
   EXPECT_EQ(kernel["first"]["case"], 1);
   EXPECT_THAT(std::string(kernel["first"]["product"]), HasSubstr("64x64x32"));
+}
+
+// Choices of the GPU and of the simulator under any rates, the GPU being a simulator itself.
+TEST(UnnamedTest, GivesTheSameBitsWhateverIsChosen) {
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  SimulatedGpu gpu(SpoilNothing, "");
+  const absl::StatusOr<UnnamedResult> result =
+      CheckUnnamed(gpu, mma::Chip::kSm90, 60, random.Bits());
+  ASSERT_THAT(result, IsOk());
+  EXPECT_GE(result->products, 60);
+  EXPECT_GT(result->kernels, 20);
+  EXPECT_EQ(result->mismatches, 0) << result->first;
+}
+
+TEST(UnnamedTest, SeesAWrongBit) {
+  SimulatedGpu gpu(
+      [](const Kernel&, const Product& product, std::vector<std::byte>& output) {
+        if (product.problem.has_output()) output[kGuardBytes] ^= std::byte{1};
+        return absl::OkStatus();
+      },
+      "");
+  const absl::StatusOr<UnnamedResult> result = CheckUnnamed(gpu, mma::Chip::kSm90, 5, 1);
+  ASSERT_THAT(result, IsOk());
+  EXPECT_GT(result->mismatches, 0);
+  EXPECT_FALSE(result->first.empty());
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "tests/gpu/checker.h"
 #include "tests/gpu/cuda_runner.h"
 #include "tests/gpu/report.h"
+#include "tests/gpu/unnamed.h"
 #include "tests/testing/command_line.h"
 
 namespace gemmd {
@@ -19,6 +20,7 @@ namespace {
 struct Options {
   CheckOptions check;
   std::string json;
+  int64_t unnamed = 0;
 };
 
 int Fail(const absl::Status& status) {
@@ -26,9 +28,30 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
+int RunUnnamed(const Options& options, const CudaGpu& gpu) {
+  const absl::StatusOr<std::unique_ptr<KernelRunner>> runner = MakeCudaRunner(Placement::kTogether);
+  if (!runner.ok()) return Fail(runner.status());
+  bool is_right = true;
+  for (const uint64_t seed : options.check.seeds) {
+    const absl::StatusOr<UnnamedResult> result =
+        CheckUnnamed(**runner, gpu.chip, options.unnamed, seed);
+    if (!result.ok()) return Fail(result.status());
+    std::printf(
+        "seed %llu: %lld products without a name, %lld kernels, %lld elements, %lld wrong\n",
+        static_cast<unsigned long long>(seed), static_cast<long long>(result->products),
+        static_cast<long long>(result->kernels), static_cast<long long>(result->elements),
+        static_cast<long long>(result->mismatches));
+    if (!result->first.empty()) std::printf("%s\n", result->first.c_str());
+    is_right &= result->mismatches == 0;
+  }
+  std::puts(is_right ? "PASSED" : "FAILED");
+  return is_right ? 0 : 1;
+}
+
 int Run(Options& options) {
   absl::StatusOr<CudaGpu> gpu = FindCudaGpu();
   if (!gpu.ok()) return Fail(gpu.status());
+  if (options.unnamed > 0) return RunUnnamed(options, *gpu);
   gpu->facts.commit = GEMMD_COMMIT;
   options.check.chip = gpu->chip;
   const Placement placement = options.check.is_quick ? Placement::kApart : Placement::kTogether;
@@ -67,6 +90,10 @@ int Main(int argc, char** argv) {
   app.add_flag("--quick", options.check.is_quick,
                "A few small products of each kernel, each operand in an allocation of just its "
                "size: under\ncompute-sanitizer");
+  app.add_option("--unnamed", options.unnamed,
+                 "In place of every kernel: so many random products for each seed that name none, "
+                 "by what the GPU and what\nits simulator choose")
+      ->check(CLI::PositiveNumber);
   app.add_option("--threads", options.check.threads, "That simulate, each with a stream")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -14,17 +14,14 @@
 
 namespace gemmd {
 
-// The generic kernel of an instruction.
-const Kernel& SimulatedKernel(const mma::Instruction& instruction);
-
 // The outputs of products of a case (cases.h), as PoisonedOutput makes them and a kernel fills
 // them. The first product is simulated, and its elements are those of the others.
 // Errors: as the simulator's launch.
 absl::StatusOr<std::vector<std::vector<std::byte>>> ExpectedOutputs(
-    const mma::Instruction& instruction, mma::Chip chip, absl::Span<const Product> products);
+    const Kernel& kernel, mma::Chip chip, absl::Span<const Product> products);
 
-// Simulates one product.
-absl::Status Simulate(const mma::Instruction& instruction, mma::Chip chip, const Product& product,
+// Simulates one product of a kernel with an instruction.
+absl::Status Simulate(const Kernel& kernel, mma::Chip chip, const Product& product,
                       std::vector<std::byte>& output);
 
 }  // namespace gemmd

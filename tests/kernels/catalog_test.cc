@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
 #include "kernels/mma/instructions.h"
+#include "kernels/promotion.h"
+#include "kernels/text.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -31,7 +34,10 @@ TEST(CatalogTest, NamesAreUniqueAndWellFormed) {
 
 // There is a kernel for each instruction, and nothing else but the rows of the libraries.
 TEST(CatalogTest, EveryInstructionHasAKernel) {
-  EXPECT_EQ(Catalog(DeviceKind::kSim).size(), mma::kInstructions.size());
+  const auto promoted = static_cast<size_t>(
+      std::count_if(mma::kInstructions.begin(), mma::kInstructions.end(), HasPromotedRows));
+  EXPECT_GT(promoted, 0u);
+  EXPECT_EQ(Catalog(DeviceKind::kSim).size(), mma::kInstructions.size() + promoted);
   EXPECT_EQ(Catalog(DeviceKind::kSim).size() + Catalog(DeviceKind::kCpu).size() +
                 Catalog(DeviceKind::kCuda).size(),
             Catalog().size());
@@ -39,6 +45,13 @@ TEST(CatalogTest, EveryInstructionHasAKernel) {
     const absl::StatusOr<const Kernel*> kernel = FindKernel(mma::NameOf(instruction).view());
     ASSERT_THAT(kernel, IsOk());
     EXPECT_EQ((*kernel)->instruction, &instruction);
+    EXPECT_EQ((*kernel)->recipe.promotion_k, 0);
+    if (!HasPromotedRows(instruction)) continue;
+    const absl::StatusOr<const Kernel*> promoting =
+        FindKernel(Concat(mma::NameOf(instruction).view(), "_p128"));
+    ASSERT_THAT(promoting, IsOk());
+    EXPECT_EQ((*promoting)->instruction, &instruction);
+    EXPECT_EQ((*promoting)->recipe.promotion_k, 128);
   }
 }
 

@@ -307,38 +307,6 @@ TEST_F(NamedInstructionTest, TellsWhyItCannot) {
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("device: got cpu, want sim")));
 }
 
-// Its bits are to be those of the chip: kernels of GPUs are made of what the chip has.
-TEST(SimulatorChoiceTest, TheChipsOwnInstructionsComeFirst) {
-  DeviceProfile profile;
-  profile.rates = {{"sim.quads", 1e12}, {"sim.fused", 1e9}, {"sim.fused.fp8", 1e9}};
-  const auto choose = [&](ElementType type, mma::Chip chip) {
-    Problem problem = Cube();
-    problem.a = problem.b = TightLayout("a", type, Order::kRowMajor, 1000, 1000).value();
-    profile.target = {.kind = DeviceKind::kSim, .chip = chip};
-    const std::vector<Candidate> candidates =
-        Select(Catalog(DeviceKind::kSim), problem, {}, profile).candidates;
-    bool is_behind_emulated = false;
-    for (const Candidate& candidate : candidates) {
-      const bool is_emulated =
-          mma::SupportOn(*candidate.kernel->instruction, chip) == mma::Support::kEmulated;
-      EXPECT_TRUE(is_emulated || !is_behind_emulated) << candidate.kernel->name;
-      EXPECT_EQ(candidate.reason.find("no such instruction of its own") != std::string::npos,
-                is_emulated)
-          << candidate.reason;
-      is_behind_emulated |= is_emulated;
-    }
-    const Kernel* const best = FindBest(Catalog(DeviceKind::kSim), problem, {}, profile);
-    EXPECT_EQ(best, candidates.at(0).kernel);
-    return *best->instruction;
-  };
-  EXPECT_EQ(choose(ElementType::kF16, mma::Chip::kSm70).products(), 4);
-  EXPECT_EQ(choose(ElementType::kF16, mma::Chip::kSm80).products(), 1);
-  EXPECT_EQ(choose(ElementType::kF16, mma::Chip::kSm90).products(), 1);
-  EXPECT_TRUE(choose(ElementType::kE4m3, mma::Chip::kSm90).is_warpgroup());
-  // Where the chip has none, the assembler's are taken.
-  EXPECT_EQ(choose(ElementType::kE4m3, mma::Chip::kSm100).a, ElementType::kE4m3);
-}
-
 TEST_F(SelectTest, NoKernelNamesTheNearest) {
   for (Kernel& kernel : catalog_) kernel.family = &kOfAnotherDepth;
   catalog_[0].a = ElementType::kS8;

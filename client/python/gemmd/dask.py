@@ -41,6 +41,7 @@ _OPTIONS = frozenset(
         "bit_operation",
         "deterministic",
         "device",
+        "fast_accumulation",
         "kernel",
         "out_type",
         "priority",

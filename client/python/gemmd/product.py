@@ -52,6 +52,8 @@ class ProductOptions(TypedDict, total=False):
     order: str  #: ``C`` or ``F``, the order of each matrix of D. ``C`` unless given.
     writable: bool  #: False: D may be a view of the received message, which saves a copy.
     accumulation_type: Any  #: The least precise type in which products may be added up.
+    #: True: sums of 8-bit floats may be left to the tensor core, however few bits it keeps.
+    fast_accumulation: bool
     a_type: Any  #: For arrays whose dtype says too little: ``tf32``.
     b_type: Any
     #: One factor, or one for each row of A, which is of an 8-bit type; or those of blocks.
@@ -249,6 +251,7 @@ def _set_choices(message: gemm_pb2.MultiplyRequest, options: ProductOptions) -> 
     if options.get("accumulation_type") is not None:
         element = named_element(options["accumulation_type"], "accumulation_type")
         message.accumulation_type = element.number
+    message.fast_accumulation = options.get("fast_accumulation", False)
     message.kernel = options.get("kernel", "")
     message.device = options.get("device", "")
     message.require_deterministic = options.get("deterministic", False)

@@ -201,7 +201,7 @@ absl::Status CublasLtOpponent::Describe() {
       "transposition"));
   RETURN_IF_ERROR(DescribeEpilogue());
   if (BitsOf(operands_.problem().a.type) == 8 && IsFloat(operands_.problem().a.type)) {
-    const int8_t is_fast = 1;
+    const int8_t is_fast = operands_.problem().fast_accumulation ? 1 : 0;
     RETURN_IF_ERROR(LtStatus(api_.set_product(product_.get(), CUBLASLT_MATMUL_DESC_FAST_ACCUM,
                                               &is_fast, sizeof(is_fast)),
                              "fast accumulation"));

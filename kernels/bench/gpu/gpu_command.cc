@@ -9,6 +9,7 @@
 #include "kernels/bench/gpu/cublaslt.h"
 #include "kernels/bench/gpu/cuda_device.h"
 #include "kernels/bench/gpu/cusparselt.h"
+#include "kernels/bench/gpu/errors.h"
 #include "kernels/bench/gpu/measure_rows.h"
 #include "kernels/bench/session.h"
 #include "kernels/status_macros.h"
@@ -130,6 +131,7 @@ absl::StatusOr<bool> RunOnGpu(const Options& options, const Rows& chosen) {
   ASSIGN_OR_RETURN(const std::unique_ptr<CudaDevice> device, CudaDevice::Open(*options.gpu));
   ASSIGN_OR_RETURN(const Rows rows, AvailableRows(chosen, device->facts().target));
   const LoadedLibraries libraries = LoadLibraries(options);
+  if (options.measures_errors) return CompareErrors(options, *device, libraries.cublaslt.get());
   Session session(options, GpuColumns(), FactsOf(device->facts(), libraries),
                   rows.size() * options.shapes.size() * options.orders.size());
   const absl::Status status = MeasureAll(options, rows, *device, libraries.borrowed(), session);

@@ -10,6 +10,7 @@
 #include "kernels/bench/gpu/operand_sets.h"
 #include "kernels/bench/gpu/output_check.h"
 #include "kernels/bench/statistics.h"
+#include "kernels/sim/rows.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -181,7 +182,9 @@ absl::StatusOr<GpuMeasurement> MeasureRow(Device& device, const Kernel& kernel, 
   const Target& target = device.facts().target;
   GpuMeasurement m;
   m.kernel = kernel.name;
-  m.instruction = mma::NameOf(instruction).view();
+  const Kernel* const simulated = SimulatedKernel(kernel);
+  m.instruction =
+      simulated != nullptr ? simulated->name : std::string_view(mma::NameOf(instruction).view());
   m.shape = shape;
   m.orders = NameOf(settings.orders);
   m.output = NameOf(settings.output);

@@ -23,9 +23,15 @@ absl::StatusOr<DeviceBytes> Upload(Device& device, const std::vector<std::byte>&
 
 absl::StatusOr<OperandSets> OperandSets::Make(Device& device, const Problem& problem,
                                               int64_t least_bytes) {
+  ASSIGN_OR_RETURN(Operands host, DrawOperands(problem, 0));
+  return Make(device, problem, std::move(host), least_bytes);
+}
+
+absl::StatusOr<OperandSets> OperandSets::Make(Device& device, const Problem& problem, Operands host,
+                                              int64_t least_bytes) {
   OperandSets sets;
   sets.problem_ = problem;
-  ASSIGN_OR_RETURN(sets.host_, DrawOperands(problem, 0));
+  sets.host_ = std::move(host);
   if (!sets.host_.bias.empty()) {
     ASSIGN_OR_RETURN(sets.bias_, Upload(device, sets.host_.bias));
   }

@@ -17,9 +17,11 @@ namespace gemmd::bench {
 class OperandSets {
  public:
   // So many sets that A and B of all of them are at least `least_bytes`, two or more; the same
-  // random data in each.
+  // random data in each, or those of `host`.
   // Errors: as of Device.
   static absl::StatusOr<OperandSets> Make(Device& device, const Problem& problem,
+                                          int64_t least_bytes);
+  static absl::StatusOr<OperandSets> Make(Device& device, const Problem& problem, Operands host,
                                           int64_t least_bytes);
 
   const Problem& problem() const { return problem_; }

@@ -7,8 +7,7 @@
 #include <random>
 
 #include "kernels/bench/problem.h"
-#include "kernels/catalog.h"
-#include "kernels/mma/instruction.h"
+#include "kernels/sim/rows.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
@@ -126,9 +125,10 @@ Bytes GatherBias(const Problem& problem, const Bytes& bias, const Places& column
 }
 
 absl::Status Simulate(const Kernel& kernel, const Target& target, Sample& sample) {
-  // The simulator's row has the instruction's own name.
-  ASSIGN_OR_RETURN(const Kernel* const simulated,
-                   FindKernel(mma::NameOf(*kernel.instruction).view()));
+  const Kernel* const simulated = SimulatedKernel(kernel);
+  if (simulated == nullptr) {
+    return absl::InternalError(Concat(kernel.name, ": the simulator has no such kernel"));
+  }
   ASSIGN_OR_RETURN(const int64_t bytes, simulated->workspace_bytes(sample.problem));
   Bytes workspace(static_cast<size_t>(bytes));
   return simulated->launch({.problem = sample.problem,

@@ -281,7 +281,8 @@ TEST_F(GemmctlMultiplyTest, SendsTheResultThatTheFlagsDescribe) {
               "--priority",
               "low",
               "--deterministic",
-              "--batch-invariant"},
+              "--batch-invariant",
+              "--fast-accumulation"},
              server.address());
   EXPECT_EQ(sent.c().type(), v1::ELEMENT_TYPE_BF16);
   EXPECT_EQ(sent.c().data().size(), 30u);
@@ -298,6 +299,7 @@ TEST_F(GemmctlMultiplyTest, SendsTheResultThatTheFlagsDescribe) {
   EXPECT_EQ(sent.priority(), v1::PRIORITY_LOW);
   EXPECT_TRUE(sent.require_deterministic());
   EXPECT_TRUE(sent.require_batch_invariant());
+  EXPECT_TRUE(sent.fast_accumulation());
 }
 
 TEST_F(GemmctlMultiplyTest, AChipIsItsSimulator) {

@@ -11,6 +11,8 @@
 #include <span>
 #include <string>
 
+#include "client/matrix/matrix_reader.h"
+#include "client/matrix/reference.h"
 #include "client/sparse_operand.h"
 #include "gemmd/product.h"
 #include "gemmd/v1/gemm.pb.h"
@@ -35,6 +37,42 @@ TEST(VerifyTest, AcceptsAnyOrderOfSummation) {
       EXPECT_LE(result->worst.error, result->worst.bound);
     }
   }
+}
+
+// Sums of 8-bit floats on a tensor core, with errors that 13 fraction bits explain over 128 of k,
+// over all of k, or not at all.
+TEST(VerifyTest, AcceptsShortSumsOfTensorCoresAlone) {
+  constexpr int64_t kDepth = 1024;
+  const VerifyCase product = {.type = v1::ELEMENT_TYPE_E4M3, .k = kDepth};
+  v1::MultiplyRequest request = RequestFor(product);
+  const MatrixReader a(request.a(), v1::ELEMENT_TYPE_E4M3, request.m(), kDepth);
+  const MatrixReader b(request.b(), v1::ELEMENT_TYPE_E4M3, kDepth, request.n());
+  // The error is a share of the sum of magnitudes.
+  const auto with_error = [&](double share) {
+    return Compute<double>(request, v1::ELEMENT_TYPE_F32, [&](double, int64_t i, int64_t j) {
+      double sum = 0;
+      double magnitude = 0;
+      for (int64_t l = 0; l < kDepth; ++l) {
+        sum += a.At(0, i, l) * b.At(0, l, j);
+        magnitude += std::fabs(a.At(0, i, l) * b.At(0, l, j));
+      }
+      return sum + share * magnitude;
+    });
+  };
+  const auto passes = [&](double share, Summation summation) {
+    return Verify(request, with_error(share), {}, summation)->passed();
+  };
+  EXPECT_FALSE(passes(0.001, Summation::kOfType));
+  EXPECT_TRUE(passes(0.001, Summation::kOfTensorCore));
+  EXPECT_TRUE(passes(0.03, Summation::kOfTensorCore));
+  EXPECT_FALSE(passes(0.04, Summation::kOfTensorCore));
+  request.set_fast_accumulation(true);
+  EXPECT_TRUE(passes(0.3, Summation::kOfTensorCore));
+  EXPECT_FALSE(passes(0.4, Summation::kOfTensorCore));
+  EXPECT_FALSE(passes(std::nan(""), Summation::kOfTensorCore));
+  EXPECT_EQ(SummationOn("cpu"), Summation::kOfType);
+  EXPECT_EQ(SummationOn("cuda:0"), Summation::kOfTensorCore);
+  EXPECT_EQ(SummationOn("sim:sm_90"), Summation::kOfTensorCore);
 }
 
 TEST(VerifyTest, AcceptsDoubles) {

@@ -194,6 +194,29 @@ def test_more_than_grpcs_own_limit(client, numbers):
     check(client.matmul(b.T, a.T), exact(b.T, a.T))
 
 
+def test_sums_of_fp8_are_those_of_the_chip_and_its_types(client, numbers):
+    a, b = (numbers.random(s).astype(ml_dtypes.float8_e4m3fn) for s in ((8, 2048), (2048, 16)))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+
+    def multiply(rows=slice(None), **options):
+        return client.multiply(a[rows], b, device="sim:sm_90", **options)
+
+    def error(product):
+        return np.abs(product.array - exact).max() / exact.max()
+
+    usual, fast = multiply(), multiply(fast_accumulation=True)
+    assert usual.kernel.endswith("_p128")
+    assert not fast.kernel.endswith("_p128")
+    assert error(usual) < 1e-3 < 5e-3 < error(fast)
+    # A row has the same bits alone.
+    assert np.array_equal(multiply(slice(3, 4)).array, usual.array[3:4])
+    assert np.array_equal(multiply(kernel=fast.kernel).array, fast.array)
+    explained = client.explain(a, b, device="sim:sm_90")
+    assert "every 128 of k" in explained.recipe
+    assert explained.candidates[0].kernel == usual.kernel
+    assert any(refusal.reason.startswith("recipe: got") for refusal in explained.refusals)
+
+
 def test_what_the_server_says_of_a_product(client, numbers):
     a, b = (integers(numbers, *s, dtype=ml_dtypes.bfloat16) for s in ((3, 4), (4, 5)))
     product = client.multiply(a, b, device="sim:sm_90", request_id="mine", deterministic=True)

@@ -244,7 +244,7 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
   static const Kernel& KernelOf(const Kernel& simulated) {
     if (GetParam() == DeviceKind::kSim) return simulated;
     for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
-      if (*kernel.instruction == *simulated.instruction && kernel.batch_invariant) return kernel;
+      if (ShareInstruction(kernel, simulated) && kernel.batch_invariant) return kernel;
     }
     std::abort();
   }

@@ -48,6 +48,7 @@ std::map<std::string, std::string> WantedFields(const Kernel& kernel) {
           {"deterministic", WireName(kernel.deterministic)},
           {"batch_invariant", WireName(kernel.batch_invariant)},
           {"flushes_subnormals", WireName(kernel.recipe.flushes_subnormals)},
+          {"promotion_k", std::to_string(kernel.recipe.promotion_k)},
           {"availability", ""}};  // The service adds it, device by device.
 }
 
@@ -67,6 +68,9 @@ std::map<std::string, std::string> FieldsOf(const google::protobuf::Message& mes
     switch (field->cpp_type()) {
       case FieldDescriptor::CPPTYPE_STRING: text = reflection.GetString(message, field); break;
       case FieldDescriptor::CPPTYPE_ENUM: text = reflection.GetEnum(message, field)->name(); break;
+      case FieldDescriptor::CPPTYPE_INT32:
+        text = std::to_string(reflection.GetInt32(message, field));
+        break;
       case FieldDescriptor::CPPTYPE_BOOL:
         text = WireName(reflection.GetBool(message, field));
         break;
@@ -91,6 +95,7 @@ TEST(ConvertTest, NoFieldOfAKernelTakesThePlaceOfAnother) {
   kernel.recipe.a_compute = ElementType::kF16;
   kernel.recipe.b_compute = ElementType::kBf16;
   kernel.recipe.accumulation = ElementType::kF32;
+  kernel.recipe.promotion_k = 128;
   for (int truth = 0; truth < 4; ++truth) {
     kernel.recipe.exact = truth == 0;
     kernel.deterministic = truth == 1;

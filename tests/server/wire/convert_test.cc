@@ -283,6 +283,13 @@ TEST(ConvertTest, ARequestIdMayHave128Bytes) {
       StatusIs(absl::StatusCode::kInvalidArgument, "request_id: got 129 bytes, want at most 128"));
 }
 
+TEST(ConvertTest, FastAccumulationIsAskedFor) {
+  v1::MultiplyRequest request = PlainRequest();
+  EXPECT_FALSE(Parse(request).job.problem.fast_accumulation);
+  request.set_fast_accumulation(true);
+  EXPECT_TRUE(Parse(request).job.problem.fast_accumulation);
+}
+
 TEST(ConvertTest, ConstraintsAreToldApart) {
   v1::MultiplyRequest request = PlainRequest();
   request.set_require_batch_invariant(true);
@@ -297,9 +304,11 @@ TEST(ConvertTest, CandidatesArriveInTheOrderOfPreference) {
   const Selection selection = {.candidates = {{&catalog[2], 20, "the fastest"},
                                               {&catalog[0], 30, "the next"},
                                               {&catalog[1], 25, "a late one"}},
-                               .refusals = {{&catalog[4], "too new"}, {&catalog[3], "too old"}}};
+                               .refusals = {{&catalog[4], "too new"}, {&catalog[3], "too old"}},
+                               .recipe = "one after the other"};
   v1::ExplainResponse wire;
   ASSERT_THAT(FillExplanation(problem, selection, wire), IsOk());
+  EXPECT_EQ(wire.recipe(), selection.recipe);
   ASSERT_EQ(wire.candidates_size(), 3);
   for (int i = 0; i < 3; ++i) {
     const Candidate& candidate = selection.candidates[static_cast<size_t>(i)];

@@ -24,7 +24,7 @@ int64_t NowNs() {
 
 const Kernel* Simulated(const Kernel& kernel) {
   for (const Kernel& other : Catalog(DeviceKind::kSim)) {
-    if (*other.instruction == *kernel.instruction) return &other;
+    if (ShareInstruction(other, kernel)) return &other;
   }
   return nullptr;
 }

@@ -20,8 +20,7 @@ namespace gemmd {
 template <CudaGroup kGroup>
 inline constexpr auto kGroupRows = CollectRows([](const auto& add) {
   for (const mma::Instruction& instruction : mma::kInstructions) {
-    if (GroupOf(instruction) != kGroup) continue;
-    ForEachRow(instruction, GroupTiles<kGroup>::Of(instruction), add);
+    ForEachRowIn<kGroup>(instruction, add);
   }
 });
 

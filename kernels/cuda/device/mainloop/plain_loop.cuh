@@ -58,8 +58,13 @@ class PlainLoop {
           RunStep(step, stage, loaders, metadata, sums);
         }
       }
+      if constexpr (kOf.promotion_k > 0) {
+        static_assert(kOf.promotion_k % kOf.tile.k == 0);
+        if ((tile + 1) % (kOf.promotion_k / kOf.tile.k) == 0) sums.Promote();
+      }
       stage = Next(stage);
     }
+    if constexpr (kOf.promotion_k > 0) sums.Finish();
     ptx::WaitForCopies<0>();
   }
 

@@ -29,17 +29,31 @@ struct WarpSums {
   using Sum = std::conditional_t<kType == ElementType::kF64, double,
                                  std::conditional_t<kType == ElementType::kS32, int32_t, float>>;
 
+  static constexpr bool kPromotes = kOf.promotion_k > 0;
+
   Word words[kDown][kAcross][kWords];
+  // What was promoted.
+  Word totals[kPromotes ? kDown : 1][kPromotes ? kAcross : 1][kPromotes ? kWords : 1];
 
   __device__ void Clear() {
-#pragma unroll
-    for (int i = 0; i < kDown; ++i) {
-#pragma unroll
-      for (int j = 0; j < kAcross; ++j) {
-#pragma unroll
-        for (int w = 0; w < kWords; ++w) words[i][j][w] = 0;
-      }
-    }
+    ForEach([&](int i, int j, int w) {
+      words[i][j][w] = 0;
+      if constexpr (kPromotes) totals[i][j][w] = 0;
+    });
+  }
+
+  // Adds the sums to the totals, and starts them anew.
+  __device__ void Promote() {
+    static_assert(kPromotes && kType == ElementType::kF32);
+    ForEach([&](int i, int j, int w) {
+      totals[i][j][w] += words[i][j][w];
+      words[i][j][w] = 0;
+    });
+  }
+  // The sums are the totals then.
+  __device__ void Finish() {
+    Promote();
+    ForEach([&](int i, int j, int w) { words[i][j][w] = totals[i][j][w]; });
   }
 
   __device__ Sum At(int i, int j, int element) const {
@@ -72,6 +86,18 @@ struct WarpSums {
   }
 
  private:
+  template <typename Body>
+  __device__ static void ForEach(const Body& body) {
+#pragma unroll
+    for (int i = 0; i < kDown; ++i) {
+#pragma unroll
+      for (int j = 0; j < kAcross; ++j) {
+#pragma unroll
+        for (int w = 0; w < kWords; ++w) body(i, j, w);
+      }
+    }
+  }
+
   // Moves the sums from the lanes where D has them to the lanes where C wants them.
   __device__ static void Exchange(const Word (&d)[kWords], float (&c)[kElements]) {
     constexpr bool kChanges = SumsChangeLanes(kRow<Row>);

@@ -52,6 +52,7 @@ class WarpgroupBlock {
   static_assert(!TakesTurns(kOf) || (WarpgroupsOf(kOf) == 2 && !Metadata::kIsSparse));
   static constexpr bool kMovesRegisters = MovesRegisters(kOf, ptx::kChip);
   static constexpr bool kTakesTurns = TakesTurns(kOf);
+  static constexpr bool kPromotes = kOf.promotion_k > 0;
   using Store = std::conditional_t<IsNarrow(kOf), WarpgroupElements<Row>, WarpgroupStore<Row>>;
   using Sum = typename Store::Sum;
   using Cursor = typename TilePipe<Row>::Cursor;
@@ -100,6 +101,16 @@ class WarpgroupBlock {
   // False: the ring has stopped, and the sums mean nothing.
   __device__ bool MultiplyTile(uint32_t a, const Metadata& metadata, int tile, Cursor& at,
                                Sum (&sums)[kDown][Store::kSums]) const {
+    if constexpr (kPromotes) {
+      return MultiplyPromoted(a, metadata, tile, at, sums);
+    } else {
+      return MultiplyChained(a, metadata, tile, at, sums);
+    }
+  }
+
+  // One chain of instructions for each sum.
+  __device__ bool MultiplyChained(uint32_t a, const Metadata& metadata, int tile, Cursor& at,
+                                  Sum (&sums)[kDown][Store::kSums]) const {
     typename Metadata::Words words[Metadata::kSets];
     int released = 0;
     bool has_stopped = false;
@@ -125,14 +136,72 @@ class WarpgroupBlock {
         }
       }
     }
-    if constexpr (kTakesTurns) {
-      if (tile + parameters_.blocks < parameters_.tiles) ptx::GiveTurnTo(1 - WarpgroupInBlock());
-    }
+    GiveTurn(parameters_, tile);
     ptx::WaitForProducts<0>();
 #pragma unroll
     for (int set = 0; set < Metadata::kSets; ++set) Metadata::Keep(words[set]);
     pipe_.Release(released);
     return !has_stopped;
+  }
+
+  // Promoted sums. The tensor core has no work of this warpgroup while sums are added; it
+  // has that of the other one then.
+  __device__ bool MultiplyPromoted(uint32_t a, const Metadata& metadata, int tile, Cursor& at,
+                                   Sum (&totals)[kDown][Store::kSums]) const {
+#pragma unroll
+    for (int i = 0; i < kDown; ++i) {
+#pragma unroll
+      for (int j = 0; j < Store::kSums; ++j) totals[i][j] = 0;
+    }
+    bool has_stopped = false;
+    for (int k = 0; k < parameters_.tiles_k && !has_stopped;) {
+      has_stopped = HasStopped(at);
+      const int next_look = min(k + kTilesBetweenLooks, parameters_.tiles_k);
+      for (; k < next_look && !has_stopped; ++k) {
+        AddStage(a, metadata, at, totals);
+        pipe_.Release(at.stage);
+        at.Advance();
+      }
+    }
+    GiveTurn(parameters_, tile);
+    return !has_stopped;
+  }
+
+  // Adds the products of a stage to the totals: those of every promotion_k elements of k are summed
+  // up from zero, of one instruction's rows after the other's.
+  __device__ void AddStage(uint32_t a, const Metadata& metadata, const Cursor& at,
+                           Sum (&totals)[kDown][Store::kSums]) const {
+    constexpr int kStepsOfSum = kOf.promotion_k / kOf.instruction.k;
+    static_assert(kSteps % kStepsOfSum == 0 && kOf.promotion_k % kOf.instruction.k == 0);
+    pipe_.WaitFor(at);
+    typename Metadata::Words words;
+    metadata.Load(at.offset(), words);
+    const uint64_t a_lines = ptx::DescribeLines<kALineBytes>(a + at.offset());
+    const uint64_t b_lines = ptx::DescribeLines<kBLineBytes>(shared_ + at.offset() + kABytes);
+#pragma unroll
+    for (int first = 0; first < kSteps; first += kStepsOfSum) {
+#pragma unroll
+      for (int i = 0; i < kDown; ++i) {
+        Sum sums[Store::kSums];
+        ptx::BeginProducts();
+#pragma unroll
+        for (int step = first; step < first + kStepsOfSum; ++step) {
+          MultiplyStep(sums, a_lines, b_lines, words, i, step, step > first);
+        }
+        ptx::CommitProducts();
+        ptx::WaitForProducts<0>();
+#pragma unroll
+        for (int j = 0; j < Store::kSums; ++j) totals[i][j] += sums[j];
+      }
+    }
+    Metadata::Keep(words);
+  }
+
+  // Where warpgroups take turns, hands the tensor core over after the tile's last stage.
+  static __device__ void GiveTurn(const MmaParameters& parameters, int tile) {
+    if constexpr (kTakesTurns) {
+      if (tile + parameters.blocks < parameters.tiles) ptx::GiveTurnTo(1 - WarpgroupInBlock());
+    }
   }
 
   // The other warpgroup may have had the stage that was not filled; the turn came after it.
@@ -153,20 +222,28 @@ class WarpgroupBlock {
     ptx::BeginProducts();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const uint64_t b_of_step = b_lines + ptx::DescribedBytes(step * kBLineBytes / kSteps);
 #pragma unroll
       for (int i = 0; i < kDown; ++i) {
-        const uint64_t a_of_step =
-            a_lines + ptx::DescribedBytes(i * kInstructionBytes + step * kALineBytes / kSteps);
-        if constexpr (Metadata::kIsSparse) {
-          MultiplySparse(sums[i], a_of_step, b_of_step, words[i][step / Metadata::kStepsOfWord],
-                         step % Metadata::kStepsOfWord, adds || step > 0);
-        } else {
-          ptx::Wgmma<RowMnemonic<Row>>(sums[i], a_of_step, b_of_step, adds || step > 0);
-        }
+        MultiplyStep(sums[i], a_lines, b_lines, words, i, step, adds || step > 0);
       }
     }
     ptx::CommitProducts();
+  }
+
+  // One instruction: rows `i` of the warpgroup's, step `step` of the stage.
+  static __device__ __forceinline__ void MultiplyStep(Sum (&sums)[Store::kSums], uint64_t a_lines,
+                                                      uint64_t b_lines,
+                                                      const typename Metadata::Words& words, int i,
+                                                      int step, bool adds) {
+    const uint64_t a =
+        a_lines + ptx::DescribedBytes(i * kInstructionBytes + step * kALineBytes / kSteps);
+    const uint64_t b = b_lines + ptx::DescribedBytes(step * kBLineBytes / kSteps);
+    if constexpr (Metadata::kIsSparse) {
+      MultiplySparse(sums, a, b, words[i][step / Metadata::kStepsOfWord],
+                     step % Metadata::kStepsOfWord, adds);
+    } else {
+      ptx::Wgmma<RowMnemonic<Row>>(sums, a, b, adds);
+    }
   }
 
   // The selector is a part of the instruction; `selector` is known when the loop is unrolled.

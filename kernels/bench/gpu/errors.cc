@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/bench/gpu/errors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "kernels/bench/build_commit.h"
+#include "kernels/bench/gpu/operand_sets.h"
+#include "kernels/bench/problem.h"
+#include "kernels/catalog.h"
+#include "kernels/select.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+
+namespace gemmd::bench {
+namespace {
+
+constexpr int64_t kExtent = 128;
+constexpr int64_t kDepths[] = {32, 128, 256, 1024, 4096, 8192, 16384, 65536};
+
+enum class Data { kUniform, kNormal, kOutlier };
+constexpr Data kAllData[] = {Data::kUniform, Data::kNormal, Data::kOutlier};
+
+std::string_view NameOf(Data data) {
+  switch (data) {
+    case Data::kUniform: return "uniform 0..1";
+    case Data::kNormal: return "normal";
+    case Data::kOutlier: return "normal, one 448 in a row";
+  }
+  return "";
+}
+
+// A is row major and B column major, so that both have lines along k.
+absl::StatusOr<Problem> ProblemOf(int64_t k, bool is_fast) {
+  Problem problem;
+  problem.m = problem.n = kExtent;
+  problem.k = k;
+  problem.fast_accumulation = is_fast;
+  ASSIGN_OR_RETURN(problem.a, TightLayout("a", ElementType::kE4m3, Order::kRowMajor, kExtent, k));
+  ASSIGN_OR_RETURN(problem.b,
+                   TightLayout("b", ElementType::kE4m3, Order::kColumnMajor, k, kExtent));
+  ASSIGN_OR_RETURN(problem.d,
+                   TightLayout("d", ElementType::kF32, Order::kRowMajor, kExtent, kExtent));
+  return problem;
+}
+
+std::vector<std::byte> DrawLines(int64_t k, Data data, bool has_outliers, std::mt19937_64& random) {
+  std::uniform_real_distribution<double> uniform(0, 1);
+  std::normal_distribution<double> normal;
+  std::vector<std::byte> bytes(static_cast<size_t>(kExtent * k));
+  for (std::byte& byte : bytes) {
+    const double value = data == Data::kUniform ? uniform(random) : normal(random);
+    byte = static_cast<std::byte>(Encode(ElementType::kE4m3, value));
+  }
+  if (!has_outliers) return bytes;
+  std::uniform_int_distribution<int64_t> place(0, k - 1);
+  for (int64_t line = 0; line < kExtent; ++line) {
+    bytes[static_cast<size_t>(line * k + place(random))] =
+        static_cast<std::byte>(Encode(ElementType::kE4m3, 448));
+  }
+  return bytes;
+}
+
+// Products of e4m3 are exact in f64, and so many sums of them as good as exact.
+std::vector<double> ExactProduct(const Operands& operands, int64_t k) {
+  const auto decode = [](const std::vector<std::byte>& bytes) {
+    std::vector<double> values;
+    values.reserve(bytes.size());
+    for (const std::byte byte : bytes) {
+      values.push_back(Decode(ElementType::kE4m3, static_cast<uint64_t>(byte)));
+    }
+    return values;
+  };
+  const std::vector<double> a = decode(operands.a);
+  const std::vector<double> b = decode(operands.b);
+  std::vector<double> d;
+  d.reserve(static_cast<size_t>(kExtent * kExtent));
+  for (int64_t i = 0; i < kExtent; ++i) {
+    for (int64_t j = 0; j < kExtent; ++j) {
+      double sum = 0;
+      for (int64_t p = 0; p < k; ++p) {
+        sum += a[static_cast<size_t>(i * k + p)] * b[static_cast<size_t>(j * k + p)];
+      }
+      d.push_back(sum);
+    }
+  }
+  return d;
+}
+
+// NaN where D has one.
+double ErrorOf(const std::vector<float>& got, const std::vector<double>& exact) {
+  double largest = 0;
+  double error = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    largest = std::max(largest, std::fabs(exact[i]));
+    const double difference = std::fabs(static_cast<double>(got[i]) - exact[i]);
+    if (!(difference <= error)) error = difference;
+    if (std::isnan(error)) return error;
+  }
+  return error / largest;
+}
+
+absl::StatusOr<std::vector<float>> ReadD(Device& device, const OperandSets& operands) {
+  std::vector<float> d(static_cast<size_t>(kExtent * kExtent));
+  RETURN_IF_ERROR(device.Wait());
+  RETURN_IF_ERROR(device.Read(reinterpret_cast<std::byte*>(d.data()), operands.d(0),
+                              static_cast<int64_t>(d.size() * sizeof(float))));
+  return d;
+}
+
+// D by the kernel that the server would choose, whose bits do not depend on measured rates.
+absl::StatusOr<std::vector<float>> MultiplyByChoice(Device& device, const OperandSets& operands) {
+  const Problem& problem = operands.problem();
+  const Target& target = device.facts().target;
+  DeviceProfile profile;
+  profile.target = target;
+  ASSIGN_OR_RETURN(const Kernel* const kernel,
+                   Choose(Catalog(DeviceKind::kCuda), problem, {}, profile));
+  ASSIGN_OR_RETURN(const int64_t bytes, kernel->workspace_bytes(problem));
+  ASSIGN_OR_RETURN(const DeviceBytes workspace, device.Allocate(bytes));
+  RETURN_IF_ERROR(device.Fill(operands.d(0), 0xff, BytesOf(problem.d)));
+  RETURN_IF_ERROR(
+      device.Launch(*kernel, {.problem = problem,
+                              .target = target,
+                              .a = operands.a(0),
+                              .b = operands.b(0),
+                              .c = nullptr,
+                              .bias = nullptr,
+                              .a_scale = {},
+                              .b_scale = {},
+                              .d = operands.d(0),
+                              .workspace = {workspace.get(), static_cast<size_t>(bytes)}}));
+  return ReadD(device, operands);
+}
+
+absl::StatusOr<std::vector<float>> MultiplyByLibrary(Device& device, Library& library,
+                                                     const OperandSets& operands) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Opponent> opponent, library.Prepare(device, operands));
+  RETURN_IF_ERROR(device.Fill(operands.d(0), 0xff, BytesOf(operands.problem().d)));
+  RETURN_IF_ERROR(opponent->Multiply(0));
+  return ReadD(device, operands);
+}
+
+// By default and with fast accumulation.
+struct Errors {
+  int64_t k = 0;
+  Data data = Data::kNormal;
+  double gemmd[2] = {};
+  double cublaslt[2] = {};
+
+  bool is_right() const { return std::isnan(cublaslt[0]) || gemmd[0] <= cublaslt[0]; }
+};
+
+absl::StatusOr<Errors> Compare(Device& device, Library* cublaslt, int64_t k, Data data) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  Errors errors = {.k = k, .data = data, .cublaslt = {kNone, kNone}};
+  std::mt19937_64 random(static_cast<uint64_t>(k) * 3 + static_cast<uint64_t>(data));
+  Operands host;
+  host.a = DrawLines(k, data, data == Data::kOutlier, random);
+  host.b = DrawLines(k, data, false, random);
+  const std::vector<double> exact = ExactProduct(host, k);
+  for (const bool is_fast : {false, true}) {
+    ASSIGN_OR_RETURN(const Problem problem, ProblemOf(k, is_fast));
+    ASSIGN_OR_RETURN(const OperandSets operands, OperandSets::Make(device, problem, host, 0));
+    ASSIGN_OR_RETURN(const std::vector<float> d, MultiplyByChoice(device, operands));
+    errors.gemmd[is_fast ? 1 : 0] = ErrorOf(d, exact);
+    if (cublaslt == nullptr) continue;
+    ASSIGN_OR_RETURN(const std::vector<float> other,
+                     MultiplyByLibrary(device, *cublaslt, operands));
+    errors.cublaslt[is_fast ? 1 : 0] = ErrorOf(other, exact);
+  }
+  return errors;
+}
+
+nlohmann::ordered_json JsonOf(const Errors& errors) {
+  return {{"k", errors.k},
+          {"data", std::string(NameOf(errors.data))},
+          {"gemmd", errors.gemmd[0]},
+          {"gemmd_fast", errors.gemmd[1]},
+          {"cublaslt", errors.cublaslt[0]},
+          {"cublaslt_fast", errors.cublaslt[1]}};
+}
+
+absl::Status Write(const std::string& path, const nlohmann::ordered_json& report) {
+  std::ofstream file(path);
+  file << report.dump(2) << "\n";
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::UnavailableError(Concat("--save: ", path, " cannot be written"));
+}
+
+}  // namespace
+
+absl::StatusOr<bool> CompareErrors(const Options& options, Device& device, Library* cublaslt) {
+  const DeviceFacts& facts = device.facts();
+  nlohmann::ordered_json report = {{"gpu", facts.name},
+                                   {"driver", facts.driver},
+                                   {"cuda", facts.cuda},
+                                   {"cublaslt", cublaslt != nullptr ? cublaslt->version() : ""},
+                                   {"commit", BuildCommit()},
+                                   {"command", options.command},
+                                   {"errors", nlohmann::ordered_json::array()}};
+  std::cout << "| k | data | gemmd | gemmd, fast | cuBLASLt | cuBLASLt, fast |\n"
+               "| ---: | --- | ---: | ---: | ---: | ---: |\n";
+  bool is_right = true;
+  for (const Data data : kAllData) {
+    for (const int64_t k : kDepths) {
+      ASSIGN_OR_RETURN(const Errors errors, Compare(device, cublaslt, k, data));
+      std::cout << absl::StrFormat("| %d | %s | %.2e | %.2e | %.2e | %.2e |%s\n", k,
+                                   std::string(NameOf(data)), errors.gemmd[0], errors.gemmd[1],
+                                   errors.cublaslt[0], errors.cublaslt[1],
+                                   errors.is_right() ? "" : " gemmd's default is worse")
+                << std::flush;
+      report["errors"].push_back(JsonOf(errors));
+      is_right &= errors.is_right();
+    }
+  }
+  if (!options.save.empty()) RETURN_IF_ERROR(Write(options.save, report));
+  return is_right;
+}
+
+}  // namespace gemmd::bench

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The errors of fp8 products of a GPU beside those of cuBLASLt, on the same operands.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "kernels/bench/gpu/device.h"
+#include "kernels/bench/gpu/library.h"
+#include "kernels/bench/options.h"
+
+namespace gemmd::bench {
+
+// Multiplies 128 x 128 x k matrices of e4m3 into f32, for k from 32 to 65,536 and for operands that
+// are uniform from 0 to 1, normal, and normal with one element of 448 in each row of A. Prints, and
+// writes to `options.save`, the largest |D - exact| over the largest |exact|, where the exact D is
+// that of f64. `cublaslt` may be null. False where gemmd's default has a larger error than the
+// library's.
+// Errors: as of Device; Unavailable if the report cannot be written.
+absl::StatusOr<bool> CompareErrors(const Options& options, Device& device, Library* cublaslt);
+
+}  // namespace gemmd::bench
