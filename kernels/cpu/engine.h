@@ -55,8 +55,9 @@ struct Engine {
   // Whether panels along k cost less than panels of rows. A library that goes along k in blocks
   // anyway has nothing to do twice then.
   bool prefers_panels_along_k;
-  // Whether k must be even when leading dimensions are padded, or are not; null: never.
-  bool (*needs_even_depth)(bool is_padded);
+  // The least depth from k on for which the library is right; null: every k is. is_padded: leading
+  // dimensions are longer than lines.
+  int64_t (*safe_depth)(int64_t k, bool is_padded);
   absl::Status (*available)(const Target& target);
   absl::Status (*multiply)(const Product& product);
 };
@@ -65,7 +66,7 @@ absl::Status AvailableEverywhere(const Target& target);
 absl::Status AvailableWithAvx512(const Target& target);
 absl::Status AvailableWithVnni(const Target& target);
 
-bool NeedsEvenDepthOneDnnBf16(bool is_padded);
+int64_t SafeDepthOneDnnBf16(int64_t k, bool is_padded);
 
 absl::Status MultiplyOneDnnF32(const Product& product);
 absl::Status MultiplyOneDnnBf16(const Product& product);
@@ -91,7 +92,7 @@ inline constexpr Engine kOneDnnF32 = {
     .max_extent = kAnyExtent,
     .panel_rate = 1.2e11,
     .prefers_panels_along_k = true,
-    .needs_even_depth = nullptr,
+    .safe_depth = nullptr,
     .available = AvailableEverywhere,
     .multiply = MultiplyOneDnnF32,
 };
@@ -111,7 +112,7 @@ inline constexpr Engine kOneDnnBf16 = {
     .panel_rate = 1e11,
     .panel_rate_gain_of_amx = 5,
     .prefers_panels_along_k = false,
-    .needs_even_depth = NeedsEvenDepthOneDnnBf16,
+    .safe_depth = SafeDepthOneDnnBf16,
     .available = AvailableWithAvx512,
     .multiply = MultiplyOneDnnBf16,
 };
@@ -130,7 +131,7 @@ inline constexpr Engine kOneDnnS8 = {
     .max_extent = kAnyExtent,
     .panel_rate = 5e11,
     .prefers_panels_along_k = false,
-    .needs_even_depth = nullptr,
+    .safe_depth = nullptr,
     .available = AvailableWithVnni,
     .multiply = MultiplyOneDnnS8,
 };
@@ -148,7 +149,7 @@ inline constexpr Engine kOpenBlasF32 = {
     .max_extent = kIntExtent,
     .panel_rate = 1.2e11,
     .prefers_panels_along_k = true,
-    .needs_even_depth = nullptr,
+    .safe_depth = nullptr,
     .available = AvailableEverywhere,
     .multiply = MultiplyOpenBlasF32,
 };
@@ -166,7 +167,7 @@ inline constexpr Engine kOpenBlasF64 = {
     .max_extent = kIntExtent,
     .panel_rate = 6e10,
     .prefers_panels_along_k = true,
-    .needs_even_depth = nullptr,
+    .safe_depth = nullptr,
     .available = AvailableEverywhere,
     .multiply = MultiplyOpenBlasF64,
 };

@@ -40,7 +40,7 @@ struct OperandPlan {
 struct Plan {
   OperandPlan a;
   OperandPlan b;
-  int64_t depth = 0;  // k, or the next even number.
+  int64_t depth = 0;  // k, or more (Engine::safe_depth).
   bool accumulates_in_d = false;
   MatrixLayout accumulators;  // D's own layout, or one in the workspace.
   int64_t accumulators_offset = 0;
@@ -106,14 +106,14 @@ bool MayHavePanels(const CpuRow& row, const Problem& problem) {
   return PanelOf(*row.engine, product, 1) != PanelShape{product.m, product.n, product.k};
 }
 
-// k, or one more if the engine is wrong for odd k; then both operands are copied with a zero at the
+// k, or more if the engine is wrong for this k; then both operands are copied with zeros at the
 // end. A panel is a matrix with padding.
 int64_t DepthOf(const CpuRow& row, const Problem& problem, const Plan& plan) {
-  if (row.engine->needs_even_depth == nullptr || problem.k % 2 == 0) return problem.k;
+  if (row.engine->safe_depth == nullptr) return problem.k;
   const bool is_padded = MayHavePanels(row, problem) || (!plan.a.widening && IsPadded(problem.a)) ||
                          (!plan.b.widening && IsPadded(problem.b)) ||
                          (plan.accumulates_in_d && IsPadded(problem.d));
-  return row.engine->needs_even_depth(is_padded) ? problem.k + 1 : problem.k;
+  return row.engine->safe_depth(problem.k, is_padded);
 }
 
 absl::Status PlanExpansion(const MatrixLayout& operand, OperandPlan& plan,

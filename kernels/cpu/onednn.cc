@@ -74,16 +74,40 @@ bool IsFewRowsOfTransposed(const Product& p) {
   return p.y.transposed && p.m >= 8 && p.m < 256 && p.n >= 1024 && p.k >= 64;
 }
 
+constexpr int64_t kTileDepth = 32;  // Elements of bf16 in a line of an AMX tile.
+
+bool IsVersion(int major, int first_minor, int last_minor) {
+  const dnnl_version_t& version = *dnnl_version();
+  return version.major == major && version.minor >= first_minor && version.minor <= last_minor;
+}
+
+// Before 3.1, brgemm rounds the rest of k up to an even number. Where that makes it as deep as a
+// whole block of k (k = 63: 31 after 32), it does not configure the tiles for the rest of m and of
+// n: products are wrong, or the processor raises SIGILL
+// (https://github.com/uxlfoundation/oneDNN/issues/1661). An even k is never rounded.
+bool KeepsTilesOfOddDepth() { return dnnl_version()->major < 3 || IsVersion(3, 0, 0); }
+
+// From 3.7 to 3.14, brgemm fills the last tiles of X with what lies behind the k elements of a row
+// and pairs it with zeros of Y: infinities and NaNs of one row become NaN in another
+// (https://github.com/uxlfoundation/oneDNN/issues/5717).
+bool ReadsTilesBeyondK() { return IsVersion(3, 7, 14); }
+
 }  // namespace
 
-// oneDNN multiplies bf16 in two ways. brgemm is right for every k; it takes matrices without
-// padding, on processors that multiply bf16 themselves. The other way ("gemm:jit") pairs the last
-// of an odd count of elements of X with a zero of Y, so that infinities there give NaN (seen with
-// oneDNN 2.6.3).
-bool NeedsEvenDepthOneDnnBf16(bool is_padded) {
+// oneDNN multiplies bf16 in two ways. brgemm takes matrices without padding, on processors that
+// multiply bf16 themselves. The other way ("gemm:jit") pairs the last of an odd count of elements
+// of X with a zero of Y, so that infinities there give NaN (seen with oneDNN 2.6.3). brgemm without
+// AMX is right for every k; with AMX it has faults of its own.
+int64_t SafeDepthOneDnnBf16(int64_t k, bool is_padded) {
   const auto isa = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
-  const bool has_brgemm = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
-  return is_padded || !has_brgemm;
+  const auto has = [isa](unsigned wanted) { return (isa & wanted) == wanted; };
+  const bool has_amx = has(dnnl_cpu_isa_avx512_core_amx);
+  if (has_amx && ReadsTilesBeyondK() && k > kTileDepth) {
+    return (k + kTileDepth - 1) / kTileDepth * kTileDepth;
+  }
+  const bool needs_even_depth =
+      is_padded || !has(dnnl_cpu_isa_avx512_core_bf16) || (has_amx && KeepsTilesOfOddDepth());
+  return needs_even_depth ? k + k % 2 : k;
 }
 
 absl::Status MultiplyOneDnnF32(const Product& p) {
