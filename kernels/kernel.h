@@ -33,6 +33,8 @@ namespace gemmd {
 enum class DeviceKind : uint8_t { kCpu, kSim, kCuda };
 std::string_view NameOf(DeviceKind kind);
 
+struct RowFault;  // kernels/cpu/row_check.h
+
 // What kernels ask of a device.
 struct Target {
   DeviceKind kind = DeviceKind::kCpu;
@@ -40,6 +42,8 @@ struct Target {
   bool has_avx512_core = false;       // bf16 in oneDNN.
   mma::Chip chip = mma::Chip::kSm90;  // The chip that a simulator simulates, or a GPU's own.
   int multiprocessors = 0;            // GPUs only.
+  // Rows of libraries that failed their check on this processor. Borrowed.
+  absl::Span<const RowFault> faulty_rows = {};
 };
 
 // What a kernel does with factors of blocks (block_scale.h).

@@ -29,6 +29,7 @@
 #include "kernels/status_macros.h"
 #include "server/config_place.h"
 #include "server/device/devices.h"
+#include "server/device/host_factory.h"
 #include "server/memory_shares.h"
 #include "server/options.h"
 #include "server/server.h"
@@ -253,6 +254,10 @@ absl::Status Run(Options options, const Logging& logging, const Auditing& auditi
   spdlog::info("event=start version={} commit={} pid={} open_files={} memory_limit_bytes={}",
                kVersion, kCommit, getpid(), open_files,
                WithMemoryShares(options.server).memory_limit_bytes);
+  for (const RowFault& fault : options.devices.cpu_faults) {
+    spdlog::error("event=kernel_left_out device=cpu kernel={} reason={}", fault.kernel->name,
+                  LogValue(fault.reason));
+  }
   // Making devices takes seconds: what can be said before it is.
   RETURN_IF_ERROR(CheckTls(options.server.transport, options.server.metrics_listen));
   ReadyFile ready_file(options.ready_file);
@@ -292,7 +297,7 @@ absl::Status Run(Options options, const Logging& logging, const Auditing& auditi
 }
 
 int Main(int argc, char** argv) {
-  const ParsedOptions parsed = ParseOptions(argc, argv);
+  ParsedOptions parsed = ParseOptions(argc, argv);
   if (!parsed.should_run) {
     std::fputs(parsed.text.c_str(), parsed.exit_code == 0 ? stdout : stderr);
     return parsed.exit_code;
@@ -300,6 +305,7 @@ int Main(int argc, char** argv) {
   // Before any thread exists, so that all of them and the workers have it.
   if (parsed.options.devices.is_worker_confined) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   PreferBetterLibrarySettings(argv);
+  parsed.options.devices.cpu_faults = FindCpuFaults(parsed.options.devices);
   AllowNothingBelowTls13();
   KeepLittleFreeMemory(static_cast<int>(std::thread::hardware_concurrency()));
   // Blocked before any thread exists, so that only a thread that waits for a signal gets it.

@@ -9,6 +9,7 @@
 #include "kernels/abortable_loop.h"
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/prediction.h"
+#include "kernels/cpu/row_check.h"
 #include "kernels/cpu/threads.h"
 #include "kernels/cpu/widen.h"
 #include "kernels/device_profile.h"
@@ -285,6 +286,12 @@ const CpuRow& RowOf(const Kernel& kernel) { return *static_cast<const CpuRow*>(k
 absl::Status Available(const Kernel& kernel, const Target& target) {
   if (target.kind != DeviceKind::kCpu) {
     return absl::FailedPreconditionError(GotWant("device", NameOf(target.kind), "cpu"));
+  }
+  for (const RowFault& fault : target.faulty_rows) {
+    if (fault.kernel->position != kernel.position) continue;
+    return absl::FailedPreconditionError(
+        Concat("kernel: got one that failed its check at the start (", fault.reason,
+               "), want one that is right on this processor"));
   }
   return RowOf(kernel).engine->available(target);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "kernels/cpu/row_check.h"
 #include "server/device/device.h"
 
 namespace gemmd {
@@ -19,10 +20,11 @@ struct DeviceOptions {
   // Names of devices, or words that stand for several of them, as the factories know them. None:
   // DefaultDeviceNames.
   std::vector<std::string> names;
-  int cpu_threads = 0;             // For each device of the host; 0: every core that it may use.
-  std::string worker_binary;       // Empty: `gemmd-worker` beside this process's own binary.
-  bool is_worker_confined = true;  // WorkerCommand::is_confined.
-  bool poisons_freed = false;      // Memory of the host: server/device/poison.h.
+  int cpu_threads = 0;               // For each device of the host; 0: every core that it may use.
+  std::vector<RowFault> cpu_faults;  // Target::faulty_rows of the device `cpu`, which it borrows.
+  std::string worker_binary;         // Empty: `gemmd-worker` beside this process's own binary.
+  bool is_worker_confined = true;    // WorkerCommand::is_confined.
+  bool poisons_freed = false;        // Memory of the host: server/device/poison.h.
   int64_t gpu_staging_bytes = int64_t{768} << 20;     // WorkerDeviceOptions::staging_bytes.
   int64_t gpu_memory_bytes = 0;                       // WorkerCommand::memory_limit_bytes.
   int64_t gpu_tensor_bytes = 0;                       // WorkerCommand::tensor_limit_bytes.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/device/host_factory.h"
 
+#include <algorithm>
 #include <optional>
 
+#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
 #include "kernels/mma/find.h"
 #include "kernels/text.h"
@@ -26,7 +28,9 @@ std::vector<NamedDevice> ExpandCpu(std::string_view name) {
 }
 
 std::unique_ptr<Device> MakeCpu(std::string_view /*name*/, const DeviceOptions& options) {
-  return std::make_unique<HostDevice>(HostTarget(), options.cpu_threads, options.poisons_freed);
+  Target target = HostTarget();
+  target.faulty_rows = options.cpu_faults;
+  return std::make_unique<HostDevice>(target, options.cpu_threads, options.poisons_freed);
 }
 
 std::string KnownSimulators() {
@@ -51,6 +55,13 @@ std::unique_ptr<Device> MakeSimulator(std::string_view name, const DeviceOptions
 }  // namespace
 
 std::string SimulatorName(mma::Chip chip) { return Concat(kSimulator, mma::NameOf(chip)); }
+
+std::vector<RowFault> FindCpuFaults(const DeviceOptions& options) {
+  const std::vector<std::string>& names = options.names;
+  const bool has_cpu = names.empty() || std::find(names.begin(), names.end(), kCpu) != names.end();
+  if (!has_cpu) return {};
+  return FindFaultyRows(Catalog(DeviceKind::kCpu), HostTarget(), options.cpu_threads);
+}
 
 const DeviceFactory kCpuFactory = {
     .help = "cpu", .known = [] { return std::string(kCpu); }, .expand = ExpandCpu, .make = MakeCpu};
