@@ -25,7 +25,11 @@ DirectCall MatMul(const Shape& s, Order b_order, ElementType type) {
   const Descriptor b({s.k, s.n}, data_type, b_tag);
   const Descriptor d({s.m, s.n}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+#if DNNL_VERSION_MAJOR < 3
   const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, d), engine);
+#else
+  const dnnl::matmul::primitive_desc description(engine, a, b, d);
+#endif
   const dnnl::matmul matmul(description);
   const dnnl::stream stream(engine);
   const auto run = [=](const std::byte* a_data, const std::byte* b_data, std::byte* d_data) {

@@ -48,8 +48,12 @@ void MatMul(const Product& p) {
     attributes.set_post_ops(addition);
   }
   // oneDNN keeps the primitives it made: the next one like it costs some 2 us, the first some 200.
+#if DNNL_VERSION_MAJOR < 3
   const dnnl::matmul matmul(
       dnnl::matmul::primitive_desc(dnnl::matmul::desc(x, y, d), attributes, engine));
+#else
+  const dnnl::matmul matmul(dnnl::matmul::primitive_desc(engine, x, y, d, attributes));
+#endif
   dnnl::stream stream(engine);
   matmul.execute(stream,
                  {{DNNL_ARG_SRC, dnnl::memory(x, engine, const_cast<std::byte*>(p.x.data))},
