@@ -35,6 +35,7 @@ HEADLINES = {
 }
 HEADLINE_EXTENT = 8192
 HEADLINE_REPORT = "h200.json"
+ERRORS_REPORT = "h200_errors.json"
 
 
 class BadTable(Exception):
@@ -303,12 +304,43 @@ def headline_table(report):
     return f"Measured on {where(report)}:\n`{report['command']}`.\n\n{table(columns, rows)}"
 
 
+def errors_table(report):
+    def cells(row):
+        methods = ("gemmd", "gemmd_fast", "cublaslt", "cublaslt_fast")
+        return [row["k"], row["data"], *(f"{row[method]:.2e}" for method in methods)]
+
+    columns = [">k", "data", ">gemmd", ">gemmd, fast", ">cuBLASLt", ">cuBLASLt, fast"]
+    return (
+        f"Measured on one {report['gpu']}, driver {report['driver']}, CUDA {report['cuda']}, cuBLASLt "
+        f"{report['cublaslt']}, commit {report['commit']}:\n`{report['command']}`.\n\n"
+        + table(columns, map(cells, report["errors"]))
+    )
+
+
+def check_figures(root):
+    """What the READMEs say in their own words of gpu_check's report."""
+    report = json.loads((root / "tests/gpu/reports/h200.json").read_text())
+    if not report["passed"] or report["mismatches"] or report["cases_left"]:
+        raise BadTable("tests/gpu/reports/h200.json: got a check that did not pass, want one that did")
+    kernels = f"{report['rows_passed']} kernels"
+    cases = f"{report['cases']:,} cases"
+    elements = f"{report['elements'] / 1e9:.1f}e9 elements of D"
+    for path in ("README.md", "tests/README.md"):
+        text = " ".join((root / path).read_text().split())
+        for figure in (kernels, cases, elements):
+            if figure not in text:
+                raise BadTable(f"{path}: got another figure, want {figure}, as gpu_check reported")
+
+
 def report_tables(root):
+    check_figures(root)
     reports = sorted((root / "kernels/bench/reports").glob("*.json"))
-    found = {path.name: read_report(path) for path in reports}
+    errors = root / "kernels/bench/reports" / ERRORS_REPORT
+    found = {path.name: read_report(path) for path in reports if path != errors}
     tables = {("kernels/bench/README.md", "gpu"): "\n".join(map(gpu_table, found.values()))}
     if HEADLINE_REPORT not in found:
         raise BadTable(f"kernels/bench/reports has no {HEADLINE_REPORT}")
+    tables["kernels/bench/README.md", "errors"] = errors_table(json.loads(errors.read_text()))
     tables["README.md", "headline"] = headline_table(found[HEADLINE_REPORT])
     return tables
 

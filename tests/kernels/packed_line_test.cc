@@ -126,11 +126,12 @@ TEST(DecodeLineTest, RoundsToF32) {
   EXPECT_EQ(value, 16777216);
 }
 
-std::string PrintType(const testing::TestParamInfo<ElementType>& type) {
+std::string PrintPackedType(const testing::TestParamInfo<ElementType>& type) {
   return std::string(NameOf(type.param));
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, PackedLineTest, testing::ValuesIn(kAllElementTypes), PrintType);
+INSTANTIATE_TEST_SUITE_P(Types, PackedLineTest, testing::ValuesIn(kAllElementTypes),
+                         PrintPackedType);
 
 }  // namespace
 }  // namespace gemmd

@@ -370,11 +370,11 @@ TEST_P(SparseTypeTest, NegativeZeroIsZero) {
   EXPECT_EQ(Expanded(layout, Compressed(layout, dense)), DenseBits(layout).bytes());
 }
 
-std::string PrintType(const testing::TestParamInfo<ElementType>& type) {
+std::string PrintSparseType(const testing::TestParamInfo<ElementType>& type) {
   return std::string(NameOf(type.param));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SparseTypeTest, testing::ValuesIn(SparseTypes()), PrintType);
+INSTANTIATE_TEST_SUITE_P(All, SparseTypeTest, testing::ValuesIn(SparseTypes()), PrintSparseType);
 
 class LargeSparseTest : public SparseTypeTest {
  protected:
@@ -387,11 +387,13 @@ class LargeSparseTest : public SparseTypeTest {
 };
 TEST_P(LargeSparseTest, IsKept) { ExpectLargeMatrixKept(); }
 // One type of each form.
-INSTANTIATE_TEST_SUITE_P(Forms, LargeSparseTest, testing::Values(kF32, kS8, kE2m1), PrintType);
+INSTANTIATE_TEST_SUITE_P(Forms, LargeSparseTest, testing::Values(kF32, kS8, kE2m1),
+                         PrintSparseType);
 
 class LargeSparseExhaustive : public LargeSparseTest {};
 TEST_P(LargeSparseExhaustive, IsKept) { ExpectLargeMatrixKept(); }
-INSTANTIATE_TEST_SUITE_P(All, LargeSparseExhaustive, testing::ValuesIn(SparseTypes()), PrintType);
+INSTANTIATE_TEST_SUITE_P(All, LargeSparseExhaustive, testing::ValuesIn(SparseTypes()),
+                         PrintSparseType);
 
 }  // namespace
 }  // namespace gemmd
