@@ -126,6 +126,16 @@ bool GiveSameBits(const Kernel& x, const Kernel& y, mma::Chip chip) {
   return is_chain && arithmetic == mma::ArithmeticOf(other, chip);
 }
 
+const Kernel* SimulatedKernel(const Kernel& kernel) {
+  if (kernel.instruction == nullptr || kernel.device_kind == DeviceKind::kSim) {
+    return kernel.instruction == nullptr ? nullptr : &kernel;
+  }
+  for (const Kernel& simulated : SimKernels()) {
+    if (ShareInstruction(kernel, simulated)) return &simulated;
+  }
+  return nullptr;
+}
+
 std::string DescribeRecipe(const Kernel& kernel, mma::Chip chip) {
   if (kernel.instruction == nullptr) return std::string(kernel.how);
   const Instruction& instruction = *kernel.instruction;

@@ -26,6 +26,10 @@ const Kernel* DefaultRecipe(mma::Chip chip, const Problem& problem);
 // theirs make the same chain of fused sums or of exact integers.
 bool GiveSameBits(const Kernel& x, const Kernel& y, mma::Chip chip);
 
+// The simulator's kernel that gives the bits of a kernel with an instruction: the one of its
+// instruction and promotion. Null where there is none.
+const Kernel* SimulatedKernel(const Kernel& kernel);
+
 // How a kernel adds products up on the chip, for people: "sums of 16 products, 25 fraction bits,
 // rounded toward zero to f32; in ascending k, not split". Kernels without an instruction say how
 // they compute.

@@ -103,14 +103,4 @@ absl::Span<const Kernel> SimKernels() {
   return rows->kernels;
 }
 
-const Kernel* SimulatedKernel(const Kernel& kernel) {
-  if (kernel.instruction == nullptr || kernel.device_kind == DeviceKind::kSim) {
-    return kernel.instruction == nullptr ? nullptr : &kernel;
-  }
-  for (const Kernel& simulated : SimKernels()) {
-    if (ShareInstruction(kernel, simulated)) return &simulated;
-  }
-  return nullptr;
-}
-
 }  // namespace gemmd

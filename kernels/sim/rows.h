@@ -12,8 +12,4 @@ namespace gemmd {
 
 absl::Span<const Kernel> SimKernels();
 
-// The simulator's kernel that gives the bits of a kernel with an instruction: the one of its
-// instruction and promotion. Null where there is none.
-const Kernel* SimulatedKernel(const Kernel& kernel);
-
 }  // namespace gemmd

@@ -6,9 +6,9 @@
 #include <new>
 #include <vector>
 
+#include "kernels/default_recipe.h"
 #include "kernels/element.h"
 #include "kernels/epilogue.h"
-#include "kernels/sim/rows.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/gpu/reference.h"
 
-#include "kernels/sim/rows.h"
+#include "kernels/default_recipe.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 

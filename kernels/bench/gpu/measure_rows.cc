@@ -10,7 +10,7 @@
 #include "kernels/bench/gpu/operand_sets.h"
 #include "kernels/bench/gpu/output_check.h"
 #include "kernels/bench/statistics.h"
-#include "kernels/sim/rows.h"
+#include "kernels/default_recipe.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 

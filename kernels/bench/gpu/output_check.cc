@@ -7,7 +7,7 @@
 #include <random>
 
 #include "kernels/bench/problem.h"
-#include "kernels/sim/rows.h"
+#include "kernels/default_recipe.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"

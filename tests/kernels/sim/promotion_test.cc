@@ -17,6 +17,7 @@
 #include "kernels/sim/product.h"
 #include "kernels/sparse24.h"
 #include "tests/kernels/sim/operand_families.h"
+#include "tests/kernels/sim/watched_code.h"
 #include "tests/testing/random_source.h"
 
 namespace gemmd {
@@ -85,7 +86,10 @@ uint32_t Added(uint32_t total, uint32_t sum) {
   return std::isnan(result) ? 0x7fffffff : std::bit_cast<uint32_t>(result);
 }
 
-class PromotionTest : public testing::TestWithParam<Family> {};
+class PromotionTest : public testing::TestWithParam<Family> {
+ protected:
+  void TearDown() override { TakeWatchedCode(); }
+};
 
 TEST_P(PromotionTest, AddsSumsOfPartsOfKInF32) {
   RandomSource random;
@@ -121,8 +125,13 @@ INSTANTIATE_TEST_SUITE_P(Families, PromotionTest, testing::ValuesIn(kAllFamilies
                            return "Family" + std::to_string(static_cast<int>(param.param));
                          });
 
+class PromotionErrorTest : public testing::Test {
+ protected:
+  void TearDown() override { TakeWatchedCode(); }
+};
+
 // The reason for it: sums of 8192 numbers from 0 to 1.
-TEST(PromotionErrorTest, StaysThatOfOneSum) {
+TEST_F(PromotionErrorTest, StaysThatOfOneSum) {
   constexpr int64_t kDepth = 8192;
   RandomSource random;
   SCOPED_TRACE(random.trace());
