@@ -174,16 +174,21 @@ def test_every_metric_is_in_the_table_and_every_row_is_served(start, multiply, t
 
 def test_callers_cannot_make_series(start, multiply):
     """Whatever they send, what is a label comes from the daemon's own lists."""
+
+    def series(page):
+        # The daemon asks itself for its devices now and then, whoever else calls.
+        return {sample for sample in page.samples if ("method", "ListDevices") not in sample[1]}
+
     daemon = start(devices="cpu")
     multiply(daemon)
-    before = set(scrape(daemon).samples)
+    before = series(scrape(daemon))
     for i in range(20):
         for bad in ({"kernel": f"kernel-{i}"}, {"device": f"device-{i}"}):
             with pytest.raises(grpc.RpcError):
                 multiply(daemon, **bad)
         multiply(daemon, request_id=f"id-{i}")
     page = scrape(daemon)
-    assert set(page.samples) == before
+    assert series(page) == before
     assert page.value("gemmd_refusals_total", reason="not_found") == 40
 
 
