@@ -99,12 +99,15 @@ std::string DescribeSums(const mma::Arithmetic& arithmetic) {
 }  // namespace
 
 const Kernel* DefaultRecipe(mma::Chip chip, const Problem& problem) {
-  const Kernel* best = nullptr;
   const Target target = {.kind = DeviceKind::kSim, .chip = chip};
+  const Kernel* best = nullptr;
+  decltype(KeyOf(*best, problem, chip)) best_key;
   for (const Kernel* const kernel : KernelsOf(problem.a.type, problem.b.type)) {
-    if (best != nullptr && KeyOf(*kernel, problem, chip) >= KeyOf(*best, problem, chip)) continue;
+    const auto key = KeyOf(*kernel, problem, chip);
+    if (best != nullptr && key >= best_key) continue;
     if (!kernel->available(target).ok() || !kernel->supports(problem).ok()) continue;
     best = kernel;
+    best_key = key;
   }
   return best;
 }
@@ -127,9 +130,8 @@ bool GiveSameBits(const Kernel& x, const Kernel& y, mma::Chip chip) {
 }
 
 const Kernel* SimulatedKernel(const Kernel& kernel) {
-  if (kernel.instruction == nullptr || kernel.device_kind == DeviceKind::kSim) {
-    return kernel.instruction == nullptr ? nullptr : &kernel;
-  }
+  if (kernel.instruction == nullptr) return nullptr;
+  if (kernel.device_kind == DeviceKind::kSim) return &kernel;
   for (const Kernel& simulated : SimKernels()) {
     if (ShareInstruction(kernel, simulated)) return &simulated;
   }

@@ -16,7 +16,7 @@ namespace gemmd {
 // Elements of k from one promotion to the next: whole instructions.
 inline constexpr int kPromotionK = 128;
 
-// Whether there are rows of the instruction whose sums are promoted, beside those whose are not.
+// Whether the instruction has rows with promoted sums in addition to those without.
 constexpr bool HasPromotedRows(const mma::Instruction& instruction) {
   return IsFloat(instruction.a) && BitsOf(instruction.a) == 8 &&
          instruction.kind == mma::Kind::kNone && instruction.c == ElementType::kF32 &&

@@ -44,7 +44,7 @@ enum class Summation {
   // all of it with fast accumulation.
   kOfTensorCore,
 };
-// By the device's name: of processors and of what simulates GPUs.
+// kOfType for the device `cpu`, kOfTensorCore for GPUs and simulators.
 Summation SummationOn(absl::string_view device);
 
 // The accumulation type that holds where none is asked for.

@@ -27,8 +27,8 @@ struct BlasCoreTime {
 };
 
 // The core to load next: one to measure, or, once it is the last one measured or was measured
-// before, the one to keep. The first time is that of OpenBLAS's own choice, of which there must be
-// one. Cores of wider vectors are tried first, and only those of wider vectors than that choice;
+// before, the one to keep. `times` is not empty, and its first is that of OpenBLAS's own
+// choice. Cores of wider vectors are tried first, and only those of wider vectors than that choice;
 // the first that is faster is kept.
 std::string NextBlasCore(VectorIsa processor, absl::Span<const BlasCoreTime> times);
 

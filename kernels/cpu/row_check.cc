@@ -206,7 +206,7 @@ void Write(int pipe, Report::What what, size_t row, size_t shape, std::string_vi
   Report report = {what, static_cast<uint32_t>(row), static_cast<uint32_t>(shape), {}};
   std::copy_n(reason.begin(), std::min(reason.size(), report.reason.size() - 1),
               report.reason.begin());
-  // Shorter than PIPE_BUF, so it is written whole. If nobody reads any more, nobody needs it.
+  // Atomic, since it is shorter than PIPE_BUF. If the reader is gone, this process ends.
   if (write(pipe, &report, sizeof(report)) < 0) _exit(kNotChecked);
 }
 

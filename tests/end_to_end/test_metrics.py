@@ -176,7 +176,7 @@ def test_callers_cannot_make_series(start, multiply):
     """Whatever they send, what is a label comes from the daemon's own lists."""
 
     def series(page):
-        # The daemon asks itself for its devices now and then, whoever else calls.
+        # The daemon calls ListDevices itself from time to time to check that it answers.
         return {sample for sample in page.samples if ("method", "ListDevices") not in sample[1]}
 
     daemon = start(devices="cpu")

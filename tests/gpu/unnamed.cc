@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "kernels/catalog.h"
-#include "kernels/promotion.h"
 #include "kernels/select.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What runs where nobody names a kernel: one recipe for each chip and types, on the chip and on its
+// Requests that name no kernel get one recipe for each chip and types, on the chip and on its
 // simulator, whatever the extents and the measured rates.
 #include "kernels/default_recipe.h"
 

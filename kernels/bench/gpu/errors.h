@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The errors of fp8 products of a GPU beside those of cuBLASLt, on the same operands.
+// Compares the errors of fp8 products on a GPU with those of cuBLASLt on the same operands.
 #pragma once
 
 #include "absl/status/statusor.h"
