@@ -72,6 +72,16 @@ DeviceRates RatesOf(const v1::DeviceStatistics& before, const v1::DeviceStatisti
   return rates;
 }
 
+// Sets the share of each rate in the computing of all that `alike` counts with it.
+template <typename Rates, typename Alike>
+void SetShares(std::vector<Rates>& all, Alike alike) {
+  for (Rates& one : all) {
+    double sum = 0;
+    for (const Rates& other : all) sum += alike(one, other) ? other.computing : 0;
+    one.share = sum > 0 ? one.computing / sum : 0;
+  }
+}
+
 std::vector<KernelRates> KernelsBetween(const v1::GetStatisticsResponse& before,
                                         const v1::GetStatisticsResponse& now, double seconds) {
   std::vector<KernelRates> kernels;
@@ -90,6 +100,9 @@ std::vector<KernelRates> KernelsBetween(const v1::GetStatisticsResponse& before,
                        .computing = static_cast<double>(compute_ns) / 1e9 / seconds,
                        .mean_ns = compute_ns / products});
   }
+  SetShares(kernels, [](const KernelRates& x, const KernelRates& y) {
+    return x.device_kind == y.device_kind;
+  });
   std::stable_sort(kernels.begin(), kernels.end(), [](const KernelRates& x, const KernelRates& y) {
     return x.computing > y.computing;
   });
@@ -118,6 +131,7 @@ std::vector<CallerRates> CallersBetween(const v1::GetStatisticsResponse& before,
         rates.products_per_second + rates.failures_per_second + rates.refusals_per_second;
     if (products > 0 || rates.tensor_bytes > 0) callers.push_back(rates);
   }
+  SetShares(callers, [](const CallerRates&, const CallerRates&) { return true; });
   std::stable_sort(callers.begin(), callers.end(), [](const CallerRates& x, const CallerRates& y) {
     return x.computing > y.computing;
   });

@@ -33,6 +33,7 @@ struct KernelRates {
   std::string name;
   double products_per_second = 0;
   double computing = 0;  // Seconds of computing in a second, on all devices of the kind.
+  double share = 0;      // Its part, 0 to 1, of all computing on devices of the kind.
   int64_t mean_ns = 0;   // Of one product.
 };
 
@@ -43,6 +44,7 @@ struct CallerRates {
   double failures_per_second = 0;  // Admitted ones without an answer, their own fault or not.
   double refusals_per_second = 0;
   double computing = 0;  // Seconds of computing in a second, on all devices.
+  double share = 0;      // Their part, 0 to 1, of the computing for all callers.
   int64_t tensor_bytes = 0;
 };
 

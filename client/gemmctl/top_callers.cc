@@ -21,14 +21,14 @@ std::string CallersText(const std::vector<CallerRates>& callers, int columns) {
                      number("products/s", 0),
                      number("failed/s", 2),
                      number("refused/s", 0),
-                     number("computing", 0),
+                     number("of computing", 0),
                      number("tensors", 1)});
   const size_t shown = std::min(callers.size(), kMostCallers);
   for (size_t i = 0; i < shown; ++i) {
     const CallerRates& caller = callers[i];
     table.AddRow({caller.rule, per_second(caller.products_per_second),
                   per_second(caller.failures_per_second), per_second(caller.refusals_per_second),
-                  absl::StrFormat("%.0f %%", 100 * caller.computing),
+                  absl::StrFormat("%.0f %%", 100 * caller.share),
                   FormatBytes(caller.tensor_bytes)});
   }
   std::string text = absl::StrCat("\n", table.Print(columns));
@@ -45,6 +45,7 @@ nlohmann::ordered_json CallersJson(const std::vector<CallerRates>& callers) {
                     {"failures_per_second", caller.failures_per_second},
                     {"refusals_per_second", caller.refusals_per_second},
                     {"computing", caller.computing},
+                    {"share_of_computing", caller.share},
                     {"tensor_bytes", caller.tensor_bytes}});
   }
   return json;

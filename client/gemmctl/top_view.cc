@@ -184,13 +184,13 @@ std::string KernelsText(const ActivityRates& rates, int columns) {
   FittedTable table({{{"kernel"}},
                      {{"on"}, 1},
                      Number("products/s", 0),
-                     Number("computing", 0),
+                     Number("of computing", 0),
                      Number("mean", 0)});
   const size_t shown = std::min(rates.kernels.size(), kMostKernels);
   for (size_t i = 0; i < shown; ++i) {
     const KernelRates& kernel = rates.kernels[i];
     table.AddRow({kernel.name, kernel.device_kind, FormatPerSecond(kernel.products_per_second),
-                  FormatShare(kernel.computing), FormatNanoseconds(kernel.mean_ns)});
+                  FormatShare(kernel.share), FormatNanoseconds(kernel.mean_ns)});
   }
   std::string text = absl::StrCat("\n", table.Print(columns));
   const size_t hidden = rates.kernels.size() - shown;
@@ -321,6 +321,7 @@ nlohmann::ordered_json TopJson(const v1::GetStatisticsResponse& now, const Activ
                                {"device_kind", kernel.device_kind},
                                {"products_per_second", kernel.products_per_second},
                                {"computing", kernel.computing},
+                               {"share_of_computing", kernel.share},
                                {"mean_ns", kernel.mean_ns}});
   }
   return json;

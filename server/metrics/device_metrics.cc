@@ -132,8 +132,8 @@ constexpr Metric kDeviceMetrics[] = {
      .type = MetricType::kCounter,
      .labels = {"device_kind", "kernel"},
      .unit = "seconds",
-     .help = "Time that the stage compute of products that are OK took, by kernel, with the names "
-             "of gemmd_kernel_products_total",
+     .help = "Time that kernels ran for products that are OK, which is once for products that ran "
+             "as one, with the names of gemmd_kernel_products_total",
      .collect = CollectKernelSeconds},
     {.name = "gemmd_operations_total",
      .type = MetricType::kCounter,

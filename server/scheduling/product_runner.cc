@@ -35,12 +35,13 @@ ProductTiming TimingOf(const JobResult& result, int64_t receive_ns) {
   return timing;
 }
 
-Completion CompletionOf(const ProductOutcome& outcome, size_t device) {
+Completion CompletionOf(const ProductOutcome& outcome, size_t device, int64_t joined) {
   const Problem& problem = outcome.problem;
   return {.device = device,
           .kernel = outcome.kernel,
           .code = outcome.status.code(),
           .timing = outcome.timing,
+          .joined = std::max<int64_t>(joined, 1),
           .operations = Operations(problem),
           .bytes_read = BytesRead(problem),
           .bytes_written = BytesWritten(problem),
@@ -312,7 +313,7 @@ void ProductRunner::End(InFlight& in_flight, CheckedResult checked, ProductTenso
   } else {
     timing.total_ns = clock_.NowNs() - in_flight.arrival.arrived_ns;
   }
-  stats_.AddCompletion(CompletionOf(outcome, IndexOf(*in_flight.served)));
+  stats_.AddCompletion(CompletionOf(outcome, IndexOf(*in_flight.served), result.joined));
   CountEnd(in_flight.arrival, outcome, result.joined);
   const EndedProduct ended = {.arrival = in_flight.arrival,
                               .problem = in_flight.problem,

@@ -73,7 +73,7 @@ void Stats::AddCompletion(const Completion& completion) {
   KernelCounters* const counters = CountersOf(*completion.kernel);
   if (counters == nullptr) return;
   AddSaturating(counters->products, 1);
-  AddSaturating(counters->compute_ns, stage_ns[static_cast<size_t>(Stage::kCompute)]);
+  AddSaturating(counters->compute_ns, completion.timing[Stage::kCompute] / completion.joined);
 }
 
 // Null for a kernel that is not in the catalogue.

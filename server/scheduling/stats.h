@@ -50,6 +50,7 @@ struct Completion {
   absl::StatusCode code = absl::StatusCode::kOk;
   // Only used where the product is OK:
   ProductTiming timing;
+  int64_t joined = 1;  // So many products ran as one, this one among them.
   int64_t operations = 0;
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
@@ -75,7 +76,7 @@ class Stats {
     DeviceKind device_kind = DeviceKind::kCpu;
     std::string_view kernel;  // The kernel's name, or kOtherKernels.
     int64_t products = 0;
-    int64_t compute_ns = 0;  // The sum of their stages compute.
+    int64_t compute_ns = 0;  // How long it ran; products that ran as one have equal parts of it.
   };
 
   // The first kernels that run, up to this number, are counted one by one, and all others together:

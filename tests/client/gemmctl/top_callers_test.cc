@@ -57,13 +57,15 @@ TEST(TopCallersTest, ShowsThoseWhoHadProductsOrHaveTensors) {
   EXPECT_DOUBLE_EQ(rates.callers[1].computing, 0.1);
   const std::string text = TopText("a", now, rates);
   EXPECT_THAT(
-      text, AllOf(ContainsRegex("team/. +2 +0 +0 +50 % +0 B\nlight +10 +1 +5 +10 % +0 B\nholds +0 "
+      text, AllOf(ContainsRegex("team/. +2 +0 +0 +83 % +0 B\nlight +10 +1 +5 +17 % +0 B\nholds +0 "
                                 "+0 +0 +0 % +3.00 MiB\n"),
                   Not(HasSubstr("idle"))));
   const auto json = TopJson(now, rates)["callers"];
   ASSERT_EQ(json.size(), 3U);
   EXPECT_EQ(json[1]["rule"], "light");
   EXPECT_EQ(json[1]["refusals_per_second"], 5);
+  EXPECT_DOUBLE_EQ(json[1]["computing"], 0.1);
+  EXPECT_DOUBLE_EQ(json[1]["share_of_computing"], 0.1 / 0.6);
   EXPECT_EQ(json[2]["tensor_bytes"], 3 << 20);
 }
 

@@ -76,7 +76,7 @@ TEST(TopTest, ShowsTheKernelsThatRan) {
   AddKernel("heavy", 4, 1'000'000'000, now);
   const ActivityRates rates = RatesBetween(before, now);
   EXPECT_THAT(TopText("a", now, rates),
-              AllOf(ContainsRegex("heavy +cuda +2 +50 % +250 ms\nlight +cuda +10 +0 % +50.0 us"),
+              AllOf(ContainsRegex("heavy +cuda +2 +100 % +250 ms\nlight +cuda +10 +0 % +50.0 us"),
                     Not(HasSubstr("idle"))));
   const auto json = TopJson(now, rates);
   ASSERT_EQ(json["kernels"].size(), 2U);
@@ -84,6 +84,18 @@ TEST(TopTest, ShowsTheKernelsThatRan) {
   EXPECT_EQ(json["kernels"][0]["computing"], 0.5);
   for (int i = 0; i < 9; ++i) AddKernel("k" + std::to_string(i), 1, 1, now);
   EXPECT_THAT(TopText("a", now, RatesBetween(before, now)), HasSubstr("3 more kernels"));
+}
+
+// Several devices of a kind, and several lanes of one, compute more than a second in a second.
+TEST(TopTest, SharesOfComputingAreNeverMoreThanAll) {
+  v1::GetStatisticsResponse now = After(10);
+  AddKernel("long", 4, 30'000'000'000, now);
+  AddKernel("short", 4, 10'000'000'000, now);
+  AddKernel("simulated", 1, 1'000'000'000, now);
+  now.mutable_kernels(2)->set_device_kind("sim");
+  EXPECT_THAT(TopText("a", now, RatesBetween(After(8), now)),
+              AllOf(ContainsRegex("long +cuda +2 +75 % "), ContainsRegex("short +cuda +2 +25 % "),
+                    ContainsRegex("simulated +sim +0.5 +100 % ")));
 }
 
 TEST(TopTest, ShowsTensorsWhereTheServerKeepsThem) {

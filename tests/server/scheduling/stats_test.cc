@@ -78,6 +78,17 @@ TEST(StatsTest, AProductThatIsOkCountsEverywhere) {
   }
 }
 
+// A kernel that ran four products as one ran once.
+TEST(StatsTest, AKernelRanOnceForProductsThatRanAsOne) {
+  Stats stats(2);
+  Completion member = Example(Catalog()[5]);
+  member.joined = 4;
+  for (int i = 0; i < 4; ++i) stats.AddCompletion(member);
+  EXPECT_EQ(stats.kernels()[0].products, 4);
+  EXPECT_EQ(stats.kernels()[0].compute_ns, 4'000);
+  EXPECT_EQ(stats.kinds()[0].stages[static_cast<size_t>(Stage::kCompute)].sum_ns, 4 * 4'000);
+}
+
 TEST(StatsTest, SumsStopAtTheLargestNumber) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   Stats stats(2);
