@@ -69,7 +69,7 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
              "--mix", flags.mix_path,
              "JSON file of products: an array of objects with m, n, k and, optionally, type, "
              "weight, batch, sparse, b_order, kernel, device, accumulation_type, output_type, "
-             "operands, a, b (paths of .npy files), name")
+             "fast_accumulation, operands, a, b (paths of .npy files), name")
           ->type_name("PATH")
           ->excludes(profile)
           ->group(group);
@@ -95,6 +95,10 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
         .Group(group);
   }
   AddTypeOption(app, "--output-type", flags.output_type, "Type of D, with --shape")
+      .Need(shape)
+      .Group(group);
+  AddFlag(app, "--fast-accumulation", flags.fast_accumulation,
+          "Leave sums of 8-bit floats to the tensor core, however few bits it keeps, with --shape")
       .Need(shape)
       .Group(group);
   CommandOption(app.add_option("--batch", flags.batch, "Number of products in a call, with --shape")

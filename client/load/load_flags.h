@@ -30,6 +30,7 @@ struct LoadFlags {
   std::vector<int64_t> shape;  // m, n, k.
   std::string type;            // Empty: that of the files, or f32.
   std::string output_type;
+  bool fast_accumulation = false;
   int64_t batch = 1;
   bool sparse = false;
   std::string b_order = "row";

@@ -95,6 +95,7 @@ absl::StatusOr<Mix> MixOf(const LoadFlags& flags) {
     product.b_path = flags.b_path;
     product.output_type =
         ParseElementType(flags.output_type).value_or(v1::ELEMENT_TYPE_UNSPECIFIED);
+    product.fast_accumulation = flags.fast_accumulation;
     product.is_sparse = flags.sparse;
     if (flags.b_order == "column") product.b_order = v1::ORDER_COLUMN_MAJOR;
     if (!has_files) product.name = NameOf(product);

@@ -61,11 +61,8 @@ class ProductParser {
       if (!is_known) return Error(key, value, "inline, resident or resident-all");
       return SetText(key, value, product_.operands);
     }
-    if (key == "sparse") {
-      if (!value.is_boolean()) return Error(key, value, "true or false");
-      product_.is_sparse = value.get<bool>();
-      return absl::OkStatus();
-    }
+    if (key == "sparse") return SetFlag(key, value, product_.is_sparse);
+    if (key == "fast_accumulation") return SetFlag(key, value, product_.fast_accumulation);
     if (key == "b_order") {
       const bool is_known = value == "row" || value == "column";
       if (!is_known) return Error(key, value, "row or column");
@@ -78,8 +75,8 @@ class ProductParser {
       return is_good ? absl::OkStatus() : Error(key, value, "a number above 0");
     }
     return Error(key, value,
-                 "m, n, k, name, batch, type, accumulation_type, output_type, sparse, b_order, "
-                 "kernel, device, operands, a, b or weight");
+                 "m, n, k, name, batch, type, accumulation_type, output_type, fast_accumulation, "
+                 "sparse, b_order, kernel, device, operands, a, b or weight");
   }
 
   absl::Status SetSize(absl::string_view key, const Json& value, int64_t& size) const {
@@ -97,6 +94,12 @@ class ProductParser {
         value.is_string() ? ParseElementType(value.get<std::string>()) : std::nullopt;
     if (!parsed.has_value()) return Error(key, value, "an element type such as \"bf16\"");
     type = *parsed;
+    return absl::OkStatus();
+  }
+
+  absl::Status SetFlag(absl::string_view key, const Json& value, bool& flag) const {
+    if (!value.is_boolean()) return Error(key, value, "true or false");
+    flag = value.get<bool>();
     return absl::OkStatus();
   }
 
@@ -123,6 +126,7 @@ std::string NameOf(const LoadProduct& product) {
                       product.n, "x", product.k, " ", std::string(ElementTypeName(product.type)),
                       product.is_sparse ? " 2:4" : "", TypeText(" in ", product.accumulation_type),
                       TypeText(" to ", product.output_type),
+                      product.fast_accumulation ? ", fast accumulation" : "",
                       product.kernel.empty() ? "" : absl::StrCat(" ", product.kernel),
                       product.device.empty() ? "" : absl::StrCat(" on ", product.device),
                       is_by_columns ? ", B column major" : "",

@@ -24,7 +24,8 @@ struct LoadProduct {
   v1::ElementType type = v1::ELEMENT_TYPE_F32;  // Type of A and B.
   v1::ElementType accumulation_type = v1::ELEMENT_TYPE_UNSPECIFIED;
   v1::ElementType output_type = v1::ELEMENT_TYPE_UNSPECIFIED;
-  bool is_sparse = false;  // A is sent in the 2:4 form.
+  bool fast_accumulation = false;  // As in MultiplyRequest.
+  bool is_sparse = false;          // A is sent in the 2:4 form.
   v1::Order b_order = v1::ORDER_ROW_MAJOR;
   std::string kernel;       // Empty: the server chooses.
   std::string device;       // Empty: the server's default.
@@ -54,9 +55,8 @@ const std::vector<Profile>& Profiles();
 absl::StatusOr<Mix> FindProfile(absl::string_view name);
 
 // A mix from a JSON array of objects: m, n and k, and as one likes name, batch, type,
-// accumulation_type, output_type, sparse, b_order, kernel, device, operands, a, b (paths of .npy
-// files), weight.
-// Errors: InvalidArgument: "mix[2].type: got "f33", want ...".
+// accumulation_type, output_type, fast_accumulation, sparse, b_order, kernel, device, operands, a,
+// b (paths of .npy files), weight. Errors: InvalidArgument: "mix[2].type: got "f33", want ...".
 absl::StatusOr<Mix> ParseMix(absl::string_view json);
 
 // Which product the call of a given number is for: weighted, random, and the same for the same

@@ -198,6 +198,7 @@ absl::StatusOr<v1::MultiplyRequest> MakeRequest(const LoadProduct& product,
   if (product.batch != 1) options.batch = product.batch;
   options.accumulation_type = product.accumulation_type;
   options.output_type = product.output_type;
+  options.fast_accumulation = product.fast_accumulation;
   options.kernel = product.kernel;
   options.device = product.device;
   MatrixView b = view(given.b.has_value() ? given.b->data : bytes.b, product.k, product.n);

@@ -132,6 +132,7 @@ TEST(GemmloadTest, RefusesBadUsage) {
   refused({"--metrics-listen", "203.0.113.1:0"}, "want an address that is free");
   refused({"--batch", "2", "--profile", "small"}, "--shape");
   refused({"--sparse"}, "--shape");
+  refused({"--fast-accumulation"}, "--shape");
   refused({"--b-order", "column"}, "--shape");
   refused({"--b-order", "diagonal", "--shape", "8,8,8"}, "--b-order");
   refused({"--output-type", "f32"}, "--shape");

@@ -56,6 +56,22 @@ TEST(StepsOfTest, ReplaysAFile) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("gaps: line 1: got \"x\"")));
 }
 
+TEST(MixOfTest, OneProductIsAsItsFlagsSay) {
+  LoadFlags flags;
+  flags.shape = {4, 5, 6};
+  flags.type = "e4m3";
+  flags.output_type = "f16";
+  flags.fast_accumulation = true;
+  flags.sparse = true;
+  flags.b_order = "column";
+  flags.batch = 2;
+  const auto mix = MixOf(flags);
+  ASSERT_THAT(mix, IsOk());
+  ASSERT_EQ(mix->size(), 1);
+  EXPECT_EQ((*mix)[0].name, "2 of 4x5x6 e4m3 2:4 to f16, fast accumulation, B column major");
+  EXPECT_TRUE((*mix)[0].fast_accumulation);
+}
+
 TEST(MixOfTest, KernelAndDeviceHoldWhereAProductNamesNone) {
   const ScratchFolder folder;
   LoadFlags flags;

@@ -20,13 +20,14 @@ TEST(MixTest, ParsesEveryKey) {
   const auto mix = ParseMix(R"([
     {"m": 1, "n": 2, "k": 3},
     {"name": "big", "m": 64, "n": 32, "k": 16, "batch": 4, "type": "bf16", "sparse": true, "b_order": "column",
-     "accumulation_type": "f32", "output_type": "f16", "kernel": "x", "device": "cpu", "operands": "resident", "weight": 2.5}
+     "accumulation_type": "f32", "output_type": "f16", "fast_accumulation": true, "kernel": "x", "device": "cpu", "operands": "resident", "weight": 2.5}
   ])");
   ASSERT_THAT(mix, IsOk());
   ASSERT_EQ(mix->size(), 2);
   EXPECT_EQ((*mix)[0].name, "1x2x3 f32");
   EXPECT_EQ((*mix)[0].weight, 1);
   EXPECT_EQ((*mix)[0].b_order, v1::ORDER_ROW_MAJOR);
+  EXPECT_FALSE((*mix)[0].fast_accumulation);
   const LoadProduct& big = (*mix)[1];
   EXPECT_EQ(big.name, "big");
   EXPECT_EQ(big.m, 64);
@@ -36,6 +37,7 @@ TEST(MixTest, ParsesEveryKey) {
   EXPECT_EQ(big.type, v1::ELEMENT_TYPE_BF16);
   EXPECT_EQ(big.accumulation_type, v1::ELEMENT_TYPE_F32);
   EXPECT_EQ(big.output_type, v1::ELEMENT_TYPE_F16);
+  EXPECT_TRUE(big.fast_accumulation);
   EXPECT_TRUE(big.is_sparse);
   EXPECT_EQ(big.b_order, v1::ORDER_COLUMN_MAJOR);
   EXPECT_EQ(big.kernel, "x");
@@ -64,6 +66,8 @@ TEST(MixTest, NamesWhatIsWrong) {
   refused(R"([{"m":1,"n":1,"k":1},{"m":1,"n":1,"k":1,"type":"f33"}])", "mix[1].type: got \"f33\"");
   refused(R"([{"m":1,"n":1,"k":1,"weight":0}])", "mix[0].weight: got 0, want a number above 0");
   refused(R"([{"m":1,"n":1,"k":1,"sparse":1}])", "mix[0].sparse: got 1, want true or false");
+  refused(R"([{"m":1,"n":1,"k":1,"fast_accumulation":"yes"}])",
+          "mix[0].fast_accumulation: got \"yes\", want true or false");
   refused(R"([{"m":1,"n":1,"k":1,"b_order":"rows"}])",
           "mix[0].b_order: got \"rows\", want row or column");
   refused(R"([{"m":1,"n":1,"k":1,"colour":1}])", "mix[0].colour: got 1, want m, n, k");

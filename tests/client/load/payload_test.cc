@@ -96,6 +96,16 @@ TEST(PayloadTest, IntegersOfEveryTypeAreCheckedExactly) {
   }
 }
 
+TEST(PayloadTest, SumsMayBeLeftToTheTensorCore) {
+  LoadProduct product = Product(v1::ELEMENT_TYPE_E4M3);
+  for (const bool is_fast : {false, true}) {
+    product.fast_accumulation = is_fast;
+    const auto payload = MakePayload(product, OperandValues::kNormal, 5);
+    ASSERT_THAT(payload, IsOk());
+    EXPECT_EQ(payload->request->fast_accumulation(), is_fast);
+  }
+}
+
 TEST(PayloadTest, EveryWrongElementIsFound) {
   const auto payload =
       MakePayload(Product(v1::ELEMENT_TYPE_BF16), OperandValues::kIntegers, 5).value();
