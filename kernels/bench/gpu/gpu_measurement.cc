@@ -27,6 +27,7 @@ void AddAlone(Fields& fields, const std::string& group, const std::optional<Alon
 Fields FieldsOf(const GpuMeasurement& m) {
   Fields fields = {{"kernel", m.kernel},
                    {"instruction", m.instruction},
+                   {"types", m.types},
                    {"m", m.shape.m},
                    {"n", m.shape.n},
                    {"k", m.shape.k},
@@ -36,6 +37,7 @@ Fields FieldsOf(const GpuMeasurement& m) {
                    {"output", m.output},
                    {"is_integer", m.is_integer},
                    {"is_sparse", m.is_sparse},
+                   {"has_default_recipe", m.has_default_recipe},
                    {"elements", m.elements},
                    {"compared", m.compared},
                    {"mismatches", m.mismatches},

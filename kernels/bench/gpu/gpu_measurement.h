@@ -18,12 +18,15 @@ namespace gemmd::bench {
 struct GpuMeasurement {
   std::string kernel;
   std::string instruction;
+  std::string types;  // Those of the problem: "e4m3 x e4m3 into f32".
   Shape shape = {};
   std::string orders;
   int64_t leading_dimension_offset = 0;
   std::string output;  // What was asked of D: "bf16 bias relu", or nothing.
   bool is_integer = false;
   bool is_sparse = false;  // Then operations are counted as if A were dense.
+  bool has_default_recipe =
+      false;  // Whether a request that names no kernel may get the row's bits.
 
   int64_t elements = 0;  // How many D has.
   int64_t compared = 0;  // With the simulator, bit for bit.

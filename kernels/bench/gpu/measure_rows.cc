@@ -185,18 +185,23 @@ absl::StatusOr<GpuMeasurement> MeasureRow(Device& device, const Kernel& kernel, 
   const Kernel* const simulated = SimulatedKernel(kernel);
   m.instruction =
       simulated != nullptr ? simulated->name : std::string_view(mma::NameOf(instruction).view());
+  const Problem& problem = operands.problem();
+  m.types = Concat(NameOf(problem.a.type), " x ", NameOf(problem.b.type), " into ",
+                   NameOf(problem.accumulation));
   m.shape = shape;
   m.orders = NameOf(settings.orders);
   m.output = NameOf(settings.output);
   m.leading_dimension_offset = settings.leading_dimension_offset;
   m.is_integer = IsInteger(kernel.a);
   m.is_sparse = instruction.is_sparse();
+  const Kernel* const recipe = DefaultRecipe(target.chip, problem);
+  m.has_default_recipe = recipe != nullptr && GiveSameBits(kernel, *recipe, target.chip);
   m.ceiling = IssueCeilingOf(instruction, target);
 
   ASSIGN_OR_RETURN(const RowOnDevice row, RowOnDevice::Make(device, kernel, operands));
   ASSIGN_OR_RETURN(const Bytes d, row.Multiply());
   ASSIGN_OR_RETURN(const OutputCheck check,
-                   CheckOutput(kernel, target, operands.problem(), operands.host(), d));
+                   CheckOutput(kernel, target, problem, operands.host(), d));
   m.elements = check.elements;
   m.compared = check.compared;
   m.mismatches = check.mismatches;

@@ -94,6 +94,7 @@ TEST(MeasureRowsTest, TimesAndChecksRows) {
   const GpuMeasurement& m = outcome.measurements[0];
   EXPECT_EQ(m.kernel, Large().name);
   EXPECT_EQ(m.instruction, kBf16);
+  EXPECT_EQ(m.types, "bf16 x bf16 into f32");
   EXPECT_EQ(m.orders, "rcr");
   EXPECT_TRUE(m.is_right()) << m.problem;
   EXPECT_EQ(m.compared, 48 * 40);
@@ -106,6 +107,9 @@ TEST(MeasureRowsTest, TimesAndChecksRows) {
   EXPECT_FALSE(m.is_integer);
   EXPECT_FALSE(m.cublaslt || m.cusparselt || m.kernel_seconds);
   EXPECT_TRUE(outcome.measurements[1].is_integer);
+  // The chip's default adds with wgmma; integers have the same bits by any instruction.
+  EXPECT_FALSE(m.has_default_recipe);
+  EXPECT_TRUE(outcome.measurements[1].has_default_recipe);
 }
 
 // A and B of all sets together are more than two caches of 10 000 bytes.
