@@ -6,7 +6,9 @@ gRPC that moves the same bytes and does nothing else, NumPy, the kernel's own ti
 whatever was reached. Wants a machine without other work; needs NumPy and nothing else."""
 
 import argparse
+import datetime
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -29,7 +31,11 @@ def parse_arguments():
     parser.add_argument("--transfer-mib", type=int, default=4096, help="length of Put and Get")
     parser.add_argument("--seconds", type=float, default=2, help="for one measurement")
     parser.add_argument("--turns", type=int, default=5, help="of which the median counts")
-    parser.add_argument("--json", type=pathlib.Path, help="file for the rows")
+    parser.add_argument(
+        "--report",
+        type=pathlib.Path,
+        help="file for machine, commit, command and rows; rows of another command on the same build and day stay there",
+    )
     return parser.parse_args()
 
 
@@ -44,6 +50,42 @@ def table_line(row):
     seen = f"{show(row['seen'])} {row['unit']}"
     beside = f"{row['measure']}: {show(row['by'])}"
     return f"| {row['row']} | {seen} | {baseline} | {beside} | {row['ratio']:.2f} | {bound} | {row.get('verdict', '')} |"
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def machine(device):
+    models = [line.split(": ")[1] for line in open("/proc/cpuinfo") if line.startswith("model name")]
+    text = f"{os.cpu_count()} processors of an {models[0].strip()}"
+    if device == "cpu":
+        return text
+    gpus = output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
+    return f"one {gpus[0]} and {text}"
+
+
+def save(options, rows):
+    """Adds the rows to what another command has left of the same machine, build and day."""
+    version = output(options.bin / "gemmd", "--version").splitlines()
+    where = {
+        "machine": machine(options.device),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "commit": next(line.removeprefix("commit ") for line in version if line.startswith("commit ")),
+    }
+    report = {"commands": [], "rows": []}
+    if options.report.exists():
+        earlier = json.loads(options.report.read_text())
+        if where.items() <= earlier.items():
+            report = earlier
+    names = {row["row"] for row in rows}
+    command = f"data_plane_bench.py --bin BIN --device {options.device} --rows {options.rows} --turns {options.turns} --seconds {options.seconds:g}"
+    report = {
+        **where,
+        "commands": [*report["commands"], command],
+        "rows": [row for row in report["rows"] if row["row"] not in names] + rows,
+    }
+    options.report.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def main():
@@ -91,8 +133,8 @@ def main():
     finally:
         for daemon in daemons:
             daemon.kill()
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    if options.report:
+        save(options, rows)
     sys.exit(bench.returncode)
 
 
