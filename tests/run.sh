@@ -5,7 +5,8 @@
 #
 #   tests/run.sh              the default: format, release, quickstart. No clock decides in it, so it passes
 #                             on slow and on busy machines.
-#   tests/run.sh all          every stage of both lists, and keeps the outcome in tests/reports/all.txt
+#   tests/run.sh all          every stage of both lists, and keeps the outcome in tests/reports/all.txt. It takes
+#                             hours: when it is started again on the same commit, it leaves out what has passed
 #   tests/run.sh timed        what only a clock or the resident size of a process can show: a table of bounds
 #                             and what was seen. Run it on an idle machine; the table stays in build/timed.txt.
 #   tests/run.sh STAGE ...    the stages that are named
@@ -279,6 +280,12 @@ print_failed() {
   done
 }
 
+# Where `all` keeps that a stage has passed on this commit; nowhere where files differ from the commit.
+passed_file() {
+  [[ $report && -z $(git status --porcelain -- . ":!$report") ]] || return 1
+  echo "build/passed/$(git rev-parse HEAD)/$1"
+}
+
 deploy/install-packages.sh test
 mkdir -p build
 beginning=$(mktemp)
@@ -288,6 +295,12 @@ failed=()
 durations=()
 for stage in "${stages[@]}"; do
   printf '\n==== %s\n' "$stage"
+  if kept=$(passed_file "$stage") && [[ -e $kept ]]; then
+    durations+=("$(<"$kept")")
+    passed=$((passed + 1))
+    printf '==== %s: has passed on this commit before\n' "$stage"
+    continue
+  fi
   start=$SECONDS
   # A process of its own, not a condition: `set -e` must hold inside.
   set +e
@@ -296,7 +309,15 @@ for stage in "${stages[@]}"; do
   set -e
   durations+=("$(printf '%8d s  %s' $((SECONDS - start)) "$stage")")
   printf '==== %s: exit %d after %d s\n' "$stage" "$status" $((SECONDS - start))
-  if ((status == 0)); then passed=$((passed + 1)); else failed+=("$stage"); fi
+  if ((status == 0)); then
+    passed=$((passed + 1))
+    if kept=$(passed_file "$stage"); then
+      mkdir -p "$(dirname "$kept")"
+      echo "${durations[-1]}" >"$kept"
+    fi
+  else
+    failed+=("$stage")
+  fi
 done
 
 summary() {
