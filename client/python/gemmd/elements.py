@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ class Element:
     bits: int
     dtype: np.dtype
 
-    @property
+    @functools.cached_property
     def number(self) -> tensors_pb2.ElementType:
         """The value of gemmd.v1.ElementType."""
         return tensors_pb2.ElementType.Value("ELEMENT_TYPE_" + self.name.upper())

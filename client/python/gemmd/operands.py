@@ -5,7 +5,7 @@ does not lie in lines that follow each other."""
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -18,21 +18,19 @@ ROW_MAJOR = tensors_pb2.ORDER_ROW_MAJOR
 COLUMN_MAJOR = tensors_pb2.ORDER_COLUMN_MAJOR
 
 
-@runtime_checkable
-class StoredOperand(Protocol):
-    """What is an operand without being an array: a tensor on the server, or packed bytes."""
+class StoredOperand:
+    """What is an operand without being an array: a tensor on the server, or packed bytes. It has a shape."""
 
-    @property
-    def shape(self) -> tuple[int, ...]: ...
+    __slots__ = ()
 
     def as_operand(self, batch: int) -> tuple[tensors_pb2.Operand, memoryview | None]:
         """The wire's message for a product of so many matrices, and the bytes that belong into it."""
-        ...
+        raise NotImplementedError
 
 
 def as_matrix(operand: Any, field: str, *, vector_is_column: bool) -> tuple[Any, bool]:
     """An operand of two dimensions or more, and whether it was a vector."""
-    if isinstance(operand, StoredOperand) and not isinstance(operand, np.ndarray):
+    if isinstance(operand, StoredOperand):
         return operand, False
     array = np.asarray(operand)
     if array.ndim == 0:
@@ -77,7 +75,9 @@ def operand_of(
     else:
         array, element = typed(operand, type_name, field)
         message = tensors_pb2.Operand(type=element.number)
-        if _is_one_matrix(array) and batch > 0:
+        if array.ndim == 2 and batch == 1:
+            stack = array[None]
+        elif _is_one_matrix(array) and batch > 0:
             stack = array[(0,) * (array.ndim - 2)][None]
             if batch != 1:
                 message.batch_stride = 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from gemmd.elements import Element, numbered_element, unpack
 from gemmd.errors import refusal
-from gemmd.operands import ROW_MAJOR
+from gemmd.operands import ROW_MAJOR, StoredOperand
 from gemmd.ownership import Owner
 from gemmd.v1 import resident_pb2, tensors_pb2
 
@@ -145,7 +145,7 @@ class Part:
         return wanted if self.is_stack else wanted[0]
 
 
-class TensorView:
+class TensorView(StoredOperand):
     """A tensor on the server, or a part of it, as an operand. Copies nothing and owns nothing.
 
     Slices without steps (``w[:, 64:128]``) and ``w.T`` are operands too.

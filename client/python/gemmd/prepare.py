@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gemmd.blocks import BlockScale, factors_of
 from gemmd.elements import Element, named_element, pack, typed
 from gemmd.errors import refusal
-from gemmd.operands import operand_of
+from gemmd.operands import StoredOperand, operand_of
 from gemmd.v1 import tensors_pb2
 
 # The largest value to which a factor brings the largest magnitude; s8 is symmetric.
@@ -25,7 +25,7 @@ _LARGEST_IN_BLOCKS = {"e4m3": 448.0, "e5m2": 57344.0, "e3m2": 28.0, "e2m3": 7.5,
 
 
 @dataclass(frozen=True)
-class SparseMatrix:
+class SparseMatrix(StoredOperand):
     """A 2:4 sparse A, or a batch of them, as `pack24` makes it.
 
     Attributes:
@@ -49,7 +49,7 @@ class SparseMatrix:
 
 
 @dataclass(frozen=True)
-class QuantizedMatrix:
+class QuantizedMatrix(StoredOperand):
     """A matrix of at most 8 bits and the factors that bring its elements back; an operand of a product.
 
     Attributes:

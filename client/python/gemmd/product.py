@@ -282,6 +282,8 @@ def _lend(request: Request, name: str, message: tensors_pb2.Operand, data: memor
 
 def _leading(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of the batch of D."""
+    if len(a) == len(b) == 2:
+        return ()
     try:
         return np.broadcast_shapes(a[:-2], b[:-2])
     except ValueError:

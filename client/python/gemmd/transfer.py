@@ -17,7 +17,7 @@ import numpy as np
 from gemmd.blocks import BlockScale
 from gemmd.channel import Deadline
 from gemmd.elements import typed
-from gemmd.errors import DeadlineExceeded, Error, Unavailable, check_names, refusal
+from gemmd.errors import DataLoss, DeadlineExceeded, Error, Unavailable, check_names, refusal
 from gemmd.operands import bytes_of, lines_of
 from gemmd.part import Span
 from gemmd.prepare import QuantizedMatrix, SparseMatrix, pack24
@@ -224,7 +224,7 @@ class Attempt:
 class Arrival:
     """A range of a tensor's bytes on its way here."""
 
-    def __init__(self, tensor: tensors_pb2.TensorRef, piece: Span, into: memoryview) -> None:
+    def __init__(self, tensor: tensors_pb2.TensorRef, piece: Span, into: np.ndarray) -> None:
         self._tensor = tensor
         self._piece = piece
         self._into = into
@@ -240,10 +240,16 @@ class Arrival:
         return resident_pb2.GetRequest(tensor=self._tensor, offset=offset, bytes=left)
 
     def take(self, offset: int, data: memoryview) -> None:
-        if data.nbytes:
-            at = offset - self._piece.first
-            self._into[at : at + data.nbytes] = data
-            self.done = at + data.nbytes
+        """Bytes that have come. Other threads run while NumPy copies them."""
+        if not data.nbytes:
+            return
+        at, end = offset - self._piece.first, offset - self._piece.first + data.nbytes
+        if at < 0 or end > self._piece.count:
+            raise DataLoss(
+                f"get: got bytes {offset} to {offset + data.nbytes}, want {self._piece.count} from {self._piece.first} on"
+            )
+        np.copyto(self._into[at:end], np.frombuffer(data, np.uint8))
+        self.done = end
 
 
 def serialize_put(step: resident_pb2.PutRequest | OutgoingChunk) -> bytes:

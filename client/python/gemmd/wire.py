@@ -8,6 +8,7 @@ a message may come in any order, and a message within a message may come in seve
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -26,6 +27,7 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
+@functools.lru_cache(1024)
 def head(number: int, size: int) -> bytes:
     """What stands before the bytes of a field of `size` bytes."""
     return varint(number << 3 | _LENGTH) + varint(size)

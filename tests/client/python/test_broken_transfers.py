@@ -5,6 +5,9 @@ import gemmd
 import numpy as np
 import pytest
 from breaking_proxy import BreakingProxy
+from gemmd.part import Span
+from gemmd.transfer import Arrival
+from gemmd.v1 import tensors_pb2
 
 GEMMD_FLAGS = ["--devices=cpu"]
 MIB = 1 << 20
@@ -46,3 +49,16 @@ def test_what_breaks_again_and_again_ends(daemon, array):
     ):
         with pytest.raises((gemmd.Unavailable, gemmd.NotFound)):
             broken.put(array)
+
+
+def test_bytes_out_of_place_are_refused():
+    into = np.zeros(10, np.uint8)
+    arrival = Arrival(tensors_pb2.TensorRef(), Span(100, 4), into[:4])
+    arrival.take(100, memoryview(b"ab"))
+    for offset, data in ((99, b"x"), (103, b"xy"), (104, b"x"), (0, b"xxxx")):
+        with pytest.raises(gemmd.DataLoss, match="want 4 from 100 on"):
+            arrival.take(offset, memoryview(data))
+    assert arrival.done == 2
+    arrival.take(102, memoryview(b"cd"))
+    assert arrival.is_complete
+    assert bytes(into) == b"abcd" + bytes(6)

@@ -147,7 +147,7 @@ async def download(
     async def fetch(number: int) -> None:
         call = lane(number).unary_stream(*GET)
         while (piece := pieces.take()) is not None:
-            arrival = Arrival(tensor, piece, into.data[piece.first - span.first :])
+            arrival = Arrival(tensor, piece, into[piece.first - span.first :])
             tries = Tries()
             while not arrival.is_complete:
                 before = arrival.done
