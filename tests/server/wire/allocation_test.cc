@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A server that finds no memory: each long allocation that a request causes fails once, and the
-// request is then refused with RESOURCE_EXHAUSTED. The program has its own operator new for it.
+// request is then refused with RESOURCE_EXHAUSTED. The program has its own allocators for it, which
+// count as well (counted_allocations.h).
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -17,10 +18,18 @@
 #include <vector>
 
 #include "server/wire/incoming.h"
+#include "tests/server/wire/counted_allocations.h"
 #include "tests/server/wire/failing_allocations.h"
 #include "tests/server/wire/running_server.h"
 
 using gemmd::AllocationFails;
+using gemmd::CountAllocation;
+
+extern "C" void* __libc_malloc(size_t bytes);
+extern "C" void* malloc(size_t bytes) noexcept {
+  CountAllocation();
+  return __libc_malloc(bytes);
+}
 
 void* operator new(size_t bytes) {
   void* const memory = AllocationFails(bytes) ? nullptr : std::malloc(bytes);
@@ -41,6 +50,7 @@ extern "C" int posix_memalign(void** memory, size_t alignment, size_t bytes) noe
 // What D with gaps comes from.
 extern "C" void* __libc_calloc(size_t count, size_t bytes);
 extern "C" void* calloc(size_t count, size_t bytes) noexcept {
+  CountAllocation();
   return AllocationFails(count * bytes) ? nullptr : __libc_calloc(count, bytes);
 }
 

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -24,6 +25,9 @@ Http2Peer::Http2Peer(int port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  // What is sent in several parts does not wait for acknowledgements.
+  const int is_on = 1;
+  EXPECT_EQ(setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &is_on, sizeof(is_on)), 0);
   EXPECT_EQ(connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
 }
 
@@ -34,13 +38,13 @@ void Http2Peer::Send(const std::string& bytes) {
   static_cast<void>(send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL));
 }
 
-void Http2Peer::SendFrame(int type, int flags, const std::string& payload) {
+void Http2Peer::SendFrame(int type, int flags, const std::string& payload, uint32_t stream) {
   std::string frame;
   for (const int shift : {16, 8, 0})
     frame.push_back(static_cast<char>(payload.size() >> shift & 0xff));
   frame.push_back(static_cast<char>(type));
   frame.push_back(static_cast<char>(flags));
-  frame.append(4, '\0');  // Stream 0.
+  for (const int shift : {24, 16, 8, 0}) frame.push_back(static_cast<char>(stream >> shift & 0xff));
   Send(frame + payload);
 }
 

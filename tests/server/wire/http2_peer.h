@@ -14,10 +14,15 @@ namespace gemmd {
 class Http2Peer {
  public:
   // Frame types and flags of RFC 9113.
+  static constexpr int kData = 0;
+  static constexpr int kHeaders = 1;
   static constexpr int kSettings = 4;
   static constexpr int kPing = 6;
   static constexpr int kGoAway = 7;
+  static constexpr int kWindowUpdate = 8;
   static constexpr int kAck = 1;
+  static constexpr int kEndStream = 1;
+  static constexpr int kEndHeaders = 4;
 
   struct Frame {
     int type = 0;
@@ -31,7 +36,7 @@ class Http2Peer {
   Http2Peer& operator=(const Http2Peer&) = delete;
 
   void Send(const std::string& bytes);
-  void SendFrame(int type, int flags, const std::string& payload);
+  void SendFrame(int type, int flags, const std::string& payload, uint32_t stream = 0);
 
   // The client's preface, its empty settings and its acknowledgement of the server's.
   void Greet();

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How many allocations the server makes for a product, those of gRPC's server included. The peer is
+// a socket, so that no client's allocations are counted.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <iostream>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tests/server/wire/counted_allocations.h"
+#include "tests/server/wire/http2_peer.h"
+#include "tests/server/wire/running_server.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int kProducts = 64;  // In one message.
+constexpr int kWarmUp = 8;
+constexpr int kCounted = 32;
+
+std::string BigEndian(uint32_t value) {
+  std::string bytes;
+  for (const int shift : {24, 16, 8, 0}) bytes.push_back(static_cast<char>(value >> shift & 0xff));
+  return bytes;
+}
+
+// A caller of one method on one connection, without a gRPC library.
+class PlainCaller {
+ public:
+  PlainCaller(int port, std::string_view method) : peer_(port), method_(method) {
+    peer_.Greet();
+    // Windows that never fill: SETTINGS_INITIAL_WINDOW_SIZE, and the connection's.
+    constexpr uint32_t kMaxWindow = 0x7fffffff;
+    peer_.SendFrame(Http2Peer::kSettings, 0, std::string("\0\4", 2) + BigEndian(kMaxWindow));
+    peer_.SendFrame(Http2Peer::kWindowUpdate, 0, BigEndian(kMaxWindow - 0xffff));
+  }
+
+  void StartCall() {
+    stream_ = stream_ == 0 ? 1 : stream_ + 2;
+    peer_.SendFrame(Http2Peer::kHeaders, Http2Peer::kEndHeaders, Headers(), stream_);
+  }
+
+  void SendMessage(const std::string& message, bool is_last) {
+    const std::string prefix =
+        std::string(1, '\0') + BigEndian(static_cast<uint32_t>(message.size()));
+    peer_.SendFrame(Http2Peer::kData, is_last ? Http2Peer::kEndStream : 0, prefix + message,
+                    stream_);
+  }
+
+  // The next message of the call; nothing at its end.
+  std::optional<std::string> ReadMessage() {
+    constexpr size_t kPrefixBytes = 5;
+    while (true) {
+      if (received_.size() >= kPrefixBytes) {
+        size_t bytes = 0;
+        for (size_t i = 1; i < kPrefixBytes; ++i) {
+          bytes = bytes << 8 | static_cast<unsigned char>(received_[i]);
+        }
+        if (received_.size() >= kPrefixBytes + bytes) {
+          std::string message = received_.substr(kPrefixBytes, bytes);
+          received_.erase(0, kPrefixBytes + bytes);
+          return message;
+        }
+      }
+      const std::optional<Http2Peer::Frame> frame = peer_.ReadFrame(absl::Seconds(60));
+      if (!frame.has_value()) return std::nullopt;
+      if (frame->type == Http2Peer::kData) received_ += frame->payload;
+      const bool has_ended = (frame->flags & Http2Peer::kEndStream) != 0;
+      if (frame->type == Http2Peer::kHeaders && has_ended) return std::nullopt;
+    }
+  }
+
+ private:
+  // The first call gives the fields to the table of RFC 7541, and later ones name their places.
+  std::string Headers() const {
+    const std::array<std::pair<std::string_view, std::string_view>, 8> fields = {
+        {{":method", "POST"},
+         {":scheme", "http"},
+         {":path", method_},
+         {":authority", "localhost"},
+         {"te", "trailers"},
+         {"content-type", "application/grpc"},
+         {"user-agent", "plain"},
+         {"grpc-timeout", "60S"}}};
+    constexpr size_t kFirstPlace = 62;  // That of the field which was given last.
+    std::string block;
+    for (size_t i = 0; i < fields.size(); ++i) {
+      if (stream_ > 1) {
+        block.push_back(static_cast<char>(0x80 | (kFirstPlace + fields.size() - 1 - i)));
+        continue;
+      }
+      block.push_back(0x40);
+      for (const std::string_view text : {fields[i].first, fields[i].second}) {
+        block.push_back(static_cast<char>(text.size()));
+        block += text;
+      }
+    }
+    return block;
+  }
+
+  Http2Peer peer_;
+  const std::string method_;
+  uint32_t stream_ = 0;
+  std::string received_;
+};
+
+// The allocations of the server for each product while `ask` asks for so many: the fewest of
+// several times, because now and then the server looks at something else meanwhile.
+template <typename Ask>
+double AllocationsPerProduct(int products, const Ask& ask) {
+  is_uncounted = true;
+  for (int i = 0; i < kWarmUp; ++i) ask();
+  int64_t fewest = std::numeric_limits<int64_t>::max();
+  for (int i = 0; i < kCounted; ++i) {
+    const int64_t before = allocations;
+    ask();
+    fewest = std::min(fewest, allocations - before);
+  }
+  is_uncounted = false;
+  const double count = static_cast<double>(fewest) / products;
+  std::cout << "allocations per product: " << count << "\n";
+  return count;
+}
+
+double CountOfList(const v1::MultiplyRequest& request) {
+  RunningServer running(TestDevice::kOwnCpu);
+  PlainCaller caller(running.port(), "/gemmd.v1.Gemm/MultiplyStream");
+  v1::MultiplyStreamRequest message;
+  for (int i = 0; i < kProducts; ++i) *message.add_requests() = request;
+  const std::string bytes = message.SerializeAsString();
+  caller.StartCall();
+  return AllocationsPerProduct(kProducts, [&] {
+    caller.SendMessage(bytes, /*is_last=*/false);
+    for (int answers = 0; answers < kProducts;) {
+      const std::optional<std::string> text = caller.ReadMessage();
+      ASSERT_TRUE(text.has_value());
+      v1::MultiplyStreamResponse response;
+      ASSERT_TRUE(response.ParseFromString(*text));
+      for (const v1::MultiplyStreamAnswer& answer : response.answers()) {
+        ASSERT_TRUE(answer.has_response()) << answer.error().message();
+      }
+      answers += response.answers_size();
+    }
+  });
+}
+
+v1::MultiplyRequest Bytes(int64_t size) {
+  v1::MultiplyRequest request;
+  request.set_m(size);
+  request.set_n(size);
+  request.set_k(size);
+  for (v1::Operand* operand : {request.mutable_a(), request.mutable_b()}) {
+    operand->set_type(v1::ELEMENT_TYPE_S8);
+    operand->set_data(std::string(static_cast<size_t>(size * size), '\1'));
+  }
+  return request;
+}
+
+TEST(ProductAllocationTest, OfAListThatRunsOneByOne) {
+  EXPECT_LE(CountOfList(IntegerRequest(4, 4, 4)), 42);
+}
+
+TEST(ProductAllocationTest, OfAListThatRunsTogether) { EXPECT_LE(CountOfList(Bytes(4)), 50); }
+
+TEST(ProductAllocationTest, OfAUnaryCall) {
+  RunningServer running(TestDevice::kOwnCpu);
+  PlainCaller caller(running.port(), "/gemmd.v1.Gemm/Multiply");
+  const std::string bytes = IntegerRequest(4, 4, 4).SerializeAsString();
+  constexpr int kCalls = 16;
+  const double count = AllocationsPerProduct(kCalls, [&] {
+    for (int i = 0; i < kCalls; ++i) {
+      caller.StartCall();
+      caller.SendMessage(bytes, /*is_last=*/true);
+      ASSERT_TRUE(caller.ReadMessage().has_value());
+      ASSERT_FALSE(caller.ReadMessage().has_value());
+    }
+  });
+  EXPECT_LE(count, 64);
+}
+
+}  // namespace
+}  // namespace gemmd
