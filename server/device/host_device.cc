@@ -116,7 +116,9 @@ HostDevice::~HostDevice() {
 
 void HostDevice::Submit(const Job& job, Done done) {
   MutexLock lock(&mutex_);
-  pending_.push_back({job, std::move(done), clock_.NowNs()});
+  if (spare_.empty()) spare_.emplace_back();
+  spare_.front() = {job, std::move(done), clock_.NowNs()};
+  pending_.splice(pending_.end(), spare_, spare_.begin());
 }
 
 void HostDevice::Abort(JobId id) {
@@ -161,7 +163,7 @@ bool HostDevice::TakeNext(Pending& next) {
   }
   if (pending_.empty()) return false;
   next = std::move(pending_.front());
-  pending_.pop_front();
+  spare_.splice(spare_.begin(), pending_, pending_.begin());
   running_id_ = next.job.id;
   abort_.store(next.is_aborted, std::memory_order_relaxed);
   return true;

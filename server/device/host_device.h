@@ -6,7 +6,7 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
+#include <list>
 #include <memory>
 #include <thread>
 
@@ -65,8 +65,9 @@ class HostDevice final : public Device {
   DeviceProfile profile_;
 
   Mutex mutex_;
-  std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
-  JobId running_id_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: none, or one that is never aborted.
+  std::list<Pending> pending_ ABSL_GUARDED_BY(mutex_);
+  std::list<Pending> spare_ ABSL_GUARDED_BY(mutex_);  // Entries of jobs that no longer wait.
+  JobId running_id_ ABSL_GUARDED_BY(mutex_) = 0;      // 0: none, or one that is never aborted.
   bool measured_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 

@@ -37,15 +37,11 @@ std::string HashOf(Piece bytes) {
 
 std::vector<std::byte> Copied(Piece bytes) { return {bytes.begin(), bytes.end()}; }
 
-// The kernel that ran: the device may have taken another one than it was given.
-const Kernel* KernelOf(const JobResult& result, const Kernel& given) {
-  return result.outcome.kernel != nullptr ? result.outcome.kernel : &given;
-}
-
 // D, in memory of the host.
-Piece ResultOf(const Job& job, const JobResult& result) {
+Piece ResultOf(const Product& product) {
+  const Job& job = product.job;
   if (job.d.memory != nullptr) return {job.d.memory, static_cast<size_t>(job.d_bytes)};
-  return result.outcome.d.bytes();
+  return product.outcome.d.bytes();
 }
 
 // Whether another product has written what this one reads or made: then nothing can be said of it.
@@ -59,21 +55,10 @@ std::string WhereOf(const verify::WrongElement& element) {
 
 }  // namespace
 
-struct AnswerChecker::Task {
-  std::unique_ptr<CheckedJob> job;
-  JobResult result;  // That is checked.
-  Done done;
-  Place place;  // That gave the result.
-  int64_t begun_ns = 0;
-  int wrong_answers = 0;
-  // For a product that is computed once more.
-  Place again_place;
-  HeldBytes again;
-};
-
 AnswerChecker::AnswerChecker(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
                              Stats& stats, const Clock& clock, const VerifyOptions& options,
-                             IncidentLog* log, std::function<std::string(size_t device)> chip_state)
+                             IncidentLog* log, std::function<std::string(size_t device)> chip_state,
+                             Done done)
     : devices_(devices),
       scheduler_(scheduler),
       stats_(stats),
@@ -81,6 +66,7 @@ AnswerChecker::AnswerChecker(const std::vector<ServedDevice>& devices, Scheduler
       options_(options),
       log_(log),
       chip_state_(std::move(chip_state)),
+      done_(std::move(done)),
       threads_(options.threads) {}
 
 AnswerChecker::~AnswerChecker() {
@@ -93,231 +79,218 @@ AnswerChecker::~AnswerChecker() {
   mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return canaries_ == 0; });
 }
 
-void AnswerChecker::Check(std::unique_ptr<CheckedJob> job, JobResult result, Done done) {
-  auto task = std::make_unique<Task>();
-  task->place = {job->served, KernelOf(result, *job->job.kernel)};
-  task->job = std::move(job);
-  task->result = std::move(result);
-  task->done = std::move(done);
-  task->begun_ns = clock_.NowNs();
-  ProductTensors* const tensors = task->job->job.tensors;
-  if (tensors == nullptr) return Begin(std::move(task));
-  tensors->BringToHost([this, task = std::move(task)](const absl::Status& status) mutable {
-    status.ok() ? Begin(std::move(task)) : EndNotVerified(std::move(task), "unread");
+void AnswerChecker::Check(std::unique_ptr<Product> product) {
+  product->check_begun_ns = clock_.NowNs();
+  ProductTensors* const tensors = product->job.tensors;
+  if (tensors == nullptr) return Begin(std::move(product));
+  tensors->BringToHost([this, product = std::move(product)](const absl::Status& status) mutable {
+    status.ok() ? Begin(std::move(product)) : EndNotVerified(std::move(product), "unread");
   });
 }
 
-void AnswerChecker::Begin(std::unique_ptr<Task> task) {
-  if (task->job->rule.mode == VerifyMode::kDuplicate) return ComputeOnceMore(std::move(task));
-  const JobId id = task->result.id;
-  threads_.Submit(id, [this, task = std::move(task)](verify::Draw& draw, AbortFlag abort) mutable {
-    Verify(std::move(task), draw, abort);
-  });
+void AnswerChecker::Begin(std::unique_ptr<Product> product) {
+  if (product->check.mode == VerifyMode::kDuplicate) return ComputeOnceMore(std::move(product));
+  const JobId id = product->id;
+  threads_.Submit(
+      id, [this, product = std::move(product)](verify::Draw& draw, AbortFlag abort) mutable {
+        Verify(std::move(product), draw, abort);
+      });
 }
 
-absl::StatusOr<verify::CheckResult> AnswerChecker::CheckOnce(const Task& task, verify::Draw& draw,
-                                                             AbortFlag abort) {
-  const CheckedJob& job = *task.job;
+absl::StatusOr<verify::CheckResult> AnswerChecker::CheckOnce(const Product& product,
+                                                             verify::Draw& draw, AbortFlag abort) {
   return OrNoMemory(kNoMemory, [&] {
-    const FlatOperands operands(job.job);
-    const verify::CheckedProduct product =
-        CheckedProductOf(job.job, *task.place.kernel, task.place.served->device->profile().target,
-                         operands, ResultOf(job.job, task.result), abort);
-    return job.rule.mode == VerifyMode::kSampled ? verify::CheckSample(product, job.rule.rate, draw)
-                                                 : verify::CheckSums(product, draw);
+    const FlatOperands operands(product.job);
+    const verify::CheckedProduct checked =
+        CheckedProductOf(product.job, product.kernel(), product.device->profile().target, operands,
+                         ResultOf(product), abort);
+    return product.check.mode == VerifyMode::kSampled
+               ? verify::CheckSample(checked, product.check.rate, draw)
+               : verify::CheckSums(checked, draw);
   });
 }
 
-void AnswerChecker::Verify(std::unique_ptr<Task> task, verify::Draw& draw, AbortFlag abort) {
-  const CheckedJob& job = *task->job;
-  const absl::StatusOr<verify::CheckResult> check = CheckOnce(*task, draw, abort);
-  if (!check.ok()) return EndEarly(std::move(task), check.status());
-  if (IsOverwritten(job.job)) return EndNotVerified(std::move(task), "overwritten");
-  if (check->end != verify::CheckEnd::kWrong) return EndOk(std::move(task), *check);
-  const Place place = task->place;
-  EndWrong(std::move(task), place, *check);
+void AnswerChecker::Verify(std::unique_ptr<Product> product, verify::Draw& draw, AbortFlag abort) {
+  const absl::StatusOr<verify::CheckResult> check = CheckOnce(*product, draw, abort);
+  if (!check.ok()) return EndEarly(std::move(product), check.status());
+  if (IsOverwritten(product->job)) return EndNotVerified(std::move(product), "overwritten");
+  if (check->end != verify::CheckEnd::kWrong) return EndOk(std::move(product), *check);
+  const Place place = {product->served, &product->kernel()};
+  EndWrong(std::move(product), place, *check);
 }
 
 // A check that was ended early: by the caller, or because its deadline passed.
-void AnswerChecker::EndEarly(std::unique_ptr<Task> task, const absl::Status& status) {
-  if (!absl::IsCancelled(status)) return EndWith(std::move(task), status);
-  const bool is_late = task->job->deadline_ns <= clock_.NowNs();
-  EndWith(std::move(task),
+void AnswerChecker::EndEarly(std::unique_ptr<Product> product, const absl::Status& status) {
+  if (!absl::IsCancelled(status)) return EndWith(std::move(product), status);
+  const bool is_late = product->deadline_ns <= clock_.NowNs();
+  EndWith(std::move(product),
           is_late ? absl::DeadlineExceededError("the deadline passed while D was checked")
                   : absl::CancelledError("cancelled while D was checked"));
 }
 
-void AnswerChecker::EndWith(std::unique_ptr<Task> task, absl::Status status) {
-  CheckedResult checked = {.result = std::move(task->result),
-                           .kernel = task->place.kernel,
-                           .served = task->place.served};
-  checked.result.outcome.status = std::move(status);
-  checked.result.outcome.d = HeldBytes();
-  std::move(task->done)(std::move(checked));
+void AnswerChecker::EndWith(std::unique_ptr<Product> product, absl::Status status) {
+  product->outcome.status = std::move(status);
+  product->outcome.d = HeldBytes();
+  done_(*product);
 }
 
-void AnswerChecker::EndOk(std::unique_ptr<Task> task, const verify::CheckResult& check) {
+void AnswerChecker::EndOk(std::unique_ptr<Product> product, const verify::CheckResult& check) {
   const bool is_passed = check.end == verify::CheckEnd::kPassed;
-  CheckedResult checked = {.kernel = task->place.kernel, .served = task->place.served};
-  checked.verification = {.mode = task->job->rule.mode,
-                          .end = is_passed ? VerifyEnd::kPassed : VerifyEnd::kNotVerified,
-                          .reason = check.reason,
-                          .elements_checked = check.elements_checked,
-                          .miss_probability = check.miss_probability,
-                          .cost = check.cost,
-                          .least_error = check.least_error,
-                          .verify_ns = clock_.NowNs() - task->begun_ns,
-                          .wrong_answers = task->wrong_answers};
-  if (task->again_place.kernel != nullptr) {
-    checked.verification.kernel = task->again_place.kernel->name;
-    checked.verification.device = task->again_place.served->device->info().name;
+  AnswerVerification& verification = product->verification.emplace();
+  verification = {.mode = product->check.mode,
+                  .end = is_passed ? VerifyEnd::kPassed : VerifyEnd::kNotVerified,
+                  .reason = check.reason,
+                  .elements_checked = check.elements_checked,
+                  .miss_probability = check.miss_probability,
+                  .cost = check.cost,
+                  .least_error = check.least_error,
+                  .verify_ns = clock_.NowNs() - product->check_begun_ns,
+                  .wrong_answers = product->wrong_answers};
+  if (product->again_kernel != nullptr) {
+    verification.kernel = product->again_kernel->name;
+    verification.device = product->again_served->device->info().name;
   }
-  stats_.AddVerification(checked.verification);
-  checked.result = std::move(task->result);
-  std::move(task->done)(std::move(checked));
+  stats_.AddVerification(verification);
+  done_(*product);
 }
 
-void AnswerChecker::EndNotVerified(std::unique_ptr<Task> task, std::string_view reason) {
-  EndOk(std::move(task), {.end = verify::CheckEnd::kNotVerified,
-                          .reason = reason,
-                          .wrong = std::nullopt,
-                          .miss_probability = 1});
+void AnswerChecker::EndNotVerified(std::unique_ptr<Product> product, std::string_view reason) {
+  EndOk(std::move(product), {.end = verify::CheckEnd::kNotVerified,
+                             .reason = reason,
+                             .wrong = std::nullopt,
+                             .miss_probability = 1});
 }
 
 // The scheduler gives each id to one job at a time: the product's own has ended.
-Submission AnswerChecker::SubmissionFor(const Task& task, Place place) const {
-  const CheckedJob& job = *task.job;
+std::unique_ptr<Submission> AnswerChecker::SubmissionFor(const Product& product, Place place) {
   const DeviceProfile& profile = place.served->device->profile();
-  Submission submission;
-  submission.device = place.served->device;
-  submission.job = job.job;
-  submission.job.id = task.result.id;
-  submission.job.kernel = place.kernel;
-  submission.job.keeps_kernel = true;
+  auto submission = std::make_unique<Submission>();
+  submission->id = product.id;
+  submission->device = place.served->device;
+  Job& job = submission->job;
+  job = product.job;
+  job.kernel = place.kernel;
+  job.keeps_kernel = true;
   // From memory of the host, into memory of its own.
-  submission.job.tensors = nullptr;
-  submission.job.forms = nullptr;
-  submission.job.d = Destination();
-  for (Source Job::*const source : {&Job::a, &Job::b, &Job::c}) {
-    (submission.job.*source).is_resident = false;
-  }
-  submission.job.workspace_bytes =
-      std::max(job.job.workspace_bytes, place.kernel->workspace_bytes(job.job.problem).value_or(0));
-  submission.bytes = BytesRead(job.job.problem) + job.job.d_bytes;
-  submission.predicted_ns = PredictedNs(*place.kernel, job.job.problem, profile) +
-                            PredictedCopyNs(job.job.problem, profile);
-  submission.deadline_ns = job.deadline_ns;
-  submission.flow = job.flow;
-  submission.connection = job.connection;
-  submission.priority = job.priority;
-  if (job.caller != nullptr) submission.share = job.caller->grant.share;
+  job.tensors = nullptr;
+  job.forms = nullptr;
+  job.d = Destination();
+  for (Source Job::*const source : {&Job::a, &Job::b, &Job::c}) (job.*source).is_resident = false;
+  job.workspace_bytes =
+      std::max(job.workspace_bytes, place.kernel->workspace_bytes(job.problem).value_or(0));
+  submission->bytes = product.bytes;
+  submission->predicted_ns =
+      PredictedNs(*place.kernel, job.problem, profile) + PredictedCopyNs(job.problem, profile);
+  submission->deadline_ns = product.deadline_ns;
+  submission->caller = product.caller;
+  submission->connection = product.connection;
+  submission->priority = product.priority;
+  submission->share = product.share;
   return submission;
 }
 
-void AnswerChecker::ComputeOnceMore(std::unique_ptr<Task> task) {
-  CheckedJob& job = *task->job;
-  job.job.kernel = task->place.kernel;
-  job.served = task->place.served;
-  task->again_place = EqualPlace(job);
-  Submission submission = SubmissionFor(*task, task->again_place);
-  submission.done = [this, task = std::move(task)](JobResult again) mutable {
-    if (!again.outcome.status.ok()) {
-      return EndWith(std::move(task), std::move(again.outcome.status));
-    }
-    task->again_place.kernel = KernelOf(again, *task->again_place.kernel);
-    task->again = std::move(again.outcome.d);
-    const JobId id = task->result.id;
-    threads_.Submit(id, [this, task = std::move(task)](verify::Draw&, AbortFlag abort) mutable {
-      Compare(std::move(task), abort);
-    });
+void AnswerChecker::ComputeOnceMore(std::unique_ptr<Product> product) {
+  const Place place = EqualPlace(*product);
+  std::unique_ptr<Submission> again = SubmissionFor(*product, place);
+  again->done = [this, place,
+                 product = std::move(product)](std::unique_ptr<Submission> ended) mutable {
+    JobOutcome& outcome = ended->outcome;
+    if (!outcome.status.ok()) return EndWith(std::move(product), std::move(outcome.status));
+    product->again_served = place.served;
+    product->again_kernel = outcome.kernel != nullptr ? outcome.kernel : place.kernel;
+    product->again = std::move(outcome.d);
+    const JobId id = product->id;
+    threads_.Submit(id,
+                    [this, product = std::move(product)](verify::Draw&, AbortFlag abort) mutable {
+                      Compare(std::move(product), abort);
+                    });
   };
-  scheduler_.Submit(std::move(submission));
+  scheduler_.Submit(std::move(again));
 }
 
-void AnswerChecker::Compare(std::unique_ptr<Task> task, AbortFlag abort) {
-  const Job& job = task->job->job;
+void AnswerChecker::Compare(std::unique_ptr<Product> product, AbortFlag abort) {
   verify::CheckResult check =
-      verify::CompareResults(job.problem, ResultOf(job, task->result), task->again.bytes());
-  if (IsOverwritten(job)) return EndNotVerified(std::move(task), "overwritten");
-  if (check.end != verify::CheckEnd::kWrong) return EndOk(std::move(task), check);
-  Place blamed = task->place;
-  if (verify::CanRecompute(*task->place.kernel).ok()) {
-    const absl::StatusOr<bool> is_first_right = IsElementRight(*task, *check.wrong, abort);
-    if (!is_first_right.ok()) return EndEarly(std::move(task), is_first_right.status());
+      verify::CompareResults(product->job.problem, ResultOf(*product), product->again.bytes());
+  if (IsOverwritten(product->job)) return EndNotVerified(std::move(product), "overwritten");
+  if (check.end != verify::CheckEnd::kWrong) return EndOk(std::move(product), check);
+  Place blamed = {product->served, &product->kernel()};
+  if (verify::CanRecompute(*blamed.kernel).ok()) {
+    const absl::StatusOr<bool> is_first_right = IsElementRight(*product, *check.wrong, abort);
+    if (!is_first_right.ok()) return EndEarly(std::move(product), is_first_right.status());
     if (*is_first_right) {
-      blamed = task->again_place;
+      blamed = {product->again_served, product->again_kernel};
       std::swap(check.wrong->got_bits, check.wrong->want_bits);
     }
   }
-  EndWrong(std::move(task), blamed, check);
+  EndWrong(std::move(product), blamed, check);
 }
 
-absl::StatusOr<bool> AnswerChecker::IsElementRight(const Task& task,
+absl::StatusOr<bool> AnswerChecker::IsElementRight(const Product& product,
                                                    const verify::WrongElement& element,
                                                    AbortFlag abort) {
-  const Job& job = task.job->job;
   return OrNoMemory(kNoMemory, [&]() -> absl::StatusOr<bool> {
-    const FlatOperands operands(job);
-    const verify::CheckedProduct product =
-        CheckedProductOf(job, *task.place.kernel, task.place.served->device->profile().target,
-                         operands, ResultOf(job, task.result), abort);
+    const FlatOperands operands(product.job);
+    const verify::CheckedProduct checked =
+        CheckedProductOf(product.job, product.kernel(), product.device->profile().target, operands,
+                         ResultOf(product), abort);
     verify::CheckResult first;
-    RETURN_IF_ERROR(verify::Recompute(product, element.batch, absl::MakeConstSpan(&element.row, 1),
+    RETURN_IF_ERROR(verify::Recompute(checked, element.batch, absl::MakeConstSpan(&element.row, 1),
                                       absl::MakeConstSpan(&element.column, 1), first));
     return first.end == verify::CheckEnd::kPassed;
   });
 }
 
-void AnswerChecker::EndWrong(std::unique_ptr<Task> task, Place place,
+void AnswerChecker::EndWrong(std::unique_ptr<Product> product, Place place,
                              const verify::CheckResult& check) {
   const std::string& device = place.served->device->info().name;
+  const VerifyMode mode = product->check.mode;
   DeviceTrust* const trust = place.served->trust;
   const bool took_out = trust != nullptr && trust->AddWrongAnswer(*place.kernel);
-  stats_.AddVerification(task->job->rule.mode, VerifyEnd::kFailed, clock_.NowNs() - task->begun_ns);
+  stats_.AddVerification(mode, VerifyEnd::kFailed, clock_.NowNs() - product->check_begun_ns);
   const absl::Status noted = OrNoMemory("no memory for a copy of the operands", [&] {
-    Note(*task, place, check, took_out);
+    Note(*product, place, check, took_out);
     return absl::OkStatus();
   });
   if (!noted.ok()) {
     spdlog::error("event=incident_not_kept reason={}", LogValue(std::string(noted.message())));
   }
   spdlog::error("event=wrong_answer device={} kernel={} problem={} element={} mode={} out={}",
-                LogValue(device), place.kernel->name, LogValue(Describe(task->job->job.problem)),
-                LogValue(WhereOf(*check.wrong)), NameOf(task->job->rule.mode), took_out);
+                LogValue(device), place.kernel->name, LogValue(Describe(product->job.problem)),
+                LogValue(WhereOf(*check.wrong)), NameOf(mode), took_out);
   if (trust != nullptr && trust->status().ok()) RunCanaries(*place.served);
-  ++task->wrong_answers;
+  ++product->wrong_answers;
   // A tensor is not written once more: others may have read it.
+  const Destination& d = product->job.d;
   const bool is_tried =
-      options_.retry && task->wrong_answers <= kMostRetries && task->job->job.d.memory == nullptr;
-  const Place elsewhere = is_tried ? PlaceForRetry(*task->job) : Place();
-  if (elsewhere.kernel != nullptr) return ComputeElsewhere(std::move(task), elsewhere);
+      options_.retry && product->wrong_answers <= kMostRetries && d.memory == nullptr;
+  const Place elsewhere = is_tried ? PlaceForRetry(*product) : Place();
+  if (elsewhere.kernel != nullptr) return ComputeElsewhere(std::move(product), elsewhere);
   // A new tensor is never shown.
-  const Destination& d = task->job->job.d;
   const bool is_left = d.memory != nullptr && !d.is_new;
   absl::Status status = absl::DataLossError(
       Concat("d: ", place.kernel->name, " on ", device, " gave a wrong element at ",
              WhereOf(*check.wrong), is_left ? "; its tensor is undefined" : "; it is not answered",
-             " (verify ", NameOf(task->job->rule.mode), ")"));
-  EndWith(std::move(task), std::move(status));
+             " (verify ", NameOf(mode), ")"));
+  EndWith(std::move(product), std::move(status));
 }
 
-void AnswerChecker::Note(const Task& task, Place place, const verify::CheckResult& check,
+void AnswerChecker::Note(const Product& product, Place place, const verify::CheckResult& check,
                          bool took_out_device) {
   if (log_ == nullptr) return;
-  const Job& job = task.job->job;
+  const Job& job = product.job;
   Incident incident;
   incident.time_unix_ns = absl::ToUnixNanos(absl::Now());
   incident.device = place.served->device->info().name;
   incident.kernel = std::string(place.kernel->name);
   incident.problem = Describe(job.problem);
-  incident.mode = task.job->rule.mode;
+  incident.mode = product.check.mode;
   incident.element = *check.wrong;
   incident.wrong_elements = check.wrong_elements;
   incident.element_type = job.problem.d.type;
   if (chip_state_) {
     incident.chip_state = chip_state_(static_cast<size_t>(place.served - devices_.data()));
   }
-  incident.request_id = task.job->request_id;
+  incident.request_id = product.arrival.request_id;
   incident.took_out_device = took_out_device;
   // Where there is no memory for the operands in one piece, the incident is noted without them.
   std::shared_ptr<KeptProduct> kept;
@@ -350,27 +323,20 @@ std::shared_ptr<KeptProduct> AnswerChecker::Keep(const Job& job, Incident& incid
   return kept;
 }
 
-void AnswerChecker::ComputeElsewhere(std::unique_ptr<Task> task, Place place) {
-  Submission submission = SubmissionFor(*task, place);
-  submission.done = [this, place, task = std::move(task)](JobResult result) mutable {
-    task->place = {place.served, KernelOf(result, *place.kernel)};
-    task->again = HeldBytes();
-    task->again_place = Place();
-    task->result.outcome = std::move(result.outcome);
-    if (!task->result.outcome.status.ok()) {
-      absl::Status status = task->result.outcome.status;
-      return EndWith(std::move(task), std::move(status));
-    }
-    task->job->job.kernel = place.kernel;
-    task->job->served = place.served;
-    if (task->job->rule.mode == VerifyMode::kDuplicate) return ComputeOnceMore(std::move(task));
-    const JobId id = task->result.id;
-    threads_.Submit(id,
-                    [this, task = std::move(task)](verify::Draw& draw, AbortFlag abort) mutable {
-                      Verify(std::move(task), draw, abort);
-                    });
+void AnswerChecker::ComputeElsewhere(std::unique_ptr<Product> product, Place place) {
+  std::unique_ptr<Submission> other = SubmissionFor(*product, place);
+  other->done = [this, place,
+                 product = std::move(product)](std::unique_ptr<Submission> ended) mutable {
+    product->served = place.served;
+    product->device = place.served->device;
+    product->job.kernel = place.kernel;
+    product->outcome = std::move(ended->outcome);
+    product->again = HeldBytes();
+    product->again_kernel = nullptr;
+    if (!product->outcome.status.ok()) return done_(*product);
+    Begin(std::move(product));
   };
-  scheduler_.Submit(std::move(submission));
+  scheduler_.Submit(std::move(other));
 }
 
 }  // namespace gemmd

@@ -23,43 +23,45 @@ bool AnswerChecker::CanRun(Place place, const Problem& problem) const {
   return std::find(quarantined.begin(), quarantined.end(), place.kernel) == quarantined.end();
 }
 
-bool AnswerChecker::MayUse(const CheckedJob& job, const ServedDevice& served) {
-  return job.caller == nullptr || job.caller->grant.MayUse(served.device->info().name);
+bool AnswerChecker::MayUse(const Product& product, const ServedDevice& served) {
+  const Identity* const caller = product.arrival.caller.get();
+  return caller == nullptr || caller->grant.MayUse(served.device->info().name);
 }
 
 // Where the same bits come from: an equal device, another kernel of the same instruction, or, where
 // there is neither, the same kernel again.
-AnswerChecker::Place AnswerChecker::EqualPlace(const CheckedJob& job) const {
-  const DeviceInfo& own = job.served->device->info();
-  const Kernel& kernel = *job.job.kernel;
+AnswerChecker::Place AnswerChecker::EqualPlace(const Product& product) const {
+  const DeviceInfo& own = product.served->device->info();
+  const Kernel& kernel = product.kernel();
   for (const ServedDevice& served : devices_) {
     const DeviceInfo& info = served.device->info();
     const bool is_equal = info.kind == own.kind && info.description == own.description &&
-                          info.chip == own.chip && &served != job.served && MayUse(job, served);
-    if (is_equal && CanRun({&served, &kernel}, job.job.problem)) return {&served, &kernel};
+                          info.chip == own.chip && &served != product.served &&
+                          MayUse(product, served);
+    if (is_equal && CanRun({&served, &kernel}, product.job.problem)) return {&served, &kernel};
   }
   if (kernel.instruction != nullptr) {
     for (const Kernel& other : Catalog(own.kind)) {
       if (&other == &kernel || !ShareInstruction(other, kernel)) continue;
-      if (CanRun({job.served, &other}, job.job.problem)) return {job.served, &other};
+      if (CanRun({product.served, &other}, product.job.problem)) return {product.served, &other};
     }
   }
-  return {job.served, &kernel};
+  return {product.served, &kernel};
 }
 
-AnswerChecker::Place AnswerChecker::PlaceForRetry(const CheckedJob& job) const {
+AnswerChecker::Place AnswerChecker::PlaceForRetry(const Product& product) const {
   for (const ServedDevice& served : devices_) {
     const DeviceInfo& info = served.device->info();
-    if (!job.device.empty() && info.name != job.device) continue;
-    if (!MayUse(job, served)) continue;
-    if (!served.readiness().ok() || !served.device->CheckSize(job.job.problem).ok()) continue;
+    if (!product.wanted_device.empty() && info.name != product.wanted_device) continue;
+    if (!MayUse(product, served)) continue;
+    if (!served.readiness().ok() || !served.device->CheckSize(product.job.problem).ok()) continue;
     const std::vector<const Kernel*> quarantined =
         served.trust == nullptr ? std::vector<const Kernel*>() : served.trust->quarantined();
-    Constraints constraints = job.constraints;
+    Constraints constraints = product.constraints;
     constraints.quarantined = quarantined;
     const Kernel* const kernel =
-        FindBest(Catalog(info.kind), job.job.problem, constraints, served.device->profile());
-    if (kernel != nullptr && NeedsOf(job.rule, *kernel, job.job.problem).ok()) {
+        FindBest(Catalog(info.kind), product.job.problem, constraints, served.device->profile());
+    if (kernel != nullptr && NeedsOf(product.check, *kernel, product.job.problem).ok()) {
       return {&served, kernel};
     }
   }
@@ -75,15 +77,15 @@ void AnswerChecker::RunCanaries(const ServedDevice& served) {
     if (!made.ok() || !CanRun({&served, &kernel}, (*made)->job.problem)) continue;
     engines.insert(kernel.engine);
     std::shared_ptr<CanaryProduct> canary = *std::move(made);
-    Submission submission;
-    submission.device = served.device;
-    submission.job = canary->job;
-    submission.job.keeps_kernel = true;
-    submission.predicted_ns = PredictedNs(kernel, canary->job.problem, served.device->profile());
-    submission.flow = "canary";
-    submission.done = [this, &served, &kernel, canary](JobResult result) {
-      absl::Status status = result.outcome.status;
-      if (status.ok()) status = canary->Check(result.outcome.d.bytes());
+    auto submission = std::make_unique<Submission>();
+    submission->device = served.device;
+    submission->job = canary->job;
+    submission->job.keeps_kernel = true;
+    submission->predicted_ns = PredictedNs(kernel, canary->job.problem, served.device->profile());
+    submission->caller = "canary";
+    submission->done = [this, &served, &kernel, canary](std::unique_ptr<Submission> ended) {
+      absl::Status status = ended->outcome.status;
+      if (status.ok()) status = canary->Check(ended->outcome.d.bytes());
       EndCanary(served, kernel, status);
     };
     {

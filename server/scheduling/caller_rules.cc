@@ -21,43 +21,34 @@ absl::Status CheckMessage(int64_t bytes, const Arrival& arrival) {
 }
 
 absl::Status RestrictToGrant(const Grant& grant, const std::vector<ServedDevice>& devices,
-                             const ProductRunner& runner, ParsedRequest& parsed) {
-  if (grant.is_low_priority) parsed.priority = Priority::kLow;
-  if (grant.devices.empty() || grant.MayUse(parsed.device)) return absl::OkStatus();
+                             const ProductRunner& runner, Product& product) {
+  if (grant.is_low_priority) product.priority = Priority::kLow;
+  if (grant.devices.empty() || grant.MayUse(product.wanted_device)) return absl::OkStatus();
   std::string first;
   for (const ServedDevice& served : devices) {
     const std::string& name = served.device->info().name;
-    if (!parsed.device.empty() || !grant.MayUse(name)) continue;
+    if (!product.wanted_device.empty() || !grant.MayUse(name)) continue;
     if (first.empty()) first = name;
-    parsed.device = name;
-    const absl::StatusOr<ProductRunner::Placement> place = runner.FindPlace(parsed);
+    product.wanted_device = name;
+    const absl::StatusOr<ProductRunner::Placement> place = runner.FindPlace(product);
     if (place.ok() && place->kernel != nullptr) return absl::OkStatus();
-    parsed.device.clear();
+    product.wanted_device.clear();
   }
-  parsed.device = first;  // It says best why it has no kernel.
+  product.wanted_device = first;  // It says best why it has no kernel.
   if (!first.empty()) return absl::OkStatus();
   return absl::PermissionDeniedError(
       Concat("device: got one that the rules do not allow to this caller, want one of ",
              absl::StrJoin(grant.devices, ", ")));
 }
 
-absl::Status EnterMeter(const Identity& identity, const PreparedProduct& product, int64_t now_ns,
-                        ProductCaller& caller) {
+absl::Status EnterMeter(const Identity& identity, Product& product, int64_t now_ns) {
   int64_t retry_after_ns = 0;
   absl::StatusOr<Meter::Entry> entry = identity.meter->Enter(
-      identity.grant.in_flight, product.bytes, product.expected_ns, now_ns, &retry_after_ns);
+      identity.grant.in_flight, product.room_bytes, product.expected_ns, now_ns, &retry_after_ns);
   if (!entry.ok()) {
     return WithRetryAfterMs(entry.status(), RetryMs(std::max(retry_after_ns, product.expected_ns)));
   }
-  // Several that ran as one all took the time of the whole, so that the caller would pay it anew
-  // for each of them.
-  const int64_t most_ns =
-      2 * std::min(product.expected_ns, std::numeric_limits<int64_t>::max() / 2);
-  caller.done = [entry = *std::move(entry), most_ns,
-                 done = std::move(caller.done)](ProductOutcome outcome) mutable {
-    if (outcome.status.ok()) entry.Took(std::min(outcome.timing[Stage::kCompute], most_ns));
-    std::move(done)(std::move(outcome));
-  };
+  product.entry = *std::move(entry);
   return absl::OkStatus();
 }
 
@@ -67,10 +58,21 @@ void CountRefusal(const Arrival& arrival) {
   }
 }
 
-void CountEnd(const Arrival& arrival, const ProductOutcome& outcome, int64_t joined) {
-  if (arrival.caller == nullptr || arrival.caller->use == nullptr) return;
-  if (!outcome.status.ok()) return arrival.caller->use->AddFailure();
-  arrival.caller->use->AddAnswer(outcome.timing[Stage::kCompute] / std::max<int64_t>(joined, 1));
+void CountEnd(Product& product) {
+  const Identity* const caller = product.arrival.caller.get();
+  if (caller == nullptr) return;
+  const bool is_ok = product.outcome.status.ok();
+  const int64_t compute_ns = product.timing[Stage::kCompute];
+  if (is_ok) {
+    // Several that ran as one all took the time of the whole, so that the caller would pay it anew
+    // for each of them.
+    const int64_t most_ns =
+        2 * std::min(product.expected_ns, std::numeric_limits<int64_t>::max() / 2);
+    product.entry.Took(std::min(compute_ns, most_ns));
+  }
+  if (caller->use == nullptr) return;
+  if (!is_ok) return caller->use->AddFailure();
+  caller->use->AddAnswer(compute_ns / std::max<int64_t>(product.joined, 1));
 }
 
 }  // namespace gemmd

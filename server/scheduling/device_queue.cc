@@ -39,7 +39,7 @@ void DeviceQueue::Remove(Job& job) {
 
 void DeviceQueue::Unlist(Class& of, Job& job) {
   of.fair.Remove(job);
-  if (job.is_doubtful && of.doubtful.erase(job.id) > 0) of.doubtful_ns -= job.cost_ns;
+  if (of.doubtful.Remove(job)) of.doubtful_ns -= job.cost_ns;
 }
 
 void DeviceQueue::LearnPace(const Job& job, int64_t ran_ns, bool is_whole) {
@@ -52,7 +52,7 @@ void DeviceQueue::LearnPace(const Job& job, int64_t ran_ns, bool is_whole) {
 void DeviceQueue::SetAside(Class& of, Job& job) {
   Unlist(of, job);
   job.is_doubtful = true;
-  of.doubtful.emplace(job.id, &job);
+  of.doubtful.Insert(job);
   of.doubtful_ns += job.cost_ns;
 }
 
@@ -90,7 +90,7 @@ DeviceQueue::Choice DeviceQueue::TakeNext(int64_t now_ns) {
 }
 
 void DeviceQueue::Launch(Class& of, Job& job) {
-  if (job.is_doubtful && of.doubtful.erase(job.id) > 0) of.doubtful_ns -= job.cost_ns;
+  if (of.doubtful.Remove(job)) of.doubtful_ns -= job.cost_ns;
   // Since it came, its caller's jobs may have turned out to take longer or shorter than expected.
   of.fair.Launch(job, CostNs(job.flow->pace, job.basis_ns()));
   const Class& others = classes_[job.priority == Priority::kNormal ? kLow : kNormal];

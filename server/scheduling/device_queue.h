@@ -17,7 +17,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <string_view>
 #include <vector>
 
@@ -43,6 +42,8 @@ inline int64_t LeftNs(int64_t deadline_ns, int64_t now_ns) {
 class DeviceQueue {
  public:
   struct Job : FairQueue::Job {
+    // The predicted time on the device. Whether the job can be in time at all rests on this alone:
+    // a job that is not run corrects no prediction.
     int64_t predicted_ns = 0;
     int64_t expected_ns = 0;  // By what jobs like this one took; 0: as predicted.
     int64_t deadline_ns = kNoDeadlineNs;
@@ -51,6 +52,7 @@ class DeviceQueue {
 
     // The queue's own.
     bool is_doubtful = false;
+    JobLinks<Job> doubtful;
     bool is_owed_for = false;  // Both priorities waited when it was launched.
 
     // What the caller's pace multiplies.
@@ -103,13 +105,13 @@ class DeviceQueue {
  private:
   struct Class {
     FairQueue fair;
-    std::map<JobId, Job*> doubtful;  // They wait until `fair` is empty.
+    LinkedJobs<Job, &Job::doubtful> doubtful;  // They wait until `fair` is empty.
     int64_t doubtful_ns = 0;
 
     bool empty() const { return fair.empty() && doubtful.empty(); }
     int64_t waiting_ns() const { return fair.waiting_ns() + doubtful_ns; }
     Job& first() const {
-      return fair.empty() ? *doubtful.begin()->second : static_cast<Job&>(fair.first());
+      return fair.empty() ? *doubtful.first() : static_cast<Job&>(fair.first());
     }
   };
 

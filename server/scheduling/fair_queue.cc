@@ -65,7 +65,7 @@ FairQueue::Flow& FairQueue::FlowWithin(Flow& parent, uint64_t key, size_t most_i
 FairQueue::Job& FairQueue::FirstOf(const Flow& flow) {
   const Flow* next = &flow;
   while (!next->order.empty()) next = *next->order.begin();
-  return *next->waiting.begin()->second;
+  return *next->waiting.first();
 }
 
 // Where the flow's next job starts. The tag of a flow that waits stands for its place in the order;
@@ -104,7 +104,7 @@ void FairQueue::Enter(const FlowId& id, Job& job) {
     flow->waiting_ns += job.cost_ns;
     if (flow->inside++ == 0) ++flow->parent->busy_flows;
   }
-  connection.waiting.emplace_hint(connection.waiting.end(), job.id, &job);
+  connection.waiting.Insert(job);
   all_.waiting_ns += job.cost_ns;
   WeighLone(caller);
 }
@@ -120,7 +120,7 @@ void FairQueue::Leave(Job& job) {
 }
 
 void FairQueue::Remove(Job& job) {
-  if (job.flow->waiting.erase(job.id) == 0) return;
+  if (!job.flow->waiting.Remove(job)) return;
   for (Flow* flow = job.flow; flow != &all_; flow = flow->parent) {
     flow->waiting_ns -= job.cost_ns;
     if (!flow->waits()) flow->parent->order.erase(flow);

@@ -27,6 +27,7 @@
 
 #include "server/device/device.h"
 #include "server/scheduling/flow.h"
+#include "server/scheduling/linked_jobs.h"
 
 namespace gemmd {
 
@@ -42,6 +43,7 @@ class FairQueue {
     Flow* flow = nullptr;
     uint64_t connection = 0;
     bool is_lone = false;  // Its connection had nothing else inside when it came.
+    JobLinks<Job> waiting;
   };
 
   struct IsEarlier {
@@ -61,7 +63,7 @@ class FairQueue {
     // How often the jobs of a caller or a connection lately took their predicted time.
     double pace = 1;
 
-    std::map<JobId, Job*> waiting;  // A connection's jobs.
+    LinkedJobs<Job, &Job::waiting> waiting;  // A connection's jobs.
 
     // The flows within, those of them that wait, and how many have jobs inside.
     std::map<uint64_t, Flow> flows;

@@ -22,13 +22,15 @@ class Key {
   template <typename Value>
   void Add(Value value) {
     static_assert(std::is_arithmetic_v<Value> || std::is_enum_v<Value> || std::is_pointer_v<Value>);
-    text_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    Append(reinterpret_cast<const char*>(&value), sizeof(value));
   }
-  void Add(Piece bytes) { text_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size()); }
-  std::string Take() { return std::move(text_); }
+  void Add(Piece bytes) { Append(reinterpret_cast<const char*>(bytes.data()), bytes.size()); }
+  JoinKey Take() { return std::move(bytes_); }
 
  private:
-  std::string text_;
+  void Append(const char* from, size_t count) { bytes_.insert(bytes_.end(), from, from + count); }
+
+  JoinKey bytes_;
 };
 
 // Jobs are put together of pieces of the host's memory, or of tensors, which have such pieces
@@ -114,21 +116,21 @@ bool IsRows(const MatrixLayout& layout, int64_t bytes) {
          bytes == layout.rows * layout.line_stride_bytes();
 }
 
-std::string StackedKeyOf(const Job& job) {
+JoinKey StackedKeyOf(const Job& job) {
   const Problem& problem = job.problem;
   const bool is_stack = problem.batch == 1 && IsOnHost(job.a) && IsRows(problem.a, job.a.bytes) &&
                         IsRows(problem.d, job.d_bytes) && job.b.pieces.size() <= 1 &&
                         (!problem.has_c() || (IsOnHost(job.c) && IsRows(problem.c, job.c.bytes))) &&
                         problem.bias_axis != BiasAxis::kRows &&
                         problem.a_scale != ScaleKind::kVector;
-  if (!is_stack) return "";
+  if (!is_stack) return {};
   Key key = KeyOfPlaces(job);
   AddForm(problem.a, key);
   AddLayout(problem.b, key);
   AddPlace(job.b, key);
   if (problem.has_c()) AddForm(problem.c, key);
   AddForm(problem.d, key);
-  return AddEpilogue(job, key) ? key.Take() : "";
+  return AddEpilogue(job, key) ? key.Take() : JoinKey();
 }
 
 // Whether the operands of several jobs make one batch: matrices that follow each other without a
@@ -140,7 +142,7 @@ bool AddBatched(const Source& source, const MatrixLayout& layout, int64_t batch,
   return batch == 1 || layout.batch_stride_bytes == 0;
 }
 
-std::string BatchedKeyOf(const Job& job) {
+JoinKey BatchedKeyOf(const Job& job) {
   const Problem& problem = job.problem;
   Key key = KeyOfPlaces(job);
   key.Add(problem.m);
@@ -150,7 +152,7 @@ std::string BatchedKeyOf(const Job& job) {
                         (!problem.has_c() || AddBatched(job.c, problem.c, problem.batch, key)) &&
                         job.d_bytes == problem.batch * problem.d.batch_stride_bytes &&
                         AddEpilogue(job, key);
-  return is_batch ? key.Take() : "";
+  return is_batch ? key.Take() : JoinKey();
 }
 
 int64_t CopiedBytes(const Source& source) { return IsOnHost(source) ? source.bytes : 0; }

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <string>
 
+#include "absl/container/inlined_vector.h"
 #include "server/device/job.h"
 #include "server/device/joined_job.h"
 
@@ -23,11 +23,12 @@ struct JoinLimits {
   int64_t max_expected_ns = 5'000'000;
 };
 
-// What jobs that run as one have in common: equal keys of one kind mean that they can. Empty where
-// a job cannot run with others in this way.
+// What jobs that run as one have in common: equal keys mean that they can. Empty if a job cannot
+// run with others in this way. Keys without vectors fit in without an allocation.
+using JoinKey = absl::InlinedVector<char, 320>;
 struct JoinKeys {
-  std::string stacked;
-  std::string batched;
+  JoinKey stacked;
+  JoinKey batched;
 };
 JoinKeys JoinKeysOf(const Job& job);
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A product as the daemon works with it between the wire and the devices: what was asked for, what
-// is known of the call, and how it ended.
+// A product as the daemon works with it between the wire and the devices. It is allocated once:
+// each stage from the parsed request to the answer adds what it learns.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,35 +11,24 @@
 #include <string>
 #include <string_view>
 
-#include "absl/status/status.h"
+#include "absl/functional/any_invocable.h"
 #include "kernels/problem.h"
 #include "kernels/select.h"
-#include "server/device/device.h"
+#include "server/device/served_device.h"
 #include "server/scheduling/flow.h"
-#include "server/scheduling/priority.h"
+#include "server/scheduling/scheduler.h"
+#include "server/scheduling/stats.h"
 #include "server/scheduling/trace_context.h"
 #include "server/scheduling/verification.h"
 #include "server/store/product_tensors.h"
 #include "server/system/clock.h"
 #include "server/trust/identity.h"
+#include "server/trust/meter.h"
 
 namespace gemmd {
 
 // What an answer holds beside the matrix: names, timing and lengths, rounded up generously.
 inline constexpr int64_t kAnswerOverheadBytes = 4096;
-
-// A valid request. `job` borrows the operands; its kernel, sizes and destination are not set yet.
-struct ParsedRequest {
-  Job job;
-  std::unique_ptr<SourcePieces> pieces;     // What the job's sources point into, if anything.
-  std::unique_ptr<ProductTensors> tensors;  // Null where no matrix is a resident tensor.
-  Constraints constraints;
-  std::string device;  // Empty where the request names none.
-  Priority priority = Priority::kNormal;
-  // What the request asks for; absent where it leaves that to the server. A rate of 0 is also left
-  // to it.
-  std::optional<VerifyRule> verify;
-};
 
 // What is known of a request besides its product.
 struct Arrival {
@@ -63,29 +51,45 @@ struct Arrival {
   FlowId flow() const;
 };
 
-// The stages of a product in their order, as Timing of the wire contract has them.
-enum class Stage : uint8_t { kReceive, kQueue, kCopyIn, kCompute, kCopyOut, kSendPrepare };
-inline constexpr size_t kStages = 6;
-std::string_view NameOf(Stage stage);  // "copy_in"
+struct Product : Submission {
+  // The kernel that computed D, or is to do so.
+  const Kernel& kernel() const { return outcome.kernel != nullptr ? *outcome.kernel : *job.kernel; }
+  const std::string& device_name() const { return served->device->info().name; }
 
-struct ProductTiming {
-  std::array<int64_t, kStages> stage_ns = {};  // Indexed by Stage.
-  int64_t total_ns = 0;                        // Since the request arrived.
+  // What was asked for and by whom. The job borrows the operands.
+  Arrival arrival;
+  SourcePieces pieces;                      // What the job's sources point into.
+  std::unique_ptr<ProductTensors> tensors;  // Null if no matrix is a resident tensor.
+  Constraints constraints;
+  std::string wanted_device;  // Empty if the request names none.
+  // How D is to be checked. Absent if the request leaves that to the server; a rate of 0 is also
+  // left to it.
+  std::optional<VerifyRule> asked_check;
 
-  int64_t& operator[](Stage stage) { return stage_ns[static_cast<size_t>(stage)]; }
-  int64_t operator[](Stage stage) const { return stage_ns[static_cast<size_t>(stage)]; }
-};
+  // Whoever waits for it. `prepare` makes the answer, except for its timing: it is called before
+  // `answer`, only if the product is OK, and the time that it takes is the stage kSendPrepare.
+  absl::AnyInvocable<void(const Product&)> prepare;
+  absl::AnyInvocable<void(Product&) &&> answer;
 
-// How an admitted product ended. Where its status is OK, D is complete.
-struct ProductOutcome {
-  absl::Status status;
-  Problem problem;
-  const Kernel* kernel = nullptr;
-  std::string_view device;                              // The device's name.
-  HeldBytes d;                                          // D, where the device gave the memory.
-  std::optional<TensorState> tensor = {};               // Into which D went.
-  std::optional<AnswerVerification> verification = {};  // Absent where no check was asked for.
-  ProductTiming timing;                                 // Zeros where the status is not OK.
+  // Where it runs and what it takes.
+  const ServedDevice* served = nullptr;
+  int64_t room_bytes = 0;  // Message, result and scratch together.
+  VerifyRule check;        // How D is checked; kNone if it is not.
+  Meter::Entry entry;      // Among the products of its caller.
+  int64_t admitted_ns = 0;
+
+  // The check of D.
+  int64_t check_begun_ns = 0;
+  int wrong_answers = 0;
+  // For a check that computes D once more: where, and what came of it.
+  const ServedDevice* again_served = nullptr;
+  const Kernel* again_kernel = nullptr;
+  HeldBytes again;
+
+  // How it ended, beside `outcome`. If that is OK, D is complete.
+  std::optional<TensorState> tensor;               // Into which D went.
+  std::optional<AnswerVerification> verification;  // Absent if no check was asked for.
+  ProductTiming timing;                            // As far as the stages are known.
 };
 
 }  // namespace gemmd

@@ -28,17 +28,17 @@ std::string NameOf(const Arrival& arrival) {
   return LogValue(arrival.caller == nullptr ? "" : arrival.caller->name);
 }
 
-void Audit(const EndedProduct& product) {
+void Audit(const Product& product) {
   const std::shared_ptr<spdlog::logger> log = AuditLog();
   if (log == nullptr) return;
   log->info(
       "event=product identity={} peer={} method={} id={} problem={} kernel={} device={} bytes={} "
       "status={}",
       NameOf(product.arrival), LogValue(product.arrival.peer), LogValue(product.arrival.method),
-      LogValue(product.arrival.request_id), LogValue(Describe(product.problem)),
-      LogValue(product.kernel), LogValue(product.device),
-      BytesRead(product.problem) + BytesWritten(product.problem),
-      absl::StatusCodeToString(product.status.code()));
+      LogValue(product.arrival.request_id), LogValue(Describe(product.job.problem)),
+      LogValue(product.kernel().name), LogValue(product.device_name()),
+      BytesRead(product.job.problem) + BytesWritten(product.job.problem),
+      absl::StatusCodeToString(product.outcome.status.code()));
 }
 
 }  // namespace
@@ -59,19 +59,20 @@ void LogRefusal(const Arrival& arrival, int64_t bytes, const absl::Status& statu
             LogValue(arrival.request_id), bytes, absl::StatusCodeToString(status.code()));
 }
 
-void LogProduct(const EndedProduct& product) {
+void LogProduct(const Product& product) {
   Audit(product);
-  const auto level = IsFailure(product.status.code()) ? spdlog::level::warn : spdlog::level::debug;
+  const JobOutcome& outcome = product.outcome;
+  const auto level = IsFailure(outcome.status.code()) ? spdlog::level::warn : spdlog::level::debug;
   if (!spdlog::should_log(level)) return;
   const Arrival& arrival = product.arrival;
-  const JobOutcome& took = product.result.outcome;
   spdlog::log(level,
               "event=request id={} problem={} kernel={} device={} status={} reason={} queue_ns={} "
               "copy_in_ns={} compute_ns={} copy_out_ns={} total_ns={} peer={}{}",
-              LogValue(arrival.request_id), LogValue(Describe(product.problem)), product.kernel,
-              product.device, absl::StatusCodeToString(product.status.code()),
-              LogValue(std::string(product.status.message())), product.result.queue_ns,
-              took.copy_in_ns, took.compute_ns, took.copy_out_ns, product.timing.total_ns,
+              LogValue(arrival.request_id), LogValue(Describe(product.job.problem)),
+              product.kernel().name, product.device_name(),
+              absl::StatusCodeToString(outcome.status.code()),
+              LogValue(std::string(outcome.status.message())), product.queue_ns, outcome.copy_in_ns,
+              outcome.compute_ns, outcome.copy_out_ns, product.timing.total_ns,
               LogValue(arrival.peer), TraceFields(arrival.span));
 }
 

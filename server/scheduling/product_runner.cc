@@ -25,69 +25,41 @@ int64_t PlacesLeft(int64_t own, int64_t free) {
 }
 
 // The timing so far: the last stage is still to come.
-ProductTiming TimingOf(const JobResult& result, int64_t receive_ns) {
+ProductTiming TimingOf(const Product& product) {
   ProductTiming timing;
-  timing[Stage::kReceive] = receive_ns;
-  timing[Stage::kQueue] = result.queue_ns;
-  timing[Stage::kCopyIn] = result.outcome.copy_in_ns;
-  timing[Stage::kCompute] = result.outcome.compute_ns;
-  timing[Stage::kCopyOut] = result.outcome.copy_out_ns;
+  timing[Stage::kReceive] = product.admitted_ns - product.arrival.arrived_ns;
+  timing[Stage::kQueue] = product.queue_ns;
+  timing[Stage::kCopyIn] = product.outcome.copy_in_ns;
+  timing[Stage::kCompute] = product.outcome.compute_ns;
+  timing[Stage::kCopyOut] = product.outcome.copy_out_ns;
   return timing;
 }
 
-Completion CompletionOf(const ProductOutcome& outcome, size_t device, int64_t joined) {
-  const Problem& problem = outcome.problem;
+Completion CompletionOf(const Product& product, size_t device) {
+  const Problem& problem = product.job.problem;
   return {.device = device,
-          .kernel = outcome.kernel,
-          .code = outcome.status.code(),
-          .timing = outcome.timing,
-          .joined = std::max<int64_t>(joined, 1),
+          .kernel = &product.kernel(),
+          .code = product.outcome.status.code(),
+          .timing = product.timing,
+          .joined = std::max<int64_t>(product.joined, 1),
           .operations = Operations(problem),
           .bytes_read = BytesRead(problem),
           .bytes_written = BytesWritten(problem),
           .batch = problem.batch};
 }
 
-// Null where D is not checked.
-std::unique_ptr<CheckedJob> CheckOf(const PreparedProduct& product, const Arrival& arrival) {
-  if (product.verify.mode == VerifyMode::kNone) return nullptr;
-  auto check = std::make_unique<CheckedJob>();
-  check->job = product.parsed.job;
-  check->served = product.served;
-  check->rule = product.verify;
-  check->constraints = product.parsed.constraints;
-  check->device = product.parsed.device;
-  check->flow = arrival.flow().caller;
-  check->connection = arrival.connection;
-  check->priority = product.parsed.priority;
-  check->caller = arrival.caller;
-  check->deadline_ns = arrival.deadline_ns;
-  check->request_id = arrival.request_id;
-  return check;
-}
-
 // Shows the tensor of D to its owner.
-void KeepResult(ProductTensors& tensors, ProductOutcome& outcome) {
-  absl::StatusOr<std::optional<TensorState>> kept = tensors.Finish(outcome.status.ok());
+void KeepResult(Product& product) {
+  absl::Status& status = product.outcome.status;
+  absl::StatusOr<std::optional<TensorState>> kept = product.tensors->Finish(status.ok());
   if (kept.ok()) {
-    outcome.tensor = *std::move(kept);
+    product.tensor = *std::move(kept);
   } else {
-    outcome.status = kept.status();
+    status = kept.status();
   }
 }
 
 }  // namespace
-
-struct ProductRunner::InFlight {
-  Arrival arrival;
-  int64_t admitted_ns = 0;
-  Problem problem;
-  const Kernel* kernel = nullptr;
-  const ServedDevice* served = nullptr;
-  std::string_view device;
-  int64_t predicted_ns = 0;
-  std::optional<AnswerVerification> verification = {};
-};
 
 ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
                              Admission& admission, Stats& stats, const Clock& clock,
@@ -105,7 +77,7 @@ ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler
       spans_(spans),
       choices_(devices.size()),
       checker_(devices, scheduler, stats, clock, verify.options, verify.log,
-               std::move(verify.chip_state)) {}
+               std::move(verify.chip_state), [this](Product& product) { End(product); }) {}
 
 // A request that no free room would be enough for.
 absl::Status ProductRunner::CheckAdmissible(int64_t bytes) const {
@@ -138,14 +110,11 @@ absl::StatusOr<Admission::Ticket> ProductRunner::Hold(int64_t message_bytes,
   return WithRetryAfterMs(ticket.status(), RetryMs(backlog_ns));
 }
 
-absl::StatusOr<PreparedProduct> ProductRunner::Prepare(absl::StatusOr<ParsedRequest> parsed,
-                                                       int64_t message_bytes) const {
-  PreparedProduct product;
-  ASSIGN_OR_RETURN(product.parsed, std::move(parsed));
+absl::Status ProductRunner::Prepare(Product& product, int64_t message_bytes) const {
   RETURN_IF_ERROR(Place(product));
   ASSIGN_OR_RETURN(const VerifyNeeds needs, PlanVerify(product));
-  const Job& job = product.parsed.job;
-  const ProductTensors* const tensors = product.parsed.tensors.get();
+  const Job& job = product.job;
+  const ProductTensors* const tensors = product.tensors.get();
   // Tensors are charged to their owner.
   const int64_t resident_bytes =
       tensors == nullptr ? 0 : tensors->resident_bytes() - tensors->copied_bytes();
@@ -153,27 +122,27 @@ absl::StatusOr<PreparedProduct> ProductRunner::Prepare(absl::StatusOr<ParsedRequ
   // A GPU's is its own memory, whose bounds the worker keeps.
   const int64_t workspace_bytes =
       job.kernel->device_kind == DeviceKind::kCuda ? 0 : job.workspace_bytes;
-  product.bytes = std::max(message_bytes, BytesRead(job.problem) - resident_bytes);
-  if (__builtin_add_overflow(product.bytes, d_bytes, &product.bytes) ||
-      __builtin_add_overflow(product.bytes, workspace_bytes, &product.bytes) ||
-      __builtin_add_overflow(product.bytes, needs.bytes, &product.bytes)) {
+  int64_t& bytes = product.room_bytes;
+  bytes = std::max(message_bytes, BytesRead(job.problem) - resident_bytes);
+  if (__builtin_add_overflow(bytes, d_bytes, &bytes) ||
+      __builtin_add_overflow(bytes, workspace_bytes, &bytes) ||
+      __builtin_add_overflow(bytes, needs.bytes, &bytes)) {
     return absl::ResourceExhaustedError("queue: the request needs more than 2^63 bytes");
   }
-  RETURN_IF_ERROR(CheckAdmissible(product.bytes));
-  return product;
+  return CheckAdmissible(bytes);
 }
 
 // How D will be checked. Operands have to stay as they are until it has been.
-absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(PreparedProduct& product) const {
-  const std::optional<VerifyRule>& asked = product.parsed.verify;
+absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) const {
+  const std::optional<VerifyRule>& asked = product.asked_check;
   VerifyRule rule = asked.value_or(verify_.rule);
   if (rule.rate == 0) {
     const bool is_servers = verify_.rule.mode == VerifyMode::kSampled;
     rule.rate = is_servers ? verify_.rule.rate : verify::kDefaultRate;
   }
   if (rule.mode == VerifyMode::kNone) return VerifyNeeds();
-  Job& job = product.parsed.job;
-  const ProductTensors* const tensors = product.parsed.tensors.get();
+  Job& job = product.job;
+  const ProductTensors* const tensors = product.tensors.get();
   const bool is_in_place = tensors != nullptr && tensors->is_in_place();
   absl::StatusOr<VerifyNeeds> needs =
       is_in_place
@@ -183,11 +152,11 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(PreparedProduct& product) 
           : NeedsOf(rule, *job.kernel, job.problem);
   if (!needs.ok()) {
     if (asked) return needs.status();
-    product.not_verified =
+    product.verification =
         AnswerVerification{.mode = rule.mode, .reason = is_in_place ? "in_place" : "unsupported"};
     return VerifyNeeds();
   }
-  product.verify = rule;
+  product.check = rule;
   // Tensors are read where they are.
   if (tensors != nullptr) {
     needs->bytes = std::max(needs->bytes - tensors->resident_bytes(), int64_t{0});
@@ -199,10 +168,10 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(PreparedProduct& product) 
 }
 
 // Refuses a product that cannot be in time.
-absl::Status ProductRunner::RefuseTooLate(const PreparedProduct& product, const Arrival& arrival) {
+absl::Status ProductRunner::RefuseTooLate(const Product& product) {
   TimeRefusal refusal =
-      scheduler_.Check(*product.served->device, arrival.flow(), product.parsed.priority,
-                       product.predicted_ns, product.expected_ns, arrival.deadline_ns);
+      scheduler_.Check(*product.device, product.arrival.flow(), product.priority,
+                       product.predicted_ns, product.expected_ns, product.arrival.deadline_ns);
   if (!refusal.status.ok()) stats_.AddRefusal(refusal.reason);
   return std::move(refusal.status);
 }
@@ -227,148 +196,90 @@ absl::Status ProductRunner::RefuseBeyondShare(const FlowId& flow, int64_t inside
                                              " places are kept for others"));
 }
 
-absl::Status ProductRunner::Admit(const PreparedProduct& product, const Arrival& arrival,
-                                  Admission::Ticket& ticket) {
+absl::Status ProductRunner::Admit(const Product& product, Admission::Ticket& ticket) {
   // A server that drains says so, whatever else it would say.
   const Admission::Load load = admission_.load();
   absl::Status refused;
   if (!load.is_closed) {
-    RETURN_IF_ERROR(RefuseTooLate(product, arrival));
-    refused = RefuseBeyondShare(arrival.flow(), load.requests);
+    RETURN_IF_ERROR(RefuseTooLate(product));
+    refused = RefuseBeyondShare(product.arrival.flow(), load.requests);
   }
   if (refused.ok()) {
-    refused = admission_.Admit(ticket, product.bytes);
+    refused = admission_.Admit(ticket, product.room_bytes);
     if (!absl::IsResourceExhausted(refused)) return refused;
   }
-  const int64_t backlog_ns = scheduler_.load(*product.served->device).backlog_ns;
+  const int64_t backlog_ns = scheduler_.load(*product.device).backlog_ns;
   return WithRetryAfterMs(std::move(refused), RetryMs(backlog_ns));
 }
 
-absl::StatusOr<JobId> ProductRunner::Start(absl::StatusOr<ParsedRequest> parsed, Arrival arrival,
-                                           Admission::Ticket& ticket, ProductCaller caller) {
-  if (parsed.ok() && arrival.caller != nullptr) {
-    const absl::Status status = RestrictToGrant(arrival.caller->grant, devices_, *this, *parsed);
-    if (!status.ok()) parsed = status;
+absl::StatusOr<JobId> ProductRunner::Start(std::unique_ptr<Product> product, absl::Status parsed,
+                                           Admission::Ticket& ticket) {
+  const Arrival& arrival = product->arrival;
+  absl::Status status = std::move(parsed);
+  if (status.ok() && arrival.caller != nullptr) {
+    status = RestrictToGrant(arrival.caller->grant, devices_, *this, *product);
   }
-  absl::StatusOr<PreparedProduct> prepared = Prepare(std::move(parsed), ticket.bytes());
-  if (!prepared.ok()) {
-    stats_.AddRefusal(ReasonOf(prepared.status()));
-    CountRefusal(arrival);
-    LogRefusal(arrival, ticket.bytes(), prepared.status());
-    return prepared.status();
+  if (status.ok()) status = Prepare(*product, ticket.bytes());
+  if (!status.ok()) {
+    stats_.AddRefusal(ReasonOf(status));
+  } else {
+    if (arrival.caller != nullptr) {
+      status = EnterMeter(*arrival.caller, *product, clock_.NowNs());
+      if (!status.ok()) stats_.AddRefusal(RefusalReason::kShare);
+    }
+    if (status.ok()) status = Admit(*product, ticket);
   }
-  absl::Status status;
-  if (arrival.caller != nullptr) {
-    status = EnterMeter(*arrival.caller, *prepared, clock_.NowNs(), caller);
-    if (!status.ok()) stats_.AddRefusal(RefusalReason::kShare);
-  }
-  if (status.ok()) status = Admit(*prepared, arrival, ticket);
   if (!status.ok()) {
     CountRefusal(arrival);
     LogRefusal(arrival, ticket.bytes(), status);
     return status;
   }
-  return scheduler_.Submit(
-      MakeSubmission(*std::move(prepared), std::move(arrival), std::move(caller)));
+  return Queue(std::move(product));
+}
+
+JobId ProductRunner::Queue(std::unique_ptr<Product> product) {
+  const Arrival& arrival = product->arrival;
+  product->admitted_ns = clock_.NowNs();
+  product->bytes = BytesRead(product->job.problem) + product->job.d_bytes;
+  product->deadline_ns = arrival.deadline_ns;
+  product->caller = arrival.flow().caller;
+  product->connection = arrival.connection;
+  product->has_company = arrival.has_company;
+  if (arrival.caller != nullptr) product->share = arrival.caller->grant.share;
+  if (product->verification) {
+    stats_.AddVerification(product->verification->mode, VerifyEnd::kNotVerified, 0);
+  }
+  product->done = [this](std::unique_ptr<Submission> submission) {
+    std::unique_ptr<Product> ended(static_cast<Product*>(submission.release()));
+    if (ended->check.mode == VerifyMode::kNone || !ended->outcome.status.ok()) return End(*ended);
+    checker_.Check(std::move(ended));
+  };
+  return scheduler_.Submit(std::move(product));
 }
 
 // Tells the caller how its product has ended.
-void ProductRunner::End(InFlight& in_flight, CheckedResult checked, ProductTensors* tensors,
-                        ProductCaller& caller) {
+void ProductRunner::End(Product& product) {
   const int64_t done_ns = clock_.NowNs();
-  JobResult& result = checked.result;
-  if (checked.kernel == nullptr && result.outcome.kernel != nullptr) {
-    in_flight.kernel = result.outcome.kernel;
-  }
-  const bool is_moved = checked.kernel != nullptr && checked.kernel != in_flight.kernel;
-  if (checked.kernel != nullptr) {
-    in_flight.kernel = checked.kernel;
-    in_flight.served = checked.served;
-    in_flight.device = checked.served->device->info().name;
-    in_flight.verification = checked.verification;
-  }
-  ProductOutcome outcome = {.status = result.outcome.status,
-                            .problem = in_flight.problem,
-                            .kernel = in_flight.kernel,
-                            .device = in_flight.device,
-                            .d = std::move(result.outcome.d),
-                            .verification = in_flight.verification,
-                            .timing = {}};
-  if (tensors != nullptr) KeepResult(*tensors, outcome);
-  ProductTiming timing = TimingOf(result, in_flight.admitted_ns - in_flight.arrival.arrived_ns);
+  if (product.tensors != nullptr) KeepResult(product);
+  const JobOutcome& outcome = product.outcome;
+  ProductTiming& timing = product.timing;
+  timing = TimingOf(product);
   if (outcome.status.ok()) {
-    const JobOutcome& took = result.outcome;
     // Several that ran as one say nothing of what one of them would have taken.
-    if (result.joined == 1 && !is_moved) {
-      correction_.Observe(IndexOf(*in_flight.served), *in_flight.kernel, in_flight.problem,
-                          in_flight.predicted_ns,
-                          took.copy_in_ns + took.compute_ns + took.copy_out_ns);
+    if (product.joined == 1 && product.wrong_answers == 0) {
+      correction_.Observe(IndexOf(*product.served), product.kernel(), product.job.problem,
+                          product.predicted_ns,
+                          outcome.copy_in_ns + outcome.compute_ns + outcome.copy_out_ns);
     }
-    outcome.timing = timing;
-    caller.prepare(outcome);
-    const int64_t now_ns = clock_.NowNs();
-    outcome.timing[Stage::kSendPrepare] = now_ns - done_ns;
-    outcome.timing.total_ns = now_ns - in_flight.arrival.arrived_ns;
-    timing = outcome.timing;
-  } else {
-    timing.total_ns = clock_.NowNs() - in_flight.arrival.arrived_ns;
+    product.prepare(product);
+    timing[Stage::kSendPrepare] = clock_.NowNs() - done_ns;
   }
-  stats_.AddCompletion(CompletionOf(outcome, IndexOf(*in_flight.served), result.joined));
-  CountEnd(in_flight.arrival, outcome, result.joined);
-  const EndedProduct ended = {.arrival = in_flight.arrival,
-                              .problem = in_flight.problem,
-                              .kernel = in_flight.kernel->name,
-                              .device = in_flight.device,
-                              .status = outcome.status,
-                              .result = result,
-                              .timing = timing};
-  LogProduct(ended);
-  if (spans_ != nullptr) spans_->Add(ended);
-  std::move(caller.done)(std::move(outcome));
-}
-
-Submission ProductRunner::MakeSubmission(PreparedProduct product, Arrival arrival,
-                                         ProductCaller caller) {
-  Job& job = product.parsed.job;
-  InFlight in_flight = {.arrival = std::move(arrival),
-                        .admitted_ns = clock_.NowNs(),
-                        .problem = job.problem,
-                        .kernel = job.kernel,
-                        .served = product.served,
-                        .device = product.served->device->info().name,
-                        .predicted_ns = product.predicted_ns};
-  Submission submission;
-  submission.device = product.served->device;
-  submission.job = job;
-  submission.bytes = BytesRead(job.problem) + job.d_bytes;
-  submission.predicted_ns = product.predicted_ns;
-  submission.expected_ns = product.expected_ns;
-  submission.deadline_ns = in_flight.arrival.deadline_ns;
-  submission.flow = in_flight.arrival.flow().caller;
-  submission.connection = in_flight.arrival.connection;
-  submission.has_company = in_flight.arrival.has_company;
-  submission.priority = product.parsed.priority;
-  if (in_flight.arrival.caller != nullptr) submission.share = in_flight.arrival.caller->grant.share;
-  in_flight.verification = product.not_verified;
-  if (in_flight.verification) {
-    stats_.AddVerification(in_flight.verification->mode, VerifyEnd::kNotVerified, 0);
-  }
-  std::unique_ptr<CheckedJob> check = CheckOf(product, in_flight.arrival);
-  submission.done = [this, in_flight = std::move(in_flight), check = std::move(check),
-                     pieces = std::move(product.parsed.pieces),
-                     tensors = std::move(product.parsed.tensors),
-                     caller = std::move(caller)](JobResult result) mutable {
-    if (check == nullptr || !result.outcome.status.ok()) {
-      return End(in_flight, {.result = std::move(result)}, tensors.get(), caller);
-    }
-    checker_.Check(
-        std::move(check), std::move(result),
-        [this, in_flight = std::move(in_flight), pieces = std::move(pieces),
-         tensors = std::move(tensors), caller = std::move(caller)](CheckedResult checked) mutable {
-          End(in_flight, std::move(checked), tensors.get(), caller);
-        });
-  };
-  return submission;
+  timing.total_ns = clock_.NowNs() - product.arrival.arrived_ns;
+  stats_.AddCompletion(CompletionOf(product, IndexOf(*product.served)));
+  CountEnd(product);
+  LogProduct(product);
+  if (spans_ != nullptr) spans_->Add(product);
+  std::move(product.answer)(product);
 }
 
 }  // namespace gemmd

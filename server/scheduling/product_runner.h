@@ -29,31 +29,11 @@
 
 namespace gemmd {
 
-// A valid request with its device, its kernel, and what it will take.
-struct PreparedProduct {
-  ParsedRequest parsed;
-  const ServedDevice* served = nullptr;
-  int64_t predicted_ns = 0;  // Without a correction.
-  int64_t expected_ns = 0;   // With it.
-  int64_t bytes = 0;         // What message, result and scratch take together.
-  VerifyRule verify;         // How D is checked; kNone where it is not.
-  // Where it is not, although the server would: why, and how it would be.
-  std::optional<AnswerVerification> not_verified;
-};
-
 // How answers are checked, and what is known of the chips that gave wrong ones. Borrowed.
 struct VerifySetup {
   VerifyOptions options;
   IncidentLog* log = nullptr;  // Null: incidents are not kept.
   std::function<std::string(size_t device)> chip_state;
-};
-
-// The caller that waits for a product.
-struct ProductCaller {
-  // Makes the answer, except for its timing. Called before `done`, and only where the product is
-  // OK. The time that it takes is the stage kSendPrepare.
-  absl::AnyInvocable<void(const ProductOutcome&)> prepare;
-  absl::AnyInvocable<void(ProductOutcome) &&> done;
 };
 
 class ProductRunner {
@@ -72,16 +52,16 @@ class ProductRunner {
   // Threads: any.
   absl::StatusOr<Admission::Ticket> Hold(int64_t message_bytes, const Arrival& arrival);
 
-  // Starts one product. Where this returns OK, `caller.done` is called exactly once from another
-  // thread (or from Cancel); operands must live until then. The caller keeps `ticket`, which
-  // holds the bytes of the message and gets those of result and scratch, until the answer has left.
-  // A request that could not be parsed is counted and logged here like any other refusal, and its
-  // status is returned.
+  // Starts a product whose job, wishes, arrival and callbacks are set. Where this returns OK, its
+  // `answer` is called exactly once from another thread (or from Cancel); operands must live until
+  // then. The caller keeps `ticket`, which holds the bytes of the message and gets those of result
+  // and scratch, until the answer has left. A request that could not be parsed, as `parsed` says,
+  // is counted and logged here like any other refusal, and its status is returned.
   //
-  // Errors: as Gemm.Multiply of the wire contract; `caller.done` is then never called.
+  // Errors: as Gemm.Multiply of the wire contract; `answer` is then never called.
   // Threads: any.
-  absl::StatusOr<JobId> Start(absl::StatusOr<ParsedRequest> parsed, Arrival arrival,
-                              Admission::Ticket& ticket, ProductCaller caller);
+  absl::StatusOr<JobId> Start(std::unique_ptr<Product> product, absl::Status parsed,
+                              Admission::Ticket& ticket);
 
   // Launches products that were started with company (Arrival), as far as their devices have room.
   void LaunchCompany() { scheduler_.LaunchCompany(); }
@@ -108,7 +88,7 @@ class ProductRunner {
   absl::Status CheckQuestion() const { return admission_.CheckQuestion(); }
 
   // Errors: NotFound, which names the devices; Unavailable where the device is not ready.
-  absl::StatusOr<Placement> FindPlace(const ParsedRequest& parsed) const;
+  absl::StatusOr<Placement> FindPlace(const Product& product) const;
 
   // What is predicted for a kernel on a device, corrected by what products like this one took.
   int64_t ExpectedNs(const ServedDevice& served, const Kernel& kernel, const Problem& problem,
@@ -120,23 +100,18 @@ class ProductRunner {
   size_t IndexOf(const ServedDevice& served) const {
     return static_cast<size_t>(&served - devices_.data());
   }
-  absl::StatusOr<PreparedProduct> Prepare(absl::StatusOr<ParsedRequest> parsed,
-                                          int64_t message_bytes) const;
-  const Kernel* FindTrusted(const ServedDevice& served, const ParsedRequest& parsed) const;
-  Placement NearTensors(const ParsedRequest& parsed, const Placement& first) const;
+  absl::Status Prepare(Product& product, int64_t message_bytes) const;
+  const Kernel* FindTrusted(const ServedDevice& served, const Product& product) const;
+  Placement NearTensors(const Product& product, const Placement& first) const;
   absl::Status CheckAdmissible(int64_t bytes) const;
-  absl::Status Place(PreparedProduct& product) const;
-  absl::StatusOr<VerifyNeeds> PlanVerify(PreparedProduct& product) const;
-  absl::Status Admit(const PreparedProduct& product, const Arrival& arrival,
-                     Admission::Ticket& ticket);
-  absl::Status RefuseTooLate(const PreparedProduct& product, const Arrival& arrival);
+  absl::Status Place(Product& product) const;
+  absl::StatusOr<VerifyNeeds> PlanVerify(Product& product) const;
+  absl::Status Admit(const Product& product, Admission::Ticket& ticket);
+  absl::Status RefuseTooLate(const Product& product);
   // `inside`: requests of all callers.
   absl::Status RefuseBeyondShare(const FlowId& flow, int64_t inside);
-  // What is remembered of a request until it is answered.
-  struct InFlight;
-  void End(InFlight& in_flight, CheckedResult checked, ProductTensors* tensors,
-           ProductCaller& caller);
-  Submission MakeSubmission(PreparedProduct product, Arrival arrival, ProductCaller caller);
+  JobId Queue(std::unique_ptr<Product> product);
+  void End(Product& product);
 
   const std::vector<ServedDevice>& devices_;
   Scheduler& scheduler_;

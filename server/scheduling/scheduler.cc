@@ -29,9 +29,10 @@ JobOutcome OutcomeOfMember(JobOutcome& whole, size_t index) {
           .kernel = whole.kernel};
 }
 
-template <typename List>
-auto FindById(List& all, JobId id) {
-  return std::find_if(all.begin(), all.end(), [id](const auto& one) { return one.id == id; });
+// The job's submitter gets it back.
+void GiveBack(std::unique_ptr<Submission> job) {
+  Submission::Done done = std::move(job->done);
+  std::move(done)(std::move(job));
 }
 
 }  // namespace
@@ -43,15 +44,15 @@ Scheduler::Scheduler(absl::Span<Device* const> devices, const Clock& clock, Time
   for (Device* device : devices) states_[device].device = device;
 }
 
-bool Scheduler::IsEnded(const Running& running) {
-  return std::all_of(running.members.begin(), running.members.end(),
-                     [](const Held* held) { return !held->end.ok(); });
+bool Scheduler::IsEnded(const Launch& launch) {
+  return std::all_of(launch.members.begin(), launch.members.end(),
+                     [](const Submission* held) { return !held->end.ok(); });
 }
 
 // When the device began with what it has had for the longest: it works on one after the other, as
 // far as the times of jobs go.
 int64_t Scheduler::BeginNs(const State& state) {
-  return std::max(state.running.front().launched_ns, state.last_end_ns);
+  return std::max(state.running.front()->launched_ns, state.last_end_ns);
 }
 
 // The rest of what runs. A job that has taken longer than predicted is expected to go on for as
@@ -59,11 +60,11 @@ int64_t Scheduler::BeginNs(const State& state) {
 // takes next to no time.
 int64_t Scheduler::RestNs(const State& state, int64_t now_ns) {
   int64_t rest_ns = 0;
-  for (const Running& running : state.running) {
-    if (IsEnded(running)) continue;
-    const bool is_first = &running == &state.running.front();
+  for (const Launch* const launch : state.running) {
+    if (IsEnded(*launch)) continue;
+    const bool is_first = launch == state.running.front();
     const int64_t ran_ns = is_first ? now_ns - BeginNs(state) : 0;
-    rest_ns += std::abs(running.cost_ns - ran_ns);
+    rest_ns += std::abs(launch->cost_ns - ran_ns);
   }
   return rest_ns;
 }
@@ -73,8 +74,8 @@ bool Scheduler::HasRoom(State& state, int64_t now_ns) const {
   if (state.queue.empty()) return false;
   if (state.running.empty()) return true;
   if (static_cast<int>(state.running.size()) >= state.device->depth()) return false;
-  const Submission& next = jobs_.at(state.queue.first().id).submission;
-  const int64_t least_ns = std::min(state.light.LeastOfOthers({.caller = next.flow}, now_ns),
+  const auto& next = static_cast<const Submission&>(state.queue.first());
+  const int64_t least_ns = std::min(state.light.LeastOfOthers({.caller = next.caller}, now_ns),
                                     state.lone.LeastOfOthers(next.flow_id(), now_ns));
   return RestNs(state, now_ns) <= std::clamp(least_ns, kLeastAheadNs, kMostAheadNs);
 }
@@ -97,52 +98,42 @@ TimeRefusal Scheduler::Check(const Device& device, const FlowId& flow, Priority 
   return CheckTime(asked, limits_);
 }
 
-JobId Scheduler::Submit(Submission submission) {
-  Device& device = *submission.device;
+JobId Scheduler::Submit(std::unique_ptr<Submission> submission) {
+  Submission& held = *submission;
+  Device& device = *held.device;
   JobId id = 0;
   bool is_earlier = false;
   bool has_room = false;
-  absl::Status stopped;
-  JoinKeys keys = JoinKeysOf(submission.job);
+  held.keys = JoinKeysOf(held.job);
   {
     MutexLock lock(&mutex_);
     // What follows a job has its id, so that whoever ends the one ends the other.
-    id = submission.job.id != 0 ? submission.job.id : ++last_id_;
-    stopped = stopped_;
-    if (stopped.ok()) {
+    if (held.id == 0) held.id = ++last_id_;
+    id = held.job.id = held.id;
+    held.outcome.status = stopped_;
+    if (stopped_.ok()) {
       State& state = states_.at(&device);
-      Held& held = jobs_[id];
-      held.submission = std::move(submission);
-      held.submission.job.id = id;
+      jobs_[id] = std::move(submission);
       held.submitted_ns = clock_.NowNs();
-      held.place.id = id;
-      held.place.predicted_ns = held.submission.predicted_ns;
-      held.place.expected_ns = held.submission.expected_ns;
-      held.place.deadline_ns = held.submission.deadline_ns;
-      held.place.priority = held.submission.priority;
-      held.place.share = held.submission.share;
-      held.keys = std::move(keys);
-      const FlowId flow = held.submission.flow_id();
-      held.place.is_promised = state.queue.AheadNs(flow, held.submission.priority, 0) == 0;
-      state.queue.Add(flow, held.place);
-      state.light.Add({.caller = flow.caller}, held.place.predicted_ns, held.submitted_ns);
-      if (held.place.is_lone) state.lone.Add(flow, held.place.predicted_ns, held.submitted_ns);
-      has_room = !held.submission.has_company && HasRoom(state, held.submitted_ns);
-      if (!held.keys.stacked.empty()) state.stacked[held.keys.stacked].insert(id);
-      if (!held.keys.batched.empty()) state.batched[held.keys.batched].insert(id);
+      const FlowId flow = held.flow_id();
+      held.is_promised = state.queue.AheadNs(flow, held.priority, 0) == 0;
+      state.queue.Add(flow, held);
+      state.light.Add({.caller = flow.caller}, held.predicted_ns, held.submitted_ns);
+      if (held.is_lone) state.lone.Add(flow, held.predicted_ns, held.submitted_ns);
+      has_room = !held.has_company && HasRoom(state, held.submitted_ns);
+      if (!held.keys.stacked.empty()) state.stacked[held.keys.stacked].Insert(held);
+      if (!held.keys.batched.empty()) state.batched[held.keys.batched].Insert(held);
       ++state.load.queued_requests;
-      state.load.queued_bytes += held.submission.bytes;
-      if (held.place.deadline_ns != kNoDeadlineNs) {
-        deadlines_.emplace(held.place.deadline_ns, id);
-        is_earlier = held.place.deadline_ns < watched_ns_;
-        if (is_earlier) watched_ns_ = held.place.deadline_ns;
+      state.load.queued_bytes += held.bytes;
+      if (held.deadline_ns != kNoDeadlineNs) {
+        deadlines_.emplace(held.deadline_ns, id);
+        is_earlier = held.deadline_ns < watched_ns_;
+        if (is_earlier) watched_ns_ = held.deadline_ns;
       }
     }
   }
-  if (!stopped.ok()) {
-    JobResult result;
-    result.outcome.status = std::move(stopped);
-    std::move(submission.done)(std::move(result));
+  if (submission != nullptr) {
+    GiveBack(std::move(submission));
     return id;
   }
   if (is_earlier && deadline_listener_) deadline_listener_();
@@ -164,55 +155,52 @@ void Scheduler::LaunchCompany() {
 }
 
 // The job does not wait any longer.
-void Scheduler::LeaveQueue(State& state, Held& held) {
+void Scheduler::LeaveQueue(State& state, Submission& held) {
   --state.load.queued_requests;
-  state.load.queued_bytes -= held.submission.bytes;
-  const auto unlist = [&](Waiting& waiting, const std::string& key) {
+  state.load.queued_bytes -= held.bytes;
+  const auto unlist = [&](auto& waiting, const JoinKey& key) {
     const auto position = waiting.find(key);
     if (position == waiting.end()) return;
-    position->second.erase(held.place.id);
+    position->second.Remove(held);
     if (position->second.empty()) waiting.erase(position);
   };
   unlist(state.stacked, held.keys.stacked);
   unlist(state.batched, held.keys.batched);
 }
 
-Scheduler::Jobs::node_type Scheduler::Take(Held& held) {
-  const JobId id = held.place.id;
-  if (held.place.deadline_ns != kNoDeadlineNs) deadlines_.erase({held.place.deadline_ns, id});
-  if (held.running == nullptr) LeaveQueue(states_.at(held.submission.device), held);
-  return jobs_.extract(id);
+std::unique_ptr<Submission> Scheduler::Take(Submission& held) {
+  if (held.deadline_ns != kNoDeadlineNs) deadlines_.erase({held.deadline_ns, held.id});
+  if (held.launch == nullptr) LeaveQueue(states_.at(held.device), held);
+  const auto position = jobs_.find(held.id);
+  std::unique_ptr<Submission> taken = std::move(position->second);
+  jobs_.erase(position);
+  return taken;
 }
 
 // Ends a job early: at once where it waits, and by its device where it runs.
-void Scheduler::End(Held& held, const absl::Status& why, Ended& ended) {
-  if (held.running == nullptr) {
-    states_.at(held.submission.device).queue.Remove(held.place);
-    absl::Status status = Annotated(why, " while it waited for the device");
-    ended.dropped.emplace_back(Take(held), std::move(status));
+void Scheduler::End(Submission& held, const absl::Status& why, Ended& ended) {
+  if (held.launch == nullptr) {
+    states_.at(held.device).queue.Remove(held);
+    held.outcome.status = Annotated(why, " while it waited for the device");
+    ended.dropped.push_back(Take(held));
     return;
   }
   if (!held.end.ok()) return;  // It is being aborted already.
   held.end = Annotated(why, " while it ran");
   // A job that is on its way to the device is aborted once it is there, and several that run as one
   // once nobody waits for any of them.
-  Running& running = *held.running;
-  if (!IsEnded(running)) return;
-  running.unwanted_ns = clock_.NowNs();
-  if (running.is_on_device) {
-    ended.aborted.emplace_back(held.submission.device, running.id);
-  }
+  Launch& launch = *held.launch;
+  if (!IsEnded(launch)) return;
+  launch.unwanted_ns = clock_.NowNs();
+  if (launch.is_on_device) ended.aborted.emplace_back(held.device, launch.id);
 }
 
 void Scheduler::Finish(Ended ended) const {
-  // Devices first: their time is the dearest.
+  // Abort on devices first: device time is the most expensive.
   for (const auto& [device, id] : ended.aborted) device->Abort(id);
-  for (auto& [node, status] : ended.dropped) {
-    Held& held = node.mapped();
-    JobResult result;
-    result.outcome.status = std::move(status);
-    result.queue_ns = clock_.NowNs() - held.submitted_ns;
-    std::move(held.submission.done)(std::move(result));
+  for (std::unique_ptr<Submission>& held : ended.dropped) {
+    held->queue_ns = clock_.NowNs() - held->submitted_ns;
+    GiveBack(std::move(held));
   }
 }
 
@@ -225,8 +213,9 @@ void Scheduler::Cancel(absl::Span<const JobId> ids) {
       const auto position = jobs_.find(id);
       if (position == jobs_.end()) continue;
       // gRPC cancels a call whose deadline has passed.
-      const bool is_late = position->second.place.deadline_ns <= now_ns;
-      End(position->second, is_late ? Expired() : Cancelled(), ended);
+      Submission& held = *position->second;
+      const bool is_late = held.deadline_ns <= now_ns;
+      End(held, is_late ? Expired() : Cancelled(), ended);
     }
   }
   Finish(std::move(ended));
@@ -240,7 +229,7 @@ int64_t Scheduler::EndExpired() {
     MutexLock lock(&mutex_);
     const int64_t now_ns = clock_.NowNs();
     while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
-      Held& held = jobs_.at(deadlines_.begin()->second);
+      Submission& held = *jobs_.at(deadlines_.begin()->second);
       deadlines_.erase(deadlines_.begin());
       End(held, Expired(), ended);
     }
@@ -267,7 +256,7 @@ void Scheduler::Stop(const absl::Status& status) {
     std::vector<JobId> ids;
     for (const auto& [id, held] : jobs_) ids.push_back(id);
     std::sort(ids.begin(), ids.end());
-    for (const JobId id : ids) End(jobs_.at(id), status, ended);
+    for (const JobId id : ids) End(*jobs_.at(id), status, ended);
   }
   Finish(std::move(ended));
 }
@@ -276,70 +265,63 @@ void Scheduler::Stop(const absl::Status& status) {
 void Scheduler::AbortIfEnded(JobId id, Device& device) {
   {
     MutexLock lock(&mutex_);
-    std::list<Running>& all = states_.at(&device).running;
-    const auto position = FindById(all, id);
+    const std::vector<Launch*>& all = states_.at(&device).running;
+    const auto position = std::find_if(all.begin(), all.end(),
+                                       [id](const Launch* launch) { return launch->id == id; });
     if (position == all.end()) return;  // It is done already.
-    position->is_on_device = true;
-    if (!IsEnded(*position)) return;
+    (*position)->is_on_device = true;
+    if (!IsEnded(**position)) return;
   }
   device.Abort(id);
 }
 
-void Scheduler::OnDone(JobId id, Device& device, JobOutcome outcome) {
-  std::list<Running> done;
-  std::vector<Jobs::node_type> nodes;
+void Scheduler::OnDone(Launch& launch, JobOutcome outcome) {
+  Device& device = *launch.members.front()->device;
+  std::unique_ptr<JoinedJob> joined;
+  EndedJobs jobs;
   {
     MutexLock lock(&mutex_);
     State& state = states_.at(&device);
-    const auto position = FindById(state.running, id);
-    assert(position != state.running.end());
-    done.splice(done.end(), state.running, position);
-    const Running& running = done.front();
+    std::erase(state.running, &launch);
     const int64_t now_ns = clock_.NowNs();
     // What the device had beside it counts once.
-    const int64_t ran_ns = now_ns - std::max(running.launched_ns, state.last_end_ns);
+    const int64_t ran_ns = now_ns - std::max(launch.launched_ns, state.last_end_ns);
     state.last_end_ns = now_ns;
-    if (running.unwanted_ns.has_value()) state.aborts.Add(now_ns - *running.unwanted_ns);
+    if (launch.unwanted_ns.has_value()) state.aborts.Add(now_ns - *launch.unwanted_ns);
+    joined = std::move(launch.joined);
     // Several that ran as one say nothing of what one of them would have taken.
-    const bool is_whole = outcome.status.ok() && running.joined == nullptr;
-    const auto count = static_cast<int64_t>(running.members.size());
-    for (Held* const held : running.members) {
-      state.queue.End(held->place, ran_ns / count, is_whole);
-      nodes.push_back(Take(*held));
+    const bool is_whole = outcome.status.ok() && joined == nullptr;
+    const auto count = static_cast<int64_t>(launch.members.size());
+    for (Submission* const held : launch.members) {
+      state.queue.End(*held, ran_ns / count, is_whole);
+      held->queue_ns = launch.launched_ns - held->submitted_ns;
+      held->joined = count;
+      jobs.push_back(Take(*held));
     }
     state.load.busy_ns += ran_ns;
     state.load.completed_requests += count;
   }
   // The device gets its next job first, so that it does not wait while this job's answer is made.
   LaunchAll(device);
-  Answer(done.front(), std::move(nodes), std::move(outcome));
+  Answer(std::move(joined), std::move(jobs), std::move(outcome));
 }
 
-void Scheduler::Answer(const Running& running, std::vector<Jobs::node_type> nodes,
-                       JobOutcome outcome) {
-  if (running.joined != nullptr && outcome.members.empty()) {
-    outcome.kernel = running.joined->job().kernel;
-  }
+void Scheduler::Answer(std::unique_ptr<JoinedJob> joined, EndedJobs jobs, JobOutcome outcome) {
+  if (joined != nullptr && outcome.members.empty()) outcome.kernel = joined->job().kernel;
   std::vector<absl::StatusOr<HeldBytes>> parts;
-  if (running.joined != nullptr && !outcome.d.bytes().empty()) {
-    parts = running.joined->Split(outcome.d.bytes());
-  }
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    Held& held = nodes[i].mapped();
-    JobResult result;
-    result.id = nodes[i].key();
-    result.joined = static_cast<int64_t>(nodes.size());
-    result.outcome = running.joined == nullptr ? std::move(outcome) : OutcomeOfMember(outcome, i);
-    if (!parts.empty() && result.outcome.status.ok()) {
-      result.outcome.status = parts[i].status();
-      if (parts[i].ok()) result.outcome.d = *std::move(parts[i]);
+  if (joined != nullptr && !outcome.d.bytes().empty()) parts = joined->Split(outcome.d.bytes());
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    Submission& held = *jobs[i];
+    held.outcome = joined == nullptr ? std::move(outcome) : OutcomeOfMember(outcome, i);
+    absl::Status& status = held.outcome.status;
+    if (!parts.empty() && status.ok()) {
+      status = parts[i].status();
+      if (parts[i].ok()) held.outcome.d = *std::move(parts[i]);
     }
     // Where the abort came too late, or the device was lost first, its own answer is the truth.
-    if (absl::IsCancelled(result.outcome.status) && !held.end.ok()) {
-      result.outcome.status = std::move(held.end);
-    }
-    result.queue_ns = running.launched_ns - held.submitted_ns + result.outcome.wait_ns;
-    std::move(held.submission.done)(std::move(result));
+    if (absl::IsCancelled(status) && !held.end.ok()) status = std::move(held.end);
+    held.queue_ns += held.outcome.wait_ns;
+    GiveBack(std::move(jobs[i]));
   }
 }
 

@@ -22,18 +22,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
-#include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -43,6 +42,7 @@
 #include "server/scheduling/kernel_choices.h"
 #include "server/scheduling/latency_histogram.h"
 #include "server/scheduling/light_flows.h"
+#include "server/scheduling/linked_jobs.h"
 #include "server/scheduling/priority.h"
 #include "server/scheduling/time_rule.h"
 #include "server/system/clock.h"
@@ -50,34 +50,51 @@
 
 namespace gemmd {
 
-// How a job ended: as the device says, or Cancelled, DeadlineExceeded, or the status of Stop. The
-// message says whether it had been launched; what was aborted has no result.
-struct JobResult {
-  JobId id = 0;  // As Submit gave it.
-  JobOutcome outcome;
-  int64_t queue_ns = 0;  // From Submit to the start on the device, or to the drop.
-  int64_t joined = 1;    // So many jobs ran as one, whose stages these are.
+struct Submission;
+
+// What a device was given at once. It is kept by the first of its jobs.
+struct Launch {
+  JobId id = 0;  // The device's: that of the job, or a new one for several.
+  absl::InlinedVector<Submission*, 1> members;  // Empty while the job waits.
+  std::unique_ptr<JoinedJob> joined;            // Null for one job.
+  int64_t launched_ns = 0;
+  int64_t begin_ns = 0;                // When the device should have done what it has.
+  int64_t cost_ns = 0;                 // The time that it is expected to take.
+  bool is_on_device = false;           // It is not on its way there any longer.
+  std::optional<int64_t> unwanted_ns;  // Since when nobody waits for any member.
 };
 
-struct Submission {
+// A job, from Submit to its end. Its first members are set before, the last ones at its end.
+struct Submission : DeviceQueue::Job {
+  using Done = absl::AnyInvocable<void(std::unique_ptr<Submission>) &&>;
+
+  Submission() = default;
+  virtual ~Submission() = default;
+  FlowId flow_id() const { return {.caller = caller, .connection = connection}; }
+
   Device* device = nullptr;  // One of the scheduler's devices.
-  Job job;                   // Its id is 0, for Submit to set, or that of a job that is done.
-  int64_t bytes = 0;         // Only for the statistics.
-  // The predicted time on the device. Whether the job can be in time at all rests on this alone: a
-  // job that is not run corrects no prediction.
-  int64_t predicted_ns = 0;
-  int64_t expected_ns = 0;  // The same, by what jobs like this one took; 0: as predicted.
-  int64_t deadline_ns = kNoDeadlineNs;
-  std::string flow;         // The caller whose turn it takes,
-  uint64_t connection = 0;  // and which of his connections has a part of it.
-  Priority priority = Priority::kNormal;
-  double share = 1;  // The caller's part of the device's time, beside the 1 of others.
+  gemmd::Job job;
+  int64_t bytes = 0;   // Only for the statistics.
+  std::string caller;  // Whose turn it takes. `connection` is the one that has a part of it.
   // Jobs that could run as one with it are submitted next: it waits until LaunchCompany, unless the
   // device has done something else before.
   bool has_company = false;
+  Done done;
 
-  FlowId flow_id() const { return {.caller = flow, .connection = connection}; }
-  absl::AnyInvocable<void(JobResult) &&> done;
+  // The scheduler's own.
+  JoinKeys keys;
+  JobLinks<Submission> stacked;  // Among the jobs that wait, by the same keys.
+  JobLinks<Submission> batched;
+  int64_t submitted_ns = 0;
+  Launch own_launch;
+  Launch* launch = nullptr;  // Null while it waits.
+  absl::Status end;          // Why it is aborted; OK if it is not.
+
+  // How it ended: as the device says, or Cancelled, DeadlineExceeded, or the status of Stop. The
+  // message says whether it had been launched; what was aborted has no result.
+  JobOutcome outcome;
+  int64_t queue_ns = 0;  // From Submit to the start on the device, or to the drop.
+  int64_t joined = 1;    // So many jobs ran as one, whose stages these are.
 };
 
 inline constexpr size_t kLaunchSizes = 9;
@@ -115,8 +132,9 @@ class Scheduler {
                     int64_t predicted_ns, int64_t expected_ns, int64_t deadline_ns) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Queues a job. Threads: any.
-  JobId Submit(Submission submission) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Queues a job, and gives it back to its `done`. Its id is 0, to be set here, or that of a job
+  // that is done. Threads: any.
+  JobId Submit(std::unique_ptr<Submission> submission) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Launches what Submit left to it, as far as the devices have room. Threads: any.
   void LaunchCompany() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -145,36 +163,18 @@ class Scheduler {
   FairQueue::Inside InsideOf(const FlowId& flow) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct Running;
-  struct Held {
-    Submission submission;
-    DeviceQueue::Job place;
-    JoinKeys keys;
-    int64_t submitted_ns = 0;
-    Running* running = nullptr;  // Null while it waits.
-    absl::Status end;            // Why it is aborted; OK where it is not.
-  };
-  // What the device was given at once.
-  struct Running {
-    JobId id = 0;  // The device's: that of the job, or a new one for several.
-    std::vector<Held*> members;
-    std::unique_ptr<JoinedJob> joined;  // Null for one job.
-    int64_t launched_ns = 0;
-    int64_t begin_ns = 0;                // When the device should have done what it has.
-    int64_t cost_ns = 0;                 // The time that it is expected to take.
-    bool is_on_device = false;           // It is not on its way there any longer.
-    std::optional<int64_t> unwanted_ns;  // Since when nobody waits for any member.
-  };
-  using Jobs = std::unordered_map<JobId, Held>;
-  using Waiting = std::unordered_map<std::string, std::set<JobId>>;
+  using Jobs = absl::flat_hash_map<JobId, std::unique_ptr<Submission>>;
+  // Jobs that wait and have a key.
+  template <JobLinks<Submission> Submission::*kLinks>
+  using Waiting = absl::flat_hash_map<JoinKey, LinkedJobs<Submission, kLinks>>;
   struct State {
     Device* device = nullptr;
     DeviceQueue queue;
-    LightFlows light;            // The lightest callers,
-    LightFlows lone;             // and of connections that wait for each answer.
-    std::list<Running> running;  // In the order of their launches.
-    Waiting stacked;             // The jobs that wait, by their keys.
-    Waiting batched;
+    LightFlows light;              // The lightest callers,
+    LightFlows lone;               // and of connections that wait for each answer.
+    std::vector<Launch*> running;  // In the order of their launches.
+    Waiting<&Submission::stacked> stacked;
+    Waiting<&Submission::batched> batched;
     int64_t last_end_ns = 0;
     int64_t held_until_ns = kNoDeadlineNs;  // The device is idle so long, for jobs to come.
     DeviceLoad load;
@@ -183,7 +183,7 @@ class Scheduler {
   };
   // What has to be done once the lock is given up.
   struct Ended {
-    std::vector<std::pair<Jobs::node_type, absl::Status>> dropped;
+    std::vector<std::unique_ptr<Submission>> dropped;
     std::vector<std::pair<Device*, JobId>> aborted;
   };
 
@@ -194,22 +194,23 @@ class Scheduler {
 
   void LaunchAll(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
   bool LaunchNext(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
-  Running* TakeNext(State& state, Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Launch* TakeNext(State& state, Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsHeldBack(State& state, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Join(Joining joining, State& state, Running& running) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool CanRunAs(const State& state, const Running& running, absl::Span<Held* const> mates,
+  void Join(Joining joining, State& state, Launch& launch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool CanRunAs(const State& state, const Launch& launch, absl::Span<Submission* const> mates,
                 JoinedJob& joined, int64_t& cost_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<Held*> MatesOf(Joining joining, State& state, const Held& first)
+  std::vector<Submission*> MatesOf(Joining joining, State& state, const Submission& first)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LeaveQueue(State& state, Held& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void LeaveQueue(State& state, Submission& held);
   void AbortIfEnded(JobId id, Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnDone(JobId id, Device& device, JobOutcome outcome) ABSL_LOCKS_EXCLUDED(mutex_);
-  static void Answer(const Running& running, std::vector<Jobs::node_type> nodes,
-                     JobOutcome outcome);
-  static bool IsEnded(const Running& running);
+  void OnDone(Launch& launch, JobOutcome outcome) ABSL_LOCKS_EXCLUDED(mutex_);
+  using EndedJobs = absl::InlinedVector<std::unique_ptr<Submission>, 1>;
+  static void Answer(std::unique_ptr<JoinedJob> joined, EndedJobs jobs, JobOutcome outcome);
+  static bool IsEnded(const Launch& launch);
   // Takes a job out of everything; it has been taken out of its queue.
-  Jobs::node_type Take(Held& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void End(Held& held, const absl::Status& why, Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::unique_ptr<Submission> Take(Submission& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End(Submission& held, const absl::Status& why, Ended& ended)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(Ended ended) const ABSL_LOCKS_EXCLUDED(mutex_);
   static int64_t BeginNs(const State& state);
   static int64_t RestNs(const State& state, int64_t now_ns);
@@ -224,7 +225,7 @@ class Scheduler {
   Jobs jobs_ ABSL_GUARDED_BY(mutex_);
   std::map<const Device*, State> states_ ABSL_GUARDED_BY(mutex_);
   // Those of jobs that have not been ended, in order of time.
-  std::set<std::pair<int64_t, JobId>> deadlines_ ABSL_GUARDED_BY(mutex_);
+  absl::btree_set<std::pair<int64_t, JobId>> deadlines_ ABSL_GUARDED_BY(mutex_);
   int64_t watched_ns_ ABSL_GUARDED_BY(mutex_) = kNoDeadlineNs;  // What EndExpired returned last.
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);                // OK until Stop.
 };

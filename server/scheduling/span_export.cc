@@ -112,7 +112,7 @@ absl::StatusOr<std::unique_ptr<SpanExport>> SpanExport::Open(const SpanOptions& 
   return std::unique_ptr<SpanExport>(new SpanExport(*std::move(file), options.share));
 }
 
-void SpanExport::Add(const EndedProduct& product) {
+void SpanExport::Add(const Product& product) {
   std::optional<TraceSpan> span = SampledSpan(product.arrival.span, share_);
   if (!span) return;
   const auto& stages = product.timing.stage_ns;
@@ -123,10 +123,10 @@ void SpanExport::Add(const EndedProduct& product) {
                .end_unix_ns = absl::GetCurrentTimeNanos(),
                .timing = product.timing,
                .request_id = product.arrival.request_id,
-               .problem = product.problem,
-               .kernel = std::string(product.kernel),
-               .device = std::string(product.device),
-               .status = product.status};
+               .problem = product.job.problem,
+               .kernel = std::string(product.kernel().name),
+               .device = product.device_name(),
+               .status = product.outcome.status};
   file_->Add([told = std::move(told)]() { return Line(told); }, count);
 }
 

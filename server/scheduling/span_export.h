@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "server/scheduling/product_log.h"
+#include "server/scheduling/product.h"
 #include "server/system/line_file.h"
 
 namespace gemmd {
@@ -31,7 +31,7 @@ class SpanExport {
 
   // Writes the spans of a product whose caller's trace is sampled, or that is in the share.
   // Never waits. Threads: any.
-  void Add(const EndedProduct& product);
+  void Add(const Product& product);
 
   // Spans. Threads: any.
   LineFile::Counts counts() const { return file_->counts(); }

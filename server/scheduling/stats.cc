@@ -49,6 +49,18 @@ RefusalReason ReasonOf(const absl::Status& status) {
   }
 }
 
+std::string_view NameOf(Stage stage) {
+  switch (stage) {
+    case Stage::kReceive: return "receive";
+    case Stage::kQueue: return "queue";
+    case Stage::kCopyIn: return "copy_in";
+    case Stage::kCompute: return "compute";
+    case Stage::kCopyOut: return "copy_out";
+    case Stage::kSendPrepare: return "send_prepare";
+  }
+  return "";
+}
+
 Stats::Stats(size_t devices) : devices_(devices), places_(Catalog().size()) {
   for (std::atomic<Place>& place : places_) place.store(kNoPlace, std::memory_order_relaxed);
 }

@@ -16,7 +16,6 @@
 #include "absl/status/status.h"
 #include "kernels/kernel.h"
 #include "server/scheduling/latency_histogram.h"
-#include "server/scheduling/product.h"
 #include "server/scheduling/verification.h"
 #include "server/system/mutex.h"
 
@@ -40,6 +39,19 @@ std::string_view NameOf(RefusalReason reason);  // "not_ready"
 
 // The reason that a status stands for where it refuses a product before admission.
 RefusalReason ReasonOf(const absl::Status& status);
+
+// The stages of a product in their order, as Timing of the wire contract has them.
+enum class Stage : uint8_t { kReceive, kQueue, kCopyIn, kCompute, kCopyOut, kSendPrepare };
+inline constexpr size_t kStages = 6;
+std::string_view NameOf(Stage stage);  // "copy_in"
+
+struct ProductTiming {
+  std::array<int64_t, kStages> stage_ns = {};  // Indexed by Stage.
+  int64_t total_ns = 0;                        // Since the request arrived.
+
+  int64_t& operator[](Stage stage) { return stage_ns[static_cast<size_t>(stage)]; }
+  int64_t operator[](Stage stage) const { return stage_ns[static_cast<size_t>(stage)]; }
+};
 
 inline constexpr size_t kStatusCodes = 17;  // gRPC and absl::StatusCode have the same ones.
 

@@ -55,8 +55,8 @@ absl::StatusOr<FieldBytes> ParseFactors(std::string_view field, const NamedExten
       {PieceOf(absl::MakeConstSpan(values.data(), static_cast<size_t>(values.size())))}, nullptr};
 }
 
-absl::Status ParseBias(const v1::Bias& bias, const HeldFields* held, ParsedRequest& parsed) {
-  Problem& problem = parsed.job.problem;
+absl::Status ParseBias(const v1::Bias& bias, const HeldFields* held, Product& product) {
+  Problem& problem = product.job.problem;
   ASSIGN_OR_RETURN(problem.bias_type, ParseType("bias.type", bias.type(), problem.d.type));
   if (!v1::BiasAxis_IsValid(bias.axis())) return UnknownValue("bias.axis", bias.axis());
   if (bias.axis() == v1::BIAS_AXIS_UNSPECIFIED) {
@@ -77,7 +77,7 @@ absl::Status ParseBias(const v1::Bias& bias, const HeldFields* held, ParsedReque
                                              along_rows ? "m" : "n", " = ", extent, " elements of ",
                                              BitsOf(problem.bias_type), " bits = ", want));
   }
-  parsed.job.bias = parsed.pieces->Add(std::move(bytes.pieces), bytes.keeper);
+  product.job.bias = product.pieces.Add(std::move(bytes.pieces), bytes.keeper);
   return absl::OkStatus();
 }
 
@@ -133,8 +133,8 @@ absl::Status ParseProduct(const v1::MultiplyRequest& request, Problem& problem) 
 
 // C, bias and D, once the accumulation type is known.
 absl::Status ParseResult(const v1::MultiplyRequest& request, const HeldFields* held,
-                         ParsedRequest& parsed) {
-  Problem& problem = parsed.job.problem;
+                         Product& product) {
+  Problem& problem = product.job.problem;
   ASSIGN_OR_RETURN(const ElementType default_accumulation,
                    DefaultAccumulation(problem.a.type, problem.b.type));
   ASSIGN_OR_RETURN(problem.accumulation, ParseType("accumulation_type", request.accumulation_type(),
@@ -159,16 +159,16 @@ absl::Status ParseResult(const v1::MultiplyRequest& request, const HeldFields* h
   } else if (request.has_c()) {
     return absl::InvalidArgumentError("c: got C, want none where beta is 0");
   }
-  if (request.has_bias()) RETURN_IF_ERROR(ParseBias(request.bias(), held, parsed));
+  if (request.has_bias()) RETURN_IF_ERROR(ParseBias(request.bias(), held, product));
   return absl::OkStatus();
 }
 
 absl::Status ParseAllBytes(const v1::MultiplyRequest& request, const HeldFields& held,
-                           ParsedRequest& parsed) {
-  Job& job = parsed.job;
+                           Product& product) {
+  Job& job = product.job;
   const Problem& problem = job.problem;
   const auto add = [&](FieldBytes bytes) {
-    return parsed.pieces->Add(std::move(bytes.pieces), bytes.keeper);
+    return product.pieces.Add(std::move(bytes.pieces), bytes.keeper);
   };
   const bool is_read = problem.has_product();
   ASSIGN_OR_RETURN(FieldBytes a, ParseBytes("a", request.a().transpose() ? "k*m" : "m*k",
@@ -191,7 +191,7 @@ absl::Status ParseAllBytes(const v1::MultiplyRequest& request, const HeldFields&
 }
 
 // A rate of 0 is left to the server.
-absl::Status ParseVerify(const v1::Verify& verify, ParsedRequest& parsed) {
+absl::Status ParseVerify(const v1::Verify& verify, Product& product) {
   if (!v1::VerifyMode_IsValid(verify.mode())) return UnknownValue("verify.mode", verify.mode());
   const double rate = verify.rate();
   const bool is_sampled = verify.mode() == v1::VERIFY_MODE_SAMPLED;
@@ -203,38 +203,36 @@ absl::Status ParseVerify(const v1::Verify& verify, ParsedRequest& parsed) {
         Concat("verify.rate: got ", std::to_string(rate), ", want above 0 and at most 1"));
   }
   if (verify.mode() == v1::VERIFY_MODE_UNSPECIFIED) return absl::OkStatus();
-  parsed.verify = VerifyRule{.mode = static_cast<VerifyMode>(verify.mode() - v1::VERIFY_MODE_NONE),
-                             .rate = rate};
+  product.asked_check = VerifyRule{
+      .mode = static_cast<VerifyMode>(verify.mode() - v1::VERIFY_MODE_NONE), .rate = rate};
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<ParsedRequest> ParseMultiply(const v1::MultiplyRequest& request,
-                                            const HeldFields* held) {
+absl::Status ParseMultiply(const v1::MultiplyRequest& request, const HeldFields* held,
+                           Product& product) {
   RETURN_IF_ERROR(CheckNameLength("request_id", request.request_id()));
   RETURN_IF_ERROR(CheckNameLength("kernel", request.kernel()));
   RETURN_IF_ERROR(CheckNameLength("device", request.device()));
-  ParsedRequest parsed;
-  RETURN_IF_ERROR(ParseShape(request, parsed.job.problem));
-  RETURN_IF_ERROR(ParseScalars(request, parsed.job.problem));
-  RETURN_IF_ERROR(ParseProduct(request, parsed.job.problem));
-  if (held != nullptr) parsed.pieces = std::make_unique<SourcePieces>();
-  RETURN_IF_ERROR(ParseResult(request, held, parsed));
-  RETURN_IF_ERROR(Validate(parsed.job.problem));
-  if (held != nullptr) RETURN_IF_ERROR(ParseAllBytes(request, *held, parsed));
+  RETURN_IF_ERROR(ParseShape(request, product.job.problem));
+  RETURN_IF_ERROR(ParseScalars(request, product.job.problem));
+  RETURN_IF_ERROR(ParseProduct(request, product.job.problem));
+  RETURN_IF_ERROR(ParseResult(request, held, product));
+  RETURN_IF_ERROR(Validate(product.job.problem));
+  if (held != nullptr) RETURN_IF_ERROR(ParseAllBytes(request, *held, product));
   if (!request.kernel().empty() && request.kernel() != "auto") {
-    ASSIGN_OR_RETURN(parsed.constraints.kernel, FindKernel(request.kernel()));
+    ASSIGN_OR_RETURN(product.constraints.kernel, FindKernel(request.kernel()));
   }
-  parsed.constraints.deterministic = request.require_deterministic();
-  parsed.constraints.batch_invariant = request.require_batch_invariant();
+  product.constraints.deterministic = request.require_deterministic();
+  product.constraints.batch_invariant = request.require_batch_invariant();
   if (!v1::Priority_IsValid(request.priority())) {
     return UnknownValue("priority", request.priority());
   }
-  if (request.priority() == v1::PRIORITY_LOW) parsed.priority = Priority::kLow;
-  RETURN_IF_ERROR(ParseVerify(request.verify(), parsed));
-  parsed.device = request.device();
-  return parsed;
+  if (request.priority() == v1::PRIORITY_LOW) product.priority = Priority::kLow;
+  RETURN_IF_ERROR(ParseVerify(request.verify(), product));
+  product.wanted_device = request.device();
+  return absl::OkStatus();
 }
 
 }  // namespace gemmd

@@ -21,19 +21,17 @@ void FillMatrix(const Problem& problem, v1::Matrix& matrix) {
 
 }  // namespace
 
-void FillResponse(const ProductOutcome& outcome, const std::string& request_id,
-                  v1::MultiplyResponse& response) {
-  response.set_request_id(request_id);
-  FillMatrix(outcome.problem, *response.mutable_d());
-  response.set_kernel(std::string(outcome.kernel->name));
-  response.set_device(std::string(outcome.device));
-  response.set_operations(Operations(outcome.problem));
-  response.set_bytes_read(BytesRead(outcome.problem));
-  response.set_bytes_written(BytesWritten(outcome.problem));
-  if (outcome.tensor) *response.mutable_tensor() = ToWire(*outcome.tensor);
-  if (outcome.verification) {
-    *response.mutable_verification() = ToWire(*outcome.verification);
-  }
+void FillResponse(const Product& product, v1::MultiplyResponse& response) {
+  const Problem& problem = product.job.problem;
+  response.set_request_id(product.arrival.request_id);
+  FillMatrix(problem, *response.mutable_d());
+  response.set_kernel(product.kernel().name.data(), product.kernel().name.size());
+  response.set_device(product.device_name());
+  response.set_operations(Operations(problem));
+  response.set_bytes_read(BytesRead(problem));
+  response.set_bytes_written(BytesWritten(problem));
+  if (product.tensor) *response.mutable_tensor() = ToWire(*product.tensor);
+  if (product.verification) *response.mutable_verification() = ToWire(*product.verification);
 }
 
 v1::VerifyMode ToWire(VerifyMode mode) {

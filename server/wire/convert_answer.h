@@ -3,16 +3,13 @@
 // The answer of a product as the wire has it.
 #pragma once
 
-#include <string>
-
 #include "gemmd/v1/gemm.pb.h"
 #include "server/scheduling/product.h"
 
 namespace gemmd {
 
 // Fills the answer of a product that is OK, except for its timing; the bytes of D are there.
-void FillResponse(const ProductOutcome& outcome, const std::string& request_id,
-                  v1::MultiplyResponse& response);
+void FillResponse(const Product& product, v1::MultiplyResponse& response);
 
 v1::Timing ToWire(const ProductTiming& timing);
 v1::VerifyMode ToWire(VerifyMode mode);

@@ -132,7 +132,7 @@ absl::Status Examination::Within(const Field& field, int start, int bytes, Messa
   input_.PopLimit(limit);
   if (steps_.size() == entered) {
     // Nothing of it stays: protobuf parses it as one field like all others.
-    steps_.resize(steps_before);
+    steps_.erase(steps_.begin() + static_cast<ptrdiff_t>(steps_before), steps_.end());
     merged_ = merged_before;
     return absl::OkStatus();
   }

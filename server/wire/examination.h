@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 
 namespace gemmd {
@@ -55,6 +56,10 @@ struct FieldToHold {
   WireRange range;
 };
 
+// What most messages have of both fits in without an allocation.
+using ParsingSteps = absl::InlinedVector<ParsingStep, 8>;
+using FieldsToHold = absl::InlinedVector<FieldToHold, 3>;
+
 class Examination {
  public:
   // Borrows both. `input` reads the slices.
@@ -67,8 +72,8 @@ class Examination {
 
   int64_t unknown_bytes() const { return unknown_bytes_; }
   int64_t repeated_bytes() const { return repeated_bytes_; }
-  const std::vector<ParsingStep>& steps() const { return steps_; }
-  const std::vector<FieldToHold>& held() const { return held_; }
+  const ParsingSteps& steps() const { return steps_; }
+  const FieldsToHold& held() const { return held_; }
 
  private:
   using Message = google::protobuf::Message;
@@ -95,8 +100,8 @@ class Examination {
   int64_t unknown_bytes_ = 0;
   int64_t repeated_bytes_ = 0;
   int64_t merged_ = 0;  // What is before it is in the steps.
-  std::vector<ParsingStep> steps_;
-  std::vector<FieldToHold> held_;
+  ParsingSteps steps_;
+  FieldsToHold held_;
 };
 
 absl::Status MalformedMessage();

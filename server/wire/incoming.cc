@@ -120,7 +120,7 @@ absl::Status Incoming::Parse(Message& message, ReceiveQuota& quota, HeldFields& 
       held.Add(*field.message, field.field->number(),
                std::make_unique<HeldField>(SlicesOf(field.range), quota));
     }
-    RETURN_IF_ERROR(Take(steps_, message));
+    RETURN_IF_ERROR(Take(message));
     slices_.clear();
     if (has_unknown_fields_) message.DiscardUnknownFields();
     return absl::OkStatus();
@@ -130,11 +130,11 @@ absl::Status Incoming::Parse(Message& message, ReceiveQuota& quota, HeldFields& 
 }
 
 // To merge keeps the room that was made, and the message is otherwise empty.
-absl::Status Incoming::Take(const std::vector<ParsingStep>& steps, Message& message) {
+absl::Status Incoming::Take(Message& message) {
   SliceStream stream(slices_, SliceStream::After::kFree);
   CodedInputStream input(&stream);
-  std::vector<Message*> within = {&message};
-  for (const ParsingStep& step : steps) {
+  absl::InlinedVector<Message*, 4> within = {&message};
+  for (const ParsingStep& step : steps_) {
     Message& here = *within.back();
     switch (step.kind) {
       case ParsingStep::Kind::kMerge:

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -59,15 +58,15 @@ class Incoming {
   absl::Status Parse(google::protobuf::Message& message, ReceiveQuota& quota, HeldFields& held);
 
  private:
-  absl::Status Take(const std::vector<ParsingStep>& steps, google::protobuf::Message& message);
+  absl::Status Take(google::protobuf::Message& message);
   ReceivedSlices SlicesOf(WireRange range) const;
 
   int64_t wire_bytes_ = 0;
   ReceivedSlices slices_;
   // What the examination found.
   bool has_unknown_fields_ = false;
-  std::vector<ParsingStep> steps_;
-  std::vector<FieldToHold> to_hold_;
+  ParsingSteps steps_;
+  FieldsToHold to_hold_;
 };
 
 }  // namespace gemmd

@@ -19,9 +19,8 @@ void LetGo(void* text) { delete static_cast<std::string*>(text); }
 }  // namespace
 
 // The bytes of D come last, so that they may follow as a slice. Fields may come in any order.
-void JointAnswer::Add(const std::string& request_id, v1::MultiplyResponse answer, HeldBytes d) {
-  v1::Matrix matrix;
-  matrix.Swap(answer.mutable_d());
+void JointAnswer::Add(const std::string& request_id, v1::MultiplyResponse& answer, HeldBytes d) {
+  const v1::Matrix matrix = answer.d();
   answer.clear_d();
   const size_t matrix_bytes =
       matrix.ByteSizeLong() + EncodedFieldBytes(v1::Matrix::kDataFieldNumber, d.size());

@@ -25,8 +25,9 @@ inline constexpr int64_t kMostJointAnswerBytes = int64_t{1} << 20;
 
 class JointAnswer {
  public:
-  // An answer with `d` as the bytes of its matrix, which it does not have itself.
-  void Add(const std::string& request_id, v1::MultiplyResponse answer, HeldBytes d);
+  // An answer with `d` as the bytes of its matrix, which it does not have itself. The matrix is
+  // taken out of `answer`.
+  void Add(const std::string& request_id, v1::MultiplyResponse& answer, HeldBytes d);
 
   // What a message has of a request that is refused.
   static std::string RefusalOf(const std::string& request_id, const absl::Status& status);

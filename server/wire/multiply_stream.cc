@@ -33,8 +33,11 @@ constexpr size_t kMostWaitingAnswers = kMostJointAnswers;
 // So long a message keeps one of gRPC's threads at a time.
 constexpr int64_t kMostAtOnceNs = 1'000'000;
 
+class MultiplyStreamReactor;
+
 // One product of the stream, from its message being read to its answer being written.
 struct Exchange {
+  std::shared_ptr<MultiplyStreamReactor> stream;  // While its product is under way.
   ProductExchange product;
   JobId job_id = 0;  // Guarded by the reactor's lock; 0 until the product is queued.
 };
@@ -220,10 +223,12 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
 
   void Run(const std::shared_ptr<Exchange>& exchange, Incoming request, Arrival arrival) {
     if (span_) arrival.span = ChildOf(*span_);
+    exchange->stream = shared_from_this();
     absl::StatusOr<JobId> id =
         exchange->product.Start(runner_, quota_, std::move(request), std::move(arrival),
-                                [self = shared_from_this(), exchange](const absl::Status& status) {
-                                  self->Answer(exchange, status);
+                                [exchange](const absl::Status& status) {
+                                  const auto stream = std::move(exchange->stream);
+                                  stream->Answer(exchange, status);
                                 });
     if (!id.ok()) {
       Answer(exchange, id.status());

@@ -9,14 +9,22 @@
 namespace gemmd {
 namespace {
 
-// All of an answer but the bytes of D, which come last and follow it. Fields may come in any order.
-std::string HeadOf(v1::MultiplyResponse answer, size_t d_bytes) {
-  std::string matrix = answer.d().SerializeAsString();
-  AppendFieldStart(v1::Matrix::kDataFieldNumber, d_bytes, matrix);
+// All of an answer but the bytes of D, which come last and follow it: room for them is there if
+// they are copied. Fields may come in any order.
+std::string HeadOf(v1::MultiplyResponse& answer, size_t d_bytes) {
+  constexpr size_t kFieldStarts = 32;  // At most.
+  const v1::Matrix matrix = answer.d();
   answer.clear_d();
-  std::string head = answer.SerializeAsString();
-  AppendFieldStart(v1::MultiplyResponse::kDFieldNumber, matrix.size() + d_bytes, head);
-  return head += matrix;
+  const size_t matrix_bytes = matrix.ByteSizeLong();
+  std::string head;
+  head.reserve(answer.ByteSizeLong() + matrix_bytes + kFieldStarts +
+               (d_bytes <= kCopiedBytes ? d_bytes : 0));
+  answer.AppendToString(&head);
+  AppendFieldStart(v1::MultiplyResponse::kDFieldNumber,
+                   matrix_bytes + EncodedFieldBytes(v1::Matrix::kDataFieldNumber, d_bytes), head);
+  matrix.AppendToString(&head);
+  AppendFieldStart(v1::Matrix::kDataFieldNumber, d_bytes, head);
+  return head;
 }
 
 void FreeMatrix(void* matrix) { delete static_cast<HeldBytes*>(matrix); }
@@ -38,8 +46,8 @@ grpc::ByteBuffer MessageOf(std::string head, HeldBytes d) {
   return grpc::ByteBuffer(slices, 2);
 }
 
-grpc::ByteBuffer UnaryAnswer(v1::MultiplyResponse answer, HeldBytes d) {
-  std::string head = HeadOf(std::move(answer), d.size());
+grpc::ByteBuffer UnaryAnswer(v1::MultiplyResponse& answer, HeldBytes d) {
+  std::string head = HeadOf(answer, d.size());
   return MessageOf(std::move(head), std::move(d));
 }
 

@@ -19,7 +19,7 @@ namespace gemmd {
 grpc::ByteBuffer MessageOf(std::string head, HeldBytes d);
 
 // The wire's bytes of `answer` with `d` as the bytes of its matrix, which it does not have itself.
-grpc::ByteBuffer UnaryAnswer(v1::MultiplyResponse answer, HeldBytes d);
+grpc::ByteBuffer UnaryAnswer(v1::MultiplyResponse& answer, HeldBytes d);
 
 // A shorter matrix is copied: one slice more would cost more than its bytes.
 inline constexpr size_t kCopiedBytes = size_t{16} << 10;

@@ -77,15 +77,18 @@ absl::StatusOr<JobId> ProductExchange::Start(ProductRunner& runner, ReceiveQuota
                                              Answer answer) {
   absl::StatusOr<JobId> id =
       StartProduct(runner, quota, request, std::move(arrival), std::move(answer));
-  if (!id.ok()) Release();
+  if (!id.ok()) {
+    answer_ = nullptr;
+    Release();
+  }
   return id;
 }
 
 absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, ReceiveQuota& quota,
                                                     ArrivedRequest& request, Arrival arrival,
                                                     Answer answer) {
-  request_ = std::make_unique<Request>();
-  v1::MultiplyRequest& message = request_->message;
+  auto product = std::make_unique_for_overwrite<RequestedProduct>();
+  v1::MultiplyRequest& message = *product->message;
   const absl::StatusOr<int64_t> most_bytes = request.Examine(message);
   absl::Status status = most_bytes.status();
   if (status.ok()) {
@@ -95,51 +98,50 @@ absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, Recei
       return ticket.status();
     }
     ticket_ = *std::move(ticket);
-    status = request.Parse(message, quota, request_->held, arrival);
+    status = request.Parse(message, quota, product->held, arrival);
   }
   request_id_ = status.ok() ? std::string(CutAtCharacter(message.request_id(), kMaxNameBytes))
                             : request.UnparsedId();
   arrival.request_id = request_id_;
-  absl::StatusOr<ParsedRequest> parsed =
-      status.ok() ? ParseWithTensors(runner.tensors(),
-                                     {.token = arrival.session,
-                                      .identity = arrival.caller.get(),
-                                      .session = std::exchange(arrival.used_session, nullptr)},
-                                     message, &request_->held)
-                  : absl::StatusOr<ParsedRequest>(status);
-  return runner.Start(std::move(parsed), std::move(arrival), ticket_, CallerFor(std::move(answer)));
+  if (status.ok()) {
+    status = ParseWithTensors(runner.tensors(),
+                              {.token = arrival.session,
+                               .identity = arrival.caller.get(),
+                               .session = std::exchange(arrival.used_session, nullptr)},
+                              message, &product->held, *product);
+  }
+  product->arrival = std::move(arrival);
+  product->prepare = [this](const Product& ended) { FillResponse(ended, *response_); };
+  product->answer = [this](Product& ended) { End(ended); };
+  answer_ = std::move(answer);
+  return runner.Start(std::move(product), std::move(status), ticket_);
 }
 
-ProductCaller ProductExchange::CallerFor(Answer answer) {
-  return {
-      .prepare =
-          [this](const ProductOutcome& outcome) { FillResponse(outcome, request_id_, answer_); },
-      .done =
-          [this, answer = std::move(answer)](ProductOutcome outcome) mutable {
-            // Freed when the answer is on its way: that takes a while for long operands.
-            const std::unique_ptr<Request> request = std::move(request_);
-            if (outcome.status.ok()) {
-              d_ = std::move(outcome.d);
-              *answer_.mutable_timing() = ToWire(outcome.timing);
-            } else {
-              Release();
-            }
-            std::move(answer)(outcome.status);
-          }};
+// The request is freed with the product, when the answer is on its way: that takes a while for long
+// operands. This may be gone by then.
+void ProductExchange::End(Product& product) {
+  const absl::Status& status = product.outcome.status;
+  if (status.ok()) {
+    d_ = std::move(product.outcome.d);
+    *response_->mutable_timing() = ToWire(product.timing);
+  } else {
+    Release();
+  }
+  Answer answer = std::move(answer_);
+  std::move(answer)(status);
 }
 
 void ProductExchange::Release() {
-  request_.reset();
   d_ = HeldBytes();
   ticket_ = Admission::Ticket();
 }
 
 grpc::ByteBuffer ProductExchange::TakeUnaryAnswer() {
-  return UnaryAnswer(std::move(answer_), std::move(d_));
+  return UnaryAnswer(*response_, std::move(d_));
 }
 
 void ProductExchange::TakeAnswer(JointAnswer& to) {
-  to.Add(request_id_, std::move(answer_), std::move(d_));
+  to.Add(request_id_, *response_, std::move(d_));
 }
 
 void ProductExchange::LeaveQueue() { ticket_.MarkAnswered(answer_bytes()); }

@@ -7,9 +7,10 @@
 // made of them, and the result until the exchange ends. A refused exchange keeps nothing.
 #pragma once
 
+#include <google/protobuf/arena.h>
 #include <grpcpp/grpcpp.h>
 
-#include <memory>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -48,6 +49,30 @@ class ArrivedRequest {
 // The text of the field of that number, as far as an id may be long; empty where it is no text.
 std::string UnparsedId(Incoming& request, int number);
 
+// A message in memory of its owner. What does not fit into so many bytes is allocated.
+template <typename Message, size_t kBytes>
+class MessageOn {
+ public:
+  MessageOn() = default;
+  MessageOn(const MessageOn&) = delete;
+  MessageOn& operator=(const MessageOn&) = delete;
+
+  Message& operator*() { return *message_; }
+  const Message& operator*() const { return *message_; }
+  Message* operator->() { return message_; }
+
+ private:
+  alignas(std::max_align_t) char bytes_[kBytes];
+  google::protobuf::Arena arena_{bytes_, kBytes};
+  Message* const message_ = google::protobuf::Arena::CreateMessage<Message>(&arena_);
+};
+
+// A product with the request that it borrows its operands of.
+struct RequestedProduct final : Product {
+  MessageOn<v1::MultiplyRequest, 1024> message;  // Without the bytes that are held apart from it.
+  HeldFields held;
+};
+
 class ProductExchange {
  public:
   using Answer = absl::AnyInvocable<void(const absl::Status&) &&>;
@@ -74,24 +99,19 @@ class ProductExchange {
   grpc::ByteBuffer TakeUnaryAnswer();
   void TakeAnswer(JointAnswer& to);
   // Its parts, for another protocol: the answer lacks the bytes of D.
-  v1::MultiplyResponse TakeResponse() { return std::move(answer_); }
+  v1::MultiplyResponse TakeResponse() { return std::move(*response_); }
   HeldBytes TakeD() { return std::move(d_); }
-  const v1::MultiplyResponse& response() const { return answer_; }
+  const v1::MultiplyResponse& response() const { return *response_; }
 
  private:
   absl::StatusOr<JobId> StartProduct(ProductRunner& runner, ReceiveQuota& quota,
                                      ArrivedRequest& request, Arrival arrival, Answer answer);
-  ProductCaller CallerFor(Answer answer);
+  void End(Product& product);
   void Release();
 
   std::string request_id_;
-  // A request without the bytes that are held apart from it, until the product is done.
-  struct Request {
-    v1::MultiplyRequest message;
-    HeldFields held;
-  };
-  std::unique_ptr<Request> request_;
-  v1::MultiplyResponse answer_;  // Without the bytes of D.
+  Answer answer_;
+  MessageOn<v1::MultiplyResponse, 1024> response_;  // Without the bytes of D.
   HeldBytes d_;
   Admission::Ticket ticket_;
 };

@@ -189,19 +189,19 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
                                                 grpc::CallbackServerContext& context) const {
     ASSIGN_OR_RETURN(const Gate::Caller caller, gate_.CallerOf(context, Role::kRegistry));
     const std::string token = SessionTokenOf(context);
-    ASSIGN_OR_RETURN(ParsedRequest parsed,
-                     ParseWithTensors(runner_.tensors(), {.token = token, .identity = caller.get()},
-                                      request, nullptr));
+    Product product;
+    RETURN_IF_ERROR(ParseWithTensors(runner_.tensors(), {.token = token, .identity = caller.get()},
+                                     request, nullptr, product));
     if (caller != nullptr) {
-      RETURN_IF_ERROR(RestrictToGrant(caller->grant, devices_, runner_, parsed));
+      RETURN_IF_ERROR(RestrictToGrant(caller->grant, devices_, runner_, product));
     }
-    ASSIGN_OR_RETURN(const ProductRunner::Placement place, runner_.FindPlace(parsed));
+    ASSIGN_OR_RETURN(const ProductRunner::Placement place, runner_.FindPlace(product));
     const Device& device = *place.served->device;
-    const Problem& problem = parsed.job.problem;
+    const Problem& problem = product.job.problem;
     v1::ExplainResponse response;
     response.set_device(device.info().name);
     const std::vector<const Kernel*> quarantined = place.served->quarantined();
-    Constraints constraints = parsed.constraints;
+    Constraints constraints = product.constraints;
     constraints.quarantined = quarantined;
     const Selection selection =
         Select(Catalog(device.info().kind), problem, constraints, device.profile());

@@ -66,10 +66,10 @@ class TensorOperands {
 
   // Once it is: tells the problem what the wire has no words for, and takes the room of a new
   // tensor.
-  absl::Status Complete(bool is_explained, ParsedRequest& parsed) {
-    Problem& problem = parsed.job.problem;
+  absl::Status Complete(bool is_explained, Product& product) {
+    Problem& problem = product.job.problem;
     for (Resident& resident : std::span(residents_).first(count_)) {
-      RETURN_IF_ERROR(CompleteOperand(resident, problem, parsed.job));
+      RETURN_IF_ERROR(CompleteOperand(resident, problem, product.job));
     }
     if (d_) {
       RETURN_IF_ERROR(CheckShape("d", *d_, problem.m, problem.n, problem.batch, false));
@@ -217,14 +217,14 @@ bool HasTensors(const v1::MultiplyRequest& request) {
 
 }  // namespace
 
-absl::StatusOr<ParsedRequest> ParseWithTensors(TensorStore& store, const TensorCaller& caller,
-                                               v1::MultiplyRequest& request,
-                                               const HeldFields* held) {
-  if (!HasTensors(request)) return ParseMultiply(request, held);
+absl::Status ParseWithTensors(TensorStore& store, const TensorCaller& caller,
+                              v1::MultiplyRequest& request, const HeldFields* held,
+                              Product& product) {
+  if (!HasTensors(request)) return ParseMultiply(request, held, product);
   if (caller.identity != nullptr && !caller.identity->grant.roles.Has(Role::kTensors)) {
     return absl::PermissionDeniedError("tensor: got a caller that the rules allow no tensors");
   }
-  std::unique_ptr<ProductTensors> tensors;
+  std::unique_ptr<ProductTensors>& tensors = product.tensors;
   if (caller.session != nullptr) {
     tensors = ProductTensors::In(store, caller.session);
   } else {
@@ -232,12 +232,10 @@ absl::StatusOr<ParsedRequest> ParseWithTensors(TensorStore& store, const TensorC
   }
   TensorOperands operands(request, *tensors);
   RETURN_IF_ERROR(operands.Resolve());
-  ASSIGN_OR_RETURN(ParsedRequest parsed, ParseMultiply(request, held));
+  RETURN_IF_ERROR(ParseMultiply(request, held, product));
   const bool is_explained = held == nullptr;
-  RETURN_IF_ERROR(operands.Complete(is_explained, parsed));
-  if (!is_explained) RETURN_IF_ERROR(tensors->Place(parsed.job));
-  parsed.tensors = std::move(tensors);
-  return parsed;
+  RETURN_IF_ERROR(operands.Complete(is_explained, product));
+  return is_explained ? absl::OkStatus() : tensors->Place(product.job);
 }
 
 }  // namespace gemmd

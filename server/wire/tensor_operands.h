@@ -6,7 +6,7 @@
 #include <memory>
 #include <string_view>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "server/scheduling/product.h"
 #include "server/store/tensor_store.h"
@@ -32,8 +32,8 @@ struct TensorCaller {
 // those of ParseMultiply, and as Operand.tensor and OutputSpec of the wire contract;
 // Unauthenticated where there are tensors but no session of this token that is the caller's;
 // PermissionDenied where the rules allow the caller no tensors.
-absl::StatusOr<ParsedRequest> ParseWithTensors(TensorStore& store, const TensorCaller& caller,
-                                               v1::MultiplyRequest& request,
-                                               const HeldFields* held);
+absl::Status ParseWithTensors(TensorStore& store, const TensorCaller& caller,
+                              v1::MultiplyRequest& request, const HeldFields* held,
+                              Product& product);
 
 }  // namespace gemmd

@@ -105,16 +105,17 @@ void RunInfer(std::string_view input) {
       ConvertInfer(message, *model, InferQuota(), product, held);
   if (!asked.ok()) return;
   Demand(is_message, "a request is taken that is no message");
-  const auto parsed = ParseWithTensors(ResidentTensors::Get().store,
-                                       {.token = ResidentTensors::Get().token()}, product, &held);
-  if (!parsed.ok()) {
-    const absl::Status renamed = asked->places.Rename(parsed.status());
-    Demand(renamed.code() == parsed.status().code(), "a refusal has another code");
+  Product parsed;
+  const absl::Status status =
+      ParseWithTensors(ResidentTensors::Get().store, {.token = ResidentTensors::Get().token()},
+                       product, &held, parsed);
+  if (!status.ok()) {
+    Demand(asked->places.Rename(status).code() == status.code(), "a refusal has another code");
     return;
   }
-  Demand(Validate(parsed->job.problem).ok(), "what was parsed is not valid");
+  Demand(Validate(parsed.job.problem).ok(), "what was parsed is not valid");
   // The words of the answer are words that a request may have.
-  const ElementType d = parsed->job.problem.d.type;
+  const ElementType d = parsed.job.problem.d.type;
   Demand(TypeOfWire(ToWire(d)) == d, "a type has another number");
   const std::string name = IsToldByDatatype(d) ? "" : std::string(gemmd::NameOf(d));
   const auto told = ParseInputType("d", DatatypeOf(d), name, std::nullopt);

@@ -49,7 +49,7 @@ void CheckSource(const Source& source, int64_t want) {
   Demand(bytes == source.bytes && bytes == want, "a source has another number of bytes");
 }
 
-void CheckParsed(const v1::MultiplyRequest& request, const ParsedRequest& parsed, bool has_bytes) {
+void CheckParsed(const v1::MultiplyRequest& request, const Product& parsed, bool has_bytes) {
   const Problem& problem = parsed.job.problem;
   Demand(Validate(problem).ok(), "what was parsed is not valid");
   Demand(Operations(problem) >= 0, "a product has less than no operations");
@@ -119,27 +119,29 @@ void CheckIncoming(Incoming incoming, std::string_view bytes, Choices& choices) 
   Demand(id == want.request_id().substr(0, 64), "a short text is another one");
   Demand(*most_bytes >= static_cast<int64_t>(bytes.size()), "a message takes less than its bytes");
 
-  const auto described = ParseMultiply(got, nullptr);
-  if (described.ok()) {
-    CheckParsed(got, *described, false);
+  Product described;
+  const bool is_described = ParseMultiply(got, nullptr, described).ok();
+  if (is_described) {
+    CheckParsed(got, described, false);
     // To ask hundreds of kernels takes longer than everything else here.
     if (choices.OnceIn(8)) {
       const auto kind = static_cast<DeviceKind>(choices.Below(3));
-      CheckChoice(kind, described->job.problem, described->constraints, choices.OnceIn(8));
+      CheckChoice(kind, described.job.problem, described.constraints, choices.OnceIn(8));
     }
   }
-  const auto parsed = ParseMultiply(got, &held);
-  if (parsed.ok()) {
+  Product parsed;
+  const bool is_parsed = ParseMultiply(got, &held, parsed).ok();
+  if (is_parsed) {
     // NaN is not even itself.
     const bool has_nan = std::isnan(got.alpha()) || std::isnan(got.beta());
-    Demand(described.ok() && (has_nan || described->job.problem == parsed->job.problem),
+    Demand(is_described && (has_nan || described.job.problem == parsed.job.problem),
            "a request and its description are different problems");
-    CheckParsed(got, *parsed, true);
+    CheckParsed(got, parsed, true);
   }
   want.DiscardUnknownFields();
   RestoreAll(got, held);
   Demand(got.SerializeAsString() == want.SerializeAsString(), "protobuf parses another message");
-  if (parsed.ok()) LetGo(parsed->job);
+  if (is_parsed) LetGo(parsed.job);
 }
 
 // Data that is so long that it stays where it arrived.

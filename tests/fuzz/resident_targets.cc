@@ -44,7 +44,7 @@ void CheckD(const Problem& problem, const std::byte* memory, const Tensor& tenso
          "D leaves its tensor");
 }
 
-void CheckParsed(const ParsedRequest& parsed) {
+void CheckParsed(const Product& parsed) {
   Demand(Validate(parsed.job.problem).ok(), "what was parsed is not valid");
   const ProductTensors* const tensors = parsed.tensors.get();
   if (tensors == nullptr) return;
@@ -66,35 +66,40 @@ void RunResident(std::string_view input) {
   const std::string token = tensors.token();
   // A session that there is not has no tensors.
   v1::MultiplyRequest strange = request;
-  const auto refused = ParseWithTensors(tensors.store, {.token = "x"}, strange, nullptr);
-  Demand(!refused.ok() || refused->tensors == nullptr, "somebody else's tensors are read");
+  Product refused;
+  const absl::Status stranger =
+      ParseWithTensors(tensors.store, {.token = "x"}, strange, nullptr, refused);
+  Demand(!stranger.ok() || refused.tensors == nullptr, "somebody else's tensors are read");
 
   v1::MultiplyRequest explained = request;
-  const auto described = ParseWithTensors(tensors.store, {.token = token}, explained, nullptr);
-  if (described.ok()) {
-    Demand(Validate(described->job.problem).ok(), "what is explained is not valid");
+  Product described;
+  const bool is_described =
+      ParseWithTensors(tensors.store, {.token = token}, explained, nullptr, described).ok();
+  if (is_described) {
+    Demand(Validate(described.job.problem).ok(), "what is explained is not valid");
     if (choices.OnceIn(16)) {
-      CheckChoice(static_cast<DeviceKind>(choices.Below(3)), described->job.problem,
-                  described->constraints, choices.OnceIn(8));
+      CheckChoice(static_cast<DeviceKind>(choices.Below(3)), described.job.problem,
+                  described.constraints, choices.OnceIn(8));
     }
   }
   // Who may have no tensors has none, whatever its session.
   static const Identity* const nobody = new Identity{.name = "a"};
   v1::MultiplyRequest forbidden = request;
-  const auto denied =
-      ParseWithTensors(tensors.store, {.token = token, .identity = nobody}, forbidden, nullptr);
-  Demand(!denied.ok() || denied->tensors == nullptr, "somebody without a right reads tensors");
+  Product denied;
+  const absl::Status right = ParseWithTensors(tensors.store, {.token = token, .identity = nobody},
+                                              forbidden, nullptr, denied);
+  Demand(!right.ok() || denied.tensors == nullptr, "somebody without a right reads tensors");
   const HeldFields held;
   // On a stream the session has been found before.
   static const auto session =
       std::make_shared<const TensorStore::SessionUse>(tensors.store.Use(token).value());
   const TensorCaller caller = {.token = token, .session = choices.OnceIn(2) ? session : nullptr};
-  const auto parsed = ParseWithTensors(tensors.store, caller, request, &held);
-  if (!parsed.ok()) return;
+  Product parsed;
+  if (!ParseWithTensors(tensors.store, caller, request, &held, parsed).ok()) return;
   const bool has_nan = std::isnan(request.alpha()) || std::isnan(request.beta());
-  Demand(described.ok() && (has_nan || described->job.problem == parsed->job.problem),
+  Demand(is_described && (has_nan || described.job.problem == parsed.job.problem),
          "a request and its description are different problems");
-  CheckParsed(*parsed);
+  CheckParsed(parsed);
 }
 
 // A part that there is of a tensor that there is. Gives rows and columns of op(X).

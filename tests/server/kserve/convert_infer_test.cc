@@ -86,10 +86,9 @@ class ConvertInferTest : public testing::Test {
     absl::StatusOr<InferAsked> asked = ConvertInfer(message, model_, quota_, product_, held_);
     if (!asked.ok()) return asked.status();
     asked_ = *asked;
-    absl::StatusOr<ParsedRequest> parsed = ParseMultiply(product_, &held_);
-    if (!parsed.ok()) return asked_.places.Rename(parsed.status());
-    parsed_ = *std::move(parsed);
-    return absl::OkStatus();
+    parsed_ = std::make_unique<Product>();
+    const absl::Status parsed = ParseMultiply(product_, &held_, *parsed_);
+    return parsed.ok() ? parsed : asked_.places.Rename(parsed);
   }
   absl::Status Read(const ModelInferRequest& request, size_t step = 1 << 20) {
     return Read(request.SerializeAsString(), step);
@@ -107,7 +106,7 @@ class ConvertInferTest : public testing::Test {
   v1::MultiplyRequest product_;
   HeldFields held_;
   InferAsked asked_;
-  ParsedRequest parsed_;
+  std::unique_ptr<Product> parsed_;
   int64_t most_ = 0;
   std::string unparsed_id_;
 };
@@ -119,11 +118,11 @@ TEST_F(ConvertInferTest, BytesAreThereWhereverTheyAreCut) {
     held_ = HeldFields();
     ASSERT_THAT(Read(request, step), IsOk());
     EXPECT_EQ(held_.empty(), step < static_cast<size_t>(kLeastSliceBytes));
-    EXPECT_EQ(BytesOf(parsed_.job.a), request.raw_input_contents(0));
-    EXPECT_EQ(BytesOf(parsed_.job.b), request.raw_input_contents(1));
-    EXPECT_EQ(parsed_.job.problem.m, 100);
-    EXPECT_EQ(parsed_.job.problem.n, 90);
-    EXPECT_EQ(parsed_.job.problem.k, 120);
+    EXPECT_EQ(BytesOf(parsed_->job.a), request.raw_input_contents(0));
+    EXPECT_EQ(BytesOf(parsed_->job.b), request.raw_input_contents(1));
+    EXPECT_EQ(parsed_->job.problem.m, 100);
+    EXPECT_EQ(parsed_->job.problem.n, 90);
+    EXPECT_EQ(parsed_->job.problem.k, 120);
     EXPECT_EQ(product_.request_id(), "one");
     // Room is taken for what is copied.
     const auto raw = static_cast<int64_t>(request.raw_input_contents(0).size() +
@@ -139,8 +138,8 @@ TEST_F(ConvertInferTest, NumbersAreBytesOfTheirElements) {
   auto& b = AddInput(request, "B", "UINT8", {3, 1});
   for (const unsigned value : {0U, 200U, 255U}) b.mutable_contents()->add_uint_contents(value);
   ASSERT_THAT(Read(request, 3), IsOk());
-  EXPECT_EQ(BytesOf(parsed_.job.a), std::string("\x80\0\x7f", 3));
-  EXPECT_EQ(BytesOf(parsed_.job.b), std::string("\0\xc8\xff", 3));
+  EXPECT_EQ(BytesOf(parsed_->job.a), std::string("\x80\0\x7f", 3));
+  EXPECT_EQ(BytesOf(parsed_->job.b), std::string("\0\xc8\xff", 3));
   a.mutable_contents()->set_int_contents(1, 128);
   EXPECT_THAT(Refusal(request), "inputs[0].contents.int_contents[1]: got 128, want -128 to 127");
 }
@@ -156,8 +155,8 @@ TEST_F(ConvertInferTest, FloatsMayBePackedOrNot) {
   }
   ASSERT_THAT(Read(request, 16 << 10), IsOk());
   EXPECT_FALSE(held_.empty());
-  EXPECT_EQ(BytesOf(parsed_.job.a), elements);
-  EXPECT_EQ(BytesOf(parsed_.job.b), elements);
+  EXPECT_EQ(BytesOf(parsed_->job.a), elements);
+  EXPECT_EQ(BytesOf(parsed_->job.b), elements);
 
   std::string unpacked;
   for (size_t i = 0; i < elements.size(); i += 4) unpacked += "\x35" + elements.substr(i, 4);

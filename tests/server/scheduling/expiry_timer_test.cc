@@ -24,17 +24,18 @@ class ExpiryTimerTest : public ::testing::Test {
 
   void Submit(int64_t in_ns) {
     const int64_t deadline_ns = clock_.NowNs() + in_ns;
-    Submission submission;
+    auto owned = std::make_unique<Submission>();
+    Submission& submission = *owned;
     submission.device = &device_;
     submission.job = TestJob(&outputs_.emplace_back());
     submission.deadline_ns = deadline_ns;
-    submission.done = [this, deadline_ns](JobResult result) {
+    submission.done = [this, deadline_ns](std::unique_ptr<Submission> result) {
       const int64_t late_ns = clock_.NowNs() - deadline_ns;
       MutexLock lock(&mutex_);
-      codes_.push_back(result.outcome.status.code());
+      codes_.push_back(result->outcome.status.code());
       late_ns_.push_back(late_ns);
     };
-    scheduler_.Submit(std::move(submission));
+    scheduler_.Submit(std::move(owned));
   }
 
   bool HaveEnded(size_t count) {

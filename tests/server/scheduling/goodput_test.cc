@@ -109,22 +109,23 @@ class Simulation {
     }
     auto service = std::make_unique<int64_t>(static_cast<int64_t>(service_ns));
     auto pieces = std::make_unique<SourcePieces>();
-    Submission submission;
+    auto owned = std::make_unique<Submission>();
+    Submission& submission = *owned;
     submission.device = &device_;
     submission.job = TestJob(&d_);
     submission.job.a =
         pieces->Add({reinterpret_cast<const std::byte*>(service.get()), sizeof(int64_t)});
     submission.predicted_ns = predicted_ns;
     submission.deadline_ns = deadline_ns;
-    submission.flow = flow.caller;
+    submission.caller = flow.caller;
     submission.connection = flow.connection;
     submission.done = [this, deadline_ns, service = std::move(service),
-                       pieces = std::move(pieces)](JobResult result) {
-      if (!result.outcome.status.ok() || clock_.NowNs() > deadline_ns) return;
+                       pieces = std::move(pieces)](std::unique_ptr<Submission> result) {
+      if (!result->outcome.status.ok() || clock_.NowNs() > deadline_ns) return;
       ++ok_;
       useful_ns_ += *service;
     };
-    scheduler_.Submit(std::move(submission));
+    scheduler_.Submit(std::move(owned));
   }
 
   const Load load_;

@@ -33,21 +33,22 @@ class JoinedJobsTest : public testing::Test {
                std::string flow = "one", Priority priority = Priority::kNormal) {
     const size_t place = answers_.size();
     answers_.emplace_back();
-    Submission submission;
+    auto owned = std::make_unique<Submission>();
+    Submission& submission = *owned;
     submission.device = target_;
     submission.job = product.job;
     submission.bytes = 100;
     submission.predicted_ns = 1000;
     submission.deadline_ns = deadline_ns;
-    submission.flow = std::move(flow);
+    submission.caller = std::move(flow);
     submission.priority = priority;
     submission.has_company = has_company_;
-    submission.done = [this, place](JobResult result) {
-      const absl::Span<const std::byte> d = result.outcome.d.bytes();
+    submission.done = [this, place](std::unique_ptr<Submission> result) {
+      const absl::Span<const std::byte> d = result->outcome.d.bytes();
       answers_[place] = {
-          result.outcome.status, {d.begin(), d.end()}, result.joined, result.outcome.kernel};
+          result->outcome.status, {d.begin(), d.end()}, result->joined, result->outcome.kernel};
     };
-    return scheduler.Submit(std::move(submission));
+    return scheduler.Submit(std::move(owned));
   }
 
   JoinableProduct& Product(int64_t m = 3) {

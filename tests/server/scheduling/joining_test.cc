@@ -42,7 +42,7 @@ class JoiningTest : public testing::TestWithParam<std::string_view> {
       const JoinKeys keys = JoinKeysOf(*job);
       const JoinKeys first = JoinKeysOf(products_.front().job);
       const bool is_stack = joining == Joining::kStacked;
-      ASSERT_NE(is_stack ? keys.stacked : keys.batched, "");
+      ASSERT_NE(is_stack ? keys.stacked : keys.batched, JoinKey());
       ASSERT_EQ(is_stack ? keys.stacked : keys.batched, is_stack ? first.stacked : first.batched);
     }
     const absl::StatusOr<std::unique_ptr<JoinedJob>> joined = JoinedJob::Of(joining, 1, jobs());
@@ -117,8 +117,8 @@ TEST(JoinKeysTest, EveryDifferenceCounts) {
     return JoinKeysOf(product.job);
   };
   const JoinKeys plain = keys_of([](JoinableProduct&) {});
-  EXPECT_NE(plain.stacked, "");
-  EXPECT_NE(plain.batched, "");
+  EXPECT_NE(plain.stacked, JoinKey());
+  EXPECT_NE(plain.batched, JoinKey());
   const std::vector<std::function<void(JoinableProduct&)>> changes = {
       [](JoinableProduct& one) { one.job.problem.alpha = 2; },
       [](JoinableProduct& one) { one.job.problem.activation = Activation::kRelu; },
@@ -163,14 +163,14 @@ TEST(JoinKeysTest, SomeRunAlone) {
   for (size_t i = 0; i < changes.size(); ++i) {
     JoinableProduct product(random, kernel, {});
     changes[i](product.job);
-    EXPECT_EQ(JoinKeysOf(product.job).stacked, "") << i;
-    EXPECT_EQ(JoinKeysOf(product.job).batched, "") << i;
+    EXPECT_EQ(JoinKeysOf(product.job).stacked, JoinKey()) << i;
+    EXPECT_EQ(JoinKeysOf(product.job).batched, JoinKey()) << i;
   }
   static Kernel varying = kernel;
   varying.batch_invariant = false;
   JoinableProduct product(random, kernel, {});
   product.job.kernel = &varying;
-  EXPECT_EQ(JoinKeysOf(product.job).stacked, "");
+  EXPECT_EQ(JoinKeysOf(product.job).stacked, JoinKey());
 }
 
 // A device brings tensors to its own memory, and the bytes of requests not.
@@ -187,7 +187,7 @@ TEST(JoinKeysTest, TensorsJoinNoBytesOfRequests) {
   for (size_t i = 0; i < changes.size(); ++i) {
     Job job = product.job;
     changes[i](job);
-    EXPECT_NE(JoinKeysOf(job).stacked, "") << i;
+    EXPECT_NE(JoinKeysOf(job).stacked, JoinKey()) << i;
     EXPECT_NE(JoinKeysOf(job).stacked, sent.stacked) << i;
     EXPECT_NE(JoinKeysOf(job).batched, sent.batched) << i;
   }
@@ -228,7 +228,7 @@ TEST(JoinKeysTest, GapsAndOtherOrdersAreNotStacked) {
   for (size_t i = 0; i < changes.size(); ++i) {
     JoinableProduct product(random, SimulatedKernel(kHalves), {});
     changes[i](product.job.problem);
-    EXPECT_EQ(JoinKeysOf(product.job).stacked, "") << i;
+    EXPECT_EQ(JoinKeysOf(product.job).stacked, JoinKey()) << i;
   }
 }
 
@@ -240,7 +240,7 @@ TEST(JoinKeysTest, AreThoseOfTheSameBlock) {
     product.job.b = {.pieces = {}, .block = block, .offset = offset, .bytes = product.job.b.bytes};
     return JoinKeysOf(product.job);
   };
-  EXPECT_NE(keys_of(1, 0).stacked, "");
+  EXPECT_NE(keys_of(1, 0).stacked, JoinKey());
   EXPECT_EQ(keys_of(1, 0).stacked, keys_of(1, 0).stacked);
   EXPECT_EQ(keys_of(1, 0).batched, keys_of(1, 0).batched);
   EXPECT_NE(keys_of(1, 0).stacked, keys_of(2, 0).stacked);

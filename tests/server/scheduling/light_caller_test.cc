@@ -77,19 +77,20 @@ class CallersSimulation {
     }
     auto service = std::make_unique<int64_t>(service_ns);
     auto pieces = std::make_unique<SourcePieces>();
-    Submission submission;
+    auto owned = std::make_unique<Submission>();
+    Submission& submission = *owned;
     submission.device = &device_;
     submission.job = TestJob(&d_);
     submission.job.a =
         pieces->Add({reinterpret_cast<const std::byte*>(service.get()), sizeof(int64_t)});
     submission.predicted_ns = submission.expected_ns = predicted_ns;
-    submission.flow = flow.caller;
+    submission.caller = flow.caller;
     submission.connection = flow.connection;
     submission.done = [done = std::move(done), service = std::move(service),
-                       pieces = std::move(pieces)](JobResult result) mutable {
-      std::move(done)(result.outcome.status);
+                       pieces = std::move(pieces)](std::unique_ptr<Submission> result) mutable {
+      std::move(done)(result->outcome.status);
     };
-    scheduler_.Submit(std::move(submission));
+    scheduler_.Submit(std::move(owned));
     return true;
   }
 

@@ -56,9 +56,10 @@ class HoldingDevice final : public Device {
 };
 
 // A product of f32 matrices.
-ParsedRequest Request(int64_t m, int64_t n, int64_t k, ElementType d_type = ElementType::kF32) {
-  ParsedRequest request;
-  Problem& problem = request.job.problem;
+std::unique_ptr<Product> Request(int64_t m, int64_t n, int64_t k,
+                                 ElementType d_type = ElementType::kF32) {
+  auto request = std::make_unique<Product>();
+  Problem& problem = request->job.problem;
   problem.m = m;
   problem.n = n;
   problem.k = k;
@@ -91,13 +92,14 @@ class ProductRunnerTest : public testing::Test {
   }
 
   // Starts a product that has arrived now. Its ticket lives as long as the test.
-  absl::Status Start(ParsedRequest request, Arrival arrival = {}) {
+  absl::Status Start(std::unique_ptr<Product> product, Arrival arrival = {}) {
     if (arrival.arrived_ns == 0) arrival.arrived_ns = clock_.NowNs();
-    ProductCaller caller = {.prepare = [this](const ProductOutcome&) { clock_.Advance(19); },
-                            .done = [this](ProductOutcome outcome) { last_ = std::move(outcome); }};
-    return runner_
-        ->Start(std::move(request), std::move(arrival), tickets_.emplace_back(), std::move(caller))
-        .status();
+    product->arrival = std::move(arrival);
+    product->prepare = [this](const Product&) { clock_.Advance(19); };
+    product->answer = [this](const Product& ended) {
+      last_ = {ended.outcome.status, ended.timing, ended.job.problem};
+    };
+    return runner_->Start(std::move(product), absl::OkStatus(), tickets_.emplace_back()).status();
   }
 
   FakeClock clock_;
@@ -109,7 +111,12 @@ class ProductRunnerTest : public testing::Test {
   std::unique_ptr<Admission> admission_;
   std::deque<Admission::Ticket> tickets_;
   std::unique_ptr<ProductRunner> runner_;
-  ProductOutcome last_;
+  struct Ended {
+    absl::Status status;
+    ProductTiming timing;
+    Problem problem;
+  };
+  Ended last_;
 };
 
 TEST_F(ProductRunnerTest, EachStageIsTimedByItself) {
@@ -194,9 +201,11 @@ TEST(CallerRulesTest, ProductsThatRanAsOneShareItsTime) {
   identity->use = std::make_shared<RuleUse>("a");
   Arrival arrival;
   arrival.caller = identity;
-  ProductOutcome outcome = {};
-  outcome.timing[Stage::kCompute] = 12;
-  for (int i = 0; i < 3; ++i) CountEnd(arrival, outcome, /*joined=*/3);
+  Product product;
+  product.arrival = arrival;
+  product.timing[Stage::kCompute] = 12;
+  product.joined = 3;
+  for (int i = 0; i < 3; ++i) CountEnd(product);
   EXPECT_EQ(identity->use->totals().compute_ns, 12);
   EXPECT_EQ(identity->use->totals().answered, 3);
 }
@@ -222,11 +231,11 @@ TEST_F(ProductRunnerTest, RefusalsSayWhenTheDeviceWillBeDone) {
 TEST_F(ProductRunnerTest, ScratchMemoryIsAdmittedToo) {
   const Kernel* const kernel = FindKernel("openblas.f32.f32.f32").value();
   const auto make_request = [kernel] {
-    ParsedRequest request = Request(30, 40, 50, ElementType::kF16);
-    request.constraints.kernel = kernel;
+    std::unique_ptr<Product> request = Request(30, 40, 50, ElementType::kF16);
+    request->constraints.kernel = kernel;
     return request;
   };
-  const Problem problem = make_request().job.problem;
+  const Problem problem = make_request()->job.problem;
   const int64_t matrix_bytes = (30 * 50 + 50 * 40) * 4 + 30 * 40 * 2;
   const int64_t scratch_bytes = kernel->workspace_bytes(problem).value();
   ASSERT_GE(scratch_bytes, 30 * 40 * 4);
@@ -347,8 +356,8 @@ TEST_F(ProductRunnerTest, OneConnectionDoesNotTakeAllPlacesOfItsCaller) {
 TEST_F(ProductRunnerTest, LowPriorityWaits) {
   SetLimits({});
   ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
-  ParsedRequest low = Request(8, 8, 16);
-  low.priority = Priority::kLow;
+  std::unique_ptr<Product> low = Request(8, 8, 16);
+  low->priority = Priority::kLow;
   ASSERT_THAT(Start(std::move(low)), IsOk());
   ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
   device_.End({});

@@ -22,15 +22,16 @@ using ::testing::ElementsAre;
 class SchedulerDepthTest : public ::testing::Test {
  protected:
   JobId Submit(const std::string& name, int64_t predicted_ns, int64_t deadline_ns = kNoDeadlineNs) {
-    Submission submission;
+    auto owned = std::make_unique<Submission>();
+    Submission& submission = *owned;
     submission.device = &device_;
     submission.job = TestJob(&outputs_.emplace_back());
     submission.predicted_ns = predicted_ns;
     submission.deadline_ns = deadline_ns;
-    submission.done = [this, name](JobResult result) {
-      ended_.push_back(name + " " + absl::StatusCodeToString(result.outcome.status.code()));
+    submission.done = [this, name](std::unique_ptr<Submission> result) {
+      ended_.push_back(name + " " + absl::StatusCodeToString(result->outcome.status.code()));
     };
-    return scheduler_.Submit(std::move(submission));
+    return scheduler_.Submit(std::move(owned));
   }
   int64_t backlog_ns() const { return scheduler_.load(device_).backlog_ns; }
   int64_t busy_ns() const { return scheduler_.load(device_).busy_ns; }

@@ -25,7 +25,7 @@ TEST_F(SchedulerTest, CancelDropsAWaitingJobAtOnce) {
   clock_.Advance(33);
   scheduler_.Cancel(waiting);
   EXPECT_THAT(ended_, ElementsAre("b CANCELLED"));
-  EXPECT_EQ(last_.queue_ns, 33);
+  EXPECT_EQ(last_->queue_ns, 33);
   first_.CompleteNext();
   EXPECT_EQ(first_.submitted(), 1);
   EXPECT_THAT(ended_, ElementsAre("b CANCELLED", "a OK"));
@@ -47,7 +47,7 @@ TEST_F(SchedulerTest, CancelAbortsARunningJobAndFreesTheDevice) {
   Submit("b", first_);
   scheduler_.Cancel(running);
   EXPECT_THAT(ended_, ElementsAre("a CANCELLED"));
-  EXPECT_EQ(last_.outcome.status.message(), "cancelled while it ran");
+  EXPECT_EQ(last_->outcome.status.message(), "cancelled while it ran");
   EXPECT_EQ(first_.submitted(), 2);  // The next one has the device.
   scheduler_.Cancel(running);
   EXPECT_EQ(first_.aborts(), 1);
@@ -64,7 +64,7 @@ TEST_F(SchedulerTest, TheDeadlineAbortsARunningJob) {
   clock_.Advance(1);
   EXPECT_EQ(scheduler_.EndExpired(), kNoDeadlineNs);
   EXPECT_THAT(ended_, ElementsAre("a DEADLINE_EXCEEDED"));
-  EXPECT_EQ(last_.outcome.status.message(), "the deadline passed while it ran");
+  EXPECT_EQ(last_->outcome.status.message(), "the deadline passed while it ran");
 }
 
 TEST_F(SchedulerTest, CountsTheTimeUntilADeviceIsDoneWithWhatNobodyWants) {
@@ -99,8 +99,8 @@ TEST_F(SchedulerTest, TheDeadlineDropsAWaitingJob) {
   clock_.Advance(5 * kMs);
   scheduler_.EndExpired();
   EXPECT_THAT(ended_, ElementsAre("b DEADLINE_EXCEEDED"));
-  EXPECT_EQ(last_.outcome.status.message(), "the deadline passed while it waited for the device");
-  EXPECT_EQ(last_.queue_ns, 5 * kMs);
+  EXPECT_EQ(last_->outcome.status.message(), "the deadline passed while it waited for the device");
+  EXPECT_EQ(last_->queue_ns, 5 * kMs);
   EXPECT_EQ(scheduler_.load(first_).queued_requests, 0);
   EXPECT_EQ(scheduler_.load(first_).queued_bytes, 0);
   first_.CompleteNext();
@@ -157,11 +157,14 @@ TEST(SchedulerAbortTest, AJobThatIsEndedOnItsWayToTheDeviceIsAborted) {
   device.on_the_way = [&](JobId id) { scheduler.Cancel(id); };
   std::string d;
   absl::StatusCode code = absl::StatusCode::kOk;
-  Submission submission;
+  auto owned = std::make_unique<Submission>();
+  Submission& submission = *owned;
   submission.device = &device;
   submission.job = TestJob(&d);
-  submission.done = [&](JobResult result) { code = result.outcome.status.code(); };
-  scheduler.Submit(std::move(submission));
+  submission.done = [&](std::unique_ptr<Submission> result) {
+    code = result->outcome.status.code();
+  };
+  scheduler.Submit(std::move(owned));
   EXPECT_EQ(code, absl::StatusCode::kCancelled);
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,17 +24,18 @@ class SchedulerTest : public ::testing::Test {
   // Queues a job whose end is recorded under `name`.
   JobId Submit(const std::string& name, FakeDevice& device, int64_t deadline_ns = kNoDeadlineNs,
                int64_t predicted_ns = 10) {
-    Submission submission;
+    auto owned = std::make_unique<Submission>();
+    Submission& submission = *owned;
     submission.device = &device;
     submission.job = TestJob(&outputs_.emplace_back());
     submission.bytes = 100;
     submission.predicted_ns = predicted_ns;
     submission.deadline_ns = deadline_ns;
-    submission.done = [this, name](JobResult result) {
-      ended_.push_back(name + " " + absl::StatusCodeToString(result.outcome.status.code()));
+    submission.done = [this, name](std::unique_ptr<Submission> result) {
+      ended_.push_back(name + " " + absl::StatusCodeToString(result->outcome.status.code()));
       last_ = std::move(result);
     };
-    return scheduler_.Submit(std::move(submission));
+    return scheduler_.Submit(std::move(owned));
   }
 
   // Nothing ends after what records it: not even where a test failed.
@@ -50,7 +52,7 @@ class SchedulerTest : public ::testing::Test {
   std::vector<Device*> devices_ = {&first_, &second_};
   Scheduler scheduler_{devices_, clock_};
   std::vector<std::string> ended_;
-  JobResult last_;
+  std::unique_ptr<Submission> last_;
 };
 
 }  // namespace gemmd

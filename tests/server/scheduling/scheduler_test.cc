@@ -39,11 +39,12 @@ TEST_F(SchedulerTest, GivesEachDeviceOneJobAtATimeInOrder) {
 
 TEST_F(SchedulerTest, LaunchesTheNextJobBeforeTheLastOneIsAnswered) {
   int held_when_answered = -1;
-  Submission submission;
+  auto owned = std::make_unique<Submission>();
+  Submission& submission = *owned;
   submission.device = &first_;
   submission.job = TestJob(&outputs_.emplace_back());
-  submission.done = [&](JobResult) { held_when_answered = first_.held(); };
-  scheduler_.Submit(std::move(submission));
+  submission.done = [&](std::unique_ptr<Submission>) { held_when_answered = first_.held(); };
+  scheduler_.Submit(std::move(owned));
   Submit("next", first_);
   first_.CompleteNext();
   EXPECT_EQ(held_when_answered, 1);
@@ -54,7 +55,7 @@ TEST_F(SchedulerTest, PassesOnTheDevicesStatus) {
   Submit("a", first_);
   first_.CompleteNext(absl::InternalError("broken"));
   EXPECT_THAT(ended_, ElementsAre("a INTERNAL"));
-  EXPECT_EQ(last_.outcome.status.message(), "broken");
+  EXPECT_EQ(last_->outcome.status.message(), "broken");
 }
 
 TEST_F(SchedulerTest, MeasuresTheTimeInTheQueue) {
@@ -63,10 +64,10 @@ TEST_F(SchedulerTest, MeasuresTheTimeInTheQueue) {
   Submit("b", first_);
   clock_.Advance(70);
   first_.CompleteNext();
-  EXPECT_EQ(last_.queue_ns, 0);
+  EXPECT_EQ(last_->queue_ns, 0);
   clock_.Advance(1000);
   first_.CompleteNext();
-  EXPECT_EQ(last_.queue_ns, 70);
+  EXPECT_EQ(last_->queue_ns, 70);
 }
 
 TEST_F(SchedulerTest, NeverLaunchesAJobThatCannotBeInTime) {
@@ -111,7 +112,7 @@ TEST_F(SchedulerTest, AfterAStopNothingIsLaunched) {
   Submit("a", first_);
   scheduler_.Stop(absl::UnavailableError("the server stopped"));
   EXPECT_THAT(ended_, ElementsAre("a UNAVAILABLE"));
-  EXPECT_EQ(last_.outcome.status.message(), "the server stopped while it ran");
+  EXPECT_EQ(last_->outcome.status.message(), "the server stopped while it ran");
   Submit("b", first_);
   EXPECT_THAT(ended_, ElementsAre("a UNAVAILABLE", "b UNAVAILABLE"));
   EXPECT_EQ(first_.submitted(), 1);
@@ -197,16 +198,17 @@ TEST(SchedulerStressTest, EveryJobEndsOnce) {
         std::minstd_rand random(static_cast<unsigned>(t) + 1);
         for (int i = 0; i < kJobs; ++i) {
           Record& record = records[static_cast<size_t>(t * kJobs + i)];
-          Submission submission;
+          auto owned = std::make_unique<Submission>();
+          Submission& submission = *owned;
           submission.device = &device;
           submission.job = TestJob(&record.d);
           submission.predicted_ns = 1;  // So that the backlog counts the running job too.
           if (random() % 4 == 0) submission.deadline_ns = clock.NowNs() + random() % 100'000;
-          submission.done = [&record](JobResult result) {
-            record.code = result.outcome.status.raw_code();
+          submission.done = [&record](std::unique_ptr<Submission> result) {
+            record.code = result->outcome.status.raw_code();
             record.ends.fetch_add(1);
           };
-          const JobId id = scheduler->Submit(std::move(submission));
+          const JobId id = scheduler->Submit(std::move(owned));
           if (random() % 3 == 0) scheduler->Cancel(id);
         }
       });

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/server/device/fake_device.h"
 #include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
@@ -25,14 +26,17 @@ using testing::IsEmpty;
 
 class SpanExportTest : public testing::Test {
  protected:
-  SpanExportTest() {
-    problem_.m = 2;
-    problem_.n = 3;
-    problem_.k = 4;
-    timing_[Stage::kQueue] = 30;
-    timing_[Stage::kCompute] = 50;
-    timing_[Stage::kCopyOut] = 40;
-    timing_.total_ns = 110;
+  SpanExportTest() : device_("cuda:7", {}) {
+    kernel_.name = "some_kernel";
+    product_.job.kernel = &kernel_;
+    product_.served = &served_;
+    product_.job.problem.m = 2;
+    product_.job.problem.n = 3;
+    product_.job.problem.k = 4;
+    product_.timing[Stage::kQueue] = 30;
+    product_.timing[Stage::kCompute] = 50;
+    product_.timing[Stage::kCopyOut] = 40;
+    product_.timing.total_ns = 110;
   }
 
   // What is in the file after products with these spans of their callers have ended.
@@ -41,14 +45,8 @@ class SpanExportTest : public testing::Test {
       auto exported = SpanExport::Open({.file = folder_.Path("traces"), .share = share});
       EXPECT_TRUE(exported.ok()) << exported.status();
       for (const auto& span : spans) {
-        arrival_.span = span;
-        (*exported)->Add({.arrival = arrival_,
-                          .problem = problem_,
-                          .kernel = "some_kernel",
-                          .device = "cuda:7",
-                          .status = status_,
-                          .result = result_,
-                          .timing = timing_});
+        product_.arrival.span = span;
+        (*exported)->Add(product_);
       }
     }
     std::ifstream file(folder_.Path("traces"));
@@ -58,11 +56,10 @@ class SpanExportTest : public testing::Test {
   }
 
   const ScratchFolder folder_;
-  Arrival arrival_;
-  Problem problem_;
-  JobResult result_;
-  ProductTiming timing_;
-  absl::Status status_;
+  FakeDevice device_;
+  const ServedDevice served_ = {&device_, absl::OkStatus()};
+  Kernel kernel_;
+  Product product_;
 };
 
 std::optional<TraceSpan> Caller(bool is_sampled) {
@@ -88,7 +85,7 @@ TEST_F(SpanExportTest, AShareOfTheOthersHasSpansToo) {
 
 TEST_F(SpanExportTest, StagesFollowEachOtherWithinTheProduct) {
   const auto caller = Caller(true);
-  arrival_.request_id = "mine";
+  product_.arrival.request_id = "mine";
   const std::vector<json> lines = Written({caller});
   ASSERT_EQ(lines.size(), 1U);
   const json& spans = SpansOf(lines[0]);
@@ -119,7 +116,7 @@ TEST_F(SpanExportTest, StagesFollowEachOtherWithinTheProduct) {
 }
 
 TEST_F(SpanExportTest, AFailureIsAnErrorOfTheSpan) {
-  status_ = absl::AbortedError("the \"worker\" ended\n\xff");
+  product_.outcome.status = absl::AbortedError("the \"worker\" ended\n\xff");
   const std::vector<json> lines = Written({Caller(true)});
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_EQ(SpansOf(lines[0])[0]["status"]["code"], 2);

@@ -109,7 +109,7 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
   struct Running {
     std::unique_ptr<ProductTensors> tensors;
     JobId id = 0;
-    std::future<JobResult> result;
+    std::future<std::unique_ptr<Submission>> result;
   };
 
   JoinedResultsTest() {
@@ -164,7 +164,8 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
     Running running;
     running.tensors = ProductTensors::Make(store_, session_.token().ToHex()).value();
     ProductTensors& tensors = *running.tensors;
-    Submission submission;
+    auto owned = std::make_unique<Submission>();
+    Submission& submission = *owned;
     submission.device = device_.get();
     Job& job = submission.job;
     job = product.inline_one.job;
@@ -183,11 +184,13 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
     const DeviceProfile& profile = device_->profile();
     submission.predicted_ns =
         PredictedNs(kernel_, job.problem, profile) + PredictedCopyNs(job.problem, profile);
-    submission.flow = "one";
-    auto promise = std::make_shared<std::promise<JobResult>>();
+    submission.caller = "one";
+    auto promise = std::make_shared<std::promise<std::unique_ptr<Submission>>>();
     running.result = promise->get_future();
-    submission.done = [promise](JobResult result) { promise->set_value(std::move(result)); };
-    running.id = scheduler_->Submit(std::move(submission));
+    submission.done = [promise](std::unique_ptr<Submission> result) {
+      promise->set_value(std::move(result));
+    };
+    running.id = scheduler_->Submit(std::move(owned));
     return running;
   }
   std::vector<Running> SubmitAll() {
@@ -202,10 +205,10 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
   }
   // How many ran as one, and that it went well.
   int64_t End(Running& running) {
-    const JobResult result = Awaited(std::move(running.result), "a product");
-    EXPECT_THAT(result.outcome.status, IsOk());
-    EXPECT_THAT(running.tensors->Finish(result.outcome.status.ok()), IsOk());
-    return result.joined;
+    const std::unique_ptr<Submission> result = Awaited(std::move(running.result), "a product");
+    EXPECT_THAT(result->outcome.status, IsOk());
+    EXPECT_THAT(running.tensors->Finish(result->outcome.status.ok()), IsOk());
+    return result->joined;
   }
   // Then tensors are where the device reads them, and results are wrong.
   void RunEachAlone() {
@@ -345,7 +348,7 @@ TEST_P(JoinedResultsTest, AllAreToldOfAFailureAndCanBeRunAgain) {
     EndWindow();
     watched_->LetGo(status);
     for (Running& running : all) {
-      const absl::Status told = Awaited(std::move(running.result), "a product").outcome.status;
+      const absl::Status told = Awaited(std::move(running.result), "a product")->outcome.status;
       EXPECT_THAT(running.tensors->Finish(false), IsOk());
       if (absl::IsAborted(status)) {
         EXPECT_EQ(told, status);
@@ -377,8 +380,8 @@ TEST_P(JoinedResultsTest, ACancelledOneTakesNoOtherWithIt) {
   for (const Running& running : none) scheduler_->Cancel(running.id);
   watched_->LetGo(AbortedLaunch());
   for (Running& running : none) {
-    const JobResult result = Awaited(std::move(running.result), "a product");
-    EXPECT_THAT(result.outcome.status,
+    const std::unique_ptr<Submission> result = Awaited(std::move(running.result), "a product");
+    EXPECT_THAT(result->outcome.status,
                 StatusIs(absl::StatusCode::kCancelled, "cancelled while it ran"));
     EXPECT_THAT(running.tensors->Finish(false), IsOk());
   }

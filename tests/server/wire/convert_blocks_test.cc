@@ -16,6 +16,7 @@
 
 #include "server/wire/convert.h"
 #include "server/wire/convert_incident.h"
+#include "tests/server/wire/parsed_product.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -62,20 +63,20 @@ int64_t BytesIn(const Source& source) {
 
 TEST(ConvertBlocksTest, AreAPartOfTheProblem) {
   const Request request = ScaledRequest();
-  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNoneHeld);
+  const absl::StatusOr<std::unique_ptr<Product>> parsed = ParsedProduct(request, &kNoneHeld);
   ASSERT_THAT(parsed, IsOk());
-  const Problem& problem = parsed->job.problem;
+  const Problem& problem = (*parsed)->job.problem;
   EXPECT_EQ(problem.a_scale, ScaleKind::kBlocks);
   EXPECT_EQ(problem.b_scale, ScaleKind::kBlocks);
   EXPECT_EQ(problem.a_blocks, (BlockScale{.type = FactorType::kUe8m0, .lines = 1, .depth = 32}));
   EXPECT_EQ(problem.b_blocks, (BlockScale{.type = FactorType::kF32, .lines = 2, .depth = 16}));
   EXPECT_FALSE(problem.has_scales());
-  EXPECT_EQ(BytesIn(parsed->job.a_scale), 9);
-  EXPECT_EQ(parsed->job.b_scale.bytes, 60);
+  EXPECT_EQ(BytesIn((*parsed)->job.a_scale), 9);
+  EXPECT_EQ((*parsed)->job.b_scale.bytes, 60);
   // Explained, without bytes.
   Request described = request;
   BlocksOfA(described).clear_factors();
-  EXPECT_THAT(ParseMultiply(described, nullptr), IsOk());
+  EXPECT_THAT(ParsedProduct(described, nullptr), IsOk());
 }
 
 TEST(ConvertBlocksTest, MatricesMayHaveTheirOwn) {
@@ -83,28 +84,28 @@ TEST(ConvertBlocksTest, MatricesMayHaveTheirOwn) {
   request.set_batch(2);
   request.mutable_b()->set_batch_stride(0);
   request.mutable_a()->set_batch_stride(0);
-  EXPECT_THAT(ParseMultiply(request, &kNoneHeld), IsOk());
+  EXPECT_THAT(ParsedProduct(request, &kNoneHeld), IsOk());
   BlocksOfA(request).set_per_matrix(true);
-  EXPECT_THAT(ParseMultiply(request, &kNoneHeld),
+  EXPECT_THAT(ParsedProduct(request, &kNoneHeld),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("1 bytes each for each of 2 matrices = 18")));
   BlocksOfA(request).set_factors(std::string(18, '\x7f'));
-  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNoneHeld);
+  const absl::StatusOr<std::unique_ptr<Product>> parsed = ParsedProduct(request, &kNoneHeld);
   ASSERT_THAT(parsed, IsOk());
-  EXPECT_TRUE(parsed->job.problem.a_blocks.per_matrix);
+  EXPECT_TRUE((*parsed)->job.problem.a_blocks.per_matrix);
 }
 
 // Where there is no product, they need not be there, and are not read.
 TEST(ConvertBlocksTest, UnreadFactors) {
   Request request = ScaledRequest();
   request.set_alpha(0);
-  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNoneHeld);
+  const absl::StatusOr<std::unique_ptr<Product>> parsed = ParsedProduct(request, &kNoneHeld);
   ASSERT_THAT(parsed, IsOk());
-  EXPECT_EQ(parsed->job.a_scale.bytes, 0);
+  EXPECT_EQ((*parsed)->job.a_scale.bytes, 0);
   BlocksOfA(request).clear_factors();
-  EXPECT_THAT(ParseMultiply(request, &kNoneHeld), IsOk());
+  EXPECT_THAT(ParsedProduct(request, &kNoneHeld), IsOk());
   BlocksOfA(request).set_factors("x");
-  EXPECT_THAT(ParseMultiply(request, &kNoneHeld), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(ParsedProduct(request, &kNoneHeld), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 struct BlockRefusal {
@@ -118,7 +119,7 @@ class BlockRefusalTest : public testing::TestWithParam<BlockRefusal> {};
 TEST_P(BlockRefusalTest, SaysWhatAndWhy) {
   Request request = ScaledRequest();
   GetParam().spoil(request);
-  EXPECT_THAT(ParseMultiply(request, &kNoneHeld),
+  EXPECT_THAT(ParsedProduct(request, &kNoneHeld),
               StatusIs(absl::StatusCode::kInvalidArgument, GetParam().message));
 }
 
@@ -202,10 +203,10 @@ INSTANTIATE_TEST_SUITE_P(All, BlockRefusalTest, testing::ValuesIn(BlockRefusals(
 // An incident's product is asked for again with the factors that it had.
 TEST(ConvertBlocksTest, IncidentsKeepThem) {
   const Request request = ScaledRequest();
-  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNoneHeld);
+  const absl::StatusOr<std::unique_ptr<Product>> parsed = ParsedProduct(request, &kNoneHeld);
   ASSERT_THAT(parsed, IsOk());
   auto kept = std::make_shared<KeptProduct>();
-  kept->problem = parsed->job.problem;
+  kept->problem = (*parsed)->job.problem;
   const auto bytes_of = [](const std::string& text) {
     const auto* const first = reinterpret_cast<const std::byte*>(text.data());
     return std::vector<std::byte>(first, first + text.size());

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "server/device/operand_check.h"
 #include "server/wire/convert_operand.h"
 #include "server/wire/convert_registry.h"
+#include "tests/server/wire/parsed_product.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -33,14 +35,14 @@ v1::MultiplyRequest PlainRequest() {
   return request;
 }
 
-ParsedRequest Parse(const v1::MultiplyRequest& request) {
-  absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, nullptr);
+std::unique_ptr<Product> Parse(const v1::MultiplyRequest& request) {
+  absl::StatusOr<std::unique_ptr<Product>> parsed = ParsedProduct(request, nullptr);
   EXPECT_TRUE(parsed.ok()) << parsed.status();
   return *std::move(parsed);
 }
 
 TEST(ConvertTest, DefaultsAreTheContracts) {
-  const Problem problem = Parse(PlainRequest()).job.problem;
+  const Problem problem = Parse(PlainRequest())->job.problem;
   EXPECT_EQ(problem.batch, 1);
   EXPECT_EQ(problem.alpha, 1);
   EXPECT_EQ(problem.beta, 0);
@@ -57,14 +59,14 @@ TEST(ConvertTest, ATransposedOperandIsOneOfTheOtherOrder) {
   v1::MultiplyRequest request = PlainRequest();
   request.mutable_a()->set_transpose(true);
   request.mutable_a()->set_leading_dimension(9);
-  const MatrixLayout a = Parse(request).job.problem.a;
+  const MatrixLayout a = Parse(request)->job.problem.a;
   EXPECT_EQ(a.order, Order::kColumnMajor);
   EXPECT_EQ(a.rows, 4);
   EXPECT_EQ(a.columns, 6);
   EXPECT_EQ(a.leading_dimension, 9);
   EXPECT_EQ(a.batch_stride_bytes, 6 * 9 * 2);
   request.mutable_a()->set_order(v1::ORDER_COLUMN_MAJOR);
-  EXPECT_EQ(Parse(request).job.problem.a.order, Order::kRowMajor);
+  EXPECT_EQ(Parse(request)->job.problem.a.order, Order::kRowMajor);
 }
 
 TEST(ConvertTest, PackedLinesStartOnBytes) {
@@ -72,7 +74,7 @@ TEST(ConvertTest, PackedLinesStartOnBytes) {
   request.set_k(5);
   request.mutable_a()->set_type(v1::ELEMENT_TYPE_E2M3);
   request.mutable_b()->set_type(v1::ELEMENT_TYPE_E2M1);
-  const Problem problem = Parse(request).job.problem;
+  const Problem problem = Parse(request)->job.problem;
   EXPECT_EQ(problem.a.line_stride_bytes(), 4);  // 5 * 6 bits.
   EXPECT_EQ(problem.a.batch_stride_bytes, 16);
   EXPECT_EQ(problem.b.line_stride_bytes(), 3);  // 5 * 4 bits.
@@ -90,7 +92,7 @@ TEST(ConvertTest, WithoutABatchStrideMatricesOfPaddedLinesLieTight) {
   request.mutable_b()->set_leading_dimension(9);
   request.mutable_d()->set_type(v1::ELEMENT_TYPE_S4);
   request.mutable_d()->set_leading_dimension(11);
-  const Problem problem = Parse(request).job.problem;
+  const Problem problem = Parse(request)->job.problem;
   EXPECT_EQ(problem.a.line_stride_bytes(), 6);  // 7 * 6 = 42 bits.
   EXPECT_EQ(problem.a.batch_stride_bytes, 4 * 6);
   EXPECT_EQ(problem.b.line_stride_bytes(), 5);  // 9 * 4 = 36 bits.
@@ -114,18 +116,18 @@ v1::MultiplyRequest SparseRequest() {
 
 TEST(ConvertTest, SparseOperand) {
   const v1::MultiplyRequest request = SparseRequest();
-  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNothingHeld);
+  const absl::StatusOr<std::unique_ptr<Product>> parsed = ParsedProduct(request, &kNothingHeld);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  const Problem& problem = parsed->job.problem;
+  const Problem& problem = (*parsed)->job.problem;
   EXPECT_EQ(problem.a, *TightSparseLayout("a", ElementType::kF16, 4, 6));
   EXPECT_FALSE(problem.b.is_sparse());
   EXPECT_EQ(BytesRead(problem), kSparseBytes + 6 * 5 * 2);
   v1::MultiplyRequest batch = SparseRequest();
   batch.set_batch(3);
   batch.mutable_a()->set_batch_stride(0);
-  EXPECT_EQ(Parse(batch).job.problem.a.batch_stride_bytes, 0);
+  EXPECT_EQ(Parse(batch)->job.problem.a.batch_stride_bytes, 0);
   batch.mutable_a()->clear_batch_stride();
-  EXPECT_EQ(Parse(batch).job.problem.a.batch_stride_bytes, kSparseBytes);
+  EXPECT_EQ(Parse(batch)->job.problem.a.batch_stride_bytes, kSparseBytes);
 }
 
 struct SparseRefusal {
@@ -139,8 +141,8 @@ class SparseRefusalTest : public testing::TestWithParam<SparseRefusal> {};
 TEST_P(SparseRefusalTest, SaysWhatAndWhy) {
   v1::MultiplyRequest request = SparseRequest();
   GetParam().spoil(request);
-  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNothingHeld);
-  EXPECT_THAT(parsed.ok() ? CheckOperands(parsed->job, nullptr) : parsed.status(),
+  const absl::StatusOr<std::unique_ptr<Product>> parsed = ParsedProduct(request, &kNothingHeld);
+  EXPECT_THAT(parsed.ok() ? CheckOperands((*parsed)->job, nullptr) : parsed.status(),
               StatusIs(absl::StatusCode::kInvalidArgument, GetParam().message));
 }
 
@@ -148,9 +150,9 @@ TEST_P(SparseRefusalTest, SaysWhatAndWhy) {
 TEST(ConvertTest, IndicesAreLeftToTheDevice) {
   v1::MultiplyRequest request = SparseRequest();
   (*request.mutable_a()->mutable_data())[4 * 8] = 0;
-  const absl::StatusOr<ParsedRequest> parsed = ParseMultiply(request, &kNothingHeld);
+  const absl::StatusOr<std::unique_ptr<Product>> parsed = ParsedProduct(request, &kNothingHeld);
   ASSERT_THAT(parsed, IsOk());
-  EXPECT_THAT(CheckOperands(parsed->job, nullptr), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(CheckOperands((*parsed)->job, nullptr), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST(ConvertTest, NamesHaveABoundedLength) {
@@ -161,7 +163,7 @@ TEST(ConvertTest, NamesHaveABoundedLength) {
     if (field == "device") request.set_device(name);
     if (field == "request_id") request.set_request_id(name);
     request.set_m(-1);  // Would be refused, but later.
-    return ParseMultiply(request, &kNothingHeld).status();
+    return ParsedProduct(request, &kNothingHeld).status();
   };
   for (const std::string field : {"kernel", "device", "request_id"}) {
     EXPECT_THAT(set(field, 129), StatusIs(absl::StatusCode::kInvalidArgument,
@@ -240,7 +242,7 @@ TEST(ConvertTest, UnreadSparseOperand) {
   v1::MultiplyRequest request = SparseRequest();
   request.set_alpha(0);
   request.mutable_a()->clear_data();
-  EXPECT_THAT(ParseMultiply(request, &kNothingHeld), IsOk());
+  EXPECT_THAT(ParsedProduct(request, &kNothingHeld), IsOk());
 }
 
 TEST(ConvertTest, OptionsArrive) {
@@ -256,8 +258,8 @@ TEST(ConvertTest, OptionsArrive) {
   request.set_kernel("auto");
   request.set_require_deterministic(true);
   request.set_device("cpu");
-  const ParsedRequest parsed = Parse(request);
-  const Problem& problem = parsed.job.problem;
+  const std::unique_ptr<Product> parsed = Parse(request);
+  const Problem& problem = parsed->job.problem;
   EXPECT_EQ(problem.batch, 3);
   EXPECT_EQ(problem.alpha, 0.5);
   EXPECT_EQ(problem.beta, 2);
@@ -267,39 +269,39 @@ TEST(ConvertTest, OptionsArrive) {
   EXPECT_EQ(problem.bias_axis, BiasAxis::kColumns);
   EXPECT_EQ(problem.activation, Activation::kGeluTanh);
   EXPECT_EQ(problem.accumulation, ElementType::kF16);
-  EXPECT_EQ(parsed.constraints.kernel, nullptr);
-  EXPECT_TRUE(parsed.constraints.deterministic);
-  EXPECT_FALSE(parsed.constraints.batch_invariant);
-  EXPECT_EQ(parsed.device, "cpu");
+  EXPECT_EQ(parsed->constraints.kernel, nullptr);
+  EXPECT_TRUE(parsed->constraints.deterministic);
+  EXPECT_FALSE(parsed->constraints.batch_invariant);
+  EXPECT_EQ(parsed->wanted_device, "cpu");
 }
 
 TEST(ConvertTest, ARequestIdMayHave128Bytes) {
   v1::MultiplyRequest request = PlainRequest();
   request.set_request_id(std::string(128, 'x'));
-  EXPECT_THAT(ParseMultiply(request, nullptr), IsOk());
+  EXPECT_THAT(ParsedProduct(request, nullptr), IsOk());
   request.set_request_id(std::string(129, 'x'));
   EXPECT_THAT(
-      ParseMultiply(request, nullptr),
+      ParsedProduct(request, nullptr),
       StatusIs(absl::StatusCode::kInvalidArgument, "request_id: got 129 bytes, want at most 128"));
 }
 
 TEST(ConvertTest, FastAccumulationIsAskedFor) {
   v1::MultiplyRequest request = PlainRequest();
-  EXPECT_FALSE(Parse(request).job.problem.fast_accumulation);
+  EXPECT_FALSE(Parse(request)->job.problem.fast_accumulation);
   request.set_fast_accumulation(true);
-  EXPECT_TRUE(Parse(request).job.problem.fast_accumulation);
+  EXPECT_TRUE(Parse(request)->job.problem.fast_accumulation);
 }
 
 TEST(ConvertTest, ConstraintsAreToldApart) {
   v1::MultiplyRequest request = PlainRequest();
   request.set_require_batch_invariant(true);
-  const ParsedRequest parsed = Parse(request);
-  EXPECT_FALSE(parsed.constraints.deterministic);
-  EXPECT_TRUE(parsed.constraints.batch_invariant);
+  const std::unique_ptr<Product> parsed = Parse(request);
+  EXPECT_FALSE(parsed->constraints.deterministic);
+  EXPECT_TRUE(parsed->constraints.batch_invariant);
 }
 
 TEST(ConvertTest, CandidatesArriveInTheOrderOfPreference) {
-  const Problem problem = Parse(PlainRequest()).job.problem;
+  const Problem problem = Parse(PlainRequest())->job.problem;
   const absl::Span<const Kernel> catalog = Catalog();
   const Selection selection = {.candidates = {{&catalog[2], 20, "the fastest"},
                                               {&catalog[0], 30, "the next"},

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A request parsed into a product of its own.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/status_macros.h"
+#include "server/wire/convert.h"
+
+namespace gemmd {
+
+inline absl::StatusOr<std::unique_ptr<Product>> ParsedProduct(const v1::MultiplyRequest& request,
+                                                              const HeldFields* held) {
+  auto product = std::make_unique<Product>();
+  RETURN_IF_ERROR(ParseMultiply(request, held, *product));
+  return product;
+}
+
+}  // namespace gemmd
