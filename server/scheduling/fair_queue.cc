@@ -115,8 +115,12 @@ void FairQueue::Leave(Job& job) {
     assert(flow->inside > 0);
     if (--flow->inside == 0) --flow->parent->busy_flows;
   }
+  if (caller.inside > 0) return;
   // Where nobody wants anything, nobody owes anything to others.
-  if (caller.inside == 0) caller.flows.clear();
+  for (auto& [key, within] : caller.flows) {
+    within.flows.clear();
+    within.tag_ns = within.virtual_ns = 0;
+  }
 }
 
 void FairQueue::Remove(Job& job) {

@@ -25,7 +25,7 @@ void FillResponse(const Product& product, v1::MultiplyResponse& response) {
   const Problem& problem = product.job.problem;
   response.set_request_id(product.arrival.request_id);
   FillMatrix(problem, *response.mutable_d());
-  response.set_kernel(product.kernel().name.data(), product.kernel().name.size());
+  response.mutable_kernel()->assign(product.kernel().name);
   response.set_device(product.device_name());
   response.set_operations(Operations(problem));
   response.set_bytes_read(BytesRead(problem));

@@ -314,7 +314,8 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
 
   void Write(std::vector<Ended> products) {
     const absl::Status status = OrNoMemory("message: no memory for the answers", [&] {
-      answer_.buffer = AnswersOf(products);
+      grpc::ByteBuffer message = AnswersOf(products);
+      answer_.buffer.Swap(&message);  // To assign it would copy the list of its slices.
       return absl::OkStatus();
     });
     products.clear();

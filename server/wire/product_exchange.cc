@@ -111,7 +111,7 @@ absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, Recei
                               message, &product->held, *product);
   }
   product->arrival = std::move(arrival);
-  product->prepare = [this](const Product& ended) { FillResponse(ended, *response_); };
+  product->prepare = [this](const Product& ended) { FillResponse(ended, *response_.emplace()); };
   product->answer = [this](Product& ended) { End(ended); };
   answer_ = std::move(answer);
   return runner.Start(std::move(product), std::move(status), ticket_);
@@ -123,7 +123,7 @@ void ProductExchange::End(Product& product) {
   const absl::Status& status = product.outcome.status;
   if (status.ok()) {
     d_ = std::move(product.outcome.d);
-    *response_->mutable_timing() = ToWire(product.timing);
+    *(*response_)->mutable_timing() = ToWire(product.timing);
   } else {
     Release();
   }
@@ -137,11 +137,11 @@ void ProductExchange::Release() {
 }
 
 grpc::ByteBuffer ProductExchange::TakeUnaryAnswer() {
-  return UnaryAnswer(*response_, std::move(d_));
+  return UnaryAnswer(**response_, std::move(d_));
 }
 
 void ProductExchange::TakeAnswer(JointAnswer& to) {
-  to.Add(request_id_, *response_, std::move(d_));
+  to.Add(request_id_, **response_, std::move(d_));
 }
 
 void ProductExchange::LeaveQueue() { ticket_.MarkAnswered(answer_bytes()); }

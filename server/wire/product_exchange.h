@@ -49,7 +49,8 @@ class ArrivedRequest {
 // The text of the field of that number, as far as an id may be long; empty where it is no text.
 std::string UnparsedId(Incoming& request, int number);
 
-// A message in memory of its owner. What does not fit into so many bytes is allocated.
+// A message in memory of its owner. What does not fit into so many bytes is allocated, and so is
+// what another thread than the one that made it adds.
 template <typename Message, size_t kBytes>
 class MessageOn {
  public:
@@ -99,9 +100,9 @@ class ProductExchange {
   grpc::ByteBuffer TakeUnaryAnswer();
   void TakeAnswer(JointAnswer& to);
   // Its parts, for another protocol: the answer lacks the bytes of D.
-  v1::MultiplyResponse TakeResponse() { return std::move(*response_); }
+  v1::MultiplyResponse TakeResponse() { return std::move(**response_); }
   HeldBytes TakeD() { return std::move(d_); }
-  const v1::MultiplyResponse& response() const { return *response_; }
+  const v1::MultiplyResponse& response() const { return **response_; }
 
  private:
   absl::StatusOr<JobId> StartProduct(ProductRunner& runner, ReceiveQuota& quota,
@@ -111,7 +112,8 @@ class ProductExchange {
 
   std::string request_id_;
   Answer answer_;
-  MessageOn<v1::MultiplyResponse, 1024> response_;  // Without the bytes of D.
+  // Without the bytes of D. Absent until the product is OK.
+  std::optional<MessageOn<v1::MultiplyResponse, 1024>> response_;
   HeldBytes d_;
   Admission::Ticket ticket_;
 };

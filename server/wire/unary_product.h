@@ -67,7 +67,8 @@ class UnaryProduct final : public grpc::ServerUnaryReactor {
     if (status.ok()) {
       exchange_.LeaveQueue();
       sending_.Begin(exchange_.answer_bytes());
-      response_.buffer = exchange_.TakeUnaryAnswer();
+      grpc::ByteBuffer answer = exchange_.TakeUnaryAnswer();
+      response_.buffer.Swap(&answer);  // To assign it would copy the list of its slices.
     }
     Finish(ToGrpcStatus(status));
   }
