@@ -107,9 +107,17 @@ TEST(MeasureRowsTest, TimesAndChecksRows) {
   EXPECT_FALSE(m.is_integer);
   EXPECT_FALSE(m.cublaslt || m.cusparselt || m.kernel_seconds);
   EXPECT_TRUE(outcome.measurements[1].is_integer);
-  // The chip's default adds with wgmma; integers have the same bits by any instruction.
-  EXPECT_FALSE(m.has_default_recipe);
-  EXPECT_TRUE(outcome.measurements[1].has_default_recipe);
+}
+
+// The chip's default adds with wgmma, sixteen products at a time as mma.m16n8k16 does; integers
+// have the same bits by any instruction.
+TEST(MeasureRowsTest, SaysWhichRowsHaveTheDefaultRecipe) {
+  SimulatingDevice device;
+  const Outcome outcome = MeasureOn(device, {&Large(), &Shallow(), &Integer()});
+  ASSERT_THAT(outcome.measurements, SizeIs(3));
+  for (const GpuMeasurement& m : outcome.measurements) {
+    EXPECT_EQ(m.has_default_recipe, m.kernel != Shallow().name) << m.kernel;
+  }
 }
 
 // A and B of all sets together are more than two caches of 10 000 bytes.
