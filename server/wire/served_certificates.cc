@@ -5,6 +5,9 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +21,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/system/log.h"
+#include "server/trust/openssl_objects.h"
 
 namespace gemmd {
 namespace {
@@ -51,6 +55,21 @@ void TakeNothingBelowTls13(Credentials& credentials) {
   if constexpr (requires { credentials.set_min_tls_version(TLS1_3); }) {
     credentials.set_min_tls_version(TLS1_3);
   }
+}
+
+// Whether a certificate, in PEM, is valid now. OpenSSL looks at its dates in a full handshake
+// alone, and a peer that goes on with a session of before would otherwise be served for as long as
+// he likes.
+absl::Status CheckDates(absl::string_view certificate) {
+  const openssl::Certificate peer(PEM_read_bio_X509(
+      openssl::Reader({certificate.data(), certificate.size()}).get(), nullptr, nullptr, nullptr));
+  ERR_clear_error();
+  if (peer == nullptr) return absl::UnauthenticatedError("no certificate");
+  // Both give 0 for a date that is none.
+  const bool has_begun = X509_cmp_current_time(X509_get0_notBefore(peer.get())) < 0;
+  const bool has_ended = X509_cmp_current_time(X509_get0_notAfter(peer.get())) <= 0;
+  if (has_begun && !has_ended) return absl::OkStatus();
+  return absl::UnauthenticatedError("the certificate is not valid now");
 }
 
 // Looks at each client that has shown a certificate of a known authority, also where it goes on
@@ -192,6 +211,7 @@ void ServedCertificates::Refresh() {
 }
 
 absl::Status ServedCertificates::CheckClient(absl::string_view certificate) const {
+  RETURN_IF_ERROR(CheckDates(certificate));
   std::shared_ptr<const Revocations> revocations;
   {
     MutexLock lock(&mutex_);

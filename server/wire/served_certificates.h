@@ -55,7 +55,7 @@ class ServedCertificates {
   // Whether there is an authority of clients.
   bool asks_clients() const { return !files_.client_ca.empty(); }
 
-  // Whether a client's own certificate, in PEM, is not revoked. Threads: any.
+  // Whether a client's own certificate, in PEM, is valid now and not revoked. Threads: any.
   absl::Status CheckClient(absl::string_view certificate) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   State state() const ABSL_LOCKS_EXCLUDED(mutex_);
