@@ -2,8 +2,13 @@
 #include "server/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <sstream>
+#include <string>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "server/config_place.h"
 #include "server/device/devices.h"
 #include "server/metrics/endpoint.h"
@@ -13,6 +18,13 @@
 
 namespace gemmd {
 namespace {
+
+// CLI::Range takes NaN, which is neither below nor above its limits.
+std::string RefuseNaN(const std::string& text) {
+  double number = 0;
+  const bool is_number = absl::SimpleAtod(text, &number) && !std::isnan(number);
+  return is_number ? "" : "got " + text + ", want a number";
+}
 
 void AddListening(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Listening";
@@ -149,6 +161,7 @@ void AddLimits(CLI::App& app, Options& options) {
          },
          "Longest product, by its predicted time; a longer one is refused with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(1e-3, 1e6))
+      ->check(CLI::Validator(RefuseNaN, ""))
       ->default_str("60")
       ->type_name("SECONDS")
       ->group(kGroup);
@@ -282,6 +295,7 @@ void AddLogging(CLI::App& app, Options& options) {
   app.add_option("--traces-share", options.server.spans.share,
                  "Part of the products without a traceparent that have spans in --traces, 0 to 1")
       ->check(CLI::Range(0.0, 1.0))
+      ->check(CLI::Validator(RefuseNaN, ""))
       ->capture_default_str()
       ->type_name("SHARE")
       ->group(kGroup);
@@ -302,6 +316,20 @@ void AddLogging(CLI::App& app, Options& options) {
       ->capture_default_str()
       ->type_name("COUNT")
       ->group(kGroup);
+}
+
+// An empty value is a shell's variable that is not set, or half a line. It must not stand for an
+// option that is not given: without its rules, gemmd would serve everybody.
+void RefuseEmptyValues(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::vector<std::string>& values = option->results();
+    if (option->count() == 0 ||
+        std::none_of(values.begin(), values.end(),
+                     [](const std::string& value) { return value.empty(); })) {
+      continue;
+    }
+    throw CLI::ValidationError(option->get_name(), "got nothing, want " + option->get_type_name());
+  }
 }
 
 }  // namespace
@@ -333,6 +361,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
   app.get_formatter()->column_width(40);
   try {
     app.parse(argc, argv);
+    RefuseEmptyValues(app);
     parsed.options.server.time.max_backlog_ns =
         absl::ToInt64Nanoseconds(parsed.options.max_backlog);
     parsed.should_run = true;

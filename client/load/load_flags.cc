@@ -151,6 +151,7 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
                  "Share of the answers that are checked, besides the first answer of each product; "
                  "0 checks none")
       ->check(CLI::Range(0.0, 1.0).description(""))
+      ->check(RefuseNaN)
       ->type_name("SHARE")
       ->capture_default_str()
       ->group(group);
@@ -171,6 +172,7 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
                                            "server does; several rates are run one after the other")
                                 ->delimiter(',')
                                 ->check(CLI::Range(0.001, 1e7).description(""))
+                                ->check(RefuseNaN)
                                 ->type_name("R,...")
                                 ->excludes(concurrency)
                                 ->group(group);
@@ -185,6 +187,7 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
                  "Open loop: the rate changes evenly from --rate, at the start of the warm-up, to "
                  "this one at the end of --duration")
       ->check(CLI::Range(0.001, 1e7).description(""))
+      ->check(RefuseNaN)
       ->type_name("R")
       ->needs(rate)
       ->group(group);

@@ -2,6 +2,7 @@
 #include "client/terminal/option.h"
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -99,6 +100,11 @@ CommandOption& CommandOption::BePositive() {
     const std::optional<double> number = NumberOf(text);
     return number && *number > 0 ? "" : GotWant(text, "a number above 0");
   });
+}
+
+std::string RefuseNaN(const std::string& text) {
+  const std::optional<double> number = NumberOf(text);
+  return number && !std::isnan(*number) ? "" : GotWant(text, "a number");
 }
 
 CommandOption& CommandOption::Check(const std::function<std::string(const std::string&)>& refuse) {

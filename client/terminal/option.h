@@ -42,6 +42,9 @@ class CommandOption {
   CLI::Option* option_;
 };
 
+// For Check: CLI::Range takes NaN, which is neither below nor above its limits.
+std::string RefuseNaN(const std::string& text);
+
 // Each adds an option that sets `value`, which outlives the app.
 CommandOption AddOption(CLI::App& app, const std::string& name, std::string& value,
                         const std::string& help);

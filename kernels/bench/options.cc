@@ -6,6 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <cstdlib>
 #include <string_view>
 #include <thread>
 
@@ -110,6 +112,13 @@ absl::StatusOr<int> ParseGpu(std::string_view text) {
   return absl::InvalidArgumentError(GotWant("--device", text, "cpu or cuda:<number>"));
 }
 
+// CLI11's ranges take NaN, which is neither below nor above their limits.
+std::string RefuseNaN(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  return end != text.c_str() && !std::isnan(number) ? "" : "got " + text + ", want a number";
+}
+
 std::string CheckChip(const std::string& name) {
   if (mma::ChipFromName(name)) return "";
   return "got " + name +
@@ -129,6 +138,7 @@ void AddOptions(CLI::App& app, Options& options) {
                  "Time for the samples of each row and shape; a GPU also warms up, for a quarter "
                  "of a second or more, until times settle")
       ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Validator(RefuseNaN, ""))
       ->capture_default_str();
   app.add_option("--repeat", options.repeat, "Least number of samples")
       ->check(CLI::Range(1, 1000000))
@@ -189,6 +199,7 @@ void AddGpuOptions(CLI::App& app, Options& options) {
                   "Seconds that each row and each library then has the GPU for itself, for its "
                   "rate and its energy at the clock that it gets so; 0 leaves this out")
       ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Validator(RefuseNaN, ""))
       ->capture_default_str();
   group.add_flag("--errors", options.measures_errors,
                  "In place of times: the largest error of D over its largest element, of 128 x 128 "

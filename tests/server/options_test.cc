@@ -173,6 +173,10 @@ TEST(OptionsTest, MistakesAreNamedAndEndWithTwo) {
       {{"--listen=127.0.0.1:1", "stray"}, "stray"},
       {{"--listen", "127.0.0.1:1", "stray"}, "stray"},
       {{"--devices", "cpu", "stray"}, "stray"},
+      {{"--max-product-seconds=nan"}, "--max-product-seconds: got nan, want a number"},
+      {{"--traces-share=-nan"}, "--traces-share: got -nan, want a number"},
+      {{"--rules", ""}, "--rules: got nothing, want FILE"},
+      {{"--devices=cpu", "--tokens", ""}, "--tokens: got nothing, want FILE"},
       {{"--config", "/no/such/file"}, "/no/such/file"},
       {{"--config", path.c_str()}, "cpu-thread"},
   };
@@ -206,6 +210,9 @@ TEST(OptionsTest, MistakesInAFileAreNamedWithTheirLine) {
       {"\ninsecure-allow-remote=perhaps\n",
        ":2: Could not convert: --insecure-allow-remote = perhaps"},
       {"\n[limits]\ncpu-threads=1\n", ":2: got limits, want the name of an option"},
+      // Nothing is not what stands where an option is not given.
+      {"devices=cpu\nrules=\n", ":2: --rules: got nothing, want FILE"},
+      {"jwt-keys=\"\"\n", ":1: --jwt-keys: got nothing, want FILE"},
       {"max-queued-bytes=12Q\n",
        ":1: --max-queued-bytes: got 12Q, want a number of bytes: 4096, 512MiB, 4GiB"},
   };

@@ -138,6 +138,10 @@ TEST(GemmloadTest, RefusesBadUsage) {
   refused({"--output-type", "f32"}, "--shape");
   refused({"--arrivals", "poisson"}, "--arrivals: got a closed loop");
   refused({"--arrivals", "poisson", "--replay", "x"}, "--replay");
+  refused({"--rate", "nan"}, "--rate: got nan, want a number");
+  refused({"--rate", "1,nan"}, "--rate: got nan, want a number");
+  refused({"--rate", "1", "--ramp-to", "nan"}, "--ramp-to: got nan, want a number");
+  refused({"--verify", "nan"}, "--verify: got nan, want a number");
   refused({"--most-in-flight", "3"}, "--most-in-flight: got a closed loop");
   refused({"--most-in-flight", "3", "--concurrency", "3"}, "--concurrency");
   refused({"--count", "0"}, "not in range 1 to 9007199254740992");

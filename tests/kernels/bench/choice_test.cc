@@ -149,6 +149,8 @@ TEST(OptionsTest, RefusesWhatMeansNothing) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--chip")));
   EXPECT_THROW(Parse({"--chip", "sm_91"}).status().IgnoreError(), CLI::ParseError);
   EXPECT_THROW(Parse({"--seconds", "-1"}).status().IgnoreError(), CLI::ParseError);
+  EXPECT_THROW(Parse({"--seconds", "nan"}).status().IgnoreError(), CLI::ParseError);
+  EXPECT_THROW(Parse({"--alone", "nan"}).status().IgnoreError(), CLI::ParseError);
 }
 
 }  // namespace
