@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/scheduling/incidents.h"
 
-#include <fstream>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/system/log.h"
+#include "server/system/regular_file.h"
 
 namespace gemmd {
 namespace {
@@ -67,12 +70,13 @@ void IncidentLog::DropOperands(Entry& entry) {
 
 void IncidentLog::Write(const Incident& incident) {
   if (options_.file.empty()) return;
-  std::ofstream file(options_.file, std::ios::app | std::ios::ate);
+  const absl::StatusOr<FileDescriptor> file =
+      OpenRegularFile(options_.file, O_WRONLY | O_CREAT | O_APPEND);
   const std::string line = JsonOf(incident) + "\n";
-  const int64_t written = static_cast<int64_t>(file.tellp());
-  if (file && written + static_cast<int64_t>(line.size()) <= options_.most_file_bytes) {
-    file << line << std::flush;
-    if (file) return;
+  if (file.ok()) {
+    const auto bytes = static_cast<int64_t>(line.size());
+    const bool has_room = lseek(file->get(), 0, SEEK_END) + bytes <= options_.most_file_bytes;
+    if (has_room && write(file->get(), line.data(), line.size()) == bytes) return;
   }
   spdlog::warn("event=incident_not_written id={} file={}", incident.id, LogValue(options_.file));
 }

@@ -3,40 +3,32 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/system/regular_file.h"
 
 namespace gemmd {
 namespace {
 
-FileDescriptor OpenToAppend(const std::string& path) {
-  constexpr mode_t kReadableForOthers = 0644;
-  return FileDescriptor(
-      open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kReadableForOthers));
+absl::StatusOr<FileDescriptor> OpenToAppend(const std::string& path) {
+  return OpenRegularFile(path, O_WRONLY | O_CREAT | O_APPEND);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Open(const std::string& path,
                                                          const Options& options) {
-  FileDescriptor file = OpenToAppend(path);
-  struct stat status = {};
-  if (!file.is_open() || fstat(file.get(), &status) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "cannot open ", path, ": ", std::error_code(errno, std::generic_category()).message()));
-  }
-  if (!S_ISREG(status.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat("got ", path, ", want a regular file"));
-  }
-  return std::unique_ptr<LineFile>(new LineFile(path, options, std::move(file), status.st_size));
+  absl::StatusOr<FileDescriptor> file = OpenToAppend(path);
+  if (!file.ok()) return file.status();
+  const int64_t bytes = std::max<int64_t>(lseek(file->get(), 0, SEEK_END), 0);
+  return std::unique_ptr<LineFile>(new LineFile(path, options, *std::move(file), bytes));
 }
 
 LineFile::LineFile(std::string path, const Options& options, FileDescriptor file, int64_t bytes)
@@ -102,7 +94,8 @@ bool LineFile::MakeRoom(int64_t bytes) {
   if (file_.is_open() && std::rename(path_.c_str(), absl::StrCat(path_, ".1").c_str()) != 0) {
     return false;
   }
-  file_ = OpenToAppend(path_);
+  absl::StatusOr<FileDescriptor> file = OpenToAppend(path_);
+  file_ = file.ok() ? *std::move(file) : FileDescriptor();
   bytes_ = 0;
   return file_.is_open();
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/trust/trust.h"
 
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <unordered_map>
@@ -10,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
+#include "server/system/regular_file.h"
 #include "server/trust/rules.h"
 #include "server/trust/signing_keys.h"
 #include "server/trust/text_digest.h"
@@ -23,24 +23,15 @@ constexpr size_t kMostKnown = 4096;
 
 constexpr size_t kMostTokenBytes = kMostWebTokenBytes;
 
-// Reads no more than one byte beyond what a file may have.
-absl::StatusOr<std::string> ReadFile(const char* option, const std::string& path,
-                                     size_t most_bytes) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(most_bytes + 1, '\0');
-  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file && !file.eof()) {
-    return absl::InvalidArgumentError(absl::StrCat(option, ": cannot read ", path));
-  }
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
-}
-
 template <typename Parsed>
 absl::StatusOr<Parsed> ReadAndParse(const char* option, const std::string& path,
                                     absl::StatusOr<Parsed> (*parse)(std::string_view text)) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(option, path, Parsed::kMostBytes));
-  absl::StatusOr<Parsed> parsed = parse(text);
+  const absl::StatusOr<std::string> text = ReadRegularFile(path, Parsed::kMostBytes);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, ": cannot read ", path, ": ", text.status().message()));
+  }
+  absl::StatusOr<Parsed> parsed = parse(*text);
   if (parsed.ok()) return parsed;
   return absl::InvalidArgumentError(
       absl::StrCat(option, ": ", path, ": ", parsed.status().message()));

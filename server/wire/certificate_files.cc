@@ -1,25 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/certificate_files.h"
 
-#include <fcntl.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <ctime>
 #include <memory>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/system/file_descriptor.h"
+#include "server/system/regular_file.h"
 #include "server/trust/openssl_objects.h"
 
 namespace gemmd {
@@ -38,22 +34,12 @@ absl::Status Bad(std::string_view option, std::string_view file, std::string_vie
 }
 
 absl::StatusOr<std::string> ReadFile(std::string_view option, const std::string& path) {
-  // Whoever names a pipe does not hold up the daemon.
-  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  std::string bytes(kMostBytes + 1, '\0');
-  size_t length = 0;
-  ssize_t count = file.is_open() ? 1 : -1;
-  while (count > 0 && length < bytes.size()) {
-    count = read(file.get(), bytes.data() + length, bytes.size() - length);
-    if (count > 0) length += static_cast<size_t>(count);
+  absl::StatusOr<std::string> bytes = ReadRegularFile(path, kMostBytes);
+  if (!bytes.ok()) {
+    const std::string why(bytes.status().message());
+    return Bad(option, path, Concat("a file that can be read (", why, ")"));
   }
-  if (count < 0) {
-    return Bad(option, path,
-               Concat("a file that can be read (",
-                      std::error_code(errno, std::generic_category()).message(), ")"));
-  }
-  if (length > kMostBytes) return Bad(option, path, "a file of at most a megabyte");
-  bytes.resize(length);
+  if (bytes->size() > kMostBytes) return Bad(option, path, "a file of at most a megabyte");
   return bytes;
 }
 

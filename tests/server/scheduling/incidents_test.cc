@@ -5,9 +5,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
+
+#include "tests/testing/scratch_folder.h"
 
 namespace gemmd {
 namespace {
@@ -75,6 +80,31 @@ TEST(IncidentLogTest, ForgetsTheOldestAndItsBytes) {
   EXPECT_EQ(Kept(log), "+++");
   EXPECT_EQ(log.found(), 50);
   EXPECT_EQ(log.entries().front().incident.id, 50);
+}
+
+TEST(IncidentLogTest, WritesLinesWhileThereIsRoom) {
+  const ScratchFolder folder;
+  const std::string path = folder.Path("incidents");
+  const auto size = [&path] { return std::filesystem::file_size(path); };
+  IncidentLog log({.file = path, .most_file_bytes = 1000});
+  log.Add({}, nullptr);
+  const auto line = size();
+  log.Add({}, nullptr);
+  EXPECT_EQ(size(), 2 * line);
+  for (int i = 0; i < 20; ++i) log.Add({}, nullptr);
+  EXPECT_LE(size(), 1000);
+  EXPECT_GE(size(), 1000 - line);
+  EXPECT_EQ(log.found(), 22);
+}
+
+// Opening it to write would last until somebody reads it.
+TEST(IncidentLogTest, APipeHoldsUpNobody) {
+  const ScratchFolder folder;
+  const std::string pipe = folder.Path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  IncidentLog log({.file = pipe});
+  EXPECT_EQ(log.Add({}, nullptr), 1);
+  EXPECT_EQ(log.found(), 1);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -109,8 +110,11 @@ TEST_F(LineFileTest, AFileThatCannotBeWrittenLosesLinesAndNothingElse) {
 }
 
 TEST_F(LineFileTest, OnlyRegularFilesCanBeFollowedAndRenamed) {
+  const std::string pipe = folder_.Path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  // A pipe that nobody reads would hold up whoever opens it.
   for (const std::string& bad :
-       {folder_.path(), folder_.Path("no/folder"), std::string("/dev/null")}) {
+       {folder_.path(), folder_.Path("no/folder"), std::string("/dev/null"), pipe}) {
     EXPECT_THAT(LineFile::Open(bad, {}).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(bad)));
   }

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -142,6 +143,10 @@ TEST_F(TrustTest, SaysWhichFileIsBad) {
   options_.jwt.clock_skew_s = 0;
   options_.rules_file += "x";
   refused("rules: cannot read");
+  // A pipe into which nobody writes would hold up the daemon.
+  options_.rules_file = folder_ + "/pipe";
+  ASSERT_EQ(mkfifo(options_.rules_file.c_str(), 0600), 0);
+  refused("pipe, want a regular file");
 }
 
 TEST_F(TrustTest, TheNameOfAFileOfRulesSaysItsForm) {
