@@ -136,6 +136,13 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenOnHost(const std::string& addr
   return files;
 }
 
+// Which file a path names now, as device and inode.
+ListeningSocket::Place PlaceOf(const std::string& path) {
+  struct stat status = {};
+  if (lstat(path.c_str(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino};
+}
+
 // `path` begins with a zero byte for a name that is no file.
 absl::StatusOr<std::vector<FileDescriptor>> ListenOnPath(const std::string& address,
                                                          std::string_view path) {
@@ -147,7 +154,8 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenOnPath(const std::string& addr
   }
   path.copy(name.sun_path, path.size());
   struct stat status = {};
-  if (path.front() != '\0' && stat(name.sun_path, &status) == 0 && S_ISSOCK(status.st_mode)) {
+  // Not what a link leads to: that is somebody else's.
+  if (path.front() != '\0' && lstat(name.sun_path, &status) == 0 && S_ISSOCK(status.st_mode)) {
     unlink(name.sun_path);  // CheckAddress saw that nobody listens there.
   }
   const bool is_abstract = path.front() == '\0';
@@ -190,6 +198,7 @@ absl::StatusOr<ListeningSocket> ListeningSocket::Open(const std::string& address
     ASSIGN_OR_RETURN(made.files_, ListenOnPath(address, {rest.data(), rest.size()}));
     made.address_ = address;
     made.path_ = std::string(rest);
+    made.place_ = PlaceOf(made.path_);
   } else {
     ASSIGN_OR_RETURN(const HostAndPort where, ParseHostAndPort(address));
     ASSIGN_OR_RETURN(made.files_, ListenOnHost(address, where, reach));
@@ -199,7 +208,8 @@ absl::StatusOr<ListeningSocket> ListeningSocket::Open(const std::string& address
 }
 
 ListeningSocket::~ListeningSocket() {
-  if (!path_.empty() && !files_.empty()) unlink(path_.c_str());
+  // Somebody else may have put another socket there.
+  if (!path_.empty() && !files_.empty() && PlaceOf(path_) == place_) unlink(path_.c_str());
 }
 
 }  // namespace gemmd

@@ -3,7 +3,10 @@
 // The sockets behind one address of --listen.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -38,7 +41,7 @@ class ListeningSocket {
 
   ListeningSocket(ListeningSocket&& other) = default;
   ListeningSocket& operator=(ListeningSocket&& other) = delete;
-  // Removes the path of a unix socket.
+  // Removes a unix socket from its path, if it is still there.
   ~ListeningSocket();
 
   // With its prefix and the port that was chosen.
@@ -47,11 +50,14 @@ class ListeningSocket {
   // They accept without waiting.
   const std::vector<FileDescriptor>& files() const { return files_; }
 
+  using Place = std::pair<dev_t, ino_t>;  // Of a file.
+
  private:
   ListeningSocket() = default;
 
   std::string address_;
   std::string path_;  // Where it is a unix socket; removed at the end.
+  Place place_;       // What was made there.
   std::vector<FileDescriptor> files_;
 };
 

@@ -19,6 +19,7 @@
 #include "kernels/text.h"
 #include "proto/deadline_after.h"
 #include "server/system/control_group.h"
+#include "server/system/file_descriptor.h"
 #include "server/wire/listening_socket.h"
 
 namespace gemmd {
@@ -134,15 +135,18 @@ absl::Status CheckAddress(const std::string& address) {
                                              sizeof(name.sun_path) - 1, " bytes"));
   }
   path.copy(name.sun_path, path.size());
-  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (probe < 0) return absl::UnavailableError(Concat("listen: ", LastError()));
-  const bool is_used = connect(probe, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0;
-  close(probe);
-  if (is_used) {
-    return absl::UnavailableError(
-        Concat("listen: cannot listen on ", address, ": another process does"));
-  }
-  return absl::OkStatus();
+  const FileDescriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!probe.is_open()) return absl::UnavailableError(Concat("listen: ", LastError()));
+  const auto* const given = reinterpret_cast<const sockaddr*>(&name);
+  const int error = connect(probe.get(), given, sizeof(name)) == 0 ? 0 : errno;
+  // Nobody listens there, or there is no such path; what else stands against it, listening will
+  // tell.
+  if (error == ECONNREFUSED || error == ENOENT || error == ENOTDIR) return absl::OkStatus();
+  // One that does may accept nothing, or take messages of another kind.
+  const bool is_used = error == 0 || error == EAGAIN || error == EPROTOTYPE;
+  return absl::UnavailableError(
+      Concat("listen: cannot listen on ", address, ": ",
+             is_used ? "another process does" : std::generic_category().message(error)));
 }
 
 std::string WithPort(const std::string& address, int port) {

@@ -8,13 +8,20 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/system/file_descriptor.h"
 #include "server/wire/connection_acceptor.h"
+#include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -47,6 +54,81 @@ TEST(ListeningSocketTest, APathLivesAsLongAsTheSocket) {
     EXPECT_EQ(access(path.c_str(), F_OK), 0);
   }
   EXPECT_NE(access(path.c_str(), F_OK), 0);
+}
+
+// A socket that somebody has bound to a path.
+FileDescriptor BoundTo(const std::string& path, int type) {
+  FileDescriptor made(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+  sockaddr_un name = {};
+  name.sun_family = AF_UNIX;
+  path.copy(name.sun_path, sizeof(name.sun_path) - 1);
+  EXPECT_EQ(bind(made.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
+  return made;
+}
+
+ino_t InodeOf(const std::string& path) {
+  struct stat status = {};
+  return lstat(path.c_str(), &status) == 0 ? status.st_ino : 0;
+}
+
+TEST(ListeningSocketTest, TakesTheSocketOfAProcessThatHasGone) {
+  const ScratchFolder folder;
+  const std::string path = folder.Path("socket");
+  BoundTo(path, SOCK_STREAM);
+  EXPECT_THAT(ListeningSocket::Open("unix:" + path), IsOk());
+  EXPECT_EQ(InodeOf(path), 0U);
+}
+
+// Those of other kinds, and one whose process accepts nothing.
+TEST(ListeningSocketTest, LeavesTheSocketsOfOthers) {
+  const ScratchFolder folder;
+  for (const int type : {SOCK_DGRAM, SOCK_SEQPACKET, SOCK_STREAM}) {
+    const std::string path = folder.Path(absl::StrCat("socket", type));
+    const FileDescriptor theirs = BoundTo(path, type);
+    EXPECT_EQ(listen(theirs.get(), 0) == 0, type != SOCK_DGRAM);
+    std::vector<FileDescriptor> waiting;
+    if (type == SOCK_STREAM) {
+      sockaddr_un name = {};
+      name.sun_family = AF_UNIX;
+      path.copy(name.sun_path, sizeof(name.sun_path) - 1);
+      do {
+        waiting.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+      } while (connect(waiting.back().get(), reinterpret_cast<const sockaddr*>(&name),
+                       sizeof(name)) == 0);
+      ASSERT_EQ(errno, EAGAIN);
+    }
+    const ino_t inode = InodeOf(path);
+    EXPECT_THAT(ListeningSocket::Open("unix:" + path).status(),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("another process does")))
+        << type;
+    EXPECT_EQ(InodeOf(path), inode);
+  }
+}
+
+TEST(ListeningSocketTest, LeavesWhatALinkLeadsTo) {
+  const ScratchFolder folder;
+  const std::string path = folder.Path("socket");
+  const std::string link = folder.Path("link");
+  BoundTo(path, SOCK_STREAM);
+  ASSERT_EQ(symlink(path.c_str(), link.c_str()), 0);
+  const ino_t inodes[] = {InodeOf(path), InodeOf(link)};
+  EXPECT_THAT(ListeningSocket::Open("unix:" + link).status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("in use")));
+  EXPECT_EQ(InodeOf(path), inodes[0]);
+  EXPECT_EQ(InodeOf(link), inodes[1]);
+}
+
+TEST(ListeningSocketTest, LeavesWhatOthersPutInItsPlace) {
+  const ScratchFolder folder;
+  const std::string path = folder.Path("socket");
+  {
+    const auto ours = ListeningSocket::Open("unix:" + path);
+    ASSERT_THAT(ours, IsOk());
+    // Moved, so that its number is not used again.
+    ASSERT_EQ(rename(path.c_str(), folder.Path("moved").c_str()), 0);
+    BoundTo(path, SOCK_DGRAM);
+  }
+  EXPECT_NE(InodeOf(path), 0U);
 }
 
 TEST(ListeningSocketTest, ANameNeedsNoFile) {
