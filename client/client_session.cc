@@ -108,9 +108,10 @@ void ClientSession::AddToken(grpc::ClientContext& context) const {
 
 absl::StatusOr<SessionInfo> ClientSession::Open(SteadyTime deadline) {
   absl::MutexLock lock(&mutex_);
-  if (state_ == State::kFailed && was_joined_) return status_;
+  // No other takes the place of the one that was asked for.
+  if (state_ == State::kFailed && was_joined_ && !MayReturn(status_)) return status_;
   if (state_ == State::kNone || state_ == State::kFailed) {
-    info_ = {};
+    if (!was_joined_) info_ = {};
     StartKeeper();
   }
   return AwaitOpen(deadline);

@@ -3,6 +3,8 @@
 
 #include <openssl/sha.h>
 
+#include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "client/client_session.h"
@@ -31,9 +33,26 @@ v1::TensorRef MessageOf(const TensorRef& ref) {
   return message;
 }
 
+namespace {
+
+// Where a part of a range begins in the tensor. What a range of the whole exceeds, the server says.
+// Of a range within a part it would see no more than where it ends up: one that leaves the part
+// gets a beginning that the server refuses.
+int64_t BeginOf(const TensorView& outer, int64_t outer_first, int64_t outer_count, int64_t first,
+                int64_t count) {
+  if (outer.is_whole) return first;
+  const bool is_within = outer_first >= 0 && first >= 0 && count >= 0 && first <= outer_count &&
+                         count <= outer_count - first;
+  return is_within && outer_first <= std::numeric_limits<int64_t>::max() - first
+             ? outer_first + first
+             : -1;
+}
+
+}  // namespace
+
 TensorView TensorView::Rows(int64_t first, int64_t count) const {
   TensorView view = *this;
-  view.first_row += first;
+  view.first_row = BeginOf(*this, first_row, rows, first, count);
   view.rows = count;
   view.is_whole = false;
   return view;
@@ -41,7 +60,7 @@ TensorView TensorView::Rows(int64_t first, int64_t count) const {
 
 TensorView TensorView::Columns(int64_t first, int64_t count) const {
   TensorView view = *this;
-  view.first_column += first;
+  view.first_column = BeginOf(*this, first_column, columns, first, count);
   view.columns = count;
   view.is_whole = false;
   return view;
@@ -49,7 +68,7 @@ TensorView TensorView::Columns(int64_t first, int64_t count) const {
 
 TensorView TensorView::Matrices(int64_t first, int64_t count) const {
   TensorView view = *this;
-  view.first_matrix += first;
+  view.first_matrix = BeginOf(*this, first_matrix, matrices, first, count);
   view.matrices = count;
   view.is_whole = false;
   return view;

@@ -31,7 +31,12 @@ grpc::ServerWriteReactor<v1::OpenSessionResponse>* FakeTensorsService::OpenSessi
   const bool is_known = token.empty() || tokens_.count(token) > 0;
   if (token.empty()) token = absl::StrCat("token", tokens_.size() + 1);
   if (is_known) tokens_.insert(token);
-  streams_.push_back(std::make_unique<SessionStream>(token, is_known));
+  grpc::Status status;
+  if (!is_known) status = {grpc::StatusCode::UNAUTHENTICATED, "session: got an unknown token"};
+  if (faults_.broken_sessions.count(sessions_opened_) > 0) {
+    status = {grpc::StatusCode::UNAVAILABLE, "session: broken"};
+  }
+  streams_.push_back(std::make_unique<SessionStream>(token, status));
   return streams_.back().get();
 }
 

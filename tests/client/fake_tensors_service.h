@@ -24,9 +24,9 @@ namespace gemmd {
 // The stream of a session, open until the client or the test ends it.
 class SessionStream : public grpc::ServerWriteReactor<v1::OpenSessionResponse> {
  public:
-  SessionStream(std::string token, bool is_known) {
-    if (!is_known) {
-      End({grpc::StatusCode::UNAUTHENTICATED, "session: got an unknown token"});
+  SessionStream(std::string token, const grpc::Status& status) {
+    if (!status.ok()) {
+      End(status);
       return;
     }
     response_.set_token(std::move(token));

@@ -17,11 +17,12 @@ struct TensorFaults {
   std::set<int> broken_put_chunks =
       {};  // The stream that brings one ends with UNAVAILABLE, the chunk lost.
   std::set<int> broken_get_chunks = {};  // The same of those that are asked for.
-  std::set<int> broken_puts = {};    // Streams that end with UNAVAILABLE before their first answer.
-  bool ignores_chunks = false;       // Takes no chunk; the streams stay open.
-  bool sends_wrong_offsets = false;  // In Get.
-  bool wants_too_much = false;       // Put asks for bytes outside of the tensor.
-  absl::Duration session_delay = {};  // Before a session is opened.
+  std::set<int> broken_puts = {};  // Streams that end with UNAVAILABLE before their first answer.
+  std::set<int> broken_sessions = {};  // Streams of sessions that end so, too.
+  bool ignores_chunks = false;         // Takes no chunk; the streams stay open.
+  bool sends_wrong_offsets = false;    // In Get.
+  bool wants_too_much = false;         // Put asks for bytes outside of the tensor.
+  absl::Duration session_delay = {};   // Before a session is opened.
 };
 
 }  // namespace gemmd

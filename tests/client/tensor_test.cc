@@ -6,7 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -148,6 +150,22 @@ TEST(TensorTest, ASessionIsJoinedByItsToken) {
   // It was asked for, so no other takes its place.
   EXPECT_THAT(third->ListTensors(), StatusIs(absl::StatusCode::kUnauthenticated));
   EXPECT_THAT(third->OpenSession("two\nlines"), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(TensorTest, AServerThatWasNotThereIsAskedAgainForTheSessionOfAToken) {
+  const FakeTensors server({.broken_sessions = {2}});
+  auto first = Client::Create(server.address());
+  auto second = Client::Create(server.address(), {.max_attempts = 1});
+  ASSERT_THAT(first, IsOk());
+  ASSERT_THAT(second, IsOk());
+  const auto session = first->OpenSession();
+  ASSERT_THAT(session, IsOk());
+  const std::vector<float> values(4);
+  const auto tensor = first->Put(View(values, 2, 2), {.name = "w"});
+  ASSERT_THAT(tensor, IsOk());
+  EXPECT_THAT(second->OpenSession(session->token), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(second->ListTensors(), IsOk());
+  EXPECT_THAT(second->Describe(NamedTensor("w")), IsOk());
 }
 
 TEST(TensorTest, SessionsOfAServerThatIsNotThereFail) {
@@ -311,6 +329,34 @@ TEST(TensorTest, PartsAreCountedFromThePartTheyAreOf) {
   EXPECT_EQ(part.first_column(), 5);
   EXPECT_EQ(part.columns(), 6);
   EXPECT_EQ(part.matrices(), 1);
+}
+
+// A range that the server must refuse, which knows nothing of the part that it is of.
+TEST(TensorTest, PartsOfAPartLieWithinIt) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  TensorView whole;
+  whole.rows = 4;
+  whole.columns = 4;
+  whole.matrices = 4;
+  const struct {
+    int64_t first, count, first_of_part, count_of_part;
+  } bad[] = {{0, 2, 0, 4}, {2, 2, -2, 4}, {1, 1, 1, 1}, {1, 1, 0, -1}, {kMost, 4, kMost, 4}};
+  for (const auto& range : bad) {
+    const auto [first, count, first_of_part, count_of_part] = range;
+    const TensorView rows = whole.Rows(first, count).Rows(first_of_part, count_of_part);
+    const TensorView columns = whole.Columns(first, count).Columns(first_of_part, count_of_part);
+    const TensorView matrices = whole.Matrices(first, count).Matrices(first_of_part, count_of_part);
+    EXPECT_EQ(rows.part().first_row(), -1);
+    EXPECT_EQ(columns.part().first_column(), -1);
+    EXPECT_EQ(matrices.part().first_matrix(), -1);
+    // Nor does a part of it come back into the tensor.
+    EXPECT_EQ(rows.Rows(1, 1).part().first_row(), -1);
+    EXPECT_EQ(columns.Columns(2, 1).part().first_column(), -1);
+    EXPECT_EQ(matrices.Matrices(1, 0).part().first_matrix(), -1);
+  }
+  EXPECT_EQ(whole.Rows(1, 3).Rows(3, 0).part().first_row(), 4);
+  // What a part of the whole is, the server sees.
+  EXPECT_EQ(whole.Rows(2, 9).part().rows(), 9);
 }
 
 TensorView TensorOf(int64_t rows, int64_t columns) {
