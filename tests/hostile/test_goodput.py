@@ -44,7 +44,12 @@ def held(daemon):
         stub = gemm_pb2_grpc.GemmStub(channel)
         long = lasting(channel, 600, k=1 << 20)
         calls = [stub.Multiply.future(long) for _ in range(2)]
-        wait_until(lambda: waiting(daemon) == 1, PATIENCE_S, "one runs and one waits")
+
+        def one_waits():
+            assert not any(call.done() for call in calls), calls
+            return waiting(daemon) == 1
+
+        wait_until(one_waits, PATIENCE_S, "one runs and one waits")
         yield stub
         assert not any(call.done() for call in calls)
         for call in calls:
