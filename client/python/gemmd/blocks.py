@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
+from gemmd.checks import whole
 from gemmd.errors import refusal
 from gemmd.v1 import tensors_pb2
 
+MOST_PER_BLOCK = 2**63 - 1  # Messages carry it in 64 bits.
 _BY_DTYPE = {
     np.dtype(np.float32): "f32",
     np.dtype(ml_dtypes.float8_e8m0fnu): "ue8m0",
@@ -53,8 +55,8 @@ class BlockScale:
         if factors.ndim not in (2, 3):
             raise refusal("scale.factors", f"{factors.ndim} dimensions", "lines x blocks along k")
         message.type = tensors_pb2.FactorType.Value("FACTOR_TYPE_" + name.upper())
-        message.rows_per_block = self.rows
-        message.k_per_block = self.k
+        message.rows_per_block = whole("scale.rows", self.rows, 1, MOST_PER_BLOCK)
+        message.k_per_block = whole("scale.k", self.k, 1, MOST_PER_BLOCK)
         message.per_matrix = factors.ndim == 3
         message.factors = np.ascontiguousarray(factors).view(wire).tobytes()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypedDict
 
 import grpc
 
 from gemmd.address import check_address, may_name_several, without_tls
+from gemmd.checks import file_name, flag, real, secret, text, whole
 from gemmd.errors import Error, refusal
 from gemmd.security import check_token, has_tls, make_credentials
 
@@ -68,17 +69,24 @@ class Settings:
     channel_options: Sequence[tuple[str, Any]] = ()
 
     def __post_init__(self) -> None:
+        checks: dict[str, Callable[[str, Any], Any]] = {
+            "address": text,
+            "timeout": lambda _, value: checked_timeout(value),
+            "max_message_bytes": lambda *given: whole(*given, 1, _MOST_MESSAGE_BYTES),
+            "max_attempts": lambda *given: whole(*given, 1, _MOST_ATTEMPTS),
+            "keepalive_s": _checked_keepalive,
+            "tls_ca": file_name,
+            "tls_cert": file_name,
+            "tls_key": file_name,
+            "tls_server_name": text,
+            "token": secret,
+            "use_proxy": flag,
+            "wait_when_full": flag,
+            "session": secret,
+        }
+        for name, check in checks.items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
         check_address(self.address)
-        checked_timeout(self.timeout)
-        if not 0 < self.max_message_bytes <= _MOST_MESSAGE_BYTES:
-            raise refusal(
-                "max_message_bytes", self.max_message_bytes, f"1 to {_MOST_MESSAGE_BYTES}"
-            )
-        if not 1 <= self.max_attempts <= _MOST_ATTEMPTS:
-            raise refusal("max_attempts", self.max_attempts, f"1 to {_MOST_ATTEMPTS}")
-        # The server closes connections with pings that come faster than every 10 s.
-        if not 10 <= self.keepalive_s <= _MOST_KEEPALIVE_S:
-            raise refusal("keepalive_s", self.keepalive_s, f"10 to {_MOST_KEEPALIVE_S}")
         files = (self.tls_ca, self.tls_cert, self.tls_key)
         is_encrypted = has_tls(self.address, *files, self.tls_server_name)
         if is_encrypted and self.credentials is not None:
@@ -150,12 +158,16 @@ class Settings:
         return json.dumps(config)
 
 
-def checked_timeout(timeout: float) -> float:
-    """The same. Raises InvalidArgument, a ValueError, for what is no time that a call may take: gRPC itself ends such
-    a call at once, or never."""
-    if 0 < timeout <= _MOST_TIMEOUT_S:
-        return timeout
-    raise refusal("timeout", timeout, f"a number of seconds above 0, at most {_MOST_TIMEOUT_S} (a year)")
+def _checked_keepalive(field: str, value: Any) -> float:
+    # The server closes connections with pings that come faster than every 10 s.
+    return real(field, value, f"10 to {_MOST_KEEPALIVE_S}", lambda s: 10 <= s <= _MOST_KEEPALIVE_S)
+
+
+def checked_timeout(timeout: Any) -> float:
+    """The timeout as a float. Raises InvalidArgument, a ValueError, for what is no time that a call may take: gRPC
+    itself ends such a call at once, or never."""
+    want = f"a number of seconds above 0, at most {_MOST_TIMEOUT_S} (a year)"
+    return real("timeout", timeout, want, lambda s: 0 < s <= _MOST_TIMEOUT_S)
 
 
 class Deadline:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gemmd.blocks import BlockScale
+from gemmd.checks import real, refused
 from gemmd.elements import Element, pack, typed, unpack
 from gemmd.errors import DataLoss, refusal
 from gemmd.v1 import tensors_pb2
@@ -64,6 +65,26 @@ def _is_one_matrix(array: np.ndarray) -> bool:
     return array.size > 0 and all(count == 1 or stride == 0 for count, stride in leading)
 
 
+def scale_values(scale: Any, field: str) -> list[float]:
+    """Factors as float32 has them. Raises InvalidArgument for what is no number, and for a number that would become
+    infinite or 0."""
+    try:
+        given = np.asarray(scale)
+    except ValueError:  # Lists of different lengths.
+        raise refused(field, scale, "numbers") from None
+    if given.dtype.kind == "O":  # Such as integers of more than 64 bits.
+        given = np.array([real(field, each) for each in given.flat], np.float64)
+    if given.dtype.kind in "bcmMSU":
+        raise refused(field, scale, "numbers")
+    with np.errstate(over="ignore", under="ignore"):
+        values = given.astype(np.float32).reshape(-1)
+    given = given.astype(np.float64).reshape(-1)
+    is_lost = np.isinf(values) & np.isfinite(given) | (values == 0) & (given != 0)
+    if is_lost.any():
+        raise refused(field, float(given[is_lost][0]), "numbers of the range of float32")
+    return values.tolist()
+
+
 def operand_of(
     operand: Any, leading: tuple[int, ...], type_name: object, scale: Any, field: str
 ) -> tuple[tensors_pb2.Operand, memoryview | None]:
@@ -89,7 +110,7 @@ def operand_of(
     if isinstance(scale, BlockScale):
         scale.fill(message.scale.blocks)
     elif scale is not None:
-        message.scale.values.extend(np.asarray(scale, np.float32).reshape(-1).tolist())
+        message.scale.values.extend(scale_values(scale, f"{field}_scale"))
     return message, data
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gemmd.elements import Element, numbered_element, unpack
-from gemmd.errors import refusal
+from gemmd.errors import OutOfRange, refusal
 from gemmd.operands import ROW_MAJOR, StoredOperand
 from gemmd.ownership import Owner
 from gemmd.v1 import resident_pb2, tensors_pb2
@@ -84,7 +84,11 @@ class Part:
     def _of_matrices(self, item: Any) -> Part:
         if isinstance(item, slice):
             return dataclasses.replace(self, matrices=self.matrices.part(item, "matrices"))
-        at = range(self.matrices.count)[item]
+        try:
+            at = range(self.matrices.count)[item]
+        except IndexError:
+            want = f"one of a batch of {self.matrices.count}"
+            raise OutOfRange(f"index of matrices: got {item}, want {want}") from None
         return dataclasses.replace(self, matrices=Span(self.matrices.first + at, 1), is_stack=False)
 
     def message(self) -> tensors_pb2.TensorPart:

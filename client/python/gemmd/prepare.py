@@ -13,7 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gemmd.blocks import BlockScale, factors_of
+from gemmd.blocks import MOST_PER_BLOCK, BlockScale, factors_of
+from gemmd.checks import refused, whole
 from gemmd.elements import Element, named_element, pack, typed
 from gemmd.errors import refusal
 from gemmd.operands import StoredOperand, operand_of
@@ -185,9 +186,12 @@ def _quantize_blocks(
 ) -> QuantizedMatrix:
     if element.name not in _LARGEST_IN_BLOCKS:
         raise refusal("type", element.name, "e4m3, e5m2, e3m2, e2m3 or e2m1 with blocks")
-    lines_per_block, k_per_block = block
-    if lines_per_block < 1 or k_per_block < 1:
-        raise refusal("block", block, "1 x 1 or more")
+    try:
+        lines_per_block, k_per_block = block
+    except (TypeError, ValueError):
+        raise refused("block", block, "two whole numbers: lines, and elements along k") from None
+    lines_per_block = whole("block", lines_per_block, 1, MOST_PER_BLOCK)
+    k_per_block = whole("block", k_per_block, 1, MOST_PER_BLOCK)
     if not np.isfinite(array).all():
         row, column = np.argwhere(~np.isfinite(array))[0]
         raise refusal("values", f"{array[row, column]} at [{row}, {column}]", "a finite value")

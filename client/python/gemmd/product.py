@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmd.blocks import BlockScale
+from gemmd.checks import flag, real, refused, text
 from gemmd.elements import named_element, numbered_element, typed
 from gemmd.errors import (
     WHERE_TOO_LONG,
@@ -187,7 +189,7 @@ def _choice(kind: Any, prefix: str, name: object, option: str) -> Any:
     full = f"{prefix}_{name}".upper()
     if full not in kind.keys() or full.endswith("UNSPECIFIED"):
         names = [key.removeprefix(prefix + "_").lower() for key in kind.keys()]
-        raise refusal(option, repr(name), "one of " + ", ".join(sorted(names)))
+        raise refused(option, name, "one of " + ", ".join(sorted(set(names) - {"unspecified"})))
     return kind.Value(full)
 
 
@@ -223,6 +225,8 @@ def _set_output(
         case order:
             raise refusal("order", repr(order), "C or F")
     if out is not None:
+        if not isinstance(out, np.ndarray):
+            raise refused("out", out, "an array")
         if out.shape != shape:
             raise refusal("out.shape", out.shape, str(shape))
         if not out.flags.writeable:
@@ -233,9 +237,20 @@ def _set_output(
         output.type = named_element(out_type, "out_type").number
 
 
+# How each of these is checked, and its name in the message.
+_PLAIN_OPTIONS: dict[str, tuple[Callable[[str, Any], Any], str]] = {
+    "fast_accumulation": (flag, "fast_accumulation"),
+    "deterministic": (flag, "require_deterministic"),
+    "batch_invariant": (flag, "require_batch_invariant"),
+    "kernel": (text, "kernel"),
+    "device": (text, "device"),
+    "request_id": (text, "request_id"),
+}
+
+
 def _set_choices(message: gemm_pb2.MultiplyRequest, options: ProductOptions) -> None:
     if "alpha" in options:
-        message.alpha = options["alpha"]
+        message.alpha = real("alpha", options["alpha"])
     if "activation" in options:
         name = options["activation"]
         message.activation = _choice(gemm_pb2.Activation, "ACTIVATION", name, "activation")
@@ -251,12 +266,9 @@ def _set_choices(message: gemm_pb2.MultiplyRequest, options: ProductOptions) -> 
     if options.get("accumulation_type") is not None:
         element = named_element(options["accumulation_type"], "accumulation_type")
         message.accumulation_type = element.number
-    message.fast_accumulation = options.get("fast_accumulation", False)
-    message.kernel = options.get("kernel", "")
-    message.device = options.get("device", "")
-    message.require_deterministic = options.get("deterministic", False)
-    message.require_batch_invariant = options.get("batch_invariant", False)
-    message.request_id = options.get("request_id", "")
+    for name, (check, field_name) in _PLAIN_OPTIONS.items():
+        if name in options:
+            setattr(message, field_name, check(name, options[name]))
 
 
 def _lend_bias(request: Request, bias: npt.ArrayLike, m: int, n: int) -> None:
@@ -313,13 +325,14 @@ def build_request(a: Any, b: Any, options: ProductOptions) -> Request:
     for name, operand in (("a", a), ("b", b)):
         type_name, scale = options.get(f"{name}_type"), options.get(f"{name}_scale")
         _lend(request, name, *operand_of(operand, leading, type_name, scale, name))
+    beta = None if options.get("beta") is None else real("beta", options["beta"])
     if options.get("c") is not None:
         c, _ = as_matrix(options["c"], "c", vector_is_column=b_is_vector and not a_is_vector)
         if c.shape[-2:] != (m, n):
             raise refusal("c.shape", tuple(c.shape), f"{m} x {n}")
         _lend(request, "c", *operand_of(c, leading, None, None, "c"))
-        message.beta = options.get("beta", 1.0)
-    elif options.get("beta"):
+        message.beta = 1.0 if beta is None else beta
+    elif beta:
         raise InvalidArgument("c: got none, want one where beta is not 0")
     if options.get("bias") is not None:
         _lend_bias(request, options["bias"], m, n)

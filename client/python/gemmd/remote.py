@@ -58,9 +58,9 @@ class RemoteTensor(OwnedTensor, RemoteView):
 
     def keep_alive(self, *, lease: float | None = None, pinned: bool | None = None) -> None:
         """Renews the lease, as every use does; changes it (seconds) and whether the tensor is pinned."""
+        self._client._call(methods.KEEP_ALIVE, keep_alive_request(self.ref, lease, pinned), None)
         if pinned:
             self.release()
-        self._client._call(methods.KEEP_ALIVE, keep_alive_request(self.ref, lease, pinned), None)
 
     def __enter__(self) -> Self:
         return self

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from typing import Any, TypedDict, cast
 
+from gemmd.checks import flag, real, text
 from gemmd.errors import check_names, refusal
 from gemmd.part import OwnedTensor, TensorView
 from gemmd.product import ProductOptions, Request, build_request
 from gemmd.v1 import registry_pb2, resident_pb2, tensors_pb2
 
 _NS = 1_000_000_000
+_LONGEST_LEASE_S = 9_000_000_000  # In nanoseconds it fits 64 bits.
 
 
 class KeepOptions(TypedDict, total=False):
@@ -38,13 +40,20 @@ class ChainOptions(ProductOptions, KeepOptions, total=False):
     into: TensorView | None  #: D takes its place; it must have D's type and shape.
 
 
+def _lease_ns(lease: Any) -> int:
+    """The nanoseconds of a lease. A lease that is not 0 never becomes 0, which is the server's own."""
+    want = f"seconds from 0 (the server's own) to {_LONGEST_LEASE_S}"
+    seconds = real("lease", lease, want, lambda s: 0 <= s <= _LONGEST_LEASE_S)
+    return max(1, round(seconds * _NS)) if seconds else 0
+
+
 def keep_message(options: KeepOptions) -> tensors_pb2.NewTensor:
     """How a new tensor is kept, as the wire has it."""
-    lease = options.get("lease")
+    name, pinned, lease = options.get("name"), options.get("pinned"), options.get("lease")
     return tensors_pb2.NewTensor(
-        name=options.get("name", ""),
-        pinned=options.get("pinned", False),
-        lease_ns=0 if lease is None else round(lease * _NS),
+        name="" if name is None else text("name", name),
+        pinned=False if pinned is None else flag("pinned", pinned),
+        lease_ns=0 if lease is None else _lease_ns(lease),
     )
 
 
@@ -89,9 +98,9 @@ def keep_alive_request(
     """The renewal of a lease."""
     request = resident_pb2.KeepAliveRequest(tensor=ref)
     if lease is not None:
-        request.lease_ns = round(lease * _NS)
+        request.lease_ns = _lease_ns(lease)
     if pinned is not None:
-        request.pinned = pinned
+        request.pinned = flag("pinned", pinned)
     return request
 
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from gemmd.blocks import BlockScale
 from gemmd.channel import Deadline
+from gemmd.checks import text, whole
 from gemmd.elements import typed
 from gemmd.errors import DataLoss, DeadlineExceeded, Error, Unavailable, check_names, refusal
-from gemmd.operands import bytes_of, lines_of
+from gemmd.operands import bytes_of, lines_of, scale_values
 from gemmd.part import Span
 from gemmd.prepare import QuantizedMatrix, SparseMatrix, pack24
 from gemmd.requests import PutOptions, keep_message
@@ -34,11 +35,9 @@ _LONGEST_PAUSE_S = 2.0
 LOOK_EVERY_S = 0.1
 
 
-def lanes_for(size: int, asked: int) -> int:
+def lanes_for(size: int, asked: Any) -> int:
     """The connections for so many bytes; `asked` is what the caller said, 0 for nothing."""
-    if not 0 <= asked <= _MOST_LANES:
-        raise refusal("connections", asked, f"0 to {_MOST_LANES}")
-    return asked or (1 if size <= _SMALL_BYTES else _LANES)
+    return whole("connections", asked, 0, _MOST_LANES) or (1 if size <= _SMALL_BYTES else _LANES)
 
 
 @dataclass
@@ -80,10 +79,10 @@ class Upload:
         if isinstance(scale, BlockScale):
             raise refusal("scale", "factors of blocks", "none: each product brings them along")
         if scale is not None:
-            spec.scale.values.extend(np.asarray(scale, np.float32).reshape(-1).tolist())
-        begin = resident_pb2.PutBegin(
-            spec=spec, keep=keep_message(options), device=options.get("device", "")
-        )
+            spec.scale.values.extend(scale_values(scale, "scale"))
+        begin = resident_pb2.PutBegin(spec=spec, keep=keep_message(options))
+        if options.get("device") is not None:
+            begin.device = text("device", options["device"])
         if options.get("sha256"):
             begin.sha256 = hashlib.sha256(data).digest()
         lanes = lanes_for(data.nbytes, options.get("connections", 0))

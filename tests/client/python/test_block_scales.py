@@ -271,12 +271,12 @@ def test_refusals(client, numbers):
     )
     refused(
         gemmd.InvalidArgument,
-        "a.scale.blocks.k_per_block: got 0, want 1 or more",
+        "scale.k: got 0, want a whole number from 1",
         a_scale=gemmd.BlockScale(good.factors, k=0),
     )
     refused(
         gemmd.InvalidArgument,
-        "b.scale.blocks.rows_per_block: got -1, want 1 or more",
+        "scale.rows: got -1, want a whole number from 1",
         b_scale=gemmd.BlockScale(good.factors, rows=-1),
     )
     refused(

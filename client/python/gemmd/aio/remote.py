@@ -55,10 +55,10 @@ class RemoteTensor(OwnedTensor, RemoteView):
 
     async def keep_alive(self, *, lease: float | None = None, pinned: bool | None = None) -> None:
         """As `gemmd.RemoteTensor.keep_alive`."""
-        if pinned:
-            self.release()
         request = keep_alive_request(self.ref, lease, pinned)
         await self._client._call(methods.KEEP_ALIVE, request, None)
+        if pinned:
+            self.release()
 
     async def __aenter__(self) -> Self:
         return self
