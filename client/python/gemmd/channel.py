@@ -134,6 +134,8 @@ class Settings:
             ("grpc.compression_enabled_algorithms_bitset", 1),
             # gRPC would go through the proxies of the environment, to loopback too.
             ("grpc.enable_http_proxy", int(self.use_proxy)),
+            # $GRPC_ADDRESS_HTTP_PROXY is another proxy, for the addresses of a list that is empty here.
+            *([] if self.use_proxy else [("grpc.address_http_proxy_enabled_addresses", "")]),
             # Channels with equal options would otherwise share one connection.
             ("grpc.use_local_subchannel_pool", 1),
         ]

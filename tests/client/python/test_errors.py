@@ -4,6 +4,10 @@
 import asyncio
 import json
 import math
+import os
+import pathlib
+import subprocess
+import sys
 import threading
 import time
 from concurrent import futures
@@ -13,6 +17,7 @@ import gemmd
 import grpc
 import numpy as np
 import pytest
+from daemon import PATIENCE_S
 from gemmd.channel import Settings
 from gemmd.errors import error_of
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
@@ -229,6 +234,33 @@ def test_no_proxy_of_the_environment_is_used(daemon, monkeypatch):
     error = refused(gemmd.InvalidArgument, gemmd.Client, "127.0.0.1:1", token="secret", use_proxy=True)
     assert "so that the proxy does not read the token" in error.message
     gemmd.Client("tls:127.0.0.1:1", token="secret", use_proxy=True).close()
+
+
+PRODUCTS = """
+import asyncio, gemmd, numpy, sys
+one = numpy.ones((1, 1), numpy.float32)
+with gemmd.Client(sys.argv[1], token="a.secret") as client:
+    assert client.matmul(one, one) == 1
+async def main():
+    async with gemmd.aio.Client(sys.argv[1], token="a.secret") as client:
+        assert await client.matmul(one, one) == 1
+asyncio.run(main())
+"""
+
+
+def test_no_proxy_of_addresses_is_used(daemon):
+    """gRPC reads its variables once, hence another process."""
+    with Proxy() as proxy:
+        package = str(pathlib.Path(gemmd.__file__).parents[1])
+        variables = {
+            "PYTHONPATH": package,
+            "GRPC_ADDRESS_HTTP_PROXY": proxy.environment["http_proxy"].removeprefix("http://"),
+            "GRPC_ADDRESS_HTTP_PROXY_ENABLED_ADDRESSES": "127.0.0.1,0.0.0.0/0",
+        }
+        subprocess.run(
+            [sys.executable, "-c", PRODUCTS, daemon.tcp], env=os.environ | variables, check=True, timeout=PATIENCE_S
+        )
+        assert proxy.connections == 0
 
 
 def test_nobody_there(tmp_path):
