@@ -127,6 +127,8 @@ def pack24(
     with too many nonzero elements is an InvalidArgument. `type` is for arrays whose dtype says too
     little (``tf32``).
     """
+    if prune not in ("smallest", "refuse"):
+        raise refused("prune", prune, "smallest or refuse")
     array, element = typed(np.asarray(dense), type, "dense")
     if array.ndim < 2:
         raise refusal("dense.shape", array.shape, "2 dimensions or more")
@@ -143,9 +145,9 @@ def pack24(
     if prune == "refuse":
         _refuse(is_nonzero, kept, unit)
     elements[~is_nonzero] = 0
-    lines = np.take_along_axis(elements, places[..., None], axis=2).reshape(rows, -1)
+    lines = np.take_along_axis(elements, places[..., None], axis=2).reshape(rows, groups * kept * unit)
     kept_nonzeros = np.count_nonzero(np.take_along_axis(values, places[..., None], axis=2) != 0)
-    data = _matrices(array.shape, lines, places.reshape(rows, -1).astype(np.uint8), element)
+    data = _matrices(array.shape, lines, places.reshape(rows, groups * kept).astype(np.uint8), element)
     return SparseMatrix(
         element, array.shape, data, int(np.count_nonzero(values != 0) - kept_nonzeros)
     )
@@ -156,9 +158,11 @@ def _matrices(
 ) -> np.ndarray:
     """The bytes of a batch: of each matrix its elements, then its indices of two bits."""
     matrices = int(np.prod(shape[:-2]))
-    bits = np.stack([places & 1, places >> 1], axis=-1).reshape(len(places), -1)
+    bits = np.stack([places & 1, places >> 1], axis=-1).reshape(len(places), 2 * places.shape[1])
     indices = np.packbits(bits, axis=-1, bitorder="little")
     stored = [pack(lines, element), indices.reshape(-1)]
+    if not len(lines):
+        return np.concatenate(stored)
     return np.concatenate([part.reshape(matrices, -1) for part in stored], axis=1).reshape(-1)
 
 

@@ -124,3 +124,13 @@ def test_what_cannot_be_packed():
     assert gemmd.pack24(full[:1], prune="refuse").dropped == 0
     assert "type: got f64" in refused(gemmd.pack24, full.astype(np.float64))
     assert "dense.shape" in refused(gemmd.pack24, full[0])
+    for prune in ("", "Refuse", None, True):
+        message = refused(gemmd.pack24, full[:1], prune=prune)
+        assert message == f"prune: got {prune!r}, want smallest or refuse"
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "s8", "s4"])
+@pytest.mark.parametrize("shape", [(0, 8), (0, 0), (0, 4, 8), (2, 0, 8), (4, 0), (0, 0, 0)])
+def test_pack24_of_nothing(name, shape):
+    packed = gemmd.pack24(np.zeros(shape, ELEMENTS[name].dtype), prune="refuse")
+    assert (packed.shape, packed.dropped, packed.data.shape, packed.data.dtype) == (shape, 0, (0,), np.uint8)

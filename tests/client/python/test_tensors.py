@@ -199,6 +199,14 @@ def test_lists_and_leases(client):
         each.delete()
 
 
+@pytest.mark.parametrize("shape", [(0, 8), (0, 0), (0, 4, 8)])
+def test_sparse_tensors_of_nothing(client, shape):
+    tensor = client.put(np.zeros(shape, np.float16), sparse=True)
+    assert (tensor.shape, tensor.nbytes) == (shape, 0)
+    product = client.matmul(tensor, np.ones((shape[-1], 3), np.float16))
+    assert product.shape == (*shape[:-1], 3)
+
+
 def test_sessions_are_joined(daemon, client):
     client.put(np.ones((2, 2), np.float32), name="shared")
     with gemmd.Client(daemon.unix, session=client.session().token) as other:
