@@ -48,8 +48,8 @@ class Session:
     def open(self, deadline: Deadline) -> resident_pb2.OpenSessionResponse:
         """What the server says of the session. Blocks until it has opened it."""
         with self._condition:
-            if self._error is not None and not self._was_joined:
-                # A session that is gone makes room for a new one.
+            if self._error is not None and (not self._was_joined or may_return(self._error)):
+                # A session that is gone makes room for a new one. One that was joined may be there again.
                 self._error = self._thread = None
             if self._thread is None and self._error is None:
                 self._thread = threading.Thread(target=self._keep, daemon=True)
@@ -111,6 +111,9 @@ class Session:
                     self._condition.notify_all()
         except grpc.RpcError as error:
             return from_rpc_error(error), has_opened
-        except ValueError:  # The channel was closed meanwhile.
-            return Unavailable("session: the client is closed"), has_opened
+        except Exception as failure:
+            if self._is_closing:  # gRPC raises ValueError for a channel that is closed.
+                return Unavailable("session: the client is closed"), has_opened
+            # Without this thread those who wait for the session would wait until their timeout.
+            return Error(f"session: {failure}"), has_opened
         return Unavailable("session: the server has ended its stream"), has_opened

@@ -20,7 +20,7 @@ import pytest
 from daemon import PATIENCE_S
 from gemmd.channel import Settings
 from gemmd.errors import error_of
-from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
+from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, resident_pb2, resident_pb2_grpc
 from proxies import Proxy
 
 GEMMD_FLAGS = ["--devices=cpu,sim:sm_90"]
@@ -327,12 +327,15 @@ class FullAtFirst(gemm_pb2_grpc.GemmServicer):
 
 @pytest.fixture
 def serve():
-    """Serves a Gemm service, with TLS where there are credentials; gives its port."""
+    """Serves a service of Gemm or Tensors, with TLS where there are credentials; gives its port."""
     servers = []
 
     def start(service, credentials=None):
         server = grpc.server(futures.ThreadPoolExecutor(2))
-        gemm_pb2_grpc.add_GemmServicer_to_server(service, server)
+        if isinstance(service, resident_pb2_grpc.TensorsServicer):
+            resident_pb2_grpc.add_TensorsServicer_to_server(service, server)
+        else:
+            gemm_pb2_grpc.add_GemmServicer_to_server(service, server)
         if credentials is None:
             port = server.add_insecure_port("127.0.0.1:0")
         else:
@@ -369,6 +372,50 @@ def test_metadata(serve):
     with gemmd.Client(f"127.0.0.1:{serve(service)}", metadata=[("a", "1")]) as client:
         client.matmul(ONE, ONE, metadata=[("b", "2")])
     assert service.calls[0].items() >= {"a": "1", "b": "2"}.items()
+
+
+class AwayAtFirst(resident_pb2_grpc.TensorsServicer):
+    """Cannot open its first session."""
+
+    def __init__(self):
+        self.tokens = []
+
+    def OpenSession(self, request, context):
+        self.tokens.append(request.token)
+        if len(self.tokens) == 1:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the server starts")
+        yield resident_pb2.OpenSessionResponse(token=request.token)
+
+
+def test_a_session_is_joined_once_the_server_is_there(serve):
+    async def main(port):
+        async with gemmd.aio.Client(f"127.0.0.1:{port}", session="a.token", max_attempts=1) as client:
+            with pytest.raises(gemmd.Unavailable, match="the server starts"):
+                await client.session()
+            assert (await client.session()).token == "a.token"
+
+    service = AwayAtFirst()
+    with gemmd.Client(f"127.0.0.1:{serve(service)}", session="a.token", max_attempts=1) as client:
+        refused(gemmd.Unavailable, client.session)
+        assert client.session().token == "a.token"
+    asyncio.run(main(serve(AwayAtFirst())))
+    assert service.tokens[:2] == ["a.token"] * 2
+
+
+@pytest.mark.parametrize("token", ["a\ntoken", "\ud800"])
+def test_a_session_that_cannot_be_asked_for(daemon, token):
+    """Neither message nor metadata can have such a token. Whoever waits is told at once, not after the timeout."""
+    with gemmd.Client(daemon.tcp, session=token) as client:
+        error = refused(gemmd.Error, client.session, timeout=PATIENCE_S)
+        assert error.code is not grpc.StatusCode.DEADLINE_EXCEEDED and "closed" not in str(error)
+
+    async def main():
+        async with gemmd.aio.Client(daemon.tcp, session=token) as client:
+            with pytest.raises(gemmd.Error) as raised:
+                await client.session(timeout=PATIENCE_S)
+            assert raised.value.code is not grpc.StatusCode.DEADLINE_EXCEEDED
+
+    asyncio.run(main())
 
 
 def test_several_servers_share_a_client():

@@ -31,8 +31,9 @@ class Session:
 
     async def open(self, timeout: float) -> resident_pb2.OpenSessionResponse:
         """What the server says of the session, once it has opened it."""
-        is_gone = self._opened is not None and self._opened.done() and self._opened.exception()
-        if self._opened is None or (is_gone and not self._was_joined):
+        error = self._opened.exception() if self._opened is not None and self._opened.done() else None
+        is_gone = isinstance(error, Error) and (not self._was_joined or may_return(error))
+        if self._opened is None or is_gone:
             self._opened = asyncio.get_running_loop().create_future()
             self._task = asyncio.create_task(self._keep())
         try:
@@ -65,9 +66,9 @@ class Session:
 
     async def _serve(self) -> tuple[Error, bool]:
         has_opened = False
-        request = resident_pb2.OpenSessionRequest(token=self.token)
         metadata = (*self._metadata, *(((SESSION_KEY, self.token),) if self.token else ()))
         try:
+            request = resident_pb2.OpenSessionRequest(token=self.token)
             stream = self._lane(0).unary_stream(*OPEN_SESSION)(request, metadata=metadata)
             async for opened in stream:
                 has_opened = True
@@ -75,6 +76,9 @@ class Session:
                 self._take(opened)
         except grpc.RpcError as error:
             return from_rpc_error(error), has_opened
+        except Exception as failure:
+            # Without this task those who wait for the session would wait until their timeout.
+            return Error(f"session: {failure}"), has_opened
         return Unavailable("session: the server has ended its stream"), has_opened
 
     def _take(self, opened: resident_pb2.OpenSessionResponse) -> None:
