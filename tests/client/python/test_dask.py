@@ -113,6 +113,24 @@ def test_integers_are_those_of_one_product(three, numbers, options):
     assert np.array_equal(d, whole)
 
 
+@pytest.mark.parametrize("dtype, widths", [(np.int8, (4, 5)), (np.float32, (4, 0, 5)), (np.int8, (4, 0, 5))])
+def test_no_checksum_without_sums(three, numbers, dtype, widths):
+    """The end of a sum of integers, and chunks of width 0, have no elements along k, so the server refuses a checksum."""
+    a, b = integers(numbers, 6, 9, dtype=dtype), integers(numbers, 9, 3, dtype=dtype)
+    blocks = da.from_array(a, (6, widths)), da.from_array(b, (widths, 3))
+    with dask.config.set(scheduler="threads"):
+        d = gemmd.dask.matmul(*blocks, [three[0].tcp], verify="checksum", alpha=2)
+        assert np.array_equal(d.compute(), 2 * (a.astype(np.float32) @ b.astype(np.float32)))
+
+
+def test_client_options_of_lists(three, numbers):
+    a = integers(numbers, 4, 4)
+    options = gemmd.ClientOptions(metadata=[("a", "1")], channel_options=[["grpc.primary_user_agent", "dask"]])
+    with dask.config.set(scheduler="threads"):
+        d = gemmd.dask.matmul(da.from_array(a), da.from_array(a), [three[0].tcp], client_options=options)
+        assert np.array_equal(d.compute(), a @ a)
+
+
 @pytest.mark.parametrize(
     "shape, addresses, options, field",
     [
