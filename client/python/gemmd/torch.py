@@ -15,6 +15,7 @@ Needs ``torch``.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any, Self, Unpack
@@ -26,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from gemmd.client import Client
 from gemmd.elements import named_element
-from gemmd.errors import check_names, refusal
+from gemmd.errors import NotFound, check_names, refusal
 from gemmd.prepare import quantize
 from gemmd.product import ProductOptions
 from gemmd.remote import RemoteTensor
@@ -82,6 +83,18 @@ class _Weights:
             is_same = same() is weight and address == weight.data_ptr()
             if is_same and version == weight._version:
                 return remote
+        return self._bring(weight)
+
+    def use(self, weight: torch.Tensor, product: Callable[[RemoteTensor], torch.Tensor]) -> torch.Tensor:
+        """A product with a weight. One whose lease has ended is brought again, once."""
+        try:
+            return product(self.find(weight))
+        except NotFound as error:
+            if "tensor" not in (error.field or ""):
+                raise
+        return product(self._bring(weight))
+
+    def _bring(self, weight: torch.Tensor) -> RemoteTensor:
         remote = self._upload(weight)
         forget = weakref.ref(weight, lambda _, key=id(weight): self._known.pop(key, None))
         self._known[id(weight)] = (forget, weight._version, weight.data_ptr(), remote)
@@ -144,7 +157,9 @@ class Offload(TorchFunctionMode):
             raise _OnlyForTorch
         rows = input.reshape(-1, input.shape[-1])
         operand = self._convert(rows) if self._type in _QUANTIZED else self._plain(rows)
-        result = self._run(operand, self._weights.find(weight).T, input.dtype, bias)
+        result = self._weights.use(
+            weight, lambda remote: self._run(operand, remote.T, input.dtype, bias)
+        )
         return result.reshape(*input.shape[:-1], weight.shape[0])
 
     def matmul(self, input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -155,7 +170,9 @@ class Offload(TorchFunctionMode):
             raise _OnlyForTorch
         is_weight = isinstance(other, torch.nn.Parameter) and other.ndim == 2
         if is_weight and self._type not in _QUANTIZED:
-            return self._run(self._plain(input), self._weights.find(other), input.dtype)
+            return self._weights.use(
+                other, lambda remote: self._run(self._plain(input), remote, input.dtype)
+            )
         return self._run(self._plain(input), self._plain(other), input.dtype)
 
     def addmm(
@@ -173,8 +190,8 @@ class Offload(TorchFunctionMode):
         if 0 in (*mat1.shape, *mat2.shape) or mat1.dtype != mat2.dtype:
             raise _OnlyForTorch
         is_weight = isinstance(mat2, torch.nn.Parameter) and self._type not in _QUANTIZED
-        operand = self._weights.find(mat2) if is_weight else self._plain(mat2)
-        return self._run(self._plain(mat1), operand, mat1.dtype, input)
+        run = functools.partial(self._run, self._plain(mat1), dtype=mat1.dtype, bias=input)
+        return self._weights.use(mat2, run) if is_weight else run(self._plain(mat2))
 
     def _run(
         self, a: Any, b: Any, dtype: torch.dtype, bias: torch.Tensor | None = None
@@ -189,8 +206,9 @@ class Offload(TorchFunctionMode):
                 options["a_type"] = "tf32"
             if isinstance(b, np.ndarray):
                 options["b_type"] = "tf32"
+        result = self._client.matmul(a, b, **options)
         self.products += 1
-        return to_tensor(np.ascontiguousarray(self._client.matmul(a, b, **options)))
+        return to_tensor(np.ascontiguousarray(result))
 
     def _plain(self, tensor: torch.Tensor) -> np.ndarray:
         """The operand in the type that was asked for, or its own."""

@@ -65,6 +65,25 @@ def test_weights_that_change(client):
         assert np.array_equal(layer(x).numpy(), x.numpy() @ layer.weight.numpy().T)
 
 
+@pytest.mark.parametrize("type", [None, "s8"])
+def test_weights_whose_leases_end(client, type):
+    """They are brought again, once. What else is not found is no reason to do so."""
+    model, x = Attention(), integers(2, 5, 16)
+    with gemmd.torch.offload(client, type=type) as offload:
+        want = model(x)
+        before, weights = client.statistics().tensors.uploads_complete, client.tensors()
+        assert len(weights) == (2 if type == "s8" else 3)
+        for tensor in weights:
+            tensor.delete()
+        for _ in range(2):
+            assert torch.equal(model(x), want)
+        assert client.statistics().tensors.uploads_complete == before + len(weights)
+    assert offload.products == 3 * 5
+    with gemmd.torch.offload(client, kernel="no.such"), pytest.raises(gemmd.NotFound):
+        model(x)
+    assert client.statistics().tensors.uploads_complete == before + len(weights) + 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_types(client, dtype):
     a, b = integers(4, 6, dtype=dtype), integers(6, 5, dtype=dtype)
