@@ -50,7 +50,7 @@ class ListeningSocket {
   // They accept without waiting.
   const std::vector<FileDescriptor>& files() const { return files_; }
 
-  using Place = std::pair<dev_t, ino_t>;  // Of a file.
+  using Place = std::pair<dev_t, ino_t>;  // A file, as device and inode.
 
  private:
   ListeningSocket() = default;
