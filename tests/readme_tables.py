@@ -36,6 +36,14 @@ HEADLINES = {
 HEADLINE_EXTENT = 8192
 HEADLINE_REPORT = "h200.json"
 ERRORS_REPORT = "h200_errors.json"
+# Rows of every recipe beside those of the default one, and what part of the fastest one's speed the
+# fastest of the default recipe must have.
+RECIPES_REPORT = "h200_recipes.json"
+LEAST_SPEED_OF_DEFAULT = 0.97
+# The rows of the libraries on a CPU and the simulator's, on the host of that GPU.
+CPU_REPORT = "cpu.json"
+SIMULATOR_REPORT = "simulator.json"
+DATA_PLANE_REPORT = "tests/data_plane/reports/h200.json"
 
 
 class BadTable(Exception):
@@ -317,6 +325,109 @@ def errors_table(report):
     )
 
 
+def recipes_table(report):
+    """For each product the fastest kernel of the default recipe, and the fastest of any."""
+    if report["chip"] != "sm_90":
+        raise BadTable(f"{RECIPES_REPORT}: got {report['chip']}, want sm_90")
+    products = {}
+    for m in report["measurements"]:
+        # A request for sums in f16 gets the default recipe's sums in f32.
+        if m["types"].endswith("into f16"):
+            continue
+        sparse = ", A 2:4 sparse" if m["is_sparse"] else ""
+        products.setdefault((m["types"] + sparse, shape_of(m), m["orders"]), []).append(m)
+    rows = []
+    for (types, shape, _), found in products.items():
+        best = min(found, key=lambda m: m["seconds"])
+        defaults = [m for m in found if m["has_default_recipe"]]
+        if not defaults:
+            raise BadTable(f"{RECIPES_REPORT}: {types}, {shape}: got no row of the default recipe, want one")
+        default = min(defaults, key=lambda m: m["seconds"])
+        speed = best["seconds"] / default["seconds"]
+        if not speed >= LEAST_SPEED_OF_DEFAULT:
+            raise BadTable(
+                f"{RECIPES_REPORT}: {types}, {shape}: got {speed:.3f} of the speed of {best['kernel']} from "
+                f"{default['kernel']}, want {LEAST_SPEED_OF_DEFAULT} from the default recipe"
+            )
+        fastest_of = [f"`{default['kernel']}`", tera(rate_of(default, default["seconds"]))]
+        other = [f"`{best['kernel']}`", tera(rate_of(best, best["seconds"]))]
+        same = ["the same", ""]
+        rows.append([types, shape, len(found), *fastest_of, *(same if best is default else other), f"{speed:.2f}"])
+    columns = ["product", "m x n x k", ">rows", "fastest of the default recipe", ">T/s"]
+    columns += ["fastest of all", ">T/s", ">ratio"]
+    return f"Measured on {where(report)}:\n`{report['command']}`.\n\n{table(columns, rows)}"
+
+
+# ---- What gemmbench measured on CPUs.
+
+
+def measured_on(report):
+    libraries = "".join(f", {name} {number}" for name, number in report.get("libraries", {}).items())
+    return (
+        f"Measured on {report['threads']} threads of an {report['processor']}{libraries}, {report['date']}, "
+        f"commit {report['commit']}:\n`{report['command']}`.\n\n"
+    )
+
+
+def read_host_report(path):
+    report = json.loads(path.read_text())
+    wrong = [m["kernel"] for m in report["measurements"] if m["check"] != "ok"]
+    if wrong or not report["measurements"]:
+        raise BadTable(f"{path}: got wrong rows {wrong}, want right ones")
+    return report
+
+
+def cpu_table(report):
+    def cells(m):
+        return [
+            f"`{m['kernel']}` against {m['library_call']}",
+            f"{m['m']} x {m['n']} x {m['k']}",
+            f"{m['kernel_gops']:.1f}",
+            f"{m['library_gops']:.1f}",
+            f"{m['ratio']:.3f}",
+        ]
+
+    columns = ["kernel", "m x n x k", ">kernel, Gop/s", ">library, Gop/s", ">ratio"]
+    return measured_on(report) + table(columns, map(cells, report["measurements"]))
+
+
+def simulator_table(report):
+    paths = list(dict.fromkeys(m["path"] for m in report["measurements"]))
+    rates = {}
+    for m in report["measurements"]:
+        rate = m["multiplications"] / m["median_seconds"] / 1e9
+        rates.setdefault((m["kernel"], m["m"], m["n"], m["k"]), {})[m["path"]] = f"{rate:.3g}"
+    rows = [
+        [f"`{kernel}`", " x ".join(map(str, shape)), *(found.get(path, "-") for path in paths)]
+        for (kernel, *shape), found in rates.items()
+    ]
+    columns = ["kernel, G multiplications/s", "m x n x k", *(f">{path}" for path in paths)]
+    return measured_on(report) + table(columns, rows)
+
+
+# ---- What tests/data_plane measured.
+
+
+def show(value):
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def data_plane_table(report, begins):
+    """The rows whose names begin so."""
+    rows = [
+        [r["row"], f"{show(r['seen'])} {r['unit']}", f"{r['measure']}: {show(r['by'])}", f"{r['ratio']:.2f}"]
+        for r in report["rows"]
+        if r["row"].startswith(begins)
+    ]
+    if not rows:
+        raise BadTable(f"{DATA_PLANE_REPORT} has no row of {begins}")
+    commands = "".join(f"`{command}`\n" for command in report["commands"])
+    return (
+        f"Measured on {report['machine']}, {report['date']}, commit {report['commit']}:\n{commands}\n"
+        + table(["what", ">seen", "beside it", ">ratio"], rows)
+    )
+
+
 def check_figures(root):
     """What the READMEs say in their own words of gpu_check's report."""
     report = json.loads((root / "tests/gpu/reports/h200.json").read_text())
@@ -334,13 +445,21 @@ def check_figures(root):
 
 def report_tables(root):
     check_figures(root)
-    reports = sorted((root / "kernels/bench/reports").glob("*.json"))
-    errors = root / "kernels/bench/reports" / ERRORS_REPORT
-    found = {path.name: read_report(path) for path in reports if path != errors}
+    folder = root / "kernels/bench/reports"
+    reports = sorted(folder.glob("*.json"))
+    others = {ERRORS_REPORT, RECIPES_REPORT, CPU_REPORT, SIMULATOR_REPORT}
+    found = {path.name: read_report(path) for path in reports if path.name not in others}
     tables = {("kernels/bench/README.md", "gpu"): "\n".join(map(gpu_table, found.values()))}
     if HEADLINE_REPORT not in found:
         raise BadTable(f"kernels/bench/reports has no {HEADLINE_REPORT}")
-    tables["kernels/bench/README.md", "errors"] = errors_table(json.loads(errors.read_text()))
+    errors = json.loads((folder / ERRORS_REPORT).read_text())
+    data_plane = json.loads((root / DATA_PLANE_REPORT).read_text())
+    tables["kernels/bench/README.md", "errors"] = errors_table(errors)
+    tables["kernels/bench/README.md", "recipes"] = recipes_table(read_report(folder / RECIPES_REPORT))
+    tables["kernels/bench/README.md", "cpu"] = cpu_table(read_host_report(folder / CPU_REPORT))
+    tables["kernels/bench/README.md", "simulator"] = simulator_table(read_host_report(folder / SIMULATOR_REPORT))
+    tables["server/README.md", "data_plane"] = data_plane_table(data_plane, ("inline", "64", "8192", "16x", "4096", "8 x"))
+    tables["client/README.md", "transfer"] = data_plane_table(data_plane, ("Put", "Get"))
     tables["README.md", "headline"] = headline_table(found[HEADLINE_REPORT])
     return tables
 

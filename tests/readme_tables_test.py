@@ -22,6 +22,7 @@ PROGRAMS = argparse.Namespace(gemmd=None, gemmctl=None)
 MEASUREMENT = {
     "kernel": "mma.m16n8k16.f32.bf16.bf16.f32_128x256x64_w2x4_s3",
     "instruction": "mma.m16n8k16.f32.bf16.bf16.f32",
+    "types": "bf16 x bf16 into f32",
     "m": 8192,
     "n": 8192,
     "k": 8192,
@@ -30,6 +31,7 @@ MEASUREMENT = {
     "leading_dimension_offset": 0,
     "output": "",
     "is_sparse": False,
+    "has_default_recipe": True,
     "compared": 4096,
     "mismatches": 0,
     "problem": "",
@@ -159,6 +161,84 @@ class GpuTableTest(unittest.TestCase):
     def test_a_headline_needs_its_measurement(self):
         with self.assertRaisesRegex(tables.BadTable, "has no measurement of f16 into f32, want wgmma"):
             tables.headline_table(REPORT)
+
+
+class RecipesTableTest(unittest.TestCase):
+    def table(self, *changes):
+        lines = tables.recipes_table(with_measurements(*changes)).splitlines()
+        return [line for line in lines if line.startswith("| bf16")]
+
+    def test_the_default_recipe_stands_beside_the_fastest_kernel(self):
+        rows = self.table(
+            {"kernel": "d", "seconds": 0.0101},
+            {"kernel": "slow d", "seconds": 0.02},
+            {"kernel": "other", "seconds": 0.01, "has_default_recipe": False},
+            {"kernel": "d", "m": 64, "seconds": 0.01},
+        )
+        self.assertEqual(
+            rows,
+            [
+                "| bf16 x bf16 into f32 | 8192 x 8192 x 8192 | 3 | `d` | 109 | `other` | 110 | 0.99 |",
+                "| bf16 x bf16 into f32 | 64 x 8192 x 8192 | 1 | `d` | 0.9 | the same |  | 1.00 |",
+            ],
+        )
+
+    def test_a_slow_default_recipe_is_refused(self):
+        other = {"kernel": "other", "has_default_recipe": False}
+        with self.assertRaisesRegex(tables.BadTable, "got 0.950 of the speed of other from d, want 0.97"):
+            self.table({"kernel": "d", "seconds": 0.02}, {**other, "seconds": 0.019})
+        with self.assertRaisesRegex(tables.BadTable, "got 0.000 of the speed|got nan of the speed"):
+            self.table({"kernel": "d", "seconds": float("inf")}, {**other, "seconds": 0.019})
+        with self.assertRaisesRegex(tables.BadTable, "got no row of the default recipe"):
+            self.table(other)
+
+
+class HostTablesTest(unittest.TestCase):
+    REPORT = {
+        "processor": "Xeon",
+        "threads": 2,
+        "libraries": {"oneDNN": "2.6.3"},
+        "commit": "abc",
+        "date": "2026-11-21",
+        "command": "gemmbench",
+    }
+    CPU = {"kernel": "onednn.x", "library_call": "dnnl_sgemm", "m": 8, "n": 9, "k": 10, "check": "ok"}
+    CPU |= {"kernel_gops": 462.44, "library_gops": 464.6, "ratio": 0.9954}
+    SIMULATOR = {"kernel": "mma.x", "m": 8, "n": 9, "k": 10, "check": "ok", "multiplications": 720.0}
+
+    def test_rows_of_the_cpu(self):
+        text = tables.cpu_table({**self.REPORT, "measurements": [self.CPU]})
+        self.assertIn("2 threads of an Xeon, oneDNN 2.6.3, 2026-11-21, commit abc:\n`gemmbench`.\n", text)
+        self.assertIn("| `onednn.x` against dnnl_sgemm | 8 x 9 x 10 | 462.4 | 464.6 | 0.995 |\n", text)
+
+    def test_rows_of_the_simulator_have_a_column_for_each_path(self):
+        def at(path, seconds, kernel="mma.x"):
+            return {**self.SIMULATOR, "kernel": kernel, "path": path, "median_seconds": seconds}
+
+        measurements = [at("scalar", 1e-6), at("avx2", 1e-7), at("avx2", 1e-8, "mma.y")]
+        text = tables.simulator_table({**self.REPORT, "measurements": measurements})
+        self.assertIn("| scalar | avx2 |\n", text)
+        self.assertIn("| `mma.x` | 8 x 9 x 10 | 0.72 | 7.2 |\n", text)
+        self.assertIn("| `mma.y` | 8 x 9 x 10 | - | 72 |\n", text)
+
+    def test_what_is_wrong_is_not_published(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "report.json")
+            for measurements in ([], [self.CPU, {**self.CPU, "check": "d[0][0]: got nan, want 1"}]):
+                path.write_text(json.dumps({**self.REPORT, "measurements": measurements}))
+                with self.assertRaisesRegex(tables.BadTable, "want right ones"):
+                    tables.read_host_report(path)
+
+
+class DataPlaneTableTest(unittest.TestCase):
+    def test_rows_that_begin_so(self):
+        row = {"row": "Put, unix", "seen": 1234.5, "unit": "GB/s", "measure": "bare stream", "by": 0.51234, "ratio": 2}
+        report = {"machine": "M", "date": "D", "commit": "abc", "commands": ["bench 1", "bench 2"], "rows": [row]}
+        text = tables.data_plane_table(report, ("Put", "Get"))
+        self.assertIn("Measured on M, D, commit abc:\n`bench 1`\n`bench 2`\n", text)
+        self.assertIn("| Put, unix | 1,234 GB/s | bare stream: 0.512 | 2.00 |\n", text)
+        with self.assertRaisesRegex(tables.BadTable, "no row of"):
+            tables.data_plane_table(report, ("inline",))
 
 
 class InstructionsTableTest(unittest.TestCase):
