@@ -24,7 +24,7 @@ struct Factor {
 
 // D = X Y, or D += X Y, where X is m x k, Y is k x n and D is m x n and row major. Nothing is
 // empty.
-struct Product {
+struct PlainProduct {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
@@ -59,7 +59,7 @@ struct Engine {
   // dimensions are longer than lines.
   int64_t (*safe_depth)(int64_t k, bool is_padded);
   absl::Status (*available)(const Target& target);
-  absl::Status (*multiply)(const Product& product);
+  absl::Status (*multiply)(const PlainProduct& product);
 };
 
 absl::Status AvailableEverywhere(const Target& target);
@@ -68,11 +68,11 @@ absl::Status AvailableWithVnni(const Target& target);
 
 int64_t SafeDepthOneDnnBf16(int64_t k, bool is_padded);
 
-absl::Status MultiplyOneDnnF32(const Product& product);
-absl::Status MultiplyOneDnnBf16(const Product& product);
-absl::Status MultiplyOneDnnS8(const Product& product);
-absl::Status MultiplyOpenBlasF32(const Product& product);
-absl::Status MultiplyOpenBlasF64(const Product& product);
+absl::Status MultiplyOneDnnF32(const PlainProduct& product);
+absl::Status MultiplyOneDnnBf16(const PlainProduct& product);
+absl::Status MultiplyOneDnnS8(const PlainProduct& product);
+absl::Status MultiplyOpenBlasF32(const PlainProduct& product);
+absl::Status MultiplyOpenBlasF64(const PlainProduct& product);
 
 inline constexpr int64_t kAnyExtent = INT64_MAX;
 inline constexpr int64_t kIntExtent = INT32_MAX;  // A BLAS with 32-bit integers.

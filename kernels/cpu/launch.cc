@@ -88,7 +88,7 @@ bool IsPadded(const MatrixLayout& layout) {
 // The engine's D is row major: a column-major D is computed as its transpose, B^T A^T.
 bool IsSwapped(const Problem& problem) { return problem.d.order == Order::kColumnMajor; }
 
-void SwapFactors(Product& product) {
+void SwapFactors(PlainProduct& product) {
   std::swap(product.m, product.n);
   std::swap(product.x, product.y);
 }
@@ -96,13 +96,14 @@ void SwapFactors(Product& product) {
 // Whether a launch on any number of threads gives the engine parts of the matrices.
 bool MayHavePanels(const CpuRow& row, const Problem& problem) {
   const bool is_swapped = IsSwapped(problem);
-  Product product = {.m = problem.m,
-                     .n = problem.n,
-                     .k = problem.k,
-                     .x = {.type = row.a_compute,
-                           .transposed = (problem.a.order == Order::kColumnMajor) != is_swapped},
-                     .y = {.type = row.b_compute,
-                           .transposed = (problem.b.order == Order::kColumnMajor) != is_swapped}};
+  PlainProduct product = {
+      .m = problem.m,
+      .n = problem.n,
+      .k = problem.k,
+      .x = {.type = row.a_compute,
+            .transposed = (problem.a.order == Order::kColumnMajor) != is_swapped},
+      .y = {.type = row.b_compute,
+            .transposed = (problem.b.order == Order::kColumnMajor) != is_swapped}};
   if (is_swapped) SwapFactors(product);
   return PanelOf(*row.engine, product, 1) != PanelShape{product.m, product.n, product.k};
 }
@@ -220,7 +221,7 @@ absl::Status MultiplyOne(const CpuRow& row, const Plan& plan, const GemmArgs& ar
   const std::byte* a = Prepare(plan.a, problem.a, args.a, index, args.a_form, args);
   const std::byte* b = Prepare(plan.b, problem.b, args.b, index, args.b_form, args);
   const OperandPlan& y_plan = is_swapped ? plan.a : plan.b;
-  Product product = {
+  PlainProduct product = {
       .m = problem.m,
       .n = problem.n,
       .k = plan.depth,

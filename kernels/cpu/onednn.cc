@@ -35,7 +35,7 @@ dnnl::memory::desc Describe(int64_t rows, int64_t columns, const Factor& factor)
 }
 
 // The engine and the primitives may throw; no exception leaves this file.
-void MatMul(const Product& p) {
+void MatMul(const PlainProduct& p) {
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const dnnl::memory::desc x = Describe(p.m, p.k, p.x);
   const dnnl::memory::desc y = Describe(p.k, p.n, p.y);
@@ -62,7 +62,7 @@ void MatMul(const Product& p) {
   stream.wait();
 }
 
-absl::Status TryMatMul(const Product& p) {
+absl::Status TryMatMul(const PlainProduct& p) {
   try {
     MatMul(p);
   } catch (const dnnl::error& error) {
@@ -74,7 +74,7 @@ absl::Status TryMatMul(const Product& p) {
 // dnnl_sgemm first copies a transposed Y into another order, which takes longer than to multiply it
 // with a few rows: the matmul primitive takes 0.5 to 0.8 of its time for 8 to 128 rows. It is the
 // slower one for fewer rows, for small products, where each call costs some us, and for large ones.
-bool IsFewRowsOfTransposed(const Product& p) {
+bool IsFewRowsOfTransposed(const PlainProduct& p) {
   return p.y.transposed && p.m >= 8 && p.m < 256 && p.n >= 1024 && p.k >= 64;
 }
 
@@ -114,7 +114,7 @@ int64_t SafeDepthOneDnnBf16(int64_t k, bool is_padded) {
   return needs_even_depth ? k + k % 2 : k;
 }
 
-absl::Status MultiplyOneDnnF32(const Product& p) {
+absl::Status MultiplyOneDnnF32(const PlainProduct& p) {
   if (IsFewRowsOfTransposed(p)) return TryMatMul(p);
   return Checked(
       "dnnl_sgemm",
@@ -124,9 +124,9 @@ absl::Status MultiplyOneDnnF32(const Product& p) {
                  p.leading_dimension));
 }
 
-absl::Status MultiplyOneDnnBf16(const Product& p) { return TryMatMul(p); }
+absl::Status MultiplyOneDnnBf16(const PlainProduct& p) { return TryMatMul(p); }
 
-absl::Status MultiplyOneDnnS8(const Product& p) {
+absl::Status MultiplyOneDnnS8(const PlainProduct& p) {
   const auto* y = reinterpret_cast<const int8_t*>(p.y.data);
   auto* d = reinterpret_cast<int32_t*>(p.d);
   const int32_t no_offset = 0;                     // Added to all of D.

@@ -34,7 +34,7 @@ blasint Extent(int64_t value) { return static_cast<blasint>(value); }
 
 }  // namespace
 
-absl::Status MultiplyOpenBlasF32(const Product& p) {
+absl::Status MultiplyOpenBlasF32(const PlainProduct& p) {
   const ParallelCall call;
   cblas_sgemm(CblasRowMajor, Transposition(p.x), Transposition(p.y), Extent(p.m), Extent(p.n),
               Extent(p.k), 1, reinterpret_cast<const float*>(p.x.data),
@@ -44,7 +44,7 @@ absl::Status MultiplyOpenBlasF32(const Product& p) {
   return absl::OkStatus();
 }
 
-absl::Status MultiplyOpenBlasF64(const Product& p) {
+absl::Status MultiplyOpenBlasF64(const PlainProduct& p) {
   const ParallelCall call;
   cblas_dgemm(CblasRowMajor, Transposition(p.x), Transposition(p.y), Extent(p.m), Extent(p.n),
               Extent(p.k), 1, reinterpret_cast<const double*>(p.x.data),

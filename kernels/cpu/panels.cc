@@ -35,7 +35,7 @@ double BytesOf(const Factor& factor, int64_t rows, int64_t columns) {
                            : BytesOfLines(down, along, factor.type);
 }
 
-double SecondsOf(const Engine& engine, const Product& product, const PanelShape& panel,
+double SecondsOf(const Engine& engine, const PlainProduct& product, const PanelShape& panel,
                  int threads) {
   const double operations = 2.0 * static_cast<double>(panel.m) * static_cast<double>(panel.n) *
                             static_cast<double>(panel.k);
@@ -54,9 +54,9 @@ Factor PartOf(const Factor& factor, int64_t row, int64_t column) {
   return part;
 }
 
-Product PartOf(const Engine& engine, const Product& product, const PanelShape& panel, int64_t row,
-               int64_t column, int64_t k) {
-  Product part = product;
+PlainProduct PartOf(const Engine& engine, const PlainProduct& product, const PanelShape& panel,
+                    int64_t row, int64_t column, int64_t k) {
+  PlainProduct part = product;
   part.m = std::min(panel.m, product.m - row);
   part.n = std::min(panel.n, product.n - column);
   part.k = std::min(panel.k, product.k - k);
@@ -73,7 +73,7 @@ double PanelRate(const Engine& engine) {
   return HasAmx() ? engine.panel_rate_gain_of_amx * engine.panel_rate : engine.panel_rate;
 }
 
-PanelShape PanelOf(const Engine& engine, const Product& product, int threads) {
+PanelShape PanelOf(const Engine& engine, const PlainProduct& product, int threads) {
   PanelShape panel = {product.m, product.n, product.k};
   const std::array<int64_t*, 3> order = engine.prefers_panels_along_k
                                             ? std::array<int64_t*, 3>{&panel.k, &panel.m, &panel.n}
@@ -87,8 +87,8 @@ PanelShape PanelOf(const Engine& engine, const Product& product, int threads) {
   return panel;
 }
 
-absl::Status MultiplyInPanels(const Engine& engine, const Product& product, const PanelShape& panel,
-                              AbortFlag abort) {
+absl::Status MultiplyInPanels(const Engine& engine, const PlainProduct& product,
+                              const PanelShape& panel, AbortFlag abort) {
   for (int64_t row = 0; row < product.m; row += panel.m) {
     for (int64_t column = 0; column < product.n; column += panel.n) {
       for (int64_t k = 0; k < product.k; k += panel.k) {

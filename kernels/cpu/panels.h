@@ -28,12 +28,12 @@ double PanelRate(const Engine& engine);
 // on nothing else, so that the same request gives the same bits. Panels along k add to D: exact
 // sums stay exact, and floats are rounded once more for each panel, as the libraries do for each of
 // their own blocks.
-PanelShape PanelOf(const Engine& engine, const Product& product, int threads);
+PanelShape PanelOf(const Engine& engine, const PlainProduct& product, int threads);
 
 // Computes the product in panels of this shape.
 // Errors: Cancelled once the flag is set; those of the engine. Threads: parallel inside, on the
 // calling thread's OpenMP threads.
-absl::Status MultiplyInPanels(const Engine& engine, const Product& product, const PanelShape& panel,
-                              AbortFlag abort);
+absl::Status MultiplyInPanels(const Engine& engine, const PlainProduct& product,
+                              const PanelShape& panel, AbortFlag abort);
 
 }  // namespace gemmd

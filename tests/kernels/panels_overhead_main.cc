@@ -38,7 +38,7 @@ struct Cost {
   double processor_seconds;
 };
 
-Cost CostOf(const Engine& engine, const Product& product, const PanelShape& panel) {
+Cost CostOf(const Engine& engine, const PlainProduct& product, const PanelShape& panel) {
   const absl::Time start = absl::Now();
   const double processor_start = ProcessorSeconds();
   if (!MultiplyInPanels(engine, product, panel, nullptr).ok()) std::abort();
@@ -55,7 +55,7 @@ double MedianOf(std::vector<double> values) {
 double Measure(const Engine& engine, int64_t extent, int turns, int threads) {
   const std::vector<std::byte> x = Ones(engine.operand, extent * extent);
   std::vector<std::byte> d(static_cast<size_t>(extent * extent * BitsOf(engine.accumulator) / 8));
-  Product product;
+  PlainProduct product;
   product.m = product.n = product.k = product.leading_dimension = extent;
   product.x = {.data = x.data(), .type = engine.operand, .leading_dimension = extent};
   product.y = product.x;

@@ -69,7 +69,7 @@ struct EngineCase {
 
   PanelShape whole() const { return {product.m, product.n, product.k}; }
 
-  Product product;
+  PlainProduct product;
   std::vector<std::byte> x;
   std::vector<std::byte> y;
   std::vector<std::byte> d;
@@ -106,12 +106,12 @@ TEST_P(PanelTest, HaveTheSumsOfOneCall) {
 
 TEST_P(PanelTest, AreThePanelsOfTheShapeAndTheThreadsAlone) {
   const auto panel_of = [&](int64_t m, int64_t n, int64_t k, int threads) {
-    const Product product = {.m = m,
-                             .n = n,
-                             .k = k,
-                             .x = {.type = engine_.operand, .leading_dimension = k},
-                             .y = {.type = engine_.operand, .leading_dimension = n},
-                             .leading_dimension = n};
+    const PlainProduct product = {.m = m,
+                                  .n = n,
+                                  .k = k,
+                                  .x = {.type = engine_.operand, .leading_dimension = k},
+                                  .y = {.type = engine_.operand, .leading_dimension = n},
+                                  .leading_dimension = n};
     return PanelOf(engine_, product, threads);
   };
   EXPECT_EQ(panel_of(64, 64, 64, 1), (PanelShape{64, 64, 64}));
@@ -214,7 +214,7 @@ TEST(PanelsTest, OfIntegersWrapAsTheWholeDoes) {
 std::atomic<bool> abort_flag = false;
 int calls = 0;
 
-absl::Status AbortAtTheThirdCall(const Product&) {
+absl::Status AbortAtTheThirdCall(const PlainProduct&) {
   if (++calls == 3) abort_flag.store(true);
   return absl::OkStatus();
 }
