@@ -52,12 +52,15 @@ absl::StatusOr<Nvml> Nvml::Open(const std::string& pci_bus_id, const std::string
   ASSIGN_OR_RETURN(DynamicLibrary loaded, DynamicLibrary::Load({library}));
   Nvml nvml(std::move(loaded));
   int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
   int (*device_by_bus)(const char*, void**) = nullptr;
   RETURN_IF_ERROR(nvml.library_.Find("nvmlInit_v2", init));
+  RETURN_IF_ERROR(nvml.library_.Find("nvmlShutdown", shutdown));
   RETURN_IF_ERROR(nvml.library_.Find("nvmlDeviceGetHandleByPciBusId_v2", device_by_bus));
   if (const int code = init(); code != kSuccess) {
     return absl::UnavailableError(Concat("NVML: nvmlInit_v2 gave ", code));
   }
+  nvml.initialised_.reset(shutdown);
   if (const int code = device_by_bus(pci_bus_id.c_str(), &nvml.device_); code != kSuccess) {
     return absl::NotFoundError(
         Concat("NVML: no GPU ", pci_bus_id, ": nvmlDeviceGetHandleByPciBusId_v2 gave ", code));

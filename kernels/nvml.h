@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -39,6 +40,9 @@ class Nvml {
   static absl::StatusOr<Nvml> Open(const std::string& pci_bus_id,
                                    const std::string& library = kLibrary);
 
+  Nvml(Nvml&& other) = default;
+  Nvml& operator=(Nvml&& other) = delete;
+
   std::string driver_version() const;  // "580.159.04"; empty where it cannot be read.
   std::string uuid() const;            // "GPU-..."; empty where it cannot be read.
   int sm_clock_mhz() const;            // The present clock; 0 where it cannot be read.
@@ -69,10 +73,17 @@ class Nvml {
     int (*ecc_errors)(void* device, int severity, int since, unsigned long long* count) = nullptr;
   };
 
+  struct ShutDown {
+    void operator()(int (*shutdown)()) const { shutdown(); }
+  };
+
   explicit Nvml(DynamicLibrary library) : library_(std::move(library)) {}
   void FindFunctions();
 
   DynamicLibrary library_;
+  // nvmlShutdown, from when NVML is initialised: before the library goes, which forgets what it
+  // allocated.
+  std::unique_ptr<int(), ShutDown> initialised_;
   void* device_ = nullptr;
   Functions functions_;
 };

@@ -98,7 +98,7 @@ Stats::KernelCounters* Stats::CountersOf(const Kernel& kernel) {
 }
 
 Stats::Place Stats::TakePlace(size_t row) {
-  const Kernel& kernel = Catalog()[row];
+  const Kernel& kernel = *(Catalog().begin() + row);
   MutexLock lock(&mutex_);
   Place place = places_[row].load(std::memory_order_relaxed);
   if (place != kNoPlace) return place;  // Another thread was faster.

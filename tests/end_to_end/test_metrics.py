@@ -25,13 +25,16 @@ STAGES = {"receive", "queue", "copy_in", "compute", "copy_out", "send_prepare"}
 
 
 @pytest.fixture
-def start(daemons, fake_worker, request, monkeypatch):
+def start(daemons, fake_worker, request, monkeypatch, tmp_path):
     """Starts a daemon with metrics, the fake GPU cuda:0 and the CPU."""
     nvml = os.path.realpath(request.config.getoption("--fake-nvml"))
 
     def start(*flags, devices="cuda:0,cpu", has_nvml=True, lame_duck="1ms"):
-        if has_nvml:
-            monkeypatch.setenv("LD_LIBRARY_PATH", os.path.dirname(nvml))
+        folder = os.path.dirname(nvml)
+        if not has_nvml:  # Nor the one of this machine.
+            folder = tmp_path
+            (folder / "libnvidia-ml.so.1").touch()
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
         return daemons.start(
             f"--lame-duck={lame_duck}",
             "--metrics-listen=127.0.0.1:0",

@@ -8,13 +8,13 @@ from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, registry_pb2, registry_pb2_grpc, statistics_pb2
 
 
-def long_work(k=4096):
-    """Small operands, which a batch takes again and again: 3.4e10 multiplications. The longer k is, the smaller is the
-    result for the same time."""
-    request = gemm_pb2.MultiplyRequest(m=8, n=8, k=k, batch=(1 << 29) // k)
+def long_work(k=4096, edge=8):
+    """Small operands, which a batch takes again and again: for an edge of 8, 3.4e10 multiplications. The longer k is,
+    the smaller is the result for the same time; the smaller the edge, the smaller are the operands for the same k."""
+    request = gemm_pb2.MultiplyRequest(m=edge, n=edge, k=k, batch=(1 << 29) // k)
     for operand in (request.a, request.b):
         operand.type = ELEMENTS["f16"].number
-        operand.data = bytes(8 * k * 2)
+        operand.data = bytes(edge * k * 2)
         operand.batch_stride = 0
     return request
 
@@ -28,9 +28,9 @@ def predicted_s(channel, request):
     return explained.candidates[0].predicted_ns / 1e9
 
 
-def lasting(channel, seconds, k=4096):
+def lasting(channel, seconds, **shape):
     """Long work, of as many matrices as take so long by the daemon's prediction."""
-    request = long_work(k)
+    request = long_work(**shape)
     for _ in range(3):  # What does not grow with the batch disturbs the first one.
         request.batch = math.ceil(request.batch * seconds / predicted_s(channel, request))
     return request

@@ -38,11 +38,12 @@ CALLS = 100
 
 @contextlib.contextmanager
 def held(daemon):
-    """A daemon whose device is at work, as long as this lasts, on a product of ten minutes, for which another one
+    """A daemon whose device is at work, as long as this lasts, on a product of minutes, for which another one
     waits: what becomes of further calls is no matter of time. Gives the stub of their caller."""
     with open_channel(daemon.tcp) as channel:
         stub = gemm_pb2_grpc.GemmStub(channel)
-        long = lasting(channel, 600, k=1 << 20)
+        # Two of them are admitted, however fast the machine is.
+        long = lasting(channel, 400, k=1 << 21, edge=4)
         calls = [stub.Multiply.future(long) for _ in range(2)]
 
         def one_waits():
@@ -75,7 +76,7 @@ def all_of_the_queue():
     return request
 
 
-QUEUED_BYTES = 256 * MIB
+QUEUED_BYTES = 512 * MIB
 # By what is refused: the request, its deadline, and the beginning of the refusal.
 REASONS = {
     "deadline": (SMALL.request, 300, "queue: predicted to wait "),

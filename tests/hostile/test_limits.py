@@ -63,7 +63,7 @@ def test_a_backlog_that_is_too_long(daemons, device, is_slow_device, battery, is
 
     with grpc.insecure_channel(daemon.tcp) as channel:
         stub = gemm_pb2_grpc.GemmStub(channel)
-        request = lasting(channel, LONG_S, LONG_K)
+        request = lasting(channel, LONG_S, k=LONG_K)
         calls = [stub.Multiply.future(request) for _ in range(2)]
         wait_until(lambda: waits() == 1, PATIENCE_S, "one runs and one waits")
         before = launches(daemon)

@@ -271,6 +271,7 @@ def test_idle_calls(daemons, battery, path):
         bystander.check()
 
 
+@pytest.mark.resident_memory
 def test_idle_calls_beyond_the_memory(daemons, battery):
     """By default there are no more connections than whose idle calls fit in an eighth of the memory limit."""
     limit = 512 * MIB

@@ -126,6 +126,7 @@ def used(daemon):
 
 
 @pytest.mark.own_device  # A GPU's staging memory is resident, too.
+@pytest.mark.resident_memory
 def test_all_attacks_at_once(daemons, battery, is_timed):
     """With the shares of 1 GiB that are the defaults, or of 256 MiB where it is for a moment: long products, tensors,
     messages that are half sent, and answers that nobody reads, from many connections. None of the shares is

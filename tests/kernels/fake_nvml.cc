@@ -45,8 +45,16 @@ void fakeNvmlHang(bool should_hang) {
   is_hanging.notify_all();
 }
 
+// For tests: by how many NVML is initialised.
+int fakeNvmlInitialised() { return initialised; }
+
 int nvmlInit_v2() {
   ++initialised;
+  return kSuccess;
+}
+
+int nvmlShutdown() {
+  --initialised;
   return kSuccess;
 }
 

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -46,6 +48,22 @@ TEST(NvmlTest, WhatAGpuDoesNotTellIsAbsent) {
                reading.power_limit_watts || reading.energy_joules || reading.memory_bytes ||
                reading.memory_used_bytes || reading.sm_clock_hertz || reading.memory_clock_hertz ||
                reading.temperature_celsius || reading.ecc_corrected || reading.ecc_uncorrected);
+}
+
+TEST(NvmlTest, IsShutDownByEachThatInitialisedIt) {
+  const absl::StatusOr<DynamicLibrary> library = DynamicLibrary::Load({GEMMD_FAKE_NVML});
+  ASSERT_THAT(library, IsOk());
+  int (*initialised)() = nullptr;
+  ASSERT_THAT(library->Find("fakeNvmlInitialised", initialised), IsOk());
+  {
+    absl::StatusOr<Nvml> nvml = Nvml::Open("0000:0a:00.0", GEMMD_FAKE_NVML);
+    ASSERT_THAT(nvml, IsOk());
+    const Nvml moved = *std::move(nvml);
+    EXPECT_EQ(initialised(), 1);
+  }
+  EXPECT_EQ(initialised(), 0);
+  EXPECT_FALSE(Nvml::Open("0000:0c:00.0", GEMMD_FAKE_NVML).ok());
+  EXPECT_EQ(initialised(), 0);
 }
 
 TEST(NvmlTest, SaysWhatIsNotThere) {

@@ -147,10 +147,10 @@ TEST(SameBitsTest, LetManyRowsOfDHaveAWideTile) {
     return IsNarrow(*CudaRowOf(kernel)) && kernel.supports(problem_of(8)).ok();
   });
   ASSERT_NE(few, catalog.end());
-  const Kernel& many = FindBestLike(*few, catalog, problem_of(2048), profile);
+  const Problem large = problem_of(2048);
+  const Kernel& many = FindBestLike(*few, catalog, large, profile);
   EXPECT_FALSE(IsNarrow(*CudaRowOf(many))) << many.name;
-  EXPECT_GT(PredictedNs(*few, problem_of(2048), profile),
-            2 * PredictedNs(many, problem_of(2048), profile));
+  EXPECT_GT(PredictedNs(*few, large, profile), 2 * PredictedNs(many, large, profile));
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ TEST(PredictionTest, ExpandingASparseOperandTakesTimeOnTheCpu) {
   sparse.a = TightSparseLayout("a", ElementType::kF32, 1000, 1000).value();
   const Kernel& on_cpu = **FindKernel("openblas.f32.f32.f32");
   EXPECT_EQ(PredictedNs(on_cpu, sparse, profile), PredictedNs(on_cpu, problem, profile) + 1000000);
-  const Kernel& simulated = Catalog(DeviceKind::kSim).front();
+  const Kernel& simulated = *Catalog(DeviceKind::kSim).begin();
   EXPECT_EQ(PredictedNs(simulated, sparse, profile), PredictedNs(simulated, problem, profile));
 }
 

@@ -137,7 +137,7 @@ absl::Status CudaDevice::ReadFacts(int index) {
   absl::StatusOr<Nvml> nvml = Nvml::Open(bus.data());
   if (!nvml.ok()) return absl::OkStatus();  // Then clocks and driver stay unknown.
   facts_.driver = nvml->driver_version();
-  nvml_ = *std::move(nvml);
+  nvml_.emplace(*std::move(nvml));
   return absl::OkStatus();
 }
 

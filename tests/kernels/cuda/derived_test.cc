@@ -73,7 +73,7 @@ TEST(DerivedOperandTest, ANarrowRowTakesTheTranspose) {
 }
 
 TEST(DerivedOperandTest, OtherFamiliesMakeNothing) {
-  const Kernel& kernel = Catalog(DeviceKind::kSim).front();
+  const Kernel& kernel = *Catalog(DeviceKind::kSim).begin();
   const absl::StatusOr<DerivedOperand> of_a = kernel.derived(Problem(), mma::Operand::kA);
   ASSERT_THAT(of_a, IsOk());
   EXPECT_EQ(of_a->bytes, 0);

@@ -45,7 +45,7 @@ class PredictionCorrectionTest : public testing::Test {
   FakeDevice two_{"two", {}};
   std::vector<ServedDevice> served_ = {{&one_, {}}, {&two_, {}}};
   PredictionCorrection correction_{served_};
-  const Kernel& kernel_ = Catalog(DeviceKind::kCpu)[1];
+  const Kernel& kernel_ = *(Catalog(DeviceKind::kCpu).begin() + 1);
   const Problem problem_ = ProblemOf(512, 512, 512);
 };
 

@@ -53,7 +53,7 @@ Completion Example(const Kernel& kernel) {
 
 TEST(StatsTest, AProductThatIsOkCountsEverywhere) {
   Stats stats(2);
-  const Kernel& kernel = Catalog()[5];
+  const Kernel& kernel = *(Catalog().begin() + 5);
   stats.AddCompletion(Example(kernel));
   const Stats::DeviceTotals totals = stats.device(1);
   EXPECT_EQ(totals.ends[0], 1);

@@ -37,7 +37,7 @@ TEST_F(RegistryTest, ListsTheWholeCatalogueInOrder) {
   const Target target = HostTarget();
   for (int i = 0; i < response.kernels_size(); ++i) {
     const v1::Kernel& wire = response.kernels(i);
-    const Kernel& kernel = Catalog()[static_cast<size_t>(i)];
+    const Kernel& kernel = *(Catalog().begin() + i);
     EXPECT_EQ(wire.name(), kernel.name);
     EXPECT_NE(wire.description(), "");
     ASSERT_EQ(wire.availability_size(), 1);
