@@ -290,6 +290,7 @@ deploy/install-packages.sh test
 mkdir -p build
 beginning=$(mktemp)
 trap 'rm -f "$beginning"' EXIT
+machine="$jobs processors, $(. /etc/os-release && echo "$PRETTY_NAME")"
 passed=0
 failed=()
 durations=()
@@ -307,7 +308,7 @@ for stage in "${stages[@]}"; do
   (set -e; "stage_$stage")
   status=$?
   set -e
-  durations+=("$(printf '%8d s  %s' $((SECONDS - start)) "$stage")")
+  durations+=("$(printf '%8d s  %-12s %s' $((SECONDS - start)) "$stage" "$machine")")
   printf '==== %s: exit %d after %d s\n' "$stage" "$status" $((SECONDS - start))
   if ((status == 0)); then
     passed=$((passed + 1))
