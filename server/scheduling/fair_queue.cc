@@ -98,7 +98,12 @@ void FairQueue::Enter(const FlowId& id, Job& job) {
     if (!waited) {
       flow->tag_ns = std::max(flow->tag_ns, flow->parent->virtual_ns);
       flow->turn = ++last_turn_;
-      flow->parent->order.insert(flow);
+      if (flow->parent->spare.empty()) {
+        flow->parent->order.insert(flow);
+      } else {
+        flow->parent->spare.value() = flow;
+        flow->parent->order.insert(std::move(flow->parent->spare));
+      }
     }
     waited = parent_waited;
     flow->waiting_ns += job.cost_ns;
@@ -127,7 +132,7 @@ void FairQueue::Remove(Job& job) {
   if (!job.flow->waiting.Remove(job)) return;
   for (Flow* flow = job.flow; flow != &all_; flow = flow->parent) {
     flow->waiting_ns -= job.cost_ns;
-    if (!flow->waits()) flow->parent->order.erase(flow);
+    if (!flow->waits()) flow->parent->spare = flow->parent->order.extract(flow);
   }
   all_.waiting_ns -= job.cost_ns;
 }
@@ -154,8 +159,8 @@ void FairQueue::Correct(Job& job, int64_t more_ns) {
 }
 
 void FairQueue::Move(Flow& flow, int64_t tag_ns) {
-  std::set<Flow*, IsEarlier>& order = flow.parent->order;
-  std::set<Flow*, IsEarlier>::node_type node;
+  Flow::Order& order = flow.parent->order;
+  Flow::Order::node_type node;
   const bool is_alone = order.size() == 1;  // Any tag is in its place.
   if (flow.waits() && !is_alone) node = order.extract(&flow);
   flow.tag_ns = tag_ns;

@@ -66,8 +66,10 @@ class FairQueue {
     LinkedJobs<Job, &Job::waiting> waiting;  // A connection's jobs.
 
     // The flows within, those of them that wait, and how many have jobs inside.
+    using Order = std::set<Flow*, IsEarlier>;
     std::map<uint64_t, Flow> flows;
-    std::set<Flow*, IsEarlier> order;
+    Order order;
+    Order::node_type spare;  // For the next one that waits.
     size_t busy_flows = 0;
     int64_t virtual_ns = 0;
   };

@@ -182,7 +182,7 @@ TEST(ProductAllocationTest, OfAUnaryCall) {
       ASSERT_FALSE(caller.ReadMessage().has_value());
     }
   });
-  EXPECT_LE(count, 33);
+  EXPECT_LE(count, 30);
 }
 
 }  // namespace
