@@ -63,7 +63,10 @@ int Main(int argc, char** argv) {
     return 2;
   }
   const bool names_a_device = app.count("--device") > 0 || options.simulates();
-  return Run(options, options.lists && !names_a_device);
+  const int code = Run(options, options.lists && !names_a_device);
+  if (std::cout.flush()) return code;
+  std::cerr << "cannot write the standard output\n";
+  return 1;
 }
 
 }  // namespace

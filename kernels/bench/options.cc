@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "kernels/mma/find.h"
+#include "kernels/output_check.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -273,7 +274,12 @@ absl::Status ParseOptions(int argc, const char* const* argv, CLI::App& app, Opti
   }
   ASSIGN_OR_RETURN(options.orders, ParseOrders(options.orders_text));
   ASSIGN_OR_RETURN(options.output, ParseOutput(options));
-  return absl::OkStatus();
+  const OptionFile outputs[] = {{"--json", options.json == "-" ? "" : options.json},
+                                {"--save", options.save},
+                                {"--csv", options.csv}};
+  const OptionFile inputs[] = {{"--cublaslt", options.cublaslt},
+                               {"--cusparselt", options.cusparselt}};
+  return CheckOutputs(outputs, inputs);
 }
 
 }  // namespace gemmd::bench

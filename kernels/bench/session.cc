@@ -2,12 +2,11 @@
 #include "kernels/bench/session.h"
 
 #include <ctime>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <utility>
 
 #include "kernels/bench/build_commit.h"
+#include "kernels/bench/output_file.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -23,19 +22,6 @@ std::string Today() {
   char text[16] = {};
   std::strftime(text, sizeof(text), "%Y-%m-%d", &utc);
   return text;
-}
-
-// In one step, so that a run that is stopped leaves a whole file.
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  const std::string partial = path + ".partial";
-  std::error_code error;
-  if (std::ofstream(partial) << text) {
-    std::filesystem::rename(partial, path, error);
-  } else {
-    error = std::make_error_code(std::errc::io_error);
-  }
-  if (!error) return absl::OkStatus();
-  return absl::NotFoundError(Concat("cannot write ", path, ": ", error.message()));
 }
 
 }  // namespace
@@ -78,15 +64,20 @@ void Session::Fail(std::string_view kernel, const Shape& shape, const absl::Stat
   is_right_ = false;
 }
 
-absl::Status Session::WriteFiles() const {
-  if (!options_.save.empty()) RETURN_IF_ERROR(WriteFile(options_.save, ToJson(report_)));
-  if (!options_.csv.empty()) RETURN_IF_ERROR(WriteFile(options_.csv, ToCsv(report_)));
-  if (options_.json.empty() || !prints_table()) return absl::OkStatus();
-  return WriteFile(options_.json, ToJson(report_));
+absl::Status Session::Write(bool is_whole) const {
+  absl::Status status;
+  const auto put = [&](const std::string& path, std::string (*text_of)(const Report&)) {
+    if (path.empty() || (!is_whole && IsStream(path))) return;
+    status.Update(WriteOutputFile(path, text_of(report_)));
+  };
+  put(options_.save, ToJson);
+  put(options_.csv, ToCsv);
+  if (prints_table()) put(options_.json, ToJson);
+  return status;
 }
 
 absl::Status Session::End() const {
-  RETURN_IF_ERROR(WriteFiles());
+  RETURN_IF_ERROR(Write(true));
   if (!prints_table()) std::cout << ToJson(report_);
   return absl::OkStatus();
 }

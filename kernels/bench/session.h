@@ -31,9 +31,10 @@ class Session {
   // A line on standard error.
   void Say(std::string_view text) const;
 
-  // Writes the report to the files that the options name, as far as it is there.
-  // Errors: NotFound where a file cannot be written.
-  absl::Status WriteFiles() const;
+  // Writes the report, as far as it is there, to the files that the options name, but into a pipe
+  // or a device only at the End.
+  // Errors: NotFound, of the first file that cannot be written.
+  absl::Status WriteFiles() const { return Write(false); }
 
   // Writes the files; prints the report where it takes the place of the table.
   // Errors: as of WriteFiles.
@@ -44,6 +45,7 @@ class Session {
   bool is_right() const { return is_right_; }
 
  private:
+  absl::Status Write(bool is_whole) const;
   bool prints_table() const { return options_.json != "-"; }
 
   const Options& options_;

@@ -5,9 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <thread>
 
+#include "kernels/bench/output_file.h"
 #include "tests/gpu/checker.h"
 #include "tests/gpu/cuda_runner.h"
 #include "tests/gpu/report.h"
@@ -59,13 +59,8 @@ int Run(Options& options) {
       CheckRows(options.check, [=] { return MakeCudaRunner(placement); });
   if (!result.ok()) return Fail(result.status());
   if (!options.json.empty()) {
-    std::ofstream file(options.json);
-    file << JsonOf(gpu->facts, *result);
-    file.close();
-    if (!file) {
-      std::fprintf(stderr, "gpu_check: %s: cannot be written\n", options.json.c_str());
-      return 1;
-    }
+    const absl::Status status = bench::WriteOutputFile(options.json, JsonOf(gpu->facts, *result));
+    if (!status.ok()) return Fail(status);
   }
   std::fputs(TextOf(gpu->facts, *result).c_str(), stdout);
   if (result->is_aborted) {

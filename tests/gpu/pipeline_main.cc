@@ -11,14 +11,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "kernels/bench/output_file.h"
 #include "kernels/catalog.h"
 #include "server/device/device_memory.h"
 #include "server/device/worker_device.h"
@@ -54,8 +55,8 @@ class Report {
   bool is_right() const {
     return std::all_of(rows_.begin(), rows_.end(), [](const Row& row) { return row.is_right(); });
   }
-  void Write(const std::string& path) const {
-    std::ofstream file(path);
+  absl::Status Write(const std::string& path) const {
+    std::ostringstream file;
     file << "{\"rows\": [";
     for (size_t i = 0; i < rows_.size(); ++i) {
       const Row& row = rows_[i];
@@ -66,6 +67,7 @@ class Report {
       file << "}";
     }
     file << "\n]}\n";
+    return bench::WriteOutputFile(path, file.str());
   }
 
  private:
@@ -388,7 +390,11 @@ int Main(int argc, char** argv) {
   std::printf("%s, %d threads copy\n", device.info().description.c_str(), options.copy_threads);
   Report report;
   Checks(device, report, scale).RunAll();
-  if (argc > 2) report.Write(argv[2]);
+  const absl::Status written = argc > 2 ? report.Write(argv[2]) : absl::OkStatus();
+  if (!written.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(written.message()).c_str());
+    return 1;
+  }
   return report.is_right() ? 0 : 1;
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/bench/build_commit.h"
 #include "kernels/bench/gpu/operand_sets.h"
+#include "kernels/bench/output_file.h"
 #include "kernels/bench/problem.h"
 #include "kernels/catalog.h"
 #include "kernels/select.h"
@@ -189,14 +189,6 @@ nlohmann::ordered_json JsonOf(const Errors& errors) {
           {"cublaslt_fast", errors.cublaslt[1]}};
 }
 
-absl::Status Write(const std::string& path, const nlohmann::ordered_json& report) {
-  std::ofstream file(path);
-  file << report.dump(2) << "\n";
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(Concat("--save: ", path, " cannot be written"));
-}
-
 }  // namespace
 
 absl::StatusOr<bool> CompareErrors(const Options& options, Device& device, Library* cublaslt) {
@@ -223,7 +215,9 @@ absl::StatusOr<bool> CompareErrors(const Options& options, Device& device, Libra
       is_right &= errors.is_right();
     }
   }
-  if (!options.save.empty()) RETURN_IF_ERROR(Write(options.save, report));
+  if (!options.save.empty()) {
+    RETURN_IF_ERROR(WriteOutputFile(options.save, report.dump(2) + "\n"));
+  }
   return is_right;
 }
 

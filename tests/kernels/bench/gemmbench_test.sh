@@ -37,4 +37,47 @@ expect 2 '--device: got gpu0' --device gpu0
 expect 2 '--orders: got rrx' --device cuda:0 --orders rrx
 expect 0 ' ok$' --filter onednn.f32.f32.f32 --shapes 64 --seconds 0 --threads 1
 expect 0 ' ok$' --chip sm_90 --filter mma.m16n8k16.f64 --shapes 32 --seconds 0 --threads 1
+
+# What the options for reports name stays what it is, and what cannot be written is told.
+quick=(--filter onednn.f32.f32.f32 --shapes 64 --seconds 0 --threads 1)
+for option in --json --save --csv; do
+  expect 1 'cannot write /dev/full: No space left on device' "${quick[@]}" "$option" /dev/full
+  [[ -c /dev/full ]]
+  mkfifo "$work/pipe"
+  cat "$work/pipe" >"$work/read" &
+  expect 0 ' ok$' "${quick[@]}" "$option" "$work/pipe"
+  wait $!
+  [[ -p $work/pipe && -s $work/read ]]
+  rm "$work/pipe"
+  echo old >"$work/target"
+  ln -s target "$work/link"
+  ln -s new "$work/nowhere"
+  echo theirs >"$work/link.partial"
+  expect 0 ' ok$' "${quick[@]}" "$option" "$work/link"
+  expect 0 ' ok$' "${quick[@]}" "$option" "$work/nowhere"
+  [[ -L $work/link && -L $work/nowhere && $(<"$work/link.partial") == theirs ]]
+  grep -q onednn "$work/target" && grep -q onednn "$work/new"
+  # Not even a part of a file that has no room.
+  cp "$work/target" "$work/old"
+  (
+    trap '' XFSZ
+    ulimit -f 0
+    ! "$gemmbench" "${quick[@]}" "$option" "$work/target" 2>/dev/null >/dev/null
+  )
+  cmp "$work/target" "$work/old"
+  expect 2 "$option: got .*/b, want another file than that of --cublaslt" "$option" "$work/./b" --cublaslt "$work/b"
+  rm "$work"/{link,nowhere,target,new,old,link.partial,read}
+done
+expect 2 '--csv: got .*/b, want another file than that of --save' --save "$work/b" --csv "$work/../${work##*/}/b"
+[[ $(ls "$work") == log ]]
+for report in --csv=/dev/null --json=-; do
+  if "$gemmbench" "${quick[@]}" "$report" >/dev/full 2>"$work/log"; then
+    echo "gemmbench does not notice that its output is full" >&2
+    exit 1
+  fi
+  grep -q 'cannot write the standard output' "$work/log"
+done
+echo before >"$work/out"
+"$gemmbench" "${quick[@]}" --csv /dev/stdout >>"$work/out"
+grep -q before "$work/out" && grep -q 'kernel,' "$work/out"
 echo "gemmbench says what it should"
