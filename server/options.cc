@@ -4,11 +4,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "kernels/output_check.h"
 #include "server/config_place.h"
 #include "server/device/devices.h"
 #include "server/metrics/endpoint.h"
@@ -332,6 +335,38 @@ void RefuseEmptyValues(const CLI::App& app) {
   }
 }
 
+// What is no regular file, such as /dev/stdout, takes the lines of several options.
+std::string RegularFile(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) ? "" : path;
+}
+
+void RefuseSharedFiles(const CLI::App& app, const Options& options) {
+  const std::string& traces = options.server.spans.file;
+  const OptionFile outputs[] = {
+      {"--ready-file", RegularFile(options.ready_file)},
+      {"--log-file", RegularFile(options.log_file)},
+      {"--audit-log", options.audit_log == "stderr" ? "" : RegularFile(options.audit_log)},
+      {"--incidents", RegularFile(options.server.incidents.file)},
+      {"--traces", RegularFile(traces)},
+      {"--traces", traces.empty() ? "" : traces + ".1"}};
+  const CLI::Option& config = *app.get_config_ptr();
+  const TrustOptions& trust = options.server.trust;
+  const CertificateFiles& certificates = options.server.transport.certificates;
+  const OptionFile inputs[] = {{"--config", config.count() == 0 ? "" : config.as<std::string>()},
+                               {"--rules", trust.rules_file},
+                               {"--tokens", trust.tokens_file},
+                               {"--jwt-keys", trust.jwt_keys_file},
+                               {"--tls-cert", certificates.certificate},
+                               {"--tls-key", certificates.key},
+                               {"--client-ca", certificates.client_ca},
+                               {"--client-crl", certificates.client_crl},
+                               {"--worker-binary", options.devices.worker_binary}};
+  const absl::Status status = CheckOutputs(outputs, inputs);
+  if (!status.ok()) throw CLI::ValidationError(std::string(status.message()));
+}
+
 }  // namespace
 
 ParsedOptions ParseOptions(int argc, const char* const* argv) {
@@ -362,6 +397,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
     RefuseEmptyValues(app);
+    RefuseSharedFiles(app, parsed.options);
     parsed.options.server.time.max_backlog_ns =
         absl::ToInt64Nanoseconds(parsed.options.max_backlog);
     parsed.should_run = true;
