@@ -2,6 +2,7 @@
 #include "client/gemmctl/tensor_session.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -84,6 +85,24 @@ absl::StatusOr<bool> KeepToken(const GlobalFlags& flags, const std::string& toke
   return Failed(path, "write");
 }
 
+// Removes the file if it still holds this token, and not one that another process has kept
+// meanwhile. Commands that remove take turns by a lock on the folder; a file is made only where
+// there is none.
+absl::Status ForgetToken(const GlobalFlags& flags, const std::string& token) {
+  const std::string& folder = flags.session_folder;
+  const int lock = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  if (lock < 0 || flock(lock, LOCK_EX) != 0) {
+    absl::Status status = Failed(folder, "lock");
+    if (lock >= 0) close(lock);
+    return status;
+  }
+  const std::string path = SessionPath(flags);
+  const auto kept = ReadToken(path);
+  if (kept.ok() && *kept == token) unlink(path.c_str());
+  close(lock);
+  return kept.status();
+}
+
 absl::StatusOr<Client> Join(const GlobalFlags& flags, const std::string& token) {
   auto client = Connect(flags);
   if (!client.ok()) return client.status();
@@ -129,14 +148,17 @@ absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
   if (!path.empty()) {
     const auto is_there = CheckFolder(flags.session_folder);
     if (!is_there.ok()) return is_there.status();
-    const auto token = *is_there ? ReadToken(path) : absl::StatusOr<std::string>("");
-    if (!token.ok()) return token.status();
-    if (!token->empty()) {
-      auto client = Join(flags, *token);
-      if (client.ok() || !absl::IsUnauthenticated(client.status())) return client;
+    while (*is_there) {
+      const auto token = ReadToken(path);
+      if (!token.ok()) return token.status();
+      if (!token->empty()) {
+        auto client = Join(flags, *token);
+        if (client.ok() || !absl::IsUnauthenticated(client.status())) return client;
+      }
+      // It has ended, or somebody has cut the file short.
+      if (absl::Status status = ForgetToken(flags, *token); !status.ok()) return status;
+      if (token->empty()) break;
     }
-    // It has ended, or somebody has cut the file short.
-    unlink(path.c_str());
   }
   if (may_open) return OpenNew(flags, console);
   return absl::FailedPreconditionError(absl::StrCat(
