@@ -256,6 +256,11 @@ ExitCode ConvertAll(const GlobalFlags& global, const ConvertFlags& flags, const 
 
 ExitCode RunConvert(const GlobalFlags& global, const ConvertFlags& flags, const Console& console) {
   if (absl::Status status = CheckFlags(flags); !status.ok()) return FailLocally(console, status);
+  // --output may be the input, whose place it takes.
+  const NamedFile scale = {"--scale-output", flags.scale_path};
+  absl::Status outputs = CheckOutputFiles(global, {{"--output", flags.output_path}, scale}, {});
+  outputs.Update(CheckOutputFiles(global, {scale}, {{"IN", flags.input_path}}));
+  if (!outputs.ok()) return FailLocally(console, outputs);
   const bool is_all =
       IsTensorFile(flags.input_path) && IsTensorFile(flags.output_path) && flags.tensor.empty();
   return is_all ? ConvertAll(global, flags, console) : ConvertOne(global, flags, console);

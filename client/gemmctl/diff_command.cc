@@ -214,6 +214,9 @@ ExitCode WithoutAnswer(ExitCode code) {
 }
 
 ExitCode RunDiff(const GlobalFlags& global, const DiffFlags& flags, const Console& console) {
+  const absl::Status outputs = CheckOutputFiles(
+      global, {{"--svg", flags.svg_path}, {"--html", flags.html_path}}, FilesOf(flags.product));
+  if (!outputs.ok()) return FailLocally(console, outputs);
   if (flags.chips.empty()) {
     const auto all = DiffFiles(flags, console);
     return all.ok() ? Report(global, flags, *all, console) : FailLocally(console, all.status());

@@ -115,8 +115,8 @@ absl::StatusOr<std::optional<FragmentValues>> ReadValues(
     const Console& console) {
   if (flags.values_path.empty()) return std::nullopt;
   // A file that does not say what its type is has the operand's.
-  auto matrix = ReadArray(flags.values_path, v1::ELEMENT_TYPE_UNSPECIFIED, console);
-  if (!matrix.ok()) matrix = ReadArray(flags.values_path, fragment.type(), console);
+  const auto matrix =
+      ReadArray(flags.values_path, v1::ELEMENT_TYPE_UNSPECIFIED, console, fragment.type());
   if (!matrix.ok()) return matrix.status();
   auto values = ValuesOf(fragment, *matrix);
   if (!values.ok()) return values.status();
@@ -165,6 +165,9 @@ ExitCode Draw(const FragmentFlags& flags, const std::vector<ShownFragment>& frag
 
 ExitCode RunFragment(const GlobalFlags& global, const FragmentFlags& flags,
                      const Console& console) {
+  const absl::Status outputs =
+      CheckOutputFiles(global, {{"--svg", flags.svg_path}}, {{"--values", flags.values_path}});
+  if (!outputs.ok()) return FailLocally(console, outputs);
   auto client = Connect(global);
   if (!client.ok()) return FailLocally(console, client.status());
   const auto fragments = AskAll(*client, flags, !global.json);

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl get.
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <memory>
+#include <optional>
 #include <span>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,7 +14,7 @@
 #include "client/gemmctl/tensor_table.h"
 #include "client/matrix/npy_map.h"
 #include "client/operand_size.h"
-#include "client/output_path.h"
+#include "client/output_file.h"
 #include "client/sparse_operand.h"
 #include "client/terminal/option.h"
 #include "client/terminal/progress.h"
@@ -38,11 +34,6 @@ struct GetFlags {
   std::string path;
   int connections = 0;
 };
-
-absl::Status Failed(const std::string& path) {
-  return absl::InternalError(
-      absl::StrCat(path, ": cannot be written: ", std::generic_category().message(errno)));
-}
 
 // The array that a tensor's bytes stand for, without them.
 NpyArray ArrayOf(const v1::TensorSpec& spec) {
@@ -67,35 +58,21 @@ bool IsPlain(const v1::TensorSpec& spec) {
          !is_batch_of_columns;
 }
 
-// Writes the bytes to the file as they arrive, under another name until all are there.
+// Writes the bytes to the file as they arrive.
 absl::Status GetToFile(Client& client, const v1::TensorInfo& info, const std::string& path,
                        const GetOptions& options) {
-  const OutputPath output(path);
-  const std::string& fresh = output.fresh();
-  const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (file < 0) return Failed(fresh);
+  OutputFile file;
+  if (absl::Status status = file.Open(path, std::nullopt); !status.ok()) return status;
   const std::string beginning = NpyBeginning(ArrayOf(info.spec()));
-  const auto write_at = [&](int64_t offset, std::span<const std::byte> bytes) -> absl::Status {
-    while (!bytes.empty()) {
-      const ssize_t count = pwrite(file, bytes.data(), bytes.size(), offset);
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) return Failed(fresh);
-      offset += count;
-      bytes = bytes.subspan(static_cast<size_t>(count));
-    }
-    return absl::OkStatus();
-  };
-  absl::Status status = write_at(0, std::as_bytes(std::span(beginning)));
   const TensorSink sink = [&](int64_t offset, std::span<const std::byte> bytes) {
-    return write_at(offset + static_cast<int64_t>(beginning.size()), bytes);
+    return file.WriteAt(offset + static_cast<int64_t>(beginning.size()),
+                        {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   };
+  absl::Status status = file.WriteAt(0, beginning);
   if (status.ok()) {
     status = client.Get(TensorOfHandle(info.handle()), sink, options).status();
   }
-  if (close(file) != 0 && status.ok()) status = Failed(fresh);
-  if (status.ok() && !output.Commit()) status = Failed(path);
-  if (!status.ok()) output.Discard();
-  return status;
+  return status.ok() ? file.Commit() : status;
 }
 
 // Takes the padding after each line away.
@@ -134,7 +111,7 @@ absl::Status GetTo(Client& client, const v1::TensorInfo& info, const GetFlags& f
   GetOptions options;
   options.connections = flags.connections;
   options.progress = [&](const TransferProgress& progress) { line.Show(progress); };
-  const bool is_stream = flags.path == "-" || OutputPath(flags.path).is_stream();
+  const bool is_stream = flags.path == "-" || OutputFile::IsStream(flags.path);
   if (!is_stream && IsPlain(info.spec())) {
     return GetToFile(client, info, flags.path, options);
   }
@@ -144,6 +121,8 @@ absl::Status GetTo(Client& client, const v1::TensorInfo& info, const GetFlags& f
 }
 
 ExitCode RunGet(const GlobalFlags& global, const GetFlags& flags, const Console& console) {
+  const absl::Status outputs = CheckOutputFiles(global, {{"FILE", flags.path}}, {});
+  if (!outputs.ok()) return FailLocally(console, outputs);
   auto client = ConnectSession(global, false, console);
   if (!client.ok()) return FailSession(console, client.status());
   const auto info = client->Describe(TensorNamed(flags.name));

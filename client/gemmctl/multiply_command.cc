@@ -226,6 +226,9 @@ ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
   if (const absl::Status status = CheckFlags(flags); !status.ok()) {
     return FailLocally(console, status);
   }
+  const absl::Status outputs =
+      CheckOutputFiles(global, {{"--output", flags.output_path}}, FilesOf(flags.product));
+  if (!outputs.ok()) return FailLocally(console, outputs);
   const absl::Time start = absl::Now();
   auto client = ConnectFor(global, flags, console);
   if (!client.ok()) return FailSession(console, client.status());

@@ -23,9 +23,9 @@ absl::Status InStandardInput(const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<NpyArray> ReadArray(const std::string& path, v1::ElementType hint,
-                                   const Console& console) {
-  if (path != "-") return ReadNpyFile(path, hint);
-  auto array = ReadNpy(console.in, hint);
+                                   const Console& console, v1::ElementType unnamed) {
+  if (path != "-") return ReadNpyFile(path, hint, unnamed);
+  auto array = ReadNpy(console.in, hint, unnamed);
   if (array.ok()) return array;
   return InStandardInput(array.status());
 }
@@ -36,6 +36,12 @@ absl::Status ExpectEndOfInput(const Console& console) {
 
 absl::Status WriteArray(const NpyArray& array, const std::string& path, const Console& console) {
   return path == "-" ? WriteNpy(array, console.out) : WriteNpyFile(array, path);
+}
+
+absl::Status CheckOutputFiles(const GlobalFlags& global, const std::vector<NamedFile>& outputs,
+                              std::vector<NamedFile> inputs) {
+  for (NamedFile& file : FilesOf(global.security)) inputs.push_back(std::move(file));
+  return CheckOutputs(outputs, inputs);
 }
 
 Console ReportBeside(const std::string& output_path, const Console& console) {

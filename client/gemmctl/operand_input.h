@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/gemmctl/command.h"
 #include "client/matrix/npy.h"
+#include "client/output_file.h"
 #include "client/terminal/console.h"
 #include "gemmd/product.h"
 #include "gemmd/v1/tensors.pb.h"
@@ -19,13 +21,18 @@ namespace gemmd {
 // there in the order A, B, C, bias, scales.
 // Errors: as ReadNpyFile.
 absl::StatusOr<NpyArray> ReadArray(const std::string& path, v1::ElementType hint,
-                                   const Console& console);
+                                   const Console& console,
+                                   v1::ElementType unnamed = v1::ELEMENT_TYPE_UNSPECIFIED);
 
 // Errors: InvalidArgument where standard input holds more than what was read.
 absl::Status ExpectEndOfInput(const Console& console);
 
 // Writes a file, or to standard output where the path is "-".
 absl::Status WriteArray(const NpyArray& array, const std::string& path, const Console& console);
+
+// As CheckOutputs; the files of the global flags are inputs too.
+absl::Status CheckOutputFiles(const GlobalFlags& global, const std::vector<NamedFile>& outputs,
+                              std::vector<NamedFile> inputs);
 
 // A console whose results go to standard error where a matrix goes to standard output.
 Console ReportBeside(const std::string& output_path, const Console& console);

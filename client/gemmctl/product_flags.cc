@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/gemmctl/product_flags.h"
 
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "client/terminal/option.h"
 
 namespace gemmd {
@@ -145,6 +149,21 @@ void AddChoiceFlags(CLI::App& app, ProductFlags& flags) {
 }
 
 }  // namespace
+
+std::vector<NamedFile> FilesOf(const ProductFlags& flags) {
+  std::vector<NamedFile> files;
+  for (NamedFile file : {NamedFile{"A", flags.a_path},
+                         {"B", flags.b_path},
+                         {"--c", flags.c_path},
+                         {"--bias", flags.bias_path},
+                         {"--scale-a", flags.a_scale},
+                         {"--scale-b", flags.b_scale}}) {
+    double number = 0;
+    const bool is_file = !absl::StartsWith(file.path, "@") && !absl::SimpleAtod(file.path, &number);
+    if (is_file) files.push_back(std::move(file));
+  }
+  return files;
+}
 
 void AddProductFlags(CLI::App& app, ProductFlags& flags) {
   AddOperandFlags(app, flags);

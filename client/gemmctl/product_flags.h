@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "client/output_file.h"
+
 namespace CLI {
 class App;
 }
@@ -57,6 +59,9 @@ struct ProductFlags {
 
   bool operator==(const ProductFlags& other) const = default;
 };
+
+// The files that are read: no tensors of the server and no numbers.
+std::vector<NamedFile> FilesOf(const ProductFlags& flags);
 
 // Adds positionals and options that set `flags`, which outlives the app.
 void AddProductFlags(CLI::App& app, ProductFlags& flags);

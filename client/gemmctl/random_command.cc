@@ -28,7 +28,9 @@ struct RandomFlags {
   std::string output_path;  // "-": standard output.
 };
 
-ExitCode RunRandom(const RandomFlags& flags, const Console& console) {
+ExitCode RunRandom(const GlobalFlags& global, const RandomFlags& flags, const Console& console) {
+  const absl::Status outputs = CheckOutputFiles(global, {{"--output", flags.output_path}}, {});
+  if (!outputs.ok()) return FailLocally(console, outputs);
   const bool is_batch = flags.shape.size() == 3;
   const RandomOperand operand = {
       .type = ParseElementType(flags.type).value_or(v1::ELEMENT_TYPE_F32),
@@ -59,8 +61,8 @@ CommandRun AddRandom(CLI::App& app) {
   AddOption(app, "-o,--output", flags->output_path, "File to write; - is standard output")
       .Require()
       .TypeName("PATH");
-  return [flags = std::move(flags)](const GlobalFlags&, const Console& console) {
-    return RunRandom(*flags, console);
+  return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
+    return RunRandom(global, *flags, console);
   };
 }
 

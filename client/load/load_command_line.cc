@@ -71,7 +71,7 @@ ExitCode RunLoadCommand(const LoadFlags& flags, const Console& console, bool is_
     return CodeOf(report.status());
   }
   // The files come first: nobody may be there to read the text any more.
-  const absl::Status written = WriteReportFiles(flags, *report);
+  const absl::Status written = WriteReportFiles(flags, *report, stop);
   console.Print(ReportText(*report));
   if (!written.ok()) return FailLocally(console, written);
   return ExitCodeOf(*report);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <memory>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -15,11 +14,10 @@
 #include "client/matrix/npy_header.h"
 #include "client/matrix/npy_storage.h"
 #include "client/matrix/packed_matrix.h"
+#include "client/output_file.h"
 
 namespace gemmd {
 namespace {
-
-using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
 // Bytes between the position and the end of a regular file; nothing for pipes and the like.
 std::optional<int64_t> RemainingBytes(std::FILE* file) {
@@ -113,19 +111,43 @@ void Arrange(const NpyHeader& header, std::string& items, NpyArray& array) {
   items = ToCOrder(items, header.item_bytes, {{batch, rows, columns}, {1, batch, batch * rows}});
 }
 
-absl::Status Failed(absl::string_view what, const std::string& path) {
-  const int error = errno;
-  const std::string message =
-      absl::StrCat(path, ": ", what, ": ", std::generic_category().message(error));
-  return error == ENOENT ? absl::NotFoundError(message) : absl::InternalError(message);
+// What a file of the array holds.
+struct NpyText {
+  std::string header;
+  std::string rewritten;  // Items other than the array's own bytes.
+  absl::string_view items;
+};
+
+// Borrows the array.
+void Print(const NpyArray& array, NpyText& text) {
+  NpyHeader header = NpyHeaderFor(array.type);
+  header.shape = array.shape;
+  const bool by_columns = array.order == v1::ORDER_COLUMN_MAJOR && array.shape.size() > 1;
+  const bool is_batch = array.shape.size() == 3;
+  header.fortran_order = by_columns && !is_batch;
+  text.header = PrintNpyHeader(header);
+  text.items = array.data;
+  const ArrayLines lines = LinesOf(array);
+  if (ElementBits(array.type) < 8) {
+    text.rewritten = UnpackLines(array.type, array.data, lines.length, lines.count);
+    text.items = text.rewritten;
+  }
+  if (by_columns && is_batch) {
+    const int64_t rows = array.shape[1];
+    const int64_t columns = array.shape[2];
+    text.rewritten = ToCOrder(text.items, header.item_bytes,
+                              {{array.shape[0], rows, columns}, {rows * columns, 1, rows}});
+    text.items = text.rewritten;
+  }
 }
 
 }  // namespace
 
-absl::StatusOr<NpyArray> ReadNpy(std::FILE* file, v1::ElementType hint) {
+absl::StatusOr<NpyArray> ReadNpy(std::FILE* file, v1::ElementType hint, v1::ElementType unnamed) {
   const auto header = ReadHeader(file);
   if (!header.ok()) return header.status();
-  const auto type = TypeOfNpy(*header, hint);
+  auto type = TypeOfNpy(*header, hint);
+  if (!type.ok()) type = TypeOfNpy(*header, unnamed);
   if (!type.ok()) return type.status();
   const auto bytes = DataBytes(*header);
   if (!bytes.ok()) return bytes.status();
@@ -151,39 +173,37 @@ absl::Status ExpectEndOfFile(std::FILE* file) {
   return absl::InvalidArgumentError("npy file: got bytes after the data, want its end");
 }
 
-absl::StatusOr<NpyArray> ReadNpyFile(const std::string& path, v1::ElementType hint) {
-  const File file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (file == nullptr) return Failed("cannot be read", path);
-  auto array = ReadNpy(file.get(), hint);
-  const absl::Status status = array.ok() ? ExpectEndOfFile(file.get()) : array.status();
+absl::StatusOr<std::unique_ptr<std::FILE, FileCloser>> OpenNpy(const std::string& path) {
+  std::unique_ptr<std::FILE, FileCloser> file(std::fopen(path.c_str(), "rb"));
+  if (file != nullptr) return file;
+  const int error = errno;
+  const std::string message =
+      absl::StrCat(path, ": cannot be read: ", std::generic_category().message(error));
+  return error == ENOENT ? absl::NotFoundError(message) : absl::InternalError(message);
+}
+
+absl::StatusOr<NpyArray> ReadNpyFile(const std::string& path, v1::ElementType hint,
+                                     v1::ElementType unnamed) {
+  const auto file = OpenNpy(path);
+  if (!file.ok()) return file.status();
+  return ReadNpyFile(file->get(), path, hint, unnamed);
+}
+
+absl::StatusOr<NpyArray> ReadNpyFile(std::FILE* file, const std::string& path, v1::ElementType hint,
+                                     v1::ElementType unnamed) {
+  auto array = ReadNpy(file, hint, unnamed);
+  const absl::Status status = array.ok() ? ExpectEndOfFile(file) : array.status();
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
   return array;
 }
 
 absl::Status WriteNpy(const NpyArray& array, std::FILE* file) {
-  NpyHeader header = NpyHeaderFor(array.type);
-  header.shape = array.shape;
-  const bool by_columns = array.order == v1::ORDER_COLUMN_MAJOR && array.shape.size() > 1;
-  const bool is_batch = array.shape.size() == 3;
-  header.fortran_order = by_columns && !is_batch;
-  const ArrayLines lines = LinesOf(array);
-  std::string rewritten;
-  const std::string* items = &array.data;
-  if (ElementBits(array.type) < 8) {
-    rewritten = UnpackLines(array.type, array.data, lines.length, lines.count);
-    items = &rewritten;
-  }
-  if (by_columns && is_batch) {
-    const int64_t rows = array.shape[1];
-    const int64_t columns = array.shape[2];
-    rewritten = ToCOrder(*items, header.item_bytes,
-                         {{array.shape[0], rows, columns}, {rows * columns, 1, rows}});
-    items = &rewritten;
-  }
-  const std::string text = PrintNpyHeader(header);
-  const bool is_written = std::fwrite(text.data(), 1, text.size(), file) == text.size() &&
-                          std::fwrite(items->data(), 1, items->size(), file) == items->size() &&
-                          std::fflush(file) == 0;
+  NpyText text;
+  Print(array, text);
+  const bool is_written =
+      std::fwrite(text.header.data(), 1, text.header.size(), file) == text.header.size() &&
+      std::fwrite(text.items.data(), 1, text.items.size(), file) == text.items.size() &&
+      std::fflush(file) == 0;
   if (!is_written)
     return absl::InternalError(
         absl::StrCat("npy file: cannot be written: ", std::generic_category().message(errno)));
@@ -191,11 +211,14 @@ absl::Status WriteNpy(const NpyArray& array, std::FILE* file) {
 }
 
 absl::Status WriteNpyFile(const NpyArray& array, const std::string& path) {
-  File file(std::fopen(path.c_str(), "wb"), &std::fclose);
-  if (file == nullptr) return Failed("cannot be written", path);
-  absl::Status status = WriteNpy(array, file.get());
-  if (std::fclose(file.release()) != 0 && status.ok()) status = Failed("cannot be written", path);
-  return status;
+  NpyText text;
+  Print(array, text);
+  OutputFile file;
+  absl::Status status =
+      file.Open(path, static_cast<int64_t>(text.header.size() + text.items.size()));
+  if (status.ok()) status = file.Write(text.header);
+  if (status.ok()) status = file.Write(text.items);
+  return status.ok() ? file.Commit() : status;
 }
 
 }  // namespace gemmd

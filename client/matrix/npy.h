@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct NpyArray {
 };
 
 // Reads one array and nothing after it, so that arrays may follow each other in a stream.
+// `unnamed` stands for the hint where the file does not fit that or says nothing without it.
 //
 // `hint` is the element type that the caller expects, or ELEMENT_TYPE_UNSPECIFIED. It tells '<V1'
 // types apart; it reads <f4 as tf32, u1 as raw bits of any type of at most 8 bits, u2 as those of
@@ -38,19 +40,29 @@ struct NpyArray {
 //
 // Errors: InvalidArgument where the file is not such an array, is shorter than it claims, holds a
 // value that the narrow type lacks, or does not fit the hint.
-absl::StatusOr<NpyArray> ReadNpy(std::FILE* file, v1::ElementType hint);
+absl::StatusOr<NpyArray> ReadNpy(std::FILE* file, v1::ElementType hint,
+                                 v1::ElementType unnamed = v1::ELEMENT_TYPE_UNSPECIFIED);
 
 // Errors: InvalidArgument unless everything has been read.
 absl::Status ExpectEndOfFile(std::FILE* file);
 
-// Reads a whole file. Errors: as ReadNpy, each beginning with the path; NotFound where it cannot be
-// opened.
-absl::StatusOr<NpyArray> ReadNpyFile(const std::string& path, v1::ElementType hint);
+struct FileCloser {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+// Opens a file to read. Errors: NotFound or Internal, with the path.
+absl::StatusOr<std::unique_ptr<std::FILE, FileCloser>> OpenNpy(const std::string& path);
+
+// Reads a whole file. Errors: as ReadNpy and OpenNpy, each beginning with the path.
+absl::StatusOr<NpyArray> ReadNpyFile(const std::string& path, v1::ElementType hint,
+                                     v1::ElementType unnamed = v1::ELEMENT_TYPE_UNSPECIFIED);
+absl::StatusOr<NpyArray> ReadNpyFile(std::FILE* file, const std::string& path, v1::ElementType hint,
+                                     v1::ElementType unnamed = v1::ELEMENT_TYPE_UNSPECIFIED);
 
 // Writes one array in format 1.0. Errors: Internal where writing fails.
 absl::Status WriteNpy(const NpyArray& array, std::FILE* file);
 
-// Writes a file of its own. Errors: as WriteNpy.
+// Writes an OutputFile. Errors: as WriteNpy.
 absl::Status WriteNpyFile(const NpyArray& array, const std::string& path);
 
 }  // namespace gemmd

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/matrix/npy_map.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -57,17 +55,18 @@ std::span<const std::byte> MappedNpy::data() const {
 
 absl::StatusOr<MappedNpy> MappedNpy::Open(const std::string& path, v1::ElementType hint) {
   MappedNpy npy;
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto file = OpenNpy(path);
+  if (!file.ok()) return file.status();
+  const int descriptor = fileno(file->get());
   struct stat facts = {};
-  if (file >= 0 && fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size > 0) {
+  if (fstat(descriptor, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size > 0) {
     const size_t bytes = static_cast<size_t>(facts.st_size);
-    void* const memory = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+    void* const memory = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (memory != MAP_FAILED) {
       npy.mapping_ = std::unique_ptr<std::byte, FileUnmapper>(static_cast<std::byte*>(memory),
                                                               FileUnmapper{bytes});
     }
   }
-  if (file >= 0) close(file);
   if (npy.mapping_ != nullptr) {
     const absl::string_view text(reinterpret_cast<const char*>(npy.mapping_.get()),
                                  static_cast<size_t>(facts.st_size));
@@ -88,7 +87,7 @@ absl::StatusOr<MappedNpy> MappedNpy::Open(const std::string& path, v1::ElementTy
     }
     npy.mapping_ = nullptr;
   }
-  auto array = ReadNpyFile(path, hint);
+  auto array = ReadNpyFile(file->get(), path, hint);
   if (!array.ok()) return array.status();
   npy.array_ = *std::move(array);
   return npy;

@@ -65,38 +65,10 @@ const SafetensorsEntry* MappedSafetensors::Find(absl::string_view name) const {
   return nullptr;
 }
 
-SafetensorsWriter::SafetensorsWriter(std::string path) : path_(std::move(path)), output_(path_) {}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  if (file_ == nullptr) return;
-  std::fclose(file_);
-  output_.Discard();
-}
-
-absl::Status SafetensorsWriter::Failed() const {
-  const int error = errno;
-  return absl::InternalError(absl::StrCat(path_, ": cannot be written: ", Why(error)));
-}
-
 absl::Status SafetensorsWriter::Begin(const SafetensorsHeader& header) {
-  file_ = std::fopen(output_.fresh().c_str(), "wb");
-  if (file_ == nullptr) return Failed();
-  return Add(PrintSafetensorsHeader(header));
-}
-
-absl::Status SafetensorsWriter::Add(absl::string_view bytes) {
-  const bool is_written = std::fwrite(bytes.data(), 1, bytes.size(), file_) == bytes.size();
-  return is_written ? absl::OkStatus() : Failed();
-}
-
-absl::Status SafetensorsWriter::End() {
-  std::FILE* const file = std::exchange(file_, nullptr);
-  const bool is_flushed = std::fflush(file) == 0;
-  const bool is_whole = std::fclose(file) == 0 && is_flushed;
-  if (is_whole && output_.Commit()) return absl::OkStatus();
-  const absl::Status status = Failed();
-  output_.Discard();
-  return status;
+  // No size: what cannot be replaced must not be overwritten, as it may be the file that is read.
+  const absl::Status status = file_.Open(path_, std::nullopt);
+  return status.ok() ? Add(PrintSafetensorsHeader(header)) : status;
 }
 
 }  // namespace gemmd

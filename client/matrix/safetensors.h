@@ -4,16 +4,16 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/matrix/npy_map.h"
 #include "client/matrix/safetensors_header.h"
-#include "client/output_path.h"
+#include "client/output_file.h"
 
 namespace gemmd {
 
@@ -36,27 +36,21 @@ class MappedSafetensors {
   int64_t first_ = 0;                                 // Where the tensors begin.
 };
 
-// Writes a file that takes the place of the old one when it is whole; until then, and where that
-// fails, the old one stays as it is, also if it is the one that is read.
+// Writes a file that takes the place of the old one when it is whole, even if the old one is read
+// meanwhile. Without End(), nothing stays.
 class SafetensorsWriter {
  public:
-  explicit SafetensorsWriter(std::string path);
-  ~SafetensorsWriter();  // Without End(), nothing stays.
-  SafetensorsWriter(const SafetensorsWriter&) = delete;
-  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+  explicit SafetensorsWriter(std::string path) : path_(std::move(path)) {}
 
   // First the header, then the bytes of every tensor in its order.
   // Errors: Internal, with the path, where they cannot be written.
   absl::Status Begin(const SafetensorsHeader& header);
-  absl::Status Add(absl::string_view bytes);
-  absl::Status End();
+  absl::Status Add(absl::string_view bytes) { return file_.Write(bytes); }
+  absl::Status End() { return file_.Commit(); }
 
  private:
-  absl::Status Failed() const;
-
   const std::string path_;
-  const OutputPath output_;
-  std::FILE* file_ = nullptr;
+  OutputFile file_;
 };
 
 }  // namespace gemmd

@@ -50,6 +50,13 @@ void AddSecurityFlags(CLI::App& app, SecurityFlags& flags) {
           "only; also $GEMMD_TOKEN_FILE");
 }
 
+std::vector<NamedFile> FilesOf(const SecurityFlags& flags) {
+  return {{"--tls-ca", flags.tls.ca_file},
+          {"--tls-cert", flags.tls.certificate_file},
+          {"--tls-key", flags.tls.key_file},
+          {"--token-file", flags.token_file}};
+}
+
 absl::Status ApplySecurityFlags(const SecurityFlags& flags, ClientOptions& options) {
   options.tls = flags.tls;
   options.use_proxy = flags.use_proxy;

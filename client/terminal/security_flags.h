@@ -6,8 +6,10 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "client/output_file.h"
 #include "gemmd/client.h"
 
 namespace CLI {
@@ -28,6 +30,9 @@ SecurityFlags SecurityFlagsOfEnvironment(const std::function<std::string(const c
 
 // Their values of now are the defaults. `flags` outlives the app.
 void AddSecurityFlags(CLI::App& app, SecurityFlags& flags);
+
+// The files that are read.
+std::vector<NamedFile> FilesOf(const SecurityFlags& flags);
 
 // Reads the token. Errors: InvalidArgument where its file cannot be read or holds none.
 absl::Status ApplySecurityFlags(const SecurityFlags& flags, ClientOptions& options);

@@ -3,6 +3,7 @@
 // Whole files of text, read and written.
 #pragma once
 
+#include <atomic>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,9 +18,8 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 // Errors: PermissionDenied, naming the path and why.
 absl::Status CheckWritable(const std::string& path);
 
-// Puts a file with that text in the place of the old one, which stays whole where this fails. What
-// is no regular file (a pipe, /dev/stdout) is written to.
-// Errors: as CheckWritable.
-absl::Status WriteTextFile(const std::string& path, const std::string& text);
+// Writes an OutputFile; `stops` is that of its Open. Errors: as CheckWritable.
+absl::Status WriteTextFile(const std::string& path, const std::string& text,
+                           const std::atomic<int>* stops = nullptr);
 
 }  // namespace gemmd

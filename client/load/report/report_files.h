@@ -4,6 +4,7 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "client/load/load_clock.h"
 #include "client/load/load_flags.h"
 #include "client/load/report/report.h"
 
@@ -14,8 +15,9 @@ namespace gemmd {
 // Errors: InvalidArgument, PermissionDenied.
 absl::Status CheckReportFiles(const LoadFlags& flags, const Mix& mix);
 
-// Writes as many of them as it can.
+// Writes as many of them as it can. A pipe without a reader is not waited for once `stop` counts.
 // Errors: PermissionDenied, of the first that it could not.
-absl::Status WriteReportFiles(const LoadFlags& flags, const LoadReport& report);
+absl::Status WriteReportFiles(const LoadFlags& flags, const LoadReport& report,
+                              const StopRequests& stop);
 
 }  // namespace gemmd

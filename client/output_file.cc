@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/output_file.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace gemmd {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kLookMs = 50;  // Between two looks at a pipe and at the signals.
+
+// The standard output or error that is the file; -1: neither is.
+int StandardStream(const struct stat& file) {
+  for (const int descriptor : {STDOUT_FILENO, STDERR_FILENO}) {
+    struct stat facts = {};
+    if (fstat(descriptor, &facts) == 0 && facts.st_dev == file.st_dev &&
+        facts.st_ino == file.st_ino) {
+      return descriptor;
+    }
+  }
+  return -1;
+}
+
+// Where the links of a path lead to.
+std::string LinkTarget(const std::string& path) {
+  constexpr int kMostLinks = 40;  // As many as the kernel follows.
+  std::error_code error;
+  fs::path target = fs::canonical(path, error);
+  if (!error) return target;
+  // Nothing is there yet.
+  target = path;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(target, error); ++i) {
+    target = target.parent_path() / fs::read_symlink(target, error);
+  }
+  return target;
+}
+
+bool IsSameFile(const std::string& a, const std::string& b) {
+  if (a == "-" || b == "-") return a == b;
+  std::error_code error;
+  if (fs::is_character_file(a, error)) return false;
+  if (fs::equivalent(a, b, error)) return true;
+  const auto place_of = [&](const std::string& path) {
+    return fs::weakly_canonical(fs::absolute(LinkTarget(path), error), error);
+  };
+  return place_of(a) == place_of(b);
+}
+
+}  // namespace
+
+bool OutputFile::IsStream(const std::string& path) {
+  struct stat facts = {};
+  if (stat(path.c_str(), &facts) != 0) return false;
+  return !S_ISREG(facts.st_mode) || StandardStream(facts) >= 0;
+}
+
+absl::Status OutputFile::Check(const std::string& path) {
+  OutputFile file;
+  std::error_code error;
+  if (fs::is_directory(path, error) || !IsStream(path)) return file.Open(path, 0);
+  file.path_ = path;
+  return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : file.Failed(errno);
+}
+
+OutputFile::~OutputFile() {
+  if (!fresh_.empty()) unlink(fresh_.c_str());
+  if (old_bytes_ >= 0) [[maybe_unused]]
+    const int cut = ftruncate(old_, old_bytes_);
+  if (old_ >= 0 && !is_in_place()) close(old_);
+  if (file_ >= 0) close(file_);
+}
+
+absl::Status OutputFile::Failed(int error) const {
+  return absl::InternalError(
+      absl::StrCat(path_, ": cannot be written: ", std::generic_category().message(error)));
+}
+
+absl::Status OutputFile::Open(const std::string& path, std::optional<int64_t> bytes,
+                              const std::atomic<int>* stops) {
+  path_ = path;
+  stops_ = stops;
+  struct stat facts = {};
+  const bool is_there = stat(path.c_str(), &facts) == 0;
+  if (!is_there && errno != ENOENT) return Failed(errno);
+  if (const int standard = is_there ? StandardStream(facts) : -1; standard >= 0) {
+    std::fflush(standard == STDOUT_FILENO ? stdout : stderr);
+    file_ = fcntl(standard, F_DUPFD_CLOEXEC, 0);
+    if (file_ < 0) return Failed(errno);
+  } else if (is_there && !S_ISREG(facts.st_mode)) {
+    if (absl::Status status = OpenStream(S_ISFIFO(facts.st_mode)); !status.ok()) return status;
+  } else if (absl::Status status = OpenBeside(is_there, bytes); !status.ok()) {
+    return status;
+  }
+  if (stops_ != nullptr) past_stops_ = *stops_;
+  return absl::OkStatus();
+}
+
+// A signal does not end the open of a pipe, and nothing tells when its reader comes.
+absl::Status OutputFile::OpenStream(bool is_pipe) {
+  const bool looks = is_pipe && stops_ != nullptr;
+  constexpr int kFlags = O_WRONLY | O_CLOEXEC | O_NOCTTY;
+  while (true) {
+    file_ = open(path_.c_str(), looks ? kFlags | O_NONBLOCK : kFlags);
+    if (file_ >= 0) return absl::OkStatus();
+    if (!looks || errno != ENXIO) return Failed(errno);
+    if (*stops_ > 0) {
+      return absl::InternalError(
+          absl::StrCat(path_, ": cannot be written: nobody reads the pipe, and a signal came"));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(kLookMs));
+  }
+}
+
+absl::Status OutputFile::OpenBeside(bool is_there, std::optional<int64_t> bytes) {
+  constexpr int kMostNames = 100;  // Processes that were killed have left some of them.
+  constexpr int kNew = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+  target_ = LinkTarget(path_);
+  if (is_there) old_ = open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
+  if (is_there && old_ < 0) return Failed(errno);
+  std::string fresh;
+  for (int i = 0; i < kMostNames && file_ < 0; ++i) {
+    fresh = absl::StrCat(target_, ".", getpid(), i == 0 ? "" : absl::StrCat("_", i), ".part");
+    file_ = open(fresh.c_str(), kNew, 0666);
+    if (file_ < 0 && errno != EEXIST) break;
+  }
+  if (file_ >= 0) {
+    fresh_ = std::move(fresh);
+    struct stat facts = {};
+    if (!is_there || fstat(old_, &facts) != 0) return absl::OkStatus();
+    [[maybe_unused]] const int ignored =
+        fchown(file_, facts.st_uid, facts.st_gid) + fchmod(file_, facts.st_mode & 0777);
+    return absl::OkStatus();
+  }
+  const int error = errno;
+  if (!is_there) {  // The name may be too long for another one beside it.
+    file_ = open(target_.c_str(), kNew, 0666);
+    if (file_ < 0) return Failed(error);
+    fresh_ = target_;
+    return absl::OkStatus();
+  }
+  if (!bytes.has_value()) return Failed(error);
+  file_ = old_;
+  return Reserve(*bytes);
+}
+
+// Makes the old file so large, if it is smaller, so that a full disk shows before a byte is lost.
+absl::Status OutputFile::Reserve(int64_t bytes) {
+  struct stat facts = {};
+  if (fstat(old_, &facts) != 0) return Failed(errno);
+  if (bytes == 0) return absl::OkStatus();
+  old_bytes_ = facts.st_size;
+  if (fallocate(old_, 0, 0, bytes) == 0 || errno == EOPNOTSUPP) return absl::OkStatus();
+  return Failed(errno);
+}
+
+absl::Status OutputFile::Write(absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = write(file_, bytes.data(), bytes.size());
+    if (count >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(count));
+      position_ += count;
+    } else if (errno == EAGAIN && (stops_ == nullptr || *stops_ == past_stops_)) {
+      pollfd pipe = {.fd = file_, .events = POLLOUT, .revents = 0};
+      poll(&pipe, 1, kLookMs);
+    } else if (errno != EINTR) {
+      return Failed(errno);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::WriteAt(int64_t offset, absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = pwrite(file_, bytes.data(), bytes.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return Failed(errno);
+    offset += count;
+    bytes.remove_prefix(static_cast<size_t>(count));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::Commit() {
+  if (is_in_place() && ftruncate(file_, position_) != 0) return Failed(errno);
+  old_bytes_ = -1;
+  if (is_in_place()) old_ = -1;
+  if (close(std::exchange(file_, -1)) != 0) return Failed(errno);
+  if (fresh_.empty()) return absl::OkStatus();
+  if (std::rename(fresh_.c_str(), target_.c_str()) != 0) return Overwrite();
+  fresh_.clear();
+  return absl::OkStatus();
+}
+
+// A mounted file, or that of another user in /tmp, can be written, but not replaced.
+absl::Status OutputFile::Overwrite() {
+  const int error = errno;
+  if (old_ < 0) return Failed(error);
+  file_ = open(fresh_.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat facts = {};
+  if (file_ < 0 || fstat(file_, &facts) != 0) return Failed(error);
+  if (absl::Status status = Reserve(facts.st_size); !status.ok()) return status;
+  off_t done = 0;
+  while (done < facts.st_size) {
+    if (sendfile(old_, file_, &done, static_cast<size_t>(facts.st_size - done)) <= 0) {
+      return Failed(errno);
+    }
+  }
+  old_bytes_ = -1;
+  if (ftruncate(old_, done) != 0 || close(std::exchange(old_, -1)) != 0) return Failed(errno);
+  return absl::OkStatus();
+}
+
+absl::Status CheckOutputs(const std::vector<NamedFile>& outputs,
+                          const std::vector<NamedFile>& inputs) {
+  std::vector<NamedFile> others;
+  for (const NamedFile& input : inputs) {
+    if (input.path != "-") others.push_back(input);
+  }
+  for (const NamedFile& output : outputs) {
+    if (output.path.empty()) continue;
+    for (const NamedFile& other : others) {
+      if (other.path.empty() || !IsSameFile(output.path, other.path)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(output.option, ": got \"", output.path,
+                                                     "\", want another file than that of ",
+                                                     other.option));
+    }
+    others.push_back(output);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gemmd
