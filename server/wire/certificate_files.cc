@@ -98,42 +98,53 @@ absl::Time TimeOf(const ASN1_TIME* time) {
 
 }  // namespace
 
-absl::StatusOr<CertificateBytes> ReadCertificateFiles(const CertificateFiles& files) {
+absl::StatusOr<CertificateBytes> ReadKeyPair(const CertificateFiles& files) {
   CertificateBytes bytes;
-  ASSIGN_OR_RETURN(bytes.certificate, ReadFile("tls-cert", files.certificate));
-  ASSIGN_OR_RETURN(bytes.key, ReadFile("tls-key", files.key));
+  ASSIGN_OR_RETURN(bytes.certificates, ReadFile("tls-cert", files.certificate));
+  ASSIGN_OR_RETURN(bytes.companion, ReadFile("tls-key", files.key));
+  return bytes;
+}
+
+absl::StatusOr<CertificateBytes> ReadClientTrust(const CertificateFiles& files) {
+  CertificateBytes bytes;
   if (!files.client_ca.empty()) {
-    ASSIGN_OR_RETURN(bytes.client_ca, ReadFile("client-ca", files.client_ca));
+    ASSIGN_OR_RETURN(bytes.certificates, ReadFile("client-ca", files.client_ca));
   }
   if (!files.client_crl.empty()) {
-    ASSIGN_OR_RETURN(bytes.client_crl, ReadFile("client-crl", files.client_crl));
+    ASSIGN_OR_RETURN(bytes.companion, ReadFile("client-crl", files.client_crl));
   }
   return bytes;
 }
 
-absl::StatusOr<Certificates> CheckCertificates(const CertificateBytes& bytes,
-                                               const CertificateFiles& files) {
+absl::StatusOr<KeyPair> CheckKeyPair(const CertificateBytes& bytes, const CertificateFiles& files) {
   ASSIGN_OR_RETURN(const std::vector<Certificate> chain,
-                   ReadChain("tls-cert", bytes.certificate, files.certificate));
-  ASSIGN_OR_RETURN(const Key key, ReadKey(bytes.key, files.key));
+                   ReadChain("tls-cert", bytes.certificates, files.certificate));
+  ASSIGN_OR_RETURN(const Key key, ReadKey(bytes.companion, files.key));
   X509* const own = chain.front().get();
   if (X509_check_private_key(own, key.get()) != 1) {
     return Bad("tls-key", files.key,
                Concat("the key of the first certificate in ", files.certificate));
   }
-  Certificates checked = {.key_and_chain = Concat(PemOf(key.get()), PemOf(chain)),
-                          .client_ca = {},
-                          .revocations = nullptr,
-                          .not_before = TimeOf(X509_get0_notBefore(own)),
-                          .not_after = TimeOf(X509_get0_notAfter(own))};
+  KeyPair checked = {.key_and_chain = Concat(PemOf(key.get()), PemOf(chain)),
+                     .not_before = TimeOf(X509_get0_notBefore(own)),
+                     .not_after = TimeOf(X509_get0_notAfter(own)),
+                     .context = nullptr};
+  ASSIGN_OR_RETURN(checked.context,
+                   TlsContext::Make({.key_and_chain = checked.key_and_chain, .client_ca = {}}));
+  return checked;
+}
+
+absl::StatusOr<ClientTrust> CheckClientTrust(const CertificateBytes& bytes,
+                                             const CertificateFiles& files) {
+  ClientTrust checked;
   if (!files.client_ca.empty()) {
     ASSIGN_OR_RETURN(const std::vector<Certificate> authorities,
-                     ReadChain("client-ca", bytes.client_ca, files.client_ca));
+                     ReadChain("client-ca", bytes.certificates, files.client_ca));
     checked.client_ca = PemOf(authorities);
   }
   if (!files.client_crl.empty()) {
     ASSIGN_OR_RETURN(checked.revocations,
-                     Revocations::Read(bytes.client_crl, bytes.client_ca, files.client_crl));
+                     Revocations::Read(bytes.companion, bytes.certificates, files.client_crl));
   }
   return checked;
 }

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/metrics/tls_stream.h"
 #include "server/wire/revocations.h"
 
 namespace gemmd {
@@ -23,31 +24,37 @@ struct CertificateFiles {
   std::string client_crl;   // Those that are revoked; empty: none.
 };
 
-struct Certificates {
-  std::string key_and_chain;                       // PEM: the key, then the chain.
-  std::string client_ca;                           // PEM.
-  std::shared_ptr<const Revocations> revocations;  // Null: none.
-  absl::Time not_before;                           // When the daemon's own certificate is valid.
+// What a new connection is shown.
+struct KeyPair {
+  std::string key_and_chain;  // PEM: the key, then the chain.
+  absl::Time not_before;      // When the daemon's own certificate is valid.
   absl::Time not_after;
+  std::shared_ptr<const TlsContext> context;  // For connections without gRPC.
 };
 
-// The bytes of the files, to see whether they have changed.
+// What a client must show.
+struct ClientTrust {
+  std::string client_ca;                           // PEM.
+  std::shared_ptr<const Revocations> revocations;  // Null: none.
+};
+
+// The bytes of two files, to see whether they have changed.
 struct CertificateBytes {
-  std::string certificate;
-  std::string key;
-  std::string client_ca;
-  std::string client_crl;
+  std::string certificates;  // --tls-cert or --client-ca.
+  std::string companion;     // --tls-key or --client-crl.
 
   bool operator==(const CertificateBytes&) const = default;
 };
 
 // Errors: InvalidArgument, naming the option and the file, where a file cannot be read or is longer
 // than a megabyte.
-absl::StatusOr<CertificateBytes> ReadCertificateFiles(const CertificateFiles& files);
+absl::StatusOr<CertificateBytes> ReadKeyPair(const CertificateFiles& files);
+absl::StatusOr<CertificateBytes> ReadClientTrust(const CertificateFiles& files);
 
 // Errors: InvalidArgument, naming the option and the file but nothing of a key, where there is no
 // certificate, no key, or one with a passphrase, or where the key is not that of the certificate.
-absl::StatusOr<Certificates> CheckCertificates(const CertificateBytes& bytes,
-                                               const CertificateFiles& files);
+absl::StatusOr<KeyPair> CheckKeyPair(const CertificateBytes& bytes, const CertificateFiles& files);
+absl::StatusOr<ClientTrust> CheckClientTrust(const CertificateBytes& bytes,
+                                             const CertificateFiles& files);
 
 }  // namespace gemmd

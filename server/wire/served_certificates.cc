@@ -97,10 +97,9 @@ std::string Expiry(absl::Time time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
 }
 
-// What nobody will take is no reason not to start, since there may be other ways in.
-bool IsValidNow(const Certificates& certificates) {
+bool IsValidNow(const KeyPair& key_pair) {
   const absl::Time now = absl::Now();
-  return certificates.not_before <= now && now <= certificates.not_after;
+  return key_pair.not_before <= now && now <= key_pair.not_after;
 }
 
 }  // namespace
@@ -112,7 +111,8 @@ absl::StatusOr<std::unique_ptr<ServedCertificates>> ServedCertificates::Load(
   if (!key_and_chain.is_open() || !client_ca.is_open()) return NoDescriptor();
   std::unique_ptr<ServedCertificates> made(
       new ServedCertificates(std::move(files), std::move(key_and_chain), std::move(client_ca)));
-  RETURN_IF_ERROR(made->Change());
+  const std::vector<absl::Status> refused = made->Change();
+  if (!refused.empty()) return refused.front();
   return made;
 }
 
@@ -141,73 +141,90 @@ std::shared_ptr<grpc::ServerCredentials> ServedCertificates::CredentialsFor(Peer
 
 std::shared_ptr<const TlsContext> ServedCertificates::ContextFor(Peer peer) const {
   MutexLock lock(&mutex_);
-  return peer == Peer::kCertified ? for_certified_ : for_anybody_;
+  return peer == Peer::kCertified ? for_certified_ : key_pair_.shown.context;
 }
 
-absl::Status ServedCertificates::Change() {
-  absl::StatusOr<CertificateBytes> bytes = ReadCertificateFiles(files_);
-  MutexLock lock(&mutex_);
-  if (seen_ && *seen_ == bytes) {
-    if (!untimely_ || !IsValidNow(*untimely_)) return absl::OkStatus();
-    return Take(*std::exchange(untimely_, std::nullopt));
-  }
-  seen_ = bytes;
-  untimely_.reset();
-  if (!bytes.ok()) return bytes.status();
-  ASSIGN_OR_RETURN(const Certificates certificates, CheckCertificates(*bytes, files_));
-  const bool is_first = state_.loads == 0;
-  if (!IsValidNow(certificates)) {
-    if (!is_first) {
-      untimely_ = certificates;
-      return absl::InvalidArgumentError(
-          GotWant("tls-cert", files_.certificate,
-                  Concat("one that is valid now (it is from ", Expiry(certificates.not_before),
-                         " to ", Expiry(certificates.not_after), ")")));
-    }
-    spdlog::warn("event=certificate_not_valid file={} from={} until={}",
-                 LogValue(files_.certificate), Expiry(certificates.not_before),
-                 Expiry(certificates.not_after));
-  }
-  return Take(certificates);
+template <typename Checked>
+absl::StatusOr<bool> ServedCertificates::Half<Checked>::Look(
+    absl::StatusOr<CertificateBytes> bytes,
+    absl::StatusOr<Checked> (*check)(const CertificateBytes&, const CertificateFiles&),
+    const CertificateFiles& files) {
+  if (seen && *seen == bytes) return false;
+  seen = std::move(bytes);
+  next.reset();
+  RETURN_IF_ERROR(seen->status());
+  ASSIGN_OR_RETURN(next, check(**seen, files));
+  return true;
 }
 
-absl::Status ServedCertificates::Take(const Certificates& certificates) {
-  RETURN_IF_ERROR(Show(certificates));
-  spdlog::info("event=certificate_loaded file={} until={}", LogValue(files_.certificate),
-               Expiry(certificates.not_after));
+absl::Status ServedCertificates::LookAtKeyPair(absl::StatusOr<CertificateBytes> bytes) {
+  ASSIGN_OR_RETURN(const bool is_new, key_pair_.Look(std::move(bytes), CheckKeyPair, files_));
+  if (!is_new || IsValidNow(*key_pair_.next)) return absl::OkStatus();
+  const std::string from = Expiry(key_pair_.next->not_before);
+  const std::string until = Expiry(key_pair_.next->not_after);
+  if (state_.loads > 0) {
+    return absl::InvalidArgumentError(
+        GotWant("tls-cert", files_.certificate,
+                Concat("one that is valid now (it is from ", from, " to ", until, ")")));
+  }
+  // What nobody will take is no reason not to start, since there may be other ways in.
+  spdlog::warn("event=certificate_not_valid file={} from={} until={}", LogValue(files_.certificate),
+               from, until);
   return absl::OkStatus();
 }
 
-absl::Status ServedCertificates::Show(const Certificates& certificates) {
-  TlsContext::Options options = {.key_and_chain = certificates.key_and_chain, .client_ca = {}};
-  ASSIGN_OR_RETURN(auto for_anybody, TlsContext::Make(options));
+std::vector<absl::Status> ServedCertificates::Change() {
+  absl::StatusOr<CertificateBytes> key_pair = ReadKeyPair(files_);
+  absl::StatusOr<CertificateBytes> clients = ReadClientTrust(files_);
+  MutexLock lock(&mutex_);
+  std::vector<absl::Status> refused = {
+      LookAtKeyPair(std::move(key_pair)),
+      clients_.Look(std::move(clients), CheckClientTrust, files_).status(), ShowNext()};
+  std::erase(refused, absl::OkStatus());
+  return refused;
+}
+
+absl::Status ServedCertificates::ShowNext() {
+  const bool is_first = state_.loads == 0;
+  if (is_first && !(key_pair_.next && clients_.next)) return absl::OkStatus();
+  const bool has_key_pair = key_pair_.next && (is_first || IsValidNow(*key_pair_.next));
+  if (!has_key_pair && !clients_.next) return absl::OkStatus();
+  RETURN_IF_ERROR(Show(has_key_pair ? *key_pair_.next : key_pair_.shown,
+                       clients_.next ? *clients_.next : clients_.shown));
+  if (has_key_pair) key_pair_.shown = *std::exchange(key_pair_.next, std::nullopt);
+  if (clients_.next) clients_.shown = *std::exchange(clients_.next, std::nullopt);
+  ++state_.loads;
+  state_.not_after = key_pair_.shown.not_after;
+  spdlog::info("event=certificate_loaded file={} until={}", LogValue(files_.certificate),
+               Expiry(state_.not_after));
+  return absl::OkStatus();
+}
+
+absl::Status ServedCertificates::Show(const KeyPair& key_pair, const ClientTrust& clients) {
   std::shared_ptr<const TlsContext> for_certified;
   if (asks_clients()) {
-    options.client_ca = certificates.client_ca;
-    options.check_client = [revocations = certificates.revocations](std::string_view certificate) {
+    TlsContext::Options options = {.key_and_chain = key_pair.key_and_chain,
+                                   .client_ca = clients.client_ca};
+    options.check_client = [revocations = clients.revocations](std::string_view certificate) {
       return revocations == nullptr ? absl::OkStatus() : revocations->Check(certificate);
     };
     ASSIGN_OR_RETURN(for_certified, TlsContext::Make(options));
   }
   const int64_t version = state_.loads + 1;
-  RETURN_IF_ERROR(Replace(key_and_chain_, certificates.key_and_chain, version));
-  RETURN_IF_ERROR(Replace(client_ca_, certificates.client_ca, version));
-  revocations_ = certificates.revocations;
-  for_anybody_ = std::move(for_anybody);
+  RETURN_IF_ERROR(Replace(key_and_chain_, key_pair.key_and_chain, version));
+  RETURN_IF_ERROR(Replace(client_ca_, clients.client_ca, version));
   for_certified_ = std::move(for_certified);
-  state_.loads = version;
-  state_.not_after = certificates.not_after;
   return absl::OkStatus();
 }
 
 void ServedCertificates::Refresh() {
-  const absl::Status status = Change();
-  if (status.ok()) return;
-  {
-    MutexLock lock(&mutex_);
-    ++state_.refusals;
+  for (const absl::Status& refused : Change()) {
+    {
+      MutexLock lock(&mutex_);
+      ++state_.refusals;
+    }
+    spdlog::warn("event=certificate_refused reason={}", LogValue(std::string(refused.message())));
   }
-  spdlog::warn("event=certificate_refused reason={}", LogValue(std::string(status.message())));
 }
 
 absl::Status ServedCertificates::CheckClient(absl::string_view certificate) const {
@@ -215,7 +232,7 @@ absl::Status ServedCertificates::CheckClient(absl::string_view certificate) cons
   std::shared_ptr<const Revocations> revocations;
   {
     MutexLock lock(&mutex_);
-    revocations = revocations_;
+    revocations = clients_.shown.revocations;
   }
   if (revocations == nullptr) return absl::OkStatus();
   return revocations->Check({certificate.data(), certificate.size()});

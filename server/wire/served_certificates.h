@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -36,8 +37,7 @@ class ServedCertificates {
     int64_t refusals = 0;  // Changes that made no sense.
   };
 
-  // Errors: those of ReadCertificateFiles and CheckCertificates; Unavailable where no file
-  // descriptor is left.
+  // Errors: those of reading and checking the files; Unavailable where no file descriptor is left.
   static absl::StatusOr<std::unique_ptr<ServedCertificates>> Load(CertificateFiles files);
 
   // What a peer must show; of kTls or kMtls.
@@ -48,8 +48,9 @@ class ServedCertificates {
   // The same for connections without gRPC, as the certificates are now. Threads: any.
   std::shared_ptr<const TlsContext> ContextFor(Peer peer) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Takes what the files hold by now. Where that makes no sense, as between the writing of one file
-  // and of the other, what was there stays. Logs each change once. Threads: any.
+  // Takes what the files hold by now: the key pair, and what clients must show, each by itself. If
+  // one makes no sense, as between the writing of one file and of the other, it stays as it was. A
+  // certificate that is not valid yet waits until it is. Logs each change once. Threads: any.
   void Refresh() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Whether there is an authority of clients.
@@ -61,12 +62,30 @@ class ServedCertificates {
   State state() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // One half of the files.
+  template <typename Checked>
+  struct Half {
+    std::optional<absl::StatusOr<CertificateBytes>> seen;
+    std::optional<Checked> next;  // What was seen, as long as it is not shown.
+    Checked shown;
+
+    // Whether there is something new. Sets `next` if it makes sense.
+    absl::StatusOr<bool> Look(absl::StatusOr<CertificateBytes> bytes,
+                              absl::StatusOr<Checked> (*check)(const CertificateBytes&,
+                                                               const CertificateFiles&),
+                              const CertificateFiles& files);
+  };
+
   ServedCertificates(CertificateFiles files, FileDescriptor key_and_chain,
                      FileDescriptor client_ca);
-  absl::Status Show(const Certificates& certificates) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same, and tells it.
-  absl::Status Take(const Certificates& certificates) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Change() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The reasons why a half was not taken.
+  std::vector<absl::Status> Change() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status LookAtKeyPair(absl::StatusOr<CertificateBytes> bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Shows what is next if its time has come, and tells it.
+  absl::Status ShowNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Show(const KeyPair& key_pair, const ClientTrust& clients)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant after construction. The numbers of the descriptors stay, what they stand for changes.
   const CertificateFiles files_;
@@ -74,11 +93,8 @@ class ServedCertificates {
   const FileDescriptor client_ca_;
 
   mutable Mutex mutex_;
-  std::optional<absl::StatusOr<CertificateBytes>> seen_ ABSL_GUARDED_BY(mutex_);
-  // What seen_ has where it was refused for its dates alone, which is no verdict for ever.
-  std::optional<Certificates> untimely_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<const Revocations> revocations_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<const TlsContext> for_anybody_ ABSL_GUARDED_BY(mutex_);
+  Half<KeyPair> key_pair_ ABSL_GUARDED_BY(mutex_);
+  Half<ClientTrust> clients_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const TlsContext> for_certified_ ABSL_GUARDED_BY(mutex_);
   State state_ ABSL_GUARDED_BY(mutex_) = {.not_after = absl::InfinitePast()};
 };

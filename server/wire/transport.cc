@@ -120,8 +120,10 @@ absl::Status ConfigureTransport(const TransportOptions& options, const ReceiveQu
 absl::Status CheckTls(const TransportOptions& options, const std::string& metrics_listen) {
   RETURN_IF_ERROR(CheckWhichFiles(options, metrics_listen));
   if (options.certificates.certificate.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const CertificateBytes bytes, ReadCertificateFiles(options.certificates));
-  return CheckCertificates(bytes, options.certificates).status();
+  ASSIGN_OR_RETURN(const CertificateBytes key_pair, ReadKeyPair(options.certificates));
+  RETURN_IF_ERROR(CheckKeyPair(key_pair, options.certificates).status());
+  ASSIGN_OR_RETURN(const CertificateBytes clients, ReadClientTrust(options.certificates));
+  return CheckClientTrust(clients, options.certificates).status();
 }
 
 absl::Status CheckAddress(const std::string& address) {

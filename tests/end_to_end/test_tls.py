@@ -86,6 +86,12 @@ def refusal(site, pair):
     return caught.value.code()
 
 
+def is_refused(site, pair):
+    with contextlib.suppress(grpc.RpcError):
+        return not is_served(site, "mtls", pair)
+    return True
+
+
 def test_those_who_may_get_in_do(site):
     assert is_served(site, "tls")
     assert is_served(site, "mtls", site.client)
@@ -285,12 +291,7 @@ def test_an_authority_of_clients_changes(site):
     finally:
         site.authority.write()
 
-    def is_kept_out():
-        with contextlib.suppress(grpc.RpcError):
-            return not is_served(site, "mtls", newcomer)
-        return True
-
-    wait_until(is_kept_out, RELOAD_LIMIT_S, "the newcomer kept out")
+    wait_until(lambda: is_refused(site, newcomer), RELOAD_LIMIT_S, "the newcomer kept out")
     assert is_served(site, "mtls", site.client)
 
 
@@ -299,20 +300,57 @@ def test_a_client_is_revoked(site):
     assert is_served(site, "mtls", leaver)
     site.authority.revoke(site.revocations, site.revoked, leaver)
 
-    def is_kept_out():
-        with contextlib.suppress(grpc.RpcError):
-            return not is_served(site, "mtls", leaver)
-        return True
-
-    wait_until(is_kept_out, RELOAD_LIMIT_S, "the leaver kept out")
+    wait_until(lambda: is_refused(site, leaver), RELOAD_LIMIT_S, "the leaver kept out")
     # A list of another authority's counts for nobody: the one before stays.
     refused = len(site.daemon.events("certificate_refused"))
     site.stranger.revoke(site.revocations)
     wait_until(
         lambda: len(site.daemon.events("certificate_refused")) > refused, RELOAD_LIMIT_S, "refused"
     )
-    assert is_kept_out()
+    assert is_refused(site, leaver)
     assert is_served(site, "mtls", site.client)
+
+
+@pytest.mark.parametrize("state", ["early", "cut off", "gone"])
+def test_a_client_is_revoked_though_the_next_certificate_cannot_be_shown(site, state):
+    early = site.authority.sign("next", start=certificates.DAY / 24)
+    leaver, newcomer = site.authority.sign("leaver"), site.stranger.sign("newcomer")
+    assert is_served(site, "mtls", leaver)
+    try:
+        if state == "early":
+            certificates.replace(site.server.key_path, early.key_pem())
+            certificates.replace(site.server.cert_path, early.cert_pem)
+        elif state == "cut off":
+            certificates.replace(site.server.cert_path, early.cert_pem[:-40])
+        else:
+            site.server.cert_path.unlink()
+        both = site.authority.cert_pem + site.stranger.cert_pem
+        certificates.replace(site.authority.cert_path, both)
+        site.authority.revoke(site.revocations, site.revoked, leaver)
+        wait_until(lambda: is_refused(site, leaver), RELOAD_LIMIT_S, "the leaver kept out")
+        wait_until(lambda: not is_refused(site, newcomer), RELOAD_LIMIT_S, "the newcomer let in")
+        assert is_served(site, "mtls", site.client)
+        assert shown_serial(site) == site.server.serial
+    finally:
+        site.server.write()
+        site.authority.write()
+        site.authority.revoke(site.revocations, site.revoked)
+    wait_until(lambda: not is_refused(site, leaver), RELOAD_LIMIT_S, "the old list")
+
+
+def test_a_certificate_is_shown_though_the_list_of_revocations_is_broken(site):
+    fresh = site.authority.sign("fresh")
+    list_before = site.revocations.read_bytes()
+    try:
+        certificates.replace(site.revocations, list_before[:-40])
+        certificates.replace(site.server.key_path, fresh.key_pem())
+        certificates.replace(site.server.cert_path, fresh.cert_pem)
+        wait_until(lambda: shown_serial(site) == fresh.serial, RELOAD_LIMIT_S, "the new one shown")
+        assert is_refused(site, site.revoked)
+    finally:
+        certificates.replace(site.revocations, list_before)
+        site.server.write()
+    wait_until(lambda: shown_serial(site) == site.server.serial, RELOAD_LIMIT_S, "the first one again")
 
 
 def run(gemmctl, *flags, environment=None):
