@@ -8,14 +8,21 @@
 #include <openssl/x509.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/base/const_init.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
 #include "client/address.h"
 #include "client/openssl_objects.h"
 
@@ -44,20 +51,47 @@ absl::StatusOr<std::string> ReadFile(absl::string_view option, const std::string
 // A passphrase is never asked for at the terminal.
 int NoPassphrase(char* /*buffer*/, int /*size*/, int /*is_write*/, void* /*data*/) { return -1; }
 
-Certificate FirstCertificate(const std::string& pem) {
-  return Certificate(PEM_read_bio_X509(Reader(pem).get(), nullptr, nullptr, nullptr));
+// As gRPC reads it: TRUSTED CERTIFICATE too.
+Certificate FirstCertificate(absl::string_view pem) {
+  return Certificate(PEM_read_bio_X509_AUX(Reader(pem).get(), nullptr, nullptr, nullptr));
 }
 
 Key FirstKey(const std::string& pem) {
   return Key(PEM_read_bio_PrivateKey(Reader(pem).get(), nullptr, NoPassphrase, nullptr));
 }
 
-absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
-  auto pem = ReadFile("options.tls.ca_file", path);
-  if (pem.ok() && FirstCertificate(*pem) == nullptr) {
-    return Bad("options.tls.ca_file", path, "certificates in PEM");
+struct CertificateBlocks {
+  std::string whole;
+  std::vector<int> broken;  // Numbers of certificates, from 1.
+};
+
+// Reads each block by itself: one without an end would swallow the next one.
+CertificateBlocks BlocksOf(const std::string& pem) {
+  constexpr absl::string_view kBegin = "-----BEGIN ";
+  CertificateBlocks blocks;
+  int number = 0;
+  const std::vector<absl::string_view> texts = absl::StrSplit(pem, kBegin);
+  for (size_t i = 1; i < texts.size(); ++i) {
+    const absl::string_view label = texts[i].substr(0, texts[i].find("-----"));
+    if (label != "CERTIFICATE" && !absl::EndsWith(label, " CERTIFICATE")) continue;
+    ++number;
+    const std::string block = absl::StrCat(kBegin, texts[i]);
+    if (FirstCertificate(block) == nullptr) {
+      blocks.broken.push_back(number);
+    } else {
+      absl::StrAppend(&blocks.whole, block);
+    }
   }
-  return pem;
+  ERR_clear_error();
+  return blocks;
+}
+
+// Once in this process: more clients are made than files are changed.
+void WarnOnce(const std::string& line) {
+  ABSL_CONST_INIT static absl::Mutex mutex(absl::kConstInit);
+  static auto& told = *new std::set<std::string>;
+  absl::MutexLock lock(&mutex);
+  if (told.insert(line).second) std::fprintf(stderr, "gemmd: %s\n", line.c_str());
 }
 
 absl::Status ReadOwn(const TlsOptions& tls, grpc::SslCredentialsOptions& made) {
@@ -72,8 +106,9 @@ absl::Status ReadOwn(const TlsOptions& tls, grpc::SslCredentialsOptions& made) {
   auto key_pem = ReadFile("options.tls.key_file", tls.key_file);
   if (!key_pem.ok()) return key_pem.status();
   const Certificate own = FirstCertificate(*chain);
-  if (own == nullptr) {
-    return Bad("options.tls.certificate_file", tls.certificate_file, "certificates in PEM");
+  if (own == nullptr || !BlocksOf(*chain).broken.empty()) {
+    return Bad("options.tls.certificate_file", tls.certificate_file,
+               "certificates in PEM, all of them whole");
   }
   const Key key = FirstKey(*key_pem);
   if (key == nullptr) {
@@ -117,6 +152,19 @@ absl::Status CheckToken(absl::string_view address, bool is_encrypted,
 
 bool HasTls(absl::string_view address, const TlsOptions& tls) {
   return WithoutTls(address).size() != address.size() || IsSet(tls);
+}
+
+absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
+  const auto pem = ReadFile("options.tls.ca_file", path);
+  if (!pem.ok()) return pem.status();
+  CertificateBlocks blocks = BlocksOf(*pem);
+  if (blocks.whole.empty()) return Bad("options.tls.ca_file", path, "certificates in PEM");
+  if (!blocks.broken.empty()) {
+    WarnOnce(absl::StrCat("options.tls.ca_file: got \"", absl::CEscape(path),
+                          "\", whose certificate ", absl::StrJoin(blocks.broken, ", "),
+                          " is broken and left out, want certificates in PEM, all of them whole"));
+  }
+  return std::move(blocks.whole);
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(

@@ -3,6 +3,7 @@
 
 #include <openssl/bio.h>
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
@@ -13,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/credentials.h"
 #include "client/openssl_objects.h"
 
 namespace gemmd {
@@ -53,19 +55,28 @@ std::string LastError() {
   return text;
 }
 
+absl::Status TrustAuthorities(SSL_CTX& context, const std::string& ca_file) {
+  if (ca_file.empty()) {
+    SSL_CTX_set_default_verify_paths(&context);
+    return absl::OkStatus();
+  }
+  const auto authorities = ReadAuthorities(ca_file);
+  if (!authorities.ok()) return authorities.status();
+  const Bio reader = tls::Reader(*authorities);
+  while (const Certificate next{PEM_read_bio_X509_AUX(reader.get(), nullptr, nullptr, nullptr)}) {
+    X509_STORE_add_cert(SSL_CTX_get_cert_store(&context), next.get());
+  }
+  ERR_clear_error();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Context> ContextFor(const TlsOptions& tls) {
   Context context(SSL_CTX_new(TLS_client_method()));
   if (context == nullptr) return absl::ResourceExhaustedError(LastError());
   // The certificate is judged after the handshake, so that a bad one can be described.
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
-  const bool has_authorities =
-      tls.ca_file.empty()
-          ? SSL_CTX_set_default_verify_paths(context.get()) == 1
-          : SSL_CTX_load_verify_locations(context.get(), tls.ca_file.c_str(), nullptr) == 1;
-  if (!has_authorities) {
-    return absl::InvalidArgumentError(absl::StrCat("--tls-ca: got ", tls.ca_file, ", ", LastError(),
-                                                   ", want certificates in PEM"));
-  }
+  const absl::Status trusted = TrustAuthorities(*context, tls.ca_file);
+  if (!trusted.ok()) return trusted;
   if (tls.certificate_file.empty()) return context;
   if (SSL_CTX_use_certificate_chain_file(context.get(), tls.certificate_file.c_str()) != 1 ||
       SSL_CTX_use_PrivateKey_file(context.get(), tls.key_file.c_str(), SSL_FILETYPE_PEM) != 1) {

@@ -36,7 +36,7 @@ namespace gemmd {
 // How connections are encrypted and who is at their ends. Files are PEM, and are read when the
 // client is made. Any field turns TLS on, as `tls:` before the address does.
 struct TlsOptions {
-  // Who may have signed the server's certificate. Empty: those that the system trusts.
+  // Who may have signed the server's certificate; broken ones are left out. Empty: the system's.
   std::string ca_file = {};
 
   // The client's own certificate, followed by those between it and a root, and its key without a

@@ -29,7 +29,7 @@ using openssl::Reader;
 using ClientCheck = std::function<absl::Status(std::string_view certificate)>;
 
 Certificate NextOf(const Bio& reader) {
-  return Certificate(PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr));
+  return Certificate(PEM_read_bio_X509_AUX(reader.get(), nullptr, nullptr, nullptr));
 }
 
 // OpenSSL's own reason: the certificates of a file are no secret, and the reason says nothing of

@@ -43,14 +43,15 @@ absl::StatusOr<std::string> ReadFile(std::string_view option, const std::string&
   return bytes;
 }
 
-// The certificates of a file, of which gRPC would take those before the first that is broken.
+// The certificates of a file, of which gRPC would take those before the first that is broken. Reads
+// TRUSTED CERTIFICATE too, as gRPC does.
 absl::StatusOr<std::vector<Certificate>> ReadChain(std::string_view option,
                                                    const std::string& bytes,
                                                    const std::string& file) {
   const Bio reader = Reader(bytes);
   std::vector<Certificate> chain;
   ERR_clear_error();
-  while (Certificate next{PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr)}) {
+  while (Certificate next{PEM_read_bio_X509_AUX(reader.get(), nullptr, nullptr, nullptr)}) {
     chain.push_back(std::move(next));
   }
   const unsigned long error = ERR_peek_last_error();
@@ -78,9 +79,11 @@ std::string TextOf(const Bio& bio) {
   return {text, static_cast<size_t>(length)};
 }
 
-std::string PemOf(const std::vector<Certificate>& chain) {
+// `write`: with what an authority is trusted for or, since gRPC does not read that in a chain,
+// without.
+std::string PemOf(const std::vector<Certificate>& chain, decltype(&PEM_write_bio_X509) write) {
   const Bio writer(BIO_new(BIO_s_mem()));
-  for (const Certificate& certificate : chain) PEM_write_bio_X509(writer.get(), certificate.get());
+  for (const Certificate& certificate : chain) write(writer.get(), certificate.get());
   return TextOf(writer);
 }
 
@@ -125,7 +128,7 @@ absl::StatusOr<KeyPair> CheckKeyPair(const CertificateBytes& bytes, const Certif
     return Bad("tls-key", files.key,
                Concat("the key of the first certificate in ", files.certificate));
   }
-  KeyPair checked = {.key_and_chain = Concat(PemOf(key.get()), PemOf(chain)),
+  KeyPair checked = {.key_and_chain = Concat(PemOf(key.get()), PemOf(chain, PEM_write_bio_X509)),
                      .not_before = TimeOf(X509_get0_notBefore(own)),
                      .not_after = TimeOf(X509_get0_notAfter(own)),
                      .context = nullptr};
@@ -140,7 +143,7 @@ absl::StatusOr<ClientTrust> CheckClientTrust(const CertificateBytes& bytes,
   if (!files.client_ca.empty()) {
     ASSIGN_OR_RETURN(const std::vector<Certificate> authorities,
                      ReadChain("client-ca", bytes.certificates, files.client_ca));
-    checked.client_ca = PemOf(authorities);
+    checked.client_ca = PemOf(authorities, PEM_write_bio_X509_AUX);
   }
   if (!files.client_crl.empty()) {
     ASSIGN_OR_RETURN(checked.revocations,

@@ -37,7 +37,7 @@ bool IsSignedBy(X509_CRL* list, const Certificate& authority) {
 std::vector<Certificate> ReadCertificates(const std::string& pem) {
   const Bio reader = Reader(pem);
   std::vector<Certificate> all;
-  while (Certificate next{PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr)}) {
+  while (Certificate next{PEM_read_bio_X509_AUX(reader.get(), nullptr, nullptr, nullptr)}) {
     all.push_back(std::move(next));
   }
   ERR_clear_error();

@@ -3,6 +3,7 @@
 
 import datetime
 import ipaddress
+import ssl
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -52,6 +53,12 @@ class Pair:
     @property
     def cert_pem(self):
         return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def trusted_pem(self):
+        """The same with what it is trusted for behind it, which is nothing in particular."""
+        der = self.certificate.public_bytes(serialization.Encoding.DER) + b"\x30\x00"
+        return ssl.DER_cert_to_PEM_cert(der).replace("CERTIFICATE", "TRUSTED CERTIFICATE").encode()
 
     def key_pem(self, passphrase=None):
         protection = (
@@ -132,6 +139,14 @@ class World:
         self.flags = [f"--tls-cert={self.server.cert_path}", f"--tls-key={self.server.key_path}"]
         self.flags_for_clients = [f"--client-ca={self.authority.cert_path}", f"--client-crl={self.revocations}"]
 
+
+# What a bundle may hold in place of a certificate.
+BROKEN = {
+    "cut off": lambda pair: pair.cert_pem[:-60],  # Its end is missing, too.
+    "scrambled": lambda pair: pair.cert_pem.replace(b"M", b"!"),
+    "short": lambda pair: pair.cert_pem[:60] + pair.cert_pem[124:],
+    "empty": lambda pair: b"-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",
+}
 
 # Who must not get in over mutual TLS: what he shows, made in a world.
 STRANGERS = {

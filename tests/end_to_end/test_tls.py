@@ -278,7 +278,7 @@ def test_a_certificate_that_begins_soon_is_shown_once_it_does(site):
 
 def test_an_authority_of_clients_changes(site):
     newcomer = site.stranger.sign("newcomer")
-    both = site.authority.cert_pem + site.stranger.cert_pem
+    both = site.authority.cert_pem + site.stranger.trusted_pem
     certificates.replace(site.authority.cert_path, both)
     try:
 
@@ -387,6 +387,32 @@ def test_gemmctl_shows_and_checks_certificates(site, gemmctl):
     # Without a certificate: refused here where the address says so.
     without = run(gemmctl, mtls, ca)
     assert without.returncode == 2 and "options.tls.certificate_file" in without.stderr
+
+
+@pytest.mark.parametrize("state", certificates.BROKEN)
+def test_a_broken_authority_hides_no_other_from_gemmctl(site, gemmctl, tmp_path, state):
+    broken = certificates.BROKEN[state](site.stranger)
+    bundle = tmp_path / "bundle.pem"
+    for good in (site.authority.cert_pem, site.authority.trusted_pem):
+        bundle.write_bytes(site.stranger.cert_pem + broken + b"# The next one.\n" + good)
+        for command in ("health", "doctor"):
+            tls = [f"--address={site.address('tls')}", f"--tls-ca={bundle}"]
+            served = subprocess.run(
+                [gemmctl, "--timeout=60s", *tls, command],
+                env={}, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False,
+            )  # fmt: skip
+            assert served.returncode == 0, served
+            assert served.stderr.count(f'got "{bundle}", whose certificate 2 is broken') == 1
+    bundle.write_bytes(broken)
+    refused = run(gemmctl, f"--address={site.address('tls')}", f"--tls-ca={bundle}")
+    assert refused.returncode == 2
+    assert f'options.tls.ca_file: got "{bundle}", want certificates in PEM' in refused.stderr
+    # Without one of its own chain, servers would trust none of it.
+    bundle.write_bytes(site.client.cert_pem + broken)
+    own = [f"--tls-cert={bundle}", f"--tls-key={site.client.key_path}"]
+    ca = f"--tls-ca={site.authority.cert_path}"
+    refused = run(gemmctl, f"--address={site.address('mtls')}", ca, *own)
+    assert refused.returncode == 2 and "all of them whole" in refused.stderr
 
 
 def test_a_client_takes_no_certificate_that_has_expired(site, daemons, gemmctl):

@@ -33,7 +33,8 @@ class ClientOptions(TypedDict, total=False):
     keepalive_s: float  #: A vanished server is noticed after about this time, at least 10. 20.
     metadata: Metadata  #: Sent with every call.
     tls_ca: str  #: File of certificates, in PEM, of those who may have signed the server's. It and
-    #: the next three turn TLS on, as ``tls:`` before the address does. Those that gRPC trusts.
+    #: the next three turn TLS on, as ``tls:`` before the address does. Broken certificates are left
+    #: out, with a warning. Those that gRPC trusts.
     tls_cert: str  #: File of the client's own certificate, in PEM, for a server at ``mtls:``. None.
     tls_key: str  #: File of its private key. None.
     tls_server_name: str  #: What the server's certificate must bear. The host of the address.

@@ -463,6 +463,28 @@ def test_tls(serve, tmp_path):
             refused(gemmd.Unavailable, client.matmul, ONE, ONE)
 
 
+@pytest.mark.parametrize("state", certificates.BROKEN)
+def test_a_broken_authority_hides_no_other(serve, tmp_path, state):
+    authority = certificates.Authority(tmp_path)
+    stranger = certificates.Authority(tmp_path, "stranger")
+    server = authority.sign("server", names=["localhost"])
+    port = serve(FullAtFirst(0), grpc.ssl_server_credentials([(server.key_pem(), server.cert_pem)]))
+    broken = certificates.BROKEN[state](stranger)
+    bundle = tmp_path / "bundle.pem"
+    for good in (authority.cert_pem, authority.trusted_pem):
+        bundle.write_bytes(stranger.cert_pem + broken + b"# The next one.\n" + good)
+        with pytest.warns(RuntimeWarning, match="whose certificate 2 is broken and left out"):
+            with gemmd.Client(f"localhost:{port}", tls_ca=str(bundle)) as client:
+                assert client.matmul(ONE, ONE) == 3
+    bundle.write_bytes(broken)
+    error = refused(gemmd.InvalidArgument, gemmd.Client, "h:1", tls_ca=str(bundle))
+    assert error.field == "tls_ca" and str(bundle) in error.got
+    bundle.write_bytes(server.cert_pem + broken)
+    own = {"tls_cert": str(bundle), "tls_key": str(server.key_path)}
+    error = refused(gemmd.InvalidArgument, gemmd.Client, "h:1", **own)
+    assert error.field == "tls_cert" and "all of them whole" in error.want
+
+
 def test_mutual_tls(serve, tmp_path):
     authority = certificates.Authority(tmp_path)
     server, own = authority.sign("server"), authority.sign("client")
