@@ -22,7 +22,7 @@ from gemmd.channel import (
 )
 from gemmd.errors import Error, check_names, from_rpc_error
 from gemmd.methods import Method
-from gemmd.ownership import Owner
+from gemmd.ownership import SYNC, Owner, check_process
 from gemmd.part import Part
 from gemmd.product import Product, ProductOptions, build_request
 from gemmd.remote import RemoteTensor
@@ -51,7 +51,8 @@ class Client:
 
     Making one never blocks and never fails because of the server: connecting begins with the first
     call. A call that the server refused or lost with UNAVAILABLE is sent again by gRPC; no other failure
-    is, unless `ClientOptions.wait_when_full` says so. Any thread may use a client at any time.
+    is, unless `ClientOptions.wait_when_full` says so. Any thread may use a client at any time; a forked
+    child makes one of its own, and is refused by its parent's with `gemmd.FailedPrecondition`.
 
     Args:
         address: ``host:port``, ``tls:host:port`` or ``unix:/path``; ``dns:///host:port`` and ``ipv4:a:1,b:2`` stand for
@@ -62,7 +63,7 @@ class Client:
     def __init__(self, address: str, **settings: Unpack[ClientOptions]) -> None:
         check_names(settings.keys(), ClientOptions.__annotations__.keys())
         self._settings = Settings(address, **settings)
-        self._owner = Owner()
+        self._owner = Owner(self)
         self._lanes = [self._connect()]
         self._lock = threading.Lock()
         self._calls: dict[str, Any] = {}
@@ -175,7 +176,7 @@ class Client:
     def stream(self, *, timeout: float | None = None) -> Stream:
         """A stream of products; ``timeout`` is that of the whole stream, None: it has none. It may use
         tensors if the client had its session when the stream began."""
-        return Stream(self._lanes[0], timeout, self._metadata(), self._settings.max_message_bytes)
+        return Stream(self._lane(0), timeout, self._metadata(), self._settings.max_message_bytes)
 
     def session(self, *, timeout: float | None = None) -> resident_pb2.OpenSessionResponse:
         """The client's session, which is opened if it is not: its token, with which another process
@@ -211,6 +212,7 @@ class Client:
 
     def _open_session(self, timeout: float | None) -> resident_pb2.OpenSessionResponse:
         """Also deletes what nobody has any more, so that what comes next has its room."""
+        self._owner.check("client")
         deadline = Deadline(self._settings.timeout if timeout is None else timeout)
         opened = self._session.open(deadline)
         while self._dropped:
@@ -226,6 +228,7 @@ class Client:
 
     def _lane(self, number: int) -> grpc.Channel:
         """One of the connections of a transfer, the first of which serves all other calls too."""
+        self._owner.check("client")
         with self._lock:
             while len(self._lanes) <= number:
                 self._lanes.append(self._connect())
@@ -239,6 +242,7 @@ class Client:
         return part.array(moving.download(self._lane, ref, span, lanes, self._metadata(), limit))
 
     def _connect(self) -> grpc.Channel:
+        check_process(SYNC)
         settings = self._settings
         if settings.credentials is None:
             return grpc.insecure_channel(settings.target, options=settings.options())
@@ -249,6 +253,7 @@ class Client:
     def _call(
         self, method: Method, request: Any, timeout: float | None, metadata: Metadata = ()
     ) -> Any:
+        self._owner.check("client")
         deadline = Deadline(self._settings.timeout if timeout is None else timeout)
         call = self._calls.get(method.path)
         if call is None:

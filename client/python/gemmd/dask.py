@@ -90,7 +90,7 @@ def _hashable(value: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=16)
-def _daemons(addresses: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> _Daemons:
+def _daemons(_process: int, addresses: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> _Daemons:
     return _Daemons(addresses, cast(ClientOptions, dict(options)))
 
 
@@ -122,7 +122,7 @@ def _block(
     pairs = list(zip(a_blocks, b_blocks, strict=True))
     is_sum = len(pairs) > 1
     compute = _wrapping_sum if is_sum and _wraps(a_blocks[0], options) else _sum
-    return _daemons(*daemons).run(lambda client: compute(client, pairs, cast(dict[str, Any], options)))
+    return _daemons(os.getpid(), *daemons).run(lambda client: compute(client, pairs, cast(dict[str, Any], options)))
 
 
 _Pairs = list[tuple[np.ndarray, np.ndarray]]

@@ -1,19 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may end what: a forked child has copies of its parent's clients, streams and tensors, and none of them is
-its own."""
+"""What belongs to which process: a forked child has copies of its parent's clients, streams and tensors, and none of
+them is its own. It shares their connections with its parent, and has none of gRPC's threads that serve them."""
 
 from __future__ import annotations
 
 import os
+import weakref
 
 from gemmd.errors import FailedPrecondition
 
+SYNC, ASYNC = "grpc", "grpc.aio"
+
+_made: weakref.WeakSet[object] = weakref.WeakSet()
+# Kept until the child ends: gRPC closes the connections and cancels the calls of what nobody has any more, and these
+# are the parent's too.
+_inherited: list[object] = []
+os.register_at_fork(after_in_child=lambda: _inherited.extend(_made))
+
+_first_users: dict[str, int] = {}  # The process that connected first through each interface of gRPC.
+_is_fork_support_off = os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "").lower() in ("0", "f", "false", "n", "no")
+
 
 class Owner:
-    """The process that made something."""
+    """The process that made something with connections or calls of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, made: object) -> None:
         self._process = os.getpid()
+        _made.add(made)
 
     @property
     def is_here(self) -> bool:
@@ -24,3 +37,16 @@ class Owner:
         """Raises FailedPrecondition in any other process."""
         if not self.is_here:
             raise FailedPrecondition(f"{what}: got one of process {self._process}, want one of this process")
+
+
+def check_process(interface: str) -> None:
+    """To be called before a connection is made. Raises FailedPrecondition in a forked child in which calls would wait
+    for threads of gRPC's that only the parent has: gRPC starts others for SYNC alone, unless it is told not to."""
+    here = os.getpid()
+    for used, process in list(_first_users.items()):
+        if process != here and (_is_fork_support_off or used == interface == ASYNC):
+            raise FailedPrecondition(
+                f"process: got one that was forked after process {process} connected through {used}, "
+                "want one that is spawned, or forked before"
+            )
+    _first_users.setdefault(interface, here)

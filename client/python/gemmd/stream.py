@@ -38,7 +38,7 @@ class Stream:
         self._most_bytes = most_bytes
         self._condition = threading.Condition()
         self._queue = Queue()
-        self._owner = Owner()
+        self._owner = Owner(self)
         self._is_closed = False
         self._error: Error | None = None
         call = channel.stream_stream(*MULTIPLY_STREAM)

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A forked child ends nothing that is its parent's: neither by leaving a ``with``, nor by letting go of it."""
+"""A forked child ends nothing that is its parent's: neither by leaving a ``with``, nor by letting go of it. It can use
+nothing of it either, and is told so at once."""
 
 import asyncio
 import gc
 import os
+import pathlib
 import signal
+import subprocess
 import sys
 import traceback
+import weakref
 
 import gemmd
 import numpy as np
@@ -76,6 +80,140 @@ def test_clients_and_their_sessions(daemon):
         in_child(client.close)
         assert tensor.get() == 1
         assert client.matmul(ONE, ONE) == 1
+
+
+def test_clients_and_streams_that_are_let_go_of(daemon):
+    """gRPC would close their connections and cancel their calls."""
+    client = gemmd.Client(daemon.tcp)
+    held = {"client": client, "stream": client.stream()}
+    assert held["stream"].submit(ONE, ONE).result().array == 1
+    seen = {name: weakref.ref(each) for name, each in held.items()}
+    del client
+
+    def let_go():
+        held.clear()
+        gc.collect()
+        assert all(each() is not None for each in seen.values())
+
+    in_child(let_go)
+    assert held["stream"].submit(ONE, ONE).result().array == 1
+    held.pop("stream").close()
+    held.pop("client").close()
+    gc.collect()
+    assert all(each() is None for each in seen.values())  # Here they are gone.
+
+
+def calls_of(client, tensor):
+    """Every call about products, tensors and servers."""
+    return [
+        lambda: client.matmul(ONE, ONE),
+        lambda: client.multiply(ONE, ONE),
+        lambda: client.explain(ONE, ONE),
+        lambda: client.chain(ONE, tensor, name="d"),
+        lambda: client.chain(tensor, ONE, into=tensor),
+        lambda: client.put(ONE, lease=5),
+        lambda: client.tensor("x"),
+        client.tensors,
+        lambda: client.compress(tensor),
+        client.stream,
+        client.session,
+        client.devices,
+        client.kernels,
+        client.server_info,
+        client.statistics,
+        tensor.get,
+        tensor[:1].T.get,
+        lambda: tensor @ ONE,
+        lambda: ONE @ tensor,
+        lambda: tensor @ tensor,
+        tensor.refresh,
+        lambda: tensor.keep_alive(lease=5),
+        tensor.delete,
+    ]
+
+
+def refuses_all(client, tensor):
+    for call in calls_of(client, tensor):
+        refuses(call)
+
+
+def test_calls_of_inherited_clients(client):
+    """None waits for a thread that the child has not, whatever the parent did before, and does meanwhile."""
+    in_child(lambda: refuses(lambda: client.matmul(ONE, ONE)))
+    tensor = client.put(ONE)
+    in_child(lambda: refuses_all(client, tensor))
+    with client.stream() as stream:
+        under_way = [stream.submit(ONE, tensor) for _ in range(100)]
+        in_child(lambda: refuses_all(client, tensor))
+        assert [future.result().array for future in under_way] == [1] * 100
+    for call in calls_of(client, client.put(ONE, name="x"))[:2]:
+        call()
+
+
+def test_calls_of_inherited_asyncio_clients(daemon):
+    def awaited(call):
+        result = call()
+        return result.send(None) if asyncio.iscoroutine(result) else result
+
+    def refuses_all_awaited(client, tensor):
+        for call in calls_of(client, tensor):
+            refuses(lambda call=call: awaited(call))
+
+    async def main():
+        async with gemmd.aio.Client(daemon.tcp) as client:
+            tensor = await client.put(ONE)
+            in_child(lambda: refuses_all_awaited(client, tensor))
+            assert await tensor.get() == 1
+
+    asyncio.run(main())
+
+
+def test_new_clients_where_grpc_is_not_told_of_forks(daemon):
+    """As conftest.py has it: without gRPC's threads no call would ever end."""
+    with gemmd.Client(daemon.tcp) as client:
+        client.server_info()
+
+        def makes_another():
+            with pytest.raises(gemmd.FailedPrecondition, match="process: got one that was forked after"):
+                gemmd.Client(daemon.tcp).matmul(ONE, ONE)
+            with pytest.raises(gemmd.FailedPrecondition, match="process: got one that was forked after"):
+                asyncio.run(gemmd.aio.Client(daemon.tcp).matmul(ONE, ONE))
+
+        in_child(makes_another)
+
+
+DASK = """
+import sys
+import dask
+import dask.array as da
+import gemmd.dask
+import numpy as np
+
+a = np.arange(16, dtype=np.float32).reshape(4, 4)
+blocks = da.from_array(a, 2)
+d = gemmd.dask.matmul(blocks, blocks, sys.argv[1:])
+for options in (
+    {"scheduler": "threads"},
+    {"scheduler": "processes", "num_workers": 2, "multiprocessing.context": "fork"},
+):
+    with dask.config.set(options):
+        assert np.array_equal(d.compute(), a @ a)
+"""
+
+
+def test_worker_processes_of_dask(daemon):
+    """Those that are forked have clients of their own, which gRPC serves unless it is told not to."""
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
+    environment["PYTHONPATH"] = str(pathlib.Path(gemmd.__file__).parents[1])
+    subprocess.run([sys.executable, "-c", DASK, daemon.tcp], env=environment, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", DASK, daemon.tcp],
+        env=environment | {"GRPC_ENABLE_FORK_SUPPORT": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 1
+    assert "FAILED_PRECONDITION: process: got one that was forked after" in told.stderr
 
 
 def test_streams(client):

@@ -25,7 +25,7 @@ from gemmd.channel import (
 )
 from gemmd.errors import Error, check_names, from_rpc_error
 from gemmd.methods import Method
-from gemmd.ownership import Owner
+from gemmd.ownership import ASYNC, Owner, check_process
 from gemmd.part import Part
 from gemmd.product import Product, ProductOptions, build_request
 from gemmd.requests import (
@@ -52,7 +52,7 @@ class Client:
     def __init__(self, address: str, **settings: Unpack[ClientOptions]) -> None:
         check_names(settings.keys(), ClientOptions.__annotations__.keys())
         self._settings = Settings(address, **settings)
-        self._owner = Owner()
+        self._owner = Owner(self)
         self._lanes: list[grpc.aio.Channel] = []
         self._session = Session(
             self._lane, self._settings.session, self._settings.authorization
@@ -191,6 +191,7 @@ class Client:
         return await self._call(methods.STATISTICS, statistics_pb2.GetStatisticsRequest(), timeout)
 
     async def _open_session(self, timeout: float | None) -> resident_pb2.OpenSessionResponse:
+        self._owner.check("client")
         limit = self._settings.timeout if timeout is None else checked_timeout(timeout)
         opened = await self._session.open(limit)
         while self._dropped:
@@ -206,8 +207,10 @@ class Client:
 
     def _lane(self, number: int) -> grpc.aio.Channel:
         """As that of `gemmd.Client`; connections belong to the loop that makes them."""
+        self._owner.check("client")
         settings = self._settings
         while len(self._lanes) <= number:
+            check_process(ASYNC)
             if settings.credentials is None:
                 lane = grpc.aio.insecure_channel(settings.target, options=settings.options())
             else:
@@ -218,6 +221,7 @@ class Client:
         return self._lanes[number]
 
     async def _download(self, part: Part, connections: int, timeout: float | None) -> np.ndarray:
+        self._owner.check("client")
         span = part.byte_range()
         lanes = lanes_for(span.count, connections)
         limit = self._settings.timeout if timeout is None else checked_timeout(timeout)
