@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
-from gemmd.checks import whole
+from gemmd.checks import text, whole
 from gemmd.errors import refusal
 from gemmd.v1 import tensors_pb2
 
@@ -45,7 +45,7 @@ class BlockScale:
     def fill(self, message: tensors_pb2.BlockScale) -> None:
         """Writes the factors into a message."""
         factors = np.asarray(self.factors)
-        name = _BY_DTYPE.get(factors.dtype) if self.type is None else self.type
+        name = _BY_DTYPE.get(factors.dtype) if self.type is None else text("scale.type", self.type)
         wire = _WIRE_DTYPES.get(name or "")
         if name is None or wire is None:
             got = str(factors.dtype) if self.type is None else repr(self.type)

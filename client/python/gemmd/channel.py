@@ -11,8 +11,8 @@ from typing import Any, TypeAlias, TypedDict
 
 import grpc
 
-from gemmd.address import check_address, may_name_several, without_tls
-from gemmd.checks import file_name, flag, real, secret, text, whole
+from gemmd.address import check_address, is_unix, may_name_several, without_tls
+from gemmd.checks import file_name, flag, metadata, no_effect, pairs, real, secret, text, whole
 from gemmd.errors import Error, refusal
 from gemmd.security import check_token, has_tls, make_credentials
 
@@ -84,10 +84,17 @@ class Settings:
             "use_proxy": flag,
             "wait_when_full": flag,
             "session": secret,
+            "metadata": metadata,
+            "channel_options": pairs,
         }
         for name, check in checks.items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
+        for number, (name, value) in enumerate(self.channel_options):
+            if isinstance(value, str):
+                text(f"channel_options[{number}]: {name}", value)
         check_address(self.address)
+        if self.use_proxy and is_unix(self.target):
+            no_effect({"use_proxy": True}, ["use_proxy"], f"address {self.address}")
         files = (self.tls_ca, self.tls_cert, self.tls_key)
         is_encrypted = has_tls(self.address, *files, self.tls_server_name)
         if is_encrypted and self.credentials is not None:

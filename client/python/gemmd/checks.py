@@ -8,7 +8,8 @@ the field. So each value is checked here first. Every function raises InvalidArg
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from gemmd.errors import InvalidArgument, refusal
 
 _LONGEST_SHOWN = 80
+_METADATA_KEY = re.compile("[0-9a-z_.-]+")
 
 
 def whole(field: str, value: Any, least: int, most: int) -> int:
@@ -55,22 +57,72 @@ def flag(field: str, value: Any) -> bool:
 
 
 def text(field: str, value: Any) -> str:
-    """A str."""
+    """A str that messages take."""
     if not isinstance(value, str):
         raise refused(field, value, "text")
+    if not value.isprintable():  # No surrogate is.
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise refused(field, value, "text that has an encoding in UTF-8") from None
+        if "\0" in value:
+            raise refused(field, value, "text without NUL")
     return value
 
 
 def secret(field: str, value: Any) -> str:
-    """A str that no error shows."""
+    """A str for metadata that no error shows."""
     if not isinstance(value, str):
         raise refusal(field, f"a value of type {type(value).__name__}", "text")
+    if not _is_ascii(value):
+        raise refusal(field, f"{len(value)} characters", "printable ones of ASCII")
     return value
 
 
 def file_name(field: str, value: Any) -> str:
-    """The path of a file, as a str."""
-    return text(field, os.fspath(value) if isinstance(value, os.PathLike) else value)
+    """The path of a file, as a str; bytes that are no UTF-8 are surrogates in it."""
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str):
+        raise refused(field, value, "text")
+    return path
+
+
+def pairs(field: str, value: Any) -> list[tuple[str, Any]]:
+    """Pairs of a name and a value. No error shows a value, which may be a secret."""
+    want = "a pair of a name and a value"
+    try:
+        items = list(value)
+    except TypeError:
+        raise refusal(field, f"a value of type {type(value).__name__}", f"a list, each of it {want}") from None
+    for number, item in enumerate(items):
+        if not (isinstance(item, (tuple, list)) and len(item) == 2):
+            raise refusal(f"{field}[{number}]", f"a value of type {type(item).__name__}", want)
+        text(f"{field}[{number}]", item[0])
+    return [(name, each) for name, each in items]
+
+
+def metadata(field: str, value: Any) -> list[tuple[str, str | bytes]]:
+    """What gRPC takes as metadata. No error shows a value, which may be a secret."""
+    checked = pairs(field, value)
+    for number, (key, each) in enumerate(checked):
+        if not _METADATA_KEY.fullmatch(key):
+            raise refused(f"{field}[{number}]", key, "a name of a-z, 0-9, _, - and .")
+        is_good = isinstance(each, bytes) if key.endswith("-bin") else isinstance(each, str) and _is_ascii(each)
+        if not is_good:
+            want = "bytes for a name that ends with -bin, otherwise text of printable ASCII"
+            raise refusal(f"{field}[{number}]", f"another value of type {type(each).__name__} for {key}", want)
+    return checked
+
+
+def no_effect(options: Mapping[str, Any], names: Iterable[str], beside: str) -> None:
+    """Refuses the options of these names, which have no effect beside something else."""
+    for name in names:
+        if options.get(name) is not None:
+            raise refused(f"{name} beside {beside}", options[name], f"no {name}: it has no effect there")
+
+
+def _is_ascii(value: str) -> bool:
+    return value.isascii() and value.isprintable()
 
 
 def refused(field: str, value: Any, want: str) -> InvalidArgument:

@@ -20,6 +20,8 @@ from gemmd.channel import (
     checked_timeout,
     pause_before_retry,
 )
+from gemmd.checks import metadata as checked_metadata
+from gemmd.checks import text
 from gemmd.errors import Error, check_names, from_rpc_error
 from gemmd.methods import Method
 from gemmd.ownership import SYNC, Owner, check_process
@@ -155,7 +157,7 @@ class Client:
         """The session's tensors whose names match a pattern of ``*`` and ``?``; without one all, also
         those without a name."""
         self._open_session(timeout)
-        request = resident_pb2.ListTensorsRequest(pattern=pattern)
+        request = resident_pb2.ListTensorsRequest(pattern=text("pattern", pattern))
         listed = self._call(methods.LIST, request, timeout)
         return [RemoteTensor(self, info) for info in listed.tensors]
 
@@ -199,7 +201,7 @@ class Client:
         self, pattern: str = "", *, timeout: float | None = None
     ) -> list[registry_pb2.Kernel]:
         """The kernels whose names match a shell pattern."""
-        request = registry_pb2.ListKernelsRequest(name_pattern=pattern)
+        request = registry_pb2.ListKernelsRequest(name_pattern=text("pattern", pattern))
         return list(self._call(methods.LIST_KERNELS, request, timeout).kernels)
 
     def server_info(self, *, timeout: float | None = None) -> registry_pb2.GetServerInfoResponse:
@@ -255,6 +257,7 @@ class Client:
     ) -> Any:
         self._owner.check("client")
         deadline = Deadline(self._settings.timeout if timeout is None else timeout)
+        metadata = checked_metadata("metadata", metadata)
         call = self._calls.get(method.path)
         if call is None:
             call = self._lanes[0].unary_unary(*method)

@@ -23,10 +23,12 @@ from typing import Any, Unpack, cast
 import dask.array as da
 import numpy as np
 
+from gemmd.address import check_address
 from gemmd.channel import ClientOptions
+from gemmd.checks import refused, text
 from gemmd.client import Client
 from gemmd.elements import element_of, named_element
-from gemmd.errors import Unavailable, refusal
+from gemmd.errors import Unavailable, check_names, refusal
 from gemmd.product import ProductOptions
 
 # Options of a whole product that hold for every block of it as well.
@@ -181,8 +183,13 @@ def matmul(
         options: those of `gemmd.Client.matmul` that hold for every block; ``activation`` and
             ``out_type`` are for the sum.
     """
+    if isinstance(addresses, (str, bytes)):
+        raise refused("addresses", addresses, "a list of them")
     if not addresses:
         raise refusal("addresses", "none", "one or more")
+    for address in addresses:
+        check_address(text("address", address))
+    check_names((client_options or {}).keys(), ClientOptions.__annotations__.keys())
     unknown = options.keys() - _OPTIONS
     if unknown:
         raise refusal("options", ", ".join(sorted(unknown)), ", ".join(sorted(_OPTIONS)))

@@ -74,9 +74,10 @@ def named_element(name: Any, field: str) -> Element:
     if isinstance(name, str) and name in ELEMENTS:
         return ELEMENTS[name]
     try:
-        return element_of(np.dtype(name), field)
-    except TypeError:
+        dtype = np.dtype(name)
+    except (TypeError, ValueError, SyntaxError):  # All three are what NumPy says of names that it does not know.
         raise refusal(field, repr(name), "a dtype or one of " + ", ".join(ELEMENTS)) from None
+    return element_of(dtype, field)
 
 
 def numbered_element(number: tensors_pb2.ElementType) -> Element:

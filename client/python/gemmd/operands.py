@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gemmd.blocks import BlockScale
-from gemmd.checks import real, refused
+from gemmd.checks import no_effect, real, refused
 from gemmd.elements import Element, pack, typed, unpack
 from gemmd.errors import DataLoss, refusal
 from gemmd.v1 import tensors_pb2
@@ -23,6 +23,7 @@ class StoredOperand:
     """What is an operand without being an array: a tensor on the server, or packed bytes. It has a shape."""
 
     __slots__ = ()
+    has_scale = False  # Whether it brings its factors along.
 
     def as_operand(self, batch: int) -> tuple[tensors_pb2.Operand, memoryview | None]:
         """The wire's message for a product of so many matrices, and the bytes that belong into it."""
@@ -92,6 +93,9 @@ def operand_of(
     its bytes."""
     batch = math.prod(leading)
     if not isinstance(operand, np.ndarray):
+        no_effect({f"{field}_type": type_name}, [f"{field}_type"], f"{field}, which has a type")
+        if operand.has_scale:
+            no_effect({f"{field}_scale": scale}, [f"{field}_scale"], f"{field}, which has factors")
         message, data = operand.as_operand(batch)
     else:
         array, element = typed(operand, type_name, field)

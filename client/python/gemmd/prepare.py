@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmd.blocks import MOST_PER_BLOCK, BlockScale, factors_of
-from gemmd.checks import refused, whole
+from gemmd.checks import no_effect, refused, whole
 from gemmd.elements import Element, named_element, pack, typed
 from gemmd.errors import refusal
 from gemmd.operands import StoredOperand, operand_of
@@ -60,6 +60,7 @@ class QuantizedMatrix(StoredOperand):
 
     array: np.ndarray
     scale: np.ndarray | BlockScale
+    has_scale = True
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -236,12 +237,15 @@ def quantize(
     """
     element = named_element(type, "type")
     if block is not None:
+        no_effect({"per": None if per == "matrix" else per}, ["per"], "block")
         array = np.asarray(values, np.float32)
         if array.ndim != 2:
             raise refusal("values.shape", array.shape, "rows and columns")
         if k_axis not in (0, 1):
             raise refusal("k_axis", k_axis, "0 or 1")
         return _quantize_blocks(array, element, block, factors, along_rows=k_axis == 1)
+    only_with_blocks = {"factors": None if factors == "f32" else factors, "k_axis": None if k_axis == 1 else k_axis}
+    no_effect(only_with_blocks, only_with_blocks, "no block")
     if element.name not in _LARGEST:
         raise refusal("type", element.name, "e4m3, e5m2, s8 or u8")
     array = np.asarray(values, np.float32)
@@ -259,8 +263,8 @@ def quantize(
     if per not in axes:
         raise refusal("per", repr(per), "matrix, row or column")
     magnitude = np.abs(array).max(axis=axes[per], keepdims=True, initial=0)
-    factors = (magnitude.astype(np.float64) / largest).astype(np.float32)
+    scale = (magnitude.astype(np.float64) / largest).astype(np.float32)
     # Zeros need no factor, and the least magnitudes none that would be 0.
-    factors[factors == 0] = 1
-    scaled = np.clip(array / factors.astype(np.float64), -largest, largest)
-    return QuantizedMatrix(_nearest(scaled, element), factors.reshape(-1))
+    scale[scale == 0] = 1
+    scaled = np.clip(array / scale.astype(np.float64), -largest, largest)
+    return QuantizedMatrix(_nearest(scaled, element), scale.reshape(-1))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmd.blocks import BlockScale
-from gemmd.checks import flag, real, refused, text
+from gemmd.checks import flag, no_effect, real, refused, text
 from gemmd.elements import named_element, numbered_element, typed
 from gemmd.errors import (
     WHERE_TOO_LONG,
@@ -217,6 +217,8 @@ def _set_output(
     output: tensors_pb2.OutputSpec, shape: tuple[int, ...], options: ProductOptions
 ) -> None:
     out, out_type = options.get("out"), options.get("out_type")
+    if out is not None:
+        no_effect(options, ["order", "writable"], "out")
     match options.get("order", "C"):
         case "C":
             output.order = ROW_MAJOR
@@ -321,7 +323,7 @@ def build_request(a: Any, b: Any, options: ProductOptions) -> Request:
     message = gemm_pb2.MultiplyRequest(m=m, n=n, k=k)
     if leading:
         message.batch = math.prod(leading)
-    request = Request(message, {}, shape, options.get("out"), options.get("writable", True))
+    request = Request(message, {}, shape, options.get("out"), flag("writable", options.get("writable", True)))
     for name, operand in (("a", a), ("b", b)):
         type_name, scale = options.get(f"{name}_type"), options.get(f"{name}_scale")
         _lend(request, name, *operand_of(operand, leading, type_name, scale, name))

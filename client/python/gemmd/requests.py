@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, TypedDict, cast
 
-from gemmd.checks import flag, real, text
-from gemmd.errors import check_names, refusal
+from gemmd.checks import flag, no_effect, real, refused, text
+from gemmd.errors import check_names
 from gemmd.part import OwnedTensor, TensorView
 from gemmd.product import ProductOptions, Request, build_request
 from gemmd.v1 import registry_pb2, resident_pb2, tensors_pb2
@@ -60,8 +60,7 @@ def keep_message(options: KeepOptions) -> tensors_pb2.NewTensor:
 def chain_request(a: Any, b: Any, options: ChainOptions) -> Request:
     """The request for a product whose D stays on the server."""
     check_names(options.keys(), ChainOptions.__annotations__.keys())
-    if options.get("out") is not None:
-        raise refusal("out", "an array", "none: D stays on the server")
+    no_effect(options, ["out", "writable"], "a D that stays on the server")
     own = KeepOptions.__annotations__.keys() | {"into"}
     product = {name: value for name, value in options.items() if name not in own}
     request = build_request(a, b, cast(ProductOptions, product))
@@ -69,6 +68,9 @@ def chain_request(a: Any, b: Any, options: ChainOptions) -> Request:
     if into is None:
         request.message.d.new_tensor.CopyFrom(keep_message(options))
     else:
+        if not isinstance(into, TensorView):
+            raise refused("into", into, "a tensor or a part of one")
+        no_effect(options, [*KeepOptions.__annotations__, "order"], "into")
         request.message.d.tensor.CopyFrom(into.as_destination())
     return request
 
@@ -86,6 +88,9 @@ def compress_request(
 ) -> resident_pb2.CompressRequest:
     """The request for a 2:4 tensor."""
     check_names(options.keys(), KeepOptions.__annotations__.keys())
+    for field, given in (("tensor", tensor), ("mask", mask)):
+        if not isinstance(given, OwnedTensor) and (field == "tensor" or given is not None):
+            raise refused(field, given, "all of a tensor on the server")
     request = resident_pb2.CompressRequest(tensor=tensor.ref, keep=keep_message(options))
     if mask is not None:
         request.mask.CopyFrom(mask.ref)
@@ -106,6 +111,6 @@ def keep_alive_request(
 
 def tensor_ref(which: str | bytes) -> tensors_pb2.TensorRef:
     """A tensor by its name or its handle."""
-    if isinstance(which, str):
-        return tensors_pb2.TensorRef(name=which)
-    return tensors_pb2.TensorRef(handle=which)
+    if isinstance(which, bytes):
+        return tensors_pb2.TensorRef(handle=which)
+    return tensors_pb2.TensorRef(name=text("tensor", which))

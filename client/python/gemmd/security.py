@@ -101,7 +101,7 @@ def _read(option: str, path: str, mark: bytes) -> bytes:
     want = f"a file of PEM with a {mark.decode()}"
     try:
         data = pathlib.Path(path).read_bytes()
-    except OSError:
+    except (OSError, ValueError):  # The latter for what is no path, such as one with NUL.
         raise refusal(option, repr(path), want) from None
     if mark not in data:
         raise refusal(option, repr(path), want)

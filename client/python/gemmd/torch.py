@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from gemmd.checks import no_effect
 from gemmd.client import Client
 from gemmd.elements import named_element
 from gemmd.errors import NotFound, check_names, refusal
@@ -281,4 +282,5 @@ def offload(
     Results have the type that PyTorch gives them.
     """
     check_names(options.keys(), ProductOptions.__annotations__.keys())
+    no_effect(options, ["a_type", "b_type", "bias", "out", "out_type"], "offload, which takes PyTorch's own")
     return Offload(client, type, matmul_type, options)

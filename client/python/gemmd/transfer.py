@@ -16,7 +16,7 @@ import numpy as np
 
 from gemmd.blocks import BlockScale
 from gemmd.channel import Deadline
-from gemmd.checks import text, whole
+from gemmd.checks import flag, no_effect, text, whole
 from gemmd.elements import typed
 from gemmd.errors import DataLoss, DeadlineExceeded, Error, Unavailable, check_names, refusal
 from gemmd.operands import bytes_of, lines_of, scale_values
@@ -58,9 +58,13 @@ class Upload:
             options.get("scale"),
             options.get("element_type"),
         )
+        wants = {name: flag(name, options[name]) for name in ("sparse", "sha256") if options.get(name) is not None}
         if isinstance(array, QuantizedMatrix):
-            array, scale = array.array, array.scale if scale is None else scale
-        if options.get("sparse") and not isinstance(array, SparseMatrix):
+            no_effect(options, ["scale"], "an array that has factors")
+            array, scale = array.array, array.scale
+        if isinstance(array, SparseMatrix):
+            no_effect(options, ["sparse", "element_type"], "what pack24 has made")
+        if wants.get("sparse") and not isinstance(array, SparseMatrix):
             array = pack24(array, type=element_type)
         if isinstance(array, SparseMatrix):
             element, data = array.element, array.data.data
@@ -83,7 +87,7 @@ class Upload:
         begin = resident_pb2.PutBegin(spec=spec, keep=keep_message(options))
         if options.get("device") is not None:
             begin.device = text("device", options["device"])
-        if options.get("sha256"):
+        if wants.get("sha256"):
             begin.sha256 = hashlib.sha256(data).digest()
         lanes = lanes_for(data.nbytes, options.get("connections", 0))
         return Upload(begin, data, bool(matrices), lanes)

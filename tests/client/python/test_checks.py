@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from gemmd import methods
 from gemmd.channel import Settings, checked_timeout
+from gemmd.part import OwnedTensor
 from gemmd.product import build_request
-from gemmd.requests import keep_alive_request, keep_message
+from gemmd.requests import chain_request, keep_alive_request, keep_message, tensor_ref
 from gemmd.transfer import Upload, lanes_for
-from gemmd.v1 import tensors_pb2
+from gemmd.v1 import resident_pb2, tensors_pb2
 
 ONE = np.ones((1, 1), np.float32)
 S8 = np.ones((1, 1), np.int8)
@@ -226,3 +227,117 @@ def test_matrices_beyond_a_batch(client):
             batch[index]
         assert (raised.value.field, raised.value.got) == ("index of matrices", str(index))
     assert len(list(batch)) == 3  # It ends with an IndexError.
+
+
+VIEW = OwnedTensor(None, resident_pb2.TensorInfo(handle=b"x", spec=resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_F32, rows=1, columns=1)))
+EIGHT = gemmd.quantize(ONE, "e4m3")
+
+
+@pytest.mark.parametrize(
+    "call, options, ignored, beside",
+    [
+        *[
+            (chain_request, {"into": VIEW} | option, *option, "into")
+            for option in ({"name": "d"}, {"pinned": False}, {"lease": 0}, {"order": "C"})
+        ],
+        (chain_request, {"out": ONE}, "out", "a D that stays on the server"),
+        (chain_request, {"writable": True}, "writable", "a D that stays on the server"),
+        (build_request, {"out": ONE.copy(), "order": "F"}, "order", "out"),
+        (build_request, {"out": ONE.copy(), "writable": False}, "writable", "out"),
+    ],
+)
+def test_options_without_effect(call, options, ignored, beside):
+    error = refused(call, ONE, ONE, options)
+    assert (error.field, error.want) == (f"{ignored} beside {beside}", f"no {ignored}: it has no effect there")
+    rest = {name: value for name, value in options.items() if name != ignored}
+    assert call(ONE, ONE, rest)
+
+
+@pytest.mark.parametrize(
+    "call, field",
+    [
+        (lambda: build_request(EIGHT, ONE, {"a_scale": 2}), "a_scale beside a, which has factors"),
+        (lambda: build_request(ONE, EIGHT, {"b_type": "e4m3"}), "b_type beside b, which has a type"),
+        (lambda: build_request(VIEW, ONE, {"a_type": "tf32"}), "a_type beside a, which has a type"),
+        (lambda: build_request(gemmd.pack24(ONE), ONE, {"a_type": "tf32"}), "a_type beside a, which has a type"),
+        (lambda: Upload.of(EIGHT, {"scale": 2}), "scale beside an array that has factors"),
+        (lambda: Upload.of(gemmd.pack24(ONE), {"element_type": "tf32"}), "element_type beside what pack24 has made"),
+        (lambda: Upload.of(gemmd.pack24(ONE), {"sparse": False}), "sparse beside what pack24 has made"),
+        (lambda: gemmd.quantize(ONE, "e4m3", block=(1, 8), per="row"), "per beside block"),
+        (lambda: gemmd.quantize(ONE, "e4m3", factors="ue8m0"), "factors beside no block"),
+        (lambda: gemmd.quantize(ONE, "e4m3", k_axis=0), "k_axis beside no block"),
+        (lambda: Settings("unix:/x", use_proxy=True), "use_proxy beside address unix:/x"),
+    ],
+)
+def test_arguments_without_effect(call, field):
+    assert refused(call).field == field
+
+
+@pytest.mark.parametrize("value", ["\ud800", "a\0b", b"a", 1])
+def test_text_that_no_message_can_have(value):
+    for field in ("kernel", "device", "request_id"):
+        assert refused(build_request, ONE, ONE, {field: value}).field == field
+    assert refused(keep_message, {"name": value}).field == "name"
+    assert refused(Upload.of, ONE, {"device": value}).field == "device"
+    for field in ("activation", "bit_operation", "priority", "verify", "out_type", "accumulation_type", "order", "a_type"):
+        assert refused(build_request, ONE, ONE, {field: value}).field.removesuffix(".dtype") == field
+    if value != b"a":  # That is a handle.
+        assert refused(tensor_ref, value).field == "tensor"
+    for field in ("type", "per", "factors"):
+        arguments = {"type": "e4m3", "block": (1, 8)} | {field: value}
+        assert refused(gemmd.quantize, ONE, **arguments).field.removesuffix(".dtype").split()[0] == field
+    scale = gemmd.BlockScale(ONE, type=value)
+    assert refused(build_request, S8, S8, {"a_scale": scale}).field == "scale.type"
+    for kind in (gemmd.Client, gemmd.aio.Client):
+        for field in ("address", "tls_server_name", "token", "session", "tls_ca"):
+            error = refused(kind, **({"address": "tls:h:1"} | {field: value}))
+            assert error.field == field
+            assert field not in ("token", "session") or repr(value) not in str(error)
+        assert refused(kind, "h:1", channel_options=[("a", 1), (value, 1)]).field == "channel_options[1]"
+        with pytest.raises((gemmd.InvalidArgument, TypeError), match="pattern"):
+            client = kind("127.0.0.1:1", timeout=1)
+            client._open_session = lambda _: opened(kind)
+            result = client.tensors(value)
+            if asyncio.iscoroutine(result):
+                asyncio.run(result)
+
+
+def opened(kind):
+    """What a client does first, without a server."""
+    if kind is gemmd.aio.Client:
+        return asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "metadata, field",
+    [
+        (1, "metadata"),
+        ("a.secret", "metadata[0]"),
+        ({"ab": "a.secret"}, "metadata[0]"),
+        ([("a", "1"), ("b", "a.secret", "")], "metadata[1]"),
+        ([("a", "1"), (1, "2")], "metadata[1]"),
+        ([("a", "1"), ("\ud800", "2")], "metadata[1]"),
+        ([("A", "1")], "metadata[0]"),
+        ([("", "1")], "metadata[0]"),
+        ([("a", "a.secret\ud800")], "metadata[0]"),
+        ([("a", "a.secret\n")], "metadata[0]"),
+        ([("a", "a.secret\0")], "metadata[0]"),
+        ([("a", b"a.secret")], "metadata[0]"),
+        ([("a-bin", "a.secret")], "metadata[0]"),
+        ([("a", 1)], "metadata[0]"),
+    ],
+)
+def test_metadata(metadata, field):
+    for kind in (gemmd.Client, gemmd.aio.Client):
+        error = refused(kind, "h:1", metadata=metadata)
+        assert error.field == field and "a.secret" not in str(error)
+    with gemmd.Client("127.0.0.1:1") as client:
+        assert refused(client.matmul, ONE, ONE, metadata=metadata).field == field
+    given = (("a", "1 x"), ("b-bin", b"\0\xff"))
+    assert Settings("h:1", metadata=given).call_metadata == list(given)
+
+
+@pytest.mark.parametrize("field", ["sparse", "sha256"])
+def test_flags_of_uploads(field):
+    for value in ("no", 0, []):
+        assert refused(Upload.of, ONE, {field: value}).field == field

@@ -135,6 +135,9 @@ def test_client_options_of_lists(three, numbers):
     "shape, addresses, options, field",
     [
         ((4, 4), [], {}, "addresses"),
+        ((4, 4), "host:1", {}, "addresses"),
+        ((4, 4), ["host:1", "host"], {}, "address"),
+        ((4, 4), ["host:1", 1], {}, "address"),
         ((4, 4), ["host:1"], {"bias": np.zeros(4)}, "options"),
         ((4, 4, 4), ["host:1"], {}, "a and b"),
     ],

@@ -404,13 +404,16 @@ def test_a_session_is_joined_once_the_server_is_there(serve):
 
 @pytest.mark.parametrize("token", ["a\ntoken", "\ud800"])
 def test_a_session_that_cannot_be_asked_for(daemon, token):
-    """Neither message nor metadata can have such a token. Whoever waits is told at once, not after the timeout."""
-    with gemmd.Client(daemon.tcp, session=token) as client:
+    """Neither message nor metadata can have such a token, should one come to pass the check of the options. Whoever
+    waits is told at once, not after the timeout."""
+    with gemmd.Client(daemon.tcp) as client:
+        client._session._token = token
         error = refused(gemmd.Error, client.session, timeout=PATIENCE_S)
         assert error.code is not grpc.StatusCode.DEADLINE_EXCEEDED and "closed" not in str(error)
 
     async def main():
-        async with gemmd.aio.Client(daemon.tcp, session=token) as client:
+        async with gemmd.aio.Client(daemon.tcp) as client:
+            client._session.token = token
             with pytest.raises(gemmd.Error) as raised:
                 await client.session(timeout=PATIENCE_S)
             assert raised.value.code is not grpc.StatusCode.DEADLINE_EXCEEDED

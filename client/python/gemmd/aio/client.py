@@ -23,6 +23,8 @@ from gemmd.channel import (
     checked_timeout,
     pause_before_retry,
 )
+from gemmd.checks import metadata as checked_metadata
+from gemmd.checks import text
 from gemmd.errors import Error, check_names, from_rpc_error
 from gemmd.methods import Method
 from gemmd.ownership import ASYNC, Owner, check_process
@@ -134,7 +136,7 @@ class Client:
     ) -> list[RemoteTensor]:
         """As `gemmd.Client.tensors`."""
         await self._open_session(timeout)
-        request = resident_pb2.ListTensorsRequest(pattern=pattern)
+        request = resident_pb2.ListTensorsRequest(pattern=text("pattern", pattern))
         listed = await self._call(methods.LIST, request, timeout)
         return [RemoteTensor(self, info) for info in listed.tensors]
 
@@ -175,7 +177,7 @@ class Client:
         self, pattern: str = "", *, timeout: float | None = None
     ) -> list[registry_pb2.Kernel]:
         """As `gemmd.Client.kernels`."""
-        request = registry_pb2.ListKernelsRequest(name_pattern=pattern)
+        request = registry_pb2.ListKernelsRequest(name_pattern=text("pattern", pattern))
         return list((await self._call(methods.LIST_KERNELS, request, timeout)).kernels)
 
     async def server_info(
@@ -233,6 +235,7 @@ class Client:
         self, method: Method, request: Any, timeout: float | None, metadata: Metadata = ()
     ) -> Any:
         deadline = Deadline(self._settings.timeout if timeout is None else timeout)
+        metadata = checked_metadata("metadata", metadata)
         call = self._lane(0).unary_unary(*method)
         while True:
             try:
