@@ -17,6 +17,7 @@ from gemmd.wire import Buffer, fields, head, without
 
 MOST_UNANSWERED = 1024  # The server stops reading while so many are.
 _MOST_PRODUCTS = 256
+HEAD_BYTES = 32  # What a product takes in a message of several, beside its own bytes, at most.
 _MOST_BYTES = 4 << 20  # Of a message of several products.
 
 AnyFuture: TypeAlias = "concurrent.futures.Future[Product] | asyncio.Future[Product]"
@@ -30,17 +31,13 @@ class Pending:
     future: AnyFuture
     own_id: str  # The caller's; on the stream it has a number.
 
-    @property
-    def nbytes(self) -> int:
-        """About what it takes in a message."""
-        return 256 + sum(data.nbytes for _, data in self.request.lent.values())
-
 
 class Queue:
     """The products of a stream that wait for a message, and those that wait for an answer. The caller
-    guards it."""
+    guards it. No message is longer than `most_bytes`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = min(_MOST_BYTES, most_bytes)
         self._waiting: deque[Pending] = deque()
         self._unanswered: dict[str, Pending] = {}
         self._count = 0
@@ -64,23 +61,23 @@ class Queue:
         taken: list[Request] = []
         size = 0
         while self._waiting and len(taken) < _MOST_PRODUCTS:
-            size += self._waiting[0].nbytes
-            if taken and size > _MOST_BYTES:
+            size += self._waiting[0].request.nbytes + HEAD_BYTES
+            if taken and size > self._most_bytes:
                 break
             taken.append(self._waiting.popleft().request)
         return taken
 
     def answer(self, number: str, outcome: Answer | Error) -> None:
         """Gives a product's future its result."""
-        pending = self._unanswered.pop(number)
-        if pending.future.cancelled():
+        pending = self._unanswered.pop(number, None)
+        if pending is None or pending.future.cancelled():
             return
         if isinstance(outcome, Error):
             pending.future.set_exception(outcome)
             return
         try:
             product = pending.request.result(outcome)
-        except Error as error:
+        except Exception as error:  # Whatever it is, all other products have their answers.
             pending.future.set_exception(error)
             return
         product.request_id = pending.own_id

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gemmd.checks import refused
 from gemmd.elements import Element, numbered_element, unpack
 from gemmd.errors import OutOfRange, refusal
 from gemmd.operands import ROW_MAJOR, StoredOperand
@@ -66,8 +67,8 @@ class Part:
 
     def __getitem__(self, index: Any) -> Part:
         items = list(index) if isinstance(index, tuple) else [index]
-        if Ellipsis in items:
-            at = items.index(Ellipsis)
+        if dots := [at for at, item in enumerate(items) if item is Ellipsis]:
+            at = dots[0]
             items[at : at + 1] = [slice(None)] * (len(self.shape) - len(items) + 1)
         items += [slice(None)] * (len(self.shape) - len(items))
         if len(items) > len(self.shape):
@@ -85,7 +86,10 @@ class Part:
         if isinstance(item, slice):
             return dataclasses.replace(self, matrices=self.matrices.part(item, "matrices"))
         try:
-            at = range(self.matrices.count)[item]
+            # As Python counts, True is 1.
+            at = range(self.matrices.count)[None if isinstance(item, (bool, np.bool_)) else item]
+        except TypeError:
+            raise refused("index of matrices", item, "a whole number or a slice") from None
         except IndexError:
             want = f"one of a batch of {self.matrices.count}"
             raise OutOfRange(f"index of matrices: got {item}, want {want}") from None

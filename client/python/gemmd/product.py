@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gemmd.blocks import BlockScale
 from gemmd.checks import flag, no_effect, real, refused, text
-from gemmd.elements import named_element, numbered_element, typed
+from gemmd.elements import Element, named_element, numbered_element, typed
 from gemmd.errors import (
     WHERE_TOO_LONG,
     DataLoss,
@@ -119,9 +119,14 @@ class Request:
             pieces += nested(numbers[name].number, part.SerializeToString(), inner, data)
         return pieces
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the serialised message."""
+        return sum(memoryview(piece).nbytes for piece in self.pieces())
+
     def check_size(self, most_bytes: int) -> None:
         """Raises ResourceExhausted, as gRPC would once all of it has been copied, where the message is longer."""
-        size = self.message.ByteSize() + sum(data.nbytes for _, data in self.lent.values())
+        size = self.nbytes
         if size > most_bytes:
             raise ResourceExhausted(
                 f"request: got {size} bytes, want at most {most_bytes}: {WHERE_TOO_LONG}"
@@ -213,6 +218,14 @@ def _order(array: np.ndarray) -> tensors_pb2.Order:
     return COLUMN_MAJOR
 
 
+def _check_takes(out: np.ndarray, element: Element) -> None:
+    """Whether D can be written to an array, before it is computed."""
+    try:
+        np.copyto(np.empty(0, out.dtype), np.empty(0, element.dtype))
+    except TypeError:
+        raise refusal("out.dtype", out.dtype, f"one to which {element.dtype} can be converted") from None
+
+
 def _set_output(
     output: tensors_pb2.OutputSpec, shape: tuple[int, ...], options: ProductOptions
 ) -> None:
@@ -236,7 +249,10 @@ def _set_output(
         output.order = _order(out)
         out_type = out.dtype if out_type is None else out_type
     if out_type is not None:
-        output.type = named_element(out_type, "out_type").number
+        element = named_element(out_type, "out_type")
+        output.type = element.number
+        if out is not None:
+            _check_takes(out, element)
 
 
 # How each of these is checked, and its name in the message.

@@ -13,7 +13,7 @@ import grpc
 
 from gemmd.channel import Metadata, checked_timeout
 from gemmd.errors import Cancelled, Error, Unavailable, from_rpc_error
-from gemmd.joint import MOST_UNANSWERED, Queue
+from gemmd.joint import HEAD_BYTES, MOST_UNANSWERED, Queue
 from gemmd.methods import MULTIPLY_STREAM
 from gemmd.ownership import Owner
 from gemmd.product import Product, ProductOptions, Request, build_request
@@ -37,7 +37,7 @@ class Stream:
     ) -> None:
         self._most_bytes = most_bytes
         self._condition = threading.Condition()
-        self._queue = Queue()
+        self._queue = Queue(most_bytes)
         self._owner = Owner(self)
         self._is_closed = False
         self._error: Error | None = None
@@ -51,7 +51,7 @@ class Stream:
         """Sends a product, as `gemmd.Client.multiply` has it. Blocks while 1024 are unanswered."""
         self._owner.check("stream")
         request = build_request(a, b, options)
-        request.check_size(self._most_bytes)
+        request.check_size(self._most_bytes - HEAD_BYTES)
         future: Future[Product] = Future()
         future.set_running_or_notify_cancel()
         with self._condition:

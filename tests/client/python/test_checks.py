@@ -3,6 +3,7 @@
 gRPC ignores some of them and messages round or wrap others."""
 
 import asyncio
+import concurrent.futures
 import decimal
 import fractions
 import math
@@ -11,13 +12,13 @@ import gemmd
 import ml_dtypes
 import numpy as np
 import pytest
-from gemmd import methods
+from gemmd import joint, methods
 from gemmd.channel import Settings, checked_timeout
 from gemmd.part import OwnedTensor
-from gemmd.product import build_request
+from gemmd.product import Answer, build_request
 from gemmd.requests import chain_request, keep_alive_request, keep_message, tensor_ref
 from gemmd.transfer import Upload, lanes_for
-from gemmd.v1 import resident_pb2, tensors_pb2
+from gemmd.v1 import gemm_pb2, resident_pb2, tensors_pb2
 
 ONE = np.ones((1, 1), np.float32)
 S8 = np.ones((1, 1), np.int8)
@@ -341,3 +342,55 @@ def test_metadata(metadata, field):
 def test_flags_of_uploads(field):
     for value in ("no", 0, []):
         assert refused(Upload.of, ONE, {field: value}).field == field
+
+
+@pytest.mark.parametrize(
+    "dtype, bad, good",
+    [(np.int32, "f32", "s8"), (bool, "f64", "b1"), (np.int8, "bf16", "s32"), (ml_dtypes.bfloat16, None, "f32"), (np.float64, None, "bf16")],
+)
+def test_arrays_that_do_not_take_d(dtype, bad, good):
+    """Before it is computed."""
+    out = np.ones((1, 1), dtype)
+    assert bad is None or refused(build_request, ONE, ONE, {"out": out, "out_type": bad}).field == "out.dtype"
+    for fitting in (good, dtype):
+        assert build_request(ONE, ONE, {"out": out, "out_type": fitting})
+
+
+@pytest.mark.parametrize("index", [True, np.True_, "0", 0.0, None, np.array([0, 1]), [0]])
+def test_matrices_that_are_no_number(index):
+    spec = resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_F32, rows=1, columns=1, matrices=3)
+    part = OwnedTensor(None, resident_pb2.TensorInfo(handle=b"x", spec=spec))._part
+    assert refused(lambda: part[index]).field == "index of matrices"
+    assert part[np.int8(1), ...].matrices.first == part[..., :, :].matrices.first + 1
+
+
+def queued(queue, *requests):
+    futures = [concurrent.futures.Future() for _ in requests]
+    for request, future in zip(requests, futures, strict=True):
+        queue.add(request, future)
+    return futures
+
+
+def test_messages_of_several_products_are_no_longer_than_the_limit():
+    """gRPC would end the whole stream."""
+    for most in (200, 1000, 10**9):
+        queue = joint.Queue(most)
+        queued(queue, *(build_request(np.ones((1, k), np.float32), np.ones((k, 1), np.float32), {}) for k in range(16)))
+        sizes = []
+        while taken := queue.take():
+            sizes.append((len(taken), len(joint.serialize_joint(taken))))
+        assert sum(count for count, _ in sizes) == 16
+        assert all(count == 1 or size <= most for count, size in sizes)
+    assert len(sizes) == 1  # And as long as they may be.
+
+
+def test_an_answer_that_cannot_be_read_is_that_of_its_product_alone():
+    queue = joint.Queue(1 << 20)
+    first, second = queued(queue, build_request(ONE, ONE, {}), build_request(ONE, ONE, {}))
+    answer = gemm_pb2.MultiplyResponse(d=tensors_pb2.Matrix(rows=1, columns=1, batch=1, type=99, data=b"1234"))
+    queue.answer("7", gemmd.Unavailable("nobody asked"))
+    queue.answer("0", Answer.parse(answer.SerializeToString()))
+    assert isinstance(first.exception(0), Exception)
+    answer.d.type, answer.d.order = tensors_pb2.ELEMENT_TYPE_F32, tensors_pb2.ORDER_ROW_MAJOR
+    queue.answer("1", Answer.parse(answer.SerializeToString()))
+    assert second.result(0).array.shape == (1, 1)
