@@ -18,6 +18,7 @@ proto/kserve/v2:
 proto/reflection/v1alpha:
 proto/health/v1:
 
+kernels/option:             <std> <cli>
 kernels/mma:                <small>
 kernels:                    kernels/mma kernels/cpu kernels/sim kernels/cuda
                             <std> <posix> <absl>
@@ -40,7 +41,7 @@ kernels/cuda/device/ptx:    kernels/mma
 kernels/cuda/device/**:     kernels kernels/mma kernels/cuda kernels/cuda/groups
                             kernels/cuda/operands kernels/cuda/device/ptx
                             <std> <absl> <cuda>
-kernels/bench:              kernels kernels/mma kernels/cpu kernels/sim kernels/bench/gpu
+kernels/bench:              kernels kernels/option kernels/mma kernels/cpu kernels/sim kernels/bench/gpu
                             <std> <posix> <absl> <blas> <cli> <json>
 kernels/bench/gpu:          kernels kernels/mma kernels/bench kernels/cuda/device/**
                             <std> <posix> <absl> <cuda> <json>
@@ -73,7 +74,7 @@ server/kserve:              server/wire server/metrics server/scheduling server/
                             server/device server/crossing server/system kernels kernels/mma
                             proto proto/gemmd/v1 proto/kserve/v2
                             <std> <absl> <grpc> <protobuf>
-server:                     server/kserve server/wire server/metrics server/scheduling server/trust
+server:                     kernels/option server/kserve server/wire server/metrics server/scheduling server/trust
                             server/store server/device server/crossing server/system kernels kernels/mma kernels/cpu
                             <std> <posix> <absl> <grpc> <spdlog> <cli> <linux>
 
@@ -83,12 +84,12 @@ client:                     client/gemmd client/gemmd/health proto proto/gemmd/v
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>
 client/matrix:              client client/gemmd proto/gemmd/v1
                             <std> <posix> <absl> <json>
-client/terminal:            client client/gemmd proto/gemmd/v1
+client/terminal:            client client/gemmd proto/gemmd/v1 kernels/option
                             <std> <posix> <absl> <cli> <json>
 client/gemmctl:             client client/gemmd client/matrix client/terminal proto/gemmd/v1
                             <std> <posix> <absl> <protobuf> <cli> <json>
 client/load:                client client/gemmd client/matrix client/terminal proto/gemmd/v1
-                            client/load/report
+                            client/load/report kernels/option
                             <std> <posix> <absl> <cli> <json> <prometheus>
 client/load/report:         client client/gemmd client/matrix client/terminal proto/gemmd/v1
                             client/load

@@ -85,7 +85,9 @@ wall 'server*' 'proto/reflection/*' server/wire
 wall 'server*' '<protobuf>' server/wire server/kserve
 wall 'server*' '<grpc>' server/wire server/kserve server
 wall '*' '<crypto>' server/metrics server/store server/wire server/trust client
-wall 'client*' 'kernels*'
+wall 'client*' kernels
+wall 'client*' 'kernels/[!o]*'
+wall 'kernels/option' '[!<]*'
 wall 'client*' 'server*'
 # Of the daemon's folders each knows only those before it, and nobody knows the worker.
 wall '*' 'server/worker*' 'server/worker/*'

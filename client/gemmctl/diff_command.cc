@@ -251,8 +251,7 @@ CommandRun AddDiff(CLI::App& app) {
       .Check(RefuseChips)
       .TypeName("NAME,NAME,...")
       .Group("Comparison");
-  AddOption(app, "--worst", flags->worst, "Number of elements to list, the worst first")
-      .BeNonNegative()
+  AddOption(app, "--worst", flags->worst, "Number of elements to list, the worst first", 0)
       .ShowDefault()
       .TypeName("N")
       .Group("Comparison");

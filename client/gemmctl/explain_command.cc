@@ -130,15 +130,13 @@ CommandRun AddExplain(CLI::App& app) {
                 "type, predicted time and error")
           .TypeName("FILE")
           .Group("Model");
-  AddOption(app, "--rows", flags->rows, "Rows of the activations that each layer multiplies")
-      .BePositive()
+  AddOption(app, "--rows", flags->rows, "Rows of the activations that each layer multiplies", 1)
       .ShowDefault()
       .Need(model)
       .TypeName("M")
       .Group("Model");
   AddOption(app, "--max-error", flags->max_error,
-            "Largest error of weights that the best type of a layer may have")
-      .BeNonNegative()
+            "Largest error of weights that the best type of a layer may have", 0)
       .ShowDefault()
       .Need(model)
       .TypeName("E")

@@ -189,7 +189,7 @@ CommandRun AddFragment(CLI::App& app) {
   const CommandOption operand =
       AddChoice(app, "--operand", flags->operand, "Operand to draw (default: all)",
                 {"a", "b", "c", "d", "metadata"});
-  AddOption(app, "--selector", flags->selector, "Sparsity selector of the metadata")
+  AddOption(app, "--selector", flags->selector, "Sparsity selector of the metadata", 0)
       .ShowDefault()
       .TypeName("S");
   const CommandOption svg =

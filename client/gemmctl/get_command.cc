@@ -143,9 +143,8 @@ CommandRun AddGet(CLI::App& app) {
             "The .npy file to write, dense also where the tensor is 2:4; - is standard output")
       .Require();
   AddOption(app, "--connections", flags->connections,
-            "Connections that carry the bytes, 1 to 16 (default: 1 up to 8 MiB, 4 for more)")
-      .TypeName("N")
-      .BeNonNegative();
+            "Connections that carry the bytes, 1 to 16 (default: 1 up to 8 MiB, 4 for more)", 1, 16)
+      .TypeName("N");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunGet(global, *flags, console);
   };

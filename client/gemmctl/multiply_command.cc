@@ -35,6 +35,8 @@
 namespace gemmd {
 namespace {
 
+constexpr int64_t kMaxCalls = 1'000'000'000;
+
 constexpr char kMultiplyHelp[] =
     "Examples:\n"
     "  gemmctl multiply A.npy B.npy -o D.npy                 D = A B\n"
@@ -312,14 +314,13 @@ CommandRun AddMultiply(CLI::App& app) {
       .TypeName("@NAME")
       .Group("Output");
   AddOption(app, "--repeat", flags->repeat,
-            "Number of calls; several are reported by min, p50 and p99 of every stage")
-      .BePositive()
+            "Number of calls; several are reported by min, p50 and p99 of every stage", 1,
+            kMaxCalls)
       .ShowDefault()
       .TypeName("N")
       .Group("Output");
   AddOption(app, "--warmup", flags->warmup,
-            "Number of calls ahead of the measured ones, which are not reported")
-      .BeNonNegative()
+            "Number of calls ahead of the measured ones, which are not reported", 0, kMaxCalls)
       .ShowDefault()
       .TypeName("N")
       .Group("Output");

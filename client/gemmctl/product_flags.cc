@@ -25,8 +25,7 @@ void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
       .TypeName("M,N,K")
       .Group(group);
   AddOption(app, "--batch", flags.batch,
-            "Number of products in the batch; a two-dimensional file serves all of them")
-      .BeNonNegative()
+            "Number of products in the batch; a two-dimensional file serves all of them", 0)
       .TypeName("N")
       .Group(group);
   AddOption(app, "--seed", flags.seed, "Seed of the random matrices")

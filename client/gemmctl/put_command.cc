@@ -105,9 +105,8 @@ CommandRun AddPut(CLI::App& app) {
           "Hash it first: nothing is sent where the session has these bytes, and what is sent is "
           "checked");
   AddOption(app, "--connections", flags->connections,
-            "Connections that carry the bytes, 1 to 16 (default: 1 up to 8 MiB, 4 for more)")
-      .TypeName("N")
-      .BeNonNegative();
+            "Connections that carry the bytes, 1 to 16 (default: 1 up to 8 MiB, 4 for more)", 1, 16)
+      .TypeName("N");
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
     return RunPut(global, *flags, console);
   };

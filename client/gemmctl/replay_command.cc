@@ -94,7 +94,7 @@ ExitCode RunReplay(const GlobalFlags& global, const ReplayFlags& flags, const Co
 CommandRun AddReplay(CLI::App& app) {
   auto flags = std::make_unique<ReplayFlags>();
   SetFooter(app, kReplayHelp);
-  AddOption(app, "ID", flags->id, "Number of the incident, as `gemmctl incidents` lists it")
+  AddOption(app, "ID", flags->id, "Number of the incident, as `gemmctl incidents` lists it", 1)
       .TypeName("N")
       .Require();
   AddOption(app, "--kernel", flags->kernel,

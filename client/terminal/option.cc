@@ -2,16 +2,17 @@
 #include "client/terminal/option.h"
 
 #include <CLI/CLI.hpp>
-#include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/terminal/type_names.h"
 #include "client/terminal/usage.h"
+#include "kernels/option/decimal.h"
+#include "kernels/option/number.h"
 
 namespace gemmd {
 namespace {
@@ -21,25 +22,12 @@ std::string GotWant(const std::string& got, const std::string& want) {
   return absl::StrCat("got ", got, ", want ", want);
 }
 
-std::optional<double> NumberOf(const std::string& text) {
-  double number = 0;
-  if (!absl::SimpleAtod(text, &number)) return std::nullopt;
-  return number;
-}
-
-std::string RefuseBelowZero(const std::string& text) {
-  const std::optional<double> number = NumberOf(text);
-  return number && *number >= 0 ? "" : GotWant(text, "a number from 0 on");
-}
-
 std::optional<std::vector<int64_t>> ShapeOf(const std::string& text, const ShapeRule& rule) {
   std::vector<int64_t> shape;
   for (const absl::string_view part : absl::StrSplit(text, absl::ByAnyChar(",x"))) {
-    int64_t extent = 0;
-    if (!absl::SimpleAtoi(part, &extent) || extent < rule.least || extent > rule.most) {
-      return std::nullopt;
-    }
-    shape.push_back(extent);
+    const auto extent = ParseDecimal<int64_t>({part.data(), part.size()});
+    if (!extent || *extent < rule.least || *extent > rule.most) return std::nullopt;
+    shape.push_back(*extent);
   }
   const bool is_right = rule.least_extents <= shape.size() && shape.size() <= rule.most_extents;
   return is_right ? std::make_optional(std::move(shape)) : std::nullopt;
@@ -52,6 +40,13 @@ std::string TextOf(const ShapeRule& rule) {
   const std::string most = rule.most == ShapeRule().most ? "on" : absl::StrCat("to ", rule.most);
   return absl::StrCat(count, " whole numbers from ", rule.least, " ", most,
                       " with commas or the letter x between them");
+}
+
+template <typename Number>
+CommandOption AddNumber(CLI::App& app, const std::string& name, Number& value,
+                        const std::string& help, Number least, Number most) {
+  return CommandOption(
+      app.add_option(name, value, help)->transform(NumberFrom(least, most).description("")));
 }
 
 }  // namespace
@@ -93,20 +88,6 @@ CommandOption& CommandOption::Exclude(const CommandOption& other) {
   return *this;
 }
 
-CommandOption& CommandOption::BeNonNegative() { return Check(RefuseBelowZero); }
-
-CommandOption& CommandOption::BePositive() {
-  return Check([](const std::string& text) {
-    const std::optional<double> number = NumberOf(text);
-    return number && *number > 0 ? "" : GotWant(text, "a number above 0");
-  });
-}
-
-std::string RefuseNaN(const std::string& text) {
-  const std::optional<double> number = NumberOf(text);
-  return number && !std::isnan(*number) ? "" : GotWant(text, "a number");
-}
-
 CommandOption& CommandOption::Check(const std::function<std::string(const std::string&)>& refuse) {
   option_->check(refuse);
   return *this;
@@ -117,24 +98,24 @@ CommandOption AddOption(CLI::App& app, const std::string& name, std::string& val
   return CommandOption(app.add_option(name, value, help));
 }
 
-CommandOption AddOption(CLI::App& app, const std::string& name, int& value,
-                        const std::string& help) {
-  return CommandOption(app.add_option(name, value, help));
+CommandOption AddOption(CLI::App& app, const std::string& name, int& value, const std::string& help,
+                        int least, int most) {
+  return AddNumber(app, name, value, help, least, most);
 }
 
 CommandOption AddOption(CLI::App& app, const std::string& name, int64_t& value,
-                        const std::string& help) {
-  return CommandOption(app.add_option(name, value, help));
+                        const std::string& help, int64_t least, int64_t most) {
+  return AddNumber(app, name, value, help, least, most);
 }
 
 CommandOption AddOption(CLI::App& app, const std::string& name, uint64_t& value,
                         const std::string& help) {
-  return CommandOption(app.add_option(name, value, help));
+  return AddNumber(app, name, value, help, uint64_t{0}, std::numeric_limits<uint64_t>::max());
 }
 
 CommandOption AddOption(CLI::App& app, const std::string& name, double& value,
-                        const std::string& help) {
-  return CommandOption(app.add_option(name, value, help));
+                        const std::string& help, double least, double most) {
+  return AddNumber(app, name, value, help, least, most);
 }
 
 CommandOption AddFlag(CLI::App& app, const std::string& name, bool& value,

@@ -33,8 +33,6 @@ class CommandOption {
   CommandOption& Require();
   CommandOption& Need(const CommandOption& other);     // It is refused without the other one.
   CommandOption& Exclude(const CommandOption& other);  // It is refused beside the other one.
-  CommandOption& BeNonNegative();
-  CommandOption& BePositive();
   // `refuse` gives what is wrong with a value, or nothing.
   CommandOption& Check(const std::function<std::string(const std::string&)>& refuse);
 
@@ -42,20 +40,21 @@ class CommandOption {
   CLI::Option* option_;
 };
 
-// For Check: CLI::Range takes NaN, which is neither below nor above its limits.
-std::string RefuseNaN(const std::string& text);
-
-// Each adds an option that sets `value`, which outlives the app.
+// Each adds an option that sets `value`, which outlives the app. Numbers are decimal, from `least`
+// to `most`.
 CommandOption AddOption(CLI::App& app, const std::string& name, std::string& value,
                         const std::string& help);
-CommandOption AddOption(CLI::App& app, const std::string& name, int& value,
-                        const std::string& help);
+CommandOption AddOption(CLI::App& app, const std::string& name, int& value, const std::string& help,
+                        int least, int most = std::numeric_limits<int>::max());
 CommandOption AddOption(CLI::App& app, const std::string& name, int64_t& value,
-                        const std::string& help);
+                        const std::string& help, int64_t least,
+                        int64_t most = std::numeric_limits<int64_t>::max());
 CommandOption AddOption(CLI::App& app, const std::string& name, uint64_t& value,
                         const std::string& help);
 CommandOption AddOption(CLI::App& app, const std::string& name, double& value,
-                        const std::string& help);
+                        const std::string& help,
+                        double least = -std::numeric_limits<double>::infinity(),
+                        double most = std::numeric_limits<double>::infinity());
 CommandOption AddFlag(CLI::App& app, const std::string& name, bool& value, const std::string& help);
 
 // How many extents a shape has, and what each may be.

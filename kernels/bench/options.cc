@@ -5,13 +5,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <cstdlib>
+#include <limits>
 #include <string_view>
 #include <thread>
 
 #include "kernels/mma/find.h"
+#include "kernels/option/decimal.h"
+#include "kernels/option/number.h"
 #include "kernels/output_check.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
@@ -102,22 +102,11 @@ std::string DefaultShapes(const Options& options) {
 // "cuda:3".
 absl::StatusOr<int> ParseGpu(std::string_view text) {
   constexpr std::string_view kPrefix = "cuda:";
-  int index = -1;
   if (text.substr(0, kPrefix.size()) == kPrefix) {
-    const std::string_view number = text.substr(kPrefix.size());
-    const char* const end = number.data() + number.size();
-    const auto [rest, error] = std::from_chars(number.data(), end, index);
-    if (error != std::errc() || rest != end) index = -1;
+    const std::optional<int> index = ParseDecimal<int>(text.substr(kPrefix.size()));
+    if (index && *index >= 0) return *index;
   }
-  if (index >= 0) return index;
   return absl::InvalidArgumentError(GotWant("--device", text, "cpu or cuda:<number>"));
-}
-
-// CLI11's ranges take NaN, which is neither below nor above their limits.
-std::string RefuseNaN(const std::string& text) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  return end != text.c_str() && !std::isnan(number) ? "" : "got " + text + ", want a number";
 }
 
 std::string CheckChip(const std::string& name) {
@@ -138,14 +127,13 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_option("--seconds", options.seconds,
                  "Time for the samples of each row and shape; a GPU also warms up, for a quarter "
                  "of a second or more, until times settle")
-      ->check(CLI::NonNegativeNumber)
-      ->check(CLI::Validator(RefuseNaN, ""))
+      ->transform(NumberFrom(0.0, std::numeric_limits<double>::max()))
       ->capture_default_str();
   app.add_option("--repeat", options.repeat, "Least number of samples")
-      ->check(CLI::Range(1, 1000000))
+      ->transform(NumberFrom(1, 1000000))
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads of the CPU libraries and the simulator")
-      ->check(CLI::Range(1, 4096))
+      ->transform(NumberFrom(1, 4096))
       ->capture_default_str();
   app.add_flag("--list", options.lists,
                "List the rows of the catalogue that the other options choose, all without any, and "
@@ -186,7 +174,7 @@ void AddGpuOptions(CLI::App& app, Options& options) {
   group
       .add_option("--leading-dimension-offset", options.leading_dimension_offset,
                   "Elements between the lines of the dense matrices: 1 aligns none of them")
-      ->check(CLI::Range(0, 1 << 20))
+      ->transform(NumberFrom(0, 1 << 20))
       ->capture_default_str();
   group.add_option("--output-type", options.output_type, "Type of D")
       ->default_str("that of the row's accumulators");
@@ -199,8 +187,7 @@ void AddGpuOptions(CLI::App& app, Options& options) {
       .add_option("--alone", options.alone_seconds,
                   "Seconds that each row and each library then has the GPU for itself, for its "
                   "rate and its energy at the clock that it gets so; 0 leaves this out")
-      ->check(CLI::NonNegativeNumber)
-      ->check(CLI::Validator(RefuseNaN, ""))
+      ->transform(NumberFrom(0.0, std::numeric_limits<double>::max()))
       ->capture_default_str();
   group.add_flag("--errors", options.measures_errors,
                  "In place of times: the largest error of D over its largest element, of 128 x 128 "

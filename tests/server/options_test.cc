@@ -132,6 +132,31 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   EXPECT_EQ(options.server.time.max_backlog_ns, 11'000'000'000);
 }
 
+// CLI11 alone reads octal and hexadecimal digits, and the nearest limit for what is too large.
+TEST(OptionsTest, NumbersAreDecimal) {
+  const ParsedOptions parsed =
+      Parse({"--batch-most=010", "--max-queued-bytes=010", "--tensor-bytes=00010KiB",
+             "--max-connections=0", "--batch-window-us=007"});
+  ASSERT_TRUE(parsed.should_run) << parsed.text;
+  EXPECT_EQ(parsed.options.server.joins.limits.max_jobs, 10);
+  EXPECT_EQ(parsed.options.server.admission.max_bytes, 10);
+  EXPECT_EQ(parsed.options.server.tensors.max_bytes, 10 << 10);
+  EXPECT_EQ(parsed.options.server.joins.window_ns, 7000);
+  for (const std::string text : {"0x10", "+5", " 5", "5 ", "1e3", "2.0", "0", "4097", "4294967297",
+                                 "18446744073709551617", "-1", "nan", "b"}) {
+    EXPECT_THAT(Parse({("--batch-most=" + text).c_str()}).text,
+                HasSubstr("--batch-most: got " + text + ", want a whole number from 1 to 4096"))
+        << text;
+  }
+  for (const std::string text : {"0x10", "0x1KiB", "+5", "18446744073709551617", "1.5KiB", "KiB"}) {
+    EXPECT_THAT(Parse({("--tensor-bytes=" + text).c_str()}).text,
+                HasSubstr("--tensor-bytes: got " + text + ", want a number of bytes"))
+        << text;
+  }
+  EXPECT_THAT(Parse({"--traces-share=1.5"}).text,
+              HasSubstr("--traces-share: got 1.5, want a number from 0 to 1"));
+}
+
 TEST(OptionsTest, ConfigFileHasTheSameNamesAndTheCommandLineWins) {
   const std::string path = ::testing::TempDir() + "/gemmd_options_test.conf";
   std::ofstream(path) << "# comment\nlisten=127.0.0.1:1,127.0.0.1:2\ncpu-threads=5\ngrace=7s\n";

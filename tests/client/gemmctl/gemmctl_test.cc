@@ -78,8 +78,13 @@ TEST(GemmctlTest, BadUsageIsToldWithWhatWouldBeRight) {
       {{"info", "here"}, "argument: got here, which gemmctl info does not take"},
       {{"multiply", "--random", "1,2"}, "--random: got 1,2, want 3 whole numbers from 0 on with"},
       {{"random", "1,2,3,4", "-o", "-"}, "SHAPE: got 1,2,3,4, want 2 to 3 whole numbers"},
-      {{"multiply", "--batch", "-1"}, "--batch: got -1, want a number from 0 on"},
-      {{"multiply", "--repeat", "nan"}, "--repeat: got nan, want a number above 0"},
+      {{"multiply", "--batch", "-1"}, "--batch: got -1, want a whole number from 0 to 92"},
+      {{"multiply", "--batch", "0x10"}, "--batch: got 0x10, want a whole number from 0 to 92"},
+      {{"multiply", "--repeat", "nan"}, "--repeat: got nan, want a whole number from 1 to 100000"},
+      {{"random", "+3,3", "-o", "-"}, "SHAPE: got +3,3, want 2 to 3 whole numbers"},
+      {{"random", "3,3", "-o", "-", "--seed", "18446744073709551616"},
+       "--seed: got 18446744073709551616, want a whole number from 0 to 18446744073709551615"},
+      {{"multiply", "--alpha", "nan"}, "--alpha: got nan, want a number"},
       {{"multiply"}, "A, B: got none, want two .npy files, "},
       {{"multiply", "a.npy"}, "B: got none, want two .npy files, "},
       {{"convert", "a.npy", "--order", "colum"},
@@ -112,6 +117,14 @@ TEST(GemmctlTest, ShapesMayBeWrittenWithX) {
   const Outcome letters = RunGemmctl({"random", "2x3x4", "-o", "-"}, "");
   EXPECT_EQ(letters.code, ExitCode::kOk) << letters.err;
   EXPECT_EQ(letters.out, RunGemmctl({"random", "2,3,4", "-o", "-"}, "").out);
+}
+
+TEST(GemmctlTest, NumbersAreDecimal) {
+  const auto random = [](const char* seed) {
+    return RunGemmctl({"random", "2x3", "-o", "-", "--seed", seed}, "").out;
+  };
+  EXPECT_EQ(random("010"), random("10"));
+  EXPECT_NE(random("010"), random("8"));
 }
 
 TEST(GemmctlTest, ErrorsAreJsonWhereResultsAre) {

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "client/load/load_command_line.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "nlohmann/json.hpp"
@@ -144,8 +145,15 @@ TEST(GemmloadTest, RefusesBadUsage) {
   refused({"--verify", "nan"}, "--verify: got nan, want a number");
   refused({"--most-in-flight", "3"}, "--most-in-flight: got a closed loop");
   refused({"--most-in-flight", "3", "--concurrency", "3"}, "--concurrency");
-  refused({"--count", "0"}, "not in range 1 to 9007199254740992");
-  refused({"--seed", "-1"}, "want a number from 0 on");
+  refused({"--count", "0"}, "--count: got 0, want a whole number from 1 to 9007199254740992");
+  for (const char* number : {"-1", "18446744073709551616", "0x10", "+1", "1.0", "one"}) {
+    const std::string want = absl::StrCat(
+        "--seed: got ", number, ", want a whole number from 0 to ", "18446744073709551615");
+    refused({"--seed", number}, want.c_str());
+  }
+  refused({"--concurrency", "1,100001"},
+          "--concurrency: got 100001, want a whole number from 1 to 100000");
+  refused({"--rate", "1e8"}, "--rate: got 1e8, want a number from 0.001 to 1e+07");
   refused({"--rate", "10", "--ramp-to", "20", "--count", "5"}, "--ramp-to: got no --duration");
   refused({"compare", "/nowhere", "/nowhere"}, "/nowhere: cannot be read");
 }

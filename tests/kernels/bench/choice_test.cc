@@ -124,6 +124,19 @@ TEST(OptionsTest, OfAGpu) {
             "64,1x2x3 --orders rrr,rcc --leading-dimension-offset 1 --no-libraries");
 }
 
+TEST(OptionsTest, NumbersAreDecimal) {
+  EXPECT_EQ(Parse({"--threads=010"})->threads, 10);
+  for (const std::string text : {"0x10", "+5", "1e3", "0", "4097", "18446744073709551617"}) {
+    try {
+      Parse({("--threads=" + text).c_str()}).IgnoreError();
+      ADD_FAILURE() << text;
+    } catch (const CLI::ParseError& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "--threads: got " + text + ", want a whole number from 1 to 4096");
+    }
+  }
+}
+
 // Each default pattern has rows.
 TEST(OptionsTest, DefaultsChooseRows) {
   const std::pair<std::vector<const char*>, DeviceKind> cases[] = {
