@@ -86,7 +86,7 @@ client/matrix:              client client/gemmd proto/gemmd/v1
                             <std> <posix> <absl> <json>
 client/terminal:            client client/gemmd proto/gemmd/v1 kernels/option
                             <std> <posix> <absl> <cli> <json>
-client/gemmctl:             client client/gemmd client/matrix client/terminal proto/gemmd/v1
+client/gemmctl:             client client/gemmd client/matrix client/terminal proto/gemmd/v1 kernels/option
                             <std> <posix> <absl> <protobuf> <cli> <json>
 client/load:                client client/gemmd client/matrix client/terminal proto/gemmd/v1
                             client/load/report kernels/option

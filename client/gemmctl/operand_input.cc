@@ -11,6 +11,7 @@
 #include "client/operand_size.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/v1/tensors.pb.h"
+#include "kernels/option/free_memory.h"
 
 namespace gemmd {
 namespace {
@@ -70,6 +71,9 @@ absl::StatusOr<NpyArray> MakeRandomArray(const std::string& field, const RandomO
     return absl::InvalidArgumentError(absl::StrCat(
         field, ": got ", bytes->full, " bytes of random elements, want at most ", kMostBytes));
   }
+  const std::string refusal =
+      RefuseMemory(absl::StrCat(array.shape[1], "x", array.shape[2]), bytes->full);
+  if (!refusal.empty()) return absl::ResourceExhaustedError(absl::StrCat(field, ": ", refusal));
   const bool by_columns = array.order == v1::ORDER_COLUMN_MAJOR;
   const int64_t length = array.shape[by_columns ? 1 : 2];
   const int64_t lines = array.shape[by_columns ? 2 : 1];

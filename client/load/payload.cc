@@ -17,6 +17,7 @@
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"
+#include "kernels/option/free_memory.h"
 
 namespace gemmd {
 namespace {
@@ -206,6 +207,24 @@ absl::StatusOr<v1::MultiplyRequest> MakeRequest(const LoadProduct& product,
   return BuildRequest(a, b, options);
 }
 
+// Operands and the message that has them, whose lines start on bytes, and sums for the checks.
+absl::Status CheckMemory(const LoadProduct& product) {
+  const auto line_bytes = [&](int64_t elements) {
+    return (elements * ElementBits(product.type) + 7) / 8;
+  };
+  const bool has_columns = product.b_order == v1::ORDER_COLUMN_MAJOR;
+  const int64_t a_lines = product.batch * product.m;
+  const int64_t b_lines = product.batch * (has_columns ? product.n : product.k);
+  const int64_t operands =
+      a_lines * line_bytes(product.k) + b_lines * line_bytes(has_columns ? product.k : product.n);
+  constexpr int64_t kSumBytes = 8;
+  const int64_t sums = (product.n + product.k + a_lines) * kSumBytes;
+  const std::string refusal =
+      RefuseMemory(absl::StrCat(product.m, "x", product.n, "x", product.k), 2 * operands + sums);
+  if (refusal.empty()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(product.name, ": ", refusal));
+}
+
 absl::Status CheckSize(const LoadProduct& product) {
   const double bits = ElementBits(product.type);
   const double elements = static_cast<double>(product.m + product.n) *
@@ -219,9 +238,11 @@ absl::Status CheckSize(const LoadProduct& product) {
   const double answer_bytes = static_cast<double>(product.m) * static_cast<double>(product.n) *
                               static_cast<double>(product.batch) *
                               ElementBits(OutputTypeOf(product)) / 8;
-  if (answer_bytes < 0x1p31) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(product.name, ": got ", answer_bytes, " bytes of d, want less than 2^31"));
+  if (!(answer_bytes < 0x1p31)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(product.name, ": got ", answer_bytes, " bytes of d, want less than 2^31"));
+  }
+  return CheckMemory(product);
 }
 
 // Brings a result that stayed on the server, and frees its slot.

@@ -8,6 +8,7 @@
 #include "kernels/bench/session.h"
 #include "kernels/cpu/host.h"
 #include "kernels/mma/find.h"
+#include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
@@ -35,10 +36,15 @@ void Finish(Session& session, const Kernel& kernel, const Shape& shape,
   }
 }
 
+// Where more was free than this process may have.
+std::string NoMemoryFor(const Shape& shape) {
+  return GotWant("--shapes", NameOf(shape), "a product for which there is memory");
+}
+
 absl::StatusOr<CpuMeasurement> TryOnCpu(const Kernel& kernel, const Shape& shape,
                                         const CpuSettings& settings) {
   RETURN_IF_ERROR(kernel.available(HostTarget()));
-  return MeasureOnCpu(kernel, shape, settings);
+  return OrNoMemory(NoMemoryFor(shape), [&] { return MeasureOnCpu(kernel, shape, settings); });
 }
 
 // A row and a path of the simulator that has it.
@@ -89,8 +95,9 @@ absl::StatusOr<bool> RunOnSimulator(const Options& options,
   for (const Shape& shape : options.shapes) {
     for (const Way& way : ways) {
       session.Begin(way.kernel->name, shape);
-      Finish(session, *way.kernel, shape,
-             MeasureOnSimulator(*way.kernel, chip, way.path, shape, settings));
+      Finish(session, *way.kernel, shape, OrNoMemory(NoMemoryFor(shape), [&] {
+               return MeasureOnSimulator(*way.kernel, chip, way.path, shape, settings);
+             }));
     }
     RETURN_IF_ERROR(session.WriteFiles());
   }

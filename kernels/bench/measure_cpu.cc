@@ -104,7 +104,9 @@ GemmArgs MakeArgs(const Problem& problem, const Target& target, const Matrices& 
           .workspace = workspace};
 }
 
-absl::StatusOr<std::vector<Matrices>> MakeSets(const Problem& problem) {
+absl::StatusOr<std::vector<Matrices>> MakeSets(const Problem& problem,
+                                               int64_t workspace_bytes = 0) {
+  RETURN_IF_ERROR(CheckMemory(problem, kSets, workspace_bytes));
   std::vector<Matrices> sets;
   for (int set = 0; set < kSets; ++set) {
     ASSIGN_OR_RETURN(const Operands operands, DrawOperands(problem, set));
@@ -129,6 +131,9 @@ absl::StatusOr<std::vector<HostOpponent>> MakeOpponents(const Kernel& kernel,
     ASSIGN_OR_RETURN(direct.a, TightLayout("a", call.a, problem.a.order, shape.m, shape.k));
     ASSIGN_OR_RETURN(direct.b, TightLayout("b", call.b, problem.b.order, shape.k, shape.n));
     ASSIGN_OR_RETURN(direct.d, TightLayout("d", call.d, problem.d.order, shape.m, shape.n));
+    direct.m = shape.m;
+    direct.n = shape.n;
+    direct.k = shape.k;
     ASSIGN_OR_RETURN(std::vector<Matrices> sets, MakeSets(direct));
     opponents.push_back({std::move(call), std::move(sets)});
   }
@@ -142,8 +147,8 @@ absl::StatusOr<CpuMeasurement> MeasureOnCpu(const Kernel& kernel, const Shape& s
   const Orders orders = {.a = Order::kRowMajor, .b = settings.b_order, .d = Order::kRowMajor};
   ASSIGN_OR_RETURN(const Problem problem, MakeProblem(kernel, shape, orders));
   ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel.workspace_bytes(problem));
+  ASSIGN_OR_RETURN(const std::vector<Matrices> sets, MakeSets(problem, workspace_bytes));
   const PageBytes workspace(workspace_bytes);
-  ASSIGN_OR_RETURN(const std::vector<Matrices> sets, MakeSets(problem));
   const auto launch = [&](int set) {
     const GemmArgs args = MakeArgs(problem, HostTarget(), sets[static_cast<size_t>(set)],
                                    {workspace.data(), static_cast<size_t>(workspace_bytes)});

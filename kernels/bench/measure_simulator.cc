@@ -24,6 +24,7 @@ class Product {
  public:
   static absl::StatusOr<Product> Draw(const Kernel& kernel, mma::Chip chip,
                                       const Problem& problem) {
+    RETURN_IF_ERROR(CheckMemory(problem, 1));
     Product product(*kernel.instruction, chip, problem);
     ASSIGN_OR_RETURN(product.operands_, DrawOperands(problem, 0));
     return product;

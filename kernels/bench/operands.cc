@@ -7,9 +7,13 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/bench/shape.h"
+#include "kernels/checked.h"
+#include "kernels/option/free_memory.h"
 #include "kernels/prune24.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
+#include "kernels/text.h"
 
 namespace gemmd::bench {
 namespace {
@@ -121,6 +125,19 @@ absl::StatusOr<PrunedOperand> RandomSparse(const MatrixLayout& layout, uint64_t 
                 operand.compressed.begin() + sparse.indices_offset(first));
   });
   return operand;
+}
+
+absl::Status CheckMemory(const Problem& problem, int64_t sets, int64_t other_bytes) {
+  // A sparse A is drawn dense.
+  const Checked a = problem.a.is_sparse() ? PackedBytes(problem.a.type, problem.k) * problem.m * 2
+                                          : Checked(problem.a.batch_stride_bytes) * problem.batch;
+  const Checked b = Checked(problem.b.batch_stride_bytes) * problem.batch;
+  const Checked d = Checked(problem.d.batch_stride_bytes) * problem.batch;
+  const Checked bytes = (a + b) * (sets + 1) + d * sets + other_bytes;
+  const Shape shape = {problem.m, problem.n, problem.k, problem.batch};
+  const std::string refusal = RefuseMemory(NameOf(shape), bytes.value());
+  if (refusal.empty()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(Concat("--shapes: ", refusal));
 }
 
 absl::StatusOr<Operands> DrawOperands(const Problem& problem, int set) {

@@ -26,6 +26,10 @@ struct PrunedOperand {
 // Errors: InvalidArgument where the type has no sparse form.
 absl::StatusOr<PrunedOperand> RandomSparse(const MatrixLayout& layout, uint64_t seed);
 
+// Whether so many sets of A, B and D find memory, beside one more A and B while they are drawn and
+// `other_bytes`. Errors: ResourceExhausted, with what they need and what is free.
+absl::Status CheckMemory(const Problem& problem, int64_t sets, int64_t other_bytes = 0);
+
 // The operands of one problem, as it has them: A compressed where it is sparse.
 struct Operands {
   std::vector<std::byte> a;

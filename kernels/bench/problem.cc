@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/checked.h"
 #include "kernels/promotion.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
@@ -17,8 +18,15 @@ constexpr Order kOrders[] = {Order::kRowMajor, Order::kColumnMajor};
 absl::StatusOr<MatrixLayout> DenseLayout(std::string_view field, ElementType type, Order order,
                                          int64_t rows, int64_t columns, int64_t offset) {
   ASSIGN_OR_RETURN(MatrixLayout layout, TightLayout(field, type, order, rows, columns));
+  const Checked line = PackedBytes(type, layout.leading_dimension + offset);
+  const std::optional<int64_t> bytes = (line * layout.lines()).value();
+  if (!bytes) {
+    return absl::InvalidArgumentError(GotWant("--shapes",
+                                              Concat(rows, "x", columns, " elements of ", field),
+                                              "matrices of less than 2^63 bytes"));
+  }
   layout.leading_dimension += offset;
-  layout.batch_stride_bytes = layout.lines() * layout.line_stride_bytes();
+  layout.batch_stride_bytes = *bytes;
   return layout;
 }
 

@@ -23,6 +23,7 @@ absl::StatusOr<DeviceBytes> Upload(Device& device, const std::vector<std::byte>&
 
 absl::StatusOr<OperandSets> OperandSets::Make(Device& device, const Problem& problem,
                                               int64_t least_bytes) {
+  RETURN_IF_ERROR(CheckMemory(problem, 1));
   ASSIGN_OR_RETURN(Operands host, DrawOperands(problem, 0));
   return Make(device, problem, std::move(host), least_bytes);
 }

@@ -33,6 +33,10 @@ expect 1 '--filter: got mma' --filter 'mma.*' # Of the CPU's rows none.
 expect 2 '--shapes: got 4x4' --shapes 4x4
 expect 2 '--output-type: got f33' --output-type f33
 expect 2 '--shapes: got 2\*4x4x4, want one product' --shapes '2*4'
+needs='--shapes: got 1000000x1000000x1000000, which needs [0-9]+ bytes of memory, want at most [0-9]+'
+expect 1 "$needs" --filter openblas.f64.f64.f64 --shapes 1000000
+expect 1 "$needs" --chip sm_90 --filter mma.m16n8k16.f64 --shapes 1000000
+expect 1 'want sizes in bytes below 2\^63' --filter openblas.f64.f64.f64 --shapes 9223372036854775807
 expect 2 '--device: got gpu0' --device gpu0
 expect 2 '--orders: got rrx' --device cuda:0 --orders rrx
 expect 0 ' ok$' --filter onednn.f32.f32.f32 --shapes 64 --seconds 0 --threads 1

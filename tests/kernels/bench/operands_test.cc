@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/bench/operands.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 
+#include "kernels/bench/problem.h"
+#include "kernels/option/free_memory.h"
 #include "kernels/sparse24.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd::bench {
 namespace {
+
+using testing::HasSubstr;
 
 std::vector<double> ValuesOf(const MatrixLayout& layout, const std::vector<std::byte>& bytes) {
   std::vector<double> values;
@@ -98,6 +103,28 @@ TEST(OperandsTest, EachMatrixIsDrawnAnew) {
   const Operands operands = *DrawOperands(problem, 0);
   EXPECT_EQ(operands.dense_a.size(), 2048U);
   EXPECT_EQ(operands.a.size(), 1024U + 128U);  // Half of the values, and two bits for each.
+}
+
+TEST(OperandsTest, MemoryThatIsNotThereIsRefusedBeforeItIsTaken) {
+  constexpr int64_t kHuge = 1'000'000;
+  const Orders orders;
+  Problem problem;
+  problem.m = problem.n = problem.k = kHuge;
+  problem.a = *TightLayout("a", ElementType::kF64, orders.a, kHuge, kHuge);
+  problem.b = *TightLayout("b", ElementType::kF64, orders.b, kHuge, kHuge);
+  problem.d = *TightLayout("d", ElementType::kF64, orders.d, kHuge, kHuge);
+  EXPECT_THAT(CheckMemory(problem, 3),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("--shapes: got 1000000x1000000x1000000, which needs "
+                                 "88000000000000 bytes of memory, want at most ")));
+  problem.batch = kHuge;
+  EXPECT_THAT(CheckMemory(problem, 3), StatusIs(absl::StatusCode::kResourceExhausted,
+                                                HasSubstr("needs 2^63 or more bytes of memory")));
+  problem.batch = 0;
+  EXPECT_THAT(CheckMemory(problem, 3), IsOk());
+  EXPECT_EQ(RefuseMemory("9x9x9", 4096, 4096), "");
+  EXPECT_EQ(RefuseMemory("9x9x9", 4096, 1024),
+            "got 9x9x9, which needs 4096 bytes of memory, want at most 1024, which are free");
 }
 
 }  // namespace
