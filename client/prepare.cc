@@ -105,10 +105,11 @@ absl::StatusOr<OwnedMatrix> Encode(std::span<const float> values, int64_t rows, 
                                    v1::ElementType type) {
   if (absl::Status status = CheckCount(values, rows, columns); !status.ok()) return status;
   auto matrix = EmptyMatrix(type, rows, columns);
-  if (!matrix.ok()) return matrix.status();
+  // An empty matrix may have any number of lines.
+  if (!matrix.ok() || values.empty()) return matrix;
   char* const data = matrix->data.data();
   if (type == v1::ELEMENT_TYPE_F32) {
-    if (!values.empty()) std::memcpy(data, values.data(), values.size_bytes());
+    std::memcpy(data, values.data(), values.size_bytes());
     return matrix;
   }
   if (type == v1::ELEMENT_TYPE_BF16) {
@@ -141,6 +142,7 @@ absl::StatusOr<std::vector<float>> Decode(const MatrixView& matrix) {
   if (absl::Status status = CheckOperandBytes("matrix", "rows*columns", shape, got); !status.ok()) {
     return status;
   }
+  if (matrix.rows == 0 || matrix.columns == 0) return std::vector<float>();
   const int64_t stride = SizeOperand("matrix", shape)->line_stride;
   const absl::string_view data(reinterpret_cast<const char*>(matrix.data.data()),
                                matrix.data.size());
@@ -164,10 +166,14 @@ absl::StatusOr<OwnedMatrix> Quantize(std::span<const float> values, int64_t rows
         absl::StrCat("type: got ", ElementTypeName(type), ", want e4m3, e5m2, s8 or u8"));
   }
   if (absl::Status status = CheckCount(values, rows, columns); !status.ok()) return status;
-  auto largest = Magnitudes(values, rows, columns, type, per);
-  if (!largest.ok()) return largest.status();
   auto matrix = EmptyMatrix(type, rows, columns);
   if (!matrix.ok()) return matrix.status();
+  if (values.empty()) {
+    matrix->scale = {1.0f};
+    return matrix;
+  }
+  auto largest = Magnitudes(values, rows, columns, type, per);
+  if (!largest.ok()) return largest.status();
   for (const float magnitude : *largest) {
     // Zeros need no factor, and the least magnitudes none that would be 0.
     const float factor = static_cast<float>(magnitude / LargestScaled(type));

@@ -99,6 +99,12 @@ absl::StatusOr<OwnedMatrix> QuantizeBlocks(std::span<const float> values, int64_
   if (absl::Status status = Check(values, rows, columns, type, format); !status.ok()) {
     return status;
   }
+  OwnedMatrix matrix = {.type = type, .rows = rows, .columns = columns};
+  matrix.factor_type = format.type;
+  matrix.rows_per_block = format.lines;
+  matrix.k_per_block = format.depth;
+  // An empty matrix may have any number of lines, and has no blocks.
+  if (values.empty()) return matrix;
   const bool is_along = format.is_k_along_rows;
   const int64_t depth_blocks = Blocks(is_along ? columns : rows, format.depth);
   const int64_t line_blocks = Blocks(is_along ? rows : columns, format.lines);
@@ -115,10 +121,6 @@ absl::StatusOr<OwnedMatrix> QuantizeBlocks(std::span<const float> values, int64_
           std::max(magnitude, std::fabs(double{values[static_cast<size_t>(i * columns + j)]}));
     }
   }
-  OwnedMatrix matrix = {.type = type, .rows = rows, .columns = columns};
-  matrix.factor_type = format.type;
-  matrix.rows_per_block = format.lines;
-  matrix.k_per_block = format.depth;
   for (double& magnitude : largest) {
     const Factor factor = FactorOf(format.type, magnitude, LargestInBlock(type));
     matrix.factors += factor.bytes;

@@ -146,6 +146,8 @@ class Compressor {
   absl::Status Append(absl::string_view place, const DenseReader& dense) {
     const int64_t values_bytes = dense.rows() * row_.value_bytes;
     std::string matrix(static_cast<size_t>(values_bytes + dense.rows() * row_.index_bytes), 0);
+    // Without columns there may be any number of rows.
+    if (matrix.empty()) return absl::OkStatus();
     for (int64_t row = 0; row < dense.rows(); ++row) {
       char* values = matrix.data() + row * row_.value_bytes;
       char* indices = matrix.data() + values_bytes + row * row_.index_bytes;

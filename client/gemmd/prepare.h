@@ -52,7 +52,7 @@ enum class ScalePer { kMatrix, kRow, kColumn };
 // `rows` x `columns` values as elements of an 8-bit type (e4m3, e5m2, s8, u8) times factors: each
 // factor brings the largest magnitude that it is for to the largest value of the type (127 for s8).
 // Errors: InvalidArgument for another type, another count of values, negative ones for u8, or
-// infinities and NaN.
+// infinities and NaN. A matrix without elements has one factor, 1.
 absl::StatusOr<OwnedMatrix> Quantize(std::span<const float> values, int64_t rows, int64_t columns,
                                      v1::ElementType type, ScalePer per = ScalePer::kMatrix);
 

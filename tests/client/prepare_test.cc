@@ -122,5 +122,40 @@ TEST(PrepareTest, PacksTwoOfFour) {
   EXPECT_THAT(Decode(packed->view()), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
+// They are done at once, and none takes memory for its lines.
+TEST(PrepareTest, MatricesWithoutElementsMayHaveAnyNumberOfLines) {
+  constexpr int64_t kMany = int64_t{1} << 40;
+  for (const auto& [rows, columns] : {std::pair{kMany, int64_t{0}}, std::pair{int64_t{0}, kMany},
+                                      std::pair<int64_t, int64_t>{}}) {
+    for (const v1::ElementType type :
+         {v1::ELEMENT_TYPE_F32, v1::ELEMENT_TYPE_BF16, v1::ELEMENT_TYPE_F16, v1::ELEMENT_TYPE_S4}) {
+      const auto encoded = Encode({}, rows, columns, type);
+      ASSERT_THAT(encoded, IsOk());
+      EXPECT_EQ(encoded->data, "");
+      EXPECT_THAT(*Decode(encoded->view()), testing::IsEmpty());
+    }
+    for (const ScalePer per : {ScalePer::kMatrix, ScalePer::kRow, ScalePer::kColumn}) {
+      const auto quantized = Quantize({}, rows, columns, v1::ELEMENT_TYPE_S8, per);
+      ASSERT_THAT(quantized, IsOk());
+      EXPECT_EQ(quantized->rows, rows);
+      EXPECT_EQ(quantized->columns, columns);
+      EXPECT_THAT(quantized->scale, ElementsAre(1));
+      EXPECT_EQ(quantized->data, "");
+    }
+    for (const bool is_k_along_rows : {true, false}) {
+      const BlockFormat format = {.lines = 1, .depth = 1, .is_k_along_rows = is_k_along_rows};
+      const auto blocks = QuantizeBlocks({}, rows, columns, v1::ELEMENT_TYPE_E4M3, format);
+      ASSERT_THAT(blocks, IsOk());
+      EXPECT_EQ(blocks->rows, rows);
+      EXPECT_EQ(blocks->columns, columns);
+      EXPECT_EQ(blocks->factors, "");
+      EXPECT_EQ(blocks->data, "");
+    }
+    const auto packed = Pack24(Encode({}, rows, columns, v1::ELEMENT_TYPE_BF16)->view());
+    ASSERT_THAT(packed, IsOk());
+    EXPECT_EQ(packed->data, "");
+  }
+}
+
 }  // namespace
 }  // namespace gemmd
