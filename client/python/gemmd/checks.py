@@ -87,6 +87,20 @@ def file_name(field: str, value: Any) -> str:
     return path
 
 
+def array(field: str, value: Any, dtype: Any = None) -> np.ndarray:
+    """An array of anything that NumPy makes one of; of real numbers of a type, where that is given."""
+    try:
+        given = np.asarray(value)
+        if dtype is None:
+            return given
+        if given.dtype.kind not in "cmMSU":
+            with np.errstate(over="ignore"):
+                return given.astype(dtype, copy=False)
+    except (TypeError, ValueError, OverflowError):  # Such as lists of different lengths.
+        pass
+    raise refused(field, value, "an array" if dtype is None else "an array of real numbers")
+
+
 def pairs(field: str, value: Any) -> list[tuple[str, Any]]:
     """Pairs of a name and a value. No error shows a value, which may be a secret."""
     want = "a pair of a name and a value"

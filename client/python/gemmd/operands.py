@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gemmd.blocks import BlockScale
+from gemmd.checks import array as checked_array
 from gemmd.checks import no_effect, real, refused
 from gemmd.elements import Element, pack, typed, unpack
 from gemmd.errors import DataLoss, refusal
@@ -34,7 +35,7 @@ def as_matrix(operand: Any, field: str, *, vector_is_column: bool) -> tuple[Any,
     """An operand of two dimensions or more, and whether it was a vector."""
     if isinstance(operand, StoredOperand):
         return operand, False
-    array = np.asarray(operand)
+    array = checked_array(field, operand)
     if array.ndim == 0:
         raise refusal(field, "a number", "an array of 1 dimension or more")
     if array.ndim > 1:

@@ -28,7 +28,10 @@ class Span:
 
     def part(self, index: slice, axis: str) -> Span:
         """The part of this range that a slice names."""
-        first, end, step = index.indices(self.count)
+        try:
+            first, end, step = index.indices(self.count)
+        except (TypeError, ValueError):
+            raise refused(f"slice of {axis}", index, "whole numbers, and a step of 1") from None
         if step != 1:
             raise refusal(f"slice of {axis}", f"a step of {step}", "1")
         return Span(self.first + first, max(0, end - first))

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmd.blocks import MOST_PER_BLOCK, BlockScale, factors_of
-from gemmd.checks import no_effect, refused, whole
+from gemmd.checks import array as checked_array
+from gemmd.checks import no_effect, refused, text, whole
 from gemmd.elements import Element, named_element, pack, typed
 from gemmd.errors import refusal
 from gemmd.operands import StoredOperand, operand_of
@@ -130,7 +131,7 @@ def pack24(
     """
     if prune not in ("smallest", "refuse"):
         raise refused("prune", prune, "smallest or refuse")
-    array, element = typed(np.asarray(dense), type, "dense")
+    array, element = typed(checked_array("dense", dense), type, "dense")
     if array.ndim < 2:
         raise refusal("dense.shape", array.shape, "2 dimensions or more")
     units, unit = _group(element)
@@ -238,17 +239,16 @@ def quantize(
     element = named_element(type, "type")
     if block is not None:
         no_effect({"per": None if per == "matrix" else per}, ["per"], "block")
-        array = np.asarray(values, np.float32)
+        array = checked_array("values", values, np.float32)
         if array.ndim != 2:
             raise refusal("values.shape", array.shape, "rows and columns")
-        if k_axis not in (0, 1):
-            raise refusal("k_axis", k_axis, "0 or 1")
-        return _quantize_blocks(array, element, block, factors, along_rows=k_axis == 1)
+        along_rows = whole("k_axis", k_axis, 0, 1) == 1
+        return _quantize_blocks(array, element, block, factors, along_rows)
     only_with_blocks = {"factors": None if factors == "f32" else factors, "k_axis": None if k_axis == 1 else k_axis}
     no_effect(only_with_blocks, only_with_blocks, "no block")
     if element.name not in _LARGEST:
         raise refusal("type", element.name, "e4m3, e5m2, s8 or u8")
-    array = np.asarray(values, np.float32)
+    array = checked_array("values", values, np.float32)
     if array.ndim != 2:
         raise refusal("values.shape", array.shape, "rows and columns")
     is_bad = ~np.isfinite(array)
@@ -260,7 +260,7 @@ def quantize(
         raise refusal("values", f"{array[row, column]} at [{row}, {column}]", want)
     largest = _LARGEST[element.name]
     axes: dict[str, Any] = {"matrix": (0, 1), "row": 1, "column": 0}
-    if per not in axes:
+    if text("per", per) not in axes:
         raise refusal("per", repr(per), "matrix, row or column")
     magnitude = np.abs(array).max(axis=axes[per], keepdims=True, initial=0)
     scale = (magnitude.astype(np.float64) / largest).astype(np.float32)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmd.blocks import BlockScale
+from gemmd.checks import array as checked_array
 from gemmd.checks import flag, no_effect, real, refused, text
 from gemmd.elements import Element, named_element, numbered_element, typed
 from gemmd.errors import (
@@ -290,7 +291,7 @@ def _set_choices(message: gemm_pb2.MultiplyRequest, options: ProductOptions) -> 
 
 
 def _lend_bias(request: Request, bias: npt.ArrayLike, m: int, n: int) -> None:
-    array, element = typed(np.asarray(bias), None, "bias")
+    array, element = typed(checked_array("bias", bias), None, "bias")
     if array.shape in ((n,), (1, n)):
         axis = tensors_pb2.BIAS_AXIS_COLUMNS
     elif array.shape == (m, 1):

@@ -16,6 +16,7 @@ import numpy as np
 
 from gemmd.blocks import BlockScale
 from gemmd.channel import Deadline
+from gemmd.checks import array as checked_array
 from gemmd.checks import flag, no_effect, text, whole
 from gemmd.elements import typed
 from gemmd.errors import DataLoss, DeadlineExceeded, Error, Unavailable, check_names, refusal
@@ -70,7 +71,7 @@ class Upload:
             element, data = array.element, array.data.data
             spec.sparsity = tensors_pb2.SPARSITY_2_4
         else:
-            array, element = typed(np.asarray(array), element_type, "array")
+            array, element = typed(checked_array("array", array), element_type, "array")
         if len(array.shape) not in (2, 3):
             raise refusal("array.shape", tuple(array.shape), "2 or 3 dimensions")
         *matrices, rows, columns = array.shape

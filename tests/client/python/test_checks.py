@@ -394,3 +394,30 @@ def test_an_answer_that_cannot_be_read_is_that_of_its_product_alone():
     answer.d.type, answer.d.order = tensors_pb2.ELEMENT_TYPE_F32, tensors_pb2.ORDER_ROW_MAJOR
     queue.answer("1", Answer.parse(answer.SerializeToString()))
     assert second.result(0).array.shape == (1, 1)
+
+
+RAGGED = [[1], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    "call, field",
+    [
+        (lambda: build_request(RAGGED, ONE, {}), "a"),
+        (lambda: build_request(ONE, RAGGED, {}), "b"),
+        (lambda: build_request(ONE, ONE, {"c": RAGGED}), "c"),
+        (lambda: build_request(ONE, ONE, {"bias": RAGGED}), "bias"),
+        (lambda: Upload.of(RAGGED, {}), "array"),
+        (lambda: gemmd.pack24(RAGGED), "dense"),
+        *[
+            (lambda values=values, options=options: gemmd.quantize(values, "e4m3", **options), "values")
+            for values in (RAGGED, "a", [["1"]], [[1j]], [[None]], [[HUGE]])
+            for options in ({}, {"block": (1, 1)})
+        ],
+        (lambda: gemmd.quantize(ONE, "e4m3", per=["row"]), "per"),
+        (lambda: gemmd.quantize(ONE, "e4m3", block=(1, 1), k_axis=True), "k_axis"),
+        (lambda: VIEW["a":], "slice of rows"),
+        (lambda: VIEW[:, ::0], "slice of columns"),
+    ],
+)
+def test_what_is_no_array(call, field):
+    assert refused(call).field == field
