@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/load/strict_json.h"
 #include "client/matrix/splitmix.h"
 #include "gemmd/element_type.h"
 #include "nlohmann/json.hpp"
@@ -146,14 +147,12 @@ void MakeNamesUnique(Mix& mix) {
 }
 
 absl::StatusOr<Mix> ParseMix(absl::string_view text) {
-  Json json;
-  // The library says where the text goes wrong by an exception only.
-  try {
-    json = Json::parse(text.begin(), text.end());
-  } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("mix: want a JSON array of one object for each product: ", error.what()));
+  const absl::StatusOr<Json> parsed = ParseStrictJson(text);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mix: want a JSON array of one object for each product: ", parsed.status().message()));
   }
+  const Json& json = *parsed;
   if (!json.is_array() || json.empty()) {
     return absl::InvalidArgumentError("mix: want a JSON array of one object for each product");
   }

@@ -141,6 +141,10 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
   bool key(std::string& value) override {
     if (skipped_depth_ > 0) return true;
     key_ = std::move(value);
+    if (place_ == Place::kTensors && key_ == kMetadataName && std::exchange(has_metadata_, true)) {
+      error_ = absl::StrCat("got ", Quoted(key_), " twice, want it once");
+      return false;
+    }
     if (place_ != Place::kTensor) return true;
     constexpr absl::string_view kKeys[] = {"dtype", "shape", "data_offsets"};
     const auto* const known = std::find(std::begin(kKeys), std::end(kKeys), key_);
@@ -206,7 +210,8 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
 
   Place place_ = Place::kStart;
   std::string key_;
-  unsigned keys_ = 0;        // Which ones the tensor had, by bits.
+  unsigned keys_ = 0;  // Which ones the tensor had, by bits.
+  bool has_metadata_ = false;
   bool is_skipped_ = false;  // What follows the key.
   int64_t skipped_depth_ = 0;
   std::vector<int64_t>* numbers_ = nullptr;
@@ -246,14 +251,20 @@ absl::Status CheckLayout(const SafetensorsHeader& header, int64_t data_bytes) {
                                                  " bytes, want ", end, " as the header says"));
 }
 
-absl::Status CheckNames(const SafetensorsHeader& header) {
-  std::vector<absl::string_view> names;
-  for (const SafetensorsEntry& tensor : header.tensors) names.push_back(tensor.name);
+absl::Status CheckUnique(absl::string_view what, std::vector<absl::string_view> names) {
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
   if (twice == names.end()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("safetensors header: got two tensors ", Quoted(*twice), ", want one"));
+      absl::StrCat("safetensors header: got two ", what, " ", Quoted(*twice), ", want one"));
+}
+
+absl::Status CheckNames(const SafetensorsHeader& header) {
+  std::vector<absl::string_view> tensors, texts;
+  for (const SafetensorsEntry& tensor : header.tensors) tensors.push_back(tensor.name);
+  for (const auto& [name, text] : header.metadata) texts.push_back(name);
+  if (absl::Status status = CheckUnique("tensors", std::move(tensors)); !status.ok()) return status;
+  return CheckUnique("texts of __metadata__", std::move(texts));
 }
 
 }  // namespace

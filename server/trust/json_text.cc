@@ -24,22 +24,29 @@ class Examiner final : public nlohmann::json_sax<json> {
 
   const std::string& problem() const { return problem_; }
 
-  bool null() override { return true; }
-  bool boolean(bool /*value*/) override { return true; }
-  bool number_integer(number_integer_t /*value*/) override { return true; }
-  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
-  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
-  bool string(string_t& /*value*/) override { return true; }
-  bool binary(binary_t& /*value*/) override { return true; }
+  bool null() override { return Count(); }
+  bool boolean(bool /*value*/) override { return Count(); }
+  bool number_integer(number_integer_t /*value*/) override { return Count(); }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return Count(); }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return Count(); }
+  bool string(string_t& /*value*/) override { return Count(); }
+  bool binary(binary_t& /*value*/) override { return Count(); }
 
-  bool start_object(size_t /*members*/) override { return Open(); }
+  bool start_object(size_t /*members*/) override { return Open(/*is_array=*/false); }
   bool end_object() override { return Close(); }
-  bool start_array(size_t /*elements*/) override { return Open(); }
+  bool start_array(size_t /*elements*/) override { return Open(/*is_array=*/true); }
   bool end_array() override { return Close(); }
 
   bool key(string_t& name) override {
-    if (names_.back().insert(name).second) return true;
-    problem_ = absl::StrCat(name.substr(0, 64), ": got it twice, want each name once");
+    constexpr size_t kMostShown = 64;
+    Level& object = levels_.back();
+    object.name = name.substr(0, kMostShown);
+    if (object.names.insert(name).second) return true;
+    for (const Level& level : levels_) {
+      level.is_array ? absl::StrAppend(&problem_, "[", level.elements - 1, "]")
+                     : absl::StrAppend(&problem_, problem_.empty() ? "" : ".", level.name);
+    }
+    absl::StrAppend(&problem_, ": got it twice, want each name once");
     return false;
   }
 
@@ -52,20 +59,34 @@ class Examiner final : public nlohmann::json_sax<json> {
   }
 
  private:
-  bool Open() {
-    names_.emplace_back();
-    if (names_.size() <= kMostDepth) return true;
+  // An object or a list that is not over.
+  struct Level {
+    bool is_array;
+    size_t elements = 0;
+    std::string name = {};  // The last one in an object.
+    std::set<std::string> names = {};
+  };
+
+  bool Count() {
+    if (!levels_.empty()) ++levels_.back().elements;
+    return true;
+  }
+
+  bool Open(bool is_array) {
+    Count();
+    levels_.push_back({.is_array = is_array});
+    if (levels_.size() <= kMostDepth) return true;
     problem_ = absl::StrCat("got more than ", kMostDepth, " levels, want fewer");
     return false;
   }
 
   bool Close() {
-    names_.pop_back();
+    levels_.pop_back();
     return true;
   }
 
   const std::string_view text_;
-  std::vector<std::set<std::string>> names_;
+  std::vector<Level> levels_;
   std::string problem_;
 };
 

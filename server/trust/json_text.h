@@ -13,8 +13,8 @@
 namespace gemmd {
 
 // Errors: InvalidArgument, which begins with `what`, for more than `most_bytes`, for what is no
-// JSON (with its line), for a name that stands twice in an object and for nesting beyond 8 levels.
-// No error repeats a value.
+// JSON (with its line), for a name that stands twice in an object (with its path, as in
+// "keys[1].kid") and for nesting beyond 8 levels. No error repeats a value.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view what, std::string_view text,
                                          size_t most_bytes);
 

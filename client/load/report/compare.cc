@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/load/strict_json.h"
 #include "client/terminal/text_table.h"
 #include "nlohmann/json.hpp"
 
@@ -183,12 +184,15 @@ std::string Unmatched(const ComparedReport& report, const std::vector<bool>& is_
 }  // namespace
 
 absl::StatusOr<ComparedReport> ParseReport(absl::string_view text) {
-  // What is nested deeper than a report is left out: to print it would take as deep a stack.
-  const auto is_taken = [](int depth, Json::parse_event_t, const Json&) { return depth < 32; };
-  const Json json = Json::parse(text.begin(), text.end(), is_taken, false);
-  if (json.is_discarded()) {
+  if (!Json::accept(text.begin(), text.end())) {
     return absl::InvalidArgumentError("got no JSON, want a report of gemmload --json");
   }
+  const absl::StatusOr<Json> parsed = ParseStrictJson(text);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("want a report of gemmload --json: ", parsed.status().message()));
+  }
+  const Json& json = *parsed;
   ComparedReport report;
   // The library reports what is missing or of another type by an exception.
   try {

@@ -54,6 +54,10 @@ TEST(MixTest, NamesWhatIsWrong) {
   refused("[]", "mix: want a JSON array");
   refused("[{\n\"m\": 1,\n]", "line 3, column 1");
   refused("[3]", "mix[0]: got 3, want an object");
+  // The library would take the last of the two.
+  refused(R"([{"m":1,"n":1,"k":1},{"m":1,"n":1,"m":2,"k":1}])",
+          "[1].m: got it twice, want each name once");
+  refused(R"([{"a":{"b":[0,{"c":1,"c":1}]}}])", "[0].a.b[1].c: got it twice");
   refused(R"([{"m":1e400,"n":1,"k":1}])", "number overflow");
   refused(R"([{"m":1,"n":1,"k":1,"weight":1e308},{"m":1,"n":1,"k":1,"weight":1e308}])",
           "weights without a sum");

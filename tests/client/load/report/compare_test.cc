@@ -61,6 +61,9 @@ TEST(CompareTest, RefusesOtherFiles) {
   }
   EXPECT_EQ(ParseReport("\x93NUMPY").status().message(),
             "got no JSON, want a report of gemmload --json");
+  EXPECT_THAT(ParseReport(R"({"steps": [{"rate_per_s": 1, "rate_per_s": 2}]})"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("steps[0].rate_per_s: got it twice, want each name once")));
   const size_t depth = 200'000;
   const std::string deep = std::string(depth, '[') + std::string(depth, ']');
   EXPECT_THAT(ParseReport(R"({"steps": )" + deep + "}"),
