@@ -86,8 +86,9 @@ OutputFile::~OutputFile() {
 }
 
 absl::Status OutputFile::Failed(int error) const {
-  return absl::InternalError(
-      absl::StrCat(path_, ": cannot be written: ", std::generic_category().message(error)));
+  const std::string message =
+      absl::StrCat(path_, ": cannot be written: ", std::generic_category().message(error));
+  return error == ENOENT ? absl::NotFoundError(message) : absl::InternalError(message);
 }
 
 absl::Status OutputFile::Open(const std::string& path, std::optional<int64_t> bytes,

@@ -19,7 +19,7 @@
 
 namespace gemmd {
 
-// Not for use by several threads at once. Errors of all methods: Internal, with the path and why.
+// Not for use by several threads at once. Errors: NotFound or Internal, with the path and why.
 class OutputFile {
  public:
   OutputFile() = default;

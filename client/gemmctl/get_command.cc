@@ -62,7 +62,9 @@ bool IsPlain(const v1::TensorSpec& spec) {
 absl::Status GetToFile(Client& client, const v1::TensorInfo& info, const std::string& path,
                        const GetOptions& options) {
   OutputFile file;
-  if (absl::Status status = file.Open(path, std::nullopt); !status.ok()) return status;
+  if (const absl::Status status = file.Open(path, std::nullopt); !status.ok()) {
+    return absl::InternalError(status.message());  // It is no answer of the server.
+  }
   const std::string beginning = NpyBeginning(ArrayOf(info.spec()));
   const TensorSink sink = [&](int64_t offset, std::span<const std::byte> bytes) {
     return file.WriteAt(offset + static_cast<int64_t>(beginning.size()),

@@ -147,7 +147,7 @@ absl::StatusOr<NpyArray> ReadNpy(std::FILE* file, v1::ElementType hint, v1::Elem
   const auto header = ReadHeader(file);
   if (!header.ok()) return header.status();
   auto type = TypeOfNpy(*header, hint);
-  if (!type.ok()) type = TypeOfNpy(*header, unnamed);
+  if (!type.ok() && unnamed != v1::ELEMENT_TYPE_UNSPECIFIED) type = TypeOfNpy(*header, unnamed);
   if (!type.ok()) return type.status();
   const auto bytes = DataBytes(*header);
   if (!bytes.ok()) return bytes.status();
