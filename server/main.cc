@@ -130,6 +130,8 @@ class Auditing {
     if (sink_ != nullptr) sink_->Close(patience);
   }
 
+  int64_t lost() const { return sink_ == nullptr ? 0 : sink_->lost(); }
+
  private:
   const std::shared_ptr<AuditSink> sink_;
 };
@@ -249,7 +251,11 @@ class EndWatch {
 absl::Status Run(Options options, const Logging& logging, const Auditing& auditing,
                  const Supervision& supervision, const sigset_t& signals) {
   const ServiceManager& manager = supervision.manager;
-  options.server.log_counts = [&logging] { return logging.counts(); };
+  options.server.log_counts = [&logging, &auditing] {
+    LogCounts counts = logging.counts();
+    counts.audit_lost = auditing.lost();
+    return counts;
+  };
   ASSIGN_OR_RETURN(const int64_t open_files, RaiseOpenFileLimit());
   spdlog::info("event=start version={} commit={} pid={} open_files={} memory_limit_bytes={}",
                kVersion, kCommit, getpid(), open_files,

@@ -201,6 +201,12 @@ constexpr Metric kDaemonMetrics[] = {
      .type = MetricType::kCounter,
      .help = "Lines of the log that were lost because the reader was too slow or had gone",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.lost); }},
+    {.name = "gemmd_audit_lines_lost_total",
+     .type = MetricType::kCounter,
+     .help =
+         "Lines of the audit log that were lost: beyond --audit-lines-per-second, or because the "
+         "file took no more, as on a full disk",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.audit_lost); }},
     {.name = "gemmd_log_lines_suppressed_total",
      .type = MetricType::kCounter,
      .help = "Warnings and errors that were too many of one kind to be logged; the log tells how "

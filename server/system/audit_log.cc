@@ -28,12 +28,15 @@ AuditSink::AuditSink(LogFile file, int64_t lines_per_second, const Clock& clock)
 
 void AuditSink::log(const spdlog::details::log_msg& message) {
   int64_t untold = 0;
+  int64_t lost_since = 0;
   {
     MutexLock lock(&mutex_);
     const int64_t now_ns = clock_.NowNs();
     if (now_ns >= second_ends_ns_) {
       second_ends_ns_ = now_ns + kSecondNs;
       lines_ = 0;
+      const int64_t lost_by_now = lost();
+      lost_since = lost_by_now - std::exchange(warned_of_, lost_by_now);
     }
     if (++lines_ > lines_per_second_) {
       ++untold_;
@@ -42,6 +45,7 @@ void AuditSink::log(const spdlog::details::log_msg& message) {
     }
     untold = std::exchange(untold_, 0);
   }
+  if (lost_since > 0) spdlog::warn("event=audit_lines_lost lines={}", lost_since);
   if (untold > 0) {
     const std::string text = absl::StrCat("event=audit_lines_lost lines=", untold);
     sink_.log(spdlog::details::log_msg(kName, spdlog::level::info, text));

@@ -21,6 +21,8 @@
 namespace gemmd {
 
 // Bounds how many lines a second are written; the next second's first line says how many were not.
+// What was lost for any reason, as on a full disk, the daemon's own log says, once a second at
+// most.
 class AuditSink final : public spdlog::sinks::sink {
  public:
   // Borrows the clock.
@@ -45,6 +47,7 @@ class AuditSink final : public spdlog::sinks::sink {
   int64_t second_ends_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t lines_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t untold_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t warned_of_ ABSL_GUARDED_BY(mutex_) = 0;  // How much of lost().
 };
 
 // Makes the sink the audit log of the process, until the sink is given back with null.

@@ -35,6 +35,7 @@ namespace gemmd {
 struct LogCounts {
   int64_t lost = 0;        // The reader was too slow, or had gone.
   int64_t suppressed = 0;  // They repeated too often.
+  int64_t audit_lost = 0;  // Lines of the audit log, for whatever reason.
 };
 
 class LogSink final : public spdlog::sinks::sink {

@@ -9,9 +9,10 @@ import threading
 
 import grpc
 from callers import PERMISSION_DENIED, POISON, UNAUTHENTICATED, Trust, bearer, call, multiply, product
-from daemon import wait_until
+from daemon import PATIENCE_S, wait_until
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
 from kserve.v2 import inference_pb2, inference_pb2_grpc
+from metrics_page import scrape
 from tensors import DEADLINE_S, Session, by_name, refusal
 
 
@@ -87,6 +88,22 @@ def test_the_audit_log_names_the_method_of_each_product(daemons, tmp_path):
     ]
     (other,) = (line for line in lines if line["event"] == "call")
     assert (other["method"], other["identity"], other["status"]) == ("/gemmd.v1.Registry/ListDevices", "", "OK")
+
+
+def test_audit_lines_that_a_full_disk_loses_are_counted_and_told(daemons):
+    daemon = daemons.start(
+        "--devices=cpu", "--lame-duck=1ms", "--audit-log=/dev/full", "--metrics-listen=127.0.0.1:0"
+    )
+    assert scrape(daemon).value("gemmd_audit_lines_lost_total") == 0
+
+    def is_told():
+        assert multiply(channel, []).d
+        return daemon.events("audit_lines_lost")
+
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        wait_until(is_told, PATIENCE_S, "the loss in the log")
+    told = sum(int(event["lines"]) for event in daemon.events("audit_lines_lost"))
+    assert scrape(daemon).value("gemmd_audit_lines_lost_total") >= told > 0
 
 
 def test_the_user_of_a_unix_socket(daemons, tmp_path):

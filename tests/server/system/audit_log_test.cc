@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/system/audit_log.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,7 +50,7 @@ class AuditLogTest : public ::testing::Test {
   }
 
   ScratchFolder folder_;
-  const std::string path_ = folder_.path() + "/audit";
+  std::string path_ = folder_.path() + "/audit";
   FakeClock clock_;
   std::shared_ptr<AuditSink> sink_;
 };
@@ -84,6 +88,26 @@ TEST_F(AuditLogTest, WritesSoManyLinesASecondAndSaysHowManyItLeftOut) {
                                          "call", "call", "call", "call"};
   EXPECT_EQ(events, want);
   EXPECT_EQ(lines[3]["lines"].dump(), "3");
+}
+
+// A full disk takes nothing, and says so in time with each line.
+TEST_F(AuditLogTest, WhatADiskDoesNotTakeIsCountedAndToldInTheLog) {
+  std::ostringstream log;
+  const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "log", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  path_ = "/dev/full";
+  Begin(10);
+  Tell(5);
+  EXPECT_EQ(sink_->lost(), 5);
+  EXPECT_EQ(log.str(), "");
+  clock_.Advance(kSecondNs);
+  Tell(5);
+  EXPECT_EQ(sink_->lost(), 10);
+  EXPECT_THAT(log.str(), testing::EndsWith("event=audit_lines_lost lines=5\n"));
+  Tell(5);
+  EXPECT_THAT(log.str(), testing::EndsWith("event=audit_lines_lost lines=5\n"));
+  spdlog::set_default_logger(before);
 }
 
 }  // namespace
