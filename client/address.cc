@@ -3,15 +3,16 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "kernels/option/decimal.h"
 
 namespace gemmd {
 namespace {
@@ -25,9 +26,9 @@ std::string Quoted(absl::string_view text) { return absl::StrCat("\"", text, "\"
 
 std::string WantOfHostAndPort(absl::string_view address) {
   const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == absl::string_view::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
+  if (colon == absl::string_view::npos || colon == 0) return std::string(kWantAny);
+  const absl::string_view digits = address.substr(colon + 1);
+  if (ParseDecimal<uint16_t>({digits.data(), digits.size()}).value_or(0) == 0) {
     return std::string(kWantAny);
   }
   absl::string_view host = address.substr(0, colon);

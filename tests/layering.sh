@@ -67,7 +67,7 @@ server/metrics:             server/scheduling server/trust server/store server/d
                             server/crossing server/system kernels kernels/mma
                             <std> <posix> <absl> <prometheus> <crypto>
 server/wire:                server/metrics server/scheduling server/trust server/store
-                            server/device server/crossing server/system kernels kernels/mma kernels/cpu proto
+                            server/device server/crossing server/system kernels kernels/mma kernels/cpu kernels/option proto
                             proto/gemmd/v1 proto/health/v1 proto/reflection/v1alpha
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>
 server/kserve:              server/wire server/metrics server/scheduling server/trust server/store
@@ -80,7 +80,7 @@ server:                     kernels/option server/kserve server/wire server/metr
 
 client/gemmd:               <std> <absl> <grpc>
 client/gemmd/health:
-client:                     client/gemmd client/gemmd/health proto proto/gemmd/v1
+client:                     client/gemmd client/gemmd/health proto proto/gemmd/v1 kernels/option
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>
 client/matrix:              client client/gemmd proto/gemmd/v1
                             <std> <posix> <absl> <json>

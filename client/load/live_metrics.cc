@@ -7,16 +7,17 @@
 #include <prometheus/metric_family.h>
 
 #include <array>
+#include <cstdint>
 #include <exception>
 #include <limits>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "client/load/cpu_usage.h"
+#include "kernels/option/decimal.h"
 
 namespace gemmd {
 namespace {
@@ -32,9 +33,7 @@ constexpr std::array<int64_t, 18> kBucketsUs = {
 
 bool IsEndpoint(const std::string& address) {
   const size_t colon = address.rfind(':');
-  int port = -1;
-  if (colon == address.npos || !absl::SimpleAtoi(address.substr(colon + 1), &port)) return false;
-  if (port < 0 || port > 65535) return false;
+  if (colon == address.npos || !ParseDecimal<uint16_t>(address.substr(colon + 1))) return false;
   std::array<unsigned char, sizeof(in6_addr)> bytes = {};
   const std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {

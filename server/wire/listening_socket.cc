@@ -11,15 +11,17 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
+#include "kernels/option/decimal.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/system/socket_address.h"
@@ -57,11 +59,9 @@ absl::StatusOr<HostAndPort> ParseHostAndPort(const std::string& address) {
   if (!absl::ConsumePrefix(&rest, "ipv4:")) absl::ConsumePrefix(&rest, "ipv6:");
   const size_t colon = rest.rfind(':');
   HostAndPort parsed;
-  constexpr int kMostPort = 65535;
-  const bool is_good = colon != rest.npos && colon > 0 &&
-                       absl::SimpleAtoi(rest.substr(colon + 1), &parsed.port) && parsed.port >= 0 &&
-                       parsed.port <= kMostPort;
-  if (!is_good) {
+  const absl::string_view digits = colon == rest.npos ? "" : rest.substr(colon + 1);
+  const std::optional<uint16_t> port = ParseDecimal<uint16_t>({digits.data(), digits.size()});
+  if (!port || colon == 0) {
     return absl::InvalidArgumentError(GotWant(
         "listen", address, "HOST:PORT, [IPV6]:PORT, tls:HOST:PORT, mtls:HOST:PORT or unix:PATH"));
   }
@@ -70,6 +70,7 @@ absl::StatusOr<HostAndPort> ParseHostAndPort(const std::string& address) {
     return absl::InvalidArgumentError(GotWant("listen", address, "[IPV6]:PORT with both brackets"));
   }
   parsed.host = std::string(host);
+  parsed.port = *port;
   return parsed;
 }
 

@@ -43,8 +43,9 @@ TEST(ChannelTest, TakesTheAddressesThatGrpcTakes) {
 
 TEST(ChannelTest, RefusesOtherAddresses) {
   for (const char* address :
-       {"", "localhost", ":8470", "host:", "host:0", "host:65536", "host:port", "unix:", "a b:1",
-        "host:1\n", "host:-1", "\xff:1", "tls:", "tls:host", "tls:tls:h:1", "tls:unix:/path"}) {
+       {"",        "localhost", ":8470",    "host:",     "host:0",      "host:65536",    "host:+1",
+        "host: 1", "host:1 ",   "host:0x1", "host:port", "unix:",       "a b:1",         "host:1\n",
+        "host:-1", "\xff:1",    "tls:",     "tls:host",  "tls:tls:h:1", "tls:unix:/path"}) {
     EXPECT_THAT(Client::Create(address),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("address: got")))
         << address;

@@ -130,6 +130,7 @@ TEST(GemmloadTest, RefusesBadUsage) {
   refused({"--a", "x.npy", "--profile", "small"}, "--profile");
   refused({"--metrics-listen", "localhost"}, "--metrics-listen: got \"localhost\", want an IP");
   refused({"--metrics-listen", "127.0.0.1:65536"}, "--metrics-listen");
+  refused({"--metrics-listen", "127.0.0.1:+1"}, "--metrics-listen: got \"127.0.0.1:+1\", want");
   refused({"--metrics-listen", "203.0.113.1:0"}, "want an address that is free");
   refused({"--batch", "2", "--profile", "small"}, "--shape");
   refused({"--sparse"}, "--shape");

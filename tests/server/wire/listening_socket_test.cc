@@ -169,6 +169,8 @@ TEST(ListeningSocketTest, SaysWhatIsWrong) {
       {"127.0.0.1", "want HOST:PORT"},
       {"127.0.0.1:http", "want HOST:PORT"},
       {"127.0.0.1:65536", "want HOST:PORT"},
+      {"127.0.0.1:+1", "want HOST:PORT"},
+      {"127.0.0.1: 1", "want HOST:PORT"},
       {"[::1:0", "both brackets"},
       {"unix:", "want a path"},
       {"tls:127.0.0.1", "want HOST:PORT"},
