@@ -35,7 +35,7 @@ std::string TransformBytes(std::string& text) {
   // CLI11 would read octal and hexadecimal digits.
   constexpr char kDigits[] = "0123456789";
   const size_t unit = std::min(text.find_first_not_of(kDigits), text.size());
-  const std::optional<int64_t> number = ParseDecimal<int64_t>(text.substr(0, unit));
+  const std::optional<int64_t> number = option::ParseDecimal<int64_t>(text.substr(0, unit));
   if (!number || text.find_first_of(kDigits, unit) != text.npos) return "got " + given + kWant;
   text = std::to_string(*number) + text.substr(unit);
   try {
@@ -129,7 +129,7 @@ void AddCallers(CLI::App& app, Options& options) {
            "Who must have issued signed tokens (default: anybody whose key is in --jwt-keys)");
   app.add_option("--jwt-clock-skew", trust.jwt.clock_skew_s,
                  "By how much the clock of whoever issues signed tokens may differ")
-      ->transform(NumberFrom(int64_t{0}, kMostClockSkewS))
+      ->transform(option::NumberFrom(int64_t{0}, kMostClockSkewS))
       ->capture_default_str()
       ->type_name("SECONDS")
       ->group(kGroup);
@@ -190,7 +190,7 @@ void AddTensors(CLI::App& app, Options& options) {
          "--max-sessions", tensors.max_sessions,
          "Most sessions at once; one host may have seven times as many of them as are free, "
          "so that others find one. One more is refused with RESOURCE_EXHAUSTED")
-      ->transform(NumberFrom(int64_t{1}, int64_t{1} << 20))
+      ->transform(option::NumberFrom(int64_t{1}, int64_t{1} << 20))
       ->default_str(std::to_string(tensors.max_sessions))
       ->type_name("COUNT")
       ->group(kGroup);

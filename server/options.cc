@@ -74,7 +74,7 @@ void AddDevices(CLI::App& app, Options& options) {
   app.add_option(
          "--cpu-threads", options.devices.cpu_threads,
          "Threads that compute on each of cpu and sim; 0 takes every core the process may use")
-      ->transform(NumberFrom(0, 4096))
+      ->transform(option::NumberFrom(0, 4096))
       ->default_str("0")
       ->type_name("COUNT")
       ->group(kGroup);
@@ -137,7 +137,7 @@ void AddLimits(CLI::App& app, Options& options) {
          "--max-queued-requests", options.server.admission.max_requests,
          "Requests accepted and not yet answered; more are refused with RESOURCE_EXHAUSTED and "
          "told when to try again")
-      ->transform(NumberFrom(int64_t{1}, int64_t{1} << 40))
+      ->transform(option::NumberFrom(int64_t{1}, int64_t{1} << 40))
       ->default_str(std::to_string(options.server.admission.max_requests))
       ->type_name("COUNT")
       ->group(kGroup);
@@ -155,7 +155,7 @@ void AddLimits(CLI::App& app, Options& options) {
            options.server.time.max_product_ns = static_cast<int64_t>(seconds * 1e9);
          },
          "Longest product, by its predicted time; a longer one is refused with RESOURCE_EXHAUSTED")
-      ->transform(NumberFrom(1e-3, 1e6))
+      ->transform(option::NumberFrom(1e-3, 1e6))
       ->default_str("60")
       ->type_name("SECONDS")
       ->group(kGroup);
@@ -164,13 +164,13 @@ void AddLimits(CLI::App& app, Options& options) {
          [&options](int64_t us) { options.server.joins.window_ns = us * 1000; },
          "How long a product that finds its device idle waits for others with which it can run as "
          "one. Products that wait anyway run as one without it, and no deadline is risked for it")
-      ->transform(NumberFrom(0, 1'000'000))
+      ->transform(option::NumberFrom(0, 1'000'000))
       ->default_str("0")
       ->type_name("MICROSECONDS")
       ->group(kGroup);
   app.add_option("--batch-most", options.server.joins.limits.max_jobs,
                  "Most products that run as one; 1 lets each run alone")
-      ->transform(NumberFrom(1, 4096))
+      ->transform(option::NumberFrom(1, 4096))
       ->capture_default_str()
       ->type_name("COUNT")
       ->group(kGroup);
@@ -193,7 +193,7 @@ void AddLimits(CLI::App& app, Options& options) {
       kGroup);
   app.add_option("--max-concurrent-streams", transport.max_concurrent_streams,
                  "Most calls at once on one connection")
-      ->transform(NumberFrom(1, 1 << 20))
+      ->transform(option::NumberFrom(1, 1 << 20))
       ->default_str(std::to_string(transport.max_concurrent_streams))
       ->type_name("COUNT")
       ->group(kGroup);
@@ -208,14 +208,14 @@ void AddConnections(CLI::App& app, Options& options) {
          "of the limit of open files, which the daemon raises as far as it may, and at most "
          "32768, or as many as may have --max-concurrent-streams idle calls of 24 KiB in an eighth "
          "of --memory-limit-bytes")
-      ->transform(NumberFrom(int64_t{0}, int64_t{1} << 30))
+      ->transform(option::NumberFrom(int64_t{0}, int64_t{1} << 30))
       ->default_str("0")
       ->type_name("COUNT")
       ->group(kGroup);
   app.add_option("--max-connections-per-peer", transport.max_connections_per_peer,
                  "Most connections at once of one peer: an IPv4 address, a /64 network of IPv6, a "
                  "user of a unix socket. 0 takes half of --max-connections")
-      ->transform(NumberFrom(int64_t{0}, int64_t{1} << 30))
+      ->transform(option::NumberFrom(int64_t{0}, int64_t{1} << 30))
       ->default_str("0")
       ->type_name("COUNT")
       ->group(kGroup);
@@ -288,7 +288,7 @@ void AddLogging(CLI::App& app, Options& options) {
       ->group(kGroup);
   app.add_option("--traces-share", options.server.spans.share,
                  "Part of the products without a traceparent that have spans in --traces, 0 to 1")
-      ->transform(NumberFrom(0.0, 1.0))
+      ->transform(option::NumberFrom(0.0, 1.0))
       ->capture_default_str()
       ->type_name("SHARE")
       ->group(kGroup);
@@ -305,7 +305,7 @@ void AddLogging(CLI::App& app, Options& options) {
       ->group(kGroup);
   app.add_option("--audit-lines-per-second", options.audit_lines_per_second,
                  "Most lines of the audit log in a second; it says how many were left out")
-      ->transform(NumberFrom(int64_t{1}, int64_t{1} << 40))
+      ->transform(option::NumberFrom(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str()
       ->type_name("COUNT")
       ->group(kGroup);

@@ -72,7 +72,7 @@ absl::StatusOr<NpyArray> MakeRandomArray(const std::string& field, const RandomO
         field, ": got ", bytes->full, " bytes of random elements, want at most ", kMostBytes));
   }
   const std::string refusal =
-      RefuseMemory(absl::StrCat(array.shape[1], "x", array.shape[2]), bytes->full);
+      option::RefuseMemory(absl::StrCat(array.shape[1], "x", array.shape[2]), bytes->full);
   if (!refusal.empty()) return absl::ResourceExhaustedError(absl::StrCat(field, ": ", refusal));
   const bool by_columns = array.order == v1::ORDER_COLUMN_MAJOR;
   const int64_t length = array.shape[by_columns ? 1 : 2];

@@ -33,7 +33,8 @@ constexpr std::array<int64_t, 18> kBucketsUs = {
 
 bool IsEndpoint(const std::string& address) {
   const size_t colon = address.rfind(':');
-  if (colon == address.npos || !ParseDecimal<uint16_t>(address.substr(colon + 1))) return false;
+  if (colon == address.npos || !option::ParseDecimal<uint16_t>(address.substr(colon + 1)))
+    return false;
   std::array<unsigned char, sizeof(in6_addr)> bytes = {};
   const std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {

@@ -98,7 +98,7 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
       .Need(shape)
       .Group(group);
   CommandOption(app.add_option("--batch", flags.batch, "Number of products in a call, with --shape")
-                    ->transform(NumberFrom(1, 2147483647).description("")))
+                    ->transform(option::NumberFrom(1, 2147483647).description("")))
       .TypeName("N")
       .Need(shape)
       .Group(group);
@@ -146,7 +146,7 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
   app.add_option("--verify", flags.verified_share,
                  "Share of the answers that are checked, besides the first answer of each product; "
                  "0 checks none")
-      ->transform(NumberFrom(0.0, 1.0).description(""))
+      ->transform(option::NumberFrom(0.0, 1.0).description(""))
       ->type_name("SHARE")
       ->capture_default_str()
       ->group(group);
@@ -159,14 +159,14 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
                      "Closed loop: number of calls in flight; several numbers are run one after "
                      "the other (default: 1)")
           ->delimiter(',')
-          ->transform(NumberFrom(1, 100000).description(""))
+          ->transform(option::NumberFrom(1, 100000).description(""))
           ->type_name("N,...")
           ->group(group);
   CLI::Option* const rate = app.add_option("--rate", flags.rates,
                                            "Open loop: calls per second, sent on time whatever the "
                                            "server does; several rates are run one after the other")
                                 ->delimiter(',')
-                                ->transform(NumberFrom(0.001, 1e7).description(""))
+                                ->transform(option::NumberFrom(0.001, 1e7).description(""))
                                 ->type_name("R,...")
                                 ->excludes(concurrency)
                                 ->group(group);
@@ -180,7 +180,7 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
   app.add_option("--ramp-to", flags.ramp_to,
                  "Open loop: the rate changes evenly from --rate, at the start of the warm-up, to "
                  "this one at the end of --duration")
-      ->transform(NumberFrom(0.001, 1e7).description(""))
+      ->transform(option::NumberFrom(0.001, 1e7).description(""))
       ->type_name("R")
       ->needs(rate)
       ->group(group);
@@ -203,14 +203,14 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
   CLI::Option* const most = app.add_option("--most-in-flight", flags.most_in_flight,
                                            "Open loop: most calls in flight at once; further calls "
                                            "wait, which is reported as blocked time");
-  most->transform(NumberFrom(1, 1000000).description(""))
+  most->transform(option::NumberFrom(1, 1000000).description(""))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   arrivals->excludes(concurrency)->excludes(replay);
   most->excludes(concurrency);
   app.add_option("--seed", flags.seed, "Seed of arrivals, mix and operands")
-      ->transform(NumberFrom(uint64_t{0}, UINT64_MAX).description(""))
+      ->transform(option::NumberFrom(uint64_t{0}, UINT64_MAX).description(""))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -228,7 +228,7 @@ void AddLengthOptions(CLI::App& app, LoadFlags& flags) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--count", flags.count, "Most calls in each step")
-      ->transform(NumberFrom(int64_t{1}, int64_t{1} << 53).description(""))
+      ->transform(option::NumberFrom(int64_t{1}, int64_t{1} << 53).description(""))
       ->type_name("N")
       ->group(group);
   app.add_option("--timeout", flags.timeout, "Longest time for one call")
@@ -252,14 +252,14 @@ void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
       ->type_name("ADDRESS,...");
   AddSecurityFlags(app, flags.security);
   app.add_option("--channels", flags.channels, "Number of connections to each server")
-      ->transform(NumberFrom(1, 1024).description(""))
+      ->transform(option::NumberFrom(1, 1024).description(""))
       ->type_name("N")
       ->capture_default_str();
   app.add_option(
          "--owners", flags.owners,
          "Number of clients of each server, which take turns: each has connections, a session "
          "and resident operands of its own")
-      ->transform(NumberFrom(1, 1024).description(""))
+      ->transform(option::NumberFrom(1, 1024).description(""))
       ->type_name("N")
       ->capture_default_str();
   app.add_option(
@@ -267,13 +267,13 @@ void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
          "Number of MultiplyStream calls of each client, over which the products go: those "
          "that wait to be sent share a message, and neither --timeout nor --retries counts. "
          "0 makes a call for each product")
-      ->transform(NumberFrom(0, 1024).description(""))
+      ->transform(option::NumberFrom(0, 1024).description(""))
       ->type_name("N")
       ->capture_default_str();
   app.add_option("--retries", flags.retries,
                  "How often a call is sent again that a server could not take; the report shows "
                  "retries in latencies alone")
-      ->transform(NumberFrom(0, 4).description(""))
+      ->transform(option::NumberFrom(0, 4).description(""))
       ->type_name("N")
       ->capture_default_str();
   AddProductOptions(app, flags);

@@ -219,8 +219,8 @@ absl::Status CheckMemory(const LoadProduct& product) {
       a_lines * line_bytes(product.k) + b_lines * line_bytes(has_columns ? product.k : product.n);
   constexpr int64_t kSumBytes = 8;
   const int64_t sums = (product.n + product.k + a_lines) * kSumBytes;
-  const std::string refusal =
-      RefuseMemory(absl::StrCat(product.m, "x", product.n, "x", product.k), 2 * operands + sums);
+  const std::string refusal = option::RefuseMemory(
+      absl::StrCat(product.m, "x", product.n, "x", product.k), 2 * operands + sums);
   if (refusal.empty()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(product.name, ": ", refusal));
 }

@@ -25,7 +25,7 @@ std::string GotWant(const std::string& got, const std::string& want) {
 std::optional<std::vector<int64_t>> ShapeOf(const std::string& text, const ShapeRule& rule) {
   std::vector<int64_t> shape;
   for (const absl::string_view part : absl::StrSplit(text, absl::ByAnyChar(",x"))) {
-    const auto extent = ParseDecimal<int64_t>({part.data(), part.size()});
+    const auto extent = option::ParseDecimal<int64_t>({part.data(), part.size()});
     if (!extent || *extent < rule.least || *extent > rule.most) return std::nullopt;
     shape.push_back(*extent);
   }
@@ -45,8 +45,8 @@ std::string TextOf(const ShapeRule& rule) {
 template <typename Number>
 CommandOption AddNumber(CLI::App& app, const std::string& name, Number& value,
                         const std::string& help, Number least, Number most) {
-  return CommandOption(
-      app.add_option(name, value, help)->transform(NumberFrom(least, most).description("")));
+  return CommandOption(app.add_option(name, value, help)
+                           ->transform(option::NumberFrom(least, most).description("")));
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ absl::Status CheckMemory(const Problem& problem, int64_t sets, int64_t other_byt
   const Checked d = Checked(problem.d.batch_stride_bytes) * problem.batch;
   const Checked bytes = (a + b) * (sets + 1) + d * sets + other_bytes;
   const Shape shape = {problem.m, problem.n, problem.k, problem.batch};
-  const std::string refusal = RefuseMemory(NameOf(shape), bytes.value());
+  const std::string refusal = option::RefuseMemory(NameOf(shape), bytes.value());
   if (refusal.empty()) return absl::OkStatus();
   return absl::ResourceExhaustedError(Concat("--shapes: ", refusal));
 }

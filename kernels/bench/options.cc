@@ -103,7 +103,7 @@ std::string DefaultShapes(const Options& options) {
 absl::StatusOr<int> ParseGpu(std::string_view text) {
   constexpr std::string_view kPrefix = "cuda:";
   if (text.substr(0, kPrefix.size()) == kPrefix) {
-    const std::optional<int> index = ParseDecimal<int>(text.substr(kPrefix.size()));
+    const std::optional<int> index = option::ParseDecimal<int>(text.substr(kPrefix.size()));
     if (index && *index >= 0) return *index;
   }
   return absl::InvalidArgumentError(GotWant("--device", text, "cpu or cuda:<number>"));
@@ -127,13 +127,13 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_option("--seconds", options.seconds,
                  "Time for the samples of each row and shape; a GPU also warms up, for a quarter "
                  "of a second or more, until times settle")
-      ->transform(NumberFrom(0.0, std::numeric_limits<double>::max()))
+      ->transform(option::NumberFrom(0.0, std::numeric_limits<double>::max()))
       ->capture_default_str();
   app.add_option("--repeat", options.repeat, "Least number of samples")
-      ->transform(NumberFrom(1, 1000000))
+      ->transform(option::NumberFrom(1, 1000000))
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads of the CPU libraries and the simulator")
-      ->transform(NumberFrom(1, 4096))
+      ->transform(option::NumberFrom(1, 4096))
       ->capture_default_str();
   app.add_flag("--list", options.lists,
                "List the rows of the catalogue that the other options choose, all without any, and "
@@ -174,7 +174,7 @@ void AddGpuOptions(CLI::App& app, Options& options) {
   group
       .add_option("--leading-dimension-offset", options.leading_dimension_offset,
                   "Elements between the lines of the dense matrices: 1 aligns none of them")
-      ->transform(NumberFrom(0, 1 << 20))
+      ->transform(option::NumberFrom(0, 1 << 20))
       ->capture_default_str();
   group.add_option("--output-type", options.output_type, "Type of D")
       ->default_str("that of the row's accumulators");
@@ -187,7 +187,7 @@ void AddGpuOptions(CLI::App& app, Options& options) {
       .add_option("--alone", options.alone_seconds,
                   "Seconds that each row and each library then has the GPU for itself, for its "
                   "rate and its energy at the clock that it gets so; 0 leaves this out")
-      ->transform(NumberFrom(0.0, std::numeric_limits<double>::max()))
+      ->transform(option::NumberFrom(0.0, std::numeric_limits<double>::max()))
       ->capture_default_str();
   group.add_flag("--errors", options.measures_errors,
                  "In place of times: the largest error of D over its largest element, of 128 x 128 "

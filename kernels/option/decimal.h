@@ -9,7 +9,7 @@
 #include <string_view>
 #include <system_error>
 
-namespace gemmd {
+namespace gemmd::option {
 
 // Null unless all of `text` is a number that the type has: digits, with a minus before them where
 // the type has a sign, and with a point and an exponent where it has those, or inf or nan.
@@ -22,4 +22,4 @@ std::optional<Number> ParseDecimal(std::string_view text) {
   return number;
 }
 
-}  // namespace gemmd
+}  // namespace gemmd::option

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-namespace gemmd {
+namespace gemmd::option {
 
 // Bytes that the machine can give without swapping, and at most what the control group may have;
 // all bytes there are where neither says.
@@ -36,4 +36,4 @@ inline std::string RefuseMemory(const std::string& what, std::optional<int64_t> 
          " bytes of memory, want at most " + std::to_string(free) + ", which are free";
 }
 
-}  // namespace gemmd
+}  // namespace gemmd::option

@@ -14,7 +14,7 @@
 
 #include "kernels/option/decimal.h"
 
-namespace gemmd {
+namespace gemmd::option {
 
 // "1 to 4096", "0 on"; empty for all numbers with a fraction.
 template <typename Number>
@@ -50,4 +50,4 @@ CLI::Validator NumberFrom(Number least, Number most) {
   return CLI::Validator(refuse, range);
 }
 
-}  // namespace gemmd
+}  // namespace gemmd::option

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Prints the symbols of namespace gemmd that both of two sets of static libraries define, inline
-# functions among them, which the linker takes from either without a word. Messages are left out:
-# both sides have them from one library.
+# functions among them, which the linker takes from either without a word. Messages are left out, and
+# what kernels/option has for the options of all programs: both sides have them from one place.
 # usage: common_symbols.sh 'LIBRARY...' 'LIBRARY...'. Exits 1 where there is one.
 set -euo pipefail
 
@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 symbols() {
   # shellcheck disable=SC2086
   nm --defined-only --extern-only $1 | awk 'NF == 3 { print $3 }' |
-    grep -E '^_Z[A-Z]*K?5gemmd' | grep -vE '^_Z[A-Z]*K?5gemmd2v1|_GLOBAL__N_1' | sort -u
+    grep -E '^_Z[A-Z]*K?5gemmd' | grep -vE '^_Z[A-Z]*K?5gemmd(2v1|6option)|_GLOBAL__N_1' | sort -u
 }
 symbols "$1" >"$work/first"
 symbols "$2" >"$work/second"

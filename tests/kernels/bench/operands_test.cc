@@ -122,8 +122,8 @@ TEST(OperandsTest, MemoryThatIsNotThereIsRefusedBeforeItIsTaken) {
                                                 HasSubstr("needs 2^63 or more bytes of memory")));
   problem.batch = 0;
   EXPECT_THAT(CheckMemory(problem, 3), IsOk());
-  EXPECT_EQ(RefuseMemory("9x9x9", 4096, 4096), "");
-  EXPECT_EQ(RefuseMemory("9x9x9", 4096, 1024),
+  EXPECT_EQ(option::RefuseMemory("9x9x9", 4096, 4096), "");
+  EXPECT_EQ(option::RefuseMemory("9x9x9", 4096, 1024),
             "got 9x9x9, which needs 4096 bytes of memory, want at most 1024, which are free");
 }
 
