@@ -35,7 +35,7 @@ class OutputFile {
 
   // Waits for the reader of a pipe. `bytes` is the size of all that will be written: with it, a
   // file that cannot be replaced is overwritten if the disk has room for so many bytes. `stops`
-  // counts signals: a pipe that nobody reads fails once there was one.
+  // counts signals: after one, a pipe without a reader is an error.
   absl::Status Open(const std::string& path, std::optional<int64_t> bytes,
                     const std::atomic<int>* stops = nullptr);
 

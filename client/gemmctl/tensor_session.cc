@@ -155,7 +155,7 @@ absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
         auto client = Join(flags, *token);
         if (client.ok() || !absl::IsUnauthenticated(client.status())) return client;
       }
-      // It has ended, or somebody has cut the file short.
+      // It has ended, or the file was truncated.
       if (absl::Status status = ForgetToken(flags, *token); !status.ok()) return status;
       if (token->empty()) break;
     }

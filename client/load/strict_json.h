@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// JSON of a file that somebody wrote by hand, or may have changed since a program wrote it.
+// JSON of a file that was written, or edited, by hand.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -62,7 +62,7 @@ class Daemon:
             soft, hard = open_files
             limits += [f"ulimit -S -n {soft}", f"ulimit -H -n {hard}"]
         if address_space:
-            # Threads and their arenas, of which there are more on more processors, take addresses.
+            # More processors mean more threads and more malloc arenas, which take addresses.
             processors = sorted(os.sched_getaffinity(0))[:2]
             limits.append(f"taskset -cp {','.join(map(str, processors))} $$ >/dev/null")
             limits.append(f"ulimit -v {address_space // 1024}")

@@ -12,8 +12,8 @@ from gemmd.errors import FailedPrecondition
 SYNC, ASYNC = "grpc", "grpc.aio"
 
 _made: weakref.WeakSet[object] = weakref.WeakSet()
-# Kept until the child ends: gRPC closes the connections and cancels the calls of what nobody has any more, and these
-# are the parent's too.
+# Kept until the child ends: when one of them is freed, gRPC closes its connections and cancels its calls, and these are
+# the parent's too.
 _inherited: list[object] = []
 os.register_at_fork(after_in_child=lambda: _inherited.extend(_made))
 
