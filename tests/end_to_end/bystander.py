@@ -71,7 +71,7 @@ class Bystander:
         return True
 
     def is_served_with_room(self):
-        """The same where others may have taken all of the queue for now."""
+        """The same where others may have taken all of the queue, or of the memory, for now."""
         return self._takes_any() and self.is_served()
 
     def is_idle(self):

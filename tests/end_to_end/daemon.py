@@ -62,7 +62,9 @@ class Daemon:
             soft, hard = open_files
             limits += [f"ulimit -S -n {soft}", f"ulimit -H -n {hard}"]
         if address_space:
-            # More processors mean more threads and more malloc arenas, which take addresses.
+            # More processors mean more threads and more malloc arenas, which take addresses. OpenBLAS takes 128 MiB
+            # of them for each thread of OpenMP's when it is loaded, and tries for ever to get them.
+            environment = {"OMP_NUM_THREADS": "2", **(environment or {})}
             processors = sorted(os.sched_getaffinity(0))[:2]
             limits.append(f"taskset -cp {','.join(map(str, processors))} $$ >/dev/null")
             limits.append(f"ulimit -v {address_space // 1024}")
