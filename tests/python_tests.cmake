@@ -13,13 +13,14 @@ if(NOT CHROMIUM)
   set(CHROMIUM "")
 endif()
 
-# Registers each test_<name>.py of this folder as <label>.<name>, except for the names after EXCEPT.
+# Registers each test_<name>.py of this folder as <label>.<name>, except for the names after EXCEPT. After PARTS
+# stand, as <name>=<count>, those that would take too long as one: they are <label>.<name>.0 and so on.
 # What follows ARGUMENTS is given to each. A file with marks or checks of its own for the timed or the
 # exhaustive run is registered for it too, as <label>.<name>.timed and <label>.<name>.exhaustive, with that label;
 # a file whose `pytestmark` is one of the two has nothing for the default run.
 # pytest ends with 5, not 0, where a file holds no test.
 function(gemmd_add_python_tests label)
-  cmake_parse_arguments(arg "" "" "EXCEPT;ARGUMENTS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "EXCEPT;PARTS;ARGUMENTS" ${ARGN})
   if(NOT GEMMD_TEST_PYTHON)
     return()
   endif()
@@ -43,8 +44,20 @@ function(gemmd_add_python_tests label)
       ${arg_ARGUMENTS} ${CMAKE_CURRENT_SOURCE_DIR}/${file})
     file(STRINGS ${file} only REGEX "^pytestmark = pytest[.]mark[.](timed|exhaustive)$")
     if(NOT only)
-      add_test(NAME ${label}.${name} COMMAND ${command})
-      set_tests_properties(${label}.${name} PROPERTIES LABELS ${label} TIMEOUT ${GEMMD_TEST_TIMEOUT})
+      set(parts "${arg_PARTS}")
+      list(FILTER parts INCLUDE REGEX "^${name}=")
+      if(parts)
+        string(REGEX REPLACE "^.*=" "" count ${parts})
+        math(EXPR last "${count} - 1")
+        foreach(part RANGE ${last})
+          add_test(NAME ${label}.${name}.${part} COMMAND ${command} --part=${part}/${count})
+          set_tests_properties(${label}.${name}.${part} PROPERTIES
+            LABELS ${label} TIMEOUT ${GEMMD_TEST_TIMEOUT})
+        endforeach()
+      else()
+        add_test(NAME ${label}.${name} COMMAND ${command})
+        set_tests_properties(${label}.${name} PROPERTIES LABELS ${label} TIMEOUT ${GEMMD_TEST_TIMEOUT})
+      endif()
     endif()
     file(STRINGS ${file} has_timed REGEX "mark[.]timed|[^a-z_]timed[(]")
     if(has_timed AND NOT only MATCHES "exhaustive" AND NOT GEMMD_SANITIZER)

@@ -42,9 +42,10 @@ class Figures:
         )
         assert held, f"{attack}: got {seen:g} {unit}, want {bound}"
 
-    def keep(self, folder):
-        """Writes a file of lines of JSON for each file of tests, for tests/timed/table.py."""
+    def keep(self, folder, part):
+        """Writes a file of lines of JSON for each file of tests, or part of one, for tests/timed/table.py."""
         folder.mkdir(parents=True, exist_ok=True)
         for file in {line.file for line in self.lines}:
             rows = [json.dumps(dataclasses.asdict(line)) for line in self.lines if line.file == file]
-            (folder / f"{file}.jsonl").write_text("\n".join(rows) + "\n")
+            name = f"{file}.{part}" if part else file
+            (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")

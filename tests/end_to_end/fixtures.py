@@ -63,6 +63,11 @@ def pytest_addoption(parser):
         help="the tests that take long, and no others",
     )
     group.addoption(
+        "--part",
+        metavar="I/N",
+        help="of N parts of the tests, which are alike in length, that with the number I, from 0",
+    )
+    group.addoption(
         "--rows", metavar="FOLDER", help="keep what was measured there, as lines of JSON (tests/timed/table.py)"
     )
     group.addoption(
@@ -86,7 +91,8 @@ def pytest_configure(config):
 
 def pytest_unconfigure(config):
     if config.getoption("--rows") and config.figures.lines:
-        config.figures.keep(pathlib.Path(config.getoption("--rows")))
+        part = (config.getoption("--part") or "").split("/")[0]
+        config.figures.keep(pathlib.Path(config.getoption("--rows")), part)
     shutil.rmtree(config.stubs, ignore_errors=True)
 
 
@@ -101,10 +107,14 @@ def is_wanted(item):
 
 
 def pytest_collection_modifyitems(config, items):
-    dropped = [item for item in items if not is_wanted(item)]
+    wanted = [item for item in items if is_wanted(item)]
+    if config.getoption("--part"):
+        part, parts = map(int, config.getoption("--part").split("/"))
+        wanted = wanted[part::parts]
+    dropped = [item for item in items if item not in wanted]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
-        items[:] = [item for item in items if item not in dropped]
+        items[:] = wanted
 
 
 def given_program(request, option, missing):
