@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Joins text and integers into messages. It replaces absl::StrCat, which takes no std::string_view
+// Joins text and numbers into messages. It replaces absl::StrCat, which takes no std::string_view
 // here: Debian's Abseil has a string_view of its own.
 #pragma once
 
+#include <array>
+#include <charconv>
 #include <concepts>
 #include <string>
 #include <string_view>
@@ -12,6 +14,11 @@ namespace gemmd {
 
 inline void AppendPart(std::string& text, std::string_view part) { text += part; }
 inline void AppendPart(std::string& text, std::integral auto part) { text += std::to_string(part); }
+// The fewest digits that say which number it is: "1", "0.001", "5e-324".
+inline void AppendPart(std::string& text, double part) {
+  std::array<char, 32> digits = {};
+  text.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), part).ptr);
+}
 
 template <typename... Parts>
 std::string Concat(const Parts&... parts) {

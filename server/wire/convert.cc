@@ -148,8 +148,7 @@ absl::Status ParseResult(const v1::MultiplyRequest& request, const HeldFields* h
                    ParseLayout("d", d_type, d_order, problem.m, problem.n, StridesOf(output)));
   if (problem.has_c()) {
     if (!request.has_c()) {
-      return absl::InvalidArgumentError(
-          Concat("c: got none, want C where beta is ", std::to_string(problem.beta)));
+      return absl::InvalidArgumentError(Concat("c: got none, want C where beta is ", problem.beta));
     }
     RETURN_IF_ERROR(ExpectDense("c", request.c()));
     ASSIGN_OR_RETURN(problem.c, ParseOperandLayout("c", request.c(), problem.m, problem.n, d_type));
@@ -200,7 +199,7 @@ absl::Status ParseVerify(const v1::Verify& verify, Product& product) {
   }
   if (!(rate >= 0 && rate <= 1)) {
     return absl::InvalidArgumentError(
-        Concat("verify.rate: got ", std::to_string(rate), ", want above 0 and at most 1"));
+        Concat("verify.rate: got ", rate, ", want above 0 and at most 1"));
   }
   if (verify.mode() == v1::VERIFY_MODE_UNSPECIFIED) return absl::OkStatus();
   product.asked_check = VerifyRule{
