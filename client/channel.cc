@@ -50,11 +50,20 @@ int Milliseconds(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
 }
 
-absl::Status CheckDuration(absl::string_view field, absl::Duration duration) {
-  if (duration > absl::ZeroDuration() && duration < absl::InfiniteDuration())
-    return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, ": got ", absl::FormatDuration(duration),
-                                                 ", want a positive finite time"));
+// gRPC reads pauses of a few decades at most.
+constexpr absl::Duration kLongestBackoff = absl::Hours(365 * 24);
+
+absl::Status CheckTimeout(absl::Duration timeout) {
+  if (timeout > absl::ZeroDuration() && timeout < absl::InfiniteDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "options.timeout: got ", absl::FormatDuration(timeout), ", want a positive finite time"));
+}
+
+absl::Status CheckBackoff(absl::string_view field, absl::Duration backoff) {
+  if (backoff > absl::ZeroDuration() && backoff <= kLongestBackoff) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": got ", absl::FormatDuration(backoff),
+                                                 ", want a positive time of at most ",
+                                                 absl::FormatDuration(kLongestBackoff)));
 }
 
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t least, int64_t most) {
@@ -65,12 +74,12 @@ absl::Status CheckRange(absl::string_view field, int64_t value, int64_t least, i
 
 absl::Status CheckOptions(const ClientOptions& options) {
   absl::Status status = CheckRange("options.channels", options.channels, 1, 1024);
-  status.Update(CheckDuration("options.timeout", options.timeout));
+  status.Update(CheckTimeout(options.timeout));
   status.Update(
       CheckRange("options.max_message_bytes", options.max_message_bytes, 1, kMostMessageBytes));
   status.Update(CheckRange("options.max_attempts", options.max_attempts, 1, kMostAttempts));
-  status.Update(CheckDuration("options.initial_backoff", options.initial_backoff));
-  status.Update(CheckDuration("options.max_backoff", options.max_backoff));
+  status.Update(CheckBackoff("options.initial_backoff", options.initial_backoff));
+  status.Update(CheckBackoff("options.max_backoff", options.max_backoff));
   return status;
 }
 

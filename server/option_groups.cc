@@ -6,22 +6,22 @@
 #include "kernels/option/number.h"
 
 namespace gemmd {
+namespace {
 
-// Adds an option whose value is a duration such as 250ms, 5s or 1m30s.
+// Ten years, which can be added to any time of a clock in nanoseconds.
+constexpr absl::Duration kLongest = absl::Hours(10 * 365 * 24);
+
+}  // namespace
+
 void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
-                 const std::string& description, const std::string& group) {
-  const auto parse = [&value](const std::string& text) {
-    return absl::ParseDuration(text, &value) && value >= absl::ZeroDuration();
+                 const std::string& description, const std::string& group, absl::Duration least) {
+  const auto parse = [&value, name, least](const std::string& text) {
+    if (absl::ParseDuration(text, &value) && value >= least && value <= kLongest) return;
+    throw CLI::ValidationError(name, "got " + text + ", want a duration from " +
+                                         absl::FormatDuration(least) + " to " +
+                                         absl::FormatDuration(kLongest) + ": 250ms, 5s, 1m30s");
   };
-  app.add_option_function<std::string>(
-         name,
-         [parse, name](const std::string& text) {
-           if (!parse(text)) {
-             throw CLI::ValidationError(name,
-                                        "got " + text + ", want a duration: 250ms, 5s, 1m30s");
-           }
-         },
-         description)
+  app.add_option_function<std::string>(name, parse, description)
       ->default_str(absl::FormatDuration(value))
       ->type_name("DURATION")
       ->group(group);
@@ -47,11 +47,19 @@ std::string TransformBytes(std::string& text) {
   return is_count ? "" : "got " + given + kWant;
 }
 
-// Adds an option whose value is a count of bytes such as 4096, 512MiB or 4GiB.
 void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
-              const std::string& description, const std::string& group) {
+              const std::string& description, const std::string& group, int64_t least) {
+  const auto transform = [least](std::string& text) {
+    const std::string given = text;
+    std::string fault = TransformBytes(text);
+    int64_t bytes = 0;
+    if (fault.empty() && absl::SimpleAtoi(text, &bytes) && bytes > 0 && bytes < least) {
+      fault = "got " + given + ", want 0 or at least " + std::to_string(least) + " bytes";
+    }
+    return fault;
+  };
   app.add_option(name, value, description)
-      ->transform(CLI::Validator(TransformBytes, "SIZE [b, kb(=1024b), ...]"))
+      ->transform(CLI::Validator(transform, "SIZE [b, kb(=1024b), ...]"))
       ->default_str(std::to_string(value))
       ->type_name("BYTES")
       ->group(group);
@@ -202,7 +210,7 @@ void AddTensors(CLI::App& app, Options& options) {
   AddDuration(app, "--tensor-lease", tensors.lease,
               "Delete a tensor this long after its last use, where its owner asked for no other "
               "time and has not pinned it, and an upload this long after its last byte",
-              kGroup);
+              kGroup, absl::Milliseconds(1));
   const auto set_copies = [&tensors](const std::string& which) {
     tensors.host_copies = which == "all"    ? HostCopies::kAll
                           : which == "none" ? HostCopies::kNone

@@ -14,13 +14,14 @@
 
 namespace gemmd {
 
-// Adds an option whose value is a duration such as 250ms, 5s or 1m30s.
+// Adds an option whose value is a duration such as 250ms, 5s or 1m30s, from `least` to ten years.
 void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
-                 const std::string& description, const std::string& group);
+                 const std::string& description, const std::string& group,
+                 absl::Duration least = absl::ZeroDuration());
 
-// Adds an option whose value is a count of bytes such as 4096, 512MiB or 4GiB.
+// Adds an option whose value is a count of bytes such as 4096, 512MiB or 4GiB: 0, or from `least`.
 void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
-              const std::string& description, const std::string& group);
+              const std::string& description, const std::string& group, int64_t least = 0);
 
 // Adds an option that is on or off.
 void AddSwitch(CLI::App& app, const std::string& name, bool& value, const std::string& description,

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <vector>
 
+#include "kernels/option/mismatch.h"
 #include "kernels/option/number.h"
 #include "kernels/output_check.h"
 #include "server/config_place.h"
@@ -20,6 +21,9 @@
 
 namespace gemmd {
 namespace {
+
+// With less, gRPC refuses calls of a few hundred KiB.
+constexpr int64_t kLeastQuotaBytes = int64_t{4} << 20;
 
 void AddListening(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Listening";
@@ -100,12 +104,12 @@ void AddDevices(CLI::App& app, Options& options) {
   AddDuration(app, "--canary-interval", options.devices.canary_interval,
               "Give each GPU a product with known bits after this time without one, between two "
               "products; a worker that gets it wrong is replaced",
-              kGroup);
+              kGroup, absl::Milliseconds(1));
   AddDuration(app, "--watchdog-most", options.devices.watchdog_most,
               "Longest time that a product may take on a GPU. A worker that gives no answer in ten "
               "times the predicted time is replaced, at the earliest after 2 s and at the latest "
               "after this, and its product is ABORTED. Raise it where products take minutes",
-              kGroup);
+              kGroup, absl::Milliseconds(1));
   AddSwitch(
       app, "--worker-sandbox", options.devices.is_worker_confined,
       "With on, the worker of a GPU gives up what it does not need: it can open no connection, "
@@ -182,7 +186,7 @@ void AddLimits(CLI::App& app, Options& options) {
               kGroup);
   AddBytes(app, "--memory-quota-bytes", transport.memory_quota_bytes,
            "Memory for the buffers of gRPC; 0 takes a quarter of the memory limit of the process",
-           kGroup);
+           kGroup, kLeastQuotaBytes);
   AddBytes(
       app, "--memory-limit-bytes", options.server.memory_limit_bytes,
       "Memory that the daemon may have resident; 0 takes the limit of its control group, or the "
@@ -231,7 +235,7 @@ void AddConnections(CLI::App& app, Options& options) {
       app, "--send-timeout", options.server.sending.timeout,
       "End a call with CANCELLED whose client has taken nothing of an answer for this time, or has "
       "not read all of it after this time and the time that its bytes take at --send-least-rate",
-      kGroup);
+      kGroup, absl::Milliseconds(1));
   AddBytes(
       app, "--send-least-rate", options.server.sending.least_bytes_per_second,
       "Bytes of an answer that a client must read in a second, beside --send-timeout: with the "
@@ -384,6 +388,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
   AddShutdown(app, parsed.options);
   AddLogging(app, parsed.options);
   app.get_formatter()->column_width(40);
+  app.failure_message(option::FailureText);
   try {
     app.parse(argc, argv);
     RefuseEmptyValues(app);

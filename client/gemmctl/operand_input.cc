@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/gemmctl/operand_input.h"
 
+#include <cmath>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -19,6 +21,12 @@ namespace {
 absl::Status InStandardInput(const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat("standard input: ", status.message()));
+}
+
+absl::Status BeyondFloats(const std::string& flag, const std::string& factor) {
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": got ", factor, ", want at most ",
+                                                 std::numeric_limits<float>::max(),
+                                                 ", as f32 has"));
 }
 
 }  // namespace
@@ -104,7 +112,11 @@ absl::StatusOr<std::vector<float>> ReadScale(const std::string& flag, const std:
                                              const Console& console) {
   float value = 0;
   if (text.empty()) return std::vector<float>();
-  if (absl::SimpleAtof(text, &value)) return std::vector<float>{value};
+  if (absl::SimpleAtof(text, &value)) {
+    const bool is_infinity = text.find_first_of("0123456789") == text.npos;
+    if (std::isinf(value) && !is_infinity) return BeyondFloats(flag, text);
+    return std::vector<float>{value};
+  }
   const auto array = ReadArray(text, v1::ELEMENT_TYPE_UNSPECIFIED, console);
   if (!array.ok()) return array.status();
   if (array->shape.size() != 1) {
@@ -113,8 +125,11 @@ absl::StatusOr<std::vector<float>> ReadScale(const std::string& flag, const std:
   }
   std::vector<float> values;
   for (int64_t i = 0; i < array->shape[0]; ++i) {
-    values.push_back(
-        static_cast<float>(ElementValue(array->type, LoadElement(array->type, array->data, i))));
+    const double factor = ElementValue(array->type, LoadElement(array->type, array->data, i));
+    if (std::isfinite(factor) && std::abs(factor) > std::numeric_limits<float>::max()) {
+      return BeyondFloats(flag, absl::StrCat(factor, " at ", i));
+    }
+    values.push_back(static_cast<float>(factor));
   }
   return values;
 }

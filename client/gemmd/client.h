@@ -90,7 +90,7 @@ struct ClientOptions {
 // What one call may have of its own.
 struct CallOptions {
   std::optional<absl::Duration> timeout =
-      {};  // Absent: ClientOptions::timeout. At most a year counts.
+      {};  // Absent: ClientOptions::timeout. At most a year counts; 0 or less has passed at once.
   // W3C Trace Context, `00-...`: the server logs its part of the call under it. Empty, or with
   // other characters than printable ASCII: not sent.
   std::string traceparent = {};

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/option/mismatch.h"
 
 namespace gemmd {
 namespace {
@@ -131,7 +132,7 @@ std::string DescribeUsageError(const CLI::App& app, const CLI::ParseError& error
     return absl::StrCat("argument: got ", unknown.front(), ", which ", path, " does not take", " (",
                         path, " --help tells what it takes)");
   }
-  return error.what();
+  return option::TextOf(error);
 }
 
 }  // namespace gemmd

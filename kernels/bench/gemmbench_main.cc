@@ -14,6 +14,7 @@
 #include "kernels/cpu/blas_core.h"
 #include "kernels/cpu/host.h"
 #include "kernels/cpu/library_settings.h"
+#include "kernels/option/mismatch.h"
 
 namespace gemmd::bench {
 namespace {
@@ -51,6 +52,7 @@ int Main(int argc, char** argv) {
   const LibrarySetting core = {"OPENBLAS_CORETYPE", BetterBlasCore()};
   PreferSettings({&core, 1}, argv);
   CLI::App app("", "gemmbench");
+  app.failure_message(option::FailureText);
   Options options;
   absl::Status status;
   try {

@@ -44,7 +44,8 @@ void ServiceManager::Tell(std::string_view lines) const {
 absl::Duration WatchdogTime(std::string_view microseconds, std::string_view pid) {
   const std::optional<int64_t> time = PositiveNumber(microseconds);
   const bool is_meant = pid.empty() || PositiveNumber(pid) == int64_t{getpid()};
-  return time && is_meant ? absl::Microseconds(*time) : absl::InfiniteDuration();
+  return time && is_meant ? std::max(absl::Microseconds(*time), kLeastWatchdogTime)
+                          : absl::InfiniteDuration();
 }
 
 }  // namespace gemmd

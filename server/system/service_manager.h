@@ -27,7 +27,8 @@ class ServiceManager {
 };
 
 // How often the service manager wants a WATCHDOG=1, by the environment variables WATCHDOG_USEC and
-// WATCHDOG_PID; infinite where it wants none of this process.
+// WATCHDOG_PID; infinite where it wants none of this process, and never less than can be kept.
+inline constexpr absl::Duration kLeastWatchdogTime = absl::Milliseconds(100);
 absl::Duration WatchdogTime(std::string_view microseconds, std::string_view pid);
 
 }  // namespace gemmd

@@ -159,6 +159,8 @@ TEST(ChannelTest, RefusesBadOptions) {
               HasSubstr("options.initial_backoff: got -1s"));
   EXPECT_THAT(message_of([](ClientOptions& o) { o.max_backoff = absl::ZeroDuration(); }),
               HasSubstr("options.max_backoff: got 0"));
+  EXPECT_EQ(message_of([](ClientOptions& o) { o.max_backoff = absl::Hours(1'000'000); }),
+            "options.max_backoff: got 1000000h, want a positive time of at most 8760h");
 }
 
 TEST(ChannelTest, RetriesUnavailableAndNothingElse) {

@@ -76,7 +76,7 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   const ParsedOptions parsed = Parse({"--max-message-bytes=1001",
                                       "--max-queued-requests=1002",
                                       "--max-queued-bytes=1003",
-                                      "--memory-quota-bytes=1004",
+                                      "--memory-quota-bytes=5MiB",
                                       "--max-concurrent-streams=1005",
                                       "--gpu-staging-bytes=1006",
                                       "--gpu-memory-bytes=1007",
@@ -106,7 +106,7 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   EXPECT_EQ(transport.max_message_bytes, 1001);
   EXPECT_EQ(options.server.admission.max_requests, 1002);
   EXPECT_EQ(options.server.admission.max_bytes, 1003);
-  EXPECT_EQ(transport.memory_quota_bytes, 1004);
+  EXPECT_EQ(transport.memory_quota_bytes, 5 << 20);
   EXPECT_EQ(transport.max_concurrent_streams, 1005);
   EXPECT_EQ(options.devices.gpu_staging_bytes, 1006);
   EXPECT_EQ(options.devices.gpu_memory_bytes, 1007);
@@ -194,7 +194,10 @@ TEST(OptionsTest, MistakesAreNamedAndEndWithTwo) {
       {{"--max-message-bytes=many"}, "got many, want a number of bytes"},
       {{"--tensor-bytes=-5"}, "got -5, want a number of bytes"},
       {{"--tensor-bytes=9EiB"}, "got 9EiB, want a number of bytes"},
-      {{"--session-linger=-5s"}, "got -5s, want a duration"},
+      {{"--session-linger=-5s"}, "got -5s, want a duration from 0 to 87600h"},
+      {{"--lame-duck=inf"}, "--lame-duck: got inf, want a duration from 0 to 87600h"},
+      {{"--tensor-lease=0"}, "--tensor-lease: got 0, want a duration from 1ms to 87600h"},
+      {{"--memory-quota-bytes=1"}, "--memory-quota-bytes: got 1, want 0 or at least 4194304 bytes"},
       {{"--listen=127.0.0.1:1", "stray"}, "stray"},
       {{"--listen", "127.0.0.1:1", "stray"}, "stray"},
       {{"--devices", "cpu", "stray"}, "stray"},
@@ -202,6 +205,8 @@ TEST(OptionsTest, MistakesAreNamedAndEndWithTwo) {
       {{"--traces-share=-nan"}, "--traces-share: got -nan, want a number"},
       {{"--rules", ""}, "--rules: got nothing, want FILE"},
       {{"--devices=cpu", "--tokens", ""}, "--tokens: got nothing, want FILE"},
+      {{"--batch-most="}, "--batch-most: got nothing, want COUNT\nRun with"},
+      {{"--tensor-bytes="}, "--tensor-bytes: got nothing, want BYTES\nRun with"},
       {{"--config", "/no/such/file"}, "/no/such/file"},
       {{"--config", path.c_str()}, "cpu-thread"},
   };

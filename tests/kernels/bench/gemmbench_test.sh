@@ -38,6 +38,8 @@ expect 1 "$needs" --filter openblas.f64.f64.f64 --shapes 1000000
 expect 1 "$needs" --chip sm_90 --filter mma.m16n8k16.f64 --shapes 1000000
 expect 1 'want sizes in bytes below 2\^63' --filter openblas.f64.f64.f64 --shapes 9223372036854775807
 expect 2 '--device: got gpu0' --device gpu0
+expect 2 '^--device: got 2 values, want 1$' --device cpu --device cpu
+expect 2 '^--seconds: got nothing, want ' --seconds=
 expect 2 '--orders: got rrx' --device cuda:0 --orders rrx
 expect 0 ' ok$' --filter onednn.f32.f32.f32 --shapes 64 --seconds 0 --threads 1
 expect 0 ' ok$' --chip sm_90 --filter mma.m16n8k16.f64 --shapes 32 --seconds 0 --threads 1
