@@ -6,9 +6,9 @@
 
 namespace gemmd {
 
-Source SourcePieces::Add(std::vector<Piece> pieces, PieceKeeper* keeper) {
+Source SourcePieces::Add(PieceList pieces, PieceKeeper* keeper) {
   assert(used_ < kMost);
-  std::vector<Piece>& list = lists_[used_++];
+  PieceList& list = lists_[used_++];
   list = std::move(pieces);
   Source source = {.pieces = list, .keeper = keeper};
   for (const Piece& piece : list) source.bytes += static_cast<int64_t>(piece.size());

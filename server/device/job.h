@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/kernel.h"
@@ -31,6 +32,9 @@ inline Piece PieceOf(std::string_view bytes) {
 inline Piece PieceOf(absl::Span<const float> values) {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)};
 }
+
+// Most matrices lie in one piece, for which nothing is allocated.
+using PieceList = absl::InlinedVector<Piece, 1>;
 
 // Who keeps the pieces of a source.
 class PieceKeeper {
@@ -85,13 +89,13 @@ class SourcePieces {
   SourcePieces& operator=(const SourcePieces&) = delete;
 
   // A source of host memory, which is borrowed for longer than this lives. At most kMost times.
-  Source Add(Piece whole) { return Add(std::vector<Piece>(whole.empty() ? 0 : 1, whole)); }
-  Source Add(std::vector<Piece> pieces, PieceKeeper* keeper = nullptr);
+  Source Add(Piece whole) { return Add(PieceList(whole.empty() ? 0 : 1, whole)); }
+  Source Add(PieceList pieces, PieceKeeper* keeper = nullptr);
 
   static constexpr size_t kMost = 6;
 
  private:
-  std::array<std::vector<Piece>, kMost> lists_;
+  std::array<PieceList, kMost> lists_;
   size_t used_ = 0;
 };
 

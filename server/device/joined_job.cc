@@ -82,7 +82,7 @@ absl::Status JoinedJob::Together(Source Job::*of, MatrixLayout& layout) {
 // The pieces or the blocks of all members, in their order.
 absl::Status JoinedJob::Concatenate(Source Job::*of) {
   const bool is_in_blocks = (members_.front()->*of).block != 0;
-  std::vector<Piece> pieces;
+  PieceList pieces;
   std::vector<BlockPart> parts;
   Source whole;
   for (const Job* const member : members_) {

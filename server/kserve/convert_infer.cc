@@ -38,7 +38,7 @@ std::string TextOf(const google::protobuf::RepeatedField<int64_t>& shape) {
 // Factors are floats in messages of products, so they are copied.
 bool IsScale(const WireInput& input) { return input.name().ends_with("_SCALE"); }
 
-std::string Joined(const std::vector<grpc::Slice>& slices) {
+std::string Joined(const SliceList& slices) {
   std::string bytes;
   for (const grpc::Slice& slice : slices) {
     bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());

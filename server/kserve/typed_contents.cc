@@ -52,7 +52,7 @@ std::string NameOfField(int number) {
   return field == nullptr ? "an unknown field" : field->name();
 }
 
-int64_t BytesOf(const std::vector<grpc::Slice>& slices) {
+int64_t BytesOf(const SliceList& slices) {
   int64_t bytes = 0;
   for (const grpc::Slice& slice : slices) bytes += static_cast<int64_t>(slice.size());
   return bytes;

@@ -50,7 +50,7 @@ absl::StatusOr<FieldBytes> ParseFactors(std::string_view field, const NamedExten
                              *blocks, problem, held);
   }
   const auto& values = operand.scale().values();
-  if (values.empty()) return FieldBytes();
+  if (values.empty()) return NoBytes();
   return FieldBytes{
       {PieceOf(absl::MakeConstSpan(values.data(), static_cast<size_t>(values.size())))}, nullptr};
 }

@@ -43,7 +43,7 @@ absl::StatusOr<FieldBytes> ParseBlockFactors(std::string_view field, const Named
                " lines of k/", blocks.depth, ", each rounded up, ", BytesOf(blocks.type),
                " bytes each", matrices, " = ", want));
   }
-  if (!problem.has_product()) return FieldBytes();
+  if (!problem.has_product()) return NoBytes();
   return bytes;
 }
 

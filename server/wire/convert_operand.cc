@@ -171,10 +171,10 @@ FieldBytes FindBytes(const google::protobuf::Message& message, int number,
 absl::StatusOr<FieldBytes> ParseBytes(std::string_view field, std::string_view shape,
                                       const v1::Operand& operand, const HeldFields& held,
                                       const MatrixLayout& layout, int64_t batch, bool is_read) {
-  if (operand.has_tensor()) return FieldBytes();  // Resident bytes: see tensor_operands.h.
+  if (operand.has_tensor()) return NoBytes();  // Resident bytes: see tensor_operands.h.
   ASSIGN_OR_RETURN(const ByteCount count, BytesOf(field, layout, batch));
   const bool is_given = operand.source_case() == v1::Operand::kData;
-  if (!is_given && (!is_read || count.least == 0)) return FieldBytes();
+  if (!is_given && (!is_read || count.least == 0)) return NoBytes();
   FieldBytes bytes;
   if (is_given) bytes = FindBytes(operand, v1::Operand::kDataFieldNumber, operand.data(), held);
   const int64_t got = bytes.size();
@@ -182,7 +182,7 @@ absl::StatusOr<FieldBytes> ParseBytes(std::string_view field, std::string_view s
     return absl::InvalidArgumentError(Concat(field, ".data: got ", got, " bytes, want ",
                                              WantedBytes(shape, layout, batch, count)));
   }
-  if (!is_read) return FieldBytes();
+  if (!is_read) return NoBytes();
   for (int64_t rest = got - count.least; rest > 0;) {
     Piece& last = bytes.pieces.back();
     const size_t cut = std::min(last.size(), static_cast<size_t>(rest));

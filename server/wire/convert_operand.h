@@ -56,11 +56,13 @@ absl::StatusOr<MatrixLayout> ParseOperandLayout(std::string_view field, const v1
 
 // The bytes of a field where they lie: held apart from the message, or in it.
 struct FieldBytes {
-  std::vector<Piece> pieces;
+  PieceList pieces;
   PieceKeeper* keeper = nullptr;
 
   int64_t size() const;
 };
+// None, made in place: GCC 12 takes the memory of an empty list that is moved for used.
+inline absl::StatusOr<FieldBytes> NoBytes() { return absl::StatusOr<FieldBytes>(absl::in_place); }
 FieldBytes FindBytes(const google::protobuf::Message& message, int number,
                      const std::string& own_bytes, const HeldFields& held);
 

@@ -10,10 +10,10 @@
 #include <grpcpp/support/slice.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "server/wire/received_slices.h"
 
 namespace gemmd {
 
@@ -63,7 +63,7 @@ using FieldsToHold = absl::InlinedVector<FieldToHold, 3>;
 class Examination {
  public:
   // Borrows both. `input` reads the slices.
-  Examination(google::protobuf::io::CodedInputStream& input, const std::vector<grpc::Slice>& slices)
+  Examination(google::protobuf::io::CodedInputStream& input, const SliceList& slices)
       : input_(input), slices_(slices) {}
 
   // Goes through the fields up to the input's limit, and makes room in the message for long fields
@@ -93,7 +93,7 @@ class Examination {
   void MergeUntil(int64_t end);
 
   google::protobuf::io::CodedInputStream& input_;
-  const std::vector<grpc::Slice>& slices_;
+  const SliceList& slices_;
   size_t slice_ = 0;         // The one that was reached,
   int64_t slice_begin_ = 0;  // and where it begins.
   int64_t fields_ = 0;

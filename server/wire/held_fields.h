@@ -26,14 +26,14 @@ class HeldField final : public PieceKeeper {
   HeldField(const HeldField&) = delete;
   HeldField& operator=(const HeldField&) = delete;
 
-  const std::vector<Piece>& pieces() const { return pieces_; }
+  const PieceList& pieces() const { return pieces_; }
   int64_t bytes() const { return bytes_; }
 
   void LetGo(size_t first, size_t count) override;
 
  private:
   ReceivedSlices slices_;
-  std::vector<Piece> pieces_;  // One for each slice.
+  PieceList pieces_;  // One for each slice.
   int64_t bytes_ = 0;
   std::atomic<int64_t> bytes_left_ = 0;
   ReceiveQuota& quota_;

@@ -53,12 +53,23 @@ absl::Status NoMemory(int64_t bytes) {
       Concat("message: no memory to parse ", bytes, " bytes in, try again later"));
 }
 
+ReceivedSlices SlicesIn(const grpc::ByteBuffer& buffer) {
+  ReceivedSlices one;
+  grpc::Slice whole;
+  if (buffer.TrySingleSlice(&whole).ok()) {
+    one.push_back(std::move(whole));
+    return one;
+  }
+  std::vector<grpc::Slice> several;
+  (void)buffer.Dump(&several);  // Fails for compressed messages alone, which are not taken.
+  return several;
+}
+
 ReceivedSlices TakeSlices(grpc::ByteBuffer& buffer) {
   ReceivedSlices slices;
   try {
-    (void)buffer.Dump(&slices);  // Fails for compressed messages alone, which are not taken.
+    slices = SlicesIn(buffer);
   } catch (const std::bad_alloc&) {
-    slices.clear();
   }
   buffer.Clear();
   return slices;

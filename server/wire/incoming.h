@@ -25,6 +25,9 @@ namespace gemmd {
 // few. They are never kept.
 inline constexpr int64_t kMaxUnknownBytes = 1024;
 
+// All that the buffer holds, as it stays.
+ReceivedSlices SlicesIn(const grpc::ByteBuffer& buffer);
+
 // All that the buffer holds, which is empty then. Nothing where there is no memory for the list.
 ReceivedSlices TakeSlices(grpc::ByteBuffer& buffer);
 

@@ -26,10 +26,13 @@ void JointAnswer::Add(const std::string& request_id, v1::MultiplyResponse& answe
       matrix.ByteSizeLong() + EncodedFieldBytes(v1::Matrix::kDataFieldNumber, d.size());
   const size_t response_bytes =
       answer.ByteSizeLong() + EncodedFieldBytes(Response::kDFieldNumber, matrix_bytes);
-  AppendFieldStart(kAnswers,
-                   EncodedFieldBytes(Answer::kRequestIdFieldNumber, request_id.size()) +
-                       EncodedFieldBytes(Answer::kResponseFieldNumber, response_bytes),
-                   copied_);
+  const size_t answer_bytes = EncodedFieldBytes(Answer::kRequestIdFieldNumber, request_id.size()) +
+                              EncodedFieldBytes(Answer::kResponseFieldNumber, response_bytes);
+  const bool is_copied = d.size() <= kCopiedBytes;
+  if (copied_.empty()) {
+    copied_.reserve(EncodedFieldBytes(kAnswers, answer_bytes) - (is_copied ? 0 : d.size()));
+  }
+  AppendFieldStart(kAnswers, answer_bytes, copied_);
   AppendFieldStart(Answer::kRequestIdFieldNumber, request_id.size(), copied_);
   copied_ += request_id;
   AppendFieldStart(Answer::kResponseFieldNumber, response_bytes, copied_);
@@ -37,7 +40,7 @@ void JointAnswer::Add(const std::string& request_id, v1::MultiplyResponse& answe
   AppendFieldStart(Response::kDFieldNumber, matrix_bytes, copied_);
   matrix.AppendToString(&copied_);
   AppendFieldStart(v1::Matrix::kDataFieldNumber, d.size(), copied_);
-  if (d.size() <= kCopiedBytes) {
+  if (is_copied) {
     copied_.append(reinterpret_cast<const char*>(d.bytes().data()), d.size());
     return;
   }

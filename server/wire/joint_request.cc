@@ -71,8 +71,12 @@ absl::StatusOr<Incoming> JointRequest::Take() {
 }
 
 ReceivedSlices JointRequest::SlicesOf(WireRange range) {
-  ReceivedSlices slices;
-  const size_t first_slice = slice_;
+  slices_.LetGo(freed_, slice_ - freed_);
+  freed_ = slice_;
+  // Several are short, and stay here until they are parsed. One alone may be long, and is freed as
+  // it is parsed.
+  const bool is_alone = products_.size() == 1;
+  ReceivedSlices slices = is_alone ? ReceivedSlices() : ReceivedSlices::OfKept();
   while (slice_ < slices_.size()) {
     const grpc::Slice& slice = slices_[slice_];
     const int64_t slice_end = slice_begin_ + static_cast<int64_t>(slice.size());
@@ -86,7 +90,7 @@ ReceivedSlices JointRequest::SlicesOf(WireRange range) {
     ++slice_;
     slice_begin_ = slice_end;
   }
-  slices_.LetGo(first_slice, slice_ - first_slice);
+  if (is_alone) slices_.LetGo(0, slices_.size());
   return slices;
 }
 

@@ -34,7 +34,8 @@ class JointRequest {
   // Products that were not taken.
   size_t size() const { return products_.size() - taken_; }
 
-  // The next product. Memory that only those before it were in is freed with them.
+  // The next product. Where it is one of several, it is gone before the next call and before this.
+  // Memory that only those before it were in is freed.
   // Errors: ResourceExhausted where there is none for the list of its slices; it is then left out.
   absl::StatusOr<Incoming> Take();
 
@@ -47,6 +48,7 @@ class JointRequest {
   size_t taken_ = 0;
   size_t slice_ = 0;         // The one that the next product begins in, or one before,
   int64_t slice_begin_ = 0;  // and where that begins.
+  size_t freed_ = 0;         // What comes before it is freed.
 };
 
 }  // namespace gemmd

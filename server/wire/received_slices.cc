@@ -21,7 +21,7 @@ constexpr size_t kMostAtOnce = 8;
 constexpr size_t kMostInPlace = 256;
 constexpr int64_t kMostNs = 1'000'000;
 
-void Free(std::vector<grpc::Slice>& slices, size_t first, size_t count) {
+void Free(SliceList& slices, size_t first, size_t count) {
   for (const size_t end = first + count; first < end; first += kMostAtOnce) {
     const size_t next = std::min(first + kMostAtOnce, end);
     const grpc::ByteBuffer last(slices.data() + first, next - first);
@@ -34,7 +34,7 @@ void Free(std::vector<grpc::Slice>& slices, size_t first, size_t count) {
 // between two pieces.
 class Disposal {
  public:
-  void Begin(std::vector<grpc::Slice>& slices) {
+  void Begin(SliceList& slices) {
     slices_.swap(slices);
     FreeLater();
   }
@@ -56,13 +56,16 @@ class Disposal {
   }
 
   grpc::Alarm alarm_;
-  std::vector<grpc::Slice> slices_;
+  SliceList slices_;
   size_t next_ = 0;
 };
 
 }  // namespace
 
-void ReceivedSlices::LetGo(size_t first, size_t count) { Free(*this, first, count); }
+void ReceivedSlices::LetGo(size_t first, size_t count) {
+  if (!is_kept_elsewhere_) return Free(*this, first, count);
+  std::fill_n(begin() + static_cast<ptrdiff_t>(first), count, grpc::Slice());
+}
 
 void ReceivedSlices::EraseBefore(size_t begin) {
   LetGo(0, begin);
@@ -70,6 +73,7 @@ void ReceivedSlices::EraseBefore(size_t begin) {
 }
 
 void ReceivedSlices::Drop() noexcept {
+  if (is_kept_elsewhere_) return;
   const auto is_empty = [](const grpc::Slice& slice) { return slice.size() == 0; };
   erase(std::remove_if(begin(), end(), is_empty), end());
   if (size() > kMostInPlace) {

@@ -15,23 +15,39 @@
 #include <grpcpp/support/slice.h>
 
 #include <cstddef>
+#include <iterator>
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+
 namespace gemmd {
 
+// Short messages come in one, for which no list is allocated.
+using SliceList = absl::InlinedVector<grpc::Slice, 1>;
+
 // Threads: one at a time, whichever.
-class ReceivedSlices : public std::vector<grpc::Slice> {
+class ReceivedSlices : public SliceList {
  public:
   ReceivedSlices() = default;
-  ReceivedSlices(std::vector<grpc::Slice> slices) : vector(std::move(slices)) {}
+  ReceivedSlices(std::vector<grpc::Slice> slices)
+      : SliceList(std::make_move_iterator(slices.begin()), std::make_move_iterator(slices.end())) {}
   ReceivedSlices(const ReceivedSlices&) = default;
   ReceivedSlices(ReceivedSlices&&) noexcept = default;
   ReceivedSlices& operator=(ReceivedSlices other) noexcept {
     swap(other);
+    std::swap(is_kept_elsewhere_, other.is_kept_elsewhere_);
     return *this;
   }
   ~ReceivedSlices() { Drop(); }
+
+  // Empty, for parts of slices that another list outlives this one with: nothing is freed with
+  // them.
+  static ReceivedSlices OfKept() {
+    ReceivedSlices parts;
+    parts.is_kept_elsewhere_ = true;
+    return parts;
+  }
 
   // Frees `count` slices from `first` on, which are empty then.
   void LetGo(size_t first, size_t count);
@@ -41,6 +57,8 @@ class ReceivedSlices : public std::vector<grpc::Slice> {
 
  private:
   void Drop() noexcept;
+
+  bool is_kept_elsewhere_ = false;
 };
 
 }  // namespace gemmd

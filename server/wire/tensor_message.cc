@@ -37,7 +37,7 @@ constexpr int kNumberBytes = 10;
 // Reads slices in their order.
 class SliceReader {
  public:
-  explicit SliceReader(const std::vector<grpc::Slice>& slices) : slices_(slices) {
+  explicit SliceReader(const SliceList& slices) : slices_(slices) {
     for (const grpc::Slice& slice : slices) left_ += slice.size();
   }
 
@@ -79,14 +79,14 @@ class SliceReader {
     return {data, count};
   }
 
-  const std::vector<grpc::Slice>& slices_;
+  const SliceList& slices_;
   size_t slice_ = 0;
   size_t at_ = 0;
   size_t left_ = 0;
 };
 
 // A message that is one chunk and nothing else, as all serializers write it; otherwise nothing.
-std::optional<PutMessage::Chunk> ReadChunk(const std::vector<grpc::Slice>& slices) {
+std::optional<PutMessage::Chunk> ReadChunk(const SliceList& slices) {
   SliceReader reader(slices);
   if (reader.Varint(kTagBytes) != kChunkTag || reader.Varint(kLengthBytes) != reader.left()) {
     return std::nullopt;
@@ -119,10 +119,10 @@ absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
         GotWant("message", Concat(bytes.Length(), " bytes"), Concat("at most ", kMaxPutBytes)));
   }
   PutMessage message;
-  (void)bytes.Dump(&message.slices);  // Fails for compressed messages alone, which are not taken.
-  message.chunk = ReadChunk(message.slices);
+  message.slices = std::make_unique<ReceivedSlices>(SlicesIn(bytes));
+  message.chunk = ReadChunk(*message.slices);
   if (!message.chunk) {
-    RETURN_IF_ERROR(Incoming(message.slices).Examine(message.other).status());
+    RETURN_IF_ERROR(Incoming(*message.slices).Examine(message.other).status());
     message.other.Clear();
     grpc::ByteBuffer copy(bytes);  // References only: the reader takes a buffer that it may change.
     grpc::ProtoBufferReader reader(&copy);
@@ -130,9 +130,9 @@ absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
       return absl::InvalidArgumentError("message: got bytes that are no message of this method");
     }
     if (message.other.step_case() == v1::PutRequest::kChunk) {
-      message.slices.clear();
-      message.slices.emplace_back(message.other.chunk().data());
-      const grpc::Slice& data = message.slices.front();
+      message.slices->clear();
+      message.slices->emplace_back(message.other.chunk().data());
+      const grpc::Slice& data = message.slices->front();
       message.chunk = PutMessage::Chunk();
       PutMessage::Chunk& chunk = *message.chunk;
       chunk.offset = message.other.chunk().offset();

@@ -33,7 +33,8 @@ struct PutMessage {
     std::vector<absl::Span<const std::byte>> pieces;
   };
 
-  ReceivedSlices slices;
+  // Where it stays when the message is moved: a short slice has its bytes within itself.
+  std::unique_ptr<ReceivedSlices> slices;
   std::optional<Chunk> chunk;
   v1::PutRequest other;  // What it is where it has no chunk in `chunk`.
 };

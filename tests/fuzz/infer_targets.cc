@@ -24,7 +24,7 @@ ReceiveQuota& InferQuota() {
   return *quota;
 }
 
-std::string Joined(const std::vector<grpc::Slice>& slices) {
+std::string Joined(const ReceivedSlices& slices) {
   std::string bytes;
   for (const grpc::Slice& slice : slices) {
     bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());

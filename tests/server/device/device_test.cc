@@ -95,7 +95,7 @@ TEST(CopyPiecesTest, PutsPiecesTogetherAndLetsGoOfEachOnce) {
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 65537);
   for (const size_t longest : {size_t{100}, size_t{70'000}, size_t{30} << 20}) {
     const size_t whole = longest == 100 ? 10'000 : bytes.size() - 3;
-    std::vector<Piece> list;
+    PieceList list;
     for (size_t at = 3, i = 1; at < 3 + whole; ++i) {
       const size_t size = std::min(1 + i * 999'983 % longest, 3 + whole - at);
       list.push_back(absl::MakeConstSpan(bytes).subspan(at, size));

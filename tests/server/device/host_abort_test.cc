@@ -117,7 +117,7 @@ TEST_F(HostAbortTest, EndsThePuttingTogetherOfALargeOperand) {
   std::string d;
   Job job = TestJob(&d);
   job.id = 7;
-  job.a = pieces.Add(std::vector<Piece>(16 << 10, part), &gate);
+  job.a = pieces.Add(PieceList(16 << 10, part), &gate);
   std::future<JobOutcome> ended = Start(device_, job);
   EXPECT_TRUE(Eventually([&] { return gate.copied() > 0; }));
   device_.Abort(7);
@@ -134,7 +134,7 @@ TEST_F(HostAbortTimed, EndsThePuttingTogetherOfALargeOperandSoon) {
   std::string d;
   Job job = TestJob(&d);
   job.id = 7;
-  job.a = pieces.Add(std::vector<Piece>(256, part));
+  job.a = pieces.Add(PieceList(256, part));
   std::future<JobOutcome> ended = Start(device_, job);
   EXPECT_EQ(ended.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   const absl::Time aborted = absl::Now();

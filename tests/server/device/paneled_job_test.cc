@@ -136,7 +136,7 @@ class AnyJob {
     std::string& kept = bytes_[kept_++];
     kept = std::move(bytes);
     const Piece whole = PieceOf(kept);
-    std::vector<Piece> pieces;
+    PieceList pieces;
     for (const Piece& piece : {whole.first(kept.size() / 3), whole.subspan(kept.size() / 3)}) {
       if (!piece.empty()) pieces.push_back(piece);
     }

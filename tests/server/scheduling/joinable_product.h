@@ -63,7 +63,7 @@ class JoinableProduct {
     job.kernel = &kernel;
     // In two pieces, as messages come.
     const size_t half = a_.size() / 2;
-    job.a = pieces_.Add(std::vector<Piece>{Piece(a_).first(half), Piece(a_).subspan(half)});
+    job.a = pieces_.Add(PieceList{Piece(a_).first(half), Piece(a_).subspan(half)});
     job.b = pieces_.Add(shared_b == nullptr ? Piece(b_) : Piece(*shared_b));
     Complete();
   }

@@ -164,10 +164,10 @@ v1::MultiplyRequest Bytes(int64_t size) {
 }
 
 TEST(ProductAllocationTest, OfAListThatRunsOneByOne) {
-  EXPECT_LE(CountOfList(IntegerRequest(4, 4, 4)), 16);
+  EXPECT_LE(CountOfList(IntegerRequest(4, 4, 4)), 12);
 }
 
-TEST(ProductAllocationTest, OfAListThatRunsTogether) { EXPECT_LE(CountOfList(Bytes(4)), 16); }
+TEST(ProductAllocationTest, OfAListThatRunsTogether) { EXPECT_LE(CountOfList(Bytes(4)), 12); }
 
 TEST(ProductAllocationTest, OfAUnaryCall) {
   RunningServer running(TestDevice::kOwnCpu);
@@ -182,7 +182,7 @@ TEST(ProductAllocationTest, OfAUnaryCall) {
       ASSERT_FALSE(caller.ReadMessage().has_value());
     }
   });
-  EXPECT_LE(count, 30);
+  EXPECT_LE(count, 27);
 }
 
 }  // namespace
