@@ -58,7 +58,7 @@ int Main(int argc, char** argv) {
   try {
     status = ParseOptions(argc, argv, app, options);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    return app.exit(error) == 0 ? 0 : 2;
   }
   if (!status.ok()) {
     std::cerr << status.message() << "\n";
