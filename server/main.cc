@@ -38,6 +38,7 @@
 #include "server/system/log.h"
 #include "server/system/log_sink.h"
 #include "server/system/mutex.h"
+#include "server/system/processors.h"
 #include "server/system/ready_file.h"
 #include "server/system/resident_memory.h"
 #include "server/system/service_manager.h"
@@ -313,7 +314,7 @@ int Main(int argc, char** argv) {
   PreferBetterLibrarySettings(argv);
   parsed.options.devices.cpu_faults = FindCpuFaults(parsed.options.devices);
   AllowNothingBelowTls13();
-  KeepLittleFreeMemory(static_cast<int>(std::thread::hardware_concurrency()));
+  KeepLittleFreeMemory(UsableProcessors());
   // Blocked before any thread exists, so that only a thread that waits for a signal gets it.
   sigset_t signals;
   sigemptyset(&signals);

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "server/system/processors.h"
+
 namespace gemmd {
 namespace {
 
@@ -76,10 +78,7 @@ struct CopyThreads::Copying {
   Work done;
 };
 
-int CopyThreads::DefaultThreads() {
-  const auto processors = static_cast<int>(std::thread::hardware_concurrency());
-  return std::clamp(processors / 4, 1, 4);
-}
+int CopyThreads::DefaultThreads() { return std::clamp(UsableProcessors() / 4, 1, 4); }
 
 CopyThreads::CopyThreads(int threads) {
   for (int i = 0; i < threads; ++i) {

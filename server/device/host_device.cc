@@ -2,7 +2,6 @@
 #include "server/device/host_device.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "kernels/status_macros.h"
 #include "server/device/operand_check.h"
 #include "server/device/poison.h"
+#include "server/system/processors.h"
 #include "server/system/spare_addresses.h"
 
 namespace gemmd {
@@ -34,12 +34,6 @@ bool HasGaps(const Problem& problem) {
   const int64_t line_bits = d.line_length() * BitsOf(d.type);
   if (line_bits != 8 * d.line_stride_bytes()) return true;
   return problem.batch > 1 && d.batch_stride_bytes != d.lines() * d.line_stride_bytes();
-}
-
-int AllowedCores() {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 // What tools show: 15 bytes at most.
@@ -99,7 +93,7 @@ HostDevice::HostDevice(const Target& target, int threads, bool poisons_freed)
       info_(target.kind == DeviceKind::kSim ? DescribeSimulator(target.chip) : DescribeCpu()),
       memory_(WarmMemory::kKeptBytes, poisons_freed) {
   info_.kind = target.kind;
-  info_.threads = threads > 0 ? threads : AllowedCores();
+  info_.threads = threads > 0 ? threads : UsableProcessors();
   info_.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   thread_ = std::thread([this, target] { Run(target); });
   MutexLock lock(&mutex_);

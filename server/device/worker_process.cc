@@ -12,12 +12,12 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
-#include <thread>
 #include <utility>
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/crossing/protocol.h"
+#include "server/system/processors.h"
 
 namespace gemmd {
 namespace {
@@ -93,9 +93,9 @@ class Preparation {
 }  // namespace
 
 int64_t DefaultSpinNs() {
-  constexpr unsigned kFewProcessors = 4;
-  constexpr unsigned kManyProcessors = 8;
-  const unsigned processors = std::thread::hardware_concurrency();
+  constexpr int kFewProcessors = 4;
+  constexpr int kManyProcessors = 8;
+  const int processors = UsableProcessors();
   if (processors < kFewProcessors) return 0;
   return processors < kManyProcessors ? 100'000 : 500'000;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/cpu/host.h"
+#include "server/system/processors.h"
 
 namespace gemmd {
 namespace {
@@ -24,7 +25,7 @@ verify::Draw MakeDraw() {
 
 int ThreadsOf(int asked) {
   if (asked > 0) return asked;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 4);
+  return std::max(1, UsableProcessors() / 4);
 }
 
 }  // namespace
