@@ -150,9 +150,12 @@ class AnyJob {
   SourcePieces pieces_;
 };
 
+// Memory in which any of these jobs can be done in panels.
+constexpr int64_t kEnoughBytes = 64 << 10;
+
 TEST(PaneledJobTest, GivesTheBitsOfTheWhole) {
   WorkerRig ample;
-  WorkerRig tiny(TinyMemory(64 << 10));
+  WorkerRig tiny(TinyMemory(kEnoughBytes));
   RandomSource random;
   for (int i = 0; i < 60; ++i) {
     AnyJob job(random, ample.device());
@@ -191,7 +194,8 @@ class PanelsOfBlocksTest : public testing::Test {
     return {.pieces = {}, .block = block, .offset = 0, .bytes = source.bytes};
   }
 
-  WorkerRig rig_{TinyMemory(256 << 10)};
+  static constexpr int64_t kDeviceBytes = 256 << 10;
+  WorkerRig rig_{TinyMemory(kDeviceBytes)};
 };
 
 TEST_F(PanelsOfBlocksTest, OneOperandIsThere) {
@@ -205,9 +209,10 @@ TEST_F(PanelsOfBlocksTest, OneOperandIsThere) {
     // The largest batches are larger than all that tensors may have.
     if ((is_a ? job.a() : job.b()).size() >= size_t{180} << 10) continue;
     const DeviceBlock block = BlockOf(is_a ? job.a() : job.b());
-    // So little is left that many jobs need panels.
+    // So little is left that many jobs need panels, and as much as the smallest panel of any takes.
     const DeviceMemory& memory = *rig_.device().memory();
-    const int64_t free_bytes = memory.capacity_bytes() - memory.used_bytes();
+    const int64_t free_bytes =
+        std::min(memory.capacity_bytes(), kDeviceBytes - kEnoughBytes) - memory.used_bytes();
     const int64_t others = std::min(free_bytes >> 10, int64_t{120}) << 10;
     const DeviceBlock other = BlockOf(std::string(static_cast<size_t>(others), 'o'));
     Source& source = is_a ? job.job().a : job.job().b;
