@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What programs say of an option that is given no value, or too many: CLI11's own words name
-// neither what came nor, for a number with a range, what it wants alone.
+// What programs say of an option without a value, or with too many, in the form of all other
+// refusals. CLI11 says "--batch-most: 1 required COUNT:1 to 4096 missing".
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -61,7 +61,7 @@ struct FieldBytes {
 
   int64_t size() const;
 };
-// None, made in place: GCC 12 takes the memory of an empty list that is moved for used.
+// None, made in place: where an empty list is moved, GCC 12 warns of memory that is not set.
 inline absl::StatusOr<FieldBytes> NoBytes() { return absl::StatusOr<FieldBytes>(absl::in_place); }
 FieldBytes FindBytes(const google::protobuf::Message& message, int number,
                      const std::string& own_bytes, const HeldFields& held);

@@ -34,8 +34,8 @@ class JointRequest {
   // Products that were not taken.
   size_t size() const { return products_.size() - taken_; }
 
-  // The next product. Where it is one of several, it is gone before the next call and before this.
-  // Memory that only those before it were in is freed.
+  // The next product. One of several has to be gone before the next one is taken, and before this
+  // is. Memory that only those before it were in is freed.
   // Errors: ResourceExhausted where there is none for the list of its slices; it is then left out.
   absl::StatusOr<Incoming> Take();
 

@@ -41,7 +41,7 @@ class ReceivedSlices : public SliceList {
   }
   ~ReceivedSlices() { Drop(); }
 
-  // Empty, for parts of slices that another list outlives this one with: nothing is freed with
+  // An empty list, for parts of slices that another list keeps for longer: nothing is freed with
   // them.
   static ReceivedSlices OfKept() {
     ReceivedSlices parts;
