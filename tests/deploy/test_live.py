@@ -57,11 +57,21 @@ class Prometheus:
             time.sleep(0.2)
 
 
-def kill_in_a_product(tree, daemon):
+def await_admitted(metrics):
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=LIMIT_S) as answer:
+            if re.search(r"^gemmd_admitted_requests [1-9]", answer.read().decode(), re.MULTILINE):
+                return
+        assert time.monotonic() < deadline, "no product is admitted"
+        time.sleep(0.05)
+
+
+def kill_in_a_product(tree, daemon, metrics):
     """A client that wants seconds of a simulator, which is told to stop."""
     command = [tree / "bin/gemmctl", f"--address={daemon}", "multiply", "--device=sim:sm_90"]
     with subprocess.Popen([*command, "--random=1024,1024,4096", "--type=bf16"], stdout=subprocess.DEVNULL) as client:
-        time.sleep(0.5)
+        await_admitted(metrics)
         client.kill()
 
 
@@ -108,7 +118,7 @@ def prometheus(tree, fake_worker, fake_nvml, tmp_path_factory, module_program):
                 "--type=bf16",
                 f"--device={device}",
             )
-        kill_in_a_product(tree, daemon)
+        kill_in_a_product(tree, daemon, metrics)
     for record in (rule["record"] for rule in queries.rules() if "record" in rule):
         prometheus.wait_for(record)
     return prometheus
@@ -116,7 +126,7 @@ def prometheus(tree, fake_worker, fake_nvml, tmp_path_factory, module_program):
 
 def test_every_query_of_the_dashboard_is_answered(prometheus):
     empty = []
-    for query in queries.dashboard_queries(window="10s"):
+    for query in queries.dashboard_queries(window="5m"):
         if not prometheus.query(query.text) and not MAYBE_EMPTY.match(query.place):
             empty.append(query)
     assert not empty, empty
