@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/option/same_file.h"
 
 namespace gemmd {
 namespace {
@@ -36,29 +37,9 @@ int StandardStream(const struct stat& file) {
   return -1;
 }
 
-// Where the links of a path lead to.
-std::string LinkTarget(const std::string& path) {
-  constexpr int kMostLinks = 40;  // As many as the kernel follows.
-  std::error_code error;
-  fs::path target = fs::canonical(path, error);
-  if (!error) return target;
-  // Nothing is there yet.
-  target = path;
-  for (int i = 0; i < kMostLinks && fs::is_symlink(target, error); ++i) {
-    target = target.parent_path() / fs::read_symlink(target, error);
-  }
-  return target;
-}
-
 bool IsSameFile(const std::string& a, const std::string& b) {
   if (a == "-" || b == "-") return a == b;
-  std::error_code error;
-  if (fs::is_character_file(a, error)) return false;
-  if (fs::equivalent(a, b, error)) return true;
-  const auto place_of = [&](const std::string& path) {
-    return fs::weakly_canonical(fs::absolute(LinkTarget(path), error), error);
-  };
-  return place_of(a) == place_of(b);
+  return option::IsSameFile(a, b);
 }
 
 }  // namespace
@@ -121,7 +102,7 @@ absl::Status OutputFile::OpenStream(bool is_pipe) {
     if (!looks || errno != ENXIO) return Failed(errno);
     if (*stops_ > 0) {
       return absl::InternalError(
-          absl::StrCat(path_, ": cannot be written: nobody reads the pipe, and a signal came"));
+          absl::StrCat(path_, ": cannot be written: no process reads the pipe, and a signal came"));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(kLookMs));
   }
@@ -130,7 +111,7 @@ absl::Status OutputFile::OpenStream(bool is_pipe) {
 absl::Status OutputFile::OpenBeside(bool is_there, std::optional<int64_t> bytes) {
   constexpr int kMostNames = 100;  // Processes that were killed have left some of them.
   constexpr int kNew = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
-  target_ = LinkTarget(path_);
+  target_ = option::LinkTarget(path_);
   if (is_there) old_ = open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
   if (is_there && old_ < 0) return Failed(errno);
   std::string fresh;

@@ -11,9 +11,6 @@
 
 namespace gemmd {
 
-// The file that the links of a path lead to, even if it is not there yet.
-std::string LinkTarget(const std::string& path);
-
 // A file that an option names; an empty path names none.
 struct OptionFile {
   std::string_view option;

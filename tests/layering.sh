@@ -20,7 +20,7 @@ proto/health/v1:
 
 kernels/option:             <std> <cli>
 kernels/mma:                <small>
-kernels:                    kernels/mma kernels/cpu kernels/sim kernels/cuda
+kernels:                    kernels/mma kernels/cpu kernels/sim kernels/cuda kernels/option
                             <std> <posix> <absl>
 kernels/cpu:                kernels kernels/mma
                             <std> <posix> <absl> <blas> <openmp>

@@ -11,7 +11,7 @@
 #include <iostream>
 #include <system_error>
 
-#include "kernels/output_check.h"
+#include "kernels/option/same_file.h"
 #include "kernels/text.h"
 
 namespace gemmd::bench {
@@ -61,7 +61,7 @@ absl::Status WriteOutputFile(const std::string& path, std::string_view text) {
                                             : open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
     return file < 0 ? Failed(path) : WriteAll(file, path, text);
   }
-  const std::string target = LinkTarget(path);
+  const std::string target = option::LinkTarget(path);
   if (access(target.c_str(), W_OK) != 0 && errno != ENOENT) return Failed(path);
   constexpr int kMostNames = 100;  // Processes that were killed have left some of them.
   std::string fresh;

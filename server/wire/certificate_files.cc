@@ -43,8 +43,8 @@ absl::StatusOr<std::string> ReadFile(std::string_view option, const std::string&
   return bytes;
 }
 
-// The certificates of a file, of which gRPC would take those before the first that is broken. Reads
-// TRUSTED CERTIFICATE too, as gRPC does.
+// The certificates of a file; gRPC itself would stop at the first that is broken. Reads TRUSTED
+// CERTIFICATE too, as gRPC does.
 absl::StatusOr<std::vector<Certificate>> ReadChain(std::string_view option,
                                                    const std::string& bytes,
                                                    const std::string& file) {

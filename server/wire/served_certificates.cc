@@ -167,7 +167,7 @@ absl::Status ServedCertificates::LookAtKeyPair(absl::StatusOr<CertificateBytes> 
         GotWant("tls-cert", files_.certificate,
                 Concat("one that is valid now (it is from ", from, " to ", until, ")")));
   }
-  // What nobody will take is no reason not to start, since there may be other ways in.
+  // The daemon starts all the same: its other addresses may not need this certificate.
   spdlog::warn("event=certificate_not_valid file={} from={} until={}", LogValue(files_.certificate),
                from, until);
   return absl::OkStatus();

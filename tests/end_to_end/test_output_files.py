@@ -176,7 +176,7 @@ def test_a_signal_ends_the_wait_for_the_reader_of_a_pipe(gemmload, daemon, tmp_p
     wait_until(lambda: (tmp_path / "done.json").exists(), 60, "the first report")
     load.send_signal(signal.SIGTERM)
     output, error = load.communicate(timeout=LIMIT_S)
-    assert load.returncode == 2 and "pipe: cannot be written: nobody reads the pipe" in error
+    assert load.returncode == 2 and "pipe: cannot be written: no process reads the pipe" in error
     assert "p99.99" in output and (tmp_path / "done.html").exists()
 
 

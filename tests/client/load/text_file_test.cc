@@ -172,7 +172,7 @@ TEST_F(PipeTest, WithoutAReaderASignalEndsTheWait) {
   ++stops;
   writer.join();
   EXPECT_THAT(written, StatusIs(absl::StatusCode::kPermissionDenied,
-                                HasSubstr("/pipe: cannot be written: nobody reads the pipe")));
+                                HasSubstr("/pipe: cannot be written: no process reads the pipe")));
 }
 
 // The pipe takes less than the text.
