@@ -42,6 +42,7 @@
 #include "server/system/ready_file.h"
 #include "server/system/resident_memory.h"
 #include "server/system/service_manager.h"
+#include "server/system/spare_addresses.h"
 #include "server/system/version.h"
 #include "server/wire/grpc_log.h"
 #include "server/wire/protobuf_log.h"
@@ -340,10 +341,13 @@ int Main(int argc, char** argv) {
                  std::string(auditing.status().message()).c_str());
     return 2;
   }
-  // Never taken back: the last user of gRPC waits for gRPC's threads, and in gRPC 1.51 one of them
-  // may poll for up to 10 s for a write that was done long ago.
-  grpc_init();
-  const absl::Status status = Run(parsed.options, **logging, **auditing, supervision, signals);
+  absl::Status status = PrepareForFewAddresses();
+  if (status.ok()) {
+    // Never taken back: the last user of gRPC waits for gRPC's threads, and in gRPC 1.51 one of
+    // them may poll for up to 10 s for a write that was done long ago.
+    grpc_init();
+    status = Run(parsed.options, **logging, **auditing, supervision, signals);
+  }
   if (!status.ok()) {
     spdlog::error("event=stop code={} reason={}", absl::StatusCodeToString(status.code()),
                   LogValue(TextOf(parsed.places, std::string(status.message()))));

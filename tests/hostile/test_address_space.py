@@ -158,6 +158,7 @@ def results(size):
     side = math.isqrt(mib * MIB // 4)  # Of f32.
     half_side = math.isqrt(mib * MIB // 2)  # Of f16.
     return {
+        "a result as large as all addresses": lambda to: products(to, 1, zeros(size.addresses)),
         "results": lambda to: products(to, count, zeros(mib * MIB)),
         "results with gaps": lambda to: products(to, count, gaps(mib)),
         "products": lambda to: products(to, count, product(side, side, 16, "f32", "f32")),
@@ -194,7 +195,7 @@ def attack(daemon, battery, asked):
     battery.holds(what, least=1, seen=refused, unit="refused")
 
 
-SMALL = Size(addresses=GIB, result_mib=64, at_once=4)
+SMALL = Size(addresses=GIB, result_mib=112, at_once=4)
 SIZES = [Size(addresses=gib * GIB, result_mib=400, at_once=8) for gib in (2, 3)]
 sizes = pytest.mark.parametrize("size", SIZES, ids=["2GiB", "3GiB"])
 
