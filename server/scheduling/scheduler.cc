@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "kernels/text.h"
+#include "server/system/deferral.h"
 
 namespace gemmd {
 namespace {
@@ -307,6 +308,7 @@ void Scheduler::OnDone(Launch& launch, JobOutcome outcome) {
 }
 
 void Scheduler::Answer(std::unique_ptr<JoinedJob> joined, EndedJobs jobs, JobOutcome outcome) {
+  const Deferral deferral;
   if (joined != nullptr && outcome.members.empty()) outcome.kernel = joined->job().kernel;
   std::vector<absl::StatusOr<HeldBytes>> parts;
   if (joined != nullptr && !outcome.d.bytes().empty()) parts = joined->Split(outcome.d.bytes());

@@ -17,6 +17,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
+#include "server/system/deferral.h"
 #include "server/system/mutex.h"
 #include "server/wire/gemm_service.h"
 #include "server/wire/grpc_status.h"
@@ -71,7 +72,8 @@ grpc::ByteBuffer AnswersOf(const std::vector<Ended>& products) {
 //
 // gRPC holds the reactor until OnDone, and so does the callback of every product under way.
 class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
-                                    public std::enable_shared_from_this<MultiplyStreamReactor> {
+                                    public std::enable_shared_from_this<MultiplyStreamReactor>,
+                                    public Deferred {
  public:
   MultiplyStreamReactor(ProductRunner& runner, const Gate& gate, ReceiveQuota& quota,
                         SendWatch& watch, HandlerTimes& times, grpc::CallbackServerContext& context,
@@ -128,6 +130,8 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
     self_.reset();
   }
 
+  void RunDeferred() override { Advance(); }
+
  private:
   // Nothing more is read and answered. `reason` is OK where the client has gone.
   void Break(absl::Status reason) {
@@ -181,6 +185,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   // Starts products for a while, and launches them together. Others that wait for this thread come
   // before the rest, which is started on another one.
   void StartSome() {
+    const Deferral deferral;  // What is refused is told together.
     const int64_t until_ns = clock_.NowNs() + kMostAtOnceNs;
     while (products_->size() > 0) {
       StartNext();
@@ -251,12 +256,15 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
     } else {
       ended.refusal = JointAnswer::RefusalOf(exchange->product.request_id(), status);
     }
+    // Others that end with it leave in one message: gRPC takes as long for a short one as for them
+    // all.
+    const bool is_put_off = Deferral::PutOff(shared_from_this());
     Step next;
     {
       MutexLock lock(&mutex_);
       running_.erase(exchange);
       answers_.push_back(std::move(ended));
-      Decide(next);
+      if (!is_put_off) Decide(next);
     }
     Do(std::move(next));
   }

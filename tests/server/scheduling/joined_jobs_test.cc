@@ -4,11 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "server/scheduling/scheduler.h"
+#include "server/system/deferral.h"
 #include "tests/server/device/fake_device.h"
 #include "tests/server/scheduling/joinable_product.h"
 #include "tests/testing/fake_clock.h"
@@ -47,6 +50,8 @@ class JoinedJobsTest : public testing::Test {
       const absl::Span<const std::byte> d = result->outcome.d.bytes();
       answers_[place] = {
           result->outcome.status, {d.begin(), d.end()}, result->joined, result->outcome.kernel};
+      if (sender_ == nullptr) return;
+      EXPECT_TRUE(Deferral::PutOff(sender_));
     };
     return scheduler.Submit(std::move(owned));
   }
@@ -74,7 +79,8 @@ class JoinedJobsTest : public testing::Test {
   const std::vector<std::byte> b_ = RandomBytes(random_, 2 * 8 * 16);
   std::deque<JoinableProduct> products_;
   std::deque<Answer> answers_;
-  bool has_company_ = false;  // What is submitted next has it.
+  std::shared_ptr<Deferred> sender_;  // Sends what has been answered.
+  bool has_company_ = false;          // What is submitted next has it.
   FakeClock clock_;
   FakeDevice device_{"device", Simulated()};
   std::vector<Device*> devices_ = {&device_};
@@ -116,6 +122,30 @@ TEST_F(JoinedJobsTest, WhatComesTogetherRunsAsOne) {
   EXPECT_EQ(answers_[0].joined, 3);
   scheduler_.LaunchCompany();
   EXPECT_EQ(device_.submitted(), 1);
+}
+
+TEST_F(JoinedJobsTest, WhatRanAsOneIsSentTogether) {
+  class Sender final : public Deferred {
+   public:
+    explicit Sender(const std::deque<Answer>& answers) : answers_(answers) {}
+    void RunDeferred() override {
+      sent.push_back(std::count_if(answers_.begin(), answers_.end(),
+                                   [](const Answer& answer) { return answer.joined > 0; }));
+    }
+
+    std::vector<int64_t> sent;  // All that had been answered, each time.
+
+   private:
+    const std::deque<Answer>& answers_;
+  };
+  const auto sender = std::make_shared<Sender>(answers_);
+  sender_ = sender;
+  Submit(scheduler_, Loner());
+  for (const int64_t m : {3, 1, 20}) Submit(scheduler_, Product(m));
+  device_.CompleteNext();
+  EXPECT_THAT(sender->sent, testing::ElementsAre(1));
+  device_.CompleteNext();
+  EXPECT_THAT(sender->sent, testing::ElementsAre(1, 4));
 }
 
 // The device is not kept idle for them.

@@ -137,6 +137,41 @@ TEST(MultiplyStreamTest, AnswersThatAreReadyTogetherShareAMessage) {
   EXPECT_LT(stream.messages(), kProducts);
 }
 
+TEST(MultiplyStreamTest, WhatRanAsOneIsAnsweredTogether) {
+  RunningServer running(TestDevice::kFake);
+  v1::MultiplyRequest request;
+  request.set_m(4);
+  request.set_n(4);
+  request.set_k(4);
+  for (v1::Operand* operand : {request.mutable_a(), request.mutable_b()}) {
+    operand->set_type(v1::ELEMENT_TYPE_S8);
+    operand->set_data(std::string(16, '\1'));
+  }
+  std::thread first([&] { EXPECT_TRUE(MultiplySmall(running.gemm()).ok()); });
+  ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
+  grpc::ClientContext context;
+  AllowTime(context);
+  ProductStream stream(running.gemm(), &context);
+  constexpr int kProducts = 32;
+  v1::MultiplyStreamRequest message;
+  for (int i = 0; i < kProducts; ++i) *message.add_requests() = request;
+  ASSERT_TRUE(stream.Write(message));
+  ASSERT_TRUE(Eventually([&] { return QueuedRequests(running) == kProducts; }));
+  running.fake().CompleteNext();
+  first.join();
+  ASSERT_EQ(running.fake().held(), 1);
+  running.fake().CompleteNext();
+  v1::MultiplyStreamAnswer answer;
+  for (int i = 0; i < kProducts; ++i) {
+    ASSERT_TRUE(stream.Read(&answer));
+    EXPECT_TRUE(answer.has_response()) << answer.error().message();
+  }
+  // The server may have begun to read on at that moment, which sends what is there.
+  EXPECT_LE(stream.messages(), 2);
+  stream.WritesDone();
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
 // What is refused is the message. Products before it are answered.
 TEST(MultiplyStreamTest, AMessageBeyondItsBoundsEndsTheStream) {
   RunningServer running(TestDevice::kCpu);
