@@ -257,7 +257,7 @@ print_slowest() {
       # A line: when the step began and ended in ms, the time of its output in ns, the output, a hash
       # of the command.
       awk -v began="$(stat --format=%Y "$beginning")" '
-        $3 >= began * 1e9 && !seen[$1, $2, $5]++ { print ($2 - $1) / 1000, $4 }' "$log" |
+        !/^#/ && $3 >= began * 1e9 && !seen[$1, $2, $5]++ { print ($2 - $1) / 1000, $4 }' "$log" |
         print_ten "slowest build steps of ${log%/*}"
     fi
   done

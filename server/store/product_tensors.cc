@@ -21,6 +21,13 @@ std::unique_ptr<ProductTensors> ProductTensors::In(
   return std::unique_ptr<ProductTensors>(new ProductTensors(store, std::move(session)));
 }
 
+// One after the other they would each wait for the store.
+ProductTensors::~ProductTensors() {
+  const std::array<TensorStore::TensorUse*, kOperands + 1> uses = {&parts_[0].use, &parts_[1].use,
+                                                                   &parts_[2].use, &d_use_};
+  store_.End(uses);
+}
+
 absl::StatusOr<const Tensor*> ProductTensors::Read(Operand operand, const TensorName& name) {
   TensorStore::TensorUse& use = parts_[static_cast<size_t>(operand)].use;
   ASSIGN_OR_RETURN(use, store_.Find(*session_, name));
@@ -90,11 +97,9 @@ Source ProductTensors::SourceOf(Operand operand) {
 }
 
 absl::Status ProductTensors::Place(Job& job) {
-  if (written() != nullptr) RETURN_IF_ERROR(store_.BeginWriting(d_use_));
-  for (const Part& part : parts_) {
-    if (part.use.tensor() != nullptr) store_.CountProduct(part.use);
-  }
-  if (written() != nullptr && !is_in_place()) store_.CountProduct(d_use_);
+  const std::array<const TensorStore::TensorUse*, kOperands> uses = {&parts_[0].use, &parts_[1].use,
+                                                                     &parts_[2].use};
+  RETURN_IF_ERROR(store_.BeginProduct(uses, d_use_));
   if (read(Operand::kA) != nullptr) job.a = SourceOf(Operand::kA);
   if (read(Operand::kB) != nullptr) job.b = SourceOf(Operand::kB);
   if (read(Operand::kC) != nullptr) job.c = SourceOf(Operand::kC);

@@ -35,6 +35,8 @@ class ProductTensors final : public FormKeeper {
   static std::unique_ptr<ProductTensors> In(TensorStore& store,
                                             std::shared_ptr<const TensorStore::SessionUse> session);
 
+  ~ProductTensors() override;
+
   // The tensor that an operand is a part of. Errors: NotFound.
   absl::StatusOr<const Tensor*> Read(Operand operand, const TensorName& name);
   // The tensor that D overwrites a part of. Errors: NotFound.

@@ -25,7 +25,9 @@ struct TensorEntry {
   int64_t lease_ns = 0;
   bool pinned = false;
   int64_t used_ns = 0;  // When its last use ended.
-  int users = 0;        // Products and answers that have it now.
+  // Until then nobody looks again for what has expired of it.
+  int64_t swept_until_ns = std::numeric_limits<int64_t>::min();
+  int users = 0;  // Products and answers that have it now.
   int64_t products = 0;
   bool was_lost = false;  // It counts among those that were lost.
 
@@ -72,7 +74,9 @@ struct Session {
   std::string rule;  // Empty where owners are not known by name.
   const std::shared_ptr<Account> account;
   int64_t used_ns = 0;  // When its last use ended.
-  int users = 0;        // Streams, calls and products.
+  // Until then nobody looks again for what has expired of it.
+  int64_t swept_until_ns = std::numeric_limits<int64_t>::min();
+  int users = 0;  // Streams, calls and products.
   bool is_over = false;
   absl::flat_hash_map<RandomId, TensorEntry> tensors;
   absl::flat_hash_map<std::string, RandomId> names;

@@ -48,17 +48,24 @@ TensorStore::TensorUse& TensorStore::TensorUse::operator=(TensorUse&& other) noe
 }
 
 TensorStore::TensorUse::~TensorUse() {
-  if (store_ != nullptr) store_->End(*session_, *tensor_);
+  TensorUse* const self = this;
+  if (store_ != nullptr) store_->End(absl::MakeConstSpan(&self, 1));
 }
 
-void TensorStore::End(Session& session, const Tensor& tensor) {
+void TensorStore::End(absl::Span<TensorUse* const> uses) {
   MutexLock lock(&mutex_);
-  session.used_ns = clock_.NowNs();
-  --session.users;
-  const auto entry = session.tensors.find(tensor.handle);
-  if (entry == session.tensors.end()) return;  // It was deleted or replaced meanwhile.
-  entry->second.used_ns = session.used_ns;
-  --entry->second.users;
+  const int64_t now_ns = clock_.NowNs();
+  for (TensorUse* const use : uses) {
+    if (use->store_ == nullptr) continue;
+    use->store_ = nullptr;
+    Session& session = *use->session_;
+    session.used_ns = now_ns;
+    --session.users;
+    const auto entry = session.tensors.find((*use)->handle);
+    if (entry == session.tensors.end()) continue;  // It was deleted or replaced meanwhile.
+    entry->second.used_ns = now_ns;
+    --entry->second.users;
+  }
 }
 
 int64_t TensorStore::LeaseOf(const Keeping& keep) const {
@@ -196,23 +203,31 @@ absl::StatusOr<TensorState> TensorStore::Describe(const SessionUse& session,
   return StateOf(*entry);
 }
 
-absl::Status TensorStore::BeginWriting(const TensorUse& use) {
+absl::Status TensorStore::BeginProduct(absl::Span<const TensorUse* const> read,
+                                       const TensorUse& written) {
   MutexLock lock(&mutex_);
-  TensorBytes& bytes = *use->bytes;
-  if (bytes.are_shared) {
-    return absl::FailedPreconditionError(
-        "d.tensor: got a tensor whose bytes were those of another one of the same hash, want one "
-        "that was uploaded without a hash or made by a product");
+  const auto count = [](const TensorUse& use) {
+    const auto entry = use.session_->tensors.find(use->handle);
+    if (entry != use.session_->tensors.end()) ++entry->second.products;
+  };
+  if (written.tensor() != nullptr) {
+    TensorBytes& bytes = *written->bytes;
+    if (bytes.are_shared) {
+      return absl::FailedPreconditionError(
+          "d.tensor: got a tensor whose bytes were those of another one of the same hash, want "
+          "one that was uploaded without a hash or made by a product");
+    }
+    // Nobody shares the bytes from now on.
+    bytes.digest.reset();
   }
-  // Nobody shares the bytes from now on.
-  bytes.digest.reset();
+  bool is_counted = written.tensor() == nullptr;
+  for (const TensorUse* const use : read) {
+    if (use->tensor() == nullptr) continue;
+    count(*use);
+    is_counted |= use->tensor() == written.tensor();
+  }
+  if (!is_counted) count(written);
   return absl::OkStatus();
-}
-
-void TensorStore::CountProduct(const TensorUse& use) {
-  MutexLock lock(&mutex_);
-  const auto entry = use.session_->tensors.find(use->handle);
-  if (entry != use.session_->tensors.end()) ++entry->second.products;
 }
 
 TensorState TensorStore::StateOf(const TensorUse& use) {

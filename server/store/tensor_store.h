@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "server/store/account.h"
 #include "server/store/background.h"
 #include "server/store/kept_forms.h"
@@ -200,11 +201,13 @@ class TensorStore {
   // Memory for a while, in the account of the tensor's session. Errors: ResourceExhausted.
   absl::StatusOr<std::shared_ptr<TensorBytes>> Lend(const TensorUse& use, int64_t bytes) const;
 
-  // A product is about to write the tensor. Errors: FailedPrecondition where other tensors have had
-  // the same bytes.
-  absl::Status BeginWriting(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
-  // A product uses the tensor.
-  void CountProduct(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A product is about to read tensors, and to write another one or one of them, where there is
+  // one. Uses without a tensor are left out. Errors: FailedPrecondition where other tensors have
+  // had the bytes of the one that it writes.
+  absl::Status BeginProduct(absl::Span<const TensorUse* const> read, const TensorUse& written)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends the uses that are of a tensor, all at once. Their tensors are still there until they go.
+  void End(absl::Span<TensorUse* const> uses) ABSL_LOCKS_EXCLUDED(mutex_);
   // What a kernel derives from the tensor, where it is kept.
   KeptForms::Use TakeForm(const TensorUse& use, const FormKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
   KeptForms& forms() { return forms_; }
@@ -258,6 +261,7 @@ class TensorStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(const Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<OwnerLoad> LargestOwners() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsIdle(const Session& session, int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ExpireSession(Session& session, Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TensorEntry* FindEntry(Session& session, const TensorName& name, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -285,7 +289,6 @@ class TensorStore {
   void LeaveHost(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountLost(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(Session& session) ABSL_LOCKS_EXCLUDED(mutex_);
-  void End(Session& session, const Tensor& tensor) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const StoreOptions options_;
   const Clock& clock_;

@@ -69,6 +69,8 @@ std::shared_ptr<Session> TensorStore::FindSession(std::string_view token, Leftov
   const auto found = sessions_.find(KeyOf(*id));
   if (found == sessions_.end()) return nullptr;
   const std::shared_ptr<Session> session = found->second;
+  const int64_t now_ns = clock_.NowNs();
+  if (!IsIdle(*session, now_ns) && now_ns < session->swept_until_ns) return session;
   if (!ExpireSession(*session, left)) return session;
   left.sessions.push_back(session);
   Forget(*session);
@@ -199,11 +201,18 @@ absl::StatusOr<TensorStore::SessionUse> TensorStore::Use(std::string_view token,
   return UseLocked(session);
 }
 
+bool TensorStore::IsIdle(const Session& session, int64_t now_ns) const {
+  return session.users == 0 &&
+         now_ns - session.used_ns >= absl::ToInt64Nanoseconds(options_.linger);
+}
+
 // Ends what has expired of the session; true where nothing is left of it.
 bool TensorStore::ExpireSession(Session& session, Leftovers& left) {
+  // It looks at all that a session has, and each call comes by here.
+  constexpr int64_t kSweptNs = 10'000'000;
   const int64_t now_ns = clock_.NowNs();
-  const bool is_idle =
-      session.users == 0 && now_ns - session.used_ns >= absl::ToInt64Nanoseconds(options_.linger);
+  session.swept_until_ns = now_ns + kSweptNs;
+  const bool is_idle = IsIdle(session, now_ns);
   const bool is_left = is_idle && !session.is_all_of_owner;
   std::vector<RandomId> expired;
   for (const auto& [handle, entry] : session.tensors) {

@@ -79,11 +79,11 @@ def products(address, count, request):
 
 
 def streams(address, count, request):
-    """Six products on each of so many streams."""
+    """Three products on each of so many streams."""
 
     def ask():
         with connect(address) as channel:
-            messages = iter([gemm_pb2.MultiplyStreamRequest(requests=[request])] * 6)
+            messages = iter([gemm_pb2.MultiplyStreamRequest(requests=[request])] * 3)
             stream = gemm_pb2_grpc.GemmStub(channel).MultiplyStream(messages, timeout=DEADLINE_S)
             seen = []
             try:
