@@ -31,6 +31,9 @@ namespace {
 // Answers that wait for one before them to leave. Who does not read them is sent no more.
 constexpr size_t kMostWaitingAnswers = kMostJointAnswers;
 
+// Of answers that could wait for others, so many are sent: their callers go on meanwhile.
+constexpr size_t kSentTogether = 16;
+
 // So long a message keeps one of gRPC's threads at a time.
 constexpr int64_t kMostAtOnceNs = 1'000'000;
 
@@ -264,7 +267,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
       MutexLock lock(&mutex_);
       running_.erase(exchange);
       answers_.push_back(std::move(ended));
-      if (!is_put_off) Decide(next);
+      if (!is_put_off || answers_.size() >= kSentTogether) Decide(next);
     }
     Do(std::move(next));
   }

@@ -172,6 +172,9 @@ TEST_F(PromotionErrorTest, StaysThatOfOneSum) {
   };
   EXPECT_GT(error_of(0), 0.02);
   EXPECT_LE(error_of(kPromotionK), 1e-3);
+  // kernels/README.md says why it is neither half nor twice as often.
+  EXPECT_LE(error_of(kPromotionK / 2), error_of(kPromotionK) / 2);
+  EXPECT_GE(error_of(kPromotionK * 2), error_of(kPromotionK) * 2);
 }
 
 }  // namespace
