@@ -25,9 +25,7 @@ struct TensorEntry {
   int64_t lease_ns = 0;
   bool pinned = false;
   int64_t used_ns = 0;  // When its last use ended.
-  // Until then nobody looks again for what has expired of it.
-  int64_t swept_until_ns = std::numeric_limits<int64_t>::min();
-  int users = 0;  // Products and answers that have it now.
+  int users = 0;        // Products and answers that have it now.
   int64_t products = 0;
   bool was_lost = false;  // It counts among those that were lost.
 

@@ -28,8 +28,8 @@ bool Deferral::PutOff(std::shared_ptr<Deferred> work) {
   if (outermost == nullptr) return false;
   auto& waiting = outermost->waiting_;
   size_t& count = outermost->count_;
-  const auto* const end = waiting.data() + count;
-  if (std::find(waiting.data(), waiting.data() + count, work) != end) return true;
+  const auto end = waiting.begin() + count;
+  if (std::find(waiting.begin(), end, work) != end) return true;
   if (count == waiting.size()) return false;
   waiting[count++] = std::move(work);
   return true;

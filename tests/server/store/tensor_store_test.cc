@@ -209,6 +209,25 @@ TEST_F(TensorStoreTest, ASessionLingersAfterItsLastUse) {
   EXPECT_EQ(store_.load().bytes, 0);
 }
 
+// Each call and each product uses the session, which may have very many tensors.
+TEST_F(TensorStoreTest, AUseLooksForWhatHasExpiredNowAndThen) {
+  constexpr int64_t kMillisecond = kSecond / 1000;
+  const SessionUse session = Open();
+  const std::string token = session.token().ToHex();
+  ASSERT_THAT(Put(session, "a", {.name = "x", .lease_ns = kMillisecond}), IsOk());
+  ASSERT_THAT(Put(session, "b", {.name = "y", .lease_ns = kMillisecond}), IsOk());
+  ASSERT_THAT(store_.Use(token), IsOk());
+  clock_.Advance(kMillisecond);
+  ASSERT_THAT(store_.Use(token), IsOk());
+  EXPECT_EQ(store_.load().tensors, 2);
+  EXPECT_FALSE(Exists(session, "x")) << "what is asked for is looked at";
+  EXPECT_EQ(store_.load().tensors, 1);
+  clock_.Advance(9 * kMillisecond);
+  ASSERT_THAT(store_.Use(token), IsOk());
+  EXPECT_EQ(store_.load().tensors, 0);
+  EXPECT_EQ(store_.load().tensors_expired, 2);
+}
+
 TEST_F(TensorStoreTest, OneHostLeavesPlacesForOthers) {
   std::vector<SessionUse> sessions;
   for (int i = 0; i < 7; ++i) sessions.push_back(Open("", "greedy"));
