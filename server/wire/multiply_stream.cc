@@ -31,7 +31,7 @@ namespace {
 // Answers that wait for one before them to leave. Who does not read them is sent no more.
 constexpr size_t kMostWaitingAnswers = kMostJointAnswers;
 
-// Of answers that could wait for others, so many are sent: their callers go on meanwhile.
+// So many answers do not wait for others that end with them: their callers go on meanwhile.
 constexpr size_t kSentTogether = 16;
 
 // So long a message keeps one of gRPC's threads at a time.
