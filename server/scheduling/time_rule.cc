@@ -60,8 +60,13 @@ TimeRefusal CheckTime(const TimeAsked& asked, const TimeLimits& limits) {
   const int64_t needed_ns =
       asked.ahead_ns == 0 ? predicted_ns : SafeNs(asked.expected_ns) + wait_ns / kPartOfWait;
   if (asked.left_ns != kNoDeadlineNs && wait_ns + needed_ns > asked.left_ns) {
+    // What decides is told too.
+    const std::string reckoned =
+        needed_ns == predicted_ns
+            ? ""
+            : absl::StrCat(" (reckoned with ", Text(needed_ns), ", because predictions err)");
     return {Busy(absl::StrCat("queue: predicted to wait ", Text(wait_ns), " and to take ",
-                              Text(predicted_ns), ", ", Text(asked.left_ns),
+                              Text(predicted_ns), reckoned, ", ", Text(asked.left_ns),
                               " are left until the deadline"),
                  wait_ns + needed_ns - asked.left_ns),
             RefusalReason::kBacklog};

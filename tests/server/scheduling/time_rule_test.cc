@@ -64,8 +64,10 @@ TEST(TimeRuleTest, WhatIsToComeIsWaitedFor) {
   EXPECT_THAT(CheckTime(asked, kLimits).status, IsOk());
   asked.to_come_ns += 10 * kMs;
   const TimeRefusal refusal = CheckTime(asked, kLimits);
-  EXPECT_THAT(refusal.status, StatusIs(absl::StatusCode::kResourceExhausted,
-                                       HasSubstr("queue: predicted to wait 210ms and to take")));
+  EXPECT_THAT(refusal.status,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("queue: predicted to wait 210ms and to take 100ms (reckoned with "
+                                 "253ms, because predictions err), 452ms are left")));
   EXPECT_EQ(refusal.reason, RefusalReason::kBacklog);
 }
 
