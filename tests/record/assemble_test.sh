@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Assembles the modules that vector_record gives to the driver: all of the default selection for
-# sm_90, of other chips one in so many. Exits 77 where there is no ptxas.
-# usage: assemble_test.sh VECTOR_RECORD SCRATCH
+# sm_90, of other chips one in so many; those of part I of N, from 0. Exits 77 where there is no ptxas.
+# usage: assemble_test.sh VECTOR_RECORD SCRATCH I/N
 set -euo pipefail
 record=$1
 scratch=$2
+part=${3%/*} parts=${3#*/}
 command -v ptxas >/dev/null || exit 77
 rm -rf "$scratch"
 mkdir -p "$scratch"
@@ -22,7 +23,8 @@ export -f assemble
 for chip in sm_90:1 sm_80:12 sm_89:12 sm_120:12; do
   "$record" "$scratch/${chip%:*}" --ptx --chip "${chip%:*}" >/dev/null
   find "$scratch/${chip%:*}" -name '*.ptx' | sort | awk "NR % ${chip#*:} == 0"
-done >"$scratch/modules.txt"
+done | awk "NR % $parts == $part" >"$scratch/modules.txt"
+[[ -s $scratch/modules.txt ]] || exit 1
 # A check that cannot fail is none.
 sed 's/^  mma\.sync.*/  mma.sync.aligned.m16n8k17;/' \
   "$scratch/sm_80/mma.m16n8k16.f32.f16.f16.f32.ptx" >"$scratch/wrong.ptx"

@@ -57,7 +57,7 @@ TEST(DeferralTest, TakesNoMoreThanItHoldsAndNothingOfOtherThreads) {
   EXPECT_EQ(runs, put_off);
 }
 
-// What it waited with is still there, and what it causes in turn is done at once.
+// What the work itself would put off is done at once.
 TEST(DeferralTest, IsOverWhereItsWorkRuns) {
   class Nested final : public Deferred {
    public:
