@@ -72,7 +72,7 @@ struct Session {
   std::string rule;  // Empty where owners are not known by name.
   const std::shared_ptr<Account> account;
   int64_t used_ns = 0;  // When its last use ended.
-  // Until then nobody looks again for what has expired of it.
+  // No call looks for expired tensors before this time.
   int64_t swept_until_ns = std::numeric_limits<int64_t>::min();
   int users = 0;  // Streams, calls and products.
   bool is_over = false;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Room for everything but matrices, where the process may map little (ulimit -v). gRPC and Abseil
-// end the process where they get no memory for a few bytes or for a thread, so a daemon that would
-// have too little for them does not start, and whoever takes much looks whether little is left, and
-// then does without.
+// Keeps room for everything but matrices, where the process may map little (ulimit -v). gRPC and
+// Abseil end the process when they cannot get a few bytes or start a thread. So a daemon that would
+// leave them too little does not start, and before any large allocation the daemon checks that
+// enough would be left for them.
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,6 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 
@@ -18,6 +17,7 @@ import pytest
 import yaml
 
 import queries
+from daemon import wait_until
 from image import SOURCE, run
 
 LIMIT_S = 60
@@ -46,32 +46,25 @@ class Prometheus:
         return [sample for sample in found if not math.isnan(float(sample["value"][1]))]
 
     def wait_for(self, text):
-        deadline = time.monotonic() + LIMIT_S
-        while True:
+        def is_answered():
             try:
-                if self.query(text):
-                    return
+                return self.query(text)
             except OSError:
-                pass  # It is not there yet.
-            assert time.monotonic() < deadline, f"no answer to {text}"
-            time.sleep(0.2)
+                return None  # It is not there yet.
+
+        wait_until(is_answered, LIMIT_S, f"an answer to {text}")
 
 
-def await_admitted(metrics):
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=LIMIT_S) as answer:
-            if re.search(r"^gemmd_admitted_requests [1-9]", answer.read().decode(), re.MULTILINE):
-                return
-        assert time.monotonic() < deadline, "no product is admitted"
-        time.sleep(0.05)
+def has_admitted(metrics):
+    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=LIMIT_S) as answer:
+        return re.search(r"^gemmd_admitted_requests [1-9]", answer.read().decode(), re.MULTILINE)
 
 
 def kill_in_a_product(tree, daemon, metrics):
     """A client that wants seconds of a simulator, which is told to stop."""
     command = [tree / "bin/gemmctl", f"--address={daemon}", "multiply", "--device=sim:sm_90"]
     with subprocess.Popen([*command, "--random=1024,1024,4096", "--type=bf16"], stdout=subprocess.DEVNULL) as client:
-        await_admitted(metrics)
+        wait_until(lambda: has_admitted(metrics), LIMIT_S, "a product admitted")
         client.kill()
 
 

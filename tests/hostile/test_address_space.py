@@ -196,7 +196,7 @@ def attack(daemon, battery, asked):
     battery.holds(what, least=1, seen=refused, unit="refused")
 
 
-# Threads of gRPC, of which each processor brings some, take addresses too.
+# gRPC starts threads for each processor, and their stacks take addresses too.
 SMALL = Size(addresses=(704 + 4 * os.cpu_count()) * MIB, result_mib=56, at_once=4)
 SIZES = [Size(addresses=gib * GIB, result_mib=400, at_once=8) for gib in (2, 3)]
 sizes = pytest.mark.parametrize("size", SIZES, ids=["2GiB", "3GiB"])
