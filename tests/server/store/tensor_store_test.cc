@@ -228,6 +228,22 @@ TEST_F(TensorStoreTest, AUseLooksForWhatHasExpiredNowAndThen) {
   EXPECT_EQ(store_.load().tensors_expired, 2);
 }
 
+TEST_F(TensorStoreTest, AProductCountsOnceForEachTensor) {
+  const SessionUse session = Open();
+  for (const char* name : {"a", "c", "d"}) ASSERT_THAT(Put(session, name, {.name = name}), IsOk());
+  const auto find = [&](const char* name) { return *store_.Find(session, name); };
+  const TensorStore::TensorUse a = find("a");
+  const TensorStore::TensorUse c = find("c");
+  const TensorStore::TensorUse d = find("d");
+  const TensorStore::TensorUse none;
+  ASSERT_THAT(store_.BeginProduct({&a, &none, &c}, d), IsOk());
+  ASSERT_THAT(store_.BeginProduct({&a, &none, &c}, c), IsOk()) << "which overwrites C";
+  ASSERT_THAT(store_.BeginProduct({&a, &none, &none}, none), IsOk());
+  EXPECT_EQ(store_.StateOf(a).products, 3);
+  EXPECT_EQ(store_.StateOf(c).products, 2);
+  EXPECT_EQ(store_.StateOf(d).products, 1);
+}
+
 TEST_F(TensorStoreTest, OneHostLeavesPlacesForOthers) {
   std::vector<SessionUse> sessions;
   for (int i = 0; i < 7; ++i) sessions.push_back(Open("", "greedy"));
