@@ -8,7 +8,7 @@
 #include "kernels/status_macros.h"
 #include "server/kserve/kserve_service.h"
 #include "server/memory_shares.h"
-#include "server/store/resident_device.h"
+#include "server/store/product_tensors.h"
 #include "server/system/log.h"
 #include "server/system/resident_memory.h"
 #include "server/wire/admin_service.h"

@@ -12,7 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "server/scheduling/saturating.h"
-#include "server/store/random_id.h"
+#include "server/store/digest.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {

@@ -17,8 +17,8 @@
 #include "kernels/verify/recompute.h"
 #include "kernels/verify/sampled.h"
 #include "server/scheduling/flat_operands.h"
+#include "server/store/digest.h"
 #include "server/store/product_tensors.h"
-#include "server/store/sha256.h"
 #include "server/system/log.h"
 
 namespace gemmd {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/store/product_tensors.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/device/joined_job.h"
 
 namespace gemmd {
 
@@ -370,6 +372,221 @@ absl::StatusOr<std::optional<TensorState>> ProductTensors::Finish(bool is_ok) {
   }
   if (state) store_.KeepOnHost(*state);
   return state;
+}
+
+namespace {
+
+// The members of a joined job with their tensors at a device, where all of them are there already:
+// what has to be moved, or waited for, would keep the others waiting.
+class BroughtJobs {
+ public:
+  // The job has members. `place` is null where the device reads memory of the host. Null where a
+  // tensor is not there, or others have the right to overwrite it elsewhere; nothing is taken then.
+  static std::unique_ptr<BroughtJobs> TakeAtOnce(DeviceCopies* place, const Job& job);
+
+  // What the device is to do. Lives as long as this.
+  const Job& job() const { return joined_->job(); }
+
+  // It has ended: adds how each member did. Once.
+  void End(JobOutcome& outcome);
+
+ private:
+  bool TakeAll(DeviceCopies* place, const Job& job);
+
+  std::vector<Job> members_;
+  std::unique_ptr<JoinedJob> joined_;
+};
+
+std::unique_ptr<BroughtJobs> BroughtJobs::TakeAtOnce(DeviceCopies* place, const Job& job) {
+  auto brought = std::make_unique<BroughtJobs>();
+  if (!brought->TakeAll(place, job)) return nullptr;
+  for (const Job& member : brought->members_) {
+    if (member.tensors != nullptr) member.tensors->BeginTaken();
+  }
+  return brought;
+}
+
+bool BroughtJobs::TakeAll(DeviceCopies* place, const Job& job) {
+  members_.reserve(job.members.size());
+  const Job& first = *job.members.front();
+  bool are_there = true;
+  for (const Job* const one : job.members) {
+    Job& member = members_.emplace_back(*one);
+    // What all of them read is brought once.
+    for (Source Job::*const of : {&Job::a, &Job::b, &Job::c}) {
+      if (one != &first && IsSamePlace(member.*of, first.*of)) member.*of = members_.front().*of;
+    }
+    are_there = member.tensors == nullptr || member.tensors->TakeAtOnce(place, member);
+    if (!are_there) break;
+  }
+  if (!are_there) {
+    members_.pop_back();
+  } else {
+    std::vector<const Job*> members;
+    for (const Job& member : members_) members.push_back(&member);
+    absl::StatusOr<std::unique_ptr<JoinedJob>> joined =
+        JoinedJob::Of(job.joining, job.id, std::move(members));
+    if (joined.ok() && (*joined)->SetKernel(*job.kernel).ok()) {
+      joined_ = *std::move(joined);
+      return true;
+    }
+  }
+  for (const Job& member : members_) {
+    if (member.tensors != nullptr) member.tensors->GiveBackTaken();
+  }
+  return false;
+}
+
+void BroughtJobs::End(JobOutcome& outcome) {
+  outcome.members.resize(members_.size());
+  for (size_t i = 0; i < members_.size(); ++i) {
+    JobOutcome& own = outcome.members[i];
+    ProductTensors* const tensors = members_[i].tensors;
+    own.status = tensors == nullptr ? outcome.status : tensors->EndJob(outcome.status);
+    own.wait_ns = outcome.wait_ns;
+    own.copy_in_ns = outcome.copy_in_ns;
+    own.compute_ns = outcome.compute_ns;
+    own.copy_out_ns = outcome.copy_out_ns;
+    own.kernel = joined_->job().kernel;
+  }
+}
+
+}  // namespace
+
+ResidentDevice::ResidentDevice(std::unique_ptr<Device> device)
+    : copies_(device->memory() == nullptr
+                  ? nullptr
+                  : std::make_shared<DeviceCopies>(*device->memory(), device->info().name)),
+      device_(std::move(device)) {}
+
+ResidentDevice::~ResidentDevice() {
+  {
+    MutexLock lock(&mutex_);
+    is_stopping_ = true;
+  }
+  // Tensors that outlive the device free nothing there.
+  if (copies_ != nullptr) copies_->Close();
+  // Another device's thread may have brought a tensor here whose job has ended meanwhile.
+  MutexLock lock(&mutex_);
+  mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return on_their_way_.empty(); });
+}
+
+void ResidentDevice::Submit(const Job& job, Done done) {
+  if (!job.members.empty()) return SubmitJoined(job, std::move(done));
+  if (job.tensors == nullptr) return device_->Submit(job, std::move(done));
+  auto bringing = std::make_unique<Bringing>(Bringing{job, std::move(done), clock_.NowNs()});
+  {
+    MutexLock lock(&mutex_);
+    on_their_way_.emplace(job.id, false);
+  }
+  Job& brought = bringing->job;
+  job.tensors->Bring(copies_.get(), brought,
+                     [this, bringing = std::move(bringing)](const absl::Status& status) mutable {
+                       SubmitBrought(std::move(bringing), status);
+                     });
+}
+
+void ResidentDevice::SubmitJoined(const Job& job, Done done) {
+  const bool has_tensors =
+      std::any_of(job.members.begin(), job.members.end(),
+                  [](const Job* member) { return member->tensors != nullptr; });
+  if (!has_tensors) return device_->Submit(job, std::move(done));
+  std::unique_ptr<BroughtJobs> brought = BroughtJobs::TakeAtOnce(copies_.get(), job);
+  if (brought == nullptr) return SubmitApart(job, std::move(done));
+  const Job& all = brought->job();
+  device_->Submit(
+      all, [brought = std::move(brought), done = std::move(done)](JobOutcome outcome) mutable {
+        brought->End(outcome);
+        std::move(done)(std::move(outcome));
+      });
+}
+
+// Each member by itself, as if it had never been joined.
+void ResidentDevice::SubmitApart(const Job& job, Done done) {
+  auto apart = std::make_shared<Apart>();
+  apart->left = job.members.size();
+  apart->outcome.members.resize(job.members.size());
+  apart->done = std::move(done);
+  const std::vector<const Job*> members(job.members.begin(), job.members.end());
+  {
+    MutexLock lock(&mutex_);
+    std::vector<JobId>& ids = apart_[job.id];
+    for (const Job* const member : members) ids.push_back(member->id);
+  }
+  for (size_t i = 0; i < members.size(); ++i) {
+    Submit(*members[i], [this, apart, i, id = job.id](JobOutcome outcome) {
+      apart->outcome.members[i] = std::move(outcome);
+      if (--apart->left > 0) return;
+      {
+        MutexLock lock(&mutex_);
+        apart_.erase(id);
+      }
+      std::move(apart->done)(std::move(apart->outcome));
+    });
+  }
+}
+
+void ResidentDevice::SubmitBrought(std::unique_ptr<Bringing> bringing, const absl::Status& status) {
+  const JobId id = bringing->job.id;
+  absl::Status refused = status;
+  {
+    MutexLock lock(&mutex_);
+    if (is_stopping_) refused = absl::UnavailableError("the server is stopping");
+    if (on_their_way_[id]) refused = AbortedLaunch();
+    if (!refused.ok()) on_their_way_.erase(id);
+  }
+  if (!refused.ok()) {
+    JobOutcome outcome;
+    outcome.status = refused;
+    bringing->job.tensors->EndJob(refused).IgnoreError();
+    return std::move(bringing->done)(std::move(outcome));
+  }
+  const int64_t bring_ns = clock_.NowNs() - bringing->began_ns;
+  device_->Submit(bringing->job, [bring_ns, tensors = bringing->job.tensors,
+                                  done = std::move(bringing->done)](JobOutcome outcome) mutable {
+    outcome.copy_in_ns += bring_ns;
+    outcome.status = tensors->EndJob(outcome.status);
+    std::move(done)(std::move(outcome));
+  });
+  bool is_aborted = false;
+  {
+    MutexLock lock(&mutex_);
+    // It may have been aborted since the last look, when the device did not know it yet.
+    is_aborted = on_their_way_[id];
+  }
+  if (is_aborted) device_->Abort(id);
+  MutexLock lock(&mutex_);
+  on_their_way_.erase(id);
+}
+
+void ResidentDevice::Abort(JobId id) {
+  std::vector<JobId> members;
+  {
+    MutexLock lock(&mutex_);
+    if (const auto apart = apart_.find(id); apart != apart_.end()) members = apart->second;
+    const auto found = on_their_way_.find(id);
+    if (found != on_their_way_.end()) found->second = true;
+  }
+  if (members.empty()) return device_->Abort(id);
+  for (const JobId member : members) Abort(member);
+}
+
+DeviceCondition ResidentDevice::condition() const {
+  DeviceCondition condition = device_->condition();
+  if (copies_ == nullptr) return condition;
+  const DeviceCopies::Counts copies = copies_->counts();
+  condition.tensor_bytes = copies.bytes;
+  condition.tensor_hits = copies.hits;
+  condition.tensors_brought = copies.made;
+  condition.tensors_evicted = copies.evictions;
+  condition.tensors_written_back = copies.written_back;
+  return condition;
+}
+
+std::unique_ptr<Device> WithTensors(std::unique_ptr<Device> device, TensorStore& store) {
+  auto resident = std::make_unique<ResidentDevice>(std::move(device));
+  store.AddDevice(resident->info().name, resident->copies());
+  return resident;
 }
 
 }  // namespace gemmd

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/store/tensor.h"
 
+#include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/store/kept_forms.h"
 
 namespace gemmd {
 
@@ -77,6 +78,99 @@ absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
   };
   return std::shared_ptr<TensorBytes>(new TensorBytes(std::move(host), account, std::move(charge)),
                                       give_back);
+}
+
+KeptForms::Use KeptForms::Take(const std::shared_ptr<TensorBytes>& tensor, Account& account,
+                               const FormKey& key) {
+  {
+    MutexLock lock(&tensor->forms_mutex);
+    for (const std::shared_ptr<KeptForm>& form : tensor->forms) {
+      if (!(form->key_ == key)) continue;
+      if (!form->is_made_) return {};
+      form->last_use_ = ++uses_;
+      return {form, true};
+    }
+    auto& wanted = tensor->wanted_forms;
+    if (std::find(wanted.begin(), wanted.end(), key) == wanted.end()) {
+      if (wanted.size() == kMostOfTensor) wanted.erase(wanted.begin());
+      wanted.push_back(key);
+      return {};
+    }
+    if (tensor->forms.size() == kMostOfTensor) return {};
+  }
+  auto memory = TensorBytes::Allocate(key.bytes, account, background_, HostMemory::kMappedBytes);
+  if (!memory.ok()) return {};
+  auto form = std::make_shared<KeptForm>(key, tensor, &account, *std::move(memory));
+  form->last_use_ = ++uses_;
+  {
+    MutexLock lock(&tensor->forms_mutex);
+    tensor->forms.push_back(form);
+  }
+  MutexLock lock(&mutex_);
+  const auto is_gone = [](const auto& other) { return other.expired(); };
+  forms_.erase(std::remove_if(forms_.begin(), forms_.end(), is_gone), forms_.end());
+  forms_.push_back(form);
+  return {form, false};
+}
+
+void KeptForms::End(const std::shared_ptr<KeptForm>& form, bool is_made) {
+  if (is_made) {
+    form->is_made_ = true;
+  } else {
+    Drop(form);
+  }
+}
+
+void KeptForms::Drop(const std::shared_ptr<KeptForm>& form) {
+  const std::shared_ptr<TensorBytes> tensor = form->tensor_.lock();
+  if (tensor == nullptr) return;
+  MutexLock lock(&tensor->forms_mutex);
+  auto& forms = tensor->forms;
+  forms.erase(std::remove(forms.begin(), forms.end(), form), forms.end());
+}
+
+std::vector<std::shared_ptr<KeptForm>> KeptForms::All() const {
+  std::vector<std::shared_ptr<KeptForm>> all;
+  MutexLock lock(&mutex_);
+  for (const auto& form : forms_) {
+    if (auto valid = form.lock()) all.push_back(std::move(valid));
+  }
+  return all;
+}
+
+void KeptForms::MakeRoom(const Account& account, int64_t bytes) {
+  if (account.free() >= bytes) return;
+  struct Evictable {
+    bool is_others;
+    int64_t last_use;  // As it was: it changes while others use the form.
+    std::shared_ptr<KeptForm> form;
+  };
+  std::vector<Evictable> evictable;
+  for (std::shared_ptr<KeptForm>& form : All()) {
+    const bool is_others = form->account_ != &account;
+    const int64_t last_use = form->last_use_;
+    evictable.push_back({is_others, last_use, std::move(form)});
+  }
+  std::sort(evictable.begin(), evictable.end(), [](const Evictable& a, const Evictable& b) {
+    return std::tie(a.is_others, a.last_use) < std::tie(b.is_others, b.last_use);
+  });
+  for (Evictable& one : evictable) {
+    Drop(one.form);
+    one.form = nullptr;  // Its room is free now, unless a product still uses it.
+    if (account.free() >= bytes) return;
+  }
+}
+
+void KeptForms::DropAll() {
+  for (const std::shared_ptr<KeptForm>& form : All()) Drop(form);
+}
+
+int64_t KeptForms::BytesOf(const Account& account) const {
+  int64_t bytes = 0;
+  for (const std::shared_ptr<KeptForm>& form : All()) {
+    if (form->account_ == &account) bytes += form->bytes();
+  }
+  return bytes;
 }
 
 }  // namespace gemmd

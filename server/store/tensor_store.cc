@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// The tensors of a session. Sessions are in tensor_store_sessions.cc, uploads in
-// tensor_store_uploads.cc.
 #include "server/store/tensor_store.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/store/leftovers.h"
+#include "server/store/digest.h"
+#include "server/store/placed_bytes.h"
+#include "server/store/upload.h"
 
 namespace gemmd {
 namespace {
@@ -25,7 +28,61 @@ absl::Status NoSuchTensor() {
       "has not ended");
 }
 
+// One peer may have so many times as many sessions as places are free, so that others find one.
+constexpr int64_t kShare = 7;
+
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+Sha256Digest KeyOf(const RandomId& token) {
+  return Sha256::Of({reinterpret_cast<const std::byte*>(token.bytes.data()), token.bytes.size()});
+}
+
+absl::Status NoSuchSession() {
+  return absl::UnauthenticatedError(
+      "gemmd-session: got no token of a session in the metadata, want the one that "
+      "Tensors.OpenSession gave");
+}
+
+std::string NameOfOwner(const RandomId& token) {
+  const Sha256Digest digest = KeyOf(token);
+  std::string name;
+  for (size_t i = 0; i < 4; ++i) absl::StrAppend(&name, absl::Hex(digest[i], absl::kZeroPad2));
+  return name;
+}
+
+// Hashed by the thread that brings a chunk: more than it brings, so that a gap that has closed is
+// caught up with, and less than takes a gRPC thread 5 ms.
+constexpr int64_t kHashedByCaller = int64_t{3} << 19;
+
+// Hashed by the background at once, between other tasks.
+constexpr int64_t kHashedByBackground = int64_t{8} << 20;
+
+// Bytes of a sparse tensor whose indices it looks at, likewise.
+constexpr int64_t kCheckedByBackground = int64_t{16} << 20;
+
 }  // namespace
+
+// What a change of the store leaves behind: it is freed, and told to those who wait, once the
+// store's lock is free. Declare it before the lock.
+struct TensorStore::Leftovers {
+  Leftovers() = default;
+  Leftovers(const Leftovers&) = delete;
+  Leftovers& operator=(const Leftovers&) = delete;
+  ~Leftovers() {
+    for (const auto& upload : uploads) upload->End(NoSuchUpload());
+  }
+
+  // The same words whether there never was such an upload, or it has expired.
+  static absl::Status NoSuchUpload() {
+    return absl::NotFoundError(
+        "upload: got an unknown id, want that of an upload of this session whose lease has not "
+        "ended");
+  }
+
+  std::vector<std::shared_ptr<const Tensor>> tensors;
+  std::vector<std::shared_ptr<Upload>> uploads;
+  std::vector<std::shared_ptr<Session>> sessions;
+};
 
 TensorStore::TensorStore(const StoreOptions& options, const Clock& clock)
     : options_(options),
@@ -334,6 +391,452 @@ TensorStore::Load TensorStore::load() const {
   }
   load.owners = LargestOwners();
   return load;
+}
+
+TensorStore::SessionUse::SessionUse(SessionUse&& other) noexcept { *this = std::move(other); }
+
+TensorStore::SessionUse& TensorStore::SessionUse::operator=(SessionUse&& other) noexcept {
+  std::swap(store_, other.store_);
+  std::swap(session_, other.session_);
+  return *this;
+}
+
+TensorStore::SessionUse::~SessionUse() {
+  if (store_ != nullptr) store_->End(*session_);
+}
+
+void TensorStore::End(Session& session) {
+  MutexLock lock(&mutex_);
+  session.used_ns = clock_.NowNs();
+  --session.users;
+}
+
+TensorStore::SessionUse TensorStore::UseLocked(const std::shared_ptr<Session>& session) {
+  ++session->users;
+  return SessionUse(this, session);
+}
+
+std::shared_ptr<Session> TensorStore::FindSession(std::string_view token, Leftovers& left) {
+  const std::optional<RandomId> id = RandomId::FromHex(token);
+  if (!id) return nullptr;
+  const auto found = sessions_.find(KeyOf(*id));
+  if (found == sessions_.end()) return nullptr;
+  const std::shared_ptr<Session> session = found->second;
+  const int64_t now_ns = clock_.NowNs();
+  if (!IsIdle(*session, now_ns) && now_ns < session->swept_until_ns) return session;
+  if (!ExpireSession(*session, left)) return session;
+  left.sessions.push_back(session);
+  Forget(*session);
+  return nullptr;
+}
+
+void TensorStore::Forget(const Session& session) {
+  if (session.is_all_of_owner) tokens_of_owners_.erase(session.peer);
+  sessions_.erase(KeyOf(session.token));
+}
+
+// The one session of an owner who has one.
+std::shared_ptr<Session> TensorStore::FindSessionOf(std::string_view owner, Leftovers& left) {
+  const auto found = tokens_of_owners_.find(owner);
+  return found == tokens_of_owners_.end() ? nullptr : FindSession(found->second.ToHex(), left);
+}
+
+// One account for all sessions of an owner who has several. It lives as long as they and their
+// tensors, so another limit holds once the last of them has gone.
+std::shared_ptr<Account> TensorStore::AccountOf(std::string_view name, const SessionOwner& owner) {
+  if (owner.max_bytes == kNoLimit && owner.max_device_bytes == kNoLimit) return account_;
+  std::erase_if(accounts_of_owners_, [](const auto& named) { return named.second.expired(); });
+  std::weak_ptr<Account>& kept = accounts_of_owners_[std::string(name)];
+  std::shared_ptr<Account> account = kept.lock();
+  if (account == nullptr) {
+    account = std::make_shared<Account>("the caller", "tensor_bytes of --rules", owner.max_bytes,
+                                        account_);
+    if (owner.max_device_bytes != kNoLimit) {
+      account->SetOnDevices(
+          std::make_shared<Account>("the caller", "device_tensor_bytes of --rules",
+                                    owner.max_device_bytes, nullptr, Account::Memory::kDevices));
+    }
+    kept = account;
+  }
+  return account;
+}
+
+int64_t TensorStore::DeviceBytesOfSession() const {
+  const int64_t bytes = options_.max_session_device_bytes;
+  return bytes > 0 ? bytes : kNoLimit;
+}
+
+// What the rules do not limit for such an owner has the limit of anybody's session.
+void TensorStore::SetLimits(Account& account, const SessionOwner& owner) const {
+  const bool is_ruled = owner.max_bytes < kNoLimit;
+  account.SetLimit(is_ruled ? owner.max_bytes : options_.max_session_bytes,
+                   is_ruled ? "tensor_bytes of --rules" : "--session-tensor-bytes");
+  const bool is_ruled_on_devices = owner.max_device_bytes < kNoLimit;
+  account.on_devices()->SetLimit(
+      is_ruled_on_devices ? owner.max_device_bytes : DeviceBytesOfSession(),
+      is_ruled_on_devices ? "device_tensor_bytes of --rules" : "--session-gpu-tensor-bytes");
+}
+
+std::shared_ptr<Account> TensorStore::AccountOfSession(std::string_view peer,
+                                                       const SessionOwner& owner) {
+  constexpr auto kDevices = Account::Memory::kDevices;
+  if (owner.has_one_session) {
+    auto account = std::make_shared<Account>("the caller", "", 0, account_);
+    account->SetOnDevices(std::make_shared<Account>("the caller", "", 0, nullptr, kDevices));
+    SetLimits(*account, owner);
+    return account;
+  }
+  const std::shared_ptr<Account> within = owner.is_known ? AccountOf(peer, owner) : account_;
+  auto account = std::make_shared<Account>("the session", "--session-tensor-bytes",
+                                           options_.max_session_bytes, within);
+  if (DeviceBytesOfSession() < kNoLimit) {
+    Account* const shared = within->on_devices();
+    account->SetOnDevices(std::make_shared<Account>(
+        "the session", "--session-gpu-tensor-bytes", DeviceBytesOfSession(),
+        shared == nullptr ? nullptr : shared->shared_from_this(), kDevices));
+  }
+  return account;
+}
+
+absl::Status TensorStore::CheckPlaces(std::string_view peer) const {
+  const auto count = static_cast<int64_t>(sessions_.size());
+  const int64_t free = options_.max_sessions - count;
+  if (free <= 0) {
+    return absl::ResourceExhaustedError(
+        Concat("session: got ", count, " sessions, want fewer to open one more (--max-sessions)"));
+  }
+  if (count < kShare * free) return absl::OkStatus();
+  const int64_t own = std::count_if(sessions_.begin(), sessions_.end(),
+                                    [&](const auto& other) { return other.second->peer == peer; });
+  if (own < kShare * free) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      Concat("session: got ", own, " sessions of the caller's host, want fewer: the last ", free,
+             " places are kept for others (--max-sessions)"));
+}
+
+absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_view token,
+                                                                 std::string_view peer,
+                                                                 const SessionOwner& owner) {
+  ASSIGN_OR_RETURN(const RandomId made, RandomId::Make());
+  Leftovers left;
+  MutexLock lock(&mutex_);
+  if (is_closed_) return absl::UnavailableError("the server is draining");
+  std::shared_ptr<Session> session;
+  if (!token.empty()) {
+    session = FindSession(token, left);
+    if (session == nullptr || (owner.is_known && session->peer != peer)) return NoSuchSession();
+  } else if (owner.has_one_session) {
+    session = FindSessionOf(peer, left);
+  }
+  if (session != nullptr) {
+    if (session->is_all_of_owner) {
+      session->rule = owner.rule;
+      SetLimits(*session->account, owner);
+    }
+    return UseLocked(session);
+  }
+  RETURN_IF_ERROR(CheckPlaces(peer));
+  session =
+      std::make_shared<Session>(made, std::string(peer), owner, AccountOfSession(peer, owner));
+  session->used_ns = clock_.NowNs();
+  sessions_.emplace(KeyOf(made), session);
+  if (owner.has_one_session) tokens_of_owners_.emplace(session->peer, made);
+  return UseLocked(session);
+}
+
+absl::StatusOr<TensorStore::SessionUse> TensorStore::Use(std::string_view token,
+                                                         std::string_view owner) {
+  Leftovers left;
+  MutexLock lock(&mutex_);
+  const std::shared_ptr<Session> session =
+      token.empty() ? FindSessionOf(owner, left) : FindSession(token, left);
+  if (session == nullptr || (!owner.empty() && session->peer != owner)) return NoSuchSession();
+  return UseLocked(session);
+}
+
+bool TensorStore::IsIdle(const Session& session, int64_t now_ns) const {
+  return session.users == 0 &&
+         now_ns - session.used_ns >= absl::ToInt64Nanoseconds(options_.linger);
+}
+
+// Ends what has expired of the session; true where nothing is left of it.
+bool TensorStore::ExpireSession(Session& session, Leftovers& left) {
+  // It looks at all that a session has, and each call comes by here.
+  constexpr int64_t kSweptNs = 10'000'000;
+  const int64_t now_ns = clock_.NowNs();
+  session.swept_until_ns = now_ns + kSweptNs;
+  const bool is_idle = IsIdle(session, now_ns);
+  const bool is_left = is_idle && !session.is_all_of_owner;
+  std::vector<RandomId> expired;
+  for (const auto& [handle, entry] : session.tensors) {
+    if (entry.HasExpired(now_ns) || (is_left && !entry.pinned)) expired.push_back(handle);
+  }
+  for (const RandomId& handle : expired) Erase(session, handle, left);
+  counts_.tensors_expired += static_cast<int64_t>(expired.size());
+  for (auto next = session.uploads.begin(); next != session.uploads.end();) {
+    const auto upload = next++;
+    if (!upload->second->HasExpired(now_ns) && (!is_left || upload->second->pinned())) continue;
+    left.uploads.push_back(std::move(upload->second));
+    session.uploads.erase(upload);
+  }
+  for (auto next = session.contents.begin(); next != session.contents.end();) {
+    const auto content = next++;
+    if (content->second.expired()) session.contents.erase(content);
+  }
+  session.is_over = is_idle && session.tensors.empty() && session.uploads.empty();
+  return session.is_over;
+}
+
+void TensorStore::Expire() {
+  std::vector<Sha256Digest> keys;
+  {
+    MutexLock lock(&mutex_);
+    for (const auto& [key, session] : sessions_) keys.push_back(key);
+  }
+  // The lock is free in between, so that nobody waits for all sessions.
+  for (const Sha256Digest& key : keys) {
+    Leftovers left;
+    MutexLock lock(&mutex_);
+    const auto found = sessions_.find(key);
+    if (found == sessions_.end()) continue;
+    CountLost(*found->second);
+    LeaveHost(*found->second);
+    if (!ExpireSession(*found->second, left)) continue;
+    left.sessions.push_back(found->second);
+    Forget(*left.sessions.back());
+  }
+}
+
+void TensorStore::Close() {
+  MutexLock lock(&mutex_);
+  is_closed_ = true;
+}
+
+void TensorStore::SetMostNewBytes(int64_t bytes) {
+  {
+    MutexLock lock(&mutex_);
+    most_new_bytes_ = bytes;
+  }
+  if (bytes < std::numeric_limits<int64_t>::max()) forms_.DropAll();
+}
+
+std::vector<TensorStore::OwnerLoad> TensorStore::LargestOwners() const {
+  std::vector<std::pair<int64_t, const Session*>> owners;
+  for (const auto& [key, session] : sessions_) {
+    if (const int64_t bytes = session->account->used(); bytes > 0) {
+      owners.emplace_back(bytes, session.get());
+    }
+  }
+  const auto is_larger = [](const auto& x, const auto& y) { return x.first > y.first; };
+  const auto end = owners.begin() + static_cast<int64_t>(std::min(owners.size(), kMostOwners));
+  std::partial_sort(owners.begin(), end, owners.end(), is_larger);
+  owners.erase(end, owners.end());
+  std::vector<OwnerLoad> loads;
+  for (const auto& [bytes, session] : owners) {
+    loads.push_back({.name = NameOfOwner(session->token),
+                     .tensors = static_cast<int64_t>(session->tensors.size()),
+                     .bytes = bytes,
+                     .caller = session->is_of_known_owner ? session->rule : session->peer});
+  }
+  return loads;
+}
+
+std::shared_ptr<TensorBytes> TensorStore::FindContent(Session& session, const TensorSpec& spec,
+                                                      const Sha256Digest& digest) {
+  const auto found = session.contents.find(Session::ContentOf(spec, digest));
+  if (found == session.contents.end()) return nullptr;
+  std::shared_ptr<TensorBytes> bytes = found->second.lock();
+  const bool is_same = bytes != nullptr && bytes->bytes() == spec.bytes && bytes->digest == digest;
+  return is_same ? bytes : nullptr;
+}
+
+absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& session,
+                                                          TensorSpec spec, Keeping keep,
+                                                          const std::optional<Sha256Digest>& digest,
+                                                          std::string_view device) {
+  RETURN_IF_ERROR(CheckKeeping(keep));
+  RETURN_IF_ERROR(CheckDevice(device));
+  ASSIGN_OR_RETURN(const RandomId id, RandomId::Make());
+  Session& owner = *session.session_;
+  Beginning beginning;
+  {
+    Leftovers left;
+    MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(CheckRoom(owner, spec.bytes));
+    std::shared_ptr<TensorBytes> known = digest ? FindContent(owner, spec, *digest) : nullptr;
+    if (known != nullptr) {
+      known->are_shared = true;
+      ASSIGN_OR_RETURN(TensorDraft draft,
+                       MakeDraft(owner, std::move(spec), std::move(keep), std::move(known)));
+      ASSIGN_OR_RETURN(beginning.tensor, Publish(owner, std::move(draft), left));
+      ++counts_.uploads_known;
+    }
+  }
+  if (beginning.tensor) {
+    BringTo(std::string(device), beginning.tensor->tensor->bytes);
+    return beginning;
+  }
+  const int64_t lease_ns = std::min(LeaseOf(keep), absl::ToInt64Nanoseconds(options_.lease));
+  ASSIGN_OR_RETURN(TensorDraft draft, MakeDraft(owner, std::move(spec), std::move(keep), nullptr));
+  ASSIGN_OR_RETURN(Account::Charge overhead, owner.account->Take(Upload::kOverheadBytes));
+  beginning.upload = std::make_shared<Upload>(id, lease_ns, std::move(draft), std::move(overhead),
+                                              digest, clock_.NowNs(), device);
+  {
+    MutexLock lock(&mutex_);
+    owner.uploads.emplace(id, beginning.upload);
+  }
+  Advance(session.session_, beginning.upload, 0);  // A tensor without bytes is complete.
+  return beginning;
+}
+
+absl::StatusOr<std::shared_ptr<Upload>> TensorStore::Join(const SessionUse& session,
+                                                          std::string_view id) {
+  const std::optional<RandomId> wanted = RandomId::FromBytes(id);
+  MutexLock lock(&mutex_);
+  if (is_closed_) return absl::UnavailableError("the server is draining");
+  RETURN_IF_ERROR(CheckMemory(0));
+  const auto& uploads = session.session_->uploads;
+  const auto found = wanted ? uploads.find(*wanted) : uploads.end();
+  if (found == uploads.end()) return Leftovers::NoSuchUpload();
+  if (!found->second->has_streams()) ++counts_.uploads_resumed;
+  return found->second;
+}
+
+Upload::StreamId TensorStore::Attach(const std::shared_ptr<Upload>& upload,
+                                     Upload::Listener listener) {
+  return upload->Attach(std::move(listener), clock_.NowNs());
+}
+
+void TensorStore::Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId stream) {
+  upload->Detach(stream, clock_.NowNs());
+}
+
+absl::Status TensorStore::Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
+                                int64_t offset,
+                                absl::Span<const absl::Span<const std::byte>> pieces) {
+  {
+    MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(CheckMemory(0));  // Its memory is counted, but used only now.
+  }
+  RETURN_IF_ERROR(upload->Write(offset, pieces, clock_.NowNs()));
+  Advance(session.session_, upload, kHashedByCaller);
+  return absl::OkStatus();
+}
+
+void TensorStore::Advance(const std::shared_ptr<Session>& session,
+                          const std::shared_ptr<Upload>& upload, int64_t most_bytes) {
+  switch (upload->Advance(most_bytes)) {
+    case Upload::Progress::kWaiting: return;
+    case Upload::Progress::kBehind:
+      if (upload->ClaimCatchingUp()) CatchUp(session, upload);
+      return;
+    case Upload::Progress::kComplete:
+      if (!upload->spec().layout.is_sparse()) return Complete(session, upload, absl::OkStatus());
+      return CheckIndices(session, upload,
+                          std::make_shared<SparseCheck>(upload->spec(), upload->bytes()));
+    case Upload::Progress::kMismatch:
+      return Complete(session, upload,
+                      absl::DataLossError("sha256: got bytes with another hash, want those of the "
+                                          "hash that was given: nothing is kept"));
+  }
+}
+
+void TensorStore::CatchUp(const std::shared_ptr<Session>& session,
+                          const std::shared_ptr<Upload>& upload) {
+  background_->Post([this, session, upload] {
+    upload->EndCatchingUp();
+    Advance(session, upload, kHashedByBackground);
+  });
+}
+
+void TensorStore::CheckIndices(const std::shared_ptr<Session>& session,
+                               const std::shared_ptr<Upload>& upload,
+                               const std::shared_ptr<SparseCheck>& check) {
+  background_->Post([this, session, upload, check] {
+    const absl::StatusOr<bool> is_over = check->Advance(kCheckedByBackground);
+    if (is_over.ok() && !*is_over) return CheckIndices(session, upload, check);
+    Complete(session, upload, is_over.status());
+  });
+}
+
+void TensorStore::Complete(const std::shared_ptr<Session>& session,
+                           const std::shared_ptr<Upload>& upload, const absl::Status& verdict) {
+  absl::StatusOr<TensorState> result = verdict.ok() ? Leftovers::NoSuchUpload() : verdict;
+  {
+    Leftovers left;
+    MutexLock lock(&mutex_);
+    const bool is_there = session->uploads.erase(upload->id()) > 0;
+    TensorDraft draft = upload->TakeDraft();
+    if (!verdict.ok()) {
+      if (absl::IsDataLoss(verdict)) ++counts_.uploads_mismatched;
+    } else if (is_there) {
+      ++counts_.uploads_complete;
+      if (upload->digest()) {
+        draft.bytes->digest = upload->digest();
+        session->contents[Session::ContentOf(draft.spec, *upload->digest())] = draft.bytes;
+      }
+      draft.bytes->shall_leave_host = options_.host_copies == HostCopies::kNone;
+      result = Publish(*session, std::move(draft), left);
+    }
+  }
+  if (result.ok()) BringTo(upload->device(), result->tensor->bytes);
+  upload->End(result);
+}
+
+void TensorStore::AddDevice(std::string name, std::shared_ptr<DeviceCopies> copies) {
+  MutexLock lock(&mutex_);
+  devices_[std::move(name)] = std::move(copies);
+}
+
+absl::Status TensorStore::CheckDevice(std::string_view device) {
+  if (device.empty()) return absl::OkStatus();
+  MutexLock lock(&mutex_);
+  if (devices_.contains(std::string(device))) return absl::OkStatus();
+  return absl::NotFoundError(GotWant("device", Shown(device), "one of ListDevices, or none"));
+}
+
+// As far as there is room: whoever needs it first brings it otherwise.
+void TensorStore::BringTo(const std::string& device, const std::shared_ptr<TensorBytes>& bytes) {
+  std::shared_ptr<DeviceCopies> copies;
+  {
+    MutexLock lock(&mutex_);
+    const auto found = devices_.find(device);
+    if (found != devices_.end()) copies = found->second;
+  }
+  if (copies != nullptr) copies->Bring(bytes, [](const absl::StatusOr<DeviceCopies::Use>&) {});
+}
+
+void TensorStore::KeepOnHost(const TensorState& tensor) const {
+  const bool is_kept = options_.host_copies == HostCopies::kAll ||
+                       (options_.host_copies == HostCopies::kPinned && tensor.pinned);
+  // Where it fails, whoever needs the bytes learns of it.
+  if (is_kept) tensor.tensor->bytes->BringToHost([](const absl::Status&) {});
+}
+
+absl::StatusOr<std::shared_ptr<TensorBytes>> TensorStore::Lend(const TensorUse& use,
+                                                               int64_t bytes) const {
+  return TensorBytes::Allocate(bytes, *use.session_->account, background_);
+}
+
+void TensorStore::LeaveHost(Session& session) {
+  if (options_.host_copies != HostCopies::kNone) return;
+  for (auto& [handle, entry] : session.tensors) {
+    const std::shared_ptr<TensorBytes>& bytes = entry.tensor->bytes;
+    // Whoever looks at memory of the host has the tensor, or its bytes, and gets them under the
+    // lock.
+    if (!bytes->shall_leave_host || entry.tensor.use_count() > 1 || bytes.use_count() > 1) continue;
+    if (!bytes->BeginLeavingHost()) continue;
+    bytes->shall_leave_host = false;
+    background_->Post([bytes] { bytes->EndLeavingHost(); });
+  }
+}
+
+void TensorStore::CountLost(Session& session) {
+  for (auto& [handle, entry] : session.tensors) {
+    const bool is_lost = entry.tensor->bytes->is_lost();
+    if (is_lost && !entry.was_lost) ++counts_.tensors_lost;
+    entry.was_lost = is_lost;
+  }
 }
 
 }  // namespace gemmd

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tensor on its way in: several streams bring its bytes, in any order and at the same time.
+// A tensor on its way in: several streams bring its bytes, in any order and at the same time. Its
+// indices are looked at once all of it is there.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,17 +13,66 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "server/store/byte_ranges.h"
-#include "server/store/sha256.h"
+#include "server/store/digest.h"
 #include "server/store/tensor.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
+
+// Some bytes of a tensor.
+struct ByteRange {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+
+  int64_t end() const { return offset + bytes; }
+  friend bool operator==(const ByteRange&, const ByteRange&) = default;
+};
+
+// Which bytes of a tensor there are: ranges that neither touch nor overlap.
+class ByteRanges {
+ public:
+  // Adds the range and gives those parts of it that were not there, in order.
+  std::vector<ByteRange> Add(ByteRange range);
+
+  // Whether the range overlaps what is there, or follows or precedes it without a gap.
+  bool Touches(ByteRange range) const;
+
+  // What is not there of the first `bytes` bytes, in order.
+  std::vector<ByteRange> Missing(int64_t bytes) const;
+
+  // How many bytes are there from the first one on.
+  int64_t PrefixBytes() const;
+
+  bool Covers(int64_t bytes) const { return PrefixBytes() >= bytes; }
+  size_t count() const { return ends_.size(); }
+
+ private:
+  absl::btree_map<int64_t, int64_t> ends_;  // From the offset of each range.
+};
+
+// The indices of a sparse tensor, looked at once, when it comes: products rely on them wherever its
+// bytes are.
+class SparseCheck {
+ public:
+  // Borrows the tensor's bytes, all of which are there.
+  SparseCheck(const TensorSpec& spec, const std::byte* bytes) : spec_(spec), bytes_(bytes) {}
+
+  // Looks at rows of about so many bytes more, one at least. True once it has seen all.
+  // Errors: InvalidArgument "chunk: matrix 1: row 3, group 17: got indices 2, 2, want increasing".
+  absl::StatusOr<bool> Advance(int64_t most_bytes);
+
+ private:
+  const TensorSpec spec_;
+  const std::byte* const bytes_;
+  int64_t matrix_ = 0;
+  int64_t row_ = 0;
+};
 
 class Upload {
  public:

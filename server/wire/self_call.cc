@@ -11,7 +11,7 @@
 #include "gemmd/v1/registry.grpc.pb.h"
 #include "kernels/text.h"
 #include "proto/deadline_after.h"
-#include "server/store/random_id.h"
+#include "server/store/digest.h"
 #include "server/system/file_descriptor.h"
 
 namespace gemmd {

@@ -6,7 +6,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "server/metrics/handler_times.h"
-#include "server/store/compressor.h"
+#include "server/store/compression.h"
 #include "server/wire/gate.h"
 #include "server/wire/send_watch.h"
 #include "server/wire/unread_answers.h"

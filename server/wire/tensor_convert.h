@@ -9,9 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "gemmd/v1/resident.pb.h"
-#include "server/store/byte_ranges.h"
-#include "server/store/compressor.h"
+#include "server/store/compression.h"
 #include "server/store/tensor_store.h"
+#include "server/store/upload.h"
 
 namespace gemmd {
 

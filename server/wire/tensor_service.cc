@@ -6,7 +6,7 @@
 
 #include "gemmd/v1/resident.grpc.pb.h"
 #include "kernels/status_macros.h"
-#include "server/store/compressor.h"
+#include "server/store/compression.h"
 #include "server/wire/name_pattern.h"
 #include "server/wire/read_request.h"
 #include "server/wire/refused_call.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/store/byte_ranges.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <bitset>
 #include <random>
+
+#include "server/store/upload.h"
 
 namespace gemmd {
 namespace {

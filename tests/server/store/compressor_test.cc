@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Compressions that take turns: what they hold, how many there are, and how they end early.
-#include "server/store/compressor.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/store/compression.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"

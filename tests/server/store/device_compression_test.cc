@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/store/compressor.h"
-#include "server/store/device_copies.h"
+#include "server/store/compression.h"
+#include "server/store/placed_bytes.h"
 #include "tests/server/device/fake_device_memory.h"
 #include "tests/server/store/padded_spec.h"
 #include "tests/testing/fake_clock.h"

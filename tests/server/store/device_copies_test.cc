@@ -2,8 +2,6 @@
 //
 // Copies of tensors in memory of a device: made once, given up least recently used first, made anew
 // where they were lost, and jobs that read them there.
-#include "server/store/device_copies.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +13,8 @@
 #include <vector>
 
 #include "kernels/cpu/host.h"
+#include "server/store/placed_bytes.h"
 #include "server/store/product_tensors.h"
-#include "server/store/resident_device.h"
 #include "tests/server/device/fake_device_memory.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/store/host_memory.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <sstream>
 #include <string>
 
+#include "server/store/placed_bytes.h"
 #include "tests/testing/units.h"
 
 namespace gemmd {

@@ -15,7 +15,6 @@
 #include "kernels/select.h"
 #include "server/scheduling/scheduler.h"
 #include "server/store/product_tensors.h"
-#include "server/store/resident_device.h"
 #include "tests/server/device/shared_host.h"
 #include "tests/server/scheduling/joinable_product.h"
 #include "tests/server/worker/worker_rig.h"

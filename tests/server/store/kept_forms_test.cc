@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Forms of tensors: when they are made, what they count as, and when they go.
-#include "server/store/kept_forms.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "server/store/tensor.h"
 #include "server/store/tensor_store.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/patience.h"

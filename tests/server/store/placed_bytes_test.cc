@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "server/store/device_copies.h"
 #include "server/store/tensor.h"
 #include "tests/server/device/fake_device_memory.h"
 #include "tests/testing/status_matchers.h"

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "server/store/product_tensors.h"
-#include "server/store/resident_device.h"
 #include "tests/server/device/fake_device_memory.h"
 #include "tests/server/store/adding_device.h"
 #include "tests/testing/fake_clock.h"

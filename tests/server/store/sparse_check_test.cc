@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Whatever a caller uploads as a sparse tensor, products find good indices.
-#include "server/store/sparse_check.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/store/tensor_store.h"
+#include "server/store/upload.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
