@@ -29,7 +29,6 @@
 #include "kernels/status_macros.h"
 #include "server/config_place.h"
 #include "server/device/devices.h"
-#include "server/device/host_factory.h"
 #include "server/memory_shares.h"
 #include "server/options.h"
 #include "server/server.h"

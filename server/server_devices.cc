@@ -6,7 +6,7 @@
 
 #include "kernels/catalog.h"
 #include "kernels/select.h"
-#include "server/device/canary.h"
+#include "server/device/device.h"
 #include "server/server.h"
 #include "server/system/log.h"
 

@@ -31,7 +31,6 @@
 #include "absl/types/span.h"
 #include "kernels/peer_text.h"
 #include "kernels/problem.h"
-#include "server/crossing/compress_task.h"
 #include "server/crossing/job_layout.h"
 #include "server/crossing/staging.h"
 

@@ -5,8 +5,10 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "kernels/status_macros.h"
@@ -20,6 +22,11 @@ constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 absl::Status NoMemory(int64_t bytes, std::string_view call) {
   return absl::ResourceExhaustedError(
       Concat("staging: no ", bytes, " bytes: ", call, ": ", strerror(errno)));
+}
+
+int64_t Rounded(int64_t bytes) {
+  constexpr int64_t kAlignment = FreeRanges::kAlignment;
+  return bytes / kAlignment * kAlignment + (bytes % kAlignment == 0 ? 0 : kAlignment);
 }
 
 }  // namespace
@@ -64,6 +71,49 @@ Staging& Staging::operator=(Staging&& other) noexcept {
 
 Staging::~Staging() {
   if (!mapped_.empty()) munmap(mapped_.data(), mapped_.size());
+}
+
+FreeRanges::FreeRanges(int64_t bytes) : bytes_(bytes / kAlignment * kAlignment) {
+  if (bytes_ > 0) free_[0] = bytes_;
+}
+
+std::optional<int64_t> FreeRanges::Take(int64_t bytes) {
+  if (bytes == 0) return 0;
+  if (bytes < 0 || bytes > bytes_) return std::nullopt;
+  const int64_t rounded = Rounded(bytes);
+  const auto found = std::find_if(free_.begin(), free_.end(),
+                                  [rounded](const auto& range) { return range.second >= rounded; });
+  if (found == free_.end()) return std::nullopt;
+  const auto [offset, length] = *found;
+  free_.erase(found);
+  if (length > rounded) free_[offset + rounded] = length - rounded;
+  taken_bytes_ += rounded;
+  return offset;
+}
+
+void FreeRanges::GiveBack(int64_t offset, int64_t bytes) {
+  if (bytes == 0) return;
+  int64_t length = Rounded(bytes);
+  taken_bytes_ -= length;
+  auto next = free_.lower_bound(offset);
+  if (next != free_.end() && next->first == offset + length) {
+    length += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      before->second += length;
+      return;
+    }
+  }
+  free_[offset] = length;
+}
+
+int64_t FreeRanges::longest_bytes() const {
+  int64_t longest = 0;
+  for (const auto& [offset, length] : free_) longest = std::max(longest, length);
+  return longest;
 }
 
 }  // namespace gemmd

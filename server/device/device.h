@@ -7,20 +7,25 @@
 // jobs as it says.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "kernels/kernel.h"
 #include "kernels/problem.h"
 #include "kernels/select.h"
 #include "server/device/job.h"
+#include "server/system/mutex.h"
 
 namespace gemmd {
-
-class DeviceMemory;
 
 struct DeviceInfo {
   std::string name;  // As requests name it: "cpu", "sim:sm_90", "cuda:0".
@@ -95,7 +100,7 @@ class Device {
   virtual DeviceMemory* memory() { return nullptr; }
 
   // Queues the job without waiting; `done` is called exactly once, from the device's own thread.
-  // Outcome: InvalidArgument where the bytes of the operands are wrong (operand_check.h); Cancelled
+  // Outcome: InvalidArgument where the bytes of the operands are wrong (CheckOperands); Cancelled
   // where it was aborted, ResourceExhausted where memory ran out, Internal where the kernel failed;
   // Unavailable where the device was lost before the job started, Aborted while it ran. Threads:
   // any.
@@ -127,5 +132,67 @@ class Device {
     if (listener) listener(readiness());
   }
 };
+
+// What is held against a device: kernels that gave wrong answers there, and whether it serves on.
+// Threads: any.
+class DeviceTrust {
+ public:
+  // A kernel gave a wrong answer: it is quarantined. The second one takes the device out of
+  // service. Returns whether this one did.
+  bool AddWrongAnswer(const Kernel& kernel) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The kernels that the device is not given any more. Takes no lock while there are none.
+  std::vector<const Kernel*> quarantined() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // OK, or why the device serves no longer.
+  absl::Status status() const;
+
+  int64_t wrong_answers() const { return wrong_answers_; }
+
+  static constexpr int64_t kMostWrongAnswers = 1;
+
+ private:
+  std::atomic<int64_t> wrong_answers_ = 0;
+  mutable Mutex mutex_;
+  std::vector<const Kernel*> quarantined_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A device as the service sees it. Constant while the server runs.
+struct ServedDevice {
+  Device* device = nullptr;
+  absl::Status canary;           // What became of the server's own, at the start.
+  DeviceTrust* trust = nullptr;  // Null: nothing is ever held against it.
+
+  // OK where the device can be given products now; otherwise Unavailable, with its name.
+  absl::Status readiness() const;
+
+  // The kernels that it must not be given.
+  std::vector<const Kernel*> quarantined() const {
+    return trust == nullptr ? std::vector<const Kernel*>() : trust->quarantined();
+  }
+};
+
+// Runs small products of exact integers through the device, one per accumulation type that its
+// kernels have, and compares every bit with sums made here in 64-bit integers: a device that gets
+// one wrong is not ready.
+//
+// Errors: DataLoss for a wrong product, DeadlineExceeded where the device does not answer in time
+// (the device must then not be destroyed before it has answered), otherwise the device's own
+// status. Threads: blocks; nothing else may use the device meanwhile.
+absl::Status RunCanary(Device& device, absl::Duration timeout);
+
+// Such a product for one kernel of a device, to be submitted by whoever shares the device.
+struct CanaryProduct {
+  Job job;  // Borrows the rest.
+  std::string a;
+  std::string b;
+  SourcePieces pieces;
+
+  // Errors: DataLoss where D is wrong.
+  absl::Status Check(absl::Span<const std::byte> d) const;
+};
+
+// Errors: Unimplemented where the kernel takes no such product.
+absl::StatusOr<std::unique_ptr<CanaryProduct>> MakeCanary(const Kernel& kernel);
 
 }  // namespace gemmd

@@ -1,28 +1,186 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/device/devices.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <optional>
 #include <utility>
 
+#include "kernels/catalog.h"
+#include "kernels/cpu/host.h"
+#include "kernels/mma/chip.h"
+#include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/device/gpu_factory.h"
-#include "server/device/host_factory.h"
+#include "server/device/host_device.h"
+#include "server/device/worker_device.h"
 
 namespace gemmd {
 namespace {
 
+struct NamedDevice {
+  std::string name;
+  bool must_be_there = true;  // Otherwise it is left out where it starts with NotFound.
+};
+
+// How one kind of device comes from its names.
+struct DeviceFactory {
+  // For people: "sim:sm_90 and the like, or sim, every chip that is known".
+  std::string_view help;
+
+  // The names and words that it knows, for the message about one that nobody knows.
+  std::string (*known)();
+
+  // The devices that the name or word stands for; none where this factory does not know it.
+  std::vector<NamedDevice> (*expand)(std::string_view name);
+
+  // Begins to make the device, which Device::WaitUntilStarted waits for. The name is of `expand`.
+  std::unique_ptr<Device> (*make)(std::string_view name, const DeviceOptions& options);
+
+  // What the machine lacks for devices of the kind, for the message where one does not start;
+  // empty: nothing that is known.
+  std::string (*missing)() = [] { return std::string(); };
+};
+
+constexpr std::string_view kCpu = "cpu";
+constexpr std::string_view kEverySimulator = "sim";
+constexpr std::string_view kSimulator = "sim:";
+
+// The name of the simulator of this chip.
+std::string SimulatorName(mma::Chip chip) { return Concat(kSimulator, mma::NameOf(chip)); }
+
+std::optional<mma::Chip> ChipOf(std::string_view name) {
+  if (!name.starts_with(kSimulator)) return std::nullopt;
+  return mma::ChipFromName(name.substr(kSimulator.size()));
+}
+
+std::vector<NamedDevice> ExpandCpu(std::string_view name) {
+  if (name != kCpu) return {};
+  return {{std::string(name)}};
+}
+
+std::unique_ptr<Device> MakeCpu(std::string_view /*name*/, const DeviceOptions& options) {
+  Target target = HostTarget();
+  target.faulty_rows = options.cpu_faults;
+  return std::make_unique<HostDevice>(target, options.cpu_threads, options.poisons_freed);
+}
+
+std::string KnownSimulators() {
+  std::string known;
+  for (const mma::Chip chip : mma::kAllChips) known += SimulatorName(chip) + ", ";
+  return known + std::string(kEverySimulator);
+}
+
+std::vector<NamedDevice> ExpandSimulators(std::string_view name) {
+  if (ChipOf(name).has_value()) return {{std::string(name)}};
+  if (name != kEverySimulator) return {};
+  std::vector<NamedDevice> all;
+  for (const mma::Chip chip : mma::kAllChips) all.push_back({SimulatorName(chip)});
+  return all;
+}
+
+std::unique_ptr<Device> MakeSimulator(std::string_view name, const DeviceOptions& options) {
+  return std::make_unique<HostDevice>(Target{.kind = DeviceKind::kSim, .chip = *ChipOf(name)},
+                                      options.cpu_threads, options.poisons_freed);
+}
+
+constexpr std::string_view kEveryGpu = "cuda";
+constexpr std::string_view kGpu = "cuda:";
+
+// The number in the name of a GPU: decimal digits without a leading zero, at most four.
+std::optional<int> OrdinalOf(std::string_view name) {
+  if (!name.starts_with(kGpu)) return std::nullopt;
+  const std::string_view digits = name.substr(kGpu.size());
+  constexpr size_t kMostDigits = 4;
+  int ordinal = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto [parsed, error] = std::from_chars(digits.data(), end, ordinal);
+  if (digits.empty() || digits.size() > kMostDigits || parsed != end || error != std::errc() ||
+      std::to_string(ordinal) != digits || ordinal < 0) {
+    return std::nullopt;
+  }
+  return ordinal;
+}
+
+// As the driver shows them; more than CUDA has where some are hidden from it.
+int CountGpus() {
+  int count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = entry.path().filename();
+    constexpr std::string_view kPrefix = "nvidia";
+    const bool is_gpu = name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
+                        std::all_of(name.begin() + kPrefix.size(), name.end(),
+                                    [](char c) { return c >= '0' && c <= '9'; });
+    if (is_gpu) ++count;
+  }
+  return count;
+}
+
+std::string WorkerBinary(const DeviceOptions& options) {
+  if (!options.worker_binary.empty()) return options.worker_binary;
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return self.parent_path() / "gemmd-worker";
+}
+
+std::vector<NamedDevice> ExpandGpus(std::string_view name) {
+  if (OrdinalOf(name).has_value()) return {{std::string(name)}};
+  if (name != kEveryGpu) return {};
+  std::vector<NamedDevice> all;
+  // The first one must be there: who asks for all of them does not mean none.
+  const int count = std::max(1, CountGpus());
+  for (int i = 0; i < count; ++i) all.push_back({Concat(kGpu, i), i == 0});
+  return all;
+}
+
+std::unique_ptr<Device> BeginGpu(std::string_view name, const DeviceOptions& options) {
+  WorkerDeviceOptions worker;
+  worker.command.binary = WorkerBinary(options);
+  worker.command.ordinal = *OrdinalOf(name);
+  worker.command.memory_limit_bytes = options.gpu_memory_bytes;
+  worker.command.tensor_limit_bytes = options.gpu_tensor_bytes;
+  worker.command.is_confined = options.is_worker_confined;
+  worker.staging_bytes = options.gpu_staging_bytes;
+  worker.poisons_freed = options.poisons_freed;
+  worker.restarts.rest_ns = absl::ToInt64Nanoseconds(options.worker_rest);
+  worker.canary_interval = options.canary_interval;
+  worker.watchdog_most = options.watchdog_most;
+  return std::make_unique<WorkerDevice>(std::move(worker));
+}
+
+// The word for every GPU, where this machine shows any and there is a worker for them; otherwise
+// empty.
+std::string EveryUsableGpu(const DeviceOptions& options) {
+  const bool has_worker = access(WorkerBinary(options).c_str(), X_OK) == 0;
+  return has_worker && CountGpus() > 0 ? std::string(kEveryGpu) : "";
+}
+
 // Every kind of device that there is.
-constexpr const DeviceFactory* kFactories[] = {
-    &kCpuFactory,
-    &kSimulatorFactory,
-    &kGpuFactory,
+constexpr DeviceFactory kFactories[] = {
+    {.help = "cpu",
+     .known = [] { return std::string(kCpu); },
+     .expand = ExpandCpu,
+     .make = MakeCpu},
+    {.help = "sim:sm_90 and the like, which give the very bits of a chip's matrix instructions, or "
+             "sim, every chip that is known",
+     .known = KnownSimulators,
+     .expand = ExpandSimulators,
+     .make = MakeSimulator},
+    {.help = "cuda:0 and the like, or cuda, every GPU",
+     .known = [] { return std::string("cuda:0 and so on, or cuda"); },
+     .expand = ExpandGpus,
+     .make = BeginGpu,
+     .missing = [] { return MissingDriver("/dev"); }},
 };
 
 absl::Status Unknown(std::string_view name) {
   std::string known;
-  for (const DeviceFactory* factory : kFactories) {
-    known += (known.empty() ? "" : ", ") + factory->known();
+  for (const DeviceFactory& factory : kFactories) {
+    known += (known.empty() ? "" : ", ") + factory.known();
   }
   return absl::InvalidArgumentError(GotWant("devices", name, known));
 }
@@ -35,9 +193,9 @@ struct Wanted {
 // The devices that the name stands for.
 absl::StatusOr<std::vector<Wanted>> Expand(std::string_view name) {
   std::vector<Wanted> wanted;
-  for (const DeviceFactory* factory : kFactories) {
-    for (NamedDevice& device : factory->expand(name))
-      wanted.push_back({std::move(device), factory});
+  for (const DeviceFactory& factory : kFactories) {
+    for (NamedDevice& device : factory.expand(name))
+      wanted.push_back({std::move(device), &factory});
   }
   if (wanted.empty()) return Unknown(name);
   return wanted;
@@ -63,8 +221,8 @@ absl::StatusOr<std::vector<Wanted>> ExpandAll(const std::vector<std::string>& na
 
 std::string DeviceNamesHelp() {
   std::string help;
-  for (const DeviceFactory* factory : kFactories) {
-    help += (help.empty() ? "" : "; ") + std::string(factory->help);
+  for (const DeviceFactory& factory : kFactories) {
+    help += (help.empty() ? "" : "; ") + std::string(factory.help);
   }
   return help;
 }
@@ -100,6 +258,23 @@ absl::StatusOr<std::vector<std::unique_ptr<Device>>> MakeDevices(const DeviceOpt
     devices.erase(devices.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return devices;
+}
+
+std::vector<RowFault> FindCpuFaults(const DeviceOptions& options) {
+  const std::vector<std::string>& names = options.names;
+  const bool has_cpu = names.empty() || std::find(names.begin(), names.end(), kCpu) != names.end();
+  if (!has_cpu) return {};
+  return FindFaultyRows(Catalog(DeviceKind::kCpu), HostTarget(), options.cpu_threads);
+}
+
+std::string MissingDriver(const std::string& devices) {
+  std::error_code error;
+  // What the driver of Linux makes, or WSL's.
+  for (const char* const file : {"nvidiactl", "dxg"}) {
+    if (std::filesystem::exists(std::filesystem::path(devices) / file, error)) return "";
+  }
+  return Concat("no NVIDIA driver is loaded, or it is hidden from this container: there is no ",
+                devices, "/nvidiactl");
 }
 
 }  // namespace gemmd

@@ -1,18 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From the names of devices to devices.
+// From the names of devices to devices: `cpu`; `sim:sm_90` and the other chips, or `sim` for all of
+// them; `cuda:0` and so on, or `cuda` for every GPU. A new kind is a Device class and one entry in
+// the table of devices.cc.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/cpu/row_check.h"
 #include "server/device/device.h"
-#include "server/device/device_factory.h"
 
 namespace gemmd {
+
+struct DeviceOptions {
+  // Names of devices, or words that stand for several of them, as CheckDeviceName knows them. None:
+  // DefaultDeviceNames.
+  std::vector<std::string> names;
+  int cpu_threads = 0;               // For each device of the host; 0: every core that it may use.
+  std::vector<RowFault> cpu_faults;  // Target::faulty_rows of the device `cpu`, which it borrows.
+  std::string worker_binary;         // Empty: `gemmd-worker` beside this process's own binary.
+  bool is_worker_confined = true;    // WorkerCommand::is_confined.
+  bool poisons_freed = false;        // Memory of the host: server/device/held_bytes.h.
+  int64_t gpu_staging_bytes = int64_t{768} << 20;     // WorkerDeviceOptions::staging_bytes.
+  int64_t gpu_memory_bytes = 0;                       // WorkerCommand::memory_limit_bytes.
+  int64_t gpu_tensor_bytes = 0;                       // WorkerCommand::tensor_limit_bytes.
+  absl::Duration worker_rest = absl::Minutes(5);      // RestartPolicy::Limits::rest_ns.
+  absl::Duration canary_interval = absl::Minutes(1);  // WorkerDeviceOptions::canary_interval.
+  absl::Duration watchdog_most = absl::Minutes(5);    // WorkerDeviceOptions::watchdog_most.
+};
 
 // The names of every kind of device, for people: "cuda:0 and the like, ...; cpu; ...".
 std::string DeviceNamesHelp();
@@ -27,5 +48,14 @@ std::vector<std::string> DefaultDeviceNames(const DeviceOptions& options);
 // Errors: InvalidArgument for a name that is unknown or given twice; those of a device that does
 // not start, with its name.
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> MakeDevices(const DeviceOptions& options);
+
+// The rows that fail their check on this processor (kernels/cpu/row_check.h), for
+// DeviceOptions::cpu_faults; none where the options ask for no device `cpu`.
+// Threads: called before any other thread exists.
+std::vector<RowFault> FindCpuFaults(const DeviceOptions& options);
+
+// Says that there is no driver where the folder, /dev, has none of the devices that one makes;
+// otherwise empty.
+std::string MissingDriver(const std::string& devices);
 
 }  // namespace gemmd

@@ -6,15 +6,20 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "server/crossing/job_layout.h"
 #include "server/crossing/protocol.h"
-#include "server/device/copy_threads.h"
+#include "server/device/device.h"
+#include "server/device/held_bytes.h"
 #include "server/device/job.h"
-#include "server/device/result_stamps.h"
 #include "server/device/staging_area.h"
 
 namespace gemmd {
@@ -55,7 +60,7 @@ class Errand {
   virtual void End(const absl::Status& status, const Times& times) = 0;
 
   // Where it is so small that copying takes less time than waking a thread: what is copied in, and
-  // what is marked (result_stamps.h).
+  // what is marked (ResultStamps).
   bool is_small() const { return in_bytes <= kMostCopied && out_bytes <= kMostMarked; }
   static constexpr int64_t kMostCopied = int64_t{64} << 10;
   static constexpr int64_t kMostMarked = int64_t{1} << 20;
@@ -85,6 +90,96 @@ class Errand {
   int64_t abort_deadline_ns = 0;
   bool is_ended = false;  // End was called, and the worker still has it.
   Times times;
+};
+
+// Whether D goes to memory of the job's in which there is more than its elements: its lines alone
+// are then copied, and what lies between them is left as it is.
+bool HasGaps(const Job& job);
+
+// What of D's lines is in a range of D's bytes, as the problem lays them out: the range is `from`,
+// and `first` bytes of D precede it. The job has memory for D.
+void AppendLines(const Job& job, int64_t first, absl::Span<const std::byte> from,
+                 std::vector<CopiedBytes>& copies);
+
+// A job as a request to a worker.
+class JobErrand final : public Errand {
+ public:
+  // Lays the matrices out; `verdict` says where they are none.
+  // Borrows `results`, memory for a D that does not stay where it is staged.
+  JobErrand(const Job& job, Device::Done done, const DeviceProfile& profile, WarmMemory& results);
+
+  absl::Status CheckOperands() const override;
+  std::vector<CopiedBytes> CopiesIn() const override;
+  absl::Status Send(int socket) const override;
+  absl::Span<std::byte> written() const override;
+  absl::Span<std::byte> staged_mark() const override;
+  absl::Status PlaceResult(std::vector<CopiedBytes>& copies) override;
+  void End(const absl::Status& status, const Times& times) override;
+
+  const Job& job() const { return job_; }
+  // All that is staged.
+  const JobLayout& layout() const { return layout_; }
+  // The blocks of its matrices, with their ranges there.
+  std::vector<PlacedRange> InBlocks() const;
+
+  static JobPlaces PlacesOf(const Job& job);
+  // Errors: Internal where the sources are not as long as their matrices.
+  static absl::Status CheckSources(const Job& job, const JobLayout& layout);
+
+ private:
+  const Job job_;
+  Device::Done done_;
+  const JobPlaces places_;
+  const std::vector<PlacedPart> parts_;
+  JobLayout layout_;
+  int64_t kernel_ns_ = 0;
+  WarmMemory& results_;
+  HeldBytes d_;
+};
+
+// Errands that wait for their turn. What uses a block that an earlier one writes, or writes one
+// that an earlier one uses, is not begun before that was sent; others overtake. Knows no lock.
+class ErrandQueue {
+ public:
+  // Waits. Its turns with its blocks begin.
+  void Add(std::unique_ptr<Errand> errand);
+
+  // Whether one that is added now could begin at once: nothing is before it.
+  bool MayBegin(const Errand& errand) const { return is_empty() && HasTurn(errand); }
+  // Its turns begin although it does not wait.
+  void Enter(const Errand& errand);
+  // It was sent, or will never be: its turns are over.
+  void Leave(const Errand& errand);
+
+  // Whether an errand has what it needs to begin: a slot and its ranges of the staging area.
+  enum class Room : uint8_t { kTaken, kNoSlot, kNoStaging };
+  using TakeRoom = std::function<Room(Errand&)>;
+
+  // The next errand that may begin and for which there is room; null where there is none. Jobs and
+  // others take turns, and nothing overtakes an errand that waits for a range.
+  std::unique_ptr<Errand> TakeNext(const TakeRoom& take_room);
+
+  // The waiting job of this number, without its turns; null where there is none.
+  std::unique_ptr<Errand> TakeJob(JobId id);
+  // Any errand, the oldest of its kind, without its turns; null where there is none.
+  std::unique_ptr<Errand> TakeAny();
+
+  bool is_empty() const { return jobs_.empty() && memory_.empty(); }
+
+ private:
+  using Waiting = std::deque<std::unique_ptr<Errand>>;
+  struct Turn {
+    const Errand* errand = nullptr;
+    bool is_write = false;
+  };
+
+  bool HasTurn(const Errand& errand) const;
+  std::unique_ptr<Errand> TakeNextOf(Waiting& waiting, const TakeRoom& take_room, Room& room);
+
+  Waiting jobs_;
+  Waiting memory_;
+  std::map<uint64_t, std::deque<Turn>> turns_;  // By block.
+  bool is_turn_of_memory_ = false;
 };
 
 }  // namespace gemmd

@@ -1,14 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/device/held_bytes.h"
 
-#include <cstdlib>
+#include <sys/mman.h>
 
+#include <cstdlib>
+#include <map>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "server/system/mutex.h"
 #include "server/system/spare_addresses.h"
 
 namespace gemmd {
 namespace {
 
 constexpr int64_t kLargeBytes = int64_t{1} << 20;
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+// A mapping is used for what takes half of it at least, so that what is counted is what is used.
+constexpr size_t kMostWaste = 2;
+
+struct Mapping {
+  std::byte* memory = nullptr;
+  size_t bytes = 0;
+};
+
+Mapping Map(size_t bytes) {
+  bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return {};
+  if (!HasSpareAddresses()) {
+    munmap(memory, bytes);
+    return {};
+  }
+  // Where the system has none, small pages do.
+  (void)madvise(memory, bytes, MADV_HUGEPAGE);
+  return {static_cast<std::byte*>(memory), bytes};
+}
 
 }  // namespace
 
@@ -24,5 +56,90 @@ std::optional<HeldBytes> HeldBytes::Zeros(int64_t bytes) {
   }
   return HeldBytes({memory, size}, [memory] { std::free(memory); });
 }
+
+class WarmMemory::Kept {
+ public:
+  Kept(int64_t most_bytes, bool poisons_freed)
+      : most_bytes_(static_cast<size_t>(most_bytes)), poisons_freed_(poisons_freed) {}
+  ~Kept() { Cool(); }
+
+  // The shortest mapping that is long enough. Nothing where there is none.
+  Mapping Find(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    is_cool_ = false;
+    const auto found = free_.lower_bound(bytes);
+    if (found == free_.end() || found->first / kMostWaste > bytes) return {};
+    const Mapping mapping = {found->second, found->first};
+    free_.erase(found);
+    bytes_ -= mapping.bytes;
+    return mapping;
+  }
+
+  void Return(Mapping mapping) ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (poisons_freed_) Poison({mapping.memory, mapping.bytes});
+    std::vector<Mapping> surplus;
+    {
+      MutexLock lock(&mutex_);
+      free_.emplace(mapping.bytes, mapping.memory);
+      bytes_ += mapping.bytes;
+      // The shortest first: they are the soonest made anew.
+      while (bytes_ > (is_cool_ ? 0 : most_bytes_)) {
+        surplus.push_back({free_.begin()->second, free_.begin()->first});
+        bytes_ -= free_.begin()->first;
+        free_.erase(free_.begin());
+      }
+    }
+    Unmap(surplus);
+  }
+
+  void Cool() ABSL_LOCKS_EXCLUDED(mutex_) {
+    std::vector<Mapping> surplus;
+    {
+      MutexLock lock(&mutex_);
+      for (const auto& [bytes, memory] : free_) surplus.push_back({memory, bytes});
+      free_.clear();
+      bytes_ = 0;
+      is_cool_ = true;
+    }
+    Unmap(surplus);
+  }
+
+  int64_t bytes() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    return static_cast<int64_t>(bytes_);
+  }
+
+ private:
+  static void Unmap(const std::vector<Mapping>& mappings) {
+    for (const Mapping& mapping : mappings) munmap(mapping.memory, mapping.bytes);
+  }
+
+  const size_t most_bytes_;
+  const bool poisons_freed_;
+  mutable Mutex mutex_;
+  std::multimap<size_t, std::byte*> free_ ABSL_GUARDED_BY(mutex_);  // By their bytes.
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_cool_ ABSL_GUARDED_BY(mutex_) = false;  // Nothing was taken since.
+};
+
+WarmMemory::WarmMemory(int64_t most_kept_bytes, bool poisons_freed)
+    : kept_(std::make_shared<Kept>(most_kept_bytes, poisons_freed)) {}
+
+std::optional<HeldBytes> WarmMemory::Take(int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  if (size == 0) return HeldBytes();
+  if (bytes < kLeastBytes) {
+    auto* const memory = static_cast<std::byte*>(::operator new(size, std::nothrow));
+    if (memory == nullptr) return std::nullopt;
+    return HeldBytes({memory, size}, [memory] { ::operator delete(memory); });
+  }
+  Mapping mapping = kept_->Find(size);
+  if (mapping.memory == nullptr) mapping = Map(size);
+  if (mapping.memory == nullptr) return std::nullopt;
+  return HeldBytes({mapping.memory, size}, [kept = kept_, mapping] { kept->Return(mapping); });
+}
+
+void WarmMemory::Cool() { kept_->Cool(); }
+int64_t WarmMemory::kept_bytes() const { return kept_->bytes(); }
 
 }  // namespace gemmd

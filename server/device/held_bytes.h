@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bytes of a result that are there until they are let go, wherever they lie: memory of the heap, or
-// a range of an area that several results share.
+// Memory of the host for matrices and results: held until it is let go, used again, or poisoned.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 
 namespace gemmd {
 
+// Bytes of a result that are there until they are let go, wherever they lie: memory of the heap, or
+// a range of an area that several results share.
+//
 // Movable; what was moved from holds nothing. Threads: one at a time, but any may be the last.
 class HeldBytes {
  public:
@@ -46,6 +51,43 @@ class HeldBytes {
 
   absl::Span<std::byte> bytes_;
   Release release_;
+};
+
+// What fills memory of the host that was a matrix's, as soon as nobody uses it, where
+// --poison-freed-memory is on: what reads it by mistake then finds nobody's bytes, and a test that
+// looks for this one knows.
+//
+// As an s8 a negative number, and as a float of any type a tiny one: no result of tests' products.
+inline constexpr std::byte kPoison{0xa5};
+
+inline void Poison(absl::Span<std::byte> bytes) { std::fill(bytes.begin(), bytes.end(), kPoison); }
+
+// Memory for large matrices that is used again. The system gives new memory by the page, and clears
+// each at its first use: on a virtual machine that takes 50 ms for 64 MiB, ten times as long as
+// writing them.
+//
+// What was taken may outlive this. Threads: any.
+class WarmMemory {
+ public:
+  // Shorter pieces of memory come from malloc, which keeps them warm itself.
+  static constexpr int64_t kLeastBytes = int64_t{1} << 20;
+  // What a device keeps for the next product, and for how long where there is none.
+  static constexpr int64_t kKeptBytes = int64_t{128} << 20;
+  static constexpr absl::Duration kKeptFor = absl::Seconds(1);
+
+  // At most so many bytes that nobody uses are kept, full of kPoison where that is wanted.
+  explicit WarmMemory(int64_t most_kept_bytes, bool poisons_freed = false);
+
+  // Bytes of any value. None where there is no memory.
+  std::optional<HeldBytes> Take(int64_t bytes);
+
+  // Gives back all that nobody uses, and what comes back later, until more is taken.
+  void Cool();
+  int64_t kept_bytes() const;
+
+ private:
+  class Kept;
+  std::shared_ptr<Kept> kept_;
 };
 
 }  // namespace gemmd

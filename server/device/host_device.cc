@@ -15,8 +15,8 @@
 #include "kernels/host_rates.h"
 #include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
-#include "server/device/operand_check.h"
-#include "server/device/poison.h"
+#include "server/device/held_bytes.h"
+#include "server/device/operands.h"
 #include "server/system/processors.h"
 #include "server/system/spare_addresses.h"
 

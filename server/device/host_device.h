@@ -13,8 +13,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "server/device/device.h"
-#include "server/device/gather.h"
-#include "server/device/warm_memory.h"
+#include "server/device/held_bytes.h"
+#include "server/device/operands.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
 
@@ -26,7 +26,7 @@ class HostDevice final : public Device {
  public:
   // Starts the thread and measures the rates of the target's kernels on it: HostTarget() makes
   // `cpu`, a simulator's target `sim:<chip>`. `threads` computing threads; 0 takes every core that
-  // this process may run on. `poisons_freed`: server/device/poison.h.
+  // this process may run on. `poisons_freed`: server/device/held_bytes.h.
   HostDevice(const Target& target, int threads, bool poisons_freed = false);
 
   // Finishes what was submitted.

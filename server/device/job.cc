@@ -1,8 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/device/job.h"
 
+#include <algorithm>
 #include <cassert>
+#include <cstring>
+#include <optional>
 #include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "kernels/kernel.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
 
 namespace gemmd {
 
@@ -13,6 +21,137 @@ Source SourcePieces::Add(PieceList pieces, PieceKeeper* keeper) {
   Source source = {.pieces = list, .keeper = keeper};
   for (const Piece& piece : list) source.bytes += static_cast<int64_t>(piece.size());
   return source;
+}
+
+bool IsSamePlace(const Source& x, const Source& y) {
+  if (x.block != y.block || x.offset != y.offset || x.bytes != y.bytes) return false;
+  if (x.block != 0) return true;
+  return x.pieces.size() == 1 && y.pieces.size() == 1 &&
+         x.pieces.front().data() == y.pieces.front().data();
+}
+
+absl::StatusOr<std::unique_ptr<JoinedJob>> JoinedJob::Of(Joining joining, JobId id,
+                                                         std::vector<const Job*> members) {
+  std::unique_ptr<JoinedJob> joined(new JoinedJob(std::move(members)));
+  joined->job_ = *joined->members_.front();
+  joined->job_.id = id;
+  joined->job_.joining = joining;
+  RETURN_IF_ERROR(joined->Join());
+  return joined;
+}
+
+absl::Status JoinedJob::Join() {
+  RETURN_IF_ERROR(job_.joining == Joining::kStacked ? Stack() : Batch());
+  RETURN_IF_ERROR(Validate(job_.problem));
+  RETURN_IF_ERROR(SetKernel(*job_.kernel));
+  job_.d_bytes = BytesWritten(job_.problem);
+  job_.members = members_;
+  if (job_.d.is_given()) Scatter();
+  return absl::OkStatus();
+}
+
+absl::Status JoinedJob::SetKernel(const Kernel& kernel) {
+  RETURN_IF_ERROR(kernel.supports(job_.problem));
+  ASSIGN_OR_RETURN(job_.workspace_bytes, kernel.workspace_bytes(job_.problem));
+  job_.kernel = &kernel;
+  return absl::OkStatus();
+}
+
+absl::Status JoinedJob::Stack() {
+  Problem& problem = job_.problem;
+  problem.m = 0;
+  for (const Job* const member : members_) problem.m += member->problem.m;
+  for (MatrixLayout* const layout : {&problem.a, &problem.c, &problem.d}) {
+    layout->rows = problem.m;
+    layout->batch_stride_bytes = problem.m * layout->line_stride_bytes();
+  }
+  RETURN_IF_ERROR(Concatenate(&Job::a));
+  return problem.has_c() ? Concatenate(&Job::c) : absl::OkStatus();
+}
+
+absl::Status JoinedJob::Batch() {
+  Problem& problem = job_.problem;
+  problem.batch = 0;
+  for (const Job* const member : members_) problem.batch += member->problem.batch;
+  RETURN_IF_ERROR(Together(&Job::a, problem.a));
+  RETURN_IF_ERROR(Together(&Job::b, problem.b));
+  return problem.has_c() ? Together(&Job::c, problem.c) : absl::OkStatus();
+}
+
+// The matrices of all members as one operand, which is one matrix where they have the same.
+absl::Status JoinedJob::Together(Source Job::*of, MatrixLayout& layout) {
+  const Source& first = members_.front()->*of;
+  const bool is_one = std::all_of(members_.begin(), members_.end(), [&](const Job* member) {
+    const bool is_one_matrix = member->problem.batch == 1 || layout.batch_stride_bytes == 0;
+    return is_one_matrix && IsSamePlace(member->*of, first);
+  });
+  if (!is_one) return Concatenate(of);
+  layout.batch_stride_bytes = 0;
+  return absl::OkStatus();
+}
+
+// The pieces or the blocks of all members, in their order.
+absl::Status JoinedJob::Concatenate(Source Job::*of) {
+  const bool is_in_blocks = (members_.front()->*of).block != 0;
+  PieceList pieces;
+  std::vector<BlockPart> parts;
+  Source whole;
+  for (const Job* const member : members_) {
+    const Source& own = member->*of;
+    if ((own.block != 0) != is_in_blocks) {
+      return absl::UnimplementedError("join: matrices of one operand are in different places");
+    }
+    if (is_in_blocks) {
+      parts.push_back({.block = own.block, .offset = own.offset, .bytes = own.bytes});
+    } else {
+      pieces.insert(pieces.end(), own.pieces.begin(), own.pieces.end());
+    }
+    whole.bytes += own.bytes;
+  }
+  if (is_in_blocks) {
+    whole.parts = block_parts_.emplace_back(std::move(parts));
+  } else {
+    whole = pieces_.Add(std::move(pieces));
+  }
+  job_.*of = whole;
+  return absl::OkStatus();
+}
+
+// Where several members overwrite the same bytes, those of the last one are left, as if it had run
+// after the others.
+void JoinedJob::Scatter() {
+  d_parts_.resize(members_.size());
+  absl::flat_hash_set<std::pair<DeviceBlock, int64_t>> in_blocks;
+  absl::flat_hash_set<const std::byte*> in_memory;
+  for (size_t i = members_.size(); i-- > 0;) {
+    const Destination& d = members_[i]->d;
+    const bool is_last = d.block != 0 ? in_blocks.emplace(d.block, d.offset).second
+                                      : in_memory.insert(d.memory).second;
+    d_parts_[i].bytes = members_[i]->d_bytes;
+    if (!is_last) continue;
+    d_parts_[i].block = d.block;
+    d_parts_[i].offset = d.offset;
+    d_parts_[i].memory = d.memory;
+  }
+  job_.d = {.parts = d_parts_};
+}
+
+std::vector<absl::StatusOr<HeldBytes>> JoinedJob::Split(absl::Span<const std::byte> d) const {
+  std::vector<absl::StatusOr<HeldBytes>> parts;
+  parts.reserve(members_.size());
+  for (const Job* const member : members_) {
+    const auto bytes = static_cast<size_t>(member->d_bytes);
+    std::optional<HeldBytes> part = HeldBytes::Zeros(member->d_bytes);
+    if (part) {
+      std::memcpy(part->bytes().data(), d.data(), bytes);
+      parts.push_back(*std::move(part));
+    } else {
+      parts.push_back(absl::ResourceExhaustedError(
+          Concat("d: no memory for ", member->d_bytes, " bytes of a result")));
+    }
+    d.remove_prefix(bytes);
+  }
+  return parts;
 }
 
 }  // namespace gemmd

@@ -1,23 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a device is given to do and what comes of it: plain data.
+// What a device is given to do and what comes of it: jobs, as plain data, and blocks of its memory.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/kernel.h"
 #include "kernels/problem.h"
-#include "server/device/device_memory.h"
+#include "server/crossing/job_layout.h"
 #include "server/device/held_bytes.h"
 
 namespace gemmd {
+
+// A range of memory of one device. Never 0, and never given again, not even after a loss.
+using DeviceBlock = uint64_t;
+
+// Memory of a device that outlives jobs: blocks, in which tensors stay. Jobs name blocks as places
+// of their matrices.
+//
+// What names a block, jobs among them, is done in the order of the calls; the rest in any order. So
+// a job may be submitted right after the Write of its operand, and a block freed right after the
+// job that reads it was submitted: it lives until that is done.
+//
+// Each `done` is called exactly once, from a thread of the device's, never from the call itself and
+// never under a lock of the caller's that the call was made with. It must not wait.
+//
+// Errors of all calls, told to `done`: FailedPrecondition, "tensor lost: ...", for a block of an
+// earlier generation, InvalidArgument for one that was never there or was freed and for a range
+// that is not within it, Unavailable where the device is not ready, DeadlineExceeded and Internal
+// where it fails.
+//
+// Threads: any.
+class DeviceMemory {
+ public:
+  using AllocateDone = absl::AnyInvocable<void(absl::StatusOr<DeviceBlock>) &&>;
+  using Done = absl::AnyInvocable<void(absl::Status) &&>;
+
+  virtual ~DeviceMemory() = default;
+
+  // What blocks may take together (--gpu-tensor-bytes). A block takes its bytes, rounded up to a
+  // multiple of kBlockGranuleBytes. Constant once the device has started.
+  virtual int64_t capacity_bytes() const = 0;
+  // What they take now.
+  virtual int64_t used_bytes() const = 0;
+
+  // Takes a block of zeros, aligned to 256 bytes; its bytes are counted from the call on.
+  // Errors: InvalidArgument where `bytes` is not positive; ResourceExhausted beyond the capacity,
+  // or where the GPU has no more.
+  virtual void Allocate(int64_t bytes, AllocateDone done) = 0;
+
+  // Gives the block back; a lost one is gone already.
+  virtual void Free(DeviceBlock block) = 0;
+
+  // Copies the pieces, one after the other, to where `offset` bytes precede them. They are borrowed
+  // until `done`. Where it fails the range holds anything.
+  virtual void Write(DeviceBlock block, int64_t offset,
+                     std::vector<absl::Span<const std::byte>> pieces, Done done) = 0;
+
+  // Copies out of the block. `to` is borrowed until `done`.
+  virtual void Read(DeviceBlock block, int64_t offset, absl::Span<std::byte> to, Done done) = 0;
+
+  // Compresses some lines of a block into another one, and tells the first group that a mask leaves
+  // too full, or kNoBadGroup.
+  using CompressDone = absl::AnyInvocable<void(absl::StatusOr<BadGroup>) &&>;
+  virtual void Compress(const CompressTask& task, CompressDone done) = 0;
+
+  // Grows whenever all blocks are lost, because the worker is replaced: before the first `done` or
+  // job's end that tells so, and before the device is ready again.
+  virtual uint64_t generation() const = 0;
+};
+
+inline constexpr int64_t kBlockGranuleBytes = 256;
+
+// What a block of so many bytes takes of the capacity. The bytes are at most 2^63 - 256.
+constexpr int64_t BlockBytes(int64_t bytes) {
+  return (bytes + kBlockGranuleBytes - 1) / kBlockGranuleBytes * kBlockGranuleBytes;
+}
+
+// What a device is given to do and what comes of it: plain data.
 
 // The submitter's number for a job, ascending from 1; 0 for a job that is never aborted.
 using JobId = uint64_t;
@@ -115,7 +186,7 @@ struct Destination {
   int64_t offset = 0;
   std::byte* memory = nullptr;  // d_bytes of them, borrowed until the job is done.
   // Not 0: in `memory` lines begin every so many bytes, whatever the problem's layout says of D,
-  // and d_bytes do not count. Of panels alone (panel.h).
+  // and d_bytes do not count. Of panels alone (large_job.h).
   int64_t line_stride_bytes = 0;
 
   int64_t line_stride(const MatrixLayout& d) const {
@@ -130,7 +201,7 @@ struct Destination {
   bool is_given() const { return block != 0 || memory != nullptr || !parts.empty(); }
 };
 
-// How several jobs run as one (joined_job.h).
+// How several jobs run as one (JoinedJob).
 enum class Joining : uint8_t { kStacked, kBatched };
 
 // One launch. Everything is borrowed until the job is done; operands are as GemmArgs says.
@@ -169,6 +240,54 @@ struct JobOutcome {
   const Kernel* kernel = nullptr;  // What ran, where it is not the job's own.
   // Not empty: how each member of the job ended, where that is not the same for all.
   std::vector<JobOutcome> members = {};
+};
+
+// Whether both are the same bytes in the same place.
+bool IsSamePlace(const Source& x, const Source& y);
+
+// Several jobs as one.
+//
+//   Batched: jobs of one shape, kernel and epilogue become one batch of matrices.
+//   Stacked: jobs of one B, which stays with the device or its memory, become one job whose A has
+//   the rows of them all, one below the other.
+//
+// The bits of every D are those that it would have alone: only kernels whose bits of a row depend
+// neither on m nor on the batch join. All operands are read before any D is written. Borrows
+// what its members borrow.
+class JoinedJob {
+ public:
+  // Takes at least one job, and gives the whole this number; all have the same key of this kind
+  // (server/scheduling/joining.h), and parts of D that are not the same share no byte. Errors:
+  // Unimplemented where the kernel does not run the whole, or matrices of one operand lie on the
+  // host and on the device; ResourceExhausted where its workspace would be too large.
+  static absl::StatusOr<std::unique_ptr<JoinedJob>> Of(Joining joining, JobId id,
+                                                       std::vector<const Job*> members);
+
+  // Lives as long as this.
+  const Job& job() const { return job_; }
+
+  // Has the whole run by another kernel, which gives the same bits. Errors: as Of; nothing is
+  // changed then.
+  absl::Status SetKernel(const Kernel& kernel);
+
+  // Each member's part of the D that the device gave, in their order, in memory of its own: who
+  // reads his answer slowly keeps no other's. Errors: ResourceExhausted where there is no memory.
+  std::vector<absl::StatusOr<HeldBytes>> Split(absl::Span<const std::byte> d) const;
+
+ private:
+  explicit JoinedJob(std::vector<const Job*> members) : members_(std::move(members)) {}
+  absl::Status Join();
+  absl::Status Stack();
+  absl::Status Batch();
+  absl::Status Together(Source Job::*of, MatrixLayout& layout);
+  absl::Status Concatenate(Source Job::*of);
+  void Scatter();
+
+  const std::vector<const Job*> members_;
+  SourcePieces pieces_;
+  std::vector<std::vector<BlockPart>> block_parts_;  // Where operands in blocks lie.
+  std::vector<DestinationPart> d_parts_;
+  Job job_;
 };
 
 }  // namespace gemmd

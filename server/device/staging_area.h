@@ -7,20 +7,54 @@
 // it is there. So jobs never wait for a caller that reads slowly.
 #pragma once
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "server/crossing/free_ranges.h"
+#include "server/crossing/job_layout.h"
 #include "server/crossing/staging.h"
-#include "server/device/waker.h"
+#include "server/device/job.h"
+#include "server/system/file_descriptor.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
+
+// Wakes a thread that sleeps in poll.
+class Waker {
+ public:
+  Waker() : file_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+  bool is_open() const { return file_.is_open(); }
+  // Readable once it was woken.
+  int descriptor() const { return file_.get(); }
+
+  // Threads: any.
+  void Wake() const {
+    const uint64_t one = 1;
+    // It fails only where the count is full, and then the thread is awake.
+    [[maybe_unused]] const ssize_t written = write(file_.get(), &one, sizeof(one));
+  }
+  void Forget() const {
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t size = read(file_.get(), &count, sizeof(count));
+  }
+
+ private:
+  FileDescriptor file_;
+};
 
 class StagingArea;
 
@@ -89,6 +123,78 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
   FreeRanges for_jobs_ ABSL_GUARDED_BY(mutex_);
   FreeRanges for_results_ ABSL_GUARDED_BY(mutex_);
   bool is_wanted_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// Marks that a worker must have overwritten once it says that a result is there. They lie at the
+// beginning of every page of what it writes in the staging area, so that neither a worker that only
+// says OK is believed nor one that left out a page, and what an earlier job left there is never
+// sent to another caller. What was left out within a page does not show.
+class ResultStamps {
+ public:
+  static constexpr size_t kBytes = kMarkBytes;
+  static constexpr size_t kLeastBytes = kLeastMarkBytes;
+  static constexpr size_t kPageBytes = 4096;
+
+  // Random, so that no result has such bytes.
+  ResultStamps();
+
+  // Marks the pages, and clears the last one where it is too short for a mark.
+  void Put(absl::Span<std::byte> d) const;
+
+  // Whether a mark is left; of the first one, so many bytes count.
+  bool AreLeft(absl::Span<const std::byte> d, size_t first_bytes = kBytes) const;
+
+ private:
+  std::array<std::byte, kBytes> stamp_;
+};
+
+// Bytes that are copied.
+struct CopiedBytes {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  size_t bytes = 0;
+  // Not null: is told that this piece of its source has been copied, unless it is a long one.
+  PieceKeeper* keeper = nullptr;
+  size_t piece = 0;
+};
+
+// Copies on the calling thread.
+void CopyAll(const std::vector<CopiedBytes>& copies);
+
+// Threads that copy large matrices, several at once: one alone does not reach what the memory of
+// the host can do.
+class CopyThreads {
+ public:
+  using Work = absl::AnyInvocable<void() &&>;
+
+  // One for four processors, at most four.
+  static int DefaultThreads();
+
+  explicit CopyThreads(int threads);
+  // Does what is left.
+  ~CopyThreads();
+
+  // Does the work.
+  void Run(Work work) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Copies, until `is_aborted`; then calls `done` from one of the threads. Borrows the flag. In the
+  // order of the calls, each with all threads.
+  void Copy(std::vector<CopiedBytes> copies, const std::atomic<bool>& is_aborted, Work done)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Copying;
+  struct Task {
+    Work work;  // Or, where there is none:
+    std::shared_ptr<Copying> copying;
+  };
+
+  void Serve() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Share(Copying& copying);
+
+  Mutex mutex_;
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace gemmd

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// What callers ask for, and waiting. How errands begin is in worker_device_errands.cc, how they end
-// in worker_device_answers.cc, jobs that are too large for one errand in worker_device_large.cc,
-// and the life of a worker in worker_device_life.cc.
 #include "server/device/worker_device.h"
 
 #include <poll.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
+#include "kernels/catalog.h"
+#include "kernels/mma/chip.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/device/job_errand.h"
+#include "server/device/device.h"
+#include "server/device/errand.h"
+#include "server/device/large_job.h"
 
 namespace gemmd {
 namespace {
@@ -25,7 +26,66 @@ constexpr int64_t kTickNs = 100'000'000;
 // 50 ms; with the worker all tensors on its GPU would be lost.
 constexpr int64_t kTimeToAbortNs = 1'000'000'000;
 
+// Copying so much takes no longer than waking a thread.
+constexpr size_t kMostCopiedHere = size_t{256} << 10;
+
+constexpr char kNotWritten[] = "the worker did not write the result that it told of";
+
+size_t BytesOf(const std::vector<CopiedBytes>& copies) {
+  size_t bytes = 0;
+  for (const CopiedBytes& copy : copies) bytes += copy.bytes;
+  return bytes;
+}
+
+// A panel leaves so much of the memory to small jobs and to canaries beside it.
+int64_t PanelBytes(int64_t bytes) { return bytes - bytes / 16; }
+
+// A worker that was killed is gone at once, or after the driver has cleaned up.
+constexpr int64_t kTimeToDieNs = 10'000'000'000;
+constexpr int64_t kTimeToEndNs = 5'000'000'000;
+constexpr int64_t kReapIntervalNs = 1'000'000;
+
+// A third of what is for jobs at most is under way in chunks.
+int64_t ChunkBytes(int64_t staging_bytes) {
+  constexpr int64_t kMostBytes = int64_t{4} << 20;
+  constexpr int64_t kChunks = 24;
+  const int64_t bytes = StagingArea::BytesForJobs(staging_bytes) / kChunks;
+  return std::clamp(bytes / kJobAlignment * kJobAlignment, kJobAlignment, kMostBytes);
+}
+
+std::string VersionText(int32_t version) {
+  return Concat(version / 1000, ".", version % 1000 / 10);
+}
+
 }  // namespace
+
+WorkerDevice::WorkerDevice(WorkerDeviceOptions options)
+    : options_(std::move(options)),
+      memory_([this](Errands errands) { Give(std::move(errands)); },
+              ChunkBytes(options_.staging_bytes)),
+      restarts_(options_.restarts),
+      copy_threads_(std::make_unique<CopyThreads>(options_.copy_threads)) {
+  info_.name = Concat("cuda:", options_.command.ordinal);
+  info_.kind = DeviceKind::kCuda;
+  thread_ = std::thread([this] { Run(); });
+}
+
+WorkerDevice::~WorkerDevice() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  waker_->Wake();
+  thread_.join();
+}
+
+absl::Status WorkerDevice::WaitUntilStarted() {
+  MutexLock lock(&mutex_);
+  mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return started_.has_value(); });
+  return *started_;
+}
+
+// What callers ask for, and waiting.
 
 void WorkerDevice::Submit(const Job& job, Done done) {
   absl::Status size;
@@ -223,6 +283,756 @@ WorkerDevice::Event WorkerDevice::Poll(int64_t wait_ns) const {
   if (files[0].revents != 0) return Event::kRecord;
   waker_->Forget();
   return Event::kWoken;
+}
+
+// How errands begin: room for them, their operands, their record.
+
+ErrandQueue::Room WorkerDevice::TakeRoom(Errand& errand) {
+  const bool is_job = errand.kind == Errand::Kind::kJob;
+  int& under_way = is_job ? jobs_under_way_ : memory_under_way_;
+  if (under_way >= (is_job ? kDepth : kMemoryErrands)) return ErrandQueue::Room::kNoSlot;
+  if (!staging_->Take(errand.in_bytes, errand.out_bytes, errand.out_may_stay, errand.in,
+                      errand.out)) {
+    return ErrandQueue::Room::kNoStaging;
+  }
+  const auto slot = std::find(is_slot_taken_.begin(), is_slot_taken_.end(), false);
+  *slot = true;
+  errand.slot = static_cast<uint32_t>(slot - is_slot_taken_.begin());
+  ++under_way;
+  return ErrandQueue::Room::kTaken;
+}
+
+void WorkerDevice::FreeSlot(const Errand& errand) {
+  is_slot_taken_[errand.slot] = false;
+  --(errand.kind == Errand::Kind::kJob ? jobs_under_way_ : memory_under_way_);
+}
+
+// Begins what there is room for.
+void WorkerDevice::BeginNext() {
+  EndAborted();
+  while (std::unique_ptr<Errand> next = TakeNext()) {
+    if (next->verdict) {
+      const absl::Status verdict = *next->verdict;
+      End(std::move(next), verdict);
+    } else {
+      Begin(std::move(next));
+    }
+  }
+}
+
+std::unique_ptr<Errand> WorkerDevice::TakeNext() {
+  MutexLock lock(&mutex_);
+  if (is_checking_) return nullptr;
+  std::unique_ptr<Errand> next = queue_.TakeNext(
+      [this](Errand& errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return TakeRoom(errand); });
+  if (next != nullptr && next->verdict) queue_.Leave(*next);
+  return next;
+}
+
+// Copies the operands where the worker finds them and tells it of the errand. A worker that is gone
+// shows in the socket.
+void WorkerDevice::Begin(std::unique_ptr<Errand> errand) {
+  if (!errand->is_small()) return BeginLarge(std::move(errand));
+  MutexLock lock(&mutex_);
+  errand->begun_ns = clock_.NowNs();
+  BeginSmall(std::move(errand));
+}
+
+void WorkerDevice::BeginSmall(std::unique_ptr<Errand> errand) {
+  CopyAll(errand->CopiesIn());
+  stamps_.Put(errand->staged_mark());
+  stamps_.Put(errand->written());
+  Send(std::move(errand));
+}
+
+void WorkerDevice::BeginLarge(std::unique_ptr<Errand> owner) {
+  Errand* const errand = owner.get();
+  errand->begun_ns = clock_.NowNs();
+  {
+    MutexLock lock(&mutex_);
+    copied_[errand] = std::move(owner);
+  }
+  copy_threads_->Run([this, errand] {
+    absl::Status checked = errand->CheckOperands();
+    if (!checked.ok()) return OnCopiedIn(errand, checked);
+    copy_threads_->Copy(errand->CopiesIn(), errand->is_aborted, [this, errand] {
+      stamps_.Put(errand->staged_mark());
+      stamps_.Put(errand->written());
+      OnCopiedIn(errand, absl::OkStatus());
+    });
+  });
+}
+
+// Calls from threads that copy.
+void WorkerDevice::OnCopiedIn(Errand* errand, const absl::Status& checked) {
+  std::unique_ptr<Errand> ended;
+  absl::Status status = checked;
+  bool is_waited_for = true;
+  {
+    MutexLock lock(&mutex_);
+    ended = std::move(copied_.extract(errand).mapped());
+    if (errand->is_aborted) status = AbortedLaunch();
+    if (errand->verdict) status = *errand->verdict;
+    if (status.ok()) {
+      Send(std::move(ended));
+      is_waited_for = !queue_.is_empty();
+    } else {
+      queue_.Leave(*ended);
+      FreeSlot(*ended);
+    }
+  }
+  if (ended != nullptr) End(std::move(ended), status);
+  if (is_waited_for) waker_->Wake();
+}
+
+void WorkerDevice::Send(std::unique_ptr<Errand> errand) {
+  errand->id = ++last_id_;
+  errand->sent_ns = clock_.NowNs();
+  queue_.Leave(*errand);
+  errand->Send(process_.socket()).IgnoreError();
+  sent_[errand->slot] = std::move(errand);
+}
+
+// What the worker answers: whether it can be true, where results go, and what becomes of those who
+// wait for an answer that does not come.
+
+// Takes all that is there. Errors: the reason for which the worker cannot go on.
+absl::Status WorkerDevice::TakeResults() {
+  Packet packet;
+  while (true) {
+    const absl::Status received = ReceivePacket(process_.socket(), /*should_wait=*/false, packet);
+    if (absl::IsNotFound(received)) return absl::OkStatus();
+    RETURN_IF_ERROR(received);
+    ASSIGN_OR_RETURN(const Result result, ParseRecord<Result>(packet));
+    RETURN_IF_ERROR(TakeAnswer(result));
+    if (IsIdle()) return absl::OkStatus();
+  }
+}
+
+absl::Status WorkerDevice::TakeAnswer(const Result& result) {
+  std::unique_ptr<Errand> errand;
+  {
+    MutexLock lock(&mutex_);
+    const auto slot =
+        std::find_if(sent_.begin(), sent_.end(), [&result](const std::unique_ptr<Errand>& sent) {
+          return sent != nullptr && sent->id == result.id;
+        });
+    if (slot == sent_.end()) {
+      return absl::InternalError("the worker answered what was not asked");
+    }
+    RETURN_IF_ERROR(CheckTimes(**slot, result));
+    if (result.is_lost != 0) return result.status.get();
+    const bool is_looked_at_here =
+        result.status.get().ok() && (*slot)->out_bytes <= Errand::kMostMarked;
+    if (is_looked_at_here && stamps_.AreLeft((*slot)->written(), (*slot)->marked_bytes)) {
+      return absl::InternalError(kNotWritten);
+    }
+    errand = std::move(*slot);
+    FreeSlot(*errand);
+  }
+  last_answer_ns_ = clock_.NowNs();
+  spin_until_ns_ = last_answer_ns_ + options_.command.spin_ns;
+  Errand::Times& times = errand->times;
+  const int64_t stages_ns = result.copy_in_ns + result.compute_ns + result.copy_out_ns;
+  const int64_t idle_ns = last_answer_ns_ - errand->sent_ns - stages_ns;
+  times.wait_ns = errand->begun_ns - errand->submitted_ns + std::max(idle_ns, int64_t{0});
+  times.copy_in_ns = errand->sent_ns - errand->begun_ns + result.copy_in_ns;
+  times.compute_ns = result.compute_ns;
+  times.copy_out_ns = result.copy_out_ns;
+  Finish(std::move(errand), result.status.get());
+  return absl::OkStatus();
+}
+
+// Errors: the answer cannot be true.
+absl::Status WorkerDevice::CheckTimes(const Errand& errand, const Result& result) const {
+  // A GPU's clock and that of the host differ a little.
+  constexpr int64_t kSlackNs = 1'000'000;
+  constexpr int64_t kSlackPart = 100;
+  const int64_t passed_ns = clock_.NowNs() - errand.sent_ns;
+  int64_t left_ns = passed_ns + passed_ns / kSlackPart + kSlackNs;
+  for (const int64_t stage_ns : {result.copy_in_ns, result.compute_ns, result.copy_out_ns}) {
+    if (stage_ns < 0 || stage_ns > left_ns) {
+      return absl::InternalError("the worker answered what was not asked");
+    }
+    left_ns -= stage_ns;
+  }
+  return absl::OkStatus();
+}
+
+// Takes the result, which a thread that copies does where it is large.
+void WorkerDevice::Finish(std::unique_ptr<Errand> errand, const absl::Status& answer) {
+  absl::Status status = answer;
+  std::vector<CopiedBytes> copies;
+  const absl::Span<const std::byte> written = errand->written();
+  if (errand->is_ended) status = AbortedLaunch();
+  if (status.ok()) status = errand->PlaceResult(copies);
+  const bool is_large = written.size() > static_cast<size_t>(Errand::kMostMarked) ||
+                        BytesOf(copies) > kMostCopiedHere;
+  if (status.ok() && is_large) return FinishLarge(std::move(errand), written, std::move(copies));
+  if (status.ok() && !copies.empty()) {
+    CopyAll(copies);
+    errand->times.copy_out_ns += clock_.NowNs() - last_answer_ns_;
+  }
+  End(std::move(errand), status);
+}
+
+void WorkerDevice::FinishLarge(std::unique_ptr<Errand> errand, absl::Span<const std::byte> written,
+                               std::vector<CopiedBytes> copies) {
+  {
+    MutexLock lock(&mutex_);
+    ++finishing_;
+  }
+  copy_threads_->Run([this, written, errand = std::move(errand), copies = std::move(copies),
+                      begun_ns = last_answer_ns_]() mutable {
+    if (stamps_.AreLeft(written, errand->marked_bytes)) {
+      {
+        MutexLock lock(&mutex_);
+        --finishing_;
+        false_.push_back(std::move(errand));
+      }
+      waker_->Wake();
+      return;
+    }
+    const std::atomic<bool>& is_aborted = errand->is_aborted;
+    copy_threads_->Copy(std::move(copies), is_aborted,
+                        [this, begun_ns, errand = std::move(errand)]() mutable {
+                          errand->times.copy_out_ns += clock_.NowNs() - begun_ns;
+                          End(std::move(errand), absl::OkStatus());
+                          MutexLock lock(&mutex_);
+                          --finishing_;
+                          if (stopping_ || is_checking_) waker_->Wake();
+                        });
+  });
+}
+
+// How long the worker may take over what should take so long.
+absl::Duration WorkerDevice::LongestRun(int64_t predicted_ns) const {
+  const absl::Duration wanted =
+      absl::Nanoseconds(options_.watchdog_factor * static_cast<double>(predicted_ns));
+  return std::max(std::min(wanted, options_.watchdog_most), options_.watchdog_least);
+}
+
+// The worker works on all that it has; what it has had for the longest must end in the time that
+// all of it may take. Errors: the worker has not answered in time, or not truly.
+absl::Status WorkerDevice::CheckTime() {
+  MutexLock lock(&mutex_);
+  if (!false_.empty()) return absl::InternalError(kNotWritten);
+  const int64_t now_ns = clock_.NowNs();
+  const Errand* oldest = nullptr;
+  int64_t predicted_ns = 0;
+  for (const std::unique_ptr<Errand>& sent : sent_) {
+    if (sent == nullptr) continue;
+    if (oldest == nullptr || sent->id < oldest->id) oldest = sent.get();
+    predicted_ns += sent->predicted_ns;
+    if (sent->is_aborted && WasStarted(*sent) && now_ns >= sent->abort_deadline_ns) {
+      return absl::DeadlineExceededError("the worker did not end an aborted product in time");
+    }
+  }
+  if (oldest == nullptr) return absl::OkStatus();
+  if (oldest->id != oldest_id_) {
+    oldest_id_ = oldest->id;
+    oldest_since_ns_ = std::max(oldest->sent_ns, last_answer_ns_);
+  }
+  const absl::Duration waited = absl::Nanoseconds(now_ns - oldest_since_ns_);
+  if (waited < LongestRun(predicted_ns)) return absl::OkStatus();
+  const std::string_view limit = waited >= options_.watchdog_most
+                                     ? ", the most that a product may take (--watchdog-most)"
+                                     : ", ten times what was predicted or more";
+  return absl::DeadlineExceededError(
+      Concat("no answer within ", absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))),
+             limit));
+}
+
+// Answers what a worker had that has ended.
+void WorkerDevice::EndLost(std::string_view reason) {
+  const absl::Status not_started = absl::UnavailableError(
+      Concat("device: ", info_.name, " was lost before the product started: ", reason));
+  const absl::Status started = absl::AbortedError(
+      Concat("device: ", info_.name, " was lost while the product ran: ", reason));
+  Errands lost;
+  {
+    MutexLock lock(&mutex_);
+    for (const auto& [errand, owner] : copied_) errand->verdict = not_started;
+    lost.swap(false_);
+    for (std::unique_ptr<Errand>& sent : sent_) {
+      if (sent == nullptr) continue;
+      FreeSlot(*sent);
+      lost.push_back(std::move(sent));
+    }
+  }
+  for (std::unique_ptr<Errand>& one : lost) {
+    const absl::Status& status = WasStarted(*one) ? started : not_started;
+    const absl::Status answer = one->is_aborted ? AbortedLaunch() : status;
+    End(std::move(one), answer);
+  }
+}
+
+// Jobs that are larger than the staging area, through which they go in parts, and jobs that are
+// larger than the GPU's memory, which are computed in panels.
+
+absl::Status WorkerDevice::Fits(const Problem& problem, const JobPlaces& places,
+                                const Kernel* kernel, int64_t most_bytes) const {
+  const absl::Status planned =
+      PanelPlan::Of(problem, places, kernel, PanelBytes(most_bytes)).status();
+  if (!absl::IsResourceExhausted(planned)) return planned;
+  return absl::ResourceExhaustedError(
+      Concat("device: ", info_.name, " has ", info_.memory_limit_bytes,
+             " bytes for products and tensors (--gpu-memory-bytes), ", most_bytes,
+             " of them for this one: ", std::string(planned.message())));
+}
+
+absl::Status WorkerDevice::CheckSize(const Problem& problem) const {
+  ASSIGN_OR_RETURN(const int64_t bytes, MemoryOf(problem, {}, nullptr));
+  if (bytes <= info_.memory_limit_bytes) return absl::OkStatus();
+  return Fits(problem, {}, nullptr, info_.memory_limit_bytes);
+}
+
+// Errors: ResourceExhausted where the staging area is too small.
+absl::Status WorkerDevice::CheckStaged(int64_t bytes) const {
+  const int64_t most = StagingArea::BytesForJobs(options_.staging_bytes);
+  if (bytes <= most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(Concat(
+      "device: ", info_.name, " is given at most ", most,
+      " bytes of operands and result at once (two thirds of --gpu-staging-bytes), got ", bytes));
+}
+
+// What tensors leave to jobs at any time comes first: panels of that size are not in the way of
+// tensors that come meanwhile. What they leave now is next.
+absl::StatusOr<PanelPlan> WorkerDevice::PlanPanels(const Job& job, int64_t left_bytes) const {
+  const JobPlaces places = JobErrand::PlacesOf(job);
+  const int64_t sure_bytes = info_.memory_limit_bytes - memory_.capacity_bytes();
+  absl::StatusOr<PanelPlan> plan =
+      PanelPlan::Of(job.problem, places, job.kernel, PanelBytes(sure_bytes));
+  if (!absl::IsResourceExhausted(plan.status())) return plan;
+  plan = PanelPlan::Of(job.problem, places, job.kernel, PanelBytes(left_bytes));
+  if (!absl::IsResourceExhausted(plan.status())) return plan;
+  return Fits(job.problem, places, job.kernel, left_bytes);
+}
+
+// False, and nothing is done, where the job fits into the memory that tensors leave, or where it
+// never will, as `size` then says.
+bool WorkerDevice::SubmitPaneled(const Job& job, Done& done, absl::Status& size) {
+  const int64_t left_bytes = info_.memory_limit_bytes - memory_.used_bytes();
+  const absl::StatusOr<JobLayout> all = LayOutJob(job.problem);
+  // Most jobs are small: all of their matrices would fit twice.
+  if (!all.ok() || all->end <= (left_bytes - job.workspace_bytes) / 2) return false;
+  const JobPlaces places = JobErrand::PlacesOf(job);
+  const absl::StatusOr<JobLayout> layout = LayOutJob(job.problem, places);
+  if (!layout.ok() || !JobErrand::CheckSources(job, *layout).ok()) return false;
+  const absl::StatusOr<int64_t> bytes = MemoryOf(job.problem, places, job.kernel);
+  if (bytes.ok() && *bytes <= left_bytes) return false;
+  const absl::StatusOr<PanelPlan> plan = PlanPanels(job, left_bytes);
+  // One panel alone is the job itself, which the worker then answers.
+  if (!plan.ok() || plan->count() <= 1) {
+    size = plan.status();
+    return false;
+  }
+  auto paneled = std::make_shared<PaneledJob>(job, places, *plan, std::move(done), PanelCalls());
+  {
+    MutexLock lock(&mutex_);
+    paneled_.push_back(paneled);
+  }
+  paneled->Start();
+  return true;
+}
+
+PaneledJob::Calls WorkerDevice::PanelCalls() {
+  return {.submit = [this](const Job& panel, Done done) { Submit(panel, std::move(done)); },
+          .abort = [this](JobId id) { Abort(id); },
+          .work = [this](CopyThreads::Work work) { copy_threads_->Run(std::move(work)); },
+          .ended =
+              [this](const PaneledJob& ended) {
+                {
+                  MutexLock lock(&mutex_);
+                  std::erase_if(paneled_, [&ended](const std::shared_ptr<PaneledJob>& one) {
+                    return one.get() == &ended;
+                  });
+                }
+                waker_->Wake();
+              }};
+}
+
+// False, and nothing is done, where the job fits into the staging area, or not into the memory.
+bool WorkerDevice::SubmitStreamed(const Job& job, Done& done) {
+  const absl::StatusOr<JobLayout> layout = LayOutJob(job.problem, JobErrand::PlacesOf(job));
+  if (!layout.ok() || layout->end > info_.memory_limit_bytes) return false;
+  if (CheckStaged(layout->staged_in_bytes() + layout->staged_out_bytes()).ok()) return false;
+  if (!JobErrand::CheckSources(job, *layout).ok()) return false;
+  const auto ended = [this](const StreamedJob& ended_job) {
+    {
+      MutexLock lock(&mutex_);
+      std::erase_if(streams_, [&ended_job](const std::shared_ptr<StreamedJob>& one) {
+        return one.get() == &ended_job;
+      });
+    }
+    StartStreamed();
+    waker_->Wake();
+  };
+  const auto submit = [this](const Job& inner, Done inner_done) {
+    Submit(inner, std::move(inner_done));
+  };
+  auto stream = std::make_shared<StreamedJob>(job, std::move(done), layout->end, memory_, clock_,
+                                              submit, ended);
+  {
+    MutexLock lock(&mutex_);
+    streams_waiting_.push_back(std::move(stream));
+  }
+  StartStreamed();
+  return true;
+}
+
+// Begins with the next one that there is memory for beside the others.
+void WorkerDevice::StartStreamed() {
+  std::shared_ptr<StreamedJob> next;
+  {
+    MutexLock lock(&mutex_);
+    if (streams_waiting_.empty()) return;
+    int64_t bytes = streams_waiting_.front()->bytes();
+    for (const std::shared_ptr<StreamedJob>& one : streams_) bytes += one->bytes();
+    const int64_t most = info_.memory_limit_bytes - memory_.capacity_bytes();
+    if (!streams_.empty() && bytes > most) return;
+    next = std::move(streams_waiting_.front());
+    streams_waiting_.pop_front();
+    streams_.push_back(next);
+  }
+  copy_threads_->Run([next = std::move(next)] { next->Start(); });
+}
+
+// The life of workers, one after the other.
+
+// The device as the canary sees it before anybody else does: on the device's own thread.
+class WorkerDevice::Checked final : public Device {
+ public:
+  explicit Checked(WorkerDevice& device) : device_(device) {}
+  const DeviceInfo& info() const override { return device_.info_; }
+  const DeviceProfile& profile() const override { return device_.profile_; }
+
+  void Submit(const Job& job, Done done) override {
+    std::unique_ptr<Errand> errand = device_.MakeJobErrand(job, std::move(done));
+    errand->submitted_ns = device_.clock_.NowNs();
+    if (errand->verdict) {
+      const absl::Status verdict = *errand->verdict;
+      device_.End(std::move(errand), verdict);
+      return;
+    }
+    {
+      MutexLock lock(&device_.mutex_);
+      if (device_.TakeRoom(*errand) == ErrandQueue::Room::kTaken) {
+        errand->begun_ns = errand->submitted_ns;
+        device_.BeginSmall(std::move(errand));
+      }
+    }
+    // Nothing else is under way, so there is room.
+    if (errand != nullptr) device_.End(std::move(errand), absl::InternalError("canary: no room"));
+    while (!device_.IsIdle()) {
+      const absl::Status status = device_.Step();
+      if (!status.ok()) device_.EndLost(std::string(status.message()));
+    }
+  }
+
+ private:
+  WorkerDevice& device_;
+};
+
+bool WorkerDevice::stopping() const {
+  MutexLock lock(&mutex_);
+  return stopping_;
+}
+
+pid_t WorkerDevice::worker_pid() const {
+  MutexLock lock(&mutex_);
+  return process_.pid();
+}
+
+void WorkerDevice::Run() {
+  constexpr size_t kLongestName = 15;
+  pthread_setname_np(pthread_self(), Concat("gemmd-", info_.name).substr(0, kLongestName).c_str());
+  const absl::Status started = StartWorker();
+  SetReadiness(started.ok()
+                   ? started
+                   : absl::UnavailableError(Concat("device: ", info_.name, " did not start: ",
+                                                   std::string(started.message()))));
+  {
+    MutexLock lock(&mutex_);
+    started_ = started;
+  }
+  bool is_alive = started.ok();
+  while (is_alive) {
+    const absl::Status end = Serve();
+    if (end.ok()) break;
+    is_alive = Restart(end);
+  }
+  EndWorker(is_alive ? kTimeToEndNs : 0);
+  while (!stopping()) {
+    WaitForEvent(kNoDeadlineNs);
+    RefuseWaiting();
+  }
+  RefuseWaiting();
+}
+
+// Errors: the reason for which the worker is of no more use. OK where all is done and the device
+// stops.
+absl::Status WorkerDevice::Serve() {
+  while (true) {
+    if (TakeRestartRequest()) return absl::CancelledError("an operator wants another worker");
+    RETURN_IF_ERROR(CheckCanaryIfDue());
+    BeginNext();
+    if (stopping() && IsFinished()) return absl::OkStatus();
+    RETURN_IF_ERROR(Step());
+  }
+}
+
+// Waits for one event and handles it.
+absl::Status WorkerDevice::Step() {
+  switch (WaitForEvent(kNoDeadlineNs)) {
+    case Event::kRecord: RETURN_IF_ERROR(TakeResults()); break;
+    case Event::kWoken:
+      if (!readiness().ok()) RefuseWaiting();
+      break;
+    case Event::kTime:
+      if (clock_.NowNs() - last_answer_ns_ > absl::ToInt64Nanoseconds(WarmMemory::kKeptFor)) {
+        results_.Cool();
+      }
+      break;
+  }
+  return CheckTime();
+}
+
+// Ends the worker, answers its errands and those that wait, and starts another one when that is
+// allowed. False where the device stops before.
+bool WorkerDevice::Restart(absl::Status reason) {
+  while (true) {
+    process_.Kill();
+    spin_until_ns_ = 0;
+    const bool is_gone = AwaitEnd(absl::ToInt64Nanoseconds(options_.time_to_tell));
+    const std::string why =
+        Concat(std::string(reason.message()), is_gone ? Concat(" (", end_, ")") : "");
+    if (absl::IsCancelled(reason)) restarts_.Forget();
+    const RestartPolicy::Pause pause = restarts_.Next(clock_.NowNs());
+    const std::string rest = absl::FormatDuration(absl::Nanoseconds(pause.ns));
+    {
+      MutexLock lock(&mutex_);
+      is_checking_ = false;
+    }
+    SetReadiness(absl::UnavailableError(
+        Concat("device: ", info_.name,
+               pause.is_rest ? Concat(" is out of service after too many starts, for ", rest, ": ")
+                             : " is starting again: ",
+               why)));
+    memory_.ledger().Lose();
+    EndLost(why);
+    RefuseWaiting();
+    // One that hangs in the driver may never die, and holds the GPU until then.
+    while (!is_gone && !AwaitEnd(kTimeToDieNs)) {
+      SetReadiness(absl::UnavailableError(
+          Concat("device: ", info_.name, " is out of service: its worker does not die: ", why)));
+      if (!Pause(restarts_.rest_ns())) return false;
+    }
+    if (!Pause(pause.ns)) return false;
+    {
+      MutexLock lock(&mutex_);
+      ++condition_.worker_restarts;
+    }
+    TakeRestartRequest();  // This is the one.
+    reason = StartWorker();
+    if (reason.ok()) {
+      SetReadiness(absl::OkStatus());
+      return true;
+    }
+  }
+}
+
+// Starts a worker. OK once it has its GPU and gave the right products.
+absl::Status WorkerDevice::StartWorker() {
+  if (!waker_->is_open()) return absl::ResourceExhaustedError("no file descriptor is left");
+  if (staging_ == nullptr) {
+    ASSIGN_OR_RETURN(std::shared_ptr<StagingArea> staging,
+                     StagingArea::Create(options_.staging_bytes, waker_, options_.poisons_freed));
+    MutexLock lock(&mutex_);
+    staging_ = std::move(staging);
+    condition_.staging_bytes = staging_->bytes();
+  }
+  ASSIGN_OR_RETURN(WorkerProcess process,
+                   WorkerProcess::Start(options_.command, staging_->descriptor()));
+  {
+    MutexLock lock(&mutex_);
+    process_ = std::move(process);
+  }
+  RETURN_IF_ERROR(Greet());
+  if (!is_measured_) RETURN_IF_ERROR(Measure());
+  is_measured_ = true;
+  return CheckCanary();
+}
+
+absl::Status WorkerDevice::CheckCanary() {
+  Checked checked(*this);
+  absl::Status canary = RunCanary(checked, options_.canary_timeout);
+  next_canary_ns_ = clock_.NowNs() + absl::ToInt64Nanoseconds(options_.canary_interval);
+  MutexLock lock(&mutex_);
+  ++(canary.ok() ? condition_.canaries_passed : condition_.canaries_failed);
+  return canary;
+}
+
+// Lets nothing begin once it is due, and gives it once nothing is under way.
+// Errors: as RunCanary. The worker is then of no more use.
+absl::Status WorkerDevice::CheckCanaryIfDue() {
+  if (clock_.NowNs() < next_canary_ns_) return absl::OkStatus();
+  {
+    MutexLock lock(&mutex_);
+    is_checking_ = !stopping_;
+    if (stopping_) return absl::OkStatus();
+  }
+  if (!IsIdle()) return absl::OkStatus();
+  absl::Status canary = CheckCanary();
+  MutexLock lock(&mutex_);
+  is_checking_ = false;
+  return canary;
+}
+
+bool WorkerDevice::TakeRestartRequest() {
+  MutexLock lock(&mutex_);
+  return std::exchange(is_restart_asked_, false);
+}
+
+absl::Status WorkerDevice::RestartWorker() {
+  {
+    MutexLock lock(&mutex_);
+    if (!started_.has_value() || !started_->ok()) {
+      return absl::FailedPreconditionError(
+          Concat("device: ", info_.name, " did not start with the server"));
+    }
+    is_restart_asked_ = true;
+  }
+  waker_->Wake();
+  return absl::OkStatus();
+}
+
+absl::Status WorkerDevice::Greet() {
+  ASSIGN_OR_RETURN(const Packet packet, AwaitPacket(options_.start_timeout));
+  ASSIGN_OR_RETURN(const Hello hello, ParseRecord<Hello>(packet));
+  RETURN_IF_ERROR(hello.status.get());
+  if (hello.catalog != CatalogFingerprint()) {
+    return absl::FailedPreconditionError(
+        GotWant("worker-binary", Concat(options_.command.binary, " with other kernels"),
+                "one of the same build as gemmd"));
+  }
+  if (is_measured_) return absl::OkStatus();
+  return Describe(hello);
+}
+
+absl::Status WorkerDevice::Describe(const Hello& hello) {
+  bool is_known = false;
+  for (const mma::Chip chip : mma::kAllChips) {
+    if (mma::CapabilityOf(chip) != hello.capability) continue;
+    profile_.target = {
+        .kind = DeviceKind::kCuda, .chip = chip, .multiprocessors = hello.multiprocessors};
+    is_known = true;
+  }
+  if (!is_known) {
+    return absl::UnimplementedError(
+        GotWant("compute capability", Concat(hello.capability), "a chip with tensor cores"));
+  }
+  info_.description = hello.description.view();
+  info_.chip = mma::NameOf(profile_.target.chip);
+  info_.multiprocessors = hello.multiprocessors;
+  info_.memory_bytes = hello.memory_bytes;
+  info_.memory_limit_bytes = hello.memory_limit_bytes;
+  memory_.ledger().SetCapacity(hello.tensor_limit_bytes);
+  info_.clock_khz = hello.clock_khz;
+  info_.memory_clock_khz = hello.memory_clock_khz;
+  info_.driver = VersionText(hello.driver_version);
+  info_.runtime = VersionText(hello.runtime_version);
+  info_.pci_bus_id = hello.pci_bus_id.view();
+  info_.is_confined = hello.is_confined != 0;
+  info_.confinement = hello.confinement.view();
+  info_.unconfined = hello.unconfined.view();
+  return absl::OkStatus();
+}
+
+absl::Status WorkerDevice::Measure() {
+  RETURN_IF_ERROR(SendRecord(process_.socket(), MeasureRequest()));
+  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
+  GpuRates rates;
+  while (rates.kernel_rates.size() < kernels.size()) {
+    ASSIGN_OR_RETURN(const Packet packet, AwaitPacket(options_.start_timeout));
+    ASSIGN_OR_RETURN(const RatesPart part, ParseRecord<RatesPart>(packet));
+    RETURN_IF_ERROR(AppendRates(part, kernels.size(), rates));
+  }
+  profile_.kernel_rates = std::move(rates.kernel_rates);
+  profile_.memory_bytes_per_second = rates.memory_bytes_per_second;
+  profile_.copied_bytes_per_second = rates.copied_bytes_per_second;
+  // An engine is as fast as its fastest kernel; the kernels of an engine lie together.
+  for (const Kernel& kernel : kernels) {
+    const double rate = profile_.kernel_rates[kernel.position];
+    if (!(rate > 0)) continue;
+    if (profile_.rates.empty() || profile_.rates.back().engine != kernel.engine) {
+      profile_.rates.push_back({std::string(kernel.engine), rate});
+    }
+    EngineRate& engine = profile_.rates.back();
+    engine.operations_per_second = std::max(engine.operations_per_second, rate);
+  }
+  return absl::OkStatus();
+}
+
+// Lets the worker end by itself, for so long.
+void WorkerDevice::EndWorker(int64_t patience_ns) {
+  if (AwaitEnd(patience_ns)) return;
+  process_.Kill();
+  AwaitEnd(kTimeToDieNs);
+}
+
+// Waits until the process has ended; false where it does not within the time.
+bool WorkerDevice::AwaitEnd(int64_t patience_ns) {
+  const int64_t until_ns = clock_.NowNs() + patience_ns;
+  {
+    MutexLock lock(&mutex_);
+    process_.CloseSocket();
+  }
+  while (true) {
+    {
+      MutexLock lock(&mutex_);
+      const std::optional<std::string> end = process_.TryReap();
+      if (end) end_ = *end;
+      if (end) return true;
+    }
+    const int64_t now_ns = clock_.NowNs();
+    if (now_ns >= until_ns) return false;
+    WaitForEvent(now_ns + kReapIntervalNs);
+    if (!readiness().ok()) RefuseWaiting();
+  }
+}
+
+// Errors: DeadlineExceeded where the worker sends nothing in time; Unavailable where it is gone or
+// the device stops.
+absl::StatusOr<Packet> WorkerDevice::AwaitPacket(absl::Duration timeout) {
+  const int64_t until_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(timeout);
+  while (clock_.NowNs() < until_ns) {
+    const Event event = WaitForEvent(until_ns);
+    if (event == Event::kWoken) RefuseWaiting();
+    if (stopping()) return absl::UnavailableError("stopping");
+    if (event != Event::kRecord) continue;
+    Packet packet;
+    RETURN_IF_ERROR(ReceivePacket(process_.socket(), /*should_wait=*/false, packet));
+    return packet;
+  }
+  return absl::DeadlineExceededError(
+      Concat("the worker said nothing for ", absl::FormatDuration(timeout)));
+}
+
+// False where the device stops meanwhile. An operator's wish for a worker ends it.
+bool WorkerDevice::Pause(int64_t pause_ns) {
+  const int64_t until_ns = clock_.NowNs() + pause_ns;
+  while (!stopping()) {
+    bool is_over = clock_.NowNs() >= until_ns;
+    if (TakeRestartRequest()) {
+      restarts_.Forget();
+      is_over = true;
+    }
+    if (is_over) return true;
+    WaitForEvent(until_ns);
+    RefuseWaiting();
+  }
+  return false;
 }
 
 }  // namespace gemmd

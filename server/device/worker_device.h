@@ -26,17 +26,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/crossing/protocol.h"
-#include "server/device/copy_threads.h"
 #include "server/device/device.h"
 #include "server/device/errand.h"
-#include "server/device/errand_queue.h"
-#include "server/device/paneled_job.h"
-#include "server/device/restart_policy.h"
-#include "server/device/result_stamps.h"
+#include "server/device/held_bytes.h"
+#include "server/device/large_job.h"
 #include "server/device/staging_area.h"
-#include "server/device/streamed_job.h"
-#include "server/device/waker.h"
-#include "server/device/warm_memory.h"
 #include "server/device/worker_memory.h"
 #include "server/device/worker_process.h"
 #include "server/system/clock.h"
@@ -50,7 +44,7 @@ struct WorkerDeviceOptions {
   // The length of the staging area. Two thirds are for the operands and results of jobs under way;
   // larger jobs go through it in parts, and those that are larger than the GPU's memory in panels.
   int64_t staging_bytes = int64_t{768} << 20;
-  bool poisons_freed = false;  // Memory of the host: server/device/poison.h.
+  bool poisons_freed = false;  // Memory of the host: server/device/held_bytes.h.
   int copy_threads = CopyThreads::DefaultThreads();
   absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has its GPU.
   absl::Duration canary_timeout = absl::Seconds(10);
@@ -102,7 +96,7 @@ class WorkerDevice final : public Device {
   static constexpr int kDepth = 24;
   static constexpr int kMemoryErrands = static_cast<int>(kMostInFlight) - kDepth;
 
-  // Large jobs (worker_device_large.cc).
+  // Large jobs.
   absl::Status CheckStaged(int64_t bytes) const;
   absl::Status Fits(const Problem& problem, const JobPlaces& places, const Kernel* kernel,
                     int64_t most_bytes) const;
@@ -131,7 +125,7 @@ class WorkerDevice final : public Device {
   bool IsIdle() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsFinished() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Answers (worker_device_answers.cc).
+  // Answers.
   absl::Status TakeResults() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status TakeAnswer(const Result& result) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckTimes(const Errand& errand, const Result& result) const;

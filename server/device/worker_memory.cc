@@ -1,15 +1,326 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/device/worker_memory.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "kernels/status_macros.h"
+#include "kernels/text.h"
 #include "server/crossing/protocol.h"
-#include "server/device/compress_errand.h"
-#include "server/device/memory_errand.h"
 
 namespace gemmd {
+
+void BlockLedger::SetCapacity(int64_t bytes) {
+  MutexLock lock(&mutex_);
+  capacity_bytes_ = bytes;
+}
+
+int64_t BlockLedger::capacity_bytes() const {
+  MutexLock lock(&mutex_);
+  return capacity_bytes_;
+}
+
+int64_t BlockLedger::used_bytes() const {
+  MutexLock lock(&mutex_);
+  return used_bytes_;
+}
+
+absl::StatusOr<DeviceBlock> BlockLedger::Add(int64_t bytes, bool is_scratch) {
+  if (bytes <= 0) return absl::InvalidArgumentError(GotWant("bytes", Concat(bytes), "1 or more"));
+  MutexLock lock(&mutex_);
+  const int64_t left = capacity_bytes_ - used_bytes_;
+  if (!is_scratch && (bytes > left || BlockBytes(bytes) > left)) {
+    return absl::ResourceExhaustedError(GotWant("device memory",
+                                                Concat("a block of ", bytes, " bytes"),
+                                                Concat("at most ", left, ", which are free of ",
+                                                       capacity_bytes_, " (--gpu-tensor-bytes)")));
+  }
+  blocks_[++last_] = {.bytes = bytes, .is_scratch = is_scratch};
+  if (!is_scratch) used_bytes_ += BlockBytes(bytes);
+  return last_;
+}
+
+bool BlockLedger::Remove(DeviceBlock block) {
+  MutexLock lock(&mutex_);
+  const auto found = blocks_.find(block);
+  if (found == blocks_.end()) return false;
+  if (!found->second.is_scratch) used_bytes_ -= BlockBytes(found->second.bytes);
+  blocks_.erase(found);
+  return true;
+}
+
+absl::Status BlockLedger::Check(DeviceBlock block, int64_t offset, int64_t bytes) const {
+  MutexLock lock(&mutex_);
+  if (block != 0 && block <= last_lost_) {
+    return absl::FailedPreconditionError(
+        "tensor lost: the worker that had it in the memory of its GPU was replaced");
+  }
+  const auto found = blocks_.find(block);
+  if (found == blocks_.end()) {
+    return absl::InvalidArgumentError(GotWant("block", Concat(block), "one that is there"));
+  }
+  return CheckRange("block", offset, bytes, found->second.bytes);
+}
+
+void BlockLedger::Lose() {
+  MutexLock lock(&mutex_);
+  blocks_.clear();
+  used_bytes_ = 0;
+  last_lost_ = last_;
+  ++generation_;
+}
+
+uint64_t BlockLedger::generation() const {
+  MutexLock lock(&mutex_);
+  return generation_;
+}
+
 namespace {
+
+// A request with which nothing is copied: to take a block, or to give it back.
+class BlockErrand final : public Errand {
+ public:
+  using Done = absl::AnyInvocable<void(absl::Status) &&>;
+  BlockErrand(const MemoryRequest& request, Done done);
+
+  absl::Status Send(int socket) const override;
+  void End(const absl::Status& status, const Times& times) override;
+
+ private:
+  const MemoryRequest request_;
+  Done done_;
+};
+
+// The chunks of one Write or Read end together.
+class Transfer {
+ public:
+  using Done = absl::AnyInvocable<void(absl::Status) &&>;
+  Transfer(int64_t chunks, Done done) : left_(chunks), done_(std::move(done)) {}
+
+  // One of them has ended. Threads: any.
+  void EndOne(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  Mutex mutex_;
+  int64_t left_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  Done done_;
+};
+
+// A chunk of it.
+class CopyErrand final : public Errand {
+ public:
+  // To the block.
+  CopyErrand(const MemoryRequest& request, std::vector<Piece> pieces,
+             std::shared_ptr<Transfer> transfer);
+  // From it.
+  CopyErrand(const MemoryRequest& request, absl::Span<std::byte> to,
+             std::shared_ptr<Transfer> transfer);
+
+  std::vector<CopiedBytes> CopiesIn() const override;
+  absl::Status Send(int socket) const override;
+  absl::Span<std::byte> written() const override;
+  absl::Status PlaceResult(std::vector<CopiedBytes>& copies) override;
+  void End(const absl::Status& status, const Times& times) override;
+
+ private:
+  MemoryRequest request_;
+  std::vector<Piece> pieces_;
+  absl::Span<std::byte> to_;
+  std::shared_ptr<Transfer> transfer_;
+};
+
+// Each Write and Read has a number of its own: its block can be in two of them.
+uint64_t GroupOf(const Transfer& transfer) { return reinterpret_cast<uintptr_t>(&transfer); }
+
+// At 5 GB/s, as a slow link has.
+int64_t PredictedNs(int64_t bytes) { return bytes / 5; }
+
+BlockErrand::BlockErrand(const MemoryRequest& request, Done done)
+    : Errand(Kind::kMemory), request_(request), done_(std::move(done)) {
+  if (request.action == MemoryAction::kFree) {
+    uses.push_back({.block = request.block, .is_write = true});
+  }
+}
+
+absl::Status BlockErrand::Send(int socket) const {
+  MemoryRequest request = request_;
+  request.id = id;
+  request.slot = slot;
+  return SendRecord(socket, request);
+}
+
+void BlockErrand::End(const absl::Status& status, const Times&) { std::move(done_)(status); }
+
+void Transfer::EndOne(const absl::Status& status) {
+  absl::Status end;
+  {
+    MutexLock lock(&mutex_);
+    status_.Update(status);
+    if (--left_ > 0) return;
+    end = status_;
+  }
+  std::move(done_)(end);
+}
+
+CopyErrand::CopyErrand(const MemoryRequest& request, std::vector<Piece> pieces,
+                       std::shared_ptr<Transfer> transfer)
+    : Errand(Kind::kMemory),
+      request_(request),
+      pieces_(std::move(pieces)),
+      transfer_(std::move(transfer)) {
+  in_bytes = request.bytes;
+  predicted_ns = PredictedNs(request.bytes);
+  uses.push_back({.block = request.block, .is_write = true});
+  group = GroupOf(*transfer_);
+}
+
+CopyErrand::CopyErrand(const MemoryRequest& request, absl::Span<std::byte> to,
+                       std::shared_ptr<Transfer> transfer)
+    : Errand(Kind::kMemory), request_(request), to_(to), transfer_(std::move(transfer)) {
+  out_bytes = request.bytes;
+  predicted_ns = PredictedNs(request.bytes);
+  uses.push_back({.block = request.block});
+  group = GroupOf(*transfer_);
+}
+
+std::vector<CopiedBytes> CopyErrand::CopiesIn() const {
+  std::vector<CopiedBytes> copies;
+  std::byte* to = in.bytes().data();
+  for (const Piece& piece : pieces_) {
+    copies.push_back({.to = to, .from = piece.data(), .bytes = piece.size()});
+    to += piece.size();
+  }
+  return copies;
+}
+
+absl::Status CopyErrand::Send(int socket) const {
+  MemoryRequest request = request_;
+  request.id = id;
+  request.slot = slot;
+  request.staged = pieces_.empty() ? out.offset() : in.offset();
+  return SendRecord(socket, request);
+}
+
+absl::Span<std::byte> CopyErrand::written() const { return out.bytes(); }
+
+absl::Status CopyErrand::PlaceResult(std::vector<CopiedBytes>& copies) {
+  if (!to_.empty())
+    copies.push_back({.to = to_.data(), .from = out.bytes().data(), .bytes = to_.size()});
+  return absl::OkStatus();
+}
+
+void CopyErrand::End(const absl::Status& status, const Times&) { transfer_->EndOne(status); }
+
+// The errands of a Write or a Read of the range, in chunks of at most so many bytes.
+std::vector<std::unique_ptr<Errand>> WriteErrands(DeviceBlock block, int64_t offset,
+                                                  const std::vector<Piece>& pieces,
+                                                  int64_t chunk_bytes, Transfer::Done done) {
+  int64_t left = 0;
+  for (const Piece& piece : pieces) left += static_cast<int64_t>(piece.size());
+  auto transfer = std::make_shared<Transfer>((left - 1) / chunk_bytes + 1, std::move(done));
+  std::vector<std::unique_ptr<Errand>> errands;
+  size_t index = 0;
+  size_t at = 0;  // In the piece.
+  while (left > 0) {
+    MemoryRequest request;
+    request.action = MemoryAction::kWrite;
+    request.block = block;
+    request.offset = offset;
+    request.bytes = std::min(left, chunk_bytes);
+    std::vector<Piece> chunk;
+    for (auto missing = static_cast<size_t>(request.bytes); missing > 0;) {
+      const Piece part = pieces[index].subspan(at, missing);
+      if (!part.empty()) chunk.push_back(part);
+      missing -= part.size();
+      at += part.size();
+      if (at < pieces[index].size()) continue;
+      ++index;
+      at = 0;
+    }
+    offset += request.bytes;
+    left -= request.bytes;
+    errands.push_back(std::make_unique<CopyErrand>(request, std::move(chunk), transfer));
+  }
+  return errands;
+}
+
+std::vector<std::unique_ptr<Errand>> ReadErrands(DeviceBlock block, int64_t offset,
+                                                 absl::Span<std::byte> to, int64_t chunk_bytes,
+                                                 Transfer::Done done) {
+  const auto all = static_cast<int64_t>(to.size());
+  auto transfer = std::make_shared<Transfer>((all - 1) / chunk_bytes + 1, std::move(done));
+  std::vector<std::unique_ptr<Errand>> errands;
+  for (int64_t at = 0; at < all; at += chunk_bytes) {
+    MemoryRequest request;
+    request.action = MemoryAction::kRead;
+    request.block = block;
+    request.offset = offset + at;
+    request.bytes = std::min(chunk_bytes, all - at);
+    const absl::Span<std::byte> part =
+        to.subspan(static_cast<size_t>(at), static_cast<size_t>(request.bytes));
+    errands.push_back(std::make_unique<CopyErrand>(request, part, transfer));
+  }
+  return errands;
+}
+
+// A compression of some lines as a request to a worker.
+class CompressErrand final : public Errand {
+ public:
+  // `bytes` are those of the task.
+  CompressErrand(const CompressTask& task, const CompressBytes& bytes,
+                 DeviceMemory::CompressDone done);
+
+  absl::Status Send(int socket) const override;
+  absl::Span<std::byte> written() const override;
+  absl::Status PlaceResult(std::vector<CopiedBytes>& copies) override;
+  void End(const absl::Status& status, const Times& times) override;
+
+ private:
+  const CompressTask task_;
+  DeviceMemory::CompressDone done_;
+  BadGroup bad_ = kNoBadGroup;
+};
+
+// At 200 GB/s of what is read: magnitudes are compared in f64.
+int64_t PredictedNs(const CompressTask& task) {
+  return (task.end_line - task.first_line) * task.dense.line_stride_bytes() / 200;
+}
+
+CompressErrand::CompressErrand(const CompressTask& task, const CompressBytes& bytes,
+                               DeviceMemory::CompressDone done)
+    : Errand(Kind::kMemory), task_(task), done_(std::move(done)) {
+  out_bytes = kJobAlignment;
+  predicted_ns = PredictedNs(task);
+  uses.push_back({.block = task.result_block, .is_write = true});
+  uses.push_back({.block = task.dense_block});
+  const bool is_other_mask = bytes.mask > 0 && task.mask_block != task.dense_block;
+  if (is_other_mask) uses.push_back({.block = task.mask_block});
+}
+
+absl::Status CompressErrand::Send(int socket) const {
+  CompressRequest request;
+  request.id = id;
+  request.slot = slot;
+  request.task = task_;
+  request.predicted_ns = predicted_ns;
+  request.staged = out.offset();
+  return SendRecord(socket, request);
+}
+
+absl::Span<std::byte> CompressErrand::written() const { return out.bytes().first(sizeof(bad_)); }
+
+absl::Status CompressErrand::PlaceResult(std::vector<CopiedBytes>&) {
+  std::memcpy(&bad_, written().data(), sizeof(bad_));
+  // No group is bad for nothing: what was cleared before was not written.
+  if (bad_ == 0) return absl::InternalError("compress: the worker did not tell how it ended");
+  return absl::OkStatus();
+}
+
+void CompressErrand::End(const absl::Status& status, const Times&) {
+  std::move(done_)(status.ok() ? absl::StatusOr<BadGroup>(bad_) : status);
+}
 
 // What takes memory and what gives it back keep their order: no block has this number.
 constexpr BlockUse kAnyMemory = {.block = 0, .is_write = true};

@@ -20,6 +20,7 @@
 #include "server/system/processors.h"
 
 namespace gemmd {
+
 namespace {
 
 absl::Status Failed(std::string_view what, int error) {

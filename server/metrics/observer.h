@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/device/served_device.h"
+#include "server/device/device.h"
 #include "server/metrics/gpu_sampler.h"
 #include "server/metrics/handler_times.h"
 #include "server/scheduling/admission.h"

@@ -14,7 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "server/device/served_device.h"
+#include "server/device/device.h"
 #include "server/scheduling/incidents.h"
 #include "server/scheduling/product.h"
 #include "server/scheduling/scheduler.h"

@@ -7,7 +7,7 @@
 
 #include "kernels/catalog.h"
 #include "kernels/select.h"
-#include "server/device/canary.h"
+#include "server/device/device.h"
 #include "server/scheduling/answer_checker.h"
 #include "server/system/log.h"
 

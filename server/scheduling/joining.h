@@ -10,7 +10,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "server/device/job.h"
-#include "server/device/joined_job.h"
 
 namespace gemmd {
 

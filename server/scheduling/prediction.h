@@ -17,7 +17,7 @@
 #include "absl/types/span.h"
 #include "kernels/kernel.h"
 #include "kernels/problem.h"
-#include "server/device/served_device.h"
+#include "server/device/device.h"
 
 namespace gemmd {
 

@@ -14,7 +14,7 @@
 #include "absl/functional/any_invocable.h"
 #include "kernels/problem.h"
 #include "kernels/select.h"
-#include "server/device/served_device.h"
+#include "server/device/device.h"
 #include "server/scheduling/flow.h"
 #include "server/scheduling/scheduler.h"
 #include "server/scheduling/stats.h"

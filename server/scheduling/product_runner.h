@@ -14,7 +14,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "server/device/served_device.h"
+#include "server/device/device.h"
 #include "server/scheduling/admission.h"
 #include "server/scheduling/answer_checker.h"
 #include "server/scheduling/incidents.h"

@@ -25,7 +25,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "server/device/device_memory.h"
 #include "server/device/job.h"
 #include "server/store/account.h"
 #include "server/system/mutex.h"

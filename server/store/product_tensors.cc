@@ -7,7 +7,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/device/joined_job.h"
+#include "server/device/job.h"
 
 namespace gemmd {
 

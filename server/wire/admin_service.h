@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "server/device/served_device.h"
+#include "server/device/device.h"
 #include "server/metrics/handler_times.h"
 #include "server/scheduling/incidents.h"
 #include "server/scheduling/product_runner.h"

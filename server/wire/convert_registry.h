@@ -10,7 +10,7 @@
 #include "gemmd/v1/registry.pb.h"
 #include "kernels/kernel.h"
 #include "kernels/select.h"
-#include "server/device/served_device.h"
+#include "server/device/device.h"
 #include "server/scheduling/scheduler.h"
 #include "server/wire/listing.h"
 

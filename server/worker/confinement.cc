@@ -1,14 +1,265 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/worker/confinement.h"
 
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/worker/call_filter.h"
-#include "server/worker/file_rules.h"
+#include "server/system/file_descriptor.h"
+
+// LeakSanitizer stops the threads of its own process with ptrace when that ends.
+#if defined(__SANITIZE_ADDRESS__)
+#define GEMMD_NEEDS_PTRACE 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GEMMD_NEEDS_PTRACE 1
+#endif
+#endif
 
 namespace gemmd {
 namespace {
+
+// What a worker may change outside of itself, by landlock: nothing but what it is given.
+
+// linux/landlock.h of Debian 12 knows only the first of its versions, so these are written here.
+constexpr int kCreateRuleset = 444;
+constexpr int kAddRule = 445;
+constexpr int kRestrictSelf = 446;
+constexpr uint32_t kAskVersion = 1;
+constexpr uint32_t kRuleOfPath = 1;
+
+// Rights of files: writing, removing and making of all kinds, but neither reading nor execution.
+constexpr uint64_t kWriteFile = uint64_t{1} << 1;
+constexpr uint64_t kRemoveAndMake = 0x1ff0;        // Bits 4 to 12.
+constexpr uint64_t kRefer = uint64_t{1} << 13;     // To move and link between folders, from 2 on.
+constexpr uint64_t kTruncate = uint64_t{1} << 14;  // From 3 on.
+constexpr uint64_t kBindAndConnectTcp = 3;         // From 4 on.
+constexpr uint64_t kSignal = 2;                    // From 6 on.
+
+struct Ruleset {
+  uint64_t files = 0;
+  uint64_t network = 0;
+  uint64_t scopes = 0;
+};
+
+struct [[gnu::packed]] PathRule {
+  uint64_t allowed = 0;
+  int32_t folder = -1;
+};
+
+Ruleset RulesetOf(int version) {
+  Ruleset rules = {.files = kWriteFile | kRemoveAndMake};
+  if (version >= 2) rules.files |= kRefer;
+  if (version >= 3) rules.files |= kTruncate;
+  if (version >= 4) rules.network = kBindAndConnectTcp;
+  if (version >= 6) rules.scopes = kSignal;
+  return rules;
+}
+
+// As much of Ruleset as the version has; older kernels take no more.
+size_t SizeOf(int version) {
+  if (version >= 6) return sizeof(Ruleset);
+  return version >= 4 ? 2 * sizeof(uint64_t) : sizeof(uint64_t);
+}
+
+absl::Status Failed(std::string_view what) {
+  return absl::UnavailableError(Concat("landlock: ", what, ": ", strerror(errno)));
+}
+
+absl::Status Allow(int ruleset, const std::string& path, uint64_t rights) {
+  const FileDescriptor file(open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (!file.is_open()) return absl::OkStatus();
+  struct stat status = {};
+  if (fstat(file.get(), &status) != 0) return Failed(path);
+  if (!S_ISDIR(status.st_mode)) rights &= kWriteFile | kTruncate;
+  const PathRule rule = {.allowed = rights, .folder = file.get()};
+  return syscall(kAddRule, ruleset, kRuleOfPath, &rule, 0) == 0 ? absl::OkStatus() : Failed(path);
+}
+
+// Returns the version of landlock. Errors: Unimplemented where the kernel has none, Unavailable
+// where it does not take the rules; the process has all of its rights then.
+absl::StatusOr<int> LimitWriting(const std::vector<std::string>& writable) {
+  const auto version = static_cast<int>(syscall(kCreateRuleset, nullptr, 0, kAskVersion));
+  if (version < 1) return absl::UnimplementedError("landlock: the kernel has none");
+  const Ruleset rules = RulesetOf(version);
+  const FileDescriptor ruleset(
+      static_cast<int>(syscall(kCreateRuleset, &rules, SizeOf(version), 0)));
+  if (!ruleset.is_open()) return Failed("rules");
+  for (const std::string& path : writable) {
+    RETURN_IF_ERROR(Allow(ruleset.get(), path, rules.files));
+  }
+  // Without this, only processes with privileges may limit themselves.
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Failed("no_new_privs");
+  if (syscall(kRestrictSelf, ruleset.get(), 0) != 0) return Failed("limits");
+  return version;
+}
+
+// What a worker may not ask of the kernel once it has its GPU, by seccomp: a list of what no GPU's
+// worker needs, because what the driver needs differs from one release to the next and is written
+// down nowhere.
+
+#if defined(__x86_64__)
+constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
+#elif defined(__aarch64__)
+constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
+#else
+constexpr uint32_t kArchitecture = 0;
+#endif
+
+// Calls of the x32 form of x86-64, which go by other numbers.
+constexpr uint32_t kX32 = 0x40000000;
+
+// Calls that the headers of Linux 6.1 may not name have their number, the same on all processors.
+constexpr int kRefused[] = {
+    // Other programs.
+    SYS_execve,
+    SYS_execveat,
+// Other processes.
+#ifndef GEMMD_NEEDS_PTRACE
+    SYS_ptrace,
+#endif
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_pidfd_getfd,
+    SYS_kcmp,
+    // Another view of the files.
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_chroot,
+    SYS_open_tree,
+    SYS_move_mount,
+    SYS_fsopen,
+    SYS_fsconfig,
+    SYS_fsmount,
+    SYS_fspick,
+    442,  // mount_setattr
+    SYS_unshare,
+    SYS_setns,
+    SYS_open_by_handle_at,
+    SYS_quotactl,
+    443,  // quotactl_fd
+    SYS_fanotify_init,
+    // The kernel itself.
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_userfaultfd,
+    SYS_io_uring_setup,
+    SYS_io_uring_enter,
+    SYS_io_uring_register,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_kexec_load,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_keyctl,
+    SYS_syslog,
+    // The machine.
+    SYS_reboot,
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_acct,
+    SYS_settimeofday,
+    SYS_clock_settime,
+    SYS_adjtimex,
+    SYS_clock_adjtime,
+    SYS_sethostname,
+    SYS_setdomainname,
+#ifdef SYS_kexec_file_load
+    SYS_kexec_file_load,
+#endif
+#ifdef SYS_iopl
+    SYS_iopl,
+    SYS_ioperm,
+#endif
+};
+
+// A program for the kernel's filter machine: it has one number at a time, and jumps forward only.
+class Filter {
+ public:
+  void Load(size_t offset) {
+    Add(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset)));
+  }
+  void Answer(uint32_t action) { Add(BPF_STMT(BPF_RET | BPF_K, action)); }
+  // Skips the next instruction where the number is this one, or so many where it is not.
+  void SkipOneIf(uint32_t value) { Add(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 1, 0)); }
+  void SkipUnless(uint32_t value, uint8_t instructions) {
+    Add(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, instructions));
+  }
+  void SkipOneIfLess(uint32_t value) { Add(BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, value, 0, 1)); }
+
+  sock_fprog program() {
+    return {.len = static_cast<uint16_t>(instructions_.size()), .filter = instructions_.data()};
+  }
+
+ private:
+  void Add(const sock_filter& instruction) { instructions_.push_back(instruction); }
+
+  std::vector<sock_filter> instructions_;
+};
+
+constexpr uint32_t kRefusal = SECCOMP_RET_ERRNO | EPERM;
+
+Filter MakeFilter() {
+  Filter filter;
+  filter.Load(offsetof(seccomp_data, arch));
+  filter.SkipOneIf(kArchitecture);
+  filter.Answer(kRefusal);
+  filter.Load(offsetof(seccomp_data, nr));
+  filter.SkipOneIfLess(kX32);
+  filter.Answer(kRefusal);
+  for (const int call : kRefused) {
+    filter.SkipUnless(static_cast<uint32_t>(call), 1);
+    filter.Answer(kRefusal);
+  }
+  for (const int call : {SYS_socket, SYS_socketpair}) {
+    filter.SkipUnless(static_cast<uint32_t>(call), 4);
+    filter.Load(offsetof(seccomp_data, args));  // The family, on little-endian processors.
+    filter.SkipOneIf(AF_UNIX);
+    filter.Answer(kRefusal);
+    filter.Answer(SECCOMP_RET_ALLOW);
+  }
+  filter.Answer(SECCOMP_RET_ALLOW);
+  return filter;
+}
+
+// Errors: Unimplemented on processors of other instruction sets; Unavailable where the kernel does
+// not take the filter; the process has all of its rights then.
+absl::Status FilterCalls() {
+  if (kArchitecture == 0) {
+    return absl::UnimplementedError("seccomp: this processor's calls are not known");
+  }
+  // Without this, only processes with privileges may have a filter.
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
+    return absl::UnavailableError(Concat("no_new_privs: ", strerror(errno)));
+  }
+  Filter filter = MakeFilter();
+  sock_fprog program = filter.program();
+  // The driver has threads of its own by now, and all of them get the filter or none does.
+  if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) != 0) {
+    return absl::UnavailableError(Concat("seccomp: ", strerror(errno)));
+  }
+  return absl::OkStatus();
+}
 
 void AddToList(std::string& list, std::string_view word) {
   list += Concat(list.empty() ? "" : ", ", word);

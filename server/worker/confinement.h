@@ -12,10 +12,17 @@ namespace gemmd {
 
 class Confinement {
  public:
-  // Before the first thread: nothing outside of `writable` can be changed.
+  // Before the first thread, by landlock: this thread, and those that it starts, may write, make
+  // and remove files in these folders (or write these files) only; what there is not of them is
+  // left out. Reading is as before. Where the kernel knows how, they may neither use TCP nor signal
+  // other processes.
   void LimitFiles(const std::vector<std::string>& writable);
-  // Once the GPU is open: refuses what FilterCalls names. What the process holds, operands among
-  // it, is in no core dump, and other processes of the same user cannot read it.
+  // Once the GPU is open, by seccomp: every thread of the process gets EPERM for other programs
+  // (execve), other processes (ptrace, process_vm_readv), sockets that are not of AF_UNIX,
+  // namespaces, mounts, kernel modules, keys, BPF, performance events, io_uring, clocks and their
+  // like. The threads that there are keep their other rights, and children have no more. What the
+  // process holds, operands among it, is in no core dump, and other processes of the same user
+  // cannot read it.
   void LimitCalls();
 
   // For people: "seccomp, landlock 7"; empty where there is none.

@@ -3,12 +3,101 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <numeric>
 #include <utility>
+#include <vector>
 
+#include "kernels/catalog.h"
 #include "kernels/kernel.h"
 #include "kernels/status_macros.h"
+#include "kernels/text.h"
 
 namespace gemmd {
+namespace {
+
+using Axis = GpuPanels::Axis;
+
+// Two panels are queued ahead; together they end well within 50 ms.
+constexpr int64_t kMostNs = 10'000'000;
+
+constexpr int64_t kAlignment = 256;  // Bytes: kJobAlignment.
+
+// The nearest multiple of the granule, at least one.
+int64_t StepOf(int64_t extent, int64_t parts, int64_t granule) {
+  const int64_t wanted = (extent - 1) / parts + 1;
+  return std::min(extent, std::max<int64_t>(1, (wanted + granule / 2) / granule) * granule);
+}
+
+// How many matrices further on a matrix is aligned as the first one is.
+int64_t BatchGranule(const Problem& problem) {
+  const auto is_aligned = [](const MatrixLayout& layout) {
+    return layout.batch_stride_bytes % kAlignment == 0;
+  };
+  const bool are_aligned =
+      is_aligned(problem.d) && (!problem.has_c() || is_aligned(problem.c)) &&
+      (!problem.has_product() || (is_aligned(problem.a) && is_aligned(problem.b)));
+  return are_aligned ? 1 : kAlignment;
+}
+
+// So many lines of any length are aligned, and so many elements of each type that is there. Tiles
+// of kernels divide it.
+int64_t MatrixGranule(const Problem& problem) {
+  int64_t granule = kAlignment;
+  const auto heed = [&](ElementType type) {
+    granule = std::lcm(granule, 8 * kAlignment / std::gcd(8 * kAlignment, BitsOf(type)));
+  };
+  heed(problem.d.type);
+  if (problem.has_c()) heed(problem.c.type);
+  if (problem.bias_axis != BiasAxis::kNone) heed(problem.bias_type);
+  if (!problem.has_product()) return granule;
+  heed(problem.a.type);
+  heed(problem.b.type);
+  return granule;
+}
+
+// From the start of a matrix to a multiple of MatrixGranule along an axis.
+int64_t OffsetOf(const MatrixLayout& layout, Axis axis, int64_t first) {
+  if (axis == Axis::kBatch) return first * layout.batch_stride_bytes;
+  const bool is_across_lines = (axis == Axis::kRows) == (layout.order == Order::kRowMajor);
+  return is_across_lines ? first * layout.line_stride_bytes() : first / 8 * BitsOf(layout.type);
+}
+
+// The number of the panel's first matrix, row or column.
+int64_t FirstOf(const GpuPanels& panels, int64_t index) { return index * panels.step; }
+
+// A block that is allocated is not there yet, and nobody else can know its number.
+std::vector<BlockUse> UsesOf(const MemoryRequest& request) {
+  if (request.action == MemoryAction::kAllocate) return {};
+  return {{.block = request.block, .is_write = request.action != MemoryAction::kRead}};
+}
+
+std::vector<BlockUse> UsesOf(const CompressTask& task) {
+  JobPlaces places;
+  places.a.block = task.dense_block;
+  places.b.block = task.mask_block;
+  places.d.block = task.result_block;
+  return UsesOf(places);
+}
+
+// A link of 12 GB/s, as that of PCIe 3, takes 11 ms for it.
+constexpr int64_t kCopiedAtOnce = int64_t{128} << 20;
+
+// Copying so much takes no longer than two lanes take to follow each other.
+constexpr int64_t kMostInOneLane = int64_t{256} << 10;
+
+// Taken out of the staging area once, so that what is checked is what is used.
+std::vector<PlacedPart> StagedParts(const Staging& staging, const JobRequest& request) {
+  std::vector<PlacedPart> parts(static_cast<size_t>(CountParts(request.places)));
+  const absl::StatusOr<JobLayout> layout = LayOutJob(request.problem, request.places);
+  if (parts.empty() || !layout.ok()) return parts;
+  const std::byte* const list =
+      staging.matrices().data() + request.staged_inputs + layout->parts.offset;
+  std::memcpy(parts.data(), list, parts.size() * sizeof(PlacedPart));
+  return parts;
+}
+
+}  // namespace
 
 int64_t RunContext::free_bytes() const {
   return memory_limit_bytes - arena.bytes() - blocks.tensor_bytes() - blocks.scratch_bytes();
@@ -83,6 +172,450 @@ Result Run::MakeResult() {
   if (outcome_.ok()) outcome_ = FillTimes(result);
   result.status.Set(outcome_);
   return result;
+}
+
+GpuPanels DivideLaunch(const Problem& problem, int64_t predicted_ns) {
+  const int64_t parts = std::max<int64_t>(1, (predicted_ns - 1) / kMostNs + 1);
+  if (parts == 1) return {Axis::kBatch, problem.batch, problem.batch};
+  const GpuPanels over_batch = {Axis::kBatch, problem.batch,
+                                StepOf(problem.batch, parts, BatchGranule(problem))};
+  // The values and the indices of a sparse A lie apart, so its rows stay together.
+  const bool is_over_rows = problem.m > problem.n && !problem.a.is_sparse();
+  const int64_t extent = is_over_rows ? problem.m : problem.n;
+  const GpuPanels over_matrix = {is_over_rows ? Axis::kRows : Axis::kColumns, extent,
+                                 StepOf(extent, parts, MatrixGranule(problem))};
+  return over_batch.count() >= over_matrix.count() ? over_batch : over_matrix;
+}
+
+Problem ProblemOfGpuPanel(const Problem& problem, const GpuPanels& panels, int64_t index) {
+  Problem panel = problem;
+  const int64_t extent = std::min(panels.step, panels.extent - FirstOf(panels, index));
+  switch (panels.axis) {
+    case Axis::kBatch: panel.batch = extent; break;
+    case Axis::kRows: panel.m = panel.a.rows = panel.c.rows = panel.d.rows = extent; break;
+    case Axis::kColumns:
+      panel.n = panel.b.columns = panel.c.columns = panel.d.columns = extent;
+      break;
+  }
+  return panel;
+}
+
+GemmArgs PanelArgs(const GemmArgs& args, const GpuPanels& panels, int64_t index,
+                   const Problem& panel) {
+  const Problem& problem = args.problem;
+  const Axis axis = panels.axis;
+  const int64_t first = FirstOf(panels, index);
+  const auto size = [](int64_t value) { return static_cast<size_t>(value); };
+  const bool is_rows = axis == Axis::kRows;
+  const bool is_columns = axis == Axis::kColumns;
+  const std::byte* const a =
+      args.a == nullptr || is_columns ? args.a : args.a + OffsetOf(problem.a, axis, first);
+  const std::byte* const b =
+      args.b == nullptr || is_rows ? args.b : args.b + OffsetOf(problem.b, axis, first);
+  const std::byte* const c =
+      args.c == nullptr ? nullptr : args.c + OffsetOf(problem.c, axis, first);
+  const bool has_bias_along = (is_rows && problem.bias_axis == BiasAxis::kRows) ||
+                              (is_columns && problem.bias_axis == BiasAxis::kColumns);
+  const std::byte* const bias =
+      has_bias_along ? args.bias + first / 8 * BitsOf(problem.bias_type) : args.bias;
+  const auto scale = [&](absl::Span<const float> whole, bool is_along, int64_t extent) {
+    return is_along && whole.size() > 1 ? whole.subspan(size(first), size(extent)) : whole;
+  };
+  return {.problem = panel,
+          .target = args.target,
+          .a = a,
+          .b = b,
+          .c = c,
+          .bias = bias,
+          .a_scale = scale(args.a_scale, is_rows, panel.m),
+          .b_scale = scale(args.b_scale, is_columns, panel.n),
+          .d = args.d + OffsetOf(problem.d, axis, first),
+          .workspace = args.workspace,
+          .abort = args.abort,
+          .abort_word = args.abort_word};
+}
+
+MemoryRun::MemoryRun(RunContext& context, const MemoryRequest& request)
+    : Run(context, request.id, request.slot, UsesOf(request)), request_(request) {}
+
+absl::Status MemoryRun::Issue() {
+  switch (request_.action) {
+    case MemoryAction::kAllocate: return Allocate();
+    case MemoryAction::kFree: return Free();
+    case MemoryAction::kWrite:
+    case MemoryAction::kRead: return Copy();
+  }
+  return absl::InternalError("action: unknown");
+}
+
+// OK where there is room, Unavailable where there may be once earlier requests are done.
+absl::Status MemoryRun::CheckRoom() {
+  RunContext& context = this->context();
+  const int64_t bytes = request_.bytes;
+  const bool is_tensor = request_.is_scratch == 0;
+  const int64_t tensors_left = context.tensor_limit_bytes - context.blocks.tensor_bytes();
+  if (bytes > context.free_bytes()) context.arena.FreeIdle();
+  if (bytes <= context.free_bytes() && (!is_tensor || bytes <= tensors_left)) {
+    return absl::OkStatus();
+  }
+  if (!context.is_first) return absl::UnavailableError("device memory: earlier requests have it");
+  return absl::ResourceExhaustedError(GotWant(
+      "device memory", Concat("a block of ", bytes, " bytes"),
+      Concat("at most ",
+             is_tensor ? std::min(tensors_left, context.free_bytes()) : context.free_bytes(),
+             ", which are free")));
+}
+
+absl::Status MemoryRun::Allocate() {
+  RunContext& context = this->context();
+  const absl::Status room = CheckRoom();
+  if (absl::IsUnavailable(room)) return absl::OkStatus();
+  RETURN_IF_ERROR(room);
+  absl::StatusOr<std::byte*> memory =
+      context.blocks.Add(request_.block, request_.bytes, request_.is_scratch != 0);
+  if (absl::IsResourceExhausted(memory.status()) && !context.is_first) return absl::OkStatus();
+  RETURN_IF_ERROR(memory.status());
+  // Nothing of whoever had the memory before is left to the next one.
+  const absl::Status cleared = context.runtime.Clear(Lane::kIn, *memory, request_.bytes);
+  if (!cleared.ok()) {
+    context.blocks.Remove(request_.block);
+    return cleared;
+  }
+  Start();
+  ASSIGN_OR_RETURN(end_, Mark(Lane::kIn, CopyNs(request_.bytes) / 100));
+  begin_ = end_;
+  context.blocks.SetUsedUntil(end_, {{.block = request_.block, .is_write = true}});
+  SetIssued();
+  return absl::OkStatus();
+}
+
+absl::Status MemoryRun::Free() {
+  RunContext& context = this->context();
+  RETURN_IF_ERROR(context.blocks.Find(request_.block, 0, 0).status());
+  if (!HasTurn() || !context.blocks.IsUnused(context.lanes, request_.block)) {
+    return absl::OkStatus();
+  }
+  context.blocks.Remove(request_.block);
+  SetIssued();
+  return absl::OkStatus();
+}
+
+absl::Status MemoryRun::Copy() {
+  RunContext& context = this->context();
+  const bool is_write = request_.action == MemoryAction::kWrite;
+  const Lane lane = is_write ? Lane::kIn : Lane::kOut;
+  ASSIGN_OR_RETURN(std::byte* const memory,
+                   context.blocks.Find(request_.block, request_.offset, request_.bytes));
+  if (!HasTurn() || !HasRoom(lane)) return absl::OkStatus();
+  const auto staged = context.staging.matrices().subspan(static_cast<size_t>(request_.staged),
+                                                         static_cast<size_t>(request_.bytes));
+  Start();
+  RETURN_IF_ERROR(context.blocks.Follow(context.lanes, lane, uses()));
+  ASSIGN_OR_RETURN(begin_, Mark(lane, 0));
+  RETURN_IF_ERROR(is_write ? context.runtime.CopyIn(lane, memory, staged)
+                           : context.runtime.CopyOut(lane, staged, memory));
+  ASSIGN_OR_RETURN(end_, Mark(lane, CopyNs(request_.bytes)));
+  context.blocks.SetUsedUntil(end_, uses());
+  LeaveTurns();
+  SetIssued();
+  return absl::OkStatus();
+}
+
+absl::Status MemoryRun::FillTimes(Result& result) {
+  if (request_.action != MemoryAction::kWrite && request_.action != MemoryAction::kRead) {
+    return absl::OkStatus();
+  }
+  int64_t& ns = request_.action == MemoryAction::kWrite ? result.copy_in_ns : result.copy_out_ns;
+  ASSIGN_OR_RETURN(ns, context().lanes.NanosecondsBetween(begin_, end_));
+  return absl::OkStatus();
+}
+
+CompressRun::CompressRun(RunContext& context, const CompressRequest& request)
+    : Run(context, request.id, request.slot, UsesOf(request.task)), request_(request) {}
+
+CompressRun::~CompressRun() { context().arena.GiveBack(bad_); }
+
+absl::StatusOr<bool> CompressRun::TakeMemory() {
+  RunContext& context = this->context();
+  if (bad_.memory != nullptr) return true;
+  if (context.is_memory_short) return false;
+  context.arena.SetLimit(context.free_bytes() + context.arena.bytes());
+  absl::StatusOr<DeviceArena::Range> range = context.arena.Reserve(kJobAlignment);
+  const bool may_wait = absl::IsUnavailable(range.status()) ||
+                        (absl::IsResourceExhausted(range.status()) && !context.is_first);
+  if (may_wait) {
+    context.is_memory_short = true;
+    return false;
+  }
+  RETURN_IF_ERROR(range.status());
+  bad_ = *range;
+  return true;
+}
+
+absl::Status CompressRun::Issue() {
+  RunContext& context = this->context();
+  const CompressTask& task = request_.task;
+  ASSIGN_OR_RETURN(const CompressBytes bytes, BytesOf(task));
+  ASSIGN_OR_RETURN(const std::byte* const dense,
+                   context.blocks.Find(task.dense_block, 0, bytes.dense));
+  const std::byte* mask = nullptr;
+  if (task.mask_block != 0) {
+    ASSIGN_OR_RETURN(mask, context.blocks.Find(task.mask_block, 0, bytes.mask));
+  }
+  ASSIGN_OR_RETURN(std::byte* const result,
+                   context.blocks.Find(task.result_block, 0, bytes.result));
+  ASSIGN_OR_RETURN(const bool has_memory, TakeMemory());
+  const bool has_turn = context.computing == 0 && HasTurn() && HasRoom(Lane::kCompute);
+  if (!has_memory || !has_turn) return absl::OkStatus();
+  Start();
+  RETURN_IF_ERROR(context.blocks.Follow(context.lanes, Lane::kCompute, uses()));
+  ASSIGN_OR_RETURN(begin_, Mark(Lane::kCompute, 0));
+  RETURN_IF_ERROR(context.runtime.Compress(ViewOf(task, dense, mask, result),
+                                           reinterpret_cast<BadGroup*>(bad_.memory)));
+  ASSIGN_OR_RETURN(compressed_, Mark(Lane::kCompute, request_.predicted_ns));
+  const auto staged =
+      context.staging.matrices().subspan(static_cast<size_t>(request_.staged), sizeof(BadGroup));
+  RETURN_IF_ERROR(context.runtime.CopyOut(Lane::kCompute, staged, bad_.memory));
+  ASSIGN_OR_RETURN(end_, Mark(Lane::kCompute, 0));
+  context.blocks.SetUsedUntil(compressed_, uses());
+  LeaveTurns();
+  SetIssued();
+  return absl::OkStatus();
+}
+
+absl::Status CompressRun::FillTimes(Result& result) {
+  ASSIGN_OR_RETURN(result.compute_ns, context().lanes.NanosecondsBetween(begin_, compressed_));
+  ASSIGN_OR_RETURN(result.copy_out_ns, context().lanes.NanosecondsBetween(compressed_, end_));
+  return absl::OkStatus();
+}
+
+JobRun::JobRun(RunContext& context, const JobRequest& request)
+    : JobRun(context, request, StagedParts(context.staging, request)) {}
+
+JobRun::JobRun(RunContext& context, const JobRequest& request, std::vector<PlacedPart> parts)
+    : Run(context, request.id, request.slot, UsesOf(request.places, parts)),
+      request_(request),
+      parts_(std::move(parts)) {}
+
+JobRun::~JobRun() { context().arena.GiveBack(range_); }
+
+const Kernel& JobRun::kernel() const { return Catalog(DeviceKind::kCuda)[request_.kernel]; }
+
+absl::Span<std::byte> JobRun::Staged(int64_t offset, int64_t bytes) const {
+  return context().staging.matrices().subspan(static_cast<size_t>(offset),
+                                              static_cast<size_t>(bytes));
+}
+
+// Goes on as long as stages come to their end.
+absl::Status JobRun::Issue() {
+  Stage before = Stage::kIssued;
+  while (stage_ != before && stage_ != Stage::kIssued) {
+    before = stage_;
+    RETURN_IF_ERROR(IssueStage());
+  }
+  if (stage_ == Stage::kIssued) SetIssued();
+  return absl::OkStatus();
+}
+
+absl::Status JobRun::IssueStage() {
+  switch (stage_) {
+    case Stage::kMemory: return TakeMemory();
+    case Stage::kIn: return IssueIn();
+    case Stage::kCompute: return IssueCompute();
+    case Stage::kOut: return IssueOut();
+    case Stage::kIssued: break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobRun::TakeMemory() {
+  RunContext& context = this->context();
+  if (context.is_memory_short) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel().workspace_bytes(request_.problem));
+  ASSIGN_OR_RETURN(memory_, JobMemory::Of(request_, parts_, workspace_bytes, context.blocks));
+  context.arena.SetLimit(context.free_bytes() + context.arena.bytes());
+  absl::StatusOr<DeviceArena::Range> range = context.arena.Reserve(memory_.bytes());
+  const bool may_wait = absl::IsUnavailable(range.status()) ||
+                        (absl::IsResourceExhausted(range.status()) && !context.is_first);
+  if (may_wait) {
+    context.is_memory_short = true;
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(range.status());
+  range_ = *range;
+  StagePartCopies();
+  const JobLayout& layout = memory_.layout();
+  if (layout.end <= kMostInOneLane) in_lane_ = out_lane_ = Lane::kCompute;
+  stage_ = Stage::kIn;
+  return absl::OkStatus();
+}
+
+void JobRun::StagePartCopies() const {
+  static_assert(sizeof(CopiedPart) == sizeof(PlacedPart));
+  if (parts_.empty()) return;
+  const std::vector<CopiedPart> copies = memory_.PartCopies(range_.memory);
+  const JobRange& list = memory_.layout().parts;
+  std::memcpy(Staged(request_.staged_inputs + list.offset, list.bytes).data(), copies.data(),
+              copies.size() * sizeof(CopiedPart));
+}
+
+absl::Status JobRun::CopyParts(int64_t first, int64_t count) {
+  if (count == 0) return absl::OkStatus();
+  const auto* const list =
+      reinterpret_cast<const CopiedPart*>(range_.memory + memory_.layout().parts.offset);
+  return context().runtime.CopyParts(Lane::kCompute, list + first, count,
+                                     memory_.most_part_bytes());
+}
+
+bool JobRun::MayCompute() const {
+  const uint64_t computing = context().computing;
+  return (computing == 0 || computing == id()) && HasTurn() && HasRoom(Lane::kCompute);
+}
+
+absl::Status JobRun::IssueIn() {
+  if (in_lane_ == Lane::kCompute && !MayCompute()) return absl::OkStatus();
+  if (in_lane_ == Lane::kCompute) context().computing = id();
+  GpuRuntime& gpu = context().runtime;
+  const int64_t input_bytes = memory_.layout().input_bytes + memory_.staged_mark_bytes();
+  const int64_t cleared_bytes = memory_.cleared_bytes() - memory_.staged_mark_bytes();
+  if (input_bytes + cleared_bytes > 0 && in_begin_.number == 0) {
+    Start();
+    ASSIGN_OR_RETURN(in_begin_, Mark(in_lane_, 0));
+  }
+  while (copied_ < input_bytes) {
+    if (!HasRoom(in_lane_)) return absl::OkStatus();
+    const int64_t bytes = std::min(kCopiedAtOnce, input_bytes - copied_);
+    RETURN_IF_ERROR(gpu.CopyIn(in_lane_, range_.memory + copied_,
+                               Staged(request_.staged_inputs + copied_, bytes)));
+    copied_ += bytes;
+    if (copied_ < input_bytes) RETURN_IF_ERROR(Mark(in_lane_, CopyNs(bytes)).status());
+  }
+  // All that the copy did not overwrite: nothing of an earlier job, which may have been another
+  // caller's, is left to this one.
+  if (cleared_bytes > 0) {
+    RETURN_IF_ERROR(gpu.Clear(in_lane_, range_.memory + input_bytes, cleared_bytes));
+  }
+  if (input_bytes + cleared_bytes > 0) {
+    ASSIGN_OR_RETURN(in_end_, Mark(in_lane_, CopyNs(std::min(input_bytes, kCopiedAtOnce))));
+  }
+  stage_ = Stage::kCompute;
+  return absl::OkStatus();
+}
+
+absl::Status JobRun::BeginCompute() {
+  RunContext& context = this->context();
+  context.computing = id();
+  Start();
+  RETURN_IF_ERROR(context.lanes.Follow(Lane::kCompute, in_end_.lane, in_end_.number));
+  RETURN_IF_ERROR(context.blocks.Follow(context.lanes, Lane::kCompute, uses()));
+  if (in_lane_ == Lane::kCompute && in_end_.number != 0) {
+    compute_begin_ = in_end_;
+  } else {
+    ASSIGN_OR_RETURN(compute_begin_, Mark(Lane::kCompute, 0));
+  }
+  for (const MemoryLines& lines : memory_.CopiesIn(range_.memory)) {
+    RETURN_IF_ERROR(context.runtime.CopyLines(Lane::kCompute, lines));
+  }
+  RETURN_IF_ERROR(CopyParts(0, memory_.operand_parts()));
+  // Operands that D overlaps were copied: what the mark overwrites is only D. The first launch,
+  // which is made at once, writes over it, so that nobody reads the mark of what is cut short.
+  if (memory_.layout().has_receipt()) RETURN_IF_ERROR(MarkD(memory_.MarkedIn(range_.memory)));
+  panels_ = DivideLaunch(request_.problem, request_.predicted_ns);
+  return absl::OkStatus();
+}
+
+// The mark waits in the receipt.
+absl::Status JobRun::MarkD(std::byte* at) {
+  if (memory_.mark().bytes == 0) return absl::OkStatus();
+  return context().runtime.CopyIn(Lane::kCompute, at,
+                                  Staged(request_.staged_d, memory_.mark().bytes));
+}
+
+absl::Status JobRun::IssueCompute() {
+  // What has begun in this lane is not divided from the rest.
+  if (compute_begin_.number == 0) {
+    if (context().computing != id() && !MayCompute()) return absl::OkStatus();
+    RETURN_IF_ERROR(BeginCompute());
+  }
+  const Problem& problem = request_.problem;
+  GemmArgs args = memory_.ArgsIn(range_.memory, problem, context().target);
+  args.abort_word = abort_word();
+  const int64_t count = problem.has_output() ? std::max<int64_t>(1, panels_.count()) : 0;
+  const int64_t panel_ns = request_.predicted_ns / std::max<int64_t>(1, count);
+  while (panel_ < count) {
+    if (panel_ > 0 && !HasRoom(Lane::kCompute)) return absl::OkStatus();
+    if (count == 1) {
+      RETURN_IF_ERROR(context().runtime.Launch(kernel(), args));
+    } else {
+      const Problem panel = ProblemOfGpuPanel(problem, panels_, panel_);
+      RETURN_IF_ERROR(context().runtime.Launch(kernel(), PanelArgs(args, panels_, panel_, panel)));
+    }
+    ++panel_;
+    if (panel_ < count) RETURN_IF_ERROR(Mark(Lane::kCompute, panel_ns).status());
+    // Whether anybody still wants the rest.
+    if (panel_ < count) return absl::OkStatus();
+  }
+  return EndCompute();
+}
+
+absl::Status JobRun::EndCompute() {
+  RunContext& context = this->context();
+  const bool has_receipt = memory_.layout().has_receipt();
+  std::byte* const kept = has_receipt ? memory_.KeptIn(range_.memory) : nullptr;
+  if (has_receipt && kept != memory_.MarkedIn(range_.memory)) RETURN_IF_ERROR(MarkD(kept));
+  for (const MemoryLines& lines : memory_.CopiesOut(range_.memory, request_.problem)) {
+    RETURN_IF_ERROR(context.runtime.CopyLines(Lane::kCompute, lines));
+  }
+  RETURN_IF_ERROR(CopyParts(memory_.operand_parts(), memory_.d_parts()));
+  if (has_receipt) {
+    const int64_t bytes = memory_.mark().bytes == 0 ? kMarkBytes : memory_.mark().bytes;
+    RETURN_IF_ERROR(
+        context.runtime.CopyOut(Lane::kCompute, Staged(request_.staged_d, bytes), kept));
+  }
+  ASSIGN_OR_RETURN(compute_end_, Mark(Lane::kCompute, request_.predicted_ns /
+                                                          std::max<int64_t>(1, panels_.count())));
+  context.blocks.SetUsedUntil(compute_end_, uses());
+  LeaveTurns();
+  context.computing = 0;
+  copied_ = 0;
+  stage_ = memory_.layout().is_d_staged() ? Stage::kOut : Stage::kIssued;
+  return absl::OkStatus();
+}
+
+absl::Status JobRun::IssueOut() {
+  GpuRuntime& gpu = context().runtime;
+  const int64_t d_bytes = memory_.layout().written_bytes();
+  if (out_begin_.number == 0) {
+    if (out_lane_ == Lane::kCompute) {
+      out_begin_ = compute_end_;
+    } else {
+      RETURN_IF_ERROR(context().lanes.Follow(out_lane_, Lane::kCompute, compute_end_.number));
+      ASSIGN_OR_RETURN(out_begin_, Mark(out_lane_, 0));
+    }
+  }
+  while (copied_ < d_bytes) {
+    if (copied_ > 0 && !HasRoom(out_lane_)) return absl::OkStatus();
+    const int64_t bytes = std::min(kCopiedAtOnce, d_bytes - copied_);
+    RETURN_IF_ERROR(gpu.CopyOut(out_lane_, Staged(request_.staged_d + copied_, bytes),
+                                memory_.StagedD(range_.memory) + copied_));
+    copied_ += bytes;
+    if (copied_ < d_bytes) RETURN_IF_ERROR(Mark(out_lane_, CopyNs(bytes)).status());
+  }
+  ASSIGN_OR_RETURN(out_end_, Mark(out_lane_, CopyNs(std::min(d_bytes, kCopiedAtOnce))));
+  stage_ = Stage::kIssued;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> JobRun::Between(const LanePoint& start, const LanePoint& end) {
+  if (end.number == 0) return 0;
+  return context().lanes.NanosecondsBetween(start, end);
+}
+
+absl::Status JobRun::FillTimes(Result& result) {
+  ASSIGN_OR_RETURN(result.copy_in_ns, Between(in_begin_, in_end_));
+  ASSIGN_OR_RETURN(result.compute_ns, Between(compute_begin_, compute_end_));
+  ASSIGN_OR_RETURN(result.copy_out_ns, Between(out_begin_, out_end_));
+  return absl::OkStatus();
 }
 
 }  // namespace gemmd

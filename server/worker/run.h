@@ -9,10 +9,11 @@
 
 #include "absl/status/status.h"
 #include "kernels/abort.h"
+#include "kernels/kernel.h"
+#include "kernels/problem.h"
 #include "server/crossing/protocol.h"
 #include "server/crossing/staging.h"
-#include "server/worker/block_table.h"
-#include "server/worker/device_arena.h"
+#include "server/worker/gpu_memory.h"
 #include "server/worker/gpu_runtime.h"
 #include "server/worker/lanes.h"
 
@@ -101,5 +102,127 @@ class Run {
 
 // At 12 GB/s, as over PCIe 3.
 constexpr int64_t CopyNs(int64_t bytes) { return bytes / 12; }
+
+// Panels: the parts of a launch that would keep a GPU busy for too long, because nothing stops a
+// launch between two tiles of D. Every element of D is a sum of its own, so panels do not change a
+// bit. A sum is not divided: the kernels begin it with zero. They look for an abort while they
+// make a long one (kernels/cuda/device/mainloop/abort.cuh).
+//
+// How a launch is divided: over the batch first, because a panel packs again what it shares with
+// others; a single matrix over columns, or over rows where D has more of those.
+struct GpuPanels {
+  enum class Axis : uint8_t { kBatch, kRows, kColumns };
+  Axis axis = Axis::kBatch;
+  int64_t extent = 0;  // The problem is so long along the axis.
+  int64_t step = 0;    // Every panel but the last is so long.
+
+  int64_t count() const { return extent == 0 ? 0 : (extent - 1) / step + 1; }
+};
+
+// Divides a problem that should take `predicted_ns` into panels of some 10 ms. There may be fewer
+// where lines would not begin where LaunchOnStream wants them.
+GpuPanels DivideLaunch(const Problem& problem, int64_t predicted_ns);
+
+// The problem of one panel, and its launch: pointers into the matrices of `args`. The panel's
+// kernel, workspace and flags are those of the whole.
+Problem ProblemOfGpuPanel(const Problem& problem, const GpuPanels& panels, int64_t index);
+GemmArgs PanelArgs(const GemmArgs& args, const GpuPanels& panels, int64_t index,
+                   const Problem& panel);
+
+// A request about a block: to take it, to give it back, to copy into it or out of it.
+class MemoryRun final : public Run {
+ public:
+  MemoryRun(RunContext& context, const MemoryRequest& request);
+
+ protected:
+  absl::Status Issue() override;
+  absl::Status FillTimes(Result& result) override;
+
+ private:
+  absl::Status Allocate();
+  absl::Status CheckRoom();
+  absl::Status Free();
+  absl::Status Copy();
+
+  const MemoryRequest request_;
+  LanePoint begin_;
+  LanePoint end_;
+};
+
+// A request to compress some lines of a block into another one.
+class CompressRun final : public Run {
+ public:
+  // The request was checked (CheckCompressRequest).
+  CompressRun(RunContext& context, const CompressRequest& request);
+  ~CompressRun() override;
+
+ protected:
+  absl::Status Issue() override;
+  absl::Status FillTimes(Result& result) override;
+
+ private:
+  // False where there will be memory later.
+  absl::StatusOr<bool> TakeMemory();
+
+  const CompressRequest request_;
+  DeviceArena::Range bad_;  // The first group that a mask leaves too full.
+  LanePoint begin_;
+  LanePoint compressed_;
+  LanePoint end_;
+};
+
+// A product on its way through a GPU: its operands in, its kernels, its result out. What is small
+// goes through the lane of kernels alone, where nothing has to follow another lane.
+class JobRun final : public Run {
+ public:
+  // The request was checked (CheckJob).
+  JobRun(RunContext& context, const JobRequest& request);
+  ~JobRun() override;
+
+ protected:
+  absl::Status Issue() override;
+  absl::Status FillTimes(Result& result) override;
+
+ private:
+  enum class Stage : uint8_t { kMemory, kIn, kCompute, kOut, kIssued };
+
+  JobRun(RunContext& context, const JobRequest& request, std::vector<PlacedPart> parts);
+
+  // Each asks for what there is room for, and goes on to the next stage once that is all.
+  absl::Status TakeMemory();
+  absl::Status IssueIn();
+  absl::Status IssueCompute();
+  absl::Status BeginCompute();
+  absl::Status EndCompute();
+  absl::Status MarkD(std::byte* at);
+  absl::Status IssueOut();
+  absl::Status IssueStage();
+  // The copies of the matrices that lie in parts go where the list of those was staged.
+  void StagePartCopies() const;
+  absl::Status CopyParts(int64_t first, int64_t count);
+
+  const Kernel& kernel() const;
+  bool MayCompute() const;
+  absl::Span<std::byte> Staged(int64_t offset, int64_t bytes) const;
+  absl::StatusOr<int64_t> Between(const LanePoint& start, const LanePoint& end);
+
+  const JobRequest request_;
+  const std::vector<PlacedPart> parts_;
+  JobMemory memory_;
+  DeviceArena::Range range_;
+  Lane in_lane_ = Lane::kIn;
+  Lane out_lane_ = Lane::kOut;
+  Stage stage_ = Stage::kMemory;
+  int64_t copied_ = 0;  // Bytes of this stage.
+  GpuPanels panels_;
+  int64_t panel_ = 0;
+  // Zero where the stage has nothing to do.
+  LanePoint in_begin_;
+  LanePoint in_end_;
+  LanePoint compute_begin_;
+  LanePoint compute_end_;
+  LanePoint out_begin_;
+  LanePoint out_end_;
+};
 
 }  // namespace gemmd

@@ -38,4 +38,26 @@ struct WorkerOptions {
 absl::Status RunWorker(const WorkerOptions& options, GpuRuntime& runtime, int socket,
                        int staging_file);
 
+// How fast a GPU is: each kernel with every multiprocessor busy, its memory, and the way to it.
+// Takes a second or two: one product for each kernel that the GPU can run and that this build has
+// code for. Kernels that there is no time for keep the rate 0, which says so.
+//
+// Errors: those of the runtime, but for launches that are refused.
+absl::Status MeasureGpuRates(GpuRuntime& runtime, const GpuDescription& gpu,
+                             absl::Span<std::byte> staging, GpuRates& rates);
+
+// What the main function of a worker does, whatever its runtime is.
+//
+// usage: WORKER ORDINAL PARENT_PID MEMORY_LIMIT_BYTES TENSOR_LIMIT_BYTES SPIN_NS CONFINED, started
+// by the front with kWorkerSocket and kWorkerStaging open. CONFINED is 1 for a worker that gives up
+// its rights (confinement.h) but those to write to /dev, to its own files of /proc and to
+// `writable`. The process ends with its parent. It ignores the signals that a terminal or an init
+// system sends to all processes of a service, so that the front can finish its work first.
+//
+// With --version it prints what it is, and that is all.
+//
+// Returns the exit code: 0 where the front asked for the end, 1 otherwise, 2 for bad arguments.
+int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, MeasureGpu measure,
+                std::vector<std::string> writable);
+
 }  // namespace gemmd

@@ -21,7 +21,7 @@
 
 #include "kernels/bench/output_file.h"
 #include "kernels/catalog.h"
-#include "server/device/device_memory.h"
+#include "server/device/job.h"
 #include "server/device/worker_device.h"
 #include "server/system/clock.h"
 

@@ -22,7 +22,7 @@ DEADLINE_S = 300
 ROUNDS = 2
 LONG_ROUNDS = 100
 
-# Whatever is freed and then taken again: by server/device/poison.h and by glibc, which fills what it gives with the
+# Whatever is freed and then taken again: by server/device/held_bytes.h and by glibc, which fills what it gives with the
 # complement; and the GPU's memory, by the tests' runtime.
 POISON = [0xA5, 0x5A, 0xAB]
 HEAP = {"GLIBC_TUNABLES": f"glibc.malloc.perturb={POISON[0]}"}

@@ -32,9 +32,9 @@ def constant(file, name):
     return int(found.group(1)) << int(found.group(2))
 
 
-STAGING = constant("device/device_factory.h", "gpu_staging_bytes")
+STAGING = constant("device/devices.h", "gpu_staging_bytes")
 INCIDENTS = constant("scheduling/incidents.h", "most_kept_bytes")
-WARM = constant("device/warm_memory.h", "kKeptBytes")  # Of each device.
+WARM = constant("device/held_bytes.h", "kKeptBytes")  # Of each device.
 # A process with a CUDA context on an H200 has 121 MB resident, of which 91 MB are of files; twice that,
 # for the modules of kernels.
 WORKER = 256 * MIB

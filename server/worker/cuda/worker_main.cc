@@ -6,8 +6,7 @@
 #include <string>
 
 #include "server/worker/cuda/cuda_runtime.h"
-#include "server/worker/measure_gpu.h"
-#include "server/worker/worker_entry.h"
+#include "server/worker/worker.h"
 
 namespace {
 

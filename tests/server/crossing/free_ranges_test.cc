@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/crossing/free_ranges.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
+
+#include "server/crossing/staging.h"
 
 namespace gemmd {
 namespace {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Launches in panels give the bits of one launch, and begin where the GPU's loads want it.
-#include "server/crossing/gpu_panels.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 
 #include "kernels/catalog.h"
 #include "server/crossing/job_layout.h"
+#include "server/worker/run.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/status_matchers.h"
 

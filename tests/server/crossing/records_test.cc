@@ -15,7 +15,7 @@
 #include "server/crossing/job_layout.h"
 #include "server/crossing/protocol.h"
 #include "server/crossing/staging.h"
-#include "server/device/restart_policy.h"
+#include "server/device/worker_process.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

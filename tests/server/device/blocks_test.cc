@@ -13,7 +13,7 @@
 
 #include "kernels/prune24.h"
 #include "kernels/sparse24.h"
-#include "server/device/device_memory.h"
+#include "server/device/job.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"
 #include "tests/testing/status_matchers.h"

@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 #include "kernels/cpu/host.h"
-#include "server/device/canary.h"
+#include "server/device/device.h"
 #include "server/device/host_device.h"
 
 namespace gemmd {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The CPU device, the scripted device and the canary.
+#include "server/device/device.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,9 +17,8 @@
 
 #include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
-#include "server/device/canary.h"
-#include "server/device/copy_pieces.h"
 #include "server/device/host_device.h"
+#include "server/device/operands.h"
 #include "server/system/clock.h"
 #include "tests/server/device/fake_device.h"
 #include "tests/server/device/shared_host.h"

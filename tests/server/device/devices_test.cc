@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "server/device/gpu_factory.h"
 #include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/device/errand_queue.h"
-
 #include <gtest/gtest.h>
 
 #include <utility>
+
+#include "server/device/errand.h"
 
 namespace gemmd {
 namespace {

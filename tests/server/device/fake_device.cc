@@ -5,7 +5,7 @@
 #include <cassert>
 #include <utility>
 
-#include "server/device/gather.h"
+#include "server/device/operands.h"
 
 namespace gemmd {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "server/device/device_memory.h"
+#include "server/device/job.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {

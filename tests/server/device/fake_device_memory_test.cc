@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fake that tests of tensors stand on keeps what device_memory.h says.
+// The fake that tests of tensors stand on keeps what DeviceMemory says.
 #include "tests/server/device/fake_device_memory.h"
 
 #include <gmock/gmock.h>

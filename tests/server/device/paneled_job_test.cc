@@ -14,7 +14,7 @@
 
 #include "kernels/catalog.h"
 #include "kernels/prune24.h"
-#include "server/device/device_memory.h"
+#include "server/device/job.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"
 #include "tests/testing/random_source.h"

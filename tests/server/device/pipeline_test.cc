@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "server/device/device_memory.h"
+#include "server/device/job.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"
 #include "tests/testing/sanitized.h"

@@ -14,7 +14,7 @@
 #include "kernels/problem.h"
 #include "kernels/sparse24.h"
 #include "server/crossing/job_layout.h"
-#include "server/device/panel_plan.h"
+#include "server/device/large_job.h"
 #include "server/store/tensor.h"
 #include "tests/testing/big_size.h"
 #include "tests/testing/random_source.h"

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/device/warm_memory.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
 
-#include "server/device/poison.h"
+#include "server/device/held_bytes.h"
 #include "tests/testing/units.h"
 
 namespace gemmd {

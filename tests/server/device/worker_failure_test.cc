@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/select.h"
-#include "server/crossing/gpu_panels.h"
 #include "server/system/clock.h"
+#include "server/worker/run.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"
 #include "tests/testing/patience.h"

@@ -13,8 +13,8 @@
 
 #include "kernels/catalog.h"
 #include "kernels/kernel.h"
-#include "server/device/gather.h"
 #include "server/device/job.h"
+#include "server/device/operands.h"
 #include "tests/testing/random_source.h"
 
 namespace gemmd {

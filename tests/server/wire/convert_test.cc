@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/catalog.h"
-#include "server/device/operand_check.h"
+#include "server/device/operands.h"
 #include "server/wire/convert_operand.h"
 #include "server/wire/convert_registry.h"
 #include "tests/server/wire/parsed_product.h"

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "server/worker/worker_entry.h"
+#include "server/worker/worker.h"
 #include "tests/server/worker/delayed_gpu_runtime.h"
 #include "tests/server/worker/fake_gpu_runtime.h"
 #include "tests/server/worker/scripted_runtime.h"

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/device/device_memory.h"
+#include "server/device/job.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/testing/status_matchers.h"
 

@@ -13,8 +13,7 @@
 #include <thread>
 
 #include "kernels/catalog.h"
-#include "server/worker/device_arena.h"
-#include "server/worker/measure_gpu.h"
+#include "server/worker/gpu_memory.h"
 #include "tests/server/worker/fake_gpu_runtime.h"
 #include "tests/server/worker/worker_fixture.h"
 #include "tests/testing/status_matchers.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How a launch that nobody wants any more ends before its last tile. Panels keep launches short
-// (server/crossing/gpu_panels.h), but for a long k: a sum is not divided. So blocks look at the
+// (server/worker/run.h), but for a long k: a sum is not divided. So blocks look at the
 // word of the abort at every so many tiles along k. What an aborted launch leaves in D means
 // nothing.
 #pragma once

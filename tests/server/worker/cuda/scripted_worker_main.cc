@@ -5,8 +5,7 @@
 #include <memory>
 
 #include "server/worker/cuda/cuda_runtime.h"
-#include "server/worker/measure_gpu.h"
-#include "server/worker/worker_entry.h"
+#include "server/worker/worker.h"
 #include "tests/server/worker/cuda/endless_loop.h"
 #include "tests/server/worker/scripted_runtime.h"
 

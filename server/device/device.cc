@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/device/canary.h"
+#include "server/device/device.h"
 
 #include <algorithm>
 #include <cstring>
@@ -110,6 +110,33 @@ absl::Status RunOne(Device& device, ElementType type, absl::Duration timeout) {
 }
 
 }  // namespace
+
+bool DeviceTrust::AddWrongAnswer(const Kernel& kernel) {
+  MutexLock lock(&mutex_);
+  if (std::find(quarantined_.begin(), quarantined_.end(), &kernel) == quarantined_.end()) {
+    quarantined_.push_back(&kernel);
+  }
+  return ++wrong_answers_ == kMostWrongAnswers + 1;
+}
+
+std::vector<const Kernel*> DeviceTrust::quarantined() const {
+  if (wrong_answers_ == 0) return {};
+  MutexLock lock(&mutex_);
+  return quarantined_;
+}
+
+absl::Status DeviceTrust::status() const {
+  const int64_t count = wrong_answers_;
+  if (count <= kMostWrongAnswers) return absl::OkStatus();
+  return absl::UnavailableError(Concat("it gave ", count, " wrong answers"));
+}
+
+absl::Status ServedDevice::readiness() const {
+  const absl::Status why = canary.ok() && trust != nullptr ? trust->status() : canary;
+  if (why.ok()) return device->readiness();
+  return absl::UnavailableError(
+      Concat("device: ", device->info().name, " is not ready: ", std::string(why.message())));
+}
 
 absl::Status CanaryProduct::Check(absl::Span<const std::byte> d) const {
   const ElementType type = job.problem.d.type;

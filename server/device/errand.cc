@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/device/job_errand.h"
+#include "server/device/errand.h"
 
 #include <algorithm>
 #include <array>
@@ -10,8 +10,7 @@
 #include "kernels/select.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/device/operand_check.h"
-#include "server/device/result_lines.h"
+#include "server/device/operands.h"
 
 namespace gemmd {
 namespace {
@@ -54,7 +53,40 @@ std::vector<PlacedPart> PartsOf(const Job& job) {
   return placed;
 }
 
+// So many are looked at for one that may begin: what waits for a block seldom waits long.
+constexpr size_t kMostLookedAt = 64;
+
 }  // namespace
+
+bool HasGaps(const Job& job) {
+  const MatrixLayout& d = job.problem.d;
+  return d.leading_dimension != d.line_length() || job.d.line_stride(d) != d.line_stride_bytes() ||
+         (job.problem.batch > 1 && d.batch_stride_bytes != d.lines() * d.line_stride_bytes());
+}
+
+void AppendLines(const Job& job, int64_t first, absl::Span<const std::byte> from,
+                 std::vector<CopiedBytes>& copies) {
+  const MatrixLayout& d = job.problem.d;
+  const int64_t end = first + static_cast<int64_t>(from.size());
+  const int64_t line_bytes = (d.line_length() * BitsOf(d.type) + 7) / 8;
+  const int64_t stride = d.line_stride_bytes();
+  if (line_bytes == 0) return;
+  const int64_t matrix_bytes = d.batch_stride_bytes;
+  for (int64_t i = matrix_bytes > 0 ? first / matrix_bytes : 0; i < job.problem.batch; ++i) {
+    const int64_t matrix = i * matrix_bytes;
+    if (matrix >= end) return;
+    for (int64_t line = std::max<int64_t>(0, (first - matrix) / stride); line < d.lines(); ++line) {
+      const int64_t at = matrix + line * stride;
+      if (at >= end) break;
+      const int64_t begin = std::max(at, first);
+      const int64_t bytes = std::min(at + line_bytes, end) - begin;
+      if (bytes <= 0) continue;
+      copies.push_back({.to = job.d.memory + matrix + line * job.d.line_stride(d) + (begin - at),
+                        .from = from.data() + (begin - first),
+                        .bytes = static_cast<size_t>(bytes)});
+    }
+  }
+}
 
 JobPlaces JobErrand::PlacesOf(const Job& job) {
   return {.a = PlaceOf(job.a),
@@ -212,6 +244,87 @@ void JobErrand::End(const absl::Status& status, const Times& took) {
   outcome.copy_out_ns = took.copy_out_ns;
   if (status.ok()) outcome.d = std::move(d_);
   std::move(done_)(std::move(outcome));
+}
+
+void ErrandQueue::Enter(const Errand& errand) {
+  for (const BlockUse& use : errand.uses) {
+    turns_[use.block].push_back({.errand = &errand, .is_write = use.is_write});
+  }
+}
+
+void ErrandQueue::Leave(const Errand& errand) {
+  for (const BlockUse& use : errand.uses) {
+    const auto found = turns_.find(use.block);
+    if (found == turns_.end()) continue;
+    std::erase_if(found->second, [&errand](const Turn& turn) { return turn.errand == &errand; });
+    if (found->second.empty()) turns_.erase(found);
+  }
+}
+
+void ErrandQueue::Add(std::unique_ptr<Errand> errand) {
+  Enter(*errand);
+  (errand->kind == Errand::Kind::kJob ? jobs_ : memory_).push_back(std::move(errand));
+}
+
+bool ErrandQueue::HasTurn(const Errand& errand) const {
+  return std::all_of(errand.uses.begin(), errand.uses.end(), [&](const BlockUse& use) {
+    const auto found = turns_.find(use.block);
+    if (found == turns_.end()) return true;
+    for (const Turn& turn : found->second) {
+      if (turn.errand == &errand) return true;
+      const bool are_one = errand.group != 0 && turn.errand->group == errand.group;
+      if (!are_one && (turn.is_write || use.is_write)) return false;
+    }
+    return true;
+  });
+}
+
+std::unique_ptr<Errand> ErrandQueue::TakeNextOf(Waiting& waiting, const TakeRoom& take_room,
+                                                Room& room) {
+  const size_t count = std::min(waiting.size(), kMostLookedAt);
+  for (size_t i = 0; i < count; ++i) {
+    Errand& errand = *waiting[i];
+    if (!errand.verdict) {
+      if (!HasTurn(errand)) continue;
+      room = take_room(errand);
+      if (room != Room::kTaken) return nullptr;
+    }
+    std::unique_ptr<Errand> taken = std::move(waiting[i]);
+    waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(i));
+    return taken;
+  }
+  return nullptr;
+}
+
+std::unique_ptr<Errand> ErrandQueue::TakeNext(const TakeRoom& take_room) {
+  const bool is_turn_of_memory = is_turn_of_memory_;
+  for (const bool is_memory : {is_turn_of_memory, !is_turn_of_memory}) {
+    Room room = Room::kTaken;
+    std::unique_ptr<Errand> taken = TakeNextOf(is_memory ? memory_ : jobs_, take_room, room);
+    if (taken != nullptr) is_turn_of_memory_ = !is_memory;
+    if (taken != nullptr || room == Room::kNoStaging) return taken;
+  }
+  return nullptr;
+}
+
+std::unique_ptr<Errand> ErrandQueue::TakeJob(JobId id) {
+  const auto found =
+      std::find_if(jobs_.begin(), jobs_.end(),
+                   [id](const std::unique_ptr<Errand>& one) { return one->job_id == id; });
+  if (found == jobs_.end()) return nullptr;
+  std::unique_ptr<Errand> taken = std::move(*found);
+  jobs_.erase(found);
+  Leave(*taken);
+  return taken;
+}
+
+std::unique_ptr<Errand> ErrandQueue::TakeAny() {
+  Waiting& waiting = jobs_.empty() ? memory_ : jobs_;
+  if (waiting.empty()) return nullptr;
+  std::unique_ptr<Errand> taken = std::move(waiting.front());
+  waiting.pop_front();
+  Leave(*taken);
+  return taken;
 }
 
 }  // namespace gemmd

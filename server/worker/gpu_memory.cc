@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/worker/job_memory.h"
+#include "server/worker/gpu_memory.h"
 
 #include <algorithm>
 #include <optional>
@@ -8,9 +8,13 @@
 #include "kernels/checked.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/crossing/protocol.h"
 
 namespace gemmd {
 namespace {
+
+// Slabs are multiples of this: taking one takes longer than most jobs.
+constexpr int64_t kGranuleBytes = int64_t{2} << 20;
 
 bool IsAligned(const std::byte* at) {
   return reinterpret_cast<uintptr_t>(at) % static_cast<uintptr_t>(kJobAlignment) == 0;
@@ -37,6 +41,181 @@ class Taken {
 };
 
 }  // namespace
+
+DeviceArena::~DeviceArena() {
+  for (const Slab& slab : slabs_) runtime_.Free(slab.memory);
+}
+
+bool DeviceArena::is_idle() const {
+  return std::all_of(slabs_.begin(), slabs_.end(),
+                     [](const Slab& slab) { return slab.ranges.taken_bytes() == 0; });
+}
+
+absl::StatusOr<DeviceArena::Range> DeviceArena::Reserve(int64_t bytes) {
+  if (bytes == 0) return Range();
+  if (bytes > limit_bytes_) {
+    return absl::ResourceExhaustedError(
+        GotWant("device memory", Concat(bytes, " bytes to compute in"),
+                Concat("at most ", std::max(limit_bytes_, int64_t{0}))));
+  }
+  Slab* slab = FindRoom(bytes);
+  if (slab == nullptr) {
+    ASSIGN_OR_RETURN(slab, AddSlab(bytes));
+  }
+  const std::optional<int64_t> offset = slab->ranges.Take(bytes);
+  if (!offset) return absl::InternalError("arena: a slab has less room than it told of");
+  return Range{.memory = slab->memory + *offset, .bytes = bytes};
+}
+
+// The slab with the least room that suffices, so that small jobs leave room for large ones.
+DeviceArena::Slab* DeviceArena::FindRoom(int64_t bytes) {
+  Slab* best = nullptr;
+  for (Slab& slab : slabs_) {
+    if (slab.ranges.longest_bytes() < bytes) continue;
+    if (best == nullptr || slab.ranges.longest_bytes() < best->ranges.longest_bytes()) best = &slab;
+  }
+  return best;
+}
+
+absl::StatusOr<DeviceArena::Slab*> DeviceArena::AddSlab(int64_t bytes) {
+  const int64_t rounded = ((bytes - 1) / kGranuleBytes + 1) * kGranuleBytes;
+  if (rounded > limit_bytes_ - bytes_) FreeIdle();
+  constexpr int64_t kAlignment = FreeRanges::kAlignment;
+  const int64_t least = ((bytes - 1) / kAlignment + 1) * kAlignment;
+  const int64_t size = std::min(rounded, (limit_bytes_ - bytes_) / kAlignment * kAlignment);
+  const absl::Status later = absl::UnavailableError("device memory: other jobs have it");
+  if (size < least && !is_idle()) return later;
+  // The limit need not be a multiple of the alignment.
+  const int64_t wanted = std::max(size, least);
+  absl::StatusOr<std::byte*> memory = runtime_.Allocate(wanted);
+  if (absl::IsResourceExhausted(memory.status()) && !slabs_.empty()) {
+    FreeIdle();
+    if (!slabs_.empty()) return later;
+    memory = runtime_.Allocate(wanted);
+  }
+  RETURN_IF_ERROR(memory.status());
+  slabs_.push_back({.memory = *memory, .ranges = FreeRanges(wanted)});
+  bytes_ += wanted;
+  return &slabs_.back();
+}
+
+void DeviceArena::GiveBack(const Range& range) {
+  if (range.bytes == 0) return;
+  for (Slab& slab : slabs_) {
+    if (range.memory < slab.memory || range.memory >= slab.memory + slab.ranges.bytes()) continue;
+    slab.ranges.GiveBack(range.memory - slab.memory, range.bytes);
+  }
+}
+
+void DeviceArena::FreeIdle() {
+  const auto is_taken = [](const Slab& slab) { return slab.ranges.taken_bytes() > 0; };
+  const auto idle = std::stable_partition(slabs_.begin(), slabs_.end(), is_taken);
+  for (auto slab = idle; slab != slabs_.end(); ++slab) {
+    runtime_.Free(slab->memory);
+    bytes_ -= slab->ranges.bytes();
+  }
+  slabs_.erase(idle, slabs_.end());
+}
+
+BlockTable::~BlockTable() {
+  for (const auto& [number, block] : blocks_) runtime_.Free(block.memory);
+}
+
+absl::StatusOr<std::byte*> BlockTable::Add(uint64_t block, int64_t bytes, bool is_scratch) {
+  if (blocks_.contains(block)) {
+    return absl::InvalidArgumentError(GotWant("block", Concat(block, " again"), "a new number"));
+  }
+  Block added;
+  added.bytes = bytes;
+  added.is_scratch = is_scratch;
+  ASSIGN_OR_RETURN(added.memory, runtime_.Allocate(bytes));
+  BytesOf(added) += bytes;
+  std::byte* const memory = added.memory;
+  blocks_[block] = std::move(added);
+  return memory;
+}
+
+void BlockTable::Remove(uint64_t block) {
+  const auto found = blocks_.find(block);
+  if (found == blocks_.end()) return;
+  runtime_.Free(found->second.memory);
+  BytesOf(found->second) -= found->second.bytes;
+  blocks_.erase(found);
+}
+
+absl::StatusOr<std::byte*> BlockTable::Find(uint64_t block, int64_t offset, int64_t bytes) const {
+  const auto found = blocks_.find(block);
+  if (found == blocks_.end()) {
+    return absl::FailedPreconditionError(Concat("tensor lost: the GPU has no block ", block));
+  }
+  RETURN_IF_ERROR(CheckRange("block", offset, bytes, found->second.bytes));
+  return found->second.memory + offset;
+}
+
+void BlockTable::Enter(uint64_t request, const std::vector<BlockUse>& uses) {
+  for (const BlockUse& use : uses) {
+    const auto found = blocks_.find(use.block);
+    if (found == blocks_.end()) continue;
+    found->second.turns.push_back({.request = request, .is_write = use.is_write});
+  }
+}
+
+bool BlockTable::HasTurn(uint64_t request, const std::vector<BlockUse>& uses) const {
+  return std::all_of(uses.begin(), uses.end(), [&](const BlockUse& use) {
+    const auto found = blocks_.find(use.block);
+    if (found == blocks_.end()) return true;
+    for (const Turn& turn : found->second.turns) {
+      if (turn.request == request) return true;
+      if (turn.is_write || use.is_write) return false;
+    }
+    return true;
+  });
+}
+
+void BlockTable::Leave(uint64_t request, const std::vector<BlockUse>& uses) {
+  for (const BlockUse& use : uses) {
+    const auto found = blocks_.find(use.block);
+    if (found == blocks_.end()) continue;
+    std::erase_if(found->second.turns,
+                  [request](const Turn& turn) { return turn.request == request; });
+  }
+}
+
+absl::Status BlockTable::Follow(Lanes& lanes, Lane lane, const std::vector<BlockUse>& uses) const {
+  Points latest = {};
+  for (const BlockUse& use : uses) {
+    const auto found = blocks_.find(use.block);
+    if (found == blocks_.end()) continue;
+    const Block& block = found->second;
+    for (size_t i = 0; i < latest.size(); ++i) {
+      latest[i] = std::max(latest[i], block.last_writes[i]);
+      if (use.is_write) latest[i] = std::max(latest[i], block.last_reads[i]);
+    }
+  }
+  for (const Lane other : kAllLanes) {
+    RETURN_IF_ERROR(lanes.Follow(lane, other, latest[static_cast<size_t>(other)]));
+  }
+  return absl::OkStatus();
+}
+
+void BlockTable::SetUsedUntil(const LanePoint& point, const std::vector<BlockUse>& uses) {
+  for (const BlockUse& use : uses) {
+    const auto found = blocks_.find(use.block);
+    if (found == blocks_.end()) continue;
+    Points& points = use.is_write ? found->second.last_writes : found->second.last_reads;
+    points[static_cast<size_t>(point.lane)] = point.number;
+  }
+}
+
+bool BlockTable::IsUnused(const Lanes& lanes, uint64_t block) const {
+  const auto found = blocks_.find(block);
+  if (found == blocks_.end()) return true;
+  return std::all_of(kAllLanes.begin(), kAllLanes.end(), [&](Lane lane) {
+    const auto index = static_cast<size_t>(lane);
+    return lanes.IsReached(lane, found->second.last_reads[index]) &&
+           lanes.IsReached(lane, found->second.last_writes[index]);
+  });
+}
 
 absl::StatusOr<JobMemory> JobMemory::Of(const JobRequest& request,
                                         absl::Span<const PlacedPart> parts, int64_t workspace_bytes,
