@@ -64,7 +64,7 @@ class Staging {
   absl::Span<std::byte> mapped_;
 };
 
-// Which ranges of an area of memory are free. Knows no memory and no lock.
+// Tracks which ranges of an area of memory are free. Touches no memory and takes no lock.
 class FreeRanges {
  public:
   FreeRanges() = default;

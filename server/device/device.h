@@ -133,7 +133,7 @@ class Device {
   }
 };
 
-// What is held against a device: kernels that gave wrong answers there, and whether it serves on.
+// Records which kernels gave wrong answers on a device, and whether the device still serves.
 // Threads: any.
 class DeviceTrust {
  public:

@@ -137,8 +137,8 @@ class JobErrand final : public Errand {
   HeldBytes d_;
 };
 
-// Errands that wait for their turn. What uses a block that an earlier one writes, or writes one
-// that an earlier one uses, is not begun before that was sent; others overtake. Knows no lock.
+// Errands that wait for their turn. One that uses a block that an earlier one writes, or writes one
+// that an earlier one uses, begins once that was sent; others overtake. Takes no lock.
 class ErrandQueue {
  public:
   // Waits. Its turns with its blocks begin.

@@ -53,9 +53,9 @@ class HeldBytes {
   Release release_;
 };
 
-// What fills memory of the host that was a matrix's, as soon as nobody uses it, where
-// --poison-freed-memory is on: what reads it by mistake then finds nobody's bytes, and a test that
-// looks for this one knows.
+// Fills memory of the host that held a matrix as soon as nobody uses it, if --poison-freed-memory
+// is on: a read by mistake then finds nobody's bytes, and a test that looks for this byte sees
+// it.
 //
 // As an s8 a negative number, and as a float of any type a tiny one: no result of tests' products.
 inline constexpr std::byte kPoison{0xa5};

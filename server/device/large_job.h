@@ -61,7 +61,7 @@ Job JobOfPanel(const Job& whole, const JobPlaces& places, const Panel& panel, Pa
 absl::StatusOr<int64_t> MemoryOf(const Problem& problem, const JobPlaces& places,
                                  const Kernel* kernel);
 
-// How a job that takes more memory than there is on its device is divided into panels that fit.
+// Divides a job that takes more memory than its device has into panels that fit.
 class PanelPlan {
  public:
   // Panels that take at most so many bytes each: few, whole matrices first.

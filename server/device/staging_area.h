@@ -161,8 +161,8 @@ struct CopiedBytes {
 // Copies on the calling thread.
 void CopyAll(const std::vector<CopiedBytes>& copies);
 
-// Threads that copy large matrices, several at once: one alone does not reach what the memory of
-// the host can do.
+// Threads that copy large matrices, several at once: one alone does not use all of the bandwidth
+// that the memory of the host has.
 class CopyThreads {
  public:
   using Work = absl::AnyInvocable<void() &&>;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory of a GPU that outlives jobs, by way of its worker.
+// Memory of a GPU that outlives jobs, reached through its worker.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 namespace gemmd {
 
-// Which blocks of a GPU's memory there are, as its front knows them, and what they take. Threads:
-// any.
+// The front's record of the blocks in a GPU's memory and of what they take together. It may be used
+// by any thread.
 class BlockLedger {
  public:
   // What tensors may take together. Set once.

@@ -62,7 +62,7 @@ class WorkerProcess {
   pid_t pid_ = 0;  // 0: there is none, or it was reaped.
 };
 
-// When a worker that ended is started again. After too many restarts in a short time it rests.
+// Decides when to restart a worker that ended. After too many restarts in a short time it rests.
 class RestartPolicy {
  public:
   struct Limits {

@@ -38,7 +38,7 @@ struct CompressionPlan {
 // fit.
 absl::StatusOr<CompressionPlan> PlanCompression(const TensorSpec& dense, const TensorSpec* mask);
 
-// The arithmetic on the host, step by step, so that whoever does the steps can stop between them.
+// Compresses on the host in steps, so that the caller can stop between them.
 class Compression {
  public:
   // A step reads about so many bytes: some milliseconds of work.
@@ -84,7 +84,7 @@ class Compression {
   int64_t column_ = 0;
 };
 
-// A compression on the device that has the tensor: step by step, so that it can end between them.
+// Compresses on the device that has the tensor, in steps, so that it can end between them.
 class DeviceCompression : public std::enable_shared_from_this<DeviceCompression> {
  public:
   // What a step usually reads, at least a line: a GPU takes some 0.1 ms for it.
@@ -134,8 +134,8 @@ class DeviceCompression : public std::enable_shared_from_this<DeviceCompression>
   bool has_begun_ = false;  // and has begun to.
 };
 
-// Compresses tensors: on the device that has them, or on a thread of its own, where several at once
-// take turns, each for a step.
+// Compresses tensors on the device that has them, or on a thread of its own, where several at once
+// take turns, a step each.
 class Compressor {
  public:
   // At work at once: of all sessions, and of one.

@@ -192,9 +192,9 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   std::deque<Writer> waiting_writers_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Copies of tensors in the memory of one device: made where a product first needs them or leaves
-// its result there, and given up where room is needed for another one. The copy that alone is
-// current is written back to memory of the host before.
+// Copies of tensors in the memory of one device: made when a product first needs them or leaves its
+// result there, and evicted when another one needs the room. A copy that is the only current one is
+// written back to memory of the host first.
 class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
  public:
   // A copy is not given up while somebody uses it. Movable. Threads: one at a time.

@@ -376,7 +376,7 @@ absl::StatusOr<std::optional<TensorState>> ProductTensors::Finish(bool is_ok) {
 
 namespace {
 
-// The members of a joined job with their tensors at a device, where all of them are there already:
+// The members of a joined job with their tensors at a device, if all of them are there already:
 // what has to be moved, or waited for, would keep the others waiting.
 class BroughtJobs {
  public:

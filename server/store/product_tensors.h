@@ -170,9 +170,9 @@ class ProductTensors final : public FormKeeper {
   PlacedBytes::Edition d_edition_;  // Before the job wrote it.
 };
 
-// A device to whose memory, or to memory of the host, the resident tensors of a job are brought
-// before the job is: as far as others can tell, that is a part of the job. Jobs that are joined
-// run as one where all their tensors are there, and otherwise each by itself.
+// Brings the resident tensors of a job to the memory of a device, or to memory of the host, before
+// the device gets the job; to others that is a part of the job. Joined jobs run as one if all their
+// tensors are there, and otherwise each by itself.
 class ResidentDevice final : public Device {
  public:
   // The device has started.

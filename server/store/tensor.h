@@ -162,9 +162,9 @@ class KeptForm {
   std::atomic<int64_t> last_use_ = 0;  // Counted in uses of all forms.
 };
 
-// What kernels of the host derive from tensors, kept beside them: a weight is widened or made dense
-// once and not for every product. Forms are a cache. They count in their session's account, and go
-// where a tensor needs the room, where memory is short, and where the tensor's bytes change.
+// A cache of what kernels of the host derive from tensors: a weight is widened or made dense once
+// and not for every product. Forms count in their session's account, and are dropped if a tensor
+// needs the room, if memory is short, and if the tensor's bytes change.
 class KeptForms {
  public:
   // A tensor has so many forms at most: of its parts, and for several kernels.

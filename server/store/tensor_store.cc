@@ -62,8 +62,8 @@ constexpr int64_t kCheckedByBackground = int64_t{16} << 20;
 
 }  // namespace
 
-// What a change of the store leaves behind: it is freed, and told to those who wait, once the
-// store's lock is free. Declare it before the lock.
+// Holds what a change of the store leaves behind. It is freed, and those who wait are told, once
+// the store's lock is released: declare it before the lock.
 struct TensorStore::Leftovers {
   Leftovers() = default;
   Leftovers(const Leftovers&) = delete;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tensor on its way in: several streams bring its bytes, in any order and at the same time. Its
-// indices are looked at once all of it is there.
+// A tensor on its way in: several streams bring its bytes, in any order and at the same time. The
+// indices of a sparse one are checked at the end.
 #pragma once
 
 #include <cstddef>
@@ -56,8 +56,8 @@ class ByteRanges {
   absl::btree_map<int64_t, int64_t> ends_;  // From the offset of each range.
 };
 
-// The indices of a sparse tensor, looked at once, when it comes: products rely on them wherever its
-// bytes are.
+// Checks the indices of a sparse tensor once, when all of it has come: products rely on them
+// wherever its bytes are.
 class SparseCheck {
  public:
   // Borrows the tensor's bytes, all of which are there.

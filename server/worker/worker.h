@@ -46,7 +46,7 @@ absl::Status RunWorker(const WorkerOptions& options, GpuRuntime& runtime, int so
 absl::Status MeasureGpuRates(GpuRuntime& runtime, const GpuDescription& gpu,
                              absl::Span<std::byte> staging, GpuRates& rates);
 
-// What the main function of a worker does, whatever its runtime is.
+// The main function of a worker, whatever its runtime is.
 //
 // usage: WORKER ORDINAL PARENT_PID MEMORY_LIMIT_BYTES TENSOR_LIMIT_BYTES SPIN_NS CONFINED, started
 // by the front with kWorkerSocket and kWorkerStaging open. CONFINED is 1 for a worker that gives up
